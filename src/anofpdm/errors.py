@@ -1,0 +1,17 @@
+"""What can go wrong, in words for the person at the keyboard: what, where, and what to do about it."""
+
+
+class AnoFPDMError(Exception):
+    """A mistake that the user can mend. The command line prints it as one line, without a traceback."""
+
+
+class ScanError(AnoFPDMError):
+    """A scan that cannot be read, or whose place in space is unclear."""
+
+
+class CohortError(AnoFPDMError):
+    """A folder of scans, a label file, a split or a prepared cohort that is not what it should be."""
+
+
+class ScanWarning(UserWarning):
+    """A scan that can be used, though something about it deserves a look."""

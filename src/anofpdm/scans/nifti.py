@@ -1,0 +1,245 @@
+"""NIfTI in and out: every byte accounted for, geometry kept as found, nothing read that the header does not declare."""
+
+import gzip
+import math
+import struct
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, Protocol
+
+import nibabel as nib
+import numpy as np
+
+from anofpdm.errors import ScanError
+from anofpdm.files import write_atomically
+from anofpdm.scans.grid import Grid, grid_of
+
+MAX_VOXELS = 512**3  # more than any head scan at 0.5 mm; refused before memory is taken
+MAX_OFFSET = 64 << 20  # header extensions end before this
+CHUNK = 1 << 20
+COMPRESSION = 1  # of what we write: maps and masks shrink well enough, and quickly
+HEADERS = {348: nib.Nifti1Header, 540: nib.Nifti2Header}
+
+
+@dataclass(frozen=True)
+class Volume:
+    path: Path
+    voxels: np.ndarray  # [i, j, k], the file's own axis order; the file's integers, or float32
+    grid: Grid
+
+
+def read_volume(path: Path, *, constant_allowed: bool = False) -> Volume:
+    """One 3D image. `constant_allowed` is for masks: nothing drawn is a fact, a scan without contrast is a fault."""
+    try:
+        with path.open("rb") as file:
+            header, shape, data = _read_declared(_opened(file), path)
+    except FileNotFoundError:
+        raise ScanError(f"{path}: no such file; check the path") from None
+    except IsADirectoryError:
+        raise ScanError(f"{path}: a folder, where a NIfTI file is expected") from None
+    except OSError as problem:
+        raise ScanError(f"{path}: cannot be read ({problem.strerror or problem}); check the disk and permissions") from None
+    grid = grid_of(header, shape, path)
+    voxels = _voxels(header, shape, data, path)
+    if not constant_allowed and voxels.min() == voxels.max():
+        raise ScanError(f"{path}: every voxel is {voxels.flat[0]}; an empty scan cannot be used, export it again")
+    return Volume(path, voxels, grid)
+
+
+def write_nifti(path: Path, voxels: np.ndarray, where: Grid | np.ndarray) -> None:
+    """Save `voxels` [i, j, k] on a grid (or with an affine), whole or not at all; equal input gives equal bytes."""
+    grid = where if isinstance(where, Grid) else Grid.from_affine(voxels.shape, where)
+    if voxels.shape != grid.shape:
+        raise ValueError(f"voxels of shape {voxels.shape} do not fill a grid of {grid.shape}")
+    if voxels.dtype == bool:
+        voxels = voxels.astype(np.uint8)
+    header = _header_for_results(grid.header, voxels.dtype)
+    kind = nib.Nifti2Image if isinstance(header, nib.Nifti2Header) else nib.Nifti1Image
+    # The input may carry trailing axes of length 1; the result has them too.
+    image = kind(voxels.reshape(grid.header.get_data_shape()), grid.affine, header)
+    data = image.to_bytes()
+    if path.name.endswith(".gz"):
+        data = gzip.compress(data, COMPRESSION, mtime=0)
+    write_atomically(path, data)
+
+
+def _header_for_results(header: nib.Nifti1Header, dtype: np.dtype) -> nib.Nifti1Header:
+    """The input's header, freed of what described the input's numbers rather than its place."""
+    result = header.copy()
+    result.set_data_dtype(dtype)
+    result.set_slope_inter(None, None)
+    result.set_intent("none")
+    result["cal_min"] = result["cal_max"] = 0
+    result["descrip"] = b"anofpdm"
+    result["vox_offset"] = 0
+    result.extensions.clear()
+    return result
+
+
+# ---- bytes -----------------------------------------------------------------------------------------------------------
+
+
+class Stream(Protocol):
+    def read(self, count: int, /) -> bytes | bytearray: ...
+
+
+class GzipStream:
+    """Inflates no more than is asked for. Python's own reader is slower here, and stops short of the last checksum
+    when a caller asks only for what it needs; asking this one for a byte past the end verifies it."""
+
+    def __init__(self, file: BinaryIO):
+        self._file = file
+        self._inflate = zlib.decompressobj(wbits=31)
+
+    def read(self, count: int, /) -> bytearray:
+        out = bytearray()
+        while len(out) < count:
+            if self._inflate.eof and not self._next_member():
+                break
+            feed = self._inflate.unconsumed_tail or self._file.read(CHUNK)
+            piece = self._inflate.decompress(feed, count - len(out))
+            if not feed and not piece and not self._inflate.eof:
+                raise EOFError
+            out += piece
+        return out
+
+    def _next_member(self) -> bool:
+        """Gzip files may be several, one after another, and padded with zeros."""
+        rest = self._inflate.unused_data.lstrip(b"\0")
+        while not rest and (chunk := self._file.read(CHUNK)):
+            rest = chunk.lstrip(b"\0")
+        if not rest:
+            return False
+        self._inflate = zlib.decompressobj(wbits=31)
+        self._file.seek(-len(rest), 1)
+        return True
+
+
+def _opened(file: BinaryIO) -> Stream:
+    """By what the file holds, not by what it is called."""
+    packed = file.read(2) == b"\x1f\x8b"
+    file.seek(0)
+    return GzipStream(file) if packed else file
+
+
+def _read_declared(stream: Stream, path: Path) -> tuple[nib.Nifti1Header, tuple[int, int, int], bytes | bytearray]:
+    """Header, checked shape, and exactly the voxel bytes that the header declares."""
+    try:
+        header, read_so_far = _read_header(stream, path)
+        shape = _shape(header, path)
+        wanted = math.prod(shape) * _stored_type(header, path).itemsize
+        skip = _data_offset(header, path) - read_so_far
+        if len(stream.read(skip)) < skip:
+            raise EOFError
+        data = stream.read(wanted)
+        if len(data) < wanted:
+            raise ScanError(
+                f"{path}: cut short, {len(data)} of {wanted} voxel bytes are there; copy or download it again"
+            )
+        if stream.read(1):
+            raise ScanError(f"{path}: holds more data than its header declares; it is damaged, copy it again")
+    except EOFError:
+        raise ScanError(f"{path}: cut short, the file ends too early; copy or download it again") from None
+    except zlib.error as problem:
+        raise ScanError(f"{path}: its compressed data is corrupt ({problem}); copy or download it again") from None
+    return header, shape, data
+
+
+def _read_header(stream: Stream, path: Path) -> tuple[nib.Nifti1Header, int]:
+    start = bytes(stream.read(4))
+    if not start:
+        raise ScanError(f"{path}: the file is empty; copy or download it again")
+    if len(start) < 4:
+        raise EOFError
+    length = next((n for order in "<>" if (n := struct.unpack(f"{order}i", start)[0]) in HEADERS), None)
+    if length is None:
+        raise ScanError(f"{path}: not a NIfTI file (its first bytes are {start.hex(' ')}); convert it, e.g. with dcm2niix")
+    block = start + bytes(stream.read(length - 4))
+    if len(block) < length:
+        raise EOFError
+    header = HEADERS[length](block, check=False)
+    if bytes(header["magic"].item()).rstrip(b"\0\r\n\x1a") not in (b"n+1", b"n+2"):
+        raise ScanError(f"{path}: not a single-file NIfTI (wrong magic); convert .hdr/.img pairs to .nii.gz first")
+    return header, length
+
+
+def _shape(header: nib.Nifti1Header, path: Path) -> tuple[int, int, int]:
+    axes = int(header["dim"][0])
+    if not 1 <= axes <= 7:
+        raise ScanError(f"{path}: its header declares {axes} dimensions; it is damaged, copy it again")
+    declared = tuple(int(n) for n in header["dim"][1 : 1 + axes])
+    said = " x ".join(map(str, declared))
+    if min(declared) < 0:
+        raise ScanError(f"{path}: its header declares {said} voxels; it is damaged, copy it again")
+    if min(declared) == 0:
+        raise ScanError(f"{path}: empty, {said} voxels; export it again")
+    if axes < 3 or declared[2] == 1:
+        raise ScanError(f"{path}: a single 2D image ({said}); a 3D scan is needed")
+    if math.prod(declared[3:]) > 1:
+        raise ScanError(f"{path}: {axes}D ({said}); split it and give one 3D volume per file (fslsplit, nib-split)")
+    if math.prod(declared) > MAX_VOXELS:
+        raise ScanError(f"{path}: declares {said} voxels, more than a head scan holds ({MAX_VOXELS:,}); resample it")
+    return declared[0], declared[1], declared[2]
+
+
+def _data_offset(header: nib.Nifti1Header, path: Path) -> int:
+    least = header.single_vox_offset
+    offset = float(header["vox_offset"])
+    if offset == 0:  # written so by some tools, and meant so
+        return int(least)
+    if not least <= offset <= MAX_OFFSET:
+        raise ScanError(f"{path}: its header says that voxels begin at byte {offset:g}; it is damaged, copy it again")
+    return int(offset)
+
+
+# ---- voxels ----------------------------------------------------------------------------------------------------------
+
+
+def _stored_type(header: nib.Nifti1Header, path: Path) -> np.dtype:
+    try:
+        stored: np.dtype = header.get_data_dtype()
+    except (nib.spatialimages.HeaderDataError, KeyError):
+        code = int(header["datatype"])
+        raise ScanError(f"{path}: its header names a voxel type that does not exist ({code}); copy it again") from None
+    if stored.kind not in "iuf" or stored.itemsize > 8:
+        raise ScanError(f"{path}: voxels of type {stored} (colour, complex or too long); export it as plain numbers")
+    return stored
+
+
+def _voxels(
+    header: nib.Nifti1Header, shape: tuple[int, int, int], data: bytes | bytearray, path: Path
+) -> np.ndarray:
+    stored = _stored_type(header, path)
+    voxels = np.frombuffer(data, stored).reshape(shape, order="F")
+    if not stored.isnative:
+        voxels = voxels.astype(stored.newbyteorder("="))
+    slope, inter = _scaling(header, path)
+    if (slope, inter) != (1.0, 0.0):
+        exact = np.float32 if stored.itemsize <= 2 else np.float64
+        voxels = np.multiply(voxels, slope, dtype=exact) + exact(inter)
+    if voxels.dtype.kind == "f":
+        voxels = _finite_float32(voxels, path)
+    return voxels
+
+
+def _scaling(header: nib.Nifti1Header, path: Path) -> tuple[float, float]:
+    slope, inter = float(header["scl_slope"]), float(header["scl_inter"])
+    if slope == 0 or math.isnan(slope):  # the standard's way of saying 'not scaled'
+        return 1.0, 0.0
+    if not (math.isfinite(slope) and math.isfinite(inter)):
+        raise ScanError(f"{path}: its header scales voxels by {slope} and {inter}; it is damaged, copy it again")
+    return slope, inter
+
+
+def _finite_float32(voxels: np.ndarray, path: Path) -> np.ndarray:
+    with np.errstate(over="ignore"):
+        voxels = voxels.astype(np.float32, copy=False)
+    finite = np.isfinite(voxels)
+    if not finite.all():
+        first = ", ".join(str(int(i)) for i in np.argwhere(~finite)[0])
+        raise ScanError(
+            f"{path}: {(~finite).sum()} voxels are NaN or infinite, the first at voxel ({first}); "
+            "replace them, e.g. with 0 outside the head (fslmaths -nan)"
+        )
+    return voxels

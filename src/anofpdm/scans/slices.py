@@ -1,0 +1,162 @@
+"""From a scan to the network's slices, and back onto the scan's own grid.
+
+A slice is axial by the scan's own orientation, whatever its array axes are: inferior slices first; inside a slice the
+first row is anterior and the first column the patient's right, as radiologists look at it. The way there and the way
+back are two sparse matrices per scan geometry, so neither can drift from the other.
+"""
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import nibabel as nib
+import numpy as np
+from scipy import sparse
+
+from anofpdm.errors import ScanError
+from anofpdm.scans.grid import Grid, check_same_grid
+from anofpdm.scans.nifti import Volume, read_volume
+
+BRIGHT_PERCENTILE = 99.0  # of a volume's foreground: becomes 1
+LEAST_FOREGROUND = 0.025  # of a slice's area: emptier slices are left out
+
+
+@dataclass(frozen=True)
+class Scan:
+    """One subject at one time: several modalities on one grid."""
+
+    modalities: tuple[str, ...]
+    volumes: tuple[np.ndarray, ...]  # one [i, j, k] per modality
+    grid: Grid
+
+
+@dataclass(frozen=True)
+class ScanSlices:
+    """What the network sees of a scan."""
+
+    pixels: np.ndarray  # [n, C, size, size] float32 in [-1, 1]
+    indices: np.ndarray  # [n], which axial slices of the scan these are, counted from the inferior end
+
+
+def read_scan(files: dict[str, Path]) -> Scan:
+    """Read a subject's modalities (name to file) and check that they lie on one grid."""
+    volumes = [read_volume(path) for path in files.values()]
+    for volume in volumes[1:]:
+        check_same_grid(volumes[0].grid, volumes[0].path, volume.grid, volume.path)
+    for volume in volumes:
+        _check_has_foreground(volume)
+    return Scan(tuple(files), tuple(volume.voxels for volume in volumes), volumes[0].grid)
+
+
+class AxialPlanes:
+    """A grid's axial slices, and their square counterpart that the network works on."""
+
+    def __init__(self, grid: Grid, size: int):
+        self.grid, self.size = grid, size
+        orientation = nib.io_orientation(grid.affine)  # [3, 2]: world axis and direction of each array axis
+        self._order = [int(np.flatnonzero(orientation[:, 0] == world)[0]) for world in (2, 1, 0)]  # array axes of z, y, x
+        towards = orientation[self._order, 1] * (1, -1, -1)  # wanted: to superior, to posterior, to left
+        self._flips = tuple(slice(None, None, int(step)) for step in towards)
+        self.shape = tuple(grid.shape[axis] for axis in self._order)  # z, y, x
+        self.spacing_mm, dy, dx = (float(grid.spacing_mm[axis]) for axis in self._order)
+        _, ny, nx = self.shape
+        self.pixel_mm = max(ny * dy, nx * dx) / size
+        self._plane = (ny, dy, nx, dx, size)
+
+    def axial(self, volume: np.ndarray) -> np.ndarray:
+        """[i, j, k] as on disk -> [z, y, x] as in the module's heading; a view, nothing is copied."""
+        return volume.transpose(self._order)[self._flips]
+
+    def as_on_disk(self, axial: np.ndarray) -> np.ndarray:
+        """The inverse of `axial`."""
+        return axial[self._flips].transpose(np.argsort(self._order))
+
+    def to_network(self, planes: np.ndarray) -> np.ndarray:
+        """[n, y, x] -> [n, size, size] float32: aspect ratio kept, centred, zeros around."""
+        return _apply(_to_network(*self._plane), planes, (self.size, self.size))
+
+    def to_native(self, slices: np.ndarray, indices: Sequence[int] | np.ndarray) -> np.ndarray:
+        """[n, size, size] at these axial positions -> float32 [i, j, k] on the scan's grid, 0 where no slice is."""
+        axial = np.zeros(self.shape, dtype=np.float32)
+        axial[np.asarray(indices, dtype=int)] = _apply(_to_native(*self._plane), slices, self.shape[1:])
+        return self.as_on_disk(axial)
+
+
+def scan_slices(scan: Scan, size: int) -> ScanSlices:
+    """Normalise each modality by its own foreground, keep the axial slices that hold enough brain, resize them."""
+    planes = AxialPlanes(scan.grid, size)
+    volumes = [planes.axial(volume) for volume in scan.volumes]  # each [z, y, x]
+    kept = kept_slices(volumes)
+    pixels = np.empty((len(kept), len(volumes), size, size), dtype=np.float32)
+    for channel, volume in enumerate(volumes):
+        pixels[:, channel] = planes.to_network(unit_range(volume, kept)) * 2 - 1
+    return ScanSlices(pixels, kept)
+
+
+def kept_slices(volumes: Sequence[np.ndarray]) -> np.ndarray:
+    """Positions of the slices of [z, y, x] volumes whose foreground (above 0 in any modality) is large enough."""
+    foreground = volumes[0] > 0
+    for volume in volumes[1:]:
+        foreground |= volume > 0
+    return np.flatnonzero(foreground.mean(axis=(1, 2)) >= LEAST_FOREGROUND)
+
+
+def unit_range(volume: np.ndarray, kept: np.ndarray) -> np.ndarray:
+    """Slices `kept` of [z, y, x], divided by the 99th percentile of the whole volume's foreground, clipped to [0, 1]."""
+    bright = np.percentile(volume[volume > 0], BRIGHT_PERCENTILE)
+    planes = volume[kept].astype(np.float32)
+    planes *= np.float32(1 / bright)
+    return np.clip(planes, 0, 1, out=planes)
+
+
+def mask_slices(mask: np.ndarray, planes: AxialPlanes, indices: np.ndarray) -> np.ndarray:
+    """A native mask [i, j, k] (any label above 0) as the network would draw it: bool [n, size, size], by area."""
+    return planes.to_network(planes.axial(mask)[indices] > 0) >= 0.5
+
+
+def _check_has_foreground(volume: Volume) -> None:
+    if not (volume.voxels > 0).any():
+        raise ScanError(f"{volume.path}: no voxel is above 0, so there is no head in it; check the scan's scaling")
+
+
+# ---- resampling ------------------------------------------------------------------------------------------------------
+
+
+def _apply(matrix: sparse.csr_array, planes: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    out = np.empty((len(planes), *shape), dtype=np.float32)
+    for plane, result in zip(planes, out, strict=True):
+        result[...] = (matrix @ plane.astype(np.float32, copy=False).ravel()).reshape(shape)
+    return out
+
+
+@functools.lru_cache(maxsize=4)
+def _to_network(ny: int, dy: float, nx: int, dx: float, size: int) -> sparse.csr_array:
+    """[size * size, ny * nx]: the mean over each pixel's area; where pixels are finer than voxels, linear."""
+    pixel = max(ny * dy, nx * dx) / size
+    rows = _overlaps(ny, dy, size, pixel, width=max(pixel, dy))
+    columns = _overlaps(nx, dx, size, pixel, width=max(pixel, dx))
+    return sparse.csr_array(sparse.kron(rows, columns, format="csr"))
+
+
+@functools.lru_cache(maxsize=4)
+def _to_native(ny: int, dy: float, nx: int, dx: float, size: int) -> sparse.csr_array:
+    """[ny * nx, size * size]: linear interpolation at each voxel's centre."""
+    pixel = max(ny * dy, nx * dx) / size
+    rows, columns = (_overlaps(size, pixel, n, d, width=pixel) for n, d in ((ny, dy), (nx, dx)))
+    at_edges = [1 / np.asarray(weights.sum(axis=1)) for weights in (rows, columns)]
+    return sparse.csr_array(sparse.kron(rows * at_edges[0][:, None], columns * at_edges[1][:, None], format="csr"))
+
+
+def _overlaps(n_in: int, d_in: float, n_out: int, d_out: float, *, width: float) -> sparse.csr_array:
+    """[n_out, n_in]: the share of a box of `width` around each output cell's centre that each input cell covers.
+
+    Both rows of cells share their centre. A box as wide as the output cell gives the area mean; one as wide as the
+    input cell gives linear interpolation, because two unit boxes a distance d < 1 apart overlap by 1 - d.
+    """
+    centres_in = (np.arange(n_in) - (n_in - 1) / 2) * d_in
+    centres_out = (np.arange(n_out) - (n_out - 1) / 2) * d_out
+    apart = np.abs(centres_out[:, None] - centres_in[None, :])
+    overlap = np.clip((d_in + width) / 2 - apart, 0, min(d_in, width))
+    overlap[overlap < 1e-6 * width] = 0  # rounding, not geometry
+    return sparse.csr_array((overlap / width).astype(np.float32))

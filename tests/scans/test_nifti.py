@@ -1,0 +1,317 @@
+import gzip
+import struct
+
+import nibabel as nib
+import numpy as np
+import pytest
+import toys
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from anofpdm.errors import ScanError, ScanWarning
+from anofpdm.scans import read_volume, write_nifti
+
+SHAPE = (24, 24, 20)
+
+
+def refused(path, *words):
+    """Refused in one line that names the file and says each of `words`."""
+    with pytest.raises(ScanError) as caught:
+        read_volume(path)
+    message = str(caught.value)
+    assert str(path) in message
+    assert "\n" not in message
+    for word in words:
+        assert word in message
+
+
+def changed(path, offset: int, form: str, *values):
+    """The same uncompressed file with other bytes at `offset`."""
+    data = bytearray(path.read_bytes())
+    struct.pack_into(form, data, offset, *values)
+    path.write_bytes(data)
+    return path
+
+
+@pytest.fixture
+def plain(tmp_path):
+    return toys.save(tmp_path / "scan.nii", toys.head())
+
+
+@pytest.fixture
+def packed(tmp_path):
+    return toys.save(tmp_path / "scan.nii.gz", toys.head())
+
+
+class TestReads:
+    @pytest.mark.parametrize("name", ["scan.nii", "scan.nii.gz"])
+    @pytest.mark.parametrize("dtype", ["u1", "i2", "u2", "i4", "f4", "f8", ">i2", ">f4"])
+    def test_voxels_as_nibabel_reads_them(self, tmp_path, name, dtype):
+        voxels = (toys.head() / 3).astype(dtype)
+        volume = read_volume(toys.save(tmp_path / name, voxels))
+        expected = nib.load(tmp_path / name)
+        np.testing.assert_allclose(volume.voxels, expected.get_fdata(), rtol=1e-6)
+        np.testing.assert_array_equal(volume.grid.affine, expected.affine)
+
+    def test_scaled_integers(self, tmp_path):
+        image = nib.Nifti1Image(toys.head(), toys.affine_of(shape=SHAPE))
+        image.header.set_data_dtype(np.int16)
+        image.header.set_slope_inter(0.25, -3.5)
+        nib.save(image, tmp_path / "scan.nii.gz")
+        volume = read_volume(tmp_path / "scan.nii.gz")
+        np.testing.assert_allclose(volume.voxels, nib.load(tmp_path / "scan.nii.gz").get_fdata(), rtol=1e-6)
+        assert volume.voxels.min() < 0
+
+    def test_nifti_2(self, tmp_path):
+        nib.save(nib.Nifti2Image(toys.head(), toys.affine_of(shape=SHAPE)), tmp_path / "scan.nii.gz")
+        volume = read_volume(tmp_path / "scan.nii.gz")
+        np.testing.assert_array_equal(volume.voxels, toys.head())
+        write_nifti(tmp_path / "map.nii.gz", volume.voxels, volume.grid)
+        assert isinstance(nib.load(tmp_path / "map.nii.gz"), nib.Nifti2Image)
+
+    def test_header_extensions_are_passed_over(self, tmp_path):
+        image = nib.Nifti1Image(toys.head(), toys.affine_of(shape=SHAPE))
+        image.header.extensions.append(nib.nifti1.Nifti1Extension("comment", b"a note" * 50))
+        nib.save(image, tmp_path / "scan.nii.gz")
+        np.testing.assert_array_equal(read_volume(tmp_path / "scan.nii.gz").voxels, toys.head())
+
+    def test_a_trailing_axis_of_one_is_no_fourth_dimension(self, tmp_path):
+        path = toys.save(tmp_path / "scan.nii.gz", toys.head()[..., None])
+        volume = read_volume(path)
+        assert volume.voxels.shape == SHAPE
+        write_nifti(tmp_path / "mask.nii.gz", volume.voxels > 0, volume.grid)
+        assert nib.load(tmp_path / "mask.nii.gz").shape == (*SHAPE, 1)
+
+    def test_content_counts_not_the_name(self, plain, packed, tmp_path):
+        unpacked_but_called_gz = tmp_path / "other.nii.gz"
+        unpacked_but_called_gz.write_bytes(plain.read_bytes())
+        np.testing.assert_array_equal(read_volume(unpacked_but_called_gz).voxels, read_volume(packed).voxels)
+
+    def test_gzip_in_several_members_with_padding(self, plain):
+        data = plain.read_bytes()
+        path = plain.with_name("members.nii.gz")
+        path.write_bytes(gzip.compress(data[:1000]) + gzip.compress(data[1000:]) + b"\0" * 700)
+        np.testing.assert_array_equal(read_volume(path).voxels, toys.head())
+
+    def test_offset_zero_means_right_after_the_header(self, plain):
+        np.testing.assert_array_equal(read_volume(changed(plain, 108, "<f", 0)).voxels, toys.head())
+
+    def test_an_empty_mask_is_a_mask(self, tmp_path):
+        path = toys.save(tmp_path / "mask.nii.gz", np.zeros(SHAPE, np.uint8))
+        assert not read_volume(path, constant_allowed=True).voxels.any()
+
+    def test_qform_alone_is_used(self, tmp_path):
+        affine = toys.affine_of("RAS", (1, 2, 3), (5, 10, -20), SHAPE)
+        path = toys.save(tmp_path / "scan.nii", toys.head(), affine, codes=(1, 0))
+        np.testing.assert_allclose(read_volume(path).grid.affine, affine, atol=1e-4)
+
+    def test_no_orientation_at_all_is_said(self, tmp_path):
+        path = toys.save(tmp_path / "scan.nii", toys.head(), codes=(0, 0))
+        with pytest.warns(ScanWarning, match="no orientation"):
+            read_volume(path)
+
+
+class TestRefuses:
+    def test_missing(self, tmp_path):
+        refused(tmp_path / "none.nii.gz", "no such file")
+
+    def test_a_folder(self, tmp_path):
+        refused(tmp_path, "a folder")
+
+    def test_an_empty_file(self, tmp_path):
+        (tmp_path / "scan.nii.gz").touch()
+        refused(tmp_path / "scan.nii.gz", "empty")
+
+    def test_something_else(self, tmp_path):
+        (tmp_path / "scan.nii").write_text("This is not a scan, though it is long enough to be one." * 20)
+        refused(tmp_path / "scan.nii", "not a NIfTI file")
+
+    def test_header_and_image_apart(self, plain):
+        refused(changed(plain, 344, "4s", b"ni1\0"), ".hdr/.img")
+
+    @settings(max_examples=60, deadline=None)
+    @given(share=st.floats(0, 1, exclude_max=True), is_packed=st.booleans())
+    def test_cut_short_anywhere(self, tmp_path_factory, share, is_packed):
+        folder = tmp_path_factory.mktemp("cut")
+        path = toys.save(folder / ("scan.nii.gz" if is_packed else "scan.nii"), toys.head())
+        whole = path.read_bytes()
+        path.write_bytes(whole[: int(share * len(whole))])
+        refused(path)
+
+    @settings(max_examples=100, deadline=None)
+    @given(st.data())
+    def test_one_wrong_byte_in_the_compressed_stream_is_never_a_wrong_scan(self, tmp_path_factory, data):
+        """Refused, or, where the byte carries nothing (a time stamp, padding bits), the very same voxels."""
+        path = toys.save(tmp_path_factory.mktemp("flip") / "scan.nii.gz", toys.head())
+        whole = bytearray(path.read_bytes())
+        whole[data.draw(st.integers(0, len(whole) - 1))] ^= data.draw(st.integers(1, 255))
+        path.write_bytes(whole)
+        try:
+            volume = read_volume(path)
+        except ScanError as problem:
+            assert str(path) in str(problem)
+        else:
+            np.testing.assert_array_equal(volume.voxels, toys.head())
+
+    @pytest.mark.parametrize("from_the_end", [1, 5, 8, 500])
+    def test_a_wrong_checksum_length_or_body_is_refused(self, packed, from_the_end):
+        whole = bytearray(packed.read_bytes())
+        whole[-from_the_end] ^= 1
+        packed.write_bytes(whole)
+        refused(packed, "corrupt")
+
+    def test_more_than_declared(self, plain):
+        plain.write_bytes(plain.read_bytes() + b"\0\1")
+        refused(plain, "more data than its header declares")
+
+    def test_two_dimensions(self, tmp_path):
+        refused(toys.save(tmp_path / "a.nii", toys.head()[:, :, 0], toys.affine_of()), "2D")
+        refused(toys.save(tmp_path / "b.nii", toys.head()[:, :, :1]), "2D")
+
+    def test_four_dimensions(self, tmp_path):
+        path = toys.save(tmp_path / "scan.nii.gz", np.stack([toys.head()] * 3, axis=-1))
+        refused(path, "4D", "24 x 24 x 20 x 3")
+
+    def test_constant(self, tmp_path):
+        refused(toys.save(tmp_path / "scan.nii.gz", np.zeros(SHAPE, np.int16)), "every voxel is 0")
+        refused(toys.save(tmp_path / "other.nii.gz", np.full(SHAPE, 2.5, np.float32)), "every voxel is 2.5")
+
+    @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+    def test_not_finite_with_count_and_place(self, tmp_path, bad):
+        voxels = toys.head().astype(np.float32)
+        voxels[3, 4, 5] = voxels[7, 0, 1] = bad
+        refused(toys.save(tmp_path / "scan.nii.gz", voxels), "2 voxels", "(3, 4, 5)")
+
+    def test_too_large_for_float32_is_not_finite_either(self, tmp_path):
+        voxels = toys.head().astype(np.float64)
+        voxels[1, 2, 3] = 1e300
+        refused(toys.save(tmp_path / "scan.nii.gz", voxels), "1 voxels", "(1, 2, 3)")
+
+    def test_colour(self, tmp_path):
+        colour = np.zeros(SHAPE, [("R", "u1"), ("G", "u1"), ("B", "u1")])
+        refused(toys.save(tmp_path / "scan.nii.gz", colour), "colour")
+
+    def test_unknown_type(self, plain):
+        refused(changed(plain, 70, "<h", 999), "999")
+
+    @pytest.mark.parametrize("dim", [(3, 0, 24, 20), (3, -24, 24, 20), (9, 24, 24, 20), (0, 24, 24, 20)])
+    def test_impossible_dimensions(self, plain, dim):
+        refused(changed(plain, 40, "<4h", *dim))
+
+    def test_too_many_voxels_are_refused_before_memory_is_taken(self, tmp_path, plain):
+        changed(plain, 40, "<4h", 3, 32767, 32767, 32767)
+        path = tmp_path / "bomb.nii.gz"
+        path.write_bytes(gzip.compress(plain.read_bytes() + bytes(50 << 20)))
+        import tracemalloc
+
+        tracemalloc.start()
+        refused(path, "32767 x 32767 x 32767", "more than a head scan holds")
+        assert tracemalloc.get_traced_memory()[1] < 8 << 20
+        tracemalloc.stop()
+
+    def test_a_bomb_behind_a_modest_header_is_not_inflated(self, tmp_path, plain):
+        path = tmp_path / "bomb.nii.gz"
+        path.write_bytes(gzip.compress(plain.read_bytes() + bytes(100 << 20)))
+        import tracemalloc
+
+        tracemalloc.start()
+        refused(path, "more data than its header declares")
+        assert tracemalloc.get_traced_memory()[1] < 8 << 20
+        tracemalloc.stop()
+
+    @pytest.mark.parametrize("offset", [float("nan"), -8.0, 100.0, 1e30])
+    def test_voxels_that_begin_nowhere(self, plain, offset):
+        refused(changed(plain, 108, "<f", offset), "begin at byte")
+
+    def test_scaled_by_infinity(self, plain):
+        refused(changed(plain, 112, "<2f", float("inf"), 0), "scales voxels")
+
+
+class TestRefusesGeometry:
+    def saved(self, tmp_path, sform, qform=None):
+        image = nib.Nifti1Image(toys.head(), None)
+        image.header.set_sform(sform, code=1)
+        if qform is not None:
+            image.header.set_qform(qform, code=1)
+        nib.save(image, tmp_path / "scan.nii.gz")
+        return tmp_path / "scan.nii.gz"
+
+    def test_sheared(self, tmp_path):
+        affine = toys.affine_of(shape=SHAPE)
+        affine[0, 1] += 0.1
+        refused(self.saved(tmp_path, affine), "sheared", "84.3 degrees")
+
+    def test_direction_noise_is_not_shear(self, tmp_path):
+        affine = toys.affine_of(shape=SHAPE)
+        affine[:3, :3] += 1e-5 * np.random.default_rng(0).standard_normal((3, 3))
+        assert read_volume(self.saved(tmp_path, affine)).grid.shape == SHAPE
+
+    def test_singular(self, tmp_path):
+        affine = toys.affine_of(shape=SHAPE)
+        affine[:, 1] = affine[:, 0]
+        refused(self.saved(tmp_path, affine), "singular")
+        affine[:, 1] = 0
+        refused(self.saved(tmp_path, affine), "singular")
+
+    def test_not_finite(self, tmp_path):
+        affine = toys.affine_of(shape=SHAPE)
+        affine[1, 1] = np.nan
+        refused(self.saved(tmp_path, affine), "NaN")
+
+    def test_left_and_right_in_doubt(self, tmp_path):
+        refused(self.saved(tmp_path, toys.affine_of("LPS", shape=SHAPE), toys.affine_of("RPS", shape=SHAPE)), "disagree")
+
+    def test_forms_half_a_millimetre_apart_agree(self, tmp_path):
+        sform = toys.affine_of(shape=SHAPE)
+        qform = sform.copy()
+        qform[2, 3] += 0.5
+        np.testing.assert_allclose(read_volume(self.saved(tmp_path, sform, qform)).grid.affine, sform)
+
+    def test_metres(self, plain):
+        refused(changed(plain, 123, "B", 1), "metres")
+
+    def test_voxels_larger_than_a_head(self, tmp_path):
+        refused(self.saved(tmp_path, toys.affine_of(spacing=(300, 1, 1), shape=SHAPE)), "300 x 1 x 1 mm")
+
+
+class TestWrites:
+    @settings(max_examples=30, deadline=None)
+    @given(
+        st.sampled_from(toys.ORIENTATIONS),
+        st.tuples(*[st.floats(0.5, 3.0)] * 3),
+        st.tuples(*[st.floats(-30, 30)] * 3),
+        st.sampled_from([(1, 1), (2, 4), (1, 0), (0, 3)]),
+    )
+    def test_results_lie_exactly_where_the_input_lies(self, tmp_path_factory, codes, spacing, tilt, forms):
+        folder = tmp_path_factory.mktemp("write")
+        affine = toys.affine_of(codes, spacing, tilt, SHAPE)
+        source = read_volume(toys.save(folder / "scan.nii.gz", toys.head(), affine, codes=forms))
+        write_nifti(folder / "mask.nii.gz", source.voxels > 0, source.grid)
+        before, after = nib.load(folder / "scan.nii.gz"), nib.load(folder / "mask.nii.gz")
+        assert after.shape == before.shape
+        np.testing.assert_array_equal(after.affine, before.affine)
+        for field in ("qform_code", "sform_code", "xyzt_units", "srow_x", "srow_y", "srow_z", "pixdim", "quatern_b"):
+            np.testing.assert_array_equal(after.header[field], before.header[field])
+
+    @pytest.mark.parametrize("dtype", [bool, np.uint8, np.int16, np.float32])
+    def test_numbers_come_back_unscaled(self, tmp_path, dtype):
+        image = nib.Nifti1Image(toys.head(), toys.affine_of(shape=SHAPE))
+        image.header.set_slope_inter(3.0, 7.0)
+        nib.save(image, tmp_path / "scan.nii")
+        grid = read_volume(tmp_path / "scan.nii").grid
+        values = (np.random.default_rng(0).random(SHAPE) * 200).astype(dtype)
+        write_nifti(tmp_path / "map.nii.gz", values, grid)
+        back = nib.load(tmp_path / "map.nii.gz")
+        np.testing.assert_array_equal(np.asarray(back.dataobj), values)
+        assert np.isnan(back.header["scl_slope"]) or back.header["scl_slope"] == 1
+
+    def test_equal_input_equal_bytes_and_nothing_left_behind(self, tmp_path):
+        for name in ("a.nii.gz", "b.nii.gz"):
+            write_nifti(tmp_path / name, toys.head(), toys.affine_of(shape=SHAPE))
+        assert (tmp_path / "a.nii.gz").read_bytes() == (tmp_path / "b.nii.gz").read_bytes()
+        assert sorted(p.name for p in tmp_path.iterdir()) == ["a.nii.gz", "b.nii.gz"]
+
+    def test_a_wrong_shape_is_a_programming_error(self, tmp_path):
+        grid = read_volume(toys.save(tmp_path / "scan.nii", toys.head())).grid
+        with pytest.raises(ValueError, match="do not fill"):
+            write_nifti(tmp_path / "map.nii", np.zeros((2, 2, 2)), grid)

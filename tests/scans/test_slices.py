@@ -1,0 +1,177 @@
+import numpy as np
+import pytest
+import toys
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from scipy import ndimage
+
+from anofpdm.errors import ScanError
+from anofpdm.scans import AxialPlanes, Grid, Scan, mask_slices, read_scan, scan_slices
+from anofpdm.scans.slices import kept_slices
+
+SIZE = 128
+orientations = st.sampled_from(toys.ORIENTATIONS)
+tilts = st.tuples(*[st.floats(-25, 25)] * 3)
+spacings = st.tuples(*[st.floats(0.6, 3.0)] * 3)
+quick = settings(max_examples=25, deadline=None)
+
+
+def planes_of(affine: np.ndarray, shape: tuple[int, int, int], size: int = SIZE) -> AxialPlanes:
+    return AxialPlanes(Grid.from_affine(shape, affine), size)
+
+
+def there_and_back(mask: np.ndarray, planes: AxialPlanes, *, drawn_by_network: bool = True) -> np.ndarray:
+    """`drawn_by_network`: the slices hold a mask, yes or no per pixel; otherwise a map, the share of each pixel."""
+    everywhere = np.arange(planes.shape[0])
+    slices = planes.to_network(planes.axial(mask))
+    return planes.to_native(slices >= 0.5 if drawn_by_network else slices, everywhere) >= 0.5
+
+
+@quick
+@given(orientations, tilts, st.tuples(*[st.floats(-4, 4)] * 3), st.integers(120, 256))
+@example("LPS", (0, 0, 0), (0, 0, 0), 256)
+@example("RAS", (0, 0, 0), (0, 0, 0), 249)
+def test_a_ball_of_10_mm_survives_the_round_trip_on_1_mm_grids(codes, tilt, centre, width):
+    shape = tuple(40 if code in "SI" else width for code in codes)
+    affine = toys.affine_of(codes, (1, 1, 1), tilt, shape)
+    planes = planes_of(affine, shape)
+    mask = toys.ball(affine, shape, centre, 10)
+    assert toys.dice(mask, there_and_back(mask, planes, drawn_by_network=False)) > 0.98
+    # Yes or no on pixels of up to 2 mm: the pixels themselves cost up to 0.055 of a ball of 5 pixels' radius.
+    drawn = toys.dice(mask, there_and_back(mask, planes))
+    assert drawn > (0.95 if width <= 220 else 0.94)
+
+
+@quick
+@given(orientations, spacings, tilts)
+@example("LPS", (1, 1, 1), (0, 0, 0))
+def test_anisotropic_voxels_keep_the_ball_where_it_is(codes, spacing, tilt):
+    """Never flipped, never moved: the centre of mass comes back to within half a network pixel."""
+    shape = tuple(int(110 / s) for s in spacing)
+    affine = toys.affine_of(codes, spacing, tilt, shape)
+    mask = toys.ball(affine, shape, (20, -10, 15), 14)
+    planes = planes_of(affine, shape)
+    back = there_and_back(mask, planes)
+    centres = [np.array(ndimage.center_of_mass(m)) @ affine[:3, :3].T + affine[:3, 3] for m in (mask, back)]
+    assert np.abs(centres[0] - centres[1]).max() < planes.pixel_mm / 2
+
+
+@quick
+@given(orientations, spacings)
+def test_slices_are_seen_as_radiologists_see_them(codes, spacing):
+    """Inferior slices first, anterior on top, the patient's right on the left, millimetres square."""
+    shape = tuple(int(120 / s) for s in spacing)
+    affine = toys.affine_of(codes, spacing, shape=shape)
+    planes = planes_of(affine, shape, 60)
+    ball = toys.ball(affine, shape, (30, 20, 40), 9)  # right, anterior, superior of the middle
+    stack = planes.to_network(planes.axial(ball))  # [z, y, x]
+    z, y, x = ndimage.center_of_mass(stack)
+    middle = (planes.size - 1) / 2
+    assert x - middle == pytest.approx(-30 / planes.pixel_mm, abs=1)
+    assert y - middle == pytest.approx(-20 / planes.pixel_mm, abs=1)
+    assert z - (planes.shape[0] - 1) / 2 == pytest.approx(40 / planes.spacing_mm, abs=1)
+
+
+@given(orientations)
+def test_axial_and_back_is_the_identity(codes):
+    shape = (3, 4, 5)
+    volume = np.arange(60).reshape(shape)
+    planes = planes_of(toys.affine_of(codes, shape=shape), shape)
+    np.testing.assert_array_equal(planes.as_on_disk(planes.axial(volume)), volume)
+
+
+def test_resizing_by_two_is_the_mean_of_four():
+    shape = (16, 16, 3)
+    planes = planes_of(toys.affine_of("LPS", shape=shape), shape, 8)
+    image = np.random.default_rng(0).random((3, 16, 16)).astype(np.float32)
+    mean_of_four = image.reshape(3, 8, 2, 8, 2).mean(axis=(2, 4))
+    np.testing.assert_allclose(planes.to_network(image), mean_of_four, rtol=1e-5)
+
+
+def test_enlarging_is_linear():
+    """A ramp stays a ramp, in both directions, away from the border."""
+    shape = (20, 20, 2)
+    planes = planes_of(toys.affine_of("LPS", shape=shape), shape, 47)
+    ramp = np.tile(np.arange(20, dtype=np.float32), (2, 20, 1))
+    large = planes.to_network(ramp)[0, 20]
+    np.testing.assert_allclose(np.diff(large)[3:-3], 20 / 47, rtol=1e-4)
+    tiny = planes_of(toys.affine_of("LPS", shape=shape), shape, 10)
+    small = np.tile(np.arange(10, dtype=np.float32), (2, 10, 1))
+    back = tiny.axial(tiny.to_native(small, [0, 1]))[0, 10]
+    np.testing.assert_allclose(np.diff(back)[1:-1], 0.5, rtol=1e-4)
+
+
+def test_padding_not_squashing():
+    shape = (40, 20, 3)  # twice as wide (x) as deep (y)
+    planes = planes_of(toys.affine_of("LPS", shape=shape), shape, 40)
+    resized = planes.to_network(np.ones((3, 20, 40), np.float32))[0]
+    expected = np.zeros((40, 40))
+    expected[10:30] = 1
+    np.testing.assert_allclose(resized, expected, atol=1e-6)
+
+
+def scan_of(*volumes: np.ndarray) -> Scan:
+    shape = volumes[0].shape
+    return Scan(tuple("abcd"[: len(volumes)]), volumes, Grid.from_affine(shape, toys.affine_of("LPS", shape=shape)))
+
+
+def test_normalisation_follows_the_formula():
+    volume = toys.head((32, 32, 10)).astype(np.float32)
+    slices = scan_slices(scan_of(volume), 32)
+    bright = np.percentile(volume[volume > 0], 99)
+    expected = np.clip(volume / bright, 0, 1) * 2 - 1
+    np.testing.assert_allclose(slices.pixels[:, 0], expected.transpose(2, 1, 0)[slices.indices], atol=1e-5)
+    assert slices.pixels.min() == -1
+    assert slices.pixels.max() == 1
+
+
+def test_modalities_are_normalised_on_their_own():
+    volume = toys.head((32, 32, 10))
+    slices = scan_slices(scan_of(volume, volume * 7.0), 32)
+    np.testing.assert_allclose(slices.pixels[:, 0], slices.pixels[:, 1], atol=1e-5)
+
+
+def test_slices_with_little_foreground_are_left_out():
+    volume = np.zeros((3, 20, 20))  # [z, y, x]
+    volume[0].flat[:9] = 1  # 2.25 %
+    volume[1].flat[:10] = 1  # 2.5 %
+    np.testing.assert_array_equal(kept_slices([volume]), [1])
+    other = np.zeros_like(volume)
+    other[0].flat[9:12] = 1  # another modality sees three voxels more
+    np.testing.assert_array_equal(kept_slices([volume, other]), [0, 1])
+
+
+def test_masks_are_cut_at_half_a_pixel():
+    shape = (4, 4, 2)
+    planes = planes_of(toys.affine_of("LPS", shape=shape), shape, 2)
+    mask = np.zeros(shape, np.uint8)
+    mask[0, 0, 0] = mask[1, 0, 0] = 4  # half of the first pixel, any label
+    mask[3, 3, 0] = 1  # a quarter of the last
+    np.testing.assert_array_equal(mask_slices(mask, planes, np.array([0]))[0], [[True, False], [False, False]])
+
+
+class TestModalities:
+    def test_one_grid_is_accepted(self, tmp_path):
+        noise = np.eye(4) * 1e-8
+        first = toys.save(tmp_path / "a.nii.gz", toys.head())
+        second = toys.save(tmp_path / "b.nii.gz", toys.head(seed=1), toys.affine_of(shape=(24, 24, 20)) + noise)
+        assert read_scan({"a": first, "b": second}).modalities == ("a", "b")
+
+    def test_a_shifted_grid_is_refused_with_both_names(self, tmp_path):
+        first = toys.save(tmp_path / "a.nii.gz", toys.head())
+        affine = toys.affine_of(shape=(24, 24, 20))
+        affine[0, 3] += 0.002
+        second = toys.save(tmp_path / "b.nii.gz", toys.head(), affine)
+        with pytest.raises(ScanError, match=r"b\.nii\.gz is not on the grid of .*a\.nii\.gz .*0\.002 mm apart"):
+            read_scan({"a": first, "b": second})
+
+    def test_another_shape_is_refused_with_both_shapes(self, tmp_path):
+        first = toys.save(tmp_path / "a.nii.gz", toys.head())
+        second = toys.save(tmp_path / "b.nii.gz", toys.head((24, 24, 21)))
+        with pytest.raises(ScanError, match=r"24 x 24 x 21 voxels against 24 x 24 x 20"):
+            read_scan({"a": first, "b": second})
+
+    def test_no_foreground_is_refused(self, tmp_path):
+        path = toys.save(tmp_path / "a.nii.gz", -toys.head())
+        with pytest.raises(ScanError, match="no voxel is above 0"):
+            read_scan({"a": path})

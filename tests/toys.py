@@ -1,0 +1,66 @@
+"""Small worlds with a known answer, for every test."""
+
+import itertools
+from pathlib import Path
+
+import nibabel as nib
+import numpy as np
+from scipy.spatial.transform import Rotation
+
+
+def affine_of(
+    codes: str = "LPS", spacing: tuple[float, ...] = (1, 1, 1), tilt: tuple[float, ...] = (0, 0, 0), shape=(40, 40, 40)
+) -> np.ndarray:
+    """[4, 4]: array axes pointing along `codes`, then tilted by Euler angles in degrees, centred on the origin."""
+    axes = np.zeros((3, 3))
+    for column, code in enumerate(codes):
+        world, sign = {"R": (0, 1), "L": (0, -1), "A": (1, 1), "P": (1, -1), "S": (2, 1), "I": (2, -1)}[code]
+        axes[world, column] = sign * spacing[column]
+    axes = Rotation.from_euler("xyz", tilt, degrees=True).as_matrix() @ axes
+    affine = np.eye(4)
+    affine[:3, :3] = axes
+    affine[:3, 3] = -axes @ ((np.array(shape) - 1) / 2)
+    return affine
+
+
+ORIENTATIONS = [
+    "".join(pair[sign] for pair, sign in zip(order, signs, strict=True))
+    for order in itertools.permutations(["RL", "AP", "SI"])
+    for signs in itertools.product((0, 1), repeat=3)
+]  # all 48
+
+
+def world_of(affine: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    """[i, j, k, 3]: where each voxel's centre is, in scanner millimetres."""
+    index = np.stack(np.meshgrid(*[np.arange(n) for n in shape], indexing="ij"), axis=-1)
+    return index @ affine[:3, :3].T + affine[:3, 3]
+
+
+def ball(affine: np.ndarray, shape: tuple[int, ...], centre: tuple[float, ...], radius: float) -> np.ndarray:
+    """bool [i, j, k]: a ball given in millimetres."""
+    return np.linalg.norm(world_of(affine, shape) - np.asarray(centre), axis=-1) <= radius
+
+
+def head(shape: tuple[int, ...] = (24, 24, 20), seed: int = 0, affine: np.ndarray | None = None) -> np.ndarray:
+    """int16 [i, j, k]: a bright, noisy ball in the dark."""
+    affine = affine_of(shape=shape) if affine is None else affine
+    extent = np.abs(world_of(affine, shape)).max(axis=(0, 1, 2)).min()
+    inside = ball(affine, shape, (0, 0, 0), 0.9 * extent)
+    noise = np.random.default_rng(seed).integers(300, 700, shape)
+    return np.where(inside, noise, 0).astype(np.int16)
+
+
+def save(path: Path, voxels: np.ndarray, affine: np.ndarray | None = None, *, codes=(1, 1)) -> Path:
+    """A plain nibabel file: independent of our own writer."""
+    affine = affine_of(shape=voxels.shape[:3]) if affine is None else affine
+    image = nib.Nifti1Image(voxels, affine)
+    image.set_qform(affine, code=codes[0])
+    image.set_sform(affine, code=codes[1])
+    image.header.set_xyzt_units("mm")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    nib.save(image, path)
+    return path
+
+
+def dice(a: np.ndarray, b: np.ndarray) -> float:
+    return 2 * float((a & b).sum()) / float(a.sum() + b.sum())
