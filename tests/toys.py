@@ -64,3 +64,16 @@ def save(path: Path, voxels: np.ndarray, affine: np.ndarray | None = None, *, co
 
 def dice(a: np.ndarray, b: np.ndarray) -> float:
     return 2 * float((a & b).sum()) / float(a.sum() + b.sum())
+
+
+def brats_cohort(root: Path, patients: int = 4, shape: tuple[int, ...] = (24, 24, 20), *, masks: bool = True) -> Path:
+    """FLAIR and T2 of a few heads in the BraTS21 layout; odd patients have a ball of a lesion, even ones an empty mask."""
+    affine = affine_of(shape=shape)
+    for number in range(patients):
+        stem = f"p{number}/p{number}_"
+        for seed, modality in enumerate(("flair", "t2")):
+            save(root / f"{stem}{modality}.nii.gz", head(shape, 10 * number + seed), affine)
+        if masks:
+            lesion = ball(affine, shape, (3, -2, 1), 4 if number % 2 else -1)
+            save(root / f"{stem}seg.nii.gz", lesion.astype(np.uint8), affine)
+    return root

@@ -1,0 +1,54 @@
+"""The `anofpdm` command: its subcommands, and the translation of errors into one line and an exit code.
+
+0 done, 1 could not be done, 2 wrong usage, 3 done in part (what failed is listed), 130 stopped with Ctrl-C.
+"""
+
+import sys
+from typing import Annotated
+
+import typer
+
+from anofpdm import __version__
+from anofpdm.cli.phantom import phantom
+from anofpdm.cli.prepare import prepare
+from anofpdm.errors import AnoFPDMError
+
+app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode="rich")
+app.command()(phantom)
+app.command()(prepare)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"anofpdm {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def about(
+    _version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version and stop.")
+    ] = False,
+) -> None:
+    """Lesion masks in brain MRI from image-level labels only. A research tool, not a medical device."""
+
+
+def main() -> None:
+    try:
+        app(standalone_mode=True)
+    except AnoFPDMError as problem:
+        _stop(str(problem), 1)
+    except KeyboardInterrupt:
+        _stop("stopped; what is done is kept, and the same command goes on from there", 130)
+    except OSError as problem:  # a full disk, a folder that may not be written to
+        where = f"{problem.filename}: " if problem.filename else ""
+        _stop(f"{where}{problem.strerror or problem}; what is done is kept, and the same command goes on from there", 1)
+
+
+def _stop(message: str, code: int) -> None:
+    print(f"anofpdm: {message}", file=sys.stderr)
+    sys.exit(code)
+
+
+if __name__ == "__main__":
+    main()

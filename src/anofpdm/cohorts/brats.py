@@ -1,0 +1,27 @@
+"""BraTS as people download it: BraTS2021_00000_flair.nii.gz, or later BraTS-GLI-00000-000-t2f.nii.gz, at any depth."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from anofpdm.cohorts.subjects import MASK, Found, Subject, gather, nifti_files, stem
+
+MODALITIES = ("flair", "t1", "t1ce", "t2")
+ROLES = {
+    **{"flair": "flair", "t1": "t1", "t1ce": "t1ce", "t2": "t2", "seg": MASK},  # BraTS 2021 and before
+    **{"t2f": "flair", "t1n": "t1", "t1c": "t1ce", "t2w": "t2"},  # BraTS 2023 and later
+}
+NAME = re.compile(r"(?P<subject>.+)[-_](?P<role>[a-z0-9]+)", re.IGNORECASE)
+VISIT = re.compile(r"(?P<patient>BraTS-[A-Za-z]+-\d+)-\d{3}")  # the last number counts a patient's visits
+
+
+def find_subjects(source: Path) -> list[Subject]:
+    return gather(_files(source))
+
+
+def _files(source: Path) -> Iterator[Found]:
+    for path in nifti_files(source):
+        match = NAME.fullmatch(stem(path.name))
+        if match and (role := ROLES.get(match["role"].lower())):
+            visit = VISIT.fullmatch(match["subject"])
+            yield Found(match["subject"], visit["patient"] if visit else match["subject"], role, path)

@@ -1,0 +1,37 @@
+"""Any folder of NIfTI files, for the real use: image-level labels in a CSV file and no masks at all.
+
+patient7_flair.nii.gz and patient7_t2.nii.gz, or patient7/flair.nii.gz, or, with one modality, just patient7.nii.gz.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from anofpdm.cohorts.subjects import Found, Subject, gather, nifti_files, stem
+
+WORDS = {
+    **{"flair": "flair", "t2f": "flair", "t2flair": "flair", "t1": "t1", "t1w": "t1", "t1n": "t1", "t2": "t2", "t2w": "t2"},
+    **{"t1ce": "t1ce", "t1c": "t1ce", "t1gd": "t1ce", "pd": "pd", "dwi": "dwi", "adc": "adc", "swi": "swi", "ct": "ct"},
+}
+UNNAMED = "image"
+
+
+def find_subjects(source: Path, modalities: tuple[str, ...] = ()) -> list[Subject]:
+    """`modalities` adds words of the user's own, for files that end in them."""
+    return gather(_files(source, WORDS | {word.lower(): word for word in modalities}))
+
+
+def _files(source: Path, words: dict[str, str]) -> Iterator[Found]:
+    for path in nifti_files(source):
+        name, modality = _named(path, words)
+        yield Found(name, name, modality, path)
+
+
+def _named(path: Path, words: dict[str, str]) -> tuple[str, str]:
+    whole = stem(path.name)
+    if whole.lower() in words:
+        return path.parent.name, words[whole.lower()]
+    for mark in "_-":
+        name, _, word = whole.rpartition(mark)
+        if name and word.lower() in words:
+            return name, words[word.lower()]
+    return whole, UNNAMED

@@ -1,0 +1,108 @@
+"""What is to be prepared: the scans found, the modalities chosen, labels and splits checked, before any file is read."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from anofpdm.cohorts import atlas, bids, brats, folder
+from anofpdm.cohorts.split import given_split, split_subjects
+from anofpdm.cohorts.subjects import Subject, common_modalities, with_modalities
+from anofpdm.cohorts.tables import GivenLabels, check_known, read_labels, read_split
+from anofpdm.errors import CohortError
+from anofpdm.scans.slices import BRIGHT_PERCENTILE, LEAST_FOREGROUND
+
+PREPARATION_VERSION = 1  # raised whenever the same scan would give other slices
+SIZES = (16, 512)
+LOOKED_FOR = {
+    "brats21": "<subject>_flair.nii.gz, _t1, _t1ce, _t2, _seg (or -t2f, -t1n, -t1c, -t2w)",
+    "atlas2": "sub-<id>_..._T1w.nii.gz and sub-<id>_..._label-L_desc-T1lesion_mask.nii.gz",
+    "bids": "sub-<id>[_ses-<id>]_T1w.nii.gz, _T2w, _FLAIR",
+    "nifti": "<subject>_<modality>.nii.gz or <subject>.nii.gz",
+}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All that decides what a prepared cohort holds."""
+
+    kind: str
+    source: Path
+    subjects: list[Subject]
+    modalities: tuple[str, ...]
+    split: dict[str, str]  # patient to split
+    size: int = 128
+    labels: GivenLabels | None = None  # without them, labels come from the masks
+
+    @property
+    def preparation(self) -> dict[str, Any]:
+        """What makes slices what they are. Two cohorts with the same hash of this were prepared alike."""
+        return {
+            "version": PREPARATION_VERSION,
+            "modalities": list(self.modalities),
+            "size": self.size,
+            "bright_percentile": BRIGHT_PERCENTILE,
+            "least_foreground": LEAST_FOREGROUND,
+            "resize": "area, aspect ratio kept, padded",
+            "masks": any(subject.mask for subject in self.subjects),
+        }
+
+
+def plan_cohort(
+    kind: str,
+    source: Path,
+    *,
+    size: int = 128,
+    modalities: tuple[str, ...] = (),
+    labels: Path | None = None,
+    split: Path | None = None,
+    seed: int = 0,
+    entities: Mapping[str, str] | None = None,
+) -> Plan:
+    """`labels` and `split` are CSV files; without a split file, one is drawn by patient with `seed`."""
+    if not SIZES[0] <= size <= SIZES[1] or size % 8:
+        raise CohortError(f"--size {size}: choose a multiple of 8 from {SIZES[0]} to {SIZES[1]}")
+    subjects = _find(kind, source, modalities, entities)
+    if not subjects:
+        raise CohortError(f"{source}: no scan in the {kind} layout found (looked for {LOOKED_FOR[kind]})")
+    chosen = modalities or common_modalities(subjects, brats.MODALITIES)
+    subjects = with_modalities(subjects, chosen)
+    names = {subject.name for subject in subjects} | {subject.patient for subject in subjects}
+    given = _given_labels(kind, source, labels)
+    if given is not None:
+        check_known(given.subjects, names, str(given.path))
+    return Plan(kind, source, subjects, chosen, _split(subjects, given, split, seed), size, given)
+
+
+def _find(
+    kind: str, source: Path, modalities: tuple[str, ...], entities: Mapping[str, str] | None
+) -> list[Subject]:
+    if kind == "brats21":
+        return brats.find_subjects(source)
+    if kind == "atlas2":
+        return atlas.find_subjects(source)
+    if kind == "bids":
+        return bids.find_subjects(source, entities)
+    if kind == "nifti":
+        return folder.find_subjects(source, modalities)
+    raise CohortError(f"unknown layout {kind!r}; choose one of {', '.join(LOOKED_FOR)}")
+
+
+def _given_labels(kind: str, source: Path, path: Path | None) -> GivenLabels | None:
+    if path is None and kind == "nifti":
+        path = source / "labels.csv"
+        if not path.is_file():
+            raise CohortError(
+                f"{source}: no labels.csv in it; write one (columns subject,slice,label) or name one with --labels"
+            )
+    return None if path is None else read_labels(path)
+
+
+def _split(subjects: list[Subject], given: GivenLabels | None, path: Path | None, seed: int) -> dict[str, str]:
+    if path is not None:
+        return given_split(subjects, read_split(path), path)
+    if given is not None:
+        labelled = {subject.name for subject in subjects if {subject.name, subject.patient} & given.subjects}
+    else:
+        labelled = {subject.name for subject in subjects if subject.mask is not None}
+    return split_subjects(subjects, labelled, seed)

@@ -1,0 +1,266 @@
+"""From a folder of scans to a prepared cohort: every scan read once, in worker processes, nothing kept in memory."""
+
+import contextlib
+import hashlib
+import json
+import signal
+import warnings
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor, Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass, field
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from anofpdm import __version__
+from anofpdm.cohorts.contact_sheet import draw_contact_sheet
+from anofpdm.cohorts.plan import Plan
+from anofpdm.cohorts.store import Cohort, open_cohort, write_tables
+from anofpdm.cohorts.subjects import Subject
+from anofpdm.cohorts.writer import ALL_FILES, JOURNAL, MANIFEST, ScanEntry, StoreWriter, remove_prepared
+from anofpdm.errors import AnoFPDMError, CohortError, ScanError, ScanWarning
+from anofpdm.files import sole_writer, write_atomically
+from anofpdm.labels import NULL
+from anofpdm.scans import AxialPlanes, mask_slices, read_scan, read_volume, scan_slices
+from anofpdm.scans.grid import check_same_grid
+from anofpdm.scans.slices import LEAST_FOREGROUND
+
+@dataclass
+class Report:
+    """What came of it."""
+
+    failed: dict[str, str] = field(default_factory=dict)  # scan to reason
+    warnings: dict[str, list[str]] = field(default_factory=dict)
+    n_already: int = 0
+
+
+@dataclass(frozen=True)
+class PreparedScan:
+    entry: ScanEntry
+    pixels: np.ndarray  # [n, C, size, size] float16
+    masks: np.ndarray | None  # [n, size, size] bool
+
+
+def prepare(
+    plan: Plan,
+    out: Path,
+    workers: int = 1,
+    *,
+    strict: bool = False,
+    overwrite: bool = False,
+    pool: Executor | None = None,
+    on_progress: Callable[[int, int], None] = lambda _done, _total: None,
+) -> Report:
+    """Prepare what is not yet prepared of `plan` into `out`. A pool of one's own may be given, already warm."""
+    _check_out(out)
+    with sole_writer(out), contextlib.nullcontext(pool) if pool else worker_pool(workers) as pool:
+        for left_behind in out.glob(".*.tmp"):
+            left_behind.unlink()
+        if overwrite:
+            remove_prepared(out)
+        writer = StoreWriter(out, plan.preparation, with_masks=plan.preparation["masks"])
+        whole = False
+        try:
+            report = _prepare_missing(plan, writer, _results(plan, writer.entries, pool, workers), strict, on_progress)
+            if not writer.entries:
+                reason = next(iter(report.failed.values()), "no scan found")
+                raise CohortError(f"{plan.source}: no scan could be prepared ({reason})")
+            whole = True
+        finally:
+            writer.close(whole=whole)
+        _complete(plan, out, writer.entries, report)
+    return report
+
+
+@contextlib.contextmanager
+def worker_pool(workers: int) -> Iterator[Executor | None]:
+    """Processes that leave Ctrl-C to the one that started them."""
+    if workers <= 1:
+        yield None
+        return
+    pool = ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=_ignore_interrupts)
+    try:
+        yield pool
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+def prepare_scan(subject: Subject, source: Path, size: int) -> PreparedScan:
+    """One scan, from its files to network slices."""
+    if subject.problem:
+        raise ScanError(f"{subject.name}: {subject.problem}")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", ScanWarning)
+        scan = read_scan(subject.images)
+        slices = scan_slices(scan, size)
+        planes = AxialPlanes(scan.grid, size)
+        masks = None
+        if subject.mask is not None:
+            drawn = read_volume(subject.mask, constant_allowed=True)
+            check_same_grid(scan.grid, next(iter(subject.images.values())), drawn.grid, subject.mask)
+            masks = mask_slices(drawn.voxels, planes, slices.indices)
+    if not len(slices.indices):
+        raise ScanError(f"{subject.name}: no axial slice has {LEAST_FOREGROUND:.1%} of its area above 0; is it a head?")
+    pixels = slices.pixels.astype(np.float16)
+    entry = ScanEntry(
+        scan=subject.name,
+        patient=subject.patient,
+        sources=_fingerprints(subject, source),
+        n_native=planes.shape[0],
+        indices=slices.indices.tolist(),
+        lesion=None if masks is None else masks.any(axis=(1, 2)).tolist(),
+        pixel_mm=planes.pixel_mm,
+        spacing_mm=planes.spacing_mm,
+        sha256=hashlib.sha256(pixels.data).hexdigest(),
+        warnings=[str(warning.message) for warning in caught],
+    )
+    return PreparedScan(entry, pixels, masks)
+
+
+# ---- the run ---------------------------------------------------------------------------------------------------------
+
+
+Result = PreparedScan | AnoFPDMError
+
+
+def _prepare_missing(
+    plan: Plan,
+    writer: StoreWriter,
+    results: Iterator[tuple[Subject, Result]],
+    strict: bool,
+    on_progress: Callable[[int, int], None],
+) -> Report:
+    report = Report(n_already=len(writer.entries))
+    on_progress(report.n_already, len(plan.subjects))
+    for number, (subject, result) in enumerate(results, start=1):
+        if isinstance(result, PreparedScan):
+            try:
+                _labels(plan, result.entry)
+                writer.append(result.entry, result.pixels, result.masks)
+            except CohortError as problem:
+                result = problem
+        if isinstance(result, AnoFPDMError):
+            report.failed[subject.name] = str(result)
+            if strict:
+                raise result
+        on_progress(report.n_already + number, len(plan.subjects))
+    return report
+
+
+def _results(
+    plan: Plan, entries: list[ScanEntry], pool: Executor | None, workers: int
+) -> Iterator[tuple[Subject, Result]]:
+    """Of the scans not yet prepared, in their order, so that the number of workers changes nothing."""
+    _check_unchanged(plan, entries)
+    done = {entry.scan for entry in entries}
+    missing = [subject for subject in plan.subjects if subject.name not in done]
+    if pool is None:
+        return ((subject, _attempt(subject, plan.source, plan.size)) for subject in missing)
+    return _from_workers(missing, plan, pool, ahead=2 * workers)
+
+
+def _from_workers(
+    subjects: Sequence[Subject], plan: Plan, pool: Executor, *, ahead: int
+) -> Iterator[tuple[Subject, Result]]:
+    """At most `ahead` scans are under way or waiting to be written, however many there are."""
+    waiting = iter(subjects)
+    under_way: deque[tuple[Subject, Future[Result]]] = deque()
+    while True:
+        while len(under_way) < ahead and (subject := next(waiting, None)) is not None:
+            under_way.append((subject, pool.submit(_attempt, subject, plan.source, plan.size)))
+        if not under_way:
+            return
+        subject, future = under_way.popleft()
+        try:
+            yield subject, future.result()
+        except BrokenProcessPool:
+            raise CohortError(
+                f"a worker process died near {subject.name}, perhaps for want of memory; "
+                "run the same command again to go on, with --workers 1 if it dies again"
+            ) from None
+
+
+def _attempt(subject: Subject, source: Path, size: int) -> Result:
+    try:
+        return prepare_scan(subject, source, size)
+    except AnoFPDMError as problem:
+        return problem
+    except OSError as problem:
+        return ScanError(f"{subject.name}: {problem}")
+    except MemoryError:
+        return ScanError(f"{subject.name}: not enough memory for it; try --workers 1")
+
+
+def _labels(plan: Plan, entry: ScanEntry) -> np.ndarray:
+    """[n kept slices]: from the user's table if there is one, else from the mask, else none."""
+    if plan.labels is not None:
+        subject = entry.scan if entry.scan in plan.labels.subjects else entry.patient
+        return plan.labels.of(subject, entry.n_native)[entry.indices]
+    if entry.lesion is not None:
+        return np.array(entry.lesion, dtype=int)
+    return np.full(len(entry.indices), NULL)
+
+
+def _complete(plan: Plan, out: Path, entries: list[ScanEntry], report: Report) -> None:
+    """Tables, picture, and last the manifest, which says that the cohort is whole."""
+    report.warnings = {entry.scan: entry.warnings for entry in entries if entry.warnings}
+    labels = [_labels(plan, entry) for entry in entries]
+    write_tables(out, entries, labels, plan.split)
+    content = hashlib.sha256("".join(entry.sha256 for entry in entries).encode()).hexdigest()
+    manifest = {
+        "format": Cohort.FORMAT,
+        "anofpdm": __version__,
+        "kind": plan.kind,
+        "source": str(plan.source),
+        "labels": "given" if plan.labels else "from masks",
+        "preparation": plan.preparation,
+        "preparation_sha256": hashlib.sha256(json.dumps(plan.preparation, sort_keys=True).encode()).hexdigest(),
+        "content_sha256": content,
+        "scans": len(entries),
+        "slices": sum(len(entry.indices) for entry in entries),
+        "failed": report.failed,
+        "warnings": report.warnings,
+    }
+    write_atomically(out / MANIFEST, json.dumps(manifest, indent=2).encode())
+    draw_contact_sheet(open_cohort(out), out / "contact_sheet.png")
+
+
+# ---- checks ----------------------------------------------------------------------------------------------------------
+
+
+def _check_out(out: Path) -> None:
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as problem:
+        raise CohortError(f"{out}: cannot be made ({problem.strerror}); choose another folder") from None
+    ours = {Path(name).parts[0] for name in ALL_FILES} | {".lock"}
+    names = {path.name for path in out.iterdir()}
+    if names and JOURNAL not in names and names - ours:
+        raise CohortError(f"{out}: holds other files ({sorted(names - ours)[0]}); choose an empty or new folder")
+
+
+def _check_unchanged(plan: Plan, entries: list[ScanEntry]) -> None:
+    """Scans prepared by an earlier run must still be the scans in the folder."""
+    subjects = {subject.name: subject for subject in plan.subjects}
+    for entry in entries:
+        subject = subjects.get(entry.scan)
+        if subject is None or _fingerprints(subject, plan.source) != entry.sources:
+            what = "is gone" if subject is None else "has changed"
+            raise CohortError(f"{plan.source}: {entry.scan} {what} since it was prepared; start anew with --overwrite")
+
+
+def _fingerprints(subject: Subject, source: Path) -> dict[str, tuple[str, int, int]]:
+    files = {**subject.images, **({"mask": subject.mask} if subject.mask else {})}
+    found = {}
+    for role, path in files.items():
+        status = path.stat()
+        found[role] = (path.relative_to(source).as_posix(), status.st_size, status.st_mtime_ns)
+    return found
+
+
+def _ignore_interrupts() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)

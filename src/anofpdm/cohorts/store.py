@@ -1,0 +1,137 @@
+"""A prepared cohort on disk: slices in one memory-mapped file, labels and splits in tables anyone can read.
+
+    manifest.json       what it is, how it was prepared, hashes; written last, so its presence means 'whole'
+    slices.npy          float16 [N, C, size, size] in [-1, 1]
+    slices.csv          scan, slice, label                        one row per row of slices.npy
+    scans.csv           scan, patient, slices, native_slices, pixel_mm, spacing_mm, mask
+    split.csv           patient, split
+    contact_sheet.png   a look at it
+    truth/masks.npy     lesions, bits packed [N, size, size / 8]; only evaluation opens it, and nothing here does
+"""
+
+import csv
+import io
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+from anofpdm.cohorts.writer import JOURNAL, MANIFEST, SLICES, ScanEntry
+from anofpdm.errors import CohortError
+from anofpdm.files import write_atomically
+from anofpdm.labels import WORDS
+
+
+@dataclass(frozen=True)
+class Cohort:
+    """Labelled slices. There is no way from here to a mask."""
+
+    FORMAT: ClassVar[int] = 1
+
+    path: Path
+    manifest: dict[str, Any]
+    slices: np.ndarray  # [N, C, size, size] float16, memory-mapped
+    labels: np.ndarray  # [N]
+    scans: np.ndarray  # [N], names
+    patients: np.ndarray  # [N], names
+    splits: np.ndarray  # [N], train, val or test
+    indices: np.ndarray  # [N], axial index in the native scan, counted from the inferior end
+    pixel_mm: np.ndarray  # [N], edge of a network pixel
+    spacing_mm: np.ndarray  # [N], between neighbouring native slices
+
+    @property
+    def modalities(self) -> tuple[str, ...]:
+        return tuple(self.manifest["preparation"]["modalities"])
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def rows(self, split: str) -> np.ndarray:
+        return np.flatnonzero(self.splits == split)
+
+    def pixels(self, rows: np.ndarray | Sequence[int]) -> np.ndarray:
+        """[B, C, size, size] float32."""
+        return self.slices[rows].astype(np.float32)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return open_cohort, (self.path,)  # a worker process maps the file anew instead of being sent gigabytes
+
+
+def open_cohort(path: Path) -> Cohort:
+    manifest = _read_manifest(path)
+    rows = _read_table(path / "slices.csv")
+    scans = {scan["scan"]: scan for scan in _read_table(path / "scans.csv")}
+    split = {row["patient"]: row["split"] for row in _read_table(path / "split.csv")}
+    try:
+        names = [row["scan"] for row in rows]
+        cohort = Cohort(
+            path=path,
+            manifest=manifest,
+            slices=np.load(path / SLICES, mmap_mode="r", allow_pickle=False),
+            labels=np.array([WORDS.index(row["label"]) for row in rows]),
+            scans=np.array(names),
+            patients=np.array([scans[name]["patient"] for name in names]),
+            splits=np.array([split[scans[name]["patient"]] for name in names]),
+            indices=np.array([int(row["slice"]) for row in rows]),
+            pixel_mm=np.array([float(scans[name]["pixel_mm"]) for name in names]),
+            spacing_mm=np.array([float(scans[name]["spacing_mm"]) for name in names]),
+        )
+    except (KeyError, ValueError, OSError, EOFError) as problem:
+        raise CohortError(f"{path}: damaged ({problem}); prepare it again with --overwrite") from None
+    if len(cohort.slices) != len(rows) or len(rows) != manifest["slices"]:
+        raise CohortError(
+            f"{path}: damaged ({len(cohort.slices)} slices, {len(rows)} labels, {manifest['slices']} in the manifest); "
+            "prepare it again with --overwrite"
+        )
+    return cohort
+
+
+def write_tables(
+    folder: Path, entries: Sequence[ScanEntry], labels: Sequence[np.ndarray], split: dict[str, str]
+) -> None:
+    slices = [
+        (entry.scan, index, WORDS[label])
+        for entry, of_scan in zip(entries, labels, strict=True)
+        for index, label in zip(entry.indices, of_scan, strict=True)
+    ]
+    scans = [
+        (e.scan, e.patient, len(e.indices), e.n_native, e.pixel_mm, e.spacing_mm, int(e.lesion is not None))
+        for e in entries
+    ]
+    patients = sorted({entry.patient for entry in entries})
+    _write_table(folder / "slices.csv", ("scan", "slice", "label"), slices)
+    columns = ("scan", "patient", "slices", "native_slices", "pixel_mm", "spacing_mm", "mask")
+    _write_table(folder / "scans.csv", columns, scans)
+    _write_table(folder / "split.csv", ("patient", "split"), [(patient, split[patient]) for patient in patients])
+
+
+def _read_manifest(path: Path) -> dict[str, Any]:
+    if not (path / MANIFEST).is_file():
+        if (path / JOURNAL).is_file():
+            raise CohortError(f"{path}: its preparation was not finished; run the same `anofpdm prepare` again to go on")
+        raise CohortError(f"{path}: not a prepared cohort (no {MANIFEST}); make one with `anofpdm prepare`")
+    try:
+        manifest: dict[str, Any] = json.loads((path / MANIFEST).read_text())
+        found = manifest["format"]
+    except (ValueError, KeyError, OSError) as problem:
+        raise CohortError(f"{path / MANIFEST}: damaged ({problem}); prepare it again with --overwrite") from None
+    if found != Cohort.FORMAT:
+        raise CohortError(f"{path}: format {found}, this version reads {Cohort.FORMAT}; prepare it again")
+    return manifest
+
+
+def _read_table(path: Path) -> list[dict[str, str]]:
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            return list(csv.DictReader(file))
+    except OSError as problem:
+        raise CohortError(f"{path}: {problem.strerror}; prepare the cohort again with --overwrite") from None
+
+
+def _write_table(path: Path, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    text = io.StringIO(newline="")
+    csv.writer(text, lineterminator="\n").writerows([columns, *rows])
+    write_atomically(path, text.getvalue().encode())

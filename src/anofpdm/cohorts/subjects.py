@@ -1,0 +1,95 @@
+"""What a source folder holds: one `Subject` per scan, whatever the layout it was downloaded in."""
+
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+from anofpdm.errors import CohortError
+
+MASK = "mask"
+
+
+@dataclass(frozen=True)
+class Subject:
+    name: str  # of the scan; unique in a cohort
+    patient: str  # who was scanned: all scans of a patient fall into one split
+    images: dict[str, Path] = field(default_factory=dict)  # modality to file
+    mask: Path | None = None
+    problem: str | None = None  # why it cannot be prepared, known before any file is opened
+
+
+class Found(NamedTuple):
+    """A file and the part it plays: a modality's name, or MASK."""
+
+    name: str
+    patient: str
+    role: str
+    path: Path
+
+
+def nifti_files(source: Path) -> Iterator[Path]:
+    """Every NIfTI file below `source`, in order of name; hidden ones and loops of links are passed over."""
+    if not source.is_dir():
+        raise CohortError(f"{source}: {'not a folder' if source.exists() else 'no such folder'}; check the path")
+    visited: set[str] = set()
+    for folder, folders, files in os.walk(source, followlinks=True):
+        place = os.path.realpath(folder)
+        if place in visited:
+            folders.clear()
+            continue
+        visited.add(place)
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        for name in sorted(files):
+            if not name.startswith(".") and stem(name) != name:
+                yield Path(folder, name)
+
+
+def stem(name: str) -> str:
+    """`name` without .nii or .nii.gz, in any case; unchanged where it has neither."""
+    lower = name.lower()
+    return next((name[: -len(end)] for end in (".nii.gz", ".nii") if lower.endswith(end)), name)
+
+
+def gather(found: Iterable[Found]) -> list[Subject]:
+    """One subject per name, sorted; two files for one part are a problem of that subject alone."""
+    parts: dict[str, dict[str, list[Path]]] = {}
+    patients: dict[str, str] = {}
+    for name, patient, role, path in found:
+        parts.setdefault(name, {}).setdefault(role, []).append(path)
+        patients[name] = patient
+    subjects = []
+    for name in sorted(parts):
+        files = {role: paths[0] for role, paths in parts[name].items()}
+        mask = files.pop(MASK, None)
+        subjects.append(Subject(name, patients[name], files, mask, _ambiguity(parts[name])))
+    return subjects
+
+
+def with_modalities(subjects: list[Subject], modalities: tuple[str, ...]) -> list[Subject]:
+    """The same subjects with just these modalities, in this order; where one is missing, that is its problem."""
+    return [_with_modalities(subject, modalities) for subject in subjects]
+
+
+def common_modalities(subjects: list[Subject], order: tuple[str, ...]) -> tuple[str, ...]:
+    """Every modality that any subject has: those of `order` first, then by name."""
+    present = {modality for subject in subjects for modality in subject.images}
+    return (*(m for m in order if m in present), *sorted(present - set(order)))
+
+
+def _with_modalities(subject: Subject, modalities: tuple[str, ...]) -> Subject:
+    missing = [modality for modality in modalities if modality not in subject.images]
+    problem = subject.problem
+    if missing and problem is None:
+        has = ", ".join(subject.images) or "none"
+        problem = f"no {' or '.join(missing)} image (found: {has}); add it, or name the ones to use with --modalities"
+    images = {modality: subject.images[modality] for modality in modalities if modality in subject.images}
+    return Subject(subject.name, subject.patient, images, subject.mask, problem)
+
+
+def _ambiguity(parts: dict[str, list[Path]]) -> str | None:
+    for role, paths in parts.items():
+        if len(paths) > 1:
+            return f"two files for its {role}: {paths[0]} and {paths[1]}; keep one"
+    return None

@@ -1,0 +1,104 @@
+"""The CSV files that people write by hand: image-level labels and splits. Mistakes are named by line."""
+
+import csv
+import difflib
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from anofpdm.errors import CohortError
+from anofpdm.labels import HEALTHY, NULL, UNHEALTHY
+
+LABELS = {
+    **{"0": HEALTHY, "healthy": HEALTHY, "1": UNHEALTHY, "unhealthy": UNHEALTHY},
+    **{"": NULL, "2": NULL, "unlabelled": NULL, "unlabeled": NULL, "unknown": NULL},
+}
+SPLITS = {"train": "train", "training": "train", "val": "val", "valid": "val", "validation": "val", "test": "test"}
+
+
+@dataclass(frozen=True)
+class GivenLabels:
+    """Image-level labels from a CSV file with the columns subject, slice, label."""
+
+    path: Path
+    scans: dict[str, int] = field(default_factory=dict)  # rows without a slice
+    slices: dict[str, dict[int, int]] = field(default_factory=dict)
+
+    @property
+    def subjects(self) -> set[str]:
+        return {*self.scans, *self.slices}
+
+    def of(self, subject: str, n_slices: int) -> np.ndarray:
+        """[n_slices]: a healthy scan has healthy slices; which slices of an unhealthy one are ill, only rows tell."""
+        labels = np.full(n_slices, HEALTHY if self.scans.get(subject) == HEALTHY else NULL)
+        for index, label in self.slices.get(subject, {}).items():
+            if index >= n_slices:
+                raise CohortError(
+                    f"{self.path} labels slice {index} of {subject}, which has slices 0 to {n_slices - 1} "
+                    "(counted from the inferior end); correct the row"
+                )
+            labels[index] = label
+        return labels
+
+
+def read_labels(path: Path) -> GivenLabels:
+    given = GivenLabels(path)
+    for line, row in _rows(path, ("subject", "label")):
+        place = f"{path}, line {line}"
+        subject, index = row["subject"], row.get("slice") or ""
+        label = LABELS.get(row["label"].lower())
+        if not subject:
+            raise CohortError(f"{place}: no subject; name the scan")
+        if label is None:
+            raise CohortError(f"{place}: label {row['label']!r}; write healthy (0) or unhealthy (1), or leave it empty")
+        if index and not index.isdecimal():
+            raise CohortError(f"{place}: slice {index!r}; write a whole number from 0, or leave it empty for the whole scan")
+        known = given.slices.setdefault(subject, {}) if index else given.scans
+        key = int(index) if index else subject
+        if known.setdefault(key, label) != label:  # type: ignore[call-overload]
+            raise CohortError(f"{place}: contradicts an earlier row on {subject}; keep one of them")
+    return given
+
+
+def read_split(path: Path) -> dict[str, str]:
+    """Patient (or scan) to train, val or test."""
+    splits: dict[str, str] = {}
+    for line, row in _rows(path, ("patient", "split")):
+        split = SPLITS.get(row["split"].lower())
+        if split is None:
+            raise CohortError(f"{path}, line {line}: split {row['split']!r}; write train, val or test")
+        if splits.setdefault(row["patient"], split) != split:
+            raise CohortError(f"{path}, line {line}: {row['patient']} is already in {splits[row['patient']]}; keep one row")
+    return splits
+
+
+def check_known(names: Collection[str], known: Collection[str], what: str) -> None:
+    """Names in a file that no scan has are slips of the pen; the nearest name helps to see which."""
+    unknown = sorted(set(names) - set(known))
+    if not unknown:
+        return
+    near = difflib.get_close_matches(unknown[0], list(known), n=1, cutoff=0)
+    others = f" and {len(unknown) - 1} more" if len(unknown) > 1 else ""
+    hint = f"; nearest there is: {near[0]}" if near else ""
+    raise CohortError(f"{what} names {unknown[0]}{others}, not among the scans{hint}; correct the name or remove the row")
+
+
+def _rows(path: Path, needed: tuple[str, ...]) -> Iterator[tuple[int, dict[str, str]]]:
+    """Line number and stripped cells of each row, whatever the separator and however the editor marked Unicode."""
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as problem:
+        raise CohortError(f"{path}: cannot be read as a CSV file ({problem}); check the path and save it as UTF-8") from None
+    first = text.partition("\n")[0]
+    reader = csv.DictReader(text.splitlines(), delimiter=max(",;\t", key=first.count))
+    columns = [(column or "").strip().lower() for column in reader.fieldnames or []]
+    for column in needed:
+        if column not in columns:
+            raise CohortError(f"{path}: no column {column!r} (found: {', '.join(columns) or 'nothing'}); add it")
+    reader.fieldnames = columns
+    for row in reader:
+        cells = {key: (value or "").strip() for key, value in row.items() if isinstance(key, str)}
+        if any(cells.values()):
+            yield reader.line_num, cells

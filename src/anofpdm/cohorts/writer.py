@@ -1,0 +1,160 @@
+"""Writing a prepared cohort so that it can be stopped at any moment.
+
+Slices (and masks, in a file of their own) are appended to two growing arrays; only then is the scan entered into a
+journal, one line a scan. What the journal does not mention does not exist: a restart cuts the arrays back to it and
+goes on. The cohort is whole when its manifest appears, which is written last.
+"""
+
+import io
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from anofpdm.errors import CohortError
+
+JOURNAL, SLICES, MASKS, MANIFEST = "journal.jsonl", "slices.npy", "truth/masks.npy", "manifest.json"
+ALL_FILES = (MANIFEST, JOURNAL, SLICES, MASKS, "slices.csv", "scans.csv", "split.csv", "contact_sheet.png")
+HEADER_BYTES = 128
+
+
+@dataclass(frozen=True)
+class ScanEntry:
+    """What the journal keeps of one prepared scan."""
+
+    scan: str
+    patient: str
+    sources: dict[str, tuple[str, int, int]]  # role to path below the source folder, bytes, time of change
+    n_native: int  # axial slices that the scan has
+    indices: list[int]  # those that were kept
+    lesion: list[bool] | None  # which of them have a lesion; None without a mask
+    pixel_mm: float  # of a network pixel
+    spacing_mm: float  # between neighbouring native slices
+    sha256: str  # of the prepared slices
+    warnings: list[str]
+
+
+class GrowingArray:
+    """An .npy file that rows are appended to. Its header, of fixed length, is put right at the end."""
+
+    def __init__(self, path: Path, row_shape: tuple[int, ...], dtype: type):
+        self.row_shape, self.dtype = row_shape, np.dtype(dtype)
+        self._row_bytes = int(np.prod(row_shape)) * self.dtype.itemsize
+        path.parent.mkdir(exist_ok=True)
+        path.touch()
+        self._file = path.open("r+b")
+        if not path.stat().st_size:
+            self._write_header(0)
+
+    def append(self, rows: np.ndarray) -> None:
+        """The rows are on the disk when this returns."""
+        if rows.shape[1:] != self.row_shape or rows.dtype != self.dtype:
+            raise ValueError(f"rows of {rows.shape[1:]} {rows.dtype} into {self.row_shape} {self.dtype}")
+        self._file.seek(0, os.SEEK_END)
+        self._file.write(np.ascontiguousarray(rows).data)
+        _flush(self._file)
+
+    def cut_to(self, n_rows: int) -> None:
+        length = HEADER_BYTES + n_rows * self._row_bytes
+        if os.fstat(self._file.fileno()).st_size < length:
+            raise CohortError(f"{self._file.name}: shorter than its journal says; it was changed, start anew with --overwrite")
+        self._file.truncate(length)
+
+    def close(self, n_rows: int | None = None) -> None:
+        if n_rows is not None:
+            self._write_header(n_rows)
+            _flush(self._file)
+        self._file.close()
+
+    def _write_header(self, n_rows: int) -> None:
+        shape = (n_rows, *self.row_shape)
+        description = {"descr": self.dtype.str, "fortran_order": False, "shape": shape}
+        header = io.BytesIO()
+        np.lib.format.write_array_header_1_0(header, description)  # padded by numpy for a growing first axis
+        if len(header.getvalue()) != HEADER_BYTES:
+            raise ValueError(f"an .npy header of {len(header.getvalue())} bytes, not {HEADER_BYTES}")
+        self._file.seek(0)
+        self._file.write(header.getvalue())
+        self._file.flush()
+
+
+class StoreWriter:
+    def __init__(self, folder: Path, preparation: Mapping[str, Any], *, with_masks: bool):
+        self.folder = folder
+        journal = folder / JOURNAL
+        journal.touch()
+        self._journal = journal.open("r+b")
+        self.entries = self._read_journal(dict(preparation))
+        size, channels = preparation["size"], len(preparation["modalities"])
+        self._slices = GrowingArray(folder / SLICES, (channels, size, size), np.float16)
+        self._masks = GrowingArray(folder / MASKS, (size, (size + 7) // 8), np.uint8) if with_masks else None
+        for array in self._arrays:
+            array.cut_to(self.n_slices)
+
+    @property
+    def n_slices(self) -> int:
+        return sum(len(entry.indices) for entry in self.entries)
+
+    def append(self, entry: ScanEntry, pixels: np.ndarray, masks: np.ndarray | None) -> None:
+        """pixels [n, C, size, size] float16; masks [n, size, size] bool. Data first, then the line that counts."""
+        (self.folder / MANIFEST).unlink(missing_ok=True)  # from here on, not whole
+        self._slices.append(pixels)
+        if self._masks is not None:
+            drawn = np.zeros((len(pixels), *pixels.shape[2:]), bool) if masks is None else masks
+            self._masks.append(np.packbits(drawn, axis=-1))
+        self._write_line(asdict(entry))
+        self.entries.append(entry)
+
+    def close(self, *, whole: bool) -> None:
+        for array in self._arrays:
+            array.close(self.n_slices if whole else None)
+        self._journal.close()
+
+    @property
+    def _arrays(self) -> list[GrowingArray]:
+        return [self._slices] if self._masks is None else [self._slices, self._masks]
+
+    def _read_journal(self, preparation: dict[str, Any]) -> list[ScanEntry]:
+        """What is done already. A last line without an end was being written when the run died: cut off."""
+        whole, _, _ = self._journal.read().rpartition(b"\n")
+        lines = whole.split(b"\n") if whole else []
+        self._journal.seek(len(whole) + 1 if whole else 0)
+        self._journal.truncate()
+        if not lines:
+            self._write_line(preparation)
+            return []
+        try:
+            before, *entries = [json.loads(line) for line in lines]
+            done = [ScanEntry(**{**entry, "sources": _tuples(entry["sources"])}) for entry in entries]
+        except (ValueError, TypeError, KeyError) as problem:
+            raise CohortError(f"{self._journal.name}: damaged ({problem}); start anew with --overwrite") from None
+        if before != preparation:
+            changed = ", ".join(key for key in preparation if before.get(key) != preparation[key])
+            raise CohortError(
+                f"{self.folder} was begun with other settings ({changed} differ); "
+                "choose another folder, or start anew with --overwrite"
+            )
+        return done
+
+    def _write_line(self, content: dict[str, Any]) -> None:
+        self._journal.write(json.dumps(content).encode() + b"\n")
+        _flush(self._journal)
+
+
+def remove_prepared(folder: Path) -> None:
+    """Only what `prepare` itself writes."""
+    for name in ALL_FILES:
+        (folder / name).unlink(missing_ok=True)
+
+
+def _tuples(sources: dict[str, list[Any]]) -> dict[str, tuple[str, int, int]]:
+    return {role: (path, size, time) for role, (path, size, time) in sources.items()}
+
+
+def _flush(file: BinaryIO) -> None:
+    file.flush()
+    os.fsync(file.fileno())

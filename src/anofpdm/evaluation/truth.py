@@ -1,0 +1,26 @@
+"""The drawn lesions. Nothing but evaluation may import this file; a test reads the imports and sees to it."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from anofpdm.cohorts.store import Cohort
+from anofpdm.cohorts.writer import MASKS
+from anofpdm.errors import CohortError
+
+
+class Truth:
+    """Masks of a cohort's slices, by the same row numbers."""
+
+    def __init__(self, cohort: Cohort):
+        path = cohort.path / MASKS
+        if not path.is_file():
+            raise CohortError(f"{cohort.path}: has no lesion masks, and this step compares with them; prepare it with masks")
+        self._packed = np.load(path, mmap_mode="r", allow_pickle=False)  # [N, size, size / 8]
+        self._size = cohort.slices.shape[-1]
+        if len(self._packed) != len(cohort):
+            raise CohortError(f"{path}: {len(self._packed)} masks for {len(cohort)} slices; prepare the cohort again")
+
+    def masks(self, rows: np.ndarray | Sequence[int]) -> np.ndarray:
+        """[B, size, size] bool."""
+        return np.unpackbits(self._packed[rows], axis=-1, count=self._size).astype(bool)

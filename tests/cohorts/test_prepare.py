@@ -1,0 +1,317 @@
+import json
+import os
+import pickle
+import random
+import signal
+import subprocess
+import sys
+import time
+import tracemalloc
+
+import numpy as np
+import pytest
+import toys
+from PIL import Image
+
+from anofpdm import files
+from anofpdm.cohorts import open_cohort
+from anofpdm.cohorts.plan import plan_cohort
+from anofpdm.cohorts.prepare import prepare
+from anofpdm.errors import AnoFPDMError, CohortError, ScanError
+from anofpdm.evaluation.truth import Truth
+from anofpdm.labels import HEALTHY, NULL, UNHEALTHY
+from anofpdm.scans import read_scan, scan_slices
+
+SIZE = 24
+
+
+def prepared(source, out, workers=1, kind="brats21", plan_options=(), **options):
+    plan = plan_cohort(kind, source, size=SIZE, **dict(plan_options))
+    return prepare(plan, out, workers, **options)
+
+
+def contents(out):
+    return {str(path.relative_to(out)): path.read_bytes() for path in sorted(out.rglob("*")) if path.is_file()}
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory):
+    return toys.brats_cohort(tmp_path_factory.mktemp("source"))
+
+
+@pytest.fixture(scope="module")
+def undisturbed(source, tmp_path_factory):
+    out = tmp_path_factory.mktemp("undisturbed")
+    prepared(source, out)
+    return out
+
+
+class TestContent:
+    def test_slices_are_those_of_the_scan(self, source, undisturbed):
+        cohort = open_cohort(undisturbed)
+        scan = read_scan({m: source / "p1" / f"p1_{m}.nii.gz" for m in ("flair", "t2")})
+        expected = scan_slices(scan, SIZE)
+        rows = np.flatnonzero(cohort.scans == "p1")
+        np.testing.assert_array_equal(cohort.indices[rows], expected.indices)
+        np.testing.assert_allclose(cohort.pixels(rows), expected.pixels, atol=1e-3)
+        assert cohort.modalities == ("flair", "t2")
+
+    def test_labels_come_from_the_masks(self, undisturbed):
+        cohort = open_cohort(undisturbed)
+        drawn = Truth(cohort).masks(np.arange(len(cohort))).any(axis=(1, 2))
+        np.testing.assert_array_equal(cohort.labels, np.where(drawn, UNHEALTHY, HEALTHY))
+        by_scan = {scan: set(cohort.labels[cohort.scans == scan]) for scan in np.unique(cohort.scans)}
+        assert by_scan == {"p0": {0}, "p1": {0, 1}, "p2": {0}, "p3": {0, 1}}
+
+    def test_every_patient_is_in_one_split(self, undisturbed):
+        cohort = open_cohort(undisturbed)
+        assert sorted(split for split in ("train", "val", "test") for _ in np.unique(cohort.patients[cohort.rows(split)])) == [
+            "test",
+            "train",
+            "train",
+            "val",
+        ]
+        assert len(np.unique(np.concatenate([cohort.rows(split) for split in ("train", "val", "test")]))) == len(cohort)
+
+    def test_millimetres_are_kept(self, undisturbed):
+        cohort = open_cohort(undisturbed)
+        assert (cohort.pixel_mm == 1).all()
+        assert (cohort.spacing_mm == 1).all()
+
+    def test_hashes_tell_preparations_and_contents_apart(self, source, undisturbed, tmp_path):
+        manifest = json.loads((undisturbed / "manifest.json").read_text())
+        prepare(plan_cohort("brats21", source, size=32), tmp_path)
+        other = json.loads((tmp_path / "manifest.json").read_text())
+        assert manifest["preparation_sha256"] != other["preparation_sha256"]
+        assert manifest["content_sha256"] != other["content_sha256"]
+
+    def test_workers_change_nothing(self, source, undisturbed, tmp_path):
+        prepared(source, tmp_path, workers=2)
+        assert contents(tmp_path) == contents(undisturbed)
+
+    def test_the_contact_sheet_is_a_picture_with_red_outlines(self, undisturbed):
+        sheet = np.array(Image.open(undisturbed / "contact_sheet.png").convert("RGB")).astype(int)
+        assert min(sheet.shape[:2]) > 150
+        assert (sheet[..., 0] - sheet[..., 2] > 100).sum() > 100
+
+    def test_without_masks_from_a_table(self, tmp_path):
+        source = toys.brats_cohort(tmp_path / "scans", 3, masks=False)
+        (source / "labels.csv").write_text("subject,slice,label\np0,,healthy\np1,,unhealthy\np1,9,unhealthy\n")
+        report = prepared(source, tmp_path / "out", kind="nifti")
+        cohort = open_cohort(tmp_path / "out")
+        assert not report.failed
+        assert set(cohort.labels[cohort.scans == "p0"]) == {HEALTHY}
+        ill = cohort.scans == "p1"
+        np.testing.assert_array_equal(cohort.labels[ill], np.where(cohort.indices[ill] == 9, UNHEALTHY, NULL))
+        assert set(cohort.labels[cohort.scans == "p2"]) == {NULL}
+        assert not (tmp_path / "out" / "truth").exists()
+        with pytest.raises(CohortError, match="no lesion masks"):
+            Truth(cohort)
+
+    def test_given_labels_go_before_masks(self, source, tmp_path):
+        (tmp_path / "labels.csv").write_text("subject,slice,label\np1,,healthy\n")
+        prepared(source, tmp_path / "out", plan_options={"labels": tmp_path / "labels.csv"})
+        cohort = open_cohort(tmp_path / "out")
+        assert set(cohort.labels[cohort.scans == "p1"]) == {HEALTHY}
+        assert Truth(cohort).masks(np.flatnonzero(cohort.scans == "p1")).any()
+
+    def test_its_own_split_file_can_be_given_to_another(self, source, undisturbed, tmp_path):
+        prepared(source, tmp_path, plan_options={"split": undisturbed / "split.csv", "seed": 99})
+        assert (tmp_path / "split.csv").read_bytes() == (undisturbed / "split.csv").read_bytes()
+
+    def test_a_note_of_a_scan_is_kept(self, tmp_path):
+        source = toys.brats_cohort(tmp_path / "scans", 1, masks=False)
+        for path in source.rglob("*.nii.gz"):
+            toys.save(path, toys.head(), codes=(0, 0))
+        report = prepared(source, tmp_path / "out")
+        assert "no orientation" in report.warnings["p0"][0]
+
+
+class TestFailures:
+    @pytest.fixture
+    def broken(self, tmp_path):
+        source = toys.brats_cohort(tmp_path / "scans")
+        path = source / "p1" / "p1_t2.nii.gz"
+        path.write_bytes(path.read_bytes()[:-500])
+        (source / "p2" / "p2_flair.nii.gz").unlink()
+        return source
+
+    def test_the_rest_is_kept_and_reasons_are_given(self, broken, tmp_path):
+        report = prepared(broken, tmp_path / "out")
+        assert set(report.failed) == {"p1", "p2"}
+        assert "p1_t2.nii.gz: cut short" in report.failed["p1"]
+        assert "no flair image (found: t2)" in report.failed["p2"]
+        assert set(open_cohort(tmp_path / "out").scans) == {"p0", "p3"}
+        assert set(json.loads((tmp_path / "out" / "manifest.json").read_text())["failed"]) == {"p1", "p2"}
+
+    def test_mended_scans_join_on_the_next_run(self, broken, tmp_path):
+        prepared(broken, tmp_path / "out")
+        toys.save(broken / "p1" / "p1_t2.nii.gz", toys.head(seed=11))
+        report = prepared(broken, tmp_path / "out")
+        assert set(report.failed) == {"p2"}
+        cohort = open_cohort(tmp_path / "out")
+        assert set(cohort.scans) == {"p0", "p1", "p3"}
+        lesions = Truth(cohort).masks(np.arange(len(cohort))).any(axis=(1, 2))
+        np.testing.assert_array_equal(lesions, cohort.labels == UNHEALTHY)
+
+    def test_strict_stops_at_the_first(self, broken, tmp_path):
+        with pytest.raises(ScanError, match="cut short"):
+            prepared(broken, tmp_path / "out", strict=True)
+        with pytest.raises(CohortError, match="not finished"):
+            open_cohort(tmp_path / "out")
+
+    def test_a_label_out_of_range_fails_that_scan(self, source, tmp_path):
+        (tmp_path / "labels.csv").write_text("subject,slice,label\np1,20,1\np0,,0\n")
+        report = prepared(source, tmp_path / "out", plan_options={"labels": tmp_path / "labels.csv"})
+        assert "has slices 0 to 19" in report.failed["p1"]
+
+    def test_a_mask_on_another_grid(self, tmp_path):
+        source = toys.brats_cohort(tmp_path / "scans")
+        toys.save(source / "p3" / "p3_seg.nii.gz", np.zeros((24, 24, 21), np.uint8))
+        report = prepared(source, tmp_path / "out")
+        assert "p3_seg.nii.gz is not on the grid of" in report.failed["p3"]
+
+    def test_nothing_at_all(self, broken, tmp_path):
+        for name in ("p0", "p3"):
+            (broken / name / f"{name}_t2.nii.gz").write_bytes(b"")
+        with pytest.raises(CohortError, match=r"no scan could be prepared .*p0_t2.nii.gz: the file is empty"):
+            prepared(broken, tmp_path / "out")
+
+
+class TestStopAndGoOn:
+    def test_a_crash_at_any_write_changes_nothing(self, source, undisturbed, tmp_path, monkeypatch):
+        """Every flush to the disk in turn is the last thing that the first run does."""
+        expected = contents(undisturbed)
+        for survived in range(100):
+            out = tmp_path / str(survived)
+            if not self._dies_after(survived, source, out, monkeypatch):
+                assert survived > 12  # three flushes for each of four scans, at least
+                break
+            report = prepared(source, out)
+            assert report.n_already <= survived
+            assert contents(out) == expected, f"after a crash at flush {survived}"
+        else:
+            pytest.fail("it never came to an end")
+
+    @staticmethod
+    def _dies_after(survived, source, out, monkeypatch) -> bool:
+        calls = iter(range(survived))
+
+        def fsync(_number):
+            if next(calls, None) is None:
+                raise KeyboardInterrupt
+
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "fsync", fsync)
+            try:
+                prepared(source, out)
+            except KeyboardInterrupt:
+                return True
+        return False
+
+    @pytest.mark.parametrize("name", ["slices.npy", "truth/masks.npy", "journal.jsonl"])
+    def test_torn_writes_are_cut_off(self, source, undisturbed, tmp_path, name):
+        """What a power cut leaves: data without its journal line, or half a line."""
+        whole = contents(undisturbed)
+        for file, data in whole.items():
+            (tmp_path / file).parent.mkdir(exist_ok=True)
+            (tmp_path / file).write_bytes(data)
+        (tmp_path / "manifest.json").unlink()
+        with (tmp_path / name).open("ab") as file:
+            file.write(b'{"scan": "p9", "pat')
+        prepared(source, tmp_path)
+        assert contents(tmp_path) == whole
+
+    def test_kill_9_at_random_moments(self, tmp_path):
+        source = toys.brats_cohort(tmp_path / "scans", 12, (48, 48, 40))
+        command = [sys.executable, "-m", "anofpdm", "prepare", "brats21", str(source), "--size", "48", "--workers", "2"]
+        calm, hurt = tmp_path / "calm", tmp_path / "hurt"
+        start = time.monotonic()
+        subprocess.run([*command, str(calm)], check=True, capture_output=True)
+        took = time.monotonic() - start
+        chance = random.Random(0)
+        for _ in range(4):
+            run = subprocess.Popen(
+                [*command, str(hurt)], start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+            )
+            time.sleep(took * chance.uniform(0.3, 0.95))
+            os.killpg(run.pid, signal.SIGKILL)
+            run.wait()
+            try:
+                open_cohort(hurt)
+            except CohortError as problem:
+                assert "prepare" in str(problem)  # says how to go on; never a half cohort taken as whole
+        subprocess.run([*command, str(hurt)], check=True, capture_output=True)
+        assert contents(hurt) == contents(calm)
+
+    def test_nothing_to_do_leaves_a_whole_cohort_whole(self, source, undisturbed):
+        """Training may be reading it meanwhile."""
+        before = contents(undisturbed)
+        report = prepared(source, undisturbed, on_progress=lambda _done, _total: open_cohort(undisturbed))
+        assert report.n_already == 4
+        assert contents(undisturbed) == before
+
+    def test_other_settings_are_refused(self, source, undisturbed):
+        with pytest.raises(CohortError, match=r"other settings \(size differ\)"):
+            prepare(plan_cohort("brats21", source, size=32), undisturbed)
+        assert len(open_cohort(undisturbed)) > 0
+
+    def test_overwrite_starts_anew(self, source, tmp_path):
+        prepared(source, tmp_path)
+        prepare(plan_cohort("brats21", source, size=32), tmp_path, overwrite=True)
+        assert open_cohort(tmp_path).slices.shape[-1] == 32
+
+    def test_a_scan_that_changed_meanwhile_is_noticed(self, tmp_path):
+        source = toys.brats_cohort(tmp_path / "scans", 2)
+        prepared(source, tmp_path / "out")
+        toys.save(source / "p0" / "p0_t2.nii.gz", toys.head(seed=77))
+        with pytest.raises(CohortError, match="p0 has changed"):
+            prepared(source, tmp_path / "out")
+
+    def test_a_folder_with_other_things_is_left_alone(self, source, tmp_path):
+        (tmp_path / "thesis.docx").touch()
+        with pytest.raises(CohortError, match=r"holds other files \(thesis\.docx\)"):
+            prepared(source, tmp_path)
+        assert [path.name for path in tmp_path.iterdir()] == ["thesis.docx"]
+
+    def test_two_runs_on_one_folder(self, source, tmp_path):
+        with files.sole_writer(tmp_path), pytest.raises(AnoFPDMError, match="another run"):
+            prepared(source, tmp_path)
+
+
+class TestOpening:
+    def test_not_a_cohort(self, tmp_path):
+        with pytest.raises(CohortError, match="not a prepared cohort"):
+            open_cohort(tmp_path)
+
+    @pytest.mark.parametrize("name", ["slices.npy", "slices.csv", "scans.csv", "split.csv", "manifest.json"])
+    def test_a_damaged_file_is_noticed(self, source, tmp_path, name):
+        prepared(source, tmp_path)
+        whole = (tmp_path / name).read_bytes()
+        (tmp_path / name).write_bytes(whole[: len(whole) // 2])
+        with pytest.raises(CohortError, match="prepare"):
+            open_cohort(tmp_path)
+
+    def test_another_format(self, source, tmp_path):
+        prepared(source, tmp_path)
+        path = tmp_path / "manifest.json"
+        path.write_text(path.read_text().replace('"format": 1', '"format": 9'))
+        with pytest.raises(CohortError, match="format 9"):
+            open_cohort(tmp_path)
+
+    def test_sent_to_a_worker_as_a_path(self, undisturbed):
+        cohort = open_cohort(undisturbed)
+        sent = pickle.dumps(cohort)
+        assert len(sent) < 1000
+        np.testing.assert_array_equal(pickle.loads(sent).pixels([3]), cohort.pixels([3]))
+
+
+def test_memory_does_not_grow_with_the_number_of_patients(tmp_path):
+    peaks = []
+    for patients in (3, 12):
+        source = toys.brats_cohort(tmp_path / f"scans{patients}", patients, (64, 64, 48), masks=False)
+        tracemalloc.start()
+        prepare(plan_cohort("brats21", source, size=64), tmp_path / f"out{patients}")
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert peaks[1] < 1.1 * peaks[0]

@@ -1,0 +1,117 @@
+import numpy as np
+import pytest
+
+from anofpdm.cohorts.split import draw_split, given_split, split_subjects
+from anofpdm.cohorts.subjects import Subject
+from anofpdm.cohorts.tables import check_known, read_labels, read_split
+from anofpdm.errors import CohortError
+from anofpdm.labels import HEALTHY, NULL, UNHEALTHY
+
+
+def written(path, text, encoding="utf-8"):
+    path.write_text(text, encoding=encoding)
+    return path
+
+
+class TestLabels:
+    def test_whole_scans_and_slices(self, tmp_path):
+        text = "subject,slice,label\nwell,,healthy\nill,,unhealthy\nill,3,1\nill,1,0\n"
+        labels = read_labels(written(tmp_path / "labels.csv", text))
+        np.testing.assert_array_equal(labels.of("well", 4), [HEALTHY] * 4)
+        # Which slices of an unhealthy scan are ill, only a row of their own tells.
+        np.testing.assert_array_equal(labels.of("ill", 5), [NULL, HEALTHY, NULL, UNHEALTHY, NULL])
+        np.testing.assert_array_equal(labels.of("never mentioned", 2), [NULL, NULL])
+
+    def test_a_slice_of_its_own_mind_in_a_healthy_scan(self, tmp_path):
+        labels = read_labels(written(tmp_path / "labels.csv", "subject,slice,label\na,,0\na,2,1\n"))
+        np.testing.assert_array_equal(labels.of("a", 4), [HEALTHY, HEALTHY, UNHEALTHY, HEALTHY])
+
+    @pytest.mark.parametrize("separator", [",", ";", "\t"])
+    def test_as_spreadsheets_save_it(self, tmp_path, separator):
+        text = separator.join(["Subject", "Slice", "Label"]) + "\r\n" + separator.join(["a ", "", " Healthy"]) + "\r\n\r\n"
+        labels = read_labels(written(tmp_path / "labels.csv", text, "utf-8-sig"))
+        assert labels.scans == {"a": HEALTHY}
+
+    def test_no_column_for_slices_at_all(self, tmp_path):
+        assert read_labels(written(tmp_path / "l.csv", "subject,label\na,1\n")).scans == {"a": UNHEALTHY}
+
+    @pytest.mark.parametrize(
+        ("row", "message"),
+        [
+            ("a,,sick", "line 2: label 'sick'"),
+            ("a,-1,1", "line 2: slice '-1'"),
+            ("a,x,1", "line 2: slice 'x'"),
+            (",3,1", "line 2: no subject"),
+            ("a,3,1\na,3,0", "line 3: contradicts"),
+        ],
+    )
+    def test_mistakes_are_named_by_line(self, tmp_path, row, message):
+        with pytest.raises(CohortError, match=message):
+            read_labels(written(tmp_path / "labels.csv", f"subject,slice,label\n{row}\n"))
+
+    def test_a_slice_beyond_the_scan(self, tmp_path):
+        labels = read_labels(written(tmp_path / "labels.csv", "subject,slice,label\na,60,1\n"))
+        with pytest.raises(CohortError, match=r"slice 60 of a, which has slices 0 to 59"):
+            labels.of("a", 60)
+
+    def test_missing_column_and_file(self, tmp_path):
+        with pytest.raises(CohortError, match="no column 'label'"):
+            read_labels(written(tmp_path / "labels.csv", "subject,slice\na,1\n"))
+        with pytest.raises(CohortError, match="cannot be read"):
+            read_labels(tmp_path / "nothing.csv")
+        (tmp_path / "image.csv").write_bytes(bytes(range(256)))
+        with pytest.raises(CohortError, match="cannot be read"):
+            read_labels(tmp_path / "image.csv")
+
+    def test_slips_of_the_pen_are_shown_with_the_nearest_name(self):
+        with pytest.raises(CohortError, match=r"labels\.csv names patent1 and 1 more, .* nearest there is: patient1"):
+            check_known({"patent1", "xyz", "patient2"}, {"patient1", "patient2"}, "labels.csv")
+
+
+def people(*names):
+    return [Subject(name, name.split("@")[0]) for name in names]
+
+
+class TestSplit:
+    @pytest.mark.parametrize(
+        ("count", "sizes"),
+        [(1251, (939, 63, 249)), (655, (492, 33, 130)), (1, (1, 0, 0)), (2, (2, 0, 0)), (3, (1, 1, 1)), (20, (15, 1, 4))],
+    )
+    def test_the_papers_counts(self, count, sizes):
+        split = draw_split([f"p{i}" for i in range(count)], seed=0)
+        assert tuple(list(split.values()).count(name) for name in ("train", "val", "test")) == sizes
+
+    def test_seeded_and_independent_of_order(self):
+        patients = [f"p{i}" for i in range(50)]
+        assert draw_split(patients, 1) == draw_split(patients[::-1], 1)
+        assert draw_split(patients, 1) != draw_split(patients, 2)
+
+    def test_scans_of_a_patient_stay_together(self):
+        subjects = people(*[f"p{i}@{visit}" for i in range(20) for visit in range(3)])
+        split = split_subjects(subjects, {subject.name for subject in subjects}, seed=0)
+        assert len(split) == 20
+
+    def test_the_unlabelled_can_only_train(self):
+        subjects = people(*[f"p{i}" for i in range(40)])
+        split = split_subjects(subjects, {f"p{i}" for i in range(20)}, seed=0)
+        assert all(split[f"p{i}"] == "train" for i in range(20, 40))
+        assert list(split.values()).count("test") == 4
+
+    def test_a_given_one_may_name_scans_or_patients(self, tmp_path):
+        path = written(tmp_path / "split.csv", "patient,split\na,train\nb@0,Validation\nc,test\nelse,test\n")
+        assert given_split(people("a@0", "a@1", "b@0", "c@0"), read_split(path), path) == {
+            "a": "train",
+            "b": "val",
+            "c": "test",
+        }
+
+    def test_a_given_one_must_name_everyone_once(self, tmp_path):
+        path = written(tmp_path / "split.csv", "patient,split\na@0,train\na@1,test\n")
+        with pytest.raises(CohortError, match="patient a into train and test"):
+            given_split(people("a@0", "a@1"), read_split(path), path)
+        with pytest.raises(CohortError, match=r"leaves out 1 scans \(b"):
+            given_split(people("a@0", "b@0"), read_split(path), path)
+        with pytest.raises(CohortError, match="line 3: a is already in train"):
+            read_split(written(path, "patient,split\na,train\na,test\n"))
+        with pytest.raises(CohortError, match="line 2: split 'tset'"):
+            read_split(written(path, "patient,split\na,tset\n"))
