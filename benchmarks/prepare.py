@@ -61,7 +61,7 @@ def copy_subjects(scans: Path, source: Path, copies: int) -> list[Path]:
 
 def read_all(paths: list[Path]) -> None:
     for path in paths:
-        np.asanyarray(nib.load(path).dataobj)
+        np.asanyarray(nib.load(path).dataobj)  # type: ignore[attr-defined]
 
 
 def seconds(action: Callable[[], object]) -> float:
@@ -75,14 +75,18 @@ def report(reading: list[float], preparing: list[float], n_scans: int, n_files: 
     print(f"{n_scans} scans, {n_files} files, median of {len(ratios)} runs")
     print(f"  reading, nibabel, 1 process     {statistics.median(reading):6.2f} s")
     print(f"  anofpdm prepare, {WORKERS} workers      {statistics.median(preparing):6.2f} s")
-    print(f"  ratio                           {statistics.median(ratios):6.2f}   ({min(ratios):.2f} to {max(ratios):.2f})")
+    print(
+        f"  ratio                           {statistics.median(ratios):6.2f}   ({min(ratios):.2f} to {max(ratios):.2f})"
+    )
 
 
 def report_batches(out: Path) -> None:
     cohort = open_cohort(out)
     chance = np.random.default_rng(0)
     times = [seconds(lambda: cohort.pixels(chance.integers(0, len(cohort), BATCH))) for _ in range(50)][10:]
-    print(f"  random batch of {BATCH} slices, warm   {1000 * statistics.median(times):6.2f} ms  (of {len(cohort)} slices)")
+    print(
+        f"  random batch of {BATCH} slices, warm   {1000 * statistics.median(times):6.2f} ms  (of {len(cohort)} slices)"
+    )
 
 
 if __name__ == "__main__":

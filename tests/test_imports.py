@@ -88,9 +88,16 @@ def _calls_a_name(node: ast.AST) -> bool:
 def test_no_state_at_module_level(path):
     """Constants in capitals, type aliases in CapWords, and nothing that changes."""
     for node in ast.parse(path.read_text()).body:
-        targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
+        targets = (
+            node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
+        )
         for name in [target.id for target in targets if isinstance(target, ast.Name)]:
-            assert name.isupper() or name[0].isupper() or name.startswith("__") or (path.parent.name, name) == ("cli", "app")
+            assert (
+                name.isupper()
+                or name[0].isupper()
+                or name.startswith("__")
+                or (path.parent.name, name) == ("cli", "app")
+            )
 
 
 def test_a_prepared_cohort_opens_where_only_numpy_is():

@@ -67,7 +67,7 @@ def dice(a: np.ndarray, b: np.ndarray) -> float:
 
 
 def brats_cohort(root: Path, patients: int = 4, shape: tuple[int, ...] = (24, 24, 20), *, masks: bool = True) -> Path:
-    """FLAIR and T2 of a few heads in the BraTS21 layout; odd patients have a ball of a lesion, even ones an empty mask."""
+    """FLAIR and T2 of a few heads in the BraTS21 layout; odd patients have a ball of a lesion, even ones none."""
     affine = affine_of(shape=shape)
     for number in range(patients):
         stem = f"p{number}/p{number}_"

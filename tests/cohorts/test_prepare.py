@@ -65,7 +65,9 @@ class TestContent:
 
     def test_every_patient_is_in_one_split(self, undisturbed):
         cohort = open_cohort(undisturbed)
-        assert sorted(split for split in ("train", "val", "test") for _ in np.unique(cohort.patients[cohort.rows(split)])) == [
+        assert sorted(
+            split for split in ("train", "val", "test") for _ in np.unique(cohort.patients[cohort.rows(split)])
+        ) == [
             "test",
             "train",
             "train",

@@ -44,7 +44,9 @@ class TestBrats:
         assert subject.mask is None
 
     def test_other_files_are_passed_over(self, tmp_path):
-        touch(tmp_path, "a/a_flair.nii.gz", "a/._a_t1.nii.gz", "a/a_brainmask.nii.gz", "a/notes.txt", ".trash/b_t1.nii.gz")
+        touch(
+            tmp_path, "a/a_flair.nii.gz", "a/._a_t1.nii.gz", "a/a_brainmask.nii.gz", "a/notes.txt", ".trash/b_t1.nii.gz"
+        )
         (subject,) = brats.find_subjects(tmp_path)
         assert set(subject.images) == {"flair"}
 

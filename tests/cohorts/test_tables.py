@@ -28,7 +28,9 @@ class TestLabels:
 
     @pytest.mark.parametrize("separator", [",", ";", "\t"])
     def test_as_spreadsheets_save_it(self, tmp_path, separator):
-        text = separator.join(["Subject", "Slice", "Label"]) + "\r\n" + separator.join(["a ", "", " Healthy"]) + "\r\n\r\n"
+        text = (
+            separator.join(["Subject", "Slice", "Label"]) + "\r\n" + separator.join(["a ", "", " Healthy"]) + "\r\n\r\n"
+        )
         labels = read_labels(written(tmp_path / "labels.csv", text, "utf-8-sig"))
         assert labels.scans == {"a": HEALTHY}
 
@@ -75,7 +77,14 @@ def people(*names):
 class TestSplit:
     @pytest.mark.parametrize(
         ("count", "sizes"),
-        [(1251, (939, 63, 249)), (655, (492, 33, 130)), (1, (1, 0, 0)), (2, (2, 0, 0)), (3, (1, 1, 1)), (20, (15, 1, 4))],
+        [
+            (1251, (939, 63, 249)),
+            (655, (492, 33, 130)),
+            (1, (1, 0, 0)),
+            (2, (2, 0, 0)),
+            (3, (1, 1, 1)),
+            (20, (15, 1, 4)),
+        ],
     )
     def test_the_papers_counts(self, count, sizes):
         split = draw_split([f"p{i}" for i in range(count)], seed=0)

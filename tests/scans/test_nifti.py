@@ -259,7 +259,9 @@ class TestRefusesGeometry:
         refused(self.saved(tmp_path, affine), "NaN")
 
     def test_left_and_right_in_doubt(self, tmp_path):
-        refused(self.saved(tmp_path, toys.affine_of("LPS", shape=SHAPE), toys.affine_of("RPS", shape=SHAPE)), "disagree")
+        refused(
+            self.saved(tmp_path, toys.affine_of("LPS", shape=SHAPE), toys.affine_of("RPS", shape=SHAPE)), "disagree"
+        )
 
     def test_forms_half_a_millimetre_apart_agree(self, tmp_path):
         sform = toys.affine_of(shape=SHAPE)

@@ -3,7 +3,9 @@
 0 done, 1 could not be done, 2 wrong usage, 3 done in part (what failed is listed), 130 stopped with Ctrl-C.
 """
 
+import functools
 import sys
+from collections.abc import Callable
 from typing import Annotated
 
 import typer
@@ -13,9 +15,27 @@ from anofpdm.cli.phantom import phantom
 from anofpdm.cli.prepare import prepare
 from anofpdm.errors import AnoFPDMError
 
-app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode="rich")
-app.command()(phantom)
-app.command()(prepare)
+GOES_ON = "what is done is kept, and the same command goes on from there"
+
+app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
+
+
+def add_command(function: Callable[..., None]) -> None:
+    """Give `function` to the command line, its errors translated."""
+
+    @functools.wraps(function)
+    def command(*args: object, **options: object) -> None:
+        try:
+            function(*args, **options)
+        except AnoFPDMError as problem:
+            _stop(str(problem), 1)
+        except KeyboardInterrupt:
+            _stop(f"stopped; {GOES_ON}", 130)
+        except OSError as problem:  # a full disk, a folder that may not be written to
+            where = f"{problem.filename}: " if problem.filename else ""
+            _stop(f"{where}{problem.strerror or problem}; {GOES_ON}", 1)
+
+    app.command()(command)
 
 
 def _print_version(wanted: bool) -> None:
@@ -33,21 +53,17 @@ def about(
     """Lesion masks in brain MRI from image-level labels only. A research tool, not a medical device."""
 
 
-def main() -> None:
-    try:
-        app(standalone_mode=True)
-    except AnoFPDMError as problem:
-        _stop(str(problem), 1)
-    except KeyboardInterrupt:
-        _stop("stopped; what is done is kept, and the same command goes on from there", 130)
-    except OSError as problem:  # a full disk, a folder that may not be written to
-        where = f"{problem.filename}: " if problem.filename else ""
-        _stop(f"{where}{problem.strerror or problem}; what is done is kept, and the same command goes on from there", 1)
-
-
 def _stop(message: str, code: int) -> None:
     print(f"anofpdm: {message}", file=sys.stderr)
-    sys.exit(code)
+    raise typer.Exit(code)
+
+
+for subcommand in (phantom, prepare):
+    add_command(subcommand)
+
+
+def main() -> None:
+    app(prog_name="anofpdm")
 
 
 if __name__ == "__main__":

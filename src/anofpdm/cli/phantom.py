@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from anofpdm.cli.options import Seed, Workers, all_cores
+from anofpdm.cli.options import Seed, Workers, processes
 from anofpdm.cli.progress import progress_bar
 
 
@@ -22,12 +22,14 @@ def phantom(
     seed: Seed = 0,
     size: Annotated[int, typer.Option(help="Voxels along each side of a slice (240 mm).")] = 128,
     slices: Annotated[int, typer.Option(help="Axial slices of a scan (150 mm).")] = 60,
-    workers: Workers = all_cores(),
+    workers: Workers = 0,
 ) -> None:
     """Make synthetic brains with lesions, as NIfTI scans that `prepare` reads. The same seed gives the same bytes."""
     from anofpdm.cohorts.phantom import write_phantoms
 
     with progress_bar("phantoms") as show:
-        write_phantoms(out, kind, patients, seed, size=size, slices=slices, workers=workers, on_progress=show)
+        write_phantoms(
+            out, kind, patients, seed, size=size, slices=slices, workers=processes(workers), on_progress=show
+        )
     layout = "brats21" if kind is Kind.tumour else "atlas2"
     print(f"{patients} {kind} phantoms in {out}; prepare them with: anofpdm prepare {layout} {out} COHORT")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from anofpdm.cli.options import Seed, Workers, all_cores
+from anofpdm.cli.options import Seed, Workers, processes
 from anofpdm.cli.progress import progress_bar
 
 if TYPE_CHECKING:
@@ -28,14 +28,16 @@ def prepare(
     split: Annotated[Path | None, typer.Option(help="CSV (patient,split) to use instead of drawing 75/5/20.")] = None,
     labels: Annotated[
         Path | None,
-        typer.Option(help="CSV (subject,slice,label) of image-level labels, instead of those masks give. nifti: SRC/labels.csv."),
+        typer.Option(
+            help="CSV (subject,slice,label) of image-level labels, instead of those masks give. nifti: SRC/labels.csv."
+        ),
     ] = None,
     size: Annotated[int, typer.Option(help="Pixels along each side of a slice.")] = 128,
     modalities: Annotated[str, typer.Option(help="Which to use, in this order: flair,t1. Default: all found.")] = "",
     entity: Annotated[
         list[str] | None, typer.Option(help="bids: which of several files, e.g. acq=iso. May be repeated.")
     ] = None,
-    workers: Workers = all_cores(),
+    workers: Workers = 0,
     seed: Seed = 0,
     strict: Annotated[bool, typer.Option(help="Stop at the first scan that fails.")] = False,
     overwrite: Annotated[bool, typer.Option(help="Start anew instead of going on.")] = False,
@@ -59,7 +61,9 @@ def prepare(
         entities=_entities(entity or []),
     )
     with progress_bar("scans") as show:
-        report = preparation.prepare(plan, out, workers, strict=strict, overwrite=overwrite, on_progress=show)
+        report = preparation.prepare(
+            plan, out, processes(workers), strict=strict, overwrite=overwrite, on_progress=show
+        )
     _print_summary(open_cohort(out), report)
     if report.failed:
         raise typer.Exit(3)
@@ -89,7 +93,9 @@ def _print_summary(cohort: "Cohort", report: "Report") -> None:
     for scan, notes in list(report.warnings.items())[:10]:
         console.print(f"note: {scan}: {notes[0]}", markup=False)
     if len(report.warnings) > 10:
-        console.print(f"and notes on {len(report.warnings) - 10} more scans, in {cohort.path / 'manifest.json'}", markup=False)
+        console.print(
+            f"and notes on {len(report.warnings) - 10} more scans, in {cohort.path / 'manifest.json'}", markup=False
+        )
     for scan, reason in report.failed.items():
         console.print(f"failed: {scan}: {reason}", markup=False)
     done = f"{cohort.manifest['scans']} scans, {len(cohort)} slices of {', '.join(cohort.modalities)} in {cohort.path}"

@@ -8,8 +8,15 @@ from anofpdm.cohorts.subjects import MASK, Found, Subject, gather, nifti_files, 
 
 MODALITIES = ("flair", "t1", "t1ce", "t2")
 ROLES = {
-    **{"flair": "flair", "t1": "t1", "t1ce": "t1ce", "t2": "t2", "seg": MASK},  # BraTS 2021 and before
-    **{"t2f": "flair", "t1n": "t1", "t1c": "t1ce", "t2w": "t2"},  # BraTS 2023 and later
+    "flair": "flair",
+    "t1": "t1",
+    "t1ce": "t1ce",
+    "t2": "t2",
+    "seg": MASK,  # BraTS 2021 and before
+    "t2f": "flair",
+    "t1n": "t1",
+    "t1c": "t1ce",
+    "t2w": "t2",  # BraTS 2023 and later
 }
 NAME = re.compile(r"(?P<subject>.+)[-_](?P<role>[a-z0-9]+)", re.IGNORECASE)
 VISIT = re.compile(r"(?P<patient>BraTS-[A-Za-z]+-\d+)-\d{3}")  # the last number counts a patient's visits

@@ -75,11 +75,14 @@ def _outline(cohort: Cohort, row: int) -> np.ndarray | None:
     size = cohort.slices.shape[-1]
     mask = np.unpackbits(np.load(path, mmap_mode="r")[row], axis=-1, count=size)
     large = np.array(Image.fromarray(mask * 255).resize((TILE, TILE), Image.Resampling.BILINEAR)) >= 128
-    return ndimage.binary_dilation(large) & ~large
+    around: np.ndarray = ndimage.binary_dilation(large) & ~large
+    return around
 
 
 def _heading(cohort: Cohort) -> str:
-    counts = [f"{(cohort.labels == label).sum():,} {word}" for label, word in enumerate(WORDS) if label in cohort.labels]
+    counts = [
+        f"{(cohort.labels == label).sum():,} {word}" for label, word in enumerate(WORDS) if label in cohort.labels
+    ]
     patients = len(np.unique(cohort.patients))
     return (
         f"{cohort.manifest['kind']}: {patients:,} patients, {len(cohort):,} slices ({', '.join(counts)}), "

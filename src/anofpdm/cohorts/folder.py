@@ -9,8 +9,22 @@ from pathlib import Path
 from anofpdm.cohorts.subjects import Found, Subject, gather, nifti_files, stem
 
 WORDS = {
-    **{"flair": "flair", "t2f": "flair", "t2flair": "flair", "t1": "t1", "t1w": "t1", "t1n": "t1", "t2": "t2", "t2w": "t2"},
-    **{"t1ce": "t1ce", "t1c": "t1ce", "t1gd": "t1ce", "pd": "pd", "dwi": "dwi", "adc": "adc", "swi": "swi", "ct": "ct"},
+    "flair": "flair",
+    "t2f": "flair",
+    "t2flair": "flair",
+    "t1": "t1",
+    "t1w": "t1",
+    "t1n": "t1",
+    "t2": "t2",
+    "t2w": "t2",
+    "t1ce": "t1ce",
+    "t1c": "t1ce",
+    "t1gd": "t1ce",
+    "pd": "pd",
+    "dwi": "dwi",
+    "adc": "adc",
+    "swi": "swi",
+    "ct": "ct",
 }
 UNNAMED = "image"
 

@@ -1,4 +1,4 @@
-"""What is to be prepared: the scans found, the modalities chosen, labels and splits checked, before any file is read."""
+"""What is to be prepared: scans found, modalities chosen, labels and splits checked, before any scan is read."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -74,9 +74,7 @@ def plan_cohort(
     return Plan(kind, source, subjects, chosen, _split(subjects, given, split, seed), size, given)
 
 
-def _find(
-    kind: str, source: Path, modalities: tuple[str, ...], entities: Mapping[str, str] | None
-) -> list[Subject]:
+def _find(kind: str, source: Path, modalities: tuple[str, ...], entities: Mapping[str, str] | None) -> list[Subject]:
     if kind == "brats21":
         return brats.find_subjects(source)
     if kind == "atlas2":

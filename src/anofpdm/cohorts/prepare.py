@@ -12,7 +12,6 @@ from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -28,6 +27,7 @@ from anofpdm.labels import NULL
 from anofpdm.scans import AxialPlanes, mask_slices, read_scan, read_volume, scan_slices
 from anofpdm.scans.grid import check_same_grid
 from anofpdm.scans.slices import LEAST_FOREGROUND
+
 
 @dataclass
 class Report:
@@ -112,7 +112,7 @@ def prepare_scan(subject: Subject, source: Path, size: int) -> PreparedScan:
         sources=_fingerprints(subject, source),
         n_native=planes.shape[0],
         indices=slices.indices.tolist(),
-        lesion=None if masks is None else masks.any(axis=(1, 2)).tolist(),
+        lesion=None if masks is None else [bool(mask.any()) for mask in masks],
         pixel_mm=planes.pixel_mm,
         spacing_mm=planes.spacing_mm,
         sha256=hashlib.sha256(pixels.data).hexdigest(),

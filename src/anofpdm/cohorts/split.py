@@ -41,7 +41,9 @@ def given_split(subjects: Sequence[Subject], given: Mapping[str, str], path: Pat
         if split is None:
             missing.append(subject.name)
         elif splits.setdefault(subject.patient, split) != split:
-            raise CohortError(f"{path} puts scans of patient {subject.patient} into {splits[subject.patient]} and {split}; choose one")
+            raise CohortError(
+                f"{path} puts scans of patient {subject.patient} into {splits[subject.patient]} and {split}; choose one"
+            )
     if missing:
         raise CohortError(f"{path} leaves out {len(missing)} scans ({', '.join(missing[:3])}, ...); add a row for each")
     return splits

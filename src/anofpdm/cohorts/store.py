@@ -1,12 +1,12 @@
 """A prepared cohort on disk: slices in one memory-mapped file, labels and splits in tables anyone can read.
 
-    manifest.json       what it is, how it was prepared, hashes; written last, so its presence means 'whole'
-    slices.npy          float16 [N, C, size, size] in [-1, 1]
-    slices.csv          scan, slice, label                        one row per row of slices.npy
-    scans.csv           scan, patient, slices, native_slices, pixel_mm, spacing_mm, mask
-    split.csv           patient, split
-    contact_sheet.png   a look at it
-    truth/masks.npy     lesions, bits packed [N, size, size / 8]; only evaluation opens it, and nothing here does
+manifest.json       what it is, how it was prepared, hashes; written last, so its presence means 'whole'
+slices.npy          float16 [N, C, size, size] in [-1, 1]
+slices.csv          scan, slice, label                        one row per row of slices.npy
+scans.csv           scan, patient, slices, native_slices, pixel_mm, spacing_mm, mask
+split.csv           patient, split
+contact_sheet.png   a look at it
+truth/masks.npy     lesions, bits packed [N, size, size / 8]; only evaluation opens it, and nothing here does
 """
 
 import csv
@@ -111,7 +111,9 @@ def write_tables(
 def _read_manifest(path: Path) -> dict[str, Any]:
     if not (path / MANIFEST).is_file():
         if (path / JOURNAL).is_file():
-            raise CohortError(f"{path}: its preparation was not finished; run the same `anofpdm prepare` again to go on")
+            raise CohortError(
+                f"{path}: its preparation was not finished; run the same `anofpdm prepare` again to go on"
+            )
         raise CohortError(f"{path}: not a prepared cohort (no {MANIFEST}); make one with `anofpdm prepare`")
     try:
         manifest: dict[str, Any] = json.loads((path / MANIFEST).read_text())

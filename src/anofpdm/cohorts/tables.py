@@ -12,8 +12,15 @@ from anofpdm.errors import CohortError
 from anofpdm.labels import HEALTHY, NULL, UNHEALTHY
 
 LABELS = {
-    **{"0": HEALTHY, "healthy": HEALTHY, "1": UNHEALTHY, "unhealthy": UNHEALTHY},
-    **{"": NULL, "2": NULL, "unlabelled": NULL, "unlabeled": NULL, "unknown": NULL},
+    "0": HEALTHY,
+    "healthy": HEALTHY,
+    "1": UNHEALTHY,
+    "unhealthy": UNHEALTHY,
+    "": NULL,
+    "2": NULL,
+    "unlabelled": NULL,
+    "unlabeled": NULL,
+    "unknown": NULL,
 }
 SPLITS = {"train": "train", "training": "train", "val": "val", "valid": "val", "validation": "val", "test": "test"}
 
@@ -54,10 +61,14 @@ def read_labels(path: Path) -> GivenLabels:
         if label is None:
             raise CohortError(f"{place}: label {row['label']!r}; write healthy (0) or unhealthy (1), or leave it empty")
         if index and not index.isdecimal():
-            raise CohortError(f"{place}: slice {index!r}; write a whole number from 0, or leave it empty for the whole scan")
-        known = given.slices.setdefault(subject, {}) if index else given.scans
-        key = int(index) if index else subject
-        if known.setdefault(key, label) != label:  # type: ignore[call-overload]
+            raise CohortError(
+                f"{place}: slice {index!r}; write a whole number from 0, or leave it empty for the whole scan"
+            )
+        if index:
+            earlier = given.slices.setdefault(subject, {}).setdefault(int(index), label)
+        else:
+            earlier = given.scans.setdefault(subject, label)
+        if earlier != label:
             raise CohortError(f"{place}: contradicts an earlier row on {subject}; keep one of them")
     return given
 
@@ -70,7 +81,9 @@ def read_split(path: Path) -> dict[str, str]:
         if split is None:
             raise CohortError(f"{path}, line {line}: split {row['split']!r}; write train, val or test")
         if splits.setdefault(row["patient"], split) != split:
-            raise CohortError(f"{path}, line {line}: {row['patient']} is already in {splits[row['patient']]}; keep one row")
+            raise CohortError(
+                f"{path}, line {line}: {row['patient']} is already in {splits[row['patient']]}; keep one row"
+            )
     return splits
 
 
@@ -82,7 +95,9 @@ def check_known(names: Collection[str], known: Collection[str], what: str) -> No
     near = difflib.get_close_matches(unknown[0], list(known), n=1, cutoff=0)
     others = f" and {len(unknown) - 1} more" if len(unknown) > 1 else ""
     hint = f"; nearest there is: {near[0]}" if near else ""
-    raise CohortError(f"{what} names {unknown[0]}{others}, not among the scans{hint}; correct the name or remove the row")
+    raise CohortError(
+        f"{what} names {unknown[0]}{others}, not among the scans{hint}; correct the name or remove the row"
+    )
 
 
 def _rows(path: Path, needed: tuple[str, ...]) -> Iterator[tuple[int, dict[str, str]]]:
@@ -90,7 +105,9 @@ def _rows(path: Path, needed: tuple[str, ...]) -> Iterator[tuple[int, dict[str, 
     try:
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as problem:
-        raise CohortError(f"{path}: cannot be read as a CSV file ({problem}); check the path and save it as UTF-8") from None
+        raise CohortError(
+            f"{path}: cannot be read as a CSV file ({problem}); check the path and save it as UTF-8"
+        ) from None
     first = text.partition("\n")[0]
     reader = csv.DictReader(text.splitlines(), delimiter=max(",;\t", key=first.count))
     columns = [(column or "").strip().lower() for column in reader.fieldnames or []]

@@ -61,7 +61,9 @@ class GrowingArray:
     def cut_to(self, n_rows: int) -> None:
         length = HEADER_BYTES + n_rows * self._row_bytes
         if os.fstat(self._file.fileno()).st_size < length:
-            raise CohortError(f"{self._file.name}: shorter than its journal says; it was changed, start anew with --overwrite")
+            raise CohortError(
+                f"{self._file.name}: shorter than its journal says; it was changed, start anew with --overwrite"
+            )
         self._file.truncate(length)
 
     def close(self, n_rows: int | None = None) -> None:

@@ -15,7 +15,9 @@ class Truth:
     def __init__(self, cohort: Cohort):
         path = cohort.path / MASKS
         if not path.is_file():
-            raise CohortError(f"{cohort.path}: has no lesion masks, and this step compares with them; prepare it with masks")
+            raise CohortError(
+                f"{cohort.path}: has no lesion masks, and this step compares with them; prepare it with masks"
+            )
         self._packed = np.load(path, mmap_mode="r", allow_pickle=False)  # [N, size, size / 8]
         self._size = cohort.slices.shape[-1]
         if len(self._packed) != len(cohort):

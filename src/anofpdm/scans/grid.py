@@ -69,7 +69,9 @@ def _chosen_affine(header: nib.Nifti1Header, shape: tuple[int, int, int], path: 
         sform = header.get_sform(coded=True)[0]
         qform = header.get_qform(coded=True)[0]
     except (nib.spatialimages.HeaderDataError, ValueError) as problem:
-        raise ScanError(f"{path}: its orientation (qform) makes no sense: {problem}; set it anew from the source") from None
+        raise ScanError(
+            f"{path}: its orientation (qform) makes no sense: {problem}; set it anew from the source"
+        ) from None
     if sform is not None and qform is not None:
         gap = corner_gap_mm(sform, qform, shape)
         if not gap <= FORMS_APART_MM:
@@ -94,15 +96,18 @@ def _check_affine(affine: np.ndarray, path: Path) -> None:
         raise ScanError(f"{path}: its affine holds NaN or infinity; set the orientation anew from the source")
     lengths = np.linalg.norm(axes, axis=0)
     if (lengths == 0).any() or abs(np.linalg.det(axes / lengths)) < 1e-3:
-        raise ScanError(f"{path}: its affine is singular (a voxel without volume); set the orientation anew from the source")
+        raise ScanError(
+            f"{path}: its affine is singular (a voxel without volume); set the orientation anew from the source"
+        )
     if lengths.min() < VOXEL_MM[0] or lengths.max() > VOXEL_MM[1]:
         size = " x ".join(f"{length:.3g}" for length in lengths)
         raise ScanError(f"{path}: voxels of {size} mm are not a head's; check the units in the header")
     cosines = np.abs((axes / lengths).T @ (axes / lengths) - np.eye(3))
     if cosines.max() > LARGEST_SHEAR:
+        angle = np.degrees(np.arccos(cosines.max()))
         raise ScanError(
-            f"{path}: its affine is sheared (two voxel axes stand at {np.degrees(np.arccos(cosines.max())):.1f} degrees, "
-            "not 90); resample it onto a grid with right angles first"
+            f"{path}: its affine is sheared (two voxel axes stand at {angle:.1f} degrees, not 90); "
+            "resample it onto a grid with right angles first"
         )
 
 

@@ -39,7 +39,9 @@ def read_volume(path: Path, *, constant_allowed: bool = False) -> Volume:
     except IsADirectoryError:
         raise ScanError(f"{path}: a folder, where a NIfTI file is expected") from None
     except OSError as problem:
-        raise ScanError(f"{path}: cannot be read ({problem.strerror or problem}); check the disk and permissions") from None
+        raise ScanError(
+            f"{path}: cannot be read ({problem.strerror or problem}); check the disk and permissions"
+        ) from None
     grid = grid_of(header, shape, path)
     voxels = _voxels(header, shape, data, path)
     if not constant_allowed and voxels.min() == voxels.max():
@@ -154,7 +156,9 @@ def _read_header(stream: Stream, path: Path) -> tuple[nib.Nifti1Header, int]:
         raise EOFError
     length = next((n for order in "<>" if (n := struct.unpack(f"{order}i", start)[0]) in HEADERS), None)
     if length is None:
-        raise ScanError(f"{path}: not a NIfTI file (its first bytes are {start.hex(' ')}); convert it, e.g. with dcm2niix")
+        raise ScanError(
+            f"{path}: not a NIfTI file (its first bytes are {start.hex(' ')}); convert it, e.g. with dcm2niix"
+        )
     block = start + bytes(stream.read(length - 4))
     if len(block) < length:
         raise EOFError
@@ -207,9 +211,7 @@ def _stored_type(header: nib.Nifti1Header, path: Path) -> np.dtype:
     return stored
 
 
-def _voxels(
-    header: nib.Nifti1Header, shape: tuple[int, int, int], data: bytes | bytearray, path: Path
-) -> np.ndarray:
+def _voxels(header: nib.Nifti1Header, shape: tuple[int, int, int], data: bytes | bytearray, path: Path) -> np.ndarray:
     stored = _stored_type(header, path)
     voxels = np.frombuffer(data, stored).reshape(shape, order="F")
     if not stored.isnative:

@@ -55,7 +55,9 @@ class AxialPlanes:
     def __init__(self, grid: Grid, size: int):
         self.grid, self.size = grid, size
         orientation = nib.io_orientation(grid.affine)  # [3, 2]: world axis and direction of each array axis
-        self._order = [int(np.flatnonzero(orientation[:, 0] == world)[0]) for world in (2, 1, 0)]  # array axes of z, y, x
+        self._order = [
+            int(np.flatnonzero(orientation[:, 0] == world)[0]) for world in (2, 1, 0)
+        ]  # array axes of z, y, x
         towards = orientation[self._order, 1] * (1, -1, -1)  # wanted: to superior, to posterior, to left
         self._flips = tuple(slice(None, None, int(step)) for step in towards)
         self.shape = tuple(grid.shape[axis] for axis in self._order)  # z, y, x
@@ -103,7 +105,7 @@ def kept_slices(volumes: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def unit_range(volume: np.ndarray, kept: np.ndarray) -> np.ndarray:
-    """Slices `kept` of [z, y, x], divided by the 99th percentile of the whole volume's foreground, clipped to [0, 1]."""
+    """Slices `kept` of [z, y, x], divided by the 99th percentile of the whole volume's foreground, cut to [0, 1]."""
     bright = np.percentile(volume[volume > 0], BRIGHT_PERCENTILE)
     planes = volume[kept].astype(np.float32)
     planes *= np.float32(1 / bright)

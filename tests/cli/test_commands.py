@@ -1,0 +1,123 @@
+"""The commands as a user meets them: real processes, exit codes, one-line errors."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import toys
+
+from anofpdm import __version__
+from anofpdm.cohorts import open_cohort
+
+
+def anofpdm(*words, **options):
+    command = [sys.executable, "-m", "anofpdm", *map(str, words)]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120, **options)
+
+
+def refused(*words, code=1):
+    """No traceback, one line on the error stream, nothing on the other."""
+    done = anofpdm(*words)
+    assert done.returncode == code, done.stderr
+    assert "Traceback" not in done.stderr
+    lines = [line for line in done.stderr.splitlines() if line.startswith("anofpdm: ")]
+    assert len(lines) == 1
+    return lines[0]
+
+
+def test_version():
+    assert anofpdm("--version").stdout.strip() == f"anofpdm {__version__}"
+
+
+def test_help_needs_nothing_heavy():
+    """Half a second is the promise; imports are what would break it, and they can be counted on any machine."""
+    heavy = ("numpy", "scipy", "nibabel", "nilearn", "PIL")
+    code = f"import sys, anofpdm.cli.main; print([name for name in {heavy} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("words", [(), ("--help",), ("prepare", "--help"), ("phantom", "--help")])
+def test_help(words):
+    done = anofpdm(*words)
+    assert "Usage: " in done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+
+
+class TestPrepare:
+    def test_done(self, tmp_path):
+        source = toys.brats_cohort(tmp_path / "scans")
+        done = anofpdm("prepare", "brats21", source, tmp_path / "out", "--size", 24, "--workers", 2)
+        assert done.returncode == 0, done.stderr
+        assert "4 scans" in done.stdout
+        assert len(open_cohort(tmp_path / "out")) > 0
+
+    def test_in_part(self, tmp_path):
+        source = toys.brats_cohort(tmp_path / "scans")
+        (source / "p1" / "p1_flair.nii.gz").write_bytes(b"no scan")
+        done = anofpdm("prepare", "brats21", source, tmp_path / "out", "--size", 24)
+        assert done.returncode == 3
+        assert "p1_flair.nii.gz: not a NIfTI file" in done.stdout
+        assert "3 scans" in done.stdout
+
+    def test_strict(self, tmp_path):
+        source = toys.brats_cohort(tmp_path / "scans")
+        (source / "p0" / "p0_flair.nii.gz").write_bytes(b"no scan")
+        assert "not a NIfTI file" in refused("prepare", "brats21", source, tmp_path / "out", "--strict")
+
+    def test_wrong_paths(self, tmp_path):
+        assert "no such folder" in refused("prepare", "brats21", tmp_path / "none", tmp_path / "out")
+        source = toys.brats_cohort(tmp_path / "scans", 1)
+        (tmp_path / "file").touch()
+        assert "cannot be made" in refused("prepare", "brats21", source, tmp_path / "file")
+        assert not (tmp_path / "out").exists()
+
+    def test_wrong_words_are_usage_errors(self, tmp_path):
+        assert anofpdm("prepare", "brats22", tmp_path, tmp_path / "out").returncode == 2
+        assert anofpdm("prepare", "bids", tmp_path, tmp_path / "out", "--entity", "iso").returncode == 2
+
+    def test_a_full_disk(self, tmp_path):
+        """A limit on file size stands for the disk; afterwards the same command goes on."""
+        source = toys.brats_cohort(tmp_path / "scans")
+        words = ("prepare", "brats21", source, tmp_path / "out", "--size", 24, "--workers", 1)
+        limited = [
+            "bash",
+            "-c",
+            'ulimit -f 64; trap "" XFSZ; exec "$@"',
+            "x",
+            sys.executable,
+            "-m",
+            "anofpdm",
+            *map(str, words),
+        ]
+        done = subprocess.run(limited, capture_output=True, text=True, check=False)
+        assert done.returncode == 1
+        assert "Traceback" not in done.stderr
+        assert "File too large" in done.stderr
+        assert anofpdm(*words).returncode == 0
+        assert len(set(open_cohort(tmp_path / "out").scans)) == 4
+
+    def test_ctrl_c(self, tmp_path):
+        source = toys.brats_cohort(tmp_path / "scans", 30, (96, 96, 60))
+        words = ("prepare", "brats21", source, tmp_path / "out", "--size", 96, "--workers", 2)
+        run = subprocess.Popen(
+            [sys.executable, "-m", "anofpdm", *map(str, words)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        journal = tmp_path / "out" / "journal.jsonl"
+        while not journal.exists() or journal.read_bytes().count(b"\n") < 4:
+            assert run.poll() is None, run.communicate()
+            time.sleep(0.02)
+        os.killpg(run.pid, signal.SIGINT)
+        _, errors = run.communicate(timeout=60)
+        assert run.returncode == 130
+        assert "the same command goes on" in errors
+        assert "Traceback" not in errors
+        assert anofpdm(*words).returncode == 0
+        assert len(set(open_cohort(tmp_path / "out").scans)) == 30
