@@ -12,7 +12,7 @@ from anofpdm.cohorts.writer import MASKS
 from anofpdm.files import write_atomically
 from anofpdm.labels import UNHEALTHY, WORDS
 
-TILE, GAP, CAPTION, HEADING = 144, 6, 18, 44
+TILE, GAP, CAPTION, HEADING = 144, 6, 32, 50
 TILES_A_ROW, MOST_ROWS = 8, 6
 INK, QUIET, PAPER, OUTLINE = (235, 235, 235), (150, 150, 150), (16, 16, 18), (255, 84, 64)
 
@@ -26,10 +26,12 @@ def draw_contact_sheet(cohort: Cohort, path: Path) -> None:
     sheet = Image.new("RGB", size, PAPER)
     pen = ImageDraw.Draw(sheet)
     pen.text((2 * GAP, 8), _heading(cohort), INK, _font(13))
-    pen.text((2 * GAP, 26), f"{', '.join(cohort.modalities)} from left to right in each group", QUIET, _font(11))
+    order = " from left to right in each group" if len(cohort.modalities) > 1 else ""
+    pen.text((2 * GAP, 26), f"{', '.join(cohort.modalities)}{order}", QUIET, _font(11))
     for number, row in enumerate(rows):
         left, top = GAP + number % across * block[0], HEADING + number // across * block[1]
-        pen.text((left + GAP, top), _caption(cohort, row), QUIET, _font(11))
+        for line, words in enumerate(_caption(cohort, row)):
+            pen.text((left + GAP, top + 14 * line), _fitted(words, block[0] - 2 * GAP), QUIET, _font(11))
         for channel, tile in enumerate(_tiles(cohort, row)):
             sheet.paste(tile, (left + GAP + channel * (TILE + GAP), top + CAPTION))
     write_atomically(path, _png(sheet))
@@ -90,9 +92,17 @@ def _heading(cohort: Cohort) -> str:
     )
 
 
-def _caption(cohort: Cohort, row: int) -> str:
-    words = (cohort.scans[row], f"slice {cohort.indices[row]}", WORDS[cohort.labels[row]], cohort.splits[row])
-    return " · ".join(words)
+def _caption(cohort: Cohort, row: int) -> tuple[str, str]:
+    return str(cohort.scans[row]), f"slice {cohort.indices[row]}, {WORDS[cohort.labels[row]]}, {cohort.splits[row]}"
+
+
+def _fitted(words: str, width: int) -> str:
+    """Cut in the middle, where names differ least."""
+    font, kept = _font(11), words
+    while font.getlength(kept) > width and len(kept) > 4:
+        middle = len(kept) // 2
+        kept = f"{kept[: middle - 2]}…{kept[middle + 2 :]}"
+    return kept
 
 
 def _font(size: int) -> ImageFont.ImageFont | ImageFont.FreeTypeFont:
