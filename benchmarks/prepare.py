@@ -20,7 +20,8 @@ import numpy as np
 from anofpdm.cohorts import open_cohort
 from anofpdm.cohorts.brats import find_subjects
 from anofpdm.cohorts.plan import plan_cohort
-from anofpdm.cohorts.prepare import prepare, worker_pool
+from anofpdm.cohorts.prepare import prepare
+from anofpdm.workers import worker_pool
 
 WORKERS = 2
 BATCH = 64

@@ -3,14 +3,12 @@
 import contextlib
 import hashlib
 import json
-import signal
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Executor, Future, ProcessPoolExecutor
+from concurrent.futures import Executor, Future
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
-from multiprocessing import get_context
 from pathlib import Path
 
 import numpy as np
@@ -27,6 +25,7 @@ from anofpdm.labels import NULL
 from anofpdm.scans import AxialPlanes, mask_slices, read_scan, read_volume, scan_slices
 from anofpdm.scans.grid import check_same_grid
 from anofpdm.scans.slices import LEAST_FOREGROUND
+from anofpdm.workers import worker_pool
 
 
 @dataclass
@@ -76,19 +75,6 @@ def prepare(
     return report
 
 
-@contextlib.contextmanager
-def worker_pool(workers: int) -> Iterator[Executor | None]:
-    """Processes that leave Ctrl-C to the one that started them."""
-    if workers <= 1:
-        yield None
-        return
-    pool = ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=_ignore_interrupts)
-    try:
-        yield pool
-    finally:
-        pool.shutdown(wait=True, cancel_futures=True)
-
-
 def prepare_scan(subject: Subject, source: Path, size: int) -> PreparedScan:
     """One scan, from its files to network slices."""
     if subject.problem:
@@ -96,7 +82,7 @@ def prepare_scan(subject: Subject, source: Path, size: int) -> PreparedScan:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", ScanWarning)
         scan = read_scan(subject.images)
-        slices = scan_slices(scan, size)
+        slices = scan_slices(scan, size, np.float16)
         planes = AxialPlanes(scan.grid, size)
         masks = None
         if subject.mask is not None:
@@ -105,7 +91,6 @@ def prepare_scan(subject: Subject, source: Path, size: int) -> PreparedScan:
             masks = mask_slices(drawn.voxels, planes, slices.indices)
     if not len(slices.indices):
         raise ScanError(f"{subject.name}: no axial slice has {LEAST_FOREGROUND:.1%} of its area above 0; is it a head?")
-    pixels = slices.pixels.astype(np.float16)
     entry = ScanEntry(
         scan=subject.name,
         patient=subject.patient,
@@ -115,10 +100,10 @@ def prepare_scan(subject: Subject, source: Path, size: int) -> PreparedScan:
         lesion=None if masks is None else [bool(mask.any()) for mask in masks],
         pixel_mm=planes.pixel_mm,
         spacing_mm=planes.spacing_mm,
-        sha256=hashlib.sha256(pixels.data).hexdigest(),
+        sha256=hashlib.sha256(slices.pixels.data).hexdigest(),
         warnings=[str(warning.message) for warning in caught],
     )
-    return PreparedScan(entry, pixels, masks)
+    return PreparedScan(entry, slices.pixels, masks)
 
 
 # ---- the run ---------------------------------------------------------------------------------------------------------
@@ -260,7 +245,3 @@ def _fingerprints(subject: Subject, source: Path) -> dict[str, tuple[str, int, i
         status = path.stat()
         found[role] = (path.relative_to(source).as_posix(), status.st_size, status.st_mtime_ns)
     return found
-
-
-def _ignore_interrupts() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)

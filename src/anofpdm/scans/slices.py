@@ -35,7 +35,7 @@ class Scan:
 class ScanSlices:
     """What the network sees of a scan."""
 
-    pixels: np.ndarray  # [n, C, size, size] float32 in [-1, 1]
+    pixels: np.ndarray  # [n, C, size, size] in [-1, 1]
     indices: np.ndarray  # [n], which axial slices of the scan these are, counted from the inferior end
 
 
@@ -85,14 +85,16 @@ class AxialPlanes:
         return self.as_on_disk(axial)
 
 
-def scan_slices(scan: Scan, size: int) -> ScanSlices:
+def scan_slices(scan: Scan, size: int, dtype: type = np.float32) -> ScanSlices:
     """Normalise each modality by its own foreground, keep the axial slices that hold enough brain, resize them."""
     planes = AxialPlanes(scan.grid, size)
     volumes = [planes.axial(volume) for volume in scan.volumes]  # each [z, y, x]
     kept = kept_slices(volumes)
-    pixels = np.empty((len(kept), len(volumes), size, size), dtype=np.float32)
+    pixels: np.ndarray = np.empty((len(kept), len(volumes), size, size), dtype)
     for channel, volume in enumerate(volumes):
-        pixels[:, channel] = planes.to_network(unit_range(volume, kept)) * 2 - 1
+        bright = bright_value(volume)
+        for place, z in enumerate(kept):  # one by one: a plane fits into the processor's cache, a volume does not
+            pixels[place, channel] = planes.to_network(unit_range(volume[z], bright)[None])[0] * 2 - 1
     return ScanSlices(pixels, kept)
 
 
@@ -104,17 +106,30 @@ def kept_slices(volumes: Sequence[np.ndarray]) -> np.ndarray:
     return np.flatnonzero(foreground.mean(axis=(1, 2)) >= LEAST_FOREGROUND)
 
 
-def unit_range(volume: np.ndarray, kept: np.ndarray) -> np.ndarray:
-    """Slices `kept` of [z, y, x], divided by the 99th percentile of the whole volume's foreground, cut to [0, 1]."""
-    bright = np.percentile(volume[volume > 0], BRIGHT_PERCENTILE)
-    planes = volume[kept].astype(np.float32)
-    planes *= np.float32(1 / bright)
-    return np.clip(planes, 0, 1, out=planes)
+def bright_value(volume: np.ndarray) -> float:
+    """The 99th percentile of the voxels above 0."""
+    voxels = volume.ravel(order="K")
+    foreground = voxels[voxels > 0]
+    rank = BRIGHT_PERCENTILE / 100 * (foreground.size - 1)
+    below = int(rank)
+    ordered = np.partition(foreground, below)  # one rank: several times faster than the two of np.percentile
+    low, high = float(ordered[below]), float(ordered[below + 1 :].min(initial=ordered.max()))
+    return low + (rank - below) * (high - low)
+
+
+def unit_range(plane: np.ndarray, bright: float) -> np.ndarray:
+    """float32 in [0, 1]."""
+    scaled = np.multiply(plane, np.float32(1 / bright), dtype=np.float32)
+    return np.clip(scaled, 0, 1, out=scaled)
 
 
 def mask_slices(mask: np.ndarray, planes: AxialPlanes, indices: np.ndarray) -> np.ndarray:
     """A native mask [i, j, k] (any label above 0) as the network would draw it: bool [n, size, size], by area."""
-    return planes.to_network(planes.axial(mask)[indices] > 0) >= 0.5
+    drawn = planes.axial(mask)[indices] > 0
+    slices = np.zeros((len(indices), planes.size, planes.size), dtype=bool)
+    some = drawn.any(axis=(1, 2))
+    slices[some] = planes.to_network(drawn[some]) >= 0.5
+    return slices
 
 
 def _check_has_foreground(volume: Volume) -> None:
