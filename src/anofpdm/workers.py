@@ -1,10 +1,16 @@
-"""Worker processes."""
+"""Worker processes that end when they should."""
 
 import contextlib
+import multiprocessing
+import os
 import signal
+import threading
 from collections.abc import Iterator
 from concurrent.futures import Executor, ProcessPoolExecutor
-from multiprocessing import get_context
+from concurrent.futures.process import BrokenProcessPool
+from multiprocessing.connection import wait
+
+from anofpdm.errors import AnoFPDMError
 
 
 @contextlib.contextmanager
@@ -13,12 +19,26 @@ def worker_pool(workers: int) -> Iterator[Executor | None]:
     if workers <= 1:
         yield None
         return
-    pool = ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=_ignore_interrupts)
+    pool = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), initializer=_start_worker)
     try:
         yield pool
+    except BrokenProcessPool:
+        raise AnoFPDMError(
+            "a worker process died, perhaps for want of memory; "
+            "run the same command again to go on, with --workers 1 if it dies again"
+        ) from None
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _ignore_interrupts() -> None:
+def _start_worker() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    """A parent that is killed cannot tell its workers to stop."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        wait([parent.sentinel])
+        os._exit(1)

@@ -190,7 +190,7 @@ def test_what_a_killed_run_leaves_is_not_taken_as_whole(tmp_path):
 
 @pytest.mark.parametrize("change", [{"kind": "stroke"}, {"seed": 1}, {"size": 16}, {"slices": 4}])
 def test_a_folder_of_other_phantoms_is_refused(tmp_path, change):
-    record = {"kind": "tumour", "seed": 0, **SMALL, "version": "0.1.0"}
+    record = {"kind": "tumour", "seed": 0, **SMALL, "generator": 1}
     (tmp_path / "phantom.json").write_text(json.dumps(record))
     wanted = {"kind": "tumour", "patients": 1, "seed": 0, **SMALL, **change}
     with pytest.raises(CohortError, match="another folder"):

@@ -85,7 +85,24 @@ class TestContent:
         prepare(plan_cohort("brats21", source, size=32), tmp_path)
         other = json.loads((tmp_path / "manifest.json").read_text())
         assert manifest["preparation_sha256"] != other["preparation_sha256"]
-        assert manifest["content_sha256"] != other["content_sha256"]
+        assert manifest["slices_sha256"] != other["slices_sha256"]
+
+    def test_masks_are_no_part_of_how_slices_were_prepared(self, undisturbed, tmp_path):
+        source = toys.brats_cohort(tmp_path / "scans", masks=False)
+        prepared(source, tmp_path / "out")
+        hashes = [open_cohort(out).manifest["preparation_sha256"] for out in (undisturbed, tmp_path / "out")]
+        assert hashes[0] == hashes[1]
+
+    def test_unknown_is_not_lesion_free(self, tmp_path):
+        source = toys.brats_cohort(tmp_path / "scans")
+        (source / "p3" / "p3_seg.nii.gz").unlink()
+        prepared(source, tmp_path / "out")
+        cohort = open_cohort(tmp_path / "out")
+        truth, unknown = Truth(cohort), np.flatnonzero(cohort.scans == "p3")
+        assert not truth.known[unknown].any()
+        assert truth.masks(np.flatnonzero(truth.known)).any()
+        with pytest.raises(CohortError, match="without a lesion mask"):
+            truth.masks(unknown)
 
     def test_workers_change_nothing(self, source, undisturbed, tmp_path):
         prepared(source, tmp_path, workers=2)
@@ -107,8 +124,14 @@ class TestContent:
         np.testing.assert_array_equal(cohort.labels[ill], np.where(cohort.indices[ill] == 9, UNHEALTHY, NULL))
         assert set(cohort.labels[cohort.scans == "p2"]) == {NULL}
         assert not (tmp_path / "out" / "truth").exists()
+        assert not report.warnings
         with pytest.raises(CohortError, match="no lesion masks"):
             Truth(cohort)
+
+    def test_a_labelled_slice_without_brain_is_mentioned(self, source, tmp_path):
+        (tmp_path / "labels.csv").write_text("subject,slice,label\np1,0,unhealthy\np1,9,unhealthy\n")
+        report = prepared(source, tmp_path / "out", plan_options={"labels": tmp_path / "labels.csv"})
+        assert report.warnings["p1"] == ["labelled slices with too little brain are left out: 0"]
 
     def test_given_labels_go_before_masks(self, source, tmp_path):
         (tmp_path / "labels.csv").write_text("subject,slice,label\np1,,healthy\n")
@@ -196,7 +219,7 @@ class TestStopAndGoOn:
             pytest.fail("it never came to an end")
 
     @staticmethod
-    def _dies_after(survived, source, out, monkeypatch) -> bool:
+    def _dies_after(survived, source, out, monkeypatch, **options) -> bool:
         calls = iter(range(survived))
 
         def fsync(_number):
@@ -206,7 +229,7 @@ class TestStopAndGoOn:
         with monkeypatch.context() as patch:
             patch.setattr(os, "fsync", fsync)
             try:
-                prepared(source, out)
+                prepared(source, out, **options)
             except KeyboardInterrupt:
                 return True
         return False
@@ -253,6 +276,54 @@ class TestStopAndGoOn:
         assert report.n_already == 4
         assert contents(undisturbed) == before
 
+    def test_a_crash_while_new_labels_are_written_is_noticed(self, source, tmp_path, monkeypatch):
+        """Every write in turn is the last: what is left opens as it was, as it should be, or not at all."""
+        (tmp_path / "labels.csv").write_text("subject,slice,label\np1,,healthy\n")
+        options = {"plan_options": {"labels": tmp_path / "labels.csv"}}
+        for survived in range(8):
+            out = tmp_path / str(survived)
+            prepared(source, out)
+            before = open_cohort(out).labels
+            self._dies_after(survived, source, out, monkeypatch, **options)
+            try:
+                after = open_cohort(out).labels
+            except CohortError:
+                after = before
+            prepared(source, out, **options)
+            new = open_cohort(out).labels
+            assert not np.array_equal(new, before)
+            assert np.array_equal(after, before) or np.array_equal(after, new)
+
+    def test_more_scans_move_nobody_between_splits(self, tmp_path):
+        source = toys.brats_cohort(tmp_path / "scans", 8)
+        prepared(source, tmp_path / "out")
+        before = dict(line.split(",") for line in (tmp_path / "out" / "split.csv").read_text().splitlines())
+        toys.brats_cohort(tmp_path / "more", 20)
+        for number in range(8, 20):
+            (tmp_path / "more" / f"p{number}").rename(source / f"p{number}")
+        prepared(source, tmp_path / "out")
+        after = dict(line.split(",") for line in (tmp_path / "out" / "split.csv").read_text().splitlines())
+        assert len(after) == 21
+        assert {patient: after[patient] for patient in before} == before
+
+    def test_another_seed_or_split_is_refused(self, source, undisturbed, tmp_path):
+        with pytest.raises(CohortError, match=r"other settings \(split differ\)"):
+            prepared(source, undisturbed, plan_options={"seed": 5})
+        (tmp_path / "one.csv").write_text("patient,split\np0,train\np1,train\np2,val\np3,test\n")
+        (tmp_path / "two.csv").write_text("patient,split\np0,test\np1,train\np2,val\np3,test\n")
+        prepared(source, tmp_path / "out", plan_options={"split": tmp_path / "one.csv"})
+        with pytest.raises(CohortError, match="puts p0 into test, but it was prepared for train"):
+            prepared(source, tmp_path / "out", plan_options={"split": tmp_path / "two.csv"})
+
+    def test_a_run_without_a_result_binds_nobody(self, tmp_path):
+        source = toys.brats_cohort(tmp_path / "scans", 2)
+        for path in source.rglob("*_t2.nii.gz"):
+            path.write_bytes(b"")
+        with pytest.raises(CohortError, match="no scan could be prepared"):
+            prepared(source, tmp_path / "out")
+        prepared(source, tmp_path / "out", plan_options={"modalities": ("flair",)})
+        assert open_cohort(tmp_path / "out").modalities == ("flair",)
+
     def test_other_settings_are_refused(self, source, undisturbed):
         with pytest.raises(CohortError, match=r"other settings \(size differ\)"):
             prepare(plan_cohort("brats21", source, size=32), undisturbed)
@@ -293,6 +364,16 @@ class TestOpening:
         (tmp_path / name).write_bytes(whole[: len(whole) // 2])
         with pytest.raises(CohortError, match="prepare"):
             open_cohort(tmp_path)
+
+    @pytest.mark.parametrize("name", ["slices.csv", "scans.csv", "split.csv"])
+    def test_an_edited_table_is_noticed(self, source, tmp_path, name):
+        prepared(source, tmp_path)
+        (tmp_path / name).write_bytes((tmp_path / name).read_bytes().replace(b"p1", b"p\xff"))
+        with pytest.raises(CohortError, match="was changed after preparation"):
+            open_cohort(tmp_path)
+
+    def test_a_path_in_words(self, undisturbed):
+        assert len(open_cohort(str(undisturbed))) == len(open_cohort(undisturbed))
 
     def test_another_format(self, source, tmp_path):
         prepared(source, tmp_path)

@@ -1,5 +1,7 @@
 """The layouts people really download, found by name alone: the files here are empty."""
 
+import os
+
 import pytest
 
 from anofpdm.cohorts import atlas, bids, brats, folder
@@ -61,6 +63,21 @@ class TestBrats:
         (tmp_path / "a" / "again").symlink_to(tmp_path)
         assert len(brats.find_subjects(tmp_path)) == 1
 
+    def test_pipes_are_passed_over_and_broken_links_are_not(self, tmp_path):
+        touch(tmp_path, "a/a_flair.nii.gz")
+        os.mkfifo(tmp_path / "a" / "a_t1.nii.gz")
+        (tmp_path / "a" / "a_t2.nii.gz").symlink_to(tmp_path / "nowhere")
+        (subject,) = brats.find_subjects(tmp_path)
+        assert set(subject.images) == {"flair", "t2"}
+
+    def test_a_name_that_is_no_text_is_the_problem_of_that_subject_alone(self, tmp_path):
+        touch(tmp_path, "b_flair.nii.gz")
+        (tmp_path / os.fsdecode(b"Jos\xe9_flair.nii.gz")).touch()
+        first, second = brats.find_subjects(tmp_path)
+        assert "not valid UTF-8" in first.problem
+        first.name.encode()
+        assert second.problem is None
+
     def test_linked_folders_are_followed(self, tmp_path):
         touch(tmp_path / "elsewhere", "a/a_flair.nii.gz")
         (tmp_path / "here").mkdir()
@@ -104,6 +121,21 @@ class TestBids:
         assert "acq-iso" in subject.images["t1"].name
         assert "flair" in subject.images
 
+    def test_the_one_without_or_the_one_with(self, tmp_path):
+        touch(tmp_path, "sub-01/anat/sub-01_T1w.nii.gz", "sub-01/anat/sub-01_acq-iso_T1w.nii.gz")
+        assert "--entity" in bids.find_subjects(tmp_path)[0].problem
+        assert bids.find_subjects(tmp_path, {"acq": "iso"})[0].images["t1"].name == "sub-01_acq-iso_T1w.nii.gz"
+        assert bids.find_subjects(tmp_path, {"acq": ""})[0].images["t1"].name == "sub-01_T1w.nii.gz"
+
+    def test_diffusion_scans_are_left_alone(self, tmp_path):
+        touch(tmp_path, "sub-01/anat/sub-01_T1w.nii.gz", "sub-01/dwi/sub-01_dwi.nii.gz")
+        assert set(bids.find_subjects(tmp_path)[0].images) == {"t1"}
+
+    def test_entities_mean_nothing_elsewhere(self, tmp_path):
+        touch(tmp_path, "a_flair.nii.gz")
+        with pytest.raises(CohortError, match="--entity"):
+            plan_cohort("brats21", tmp_path, entities={"run": "1"})
+
 
 class TestFolder:
     def test_all_ways_of_naming(self, tmp_path):
@@ -112,6 +144,12 @@ class TestFolder:
         assert (first.name, set(first.images)) == ("p1", {"flair", "t2"})
         assert (second.name, set(second.images)) == ("p2", {"flair", "t2"})
         assert (third.name, set(third.images)) == ("scan7", {"image"})
+
+    def test_masks_beside_the_scans(self, tmp_path):
+        touch(tmp_path, "p1_flair.nii.gz", "p1_seg.nii.gz", "p2/flair.nii.gz", "p2/mask.nii.gz")
+        first, second = folder.find_subjects(tmp_path)
+        assert set(first.images) == set(second.images) == {"flair"}
+        assert (first.mask.name, second.mask.name) == ("p1_seg.nii.gz", "mask.nii.gz")
 
     def test_words_of_ones_own(self, tmp_path):
         touch(tmp_path, "p1_qsm.nii.gz")
@@ -135,6 +173,17 @@ class TestModalities:
         touch(tmp_path, "a_flair.nii.gz", "a_t2.nii.gz", "a_t1.nii.gz")
         plan = plan_cohort("brats21", tmp_path, modalities=("t2", "flair"))
         assert list(plan.subjects[0].images) == ["t2", "flair"]
+
+    def test_in_any_case_but_once(self, tmp_path):
+        touch(tmp_path, "a_flair.nii.gz")
+        assert plan_cohort("brats21", tmp_path, modalities=("FLAIR",)).modalities == ("flair",)
+        with pytest.raises(CohortError, match="twice"):
+            plan_cohort("brats21", tmp_path, modalities=("flair", "Flair"))
+
+    def test_nothing_usable_is_known_before_anything_is_written(self, tmp_path):
+        touch(tmp_path, "a_flair.nii.gz")
+        with pytest.raises(CohortError, match=r"no scan can be used .*no t2 image"):
+            plan_cohort("brats21", tmp_path, modalities=("t2",))
 
     def test_order_is_the_houses_then_by_name(self, tmp_path):
         touch(tmp_path, "a_t2.nii.gz", "a_dwi.nii.gz", "a_flair.nii.gz", "a_adc.nii.gz")

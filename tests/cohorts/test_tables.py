@@ -56,6 +56,28 @@ class TestLabels:
         with pytest.raises(CohortError, match=r"slice 60 of a, which has slices 0 to 59"):
             labels.of("a", 60)
 
+    def test_a_misspelt_column_is_not_taken_for_labels_of_whole_scans(self, tmp_path):
+        with pytest.raises(CohortError, match=r"no column 'slice' .*subject, slices, label"):
+            read_labels(written(tmp_path / "labels.csv", "subject,slices,label\na,30,healthy\n"))
+
+    @pytest.mark.parametrize("row", ["a,,,unhealthy", "a", "a,3"])
+    def test_rows_of_another_length(self, tmp_path, row):
+        with pytest.raises(CohortError, match="line 2: more or fewer cells"):
+            read_labels(written(tmp_path / "labels.csv", f"subject,slice,label\n{row}\n"))
+
+    def test_numbers_as_spreadsheet_libraries_write_them(self, tmp_path):
+        labels = read_labels(written(tmp_path / "labels.csv", "subject,slice,label\na,2.0,1.0\nb,,0.0\n"))
+        assert labels.slices == {"a": {2: UNHEALTHY}}
+        assert labels.scans == {"b": HEALTHY}
+
+    def test_accents_written_in_either_way(self, tmp_path):
+        labels = read_labels(written(tmp_path / "labels.csv", "subject,label\nJose\u0301,1\n"))
+        assert labels.subjects == {"Jos\u00e9"}
+
+    def test_no_rows(self, tmp_path):
+        with pytest.raises(CohortError, match="no rows"):
+            read_labels(written(tmp_path / "labels.csv", "subject,slice,label\n"))
+
     def test_missing_column_and_file(self, tmp_path):
         with pytest.raises(CohortError, match="no column 'label'"):
             read_labels(written(tmp_path / "labels.csv", "subject,slice\na,1\n"))

@@ -105,6 +105,13 @@ class TestReads:
         path = toys.save(tmp_path / "scan.nii", toys.head(), affine, codes=(1, 0))
         np.testing.assert_allclose(read_volume(path).grid.affine, affine, atol=1e-4)
 
+    @pytest.mark.parametrize("codes", [(1, 1), (1, 0)])
+    def test_signs_that_some_tools_leave_out_or_add(self, tmp_path, codes):
+        """qfac 0 means 1, and voxel sizes have no sign: nibabel and the standard agree."""
+        path = toys.save(tmp_path / "scan.nii", toys.head(), toys.affine_of("RAS", shape=SHAPE), codes=codes)
+        changed(path, 76, "<4f", 0, -1, 1, 1)
+        np.testing.assert_allclose(read_volume(path).grid.affine, nib.load(path).affine)
+
     def test_no_orientation_at_all_is_said(self, tmp_path):
         path = toys.save(tmp_path / "scan.nii", toys.head(), codes=(0, 0))
         with pytest.warns(ScanWarning, match="no orientation"):
@@ -295,7 +302,7 @@ class TestWrites:
         for field in ("qform_code", "sform_code", "xyzt_units", "srow_x", "srow_y", "srow_z", "pixdim", "quatern_b"):
             np.testing.assert_array_equal(after.header[field], before.header[field])
 
-    @pytest.mark.parametrize("dtype", [bool, np.uint8, np.int16, np.float32])
+    @pytest.mark.parametrize("dtype", [bool, np.uint8, np.int16, np.float32, np.float16, np.int64])
     def test_numbers_come_back_unscaled(self, tmp_path, dtype):
         image = nib.Nifti1Image(toys.head(), toys.affine_of(shape=SHAPE))
         image.header.set_slope_inter(3.0, 7.0)

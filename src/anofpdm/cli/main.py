@@ -33,7 +33,9 @@ def add_command(function: Callable[..., None]) -> None:
             _stop(f"stopped; {GOES_ON}", 130)
         except OSError as problem:  # a full disk, a folder that may not be written to
             where = f"{problem.filename}: " if problem.filename else ""
-            _stop(f"{where}{problem.strerror or problem}; {GOES_ON}", 1)
+            _stop(
+                f"{where}{problem.strerror or problem}; mend that, then the same command goes on from what is done", 1
+            )
 
     app.command()(command)
 

@@ -29,7 +29,7 @@ def phantom(
 
     with progress_bar("phantoms") as show:
         write_phantoms(
-            out, kind, patients, seed, size=size, slices=slices, workers=processes(workers), on_progress=show
+            out, kind.value, patients, seed, size=size, slices=slices, workers=processes(workers), on_progress=show
         )
     layout = "brats21" if kind is Kind.tumour else "atlas2"
     print(f"{patients} {kind} phantoms in {out}; prepare them with: anofpdm prepare {layout} {out} COHORT")

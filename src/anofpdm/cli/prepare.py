@@ -90,6 +90,9 @@ def _print_summary(cohort: "Cohort", report: "Report") -> None:
         table.add_row(split, str(len(np.unique(cohort.patients[rows]))), *counts)
     console = Console(highlight=False, soft_wrap=True)
     console.print(table)
+    for split in ("train", "val", "test"):
+        if not len(cohort.rows(split)):
+            console.print(f"note: no patient is in {split}")
     for scan, notes in list(report.warnings.items())[:10]:
         console.print(f"note: {scan}: {notes[0]}", markup=False)
     if len(report.warnings) > 10:

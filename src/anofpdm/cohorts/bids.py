@@ -5,15 +5,21 @@ from pathlib import Path
 
 from anofpdm.cohorts.subjects import MASK, Found, Subject, gather, nifti_files, stem
 
-SUFFIXES = {"FLAIR": "flair", "T1w": "t1", "T2w": "t2", "PDw": "pd", "T2starw": "t2star", "dwi": "dwi", "adc": "adc"}
+SUFFIXES = {"FLAIR": "flair", "T1w": "t1", "T2w": "t2", "PDw": "pd", "T2starw": "t2star"}
 CONTRAST_ENHANCED = {"t1": "t1ce"}
 MASK_SUFFIXES = ("mask", "roi")
 NOT_RAW = {"derivatives", "sourcedata", "code"}
 
+Entities = Mapping[str, str]
 
-def find_subjects(source: Path, entities: Mapping[str, str] | None = None) -> list[Subject]:
-    """`entities` picks among several files of one kind: {"acq": "iso"} passes over files that say another acq."""
-    return gather(_files(source, entities or {}))
+
+def find_subjects(source: Path, entities: Entities | None = None) -> list[Subject]:
+    """`entities` picks among several files of one kind: {"acq": "iso"}, or {"acq": ""} for the one without."""
+    candidates: dict[tuple[str, str], list[tuple[Found, Entities]]] = {}
+    for found, said in _files(source):
+        candidates.setdefault((found.name, found.role), []).append((found, said))
+    chosen = [found for several in candidates.values() for found in _pick(several, entities or {})]
+    return gather(chosen, remedy="keep one, or choose with --entity, for example --entity run=1")
 
 
 def parse(name: str) -> tuple[dict[str, str], str]:
@@ -22,19 +28,26 @@ def parse(name: str) -> tuple[dict[str, str], str]:
     return {key: value for key, _, value in (pair.partition("-") for pair in pairs)}, suffix
 
 
-def _files(source: Path, wanted: Mapping[str, str]) -> Iterator[Found]:
+def _files(source: Path) -> Iterator[tuple[Found, Entities]]:
     for path in nifti_files(source):
         entities, suffix = parse(stem(path.name))
         role = _role(entities, suffix, path.relative_to(source))
-        if role is None or "sub" not in entities:
-            continue
-        if any(entities.get(key, value) != value for key, value in wanted.items()):
-            continue
-        patient = f"sub-{entities['sub']}"
-        yield Found(f"{patient}_ses-{entities['ses']}" if "ses" in entities else patient, patient, role, path)
+        if role is not None and "sub" in entities:
+            patient = f"sub-{entities['sub']}"
+            name = f"{patient}_ses-{entities['ses']}" if "ses" in entities else patient
+            yield Found(name, patient, role, path), entities
 
 
-def _role(entities: dict[str, str], suffix: str, place: Path) -> str | None:
+def _pick(candidates: list[tuple[Found, Entities]], wanted: Entities) -> list[Found]:
+    """Those that say what is wanted; where none says it, those that say nothing against it."""
+    exact = [found for found, said in candidates if all(said.get(key, "") == value for key, value in wanted.items())]
+    silent = [
+        found for found, said in candidates if all(said.get(key, value) == value for key, value in wanted.items())
+    ]
+    return exact or silent
+
+
+def _role(entities: Entities, suffix: str, place: Path) -> str | None:
     if suffix in MASK_SUFFIXES:
         says = entities.get("label", "") + entities.get("desc", "")
         return MASK if entities.get("label") == "L" or "lesion" in says.lower() else None

@@ -1,12 +1,13 @@
-"""Any folder of NIfTI files, for the real use: image-level labels in a CSV file and no masks at all.
+"""Any folder of NIfTI files, for the real use: image-level labels in a CSV file, and masks only if there are some.
 
-patient7_flair.nii.gz and patient7_t2.nii.gz, or patient7/flair.nii.gz, or, with one modality, just patient7.nii.gz.
+patient7_flair.nii.gz and patient7_t2.nii.gz, or patient7/flair.nii.gz, or, with one modality, just patient7.nii.gz;
+a mask is called patient7_seg, _mask, _lesion or _roi.
 """
 
 from collections.abc import Iterator
 from pathlib import Path
 
-from anofpdm.cohorts.subjects import Found, Subject, gather, nifti_files, stem
+from anofpdm.cohorts.subjects import MASK, Found, Subject, gather, nifti_files, stem
 
 WORDS = {
     "flair": "flair",
@@ -26,12 +27,13 @@ WORDS = {
     "swi": "swi",
     "ct": "ct",
 }
+MASK_WORDS = dict.fromkeys(("seg", "mask", "lesion", "roi"), MASK)
 UNNAMED = "image"
 
 
 def find_subjects(source: Path, modalities: tuple[str, ...] = ()) -> list[Subject]:
     """`modalities` adds words of the user's own, for files that end in them."""
-    return gather(_files(source, WORDS | {word.lower(): word for word in modalities}))
+    return gather(_files(source, WORDS | MASK_WORDS | {word.lower(): word for word in modalities}))
 
 
 def _files(source: Path, words: dict[str, str]) -> Iterator[Found]:

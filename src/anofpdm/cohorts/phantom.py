@@ -10,7 +10,6 @@ from pathlib import Path
 
 import numpy as np
 
-from anofpdm import __version__
 from anofpdm.cohorts.phantom_anatomy import fold, make_head
 from anofpdm.cohorts.phantom_atlas import load_atlas
 from anofpdm.cohorts.phantom_contrast import harmless_overlays, render
@@ -23,6 +22,7 @@ from anofpdm.workers import worker_pool
 
 KINDS = ("tumour", "stroke")
 MODALITIES = {"tumour": ("flair", "t1", "t1ce", "t2"), "stroke": ("t1",)}
+GENERATOR = 1  # raised whenever the same seed would give other bytes
 HEALTHY_EVERY = 4  # one patient in four has no lesion
 STROKE_ATROPHY = 0.45  # stroke comes with age, and age with wide sulci
 
@@ -115,7 +115,7 @@ def _turned_to_lps(ras: Phantom) -> Phantom:
 def _keep_record(out: Path, recipe: Recipe) -> None:
     """Write down what this cohort is, or make sure that what is there is the same."""
     path = out / "phantom.json"
-    wanted = {**asdict(recipe), "version": __version__}
+    wanted = {**asdict(recipe), "generator": GENERATOR}
     if not path.exists():
         write_atomically(path, (json.dumps(wanted, indent=2) + "\n").encode())
         return

@@ -31,6 +31,7 @@ class Plan:
     subjects: list[Subject]
     modalities: tuple[str, ...]
     split: dict[str, str]  # patient to split
+    split_from: str  # how that came about: a seed, or a file
     size: int = 128
     labels: GivenLabels | None = None  # without them, labels come from the masks
 
@@ -44,8 +45,13 @@ class Plan:
             "bright_percentile": BRIGHT_PERCENTILE,
             "least_foreground": LEAST_FOREGROUND,
             "resize": "area, aspect ratio kept, padded",
-            "masks": any(subject.mask for subject in self.subjects),
         }
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What a run that goes on must share with the run that began."""
+        with_masks = any(subject.mask for subject in self.subjects)
+        return {**self.preparation, "kind": self.kind, "masks": with_masks, "split": self.split_from}
 
 
 def plan_cohort(
@@ -60,6 +66,12 @@ def plan_cohort(
     entities: Mapping[str, str] | None = None,
 ) -> Plan:
     """`labels` and `split` are CSV files; without a split file, one is drawn by patient with `seed`."""
+    source = source.absolute()
+    modalities = tuple(name.lower() for name in modalities)
+    if len(set(modalities)) < len(modalities):
+        raise CohortError(f"--modalities {','.join(modalities)}: one of them twice; name each once")
+    if entities and kind != "bids":
+        raise CohortError(f"--entity chooses among BIDS files; it means nothing for {kind}")
     if not SIZES[0] <= size <= SIZES[1] or size % 8:
         raise CohortError(f"--size {size}: choose a multiple of 8 from {SIZES[0]} to {SIZES[1]}")
     subjects = _find(kind, source, modalities, entities)
@@ -71,7 +83,10 @@ def plan_cohort(
     given = _given_labels(kind, source, labels)
     if given is not None:
         check_known(given.subjects, names, str(given.path))
-    return Plan(kind, source, subjects, chosen, _split(subjects, given, split, seed), size, given)
+    if all(subject.problem for subject in subjects):
+        raise CohortError(f"{source}: no scan can be used ({subjects[0].name}: {subjects[0].problem})")
+    split_from = f"seed {seed}" if split is None else "given"
+    return Plan(kind, source, subjects, chosen, _split(subjects, given, split, seed), split_from, size, given)
 
 
 def _find(kind: str, source: Path, modalities: tuple[str, ...], entities: Mapping[str, str] | None) -> list[Subject]:

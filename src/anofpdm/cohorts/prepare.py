@@ -7,8 +7,7 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, Future
-from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -16,9 +15,10 @@ import numpy as np
 from anofpdm import __version__
 from anofpdm.cohorts.contact_sheet import draw_contact_sheet
 from anofpdm.cohorts.plan import Plan
-from anofpdm.cohorts.store import Cohort, open_cohort, write_tables
+from anofpdm.cohorts.store import Cohort, cohort_tables, read_cohort
 from anofpdm.cohorts.subjects import Subject
-from anofpdm.cohorts.writer import ALL_FILES, JOURNAL, MANIFEST, ScanEntry, StoreWriter, remove_prepared
+from anofpdm.cohorts.tables import GivenLabels
+from anofpdm.cohorts.writer import ALL_FILES, JOURNAL, MANIFEST, SHEET, ScanEntry, StoreWriter, remove_prepared
 from anofpdm.errors import AnoFPDMError, CohortError, ScanError, ScanWarning
 from anofpdm.files import sole_writer, write_atomically
 from anofpdm.labels import NULL
@@ -61,7 +61,7 @@ def prepare(
             left_behind.unlink()
         if overwrite:
             remove_prepared(out)
-        writer = StoreWriter(out, plan.preparation, with_masks=plan.preparation["masks"])
+        writer = StoreWriter(out, plan.settings)
         whole = False
         try:
             report = _prepare_missing(plan, writer, _results(plan, writer.entries, pool, workers), strict, on_progress)
@@ -94,6 +94,7 @@ def prepare_scan(subject: Subject, source: Path, size: int) -> PreparedScan:
     entry = ScanEntry(
         scan=subject.name,
         patient=subject.patient,
+        split="",  # settled when it joins the cohort
         sources=_fingerprints(subject, source),
         n_native=planes.shape[0],
         indices=slices.indices.tolist(),
@@ -125,7 +126,8 @@ def _prepare_missing(
         if isinstance(result, PreparedScan):
             try:
                 _labels(plan, result.entry)
-                writer.append(result.entry, result.pixels, result.masks)
+                entry = replace(result.entry, split=_settled_split(plan, writer.entries, result.entry.patient))
+                writer.append(entry, result.pixels, result.masks)
             except CohortError as problem:
                 result = problem
         if isinstance(result, AnoFPDMError):
@@ -160,13 +162,7 @@ def _from_workers(
         if not under_way:
             return
         subject, future = under_way.popleft()
-        try:
-            yield subject, future.result()
-        except BrokenProcessPool:
-            raise CohortError(
-                f"a worker process died near {subject.name}, perhaps for want of memory; "
-                "run the same command again to go on, with --workers 1 if it dies again"
-            ) from None
+        yield subject, future.result()
 
 
 def _attempt(subject: Subject, source: Path, size: int) -> Result:
@@ -183,18 +179,21 @@ def _attempt(subject: Subject, source: Path, size: int) -> Result:
 def _labels(plan: Plan, entry: ScanEntry) -> np.ndarray:
     """[n kept slices]: from the user's table if there is one, else from the mask, else none."""
     if plan.labels is not None:
-        subject = entry.scan if entry.scan in plan.labels.subjects else entry.patient
-        return plan.labels.of(subject, entry.n_native)[entry.indices]
+        return plan.labels.of(_name_in_table(plan.labels, entry), entry.n_native)[entry.indices]
     if entry.lesion is not None:
         return np.array(entry.lesion, dtype=int)
     return np.full(len(entry.indices), NULL)
 
 
+def _settled_split(plan: Plan, entries: list[ScanEntry], patient: str) -> str:
+    """Once a patient is in a split, more scans in the folder must not move them: a model may have seen them since."""
+    return next((entry.split for entry in entries if entry.patient == patient), plan.split[patient])
+
+
 def _complete(plan: Plan, out: Path, entries: list[ScanEntry], report: Report) -> None:
     """Tables, picture, and last the manifest, which says that the cohort is whole."""
-    report.warnings = {entry.scan: entry.warnings for entry in entries if entry.warnings}
-    labels = [_labels(plan, entry) for entry in entries]
-    write_tables(out, entries, labels, plan.split)
+    report.warnings = {entry.scan: notes for entry in entries if (notes := entry.warnings + _left_out(plan, entry))}
+    tables = cohort_tables(entries, [_labels(plan, entry) for entry in entries])
     content = hashlib.sha256("".join(entry.sha256 for entry in entries).encode()).hexdigest()
     manifest = {
         "format": Cohort.FORMAT,
@@ -202,16 +201,37 @@ def _complete(plan: Plan, out: Path, entries: list[ScanEntry], report: Report) -
         "kind": plan.kind,
         "source": str(plan.source),
         "labels": "given" if plan.labels else "from masks",
+        "split": plan.split_from,
         "preparation": plan.preparation,
         "preparation_sha256": hashlib.sha256(json.dumps(plan.preparation, sort_keys=True).encode()).hexdigest(),
-        "content_sha256": content,
+        "slices_sha256": content,
+        "tables_sha256": {name: hashlib.sha256(table).hexdigest() for name, table in tables.items()},
         "scans": len(entries),
         "slices": sum(len(entry.indices) for entry in entries),
         "failed": report.failed,
         "warnings": report.warnings,
     }
-    write_atomically(out / MANIFEST, json.dumps(manifest, indent=2).encode())
-    draw_contact_sheet(open_cohort(out), out / "contact_sheet.png")
+    encoded = json.dumps(manifest, indent=2).encode()
+    if (out / MANIFEST).is_file() and (out / MANIFEST).read_bytes() == encoded and (out / SHEET).is_file():
+        return  # nothing new, and someone may be reading
+    (out / MANIFEST).unlink(missing_ok=True)
+    for name, table in tables.items():
+        write_atomically(out / name, table)
+    draw_contact_sheet(read_cohort(out, manifest), out / SHEET)
+    write_atomically(out / MANIFEST, encoded)
+
+
+def _left_out(plan: Plan, entry: ScanEntry) -> list[str]:
+    """A word on slices that have a label but too little brain."""
+    labelled = plan.labels.slices.get(_name_in_table(plan.labels, entry), {}) if plan.labels else {}
+    missing = sorted(set(labelled) - set(entry.indices))
+    if not missing:
+        return []
+    return [f"labelled slices with too little brain are left out: {', '.join(map(str, missing))}"]
+
+
+def _name_in_table(labels: GivenLabels, entry: ScanEntry) -> str:
+    return entry.scan if entry.scan in labels.subjects else entry.patient
 
 
 # ---- checks ----------------------------------------------------------------------------------------------------------
@@ -222,8 +242,8 @@ def _check_out(out: Path) -> None:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as problem:
         raise CohortError(f"{out}: cannot be made ({problem.strerror}); choose another folder") from None
-    ours = {Path(name).parts[0] for name in ALL_FILES} | {".lock"}
-    names = {path.name for path in out.iterdir()}
+    ours = {Path(name).parts[0] for name in ALL_FILES}
+    names = {path.name for path in out.iterdir() if not path.name.startswith(".")}
     if names and JOURNAL not in names and names - ours:
         raise CohortError(f"{out}: holds other files ({sorted(names - ours)[0]}); choose an empty or new folder")
 
@@ -236,6 +256,11 @@ def _check_unchanged(plan: Plan, entries: list[ScanEntry]) -> None:
         if subject is None or _fingerprints(subject, plan.source) != entry.sources:
             what = "is gone" if subject is None else "has changed"
             raise CohortError(f"{plan.source}: {entry.scan} {what} since it was prepared; start anew with --overwrite")
+        if plan.split_from == "given" and plan.split[entry.patient] != entry.split:
+            raise CohortError(
+                f"the split file puts {entry.patient} into {plan.split[entry.patient]}, but it was prepared for "
+                f"{entry.split}; start anew with --overwrite"
+            )
 
 
 def _fingerprints(subject: Subject, source: Path) -> dict[str, tuple[str, int, int]]:

@@ -10,6 +10,7 @@ truth/masks.npy     lesions, bits packed [N, size, size / 8]; only evaluation op
 """
 
 import csv
+import hashlib
 import io
 import json
 from collections.abc import Sequence
@@ -21,7 +22,6 @@ import numpy as np
 
 from anofpdm.cohorts.writer import JOURNAL, MANIFEST, SLICES, ScanEntry
 from anofpdm.errors import CohortError
-from anofpdm.files import write_atomically
 from anofpdm.labels import WORDS
 
 
@@ -41,6 +41,7 @@ class Cohort:
     indices: np.ndarray  # [N], axial index in the native scan, counted from the inferior end
     pixel_mm: np.ndarray  # [N], edge of a network pixel
     spacing_mm: np.ndarray  # [N], between neighbouring native slices
+    has_mask: np.ndarray  # [N], whether anyone drew lesions in that scan
 
     @property
     def modalities(self) -> tuple[str, ...]:
@@ -60,12 +61,24 @@ class Cohort:
         return open_cohort, (self.path,)  # a worker process maps the file anew instead of being sent gigabytes
 
 
-def open_cohort(path: Path) -> Cohort:
+def open_cohort(path: Path | str) -> Cohort:
+    path = Path(path)
     manifest = _read_manifest(path)
-    rows = _read_table(path / "slices.csv")
-    scans = {scan["scan"]: scan for scan in _read_table(path / "scans.csv")}
-    split = {row["patient"]: row["split"] for row in _read_table(path / "split.csv")}
+    for name, digest in manifest["tables_sha256"].items():
+        if hashlib.sha256(_read(path / name)).hexdigest() != digest:
+            raise CohortError(
+                f"{path / name} was changed after preparation; give your own labels or split to "
+                "`anofpdm prepare` with --labels or --split, with --overwrite"
+            )
+    return read_cohort(path, manifest)
+
+
+def read_cohort(path: Path, manifest: dict[str, Any]) -> Cohort:
+    """What `open_cohort` does once the manifest has been checked."""
     try:
+        rows = _read_table(path / "slices.csv")
+        scans = {scan["scan"]: scan for scan in _read_table(path / "scans.csv")}
+        split = {row["patient"]: row["split"] for row in _read_table(path / "split.csv")}
         names = [row["scan"] for row in rows]
         cohort = Cohort(
             path=path,
@@ -78,8 +91,9 @@ def open_cohort(path: Path) -> Cohort:
             indices=np.array([int(row["slice"]) for row in rows]),
             pixel_mm=np.array([float(scans[name]["pixel_mm"]) for name in names]),
             spacing_mm=np.array([float(scans[name]["spacing_mm"]) for name in names]),
+            has_mask=np.array([scans[name]["mask"] == "1" for name in names]),
         )
-    except (KeyError, ValueError, OSError, EOFError) as problem:
+    except (KeyError, ValueError, TypeError, OSError, EOFError, csv.Error) as problem:
         raise CohortError(f"{path}: damaged ({problem}); prepare it again with --overwrite") from None
     if len(cohort.slices) != len(rows) or len(rows) != manifest["slices"]:
         raise CohortError(
@@ -89,9 +103,8 @@ def open_cohort(path: Path) -> Cohort:
     return cohort
 
 
-def write_tables(
-    folder: Path, entries: Sequence[ScanEntry], labels: Sequence[np.ndarray], split: dict[str, str]
-) -> None:
+def cohort_tables(entries: Sequence[ScanEntry], labels: Sequence[np.ndarray]) -> dict[str, bytes]:
+    """The three CSV files, by name."""
     slices = [
         (entry.scan, index, WORDS[label])
         for entry, of_scan in zip(entries, labels, strict=True)
@@ -101,11 +114,13 @@ def write_tables(
         (e.scan, e.patient, len(e.indices), e.n_native, e.pixel_mm, e.spacing_mm, int(e.lesion is not None))
         for e in entries
     ]
-    patients = sorted({entry.patient for entry in entries})
-    _write_table(folder / "slices.csv", ("scan", "slice", "label"), slices)
+    split = {entry.patient: entry.split for entry in entries}
     columns = ("scan", "patient", "slices", "native_slices", "pixel_mm", "spacing_mm", "mask")
-    _write_table(folder / "scans.csv", columns, scans)
-    _write_table(folder / "split.csv", ("patient", "split"), [(patient, split[patient]) for patient in patients])
+    return {
+        "slices.csv": _table(("scan", "slice", "label"), slices),
+        "scans.csv": _table(columns, scans),
+        "split.csv": _table(("patient", "split"), sorted(split.items())),
+    }
 
 
 def _read_manifest(path: Path) -> dict[str, Any]:
@@ -125,15 +140,18 @@ def _read_manifest(path: Path) -> dict[str, Any]:
     return manifest
 
 
-def _read_table(path: Path) -> list[dict[str, str]]:
+def _read(path: Path) -> bytes:
     try:
-        with path.open(newline="", encoding="utf-8") as file:
-            return list(csv.DictReader(file))
+        return path.read_bytes()
     except OSError as problem:
         raise CohortError(f"{path}: {problem.strerror}; prepare the cohort again with --overwrite") from None
 
 
-def _write_table(path: Path, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+def _read_table(path: Path) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(_read(path).decode(), newline="")))
+
+
+def _table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> bytes:
     text = io.StringIO(newline="")
     csv.writer(text, lineterminator="\n").writerows([columns, *rows])
-    write_atomically(path, text.getvalue().encode())
+    return text.getvalue().encode()

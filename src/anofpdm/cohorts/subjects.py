@@ -1,6 +1,7 @@
 """What a source folder holds: one `Subject` per scan, whatever the layout it was downloaded in."""
 
 import os
+import unicodedata
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -42,8 +43,10 @@ def nifti_files(source: Path) -> Iterator[Path]:
         visited.add(place)
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         for name in sorted(files):
-            if not name.startswith(".") and stem(name) != name:
-                yield Path(folder, name)
+            path = Path(folder, name)
+            # A broken link is left to be complained of; a pipe or a device would wait for ever.
+            if not name.startswith(".") and stem(name) != name and (path.is_file() or not path.exists()):
+                yield path
 
 
 def stem(name: str) -> str:
@@ -52,19 +55,25 @@ def stem(name: str) -> str:
     return next((name[: -len(end)] for end in (".nii.gz", ".nii") if lower.endswith(end)), name)
 
 
-def gather(found: Iterable[Found]) -> list[Subject]:
+def gather(found: Iterable[Found], *, remedy: str = "keep one") -> list[Subject]:
     """One subject per name, sorted; two files for one part are a problem of that subject alone."""
     parts: dict[str, dict[str, list[Path]]] = {}
     patients: dict[str, str] = {}
     for name, patient, role, path in found:
+        name = readable(name)
         parts.setdefault(name, {}).setdefault(role, []).append(path)
-        patients[name] = patient
+        patients[name] = readable(patient)
     subjects = []
     for name in sorted(parts):
         files = {role: paths[0] for role, paths in parts[name].items()}
         mask = files.pop(MASK, None)
-        subjects.append(Subject(name, patients[name], files, mask, _ambiguity(parts[name])))
+        subjects.append(Subject(name, patients[name], files, mask, _problem(parts[name], remedy)))
     return subjects
+
+
+def readable(name: str) -> str:
+    """One way of writing accents, and no bytes that are not text."""
+    return unicodedata.normalize("NFC", name.encode("utf-8", "backslashreplace").decode())
 
 
 def with_modalities(subjects: list[Subject], modalities: tuple[str, ...]) -> list[Subject]:
@@ -88,8 +97,10 @@ def _with_modalities(subject: Subject, modalities: tuple[str, ...]) -> Subject:
     return Subject(subject.name, subject.patient, images, subject.mask, problem)
 
 
-def _ambiguity(parts: dict[str, list[Path]]) -> str | None:
+def _problem(parts: dict[str, list[Path]], remedy: str) -> str | None:
     for role, paths in parts.items():
         if len(paths) > 1:
-            return f"two files for its {role}: {paths[0]} and {paths[1]}; keep one"
+            return f"two files for its {role}: {paths[0]} and {paths[1]}; {remedy}"
+        if readable(str(paths[0])) != unicodedata.normalize("NFC", str(paths[0])):
+            return f"the name of its {role} is not valid UTF-8; rename the file or folder"
     return None

@@ -2,7 +2,9 @@
 
 import csv
 import difflib
-from collections.abc import Collection, Iterator
+import re
+import unicodedata
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -52,18 +54,16 @@ class GivenLabels:
 
 def read_labels(path: Path) -> GivenLabels:
     given = GivenLabels(path)
-    for line, row in _rows(path, ("subject", "label")):
+    for line, row in _rows(path, ("subject", "label"), optional="slice"):
         place = f"{path}, line {line}"
-        subject, index = row["subject"], row.get("slice") or ""
-        label = LABELS.get(row["label"].lower())
+        subject, index = row["subject"], _whole(row.get("slice", ""))
+        label = LABELS.get(_whole(row["label"]).lower())
         if not subject:
             raise CohortError(f"{place}: no subject; name the scan")
         if label is None:
             raise CohortError(f"{place}: label {row['label']!r}; write healthy (0) or unhealthy (1), or leave it empty")
         if index and not index.isdecimal():
-            raise CohortError(
-                f"{place}: slice {index!r}; write a whole number from 0, or leave it empty for the whole scan"
-            )
+            raise CohortError(f"{place}: slice {index!r}; write a whole number from 0, or nothing for the whole scan")
         if index:
             earlier = given.slices.setdefault(subject, {}).setdefault(int(index), label)
         else:
@@ -100,22 +100,42 @@ def check_known(names: Collection[str], known: Collection[str], what: str) -> No
     )
 
 
-def _rows(path: Path, needed: tuple[str, ...]) -> Iterator[tuple[int, dict[str, str]]]:
+def _rows(path: Path, needed: tuple[str, ...], optional: str = "") -> Iterator[tuple[int, dict[str, str]]]:
     """Line number and stripped cells of each row, whatever the separator and however the editor marked Unicode."""
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        text = unicodedata.normalize("NFC", path.read_text(encoding="utf-8-sig"))
     except (OSError, UnicodeDecodeError) as problem:
         raise CohortError(
             f"{path}: cannot be read as a CSV file ({problem}); check the path and save it as UTF-8"
         ) from None
     first = text.partition("\n")[0]
     reader = csv.DictReader(text.splitlines(), delimiter=max(",;\t", key=first.count))
-    columns = [(column or "").strip().lower() for column in reader.fieldnames or []]
+    reader.fieldnames = [(column or "").strip().lower() for column in reader.fieldnames or []]
+    _check_columns(path, reader.fieldnames, needed, optional)
+    found = False
+    for row in reader:
+        if row.get(None) or any(row[column] is None for column in needed):
+            raise CohortError(f"{path}, line {reader.line_num}: more or fewer cells than columns; correct the row")
+        cells = {key: (value or "").strip() for key, value in row.items()}
+        if any(cells.values()):
+            found = True
+            yield reader.line_num, cells
+    if not found:
+        raise CohortError(f"{path}: no rows in it; fill it in")
+
+
+def _check_columns(path: Path, columns: Sequence[str], needed: tuple[str, ...], optional: str) -> None:
+    said = ", ".join(columns) or "nothing"
     for column in needed:
         if column not in columns:
-            raise CohortError(f"{path}: no column {column!r} (found: {', '.join(columns) or 'nothing'}); add it")
-    reader.fieldnames = columns
-    for row in reader:
-        cells = {key: (value or "").strip() for key, value in row.items() if isinstance(key, str)}
-        if any(cells.values()):
-            yield reader.line_num, cells
+            raise CohortError(f"{path}: no column {column!r} (found: {said}); add it")
+    # A misspelt name would turn a label of one slice into a label of the whole scan.
+    if optional and optional not in columns and set(columns) - set(needed):
+        raise CohortError(
+            f"{path}: no column {optional!r} (found: {said}); add it, or keep {' and '.join(needed)} alone"
+        )
+
+
+def _whole(number: str) -> str:
+    """'30.0', as some programs write a column with gaps, is 30."""
+    return re.sub(r"^(\d+)\.0+$", r"\1", number)

@@ -18,7 +18,8 @@ import numpy as np
 from anofpdm.errors import CohortError
 
 JOURNAL, SLICES, MASKS, MANIFEST = "journal.jsonl", "slices.npy", "truth/masks.npy", "manifest.json"
-ALL_FILES = (MANIFEST, JOURNAL, SLICES, MASKS, "slices.csv", "scans.csv", "split.csv", "contact_sheet.png")
+SHEET = "contact_sheet.png"
+ALL_FILES = (MANIFEST, JOURNAL, SLICES, MASKS, "slices.csv", "scans.csv", "split.csv", SHEET)
 HEADER_BYTES = 128
 
 
@@ -28,6 +29,7 @@ class ScanEntry:
 
     scan: str
     patient: str
+    split: str
     sources: dict[str, tuple[str, int, int]]  # role to path below the source folder, bytes, time of change
     n_native: int  # axial slices that the scan has
     indices: list[int]  # those that were kept
@@ -85,15 +87,15 @@ class GrowingArray:
 
 
 class StoreWriter:
-    def __init__(self, folder: Path, preparation: Mapping[str, Any], *, with_masks: bool):
+    def __init__(self, folder: Path, settings: Mapping[str, Any]):
         self.folder = folder
         journal = folder / JOURNAL
         journal.touch()
         self._journal = journal.open("r+b")
-        self.entries = self._read_journal(dict(preparation))
-        size, channels = preparation["size"], len(preparation["modalities"])
+        self.entries = self._read_journal(dict(settings))
+        size, channels = settings["size"], len(settings["modalities"])
         self._slices = GrowingArray(folder / SLICES, (channels, size, size), np.float16)
-        self._masks = GrowingArray(folder / MASKS, (size, (size + 7) // 8), np.uint8) if with_masks else None
+        self._masks = GrowingArray(folder / MASKS, (size, (size + 7) // 8), np.uint8) if settings["masks"] else None
         for array in self._arrays:
             array.cut_to(self.n_slices)
 
@@ -120,22 +122,24 @@ class StoreWriter:
     def _arrays(self) -> list[GrowingArray]:
         return [self._slices] if self._masks is None else [self._slices, self._masks]
 
-    def _read_journal(self, preparation: dict[str, Any]) -> list[ScanEntry]:
+    def _read_journal(self, settings: dict[str, Any]) -> list[ScanEntry]:
         """What is done already. A last line without an end was being written when the run died: cut off."""
         whole, _, _ = self._journal.read().rpartition(b"\n")
         lines = whole.split(b"\n") if whole else []
-        self._journal.seek(len(whole) + 1 if whole else 0)
-        self._journal.truncate()
-        if not lines:
-            self._write_line(preparation)
+        if len(lines) < 2:  # no scan yet, so nothing to be at odds with
+            self._journal.seek(0)
+            self._journal.truncate()
+            self._write_line(settings)
             return []
+        self._journal.seek(len(whole) + 1)
+        self._journal.truncate()
         try:
             before, *entries = [json.loads(line) for line in lines]
             done = [ScanEntry(**{**entry, "sources": _tuples(entry["sources"])}) for entry in entries]
         except (ValueError, TypeError, KeyError) as problem:
             raise CohortError(f"{self._journal.name}: damaged ({problem}); start anew with --overwrite") from None
-        if before != preparation:
-            changed = ", ".join(key for key in preparation if before.get(key) != preparation[key])
+        if before != settings:
+            changed = ", ".join(key for key in settings if before.get(key) != settings[key])
             raise CohortError(
                 f"{self.folder} was begun with other settings ({changed} differ); "
                 "choose another folder, or start anew with --overwrite"

@@ -20,9 +20,14 @@ class Truth:
             )
         self._packed = np.load(path, mmap_mode="r", allow_pickle=False)  # [N, size, size / 8]
         self._size = cohort.slices.shape[-1]
+        self.known = cohort.has_mask  # [N] bool: nobody looked at the other slices, which says nothing about them
         if len(self._packed) != len(cohort):
             raise CohortError(f"{path}: {len(self._packed)} masks for {len(cohort)} slices; prepare the cohort again")
 
     def masks(self, rows: np.ndarray | Sequence[int]) -> np.ndarray:
-        """[B, size, size] bool."""
+        """[B, size, size] bool; only for rows that are `known`."""
+        if not self.known[rows].all():
+            raise CohortError(
+                "some of these slices belong to scans without a lesion mask; leave them out of the comparison"
+            )
         return np.unpackbits(self._packed[rows], axis=-1, count=self._size).astype(bool)

@@ -65,6 +65,9 @@ def corner_gap_mm(a: np.ndarray, b: np.ndarray, shape: tuple[int, int, int]) -> 
 
 
 def _chosen_affine(header: nib.Nifti1Header, shape: tuple[int, int, int], path: Path) -> np.ndarray:
+    header = header.copy()
+    header["pixdim"][0] = -1 if header["pixdim"][0] < 0 else 1  # the standard reads 0 as 1
+    header["pixdim"][1:4] = np.abs(header["pixdim"][1:4])
     try:
         sform = header.get_sform(coded=True)[0]
         qform = header.get_qform(coded=True)[0]

@@ -19,6 +19,7 @@ MAX_VOXELS = 512**3  # more than any head scan at 0.5 mm; refused before memory 
 MAX_OFFSET = 64 << 20  # header extensions end before this
 CHUNK = 8 << 20  # of a compressed file; most scans are one
 COMPRESSION = 1  # of what we write: maps and masks shrink well enough, and quickly
+STORED_AS = {"b1": np.uint8, "f2": np.float32, "i8": np.int32}  # what NIfTI, or half of its readers, cannot hold
 HEADERS = {348: nib.Nifti1Header, 540: nib.Nifti2Header}
 
 
@@ -54,8 +55,7 @@ def write_nifti(path: Path, voxels: np.ndarray, where: Grid | np.ndarray) -> Non
     grid = where if isinstance(where, Grid) else Grid.from_affine(voxels.shape, where)
     if voxels.shape != grid.shape:
         raise ValueError(f"voxels of shape {voxels.shape} do not fill a grid of {grid.shape}")
-    if voxels.dtype == bool:
-        voxels = voxels.astype(np.uint8)
+    voxels = voxels.astype(STORED_AS.get(voxels.dtype.str[1:], voxels.dtype), copy=False)
     header = _header_for_results(grid.header, voxels.dtype)
     kind = nib.Nifti2Image if isinstance(header, nib.Nifti2Header) else nib.Nifti1Image
     # The input may carry trailing axes of length 1; the result has them too.
