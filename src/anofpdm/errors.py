@@ -13,5 +13,17 @@ class CohortError(AnoFPDMError):
     """A folder of scans, a label file, a split or a prepared cohort that is not what it should be."""
 
 
+class ConfigError(AnoFPDMError):
+    """Settings that cannot be."""
+
+
+class ModelError(AnoFPDMError):
+    """A model folder that is missing, damaged, or not the one that is needed."""
+
+
+class TrainingError(AnoFPDMError):
+    """A training run that cannot begin or cannot go on."""
+
+
 class ScanWarning(UserWarning):
     """A scan that can be used, though something about it deserves a look."""

@@ -13,6 +13,7 @@ import typer
 from anofpdm import __version__
 from anofpdm.cli.phantom import phantom
 from anofpdm.cli.prepare import prepare
+from anofpdm.cli.train import train
 from anofpdm.errors import AnoFPDMError
 
 GOES_ON = "what is done is kept, and the same command goes on from there"
@@ -60,7 +61,7 @@ def _stop(message: str, code: int) -> None:
     raise typer.Exit(code)
 
 
-for subcommand in (phantom, prepare):
+for subcommand in (phantom, prepare, train):
     add_command(subcommand)
 
 

@@ -1,0 +1,150 @@
+"""anofpdm train: a diffusion model from image-level labels."""
+
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from anofpdm.cli.options import Device, resolved
+from anofpdm.errors import ConfigError
+
+if TYPE_CHECKING:
+    import torch
+
+    from anofpdm.cohorts import Cohort
+    from anofpdm.network.run import Progress
+    from anofpdm.network.training import Trainer
+    from anofpdm.network.world import World
+
+
+class Preset(StrEnum):
+    tiny = "tiny"
+    small = "small"
+    paper = "paper"
+
+
+class Task(StrEnum):
+    guided = "guided"
+    unconditional = "unconditional"
+    healthy = "healthy"
+    classifier = "classifier"
+
+
+def train(
+    cohort: Annotated[Path, typer.Argument(help="A prepared cohort.")],
+    out: Annotated[Path, typer.Option(help="Folder for the model.")],
+    preset: Annotated[Preset | None, typer.Option(help="Size of the network. Default: small.")] = None,
+    task: Annotated[
+        Task | None,
+        typer.Option(help="guided is the method's; the others serve the methods it is compared with. Default: guided."),
+    ] = None,
+    steps: Annotated[int | None, typer.Option(min=1, help="Train up to this step.")] = None,
+    minutes: Annotated[float | None, typer.Option(min=0, help="Train for this long.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on from the last save in --out.")] = False,
+    from_model: Annotated[Path | None, typer.Option("--from", help="Begin with this model's weights.")] = None,
+    batch: Annotated[int | None, typer.Option(min=1, help="Slices a step, over all processes. Default: 64.")] = None,
+    learning_rate: Annotated[float | None, typer.Option(help="Default: 1e-4.")] = None,
+    augment: Annotated[
+        bool | None, typer.Option(help="Mirror, turn and brighten slices a little. Default: on.")
+    ] = None,
+    balanced: Annotated[bool | None, typer.Option(help="Healthy and unhealthy slices in equal numbers.")] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="What all randomness starts from. Default: 0.")] = None,
+    device: Device = "auto",
+    save_minutes: Annotated[float, typer.Option(min=0, help="Save this often.")] = 5.0,
+    pictures: Annotated[bool, typer.Option(help="Draw samples at every save.")] = True,
+) -> None:
+    """Train on a prepared cohort. Several GPUs: torchrun --nproc-per-node 4 -m anofpdm train ..."""
+    from anofpdm.cohorts import open_cohort
+    from anofpdm.network.run import Limits
+    from anofpdm.network.run import train as run
+    from anofpdm.network.world import World, local_device
+
+    limits = Limits(steps, minutes, save_minutes, sample_steps=25 if pictures else 0)
+    slices = open_cohort(cohort)
+    where = local_device(resolved(device))
+    world = World.joined(where)
+    given = {
+        "task": task and task.value,
+        "batch": batch,
+        "learning_rate": learning_rate,
+        "augment": augment,
+        "balanced": balanced,
+        "seed": seed,
+    }
+    given = {name: value for name, value in given.items() if value is not None}
+    trainer = _trainer(slices, out, given, preset and preset.value, resume, from_model, where, world)
+    try:
+        with _progress(world) as show:
+            run(trainer, slices, out, limits, show)
+    finally:
+        world.leave()
+    if world.leads:
+        print(f"step {trainer.step}: the model is in {out}; look at {out / 'samples.png'}")
+
+
+def _trainer(
+    cohort: "Cohort",
+    out: Path,
+    given: dict[str, Any],
+    preset: str | None,
+    resume: bool,
+    from_model: Path | None,
+    device: "torch.device",
+    world: "World",
+) -> "Trainer":
+    from anofpdm.network import run
+    from anofpdm.network.checkpoint import STATE
+    from anofpdm.network.training import TrainingConfig
+    from anofpdm.network.unet import preset as network_preset
+
+    if resume:
+        trainer = run.resume(out, cohort, device=device, world=world)
+        changed = [name for name, value in given.items() if getattr(trainer.config, name) != value]
+        if changed or preset or from_model:
+            what = ", ".join(changed) or ("preset" if preset else "--from")
+            raise ConfigError(f"{what} cannot change when a run goes on; leave it out, or train into another folder")
+        return trainer
+    if (out / STATE).exists():
+        raise ConfigError(f"{out} holds a run already; add --resume to go on with it, or choose another --out")
+    config = TrainingConfig(**given)
+    if from_model:
+        if preset:
+            raise ConfigError("--from brings its own network; leave out --preset")
+        return run.start_from(from_model, cohort, config, device=device, world=world)
+    conditioned = config.task == "guided"
+    labels: dict[str, object] = {} if conditioned else {"n_labels": 1, "null_label": 0}
+    network = network_preset(preset or "small", len(cohort.modalities), **labels)
+    return run.start(cohort, network, config, device=device, world=world)
+
+
+def _progress(world: "World") -> Any:
+    """A bar with loss and speed on the first process, nothing on the others."""
+    import contextlib
+    from collections.abc import Callable, Iterator
+
+    from rich.console import Console
+    from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bar
+
+    @contextlib.contextmanager
+    def shown() -> "Iterator[Callable[[Progress], None]]":
+        if not world.leads:
+            yield lambda _: None
+            return
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TextColumn("{task.percentage:3.0f}%"),
+            TimeRemainingColumn(),
+        )
+        with Bar(*columns, console=Console(stderr=True)) as bar:
+            task = bar.add_task("training", total=1.0)
+
+            def show(now: "Progress") -> None:
+                words = f"step {now.step}  loss {now.loss:.4f}  {now.steps_per_second:.1f}/s"
+                bar.update(task, completed=now.share, description=words)
+
+            yield show
+
+    return shown()

@@ -1,0 +1,55 @@
+"""How much noise there is at each level, and the steps between levels. Levels are counted from 0 (least noise)."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from anofpdm.errors import ConfigError
+
+Level = int | Tensor  # one for the whole batch, or [N] of them
+
+
+@dataclass(frozen=True)
+class NoiseSchedule:
+    betas: Tensor  # [T] float64
+
+    @classmethod
+    def linear(cls, steps: int = 1000, first: float = 1e-4, last: float = 0.02) -> "NoiseSchedule":
+        if steps < 1 or not 0 < first <= last < 1:
+            raise ConfigError(
+                f"a noise schedule needs steps and rising betas inside (0, 1), got {steps}, {first}, {last}"
+            )
+        return cls(torch.linspace(first, last, steps, dtype=torch.float64))
+
+    @property
+    def alpha_bar(self) -> Tensor:
+        """[T] float64, the share of a slice's variance that is left at each level."""
+        return (1 - self.betas).cumprod(0)
+
+    def __len__(self) -> int:
+        return len(self.betas)
+
+    def signal_and_noise(self, t: Level, x: Tensor) -> tuple[Tensor, Tensor]:
+        """sqrt(alpha_bar) and sqrt(1 - alpha_bar) at level t, shaped to be multiplied with x [N, C, H, W]."""
+        alpha_bar = self.alpha_bar
+        share = alpha_bar[t] if isinstance(t, int) else alpha_bar.to(t.device)[t].view(-1, *[1] * (x.ndim - 1))
+        return share.sqrt().to(x), (1 - share).sqrt().to(x)
+
+    def add_noise(self, x0: Tensor, t: Level, noise: Tensor) -> Tensor:
+        signal, spread = self.signal_and_noise(t, x0)
+        return signal * x0 + spread * noise
+
+    def clean(self, x: Tensor, noise: Tensor, t: Level) -> Tensor:
+        """The slice that x would be if `noise` were the noise in it."""
+        signal, spread = self.signal_and_noise(t, x)
+        return (x - spread * noise) / signal
+
+    def noise_in(self, x: Tensor, clean: Tensor, t: Level) -> Tensor:
+        """The noise in x if `clean` were the slice behind it: `clean` turned round."""
+        signal, spread = self.signal_and_noise(t, x)
+        return (x - signal * clean) / spread
+
+    def ddim_step(self, x: Tensor, clean: Tensor, t: int, t_next: int) -> Tensor:
+        """From level t to level t_next, up or down, keeping the noise that is in x."""
+        return self.add_noise(clean, t_next, self.noise_in(x, clean, t))

@@ -1,0 +1,280 @@
+"""The U-Net that predicts noise: given a noisy slice, its noise level, and a label.
+
+The label enters twice: added to the embedding of the noise level, and as one more key and value that every attention
+block can look at. Both are tables with a row per label, so nothing of the label is computed anew from step to step.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import TypeVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from anofpdm.errors import ConfigError
+from anofpdm.labels import NULL
+
+Module = TypeVar("Module", bound=nn.Module)
+
+
+@dataclass(frozen=True)
+class UNetConfig:
+    in_channels: int
+    n_labels: int = 3
+    null_label: int = NULL
+    channels: int = 128
+    multipliers: tuple[int, ...] = (1, 1, 2, 3, 4)  # of `channels`, one per resolution
+    blocks: int = 2  # residual blocks per resolution
+    attention: tuple[int, ...] = (4, 8, 16)  # where: the image's side divided by this
+    heads: int = 2
+    dropout: float = 0.1
+
+    def __post_init__(self) -> None:
+        if self.in_channels < 1 or self.channels < 4 or self.channels % 4 or not self.multipliers:
+            raise ConfigError(f"a U-Net needs input channels and a width that 4 divides, got {self}")
+        if not 0 <= self.null_label < self.n_labels:
+            raise ConfigError(f"null_label {self.null_label} is not one of {self.n_labels} labels")
+        if any(self.channels * multiplier % self.heads for multiplier in self.multipliers):
+            raise ConfigError(f"{self.heads} heads do not divide every width of {self}")
+
+    @property
+    def side_divisor(self) -> int:
+        """Image sides must be a multiple of this."""
+        return 2 ** (len(self.multipliers) - 1)
+
+
+NORM_EPSILON = 1e-5
+PRESETS: dict[str, dict[str, object]] = {
+    "paper": {},
+    "small": {"channels": 64},
+    "tiny": {"channels": 32, "multipliers": (1, 2, 2, 3), "blocks": 1, "attention": (4, 8)},
+}
+
+
+def preset(name: str, in_channels: int, **changes: object) -> UNetConfig:
+    if name not in PRESETS:
+        raise ConfigError(f"unknown preset {name!r}; choose one of {', '.join(PRESETS)}")
+    return UNetConfig(in_channels, **{**PRESETS[name], **changes})  # type: ignore[arg-type]
+
+
+class UNet(nn.Module):
+    def __init__(self, config: UNetConfig):
+        super().__init__()
+        self.config = config
+        self.embedding = Embedding(config)
+        self.encoder = Encoder(config)
+        width = self.encoder.out_channels
+        self.middle = Stage(config, width, width, attend=True, blocks=2)
+        self.decoder = Decoder(config, self.encoder.skip_channels)
+        self.norm = ScaledNorm(config.channels)
+        self.last = zeroed(nn.Conv2d(config.channels, config.in_channels, 3, padding=1))
+
+    def forward(self, x: Tensor, t: Tensor, labels: Tensor | None = None) -> Tensor:
+        """x [N, C, H, W], t [N] levels, labels [N] (none given: all NULL) -> predicted noise [N, C, H, W], float32."""
+        if labels is None:
+            labels = torch.full((len(x),), self.config.null_label, device=x.device)
+        embedding = self.embedding(t, labels)
+        skips = self.encoder(x.contiguous(memory_format=torch.channels_last), embedding, labels)
+        x = self.middle(skips[-1], embedding, labels)
+        x = self.decoder(x, skips, embedding, labels)
+        return self.last(self.norm(x)).float()
+
+
+class Embedding(nn.Module):
+    """Noise level and label as one vector [N, 4 * channels]."""
+
+    def __init__(self, config: UNetConfig):
+        super().__init__()
+        self.width = config.channels
+        self.level = nn.Sequential(
+            nn.Linear(self.width, 4 * self.width), nn.SiLU(), nn.Linear(4 * self.width, 4 * self.width)
+        )
+        self.label = nn.Embedding(config.n_labels, 4 * self.width)
+
+    def forward(self, t: Tensor, labels: Tensor) -> Tensor:
+        waves = sinusoids(t, self.width).to(self.label.weight.dtype)
+        return F.silu(self.level(waves) + self.label(labels))
+
+
+def sinusoids(t: Tensor, width: int) -> Tensor:
+    """[N] -> [N, width]: cosines and sines of t at wavelengths from 2 pi to 20,000 pi."""
+    half = width // 2
+    frequencies = torch.exp(-math.log(10_000) * torch.arange(half, device=t.device) / half)
+    angles = t.float()[:, None] * frequencies
+    return torch.cat([angles.cos(), angles.sin()], dim=1)
+
+
+class Encoder(nn.Module):
+    """The way down. Its outputs at every block are what the decoder is given."""
+
+    def __init__(self, config: UNetConfig):
+        super().__init__()
+        self.first = nn.Conv2d(config.in_channels, config.channels, 3, padding=1)
+        self.stages, self.downs = nn.ModuleList(), nn.ModuleList()
+        width, self.skip_channels = config.channels, [config.channels]
+        for depth, multiplier in enumerate(config.multipliers):
+            if depth:
+                self.downs.append(conv3(width, width, stride=2))
+                self.skip_channels.append(width)
+            for _ in range(config.blocks):
+                out = config.channels * multiplier
+                self.stages.append(Stage(config, width, out, attend=2**depth in config.attention))
+                self.skip_channels.append(width := out)
+        self.blocks, self.out_channels = config.blocks, width
+
+    def forward(self, x: Tensor, embedding: Tensor, labels: Tensor) -> list[Tensor]:
+        skips = [self.first(x)]
+        for number, stage in enumerate(self.stages):
+            if number and number % self.blocks == 0:
+                skips.append(self.downs[number // self.blocks - 1](skips[-1]))
+            skips.append(stage(skips[-1], embedding, labels))
+        return skips
+
+
+class Decoder(nn.Module):
+    """The way up, joined at every block by what the encoder saw there."""
+
+    def __init__(self, config: UNetConfig, skip_channels: list[int]):
+        super().__init__()
+        self.stages, self.ups = nn.ModuleList(), nn.ModuleList()
+        waiting, width = list(skip_channels), skip_channels[-1]
+        for depth, multiplier in reversed(list(enumerate(config.multipliers))):
+            out = config.channels * multiplier
+            for _ in range(config.blocks + 1):
+                joined = width + waiting.pop()
+                self.stages.append(Stage(config, joined, out, attend=2**depth in config.attention))
+                width = out
+            if depth:
+                self.ups.append(conv3(width, width))
+        self.blocks = config.blocks + 1
+
+    def forward(self, x: Tensor, skips: list[Tensor], embedding: Tensor, labels: Tensor) -> Tensor:
+        for number, stage in enumerate(self.stages):
+            if number and number % self.blocks == 0:
+                x = self.ups[number // self.blocks - 1](F.interpolate(x, scale_factor=2.0, mode="nearest"))
+            x = stage(torch.cat([x, skips[-1 - number]], dim=1), embedding, labels)
+        return x
+
+
+class Stage(nn.Module):
+    """Residual blocks, with attention after the first where asked for."""
+
+    def __init__(self, config: UNetConfig, channels: int, out_channels: int, *, attend: bool, blocks: int = 1):
+        super().__init__()
+        self.blocks = nn.ModuleList(
+            ResidualBlock(config, channels if number == 0 else out_channels, out_channels) for number in range(blocks)
+        )
+        self.attention = Attention(config, out_channels) if attend else None
+
+    def forward(self, x: Tensor, embedding: Tensor, labels: Tensor) -> Tensor:
+        x = self.blocks[0](x, embedding)
+        if self.attention is not None:
+            x = self.attention(x, labels)
+        for block in self.blocks[1:]:
+            x = block(x, embedding)
+        return x
+
+
+class ResidualBlock(nn.Module):
+    def __init__(self, config: UNetConfig, channels: int, out_channels: int):
+        super().__init__()
+        self.norm_in, self.norm_out = ScaledNorm(channels), ScaledNorm(out_channels, config.dropout)
+        self.conv_in = conv3(channels, out_channels)
+        self.conv_out = zeroed(conv3(out_channels, out_channels))
+        self.modulation = nn.Linear(4 * config.channels, 2 * out_channels)
+        self.shortcut = nn.Identity() if channels == out_channels else nn.Conv2d(channels, out_channels, 1, bias=False)
+
+    def forward(self, x: Tensor, embedding: Tensor) -> Tensor:
+        """x [N, channels, H, W], embedding [N, 4 * width] -> [N, out_channels, H, W]."""
+        scale, shift = self.modulation(embedding).chunk(2, dim=1)
+        hidden = self.conv_in(self.norm_in(x))
+        return self.shortcut(x) + self.conv_out(self.norm_out(hidden, scale, shift))
+
+
+class Attention(nn.Module):
+    """Every place looks at every other, and at one token that says which label is asked for."""
+
+    def __init__(self, config: UNetConfig, channels: int):
+        super().__init__()
+        self.heads = config.heads
+        self.norm = nn.GroupNorm(groups_of(channels), channels)
+        self.places = nn.Linear(channels, 3 * channels)
+        self.label = nn.Embedding(config.n_labels, 2 * channels)  # a key and a value for each
+        self.out = zeroed(nn.Linear(channels, channels))
+
+    def forward(self, x: Tensor, labels: Tensor) -> Tensor:
+        """x [N, C, H, W]."""
+        n, channels, height, width = x.shape
+        places = self.norm(x).flatten(2).transpose(1, 2)  # [N, HW, C], no copy: channels come last in memory
+        query, key, value = self._split(self.places(places), 3)  # each [N, heads, HW, C / heads]
+        label_key, label_value = self._split(self.label(labels)[:, None].to(key.dtype), 2)
+        key, value = torch.cat([key, label_key], dim=2), torch.cat([value, label_value], dim=2)
+        seen = F.scaled_dot_product_attention(query, key, value)
+        seen = self.out(seen.transpose(1, 2).reshape(n, height * width, channels))
+        return x + seen.transpose(1, 2).reshape(n, channels, height, width)
+
+    def _split(self, x: Tensor, parts: int) -> list[Tensor]:
+        """[N, L, parts * C] -> parts of [N, heads, L, C / heads]."""
+        n, length, channels = x.shape
+        split = x.view(n, length, parts, self.heads, channels // parts // self.heads)
+        return [part.squeeze(2).transpose(1, 2) for part in split.split(1, dim=2)]
+
+
+class ScaledNorm(nn.Module):
+    """Group norm, scaled and shifted where asked for, then SiLU, then dropout."""
+
+    def __init__(self, channels: int, dropout: float = 0.0):
+        super().__init__()
+        self.norm = nn.GroupNorm(groups_of(channels), channels)
+        self.dropout = dropout
+
+    def forward(self, x: Tensor, scale: Tensor | None = None, shift: Tensor | None = None) -> Tensor:
+        """x [N, C, H, W]; scale and shift [N, C]."""
+        norm = self.norm
+        if x.is_cuda:
+            active = norm_silu(x, norm.weight, norm.bias, groups=norm.num_groups, scale=scale, shift=shift)
+        else:
+            active = F.silu(modulated(norm(x), scale, shift))
+        return F.dropout(active, self.dropout, self.training)
+
+
+def modulated(x: Tensor, scale: Tensor | None, shift: Tensor | None) -> Tensor:
+    if scale is None or shift is None:
+        return x
+    return x * (1 + scale[:, :, None, None]) + shift[:, :, None, None]
+
+
+def norm_silu(
+    x: Tensor, weight: Tensor, bias: Tensor, *, groups: int, scale: Tensor | None = None, shift: Tensor | None = None
+) -> Tensor:
+    """The same as silu(modulated(group_norm(x))), written as one gain and one offset per channel, so that a compiler
+    makes two passes over x and no more: sums of channels, which lie side by side in memory, then all the rest."""
+    n, channels = x.shape[:2]
+    precise = x.float()
+    means = precise.mean((2, 3)).view(n, groups, -1)  # [N, groups, C / groups]
+    squares = precise.square().mean((2, 3)).view(n, groups, -1)
+    mean = means.mean(2, keepdim=True)
+    spread = torch.rsqrt((squares.mean(2, keepdim=True) - mean.square()).clamp(min=0) + NORM_EPSILON)
+    gain = spread * weight.float().view(1, groups, -1)  # [N, groups, C / groups]
+    offset = (bias.float().view(1, groups, -1) - mean * gain).view(n, channels)
+    gain = gain.view(n, channels)
+    if scale is not None and shift is not None:
+        gain, offset = gain * (1 + scale.float()), offset * (1 + scale.float()) + shift.float()
+    return F.silu(precise * gain[:, :, None, None] + offset[:, :, None, None]).to(x.dtype)
+
+
+def conv3(channels: int, out_channels: int, *, stride: int = 1) -> nn.Conv2d:
+    """Without a bias: the norm after it has one, and adding it and its gradient took a fifth of a training step."""
+    return nn.Conv2d(channels, out_channels, 3, stride=stride, padding=1, bias=False)
+
+
+def groups_of(channels: int) -> int:
+    """32 groups as everyone has them, fewer where a group would be less than four channels wide."""
+    return next(n for n in (32, 16, 8, 4, 2, 1) if channels % n == 0 and channels // n >= min(4, channels))
+
+
+def zeroed(module: Module) -> Module:
+    for parameter in module.parameters():
+        nn.init.zeros_(parameter)
+    return module

@@ -1,0 +1,51 @@
+"""The processes of a run: one, or as many as torchrun started."""
+
+import os
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+
+
+@dataclass(frozen=True)
+class World:
+    rank: int = 0
+    count: int = 1
+
+    @classmethod
+    def joined(cls, device: torch.device) -> "World":
+        """As torchrun's environment says; alone where there is none."""
+        count = int(os.environ.get("WORLD_SIZE", "1"))
+        if count == 1:
+            return cls()
+        if not dist.is_initialized():
+            dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+        return cls(dist.get_rank(), dist.get_world_size())
+
+    @property
+    def leads(self) -> bool:
+        return self.rank == 0
+
+    def part(self, batch: int) -> slice:
+        """This process's share of a batch."""
+        share = batch // self.count
+        return slice(self.rank * share, (self.rank + 1) * share)
+
+    def any(self, said: bool, device: torch.device) -> bool:
+        """Whether any process says so; all of them hear the same answer."""
+        if self.count == 1:
+            return said
+        vote = torch.tensor(float(said), device=device)
+        dist.all_reduce(vote, op=dist.ReduceOp.MAX)
+        return bool(vote.item())
+
+    def leave(self) -> None:
+        if self.count > 1 and dist.is_initialized():
+            dist.destroy_process_group()
+
+
+def local_device(device: torch.device) -> torch.device:
+    """The GPU of this process where torchrun started several."""
+    if device.type == "cuda" and device.index is None:
+        return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+    return device

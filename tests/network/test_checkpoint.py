@@ -1,0 +1,87 @@
+import json
+import os
+
+import pytest
+import torch
+
+from anofpdm.errors import ModelError
+from anofpdm.network import checkpoint
+
+WEIGHTS = {"a": torch.randn(3, 4), "b.c": torch.arange(5), "half": torch.randn(6).half()}
+CONFIG = {"format": 1, "step": 7, "modalities": ["t1"]}
+
+
+def test_there_and_back(tmp_path):
+    digest = checkpoint.save_model(tmp_path, WEIGHTS, CONFIG)
+    weights, config, again = checkpoint.load_model(tmp_path)
+    assert (config, again) == (CONFIG, digest)
+    for name, tensor in WEIGHTS.items():
+        torch.testing.assert_close(weights[name], tensor, rtol=0, atol=0)
+    assert json.loads((tmp_path / "config.json").read_text()) == {**CONFIG, "sha256": digest}
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["config.json", "weights.safetensors"]
+
+
+def test_the_hash_tells_models_apart_and_not_saves(tmp_path):
+    first = checkpoint.save_model(tmp_path, WEIGHTS, CONFIG)
+    assert checkpoint.save_model(tmp_path, dict(reversed(WEIGHTS.items())), CONFIG) == first
+    assert checkpoint.save_model(tmp_path, {**WEIGHTS, "a": WEIGHTS["a"] + 1e-6}, CONFIG) != first
+    assert checkpoint.save_model(tmp_path, WEIGHTS, {**CONFIG, "step": 8}) != first
+
+
+def test_any_flipped_byte_is_noticed(tmp_path):
+    checkpoint.save_model(tmp_path, WEIGHTS, CONFIG)
+    path = tmp_path / "weights.safetensors"
+    whole = path.read_bytes()
+    for place in range(0, len(whole), 7):
+        damaged = bytearray(whole)
+        damaged[place] ^= 4
+        path.write_bytes(damaged)
+        with pytest.raises(ModelError, match=r"weights\.safetensors: (damaged|of format)"):
+            checkpoint.load_model(tmp_path)
+
+
+def test_cut_short_or_of_another_kind(tmp_path):
+    checkpoint.save_model(tmp_path, WEIGHTS, CONFIG)
+    path = tmp_path / "weights.safetensors"
+    path.write_bytes(path.read_bytes()[:-3])
+    with pytest.raises(ModelError, match="damaged"):
+        checkpoint.load_model(tmp_path)
+    torch.save({"a": 1}, path)
+    with pytest.raises(ModelError, match="damaged, or not one of ours"):
+        checkpoint.load_model(tmp_path)
+
+
+def test_another_format(tmp_path):
+    checkpoint.save_model(tmp_path, WEIGHTS, {**CONFIG, "format": 99})
+    with pytest.raises(ModelError, match="of format 99"):
+        checkpoint.load_model(tmp_path)
+
+
+def test_nothing_there(tmp_path):
+    with pytest.raises(ModelError, match="not a model"):
+        checkpoint.load_model(tmp_path)
+    with pytest.raises(ModelError, match="nothing to resume"):
+        checkpoint.load_state(tmp_path)
+
+
+def test_the_state_before_is_kept(tmp_path):
+    for step in (1, 2, 3):
+        checkpoint.save_state(tmp_path, WEIGHTS, {**CONFIG, "step": step})
+    assert checkpoint.load_state(tmp_path)[1]["step"] == 3
+    (tmp_path / "state.safetensors").unlink()
+    (tmp_path / "state.previous.safetensors").rename(tmp_path / "state.safetensors")
+    assert checkpoint.load_state(tmp_path)[1]["step"] == 2
+
+
+def test_a_full_disk_leaves_the_save_before(tmp_path, monkeypatch):
+    checkpoint.save_state(tmp_path, WEIGHTS, CONFIG)
+
+    def full(_number):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        with pytest.raises(ModelError, match=r"No space left on device.*make room and resume"):
+            checkpoint.save_state(tmp_path, WEIGHTS, {**CONFIG, "step": 8})
+    assert checkpoint.load_state(tmp_path)[1]["step"] == 7
+    assert not list(tmp_path.glob(".*"))

@@ -1,0 +1,77 @@
+import pytest
+import torch
+
+from anofpdm.errors import ConfigError
+from anofpdm.network.sampling import evenly_spread, sample
+from anofpdm.network.schedule import NoiseSchedule
+
+
+@pytest.fixture
+def schedule():
+    return NoiseSchedule.linear()
+
+
+def test_the_papers_schedule(schedule):
+    assert len(schedule) == 1000
+    assert schedule.alpha_bar[0].item() == pytest.approx(0.9999)
+    by_hand = 1.0
+    for number in range(1000):
+        by_hand *= 1 - (1e-4 + (0.02 - 1e-4) * number / 999)
+    assert schedule.alpha_bar[-1].item() == pytest.approx(by_hand, rel=1e-9)
+
+
+def test_noise_has_the_variance_it_should(schedule):
+    x0 = torch.full((2, 1, 200, 200), 0.5)
+    x = schedule.add_noise(
+        x0, torch.tensor([100, 700]), torch.randn(x0.shape, generator=torch.Generator().manual_seed(0))
+    )
+    for number, t in enumerate((100, 700)):
+        assert x[number].mean().item() == pytest.approx(0.5 * schedule.alpha_bar[t].sqrt().item(), abs=0.02)
+        assert x[number].var().item() == pytest.approx(1 - schedule.alpha_bar[t].item(), rel=0.02)
+
+
+def test_one_level_for_all_or_one_for_each(schedule):
+    x0, noise = torch.randn(3, 2, 4, 4), torch.randn(3, 2, 4, 4)
+    torch.testing.assert_close(schedule.add_noise(x0, 400, noise), schedule.add_noise(x0, torch.full((3,), 400), noise))
+
+
+def test_taking_noise_away_undoes_adding_it(schedule):
+    x0, noise = torch.randn(2, 3, 8, 8), torch.randn(2, 3, 8, 8)
+    for t in (0, 300, 999):
+        x = schedule.add_noise(x0, t, noise)
+        torch.testing.assert_close(schedule.clean(x, noise, t), x0, rtol=1e-3, atol=1e-3)
+        torch.testing.assert_close(schedule.noise_in(x, x0, t), noise, rtol=1e-3, atol=1e-3)
+
+
+def test_a_ddim_step_keeps_slice_and_noise(schedule):
+    """With the true slice in hand, stepping to a level is noising to it with the same noise, up or down."""
+    x0, noise = torch.randn(2, 1, 8, 8), torch.randn(2, 1, 8, 8)
+    x = schedule.add_noise(x0, 500, noise)
+    for t_next in (20, 480, 700):
+        torch.testing.assert_close(schedule.ddim_step(x, x0, 500, t_next), schedule.add_noise(x0, t_next, noise))
+
+
+def test_sampling_a_gaussian_gives_that_gaussian(schedule):
+    """The exact denoiser of N(mean, deviation^2) leads pure noise to that distribution."""
+    mean, deviation = 0.3, 0.2
+
+    def predict(x, t, _labels):
+        a = schedule.alpha_bar[t].to(x)
+        clean = mean + a.sqrt() * deviation**2 / (a * deviation**2 + 1 - a) * (x - a.sqrt() * mean)
+        return schedule.noise_in(x, clean, t)
+
+    noise = torch.randn(64, 1, 32, 32, generator=torch.Generator().manual_seed(0))
+    drawn = sample(predict, noise, torch.zeros(64, dtype=torch.long), schedule=schedule, steps=200)
+    assert drawn.mean().item() == pytest.approx(mean, abs=0.01)
+    assert drawn.std().item() == pytest.approx(deviation, rel=0.05)
+
+
+def test_levels_are_spread_to_the_end():
+    assert evenly_spread(1000, 4) == [249, 499, 749, 999]
+    assert evenly_spread(5, 5) == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("wrong", [{"steps": 0}, {"first": 0.0}, {"first": 0.03}, {"last": 1.0}])
+def test_impossible_schedules(wrong):
+    with pytest.raises(ConfigError):
+        NoiseSchedule.linear(**wrong)

@@ -1,0 +1,331 @@
+import dataclasses
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from anofpdm.cohorts import Cohort, open_cohort
+from anofpdm.errors import ConfigError, ModelError, TrainingError
+from anofpdm.network import checkpoint, run
+from anofpdm.network.batches import SliceOrder
+from anofpdm.network.training import Trainer, TrainingConfig, build_network
+from anofpdm.network.unet import UNetConfig
+from anofpdm.network.world import World
+
+CPU = torch.device("cpu")
+NETWORK = UNetConfig(2, channels=8, multipliers=(1, 2), blocks=1, attention=(2,))
+UNLABELLED = dataclasses.replace(NETWORK, n_labels=1, null_label=0)
+QUIET = {"log_steps": 1, "sample_steps": 0}
+
+
+def trainer_of(cohort: Cohort, network: UNetConfig = NETWORK, **options) -> Trainer:
+    config = TrainingConfig(**{"batch": 8, "warm_up": 3, **options})
+    return run.start(cohort, network, config, device=CPU, world=World())
+
+
+def inputs_of(trainer: Trainer, cohort: Cohort):
+    order = SliceOrder.of(cohort, trainer.config.task, batch=8, balanced=False, seed=0)
+    rows = order.rows(trainer.step)[trainer.world.part(8)]
+    return trainer.inputs(torch.from_numpy(cohort.slices[rows]), torch.from_numpy(cohort.labels[rows]))
+
+
+def assert_same(one: dict, other: dict):
+    assert one.keys() == other.keys()
+    for name in one:
+        torch.testing.assert_close(one[name], other[name], rtol=0, atol=0, msg=name)
+
+
+class TestStep:
+    def test_noise_is_added_as_the_schedule_says(self, cohort):
+        trainer = trainer_of(cohort, augment=False)
+        inputs = inputs_of(trainer, cohort)
+        clean = trainer.schedule.clean(inputs.x, inputs.target, inputs.t)
+        rows = SliceOrder.of(cohort, "guided", batch=8, balanced=False, seed=0).rows(0)
+        near = inputs.t < 500  # beyond, float32 has little left of the slice
+        np.testing.assert_allclose(clean[near].numpy(), cohort.pixels(rows)[near.numpy()], atol=1e-3)
+
+    def test_levels_are_uniform_and_labels_withheld_now_and_then(self, cohort):
+        trainer = trainer_of(cohort, null_share=0.25)
+        levels, withheld, known = [], 0, 0
+        for trainer.step in range(400):
+            inputs = inputs_of(trainer, cohort)
+            levels.append(inputs.t)
+            withheld += int((inputs.labels == 2).sum())
+            known += int((inputs.labels != 2).sum())
+        assert np.histogram(torch.cat(levels), bins=10, range=(0, 1000))[0].min() > 250  # 320 expected
+        assert withheld / (withheld + known) == pytest.approx(0.25, abs=0.03)
+
+    def test_the_loss_is_the_mean_squared_error(self, cohort):
+        trainer = trainer_of(cohort)
+        inputs = inputs_of(trainer, cohort)
+        loss = trainer.update(inputs)  # the network starts by predicting nothing
+        assert loss.item() == pytest.approx(inputs.target.square().mean().item(), rel=1e-5)
+
+    def test_the_average_follows_its_formula(self, cohort):
+        trainer = trainer_of(cohort, average=0.5)
+        expected = {name: p.detach().clone() for name, p in trainer.network.named_parameters()}
+        for step in range(6):
+            trainer.update(inputs_of(trainer, cohort))
+            decay = min(0.5, (1 + step) / (10 + step))
+            for name, now in trainer.network.named_parameters():
+                expected[name] = decay * expected[name] + (1 - decay) * now.detach()
+        for name, average in trainer.average.items():
+            torch.testing.assert_close(average, expected[name], rtol=1e-5, atol=1e-7)
+
+    def test_the_learning_rate_warms_up(self, cohort):
+        trainer, rates = trainer_of(cohort, warm_up=4, learning_rate=1e-3), []
+        for _ in range(6):
+            trainer.update(inputs_of(trainer, cohort))
+            rates.append(trainer.optimiser.param_groups[0]["lr"])
+        np.testing.assert_allclose(rates, [0.25e-3, 0.5e-3, 0.75e-3, 1e-3, 1e-3, 1e-3])
+
+    def test_it_learns(self, cohort):
+        trainer = trainer_of(cohort, learning_rate=3e-3, augment=False)
+        losses = [trainer.update(inputs_of(trainer, cohort)).item() for _ in range(150)]
+        assert np.mean(losses[-20:]) < 0.6 * np.mean(losses[:5])
+
+    @pytest.mark.parametrize("task", ["unconditional", "healthy", "classifier"])
+    def test_other_tasks_learn_too(self, cohort, task):
+        trainer = trainer_of(cohort, UNLABELLED, task=task, learning_rate=3e-3)
+        losses = [trainer.update(inputs_of(trainer, cohort)).item() for _ in range(120)]
+        assert np.mean(losses[-20:]) < 0.9 * np.mean(losses[:5])
+
+    def test_small_portions_give_the_same_gradient(self, cohort):
+        network = dataclasses.replace(NETWORK, dropout=0.0)
+        whole, portions = trainer_of(cohort, network), trainer_of(cohort, network)
+        portions.micro_batch = 3
+        losses = [trainer._backward(inputs_of(trainer, cohort)) for trainer in (whole, portions)]
+        torch.testing.assert_close(losses[0], losses[1])
+        for one, other in zip(whole.network.parameters(), portions.network.parameters(), strict=True):
+            torch.testing.assert_close(one.grad, other.grad, rtol=1e-4, atol=1e-6)
+
+    def test_out_of_memory_halves_the_portion_and_keeps_the_batch(self, cohort, monkeypatch):
+        network = dataclasses.replace(NETWORK, dropout=0.0)
+        calm, pressed = trainer_of(cohort, network), trainer_of(cohort, network)
+        losses = pressed.losses
+
+        def with_little_memory(inputs):
+            if len(inputs.x) > 2:
+                raise torch.OutOfMemoryError
+            return losses(inputs)
+
+        monkeypatch.setattr(pressed, "losses", with_little_memory)
+        for _ in range(3):
+            for trainer in (calm, pressed):
+                trainer.update(inputs_of(trainer, cohort))
+        assert pressed.micro_batch == 2
+        for name, average in calm.average.items():
+            torch.testing.assert_close(average, pressed.average[name], rtol=1e-3, atol=1e-5)
+
+    def test_no_memory_at_all_is_said(self, cohort, monkeypatch):
+        trainer = trainer_of(cohort)
+        monkeypatch.setattr(trainer, "losses", lambda _inputs: (_ for _ in ()).throw(torch.OutOfMemoryError()))
+        with pytest.raises(TrainingError, match="smaller --preset"):
+            trainer.update(inputs_of(trainer, cohort))
+
+
+class TestRun:
+    def test_what_it_leaves(self, cohort, tmp_path):
+        run.train(trainer_of(cohort), cohort, tmp_path, run.Limits(steps=4, log_steps=2, sample_steps=2))
+        weights, said, _ = checkpoint.load_model(tmp_path)
+        assert (said["step"], said["task"], said["modalities"]) == (4, "guided", ["flair", "t2"])
+        network = build_network("guided", run.network_config(said))
+        network.load_state_dict(weights)
+        assert [json.loads(line)["step"] for line in (tmp_path / "log.jsonl").read_text().splitlines()] == [2, 4]
+        assert Image.open(tmp_path / "samples.png").size[0] > 4 * 2 * 16
+        assert Image.open(tmp_path / "loss_by_level.png").size[0] > 100
+
+    def test_stopping_changes_nothing(self, cohort, tmp_path):
+        run.train(trainer_of(cohort), cohort, tmp_path / "whole", run.Limits(steps=9, **QUIET))
+        run.train(trainer_of(cohort), cohort, tmp_path / "parts", run.Limits(steps=4, **QUIET))
+        again = run.resume(tmp_path / "parts", cohort, device=CPU, world=World())
+        assert again.step == 4
+        run.train(again, cohort, tmp_path / "parts", run.Limits(steps=9, **QUIET))
+        assert_same(checkpoint.load_state(tmp_path / "whole")[0], checkpoint.load_state(tmp_path / "parts")[0])
+        logs = [(tmp_path / name / "log.jsonl").read_text().splitlines() for name in ("whole", "parts")]
+        whole, parts = ([json.loads(line)["loss"] for line in log] for log in logs)
+        assert whole == parts
+
+    def test_killed_in_the_middle_of_a_save(self, cohort, tmp_path):
+        """20 steps in one go equal 12, a kill -9 while the next save is half written, and 8 more."""
+        (tmp_path / "script.py").write_text(SCRIPT)
+
+        def start(out, *words):
+            command = [sys.executable, str(tmp_path / "script.py"), str(cohort.path), str(tmp_path / out), *words]
+            return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+
+        assert start("whole", "20").returncode == 0
+        assert start("parts", "12").returncode == 0
+        killed = start("parts", "16", "--resume", "--die")
+        assert killed.returncode == -signal.SIGKILL, killed.stderr
+        assert list((tmp_path / "parts").glob(".*.tmp"))  # half a file
+        assert checkpoint.load_state(tmp_path / "parts")[1]["step"] == 12
+        assert start("parts", "20", "--resume").returncode == 0
+        one, other = (checkpoint.load_state(tmp_path / name) for name in ("whole", "parts"))
+        assert one[1] == other[1]
+        assert_same(one[0], other[0])
+        assert not list((tmp_path / "parts").glob(".*.tmp"))
+
+    def test_a_loss_that_is_no_number_keeps_the_last_good_save(self, cohort, tmp_path):
+        run.train(trainer_of(cohort), cohort, tmp_path, run.Limits(steps=3, **QUIET))
+        trainer = run.resume(tmp_path, cohort, device=CPU, world=World())
+        next(trainer.network.parameters()).data[0] = float("nan")
+        with pytest.raises(TrainingError, match="no longer a number at step 4; the last good save"):
+            run.train(trainer, cohort, tmp_path, run.Limits(steps=8, **QUIET))
+        assert checkpoint.load_state(tmp_path)[1]["step"] == 3
+
+    def test_ctrl_c_saves(self, cohort, tmp_path):
+        def interrupt(progress):
+            if progress.step == 5:
+                raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            run.train(trainer_of(cohort), cohort, tmp_path, run.Limits(steps=50, **QUIET), interrupt)
+        assert checkpoint.load_state(tmp_path)[1]["step"] == 5
+
+    def test_minutes(self, cohort, tmp_path):
+        trainer = trainer_of(cohort)
+        run.train(trainer, cohort, tmp_path, run.Limits(minutes=0.02, **QUIET))
+        assert trainer.step % 10 == 0
+        assert trainer.step >= 10
+
+    def test_fine_tuning_begins_with_the_models_weights(self, cohort, tmp_path):
+        run.train(trainer_of(cohort), cohort, tmp_path, run.Limits(steps=3, **QUIET))
+        weights, _, _ = checkpoint.load_model(tmp_path)
+        trainer = run.start_from(tmp_path, cohort, TrainingConfig(batch=8), device=CPU, world=World())
+        assert trainer.step == 0
+        assert_same(dict(trainer.network.named_parameters()), weights)
+
+
+SCRIPT = """
+import os, signal, sys
+from pathlib import Path
+import torch
+from anofpdm import files
+from anofpdm.cohorts import open_cohort
+from anofpdm.network import checkpoint, run
+from anofpdm.network.training import TrainingConfig
+from anofpdm.network.unet import UNetConfig
+from anofpdm.network.world import World
+
+cohort, out, steps = open_cohort(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
+where = {"device": torch.device("cpu"), "world": World()}
+network = UNetConfig(2, channels=8, multipliers=(1, 2), blocks=1, attention=(2,))
+if "--resume" in sys.argv:
+    trainer = run.resume(out, cohort, **where)
+else:
+    trainer = run.start(cohort, network, TrainingConfig(batch=8, warm_up=5), **where)
+if "--die" in sys.argv:
+    def torn(tensors, path, metadata):
+        Path(path).write_bytes(b"half a file")
+        os.kill(os.getpid(), signal.SIGKILL)
+    checkpoint.save_file = torn
+run.train(trainer, cohort, out, run.Limits(steps=steps, log_steps=4, sample_steps=0))
+"""
+
+TWO_PROCESSES = """
+import dataclasses, sys
+from pathlib import Path
+import torch
+from safetensors.torch import save_file
+from anofpdm.cohorts import open_cohort
+from anofpdm.network import run
+from anofpdm.network.batches import SliceOrder
+from anofpdm.network.training import TrainingConfig
+from anofpdm.network.unet import UNetConfig
+from anofpdm.network.world import World
+
+cohort, device = open_cohort(sys.argv[1]), torch.device("cpu")
+world = World.joined(device)
+network = UNetConfig(2, channels=8, multipliers=(1, 2), blocks=1, attention=(2,), dropout=0.0)
+trainer = run.start(cohort, network, TrainingConfig(batch=8, warm_up=1), device=device, world=world)
+order = SliceOrder.of(cohort, "guided", batch=8, balanced=False, seed=0)
+for step in range(3):
+    rows = order.rows(step)[world.part(8)]
+    inputs = trainer.inputs(torch.from_numpy(cohort.slices[rows]), torch.from_numpy(cohort.labels[rows]))
+    if step == 2:
+        trainer._backward(inputs)
+        break
+    trainer.update(inputs)
+if world.leads:
+    save_file({name: p.grad.contiguous() for name, p in trainer.network.named_parameters()}, sys.argv[2])
+world.leave()
+"""
+
+
+def test_two_processes_have_the_gradient_of_one(cohort, tmp_path):
+    """DDP over gloo, as torchrun starts it, on a split batch; and one process on the joined batch, two steps in."""
+    from safetensors.torch import load_file
+
+    script = tmp_path / "script.py"
+    script.write_text(TWO_PROCESSES)
+    launchers = {
+        "one": [sys.executable],
+        "two": [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"],
+    }
+    for name, launcher in launchers.items():
+        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        command = [*launcher, str(script), str(cohort.path), str(tmp_path / name)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120, env=environment)
+        assert done.returncode == 0, done.stderr
+    one, two = load_file(tmp_path / "one"), load_file(tmp_path / "two")
+    assert sum(gradient.abs().sum() for gradient in one.values()) > 0
+    for name in one:
+        torch.testing.assert_close(one[name], two[name], rtol=1e-4, atol=1e-6, msg=name)
+
+
+class TestRefuses:
+    def test_another_cohort(self, cohort, tmp_path):
+        run.train(trainer_of(cohort), cohort, tmp_path, run.Limits(steps=1, **QUIET))
+        other = dataclasses.replace(cohort, manifest={**cohort.manifest, "preparation_sha256": "other"})
+        with pytest.raises(ModelError, match="another cohort"):
+            run.resume(tmp_path, other, device=CPU, world=World())
+
+    def test_other_channels(self, cohort, tmp_path):
+        with pytest.raises(ModelError, match="has 2 modalities, the network takes 4"):
+            trainer_of(cohort, dataclasses.replace(NETWORK, in_channels=4))
+        run.train(trainer_of(cohort), cohort, tmp_path, run.Limits(steps=1, **QUIET))
+        preparation = {**cohort.manifest["preparation"], "modalities": ["t1", "t2"]}
+        other = dataclasses.replace(cohort, manifest={**cohort.manifest, "preparation": preparation})
+        with pytest.raises(ModelError, match=r"trained on flair, t2, .* has t1, t2"):
+            run.start_from(tmp_path, other, TrainingConfig(), device=CPU, world=World())
+
+    def test_a_side_that_cannot_be_halved(self, cohort):
+        with pytest.raises(ModelError, match="needs a multiple of 64"):
+            trainer_of(cohort, dataclasses.replace(NETWORK, multipliers=(1,) * 7))
+
+    def test_a_model_of_another_kind(self, cohort, tmp_path):
+        run.train(trainer_of(cohort), cohort, tmp_path, run.Limits(steps=1, **QUIET))
+        with pytest.raises(ModelError, match="cannot become 'classifier'"):
+            run.start_from(tmp_path, cohort, TrainingConfig(task="classifier"), device=CPU, world=World())
+
+    @pytest.mark.parametrize("wrong", [{"task": "x"}, {"batch": 0}, {"learning_rate": 0.0}, {"null_share": 1.0}])
+    def test_impossible_settings(self, wrong):
+        with pytest.raises(ConfigError):
+            TrainingConfig(**wrong)
+
+    def test_a_batch_that_does_not_split(self):
+        with pytest.raises(TrainingError, match="does not split over 3"):
+            Trainer(build_network("guided", NETWORK), TrainingConfig(batch=8), CPU, World(0, 3))
+
+    def test_no_limit(self):
+        with pytest.raises(ConfigError, match="--steps or --minutes"):
+            run.Limits()
+
+
+def test_it_trains_where_only_torch_numpy_and_safetensors_are(cohort, tmp_path):
+    """As on a GPU machine: no nibabel, no terminal library."""
+    script = tmp_path / "script.py"
+    absent = ["nibabel", "nilearn", "typer", "rich", "pydantic", "zlib_ng"]
+    script.write_text(f"import sys; sys.modules.update(dict.fromkeys({absent}))\n{SCRIPT}")
+    command = [sys.executable, str(script), str(cohort.path), str(tmp_path / "out"), "2"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert isinstance(open_cohort(Path(cohort.path)), Cohort)

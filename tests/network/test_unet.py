@@ -1,0 +1,148 @@
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from anofpdm.errors import ConfigError
+from anofpdm.labels import HEALTHY, NULL, UNHEALTHY
+from anofpdm.network.classifier import NoisedClassifier
+from anofpdm.network.unet import Attention, ScaledNorm, UNet, UNetConfig, modulated, norm_silu, preset
+
+SMALL = UNetConfig(2, channels=8, multipliers=(1, 2, 2), blocks=1, attention=(2, 4))
+
+
+def trained_a_little(network: nn.Module) -> nn.Module:
+    """The output layers start at zero, which would hide everything behind them."""
+    generator = torch.Generator().manual_seed(0)
+    for parameter in network.parameters():
+        parameter.data += 0.05 * torch.randn(parameter.shape, generator=generator)
+    return network.eval()
+
+
+@pytest.fixture
+def network():
+    torch.manual_seed(0)
+    return trained_a_little(UNet(SMALL))
+
+
+@pytest.fixture
+def x():
+    return torch.randn(3, 2, 16, 16, generator=torch.Generator().manual_seed(1))
+
+
+T = torch.tensor([0, 400, 999])
+
+
+def labelled(label: int) -> torch.Tensor:
+    return torch.full((3,), label)
+
+
+def test_no_label_is_null(network, x):
+    torch.testing.assert_close(network(x, T), network(x, T, labelled(NULL)), rtol=0, atol=0)
+
+
+def test_labels_and_levels_matter(network, x):
+    healthy = network(x, T, labelled(HEALTHY))
+    assert not torch.allclose(healthy, network(x, T, labelled(UNHEALTHY)))
+    assert not torch.allclose(healthy, network(x, T, labelled(NULL)))
+    assert not torch.allclose(healthy, network(x, T + 0 * T + torch.tensor([5, -5, -5]), labelled(HEALTHY)))
+
+
+def test_slices_do_not_see_each_other(network, x):
+    together = network(x, T, torch.tensor([0, 1, 2]))
+    alone = torch.cat([network(x[i : i + 1], T[i : i + 1], torch.tensor([i])) for i in range(3)])
+    torch.testing.assert_close(together, alone, rtol=1e-4, atol=1e-5)
+
+
+def test_the_label_reaches_every_attention_block_by_itself(network, x):
+    """With the label taken out of the embedding, changing it still changes what every attention block says."""
+    network.embedding.label.weight.data.zero_()
+    blocks = [module for module in network.modules() if isinstance(module, Attention)]
+    heard: list[list[torch.Tensor]] = []
+    for label in (HEALTHY, UNHEALTHY):
+        said: list[torch.Tensor] = []
+        hooks = [
+            block.register_forward_hook(lambda _m, inputs, out, said=said: said.append(out - inputs[0]))
+            for block in blocks
+        ]
+        network(x, T, labelled(label))
+        for hook in hooks:
+            hook.remove()
+        heard.append(said)
+    assert {one.shape[-1] for one in heard[0]} == {8, 4}  # both attention resolutions of 16 x 16
+    assert all(not torch.allclose(one, other) for one, other in zip(*heard, strict=True))
+
+
+def test_attention_is_softmax_over_places_and_the_label():
+    """Against the formula, written out."""
+    torch.manual_seed(0)
+    block = trained_a_little(Attention(SMALL, 8))
+    x, labels = torch.randn(2, 8, 3, 3), torch.tensor([0, 1])
+    places = block.norm(x).flatten(2).transpose(1, 2)
+    query, key, value = block.places(places).chunk(3, dim=-1)
+    label_key, label_value = block.label(labels).chunk(2, dim=-1)
+    key, value = torch.cat([key, label_key[:, None]], 1), torch.cat([value, label_value[:, None]], 1)
+    heads = []
+    for part in (slice(0, 4), slice(4, 8)):
+        weights = torch.softmax(query[..., part] @ key[..., part].transpose(1, 2) / 2, dim=-1)  # sqrt(4) = 2
+        heads.append(weights @ value[..., part])
+    expected = x + block.out(torch.cat(heads, -1)).transpose(1, 2).reshape(x.shape)
+    torch.testing.assert_close(block(x, labels), expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("with_scale", [False, True])
+def test_the_fused_norm_equals_the_plain_one(with_scale):
+    x, weight, bias = torch.randn(2, 16, 6, 5) * 3 + 1, torch.randn(16), torch.randn(16)
+    scale, shift = (torch.randn(2, 16), torch.randn(2, 16)) if with_scale else (None, None)
+    plain = F.silu(modulated(F.group_norm(x, 4, weight, bias), scale, shift))
+    torch.testing.assert_close(
+        norm_silu(x, weight, bias, groups=4, scale=scale, shift=shift), plain, rtol=1e-4, atol=1e-5
+    )
+
+
+def test_dropout_only_while_training():
+    norm = ScaledNorm(8, dropout=0.5)
+    x = torch.randn(2, 8, 16, 16)
+    assert (norm.train()(x) == 0).float().mean() > 0.3
+    assert (norm.eval()(x) == 0).float().mean() < 0.01
+
+
+def test_it_begins_by_predicting_nothing():
+    assert UNet(SMALL)(torch.randn(1, 2, 16, 16), torch.tensor([3])).abs().max() == 0
+
+
+@pytest.mark.parametrize(("channels", "labels", "side"), [(1, 1, 16), (4, 3, 32), (7, 6, 24)])
+def test_any_number_of_channels_and_labels(channels, labels, side):
+    config = UNetConfig(channels, labels, labels - 1, channels=8, multipliers=(1, 2), blocks=2, attention=(2,))
+    out = UNet(config)(torch.randn(2, channels, side, side), torch.tensor([1, 2]), torch.tensor([0, labels - 1]))
+    assert out.shape == (2, channels, side, side)
+
+
+def test_presets():
+    sizes = {}
+    for name in ("paper", "small", "tiny"):
+        with torch.device("meta"):
+            sizes[name] = sum(parameter.numel() for parameter in UNet(preset(name, 4)).parameters())
+    assert 90e6 < sizes["paper"] < 110e6
+    assert 20e6 < sizes["small"] < 30e6
+    assert sizes["tiny"] * 2 < 6e6  # bytes in half precision
+    with pytest.raises(ConfigError, match="paper, small, tiny"):
+        preset("huge", 4)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"in_channels": 0}, {"null_label": 3}, {"heads": 3}, {"multipliers": ()}, {"channels": 6}]
+)
+def test_impossible_networks(wrong):
+    with pytest.raises(ConfigError):
+        UNetConfig(**{"in_channels": 1, **wrong})
+
+
+def test_the_classifier_reads_noise_level_and_slice():
+    torch.manual_seed(0)
+    classifier = trained_a_little(NoisedClassifier(UNetConfig(2, 1, 0, channels=8, multipliers=(1, 2), attention=(2,))))
+    x = torch.randn(3, 2, 16, 16)
+    logits = classifier(x, T)
+    assert logits.shape == (3, 2)
+    assert not torch.allclose(logits, classifier(x, T.flip(0)))
+    assert not torch.allclose(logits, classifier(-x, T))
