@@ -47,6 +47,45 @@ def test_help(words):
     assert "Traceback" not in done.stderr
 
 
+@pytest.fixture(scope="module")
+def cohort(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("cohort")
+    source = toys.brats_cohort(folder / "scans", 8)
+    assert anofpdm("prepare", "brats21", source, folder / "cohort", "--size", 16).returncode == 0
+    return folder / "cohort"
+
+
+class TestTrain:
+    def test_train_resume_and_fine_tune(self, cohort, tmp_path):
+        words = ("train", cohort, "--preset", "tiny", "--batch", 4, "--no-pictures", "--device", "cpu")
+        done = anofpdm(*words, "--out", tmp_path / "m", "--steps", 2)
+        assert done.returncode == 0, done.stderr
+        assert "holds a run already" in refused(*words, "--out", tmp_path / "m", "--steps", 3)
+        done = anofpdm("train", cohort, "--out", tmp_path / "m", "--resume", "--steps", 3, "--no-pictures")
+        assert "step 3" in done.stdout, done.stderr
+        assert "batch cannot change" in refused(
+            "train", cohort, "--out", tmp_path / "m", "--resume", "--batch", 8, "--steps", 4
+        )
+        done = anofpdm("train", cohort, "--out", tmp_path / "f", "--from", tmp_path / "m", "--steps", 1, "--batch", 4)
+        assert done.returncode == 0, done.stderr
+        assert (tmp_path / "f" / "samples.png").is_file()
+
+    @pytest.mark.parametrize("task", ["unconditional", "healthy", "classifier"])
+    def test_other_tasks(self, cohort, tmp_path, task):
+        words = ("train", cohort, "--out", tmp_path, "--task", task, "--preset", "tiny", "--batch", 4, "--steps", 1)
+        assert anofpdm(*words, "--no-pictures").returncode == 0
+
+    def test_mistakes(self, cohort, tmp_path):
+        assert "not a prepared cohort" in refused("train", tmp_path, "--out", tmp_path / "m", "--steps", 1)
+        assert "--steps or --minutes" in refused("train", cohort, "--out", tmp_path / "m")
+        assert "nothing to resume" in refused("train", cohort, "--out", tmp_path / "m", "--steps", 1, "--resume")
+        assert "not a model" in refused("train", cohort, "--out", tmp_path / "m", "--steps", 1, "--from", tmp_path)
+        assert "--device abacus" in refused(
+            "train", cohort, "--out", tmp_path / "m", "--steps", 1, "--device", "abacus"
+        )
+        assert "no such GPU" in refused("train", cohort, "--out", tmp_path / "m", "--steps", 1, "--device", "cuda:77")
+
+
 class TestPrepare:
     def test_done(self, tmp_path):
         source = toys.brats_cohort(tmp_path / "scans")

@@ -121,6 +121,8 @@ class TestStep:
             for trainer in (calm, pressed):
                 trainer.update(inputs_of(trainer, cohort))
         assert pressed.micro_batch == 2
+        assert run._memory_note(pressed) == "memory is short: 2 of 8 slices at a time, the same batch in the end"
+        assert run._memory_note(calm) == ""
         for name, average in calm.average.items():
             torch.testing.assert_close(average, pressed.average[name], rtol=1e-3, atol=1e-5)
 

@@ -1,12 +1,11 @@
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import nn
 
 from anofpdm.errors import ConfigError
 from anofpdm.labels import HEALTHY, NULL, UNHEALTHY
 from anofpdm.network.classifier import NoisedClassifier
-from anofpdm.network.unet import Attention, ScaledNorm, UNet, UNetConfig, modulated, norm_silu, preset
+from anofpdm.network.unet import Attention, ScaledNorm, UNet, UNetConfig, doubled, preset
 
 SMALL = UNetConfig(2, channels=8, multipliers=(1, 2, 2), blocks=1, attention=(2, 4))
 
@@ -90,14 +89,9 @@ def test_attention_is_softmax_over_places_and_the_label():
     torch.testing.assert_close(block(x, labels), expected, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("with_scale", [False, True])
-def test_the_fused_norm_equals_the_plain_one(with_scale):
-    x, weight, bias = torch.randn(2, 16, 6, 5) * 3 + 1, torch.randn(16), torch.randn(16)
-    scale, shift = (torch.randn(2, 16), torch.randn(2, 16)) if with_scale else (None, None)
-    plain = F.silu(modulated(F.group_norm(x, 4, weight, bias), scale, shift))
-    torch.testing.assert_close(
-        norm_silu(x, weight, bias, groups=4, scale=scale, shift=shift), plain, rtol=1e-4, atol=1e-5
-    )
+def test_doubling_is_nearest_neighbour():
+    x = torch.randn(2, 3, 5, 4)
+    torch.testing.assert_close(doubled(x), nn.functional.interpolate(x, scale_factor=2, mode="nearest"), rtol=0, atol=0)
 
 
 def test_dropout_only_while_training():

@@ -55,12 +55,15 @@ def train(
     pictures: Annotated[bool, typer.Option(help="Draw samples at every save.")] = True,
 ) -> None:
     """Train on a prepared cohort. Several GPUs: torchrun --nproc-per-node 4 -m anofpdm train ..."""
+    import torch
+
     from anofpdm.cohorts import open_cohort
     from anofpdm.network.run import Limits
     from anofpdm.network.run import train as run
     from anofpdm.network.world import World, local_device
 
     limits = Limits(steps, minutes, save_minutes, sample_steps=25 if pictures else 0)
+    torch.backends.cudnn.benchmark = True  # slices are all of one size: worth choosing the fastest kernels once
     slices = open_cohort(cohort)
     where = local_device(resolved(device))
     world = World.joined(where)
@@ -142,7 +145,7 @@ def _progress(world: "World") -> Any:
             task = bar.add_task("training", total=1.0)
 
             def show(now: "Progress") -> None:
-                words = f"step {now.step}  loss {now.loss:.4f}  {now.steps_per_second:.1f}/s"
+                words = f"step {now.step}  loss {now.loss:.4f}  {now.steps_per_second:.1f}/s  {now.note}"
                 bar.update(task, completed=now.share, description=words)
 
             yield show

@@ -4,7 +4,7 @@ import json
 import math
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +50,7 @@ class Progress:
     loss: float
     steps_per_second: float
     share: float  # of the run, 0 to 1
+    note: str = ""
 
 
 def start(
@@ -132,7 +133,7 @@ def _train(trainer: Trainer, cohort: Cohort, out: Path, limits: Limits, on_progr
             loss = trainer.update(trainer.inputs(slices, labels))
             if trainer.step % limits.log_steps == 0 or trainer.step == limits.steps:
                 _check_finite(loss, trainer, out)
-                progress = clock.progress(trainer.step, loss)
+                progress = replace(clock.progress(trainer.step, loss), note=_memory_note(trainer))
                 _log(out, trainer, progress)
                 on_progress(progress)
             if trainer.step % CHECK_STEPS:
@@ -207,9 +208,22 @@ def _check_finite(loss: Tensor, trainer: Trainer, out: Path) -> None:
         )
 
 
+def _memory_note(trainer: Trainer) -> str:
+    whole = trainer.config.batch // trainer.world.count
+    if trainer.micro_batch == whole:
+        return ""
+    return f"memory is short: {trainer.micro_batch} of {whole} slices at a time, the same batch in the end"
+
+
 def _log(out: Path, trainer: Trainer, progress: Progress) -> None:
     if trainer.world.leads:
-        line = {"step": progress.step, "loss": progress.loss, "steps_per_second": progress.steps_per_second}
+        line: dict[str, object] = {
+            "step": progress.step,
+            "loss": progress.loss,
+            "steps_per_second": progress.steps_per_second,
+        }
+        if progress.note:
+            line["note"] = progress.note
         with (out / LOG).open("a") as file:
             file.write(json.dumps(line) + "\n")
 

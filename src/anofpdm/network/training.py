@@ -17,12 +17,14 @@ from anofpdm.errors import ConfigError, TrainingError
 from anofpdm.network.augment import CHANCES, augment
 from anofpdm.network.batches import TASKS
 from anofpdm.network.classifier import NoisedClassifier
+from anofpdm.network.recorded import Recorded
 from anofpdm.network.schedule import NoiseSchedule
 from anofpdm.network.unet import UNet, UNetConfig
 from anofpdm.network.world import World
 
 NETWORK, AVERAGE, FIRST_MOMENT, SECOND_MOMENT = "network.", "average.", "exp_avg.", "exp_avg_sq."
 LEVEL_BINS = 10
+RECORD_AFTER = 3  # steps, in which libraries choose their kernels
 
 
 @dataclass(frozen=True)
@@ -31,7 +33,7 @@ class TrainingConfig:
     seed: int = 0
     batch: int = 64  # over all processes
     learning_rate: float = 1e-4
-    warm_up: int = 500  # steps over which the learning rate rises
+    warm_up: int = 100  # steps over which the learning rate rises
     average: float = 0.9999  # decay of the weights' moving average, once it is warm
     clip: float = 1.0  # largest norm of a gradient
     null_share: float = 0.1  # of labels withheld
@@ -54,8 +56,12 @@ class Inputs:
     labels: Tensor  # [B]
     target: Tensor  # the noise [B, C, H, W], or for a classifier the class [B]
 
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        return self.x, self.t, self.labels, self.target
+
     def part(self, which: slice) -> "Inputs":
-        return Inputs(self.x[which], self.t[which], self.labels[which], self.target[which])
+        return Inputs(*(tensor[which] for tensor in self.tensors))
 
 
 Network = UNet | NoisedClassifier
@@ -76,11 +82,20 @@ class Trainer:
         self.network: Network = network.to(device).to(memory_format=torch.channels_last).train()  # type: ignore[call-overload]
         self.average = {name: parameter.detach().clone() for name, parameter in self.network.named_parameters()}
         self.runner: nn.Module = self._distributed() if self.world.count > 1 else self.network
+        on_gpu = device.type == "cuda"
+        self.learning_rate = torch.tensor(config.learning_rate, device=device)
         self.optimiser = torch.optim.AdamW(
-            self.network.parameters(), config.learning_rate, (0.9, 0.999), weight_decay=0.0, fused=device.type == "cuda"
+            self.network.parameters(),
+            self.learning_rate if on_gpu else config.learning_rate,
+            betas=(0.9, 0.999),
+            weight_decay=0.0,
+            fused=on_gpu,
+            capturable=on_gpu,
         )
+        self._recorded: Recorded | None = None
+        self._records = on_gpu and self.world.count == 1
         self.micro_batch = config.batch // self.world.count  # halved when memory runs out
-        self.step = 0
+        self.step = self.eager_steps = 0
         self._generator = torch.Generator(device)
         self.level_loss = torch.zeros(2, LEVEL_BINS, device=device)  # sums and counts since they were last taken
 
@@ -110,23 +125,42 @@ class Trainer:
     def update(self, inputs: Inputs) -> Tensor:
         """One step of the optimiser; returns the mean loss of this process's slices."""
         torch.manual_seed(_mixed(self.config.seed, self.step, 1 + self.world.rank))  # dropout
-        while True:
-            try:
-                loss = self._backward(inputs)
-                break
-            except torch.OutOfMemoryError:
-                self._halve()
-        nn.utils.clip_grad_norm_(self.network.parameters(), self.config.clip)
         self._set_learning_rate()
-        self.optimiser.step()
-        self.optimiser.zero_grad(set_to_none=True)
+        if self._records and self._recorded is None and self.eager_steps >= RECORD_AFTER:
+            self._recorded = self._record(inputs)
+        if self._recorded is not None:
+            loss = self._recorded(*inputs.tensors).clone()
+        else:
+            loss = self._learn(*inputs.tensors)
+            self.eager_steps += 1
         self._update_average()
         self.step += 1
         return loss
 
+    def _learn(self, *tensors: Tensor) -> Tensor:
+        while True:
+            try:
+                self.optimiser.zero_grad(set_to_none=True)
+                loss = self._backward(Inputs(*tensors))
+                break
+            except torch.OutOfMemoryError:
+                self._halve()
+        nn.utils.clip_grad_norm_(self.network.parameters(), self.config.clip)
+        self.optimiser.step()
+        return loss
+
+    def _record(self, inputs: Inputs) -> Recorded | None:
+        try:
+            return Recorded(self._learn, inputs.tensors)
+        except (torch.OutOfMemoryError, TrainingError):  # a recording keeps its memory; without one it still trains
+            self._records = False
+            torch.cuda.empty_cache()
+            return None
+
     def losses(self, inputs: Inputs) -> Tensor:
         """[b], one for each slice."""
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.device.type == "cuda"):
+        on_gpu = self.device.type == "cuda"
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=on_gpu, cache_enabled=False):
             if self.config.task == "classifier":
                 said = self.runner(inputs.x, inputs.t)
             else:
@@ -152,13 +186,14 @@ class Trainer:
         if self.micro_batch == 1:
             raise TrainingError("not enough memory for one slice at a time; choose a smaller --preset")
         self.micro_batch = (self.micro_batch + 1) // 2
-        self.optimiser.zero_grad(set_to_none=True)
         torch.cuda.empty_cache()
 
     def _set_learning_rate(self) -> None:
         share = min(1.0, (self.step + 1) / self.config.warm_up) if self.config.warm_up else 1.0
-        for group in self.optimiser.param_groups:
-            group["lr"] = self.config.learning_rate * share
+        self.learning_rate.fill_(self.config.learning_rate * share)
+        if self.device.type != "cuda":  # there, the optimiser reads the tensor itself
+            for group in self.optimiser.param_groups:
+                group["lr"] = self.config.learning_rate * share
 
     @torch.no_grad()
     def _update_average(self) -> None:
