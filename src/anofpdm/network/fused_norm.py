@@ -15,65 +15,76 @@ from torch import Tensor
 EPSILON = 1e-5
 ELEMENTS = 4096  # of a tile
 WARPS = 8
-SPLITS = 32  # programs that share the sums of one slice
+MOST_SPLITS = 128  # programs that share the sums of one slice
 
 
 def norm_silu(
-    x: Tensor, weight: Tensor, bias: Tensor, *, groups: int, scale: Tensor | None = None, shift: Tensor | None = None
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    *,
+    groups: int,
+    scale: Tensor | None = None,
+    shift: Tensor | None = None,
+    activate: bool = True,
 ) -> Tensor:
-    """x [N, C, H, W]; weight and bias [C]; scale and shift [N, C] or neither."""
+    """x [N, C, H, W]; weight and bias [C]; scale and shift [N, C] or neither; without `activate`, no SiLU."""
     if scale is None or shift is None:
         scale = shift = x.new_zeros(x.shape[:2])
-    result: Tensor = NormSilu.apply(x, weight, bias, scale, shift, groups)
+    result: Tensor = NormSilu.apply(x, weight, bias, scale.contiguous(), shift.contiguous(), groups, activate)
     return result
 
 
 class NormSilu(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, scale: Tensor, shift: Tensor, groups: int) -> Tensor:
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, scale: Tensor, shift: Tensor, groups: int, activate: bool
+    ) -> Tensor:
         x = x.contiguous(memory_format=torch.channels_last)
-        n, channels, height, width = x.shape
-        places, tile = height * width, _tile(channels)
-        sums = x.new_empty((n, SPLITS, 2, channels), dtype=torch.float32)
+        n, channels, places, tile, splits = _sizes(x)
+        sums = x.new_empty((n, splits, 2, channels), dtype=torch.float32)
         coefficients = x.new_empty((n, 4, channels), dtype=torch.float32)  # gain, offset, mean, 1 / deviation
         y = torch.empty_like(x)
-        _sums_of_x[(n, SPLITS)](x, sums, places, channels, *tile, num_warps=WARPS)
+        _sums_of_x[(n, splits)](x, sums, places, channels, *tile, num_warps=WARPS)
         share = channels // groups
         _gain_and_offset[(n, groups)](
             *(sums, weight, bias, scale, shift, coefficients),
-            *(places, channels, share, EPSILON, SPLITS, triton.next_power_of_2(share)),
+            *(places, channels, share, EPSILON, splits, triton.next_power_of_2(share)),
         )
-        _apply[(n, triton.cdiv(places, tile[0]))](x, coefficients, y, places, channels, *tile, num_warps=WARPS)
+        tiles = (n, triton.cdiv(places, tile[0]))
+        _apply[tiles](x, coefficients, y, places, channels, activate, *tile, num_warps=WARPS)
         ctx.save_for_backward(x, weight, bias, scale, coefficients)
-        ctx.groups = groups
+        ctx.groups, ctx.activate = groups, activate
         return y
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         x, weight, bias, scale, coefficients = ctx.saved_tensors
         dy = dy.contiguous(memory_format=torch.channels_last)
-        n, channels, height, width = x.shape
-        places, tile = height * width, _tile(channels)
-        sums = x.new_empty((n, SPLITS, 2, channels), dtype=torch.float32)
+        n, channels, places, tile, splits = _sizes(x)
+        sums = x.new_empty((n, splits, 2, channels), dtype=torch.float32)
         slopes = x.new_empty((n, 2, channels), dtype=torch.float32)  # slope and level
         small = x.new_empty((4, n, channels), dtype=torch.float32)  # gradients of weight, bias, scale and shift
         dx = torch.empty_like(x)
-        _sums_of_dz[(n, SPLITS)](x, dy, coefficients, sums, places, channels, *tile, num_warps=WARPS)
+        _sums_of_dz[(n, splits)](x, dy, coefficients, sums, places, channels, ctx.activate, *tile, num_warps=WARPS)
         share = channels // ctx.groups
         _slope_and_level[(n, ctx.groups)](
             *(sums, weight, bias, scale, coefficients, slopes, small),
-            *(places, channels, share, n, SPLITS, triton.next_power_of_2(share)),
+            *(places, channels, share, n, splits, triton.next_power_of_2(share)),
         )
         tiles = (n, triton.cdiv(places, tile[0]))
-        _apply_back[tiles](x, dy, coefficients, slopes, dx, places, channels, *tile, num_warps=WARPS)
+        _apply_back[tiles](x, dy, coefficients, slopes, dx, places, channels, ctx.activate, *tile, num_warps=WARPS)
         dweight, dbias = small[0].sum(0).to(weight.dtype), small[1].sum(0).to(bias.dtype)
-        return dx, dweight, dbias, small[2].to(scale.dtype), small[3].to(scale.dtype), None
+        return dx, dweight, dbias, small[2].to(scale.dtype), small[3].to(scale.dtype), None, None
 
 
-def _tile(channels: int) -> tuple[int, int]:
-    """Places and channels that one program holds at a time."""
+def _sizes(x: Tensor) -> tuple[int, int, int, tuple[int, int], int]:
+    """Slices, channels, places; the tile (places, channels) that a program holds; programs for the sums of a slice."""
+    n, channels, height, width = x.shape
     wide = triton.next_power_of_2(channels)
-    return max(1, ELEMENTS // wide), wide
+    tile = max(1, ELEMENTS // wide), wide
+    splits = min(MOST_SPLITS, triton.next_power_of_2(triton.cdiv(height * width, tile[0])))
+    return n, channels, height * width, tile, splits
 
 
 @triton.jit
@@ -130,34 +141,41 @@ def _gain_and_offset(
 
 
 @triton.jit
-def _apply(x, coefficients, y, places, channels, ROWS: tl.constexpr, WIDE: tl.constexpr):
+def _apply(x, coefficients, y, places, channels, ACTIVATE: tl.constexpr, ROWS: tl.constexpr, WIDE: tl.constexpr):
     n, channel = tl.program_id(0), tl.arange(0, WIDE)
     gain = tl.load(coefficients + n * 4 * channels + channel, channel < channels, 0.0)
     offset = tl.load(coefficients + (n * 4 + 1) * channels + channel, channel < channels, 0.0)
     at, inside = _tile_at(tl.program_id(1) * ROWS + tl.arange(0, ROWS), channel, n, places, channels)
     z = tl.load(x + at, inside, 0.0).to(tl.float32) * gain[None, :] + offset[None, :]
-    tl.store(y + at, (z * tl.sigmoid(z)).to(y.dtype.element_ty), inside)
+    if ACTIVATE:
+        z = z * tl.sigmoid(z)
+    tl.store(y + at, z.to(y.dtype.element_ty), inside)
 
 
 @triton.jit
-def _values_and_dz(x, dy, coefficients, at, inside, n, channel, channels):
+def _values_and_dz(x, dy, coefficients, at, inside, n, channel, channels, ACTIVATE: tl.constexpr):
     """x and the gradient of the loss with respect to z, from the gradient with respect to silu(z)."""
     gain = tl.load(coefficients + n * 4 * channels + channel, channel < channels, 0.0)
     offset = tl.load(coefficients + (n * 4 + 1) * channels + channel, channel < channels, 0.0)
     values = tl.load(x + at, inside, 0.0).to(tl.float32)
-    z = values * gain[None, :] + offset[None, :]
-    s = tl.sigmoid(z)
-    return values, tl.load(dy + at, inside, 0.0).to(tl.float32) * s * (1.0 + z * (1.0 - s)), gain
+    dz = tl.load(dy + at, inside, 0.0).to(tl.float32)
+    if ACTIVATE:
+        z = values * gain[None, :] + offset[None, :]
+        s = tl.sigmoid(z)
+        dz = dz * s * (1.0 + z * (1.0 - s))
+    return values, dz, gain
 
 
 @triton.jit
-def _sums_of_dz(x, dy, coefficients, sums, places, channels, ROWS: tl.constexpr, WIDE: tl.constexpr):
+def _sums_of_dz(
+    x, dy, coefficients, sums, places, channels, ACTIVATE: tl.constexpr, ROWS: tl.constexpr, WIDE: tl.constexpr
+):
     n, split, splits = tl.program_id(0), tl.program_id(1), tl.num_programs(1)
     channel = tl.arange(0, WIDE)
     total, weighted = tl.zeros((ROWS, WIDE), tl.float32), tl.zeros((ROWS, WIDE), tl.float32)
     for start in range(split * ROWS, places, splits * ROWS):
         at, inside = _tile_at(start + tl.arange(0, ROWS), channel, n, places, channels)
-        values, dz, _ = _values_and_dz(x, dy, coefficients, at, inside, n, channel, channels)
+        values, dz, _ = _values_and_dz(x, dy, coefficients, at, inside, n, channel, channels, ACTIVATE)
         total += dz
         weighted += dz * values
     out = sums + ((n * splits + split) * 2) * channels + channel
@@ -191,11 +209,13 @@ def _slope_and_level(
 
 
 @triton.jit
-def _apply_back(x, dy, coefficients, slopes, dx, places, channels, ROWS: tl.constexpr, WIDE: tl.constexpr):
+def _apply_back(
+    x, dy, coefficients, slopes, dx, places, channels, ACTIVATE: tl.constexpr, ROWS: tl.constexpr, WIDE: tl.constexpr
+):
     n, channel = tl.program_id(0), tl.arange(0, WIDE)
     slope = tl.load(slopes + n * 2 * channels + channel, channel < channels, 0.0)
     level = tl.load(slopes + (n * 2 + 1) * channels + channel, channel < channels, 0.0)
     at, inside = _tile_at(tl.program_id(1) * ROWS + tl.arange(0, ROWS), channel, n, places, channels)
-    values, dz, gain = _values_and_dz(x, dy, coefficients, at, inside, n, channel, channels)
+    values, dz, gain = _values_and_dz(x, dy, coefficients, at, inside, n, channel, channels, ACTIVATE)
     result = gain[None, :] * dz + slope[None, :] * values + level[None, :]
     tl.store(dx + at, result.to(dx.dtype.element_ty), inside)

@@ -44,7 +44,6 @@ class UNetConfig:
         return 2 ** (len(self.multipliers) - 1)
 
 
-NORM_EPSILON = 1e-5
 PRESETS: dict[str, dict[str, object]] = {
     "paper": {},
     "small": {"channels": 64},
@@ -214,7 +213,8 @@ class Attention(nn.Module):
     def forward(self, x: Tensor, labels: Tensor) -> Tensor:
         """x [N, C, H, W]."""
         n, channels, height, width = x.shape
-        places = self.norm(x).flatten(2).transpose(1, 2)  # [N, HW, C], no copy: channels come last in memory
+        normal = norm_on_gpu(x, self.norm, activate=False) if x.is_cuda else self.norm(x)
+        places = normal.flatten(2).transpose(1, 2)  # [N, HW, C], no copy on a GPU: channels come last in memory
         query, key, value = self._split(self.places(places), 3)  # each [N, heads, HW, C / heads]
         label_key, label_value = self._split(self.label(labels)[:, None].to(key.dtype), 2)
         key, value = torch.cat([key, label_key], dim=2), torch.cat([value, label_value], dim=2)
@@ -241,7 +241,7 @@ class ScaledNorm(nn.Module):
         """x [N, C, H, W]; scale and shift [N, C]."""
         norm = self.norm
         if x.is_cuda:
-            active = norm_silu(x, norm.weight, norm.bias, groups=norm.num_groups, scale=scale, shift=shift)
+            active = norm_on_gpu(x, norm, scale, shift, activate=True)
         else:
             active = F.silu(modulated(norm(x), scale, shift))
         return F.dropout(active, self.dropout, self.training)
@@ -253,15 +253,17 @@ def modulated(x: Tensor, scale: Tensor | None, shift: Tensor | None) -> Tensor:
     return x * (1 + scale[:, :, None, None]) + shift[:, :, None, None]
 
 
-def norm_silu(
-    x: Tensor, weight: Tensor, bias: Tensor, *, groups: int, scale: Tensor | None = None, shift: Tensor | None = None
+def norm_on_gpu(
+    x: Tensor, norm: nn.GroupNorm, scale: Tensor | None = None, shift: Tensor | None = None, *, activate: bool
 ) -> Tensor:
-    """silu(modulated(group_norm(x))) by our own GPU kernels, or in plain steps where there is no Triton."""
+    """By our own kernels, which keep channels last in memory; in plain steps where there is no Triton."""
     try:
-        from anofpdm.network import fused_norm
+        from anofpdm.network.fused_norm import norm_silu
     except ImportError:
-        return F.silu(modulated(F.group_norm(x, groups, weight, bias, NORM_EPSILON), scale, shift))
-    return fused_norm.norm_silu(x, weight, bias, groups=groups, scale=scale, shift=shift)
+        plain = modulated(norm(x), scale, shift)
+        return F.silu(plain) if activate else plain
+    groups = norm.num_groups
+    return norm_silu(x, norm.weight, norm.bias, groups=groups, scale=scale, shift=shift, activate=activate)
 
 
 def label_table(n_labels: int, width: int) -> nn.Embedding:
