@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import types
 from pathlib import Path
 
 import numpy as np
@@ -281,6 +282,22 @@ def test_two_processes_have_the_gradient_of_one(cohort, tmp_path):
     assert sum(gradient.abs().sum() for gradient in one.values()) > 0
     for name in one:
         torch.testing.assert_close(one[name], two[name], rtol=1e-4, atol=1e-6, msg=name)
+
+
+def test_tensorboard_hears_of_it_where_it_is_installed(cohort, tmp_path, monkeypatch):
+    heard = []
+
+    class Board:
+        def __init__(self, folder, purge_step):
+            heard.append((folder, purge_step))
+
+        def add_scalar(self, name, value, step):
+            heard.append((name, step, value))
+
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", types.SimpleNamespace(SummaryWriter=Board))
+    run.train(trainer_of(cohort), cohort, tmp_path, run.Limits(steps=2, **QUIET))
+    assert heard[0] == (tmp_path / "tensorboard", 1)
+    assert [said[1] for said in heard[1:] if said[0] == "loss"] == [1, 2]
 
 
 class TestRefuses:

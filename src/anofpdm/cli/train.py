@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import torch
 
     from anofpdm.cohorts import Cohort
-    from anofpdm.network.run import Progress
+    from anofpdm.network.log import Progress
     from anofpdm.network.training import Trainer
     from anofpdm.network.world import World
 

@@ -1,6 +1,5 @@
 """A training run from its first step to its last: steps, saves, a log, pictures, and a way to stop."""
 
-import json
 import math
 import time
 from collections.abc import Callable
@@ -18,13 +17,14 @@ from anofpdm.files import sole_writer, write_atomically
 from anofpdm.labels import WORDS
 from anofpdm.network import checkpoint
 from anofpdm.network.batches import SliceOrder, read_ahead
+from anofpdm.network.log import Progress, TrainingLog
 from anofpdm.network.pictures import bars, sample_grid
 from anofpdm.network.sampling import sample
 from anofpdm.network.training import LEVEL_BINS, Network, Trainer, TrainingConfig, build_network
 from anofpdm.network.unet import UNetConfig
 from anofpdm.network.world import World
 
-LOG, SAMPLES, LEVELS = "log.jsonl", "samples.png", "loss_by_level.png"
+SAMPLES, LEVELS = "samples.png", "loss_by_level.png"
 FOREVER = 10**12
 CHECK_STEPS = 10  # how often all processes agree on the time
 
@@ -42,15 +42,6 @@ class Limits:
     def __post_init__(self) -> None:
         if self.steps is None and self.minutes is None:
             raise ConfigError("say how long to train: --steps or --minutes")
-
-
-@dataclass(frozen=True)
-class Progress:
-    step: int
-    loss: float
-    steps_per_second: float
-    share: float  # of the run, 0 to 1
-    note: str = ""
 
 
 def start(
@@ -118,8 +109,13 @@ def train(trainer: Trainer, cohort: Cohort, out: Path, limits: Limits, on_progre
         return
     with sole_writer(out):
         checkpoint.clear_unfinished(out)
-        _forget_later(out / LOG, trainer.step)
-        _train(trainer, cohort, out, limits, on_progress)
+        log = TrainingLog(out, trainer.step)
+
+        def listen(progress: Progress) -> None:
+            log.write(progress)
+            on_progress(progress)
+
+        _train(trainer, cohort, out, limits, listen)
 
 
 def _train(trainer: Trainer, cohort: Cohort, out: Path, limits: Limits, on_progress: Listener) -> None:
@@ -134,7 +130,6 @@ def _train(trainer: Trainer, cohort: Cohort, out: Path, limits: Limits, on_progr
             if trainer.step % limits.log_steps == 0 or trainer.step == limits.steps:
                 _check_finite(loss, trainer, out)
                 progress = replace(clock.progress(trainer.step, loss), note=_memory_note(trainer))
-                _log(out, trainer, progress)
                 on_progress(progress)
             if trainer.step % CHECK_STEPS:
                 continue
@@ -213,28 +208,6 @@ def _memory_note(trainer: Trainer) -> str:
     if trainer.micro_batch == whole:
         return ""
     return f"memory is short: {trainer.micro_batch} of {whole} slices at a time, the same batch in the end"
-
-
-def _log(out: Path, trainer: Trainer, progress: Progress) -> None:
-    if trainer.world.leads:
-        line: dict[str, object] = {
-            "step": progress.step,
-            "loss": progress.loss,
-            "steps_per_second": progress.steps_per_second,
-        }
-        if progress.note:
-            line["note"] = progress.note
-        with (out / LOG).open("a") as file:
-            file.write(json.dumps(line) + "\n")
-
-
-def _forget_later(log: Path, step: int) -> None:
-    """Drop what an earlier run wrote after the save from which this one goes on."""
-    if log.is_file():
-        kept = [
-            line for line in log.read_text().splitlines() if line.endswith("}") and json.loads(line)["step"] <= step
-        ]
-        write_atomically(log, "".join(line + "\n" for line in kept).encode())
 
 
 @torch.no_grad()
