@@ -60,7 +60,7 @@ class TestTrain:
         words = ("train", cohort, "--preset", "tiny", "--batch", 4, "--no-pictures", "--device", "cpu")
         done = anofpdm(*words, "--out", tmp_path / "m", "--steps", 2)
         assert done.returncode == 0, done.stderr
-        assert "holds a run already" in refused(*words, "--out", tmp_path / "m", "--steps", 3)
+        assert "holds a model already" in refused(*words, "--out", tmp_path / "m", "--steps", 3)
         done = anofpdm("train", cohort, "--out", tmp_path / "m", "--resume", "--steps", 3, "--no-pictures")
         assert "step 3" in done.stdout, done.stderr
         assert "batch cannot change" in refused(
@@ -83,6 +83,8 @@ class TestTrain:
         assert "--device abacus" in refused(
             "train", cohort, "--out", tmp_path / "m", "--steps", 1, "--device", "abacus"
         )
+        assert "--device meta" in refused("train", cohort, "--out", tmp_path / "m", "--steps", 1, "--device", "meta")
+        assert "more than 0" in refused("train", cohort, "--out", tmp_path / "m", "--minutes", 0, "--steps", 1)
         assert "no such GPU" in refused("train", cohort, "--out", tmp_path / "m", "--steps", 1, "--device", "cuda:77")
 
 

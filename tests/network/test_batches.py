@@ -48,6 +48,14 @@ def test_balanced_batches_keep_the_share_of_the_unlabelled(cohort):
     assert abs(counts[HEALTHY] - counts[UNHEALTHY]) <= 1
 
 
+def test_balanced_with_one_kind_fills_the_batch(cohort):
+    healthy = SliceOrder.of(cohort, "healthy", batch=8, balanced=True, seed=0).rows(3)
+    assert (cohort.labels[healthy] == HEALTHY).all()
+    assert len(healthy) == 8
+    with pytest.raises(TrainingError, match="larger --batch"):
+        order_of(cohort, balanced=True, batch=1)
+
+
 def test_what_each_task_learns_from(cohort):
     labels = cohort.labels.copy()
     labels[::5] = NULL

@@ -187,17 +187,41 @@ class TestRun:
     def test_ctrl_c_saves(self, cohort, tmp_path):
         def interrupt(progress):
             if progress.step == 5:
-                raise KeyboardInterrupt
+                os.kill(os.getpid(), signal.SIGINT)
 
         with pytest.raises(KeyboardInterrupt):
             run.train(trainer_of(cohort), cohort, tmp_path, run.Limits(steps=50, **QUIET), interrupt)
         assert checkpoint.load_state(tmp_path)[1]["step"] == 5
 
+    def test_a_request_in_the_middle_of_a_step_waits_for_its_end(self, cohort, tmp_path, monkeypatch):
+        run.train(trainer_of(cohort), cohort, tmp_path / "whole", run.Limits(steps=9, **QUIET))
+        trainer = trainer_of(cohort)
+        step = trainer.optimiser.step
+
+        def interrupted():
+            if trainer.step == 4:
+                os.kill(os.getpid(), signal.SIGTERM)
+            step()
+
+        monkeypatch.setattr(trainer.optimiser, "step", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            run.train(trainer, cohort, tmp_path / "parts", run.Limits(steps=9, **QUIET))
+        again = run.resume(tmp_path / "parts", cohort, device=CPU, world=World())
+        assert again.step == 5
+        run.train(again, cohort, tmp_path / "parts", run.Limits(steps=9, **QUIET))
+        assert_same(checkpoint.load_state(tmp_path / "whole")[0], checkpoint.load_state(tmp_path / "parts")[0])
+
+    def test_a_loss_that_is_no_number_is_never_a_success(self, cohort, tmp_path):
+        trainer = trainer_of(cohort)
+        next(trainer.network.parameters()).data[0] = float("nan")
+        with pytest.raises(TrainingError, match="no longer a number"):
+            run.train(trainer, cohort, tmp_path, run.Limits(minutes=0.01, log_steps=10**6, sample_steps=0))
+        assert not list(tmp_path.glob("*.safetensors"))
+
     def test_minutes(self, cohort, tmp_path):
         trainer = trainer_of(cohort)
         run.train(trainer, cohort, tmp_path, run.Limits(minutes=0.02, **QUIET))
-        assert trainer.step % 10 == 0
-        assert trainer.step >= 10
+        assert trainer.step >= 1
 
     def test_fine_tuning_begins_with_the_models_weights(self, cohort, tmp_path):
         run.train(trainer_of(cohort), cohort, tmp_path, run.Limits(steps=3, **QUIET))
@@ -249,6 +273,13 @@ cohort, device = open_cohort(sys.argv[1]), torch.device("cpu")
 world = World.joined(device)
 network = UNetConfig(2, channels=8, multipliers=(1, 2), blocks=1, attention=(2,), dropout=0.0)
 trainer = run.start(cohort, network, TrainingConfig(batch=8, warm_up=1), device=device, world=world)
+if "--short" in sys.argv and world.rank == world.count - 1:
+    plenty = trainer.losses
+    def short(inputs):
+        if len(inputs.x) > 2:
+            raise torch.OutOfMemoryError
+        return plenty(inputs)
+    trainer.losses = short
 order = SliceOrder.of(cohort, "guided", batch=8, balanced=False, seed=0)
 for step in range(3):
     rows = order.rows(step)[world.part(8)]
@@ -264,7 +295,8 @@ world.leave()
 
 
 def test_two_processes_have_the_gradient_of_one(cohort, tmp_path):
-    """DDP over gloo, as torchrun starts it, on a split batch; and one process on the joined batch, two steps in."""
+    """DDP over gloo, as torchrun starts it, on a split batch; and one process on the joined batch, two steps in. Also
+    when one of the two runs out of memory: both must then work in smaller portions."""
     from safetensors.torch import load_file
 
     script = tmp_path / "script.py"
@@ -273,15 +305,17 @@ def test_two_processes_have_the_gradient_of_one(cohort, tmp_path):
         "one": [sys.executable],
         "two": [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"],
     }
+    launchers["short"] = launchers["two"]
     for name, launcher in launchers.items():
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-        command = [*launcher, str(script), str(cohort.path), str(tmp_path / name)]
+        command = [*launcher, str(script), str(cohort.path), str(tmp_path / name), f"--{name}"]
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120, env=environment)
         assert done.returncode == 0, done.stderr
-    one, two = load_file(tmp_path / "one"), load_file(tmp_path / "two")
+    one, two, short = (load_file(tmp_path / name) for name in ("one", "two", "short"))
     assert sum(gradient.abs().sum() for gradient in one.values()) > 0
     for name in one:
         torch.testing.assert_close(one[name], two[name], rtol=1e-4, atol=1e-6, msg=name)
+        torch.testing.assert_close(one[name], short[name], rtol=1e-4, atol=1e-6, msg=name)
 
 
 def test_tensorboard_hears_of_it_where_it_is_installed(cohort, tmp_path, monkeypatch):
@@ -294,18 +328,35 @@ def test_tensorboard_hears_of_it_where_it_is_installed(cohort, tmp_path, monkeyp
         def add_scalar(self, name, value, step):
             heard.append((name, step, value))
 
+        def close(self):
+            heard.append(("closed",))
+
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", types.SimpleNamespace(SummaryWriter=Board))
     run.train(trainer_of(cohort), cohort, tmp_path, run.Limits(steps=2, **QUIET))
     assert heard[0] == (tmp_path / "tensorboard", 1)
     assert [said[1] for said in heard[1:] if said[0] == "loss"] == [1, 2]
+    assert heard[-1] == ("closed",)
 
 
 class TestRefuses:
     def test_another_cohort(self, cohort, tmp_path):
         run.train(trainer_of(cohort), cohort, tmp_path, run.Limits(steps=1, **QUIET))
-        other = dataclasses.replace(cohort, manifest={**cohort.manifest, "preparation_sha256": "other"})
-        with pytest.raises(ModelError, match="another cohort"):
-            run.resume(tmp_path, other, device=CPU, world=World())
+        for changed in ("preparation_sha256", "slices_sha256", "tables_sha256"):
+            other = dataclasses.replace(cohort, manifest={**cohort.manifest, changed: "other"})
+            with pytest.raises(ModelError, match="another cohort"):
+                run.resume(tmp_path, other, device=CPU, world=World())
+
+    def test_weights_of_another_network(self, cohort):
+        trainer = trainer_of(cohort)
+        weights = {name: parameter for name, parameter in trainer.network.named_parameters() if "last" not in name}
+        with pytest.raises(ModelError, match="not for this network"):
+            trainer.begin_from(weights)
+
+    def test_guiding_a_model_without_labels(self, cohort, tmp_path):
+        trainer = trainer_of(cohort, UNLABELLED, task="unconditional")
+        run.train(trainer, cohort, tmp_path, run.Limits(steps=1, **QUIET))
+        with pytest.raises(ModelError, match="cannot be guided"):
+            run.start_from(tmp_path, cohort, TrainingConfig(batch=8), device=CPU, world=World())
 
     def test_other_channels(self, cohort, tmp_path):
         with pytest.raises(ModelError, match="has 2 modalities, the network takes 4"):

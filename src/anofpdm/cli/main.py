@@ -16,7 +16,7 @@ from anofpdm.cli.prepare import prepare
 from anofpdm.cli.train import train
 from anofpdm.errors import AnoFPDMError
 
-GOES_ON = "what is done is kept, and the same command goes on from there"
+GOES_ON = "what is done is kept, and the same command goes on from there (train: with --resume)"
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
 

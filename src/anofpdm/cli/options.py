@@ -32,6 +32,8 @@ def resolved(device: str) -> "torch.device":
         chosen = torch.device(device)
     except RuntimeError:
         raise ConfigError(f"--device {device}: write auto, cpu, cuda, cuda:1 or mps") from None
+    if chosen.type not in ("cpu", "cuda", "mps"):
+        raise ConfigError(f"--device {device}: write auto, cpu, cuda, cuda:1 or mps")
     if chosen.type == "cuda" and (chosen.index or 0) >= torch.cuda.device_count():
         raise ConfigError(f"--device {device}: no such GPU here ({torch.cuda.device_count()} found); try --device auto")
     if chosen.type == "mps" and not torch.backends.mps.is_available():

@@ -49,7 +49,9 @@ def train(
         bool | None, typer.Option(help="Mirror, turn and brighten slices a little. Default: on.")
     ] = None,
     balanced: Annotated[bool | None, typer.Option(help="Healthy and unhealthy slices in equal numbers.")] = None,
-    seed: Annotated[int | None, typer.Option(min=0, help="What all randomness starts from. Default: 0.")] = None,
+    seed: Annotated[
+        int | None, typer.Option(min=0, max=2**63 - 1, help="What all randomness starts from. Default: 0.")
+    ] = None,
     device: Device = "auto",
     save_minutes: Annotated[float, typer.Option(min=0, help="Save this often.")] = 5.0,
     pictures: Annotated[bool, typer.Option(help="Draw samples at every save.")] = True,
@@ -76,14 +78,15 @@ def train(
         "seed": seed,
     }
     given = {name: value for name, value in given.items() if value is not None}
-    trainer = _trainer(slices, out, given, preset and preset.value, resume, from_model, where, world)
     try:
+        trainer = _trainer(slices, out, given, preset and preset.value, resume, from_model, where, world)
         with _progress(world) as show:
             run(trainer, slices, out, limits, show)
     finally:
         world.leave()
     if world.leads:
-        print(f"step {trainer.step}: the model is in {out}; look at {out / 'samples.png'}")
+        look = f"; look at {out / 'samples.png'}" if (out / "samples.png").is_file() else ""
+        print(f"step {trainer.step}: the model is in {out}{look}")
 
 
 def _trainer(
@@ -97,7 +100,7 @@ def _trainer(
     world: "World",
 ) -> "Trainer":
     from anofpdm.network import run
-    from anofpdm.network.checkpoint import STATE
+    from anofpdm.network.checkpoint import STATE, WEIGHTS
     from anofpdm.network.training import TrainingConfig
     from anofpdm.network.unet import preset as network_preset
 
@@ -108,8 +111,8 @@ def _trainer(
             what = ", ".join(changed) or ("preset" if preset else "--from")
             raise ConfigError(f"{what} cannot change when a run goes on; leave it out, or train into another folder")
         return trainer
-    if (out / STATE).exists():
-        raise ConfigError(f"{out} holds a run already; add --resume to go on with it, or choose another --out")
+    if (out / STATE).exists() or (out / WEIGHTS).exists():
+        raise ConfigError(f"{out} holds a model already; add --resume to go on with it, or choose another --out")
     config = TrainingConfig(**given)
     if from_model:
         if preset:

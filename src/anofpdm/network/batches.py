@@ -3,7 +3,7 @@ number, so that a run can be taken up anywhere, by any number of processes, and 
 
 import queue
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator
 from dataclasses import dataclass
 
 import numpy as np
@@ -36,10 +36,16 @@ class SliceOrder:
         if not balanced:
             return cls([rows], [batch], seed)
         labels = cohort.labels[rows]
-        groups = [rows[labels == label] for label in (HEALTHY, UNHEALTHY, NULL) if (labels == label).any()]
-        unlabelled = round(batch * float((labels == NULL).mean()))
-        first = (batch - unlabelled) // 2
-        return cls(groups, [first, batch - unlabelled - first, unlabelled][: len(groups)], seed)
+        kinds = [kind for kind in (HEALTHY, UNHEALTHY) if (labels == kind).any()]
+        unlabelled = round(batch * float((labels == NULL).mean())) if kinds else batch
+        shares = [len(part) for part in np.array_split(np.arange(batch - unlabelled), len(kinds))] if kinds else []
+        if unlabelled:
+            kinds, shares = [*kinds, NULL], [*shares, unlabelled]
+        if not all(shares):
+            raise TrainingError(
+                f"--balanced needs a larger --batch than {batch}: every kind of slice must find a place"
+            )
+        return cls([rows[labels == kind] for kind in kinds], shares, seed)
 
     def rows(self, step: int) -> np.ndarray:
         """[batch]: the rows of step number `step`, from 0."""
@@ -80,7 +86,7 @@ def training_rows(cohort: Cohort, task: str) -> np.ndarray:
 
 def read_ahead(
     cohort: Cohort, order: SliceOrder, steps: range, *, part: slice, pin: bool
-) -> Iterator[tuple[int, Tensor, Tensor]]:
+) -> Generator[tuple[int, Tensor, Tensor], None, None]:
     """Step number, slices [B, C, H, W] float16 and labels [B] of each step, read by a thread of its own; `part` is
     this process's share of the batch."""
     waiting: queue.Queue[tuple[int, Tensor, Tensor] | BaseException | None] = queue.Queue(AHEAD)

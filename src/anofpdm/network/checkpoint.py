@@ -65,7 +65,9 @@ def save_state(folder: Path, tensors: Tensors, config: Mapping[str, Any]) -> Non
 def load_state(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     if not (folder / STATE).is_file():
         raise ModelError(f"{folder}: nothing to resume (no {STATE}); leave out --resume to start, or check the path")
-    remedy = f"remove it and rename {PREVIOUS} to {STATE} to go on from the save before"
+    remedy = "train again"
+    if (folder / PREVIOUS).is_file():
+        remedy = f"remove it and rename {PREVIOUS} to {STATE} to go on from the save before"
     tensors, config, _ = _read(folder / STATE, remedy)
     return tensors, config
 
@@ -83,7 +85,7 @@ def _write(path: Path, tensors: Tensors, config: Mapping[str, Any]) -> str:
         temporary.replace(path)
     except (SafetensorError, OSError) as problem:
         raise ModelError(
-            f"{path}: could not be written ({problem}); the save before is untouched, make room and resume"
+            f"{path}: could not be written ({problem}); nothing that was saved before is lost, make room and resume"
         ) from None
     finally:
         temporary.unlink(missing_ok=True)
@@ -117,5 +119,6 @@ def _digest(tensors: Tensors, said: str) -> str:
 
 def clear_unfinished(folder: Path) -> None:
     """What a killed save leaves behind."""
-    for path in folder.glob(".*.tmp"):
-        path.unlink()
+    for name in (WEIGHTS, STATE, PREVIOUS, CONFIG, "log.jsonl", "samples.png", "loss_by_level.png"):
+        for path in folder.glob(f".{name}*.tmp"):
+            path.unlink()

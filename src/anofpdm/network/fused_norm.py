@@ -11,6 +11,7 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 EPSILON = 1e-5
 ELEMENTS = 4096  # of a tile
@@ -31,7 +32,8 @@ def norm_silu(
     """x [N, C, H, W]; weight and bias [C]; scale and shift [N, C] or neither; without `activate`, no SiLU."""
     if scale is None or shift is None:
         scale = shift = x.new_zeros(x.shape[:2])
-    result: Tensor = NormSilu.apply(x, weight, bias, scale.contiguous(), shift.contiguous(), groups, activate)
+    with torch.cuda.device_of(x):  # Triton launches on the current device
+        result: Tensor = NormSilu.apply(x, weight, bias, scale.contiguous(), shift.contiguous(), groups, activate)
     return result
 
 
@@ -58,6 +60,7 @@ class NormSilu(torch.autograd.Function):
         return y
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         x, weight, bias, scale, coefficients = ctx.saved_tensors
         dy = dy.contiguous(memory_format=torch.channels_last)

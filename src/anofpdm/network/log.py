@@ -40,6 +40,10 @@ class TrainingLog:
             self._board.add_scalar("loss", progress.loss, progress.step)
             self._board.add_scalar("steps per second", progress.steps_per_second, progress.step)
 
+    def close(self) -> None:
+        if self._board is not None:
+            self._board.close()
+
 
 def _forget_later(log: Path, step: int) -> None:
     if log.is_file():

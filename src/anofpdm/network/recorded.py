@@ -12,7 +12,8 @@ class Recorded:
     def __init__(self, function: Callable[..., Tensor], inputs: Sequence[Tensor]):
         self._inputs = [tensor.clone() for tensor in inputs]
         self._graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self._graph):
+        # Other threads may go on with memory of their own, as the one that reads slices ahead does.
+        with torch.cuda.graph(self._graph, capture_error_mode="thread_local"):
             self._result = function(*self._inputs)
 
     def __call__(self, *inputs: Tensor) -> Tensor:

@@ -1,5 +1,6 @@
 """A training run from its first step to its last: steps, saves, a log, pictures, and a way to stop."""
 
+import contextlib
 import math
 import time
 from collections.abc import Callable
@@ -20,6 +21,7 @@ from anofpdm.network.batches import SliceOrder, read_ahead
 from anofpdm.network.log import Progress, TrainingLog
 from anofpdm.network.pictures import bars, sample_grid
 from anofpdm.network.sampling import sample
+from anofpdm.network.stopping import StopRequests
 from anofpdm.network.training import LEVEL_BINS, Network, Trainer, TrainingConfig, build_network
 from anofpdm.network.unet import UNetConfig
 from anofpdm.network.world import World
@@ -42,6 +44,8 @@ class Limits:
     def __post_init__(self) -> None:
         if self.steps is None and self.minutes is None:
             raise ConfigError("say how long to train: --steps or --minutes")
+        if self.minutes is not None and not self.minutes > 0:
+            raise ConfigError(f"--minutes {self.minutes}: training takes some time; give more than 0")
 
 
 def start(
@@ -63,7 +67,10 @@ def start_from(model: Path, cohort: Cohort, config: TrainingConfig, *, device: t
         )
     if (said["task"] == "classifier") != (config.task == "classifier"):
         raise ModelError(f"{model} was trained for {said['task']!r}, which cannot become {config.task!r}")
-    trainer = start(cohort, network_config(said), config, device=device, world=world)
+    network = network_config(said)
+    if config.task == "guided" and network.n_labels < len(WORDS):
+        raise ModelError(f"{model} was trained without labels ({said['task']!r}) and cannot be guided; give --task")
+    trainer = start(cohort, network, config, device=device, world=world)
     trainer.begin_from(weights)
     return trainer
 
@@ -71,11 +78,11 @@ def start_from(model: Path, cohort: Cohort, config: TrainingConfig, *, device: t
 def resume(model: Path, cohort: Cohort, *, device: torch.device, world: World) -> Trainer:
     """A trainer as it was at its last save."""
     tensors, said = checkpoint.load_state(model)
-    if (
-        said["preparation_sha256"] != cohort.manifest["preparation_sha256"]
-        or said["slices"] != cohort.manifest["slices"]
-    ):
-        raise ModelError(f"{model} was trained on another cohort than {cohort.path}; give the same one, or use --from")
+    if said.get("cohort") != cohort_identity(cohort):
+        raise ModelError(
+            f"{model} was trained on another cohort than {cohort.path} (or its labels or split have changed since); "
+            "give the same one, or start anew with --from"
+        )
     config = TrainingConfig(**said["training"])
     trainer = start(cohort, network_config(said), config, device=device, world=world)
     trainer.restore(tensors, said["step"])
@@ -84,7 +91,15 @@ def resume(model: Path, cohort: Cohort, *, device: torch.device, world: World) -
 
 def network_config(said: dict[str, Any]) -> UNetConfig:
     values: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in said["network"].items()}
-    return UNetConfig(**values)
+    try:
+        return UNetConfig(**values)
+    except TypeError as problem:
+        raise ModelError(f"a model of another version ({problem}); train it again") from None
+
+
+def cohort_identity(cohort: Cohort) -> dict[str, Any]:
+    """What must be the same for a run to go on: slices, labels, split."""
+    return {name: cohort.manifest.get(name) for name in ("preparation_sha256", "slices_sha256", "tables_sha256")}
 
 
 def check_fits(cohort: Cohort, network: UNetConfig) -> None:
@@ -115,40 +130,43 @@ def train(trainer: Trainer, cohort: Cohort, out: Path, limits: Limits, on_progre
             log.write(progress)
             on_progress(progress)
 
-        _train(trainer, cohort, out, limits, listen)
+        with contextlib.closing(log):
+            _train(trainer, cohort, out, limits, listen)
 
 
 def _train(trainer: Trainer, cohort: Cohort, out: Path, limits: Limits, on_progress: Listener) -> None:
     config, world = trainer.config, trainer.world
     order = SliceOrder.of(cohort, config.task, batch=config.batch, balanced=config.balanced, seed=config.seed)
     steps = range(trainer.step, FOREVER if limits.steps is None else limits.steps)
-    clock = _Clock(limits, trainer.step)
+    clock, loss = _Clock(limits, trainer.step), None
     batches = read_ahead(cohort, order, steps, part=world.part(config.batch), pin=trainer.device.type == "cuda")
-    try:
+    with StopRequests() as stop, contextlib.closing(batches):
         for _, slices, labels in batches:
             loss = trainer.update(trainer.inputs(slices, labels))
             if trainer.step % limits.log_steps == 0 or trainer.step == limits.steps:
                 _check_finite(loss, trainer, out)
-                progress = replace(clock.progress(trainer.step, loss), note=_memory_note(trainer))
-                on_progress(progress)
-            if trainer.step % CHECK_STEPS:
+                on_progress(replace(clock.progress(trainer.step, loss), note=_memory_note(trainer)))
+            if world.count > 1 and trainer.step % CHECK_STEPS:
                 continue
-            if world.any(clock.time_to_save(), trainer.device):
+            asked, late = world.any(stop.asked, trainer.device), world.any(clock.out_of_time(), trainer.device)
+            if asked or world.any(clock.time_to_save(), trainer.device):
+                clock.saved = time.monotonic()
                 _check_finite(loss, trainer, out)
                 save(trainer, cohort, out, limits)
-            if world.any(clock.out_of_time(), trainer.device):
+            if asked:
+                raise KeyboardInterrupt
+            if late:
                 break
-    except KeyboardInterrupt:
+    if loss is not None:
+        _check_finite(loss, trainer, out)
         save(trainer, cohort, out, limits)
-        raise
-    finally:
-        batches.close()  # type: ignore[attr-defined]
-    save(trainer, cohort, out, limits)
 
 
 def save(trainer: Trainer, cohort: Cohort, out: Path, limits: Limits) -> None:
-    if not trainer.world.leads or not all(torch.isfinite(a).all() for a in trainer.average.values()):
+    if not trainer.world.leads:
         return
+    if not all(bool(torch.isfinite(average).all()) for average in trainer.average.values()):
+        raise _no_number(trainer, out)
     config = {
         "format": checkpoint.FORMAT,
         "anofpdm": __version__,
@@ -156,8 +174,7 @@ def save(trainer: Trainer, cohort: Cohort, out: Path, limits: Limits) -> None:
         "network": asdict(trainer.network.config),
         "modalities": list(cohort.modalities),
         "size": cohort.slices.shape[-1],
-        "preparation_sha256": cohort.manifest["preparation_sha256"],
-        "slices": cohort.manifest["slices"],
+        "cohort": cohort_identity(cohort),
     }
     checkpoint.save_state(out, trainer.state(), config)
     checkpoint.save_model(out, trainer.average, config)
@@ -186,10 +203,7 @@ class _Clock:
         return Progress(step, float(loss), speed, min(1.0, max(shares)))
 
     def time_to_save(self) -> bool:
-        if time.monotonic() - self.saved < 60 * self.limits.save_minutes:
-            return False
-        self.saved = time.monotonic()
-        return True
+        return time.monotonic() - self.saved >= 60 * self.limits.save_minutes
 
     def out_of_time(self) -> bool:
         return self.limits.minutes is not None and time.monotonic() - self.start >= 60 * self.limits.minutes
@@ -197,10 +211,14 @@ class _Clock:
 
 def _check_finite(loss: Tensor, trainer: Trainer, out: Path) -> None:
     if trainer.world.any(not math.isfinite(float(loss)), trainer.device):
-        raise TrainingError(
-            f"the loss is no longer a number at step {trainer.step}; the last good save is kept in {out}. "
-            "Resume it, or start again with a smaller --learning-rate"
-        )
+        raise _no_number(trainer, out)
+
+
+def _no_number(trainer: Trainer, out: Path) -> TrainingError:
+    return TrainingError(
+        f"the loss is no longer a number at step {trainer.step}; the last good save, if any, is kept in {out}. "
+        "Resume it, or start again with a smaller --learning-rate"
+    )
 
 
 def _memory_note(trainer: Trainer) -> str:
@@ -229,7 +247,10 @@ def _draw(trainer: Trainer, cohort: Cohort, out: Path, steps: int, columns: int 
     def predict(x: Tensor, t: int, labels: Tensor) -> Tensor:
         return network(x, torch.full((len(x),), t, device=x.device), labels)
 
-    drawn = sample(predict, noise.flatten(0, 1).to(trainer.device), labels, schedule=trainer.schedule, steps=steps)
+    try:
+        drawn = sample(predict, noise.flatten(0, 1).to(trainer.device), labels, schedule=trainer.schedule, steps=steps)
+    except torch.OutOfMemoryError:
+        return  # training needs the memory more than the picture does
     words = [f"step {trainer.step}: {'no label' if label == null else WORDS[label]}" for label in range(n_labels)]
     write_atomically(out / SAMPLES, sample_grid(drawn.view(n_labels, columns, *shape[2:]).cpu().numpy(), words))
 

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from anofpdm.errors import ConfigError, TrainingError
+from anofpdm.errors import ConfigError, ModelError, TrainingError
 from anofpdm.network.augment import CHANCES, augment
 from anofpdm.network.batches import TASKS
 from anofpdm.network.classifier import NoisedClassifier
@@ -96,6 +96,9 @@ class Trainer:
         self._records = on_gpu and self.world.count == 1
         self.micro_batch = config.batch // self.world.count  # halved when memory runs out
         self.step = self.eager_steps = 0
+        self.whole = True  # no step is half done
+        alpha_bar = self.schedule.alpha_bar
+        self._signal, self._spread = (part.sqrt().float().to(device) for part in (alpha_bar, 1 - alpha_bar))
         self._generator = torch.Generator(device)
         self.level_loss = torch.zeros(2, LEVEL_BINS, device=device)  # sums and counts since they were last taken
 
@@ -115,7 +118,7 @@ class Trainer:
         if config.augment:
             x0 = augment(x0, draw(CHANCES + x0.shape[1]) * 2 - 1)
         noise = torch.randn(config.batch, *x0.shape[1:], generator=generator, device=self.device)[part]
-        x = self.schedule.add_noise(x0, t, noise)
+        x = self._signal[t][:, None, None, None] * x0 + self._spread[t][:, None, None, None] * noise
         if config.task == "classifier":
             return Inputs(x, t, labels, labels)
         null = self.network.config.null_label
@@ -124,6 +127,7 @@ class Trainer:
 
     def update(self, inputs: Inputs) -> Tensor:
         """One step of the optimiser; returns the mean loss of this process's slices."""
+        self.whole = False
         torch.manual_seed(_mixed(self.config.seed, self.step, 1 + self.world.rank))  # dropout
         self._set_learning_rate()
         if self._records and self._recorded is None and self.eager_steps >= RECORD_AFTER:
@@ -131,31 +135,58 @@ class Trainer:
         if self._recorded is not None:
             loss = self._recorded(*inputs.tensors).clone()
         else:
-            loss = self._learn(*inputs.tensors)
+            loss = self._learn_with_less(inputs)
             self.eager_steps += 1
         self._update_average()
         self.step += 1
+        self.whole = True
         return loss
 
     def _learn(self, *tensors: Tensor) -> Tensor:
-        while True:
-            try:
-                self.optimiser.zero_grad(set_to_none=True)
-                loss = self._backward(Inputs(*tensors))
-                break
-            except torch.OutOfMemoryError:
-                self._halve()
+        self.optimiser.zero_grad(set_to_none=True)
+        loss = self._backward(Inputs(*tensors))
         nn.utils.clip_grad_norm_(self.network.parameters(), self.config.clip)
         self.optimiser.step()
         return loss
 
+    def _learn_with_less(self, inputs: Inputs) -> Tensor:
+        """As much at a time as memory allows."""
+        if self.world.count > 1:
+            return self._learn_together(inputs)
+        while True:
+            try:
+                return self._learn(*inputs.tensors)
+            except RuntimeError as problem:
+                if not out_of_memory(problem):
+                    raise
+            self._halve()  # out here, where the failed attempt no longer holds its memory
+
+    def _learn_together(self, inputs: Inputs) -> Tensor:
+        """Several processes must agree on the portion before they exchange anything: tried once, without exchange."""
+        while not self.eager_steps:
+            short = False
+            try:
+                with self.runner.no_sync():  # type: ignore[operator]
+                    self._backward(inputs)
+            except RuntimeError as problem:
+                if not out_of_memory(problem):
+                    raise
+                short = True
+            self.level_loss.zero_()
+            self.optimiser.zero_grad(set_to_none=True)
+            if not self.world.any(short, self.device):
+                break
+            self._halve()
+        return self._learn(*inputs.tensors)
+
     def _record(self, inputs: Inputs) -> Recorded | None:
         try:
             return Recorded(self._learn, inputs.tensors)
-        except (torch.OutOfMemoryError, TrainingError):  # a recording keeps its memory; without one it still trains
-            self._records = False
-            torch.cuda.empty_cache()
-            return None
+        except torch.OutOfMemoryError:  # a recording keeps its memory; without one it still trains
+            pass
+        self._records = False
+        torch.cuda.empty_cache()
+        return None
 
     def losses(self, inputs: Inputs) -> Tensor:
         """[b], one for each slice."""
@@ -186,7 +217,8 @@ class Trainer:
         if self.micro_batch == 1:
             raise TrainingError("not enough memory for one slice at a time; choose a smaller --preset")
         self.micro_batch = (self.micro_batch + 1) // 2
-        torch.cuda.empty_cache()
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
 
     def _set_learning_rate(self) -> None:
         share = min(1.0, (self.step + 1) / self.config.warm_up) if self.config.warm_up else 1.0
@@ -204,7 +236,7 @@ class Trainer:
 
     def _distributed(self) -> nn.Module:
         ids = [self.device.index] if self.device.type == "cuda" else None
-        return DistributedDataParallel(self.network, device_ids=ids, broadcast_buffers=False)
+        return DistributedDataParallel(self.network, device_ids=ids)
 
     # ---- what is kept ------------------------------------------------------------------------------------------------
 
@@ -220,6 +252,10 @@ class Trainer:
 
     @torch.no_grad()
     def restore(self, tensors: Mapping[str, Tensor], step: int) -> None:
+        for name, parameter in self.network.named_parameters():
+            found = tensors.get(NETWORK + name)
+            if found is None or found.shape != parameter.shape:
+                raise ModelError(f"these weights are not for this network ({name} is missing or of another shape)")
         self.step = step
         for name, parameter in self.network.named_parameters():
             parameter.copy_(tensors[NETWORK + name])
@@ -237,6 +273,11 @@ class Trainer:
 
     def description(self) -> dict[str, Any]:
         return {"task": self.config.task, "step": self.step, "training": asdict(self.config)}
+
+
+def out_of_memory(problem: RuntimeError) -> bool:
+    """On a GPU memory runs out with an error of its own, on a CPU with a sentence."""
+    return isinstance(problem, torch.OutOfMemoryError) or "can't allocate memory" in str(problem)
 
 
 def _mixed(*numbers: int) -> int:

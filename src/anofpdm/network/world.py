@@ -6,6 +6,8 @@ from dataclasses import dataclass
 import torch
 import torch.distributed as dist
 
+from anofpdm.errors import ConfigError
+
 
 @dataclass(frozen=True)
 class World:
@@ -45,7 +47,11 @@ class World:
 
 
 def local_device(device: torch.device) -> torch.device:
-    """The GPU of this process where torchrun started several."""
-    if device.type == "cuda" and device.index is None:
-        return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
-    return device
+    """The GPU of this process where torchrun started several, made the current one: kernels are launched there."""
+    if device.type != "cuda":
+        return device
+    index = int(os.environ.get("LOCAL_RANK", "0")) if device.index is None else device.index
+    if index >= torch.cuda.device_count():
+        raise ConfigError(f"process {index} has no GPU of its own ({torch.cuda.device_count()} here); start fewer")
+    torch.cuda.set_device(index)
+    return torch.device("cuda", index)
