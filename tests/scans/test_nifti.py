@@ -14,7 +14,7 @@ from anofpdm.scans import read_volume, write_nifti
 SHAPE = (24, 24, 20)
 
 
-def refused(path, *words):
+def check_refused(path, *words):
     """Refused in one line that names the file and says each of `words`."""
     with pytest.raises(ScanError) as caught:
         read_volume(path)
@@ -120,21 +120,21 @@ class TestReads:
 
 class TestRefuses:
     def test_missing(self, tmp_path):
-        refused(tmp_path / "none.nii.gz", "no such file")
+        check_refused(tmp_path / "none.nii.gz", "no such file")
 
     def test_a_folder(self, tmp_path):
-        refused(tmp_path, "a folder")
+        check_refused(tmp_path, "a folder")
 
     def test_an_empty_file(self, tmp_path):
         (tmp_path / "scan.nii.gz").touch()
-        refused(tmp_path / "scan.nii.gz", "empty")
+        check_refused(tmp_path / "scan.nii.gz", "empty")
 
     def test_something_else(self, tmp_path):
         (tmp_path / "scan.nii").write_text("This is not a scan, though it is long enough to be one." * 20)
-        refused(tmp_path / "scan.nii", "not a NIfTI file")
+        check_refused(tmp_path / "scan.nii", "not a NIfTI file")
 
     def test_header_and_image_apart(self, plain):
-        refused(changed(plain, 344, "4s", b"ni1\0"), ".hdr/.img")
+        check_refused(changed(plain, 344, "4s", b"ni1\0"), ".hdr/.img")
 
     @settings(max_examples=60, deadline=None)
     @given(share=st.floats(0, 1, exclude_max=True), is_packed=st.booleans())
@@ -143,7 +143,7 @@ class TestRefuses:
         path = toys.save(folder / ("scan.nii.gz" if is_packed else "scan.nii"), toys.head())
         whole = path.read_bytes()
         path.write_bytes(whole[: int(share * len(whole))])
-        refused(path)
+        check_refused(path)
 
     @settings(max_examples=100, deadline=None)
     @given(st.data())
@@ -165,45 +165,45 @@ class TestRefuses:
         whole = bytearray(packed.read_bytes())
         whole[-from_the_end] ^= 1
         packed.write_bytes(whole)
-        refused(packed, "corrupt")
+        check_refused(packed, "corrupt")
 
     def test_more_than_declared(self, plain):
         plain.write_bytes(plain.read_bytes() + b"\0\1")
-        refused(plain, "more data than its header declares")
+        check_refused(plain, "more data than its header declares")
 
     def test_two_dimensions(self, tmp_path):
-        refused(toys.save(tmp_path / "a.nii", toys.head()[:, :, 0], toys.affine_of()), "2D")
-        refused(toys.save(tmp_path / "b.nii", toys.head()[:, :, :1]), "2D")
+        check_refused(toys.save(tmp_path / "a.nii", toys.head()[:, :, 0], toys.affine_of()), "2D")
+        check_refused(toys.save(tmp_path / "b.nii", toys.head()[:, :, :1]), "2D")
 
     def test_four_dimensions(self, tmp_path):
         path = toys.save(tmp_path / "scan.nii.gz", np.stack([toys.head()] * 3, axis=-1))
-        refused(path, "4D", "24 x 24 x 20 x 3")
+        check_refused(path, "4D", "24 x 24 x 20 x 3")
 
     def test_constant(self, tmp_path):
-        refused(toys.save(tmp_path / "scan.nii.gz", np.zeros(SHAPE, np.int16)), "every voxel is 0")
-        refused(toys.save(tmp_path / "other.nii.gz", np.full(SHAPE, 2.5, np.float32)), "every voxel is 2.5")
+        check_refused(toys.save(tmp_path / "scan.nii.gz", np.zeros(SHAPE, np.int16)), "every voxel is 0")
+        check_refused(toys.save(tmp_path / "other.nii.gz", np.full(SHAPE, 2.5, np.float32)), "every voxel is 2.5")
 
     @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
     def test_not_finite_with_count_and_place(self, tmp_path, bad):
         voxels = toys.head().astype(np.float32)
         voxels[3, 4, 5] = voxels[7, 0, 1] = bad
-        refused(toys.save(tmp_path / "scan.nii.gz", voxels), "2 voxels", "(3, 4, 5)")
+        check_refused(toys.save(tmp_path / "scan.nii.gz", voxels), "2 voxels", "(3, 4, 5)")
 
     def test_too_large_for_float32_is_not_finite_either(self, tmp_path):
         voxels = toys.head().astype(np.float64)
         voxels[1, 2, 3] = 1e300
-        refused(toys.save(tmp_path / "scan.nii.gz", voxels), "1 voxels", "(1, 2, 3)")
+        check_refused(toys.save(tmp_path / "scan.nii.gz", voxels), "1 voxels", "(1, 2, 3)")
 
     def test_colour(self, tmp_path):
         colour = np.zeros(SHAPE, [("R", "u1"), ("G", "u1"), ("B", "u1")])
-        refused(toys.save(tmp_path / "scan.nii.gz", colour), "colour")
+        check_refused(toys.save(tmp_path / "scan.nii.gz", colour), "colour")
 
     def test_unknown_type(self, plain):
-        refused(changed(plain, 70, "<h", 999), "999")
+        check_refused(changed(plain, 70, "<h", 999), "999")
 
     @pytest.mark.parametrize("dim", [(3, 0, 24, 20), (3, -24, 24, 20), (9, 24, 24, 20), (0, 24, 24, 20)])
     def test_impossible_dimensions(self, plain, dim):
-        refused(changed(plain, 40, "<4h", *dim))
+        check_refused(changed(plain, 40, "<4h", *dim))
 
     def test_too_many_voxels_are_refused_before_memory_is_taken(self, tmp_path, plain):
         changed(plain, 40, "<4h", 3, 32767, 32767, 32767)
@@ -212,7 +212,7 @@ class TestRefuses:
         import tracemalloc
 
         tracemalloc.start()
-        refused(path, "32767 x 32767 x 32767", "more than a head scan holds")
+        check_refused(path, "32767 x 32767 x 32767", "more than a head scan holds")
         assert tracemalloc.get_traced_memory()[1] < 20 << 20
         tracemalloc.stop()
 
@@ -222,16 +222,16 @@ class TestRefuses:
         import tracemalloc
 
         tracemalloc.start()
-        refused(path, "more data than its header declares")
+        check_refused(path, "more data than its header declares")
         assert tracemalloc.get_traced_memory()[1] < 20 << 20
         tracemalloc.stop()
 
     @pytest.mark.parametrize("offset", [float("nan"), -8.0, 100.0, 1e30])
     def test_voxels_that_begin_nowhere(self, plain, offset):
-        refused(changed(plain, 108, "<f", offset), "begin at byte")
+        check_refused(changed(plain, 108, "<f", offset), "begin at byte")
 
     def test_scaled_by_infinity(self, plain):
-        refused(changed(plain, 112, "<2f", float("inf"), 0), "scales voxels")
+        check_refused(changed(plain, 112, "<2f", float("inf"), 0), "scales voxels")
 
 
 class TestRefusesGeometry:
@@ -246,7 +246,7 @@ class TestRefusesGeometry:
     def test_sheared(self, tmp_path):
         affine = toys.affine_of(shape=SHAPE)
         affine[0, 1] += 0.1
-        refused(self.saved(tmp_path, affine), "sheared", "84.3 degrees")
+        check_refused(self.saved(tmp_path, affine), "sheared", "84.3 degrees")
 
     def test_direction_noise_is_not_shear(self, tmp_path):
         affine = toys.affine_of(shape=SHAPE)
@@ -256,17 +256,17 @@ class TestRefusesGeometry:
     def test_singular(self, tmp_path):
         affine = toys.affine_of(shape=SHAPE)
         affine[:, 1] = affine[:, 0]
-        refused(self.saved(tmp_path, affine), "singular")
+        check_refused(self.saved(tmp_path, affine), "singular")
         affine[:, 1] = 0
-        refused(self.saved(tmp_path, affine), "singular")
+        check_refused(self.saved(tmp_path, affine), "singular")
 
     def test_not_finite(self, tmp_path):
         affine = toys.affine_of(shape=SHAPE)
         affine[1, 1] = np.nan
-        refused(self.saved(tmp_path, affine), "NaN")
+        check_refused(self.saved(tmp_path, affine), "NaN")
 
     def test_left_and_right_in_doubt(self, tmp_path):
-        refused(
+        check_refused(
             self.saved(tmp_path, toys.affine_of("LPS", shape=SHAPE), toys.affine_of("RPS", shape=SHAPE)), "disagree"
         )
 
@@ -277,10 +277,10 @@ class TestRefusesGeometry:
         np.testing.assert_allclose(read_volume(self.saved(tmp_path, sform, qform)).grid.affine, sform)
 
     def test_metres(self, plain):
-        refused(changed(plain, 123, "B", 1), "metres")
+        check_refused(changed(plain, 123, "B", 1), "metres")
 
     def test_voxels_larger_than_a_head(self, tmp_path):
-        refused(self.saved(tmp_path, toys.affine_of(spacing=(300, 1, 1), shape=SHAPE)), "300 x 1 x 1 mm")
+        check_refused(self.saved(tmp_path, toys.affine_of(spacing=(300, 1, 1), shape=SHAPE)), "300 x 1 x 1 mm")
 
 
 class TestWrites:

@@ -4,7 +4,6 @@ number, so that a run can be taken up anywhere, by any number of processes, and 
 import queue
 import threading
 from collections.abc import Generator
-from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -16,12 +15,6 @@ from anofpdm.labels import HEALTHY, NULL, UNHEALTHY
 
 TASKS = ("guided", "unconditional", "healthy", "classifier")
 AHEAD = 4  # batches read before they are asked for
-
-
-@dataclass(frozen=True)
-class Batch:
-    slices: Tensor  # [B, C, H, W] float32 in [-1, 1]
-    labels: Tensor  # [B]
 
 
 class SliceOrder:

@@ -96,7 +96,6 @@ class Trainer:
         self._records = on_gpu and self.world.count == 1
         self.micro_batch = config.batch // self.world.count  # halved when memory runs out
         self.step = self.eager_steps = 0
-        self.whole = True  # no step is half done
         alpha_bar = self.schedule.alpha_bar
         self._signal, self._spread = (part.sqrt().float().to(device) for part in (alpha_bar, 1 - alpha_bar))
         self._generator = torch.Generator(device)
@@ -127,7 +126,6 @@ class Trainer:
 
     def update(self, inputs: Inputs) -> Tensor:
         """One step of the optimiser; returns the mean loss of this process's slices."""
-        self.whole = False
         torch.manual_seed(_mixed(self.config.seed, self.step, 1 + self.world.rank))  # dropout
         self._set_learning_rate()
         if self._records and self._recorded is None and self.eager_steps >= RECORD_AFTER:
@@ -139,7 +137,6 @@ class Trainer:
             self.eager_steps += 1
         self._update_average()
         self.step += 1
-        self.whole = True
         return loss
 
     def _learn(self, *tensors: Tensor) -> Tensor:
