@@ -115,7 +115,8 @@ class TestReads:
     def test_no_orientation_at_all_is_said(self, tmp_path):
         path = toys.save(tmp_path / "scan.nii", toys.head(), codes=(0, 0))
         with pytest.warns(ScanWarning, match="no orientation"):
-            read_volume(path)
+            volume = read_volume(path)
+        np.testing.assert_array_equal(volume.voxels, toys.head())
 
 
 class TestRefuses:
