@@ -25,5 +25,13 @@ class TrainingError(AnoFPDMError):
     """A training run that cannot begin or cannot go on."""
 
 
+class MethodError(AnoFPDMError):
+    """Levels, strengths or slices that the method cannot work with."""
+
+
+class CalibrationError(AnoFPDMError):
+    """Labels that do not suffice to calibrate, or a calibration that is missing, damaged or another model's."""
+
+
 class ScanWarning(UserWarning):
     """A scan that can be used, though something about it deserves a look."""

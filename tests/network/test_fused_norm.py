@@ -28,3 +28,17 @@ def test_the_kernels_equal_the_plain_formula_and_its_gradients(channels, side, g
     ours, theirs = (torch.autograd.grad(out, leaves, upstream, retain_graph=True) for out in (fused, plain))
     for one, other in zip(ours, theirs, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-3 * float(other.abs().max()))
+
+
+def test_in_half_precision_the_kernels_are_as_close_as_rounding_allows():
+    from anofpdm.network.fused_norm import norm_silu
+
+    torch.manual_seed(0)
+    x = torch.randn(4, 128, 32, 32, device="cuda", dtype=torch.bfloat16).contiguous(memory_format=torch.channels_last)
+    weight, bias = torch.randn(128, device="cuda"), torch.randn(128, device="cuda")
+    scale, shift = torch.randn(4, 256, device="cuda", dtype=torch.bfloat16).chunk(2, dim=1)
+    exact = F.silu(modulated(F.group_norm(x.float(), 32, weight, bias), scale.float(), shift.float()))
+    fused = norm_silu(x, weight, bias, groups=32, scale=scale, shift=shift)
+    assert fused.dtype == torch.bfloat16
+    assert fused.is_contiguous(memory_format=torch.channels_last)
+    torch.testing.assert_close(fused.float(), exact, rtol=2**-8, atol=1e-3)

@@ -1,5 +1,7 @@
 """How much noise there is at each level, and the steps between levels. Levels are counted from 0 (least noise)."""
 
+import functools
+import math
 from dataclasses import dataclass
 
 import torch
@@ -22,7 +24,7 @@ class NoiseSchedule:
             )
         return cls(torch.linspace(first, last, steps, dtype=torch.float64))
 
-    @property
+    @functools.cached_property
     def alpha_bar(self) -> Tensor:
         """[T] float64, the share of a slice's variance that is left at each level."""
         return (1 - self.betas).cumprod(0)
@@ -30,11 +32,13 @@ class NoiseSchedule:
     def __len__(self) -> int:
         return len(self.betas)
 
-    def signal_and_noise(self, t: Level, x: Tensor) -> tuple[Tensor, Tensor]:
-        """sqrt(alpha_bar) and sqrt(1 - alpha_bar) at level t, shaped to be multiplied with x [N, C, H, W]."""
-        alpha_bar = self.alpha_bar
-        share = alpha_bar[t] if isinstance(t, int) else alpha_bar.to(t.device)[t].view(-1, *[1] * (x.ndim - 1))
-        return share.sqrt().to(x), (1 - share).sqrt().to(x)
+    def signal_and_noise(self, t: Level, x: Tensor) -> tuple[Tensor | float, Tensor | float]:
+        """sqrt(alpha_bar) and sqrt(1 - alpha_bar) at level t, ready to be multiplied with x [N, C, H, W]."""
+        if isinstance(t, int):  # plain numbers, so that a GPU is sent nothing
+            share = float(self.alpha_bar[t])
+            return math.sqrt(share), math.sqrt(1 - share)
+        shares = self.alpha_bar.to(t.device)[t].view(-1, *[1] * (x.ndim - 1))
+        return shares.sqrt().to(x), (1 - shares).sqrt().to(x)
 
     def add_noise(self, x0: Tensor, t: Level, noise: Tensor) -> Tensor:
         signal, spread = self.signal_and_noise(t, x0)

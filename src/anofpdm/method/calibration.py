@@ -1,0 +1,242 @@
+"""What must be known of a model before it can be used, learned from image-level labels alone.
+
+No type that can be reached from here holds a drawn lesion.
+"""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from anofpdm.errors import CalibrationError
+from anofpdm.labels import HEALTHY, UNHEALTHY
+from anofpdm.method.context import Places, smoothed
+from anofpdm.method.detection import (
+    Accuracy,
+    CurveDetector,
+    auc,
+    best_cut,
+    chosen_strength,
+    cross_validated,
+    fit_curve,
+    log_curves,
+)
+from anofpdm.method.evidence import Evidence, Settings
+from anofpdm.method.mask import filtered
+
+FORMAT = 1
+ACCURACY_RATIO = 0.98
+HEALTHY_PERCENTILE = 99.8  # of the filtered maps of healthy slices
+CONTEXT_MM = 2.0
+STRENGTHS = (0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 8.0, 12.0, 20.0, 30.0)  # candidates, where none are given
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """How well the cosine of the two error curves tells the classes apart at one guidance strength."""
+
+    strength: float
+    accuracy: float
+    cut: float
+    auc: float
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """What depends on how far slices look at their neighbours."""
+
+    context_mm: float
+    curve: CurveDetector
+    curve_accuracy: Accuracy
+    healthy_threshold: float
+
+
+@dataclass(frozen=True)
+class Calibration:
+    settings: Settings
+    strength: float  # w*
+    best_strength: float
+    cut: float  # of the cosine: at or below, a slice is called unhealthy
+    divergence_max: float  # M_max
+    detector: str  # the better one in cross-validated accuracy
+    cosine_accuracy: Accuracy
+    fitted: tuple[Fitted, ...]  # slices alone, and with their neighbours
+    candidates: tuple[Candidate, ...]
+    accuracy_ratio: float
+    n_healthy: int
+    n_unhealthy: int
+    n_patients: int
+    seed: int = 0
+    modalities: tuple[str, ...] = ()
+    checkpoint_sha256: str = ""
+
+    @property
+    def at_edge(self) -> bool:
+        """Whether a larger strength than any tried might be better still."""
+        return self.best_strength == max(one.strength for one in self.candidates)
+
+    def with_context(self, context_mm: float) -> Fitted:
+        for one in self.fitted:
+            if math.isclose(one.context_mm, context_mm):
+                return one
+        known = ", ".join(f"{one.context_mm:g}" for one in self.fitted)
+        raise CalibrationError(f"not calibrated for a context of {context_mm:g} mm (only {known}); calibrate with it")
+
+    def for_model(self, checkpoint_sha256: str, modalities: Sequence[str]) -> "Calibration":
+        return replace(self, checkpoint_sha256=checkpoint_sha256, modalities=tuple(modalities))
+
+
+def calibrate(
+    evidence: Evidence,
+    labels: Sequence[int] | np.ndarray,
+    patients: Sequence[object] | np.ndarray,
+    accuracy_ratio: float = ACCURACY_RATIO,
+    *,
+    places: Places | None = None,  # without: slices alone
+    context_mm: float = CONTEXT_MM,
+) -> Calibration:
+    """Guidance strength, detectors and thresholds from slices that are labelled healthy or unhealthy."""
+    unhealthy, patients = _checked(evidence, labels, patients)
+    candidates = rated_strengths(evidence, unhealthy)
+    best, chosen = chosen_candidate(candidates, accuracy_ratio)
+    at_chosen = evidence.at(chosen.strength)
+    divergence = _numpy(at_chosen.divergence[:, 0])  # [N, K]
+    divergence_max = float(divergence.max())
+    if not divergence_max > 0:
+        raise CalibrationError("guidance changes nothing: the model has not learned from its labels; train it longer")
+    maps = _numpy(at_chosen.maps[:, 0])
+    contexts = [0.0] if places is None else [0.0, context_mm]
+    places = places or Places(np.arange(len(labels)), np.zeros(len(labels)))
+    fitted = tuple(_fitted(mm, divergence, maps, places, unhealthy, patients) for mm in contexts)
+    cosine = _cosine_accuracy(_numpy(at_chosen.similarity[:, 0]), unhealthy, patients)
+    better = fitted[0].curve_accuracy.accuracy > cosine.accuracy
+    return Calibration(
+        settings=evidence.settings,
+        strength=chosen.strength,
+        best_strength=best.strength,
+        cut=chosen.cut,
+        divergence_max=divergence_max,
+        detector="curve" if better else "cosine",
+        cosine_accuracy=cosine,
+        fitted=fitted,
+        candidates=candidates,
+        accuracy_ratio=accuracy_ratio,
+        n_healthy=int((~unhealthy).sum()),
+        n_unhealthy=int(unhealthy.sum()),
+        n_patients=len(np.unique(patients)),
+    )
+
+
+def rated_strengths(evidence: Evidence, unhealthy: np.ndarray) -> tuple[Candidate, ...]:
+    """By strength, the accuracy of the best cut of the cosine."""
+    similarity = _numpy(evidence.similarity)  # [N, W]
+    rated = []
+    for column, strength in enumerate(evidence.strengths):
+        cut = best_cut(similarity[:, column], unhealthy)
+        rated.append(Candidate(strength, cut.accuracy, cut.value, auc(-similarity[:, column], unhealthy)))
+    return tuple(sorted(rated, key=lambda one: one.strength))
+
+
+def chosen_candidate(candidates: Sequence[Candidate], accuracy_ratio: float) -> tuple[Candidate, Candidate]:
+    """The most accurate strength, and w*: the largest from there on that is nearly as accurate."""
+    best = max(candidates, key=lambda one: one.accuracy)  # of equals the first, that is the weakest
+    enough = [
+        one
+        for one in candidates
+        if one.strength >= best.strength and one.accuracy >= accuracy_ratio * best.accuracy - 1e-12
+    ]
+    return best, enough[-1]
+
+
+def _fitted(
+    context_mm: float,
+    divergence: np.ndarray,
+    maps: np.ndarray,
+    places: Places,
+    unhealthy: np.ndarray,
+    patients: np.ndarray,
+) -> Fitted:
+    logs = smoothed(log_curves(divergence), places, context_mm)
+
+    def fit(rows: np.ndarray) -> Any:
+        """All choices made anew without the patients that are held out."""
+        strength = chosen_strength(logs[rows], unhealthy[rows], patients[rows])
+        return fit_curve(logs[rows], unhealthy[rows], strength).scores
+
+    curve = fit_curve(logs, unhealthy, chosen_strength(logs, unhealthy, patients))
+    healthy_maps = filtered(smoothed(maps, places, context_mm)[~unhealthy])
+    threshold = float(np.percentile(healthy_maps, HEALTHY_PERCENTILE))
+    return Fitted(context_mm, curve, cross_validated(fit, logs, unhealthy, patients), threshold)
+
+
+def _cosine_accuracy(similarity: np.ndarray, unhealthy: np.ndarray, patients: np.ndarray) -> Accuracy:
+    def fit(rows: np.ndarray) -> Any:
+        cut = best_cut(similarity[rows], unhealthy[rows]).value
+        return lambda held_out: cut - held_out
+
+    return cross_validated(fit, similarity, unhealthy, patients)
+
+
+def _checked(
+    evidence: Evidence, labels: Sequence[int] | np.ndarray, patients: Sequence[object] | np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    labels, patients = np.asarray(labels), np.asarray(patients)
+    if not len(evidence) == len(labels) == len(patients):
+        raise CalibrationError(f"{len(evidence)} slices, {len(labels)} labels and {len(patients)} patients; one each")
+    if not np.isin(labels, (HEALTHY, UNHEALTHY)).all():
+        raise CalibrationError("every slice must be labelled healthy or unhealthy; leave out those without a label")
+    n_unhealthy = int((labels == UNHEALTHY).sum())
+    if not 0 < n_unhealthy < len(labels):
+        raise CalibrationError(
+            f"need both classes, got {len(labels) - n_unhealthy} healthy and {n_unhealthy} unhealthy slices"
+        )
+    return labels == UNHEALTHY, patients
+
+
+def _numpy(tensor: Any) -> np.ndarray:
+    array: np.ndarray = tensor.cpu().float().numpy()
+    return array
+
+
+# ---- as a file -------------------------------------------------------------------------------------------------------
+
+
+def to_json(calibration: Calibration) -> str:
+    return json.dumps({"format": FORMAT, **asdict(calibration)}, indent=2, default=np.ndarray.tolist)
+
+
+def from_json(text: str, where: str) -> Calibration:
+    try:
+        said = json.loads(text)
+        if said.pop("format", None) != FORMAT:
+            raise CalibrationError(f"{where}: of another version; calibrate again")
+        return _restored(said)
+    except (ValueError, KeyError, TypeError, AttributeError) as problem:
+        raise CalibrationError(f"{where}: damaged ({problem}); calibrate again") from None
+
+
+def _restored(said: Mapping[str, Any]) -> Calibration:
+    values = dict(said)
+    settings: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in values["settings"].items()}
+    values["settings"] = Settings(**settings)
+    values["cosine_accuracy"] = Accuracy(**values["cosine_accuracy"])
+    values["candidates"] = tuple(Candidate(**one) for one in values["candidates"])
+    values["modalities"] = tuple(values["modalities"])
+    values["fitted"] = tuple(
+        Fitted(
+            one["context_mm"],
+            _restored_curve(one["curve"]),
+            Accuracy(**one["curve_accuracy"]),
+            one["healthy_threshold"],
+        )
+        for one in values["fitted"]
+    )
+    return Calibration(**values)
+
+
+def _restored_curve(said: Mapping[str, Any]) -> CurveDetector:
+    arrays = {name: np.array(said[name], dtype=np.float64) for name in ("centre", "scale", "weights")}
+    return CurveDetector(**arrays, offset=float(said["offset"]), strength=float(said["strength"]))

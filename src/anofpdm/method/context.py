@@ -1,0 +1,43 @@
+"""Neighbouring slices of a scan know of each other: a Gaussian across slices, in millimetres."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from anofpdm.errors import MethodError
+
+REACH = 3.0  # standard deviations
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where N slices lie: in which scan, and how high in it."""
+
+    scans: np.ndarray  # [N], any names or numbers
+    heights_mm: np.ndarray  # [N]
+
+    def __post_init__(self) -> None:
+        if len(self.scans) != len(self.heights_mm):
+            raise MethodError(f"{len(self.scans)} scans named for {len(self.heights_mm)} heights")
+
+    def take(self, rows: np.ndarray) -> "Places":
+        return Places(self.scans[rows], self.heights_mm[rows])
+
+
+def smoothed(values: np.ndarray, places: Places, sigma_mm: float) -> np.ndarray:
+    """values [N, ...]: each slice becomes the weighted mean of its scan's slices; sigma 0 changes nothing."""
+    if sigma_mm <= 0:
+        return values
+    result = np.empty_like(values)
+    for scan in np.unique(places.scans):
+        rows = np.flatnonzero(places.scans == scan)
+        flat = values[rows].reshape(len(rows), -1)
+        result[rows] = (_weights(places.heights_mm[rows], sigma_mm) @ flat).reshape(values[rows].shape)
+    return result
+
+
+def _weights(heights_mm: np.ndarray, sigma_mm: float) -> np.ndarray:
+    """[n, n], rows sum to 1."""
+    apart = np.abs(heights_mm[:, None] - heights_mm[None, :]) / sigma_mm
+    weights = np.where(apart <= REACH, np.exp(-(apart**2) / 2), 0.0)
+    return (weights / weights.sum(axis=1, keepdims=True)).astype(np.float32)

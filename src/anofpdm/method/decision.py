@@ -1,0 +1,88 @@
+"""From evidence to a decision on each slice: detected or not, and the mask."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from anofpdm.errors import MethodError
+from anofpdm.method.calibration import Calibration
+from anofpdm.method.context import Places, smoothed
+from anofpdm.method.detection import log_curves
+from anofpdm.method.evidence import Evidence
+from anofpdm.method.mask import MaskSettings, filtered, mask, quantile_of, thresholds
+
+DETECTORS = ("cosine", "curve", "none")
+
+
+@dataclass(frozen=True)
+class Choices:
+    """What can be decided anew without asking the network again."""
+
+    detector: str = "calibrated"  # whichever calibration found better
+    context_mm: float = 0.0
+    mask: MaskSettings = field(default_factory=MaskSettings)
+    last_map: bool = False  # the signal at the end step alone, instead of its mean up to there
+
+    def __post_init__(self) -> None:
+        if self.detector not in ("calibrated", *DETECTORS):
+            raise MethodError(f"unknown detector {self.detector!r}; choose one of {', '.join(DETECTORS)}")
+        if self.last_map and self.mask.threshold != "quantile":
+            raise MethodError("thresholds from healthy slices are calibrated for aggregated maps; use 'quantile'")
+
+
+@dataclass(frozen=True)
+class Decisions:
+    """One entry a slice; maps and masks [N, H, W]."""
+
+    maps: np.ndarray  # filtered: what is thresholded, and what ranks pixels
+    masks: np.ndarray  # empty where nothing was detected
+    drawn: np.ndarray  # the masks before the detector had its say
+    detected: np.ndarray
+    similarity: np.ndarray  # of the cosine detector: lower is more unhealthy
+    log_odds: np.ndarray  # of the curve detector: higher is more unhealthy
+    end_step: np.ndarray  # t_e
+    end_divergence: np.ndarray  # M at t_e
+    quantile: np.ndarray
+    threshold: np.ndarray
+
+
+def decide(evidence: Evidence, calibration: Calibration, choices: Choices, places: Places | None = None) -> Decisions:
+    """`places` are needed for a context above 0."""
+    if choices.context_mm > 0 and places is None:
+        raise MethodError("a context needs to know where slices lie")
+    evidence = evidence.at(calibration.strength)
+    places = places or Places(np.arange(len(evidence)), np.zeros(len(evidence)))
+    fitted = calibration.with_context(choices.context_mm)
+    raw = (evidence.last_maps if choices.last_map else evidence.maps)[:, 0].cpu().float().numpy()
+    maps = smoothed(raw, places, choices.context_mm)
+    logs = smoothed(log_curves(_numbers(evidence.divergence)), places, choices.context_mm)
+    similarity, log_odds = _numbers(evidence.similarity), fitted.curve.scores(logs)
+    detector = calibration.detector if choices.detector == "calibrated" else choices.detector
+    detected = {
+        "cosine": similarity <= calibration.cut,
+        "curve": log_odds >= 0,
+        "none": np.ones(len(evidence), dtype=bool),
+    }[detector]
+    end_divergence = _numbers(evidence.end_divergence)
+    quantile = quantile_of(end_divergence, calibration.divergence_max)
+    cuts = thresholds(maps, quantile, fitted.healthy_threshold, choices.mask)
+    smooth = filtered(maps)
+    drawn = mask(smooth, cuts, choices.mask.smallest)
+    return Decisions(
+        maps=smooth,
+        masks=drawn & detected[:, None, None],
+        drawn=drawn,
+        detected=detected,
+        similarity=similarity,
+        log_odds=log_odds,
+        end_step=evidence.end_step[:, 0].cpu().numpy(),
+        end_divergence=end_divergence,
+        quantile=quantile,
+        threshold=cuts,
+    )
+
+
+def _numbers(tensor: object) -> np.ndarray:
+    """[N, 1, ...] -> [N, ...] on the CPU."""
+    array: np.ndarray = tensor[:, 0].cpu().float().numpy()  # type: ignore[index]
+    return array

@@ -1,0 +1,141 @@
+"""Is this slice unhealthy at all? Two detectors that learn from image-level labels alone."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.optimize import minimize
+from scipy.special import expit
+from scipy.stats import rankdata
+
+FLOOR = 1e-12  # of a divergence, before its logarithm
+STRENGTHS = tuple(10.0**power for power in range(-4, 3))  # of fitting against shrinking
+FOLDS = 5
+
+Scores = np.ndarray  # [N], larger is more unhealthy
+Fit = Callable[
+    [np.ndarray], Callable[[np.ndarray], Scores]
+]  # training rows -> (rows -> scores, at or above 0: detected)
+
+
+# ---- cosine: the paper's ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Cut:
+    """Unhealthy at or below."""
+
+    value: float
+    accuracy: float
+
+
+def best_cut(similarity: np.ndarray, unhealthy: np.ndarray) -> Cut:
+    """The most accurate cut: a midpoint between neighbouring values, or an end; of equals, the widest gap."""
+    values, place = np.unique(similarity, return_inverse=True)
+    n_unhealthy = np.bincount(place, unhealthy, len(values))
+    n_healthy = np.bincount(place, ~unhealthy, len(values))
+    # With the cut after the first k values: unhealthy ones among those, healthy ones among the rest.
+    right = np.concatenate([[0], n_unhealthy.cumsum()]) + np.concatenate([n_healthy[::-1].cumsum()[::-1], [0]])
+    cuts = np.concatenate([[np.nextafter(values[0], -np.inf)], (values[1:] + values[:-1]) / 2, [values[-1]]])
+    gaps = np.concatenate([[0], np.diff(values), [0]])
+    best = max(range(len(cuts)), key=lambda k: (right[k], gaps[k]))
+    return Cut(float(cuts[best]), float(right[best] / len(similarity)))
+
+
+# ---- curve: logistic regression on the divergence curve --------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class CurveDetector:
+    centre: np.ndarray  # [K], of the logarithms
+    scale: np.ndarray  # [K]
+    weights: np.ndarray  # [K]
+    offset: float
+    strength: float  # how hard it was fitted: the inverse of the weights' prior variance
+
+    def scores(self, logs: np.ndarray) -> Scores:
+        """[N, K] logarithms of divergence curves -> log odds of being unhealthy."""
+        odds: np.ndarray = (logs - self.centre) / self.scale @ self.weights + self.offset
+        return odds
+
+
+def log_curves(divergence: np.ndarray) -> np.ndarray:
+    return np.log(np.maximum(divergence, FLOOR))
+
+
+def fit_curve(logs: np.ndarray, unhealthy: np.ndarray, strength: float) -> CurveDetector:
+    """Least of strength * (sum of log losses) + |weights|^2 / 2, on standardised logarithms; the offset is free."""
+    logs = np.asarray(logs, dtype=np.float64)
+    centre, scale = logs.mean(axis=0), logs.std(axis=0)
+    scale = np.where(scale > 1e-9, scale, 1.0)
+    features, signs = (logs - centre) / scale, np.where(unhealthy, 1.0, -1.0)
+
+    def loss(parameters: np.ndarray) -> tuple[float, np.ndarray]:
+        weights, offset = parameters[:-1], parameters[-1]
+        margins = signs * (features @ weights + offset)
+        pull = -signs * expit(-margins)
+        value = strength * np.logaddexp(0, -margins).sum() + weights @ weights / 2
+        return value, np.concatenate([strength * features.T @ pull + weights, [strength * pull.sum()]])
+
+    start = np.zeros(features.shape[1] + 1)
+    found = minimize(loss, start, jac=True, method="L-BFGS-B", options={"maxiter": 1000, "ftol": 1e-12, "gtol": 1e-8})
+    return CurveDetector(centre, scale, found.x[:-1], float(found.x[-1]), strength)
+
+
+def chosen_strength(logs: np.ndarray, unhealthy: np.ndarray, patients: np.ndarray) -> float:
+    """The strength with the least log loss on patients it was not fitted on; of equals, the weakest."""
+
+    def held_out_loss(strength: float) -> float:
+        odds = held_out_scores(lambda rows: fit_curve(logs[rows], unhealthy[rows], strength).scores, logs, patients)
+        return float(np.logaddexp(0, np.where(unhealthy, -odds, odds)).mean())
+
+    if len(np.unique(patients)) < 2:
+        return 1.0
+    return min(STRENGTHS, key=held_out_loss)
+
+
+# ---- honest numbers --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Accuracy:
+    """On patients that the detector was not fitted on. NaN where there is no such patient."""
+
+    accuracy: float
+    auc: float
+
+
+def cross_validated(fit: Fit, inputs: np.ndarray, unhealthy: np.ndarray, patients: np.ndarray) -> Accuracy:
+    if len(np.unique(patients)) < 2:
+        return Accuracy(float("nan"), float("nan"))
+    scores = held_out_scores(fit, inputs, patients)
+    return Accuracy(float(((scores >= 0) == unhealthy).mean()), auc(scores, unhealthy))
+
+
+def held_out_scores(fit: Fit, inputs: np.ndarray, patients: np.ndarray) -> Scores:
+    """Every slice scored by a detector that has not seen its patient."""
+    scores = np.empty(len(inputs))
+    for held_out in patient_folds(patients):
+        scores[held_out] = fit(np.flatnonzero(~held_out))(inputs[held_out])
+    return scores
+
+
+def patient_folds(patients: np.ndarray, count: int = FOLDS) -> Sequence[np.ndarray]:
+    """Boolean [N] each: patients dealt out, those with most slices first, to the fold that has fewest."""
+    names, place, sizes = np.unique(patients, return_inverse=True, return_counts=True)
+    filled = np.zeros(min(count, len(names)))
+    fold_of = np.empty(len(names), dtype=int)
+    for name in np.argsort(-sizes, kind="stable"):
+        fold_of[name] = filled.argmin()
+        filled[fold_of[name]] += sizes[name]
+    return [fold_of[place] == fold for fold in range(len(filled))]
+
+
+def auc(scores: Scores, unhealthy: np.ndarray) -> float:
+    """The chance that an unhealthy slice scores above a healthy one; ties count half."""
+    n_unhealthy = int(unhealthy.sum())
+    n_healthy = len(unhealthy) - n_unhealthy
+    if not n_unhealthy or not n_healthy:
+        return float("nan")
+    ranks = rankdata(scores)[unhealthy].sum() - n_unhealthy * (n_unhealthy + 1) / 2
+    return float(ranks / (n_unhealthy * n_healthy))

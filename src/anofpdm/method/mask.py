@@ -1,0 +1,66 @@
+"""From an anomaly map to a mask: a threshold that knows how strongly the slice answered to guidance, and tidying."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import ndimage
+
+from anofpdm.errors import MethodError
+
+QUANTILES = (0.90, 0.98)  # of a map: for the strongest answer, for none
+MEDIAN = 5
+SMALLEST, AT_SIDE = 40, 128  # components of so many pixels or fewer are dropped, in an image of this side
+THRESHOLDS = ("quantile", "healthy", "both")
+EIGHT_NEIGHBOURS = np.ones((3, 3), dtype=bool)
+
+
+@dataclass(frozen=True)
+class MaskSettings:
+    threshold: str = "quantile"  # the paper's; or from healthy slices; or the geometric mean of both
+    smallest: int = SMALLEST  # 0: keep every component
+
+    def __post_init__(self) -> None:
+        if self.threshold not in THRESHOLDS:
+            raise MethodError(f"unknown threshold {self.threshold!r}; choose one of {', '.join(THRESHOLDS)}")
+        if self.smallest < 0:
+            raise MethodError(f"components cannot be smaller than 0 pixels; got {self.smallest}")
+
+
+def quantile_of(end_divergence: np.ndarray, divergence_max: float) -> np.ndarray:
+    """[N] -> [N]: how much of a slice is left below the threshold. A stronger answer, a larger lesion, a lower one."""
+    strength = np.clip(end_divergence / divergence_max, 0, 1)
+    return QUANTILES[1] - (QUANTILES[1] - QUANTILES[0]) * np.round(strength, 2)
+
+
+def filtered(maps: np.ndarray) -> np.ndarray:
+    """[N, H, W], each map alone, by a 5 x 5 median."""
+    return np.stack([ndimage.median_filter(image, size=MEDIAN, mode="reflect") for image in maps])
+
+
+def thresholds(maps: np.ndarray, quantiles: np.ndarray, healthy_threshold: float, settings: MaskSettings) -> np.ndarray:
+    """[N]. The quantile is of the map itself, background included: the filtered map has thinner tails."""
+    by_quantile = np.array(
+        [np.quantile(image, quantile) for image, quantile in zip(maps, quantiles, strict=True)], dtype=np.float64
+    )
+    if settings.threshold == "quantile":
+        return by_quantile
+    by_healthy = np.full(len(maps), healthy_threshold)
+    return by_healthy if settings.threshold == "healthy" else np.sqrt(by_quantile * by_healthy)
+
+
+def mask(smooth: np.ndarray, cuts: np.ndarray, smallest: int = SMALLEST) -> np.ndarray:
+    """Filtered maps [N, H, W] and a threshold for each -> bool [N, H, W], without small components."""
+    above: np.ndarray = smooth >= cuts[:, None, None]
+    area = smooth.shape[1] * smooth.shape[2]
+    limit = round(smallest * area / AT_SIDE**2)
+    return np.stack([without_small(one, limit) for one in above]) if limit else above
+
+
+def without_small(drawn: np.ndarray, limit: int) -> np.ndarray:
+    """[H, W] without components (8 neighbours) of `limit` pixels or fewer."""
+    components, _ = ndimage.label(drawn, EIGHT_NEIGHBOURS)
+    sizes = np.bincount(components.ravel())
+    keep = sizes > limit
+    keep[0] = False
+    kept: np.ndarray = keep[components]
+    return kept

@@ -1,0 +1,213 @@
+import math
+
+import numpy as np
+import pytest
+import torch
+from worlds import Elementwise, TwoGaussians, alpha_bars, literal
+
+from anofpdm.errors import MethodError
+from anofpdm.method import NoiseSchedule, forward_evidence
+from anofpdm.method.evidence import FIELDS, joined, spread_levels
+
+SCHEDULE = NoiseSchedule.linear()
+
+
+def some_slices(n=3, channels=3, side=12, seed=0, dtype=torch.float64):
+    generator = torch.Generator().manual_seed(seed)
+    return (torch.rand(n, channels, side, side, generator=generator, dtype=dtype) * 2 - 1) * 0.8
+
+
+@pytest.mark.parametrize("encoding", ["ddim", "ddpm"])
+@pytest.mark.parametrize("signal", ["error", "gradient", "gradient-weighted"])
+@pytest.mark.parametrize("clamp", [True, False])
+@pytest.mark.parametrize("levels", [[7], range(0, 600, 60), range(0, 40, 1), [3, 5, 200, 201, 900]])
+def test_equals_the_formulas_written_out(encoding, signal, clamp, levels):
+    x0, strengths, seeds, channels = some_slices(), [0.0, 2.0, 5.0, -1.0], [5, 6, 7], [0, 2]
+    levels = list(levels)
+    world = Elementwise()
+    found = forward_evidence(
+        world, x0, levels=levels, strengths=strengths, schedule=SCHEDULE, seeds=seeds, channels=channels,
+        encoding=encoding, signal=signal, clamp=clamp,
+    )  # fmt: skip
+    expected = literal(world, x0, levels, strengths, seeds, channels, encoding, signal, clamp)
+    for name in FIELDS:
+        np.testing.assert_allclose(getattr(found, name).numpy(), expected[name], rtol=1e-5, atol=1e-10, err_msg=name)
+
+
+@pytest.mark.parametrize(("peak", "end"), [(0, 0), (9, 540), (4, 240)])
+def test_the_end_step_may_be_the_first_level_or_the_last(peak, end):
+    levels = list(range(0, 600, 60))
+
+    def leaning(x, t, labels):
+        """Guidance that moves the estimate most at one level: e_h - e_0 such that g_t - u_t is as wanted."""
+        a = alpha_bars()[t]
+        wanted = 0.2 if t == levels[peak] else 0.1
+        lean = wanted * math.sqrt(a) / math.sqrt(1 - a)
+        return 0.0 * x + torch.where(labels == 0, lean, 0.0).to(x)[:, None, None, None]
+
+    x0 = some_slices()
+    settings = {"levels": levels, "strengths": [0.0], "schedule": SCHEDULE, "seeds": [1, 2, 3], "clamp": False}
+    found = forward_evidence(leaning, x0, **settings)
+    assert found.end_step.tolist() == [[end]] * 3
+    expected = literal(leaning, x0, levels, [0.0], [1, 2, 3], [0, 1, 2], "ddim", "error", False)
+    np.testing.assert_allclose(found.maps.numpy(), expected["maps"], rtol=1e-5)
+    np.testing.assert_allclose(found.last_maps.numpy(), expected["last_maps"], rtol=1e-5)
+
+
+def test_two_gaussians_have_closed_forms():
+    """Between Gaussians of one variance, the estimates differ by (1 + w)(1 - gain sqrt(a))(difference of means)."""
+    healthy_mean, null_mean, variance, w = -0.3, 0.1, 0.25, 3.0
+    world = TwoGaussians(healthy_mean, null_mean, variance)
+    levels, x0 = list(range(0, 1000, 100)), some_slices(2, 1, 8)
+    found = forward_evidence(
+        world, x0, levels=levels, strengths=[w], schedule=SCHEDULE, seeds=[3, 4], clamp=False, encoding="ddpm"
+    )
+    a = alpha_bars()[levels]
+    shrink = (1 - a) / (a * variance + 1 - a)  # 1 - gain sqrt(a)
+    moved = ((1 + w) * shrink * (healthy_mean - null_mean)) ** 2
+    np.testing.assert_allclose(found.divergence[:, 0].numpy(), np.broadcast_to(moved, (2, 10)), rtol=1e-6)
+    assert (found.end_step == levels[-1]).all()  # shrink grows with the noise
+    # Noise is fresh at every level, so u_t and with it every curve and H follow from the draws alone.
+    for number, seed in enumerate([3, 4]):
+        generator = torch.Generator().manual_seed(seed)
+        draws = [torch.randn(1, 8, 8, generator=generator).double() for _ in levels]
+        x = [np.sqrt(s) * x0[number] + np.sqrt(1 - s) * draw for s, draw in zip(a, draws, strict=True)]
+        u = [world.clean(x_t, t, 2) for x_t, t in zip(x, levels, strict=True)]
+        g = [u_t + (1 + w) * s * (healthy_mean - null_mean) for u_t, s in zip(u, shrink, strict=True)]
+        errors = [np.array((g_t - x0[number]).square()) for g_t in g]
+        plain = [float((u_t - x0[number]).square().mean()) for u_t in u]
+        curve = [float(error.mean()) for error in errors]
+        np.testing.assert_allclose(found.mse_unguided[number].numpy(), plain, rtol=1e-6)
+        np.testing.assert_allclose(found.mse_guided[number, 0].numpy(), curve, rtol=1e-6)
+        np.testing.assert_allclose(found.maps[number, 0].numpy(), np.mean(errors, axis=0)[0], rtol=1e-6)
+        cosine = np.dot(curve, plain) / np.linalg.norm(curve) / np.linalg.norm(plain)
+        assert float(found.similarity[number, 0]) == pytest.approx(cosine, rel=1e-6)
+
+
+def test_ddim_with_an_exact_denoiser_keeps_the_standardised_pixel():
+    """The exact flow of a Gaussian maps quantiles to quantiles: (x_t - mean_t) / deviation_t stays what it was."""
+    variance, mean = 0.09, 0.2
+    world = TwoGaussians(mean, mean, variance)
+    x0 = some_slices(1, 1, 8) * 0.3
+    levels, seen = list(range(0, 1000, 1)), []
+    forward_evidence(
+        world, x0, levels=levels, strengths=[1.0], schedule=SCHEDULE, seeds=[0], clamp=False,
+        on_level=lambda heard: seen.append((heard.level.t, heard.level.x)),
+    )  # fmt: skip
+    bars = alpha_bars()
+    standard = [(x - math.sqrt(bars[t]) * mean) / math.sqrt(bars[t] * variance + 1 - bars[t]) for t, x in seen]
+    torch.testing.assert_close(standard[-1], standard[0], rtol=0.02, atol=0.02)
+
+
+def test_strength_minus_one_is_no_guidance_and_a_healthy_answer_equal_to_the_plain_one_moves_nothing():
+    arguments = {"levels": [0, 300], "schedule": SCHEDULE, "seeds": [1, 2, 3]}
+    found = forward_evidence(Elementwise(), some_slices(), strengths=[-1.0], **arguments)
+    torch.testing.assert_close(found.mse_guided[:, 0], found.mse_unguided)
+    assert found.divergence.abs().max() < 1e-20
+    still = forward_evidence(Elementwise(difference=0.0), some_slices(), strengths=[7.0], **arguments)
+    assert still.divergence.abs().max() == 0
+    assert (still.end_step == 0).all()
+
+
+@pytest.mark.parametrize("encoding", ["ddim", "ddpm"])
+def test_with_an_elementwise_denoiser_batches_and_order_change_no_bit(encoding):
+    x0, seeds = some_slices(9, 2, 48, dtype=torch.float32), list(range(20, 29))
+    settings = {
+        "levels": range(0, 600, 40), "strengths": [0.0, 1.0, 4.0], "schedule": SCHEDULE, "encoding": encoding,
+    }  # fmt: skip
+    whole = forward_evidence(Elementwise(), x0, seeds=seeds, **settings)
+    alone = joined([forward_evidence(Elementwise(), x0[[i]], seeds=[seeds[i]], **settings) for i in range(9)])
+    order = [8, 0, 3, 5, 1, 2, 7, 4, 6]
+    shuffled = forward_evidence(Elementwise(), x0[order], seeds=[seeds[i] for i in order], **settings)
+    one_strength = forward_evidence(Elementwise(), x0, seeds=seeds, **{**settings, "strengths": [4.0]})
+    for name in FIELDS:
+        assert torch.equal(getattr(whole, name), getattr(alone, name)), name
+        assert torch.equal(getattr(whole, name)[order], getattr(shuffled, name)), name
+        if name != "mse_unguided":
+            assert torch.equal(getattr(whole, name)[:, [2]], getattr(one_strength, name)), name
+
+
+def test_two_questions_a_level_as_one_batch_for_any_number_of_strengths():
+    asked = []
+
+    def counting(x, t, labels):
+        asked.append((len(x), t, labels.tolist()))
+        return torch.zeros_like(x)
+
+    forward_evidence(
+        counting, some_slices(), levels=[0, 10, 20], strengths=range(8), schedule=SCHEDULE, seeds=[0, 1, 2]
+    )
+    assert asked == [(6, t, [0, 0, 0, 2, 2, 2]) for t in (0, 10, 20)]
+
+
+def test_what_a_listener_hears_so_far_is_the_evidence_of_the_levels_so_far():
+    heard = {}
+    arguments = {"strengths": [0.0, 3.0], "schedule": SCHEDULE, "seeds": [4, 5, 6]}
+
+    def listen(now):
+        heard[now.level.t] = now.so_far()
+
+    forward_evidence(Elementwise(), some_slices(), levels=range(0, 600, 100), on_level=listen, **arguments)
+    short = forward_evidence(Elementwise(), some_slices(), levels=range(0, 300, 100), **arguments)
+    for name in FIELDS:
+        assert torch.equal(getattr(heard[200], name), getattr(short, name)), name
+    assert heard[200].settings == short.settings
+
+
+def test_nothing_grows_with_the_number_of_levels_but_the_curves():
+    """Counts what is alive in the garbage collector's eyes at the last level."""
+    import gc
+
+    def alive_at_the_end(levels):
+        counts = []
+
+        def listen(_):
+            gc.collect()
+            big = [o for o in gc.get_objects() if isinstance(o, torch.Tensor) and o.numel() >= 3 * 16 * 16]
+            counts.append(sum(o.numel() for o in big))
+
+        forward_evidence(
+            Elementwise(), some_slices(3, 2, 16), levels=levels, strengths=[0.0, 1.0], schedule=SCHEDULE,
+            seeds=[0, 1, 2], on_level=listen,
+        )  # fmt: skip
+        return counts[-1]
+
+    assert alive_at_the_end(range(0, 400, 2)) == alive_at_the_end(range(0, 400, 40))
+
+
+def test_spread_levels():
+    assert spread_levels(60) == tuple(range(0, 600, 10))
+    assert spread_levels(600) == tuple(range(600))
+    assert spread_levels(1) == (0,)
+    assert len(spread_levels(7)) == 7
+    with pytest.raises(MethodError, match="do not fit"):
+        spread_levels(601)
+
+
+@pytest.mark.parametrize(
+    ("changes", "match"),
+    [
+        ({"levels": []}, "levels must rise"),
+        ({"levels": [5, 5]}, "levels must rise"),
+        ({"levels": [0, 1000]}, "do not lie"),
+        ({"strengths": []}, "strengths"),
+        ({"strengths": [1, 1]}, "strengths"),
+        ({"strengths": [float("nan")]}, "must be numbers"),
+        ({"seeds": [1]}, "1 seeds for 3 slices"),
+        ({"channels": [3]}, "channel 3"),
+        ({"channels": []}, "channels"),
+        ({"encoding": "ddimm"}, "unknown encoding 'ddimm'"),
+        ({"signal": "x"}, "unknown signal"),
+    ],
+)
+def test_what_cannot_be_is_refused(changes, match):
+    arguments = {"levels": [0], "strengths": [1.0], "schedule": SCHEDULE, "seeds": [0, 1, 2]}
+    with pytest.raises(MethodError, match=match):
+        forward_evidence(Elementwise(), some_slices(), **{**arguments, **changes})
+
+
+def test_a_network_that_overflows_is_named():
+    with pytest.raises(MethodError, match="not numbers"):
+        forward_evidence(
+            lambda x, _t, _labels: x / 0, some_slices(), levels=[0], strengths=[1.0], schedule=SCHEDULE, seeds=[0, 1, 2]
+        )

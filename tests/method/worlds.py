@@ -1,0 +1,118 @@
+"""Worlds in which the answer is known, and the paper's formulas written down a second time, slowly."""
+
+import numpy as np
+import torch
+from scipy import ndimage
+
+from anofpdm.labels import HEALTHY, NULL
+
+T = 1000
+
+
+def alpha_bars():
+    """Written anew, so that it shares nothing with the schedule under test."""
+    kept, bars = 1.0, []
+    for number in range(T):
+        kept *= 1 - (1e-4 + (0.02 - 1e-4) * number / (T - 1))
+        bars.append(kept)
+    return np.array(bars)
+
+
+class TwoGaussians:
+    """Slices are N(mean[label], variance) at every pixel; the exact noise in x_t, for each label and for no label.
+
+    Without a label the slice is a mixture. To keep closed forms, NULL stands for a Gaussian of its own mean here.
+    """
+
+    def __init__(self, healthy_mean, null_mean, variance):
+        self.means, self.variance, self.bars = {HEALTHY: healthy_mean, NULL: null_mean}, variance, alpha_bars()
+
+    def clean(self, x, t, label):
+        """E[x0 | x_t]."""
+        a = self.bars[t]
+        gain = np.sqrt(a) * self.variance / (a * self.variance + 1 - a)
+        return self.means[label] + gain * (x - np.sqrt(a) * self.means[label])
+
+    def __call__(self, x, t, labels):
+        a = self.bars[t]
+        clean = torch.stack([self.clean(one, t, int(label)) for one, label in zip(x, labels, strict=True)])
+        return (x - np.sqrt(a) * clean) / np.sqrt(1 - a)
+
+
+class Elementwise:
+    """A network stand-in that looks at one pixel at a time: bit-identical whatever the batch."""
+
+    def __init__(self, difference=0.3):
+        self.difference = difference
+
+    def __call__(self, x, t, labels):
+        lean = torch.where(labels == HEALTHY, self.difference, 0.0).to(x)[:, None, None, None]
+        return torch.tanh(x) * (0.5 + 0.4 * np.cos(t / 150)) + lean * torch.sin(3 * x + t / 100)
+
+
+def literal(predict, x0, levels, strengths, seeds, channels, encoding, signal, clamp):
+    """The formulas one slice, one strength, one level at a time, everything kept, in float64."""
+    bars = alpha_bars()
+    limit = (lambda v: v.clamp(-1, 1)) if clamp else (lambda v: v)
+    found = {name: [] for name in ("divergence", "mse_guided", "mse_unguided", "end_step", "maps", "last_maps")}
+    for number, slice_ in enumerate(x0):
+        for name, value in _literal_slice(
+            predict, slice_, levels, strengths, seeds[number], channels, encoding, signal, limit, bars
+        ).items():
+            found[name].append(value)
+    return {name: np.array(values) for name, values in found.items()}
+
+
+def _literal_slice(predict, slice_, levels, strengths, seed, channels, encoding, signal, limit, bars):
+    generator = torch.Generator().manual_seed(seed)
+    x_0 = slice_.double()
+    kept = []  # (t, x_t, e_h, e_0, u_t)
+    x = None
+    for position, t in enumerate(levels):
+        a = bars[t]
+        if position == 0 or encoding == "ddpm":
+            x = np.sqrt(a) * x_0 + np.sqrt(1 - a) * torch.randn(slice_.shape, generator=generator).double()
+        e_h = predict(x[None], t, torch.tensor([HEALTHY]))[0]
+        e_0 = predict(x[None], t, torch.tensor([NULL]))[0]
+        u = limit((x - np.sqrt(1 - a) * e_0) / np.sqrt(a))
+        kept.append((t, x, e_h, e_0, u))
+        if encoding == "ddim" and position + 1 < len(levels):
+            above = bars[levels[position + 1]]
+            x = np.sqrt(above) * u + np.sqrt(1 - above) * (x - np.sqrt(a) * u) / np.sqrt(1 - a)
+    result = {name: [] for name in ("divergence", "mse_guided", "end_step", "maps", "last_maps")}
+    result["mse_unguided"] = [float((u - x_0)[channels].square().mean()) for *_, u in kept]
+    for w in strengths:
+        moved, errors, signals = [], [], []
+        for t, x, e_h, e_0, u in kept:
+            a = bars[t]
+            g = limit((x - np.sqrt(1 - a) * ((1 + w) * e_h - w * e_0)) / np.sqrt(a))
+            moved.append(float((g - u)[channels].square().mean()))
+            errors.append(float((g - x_0)[channels].square().mean()))
+            gradient = (e_h - e_0).square() / (1 - a)
+            c = (1 + w) * (1 - a) / np.sqrt(a)
+            chosen = {"error": (g - x_0).square(), "gradient": gradient, "gradient-weighted": c**2 * gradient}[signal]
+            signals.append(chosen[channels].mean(0).numpy())
+        end = int(np.argmax(moved))
+        result["divergence"].append(moved)
+        result["mse_guided"].append(errors)
+        result["end_step"].append(levels[end])
+        result["maps"].append(np.mean(signals[: end + 1], axis=0))
+        result["last_maps"].append(signals[end])
+    return result
+
+
+def literal_mask(h, m, m_max):
+    """The paper's mask of one slice, from its own table of 101 quantiles."""
+    table = np.linspace(0.90, 0.98, 101)[::-1]
+    strength = min(max(m / m_max, 0), 1)
+    cut = np.quantile(h, table[int(np.rint(100 * strength))])
+    padded = np.pad(h, 2, mode="symmetric")
+    height, width = h.shape
+    middle = [[np.median(padded[i : i + 5, j : j + 5]) for j in range(width)] for i in range(height)]
+    drawn = np.array(middle) >= cut
+    labelled, count = ndimage.label(drawn, np.ones((3, 3)))
+    limit = round(40 * height * width / 128**2)
+    for component in range(1, count + 1):
+        if (labelled == component).sum() <= limit:
+            drawn[labelled == component] = False
+    return drawn

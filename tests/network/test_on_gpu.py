@@ -1,0 +1,80 @@
+"""What only a GPU can show of the network and of training."""
+
+import pytest
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from anofpdm.network.training import Trainer, TrainingConfig, build_network
+from anofpdm.network.unet import UNet, preset
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+GPU = torch.device("cuda", 0)
+
+
+def awake(network):
+    """Layers that begin as zeros would hide what comes before them."""
+    torch.manual_seed(1)
+    for parameter in network.parameters():
+        if not parameter.any():
+            torch.nn.init.normal_(parameter, std=0.02)
+    return network
+
+
+def test_a_network_says_the_same_on_gpu_and_cpu():
+    network = awake(UNet(preset("tiny", 2))).eval()
+    x, t, labels = torch.randn(3, 2, 64, 64), torch.tensor([0, 300, 900]), torch.tensor([0, 1, 2])
+    with torch.no_grad():
+        there = network(x, t, labels)
+        here = network.to(GPU)(x.to(GPU), t.to(GPU), labels.to(GPU)).cpu()
+    torch.testing.assert_close(here, there, rtol=1e-2, atol=1e-2 * float(there.abs().max()))
+
+
+@pytest.mark.parametrize("name", ["tiny", "small", "paper"])
+def test_attention_takes_a_flash_kernel_forward_and_backward(name):
+    network = UNet(preset(name, 4)).to(GPU).to(memory_format=torch.channels_last)
+    x, t = torch.randn(2, 4, 128, 128, device=GPU), torch.tensor([10, 500], device=GPU)
+    with sdpa_kernel([SDPBackend.FLASH_ATTENTION, SDPBackend.CUDNN_ATTENTION]):  # no other: else it raises
+        with torch.autocast("cuda", torch.bfloat16):
+            said = network(x, t)
+        said.sum().backward()
+    assert said.isfinite().all()
+
+
+def trained(steps, *, records, memory=1.0):
+    torch.manual_seed(0)
+    trainer = Trainer(build_network("guided", preset("tiny", 2, dropout=0.0)), TrainingConfig(batch=32, warm_up=5), GPU)
+    trainer._records = records
+    generator = torch.Generator().manual_seed(3)
+    torch.cuda.empty_cache()
+    torch.cuda.set_per_process_memory_fraction(memory)
+    try:
+        losses = []
+        for _ in range(steps):
+            slices = torch.rand(32, 2, 64, 64, generator=generator).half().pin_memory()
+            labels = torch.randint(0, 2, (32,), generator=generator).pin_memory()
+            losses.append(trainer.update(trainer.inputs(slices, labels)))
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
+    return trainer, torch.stack(losses).cpu()
+
+
+def test_a_recorded_step_is_the_plain_step():
+    recorded, losses = trained(40, records=True)
+    plain, same = trained(40, records=False)
+    assert recorded._recorded is not None
+    assert plain._recorded is None
+    torch.testing.assert_close(losses, same, rtol=0.02, atol=0)
+    assert losses[-1] < 0.8 * losses[0]
+
+
+def test_when_memory_is_short_it_learns_the_same_in_smaller_portions():
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    plenty, losses = trained(6, records=False)
+    needed = torch.cuda.max_memory_allocated() - before
+    held = torch.cuda.memory_allocated()
+    whole = torch.cuda.get_device_properties(GPU).total_memory
+    short, same = trained(6, records=True, memory=(held + 0.6 * needed) / whole)
+    assert plenty.micro_batch == 32
+    assert 1 <= short.micro_batch < 32
+    torch.testing.assert_close(losses, same, rtol=0.02, atol=0)
