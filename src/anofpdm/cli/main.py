@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from anofpdm import __version__
+from anofpdm.cli.bench import bench
 from anofpdm.cli.phantom import phantom
 from anofpdm.cli.prepare import prepare
 from anofpdm.cli.train import train
@@ -61,7 +62,7 @@ def _stop(message: str, code: int) -> None:
     raise typer.Exit(code)
 
 
-for subcommand in (phantom, prepare, train):
+for subcommand in (phantom, prepare, train, bench):
     add_command(subcommand)
 
 

@@ -1,0 +1,96 @@
+"""anofpdm bench: how fast the method is on this machine."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from anofpdm.cli.options import Device, resolved
+from anofpdm.cli.train import Preset
+
+
+def bench(
+    device: Device = "auto",
+    preset: Annotated[Preset | None, typer.Option(help="Default: paper on a GPU, tiny on a CPU.")] = None,
+    batch: Annotated[int | None, typer.Option(min=1, help="Slices. Default: 50 on a GPU, 4 on a CPU.")] = None,
+    size: Annotated[int | None, typer.Option(help="Pixels along a side. Default: 128 on a GPU, 64 on a CPU.")] = None,
+    levels: Annotated[str, typer.Option(help="How many noise levels to time, e.g. 600,60.")] = "",
+    literal_levels: Annotated[
+        int | None, typer.Option(min=1, help="Levels of the literal loop. Default: 60 on a GPU, 10 on a CPU.")
+    ] = None,
+    precision: Annotated[str, typer.Option(help="auto, fp32, bf16 or fp16.")] = "auto",
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write the numbers here too.")] = None,
+) -> None:
+    """Time the forward process beside a literal loop of the authors' shape, in one run, on made-up weights."""
+    import torch
+
+    from anofpdm.bench import Plan
+
+    where = resolved(device)
+    on_gpu = where.type == "cuda"
+    torch.backends.cudnn.benchmark = True
+    plan = Plan(
+        device=where,
+        preset=preset.value if preset else ("paper" if on_gpu else "tiny"),
+        side=size or (128 if on_gpu else 64),
+        batch=batch or (50 if on_gpu else 4),
+        levels=tuple(int(part) for part in (levels or ("600,60" if on_gpu else "10")).split(",")),
+        literal_levels=literal_levels or (60 if on_gpu else 10),
+        precision=precision,
+    )
+    _show(plan, json_file)
+
+
+def _show(plan: object, json_file: Path | None) -> None:
+    import json
+    import platform
+    from dataclasses import asdict
+
+    import torch
+    from rich.console import Console
+    from rich.table import Table
+
+    from anofpdm.bench import Plan, measure
+    from anofpdm.files import write_atomically
+
+    assert isinstance(plan, Plan)
+    name = torch.cuda.get_device_name(plan.device) if plan.device.type == "cuda" else platform.machine()
+    console = Console(highlight=False, soft_wrap=True)
+    console.print(
+        f"{name}, torch {torch.__version__}: preset {plan.preset}, {plan.batch} slices of {plan.side} x {plan.side}"
+    )
+    columns = [
+        "",
+        "levels",
+        "strengths",
+        "s",
+        "s a level",
+        "times faster",
+        "than 600 levels",
+        "TFLOP/s",
+        "of peak",
+        "GiB",
+    ]
+    table = Table(*columns, box=None)
+    with console.status("timing"):
+        rows = list(measure(plan))
+    for row in rows:
+        table.add_row(
+            row.way,
+            str(row.levels),
+            str(row.strengths),
+            f"{row.seconds:.2f}",
+            f"{row.seconds / row.levels:.4f}",
+            f"{row.times_faster:.2f}",
+            f"{row.times_faster_than_600:.1f}",
+            f"{row.tflops:.2f}",
+            "" if row.of_peak is None else f"{row.of_peak:.0%}",
+            "" if row.memory_gib is None else f"{row.memory_gib:.2f}",
+        )
+    console.print(table)
+    console.print(
+        "w: guidance strengths at once; faster: times the literal loop at as many levels; than 600: times its 600 levels"
+    )
+    if json_file is not None:
+        said = {"machine": name, "torch": torch.__version__, "plan": {**asdict(plan), "device": str(plan.device)}}
+        write_atomically(json_file, json.dumps({**said, "rows": [asdict(row) for row in rows]}, indent=2).encode())

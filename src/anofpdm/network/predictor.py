@@ -1,0 +1,90 @@
+"""A trained network as the method asks it: a noisy slice, a noise level, a label; the noise in return."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from anofpdm.errors import ModelError
+from anofpdm.network import checkpoint
+from anofpdm.network.recorded import Recorded
+from anofpdm.network.run import network_config
+from anofpdm.network.training import out_of_memory
+from anofpdm.network.unet import UNet
+
+PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+MOST_RECORDED = 4  # shapes of a batch; more would only hold memory
+
+
+class NoisePredictor:
+    """On a GPU in half precision, save the last layer, and recorded, so that it does not wait for Python."""
+
+    def __init__(self, network: UNet, device: torch.device, precision: str = "auto"):
+        if precision == "auto":
+            precision = "bf16" if device.type == "cuda" else "fp32"
+        if precision not in PRECISIONS:
+            raise ModelError(f"unknown precision {precision!r}; choose one of auto, {', '.join(PRECISIONS)}")
+        self.device, self.precision = device, precision
+        self.network = network.to(device).to(memory_format=torch.channels_last).eval()  # type: ignore[call-overload]
+        self.portion: int | None = None  # slices at a time, once memory has run short
+        self._records = device.type == "cuda"
+        self._recorded: dict[tuple[int, ...], Recorded] = {}
+
+    @torch.no_grad()
+    def __call__(self, x: Tensor, t: int, labels: Tensor) -> Tensor:
+        """x [N, C, H, W], labels [N] -> noise [N, C, H, W], float32. As much at a time as memory allows."""
+        while True:
+            portion = self.portion or len(x)
+            try:
+                parts = [
+                    self._predict(x[at : at + portion], t, labels[at : at + portion])
+                    for at in range(0, len(x), portion)
+                ]
+                return parts[0] if len(parts) == 1 else torch.cat(parts)
+            except RuntimeError as problem:
+                if not out_of_memory(problem):
+                    raise
+            self._halve(portion)  # out here, where the failed attempt no longer holds its memory
+
+    def _predict(self, x: Tensor, t: int, labels: Tensor) -> Tensor:
+        levels = torch.full((len(x),), t, device=x.device)
+        if not self._records:
+            return self._forward(x, levels, labels)
+        shape = tuple(x.shape)
+        if shape not in self._recorded:
+            if len(self._recorded) >= MOST_RECORDED:
+                return self._forward(x, levels, labels)
+            for _ in range(2):  # in which libraries choose their kernels
+                self._forward(x, levels, labels)
+            self._recorded[shape] = Recorded(self._forward, (x, levels, labels))
+        return self._recorded[shape](x, levels, labels).clone()
+
+    def _forward(self, x: Tensor, levels: Tensor, labels: Tensor) -> Tensor:
+        half = self.precision != "fp32"
+        with torch.autocast(x.device.type, PRECISIONS[self.precision], enabled=half, cache_enabled=False):
+            said: Tensor = self.network(x, levels, labels)
+        return said
+
+    def _halve(self, portion: int) -> None:
+        if portion == 1:
+            raise ModelError("not enough memory for one slice at a time; free some, or use --device cpu")
+        self.portion = (portion + 1) // 2
+        self._recorded.clear()
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
+
+
+def load_predictor(
+    folder: Path, device: torch.device, precision: str = "auto"
+) -> tuple[NoisePredictor, dict[str, Any], str]:
+    """The predictor, what the model says of itself, and its hash."""
+    weights, said, digest = checkpoint.load_model(folder)
+    if said["task"] != "guided":
+        raise ModelError(f"{folder}: trained for {said['task']!r}; the method needs one trained with labels (guided)")
+    network = UNet(network_config(said))
+    try:
+        network.load_state_dict({name: tensor.float() for name, tensor in weights.items()})
+    except RuntimeError:
+        raise ModelError(f"{folder}: its weights are not for the network it names; train it again") from None
+    return NoisePredictor(network, device, precision), said, digest
