@@ -42,10 +42,9 @@ def main() -> None:
     args = parser.parse_args()
     torch.backends.cudnn.benchmark = True
     study = Study(args)
-    print(
-        "| levels | precision | w | M_max | detector | accuracy | unhealthy DICE | AUPRC | mixed DICE | median t_e | s |"
-    )
-    print("|---|---|---|---|---|---|---|---|---|---|---|", flush=True)
+    columns = ("levels", "precision", "w", "M_max", "detector", "accuracy", "unhealthy", "AUPRC", "mixed", "t_e", "s")
+    print(f"| {' | '.join(columns)} |")
+    print(f"|{'---|' * len(columns)}", flush=True)
     for count in map(int, args.levels.split(",")):
         study.row(count, "auto")
     masks = {name: study.row(args.precision_at, name).drawn for name in args.precisions.split(",") if name}

@@ -59,18 +59,7 @@ def _show(plan: object, json_file: Path | None) -> None:
     console.print(
         f"{name}, torch {torch.__version__}: preset {plan.preset}, {plan.batch} slices of {plan.side} x {plan.side}"
     )
-    columns = [
-        "",
-        "levels",
-        "strengths",
-        "s",
-        "s a level",
-        "times faster",
-        "than 600 levels",
-        "TFLOP/s",
-        "of peak",
-        "GiB",
-    ]
+    columns = ("", "levels", "w", "s", "s/level", "faster", "than 600", "TFLOP/s", "of peak", "GiB")
     table = Table(*columns, box=None)
     with console.status("timing"):
         rows = list(measure(plan))
@@ -89,7 +78,7 @@ def _show(plan: object, json_file: Path | None) -> None:
         )
     console.print(table)
     console.print(
-        "w: guidance strengths at once; faster: times the literal loop at as many levels; than 600: times its 600 levels"
+        "w: guidance strengths at once; faster: times the literal loop at as many levels; than 600: at its 600"
     )
     if json_file is not None:
         said = {"machine": name, "torch": torch.__version__, "plan": {**asdict(plan), "device": str(plan.device)}}
