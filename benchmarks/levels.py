@@ -24,7 +24,7 @@ from anofpdm.method.decision import Choices, Decisions, decide
 from anofpdm.method.evidence import Settings, spread_levels
 from anofpdm.method.many_slices import evidence_of, slice_seeds
 from anofpdm.method.mask import MaskSettings
-from anofpdm.network.predictor import load_predictor
+from anofpdm.network.predictor import load_trained
 
 
 def main() -> None:
@@ -69,7 +69,7 @@ class Study:
 
     def row(self, count: int, precision: str) -> Decisions:
         args, device = self.args, torch.device(self.args.device)
-        predict, _, _ = load_predictor(args.model, device, precision)
+        predict = load_trained(args.model, device, precision).predict
         start = time.perf_counter()
         evidence = evidence_of(
             predict,

@@ -1,8 +1,10 @@
 """Writing so that a file is either the old one, whole, or the new one, whole."""
 
 import contextlib
+import csv
+import io
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from anofpdm.errors import AnoFPDMError
@@ -19,6 +21,12 @@ def write_atomically(path: Path, data: bytes) -> None:
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def csv_table(columns: Iterable[str], rows: Iterable[Iterable[object]]) -> bytes:
+    text = io.StringIO(newline="")
+    csv.writer(text, lineterminator="\n").writerows([list(columns), *map(list, rows)])
+    return text.getvalue().encode()
 
 
 @contextlib.contextmanager

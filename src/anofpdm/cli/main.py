@@ -12,8 +12,10 @@ import typer
 
 from anofpdm import __version__
 from anofpdm.cli.bench import bench
+from anofpdm.cli.calibrate import calibrate
 from anofpdm.cli.phantom import phantom
 from anofpdm.cli.prepare import prepare
+from anofpdm.cli.segment import segment
 from anofpdm.cli.train import train
 from anofpdm.errors import AnoFPDMError
 
@@ -62,7 +64,7 @@ def _stop(message: str, code: int) -> None:
     raise typer.Exit(code)
 
 
-for subcommand in (phantom, prepare, train, bench):
+for subcommand in (phantom, prepare, train, calibrate, segment, bench):
     add_command(subcommand)
 
 

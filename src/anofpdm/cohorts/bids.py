@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from anofpdm.cohorts.subjects import MASK, Found, Subject, gather, nifti_files, stem
+from anofpdm.cohorts.subjects import MASK, Found, Source, Subject, gather, nifti_files, stem
 
 SUFFIXES = {"FLAIR": "flair", "T1w": "t1", "T2w": "t2", "PDw": "pd", "T2starw": "t2star"}
 CONTRAST_ENHANCED = {"t1": "t1ce"}
@@ -13,7 +13,7 @@ NOT_RAW = {"derivatives", "sourcedata", "code"}
 Entities = Mapping[str, str]
 
 
-def find_subjects(source: Path, entities: Entities | None = None) -> list[Subject]:
+def find_subjects(source: Source, entities: Entities | None = None) -> list[Subject]:
     """`entities` picks among several files of one kind: {"acq": "iso"}, or {"acq": ""} for the one without."""
     candidates: dict[tuple[str, str], list[tuple[Found, Entities]]] = {}
     for found, said in _files(source):
@@ -28,10 +28,10 @@ def parse(name: str) -> tuple[dict[str, str], str]:
     return {key: value for key, _, value in (pair.partition("-") for pair in pairs)}, suffix
 
 
-def _files(source: Path) -> Iterator[tuple[Found, Entities]]:
+def _files(source: Source) -> Iterator[tuple[Found, Entities]]:
     for path in nifti_files(source):
         entities, suffix = parse(stem(path.name))
-        role = _role(entities, suffix, path.relative_to(source))
+        role = _role(entities, suffix, path.relative_to(source) if isinstance(source, Path) else path)
         if role is not None and "sub" in entities:
             patient = f"sub-{entities['sub']}"
             name = f"{patient}_ses-{entities['ses']}" if "ses" in entities else patient

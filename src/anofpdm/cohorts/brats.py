@@ -2,9 +2,8 @@
 
 import re
 from collections.abc import Iterator
-from pathlib import Path
 
-from anofpdm.cohorts.subjects import MASK, Found, Subject, gather, nifti_files, stem
+from anofpdm.cohorts.subjects import MASK, Found, Source, Subject, gather, nifti_files, stem
 
 MODALITIES = ("flair", "t1", "t1ce", "t2")
 ROLES = {
@@ -22,11 +21,11 @@ NAME = re.compile(r"(?P<subject>.+)[-_](?P<role>[a-z0-9]+)", re.IGNORECASE)
 VISIT = re.compile(r"(?P<patient>BraTS-[A-Za-z]+-\d+)-\d{3}")  # the last number counts a patient's visits
 
 
-def find_subjects(source: Path) -> list[Subject]:
+def find_subjects(source: Source) -> list[Subject]:
     return gather(_files(source))
 
 
-def _files(source: Path) -> Iterator[Found]:
+def _files(source: Source) -> Iterator[Found]:
     for path in nifti_files(source):
         match = NAME.fullmatch(stem(path.name))
         if match and (role := ROLES.get(match["role"].lower())):

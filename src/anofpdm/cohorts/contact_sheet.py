@@ -1,20 +1,18 @@
 """One picture of a prepared cohort: what the network will see, to be looked at before hours of training."""
 
-import io
 from pathlib import Path
 
 import numpy as np
-from PIL import Image, ImageDraw, ImageFont
-from scipy import ndimage
+from PIL import Image, ImageDraw
 
 from anofpdm.cohorts.store import Cohort
 from anofpdm.cohorts.writer import MASKS
+from anofpdm.drawing import INK, PAPER, QUIET, font, grey_tile, png, with_outline
 from anofpdm.files import write_atomically
 from anofpdm.labels import UNHEALTHY, WORDS
 
 TILE, GAP, CAPTION, HEADING = 144, 6, 32, 50
 TILES_A_ROW, MOST_ROWS = 8, 6
-INK, QUIET, PAPER, OUTLINE = (235, 235, 235), (150, 150, 150), (16, 16, 18), (255, 84, 64)
 
 
 def draw_contact_sheet(cohort: Cohort, path: Path) -> None:
@@ -25,16 +23,16 @@ def draw_contact_sheet(cohort: Cohort, path: Path) -> None:
     size = (across * block[0] + GAP, HEADING + -(-len(rows) // across) * block[1] + GAP)
     sheet = Image.new("RGB", size, PAPER)
     pen = ImageDraw.Draw(sheet)
-    pen.text((2 * GAP, 8), _heading(cohort), INK, _font(13))
+    pen.text((2 * GAP, 8), _heading(cohort), INK, font(13))
     order = " from left to right in each group" if len(cohort.modalities) > 1 else ""
-    pen.text((2 * GAP, 26), f"{', '.join(cohort.modalities)}{order}", QUIET, _font(11))
+    pen.text((2 * GAP, 26), f"{', '.join(cohort.modalities)}{order}", QUIET, font(11))
     for number, row in enumerate(rows):
         left, top = GAP + number % across * block[0], HEADING + number // across * block[1]
         for line, words in enumerate(_caption(cohort, row)):
-            pen.text((left + GAP, top + 14 * line), _fitted(words, block[0] - 2 * GAP), QUIET, _font(11))
+            pen.text((left + GAP, top + 14 * line), _fitted(words, block[0] - 2 * GAP), QUIET, font(11))
         for channel, tile in enumerate(_tiles(cohort, row)):
             sheet.paste(tile, (left + GAP + channel * (TILE + GAP), top + CAPTION))
-    write_atomically(path, _png(sheet))
+    write_atomically(path, png(sheet))
 
 
 def chosen_rows(cohort: Cohort, most: int) -> list[int]:
@@ -58,27 +56,16 @@ def _slices_of(cohort: Cohort, scan: str, count: int, turn: int) -> list[int]:
 
 
 def _tiles(cohort: Cohort, row: int) -> list[Image.Image]:
-    outline = _outline(cohort, row)
-    tiles = []
-    for channel in cohort.pixels([row])[0]:  # each [size, size] in [-1, 1]
-        grey = Image.fromarray(np.round((channel + 1) * 127.5).astype(np.uint8))
-        tile = np.array(grey.resize((TILE, TILE), Image.Resampling.BICUBIC).convert("RGB"))
-        if outline is not None:
-            tile[outline] = OUTLINE
-        tiles.append(Image.fromarray(tile))
-    return tiles
+    mask = _mask(cohort, row)
+    tiles = [grey_tile(channel, TILE) for channel in cohort.pixels([row])[0]]  # each [size, size] in [-1, 1]
+    return tiles if mask is None else [with_outline(tile, mask) for tile in tiles]
 
 
-def _outline(cohort: Cohort, row: int) -> np.ndarray | None:
-    """bool [TILE, TILE]: the pixels just outside the lesion."""
+def _mask(cohort: Cohort, row: int) -> np.ndarray | None:
     path = cohort.path / MASKS
     if not path.is_file():
         return None
-    size = cohort.slices.shape[-1]
-    mask = np.unpackbits(np.load(path, mmap_mode="r")[row], axis=-1, count=size)
-    large = np.array(Image.fromarray(mask * 255).resize((TILE, TILE), Image.Resampling.BILINEAR)) >= 128
-    around: np.ndarray = ndimage.binary_dilation(large) & ~large
-    return around
+    return np.unpackbits(np.load(path, mmap_mode="r")[row], axis=-1, count=cohort.slices.shape[-1])
 
 
 def _heading(cohort: Cohort) -> str:
@@ -98,18 +85,8 @@ def _caption(cohort: Cohort, row: int) -> tuple[str, str]:
 
 def _fitted(words: str, width: int) -> str:
     """Cut in the middle, where names differ least."""
-    font, kept = _font(11), words
-    while font.getlength(kept) > width and len(kept) > 4:
+    face, kept = font(11), words
+    while face.getlength(kept) > width and len(kept) > 4:
         middle = len(kept) // 2
         kept = f"{kept[: middle - 2]}…{kept[middle + 2 :]}"
     return kept
-
-
-def _font(size: int) -> ImageFont.ImageFont | ImageFont.FreeTypeFont:
-    return ImageFont.load_default(size)
-
-
-def _png(image: Image.Image) -> bytes:
-    buffer = io.BytesIO()
-    image.save(buffer, "PNG")
-    return buffer.getvalue()

@@ -7,7 +7,7 @@ a mask is called patient7_seg, _mask, _lesion or _roi.
 from collections.abc import Iterator
 from pathlib import Path
 
-from anofpdm.cohorts.subjects import MASK, Found, Subject, gather, nifti_files, stem
+from anofpdm.cohorts.subjects import MASK, Found, Source, Subject, gather, nifti_files, stem
 
 WORDS = {
     "flair": "flair",
@@ -31,12 +31,12 @@ MASK_WORDS = dict.fromkeys(("seg", "mask", "lesion", "roi"), MASK)
 UNNAMED = "image"
 
 
-def find_subjects(source: Path, modalities: tuple[str, ...] = ()) -> list[Subject]:
+def find_subjects(source: Source, modalities: tuple[str, ...] = ()) -> list[Subject]:
     """`modalities` adds words of the user's own, for files that end in them."""
     return gather(_files(source, WORDS | MASK_WORDS | {word.lower(): word for word in modalities}))
 
 
-def _files(source: Path, words: dict[str, str]) -> Iterator[Found]:
+def _files(source: Source, words: dict[str, str]) -> Iterator[Found]:
     for path in nifti_files(source):
         name, modality = _named(path, words)
         yield Found(name, name, modality, path)

@@ -22,6 +22,7 @@ import numpy as np
 
 from anofpdm.cohorts.writer import JOURNAL, MANIFEST, SLICES, ScanEntry
 from anofpdm.errors import CohortError
+from anofpdm.files import csv_table
 from anofpdm.labels import WORDS
 
 
@@ -117,9 +118,9 @@ def cohort_tables(entries: Sequence[ScanEntry], labels: Sequence[np.ndarray]) ->
     split = {entry.patient: entry.split for entry in entries}
     columns = ("scan", "patient", "slices", "native_slices", "pixel_mm", "spacing_mm", "mask")
     return {
-        "slices.csv": _table(("scan", "slice", "label"), slices),
-        "scans.csv": _table(columns, scans),
-        "split.csv": _table(("patient", "split"), sorted(split.items())),
+        "slices.csv": csv_table(("scan", "slice", "label"), slices),
+        "scans.csv": csv_table(columns, scans),
+        "split.csv": csv_table(("patient", "split"), sorted(split.items())),
     }
 
 
@@ -149,9 +150,3 @@ def _read(path: Path) -> bytes:
 
 def _read_table(path: Path) -> list[dict[str, str]]:
     return list(csv.DictReader(io.StringIO(_read(path).decode(), newline="")))
-
-
-def _table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> bytes:
-    text = io.StringIO(newline="")
-    csv.writer(text, lineterminator="\n").writerows([columns, *rows])
-    return text.getvalue().encode()

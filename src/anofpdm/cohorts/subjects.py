@@ -2,7 +2,7 @@
 
 import os
 import unicodedata
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -30,8 +30,14 @@ class Found(NamedTuple):
     path: Path
 
 
-def nifti_files(source: Path) -> Iterator[Path]:
-    """Every NIfTI file below `source`, in order of name; hidden ones and loops of links are passed over."""
+Source = Path | Sequence[Path]  # a folder, or files by name
+
+
+def nifti_files(source: Source) -> Iterator[Path]:
+    """Every NIfTI file below a folder, in order of name; hidden ones and loops of links are passed over."""
+    if not isinstance(source, Path):
+        yield from source
+        return
     if not source.is_dir():
         raise CohortError(f"{source}: {'not a folder' if source.exists() else 'no such folder'}; check the path")
     visited: set[str] = set()

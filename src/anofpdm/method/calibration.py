@@ -72,6 +72,7 @@ class Calibration:
     seed: int = 0
     modalities: tuple[str, ...] = ()
     checkpoint_sha256: str = ""
+    foreground: tuple[float, float] = (0.0, 1.0)  # the smallest and largest share among the scans
 
     @property
     def at_edge(self) -> bool:
@@ -224,7 +225,7 @@ def _restored(said: Mapping[str, Any]) -> Calibration:
     values["settings"] = Settings(**settings)
     values["cosine_accuracy"] = Accuracy(**values["cosine_accuracy"])
     values["candidates"] = tuple(Candidate(**one) for one in values["candidates"])
-    values["modalities"] = tuple(values["modalities"])
+    values["modalities"], values["foreground"] = tuple(values["modalities"]), tuple(values["foreground"])
     values["fitted"] = tuple(
         Fitted(
             one["context_mm"],

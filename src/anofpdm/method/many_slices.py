@@ -15,6 +15,10 @@ Pixels = Callable[[np.ndarray], np.ndarray]  # rows -> slices [n, C, H, W]
 Listener = Callable[[int, int], None]  # levels done, levels in all
 
 
+def on_cpu(evidence: Evidence) -> Evidence:
+    return evidence.map(torch.Tensor.cpu)
+
+
 def evidence_of(
     predict_noise: PredictNoise,
     pixels: Pixels,
@@ -24,11 +28,11 @@ def evidence_of(
     strengths: Sequence[float],
     device: torch.device,
     batch: int = BATCH,
-    keep: torch.dtype = torch.float32,  # of the maps: half precision where many are kept
+    keep: Callable[[Evidence], Evidence] = on_cpu,  # what of each batch
     on_progress: Listener = lambda _done, _total: None,
     on_level: Callable[[LevelEvidence], None] | None = None,
 ) -> Evidence:
-    """As many slices as there are seeds, in batches; the evidence of all of them on the CPU."""
+    """As many slices as there are seeds, in batches."""
     count, levels = len(seeds), len(settings.levels)
     starts = range(0, count, batch)
     parts = []
@@ -49,7 +53,7 @@ def evidence_of(
             on_level=listen,
             **asdict(settings),
         )
-        parts.append(found.map(lambda tensor: tensor.to(keep).cpu() if tensor.ndim == 4 else tensor.cpu()))
+        parts.append(keep(found))
     return joined(parts)
 
 

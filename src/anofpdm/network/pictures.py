@@ -1,12 +1,12 @@
 """Two pictures of a training run: what the network draws for each label, and where along the noise it errs."""
 
-import io
 from collections.abc import Sequence
 
 import numpy as np
-from PIL import Image, ImageDraw, ImageFont
+from PIL import Image, ImageDraw
 
-INK, QUIET, PAPER, BAR = (235, 235, 235), (150, 150, 150), (16, 16, 18), (92, 148, 236)
+from anofpdm.drawing import BLUE, INK, PAPER, QUIET, font, png
+
 GAP, CAPTION = 6, 20
 
 
@@ -18,12 +18,12 @@ def sample_grid(samples: np.ndarray, captions: Sequence[str]) -> bytes:
     pen = ImageDraw.Draw(sheet)
     for row in range(rows):
         top = GAP + row * (height + CAPTION + GAP)
-        pen.text((GAP, top), captions[row], QUIET, _font())
+        pen.text((GAP, top), captions[row], QUIET, font())
         for column in range(columns):
             strip = np.concatenate(list(samples[row, column]), axis=1)  # [H, C * W]
             grey = np.round((np.clip(strip, -1, 1) + 1) * 127.5).astype(np.uint8)
             sheet.paste(Image.fromarray(grey).convert("RGB"), (GAP + column * block, top + CAPTION))
-    return _png(sheet)
+    return png(sheet)
 
 
 def bars(heights: Sequence[float], names: Sequence[str], title: str) -> bytes:
@@ -31,23 +31,13 @@ def bars(heights: Sequence[float], names: Sequence[str], title: str) -> bytes:
     width, height, base = 56, 160, 220
     sheet = Image.new("RGB", (GAP * 2 + width * len(heights), base + 30), PAPER)
     pen = ImageDraw.Draw(sheet)
-    pen.text((GAP, GAP), title, INK, _font())
+    pen.text((GAP, GAP), title, INK, font())
     highest = max((h for h in heights if np.isfinite(h)), default=1.0) or 1.0
     for number, (value, name) in enumerate(zip(heights, names, strict=True)):
         left = GAP + number * width
-        pen.text((left + 4, base + 6), name, QUIET, _font())
+        pen.text((left + 4, base + 6), name, QUIET, font())
         if np.isfinite(value):
             top = base - height * value / highest
-            pen.rectangle((left + 4, top, left + width - 4, base), BAR)
-            pen.text((left + 4, top - 16), f"{value:.3g}", INK, _font())
-    return _png(sheet)
-
-
-def _font() -> ImageFont.ImageFont | ImageFont.FreeTypeFont:
-    return ImageFont.load_default(11)
-
-
-def _png(image: Image.Image) -> bytes:
-    buffer = io.BytesIO()
-    image.save(buffer, "PNG")
-    return buffer.getvalue()
+            pen.rectangle((left + 4, top, left + width - 4, base), BLUE)
+            pen.text((left + 4, top - 16), f"{value:.3g}", INK, font())
+    return png(sheet)

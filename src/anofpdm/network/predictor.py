@@ -1,7 +1,8 @@
 """A trained network as the method asks it: a noisy slice, a noise level, a label; the noise in return."""
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,7 +15,7 @@ from anofpdm.network.training import out_of_memory
 from anofpdm.network.unet import UNet
 
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-MOST_RECORDED = 4  # shapes of a batch; more would only hold memory
+MOST_RECORDED = 8  # shapes of a batch
 
 
 class NoisePredictor:
@@ -30,6 +31,7 @@ class NoisePredictor:
         self.portion: int | None = None  # slices at a time, once memory has run short
         self._records = device.type == "cuda"
         self._recorded: dict[tuple[int, ...], Recorded] = {}
+        self._pool = torch.cuda.graph_pool_handle() if self._records else None
 
     @torch.no_grad()
     def __call__(self, x: Tensor, t: int, labels: Tensor) -> Tensor:
@@ -55,9 +57,8 @@ class NoisePredictor:
         if shape not in self._recorded:
             if len(self._recorded) >= MOST_RECORDED:
                 return self._forward(x, levels, labels)
-            for _ in range(2):  # in which libraries choose their kernels
-                self._forward(x, levels, labels)
-            self._recorded[shape] = Recorded(self._forward, (x, levels, labels))
+            self._forward(x, levels, labels)  # in which libraries choose their kernels
+            self._recorded[shape] = Recorded(self._forward, (x, levels, labels), self._pool)
         return self._recorded[shape](x, levels, labels).clone()
 
     def _forward(self, x: Tensor, levels: Tensor, labels: Tensor) -> Tensor:
@@ -75,10 +76,30 @@ class NoisePredictor:
             torch.cuda.empty_cache()
 
 
-def load_predictor(
-    folder: Path, device: torch.device, precision: str = "auto"
-) -> tuple[NoisePredictor, dict[str, Any], str]:
-    """The predictor, what the model says of itself, and its hash."""
+@dataclass(frozen=True)
+class TrainedModel:
+    """A model folder, opened."""
+
+    folder: Path
+    predict: NoisePredictor
+    modalities: tuple[str, ...]  # in the order of the network's channels
+    size: int  # slices are size x size
+    sha256: str
+
+    @property
+    def device(self) -> torch.device:
+        return self.predict.device
+
+    def channels(self, names: Sequence[str]) -> tuple[int, ...]:
+        """Of these modalities; none named: all."""
+        unknown = [name for name in names if name not in self.modalities]
+        if unknown:
+            has = ", ".join(self.modalities)
+            raise ModelError(f"{self.folder} was not trained on {', '.join(unknown)}; it knows {has}")
+        return tuple(self.modalities.index(name) for name in names or self.modalities)
+
+
+def load_trained(folder: Path, device: torch.device, precision: str = "auto") -> TrainedModel:
     weights, said, digest = checkpoint.load_model(folder)
     if said["task"] != "guided":
         raise ModelError(f"{folder}: trained for {said['task']!r}; the method needs one trained with labels (guided)")
@@ -87,4 +108,5 @@ def load_predictor(
         network.load_state_dict({name: tensor.float() for name, tensor in weights.items()})
     except RuntimeError:
         raise ModelError(f"{folder}: its weights are not for the network it names; train it again") from None
-    return NoisePredictor(network, device, precision), said, digest
+    predict = NoisePredictor(network, device, precision)
+    return TrainedModel(folder, predict, tuple(said["modalities"]), int(said["size"]), digest)

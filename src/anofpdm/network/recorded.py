@@ -1,6 +1,7 @@
 """A function recorded once and replayed."""
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -9,11 +10,12 @@ from torch import Tensor
 class Recorded:
     """A function of tensors of fixed shapes, recorded as a CUDA graph: the GPU does not wait for Python any more."""
 
-    def __init__(self, function: Callable[..., Tensor], inputs: Sequence[Tensor]):
+    def __init__(self, function: Callable[..., Tensor], inputs: Sequence[Tensor], pool: Any = None):
+        """Recordings that share a pool share their memory: their results must be copied before the next replay."""
         self._inputs = [tensor.clone() for tensor in inputs]
         self._graph = torch.cuda.CUDAGraph()
         # Other threads may go on with memory of their own, as the one that reads slices ahead does.
-        with torch.cuda.graph(self._graph, capture_error_mode="thread_local"):
+        with torch.cuda.graph(self._graph, pool=pool, capture_error_mode="thread_local"):
             self._result = function(*self._inputs)
 
     def __call__(self, *inputs: Tensor) -> Tensor:

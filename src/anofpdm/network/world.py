@@ -2,11 +2,14 @@
 
 import os
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 
 from anofpdm.errors import ConfigError
+
+Said = TypeVar("Said")
 
 
 @dataclass(frozen=True)
@@ -40,6 +43,14 @@ class World:
         vote = torch.tensor(float(said), device=device)
         dist.all_reduce(vote, op=dist.ReduceOp.MAX)
         return bool(vote.item())
+
+    def gathered(self, said: Said) -> list[Said]:
+        """What every process says, in order, heard by all."""
+        if self.count == 1:
+            return [said]
+        heard: list[Any] = [None] * self.count
+        dist.all_gather_object(heard, said)
+        return heard
 
     def leave(self) -> None:
         if self.count > 1 and dist.is_initialized():

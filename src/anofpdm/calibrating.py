@@ -1,0 +1,256 @@
+"""Calibrating a model on a cohort's labelled slices: one pass of the network, and a file beside the weights."""
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from anofpdm.cohorts.store import Cohort
+from anofpdm.drawing import BLUE, ORANGE, Line, beside, chart, png
+from anofpdm.errors import CalibrationError
+from anofpdm.files import write_atomically
+from anofpdm.labels import HEALTHY, UNHEALTHY
+from anofpdm.method.calibration import (
+    ACCURACY_RATIO,
+    CONTEXT_MM,
+    STRENGTHS,
+    Calibration,
+    calibrate,
+    chosen_candidate,
+    from_json,
+    rated_strengths,
+    to_json,
+)
+from anofpdm.method.context import Places
+from anofpdm.method.detection import auc
+from anofpdm.method.evidence import AUTHORS_TOP, Evidence, LevelEvidence, Settings, joined, spread_levels
+from anofpdm.method.many_slices import BATCH, evidence_of, slice_seeds
+from anofpdm.network.predictor import TrainedModel
+
+FILE, FIGURE = "calibration.json", "calibration.png"
+LEVELS = 60
+TOPS = (300, 400, 500, 600, 800, 1000)  # of the noise range, tried when it is chosen by labels
+DARK = -0.95  # a pixel whose mean over modalities is above this is foreground
+
+
+@dataclass(frozen=True)
+class Options:
+    score: tuple[str, ...] = ()  # modalities; none named: all
+    strengths: tuple[float, ...] = STRENGTHS
+    levels: int = LEVELS  # in a range of 600; the same distance in any other
+    top: int | None = AUTHORS_TOP  # None: chosen by labels
+    encoding: str = "ddim"
+    signal: str = "error"
+    clamp: bool = True
+    accuracy_ratio: float = ACCURACY_RATIO
+    context_mm: float = CONTEXT_MM
+    split: str = "val"
+    most: int = 2000  # slices, in whole scans
+    seed: int = 0
+    batch: int = BATCH
+
+    def settings(self, channels: tuple[int, ...]) -> Settings:
+        top = self.top or max(TOPS)
+        count = max(1, round(self.levels * top / AUTHORS_TOP))
+        return Settings(spread_levels(count, top), channels, self.encoding, self.signal, self.clamp)
+
+
+@dataclass(frozen=True)
+class Range:
+    """How well labels are told apart with the noise range ending here."""
+
+    top: int
+    accuracy: float
+    auc: float  # of the largest divergence alone
+
+
+@dataclass(frozen=True)
+class Calibrated:
+    calibration: Calibration
+    evidence: Evidence  # at the chosen range
+    labels: np.ndarray
+    ranges: tuple[Range, ...]  # tried; none where the range was given
+
+
+def calibrate_model(
+    model: TrainedModel,
+    cohort: Cohort,
+    options: Options,
+    on_progress: Callable[[int, int], None] = lambda _done, _total: None,
+) -> Calibrated:
+    """From image-level labels of one split. The cohort has no way to a mask, and neither has this."""
+    _check_fits(model, cohort)
+    rows = labelled_rows(cohort, options.split, options.most, options.seed)
+    labels, patients = cohort.labels[rows], cohort.patients[rows]
+    tried = gather(model, cohort, rows, options, on_progress)
+    top, ranges = chosen_range(tried, labels == UNHEALTHY, options)
+    calibration = calibrate(
+        tried[top],
+        labels,
+        patients,
+        options.accuracy_ratio,
+        places=places_of(cohort, rows),
+        context_mm=options.context_mm,
+    )
+    calibration = replace(
+        calibration.for_model(model.sha256, model.modalities),
+        seed=options.seed,
+        foreground=foreground_range(cohort, rows),
+    )
+    return Calibrated(calibration, tried[top], labels, ranges)
+
+
+def labelled_rows(cohort: Cohort, split: str, most: int, seed: int) -> np.ndarray:
+    """Rows of whole scans, drawn at random until there are enough, in the cohort's order."""
+    rows = cohort.rows(split)
+    rows = rows[np.isin(cohort.labels[rows], (HEALTHY, UNHEALTHY))]
+    if not len(rows):
+        raise CalibrationError(
+            f"{cohort.path}: no slice of its {split!r} split is labelled healthy or unhealthy; choose another --split"
+        )
+    scans = np.unique(cohort.scans[rows])
+    taken: list[np.ndarray] = []
+    for scan in np.random.default_rng(seed).permutation(scans):
+        if sum(map(len, taken)) >= most:
+            break
+        taken.append(rows[cohort.scans[rows] == scan])
+    return np.sort(np.concatenate(taken))
+
+
+def gather(
+    model: TrainedModel, cohort: Cohort, rows: np.ndarray, options: Options, on_progress: Callable[[int, int], None]
+) -> dict[int, Evidence]:
+    """Evidence by the top of the noise range: of one range, or in passing of several. One pass of the network."""
+    settings = options.settings(model.channels(options.score))
+    *below, highest = TOPS if options.top is None else (options.top,)
+    in_passing: dict[int, list[Evidence]] = {top: [] for top in below}
+    last_level = {max(t for t in settings.levels if t < top): top for top in below}
+
+    def listen(now: LevelEvidence) -> None:
+        if now.level.t in last_level:
+            in_passing[last_level[now.level.t]].append(_slimmed(now.so_far()))
+
+    whole = evidence_of(
+        model.predict,
+        lambda some: cohort.pixels(rows[some]),
+        slice_seeds(cohort.indices[rows], options.seed),
+        settings=settings,
+        strengths=options.strengths,
+        device=model.device,
+        batch=options.batch,
+        keep=_slimmed,
+        on_progress=on_progress,
+        on_level=listen,
+    )
+    return {**{top: joined(parts) for top, parts in in_passing.items()}, highest: whole}
+
+
+def _slimmed(evidence: Evidence) -> Evidence:
+    """On the CPU, maps in half precision: thousands of them are kept until the strength is known."""
+    none = evidence.last_maps[:, :, :0, :0]
+    return replace(evidence, last_maps=none).map(lambda t: t.half().cpu() if t.ndim == 4 else t.cpu())
+
+
+def chosen_range(tried: dict[int, Evidence], unhealthy: np.ndarray, options: Options) -> tuple[int, tuple[Range, ...]]:
+    """The range whose best strength tells the labels apart most accurately; of equals, by the divergence's AUC."""
+    if len(tried) == 1:
+        return next(iter(tried)), ()
+    ranges = []
+    for top, evidence in tried.items():
+        best, chosen = chosen_candidate(rated_strengths(evidence, unhealthy), options.accuracy_ratio)
+        largest = evidence.at(chosen.strength).end_divergence[:, 0].numpy()
+        ranges.append(Range(top, best.accuracy, auc(largest, unhealthy)))
+    return max(ranges, key=lambda one: (one.accuracy, one.auc)).top, tuple(ranges)
+
+
+def places_of(cohort: Cohort, rows: np.ndarray) -> Places:
+    return Places(cohort.scans[rows], cohort.indices[rows] * cohort.spacing_mm[rows])
+
+
+def foreground_range(cohort: Cohort, rows: np.ndarray) -> tuple[float, float]:
+    """The smallest and the largest share of foreground among these scans: to know a scan that is unlike them."""
+    shares = []
+    for scan in np.unique(cohort.scans[rows]):
+        shares.append(foreground_share(cohort.pixels(rows[cohort.scans[rows] == scan])))
+    return min(shares), max(shares)
+
+
+def foreground_share(pixels: np.ndarray) -> float:
+    """Of slices [n, C, H, W]."""
+    return float((pixels.mean(axis=1) > DARK).mean())
+
+
+def _check_fits(model: TrainedModel, cohort: Cohort) -> None:
+    if cohort.modalities != model.modalities:
+        raise CalibrationError(
+            f"{model.folder} was trained on {', '.join(model.modalities)}, and {cohort.path} has "
+            f"{', '.join(cohort.modalities)}; prepare the cohort with --modalities {','.join(model.modalities)}"
+        )
+    if cohort.slices.shape[-1] != model.size:
+        raise CalibrationError(
+            f"{model.folder} works on {model.size} x {model.size}, {cohort.path} has {cohort.slices.shape[-1]}; "
+            f"prepare the cohort with --size {model.size}"
+        )
+
+
+# ---- beside the weights ----------------------------------------------------------------------------------------------
+
+
+def save(calibrated: Calibrated, folder: Path) -> None:
+    write_atomically(folder / FIGURE, figure(calibrated))
+    write_atomically(folder / FILE, to_json(calibrated.calibration).encode())
+
+
+def load_calibration(model: TrainedModel) -> tuple[Calibration, str]:
+    """The calibration of this very model, and the file's hash."""
+    path = model.folder / FILE
+    if not path.is_file():
+        raise CalibrationError(
+            f"{model.folder}: not calibrated (no {FILE}); run `anofpdm calibrate {model.folder} COHORT` first"
+        )
+    data = path.read_bytes()
+    calibration = from_json(data.decode(errors="replace"), str(path))
+    if calibration.checkpoint_sha256 != model.sha256:
+        raise CalibrationError(
+            f"{path} was made with another checkpoint than the weights beside it (its hash begins with "
+            f"{calibration.checkpoint_sha256[:12]}, theirs with {model.sha256[:12]}); calibrate again"
+        )
+    return calibration, hashlib.sha256(data).hexdigest()
+
+
+def figure(calibrated: Calibrated) -> bytes:
+    """Why this strength, why this cut, and what the curves of both classes look like."""
+    calibration, unhealthy = calibrated.calibration, calibrated.labels == UNHEALTHY
+    candidates, chosen = calibration.candidates, calibrated.evidence.at(calibration.strength)
+    by_strength = chart(
+        [
+            Line(
+                [c.strength for c in candidates], [c.accuracy for c in candidates], BLUE, "cosine's best cut", dots=True
+            )
+        ],
+        "Accuracy on image-level labels",
+        across="guidance strength w",
+        upright=[(calibration.best_strength, "best"), (calibration.strength, "w*")],
+    )
+    similarity = chosen.similarity[:, 0].numpy()
+    edges = np.linspace(similarity.min(), similarity.max() + 1e-9, 25)
+    middles = (edges[1:] + edges[:-1]) / 2
+    counts = [np.histogram(similarity[part], edges)[0] for part in (~unhealthy, unhealthy)]
+    by_cosine = chart(
+        [Line(middles, counts[0], BLUE, "healthy"), Line(middles, counts[1], ORANGE, "unhealthy")],
+        f"Slices by cosine at w* = {calibration.strength:g}",
+        across="cosine of the two error curves",
+        upright=[(calibration.cut, "cut")],
+    )
+    divergence = chosen.divergence[:, 0].numpy()
+    curves = chart(
+        [
+            Line(calibration.settings.levels, np.median(divergence[~unhealthy], axis=0), BLUE, "healthy"),
+            Line(calibration.settings.levels, np.median(divergence[unhealthy], axis=0), ORANGE, "unhealthy"),
+        ],
+        "How far guidance moves the estimate (median M_t)",
+        across="noise level t",
+    )
+    return png(beside([by_strength, by_cosine, curves]))

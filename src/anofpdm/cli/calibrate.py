@@ -1,0 +1,124 @@
+"""anofpdm calibrate: guidance strength, detectors and thresholds from image-level labels."""
+
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from anofpdm.cli.options import Device, Seed, resolved
+from anofpdm.cli.progress import progress_bar
+
+if TYPE_CHECKING:
+    from anofpdm.calibrating import Calibrated
+
+
+class Split(StrEnum):
+    train = "train"
+    val = "val"
+    test = "test"
+
+
+def calibrate(
+    model: Annotated[Path, typer.Argument(help="A trained model.")],
+    cohort: Annotated[Path, typer.Argument(help="A prepared cohort with image-level labels.")],
+    score: Annotated[str, typer.Option(help="Modalities that are scored, e.g. flair,t2. Default: all.")] = "",
+    strengths: Annotated[str, typer.Option(help="Candidate guidance strengths.")] = "0,1,2,3,4,5,8,12,20,30",
+    levels: Annotated[int, typer.Option(min=1, help="Noise levels in a range of 600.")] = 60,
+    noise_range: Annotated[
+        str, typer.Option("--range", help="Top of the noise range, or auto: chosen by labels.")
+    ] = "600",
+    encoding: Annotated[str, typer.Option(help="ddim or ddpm.")] = "ddim",
+    accuracy_ratio: Annotated[float, typer.Option(min=0, max=1, help="How nearly as accurate w* must be.")] = 0.98,
+    context: Annotated[float, typer.Option(min=0, help="Millimetres that slices look at their neighbours.")] = 2.0,
+    split: Annotated[Split, typer.Option(help="Which part of the cohort.")] = Split.val,
+    most: Annotated[int, typer.Option(min=2, help="Slices to use at most, in whole scans.")] = 2000,
+    batch: Annotated[int, typer.Option(min=1, help="Slices at a time.")] = 50,
+    precision: Annotated[str, typer.Option(help="auto, fp32, bf16 or fp16.")] = "auto",
+    seed: Seed = 0,
+    device: Device = "auto",
+) -> None:
+    """Choose the guidance strength and fit both detectors, from labels alone; the result lies beside the weights."""
+    from anofpdm.calibrating import Options, calibrate_model, save
+    from anofpdm.cohorts import open_cohort
+    from anofpdm.network.predictor import load_trained
+
+    options = Options(
+        score=tuple(name.strip() for name in score.split(",") if name.strip()),
+        strengths=_numbers(strengths),
+        levels=levels,
+        top=_top(noise_range),
+        encoding=encoding,
+        accuracy_ratio=accuracy_ratio,
+        context_mm=context,
+        split=split.value,
+        most=most,
+        seed=seed,
+        batch=batch,
+    )
+    trained = load_trained(model, resolved(device), precision)
+    slices = open_cohort(cohort)
+    with progress_bar("noise levels") as show:
+        calibrated = calibrate_model(trained, slices, options, show)
+    save(calibrated, model)
+    _print(calibrated, model)
+
+
+def _numbers(words: str) -> tuple[float, ...]:
+    try:
+        numbers = tuple(float(word) for word in words.split(","))
+    except ValueError:
+        raise typer.BadParameter(f"{words!r}: write numbers, e.g. 0,2,4", param_hint="--strengths") from None
+    if min(numbers) < 0:
+        raise typer.BadParameter("guidance strengths begin at 0", param_hint="--strengths")
+    return numbers
+
+
+def _top(word: str) -> int | None:
+    if word == "auto":
+        return None
+    if not word.isdigit() or not 1 <= int(word) <= 1000:
+        raise typer.BadParameter(f"{word!r}: write auto, or a level from 1 to 1000", param_hint="--range")
+    return int(word)
+
+
+def _print(calibrated: "Calibrated", model: Path) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    from anofpdm.calibrating import FIGURE, FILE
+
+    calibration = calibrated.calibration
+    console = Console(highlight=False, soft_wrap=True)
+    if calibrated.ranges:
+        ranges = Table("noise range", "accuracy", "AUC of M", box=None)
+        for tried in calibrated.ranges:
+            ranges.add_row(f"0..{tried.top - 1}", f"{tried.accuracy:.3f}", f"{tried.auc:.3f}")
+        console.print(ranges)
+    table = Table("w", "accuracy", "AUC", "cut of the cosine", "", box=None)
+    for one in calibration.candidates:
+        words = [
+            word
+            for word, strength in (("best", calibration.best_strength), ("chosen", calibration.strength))
+            if one.strength == strength
+        ]
+        table.add_row(f"{one.strength:g}", f"{one.accuracy:.3f}", f"{one.auc:.3f}", f"{one.cut:.4f}", ", ".join(words))
+    console.print(table)
+    detectors = Table("detector", "context", "accuracy", "AUC", "(on patients it was not fitted on)", box=None)
+    rows = [("cosine", 0.0, calibration.cosine_accuracy)]
+    rows += [("curve", one.context_mm, one.curve_accuracy) for one in calibration.fitted]
+    for name, context_mm, found in rows:
+        chosen = "default" if name == calibration.detector and context_mm == 0 else ""
+        detectors.add_row(name, f"{context_mm:g} mm", f"{found.accuracy:.3f}", f"{found.auc:.3f}", chosen)
+    console.print(detectors)
+    if calibration.at_edge:
+        console.print(
+            f"note: the best strength, {calibration.best_strength:g}, is the largest tried; try larger ones too"
+        )
+    if calibration.n_patients < 2:
+        console.print("note: all slices are of one patient, so no detector could be tried on another; use more")
+    console.print(
+        f"{calibration.n_healthy} healthy and {calibration.n_unhealthy} unhealthy slices of {calibration.n_patients} "
+        f"patients, levels 0..{calibration.settings.levels[-1]}; saved {model / FILE}, look at {model / FIGURE}",
+        markup=False,
+    )

@@ -1,0 +1,108 @@
+"""anofpdm segment: lesion masks for scans, in their own space."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from anofpdm.cli.options import Device, resolved
+
+if TYPE_CHECKING:
+    from anofpdm.network.world import World
+    from anofpdm.segment_many import Report
+
+
+def segment(
+    model: Annotated[Path, typer.Argument(help="A trained and calibrated model.")],
+    inputs: Annotated[
+        list[str],
+        typer.Argument(help="NIfTI files of a scan (or flair=FILE t2=FILE ...), folders of scans, a prepared cohort."),
+    ],
+    out: Annotated[Path, typer.Option(help="Folder for the results, one folder a scan.")],
+    detector: Annotated[str, typer.Option(help="cosine, curve, none; calibrated: the better one.")] = "calibrated",
+    threshold: Annotated[str, typer.Option(help="quantile (the paper's), healthy, or both.")] = "quantile",
+    context: Annotated[float, typer.Option(min=0, help="Millimetres that slices look at their neighbours.")] = 0.0,
+    smallest: Annotated[
+        int, typer.Option(min=0, help="Components of so many pixels (of 128 x 128) or fewer are dropped.")
+    ] = 40,
+    brain_mask: Annotated[Path | None, typer.Option(help="NIfTI mask of the brain, for one scan.")] = None,
+    skull_strip: Annotated[
+        str | None, typer.Option(help="Your skull-stripping command, with {input} and {output} in it.")
+    ] = None,
+    split: Annotated[str | None, typer.Option(help="Of a prepared cohort: train, val or test only.")] = None,
+    batch: Annotated[int, typer.Option(min=1, help="Slices at a time; halved when memory runs out.")] = 50,
+    precision: Annotated[str, typer.Option(help="auto, fp32, bf16 or fp16.")] = "auto",
+    seed: Annotated[int | None, typer.Option(min=0, help="Of the noise. Default: as calibrated.")] = None,
+    strict: Annotated[bool, typer.Option(help="Stop at the first scan that fails.")] = False,
+    pictures: Annotated[bool, typer.Option(help="Draw an overview of each scan.")] = True,
+    device: Device = "auto",
+) -> None:
+    """Mask, anomaly map, findings and tables for every scan. Stopped halfway, the same command goes on.
+
+    Several GPUs: torchrun --nproc-per-node 4 -m anofpdm segment ...
+    """
+    from anofpdm.cohorts.inputs import find_targets
+    from anofpdm.errors import ConfigError
+    from anofpdm.method.decision import Choices
+    from anofpdm.method.mask import MaskSettings
+    from anofpdm.network.world import World, local_device
+    from anofpdm.segment import load
+    from anofpdm.segment_many import Options, segment_all
+
+    choices = Choices(detector, context, MaskSettings(threshold, smallest))
+    where = local_device(resolved(device))
+    loaded = load(model, where, precision)
+    loaded.calibration.with_context(context)
+    targets = find_targets(inputs, loaded.trained.modalities, split)
+    if brain_mask is not None and len(targets) > 1:
+        raise ConfigError(
+            f"--brain-mask is of one scan, and {len(targets)} are given; use --skull-strip, or one by one"
+        )
+    options = Options(choices, seed, batch, brain_mask, skull_strip, pictures, strict)
+    world = World.joined(where)
+    try:
+        with _bar(world) as show:
+            report = segment_all(loaded, targets, out, options, world, show)
+        reports = world.gathered(report)
+    finally:
+        world.leave()
+    if world.leads:
+        _print(reports, out)
+    if any(one.failed for one in reports):
+        raise typer.Exit(3)
+
+
+def _bar(world: "World") -> Any:
+    import contextlib
+    from collections.abc import Callable, Iterator
+
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+    @contextlib.contextmanager
+    def shown() -> "Iterator[Callable[[str, int, int], None]]":
+        if not world.leads:
+            yield lambda _name, _done, _total: None
+            return
+        columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:3.0f}%"))
+        with Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True)) as progress:
+            task = progress.add_task("scans", total=None)
+            yield lambda name, done, total: progress.update(task, description=name, completed=done, total=total)
+
+    return shown()
+
+
+def _print(reports: "list[Report]", out: Path) -> None:
+    from rich.console import Console
+
+    console = Console(highlight=False, soft_wrap=True, markup=False)
+    done = {name: ml for report in reports for name, ml in report.done.items()}
+    already = {name: ml for report in reports for name, ml in report.already.items()}
+    for name, ml in sorted({**already, **done}.items()):
+        console.print(f"{name}: {ml:.1f} ml" + ("  (done before)" if name in already else ""))
+    for report in reports:
+        for name, notes in report.warnings.items():
+            console.print(f"note: {name}: {notes[0]}")
+        for name, reason in report.failed.items():
+            console.print(f"failed: {name}: {reason}")
+    console.print(f"{len(done)} scans segmented, {len(already)} done before, results in {out}")

@@ -1,0 +1,245 @@
+"""Scan in, mask out. The file to read first.
+
+A scan is cut into axial slices. Each slice is carried up through the noise levels of a diffusion model that was trained
+with image-level labels, and at each level the model is asked twice what the slice looked like: if it were healthy, and
+without saying so (method/evidence.py). How the two answers part tells whether something is wrong
+(method/detection.py); where the slice differs from its healthy version tells what (method/mask.py). Map and mask go
+back onto the scan's own grid.
+"""
+
+import hashlib
+import json
+import time
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from anofpdm import __version__
+from anofpdm.calibrating import foreground_share, load_calibration
+from anofpdm.errors import ScanError, ScanWarning
+from anofpdm.files import csv_table, write_atomically
+from anofpdm.method.calibration import Calibration
+from anofpdm.method.context import Places
+from anofpdm.method.decision import Choices, Decisions, decide
+from anofpdm.method.evidence import Evidence
+from anofpdm.method.many_slices import BATCH, evidence_of, slice_seeds
+from anofpdm.network.predictor import TrainedModel, load_trained
+from anofpdm.output.findings import Finding, find_lesions
+from anofpdm.output.picture import overview
+from anofpdm.scans import AxialPlanes, Grid, Scan, ScanSlices, read_scan, read_volume, scan_slices, write_nifti
+from anofpdm.scans.grid import check_same_grid
+
+MASK, MAP, FINDINGS, SLICES, SUMMARY, PICTURE = (
+    "mask.nii.gz",
+    "anomaly_map.nii.gz",
+    "findings.csv",
+    "slices.csv",
+    "summary.json",
+    "overview.png",
+)
+UNLIKE = 0.08  # share of foreground beyond what calibration saw: then a scan is unlike the cohort
+Listener = Callable[[int, int], None]
+Files = Mapping[str, str | Path]
+
+
+def load(folder: str | Path, device: str | torch.device = "auto", precision: str = "auto") -> "Model":
+    """A trained and calibrated model, ready to segment."""
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    trained = load_trained(Path(folder), torch.device(device), precision)
+    calibration, digest = load_calibration(trained)
+    return Model(trained, calibration, digest)
+
+
+@dataclass(frozen=True)
+class Model:
+    trained: TrainedModel
+    calibration: Calibration
+    calibration_sha256: str
+
+    def segment(
+        self,
+        files: Files,  # modality to NIfTI file
+        *,
+        brain_mask: str | Path | None = None,
+        choices: Choices | None = None,
+        seed: int | None = None,  # of the noise; none given: the calibration's
+        batch: int = BATCH,
+        on_progress: Listener = lambda _done, _total: None,
+    ) -> "Segmentation":
+        start = time.perf_counter()
+        choices, seed = choices or Choices(), self.calibration.seed if seed is None else seed
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always", ScanWarning)
+            scan = self._read(files, brain_mask)
+            slices = scan_slices(scan, self.trained.size)
+            self._look_at(slices, files)
+        planes = AxialPlanes(scan.grid, self.trained.size)
+        evidence = self._ask(slices, seed, batch, on_progress)
+        places = Places(np.zeros(len(slices.indices)), slices.indices * planes.spacing_mm)
+        decisions = decide(evidence, self.calibration, choices, places)
+        anomaly_map = planes.to_native(decisions.maps, slices.indices)
+        mask = planes.to_native(decisions.masks, slices.indices) >= 0.5
+        scored = self.calibration.settings.channels[0]
+        return Segmentation(
+            mask=mask,
+            anomaly_map=anomaly_map,
+            grid=scan.grid,
+            slices=slice_table(decisions, slices.indices, planes.pixel_mm),
+            findings=find_lesions(mask, anomaly_map, scan.grid.affine),
+            decisions=decisions,
+            summary={
+                "settings": self.settings(choices, seed, brain_mask is not None),
+                "inputs": {name: {"file": str(path), "sha256": _file_sha256(path)} for name, path in files.items()},
+                "warnings": [str(warning.message) for warning in caught],
+                "seconds": round(time.perf_counter() - start, 2),
+            },
+            shown=Shown(slices.pixels[:, scored], slices.indices, planes.pixel_mm),
+        )
+
+    def settings(self, choices: Choices, seed: int, with_brain_mask: bool) -> dict[str, Any]:
+        """All that decides what comes out, besides the scan. Numbers hold only among results that share it."""
+        calibration = self.calibration
+        return {
+            "anofpdm": __version__,
+            "torch": torch.__version__,
+            "model_sha256": self.trained.sha256,
+            "calibration_sha256": self.calibration_sha256,
+            "precision": self.trained.predict.precision,
+            "strength": calibration.strength,
+            "detector": calibration.detector if choices.detector == "calibrated" else choices.detector,
+            "scored": [self.trained.modalities[channel] for channel in calibration.settings.channels],
+            "levels": len(calibration.settings.levels),
+            "highest_level": calibration.settings.levels[-1],
+            "choices": asdict(choices),
+            "seed": seed,
+            "brain_mask": with_brain_mask,
+        }
+
+    def _read(self, files: Files, brain_mask: str | Path | None) -> Scan:
+        missing = [name for name in self.trained.modalities if name not in files]
+        if missing:
+            needs, given = ", ".join(self.trained.modalities), ", ".join(files) or "nothing"
+            raise ScanError(f"no {' or '.join(missing)} given; the model needs {needs} of every scan, and got {given}")
+        scan = read_scan({name: Path(files[name]) for name in self.trained.modalities})
+        if brain_mask is None:
+            return scan
+        brain = read_volume(Path(brain_mask), constant_allowed=True)
+        check_same_grid(scan.grid, Path(files[self.trained.modalities[0]]), brain.grid, brain.path)
+        inside = brain.voxels > 0
+        if not any((volume[inside] > 0).any() for volume in scan.volumes):
+            raise ScanError(f"{brain.path}: nothing of the scan lies inside this brain mask; is it another scan's?")
+        return Scan(scan.modalities, tuple(np.where(inside, volume, 0) for volume in scan.volumes), scan.grid)
+
+    def _look_at(self, slices: ScanSlices, files: Files) -> None:
+        """A word where the scan is unlike the ones that the model was calibrated on."""
+        where = files[self.trained.modalities[0]]
+        if not len(slices.indices):
+            raise ScanError(f"{where}: no axial slice holds enough foreground; is it a head?")
+        share, (low, high) = foreground_share(slices.pixels), self.calibration.foreground
+        if share > high + UNLIKE:
+            hint = "is it skull-stripped? If the model's scans were, give --brain-mask or --skull-strip"
+        elif share < low - UNLIKE:
+            hint = "is it cropped, or another kind of scan?"
+        else:
+            return
+        warnings.warn(
+            f"{where}: {share:.0%} of its slices is foreground, in calibration it was {low:.0%} to {high:.0%}; {hint}",
+            ScanWarning,
+            stacklevel=2,
+        )
+
+    def _ask(self, slices: ScanSlices, seed: int, batch: int, on_progress: Listener) -> Evidence:
+        return evidence_of(
+            self.trained.predict,
+            lambda rows: slices.pixels[rows],
+            slice_seeds(slices.indices, seed),
+            settings=self.calibration.settings,
+            strengths=[self.calibration.strength],
+            device=self.trained.device,
+            batch=batch,
+            on_progress=on_progress,
+        )
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What the picture is drawn from."""
+
+    pixels: np.ndarray  # [n, H, W] of the first scored modality
+    indices: np.ndarray
+    pixel_mm: float
+
+
+@dataclass(frozen=True)
+class Segmentation:
+    mask: np.ndarray  # bool [i, j, k], on the scan's own grid
+    anomaly_map: np.ndarray  # float32 [i, j, k]
+    grid: Grid
+    slices: list[dict[str, Any]]  # one row a slice
+    findings: list[Finding]  # the largest first
+    decisions: Decisions  # on the network's own slices
+    summary: dict[str, Any]
+    shown: Shown
+
+    @property
+    def volume_ml(self) -> float:
+        return float(self.mask.sum() * abs(np.linalg.det(self.grid.affine[:3, :3])) / 1000)
+
+    def save(self, folder: str | Path, name: Callable[[str], str] = str, *, picture: bool = True) -> None:
+        """Everything into `folder`, the summary last: where it is, the rest is. `name` may rename the files."""
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        write_nifti(folder / name(MASK), self.mask.astype(np.uint8), self.grid)
+        write_nifti(folder / name(MAP), self.anomaly_map, self.grid)
+        write_atomically(folder / name(FINDINGS), csv_table(FINDING_COLUMNS, map(_finding_row, self.findings)))
+        write_atomically(folder / name(SLICES), csv_table(self.slices[0], (row.values() for row in self.slices)))
+        if picture:
+            title = f"{folder.name}: {self.volume_ml:.1f} ml in {len(self.findings)} findings"
+            shown = self.shown
+            drawn = overview(shown.pixels, shown.indices, self.decisions, title, shown.pixel_mm)
+            write_atomically(folder / name(PICTURE), drawn)
+        said = {
+            "volume_ml": round(self.volume_ml, 4),
+            "findings": len(self.findings),
+            "slices": len(self.slices),
+            "slices_detected": int(self.decisions.detected.sum()),
+            **self.summary,
+        }
+        write_atomically(folder / name(SUMMARY), json.dumps(said, indent=2).encode())
+
+
+def slice_table(decisions: Decisions, indices: np.ndarray, pixel_mm: float) -> list[dict[str, Any]]:
+    areas = decisions.masks.sum(axis=(1, 2)) * pixel_mm**2
+    return [
+        {
+            "slice": int(indices[row]),
+            "detected": int(decisions.detected[row]),
+            "cosine": f"{decisions.similarity[row]:.6f}",
+            "log_odds": f"{decisions.log_odds[row]:.4f}",
+            "end_step": int(decisions.end_step[row]),
+            "divergence": f"{decisions.end_divergence[row]:.6g}",
+            "quantile": f"{decisions.quantile[row]:.4f}",
+            "threshold": f"{decisions.threshold[row]:.6g}",
+            "area_mm2": f"{areas[row]:.1f}",
+        }
+        for row in range(len(indices))
+    ]
+
+
+FINDING_COLUMNS = ("finding", "volume_ml", "x_mm", "y_mm", "z_mm", "peak", "peak_x_mm", "peak_y_mm", "peak_z_mm")
+
+
+def _finding_row(finding: Finding) -> list[str]:
+    numbers = (finding.volume_ml, *finding.centre_mm, finding.peak, *finding.peak_mm)
+    return [str(finding.number), *(f"{number:.4f}" for number in numbers)]
+
+
+def _file_sha256(path: str | Path) -> str:
+    with Path(path).open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,157 @@
+"""Segmenting many scans: one after another, over several processes, going on where an earlier run stopped."""
+
+import hashlib
+import json
+import shlex
+import subprocess
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from anofpdm import __version__
+from anofpdm.cohorts.inputs import Target
+from anofpdm.errors import AnoFPDMError, ScanError
+from anofpdm.files import write_atomically
+from anofpdm.method.decision import Choices
+from anofpdm.method.many_slices import BATCH
+from anofpdm.network.world import World
+from anofpdm.segment import MAP, MASK, SUMMARY, Model
+
+BIDS_NAMES = {MASK: "label-lesion_desc-anofpdm_mask.nii.gz", MAP: "desc-anofpdm_anomalymap.nii.gz"}
+
+
+@dataclass(frozen=True)
+class Options:
+    choices: Choices = field(default_factory=Choices)
+    seed: int | None = None
+    batch: int = BATCH
+    brain_mask: Path | None = None
+    skull_strip: str | None = None  # a command with {input} and {output}
+    pictures: bool = True
+    strict: bool = False
+
+
+@dataclass
+class Report:
+    done: dict[str, float] = field(default_factory=dict)  # scan to millilitres
+    already: dict[str, float] = field(default_factory=dict)
+    failed: dict[str, str] = field(default_factory=dict)
+    warnings: dict[str, list[str]] = field(default_factory=dict)
+
+
+Listener = Callable[[str, int, int], None]  # name of the scan, steps done, steps in all
+
+
+def segment_all(
+    model: Model,
+    targets: Sequence[Target],
+    out: Path,
+    options: Options,
+    world: World | None = None,
+    on_progress: Listener = lambda _name, _done, _total: None,
+) -> Report:
+    """This process's share of the targets. A scan that fails is listed, and the others are done."""
+    world = world or World()
+    out.mkdir(parents=True, exist_ok=True)
+    if world.leads and any(target.bids for target in targets):
+        write_atomically(out / "dataset_description.json", _bids_description())
+    report, share = Report(), list(targets)[world.rank :: world.count]
+    levels = len(model.calibration.settings.levels)
+    for number, target in enumerate(share):
+        name = target.subject.name
+
+        def show(done: int, total: int, name: str = name, number: int = number) -> None:
+            on_progress(name, int(levels * (number + done / total)), levels * len(share))
+
+        try:
+            _segment_one(model, target, out, options, report, show)
+        except (AnoFPDMError, OSError) as problem:
+            report.failed[name] = str(problem)
+            if options.strict:
+                raise
+        show(1, 1)
+    return report
+
+
+def _segment_one(
+    model: Model, target: Target, out: Path, options: Options, report: Report, show: Callable[[int, int], None]
+) -> None:
+    subject = target.subject
+    if subject.problem:
+        raise ScanError(f"{subject.name}: {subject.problem}")
+    folder, name = place_of(target, out)
+    seed = model.calibration.seed if options.seed is None else options.seed
+    with_brain = options.brain_mask is not None or options.skull_strip is not None
+    settings = model.settings(options.choices, seed, with_brain)
+    if (before := _finished(folder / name(SUMMARY), settings, subject.images)) is not None:
+        report.already[subject.name] = before
+        return
+    with tempfile.TemporaryDirectory() as space:
+        brain = options.brain_mask
+        if options.skull_strip:
+            brain = strip_skull(options.skull_strip, next(iter(subject.images.values())), Path(space))
+        result = model.segment(
+            subject.images,
+            brain_mask=brain,
+            choices=options.choices,
+            seed=seed,
+            batch=options.batch,
+            on_progress=show,
+        )
+    result.save(folder, name, picture=options.pictures)
+    report.done[subject.name] = result.volume_ml
+    if result.summary["warnings"]:
+        report.warnings[subject.name] = result.summary["warnings"]
+
+
+def place_of(target: Target, out: Path) -> tuple[Path, Callable[[str], str]]:
+    """The folder for a scan's results, and what each of our files is called there."""
+    name = target.subject.name
+    if not target.bids:
+        return out / name, str
+    return out.joinpath(*name.split("_"), "anat"), lambda file: f"{name}_{BIDS_NAMES.get(file, f'desc-anofpdm_{file}')}"
+
+
+def _finished(summary: Path, settings: dict[str, Any], images: dict[str, Path]) -> float | None:
+    """Its volume, if this very scan was segmented with these very settings."""
+    try:
+        said = json.loads(summary.read_text())
+        same_files = all(said["inputs"][name]["sha256"] == _sha256(path) for name, path in images.items())
+        same = json.loads(json.dumps(settings)) == said["settings"] and same_files
+        return float(said["volume_ml"]) if same else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def strip_skull(command: str, image: Path, space: Path) -> Path:
+    """Run the user's own tool; wherever its output is above 0 there is brain."""
+    output = space / "brain.nii.gz"
+    if "{input}" not in command or "{output}" not in command:
+        raise ScanError(f"--skull-strip {command!r}: write {{input}} and {{output}} where the files go")
+    words = [word.replace("{input}", str(image)).replace("{output}", str(output)) for word in shlex.split(command)]
+    try:
+        done = subprocess.run(words, capture_output=True, text=True, check=False)
+    except OSError as problem:
+        raise ScanError(f"--skull-strip: {words[0]} could not be started ({problem.strerror})") from None
+    if done.returncode or not output.is_file():
+        said = (done.stderr or done.stdout).strip().splitlines()[-1:] or ["it said nothing"]
+        reason = f"ended with code {done.returncode}" if done.returncode else "wrote no output"
+        raise ScanError(f"--skull-strip: {words[0]} {reason} for {image}: {said[0]}")
+    return output
+
+
+def _bids_description() -> bytes:
+    said = {
+        "Name": "Lesion masks by AnoFPDM",
+        "BIDSVersion": "1.9.0",
+        "DatasetType": "derivative",
+        "GeneratedBy": [{"Name": "anofpdm", "Version": __version__}],
+    }
+    return json.dumps(said, indent=2).encode()
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
