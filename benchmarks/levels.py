@@ -7,12 +7,16 @@ For each number of levels the model is calibrated on the same slices' image-leve
 """
 
 import argparse
+import multiprocessing
 import time
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
 
+from anofpdm.calibrating import places_of, slimmed
 from anofpdm.cohorts import open_cohort
 from anofpdm.evaluation.metrics import average_precision, dice
 from anofpdm.evaluation.truth import Truth
@@ -20,8 +24,8 @@ from anofpdm.labels import NULL, UNHEALTHY
 from anofpdm.method import calibrate
 from anofpdm.method.calibration import STRENGTHS
 from anofpdm.method.context import Places
-from anofpdm.method.decision import Choices, Decisions, decide
-from anofpdm.method.evidence import Settings, spread_levels
+from anofpdm.method.decision import Choices, decide
+from anofpdm.method.evidence import Evidence, Settings, spread_levels
 from anofpdm.method.many_slices import evidence_of, slice_seeds
 from anofpdm.method.mask import MaskSettings
 from anofpdm.network.predictor import load_trained
@@ -42,16 +46,45 @@ def main() -> None:
     args = parser.parse_args()
     torch.backends.cudnn.benchmark = True
     study = Study(args)
-    columns = ("levels", "precision", "w", "M_max", "detector", "accuracy", "unhealthy", "AUPRC", "mixed", "t_e", "s")
-    print(f"| {' | '.join(columns)} |")
-    print(f"|{'---|' * len(columns)}", flush=True)
-    for count in map(int, args.levels.split(",")):
-        study.row(count, "auto")
-    masks = {name: study.row(args.precision_at, name).drawn for name in args.precisions.split(",") if name}
-    for name, drawn in masks.items():
-        first = next(iter(masks.values()))
-        lesions = first.any((1, 2)) | drawn.any((1, 2))
-        print(f"{name}: median slice DICE against {next(iter(masks))}: {np.median(dice(drawn, first)[lesions]):.4f}")
+    counts = [(int(count), "auto") for count in args.levels.split(",") if count]
+    compared = [(args.precision_at, name) for name in args.precisions.split(",") if name]
+    with ProcessPoolExecutor(4, multiprocessing.get_context("spawn")) as pool:  # so that the GPU does not wait
+        rows = [pool.submit(evaluated, *study.evidence(count, name), study.known) for count, name in counts + compared]
+        columns = (
+            "levels",
+            "precision",
+            "w",
+            "M_max",
+            "detector",
+            "accuracy",
+            "unhealthy",
+            "AUPRC",
+            "mixed",
+            "t_e",
+            "s",
+        )
+        print(f"| {' | '.join(columns)} |")
+        print(f"|{'---|' * len(columns)}", flush=True)
+        drawn = []
+        for row in rows:
+            words, masks = row.result()
+            drawn.append(masks)
+            print(words, flush=True)
+    for (_, name), masks in zip(compared, drawn[len(counts) :], strict=True):
+        first = drawn[len(counts)]
+        some = first.any((1, 2)) | masks.any((1, 2))
+        print(f"{name}: median slice DICE against {compared[0][1]}: {np.median(dice(masks, first)[some]):.4f}")
+
+
+@dataclass(frozen=True)
+class Known:
+    """What evaluation knows of the slices."""
+
+    labels: np.ndarray
+    patients: np.ndarray
+    places: Places
+    foreground: np.ndarray
+    truth: np.ndarray
 
 
 class Study:
@@ -60,18 +93,21 @@ class Study:
         rows = self.cohort.rows("val")
         rows = rows[self.cohort.labels[rows] != NULL]
         self.rows = rows[:: max(1, len(rows) // args.most)] if args.most else rows
-        self.truth = Truth(self.cohort).masks(self.rows)
-        self.labels, self.patients = self.cohort.labels[self.rows], self.cohort.patients[self.rows]
-        heights = self.cohort.indices[self.rows] * self.cohort.spacing_mm[self.rows]
-        self.places = Places(self.cohort.scans[self.rows], heights)
-        self.foreground = self.cohort.pixels(self.rows).mean(axis=1) > -0.95
         self.channels = tuple(self.cohort.modalities.index(name) for name in args.score.split(","))
+        self.known = Known(
+            self.cohort.labels[self.rows],
+            self.cohort.patients[self.rows],
+            places_of(self.cohort, self.rows),
+            self.cohort.pixels(self.rows).mean(axis=1) > -0.95,
+            Truth(self.cohort).masks(self.rows),
+        )
 
-    def row(self, count: int, precision: str) -> Decisions:
+    def evidence(self, count: int, precision: str) -> tuple[Evidence, str, float]:
+        """Precision and seconds with it."""
         args, device = self.args, torch.device(self.args.device)
         predict = load_trained(args.model, device, precision).predict
         start = time.perf_counter()
-        evidence = evidence_of(
+        found = evidence_of(
             predict,
             lambda rows: self.cohort.pixels(self.rows[rows]),
             slice_seeds(self.cohort.indices[self.rows]),
@@ -79,37 +115,40 @@ class Study:
             strengths=STRENGTHS,
             device=device,
             batch=args.batch,
+            keep=slimmed,
         )
         seconds = time.perf_counter() - start
-        calibration = calibrate(evidence, self.labels, self.patients, places=self.places)
-        found = decide(evidence, calibration, Choices())
-        unhealthy = self.labels == UNHEALTHY
-        accuracy = (found.detected == unhealthy).mean()
-        whole = dice(found.drawn, self.truth)[unhealthy].mean()
-        ranked = average_precision(found.maps[self.foreground], self.truth[self.foreground])
-        mixed = dice(found.masks, self.truth).mean()
-        print(
-            f"| {count} | {predict.precision} | {calibration.strength:g} | {calibration.divergence_max:.4f} | "
-            f"{calibration.detector} | {accuracy:.3f} | {whole:.4f} | {ranked:.4f} | {mixed:.4f} | "
-            f"{np.median(found.end_step):.0f} | {seconds:.1f} |",
-            flush=True,
-        )
-        self._also(evidence, calibration, unhealthy)
-        return found
+        print(f"{count} levels in {predict.precision}: {seconds:.1f} s", flush=True)
+        return found, predict.precision, seconds
 
-    def _also(self, evidence, calibration, unhealthy) -> None:  # type: ignore[no-untyped-def]
-        """The choices beyond the paper's, from the same evidence."""
-        for threshold in ("quantile", "healthy", "both"):
-            for context in (0.0, 2.0):
-                choices = Choices(context_mm=context, mask=MaskSettings(threshold))
-                found = decide(evidence, calibration, choices, self.places)
-                print(
-                    f"    {threshold} context {context:g}: accuracy {(found.detected == unhealthy).mean():.3f} "
-                    f"unhealthy {dice(found.drawn, self.truth)[unhealthy].mean():.4f} "
-                    f"mixed {dice(found.masks, self.truth).mean():.4f} "
-                    f"AUPRC {average_precision(found.maps[self.foreground], self.truth[self.foreground]):.4f}",
-                    flush=True,
-                )
+
+def evaluated(evidence: Evidence, precision: str, seconds: float, known: Known) -> tuple[str, np.ndarray]:
+    """A line of the table and its footnotes, and the masks before the detector."""
+    calibration = calibrate(evidence, known.labels, known.patients, places=known.places)
+    found = decide(evidence, calibration, Choices())
+    unhealthy = known.labels == UNHEALTHY
+    line = (
+        f"| {len(evidence.settings.levels)} | {precision} | {calibration.strength:g} | "
+        f"{calibration.divergence_max:.4f} | {calibration.detector} | {(found.detected == unhealthy).mean():.3f} | "
+        f"{dice(found.drawn, known.truth)[unhealthy].mean():.4f} | "
+        f"{average_precision(found.maps[known.foreground], known.truth[known.foreground]):.4f} | "
+        f"{dice(found.masks, known.truth).mean():.4f} | {np.median(found.end_step):.0f} | {seconds:.1f} |"
+    )
+    ratings = " ".join(f"{one.strength:g}:{one.accuracy:.3f}" for one in calibration.candidates)
+    lines = [line, f"    cosine accuracy by w: {ratings}; cross-validated {calibration.cosine_accuracy}"]
+    for fitted in calibration.fitted:
+        lines.append(f"    curve, context {fitted.context_mm:g}: cross-validated {fitted.curve_accuracy}")
+    for threshold in ("quantile", "healthy", "both"):
+        for context in (0.0, 2.0):
+            choices = Choices(context_mm=context, mask=MaskSettings(threshold))
+            other = decide(evidence, calibration, choices, known.places)
+            lines.append(
+                f"    {threshold}, context {context:g}: accuracy {(other.detected == unhealthy).mean():.3f} "
+                f"unhealthy {dice(other.drawn, known.truth)[unhealthy].mean():.4f} "
+                f"mixed {dice(other.masks, known.truth).mean():.4f} "
+                f"AUPRC {average_precision(other.maps[known.foreground], known.truth[known.foreground]):.4f}"
+            )
+    return "\n".join(lines), found.drawn
 
 
 if __name__ == "__main__":

@@ -10,7 +10,18 @@ import pytest
 SOURCE = Path(__file__).parents[1] / "src" / "anofpdm"
 FILES = sorted(SOURCE.rglob("*.py"))
 # In the order in which data walks through them; a room imports only from rooms before it.
-ROOMS = ["scans", "cohorts", "network", "method", "baselines", "student", "calibrating", "output", "segment", "segment_many"]
+ROOMS = [
+    "scans",
+    "cohorts",
+    "network",
+    "method",
+    "baselines",
+    "student",
+    "calibrating",
+    "output",
+    "segment",
+    "segment_many",
+]
 ROOMS += ["evaluation", "report", "viewer", "bench", "cli"]
 FOUNDATION = {"__init__", "errors", "labels", "files", "workers", "drawing"}
 NEVER = {"network": {"scans"}, "method": {"scans", "cohorts"}}  # earlier, and still not theirs

@@ -130,7 +130,7 @@ def gather(
 
     def listen(now: LevelEvidence) -> None:
         if now.level.t in last_level:
-            in_passing[last_level[now.level.t]].append(_slimmed(now.so_far()))
+            in_passing[last_level[now.level.t]].append(slimmed(now.so_far()))
 
     whole = evidence_of(
         model.predict,
@@ -140,14 +140,14 @@ def gather(
         strengths=options.strengths,
         device=model.device,
         batch=options.batch,
-        keep=_slimmed,
+        keep=slimmed,
         on_progress=on_progress,
         on_level=listen,
     )
     return {**{top: joined(parts) for top, parts in in_passing.items()}, highest: whole}
 
 
-def _slimmed(evidence: Evidence) -> Evidence:
+def slimmed(evidence: Evidence) -> Evidence:
     """On the CPU, maps in half precision: thousands of them are kept until the strength is known."""
     none = evidence.last_maps[:, :, :0, :0]
     return replace(evidence, last_maps=none).map(lambda t: t.half().cpu() if t.ndim == 4 else t.cpu())

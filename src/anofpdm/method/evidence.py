@@ -134,7 +134,7 @@ def forward_evidence(
             on_level(LevelEvidence(level, heard, running.evidence))
     evidence = running.evidence()
     if not evidence.divergence.isfinite().all():
-        raise MethodError("the network's answers are not numbers; the model is damaged, or overflows in half precision")
+        raise MethodError("the network's answers are not numbers; try --precision fp32, or else train it again")
     return evidence
 
 

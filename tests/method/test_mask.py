@@ -1,0 +1,120 @@
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import ndimage
+from test_calibration import made_up
+from worlds import literal_mask
+
+from anofpdm.errors import CalibrationError, MethodError
+from anofpdm.method import calibrate
+from anofpdm.method.context import Places
+from anofpdm.method.decision import Choices, decide
+from anofpdm.method.mask import MaskSettings, filtered, mask, quantile_of, thresholds, without_small
+from anofpdm.method.variants import VARIANTS, variant
+
+
+def blobs(n=4, side=48, seed=0):
+    rng = np.random.default_rng(seed)
+    noise = rng.random((n, side, side))
+    return np.stack([ndimage.gaussian_filter(one, 3) ** 4 for one in noise])
+
+
+@pytest.mark.parametrize("strength", [0.0, 0.004, 0.3, 0.53, 0.995, 1.0, 2.0])
+def test_the_papers_mask_pixel_by_pixel(strength):
+    maps = blobs()
+    cuts = thresholds(maps, quantile_of(np.full(4, strength), 1.0), np.nan, MaskSettings())
+    found = mask(filtered(maps), cuts)
+    assert found.any()
+    for one, image in zip(found, maps, strict=True):
+        np.testing.assert_array_equal(one, literal_mask(image, strength, 1.0))
+
+
+def test_quantiles_fall_from_98_to_90_percent_in_a_hundred_steps():
+    found = quantile_of(np.arange(101) / 100, 1.0)
+    np.testing.assert_allclose(found, np.linspace(0.90, 0.98, 101)[::-1], atol=1e-12)
+    np.testing.assert_allclose(quantile_of(np.array([0.53, -1.0, 7.0]), 1.0), [0.9376, 0.98, 0.90])
+
+
+def test_thresholds_from_healthy_slices_and_from_both():
+    maps = blobs()
+    quantiles = np.full(4, 0.95)
+    paper = thresholds(maps, quantiles, 0.2, MaskSettings("quantile"))
+    assert (thresholds(maps, quantiles, 0.2, MaskSettings("healthy")) == 0.2).all()
+    np.testing.assert_allclose(thresholds(maps, quantiles, 0.2, MaskSettings("both")) ** 2, paper * 0.2)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 2**32 - 1), st.integers(0, 30), st.floats(0.05, 0.6))
+def test_no_component_of_the_limit_or_fewer_is_left_and_no_larger_one_is_lost(seed, limit, share):
+    drawn = np.random.default_rng(seed).random((24, 24)) < share
+    kept = without_small(drawn, limit)
+    assert not (kept & ~drawn).any()
+    components, count = ndimage.label(drawn, np.ones((3, 3)))
+    for number in range(1, count + 1):
+        part = components == number
+        assert kept[part].all() if part.sum() > limit else not kept[part].any()
+
+
+def test_the_smallest_component_scales_with_the_image():
+    side = 256
+    smooth = np.zeros((1, side, side))
+    smooth[0, :16, :10] = 1  # 160 pixels: 40 at 128 x 128
+    smooth[0, 100:107, 100:123] = 1  # 161
+    found = mask(smooth, np.array([0.5]))[0]
+    assert not found[:20, :20].any()
+    assert found[100:107, 100:123].all()
+    assert mask(smooth, np.array([0.5]), smallest=0)[0, :16, :10].all()
+
+
+def test_undetected_slices_have_empty_masks_and_the_detector_can_be_chosen():
+    evidence, labels, patients = made_up(40, lift=4.0)
+    calibration = calibrate(evidence, labels, patients)
+    for detector in ("cosine", "curve"):
+        found = decide(evidence, calibration, Choices(detector, mask=MaskSettings(smallest=0)))
+        assert 0 < found.detected.sum() < 40
+        assert not found.masks[~found.detected].any()
+        np.testing.assert_array_equal(found.masks[found.detected], found.drawn[found.detected])
+        assert found.drawn[~found.detected].any()  # the detector had something to empty
+    everything = decide(evidence, calibration, Choices("none"))
+    np.testing.assert_array_equal(everything.masks, everything.drawn)
+    cosine = decide(evidence, calibration, Choices("cosine"))
+    np.testing.assert_array_equal(cosine.detected, cosine.similarity <= calibration.cut)
+    assert (cosine.detected == (labels == 1)).mean() == pytest.approx(
+        next(one.accuracy for one in calibration.candidates if one.strength == calibration.strength)
+    )
+
+
+def test_context_needs_places_and_a_calibration_with_them():
+    evidence, labels, patients = made_up()
+    alone = calibrate(evidence, labels, patients)
+    with pytest.raises(MethodError, match="where slices lie"):
+        decide(evidence, alone, Choices(context_mm=2.0))
+    places = Places(patients, np.tile([0.0, 2.0, 4.0, 6.0], 10))
+    with pytest.raises(CalibrationError, match="not calibrated for a context"):
+        decide(evidence, alone, Choices(context_mm=2.0), places)
+    both = calibrate(evidence, labels, patients, places=places)
+    near = decide(evidence, both, Choices(context_mm=2.0), places)
+    far = decide(evidence, both, Choices(), places)
+    assert near.maps.std() < far.maps.std()
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_every_variant_runs_by_name(name):
+    chosen = variant(name)
+    evidence, labels, patients = made_up()
+    found = decide(evidence, calibrate(evidence, labels, patients), Choices(last_map=chosen.last_map))
+    assert found.masks.shape == (40, 16, 16)
+
+
+def test_what_cannot_be_is_refused():
+    with pytest.raises(MethodError, match="unknown variant"):
+        variant("anofpdm")
+    with pytest.raises(MethodError, match="unknown threshold"):
+        MaskSettings("otsu")
+    with pytest.raises(MethodError, match="unknown detector"):
+        Choices("eye")
+    with pytest.raises(MethodError, match="smaller than 0"):
+        MaskSettings(smallest=-1)
+    with pytest.raises(MethodError, match="aggregated"):
+        Choices(last_map=True, mask=MaskSettings("healthy"))
