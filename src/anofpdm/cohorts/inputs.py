@@ -46,8 +46,8 @@ def find_targets(words: Sequence[str], modalities: tuple[str, ...], split: str |
 def _best_layout(source: Source, modalities: tuple[str, ...], where: str) -> list[Target]:
     """By the layout in which most scans have all that the model needs."""
     layouts: dict[str, Finder] = {
+        "bids": bids.find_subjects,  # first, since BraTS would take these names too
         "brats21": brats.find_subjects,
-        "bids": bids.find_subjects,
         "nifti": lambda files: folder.find_subjects(files, modalities),
     }
     best: tuple[int, str, list[Subject]] = (-1, "", [])
