@@ -31,7 +31,9 @@ class NoisePredictor:
         if precision not in PRECISIONS:
             raise ModelError(f"unknown precision {precision!r}; choose one of auto, {', '.join(PRECISIONS)}")
         self.device, self.precision = device, precision
-        self.network = network.to(device).to(memory_format=torch.channels_last).eval()  # type: ignore[call-overload]
+        if precision == "fp32" and device.type == "cuda":
+            network.memory_format = torch.contiguous_format  # cuDNN has no fast float32 for channels last
+        self.network = network.to(device).to(memory_format=network.memory_format).eval()  # type: ignore[call-overload]
         self.portion: int | None = None  # slices at a time, once memory has run short
         self._records = device.type == "cuda"
         self._recorded: dict[tuple[int, ...], Recorded] = {}
@@ -66,13 +68,12 @@ class NoisePredictor:
         return self._recorded[shape](x, levels, labels).clone()
 
     def _forward(self, x: Tensor, levels: Tensor, labels: Tensor) -> Tensor:
-        half = self.precision != "fp32"
-        with (
-            torch.backends.cudnn.flags(benchmark=True, allow_tf32=False),  # float32 means float32
-            torch.autocast(x.device.type, PRECISIONS[self.precision], enabled=half, cache_enabled=False),
-        ):
-            said: Tensor = self.network(x, levels, labels)
-        return said
+        if self.precision == "fp32":
+            # Without TF32, which is half precision by another name. `enabled` must be said: it defaults to no cuDNN.
+            with torch.backends.cudnn.flags(enabled=True, benchmark=True, allow_tf32=False):
+                return self.network(x, levels, labels)
+        with torch.autocast(x.device.type, PRECISIONS[self.precision], cache_enabled=False):
+            return self.network(x, levels, labels)
 
     def _halve(self, portion: int) -> None:
         if portion == 1:

@@ -28,6 +28,7 @@ from anofpdm.network.world import World
 
 SAMPLES, LEVELS = "samples.png", "loss_by_level.png"
 FOREVER = 10**12
+SILENCE = 5.0  # seconds
 CHECK_STEPS = 10  # how often all processes agree on the time
 
 
@@ -143,7 +144,8 @@ def _train(trainer: Trainer, cohort: Cohort, out: Path, limits: Limits, on_progr
     with StopRequests() as stop, contextlib.closing(batches):
         for _, slices, labels in batches:
             loss = trainer.update(trainer.inputs(slices, labels))
-            if trainer.step % limits.log_steps == 0 or trainer.step == limits.steps:
+            # Several processes must speak at the same steps; one alone also speaks when it was silent for long.
+            if trainer.step % limits.log_steps == 0 or (world.count == 1 and clock.silent_for() > SILENCE):
                 _check_finite(loss, trainer, out)
                 on_progress(replace(clock.progress(trainer.step, loss), note=_memory_note(trainer)))
             if world.count > 1 and trainer.step % CHECK_STEPS:
@@ -159,6 +161,8 @@ def _train(trainer: Trainer, cohort: Cohort, out: Path, limits: Limits, on_progr
                 break
     if loss is not None:
         _check_finite(loss, trainer, out)
+        if clock.spoke_step < trainer.step:
+            on_progress(replace(clock.progress(trainer.step, loss), note=_memory_note(trainer)))
         save(trainer, cohort, out, limits)
 
 
@@ -201,6 +205,9 @@ class _Clock:
         if self.limits.minutes is not None:
             shares.append((now - self.start) / 60 / self.limits.minutes)
         return Progress(step, float(loss), speed, min(1.0, max(shares)))
+
+    def silent_for(self) -> float:
+        return time.monotonic() - self.spoke
 
     def time_to_save(self) -> bool:
         return time.monotonic() - self.saved >= 60 * self.limits.save_minutes
