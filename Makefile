@@ -11,7 +11,7 @@ demo: $(INSTALLED)
 	@echo "The demo's picture: demo/cohort/contact_sheet.png"
 
 test: $(INSTALLED)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto --dist loadfile
 
 check: $(INSTALLED)
 	$(BIN)/ruff check .

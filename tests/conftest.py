@@ -1,5 +1,8 @@
 import os
 
+# Tensors in tests are small: more threads would only get in each other's way, also in the processes that tests start.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 from hypothesis import settings
 
 settings.register_profile("ci", derandomize=True)  # the same examples every time; elsewhere, new ones are tried

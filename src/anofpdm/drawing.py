@@ -59,6 +59,8 @@ class Line:
     colour: Colour = BLUE
     name: str = ""
     dots: bool = False
+    joined: bool = True  # without: a cloud of dots
+    width: int = 2
 
 
 def chart(
@@ -89,20 +91,29 @@ def chart(
     for share in (0.0, 0.5, 1.0):
         x, y = low_x + share * (high_x - low_x), low_y + share * (high_y - low_y)
         pen.line([place(low_x, y), place(high_x, y)], FAINT)
-        pen.text((6, place(low_x, y)[1] - 7), f"{y:.3g}", QUIET, font())
-        pen.text((place(x, low_y)[0] - 8, bottom + 4), f"{x:.3g}", QUIET, font())
+        start = max(left - 5 - pen.textlength(f"{y:.3g}", font()), 1)
+        pen.text((start, place(low_x, y)[1] - 7), f"{y:.3g}", QUIET, font())
+        at, half = place(x, low_y)[0], pen.textlength(f"{x:.3g}", font()) / 2
+        pen.text((min(at, size[0] - 3 - half) - half, bottom + 4), f"{x:.3g}", QUIET, font())
     pen.text(((left + right) / 2 - 3 * len(across), bottom + 17), across, QUIET, font())
-    for at, word in upright:
-        pen.line([place(at, low_y), place(at, high_y)], QUIET)
-        pen.text((place(at, high_y)[0] + 3, top - 2), word, QUIET, font())
-    for number, line in enumerate(lines):
+    for number, (value, word) in enumerate(upright):
+        at = place(value, high_y)[0]
+        pen.line([place(value, low_y), place(value, high_y)], QUIET)
+        to_the_left = at > right - (right - left) / 5  # where a word would leave the picture on the right
+        start = at - 3 - pen.textlength(word, font()) if to_the_left else at + 3
+        pen.text((start, top - 2 + 12 * number), word, QUIET, font())  # a row each: lines may lie close
+    name_at = left + 6.0
+    for line in lines:
         points = [place(float(x), float(y)) for x, y in zip(line.x, line.y, strict=True) if np.isfinite(y)]
-        if len(points) > 1:
-            pen.line(points, line.colour, 2)
+        if len(points) > 1 and line.joined:
+            pen.line(points, line.colour, line.width)
         if line.dots:
+            radius = 3 if line.joined else 2
             for x, y in points:
-                pen.ellipse((x - 3, y - 3, x + 3, y + 3), line.colour)
-        pen.text((left + 6 + 110 * number, 22), line.name, line.colour, font())
+                pen.ellipse((x - radius, y - radius, x + radius, y + radius), line.colour)
+        if line.name:
+            pen.text((name_at, 22), line.name, line.colour, font())
+            name_at += pen.textlength(line.name, font()) + 18
     return sheet
 
 

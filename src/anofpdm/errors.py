@@ -33,5 +33,9 @@ class CalibrationError(AnoFPDMError):
     """Labels that do not suffice to calibrate, or a calibration that is missing, damaged or another model's."""
 
 
+class EvaluationError(AnoFPDMError):
+    """Masks, maps or patients that cannot be compared with the truth."""
+
+
 class ScanWarning(UserWarning):
     """A scan that can be used, though something about it deserves a look."""

@@ -1,3 +1,5 @@
+import math
+
 import pytest
 import torch
 
@@ -49,6 +51,38 @@ def test_a_ddim_step_keeps_slice_and_noise(schedule):
     x = schedule.add_noise(x0, 500, noise)
     for t_next in (20, 480, 700):
         torch.testing.assert_close(schedule.ddim_step(x, x0, 500, t_next), schedule.add_noise(x0, t_next, noise))
+
+
+@pytest.mark.parametrize("t", [1, 2, 300, 999])
+def test_the_posterior_is_the_textbooks(schedule, t):
+    """By Bayes: x_{t-1} is known from the slice behind it and from x_t, each with a precision of its own."""
+    betas = [1e-4 + (0.02 - 1e-4) * number / 999 for number in range(1000)]
+    below = math.prod(1 - beta for beta in betas[:t])
+    beta, generator = betas[t], torch.Generator().manual_seed(0)
+    x, clean = (torch.randn(2, 1, 4, 4, generator=generator, dtype=torch.float64) for _ in range(2))
+    precision = (1 - beta) / beta + 1 / (1 - below)
+    expected = (math.sqrt(1 - beta) / beta * x + math.sqrt(below) / (1 - below) * clean) / precision
+    mean, deviation = schedule.posterior(x, clean, t)
+    torch.testing.assert_close(mean, expected, rtol=1e-9, atol=1e-9)
+    assert deviation == pytest.approx(precision**-0.5, rel=1e-9)
+
+
+def test_below_level_0_is_the_slice_itself(schedule):
+    x, clean = torch.randn(2, 1, 4, 4), torch.randn(2, 1, 4, 4)
+    mean, deviation = schedule.posterior(x, clean, 0)
+    torch.testing.assert_close(mean, clean)
+    assert deviation == 0
+
+
+def test_the_posterior_undoes_a_step_of_noise(schedule):
+    """Noised to t, then drawn from the posterior, a slice is as if noised to t - 1."""
+    t, x0, generator = 500, torch.full((1, 1, 400, 400), 0.7), torch.Generator().manual_seed(0)
+    x, drawn = (torch.randn(x0.shape, generator=generator) for _ in range(2))
+    mean, deviation = schedule.posterior(schedule.add_noise(x0, t, x), x0, t)
+    signal, spread = schedule.signal_and_noise(t - 1, x0)
+    below = mean + deviation * drawn
+    assert below.mean().item() == pytest.approx(0.7 * signal, abs=0.01)
+    assert below.std().item() == pytest.approx(spread, rel=0.005)
 
 
 def test_sampling_a_gaussian_gives_that_gaussian(schedule):

@@ -16,6 +16,8 @@ from anofpdm.cohorts import Cohort, open_cohort
 from anofpdm.errors import ConfigError, ModelError, TrainingError
 from anofpdm.network import checkpoint, run
 from anofpdm.network.batches import SliceOrder
+from anofpdm.network.predictor import load_trained
+from anofpdm.network.simplex import random_permutations, simplex_noise
 from anofpdm.network.training import Trainer, TrainingConfig, build_network
 from anofpdm.network.unet import UNetConfig
 from anofpdm.network.world import World
@@ -41,6 +43,11 @@ def assert_same(one: dict, other: dict):
     assert one.keys() == other.keys()
     for name in one:
         torch.testing.assert_close(one[name], other[name], rtol=0, atol=0, msg=name)
+
+
+def as_noise(fields: torch.Tensor) -> tuple[float, float]:
+    """Variance, and how alike neighbours are; of [B, H, W]."""
+    return float(fields.var()), float(np.corrcoef(fields[:, 1:].flatten(), fields[:, :-1].flatten())[0, 1])
 
 
 class TestStep:
@@ -97,6 +104,37 @@ class TestStep:
         trainer = trainer_of(cohort, UNLABELLED, task=task, learning_rate=3e-3)
         losses = [trainer.update(inputs_of(trainer, cohort)).item() for _ in range(120)]
         assert np.mean(losses[-20:]) < 0.9 * np.mean(losses[:5])
+
+    def test_simplex_noise_is_added_and_learned(self, cohort):
+        trainer = trainer_of(cohort, UNLABELLED, task="healthy", noise="simplex", augment=False, learning_rate=3e-3)
+        steps, losses = [], []
+        for _ in range(40):
+            steps.append(inputs_of(trainer, cohort))
+            losses.append(trainer.update(steps[-1]).item())
+        for inputs in steps:
+            clean = trainer.schedule.clean(inputs.x, inputs.target, inputs.t)[inputs.t < 500]
+            assert clean.abs().max() < 1.001  # x is a slice and that noise
+        seen = torch.cat([inputs.target.flatten(0, 1) for inputs in steps])
+        levels = torch.cat([inputs.t.repeat_interleave(2) for inputs in steps])
+        fields = random_permutations(len(seen), torch.Generator().manual_seed(1))
+        variance, alike = as_noise(seen)
+        expected_variance, expected_alike = as_noise(simplex_noise(fields, levels, 16, 16))
+        assert variance == pytest.approx(expected_variance, rel=0.1)
+        assert alike == pytest.approx(expected_alike, abs=0.03)
+        assert alike > 0.5  # of neighbours; plain noise would have 0
+        assert len(seen.unique(dim=0)) == len(seen)  # each slice, channel and step its own
+        assert np.mean(losses[-10:]) < 0.8 * np.mean(losses[:5])
+
+    @pytest.mark.parametrize("noise", ["gaussian", "simplex"])
+    def test_the_number_of_processes_changes_no_noise(self, cohort, noise, monkeypatch):
+        monkeypatch.setattr(Trainer, "_distributed", lambda trainer: trainer.network)  # nothing is exchanged here
+        config = TrainingConfig(batch=8, noise=noise)
+        whole, *parts = (
+            inputs_of(Trainer(build_network("guided", NETWORK), config, CPU, world), cohort)
+            for world in (World(), World(0, 2), World(1, 2))
+        )
+        for tensor, *both in zip(whole.tensors, *(part.tensors for part in parts), strict=True):
+            assert torch.equal(tensor, torch.cat(both))
 
     def test_small_portions_give_the_same_gradient(self, cohort):
         network = dataclasses.replace(NETWORK, dropout=0.0)
@@ -375,6 +413,17 @@ class TestRefuses:
         run.train(trainer_of(cohort), cohort, tmp_path, run.Limits(steps=1, **QUIET))
         with pytest.raises(ModelError, match="cannot become 'classifier'"):
             run.start_from(tmp_path, cohort, TrainingConfig(task="classifier"), device=CPU, world=World())
+
+    def test_an_unknown_noise(self):
+        with pytest.raises(ConfigError, match="unknown noise 'white'; choose one of gaussian, simplex"):
+            TrainingConfig(noise="white")
+
+    def test_a_model_of_another_noise(self, cohort, tmp_path):
+        trainer = trainer_of(cohort, UNLABELLED, task="healthy", noise="simplex")
+        run.train(trainer, cohort, tmp_path, run.Limits(steps=1, **QUIET))
+        with pytest.raises(ModelError, match="with simplex noise; needed here is 'healthy' with gaussian noise"):
+            load_trained(tmp_path, CPU, task="healthy")
+        load_trained(tmp_path, CPU, task="healthy", noise="simplex")
 
     @pytest.mark.parametrize("wrong", [{"task": "x"}, {"batch": 0}, {"learning_rate": 0.0}, {"null_share": 1.0}])
     def test_impossible_settings(self, wrong):

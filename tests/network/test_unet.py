@@ -1,3 +1,5 @@
+import copy
+
 import pytest
 import torch
 from torch import nn
@@ -5,7 +7,7 @@ from torch import nn
 from anofpdm.errors import ConfigError
 from anofpdm.labels import HEALTHY, NULL, UNHEALTHY
 from anofpdm.network.classifier import NoisedClassifier
-from anofpdm.network.unet import Attention, ScaledNorm, UNet, UNetConfig, doubled, preset
+from anofpdm.network.unet import Attention, Embedding, ScaledNorm, UNet, UNetConfig, doubled, preset
 
 SMALL = UNetConfig(2, channels=8, multipliers=(1, 2, 2), blocks=1, attention=(2, 4))
 
@@ -45,6 +47,37 @@ def test_labels_and_levels_matter(network, x):
     assert not torch.allclose(healthy, network(x, T, labelled(UNHEALTHY)))
     assert not torch.allclose(healthy, network(x, T, labelled(NULL)))
     assert not torch.allclose(healthy, network(x, T + 0 * T + torch.tensor([5, -5, -5]), labelled(HEALTHY)))
+
+
+def shared(healthy: float, unhealthy: float, null: float) -> torch.Tensor:
+    return torch.tensor([[healthy, unhealthy, null]]).repeat(3, 1)
+
+
+@pytest.mark.parametrize(("label", "shares"), [(HEALTHY, (1, 0, 0)), (UNHEALTHY, (0, 1, 0)), (NULL, (0, 0, 1))])
+def test_all_of_one_label_is_that_label(network, x, label, shares):
+    torch.testing.assert_close(network(x, T, shared(*shares)), network(x, T, labelled(label)), rtol=1e-5, atol=1e-6)
+
+
+@torch.no_grad()
+def test_shares_lie_between_their_labels(network, x):
+    """From unhealthy to healthy the answer moves away from the one and towards the other."""
+    unhealthy, healthy = network(x, T, labelled(UNHEALTHY)), network(x, T, labelled(HEALTHY))
+    mixed = [network(x, T, shared(share, 1 - share, 0)) for share in (0.05, 0.3, 0.6, 0.95)]
+    away = [float((one - unhealthy).square().mean()) for one in mixed]
+    ahead = [float((one - healthy).square().mean()) for one in mixed]
+    assert 0 < away[0] < away[1] < away[2] < away[3]
+    assert ahead[0] > ahead[1] > ahead[2] > ahead[3] > 0
+
+
+def test_shares_are_heard_in_embedding_and_attention(network, x):
+    """Either alone still tells a mixture from a label."""
+    for silent in (Embedding, Attention):
+        changed = copy.deepcopy(network)
+        for module in changed.modules():
+            if isinstance(module, silent):
+                module.label.weight.data.zero_()
+        for label in (HEALTHY, UNHEALTHY):
+            assert not torch.allclose(changed(x, T, shared(0.4, 0.6, 0)), changed(x, T, labelled(label)))
 
 
 def test_slices_do_not_see_each_other(network, x):

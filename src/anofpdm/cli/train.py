@@ -31,6 +31,11 @@ class Task(StrEnum):
     classifier = "classifier"
 
 
+class Noise(StrEnum):
+    gaussian = "gaussian"
+    simplex = "simplex"
+
+
 def train(
     cohort: Annotated[Path, typer.Argument(help="A prepared cohort.")],
     out: Annotated[Path, typer.Option(help="Folder for the model.")],
@@ -49,6 +54,9 @@ def train(
         bool | None, typer.Option(help="Mirror, turn and brighten slices a little. Default: on.")
     ] = None,
     balanced: Annotated[bool | None, typer.Option(help="Healthy and unhealthy slices in equal numbers.")] = None,
+    noise: Annotated[
+        Noise | None, typer.Option(help="simplex serves a method that ours is compared with. Default: gaussian.")
+    ] = None,
     seed: Annotated[
         int | None, typer.Option(min=0, max=2**63 - 1, help="What all randomness starts from. Default: 0.")
     ] = None,
@@ -75,6 +83,7 @@ def train(
         "learning_rate": learning_rate,
         "augment": augment,
         "balanced": balanced,
+        "noise": noise and noise.value,
         "seed": seed,
     }
     given = {name: value for name, value in given.items() if value is not None}

@@ -1,47 +1,150 @@
 """Numbers that compare masks and maps with the truth. Counted once, exactly; what is undefined is NaN."""
 
+from dataclasses import dataclass
+
 import numpy as np
+
+from anofpdm.errors import EvaluationError
+
+BACKGROUND = -0.95  # the channel mean at or below which a pixel shows no head
+
+
+def foreground(pixels: np.ndarray) -> np.ndarray:
+    """[N, C, H, W] in -1 to 1 -> bool [N, H, W]."""
+    return pixels.mean(axis=1) > BACKGROUND
+
+
+def mean_defined(values: np.ndarray) -> float:
+    """The mean of what is not NaN; NaN where nothing is left."""
+    defined = values[~np.isnan(values)]
+    return float(defined.mean()) if len(defined) else float("nan")
+
+
+# ---- masks -----------------------------------------------------------------------------------------------------------
 
 
 def dice(predicted: np.ndarray, truth: np.ndarray) -> np.ndarray:
     """bool [N, H, W] each -> [N]; 1 where neither has a pixel."""
-    both, either = _overlap(predicted, truth)
-    return np.where(either, 2 * both / np.maximum(either, 1), 1.0)
+    both, areas = _overlap(predicted, truth)
+    return np.where(areas, 2 * both / np.maximum(areas, 1), 1.0)
 
 
 def iou(predicted: np.ndarray, truth: np.ndarray) -> np.ndarray:
-    both, either = _overlap(predicted, truth)
-    union = either - both
+    """bool [N, H, W] each -> [N]; 1 where neither has a pixel."""
+    both, areas = _overlap(predicted, truth)
+    union = areas - both
     return np.where(union, both / np.maximum(union, 1), 1.0)
 
 
-def average_precision(scores: np.ndarray, truth: np.ndarray) -> float:
-    """The exact area below precision and recall, one step for every distinct score. Both flat, [n]."""
-    hits, taken = _by_falling_score(scores, truth)
-    if not len(hits) or not hits[-1]:
-        return float("nan")
-    recall = np.concatenate([[0], hits / hits[-1]])
-    return float((np.diff(recall) * hits / taken).sum())
+def volume_dice(predicted: np.ndarray, truth: np.ndarray, patients: np.ndarray) -> np.ndarray:
+    """bool [N, H, W], names [N] -> [P], as np.unique(patients) sorts them; NaN for a patient without a lesion."""
+    check_patients(patients, len(truth))
+    names, place = np.unique(patients, return_inverse=True)
+    both, areas = (np.bincount(place, counts, len(names)) for counts in _overlap(predicted, truth))
+    lesion = np.bincount(place, _per_slice(truth), len(names)) > 0
+    return np.where(lesion, 2 * both / np.maximum(areas, 1), np.nan)
 
 
-def roc_auc(scores: np.ndarray, truth: np.ndarray) -> float:
-    hits, taken = _by_falling_score(scores, truth)
-    if not len(hits) or not hits[-1] or hits[-1] == taken[-1]:
-        return float("nan")
-    false = np.concatenate([[0], (taken - hits) / (taken[-1] - hits[-1])])
-    true = np.concatenate([[0], hits / hits[-1]])
-    return float(np.trapezoid(true, false))
+@dataclass(frozen=True)
+class Confusion:
+    """Pixels per slice, [N] each."""
+
+    tp: np.ndarray
+    fp: np.ndarray
+    fn: np.ndarray
+
+    @property
+    def precision(self) -> float:
+        """Pooled: of all predicted pixels, how many are lesion. NaN where none is predicted."""
+        return _ratio(self.tp.sum(), self.tp.sum() + self.fp.sum())
+
+    @property
+    def recall(self) -> float:
+        """Pooled: of all lesion pixels, how many are predicted. NaN where there is no lesion."""
+        return _ratio(self.tp.sum(), self.tp.sum() + self.fn.sum())
+
+
+def confusion(predicted: np.ndarray, truth: np.ndarray) -> Confusion:
+    """bool [N, H, W] each."""
+    check_masks(predicted, truth)
+    return Confusion(
+        tp=_per_slice(predicted & truth), fp=_per_slice(predicted & ~truth), fn=_per_slice(~predicted & truth)
+    )
+
+
+def check_masks(predicted: np.ndarray, truth: np.ndarray) -> None:
+    if predicted.shape != truth.shape:
+        raise EvaluationError(f"the masks are {predicted.shape} and the truth is {truth.shape}; they must match")
+    if predicted.dtype != bool or truth.dtype != bool:
+        raise EvaluationError(f"masks must be boolean, got {predicted.dtype} for a truth of {truth.dtype}")
+
+
+def check_patients(patients: np.ndarray, n_slices: int) -> None:
+    if len(patients) != n_slices:
+        raise EvaluationError(f"{len(patients)} patient names for {n_slices} slices; every slice needs its patient")
 
 
 def _overlap(predicted: np.ndarray, truth: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Pixels in both, and the sum of both areas, per slice."""
-    axes = tuple(range(1, truth.ndim))
-    return (predicted & truth).sum(axis=axes), predicted.sum(axis=axes) + truth.sum(axis=axes)
+    check_masks(predicted, truth)
+    return _per_slice(predicted & truth), _per_slice(predicted) + _per_slice(truth)
 
 
-def _by_falling_score(scores: np.ndarray, truth: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """With everything at or above each distinct score taken: how many are true, how many there are."""
-    order = np.argsort(scores, kind="stable")[::-1]
-    ordered = scores[order]
-    last_of_equals = np.flatnonzero(np.append(np.diff(ordered) != 0, True)) if len(ordered) else np.array([], dtype=int)
-    return np.cumsum(truth[order])[last_of_equals].astype(float), last_of_equals + 1.0
+def _per_slice(mask: np.ndarray) -> np.ndarray:
+    return np.count_nonzero(mask, axis=tuple(range(1, mask.ndim)))
+
+
+def _ratio(top: float, bottom: float) -> float:
+    return float(top / bottom) if bottom else float("nan")
+
+
+# ---- maps ------------------------------------------------------------------------------------------------------------
+
+
+def average_precision(scores: np.ndarray, truth: np.ndarray) -> float:
+    """The exact area below precision and recall, one step for every distinct score. Both flat, [n]."""
+    return float(precision_recall_area(*_groups(scores, truth)))
+
+
+def roc_auc(scores: np.ndarray, truth: np.ndarray) -> float:
+    """The chance that a lesion pixel scores above another; ties count half. Both flat, [n]."""
+    return float(roc_area(*_groups(scores, truth)))
+
+
+def precision_recall_area(true: np.ndarray, false: np.ndarray) -> np.ndarray:
+    """Counts [..., B] in groups of equal score, highest first -> [...]; NaN where nothing is true."""
+    hits = true.cumsum(axis=-1)
+    taken = hits + false.cumsum(axis=-1)
+    total = true.sum(axis=-1)
+    area = (true * (hits / np.maximum(taken, 1))).sum(axis=-1) / np.maximum(total, 1)
+    return np.where(total > 0, area, np.nan)
+
+
+def roc_area(true: np.ndarray, false: np.ndarray) -> np.ndarray:
+    """Counts [..., B] in groups of equal score, highest first -> [...]; NaN where all or nothing is true."""
+    above = true.cumsum(axis=-1) - true / 2
+    pairs = true.sum(axis=-1) * false.sum(axis=-1, dtype=float)
+    area = (false * above).sum(axis=-1) / np.maximum(pairs, 1)
+    return np.where(pairs > 0, area, np.nan)
+
+
+def check_scores(scores: np.ndarray, truth: np.ndarray) -> None:
+    check_masks(np.empty(scores.shape, dtype=bool), truth)
+    n_broken = np.count_nonzero(np.isnan(scores))
+    if n_broken:
+        raise EvaluationError(f"{n_broken} of {scores.size} scores are not numbers (NaN), so they cannot be ranked")
+
+
+def _groups(scores: np.ndarray, truth: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """How many are true and how many false, by falling score; falses between two true scores are one group.
+
+    Neither area depends on the order within a run of falses. Two plain sorts are far quicker than one argsort.
+    """
+    check_scores(scores, truth)
+    values, counts = np.unique(scores[truth], return_counts=True)
+    rest = np.sort(scores[~truth])
+    ends = np.stack([np.searchsorted(rest, values, side) for side in ("left", "right")], axis=-1)  # [values, 2]
+    false = np.diff(ends.ravel(), prepend=0, append=len(rest))  # below the first value, at it, below the next, ...
+    true = np.zeros_like(false)
+    true[1::2] = counts
+    return true[::-1], false[::-1]

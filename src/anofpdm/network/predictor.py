@@ -1,20 +1,23 @@
 """A trained network as the method asks it: a noisy slice, a noise level, a label; the noise in return."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from anofpdm.errors import ModelError
+from anofpdm.labels import HEALTHY
 from anofpdm.network import checkpoint
 from anofpdm.network.recorded import Recorded
 from anofpdm.network.run import network_config
-from anofpdm.network.training import out_of_memory
+from anofpdm.network.training import Network, build_network, out_of_memory
 from anofpdm.network.unet import UNet
 
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+HealthyGradient = Callable[[Tensor, int], Tensor]  # x [N, C, H, W], t -> [N, C, H, W]
 MOST_RECORDED = 8  # shapes of a batch
 
 
@@ -41,7 +44,10 @@ class NoisePredictor:
 
     @torch.no_grad()
     def __call__(self, x: Tensor, t: int, labels: Tensor) -> Tensor:
-        """x [N, C, H, W], labels [N] -> noise [N, C, H, W], float32. As much at a time as memory allows."""
+        """x [N, C, H, W], labels [N] or shares of each [N, n_labels] -> noise [N, C, H, W], float32.
+
+        As much at a time as memory allows.
+        """
         while True:
             portion = self.portion or len(x)
             try:
@@ -59,7 +65,7 @@ class NoisePredictor:
         levels = torch.full((len(x),), t, device=x.device)
         if not self._records:
             return self._forward(x, levels, labels)
-        shape = tuple(x.shape)
+        shape = (*x.shape, *labels.shape)  # labels, or shares of each
         if shape not in self._recorded:
             if len(self._recorded) >= MOST_RECORDED:
                 return self._forward(x, levels, labels)
@@ -107,14 +113,40 @@ class TrainedModel:
         return tuple(self.modalities.index(name) for name in names or self.modalities)
 
 
-def load_trained(folder: Path, device: torch.device, precision: str = "auto") -> TrainedModel:
+def load_trained(
+    folder: Path, device: torch.device, precision: str = "auto", *, task: str = "guided", noise: str = "gaussian"
+) -> TrainedModel:
+    network, said, digest = _load(folder, task, noise)
+    assert isinstance(network, UNet)
+    predict = NoisePredictor(network, device, precision)
+    return TrainedModel(folder, predict, tuple(said["modalities"]), int(said["size"]), digest)
+
+
+def load_healthy_gradient(folder: Path, device: torch.device) -> HealthyGradient:
+    """Of a classifier: the gradient of log p(healthy | x_t) with respect to x_t."""
+    network, _, _ = _load(folder, "classifier", "gaussian")
+    classifier = network.to(device).eval()
+
+    @torch.enable_grad()
+    def gradient(x: Tensor, t: int) -> Tensor:
+        x = x.detach().requires_grad_()
+        logits = classifier(x, torch.full((len(x),), t, device=x.device))
+        (found,) = torch.autograd.grad(logits.log_softmax(dim=1)[:, HEALTHY].sum(), x)
+        return found
+
+    return gradient
+
+
+def _load(folder: Path, task: str, noise: str) -> tuple[Network, dict[str, Any], str]:
     weights, said, digest = checkpoint.load_model(folder)
-    if said["task"] != "guided":
-        raise ModelError(f"{folder}: trained for {said['task']!r}; the method needs one trained with labels (guided)")
-    network = UNet(network_config(said))
+    found = said["task"], said.get("training", {}).get("noise", "gaussian")
+    if found != (task, noise):
+        raise ModelError(
+            f"{folder}: trained for {found[0]!r} with {found[1]} noise; needed here is {task!r} with {noise} noise"
+        )
+    network = build_network(task, network_config(said))
     try:
         network.load_state_dict({name: tensor.float() for name, tensor in weights.items()})
     except RuntimeError:
         raise ModelError(f"{folder}: its weights are not for the network it names; train it again") from None
-    predict = NoisePredictor(network, device, precision)
-    return TrainedModel(folder, predict, tuple(said["modalities"]), int(said["size"]), digest)
+    return network, said, digest

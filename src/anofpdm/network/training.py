@@ -19,11 +19,13 @@ from anofpdm.network.batches import TASKS
 from anofpdm.network.classifier import NoisedClassifier
 from anofpdm.network.recorded import Recorded
 from anofpdm.network.schedule import NoiseSchedule
+from anofpdm.network.simplex import random_permutations, simplex_noise
 from anofpdm.network.unet import UNet, UNetConfig
 from anofpdm.network.world import World
 
 NETWORK, AVERAGE, FIRST_MOMENT, SECOND_MOMENT = "network.", "average.", "exp_avg.", "exp_avg_sq."
 LEVEL_BINS = 10
+NOISES = ("gaussian", "simplex")
 RECORD_AFTER = 3  # steps, in which libraries choose their kernels
 
 
@@ -39,10 +41,13 @@ class TrainingConfig:
     null_share: float = 0.1  # of labels withheld
     augment: bool = True
     balanced: bool = False
+    noise: str = "gaussian"  # or simplex, for the comparison method that is named after it
 
     def __post_init__(self) -> None:
         if self.task not in TASKS:
             raise ConfigError(f"unknown task {self.task!r}; choose one of {', '.join(TASKS)}")
+        if self.noise not in NOISES:
+            raise ConfigError(f"unknown noise {self.noise!r}; choose one of {', '.join(NOISES)}")
         if self.batch < 1 or not self.learning_rate > 0 or not 0 <= self.null_share < 1 or not 0 < self.average < 1:
             raise ConfigError(f"impossible training settings: {self}")
 
@@ -116,13 +121,23 @@ class Trainer:
         withheld = draw() < config.null_share
         if config.augment:
             x0 = augment(x0, draw(CHANCES + x0.shape[1]) * 2 - 1)
-        noise = torch.randn(config.batch, *x0.shape[1:], generator=generator, device=self.device)[part]
+        noise = self._noise(x0, t, generator)
         x = self._signal[t][:, None, None, None] * x0 + self._spread[t][:, None, None, None] * noise
         if config.task == "classifier":
             return Inputs(x, t, labels, labels)
         null = self.network.config.null_label
         known = labels if config.task == "guided" else torch.full_like(labels, null)
         return Inputs(x, t, torch.where(withheld, null, known), noise)
+
+    def _noise(self, x0: Tensor, t: Tensor, generator: torch.Generator) -> Tensor:
+        """For this process's slices, out of what is drawn for the whole batch."""
+        batch, part = self.config.batch, self.world.part(self.config.batch)
+        if self.config.noise == "gaussian":
+            return torch.randn(batch, *x0.shape[1:], generator=generator, device=self.device)[part]
+        _, channels, height, width = x0.shape
+        fields = random_permutations(batch * channels, generator).view(batch, channels, 256)[part]
+        levels = t.repeat_interleave(channels)
+        return simplex_noise(fields.flatten(0, 1), levels, height, width).view_as(x0)
 
     def update(self, inputs: Inputs) -> Tensor:
         """One step of the optimiser; returns the mean loss of this process's slices."""

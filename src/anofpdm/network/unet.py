@@ -79,7 +79,10 @@ class UNet(nn.Module):
         return self
 
     def forward(self, x: Tensor, t: Tensor, labels: Tensor | None = None) -> Tensor:
-        """x [N, C, H, W], t [N] levels, labels [N] (none given: all NULL) -> predicted noise [N, C, H, W], float32."""
+        """x [N, C, H, W], t [N] levels -> predicted noise [N, C, H, W], float32.
+
+        Labels are [N], or shares of each label [N, n_labels] for something in between; none given: all NULL.
+        """
         if labels is None:
             labels = torch.full((len(x),), self.config.null_label, device=x.device)
         embedding = self.embedding(t, labels)
@@ -107,7 +110,7 @@ class Embedding(nn.Module):
 
     def forward(self, t: Tensor, labels: Tensor) -> Tensor:
         waves = sinusoids(t, self.width).to(self.label.weight.dtype)
-        return F.silu(self.level(waves) + self.label(labels))
+        return F.silu(self.level(waves) + looked_up(self.label, labels))
 
 
 def sinusoids(t: Tensor, width: int) -> Tensor:
@@ -230,7 +233,7 @@ class Attention(nn.Module):
         normal = norm_on_gpu(x, self.norm, activate=False) if x.is_cuda and self.fused else self.norm(x)
         places = normal.flatten(2).transpose(1, 2)  # [N, HW, C], no copy on a GPU: channels come last in memory
         query, key, value = self._split(self.places(places), 3)  # each [N, heads, HW, C / heads]
-        label_key, label_value = self._split(self.label(labels)[:, None].to(key.dtype), 2)
+        label_key, label_value = self._split(looked_up(self.label, labels)[:, None].to(key.dtype), 2)
         key, value = torch.cat([key, label_key], dim=2), torch.cat([value, label_value], dim=2)
         seen = F.scaled_dot_product_attention(query, key, value)
         seen = self.out(seen.transpose(1, 2).reshape(n, height * width, channels))
@@ -290,6 +293,12 @@ def conv_in_float32(x: Tensor, conv: nn.Conv2d) -> Tensor:
         + F.conv2d(x_low, weight_high, padding=conv.padding)
         + F.conv2d(x_high, weight_low, padding=conv.padding)
     )
+
+
+def looked_up(table: nn.Embedding, labels: Tensor) -> Tensor:
+    """Labels [N], or shares of each label [N, n_labels] -> [N, width]."""
+    found: Tensor = labels.to(table.weight.dtype) @ table.weight if labels.ndim == 2 else table(labels)
+    return found
 
 
 def label_table(n_labels: int, width: int) -> nn.Embedding:

@@ -1,0 +1,47 @@
+"""CG-CDM: how a slice would change if its label moved a little towards healthy, as a finite difference.
+
+Two paths leave the same noised slice: one for an unhealthy slice, one for a slice that is slightly healthy and that a
+classifier pulls further. Where they end apart is what the label is about.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from anofpdm.baselines.ddim import decode
+from anofpdm.labels import HEALTHY, NULL, UNHEALTHY
+from anofpdm.method.guidance import PredictNoise
+from anofpdm.network.predictor import HealthyGradient
+from anofpdm.network.schedule import NoiseSchedule
+
+HEALTHY_SHARE = 0.05
+
+
+def paths(
+    predict_noise: PredictNoise,
+    healthy_gradient: HealthyGradient,
+    x0: Tensor,
+    *,
+    levels: Sequence[int],  # rising; the last is how far up
+    scale: float,
+    noise: Tensor,
+    schedule: NoiseSchedule,
+    clamp: bool = True,
+) -> tuple[Tensor, Tensor]:
+    """Where the unhealthy and the slightly healthy path end."""
+
+    def unhealthy(x: Tensor, t: int) -> Tensor:
+        return predict_noise(x, t, torch.full((len(x),), UNHEALTHY, device=x.device))
+
+    def slightly_healthy(x: Tensor, t: int) -> Tensor:
+        shares = torch.zeros(len(x), NULL + 1, device=x.device)
+        shares[:, UNHEALTHY], shares[:, HEALTHY] = 1 - HEALTHY_SHARE, HEALTHY_SHARE
+        _, spread = schedule.signal_and_noise(t, x)
+        return predict_noise(x, t, shares) - spread * scale * healthy_gradient(x, t)
+
+    x = schedule.add_noise(x0, levels[-1], noise)
+    return (
+        decode(unhealthy, x, levels, schedule=schedule, clamp=clamp),
+        decode(slightly_healthy, x, levels, schedule=schedule, clamp=clamp),
+    )

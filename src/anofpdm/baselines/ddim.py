@@ -1,0 +1,43 @@
+"""DDIM, both ways: what three of the comparison methods are made of."""
+
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+
+from anofpdm.network.schedule import NoiseSchedule
+
+Predict = Callable[[Tensor, int], Tensor]  # x, t -> noise
+
+
+@torch.no_grad()
+def encode(
+    predict: Predict, x0: Tensor, levels: Sequence[int], *, noise: Tensor, schedule: NoiseSchedule, clamp: bool = True
+) -> Tensor:
+    """Up through rising levels, keeping the noise that the network sees; `noise` takes the slice to the first one."""
+    x = schedule.add_noise(x0, levels[0], noise)
+    for t, above in pairwise(levels):
+        x = schedule.ddim_step(x, _clean(predict, x, t, schedule, clamp), t, above)
+    return x
+
+
+@torch.no_grad()
+def decode(
+    predict: Predict, x: Tensor, levels: Sequence[int], *, schedule: NoiseSchedule, clamp: bool = True
+) -> Tensor:
+    """Down through the same levels to the slice behind the noise."""
+    for t, below in pairwise(reversed(levels)):
+        x = schedule.ddim_step(x, _clean(predict, x, t, schedule, clamp), t, below)
+    return _clean(predict, x, levels[0], schedule, clamp)
+
+
+def _clean(predict: Predict, x: Tensor, t: int, schedule: NoiseSchedule, clamp: bool) -> Tensor:
+    clean = schedule.clean(x, predict(x, t), t)
+    return clean.clamp(-1, 1) if clamp else clean
+
+
+def levels_up_to(top: int, count: int) -> list[int]:
+    """`count` levels from 0 to `top`, evenly."""
+    count = min(count, top + 1)
+    return sorted({round(number * top / max(count - 1, 1)) for number in range(count)})

@@ -1,0 +1,36 @@
+"""Diffusion models for medical anomaly detection (Wolleb et al. 2022): encode, then decode pulled towards healthy.
+
+A model of all slices encodes; on the way back a classifier of noised slices says which direction is healthier.
+"""
+
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from anofpdm.baselines.ddim import Predict, decode, encode
+from anofpdm.network.predictor import HealthyGradient
+from anofpdm.network.schedule import NoiseSchedule
+
+
+def reconstruct(
+    predict: Predict,
+    healthy_gradient: HealthyGradient,
+    x0: Tensor,
+    *,
+    levels: Sequence[int],  # rising; the last is how far up
+    scale: float,
+    noise: Tensor,
+    schedule: NoiseSchedule,
+    invert: bool = True,  # as Wolleb; otherwise noised at random, as the AnoFPDM authors ran it
+    clamp: bool = True,
+) -> Tensor:
+    def pulled(x: Tensor, t: int) -> Tensor:
+        """eps - sqrt(1 - a_t) s grad log p(healthy | x_t)."""
+        _, spread = schedule.signal_and_noise(t, x)
+        return predict(x, t) - spread * scale * healthy_gradient(x, t)
+
+    if invert:
+        x = encode(predict, x0, levels, noise=noise, schedule=schedule, clamp=clamp)
+    else:
+        x = schedule.add_noise(x0, levels[-1], noise)
+    return decode(pulled, x, levels, schedule=schedule, clamp=clamp)

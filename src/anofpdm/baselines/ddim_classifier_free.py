@@ -1,0 +1,34 @@
+"""What is healthy? (Sanchez et al. 2022): encode without a label, decode guided to healthy, by one network."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from anofpdm.baselines.ddim import decode, encode
+from anofpdm.labels import NULL
+from anofpdm.method.guidance import PredictNoise, noise_pair
+from anofpdm.network.schedule import NoiseSchedule
+
+
+def reconstruct(
+    predict_noise: PredictNoise,
+    x0: Tensor,
+    *,
+    levels: Sequence[int],  # rising; the last is how far up
+    strength: float,  # w: the healthy answer is weighted 1 + w
+    noise: Tensor,
+    schedule: NoiseSchedule,
+    clamp: bool = True,
+) -> Tensor:
+    ask = noise_pair(predict_noise)
+
+    def without_label(x: Tensor, t: int) -> Tensor:
+        return predict_noise(x, t, torch.full((len(x),), NULL, device=x.device))
+
+    def towards_healthy(x: Tensor, t: int) -> Tensor:
+        healthy, unguided = ask(x, t)
+        return (1 + strength) * healthy - strength * unguided
+
+    x = encode(without_label, x0, levels, noise=noise, schedule=schedule, clamp=clamp)
+    return decode(towards_healthy, x, levels, schedule=schedule, clamp=clamp)

@@ -1,0 +1,124 @@
+"""anofpdm evaluate: the paper's comparison on a prepared cohort."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from anofpdm.cli.options import Device, resolved
+
+if TYPE_CHECKING:
+    import torch
+
+    from anofpdm.evaluation.methods import Models
+    from anofpdm.network.predictor import TrainedModel
+
+
+def evaluate(
+    model: Annotated[Path, typer.Argument(help="A trained model.")],
+    cohort: Annotated[Path, typer.Argument(help="A prepared cohort with lesion masks.")],
+    out: Annotated[Path, typer.Option(help="Folder for the results.")],
+    method: Annotated[
+        list[str] | None,
+        typer.Option(help="A method's name, or all whose models are given: all. May be repeated."),
+    ] = None,
+    other: Annotated[
+        list[str] | None,
+        typer.Option("--with", help="A model of a comparison method: healthy=, simplex=, unconditional=, classifier=."),
+    ] = None,
+    score: Annotated[str, typer.Option(help="Modalities that are scored, e.g. flair,t2. Default: all.")] = "",
+    levels: Annotated[int, typer.Option(min=1, help="Noise levels in a range of 600.")] = 60,
+    split: Annotated[str, typer.Option(help="Which part of the cohort is measured: test, val or train.")] = "test",
+    sample: Annotated[int | None, typer.Option(min=1, help="Only so many slices, drawn without replacement.")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Of that draw.")] = 0,
+    tune: Annotated[int, typer.Option(min=1, help="Slices that comparison methods are tuned on, at most.")] = 1000,
+    first_setting: Annotated[bool, typer.Option(help="Comparison methods take their first setting, untuned.")] = False,
+    seeds: Annotated[int, typer.Option(min=1, help="Noise seeds to average over.")] = 3,
+    batch: Annotated[int, typer.Option(min=1, help="Slices at a time.")] = 50,
+    precision: Annotated[str, typer.Option(help="auto, fp32, bf16 or fp16.")] = "auto",
+    device: Device = "auto",
+) -> None:
+    """Every method through the same slices and numbers. Stopped halfway, the same command goes on.
+
+    Several GPUs: torchrun --nproc-per-node 4 -m anofpdm evaluate ...
+    """
+    from anofpdm.calibrating import Options as CalibrationOptions
+    from anofpdm.cohorts import open_cohort
+    from anofpdm.evaluation.methods import Chosen
+    from anofpdm.evaluation.page import PAGE, write_up
+    from anofpdm.evaluation.protocol import Evaluation, Options
+    from anofpdm.network.predictor import load_trained
+    from anofpdm.network.world import World, local_device
+
+    where = local_device(resolved(device))
+    trained = load_trained(model, where, precision)
+    models = _models(trained, other or [], where, precision)
+    names = tuple(name.strip() for name in score.split(",") if name.strip())
+    options = Options(
+        calibration=CalibrationOptions(score=names, levels=levels, batch=batch),
+        split=split,
+        sample=sample,
+        sample_seed=seed,
+        tune=tune,
+        whole_grid=not first_setting,
+        seeds=tuple(range(seeds)),
+        batch=batch,
+    )
+    chosen = Chosen.by_words(method or ["anofpdm-ddim", "anofpdm-ours"], models)
+    world = World.joined(where)
+    try:
+        with _bar(world.leads) as show:
+            evaluation = Evaluation(trained, models, open_cohort(cohort), chosen, out, options, world, show)
+            evaluation.run()
+    finally:
+        world.leave()
+    if world.leads:
+        write_up(evaluation)
+        print((out / "table.md").read_text().split("\n###")[0])
+        print(f"look at {out / PAGE}")
+
+
+def _models(trained: "TrainedModel", words: list[str], device: "torch.device", precision: str) -> "Models":
+    from anofpdm.errors import ConfigError
+    from anofpdm.evaluation.methods import MODEL_TASKS, Models, unlabelled
+    from anofpdm.network.predictor import load_healthy_gradient, load_trained
+
+    found: dict[str, object] = {}
+    for word in words:
+        name, _, path = word.partition("=")
+        if name not in MODEL_TASKS or not path:
+            raise ConfigError(f"--with {word}: write {', '.join(f'{one}=MODEL' for one in MODEL_TASKS)}")
+        task, noise = MODEL_TASKS[name]
+        if name == "classifier":
+            found[name] = load_healthy_gradient(Path(path), device)
+            continue
+        one = load_trained(Path(path), device, precision, task=task, noise=noise)
+        if one.modalities != trained.modalities or one.size != trained.size:
+            raise ConfigError(f"--with {word}: its modalities or size are not those of {trained.folder}")
+        found[name] = unlabelled(one.predict)
+    return Models(trained.predict, **found)  # type: ignore[arg-type]
+
+
+def _bar(leads: bool):  # type: ignore[no-untyped-def]
+    import contextlib
+
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+    @contextlib.contextmanager
+    def shown():  # type: ignore[no-untyped-def]
+        if not leads:
+            yield lambda _what, _done, _total: None
+            return
+        columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:3.0f}%"))
+        with Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True)) as progress:
+            tasks: dict[str, object] = {}
+
+            def show(what: str, done: int, total: int) -> None:
+                if what not in tasks:
+                    tasks[what] = progress.add_task(what, total=total)
+                progress.update(tasks[what], completed=done, total=total)  # type: ignore[arg-type]
+
+            yield show
+
+    return shown()

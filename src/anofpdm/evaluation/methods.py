@@ -1,0 +1,224 @@
+"""Every method that can be evaluated, by name: one table for the command line, the tables and the pictures."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from anofpdm.baselines import anoddpm, cg_cdm, ddim_classifier, ddim_classifier_free
+from anofpdm.baselines.ddim import Predict, levels_up_to
+from anofpdm.errors import ConfigError
+from anofpdm.method.decision import Choices
+from anofpdm.method.forward_process import slice_noise
+from anofpdm.method.guidance import PredictNoise
+from anofpdm.method.mask import MaskSettings
+from anofpdm.method.variants import VARIANTS
+from anofpdm.network.predictor import HealthyGradient
+from anofpdm.network.schedule import NoiseSchedule
+
+DDIM_LEVELS = 100  # of the way up to a thousand; a shorter way takes fewer
+
+Setting = Mapping[str, float]
+Something = TypeVar("Something")
+
+
+@dataclass(frozen=True)
+class Models:
+    """The networks at hand, as what they are asked."""
+
+    guided: PredictNoise
+    healthy: Predict | None = None  # trained on healthy slices, no labels
+    simplex: Predict | None = None  # the same with simplex noise
+    unconditional: Predict | None = None  # trained on all slices, no labels
+    classifier: HealthyGradient | None = None
+
+
+MODEL_TASKS = {  # how each is trained: task and noise
+    "healthy": ("healthy", "gaussian"),
+    "simplex": ("healthy", "simplex"),
+    "unconditional": ("unconditional", "gaussian"),
+    "classifier": ("classifier", "gaussian"),
+}
+
+
+@dataclass(frozen=True)
+class FromEvidence:
+    """A reading of the forward process: calibrated by image-level labels, decided without a mask."""
+
+    encoding: str
+    signal: str
+    choices: Choices
+
+    needs: tuple[str, ...] = ()
+    tuned_with_masks: bool = False
+    setups: tuple[str, ...] = ("unhealthy", "mixed")
+
+
+@dataclass(frozen=True)
+class Reconstruction:
+    """A comparison method: a map from one setting of its own, the setting and a threshold tuned with masks."""
+
+    squared_difference: Callable[[Models, Tensor, Sequence[int], Setting], Tensor]  # -> [N, C, H, W]
+    grid: tuple[Setting, ...]  # the first is the one its authors, or the paper, name
+    needs: tuple[str, ...]
+
+    tuned_with_masks: bool = True
+    setups: tuple[str, ...] = ("unhealthy", "mixed")
+
+
+# ---- the comparison methods ------------------------------------------------------------------------------------------
+
+
+def _anoddpm(kind: str) -> Callable[[Models, Tensor, Sequence[int], Setting], Tensor]:
+    def difference(models: Models, x0: Tensor, seeds: Sequence[int], setting: Setting) -> Tensor:
+        draws = anoddpm.simplex_draws if kind == "simplex" else anoddpm.gaussian_draws
+        found = anoddpm.reconstruct(
+            _needed(models.simplex if kind == "simplex" else models.healthy),
+            x0,
+            level=int(setting["level"]),
+            draw=draws(x0, seeds),
+            schedule=NoiseSchedule.linear(),
+        )
+        return (found - x0).square()
+
+    return difference
+
+
+def _ddim_classifier(models: Models, x0: Tensor, seeds: Sequence[int], setting: Setting) -> Tensor:
+    found = ddim_classifier.reconstruct(
+        _needed(models.unconditional),
+        _needed(models.classifier),
+        x0,
+        levels=_levels(setting),
+        scale=setting["scale"],
+        noise=slice_noise(x0, seeds)(),
+        schedule=NoiseSchedule.linear(),
+        invert=bool(setting["invert"]),
+    )
+    return (found - x0).square()
+
+
+def _ddim_classifier_free(models: Models, x0: Tensor, seeds: Sequence[int], setting: Setting) -> Tensor:
+    found = ddim_classifier_free.reconstruct(
+        models.guided,
+        x0,
+        levels=_levels(setting),
+        strength=setting["strength"],
+        noise=slice_noise(x0, seeds)(),
+        schedule=NoiseSchedule.linear(),
+    )
+    return (found - x0).square()
+
+
+def _cg_cdm(models: Models, x0: Tensor, seeds: Sequence[int], setting: Setting) -> Tensor:
+    unhealthy, healthier = cg_cdm.paths(
+        models.guided,
+        _needed(models.classifier),
+        x0,
+        levels=levels_up_to(int(setting["level"]), int(setting["steps"])),
+        scale=setting["scale"],
+        noise=slice_noise(x0, seeds)(),
+        schedule=NoiseSchedule.linear(),
+    )
+    return (unhealthy - healthier).square()
+
+
+def _levels(setting: Setting) -> list[int]:
+    top = int(setting["level"])
+    return levels_up_to(top, max(2, round(DDIM_LEVELS * top / 1000)))
+
+
+def _needed(model: Something | None) -> Something:
+    assert model is not None, "checked before any method runs"
+    return model
+
+
+# ---- the table -------------------------------------------------------------------------------------------------------
+
+
+PAPER = Choices(detector="cosine")
+OURS = Choices(detector="calibrated", context_mm=2.0, mask=MaskSettings("both"))
+
+Method = FromEvidence | Reconstruction
+
+METHODS: dict[str, Method] = {
+    "anoddpm-gaussian": Reconstruction(
+        _anoddpm("gaussian"), ({"level": 300}, {"level": 200}, {"level": 400}), ("healthy",)
+    ),
+    "anoddpm-simplex": Reconstruction(
+        _anoddpm("simplex"), ({"level": 200}, {"level": 100}, {"level": 300}), ("simplex",)
+    ),
+    "ddim-classifier": Reconstruction(
+        _ddim_classifier,
+        (
+            {"level": 500, "scale": 100, "invert": 1},
+            {"level": 200, "scale": 1000, "invert": 0},
+            {"level": 200, "scale": 500, "invert": 0},
+        ),
+        ("unconditional", "classifier"),
+    ),
+    "ddim-classifier-free": Reconstruction(
+        _ddim_classifier_free,
+        (
+            {"level": 450, "strength": 1.1},
+            {"level": 300, "strength": 1.3},
+            {"level": 450, "strength": 2.0},
+            {"level": 750, "strength": 2.0},
+        ),
+        (),
+    ),
+    "cg-cdm": Reconstruction(
+        _cg_cdm, ({"level": 400, "scale": 10, "steps": 10},), ("classifier",), setups=("unhealthy",)
+    ),
+    **{
+        name: FromEvidence(one.encoding, one.signal, Choices(detector="cosine", last_map=one.last_map))
+        for name, one in VARIANTS.items()
+    },
+    "anofpdm-ours": FromEvidence("ddim", "error", OURS),
+}
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """Methods to run, in the table's order."""
+
+    names: tuple[str, ...]
+    methods: dict[str, Method] = field(default_factory=lambda: METHODS)
+
+    @classmethod
+    def by_words(cls, words: Sequence[str], models: Models) -> "Chosen":
+        """`all` means every method whose models are at hand."""
+        at_hand = [name for name in METHODS if not missing_models(METHODS[name], models)]
+        wanted = at_hand if "all" in words else list(words)
+        for name in wanted:
+            if name not in METHODS:
+                raise ConfigError(f"unknown method {name!r}; choose all, or of {', '.join(METHODS)}")
+            if lacking := missing_models(METHODS[name], models):
+                how = "; ".join(f"--with {one}=MODEL ({_how_trained(one)})" for one in lacking)
+                raise ConfigError(f"{name} needs more than the model itself: {how}")
+        return cls(tuple(name for name in METHODS if name in wanted))
+
+
+def missing_models(method: Method, models: Models) -> list[str]:
+    return [name for name in method.needs if getattr(models, name) is None]
+
+
+def _how_trained(name: str) -> str:
+    task, noise = MODEL_TASKS[name]
+    return f"anofpdm train --task {task}" + (f" --noise {noise}" if noise != "gaussian" else "")
+
+
+def scored_mean(difference: Tensor, channels: Sequence[int]) -> Tensor:
+    """[N, C, H, W] -> [N, H, W], over the scored channels."""
+    return difference[:, list(channels)].mean(1)
+
+
+def unlabelled(predict: PredictNoise) -> Predict:
+    """A network without labels, asked without one."""
+
+    def ask(x: Tensor, t: int) -> Tensor:
+        return predict(x, t, torch.zeros(len(x), dtype=torch.long, device=x.device))
+
+    return ask

@@ -1,0 +1,153 @@
+"""What a method says of every slice of a set, kept on disk: maps of ten thousand slices need not fit into memory."""
+
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from anofpdm.calibrating import places_of
+from anofpdm.cohorts.store import Cohort
+from anofpdm.evaluation.methods import FromEvidence, Models, Reconstruction, Setting, scored_mean
+from anofpdm.method.calibration import Calibration
+from anofpdm.method.decision import decide
+from anofpdm.method.many_slices import evidence_of, slice_seeds
+from anofpdm.method.mask import filtered, mask
+from anofpdm.network.world import World
+
+Listener = Callable[[int, int], None]  # done, in all
+
+
+@dataclass(frozen=True)
+class Slices:
+    """Rows of a cohort that a method is run on, and how."""
+
+    cohort: Cohort
+    rows: np.ndarray  # in the cohort's order
+    channels: tuple[int, ...]  # the scored ones
+    device: torch.device
+    batch: int
+    seed: int = 0
+
+    def batches_of_scans(self, least: int = 200) -> Iterator[np.ndarray]:
+        """Positions within `rows`: whole scans, so that slices find their neighbours, at least so many slices."""
+        scans = self.cohort.scans[self.rows]
+        waiting: list[int] = []
+        for position in range(len(self.rows)):
+            if len(waiting) >= least and scans[position] != scans[position - 1]:
+                yield np.array(waiting)
+                waiting = []
+            waiting.append(position)
+        if waiting:
+            yield np.array(waiting)
+
+    def share(self, world: World) -> list[np.ndarray]:
+        return list(self.batches_of_scans())[world.rank :: world.count]
+
+
+class Store:
+    """Arrays [n, ...] in a folder, filled by one or several processes, each at its own positions."""
+
+    def __init__(self, folder: Path, count: int, side: int, *, create: bool):
+        self.folder, self.count, self.side = folder, count, side
+        image = (side, side)
+        shapes: dict[str, tuple[tuple[int, ...], type]] = {
+            "maps": (image, np.float32),
+            "drawn": (image, np.bool_),
+            "detected": ((), np.bool_),
+            "score": ((), np.float64),
+        }
+        if create:
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir(parents=True)
+        self.arrays: dict[str, np.ndarray] = {}
+        for name, (shape, dtype) in shapes.items():
+            path, whole = folder / f"{name}.npy", (count, *shape)
+            if create:
+                self.arrays[name] = np.lib.format.open_memmap(path, mode="w+", dtype=dtype, shape=whole)
+            else:
+                self.arrays[name] = np.lib.format.open_memmap(path, mode="r+")
+
+    def put(self, positions: np.ndarray, **values: np.ndarray) -> None:
+        for name, value in values.items():
+            self.arrays[name][positions] = value
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        return self.arrays[name]
+
+    def remove(self) -> None:
+        self.arrays.clear()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def shared_store(folder: Path, count: int, side: int, world: World) -> Store:
+    """One store for all processes: the first makes it, the others open it."""
+    store = Store(folder, count, side, create=True) if world.leads else None
+    world.gathered(None)
+    return store or Store(folder, count, side, create=False)
+
+
+def decide_all(
+    methods: dict[str, FromEvidence],  # of one encoding and signal
+    stores: dict[str, Store],
+    calibration: Calibration,
+    models: Models,
+    slices: Slices,
+    world: World,
+    on_progress: Listener,
+) -> None:
+    """One pass of the network for every reading of the same evidence."""
+    share = slices.share(world)
+    for number, positions in enumerate(share):
+        rows = slices.rows[positions]
+        evidence = evidence_of(
+            models.guided,
+            lambda some, rows=rows: slices.cohort.pixels(rows[some]),  # type: ignore[misc]
+            slice_seeds(slices.cohort.indices[rows], slices.seed),
+            settings=calibration.settings,
+            strengths=[calibration.strength],
+            device=slices.device,
+            batch=slices.batch,
+            on_progress=lambda done, total, number=number: on_progress(  # type: ignore[misc]
+                number * 1000 + 1000 * done // total, 1000 * len(share)
+            ),
+        )
+        for name, method in methods.items():
+            found = decide(evidence, calibration, method.choices, places_of(slices.cohort, rows))
+            score = -found.similarity if method.choices.detector == "cosine" else found.log_odds
+            stores[name].put(positions, maps=found.maps, drawn=found.drawn, detected=found.detected, score=score)
+
+
+def map_all(
+    method: Reconstruction,
+    setting: Setting,
+    store: Store,
+    models: Models,
+    slices: Slices,
+    world: World,
+    on_progress: Listener,
+) -> None:
+    """Filtered maps of a comparison method; its masks follow from a threshold."""
+    share = np.array_split(np.arange(len(slices.rows)), world.count)[world.rank]
+    for start in range(0, len(share), slices.batch):
+        positions = share[start : start + slices.batch]
+        rows = slices.rows[positions]
+        x0 = torch.from_numpy(slices.cohort.pixels(rows)).to(slices.device)
+        seeds = slice_seeds(slices.cohort.indices[rows], slices.seed)
+        difference = method.squared_difference(models, x0, seeds, setting)
+        maps = filtered(scored_mean(difference, slices.channels).float().cpu().numpy())
+        store.put(positions, maps=maps)
+        on_progress(start + len(positions), len(share))
+
+
+def draw_all(store: Store, threshold: float, world: World, chunk: int = 500) -> None:
+    """Masks by one threshold for all slices; a slice is detected where its mask is not empty."""
+    if world.leads:
+        for start in range(0, store.count, chunk):
+            positions = np.arange(start, min(start + chunk, store.count))
+            maps = store["maps"][positions]
+            drawn = mask(maps, np.full(len(maps), threshold))
+            store.put(positions, drawn=drawn, detected=np.asarray(drawn.any(axis=(1, 2))), score=maps.max(axis=(1, 2)))
+    world.gathered(None)

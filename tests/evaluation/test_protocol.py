@@ -1,0 +1,258 @@
+"""The whole comparison on a small cohort, with networks that know nothing: what matters is that nothing is mixed up."""
+
+import csv
+import json
+import subprocess
+import sys
+from dataclasses import asdict, replace
+
+import numpy as np
+import pytest
+import torch
+import toys
+from sklearn.metrics import average_precision_score
+from typer.testing import CliRunner
+
+from anofpdm.calibrating import Options as CalibrationOptions
+from anofpdm.cli.evaluate import _models
+from anofpdm.cli.main import app
+from anofpdm.cohorts import open_cohort
+from anofpdm.cohorts.plan import plan_cohort
+from anofpdm.cohorts.prepare import prepare
+from anofpdm.errors import ConfigError, EvaluationError
+from anofpdm.evaluation.methods import METHODS, Chosen, Reconstruction
+from anofpdm.evaluation.oracle import THRESHOLDS, tuned_with_masks
+from anofpdm.evaluation.page import write_up
+from anofpdm.evaluation.protocol import Evaluation, Options, results_of
+from anofpdm.evaluation.scores import Known, all_empty, scored
+from anofpdm.evaluation.truth import Truth
+from anofpdm.method.mask import mask
+from anofpdm.network import checkpoint
+from anofpdm.network.predictor import load_trained
+from anofpdm.network.training import build_network
+from anofpdm.network.unet import preset
+from anofpdm.network.world import World
+
+CPU = torch.device("cpu")
+TASKS = {
+    "guided": ("guided", "gaussian"), "healthy": ("healthy", "gaussian"), "simplex": ("healthy", "simplex"),
+    "unconditional": ("unconditional", "gaussian"), "classifier": ("classifier", "gaussian"),
+}  # fmt: skip
+QUICK = {"level": 6, "scale": 1.0, "invert": 1, "strength": 1.0, "steps": 3}
+# The same methods, less far up: every name, every code path, a hundredth of the time.
+SHORT = {
+    name: replace(one, grid=({**QUICK}, {**QUICK, "level": 9})) if isinstance(one, Reconstruction) else one
+    for name, one in METHODS.items()
+}
+
+
+def made_up(folder, task, noise):
+    torch.manual_seed(3)
+    labels = {} if task == "guided" else {"n_labels": 1, "null_label": 0}
+    network = build_network(task, preset("tiny", 2, channels=8, multipliers=(1, 2), attention=(2,), **labels))
+    for parameter in network.parameters():
+        if not parameter.any():
+            torch.nn.init.normal_(parameter, std=0.05)
+    said = {
+        "format": checkpoint.FORMAT, "task": task, "modalities": ["flair", "t2"], "size": 16, "step": 0,
+        "network": asdict(network.config), "training": {"noise": noise},
+    }  # fmt: skip
+    folder.mkdir(parents=True)
+    checkpoint.save_model(folder, dict(network.named_parameters()), said)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("made")
+    split = "\n".join(f"p{number},{('train', 'val', 'test')[number // 4]}" for number in range(12))
+    (folder / "split.csv").write_text(f"patient,split\n{split}\n")
+    scans = toys.brats_cohort(folder / "scans", 12)
+    prepare(plan_cohort("brats21", scans, size=16, split=folder / "split.csv"), folder / "cohort")
+    for name, (task, noise) in TASKS.items():
+        made_up(folder / name, task, noise)
+    return folder
+
+
+def evaluation(made, out, names=("anofpdm-ddim",), batch=32, seeds=(0,), **changes):
+    trained = load_trained(made / "guided", CPU)
+    others = [f"{name}={made / name}" for name in TASKS if name != "guided"]
+    calibration = CalibrationOptions(score=("flair",), levels=4, strengths=(0.0, 2.0), batch=batch)
+    options = Options(calibration=calibration, sample=40, tune=20, seeds=seeds, batch=batch, **changes)
+    models = _models(trained, others, CPU, "fp32")
+    cohort = open_cohort(made / "cohort")
+    return Evaluation(trained, models, cohort, Chosen(tuple(names), SHORT), out, options, World(), lambda *_: None)
+
+
+@pytest.fixture(scope="module")
+def everything(made, tmp_path_factory):
+    run = evaluation(made, tmp_path_factory.mktemp("everything"), METHODS, seeds=(0, 1))
+    run.run()
+    write_up(run)
+    return run
+
+
+def test_every_method_has_a_row_and_every_file_is_there(everything):
+    results = results_of(everything)
+    assert set(results) == {*METHODS, "all-empty"}
+    assert set(results["cg-cdm"]) == {"unhealthy"}
+    table = (everything.out / "table.md").read_text()
+    assert all(f"| {name} |" in table for name in results)
+    assert "| M | anoddpm-simplex |" in table
+    assert "| L | anofpdm-ddim |" in table
+    assert (everything.out / "table.tex").read_text().count(r"\\") == len(results) + 2
+    assert (everything.out / "examples.png").read_bytes().startswith(b"\x89PNG")
+    page = (everything.out / "index.html").read_text()
+    assert "http" not in page.replace("https://www.w3.org", "")
+    assert not list(everything.out.glob("work/*"))  # the space is given back
+    said = json.loads((everything.out / "results.json").read_text())
+    assert said["methods"]["anofpdm-ddim"]["mixed"][0]["numbers"]["dice"] == pytest.approx(
+        results["anofpdm-ddim"]["mixed"][0].numbers["dice"]
+    )
+
+
+def test_every_slice_is_visited_exactly_once(everything):
+    rows = list(csv.DictReader((everything.out / "slices.csv").open()))
+    visited = [(r["method"], r["setup"], r["seed"], r["scan"], r["slice"]) for r in rows]
+    assert len(set(visited)) == len(visited)
+    mixed = [r for r in rows if r["method"] == "gradient" and r["setup"] == "mixed" and r["seed"] == "1"]
+    assert len(mixed) == 40
+    lesions = [r for r in mixed if float(r["lesion_pixels"]) > 0]
+    unhealthy = [r for r in rows if r["method"] == "gradient" and r["setup"] == "unhealthy" and r["seed"] == "1"]
+    assert {(r["scan"], r["slice"]) for r in lesions} == {(r["scan"], r["slice"]) for r in unhealthy}
+    table = np.mean([float(r["dice"]) for r in mixed])
+    assert results_of(everything)["gradient"]["mixed"][1].numbers["dice"] == pytest.approx(table, abs=1e-5)
+
+
+def test_predicting_nothing_scores_the_share_of_healthy_slices(everything):
+    known = everything.known()
+    results = results_of(everything)["all-empty"]
+    assert results["mixed"][0].numbers["dice"] == pytest.approx(1 - known.unhealthy.mean())
+    assert results["unhealthy"][0].numbers["dice"] == 0
+
+
+def test_cost_is_counted_in_evaluations_a_slice(everything):
+    results = results_of(everything)
+    assert results["anofpdm-ddim"]["mixed"][0].numbers["evaluations"] == 2 * 4
+    tuned = json.loads((everything.out / "tuned-anoddpm-gaussian.json").read_text())
+    for setup, several in results["anoddpm-gaussian"].items():
+        levels = {tuned[s]["setting"]["level"] + 1 for s in tuned}
+        assert several[0].numbers["evaluations"] == pytest.approx(sum(levels) / len(levels)), setup
+
+
+def test_going_on_runs_only_what_is_missing(everything, made):
+    stamps = {path: path.stat().st_mtime_ns for path in everything.out.glob("methods/*/*.json")}
+    lost = everything.path("anoddpm-gaussian", "mixed", 0).with_suffix(".npz")
+    before = results_of(everything)["anoddpm-gaussian"]["mixed"][0].numbers
+    lost.write_bytes(b"half")
+    again = evaluation(made, everything.out, METHODS, seeds=(0, 1))
+    again.run()
+    after = results_of(again)["anoddpm-gaussian"]["mixed"][0].numbers
+    assert {k: v for k, v in after.items() if k != "seconds"} == pytest.approx(
+        {k: v for k, v in before.items() if k != "seconds"}, nan_ok=True
+    )
+    changed = {path.parent.name for path, stamp in stamps.items() if path.stat().st_mtime_ns != stamp}
+    assert changed == {"anoddpm-gaussian"}
+
+
+def test_another_models_folder_is_refused(everything, made):
+    with pytest.raises(ConfigError, match="another model, cohort or settings"):
+        evaluation(made, everything.out, examples=3).run()
+
+
+NAMES = ("anoddpm-gaussian", "ddim-classifier", "anofpdm-ddim", "anofpdm-ddpm", "anofpdm-ours")
+
+
+def test_batches_change_no_number(made, tmp_path):
+    one, other = evaluation(made, tmp_path / "a", NAMES, batch=40), evaluation(made, tmp_path / "b", NAMES, batch=7)
+    one.run()
+    other.run()
+    for name in NAMES:
+        for setup, several in results_of(one)[name].items():
+            theirs = results_of(other)[name][setup][0].numbers
+            for key, value in several[0].numbers.items():
+                if key != "seconds":
+                    assert theirs[key] == pytest.approx(value, abs=2e-3, nan_ok=True), (name, setup, key)
+
+
+def test_processes_change_no_number(made, tmp_path):
+    words = ["evaluate", made / "guided", made / "cohort", "--method", "anofpdm-ddim", "--method", "anoddpm-gaussian"]
+    words += ["--with", f"healthy={made / 'healthy'}", "--sample", 12, "--tune", 4, "--seeds", 1]
+    words += ["--levels", 3, "--first-setting", "--device", "cpu", "--batch", 6]
+    done = CliRunner().invoke(app, [*map(str, words), "--out", str(tmp_path / "one")])
+    assert done.exit_code == 0, done.output
+    run = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "29633"]
+    command = [*run, "-m", "anofpdm", *map(str, words), "--out", str(tmp_path / "two")]
+    both = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    assert both.returncode == 0, both.stderr
+    one, two = (json.loads((tmp_path / name / "results.json").read_text())["methods"] for name in ("one", "two"))
+    for name, by_setup in one.items():
+        for setup, several in by_setup.items():
+            for key, value in several[0]["numbers"].items():
+                if key != "seconds":
+                    assert two[name][setup][0]["numbers"][key] == pytest.approx(value, abs=2e-3), (name, setup, key)
+
+
+def test_numbers_of_a_set_by_hand():
+    truth = np.zeros((3, 16, 16), bool)
+    truth[0, :4, :4] = truth[1, 8:12, 8:12] = True
+    masks = np.zeros_like(truth)
+    masks[0, :4, :2] = True  # half of it: DICE 2 * 8 / 24
+    masks[2, 0, 0] = True
+    maps = np.random.default_rng(0).random(truth.shape).astype(np.float32)
+    inside = np.ones_like(truth)
+    known = Known(truth, inside, np.array(["a", "b", "b"]), np.ones(3))
+    found = scored(maps, masks, masks.any((1, 2)), maps.max((1, 2)), known).numbers
+    assert found["dice"] == pytest.approx((2 / 3 + 0 + 0) / 3)
+    assert found["iou"] == pytest.approx((1 / 2) / 3)
+    assert found["precision"] == pytest.approx(8 / 9)
+    assert found["recall"] == pytest.approx(8 / 32)
+    assert found["accuracy"] == pytest.approx(1 / 3)
+    assert found["volume_dice"] == pytest.approx((2 / 3 + 0) / 2)
+    assert found["auprc"] == pytest.approx(average_precision_score(truth.ravel(), maps.ravel()), abs=1e-9)
+    assert all_empty(known).numbers["dice"] == pytest.approx(1 / 3)
+
+
+def test_tuning_finds_the_best_threshold_and_setting_of_each_setup():
+    rng = np.random.default_rng(0)
+    truth = np.zeros((6, 32, 32), bool)
+    truth[:3, 4:16, 4:16] = True
+    good = np.where(truth, 0.5, 0.2) + rng.normal(0, 0.02, truth.shape)
+    bad = rng.random(truth.shape)
+    found = tuned_with_masks([({"level": 1}, bad), ({"level": 2}, good)], truth)
+    for setup in ("unhealthy", "mixed"):
+        assert found[setup].setting == {"level": 2}
+        assert 0.2 < found[setup].threshold < 0.5
+    best = max(
+        float(np.mean([2 * (m & t).sum() / max((m.sum() + t.sum()), 1) if (m | t).any() else 1.0
+                       for m, t in zip(mask(good, np.full(6, cut)), truth, strict=True)]))
+        for cut in THRESHOLDS
+    )  # fmt: skip
+    assert found["mixed"].dice == pytest.approx(best)
+    assert THRESHOLDS[0] == 0.01
+    assert THRESHOLDS[-1] == 0.69
+
+
+def test_methods_without_their_models_say_how_to_train_them(made):
+    models = _models(load_trained(made / "guided", CPU), [], CPU, "fp32")
+    with pytest.raises(ConfigError, match=r"--with simplex=MODEL \(anofpdm train --task healthy --noise simplex\)"):
+        Chosen.by_words(["anoddpm-simplex"], models)
+    with pytest.raises(ConfigError, match="unknown method 'unet'"):
+        Chosen.by_words(["unet"], models)
+    assert "cg-cdm" not in Chosen.by_words(["all"], models).names
+    assert "ddim-classifier-free" in Chosen.by_words(["all"], models).names
+    with pytest.raises(ConfigError, match="--with x=y"):
+        _models(load_trained(made / "guided", CPU), ["x=y"], CPU, "fp32")
+
+
+def test_a_cohort_without_masks_cannot_be_measured(made, tmp_path):
+    import shutil
+
+    shutil.copytree(made / "cohort", tmp_path / "bare")
+    shutil.rmtree(tmp_path / "bare" / "truth")
+    run = replace(evaluation(made, tmp_path / "out"), cohort=open_cohort(tmp_path / "bare"))
+    with pytest.raises((EvaluationError, Exception), match="no lesion masks"):
+        run.run()
+
+
+def test_truth_is_the_only_way_to_a_mask(made):
+    assert Truth(open_cohort(made / "cohort")).known.all()
