@@ -96,12 +96,8 @@ def chart(
         at, half = place(x, low_y)[0], pen.textlength(f"{x:.3g}", font()) / 2
         pen.text((min(at, size[0] - 3 - half) - half, bottom + 4), f"{x:.3g}", QUIET, font())
     pen.text(((left + right) / 2 - 3 * len(across), bottom + 17), across, QUIET, font())
-    for number, (value, word) in enumerate(upright):
-        at = place(value, high_y)[0]
+    for value, _ in upright:
         pen.line([place(value, low_y), place(value, high_y)], QUIET)
-        to_the_left = at > right - (right - left) / 5  # where a word would leave the picture on the right
-        start = at - 3 - pen.textlength(word, font()) if to_the_left else at + 3
-        pen.text((start, top - 2 + 12 * number), word, QUIET, font())  # a row each: lines may lie close
     name_at = left + 6.0
     for line in lines:
         points = [place(float(x), float(y)) for x, y in zip(line.x, line.y, strict=True) if np.isfinite(y)]
@@ -114,6 +110,11 @@ def chart(
         if line.name:
             pen.text((name_at, 22), line.name, line.colour, font())
             name_at += pen.textlength(line.name, font()) + 18
+    for number, (value, word) in enumerate(upright):  # over the lines, a row each: uprights may lie close
+        at = place(value, high_y)[0]
+        to_the_left = at > right - (right - left) / 5  # where a word would leave the picture on the right
+        start = at - 3 - pen.textlength(word, font()) if to_the_left else at + 3
+        pen.text((start, top - 2 + 12 * number), word, QUIET, font(), stroke_width=2, stroke_fill=PAPER)
     return sheet
 
 

@@ -11,8 +11,10 @@ from typing import Annotated
 import typer
 
 from anofpdm import __version__
+from anofpdm.cli.ablate import ablate
 from anofpdm.cli.bench import bench
 from anofpdm.cli.calibrate import calibrate
+from anofpdm.cli.evaluate import evaluate
 from anofpdm.cli.phantom import phantom
 from anofpdm.cli.prepare import prepare
 from anofpdm.cli.segment import segment
@@ -64,7 +66,7 @@ def _stop(message: str, code: int) -> None:
     raise typer.Exit(code)
 
 
-for subcommand in (phantom, prepare, train, calibrate, segment, bench):
+for subcommand in (phantom, prepare, train, calibrate, segment, evaluate, ablate, bench):
     add_command(subcommand)
 
 

@@ -1,0 +1,250 @@
+"""The paper's ablations: what each choice of the method is worth, measured on slices whose lesions are known.
+
+Everything is calibrated from image-level labels, as always; drawn lesions only measure. Guidance, detector and
+threshold are decided anew from one pass of the network, the end step and the levels are heard in a second one, and
+every number of levels takes a pass of its own.
+"""
+
+import math
+import platform
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+import torch
+
+from anofpdm import __version__
+from anofpdm.calibrating import Options as CalibrationOptions
+from anofpdm.calibrating import calibrate_model, labelled_rows
+from anofpdm.cohorts.store import Cohort
+from anofpdm.errors import EvaluationError
+from anofpdm.evaluation.ablations_levels import Heard, Slices, second_pass
+from anofpdm.evaluation.ablations_tables import (
+    UNGATED,
+    Ablation,
+    Study,
+    detector,
+    end_step,
+    lesion_size,
+    levels,
+    mse_curves,
+    sam,
+    strength,
+    table_rows,
+    threshold,
+)
+from anofpdm.evaluation.metrics import average_precision, foreground
+from anofpdm.evaluation.truth import Truth
+from anofpdm.labels import UNHEALTHY
+from anofpdm.method.decision import decide
+from anofpdm.network.predictor import TrainedModel
+
+LEVELS_TRIED = (10, 20, 30, 60)
+GALLERY_SLICES, GALLERY_LEVELS = 4, 6
+AT_ONCE = 200  # slices, where only pixels are read
+Listener = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class Options:
+    calibration: CalibrationOptions = field(default_factory=CalibrationOptions)
+    levels_tried: tuple[int, ...] = LEVELS_TRIED
+    gallery_levels: tuple[int, ...] = ()  # none named: some, spread over the range
+
+
+@dataclass(frozen=True)
+class Gallery:
+    pixels: np.ndarray  # [n, H, W], the first scored modality
+    lesions: np.ndarray  # bool [n, H, W]
+    captions: list[str]
+    levels: tuple[int, ...]
+    tiles: np.ndarray  # [n, 2, levels + 1, H, W]
+
+
+@dataclass(frozen=True)
+class Ablations:
+    tables: list[Ablation]
+    gallery: Gallery
+    settings: dict[str, Any]  # all that decides the numbers
+
+
+def ablate(
+    model: TrainedModel, cohort: Cohort, options: Options, on_progress: Listener = lambda _done, _total: None
+) -> Ablations:
+    measured, rows, lesions = measured_slices(cohort, options.calibration)
+    tried = sorted(set(options.levels_tried) - {options.calibration.levels})
+    first_share, second_share, *shares = _shares(model, options, tried, rows, lesions, on_progress)
+
+    first = calibrate_model(model, measured, options.calibration, first_share)
+    study = Study(measured, rows, lesions, first, decide(first.evidence, first.calibration, UNGATED))
+    inside = _foreground(measured, rows[study.ill])
+
+    slices = _second_pass_slices(study, inside, options)
+    calibration = first.calibration
+    heard = second_pass(
+        model,
+        measured,
+        slices,
+        settings=calibration.settings,
+        strength=calibration.strength,
+        seed=options.calibration.seed,
+        batch=options.calibration.batch,
+        on_progress=second_share,
+    )
+
+    by_levels = {options.calibration.levels: _quality(study, study.decisions.drawn, study.decisions.maps, inside)}
+    for count, share in zip(tried, shares, strict=True):
+        again = calibrate_model(model, measured, replace(options.calibration, levels=count), share)
+        decided = decide(again.evidence, again.calibration, UNGATED)
+        by_levels[count] = _quality(study, decided.drawn, decided.maps, inside)
+
+    tables = [
+        mse_curves(study),
+        sam(study, heard),
+        lesion_size(study),
+        strength(study),
+        end_step(heard),
+        threshold(study),
+        levels(by_levels),
+        detector(study),
+        _gallery_table(study, slices),
+    ]
+    return Ablations(tables, _gallery(study, slices, heard), _settings(model, study, options))
+
+
+# ---- slices and passes -----------------------------------------------------------------------------------------------
+
+
+def measured_slices(cohort: Cohort, options: CalibrationOptions) -> tuple[Cohort, np.ndarray, np.ndarray]:
+    """The cohort without scans that nobody drew lesions in, its labelled rows, and their lesions."""
+    truth = Truth(cohort)
+    measured = replace(cohort, splits=np.where(truth.known, cohort.splits, ""))
+    if not len(measured.rows(options.split)):
+        raise EvaluationError(
+            f"{cohort.path}: no scan of its {options.split!r} split has a lesion mask, and ablations are measured "
+            "with them; choose another --split, or prepare the cohort with masks"
+        )
+    rows = labelled_rows(measured, options.split, options.most, options.seed)
+    n_unhealthy, lesions = int((cohort.labels[rows] == UNHEALTHY).sum()), truth.masks(rows)
+    if n_unhealthy in (0, len(rows)) or not lesions.any():
+        raise EvaluationError(
+            f"{cohort.path}: need both classes and a lesion, got {len(rows) - n_unhealthy} healthy and {n_unhealthy} "
+            f"unhealthy slices, {int(lesions.any(axis=(1, 2)).sum())} with a lesion drawn, in the {options.split!r} "
+            "split; choose another --split, or a larger --most"
+        )
+    return measured, rows, lesions
+
+
+def _shares(
+    model: TrainedModel,
+    options: Options,
+    tried: Sequence[int],
+    rows: np.ndarray,
+    lesions: np.ndarray,
+    on_progress: Listener,
+) -> list[Listener]:
+    """One bar over all passes. Also where numbers of levels that cannot be are refused, before any time is spent."""
+    wanted = [options.calibration, *(replace(options.calibration, levels=count) for count in tried)]
+    main, *others = (len(one.settings(model.channels(one.score)).levels) for one in wanted)
+    n_ill = int(lesions.any(axis=(1, 2)).sum())
+    batches = [math.ceil(count / options.calibration.batch) for count in (len(rows), n_ill)]
+    sizes = [batches[0] * main, batches[1] * main, *(batches[0] * count for count in others)]
+    starts, total = accumulate([0, *sizes[:-1]]), sum(sizes)
+
+    def share(start: int) -> Listener:
+        return lambda done, _total: on_progress(start + done, total)
+
+    return [share(start) for start in starts]
+
+
+def _second_pass_slices(study: Study, inside: np.ndarray, options: Options) -> Slices:
+    ill, climbed = study.ill, np.array(study.calibrated.calibration.settings.levels)
+    shares = np.arange(1, GALLERY_LEVELS + 1) / GALLERY_LEVELS
+    spread = climbed[np.maximum(np.round(shares * len(climbed)).astype(int) - 1, 0)]
+    asked = np.array(options.gallery_levels or spread)
+    nearest = climbed[np.abs(climbed[None] - asked[:, None]).argmin(axis=1)]
+    return Slices(
+        rows=study.rows[ill],
+        lesions=study.lesions[ill],
+        foreground=inside,
+        end_step=study.decisions.end_step[ill],
+        quantile=study.decisions.quantile[ill],
+        shown=_chosen(study.lesions[ill].sum(axis=(1, 2)), study.cohort.scans[study.rows[ill]]),
+        shown_at=tuple(int(level) for level in np.unique(nearest)),
+    )
+
+
+def _chosen(sizes: np.ndarray, scans: np.ndarray) -> tuple[int, ...]:
+    """The largest lesion and some smaller ones, of different scans while there are any."""
+    by_size, shown = np.argsort(sizes, kind="stable"), list[int]()
+    for place in np.linspace(1, 0.25, min(GALLERY_SLICES, len(sizes))) * (len(sizes) - 1):
+        nearest = by_size[np.argsort(np.abs(np.arange(len(sizes)) - place), kind="stable")]
+        left = [int(number) for number in nearest if number not in shown]
+        shown.append(next((number for number in left if scans[number] not in scans[shown]), left[0]))
+    return tuple(shown)
+
+
+def _foreground(cohort: Cohort, rows: np.ndarray) -> np.ndarray:
+    parts = [foreground(cohort.pixels(rows[at : at + AT_ONCE])) for at in range(0, len(rows), AT_ONCE)]
+    return np.concatenate(parts)
+
+
+def _quality(study: Study, drawn: np.ndarray, maps: np.ndarray, inside: np.ndarray) -> tuple[float, float]:
+    """Unhealthy DICE and AUPRC."""
+    ranked = average_precision(maps[study.ill][inside], study.lesions[study.ill][inside])
+    return study.unhealthy_dice(drawn[study.ill]), ranked
+
+
+# ---- the gallery, and what decides all numbers -----------------------------------------------------------------------
+
+
+def _gallery_table(study: Study, slices: Slices) -> Ablation:
+    shown = list(slices.shown)
+    rows = slices.rows[shown]
+    sizes = slices.lesions[shown].sum(axis=(1, 2))
+    says = (
+        "S_t and the gradient (e_h - e_0)^2 of a few slices, with the input and the drawn lesion; each tile has its "
+        "own scale, and the last column is at the slice's own end step."
+    )
+    table = table_rows(study.cohort.scans[rows], study.cohort.indices[rows], sizes, slices.end_step[shown])
+    return Ablation("gallery", says, ("scan", "slice", "pixels", "end_step"), table)
+
+
+def _gallery(study: Study, slices: Slices, heard: Heard) -> Gallery:
+    shown, table = list(slices.shown), _gallery_table(study, slices)
+    channel = study.calibrated.calibration.settings.channels[0]
+    captions = [f"{scan}, slice {index}: lesion of {size} pixels, t_e = {end}" for scan, index, size, end in table.rows]
+    pixels = study.cohort.pixels(slices.rows[shown])[:, channel]
+    return Gallery(pixels, slices.lesions[shown], captions, slices.shown_at, heard.tiles)
+
+
+def _settings(model: TrainedModel, study: Study, options: Options) -> dict[str, Any]:
+    calibration, manifest = study.calibrated.calibration, study.cohort.manifest
+    return {
+        "anofpdm": __version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+        "device": str(model.device),
+        "precision": model.predict.precision,
+        "model": str(model.folder),
+        "model_sha256": model.sha256,
+        "cohort": str(study.cohort.path),
+        "cohort_sha256": {name: manifest[name] for name in ("preparation_sha256", "slices_sha256")},
+        "options": asdict(options),
+        "scored": [model.modalities[channel] for channel in calibration.settings.channels],
+        "levels": list(calibration.settings.levels),
+        "healthy_slices": calibration.n_healthy,
+        "unhealthy_slices": calibration.n_unhealthy,
+        "slices_with_a_lesion": len(study.ill),
+        "patients": calibration.n_patients,
+        "strength": calibration.strength,
+        "best_strength": calibration.best_strength,
+        "cut": calibration.cut,
+        "divergence_max": calibration.divergence_max,
+        "healthy_threshold": calibration.with_context(0.0).healthy_threshold,
+        "default_detector": calibration.detector,
+        "seen_by": "calibration: image-level labels of this split only; masks: these numbers only",
+    }
