@@ -153,13 +153,14 @@ def stopwatch(device: torch.device, run: Callable[[], object]) -> tuple[float, f
         start = time.perf_counter()
         run()
         return time.perf_counter() - start, None
-    torch.cuda.synchronize(device)
-    torch.cuda.reset_peak_memory_stats(device)
-    begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-    begin.record()
-    run()
-    end.record()
-    torch.cuda.synchronize(device)
+    with torch.cuda.device(device):
+        torch.cuda.synchronize(device)
+        torch.cuda.reset_peak_memory_stats(device)
+        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        begin.record()
+        run()
+        end.record()
+        torch.cuda.synchronize(device)
     return begin.elapsed_time(end) / 1000, torch.cuda.max_memory_allocated(device) / 2**30
 
 

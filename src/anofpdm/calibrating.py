@@ -81,7 +81,7 @@ def calibrate_model(
     on_progress: Callable[[int, int], None] = lambda _done, _total: None,
 ) -> Calibrated:
     """From image-level labels of one split. The cohort has no way to a mask, and neither has this."""
-    _check_fits(model, cohort)
+    check_fits(model, cohort)
     rows = labelled_rows(cohort, options.split, options.most, options.seed)
     labels, patients = cohort.labels[rows], cohort.patients[rows]
     tried = gather(model, cohort, rows, options, on_progress)
@@ -182,7 +182,7 @@ def foreground_share(pixels: np.ndarray) -> float:
     return float((pixels.mean(axis=1) > DARK).mean())
 
 
-def _check_fits(model: TrainedModel, cohort: Cohort) -> None:
+def check_fits(model: TrainedModel, cohort: Cohort) -> None:
     if cohort.modalities != model.modalities:
         raise CalibrationError(
             f"{model.folder} was trained on {', '.join(model.modalities)}, and {cohort.path} has "

@@ -25,7 +25,9 @@ def write_atomically(path: Path, data: bytes) -> None:
 
 def csv_table(columns: Iterable[str], rows: Iterable[Iterable[object]]) -> bytes:
     text = io.StringIO(newline="")
-    csv.writer(text, lineterminator="\n").writerows([list(columns), *map(list, rows)])
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(list(columns))
+    writer.writerows(map(list, rows))  # one by one: there may be a million
     return text.getvalue().encode()
 
 

@@ -21,7 +21,7 @@ import torch
 
 from anofpdm import __version__
 from anofpdm.calibrating import foreground_share, load_calibration
-from anofpdm.errors import ScanError, ScanWarning
+from anofpdm.errors import ConfigError, ScanError, ScanWarning
 from anofpdm.files import csv_table, write_atomically
 from anofpdm.method.calibration import Calibration
 from anofpdm.method.context import Places
@@ -49,11 +49,23 @@ Files = Mapping[str, str | Path]
 
 def load(folder: str | Path, device: str | torch.device = "auto", precision: str = "auto") -> "Model":
     """A trained and calibrated model, ready to segment."""
-    if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-    trained = load_trained(Path(folder), torch.device(device), precision)
+    trained = load_trained(Path(folder), _device(device), precision)
     calibration, digest = load_calibration(trained)
     return Model(trained, calibration, digest)
+
+
+def _device(device: str | torch.device) -> torch.device:
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        chosen = torch.device(device)
+    except RuntimeError:
+        raise ConfigError(f"device {device!r}: write auto, cpu, cuda, cuda:1 or mps") from None
+    if chosen.type not in ("cpu", "cuda", "mps"):
+        raise ConfigError(f"device {device!r}: write auto, cpu, cuda, cuda:1 or mps")
+    if chosen.type == "cuda" and (chosen.index or 0) >= torch.cuda.device_count():
+        raise ConfigError(f"device {device!r}: no such GPU here ({torch.cuda.device_count()} found); try 'auto'")
+    return chosen
 
 
 @dataclass(frozen=True)
@@ -67,6 +79,7 @@ class Model:
         files: Files,  # modality to NIfTI file
         *,
         brain_mask: str | Path | None = None,
+        brain_from: str | None = None,  # the command that made it; none given: the file counts
         choices: Choices | None = None,
         seed: int | None = None,  # of the noise; none given: the calibration's
         batch: int = BATCH,
@@ -79,6 +92,8 @@ class Model:
             scan = self._read(files, brain_mask)
             slices = scan_slices(scan, self.trained.size)
             self._look_at(slices, files)
+        for warning in caught:
+            warnings.warn(warning.message, stacklevel=2)
         planes = AxialPlanes(scan.grid, self.trained.size)
         evidence = self._ask(slices, seed, batch, on_progress)
         places = Places(np.zeros(len(slices.indices)), slices.indices * planes.spacing_mm)
@@ -94,15 +109,15 @@ class Model:
             findings=find_lesions(mask, anomaly_map, scan.grid.affine),
             decisions=decisions,
             summary={
-                "settings": self.settings(choices, seed, brain_mask is not None),
-                "inputs": {name: {"file": str(path), "sha256": _file_sha256(path)} for name, path in files.items()},
+                "settings": self.settings(choices, seed, brain_from or brain_said(brain_mask)),
+                "inputs": {name: _file_said(files[name]) for name in self.trained.modalities},
                 "warnings": [str(warning.message) for warning in caught],
                 "seconds": round(time.perf_counter() - start, 2),
             },
             shown=Shown(slices.pixels[:, scored], slices.indices, planes.pixel_mm),
         )
 
-    def settings(self, choices: Choices, seed: int, with_brain_mask: bool) -> dict[str, Any]:
+    def settings(self, choices: Choices, seed: int, brain: str | None) -> dict[str, Any]:
         """All that decides what comes out, besides the scan. Numbers hold only among results that share it."""
         calibration = self.calibration
         return {
@@ -118,7 +133,7 @@ class Model:
             "highest_level": calibration.settings.levels[-1],
             "choices": asdict(choices),
             "seed": seed,
-            "brain_mask": with_brain_mask,
+            "brain_mask": brain,
         }
 
     def _read(self, files: Files, brain_mask: str | Path | None) -> Scan:
@@ -132,8 +147,9 @@ class Model:
         brain = read_volume(Path(brain_mask), constant_allowed=True)
         check_same_grid(scan.grid, Path(files[self.trained.modalities[0]]), brain.grid, brain.path)
         inside = brain.voxels > 0
-        if not any((volume[inside] > 0).any() for volume in scan.volumes):
-            raise ScanError(f"{brain.path}: nothing of the scan lies inside this brain mask; is it another scan's?")
+        for name, volume in zip(scan.modalities, scan.volumes, strict=True):
+            if not (volume[inside] > 0).any():
+                raise ScanError(f"{brain.path}: nothing of the {name} lies inside this brain mask; is it another scan's?")
         return Scan(scan.modalities, tuple(np.where(inside, volume, 0) for volume in scan.volumes), scan.grid)
 
     def _look_at(self, slices: ScanSlices, files: Files) -> None:
@@ -191,18 +207,26 @@ class Segmentation:
     def volume_ml(self) -> float:
         return float(self.mask.sum() * abs(np.linalg.det(self.grid.affine[:3, :3])) / 1000)
 
-    def save(self, folder: str | Path, name: Callable[[str], str] = str, *, picture: bool = True) -> None:
-        """Everything into `folder`, the summary last: where it is, the rest is. `name` may rename the files."""
+    def save(
+        self,
+        folder: str | Path,
+        name: Callable[[str], str] = str,  # may rename the files
+        *,
+        picture: bool = True,
+        title: str | None = None,  # of the picture; none given: the folder's name
+    ) -> None:
+        """Everything into `folder`, the summary last: where it is, the rest is."""
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
+        (folder / name(SUMMARY)).unlink(missing_ok=True)
         write_nifti(folder / name(MASK), self.mask.astype(np.uint8), self.grid)
         write_nifti(folder / name(MAP), self.anomaly_map, self.grid)
         write_atomically(folder / name(FINDINGS), csv_table(FINDING_COLUMNS, map(_finding_row, self.findings)))
         write_atomically(folder / name(SLICES), csv_table(self.slices[0], (row.values() for row in self.slices)))
         if picture:
-            title = f"{folder.name}: {self.volume_ml:.1f} ml in {len(self.findings)} findings"
+            said_of_it = f"{title or folder.name}: {self.volume_ml:.1f} ml in {len(self.findings)} findings"
             shown = self.shown
-            drawn = overview(shown.pixels, shown.indices, self.decisions, title, shown.pixel_mm)
+            drawn = overview(shown.pixels, shown.indices, self.decisions, said_of_it, shown.pixel_mm)
             write_atomically(folder / name(PICTURE), drawn)
         said = {
             "volume_ml": round(self.volume_ml, 4),
@@ -240,6 +264,15 @@ def _finding_row(finding: Finding) -> list[str]:
     return [str(finding.number), *(f"{number:.4f}" for number in numbers)]
 
 
-def _file_sha256(path: str | Path) -> str:
+def brain_said(mask: str | Path | None) -> str | None:
+    """What settings say of a brain mask."""
+    return None if mask is None else f"sha256 {file_sha256(mask)}"
+
+
+def _file_said(path: str | Path) -> dict[str, str]:
+    return {"file": str(path), "sha256": file_sha256(path)}
+
+
+def file_sha256(path: str | Path) -> str:
     with Path(path).open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

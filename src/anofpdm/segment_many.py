@@ -1,10 +1,10 @@
 """Segmenting many scans: one after another, over several processes, going on where an earlier run stopped."""
 
-import hashlib
 import json
 import shlex
 import subprocess
 import tempfile
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,12 +12,12 @@ from typing import Any
 
 from anofpdm import __version__
 from anofpdm.cohorts.inputs import Target
-from anofpdm.errors import AnoFPDMError, ScanError
+from anofpdm.errors import AnoFPDMError, ScanError, ScanWarning
 from anofpdm.files import write_atomically
 from anofpdm.method.decision import Choices
 from anofpdm.method.many_slices import BATCH
 from anofpdm.network.world import World
-from anofpdm.segment import MAP, MASK, SUMMARY, Model
+from anofpdm.segment import MAP, MASK, PICTURE, SUMMARY, Model, brain_said, file_sha256
 
 BIDS_NAMES = {MASK: "label-lesion_desc-anofpdm_mask.nii.gz", MAP: "desc-anofpdm_anomalymap.nii.gz"}
 
@@ -66,7 +66,9 @@ def segment_all(
             on_progress(name, int(levels * (number + done / total)), levels * len(share))
 
         try:
-            _segment_one(model, target, out, options, report, show)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", ScanWarning)  # they are in the report
+                _segment_one(model, target, out, options, report, show)
         except (AnoFPDMError, OSError) as problem:
             report.failed[name] = str(problem)
             if options.strict:
@@ -83,9 +85,10 @@ def _segment_one(
         raise ScanError(f"{subject.name}: {subject.problem}")
     folder, name = place_of(target, out)
     seed = model.calibration.seed if options.seed is None else options.seed
-    with_brain = options.brain_mask is not None or options.skull_strip is not None
-    settings = model.settings(options.choices, seed, with_brain)
-    if (before := _finished(folder / name(SUMMARY), settings, subject.images)) is not None:
+    brain_from = f"command {options.skull_strip}" if options.skull_strip else None
+    settings = model.settings(options.choices, seed, brain_from or brain_said(options.brain_mask))
+    there = all((folder / name(file)).is_file() for file in (MASK, MAP, *([PICTURE] if options.pictures else [])))
+    if there and (before := _finished(folder / name(SUMMARY), settings, subject.images)) is not None:
         report.already[subject.name] = before
         return
     with tempfile.TemporaryDirectory() as space:
@@ -95,12 +98,13 @@ def _segment_one(
         result = model.segment(
             subject.images,
             brain_mask=brain,
+            brain_from=brain_from,
             choices=options.choices,
             seed=seed,
             batch=options.batch,
             on_progress=show,
         )
-    result.save(folder, name, picture=options.pictures)
+    result.save(folder, name, picture=options.pictures, title=subject.name)
     report.done[subject.name] = result.volume_ml
     if result.summary["warnings"]:
         report.warnings[subject.name] = result.summary["warnings"]
@@ -118,7 +122,7 @@ def _finished(summary: Path, settings: dict[str, Any], images: dict[str, Path]) 
     """Its volume, if this very scan was segmented with these very settings."""
     try:
         said = json.loads(summary.read_text())
-        same_files = all(said["inputs"][name]["sha256"] == _sha256(path) for name, path in images.items())
+        same_files = all(said["inputs"][name]["sha256"] == file_sha256(path) for name, path in images.items())
         same = json.loads(json.dumps(settings)) == said["settings"] and same_files
         return float(said["volume_ml"]) if same else None
     except (OSError, ValueError, KeyError, TypeError):
@@ -130,9 +134,13 @@ def strip_skull(command: str, image: Path, space: Path) -> Path:
     output = space / "brain.nii.gz"
     if "{input}" not in command or "{output}" not in command:
         raise ScanError(f"--skull-strip {command!r}: write {{input}} and {{output}} where the files go")
-    words = [word.replace("{input}", str(image)).replace("{output}", str(output)) for word in shlex.split(command)]
     try:
-        done = subprocess.run(words, capture_output=True, text=True, check=False)
+        parts = shlex.split(command)
+    except ValueError as problem:
+        raise ScanError(f"--skull-strip {command!r}: cannot be read ({problem}); close its quotes") from None
+    words = [word.replace("{input}", str(image)).replace("{output}", str(output)) for word in parts]
+    try:
+        done = subprocess.run(words, capture_output=True, text=True, errors="replace", check=False)
     except OSError as problem:
         raise ScanError(f"--skull-strip: {words[0]} could not be started ({problem.strerror})") from None
     if done.returncode or not output.is_file():
@@ -150,8 +158,3 @@ def _bids_description() -> bytes:
         "GeneratedBy": [{"Name": "anofpdm", "Version": __version__}],
     }
     return json.dumps(said, indent=2).encode()
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -14,12 +14,12 @@ from sklearn.metrics import average_precision_score
 from typer.testing import CliRunner
 
 from anofpdm.calibrating import Options as CalibrationOptions
-from anofpdm.cli.evaluate import _models
+from anofpdm.cli.evaluate import models_of
 from anofpdm.cli.main import app
 from anofpdm.cohorts import open_cohort
 from anofpdm.cohorts.plan import plan_cohort
 from anofpdm.cohorts.prepare import prepare
-from anofpdm.errors import ConfigError, EvaluationError
+from anofpdm.errors import AnoFPDMError, CohortError, ConfigError, EvaluationError
 from anofpdm.evaluation.methods import METHODS, Chosen, Reconstruction
 from anofpdm.evaluation.oracle import THRESHOLDS, tuned_with_masks
 from anofpdm.evaluation.page import write_up
@@ -78,9 +78,10 @@ def evaluation(made, out, names=("anofpdm-ddim",), batch=32, seeds=(0,), **chang
     others = [f"{name}={made / name}" for name in TASKS if name != "guided"]
     calibration = CalibrationOptions(score=("flair",), levels=4, strengths=(0.0, 2.0), batch=batch)
     options = Options(calibration=calibration, sample=40, tune=20, seeds=seeds, batch=batch, **changes)
-    models = _models(trained, others, CPU, "fp32")
+    models, hashes = models_of(trained, others, CPU, "fp32")
     cohort = open_cohort(made / "cohort")
-    return Evaluation(trained, models, cohort, Chosen(tuple(names), SHORT), out, options, World(), lambda *_: None)
+    chosen = Chosen(tuple(names), SHORT)
+    return Evaluation(trained, models, cohort, chosen, out, options, World(), lambda *_: None, hashes)
 
 
 @pytest.fixture(scope="module")
@@ -105,7 +106,7 @@ def test_every_method_has_a_row_and_every_file_is_there(everything):
     assert "http" not in page.replace("https://www.w3.org", "")
     assert not list(everything.out.glob("work/*"))  # the space is given back
     said = json.loads((everything.out / "results.json").read_text())
-    assert said["methods"]["anofpdm-ddim"]["mixed"][0]["numbers"]["dice"] == pytest.approx(
+    assert said["methods"]["anofpdm-ddim"]["mixed"]["seeds"][0]["numbers"]["dice"] == pytest.approx(
         results["anofpdm-ddim"]["mixed"][0].numbers["dice"]
     )
 
@@ -124,7 +125,7 @@ def test_every_slice_is_visited_exactly_once(everything):
 
 
 def test_predicting_nothing_scores_the_share_of_healthy_slices(everything):
-    known = everything.known()
+    known = everything.known
     results = results_of(everything)["all-empty"]
     assert results["mixed"][0].numbers["dice"] == pytest.approx(1 - known.unhealthy.mean())
     assert results["unhealthy"][0].numbers["dice"] == 0
@@ -133,7 +134,7 @@ def test_predicting_nothing_scores_the_share_of_healthy_slices(everything):
 def test_cost_is_counted_in_evaluations_a_slice(everything):
     results = results_of(everything)
     assert results["anofpdm-ddim"]["mixed"][0].numbers["evaluations"] == 2 * 4
-    tuned = json.loads((everything.out / "tuned-anoddpm-gaussian.json").read_text())
+    tuned = json.loads((everything.out / "tuned-anoddpm-gaussian.json").read_text())["tuned"]
     for setup, several in results["anoddpm-gaussian"].items():
         levels = {tuned[s]["setting"]["level"] + 1 for s in tuned}
         assert several[0].numbers["evaluations"] == pytest.approx(sum(levels) / len(levels)), setup
@@ -155,7 +156,7 @@ def test_going_on_runs_only_what_is_missing(everything, made):
 
 
 def test_another_models_folder_is_refused(everything, made):
-    with pytest.raises(ConfigError, match="another model, cohort or settings"):
+    with pytest.raises(ConfigError, match="of another options"):
         evaluation(made, everything.out, examples=3).run()
 
 
@@ -176,8 +177,8 @@ def test_batches_change_no_number(made, tmp_path):
 
 def test_processes_change_no_number(made, tmp_path):
     words = ["evaluate", made / "guided", made / "cohort", "--method", "anofpdm-ddim", "--method", "anoddpm-gaussian"]
-    words += ["--with", f"healthy={made / 'healthy'}", "--sample", 12, "--tune", 4, "--seeds", 1]
-    words += ["--levels", 3, "--first-setting", "--device", "cpu", "--batch", 6]
+    words += ["--with", f"healthy={made / 'healthy'}", "--sample", 40, "--tune", 6, "--seeds", 1]
+    words += ["--levels", 3, "--first-setting", "--device", "cpu", "--batch", 20]
     done = CliRunner().invoke(app, [*map(str, words), "--out", str(tmp_path / "one")])
     assert done.exit_code == 0, done.output
     run = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "29633"]
@@ -187,9 +188,9 @@ def test_processes_change_no_number(made, tmp_path):
     one, two = (json.loads((tmp_path / name / "results.json").read_text())["methods"] for name in ("one", "two"))
     for name, by_setup in one.items():
         for setup, several in by_setup.items():
-            for key, value in several[0]["numbers"].items():
+            for key, value in several["mean"].items():
                 if key != "seconds":
-                    assert two[name][setup][0]["numbers"][key] == pytest.approx(value, abs=2e-3), (name, setup, key)
+                    assert two[name][setup]["mean"][key] == pytest.approx(value, abs=2e-3), (name, setup, key)
 
 
 def test_numbers_of_a_set_by_hand():
@@ -233,7 +234,7 @@ def test_tuning_finds_the_best_threshold_and_setting_of_each_setup():
 
 
 def test_methods_without_their_models_say_how_to_train_them(made):
-    models = _models(load_trained(made / "guided", CPU), [], CPU, "fp32")
+    models, _ = models_of(load_trained(made / "guided", CPU), [], CPU, "fp32")
     with pytest.raises(ConfigError, match=r"--with simplex=MODEL \(anofpdm train --task healthy --noise simplex\)"):
         Chosen.by_words(["anoddpm-simplex"], models)
     with pytest.raises(ConfigError, match="unknown method 'unet'"):
@@ -241,7 +242,7 @@ def test_methods_without_their_models_say_how_to_train_them(made):
     assert "cg-cdm" not in Chosen.by_words(["all"], models).names
     assert "ddim-classifier-free" in Chosen.by_words(["all"], models).names
     with pytest.raises(ConfigError, match="--with x=y"):
-        _models(load_trained(made / "guided", CPU), ["x=y"], CPU, "fp32")
+        models_of(load_trained(made / "guided", CPU), ["x=y"], CPU, "fp32")
 
 
 def test_a_cohort_without_masks_cannot_be_measured(made, tmp_path):
@@ -250,9 +251,60 @@ def test_a_cohort_without_masks_cannot_be_measured(made, tmp_path):
     shutil.copytree(made / "cohort", tmp_path / "bare")
     shutil.rmtree(tmp_path / "bare" / "truth")
     run = replace(evaluation(made, tmp_path / "out"), cohort=open_cohort(tmp_path / "bare"))
-    with pytest.raises((EvaluationError, Exception), match="no lesion masks"):
+    with pytest.raises(CohortError, match="no lesion masks"):
         run.run()
 
 
 def test_truth_is_the_only_way_to_a_mask(made):
     assert Truth(open_cohort(made / "cohort")).known.all()
+
+
+def test_a_comparison_model_that_has_changed_is_run_anew(made, tmp_path):
+    run = evaluation(made, tmp_path, ("anoddpm-gaussian",))
+    run.run()
+    assert results_of(run)["anoddpm-gaussian"]
+    other = replace(run, hashes={**run.hashes, "healthy": "another"})
+    assert "anoddpm-gaussian" not in results_of(other)
+    assert results_of(replace(run, hashes={**run.hashes, "simplex": "another"}))["anoddpm-gaussian"]
+
+
+def test_a_method_whose_maps_are_not_numbers_does_not_cost_the_others(made, tmp_path):
+    run = evaluation(made, tmp_path, ("anoddpm-gaussian", "anofpdm-ddim"))
+    broken = replace(run, models=replace(run.models, healthy=lambda x, _t: x * float("nan")))
+    broken.run()
+    assert "not numbers" in broken.failed["anoddpm-gaussian"]
+    assert results_of(broken)["anofpdm-ddim"]
+    write_up(broken)
+    assert "could not be done" in (tmp_path / "table.md").read_text()
+
+
+def test_a_set_without_a_lesion_is_measured_without_the_unhealthy_setup(made, tmp_path):
+    run = evaluation(made, tmp_path, ("anofpdm-ddim", "anoddpm-gaussian"))
+    cohort = run.cohort
+    healthy = np.isin(cohort.patients, ["p8", "p10"]) | (cohort.splits != "test")  # even patients have no lesion
+    splits = np.where(healthy, cohort.splits, "train")
+    bare = replace(run, cohort=replace(cohort, splits=splits))
+    bare.run()
+    write_up(bare)
+    assert set(results_of(bare)["anofpdm-ddim"]) == {"mixed"}
+    assert "nothing to show" in (tmp_path / "index.html").read_text()
+
+
+def test_a_wrong_word_leaves_the_folder_free(made, tmp_path):
+    run = evaluation(made, tmp_path / "out")
+    with pytest.raises(EvaluationError, match="no slice of its 'nowhere' split"):
+        replace(run, options=replace(run.options, split="nowhere")).run()
+    assert not (tmp_path / "out").exists()
+
+
+def test_models_of_other_modalities_are_refused(made, tmp_path):
+    prepare(plan_cohort("brats21", made / "scans", size=16, modalities=("t2",)), tmp_path / "t2")
+    run = replace(evaluation(made, tmp_path / "out", ("ddim-classifier-free",)), cohort=open_cohort(tmp_path / "t2"))
+    with pytest.raises(AnoFPDMError, match="--modalities flair,t2"):
+        run.run()
+
+
+def test_small_components_are_shown_both_ways(everything):
+    numbers = results_of(everything)["anoddpm-gaussian"]["unhealthy"][0].numbers
+    assert 0 <= numbers["dice_with_small"] <= 1
+    assert "small components kept" in (everything.out / "table.md").read_text()

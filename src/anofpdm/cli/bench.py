@@ -13,10 +13,10 @@ def bench(
     device: Device = "auto",
     preset: Annotated[Preset | None, typer.Option(help="Default: paper on a GPU, tiny on a CPU.")] = None,
     batch: Annotated[int | None, typer.Option(min=1, help="Slices. Default: 50 on a GPU, 4 on a CPU.")] = None,
-    size: Annotated[int | None, typer.Option(help="Pixels along a side. Default: 128 on a GPU, 64 on a CPU.")] = None,
+    size: Annotated[int | None, typer.Option(min=1, help="Pixels along a side. Default: 128 on a GPU, 64 on a CPU.")] = None,
     levels: Annotated[str, typer.Option(help="How many noise levels to time, e.g. 600,60.")] = "",
     literal_levels: Annotated[
-        int | None, typer.Option(min=1, help="Levels of the literal loop. Default: 60 on a GPU, 10 on a CPU.")
+        int | None, typer.Option(min=1, max=600, help="Levels of the literal loop. Default: 60 on a GPU, 10 on a CPU.")
     ] = None,
     precision: Annotated[str, typer.Option(help="auto, fp32, bf16 or fp16.")] = "auto",
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the numbers here too.")] = None,
@@ -25,8 +25,9 @@ def bench(
     import torch
 
     from anofpdm.bench import Plan
+    from anofpdm.network.world import local_device
 
-    where = resolved(device)
+    where = local_device(resolved(device))
     on_gpu = where.type == "cuda"
     torch.backends.cudnn.benchmark = True
     plan = Plan(
@@ -34,11 +35,36 @@ def bench(
         preset=preset.value if preset else ("paper" if on_gpu else "tiny"),
         side=size or (128 if on_gpu else 64),
         batch=batch or (50 if on_gpu else 4),
-        levels=tuple(int(part) for part in (levels or ("600,60" if on_gpu else "10")).split(",")),
+        levels=_counts(levels or ("600,60" if on_gpu else "10")),
         literal_levels=literal_levels or (60 if on_gpu else 10),
         precision=precision,
     )
+    _check(plan.preset, plan.side, json_file)
     _show(plan, json_file)
+
+
+def _counts(words: str) -> tuple[int, ...]:
+    from anofpdm.method.evidence import AUTHORS_TOP
+
+    parts = [word.strip() for word in words.split(",")]
+    if not all(part.isdecimal() and 1 <= int(part) <= AUTHORS_TOP for part in parts):
+        wanted = f"write numbers from 1 to {AUTHORS_TOP}, e.g. {AUTHORS_TOP},60"
+        raise typer.BadParameter(f"{words!r}: {wanted}", param_hint="--levels")
+    return tuple(map(int, parts))
+
+
+def _check(preset: str, side: int, json_file: Path | None) -> None:
+    """Before any time is spent."""
+    from anofpdm.network import unet
+
+    divisor = unet.preset(preset, 1).side_divisor
+    if side < divisor or side % divisor:
+        raise typer.BadParameter(
+            f"{side}: the {preset} network needs a multiple of {divisor}, e.g. {max(1, side // divisor) * divisor}",
+            param_hint="--size",
+        )
+    if json_file is not None and not json_file.absolute().parent.is_dir():
+        raise typer.BadParameter(f"{json_file.parent}: no such folder; make it first", param_hint="--json")
 
 
 def _show(plan: object, json_file: Path | None) -> None:

@@ -42,12 +42,13 @@ def calibrate(
     from anofpdm.calibrating import Options, calibrate_model, save
     from anofpdm.cohorts import open_cohort
     from anofpdm.network.predictor import load_trained
+    from anofpdm.network.world import local_device
 
     options = Options(
         score=tuple(name.strip() for name in score.split(",") if name.strip()),
-        strengths=_numbers(strengths),
+        strengths=numbers(strengths),
         levels=levels,
-        top=_top(noise_range),
+        top=top_of(noise_range),
         encoding=encoding,
         accuracy_ratio=accuracy_ratio,
         context_mm=context,
@@ -56,7 +57,7 @@ def calibrate(
         seed=seed,
         batch=batch,
     )
-    trained = load_trained(model, resolved(device), precision)
+    trained = load_trained(model, local_device(resolved(device)), precision)
     slices = open_cohort(cohort)
     with progress_bar("noise levels") as show:
         calibrated = calibrate_model(trained, slices, options, show)
@@ -64,17 +65,17 @@ def calibrate(
     _print(calibrated, model)
 
 
-def _numbers(words: str) -> tuple[float, ...]:
+def numbers(words: str) -> tuple[float, ...]:
     try:
-        numbers = tuple(float(word) for word in words.split(","))
+        found = tuple(float(word) for word in words.split(","))
     except ValueError:
         raise typer.BadParameter(f"{words!r}: write numbers, e.g. 0,2,4", param_hint="--strengths") from None
-    if min(numbers) < 0:
+    if min(found) < 0:
         raise typer.BadParameter("guidance strengths begin at 0", param_hint="--strengths")
-    return numbers
+    return found
 
 
-def _top(word: str) -> int | None:
+def top_of(word: str) -> int | None:
     if word == "auto":
         return None
     if not word.isdigit() or not 1 <= int(word) <= 1000:

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from anofpdm.cli.calibrate import Split, numbers, top_of
 from anofpdm.cli.options import Device, resolved
 
 if TYPE_CHECKING:
@@ -28,11 +29,15 @@ def evaluate(
     ] = None,
     score: Annotated[str, typer.Option(help="Modalities that are scored, e.g. flair,t2. Default: all.")] = "",
     levels: Annotated[int, typer.Option(min=1, help="Noise levels in a range of 600.")] = 60,
-    split: Annotated[str, typer.Option(help="Which part of the cohort is measured: test, val or train.")] = "test",
+    strengths: Annotated[str, typer.Option(help="Candidate guidance strengths.")] = "0,1,2,3,4,5,8,12,20,30",
+    noise_range: Annotated[str, typer.Option("--range", help="Top of the noise range, or auto.")] = "600",
+    split: Annotated[Split, typer.Option(help="Which part of the cohort is measured.")] = Split.test,
     sample: Annotated[int | None, typer.Option(min=1, help="Only so many slices, drawn without replacement.")] = None,
     seed: Annotated[int, typer.Option(min=0, help="Of that draw.")] = 0,
     tune: Annotated[int, typer.Option(min=1, help="Slices that comparison methods are tuned on, at most.")] = 1000,
-    first_setting: Annotated[bool, typer.Option(help="Comparison methods take their first setting, untuned.")] = False,
+    first_setting: Annotated[
+        bool, typer.Option(help="Comparison methods take their first setting; only thresholds are tuned.")
+    ] = False,
     seeds: Annotated[int, typer.Option(min=1, help="Noise seeds to average over.")] = 3,
     batch: Annotated[int, typer.Option(min=1, help="Slices at a time.")] = 50,
     precision: Annotated[str, typer.Option(help="auto, fp32, bf16 or fp16.")] = "auto",
@@ -44,7 +49,7 @@ def evaluate(
     """
     from anofpdm.calibrating import Options as CalibrationOptions
     from anofpdm.cohorts import open_cohort
-    from anofpdm.evaluation.methods import Chosen
+    from anofpdm.evaluation.methods import METHODS, Chosen, missing_models
     from anofpdm.evaluation.page import PAGE, write_up
     from anofpdm.evaluation.protocol import Evaluation, Options
     from anofpdm.network.predictor import load_trained
@@ -52,11 +57,13 @@ def evaluate(
 
     where = local_device(resolved(device))
     trained = load_trained(model, where, precision)
-    models = _models(trained, other or [], where, precision)
+    models, hashes = models_of(trained, other or [], where, precision)
     names = tuple(name.strip() for name in score.split(",") if name.strip())
     options = Options(
-        calibration=CalibrationOptions(score=names, levels=levels, batch=batch),
-        split=split,
+        calibration=CalibrationOptions(
+            score=names, levels=levels, batch=batch, strengths=numbers(strengths), top=top_of(noise_range)
+        ),
+        split=split.value,
         sample=sample,
         sample_seed=seed,
         tune=tune,
@@ -68,35 +75,49 @@ def evaluate(
     world = World.joined(where)
     try:
         with _bar(world.leads) as show:
-            evaluation = Evaluation(trained, models, open_cohort(cohort), chosen, out, options, world, show)
+            evaluation = Evaluation(trained, models, open_cohort(cohort), chosen, out, options, world, show, hashes)
             evaluation.run()
     finally:
         world.leave()
     if world.leads:
         write_up(evaluation)
         print((out / "table.md").read_text().split("\n###")[0])
+        left_out = [
+            f"{name} (needs {', '.join(one.needs)})" for name, one in METHODS.items() if missing_models(one, models)
+        ]
+        if left_out and "all" in (method or []):
+            print(f"left out, for want of --with: {'; '.join(left_out)}")
         print(f"look at {out / PAGE}")
+    if evaluation.failed:
+        raise typer.Exit(3)
 
 
-def _models(trained: "TrainedModel", words: list[str], device: "torch.device", precision: str) -> "Models":
+def models_of(
+    trained: "TrainedModel", words: list[str], device: "torch.device", precision: str
+) -> "tuple[Models, dict[str, str]]":
+    """The networks at hand, and their hashes by name."""
     from anofpdm.errors import ConfigError
     from anofpdm.evaluation.methods import MODEL_TASKS, Models, unlabelled
-    from anofpdm.network.predictor import load_healthy_gradient, load_trained
+    from anofpdm.network.predictor import Guide, load_guide, load_trained
 
     found: dict[str, object] = {}
+    hashes: dict[str, str] = {}
     for word in words:
         name, _, path = word.partition("=")
         if name not in MODEL_TASKS or not path:
             raise ConfigError(f"--with {word}: write {', '.join(f'{one}=MODEL' for one in MODEL_TASKS)}")
         task, noise = MODEL_TASKS[name]
+        one: Guide | TrainedModel
         if name == "classifier":
-            found[name] = load_healthy_gradient(Path(path), device)
-            continue
-        one = load_trained(Path(path), device, precision, task=task, noise=noise)
+            one = load_guide(Path(path), device)
+            found[name] = one.gradient
+        else:
+            one = load_trained(Path(path), device, precision, task=task, noise=noise)
+            found[name] = unlabelled(one.predict)
         if one.modalities != trained.modalities or one.size != trained.size:
             raise ConfigError(f"--with {word}: its modalities or size are not those of {trained.folder}")
-        found[name] = unlabelled(one.predict)
-    return Models(trained.predict, **found)  # type: ignore[arg-type]
+        hashes[name] = one.sha256
+    return Models(trained.predict, **found), hashes  # type: ignore[arg-type]
 
 
 def _bar(leads: bool):  # type: ignore[no-untyped-def]

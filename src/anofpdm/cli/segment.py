@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from anofpdm.cli.calibrate import Split
 from anofpdm.cli.options import Device, resolved
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ def segment(
     skull_strip: Annotated[
         str | None, typer.Option(help="Your skull-stripping command, with {input} and {output} in it.")
     ] = None,
-    split: Annotated[str | None, typer.Option(help="Of a prepared cohort: train, val or test only.")] = None,
+    split: Annotated[Split | None, typer.Option(help="Only this part of a prepared cohort.")] = None,
     batch: Annotated[int, typer.Option(min=1, help="Slices at a time; halved when memory runs out.")] = 50,
     precision: Annotated[str, typer.Option(help="auto, fp32, bf16 or fp16.")] = "auto",
     seed: Annotated[int | None, typer.Option(min=0, help="Of the noise. Default: as calibrated.")] = None,
@@ -49,15 +50,19 @@ def segment(
     from anofpdm.segment import load
     from anofpdm.segment_many import Options, segment_all
 
+    if brain_mask is not None and skull_strip is not None:
+        raise ConfigError("--brain-mask and --skull-strip both say where the brain is; give one of them")
     choices = Choices(detector, context, MaskSettings(threshold, smallest))
     where = local_device(resolved(device))
     loaded = load(model, where, precision)
     loaded.calibration.with_context(context)
-    targets = find_targets(inputs, loaded.trained.modalities, split)
+    targets = find_targets(inputs, loaded.trained.modalities, split.value if split else None)
     if brain_mask is not None and len(targets) > 1:
         raise ConfigError(
             f"--brain-mask is of one scan, and {len(targets)} are given; use --skull-strip, or one by one"
         )
+    if brain_mask is not None and not brain_mask.is_file():
+        raise ConfigError(f"--brain-mask {brain_mask}: no such file; check the path")
     options = Options(choices, seed, batch, brain_mask, skull_strip, pictures, strict)
     world = World.joined(where)
     try:
@@ -102,7 +107,8 @@ def _print(reports: "list[Report]", out: Path) -> None:
         console.print(f"{name}: {ml:.1f} ml" + ("  (done before)" if name in already else ""))
     for report in reports:
         for name, notes in report.warnings.items():
-            console.print(f"note: {name}: {notes[0]}")
+            for note in notes:
+                console.print(f"note: {name}: {note}")
         for name, reason in report.failed.items():
             console.print(f"failed: {name}: {reason}")
     console.print(f"{len(done)} scans segmented, {len(already)} done before, results in {out}")

@@ -8,18 +8,20 @@ from anofpdm.cohorts.subjects import MASK, Found, Source, Subject, gather, nifti
 SUFFIXES = {"FLAIR": "flair", "T1w": "t1", "T2w": "t2", "PDw": "pd", "T2starw": "t2star"}
 CONTRAST_ENHANCED = {"t1": "t1ce"}
 MASK_SUFFIXES = ("mask", "roi")
+OURS = "anofpdm"  # desc of what we write ourselves
 NOT_RAW = {"derivatives", "sourcedata", "code"}
 
 Entities = Mapping[str, str]
+REMEDY = "keep one, or choose with --entity, for example --entity run=1"
 
 
-def find_subjects(source: Source, entities: Entities | None = None) -> list[Subject]:
+def find_subjects(source: Source, entities: Entities | None = None, *, remedy: str = REMEDY) -> list[Subject]:
     """`entities` picks among several files of one kind: {"acq": "iso"}, or {"acq": ""} for the one without."""
     candidates: dict[tuple[str, str], list[tuple[Found, Entities]]] = {}
     for found, said in _files(source):
         candidates.setdefault((found.name, found.role), []).append((found, said))
     chosen = [found for several in candidates.values() for found in _pick(several, entities or {})]
-    return gather(chosen, remedy="keep one, or choose with --entity, for example --entity run=1")
+    return gather(chosen, remedy=remedy)
 
 
 def parse(name: str) -> tuple[dict[str, str], str]:
@@ -48,6 +50,8 @@ def _pick(candidates: list[tuple[Found, Entities]], wanted: Entities) -> list[Fo
 
 
 def _role(entities: Entities, suffix: str, place: Path) -> str | None:
+    if entities.get("desc") == OURS:
+        return None
     if suffix in MASK_SUFFIXES:
         says = entities.get("label", "") + entities.get("desc", "")
         return MASK if entities.get("label") == "L" or "lesion" in says.lower() else None

@@ -42,10 +42,16 @@ def _files(source: Source, words: dict[str, str]) -> Iterator[Found]:
         yield Found(name, name, modality, path)
 
 
+def _folder_name(path: Path) -> str:
+    """Of the folder that a file lies in; relative paths do not always say it."""
+    name = path.parent.name
+    return name if name not in ("", "..") else path.parent.resolve().name or "scan"
+
+
 def _named(path: Path, words: dict[str, str]) -> tuple[str, str]:
     whole = stem(path.name)
     if whole.lower() in words:
-        return path.parent.name, words[whole.lower()]
+        return _folder_name(path), words[whole.lower()]
     for mark in "_-":
         name, _, word = whole.rpartition(mark)
         if name and word.lower() in words:

@@ -4,13 +4,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from anofpdm.cohorts import atlas, bids, brats, folder
+from anofpdm.cohorts import bids, brats, folder
 from anofpdm.cohorts.store import open_cohort
 from anofpdm.cohorts.subjects import Source, Subject, nifti_files, stem, with_modalities
 from anofpdm.cohorts.writer import MANIFEST
 from anofpdm.errors import CohortError
 
 Finder = Callable[[Source], list[Subject]]
+OUR_FILES = ("mask.nii.gz", "anomaly_map.nii.gz")  # as segmenting names them outside BIDS
+MADE_OF_SCANS = ("_brain", "_mask", "_brainmask")  # ends of names of what is no scan beside the one it was made of
+NO_NAMES = ("", ".", "..")  # would lead out of the folder for results
 
 
 @dataclass(frozen=True)
@@ -24,7 +27,7 @@ class Target:
 def find_targets(words: Sequence[str], modalities: tuple[str, ...], split: str | None = None) -> list[Target]:
     """Each word is a folder, a NIfTI file, or modality=file. Files that belong together are one scan."""
     targets: list[Target] = []
-    named = dict(_named(word) for word in words if _is_named(word))
+    named = [_named(word) for word in words if _is_named(word)]
     if named:
         targets.append(_explicit(named, modalities))
     plain = [Path(word) for word in words if not _is_named(word)]
@@ -37,32 +40,71 @@ def find_targets(words: Sequence[str], modalities: tuple[str, ...], split: str |
             raise CohortError(f"{path}: not a NIfTI file by its name (.nii, .nii.gz); convert it, e.g. with dcm2niix")
     if files:
         targets += _best_layout(files, modalities, ", ".join(map(str, files)))
-    for place in (path for path in plain if path.is_dir()):
-        found = _prepared(place, modalities, split) if (place / MANIFEST).is_file() else None
-        targets += found if found is not None else _best_layout(place, modalities, str(place))
+    places = [path for path in plain if path.is_dir()]
+    if split is not None and not any(map(_is_prepared, places)):
+        raise CohortError(f"--split {split}: only a prepared cohort has splits, and none is given; leave it out")
+    for place in places:
+        known = _is_prepared(place)
+        targets += _prepared(place, modalities, split) if known else _best_layout(place, modalities, str(place))
     return _unique(targets)
 
 
 def _best_layout(source: Source, modalities: tuple[str, ...], where: str) -> list[Target]:
-    """By the layout in which most scans have all that the model needs."""
+    """BIDS, if any scan can be had by it; else the layout in which most scans have all that the model needs."""
     layouts: dict[str, Finder] = {
-        "bids": bids.find_subjects,  # first, since BraTS would take these names too
-        "brats21": brats.find_subjects,
-        "nifti": lambda files: folder.find_subjects(files, modalities),
+        "bids": lambda files: bids.find_subjects(files, remedy=_by_hand(modalities)),
+        "brats21": brats.find_subjects,  # which would take BIDS names too
+        "nifti": lambda files: _any_scans(files, modalities),
     }
     best: tuple[int, str, list[Subject]] = (-1, "", [])
     for name, find in layouts.items():
-        subjects = with_modalities([_named_by_the_model(one, modalities) for one in find(source)], modalities)
+        subjects = _for_the_model(find(source), modalities)
         usable = sum(one.problem is None for one in subjects)
         if subjects and usable > best[0]:
             best = (usable, name, subjects)
+        if name == "bids" and usable:
+            break
     usable, name, subjects = best
     if not subjects:
-        count = sum(1 for _ in nifti_files(source))
-        raise CohortError(f"{where}: no scan found in it ({count} NIfTI files); {', '.join(modalities)} are needed")
+        raise CohortError(f"{where}: no scan found in it {_why_none(source)}; {', '.join(modalities)} are needed")
     if not usable:
         raise CohortError(f"{where}: {subjects[0].name}: {subjects[0].problem}")
     return [Target(one, name == "bids") for one in subjects]
+
+
+def _any_scans(source: Source, modalities: tuple[str, ...]) -> list[Subject]:
+    """By the names of files, without what was made of scans: masks, results, brains cut out."""
+    files = [path for path in nifti_files(source) if not _is_made_of_scans(path, source)]
+    subjects = [one for one in folder.find_subjects(files, modalities) if one.images]
+    names = [one.name for one in subjects]
+    return [one for one in subjects if not _belongs_to_another(one.name, names)]
+
+
+def _is_made_of_scans(path: Path, source: Source) -> bool:
+    if path.name in OUR_FILES or f"_desc-{bids.OURS}_" in path.name:
+        return True
+    return isinstance(source, Path) and "derivatives" in path.relative_to(source).parts
+
+
+def _belongs_to_another(name: str, names: Sequence[str]) -> bool:
+    """anna_t1_brain, where there is anna."""
+    if not name.lower().endswith(MADE_OF_SCANS):
+        return False
+    return any(name != other and name.startswith((f"{other}_", f"{other}-")) for other in names)
+
+
+def _why_none(source: Source) -> str:
+    count = sum(1 for _ in nifti_files(source))
+    return f"({count} NIfTI files)" if count else "(no NIfTI file; convert DICOM, e.g. with dcm2niix)"
+
+
+def _by_hand(modalities: tuple[str, ...]) -> str:
+    return f"name the files as {' '.join(f'{name}=FILE' for name in modalities)}"
+
+
+def _for_the_model(subjects: Sequence[Subject], modalities: tuple[str, ...]) -> list[Subject]:
+    named = [_named_by_the_model(one, modalities) for one in subjects]
+    return with_modalities(named, modalities, remedy=_by_hand(modalities))
 
 
 def _named_by_the_model(subject: Subject, modalities: tuple[str, ...]) -> Subject:
@@ -72,7 +114,11 @@ def _named_by_the_model(subject: Subject, modalities: tuple[str, ...]) -> Subjec
     return replace(subject, images={modalities[0]: subject.images[folder.UNNAMED]})
 
 
-def _explicit(files: dict[str, Path], modalities: tuple[str, ...]) -> Target:
+def _explicit(named: Sequence[tuple[str, Path]], modalities: tuple[str, ...]) -> Target:
+    files = dict(named)
+    for modality, path in named:
+        if sum(other == modality for other, _ in named) > 1:
+            raise CohortError(f"{modality}={path}: {modality} is named twice; name each modality once")
     unknown = [name for name in files if name not in modalities]
     if unknown:
         raise CohortError(f"{unknown[0]}={files[unknown[0]]}: the model knows {', '.join(modalities)}")
@@ -81,7 +127,7 @@ def _explicit(files: dict[str, Path], modalities: tuple[str, ...]) -> Target:
             raise CohortError(f"{path}: no such file; check the path")
     first = next(iter(files.values()))
     name = folder.find_subjects([first])[0].name or "scan"
-    (subject,) = with_modalities([Subject(name, name, files)], modalities)
+    (subject,) = _for_the_model([Subject(name, name, files)], modalities)
     if subject.problem:
         raise CohortError(f"{name}: {subject.problem}")
     return Target(subject, bids=False)
@@ -95,15 +141,19 @@ def _prepared(place: Path, modalities: tuple[str, ...], split: str | None) -> li
         raise CohortError(f"{place}: the scans that it was prepared from are gone ({source}); give their folder")
     finders: dict[str, Finder] = {
         "brats21": brats.find_subjects,
-        "atlas2": lambda files: atlas.find_subjects(Path(str(files))),
-        "bids": bids.find_subjects,
+        "atlas2": lambda files: bids.find_subjects(files, remedy=_by_hand(modalities)),
+        "bids": lambda files: bids.find_subjects(files, remedy=_by_hand(modalities)),
         "nifti": lambda files: folder.find_subjects(files, modalities),
     }
     kind = cohort.manifest["kind"]
     wanted = set((cohort.scans if split is None else cohort.scans[cohort.rows(split)]).tolist())
     subjects = [one for one in finders[kind](source) if one.name in wanted]
-    subjects = with_modalities([_named_by_the_model(one, modalities) for one in subjects], modalities)
+    subjects = _for_the_model(subjects, modalities)
     return [Target(one, kind in ("bids", "atlas2")) for one in subjects]
+
+
+def _is_prepared(place: Path) -> bool:
+    return (place / MANIFEST).is_file()
 
 
 def _is_named(word: str) -> bool:
@@ -120,6 +170,9 @@ def _unique(targets: list[Target]) -> list[Target]:
     seen: dict[str, Target] = {}
     for target in targets:
         name = target.subject.name
+        if name in NO_NAMES:
+            files = ", ".join(map(str, target.subject.images.values()))
+            raise CohortError(f"{files}: the name says nothing of whose scan it is; rename the file")
         if name in seen and seen[name].subject.images != target.subject.images:
             raise CohortError(f"two scans are called {name}; segment them into different folders")
         seen[name] = target

@@ -82,9 +82,11 @@ def readable(name: str) -> str:
     return unicodedata.normalize("NFC", name.encode("utf-8", "backslashreplace").decode())
 
 
-def with_modalities(subjects: list[Subject], modalities: tuple[str, ...]) -> list[Subject]:
+def with_modalities(
+    subjects: list[Subject], modalities: tuple[str, ...], *, remedy: str = "name the ones to use with --modalities"
+) -> list[Subject]:
     """The same subjects with just these modalities, in this order; where one is missing, that is its problem."""
-    return [_with_modalities(subject, modalities) for subject in subjects]
+    return [_with_modalities(subject, modalities, remedy) for subject in subjects]
 
 
 def common_modalities(subjects: list[Subject], order: tuple[str, ...]) -> tuple[str, ...]:
@@ -93,12 +95,12 @@ def common_modalities(subjects: list[Subject], order: tuple[str, ...]) -> tuple[
     return (*(m for m in order if m in present), *sorted(present - set(order)))
 
 
-def _with_modalities(subject: Subject, modalities: tuple[str, ...]) -> Subject:
+def _with_modalities(subject: Subject, modalities: tuple[str, ...], remedy: str) -> Subject:
     missing = [modality for modality in modalities if modality not in subject.images]
     problem = subject.problem
     if missing and problem is None:
         has = ", ".join(subject.images) or "none"
-        problem = f"no {' or '.join(missing)} image (found: {has}); add it, or name the ones to use with --modalities"
+        problem = f"no {' or '.join(missing)} image (found: {has}); add it, or {remedy}"
     images = {modality: subject.images[modality] for modality in modalities if modality in subject.images}
     return Subject(subject.name, subject.patient, images, subject.mask, problem)
 

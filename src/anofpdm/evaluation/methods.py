@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import product
 from typing import TypeVar
 
 import torch
@@ -122,7 +123,7 @@ def _cg_cdm(models: Models, x0: Tensor, seeds: Sequence[int], setting: Setting) 
         noise=slice_noise(x0, seeds)(),
         schedule=NoiseSchedule.linear(),
     )
-    return (unhealthy - healthier).square()
+    return ((unhealthy - healthier) / cg_cdm.HEALTHY_SHARE).square()  # the gradient with respect to the label
 
 
 def _levels(setting: Setting) -> list[int]:
@@ -135,6 +136,11 @@ def _needed(model: Something | None) -> Something:
     return model
 
 
+def _grid(**values: Sequence[float]) -> tuple[Setting, ...]:
+    """Every combination; the first of each is the one that is named first."""
+    return tuple(dict(zip(values, some, strict=True)) for some in product(*values.values()))
+
+
 # ---- the table -------------------------------------------------------------------------------------------------------
 
 
@@ -144,33 +150,21 @@ OURS = Choices(detector="calibrated", context_mm=2.0, mask=MaskSettings("both"))
 Method = FromEvidence | Reconstruction
 
 METHODS: dict[str, Method] = {
-    "anoddpm-gaussian": Reconstruction(
-        _anoddpm("gaussian"), ({"level": 300}, {"level": 200}, {"level": 400}), ("healthy",)
-    ),
-    "anoddpm-simplex": Reconstruction(
-        _anoddpm("simplex"), ({"level": 200}, {"level": 100}, {"level": 300}), ("simplex",)
-    ),
+    "anoddpm-gaussian": Reconstruction(_anoddpm("gaussian"), _grid(level=(300, 200, 400)), ("healthy",)),
+    "anoddpm-simplex": Reconstruction(_anoddpm("simplex"), _grid(level=(200, 100, 300)), ("simplex",)),
     "ddim-classifier": Reconstruction(
         _ddim_classifier,
         (
-            {"level": 500, "scale": 100, "invert": 1},
-            {"level": 200, "scale": 1000, "invert": 0},
-            {"level": 200, "scale": 500, "invert": 0},
+            *_grid(level=(500,), scale=(100, 300), invert=(1,)),  # as Wolleb
+            *_grid(level=(200,), scale=(1000, 500), invert=(0,)),  # as the AnoFPDM authors ran it
         ),
         ("unconditional", "classifier"),
     ),
     "ddim-classifier-free": Reconstruction(
-        _ddim_classifier_free,
-        (
-            {"level": 450, "strength": 1.1},
-            {"level": 300, "strength": 1.3},
-            {"level": 450, "strength": 2.0},
-            {"level": 750, "strength": 2.0},
-        ),
-        (),
+        _ddim_classifier_free, _grid(level=(450, 300, 750), strength=(1.1, 1.3, 2.0)), ()
     ),
     "cg-cdm": Reconstruction(
-        _cg_cdm, ({"level": 400, "scale": 10, "steps": 10},), ("classifier",), setups=("unhealthy",)
+        _cg_cdm, _grid(level=(400, 200), scale=(10, 100), steps=(10,)), ("classifier",), setups=("unhealthy",)
     ),
     **{
         name: FromEvidence(one.encoding, one.signal, Choices(detector="cosine", last_map=one.last_map))

@@ -11,14 +11,14 @@ from PIL import Image, ImageDraw
 from anofpdm import __version__
 from anofpdm.drawing import INK, PAPER, QUIET, font, grey_tile, heat_tile, png, with_outline
 from anofpdm.evaluation.protocol import Evaluation, results_of
-from anofpdm.evaluation.scores import load_scores
-from anofpdm.evaluation.tables import as_json, latex, markdown, slices_csv
+from anofpdm.evaluation.tables import as_json, latex, markdown, patients_csv, slices_csv
 from anofpdm.files import write_atomically
 
 TILE, GAP, CAPTION, SIDE = 112, 4, 18, 150
-JSON, CSV, MARKDOWN, LATEX, PICTURE, PAGE = (
+JSON, CSV, PATIENTS, MARKDOWN, LATEX, PICTURE, PAGE = (
     "results.json",
     "slices.csv",
+    "patients.csv",
     "table.md",
     "table.tex",
     "examples.png",
@@ -36,13 +36,24 @@ img{max-width:100%}pre{overflow-x:auto;font-size:.8rem}
 def write_up(evaluation: Evaluation) -> None:
     """Everything that is read by people or programs, from what the methods left in the folder."""
     out, results = evaluation.out, results_of(evaluation)
-    table = markdown(results)
-    said = {"settings": evaluation.settings(), "methods": as_json(results)}
+    table = markdown(results, evaluation)
+    said = {
+        "settings": evaluation.settings(),
+        "seeds": list(evaluation.options.seeds),
+        "models": dict(evaluation.hashes),
+        "device": str(evaluation.model.device),
+        "calibrated": {path.stem: json.loads(path.read_text()) for path in sorted(out.glob("calibration-*.json"))},
+        "tuned_with_masks": {path.stem: json.loads(path.read_text()) for path in sorted(out.glob("tuned-*.json"))},
+        "failed": evaluation.failed,
+        "methods": as_json(results),
+    }
     write_atomically(out / JSON, json.dumps(said, indent=2).encode())
     write_atomically(out / CSV, slices_csv(results, evaluation))
+    write_atomically(out / PATIENTS, patients_csv(results, evaluation))
     write_atomically(out / MARKDOWN, table.encode())
     write_atomically(out / LATEX, latex(results).encode())
-    write_atomically(out / PICTURE, examples(evaluation, list(results)))
+    if len(evaluation.example_positions()):
+        write_atomically(out / PICTURE, examples(evaluation, list(results)))
     write_atomically(out / PAGE, _page(evaluation, table).encode())
 
 
@@ -51,7 +62,7 @@ def examples(evaluation: Evaluation, names: list[str]) -> bytes:
     positions = evaluation.example_positions()
     rows = evaluation.test_rows()[positions]
     channel = evaluation.model.channels(evaluation.options.calibration.score)[0]
-    pixels, truth = evaluation.cohort.pixels(rows)[:, channel], evaluation.known().truth[positions]
+    pixels, truth = evaluation.cohort.pixels(rows)[:, channel], evaluation.known.truth[positions]
     strips: list[tuple[str, list[Image.Image]]] = [
         ("input", [grey_tile(one, TILE) for one in pixels]),
         ("truth", [with_outline(grey_tile(one, TILE), mask) for one, mask in zip(pixels, truth, strict=True)]),
@@ -77,25 +88,33 @@ def examples(evaluation: Evaluation, names: list[str]) -> bytes:
 
 
 def _shown(evaluation: Evaluation, name: str) -> dict[str, np.ndarray] | None:
-    found = load_scores(evaluation.path(name, "unhealthy", evaluation.options.seeds[0]))
+    found = evaluation.saved(name, "unhealthy", evaluation.options.seeds[0])
     return found[1] if found is not None and "maps" in found[1] else None
 
 
 def _page(evaluation: Evaluation, table: str) -> str:
     settings: dict[str, Any] = {**evaluation.settings(), "options": asdict(evaluation.options)}
-    known = evaluation.known()
+    known = evaluation.known
     return f"""<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">
 <title>Evaluation</title><style>{STYLE}</style>
 <h1>Evaluation</h1>
 <p>{len(known.truth)} slices, {int(known.unhealthy.sum())} of them with a lesion, of {len(np.unique(known.patients))}
 patients ({html.escape(evaluation.options.split)} split of {html.escape(evaluation.cohort.path.name)}).
-Files: {" ".join(f'<a href="{name}">{name}</a>' for name in (JSON, CSV, MARKDOWN, LATEX))}</p>
+Files: {" ".join(f'<a href="{name}">{name}</a>' for name in (JSON, CSV, PATIENTS, MARKDOWN, LATEX))}</p>
 {html_tables(table)}
-<h2>Examples</h2><p>From small lesions to large. Under each method's map, its mask before the detector.</p>
-<img src="{PICTURE}" alt="input, truth, and map and mask of each method for a few slices">
+{_examples_part(evaluation)}
 <details><summary>Settings</summary><pre>{html.escape(json.dumps(settings, indent=2, default=str))}</pre></details>
 <p>anofpdm {__version__}</p></html>
 """
+
+
+def _examples_part(evaluation: Evaluation) -> str:
+    if not len(evaluation.example_positions()):
+        return "<p>No slice of this set has a lesion, so there is nothing to show.</p>"
+    return (
+        "<h2>Examples</h2><p>From small lesions to large. Under each method's map, its mask before the detector.</p>"
+        f'<img src="{PICTURE}" alt="input, truth, and map and mask of each method for a few slices">'
+    )
 
 
 def html_tables(text: str) -> str:

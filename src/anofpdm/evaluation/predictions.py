@@ -10,6 +10,7 @@ import torch
 
 from anofpdm.calibrating import places_of
 from anofpdm.cohorts.store import Cohort
+from anofpdm.errors import EvaluationError
 from anofpdm.evaluation.methods import FromEvidence, Models, Reconstruction, Setting, scored_mean
 from anofpdm.method.calibration import Calibration
 from anofpdm.method.decision import decide
@@ -31,7 +32,7 @@ class Slices:
     batch: int
     seed: int = 0
 
-    def batches_of_scans(self, least: int = 200) -> Iterator[np.ndarray]:
+    def batches_of_scans(self, least: int = 60) -> Iterator[np.ndarray]:
         """Positions within `rows`: whole scans, so that slices find their neighbours, at least so many slices."""
         scans = self.cohort.scans[self.rows]
         waiting: list[int] = []
@@ -58,6 +59,7 @@ class Store:
             "drawn": (image, np.bool_),
             "detected": ((), np.bool_),
             "score": ((), np.float64),
+            "cut": ((), np.float64),
         }
         if create:
             shutil.rmtree(folder, ignore_errors=True)
@@ -116,8 +118,14 @@ def decide_all(
         )
         for name, method in methods.items():
             found = decide(evidence, calibration, method.choices, places_of(slices.cohort, rows))
-            score = -found.similarity if method.choices.detector == "cosine" else found.log_odds
-            stores[name].put(positions, maps=found.maps, drawn=found.drawn, detected=found.detected, score=score)
+            stores[name].put(
+                positions,
+                maps=found.maps,
+                drawn=found.drawn,
+                detected=found.detected,
+                score=found.score,
+                cut=found.threshold,
+            )
 
 
 def map_all(
@@ -131,15 +139,20 @@ def map_all(
 ) -> None:
     """Filtered maps of a comparison method; its masks follow from a threshold."""
     share = np.array_split(np.arange(len(slices.rows)), world.count)[world.rank]
+    broken = 0
     for start in range(0, len(share), slices.batch):
         positions = share[start : start + slices.batch]
         rows = slices.rows[positions]
         x0 = torch.from_numpy(slices.cohort.pixels(rows)).to(slices.device)
         seeds = slice_seeds(slices.cohort.indices[rows], slices.seed)
         difference = method.squared_difference(models, x0, seeds, setting)
-        maps = filtered(scored_mean(difference, slices.channels).float().cpu().numpy())
-        store.put(positions, maps=maps)
+        raw = scored_mean(difference, slices.channels).float().cpu().numpy()
+        broken += int((~np.isfinite(raw).all(axis=(1, 2))).sum())
+        store.put(positions, maps=filtered(raw))
         on_progress(start + len(positions), len(share))
+    if total := sum(world.gathered(broken)):  # every process hears it, so that none waits for another
+        words = ", ".join(f"{key} {value:g}" for key, value in setting.items())
+        raise EvaluationError(f"{total} of its maps are not numbers (with {words}); is its model trained long enough?")
 
 
 def draw_all(store: Store, threshold: float, world: World, chunk: int = 500) -> None:
@@ -149,5 +162,6 @@ def draw_all(store: Store, threshold: float, world: World, chunk: int = 500) -> 
             positions = np.arange(start, min(start + chunk, store.count))
             maps = store["maps"][positions]
             drawn = mask(maps, np.full(len(maps), threshold))
-            store.put(positions, drawn=drawn, detected=np.asarray(drawn.any(axis=(1, 2))), score=maps.max(axis=(1, 2)))
+            detected, cut = np.asarray(drawn.any(axis=(1, 2))), np.full(len(maps), threshold)
+            store.put(positions, drawn=drawn, detected=detected, score=maps.max(axis=(1, 2)), cut=cut)
     world.gathered(None)

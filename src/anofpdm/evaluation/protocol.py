@@ -4,9 +4,11 @@ Methods that read evidence are calibrated on the validation split's image-level 
 masks, as their protocol has it. Then both are run on the test split, once a seed. What is done is kept, by method.
 """
 
+import contextlib
+import functools
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -16,22 +18,23 @@ import torch
 
 from anofpdm import __version__
 from anofpdm.calibrating import Options as CalibrationOptions
-from anofpdm.calibrating import calibrate_model
+from anofpdm.calibrating import calibrate_model, check_fits
 from anofpdm.cohorts.store import Cohort
-from anofpdm.errors import ConfigError, EvaluationError
+from anofpdm.errors import ConfigError, EvaluationError, MethodError
 from anofpdm.evaluation.methods import Chosen, FromEvidence, Models, Reconstruction, Setting
 from anofpdm.evaluation.metrics import foreground
 from anofpdm.evaluation.oracle import Tuned, tuned_with_masks
 from anofpdm.evaluation.predictions import Slices, Store, decide_all, draw_all, map_all, shared_store
 from anofpdm.evaluation.scores import Known, Scores, all_empty, load_scores, save_scores, scored
 from anofpdm.evaluation.truth import Truth
-from anofpdm.files import write_atomically
+from anofpdm.files import sole_writer, write_atomically
 from anofpdm.method.calibration import Calibration, from_json, to_json
 from anofpdm.network.predictor import TrainedModel
 from anofpdm.network.world import World
 
 SETUPS = ("unhealthy", "mixed")
 EMPTY = "all-empty"
+CHUNK = 500  # slices looked at at once
 
 
 @dataclass(frozen=True)
@@ -70,20 +73,31 @@ class Evaluation:
     options: Options
     world: World
     on_progress: Listener
+    hashes: Mapping[str, str] = field(default_factory=dict)  # of the comparison methods' models, by name
+    failed: dict[str, str] = field(default_factory=dict)  # methods that could not be done, and why
 
     # ---- the run -----------------------------------------------------------------------------------------------------
 
     def run(self) -> None:
-        self._claim()
-        if self.world.leads:
-            self._score_nothing()
-        for name in self.chosen.names:
-            method = self.chosen.methods[name]
-            if isinstance(method, Reconstruction):
-                self._run_comparison(name, method)
-        for encoding, signal in sorted({(m.encoding, m.signal) for m in self._readings().values()}):
-            some = {n: m for n, m in self._readings().items() if (m.encoding, m.signal) == (encoding, signal)}
-            self._run_readings(some, encoding, signal)
+        check_fits(self.model, self.cohort)
+        self.known  # noqa: B018  complains of a wrong split, or of missing masks, before anything is written
+        with self._claimed():
+            if self.world.leads:
+                self._score_nothing()
+            for name in self.chosen.names:
+                method = self.chosen.methods[name]
+                if isinstance(method, Reconstruction):
+                    self._attempt((name,), functools.partial(self._run_comparison, name, method))
+            for encoding, signal in sorted({(m.encoding, m.signal) for m in self._readings().values()}):
+                some = {n: m for n, m in self._readings().items() if (m.encoding, m.signal) == (encoding, signal)}
+                self._attempt(tuple(some), functools.partial(self._run_readings, some, encoding, signal))
+
+    def _attempt(self, names: tuple[str, ...], run: Callable[[], None]) -> None:
+        """One method that cannot be done does not cost the others; every process hears of it."""
+        try:
+            run()
+        except (EvaluationError, MethodError) as problem:
+            self.failed.update(dict.fromkeys(names, str(problem)))
 
     def _readings(self) -> dict[str, FromEvidence]:
         named = ((name, self.chosen.methods[name]) for name in self.chosen.names)
@@ -92,7 +106,7 @@ class Evaluation:
     def _run_readings(self, methods: dict[str, FromEvidence], encoding: str, signal: str) -> None:
         test = self.test_rows()
         for seed in self.options.seeds:
-            if all(self._done(name, setup, seed) for name in methods for setup in SETUPS):
+            if self._all(self._done(name, setup, seed) for name in methods for setup in self.setups):
                 continue
             calibration = self._calibration(encoding, signal)
             stores = {name: self._store(f"{name}-{seed}", len(test)) for name in methods}
@@ -106,19 +120,19 @@ class Evaluation:
                 self.world,
                 self._showing(f"{encoding} {signal}, seed {seed}"),
             )
-            self.world.gathered(None)
+            cost = watch.cost(len(test))
             for name, store in stores.items():
-                self._finish(name, dict.fromkeys(SETUPS, store), seed, gated=True, cost=watch.cost(len(test)))
+                self._finish(name, dict.fromkeys(self.setups, store), seed, gated=True, cost=cost)
 
     def _run_comparison(self, name: str, method: Reconstruction) -> None:
         test = self.test_rows()
         for seed in self.options.seeds:
-            if all(self._done(name, setup, seed) for setup in method.setups):
+            if self._all(self._done(name, setup, seed) for setup in method.setups):
                 continue
-            tuned = self._tuned(name, method)
+            tuned, setups = self._tuned(name, method), [one for one in method.setups if one in self.setups]
             stores: dict[str, Store] = {}
             watch = self._watch()
-            for setup in method.setups:
+            for setup in setups:
                 store = self._store(f"{name}-{setup}-{seed}", len(test))
                 same = next((s for s in stores if tuned[s].setting == tuned[setup].setting), None)
                 if same is None:
@@ -130,67 +144,85 @@ class Evaluation:
                 self.world.gathered(None)
                 draw_all(store, tuned[setup].threshold, self.world)
                 stores[setup] = store
-            passes = len({json.dumps(dict(tuned[setup].setting)) for setup in method.setups})
+            passes = len({json.dumps(dict(tuned[setup].setting)) for setup in setups})
             self._finish(name, stores, seed, gated=False, cost=watch.cost(passes * len(test)))
 
     def _finish(self, name: str, stores: dict[str, Store], seed: int, *, gated: bool, cost: Cost) -> None:
         """Numbers from what is stored, and the store's space given back."""
         if self.world.leads:
-            known, examples = self.known(), self.example_positions()
-            for setup, store in stores.items():
-                positions = np.flatnonzero(known.unhealthy) if setup == "unhealthy" else np.arange(store.count)
-                masks = np.array(store["drawn"][positions])
-                if gated and setup == "mixed":
-                    masks &= store["detected"][positions][:, None, None]
-                found = scored(
-                    store["maps"][positions],
-                    masks,
-                    np.array(store["detected"][positions]),
-                    np.array(store["score"][positions]),
-                    known.take(positions),
-                )
+            for number, (setup, store) in enumerate(stores.items()):
+                self._showing(f"scoring {name}, seed {seed}")(number, len(stores))
+                found = self._scores(setup, store, gated=gated)
                 found.numbers.update({"evaluations": cost.evaluations, "seconds": cost.seconds})
-                shown = {"maps": np.array(store["maps"][examples]), "masks": np.array(store["drawn"][examples])}
-                save_scores(found, self.path(name, setup, seed), shown if seed == self.options.seeds[0] else {})
+                save_scores(found, self.path(name, setup, seed), self._made_with(name), self._shown(store, seed))
+            self._showing(f"scoring {name}, seed {seed}")(len(stores), len(stores))
         self.world.gathered(None)
         for store in {id(store): store for store in stores.values()}.values():
             if self.world.leads:
                 store.remove()
 
+    def _scores(self, setup: str, store: Store, *, gated: bool) -> Scores:
+        """In the mixed setup the detector empties the slices that it calls healthy; in the other there is none."""
+        positions = self._positions(setup)
+        maps, masks = store["maps"][positions], np.array(store["drawn"][positions])
+        raw = maps >= store["cut"][positions][:, None, None]
+        detected = np.array(store["detected"][positions])
+        if gated and setup == "mixed":
+            masks &= detected[:, None, None]
+            raw &= detected[:, None, None]
+        found = scored(maps, masks, detected, np.array(store["score"][positions]), self.known.take(positions), raw)
+        if setup == "unhealthy":  # no detector, and only part of a volume
+            for name in ("accuracy", "image_auc", "volume_dice"):
+                found.numbers[name] = float("nan")
+                found.intervals.pop(name, None)
+        return found
+
+    def _positions(self, setup: str) -> slice | np.ndarray:
+        return np.flatnonzero(self.known.unhealthy) if setup == "unhealthy" else slice(None)
+
+    def _shown(self, store: Store, seed: int) -> dict[str, np.ndarray]:
+        if seed != self.options.seeds[0]:
+            return {}
+        some = self.example_positions()
+        return {"maps": np.array(store["maps"][some]), "masks": np.array(store["drawn"][some])}
+
     def _score_nothing(self) -> None:
-        known = self.known()
-        for setup in SETUPS:
-            some = known.take(np.flatnonzero(known.unhealthy)) if setup == "unhealthy" else known
-            for seed in self.options.seeds:
-                if not self._done(EMPTY, setup, seed):
-                    save_scores(all_empty(some), self.path(EMPTY, setup, seed), {})
+        for setup in self.setups:
+            missing = [seed for seed in self.options.seeds if not self._done(EMPTY, setup, seed)]
+            found = all_empty(self.known.take(self._positions(setup))) if missing else None
+            for seed in missing:
+                if found is not None:
+                    save_scores(found, self.path(EMPTY, setup, seed), self._made_with(EMPTY), {})
 
     # ---- calibration by labels, tuning by masks ----------------------------------------------------------------------
 
     def _calibration(self, encoding: str, signal: str) -> Calibration:
-        path = self.out / f"calibration-{encoding}-{signal}.json"
-        if path.is_file():
-            return from_json(path.read_text(), str(path))
-        options = replace(self.options.calibration, encoding=encoding, signal=signal)
-        found = calibrate_model(self.model, self.cohort, options, self._showing(f"calibrating {encoding} {signal}"))
-        if self.world.leads:
-            write_atomically(path, to_json(found.calibration).encode())
-        self.world.gathered(None)
-        return found.calibration
+        """The first process's, for all."""
+        path = self.calibration_path(encoding, signal)
+        if not self.world.gathered(path.is_file())[0]:
+            options = replace(self.options.calibration, encoding=encoding, signal=signal)
+            found = calibrate_model(self.model, self.cohort, options, self._showing(f"calibrating {encoding} {signal}"))
+            if self.world.leads:
+                write_atomically(path, to_json(found.calibration).encode())
+            self.world.gathered(None)
+        return from_json(path.read_text(), str(path))
+
+    def calibration_path(self, encoding: str, signal: str) -> Path:
+        return self.out / f"calibration-{encoding}-{signal}.json"
 
     def _tuned(self, name: str, method: Reconstruction) -> dict[str, Tuned]:
-        path = self.out / f"tuned-{name}.json"
-        if path.is_file():
-            return {setup: Tuned(**said) for setup, said in json.loads(path.read_text()).items()}
-        rows = self._some_rows("val", self.options.tune)
-        grid = method.grid if self.options.whole_grid else method.grid[:1]
-        maps = [(setting, self._tuning_maps(name, method, setting, rows)) for setting in grid]
-        found = tuned_with_masks(maps, Truth(self.cohort).masks(rows))
-        if self.world.leads:
-            said = {setup: asdict(one) for setup, one in found.items()}
-            write_atomically(path, json.dumps(said, indent=2).encode())
-        self.world.gathered(None)
-        return found
+        path, made_with = self.out / f"tuned-{name}.json", self._made_with(name)
+        said = json.loads(path.read_text()) if path.is_file() else {}
+        if not self.world.gathered(said.get("made_with") == made_with)[0]:
+            rows = self._some_rows("val", self.options.tune)
+            grid = method.grid if self.options.whole_grid else method.grid[:1]
+            maps = ((setting, self._tuning_maps(name, method, setting, rows)) for setting in grid)
+            found = tuned_with_masks(maps, Truth(self.cohort).masks(rows), self._showing(f"tuning {name}: thresholds"))
+            if self.world.leads:
+                tuned = {setup: asdict(one) for setup, one in found.items()}
+                write_atomically(path, json.dumps({"made_with": made_with, "tuned": tuned}, indent=2).encode())
+            self.world.gathered(None)
+        return {setup: Tuned(**one) for setup, one in json.loads(path.read_text())["tuned"].items()}
 
     def _tuning_maps(self, name: str, method: Reconstruction, setting: Setting, rows: np.ndarray) -> np.ndarray:
         store = self._store(f"tuning-{name}", len(rows))
@@ -209,21 +241,24 @@ class Evaluation:
     def test_rows(self) -> np.ndarray:
         return self._some_rows(self.options.split, self.options.sample)
 
+    @functools.cached_property
     def known(self) -> Known:
         rows = self.test_rows()
-        return Known(
-            Truth(self.cohort).masks(rows),
-            foreground(self.cohort.pixels(rows)),
-            self.cohort.patients[rows],
-            self.cohort.pixel_mm[rows],
-        )
+        shown = [foreground(self.cohort.pixels(some)) for some in np.array_split(rows, -(-len(rows) // CHUNK))]
+        masks = Truth(self.cohort).masks(rows)
+        return Known(masks, np.concatenate(shown), self.cohort.patients[rows], self.cohort.pixel_mm[rows])
+
+    @property
+    def setups(self) -> tuple[str, ...]:
+        """Without a single lesion there are no unhealthy slices to measure on."""
+        return SETUPS if self.known.unhealthy.any() else ("mixed",)
 
     def example_positions(self) -> np.ndarray:
-        """Positions of test slices for the picture: unhealthy, from small lesions to large."""
-        areas = Truth(self.cohort).masks(self.test_rows()).sum(axis=(1, 2))
+        """Positions of test slices for the picture: unhealthy, from the smallest lesion to the largest."""
+        areas = self.known.truth.sum(axis=(1, 2))
         by_area = np.argsort(areas, kind="stable")[int((areas == 0).sum()) :]
         count = min(self.options.examples, len(by_area))
-        return by_area[np.linspace(0, len(by_area) - 1, count + 2).round().astype(int)[1:-1]]
+        return by_area[np.linspace(0, len(by_area) - 1, count).round().astype(int)]
 
     def _some_rows(self, split: str, most: int | None) -> np.ndarray:
         """Every slice once whose scan has a mask; or so many of them, drawn without replacement."""
@@ -248,9 +283,20 @@ class Evaluation:
         return self.out / "methods" / name / f"{setup}-seed{seed}"
 
     def _done(self, name: str, setup: str, seed: int) -> bool:
-        if setup not in getattr(self.chosen.methods.get(name), "setups", SETUPS):
+        """As the first process sees it."""
+        if setup not in self.setups or setup not in getattr(self.chosen.methods.get(name), "setups", SETUPS):
             return True
-        return load_scores(self.path(name, setup, seed)) is not None
+        return self.saved(name, setup, seed) is not None
+
+    def saved(self, name: str, setup: str, seed: int) -> tuple[Scores, dict[str, np.ndarray]] | None:
+        return load_scores(self.path(name, setup, seed), self._made_with(name))
+
+    def _made_with(self, name: str) -> dict[str, str]:
+        """Hashes of the models that only this method needs: others may be added or changed."""
+        return {one: self.hashes.get(one, "") for one in getattr(self.chosen.methods.get(name), "needs", ())}
+
+    def _all(self, said: Iterable[bool]) -> bool:
+        return self.world.gathered(all(said))[0]
 
     def _store(self, name: str, count: int) -> Store:
         return shared_store(self.out / "work" / name, count, self.model.size, self.world)
@@ -261,19 +307,29 @@ class Evaluation:
         # Which methods and seeds are run may grow from call to call, and batches change nothing.
         options = {k: v for k, v in asdict(self.options).items() if k not in ("seeds", "batch")}
         options["calibration"].pop("batch")
-        said = {"anofpdm": __version__, "model_sha256": self.model.sha256, "cohort": cohort, "options": options}
+        said = {
+            "anofpdm": __version__,
+            "model_sha256": self.model.sha256,
+            "precision": self.model.predict.precision,
+            "cohort": cohort,
+            "options": options,
+        }
         return json.loads(json.dumps(said))
 
-    def _claim(self) -> None:
+    @contextlib.contextmanager
+    def _claimed(self) -> Iterator[None]:
+        """The folder for this evaluation alone, and for this run of it."""
         self.out.mkdir(parents=True, exist_ok=True)
         path, settings = self.out / "settings.json", self.settings()
-        if path.is_file() and json.loads(path.read_text()) != settings:
-            raise ConfigError(
-                f"{self.out}: holds an evaluation of another model, cohort or settings; choose another --out"
-            )
+        before = json.loads(path.read_text()) if path.is_file() else settings
+        if before != settings:
+            others = ", ".join(sorted(name for name in settings if before.get(name) != settings[name]))
+            raise ConfigError(f"{self.out}: holds an evaluation of another {others}; choose another --out")
         self.world.gathered(None)
-        if self.world.leads:
-            write_atomically(path, json.dumps(settings, indent=2).encode())
+        with sole_writer(self.out) if self.world.leads else contextlib.nullcontext():
+            if self.world.leads:
+                write_atomically(path, json.dumps(settings, indent=2).encode())
+            yield
 
     # ---- cost and progress -------------------------------------------------------------------------------------------
 
@@ -311,7 +367,7 @@ def results_of(evaluation: Evaluation) -> dict[str, dict[str, list[Scores]]]:
     found: dict[str, dict[str, list[Scores]]] = {}
     for name in (*evaluation.chosen.methods, EMPTY):
         for setup in SETUPS:
-            several = [load_scores(evaluation.path(name, setup, seed)) for seed in evaluation.options.seeds]
+            several = [evaluation.saved(name, setup, seed) for seed in evaluation.options.seeds]
             if all(one is not None for one in several):
                 found.setdefault(name, {})[setup] = [one[0] for one in several if one is not None]
     return found

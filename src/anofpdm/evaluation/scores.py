@@ -2,13 +2,15 @@
 
 import io
 import json
+import zipfile
+import zlib
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from anofpdm.evaluation.bootstrap import patient_bootstrap, ranking_bootstrap
+from anofpdm.evaluation.bootstrap import patient_bootstrap, ranking_bootstrap, ratio_bootstrap
 from anofpdm.evaluation.lesions import dice_by_size, hd95, lesion_area, lesion_counts
 from anofpdm.evaluation.metrics import confusion, dice, iou, mean_defined, volume_dice
 from anofpdm.files import write_atomically
@@ -24,7 +26,7 @@ class Known:
     patients: np.ndarray
     pixel_mm: np.ndarray
 
-    def take(self, positions: np.ndarray) -> "Known":
+    def take(self, positions: np.ndarray | slice) -> "Known":
         return Known(*(value[positions] for value in (self.truth, self.foreground, self.patients, self.pixel_mm)))
 
     @property
@@ -39,11 +41,18 @@ class Scores:
     numbers: dict[str, float]
     intervals: dict[str, tuple[float, float]]  # 95%, over patients
     by_size: list[dict[str, Any]]
+    by_patient: dict[str, dict[str, float]]
     slices: dict[str, np.ndarray]  # [n] each
 
 
-def scored(maps: np.ndarray, masks: np.ndarray, detected: np.ndarray, score: np.ndarray, known: Known) -> Scores:
-    """maps and masks [n, H, W]; detected and score [n]."""
+def scored(
+    maps: np.ndarray,  # [n, H, W]
+    masks: np.ndarray,  # bool [n, H, W]
+    detected: np.ndarray,  # [n]
+    score: np.ndarray,  # [n], of being unhealthy
+    known: Known,
+    with_small: np.ndarray | None = None,  # the masks before small components were dropped
+) -> Scores:
     truth, patients = known.truth, known.patients
     slices = {
         "dice": dice(masks, truth),
@@ -66,6 +75,8 @@ def scored(maps: np.ndarray, masks: np.ndarray, detected: np.ndarray, score: np.
         "precision": pixels.precision,
         "recall": pixels.recall,
         "hd95_mm": mean_defined(slices["hd95_mm"]),
+        "hd95_slices": float((~np.isnan(slices["hd95_mm"])).sum()),
+        "dice_with_small": float(dice(masks if with_small is None else with_small, truth).mean()),
         "lesion_f1": lesions.f1,
         "volume_dice": mean_defined(volumes),
         "accuracy": float(correct.mean()),
@@ -77,9 +88,23 @@ def scored(maps: np.ndarray, masks: np.ndarray, detected: np.ndarray, score: np.
         "auroc": (ranking.roc_auc.low, ranking.roc_auc.high),
         "accuracy": patient_bootstrap(correct, patients),
         "volume_dice": patient_bootstrap(volumes, np.unique(patients)),
+        "precision": ratio_bootstrap(pixels.tp, pixels.tp + pixels.fp, patients),
+        "recall": ratio_bootstrap(pixels.tp, pixels.tp + pixels.fn, patients),
+        "lesion_f1": ratio_bootstrap(2 * lesions.found, 2 * lesions.found + lesions.missed + lesions.false, patients),
     }
+    if known.unhealthy.any() and not known.unhealthy.all():
+        images = ranking_bootstrap(score, known.unhealthy, np.ones(len(score), dtype=bool), patients).roc_auc
+        intervals["image_auc"] = (images.low, images.high)
     by_size = [{**asdict(one), "name": one.name} for one in dice_by_size(masks, truth)]
-    return Scores(numbers, intervals, by_size, slices)
+    by_patient = {
+        str(patient): {
+            "dice": float(slices["dice"][patients == patient].mean()),
+            "volume_dice": float(volume),
+            "slices": int((patients == patient).sum()),
+        }
+        for patient, volume in zip(np.unique(patients), volumes, strict=True)
+    }
+    return Scores(numbers, intervals, by_size, by_patient, slices)
 
 
 def all_empty(known: Known) -> Scores:
@@ -89,26 +114,29 @@ def all_empty(known: Known) -> Scores:
     return scored(maps, np.zeros_like(known.truth), nothing, nothing.astype(float), known)
 
 
-def save_scores(scores: Scores, path: Path, examples: dict[str, np.ndarray]) -> None:
+def save_scores(scores: Scores, path: Path, made_with: dict[str, str], examples: dict[str, np.ndarray]) -> None:
     """Slices in one file, numbers in another; the second last, so that it means 'whole'."""
     path.parent.mkdir(parents=True, exist_ok=True)
     buffer = io.BytesIO()
     arrays: dict[str, Any] = {**scores.slices, **{f"example_{name}": value for name, value in examples.items()}}
     np.savez_compressed(buffer, **arrays)
+    path.with_suffix(".json").unlink(missing_ok=True)
     write_atomically(path.with_suffix(".npz"), buffer.getvalue())
-    said = {"numbers": scores.numbers, "intervals": scores.intervals, "by_size": scores.by_size}
-    write_atomically(path.with_suffix(".json"), json.dumps(said, indent=2).encode())
+    said = {name: value for name, value in vars(scores).items() if name != "slices"}
+    write_atomically(path.with_suffix(".json"), json.dumps({**said, "made_with": made_with}, indent=2).encode())
 
 
-def load_scores(path: Path) -> tuple[Scores, dict[str, np.ndarray]] | None:
-    """None where they are missing or half-written."""
+def load_scores(path: Path, made_with: dict[str, str]) -> tuple[Scores, dict[str, np.ndarray]] | None:
+    """None where they are missing, half-written, or of other models."""
     try:
         said = json.loads(path.with_suffix(".json").read_text())
+        if said.pop("made_with") != made_with:
+            return None
         with np.load(path.with_suffix(".npz"), allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
         slices = {name: value for name, value in arrays.items() if not name.startswith("example_")}
         examples = {name.removeprefix("example_"): arrays[name] for name in arrays.keys() - slices.keys()}
-        intervals = {name: (ends[0], ends[1]) for name, ends in said["intervals"].items()}
-        return Scores(said["numbers"], intervals, said["by_size"], slices), examples
-    except (OSError, ValueError, KeyError):
+        said["intervals"] = {name: (ends[0], ends[1]) for name, ends in said["intervals"].items()}
+        return Scores(**said, slices=slices), examples
+    except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile, zlib.error):
         return None

@@ -198,7 +198,8 @@ def _checked(
 
 
 def _numpy(tensor: Any) -> np.ndarray:
-    array: np.ndarray = tensor.cpu().float().numpy()
+    """Maps, which may be in half precision, in float32; curves and what follows from them in float64."""
+    array: np.ndarray = (tensor.float() if tensor.ndim == 3 else tensor.double()).cpu().numpy()
     return array
 
 

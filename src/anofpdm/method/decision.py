@@ -38,6 +38,7 @@ class Decisions:
     masks: np.ndarray  # empty where nothing was detected
     drawn: np.ndarray  # the masks before the detector had its say
     detected: np.ndarray
+    score: np.ndarray  # of the detector that decided: higher is more unhealthy, from 0 on detected
     similarity: np.ndarray  # of the cosine detector: lower is more unhealthy
     log_odds: np.ndarray  # of the curve detector: higher is more unhealthy
     end_step: np.ndarray  # t_e
@@ -58,11 +59,12 @@ def decide(evidence: Evidence, calibration: Calibration, choices: Choices, place
     logs = smoothed(log_curves(_numbers(evidence.divergence)), places, choices.context_mm)
     similarity, log_odds = _numbers(evidence.similarity), fitted.curve.scores(logs)
     detector = calibration.detector if choices.detector == "calibrated" else choices.detector
-    detected = {
-        "cosine": similarity <= calibration.cut,
-        "curve": log_odds >= 0,
-        "none": np.ones(len(evidence), dtype=bool),
+    score = {
+        "cosine": calibration.cut - similarity,
+        "curve": log_odds,
+        "none": maps.max(axis=(1, 2)),
     }[detector]
+    detected = similarity <= calibration.cut if detector == "cosine" else score >= 0
     end_divergence = _numbers(evidence.end_divergence)
     quantile = quantile_of(end_divergence, calibration.divergence_max)
     cuts = thresholds(maps, quantile, fitted.healthy_threshold, choices.mask)
@@ -73,6 +75,7 @@ def decide(evidence: Evidence, calibration: Calibration, choices: Choices, place
         masks=drawn & detected[:, None, None],
         drawn=drawn,
         detected=detected,
+        score=score,
         similarity=similarity,
         log_odds=log_odds,
         end_step=evidence.end_step[:, 0].cpu().numpy(),
@@ -84,5 +87,5 @@ def decide(evidence: Evidence, calibration: Calibration, choices: Choices, place
 
 def _numbers(tensor: object) -> np.ndarray:
     """[N, 1, ...] -> [N, ...] on the CPU."""
-    array: np.ndarray = tensor[:, 0].cpu().float().numpy()  # type: ignore[index]
+    array: np.ndarray = tensor[:, 0].cpu().double().numpy()  # type: ignore[index]
     return array

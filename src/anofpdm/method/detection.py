@@ -31,7 +31,7 @@ class Cut:
 
 def best_cut(similarity: np.ndarray, unhealthy: np.ndarray) -> Cut:
     """The most accurate cut: a midpoint between neighbouring values, or an end; of equals, the widest gap."""
-    values, place = np.unique(similarity, return_inverse=True)
+    values, place = np.unique(similarity.astype(np.float64), return_inverse=True)
     n_unhealthy = np.bincount(place, unhealthy, len(values))
     n_healthy = np.bincount(place, ~unhealthy, len(values))
     # With the cut after the first k values: unhealthy ones among those, healthy ones among the rest.

@@ -6,6 +6,7 @@ from dataclasses import asdict
 import numpy as np
 import torch
 
+from anofpdm.errors import MethodError
 from anofpdm.method.evidence import Evidence, LevelEvidence, Settings, forward_evidence, joined
 from anofpdm.method.guidance import PredictNoise
 from anofpdm.network.schedule import NoiseSchedule
@@ -32,16 +33,21 @@ def evidence_of(
     on_progress: Listener = lambda _done, _total: None,
     on_level: Callable[[LevelEvidence], None] | None = None,
 ) -> Evidence:
-    """As many slices as there are seeds, in batches."""
-    count, levels = len(seeds), len(settings.levels)
-    starts = range(0, count, batch)
-    parts = []
-    for number, start in enumerate(starts):
-        rows = np.arange(start, min(start + batch, count))
+    """As many slices as there are seeds, in batches; in smaller ones where memory runs out.
 
-        def listen(now: LevelEvidence, before: int = number * levels) -> None:
-            on_progress(before + now.level.number + 1, len(starts) * levels)
+    A listener then hears the same slices from the first level again, though never after their last level.
+    """
+    count, levels = len(seeds), len(settings.levels)
+    total = -(-count // batch) * levels
+    heard_all = False
+
+    def climbed(rows: np.ndarray) -> Evidence:
+        def listen(now: LevelEvidence) -> None:
+            nonlocal heard_all
+            done = rows[0] / batch * levels + len(rows) / batch * (now.level.number + 1)
+            on_progress(total if rows[-1] + 1 == count and now.level.number + 1 == levels else int(done), total)
             if on_level is not None:
+                heard_all = now.level.number + 1 == levels
                 on_level(now)
 
         found = forward_evidence(
@@ -53,7 +59,22 @@ def evidence_of(
             on_level=listen,
             **asdict(settings),
         )
-        parts.append(keep(found))
+        return keep(found)
+
+    parts: list[Evidence] = []
+    start, portion = 0, batch
+    while start < count:
+        rows, heard_all = np.arange(start, min(start + portion, count)), False
+        try:
+            parts.append(climbed(rows))
+            start += len(rows)
+            continue
+        except torch.OutOfMemoryError:
+            if len(rows) == 1 or heard_all:
+                raise MethodError(f"not enough memory for {len(rows)} slices; free some, or a smaller --batch") from None
+        portion = (len(rows) + 1) // 2  # out here, where the failed attempt no longer holds its memory
+        if device.type == "cuda":
+            torch.cuda.empty_cache()
     return joined(parts)
 
 

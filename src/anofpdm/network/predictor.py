@@ -1,6 +1,7 @@
 """A trained network as the method asks it: a noisy slice, a noise level, a label; the noise in return."""
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from anofpdm.network.unet import UNet
 
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 HealthyGradient = Callable[[Tensor, int], Tensor]  # x [N, C, H, W], t -> [N, C, H, W]
-MOST_RECORDED = 8  # shapes of a batch
+MOST_RECORDED = 8  # shapes of a batch; the oldest makes room for another
 
 
 class NoisePredictor:
@@ -35,12 +36,12 @@ class NoisePredictor:
             raise ModelError(f"unknown precision {precision!r}; choose one of auto, {', '.join(PRECISIONS)}")
         self.device, self.precision = device, precision
         if precision == "fp32" and device.type == "cuda":
-            network.memory_format = torch.contiguous_format  # cuDNN has no fast float32 for channels last
+            network = network.as_in_a_textbook()  # cuDNN has no fast float32 for channels last
         self.network = network.to(device).to(memory_format=network.memory_format).eval()  # type: ignore[call-overload]
         self.portion: int | None = None  # slices at a time, once memory has run short
         self._records = device.type == "cuda"
         self._recorded: dict[tuple[int, ...], Recorded] = {}
-        self._pool = torch.cuda.graph_pool_handle() if self._records else None
+        self._pool = self._new_pool()
 
     @torch.no_grad()
     def __call__(self, x: Tensor, t: int, labels: Tensor) -> Tensor:
@@ -48,6 +49,10 @@ class NoisePredictor:
 
         As much at a time as memory allows.
         """
+        with torch.cuda.device(x.device) if x.is_cuda else contextlib.nullcontext():
+            return self._in_portions(x, t, labels)
+
+    def _in_portions(self, x: Tensor, t: int, labels: Tensor) -> Tensor:
         while True:
             portion = self.portion or len(x)
             try:
@@ -68,15 +73,14 @@ class NoisePredictor:
         shape = (*x.shape, *labels.shape)  # labels, or shares of each
         if shape not in self._recorded:
             if len(self._recorded) >= MOST_RECORDED:
-                return self._forward(x, levels, labels)
+                self._recorded.pop(next(iter(self._recorded)))
             self._forward(x, levels, labels)  # in which libraries choose their kernels
             self._recorded[shape] = Recorded(self._forward, (x, levels, labels), self._pool)
         return self._recorded[shape](x, levels, labels).clone()
 
     def _forward(self, x: Tensor, levels: Tensor, labels: Tensor) -> Tensor:
         if self.precision == "fp32":
-            # Without TF32, which is half precision by another name. `enabled` must be said: it defaults to no cuDNN.
-            with torch.backends.cudnn.flags(enabled=True, benchmark=True, allow_tf32=False):
+            with _true_float32():
                 return self.network(x, levels, labels)
         with torch.autocast(x.device.type, PRECISIONS[self.precision], cache_enabled=False):
             return self.network(x, levels, labels)
@@ -86,8 +90,25 @@ class NoisePredictor:
             raise ModelError("not enough memory for one slice at a time; free some, or use --device cpu")
         self.portion = (portion + 1) // 2
         self._recorded.clear()
+        self._pool = self._new_pool()  # the old one is as large as what did not fit
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
+
+    def _new_pool(self) -> Any:
+        return torch.cuda.graph_pool_handle() if self.device.type == "cuda" else None
+
+
+@contextlib.contextmanager
+def _true_float32() -> Iterator[None]:
+    """Without TF32, which is half precision by another name."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest")
+    try:
+        # `enabled` must be said: it defaults to no cuDNN.
+        with torch.backends.cudnn.flags(enabled=True, benchmark=True, allow_tf32=False):
+            yield
+    finally:
+        torch.set_float32_matmul_precision(before)
 
 
 @dataclass(frozen=True)
@@ -122,9 +143,18 @@ def load_trained(
     return TrainedModel(folder, predict, tuple(said["modalities"]), int(said["size"]), digest)
 
 
-def load_healthy_gradient(folder: Path, device: torch.device) -> HealthyGradient:
-    """Of a classifier: the gradient of log p(healthy | x_t) with respect to x_t."""
-    network, _, _ = _load(folder, "classifier", "gaussian")
+@dataclass(frozen=True)
+class Guide:
+    """A classifier of noised slices, as a direction."""
+
+    gradient: HealthyGradient  # of log p(healthy | x_t) with respect to x_t
+    modalities: tuple[str, ...]
+    size: int
+    sha256: str
+
+
+def load_guide(folder: Path, device: torch.device) -> Guide:
+    network, said, digest = _load(folder, "classifier", "gaussian")
     classifier = network.to(device).eval()
 
     @torch.enable_grad()
@@ -134,7 +164,11 @@ def load_healthy_gradient(folder: Path, device: torch.device) -> HealthyGradient
         (found,) = torch.autograd.grad(logits.log_softmax(dim=1)[:, HEALTHY].sum(), x)
         return found
 
-    return gradient
+    return Guide(gradient, tuple(said["modalities"]), int(said["size"]), digest)
+
+
+def load_healthy_gradient(folder: Path, device: torch.device) -> HealthyGradient:
+    return load_guide(folder, device).gradient
 
 
 def _load(folder: Path, task: str, noise: str) -> tuple[Network, dict[str, Any], str]:

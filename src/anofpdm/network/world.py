@@ -2,6 +2,7 @@
 
 import os
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any, TypeVar
 
 import torch
@@ -10,6 +11,7 @@ import torch.distributed as dist
 from anofpdm.errors import ConfigError
 
 Said = TypeVar("Said")
+PATIENCE = timedelta(days=7)  # of processes that are done, with those that have more to do
 
 
 @dataclass(frozen=True)
@@ -24,7 +26,7 @@ class World:
         if count == 1:
             return cls()
         if not dist.is_initialized():
-            dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+            dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=PATIENCE)
         return cls(dist.get_rank(), dist.get_world_size())
 
     @property
