@@ -177,7 +177,7 @@ def test_batches_change_no_number(made, tmp_path):
 
 def test_processes_change_no_number(made, tmp_path):
     words = ["evaluate", made / "guided", made / "cohort", "--method", "anofpdm-ddim", "--method", "anoddpm-gaussian"]
-    words += ["--with", f"healthy={made / 'healthy'}", "--sample", 40, "--tune", 6, "--seeds", 1]
+    words += ["--with", f"healthy={made / 'healthy'}", "--sample", 40, "--tune", 12, "--seeds", 1]
     words += ["--levels", 3, "--first-setting", "--device", "cpu", "--batch", 20]
     done = CliRunner().invoke(app, [*map(str, words), "--out", str(tmp_path / "one")])
     assert done.exit_code == 0, done.output

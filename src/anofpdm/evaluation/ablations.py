@@ -153,10 +153,11 @@ def _shares(
     sizes = [batches[0] * main, batches[1] * main, *(batches[0] * count for count in others)]
     starts, total = accumulate([0, *sizes[:-1]]), sum(sizes)
 
-    def share(start: int) -> Listener:
-        return lambda done, _total: on_progress(start + done, total)
+    def share(start: int, size: int) -> Listener:
+        """The second pass may climb further than was counted; its part of the bar stays as it is."""
+        return lambda done, of: on_progress(start + size * done // of, total)
 
-    return [share(start) for start in starts]
+    return [share(start, size) for start, size in zip(starts, sizes, strict=True)]
 
 
 def _second_pass_slices(study: Study, inside: np.ndarray, options: Options) -> Slices:

@@ -16,6 +16,14 @@ from anofpdm.network.predictor import TrainedModel
 
 FACTORS = (0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 3.0)  # of the end step
 KINDS = ("SAM", "gradient")
+TOP = 999  # there is no level above
+
+
+def climbed_on(levels: Sequence[int], end_step: int) -> tuple[int, ...]:
+    """These levels, and more at the same distance up to the largest factor of the end step."""
+    stride = levels[-1] - levels[-2] if len(levels) > 1 else 1
+    top = min(TOP, int(max(FACTORS) * end_step))
+    return (*levels, *range(levels[-1] + stride, top + 1, stride))
 
 
 @dataclass(frozen=True)
@@ -36,6 +44,7 @@ class Heard:
     inside: np.ndarray  # [U, K], mean of S_t over the lesion
     outside: np.ndarray  # [U, K], over the foreground around it
     dice: np.ndarray  # [U, F], with the map up to each factor of the end step
+    cut_short: np.ndarray  # [F], share of slices for which that would be beyond the last level of all
     tiles: np.ndarray  # [shown, 2, levels + 1, H, W]: S_t, and (e_h - e_0)^2; the last of each row at the end step
 
 
@@ -65,7 +74,10 @@ def second_pass(
     batch: int,
     on_progress: Callable[[int, int], None],
 ) -> Heard:
-    listener = _Listener(slices, settings, model.device)
+    """Climbs on beyond the calibrated range, as far as the largest multiple of an end step reaches."""
+    kept = len(settings.levels)
+    settings = replace(settings, levels=climbed_on(settings.levels, int(slices.end_step.max())))
+    listener = _Listener(slices, settings, kept, model.device)
     evidence_of(
         model.predict,
         lambda some: cohort.pixels(slices.rows[some]),
@@ -82,8 +94,8 @@ def second_pass(
 
 
 class _Listener:
-    def __init__(self, slices: Slices, settings: Settings, device: torch.device):
-        self.slices, self.settings, self.device = slices, settings, device
+    def __init__(self, slices: Slices, settings: Settings, kept: int, device: torch.device):
+        self.slices, self.settings, self.kept, self.device = slices, settings, kept, device
         self.start = 0
         self.inside: list[np.ndarray] = []  # a batch each
         self.outside: list[np.ndarray] = []
@@ -123,7 +135,8 @@ class _Listener:
                 self.tiles[place][:, columns] = both[:, None]
 
     def _finish(self) -> None:
-        inside, outside = torch.stack(self.magnitudes, -1).cpu().float().numpy()  # [n, K] each
+        magnitudes = torch.stack(self.magnitudes[: self.kept], -1)  # [2, n, K], of the calibrated range
+        inside, outside = magnitudes.cpu().float().numpy()
         self.inside.append(inside)
         self.outside.append(outside)
         maps = self.ends.maps.cpu().float().numpy()
@@ -134,7 +147,8 @@ class _Listener:
 
     def heard(self) -> Heard:
         inside, outside, scores = (np.concatenate(parts) for parts in (self.inside, self.outside, self.dice))
-        return Heard(inside, outside, scores, self.tiles)
+        reached = self.slices.end_step[:, None] * np.array(FACTORS) > TOP
+        return Heard(inside, outside, scores, reached.mean(axis=0), self.tiles)
 
 
 def drawn_at(maps: np.ndarray, quantiles: np.ndarray) -> np.ndarray:
