@@ -132,7 +132,7 @@ def literal_dice(drawn, lesions):
 
 
 def test_the_network_is_asked_no_more_than_the_specification_allows(done):
-    """Two questions a slice and level: once for all, once more where there is a lesion (further up), once for each K."""
+    """Two questions a slice and level: once for all, once more where there are lesions (further up), and for each K."""
     _, asked, _, study, _ = done
     n, n_ill = len(study.rows), len(study.ill)
     assert 0 < n_ill < n
@@ -177,10 +177,15 @@ def kept(made, done):
         signals.append(now.signal[:, 0].clone())
         answers.append((now.level.healthy - now.level.unguided).square().mean(1))
 
-    evidence = evidence_of(
-        model.predict, lambda some: cohort.pixels(rows[some]), slice_seeds(cohort.indices[rows], 0),
-        settings=calibration.settings, strengths=[calibration.strength], device=CPU, batch=len(rows), on_level=listen,
-    )  # fmt: skip
+    def climb(levels, on_level=None):
+        return evidence_of(
+            model.predict, lambda some: cohort.pixels(rows[some]), slice_seeds(cohort.indices[rows], 0),
+            settings=replace(calibration.settings, levels=levels), strengths=[calibration.strength], device=CPU,
+            batch=len(rows), on_level=on_level,
+        )  # fmt: skip
+
+    evidence = climb(calibration.settings.levels)
+    climb(climbed_on(calibration.settings.levels, int(evidence.end_step.max())), listen)
     return evidence, torch.stack(signals, 1), torch.stack(answers, 1)  # [U, K, H, W]
 
 
@@ -204,9 +209,11 @@ def test_dice_by_end_step(kept, done):
     lesions, quantiles = study.lesions[study.ill], study.decisions.quantile[study.ill]
     rows = {factor: score for factor, score, _ in table(done, "end_step").rows}
     assert list(rows) == list(FACTORS)
+    climbed = climbed_on(evidence.settings.levels, int(evidence.end_step.max()))
+    assert len(climbed) > LEVELS
     for factor in FACTORS:
         maps = [
-            signals[row, [n for n, t in enumerate(evidence.settings.levels) if t <= factor * end]].mean(0).numpy()
+            signals[row, [n for n, t in enumerate(climbed) if t <= factor * end]].mean(0).numpy()
             for row, end in enumerate(evidence.end_step[:, 0].tolist())
         ]
         assert rows[factor] == pytest.approx(literal_dice(literal_masks(maps, quantiles), lesions), abs=1e-3)

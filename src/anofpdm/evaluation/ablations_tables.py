@@ -124,7 +124,8 @@ def end_step(heard: Heard) -> Ablation:
     best = FACTORS[int(means.argmax())]
     says = (
         "Unhealthy DICE when the map ends at a multiple of each slice's own end step t_e: "
-        f"{means[FACTORS.index(1)]:.3f} at t_e itself, highest ({means.max():.3f}) at {best:g} t_e. Levels end at 999: at 3 t_e, {heard.cut_short[-1]:.0%} of slices are cut short."
+        f"{means[FACTORS.index(1)]:.3f} at t_e itself, highest ({means.max():.3f}) at {best:g} t_e. "
+        f"Levels end at 999: at 3 t_e, {heard.cut_short[-1]:.0%} of slices are cut short."
     )
     return Ablation(
         "end_step", says, ("factor", "unhealthy_dice", "cut_short"), table_rows(FACTORS, means, heard.cut_short)
