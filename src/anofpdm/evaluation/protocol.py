@@ -171,11 +171,7 @@ class Evaluation:
             masks &= detected[:, None, None]
             raw &= detected[:, None, None]
         found = scored(maps, masks, detected, np.array(store["score"][positions]), self.known.take(positions), raw)
-        if setup == "unhealthy":  # no detector, and only part of a volume
-            for name in ("accuracy", "image_auc", "volume_dice"):
-                found.numbers[name] = float("nan")
-                found.intervals.pop(name, None)
-        return found
+        return _without_detector(found) if setup == "unhealthy" else found
 
     def _positions(self, setup: str) -> slice | np.ndarray:
         return np.flatnonzero(self.known.unhealthy) if setup == "unhealthy" else slice(None)
@@ -189,10 +185,10 @@ class Evaluation:
     def _score_nothing(self) -> None:
         for setup in self.setups:
             missing = [seed for seed in self.options.seeds if not self._done(EMPTY, setup, seed)]
-            found = all_empty(self.known.take(self._positions(setup))) if missing else None
+            found = all_empty(self.known.take(self._positions(setup)))
+            found = _without_detector(found) if setup == "unhealthy" else found
             for seed in missing:
-                if found is not None:
-                    save_scores(found, self.path(EMPTY, setup, seed), self._made_with(EMPTY), {})
+                save_scores(found, self.path(EMPTY, setup, seed), self._made_with(EMPTY), {})
 
     # ---- calibration by labels, tuning by masks ----------------------------------------------------------------------
 
@@ -360,6 +356,14 @@ class _Watch:
     def cost(self, slices: int) -> Cost:
         count = sum(self.world.gathered(self.count))
         return Cost(count / slices, self.world.count * (time.perf_counter() - self.start) / slices)
+
+
+def _without_detector(found: Scores) -> Scores:
+    """Among unhealthy slices alone there is nothing to detect, and volumes are not whole."""
+    for name in ("accuracy", "image_auc", "volume_dice"):
+        found.numbers[name] = float("nan")
+        found.intervals.pop(name, None)
+    return found
 
 
 def results_of(evaluation: Evaluation) -> dict[str, dict[str, list[Scores]]]:
