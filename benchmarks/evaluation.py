@@ -42,7 +42,13 @@ def measure(count: int) -> None:
         for start in range(0, count, 500):
             some = np.arange(start, min(start + 500, count))
             maps = rng.random((len(some), SIDE, SIDE), dtype=np.float32) + 0.5 * truth[some]
-            store.put(some, maps=maps, drawn=maps > 1.0, detected=truth[some].any(axis=(1, 2)), cut=np.ones(len(some)))
+            store.put(
+                some,
+                maps=maps,
+                drawn=maps > 1.0,
+                detected=np.asarray(truth[some].any(axis=(1, 2))),
+                cut=np.ones(len(some)),
+            )
         begin = time.perf_counter()
         masks = np.array(store["drawn"])
         scored(store["maps"][:], masks, np.array(store["detected"]), np.array(store["score"]), known)

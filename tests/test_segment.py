@@ -15,13 +15,13 @@ import toys
 
 import anofpdm
 from anofpdm.calibrating import Options as CalibrationOptions
-from anofpdm.calibrating import calibrate_model, save
+from anofpdm.calibrating import calibrate_model, foreground_range, foreground_share, save, slimmed
 from anofpdm.cohorts import open_cohort
 from anofpdm.cohorts.inputs import find_targets
 from anofpdm.cohorts.plan import plan_cohort
 from anofpdm.cohorts.prepare import prepare
-from anofpdm.errors import CalibrationError, CohortError, ModelError, ScanError
-from anofpdm.labels import HEALTHY
+from anofpdm.errors import CalibrationError, CohortError, ConfigError, MethodError, ModelError, ScanError, ScanWarning
+from anofpdm.labels import HEALTHY, NULL
 from anofpdm.method.calibration import Calibration, Fitted, to_json
 from anofpdm.method.decision import Choices
 from anofpdm.method.detection import Accuracy, CurveDetector
@@ -32,7 +32,7 @@ from anofpdm.network import checkpoint
 from anofpdm.network.predictor import NoisePredictor, TrainedModel, load_trained
 from anofpdm.network.schedule import NoiseSchedule
 from anofpdm.network.unet import UNet, preset
-from anofpdm.segment import FINDINGS, MAP, MASK, SLICES, SUMMARY, Model
+from anofpdm.segment import FINDINGS, MAP, MASK, PICTURE, SLICES, SUMMARY, Model
 from anofpdm.segment_many import Options, segment_all
 
 SHAPE, SIZE = (40, 44, 36), 64
@@ -158,7 +158,8 @@ class TestBadScans:
     def test_a_scan_with_its_skull_on_is_warned_of_and_can_be_stripped(self, tmp_path):
         files, lesion, affine = scan_files(tmp_path)
         narrow = known_model(foreground=(0.05, 0.2))
-        whole = narrow.segment(files, choices=BY_HEALTHY)
+        with pytest.warns(ScanWarning, match="skull-stripped"):
+            whole = narrow.segment(files, choices=BY_HEALTHY)
         assert "skull-stripped" in whole.summary["warnings"][0]
         brain = toys.save(tmp_path / "brain.nii.gz", toys.ball(affine, SHAPE, (0, 0, 0), 13).astype(np.uint8), affine)
         bare = narrow.segment(files, brain_mask=brain, choices=BY_HEALTHY)
@@ -168,8 +169,20 @@ class TestBadScans:
     def test_a_brain_mask_of_another_scan(self, tmp_path):
         files, _, affine = scan_files(tmp_path)
         elsewhere = toys.save(tmp_path / "b.nii.gz", np.zeros(SHAPE, np.uint8), affine)
-        with pytest.raises(ScanError, match="nothing of the scan lies inside"):
+        with pytest.raises(ScanError, match="nothing of the flair lies inside"):
             known_model().segment(files, brain_mask=elsewhere)
+
+    def test_one_modality_outside_the_brain_mask_is_named(self, tmp_path):
+        files, _, affine = scan_files(tmp_path)
+        toys.save(files["t2"], toys.ball(affine, SHAPE, (10, 0, 0), 4).astype(np.int16), affine)
+        brain = toys.save(tmp_path / "b.nii.gz", toys.ball(affine, SHAPE, (-8, 0, 0), 4).astype(np.uint8), affine)
+        with pytest.raises(ScanError, match="nothing of the t2 lies inside"):
+            known_model().segment(files, brain_mask=brain)
+
+    def test_only_what_the_model_needs_is_read(self, tmp_path):
+        files, _, _ = scan_files(tmp_path)
+        result = known_model().segment({**files, "t1": tmp_path / "gone.nii.gz"}, choices=BY_HEALTHY)
+        assert list(result.summary["inputs"]) == ["flair", "t2"]
 
 
 def _shift(mm):
@@ -208,6 +221,53 @@ class TestMany:
         assert list(segment_all(known_model(), targets, tmp_path / "out", other).done) == ["p0"]
         assert list(segment_all(known_model(), targets, tmp_path / "out", other).already) == ["p0"]
 
+    def test_a_half_overwritten_result_is_not_taken_for_a_finished_one(self, tmp_path, monkeypatch):
+        (target,) = self.targets(tmp_path / "in", 1)
+        options = Options(choices=BY_HEALTHY, pictures=False)
+        segment_all(known_model(), [target], tmp_path / "out", options)
+        result = known_model().segment(target.subject.images, choices=Choices())
+
+        def stopped(*_):
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patch:
+            patch.setattr("anofpdm.segment.write_nifti", stopped)
+            with pytest.raises(KeyboardInterrupt):
+                result.save(tmp_path / "out" / "p0")
+        assert list(segment_all(known_model(), [target], tmp_path / "out", options).done) == ["p0"]
+
+    @pytest.mark.parametrize("lost", [MASK, MAP, PICTURE])
+    def test_a_result_with_a_file_missing_is_done_anew(self, lost, tmp_path):
+        targets = self.targets(tmp_path / "in", 1)
+        without = Options(choices=BY_HEALTHY, pictures=False)
+        options = replace(without, pictures=True)
+        segment_all(known_model(), targets, tmp_path / "out", options)
+        assert segment_all(known_model(), targets, tmp_path / "out", options).already
+        (tmp_path / "out" / "p0" / lost).unlink()
+        assert bool(segment_all(known_model(), targets, tmp_path / "out", without).already) == (lost == PICTURE)
+        (tmp_path / "out" / "p0" / lost).unlink(missing_ok=True)
+        assert segment_all(known_model(), targets, tmp_path / "out", options).done
+
+    def test_another_brain_mask_or_command_is_done_anew(self, tmp_path):
+        targets = self.targets(tmp_path / "in", 1)
+        affine, brain = toys.affine_of("LPS", shape=SHAPE), tmp_path / "brain.nii.gz"
+        options = Options(choices=BY_HEALTHY, pictures=False, brain_mask=brain)
+        for radius in (16, 13):
+            toys.save(brain, toys.ball(affine, SHAPE, (0, 0, 0), radius).astype(np.uint8), affine)
+            assert segment_all(known_model(), targets, tmp_path / "out", options).done
+            assert segment_all(known_model(), targets, tmp_path / "out", options).already
+        for command in ("cp {input} {output}", "cp -f {input} {output}"):
+            with_command = replace(options, brain_mask=None, skull_strip=command)
+            assert segment_all(known_model(), targets, tmp_path / "out", with_command).done
+            assert segment_all(known_model(), targets, tmp_path / "out", with_command).already
+
+    def test_warnings_are_in_the_report_and_nowhere_else(self, tmp_path, recwarn):
+        targets = self.targets(tmp_path / "in", 1)
+        narrow = known_model(foreground=(0.05, 0.2))
+        report = segment_all(narrow, targets, tmp_path / "out", Options(choices=BY_HEALTHY, pictures=False))
+        assert len(report.warnings["p0"]) == 1
+        assert not [one for one in recwarn if one.category is ScanWarning]
+
     def test_a_broken_scan_is_listed_and_the_others_are_done(self, tmp_path):
         targets = self.targets(tmp_path / "in")
         broken = tmp_path / "in" / "p1_t2.nii.gz"
@@ -217,15 +277,18 @@ class TestMany:
         assert "p1_t2.nii.gz" in report.failed["p1"]
         assert not (tmp_path / "out" / "p1").exists()
 
-    def test_bids_in_bids_out(self, tmp_path):
+    def test_bids_in_bids_out(self, tmp_path, monkeypatch):
         files, _, _ = scan_files(tmp_path / "x")
         place = tmp_path / "bids" / "sub-01" / "ses-1" / "anat"
         place.mkdir(parents=True)
         files["flair"].rename(place / "sub-01_ses-1_FLAIR.nii.gz")
         files["t2"].rename(place / "sub-01_ses-1_T2w.nii.gz")
         targets = find_targets([str(tmp_path / "bids")], ("flair", "t2"))
+        titles = []
+        monkeypatch.setattr("anofpdm.segment.overview", lambda *words: titles.append(words[3]) or b"")
         report = segment_all(known_model(), targets, tmp_path / "out", Options(choices=BY_HEALTHY))
         assert list(report.done) == ["sub-01_ses-1"]
+        assert titles[0].startswith("sub-01_ses-1: ")
         made = tmp_path / "out" / "sub-01" / "ses-1" / "anat"
         names = {path.name for path in made.iterdir()}
         assert "sub-01_ses-1_label-lesion_desc-anofpdm_mask.nii.gz" in names
@@ -251,6 +314,8 @@ class TestMany:
             ("true {input} {output}", "wrote no output"),
             ("no-such-tool {input} {output}", "could not be started"),
             ("cp", "where the files go"),
+            ("cp '{input} {output}", "close its quotes"),
+            ("sh -c 'printf \"\\\\377\"; exit 1' {input} {output}", "ended with code 1"),
         ):
             report = segment_all(known_model(), targets, tmp_path / "bad", replace(options, skull_strip=bad))
             assert match in report.failed["p0"]
@@ -272,6 +337,43 @@ class TestTargets:
         assert [one.subject.name for one in found] == ["anna", "ben"]
         assert list(found[0].subject.images) == ["t1"]
 
+    def test_relative_paths_have_the_folders_name(self, tmp_path, monkeypatch):
+        files, _, _ = scan_files(tmp_path / "anna")
+        for modality, path in files.items():
+            path.rename(path.with_name(f"{modality}.nii.gz"))
+        (tmp_path / "anna" / "below").mkdir()
+        for here, before in (("anna", ""), ("anna/below", "../")):
+            monkeypatch.chdir(tmp_path / here)
+            words = [f"{before}flair.nii.gz", f"{before}t2.nii.gz"]
+            assert [one.subject.name for one in find_targets(words, ("flair", "t2"))] == ["anna"]
+            named = [f"flair={words[0]}", f"t2={words[1]}"]
+            assert [one.subject.name for one in find_targets(named, ("flair", "t2"))] == ["anna"]
+
+    def test_one_subject_with_two_runs_does_not_make_it_another_layout(self, tmp_path):
+        for name in ("sub-01_FLAIR", "sub-01_T2w", "sub-02_run-1_FLAIR", "sub-02_run-2_FLAIR", "sub-02_T2w"):
+            toys.save(tmp_path / name[:6] / "anat" / f"{name}.nii.gz", toys.head())
+        toys.save(tmp_path / "derivatives" / "x" / "sub-03_FLAIR.nii.gz", toys.head())
+        ours = tmp_path / "derivatives" / "anofpdm" / "sub-01" / "anat"
+        toys.save(ours / "sub-01_label-lesion_desc-anofpdm_mask.nii.gz", toys.head())
+        found = find_targets([str(tmp_path)], ("flair", "t2"))
+        assert [(one.subject.name, one.bids, one.subject.mask) for one in found] == [
+            ("sub-01", True, None), ("sub-02", True, None),
+        ]  # fmt: skip
+        assert "flair=FILE t2=FILE" in found[1].subject.problem
+
+    def test_what_was_made_of_scans_is_no_scan(self, tmp_path):
+        for name in ("anna", "anna_brain", "anna_brain_mask", "ben_t1", "ben_t1_brain", "carl_mask", "the_brain"):
+            toys.save(tmp_path / f"{name}.nii.gz", toys.head())
+        for name in ("out/anna/mask", "out/anna/anomaly_map", "derivatives/dora"):
+            toys.save(tmp_path / f"{name}.nii.gz", toys.head())
+        found = find_targets([str(tmp_path)], ("t1",))
+        assert [one.subject.name for one in found] == ["anna", "ben", "the_brain"]
+
+    def test_splits_are_of_prepared_cohorts(self, tmp_path):
+        scan_files(tmp_path)
+        with pytest.raises(CohortError, match="only a prepared cohort has splits"):
+            find_targets([str(tmp_path)], ("flair", "t2"), "val")
+
     def test_a_prepared_cohort_leads_to_its_scans(self, tmp_path):
         source = toys.brats_cohort(tmp_path / "scans", 6)
         prepare(plan_cohort("brats21", source, size=16), tmp_path / "cohort")
@@ -292,10 +394,15 @@ class TestTargets:
             (["dwi=p_flair.nii.gz"], "the model knows flair, t2"),
             (["flair=p_flair.nii.gz"], "no t2 image"),
             (["flair=gone.nii.gz", "t2=p_t2.nii.gz"], "no such file"),
+            (["empty"], "dcm2niix"),
+            (["p_flair.nii.gz"], "name the files as flair=FILE t2=FILE"),
+            (["flair=p_flair.nii.gz", "flair=p_t2.nii.gz"], "flair is named twice"),
+            (["odd/.._flair.nii.gz", "odd/.._t2.nii.gz"], "rename the file"),
         ],
     )
     def test_mistakes(self, words, match, tmp_path, monkeypatch):
         scan_files(tmp_path)
+        scan_files(tmp_path / "odd", name="..")
         (tmp_path / "empty").mkdir()
         (tmp_path / "text.txt").write_text("x")
         monkeypatch.chdir(tmp_path)
@@ -447,3 +554,110 @@ def test_when_memory_is_short_the_result_is_the_same_in_smaller_portions(made):
 
     with pytest.raises(ModelError, match="not enough memory"):
         evidence(Full(trained.network, CPU), pixels, 4)
+
+
+def test_when_memory_is_short_beside_the_network_the_batch_is_halved():
+    pixels = np.random.default_rng(0).uniform(-1, 1, (7, 2, 8, 8)).astype(np.float32)
+    largest, progress = 3, []
+
+    def arguments(batch):
+        settings = Settings((0, 20, 40), (0,))
+        return {
+            "predict_noise": Rounding(), "pixels": lambda rows: pixels[rows], "seeds": slice_seeds(range(7)),
+            "settings": settings, "strengths": [0.0], "device": CPU, "batch": batch,
+        }  # fmt: skip
+
+    def cramped(now):
+        if len(now.signal) > largest and now.level.number == 1:
+            raise torch.OutOfMemoryError("out of memory")
+
+    whole = evidence_of(**arguments(7))
+    found = evidence_of(**arguments(7), on_level=cramped, on_progress=lambda *now: progress.append(now))
+    for name in FIELDS:
+        torch.testing.assert_close(getattr(found, name), getattr(whole, name), rtol=0, atol=0)
+    assert progress[-1] == (12, 12)  # 4, then 2 at a time: 4 batches of 3 levels
+    largest = 0
+    with pytest.raises(MethodError, match="not enough memory for 1 slices"):
+        evidence_of(**arguments(7), on_level=cramped)
+
+
+def test_a_device_that_is_none_is_refused(made):
+    for word in ("gpu", "meta", "cuda:77"):
+        with pytest.raises(ConfigError, match=f"device {word}"):
+            anofpdm.load(made / "model", word)
+
+
+def test_ranges_may_share_their_last_level(made):
+    model, cohort = load_trained(made / "model", CPU), open_cohort(made / "cohort")
+    found = calibrate_model(model, cohort, replace(SMALL, levels=1, most=20, top=None))
+    assert len(found.ranges) == 6
+
+
+def test_one_class_alone_is_refused_before_the_network_is_asked(made):
+    cohort = open_cohort(made / "cohort")
+    healthy = replace(cohort, labels=np.full(len(cohort), HEALTHY))
+    model = replace(load_trained(made / "model", CPU), predict=None)
+    with pytest.raises(CalibrationError, match=r"need both classes.*--most.*--split"):
+        calibrate_model(model, healthy, SMALL)
+
+
+def test_the_foreground_is_of_whole_scans(made):
+    model, cohort = load_trained(made / "model", CPU), open_cohort(made / "cohort")
+    labels = cohort.labels.copy()
+    labels[cohort.indices < 10] = NULL
+    some = replace(cohort, labels=labels)
+    whole = [foreground_share(cohort.pixels(np.flatnonzero(cohort.scans == scan))) for scan in np.unique(cohort.scans)]
+    assert foreground_range(some, np.unique(cohort.scans)) == (min(whole), max(whole))
+    low, high = calibrate_model(model, some, SMALL).calibration.foreground
+    assert min(whole) <= low <= high <= max(whole)
+
+
+def test_maps_beyond_half_precision_stay_numbers():
+    pixels = np.zeros((1, 2, 8, 8), np.float32)
+    found = evidence(Rounding(), pixels, 1)
+    kept = slimmed(replace(found, maps=torch.full_like(found.maps, 1e6)))
+    assert kept.maps.dtype == torch.float16
+    assert kept.maps.isfinite().all()
+
+
+def test_the_oldest_recording_makes_room(made, monkeypatch):
+    from anofpdm.network import predictor
+
+    class Played:
+        def __init__(self, function, *_inputs_and_pool):
+            self.function = function
+
+        def __call__(self, *inputs):
+            return self.function(*inputs)
+
+    monkeypatch.setattr(predictor, "Recorded", Played)
+    predict = NoisePredictor(load_trained(made / "model", CPU).predict.network, CPU)
+    predict._records = True
+    for count in range(1, predictor.MOST_RECORDED + 2):
+        predict(torch.zeros(count, 2, 16, 16), 0, torch.zeros(count, dtype=torch.long))
+    assert [shape[0] for shape in predict._recorded] == list(range(2, predictor.MOST_RECORDED + 2))
+
+
+def test_in_float32_products_are_not_rounded_and_the_users_setting_comes_back(made):
+    network, seen = load_trained(made / "model", CPU).predict.network, []
+    network.register_forward_hook(lambda *_: seen.append(torch.get_float32_matmul_precision()))
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high")
+    try:
+        NoisePredictor(network, CPU)(torch.zeros(1, 2, 16, 16), 0, torch.zeros(1, dtype=torch.long))
+        assert torch.get_float32_matmul_precision() == "high"
+    finally:
+        torch.set_float32_matmul_precision(before)
+    assert seen == ["highest"]
+
+
+def test_processes_that_are_done_wait_long_for_the_others(monkeypatch):
+    from anofpdm.network import world
+
+    asked = {}
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setattr(world.dist, "init_process_group", lambda _backend, **options: asked.update(options))
+    monkeypatch.setattr(world.dist, "get_rank", lambda: 1)
+    monkeypatch.setattr(world.dist, "get_world_size", lambda: 2)
+    assert world.World.joined(CPU) == world.World(1, 2)
+    assert asked["timeout"].days == 7

@@ -6,6 +6,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from anofpdm.cohorts.store import Cohort
 from anofpdm.drawing import BLUE, ORANGE, Line, beside, chart, png
@@ -18,6 +20,7 @@ from anofpdm.method.calibration import (
     STRENGTHS,
     Calibration,
     calibrate,
+    check_both_classes,
     chosen_candidate,
     from_json,
     rated_strengths,
@@ -84,6 +87,7 @@ def calibrate_model(
     check_fits(model, cohort)
     rows = labelled_rows(cohort, options.split, options.most, options.seed)
     labels, patients = cohort.labels[rows], cohort.patients[rows]
+    check_both_classes(labels)
     tried = gather(model, cohort, rows, options, on_progress)
     top, ranges = chosen_range(tried, labels == UNHEALTHY, options)
     calibration = calibrate(
@@ -97,7 +101,7 @@ def calibrate_model(
     calibration = replace(
         calibration.for_model(model.sha256, model.modalities),
         seed=options.seed,
-        foreground=foreground_range(cohort, rows),
+        foreground=foreground_range(cohort, np.unique(cohort.scans[rows])),
     )
     return Calibrated(calibration, tried[top], labels, ranges)
 
@@ -126,11 +130,17 @@ def gather(
     settings = options.settings(model.channels(options.score))
     *below, highest = TOPS if options.top is None else (options.top,)
     in_passing: dict[int, list[Evidence]] = {top: [] for top in below}
-    last_level = {max(t for t in settings.levels if t < top): top for top in below}
+    last_level = {top: max(t for t in settings.levels if t < top) for top in below}  # two tops may share theirs
+    heard: dict[int, Evidence] = {}  # of this batch, which may begin anew when memory runs out
 
     def listen(now: LevelEvidence) -> None:
-        if now.level.t in last_level:
-            in_passing[last_level[now.level.t]].append(slimmed(now.so_far()))
+        if now.level.t in last_level.values():
+            heard[now.level.t] = slimmed(now.so_far())
+
+    def keep(evidence: Evidence) -> Evidence:
+        for top, level in last_level.items():
+            in_passing[top].append(heard[level])
+        return slimmed(evidence)
 
     whole = evidence_of(
         model.predict,
@@ -140,7 +150,7 @@ def gather(
         strengths=options.strengths,
         device=model.device,
         batch=options.batch,
-        keep=slimmed,
+        keep=keep,
         on_progress=on_progress,
         on_level=listen,
     )
@@ -150,7 +160,12 @@ def gather(
 def slimmed(evidence: Evidence) -> Evidence:
     """On the CPU, maps in half precision: thousands of them are kept until the strength is known."""
     none = evidence.last_maps[:, :, :0, :0]
-    return replace(evidence, last_maps=none).map(lambda t: t.half().cpu() if t.ndim == 4 else t.cpu())
+    return replace(evidence, last_maps=none).map(lambda t: _halved(t).cpu() if t.ndim == 4 else t.cpu())
+
+
+def _halved(maps: Tensor) -> Tensor:
+    """Without clamping, errors can be larger than half precision can hold."""
+    return maps.clamp(max=torch.finfo(torch.float16).max).half()
 
 
 def chosen_range(tried: dict[int, Evidence], unhealthy: np.ndarray, options: Options) -> tuple[int, tuple[Range, ...]]:
@@ -169,11 +184,9 @@ def places_of(cohort: Cohort, rows: np.ndarray) -> Places:
     return Places(cohort.scans[rows], cohort.indices[rows] * cohort.spacing_mm[rows])
 
 
-def foreground_range(cohort: Cohort, rows: np.ndarray) -> tuple[float, float]:
-    """The smallest and the largest share of foreground among these scans: to know a scan that is unlike them."""
-    shares = []
-    for scan in np.unique(cohort.scans[rows]):
-        shares.append(foreground_share(cohort.pixels(rows[cohort.scans[rows] == scan])))
+def foreground_range(cohort: Cohort, scans: np.ndarray) -> tuple[float, float]:
+    """The smallest and the largest share of foreground among whole scans: to know a scan that is unlike them."""
+    shares = [foreground_share(cohort.pixels(np.flatnonzero(cohort.scans == scan))) for scan in scans]
     return min(shares), max(shares)
 
 

@@ -21,14 +21,15 @@ import torch
 
 from anofpdm import __version__
 from anofpdm.calibrating import foreground_share, load_calibration
-from anofpdm.errors import ConfigError, ScanError, ScanWarning
+from anofpdm.errors import ScanError, ScanWarning
 from anofpdm.files import csv_table, write_atomically
 from anofpdm.method.calibration import Calibration
 from anofpdm.method.context import Places
 from anofpdm.method.decision import Choices, Decisions, decide
 from anofpdm.method.evidence import Evidence
-from anofpdm.method.many_slices import BATCH, evidence_of, slice_seeds
+from anofpdm.method.many_slices import batch_for, evidence_of, slice_seeds
 from anofpdm.network.predictor import TrainedModel, load_trained
+from anofpdm.network.world import device_named
 from anofpdm.output.findings import Finding, find_lesions
 from anofpdm.output.picture import overview
 from anofpdm.scans import AxialPlanes, Grid, Scan, ScanSlices, read_scan, read_volume, scan_slices, write_nifti
@@ -49,23 +50,9 @@ Files = Mapping[str, str | Path]
 
 def load(folder: str | Path, device: str | torch.device = "auto", precision: str = "auto") -> "Model":
     """A trained and calibrated model, ready to segment."""
-    trained = load_trained(Path(folder), _device(device), precision)
+    trained = load_trained(Path(folder), device_named(device), precision)
     calibration, digest = load_calibration(trained)
     return Model(trained, calibration, digest)
-
-
-def _device(device: str | torch.device) -> torch.device:
-    if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        chosen = torch.device(device)
-    except RuntimeError:
-        raise ConfigError(f"device {device!r}: write auto, cpu, cuda, cuda:1 or mps") from None
-    if chosen.type not in ("cpu", "cuda", "mps"):
-        raise ConfigError(f"device {device!r}: write auto, cpu, cuda, cuda:1 or mps")
-    if chosen.type == "cuda" and (chosen.index or 0) >= torch.cuda.device_count():
-        raise ConfigError(f"device {device!r}: no such GPU here ({torch.cuda.device_count()} found); try 'auto'")
-    return chosen
 
 
 @dataclass(frozen=True)
@@ -82,7 +69,7 @@ class Model:
         brain_from: str | None = None,  # the command that made it; none given: the file counts
         choices: Choices | None = None,
         seed: int | None = None,  # of the noise; none given: the calibration's
-        batch: int = BATCH,
+        batch: int | None = None,  # slices at a time; none given: as suits the device
         on_progress: Listener = lambda _done, _total: None,
     ) -> "Segmentation":
         start = time.perf_counter()
@@ -93,9 +80,10 @@ class Model:
             slices = scan_slices(scan, self.trained.size)
             self._look_at(slices, files)
         for warning in caught:
-            warnings.warn(warning.message, stacklevel=2)
+            if issubclass(warning.category, ScanWarning):
+                warnings.warn(warning.message, stacklevel=2)
         planes = AxialPlanes(scan.grid, self.trained.size)
-        evidence = self._ask(slices, seed, batch, on_progress)
+        evidence = self._ask(slices, seed, batch or batch_for(self.trained.device), on_progress)
         places = Places(np.zeros(len(slices.indices)), slices.indices * planes.spacing_mm)
         decisions = decide(evidence, self.calibration, choices, places)
         anomaly_map = planes.to_native(decisions.maps, slices.indices)
@@ -149,7 +137,9 @@ class Model:
         inside = brain.voxels > 0
         for name, volume in zip(scan.modalities, scan.volumes, strict=True):
             if not (volume[inside] > 0).any():
-                raise ScanError(f"{brain.path}: nothing of the {name} lies inside this brain mask; is it another scan's?")
+                raise ScanError(
+                    f"{brain.path}: nothing of the {name} lies inside this brain mask; is it another scan's?"
+                )
         return Scan(scan.modalities, tuple(np.where(inside, volume, 0) for volume in scan.volumes), scan.grid)
 
     def _look_at(self, slices: ScanSlices, files: Files) -> None:

@@ -15,7 +15,6 @@ from anofpdm.cohorts.inputs import Target
 from anofpdm.errors import AnoFPDMError, ScanError, ScanWarning
 from anofpdm.files import write_atomically
 from anofpdm.method.decision import Choices
-from anofpdm.method.many_slices import BATCH
 from anofpdm.network.world import World
 from anofpdm.segment import MAP, MASK, PICTURE, SUMMARY, Model, brain_said, file_sha256
 
@@ -26,7 +25,7 @@ BIDS_NAMES = {MASK: "label-lesion_desc-anofpdm_mask.nii.gz", MAP: "desc-anofpdm_
 class Options:
     choices: Choices = field(default_factory=Choices)
     seed: int | None = None
-    batch: int = BATCH
+    batch: int | None = None  # slices at a time; none given: as suits the device
     brain_mask: Path | None = None
     skull_strip: str | None = None  # a command with {input} and {output}
     pictures: bool = True

@@ -176,7 +176,21 @@ class TestSegment:
         assert "--brain-mask is of one scan" in refused(
             "segment", model, self.scans(cohort), *out, "--brain-mask", tmp_path / "b.nii.gz"
         )
+        both = ("--brain-mask", one, "--skull-strip", "cp {input} {output}")
+        assert "give one of them" in refused("segment", model, self.scans(cohort), *out, *both)
+        assert "only a prepared cohort" in refused("segment", model, self.scans(cohort), *out, "--split", "val")
+        wrong = ["segment", str(model), str(cohort), "--out", str(tmp_path / "out"), "--split", "some"]
+        assert CliRunner().invoke(app, wrong).exit_code == 2
         assert not (tmp_path / "out").exists()
+
+    def test_every_note_of_a_scan_is_printed(self, capsys, tmp_path):
+        from anofpdm.cli.segment import _print
+        from anofpdm.segment_many import Report
+
+        _print([Report(done={"p": 1.0}, warnings={"p": ["one", "two"]})], tmp_path)
+        said = capsys.readouterr().out
+        assert "note: p: one" in said
+        assert "note: p: two" in said
 
     def test_a_calibration_of_other_weights(self, calibrated, cohort, tmp_path):
         import shutil
@@ -194,6 +208,16 @@ def test_bench_prints_a_table(tmp_path):
     assert done.returncode == 0, done.stderr
     assert "literal loop" in done.stdout
     assert (tmp_path / "b.json").is_file()
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [("--levels", "a"), ("--levels", "0"), ("--levels", "10,"), ("--size", "20"), ("--json", "/no/such/b")],
+)
+def test_bench_mistakes(wrong):
+    done = CliRunner().invoke(app, ["bench", "--device", "cpu", "--preset", "tiny", *wrong])
+    assert done.exit_code == 2
+    assert wrong[0] in done.stderr
 
 
 class TestPrepare:

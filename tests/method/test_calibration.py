@@ -67,6 +67,30 @@ def test_of_equally_good_cuts_the_one_in_the_widest_gap():
     assert best_cut(np.array([0.1, 0.2, 0.8]), np.array([True, True, False])).value == pytest.approx(0.5)
 
 
+def test_a_cut_lies_between_its_neighbours_however_close_they_are():
+    low = np.float32(1 - 2**-24)
+    similarity = np.array([low, 1.0], dtype=np.float32)
+    cut = best_cut(similarity, np.array([True, False])).value
+    assert low < cut < 1.0
+
+
+def test_the_cosine_is_told_in_float64():
+    evidence, labels, patients = made_up()
+    single = evidence.map(lambda tensor: tensor.float() if tensor.is_floating_point() else tensor)
+    assert single.similarity.dtype == torch.float64
+    found = calibrate(single, labels, patients)
+    similarity = single.at(found.strength).similarity[:, 0].numpy()
+    chosen = next(one for one in found.candidates if one.strength == found.strength)
+    assert ((similarity <= found.cut) == (labels == 1)).mean() == pytest.approx(chosen.accuracy)
+
+
+def test_without_context_everything_is_fitted_once():
+    evidence, labels, patients = made_up()
+    places = Places(np.arange(len(labels)), np.zeros(len(labels)))
+    assert len(calibrate(evidence, labels, patients, places=places, context_mm=0.0).fitted) == 1
+    assert len(calibrate(evidence, labels, patients, places=places).fitted) == 2
+
+
 def test_both_ends_are_cuts():
     similarity = np.array([0.3, 0.4])
     assert not (similarity <= best_cut(similarity, np.array([False, False])).value).any()
@@ -228,7 +252,11 @@ def test_one_patient_cannot_be_cross_validated_and_says_so():
     found = calibrate(evidence, labels, ["a"] * 12)
     assert np.isnan(found.cosine_accuracy.accuracy)
     assert found.detector == "cosine"
-    assert from_json(to_json(found), "here").n_patients == 1
+    assert "NaN" not in to_json(found)
+    again = from_json(to_json(found), "here")
+    assert again.n_patients == 1
+    assert np.isnan(again.cosine_accuracy.accuracy)
+    assert np.isnan(again.fitted[0].curve_accuracy.auc)
 
 
 def test_smoothing_is_a_gaussian_in_millimetres_within_each_scan():

@@ -1,5 +1,7 @@
 """What only a GPU can show of the network and of training."""
 
+import copy
+
 import pytest
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -92,7 +94,7 @@ def test_in_half_precision_two_labels_can_still_be_told_apart():
     labels = torch.tensor([0, 2], device=GPU).repeat_interleave(4)
     found = {}
     for precision in ("fp32", "fp16"):
-        healthy, unguided = NoisePredictor(network, GPU, precision)(x, 300, labels).chunk(2)
+        healthy, unguided = NoisePredictor(copy.deepcopy(network), GPU, precision)(x, 300, labels).chunk(2)
         found[precision] = healthy - unguided
     error = (found["fp16"] - found["fp32"]).square().mean().sqrt()
     assert error < 0.5 * found["fp32"].square().mean().sqrt()

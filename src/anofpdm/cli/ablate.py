@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from anofpdm.cli.calibrate import Split
-from anofpdm.cli.options import Device, Seed, resolved
+from anofpdm.cli.options import Batch, Device, Seed, resolved
 from anofpdm.cli.progress import progress_bar
 
 
@@ -23,7 +23,7 @@ def ablate(
     ] = "",
     split: Annotated[Split, typer.Option(help="Which part of the cohort.")] = Split.val,
     most: Annotated[int, typer.Option(min=2, help="Slices to use at most, in whole scans.")] = 2000,
-    batch: Annotated[int, typer.Option(min=1, help="Slices at a time.")] = 50,
+    batch: Batch = None,
     precision: Annotated[str, typer.Option(help="auto, fp32, bf16 or fp16.")] = "auto",
     seed: Seed = 0,
     device: Device = "auto",
@@ -34,8 +34,11 @@ def ablate(
     from anofpdm.evaluation.ablations import Options
     from anofpdm.evaluation.ablations import ablate as run
     from anofpdm.evaluation.ablations_figures import PAGE, save
+    from anofpdm.method.many_slices import batch_for
     from anofpdm.network.predictor import load_trained
+    from anofpdm.network.world import local_device
 
+    where = local_device(resolved(device))
     calibration = CalibrationOptions(
         score=tuple(name.strip() for name in score.split(",") if name.strip()),
         strengths=tuple(float(value) for value in _numbers(strengths, "--strengths", 0)),
@@ -43,11 +46,11 @@ def ablate(
         split=split.value,
         most=most,
         seed=seed,
-        batch=batch,
+        batch=batch or batch_for(where),
     )
     tried = tuple(_whole(value, "--levels-tried") for value in _numbers(levels_tried, "--levels-tried", 1))
     shown = tuple(_whole(value, "--gallery-levels") for value in _numbers(gallery_levels, "--gallery-levels", 0))
-    trained = load_trained(model, resolved(device), precision)
+    trained = load_trained(model, where, precision)
     slices = open_cohort(cohort)
     with progress_bar("noise levels") as show:
         found = run(trained, slices, Options(calibration, tried, shown), show)

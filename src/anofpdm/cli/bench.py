@@ -13,7 +13,9 @@ def bench(
     device: Device = "auto",
     preset: Annotated[Preset | None, typer.Option(help="Default: paper on a GPU, tiny on a CPU.")] = None,
     batch: Annotated[int | None, typer.Option(min=1, help="Slices. Default: 50 on a GPU, 4 on a CPU.")] = None,
-    size: Annotated[int | None, typer.Option(min=1, help="Pixels along a side. Default: 128 on a GPU, 64 on a CPU.")] = None,
+    size: Annotated[
+        int | None, typer.Option(min=1, help="Pixels along a side. Default: 128 on a GPU, 64 on a CPU.")
+    ] = None,
     levels: Annotated[str, typer.Option(help="How many noise levels to time, e.g. 600,60.")] = "",
     literal_levels: Annotated[
         int | None, typer.Option(min=1, max=600, help="Levels of the literal loop. Default: 60 on a GPU, 10 on a CPU.")

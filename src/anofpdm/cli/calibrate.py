@@ -6,11 +6,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from anofpdm.cli.options import Device, Seed, resolved
+from anofpdm.cli.options import Batch, Device, Seed, resolved
 from anofpdm.cli.progress import progress_bar
 
 if TYPE_CHECKING:
     from anofpdm.calibrating import Calibrated
+
+
+MOST, MOST_OF_RANGES = 2000, 1000  # slices; maps of every range are kept until one is chosen
 
 
 class Split(StrEnum):
@@ -32,8 +35,11 @@ def calibrate(
     accuracy_ratio: Annotated[float, typer.Option(min=0, max=1, help="How nearly as accurate w* must be.")] = 0.98,
     context: Annotated[float, typer.Option(min=0, help="Millimetres that slices look at their neighbours.")] = 2.0,
     split: Annotated[Split, typer.Option(help="Which part of the cohort.")] = Split.val,
-    most: Annotated[int, typer.Option(min=2, help="Slices to use at most, in whole scans.")] = 2000,
-    batch: Annotated[int, typer.Option(min=1, help="Slices at a time.")] = 50,
+    most: Annotated[
+        int | None,
+        typer.Option(min=2, help="Slices at most, in whole scans. Default: 2000, of --range auto 1000."),
+    ] = None,
+    batch: Batch = None,
     precision: Annotated[str, typer.Option(help="auto, fp32, bf16 or fp16.")] = "auto",
     seed: Seed = 0,
     device: Device = "auto",
@@ -41,23 +47,25 @@ def calibrate(
     """Choose the guidance strength and fit both detectors, from labels alone; the result lies beside the weights."""
     from anofpdm.calibrating import Options, calibrate_model, save
     from anofpdm.cohorts import open_cohort
+    from anofpdm.method.many_slices import batch_for
     from anofpdm.network.predictor import load_trained
     from anofpdm.network.world import local_device
 
+    top, where = top_of(noise_range), local_device(resolved(device))
     options = Options(
         score=tuple(name.strip() for name in score.split(",") if name.strip()),
         strengths=numbers(strengths),
         levels=levels,
-        top=top_of(noise_range),
+        top=top,
         encoding=encoding,
         accuracy_ratio=accuracy_ratio,
         context_mm=context,
         split=split.value,
-        most=most,
+        most=most or (MOST if top is not None else MOST_OF_RANGES),
         seed=seed,
-        batch=batch,
+        batch=batch or batch_for(where),
     )
-    trained = load_trained(model, local_device(resolved(device)), precision)
+    trained = load_trained(model, where, precision)
     slices = open_cohort(cohort)
     with progress_bar("noise levels") as show:
         calibrated = calibrate_model(trained, slices, options, show)

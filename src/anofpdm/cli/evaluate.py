@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from anofpdm.cli.calibrate import Split, numbers, top_of
-from anofpdm.cli.options import Device, resolved
+from anofpdm.cli.options import Batch, Device, resolved
 
 if TYPE_CHECKING:
     import torch
@@ -39,7 +39,7 @@ def evaluate(
         bool, typer.Option(help="Comparison methods take their first setting; only thresholds are tuned.")
     ] = False,
     seeds: Annotated[int, typer.Option(min=1, help="Noise seeds to average over.")] = 3,
-    batch: Annotated[int, typer.Option(min=1, help="Slices at a time.")] = 50,
+    batch: Batch = None,
     precision: Annotated[str, typer.Option(help="auto, fp32, bf16 or fp16.")] = "auto",
     device: Device = "auto",
 ) -> None:
@@ -52,16 +52,18 @@ def evaluate(
     from anofpdm.evaluation.methods import METHODS, Chosen, missing_models
     from anofpdm.evaluation.page import PAGE, write_up
     from anofpdm.evaluation.protocol import Evaluation, Options
+    from anofpdm.method.many_slices import batch_for
     from anofpdm.network.predictor import load_trained
     from anofpdm.network.world import World, local_device
 
     where = local_device(resolved(device))
+    at_once = batch or batch_for(where)
     trained = load_trained(model, where, precision)
     models, hashes = models_of(trained, other or [], where, precision)
     names = tuple(name.strip() for name in score.split(",") if name.strip())
     options = Options(
         calibration=CalibrationOptions(
-            score=names, levels=levels, batch=batch, strengths=numbers(strengths), top=top_of(noise_range)
+            score=names, levels=levels, batch=at_once, strengths=numbers(strengths), top=top_of(noise_range)
         ),
         split=split.value,
         sample=sample,
@@ -69,7 +71,7 @@ def evaluate(
         tune=tune,
         whole_grid=not first_setting,
         seeds=tuple(range(seeds)),
-        batch=batch,
+        batch=at_once,
     )
     chosen = Chosen.by_words(method or ["anofpdm-ddim", "anofpdm-ours"], models)
     world = World.joined(where)

@@ -12,6 +12,10 @@ Workers = Annotated[int, typer.Option(min=0, help="Processes to work with; 0 mea
 Seed = Annotated[int, typer.Option(min=0, help="What all randomness starts from.")]
 
 
+Batch = Annotated[
+    int | None,
+    typer.Option(min=1, help="Slices at a time; halved when memory runs out. Default: 50 on a GPU, 8 on a CPU."),
+]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1 or mps.")]
 
 
@@ -22,20 +26,10 @@ def processes(workers: int) -> int:
 
 def resolved(device: str) -> "torch.device":
     """The device that a name means here; `auto` is a GPU where there is one."""
-    import torch
-
     from anofpdm.errors import ConfigError
+    from anofpdm.network.world import device_named
 
-    if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
     try:
-        chosen = torch.device(device)
-    except RuntimeError:
-        raise ConfigError(f"--device {device}: write auto, cpu, cuda, cuda:1 or mps") from None
-    if chosen.type not in ("cpu", "cuda", "mps"):
-        raise ConfigError(f"--device {device}: write auto, cpu, cuda, cuda:1 or mps")
-    if chosen.type == "cuda" and (chosen.index or 0) >= torch.cuda.device_count():
-        raise ConfigError(f"--device {device}: no such GPU here ({torch.cuda.device_count()} found); try --device auto")
-    if chosen.type == "mps" and not torch.backends.mps.is_available():
-        raise ConfigError("--device mps: not available here; try --device auto")
-    return chosen
+        return device_named(device)
+    except ConfigError as problem:
+        raise ConfigError(f"--{problem}") from None

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from anofpdm.cli.calibrate import Split
-from anofpdm.cli.options import Device, resolved
+from anofpdm.cli.options import Batch, Device, resolved
 
 if TYPE_CHECKING:
     from anofpdm.network.world import World
@@ -31,7 +31,7 @@ def segment(
         str | None, typer.Option(help="Your skull-stripping command, with {input} and {output} in it.")
     ] = None,
     split: Annotated[Split | None, typer.Option(help="Only this part of a prepared cohort.")] = None,
-    batch: Annotated[int, typer.Option(min=1, help="Slices at a time; halved when memory runs out.")] = 50,
+    batch: Batch = None,
     precision: Annotated[str, typer.Option(help="auto, fp32, bf16 or fp16.")] = "auto",
     seed: Annotated[int | None, typer.Option(min=0, help="Of the noise. Default: as calibrated.")] = None,
     strict: Annotated[bool, typer.Option(help="Stop at the first scan that fails.")] = False,

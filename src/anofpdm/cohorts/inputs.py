@@ -58,7 +58,7 @@ def _best_layout(source: Source, modalities: tuple[str, ...], where: str) -> lis
     }
     best: tuple[int, str, list[Subject]] = (-1, "", [])
     for name, find in layouts.items():
-        subjects = _for_the_model(find(source), modalities)
+        subjects = _for_the_model([one for one in find(source) if one.images], modalities)
         usable = sum(one.problem is None for one in subjects)
         if subjects and usable > best[0]:
             best = (usable, name, subjects)

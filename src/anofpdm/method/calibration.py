@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
+import torch
 
 from anofpdm.errors import CalibrationError
 from anofpdm.labels import HEALTHY, UNHEALTHY
@@ -109,7 +110,7 @@ def calibrate(
     if not divergence_max > 0:
         raise CalibrationError("guidance changes nothing: the model has not learned from its labels; train it longer")
     maps = _numpy(at_chosen.maps[:, 0])
-    contexts = [0.0] if places is None else [0.0, context_mm]
+    contexts = [0.0] if places is None or context_mm == 0 else [0.0, context_mm]
     places = places or Places(np.arange(len(labels)), np.zeros(len(labels)))
     fitted = tuple(_fitted(mm, divergence, maps, places, unhealthy, patients) for mm in contexts)
     cosine = _cosine_accuracy(_numpy(at_chosen.similarity[:, 0]), unhealthy, patients)
@@ -189,17 +190,22 @@ def _checked(
         raise CalibrationError(f"{len(evidence)} slices, {len(labels)} labels and {len(patients)} patients; one each")
     if not np.isin(labels, (HEALTHY, UNHEALTHY)).all():
         raise CalibrationError("every slice must be labelled healthy or unhealthy; leave out those without a label")
+    check_both_classes(labels)
+    return labels == UNHEALTHY, patients
+
+
+def check_both_classes(labels: np.ndarray) -> None:
     n_unhealthy = int((labels == UNHEALTHY).sum())
     if not 0 < n_unhealthy < len(labels):
         raise CalibrationError(
-            f"need both classes, got {len(labels) - n_unhealthy} healthy and {n_unhealthy} unhealthy slices"
+            f"need both classes, got {len(labels) - n_unhealthy} healthy and {n_unhealthy} unhealthy slices; "
+            "take more of them (--most), or another part of the cohort (--split)"
         )
-    return labels == UNHEALTHY, patients
 
 
 def _numpy(tensor: Any) -> np.ndarray:
     """Maps, which may be in half precision, in float32; curves and what follows from them in float64."""
-    array: np.ndarray = (tensor.float() if tensor.ndim == 3 else tensor.double()).cpu().numpy()
+    array: np.ndarray = tensor.cpu().to(torch.float32 if tensor.ndim == 3 else torch.float64).numpy()
     return array
 
 
@@ -207,7 +213,20 @@ def _numpy(tensor: Any) -> np.ndarray:
 
 
 def to_json(calibration: Calibration) -> str:
-    return json.dumps({"format": FORMAT, **asdict(calibration)}, indent=2, default=np.ndarray.tolist)
+    """NaN, which is no JSON, becomes null: only accuracies can be NaN."""
+    said = {"format": FORMAT, **asdict(calibration)}
+    said["cosine_accuracy"] = _accuracy_said(calibration.cosine_accuracy)
+    for one, fitted in zip(said["fitted"], calibration.fitted, strict=True):
+        one["curve_accuracy"] = _accuracy_said(fitted.curve_accuracy)
+    return json.dumps(said, indent=2, default=np.ndarray.tolist, allow_nan=False)
+
+
+def _accuracy_said(accuracy: Accuracy) -> dict[str, float | None]:
+    return {name: None if math.isnan(value) else value for name, value in asdict(accuracy).items()}
+
+
+def _restored_accuracy(said: Mapping[str, float | None]) -> Accuracy:
+    return Accuracy(**{name: math.nan if value is None else float(value) for name, value in said.items()})
 
 
 def from_json(text: str, where: str) -> Calibration:
@@ -224,14 +243,14 @@ def _restored(said: Mapping[str, Any]) -> Calibration:
     values = dict(said)
     settings: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in values["settings"].items()}
     values["settings"] = Settings(**settings)
-    values["cosine_accuracy"] = Accuracy(**values["cosine_accuracy"])
+    values["cosine_accuracy"] = _restored_accuracy(values["cosine_accuracy"])
     values["candidates"] = tuple(Candidate(**one) for one in values["candidates"])
     values["modalities"], values["foreground"] = tuple(values["modalities"]), tuple(values["foreground"])
     values["fitted"] = tuple(
         Fitted(
             one["context_mm"],
             _restored_curve(one["curve"]),
-            Accuracy(**one["curve_accuracy"]),
+            _restored_accuracy(one["curve_accuracy"]),
             one["healthy_threshold"],
         )
         for one in values["fitted"]

@@ -71,7 +71,7 @@ class Evidence:
     @property
     def similarity(self) -> Tensor:
         """[N, W], cosine of the guided and the unguided error curve, in float64: it is close to 1."""
-        guided, unguided = self.mse_guided.double(), self.mse_unguided.double()[:, None]
+        guided, unguided = (curve.cpu().double() for curve in (self.mse_guided, self.mse_unguided[:, None]))
         return torch.cosine_similarity(guided, unguided, dim=2).clamp(-1, 1)
 
     def at(self, strength: float) -> "Evidence":

@@ -1,5 +1,6 @@
 """Evidence of more slices than fit into a batch."""
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 
@@ -11,9 +12,13 @@ from anofpdm.method.evidence import Evidence, LevelEvidence, Settings, forward_e
 from anofpdm.method.guidance import PredictNoise
 from anofpdm.network.schedule import NoiseSchedule
 
-BATCH = 50
+BATCH, BATCH_ON_CPU = 50, 8  # slices; a CPU gains nothing from more, and activations would fill gigabytes
 Pixels = Callable[[np.ndarray], np.ndarray]  # rows -> slices [n, C, H, W]
 Listener = Callable[[int, int], None]  # levels done, levels in all
+
+
+def batch_for(device: torch.device) -> int:
+    return BATCH_ON_CPU if device.type == "cpu" else BATCH
 
 
 def on_cpu(evidence: Evidence) -> Evidence:
@@ -33,21 +38,22 @@ def evidence_of(
     on_progress: Listener = lambda _done, _total: None,
     on_level: Callable[[LevelEvidence], None] | None = None,
 ) -> Evidence:
-    """As many slices as there are seeds, in batches; in smaller ones where memory runs out.
+    """As many slices as there are seeds, in batches; in smaller ones once memory has run out.
 
-    A listener then hears the same slices from the first level again, though never after their last level.
+    Then `on_level` hears slices whose last level it has not heard from their first level again.
     """
     count, levels = len(seeds), len(settings.levels)
-    total = -(-count // batch) * levels
-    heard_all = False
+    total = math.ceil(count / batch) * levels
+    last_was_heard = False
 
-    def climbed(rows: np.ndarray) -> Evidence:
+    def climb(rows: np.ndarray) -> Evidence:
         def listen(now: LevelEvidence) -> None:
-            nonlocal heard_all
-            done = rows[0] / batch * levels + len(rows) / batch * (now.level.number + 1)
-            on_progress(total if rows[-1] + 1 == count and now.level.number + 1 == levels else int(done), total)
+            nonlocal last_was_heard
+            climbed = now.level.number + 1
+            at_end = climbed == levels and rows[-1] + 1 == count
+            on_progress(total if at_end else int(rows[0] * levels + len(rows) * climbed) // batch, total)
             if on_level is not None:
-                heard_all = now.level.number + 1 == levels
+                last_was_heard = climbed == levels
                 on_level(now)
 
         found = forward_evidence(
@@ -62,20 +68,30 @@ def evidence_of(
         return keep(found)
 
     parts: list[Evidence] = []
-    start, portion = 0, batch
+    start = 0
     while start < count:
-        rows, heard_all = np.arange(start, min(start + portion, count)), False
-        try:
-            parts.append(climbed(rows))
+        rows, last_was_heard = np.arange(start, min(start + batch, count)), False
+        part = _if_it_fits(climb, rows)
+        if part is not None:
+            parts.append(part)
             start += len(rows)
-            continue
-        except torch.OutOfMemoryError:
-            if len(rows) == 1 or heard_all:
-                raise MethodError(f"not enough memory for {len(rows)} slices; free some, or a smaller --batch") from None
-        portion = (len(rows) + 1) // 2  # out here, where the failed attempt no longer holds its memory
-        if device.type == "cuda":
-            torch.cuda.empty_cache()
+        elif len(rows) == 1 or last_was_heard:
+            raise MethodError(f"not enough memory for {len(rows)} slices at a time; free some, or lower --batch")
+        else:
+            batch = (len(rows) + 1) // 2
+            total = math.ceil(count / batch) * levels
     return joined(parts)
+
+
+def _if_it_fits(climb: Callable[[np.ndarray], Evidence], rows: np.ndarray) -> Evidence | None:
+    """None where memory runs out; on the way out, the failed attempt lets go of what it held."""
+    try:
+        return climb(rows)
+    except torch.OutOfMemoryError:
+        pass
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+    return None
 
 
 def slice_seeds(indices: Sequence[int] | np.ndarray, seed: int = 0) -> list[int]:

@@ -59,6 +59,23 @@ class World:
             dist.destroy_process_group()
 
 
+def device_named(name: str | torch.device) -> torch.device:
+    """The device that a name means here; `auto` is a GPU where there is one."""
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        chosen = torch.device(name)
+    except RuntimeError:
+        chosen = None
+    if chosen is None or chosen.type not in ("cpu", "cuda", "mps"):
+        raise ConfigError(f"device {name}: write auto, cpu, cuda, cuda:1 or mps")
+    if chosen.type == "cuda" and (chosen.index or 0) >= torch.cuda.device_count():
+        raise ConfigError(f"device {name}: no such GPU here ({torch.cuda.device_count()} found); try auto")
+    if chosen.type == "mps" and not torch.backends.mps.is_available():
+        raise ConfigError("device mps: not available here; try auto")
+    return chosen
+
+
 def local_device(device: torch.device) -> torch.device:
     """The GPU of this process where torchrun started several, made the current one: kernels are launched there."""
     if device.type != "cuda":
