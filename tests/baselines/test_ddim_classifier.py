@@ -152,6 +152,7 @@ class TestGradientOfATrainedClassifier:
         for parameter in classifier.parameters():
             parameter.data += 0.2 * torch.randn(parameter.shape)  # much of it starts at zero
         said = {"format": checkpoint.FORMAT, "task": "classifier", "network": dataclasses.asdict(config)}
+        said |= {"modalities": ["flair", "t2"], "size": 16}
         checkpoint.save_model(tmp_path, classifier.state_dict(), said)
         return classifier
 
