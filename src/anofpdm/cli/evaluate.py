@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     import torch
 
     from anofpdm.evaluation.methods import Models
+    from anofpdm.evaluation.protocol import Evaluation
     from anofpdm.network.predictor import TrainedModel
 
 
@@ -49,8 +50,7 @@ def evaluate(
     """
     from anofpdm.calibrating import Options as CalibrationOptions
     from anofpdm.cohorts import open_cohort
-    from anofpdm.evaluation.methods import METHODS, Chosen, missing_models
-    from anofpdm.evaluation.page import PAGE, write_up
+    from anofpdm.evaluation.methods import Chosen
     from anofpdm.evaluation.protocol import Evaluation, Options
     from anofpdm.method.many_slices import batch_for
     from anofpdm.network.predictor import load_trained
@@ -82,16 +82,22 @@ def evaluate(
     finally:
         world.leave()
     if world.leads:
-        write_up(evaluation)
-        print((out / "table.md").read_text().split("\n###")[0])
-        left_out = [
-            f"{name} (needs {', '.join(one.needs)})" for name, one in METHODS.items() if missing_models(one, models)
-        ]
-        if left_out and "all" in (method or []):
-            print(f"left out, for want of --with: {'; '.join(left_out)}")
-        print(f"look at {out / PAGE}")
+        _report(evaluation, asked_for_all="all" in (method or []))
     if evaluation.failed:
         raise typer.Exit(3)
+
+
+def _report(evaluation: "Evaluation", *, asked_for_all: bool) -> None:
+    from anofpdm.evaluation.methods import METHODS, missing_models
+    from anofpdm.evaluation.page import MARKDOWN, PAGE, write_up
+
+    write_up(evaluation)
+    print((evaluation.out / MARKDOWN).read_text().split("\n###")[0])
+    missing = {name: missing_models(one, evaluation.models) for name, one in METHODS.items()}
+    left_out = [f"{name} (needs {', '.join(models)})" for name, models in missing.items() if models]
+    if left_out and asked_for_all:
+        print(f"left out, for want of --with: {'; '.join(left_out)}")
+    print(f"look at {evaluation.out / PAGE}")
 
 
 def models_of(

@@ -57,12 +57,8 @@ def segment(
     loaded = load(model, where, precision)
     loaded.calibration.with_context(context)
     targets = find_targets(inputs, loaded.trained.modalities, split.value if split else None)
-    if brain_mask is not None and len(targets) > 1:
-        raise ConfigError(
-            f"--brain-mask is of one scan, and {len(targets)} are given; use --skull-strip, or one by one"
-        )
-    if brain_mask is not None and not brain_mask.is_file():
-        raise ConfigError(f"--brain-mask {brain_mask}: no such file; check the path")
+    if brain_mask is not None:
+        _check_brain_mask(brain_mask, len(targets))
     options = Options(choices, seed, batch, brain_mask, skull_strip, pictures, strict)
     world = World.joined(where)
     try:
@@ -75,6 +71,15 @@ def segment(
         _print(reports, out)
     if any(one.failed for one in reports):
         raise typer.Exit(3)
+
+
+def _check_brain_mask(path: Path, scans: int) -> None:
+    from anofpdm.errors import ConfigError
+
+    if scans > 1:
+        raise ConfigError(f"--brain-mask is of one scan, and {scans} are given; use --skull-strip, or one by one")
+    if not path.is_file():
+        raise ConfigError(f"--brain-mask {path}: no such file; check the path")
 
 
 def _bar(world: "World") -> Any:
