@@ -13,6 +13,7 @@ from collections.abc import Callable
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
+from anofpdm.bench import matrix_peak
 from anofpdm.network.training import Trainer, TrainingConfig, build_network
 from anofpdm.network.unet import UNet, UNetConfig, preset
 
@@ -28,7 +29,7 @@ def main() -> None:
     parser.add_argument("--profile", action="store_true", help="also where the GPU's time goes")
     args = parser.parse_args()
     torch.backends.cudnn.benchmark = True
-    peak = matrix_peak()
+    peak = matrix_peak(torch.device("cuda", 0))
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, bf16 matrix peak {peak:.0f} TFLOP/s", flush=True)
     print("preset  way        first step   steps/s   TFLOP/s   of peak   GiB", flush=True)
     for name in args.presets.split(","):
@@ -99,20 +100,6 @@ def forward_flops(config: UNetConfig) -> float:
     with FlopCounterMode(display=False) as counter:
         network(x, t, t)
     return float(counter.get_total_flops())
-
-
-def matrix_peak(side: int = 8192) -> float:
-    """TFLOP/s of a large bf16 product on random numbers."""
-    a, b = (torch.randn(side, side, device="cuda", dtype=torch.bfloat16) for _ in range(2))
-    for _ in range(3):
-        a @ b
-    begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-    begin.record()
-    for _ in range(10):
-        a @ b
-    end.record()
-    torch.cuda.synchronize()
-    return 10 * 2 * side**3 / begin.elapsed_time(end) / 1e9
 
 
 if __name__ == "__main__":

@@ -28,10 +28,8 @@ from anofpdm.method.detection import Accuracy, CurveDetector
 from anofpdm.method.evidence import FIELDS, Settings
 from anofpdm.method.many_slices import evidence_of, slice_seeds
 from anofpdm.method.mask import MaskSettings
-from anofpdm.network import checkpoint
 from anofpdm.network.predictor import NoisePredictor, TrainedModel, load_trained
 from anofpdm.network.schedule import NoiseSchedule
-from anofpdm.network.unet import UNet, preset
 from anofpdm.segment import FINDINGS, MAP, MASK, PICTURE, SLICES, SUMMARY, Model
 from anofpdm.segment_many import Options, segment_all
 
@@ -415,21 +413,7 @@ class TestTargets:
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    """A cohort of small heads, and an untrained network with something to say."""
-    folder = tmp_path_factory.mktemp("made")
-    prepare(plan_cohort("brats21", toys.brats_cohort(folder / "scans", 8), size=16), folder / "cohort")
-    torch.manual_seed(0)
-    network = UNet(preset("tiny", 2))
-    for parameter in network.parameters():
-        if not parameter.any():
-            torch.nn.init.normal_(parameter, std=0.05)
-    said = {
-        "format": checkpoint.FORMAT, "task": "guided", "modalities": ["flair", "t2"], "size": 16,
-        "network": {**network.config.__dict__}, "step": 0,
-    }  # fmt: skip
-    (folder / "model").mkdir()
-    checkpoint.save_model(folder / "model", network.state_dict(), said)
-    return folder
+    return toys.untrained(tmp_path_factory.mktemp("made"))
 
 
 CPU = torch.device("cpu")

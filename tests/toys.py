@@ -77,3 +77,24 @@ def brats_cohort(root: Path, patients: int = 4, shape: tuple[int, ...] = (24, 24
             lesion = ball(affine, shape, (3, -2, 1), 4 if number % 2 else -1)
             save(root / f"{stem}seg.nii.gz", lesion.astype(np.uint8), affine)
     return root
+
+
+def untrained(folder: Path) -> Path:
+    """A cohort of small heads, and a model that knows nothing but has something to say."""
+    import torch
+
+    from anofpdm.cohorts.plan import plan_cohort
+    from anofpdm.cohorts.prepare import prepare
+    from anofpdm.network import checkpoint
+    from anofpdm.network.unet import UNet, preset
+
+    prepare(plan_cohort("brats21", brats_cohort(folder / "scans", 8), size=16), folder / "cohort")
+    torch.manual_seed(0)
+    network = UNet(preset("tiny", 2))
+    for parameter in network.parameters():
+        if not parameter.any():
+            torch.nn.init.normal_(parameter, std=0.05)
+    said = {"format": checkpoint.FORMAT, "task": "guided", "modalities": ["flair", "t2"], "size": 16, "step": 0}
+    (folder / "model").mkdir()
+    checkpoint.save_model(folder / "model", network.state_dict(), {**said, "network": {**network.config.__dict__}})
+    return folder

@@ -20,7 +20,7 @@ from anofpdm.network.unet import UNet, preset
 
 MODALITIES = 4
 WARM_UP = 2  # levels that are not timed
-SMOOTHING = 0.05  # of the made-up weights
+SPREAD = 0.05  # of the made-up weights
 
 
 @dataclass(frozen=True)
@@ -143,7 +143,7 @@ def made_up_network(plan: Plan) -> UNet:
     network = UNet(preset(plan.preset, MODALITIES))
     for parameter in network.parameters():
         if not parameter.any():
-            nn.init.normal_(parameter, std=SMOOTHING)
+            nn.init.normal_(parameter, std=SPREAD)
     return network
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from anofpdm.cohorts.store import Cohort
+from anofpdm.cohorts.store import Cohort, foreground
 from anofpdm.drawing import BLUE, ORANGE, Line, beside, chart, png
 from anofpdm.errors import CalibrationError
 from anofpdm.files import write_atomically
@@ -35,7 +35,6 @@ from anofpdm.network.predictor import TrainedModel
 FILE, FIGURE = "calibration.json", "calibration.png"
 LEVELS = 60
 TOPS = (300, 400, 500, 600, 800, 1000)  # of the noise range, tried when it is chosen by labels
-DARK = -0.95  # a pixel whose mean over modalities is above this is foreground
 
 
 @dataclass(frozen=True)
@@ -192,7 +191,7 @@ def foreground_range(cohort: Cohort, scans: np.ndarray) -> tuple[float, float]:
 
 def foreground_share(pixels: np.ndarray) -> float:
     """Of slices [n, C, H, W]."""
-    return float((pixels.mean(axis=1) > DARK).mean())
+    return float(foreground(pixels).mean())
 
 
 def check_fits(model: TrainedModel, cohort: Cohort) -> None:

@@ -1,10 +1,9 @@
 import numpy as np
 import pytest
 import torch
-from worlds import Elementwise, TwoGaussians, alpha_bars
+from worlds import Elementwise, TwoGaussians, alpha_bars, some_slices, unlabelled
 
 from anofpdm.baselines.ddim import decode, encode, levels_up_to
-from anofpdm.labels import NULL
 from anofpdm.method.forward_process import slice_noise
 from anofpdm.network.schedule import NoiseSchedule
 
@@ -12,16 +11,7 @@ SCHEDULE, BARS = NoiseSchedule.linear(), alpha_bars()
 MEAN, VARIANCE = 0.2, 0.3
 
 
-def unlabelled(world):
-    return lambda x, t: world(x, t, torch.full((len(x),), NULL))
-
-
 GAUSSIAN = unlabelled(TwoGaussians(MEAN, MEAN, VARIANCE))
-
-
-def some_slices(n=2, channels=2, side=6):
-    generator = torch.Generator().manual_seed(0)
-    return torch.rand(n, channels, side, side, generator=generator, dtype=torch.float64) * 2 - 1
 
 
 def far_from(found, expected):

@@ -12,7 +12,7 @@ from anofpdm.labels import HEALTHY, NULL, UNHEALTHY
 from anofpdm.method.forward_process import slice_noise
 from anofpdm.network import checkpoint
 from anofpdm.network.classifier import NoisedClassifier
-from anofpdm.network.predictor import load_healthy_gradient, load_trained
+from anofpdm.network.predictor import load_guide, load_trained
 from anofpdm.network.schedule import NoiseSchedule
 from anofpdm.network.unet import UNetConfig
 
@@ -159,7 +159,7 @@ class TestGradientOfATrainedClassifier:
     def test_it_is_the_slope_of_log_p_healthy(self, classifier, tmp_path):
         x = torch.randn(3, 2, 8, 8, generator=torch.Generator().manual_seed(1))
         with torch.no_grad():  # as the methods ask for it
-            gradient = load_healthy_gradient(tmp_path, CPU)(x, 300)
+            gradient = load_guide(tmp_path, CPU).gradient(x, 300)
         assert not gradient.requires_grad
         exact = classifier.double()
         way = torch.randn(x.shape, generator=torch.Generator().manual_seed(2)).double()

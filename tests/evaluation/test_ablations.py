@@ -17,8 +17,6 @@ from anofpdm.calibrating import Options as CalibrationOptions
 from anofpdm.calibrating import labelled_rows
 from anofpdm.cli.main import app
 from anofpdm.cohorts import open_cohort
-from anofpdm.cohorts.plan import plan_cohort
-from anofpdm.cohorts.prepare import prepare
 from anofpdm.drawing import Line, chart
 from anofpdm.errors import CohortError, EvaluationError, MethodError
 from anofpdm.evaluation import ablations_levels, ablations_tables
@@ -29,10 +27,8 @@ from anofpdm.evaluation.metrics import average_precision
 from anofpdm.evaluation.truth import Truth
 from anofpdm.labels import HEALTHY, UNHEALTHY
 from anofpdm.method.many_slices import evidence_of, slice_seeds
-from anofpdm.network import checkpoint
 from anofpdm.network.predictor import load_trained
 from anofpdm.network.schedule import NoiseSchedule
-from anofpdm.network.unet import UNet, preset
 
 CPU = torch.device("cpu")
 BUMP = (9.0, 6.5)  # about where toy lesions lie in slices of 16 x 16
@@ -49,21 +45,7 @@ NAMES = [
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    """A cohort of small heads, and an untrained network with something to say."""
-    folder = tmp_path_factory.mktemp("made")
-    prepare(plan_cohort("brats21", toys.brats_cohort(folder / "scans", 8), size=16), folder / "cohort")
-    torch.manual_seed(0)
-    network = UNet(preset("tiny", 2))
-    for parameter in network.parameters():
-        if not parameter.any():
-            torch.nn.init.normal_(parameter, std=0.05)
-    said = {
-        "format": checkpoint.FORMAT, "task": "guided", "modalities": ["flair", "t2"], "size": 16,
-        "network": {**network.config.__dict__}, "step": 0,
-    }  # fmt: skip
-    (folder / "model").mkdir()
-    checkpoint.save_model(folder / "model", network.state_dict(), said)
-    return folder
+    return toys.untrained(tmp_path_factory.mktemp("made"))
 
 
 class Counting:

@@ -14,12 +14,12 @@ from sklearn.metrics import (
     roc_auc_score,
 )
 
+from anofpdm.cohorts.store import foreground
 from anofpdm.errors import EvaluationError
 from anofpdm.evaluation.metrics import (
     average_precision,
     confusion,
     dice,
-    foreground,
     iou,
     mean_defined,
     roc_auc,

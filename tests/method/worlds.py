@@ -39,6 +39,16 @@ class TwoGaussians:
         return (x - np.sqrt(a) * clean) / np.sqrt(1 - a)
 
 
+def unlabelled(world):
+    """A world asked without a label."""
+    return lambda x, t: world(x, t, torch.full((len(x),), NULL))
+
+
+def some_slices(n=2, channels=2, side=6):
+    generator = torch.Generator().manual_seed(0)
+    return torch.rand(n, channels, side, side, generator=generator, dtype=torch.float64) * 2 - 1
+
+
 class Elementwise:
     """A network stand-in that looks at one pixel at a time: bit-identical whatever the batch."""
 

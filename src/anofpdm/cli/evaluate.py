@@ -7,6 +7,7 @@ import typer
 
 from anofpdm.cli.calibrate import Split, numbers, top_of
 from anofpdm.cli.options import Batch, Device, resolved
+from anofpdm.cli.progress import named_bars
 
 if TYPE_CHECKING:
     import torch
@@ -76,7 +77,7 @@ def evaluate(
     chosen = Chosen.by_words(method or ["anofpdm-ddim", "anofpdm-ours"], models)
     world = World.joined(where)
     try:
-        with _bar(world.leads) as show:
+        with named_bars(world.leads) as show:
             evaluation = Evaluation(trained, models, open_cohort(cohort), chosen, out, options, world, show, hashes)
             evaluation.run()
     finally:
@@ -126,28 +127,3 @@ def models_of(
             raise ConfigError(f"--with {word}: its modalities or size are not those of {trained.folder}")
         hashes[name] = one.sha256
     return Models(trained.predict, **found), hashes  # type: ignore[arg-type]
-
-
-def _bar(leads: bool):  # type: ignore[no-untyped-def]
-    import contextlib
-
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-
-    @contextlib.contextmanager
-    def shown():  # type: ignore[no-untyped-def]
-        if not leads:
-            yield lambda _what, _done, _total: None
-            return
-        columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:3.0f}%"))
-        with Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True)) as progress:
-            tasks: dict[str, object] = {}
-
-            def show(what: str, done: int, total: int) -> None:
-                if what not in tasks:
-                    tasks[what] = progress.add_task(what, total=total)
-                progress.update(tasks[what], completed=done, total=total)  # type: ignore[arg-type]
-
-            yield show
-
-    return shown()

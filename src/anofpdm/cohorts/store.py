@@ -25,6 +25,8 @@ from anofpdm.errors import CohortError
 from anofpdm.files import csv_table
 from anofpdm.labels import WORDS
 
+DARK = -0.95  # a pixel whose mean over modalities is at or below this shows none of the head
+
 
 @dataclass(frozen=True)
 class Cohort:
@@ -60,6 +62,11 @@ class Cohort:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return open_cohort, (self.path,)  # a worker process maps the file anew instead of being sent gigabytes
+
+
+def foreground(pixels: np.ndarray) -> np.ndarray:
+    """[N, C, H, W] in -1 to 1 -> bool [N, H, W]: where there is a head."""
+    return np.asarray(pixels.mean(axis=1) > DARK)
 
 
 def open_cohort(path: Path | str) -> Cohort:

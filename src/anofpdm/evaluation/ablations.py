@@ -18,7 +18,7 @@ import torch
 from anofpdm import __version__
 from anofpdm.calibrating import Options as CalibrationOptions
 from anofpdm.calibrating import calibrate_model, labelled_rows
-from anofpdm.cohorts.store import Cohort
+from anofpdm.cohorts.store import Cohort, foreground
 from anofpdm.errors import EvaluationError
 from anofpdm.evaluation.ablations_levels import Heard, Slices, second_pass
 from anofpdm.evaluation.ablations_tables import (
@@ -35,7 +35,7 @@ from anofpdm.evaluation.ablations_tables import (
     table_rows,
     threshold,
 )
-from anofpdm.evaluation.metrics import average_precision, foreground
+from anofpdm.evaluation.metrics import average_precision
 from anofpdm.evaluation.truth import Truth
 from anofpdm.labels import UNHEALTHY
 from anofpdm.method.decision import decide

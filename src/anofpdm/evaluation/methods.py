@@ -1,7 +1,7 @@
 """Every method that can be evaluated, by name: one table for the command line, the tables and the pictures."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import TypeVar
 
@@ -167,7 +167,7 @@ METHODS: dict[str, Method] = {
         _cg_cdm, _grid(level=(400, 200), scale=(10, 100), steps=(10,)), ("classifier",), setups=("unhealthy",)
     ),
     **{
-        name: FromEvidence(one.encoding, one.signal, Choices(detector="cosine", last_map=one.last_map))
+        name: FromEvidence(one.encoding, one.signal, replace(PAPER, last_map=one.last_map))
         for name, one in VARIANTS.items()
     },
     "anofpdm-ours": FromEvidence("ddim", "error", OURS),

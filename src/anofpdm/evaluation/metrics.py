@@ -6,13 +6,6 @@ import numpy as np
 
 from anofpdm.errors import EvaluationError
 
-BACKGROUND = -0.95  # the channel mean at or below which a pixel shows no head
-
-
-def foreground(pixels: np.ndarray) -> np.ndarray:
-    """[N, C, H, W] in -1 to 1 -> bool [N, H, W]."""
-    return pixels.mean(axis=1) > BACKGROUND
-
 
 def mean_defined(values: np.ndarray) -> float:
     """The mean of what is not NaN; NaN where nothing is left."""

@@ -60,7 +60,7 @@ def write_up(evaluation: Evaluation) -> None:
 def examples(evaluation: Evaluation, names: list[str]) -> bytes:
     """Input, truth, then map and mask of each method, one slice a column, from small lesions to large."""
     positions = evaluation.example_positions()
-    rows = evaluation.test_rows()[positions]
+    rows = evaluation.measured_rows()[positions]
     channel = evaluation.model.channels(evaluation.options.calibration.score)[0]
     pixels, truth = evaluation.cohort.pixels(rows)[:, channel], evaluation.known.truth[positions]
     strips: list[tuple[str, list[Image.Image]]] = [

@@ -19,10 +19,9 @@ import torch
 from anofpdm import __version__
 from anofpdm.calibrating import Options as CalibrationOptions
 from anofpdm.calibrating import calibrate_model, check_fits
-from anofpdm.cohorts.store import Cohort
+from anofpdm.cohorts.store import Cohort, foreground
 from anofpdm.errors import ConfigError, EvaluationError, MethodError
 from anofpdm.evaluation.methods import Chosen, FromEvidence, Models, Reconstruction, Setting
-from anofpdm.evaluation.metrics import foreground
 from anofpdm.evaluation.oracle import Tuned, tuned_with_masks
 from anofpdm.evaluation.predictions import Slices, Store, decide_all, draw_all, map_all, shared_store
 from anofpdm.evaluation.scores import Known, Scores, all_empty, load_scores, save_scores, scored
@@ -104,7 +103,7 @@ class Evaluation:
         return {name: method for name, method in named if isinstance(method, FromEvidence)}
 
     def _run_readings(self, methods: dict[str, FromEvidence], encoding: str, signal: str) -> None:
-        test = self.test_rows()
+        test = self.measured_rows()
         for seed in self.options.seeds:
             if self._all(self._done(name, setup, seed) for name in methods for setup in self.setups):
                 continue
@@ -125,7 +124,7 @@ class Evaluation:
                 self._finish(name, dict.fromkeys(self.setups, store), seed, gated=True, cost=cost)
 
     def _run_comparison(self, name: str, method: Reconstruction) -> None:
-        test = self.test_rows()
+        test = self.measured_rows()
         for seed in self.options.seeds:
             if self._all(self._done(name, setup, seed) for setup in method.setups):
                 continue
@@ -234,12 +233,12 @@ class Evaluation:
 
     # ---- slices ------------------------------------------------------------------------------------------------------
 
-    def test_rows(self) -> np.ndarray:
+    def measured_rows(self) -> np.ndarray:
         return self._some_rows(self.options.split, self.options.sample)
 
     @functools.cached_property
     def known(self) -> Known:
-        rows = self.test_rows()
+        rows = self.measured_rows()
         shown = [foreground(self.cohort.pixels(some)) for some in np.array_split(rows, -(-len(rows) // CHUNK))]
         masks = Truth(self.cohort).masks(rows)
         return Known(masks, np.concatenate(shown), self.cohort.patients[rows], self.cohort.pixel_mm[rows])

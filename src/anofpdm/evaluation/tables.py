@@ -98,7 +98,7 @@ def slices_csv(results: Results, evaluation: Evaluation) -> bytes:
 
 
 def _slices(results: Results, evaluation: Evaluation, keys: Sequence[str]) -> Iterator[list[object]]:
-    cohort, rows = evaluation.cohort, evaluation.test_rows()
+    cohort, rows = evaluation.cohort, evaluation.measured_rows()
     unhealthy = rows[evaluation.known.unhealthy]
     for name, by_setup in results.items():
         for setup, several in by_setup.items():

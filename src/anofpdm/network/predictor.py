@@ -167,10 +167,6 @@ def load_guide(folder: Path, device: torch.device) -> Guide:
     return Guide(gradient, tuple(said["modalities"]), int(said["size"]), digest)
 
 
-def load_healthy_gradient(folder: Path, device: torch.device) -> HealthyGradient:
-    return load_guide(folder, device).gradient
-
-
 def _load(folder: Path, task: str, noise: str) -> tuple[Network, dict[str, Any], str]:
     weights, said, digest = checkpoint.load_model(folder)
     found = said["task"], said.get("training", {}).get("noise", "gaussian")
