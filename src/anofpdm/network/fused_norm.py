@@ -5,6 +5,7 @@ and channel: y = silu(z), z = gain * x + offset. The way back has the same form:
 So each direction reads its inputs twice, once for sums over places and once to write the result.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -14,9 +15,9 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 EPSILON = 1e-5
-ELEMENTS = 4096  # of a tile
-WARPS = 8
-MOST_SPLITS = 128  # programs that share the sums of one slice
+ELEMENTS, WARPS = 4096, 8  # of a tile that is written
+SUM_ELEMENTS, SUM_WARPS = 2048, 4  # of a tile that is added up; these and the next measured on an H200
+SUM_PROGRAMS, MOST_SPLITS = 1024, 128  # more of them, and adding up what each has found takes longer than finding it
 
 
 def norm_silu(
@@ -43,18 +44,9 @@ class NormSilu(torch.autograd.Function):
         ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, scale: Tensor, shift: Tensor, groups: int, activate: bool
     ) -> Tensor:
         x = x.contiguous(memory_format=torch.channels_last)
-        n, channels, places, tile, splits = _sizes(x)
-        sums = x.new_empty((n, splits, 2, channels), dtype=torch.float32)
-        coefficients = x.new_empty((n, 4, channels), dtype=torch.float32)  # gain, offset, mean, 1 / deviation
+        coefficients = _coefficients([x], weight, bias, scale, shift, groups)
         y = torch.empty_like(x)
-        _sums_of_x[(n, splits)](x, sums, places, channels, *tile, num_warps=WARPS)
-        share = channels // groups
-        _gain_and_offset[(n, groups)](
-            *(sums, weight, bias, scale, shift, coefficients),
-            *(places, channels, share, EPSILON, splits, triton.next_power_of_2(share)),
-        )
-        tiles = (n, triton.cdiv(places, tile[0]))
-        _apply[tiles](x, coefficients, y, places, channels, activate, *tile, num_warps=WARPS)
+        _applied([x], coefficients, y, activate)
         ctx.save_for_backward(x, weight, bias, scale, coefficients)
         ctx.groups, ctx.activate = groups, activate
         return y
@@ -64,12 +56,17 @@ class NormSilu(torch.autograd.Function):
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         x, weight, bias, scale, coefficients = ctx.saved_tensors
         dy = dy.contiguous(memory_format=torch.channels_last)
-        n, channels, places, tile, splits = _sizes(x)
+        n, channels, height, width = x.shape
+        places, tile, splits = height * width, _tile(channels), _splits([x])
         sums = x.new_empty((n, splits, 2, channels), dtype=torch.float32)
         slopes = x.new_empty((n, 2, channels), dtype=torch.float32)  # slope and level
         small = x.new_empty((4, n, channels), dtype=torch.float32)  # gradients of weight, bias, scale and shift
         dx = torch.empty_like(x)
-        _sums_of_dz[(n, splits)](x, dy, coefficients, sums, places, channels, ctx.activate, *tile, num_warps=WARPS)
+        _sums_of_dz[(n, splits)](
+            *(x, dy, coefficients, sums, places, channels, ctx.activate),
+            *_tile(channels, SUM_ELEMENTS),
+            num_warps=SUM_WARPS,
+        )
         share = channels // ctx.groups
         _slope_and_level[(n, ctx.groups)](
             *(sums, weight, bias, scale, coefficients, slopes, small),
@@ -81,13 +78,71 @@ class NormSilu(torch.autograd.Function):
         return dx, dweight, dbias, small[2].to(scale.dtype), small[3].to(scale.dtype), None, None
 
 
-def _sizes(x: Tensor) -> tuple[int, int, int, tuple[int, int], int]:
-    """Slices, channels, places; the tile (places, channels) that a program holds; programs for the sums of a slice."""
-    n, channels, height, width = x.shape
+def norm_silu_of_two(x: Tensor, other: Tensor, weight: Tensor, bias: Tensor, *, groups: int) -> Tensor:
+    """As of the two joined along their channels, which are never joined. Not for training."""
+    parts = [part.contiguous(memory_format=torch.channels_last) for part in (x, other)]
+    with torch.cuda.device_of(x):
+        none = x.new_zeros(len(x), len(weight))
+        coefficients = _coefficients(parts, weight, bias, none, none, groups)
+        shape = (len(x), len(weight), *x.shape[2:])
+        y = torch.empty(shape, dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
+        _applied(parts, coefficients, y, activate=True)
+    return y
+
+
+def norm_coefficients(x: Tensor, weight: Tensor, bias: Tensor, *, groups: int) -> Tensor:
+    """[N, 4, C] float32: gain, offset, mean and 1 / deviation, so that the norm of x is gain * x + offset."""
+    with torch.cuda.device_of(x):
+        none = x.new_zeros(x.shape[:2])
+        return _coefficients([x], weight, bias, none, none, groups)
+
+
+def _coefficients(
+    parts: Sequence[Tensor], weight: Tensor, bias: Tensor, scale: Tensor, shift: Tensor, groups: int
+) -> Tensor:
+    """Of tensors that follow each other along the channels, each with its channels last in memory."""
+    n, channels, places = len(parts[0]), len(weight), parts[0].shape[2] * parts[0].shape[3]
+    splits = _splits(parts)
+    sums = weight.new_empty((n, splits, 2, channels), dtype=torch.float32)
+    coefficients = weight.new_empty((n, 4, channels), dtype=torch.float32)
+    first = 0
+    for part in parts:
+        width = part.shape[1]
+        tile = _tile(width, SUM_ELEMENTS)
+        _sums_of_x[(n, splits)](part, sums, places, width, first, channels, *tile, num_warps=SUM_WARPS)
+        first += width
+    share = channels // groups
+    _gain_and_offset[(n, groups)](
+        *(sums, weight, bias, scale, shift, coefficients),
+        *(places, channels, share, EPSILON, splits, triton.next_power_of_2(share)),
+    )
+    return coefficients
+
+
+def _applied(parts: Sequence[Tensor], coefficients: Tensor, y: Tensor, activate: bool) -> None:
+    n, channels, height, width = y.shape
+    places, first = height * width, 0
+    for part in parts:
+        tile = _tile(part.shape[1])
+        tiles = (n, triton.cdiv(places, tile[0]))
+        _apply[tiles](
+            *(part, coefficients, y, places, part.shape[1], first, channels, activate), *tile, num_warps=WARPS
+        )
+        first += part.shape[1]
+
+
+def _tile(channels: int, elements: int = ELEMENTS) -> tuple[int, int]:
+    """Places and channels that a program holds at a time."""
     wide = triton.next_power_of_2(channels)
-    tile = max(1, ELEMENTS // wide), wide
-    splits = min(MOST_SPLITS, triton.next_power_of_2(triton.cdiv(height * width, tile[0])))
-    return n, channels, height * width, tile, splits
+    return max(1, elements // wide), wide
+
+
+def _splits(parts: Sequence[Tensor]) -> int:
+    """Programs that share the sums of a slice, a power of two."""
+    n, _, height, width = parts[0].shape
+    tiles = triton.cdiv(height * width, min(_tile(part.shape[1], SUM_ELEMENTS)[0] for part in parts))
+    wanted = min(MOST_SPLITS, tiles, max(1, SUM_PROGRAMS // n))
+    return 1 << (wanted.bit_length() - 1)
 
 
 @triton.jit
@@ -98,7 +153,8 @@ def _tile_at(place, channel, n, places, channels):
 
 
 @triton.jit
-def _sums_of_x(x, sums, places, channels, ROWS: tl.constexpr, WIDE: tl.constexpr):
+def _sums_of_x(x, sums, places, channels, first, row, ROWS: tl.constexpr, WIDE: tl.constexpr):
+    """Into channels `first` and on of sums [N, splits, 2, row]."""
     n, split, splits = tl.program_id(0), tl.program_id(1), tl.num_programs(1)
     channel = tl.arange(0, WIDE)
     total, squares = tl.zeros((ROWS, WIDE), tl.float32), tl.zeros((ROWS, WIDE), tl.float32)
@@ -107,9 +163,9 @@ def _sums_of_x(x, sums, places, channels, ROWS: tl.constexpr, WIDE: tl.constexpr
         values = tl.load(x + at, inside, 0.0).to(tl.float32)
         total += values
         squares += values * values
-    out = sums + ((n * splits + split) * 2) * channels + channel
+    out = sums + ((n * splits + split) * 2) * row + first + channel
     tl.store(out, tl.sum(total, 0), channel < channels)
-    tl.store(out + channels, tl.sum(squares, 0), channel < channels)
+    tl.store(out + row, tl.sum(squares, 0), channel < channels)
 
 
 @triton.jit
@@ -144,15 +200,21 @@ def _gain_and_offset(
 
 
 @triton.jit
-def _apply(x, coefficients, y, places, channels, ACTIVATE: tl.constexpr, ROWS: tl.constexpr, WIDE: tl.constexpr):
+def _apply(
+    x, coefficients, y, places, channels, first, row,
+    ACTIVATE: tl.constexpr, ROWS: tl.constexpr, WIDE: tl.constexpr,
+):  # fmt: skip
+    """Into channels `first` and on of y [N, places, row]."""
     n, channel = tl.program_id(0), tl.arange(0, WIDE)
-    gain = tl.load(coefficients + n * 4 * channels + channel, channel < channels, 0.0)
-    offset = tl.load(coefficients + (n * 4 + 1) * channels + channel, channel < channels, 0.0)
-    at, inside = _tile_at(tl.program_id(1) * ROWS + tl.arange(0, ROWS), channel, n, places, channels)
+    gain = tl.load(coefficients + n * 4 * row + first + channel, channel < channels, 0.0)
+    offset = tl.load(coefficients + (n * 4 + 1) * row + first + channel, channel < channels, 0.0)
+    place = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
+    at, inside = _tile_at(place, channel, n, places, channels)
     z = tl.load(x + at, inside, 0.0).to(tl.float32) * gain[None, :] + offset[None, :]
     if ACTIVATE:
         z = z * tl.sigmoid(z)
-    tl.store(y + at, z.to(y.dtype.element_ty), inside)
+    to = n.to(tl.int64) * places * row + place[:, None] * row + first + channel[None, :]
+    tl.store(y + to, z.to(y.dtype.element_ty), inside)
 
 
 @triton.jit

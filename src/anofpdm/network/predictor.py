@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from anofpdm.errors import ModelError
 from anofpdm.labels import HEALTHY
@@ -37,6 +37,9 @@ class NoisePredictor:
         self.device, self.precision = device, precision
         if precision == "fp32" and device.type == "cuda":
             network = network.as_in_a_textbook()  # cuDNN has no fast float32 for channels last
+        for module in network.modules():
+            if isinstance(module, nn.Conv2d | nn.Linear) and module is not network.last:
+                module.to(PRECISIONS[precision])  # once, not at every question
         self.network = network.to(device).to(memory_format=network.memory_format).eval()  # type: ignore[call-overload]
         self.portion: int | None = None  # slices at a time, once memory has run short
         self._records = device.type == "cuda"
