@@ -30,6 +30,8 @@ from anofpdm.method.many_slices import evidence_of, slice_seeds
 from anofpdm.method.mask import MaskSettings
 from anofpdm.network.predictor import load_trained
 
+COLUMNS = ("levels", "precision", "w", "M_max", "detector", "accuracy", "unhealthy", "AUPRC", "mixed", "t_e", "s")
+
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -48,32 +50,17 @@ def main() -> None:
     study = Study(args)
     counts = [(int(count), "auto") for count in args.levels.split(",") if count]
     compared = [(args.precision_at, name) for name in args.precisions.split(",") if name]
+    print(f"| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}", flush=True)
     with ProcessPoolExecutor(4, multiprocessing.get_context("spawn")) as pool:  # so that the GPU does not wait
-        rows = [pool.submit(evaluated, *study.evidence(count, name), study.known) for count, name in counts + compared]
-        columns = (
-            "levels",
-            "precision",
-            "w",
-            "M_max",
-            "detector",
-            "accuracy",
-            "unhealthy",
-            "AUPRC",
-            "mixed",
-            "t_e",
-            "s",
-        )
-        print(f"| {' | '.join(columns)} |")
-        print(f"|{'---|' * len(columns)}", flush=True)
-        drawn = []
-        for row in rows:
-            words, masks = row.result()
-            drawn.append(masks)
-            print(words, flush=True)
-    for (_, name), masks in zip(compared, drawn[len(counts) :], strict=True):
-        first = drawn[len(counts)]
-        some = first.any((1, 2)) | masks.any((1, 2))
-        print(f"{name}: median slice DICE against {compared[0][1]}: {np.median(dice(masks, first)[some]):.4f}")
+        rows = []
+        for count, name in counts + compared:
+            row = pool.submit(evaluated, *study.evidence(count, name), study.known)
+            row.add_done_callback(lambda done: print(done.result()[0], flush=True))
+            rows.append(row)
+        drawn = [row.result()[1] for row in rows[len(counts) :]]
+    for (_, name), masks in zip(compared, drawn, strict=True):
+        some = drawn[0].any((1, 2)) | masks.any((1, 2))
+        print(f"{name}: median slice DICE against {compared[0][1]}: {np.median(dice(masks, drawn[0])[some]):.4f}")
 
 
 @dataclass(frozen=True)
@@ -118,7 +105,6 @@ class Study:
             keep=slimmed,
         )
         seconds = time.perf_counter() - start
-        print(f"{count} levels in {predict.precision}: {seconds:.1f} s", flush=True)
         return found, predict.precision, seconds
 
 

@@ -18,11 +18,11 @@ ROOMS = [
     "baselines",
     "student",
     "calibrating",
-    "output",
+    "report",
     "segment",
     "segment_many",
 ]
-ROOMS += ["evaluation", "report", "viewer", "bench", "cli"]
+ROOMS += ["evaluation", "demo", "viewer", "bench", "cli"]
 FOUNDATION = {"__init__", "errors", "labels", "files", "workers", "drawing"}
 NEVER = {"network": {"scans"}, "method": {"scans", "cohorts"}}  # earlier, and still not theirs
 ONLY_IN = {"typer": {"cli"}, "rich": {"cli"}, "matplotlib": {"evaluation", "report"}, "fastapi": {"viewer"}}

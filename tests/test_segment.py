@@ -30,7 +30,8 @@ from anofpdm.method.many_slices import evidence_of, slice_seeds
 from anofpdm.method.mask import MaskSettings
 from anofpdm.network.predictor import NoisePredictor, TrainedModel, load_trained
 from anofpdm.network.schedule import NoiseSchedule
-from anofpdm.segment import FINDINGS, MAP, MASK, PICTURE, SLICES, SUMMARY, Model
+from anofpdm.scans import read_scan, scan_slices
+from anofpdm.segment import FINDINGS, MAP, MASK, PICTURE, REPORT, SLICES, SUMMARY, Model
 from anofpdm.segment_many import Options, segment_all
 
 SHAPE, SIZE = (40, 44, 36), 64
@@ -122,6 +123,36 @@ def test_tables_and_summary_agree_with_the_mask(tmp_path):
     (finding,) = csv.DictReader((tmp_path / "out" / FINDINGS).open())
     assert float(finding["volume_ml"]) == pytest.approx(said["volume_ml"], rel=1e-3)
     assert float(finding["peak"]) == pytest.approx(float(result.anomaly_map.max()), rel=1e-3)
+
+
+def test_the_report_is_written_before_the_summary_and_can_be_left_out(tmp_path, monkeypatch):
+    files, _, _ = scan_files(tmp_path)
+    result = known_model().segment(files, choices=BY_HEALTHY)
+    result.save(tmp_path / "anna")
+    said = (tmp_path / "anna" / REPORT).read_text()
+    assert "<h1>anna</h1>" in said
+    assert str(tmp_path) not in said
+    assert (tmp_path / "anna" / REPORT).stat().st_mtime_ns <= (tmp_path / "anna" / SUMMARY).stat().st_mtime_ns
+    result.save(tmp_path / "without", report=False)
+    assert not (tmp_path / "without" / REPORT).exists()
+    monkeypatch.chdir(tmp_path / "anna")
+    result.save(".", picture=False)
+    assert "<h1>anna</h1>" in (tmp_path / "anna" / REPORT).read_text()
+
+
+def test_what_is_shown_is_what_the_network_saw_and_said(tmp_path):
+    files, _, _ = scan_files(tmp_path)
+    model = known_model(settings=Settings((0, 20, 40), (1,)))
+    shown = model.segment(files, choices=BY_HEALTHY).shown
+    slices = scan_slices(read_scan(files), SIZE)
+    assert shown.modalities == ("t2",)
+    np.testing.assert_allclose(shown.pixels[:, 0], slices.pixels[:, 1], atol=1e-3)
+    evidence = model._ask(slices, 0, 100, lambda *_: None)
+    assert shown.curves.levels == (0, 20, 40)
+    np.testing.assert_array_equal(shown.curves.divergence, evidence.divergence[:, 0])
+    np.testing.assert_array_equal(shown.curves.mse_guided, evidence.mse_guided[:, 0])
+    np.testing.assert_array_equal(shown.curves.mse_unguided, evidence.mse_unguided)
+    assert (shown.engine, shown.cosine_cut, shown.healthy_level) == ("diffusion", 0.9, 0.5)
 
 
 def test_a_healthy_scan_has_an_empty_mask_and_no_findings(tmp_path):
@@ -234,15 +265,16 @@ class TestMany:
                 result.save(tmp_path / "out" / "p0")
         assert list(segment_all(known_model(), [target], tmp_path / "out", options).done) == ["p0"]
 
-    @pytest.mark.parametrize("lost", [MASK, MAP, PICTURE])
+    @pytest.mark.parametrize("lost", [MASK, MAP, PICTURE, REPORT])
     def test_a_result_with_a_file_missing_is_done_anew(self, lost, tmp_path):
         targets = self.targets(tmp_path / "in", 1)
-        without = Options(choices=BY_HEALTHY, pictures=False)
-        options = replace(without, pictures=True)
+        without = Options(choices=BY_HEALTHY, pictures=False, reports=False)
+        options = replace(without, pictures=True, reports=True)
         segment_all(known_model(), targets, tmp_path / "out", options)
         assert segment_all(known_model(), targets, tmp_path / "out", options).already
         (tmp_path / "out" / "p0" / lost).unlink()
-        assert bool(segment_all(known_model(), targets, tmp_path / "out", without).already) == (lost == PICTURE)
+        already = segment_all(known_model(), targets, tmp_path / "out", without).already
+        assert bool(already) == (lost in (PICTURE, REPORT))
         (tmp_path / "out" / "p0" / lost).unlink(missing_ok=True)
         assert segment_all(known_model(), targets, tmp_path / "out", options).done
 
@@ -291,6 +323,7 @@ class TestMany:
         names = {path.name for path in made.iterdir()}
         assert "sub-01_ses-1_label-lesion_desc-anofpdm_mask.nii.gz" in names
         assert "sub-01_ses-1_desc-anofpdm_summary.json" in names
+        assert "<h1>sub-01_ses-1</h1>" in (made / "sub-01_ses-1_desc-anofpdm_report.html").read_text()
         assert all(name.startswith("sub-01_ses-1_") for name in names)
         assert json.loads((tmp_path / "out" / "dataset_description.json").read_text())["DatasetType"] == "derivative"
 
@@ -441,6 +474,20 @@ def test_load_segment_and_save_as_the_readme_does(made, tmp_path):
     assert len(result.slices) > 5
     result.save(tmp_path)
     assert (tmp_path / MASK).is_file()
+
+
+def test_the_command_writes_reports_unless_told_otherwise(made, tmp_path):
+    from typer.testing import CliRunner
+
+    from anofpdm.cli.main import app
+
+    save(calibrate_model(load_trained(made / "model", CPU), open_cohort(made / "cohort"), SMALL), made / "model")
+    words = ["segment", str(made / "model"), str(made / "scans" / "p1"), "--device", "cpu", "--no-pictures"]
+    for more, written in (([], True), (["--no-report"], False)):
+        out = tmp_path / str(written)
+        done = CliRunner().invoke(app, [*words, "--out", str(out), *more])
+        assert done.exit_code == 0, done.output
+        assert [path.name for path in out.rglob("*.html")] == ([REPORT] if written else [])
 
 
 def test_a_calibration_of_another_checkpoint_is_refused(made, tmp_path):

@@ -30,18 +30,21 @@ from anofpdm.method.evidence import Evidence
 from anofpdm.method.many_slices import batch_for, evidence_of, slice_seeds
 from anofpdm.network.predictor import TrainedModel, load_trained
 from anofpdm.network.world import device_named
-from anofpdm.output.findings import Finding, find_lesions
-from anofpdm.output.picture import overview
+from anofpdm.report.findings import Finding, find_lesions
+from anofpdm.report.page import page
+from anofpdm.report.picture import overview
+from anofpdm.report.shown import Curves, Shown
 from anofpdm.scans import AxialPlanes, Grid, Scan, ScanSlices, read_scan, read_volume, scan_slices, write_nifti
 from anofpdm.scans.grid import check_same_grid
 
-MASK, MAP, FINDINGS, SLICES, SUMMARY, PICTURE = (
+MASK, MAP, FINDINGS, SLICES, SUMMARY, PICTURE, REPORT = (
     "mask.nii.gz",
     "anomaly_map.nii.gz",
     "findings.csv",
     "slices.csv",
     "summary.json",
     "overview.png",
+    "report.html",
 )
 UNLIKE = 0.08  # share of foreground beyond what calibration saw: then a scan is unlike the cohort
 Listener = Callable[[int, int], None]
@@ -88,7 +91,6 @@ class Model:
         decisions = decide(evidence, self.calibration, choices, places)
         anomaly_map = planes.to_native(decisions.maps, slices.indices)
         mask = planes.to_native(decisions.masks, slices.indices) >= 0.5
-        scored = self.calibration.settings.channels[0]
         return Segmentation(
             mask=mask,
             anomaly_map=anomaly_map,
@@ -102,7 +104,7 @@ class Model:
                 "warnings": [str(warning.message) for warning in caught],
                 "seconds": round(time.perf_counter() - start, 2),
             },
-            shown=Shown(slices.pixels[:, scored], slices.indices, planes.pixel_mm),
+            shown=self._shown(slices, planes, evidence, choices),
         )
 
     def settings(self, choices: Choices, seed: int, brain: str | None) -> dict[str, Any]:
@@ -172,14 +174,17 @@ class Model:
             on_progress=on_progress,
         )
 
-
-@dataclass(frozen=True)
-class Shown:
-    """What the picture is drawn from."""
-
-    pixels: np.ndarray  # [n, H, W] of the first scored modality
-    indices: np.ndarray
-    pixel_mm: float
+    def _shown(self, slices: ScanSlices, planes: AxialPlanes, evidence: Evidence, choices: Choices) -> Shown:
+        scored = list(self.calibration.settings.channels)
+        return Shown(
+            pixels=slices.pixels[:, scored].astype(np.float16),
+            indices=slices.indices,
+            pixel_mm=planes.pixel_mm,
+            modalities=tuple(self.trained.modalities[channel] for channel in scored),
+            cosine_cut=self.calibration.cut,
+            healthy_level=self.calibration.with_context(choices.context_mm).healthy_threshold,
+            curves=Curves.of(evidence.at(self.calibration.strength)),
+        )
 
 
 @dataclass(frozen=True)
@@ -203,7 +208,8 @@ class Segmentation:
         name: Callable[[str], str] = str,  # may rename the files
         *,
         picture: bool = True,
-        title: str | None = None,  # of the picture; none given: the folder's name
+        report: bool = True,
+        title: str | None = None,  # of picture and report; none given: the folder's name
     ) -> None:
         """Everything into `folder`, the summary last: where it is, the rest is."""
         folder = Path(folder)
@@ -213,11 +219,11 @@ class Segmentation:
         write_nifti(folder / name(MAP), self.anomaly_map, self.grid)
         write_atomically(folder / name(FINDINGS), csv_table(FINDING_COLUMNS, map(_finding_row, self.findings)))
         write_atomically(folder / name(SLICES), csv_table(self.slices[0], (row.values() for row in self.slices)))
+        title = title or folder.resolve().name
         if picture:
-            said_of_it = f"{title or folder.name}: {self.volume_ml:.1f} ml in {len(self.findings)} findings"
-            shown = self.shown
-            drawn = overview(shown.pixels, shown.indices, self.decisions, said_of_it, shown.pixel_mm)
-            write_atomically(folder / name(PICTURE), drawn)
+            write_atomically(folder / name(PICTURE), self._picture(title))
+        if report:
+            write_atomically(folder / name(REPORT), page(self, title))
         said = {
             "volume_ml": round(self.volume_ml, 4),
             "findings": len(self.findings),
@@ -226,6 +232,10 @@ class Segmentation:
             **self.summary,
         }
         write_atomically(folder / name(SUMMARY), json.dumps(said, indent=2).encode())
+
+    def _picture(self, title: str) -> bytes:
+        said, shown = f"{title}: {self.volume_ml:.1f} ml in {len(self.findings)} findings", self.shown
+        return overview(shown.pixels[:, 0], shown.indices, self.decisions, said, shown.pixel_mm)
 
 
 def slice_table(decisions: Decisions, indices: np.ndarray, pixel_mm: float) -> list[dict[str, Any]]:

@@ -16,7 +16,7 @@ from anofpdm.errors import AnoFPDMError, ScanError, ScanWarning
 from anofpdm.files import write_atomically
 from anofpdm.method.decision import Choices
 from anofpdm.network.world import World
-from anofpdm.segment import MAP, MASK, PICTURE, SUMMARY, Model, brain_said, file_sha256
+from anofpdm.segment import MAP, MASK, PICTURE, REPORT, SUMMARY, Model, brain_said, file_sha256
 
 BIDS_NAMES = {MASK: "label-lesion_desc-anofpdm_mask.nii.gz", MAP: "desc-anofpdm_anomalymap.nii.gz"}
 
@@ -29,7 +29,13 @@ class Options:
     brain_mask: Path | None = None
     skull_strip: str | None = None  # a command with {input} and {output}
     pictures: bool = True
+    reports: bool = True
     strict: bool = False
+
+    @property
+    def wanted(self) -> tuple[str, ...]:
+        """Files that a finished scan has."""
+        return (MASK, MAP, *([PICTURE] if self.pictures else []), *([REPORT] if self.reports else []))
 
 
 @dataclass
@@ -86,7 +92,7 @@ def _segment_one(
     seed = model.calibration.seed if options.seed is None else options.seed
     brain_from = f"command {options.skull_strip}" if options.skull_strip else None
     settings = model.settings(options.choices, seed, brain_from or brain_said(options.brain_mask))
-    there = all((folder / name(file)).is_file() for file in (MASK, MAP, *([PICTURE] if options.pictures else [])))
+    there = all((folder / name(file)).is_file() for file in options.wanted)
     if there and (before := _finished(folder / name(SUMMARY), settings, subject.images)) is not None:
         report.already[subject.name] = before
         return
@@ -103,7 +109,7 @@ def _segment_one(
             batch=options.batch,
             on_progress=show,
         )
-    result.save(folder, name, picture=options.pictures, title=subject.name)
+    result.save(folder, name, picture=options.pictures, report=options.reports, title=subject.name)
     report.done[subject.name] = result.volume_ml
     if result.summary["warnings"]:
         report.warnings[subject.name] = result.summary["warnings"]

@@ -136,7 +136,7 @@ class TestSegment:
         assert done.returncode == 0, done.stderr
         assert "8 scans segmented" in done.stdout
         names = {path.name for path in (tmp_path / "p3").iterdir()}
-        wanted = "mask.nii.gz anomaly_map.nii.gz findings.csv slices.csv summary.json overview.png"
+        wanted = "mask.nii.gz anomaly_map.nii.gz findings.csv slices.csv summary.json overview.png report.html"
         assert names == set(wanted.split())
         assert "0 scans segmented, 8 done before" in anofpdm(*words).stdout
 

@@ -14,6 +14,7 @@ from anofpdm import __version__
 from anofpdm.cli.ablate import ablate
 from anofpdm.cli.bench import bench
 from anofpdm.cli.calibrate import calibrate
+from anofpdm.cli.demo import demo
 from anofpdm.cli.evaluate import evaluate
 from anofpdm.cli.phantom import phantom
 from anofpdm.cli.prepare import prepare
@@ -66,7 +67,7 @@ def _stop(message: str, code: int) -> None:
     raise typer.Exit(code)
 
 
-for subcommand in (phantom, prepare, train, calibrate, segment, evaluate, ablate, bench):
+for subcommand in (demo, phantom, prepare, train, calibrate, segment, evaluate, ablate, bench):
     add_command(subcommand)
 
 

@@ -36,6 +36,9 @@ def segment(
     seed: Annotated[int | None, typer.Option(min=0, help="Of the noise. Default: as calibrated.")] = None,
     strict: Annotated[bool, typer.Option(help="Stop at the first scan that fails.")] = False,
     pictures: Annotated[bool, typer.Option(help="Draw an overview of each scan.")] = True,
+    pages: Annotated[
+        bool, typer.Option("--report/--no-report", help="Write a page to open in a browser for each scan.")
+    ] = True,
     device: Device = "auto",
 ) -> None:
     """Mask, anomaly map, findings and tables for every scan. Stopped halfway, the same command goes on.
@@ -59,7 +62,7 @@ def segment(
     targets = find_targets(inputs, loaded.trained.modalities, split.value if split else None)
     if brain_mask is not None:
         _check_brain_mask(brain_mask, len(targets))
-    options = Options(choices, seed, batch, brain_mask, skull_strip, pictures, strict)
+    options = Options(choices, seed, batch, brain_mask, skull_strip, pictures, pages, strict)
     world = World.joined(where)
     try:
         with _bar(world) as show:

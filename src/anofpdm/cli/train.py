@@ -63,6 +63,9 @@ def train(
     device: Device = "auto",
     save_minutes: Annotated[float, typer.Option(min=0, help="Save this often.")] = 5.0,
     pictures: Annotated[bool, typer.Option(help="Draw samples at every save.")] = True,
+    half_weights: Annotated[
+        bool, typer.Option("--half-weights", help="Save the model in half precision, at half the size.")
+    ] = False,
 ) -> None:
     """Train on a prepared cohort. Several GPUs: torchrun --nproc-per-node 4 -m anofpdm train ..."""
     import torch
@@ -72,7 +75,7 @@ def train(
     from anofpdm.network.run import train as run
     from anofpdm.network.world import World, local_device
 
-    limits = Limits(steps, minutes, save_minutes, sample_steps=25 if pictures else 0)
+    limits = Limits(steps, minutes, save_minutes, sample_steps=25 if pictures else 0, half_weights=half_weights)
     torch.backends.cudnn.benchmark = True  # slices are all of one size: worth choosing the fastest kernels once
     slices = open_cohort(cohort)
     where = local_device(resolved(device))

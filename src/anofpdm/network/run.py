@@ -41,6 +41,7 @@ class Limits:
     save_minutes: float = 5.0
     log_steps: int = 50
     sample_steps: int = 25  # 0: no pictures
+    half_weights: bool = False  # the model takes half the room; what a run goes on from is whole all the same
 
     def __post_init__(self) -> None:
         if self.steps is None and self.minutes is None:
@@ -181,7 +182,8 @@ def save(trainer: Trainer, cohort: Cohort, out: Path, limits: Limits) -> None:
         "cohort": cohort_identity(cohort),
     }
     checkpoint.save_state(out, trainer.state(), config)
-    checkpoint.save_model(out, trainer.average, config)
+    weights = {name: average.half() if limits.half_weights else average for name, average in trainer.average.items()}
+    checkpoint.save_model(out, weights, config)
     if limits.sample_steps:
         _draw(trainer, cohort, out, limits.sample_steps)
 

@@ -1,0 +1,26 @@
+"""anofpdm demo: the bundled models on phantoms, to a page."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from anofpdm.cli.options import Device, resolved
+from anofpdm.cli.progress import named_bars
+
+
+def demo(
+    out: Annotated[Path, typer.Option(help="Folder for scans, results and the page.")] = Path("demo"),
+    patients: Annotated[int, typer.Option(min=1, help="Brains of each kind, tumour and stroke.")] = 2,
+    seed: Annotated[int, typer.Option(min=0, help="Of the phantoms.")] = 2024,
+    device: Device = "auto",
+) -> None:
+    """Make synthetic brains, find their lesions with the bundled models, and show how well that went."""
+    from anofpdm.demo import PAGE, run_demo
+
+    with named_bars(True) as show:
+        shown = run_demo(out, device=resolved(device), patients=patients, seed=seed, on_progress=show)
+    for one in shown:
+        truth = f"{one.score.true_ml:.1f} ml" if one.score.true_ml else "none"
+        print(f"{one.name}: lesion of {truth}, found {one.score.found_ml:.1f} ml, DICE {one.score.dice:.2f}")
+    print(f"open {out / PAGE} in a browser")

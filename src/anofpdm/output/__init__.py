@@ -1,1 +1,0 @@
-"""What is said of a segmented scan: findings, tables, a picture."""

@@ -1,0 +1,1 @@
+"""What is said of a segmented scan: findings, a picture, a page."""

@@ -1,0 +1,111 @@
+"""Segmentations made up number by number, so that a page can be held against what it should say."""
+
+import numpy as np
+import pytest
+import toys
+from scipy import ndimage
+
+from anofpdm.method.decision import Decisions
+from anofpdm.report.findings import find_lesions
+from anofpdm.report.shown import Curves, Shown
+from anofpdm.scans import AxialPlanes, Grid
+from anofpdm.segment import Segmentation
+
+SIZE, LEVELS, CUT = 32, (0, 100, 200, 300, 400), 0.99
+
+
+def settings_of(detector, threshold):
+    return {
+        "anofpdm": "0.1.0", "torch": "2.0", "model_sha256": "4f" * 32, "calibration_sha256": "a1" * 32, "strength": 3.0,
+        "detector": detector, "scored": ["flair"], "seed": 7, "brain_mask": None,
+        "choices": {"detector": "calibrated", "context_mm": 0.0, "mask": {"threshold": threshold, "smallest": 40}},
+    }  # fmt: skip
+
+
+def decisions_of(rng, drawn, detector):
+    n = len(drawn)
+    lesion = drawn.any(axis=(1, 2))
+    maps = ndimage.gaussian_filter(drawn.astype(np.float32), (0, 1, 1)) + 0.05 * rng.random(drawn.shape, np.float32)
+    odds = np.where(lesion, 2.5, -2.5) + rng.normal(size=n)
+    similarity = np.where(lesion, 0.97, 0.995) + 0.001 * rng.random(n)
+    detected = {"none": np.ones(n, bool), "cosine": similarity <= CUT}.get(detector, odds >= 0)
+    score = {"none": maps.max(axis=(1, 2)), "cosine": CUT - similarity}.get(detector, odds)
+    return Decisions(
+        maps=maps, masks=drawn & detected[:, None, None], drawn=drawn, detected=detected, score=score,
+        similarity=similarity, log_odds=odds, end_step=rng.choice(LEVELS, n), end_divergence=rng.random(n) / 100,
+        quantile=rng.uniform(0.9, 0.98, n), threshold=np.full(n, 0.5),
+    )  # fmt: skip
+
+
+def segmented(
+    *,
+    n=9,
+    first=3,
+    size=SIZE,
+    detector="curve",
+    threshold="quantile",
+    modalities=("flair", "t2"),
+    files=None,
+    warnings=(),
+    engine="diffusion",
+    curves=True,
+    radius=7.0,
+    axes="LPS",
+    changes=None,
+):
+    """A round head of noise with a ball of a lesion, its slices from `first` on."""
+    rng = np.random.default_rng(3)
+    shape = (size, size, first + n + 2)
+    affine = toys.affine_of(axes, (2.0, 2.0, 3.0), shape=shape)
+    grid, indices = Grid.from_affine(shape, affine), np.arange(first, first + n)
+    planes = AxialPlanes(grid, size)
+    head = planes.axial(toys.ball(affine, shape, (0, 0, 0), size * 0.9))
+    lesion = planes.axial(toys.ball(affine, shape, (14, -10, 1), radius))
+    pixels = np.where(head[indices][:, None], rng.uniform(-0.5, 1, (n, len(modalities), *head.shape[1:])), -1)
+    decisions = decisions_of(rng, lesion[indices], detector)
+    for name, value in (changes or {}).items():
+        object.__setattr__(decisions, name, value)
+    mask = planes.to_native(decisions.masks, indices) >= 0.5
+    anomaly_map = planes.to_native(decisions.maps, indices)
+    by_level = [rng.random((n, len(LEVELS))) / 100 for _ in range(3)]
+    files = files or {name: f"/data/{name}.nii.gz" for name in modalities}
+    return Segmentation(
+        mask=mask, anomaly_map=anomaly_map, grid=grid, slices=[],
+        findings=find_lesions(mask, anomaly_map, affine), decisions=decisions,
+        summary={
+            "settings": settings_of(detector, threshold), "warnings": list(warnings), "seconds": 1.5,
+            "inputs": {name: {"file": path, "sha256": "0" * 64} for name, path in files.items()},
+        },
+        shown=Shown(
+            pixels.astype(np.float16), indices, planes.pixel_mm, tuple(modalities), CUT,
+            curves=Curves(LEVELS, *by_level) if curves else None, engine=engine,
+        ),
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="session")
+def make():
+    return segmented
+
+
+NASTY = "</script ><script >alert(1)</script><img src=x onerror=alert(2)>&amp;\"'<!--\u2028"
+KINDS = {
+    "as usual": {},
+    "cosine": {"detector": "cosine", "threshold": "both", "modalities": ("flair",)},
+    "no detector": {"detector": "none", "threshold": "healthy"},
+    "student": {"detector": "student", "engine": "student", "curves": False},
+    "nothing found": {"radius": -1.0},
+    "one slice": {"n": 1, "first": 6},
+    "not numbers": {"changes": dict.fromkeys(("score", "threshold", "quantile", "end_step"), np.full(9, np.nan))},
+    "nasty names": {
+        "modalities": (NASTY, "t2"),
+        "files": {NASTY: NASTY, "t2": NASTY},
+        "warnings": [NASTY],
+        "engine": NASTY,
+    },
+}
+
+
+@pytest.fixture(params=KINDS.values(), ids=KINDS.keys())
+def any_kind(request):
+    return segmented(**request.param)

@@ -1,0 +1,221 @@
+"""The page as people have it: opened from disk, in a real browser."""
+
+import shutil
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from anofpdm.report.page import page as report
+
+playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium here")
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with playwright.sync_playwright() as driver:
+        opened = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield opened
+        opened.close()
+
+
+@dataclass
+class Opened:
+    page: Any
+    troubles: list[str] = field(default_factory=list)
+    requests: list[str] = field(default_factory=list)
+
+    def pictures(self):
+        return self.page.evaluate("[...document.querySelectorAll('canvas.panel')].map((one) => one.toDataURL())")
+
+    def reading(self):
+        return self.page.text_content("#reading")
+
+    def slice(self):
+        return int(self.page.text_content("#which"))
+
+    def scrolls_sideways(self):
+        return self.page.evaluate("document.documentElement.scrollWidth > document.documentElement.clientWidth")
+
+
+@pytest.fixture
+def open_page(browser, tmp_path):
+    contexts, all_opened = [], []
+
+    def open_it(result, title="p1", **options):
+        path = tmp_path / f"{len(contexts)} report.html"
+        path.write_bytes(report(result, title))
+        contexts.append(browser.new_context(**options))
+        opened = Opened(contexts[-1].new_page())
+        all_opened.append(opened)
+        opened.page.set_default_timeout(10_000)
+        opened.page.on("console", lambda said: opened.troubles.append(said.text))
+        opened.page.on("pageerror", lambda error: opened.troubles.append(str(error)))
+        opened.page.on("dialog", lambda dialog: (opened.troubles.append(dialog.message), dialog.dismiss()))
+        opened.page.on("request", lambda request: opened.requests.append(request.url))
+        opened.page.goto(path.as_uri())
+        opened.page.wait_for_selector("body[data-ready]")
+        return opened
+
+    yield open_it
+    for opened in all_opened:
+        assert opened.troubles == []
+        assert all(url.startswith(("file:", "data:")) for url in opened.requests)
+    for context in contexts:
+        context.close()
+
+
+def test_every_kind_of_result_opens_without_a_word_of_complaint(any_kind, open_page):
+    opened = open_page(any_kind, "</script><script>alert(1)</script>")
+    assert opened.page.text_content("h1") == "</script><script>alert(1)</script>"
+    for key in ("Home", "ArrowRight", "End"):
+        opened.page.press("#slider", key)
+    assert opened.slice() == any_kind.shown.indices[-1]
+    assert opened.page.text_content("#said")
+    assert "NaN" not in opened.page.inner_text("body")
+    assert "undefined" not in opened.page.inner_text("body")
+    assert "NaN" not in opened.page.inner_html("main")
+
+
+def test_the_slider_changes_slice_pictures_and_curves(make, open_page):
+    opened = open_page(make())
+    before, curve = opened.pictures(), opened.page.inner_html("#divergence")
+    said = opened.page.text_content("#said")
+    opened.page.fill("#slider", "1")
+    assert opened.slice() == 4
+    assert all(one != other for one, other in zip(before, opened.pictures(), strict=True))
+    assert opened.page.inner_html("#divergence") != curve
+    assert opened.page.text_content("#said") != said
+    assert opened.page.get_attribute("#slider", "aria-valuetext") == "slice 4, called healthy, nothing drawn"
+
+
+def test_the_picture_is_the_slice(make, open_page):
+    result = make()
+    opened = open_page(result)
+    opened.page.uncheck("#outline")
+    opened.page.fill("#slider", "2")
+    middle = opened.page.evaluate(
+        """[0, 1].map((number) => {
+            const canvas = document.querySelectorAll("canvas.panel")[number];
+            const flat = document.createElement("canvas");
+            flat.width = flat.height = 32;
+            const pen = flat.getContext("2d");
+            pen.drawImage(canvas, 0, 0, 32, 32);
+            return [...pen.getImageData(0, 0, 32, 32).data].filter((_, at) => at % 4 === 0);
+        })"""
+    )
+    for channel in range(2):
+        shades = (result.shown.pixels[2, channel].astype(float) + 1) * 127.5
+        apart = abs(shades.ravel() - middle[channel])
+        assert apart.mean() < 25  # enlarged and made small again: smoother, but this slice
+        other = abs((result.shown.pixels[3, channel].astype(float).ravel() + 1) * 127.5 - middle[channel])
+        assert other.mean() > 1.5 * apart.mean()
+
+
+def test_keys(make, open_page):
+    opened = open_page(make(n=30, first=0))
+    opened.page.focus("#panels")
+    for key, wanted in (
+        ("Home", 0), ("ArrowRight", 1), ("ArrowUp", 2), ("PageUp", 12), ("ArrowLeft", 11), ("ArrowDown", 10),
+        ("PageDown", 0), ("PageDown", 0), ("End", 29), ("PageUp", 29), ("ArrowRight", 29),
+    ):  # fmt: skip
+        opened.page.keyboard.press(key)
+        assert opened.slice() == wanted, key
+    opened.page.focus("#slider")
+    opened.page.keyboard.press("PageDown")
+    assert opened.slice() == 19
+    opened.page.focus("#opacity")
+    opened.page.keyboard.press("ArrowRight")
+    assert opened.slice() == 19
+    assert opened.page.text_content("#opacity-said") == "5%"
+    opened.page.focus("#outline")
+    opened.page.keyboard.press("End")
+    assert opened.slice() == 19
+    opened.page.click("#previous")
+    assert opened.slice() == 18
+    opened.page.click("#next")
+    opened.page.keyboard.press("ArrowRight")
+    assert opened.slice() == 20
+
+
+def test_outline_and_map_can_be_laid_over_and_taken_away(make, open_page):
+    opened = open_page(make())
+    outlined = opened.pictures()
+    opened.page.uncheck("#outline")
+    plain = opened.pictures()
+    assert all(one != other for one, other in zip(outlined, plain, strict=True))
+    opened.page.fill("#opacity", "60")
+    covered = opened.pictures()
+    assert [one != other for one, other in zip(plain, covered, strict=True)] == [True, True, False]
+    opened.page.fill("#opacity", "0")
+    assert opened.pictures() == plain
+    opened.page.check("#outline")
+    assert opened.pictures() == outlined
+
+
+def test_strip_scores_findings_and_tiles_lead_to_slices(make, open_page):
+    result = make()
+    opened = open_page(result)
+    for target in ("#strip", "#scores"):
+        box = opened.page.locator(target).bounding_box()
+        opened.page.locator(target).click(position={"x": box["width"] - 15, "y": box["height"] / 2})
+        assert opened.slice() == result.shown.indices[-1]
+        opened.page.press("#slider", "Home")
+    opened.page.click(".jump")
+    assert result.decisions.masks[opened.slice() - 3].any()
+    assert opened.page.evaluate("document.activeElement.id") == "slider"
+    opened.page.click("#glance li:first-child button")
+    assert opened.slice() == result.shown.indices[0]
+    assert opened.page.get_attribute("#glance li:first-child button", "aria-current") == "true"
+
+
+def test_without_a_mouse_everything_is_reached_in_order_and_has_a_name(make, open_page):
+    opened = open_page(make())
+    reached = []
+    for _ in range(9):
+        opened.page.keyboard.press("Tab")
+        reached.append(opened.page.evaluate("document.activeElement.id || document.activeElement.className"))
+    assert reached[:6] == ["panels", "previous", "slider", "next", "outline", "opacity"]
+    assert reached[6] == "jump"
+    for role, name in (("slider", "Slice"), ("slider", "Map over the scan"), ("checkbox", "Outline of the mask")):
+        assert opened.page.get_by_role(role, name=name).count() == 1
+    for svg in ("strip", "errors", "divergence", "scores"):
+        assert opened.page.get_attribute(f"#{svg}", "aria-label")
+    opened.page.focus("#outline")
+    opened.page.keyboard.press("Tab")
+    assert opened.page.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
+
+
+@pytest.mark.parametrize("width", [320, 360, 768, 1280])
+def test_no_screen_is_too_narrow(make, open_page, width):
+    names = {"flair": "a" * 90 + ".nii.gz", "t2": "t2.nii.gz"}
+    opened = open_page(make(files=names, warnings=["b" * 120]), "c" * 90, viewport={"width": width, "height": 740})
+    opened.page.click("summary")
+    assert not opened.scrolls_sideways()
+    if width < 500:
+        boxes = [one.bounding_box() for one in opened.page.locator("canvas.panel").all()]
+        assert len({round(box["x"]) for box in boxes}) == 1  # below each other
+        assert boxes[0]["width"] > 0.8 * width
+
+
+def test_light_and_dark(make, open_page):
+    def brightness(opened, what):
+        words = opened.page.evaluate(f"getComputedStyle(document.body).{what}")
+        return sum(int(part) for part in words[4:-1].split(",")) / 3
+
+    light, dark = (open_page(make(), color_scheme=scheme) for scheme in ("light", "dark"))
+    assert brightness(light, "backgroundColor") > 200 > 80 > brightness(light, "color")
+    assert brightness(dark, "backgroundColor") < 80 < 200 < brightness(dark, "color")
+
+
+def test_on_paper_are_summary_findings_and_all_slices_at_a_glance(make, open_page):
+    opened = open_page(make(warnings=["look"]), color_scheme="dark")
+    opened.page.emulate_media(media="print")
+    for seen in (".lead", ".warning", "#strip", "table", "#glance canvas >> nth=0", ".notice"):
+        assert opened.page.locator(seen).is_visible(), seen
+    for hidden in ("#panels", "#slider", "#decision", "details"):
+        assert not opened.page.locator(hidden).is_visible(), hidden
+    assert opened.page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+    assert opened.page.pdf(format="A4").startswith(b"%PDF")
