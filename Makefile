@@ -6,9 +6,7 @@ INSTALLED := .venv/.installed
 .PHONY: demo test check format clean
 
 demo: $(INSTALLED)
-	$(BIN)/anofpdm phantom demo/scans --kind tumour --patients 12 --seed 2024
-	$(BIN)/anofpdm prepare brats21 demo/scans demo/cohort
-	@echo "The demo's picture: demo/cohort/contact_sheet.png"
+	$(BIN)/anofpdm demo --out demo
 
 test: $(INSTALLED)
 	$(BIN)/python -m pytest -n auto --dist loadfile

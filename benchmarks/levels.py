@@ -43,7 +43,7 @@ def main() -> None:
     parser.add_argument("--top", type=int, default=600)
     parser.add_argument("--score", default="flair,t2")
     parser.add_argument("--batch", type=int, default=100)
-    parser.add_argument("--most", type=int, default=0, help="only so many slices, evenly taken")
+    parser.add_argument("--scans", type=int, default=0, help="only the first so many of the split, whole")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     args = parser.parse_args()
     torch.backends.cudnn.benchmark = True
@@ -79,7 +79,8 @@ class Study:
         self.args, self.cohort = args, open_cohort(args.cohort)
         rows = self.cohort.rows("val")
         rows = rows[self.cohort.labels[rows] != NULL]
-        self.rows = rows[:: max(1, len(rows) // args.most)] if args.most else rows
+        scans = list(dict.fromkeys(self.cohort.scans[rows].tolist()))
+        self.rows = rows[np.isin(self.cohort.scans[rows], scans[: args.scans])] if args.scans else rows
         self.channels = tuple(self.cohort.modalities.index(name) for name in args.score.split(","))
         self.known = Known(
             self.cohort.labels[self.rows],

@@ -18,6 +18,7 @@ ROOMS = [
     "baselines",
     "student",
     "calibrating",
+    "distilling",
     "report",
     "segment",
     "segment_many",
@@ -26,6 +27,7 @@ ROOMS += ["evaluation", "demo", "viewer", "bench", "cli"]
 FOUNDATION = {"__init__", "errors", "labels", "files", "workers", "drawing"}
 NEVER = {"network": {"scans"}, "method": {"scans", "cohorts"}}  # earlier, and still not theirs
 ONLY_IN = {"typer": {"cli"}, "rich": {"cli"}, "matplotlib": {"evaluation", "report"}, "fastapi": {"viewer"}}
+ONLY_IN |= {"pydicom": {"scans"}, "highdicom": {"scans"}}
 
 
 def module_of(path: Path) -> str:

@@ -41,6 +41,7 @@ def run_demo(
     device: str | torch.device = "auto",
     patients: int = 2,  # of each kind
     seed: int = SEED,
+    slices: int = SLICES,
     on_progress: Listener = lambda _what, _done, _total: None,
 ) -> list[Shown]:
     """Phantoms, their masks, a report of each, and a page over all. What an earlier demo left there is replaced."""
@@ -48,24 +49,21 @@ def run_demo(
         raise CohortError(f"{out} is a file; the demo needs a folder")
     for name in ("scans", "results"):
         shutil.rmtree(out / name, ignore_errors=True)
-    shown = [one for kind in TRUTH for one in _kind(out, kind, device, patients, seed, on_progress)]
+    shown: list[Shown] = []
+    for kind in TRUTH:
+        scans = out / "scans" / kind
+        write_phantoms(scans, kind, patients, seed, slices=slices)
+        shown += _found(load(BUNDLED / kind, device), scans, kind, out, on_progress)
     write_atomically(out / PAGE, page(shown, out, seed).encode())
     return shown
 
 
-def _kind(
-    out: Path, kind: str, device: str | torch.device, patients: int, seed: int, on_progress: Listener
-) -> Iterator[Shown]:
-    scans = out / "scans" / kind
-    write_phantoms(
-        scans, kind, patients, seed, slices=SLICES, on_progress=lambda done, total: on_progress(kind, done, 10 * total)
-    )
-    model = load(BUNDLED / kind, device)
+def _found(model: Model, scans: Path, kind: str, out: Path, on_progress: Listener) -> Iterator[Shown]:
     targets = find_targets([str(scans)], model.trained.modalities)
     for number, target in enumerate(targets):
 
         def show(done: int, total: int, number: int = number) -> None:
-            on_progress(kind, int(1000 * (0.1 + 0.9 * (number + done / total) / len(targets))), 1000)
+            on_progress(kind, number * total + done, len(targets) * total)
 
         yield _segmented(model, target, kind, out, show)
 

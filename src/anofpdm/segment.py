@@ -4,7 +4,7 @@ A scan is cut into axial slices. Each slice is carried up through the noise leve
 with image-level labels, and at each level the model is asked twice what the slice looked like: if it were healthy, and
 without saying so (method/evidence.py). How the two answers part tells whether something is wrong
 (method/detection.py); where the slice differs from its healthy version tells what (method/mask.py). Map and mask go
-back onto the scan's own grid.
+back onto the scan's own grid. A student, where the model has one, draws what it learned from such masks in one look.
 """
 
 import hashlib
@@ -21,11 +21,11 @@ import torch
 
 from anofpdm import __version__
 from anofpdm.calibrating import foreground_share, load_calibration
-from anofpdm.errors import ScanError, ScanWarning
+from anofpdm.errors import ConfigError, ScanError, ScanWarning
 from anofpdm.files import csv_table, write_atomically
 from anofpdm.method.calibration import Calibration
 from anofpdm.method.context import Places
-from anofpdm.method.decision import Choices, Decisions, decide
+from anofpdm.method.decision import OURS, Choices, Decisions, decide
 from anofpdm.method.evidence import Evidence
 from anofpdm.method.many_slices import batch_for, evidence_of, slice_seeds
 from anofpdm.network.predictor import TrainedModel, load_trained
@@ -36,6 +36,7 @@ from anofpdm.report.picture import overview
 from anofpdm.report.shown import Curves, Shown
 from anofpdm.scans import AxialPlanes, Grid, Scan, ScanSlices, read_scan, read_volume, scan_slices, write_nifti
 from anofpdm.scans.grid import check_same_grid
+from anofpdm.student.model import Student, load_student
 
 MASK, MAP, FINDINGS, SLICES, SUMMARY, PICTURE, REPORT = (
     "mask.nii.gz",
@@ -46,6 +47,7 @@ MASK, MAP, FINDINGS, SLICES, SUMMARY, PICTURE, REPORT = (
     "overview.png",
     "report.html",
 )
+ENGINES = ("auto", "diffusion", "student")
 UNLIKE = 0.08  # share of foreground beyond what calibration saw: then a scan is unlike the cohort
 Listener = Callable[[int, int], None]
 Files = Mapping[str, str | Path]
@@ -55,7 +57,7 @@ def load(folder: str | Path, device: str | torch.device = "auto", precision: str
     """A trained and calibrated model, ready to segment."""
     trained = load_trained(Path(folder), device_named(device), precision)
     calibration, digest = load_calibration(trained)
-    return Model(trained, calibration, digest)
+    return Model(trained, calibration, digest, load_student(trained.folder, trained.sha256, trained.device))
 
 
 @dataclass(frozen=True)
@@ -63,11 +65,13 @@ class Model:
     trained: TrainedModel
     calibration: Calibration
     calibration_sha256: str
+    student: Student | None = None
 
     def segment(
         self,
         files: Files,  # modality to NIfTI file
         *,
+        engine: str = "auto",  # the student where there is one
         brain_mask: str | Path | None = None,
         brain_from: str | None = None,  # the command that made it; none given: the file counts
         choices: Choices | None = None,
@@ -76,19 +80,23 @@ class Model:
         on_progress: Listener = lambda _done, _total: None,
     ) -> "Segmentation":
         start = time.perf_counter()
-        choices, seed = choices or Choices(), self.calibration.seed if seed is None else seed
+        choices, seed = choices or OURS, self.calibration.seed if seed is None else seed
+        engine = self.engine(engine)
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", ScanWarning)
-            scan = self._read(files, brain_mask)
+            scan = self._read(files, self.modalities(engine), brain_mask)
             slices = scan_slices(scan, self.trained.size)
             self._look_at(slices, files)
         for warning in caught:
             if issubclass(warning.category, ScanWarning):
                 warnings.warn(warning.message, stacklevel=2)
         planes = AxialPlanes(scan.grid, self.trained.size)
-        evidence = self._ask(slices, seed, batch or batch_for(self.trained.device), on_progress)
         places = Places(np.zeros(len(slices.indices)), slices.indices * planes.spacing_mm)
-        decisions = decide(evidence, self.calibration, choices, places)
+        if engine == "student" and self.student is not None:
+            decisions, curves = self.student.decide(lambda rows: slices.pixels[rows], places, on_progress), None
+        else:
+            evidence = self._ask(slices, seed, batch or batch_for(self.trained.device), on_progress)
+            decisions, curves = decide(evidence, self.calibration, choices, places), Curves.of(evidence)
         anomaly_map = planes.to_native(decisions.maps, slices.indices)
         mask = planes.to_native(decisions.masks, slices.indices) >= 0.5
         return Segmentation(
@@ -99,21 +107,41 @@ class Model:
             findings=find_lesions(mask, anomaly_map, scan.grid.affine),
             decisions=decisions,
             summary={
-                "settings": self.settings(choices, seed, brain_from or brain_said(brain_mask)),
-                "inputs": {name: _file_said(files[name]) for name in self.trained.modalities},
+                "settings": self.settings(choices, seed, brain_from or brain_said(brain_mask), engine),
+                "inputs": {name: _file_said(files[name]) for name in self.modalities(engine)},
                 "warnings": [str(warning.message) for warning in caught],
                 "seconds": round(time.perf_counter() - start, 2),
             },
-            shown=self._shown(slices, planes, evidence, choices),
+            shown=self._shown(slices, planes, curves, choices, engine),
         )
 
-    def settings(self, choices: Choices, seed: int, brain: str | None) -> dict[str, Any]:
+    def engine(self, asked: str = "auto") -> str:
+        """What draws the masks."""
+        if asked not in ENGINES:
+            raise ConfigError(f"unknown engine {asked!r}; choose one of {', '.join(ENGINES)}")
+        if asked == "student" and self.student is None:
+            raise ConfigError(f"{self.trained.folder} has no student; teach it one with `anofpdm distill`")
+        return asked if asked != "auto" else "diffusion" if self.student is None else "student"
+
+    def modalities(self, engine: str = "auto") -> tuple[str, ...]:
+        """That are needed of a scan."""
+        student = self.engine(engine) == "student" and self.student is not None
+        return self.student.config.modalities if student else self.trained.modalities  # type: ignore[union-attr]
+
+    def settings(self, choices: Choices, seed: int, brain: str | None, engine: str = "auto") -> dict[str, Any]:
         """All that decides what comes out, besides the scan. Numbers hold only among results that share it."""
         calibration = self.calibration
-        return {
+        said = {
             "anofpdm": __version__,
             "torch": torch.__version__,
+            "engine": self.engine(engine),
             "model_sha256": self.trained.sha256,
+            "brain_mask": brain,
+        }
+        if self.engine(engine) == "student" and self.student is not None:
+            return {**said, "student_sha256": self.student.sha256, "student": asdict(self.student.calibration)}
+        return {
+            **said,
             "calibration_sha256": self.calibration_sha256,
             "precision": self.trained.predict.precision,
             "strength": calibration.strength,
@@ -123,19 +151,18 @@ class Model:
             "highest_level": calibration.settings.levels[-1],
             "choices": asdict(choices),
             "seed": seed,
-            "brain_mask": brain,
         }
 
-    def _read(self, files: Files, brain_mask: str | Path | None) -> Scan:
-        missing = [name for name in self.trained.modalities if name not in files]
+    def _read(self, files: Files, modalities: tuple[str, ...], brain_mask: str | Path | None) -> Scan:
+        missing = [name for name in modalities if name not in files]
         if missing:
-            needs, given = ", ".join(self.trained.modalities), ", ".join(files) or "nothing"
+            needs, given = ", ".join(modalities), ", ".join(files) or "nothing"
             raise ScanError(f"no {' or '.join(missing)} given; the model needs {needs} of every scan, and got {given}")
-        scan = read_scan({name: Path(files[name]) for name in self.trained.modalities})
+        scan = read_scan({name: Path(files[name]) for name in modalities})
         if brain_mask is None:
             return scan
         brain = read_volume(Path(brain_mask), constant_allowed=True)
-        check_same_grid(scan.grid, Path(files[self.trained.modalities[0]]), brain.grid, brain.path)
+        check_same_grid(scan.grid, Path(files[modalities[0]]), brain.grid, brain.path)
         inside = brain.voxels > 0
         for name, volume in zip(scan.modalities, scan.volumes, strict=True):
             if not (volume[inside] > 0).any():
@@ -146,7 +173,7 @@ class Model:
 
     def _look_at(self, slices: ScanSlices, files: Files) -> None:
         """A word where the scan is unlike the ones that the model was calibrated on."""
-        where = files[self.trained.modalities[0]]
+        where = next(iter(files.values()))
         if not len(slices.indices):
             raise ScanError(f"{where}: no axial slice holds enough foreground; is it a head?")
         share, (low, high) = foreground_share(slices.pixels), self.calibration.foreground
@@ -174,16 +201,20 @@ class Model:
             on_progress=on_progress,
         )
 
-    def _shown(self, slices: ScanSlices, planes: AxialPlanes, evidence: Evidence, choices: Choices) -> Shown:
-        scored = list(self.calibration.settings.channels)
+    def _shown(
+        self, slices: ScanSlices, planes: AxialPlanes, curves: Curves | None, choices: Choices, engine: str
+    ) -> Shown:
+        scored = list(range(slices.pixels.shape[1])) if curves is None else list(self.calibration.settings.channels)
+        by_healthy = self.calibration.with_context(choices.context_mm).healthy_threshold
         return Shown(
             pixels=slices.pixels[:, scored].astype(np.float16),
             indices=slices.indices,
             pixel_mm=planes.pixel_mm,
-            modalities=tuple(self.trained.modalities[channel] for channel in scored),
+            modalities=tuple(self.modalities(engine)[channel] for channel in scored),
             cosine_cut=self.calibration.cut,
-            healthy_level=self.calibration.with_context(choices.context_mm).healthy_threshold,
-            curves=Curves.of(evidence.at(self.calibration.strength)),
+            healthy_level=0.5 if curves is None else by_healthy,
+            curves=curves,
+            engine=engine,
         )
 
 

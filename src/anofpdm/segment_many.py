@@ -14,7 +14,7 @@ from anofpdm import __version__
 from anofpdm.cohorts.inputs import Target
 from anofpdm.errors import AnoFPDMError, ScanError, ScanWarning
 from anofpdm.files import write_atomically
-from anofpdm.method.decision import Choices
+from anofpdm.method.decision import OURS, Choices
 from anofpdm.network.world import World
 from anofpdm.segment import MAP, MASK, PICTURE, REPORT, SUMMARY, Model, brain_said, file_sha256
 
@@ -23,7 +23,8 @@ BIDS_NAMES = {MASK: "label-lesion_desc-anofpdm_mask.nii.gz", MAP: "desc-anofpdm_
 
 @dataclass(frozen=True)
 class Options:
-    choices: Choices = field(default_factory=Choices)
+    choices: Choices = OURS
+    engine: str = "auto"
     seed: int | None = None
     batch: int | None = None  # slices at a time; none given: as suits the device
     brain_mask: Path | None = None
@@ -91,7 +92,7 @@ def _segment_one(
     folder, name = place_of(target, out)
     seed = model.calibration.seed if options.seed is None else options.seed
     brain_from = f"command {options.skull_strip}" if options.skull_strip else None
-    settings = model.settings(options.choices, seed, brain_from or brain_said(options.brain_mask))
+    settings = model.settings(options.choices, seed, brain_from or brain_said(options.brain_mask), options.engine)
     there = all((folder / name(file)).is_file() for file in options.wanted)
     if there and (before := _finished(folder / name(SUMMARY), settings, subject.images)) is not None:
         report.already[subject.name] = before
@@ -102,6 +103,7 @@ def _segment_one(
             brain = strip_skull(options.skull_strip, next(iter(subject.images.values())), Path(space))
         result = model.segment(
             subject.images,
+            engine=options.engine,
             brain_mask=brain,
             brain_from=brain_from,
             choices=options.choices,

@@ -127,3 +127,14 @@ def test_the_last_layer_is_float32_whatever_it_is_given(channels, out, side):
         ours = last_layer(x, norm.float(), conv.float())
     assert ours.dtype == torch.float32
     torch.testing.assert_close(ours.double(), exact, rtol=0, atol=2e-5)
+
+
+def test_batches_of_odd_sizes_share_recordings_and_say_the_same():
+    from anofpdm.network.predictor import NoisePredictor
+
+    predict = NoisePredictor(awake(UNet(preset("tiny", 2))), GPU, "fp16")
+    x, labels = torch.randn(40, 2, 64, 64, device=GPU), torch.arange(40, device=GPU) % 3
+    whole = predict(x, 300, labels)
+    for count in (39, 33, 21, 7, 1):
+        torch.testing.assert_close(predict(x[:count], 300, labels[:count]), whole[:count], rtol=0, atol=2e-2)
+    assert len(predict._recorded) < 6

@@ -15,11 +15,14 @@ from anofpdm.cli.ablate import ablate
 from anofpdm.cli.bench import bench
 from anofpdm.cli.calibrate import calibrate
 from anofpdm.cli.demo import demo
+from anofpdm.cli.distill import distill
 from anofpdm.cli.evaluate import evaluate
 from anofpdm.cli.phantom import phantom
 from anofpdm.cli.prepare import prepare
 from anofpdm.cli.segment import segment
+from anofpdm.cli.serve import serve
 from anofpdm.cli.train import train
+from anofpdm.cli.view import view
 from anofpdm.errors import AnoFPDMError
 
 GOES_ON = "what is done is kept, and the same command goes on from there (train: with --resume)"
@@ -67,7 +70,7 @@ def _stop(message: str, code: int) -> None:
     raise typer.Exit(code)
 
 
-for subcommand in (demo, phantom, prepare, train, calibrate, segment, evaluate, ablate, bench):
+for subcommand in (demo, phantom, prepare, train, calibrate, distill, segment, evaluate, ablate, view, serve, bench):
     add_command(subcommand)
 
 

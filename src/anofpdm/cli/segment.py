@@ -20,9 +20,12 @@ def segment(
         typer.Argument(help="NIfTI files of a scan (or flair=FILE t2=FILE ...), folders of scans, a prepared cohort."),
     ],
     out: Annotated[Path, typer.Option(help="Folder for the results, one folder a scan.")],
+    engine: Annotated[
+        str, typer.Option(help="diffusion, student, or auto: the student where the model has one.")
+    ] = "auto",
     detector: Annotated[str, typer.Option(help="cosine, curve, none; calibrated: the better one.")] = "calibrated",
-    threshold: Annotated[str, typer.Option(help="quantile (the paper's), healthy, or both.")] = "quantile",
-    context: Annotated[float, typer.Option(min=0, help="Millimetres that slices look at their neighbours.")] = 0.0,
+    threshold: Annotated[str, typer.Option(help="quantile (the paper's), healthy, or both.")] = "both",
+    context: Annotated[float, typer.Option(min=0, help="Millimetres that slices look at their neighbours.")] = 2.0,
     smallest: Annotated[
         int, typer.Option(min=0, help="Components of so many pixels (of 128 x 128) or fewer are dropped.")
     ] = 40,
@@ -59,10 +62,10 @@ def segment(
     where = local_device(resolved(device))
     loaded = load(model, where, precision)
     loaded.calibration.with_context(context)
-    targets = find_targets(inputs, loaded.trained.modalities, split.value if split else None)
+    targets = find_targets(inputs, loaded.modalities(engine), split.value if split else None)
     if brain_mask is not None:
         _check_brain_mask(brain_mask, len(targets))
-    options = Options(choices, seed, batch, brain_mask, skull_strip, pictures, pages, strict)
+    options = Options(choices, engine, seed, batch, brain_mask, skull_strip, pictures, pages, strict)
     world = World.joined(where)
     try:
         with _bar(world) as show:

@@ -1,14 +1,21 @@
-"""What a user points at to have it segmented: files, folders in any layout we know, or a prepared cohort."""
+"""What a user points at to have it segmented: files, folders in any layout we know, DICOM, or a prepared cohort."""
 
-from collections.abc import Callable, Sequence
+import contextlib
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from anofpdm.cohorts import bids, brats, folder
 from anofpdm.cohorts.store import open_cohort
-from anofpdm.cohorts.subjects import Source, Subject, nifti_files, stem, with_modalities
+from anofpdm.cohorts.subjects import Source, Subject, nifti_files, readable, stem, with_modalities
 from anofpdm.cohorts.writer import MANIFEST
-from anofpdm.errors import CohortError
+from anofpdm.errors import AnoFPDMError, CohortError
+from anofpdm.scans.dicom_source import holds_dicom, is_zip
+
+if TYPE_CHECKING:
+    from anofpdm.scans.dicom import Study  # brings pydicom, which few have
 
 Finder = Callable[[Source], list[Subject]]
 OUR_FILES = ("mask.nii.gz", "anomaly_map.nii.gz")  # as segmenting names them outside BIDS
@@ -22,10 +29,25 @@ class Target:
 
     subject: Subject  # with just the modalities that are needed, in their order
     bids: bool  # whether its results are to be named as BIDS names them
+    study: "Study | None" = None  # where it is DICOM; its images are then the folder or zip until it is opened
+
+    @contextlib.contextmanager
+    def opened(self) -> Iterator[Subject]:
+        """The subject with files to read. Those of DICOM are NIfTI files in a temporary folder, gone afterwards."""
+        if self.study is None:
+            yield self.subject
+            return
+        with tempfile.TemporaryDirectory(prefix="anofpdm-") as space:
+            yield replace(self.subject, images=self.study.convert(Path(space)))
 
 
-def find_targets(words: Sequence[str], modalities: tuple[str, ...], split: str | None = None) -> list[Target]:
-    """Each word is a folder, a NIfTI file, or modality=file. Files that belong together are one scan."""
+def find_targets(
+    words: Sequence[str],
+    modalities: tuple[str, ...],
+    split: str | None = None,
+    series: Mapping[str, str] | None = None,  # of DICOM: modality to number, UID or description
+) -> list[Target]:
+    """Each word is a folder, a NIfTI file, DICOM, or modality=file. Files that belong together are one scan."""
     targets: list[Target] = []
     named = [_named(word) for word in words if _is_named(word)]
     if named:
@@ -34,19 +56,70 @@ def find_targets(words: Sequence[str], modalities: tuple[str, ...], split: str |
     for path in plain:
         if not path.exists():
             raise CohortError(f"{path}: no such file or folder; check the path")
-    files = [path for path in plain if path.is_file()]
+    studies = [path for path in plain if _is_dicom(path)]
+    if series and not studies:
+        raise CohortError("--series: only DICOM has series, and none is given; leave it out")
+    targets += [_dicom(path, modalities, series, alone=len(words) == 1) for path in studies]
+    files = [path for path in plain if path.is_file() and path not in studies]
     for path in files:
         if stem(path.name) == path.name:
             raise CohortError(f"{path}: not a NIfTI file by its name (.nii, .nii.gz); convert it, e.g. with dcm2niix")
     if files:
         targets += _best_layout(files, modalities, ", ".join(map(str, files)))
-    places = [path for path in plain if path.is_dir()]
+    places = [path for path in plain if path.is_dir() and path not in studies]
     if split is not None and not any(map(_is_prepared, places)):
         raise CohortError(f"--split {split}: only a prepared cohort has splits, and none is given; leave it out")
     for place in places:
         known = _is_prepared(place)
         targets += _prepared(place, modalities, split) if known else _best_layout(place, modalities, str(place))
     return _unique(targets)
+
+
+def preview_dicom(
+    words: Sequence[str], modalities: tuple[str, ...], series: Mapping[str, str] | None = None
+) -> list[str]:
+    """What is in the DICOM among these words and which series would be used, as lines to print."""
+    lines: list[str] = []
+    for path in map(Path, words):
+        if not path.exists():
+            raise CohortError(f"{path}: no such file or folder; check the path")
+        if _is_dicom(path):
+            from anofpdm.scans.dicom import preview
+            from anofpdm.scans.dicom_match import preview_lines
+
+            lines += [f"{path}:", *preview_lines(preview(path, modalities, series))]
+    if not lines:
+        raise CohortError("--preview shows the series of DICOM, and none is given; leave it out")
+    return lines
+
+
+def _is_dicom(path: Path) -> bool:
+    """A zip, a DICOM file, or a folder that holds DICOM and no NIfTI but results of ours."""
+    if path.is_file():
+        return is_zip(path) or (stem(path.name) == path.name and holds_dicom(path))
+    if _is_prepared(path) or any(not _is_made_of_scans(file, path) for file in nifti_files(path)):
+        return False
+    return holds_dicom(path)
+
+
+def _dicom(path: Path, modalities: tuple[str, ...], series: Mapping[str, str] | None, *, alone: bool) -> Target:
+    """One study, looked at and not yet converted. One of many that cannot be used is listed later, with the reason."""
+    name = _study_name(path)
+    subject = Subject(name, name, dict.fromkeys(modalities, path))
+    try:
+        from anofpdm.scans.dicom import read_study
+
+        study = read_study(path, modalities, series)
+    except AnoFPDMError as problem:
+        if alone:
+            raise
+        return Target(replace(subject, problem=str(problem)), bids=False)
+    return Target(subject, bids=False, study=study)
+
+
+def _study_name(path: Path) -> str:
+    name = path.name if path.name not in NO_NAMES else path.resolve().name
+    return readable(Path(name).stem if path.is_file() else name) or "scan"
 
 
 def _best_layout(source: Source, modalities: tuple[str, ...], where: str) -> list[Target]:

@@ -11,10 +11,9 @@ from torch import Tensor
 from anofpdm.baselines import anoddpm, cg_cdm, ddim_classifier, ddim_classifier_free
 from anofpdm.baselines.ddim import Predict, levels_up_to
 from anofpdm.errors import ConfigError
-from anofpdm.method.decision import Choices
+from anofpdm.method.decision import OURS, PAPER, Choices
 from anofpdm.method.forward_process import slice_noise
 from anofpdm.method.guidance import PredictNoise
-from anofpdm.method.mask import MaskSettings
 from anofpdm.method.variants import VARIANTS
 from anofpdm.network.predictor import HealthyGradient
 from anofpdm.network.schedule import NoiseSchedule
@@ -143,9 +142,6 @@ def _grid(**values: Sequence[float]) -> tuple[Setting, ...]:
 
 # ---- the table -------------------------------------------------------------------------------------------------------
 
-
-PAPER = Choices(detector="cosine")
-OURS = Choices(detector="calibrated", context_mm=2.0, mask=MaskSettings("both"))
 
 Method = FromEvidence | Reconstruction
 

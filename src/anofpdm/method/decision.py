@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from anofpdm.errors import MethodError
-from anofpdm.method.calibration import Calibration
+from anofpdm.method.calibration import CONTEXT_MM, Calibration
 from anofpdm.method.context import Places, smoothed
 from anofpdm.method.detection import log_curves
 from anofpdm.method.evidence import Evidence
@@ -28,6 +28,10 @@ class Choices:
             raise MethodError(f"unknown detector {self.detector!r}; choose one of {', '.join(DETECTORS)}")
         if self.last_map and self.mask.threshold != "quantile":
             raise MethodError("thresholds from healthy slices are calibrated for aggregated maps; use 'quantile'")
+
+
+PAPER = Choices(detector="cosine")
+OURS = Choices(context_mm=CONTEXT_MM, mask=MaskSettings("both"))  # what scans are segmented with, unless told otherwise
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from anofpdm.network.unet import UNet
 
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 HealthyGradient = Callable[[Tensor, int], Tensor]  # x [N, C, H, W], t -> [N, C, H, W]
-MOST_RECORDED = 8  # shapes of a batch; the oldest makes room for another
+MOST_RECORDED = 16  # shapes of a batch; the oldest makes room for another
 
 
 class NoisePredictor:
@@ -73,13 +73,15 @@ class NoisePredictor:
         levels = torch.full((len(x),), t, device=x.device)
         if not self._records:
             return self._forward(x, levels, labels)
-        shape = (*x.shape, *labels.shape)  # labels, or shares of each
+        count, known = len(x), [shape[0] for shape in self._recorded if shape[1:] == (*x.shape[1:], *labels.shape[1:])]
+        x, levels, labels = (padded(one, recorded_size(count, known)) for one in (x, levels, labels))
+        shape = (*x.shape, *labels.shape[1:])  # labels, or shares of each
         if shape not in self._recorded:
             if len(self._recorded) >= MOST_RECORDED:
                 self._recorded.pop(next(iter(self._recorded)))
             self._forward(x, levels, labels)  # in which libraries choose their kernels
             self._recorded[shape] = Recorded(self._forward, (x, levels, labels), self._pool)
-        return self._recorded[shape](x, levels, labels).clone()
+        return self._recorded[shape](x, levels, labels)[:count].clone()
 
     def _forward(self, x: Tensor, levels: Tensor, labels: Tensor) -> Tensor:
         if self.precision == "fp32":
@@ -99,6 +101,25 @@ class NoisePredictor:
 
     def _new_pool(self) -> Any:
         return torch.cuda.graph_pool_handle() if self.device.type == "cuda" else None
+
+
+def recorded_size(count: int, known: Sequence[int]) -> int:
+    """How many slices to ask at once, for so many: recording another size takes longer than a few slices too many.
+
+    The largest so far is recorded as it is; less goes with a size that is known, or one of four to an octave.
+    """
+    if not known or count > max(known):
+        return count
+    octave = 1 << (count.bit_length() - 1)
+    step = max(1, octave // 4)
+    size = -(-count // step) * step
+    return min([one for one in known if count <= one <= 5 * count / 4], default=min(size, max(known)))
+
+
+def padded(tensor: Tensor, count: int) -> Tensor:
+    """Its last entry repeated until there are so many."""
+    missing = count - len(tensor)
+    return torch.cat([tensor, tensor[-1:].expand(missing, *tensor.shape[1:])]) if missing else tensor
 
 
 @contextlib.contextmanager

@@ -42,7 +42,7 @@ def grid_of(header: nib.Nifti1Header, shape: tuple[int, int, int], path: Path) -
     """The grid that a header describes, refused where it is ambiguous or impossible."""
     _check_units(header, path)
     affine = _chosen_affine(header, shape, path)
-    _check_affine(affine, path)
+    check_affine(affine, path)
     return Grid(shape, affine, header)
 
 
@@ -93,7 +93,7 @@ def _chosen_affine(header: nib.Nifti1Header, shape: tuple[int, int, int], path: 
     return np.asarray(qform if sform is None else sform, dtype=np.float64)
 
 
-def _check_affine(affine: np.ndarray, path: Path) -> None:
+def check_affine(affine: np.ndarray, path: Path | str) -> None:
     axes = affine[:3, :3]
     if not np.isfinite(affine).all():
         raise ScanError(f"{path}: its affine holds NaN or infinity; set the orientation anew from the source")

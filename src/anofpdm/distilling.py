@@ -1,0 +1,157 @@
+"""Teaching a student: the model draws the training slices, the student learns them, labels say where it may speak.
+
+Nothing here can reach a drawn lesion: a cohort has no way to one, and a teacher's masks come from image-level labels.
+"""
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from anofpdm.calibrating import check_fits, places_of
+from anofpdm.cohorts.store import Cohort
+from anofpdm.errors import TrainingError
+from anofpdm.files import write_atomically
+from anofpdm.labels import HEALTHY, NULL
+from anofpdm.method.calibration import Calibration
+from anofpdm.method.context import Places
+from anofpdm.method.decision import OURS, Choices, decide
+from anofpdm.method.many_slices import batch_for, evidence_of, slice_seeds
+from anofpdm.network.predictor import TrainedModel
+from anofpdm.network.world import World
+from anofpdm.student.lessons import Lessons, Pixels, neighbours_of
+from anofpdm.student.model import FOLDER, Student, calibrated, channels_of, fingerprint, save_student
+from anofpdm.student.network import StudentConfig
+from anofpdm.student.training import Schooling, teach
+
+WORK = "drawn"  # folder of what the teacher has drawn, scan by scan
+
+Listener = Callable[[str, int, int], None]  # what is being done, how much of it, of how much
+
+
+@dataclass(frozen=True)
+class Options:
+    schooling: Schooling = field(default_factory=Schooling)
+    choices: Choices = OURS  # how the teacher draws
+    width: int = 32
+    neighbours_mm: tuple[float, ...] = ()
+    half_weights: bool = False
+    batch: int | None = None
+
+
+def distill(
+    teacher: TrainedModel,
+    calibration: Calibration,
+    cohort: Cohort,
+    options: Options,
+    world: World | None = None,
+    on_progress: Listener = lambda _what, _done, _total: None,
+) -> Student | None:
+    """The student, saved beside its teacher by the first process; the others have none."""
+    world = world or World()
+    check_fits(teacher, cohort)
+    rows = cohort.rows("train")
+    if not len(rows):
+        raise TrainingError(f"{cohort.path}: no slice in its training split to teach a student with")
+    masks = teacher_masks(teacher, calibration, cohort, rows, options, world, on_progress)
+    if not world.leads:
+        return None
+    if not masks.any():
+        raise TrainingError(
+            "the teacher drew no lesion in the whole training split; calibrate it first, or train longer"
+        )
+    modalities = tuple(teacher.modalities[channel] for channel in calibration.settings.channels)
+    config = StudentConfig(modalities, teacher.size, options.neighbours_mm, options.width)
+    places = places_of(cohort, rows)
+    lessons = Lessons(_pixels(cohort, rows, modalities), masks, neighbours_of(places, config.neighbours_mm))
+    network = teach(
+        config,
+        lessons,
+        options.schooling,
+        teacher.device,
+        lambda share, _loss: on_progress("the student learns", round(1000 * min(share, 1)), 1000),
+    )
+    val = cohort.rows("val")
+    decision = calibrated(
+        network, _pixels(cohort, val, modalities), cohort.labels[val], places_of(cohort, val), teacher.device
+    )
+    student = Student(network, decision, teacher.sha256, teacher.device)
+    taught = {"slices": len(rows), "drawn": int(masks.any((1, 2)).sum()), **asdict(options.schooling)}
+    save_student(teacher.folder, student, taught, half=options.half_weights)
+    return student
+
+
+def _pixels(cohort: Cohort, rows: np.ndarray, modalities: tuple[str, ...]) -> Pixels:
+    channels = channels_of(cohort.modalities, modalities)
+    return lambda some: cohort.pixels(rows[some])[:, channels]
+
+
+# ---- the teacher draws -----------------------------------------------------------------------------------------------
+
+
+def teacher_masks(
+    teacher: TrainedModel,
+    calibration: Calibration,
+    cohort: Cohort,
+    rows: np.ndarray,
+    options: Options,
+    world: World,
+    on_progress: Listener,
+) -> np.ndarray:
+    """bool [n, H, W]. Scan by scan, each kept on disk: stopped halfway, it goes on; several processes share them."""
+    said = fingerprint(
+        teacher.sha256,
+        asdict(calibration),
+        asdict(options.choices),
+        cohort.manifest.get("slices_sha256"),
+        teacher.predict.precision,
+    )
+    work = teacher.folder / FOLDER / WORK / said[:16]
+    work.mkdir(parents=True, exist_ok=True)
+    scans = list(dict.fromkeys(cohort.scans[rows].tolist()))
+    files = [work / f"{number:06d}.npy" for number in range(len(scans))]
+    share = range(world.rank, len(scans), world.count)
+    for done, number in enumerate(share):
+        if not files[number].is_file():
+            of_scan = rows[cohort.scans[rows] == scans[number]]
+            _write(files[number], drawn_by_teacher(teacher, calibration, cohort, of_scan, options))
+        on_progress("the teacher draws", done + 1, len(share))
+    world.gathered(None)
+    masks = np.zeros((len(rows), teacher.size, teacher.size), dtype=bool)
+    for scan, file in zip(scans, files, strict=True):
+        masks[cohort.scans[rows] == scan] = np.unpackbits(np.load(file), axis=-1, count=teacher.size).astype(bool)
+    return masks
+
+
+def drawn_by_teacher(
+    teacher: TrainedModel, calibration: Calibration, cohort: Cohort, rows: np.ndarray, options: Options
+) -> np.ndarray:
+    """Of one scan: nothing where a person said healthy; where nobody said anything, the detector decides."""
+    masks = np.zeros((len(rows), teacher.size, teacher.size), dtype=bool)
+    labels = cohort.labels[rows]
+    asked = np.flatnonzero(labels != HEALTHY)
+    if not len(asked):
+        return masks
+    evidence = evidence_of(
+        teacher.predict,
+        lambda some: cohort.pixels(rows[asked[some]]),
+        slice_seeds(cohort.indices[rows[asked]], calibration.seed),
+        settings=calibration.settings,
+        strengths=[calibration.strength],
+        device=teacher.device,
+        batch=options.batch or batch_for(teacher.device),
+    )
+    places: Places = places_of(cohort, rows[asked])
+    found = decide(evidence, calibration, options.choices, places)
+    unsaid = labels[asked] == NULL
+    masks[asked] = np.where(unsaid[:, None, None], found.masks, found.drawn)
+    return masks
+
+
+def _write(path: Path, masks: np.ndarray) -> None:
+    import io
+
+    space = io.BytesIO()
+    np.save(space, np.packbits(masks, axis=-1))
+    write_atomically(path, space.getvalue())

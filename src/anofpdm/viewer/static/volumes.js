@@ -1,0 +1,155 @@
+/** The volume viewer: niivue with the scan below, the map and the mask above it. */
+import { byId, make } from "./common.js";
+
+const VIEWS = { all: "Three planes and 3D", planes: "Three planes", axial: "Axial", coronal: "Coronal", sagittal: "Sagittal", solid: "3D" };
+const MASK_COLOURS = { R: [0, 63], G: [0, 224], B: [0, 255], A: [0, 255], I: [0, 255] };
+const FAINT = 0.15; // of the map's highest value: below, it is clear
+
+function script(url) {
+  return new Promise((resolve, reject) => {
+    const tag = make("script", { src: url });
+    tag.addEventListener("load", resolve);
+    tag.addEventListener("error", () => reject(new Error("its script did not load.")));
+    document.head.append(tag);
+  });
+}
+
+async function bytesOf(file) {
+  const answer = await fetch(file.url);
+  if (!answer.ok) throw new Error(`${file.name} did not load.`);
+  return answer.arrayBuffer();
+}
+
+export async function openVolumes(url, result) {
+  if (!document.createElement("canvas").getContext("webgl2")) throw new Error("this browser has no WebGL2.");
+  await script(url);
+  const viewer = new Volumes(window.niivue, result);
+  await viewer.open();
+  return viewer;
+}
+
+class Volumes {
+  constructor(library, result) {
+    this.library = library;
+    this.bytes = new Map(); // by role: fetched once
+    this.files = new Map([...result.scans, ...result.files].map((file) => [file.role, file]));
+    this.scans = result.scans.map((file) => file.role);
+    this.nv = new library.Niivue({
+      isRadiologicalConvention: true, isNearestInterpolation: false, dragAndDropEnabled: false, loadingText: "", isColorbar: false,
+      backColor: [0.043, 0.047, 0.055, 1], crosshairColor: [1, 1, 1, 0.35], crosshairWidth: 1, show3Dcrosshair: true, isOrientationTextVisible: true,
+      multiplanarForceRender: true, textHeight: 0.035, logLevel: "error",
+    });
+  }
+
+  async open() {
+    await this.nv.attachTo("canvas");
+    this.nv.addColormap("lesion", MASK_COLOURS);
+    this.nv.onLocationChange = () => this.tell();
+    this.offer();
+    await this.load(this.scans[0]);
+    this.view("all");
+    this.goToLargest();
+  }
+
+  async image(role, options) {
+    const file = this.files.get(role);
+    if (!this.bytes.has(role)) this.bytes.set(role, await bytesOf(file));
+    return this.library.NVImage.loadFromUrl({ url: this.bytes.get(role), name: file.name, ...options });
+  }
+
+  /** The scan, then what lies over it. Without the scan, the map is what there is to see. */
+  async load(scan) {
+    byId("loading").hidden = false;
+    const below = await this.image(scan || "map", { colormap: scan ? "gray" : "inferno" });
+    const above = [];
+    if (scan) above.push(await this.image("map", { colormap: "inferno" }));
+    above.push(await this.image("mask", { colormap: "lesion", cal_min: 0.5, cal_max: 1 }));
+    while (this.nv.volumes.length) this.nv.removeVolumeByIndex(this.nv.volumes.length - 1);
+    for (const image of [below, ...above]) this.nv.addVolume(image);
+    if (scan) {
+      const map = this.nv.volumes[1], high = map.cal_max > 0 ? map.global_max : 1;
+      Object.assign(map, { cal_min: FAINT * high, cal_max: high });
+    }
+    this.over = scan ? { map: 1, mask: 2 } : { mask: 1 };
+    this.mix();
+    const slices = below.dimsRAS[3];
+    Object.assign(byId("slice"), { max: slices - 1 });
+    byId("loading").hidden = true;
+    this.tell();
+  }
+
+  // ---- controls -----------------------------------------------------------------------------------------------------
+
+  offer() {
+    byId("views").append(...Object.entries(VIEWS).map(([name, said]) => {
+      const input = make("input", { type: "radio", name: "view", value: name, checked: name === "all" });
+      input.addEventListener("change", () => this.view(name));
+      return make("label", {}, input, said);
+    }));
+    byId("modality").append(...this.scans.map((role) => make("option", { value: role, text: role.replace("scan-", "").toUpperCase() })));
+    byId("modality").closest("label").hidden = this.scans.length < 2;
+    byId("modality").addEventListener("change", (event) => this.change(event.target.value));
+    for (const name of ["map", "mask"]) {
+      byId(name).addEventListener("input", () => this.mix());
+      byId(`${name}-on`).addEventListener("change", () => this.mix());
+    }
+    byId("slice").addEventListener("input", (event) => this.slice(Number(event.target.value)));
+  }
+
+  async change(scan) {
+    const place = [...this.nv.scene.crosshairPos];
+    await this.load(scan);
+    this.move(place);
+  }
+
+  view(name) {
+    const { nv } = this, render = this.library.SHOW_RENDER;
+    const types = { axial: nv.sliceTypeAxial, coronal: nv.sliceTypeCoronal, sagittal: nv.sliceTypeSagittal, solid: nv.sliceTypeRender };
+    nv.opts.multiplanarShowRender = name === "all" ? render.ALWAYS : render.NEVER;
+    nv.setSliceType(types[name] ?? nv.sliceTypeMultiplanar);
+    document.body.dataset.view = name;
+  }
+
+  mix() {
+    for (const name of ["map", "mask"]) {
+      const share = byId(`${name}-on`).checked ? byId(name).value / 100 : 0;
+      byId(`${name}-said`).textContent = `${Math.round(100 * share)}%`;
+      if (this.over?.[name]) this.nv.setOpacity(this.over[name], share);
+    }
+    this.nv.updateGLVolume();
+  }
+
+  slice(number) {
+    const place = [...this.nv.scene.crosshairPos];
+    place[2] = (number + 0.5) / (Number(byId("slice").max) + 1);
+    this.move(place);
+  }
+
+  move(place) {
+    this.nv.scene.crosshairPos = place;
+    this.nv.drawScene();
+    this.tell();
+  }
+
+  goTo(millimetres) {
+    this.move(this.nv.mm2frac([...millimetres, 1]));
+  }
+
+  goToLargest() {
+    const button = document.querySelector("#lesion-rows tr");
+    if (!button) this.nv.drawScene();
+  }
+
+  // ---- where it is --------------------------------------------------------------------------------------------------
+
+  tell() {
+    if (!this.nv.volumes.length) return;
+    const place = this.nv.scene.crosshairPos, slices = Number(byId("slice").max) + 1;
+    const number = Math.min(slices - 1, Math.max(0, Math.floor(place[2] * slices)));
+    byId("slice").value = number;
+    byId("slice-said").textContent = `${number} of ${slices}`;
+    const [x, y, z] = this.nv.frac2mm(place);
+    const said = [[x, "RL"], [y, "AP"], [z, "SI"]].map(([at, sides]) => `${Math.abs(at).toFixed(0)} mm ${sides[at < 0 ? 1 : 0]}`);
+    byId("where").textContent = `At ${said.join(", ")}; slice ${number}, counted from the inferior end`;
+  }
+}

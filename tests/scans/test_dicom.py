@@ -1,0 +1,206 @@
+"""DICOM read right: every voxel where the standard's own equation puts it, with the value that the file holds."""
+
+import subprocess
+import sys
+
+import dicom_toys
+import nibabel as nib
+import numpy as np
+import pytest
+from dicom_toys import AXIAL, CORONAL, OBLIQUE, SAGITTAL, Series
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydicom.uid import JPEGLSLossless, RLELossless
+from scipy.spatial.transform import Rotation
+
+from anofpdm.scans import read_scan, read_volume
+from anofpdm.scans.dicom import read_study
+
+FLAIR = ("flair",)
+
+
+def check_place_and_values(series: Series, volume, values=None):
+    """All voxels: by the equation in the test's own words, back through our affine, to the value of that pixel."""
+    values = series.voxels if values is None else values
+    slices, rows, columns = values.shape
+    back = np.linalg.inv(volume.grid.affine)
+    assert volume.voxels.shape == volume.grid.shape == (columns, rows, slices)
+    for number in range(slices):
+        for row, column in [(0, 0), (0, columns - 1), (rows - 1, 0), (rows // 2, columns // 3)]:
+            i, j, k, _ = back @ (*series.world(column, row, number), 1)
+            index = tuple(round(one) for one in (i, j, k))
+            np.testing.assert_allclose((i, j, k), index, atol=1e-5)
+            assert volume.voxels[index] == values[number, row, column]
+
+
+@pytest.mark.parametrize(
+    "cosines", [AXIAL, SAGITTAL, CORONAL, OBLIQUE], ids=["axial", "sagittal", "coronal", "oblique"]
+)
+@pytest.mark.parametrize("step", [2.5, -2.5], ids=["up", "down"])
+class TestGeometry:
+    def test_in_memory(self, cosines, step, tmp_path):
+        series = Series(cosines=cosines, step=step)
+        volume = read_study(series.save(tmp_path), FLAIR).volumes()["flair"]
+        check_place_and_values(series, volume)
+        np.testing.assert_allclose(volume.grid.spacing_mm, (0.9, 1.2, 2.5), atol=1e-9)
+
+    def test_as_nifti(self, cosines, step, tmp_path):
+        """What nibabel and our own reader make of the converted file is where DICOM has it, to 0.01 mm and far less."""
+        series = Series(cosines=cosines, step=step)
+        study = read_study(series.save(tmp_path), FLAIR)
+        files = study.convert(tmp_path)
+        check_place_and_values(series, read_volume(files["flair"]))
+        image = nib.load(files["flair"])
+        for affine in (image.affine, image.get_qform(), image.get_sform()):
+            np.testing.assert_allclose(affine, study.grid.affine, atol=1e-4)
+        assert read_scan(files).modalities == FLAIR
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    angles=st.tuples(*[st.floats(-180, 180)] * 3),
+    origin=st.tuples(*[st.floats(-300, 300)] * 3),
+    spacing=st.tuples(st.floats(0.3, 3), st.floats(0.3, 3)),
+    step=st.floats(0.5, 8) | st.floats(-8, -0.5),
+)
+def test_any_orientation(tmp_path_factory, angles, origin, spacing, step):
+    cosines = AXIAL @ Rotation.from_euler("xyz", angles, degrees=True).as_matrix().T
+    series = Series(dicom_toys.head(4, 5, 6), cosines=cosines, origin=origin, spacing=spacing, step=step)
+    volume = read_study(series.save(tmp_path_factory.mktemp("any")), FLAIR).volumes()["flair"]
+    check_place_and_values(series, volume)
+
+
+@pytest.mark.parametrize("cosines", [AXIAL, SAGITTAL, OBLIQUE], ids=["axial", "sagittal", "oblique"])
+@pytest.mark.filterwarnings("ignore:The DICOM readers")
+def test_nibabels_own_dicom_reader_agrees(cosines, tmp_path):
+    from nibabel.nicom.dicomwrappers import wrapper_from_file
+
+    series = Series(cosines=cosines)
+    volume = read_study(series.save(tmp_path), FLAIR).volumes()["flair"]
+    for number in (0, 7):
+        wrapper = wrapper_from_file(tmp_path / f"IM{number:03d}.dcm")
+        theirs = np.diag([-1, -1, 1, 1]) @ wrapper.affine @ (9, 4, 0, 1)  # row, column, in LPS
+        np.testing.assert_allclose(volume.grid.affine @ (4, 9, number, 1), theirs, atol=1e-6)
+        assert volume.voxels[4, 9, number] == wrapper.get_data()[9, 4]
+
+
+def test_order_of_files_does_not_matter(tmp_path):
+    series = Series()
+    for name, number in zip("fahbclgkdije", range(12), strict=True):
+        dicom_toys.write(tmp_path / name, series.slice(number))
+    check_place_and_values(series, read_study(tmp_path, FLAIR).volumes()["flair"])
+
+
+def test_positions_rounded_by_the_scanner_are_taken_as_they_were_meant(tmp_path):
+    series = Series(cosines=OBLIQUE)
+    for number in range(12):
+        rounded = [f"{value:.2f}" for value in series.position(number)]
+        dicom_toys.write(tmp_path / f"{number}", series.slice(number, ImagePositionPatient=rounded))
+    affine = read_study(tmp_path, FLAIR).grid.affine
+    for number in range(12):
+        np.testing.assert_allclose((affine @ (0, 0, number, 1))[:3], series.world(0, 0, number), atol=0.01)
+
+
+class TestValues:
+    @pytest.mark.parametrize("dtype", ["int16", "uint16", "uint8", "int32"])
+    def test_integers_stay_what_they_are(self, dtype, tmp_path):
+        voxels = dicom_toys.head(4, 6, 5).astype(dtype)
+        voxels[0, 0, 0] = np.iinfo(dtype).max
+        voxels[0, 0, 1] = np.iinfo(dtype).min
+        series = Series(voxels)
+        volume = read_study(series.save(tmp_path), FLAIR).volumes()["flair"]
+        check_place_and_values(series, volume)
+        assert volume.voxels.dtype == dtype
+
+    def test_scaling_is_applied_slice_by_slice(self, tmp_path):
+        series = Series(dicom_toys.head(4, 6, 5))
+        slopes = np.array([0.25, 2.0, 0.5, 1.0])
+        for number, slope in enumerate(slopes):
+            tags = series.slice(number, RescaleSlope=slope, RescaleIntercept=-3)
+            dicom_toys.write(tmp_path / f"{number}", tags)
+        volume = read_study(tmp_path, FLAIR).volumes()["flair"]
+        check_place_and_values(series, volume, series.voxels * slopes[:, None, None] - 3)
+        assert volume.voxels.dtype == np.float32
+
+    def test_without_any_word_on_scaling_nothing_is_scaled(self, tmp_path):
+        series = Series(RescaleSlope=1, RescaleIntercept=None)
+        assert read_study(series.save(tmp_path), FLAIR).volumes()["flair"].voxels.dtype == np.int16
+
+    @pytest.mark.parametrize("scale", [{}, {"RescaleSlope": 0.5}])
+    def test_where_low_is_bright_it_is_turned_round(self, scale, tmp_path):
+        series = Series(dicom_toys.head(4, 6, 5, "uint16"), PhotometricInterpretation="MONOCHROME1", **scale)
+        volume = read_study(series.save(tmp_path), FLAIR).volumes()["flair"]
+        highest = series.voxels.max().astype(float)
+        check_place_and_values(series, volume, (highest - series.voxels) * (0.5 if scale else 1))
+        assert volume.voxels.min() == 0
+
+    @pytest.mark.parametrize("syntax", [RLELossless, JPEGLSLossless], ids=["rle", "jpeg-ls"])
+    def test_packed_without_loss(self, syntax, tmp_path):
+        series = Series(dicom_toys.head(3, 6, 5, "uint16"))
+        for number in range(3):
+            tags = series.slice(number)
+            tags.compress(syntax, generate_instance_uid=False)
+            dicom_toys.write(tmp_path / f"{number}.dcm", tags)
+        check_place_and_values(series, read_study(tmp_path, FLAIR).volumes()["flair"])
+
+
+class TestEnhanced:
+    @pytest.mark.parametrize("shared", [True, False])
+    def test_frames_of_one_file_in_any_order(self, shared, tmp_path):
+        series = Series(cosines=OBLIQUE, step=-2.5)
+        order = np.random.default_rng(3).permutation(12).tolist()
+        dicom_toys.write(tmp_path / "one.dcm", series.enhanced(order, shared=shared))
+        check_place_and_values(series, read_study(tmp_path, FLAIR).volumes()["flair"])
+
+    def test_the_file_alone_is_enough(self, tmp_path):
+        series = Series()
+        path = dicom_toys.write(tmp_path / "one", series.enhanced())
+        check_place_and_values(series, read_study(path, FLAIR).volumes()["flair"])
+
+    def test_each_frame_may_have_its_own_scaling(self, tmp_path):
+        series = Series()
+        tags = series.enhanced()
+        for number, frame in enumerate(tags.PerFrameFunctionalGroupsSequence):
+            scale = dicom_toys.item(RescaleSlope=number + 1, RescaleIntercept=0)
+            frame.PixelValueTransformationSequence = [scale]
+        dicom_toys.write(tmp_path / "one.dcm", tags)
+        values = series.voxels * np.arange(1, 13)[:, None, None]
+        check_place_and_values(series, read_study(tmp_path, FLAIR).volumes()["flair"], values)
+
+
+def test_several_series_from_a_folder_and_a_zip_are_the_same(tmp_path):
+    made = {
+        "flair": Series(dicom_toys.head(12, 16, 14, seed=1), SeriesNumber=2, SeriesDescription="t2_tirm_dark-fluid"),
+        "t2": Series(dicom_toys.head(12, 16, 14, seed=2), SeriesNumber=5, SeriesDescription="T2 TSE"),
+    }
+    folder = tmp_path / "study"
+    for name, series in made.items():
+        series.save(folder / "deep" / name)
+    (folder / "README.txt").write_text("a word from the hospital")
+    (folder / "DICOMDIR").write_bytes(bytes(128) + b"DICM")
+    (folder / ".hidden.dcm").write_bytes(b"x")
+    packed = dicom_toys.zipped(folder, tmp_path / "study.ZIP")
+    for place in (folder, packed):
+        study = read_study(place, ("t2", "flair"))
+        assert list(study.series) == ["t2", "flair"]
+        for name, volume in study.volumes().items():
+            check_place_and_values(made[name], volume)
+
+
+def test_nothing_of_dicom_is_imported_unless_it_is_used(tmp_path):
+    Series(dicom_toys.head(2, 4, 4)).save(tmp_path / "study")
+    code = f"""
+import sys
+sys.modules.update(pydicom=None)  # which nibabel takes along wherever it is
+import anofpdm.scans, anofpdm.cohorts.inputs as inputs, anofpdm.cli.main
+assert "highdicom" not in sys.modules
+assert not [name for name in sys.modules if name.startswith("anofpdm.scans.dicom_header")]
+try:
+    inputs.find_targets([{str(tmp_path / "study")!r}], ("flair",))
+except anofpdm.errors.AnoFPDMError as problem:
+    assert "pip install 'anofpdm[dicom]'" in str(problem)
+else:
+    raise SystemExit("not refused")
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,196 @@
+"""DICOM written: the mask comes back voxel by voxel, at the place where the NIfTI mask has it."""
+
+import io
+
+import dicom_toys
+import highdicom
+import numpy as np
+import pydicom
+import pytest
+from dicom_toys import AXIAL, OBLIQUE, PATIENT, SAGITTAL, Series
+from PIL import Image
+
+from anofpdm import __version__
+from anofpdm.errors import ScanError
+from anofpdm.scans import read_volume, write_nifti
+from anofpdm.scans.dicom import preview, read_study
+from anofpdm.scans.dicom_out import LABEL, write_capture, write_seg
+
+
+def rebuilt(seg: pydicom.Dataset, affine: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    """The mask that a SEG holds, on a NIfTI grid, by its functional groups alone; no voxel further off than 0.01 mm."""
+    shared = seg.SharedFunctionalGroupsSequence[0]
+    x, y = np.array(shared.PlaneOrientationSequence[0].ImageOrientationPatient, dtype=float).reshape(2, 3)
+    down, across = map(float, shared.PixelMeasuresSequence[0].PixelSpacing)
+    frames = seg.pixel_array.reshape(-1, seg.Rows, seg.Columns)
+    mask, back = np.zeros(shape, dtype=bool), np.linalg.inv(affine)
+    for frame, group in zip(frames, seg.PerFrameFunctionalGroupsSequence, strict=True):
+        corner = np.array(group.PlanePositionSequence[0].ImagePositionPatient, dtype=float)
+        for row, column in [*np.argwhere(frame), (0, 0), (seg.Rows - 1, seg.Columns - 1)]:
+            world = (corner + x * across * column + y * down * row) * (-1, -1, 1)
+            index = np.rint((back @ (*world, 1))[:3]).astype(int)
+            assert np.linalg.norm((affine @ (*index, 1))[:3] - world) < 0.01
+            mask[tuple(index)] |= bool(frame[row, column])
+    return mask
+
+
+def random_mask(shape, seed=0):
+    mask = np.random.default_rng(seed).random(shape) > 0.7
+    mask[..., [0, 5, -1]] = False  # some slices are empty
+    return mask
+
+
+@pytest.fixture(params=["axial", "sagittal down", "oblique", "enhanced", "enhanced, nothing shared", "zip"])
+def study(request, tmp_path):
+    folder = tmp_path / "study"
+    folder.mkdir()
+    cosines = {"axial": AXIAL, "sagittal down": SAGITTAL}.get(request.param, OBLIQUE)
+    series = Series(cosines=cosines, step=-2.5 if request.param == "sagittal down" else 2.5)
+    if request.param.startswith("enhanced"):
+        order = np.random.default_rng(1).permutation(12).tolist()
+        dicom_toys.write(folder / "one.dcm", series.enhanced(order, shared="nothing" not in request.param))
+    else:
+        series.save(folder)
+    place = dicom_toys.zipped(folder, tmp_path / "study.zip") if request.param == "zip" else folder
+    return read_study(place, ("flair",))
+
+
+def test_the_mask_comes_back_where_the_nifti_mask_is(study, tmp_path):
+    mask = random_mask(study.reference.shape)
+    write_nifti(tmp_path / "mask.nii.gz", mask, study.grid)
+    write_seg(tmp_path / "mask_seg.dcm", mask, study)
+    nifti = read_volume(tmp_path / "mask.nii.gz")
+    seg = pydicom.dcmread(tmp_path / "mask_seg.dcm")
+    found = rebuilt(seg, nifti.grid.affine, nifti.grid.shape)
+    np.testing.assert_array_equal(found, nifti.voxels > 0)
+    assert len(seg.PerFrameFunctionalGroupsSequence) == mask.any(axis=(0, 1)).sum()
+
+
+def test_another_reader_finds_the_same_volume(study, tmp_path):
+    mask = random_mask(study.reference.shape)
+    write_seg(tmp_path / "mask_seg.dcm", mask, study)
+    volume = highdicom.seg.segread(tmp_path / "mask_seg.dcm").get_volume(combine_segments=True)
+    turned = np.diag([-1.0, -1, 1, 1]) @ volume.affine  # of slice, row, column
+    found = np.zeros_like(mask)
+    for index in np.argwhere(volume.array):
+        place = np.linalg.inv(study.grid.affine) @ turned @ (*index, 1)
+        np.testing.assert_allclose(place, np.rint(place), atol=1e-3)
+        found[tuple(np.rint(place[:3]).astype(int))] = True
+    np.testing.assert_array_equal(found, mask)
+
+
+def test_each_frame_refers_to_the_slice_it_was_drawn_on(tmp_path):
+    series = Series()
+    study = read_study(series.save(tmp_path / "study"), ("flair",))
+    write_seg(tmp_path / "mask_seg.dcm", random_mask(study.reference.shape), study)
+    slices = [pydicom.dcmread(path) for path in (tmp_path / "study").iterdir()]
+    places = {one.SOPInstanceUID: list(one.ImagePositionPatient) for one in slices}
+    for group in pydicom.dcmread(tmp_path / "mask_seg.dcm").PerFrameFunctionalGroupsSequence:
+        source = group.DerivationImageSequence[0].SourceImageSequence[0].ReferencedSOPInstanceUID
+        assert places[source] == list(group.PlanePositionSequence[0].ImagePositionPatient)
+
+
+def test_a_healthy_scan_has_an_empty_segmentation(study, tmp_path):
+    write_seg(tmp_path / "mask_seg.dcm", np.zeros(study.reference.shape, dtype=bool), study)
+    seg = pydicom.dcmread(tmp_path / "mask_seg.dcm")
+    assert not seg.pixel_array.any()
+    assert seg.NumberOfFrames == 12
+
+
+def test_what_it_says_of_itself(tmp_path):
+    study = read_study(Series().save(tmp_path / "study"), ("flair",))
+    write_seg(tmp_path / "mask_seg.dcm", random_mask(study.reference.shape), study)
+    seg = pydicom.dcmread(tmp_path / "mask_seg.dcm")
+    (segment,) = seg.SegmentSequence
+    assert segment.SegmentLabel == LABEL == "Lesion, suspected (AnoFPDM, research use)"
+    assert segment.SegmentAlgorithmType == "AUTOMATIC"
+    algorithm = segment.SegmentationAlgorithmIdentificationSequence[0]
+    assert (algorithm.AlgorithmName, algorithm.AlgorithmVersion) == ("AnoFPDM", __version__)
+    assert segment.SegmentedPropertyTypeCodeSequence[0].CodeValue == "52988006"  # SNOMED CT: lesion
+    assert segment.AnatomicRegionSequence[0].CodeValue == "12738006"  # brain
+    assert (seg.Modality, seg.StudyInstanceUID, seg.FrameOfReferenceUID) == ("SEG", dicom_toys.STUDY, dicom_toys.SPACE)
+    assert {keyword: seg[keyword].value for keyword in PATIENT} == PATIENT
+    assert seg.SeriesInstanceUID != study.reference.label.uid
+
+
+class TestCapture:
+    def png(self):
+        buffer = io.BytesIO()
+        pixels = np.zeros((5, 7, 4), dtype=np.uint8)
+        pixels[:, :4] = (200, 100, 50, 255)
+        Image.fromarray(pixels, "RGBA").save(buffer, "png")
+        return buffer.getvalue()
+
+    def test_a_png_in_the_patients_study(self, study, tmp_path):
+        write_capture(tmp_path / "report_capture.dcm", self.png(), study)
+        made = pydicom.dcmread(tmp_path / "report_capture.dcm")
+        assert made.SOPClassUID.name == "Secondary Capture Image Storage"
+        assert {keyword: made[keyword].value for keyword in PATIENT} == PATIENT
+        assert (made.StudyInstanceUID, made.StudyID, made.AccessionNumber) == (dicom_toys.STUDY, "S1", "A1")
+        assert (made.PhotometricInterpretation, made.BurnedInAnnotation) == ("RGB", "YES")
+        assert (made.pixel_array[:, :4] == (200, 100, 50)).all()
+        assert (made.pixel_array[:, 4:] == 255).all()
+
+    def test_an_array(self, tmp_path):
+        study = read_study(Series().save(tmp_path / "study"), ("flair",))
+        picture = np.random.default_rng(0).integers(0, 256, (9, 11, 3), dtype=np.uint8)
+        write_capture(tmp_path / "report_capture.dcm", picture, study)
+        np.testing.assert_array_equal(pydicom.dcmread(tmp_path / "report_capture.dcm").pixel_array, picture)
+
+
+class TestOddSources:
+    @pytest.mark.parametrize(
+        "changes",
+        [
+            dict.fromkeys(["PatientName", "PatientID", "PatientBirthDate", "PatientSex", "StudyID", "StudyDate"]),
+            {"PatientSex": "?", "PatientBirthDate": "around 1970", "StudyTime": "noon"},
+            {"SliceThickness": None, "SpacingBetweenSlices": 99.0},
+            {"SpecificCharacterSet": "ISO_IR 100", "PatientName": "Müller^Jürgen"},
+            {"SpecificCharacterSet": ["", "ISO 2022 IR 87"], "PatientName": "Yamada^Tarou=山田^太郎"},
+        ],
+        ids=["nothing known", "not by the standard", "no thickness", "umlauts", "japanese"],
+    )
+    def test_both_are_written_and_nothing_is_logged(self, changes, tmp_path, caplog, recwarn):
+        with pydicom.config.disable_value_validation():
+            study = read_study(Series(**changes).save(tmp_path / "study"), ("flair",))
+        recwarn.clear()
+        mask = random_mask(study.reference.shape)
+        write_seg(tmp_path / "a.dcm", mask, study)
+        write_capture(tmp_path / "b.dcm", np.zeros((4, 4, 3), dtype=np.uint8), study)
+        assert not caplog.records
+        assert not recwarn.list
+        seg = pydicom.dcmread(tmp_path / "a.dcm")
+        np.testing.assert_array_equal(rebuilt(seg, study.grid.affine, mask.shape), mask)
+        assert seg.SharedFunctionalGroupsSequence[0].PixelMeasuresSequence[0].SpacingBetweenSlices == 2.5
+        for made in (seg, pydicom.dcmread(tmp_path / "b.dcm")):
+            assert str(made.PatientName) == (changes.get("PatientName", PATIENT["PatientName"]) or "")
+
+    def test_without_a_frame_of_reference_there_is_nothing_to_lay_it_over(self, tmp_path):
+        study = read_study(Series(FrameOfReferenceUID=None).save(tmp_path / "study"), ("flair",))
+        with pytest.raises(ScanError, match="frame of reference"):
+            write_seg(tmp_path / "a.dcm", random_mask(study.reference.shape), study)
+
+    def test_many_files_of_many_frames(self, tmp_path):
+        (tmp_path / "study").mkdir()
+        series = Series()
+        for name, order in {"a": [0, 2, 4], "b": [1, 3, 5]}.items():
+            dicom_toys.write(tmp_path / "study" / name, series.enhanced(order))
+        study = read_study(tmp_path / "study", ("flair",))
+        found = study.volumes()["flair"].voxels
+        np.testing.assert_array_equal(found, series.voxels[:6].transpose(2, 1, 0))
+        with pytest.raises(ScanError, match="NIfTI mask"):
+            write_seg(tmp_path / "a.dcm", found > 0, study)
+
+    def test_a_mask_of_another_shape(self, tmp_path):
+        study = read_study(Series().save(tmp_path / "study"), ("flair",))
+        with pytest.raises(ValueError, match="does not fill"):
+            write_seg(tmp_path / "a.dcm", np.zeros((2, 2, 2)), study)
+
+
+def test_results_beside_the_scan_are_not_taken_for_scans(tmp_path):
+    study = read_study(Series().save(tmp_path), ("flair",))
+    write_seg(tmp_path / "mask_seg.dcm", random_mask(study.reference.shape), study)
+    write_capture(tmp_path / "report_capture.dcm", np.zeros((4, 4, 3), dtype=np.uint8), study)
+    again = read_study(tmp_path, ("flair",))
+    assert again.reference.label == study.reference.label
+    assert [row.modality for row in preview(tmp_path, ("flair",)).rows] == ["flair", None]

@@ -1,0 +1,186 @@
+"""The student: what it is shown, how it learns, what it decides, and what it can never reach."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+
+from anofpdm.errors import CalibrationError, ConfigError, ModelError
+from anofpdm.method.context import Places
+from anofpdm.student.lessons import Lessons, neighbours_of, shown_together
+from anofpdm.student.model import (
+    Student,
+    StudentCalibration,
+    asked,
+    calibrated,
+    load_student,
+    save_student,
+    slice_scores,
+)
+from anofpdm.student.network import StudentConfig, StudentNet, log_odds
+from anofpdm.student.training import Schooling, lesson_loss, rows_of_step, share_done, teach
+
+CPU = torch.device("cpu")
+SMALL = StudentConfig(("flair",), 32, width=8, multipliers=(1, 2))
+
+
+def blobs(count=48, size=32, seed=0):
+    """Slices with a bright disc in every second one, and the disc's mask."""
+    rng = np.random.default_rng(seed)
+    y, x = np.mgrid[:size, :size]
+    slices, masks = (
+        rng.normal(-0.5, 0.1, (count, 1, size, size)).astype(np.float32),
+        np.zeros((count, size, size), bool),
+    )
+    for number in range(0, count, 2):
+        cy, cx, r = rng.uniform((10, 10, 4), (22, 22, 7))
+        masks[number] = (y - cy) ** 2 + (x - cx) ** 2 < r**2
+        slices[number, 0][masks[number]] += 0.8
+    return slices, masks
+
+
+def alone(count):
+    return Places(np.zeros(count), np.arange(count) * 1000.0)
+
+
+@pytest.fixture(scope="module")
+def taught():
+    slices, masks = blobs()
+    lessons = Lessons(lambda rows: slices[rows], masks, neighbours_of(alone(len(masks)), ()))
+    return teach(SMALL, lessons, Schooling(steps=240, batch=8, learning_rate=3e-3), CPU)
+
+
+class TestWhatItIsShown:
+    def test_neighbours_are_the_nearest_slices_of_the_same_scan(self):
+        places = Places(np.array(["a", "a", "a", "b", "b"]), np.array([0.0, 2, 4, 0, 4]))
+        found = neighbours_of(places, (-4.0, 4.0))
+        # 2 mm away is near enough to stand for 4, nothing at all for what lies outside the scan.
+        assert found.tolist() == [[0, 0, 2], [1, 0, 2], [2, 0, 2], [3, 3, 4], [4, 3, 4]]
+
+    def test_together_they_are_stacked_in_order(self):
+        slices = np.arange(3)[:, None, None, None] * np.ones((3, 2, 4, 4), np.float32)
+        together = shown_together(lambda rows: slices[rows], np.array([[1, 0], [2, 2]]))
+        assert together.shape == (2, 4, 4, 4)
+        assert together[:, :, 0, 0].tolist() == [[1, 1, 0, 0], [2, 2, 2, 2]]
+
+    def test_slice_and_mask_are_changed_together(self):
+        _, masks = blobs(8)
+        bright = np.where(masks[:, None], 0.9, -0.9).astype(np.float32)
+        lessons = Lessons(lambda rows: bright[rows], masks, neighbours_of(alone(8), ()))
+        x, mask = lessons.batch(np.arange(8), torch.Generator().manual_seed(1), CPU)
+        inside = mask > 0.95
+        assert inside.any()
+        assert (x[:, 0][inside] > 0.3).float().mean() > 0.99
+        assert (x[:, 0][mask < 0.05] < -0.3).float().mean() > 0.99
+        assert not torch.equal(mask, torch.from_numpy(masks).float())
+
+    def test_the_same_step_shows_the_same(self):
+        _, masks = blobs(8)
+        lessons = Lessons(lambda rows: masks[rows, None].astype(np.float32), masks, neighbours_of(alone(8), ()))
+        one, two = (lessons.batch(np.arange(4), torch.Generator().manual_seed(5), CPU) for _ in range(2))
+        assert torch.equal(one[0], two[0])
+        assert torch.equal(one[1], two[1])
+
+
+class TestLearning:
+    def test_it_learns_to_draw(self, taught):
+        slices, masks = blobs(seed=9)
+        odds = asked(taught, lambda rows: slices[rows], alone(len(slices)), CPU)
+        drawn = odds >= 0
+        both = (drawn & masks).sum()
+        assert 2 * both / (drawn.sum() + masks.sum()) > 0.9
+
+    def test_the_loss_is_the_formula(self):
+        odds, mask = torch.tensor([[[2.0, -1.0]]]), torch.tensor([[[1.0, 0.0]]])
+        chance = 1 / (1 + np.exp([-2.0, 1.0]))
+        entropy = -(np.log(chance[0]) + np.log(1 - chance[1])) / 2
+        dice = 2 * chance[0] / (chance.sum() + 1)
+        assert float(lesson_loss(odds, mask)) == pytest.approx(entropy + 1 - dice)
+
+    def test_every_slice_comes_once_a_round(self):
+        schooling = Schooling(steps=10, batch=4)
+        rows = np.concatenate([rows_of_step(10, step, schooling) for step in range(5)])
+        assert sorted(rows[:10]) == list(range(10))
+        assert sorted(rows[10:]) == list(range(10))
+
+    def test_steps_or_minutes_whichever_ends_first(self):
+        assert share_done(Schooling(steps=10, minutes=1.0), 5, 6.0) == 0.5
+        assert share_done(Schooling(steps=100, minutes=1.0), 5, 30.0) == 0.5
+        with pytest.raises(ConfigError, match="--steps or --minutes"):
+            Schooling(steps=None)
+
+    def test_the_same_seed_teaches_the_same(self):
+        slices, masks = blobs(8)
+        lessons = Lessons(lambda rows: slices[rows], masks, neighbours_of(alone(8), ()))
+        one, two = (teach(SMALL, lessons, Schooling(steps=3, batch=4), CPU) for _ in range(2))
+        for a, b in zip(one.parameters(), two.parameters(), strict=True):
+            assert torch.equal(a, b)
+
+
+class TestDeciding:
+    def test_a_mirrored_slice_gets_the_mirrored_answer(self, taught):
+        x = torch.from_numpy(blobs(4)[0])
+        torch.testing.assert_close(log_odds(taught, x.flip(-1)), log_odds(taught, x).flip(-1), rtol=1e-4, atol=1e-4)
+
+    def test_a_slice_scores_what_its_smallest_lesion_would_reach(self):
+        odds = np.full((2, 128, 128), -5.0)
+        odds[0, :5, :8] = 3.0  # 40 pixels: dropped by the mask, so no reason to call it unhealthy
+        odds[1, :5, :9] = 3.0
+        assert slice_scores(odds, 40).tolist() == [-5.0, 3.0]
+
+    def test_calibrated_by_labels_it_tells_slices_apart(self, taught):
+        slices, masks = blobs(seed=3)
+        labels = masks.any((1, 2)).astype(int)
+        found = calibrated(taught, lambda rows: slices[rows], labels, alone(len(labels)), CPU)
+        assert found.accuracy == 1.0
+        student = Student(taught, found, "teacher", CPU)
+        decisions = student.decide(lambda rows: slices[rows], alone(len(labels)))
+        assert (decisions.detected == (labels == 1)).all()
+        assert not decisions.masks[labels == 0].any()
+        assert np.isnan(decisions.similarity).all()
+        assert ((decisions.maps >= 0) & (decisions.maps <= 1)).all()
+
+    def test_labels_of_one_kind_cannot_calibrate(self, taught):
+        slices, _ = blobs(4)
+        with pytest.raises(CalibrationError, match="one kind is missing"):
+            calibrated(taught, lambda rows: slices[rows], np.zeros(4, int), alone(4), CPU)
+
+
+class TestOnDisk:
+    def student(self, network):
+        return Student(network, StudentCalibration(0.3, 0.9, 0.95, 5, 6), "abc", CPU)
+
+    def test_saved_and_loaded_it_is_the_same(self, taught, tmp_path):
+        save_student(tmp_path, self.student(taught), {"slices": 3})
+        again = load_student(tmp_path, "abc", CPU)
+        assert again.calibration == self.student(taught).calibration
+        assert again.config == SMALL
+        x = torch.from_numpy(blobs(2)[0])
+        assert torch.equal(log_odds(again.network, x), log_odds(taught, x))
+
+    def test_none_where_there_is_none(self, tmp_path):
+        assert load_student(tmp_path, "abc", CPU) is None
+
+    def test_another_models_student_is_refused(self, taught, tmp_path):
+        save_student(tmp_path, self.student(taught), {})
+        with pytest.raises(ModelError, match="another model"):
+            load_student(tmp_path, "other", CPU)
+
+    def test_half_weights_say_nearly_the_same(self, taught, tmp_path):
+        save_student(tmp_path, self.student(taught), {}, half=True)
+        again = load_student(tmp_path, "abc", CPU)
+        x = torch.from_numpy(blobs(2)[0])
+        torch.testing.assert_close(log_odds(again.network, x), log_odds(taught, x), rtol=0.02, atol=0.05)
+
+
+def test_impossible_students_are_refused():
+    with pytest.raises(ConfigError, match="cannot be halved"):
+        StudentConfig(("t1",), 36, width=8, multipliers=(1, 2, 4, 4))
+    with pytest.raises(ConfigError, match="8 divides"):
+        dataclasses.replace(SMALL, width=12)
+
+
+def test_neighbours_widen_its_input():
+    config = dataclasses.replace(SMALL, neighbours_mm=(-4.0, 4.0))
+    assert StudentNet(config)(torch.zeros(1, 3, 32, 32)).shape == (1, 32, 32)

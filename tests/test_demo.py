@@ -1,0 +1,117 @@
+"""The bundled models, as everyone meets them first."""
+
+import json
+from html.parser import HTMLParser
+
+import nibabel as nib
+import numpy as np
+import pytest
+
+from anofpdm.demo import BUNDLED, PAGE, run_demo
+from anofpdm.evaluation.volumes import score_volume
+from anofpdm.scans import Grid, read_volume
+
+KINDS = ("tumour", "stroke")
+MOST_BYTES = 6e6
+
+
+class Links(HTMLParser):
+    def __init__(self):
+        super().__init__()
+        self.found = []
+
+    def handle_starttag(self, _tag, attrs):
+        self.found += [value for name, value in attrs if name in ("href", "src")]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_bundled_model_is_small_and_says_what_it_is(kind):
+    files = {path.name: path.stat().st_size for path in (BUNDLED / kind).iterdir()}
+    assert set(files) == {"weights.safetensors", "config.json", "calibration.json", "README.md"}
+    assert sum(files.values()) < MOST_BYTES
+    card = (BUNDLED / kind / "README.md").read_text()
+    assert json.loads((BUNDLED / kind / "config.json").read_text())["sha256"] in card
+    for word in ("anofpdm phantom", "anofpdm prepare", "anofpdm train", "anofpdm calibrate", "Limits"):
+        assert word in card
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory):
+    out = tmp_path_factory.mktemp("demo")
+    return out, run_demo(out, device="cpu", patients=1, slices=10)
+
+
+def test_the_demo_finds_lesions_it_was_never_shown(demo):
+    _, shown = demo
+    assert [one.kind for one in shown] == list(KINDS)
+    tumour = shown[0].score
+    assert tumour.true_ml > 1
+    assert tumour.dice > 0.5
+    assert tumour.slices_right >= 0.7 * tumour.slices
+
+
+def test_its_scores_are_those_of_the_files_it_leaves(demo):
+    out, shown = demo
+    for one in shown:
+        mask = np.asarray(nib.load(one.folder / "mask.nii.gz").dataobj) > 0
+        (truth_file,) = (path for path in (out / "scans").rglob("*.nii.gz") if _is_truth(path.name, one.name))
+        truth = np.asarray(nib.load(truth_file).dataobj) > 0
+        both = (mask & truth).sum()
+        assert one.score.dice == pytest.approx(2 * both / (mask.sum() + truth.sum()))
+
+
+def _is_truth(name, subject):
+    return name.startswith(subject.split("_ses")[0]) and name.endswith(("seg.nii.gz", "lesion_mask.nii.gz"))
+
+
+def test_its_page_opens_from_disk_and_leads_to_reports(demo):
+    out, shown = demo
+    links = Links()
+    links.feed((out / PAGE).read_text())
+    local = [link for link in links.found if not link.startswith("data:")]
+    assert len(local) == 2 * len(shown)
+    for link in local:
+        assert (out / link).is_file()
+
+
+def test_a_second_demo_replaces_the_first(tmp_path):
+    (tmp_path / "results" / "old").mkdir(parents=True)
+    run_demo(tmp_path, device="cpu", patients=1, slices=3)
+    assert not (tmp_path / "results" / "old").exists()
+
+
+class TestScoringAVolume:
+    def grid(self, flip=False):
+        affine = np.diag([2.0, 2.0, -3.0 if flip else 3.0, 1.0])
+        return Grid.from_affine((4, 5, 6), affine)
+
+    def truth(self, folder, grid):
+        lesion = np.zeros(grid.shape, np.uint8)
+        lesion[1:3, 1:3, 4] = 1
+        path = folder / "truth.nii.gz"
+        nib.save(nib.Nifti1Image(lesion, grid.affine), path)
+        return path, lesion > 0
+
+    def test_counts_by_hand(self, tmp_path):
+        grid = self.grid()
+        path, lesion = self.truth(tmp_path, grid)
+        mask = lesion.copy()
+        mask[1, 1, 4], mask[0, 0, 0] = False, True
+        score = score_volume(mask, grid, {0: False, 4: True, 5: True}, path)
+        assert score.dice == pytest.approx(2 * 3 / 8)
+        assert score.true_ml == pytest.approx(4 * 12 / 1000)
+        assert (score.slices, score.slices_right) == (3, 2)
+
+    def test_slices_are_counted_from_the_inferior_end(self, tmp_path):
+        grid = self.grid(flip=True)
+        path, lesion = self.truth(tmp_path, grid)
+        assert read_volume(path).grid.affine[2, 2] < 0
+        score = score_volume(lesion, grid, {1: True, 4: False}, path)  # the fourth from above is the second from below
+        assert score.slices_right == 2
+        assert score.dice == 1
+
+    def test_nothing_found_where_nothing_is(self, tmp_path):
+        grid = self.grid()
+        path = tmp_path / "empty.nii.gz"
+        nib.save(nib.Nifti1Image(np.zeros(grid.shape, np.uint8), grid.affine), path)
+        assert score_volume(np.zeros(grid.shape, bool), grid, {0: False}, path).dice == 1
