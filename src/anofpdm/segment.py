@@ -252,7 +252,7 @@ class Segmentation:
         write_atomically(folder / name(SLICES), csv_table(self.slices[0], (row.values() for row in self.slices)))
         title = title or folder.resolve().name
         if picture:
-            write_atomically(folder / name(PICTURE), self._picture(title))
+            write_atomically(folder / name(PICTURE), self.picture(title))
         if report:
             write_atomically(folder / name(REPORT), page(self, title))
         said = {
@@ -264,7 +264,8 @@ class Segmentation:
         }
         write_atomically(folder / name(SUMMARY), json.dumps(said, indent=2).encode())
 
-    def _picture(self, title: str) -> bytes:
+    def picture(self, title: str) -> bytes:
+        """The overview, as PNG."""
         said, shown = f"{title}: {self.volume_ml:.1f} ml in {len(self.findings)} findings", self.shown
         return overview(shown.pixels[:, 0], shown.indices, self.decisions, said, shown.pixel_mm)
 

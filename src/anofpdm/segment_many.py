@@ -5,19 +5,24 @@ import shlex
 import subprocess
 import tempfile
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from anofpdm import __version__
 from anofpdm.cohorts.inputs import Target
+from anofpdm.cohorts.subjects import Subject
 from anofpdm.errors import AnoFPDMError, ScanError, ScanWarning
 from anofpdm.files import write_atomically
 from anofpdm.method.decision import OURS, Choices
 from anofpdm.network.world import World
-from anofpdm.segment import MAP, MASK, PICTURE, REPORT, SUMMARY, Model, brain_said, file_sha256
+from anofpdm.segment import MAP, MASK, PICTURE, REPORT, SUMMARY, Model, Segmentation, brain_said, file_sha256
 
+if TYPE_CHECKING:
+    from anofpdm.scans.dicom import Study
+
+SEG, CAPTURE = "mask_seg.dcm", "report_capture.dcm"
 BIDS_NAMES = {MASK: "label-lesion_desc-anofpdm_mask.nii.gz", MAP: "desc-anofpdm_anomalymap.nii.gz"}
 
 
@@ -32,11 +37,12 @@ class Options:
     pictures: bool = True
     reports: bool = True
     strict: bool = False
+    dicom: bool = False  # results as DICOM too, where the scan was
 
-    @property
-    def wanted(self) -> tuple[str, ...]:
+    def wanted(self, target: Target) -> tuple[str, ...]:
         """Files that a finished scan has."""
-        return (MASK, MAP, *([PICTURE] if self.pictures else []), *([REPORT] if self.reports else []))
+        pages = (*([PICTURE] if self.pictures else []), *([REPORT] if self.reports else []))
+        return (MASK, MAP, *pages, *((SEG, CAPTURE) if self.dicom and target.study is not None else ()))
 
 
 @dataclass
@@ -86,14 +92,31 @@ def segment_all(
 def _segment_one(
     model: Model, target: Target, out: Path, options: Options, report: Report, show: Callable[[int, int], None]
 ) -> None:
-    subject = target.subject
-    if subject.problem:
-        raise ScanError(f"{subject.name}: {subject.problem}")
+    if target.subject.problem:
+        raise ScanError(f"{target.subject.name}: {target.subject.problem}")
+    with target.opened() as subject:
+        try:
+            _segment_opened(model, target, subject, out, options, report, show)
+        except ScanError as problem:
+            if target.study is None:
+                raise
+            raise ScanError(_with_series(str(problem), target.study, subject.images)) from None
+
+
+def _segment_opened(
+    model: Model,
+    target: Target,
+    subject: Subject,  # with NIfTI files, whatever the target was
+    out: Path,
+    options: Options,
+    report: Report,
+    show: Callable[[int, int], None],
+) -> None:
     folder, name = place_of(target, out)
     seed = model.calibration.seed if options.seed is None else options.seed
     brain_from = f"command {options.skull_strip}" if options.skull_strip else None
     settings = model.settings(options.choices, seed, brain_from or brain_said(options.brain_mask), options.engine)
-    there = all((folder / name(file)).is_file() for file in options.wanted)
+    there = all((folder / name(file)).is_file() for file in options.wanted(target))
     if there and (before := _finished(folder / name(SUMMARY), settings, subject.images)) is not None:
         report.already[subject.name] = before
         return
@@ -111,10 +134,35 @@ def _segment_one(
             batch=options.batch,
             on_progress=show,
         )
+    if target.study is not None:
+        _tell_of_series(result.summary, target.study, subject.images)
+        if options.dicom:
+            _write_dicom(result, target.study, folder, name, subject.name)
     result.save(folder, name, picture=options.pictures, report=options.reports, title=subject.name)
     report.done[subject.name] = result.volume_ml
     if result.summary["warnings"]:
         report.warnings[subject.name] = result.summary["warnings"]
+
+
+def _tell_of_series(summary: dict[str, Any], study: "Study", images: Mapping[str, Path]) -> None:
+    """Instead of the temporary files that they were turned into; whose hashes stay, being always the same."""
+    for name, said in study.said().items():
+        summary["inputs"][name] |= {**said, "file": _with_series(str(images[name]), study, images)}
+    summary["warnings"] = [_with_series(text, study, images) for text in summary["warnings"]]
+
+
+def _with_series(text: str, study: "Study", images: Mapping[str, Path]) -> str:
+    for name, said in study.said().items():
+        text = text.replace(str(images[name]), f"{study.path.name}, series {said['series']} ({said['description']})")
+    return text
+
+
+def _write_dicom(result: Segmentation, study: "Study", folder: Path, name: Callable[[str], str], title: str) -> None:
+    from anofpdm.scans.dicom_out import write_capture, write_seg
+
+    folder.mkdir(parents=True, exist_ok=True)
+    write_seg(folder / name(SEG), result.mask, study)
+    write_capture(folder / name(CAPTURE), result.picture(title), study)
 
 
 def place_of(target: Target, out: Path) -> tuple[Path, Callable[[str], str]]:

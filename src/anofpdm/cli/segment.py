@@ -17,7 +17,9 @@ def segment(
     model: Annotated[Path, typer.Argument(help="A trained and calibrated model.")],
     inputs: Annotated[
         list[str],
-        typer.Argument(help="NIfTI files of a scan (or flair=FILE t2=FILE ...), folders of scans, a prepared cohort."),
+        typer.Argument(
+            help="NIfTI files of a scan (or flair=FILE t2=FILE ...), folders of scans, DICOM, a prepared cohort."
+        ),
     ],
     out: Annotated[Path, typer.Option(help="Folder for the results, one folder a scan.")],
     engine: Annotated[
@@ -33,6 +35,11 @@ def segment(
     skull_strip: Annotated[
         str | None, typer.Option(help="Your skull-stripping command, with {input} and {output} in it.")
     ] = None,
+    series: Annotated[
+        list[str] | None, typer.Option(help="DICOM: which series is which, e.g. flair=3. May be repeated.")
+    ] = None,
+    preview: Annotated[bool, typer.Option("--preview", help="DICOM: show what would be used, and stop.")] = False,
+    dicom: Annotated[bool, typer.Option("--dicom", help="DICOM: write results as DICOM too.")] = False,
     split: Annotated[Split | None, typer.Option(help="Only this part of a prepared cohort.")] = None,
     batch: Batch = None,
     precision: Annotated[str, typer.Option(help="auto, fp32, bf16 or fp16.")] = "auto",
@@ -48,7 +55,7 @@ def segment(
 
     Several GPUs: torchrun --nproc-per-node 4 -m anofpdm segment ...
     """
-    from anofpdm.cohorts.inputs import find_targets
+    from anofpdm.cohorts.inputs import find_targets, preview_dicom
     from anofpdm.errors import ConfigError
     from anofpdm.method.decision import Choices
     from anofpdm.method.mask import MaskSettings
@@ -62,10 +69,15 @@ def segment(
     where = local_device(resolved(device))
     loaded = load(model, where, precision)
     loaded.calibration.with_context(context)
-    targets = find_targets(inputs, loaded.modalities(engine), split.value if split else None)
+    named = _series(series)
+    if preview:
+        for line in preview_dicom(inputs, loaded.modalities(engine), named):
+            print(line)
+        return
+    targets = find_targets(inputs, loaded.modalities(engine), split.value if split else None, named)
     if brain_mask is not None:
         _check_brain_mask(brain_mask, len(targets))
-    options = Options(choices, engine, seed, batch, brain_mask, skull_strip, pictures, pages, strict)
+    options = Options(choices, engine, seed, batch, brain_mask, skull_strip, pictures, pages, strict, dicom)
     world = World.joined(where)
     try:
         with _bar(world) as show:
@@ -77,6 +89,14 @@ def segment(
         _print(reports, out)
     if any(one.failed for one in reports):
         raise typer.Exit(3)
+
+
+def _series(words: list[str] | None) -> dict[str, str] | None:
+    if not words:
+        return None
+    from anofpdm.scans.dicom_match import series_named
+
+    return series_named(words)
 
 
 def _check_brain_mask(path: Path, scans: int) -> None:

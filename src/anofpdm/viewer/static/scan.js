@@ -1,6 +1,6 @@
 /** One result: what was found, the volume, findings, files. */
 import { ask, byId, forget, make, millilitres, nameOf, trouble, whole } from "./common.js";
-import { openVolumes } from "./volumes.js";
+import { openVolumes, peakOf } from "./volumes.js";
 
 const NAMES = {
   report: "Report", mask: "Mask (NIfTI)", map: "Anomaly map (NIfTI)", "dicom-seg": "Mask (DICOM-SEG)", findings: "Findings (CSV)",
@@ -32,7 +32,7 @@ function lesions(result, volumes) {
   byId("lesion-rows").replaceChildren(...result.lesions.map((one) => {
     const go = make("button", { type: "button", className: "go", text: "Show", "aria-label": `Show finding ${one.finding}` });
     go.addEventListener("click", () => {
-      volumes.goTo([one.peak_x_mm, one.peak_y_mm, one.peak_z_mm]);
+      volumes.goTo(peakOf(one));
       byId("volumes").scrollIntoView({ block: "start" });
     });
     return make("tr", {}, make("td", { text: String(one.finding) }), make("td", { text: millilitres(one.volume_ml) }),
@@ -55,7 +55,7 @@ function fallBack(result, why) {
   const report = result.files.find((one) => one.role === "report");
   byId("volumes").hidden = true;
   byId("fallback").hidden = false;
-  byId("why-not").textContent = `${why} ${report ? "Until then, here are the slices of the report." : ""}`;
+  byId("why-not").textContent = `${why} ${report ? "Here are the slices of the report instead." : ""}`;
   byId("no-slices").hidden = Boolean(report);
   if (report) Object.assign(byId("slices"), { hidden: false, src: report.url });
 }
@@ -69,7 +69,7 @@ async function volumesOf(result, status) {
     byId("volumes").hidden = false;
     return await openVolumes(status.viewer.url, result);
   } catch (problem) {
-    fallBack(result, `The volume viewer could not be used: ${problem.message}`);
+    fallBack(result, `The volume viewer could not be used: ${problem.message.replace(/\.?$/, ".")}`);
     return null;
   }
 }

@@ -14,6 +14,8 @@ function script(url) {
   });
 }
 
+export const peakOf = (one) => [one.peak_x_mm, one.peak_y_mm, one.peak_z_mm];
+
 async function bytesOf(file) {
   const answer = await fetch(file.url);
   if (!answer.ok) throw new Error(`${file.name} did not load.`);
@@ -33,11 +35,11 @@ class Volumes {
     this.library = library;
     this.bytes = new Map(); // by role: fetched once
     this.files = new Map([...result.scans, ...result.files].map((file) => [file.role, file]));
+    this.first = result.lesions.length ? peakOf(result.lesions[0]) : null; // where to look first
     this.scans = result.scans.map((file) => file.role);
     this.nv = new library.Niivue({
-      isRadiologicalConvention: true, isNearestInterpolation: false, dragAndDropEnabled: false, loadingText: "", isColorbar: false,
-      backColor: [0.043, 0.047, 0.055, 1], crosshairColor: [1, 1, 1, 0.35], crosshairWidth: 1, show3Dcrosshair: true, isOrientationTextVisible: true,
-      multiplanarForceRender: true, textHeight: 0.035, logLevel: "error",
+      isRadiologicalConvention: true, dragAndDropEnabled: false, loadingText: "", logLevel: "error", show3Dcrosshair: true,
+      backColor: [0, 0, 0, 1], fontColor: [0.84, 0.86, 0.88, 1], crosshairColor: [0.45, 0.62, 0.78, 1], crosshairWidth: 0.4,
     });
   }
 
@@ -48,7 +50,7 @@ class Volumes {
     this.offer();
     await this.load(this.scans[0]);
     this.view("all");
-    this.goToLargest();
+    if (this.first) this.goTo(this.first);
   }
 
   async image(role, options) {
@@ -64,16 +66,14 @@ class Volumes {
     const above = [];
     if (scan) above.push(await this.image("map", { colormap: "inferno" }));
     above.push(await this.image("mask", { colormap: "lesion", cal_min: 0.5, cal_max: 1 }));
-    while (this.nv.volumes.length) this.nv.removeVolumeByIndex(this.nv.volumes.length - 1);
-    for (const image of [below, ...above]) this.nv.addVolume(image);
-    if (scan) {
-      const map = this.nv.volumes[1], high = map.cal_max > 0 ? map.global_max : 1;
-      Object.assign(map, { cal_min: FAINT * high, cal_max: high });
-    }
+    if (scan && above[0].global_max > 0) Object.assign(above[0], { cal_min: FAINT * above[0].global_max, cal_max: above[0].global_max });
+    const last = above.pop();
+    this.nv.volumes = [below, ...above];
+    this.nv.addVolume(last); // which draws them all; once is enough
     this.over = scan ? { map: 1, mask: 2 } : { mask: 1 };
-    this.mix();
     const slices = below.dimsRAS[3];
     Object.assign(byId("slice"), { max: slices - 1 });
+    this.mix();
     byId("loading").hidden = true;
     this.tell();
   }
@@ -87,7 +87,7 @@ class Volumes {
       return make("label", {}, input, said);
     }));
     byId("modality").append(...this.scans.map((role) => make("option", { value: role, text: role.replace("scan-", "").toUpperCase() })));
-    byId("modality").closest("label").hidden = this.scans.length < 2;
+    byId("modality-part").hidden = this.scans.length < 2;
     byId("modality").addEventListener("change", (event) => this.change(event.target.value));
     for (const name of ["map", "mask"]) {
       byId(name).addEventListener("input", () => this.mix());
@@ -114,7 +114,7 @@ class Volumes {
     for (const name of ["map", "mask"]) {
       const share = byId(`${name}-on`).checked ? byId(name).value / 100 : 0;
       byId(`${name}-said`).textContent = `${Math.round(100 * share)}%`;
-      if (this.over?.[name]) this.nv.setOpacity(this.over[name], share);
+      if (this.over?.[name]) this.nv.volumes[this.over[name]].opacity = share;
     }
     this.nv.updateGLVolume();
   }
@@ -135,11 +135,6 @@ class Volumes {
     this.move(this.nv.mm2frac([...millimetres, 1]));
   }
 
-  goToLargest() {
-    const button = document.querySelector("#lesion-rows tr");
-    if (!button) this.nv.drawScene();
-  }
-
   // ---- where it is --------------------------------------------------------------------------------------------------
 
   tell() {
@@ -147,7 +142,7 @@ class Volumes {
     const place = this.nv.scene.crosshairPos, slices = Number(byId("slice").max) + 1;
     const number = Math.min(slices - 1, Math.max(0, Math.floor(place[2] * slices)));
     byId("slice").value = number;
-    byId("slice-said").textContent = `${number} of ${slices}`;
+    byId("slice-said").textContent = String(number);
     const [x, y, z] = this.nv.frac2mm(place);
     const said = [[x, "RL"], [y, "AP"], [z, "SI"]].map(([at, sides]) => `${Math.abs(at).toFixed(0)} mm ${sides[at < 0 ? 1 : 0]}`);
     byId("where").textContent = `At ${said.join(", ")}; slice ${number}, counted from the inferior end`;
