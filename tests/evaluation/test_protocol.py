@@ -32,6 +32,8 @@ from anofpdm.network.predictor import load_trained
 from anofpdm.network.training import build_network
 from anofpdm.network.unet import preset
 from anofpdm.network.world import World
+from anofpdm.student.model import Student, StudentCalibration, save_student
+from anofpdm.student.network import StudentConfig, StudentNet
 
 CPU = torch.device("cpu")
 TASKS = {
@@ -70,6 +72,11 @@ def made(tmp_path_factory):
     prepare(plan_cohort("brats21", scans, size=16, split=folder / "split.csv"), folder / "cohort")
     for name, (task, noise) in TASKS.items():
         made_up(folder / name, task, noise)
+    torch.manual_seed(4)
+    student = StudentNet(StudentConfig(("flair", "t2"), 16, width=8, multipliers=(1, 2)))
+    calibration = StudentCalibration(cut=0.0, accuracy=0.5, auc=0.5, n_healthy=1, n_unhealthy=1, smallest=0)
+    sha256 = checkpoint.load_model(folder / "guided")[2]
+    save_student(folder / "guided", Student(student.eval(), calibration, sha256, CPU), {})
     return folder
 
 

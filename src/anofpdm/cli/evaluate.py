@@ -108,6 +108,7 @@ def models_of(
     from anofpdm.errors import ConfigError
     from anofpdm.evaluation.methods import MODEL_TASKS, Models, unlabelled
     from anofpdm.network.predictor import Guide, load_guide, load_trained
+    from anofpdm.student.model import load_student
 
     found: dict[str, object] = {}
     hashes: dict[str, str] = {}
@@ -126,4 +127,7 @@ def models_of(
         if one.modalities != trained.modalities or one.size != trained.size:
             raise ConfigError(f"--with {word}: its modalities or size are not those of {trained.folder}")
         hashes[name] = one.sha256
-    return Models(trained.predict, **found), hashes  # type: ignore[arg-type]
+    student = load_student(trained.folder, trained.sha256, device)
+    if student is not None:
+        hashes["student"] = student.sha256
+    return Models(trained.predict, student=student, **found), hashes  # type: ignore[arg-type]

@@ -17,6 +17,7 @@ from anofpdm.method.guidance import PredictNoise
 from anofpdm.method.variants import VARIANTS
 from anofpdm.network.predictor import HealthyGradient
 from anofpdm.network.schedule import NoiseSchedule
+from anofpdm.student.model import Student
 
 DDIM_LEVELS = 100  # of the way up to a thousand; a shorter way takes fewer
 
@@ -33,6 +34,7 @@ class Models:
     simplex: Predict | None = None  # the same with simplex noise
     unconditional: Predict | None = None  # trained on all slices, no labels
     classifier: HealthyGradient | None = None
+    student: Student | None = None  # beside the model itself
 
 
 MODEL_TASKS = {  # how each is trained: task and noise
@@ -52,6 +54,15 @@ class FromEvidence:
     choices: Choices
 
     needs: tuple[str, ...] = ()
+    tuned_with_masks: bool = False
+    setups: tuple[str, ...] = ("unhealthy", "mixed")
+
+
+@dataclass(frozen=True)
+class FromStudent:
+    """The model's student, calibrated by image-level labels when it was taught."""
+
+    needs: tuple[str, ...] = ("student",)
     tuned_with_masks: bool = False
     setups: tuple[str, ...] = ("unhealthy", "mixed")
 
@@ -143,7 +154,7 @@ def _grid(**values: Sequence[float]) -> tuple[Setting, ...]:
 # ---- the table -------------------------------------------------------------------------------------------------------
 
 
-Method = FromEvidence | Reconstruction
+Method = FromEvidence | FromStudent | Reconstruction
 
 METHODS: dict[str, Method] = {
     "anoddpm-gaussian": Reconstruction(_anoddpm("gaussian"), _grid(level=(300, 200, 400)), ("healthy",)),
@@ -167,6 +178,7 @@ METHODS: dict[str, Method] = {
         for name, one in VARIANTS.items()
     },
     "anofpdm-ours": FromEvidence("ddim", "error", OURS),
+    "anofpdm-student": FromStudent(),
 }
 
 
@@ -186,7 +198,7 @@ class Chosen:
             if name not in METHODS:
                 raise ConfigError(f"unknown method {name!r}; choose all, or of {', '.join(METHODS)}")
             if lacking := missing_models(METHODS[name], models):
-                how = "; ".join(f"--with {one}=MODEL ({_how_trained(one)})" for one in lacking)
+                how = "; ".join(map(_how_to_have, lacking))
                 raise ConfigError(f"{name} needs more than the model itself: {how}")
         return cls(tuple(name for name in METHODS if name in wanted))
 
@@ -195,9 +207,12 @@ def missing_models(method: Method, models: Models) -> list[str]:
     return [name for name in method.needs if getattr(models, name) is None]
 
 
-def _how_trained(name: str) -> str:
+def _how_to_have(name: str) -> str:
+    if name == "student":
+        return "a student (anofpdm distill)"
     task, noise = MODEL_TASKS[name]
-    return f"anofpdm train --task {task}" + (f" --noise {noise}" if noise != "gaussian" else "")
+    extra = f" --noise {noise}" if noise != "gaussian" else ""
+    return f"--with {name}=MODEL (anofpdm train --task {task}{extra})"
 
 
 def scored_mean(difference: Tensor, channels: Sequence[int]) -> Tensor:

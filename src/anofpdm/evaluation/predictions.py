@@ -17,6 +17,7 @@ from anofpdm.method.decision import decide
 from anofpdm.method.many_slices import evidence_of, slice_seeds
 from anofpdm.method.mask import filtered, mask
 from anofpdm.network.world import World
+from anofpdm.student.model import Student
 
 Listener = Callable[[int, int], None]  # done, in all
 
@@ -126,6 +127,26 @@ def decide_all(
                 score=found.score,
                 cut=found.threshold,
             )
+
+
+def student_all(student: Student, store: Store, slices: Slices, world: World, on_progress: Listener) -> None:
+    share = slices.share(world)
+    channels = [slices.cohort.modalities.index(name) for name in student.config.modalities]
+    for number, positions in enumerate(share):
+        rows = slices.rows[positions]
+        found = student.decide(
+            lambda some, rows=rows: slices.cohort.pixels(rows[some])[:, channels],  # type: ignore[misc]
+            places_of(slices.cohort, rows),
+        )
+        store.put(
+            positions,
+            maps=found.maps,
+            drawn=found.drawn,
+            detected=found.detected,
+            score=found.score,
+            cut=found.threshold,
+        )
+        on_progress(number + 1, len(share))
 
 
 def map_all(

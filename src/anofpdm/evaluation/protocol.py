@@ -21,9 +21,9 @@ from anofpdm.calibrating import Options as CalibrationOptions
 from anofpdm.calibrating import calibrate_model, check_fits
 from anofpdm.cohorts.store import Cohort, foreground
 from anofpdm.errors import ConfigError, EvaluationError, MethodError
-from anofpdm.evaluation.methods import Chosen, FromEvidence, Models, Reconstruction, Setting
+from anofpdm.evaluation.methods import Chosen, FromEvidence, FromStudent, Models, Reconstruction, Setting
 from anofpdm.evaluation.oracle import Tuned, tuned_with_masks
-from anofpdm.evaluation.predictions import Slices, Store, decide_all, draw_all, map_all, shared_store
+from anofpdm.evaluation.predictions import Slices, Store, decide_all, draw_all, map_all, shared_store, student_all
 from anofpdm.evaluation.scores import Known, Scores, all_empty, load_scores, save_scores, scored
 from anofpdm.evaluation.truth import Truth
 from anofpdm.files import sole_writer, write_atomically
@@ -87,6 +87,8 @@ class Evaluation:
                 method = self.chosen.methods[name]
                 if isinstance(method, Reconstruction):
                     self._attempt((name,), functools.partial(self._run_comparison, name, method))
+                if isinstance(method, FromStudent):
+                    self._run_student(name)
             for encoding, signal in sorted({(m.encoding, m.signal) for m in self._readings().values()}):
                 some = {n: m for n, m in self._readings().items() if (m.encoding, m.signal) == (encoding, signal)}
                 self._attempt(tuple(some), functools.partial(self._run_readings, some, encoding, signal))
@@ -122,6 +124,18 @@ class Evaluation:
             cost = watch.cost(len(test))
             for name, store in stores.items():
                 self._finish(name, dict.fromkeys(self.setups, store), seed, gated=True, cost=cost)
+
+    def _run_student(self, name: str) -> None:
+        test, student = self.measured_rows(), self.models.student
+        for seed in self.options.seeds:  # it knows no noise; every seed says the same
+            if student is None or self._all(self._done(name, setup, seed) for setup in self.setups):
+                continue
+            store = self._store(f"{name}-{seed}", len(test))
+            watch = self._watch()
+            student_all(student, store, self._slices(test, seed), self.world, self._showing(f"{name}, seed {seed}"))
+            cost = replace(watch.cost(len(test)), evaluations=2.0)  # the slice, and its mirror image
+            self.world.gathered(None)
+            self._finish(name, dict.fromkeys(self.setups, store), seed, gated=True, cost=cost)
 
     def _run_comparison(self, name: str, method: Reconstruction) -> None:
         test = self.measured_rows()
@@ -335,8 +349,8 @@ class Evaluation:
         return _Watch(self.world)
 
     def _counted(self, watch: "_Watch") -> Models:
-        wrapped = {name: watch.counting(ask) for name, ask in vars(self.models).items() if ask is not None}
-        return replace(self.models, **wrapped)
+        wrapped = {name: watch.counting(ask) for name, ask in vars(self.models).items() if callable(ask)}
+        return replace(self.models, **wrapped)  # type: ignore[arg-type]
 
 
 class _Watch:

@@ -1,0 +1,163 @@
+"""Teaching a student from a model's own masks: resumable, shared, and blind to drawn lesions."""
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import toys
+
+import anofpdm.distilling as distilling
+from anofpdm import calibrating
+from anofpdm.cohorts import open_cohort
+from anofpdm.distilling import Options, distill, teacher_masks
+from anofpdm.errors import ConfigError, ScanError, TrainingError
+from anofpdm.labels import HEALTHY
+from anofpdm.method.decision import Choices
+from anofpdm.method.mask import MaskSettings
+from anofpdm.network.predictor import load_trained
+from anofpdm.network.world import World
+from anofpdm.segment import load
+from anofpdm.student.model import load_student
+from anofpdm.student.training import Schooling
+
+CPU = torch.device("cpu")
+QUICK = Options(Schooling(steps=4, batch=4), choices=Choices(mask=MaskSettings(smallest=0)), width=8)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    folder = toys.untrained(tmp_path_factory.mktemp("student"))
+    cohort = open_cohort(folder / "cohort")
+    model = load_trained(folder / "model", CPU)
+    options = calibrating.Options(levels=4, strengths=(0.0, 2.0), split="train", batch=16)
+    calibrating.save(calibrating.calibrate_model(model, cohort, options), folder / "model")
+    return folder
+
+
+@pytest.fixture
+def copied(made, tmp_path):
+    """Both kinds of slices in the split that decisions are calibrated on."""
+    for name in ("model", "cohort"):
+        shutil.copytree(made / name, tmp_path / name)
+    return tmp_path
+
+
+def opened(folder: Path):
+    model = load(folder / "model", "cpu")
+    cohort = open_cohort(folder / "cohort")
+    cohort.splits[:] = "train"
+    held = np.isin(cohort.patients, ["p0", "p1"])
+    cohort.splits[held] = "val"
+    return model, cohort
+
+
+def taught(folder: Path, options: Options = QUICK):
+    model, cohort = opened(folder)
+    return distill(model.trained, model.calibration, cohort, options)
+
+
+def test_it_lands_beside_its_teacher_and_is_used_from_then_on(copied):
+    assert load(copied / "model", "cpu").engine() == "diffusion"
+    student = taught(copied)
+    again = load(copied / "model", "cpu")
+    assert again.engine() == "student"
+    assert again.engine("diffusion") == "diffusion"
+    assert again.student.calibration == student.calibration
+    scans = {"flair": copied / "f.nii.gz", "t2": copied / "t2.nii.gz"}
+    for number, path in enumerate(scans.values()):
+        toys.save(path, toys.head(seed=number))
+    result = again.segment(scans)
+    assert result.shown.engine == "student"
+    assert result.shown.curves is None
+    assert result.summary["settings"]["engine"] == "student"
+    assert result.summary["settings"]["student_sha256"] == again.student.sha256
+    result.save(copied / "out")
+    assert "student" in (copied / "out" / "report.html").read_text()
+    assert again.segment(scans, engine="diffusion").shown.curves is not None
+
+
+def test_a_cohort_without_masks_teaches_the_same(copied, tmp_path):
+    other = tmp_path / "other"
+    shutil.copytree(copied / "model", other / "model")
+    shutil.copytree(copied / "cohort", other / "cohort")
+    shutil.rmtree(other / "cohort" / "truth")
+    one, two = taught(copied), taught(other)
+    for a, b in zip(one.network.parameters(), two.network.parameters(), strict=True):
+        assert torch.equal(a, b)
+    assert one.calibration == two.calibration
+
+
+def test_slices_that_people_called_healthy_stay_empty_and_are_never_asked_about(copied, monkeypatch):
+    model, cohort = opened(copied)
+    rows = cohort.rows("train")
+    asked = []
+    plain = distilling.evidence_of
+    monkeypatch.setattr(
+        distilling, "evidence_of", lambda *args, **words: (asked.append(len(args[2])), plain(*args, **words))[1]
+    )
+    masks = teacher_masks(model.trained, model.calibration, cohort, rows, QUICK, World(), lambda *_: None)
+    assert sum(asked) == (cohort.labels[rows] != HEALTHY).sum()
+    assert not masks[cohort.labels[rows] == HEALTHY].any()
+
+
+def test_stopped_halfway_it_goes_on_with_what_is_drawn(copied, monkeypatch):
+    model, cohort = opened(copied)
+    rows, plain, seen = cohort.rows("train"), distilling.drawn_by_teacher, []
+
+    def interrupted(*args):
+        if len(seen) == 3:
+            raise KeyboardInterrupt
+        seen.append(args[3])
+        return plain(*args)
+
+    words = (model.trained, model.calibration, cohort, rows, QUICK)
+    monkeypatch.setattr(distilling, "drawn_by_teacher", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        teacher_masks(*words, World(), lambda *_: None)
+    monkeypatch.setattr(distilling, "drawn_by_teacher", lambda *args: (seen.append(args[3]), plain(*args))[1])
+    whole = teacher_masks(*words, World(), lambda *_: None)
+    assert len(seen) == len(np.unique(cohort.scans[rows]))
+    shutil.rmtree(copied / "model" / "student")
+    np.testing.assert_array_equal(whole, teacher_masks(*words, World(), lambda *_: None))
+
+
+def test_another_calibration_or_choice_is_drawn_anew(copied):
+    model, cohort = opened(copied)
+    rows = cohort.rows("train")
+    teacher_masks(model.trained, model.calibration, cohort, rows, QUICK, World(), lambda *_: None)
+    other = Options(QUICK.schooling, Choices(detector="cosine"), width=8)
+    teacher_masks(model.trained, model.calibration, cohort, rows, other, World(), lambda *_: None)
+    assert len(list((copied / "model" / "student" / distilling.WORK).iterdir())) == 2
+
+
+def test_it_needs_only_the_modalities_that_it_looks_at(copied):
+    model, cohort = opened(copied)
+    from dataclasses import replace
+
+    narrow = replace(model.calibration, settings=replace(model.calibration.settings, channels=(0,)))
+    distill(model.trained, narrow, cohort, QUICK)
+    loaded = load(copied / "model", "cpu")
+    assert loaded.modalities() == ("flair",)
+    assert loaded.modalities("diffusion") == ("flair", "t2")
+    flair = toys.save(copied / "flair.nii.gz", toys.head())
+    assert loaded.segment({"flair": flair}).mask.shape == toys.head().shape
+    with pytest.raises(ScanError, match="no t2 given"):
+        loaded.segment({"flair": flair}, engine="diffusion")
+
+
+def test_no_student_no_engine_of_that_name(copied):
+    model, _ = opened(copied)
+    with pytest.raises(ConfigError, match="anofpdm distill"):
+        model.engine("student")
+    with pytest.raises(ConfigError, match="choose one of"):
+        model.engine("teacher")
+    assert load_student(copied / "model", model.trained.sha256, CPU) is None
+
+
+def test_without_training_slices_there_is_nothing_to_teach_with(copied):
+    model, cohort = opened(copied)
+    cohort.splits[:] = "val"
+    with pytest.raises(TrainingError, match="no slice in its training split"):
+        distill(model.trained, model.calibration, cohort, QUICK)
