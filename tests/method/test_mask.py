@@ -118,3 +118,17 @@ def test_what_cannot_be_is_refused():
         MaskSettings(smallest=-1)
     with pytest.raises(MethodError, match="aggregated"):
         Choices(last_map=True, mask=MaskSettings("healthy"))
+
+
+def test_a_mask_reaches_a_share_of_its_slices_peak():
+    evidence, labels, patients = made_up()
+    calibration = calibrate(evidence, labels, patients)
+    plain = decide(evidence, calibration, Choices(mask=MaskSettings("healthy", smallest=0)))
+    peaks = plain.maps.max(axis=(1, 2))
+    for share in (0.3, 0.9):
+        found = decide(evidence, calibration, Choices(mask=MaskSettings("healthy", smallest=0, peak_share=share)))
+        cuts = np.maximum(calibration.with_context(0).healthy_threshold, share * peaks)
+        np.testing.assert_allclose(found.threshold, cuts)
+        np.testing.assert_array_equal(found.drawn, plain.maps >= cuts[:, None, None])
+    with pytest.raises(MethodError, match="between 0 and 1"):
+        MaskSettings(peak_share=1.0)

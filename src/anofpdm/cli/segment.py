@@ -28,6 +28,9 @@ def segment(
     detector: Annotated[str, typer.Option(help="cosine, curve, none; calibrated: the better one.")] = "calibrated",
     threshold: Annotated[str, typer.Option(help="quantile (the paper's), healthy, or both.")] = "both",
     context: Annotated[float, typer.Option(min=0, help="Millimetres that slices look at their neighbours.")] = 2.0,
+    peak: Annotated[
+        float, typer.Option(min=0, max=0.99, help="Share of a slice's highest value that a mask must reach as well.")
+    ] = 0.25,
     smallest: Annotated[
         int, typer.Option(min=0, help="Components of so many pixels (of 128 x 128) or fewer are dropped.")
     ] = 40,
@@ -65,7 +68,7 @@ def segment(
 
     if brain_mask is not None and skull_strip is not None:
         raise ConfigError("--brain-mask and --skull-strip both say where the brain is; give one of them")
-    choices = Choices(detector, context, MaskSettings(threshold, smallest))
+    choices = Choices(detector, context, MaskSettings(threshold, smallest, peak))
     where = local_device(resolved(device))
     loaded = load(model, where, precision)
     loaded.calibration.with_context(context)

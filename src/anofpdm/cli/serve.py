@@ -17,6 +17,9 @@ def serve(
     token: Token = None,
     name: Name = None,
     open_it: Open = False,
+    engine: Annotated[
+        str, typer.Option(help="diffusion, student, or auto: the student where the model has one.")
+    ] = "auto",
     upload_mb: Annotated[int, typer.Option(min=1, help="The largest upload, all files of a scan together.")] = 1024,
     queue: Annotated[int, typer.Option(min=1, help="Scans that may wait; more are turned away.")] = 20,
     seed: Annotated[int | None, typer.Option(min=0, help="Of the noise. Default: as calibrated.")] = None,
@@ -48,4 +51,4 @@ def serve(
 
     limits = Limits(upload_bytes=upload_mb * MIB, waiting=queue)
     where = Where(host, port, token, tuple(name or ()))
-    run(Orders(model.resolve(), device, seed, batch), folder, where, limits, ready)
+    run(Orders(model.resolve(), device, engine, seed, batch), folder, where, limits, ready)

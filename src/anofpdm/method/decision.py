@@ -11,6 +11,7 @@ from anofpdm.method.detection import log_curves
 from anofpdm.method.evidence import Evidence
 from anofpdm.method.mask import MaskSettings, filtered, mask, quantile_of, thresholds
 
+PEAK_SHARE = 0.25  # a map spills over the edge of a strong lesion; its foot is not lesion
 DETECTORS = ("cosine", "curve", "none")
 
 
@@ -31,7 +32,9 @@ class Choices:
 
 
 PAPER = Choices(detector="cosine")
-OURS = Choices(context_mm=CONTEXT_MM, mask=MaskSettings("both"))  # what scans are segmented with, unless told otherwise
+OURS = Choices(
+    context_mm=CONTEXT_MM, mask=MaskSettings("both", peak_share=PEAK_SHARE)
+)  # what scans are segmented with, unless told otherwise
 
 
 @dataclass(frozen=True)
@@ -71,8 +74,9 @@ def decide(evidence: Evidence, calibration: Calibration, choices: Choices, place
     detected = similarity <= calibration.cut if detector == "cosine" else score >= 0
     end_divergence = _numbers(evidence.end_divergence)
     quantile = quantile_of(end_divergence, calibration.divergence_max)
-    cuts = thresholds(maps, quantile, fitted.healthy_threshold, choices.mask)
     smooth = filtered(maps)
+    cuts = thresholds(maps, quantile, fitted.healthy_threshold, choices.mask)
+    cuts = np.maximum(cuts, choices.mask.peak_share * smooth.max(axis=(1, 2)))
     drawn = mask(smooth, cuts, choices.mask.smallest)
     return Decisions(
         maps=smooth,

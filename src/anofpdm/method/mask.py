@@ -18,8 +18,11 @@ EIGHT_NEIGHBOURS = np.ones((3, 3), dtype=bool)
 class MaskSettings:
     threshold: str = "quantile"  # the paper's; or from healthy slices; or the geometric mean of both
     smallest: int = SMALLEST  # 0: keep every component
+    peak_share: float = 0.0  # of a slice's highest value that a pixel must reach as well
 
     def __post_init__(self) -> None:
+        if not 0 <= self.peak_share < 1:
+            raise MethodError(f"a share of the peak lies between 0 and 1, got {self.peak_share:g}")
         if self.threshold not in THRESHOLDS:
             raise MethodError(f"unknown threshold {self.threshold!r}; choose one of {', '.join(THRESHOLDS)}")
         if self.smallest < 0:

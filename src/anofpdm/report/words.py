@@ -125,7 +125,10 @@ def _drawn(row: int, decisions: Decisions, shown: Shown, settings: dict[str, Any
 
 def _from_where(row: int, decisions: Decisions, settings: dict[str, Any]) -> str:
     quantile = f"its quantile {number(decisions.quantile[row], '.2f')}"
-    chosen = settings.get("choices", {}).get("mask", {}).get("threshold", "")
+    mask = settings.get("choices", {}).get("mask", {})
+    chosen, share = mask.get("threshold", ""), mask.get("peak_share", 0.0)
+    if share and math.isclose(decisions.threshold[row], share * decisions.maps[row].max(), rel_tol=1e-6):
+        return f"{share:.0%} of the slice's highest value"
     return {
         "quantile": quantile,
         "healthy": "from slices labelled healthy",

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from anofpdm.scans.dicom import Study
     from anofpdm.segment import Segmentation
 
-SEG = "mask.dcm"
+SEG, CAPTURE = "mask_seg.dcm", "report_capture.dcm"  # as segmenting names them
 BETWEEN_SERIES = re.compile(r"\s*[,;]\s*|\s+(?=\w+\s*=)")  # flair=3 t2=Axial T2; a description may hold spaces
 ON_A_PAGE = {"--series ": "Series: ", " (--preview shows all)": ""}  # what is an option on the command line
 
@@ -40,7 +40,9 @@ def on_a_page(text: str) -> str:
     return text
 
 
-def save_segment(study: "Study", result: "Segmentation", folder: Path) -> None:
-    from anofpdm.scans.dicom_out import write_seg
+def save_dicom(study: "Study", result: "Segmentation", folder: Path, title: str) -> None:
+    from anofpdm.scans.dicom_out import write_capture, write_seg
 
+    folder.mkdir(parents=True, exist_ok=True)
     write_seg(folder / SEG, result.mask, study)
+    write_capture(folder / CAPTURE, result.picture(title), study)

@@ -21,7 +21,7 @@ from anofpdm.viewer.uploads import SERIES, Received, Receiver, check_declared, r
 from anofpdm.viewer.worker import DICOM
 
 FULL_SECONDS = 30  # when to come back
-DRAINED_BYTES, DRAINED_SECONDS = 16 * MIB, 2.0
+DRAINED_BYTES, DRAINED_SECONDS = 16 * MIB, 1.0
 
 
 class Intake:

@@ -156,9 +156,8 @@ class JobStore:
     def _end(self, job: Job, state: str, reason: str | None) -> Job:
         """Without a result; what was uploaded is not kept."""
         with self._lock:
-            job = self.change(job.id, state=state, error=reason, finished=time.time())
-        shutil.rmtree(self.place(job, INPUT), ignore_errors=True)
-        return job
+            shutil.rmtree(self.place(job, INPUT), ignore_errors=True)
+            return self.change(job.id, state=state, error=reason, finished=time.time())
 
     # ---- after a restart ---------------------------------------------------------------------------------------------
 

@@ -95,7 +95,7 @@ def results_router(lookup: Lookup) -> APIRouter:
 
     @router.get("/{key}/files/{role}", response_class=FileResponse)
     def file(key: str, role: str) -> FileResponse:
-        """A file of a result: mask, map, findings, slices, summary, picture, report, dicom-seg, or scan-MODALITY."""
+        """A file of a result: mask, map, findings, slices, summary, picture, report, dicom-seg, scan-MODALITY."""
         found = lookup(key)
         path = found.file(role)
         name = file_name(found, role, path)

@@ -6,12 +6,13 @@ import csv
 import hashlib
 import json
 import os
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from anofpdm.viewer.dicom import SEG
+from anofpdm.viewer.dicom import CAPTURE, SEG
 from anofpdm.viewer.refusals import RefusalError, gone
 
 SUMMARY = "summary.json"
@@ -25,6 +26,7 @@ NAMES = {
     "picture": ("overview.png", "_desc-anofpdm_overview.png"),
     "report": ("report.html", "_desc-anofpdm_report.html"),
     "dicom-seg": (SEG, f"_desc-anofpdm_{SEG}"),
+    "dicom-picture": (CAPTURE, f"_desc-anofpdm_{CAPTURE}"),
 }
 KINDS = {
     ".nii.gz": "application/gzip", ".nii": "application/octet-stream", ".csv": "text/csv; charset=utf-8",
@@ -32,6 +34,7 @@ KINDS = {
 }  # fmt: skip
 SCAN = "scan-"  # before a modality: the role of a scan
 DEEPEST = 8  # folders below the one that is viewed
+FOLDERS = re.compile(r"(?<![^\s('\"])/(?:[^\s/]+/)+")  # of a path, up to the file's name
 LARGEST_TABLE = 4 << 20  # bytes of a summary or a table of findings
 
 
@@ -60,7 +63,7 @@ class Result:
         for said in self._inputs().values():
             file = str(said.get("file", "")) if isinstance(said, dict) else ""
             notes = [note.replace(file, Path(file).name) for note in notes] if file else notes
-        return notes
+        return [FOLDERS.sub("", note) for note in notes]
 
     def _inputs(self) -> dict[str, Any]:
         said = self.summary.get("inputs")

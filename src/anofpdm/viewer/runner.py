@@ -74,6 +74,8 @@ class Runner:
 
     def ahead(self, job: Job) -> int:
         """How many scans come before it."""
+        if job.state != QUEUED:
+            return 0
         before = [other for other in self.store.queued() if other.number < job.number]
         return len(before) + len(self.store.running())
 

@@ -126,7 +126,7 @@ def _known(store: JobStore, runner: Runner, ids: list[str]) -> Iterator[JobTold]
 def job_told(job: Job, runner: Runner) -> JobTold:
     done, total = runner.progress(job)
     return JobTold(
-        id=job.id, name=f"Scan {job.short}", state=job.state, ahead=0 if job.over else runner.ahead(job), done=done,
+        id=job.id, name=f"Scan {job.short}", state=job.state, ahead=runner.ahead(job), done=done,
         total=total, accepted=job.accepted, started=job.started, finished=job.finished, error=job.error,
         found=job.found,
     )  # fmt: skip

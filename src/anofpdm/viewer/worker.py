@@ -32,6 +32,7 @@ class Orders:
 
     model: Path
     device: str = "auto"
+    engine: str = "auto"
     seed: int | None = None
     batch: int | None = None
 
@@ -56,18 +57,19 @@ def work(orders: Orders, pipe: Connection) -> None:
     with contextlib.suppress(EOFError, BrokenPipeError):
         try:
             model = _load(orders)
+            model.engine(orders.engine)
         except AnoFPDMError as problem:
             pipe.send(("failed", str(problem)))
             return
-        pipe.send(("ready", about(model)))
+        pipe.send(("ready", about(model, orders)))
         while True:
             pipe.send(_done(model, pipe.recv(), orders, pipe))
 
 
-def about(model: "Model") -> dict[str, Any]:
+def about(model: "Model", orders: Orders) -> dict[str, Any]:
     return {
         "name": model.trained.folder.resolve().name,
-        "modalities": list(model.trained.modalities),
+        "modalities": list(model.modalities(orders.engine)),
         "sha256": model.trained.sha256,
         "device": str(model.trained.device),
     }
@@ -115,15 +117,14 @@ def _segment(model: "Model", task: Task, orders: Orders, pipe: Connection) -> No
     if DICOM in files:
         from anofpdm.viewer.dicom import converted
 
-        study, files = converted(Path(files[DICOM]), model.trained.modalities, task.series)
+        study, files = converted(Path(files[DICOM]), model.modalities(orders.engine), task.series)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ScanWarning)  # they are in the summary
-        result = model.segment(files, seed=orders.seed, batch=orders.batch, on_progress=show)
+        result = model.segment(files, engine=orders.engine, seed=orders.seed, batch=orders.batch, on_progress=show)
     if study is not None:
-        from anofpdm.viewer.dicom import save_segment
+        from anofpdm.viewer.dicom import save_dicom
 
-        task.out.mkdir(parents=True, exist_ok=True)
-        save_segment(study, result, task.out)
+        save_dicom(study, result, task.out, task.title)
     result.save(task.out, title=task.title)
 
 

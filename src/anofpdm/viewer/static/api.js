@@ -10,7 +10,7 @@ function parts(call) {
 }
 
 function answers(call) {
-  const said = Object.entries(call.responses || {}).map(([status, one]) => `${status} ${one.description}`);
+  const said = Object.entries(call.responses || {}).map(([status, one]) => `${status} ${one.description.replace(/\.$/, "")}`);
   return make("p", { className: "quiet", text: said.join("; ") });
 }
 

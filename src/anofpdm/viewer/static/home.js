@@ -5,7 +5,7 @@ const EVERY = 600, RESTING = 5000; // milliseconds between two looks at the queu
 const WORDS = {
   flair: /flair|t2f/i, t1ce: /t1ce|t1c(?![a-z])|t1gd|t1post|ce-t1|t1w?_?gd/i, t2: /t2(?!f)/i, t1: /t1/i,
 };
-let status = null, upload = null, listed = [];
+let status = null, upload = null, listed = [], timer = 0;
 
 // ---- the form -------------------------------------------------------------------------------------------------------
 
@@ -91,7 +91,14 @@ function checked() {
   if (bytes > status.upload_bytes) {
     throw new Refused(0, { error: `Together the files have ${size(bytes)}; the server takes ${size(status.upload_bytes)}.` });
   }
-  return { form, name: (zip || chosen(status.modalities[0])).name };
+  return { form, name: called((zip || chosen(status.modalities[0])).name) };
+}
+
+/** p1_flair.nii.gz is a scan of p1. */
+function called(name) {
+  const whole = name.replace(/\.(nii|nii\.gz|zip)$/i, "");
+  const end = status.modalities.find((one) => whole.toLowerCase().endsWith(one));
+  return (end ? whole.slice(0, -end.length).replace(/[-_. ]+$/, "") : whole) || whole || name;
 }
 
 function sending(on) {
@@ -132,7 +139,7 @@ async function send(event) {
     remember(job.id, name);
     fields().forEach((field) => choose(field, null));
     byId("series").value = "";
-    await look();
+    await keepLooking();
   } catch (problem) {
     wrongAt(problem);
   } finally {
@@ -220,8 +227,7 @@ async function remove(job) {
 async function tried(action) {
   try {
     await action();
-    await look();
-    trouble("");
+    await keepLooking();
   } catch (problem) {
     trouble(problem.message);
   }
@@ -238,7 +244,8 @@ async function keepLooking() {
     trouble(problem.message);
     wait = 2000;
   }
-  window.setTimeout(keepLooking, document.hidden ? RESTING : wait);
+  window.clearTimeout(timer); // there is one loop, whoever woke it
+  timer = window.setTimeout(keepLooking, document.hidden ? RESTING : wait);
 }
 
 // ---- the start ------------------------------------------------------------------------------------------------------

@@ -3,7 +3,7 @@ import { ask, byId, forget, make, millilitres, nameOf, trouble, whole } from "./
 import { openVolumes, peakOf } from "./volumes.js";
 
 const NAMES = {
-  report: "Report", mask: "Mask (NIfTI)", map: "Anomaly map (NIfTI)", "dicom-seg": "Mask (DICOM-SEG)", findings: "Findings (CSV)",
+  report: "Report", mask: "Mask (NIfTI)", map: "Anomaly map (NIfTI)", "dicom-seg": "Mask (DICOM-SEG)", "dicom-picture": "Overview (DICOM)", findings: "Findings (CSV)",
   slices: "Slices (CSV)", summary: "Summary (JSON)", picture: "Overview (PNG)",
 };
 const SHOWN = ["report", "picture"];
@@ -57,7 +57,7 @@ function fallBack(result, why) {
   byId("fallback").hidden = false;
   byId("why-not").textContent = `${why} ${report ? "Here are the slices of the report instead." : ""}`;
   byId("no-slices").hidden = Boolean(report);
-  if (report) Object.assign(byId("slices"), { hidden: false, src: report.url });
+  if (report) Object.assign(byId("slices"), { hidden: false, src: `${report.url}#browser` });
 }
 
 async function volumesOf(result, status) {

@@ -3,7 +3,7 @@ import { byId, make } from "./common.js";
 
 const VIEWS = { all: "Three planes and 3D", planes: "Three planes", axial: "Axial", coronal: "Coronal", sagittal: "Sagittal", solid: "3D" };
 const MASK_COLOURS = { R: [0, 63], G: [0, 224], B: [0, 255], A: [0, 255], I: [0, 255] };
-const FAINT = 0.15; // of the map's highest value: below, it is clear
+const FAINT = 0.25; // of the map's highest value: below, it is clear
 
 function script(url) {
   return new Promise((resolve, reject) => {
@@ -39,7 +39,7 @@ class Volumes {
     this.scans = result.scans.map((file) => file.role);
     this.nv = new library.Niivue({
       isRadiologicalConvention: true, dragAndDropEnabled: false, loadingText: "", logLevel: "error", show3Dcrosshair: true,
-      backColor: [0, 0, 0, 1], fontColor: [0.84, 0.86, 0.88, 1], crosshairColor: [0.45, 0.62, 0.78, 1], crosshairWidth: 0.4,
+      backColor: [0, 0, 0, 1], fontColor: [0.84, 0.86, 0.88, 1], crosshairColor: [0.72, 0.74, 0.74, 1], crosshairWidth: 0.4,
     });
   }
 
@@ -103,9 +103,10 @@ class Volumes {
   }
 
   view(name) {
-    const { nv } = this, render = this.library.SHOW_RENDER;
+    const { nv } = this, { SHOW_RENDER: render, MULTIPLANAR_TYPE: layout } = this.library;
     const types = { axial: nv.sliceTypeAxial, coronal: nv.sliceTypeCoronal, sagittal: nv.sliceTypeSagittal, solid: nv.sliceTypeRender };
     nv.opts.multiplanarShowRender = name === "all" ? render.ALWAYS : render.NEVER;
+    nv.opts.multiplanarLayout = name === "all" ? layout.GRID : layout.AUTO;
     nv.setSliceType(types[name] ?? nv.sliceTypeMultiplanar);
     document.body.dataset.view = name;
   }

@@ -1,0 +1,150 @@
+"""Small things that stand for what the pages name: scans, cohorts, models, results. All of it is made in a moment."""
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import dicom_toys
+import numpy as np
+import pytest
+import toys
+from torch import nn
+from typer.testing import CliRunner
+
+from anofpdm import demo
+from anofpdm.cli.main import app
+from anofpdm.evaluation.methods import METHODS, Reconstruction
+from anofpdm.network import unet
+
+TOY_NETWORK = {"channels": 8, "multipliers": (1, 2), "blocks": 1, "attention": (2,)}
+TOY_SETTING = {"level": 20, "scale": 1.0, "invert": 1, "strength": 1.0, "steps": 3}  # of every comparison method
+TOY_PHANTOMS = ("--size", "32", "--slices", "8", "--workers", "1")
+MODALITIES = ("flair", "t1", "t1ce", "t2")
+
+
+def anofpdm(*words) -> str:
+    """In this process, since starting one takes seconds."""
+    done = CliRunner().invoke(app, [str(word) for word in words])
+    if done.exception is not None and not isinstance(done.exception, SystemExit):
+        raise done.exception
+    assert done.exit_code == 0, done.output
+    assert "Traceback" not in done.output
+    return done.output
+
+
+@pytest.fixture(scope="session")
+def run_anofpdm():
+    return anofpdm
+
+
+@pytest.fixture(scope="module")
+def shelf(tmp_path_factory):
+    """A folder with one thing for each name, and a program that is so small that all is quick."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in unet.PRESETS:
+            patch.setitem(unet.PRESETS, name, TOY_NETWORK)
+        patch.setattr(unet, "zeroed", talkative)
+        for name, method in METHODS.items():
+            if isinstance(method, Reconstruction):
+                patch.setitem(METHODS, name, replace(method, grid=(TOY_SETTING,)))
+        folder = tmp_path_factory.mktemp("shelf")
+        patch.setattr(demo, "BUNDLED", folder / "bundled")
+        with pytest.MonkeyPatch.context() as elsewhere:
+            elsewhere.chdir(folder)
+            fill()
+        yield folder
+
+
+def talkative(module: nn.Module) -> nn.Module:
+    """Layers that start at nothing would have a network of two steps say nothing."""
+    for parameter in module.parameters():
+        nn.init.normal_(parameter, std=0.05)
+    return module
+
+
+def fill() -> None:
+    """The folder we are in."""
+    anofpdm("phantom", "BraTS2021_Training_Data", "--kind", "tumour", "--patients", 8, "--seed", 1, *TOY_PHANTOMS)
+    anofpdm("phantom", "ATLAS_2", "--kind", "stroke", "--patients", 8, "--seed", 1, *TOY_PHANTOMS)
+    scans = sorted(path for path in Path("BraTS2021_Training_Data").iterdir() if path.is_dir())
+    Path("parts.csv").write_text("\n".join(["patient,split", *parts(scans)]))
+    prepare = ("prepare", "brats21", "BraTS2021_Training_Data", "COHORT", "--split", "parts.csv")
+    anofpdm(*prepare, "--size", 16, "--workers", 1)
+    anofpdm("prepare", "atlas2", "ATLAS_2/Training", "strokes", "--size", 16, "--workers", 1)
+    shutil.copytree("COHORT", "cohort")
+    shutil.copytree(scans[0], "SCAN")
+    fill_files(scans[0])
+    fill_own_scans()
+    fill_study()
+    fill_models()
+    anofpdm("segment", "MODEL", "SCAN", "--out", "DIR", "--device", "cpu")
+    shutil.copytree("MODEL", "taught")
+    anofpdm("distill", "taught", "COHORT", "--steps", 1, "--width", 8, "--device", "cpu")
+
+
+def parts(scans: list[Path]) -> list[str]:
+    """Both kinds of slices everywhere."""
+    names = ["train"] * 4 + ["val"] * 2 + ["test"] * 2
+    return [f"{scan.name},{name}" for scan, name in zip(scans, names, strict=True)]
+
+
+def fill_files(scan: Path) -> None:
+    """One scan under the names that pages give to its files."""
+    for modality, names in {
+        "flair": ("p1_flair", "f", "a"), "t1": ("p1_t1", "t1", "b"), "t1ce": ("p1_t1ce", "t1c", "c"),
+        "t2": ("p1_t2", "t2", "d", "brain"),
+    }.items():  # fmt: skip
+        for name in names:
+            shutil.copyfile(scan / f"{scan.name}_{modality}.nii.gz", f"{name}.nii.gz")
+    Path("bin").mkdir()
+    tool = Path("bin/hd-bet")
+    tool.write_text('#!/bin/sh\ncp "$2" "$4"\n')
+    tool.chmod(0o755)
+
+
+def fill_own_scans() -> None:
+    """As a user has them: without a mask, with labels and a split in tables."""
+    labels, own_labels, split = ["subject,slice,label"], ["subject,slice,label"], ["patient,split"]
+    for number in range(6):
+        patient = f"patient{number:02d}"
+        for seed, modality in enumerate(MODALITIES):
+            toys.save(Path("my_scans", f"{patient}_{modality}.nii.gz"), toys.head(seed=10 * number + seed))
+        for modality in ("T1w", "FLAIR"):
+            for acquisition in ("iso", "thick") if modality == "T1w" and number < 2 else ("iso",):
+                name = f"sub-{number}_acq-{acquisition}_{modality}.nii.gz"
+                toys.save(Path("my_bids", f"sub-{number}", "anat", name), toys.head(seed=number))
+        own_labels += [f"{patient},,{'unhealthy' if number % 2 else 'healthy'}"]
+        own_labels += [f"{patient},9,unhealthy"] * (number % 2)
+        labels += [f"sub-{number},,healthy"]
+        split += [f"{patient},{'val' if number < 2 else 'train'}"]
+    Path("my_scans/labels.csv").write_text("\n".join(own_labels))
+    Path("labels.csv").write_text("\n".join(labels))
+    Path("split.csv").write_text("\n".join(split))
+    for extra in Path("my_bids").rglob("*_acq-thick_*"):
+        extra.rename(extra.parents[2] / "thick.nii.gz")
+
+
+def fill_study() -> None:
+    names = {3: "AX T2 FLAIR", 4: "AX T1", 5: "AX T1 +C", 6: "AX T2"}
+    for number, name in names.items():
+        voxels = np.ascontiguousarray(toys.head((20, 20, 12), number).transpose(2, 1, 0))
+        dicom_toys.Series(voxels, SeriesNumber=number, SeriesDescription=name).save(Path("STUDY", name))
+
+
+def fill_models() -> None:
+    """The model itself, those of the methods it is compared with, and the two that are bundled."""
+    for name, cohort, words in (
+        ("MODEL", "COHORT", ()),
+        ("M1", "COHORT", ("--task", "healthy")),
+        ("M2", "COHORT", ("--task", "healthy", "--noise", "simplex")),
+        ("M3", "COHORT", ("--task", "unconditional")),
+        ("M4", "COHORT", ("--task", "classifier")),
+        ("bundled/stroke", "strokes", ()),
+    ):
+        train = ("train", cohort, "--out", name, "--preset", "tiny", "--batch", 4, "--steps", 2, "--no-pictures")
+        anofpdm(*train, "--device", "cpu", *words)
+    quick = ("--levels", 3, "--strengths", "0,2", "--split", "train", "--device", "cpu")
+    anofpdm("calibrate", "MODEL", "COHORT", *quick)
+    anofpdm("calibrate", "bundled/stroke", "strokes", *quick)
+    shutil.copytree("MODEL", "bundled/tumour")
+    shutil.copytree("MODEL", "OTHER")
