@@ -35,7 +35,7 @@ def slow_model(model, tmp_path_factory):
     """Takes a while, so that it can be met in the middle."""
     folder = tmp_path_factory.mktemp("slow") / "model"
     shutil.copytree(model, folder)
-    return calibrated(folder, levels=10)
+    return calibrated(folder, levels=8)
 
 
 def untrained(folder: Path) -> Path:

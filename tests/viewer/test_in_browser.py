@@ -44,7 +44,7 @@ class Opened:
 
     def film(self, so) -> np.ndarray:
         """[row, column, 3]: what is drawn, as the eye has it, once it is so; software draws slowly."""
-        for _ in range(40):
+        for _ in range(80):
             picture = self.page.locator("#film").screenshot()
             film = np.asarray(Image.open(io.BytesIO(picture)).convert("RGB")).astype(int)
             if so(film):
@@ -54,7 +54,7 @@ class Opened:
 
     def until(self, so):
         """Asked from outside: the pages' policy forbids what playwright's own waiting does inside."""
-        for _ in range(200):
+        for _ in range(600):
             if self.page.evaluate(so):
                 return
             self.page.wait_for_timeout(50)
@@ -74,7 +74,7 @@ def open_page(browser):
         opened = Opened(contexts[-1].new_page())
         all_opened.append(opened)
         home = f"http://127.0.0.1:{server.port}/"
-        opened.page.set_default_timeout(20_000)
+        opened.page.set_default_timeout(45_000)
         opened.page.on("console", lambda said: opened.troubles.append(said.text))
         opened.page.on("pageerror", lambda error: opened.troubles.append(str(error)))
         opened.page.on(
@@ -106,7 +106,7 @@ def apart(one, other):
 
 
 @with_niivue
-def test_upload_progress_result_and_volume(serving, open_page, scan, tmp_path):
+def test_upload_progress_result_download_and_delete(serving, open_page, scan, tmp_path):
     opened = open_page(serving)
     page = opened.page
     for modality, path in scan.items():
@@ -121,36 +121,7 @@ def test_upload_progress_result_and_volume(serving, open_page, scan, tmp_path):
     page.click("#scans .look")
     page.wait_for_selector("body[data-ready]")
     assert page.text_content("h1") == "anna"
-
-    page.click("label:has(input[value=axial])")
-    page.uncheck("#map-on")
-    drawn = opened.film(lambda film: lit(film) > 5000 and bluish(film) > 300)
-    page.uncheck("#mask-on")
-    bare = opened.film(lambda film: bluish(film) < bluish(drawn) / 10)
-    page.check("#map-on")
-    opened.film(lambda film: apart(film, bare) > 300)
-    page.uncheck("#map-on")
-    opened.film(lambda film: apart(film, bare) == 0)
-    page.fill("#slice", "2")
-    low = opened.film(lambda film: apart(film, bare) > 1000)
-    page.fill("#slice", "7")
-    middle = opened.film(lambda film: apart(film, low) > 1000)
-    assert "slice 7" in page.text_content("#where")
-    page.focus("#slice")
-    page.keyboard.press("ArrowRight")
-    assert page.text_content("#slice-said") == "8"
-    page.fill("#slice", "7")
-    page.select_option("#modality", "scan-t2")
-    opened.film(lambda film: apart(film, middle) > 500)  # the same slice of another scan
-
-    pictures = []
-    for view in ("planes", "solid", "all"):
-        page.click(f"label:has(input[value={view}])")
-        before = pictures[-1] if pictures else middle
-        pictures.append(opened.film(lambda film, before=before: lit(film) > 1500 and apart(film, before) > 1500))
-    page.click(".go >> nth=0")
-    assert page.text_content("#where").startswith("At ")
-
+    opened.film(lambda film: lit(film) > 2000 and bluish(film) > 200)
     with page.expect_download() as saved:
         page.click("text=Mask (NIfTI)")
     assert saved.value.suggested_filename.endswith("_mask.nii.gz")
@@ -158,6 +129,56 @@ def test_upload_progress_result_and_volume(serving, open_page, scan, tmp_path):
     page.click("#delete")
     page.wait_for_url("**/")
     page.wait_for_selector("#none:not([hidden])")
+
+
+@pytest.fixture
+def volume(viewing, open_page):
+    """The first result of the folder, its axial plane alone."""
+    opened = open_page(viewing)
+    opened.page.click("#rows a >> nth=0")
+    opened.page.wait_for_selector("body[data-ready]")
+    opened.page.click("label:has(input[value=axial])")
+    opened.page.uncheck("#map-on")
+    return opened
+
+
+@with_niivue
+def test_overlays_are_drawn_and_taken_away(volume):
+    drawn = volume.film(lambda film: lit(film) > 5000 and bluish(film) > 300)
+    volume.page.uncheck("#mask-on")
+    bare = volume.film(lambda film: bluish(film) < bluish(drawn) / 10)
+    volume.page.check("#map-on")
+    mapped = volume.film(lambda film: apart(film, bare) > 300)
+    volume.page.fill("#map", "100")
+    volume.film(lambda film: apart(film, mapped) > 100)
+    assert volume.page.text_content("#map-said") == "100%"
+    volume.page.uncheck("#map-on")
+    volume.film(lambda film: apart(film, bare) == 0)
+    volume.page.check("#mask-on")
+    volume.film(lambda film: apart(film, drawn) == 0)
+
+
+@with_niivue
+def test_slices_scans_views_and_findings(volume):
+    page = volume.page
+    page.uncheck("#mask-on")
+    page.fill("#slice", "2")
+    low = volume.film(lambda film: lit(film) > 5000)
+    page.fill("#slice", "7")
+    middle = volume.film(lambda film: apart(film, low) > 1000)
+    assert "slice 7" in page.text_content("#where")
+    page.focus("#slice")
+    page.keyboard.press("ArrowRight")
+    assert page.text_content("#slice-said") == "8"
+    page.fill("#slice", "7")
+    page.select_option("#modality", "scan-t2")
+    before = volume.film(lambda film: apart(film, middle) > 500)  # the same slice of another scan
+    for view in ("coronal", "planes", "solid", "all"):
+        page.click(f"label:has(input[value={view}])")
+        before = volume.film(lambda film, before=before: lit(film) > 1500 and apart(film, before) > 1500)
+    where = page.text_content("#where")
+    page.click(".go >> nth=0")
+    assert page.text_content("#where") != where
 
 
 def test_errors_stand_where_they_belong(serving, open_page, scan, tmp_path):

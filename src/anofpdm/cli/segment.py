@@ -30,7 +30,7 @@ def segment(
     context: Annotated[float, typer.Option(min=0, help="Millimetres that slices look at their neighbours.")] = 2.0,
     peak: Annotated[
         float, typer.Option(min=0, max=0.99, help="Share of a slice's highest value that a mask must reach as well.")
-    ] = 0.25,
+    ] = 0.2,
     smallest: Annotated[
         int, typer.Option(min=0, help="Components of so many pixels (of 128 x 128) or fewer are dropped.")
     ] = 40,

@@ -44,11 +44,7 @@ def serve(
         raise ConfigError("which model? Give the folder of a trained and calibrated model")
     log_to_terminal()
     folder = out or default_folder(model)
-
-    def ready(address: str) -> None:
-        print(f"scans and results are kept in {folder}")
-        announce(address, open_it)
-
     limits = Limits(upload_bytes=upload_mb * MIB, waiting=queue)
     where = Where(host, port, token, tuple(name or ()))
-    run(Orders(model.resolve(), device, engine, seed, batch), folder, where, limits, ready)
+    orders = Orders(model.resolve(), device, engine, seed, batch)
+    run(orders, folder, where, limits, lambda address: announce(address, open_it, folder))

@@ -48,8 +48,10 @@ def set_up_niivue() -> None:
     print(f"the volume viewer is set up: {set_up()}")
 
 
-def announce(address: str, open_it: bool) -> None:
+def announce(address: str, open_it: bool, folder: Path | None = None) -> None:
     """Flushed: whoever started this may wait for the line."""
+    if folder is not None:
+        print(f"scans and results are kept in {folder}")
     print(f"open {address}", flush=True)
     print("Ctrl-C ends the server", flush=True)
     if open_it:

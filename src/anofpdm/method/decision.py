@@ -11,7 +11,7 @@ from anofpdm.method.detection import log_curves
 from anofpdm.method.evidence import Evidence
 from anofpdm.method.mask import MaskSettings, filtered, mask, quantile_of, thresholds
 
-PEAK_SHARE = 0.25  # a map spills over the edge of a strong lesion; its foot is not lesion
+PEAK_SHARE = 0.2  # a map spills over the edge of a strong lesion; its foot is not lesion
 DETECTORS = ("cosine", "curve", "none")
 
 

@@ -22,9 +22,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 LOG = logging.getLogger("anofpdm.viewer")
 POLICY = (
-    "default-src 'none'; script-src 'self' 'wasm-unsafe-eval'; style-src 'self'; img-src 'self' data: blob:; "
-    "font-src 'self' data:; connect-src 'self' data: blob:; worker-src 'self' blob:; frame-src 'self'; "
-    "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+    "frame-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 )
 HEADERS = {
     "Content-Security-Policy": POLICY,
@@ -133,17 +132,17 @@ class Guard:
         elif scope["method"] not in READING and not _from_our_page(headers, host):
             await _say(send, 403, "This was asked by a page of another site; only the server's own page may.")
         elif scope["path"] == "/" and (said := _token_in(scope)):
-            await self._log_in(said, send)
+            await self._log_in(said, scope, send)
         elif not scope["path"].startswith(OPEN_TO_ALL) and not self._access.lets_in(headers):
             await self._ask_for_token(scope, send)
         else:
             return False
         return True
 
-    async def _log_in(self, said: str, send: Send) -> None:
+    async def _log_in(self, said: str, scope: Scope, send: Send) -> None:
         """The printed address holds the token; the address bar shall not keep it."""
         if self._access.token is not None and not self._access.is_token(said):
-            await _say(send, 401, "This token is not the one that the server printed.")
+            await self._ask_for_token(scope, send)
             return
         access = self._access
         cookie = f"{access.cookie}={access.pass_word}; Path=/; HttpOnly; SameSite=Strict; Max-Age=86400"

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from importlib import resources
 from pathlib import Path
 
@@ -37,14 +38,15 @@ REPORT_HEADERS = {
 }
 ANSWERS: dict[int | str, dict[str, object]] = {404: {"model": Problem, "description": "There is no such scan."}}
 Lookup = Callable[[str], Result]
+Lifespan = Callable[[FastAPI], AbstractAsyncContextManager[None]]
 
 
 def static(name: str) -> Path:
     return Path(str(resources.files("anofpdm.viewer") / "static" / name))
 
 
-def new_app(title: str, about: str) -> FastAPI:
-    app = FastAPI(title=title, version=__version__, description=about, docs_url=None, redoc_url=None)
+def new_app(title: str, about: str, lifespan: Lifespan | None = None) -> FastAPI:
+    app = FastAPI(title=title, version=__version__, description=about, docs_url=None, redoc_url=None, lifespan=lifespan)
     app.add_exception_handler(RefusalError, _refusal)
     app.add_exception_handler(RequestValidationError, _not_understood)
     app.add_exception_handler(HTTPException, _http_error)

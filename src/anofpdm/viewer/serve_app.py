@@ -3,8 +3,7 @@
 import asyncio
 import contextlib
 import importlib.util
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -17,7 +16,7 @@ from anofpdm.viewer.intake import Intake, form_schema
 from anofpdm.viewer.jobs import DONE, INPUT, RESULT, Job, JobStore
 from anofpdm.viewer.limits import Limits
 from anofpdm.viewer.niivue import Niivue
-from anofpdm.viewer.pages import ANSWERS, new_app, pages_router, results_router, viewer_told
+from anofpdm.viewer.pages import ANSWERS, Lifespan, new_app, pages_router, results_router, viewer_told
 from anofpdm.viewer.refusals import RefusalError, gone
 from anofpdm.viewer.results import SCAN, Result, read_result
 from anofpdm.viewer.runner import Runner
@@ -40,8 +39,7 @@ REFUSED: dict[int | str, dict[str, object]] = {
 def serve_app(store: JobStore, runner: Runner, niivue: Niivue, limits: Limits) -> FastAPI:
     """The runner has been started: it knows the model."""
     modalities = tuple(runner.about["modalities"])
-    app = new_app("AnoFPDM: segmenting", ABOUT)
-    app.router.lifespan_context = _stopping(runner)
+    app = new_app("AnoFPDM: segmenting", ABOUT, _stopping(runner))
     intake = Intake(store, modalities, limits, dicom=importlib.util.find_spec("pydicom") is not None)
 
     @app.get("/api/status", tags=["server"])
@@ -66,7 +64,7 @@ def serve_app(store: JobStore, runner: Runner, niivue: Niivue, limits: Limits) -
     return app
 
 
-def _stopping(runner: Runner) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
+def _stopping(runner: Runner) -> Lifespan:
     @contextlib.asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
         yield
