@@ -2,7 +2,8 @@
 
     python benchmarks/levels.py MODEL COHORT [--levels 600,200,100,60,30,20,10] [--top 600] [--score flair,t2]
 
-For each number of levels the model is calibrated on the same slices' image-level labels; masks only measure.
+For each number of levels the model is calibrated on the same slices' image-level labels; masks only measure. Set
+OMP_NUM_THREADS=1: four processes decide while the network works.
 `unhealthy` is the mean DICE of slices with a lesion, without a detector; `mixed` that of all, with the detector.
 """
 
@@ -18,7 +19,7 @@ import torch
 
 from anofpdm.calibrating import places_of, slimmed
 from anofpdm.cohorts import open_cohort
-from anofpdm.evaluation.metrics import average_precision, dice
+from anofpdm.evaluation.metrics import average_precision, dice, mean_defined, volume_dice
 from anofpdm.evaluation.truth import Truth
 from anofpdm.labels import NULL, UNHEALTHY
 from anofpdm.method import calibrate
@@ -30,6 +31,12 @@ from anofpdm.method.many_slices import evidence_of, slice_seeds
 from anofpdm.method.mask import MaskSettings
 from anofpdm.network.predictor import load_trained
 
+OTHERS = [  # threshold, context in mm, share of the peak
+    *((threshold, context, 0.0) for threshold in ("quantile", "healthy", "both") for context in (0.0, 2.0)),
+    *((threshold, 2.0, 0.2) for threshold in ("quantile", "healthy")),
+    *(("both", 2.0, share) for share in (0.1, 0.15, 0.2, 0.25, 0.3)),
+    ("both", 0.0, 0.2),
+]
 COLUMNS = ("levels", "precision", "w", "M_max", "detector", "accuracy", "unhealthy", "AUPRC", "mixed", "t_e", "s")
 
 
@@ -125,16 +132,16 @@ def evaluated(evidence: Evidence, precision: str, seconds: float, known: Known) 
     lines = [line, f"    cosine accuracy by w: {ratings}; cross-validated {calibration.cosine_accuracy}"]
     for fitted in calibration.fitted:
         lines.append(f"    curve, context {fitted.context_mm:g}: cross-validated {fitted.curve_accuracy}")
-    for threshold in ("quantile", "healthy", "both"):
-        for context in (0.0, 2.0):
-            choices = Choices(context_mm=context, mask=MaskSettings(threshold))
-            other = decide(evidence, calibration, choices, known.places)
-            lines.append(
-                f"    {threshold}, context {context:g}: accuracy {(other.detected == unhealthy).mean():.3f} "
-                f"unhealthy {dice(other.drawn, known.truth)[unhealthy].mean():.4f} "
-                f"mixed {dice(other.masks, known.truth).mean():.4f} "
-                f"AUPRC {average_precision(other.maps[known.foreground], known.truth[known.foreground]):.4f}"
-            )
+    for threshold, context, share in OTHERS:
+        choices = Choices(context_mm=context, mask=MaskSettings(threshold, peak_share=share))
+        other = decide(evidence, calibration, choices, known.places)
+        volumes = volume_dice(other.masks, known.truth, known.patients)
+        lines.append(
+            f"    {threshold}, context {context:g}, peak {share:g}: "
+            f"accuracy {(other.detected == unhealthy).mean():.3f} "
+            f"unhealthy {dice(other.drawn, known.truth)[unhealthy].mean():.4f} "
+            f"mixed {dice(other.masks, known.truth).mean():.4f} volume {mean_defined(volumes):.4f}"
+        )
     return "\n".join(lines), found.drawn
 
 
