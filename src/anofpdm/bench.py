@@ -6,7 +6,7 @@ layout and layers of a textbook, and keeps every level's map.
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +17,7 @@ from anofpdm.method.evidence import forward_evidence, spread_levels
 from anofpdm.network.predictor import NoisePredictor
 from anofpdm.network.schedule import NoiseSchedule
 from anofpdm.network.unet import UNet, preset
+from anofpdm.student.network import StudentConfig, StudentNet, log_odds
 
 MODALITIES = 4
 WARM_UP = 2  # levels that are not timed
@@ -82,6 +83,8 @@ def measure(plan: Plan) -> Iterator[Row]:
     yield finished(literal, literal_level)
     for row in ours:
         yield finished(row, literal_level)
+    student = _timed_student(x0, plan)
+    yield replace(student, times_faster_than_600=600 * literal_level / student.seconds)
 
 
 def _timed(predict: NoisePredictor, x0: Tensor, plan: Plan, count: int, strengths: int) -> Row:
@@ -99,6 +102,23 @@ def _timed(predict: NoisePredictor, x0: Tensor, plan: Plan, count: int, strength
     seconds, memory = stopwatch(plan.device, lambda: run(spread_levels(count)))
     way = f"ours, {predict.precision}"
     return Row(way, count, strengths, seconds, 2 * count * len(x0), memory)
+
+
+def _timed_student(x0: Tensor, plan: Plan) -> Row:
+    """One look at each slice, and one at its mirror image, in two modalities; ten times, so that there is something to
+    time."""
+    torch.manual_seed(0)
+    network = StudentNet(StudentConfig(("flair", "t2"), plan.side)).to(plan.device).eval()
+    x = x0[:, :2].contiguous()
+    for _ in range(WARM_UP):
+        log_odds(network, x)
+
+    def run() -> None:
+        for _ in range(10):
+            log_odds(network, x)
+
+    seconds, memory = stopwatch(plan.device, run)
+    return Row("a student", 0, 0, seconds / 10, 2 * len(x0), memory)
 
 
 def _timed_literal(network: UNet, x0: Tensor, plan: Plan) -> Row:

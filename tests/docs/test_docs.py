@@ -174,7 +174,6 @@ def test_the_tables_know_every_subcommand():
         "anofpdm segment MODEL nowhere --out DIR",
         "anofpdm calibrate MODEL COHORT\nwget anywhere",
         "cat x | anofpdm segment MODEL SCAN --out DIR",
-        "ssh host torchrun -m anofpdm train",
         "python nowhere.py",
         "import anofpdm\nanofpdm.unload",
     ],
@@ -194,6 +193,7 @@ def test_what_is_unknown_or_wrong_fails(text, shelf, run_anofpdm, tmp_path, monk
         ("bash", "#!/bin/bash\nif srun torchrun -m anofpdm bench"),
         ("make", "make coffee"),
         ("pip", "pip install 'anofpdm[coffee]'"),
+        ("ssh", "ssh host torchrun -m anofpdm train"),
         ("npm", "npm install"),
     ],
 )

@@ -1,6 +1,7 @@
 """The student: what it is shown, how it learns, what it decides, and what it can never reach."""
 
 import dataclasses
+import json
 
 import numpy as np
 import pytest
@@ -184,3 +185,22 @@ def test_impossible_students_are_refused():
 def test_neighbours_widen_its_input():
     config = dataclasses.replace(SMALL, neighbours_mm=(-4.0, 4.0))
     assert StudentNet(config)(torch.zeros(1, 3, 32, 32)).shape == (1, 32, 32)
+
+
+def test_as_onnx_it_draws_the_same(taught, tmp_path):
+    onnxruntime = pytest.importorskip("onnxruntime")
+    from anofpdm.student.export import export_onnx
+
+    student = Student(taught, StudentCalibration(0.3, 0.9, 0.95, 5, 6), "abc", CPU)
+    export_onnx(student, tmp_path / "student.onnx")
+    session = onnxruntime.InferenceSession(tmp_path / "student.onnx", providers=["CPUExecutionProvider"])
+    slices, _ = blobs(12, seed=4)
+    for count in (1, 12):
+        (odds,) = session.run(None, {"slices": slices[:count]})
+        ours = log_odds(taught, torch.from_numpy(slices[:count])).numpy()
+        np.testing.assert_allclose(odds, ours, atol=1e-3)
+        both = ((odds >= 0) & (ours >= 0)).sum()
+        assert 2 * both / ((odds >= 0).sum() + (ours >= 0).sum()) > 0.999
+    said = session.get_modelmeta().custom_metadata_map
+    assert json.loads(said["anofpdm_config"])["modalities"] == ["flair"]
+    assert json.loads(said["anofpdm_calibration"])["cut"] == 0.3

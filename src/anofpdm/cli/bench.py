@@ -94,13 +94,13 @@ def _show(plan: object, json_file: Path | None) -> None:
     for row in rows:
         table.add_row(
             row.way,
-            str(row.levels),
-            str(row.strengths),
-            f"{row.seconds:.2f}",
-            f"{row.seconds / row.levels:.4f}",
-            f"{row.times_faster:.2f}",
+            str(row.levels or ""),
+            str(row.strengths or ""),
+            f"{row.seconds:.2f}" if row.seconds >= 1 else f"{row.seconds:.3g}",
+            f"{row.seconds / row.levels:.4f}" if row.levels else "",
+            "" if row.times_faster is None else f"{row.times_faster:.2f}",
             f"{row.times_faster_than_600:.1f}",
-            f"{row.tflops:.2f}",
+            f"{row.tflops:.2f}" if row.tflops else "",
             "" if row.of_peak is None else f"{row.of_peak:.0%}",
             "" if row.memory_gib is None else f"{row.memory_gib:.2f}",
         )

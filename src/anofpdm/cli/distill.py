@@ -23,6 +23,7 @@ def distill(
     half_weights: Annotated[
         bool, typer.Option("--half-weights", help="Save the student in half precision, at half the size.")
     ] = False,
+    onnx: Annotated[bool, typer.Option("--onnx", help="Write the student as ONNX too.")] = False,
     batch: Batch = None,
     precision: Annotated[str, typer.Option(help="Of the teacher: auto, fp32, bf16 or fp16.")] = "auto",
     device: Device = "auto",
@@ -58,6 +59,11 @@ def distill(
     finally:
         world.leave()
     if student is not None:
+        if onnx:
+            from anofpdm.student.export import export_onnx
+            from anofpdm.student.model import FOLDER
+
+            export_onnx(student, model / FOLDER / "student.onnx")
         found = student.calibration
         print(
             f"the student of {model} tells {found.n_healthy} healthy and {found.n_unhealthy} unhealthy slices apart "

@@ -1,0 +1,62 @@
+"""A student as an ONNX file, for those who run networks without torch."""
+
+import json
+import warnings
+from dataclasses import asdict
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from anofpdm.errors import ConfigError
+from anofpdm.files import write_atomically
+from anofpdm.student.model import Student
+from anofpdm.student.network import StudentNet
+
+OPSET = 18
+
+
+class BothWays(nn.Module):
+    """Of a slice and of its mirror image, as the student is asked."""
+
+    def __init__(self, network: StudentNet):
+        super().__init__()
+        self.network = network
+
+    def forward(self, slices: Tensor) -> Tensor:
+        """[N, C, H, W] -> log odds of lesion [N, H, W]."""
+        mirrored: Tensor = self.network(slices.flip(-1)).flip(-1)
+        odds: Tensor = (self.network(slices) + mirrored) / 2
+        return odds
+
+
+def export_onnx(student: Student, path: Path) -> None:
+    """Input `slices` [n, C, size, size] in -1 to 1, output `log_odds` [n, size, size]; what it needs to be used is in
+    the file's metadata: modalities, neighbours, and the cut of a slice's score."""
+    try:
+        import onnxscript  # noqa: F401
+    except ImportError:
+        raise ConfigError("exporting to ONNX needs two packages more; pip install 'anofpdm[onnx]'") from None
+    config = student.config
+    network = BothWays(student.network).cpu().eval()
+    example = torch.zeros(2, config.in_channels, config.size, config.size)
+    with warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("ignore")
+        program = torch.onnx.export(
+            network,
+            (example,),
+            dynamo=True,
+            opset_version=OPSET,
+            input_names=["slices"],
+            output_names=["log_odds"],
+            dynamic_shapes={"slices": {0: torch.export.Dim("n", min=1)}},
+            verbose=False,
+        )
+    student.network.to(student.device)
+    assert program is not None
+    made = program.model_proto
+    said = {"config": asdict(config), "calibration": asdict(student.calibration), "teacher": student.teacher_sha256}
+    for name, value in said.items():
+        entry = made.metadata_props.add()
+        entry.key, entry.value = f"anofpdm_{name}", json.dumps(value)
+    write_atomically(path, made.SerializeToString())
