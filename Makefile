@@ -3,13 +3,16 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 
-.PHONY: demo test check format clean
+.PHONY: demo test check format viewer clean
 
 demo: $(INSTALLED)
 	$(BIN)/anofpdm demo --out demo
 
 test: $(INSTALLED)
 	$(BIN)/python -m pytest -n auto --dist loadfile
+
+viewer: $(INSTALLED) # niivue, for view and serve; needs npm
+	$(BIN)/anofpdm serve --set-up
 
 check: $(INSTALLED)
 	$(BIN)/ruff check .

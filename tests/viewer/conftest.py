@@ -93,7 +93,7 @@ def scan(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def make_scan(tmp_path_factory):
-    return lambda seed: scan_files(tmp_path_factory.mktemp("scan"), seed)
+    return lambda seed, shape=SHAPE: scan_files(tmp_path_factory.mktemp("scan"), seed, shape)
 
 
 # ---- servers ---------------------------------------------------------------------------------------------------------

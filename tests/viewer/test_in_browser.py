@@ -106,10 +106,10 @@ def apart(one, other):
 
 
 @with_niivue
-def test_upload_progress_result_download_and_delete(serving, open_page, scan, tmp_path):
+def test_upload_progress_result_download_and_delete(serving, open_page, make_scan, tmp_path):
     opened = open_page(serving)
     page = opened.page
-    for modality, path in scan.items():
+    for modality, path in make_scan(3, (32, 36, 40)).items():  # long enough to be seen at work on a fast machine too
         shutil.copy(path, tmp_path / f"anna_{modality}.nii.gz")
         page.set_input_files(f"#file-{modality}", tmp_path / f"anna_{modality}.nii.gz")
     page.click("#send")
