@@ -1,8 +1,10 @@
 """NIfTI in and out: every byte accounted for, geometry kept as found, nothing read that the header does not declare."""
 
+import contextlib
 import gzip
 import math
 import struct
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Protocol
@@ -48,6 +50,16 @@ def read_volume(path: Path, *, constant_allowed: bool = False) -> Volume:
     if not constant_allowed and voxels.min() == voxels.max():
         raise ScanError(f"{path}: every voxel is {voxels.flat[0]}; an empty scan cannot be used, export it again")
     return Volume(path, voxels, grid)
+
+
+def read_grid(path: Path, called: Path | None = None) -> Grid:
+    """From the header alone; what is wrong is said of `called`."""
+    called = called or path
+    with path.open("rb") as file, _said_of(called):
+        header, _ = _read_header(_opened(file), called)
+    shape = _shape(header, called)
+    _stored_type(header, called)
+    return grid_of(header, shape, called)
 
 
 def write_nifti(path: Path, voxels: np.ndarray, where: Grid | np.ndarray) -> None:
@@ -126,7 +138,7 @@ def _opened(file: BinaryIO) -> Stream:
 
 def _read_declared(stream: Stream, path: Path) -> tuple[nib.Nifti1Header, tuple[int, int, int], bytes]:
     """Header, checked shape, and exactly the voxel bytes that the header declares."""
-    try:
+    with _said_of(path):
         header, read_so_far = _read_header(stream, path)
         shape = _shape(header, path)
         wanted = math.prod(shape) * _stored_type(header, path).itemsize
@@ -140,11 +152,18 @@ def _read_declared(stream: Stream, path: Path) -> tuple[nib.Nifti1Header, tuple[
             )
         if stream.read(1):
             raise ScanError(f"{path}: holds more data than its header declares; it is damaged, copy it again")
+    return header, shape, data
+
+
+@contextlib.contextmanager
+def _said_of(path: Path) -> Iterator[None]:
+    """What goes wrong while reading, as a sentence."""
+    try:
+        yield
     except EOFError:
         raise ScanError(f"{path}: cut short, the file ends too early; copy or download it again") from None
     except zlib_ng.error as problem:  # type: ignore[misc]  # a class, whatever its stub says
         raise ScanError(f"{path}: its compressed data is corrupt ({problem}); copy or download it again") from None
-    return header, shape, data
 
 
 def _read_header(stream: Stream, path: Path) -> tuple[nib.Nifti1Header, int]:

@@ -10,11 +10,9 @@ import zipfile
 from pathlib import Path
 from typing import BinaryIO
 
-from zlib_ng import zlib_ng
-
 from anofpdm.errors import ScanError
-from anofpdm.scans.grid import Grid, check_same_grid, grid_of
-from anofpdm.scans.nifti import _opened, _read_header, _shape, _stored_type
+from anofpdm.scans.grid import Grid, check_same_grid
+from anofpdm.scans.nifti import read_grid
 from anofpdm.viewer.limits import Limits
 
 GZIP, ZIP = b"\x1f\x8b", b"PK"
@@ -38,21 +36,11 @@ def look_at_scans(files: dict[str, Path], limits: Limits) -> None:
 
 
 def look_at_nifti(path: Path, called: Path, limits: Limits) -> Grid:
-    with path.open("rb") as file:
-        try:
-            header, _ = _read_header(_opened(file), called)
-        except EOFError:
-            raise ScanError(f"{called}: cut short, the file ends too early; copy or download it again") from None
-        except zlib_ng.error as problem:  # type: ignore[misc]  # a class, whatever its stub says
-            raise ScanError(
-                f"{called}: its compressed data is corrupt ({problem}); copy or download it again"
-            ) from None
-    shape = _shape(header, called)
-    _stored_type(header, called)
-    if math.prod(shape) > limits.voxels:
-        said = " x ".join(map(str, shape))
+    grid = read_grid(path, called)
+    if math.prod(grid.shape) > limits.voxels:
+        said = " x ".join(map(str, grid.shape))
         raise ScanError(f"{called}: {said} voxels are more than this server takes ({limits.voxels:,}); resample it")
-    return grid_of(header, shape, called)
+    return grid
 
 
 # ---- zips ------------------------------------------------------------------------------------------------------------
