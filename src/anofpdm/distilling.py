@@ -14,7 +14,7 @@ from anofpdm.cohorts.store import Cohort
 from anofpdm.errors import TrainingError
 from anofpdm.files import write_atomically
 from anofpdm.labels import HEALTHY, NULL
-from anofpdm.method.calibration import Calibration
+from anofpdm.method.calibration import Calibration, check_both_classes
 from anofpdm.method.context import Places
 from anofpdm.method.decision import OURS, Choices, decide
 from anofpdm.method.many_slices import batch_for, evidence_of, slice_seeds
@@ -54,6 +54,10 @@ def distill(
     rows = cohort.rows("train")
     if not len(rows):
         raise TrainingError(f"{cohort.path}: no slice in its training split to teach a student with")
+    modalities = tuple(teacher.modalities[channel] for channel in calibration.settings.channels)
+    config = StudentConfig(modalities, teacher.size, options.neighbours_mm, options.width)
+    val = cohort.rows("val")
+    check_both_classes(cohort.labels[val][cohort.labels[val] != NULL])  # before any time is spent
     masks = teacher_masks(teacher, calibration, cohort, rows, options, world, on_progress)
     if not world.leads:
         return None
@@ -61,8 +65,6 @@ def distill(
         raise TrainingError(
             "the teacher drew no lesion in the whole training split; calibrate it first, or train longer"
         )
-    modalities = tuple(teacher.modalities[channel] for channel in calibration.settings.channels)
-    config = StudentConfig(modalities, teacher.size, options.neighbours_mm, options.width)
     places = places_of(cohort, rows)
     lessons = Lessons(_pixels(cohort, rows, modalities), masks, neighbours_of(places, config.neighbours_mm))
     network = teach(
@@ -72,7 +74,6 @@ def distill(
         teacher.device,
         lambda share, _loss: on_progress("the student learns", round(1000 * min(share, 1)), 1000),
     )
-    val = cohort.rows("val")
     decision = calibrated(
         network, _pixels(cohort, val, modalities), cohort.labels[val], places_of(cohort, val), teacher.device
     )

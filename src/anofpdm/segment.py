@@ -12,7 +12,7 @@ import json
 import time
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -80,7 +80,7 @@ class Model:
         on_progress: Listener = lambda _done, _total: None,
     ) -> "Segmentation":
         start = time.perf_counter()
-        choices, seed = choices or OURS, self.calibration.seed if seed is None else seed
+        choices, seed = choices or self.usual_choices, self.calibration.seed if seed is None else seed
         engine = self.engine(engine)
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", ScanWarning)
@@ -114,6 +114,10 @@ class Model:
             },
             shown=self._shown(slices, planes, curves, choices, engine),
         )
+
+    @property
+    def usual_choices(self) -> Choices:
+        return replace(OURS, context_mm=self.calibration.context_mm)
 
     def engine(self, asked: str = "auto") -> str:
         """What draws the masks."""

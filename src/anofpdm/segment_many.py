@@ -15,7 +15,7 @@ from anofpdm.cohorts.inputs import Target
 from anofpdm.cohorts.subjects import Subject
 from anofpdm.errors import AnoFPDMError, ScanError, ScanWarning
 from anofpdm.files import write_atomically
-from anofpdm.method.decision import OURS, Choices
+from anofpdm.method.decision import Choices
 from anofpdm.network.world import World
 from anofpdm.segment import MAP, MASK, PICTURE, REPORT, SUMMARY, Model, Segmentation, brain_said, file_sha256
 
@@ -28,7 +28,7 @@ BIDS_NAMES = {MASK: "label-lesion_desc-anofpdm_mask.nii.gz", MAP: "desc-anofpdm_
 
 @dataclass(frozen=True)
 class Options:
-    choices: Choices = OURS
+    choices: Choices | None = None  # none given: as the model has them
     engine: str = "auto"
     seed: int | None = None
     batch: int | None = None  # slices at a time; none given: as suits the device
@@ -115,7 +115,8 @@ def _segment_opened(
     folder, name = place_of(target, out)
     seed = model.calibration.seed if options.seed is None else options.seed
     brain_from = f"command {options.skull_strip}" if options.skull_strip else None
-    settings = model.settings(options.choices, seed, brain_from or brain_said(options.brain_mask), options.engine)
+    choices = options.choices or model.usual_choices
+    settings = model.settings(choices, seed, brain_from or brain_said(options.brain_mask), options.engine)
     there = all((folder / name(file)).is_file() for file in options.wanted(target))
     if there and (before := _finished(folder / name(SUMMARY), settings, subject.images)) is not None:
         report.already[subject.name] = before
@@ -129,7 +130,7 @@ def _segment_opened(
             engine=options.engine,
             brain_mask=brain,
             brain_from=brain_from,
-            choices=options.choices,
+            choices=choices,
             seed=seed,
             batch=options.batch,
             on_progress=show,

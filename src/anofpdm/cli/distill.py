@@ -35,16 +35,18 @@ def distill(
     """
     import torch
 
+    from anofpdm.calibrating import load_calibration
     from anofpdm.cohorts import open_cohort
     from anofpdm.distilling import Options
     from anofpdm.distilling import distill as teach
+    from anofpdm.network.predictor import load_trained
     from anofpdm.network.world import World, local_device
-    from anofpdm.segment import load
     from anofpdm.student.training import Schooling
 
     torch.backends.cudnn.benchmark = True
     where = local_device(resolved(device))
-    loaded = load(model, where, precision)
+    trained = load_trained(model, where, precision)
+    calibration, _ = load_calibration(trained)
     options = Options(
         Schooling(steps, minutes, learning_rate=learning_rate, seed=seed),
         width=width,
@@ -55,7 +57,7 @@ def distill(
     world = World.joined(where)
     try:
         with named_bars(world.leads) as show:
-            student = teach(loaded.trained, loaded.calibration, open_cohort(cohort), options, world, show)
+            student = teach(trained, calibration, open_cohort(cohort), options, world, show)
     finally:
         world.leave()
     if student is not None:

@@ -1,5 +1,6 @@
 """anofpdm evaluate: the paper's comparison on a prepared cohort."""
 
+import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -105,7 +106,7 @@ def models_of(
     trained: "TrainedModel", words: list[str], device: "torch.device", precision: str
 ) -> "tuple[Models, dict[str, str]]":
     """The networks at hand, and their hashes by name."""
-    from anofpdm.errors import ConfigError
+    from anofpdm.errors import ConfigError, ModelError
     from anofpdm.evaluation.methods import MODEL_TASKS, Models, unlabelled
     from anofpdm.network.predictor import Guide, load_guide, load_trained
     from anofpdm.student.model import load_student
@@ -127,7 +128,9 @@ def models_of(
         if one.modalities != trained.modalities or one.size != trained.size:
             raise ConfigError(f"--with {word}: its modalities or size are not those of {trained.folder}")
         hashes[name] = one.sha256
-    student = load_student(trained.folder, trained.sha256, device)
+    student = None
+    with contextlib.suppress(ModelError):  # of another model: as if there were none
+        student = load_student(trained.folder, trained.sha256, device)
     if student is not None:
         hashes["student"] = student.sha256
     return Models(trained.predict, student=student, **found), hashes  # type: ignore[arg-type]

@@ -9,7 +9,9 @@ from anofpdm.cli.calibrate import Split
 from anofpdm.cli.options import Batch, Device, resolved
 
 if TYPE_CHECKING:
+    from anofpdm.method.decision import Choices
     from anofpdm.network.world import World
+    from anofpdm.segment import Model
     from anofpdm.segment_many import Report
 
 
@@ -25,15 +27,23 @@ def segment(
     engine: Annotated[
         str, typer.Option(help="diffusion, student, or auto: the student where the model has one.")
     ] = "auto",
-    detector: Annotated[str, typer.Option(help="cosine, curve, none; calibrated: the better one.")] = "calibrated",
-    threshold: Annotated[str, typer.Option(help="quantile (the paper's), healthy, or both.")] = "both",
-    context: Annotated[float, typer.Option(min=0, help="Millimetres that slices look at their neighbours.")] = 2.0,
+    detector: Annotated[
+        str | None, typer.Option(help="cosine, curve or none. Default: the better one by its calibration.")
+    ] = None,
+    threshold: Annotated[
+        str | None, typer.Option(help="quantile (the paper's), healthy, or both. Default: both.")
+    ] = None,
+    context: Annotated[
+        float | None, typer.Option(min=0, help="Millimetres that slices look at their neighbours. Default: calibrated.")
+    ] = None,
     peak: Annotated[
-        float, typer.Option(min=0, max=0.99, help="Share of a slice's highest value that a mask must reach as well.")
-    ] = 0.2,
+        float | None,
+        typer.Option(min=0, max=0.99, help="Share of a slice's peak that its mask must reach as well. Default: 0.2."),
+    ] = None,
     smallest: Annotated[
-        int, typer.Option(min=0, help="Components of so many pixels (of 128 x 128) or fewer are dropped.")
-    ] = 40,
+        int | None,
+        typer.Option(min=0, help="Components of so many pixels (of 128 x 128) or fewer are dropped. Default: 40."),
+    ] = None,
     brain_mask: Annotated[Path | None, typer.Option(help="NIfTI mask of the brain, for one scan.")] = None,
     skull_strip: Annotated[
         str | None, typer.Option(help="Your skull-stripping command, with {input} and {output} in it.")
@@ -60,18 +70,23 @@ def segment(
     """
     from anofpdm.cohorts.inputs import find_targets, preview_dicom
     from anofpdm.errors import ConfigError
-    from anofpdm.method.decision import Choices
-    from anofpdm.method.mask import MaskSettings
     from anofpdm.network.world import World, local_device
     from anofpdm.segment import load
     from anofpdm.segment_many import Options, segment_all
 
     if brain_mask is not None and skull_strip is not None:
         raise ConfigError("--brain-mask and --skull-strip both say where the brain is; give one of them")
-    choices = Choices(detector, context, MaskSettings(threshold, smallest, peak))
     where = local_device(resolved(device))
     loaded = load(model, where, precision)
-    loaded.calibration.with_context(context)
+    given = {
+        "detector": detector,
+        "context": context,
+        "threshold": threshold,
+        "peak": peak,
+        "smallest": smallest,
+        "seed": seed,
+    }
+    choices = _choices(loaded, engine, {name: value for name, value in given.items() if value is not None})
     named = _series(series)
     if preview:
         for line in preview_dicom(inputs, loaded.modalities(engine), named):
@@ -92,6 +107,27 @@ def segment(
         _print(reports, out)
     if any(one.failed for one in reports):
         raise typer.Exit(3)
+
+
+def _choices(loaded: "Model", engine: str, given: dict[str, Any]) -> "Choices":
+    """The model's usual ones, with what is given in their place."""
+    from dataclasses import replace
+
+    from anofpdm.errors import ConfigError
+
+    if given and loaded.engine(engine) == "student":
+        named = ", ".join(f"--{name}" for name in given)
+        raise ConfigError(f"{named}: the student has no such choice; add --engine diffusion, or leave it out")
+    usual, names = loaded.usual_choices, {"threshold": "threshold", "peak": "peak_share", "smallest": "smallest"}
+    mask = replace(usual.mask, **{name: given[word] for word, name in names.items() if word in given})
+    choices = replace(
+        usual,
+        mask=mask,
+        detector=given.get("detector", usual.detector),
+        context_mm=given.get("context", usual.context_mm),
+    )
+    loaded.calibration.with_context(choices.context_mm)
+    return choices
 
 
 def _series(words: list[str] | None) -> dict[str, str] | None:

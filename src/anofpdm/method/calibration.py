@@ -80,6 +80,11 @@ class Calibration:
         """Whether a larger strength than any tried might be better still."""
         return self.best_strength == max(one.strength for one in self.candidates)
 
+    @property
+    def context_mm(self) -> float:
+        """The widest that it was calibrated for; 0 where slices were on their own."""
+        return max(one.context_mm for one in self.fitted)
+
     def with_context(self, context_mm: float) -> Fitted:
         for one in self.fitted:
             if math.isclose(one.context_mm, context_mm):

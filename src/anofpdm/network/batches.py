@@ -65,11 +65,14 @@ def training_rows(cohort: Cohort, task: str) -> np.ndarray:
         rows = rows[labels == HEALTHY]
     if task == "classifier":
         rows = rows[labels != NULL]
-    found = set(cohort.labels[rows].tolist()) & {HEALTHY, UNHEALTHY}
-    if task in ("guided", "classifier") and len(found) < 2:
-        said = "no labels at all" if not found else f"{'healthy' if HEALTHY in found else 'unhealthy'} slices only"
+    found = set(cohort.labels[rows].tolist())
+    # The method asks what is healthy and what there is at all: unlabelled slices can stand for the latter.
+    enough = HEALTHY in found and len(found) > 1 if task == "guided" else {HEALTHY, UNHEALTHY} <= found
+    if task in ("guided", "classifier") and not enough:
+        known = found & {HEALTHY, UNHEALTHY}
+        said = "no labels at all" if not known else f"{'healthy' if HEALTHY in known else 'unhealthy'} slices only"
         raise TrainingError(
-            f"{cohort.path}: {said} in its training split, and guidance needs both kinds; "
+            f"{cohort.path}: {said} in its training split, and {task!r} needs others too; "
             "label slices of the other kind, or train with --task unconditional"
         )
     if not len(rows):

@@ -1,7 +1,10 @@
 """A student as an ONNX file, for those who run networks without torch."""
 
+import contextlib
 import json
+import logging
 import warnings
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 
@@ -30,6 +33,18 @@ class BothWays(nn.Module):
         return odds
 
 
+@contextlib.contextmanager
+def _quietly() -> Iterator[None]:
+    """The exporter speaks of packages that nobody needs here."""
+    logger = logging.getLogger("torch.onnx")
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
+
+
 def export_onnx(student: Student, path: Path) -> None:
     """Input `slices` [n, C, size, size] in -1 to 1, output `log_odds` [n, size, size]; what it needs to be used is in
     the file's metadata: modalities, neighbours, and the cut of a slice's score."""
@@ -40,7 +55,7 @@ def export_onnx(student: Student, path: Path) -> None:
     config = student.config
     network = BothWays(student.network).cpu().eval()
     example = torch.zeros(2, config.in_channels, config.size, config.size)
-    with warnings.catch_warnings(), torch.no_grad():
+    with warnings.catch_warnings(), torch.no_grad(), _quietly():
         warnings.simplefilter("ignore")
         program = torch.onnx.export(
             network,

@@ -28,6 +28,8 @@ class Schooling:
     seed: int = 0
 
     def __post_init__(self) -> None:
+        if self.minutes is not None and not self.minutes > 0:
+            raise ConfigError(f"--minutes {self.minutes:g}: learning takes some time; give more than 0")
         if self.steps is None and self.minutes is None:
             raise ConfigError("say how long the student learns: --steps or --minutes")
         if self.batch < 1 or not self.learning_rate > 0:
