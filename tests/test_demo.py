@@ -1,6 +1,7 @@
 """The bundled models, as everyone meets them first."""
 
 import json
+import shutil
 from html.parser import HTMLParser
 
 import nibabel as nib
@@ -8,6 +9,7 @@ import numpy as np
 import pytest
 
 from anofpdm.demo import BUNDLED, PAGE, run_demo
+from anofpdm.errors import CohortError
 from anofpdm.evaluation.volumes import score_volume
 from anofpdm.scans import Grid, read_volume
 
@@ -74,10 +76,16 @@ def test_its_page_opens_from_disk_and_leads_to_reports(demo):
         assert (out / link).is_file()
 
 
-def test_a_second_demo_replaces_the_first(tmp_path):
-    (tmp_path / "results" / "old").mkdir(parents=True)
-    run_demo(tmp_path, device="cpu", patients=1, slices=3)
-    assert not (tmp_path / "results" / "old").exists()
+def test_a_second_demo_replaces_the_first_and_nothing_else(demo, tmp_path, monkeypatch):
+    monkeypatch.setattr("anofpdm.demo.TRUTH", {})  # no kind: only the folder is made ready
+    out, _ = demo
+    (tmp_path / "results").mkdir()
+    with pytest.raises(CohortError, match="no demo made"):
+        run_demo(tmp_path, device="cpu")
+    assert (tmp_path / "results").is_dir()
+    shutil.copytree(out, tmp_path / "again")
+    run_demo(tmp_path / "again", device="cpu")
+    assert not (tmp_path / "again" / "results").exists()
 
 
 class TestScoringAVolume:

@@ -18,8 +18,9 @@ from anofpdm.files import write_atomically
 from anofpdm.segment import PICTURE, REPORT, Model, Segmentation, load
 
 BUNDLED = Path(__file__).parent / "models"
-PAGE = "index.html"
-SEED = 2024  # the bundled models were trained on phantoms of other seeds
+PAGE, MARK = "index.html", "demo.txt"
+SEED = 2024
+SEEN = (1, 2, 11, 12)  # seeds that the bundled models were trained and calibrated on
 SLICES = 30  # of a phantom: every 5 mm
 TRUTH = {"tumour": "seg", "stroke": "T1lesion_mask"}  # ends of the names of files that hold the truth
 
@@ -47,8 +48,7 @@ def run_demo(
     """Phantoms, their masks, a report of each, and a page over all. What an earlier demo left there is replaced."""
     if out.exists() and not out.is_dir():
         raise CohortError(f"{out} is a file; the demo needs a folder")
-    for name in ("scans", "results"):
-        shutil.rmtree(out / name, ignore_errors=True)
+    _clear(out)
     shown: list[Shown] = []
     for kind in TRUTH:
         scans = out / "scans" / kind
@@ -56,6 +56,17 @@ def run_demo(
         shown += _found(load(BUNDLED / kind, device), scans, kind, out, on_progress)
     write_atomically(out / PAGE, page(shown, out, seed).encode())
     return shown
+
+
+def _clear(out: Path) -> None:
+    """Of an earlier demo, and of nothing else."""
+    ours = [out / name for name in ("scans", "results")]
+    if any(path.exists() for path in ours) and not (out / MARK).is_file():
+        raise CohortError(f"{out}: holds scans or results that no demo made; choose another --out")
+    for path in ours:
+        shutil.rmtree(path, ignore_errors=True)
+    out.mkdir(parents=True, exist_ok=True)
+    write_atomically(out / MARK, b"What lies here was made by `anofpdm demo`, and the next one replaces it.\n")
 
 
 def _found(model: Model, scans: Path, kind: str, out: Path, on_progress: Listener) -> Iterator[Shown]:
@@ -94,11 +105,12 @@ img{max-width:100%;border:1px solid #8884;border-radius:4px}
 
 def page(shown: list[Shown], out: Path, seed: int) -> str:
     rows = "".join(_row(one, out) for one in shown)
+    unseen = "" if seed in SEEN else f", nor these brains (seed {seed})"
     return f"""<!doctype html><html lang="en"><meta charset="utf-8">
 <meta name="viewport" content="width=device-width,initial-scale=1"><title>AnoFPDM: demo</title><style>{STYLE}</style>
 <h1>What AnoFPDM found in {len(shown)} synthetic brains</h1>
 <p>The bundled models were trained on phantoms with one label a slice, healthy or unhealthy. They have never seen a
-drawn lesion, nor these brains (seed {seed}). Because the brains are made up, the true lesion is known, and the last
+drawn lesion{unseen}. Because the brains are made up, the true lesion is known, and the last
 columns compare with it.</p>
 <table><tr><th>scan</th><th>kind</th><th>called unhealthy</th><th>slices called right</th><th>lesion found</th>
 <th>true lesion</th><th>DICE</th><th></th></tr>{rows}</table>

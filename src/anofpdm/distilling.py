@@ -4,17 +4,19 @@ Nothing here can reach a drawn lesion: a cohort has no way to one, and a teacher
 """
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from anofpdm import __version__
 from anofpdm.calibrating import check_fits, places_of
 from anofpdm.cohorts.store import Cohort
-from anofpdm.errors import TrainingError
+from anofpdm.errors import CalibrationError, TrainingError
 from anofpdm.files import write_atomically
-from anofpdm.labels import HEALTHY, NULL
-from anofpdm.method.calibration import Calibration, check_both_classes
+from anofpdm.labels import HEALTHY, NULL, UNHEALTHY
+from anofpdm.method.calibration import Calibration
 from anofpdm.method.context import Places
 from anofpdm.method.decision import OURS, Choices, decide
 from anofpdm.method.many_slices import batch_for, evidence_of, slice_seeds
@@ -33,7 +35,7 @@ Listener = Callable[[str, int, int], None]  # what is being done, how much of it
 @dataclass(frozen=True)
 class Options:
     schooling: Schooling = field(default_factory=Schooling)
-    choices: Choices = OURS  # how the teacher draws
+    choices: Choices | None = None  # how the teacher draws; none given: as it segments
     width: int = 32
     neighbours_mm: tuple[float, ...] = ()
     half_weights: bool = False
@@ -51,15 +53,23 @@ def distill(
     """The student, saved beside its teacher by the first process; the others have none."""
     world = world or World()
     check_fits(teacher, cohort)
+    choices = options.choices or replace(OURS, context_mm=calibration.context_mm)
+    calibration.with_context(choices.context_mm)
+    options = replace(options, choices=choices)
     rows = cohort.rows("train")
     if not len(rows):
         raise TrainingError(f"{cohort.path}: no slice in its training split to teach a student with")
     modalities = tuple(teacher.modalities[channel] for channel in calibration.settings.channels)
     config = StudentConfig(modalities, teacher.size, options.neighbours_mm, options.width)
     val = cohort.rows("val")
-    check_both_classes(cohort.labels[val][cohort.labels[val] != NULL])  # before any time is spent
+    if not {HEALTHY, UNHEALTHY} <= set(cohort.labels[val].tolist()):  # said before any time is spent
+        raise CalibrationError(
+            f"{cohort.path}: a student is calibrated on healthy and unhealthy slices of the val split, "
+            "and one kind is missing there; label some, or prepare with another --split"
+        )
     masks = teacher_masks(teacher, calibration, cohort, rows, options, world, on_progress)
-    if not world.leads:
+    if masks is None:
+        world.gathered(None)  # until the first process has taught
         return None
     if not masks.any():
         raise TrainingError(
@@ -74,13 +84,32 @@ def distill(
         teacher.device,
         lambda share, _loss: on_progress("the student learns", round(1000 * min(share, 1)), 1000),
     )
+    if options.half_weights:
+        network.half().float()  # what is saved is what is calibrated
     decision = calibrated(
         network, _pixels(cohort, val, modalities), cohort.labels[val], places_of(cohort, val), teacher.device
     )
     student = Student(network, decision, teacher.sha256, teacher.device)
-    taught = {"slices": len(rows), "drawn": int(masks.any((1, 2)).sum()), **asdict(options.schooling)}
-    save_student(teacher.folder, student, taught, half=options.half_weights)
+    save_student(
+        teacher.folder, student, _taught(teacher, calibration, cohort, masks, options), half=options.half_weights
+    )
+    world.gathered(None)
     return student
+
+
+def _taught(
+    teacher: TrainedModel, calibration: Calibration, cohort: Cohort, masks: np.ndarray, options: Options
+) -> dict[str, Any]:
+    """Where it comes from."""
+    return {
+        "anofpdm": __version__,
+        "slices": len(masks),
+        "with_a_lesion": int(masks.any((1, 2)).sum()),
+        "calibration": fingerprint(asdict(calibration)),
+        "cohort": {name: cohort.manifest.get(name) for name in ("slices_sha256", "tables_sha256")},
+        "precision": teacher.predict.precision,
+        "options": asdict(options),
+    }
 
 
 def _pixels(cohort: Cohort, rows: np.ndarray, modalities: tuple[str, ...]) -> Pixels:
@@ -99,14 +128,16 @@ def teacher_masks(
     options: Options,
     world: World,
     on_progress: Listener,
-) -> np.ndarray:
-    """bool [n, H, W]. Scan by scan, each kept on disk: stopped halfway, it goes on; several processes share them."""
+) -> np.ndarray | None:
+    """bool [n, H, W], for the first process. Scan by scan, each kept on disk: stopped halfway, it goes on; several
+    processes share them."""
     said = fingerprint(
+        __version__,
         teacher.sha256,
-        asdict(calibration),
-        asdict(options.choices),
-        cohort.manifest.get("slices_sha256"),
         teacher.predict.precision,
+        asdict(calibration),
+        asdict(options)["choices"],
+        [cohort.manifest.get(name) for name in ("slices_sha256", "tables_sha256")],
     )
     work = teacher.folder / FOLDER / WORK / said[:16]
     work.mkdir(parents=True, exist_ok=True)
@@ -119,6 +150,8 @@ def teacher_masks(
             _write(files[number], drawn_by_teacher(teacher, calibration, cohort, of_scan, options))
         on_progress("the teacher draws", done + 1, len(share))
     world.gathered(None)
+    if not world.leads:
+        return None
     masks = np.zeros((len(rows), teacher.size, teacher.size), dtype=bool)
     for scan, file in zip(scans, files, strict=True):
         masks[cohort.scans[rows] == scan] = np.unpackbits(np.load(file), axis=-1, count=teacher.size).astype(bool)
@@ -144,7 +177,7 @@ def drawn_by_teacher(
         batch=options.batch or batch_for(teacher.device),
     )
     places: Places = places_of(cohort, rows[asked])
-    found = decide(evidence, calibration, options.choices, places)
+    found = decide(evidence, calibration, options.choices or OURS, places)
     unsaid = labels[asked] == NULL
     masks[asked] = np.where(unsaid[:, None, None], found.masks, found.drawn)
     return masks

@@ -21,7 +21,7 @@ import torch
 
 from anofpdm import __version__
 from anofpdm.calibrating import foreground_share, load_calibration
-from anofpdm.errors import ConfigError, ScanError, ScanWarning
+from anofpdm.errors import ConfigError, ModelError, ScanError, ScanWarning
 from anofpdm.files import csv_table, write_atomically
 from anofpdm.method.calibration import Calibration
 from anofpdm.method.context import Places
@@ -57,7 +57,11 @@ def load(folder: str | Path, device: str | torch.device = "auto", precision: str
     """A trained and calibrated model, ready to segment."""
     trained = load_trained(Path(folder), device_named(device), precision)
     calibration, digest = load_calibration(trained)
-    return Model(trained, calibration, digest, load_student(trained.folder, trained.sha256, trained.device))
+    try:
+        student, problem = load_student(trained.folder, trained.sha256, trained.device), ""
+    except ModelError as found:
+        student, problem = None, str(found)  # the diffusion model can be used all the same
+    return Model(trained, calibration, digest, student, problem)
 
 
 @dataclass(frozen=True)
@@ -66,6 +70,7 @@ class Model:
     calibration: Calibration
     calibration_sha256: str
     student: Student | None = None
+    student_problem: str = ""  # why one that is there cannot be used
 
     def segment(
         self,
@@ -82,14 +87,15 @@ class Model:
         start = time.perf_counter()
         choices, seed = choices or self.usual_choices, self.calibration.seed if seed is None else seed
         engine = self.engine(engine)
+        if engine == "diffusion":
+            self.calibration.with_context(choices.context_mm)  # complains before any time is spent
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", ScanWarning)
             scan = self._read(files, self.modalities(engine), brain_mask)
             slices = scan_slices(scan, self.trained.size)
             self._look_at(slices, files)
         for warning in caught:
-            if issubclass(warning.category, ScanWarning):
-                warnings.warn(warning.message, stacklevel=2)
+            warnings.warn(warning.message, warning.category, stacklevel=2)
         planes = AxialPlanes(scan.grid, self.trained.size)
         places = Places(np.zeros(len(slices.indices)), slices.indices * planes.spacing_mm)
         if engine == "student" and self.student is not None:
@@ -109,7 +115,7 @@ class Model:
             summary={
                 "settings": self.settings(choices, seed, brain_from or brain_said(brain_mask), engine),
                 "inputs": {name: _file_said(files[name]) for name in self.modalities(engine)},
-                "warnings": [str(warning.message) for warning in caught],
+                "warnings": [str(one.message) for one in caught if issubclass(one.category, ScanWarning)],
                 "seconds": round(time.perf_counter() - start, 2),
             },
             shown=self._shown(slices, planes, curves, choices, engine),
@@ -123,6 +129,8 @@ class Model:
         """What draws the masks."""
         if asked not in ENGINES:
             raise ConfigError(f"unknown engine {asked!r}; choose one of {', '.join(ENGINES)}")
+        if asked != "diffusion" and self.student_problem:
+            raise ModelError(f"{self.student_problem}; or add --engine diffusion")
         if asked == "student" and self.student is None:
             raise ConfigError(f"{self.trained.folder} has no student; teach it one with `anofpdm distill`")
         return asked if asked != "auto" else "diffusion" if self.student is None else "student"
@@ -209,14 +217,16 @@ class Model:
         self, slices: ScanSlices, planes: AxialPlanes, curves: Curves | None, choices: Choices, engine: str
     ) -> Shown:
         scored = list(range(slices.pixels.shape[1])) if curves is None else list(self.calibration.settings.channels)
-        by_healthy = self.calibration.with_context(choices.context_mm).healthy_threshold
+        by_healthy = 0.5
+        if curves is not None:
+            by_healthy = self.calibration.with_context(choices.context_mm).healthy_threshold
         return Shown(
             pixels=slices.pixels[:, scored].astype(np.float16),
             indices=slices.indices,
             pixel_mm=planes.pixel_mm,
             modalities=tuple(self.modalities(engine)[channel] for channel in scored),
             cosine_cut=self.calibration.cut,
-            healthy_level=0.5 if curves is None else by_healthy,
+            healthy_level=by_healthy,
             curves=curves,
             engine=engine,
         )
@@ -249,7 +259,8 @@ class Segmentation:
         """Everything into `folder`, the summary last: where it is, the rest is."""
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / name(SUMMARY)).unlink(missing_ok=True)
+        for file in (SUMMARY, PICTURE, REPORT):  # of an earlier run; the summary first
+            (folder / name(file)).unlink(missing_ok=True)
         write_nifti(folder / name(MASK), self.mask.astype(np.uint8), self.grid)
         write_nifti(folder / name(MAP), self.anomaly_map, self.grid)
         write_atomically(folder / name(FINDINGS), csv_table(FINDING_COLUMNS, map(_finding_row, self.findings)))

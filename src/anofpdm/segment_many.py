@@ -137,9 +137,11 @@ def _segment_opened(
         )
     if target.study is not None:
         _tell_of_series(result.summary, target.study, subject.images)
-        if options.dicom:
-            _write_dicom(result, target.study, folder, name, subject.name)
+    for file in (SEG, CAPTURE):  # of an earlier run, with another mask
+        (folder / name(file)).unlink(missing_ok=True)
     result.save(folder, name, picture=options.pictures, report=options.reports, title=subject.name)
+    if target.study is not None and options.dicom:  # last: where it cannot be done, the NIfTI mask is there
+        _write_dicom(result, target.study, folder, name, subject.name)
     report.done[subject.name] = result.volume_ml
     if result.summary["warnings"]:
         report.warnings[subject.name] = result.summary["warnings"]
@@ -161,7 +163,6 @@ def _with_series(text: str, study: "Study", images: Mapping[str, Path]) -> str:
 def _write_dicom(result: Segmentation, study: "Study", folder: Path, name: Callable[[str], str], title: str) -> None:
     from anofpdm.scans.dicom_out import write_capture, write_seg
 
-    folder.mkdir(parents=True, exist_ok=True)
     write_seg(folder / name(SEG), result.mask, study)
     write_capture(folder / name(CAPTURE), result.picture(title), study)
 

@@ -1,6 +1,7 @@
 """Teaching a student from a model's own masks: resumable, shared, and blind to drawn lesions."""
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ import anofpdm.distilling as distilling
 from anofpdm import calibrating
 from anofpdm.cohorts import open_cohort
 from anofpdm.distilling import Options, distill, teacher_masks
-from anofpdm.errors import ConfigError, ScanError, TrainingError
+from anofpdm.errors import ConfigError, ModelError, ScanError, TrainingError
 from anofpdm.labels import HEALTHY
 from anofpdm.method.decision import Choices
 from anofpdm.method.mask import MaskSettings
@@ -23,7 +24,8 @@ from anofpdm.student.model import load_student
 from anofpdm.student.training import Schooling
 
 CPU = torch.device("cpu")
-QUICK = Options(Schooling(steps=4, batch=4), choices=Choices(mask=MaskSettings(smallest=0)), width=8)
+LOW = Choices(mask=MaskSettings("healthy", smallest=0))
+QUICK = Options(Schooling(steps=4, batch=4), choices=LOW, width=8)
 
 
 @pytest.fixture(scope="module")
@@ -46,6 +48,9 @@ def copied(made, tmp_path):
 
 def opened(folder: Path):
     model = load(folder / "model", "cpu")
+    # Of a network that knows nothing, healthy and unhealthy slices are alike: a low threshold, so that it draws.
+    low = tuple(replace(one, healthy_threshold=0.3 * one.healthy_threshold) for one in model.calibration.fitted)
+    model = replace(model, calibration=replace(model.calibration, fitted=low))
     cohort = open_cohort(folder / "cohort")
     cohort.splits[:] = "train"
     held = np.isin(cohort.patients, ["p0", "p1"])
@@ -99,6 +104,7 @@ def test_slices_that_people_called_healthy_stay_empty_and_are_never_asked_about(
     )
     masks = teacher_masks(model.trained, model.calibration, cohort, rows, QUICK, World(), lambda *_: None)
     assert sum(asked) == (cohort.labels[rows] != HEALTHY).sum()
+    assert masks[cohort.labels[rows] != HEALTHY].any((1, 2)).mean() > 0.5
     assert not masks[cohort.labels[rows] == HEALTHY].any()
 
 
@@ -123,19 +129,45 @@ def test_stopped_halfway_it_goes_on_with_what_is_drawn(copied, monkeypatch):
     np.testing.assert_array_equal(whole, teacher_masks(*words, World(), lambda *_: None))
 
 
-def test_another_calibration_or_choice_is_drawn_anew(copied):
+def test_another_calibration_choice_label_or_split_is_drawn_anew(copied):
     model, cohort = opened(copied)
-    rows = cohort.rows("train")
-    teacher_masks(model.trained, model.calibration, cohort, rows, QUICK, World(), lambda *_: None)
+    rows, work = cohort.rows("train"), copied / "model" / "student" / distilling.WORK
+    relabelled = replace(cohort, manifest={**cohort.manifest, "tables_sha256": {"slices.csv": "other"}})
+    calibrated = replace(model.calibration, divergence_max=1.0)
     other = Options(QUICK.schooling, Choices(detector="cosine"), width=8)
-    teacher_masks(model.trained, model.calibration, cohort, rows, other, World(), lambda *_: None)
-    assert len(list((copied / "model" / "student" / distilling.WORK).iterdir())) == 2
+    for number, (calibration, slices, options) in enumerate(
+        [
+            (model.calibration, cohort, QUICK),
+            (calibrated, cohort, QUICK),
+            (model.calibration, relabelled, QUICK),
+            (model.calibration, cohort, other),
+        ],
+        start=1,
+    ):
+        teacher_masks(model.trained, calibration, slices, rows, options, World(), lambda *_: None)
+        assert len(list(work.iterdir())) == number
+
+
+def test_a_teacher_with_another_context_draws_with_its_own(copied):
+    model, cohort = opened(copied)
+    fitted = tuple(replace(one, context_mm=3.0 if one.context_mm else 0.0) for one in model.calibration.fitted)
+    wide = replace(model.calibration, fitted=fitted)
+    assert distill(model.trained, wide, cohort, replace(QUICK, choices=None)) is not None
+
+
+def test_a_student_that_cannot_be_used_does_not_cost_the_diffusion_model(copied):
+    taught(copied)
+    weights = copied / "model" / "student" / "weights.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-10])
+    model = load(copied / "model", "cpu")
+    assert model.engine("diffusion") == "diffusion"
+    for asked in ("auto", "student"):
+        with pytest.raises(ModelError, match="--engine diffusion"):
+            model.engine(asked)
 
 
 def test_it_needs_only_the_modalities_that_it_looks_at(copied):
     model, cohort = opened(copied)
-    from dataclasses import replace
-
     narrow = replace(model.calibration, settings=replace(model.calibration.settings, channels=(0,)))
     distill(model.trained, narrow, cohort, QUICK)
     loaded = load(copied / "model", "cpu")

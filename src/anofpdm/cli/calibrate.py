@@ -124,7 +124,7 @@ def _print(calibrated: "Calibrated", model: Path) -> None:
         console.print(
             f"note: the best strength, {calibration.best_strength:g}, is the largest tried; try larger ones too"
         )
-    if (model / "student").is_dir():
+    if (model / "student" / "weights.safetensors").is_file():
         console.print("note: its student learned by the calibration before; teach it again with `anofpdm distill`")
     if calibration.n_patients < 2:
         console.print("note: all slices are of one patient, so no detector could be tried on another; use more")

@@ -1,5 +1,6 @@
 """anofpdm distill: a small student network, taught by a model's own masks."""
 
+import math
 from pathlib import Path
 from typing import Annotated
 
@@ -41,8 +42,12 @@ def distill(
     from anofpdm.distilling import distill as teach
     from anofpdm.network.predictor import load_trained
     from anofpdm.network.world import World, local_device
+    from anofpdm.student.export import check_can_export, export_onnx
+    from anofpdm.student.model import FOLDER, ONNX
     from anofpdm.student.training import Schooling
 
+    if onnx:
+        check_can_export()
     torch.backends.cudnn.benchmark = True
     where = local_device(resolved(device))
     trained = load_trained(model, where, precision)
@@ -62,10 +67,7 @@ def distill(
         world.leave()
     if student is not None:
         if onnx:
-            from anofpdm.student.export import export_onnx
-            from anofpdm.student.model import FOLDER
-
-            export_onnx(student, model / FOLDER / "student.onnx")
+            export_onnx(student, model / FOLDER / ONNX)
         found = student.calibration
         print(
             f"the student of {model} tells {found.n_healthy} healthy and {found.n_unhealthy} unhealthy slices apart "
@@ -78,6 +80,6 @@ def _millimetres(words: str) -> tuple[float, ...]:
         found = tuple(float(word) for word in words.split(",") if word.strip())
     except ValueError:
         found = (0.0,)
-    if 0.0 in found:
+    if 0.0 in found or not all(map(math.isfinite, found)):
         raise typer.BadParameter(f"{words!r}: write distances other than 0, e.g. -4,4", param_hint="--neighbours")
     return found

@@ -87,12 +87,16 @@ def segment(
         "seed": seed,
     }
     choices = _choices(loaded, engine, {name: value for name, value in given.items() if value is not None})
-    named = _series(series)
+    spare = set(loaded.trained.modalities) - set(loaded.modalities(engine))  # that a student does not look at
+    inputs = [word for word in inputs if word.partition("=")[0] not in spare]
+    named = _series([word for word in series or [] if word.partition("=")[0] not in spare])
     if preview:
         for line in preview_dicom(inputs, loaded.modalities(engine), named):
             print(line)
         return
     targets = find_targets(inputs, loaded.modalities(engine), split.value if split else None, named)
+    if dicom and not any(target.study is not None for target in targets):
+        raise ConfigError("--dicom: none of these scans is DICOM, so there is nothing to write it for; leave it out")
     if brain_mask is not None:
         _check_brain_mask(brain_mask, len(targets))
     options = Options(choices, engine, seed, batch, brain_mask, skull_strip, pictures, pages, strict, dicom)

@@ -312,7 +312,9 @@ class Evaluation:
 
     def settings(self) -> dict[str, Any]:
         """What results in one folder must share."""
-        cohort = {name: self.cohort.manifest.get(name) for name in ("preparation_sha256", "slices_sha256")}
+        cohort = {
+            name: self.cohort.manifest.get(name) for name in ("preparation_sha256", "slices_sha256", "tables_sha256")
+        }
         # Which methods and seeds are run may grow from call to call, and batches change nothing.
         options = {k: v for k, v in asdict(self.options).items() if k not in ("seeds", "batch")}
         options["calibration"].pop("batch")

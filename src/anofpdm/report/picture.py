@@ -51,4 +51,4 @@ def _areas(indices: np.ndarray, decisions: Decisions, pixel_mm: float, width: in
 
 def _scores(indices: np.ndarray, decisions: Decisions, width: int) -> Image.Image:
     lines = [Line(indices, decisions.log_odds, BLUE), Line([indices[0], indices[-1]], [0, 0], QUIET)]
-    return chart(lines, "Log odds of being unhealthy (curve detector)", size=(width, 200), across="slice")
+    return chart(lines, "Log odds of being unhealthy, cut at 0", size=(width, 200), across="slice")

@@ -1,6 +1,7 @@
 """A student as an ONNX file, for those who run networks without torch."""
 
 import contextlib
+import importlib.util
 import json
 import logging
 import warnings
@@ -45,13 +46,15 @@ def _quietly() -> Iterator[None]:
         logger.setLevel(before)
 
 
+def check_can_export() -> None:
+    if importlib.util.find_spec("onnxscript") is None:
+        raise ConfigError("exporting to ONNX needs two packages more; pip install 'anofpdm[onnx]'")
+
+
 def export_onnx(student: Student, path: Path) -> None:
     """Input `slices` [n, C, size, size] in -1 to 1, output `log_odds` [n, size, size]; what it needs to be used is in
     the file's metadata: modalities, neighbours, and the cut of a slice's score."""
-    try:
-        import onnxscript  # noqa: F401
-    except ImportError:
-        raise ConfigError("exporting to ONNX needs two packages more; pip install 'anofpdm[onnx]'") from None
+    check_can_export()
     config = student.config
     network = BothWays(student.network).cpu().eval()
     example = torch.zeros(2, config.in_channels, config.size, config.size)

@@ -32,8 +32,11 @@ class Lessons:
         """Slices and masks [n, H, W], changed together in the ways that a head can have been."""
         x = torch.from_numpy(self.inputs(rows)).to(device)
         mask = torch.from_numpy(self.masks[rows]).to(device, torch.float32)[:, None]
-        chances = torch.rand(len(rows), CHANCES + x.shape[1] + 1, generator=generator) * 2 - 1
-        chances[:, -1] = 0  # a mask has no brightness to change
+        together = self.neighbours.shape[1]
+        chances = torch.rand(len(rows), CHANCES + x.shape[1] // together, generator=generator) * 2 - 1
+        brightness = chances[:, CHANCES:].repeat(1, together)  # neighbours are of one scan
+        none = torch.zeros(len(rows), 1)  # a mask has no brightness to change
+        chances = torch.cat([chances[:, :CHANCES], brightness, none], dim=1)
         changed = augment(torch.cat([x, 2 * mask - 1], dim=1), chances.to(device))
         return changed[:, :-1], (changed[:, -1] + 1) / 2
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from scipy.special import expit
 
 from anofpdm.errors import CalibrationError, ModelError
 from anofpdm.labels import HEALTHY, UNHEALTHY
@@ -20,7 +21,7 @@ from anofpdm.network.checkpoint import FORMAT, load_model, save_model
 from anofpdm.student.lessons import Pixels, neighbours_of, shown_together
 from anofpdm.student.network import StudentConfig, StudentNet, log_odds
 
-FOLDER, TASK = "student", "student"
+FOLDER, TASK, ONNX = "student", "student", "student.onnx"
 BATCH = 32
 CONTEXT_MM = 2.0  # what it says of a slice is smoothed across neighbours like its teacher's maps
 
@@ -61,7 +62,7 @@ class Student:
         detected = score >= 0
         unknown = np.full(len(odds), np.nan)
         return Decisions(
-            maps=1 / (1 + np.exp(-odds)),
+            maps=expit(odds),
             masks=drawn & detected[:, None, None],
             drawn=drawn,
             detected=detected,
@@ -133,6 +134,7 @@ def save_student(model_folder: Path, student: Student, taught: dict[str, Any], *
     }
     folder = model_folder / FOLDER
     folder.mkdir(parents=True, exist_ok=True)
+    (folder / ONNX).unlink(missing_ok=True)  # of the student before
     weights = student.network.state_dict()
     return save_model(folder, {name: w.half() if half else w for name, w in weights.items()}, said)
 

@@ -103,7 +103,7 @@ def _done(model: "Model", task: Task, orders: Orders, pipe: Connection) -> tuple
 def _segment(model: "Model", task: Task, orders: Orders, pipe: Connection) -> None:
     import warnings
 
-    from anofpdm.errors import ScanWarning
+    from anofpdm.errors import ScanError, ScanWarning
 
     told = [time.monotonic()]
 
@@ -121,11 +121,12 @@ def _segment(model: "Model", task: Task, orders: Orders, pipe: Connection) -> No
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ScanWarning)  # they are in the summary
         result = model.segment(files, engine=orders.engine, seed=orders.seed, batch=orders.batch, on_progress=show)
+    result.save(task.out, title=task.title)
     if study is not None:
         from anofpdm.viewer.dicom import save_dicom
 
-        save_dicom(study, result, task.out, task.title)
-    result.save(task.out, title=task.title)
+        with contextlib.suppress(ScanError):  # the NIfTI mask is there; a download that is not is not offered
+            save_dicom(study, result, task.out, task.title)
 
 
 def _where(problem: Exception) -> str:
