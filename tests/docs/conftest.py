@@ -67,6 +67,7 @@ def talkative(module: nn.Module) -> nn.Module:
 def fill() -> None:
     """The folder we are in."""
     anofpdm("phantom", "BraTS2021_Training_Data", "--kind", "tumour", "--patients", 8, "--seed", 1, *TOY_PHANTOMS)
+    shutil.copytree("BraTS2021_Training_Data", "SCANS")
     anofpdm("phantom", "ATLAS_2", "--kind", "stroke", "--patients", 8, "--seed", 1, *TOY_PHANTOMS)
     scans = sorted(path for path in Path("BraTS2021_Training_Data").iterdir() if path.is_dir())
     Path("parts.csv").write_text("\n".join(["patient,split", *parts(scans)]))
