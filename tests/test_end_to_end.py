@@ -55,7 +55,7 @@ def test_phantoms_to_the_papers_table(home, tmp_path, monkeypatch):
     words = ("--method", "all", "--score", "flair", "--levels", 4, "--sample", 6, "--tune", 4, "--seeds", 1)
     anofpdm("evaluate", home / "guided", home / "cohort", "--out", tmp_path, *others, *words, "--device", "cpu")
     methods = json.loads((tmp_path / "results.json").read_text())["methods"]
-    assert set(methods) == {*METHODS, "all-empty"}
+    assert set(methods) == {*METHODS, "all-empty"} - {"anofpdm-student"}  # nobody taught one here
     for name, by_setup in methods.items():
         for several in by_setup.values():
             assert 0 <= several["mean"]["dice"] <= 1, name
