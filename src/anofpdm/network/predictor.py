@@ -25,8 +25,8 @@ MOST_RECORDED = 16  # shapes of a batch; the oldest makes room for another
 class NoisePredictor:
     """On a GPU in half precision, save the last layer, and recorded, so that it does not wait for Python.
 
-    Half precision is fp16, not bf16: the answers to two labels differ by a hundredth of either, and
-    bf16 is off by a quarter of that (docs/method.md has the measurement). Activations stay far below what fp16 can hold.
+    Half precision is fp16, not bf16: the answers to two labels differ by a hundredth of either, and bf16 is
+    off by a quarter of that (docs/method.md has the measurement). Activations stay far below what fp16 can hold.
     """
 
     def __init__(self, network: UNet, device: torch.device, precision: str = "auto"):
