@@ -3,6 +3,9 @@
 Nothing here can reach a drawn lesion: a cohort has no way to one, and a teacher's masks come from image-level labels.
 """
 
+import hashlib
+import io
+import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -23,7 +26,7 @@ from anofpdm.method.many_slices import batch_for, evidence_of, slice_seeds
 from anofpdm.network.predictor import TrainedModel
 from anofpdm.network.world import World
 from anofpdm.student.lessons import Lessons, Pixels, neighbours_of
-from anofpdm.student.model import FOLDER, Student, calibrated, channels_of, fingerprint, save_student
+from anofpdm.student.model import FOLDER, Student, calibrated, channels_of, save_student
 from anofpdm.student.network import StudentConfig
 from anofpdm.student.training import Schooling, teach
 
@@ -158,6 +161,11 @@ def teacher_masks(
     return masks
 
 
+def fingerprint(*said: object) -> str:
+    """Of everything that decides what a teacher draws."""
+    return hashlib.sha256(json.dumps(said, sort_keys=True, default=str).encode()).hexdigest()
+
+
 def drawn_by_teacher(
     teacher: TrainedModel, calibration: Calibration, cohort: Cohort, rows: np.ndarray, options: Options
 ) -> np.ndarray:
@@ -184,8 +192,6 @@ def drawn_by_teacher(
 
 
 def _write(path: Path, masks: np.ndarray) -> None:
-    import io
-
     space = io.BytesIO()
     np.save(space, np.packbits(masks, axis=-1))
     write_atomically(path, space.getvalue())

@@ -98,8 +98,8 @@ class Model:
             warnings.warn(warning.message, warning.category, stacklevel=2)
         planes = AxialPlanes(scan.grid, self.trained.size)
         places = Places(np.zeros(len(slices.indices)), slices.indices * planes.spacing_mm)
-        if engine == "student" and self.student is not None:
-            decisions, curves = self.student.decide(lambda rows: slices.pixels[rows], places, on_progress), None
+        if student := self._student(engine):
+            decisions, curves = student.decide(lambda rows: slices.pixels[rows], places, on_progress), None
         else:
             evidence = self._ask(slices, seed, batch or batch_for(self.trained.device), on_progress)
             decisions, curves = decide(evidence, self.calibration, choices, places), Curves.of(evidence)
@@ -137,8 +137,11 @@ class Model:
 
     def modalities(self, engine: str = "auto") -> tuple[str, ...]:
         """That are needed of a scan."""
-        student = self.engine(engine) == "student" and self.student is not None
-        return self.student.config.modalities if student else self.trained.modalities  # type: ignore[union-attr]
+        student = self._student(engine)
+        return student.config.modalities if student else self.trained.modalities
+
+    def _student(self, engine: str) -> Student | None:
+        return self.student if self.engine(engine) == "student" else None
 
     def settings(self, choices: Choices, seed: int, brain: str | None, engine: str = "auto") -> dict[str, Any]:
         """All that decides what comes out, besides the scan. Numbers hold only among results that share it."""
@@ -150,8 +153,8 @@ class Model:
             "model_sha256": self.trained.sha256,
             "brain_mask": brain,
         }
-        if self.engine(engine) == "student" and self.student is not None:
-            return {**said, "student_sha256": self.student.sha256, "student": asdict(self.student.calibration)}
+        if student := self._student(engine):
+            return {**said, "student_sha256": student.sha256, "student": asdict(student.calibration)}
         return {
             **said,
             "calibration_sha256": self.calibration_sha256,

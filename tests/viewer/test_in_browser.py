@@ -288,6 +288,7 @@ def test_a_report_in_a_results_folder_reaches_nothing_of_the_server(start, made_
     key = server.ask("/api/results").json[0]["key"]
     opened.page.goto(f"http://127.0.0.1:{server.port}/api/results/{key}/files/report")
     opened.until("document.title === 'kept out'")
+    assert opened.page.title() == "kept out"
     opened.troubles.clear()  # what the browser says of it
 
 

@@ -9,6 +9,7 @@ from anofpdm.cli.calibrate import Split
 from anofpdm.cli.options import Batch, Device, resolved
 
 if TYPE_CHECKING:
+    from anofpdm.cohorts.inputs import Target
     from anofpdm.method.decision import Choices
     from anofpdm.network.world import World
     from anofpdm.segment import Model
@@ -68,7 +69,6 @@ def segment(
 
     Several GPUs: torchrun --nproc-per-node 4 -m anofpdm segment ...
     """
-    from anofpdm.cohorts.inputs import find_targets, preview_dicom
     from anofpdm.errors import ConfigError
     from anofpdm.network.world import World, local_device
     from anofpdm.segment import load
@@ -87,14 +87,11 @@ def segment(
         "seed": seed,
     }
     choices = _choices(loaded, engine, {name: value for name, value in given.items() if value is not None})
-    spare = set(loaded.trained.modalities) - set(loaded.modalities(engine))  # that a student does not look at
-    inputs = [word for word in inputs if word.partition("=")[0] not in spare]
-    named = _series([word for word in series or [] if word.partition("=")[0] not in spare])
+    inputs, series = (_without_spare(words, loaded, engine) for words in (inputs, series or []))
     if preview:
-        for line in preview_dicom(inputs, loaded.modalities(engine), named):
-            print(line)
+        _preview(inputs, loaded.modalities(engine), series)
         return
-    targets = find_targets(inputs, loaded.modalities(engine), split.value if split else None, named)
+    targets = _targets(inputs, loaded.modalities(engine), split.value if split else None, series)
     if dicom and not any(target.study is not None for target in targets):
         raise ConfigError("--dicom: none of these scans is DICOM, so there is nothing to write it for; leave it out")
     if brain_mask is not None:
@@ -134,7 +131,26 @@ def _choices(loaded: "Model", engine: str, given: dict[str, Any]) -> "Choices":
     return choices
 
 
-def _series(words: list[str] | None) -> dict[str, str] | None:
+def _without_spare(words: list[str], loaded: "Model", engine: str) -> list[str]:
+    """modality=FILE and modality=SERIES without modalities that a student does not look at."""
+    spare = set(loaded.trained.modalities) - set(loaded.modalities(engine))
+    return [word for word in words if word.partition("=")[0] not in spare]
+
+
+def _preview(inputs: list[str], modalities: tuple[str, ...], series: list[str]) -> None:
+    from anofpdm.cohorts.inputs import preview_dicom
+
+    for line in preview_dicom(inputs, modalities, _series(series)):
+        print(line)
+
+
+def _targets(inputs: list[str], modalities: tuple[str, ...], split: str | None, series: list[str]) -> "list[Target]":
+    from anofpdm.cohorts.inputs import find_targets
+
+    return find_targets(inputs, modalities, split, _series(series))
+
+
+def _series(words: list[str]) -> dict[str, str] | None:
     if not words:
         return None
     from anofpdm.scans.dicom_match import series_named

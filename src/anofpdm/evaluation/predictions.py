@@ -13,11 +13,11 @@ from anofpdm.cohorts.store import Cohort
 from anofpdm.errors import EvaluationError
 from anofpdm.evaluation.methods import FromEvidence, Models, Reconstruction, Setting, scored_mean
 from anofpdm.method.calibration import Calibration
-from anofpdm.method.decision import decide
+from anofpdm.method.decision import Decisions, decide
 from anofpdm.method.many_slices import evidence_of, slice_seeds
 from anofpdm.method.mask import filtered, mask
 from anofpdm.network.world import World
-from anofpdm.student.model import Student
+from anofpdm.student.model import Student, channels_of
 
 Listener = Callable[[int, int], None]  # done, in all
 
@@ -77,6 +77,16 @@ class Store:
         for name, value in values.items():
             self.arrays[name][positions] = value
 
+    def keep(self, positions: np.ndarray, found: Decisions) -> None:
+        self.put(
+            positions,
+            maps=found.maps,
+            drawn=found.drawn,
+            detected=found.detected,
+            score=found.score,
+            cut=found.threshold,
+        )
+
     def __getitem__(self, name: str) -> np.ndarray:
         return self.arrays[name]
 
@@ -119,33 +129,19 @@ def decide_all(
         )
         for name, method in methods.items():
             found = decide(evidence, calibration, method.choices, places_of(slices.cohort, rows))
-            stores[name].put(
-                positions,
-                maps=found.maps,
-                drawn=found.drawn,
-                detected=found.detected,
-                score=found.score,
-                cut=found.threshold,
-            )
+            stores[name].keep(positions, found)
 
 
 def student_all(student: Student, store: Store, slices: Slices, world: World, on_progress: Listener) -> None:
     share = slices.share(world)
-    channels = [slices.cohort.modalities.index(name) for name in student.config.modalities]
+    channels = channels_of(slices.cohort.modalities, student.config.modalities)
     for number, positions in enumerate(share):
         rows = slices.rows[positions]
         found = student.decide(
             lambda some, rows=rows: slices.cohort.pixels(rows[some])[:, channels],  # type: ignore[misc]
             places_of(slices.cohort, rows),
         )
-        store.put(
-            positions,
-            maps=found.maps,
-            drawn=found.drawn,
-            detected=found.detected,
-            score=found.score,
-            cut=found.threshold,
-        )
+        store.keep(positions, found)
         on_progress(number + 1, len(share))
 
 

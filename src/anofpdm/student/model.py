@@ -1,7 +1,5 @@
 """A student that has learned: asked for a scan's slices, it draws and decides. It lives in its teacher's folder."""
 
-import hashlib
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -13,6 +11,7 @@ from scipy.special import expit
 
 from anofpdm.errors import CalibrationError, ModelError
 from anofpdm.labels import HEALTHY, UNHEALTHY
+from anofpdm.method.calibration import CONTEXT_MM
 from anofpdm.method.context import Places, smoothed
 from anofpdm.method.decision import Decisions
 from anofpdm.method.detection import auc, best_cut
@@ -23,7 +22,6 @@ from anofpdm.student.network import StudentConfig, StudentNet, log_odds
 
 FOLDER, TASK, ONNX = "student", "student", "student.onnx"
 BATCH = 32
-CONTEXT_MM = 2.0  # what it says of a slice is smoothed across neighbours like its teacher's maps
 
 Listener = Callable[[int, int], None]
 
@@ -37,7 +35,7 @@ class StudentCalibration:
     auc: float
     n_healthy: int
     n_unhealthy: int
-    context_mm: float = CONTEXT_MM
+    context_mm: float = CONTEXT_MM  # what it says is smoothed across neighbours, like its teacher's maps
     smallest: int = SMALLEST
 
 
@@ -163,11 +161,6 @@ def load_student(model_folder: Path, teacher_sha256: str, device: torch.device) 
 def _config(said: dict[str, Any]) -> StudentConfig:
     given: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in said.items()}
     return StudentConfig(**given)
-
-
-def fingerprint(*said: object) -> str:
-    """Of everything that decides what a teacher draws."""
-    return hashlib.sha256(json.dumps(said, sort_keys=True, default=str).encode()).hexdigest()
 
 
 def channels_of(modalities: Sequence[str], wanted: Sequence[str]) -> list[int]:
