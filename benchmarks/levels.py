@@ -3,7 +3,7 @@
     python benchmarks/levels.py MODEL COHORT [--levels 600,200,100,60,30,20,10] [--top 600] [--score flair,t2]
 
 For each number of levels the model is calibrated on the same slices' image-level labels; masks only measure. Set
-OMP_NUM_THREADS=1: four processes decide while the network works.
+OMP_NUM_THREADS=1: seven processes decide while the network works.
 `unhealthy` is the mean DICE of slices with a lesion, without a detector; `mixed` that of all, with the detector.
 """
 
@@ -58,7 +58,7 @@ def main() -> None:
     counts = [(int(count), "auto") for count in args.levels.split(",") if count]
     compared = [(args.precision_at, name) for name in args.precisions.split(",") if name]
     print(f"| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}", flush=True)
-    with ProcessPoolExecutor(4, multiprocessing.get_context("spawn")) as pool:  # so that the GPU does not wait
+    with ProcessPoolExecutor(7, multiprocessing.get_context("spawn")) as pool:  # so that the GPU does not wait
         rows = []
         for count, name in counts + compared:
             row = pool.submit(evaluated, *study.evidence(count, name), study.known)

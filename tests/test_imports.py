@@ -23,7 +23,7 @@ ROOMS = [
     "segment",
     "segment_many",
 ]
-ROOMS += ["evaluation", "demo", "viewer", "bench", "cli"]
+ROOMS += ["evaluation", "demo", "viewer", "bench", "bench_scan", "cli"]
 FOUNDATION = {"__init__", "errors", "labels", "files", "workers", "drawing"}
 NEVER = {"network": {"scans"}, "method": {"scans", "cohorts"}}  # earlier, and still not theirs
 ONLY_IN = {"typer": {"cli"}, "rich": {"cli"}, "matplotlib": {"evaluation", "report"}, "fastapi": {"viewer"}}

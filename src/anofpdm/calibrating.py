@@ -12,7 +12,7 @@ from torch import Tensor
 from anofpdm.cohorts.store import Cohort, foreground
 from anofpdm.drawing import BLUE, ORANGE, Line, beside, chart, png
 from anofpdm.errors import CalibrationError
-from anofpdm.files import write_atomically
+from anofpdm.files import clear_unfinished, write_atomically
 from anofpdm.labels import HEALTHY, UNHEALTHY
 from anofpdm.method.calibration import (
     ACCURACY_RATIO,
@@ -211,6 +211,7 @@ def check_fits(model: TrainedModel, cohort: Cohort) -> None:
 
 
 def save(calibrated: Calibrated, folder: Path) -> None:
+    clear_unfinished(folder, "calibration.*")
     write_atomically(folder / FIGURE, figure(calibrated))
     write_atomically(folder / FILE, to_json(calibrated.calibration).encode())
 

@@ -3,21 +3,24 @@
 Nothing here can reach a drawn lesion: a cohort has no way to one, and a teacher's masks come from image-level labels.
 """
 
+import contextlib
 import hashlib
 import io
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
+from scipy.special import expit
 
 from anofpdm import __version__
 from anofpdm.calibrating import check_fits, places_of
 from anofpdm.cohorts.store import Cohort
 from anofpdm.errors import CalibrationError, TrainingError
-from anofpdm.files import write_atomically
+from anofpdm.files import being_written, clear_unfinished, sole_writer, write_atomically
 from anofpdm.labels import HEALTHY, NULL, UNHEALTHY
 from anofpdm.method.calibration import Calibration
 from anofpdm.method.context import Places
@@ -26,8 +29,8 @@ from anofpdm.method.many_slices import batch_for, evidence_of, slice_seeds
 from anofpdm.network.predictor import TrainedModel
 from anofpdm.network.world import World
 from anofpdm.student.lessons import Lessons, Pixels, neighbours_of
-from anofpdm.student.model import FOLDER, Student, calibrated, channels_of, save_student
-from anofpdm.student.network import StudentConfig
+from anofpdm.student.model import FOLDER, Student, asked, calibrated, channels_of, save_student
+from anofpdm.student.network import StudentConfig, StudentNet
 from anofpdm.student.training import Schooling, teach
 
 WORK = "drawn"  # folder of what the teacher has drawn, scan by scan
@@ -41,6 +44,7 @@ class Options:
     choices: Choices | None = None  # how the teacher draws; none given: as it segments
     width: int = 32
     neighbours_mm: tuple[float, ...] = ()
+    rounds: int = 1  # from the second on, the student before is the teacher
     half_weights: bool = False
     batch: int | None = None
 
@@ -70,6 +74,34 @@ def distill(
             f"{cohort.path}: a student is calibrated on healthy and unhealthy slices of the val split, "
             "and one kind is missing there; label some, or prepare with another --split"
         )
+    with _sole_teacher(teacher, world):
+        return _taught_student(teacher, calibration, cohort, config, options, world, on_progress)
+
+
+@contextlib.contextmanager
+def _sole_teacher(teacher: TrainedModel, world: World) -> Iterator[None]:
+    """The student's folder for this run alone, without what a killed one left there."""
+    folder = teacher.folder / FOLDER
+    with being_written(folder):
+        folder.mkdir(exist_ok=True)
+    with sole_writer(folder) if world.leads else contextlib.nullcontext():
+        if world.leads:
+            for place in (folder, *folder.glob(f"{WORK}/*")):
+                clear_unfinished(place)
+        world.gathered(None)  # nobody writes there before
+        yield
+
+
+def _taught_student(
+    teacher: TrainedModel,
+    calibration: Calibration,
+    cohort: Cohort,
+    config: StudentConfig,
+    options: Options,
+    world: World,
+    on_progress: Listener,
+) -> Student | None:
+    rows, val, modalities = cohort.rows("train"), cohort.rows("val"), config.modalities
     masks = teacher_masks(teacher, calibration, cohort, rows, options, world, on_progress)
     if masks is None:
         world.gathered(None)  # until the first process has taught
@@ -79,14 +111,9 @@ def distill(
             "the teacher drew no lesion in the whole training split; calibrate it first, or train longer"
         )
     places = places_of(cohort, rows)
-    lessons = Lessons(_pixels(cohort, rows, modalities), masks, neighbours_of(places, config.neighbours_mm))
-    network = teach(
-        config,
-        lessons,
-        options.schooling,
-        teacher.device,
-        lambda share, _loss: on_progress("the student learns", round(1000 * min(share, 1)), 1000),
-    )
+    together = neighbours_of(places, config.neighbours_mm)
+    lessons = Lessons(_pixels(cohort, rows, modalities), masks, together, cohort.labels[rows])
+    network = _taught_in_rounds(config, lessons, places, options, teacher.device, on_progress)
     if options.half_weights:
         network.half().float()  # what is saved is what is calibrated
     decision = calibrated(
@@ -98,6 +125,40 @@ def distill(
     )
     world.gathered(None)
     return student
+
+
+def _taught_in_rounds(
+    config: StudentConfig,
+    lessons: Lessons,
+    places: Places,
+    options: Options,
+    device: torch.device,
+    on_progress: Listener,
+) -> StudentNet:
+    """The student of the last round."""
+
+    def learned(lessons: Lessons, number: int) -> StudentNet:
+        name = "the student learns" + (f", round {number + 1}" if number else "")
+        schooling = replace(options.schooling, seed=options.schooling.seed + number)
+        return teach(
+            config, lessons, schooling, device, lambda share, _loss: on_progress(name, thousandths(share), 1000)
+        )
+
+    network = learned(lessons, 0)
+    for number in range(1, options.rounds):
+        network = learned(replace(lessons, masks=_own_masks(network, lessons, places, device)), number)
+    return network
+
+
+def thousandths(share: float) -> int:
+    return round(1000 * min(share, 1))
+
+
+def _own_masks(network: StudentNet, lessons: Lessons, places: Places, device: torch.device) -> np.ndarray:
+    """[N, H, W]: the chance of lesion, for the next student to learn; none where a person said healthy."""
+    chance = expit(asked(network, lessons.pixels, places, device)).astype(np.float16)
+    chance[lessons.labels == HEALTHY] = 0
+    return chance
 
 
 def _taught(
@@ -143,7 +204,8 @@ def teacher_masks(
         [cohort.manifest.get(name) for name in ("slices_sha256", "tables_sha256")],
     )
     work = teacher.folder / FOLDER / WORK / said[:16]
-    work.mkdir(parents=True, exist_ok=True)
+    with being_written(work):
+        work.mkdir(parents=True, exist_ok=True)
     scans = list(dict.fromkeys(cohort.scans[rows].tolist()))
     files = [work / f"{number:06d}.npy" for number in range(len(scans))]
     share = range(world.rank, len(scans), world.count)

@@ -37,5 +37,9 @@ class EvaluationError(AnoFPDMError):
     """Masks, maps or patients that cannot be compared with the truth."""
 
 
+class OutputError(AnoFPDMError):
+    """A file that cannot be written: a full disk, a folder that may not be written to."""
+
+
 class ScanWarning(UserWarning):
     """A scan that can be used, though something about it deserves a look."""

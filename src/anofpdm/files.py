@@ -2,25 +2,50 @@
 
 import contextlib
 import csv
+import errno
 import io
 import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from anofpdm.errors import AnoFPDMError
+from anofpdm.errors import AnoFPDMError, OutputError
+
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def write_atomically(path: Path, data: bytes) -> None:
     """Temporary name, flush to disk, rename: a crash at any moment leaves no half-written `path`."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    with being_written(path):
+        try:
+            with temporary.open("wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def being_written(path: Path) -> Iterator[None]:
+    """What the system says when a write fails, in words: it does not name the file itself."""
     try:
-        with temporary.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+        yield
+    except OSError as problem:
+        reason = problem.strerror or problem
+        raise OutputError(f"{path}: could not be written ({reason}); {remedy(problem)}") from problem
+
+
+def remedy(problem: OSError) -> str:
+    first = "make room" if problem.errno in FULL else "mend that, or choose another folder"
+    return f"{first}; then the same command goes on from what is done (train: with --resume)"
+
+
+def clear_unfinished(folder: Path, pattern: str = "*") -> None:
+    """Remove what killed writes of files of these names left in `folder`; only for its sole writer."""
+    for path in folder.glob(f".{pattern}.tmp"):
+        path.unlink(missing_ok=True)
 
 
 def csv_table(columns: Iterable[str], rows: Iterable[Iterable[object]]) -> bytes:

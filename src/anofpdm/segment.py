@@ -22,7 +22,7 @@ import torch
 from anofpdm import __version__
 from anofpdm.calibrating import foreground_share, load_calibration
 from anofpdm.errors import ConfigError, ModelError, ScanError, ScanWarning
-from anofpdm.files import csv_table, write_atomically
+from anofpdm.files import being_written, csv_table, write_atomically
 from anofpdm.method.calibration import Calibration
 from anofpdm.method.context import Places
 from anofpdm.method.decision import OURS, Choices, Decisions, decide
@@ -261,7 +261,8 @@ class Segmentation:
     ) -> None:
         """Everything into `folder`, the summary last: where it is, the rest is."""
         folder = Path(folder)
-        folder.mkdir(parents=True, exist_ok=True)
+        with being_written(folder):
+            folder.mkdir(parents=True, exist_ok=True)
         for file in (SUMMARY, PICTURE, REPORT):  # of an earlier run; the summary first
             (folder / name(file)).unlink(missing_ok=True)
         write_nifti(folder / name(MASK), self.mask.astype(np.uint8), self.grid)

@@ -1,5 +1,6 @@
 """Segmenting many scans: one after another, over several processes, going on where an earlier run stopped."""
 
+import contextlib
 import json
 import shlex
 import subprocess
@@ -13,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 from anofpdm import __version__
 from anofpdm.cohorts.inputs import Target
 from anofpdm.cohorts.subjects import Subject
-from anofpdm.errors import AnoFPDMError, ScanError, ScanWarning
-from anofpdm.files import write_atomically
+from anofpdm.errors import AnoFPDMError, OutputError, ScanError, ScanWarning
+from anofpdm.files import clear_unfinished, sole_writer, write_atomically
 from anofpdm.method.decision import Choices
 from anofpdm.network.world import World
 from anofpdm.segment import MAP, MASK, PICTURE, REPORT, SUMMARY, Model, Segmentation, brain_said, file_sha256
@@ -67,8 +68,17 @@ def segment_all(
     """This process's share of the targets. A scan that fails is listed, and the others are done."""
     world = world or World()
     out.mkdir(parents=True, exist_ok=True)
-    if world.leads and any(target.bids for target in targets):
-        write_atomically(out / "dataset_description.json", _bids_description())
+    with sole_writer(out) if world.leads else contextlib.nullcontext():
+        if world.leads:
+            clear_unfinished(out)
+        if world.leads and any(target.bids for target in targets):
+            write_atomically(out / "dataset_description.json", _bids_description())
+        return _segment_share(model, targets, out, options, world, on_progress)
+
+
+def _segment_share(
+    model: Model, targets: Sequence[Target], out: Path, options: Options, world: World, on_progress: Listener
+) -> Report:
     report, share = Report(), list(targets)[world.rank :: world.count]
     levels = len(model.calibration.settings.levels)
     for number, target in enumerate(share):
@@ -81,6 +91,8 @@ def segment_all(
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", ScanWarning)  # they are in the report
                 _segment_one(model, target, out, options, report, show)
+        except OutputError:
+            raise  # a full disk has no room for the next scan either
         except (AnoFPDMError, OSError) as problem:
             report.failed[name] = str(problem)
             if options.strict:
@@ -137,6 +149,7 @@ def _segment_opened(
         )
     if target.study is not None:
         _tell_of_series(result.summary, target.study, subject.images)
+    clear_unfinished(folder)
     for file in (SEG, CAPTURE):  # of an earlier run, with another mask
         (folder / name(file)).unlink(missing_ok=True)
     result.save(folder, name, picture=options.pictures, report=options.reports, title=subject.name)

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from concurrent.futures import Executor, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing.connection import wait
+from multiprocessing.context import SpawnContext, SpawnProcess
 
 from anofpdm.errors import AnoFPDMError
 
@@ -19,7 +20,7 @@ def worker_pool(workers: int) -> Iterator[Executor | None]:
     if workers <= 1:
         yield None
         return
-    pool = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), initializer=_start_worker)
+    pool = ProcessPoolExecutor(workers, _Context(), initializer=_start_worker)
     try:
         yield pool
     except BrokenProcessPool:
@@ -29,6 +30,23 @@ def worker_pool(workers: int) -> Iterator[Executor | None]:
         ) from None
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
+
+
+class _Worker(SpawnProcess):
+    def start(self) -> None:
+        """Signals that are blocked here stay so in the new process: it hears no Ctrl-C even before its first line."""
+        if not hasattr(signal, "pthread_sigmask"):  # Windows
+            super().start()
+            return
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            super().start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+class _Context(SpawnContext):
+    Process = _Worker
 
 
 def _start_worker() -> None:

@@ -21,6 +21,7 @@ from anofpdm.network.predictor import load_trained
 from anofpdm.network.world import World
 from anofpdm.segment import load
 from anofpdm.student.model import load_student
+from anofpdm.student.network import log_odds
 from anofpdm.student.training import Schooling
 
 CPU = torch.device("cpu")
@@ -193,3 +194,19 @@ def test_without_training_slices_there_is_nothing_to_teach_with(copied):
     cohort.splits[:] = "val"
     with pytest.raises(TrainingError, match="no slice in its training split"):
         distill(model.trained, model.calibration, cohort, QUICK)
+
+
+def test_in_the_second_round_it_learns_what_the_first_student_draws(copied, monkeypatch):
+    _, cohort = opened(copied)
+    healthy = cohort.labels[cohort.rows("train")] == HEALTHY
+    seen, plain = [], distilling.teach
+    monkeypatch.setattr(distilling, "teach", lambda *args: (seen.append(args), plain(*args))[1])
+    student = taught(copied, replace(QUICK, rounds=2))
+    (_, first, once, *_), (_, second, twice, *_) = seen
+    assert once.seed != twice.seed
+    assert set(np.unique(first.masks)) <= {0, 1}
+    assert not second.masks[healthy].any()
+    before = plain(student.config, first, once, CPU)  # the first student again
+    x = torch.from_numpy(first.inputs(np.arange(len(first))))
+    chance = log_odds(before, x).sigmoid().numpy()
+    np.testing.assert_allclose(second.masks[~healthy], chance[~healthy], atol=2e-3)

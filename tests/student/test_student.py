@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from anofpdm.errors import CalibrationError, ConfigError, ModelError
+from anofpdm.labels import HEALTHY, NULL, UNHEALTHY
 from anofpdm.method.context import Places
 from anofpdm.student.lessons import Lessons, neighbours_of, shown_together
 from anofpdm.student.model import (
@@ -20,7 +21,7 @@ from anofpdm.student.model import (
     slice_scores,
 )
 from anofpdm.student.network import StudentConfig, StudentNet, log_odds
-from anofpdm.student.training import Schooling, lesson_loss, rows_of_step, share_done, teach
+from anofpdm.student.training import Schooling, label_loss, lesson_loss, rows_of_step, share_done, teach
 
 CPU = torch.device("cpu")
 SMALL = StudentConfig(("flair",), 32, width=8, multipliers=(1, 2))
@@ -45,10 +46,15 @@ def alone(count):
     return Places(np.zeros(count), np.arange(count) * 1000.0)
 
 
+def lessons_of(pixels, masks):
+    labels = np.where(masks.any((1, 2)), UNHEALTHY, HEALTHY)
+    return Lessons(pixels, masks, neighbours_of(alone(len(masks)), ()), labels)
+
+
 @pytest.fixture(scope="module")
 def taught():
     slices, masks = blobs()
-    lessons = Lessons(lambda rows: slices[rows], masks, neighbours_of(alone(len(masks)), ()))
+    lessons = lessons_of(lambda rows: slices[rows], masks)
     return teach(SMALL, lessons, Schooling(steps=240, batch=8, learning_rate=3e-3), CPU)
 
 
@@ -68,7 +74,7 @@ class TestWhatItIsShown:
     def test_slice_and_mask_are_changed_together(self):
         _, masks = blobs(8)
         bright = np.where(masks[:, None], 0.9, -0.9).astype(np.float32)
-        lessons = Lessons(lambda rows: bright[rows], masks, neighbours_of(alone(8), ()))
+        lessons = lessons_of(lambda rows: bright[rows], masks)
         x, mask = lessons.batch(np.arange(8), torch.Generator().manual_seed(1), CPU)
         inside = mask > 0.95
         assert inside.any()
@@ -78,7 +84,7 @@ class TestWhatItIsShown:
 
     def test_the_same_step_shows_the_same(self):
         _, masks = blobs(8)
-        lessons = Lessons(lambda rows: masks[rows, None].astype(np.float32), masks, neighbours_of(alone(8), ()))
+        lessons = lessons_of(lambda rows: masks[rows, None].astype(np.float32), masks)
         one, two = (lessons.batch(np.arange(4), torch.Generator().manual_seed(5), CPU) for _ in range(2))
         assert torch.equal(one[0], two[0])
         assert torch.equal(one[1], two[1])
@@ -111,9 +117,28 @@ class TestLearning:
         with pytest.raises(ConfigError, match="--steps or --minutes"):
             Schooling(steps=None)
 
+    def test_a_label_counts_by_the_most_suspicious_pixels_and_only_where_there_is_one(self):
+        odds = torch.full((3, 32, 32), -4.0)
+        odds[0, :2, :2] = 2.0  # of 32 x 32, the smallest lesion has round(40 / 16) = 2 pixels
+        said = torch.tensor([UNHEALTHY, HEALTHY, NULL])
+        by_hand = (np.log1p(np.exp(-2.0)) + np.log1p(np.exp(-4.0))) / 2
+        assert float(label_loss(odds, said)) == pytest.approx(by_hand, rel=1e-5)
+        assert float(label_loss(odds, torch.full((3,), NULL))) == 0
+
+    def test_a_label_makes_up_for_an_empty_mask(self):
+        """A teacher that misses every lesion, and a person who says which slices have one."""
+        slices, masks = blobs(24)
+        missed = dataclasses.replace(lessons_of(lambda rows: slices[rows], masks), masks=np.zeros_like(masks))
+        found = {}
+        for weight in (0.0, 2.0):
+            schooling = Schooling(steps=80, batch=8, learning_rate=3e-3, label_weight=weight)
+            odds = asked(teach(SMALL, missed, schooling, CPU), lambda rows: slices[rows], alone(24), CPU)
+            found[weight] = slice_scores(odds, 40)[0::2].mean() - slice_scores(odds, 40)[1::2].mean()
+        assert found[2.0] > found[0.0] + 1
+
     def test_the_same_seed_teaches_the_same(self):
         slices, masks = blobs(8)
-        lessons = Lessons(lambda rows: slices[rows], masks, neighbours_of(alone(8), ()))
+        lessons = lessons_of(lambda rows: slices[rows], masks)
         one, two = (teach(SMALL, lessons, Schooling(steps=3, batch=4), CPU) for _ in range(2))
         for a, b in zip(one.parameters(), two.parameters(), strict=True):
             assert torch.equal(a, b)

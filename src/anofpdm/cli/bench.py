@@ -79,6 +79,7 @@ def _show(plan: object, json_file: Path | None) -> None:
     from rich.table import Table
 
     from anofpdm.bench import Plan, measure
+    from anofpdm.bench_scan import SHAPE, scan_seconds
     from anofpdm.files import write_atomically
 
     assert isinstance(plan, Plan)
@@ -91,6 +92,7 @@ def _show(plan: object, json_file: Path | None) -> None:
     table = Table(*columns, box=None)
     with console.status("timing"):
         rows = list(measure(plan))
+        seconds = scan_seconds(plan.device)
     for row in rows:
         table.add_row(
             row.way,
@@ -108,6 +110,11 @@ def _show(plan: object, json_file: Path | None) -> None:
     console.print(
         "w: guidance strengths at once; faster: times the literal loop at as many levels; than 600: at its 600"
     )
+    size = " x ".join(map(str, SHAPE))
+    console.print(f"a scan of {size}, two modalities, by a student, from files to a native-space mask: {seconds:.2f} s")
     if json_file is not None:
         said = {"machine": name, "torch": torch.__version__, "plan": {**asdict(plan), "device": str(plan.device)}}
-        write_atomically(json_file, json.dumps({**said, "rows": [asdict(row) for row in rows]}, indent=2).encode())
+        write_atomically(
+            json_file,
+            json.dumps({**said, "rows": [asdict(row) for row in rows], "scan_seconds": seconds}, indent=2).encode(),
+        )

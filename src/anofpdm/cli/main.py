@@ -1,9 +1,11 @@
 """The `anofpdm` command: its subcommands, and the translation of errors into one line and an exit code.
 
-0 done, 1 could not be done, 2 wrong usage, 3 done in part (what failed is listed), 130 stopped with Ctrl-C.
+0 done, 1 could not be done, 2 wrong usage, 3 done in part (what failed is listed), 130 stopped, with Ctrl-C or politely
+(SIGTERM).
 """
 
 import functools
+import signal
 import sys
 from collections.abc import Callable
 from typing import Annotated
@@ -24,6 +26,7 @@ from anofpdm.cli.serve import serve
 from anofpdm.cli.train import train
 from anofpdm.cli.view import view
 from anofpdm.errors import AnoFPDMError
+from anofpdm.files import remedy
 
 GOES_ON = "what is done is kept, and the same command goes on from there (train: with --resume)"
 
@@ -43,9 +46,7 @@ def add_command(function: Callable[..., None]) -> None:
             _stop(f"stopped; {GOES_ON}", 130)
         except OSError as problem:  # a full disk, a folder that may not be written to
             where = f"{problem.filename}: " if problem.filename else ""
-            _stop(
-                f"{where}{problem.strerror or problem}; mend that, then the same command goes on from what is done", 1
-            )
+            _stop(f"{where}{problem.strerror or problem}; {remedy(problem)}", 1)
 
     app.command()(command)
 
@@ -75,6 +76,7 @@ for subcommand in (demo, phantom, prepare, train, calibrate, distill, segment, e
 
 
 def main() -> None:
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a scheduler's way to say Ctrl-C
     app(prog_name="anofpdm")
 
 

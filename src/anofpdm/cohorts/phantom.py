@@ -16,7 +16,7 @@ from anofpdm.cohorts.phantom_contrast import harmless_overlays, render
 from anofpdm.cohorts.phantom_fields import PhantomGrid
 from anofpdm.cohorts.phantom_lesions import grow_tumour, no_lesion, push_away, scar, stroke_foci, tumour_foci
 from anofpdm.errors import CohortError
-from anofpdm.files import sole_writer, write_atomically
+from anofpdm.files import clear_unfinished, sole_writer, write_atomically
 from anofpdm.scans.nifti import write_nifti
 from anofpdm.workers import worker_pool
 
@@ -77,6 +77,7 @@ def write_phantoms(
         raise CohortError(f"{out} is a file; phantoms need a folder")
     out.mkdir(parents=True, exist_ok=True)
     with sole_writer(out):
+        clear_unfinished(out)
         _keep_record(out, recipe)
         missing = [number for number in range(patients) if not _is_whole(out, recipe, number)]
         already = patients - len(missing)

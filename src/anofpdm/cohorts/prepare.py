@@ -20,7 +20,7 @@ from anofpdm.cohorts.subjects import Subject
 from anofpdm.cohorts.tables import GivenLabels
 from anofpdm.cohorts.writer import ALL_FILES, JOURNAL, MANIFEST, SHEET, ScanEntry, StoreWriter, remove_prepared
 from anofpdm.errors import AnoFPDMError, CohortError, ScanError, ScanWarning
-from anofpdm.files import sole_writer, write_atomically
+from anofpdm.files import clear_unfinished, sole_writer, write_atomically
 from anofpdm.labels import NULL
 from anofpdm.scans import AxialPlanes, mask_slices, read_scan, read_volume, scan_slices
 from anofpdm.scans.grid import check_same_grid
@@ -57,8 +57,7 @@ def prepare(
     """Prepare what is not yet prepared of `plan` into `out`. A pool of one's own may be given, already warm."""
     _check_out(out)
     with sole_writer(out), contextlib.nullcontext(pool) if pool else worker_pool(workers) as pool:
-        for left_behind in out.glob(".*.tmp"):
-            left_behind.unlink()
+        clear_unfinished(out)
         if overwrite:
             remove_prepared(out)
         writer = StoreWriter(out, plan.settings)

@@ -16,6 +16,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from anofpdm.errors import CohortError
+from anofpdm.files import being_written
 
 JOURNAL, SLICES, MASKS, MANIFEST = "journal.jsonl", "slices.npy", "truth/masks.npy", "manifest.json"
 SHEET = "contact_sheet.png"
@@ -46,19 +47,22 @@ class GrowingArray:
     def __init__(self, path: Path, row_shape: tuple[int, ...], dtype: type):
         self.row_shape, self.dtype = row_shape, np.dtype(dtype)
         self._row_bytes = int(np.prod(row_shape)) * self.dtype.itemsize
-        path.parent.mkdir(exist_ok=True)
-        path.touch()
-        self._file = path.open("r+b")
-        if not path.stat().st_size:
-            self._write_header(0)
+        self._path = path
+        with being_written(path):
+            path.parent.mkdir(exist_ok=True)
+            path.touch()
+            self._file = path.open("r+b")
+            if path.stat().st_size < HEADER_BYTES:  # new, or the disk was full even for that
+                self._write_header(0)
 
     def append(self, rows: np.ndarray) -> None:
         """The rows are on the disk when this returns."""
         if rows.shape[1:] != self.row_shape or rows.dtype != self.dtype:
             raise ValueError(f"rows of {rows.shape[1:]} {rows.dtype} into {self.row_shape} {self.dtype}")
-        self._file.seek(0, os.SEEK_END)
-        self._file.write(np.ascontiguousarray(rows).data)
-        _flush(self._file)
+        with being_written(self._path):
+            self._file.seek(0, os.SEEK_END)
+            self._file.write(np.ascontiguousarray(rows).data)
+            _flush(self._file)
 
     def cut_to(self, n_rows: int) -> None:
         length = HEADER_BYTES + n_rows * self._row_bytes
@@ -69,10 +73,11 @@ class GrowingArray:
         self._file.truncate(length)
 
     def close(self, n_rows: int | None = None) -> None:
-        if n_rows is not None:
-            self._write_header(n_rows)
-            _flush(self._file)
-        self._file.close()
+        with being_written(self._path):
+            if n_rows is not None:
+                self._write_header(n_rows)
+                _flush(self._file)
+            self._file.close()
 
     def _write_header(self, n_rows: int) -> None:
         shape = (n_rows, *self.row_shape)
@@ -147,8 +152,9 @@ class StoreWriter:
         return done
 
     def _write_line(self, content: dict[str, Any]) -> None:
-        self._journal.write(json.dumps(content).encode() + b"\n")
-        _flush(self._journal)
+        with being_written(self.folder / JOURNAL):
+            self._journal.write(json.dumps(content).encode() + b"\n")
+            _flush(self._journal)
 
 
 def remove_prepared(folder: Path) -> None:

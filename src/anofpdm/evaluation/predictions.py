@@ -1,5 +1,6 @@
 """What a method says of every slice of a set, kept on disk: maps of ten thousand slices need not fit into memory."""
 
+import os
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from anofpdm.calibrating import places_of
 from anofpdm.cohorts.store import Cohort
 from anofpdm.errors import EvaluationError
 from anofpdm.evaluation.methods import FromEvidence, Models, Reconstruction, Setting, scored_mean
+from anofpdm.files import being_written
 from anofpdm.method.calibration import Calibration
 from anofpdm.method.decision import Decisions, decide
 from anofpdm.method.many_slices import evidence_of, slice_seeds
@@ -63,13 +65,14 @@ class Store:
             "cut": ((), np.float64),
         }
         if create:
-            shutil.rmtree(folder, ignore_errors=True)
-            folder.mkdir(parents=True)
+            with being_written(folder):
+                shutil.rmtree(folder, ignore_errors=True)
+                folder.mkdir(parents=True)
         self.arrays: dict[str, np.ndarray] = {}
         for name, (shape, dtype) in shapes.items():
             path, whole = folder / f"{name}.npy", (count, *shape)
             if create:
-                self.arrays[name] = np.lib.format.open_memmap(path, mode="w+", dtype=dtype, shape=whole)
+                self.arrays[name] = _new_array(path, dtype, whole)
             else:
                 self.arrays[name] = np.lib.format.open_memmap(path, mode="r+")
 
@@ -93,6 +96,16 @@ class Store:
     def remove(self) -> None:
         self.arrays.clear()
         shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def _new_array(path: Path, dtype: type, shape: tuple[int, ...]) -> np.ndarray:
+    """Its room is taken at once: a mapped file that finds the disk full later on kills the process without a word."""
+    with being_written(path):
+        array = np.lib.format.open_memmap(path, mode="w+", dtype=dtype, shape=shape)
+        if hasattr(os, "posix_fallocate"):
+            with path.open("r+b") as file:
+                os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
+        return array
 
 
 def shared_store(folder: Path, count: int, side: int, world: World) -> Store:

@@ -7,6 +7,7 @@ masks, as their protocol has it. Then both are run on the test split, once a see
 import contextlib
 import functools
 import json
+import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
@@ -26,7 +27,7 @@ from anofpdm.evaluation.oracle import Tuned, tuned_with_masks
 from anofpdm.evaluation.predictions import Slices, Store, decide_all, draw_all, map_all, shared_store, student_all
 from anofpdm.evaluation.scores import Known, Scores, all_empty, load_scores, save_scores, scored
 from anofpdm.evaluation.truth import Truth
-from anofpdm.files import sole_writer, write_atomically
+from anofpdm.files import clear_unfinished, sole_writer, write_atomically
 from anofpdm.method.calibration import Calibration, from_json, to_json
 from anofpdm.network.predictor import TrainedModel
 from anofpdm.network.world import World
@@ -339,8 +340,15 @@ class Evaluation:
         self.world.gathered(None)
         with sole_writer(self.out) if self.world.leads else contextlib.nullcontext():
             if self.world.leads:
+                self._clear_unfinished()
                 write_atomically(path, json.dumps(settings, indent=2).encode())
             yield
+
+    def _clear_unfinished(self) -> None:
+        """What a killed run left behind."""
+        shutil.rmtree(self.out / "work", ignore_errors=True)
+        for folder in (self.out, *self.out.glob("methods/*")):
+            clear_unfinished(folder)
 
     # ---- cost and progress -------------------------------------------------------------------------------------------
 

@@ -1,5 +1,6 @@
 """From an anomaly map to a mask: a threshold that knows how strongly the slice answered to guidance, and tidying."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -54,9 +55,13 @@ def thresholds(maps: np.ndarray, quantiles: np.ndarray, healthy_threshold: float
 def mask(smooth: np.ndarray, cuts: np.ndarray, smallest: int = SMALLEST) -> np.ndarray:
     """Filtered maps [N, H, W] and a threshold for each -> bool [N, H, W], without small components."""
     above: np.ndarray = smooth >= cuts[:, None, None]
-    area = smooth.shape[1] * smooth.shape[2]
-    limit = round(smallest * area / AT_SIDE**2)
+    limit = smallest_pixels(smooth.shape[1:], smallest)
     return np.stack([without_small(one, limit) for one in above]) if limit else above
+
+
+def smallest_pixels(shape: Sequence[int], smallest: int = SMALLEST) -> int:
+    """In an image of this shape."""
+    return round(smallest * shape[0] * shape[1] / AT_SIDE**2)
 
 
 def without_small(drawn: np.ndarray, limit: int) -> np.ndarray:

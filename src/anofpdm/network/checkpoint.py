@@ -47,6 +47,15 @@ def load_model(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any], str]:
     return _read(folder / WEIGHTS, "restore it from a copy, or resume its training to write it anew")
 
 
+def holds_model(folder: Path, step: int) -> bool:
+    """Whether the model is whole and of this step. The state is saved first: a run may have been killed in between."""
+    try:
+        _, said, digest = load_model(folder)
+        return said["step"] == step and json.loads((folder / CONFIG).read_text())["sha256"] == digest
+    except (ModelError, OSError, ValueError, KeyError):
+        return False
+
+
 def save_state(folder: Path, tensors: Tensors, config: Mapping[str, Any]) -> None:
     """The state before is kept until the new one is whole, and after."""
     path = folder / STATE
@@ -115,10 +124,3 @@ def _digest(tensors: Tensors, said: str) -> str:
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
         digest.update(tensor.flatten().view(torch.uint8).numpy().data if tensor.numel() else b"")
     return digest.hexdigest()
-
-
-def clear_unfinished(folder: Path) -> None:
-    """What a killed save leaves behind."""
-    for name in (WEIGHTS, STATE, PREVIOUS, CONFIG, "log.jsonl", "samples.png", "loss_by_level.png"):
-        for path in folder.glob(f".{name}*.tmp"):
-            path.unlink()

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from anofpdm.files import write_atomically
+from anofpdm.files import being_written, write_atomically
 
 LOG = "log.jsonl"
 
@@ -34,7 +34,7 @@ class TrainingLog:
         }
         if progress.note:
             line["note"] = progress.note
-        with self._path.open("a") as file:
+        with being_written(self._path), self._path.open("a") as file:
             file.write(json.dumps(line) + "\n")
         if self._board is not None:
             self._board.add_scalar("loss", progress.loss, progress.step)

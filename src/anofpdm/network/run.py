@@ -14,7 +14,7 @@ from torch import Tensor
 from anofpdm import __version__
 from anofpdm.cohorts.store import Cohort
 from anofpdm.errors import ConfigError, ModelError, TrainingError
-from anofpdm.files import sole_writer, write_atomically
+from anofpdm.files import clear_unfinished, sole_writer, write_atomically
 from anofpdm.labels import WORDS
 from anofpdm.network import checkpoint
 from anofpdm.network.batches import SliceOrder, read_ahead
@@ -125,7 +125,7 @@ def train(trainer: Trainer, cohort: Cohort, out: Path, limits: Limits, on_progre
         _train(trainer, cohort, out, limits, on_progress)
         return
     with sole_writer(out):
-        checkpoint.clear_unfinished(out)
+        clear_unfinished(out)
         log = TrainingLog(out, trainer.step)
 
         def listen(progress: Progress) -> None:
@@ -164,6 +164,7 @@ def _train(trainer: Trainer, cohort: Cohort, out: Path, limits: Limits, on_progr
         _check_finite(loss, trainer, out)
         if clock.spoke_step < trainer.step:
             on_progress(replace(clock.progress(trainer.step, loss), note=_memory_note(trainer)))
+    if loss is not None or (world.leads and not checkpoint.holds_model(out, trainer.step)):
         save(trainer, cohort, out, limits)
 
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import gzip
+import logging
 import math
 import struct
 from collections.abc import Iterator
@@ -18,11 +19,15 @@ from anofpdm.files import write_atomically
 from anofpdm.scans.grid import Grid, grid_of
 
 MAX_VOXELS = 512**3  # more than any head scan at 0.5 mm; refused before memory is taken
+MAX_BYTES = 4 * MAX_VOXELS  # of voxels: all of them in float32, half as many in float64
 MAX_OFFSET = 64 << 20  # header extensions end before this
+MAX_PADDING = 64 << 20  # zeros after a compressed file
 CHUNK = 8 << 20  # of a compressed file; most scans are one
+CHUNK_OF_MANY = 16 << 10  # of a file that is several gzips: what is left after one is read anew with the next
 COMPRESSION = 1  # of what we write: maps and masks shrink well enough, and quickly
 STORED_AS = {"b1": np.uint8, "f2": np.float32, "i8": np.int32}  # what NIfTI, or half of its readers, cannot hold
-HEADERS = {348: nib.Nifti1Header, 540: nib.Nifti2Header}
+HEADERS = {348: (nib.Nifti1Header, b"n+1"), 540: (nib.Nifti2Header, b"n+2")}
+SILENT = logging.Logger("silent", logging.CRITICAL + 1)
 
 
 @dataclass(frozen=True)
@@ -46,9 +51,12 @@ def read_volume(path: Path, *, constant_allowed: bool = False) -> Volume:
             f"{path}: cannot be read ({problem.strerror or problem}); check the disk and permissions"
         ) from None
     grid = grid_of(header, shape, path)
-    voxels = _voxels(header, shape, data, path)
-    if not constant_allowed and voxels.min() == voxels.max():
-        raise ScanError(f"{path}: every voxel is {voxels.flat[0]}; an empty scan cannot be used, export it again")
+    stored = np.frombuffer(data, _stored_type(header, path)).reshape(shape, order="F")
+    if not constant_allowed:
+        _check_varied(stored, path)  # before memory is taken for other numbers
+    voxels = _scaled(header, stored, path)
+    if not constant_allowed:
+        _check_varied(voxels, path)
     return Volume(path, voxels, grid)
 
 
@@ -88,6 +96,7 @@ def _header_for_results(header: nib.Nifti1Header, dtype: np.dtype) -> nib.Nifti1
     result["descrip"] = b"anofpdm"
     result["vox_offset"] = 0
     result.extensions.clear()
+    result.check_fix(SILENT, error_level=logging.CRITICAL + 1)  # what is odd and harmless; nibabel would speak of it
     return result
 
 
@@ -95,7 +104,7 @@ def _header_for_results(header: nib.Nifti1Header, dtype: np.dtype) -> nib.Nifti1
 
 
 class Stream(Protocol):
-    def read(self, count: int, /) -> bytes: ...
+    def read(self, count: int, /) -> bytes | bytearray: ...
 
 
 class GzipStream:
@@ -103,27 +112,31 @@ class GzipStream:
     when a caller asks only for what it needs; asking this one for a byte past the end verifies it."""
 
     def __init__(self, file: BinaryIO):
-        self._file = file
+        self._file, self._chunk = file, CHUNK
         self._inflate = zlib_ng.decompressobj(wbits=31)
 
-    def read(self, count: int, /) -> bytes:
-        pieces: list[bytes] = []
-        while (missing := count - sum(map(len, pieces))) > 0:
+    def read(self, count: int, /) -> bytearray:
+        found = bytearray()
+        while len(found) < count:
             if self._inflate.eof and not self._next_member():
                 break
-            feed = self._inflate.unconsumed_tail or self._file.read(CHUNK)
-            pieces.append(self._inflate.decompress(feed, missing))
-            if not feed and not pieces[-1] and not self._inflate.eof:
+            feed = self._inflate.unconsumed_tail or self._file.read(self._chunk)
+            piece = self._inflate.decompress(feed, count - len(found))
+            found += piece
+            if not feed and not piece and not self._inflate.eof:
                 raise EOFError
-        return b"".join(pieces)
+        return found
 
     def _next_member(self) -> bool:
         """Gzip files may be several, one after another, and padded with zeros."""
-        rest = self._inflate.unused_data.lstrip(b"\0")
-        while not rest and (chunk := self._file.read(CHUNK)):
-            rest = chunk.lstrip(b"\0")
+        zeros, rest = 0, self._inflate.unused_data.lstrip(b"\0")
+        while not rest and (chunk := self._file.read(self._chunk)):
+            zeros, rest = zeros + len(chunk), chunk.lstrip(b"\0")
+            if zeros > MAX_PADDING and not rest:
+                raise zlib_ng.error("too many zeros after its end")  # type: ignore[operator]  # see _said_of
         if not rest:
             return False
+        self._chunk = CHUNK_OF_MANY
         self._inflate = zlib_ng.decompressobj(wbits=31)
         self._file.seek(-len(rest), 1)
         return True
@@ -136,12 +149,12 @@ def _opened(file: BinaryIO) -> Stream:
     return GzipStream(file) if packed else file
 
 
-def _read_declared(stream: Stream, path: Path) -> tuple[nib.Nifti1Header, tuple[int, int, int], bytes]:
+def _read_declared(stream: Stream, path: Path) -> tuple[nib.Nifti1Header, tuple[int, int, int], bytes | bytearray]:
     """Header, checked shape, and exactly the voxel bytes that the header declares."""
     with _said_of(path):
         header, read_so_far = _read_header(stream, path)
         shape = _shape(header, path)
-        wanted = math.prod(shape) * _stored_type(header, path).itemsize
+        wanted = _bytes_wanted(header, shape, path)
         skip = _data_offset(header, path) - read_so_far
         if len(stream.read(skip)) < skip:
             raise EOFError
@@ -172,16 +185,18 @@ def _read_header(stream: Stream, path: Path) -> tuple[nib.Nifti1Header, int]:
         raise ScanError(f"{path}: the file is empty; copy or download it again")
     if len(start) < 4:
         raise EOFError
-    length = next((n for order in "<>" if (n := struct.unpack(f"{order}i", start)[0]) in HEADERS), None)
-    if length is None:
+    found = ((struct.unpack(f"{order}i", start)[0], order) for order in "<>")
+    length, order = next((one for one in found if one[0] in HEADERS), (0, ""))
+    if not length:
         raise ScanError(
             f"{path}: not a NIfTI file (its first bytes are {start.hex(' ')}); convert it, e.g. with dcm2niix"
         )
     block = start + bytes(stream.read(length - 4))
     if len(block) < length:
         raise EOFError
-    header = HEADERS[length](block, check=False)
-    if bytes(header["magic"].item()).rstrip(b"\0\r\n\x1a") not in (b"n+1", b"n+2"):
+    kind, magic = HEADERS[length]
+    header = kind(block, order, check=False)
+    if bytes(header["magic"].item()).rstrip(b"\0\r\n\x1a") != magic:
         raise ScanError(f"{path}: not a single-file NIfTI (wrong magic); convert .hdr/.img pairs to .nii.gz first")
     return header, length
 
@@ -203,6 +218,15 @@ def _shape(header: nib.Nifti1Header, path: Path) -> tuple[int, int, int]:
     if math.prod(declared) > MAX_VOXELS:
         raise ScanError(f"{path}: declares {said} voxels, more than a head scan holds ({MAX_VOXELS:,}); resample it")
     return declared[0], declared[1], declared[2]
+
+
+def _bytes_wanted(header: nib.Nifti1Header, shape: tuple[int, int, int], path: Path) -> int:
+    stored = _stored_type(header, path)
+    wanted = math.prod(shape) * stored.itemsize
+    if wanted > MAX_BYTES:
+        said = " x ".join(map(str, shape))
+        raise ScanError(f"{path}: {said} voxels of {stored} are {wanted >> 20:,} MiB; store it as float32 or shorter")
+    return wanted
 
 
 def _data_offset(header: nib.Nifti1Header, path: Path) -> int:
@@ -229,15 +253,21 @@ def _stored_type(header: nib.Nifti1Header, path: Path) -> np.dtype:
     return stored
 
 
-def _voxels(header: nib.Nifti1Header, shape: tuple[int, int, int], data: bytes, path: Path) -> np.ndarray:
-    stored = _stored_type(header, path)
-    voxels = np.frombuffer(data, stored).reshape(shape, order="F")
+def _check_varied(voxels: np.ndarray, path: Path) -> None:
+    if voxels.min() == voxels.max():
+        raise ScanError(f"{path}: every voxel is {voxels.flat[0]}; an empty scan cannot be used, export it again")
+
+
+def _scaled(header: nib.Nifti1Header, voxels: np.ndarray, path: Path) -> np.ndarray:
+    """In the machine's byte order, and as the header has it."""
+    stored = voxels.dtype
     if not stored.isnative:
         voxels = voxels.astype(stored.newbyteorder("="))
     slope, inter = _scaling(header, path)
     if (slope, inter) != (1.0, 0.0):
         exact = np.float32 if stored.itemsize <= 2 else np.float64
-        voxels = np.multiply(voxels, slope, dtype=exact) + exact(inter)
+        voxels = np.multiply(voxels, slope, dtype=exact)
+        voxels += exact(inter)
     if voxels.dtype.kind == "f":
         voxels = _finite_float32(voxels, path)
     return voxels
@@ -257,9 +287,11 @@ def _finite_float32(voxels: np.ndarray, path: Path) -> np.ndarray:
         voxels = voxels.astype(np.float32, copy=False)
     finite = np.isfinite(voxels)
     if not finite.all():
-        first = ", ".join(str(int(i)) for i in np.argwhere(~finite)[0])
+        i, plane = next((i, plane) for i, plane in enumerate(finite) if not plane.all())  # there may be many
+        first = ", ".join(str(int(n)) for n in (i, *np.unravel_index(plane.argmin(), plane.shape)))
+        count = finite.size - np.count_nonzero(finite)
         raise ScanError(
-            f"{path}: {(~finite).sum()} voxels are NaN or infinite, the first at voxel ({first}); "
+            f"{path}: {count} voxels are NaN or infinite, the first at voxel ({first}); "
             "replace them, e.g. with 0 outside the head (fslmaths -nan)"
         )
     return voxels

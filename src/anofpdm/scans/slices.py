@@ -93,6 +93,8 @@ def scan_slices(scan: Scan, size: int, dtype: type = np.float32) -> ScanSlices:
     pixels: np.ndarray = np.empty((len(kept), len(volumes), size, size), dtype)
     for channel, volume in enumerate(volumes):
         bright = bright_value(volume)
+        if 1 / bright > np.finfo(np.float32).max:
+            raise ScanError(f"{scan.modalities[channel]}: voxels of {bright:.3g} are too faint; check its scaling")
         for place, z in enumerate(kept):  # one by one: a plane fits into the processor's cache, a volume does not
             pixels[place, channel] = planes.to_network(unit_range(volume[z], bright)[None])[0] * 2 - 1
     return ScanSlices(pixels, kept)

@@ -18,8 +18,9 @@ class Lessons:
     """One entry a slice."""
 
     pixels: Pixels
-    masks: np.ndarray  # bool [N, H, W], the teacher's; empty where a person said healthy
+    masks: np.ndarray  # [N, H, W], the teacher's, 0 to 1; empty where a person said healthy
     neighbours: np.ndarray  # [N, 1 + neighbours] rows: the slice itself, and those it is shown with
+    labels: np.ndarray  # [N], what a person said of the whole slice
 
     def __len__(self) -> int:
         return len(self.masks)

@@ -15,7 +15,7 @@ from anofpdm.method.calibration import CONTEXT_MM
 from anofpdm.method.context import Places, smoothed
 from anofpdm.method.decision import Decisions
 from anofpdm.method.detection import auc, best_cut
-from anofpdm.method.mask import AT_SIDE, SMALLEST, mask
+from anofpdm.method.mask import SMALLEST, mask, smallest_pixels
 from anofpdm.network.checkpoint import FORMAT, load_model, save_model
 from anofpdm.student.lessons import Pixels, neighbours_of, shown_together
 from anofpdm.student.network import StudentConfig, StudentNet, log_odds
@@ -94,7 +94,7 @@ def asked(
 def slice_scores(odds: np.ndarray, smallest: int) -> np.ndarray:
     """[n]: the log odds that more pixels reach than the smallest lesion has."""
     flat = odds.reshape(len(odds), -1)
-    rank = min(flat.shape[1] - 1, round(smallest * flat.shape[1] / AT_SIDE**2))
+    rank = min(flat.shape[1] - 1, smallest_pixels(odds.shape[1:], smallest))
     return np.asarray(-np.partition(-flat, rank, axis=1)[:, rank], dtype=np.float64)
 
 

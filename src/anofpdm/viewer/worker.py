@@ -16,7 +16,7 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from anofpdm.errors import AnoFPDMError
+from anofpdm.errors import AnoFPDMError, OutputError
 
 if TYPE_CHECKING:
     from anofpdm.segment import Model
@@ -85,6 +85,9 @@ def _done(model: "Model", task: Task, orders: Orders, pipe: Connection) -> tuple
     try:
         os.chdir(task.folder)
         _segment(model, task, orders, pipe)
+    except OutputError as problem:
+        reason = getattr(problem.__cause__, "strerror", None) or "no room"
+        return ("failed", f"The server could not write the result ({reason}); tell who runs it.")
     except AnoFPDMError as problem:
         from anofpdm.report.words import without_folders
 
