@@ -9,13 +9,13 @@ import torch
 
 from anofpdm.method.calibration import Calibration
 from anofpdm.method.decision import Choices
-from anofpdm.method.detection import Accuracy
+from anofpdm.method.detection import Accuracy, CurveDetector
 from anofpdm.method.evidence import Settings
 from anofpdm.network.predictor import NoisePredictor, TrainedModel
 from anofpdm.network.unet import UNet, preset
 from anofpdm.scans import write_nifti
 from anofpdm.segment import MASK, Model
-from anofpdm.student.model import Student, StudentCalibration
+from anofpdm.student.model import RUNGS, Student, StudentCalibration
 from anofpdm.student.network import StudentConfig, StudentNet
 
 SHAPE, SIDE = (240, 240, 155), 128
@@ -50,8 +50,10 @@ def made_up_model(device: torch.device) -> Model:
     """A student of random weights; its teacher is never asked."""
     torch.manual_seed(0)
     network = StudentNet(StudentConfig(MODALITIES, SIDE, NEIGHBOURS_MM)).to(device).eval()
+    zeros = np.zeros(len(RUNGS))
+    never = CurveDetector(zeros, zeros + 1, zeros, offset=-1.0, strength=1.0)
     network.last.weight.data.zero_()  # it finds nothing: noise would be thousands of findings
-    student = Student(network, StudentCalibration(0.0, 1.0, 1.0, 1, 1), "", device)
+    student = Student(network, StudentCalibration(never, 1.0, 1.0, 1, 1), "", device)
     teacher = NoisePredictor(UNet(preset("tiny", len(MODALITIES))), device)
     calibration = Calibration(
         Settings((0,), (0, 1)), 0.0, 0.0, 0.0, 1.0, "cosine", Accuracy(1.0, 1.0), (), (), 1.0, 1, 1, 1

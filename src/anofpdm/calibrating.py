@@ -12,7 +12,7 @@ from torch import Tensor
 from anofpdm.cohorts.store import Cohort, foreground
 from anofpdm.drawing import BLUE, ORANGE, Line, beside, chart, png
 from anofpdm.errors import CalibrationError
-from anofpdm.files import clear_unfinished, write_atomically
+from anofpdm.files import clear_unfinished, read_table, write_atomically
 from anofpdm.labels import HEALTHY, UNHEALTHY
 from anofpdm.method.calibration import (
     ACCURACY_RATIO,
@@ -33,7 +33,7 @@ from anofpdm.method.many_slices import BATCH, evidence_of, slice_seeds
 from anofpdm.network.predictor import TrainedModel
 
 FILE, FIGURE = "calibration.json", "calibration.png"
-LEVELS = 60
+LEVELS = 10  # on real slices as good as 600: results/levels.md
 TOPS = (300, 400, 500, 600, 800, 1000)  # of the noise range, tried when it is chosen by labels
 
 
@@ -223,13 +223,15 @@ def load_calibration(model: TrainedModel) -> tuple[Calibration, str]:
         raise CalibrationError(
             f"{model.folder}: not calibrated (no {FILE}); run `anofpdm calibrate {model.folder} COHORT` first"
         )
-    data = path.read_bytes()
+    data = read_table(path)
     calibration = from_json(data.decode(errors="replace"), str(path))
     if calibration.checkpoint_sha256 != model.sha256:
         raise CalibrationError(
             f"{path} was made with another checkpoint than the weights beside it (its hash begins with "
             f"{calibration.checkpoint_sha256[:12]}, theirs with {model.sha256[:12]}); calibrate again"
         )
+    if calibration.modalities != model.modalities:
+        raise CalibrationError(f"{path}: damaged (its modalities are not the model's); calibrate again")
     return calibration, hashlib.sha256(data).hexdigest()
 
 

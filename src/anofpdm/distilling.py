@@ -34,6 +34,7 @@ from anofpdm.student.network import StudentConfig, StudentNet
 from anofpdm.student.training import Schooling, teach
 
 WORK = "drawn"  # folder of what the teacher has drawn, scan by scan
+STEEPNESS = 3  # of how certain a teacher is, around its threshold
 
 Listener = Callable[[str, int, int], None]  # what is being done, how much of it, of how much
 
@@ -106,7 +107,7 @@ def _taught_student(
     if masks is None:
         world.gathered(None)  # until the first process has taught
         return None
-    if not masks.any():
+    if not (masks > 127).any():
         raise TrainingError(
             "the teacher drew no lesion in the whole training split; calibrate it first, or train longer"
         )
@@ -117,7 +118,12 @@ def _taught_student(
     if options.half_weights:
         network.half().float()  # what is saved is what is calibrated
     decision = calibrated(
-        network, _pixels(cohort, val, modalities), cohort.labels[val], places_of(cohort, val), teacher.device
+        network,
+        _pixels(cohort, val, modalities),
+        cohort.labels[val],
+        cohort.patients[val],
+        places_of(cohort, val),
+        teacher.device,
     )
     student = Student(network, decision, teacher.sha256, teacher.device)
     save_student(
@@ -155,10 +161,10 @@ def thousandths(share: float) -> int:
 
 
 def _own_masks(network: StudentNet, lessons: Lessons, places: Places, device: torch.device) -> np.ndarray:
-    """[N, H, W]: the chance of lesion, for the next student to learn; none where a person said healthy."""
-    chance = expit(asked(network, lessons.pixels, places, device)).astype(np.float16)
-    chance[lessons.labels == HEALTHY] = 0
-    return chance
+    """uint8 [N, H, W]: how certain it is, for the next student to learn; not at all where a person said healthy."""
+    certain = np.round(255 * expit(asked(network, lessons.pixels, places, device))).astype(np.uint8)
+    certain[lessons.labels == HEALTHY] = 0
+    return certain
 
 
 def _taught(
@@ -168,7 +174,7 @@ def _taught(
     return {
         "anofpdm": __version__,
         "slices": len(masks),
-        "with_a_lesion": int(masks.any((1, 2)).sum()),
+        "with_a_lesion": int((masks > 127).any((1, 2)).sum()),
         "calibration": fingerprint(asdict(calibration)),
         "cohort": {name: cohort.manifest.get(name) for name in ("slices_sha256", "tables_sha256")},
         "precision": teacher.predict.precision,
@@ -193,8 +199,8 @@ def teacher_masks(
     world: World,
     on_progress: Listener,
 ) -> np.ndarray | None:
-    """bool [n, H, W], for the first process. Scan by scan, each kept on disk: stopped halfway, it goes on; several
-    processes share them."""
+    """uint8 [n, H, W], 255 for certain, for the first process. Scan by scan, each kept on disk: stopped halfway, it
+    goes on; several processes share them."""
     said = fingerprint(
         __version__,
         teacher.sha256,
@@ -207,7 +213,7 @@ def teacher_masks(
     with being_written(work):
         work.mkdir(parents=True, exist_ok=True)
     scans = list(dict.fromkeys(cohort.scans[rows].tolist()))
-    files = [work / f"{number:06d}.npy" for number in range(len(scans))]
+    files = [work / f"{number:06d}.npz" for number in range(len(scans))]
     share = range(world.rank, len(scans), world.count)
     for done, number in enumerate(share):
         if not files[number].is_file():
@@ -217,10 +223,10 @@ def teacher_masks(
     world.gathered(None)
     if not world.leads:
         return None
-    masks = np.zeros((len(rows), teacher.size, teacher.size), dtype=bool)
+    drawn = np.zeros((len(rows), teacher.size, teacher.size), dtype=np.uint8)
     for scan, file in zip(scans, files, strict=True):
-        masks[cohort.scans[rows] == scan] = np.unpackbits(np.load(file), axis=-1, count=teacher.size).astype(bool)
-    return masks
+        drawn[cohort.scans[rows] == scan] = np.load(file)["drawn"]
+    return drawn
 
 
 def fingerprint(*said: object) -> str:
@@ -232,11 +238,11 @@ def drawn_by_teacher(
     teacher: TrainedModel, calibration: Calibration, cohort: Cohort, rows: np.ndarray, options: Options
 ) -> np.ndarray:
     """Of one scan: nothing where a person said healthy; where nobody said anything, the detector decides."""
-    masks = np.zeros((len(rows), teacher.size, teacher.size), dtype=bool)
+    drawn = np.zeros((len(rows), teacher.size, teacher.size), dtype=np.uint8)
     labels = cohort.labels[rows]
     asked = np.flatnonzero(labels != HEALTHY)
     if not len(asked):
-        return masks
+        return drawn
     evidence = evidence_of(
         teacher.predict,
         lambda some: cohort.pixels(rows[asked[some]]),
@@ -248,12 +254,19 @@ def drawn_by_teacher(
     )
     places: Places = places_of(cohort, rows[asked])
     found = decide(evidence, calibration, options.choices or OURS, places)
-    unsaid = labels[asked] == NULL
-    masks[asked] = np.where(unsaid[:, None, None], found.masks, found.drawn)
-    return masks
+    certain = chance_of(found.maps, found.threshold)
+    certain[(labels[asked] == NULL) & ~found.detected] = 0
+    drawn[asked] = np.round(255 * certain)
+    return drawn
 
 
-def _write(path: Path, masks: np.ndarray) -> None:
+def chance_of(maps: np.ndarray, cuts: np.ndarray) -> np.ndarray:
+    """[n, H, W]: half where a map reaches its slice's threshold, nearly one far above it, nearly nothing far below."""
+    above, below = maps**STEEPNESS, np.broadcast_to(cuts[:, None, None] ** STEEPNESS, maps.shape)
+    return np.divide(above, above + below, out=np.zeros(maps.shape), where=above > 0)
+
+
+def _write(path: Path, drawn: np.ndarray) -> None:
     space = io.BytesIO()
-    np.save(space, np.packbits(masks, axis=-1))
+    np.savez_compressed(space, drawn=drawn)
     write_atomically(path, space.getvalue())

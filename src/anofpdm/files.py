@@ -1,4 +1,4 @@
-"""Writing so that a file is either the old one, whole, or the new one, whole."""
+"""Writing so that a file is either the old one, whole, or the new one, whole; and reading none that has no end."""
 
 import contextlib
 import csv
@@ -10,6 +10,7 @@ from pathlib import Path
 
 from anofpdm.errors import AnoFPDMError, OutputError
 
+MOST = 256 << 20  # bytes of a table; a million rows are 40 MB
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -46,6 +47,16 @@ def clear_unfinished(folder: Path, pattern: str = "*") -> None:
     """Remove what killed writes of files of these names left in `folder`; only for its sole writer."""
     for path in folder.glob(f".{pattern}.tmp"):
         path.unlink(missing_ok=True)
+
+
+def read_table(path: Path) -> bytes:
+    """A file that people or we wrote: tables, settings. A pipe would wait for ever, and a device never end."""
+    size = path.stat().st_size
+    if not path.is_file() and not path.is_dir():
+        raise OSError(errno.EINVAL, "a pipe or a device, not a file", str(path))
+    if size > MOST and path.is_file():
+        raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), str(path))
+    return path.read_bytes()
 
 
 def csv_table(columns: Iterable[str], rows: Iterable[Iterable[object]]) -> bytes:

@@ -154,7 +154,7 @@ class Model:
             "brain_mask": brain,
         }
         if student := self._student(engine):
-            return {**said, "student_sha256": student.sha256, "student": asdict(student.calibration)}
+            return {**said, "student_sha256": student.sha256, "student": student.calibration.said()}
         return {
             **said,
             "calibration_sha256": self.calibration_sha256,

@@ -26,13 +26,14 @@ from anofpdm.evaluation.page import write_up
 from anofpdm.evaluation.protocol import Evaluation, Options, results_of
 from anofpdm.evaluation.scores import Known, all_empty, scored
 from anofpdm.evaluation.truth import Truth
+from anofpdm.method.detection import CurveDetector
 from anofpdm.method.mask import mask
 from anofpdm.network import checkpoint
 from anofpdm.network.predictor import load_trained
 from anofpdm.network.training import build_network
 from anofpdm.network.unet import preset
 from anofpdm.network.world import World
-from anofpdm.student.model import Student, StudentCalibration, save_student
+from anofpdm.student.model import RUNGS, Student, StudentCalibration, save_student
 from anofpdm.student.network import StudentConfig, StudentNet
 
 CPU = torch.device("cpu")
@@ -74,7 +75,9 @@ def made(tmp_path_factory):
         made_up(folder / name, task, noise)
     torch.manual_seed(4)
     student = StudentNet(StudentConfig(("flair", "t2"), 16, width=8, multipliers=(1, 2)))
-    calibration = StudentCalibration(cut=0.0, accuracy=0.5, auc=0.5, n_healthy=1, n_unhealthy=1, smallest=0)
+    flat = np.ones(len(RUNGS))
+    detector = CurveDetector(0 * flat, flat, flat / len(flat), offset=0.0, strength=1.0)
+    calibration = StudentCalibration(detector, accuracy=0.5, auc=0.5, n_healthy=1, n_unhealthy=1, smallest=0)
     sha256 = checkpoint.load_model(folder / "guided")[2]
     save_student(folder / "guided", Student(student.eval(), calibration, sha256, CPU), {})
     return folder

@@ -27,7 +27,7 @@ def calibrate(
     cohort: Annotated[Path, typer.Argument(help="A prepared cohort with image-level labels.")],
     score: Annotated[str, typer.Option(help="Modalities that are scored, e.g. flair,t2. Default: all.")] = "",
     strengths: Annotated[str, typer.Option(help="Candidate guidance strengths.")] = "0,1,2,3,4,5,8,12,20,30",
-    levels: Annotated[int, typer.Option(min=1, help="Noise levels in a range of 600.")] = 60,
+    levels: Annotated[int, typer.Option(min=1, help="Noise levels in a range of 600.")] = 10,
     noise_range: Annotated[
         str, typer.Option("--range", help="Top of the noise range, or auto: chosen by labels.")
     ] = "600",

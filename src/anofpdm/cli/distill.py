@@ -20,9 +20,6 @@ def distill(
         str, typer.Option(help="Millimetres to other slices that it sees too, e.g. -4,4. Default: none.")
     ] = "",
     rounds: Annotated[int, typer.Option(min=1, help="From the second on, it learns what the one before draws.")] = 1,
-    label_weight: Annotated[
-        float, typer.Option(min=0, help="How much a slice's label counts beside what the teacher drew in it.")
-    ] = 0.0,
     learning_rate: Annotated[float, typer.Option(help="Its highest value.")] = 1e-3,
     seed: Annotated[int, typer.Option(min=0, help="What all randomness starts from.")] = 0,
     half_weights: Annotated[
@@ -57,7 +54,7 @@ def distill(
     trained = load_trained(model, where, precision)
     calibration, _ = load_calibration(trained)
     options = Options(
-        Schooling(steps, minutes, learning_rate=learning_rate, label_weight=label_weight, seed=seed),
+        Schooling(steps, minutes, learning_rate=learning_rate, seed=seed),
         width=width,
         neighbours_mm=_millimetres(neighbours),
         rounds=rounds,

@@ -31,7 +31,7 @@ def evaluate(
         typer.Option("--with", help="A model of a comparison method: healthy=, simplex=, unconditional=, classifier=."),
     ] = None,
     score: Annotated[str, typer.Option(help="Modalities that are scored, e.g. flair,t2. Default: all.")] = "",
-    levels: Annotated[int, typer.Option(min=1, help="Noise levels in a range of 600.")] = 60,
+    levels: Annotated[int, typer.Option(min=1, help="Noise levels in a range of 600.")] = 10,
     strengths: Annotated[str, typer.Option(help="Candidate guidance strengths.")] = "0,1,2,3,4,5,8,12,20,30",
     noise_range: Annotated[str, typer.Option("--range", help="Top of the noise range, or auto.")] = "600",
     split: Annotated[Split, typer.Option(help="Which part of the cohort is measured.")] = Split.test,

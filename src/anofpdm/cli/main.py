@@ -19,6 +19,7 @@ from anofpdm.cli.calibrate import calibrate
 from anofpdm.cli.demo import demo
 from anofpdm.cli.distill import distill
 from anofpdm.cli.evaluate import evaluate
+from anofpdm.cli.options import one_line
 from anofpdm.cli.phantom import phantom
 from anofpdm.cli.prepare import prepare
 from anofpdm.cli.segment import segment
@@ -67,7 +68,7 @@ def about(
 
 
 def _stop(message: str, code: int) -> None:
-    print(f"anofpdm: {message}", file=sys.stderr)
+    print(f"anofpdm: {one_line(message)}", file=sys.stderr)
     raise typer.Exit(code)
 
 

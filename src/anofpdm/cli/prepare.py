@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from anofpdm.cli.options import Seed, Workers, processes
+from anofpdm.cli.options import Seed, Workers, one_line, processes
 from anofpdm.cli.progress import progress_bar
 
 if TYPE_CHECKING:
@@ -94,14 +94,14 @@ def _print_summary(cohort: "Cohort", report: "Report") -> None:
         if not len(cohort.rows(split)):
             console.print(f"note: no patient is in {split}")
     for scan, notes in list(report.warnings.items())[:10]:
-        console.print(f"note: {scan}: {notes[0]}", markup=False)
+        console.print(one_line(f"note: {scan}: {notes[0]}"), markup=False)
     if len(report.warnings) > 10:
         console.print(
             f"and notes on {len(report.warnings) - 10} more scans, in {cohort.path / 'manifest.json'}", markup=False
         )
     for scan, reason in report.failed.items():
-        console.print(f"failed: {scan}: {reason}", markup=False)
+        console.print(one_line(f"failed: {scan}: {reason}"), markup=False)
     done = f"{cohort.manifest['scans']} scans, {len(cohort)} slices of {', '.join(cohort.modalities)} in {cohort.path}"
     failed = f"; {len(report.failed)} scans failed: mend them and run the same command again" if report.failed else ""
-    console.print(f"{done}{failed}", markup=False)
-    console.print(f"look at {cohort.path / 'contact_sheet.png'} before you train", markup=False)
+    console.print(one_line(f"{done}{failed}"), markup=False)
+    console.print(one_line(f"look at {cohort.path / 'contact_sheet.png'} before you train"), markup=False)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from anofpdm.cli.calibrate import Split
-from anofpdm.cli.options import Batch, Device, resolved
+from anofpdm.cli.options import Batch, Device, one_line, resolved
 
 if TYPE_CHECKING:
     from anofpdm.cohorts.inputs import Target
@@ -194,11 +194,11 @@ def _print(reports: "list[Report]", out: Path) -> None:
     done = {name: ml for report in reports for name, ml in report.done.items()}
     already = {name: ml for report in reports for name, ml in report.already.items()}
     for name, ml in sorted({**already, **done}.items()):
-        console.print(f"{name}: {ml:.1f} ml" + ("  (done before)" if name in already else ""))
+        console.print(one_line(f"{name}: {ml:.1f} ml" + ("  (done before)" if name in already else "")))
     for report in reports:
         for name, notes in report.warnings.items():
             for note in notes:
-                console.print(f"note: {name}: {note}")
+                console.print(one_line(f"note: {name}: {note}"))
         for name, reason in report.failed.items():
-            console.print(f"failed: {name}: {reason}")
-    console.print(f"{len(done)} scans segmented, {len(already)} done before, results in {out}")
+            console.print(one_line(f"failed: {name}: {reason}"))
+    console.print(one_line(f"{len(done)} scans segmented, {len(already)} done before, results in {out}"))

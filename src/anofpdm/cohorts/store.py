@@ -10,19 +10,22 @@ truth/masks.npy     lesions, bits packed [N, size, size / 8]; only evaluation op
 """
 
 import csv
+import errno
 import hashlib
 import io
 import json
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from tokenize import TokenError
 from typing import Any, ClassVar
 
 import numpy as np
 
 from anofpdm.cohorts.writer import JOURNAL, MANIFEST, SLICES, ScanEntry
 from anofpdm.errors import CohortError
-from anofpdm.files import csv_table
+from anofpdm.files import csv_table, read_table
 from anofpdm.labels import WORDS
 
 DARK = -0.95  # a pixel whose mean over modalities is at or below this shows none of the head
@@ -91,7 +94,7 @@ def read_cohort(path: Path, manifest: dict[str, Any]) -> Cohort:
         cohort = Cohort(
             path=path,
             manifest=manifest,
-            slices=np.load(path / SLICES, mmap_mode="r", allow_pickle=False),
+            slices=mapped(path / SLICES, _shape(manifest, len(rows)), np.float16),
             labels=np.array([WORDS.index(row["label"]) for row in rows]),
             scans=np.array(names),
             patients=np.array([scans[name]["patient"] for name in names]),
@@ -103,12 +106,17 @@ def read_cohort(path: Path, manifest: dict[str, Any]) -> Cohort:
         )
     except (KeyError, ValueError, TypeError, OSError, EOFError, csv.Error) as problem:
         raise CohortError(f"{path}: damaged ({problem}); prepare it again with --overwrite") from None
-    if len(cohort.slices) != len(rows) or len(rows) != manifest["slices"]:
+    if len(rows) != manifest["slices"]:
         raise CohortError(
-            f"{path}: damaged ({len(cohort.slices)} slices, {len(rows)} labels, {manifest['slices']} in the manifest); "
+            f"{path}: damaged ({len(rows)} labels, {manifest['slices']} slices in the manifest); "
             "prepare it again with --overwrite"
         )
     return cohort
+
+
+def _shape(manifest: dict[str, Any], rows: int) -> tuple[int, ...]:
+    size = manifest["preparation"]["size"]
+    return rows, len(manifest["preparation"]["modalities"]), size, size
 
 
 def cohort_tables(entries: Sequence[ScanEntry], labels: Sequence[np.ndarray]) -> dict[str, bytes]:
@@ -139,18 +147,46 @@ def _read_manifest(path: Path) -> dict[str, Any]:
             )
         raise CohortError(f"{path}: not a prepared cohort (no {MANIFEST}); make one with `anofpdm prepare`")
     try:
-        manifest: dict[str, Any] = json.loads((path / MANIFEST).read_text())
+        manifest: dict[str, Any] = json.loads(read_table(path / MANIFEST))
         found = manifest["format"]
-    except (ValueError, KeyError, OSError) as problem:
+        _check_manifest(manifest)
+    except (ValueError, KeyError, TypeError, OSError, RecursionError) as problem:
         raise CohortError(f"{path / MANIFEST}: damaged ({problem}); prepare it again with --overwrite") from None
     if found != Cohort.FORMAT:
         raise CohortError(f"{path}: format {found}, this version reads {Cohort.FORMAT}; prepare it again")
     return manifest
 
 
+def _check_manifest(said: dict[str, Any]) -> None:
+    """What is read of it later is there. One of another format has words of its own."""
+    if said["format"] != Cohort.FORMAT:
+        return
+    modalities, tables = said["preparation"]["modalities"], said["tables_sha256"]
+    if not isinstance(modalities, list) or not all(isinstance(name, str) for name in modalities):
+        raise ValueError("its modalities are not a list of names")
+    if not isinstance(tables, dict) or set(tables) != {"slices.csv", "scans.csv", "split.csv"}:
+        raise ValueError("its tables are not those of a cohort")
+    if not isinstance(said["slices"], int) or not isinstance(said["preparation"]["size"], int):
+        raise ValueError("its numbers are not numbers")
+
+
+def mapped(path: Path, shape: tuple[int, ...], dtype: type) -> np.ndarray:
+    """An .npy file of so many rows, of this shape and type, and nothing else; on the disk until it is looked at."""
+    try:
+        if not path.is_file():
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+        array: np.ndarray = np.lib.format.open_memmap(path, mode="r")
+        header = array.offset  # type: ignore[attr-defined]
+        if array.shape != shape or array.dtype != dtype or path.stat().st_size != header + array.nbytes:
+            raise ValueError(f"{array.dtype} {list(array.shape)} in {path.stat().st_size:,} bytes, not {list(shape)}")
+    except (ValueError, TypeError, OSError, EOFError, OverflowError, SyntaxError, TokenError) as problem:
+        raise CohortError(f"{path}: damaged ({problem}); prepare the cohort again with --overwrite") from None
+    return array
+
+
 def _read(path: Path) -> bytes:
     try:
-        return path.read_bytes()
+        return read_table(path)
     except OSError as problem:
         raise CohortError(f"{path}: {problem.strerror}; prepare the cohort again with --overwrite") from None
 

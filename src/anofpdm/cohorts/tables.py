@@ -7,10 +7,12 @@ import unicodedata
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from anofpdm.errors import CohortError
+from anofpdm.files import read_table
 from anofpdm.labels import HEALTHY, NULL, UNHEALTHY
 
 LABELS = {
@@ -62,7 +64,7 @@ def read_labels(path: Path) -> GivenLabels:
             raise CohortError(f"{place}: no subject; name the scan")
         if label is None:
             raise CohortError(f"{place}: label {row['label']!r}; write healthy (0) or unhealthy (1), or leave it empty")
-        if index and not index.isdecimal():
+        if index and not (index.isdecimal() and len(index) < 10):
             raise CohortError(f"{place}: slice {index!r}; write a whole number from 0, or nothing for the whole scan")
         if index:
             earlier = given.slices.setdefault(subject, {}).setdefault(int(index), label)
@@ -103,17 +105,15 @@ def check_known(names: Collection[str], known: Collection[str], what: str) -> No
 def _rows(path: Path, needed: tuple[str, ...], optional: str = "") -> Iterator[tuple[int, dict[str, str]]]:
     """Line number and stripped cells of each row, whatever the separator and however the editor marked Unicode."""
     try:
-        text = unicodedata.normalize("NFC", path.read_text(encoding="utf-8-sig"))
+        text = unicodedata.normalize("NFC", read_table(path).decode("utf-8-sig"))
     except (OSError, UnicodeDecodeError) as problem:
         raise CohortError(
             f"{path}: cannot be read as a CSV file ({problem}); check the path and save it as UTF-8"
         ) from None
     first = text.partition("\n")[0]
     reader = csv.DictReader(text.splitlines(), delimiter=max(",;\t", key=first.count))
-    reader.fieldnames = [(column or "").strip().lower() for column in reader.fieldnames or []]
-    _check_columns(path, reader.fieldnames, needed, optional)
     found = False
-    for row in reader:
+    for row in _parsed(reader, path, needed, optional):
         if row.get(None) or any(row[column] is None for column in needed):
             raise CohortError(f"{path}, line {reader.line_num}: more or fewer cells than columns; correct the row")
         cells = {key: (value or "").strip() for key, value in row.items()}
@@ -124,11 +124,24 @@ def _rows(path: Path, needed: tuple[str, ...], optional: str = "") -> Iterator[t
         raise CohortError(f"{path}: no rows in it; fill it in")
 
 
+def _parsed(
+    reader: "csv.DictReader[str]", path: Path, needed: tuple[str, ...], optional: str
+) -> Iterator[dict[str | Any, str | Any]]:
+    try:
+        reader.fieldnames = [(column or "").strip().lower() for column in reader.fieldnames or []]
+        _check_columns(path, reader.fieldnames, needed, optional)
+        yield from reader
+    except csv.Error as problem:  # a cell without end
+        raise CohortError(f"{path}, line {reader.line_num}: cannot be read ({problem}); correct the row") from None
+
+
 def _check_columns(path: Path, columns: Sequence[str], needed: tuple[str, ...], optional: str) -> None:
     said = ", ".join(columns) or "nothing"
     for column in needed:
         if column not in columns:
             raise CohortError(f"{path}: no column {column!r} (found: {said}); add it")
+        if columns.count(column) > 1:
+            raise CohortError(f"{path}: column {column!r} is there twice; keep one")
     # A misspelt name would turn a label of one slice into a label of the whole scan.
     if optional and optional not in columns and set(columns) - set(needed):
         raise CohortError(

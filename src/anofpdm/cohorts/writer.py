@@ -141,15 +141,24 @@ class StoreWriter:
         try:
             before, *entries = [json.loads(line) for line in lines]
             done = [ScanEntry(**{**entry, "sources": _tuples(entry["sources"])}) for entry in entries]
-        except (ValueError, TypeError, KeyError) as problem:
+            self._check(done)
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as problem:
             raise CohortError(f"{self._journal.name}: damaged ({problem}); start anew with --overwrite") from None
-        if before != settings:
+        if not isinstance(before, dict) or before != settings:
+            before = before if isinstance(before, dict) else {}
             changed = ", ".join(key for key in settings if before.get(key) != settings[key])
             raise CohortError(
                 f"{self.folder} was begun with other settings ({changed} differ); "
                 "choose another folder, or start anew with --overwrite"
             )
         return done
+
+    @staticmethod
+    def _check(entries: list[ScanEntry]) -> None:
+        for entry in entries:
+            kinds = (entry.scan, str), (entry.patient, str), (entry.indices, list), (entry.sha256, str)
+            if not all(isinstance(value, kind) for value, kind in kinds):
+                raise ValueError("a line that speaks of no scan")
 
     def _write_line(self, content: dict[str, Any]) -> None:
         with being_written(self.folder / JOURNAL):

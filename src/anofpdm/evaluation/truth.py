@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from anofpdm.cohorts.store import Cohort
+from anofpdm.cohorts.store import Cohort, mapped
 from anofpdm.cohorts.writer import MASKS
 from anofpdm.errors import CohortError
 
@@ -18,11 +18,9 @@ class Truth:
             raise CohortError(
                 f"{cohort.path}: has no lesion masks, and this step compares with them; prepare it with masks"
             )
-        self._packed = np.load(path, mmap_mode="r", allow_pickle=False)  # [N, size, size / 8]
         self._size = cohort.slices.shape[-1]
+        self._packed = mapped(path, (len(cohort), self._size, (self._size + 7) // 8), np.uint8)
         self.known = cohort.has_mask  # [N] bool: nobody looked at the other slices, which says nothing about them
-        if len(self._packed) != len(cohort):
-            raise CohortError(f"{path}: {len(self._packed)} masks for {len(cohort)} slices; prepare the cohort again")
 
     def masks(self, rows: np.ndarray | Sequence[int]) -> np.ndarray:
         """[B, size, size] bool; only for rows that are `known`."""

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from anofpdm.errors import CalibrationError
+from anofpdm.errors import CalibrationError, MethodError
 from anofpdm.labels import HEALTHY, UNHEALTHY
 from anofpdm.method.context import Places, smoothed
 from anofpdm.method.detection import (
@@ -20,13 +20,13 @@ from anofpdm.method.detection import (
     CurveDetector,
     auc,
     best_cut,
-    chosen_strength,
     cross_validated,
-    fit_curve,
+    fitted_and_rated,
     log_curves,
 )
 from anofpdm.method.evidence import Evidence, Settings
 from anofpdm.method.mask import filtered
+from anofpdm.network.schedule import NoiseSchedule
 
 FORMAT = 1
 ACCURACY_RATIO = 0.98
@@ -167,16 +167,10 @@ def _fitted(
     patients: np.ndarray,
 ) -> Fitted:
     logs = smoothed(log_curves(divergence), places, context_mm)
-
-    def fit(rows: np.ndarray) -> Any:
-        """All choices made anew without the patients that are held out."""
-        strength = chosen_strength(logs[rows], unhealthy[rows], patients[rows])
-        return fit_curve(logs[rows], unhealthy[rows], strength).scores
-
-    curve = fit_curve(logs, unhealthy, chosen_strength(logs, unhealthy, patients))
+    curve, accuracy = fitted_and_rated(logs, unhealthy, patients)
     healthy_maps = filtered(smoothed(maps, places, context_mm)[~unhealthy])
     threshold = float(np.percentile(healthy_maps, HEALTHY_PERCENTILE))
-    return Fitted(context_mm, curve, cross_validated(fit, logs, unhealthy, patients), threshold)
+    return Fitted(context_mm, curve, accuracy, threshold)
 
 
 def _cosine_accuracy(similarity: np.ndarray, unhealthy: np.ndarray, patients: np.ndarray) -> Accuracy:
@@ -239,8 +233,10 @@ def from_json(text: str, where: str) -> Calibration:
         said = json.loads(text)
         if said.pop("format", None) != FORMAT:
             raise CalibrationError(f"{where}: of another version; calibrate again")
-        return _restored(said)
-    except (ValueError, KeyError, TypeError, AttributeError) as problem:
+        found = _restored(said)
+        _check_sense(found)
+        return found
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError, MethodError) as problem:
         raise CalibrationError(f"{where}: damaged ({problem}); calibrate again") from None
 
 
@@ -254,7 +250,7 @@ def _restored(said: Mapping[str, Any]) -> Calibration:
     values["fitted"] = tuple(
         Fitted(
             one["context_mm"],
-            _restored_curve(one["curve"]),
+            CurveDetector.from_said(one["curve"]),
             _restored_accuracy(one["curve_accuracy"]),
             one["healthy_threshold"],
         )
@@ -263,6 +259,31 @@ def _restored(said: Mapping[str, Any]) -> Calibration:
     return Calibration(**values)
 
 
-def _restored_curve(said: Mapping[str, Any]) -> CurveDetector:
-    arrays = {name: np.array(said[name], dtype=np.float64) for name in ("centre", "scale", "weights")}
-    return CurveDetector(**arrays, offset=float(said["offset"]), strength=float(said["strength"]))
+def _check_sense(found: Calibration) -> None:
+    """A file can be whole and hold what nothing can be computed with."""
+    settings, curves = found.settings, [one.curve for one in found.fitted]
+    above_0 = [found.divergence_max, *(value for curve in curves for value in curve.scale.flat)]
+    from_0 = [found.strength, found.best_strength, *found.foreground]
+    from_0 += [value for one in found.fitted for value in (one.context_mm, one.healthy_threshold)]
+    others = [found.cut, *(value for one in curves for value in (one.offset, *one.centre.flat, *one.weights.flat))]
+    if not all(_is_number(value) for value in (*above_0, *from_0, *others)):
+        raise ValueError("a number in it is none")
+    if min(above_0) <= 0 or min(from_0) < 0:
+        raise ValueError("a number in it is too small")
+    whole = (*settings.levels, *settings.channels, found.seed)
+    if not all(type(value) is int and value >= 0 for value in whole) or found.seed >= 2**63:
+        raise ValueError("a level, a channel or the seed is no whole number from 0")
+    if max(settings.levels) >= len(NoiseSchedule.linear().betas) or max(settings.channels) >= len(found.modalities):
+        raise ValueError("a level or a channel that there is not")
+    arrays = (array for curve in curves for array in (curve.centre, curve.scale, curve.weights))
+    if not curves or any(array.shape != (len(settings.levels),) for array in arrays):
+        raise ValueError("not one weight for each level")
+    words = (found.checkpoint_sha256, *found.modalities)
+    if not all(isinstance(word, str) for word in words) or found.detector not in ("cosine", "curve"):
+        raise ValueError("a word in it is none that is known")
+    if type(settings.clamp) is not bool or len(found.foreground) != 2:
+        raise ValueError("clamp or foreground is not what it should be")
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

@@ -1,7 +1,8 @@
 """Is this slice unhealthy at all? Two detectors that learn from image-level labels alone."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from scipy.special import expit
@@ -58,6 +59,16 @@ class CurveDetector:
         odds: np.ndarray = (logs - self.centre) / self.scale @ self.weights + self.offset
         return odds
 
+    def said(self) -> dict[str, Any]:
+        """For a file."""
+        arrays = {name: getattr(self, name).tolist() for name in ("centre", "scale", "weights")}
+        return {**arrays, "offset": self.offset, "strength": self.strength}
+
+    @classmethod
+    def from_said(cls, said: Mapping[str, Any]) -> "CurveDetector":
+        arrays = {name: np.array(said[name], dtype=np.float64) for name in ("centre", "scale", "weights")}
+        return cls(**arrays, offset=float(said["offset"]), strength=float(said["strength"]))
+
 
 def log_curves(divergence: np.ndarray) -> np.ndarray:
     return np.log(np.maximum(divergence, FLOOR))
@@ -106,6 +117,17 @@ def chosen_strength(logs: np.ndarray, unhealthy: np.ndarray, patients: np.ndarra
     if len(np.unique(patients)) < 2:
         return 1.0
     return min(STRENGTHS, key=held_out_loss)
+
+
+def fitted_and_rated(logs: np.ndarray, unhealthy: np.ndarray, patients: np.ndarray) -> tuple[CurveDetector, "Accuracy"]:
+    """Fitted on all, rated on patients that were left out of every choice."""
+
+    def fit(rows: np.ndarray) -> Callable[[np.ndarray], Scores]:
+        strength = chosen_strength(logs[rows], unhealthy[rows], patients[rows])
+        return fit_curve(logs[rows], unhealthy[rows], strength).scores
+
+    curve = fit_curve(logs, unhealthy, chosen_strength(logs, unhealthy, patients))
+    return curve, cross_validated(fit, logs, unhealthy, patients)
 
 
 # ---- honest numbers --------------------------------------------------------------------------------------------------

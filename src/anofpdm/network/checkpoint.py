@@ -108,7 +108,9 @@ def _read(path: Path, remedy: str) -> tuple[dict[str, Tensor], dict[str, Any], s
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         said, digest = metadata["anofpdm"], metadata["sha256"]
         config: dict[str, Any] = json.loads(said)
-    except (SafetensorError, OSError, KeyError, ValueError) as problem:
+        if not isinstance(config, dict):
+            raise ValueError("no configuration")
+    except (SafetensorError, OSError, KeyError, ValueError, RecursionError) as problem:
         raise ModelError(f"{path}: damaged, or not one of ours ({problem}); {remedy}") from None
     if config.get("format") != FORMAT:
         raise ModelError(f"{path}: of format {config.get('format')}, this version reads {FORMAT}; train it again")

@@ -9,16 +9,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from anofpdm.errors import ModelError
+from anofpdm.errors import ConfigError, ModelError
 from anofpdm.labels import HEALTHY
 from anofpdm.network import checkpoint
 from anofpdm.network.recorded import Recorded
 from anofpdm.network.run import network_config
 from anofpdm.network.training import Network, build_network, out_of_memory
-from anofpdm.network.unet import UNet
+from anofpdm.network.unet import UNet, UNetConfig
 
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 HealthyGradient = Callable[[Tensor, int], Tensor]  # x [N, C, H, W], t -> [N, C, H, W]
+MAX_SIZE = 4096  # pixels along a slice
 MOST_RECORDED = 16  # shapes of a batch; the oldest makes room for another
 
 
@@ -193,14 +194,30 @@ def load_guide(folder: Path, device: torch.device) -> Guide:
 
 def _load(folder: Path, task: str, noise: str) -> tuple[Network, dict[str, Any], str]:
     weights, said, digest = checkpoint.load_model(folder)
-    found = said["task"], said.get("training", {}).get("noise", "gaussian")
+    try:
+        found, config = (said["task"], said.get("training", {}).get("noise", "gaussian")), network_config(said)
+        _check_slices(said, config)
+    except (ConfigError, ModelError, KeyError, TypeError, ValueError, AttributeError) as problem:
+        raise ModelError(f"{folder}: its configuration cannot be ({problem}); train it again") from None
     if found != (task, noise):
         raise ModelError(
             f"{folder}: trained for {found[0]!r} with {found[1]} noise; needed here is {task!r} with {noise} noise"
         )
-    network = build_network(task, network_config(said))
-    try:
-        network.load_state_dict({name: tensor.float() for name, tensor in weights.items()})
-    except RuntimeError:
-        raise ModelError(f"{folder}: its weights are not for the network it names; train it again") from None
+    shapes = {name: tensor.shape for name, tensor in weights.items()}
+    with torch.device("meta"):  # takes no memory, however large the network that it names
+        fits = {name: tensor.shape for name, tensor in build_network(task, config).state_dict().items()} == shapes
+    if not fits:
+        raise ModelError(f"{folder}: its weights are not for the network it names; train it again")
+    network = build_network(task, config)
+    network.load_state_dict({name: tensor.float() for name, tensor in weights.items()})
     return network, said, digest
+
+
+def _check_slices(said: dict[str, Any], config: UNetConfig) -> None:
+    names, size = said["modalities"], said["size"]
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise ValueError("modalities are a list of names")
+    if len(set(names)) != config.in_channels or len(names) != config.in_channels:
+        raise ValueError(f"{len(names)} modalities for a network of {config.in_channels}")
+    if type(size) is not int or not 0 < size <= MAX_SIZE or size % config.side_divisor:
+        raise ValueError(f"slices of {size} pixels")

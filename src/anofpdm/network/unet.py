@@ -20,6 +20,9 @@ from anofpdm.labels import NULL
 Module = TypeVar("Module", bound=nn.Module)
 
 
+MOST = 4096  # of anything; the largest published networks have a quarter of that
+
+
 @dataclass(frozen=True)
 class UNetConfig:
     in_channels: int
@@ -33,6 +36,11 @@ class UNetConfig:
     dropout: float = 0.1
 
     def __post_init__(self) -> None:
+        whole = (self.in_channels, self.n_labels, self.null_label, self.channels, self.blocks, self.heads)
+        if any(type(n) is not int or not 0 <= n <= MOST for n in (*whole, *self.multipliers, *self.attention)):
+            raise ConfigError(f"a U-Net is counted in whole numbers up to {MOST}, got {self}")
+        if len(self.multipliers) > 8 or self.blocks > 16 or min(*self.multipliers, self.blocks, self.heads) < 1:
+            raise ConfigError(f"a U-Net needs blocks and heads, and not too many of them, got {self}")
         if self.in_channels < 1 or self.channels < 4 or self.channels % 4 or not self.multipliers:
             raise ConfigError(f"a U-Net needs input channels and a width that 4 divides, got {self}")
         if not 0 <= self.null_label < self.n_labels:

@@ -30,6 +30,7 @@ WANTED = [
     "PerFrameFunctionalGroupsSequence",
 ]  # fmt: skip
 TABLE_OF_CONTENTS = "1.2.840.10008.1.3.10"  # a DICOMDIR, whatever it is called
+MOST_FRAMES = 10_000  # of a file that gives them no place, and so cannot be used; a damaged count is endless
 Tags = Any  # a pydicom data set, or an item of a sequence
 
 
@@ -186,7 +187,7 @@ def _frames(tags: Tags, file: str) -> tuple[Frame, ...]:
             raise EOFError
         return tuple(_enhanced_frame(tags, group, shared, file, index) for index, group in enumerate(groups))
     if int(tags.get("NumberOfFrames") or 1) > 1:
-        many = range(int(tags.NumberOfFrames))
+        many = range(min(int(tags.NumberOfFrames), MOST_FRAMES))
         return tuple(_frame(tags, pydicom.Dataset(), file, index, _traits(tags)) for index in many)
     return (_frame(tags, tags, file, None, _traits(tags)),)
 

@@ -53,7 +53,7 @@ def check_can_export() -> None:
 
 def export_onnx(student: Student, path: Path) -> None:
     """Input `slices` [n, C, size, size] in -1 to 1, output `log_odds` [n, size, size]; what it needs to be used is in
-    the file's metadata: modalities, neighbours, and the cut of a slice's score."""
+    the file's metadata: modalities, neighbours, and what calls a slice unhealthy."""
     check_can_export()
     config = student.config
     network = BothWays(student.network).cpu().eval()
@@ -73,7 +73,7 @@ def export_onnx(student: Student, path: Path) -> None:
     student.network.to(student.device)
     assert program is not None
     made = program.model_proto
-    said = {"config": asdict(config), "calibration": asdict(student.calibration), "teacher": student.teacher_sha256}
+    said = {"config": asdict(config), "calibration": student.calibration.said(), "teacher": student.teacher_sha256}
     for name, value in said.items():
         entry = made.metadata_props.add()
         entry.key, entry.value = f"anofpdm_{name}", json.dumps(value)

@@ -18,7 +18,7 @@ class Lessons:
     """One entry a slice."""
 
     pixels: Pixels
-    masks: np.ndarray  # [N, H, W], the teacher's, 0 to 1; empty where a person said healthy
+    masks: np.ndarray  # uint8 [N, H, W], the teacher's, 255 for certain; empty where a person said healthy
     neighbours: np.ndarray  # [N, 1 + neighbours] rows: the slice itself, and those it is shown with
     labels: np.ndarray  # [N], what a person said of the whole slice
 
@@ -32,7 +32,7 @@ class Lessons:
     def batch(self, rows: np.ndarray, generator: torch.Generator, device: torch.device) -> tuple[Tensor, Tensor]:
         """Slices and masks [n, H, W], changed together in the ways that a head can have been."""
         x = torch.from_numpy(self.inputs(rows)).to(device)
-        mask = torch.from_numpy(self.masks[rows]).to(device, torch.float32)[:, None]
+        mask = torch.from_numpy(self.masks[rows]).to(device, torch.float32)[:, None] / 255
         together = self.neighbours.shape[1]
         chances = torch.rand(len(rows), CHANCES + x.shape[1] // together, generator=generator) * 2 - 1
         brightness = chances[:, CHANCES:].repeat(1, together)  # neighbours are of one scan

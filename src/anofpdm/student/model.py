@@ -1,6 +1,7 @@
 """A student that has learned: asked for a scan's slices, it draws and decides. It lives in its teacher's folder."""
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from anofpdm.labels import HEALTHY, UNHEALTHY
 from anofpdm.method.calibration import CONTEXT_MM
 from anofpdm.method.context import Places, smoothed
 from anofpdm.method.decision import Decisions
-from anofpdm.method.detection import auc, best_cut
+from anofpdm.method.detection import CurveDetector, fitted_and_rated
 from anofpdm.method.mask import SMALLEST, mask, smallest_pixels
 from anofpdm.network.checkpoint import FORMAT, load_model, save_model
 from anofpdm.student.lessons import Pixels, neighbours_of, shown_together
@@ -22,6 +23,7 @@ from anofpdm.student.network import StudentConfig, StudentNet, log_odds
 
 FOLDER, TASK, ONNX = "student", "student", "student.onnx"
 BATCH = 32
+RUNGS = (0, 10, 40, 160, 640)  # pixels of a 128 x 128 slice
 
 Listener = Callable[[int, int], None]
 
@@ -30,13 +32,26 @@ Listener = Callable[[int, int], None]
 class StudentCalibration:
     """From image-level labels."""
 
-    cut: float  # of a slice's score: at or above, it is called unhealthy
-    accuracy: float  # on the slices it was chosen on
+    detector: CurveDetector  # on a slice's ladder of log odds
+    accuracy: float  # on patients it was not fitted on, as the AUC
     auc: float
     n_healthy: int
     n_unhealthy: int
     context_mm: float = CONTEXT_MM  # what it says is smoothed across neighbours, like its teacher's maps
     smallest: int = SMALLEST
+
+    def said(self) -> dict[str, Any]:
+        """For a file: no arrays, and null for what is no number."""
+        rated = {
+            name: None if math.isnan(value) else value
+            for name, value in (("accuracy", self.accuracy), ("auc", self.auc))
+        }
+        return {**asdict(self), **rated, "detector": self.detector.said()}
+
+    @classmethod
+    def from_said(cls, said: Mapping[str, Any]) -> "StudentCalibration":
+        rated = {name: math.nan if said[name] is None else said[name] for name in ("accuracy", "auc")}
+        return cls(**{**said, **rated, "detector": CurveDetector.from_said(said["detector"])})
 
 
 @dataclass(frozen=True)
@@ -55,7 +70,7 @@ class Student:
         """Slices [n, C, H, W] of its own modalities, by row."""
         calibration = self.calibration
         odds = smoothed(asked(self.network, pixels, places, self.device, on_progress), places, calibration.context_mm)
-        score = slice_scores(odds, calibration.smallest) - calibration.cut
+        score = calibration.detector.scores(ladder(odds))
         drawn = mask(odds, np.zeros(len(odds)), calibration.smallest)
         detected = score >= 0
         unknown = np.full(len(odds), np.nan)
@@ -91,28 +106,33 @@ def asked(
     return np.concatenate(parts)
 
 
-def slice_scores(odds: np.ndarray, smallest: int) -> np.ndarray:
-    """[n]: the log odds that more pixels reach than the smallest lesion has."""
+def ladder(odds: np.ndarray) -> np.ndarray:
+    """[n, H, W] -> [n, rungs]: the log odds that so many pixels of a slice reach."""
     flat = odds.reshape(len(odds), -1)
-    rank = min(flat.shape[1] - 1, smallest_pixels(odds.shape[1:], smallest))
-    return np.asarray(-np.partition(-flat, rank, axis=1)[:, rank], dtype=np.float64)
+    ranks = [min(flat.shape[1] - 1, smallest_pixels(odds.shape[1:], count)) for count in RUNGS]
+    return np.asarray(-np.partition(-flat, ranks, axis=1)[:, ranks], dtype=np.float64)
 
 
 def calibrated(
-    network: StudentNet, pixels: Pixels, labels: np.ndarray, places: Places, device: torch.device
+    network: StudentNet,
+    pixels: Pixels,
+    labels: np.ndarray,
+    patients: np.ndarray,
+    places: Places,
+    device: torch.device,
 ) -> StudentCalibration:
-    """Where to call a slice unhealthy, from image-level labels alone."""
+    """When to call a slice unhealthy, from image-level labels alone."""
     known = np.isin(labels, (HEALTHY, UNHEALTHY))
     unhealthy = labels[known] == UNHEALTHY
     if unhealthy.all() or not unhealthy.any():
         raise CalibrationError("a student is calibrated on healthy and unhealthy slices, and one kind is missing")
     odds = smoothed(asked(network, pixels, places, device), places, CONTEXT_MM)
-    score = slice_scores(odds, SMALLEST)[known]
-    cut = best_cut(-score, unhealthy)
+    rungs, patients = ladder(odds)[known], patients[known]
+    detector, accuracy = fitted_and_rated(rungs, unhealthy, patients)
     return StudentCalibration(
-        cut=-cut.value,
-        accuracy=cut.accuracy,
-        auc=auc(score, unhealthy),
+        detector=detector,
+        accuracy=accuracy.accuracy,
+        auc=accuracy.auc,
         n_healthy=int((~unhealthy).sum()),
         n_unhealthy=int(unhealthy.sum()),
     )
@@ -126,7 +146,7 @@ def save_student(model_folder: Path, student: Student, taught: dict[str, Any], *
         "format": FORMAT,
         "task": TASK,
         "network": asdict(student.config),
-        "calibration": asdict(student.calibration),
+        "calibration": student.calibration.said(),
         "teacher_sha256": student.teacher_sha256,
         "taught": taught,
     }
@@ -145,7 +165,7 @@ def load_student(model_folder: Path, teacher_sha256: str, device: torch.device) 
     weights, said, digest = load_model(folder)
     if said.get("task") != TASK:
         raise ModelError(f"{folder}: not a student; remove it, or distill again")
-    if said["teacher_sha256"] != teacher_sha256:
+    if said.get("teacher_sha256") != teacher_sha256:
         raise ModelError(
             f"{folder}: was taught by another model than the one beside it; run `anofpdm distill` again, or remove it"
         )
@@ -154,7 +174,7 @@ def load_student(model_folder: Path, teacher_sha256: str, device: torch.device) 
         network.load_state_dict({name: tensor.float() for name, tensor in weights.items()})
     except RuntimeError:
         raise ModelError(f"{folder}: its weights are not for the network it names; distill again") from None
-    calibration = StudentCalibration(**said["calibration"])
+    calibration = StudentCalibration.from_said(said["calibration"])
     return Student(network.to(device).eval(), calibration, teacher_sha256, device, digest)
 
 

@@ -12,8 +12,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from anofpdm.errors import ConfigError, TrainingError
-from anofpdm.labels import NULL, UNHEALTHY
-from anofpdm.method.mask import smallest_pixels
 from anofpdm.student.lessons import Lessons
 from anofpdm.student.network import StudentConfig, StudentNet
 
@@ -27,7 +25,6 @@ class Schooling:
     minutes: float | None = None  # whichever ends first
     batch: int = 32
     learning_rate: float = 1e-3
-    label_weight: float = 0.0  # of what a person said of a slice, beside what the teacher drew
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -35,7 +32,7 @@ class Schooling:
             raise ConfigError(f"--minutes {self.minutes:g}: learning takes some time; give more than 0")
         if self.steps is None and self.minutes is None:
             raise ConfigError("say how long the student learns: --steps or --minutes")
-        if self.batch < 1 or not self.learning_rate > 0 or not self.label_weight >= 0:
+        if self.batch < 1 or not self.learning_rate > 0:
             raise ConfigError(f"impossible settings for a student: {self}")
 
 
@@ -60,9 +57,7 @@ def teach(
         set_rate(optimiser, schooling.learning_rate, step, share)
         generator = torch.Generator().manual_seed(schooling.seed * 1_000_003 + step)
         rows = rows_of_step(len(lessons), step, schooling)
-        x, mask = lessons.batch(rows, generator, device)
-        said = torch.from_numpy(lessons.labels[rows]).to(device)
-        loss = _learn(network, optimiser, x, mask, said, schooling.label_weight)
+        loss = _learn(network, optimiser, *lessons.batch(rows, generator, device))
         step += 1
         _follow(average, network, step)
         share = share_done(schooling, step, time.monotonic() - start)
@@ -73,12 +68,10 @@ def teach(
     return average.eval()
 
 
-def _learn(
-    network: StudentNet, optimiser: torch.optim.Optimizer, x: Tensor, mask: Tensor, said: Tensor, label_weight: float
-) -> Tensor:
+def _learn(network: StudentNet, optimiser: torch.optim.Optimizer, x: Tensor, mask: Tensor) -> Tensor:
     with torch.autocast(x.device.type, torch.bfloat16, enabled=x.is_cuda):
-        odds = network(x).float()
-    loss = lesson_loss(odds, mask) + (label_weight * label_loss(odds, said) if label_weight else 0)
+        odds = network(x)
+    loss = lesson_loss(odds.float(), mask)
     optimiser.zero_grad(set_to_none=True)
     loss.backward()
     optimiser.step()
@@ -90,16 +83,6 @@ def lesson_loss(odds: Tensor, mask: Tensor) -> Tensor:
     chance = odds.sigmoid()
     overlap = 2 * (chance * mask).sum() / (chance.sum() + mask.sum()).clamp(min=1)
     return F.binary_cross_entropy_with_logits(odds, mask) + 1 - overlap
-
-
-def label_loss(odds: Tensor, said: Tensor) -> Tensor:
-    """Cross entropy of what a person said of each slice and its most suspicious pixels, as many as the smallest lesion
-    has; slices of which nobody said anything do not count."""
-    count = smallest_pixels(odds.shape[-2:])
-    suspicion = odds.flatten(1).topk(max(1, count), dim=1).values.mean(dim=1)
-    known = said != NULL
-    each = F.binary_cross_entropy_with_logits(suspicion, (said == UNHEALTHY).float(), reduction="none")
-    return (each * known).sum() / known.sum().clamp(min=1)
 
 
 def rows_of_step(count: int, step: int, schooling: Schooling) -> np.ndarray:
