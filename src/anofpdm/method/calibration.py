@@ -273,7 +273,8 @@ def _check_sense(found: Calibration) -> None:
     whole = (*settings.levels, *settings.channels, found.seed)
     if not all(type(value) is int and value >= 0 for value in whole) or found.seed >= 2**63:
         raise ValueError("a level, a channel or the seed is no whole number from 0")
-    if max(settings.levels) >= len(NoiseSchedule.linear().betas) or max(settings.channels) >= len(found.modalities):
+    channels = len(found.modalities) or math.inf  # not yet of a model
+    if max(settings.levels) >= len(NoiseSchedule.linear().betas) or max(settings.channels) >= channels:
         raise ValueError("a level or a channel that there is not")
     arrays = (array for curve in curves for array in (curve.centre, curve.scale, curve.weights))
     if not curves or any(array.shape != (len(settings.levels),) for array in arrays):
