@@ -5,6 +5,7 @@ import html
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -31,6 +32,7 @@ Listener = Callable[[str, int, int], None]  # what is being done, steps done, st
 class Shown:
     kind: str
     name: str
+    engine: str
     folder: Path  # of its results
     result: Segmentation
     score: VolumeScore
@@ -70,24 +72,28 @@ def _clear(out: Path) -> None:
 
 
 def _found(model: Model, scans: Path, kind: str, out: Path, on_progress: Listener) -> Iterator[Shown]:
+    """By the student, if there is one, and the first of the scans by the slow diffusion model too, beside it."""
     targets = find_targets([str(scans)], model.trained.modalities)
-    for number, target in enumerate(targets):
+    usual = model.engine()
+    asked = [(target, usual) for target in targets]
+    if usual != "diffusion":
+        asked.insert(1, (targets[0], "diffusion"))
+    for target, engine in asked:
+        show = partial(on_progress, f"{target.subject.name}, {engine}")
+        yield _segmented(model, target, engine, kind, out, show)
 
-        def show(done: int, total: int, number: int = number) -> None:
-            on_progress(kind, number * total + done, len(targets) * total)
 
-        yield _segmented(model, target, kind, out, show)
-
-
-def _segmented(model: Model, target: Target, kind: str, out: Path, show: Callable[[int, int], None]) -> Shown:
+def _segmented(
+    model: Model, target: Target, engine: str, kind: str, out: Path, show: Callable[[int, int], None]
+) -> Shown:
     name = target.subject.name
-    result = model.segment(target.subject.images, on_progress=show)
-    folder = out / "results" / name
-    result.save(folder, title=name)
+    result = model.segment(target.subject.images, engine=engine, on_progress=show)
+    folder = out / "results" / engine / name
+    result.save(folder, title=f"{name}, {engine}")
     detected = {int(row["slice"]): bool(row["detected"]) for row in result.slices}
     scan = next(iter(target.subject.images.values()))
     truth = next(path for path in scan.parent.iterdir() if path.name.endswith(f"{TRUTH[kind]}.nii.gz"))
-    return Shown(kind, name, folder, result, score_volume(result.mask, result.grid, detected, truth))
+    return Shown(kind, name, engine, folder, result, score_volume(result.mask, result.grid, detected, truth))
 
 
 # ---- the page --------------------------------------------------------------------------------------------------------
@@ -108,22 +114,30 @@ def page(shown: list[Shown], out: Path, seed: int) -> str:
     unseen = "" if seed in SEEN else f", nor these brains (seed {seed})"
     return f"""<!doctype html><html lang="en"><meta charset="utf-8">
 <meta name="viewport" content="width=device-width,initial-scale=1"><title>AnoFPDM: demo</title><style>{STYLE}</style>
-<h1>What AnoFPDM found in {len(shown)} synthetic brains</h1>
+<h1>What AnoFPDM found in {len({one.name for one in shown})} synthetic brains</h1>
 <p>The bundled models were trained on phantoms with one label a slice, healthy or unhealthy. They have never seen a
 drawn lesion{unseen}. Because the brains are made up, the true lesion is known, and the last
-columns compare with it.</p>
-<table><tr><th>scan</th><th>kind</th><th>called unhealthy</th><th>slices called right</th><th>lesion found</th>
-<th>true lesion</th><th>DICE</th><th></th></tr>{rows}</table>
+columns compare with it. {_engines_in_words(shown)}</p>
+<table><tr><th>scan</th><th>engine</th><th>seconds</th><th>called unhealthy</th><th>slices called right</th>
+<th>lesion found</th><th>true lesion</th><th>DICE</th><th></th></tr>{rows}</table>
 {"".join(_part(one, out) for one in shown)}
 <p class="quiet">anofpdm {__version__}. A research tool, not a medical device.</p></html>
 """
+
+
+def _engines_in_words(shown: list[Shown]) -> str:
+    if all(one.engine == "diffusion" for one in shown):
+        return ""
+    return """Two engines speak: the diffusion model itself, which is asked at several noise levels and shows why, and
+its student, a small network that learned from the model's own masks and draws in one look."""
 
 
 def _row(one: Shown, out: Path) -> str:
     score, called = one.score, sum(int(row["detected"]) for row in one.result.slices)
     cells = (
         one.name,
-        one.kind,
+        one.engine,
+        f"{one.result.summary['seconds']:.1f}",
         f"{called} of {score.slices} slices",
         f"{score.slices_right} of {score.slices}",
         f"{score.found_ml:.1f} ml",
@@ -135,7 +149,7 @@ def _row(one: Shown, out: Path) -> str:
 
 def _part(one: Shown, out: Path) -> str:
     picture = base64.b64encode((one.folder / PICTURE).read_bytes()).decode()
-    return f"""<h2>{html.escape(one.name)}</h2><p>{html.escape(in_words(one))} {_link(one, out)}</p>
+    return f"""<h2>{html.escape(f"{one.name}, {one.engine}")}</h2><p>{html.escape(in_words(one))} {_link(one, out)}</p>
 <img alt="slices, their anomaly maps and masks, lesion area and score along the head"
 src="data:image/png;base64,{picture}">
 """
@@ -155,4 +169,4 @@ def in_words(one: Shown) -> str:
 
 def _link(one: Shown, out: Path) -> str:
     path = (one.folder / REPORT).relative_to(out).as_posix()
-    return f'<a href="{html.escape(path)}">slice by slice, with the curves</a>'
+    return f'<a href="{html.escape(path)}">slice by slice{", with the curves" if one.engine == "diffusion" else ""}</a>'

@@ -22,5 +22,7 @@ def demo(
         shown = run_demo(out, device=resolved(device), patients=patients, seed=seed, on_progress=show)
     for one in shown:
         truth = f"{one.score.true_ml:.1f} ml" if one.score.true_ml else "none"
-        print(f"{one.name}: lesion of {truth}, found {one.score.found_ml:.1f} ml, DICE {one.score.dice:.2f}")
+        print(
+            f"{one.name}, {one.engine}: lesion of {truth}, found {one.score.found_ml:.1f} ml, DICE {one.score.dice:.2f}"
+        )
     print(f"open {out / PAGE} in a browser")

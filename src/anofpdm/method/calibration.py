@@ -265,7 +265,15 @@ def _check_sense(found: Calibration) -> None:
     above_0 = [found.divergence_max, *(value for curve in curves for value in curve.scale.flat)]
     from_0 = [found.strength, found.best_strength, *found.foreground]
     from_0 += [value for one in found.fitted for value in (one.context_mm, one.healthy_threshold)]
-    others = [found.cut, *(value for one in curves for value in (one.offset, *one.centre.flat, *one.weights.flat))]
+    tried = [value for one in found.candidates for value in vars(one).values()]
+    others = [
+        found.cut,
+        found.accuracy_ratio,
+        *tried,
+        *(value for one in curves for value in (one.offset, *one.centre.flat, *one.weights.flat)),
+    ]
+    accuracies = [found.cosine_accuracy, *(one.curve_accuracy for one in found.fitted)]
+    others += [value for one in accuracies for value in vars(one).values() if not math.isnan(value)]
     if not all(_is_number(value) for value in (*above_0, *from_0, *others)):
         raise ValueError("a number in it is none")
     if min(above_0) <= 0 or min(from_0) < 0:

@@ -203,14 +203,20 @@ def _load(folder: Path, task: str, noise: str) -> tuple[Network, dict[str, Any],
         raise ModelError(
             f"{folder}: trained for {found[0]!r} with {found[1]} noise; needed here is {task!r} with {noise} noise"
         )
-    shapes = {name: tensor.shape for name, tensor in weights.items()}
-    with torch.device("meta"):  # takes no memory, however large the network that it names
-        fits = {name: tensor.shape for name, tensor in build_network(task, config).state_dict().items()} == shapes
-    if not fits:
-        raise ModelError(f"{folder}: its weights are not for the network it names; train it again")
+    others = f"{folder}: its weights are not for the network it names; train it again"
+    if least_parameters(config) > sum(tensor.numel() for tensor in weights.values()):
+        raise ModelError(others)  # before memory is taken for it
     network = build_network(task, config)
-    network.load_state_dict({name: tensor.float() for name, tensor in weights.items()})
+    try:
+        network.load_state_dict({name: tensor.float() for name, tensor in weights.items()})
+    except RuntimeError:
+        raise ModelError(others) from None
     return network, said, digest
+
+
+def least_parameters(config: UNetConfig) -> int:
+    """A block has a convolution of 3 x 3 from its width to its width, and more."""
+    return sum(9 * config.blocks * (config.channels * one) ** 2 for one in config.multipliers)
 
 
 def _check_slices(said: dict[str, Any], config: UNetConfig) -> None:
