@@ -114,7 +114,7 @@ def _taught_student(
     places = places_of(cohort, rows)
     together = neighbours_of(places, config.neighbours_mm)
     lessons = Lessons(_pixels(cohort, rows, modalities), masks, together, cohort.labels[rows])
-    network = _taught_in_rounds(config, lessons, places, options, teacher.device, on_progress)
+    network = taught_in_rounds(config, lessons, places, options, teacher.device, on_progress)
     if options.half_weights:
         network.half().float()  # what is saved is what is calibrated
     decision = calibrated(
@@ -133,7 +133,7 @@ def _taught_student(
     return student
 
 
-def _taught_in_rounds(
+def taught_in_rounds(
     config: StudentConfig,
     lessons: Lessons,
     places: Places,

@@ -1,0 +1,148 @@
+"""What helps a student: one row for each way of teaching it, on a cohort's validation split. Masks only measure.
+
+    python benchmarks/student.py MODEL COHORT [--variants slices,neighbours] [--steps 2500]
+
+The teacher draws once, into the model's folder, as for `anofpdm distill`. `drawn at least`: where fewer pixels than that
+reach one half, the mask reaches down to what so many pixels reach. `accuracy` is cross-validated over patients.
+"""
+
+import argparse
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from anofpdm.calibrating import load_calibration, places_of
+from anofpdm.cohorts import Cohort, open_cohort
+from anofpdm.distilling import Options, taught_in_rounds, teacher_masks
+from anofpdm.evaluation.metrics import average_precision, dice, mean_defined, volume_dice
+from anofpdm.evaluation.truth import Truth
+from anofpdm.labels import UNHEALTHY
+from anofpdm.method.context import smoothed
+from anofpdm.method.decision import OURS
+from anofpdm.method.mask import mask
+from anofpdm.network.predictor import TrainedModel, load_trained
+from anofpdm.network.world import World
+from anofpdm.student.lessons import Lessons, neighbours_of
+from anofpdm.student.model import RUNGS, asked, calibrated, channels_of, ladder
+from anofpdm.student.network import StudentConfig
+from anofpdm.student.training import Schooling
+
+
+@dataclass(frozen=True)
+class Variant:
+    neighbours_mm: tuple[float, ...] = (-2.0, 2.0)
+    certain: bool = False  # masks as they are, not how certain the teacher is
+    rounds: int = 1
+    width: int = 32
+
+
+VARIANTS = {
+    "slices": Variant(()),
+    "neighbours": Variant(),
+    "more neighbours": Variant((-4.0, -2.0, 2.0, 4.0)),
+    "hard masks": Variant(certain=True),
+    "two rounds": Variant(rounds=2),
+    "three rounds": Variant(rounds=3),
+    "wider": Variant(width=48),
+}
+COLUMNS = (
+    "variant",
+    "drawn at least",
+    "unhealthy DICE",
+    "mixed DICE",
+    "volume DICE",
+    "AUPRC unhealthy",
+    "AUPRC mixed",
+    "accuracy",
+    "s",
+)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model", type=Path)
+    parser.add_argument("cohort", type=Path)
+    parser.add_argument("--variants", default=",".join(VARIANTS))
+    parser.add_argument("--steps", type=int, default=2500)
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    args = parser.parse_args()
+    torch.backends.cudnn.benchmark = True
+    teacher, cohort = load_trained(args.model, torch.device(args.device)), open_cohort(args.cohort)
+    calibration, _ = load_calibration(teacher)
+    options = Options(Schooling(args.steps), choices=replace(OURS, context_mm=calibration.context_mm))
+    rows = cohort.rows("train")
+    masks = teacher_masks(teacher, calibration, cohort, rows, options, World(), lambda *_: None)
+    assert masks is not None
+    study = Study(cohort, tuple(teacher.modalities[channel] for channel in calibration.settings.channels), teacher)
+    print(f"| {' | '.join(COLUMNS)} |\n|{' --- |' * len(COLUMNS)}", flush=True)
+    for name in args.variants.split(","):
+        study.run(name, VARIANTS[name], masks, options)
+
+
+class Study:
+    def __init__(self, cohort: Cohort, modalities: tuple[str, ...], teacher: TrainedModel):
+        self.cohort, self.modalities, self.teacher = cohort, modalities, teacher
+        self.val, self.device = cohort.rows("val"), teacher.device
+        self.places, self.unhealthy = places_of(cohort, self.val), cohort.labels[self.val] == UNHEALTHY
+        self.truth = Truth(cohort).masks(self.val)
+        self.foreground = cohort.pixels(self.val).mean(axis=1) > -0.95
+
+    def run(self, name: str, variant: Variant, masks: np.ndarray, options: Options) -> None:
+        cohort, rows = self.cohort, self.cohort.rows("train")
+        config = StudentConfig(self.modalities, self.teacher.size, variant.neighbours_mm, variant.width)
+        places = places_of(cohort, rows)
+        shown = np.where(masks > 127, 255, 0).astype(np.uint8) if variant.certain else masks
+        lessons = Lessons(self.pixels(rows), shown, neighbours_of(places, config.neighbours_mm), cohort.labels[rows])
+        start = time.perf_counter()
+        options = replace(options, rounds=variant.rounds)
+        network = taught_in_rounds(config, lessons, places, options, self.device, lambda *_: None)
+        seconds = time.perf_counter() - start
+        odds = smoothed(asked(network, self.pixels(self.val), self.places, self.device), self.places, 2.0)
+        found = calibrated(
+            network,
+            self.pixels(self.val),
+            cohort.labels[self.val],
+            cohort.patients[self.val],
+            self.places,
+            self.device,
+        )
+        detected = found.detector.scores(ladder(odds)) >= 0
+        for rung, count in enumerate((None, *RUNGS[1:4])):
+            cuts = np.zeros(len(odds)) if count is None else np.minimum(0, ladder(odds)[:, rung])
+            self.print_row(name, count, odds, cuts, detected, found.accuracy, seconds)
+
+    def pixels(self, rows: np.ndarray):  # type: ignore[no-untyped-def]
+        channels = channels_of(self.cohort.modalities, self.modalities)
+        return lambda some: self.cohort.pixels(rows[some])[:, channels]
+
+    def print_row(
+        self,
+        name: str,
+        count: int | None,
+        odds: np.ndarray,
+        cuts: np.ndarray,
+        detected: np.ndarray,
+        accuracy: float,
+        seconds: float,
+    ) -> None:
+        drawn = mask(odds, cuts)
+        masks = drawn & detected[:, None, None]
+        volumes = volume_dice(masks, self.truth, self.cohort.patients[self.val])
+        ill, inside = self.unhealthy, self.foreground
+        numbers = (
+            dice(drawn, self.truth)[ill].mean(),
+            dice(masks, self.truth).mean(),
+            mean_defined(volumes),
+            average_precision(odds[ill][inside[ill]], self.truth[ill][inside[ill]]),
+            average_precision(odds[inside], self.truth[inside]),
+            accuracy,
+        )
+        cells = (name, "-" if count is None else str(count), *(f"{one:.4f}" for one in numbers), f"{seconds:.0f}")
+        print(f"| {' | '.join(cells)} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
