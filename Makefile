@@ -3,13 +3,16 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 
-.PHONY: demo test check format viewer clean
+.PHONY: demo test faults check format viewer clean
 
 demo: $(INSTALLED)
 	$(BIN)/anofpdm demo --out demo
 
 test: $(INSTALLED)
 	$(BIN)/python -m pytest -n auto --dist loadfile
+
+faults: $(INSTALLED) # kills, full disks, bad files, on Linux; about 40 minutes
+	$(BIN)/python -m pytest faults
 
 viewer: $(INSTALLED) # niivue, for view and serve; needs npm
 	$(BIN)/anofpdm serve --set-up

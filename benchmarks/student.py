@@ -2,8 +2,8 @@
 
     python benchmarks/student.py MODEL COHORT [--variants slices,neighbours] [--steps 2500]
 
-The teacher draws once, into the model's folder, as for `anofpdm distill`. `drawn at least`: where fewer pixels than that
-reach one half, the mask reaches down to what so many pixels reach. `accuracy` is cross-validated over patients.
+The teacher draws once, into the model's folder, as for `anofpdm distill`. `drawn at least`: where fewer pixels than
+that reach one half, the mask reaches down to what so many pixels reach. `accuracy` is cross-validated over patients.
 """
 
 import argparse

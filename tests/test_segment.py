@@ -20,7 +20,18 @@ from anofpdm.cohorts import open_cohort
 from anofpdm.cohorts.inputs import find_targets
 from anofpdm.cohorts.plan import plan_cohort
 from anofpdm.cohorts.prepare import prepare
-from anofpdm.errors import CalibrationError, CohortError, ConfigError, MethodError, ModelError, ScanError, ScanWarning
+from anofpdm.errors import (
+    AnoFPDMError,
+    CalibrationError,
+    CohortError,
+    ConfigError,
+    MethodError,
+    ModelError,
+    OutputError,
+    ScanError,
+    ScanWarning,
+)
+from anofpdm.files import sole_writer
 from anofpdm.labels import HEALTHY, NULL
 from anofpdm.method.calibration import Calibration, Fitted, to_json
 from anofpdm.method.decision import Choices
@@ -306,6 +317,32 @@ class TestMany:
         assert list(report.done) == ["p0", "p2"]
         assert "p1_t2.nii.gz" in report.failed["p1"]
         assert not (tmp_path / "out" / "p1").exists()
+
+    def test_a_full_disk_stops_it_at_once(self, tmp_path, monkeypatch):
+        """The next scans would take their time and find no room either."""
+        targets, asked = self.targets(tmp_path / "in"), []
+
+        def full(path, *_):
+            asked.append(path)
+            raise OutputError(f"{path}: could not be written")
+
+        monkeypatch.setattr("anofpdm.segment.write_nifti", full)
+        with pytest.raises(OutputError, match=MASK):
+            segment_all(known_model(), targets, tmp_path / "out", Options(choices=BY_HEALTHY, pictures=False))
+        assert len(asked) == 1
+
+    def test_a_folder_that_is_being_written_to_is_refused(self, tmp_path):
+        (tmp_path / "out").mkdir()
+        with sole_writer(tmp_path / "out"), pytest.raises(AnoFPDMError, match="another run is writing here"):
+            segment_all(known_model(), self.targets(tmp_path / "in", 1), tmp_path / "out", Options())
+
+    def test_what_a_killed_write_left_is_cleared(self, tmp_path):
+        targets = self.targets(tmp_path / "in", 1)
+        left = tmp_path / "out" / "p0" / f".{MASK}.12.tmp"
+        left.parent.mkdir(parents=True)
+        left.write_bytes(b"half")
+        segment_all(known_model(), targets, tmp_path / "out", Options(choices=BY_HEALTHY, pictures=False))
+        assert not left.exists()
 
     def test_bids_in_bids_out(self, tmp_path, monkeypatch):
         files, _, _ = scan_files(tmp_path / "x")

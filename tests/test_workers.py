@@ -19,6 +19,14 @@ def test_a_dead_worker_is_said_in_words():
         list(pool.map(die, range(4)))
 
 
+def test_workers_hear_no_ctrl_c_from_their_first_moment_on():
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [])
+    with worker_pool(2) as pool:
+        blocked = pool.submit(signal.pthread_sigmask, signal.SIG_BLOCK, []).result()
+    assert blocked - before == {signal.SIGINT}
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, []) == before
+
+
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
 def test_workers_end_with_the_one_that_started_them(how):
     code = """

@@ -248,6 +248,12 @@ class TestStopAndGoOn:
         prepared(source, tmp_path)
         assert contents(tmp_path) == whole
 
+    def test_a_disk_too_full_for_a_header_is_taken_up_again(self, source, undisturbed, tmp_path):
+        (tmp_path / "slices.npy").write_bytes((undisturbed / "slices.npy").read_bytes()[:50])
+        (tmp_path / "journal.jsonl").write_bytes(b'{"half a li')
+        prepared(source, tmp_path)
+        assert contents(tmp_path) == contents(undisturbed)
+
     def test_kill_9_at_random_moments(self, tmp_path):
         source = toys.brats_cohort(tmp_path / "scans", 12, (48, 48, 40))
         command = [sys.executable, "-m", "anofpdm", "prepare", "brats21", str(source), "--size", "48", "--workers", "2"]

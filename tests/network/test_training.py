@@ -214,6 +214,26 @@ class TestRun:
         assert_same(one[0], other[0])
         assert not list((tmp_path / "parts").glob(".*.tmp"))
 
+    @pytest.mark.parametrize("lost", ["weights.safetensors", "config.json"])
+    def test_killed_between_the_last_state_and_its_model(self, lost, cohort, tmp_path):
+        """The state is at the last step, so nothing is left to train; the model must be written all the same."""
+        run.train(trainer_of(cohort), cohort, tmp_path, run.Limits(steps=3, **QUIET))
+        early = {name: (tmp_path / name).read_bytes() for name in ("weights.safetensors", "config.json")}
+        again = run.resume(tmp_path, cohort, device=CPU, world=World())
+        run.train(again, cohort, tmp_path, run.Limits(steps=5, **QUIET))
+        wanted = checkpoint.load_model(tmp_path)[0]
+        for left in ("missing", "of an earlier save"):
+            if left == "missing":
+                (tmp_path / lost).unlink()
+            else:
+                (tmp_path / lost).write_bytes(early[lost])
+            again = run.resume(tmp_path, cohort, device=CPU, world=World())
+            run.train(again, cohort, tmp_path, run.Limits(steps=5, **QUIET))
+            found, said, digest = checkpoint.load_model(tmp_path)
+            assert_same(found, wanted)
+            assert said["step"] == 5
+            assert json.loads((tmp_path / "config.json").read_text())["sha256"] == digest
+
     def test_a_loss_that_is_no_number_keeps_the_last_good_save(self, cohort, tmp_path):
         run.train(trainer_of(cohort), cohort, tmp_path, run.Limits(steps=3, **QUIET))
         trainer = run.resume(tmp_path, cohort, device=CPU, world=World())
