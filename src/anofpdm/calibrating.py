@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from anofpdm.cohorts.store import Cohort, foreground
+from anofpdm.cohorts.store import Cohort, check_slices, foreground
 from anofpdm.drawing import BLUE, ORANGE, Line, beside, chart, png
 from anofpdm.errors import CalibrationError
 from anofpdm.files import clear_unfinished, read_table, write_atomically
@@ -47,6 +47,7 @@ class Options:
     signal: str = "error"
     clamp: bool = True
     accuracy_ratio: float = ACCURACY_RATIO
+    strength_by: str = "cosine"
     context_mm: float = CONTEXT_MM
     split: str = "val"
     most: int = 2000  # slices, in whole scans
@@ -74,6 +75,7 @@ class Calibrated:
     evidence: Evidence  # at the chosen range
     labels: np.ndarray
     ranges: tuple[Range, ...]  # tried; none where the range was given
+    chosen_by: Callable[[str], Calibration]  # the same, with the strength chosen in another way
 
 
 def calibrate_model(
@@ -87,22 +89,25 @@ def calibrate_model(
     rows = labelled_rows(cohort, options.split, options.most, options.seed)
     labels, patients = cohort.labels[rows], cohort.patients[rows]
     check_both_classes(labels)
+    check_slices(cohort, rows)
     tried = gather(model, cohort, rows, options, on_progress)
     top, ranges = chosen_range(tried, labels == UNHEALTHY, options)
-    calibration = calibrate(
-        tried[top],
-        labels,
-        patients,
-        options.accuracy_ratio,
-        places=places_of(cohort, rows),
-        context_mm=options.context_mm,
-    )
-    calibration = replace(
-        calibration.for_model(model.sha256, model.modalities),
-        seed=options.seed,
-        foreground=foreground_range(cohort, np.unique(cohort.scans[rows])),
-    )
-    return Calibrated(calibration, tried[top], labels, ranges)
+    foreground_seen = foreground_range(cohort, np.unique(cohort.scans[rows]))
+
+    def chosen_by(strength_by: str) -> Calibration:
+        found = calibrate(
+            tried[top],
+            labels,
+            patients,
+            options.accuracy_ratio,
+            places=places_of(cohort, rows),
+            context_mm=options.context_mm,
+            strength_by=strength_by,
+        )
+        of_model = found.for_model(model.sha256, model.modalities)
+        return replace(of_model, seed=options.seed, foreground=foreground_seen)
+
+    return Calibrated(chosen_by(options.strength_by), tried[top], labels, ranges, chosen_by)
 
 
 def labelled_rows(cohort: Cohort, split: str, most: int, seed: int) -> np.ndarray:

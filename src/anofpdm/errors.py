@@ -41,5 +41,9 @@ class OutputError(AnoFPDMError):
     """A file that cannot be written: a full disk, a folder that may not be written to."""
 
 
+class Terminated(KeyboardInterrupt):
+    """A polite kill (SIGTERM): Ctrl-C by a scheduler."""
+
+
 class ScanWarning(UserWarning):
     """A scan that can be used, though something about it deserves a look."""

@@ -8,7 +8,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_auc_score
 from worlds import Elementwise
 
-from anofpdm.errors import CalibrationError
+from anofpdm.errors import CalibrationError, MethodError
 from anofpdm.method import NoiseSchedule, calibrate, forward_evidence
 from anofpdm.method.calibration import Candidate, chosen_candidate, from_json, to_json
 from anofpdm.method.context import Places, smoothed
@@ -268,3 +268,37 @@ def test_smoothing_is_a_gaussian_in_millimetres_within_each_scan():
     assert smoothed(values, places, 0.0) is values
     maps = np.random.default_rng(0).random((4, 5, 5)).astype(np.float32)
     np.testing.assert_allclose(smoothed(maps, places, 2.0)[:, 2, 3], smoothed(maps[:, 2, 3], places, 2.0), rtol=1e-6)
+
+
+def test_chosen_by_maps_it_is_the_strength_whose_maps_tell_the_classes_apart():
+    """The cosine knows best at strength 0, the maps at strength 2: sharper at 4, but brighter where nothing is."""
+    rng = np.random.default_rng(0)
+    unhealthy = np.arange(40) % 2 == 1
+    maps = rng.uniform(0, 0.1, (40, 3, 16, 16)).astype(np.float32)
+    maps[unhealthy, 1, :4, :4] += 0.5
+    maps[:, 2, :4, :4] += rng.uniform(0, 1, (40, 1, 1))
+    flat = torch.ones(40, 3, 2)
+    guided = flat.clone()
+    guided[unhealthy, 0, 0] = 0.2
+    guided[rng.permutation(40)[:20], 1, 0] = 0.2
+    guided[rng.permutation(40)[:20], 2, 0] = 0.2
+    evidence = Evidence(
+        Settings((0, 100), (0,)),
+        (0.0, 2.0, 4.0),
+        flat,
+        guided,
+        flat[:, 0],
+        torch.zeros(40, 3),
+        *[torch.tensor(maps)] * 2,
+    )
+    patients = np.arange(40) // 8
+    by_cosine = calibrate(evidence, unhealthy.astype(int), patients)
+    by_map = calibrate(evidence, unhealthy.astype(int), patients, strength_by="map")
+    assert (by_cosine.strength, by_map.strength) == (0.0, 2.0)
+    assert by_map.best_strength == 2.0
+    wanted = [
+        roc_auc_score(unhealthy, maps[:, w].reshape(40, -1).max(axis=1)) for w in range(3)
+    ]  # one pixel is smallest
+    assert [one.map_auc for one in by_map.candidates] == pytest.approx(wanted)
+    with pytest.raises(MethodError, match="cosine, map"):
+        calibrate(evidence, unhealthy.astype(int), patients, strength_by="mask")

@@ -32,6 +32,13 @@ def test_the_order_follows_from_seed_and_step(cohort):
     assert not np.array_equal(order_of(cohort).rows(41), order_of(cohort, seed=1).rows(41))
 
 
+def test_the_order_does_not_depend_on_what_was_asked_before(cohort):
+    """Steps of one epoch and the next, forwards and back, and across the end of an epoch."""
+    order, steps = order_of(cohort, balanced=True), (0, 41, 3, 40, 0, 5, 4)
+    for step in steps:
+        np.testing.assert_array_equal(order.rows(step), order_of(cohort, balanced=True).rows(step))
+
+
 def test_balanced_batches(cohort):
     for step in range(30):
         labels = cohort.labels[order_of(cohort, balanced=True).rows(step)]

@@ -33,6 +33,9 @@ def calibrate(
     ] = "600",
     encoding: Annotated[str, typer.Option(help="ddim or ddpm.")] = "ddim",
     accuracy_ratio: Annotated[float, typer.Option(min=0, max=1, help="How nearly as accurate w* must be.")] = 0.98,
+    strength_by: Annotated[
+        str, typer.Option(help="What chooses the strength: cosine, as in the paper, or map, by how well maps do.")
+    ] = "cosine",
     context: Annotated[float, typer.Option(min=0, help="Millimetres that slices look at their neighbours.")] = 2.0,
     split: Annotated[Split, typer.Option(help="Which part of the cohort.")] = Split.val,
     most: Annotated[
@@ -59,6 +62,7 @@ def calibrate(
         top=top,
         encoding=encoding,
         accuracy_ratio=accuracy_ratio,
+        strength_by=strength_by,
         context_mm=context,
         split=split.value,
         most=most or (MOST if top is not None else MOST_OF_RANGES),
@@ -104,14 +108,15 @@ def _print(calibrated: "Calibrated", model: Path) -> None:
         for tried in calibrated.ranges:
             ranges.add_row(f"0..{tried.top - 1}", f"{tried.accuracy:.3f}", f"{tried.auc:.3f}")
         console.print(ranges)
-    table = Table("w", "accuracy", "AUC", "cut of the cosine", "", box=None)
+    table = Table("w", "accuracy", "AUC", "cut of the cosine", "AUC of maps", "", box=None)
     for one in calibration.candidates:
         words = [
             word
             for word, strength in (("best", calibration.best_strength), ("chosen", calibration.strength))
             if one.strength == strength
         ]
-        table.add_row(f"{one.strength:g}", f"{one.accuracy:.3f}", f"{one.auc:.3f}", f"{one.cut:.4f}", ", ".join(words))
+        said = (f"{one.strength:g}", f"{one.accuracy:.3f}", f"{one.auc:.3f}", f"{one.cut:.4f}")
+        table.add_row(*said, f"{one.map_auc:.3f}", ", ".join(words))
     console.print(table)
     detectors = Table("detector", "context", "accuracy", "AUC", "(on patients it was not fitted on)", box=None)
     rows = [("cosine", 0.0, calibration.cosine_accuracy)]

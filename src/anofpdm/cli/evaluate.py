@@ -31,6 +31,9 @@ def evaluate(
         typer.Option("--with", help="A model of a comparison method: healthy=, simplex=, unconditional=, classifier=."),
     ] = None,
     score: Annotated[str, typer.Option(help="Modalities that are scored, e.g. flair,t2. Default: all.")] = "",
+    strength_by: Annotated[
+        str, typer.Option(help="What chooses the guidance strength of anofpdm-ours: cosine, or map.")
+    ] = "cosine",
     levels: Annotated[int, typer.Option(min=1, help="Noise levels in a range of 600.")] = 10,
     strengths: Annotated[str, typer.Option(help="Candidate guidance strengths.")] = "0,1,2,3,4,5,8,12,20,30",
     noise_range: Annotated[str, typer.Option("--range", help="Top of the noise range, or auto.")] = "600",
@@ -65,7 +68,12 @@ def evaluate(
     names = tuple(name.strip() for name in score.split(",") if name.strip())
     options = Options(
         calibration=CalibrationOptions(
-            score=names, levels=levels, batch=at_once, strengths=numbers(strengths), top=top_of(noise_range)
+            score=names,
+            levels=levels,
+            batch=at_once,
+            strengths=numbers(strengths),
+            top=top_of(noise_range),
+            strength_by=strength_by,
         ),
         split=split.value,
         sample=sample,

@@ -1,7 +1,7 @@
 """The `anofpdm` command: its subcommands, and the translation of errors into one line and an exit code.
 
-0 done, 1 could not be done, 2 wrong usage, 3 done in part (what failed is listed), 130 stopped, with Ctrl-C or politely
-(SIGTERM).
+0 done, 1 could not be done, 2 wrong usage, 3 done in part (what failed is listed), 130 stopped with Ctrl-C, 143 by a
+scheduler (SIGTERM).
 """
 
 import functools
@@ -26,7 +26,7 @@ from anofpdm.cli.segment import segment
 from anofpdm.cli.serve import serve
 from anofpdm.cli.train import train
 from anofpdm.cli.view import view
-from anofpdm.errors import AnoFPDMError
+from anofpdm.errors import AnoFPDMError, Terminated
 from anofpdm.files import remedy
 
 GOES_ON = "what is done is kept, and the same command goes on from there (train: with --resume)"
@@ -43,8 +43,8 @@ def add_command(function: Callable[..., None]) -> None:
             function(*args, **options)
         except AnoFPDMError as problem:
             _stop(str(problem), 1)
-        except KeyboardInterrupt:
-            _stop(f"stopped; {GOES_ON}", 130)
+        except KeyboardInterrupt as problem:
+            _stop(f"stopped; {GOES_ON}", 143 if isinstance(problem, Terminated) else 130)
         except OSError as problem:  # a full disk, a folder that may not be written to
             where = f"{problem.filename}: " if problem.filename else ""
             _stop(f"{where}{problem.strerror or problem}; {remedy(problem)}", 1)
@@ -76,8 +76,12 @@ for subcommand in (demo, phantom, prepare, train, calibrate, distill, segment, e
     add_command(subcommand)
 
 
+def _terminate(_number: int, _frame: object) -> None:
+    raise Terminated
+
+
 def main() -> None:
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a scheduler's way to say Ctrl-C
+    signal.signal(signal.SIGTERM, _terminate)
     app(prog_name="anofpdm")
 
 

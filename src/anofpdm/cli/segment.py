@@ -179,10 +179,12 @@ def _bar(world: "World") -> Any:
         if not world.leads:
             yield lambda _name, _done, _total: None
             return
-        columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:3.0f}%"))
+        columns = (TextColumn("{task.description}", markup=False), BarColumn(), TextColumn("{task.percentage:3.0f}%"))
         with Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True)) as progress:
             task = progress.add_task("scans", total=None)
-            yield lambda name, done, total: progress.update(task, description=name, completed=done, total=total)
+            yield lambda name, done, total: progress.update(
+                task, description=one_line(name), completed=done, total=total
+            )
 
     return shown()
 

@@ -17,7 +17,7 @@ ROLES = {
     "t1c": "t1ce",
     "t2w": "t2",  # BraTS 2023 and later
 }
-NAME = re.compile(r"(?P<subject>.+)[-_](?P<role>[a-z0-9]+)", re.IGNORECASE)
+NAME = re.compile(r"(?P<subject>.+)[-_](?P<role>[a-z0-9]+)", re.IGNORECASE | re.DOTALL)
 VISIT = re.compile(r"(?P<patient>BraTS-[A-Za-z]+-\d+)-\d{3}")  # the last number counts a patient's visits
 
 

@@ -114,6 +114,28 @@ def read_cohort(path: Path, manifest: dict[str, Any]) -> Cohort:
     return cohort
 
 
+def check_slices(cohort: Cohort, rows: np.ndarray) -> None:
+    """That the scans of these rows are as they were prepared: of a bit that a disk has flipped, only hashes tell."""
+    journal = cohort.path / JOURNAL
+    if not journal.is_file():
+        return
+    try:
+        entries = [json.loads(line) for line in _read(journal).splitlines()[1:]]
+        hashes = {entry["scan"]: entry["sha256"] for entry in entries}
+    except (ValueError, KeyError, TypeError, RecursionError) as problem:
+        raise CohortError(f"{journal}: damaged ({problem}); prepare the cohort again with --overwrite") from None
+    if hashlib.sha256("".join(hashes.values()).encode()).hexdigest() != cohort.manifest.get("slices_sha256"):
+        raise CohortError(f"{journal}: not of these slices; run the same `anofpdm prepare` again, or with --overwrite")
+    names, starts, counts = np.unique(cohort.scans, return_index=True, return_counts=True)
+    wanted = set(cohort.scans[rows].tolist())
+    for name, start, count in zip(names.tolist(), starts, counts, strict=True):
+        if name in wanted and hashlib.sha256(cohort.slices[start : start + count].data).hexdigest() != hashes.get(name):
+            raise CohortError(
+                f"{cohort.path / SLICES}: the slices of {name} are not those that were prepared, the file is damaged; "
+                "copy it again, or prepare the cohort again with --overwrite"
+            )
+
+
 def _shape(manifest: dict[str, Any], rows: int) -> tuple[int, ...]:
     size = manifest["preparation"]["size"]
     return rows, len(manifest["preparation"]["modalities"]), size, size

@@ -52,6 +52,7 @@ class FromEvidence:
     encoding: str
     signal: str
     choices: Choices
+    of_the_paper: bool = True  # its guidance strength too is chosen as there
 
     needs: tuple[str, ...] = ()
     tuned_with_masks: bool = False
@@ -177,7 +178,7 @@ METHODS: dict[str, Method] = {
         name: FromEvidence(one.encoding, one.signal, replace(PAPER, last_map=one.last_map))
         for name, one in VARIANTS.items()
     },
-    "anofpdm-ours": FromEvidence("ddim", "error", OURS),
+    "anofpdm-ours": FromEvidence("ddim", "error", OURS, of_the_paper=False),
     "anofpdm-student": FromStudent(),
 }
 

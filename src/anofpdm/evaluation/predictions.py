@@ -2,7 +2,7 @@
 
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -118,7 +118,7 @@ def shared_store(folder: Path, count: int, side: int, world: World) -> Store:
 def decide_all(
     methods: dict[str, FromEvidence],  # of one encoding and signal
     stores: dict[str, Store],
-    calibration: Calibration,
+    calibrations: Mapping[str, Calibration],  # by method; they differ in strength and what follows from it
     models: Models,
     slices: Slices,
     world: World,
@@ -126,14 +126,15 @@ def decide_all(
 ) -> None:
     """One pass of the network for every reading of the same evidence."""
     share = slices.share(world)
+    (settings,) = {calibration.settings for calibration in calibrations.values()}
     for number, positions in enumerate(share):
         rows = slices.rows[positions]
         evidence = evidence_of(
             models.guided,
             lambda some, rows=rows: slices.cohort.pixels(rows[some]),  # type: ignore[misc]
             slice_seeds(slices.cohort.indices[rows], slices.seed),
-            settings=calibration.settings,
-            strengths=[calibration.strength],
+            settings=settings,
+            strengths=sorted({calibration.strength for calibration in calibrations.values()}),
             device=slices.device,
             batch=slices.batch,
             on_progress=lambda done, total, number=number: on_progress(  # type: ignore[misc]
@@ -141,7 +142,7 @@ def decide_all(
             ),
         )
         for name, method in methods.items():
-            found = decide(evidence, calibration, method.choices, places_of(slices.cohort, rows))
+            found = decide(evidence, calibrations[name], method.choices, places_of(slices.cohort, rows))
             stores[name].keep(positions, found)
 
 

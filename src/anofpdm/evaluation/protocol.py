@@ -20,7 +20,7 @@ import torch
 from anofpdm import __version__
 from anofpdm.calibrating import Options as CalibrationOptions
 from anofpdm.calibrating import calibrate_model, check_fits
-from anofpdm.cohorts.store import Cohort, foreground
+from anofpdm.cohorts.store import Cohort, check_slices, foreground
 from anofpdm.errors import ConfigError, EvaluationError, MethodError
 from anofpdm.evaluation.methods import Chosen, FromEvidence, FromStudent, Models, Reconstruction, Setting
 from anofpdm.evaluation.oracle import Tuned, tuned_with_masks
@@ -81,6 +81,8 @@ class Evaluation:
     def run(self) -> None:
         check_fits(self.model, self.cohort)
         self.known  # noqa: B018  complains of a wrong split, or of missing masks, before anything is written
+        calibrated_on = self.cohort.rows(self.options.calibration.split)
+        check_slices(self.cohort, np.union1d(self.measured_rows(), calibrated_on))
         with self._claimed():
             if self.world.leads:
                 self._score_nothing()
@@ -110,13 +112,13 @@ class Evaluation:
         for seed in self.options.seeds:
             if self._all(self._done(name, setup, seed) for name in methods for setup in self.setups):
                 continue
-            calibration = self._calibration(encoding, signal)
+            calibrations = {name: self._calibration(method) for name, method in methods.items()}
             stores = {name: self._store(f"{name}-{seed}", len(test)) for name in methods}
             watch = self._watch()
             decide_all(
                 methods,
                 stores,
-                calibration,
+                calibrations,
                 self._counted(watch),
                 self._slices(test, seed),
                 self.world,
@@ -206,19 +208,26 @@ class Evaluation:
 
     # ---- calibration by labels, tuning by masks ----------------------------------------------------------------------
 
-    def _calibration(self, encoding: str, signal: str) -> Calibration:
-        """The first process's, for all."""
-        path = self.calibration_path(encoding, signal)
+    def _calibration(self, method: FromEvidence) -> Calibration:
+        """The first process's, for all. One pass of the network serves every way to choose the strength."""
+        path = self.calibration_path(method)
         if not self.world.gathered(path.is_file())[0]:
-            options = replace(self.options.calibration, encoding=encoding, signal=signal)
-            found = calibrate_model(self.model, self.cohort, options, self._showing(f"calibrating {encoding} {signal}"))
+            options = replace(self.options.calibration, encoding=method.encoding, signal=method.signal)
+            name = f"calibrating {method.encoding} {method.signal}"
+            found = calibrate_model(self.model, self.cohort, options, self._showing(name))
             if self.world.leads:
-                write_atomically(path, to_json(found.calibration).encode())
+                for one in (method, replace(method, of_the_paper=not method.of_the_paper)):
+                    said = to_json(found.chosen_by(self.strength_by(one)))
+                    write_atomically(self.calibration_path(one), said.encode())
             self.world.gathered(None)
         return from_json(path.read_text(), str(path))
 
-    def calibration_path(self, encoding: str, signal: str) -> Path:
-        return self.out / f"calibration-{encoding}-{signal}.json"
+    def strength_by(self, method: FromEvidence) -> str:
+        return "cosine" if method.of_the_paper else self.options.calibration.strength_by
+
+    def calibration_path(self, method: FromEvidence) -> Path:
+        by = "" if self.strength_by(method) == "cosine" else f"-by-{self.strength_by(method)}"
+        return self.out / f"calibration-{method.encoding}-{method.signal}{by}.json"
 
     def _tuned(self, name: str, method: Reconstruction) -> dict[str, Tuned]:
         path, made_with = self.out / f"tuned-{name}.json", self._made_with(name)

@@ -25,13 +25,14 @@ from anofpdm.method.detection import (
     log_curves,
 )
 from anofpdm.method.evidence import Evidence, Settings
-from anofpdm.method.mask import filtered
+from anofpdm.method.mask import filtered, reached_by_smallest
 from anofpdm.network.schedule import NoiseSchedule
 
 FORMAT = 1
 ACCURACY_RATIO = 0.98
 HEALTHY_PERCENTILE = 99.8  # of the filtered maps of healthy slices
 CONTEXT_MM = 2.0
+STRENGTH_BY = ("cosine", "map")
 STRENGTHS = (0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 8.0, 12.0, 20.0, 30.0)  # candidates, where none are given
 
 
@@ -43,6 +44,7 @@ class Candidate:
     accuracy: float
     cut: float
     auc: float
+    map_auc: float | None = None  # how well the maps alone do: by what the smallest lesion's number of pixels reach
 
 
 @dataclass(frozen=True)
@@ -104,11 +106,12 @@ def calibrate(
     *,
     places: Places | None = None,  # without: slices alone
     context_mm: float = CONTEXT_MM,
+    strength_by: str = "cosine",
 ) -> Calibration:
     """Guidance strength, detectors and thresholds from slices that are labelled healthy or unhealthy."""
     unhealthy, patients = _checked(evidence, labels, patients)
     candidates = rated_strengths(evidence, unhealthy)
-    best, chosen = chosen_candidate(candidates, accuracy_ratio)
+    best, chosen = chosen_candidate(candidates, accuracy_ratio, strength_by)
     at_chosen = evidence.at(chosen.strength)
     divergence = _numpy(at_chosen.divergence[:, 0])  # [N, K]
     divergence_max = float(divergence.max())
@@ -143,12 +146,25 @@ def rated_strengths(evidence: Evidence, unhealthy: np.ndarray) -> tuple[Candidat
     rated = []
     for column, strength in enumerate(evidence.strengths):
         cut = best_cut(similarity[:, column], unhealthy)
-        rated.append(Candidate(strength, cut.accuracy, cut.value, auc(-similarity[:, column], unhealthy)))
+        reached = reached_by_smallest(_numpy(evidence.maps[:, column]))
+        rated.append(
+            Candidate(
+                strength, cut.accuracy, cut.value, auc(-similarity[:, column], unhealthy), auc(reached, unhealthy)
+            )
+        )
     return tuple(sorted(rated, key=lambda one: one.strength))
 
 
-def chosen_candidate(candidates: Sequence[Candidate], accuracy_ratio: float) -> tuple[Candidate, Candidate]:
-    """The most accurate strength, and w*: the largest from there on that is nearly as accurate."""
+def chosen_candidate(
+    candidates: Sequence[Candidate], accuracy_ratio: float, strength_by: str = "cosine"
+) -> tuple[Candidate, Candidate]:
+    """The most accurate strength, and w*: the largest from there on that is nearly as accurate, as the paper has it.
+    By maps: the one whose maps tell the classes apart best, for both."""
+    if strength_by not in STRENGTH_BY:
+        raise MethodError(f"unknown way to choose a strength {strength_by!r}; choose one of {', '.join(STRENGTH_BY)}")
+    if strength_by == "map":
+        best = max(candidates, key=lambda one: one.map_auc or 0.0)
+        return best, best
     best = max(candidates, key=lambda one: one.accuracy)  # of equals the first, that is the weakest
     enough = [
         one

@@ -64,6 +64,12 @@ def smallest_pixels(shape: Sequence[int], smallest: int = SMALLEST) -> int:
     return round(smallest * shape[0] * shape[1] / AT_SIDE**2)
 
 
+def reached_by_smallest(maps: np.ndarray) -> np.ndarray:
+    """[N, H, W] -> [N]: what as many pixels of a map reach as the smallest lesion has."""
+    rank = max(0, smallest_pixels(maps.shape[1:]) - 1)
+    return np.asarray(-np.partition(-maps.reshape(len(maps), -1), rank, axis=1)[:, rank])
+
+
 def without_small(drawn: np.ndarray, limit: int) -> np.ndarray:
     """[H, W] without components (8 neighbours) of `limit` pixels or fewer."""
     components, _ = ndimage.label(drawn, EIGHT_NEIGHBOURS)

@@ -22,6 +22,7 @@ class SliceOrder:
 
     def __init__(self, groups: list[np.ndarray], shares: list[int], seed: int):
         self.groups, self.shares, self.seed = groups, shares, seed  # a batch takes shares[i] rows of groups[i]
+        self._drawn: dict[int, tuple[int, np.ndarray]] = {}  # group to the epoch it was last drawn for, and its order
 
     @classmethod
     def of(cls, cohort: Cohort, task: str, *, batch: int, balanced: bool, seed: int) -> "SliceOrder":
@@ -51,10 +52,17 @@ class SliceOrder:
         places = np.arange(start, start + count)
         rows = np.empty(count, dtype=np.int64)
         for epoch in np.unique(places // len(group)):
-            order = np.random.default_rng([self.seed, number, int(epoch)]).permutation(group)
             here = places // len(group) == epoch
-            rows[here] = order[places[here] % len(group)]
+            rows[here] = self._order(number, int(epoch))[places[here] % len(group)]
         return rows
+
+    def _order(self, number: int, epoch: int) -> np.ndarray:
+        """Kept for the steps that follow: of 100,000 rows, drawing it takes longer than reading a batch."""
+        before, order = self._drawn.get(number, (-1, self.groups[number]))
+        if before != epoch:
+            order = np.random.default_rng([self.seed, number, epoch]).permutation(self.groups[number])
+            self._drawn[number] = epoch, order
+        return order
 
 
 def training_rows(cohort: Cohort, task: str) -> np.ndarray:

@@ -157,7 +157,7 @@ def _train(trainer: Trainer, cohort: Cohort, out: Path, limits: Limits, on_progr
                 _check_finite(loss, trainer, out)
                 save(trainer, cohort, out, limits)
             if asked:
-                raise KeyboardInterrupt
+                raise stop.how
             if late:
                 break
     if loss is not None:

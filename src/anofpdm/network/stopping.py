@@ -4,12 +4,15 @@ import signal
 import threading
 from typing import Any
 
+from anofpdm.errors import Terminated
+
 
 class StopRequests:
     """A request waits for the step to end, so that no half step is ever saved. Asked twice, it stops at once."""
 
     def __init__(self) -> None:
         self.asked = False
+        self.how: type[KeyboardInterrupt] = KeyboardInterrupt
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> "StopRequests":
@@ -17,9 +20,11 @@ class StopRequests:
             self._before = {number: signal.signal(number, self._hear) for number in (signal.SIGINT, signal.SIGTERM)}
         return self
 
-    def _hear(self, _number: int, _frame: object) -> None:
+    def _hear(self, number: int, _frame: object) -> None:
+        if number == signal.SIGTERM:
+            self.how = Terminated
         if self.asked:
-            raise KeyboardInterrupt
+            raise self.how
         self.asked = True
 
     def __exit__(self, *_: object) -> None:

@@ -39,6 +39,8 @@ class UNetConfig:
         whole = (self.in_channels, self.n_labels, self.null_label, self.channels, self.blocks, self.heads)
         if any(type(n) is not int or not 0 <= n <= MOST for n in (*whole, *self.multipliers, *self.attention)):
             raise ConfigError(f"a U-Net is counted in whole numbers up to {MOST}, got {self}")
+        if not isinstance(self.dropout, int | float) or not 0 <= self.dropout < 1:
+            raise ConfigError(f"a share of what is dropped lies from 0 to 1, got {self}")
         if len(self.multipliers) > 8 or self.blocks > 16 or min(*self.multipliers, self.blocks, self.heads) < 1:
             raise ConfigError(f"a U-Net needs blocks and heads, and not too many of them, got {self}")
         if self.in_channels < 1 or self.channels < 4 or self.channels % 4 or not self.multipliers:
