@@ -18,6 +18,7 @@ from anofpdm import files
 from anofpdm.cohorts import open_cohort
 from anofpdm.cohorts.plan import plan_cohort
 from anofpdm.cohorts.prepare import prepare
+from anofpdm.cohorts.store import check_slices
 from anofpdm.errors import AnoFPDMError, CohortError, ScanError
 from anofpdm.evaluation.truth import Truth
 from anofpdm.labels import HEALTHY, NULL, UNHEALTHY
@@ -370,6 +371,23 @@ class TestOpening:
         whole = (tmp_path / name).read_bytes()
         (tmp_path / name).write_bytes(whole[: len(whole) // 2])
         with pytest.raises(CohortError, match="prepare"):
+            open_cohort(tmp_path)
+
+    def test_a_flipped_bit_is_noticed_by_who_looks_at_that_scan(self, source, tmp_path):
+        prepared(source, tmp_path)
+        data = bytearray((tmp_path / "slices.npy").read_bytes())
+        data[-1] ^= 1
+        (tmp_path / "slices.npy").write_bytes(data)
+        cohort = open_cohort(tmp_path)
+        check_slices(cohort, np.array([0]))
+        with pytest.raises(CohortError, match="not those that were prepared"):
+            check_slices(cohort, np.array([0, len(cohort) - 1]))
+
+    @pytest.mark.parametrize("content", ["[]", "null", '{"format": 1}', 100_000 * "["])
+    def test_a_manifest_that_is_none(self, source, tmp_path, content):
+        prepared(source, tmp_path)
+        (tmp_path / "manifest.json").write_text(content)
+        with pytest.raises(CohortError, match="damaged"):
             open_cohort(tmp_path)
 
     @pytest.mark.parametrize("name", ["slices.csv", "scans.csv", "split.csv"])

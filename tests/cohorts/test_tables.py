@@ -1,3 +1,5 @@
+import os
+
 import numpy as np
 import pytest
 
@@ -73,6 +75,24 @@ class TestLabels:
     def test_accents_written_in_either_way(self, tmp_path):
         labels = read_labels(written(tmp_path / "labels.csv", "subject,label\nJose\u0301,1\n"))
         assert labels.subjects == {"Jos\u00e9"}
+
+    @pytest.mark.parametrize(
+        ("text", "message"),
+        [
+            ("subject,label\n" + 200_000 * "x" + ",1\n", "line 2: cannot be read"),
+            (f"subject,slice,label\na,{5000 * '9'},1\n", "whole number"),
+            ("subject,slice,label,label\na,1,1,0\n", "'label' is there twice"),
+        ],
+    )
+    def test_what_a_csv_reader_would_fall_over(self, tmp_path, text, message):
+        with pytest.raises(CohortError, match=message):
+            read_labels(written(tmp_path / "labels.csv", text))
+
+    @pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to("/dev/zero")])
+    def test_what_has_no_end(self, tmp_path, make):
+        make(tmp_path / "labels.csv")
+        with pytest.raises(CohortError, match="a pipe or a device"):
+            read_labels(tmp_path / "labels.csv")
 
     def test_no_rows(self, tmp_path):
         with pytest.raises(CohortError, match="no rows"):

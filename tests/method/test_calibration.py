@@ -1,3 +1,5 @@
+import json
+
 import numpy as np
 import pytest
 import torch
@@ -221,7 +223,40 @@ def test_a_calibration_survives_its_file():
     np.testing.assert_array_equal(again.fitted[1].curve.scores(logs), found.fitted[1].curve.scores(logs))
 
 
-@pytest.mark.parametrize("text", ["", "{}", "[1]", '{"format": 1}', '{"format": 99}', "null"])
+def test_a_file_from_before_maps_were_compared_is_read():
+    evidence, labels, patients = made_up()
+    said = json.loads(to_json(calibrate(evidence, labels, patients)))
+    for one in said["candidates"]:
+        del one["map_auc"]
+    again = from_json(json.dumps(said), "here")
+    assert {one.map_auc for one in again.candidates} == {None}
+    said["candidates"][0]["accuracy"] = None
+    with pytest.raises(CalibrationError, match="calibrate again"):
+        from_json(json.dumps(said), "here")
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ('"strength": ', '"strength": NaN, "x": '),
+        ('"cut": ', '"cut": 1e999, "x": '),
+        ('"divergence_max": ', '"divergence_max": -'),
+        ('"levels": [\n      ', '"levels": [\n      5000, '),
+        ('"channels": [\n      0', '"channels": [\n      7'),
+        ('"healthy_threshold": ', '"healthy_threshold": "x", "x": '),
+        ('"accuracy": 0', '"accuracy": 0E, "accuracy": 1e999, "accuracy": 1e999'),
+    ],
+)
+def test_a_whole_file_without_sense_is_refused(before, after):
+    evidence, labels, patients = made_up()
+    text = to_json(calibrate(evidence, labels, patients).for_model("abc", ["flair"]))
+    from_json(text, "here")
+    assert before in text
+    with pytest.raises(CalibrationError, match="calibrate again"):
+        from_json(text.replace(before, after, 1), "here")
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[1]", '{"format": 1}', '{"format": 99}', "null", 100_000 * "["])
 def test_a_damaged_file_is_refused(text):
     with pytest.raises(CalibrationError, match="calibrate again"):
         from_json(text, "here")

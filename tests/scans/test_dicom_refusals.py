@@ -134,6 +134,10 @@ class TestMixed:
 
 
 class TestFiles:
+    def test_a_count_of_frames_without_end(self, tmp_path, check_refused):
+        Series().save(tmp_path, NumberOfFrames=2**31 - 1)
+        check_refused(tmp_path, "no position")
+
     def test_nothing_there(self, tmp_path, check_refused):
         check_refused(tmp_path / "nowhere", "no such file or folder")
         (tmp_path / "empty").mkdir()

@@ -11,6 +11,7 @@ from anofpdm.errors import CalibrationError, ConfigError, ModelError
 from anofpdm.labels import HEALTHY, UNHEALTHY
 from anofpdm.method.context import Places
 from anofpdm.method.detection import CurveDetector
+from anofpdm.network import checkpoint
 from anofpdm.student.lessons import Lessons, neighbours_of, shown_together
 from anofpdm.student.model import (
     RUNGS,
@@ -180,6 +181,21 @@ class TestOnDisk:
         save_student(tmp_path, self.student(taught), {})
         with pytest.raises(ModelError, match="another model"):
             load_student(tmp_path, "other", CPU)
+
+    @pytest.mark.parametrize("wrong", [{"calibration": {"cut": 0.3}}, {"network": {"depth": 3}}, {"network": None}])
+    def test_of_an_older_version_or_damaged_it_is_refused(self, taught, tmp_path, wrong):
+        save_student(tmp_path, self.student(taught), {})
+        weights, said, _ = checkpoint.load_model(tmp_path / "student")
+        said.pop("sha256", None)
+        checkpoint.save_model(tmp_path / "student", weights, {**said, **wrong})
+        with pytest.raises(ModelError, match="distill again"):
+            load_student(tmp_path, "abc", CPU)
+
+    def test_a_detector_of_other_rungs_is_refused(self, taught):
+        said = self.student(taught).calibration.said()
+        said["detector"]["weights"] = said["detector"]["weights"][:-1]
+        with pytest.raises(ValueError, match="rung"):
+            StudentCalibration.from_said(said)
 
     def test_half_weights_say_nearly_the_same(self, taught, tmp_path):
         save_student(tmp_path, self.student(taught), {}, half=True)

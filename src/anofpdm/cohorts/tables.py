@@ -132,7 +132,9 @@ def _parsed(
         _check_columns(path, reader.fieldnames, needed, optional)
         yield from reader
     except csv.Error as problem:  # a cell without end
-        raise CohortError(f"{path}, line {reader.line_num}: cannot be read ({problem}); correct the row") from None
+        raise CohortError(
+            f"{path}, line {reader.reader.line_num}: cannot be read ({problem}); correct the row"
+        ) from None
 
 
 def _check_columns(path: Path, columns: Sequence[str], needed: tuple[str, ...], optional: str) -> None:

@@ -281,7 +281,8 @@ def _check_sense(found: Calibration) -> None:
     above_0 = [found.divergence_max, *(value for curve in curves for value in curve.scale.flat)]
     from_0 = [found.strength, found.best_strength, *found.foreground]
     from_0 += [value for one in found.fitted for value in (one.context_mm, one.healthy_threshold)]
-    tried = [value for one in found.candidates for value in vars(one).values()]
+    said = [item for one in found.candidates for item in vars(one).items()]
+    tried = [value for name, value in said if (name, value) != ("map_auc", None)]  # which earlier files do not have
     others = [
         found.cut,
         found.accuracy_ratio,

@@ -141,6 +141,11 @@ def _train(trainer: Trainer, cohort: Cohort, out: Path, limits: Limits, on_progr
     order = SliceOrder.of(cohort, config.task, batch=config.batch, balanced=config.balanced, seed=config.seed)
     steps = range(trainer.step, FOREVER if limits.steps is None else limits.steps)
     clock, loss = _Clock(limits, trainer.step), None
+
+    def speak(loss: Tensor) -> None:
+        if clock.spoke_step < trainer.step:
+            on_progress(replace(clock.progress(trainer.step, loss), note=_memory_note(trainer)))
+
     batches = read_ahead(cohort, order, steps, part=world.part(config.batch), pin=trainer.device.type == "cuda")
     with StopRequests() as stop, contextlib.closing(batches):
         for _, slices, labels in batches:
@@ -148,13 +153,14 @@ def _train(trainer: Trainer, cohort: Cohort, out: Path, limits: Limits, on_progr
             # Several processes must speak at the same steps; one alone also speaks when it was silent for long.
             if trainer.step % limits.log_steps == 0 or (world.count == 1 and clock.silent_for() > SILENCE):
                 _check_finite(loss, trainer, out)
-                on_progress(replace(clock.progress(trainer.step, loss), note=_memory_note(trainer)))
+                speak(loss)
             if world.count > 1 and trainer.step % CHECK_STEPS:
                 continue
             asked, late = world.any(stop.asked, trainer.device), world.any(clock.out_of_time(), trainer.device)
             if asked or world.any(clock.time_to_save(), trainer.device):
                 clock.saved = time.monotonic()
                 _check_finite(loss, trainer, out)
+                speak(loss)  # before the save: a run killed after it has no other chance to
                 save(trainer, cohort, out, limits)
             if asked:
                 raise stop.how
@@ -162,8 +168,7 @@ def _train(trainer: Trainer, cohort: Cohort, out: Path, limits: Limits, on_progr
                 break
     if loss is not None:
         _check_finite(loss, trainer, out)
-        if clock.spoke_step < trainer.step:
-            on_progress(replace(clock.progress(trainer.step, loss), note=_memory_note(trainer)))
+        speak(loss)
     if loss is not None or (world.leads and not checkpoint.holds_model(out, trainer.step)):
         save(trainer, cohort, out, limits)
 

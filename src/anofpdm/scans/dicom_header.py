@@ -30,7 +30,7 @@ WANTED = [
     "PerFrameFunctionalGroupsSequence",
 ]  # fmt: skip
 TABLE_OF_CONTENTS = "1.2.840.10008.1.3.10"  # a DICOMDIR, whatever it is called
-MOST_FRAMES = 10_000  # of a file that gives them no place, and so cannot be used; a damaged count is endless
+MOST_FRAMES = 4096  # of a file that gives them no place, and so cannot be used; a damaged count is endless
 Tags = Any  # a pydicom data set, or an item of a sequence
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from scipy.special import expit
 
-from anofpdm.errors import CalibrationError, ModelError
+from anofpdm.errors import CalibrationError, ConfigError, ModelError
 from anofpdm.labels import HEALTHY, UNHEALTHY
 from anofpdm.method.calibration import CONTEXT_MM
 from anofpdm.method.context import Places, smoothed
@@ -51,7 +51,11 @@ class StudentCalibration:
     @classmethod
     def from_said(cls, said: Mapping[str, Any]) -> "StudentCalibration":
         rated = {name: math.nan if said[name] is None else said[name] for name in ("accuracy", "auc")}
-        return cls(**{**said, **rated, "detector": CurveDetector.from_said(said["detector"])})
+        detector = CurveDetector.from_said(said["detector"])
+        arrays = (detector.centre, detector.scale, detector.weights)
+        if any(array.shape != (len(RUNGS),) or not np.isfinite(array).all() for array in arrays):
+            raise ValueError("a detector without one number for each rung")
+        return cls(**{**said, **rated, "detector": detector})
 
 
 @dataclass(frozen=True)
@@ -169,12 +173,14 @@ def load_student(model_folder: Path, teacher_sha256: str, device: torch.device) 
         raise ModelError(
             f"{folder}: was taught by another model than the one beside it; run `anofpdm distill` again, or remove it"
         )
-    network = StudentNet(_config(said["network"]))
+    try:
+        network, calibration = StudentNet(_config(said["network"])), StudentCalibration.from_said(said["calibration"])
+    except (ConfigError, KeyError, TypeError, ValueError, AttributeError) as problem:
+        raise ModelError(f"{folder}: damaged, or of another version ({problem}); distill again, or remove it") from None
     try:
         network.load_state_dict({name: tensor.float() for name, tensor in weights.items()})
     except RuntimeError:
         raise ModelError(f"{folder}: its weights are not for the network it names; distill again") from None
-    calibration = StudentCalibration.from_said(said["calibration"])
     return Student(network.to(device).eval(), calibration, teacher_sha256, device, digest)
 
 
