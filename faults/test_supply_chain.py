@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "anofpdm"
 CONSTRAINTS = ROOT / "constraints.txt"
 OURSELVES = "anofpdm"
-OF_THE_ENVIRONMENT = {"pip", "setuptools"}  # Python itself brings them
+OF_THE_ENVIRONMENT = {"pip"}  # Python itself brings it
 REACHED_BY = "a fresh install takes {name}, for {of}"
 
 
