@@ -132,7 +132,8 @@ def _fuzz(reader: str, words: list[str]) -> None:
     from anofpdm.errors import AnoFPDMError
 
     read = {"gzip": _nifti}.get(reader) or globals()[f"_{reader}"]
-    space = Path(tempfile.mkdtemp(dir="/dev/shm" if Path("/dev/shm").is_dir() else None))
+    space = Path(words[0]).with_name("space")  # beside the corpus
+    space.mkdir()
 
     def once(data: bytes) -> None:
         path = space / ("x.dcm" if reader == "dicom" else "x.nii")

@@ -37,9 +37,9 @@ def test_a_ball_of_10_mm_survives_the_round_trip_on_1_mm_grids(codes, tilt, cent
     planes = planes_of(affine, shape)
     mask = toys.ball(affine, shape, centre, 10)
     assert toys.dice(mask, there_and_back(mask, planes, drawn_by_network=False)) > 0.98
-    # Yes or no on pixels of up to 2 mm: the pixels themselves cost up to 0.055 of a ball of 5 pixels' radius.
+    # Yes or no on pixels of up to 2 mm: the pixels themselves cost up to 0.055 of a ball of 5 or 6 pixels' radius.
     drawn = toys.dice(mask, there_and_back(mask, planes))
-    assert drawn > (0.95 if width <= 220 else 0.94)
+    assert drawn > (0.95 if width <= 200 else 0.94)
 
 
 @quick
