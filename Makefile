@@ -2,6 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
+FAULTS ?= faults
 
 .PHONY: demo test faults check format viewer clean
 
@@ -12,7 +13,7 @@ test: $(INSTALLED)
 	$(BIN)/python -m pytest -n auto --dist loadfile
 
 faults: $(INSTALLED) # kills, full disks, bad files, on Linux; about 40 minutes
-	$(BIN)/python -m pytest faults
+	$(BIN)/python -m pytest $(FAULTS)
 
 viewer: $(INSTALLED) # niivue, for view and serve; needs npm
 	$(BIN)/anofpdm serve --set-up

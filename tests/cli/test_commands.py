@@ -11,8 +11,9 @@ import toys
 from typer.testing import CliRunner
 
 from anofpdm import __version__
-from anofpdm.cli.main import app
+from anofpdm.cli.main import app, signals_later
 from anofpdm.cohorts import open_cohort
+from anofpdm.errors import Terminated
 
 
 def anofpdm(*words, **options):
@@ -294,3 +295,20 @@ class TestPrepare:
         assert "Traceback" not in errors
         assert anofpdm(*words).returncode == 0
         assert len(set(open_cohort(tmp_path / "out").scans)) == 30
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_during_an_import_is_answered_after_it(number):
+    before = signal.getsignal(number)
+    done = []
+
+    def importing():
+        with signals_later():
+            signal.raise_signal(number)
+            done.append("went on")
+
+    with pytest.raises(KeyboardInterrupt) as problem:
+        importing()
+    assert done
+    assert isinstance(problem.value, Terminated) == (number == signal.SIGTERM)
+    assert signal.getsignal(number) is before

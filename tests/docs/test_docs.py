@@ -393,8 +393,13 @@ def test_command_is_parsed(command):
     elif command.kind in ("curl", "ssh"):  # they need another machine, or a server
         assert "anofpdm" not in command.words
     elif command.kind == "make":
-        for target in command.words[1:]:
-            assert re.search(rf"^{target}:", (ROOT / "Makefile").read_text(), re.MULTILINE), target
+        for word in command.words[1:]:
+            name, given, value = word.partition("=")
+            assert re.search(
+                rf"^{name} \?=" if given else rf"^{name}:", (ROOT / "Makefile").read_text(), re.MULTILINE
+            ), word
+            files = [part for part in value.split() if "/" in part]
+            assert all((ROOT / file).is_file() for file in files), word
     elif command.kind == "pip":
         import tomllib
 

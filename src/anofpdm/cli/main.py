@@ -4,10 +4,13 @@
 scheduler (SIGTERM).
 """
 
+import contextlib
 import functools
+import importlib
 import signal
 import sys
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from typing import Annotated
 
 import typer
@@ -29,6 +32,7 @@ from anofpdm.cli.view import view
 from anofpdm.errors import AnoFPDMError, Terminated
 from anofpdm.files import remedy
 
+WITHOUT_TORCH = (phantom, prepare, view)
 GOES_ON = "what is done is kept, and the same command goes on from there (train: with --resume)"
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
@@ -40,6 +44,9 @@ def add_command(function: Callable[..., None]) -> None:
     @functools.wraps(function)
     def command(*args: object, **options: object) -> None:
         try:
+            if function not in WITHOUT_TORCH:
+                with signals_later():
+                    importlib.import_module("torch")
             function(*args, **options)
         except AnoFPDMError as problem:
             _stop(str(problem), 1)
@@ -74,6 +81,24 @@ def _stop(message: str, code: int) -> None:
 
 for subcommand in (demo, phantom, prepare, train, calibrate, distill, segment, evaluate, ablate, view, serve, bench):
     add_command(subcommand)
+
+
+@contextlib.contextmanager
+def signals_later() -> Iterator[None]:
+    """What is heard meanwhile is answered afterwards: an interrupt inside the import of torch would be a crash."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    heard: list[int] = []
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = {number: signal.signal(number, lambda number, _frame: heard.append(number)) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    if heard:
+        raise Terminated if heard[0] == signal.SIGTERM else KeyboardInterrupt
 
 
 def _terminate(_number: int, _frame: object) -> None:
