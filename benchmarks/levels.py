@@ -2,7 +2,8 @@
 
     python benchmarks/levels.py MODEL COHORT [--levels 600,200,100,60,30,20,10] [--top 600] [--score flair,t2]
 
-For each number of levels the model is calibrated on the same slices' image-level labels; masks only measure. Set
+For each number of levels the model is calibrated on the same slices' image-level labels, for the comparison of
+precisions once; masks only measure. Set
 OMP_NUM_THREADS=1: seven processes decide while the network works.
 `unhealthy` is the mean DICE of slices with a lesion, without a detector; `mixed` that of all, with the detector.
 """
@@ -23,7 +24,7 @@ from anofpdm.evaluation.metrics import average_precision, dice, mean_defined, vo
 from anofpdm.evaluation.truth import Truth
 from anofpdm.labels import NULL, UNHEALTHY
 from anofpdm.method import calibrate
-from anofpdm.method.calibration import STRENGTHS
+from anofpdm.method.calibration import STRENGTHS, Calibration
 from anofpdm.method.context import Places
 from anofpdm.method.decision import Choices, decide
 from anofpdm.method.evidence import Evidence, Settings, spread_levels
@@ -45,7 +46,7 @@ def main() -> None:
     parser.add_argument("model", type=Path)
     parser.add_argument("cohort", type=Path)
     parser.add_argument("--levels", default="600,200,100,60,30,20,10")
-    parser.add_argument("--precision-at", type=int, default=60, help="levels at which fp32, bf16 and fp16 are compared")
+    parser.add_argument("--precision-at", type=int, default=10, help="levels at which fp32, bf16 and fp16 are compared")
     parser.add_argument("--precisions", default="fp32,bf16,fp16")
     parser.add_argument("--top", type=int, default=600)
     parser.add_argument("--score", default="flair,t2")
@@ -59,9 +60,13 @@ def main() -> None:
     compared = [(args.precision_at, name) for name in args.precisions.split(",") if name]
     print(f"| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}", flush=True)
     with ProcessPoolExecutor(7, multiprocessing.get_context("spawn")) as pool:  # so that the GPU does not wait
-        rows = []
+        rows, first = [], None
         for count, name in counts + compared:
-            row = pool.submit(evaluated, *study.evidence(count, name), study.known)
+            found = study.evidence(count, name)
+            if (count, name) in compared:  # all with the calibration of the first: what differs is the arithmetic
+                known = study.known
+                first = first or calibrate(found[0], known.labels, known.patients, places=known.places)
+            row = pool.submit(evaluated, *found, study.known, first)
             row.add_done_callback(lambda done: print(done.result()[0], flush=True))
             rows.append(row)
         drawn = [row.result()[1] for row in rows[len(counts) :]]
@@ -116,9 +121,11 @@ class Study:
         return found, predict.precision, seconds
 
 
-def evaluated(evidence: Evidence, precision: str, seconds: float, known: Known) -> tuple[str, np.ndarray]:
-    """A line of the table and its footnotes, and the masks before the detector."""
-    calibration = calibrate(evidence, known.labels, known.patients, places=known.places)
+def evaluated(
+    evidence: Evidence, precision: str, seconds: float, known: Known, given: Calibration | None = None
+) -> tuple[str, np.ndarray]:
+    """A line of the table and its footnotes, and the masks before the detector. Calibrates unless given one."""
+    calibration = given or calibrate(evidence, known.labels, known.patients, places=known.places)
     found = decide(evidence, calibration, Choices())
     unhealthy = known.labels == UNHEALTHY
     line = (

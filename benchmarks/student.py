@@ -1,6 +1,6 @@
 """What helps a student: one row for each way of teaching it, on a cohort's validation split. Masks only measure.
 
-    python benchmarks/student.py MODEL COHORT [--variants slices,neighbours] [--steps 2500]
+    python benchmarks/student.py MODEL COHORT [--variants default,wider] [--steps 2500]
 
 The teacher draws once, into the model's folder, as for `anofpdm distill`. `drawn at least`: where fewer pixels than
 that reach one half, the mask reaches down to what so many pixels reach. `accuracy` is cross-validated over patients.
@@ -26,22 +26,24 @@ from anofpdm.method.mask import mask
 from anofpdm.network.predictor import TrainedModel, load_trained
 from anofpdm.network.world import World
 from anofpdm.student.lessons import Lessons, neighbours_of
-from anofpdm.student.model import RUNGS, asked, calibrated, channels_of, ladder
+from anofpdm.student.model import RUNGS, asked, calibrated, channels_of, ladder, signs
 from anofpdm.student.network import StudentConfig
-from anofpdm.student.training import Schooling
+from anofpdm.student.training import LABEL_SHARE, Schooling
 
 
 @dataclass(frozen=True)
 class Variant:
     neighbours_mm: tuple[float, ...] = (-2.0, 2.0)
     certain: bool = False  # masks as they are, not how certain the teacher is
+    label_share: float = LABEL_SHARE  # of the loss on image-level labels
     rounds: int = 1
     width: int = 32
 
 
 VARIANTS = {
-    "slices": Variant(()),
-    "neighbours": Variant(),
+    "default": Variant(),
+    "no neighbours": Variant(()),
+    "no labels": Variant(label_share=0.0),
     "more neighbours": Variant((-4.0, -2.0, 2.0, 4.0)),
     "hard masks": Variant(certain=True),
     "two rounds": Variant(rounds=2),
@@ -97,10 +99,12 @@ class Study:
         shown = np.where(masks > 127, 255, 0).astype(np.uint8) if variant.certain else masks
         lessons = Lessons(self.pixels(rows), shown, neighbours_of(places, config.neighbours_mm), cohort.labels[rows])
         start = time.perf_counter()
-        options = replace(options, rounds=variant.rounds)
+        schooling = replace(options.schooling, label_share=variant.label_share)
+        options = replace(options, rounds=variant.rounds, schooling=schooling)
         network = taught_in_rounds(config, lessons, places, options, self.device, lambda *_: None)
         seconds = time.perf_counter() - start
-        odds = smoothed(asked(network, self.pixels(self.val), self.places, self.device), self.places, 2.0)
+        said = asked(network, self.pixels(self.val), self.places, self.device)
+        odds, whole = (smoothed(part, self.places, 2.0) for part in said)
         found = calibrated(
             network,
             self.pixels(self.val),
@@ -109,7 +113,7 @@ class Study:
             self.places,
             self.device,
         )
-        detected = found.detector.scores(ladder(odds)) >= 0
+        detected = found.detector.scores(signs(odds, whole)) >= 0
         for rung, count in enumerate((None, *RUNGS[1:4])):
             cuts = np.zeros(len(odds)) if count is None else np.minimum(0, ladder(odds)[:, rung])
             self.print_row(name, count, odds, cuts, detected, found.accuracy, seconds)

@@ -47,7 +47,7 @@ class Options:
     signal: str = "error"
     clamp: bool = True
     accuracy_ratio: float = ACCURACY_RATIO
-    strength_by: str = "cosine"
+    strength_by: str = "map"  # the better choice: results/strengths.md
     context_mm: float = CONTEXT_MM
     split: str = "val"
     most: int = 2000  # slices, in whole scans

@@ -28,7 +28,7 @@ from anofpdm.method.decision import OURS, Choices, decide
 from anofpdm.method.many_slices import batch_for, evidence_of, slice_seeds
 from anofpdm.network.predictor import TrainedModel
 from anofpdm.network.world import World
-from anofpdm.student.lessons import Lessons, Pixels, neighbours_of
+from anofpdm.student.lessons import Lessons, Pixels, neighbours_of, usual_neighbours
 from anofpdm.student.model import FOLDER, Student, asked, calibrated, channels_of, save_student
 from anofpdm.student.network import StudentConfig, StudentNet
 from anofpdm.student.training import Schooling, teach
@@ -44,7 +44,7 @@ class Options:
     schooling: Schooling = field(default_factory=Schooling)
     choices: Choices | None = None  # how the teacher draws; none given: as it segments
     width: int = 32
-    neighbours_mm: tuple[float, ...] = ()
+    neighbours_mm: tuple[float, ...] | None = None  # none given: the slices next to each
     rounds: int = 1  # from the second on, the student before is the teacher
     half_weights: bool = False
     batch: int | None = None
@@ -68,7 +68,10 @@ def distill(
     if not len(rows):
         raise TrainingError(f"{cohort.path}: no slice in its training split to teach a student with")
     modalities = tuple(teacher.modalities[channel] for channel in calibration.settings.channels)
-    config = StudentConfig(modalities, teacher.size, options.neighbours_mm, options.width)
+    neighbours_mm = options.neighbours_mm
+    if neighbours_mm is None:
+        neighbours_mm = usual_neighbours(places_of(cohort, rows))
+    config = StudentConfig(modalities, teacher.size, neighbours_mm, options.width)
     val = cohort.rows("val")
     if not {HEALTHY, UNHEALTHY} <= set(cohort.labels[val].tolist()):  # said before any time is spent
         raise CalibrationError(
@@ -162,7 +165,7 @@ def thousandths(share: float) -> int:
 
 def _own_masks(network: StudentNet, lessons: Lessons, places: Places, device: torch.device) -> np.ndarray:
     """uint8 [N, H, W]: how certain it is, for the next student to learn; not at all where a person said healthy."""
-    certain = np.round(255 * expit(asked(network, lessons.pixels, places, device))).astype(np.uint8)
+    certain = np.round(255 * expit(asked(network, lessons.pixels, places, device)[0])).astype(np.uint8)
     certain[lessons.labels == HEALTHY] = 0
     return certain
 

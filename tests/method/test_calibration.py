@@ -305,6 +305,13 @@ def test_smoothing_is_a_gaussian_in_millimetres_within_each_scan():
     np.testing.assert_allclose(smoothed(maps, places, 2.0)[:, 2, 3], smoothed(maps[:, 2, 3], places, 2.0), rtol=1e-6)
 
 
+def test_of_maps_that_do_nearly_as_well_it_is_the_weakest():
+    rated = [Candidate(w, 0.9, 0.0, 0.9, found) for w, found in ((1.0, 0.7), (3.0, 0.94), (5.0, 0.95), (8.0, 0.96))]
+    best, chosen = chosen_candidate(rated, 0.98, "map")
+    assert (best.strength, chosen.strength) == (8.0, 5.0)  # 0.98 * 0.96 = 0.9408
+    assert chosen_candidate(rated, 1.0, "map")[1].strength == 8.0
+
+
 def test_chosen_by_maps_it_is_the_strength_whose_maps_tell_the_classes_apart():
     """The cosine knows best at strength 0, the maps at strength 2: sharper at 4, but brighter where nothing is."""
     rng = np.random.default_rng(0)

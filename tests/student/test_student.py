@@ -8,26 +8,28 @@ import pytest
 import torch
 
 from anofpdm.errors import CalibrationError, ConfigError, ModelError
-from anofpdm.labels import HEALTHY, UNHEALTHY
+from anofpdm.labels import HEALTHY, NULL, UNHEALTHY
 from anofpdm.method.context import Places
 from anofpdm.method.detection import CurveDetector
+from anofpdm.method.mask import mask
 from anofpdm.network import checkpoint
-from anofpdm.student.lessons import Lessons, neighbours_of, shown_together
+from anofpdm.student.lessons import Lessons, neighbours_of, shown_together, usual_neighbours
 from anofpdm.student.model import (
     RUNGS,
     Student,
     StudentCalibration,
     asked,
     calibrated,
+    cuts_of,
     ladder,
     load_student,
     save_student,
 )
 from anofpdm.student.network import StudentConfig, StudentNet, log_odds
-from anofpdm.student.training import Schooling, lesson_loss, rows_of_step, share_done, teach
+from anofpdm.student.training import Schooling, label_loss, lesson_loss, rows_of_step, share_done, teach
 
 CPU = torch.device("cpu")
-DETECTOR = CurveDetector(*np.arange(1.0, 1 + 3 * len(RUNGS)).reshape(3, -1), offset=0.5, strength=1.0)
+DETECTOR = CurveDetector(*np.arange(1.0, 1 + 3 * (len(RUNGS) + 1)).reshape(3, -1), offset=0.5, strength=1.0)
 SMALL = StudentConfig(("flair",), 32, width=8, multipliers=(1, 2))
 
 
@@ -69,6 +71,12 @@ class TestWhatItIsShown:
         # 2 mm away is near enough to stand for 4, nothing at all for what lies outside the scan.
         assert found.tolist() == [[0, 0, 2], [1, 0, 2], [2, 0, 2], [3, 3, 4], [4, 3, 4]]
 
+    def test_unless_told_it_sees_the_slices_on_both_sides(self):
+        thick = Places(np.array(["a", "a", "a", "b"]), np.array([0.0, 6, 12, 0]))
+        assert usual_neighbours(thick) == (-6.0, 6.0)
+        thin = Places(np.array(["a", "a", "a"]), np.array([0.0, 1, 2]))
+        assert usual_neighbours(thin) == usual_neighbours(alone(1)) == (-2.0, 2.0)
+
     def test_together_they_are_stacked_in_order(self):
         slices = np.arange(3)[:, None, None, None] * np.ones((3, 2, 4, 4), np.float32)
         together = shown_together(lambda rows: slices[rows], np.array([[1, 0], [2, 2]]))
@@ -79,7 +87,7 @@ class TestWhatItIsShown:
         _, masks = blobs(8)
         bright = np.where(masks[:, None], 0.9, -0.9).astype(np.float32)
         lessons = lessons_of(lambda rows: bright[rows], masks)
-        x, mask = lessons.batch(np.arange(8), torch.Generator().manual_seed(1), CPU)
+        x, mask = lessons.batch(np.arange(8), lessons.inputs(np.arange(8)), torch.Generator().manual_seed(1), CPU)
         inside = mask > 0.95
         assert inside.any()
         assert (x[:, 0][inside] > 0.3).float().mean() > 0.99
@@ -89,7 +97,10 @@ class TestWhatItIsShown:
     def test_the_same_step_shows_the_same(self):
         _, masks = blobs(8)
         lessons = lessons_of(lambda rows: masks[rows, None].astype(np.float32), masks)
-        one, two = (lessons.batch(np.arange(4), torch.Generator().manual_seed(5), CPU) for _ in range(2))
+        one, two = (
+            lessons.batch(np.arange(4), lessons.inputs(np.arange(4)), torch.Generator().manual_seed(5), CPU)
+            for _ in range(2)
+        )
         assert torch.equal(one[0], two[0])
         assert torch.equal(one[1], two[1])
 
@@ -97,10 +108,11 @@ class TestWhatItIsShown:
 class TestLearning:
     def test_it_learns_to_draw(self, taught):
         slices, masks = blobs(seed=9)
-        odds = asked(taught, lambda rows: slices[rows], alone(len(slices)), CPU)
+        odds, whole = asked(taught, lambda rows: slices[rows], alone(len(slices)), CPU)
         drawn = odds >= 0
         both = (drawn & masks).sum()
         assert 2 * both / (drawn.sum() + masks.sum()) > 0.9
+        assert ((whole >= 0) == masks.any((1, 2))).mean() > 0.95
 
     def test_the_loss_is_the_formula(self):
         odds, mask = torch.tensor([[[2.0, -1.0]]]), torch.tensor([[[1.0, 0.0]]])
@@ -108,6 +120,12 @@ class TestLearning:
         entropy = -(np.log(chance[0]) + np.log(1 - chance[1])) / 2
         dice = 2 * chance[0] / (chance.sum() + 1)
         assert float(lesson_loss(odds, mask)) == pytest.approx(entropy + 1 - dice)
+
+    def test_what_nobody_said_anything_of_teaches_no_label(self):
+        whole = torch.tensor([2.0, -1.0, 50.0])
+        found = label_loss(whole, torch.tensor([UNHEALTHY, HEALTHY, NULL]))
+        assert float(found) == pytest.approx((np.log1p(np.exp(-2)) + np.log1p(np.exp(-1))) / 2)
+        assert float(label_loss(whole, torch.full((3,), NULL))) == 0
 
     def test_every_slice_comes_once_a_round(self):
         schooling = Schooling(steps=10, batch=4)
@@ -132,13 +150,25 @@ class TestLearning:
 class TestDeciding:
     def test_a_mirrored_slice_gets_the_mirrored_answer(self, taught):
         x = torch.from_numpy(blobs(4)[0])
-        torch.testing.assert_close(log_odds(taught, x.flip(-1)), log_odds(taught, x).flip(-1), rtol=1e-4, atol=1e-4)
+        (odds, whole), (mirrored, whole_mirrored) = log_odds(taught, x), log_odds(taught, x.flip(-1))
+        torch.testing.assert_close(mirrored, odds.flip(-1), rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(whole_mirrored, whole, rtol=1e-4, atol=1e-4)
 
     def test_rungs_are_what_so_many_pixels_reach(self):
         odds = np.random.default_rng(0).normal(size=(3, 64, 64))
         ranked = np.sort(odds.reshape(3, -1))[:, ::-1]
         quarter = [round(count / 4) for count in RUNGS]  # of the pixels of 128 x 128
         np.testing.assert_array_equal(ladder(odds), ranked[:, quarter])
+
+    def test_a_slice_is_cut_where_the_smallest_lesion_fits(self):
+        """At even odds; where fewer pixels reach those than a component must have, lower."""
+        odds = np.full((3, 128, 128), -9.0)
+        odds[0, 20:30, 20:30] = 1.0  # 100 pixels
+        odds[1, 20:30, 20:30] = -2.0
+        odds[1, 22:25, 22:25] = 1.0  # 9 of them
+        odds[2, 20:24, 20:24] = 1.0
+        assert cuts_of(odds).tolist() == [0.0, -2.0, -9.0]
+        assert mask(odds[:2], cuts_of(odds[:2])).sum((1, 2)).tolist() == [100, 100]
 
     def test_a_slice_without_as_many_pixels_has_rungs_too(self):
         assert ladder(np.ones((2, 4, 4))).shape == (2, len(RUNGS))
@@ -172,7 +202,8 @@ class TestOnDisk:
         assert again.calibration.said() == self.student(taught).calibration.said()
         assert again.config == SMALL
         x = torch.from_numpy(blobs(2)[0])
-        assert torch.equal(log_odds(again.network, x), log_odds(taught, x))
+        for one, two in zip(log_odds(again.network, x), log_odds(taught, x), strict=True):
+            assert torch.equal(one, two)
 
     def test_none_where_there_is_none(self, tmp_path):
         assert load_student(tmp_path, "abc", CPU) is None
@@ -191,10 +222,10 @@ class TestOnDisk:
         with pytest.raises(ModelError, match="distill again"):
             load_student(tmp_path, "abc", CPU)
 
-    def test_a_detector_of_other_rungs_is_refused(self, taught):
+    def test_a_detector_of_other_signs_is_refused(self, taught):
         said = self.student(taught).calibration.said()
         said["detector"]["weights"] = said["detector"]["weights"][:-1]
-        with pytest.raises(ValueError, match="rung"):
+        with pytest.raises(ValueError, match="sign"):
             StudentCalibration.from_said(said)
 
     def test_half_weights_say_nearly_the_same(self, taught, tmp_path):
@@ -213,7 +244,8 @@ def test_impossible_students_are_refused():
 
 def test_neighbours_widen_its_input():
     config = dataclasses.replace(SMALL, neighbours_mm=(-4.0, 4.0))
-    assert StudentNet(config)(torch.zeros(1, 3, 32, 32)).shape == (1, 32, 32)
+    odds, whole = StudentNet(config)(torch.zeros(1, 3, 32, 32))
+    assert (odds.shape, whole.shape) == ((1, 32, 32), (1,))
 
 
 def test_as_onnx_it_draws_the_same(taught, tmp_path):
@@ -225,9 +257,10 @@ def test_as_onnx_it_draws_the_same(taught, tmp_path):
     session = onnxruntime.InferenceSession(tmp_path / "student.onnx", providers=["CPUExecutionProvider"])
     slices, _ = blobs(12, seed=4)
     for count in (1, 12):
-        (odds,) = session.run(None, {"slices": slices[:count]})
-        ours = log_odds(taught, torch.from_numpy(slices[:count])).numpy()
+        odds, whole = session.run(None, {"slices": slices[:count]})
+        ours, our_whole = (part.numpy() for part in log_odds(taught, torch.from_numpy(slices[:count])))
         np.testing.assert_allclose(odds, ours, atol=1e-3)
+        np.testing.assert_allclose(whole, our_whole, atol=1e-3)
         both = ((odds >= 0) & (ours >= 0)).sum()
         assert 2 * both / ((odds >= 0).sum() + (ours >= 0).sum()) > 0.999
     said = session.get_modelmeta().custom_metadata_map

@@ -34,8 +34,11 @@ def calibrate(
     encoding: Annotated[str, typer.Option(help="ddim or ddpm.")] = "ddim",
     accuracy_ratio: Annotated[float, typer.Option(min=0, max=1, help="How nearly as accurate w* must be.")] = 0.98,
     strength_by: Annotated[
-        str, typer.Option(help="What chooses the strength: cosine, as in the paper, or map, by how well maps do.")
-    ] = "cosine",
+        str,
+        typer.Option(
+            help="What chooses the strength: map, by how well maps tell labels apart, or cosine, as in the paper."
+        ),
+    ] = "map",
     context: Annotated[float, typer.Option(min=0, help="Millimetres that slices look at their neighbours.")] = 2.0,
     split: Annotated[Split, typer.Option(help="Which part of the cohort.")] = Split.val,
     most: Annotated[

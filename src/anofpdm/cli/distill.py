@@ -17,8 +17,8 @@ def distill(
     minutes: Annotated[float | None, typer.Option(min=0, help="Minutes that it learns, at most.")] = None,
     width: Annotated[int, typer.Option(min=8, help="Channels of its first layer.")] = 32,
     neighbours: Annotated[
-        str, typer.Option(help="Millimetres to other slices that it sees too, e.g. -4,4. Default: none.")
-    ] = "",
+        str, typer.Option(help="Millimetres to other slices that it sees too, e.g. -4,4; auto: the next ones; or none.")
+    ] = "auto",
     rounds: Annotated[int, typer.Option(min=1, help="From the second on, it learns what the one before draws.")] = 1,
     learning_rate: Annotated[float, typer.Option(help="Its highest value.")] = 1e-3,
     seed: Annotated[int, typer.Option(min=0, help="What all randomness starts from.")] = 0,
@@ -77,11 +77,16 @@ def distill(
         )
 
 
-def _millimetres(words: str) -> tuple[float, ...]:
+def _millimetres(words: str) -> tuple[float, ...] | None:
+    """None: the slices next to each."""
+    if words.strip() in ("auto", "none", ""):
+        return None if words.strip() == "auto" else ()
     try:
         found = tuple(float(word) for word in words.split(",") if word.strip())
     except ValueError:
         found = (0.0,)
     if 0.0 in found or not all(map(math.isfinite, found)):
-        raise typer.BadParameter(f"{words!r}: write distances other than 0, e.g. -4,4", param_hint="--neighbours")
+        raise typer.BadParameter(
+            f"{words!r}: write auto, none, or distances other than 0, e.g. -4,4", param_hint="--neighbours"
+        )
     return found

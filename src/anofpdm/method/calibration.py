@@ -158,13 +158,14 @@ def rated_strengths(evidence: Evidence, unhealthy: np.ndarray) -> tuple[Candidat
 def chosen_candidate(
     candidates: Sequence[Candidate], accuracy_ratio: float, strength_by: str = "cosine"
 ) -> tuple[Candidate, Candidate]:
-    """The most accurate strength, and w*: the largest from there on that is nearly as accurate, as the paper has it.
-    By maps: the one whose maps tell the classes apart best, for both."""
+    """The best strength, and w*. By maps: w* is the weakest whose maps tell the classes apart nearly as well as the
+    best, since stronger ones spill over a lesion's edge. By the cosine, as in the paper: from the most accurate one on,
+    the largest that is nearly as accurate."""
     if strength_by not in STRENGTH_BY:
         raise MethodError(f"unknown way to choose a strength {strength_by!r}; choose one of {', '.join(STRENGTH_BY)}")
     if strength_by == "map":
         best = max(candidates, key=lambda one: one.map_auc or 0.0)
-        return best, best
+        return best, next(one for one in candidates if (one.map_auc or 0.0) >= accuracy_ratio * (best.map_auc or 0.0))
     best = max(candidates, key=lambda one: one.accuracy)  # of equals the first, that is the weakest
     enough = [
         one

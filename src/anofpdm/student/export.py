@@ -27,11 +27,10 @@ class BothWays(nn.Module):
         super().__init__()
         self.network = network
 
-    def forward(self, slices: Tensor) -> Tensor:
-        """[N, C, H, W] -> log odds of lesion [N, H, W]."""
-        mirrored: Tensor = self.network(slices.flip(-1)).flip(-1)
-        odds: Tensor = (self.network(slices) + mirrored) / 2
-        return odds
+    def forward(self, slices: Tensor) -> tuple[Tensor, Tensor]:
+        """[N, C, H, W] -> log odds of lesion [N, H, W], and of the whole slice being unhealthy [N]."""
+        (odds, whole), (mirrored, whole_mirrored) = self.network(slices), self.network(slices.flip(-1))
+        return (odds + mirrored.flip(-1)) / 2, (whole + whole_mirrored) / 2
 
 
 @contextlib.contextmanager
@@ -52,8 +51,8 @@ def check_can_export() -> None:
 
 
 def export_onnx(student: Student, path: Path) -> None:
-    """Input `slices` [n, C, size, size] in -1 to 1, output `log_odds` [n, size, size]; what it needs to be used is in
-    the file's metadata: modalities, neighbours, and what calls a slice unhealthy."""
+    """Input `slices` [n, C, size, size] in -1 to 1, outputs `log_odds` [n, size, size] and `slice_log_odds` [n]; what
+    it needs to be used is in the file's metadata: modalities, neighbours, and what calls a slice unhealthy."""
     check_can_export()
     config = student.config
     network = BothWays(student.network).cpu().eval()
@@ -66,7 +65,7 @@ def export_onnx(student: Student, path: Path) -> None:
             dynamo=True,
             opset_version=OPSET,
             input_names=["slices"],
-            output_names=["log_odds"],
+            output_names=["log_odds", "slice_log_odds"],
             dynamic_shapes={"slices": {0: torch.export.Dim("n", min=1)}},
             verbose=False,
         )

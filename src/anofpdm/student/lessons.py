@@ -10,6 +10,8 @@ from torch import Tensor
 from anofpdm.method.context import Places
 from anofpdm.network.augment import CHANCES, augment
 
+NEAREST_MM = 2.0  # a slice nearer than that shows nothing new
+
 Pixels = Callable[[np.ndarray], np.ndarray]  # rows -> slices [n, C, H, W] of the student's modalities
 
 
@@ -29,9 +31,11 @@ class Lessons:
         """[n, C * (1 + neighbours), H, W] float32, slice by slice."""
         return shown_together(self.pixels, self.neighbours[rows])
 
-    def batch(self, rows: np.ndarray, generator: torch.Generator, device: torch.device) -> tuple[Tensor, Tensor]:
-        """Slices and masks [n, H, W], changed together in the ways that a head can have been."""
-        x = torch.from_numpy(self.inputs(rows)).to(device)
+    def batch(
+        self, rows: np.ndarray, shown: np.ndarray, generator: torch.Generator, device: torch.device
+    ) -> tuple[Tensor, Tensor]:
+        """Inputs as shown and their masks [n, H, W], changed together in the ways that a head can have been."""
+        x = torch.from_numpy(shown).to(device)
         mask = torch.from_numpy(self.masks[rows]).to(device, torch.float32)[:, None] / 255
         together = self.neighbours.shape[1]
         chances = torch.rand(len(rows), CHANCES + x.shape[1] // together, generator=generator) * 2 - 1
@@ -61,3 +65,10 @@ def neighbours_of(places: Places, offsets_mm: tuple[float, ...]) -> np.ndarray:
             near = gaps[np.arange(len(rows)), nearest] <= abs(offset) / 2
             found[rows, column] = np.where(near, rows[nearest], rows)
     return found
+
+
+def usual_neighbours(places: Places) -> tuple[float, float]:
+    """The slices on both sides, as far apart as most are."""
+    gaps = [np.diff(np.sort(places.heights_mm[places.scans == scan])) for scan in np.unique(places.scans)]
+    apart = float(np.median(np.concatenate(gaps))) if any(map(len, gaps)) else 0.0
+    return (-max(apart, NEAREST_MM), max(apart, NEAREST_MM))

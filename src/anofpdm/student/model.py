@@ -32,7 +32,7 @@ Listener = Callable[[int, int], None]
 class StudentCalibration:
     """From image-level labels."""
 
-    detector: CurveDetector  # on a slice's ladder of log odds
+    detector: CurveDetector  # on a slice's signs
     accuracy: float  # on patients it was not fitted on, as the AUC
     auc: float
     n_healthy: int
@@ -53,8 +53,8 @@ class StudentCalibration:
         rated = {name: math.nan if said[name] is None else said[name] for name in ("accuracy", "auc")}
         detector = CurveDetector.from_said(said["detector"])
         arrays = (detector.centre, detector.scale, detector.weights)
-        if any(array.shape != (len(RUNGS),) or not np.isfinite(array).all() for array in arrays):
-            raise ValueError("a detector without one number for each rung")
+        if any(array.shape != (len(RUNGS) + 1,) or not np.isfinite(array).all() for array in arrays):
+            raise ValueError("a detector without one number for each sign")
         return cls(**{**said, **rated, "detector": detector})
 
 
@@ -73,9 +73,11 @@ class Student:
     def decide(self, pixels: Pixels, places: Places, on_progress: Listener = lambda _done, _total: None) -> Decisions:
         """Slices [n, C, H, W] of its own modalities, by row."""
         calibration = self.calibration
-        odds = smoothed(asked(self.network, pixels, places, self.device, on_progress), places, calibration.context_mm)
-        score = calibration.detector.scores(ladder(odds))
-        drawn = mask(odds, np.zeros(len(odds)), calibration.smallest)
+        said = asked(self.network, pixels, places, self.device, on_progress)
+        odds, whole = (smoothed(part, places, calibration.context_mm) for part in said)
+        score = calibration.detector.scores(signs(odds, whole))
+        cuts = cuts_of(odds, calibration.smallest)
+        drawn = mask(odds, cuts, calibration.smallest)
         detected = score >= 0
         unknown = np.full(len(odds), np.nan)
         return Decisions(
@@ -89,7 +91,7 @@ class Student:
             end_step=np.full(len(odds), -1),
             end_divergence=unknown,
             quantile=unknown,
-            threshold=np.full(len(odds), 0.5),
+            threshold=expit(cuts),
         )
 
 
@@ -99,21 +101,38 @@ def asked(
     places: Places,
     device: torch.device,
     on_progress: Listener = lambda _done, _total: None,
-) -> np.ndarray:
-    """Log odds of lesion [n, H, W] of every slice."""
+) -> tuple[np.ndarray, np.ndarray]:
+    """Log odds of lesion [n, H, W] of every slice, and of the whole slice being unhealthy [n]."""
     together = neighbours_of(places, network.config.neighbours_mm)
-    parts = []
+    parts: list[tuple[np.ndarray, ...]] = []
     for start in range(0, len(together), BATCH):
         x = torch.from_numpy(shown_together(pixels, together[start : start + BATCH])).to(device)
-        parts.append(log_odds(network, x).cpu().numpy())
+        parts.append(tuple(part.cpu().numpy() for part in log_odds(network, x)))
         on_progress(min(start + BATCH, len(together)), len(together))
-    return np.concatenate(parts)
+    odds, whole = (np.concatenate(part) for part in zip(*parts, strict=True))
+    return odds, whole
+
+
+def cuts_of(odds: np.ndarray, smallest: int = SMALLEST) -> np.ndarray:
+    """[n, H, W] -> [n]: even odds, or less where fewer pixels than the smallest lesion has reach them: the student is
+    not sure of the thin ends of lesions, and the detector has yet to say whether there is anything."""
+    return np.minimum(0, reached_by(odds, [smallest])[:, 0])
+
+
+def signs(odds: np.ndarray, whole: np.ndarray) -> np.ndarray:
+    """[n, rungs + 1]: what the detector goes by."""
+    return np.column_stack([ladder(odds), whole])
 
 
 def ladder(odds: np.ndarray) -> np.ndarray:
     """[n, H, W] -> [n, rungs]: the log odds that so many pixels of a slice reach."""
+    return reached_by(odds, RUNGS)
+
+
+def reached_by(odds: np.ndarray, counts: Sequence[int]) -> np.ndarray:
+    """[n, H, W] -> [n, counts]; counts are of pixels of a 128 x 128 slice."""
     flat = odds.reshape(len(odds), -1)
-    ranks = [min(flat.shape[1] - 1, smallest_pixels(odds.shape[1:], count)) for count in RUNGS]
+    ranks = [min(flat.shape[1] - 1, smallest_pixels(odds.shape[1:], count)) for count in counts]
     return np.asarray(-np.partition(-flat, ranks, axis=1)[:, ranks], dtype=np.float64)
 
 
@@ -130,9 +149,8 @@ def calibrated(
     unhealthy = labels[known] == UNHEALTHY
     if unhealthy.all() or not unhealthy.any():
         raise CalibrationError("a student is calibrated on healthy and unhealthy slices, and one kind is missing")
-    odds = smoothed(asked(network, pixels, places, device), places, CONTEXT_MM)
-    rungs, patients = ladder(odds)[known], patients[known]
-    detector, accuracy = fitted_and_rated(rungs, unhealthy, patients)
+    odds, whole = (smoothed(part, places, CONTEXT_MM) for part in asked(network, pixels, places, device))
+    detector, accuracy = fitted_and_rated(signs(odds, whole)[known], unhealthy, patients[known])
     return StudentCalibration(
         detector=detector,
         accuracy=accuracy.accuracy,

@@ -1,4 +1,4 @@
-"""The student: a plain U-Net that draws a lesion in one look."""
+"""The student: a plain U-Net that draws a lesion in one look, and says whether the slice has one."""
 
 from dataclasses import dataclass
 
@@ -44,17 +44,19 @@ class StudentNet(nn.Module):
             Block(widths[depth] + widths[depth - 1], widths[depth - 1]) for depth in range(len(widths) - 1, 0, -1)
         )
         self.last = nn.Conv2d(widths[0], 1, 1)
+        self.whole = nn.Linear(2 * widths[-1], 1)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """x [N, C, H, W] in -1 to 1 -> log odds of lesion [N, H, W]."""
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """x [N, C, H, W] in -1 to 1 -> log odds of lesion [N, H, W], and of the whole slice being unhealthy [N]."""
         seen: list[Tensor] = []
         for depth, block in enumerate(self.down):
             x = block(F.max_pool2d(x, 2) if depth else x)
             seen.append(x)
+        whole: Tensor = self.whole(torch.cat([x.mean(dim=(2, 3)), x.amax(dim=(2, 3))], dim=1))[:, 0]
         for depth, block in enumerate(self.up, start=2):
             x = block(torch.cat([F.interpolate(x, scale_factor=2), seen[-depth]], dim=1))
         odds: Tensor = self.last(x)[:, 0]
-        return odds
+        return odds, whole
 
 
 class Block(nn.Sequential):
@@ -70,7 +72,7 @@ class Block(nn.Sequential):
 
 
 @torch.no_grad()
-def log_odds(network: StudentNet, x: Tensor) -> Tensor:
-    """[N, C, H, W] -> [N, H, W]: the mean of what it says of a slice and of its mirror image."""
-    mirrored: Tensor = network(x.flip(-1)).flip(-1)
-    return ((network(x) + mirrored) / 2).float()
+def log_odds(network: StudentNet, x: Tensor) -> tuple[Tensor, Tensor]:
+    """[N, C, H, W] -> [N, H, W] and [N]: the mean of what it says of a slice and of its mirror image."""
+    (odds, whole), (mirrored, whole_mirrored) = network(x), network(x.flip(-1))
+    return ((odds + mirrored.flip(-1)) / 2).float(), ((whole + whole_mirrored) / 2).float()

@@ -1,9 +1,11 @@
 """Teaching the student. Every step follows from the seed and the step's number."""
 
 import copy
+import itertools
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,11 +14,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from anofpdm.errors import ConfigError, TrainingError
+from anofpdm.labels import NULL, UNHEALTHY
 from anofpdm.student.lessons import Lessons
 from anofpdm.student.network import StudentConfig, StudentNet
 
 WARM_UP = 50  # steps
 AVERAGE = 0.999  # decay of the weights' moving average
+LABEL_SHARE = 0.2  # of the loss on what a person said of the whole slice
 
 
 @dataclass(frozen=True)
@@ -26,6 +30,7 @@ class Schooling:
     batch: int = 32
     learning_rate: float = 1e-3
     seed: int = 0
+    label_share: float = LABEL_SHARE
 
     def __post_init__(self) -> None:
         if self.minutes is not None and not self.minutes > 0:
@@ -52,26 +57,47 @@ def teach(
     average = copy.deepcopy(network)
     optimiser = torch.optim.AdamW(network.parameters(), schooling.learning_rate, weight_decay=1e-4)
     start = time.monotonic()
-    step, share = 0, 0.0
-    while share < 1:
+    share = 0.0
+    for step, (rows, shown) in enumerate(_read_ahead(lessons, schooling)):
         set_rate(optimiser, schooling.learning_rate, step, share)
         generator = torch.Generator().manual_seed(schooling.seed * 1_000_003 + step)
-        rows = rows_of_step(len(lessons), step, schooling)
-        loss = _learn(network, optimiser, *lessons.batch(rows, generator, device))
-        step += 1
-        _follow(average, network, step)
-        share = share_done(schooling, step, time.monotonic() - start)
-        if step % 20 == 0 or share >= 1:
+        x, mask = lessons.batch(rows, shown, generator, device)
+        labels = torch.from_numpy(lessons.labels[rows]).to(device)
+        loss = _learn(network, optimiser, x, mask, labels, schooling.label_share)
+        _follow(average, network, step + 1)
+        share = share_done(schooling, step + 1, time.monotonic() - start)
+        if (step + 1) % 20 == 0 or share >= 1:
             if not math.isfinite(float(loss)):
-                raise TrainingError(f"the student's loss is no longer a number at step {step}; lower --learning-rate")
+                raise TrainingError(
+                    f"the student's loss is no longer a number at step {step + 1}; lower --learning-rate"
+                )
             on_progress(share, float(loss))
+        if share >= 1:
+            break
     return average.eval()
 
 
-def _learn(network: StudentNet, optimiser: torch.optim.Optimizer, x: Tensor, mask: Tensor) -> Tensor:
+def _read_ahead(lessons: Lessons, schooling: Schooling) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Rows and slices of every step; those of the next are read while one is learned."""
+    with ThreadPoolExecutor(1) as reader:
+
+        def read(step: int) -> tuple[np.ndarray, np.ndarray]:
+            rows = rows_of_step(len(lessons), step, schooling)
+            return rows, lessons.inputs(rows)
+
+        coming = reader.submit(read, 0)
+        for step in itertools.count(1):
+            now = coming.result()
+            coming = reader.submit(read, step)
+            yield now
+
+
+def _learn(
+    network: StudentNet, optimiser: torch.optim.Optimizer, x: Tensor, mask: Tensor, labels: Tensor, label_share: float
+) -> Tensor:
     with torch.autocast(x.device.type, torch.bfloat16, enabled=x.is_cuda):
-        odds = network(x)
-    loss = lesson_loss(odds.float(), mask)
+        odds, whole = network(x)
+    loss = lesson_loss(odds.float(), mask) + label_share * label_loss(whole.float(), labels)
     optimiser.zero_grad(set_to_none=True)
     loss.backward()
     optimiser.step()
@@ -83,6 +109,14 @@ def lesson_loss(odds: Tensor, mask: Tensor) -> Tensor:
     chance = odds.sigmoid()
     overlap = 2 * (chance * mask).sum() / (chance.sum() + mask.sum()).clamp(min=1)
     return F.binary_cross_entropy_with_logits(odds, mask) + 1 - overlap
+
+
+def label_loss(whole: Tensor, labels: Tensor) -> Tensor:
+    """Cross entropy of the slices that a person said something of."""
+    said = labels != NULL
+    wanted = (labels == UNHEALTHY).float()
+    loss = F.binary_cross_entropy_with_logits(whole, wanted, reduction="none")
+    return (loss * said).sum() / said.sum().clamp(min=1)
 
 
 def rows_of_step(count: int, step: int, schooling: Schooling) -> np.ndarray:
