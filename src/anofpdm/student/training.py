@@ -68,9 +68,7 @@ def teach(
         share = share_done(schooling, step + 1, time.monotonic() - start)
         if (step + 1) % 20 == 0 or share >= 1:
             if not math.isfinite(float(loss)):
-                raise TrainingError(
-                    f"the student's loss is no longer a number at step {step + 1}; lower --learning-rate"
-                )
+                raise TrainingError(f"the student's loss is no number at step {step + 1}; lower --learning-rate")
             on_progress(share, float(loss))
         if share >= 1:
             break
