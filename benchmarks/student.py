@@ -26,7 +26,7 @@ from anofpdm.method.mask import mask
 from anofpdm.network.predictor import TrainedModel, load_trained
 from anofpdm.network.world import World
 from anofpdm.student.lessons import Lessons, neighbours_of
-from anofpdm.student.model import RUNGS, asked, calibrated, channels_of, ladder, signs
+from anofpdm.student.model import DETECTION_MM, asked, calibrated, channels_of, cuts_of
 from anofpdm.student.network import StudentConfig
 from anofpdm.student.training import LABEL_SHARE, Schooling
 
@@ -44,6 +44,7 @@ VARIANTS = {
     "default": Variant(),
     "no neighbours": Variant(()),
     "no labels": Variant(label_share=0.0),
+    "more of labels": Variant(label_share=1.0),
     "more neighbours": Variant((-4.0, -2.0, 2.0, 4.0)),
     "hard masks": Variant(certain=True),
     "two rounds": Variant(rounds=2),
@@ -104,7 +105,7 @@ class Study:
         network = taught_in_rounds(config, lessons, places, options, self.device, lambda *_: None)
         seconds = time.perf_counter() - start
         said = asked(network, self.pixels(self.val), self.places, self.device)
-        odds, whole = (smoothed(part, self.places, 2.0) for part in said)
+        odds, whole = smoothed(said[0], self.places, 2.0), smoothed(said[1], self.places, DETECTION_MM)
         found = calibrated(
             network,
             self.pixels(self.val),
@@ -113,9 +114,9 @@ class Study:
             self.places,
             self.device,
         )
-        detected = found.detector.scores(signs(odds, whole)) >= 0
-        for rung, count in enumerate((None, *RUNGS[1:4])):
-            cuts = np.zeros(len(odds)) if count is None else np.minimum(0, ladder(odds)[:, rung])
+        detected = found.detector.scores(whole[:, None]) >= 0
+        for count in (None, 40, 160):
+            cuts = np.zeros(len(odds)) if count is None else cuts_of(odds, count)
             self.print_row(name, count, odds, cuts, detected, found.accuracy, seconds)
 
     def pixels(self, rows: np.ndarray):  # type: ignore[no-untyped-def]

@@ -15,7 +15,7 @@ from anofpdm.network.predictor import NoisePredictor, TrainedModel
 from anofpdm.network.unet import UNet, preset
 from anofpdm.scans import write_nifti
 from anofpdm.segment import MASK, Model
-from anofpdm.student.model import RUNGS, Student, StudentCalibration
+from anofpdm.student.model import Student, StudentCalibration
 from anofpdm.student.network import StudentConfig, StudentNet
 
 SHAPE, SIDE = (240, 240, 155), 128
@@ -50,7 +50,7 @@ def made_up_model(device: torch.device) -> Model:
     """A student of random weights; its teacher is never asked."""
     torch.manual_seed(0)
     network = StudentNet(StudentConfig(MODALITIES, SIDE, NEIGHBOURS_MM)).to(device).eval()
-    zeros = np.zeros(len(RUNGS) + 1)
+    zeros = np.zeros(1)
     never = CurveDetector(zeros, zeros + 1, zeros, offset=-1.0, strength=1.0)
     network.last.weight.data.zero_()  # it finds nothing: noise would be thousands of findings
     student = Student(network, StudentCalibration(never, 1.0, 1.0, 1, 1), "", device)

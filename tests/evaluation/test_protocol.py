@@ -33,7 +33,7 @@ from anofpdm.network.predictor import load_trained
 from anofpdm.network.training import build_network
 from anofpdm.network.unet import preset
 from anofpdm.network.world import World
-from anofpdm.student.model import RUNGS, Student, StudentCalibration, save_student
+from anofpdm.student.model import Student, StudentCalibration, save_student
 from anofpdm.student.network import StudentConfig, StudentNet
 
 CPU = torch.device("cpu")
@@ -75,7 +75,7 @@ def made(tmp_path_factory):
         made_up(folder / name, task, noise)
     torch.manual_seed(4)
     student = StudentNet(StudentConfig(("flair", "t2"), 16, width=8, multipliers=(1, 2)))
-    flat = np.ones(len(RUNGS) + 1)
+    flat = np.ones(1)
     detector = CurveDetector(0 * flat, flat, flat / len(flat), offset=0.0, strength=1.0)
     calibration = StudentCalibration(detector, accuracy=0.5, auc=0.5, n_healthy=1, n_unhealthy=1, smallest=0)
     sha256 = checkpoint.load_model(folder / "guided")[2]

@@ -15,13 +15,11 @@ from anofpdm.method.mask import mask
 from anofpdm.network import checkpoint
 from anofpdm.student.lessons import Lessons, neighbours_of, shown_together, usual_neighbours
 from anofpdm.student.model import (
-    RUNGS,
     Student,
     StudentCalibration,
     asked,
     calibrated,
     cuts_of,
-    ladder,
     load_student,
     save_student,
 )
@@ -29,7 +27,7 @@ from anofpdm.student.network import StudentConfig, StudentNet, log_odds
 from anofpdm.student.training import Schooling, label_loss, lesson_loss, rows_of_step, share_done, teach
 
 CPU = torch.device("cpu")
-DETECTOR = CurveDetector(*np.arange(1.0, 1 + 3 * (len(RUNGS) + 1)).reshape(3, -1), offset=0.5, strength=1.0)
+DETECTOR = CurveDetector(*np.arange(1.0, 4.0).reshape(3, 1), offset=0.5, strength=1.0)
 SMALL = StudentConfig(("flair",), 32, width=8, multipliers=(1, 2))
 
 
@@ -154,12 +152,6 @@ class TestDeciding:
         torch.testing.assert_close(mirrored, odds.flip(-1), rtol=1e-4, atol=1e-4)
         torch.testing.assert_close(whole_mirrored, whole, rtol=1e-4, atol=1e-4)
 
-    def test_rungs_are_what_so_many_pixels_reach(self):
-        odds = np.random.default_rng(0).normal(size=(3, 64, 64))
-        ranked = np.sort(odds.reshape(3, -1))[:, ::-1]
-        quarter = [round(count / 4) for count in RUNGS]  # of the pixels of 128 x 128
-        np.testing.assert_array_equal(ladder(odds), ranked[:, quarter])
-
     def test_a_slice_is_cut_where_the_smallest_lesion_fits(self):
         """At even odds; where fewer pixels reach those than a component must have, lower."""
         odds = np.full((3, 128, 128), -9.0)
@@ -170,8 +162,8 @@ class TestDeciding:
         assert cuts_of(odds).tolist() == [0.0, -2.0, -9.0]
         assert mask(odds[:2], cuts_of(odds[:2])).sum((1, 2)).tolist() == [100, 100]
 
-    def test_a_slice_without_as_many_pixels_has_rungs_too(self):
-        assert ladder(np.ones((2, 4, 4))).shape == (2, len(RUNGS))
+    def test_a_slice_smaller_than_the_smallest_lesion_is_cut_too(self):
+        assert cuts_of(np.ones((2, 4, 4)), 40 * 128 * 128).tolist() == [0, 0]
 
     def test_calibrated_by_labels_it_tells_slices_apart(self, taught):
         slices, masks = blobs(seed=3)
@@ -222,10 +214,10 @@ class TestOnDisk:
         with pytest.raises(ModelError, match="distill again"):
             load_student(tmp_path, "abc", CPU)
 
-    def test_a_detector_of_other_signs_is_refused(self, taught):
+    def test_a_detector_of_something_else_is_refused(self, taught):
         said = self.student(taught).calibration.said()
-        said["detector"]["weights"] = said["detector"]["weights"][:-1]
-        with pytest.raises(ValueError, match="sign"):
+        said["detector"]["weights"] = [1.0, 2.0]
+        with pytest.raises(ValueError, match="one number"):
             StudentCalibration.from_said(said)
 
     def test_half_weights_say_nearly_the_same(self, taught, tmp_path):

@@ -23,7 +23,7 @@ from anofpdm.student.network import StudentConfig, StudentNet, log_odds
 
 FOLDER, TASK, ONNX = "student", "student", "student.onnx"
 BATCH = 32
-RUNGS = (0, 10, 40, 160, 640)  # pixels of a 128 x 128 slice
+DETECTION_MM = 5.0  # how far a slice looks at its neighbours before it is called unhealthy
 
 Listener = Callable[[int, int], None]
 
@@ -32,12 +32,13 @@ Listener = Callable[[int, int], None]
 class StudentCalibration:
     """From image-level labels."""
 
-    detector: CurveDetector  # on a slice's signs
+    detector: CurveDetector  # on the log odds of the whole slice
     accuracy: float  # on patients it was not fitted on, as the AUC
     auc: float
     n_healthy: int
     n_unhealthy: int
-    context_mm: float = CONTEXT_MM  # what it says is smoothed across neighbours, like its teacher's maps
+    context_mm: float = CONTEXT_MM  # what it says of pixels is smoothed across neighbours, like its teacher's maps
+    detection_mm: float = DETECTION_MM  # and what it says of slices
     smallest: int = SMALLEST
 
     def said(self) -> dict[str, Any]:
@@ -53,8 +54,8 @@ class StudentCalibration:
         rated = {name: math.nan if said[name] is None else said[name] for name in ("accuracy", "auc")}
         detector = CurveDetector.from_said(said["detector"])
         arrays = (detector.centre, detector.scale, detector.weights)
-        if any(array.shape != (len(RUNGS) + 1,) or not np.isfinite(array).all() for array in arrays):
-            raise ValueError("a detector without one number for each sign")
+        if any(array.shape != (1,) or not np.isfinite(array).all() for array in arrays):
+            raise ValueError("a detector of something else than one number")
         return cls(**{**said, **rated, "detector": detector})
 
 
@@ -73,9 +74,9 @@ class Student:
     def decide(self, pixels: Pixels, places: Places, on_progress: Listener = lambda _done, _total: None) -> Decisions:
         """Slices [n, C, H, W] of its own modalities, by row."""
         calibration = self.calibration
-        said = asked(self.network, pixels, places, self.device, on_progress)
-        odds, whole = (smoothed(part, places, calibration.context_mm) for part in said)
-        score = calibration.detector.scores(signs(odds, whole))
+        odds, whole = asked(self.network, pixels, places, self.device, on_progress)
+        odds = smoothed(odds, places, calibration.context_mm)
+        score = calibration.detector.scores(smoothed(whole, places, calibration.detection_mm)[:, None])
         cuts = cuts_of(odds, calibration.smallest)
         drawn = mask(odds, cuts, calibration.smallest)
         detected = score >= 0
@@ -114,26 +115,11 @@ def asked(
 
 
 def cuts_of(odds: np.ndarray, smallest: int = SMALLEST) -> np.ndarray:
-    """[n, H, W] -> [n]: even odds, or less where fewer pixels than the smallest lesion has reach them: the student is
-    not sure of the thin ends of lesions, and the detector has yet to say whether there is anything."""
-    return np.minimum(0, reached_by(odds, [smallest])[:, 0])
-
-
-def signs(odds: np.ndarray, whole: np.ndarray) -> np.ndarray:
-    """[n, rungs + 1]: what the detector goes by."""
-    return np.column_stack([ladder(odds), whole])
-
-
-def ladder(odds: np.ndarray) -> np.ndarray:
-    """[n, H, W] -> [n, rungs]: the log odds that so many pixels of a slice reach."""
-    return reached_by(odds, RUNGS)
-
-
-def reached_by(odds: np.ndarray, counts: Sequence[int]) -> np.ndarray:
-    """[n, H, W] -> [n, counts]; counts are of pixels of a 128 x 128 slice."""
+    """[n, H, W] -> [n]: even odds, or less where fewer pixels reach them than a component must have: the student is not
+    sure of the thin ends of lesions, and the detector has yet to say whether there is anything."""
     flat = odds.reshape(len(odds), -1)
-    ranks = [min(flat.shape[1] - 1, smallest_pixels(odds.shape[1:], count)) for count in counts]
-    return np.asarray(-np.partition(-flat, ranks, axis=1)[:, ranks], dtype=np.float64)
+    rank = min(flat.shape[1] - 1, smallest_pixels(odds.shape[1:], smallest))
+    return np.minimum(0, -np.partition(-flat, rank, axis=1)[:, rank])
 
 
 def calibrated(
@@ -149,8 +135,9 @@ def calibrated(
     unhealthy = labels[known] == UNHEALTHY
     if unhealthy.all() or not unhealthy.any():
         raise CalibrationError("a student is calibrated on healthy and unhealthy slices, and one kind is missing")
-    odds, whole = (smoothed(part, places, CONTEXT_MM) for part in asked(network, pixels, places, device))
-    detector, accuracy = fitted_and_rated(signs(odds, whole)[known], unhealthy, patients[known])
+    _, whole = asked(network, pixels, places, device)
+    seen = smoothed(whole, places, DETECTION_MM)[known, None]
+    detector, accuracy = fitted_and_rated(seen, unhealthy, patients[known])
     return StudentCalibration(
         detector=detector,
         accuracy=accuracy.accuracy,

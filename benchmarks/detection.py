@@ -1,0 +1,56 @@
+"""What should call a slice unhealthy: what a student says of its pixels, of the whole slice, or both, and how far it
+should look at the neighbours.
+
+    python benchmarks/detection.py MODEL COHORT [--contexts 0,2,5,8]
+
+Logistic regression on the validation split's image-level labels; accuracy and AUC on patients that were left out. No
+mask is looked at.
+"""
+
+import argparse
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from anofpdm.calibrating import places_of
+from anofpdm.cohorts import open_cohort
+from anofpdm.labels import NULL, UNHEALTHY
+from anofpdm.method.context import smoothed
+from anofpdm.method.detection import fitted_and_rated
+from anofpdm.method.mask import reached_by_smallest
+from anofpdm.network.predictor import load_trained
+from anofpdm.student.model import asked, channels_of, load_student
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model", type=Path)
+    parser.add_argument("cohort", type=Path)
+    parser.add_argument("--contexts", default="0,2,5,8", help="millimetres")
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    args = parser.parse_args()
+    device, cohort = torch.device(args.device), open_cohort(args.cohort)
+    student = load_student(args.model, load_trained(args.model, device).sha256, device)
+    assert student is not None, f"{args.model} has no student; run `anofpdm distill`"
+    rows = cohort.rows("val")
+    rows = rows[cohort.labels[rows] != NULL]
+    channels, places = channels_of(cohort.modalities, student.config.modalities), places_of(cohort, rows)
+    odds, whole = asked(student.network, lambda some: cohort.pixels(rows[some])[:, channels], places, device)
+    contexts = [float(word) for word in args.contexts.split(",")]
+    print(f"| sign | {' | '.join(f'{mm:g} mm' for mm in contexts)} |\n|{' --- |' * (1 + len(contexts))}")
+    for name in ("pixels", "slice", "both"):
+        cells = []
+        for mm in contexts:
+            signs = {
+                "pixels": reached_by_smallest(smoothed(odds, places, mm)),  # what the smallest lesion's pixels reach
+                "slice": smoothed(whole, places, mm),
+            }
+            shown = np.column_stack(list(signs.values()) if name == "both" else [signs[name]])
+            _, found = fitted_and_rated(shown, cohort.labels[rows] == UNHEALTHY, cohort.patients[rows])
+            cells.append(f"{found.accuracy:.3f}, {found.auc:.4f}")
+        print(f"| {name} | {' | '.join(cells)} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
