@@ -93,10 +93,11 @@ class Model:
             warnings.simplefilter("always", ScanWarning)
             scan = self._read(files, self.modalities(engine), brain_mask)
             slices = scan_slices(scan, self.trained.size)
+            planes = AxialPlanes(scan.grid, self.trained.size)
             self._look_at(slices, files)
+            self._look_at_spacing(planes.spacing_mm, engine)
         for warning in caught:
             warnings.warn(warning.message, warning.category, stacklevel=2)
-        planes = AxialPlanes(scan.grid, self.trained.size)
         places = Places(np.zeros(len(slices.indices)), slices.indices * planes.spacing_mm)
         if student := self._student(engine):
             decisions, curves = student.decide(lambda rows: slices.pixels[rows], places, on_progress), None
@@ -167,6 +168,20 @@ class Model:
             "choices": asdict(choices),
             "seed": seed,
         }
+
+    def _look_at_spacing(self, spacing_mm: float, engine: str) -> None:
+        """A word where the student finds none of the neighbours that it learned with."""
+        student = self._student(engine)
+        offsets = student.config.neighbours_mm if student else ()
+        away = [abs(offset - round(offset / spacing_mm) * spacing_mm) / abs(offset) for offset in offsets]
+        if away and min(away) > 0.5:
+            warnings.warn(
+                f"its slices lie {spacing_mm:g} mm apart, and the student learned with neighbours at "
+                f"{', '.join(f'{offset:g}' for offset in offsets)} mm: it sees each slice alone; masks may be worse, "
+                "compare with --engine diffusion",
+                ScanWarning,
+                stacklevel=2,
+            )
 
     def _read(self, files: Files, modalities: tuple[str, ...], brain_mask: str | Path | None) -> Scan:
         missing = [name for name in modalities if name not in files]

@@ -1,6 +1,7 @@
 """Teaching a student from a model's own masks: resumable, shared, and blind to drawn lesions."""
 
 import shutil
+import warnings
 from dataclasses import replace
 from pathlib import Path
 
@@ -185,6 +186,16 @@ def test_it_needs_only_the_modalities_that_it_looks_at(copied):
     assert loaded.segment({"flair": flair}).mask.shape == toys.head().shape
     with pytest.raises(ScanError, match="no t2 given"):
         loaded.segment({"flair": flair}, engine="diffusion")
+
+
+@pytest.mark.parametrize(("neighbours_mm", "alone"), [((-0.3, 0.3), True), ((-1.0, 1.0), False), ((), False)])
+def test_a_scan_with_other_spacing_than_it_learned_with_is_said(copied, neighbours_mm, alone):
+    assert taught(copied, replace(QUICK, neighbours_mm=neighbours_mm))
+    scans = {name: toys.save(copied / f"{name}.nii.gz", toys.head()) for name in ("flair", "t2")}
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        load(copied / "model", "cpu").segment(scans)
+    assert any("sees each slice alone" in str(one.message) for one in caught) == alone
 
 
 def test_no_student_no_engine_of_that_name(copied):
