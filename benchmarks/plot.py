@@ -1,6 +1,8 @@
 """A figure of what `anofpdm evaluate` measured, as SVG: DICE by lesion size, and each patient's volume DICE.
 
-python benchmarks/plot.py DIR [--out figure.svg]
+python benchmarks/plot.py DIR... [--out figure.svg]
+
+Of a method that several folders have, the last counts.
 """
 
 import argparse
@@ -18,10 +20,10 @@ WIDTH, HEIGHT, LEFT, TOP, GAP = 340, 240, 50, 40, 60
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path)
+    parser.add_argument("folders", type=Path, nargs="+")
     parser.add_argument("--out", type=Path, default=Path("figure.svg"))
     args = parser.parse_args()
-    slices, patients = (_rows(args.folder / name) for name in ("slices.csv", "patients.csv"))
+    slices, patients = (_rows([folder / name for folder in args.folders]) for name in ("slices.csv", "patients.csv"))
     methods = [name for name in dict.fromkeys(row["method"] for row in slices) if name != "all-empty"]
     parts = [_key(methods), _by_size(slices, methods, LEFT), _by_patient(patients, methods, 2 * LEFT + WIDTH + GAP)]
     wide, high = 2 * (LEFT + WIDTH) + GAP + 20, TOP + HEIGHT + 70
@@ -33,9 +35,14 @@ def main() -> None:
     )
 
 
-def _rows(path: Path) -> list[dict[str, str]]:
-    with path.open() as file:
-        return [row for row in csv.DictReader(file) if row["seed"] == "0"]
+def _rows(paths: Sequence[Path]) -> list[dict[str, str]]:
+    """Of the first seed."""
+    by_method: dict[str, list[dict[str, str]]] = {}
+    for path in paths:
+        with path.open() as file:
+            rows = [row for row in csv.DictReader(file) if row["seed"] == "0"]
+        by_method |= {name: [row for row in rows if row["method"] == name] for name in {row["method"] for row in rows}}
+    return [row for name in sorted(by_method) for row in by_method[name]]
 
 
 def _by_size(rows: Iterable[dict[str, str]], methods: Sequence[str], left: float) -> str:
