@@ -28,6 +28,8 @@ from anofpdm.method.decision import OURS, Choices, decide
 from anofpdm.method.many_slices import batch_for, evidence_of, slice_seeds
 from anofpdm.network.predictor import TrainedModel
 from anofpdm.network.world import World
+from anofpdm.student.card import FILE as CARD
+from anofpdm.student.card import card
 from anofpdm.student.lessons import Lessons, Pixels, neighbours_of, usual_neighbours
 from anofpdm.student.model import FOLDER, Student, asked, calibrated, channels_of, save_student
 from anofpdm.student.network import StudentConfig, StudentNet
@@ -129,9 +131,9 @@ def _taught_student(
         teacher.device,
     )
     student = Student(network, decision, teacher.sha256, teacher.device)
-    save_student(
-        teacher.folder, student, _taught(teacher, calibration, cohort, masks, options), half=options.half_weights
-    )
+    taught = _taught(teacher, calibration, cohort, masks, options)
+    save_student(teacher.folder, student, taught, half=options.half_weights)
+    write_atomically(teacher.folder / FOLDER / CARD, card(student, taught).encode())
     world.gathered(None)
     return student
 

@@ -72,6 +72,10 @@ def test_it_lands_beside_its_teacher_and_is_used_from_then_on(copied):
     assert again.engine() == "student"
     assert again.engine("diffusion") == "diffusion"
     assert again.student.calibration.said() == student.calibration.said()
+    card = (copied / "model" / "student" / "README.md").read_text()
+    assert again.trained.sha256 in card
+    assert f"{student.calibration.n_unhealthy} unhealthy slices" in card
+    assert "4 steps of batch 4" in card
     scans = {"flair": copied / "f.nii.gz", "t2": copied / "t2.nii.gz"}
     for number, path in enumerate(scans.values()):
         toys.save(path, toys.head(seed=number))
