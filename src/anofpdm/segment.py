@@ -11,10 +11,10 @@ import hashlib
 import json
 import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -32,6 +32,7 @@ from anofpdm.network.predictor import TrainedModel, load_trained
 from anofpdm.network.world import device_named
 from anofpdm.report.findings import Finding, find_lesions
 from anofpdm.report.page import page
+from anofpdm.report.page_data import axial_index
 from anofpdm.report.picture import overview
 from anofpdm.report.shown import Curves, Shown
 from anofpdm.scans import AxialPlanes, Grid, Scan, ScanSlices, read_scan, read_volume, scan_slices, write_nifti
@@ -48,6 +49,7 @@ MASK, MAP, FINDINGS, SLICES, SUMMARY, PICTURE, REPORT = (
     "report.html",
 )
 ENGINES = ("auto", "diffusion", "student")
+Explain = Sequence[int] | Literal["findings"] | None  # slices from the inferior end, or the middle of each finding
 UNLIKE = 0.08  # share of foreground beyond what calibration saw: then a scan is unlike the cohort
 Listener = Callable[[int, int], None]
 Files = Mapping[str, str | Path]
@@ -82,6 +84,7 @@ class Model:
         choices: Choices | None = None,
         seed: int | None = None,  # of the noise; none given: the calibration's
         batch: int | None = None,  # slices at a time; none given: as suits the device
+        explain: Explain = None,  # slices of which the report of a student's masks shows the diffusion model's curves
         on_progress: Listener = lambda _done, _total: None,
     ) -> "Segmentation":
         start = time.perf_counter()
@@ -89,9 +92,11 @@ class Model:
         engine = self.engine(engine)
         if engine == "diffusion":
             self.calibration.with_context(choices.context_mm)  # complains before any time is spent
+            explain = None  # it explains every slice as it is
+        needed = self.modalities(engine, explained=explain is not None)
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", ScanWarning)
-            scan = self._read(files, self.modalities(engine), brain_mask)
+            scan = self._read(files, needed, brain_mask)
             slices = scan_slices(scan, self.trained.size)
             planes = AxialPlanes(scan.grid, self.trained.size)
             self._look_at(slices, files)
@@ -99,27 +104,34 @@ class Model:
         for warning in caught:
             warnings.warn(warning.message, warning.category, stacklevel=2)
         places = Places(np.zeros(len(slices.indices)), slices.indices * planes.spacing_mm)
+        batch, curves = batch or batch_for(self.trained.device), None
         if student := self._student(engine):
-            decisions, curves = student.decide(lambda rows: slices.pixels[rows], places, on_progress), None
+            seen = [needed.index(name) for name in student.config.modalities]
+            decisions = student.decide(lambda rows: slices.pixels[rows][:, seen], places, on_progress)
         else:
-            evidence = self._ask(slices, seed, batch or batch_for(self.trained.device), on_progress)
+            evidence = self._ask(slices, seed, batch, on_progress)
             decisions, curves = decide(evidence, self.calibration, choices, places), Curves.of(evidence)
         anomaly_map = planes.to_native(decisions.maps, slices.indices)
         mask = planes.to_native(decisions.masks, slices.indices) >= 0.5
+        findings = find_lesions(mask, anomaly_map, scan.grid.affine)
+        if explain is not None:
+            middles = [axial_index(one.centre_mm, scan.grid) for one in findings]
+            rows = rows_of(middles if explain == "findings" else explain, slices.indices, nearest=explain == "findings")
+            decisions, curves = self._explained(slices, rows, decisions, seed, batch)
         return Segmentation(
             mask=mask,
             anomaly_map=anomaly_map,
             grid=scan.grid,
             slices=slice_table(decisions, slices.indices, planes.pixel_mm),
-            findings=find_lesions(mask, anomaly_map, scan.grid.affine),
+            findings=findings,
             decisions=decisions,
             summary={
-                "settings": self.settings(choices, seed, brain_from or brain_said(brain_mask), engine),
-                "inputs": {name: _file_said(files[name]) for name in self.modalities(engine)},
+                "settings": self.settings(choices, seed, brain_from or brain_said(brain_mask), engine, explain),
+                "inputs": {name: _file_said(files[name]) for name in needed},
                 "warnings": [str(one.message) for one in caught if issubclass(one.category, ScanWarning)],
                 "seconds": round(time.perf_counter() - start, 2),
             },
-            shown=self._shown(slices, planes, curves, choices, engine),
+            shown=self._shown(slices, needed, planes, curves, choices, engine),
         )
 
     @property
@@ -136,15 +148,17 @@ class Model:
             raise ConfigError(f"{self.trained.folder} has no student; teach it one with `anofpdm distill`")
         return asked if asked != "auto" else "diffusion" if self.student is None else "student"
 
-    def modalities(self, engine: str = "auto") -> tuple[str, ...]:
+    def modalities(self, engine: str = "auto", *, explained: bool = False) -> tuple[str, ...]:
         """That are needed of a scan."""
         student = self._student(engine)
-        return student.config.modalities if student else self.trained.modalities
+        return student.config.modalities if student and not explained else self.trained.modalities
 
     def _student(self, engine: str) -> Student | None:
         return self.student if self.engine(engine) == "student" else None
 
-    def settings(self, choices: Choices, seed: int, brain: str | None, engine: str = "auto") -> dict[str, Any]:
+    def settings(
+        self, choices: Choices, seed: int, brain: str | None, engine: str = "auto", explain: Explain = None
+    ) -> dict[str, Any]:
         """All that decides what comes out, besides the scan. Numbers hold only among results that share it."""
         calibration = self.calibration
         said = {
@@ -155,7 +169,11 @@ class Model:
             "brain_mask": brain,
         }
         if student := self._student(engine):
-            return {**said, "student_sha256": student.sha256, "student": student.calibration.said()}
+            by_student = {**said, "student_sha256": student.sha256, "student": student.calibration.said()}
+            if explain is None:
+                return by_student
+            explained = explain if isinstance(explain, str) else list(explain)
+            return {**by_student, "explained": explained, "calibration_sha256": self.calibration_sha256, "seed": seed}
         return {
             **said,
             "calibration_sha256": self.calibration_sha256,
@@ -231,23 +249,59 @@ class Model:
             on_progress=on_progress,
         )
 
+    def _explained(
+        self, slices: ScanSlices, rows: np.ndarray, decisions: Decisions, seed: int, batch: int
+    ) -> tuple[Decisions, Curves | None]:
+        """A student's decisions, and beside them what the diffusion model says of some slices."""
+        if not len(rows):
+            return decisions, None
+        some = replace(slices, pixels=slices.pixels[rows], indices=slices.indices[rows])
+        evidence = self._ask(some, seed, batch, lambda _done, _total: None)
+        told = {
+            "similarity": evidence.similarity,
+            "end_step": evidence.end_step,
+            "end_divergence": evidence.end_divergence,
+        }
+        filled = {name: getattr(decisions, name).copy() for name in told}
+        for name, values in told.items():
+            filled[name][rows] = values[:, 0].cpu().numpy()
+        return replace(decisions, **filled), Curves.of(evidence).placed(rows, len(slices.indices))
+
     def _shown(
-        self, slices: ScanSlices, planes: AxialPlanes, curves: Curves | None, choices: Choices, engine: str
+        self,
+        slices: ScanSlices,
+        modalities: tuple[str, ...],
+        planes: AxialPlanes,
+        curves: Curves | None,
+        choices: Choices,
+        engine: str,
     ) -> Shown:
-        scored = list(range(slices.pixels.shape[1])) if curves is None else list(self.calibration.settings.channels)
-        by_healthy = 0.5
-        if curves is not None:
+        if student := self._student(engine):
+            scored, by_healthy = [modalities.index(name) for name in student.config.modalities], 0.5
+        else:
+            scored = list(self.calibration.settings.channels)
             by_healthy = self.calibration.with_context(choices.context_mm).healthy_threshold
         return Shown(
             pixels=slices.pixels[:, scored].astype(np.float16),
             indices=slices.indices,
             pixel_mm=planes.pixel_mm,
-            modalities=tuple(self.modalities(engine)[channel] for channel in scored),
+            modalities=tuple(modalities[channel] for channel in scored),
             cosine_cut=self.calibration.cut,
             healthy_level=by_healthy,
             curves=curves,
             engine=engine,
         )
+
+
+def rows_of(wanted: Sequence[int], indices: np.ndarray, *, nearest: bool) -> np.ndarray:
+    """Rows of these slices; of the nearest ones, where a finding's middle lies in none that was looked at."""
+    if nearest:
+        return np.unique([np.abs(indices - number).argmin() for number in wanted]).astype(int)
+    missing = sorted(set(wanted) - set(indices.tolist()))
+    if missing:
+        named = ", ".join(map(str, missing))
+        raise ScanError(f"no slice {named} to explain: slices {indices[0]} to {indices[-1]} were looked at")
+    return np.flatnonzero(np.isin(indices, list(wanted)))
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from anofpdm.errors import AnoFPDMError, OutputError, ScanError, ScanWarning
 from anofpdm.files import clear_unfinished, sole_writer, write_atomically
 from anofpdm.method.decision import Choices
 from anofpdm.network.world import World
-from anofpdm.segment import MAP, MASK, PICTURE, REPORT, SUMMARY, Model, Segmentation, brain_said, file_sha256
+from anofpdm.segment import MAP, MASK, PICTURE, REPORT, SUMMARY, Explain, Model, Segmentation, brain_said, file_sha256
 
 if TYPE_CHECKING:
     from anofpdm.scans.dicom import Study
@@ -39,6 +39,7 @@ class Options:
     reports: bool = True
     strict: bool = False
     dicom: bool = False  # results as DICOM too, where the scan was
+    explain: Explain = None  # slices of which the diffusion model is asked as well
 
     def wanted(self, target: Target) -> tuple[str, ...]:
         """Files that a finished scan has."""
@@ -128,7 +129,8 @@ def _segment_opened(
     seed = model.calibration.seed if options.seed is None else options.seed
     brain_from = f"command {options.skull_strip}" if options.skull_strip else None
     choices = options.choices or model.usual_choices
-    settings = model.settings(choices, seed, brain_from or brain_said(options.brain_mask), options.engine)
+    explain = options.explain if model.engine(options.engine) == "student" else None
+    settings = model.settings(choices, seed, brain_from or brain_said(options.brain_mask), options.engine, explain)
     there = all((folder / name(file)).is_file() for file in options.wanted(target))
     if there and (before := _finished(folder / name(SUMMARY), settings, subject.images)) is not None:
         report.already[subject.name] = before
@@ -145,6 +147,7 @@ def _segment_opened(
             choices=choices,
             seed=seed,
             batch=options.batch,
+            explain=explain,
             on_progress=show,
         )
     if target.study is not None:

@@ -20,6 +20,7 @@ from anofpdm.method.decision import Choices
 from anofpdm.method.mask import MaskSettings
 from anofpdm.network.predictor import load_trained
 from anofpdm.network.world import World
+from anofpdm.report.page_data import page_data
 from anofpdm.segment import load
 from anofpdm.student.model import load_student
 from anofpdm.student.network import log_odds
@@ -87,6 +88,42 @@ def test_it_lands_beside_its_teacher_and_is_used_from_then_on(copied):
     result.save(copied / "out")
     assert "student" in (copied / "out" / "report.html").read_text()
     assert again.segment(scans, engine="diffusion").shown.curves is not None
+
+
+def test_the_diffusion_model_explains_slices_that_a_student_drew(copied):
+    """With the curves that it would show if it had drawn the scan itself."""
+    taught(copied)
+    model = load(copied / "model", "cpu")
+    scans = {name: toys.save(copied / f"{name}.nii.gz", toys.head(seed=1)) for name in ("flair", "t2")}
+    plain, whole = model.segment(scans), model.segment(scans, engine="diffusion")
+    numbers = [int(plain.shown.indices[row]) for row in (2, 5)]
+    found = model.segment(scans, explain=numbers)
+    np.testing.assert_array_equal(found.mask, plain.mask)
+    assert np.flatnonzero(found.shown.curves.asked).tolist() == [2, 5]
+    for row in (2, 5):
+        np.testing.assert_allclose(found.shown.curves.divergence[row], whole.shown.curves.divergence[row], rtol=1e-4)
+        assert found.decisions.end_step[row] == whole.decisions.end_step[row]
+    assert np.isnan(found.shown.curves.divergence[3]).all()
+    assert found.summary["settings"]["explained"] == numbers
+    data = page_data(found)
+    assert [row for row, one in enumerate(data["slices"]) if "divergence" in one] == [2, 5]
+    with pytest.raises(ScanError, match="no slice 999 to explain"):
+        model.segment(scans, explain=[999])
+
+
+def test_findings_are_explained_at_their_middle(copied):
+    taught(copied)
+    model = load(copied / "model", "cpu")
+    said = replace(model.student.calibration, smallest=0)
+    eager = replace(said, detector=replace(said.detector, offset=1e9))  # draws whatever it can
+    model = replace(model, student=replace(model.student, calibration=eager))
+    scans = {name: toys.save(copied / f"{name}.nii.gz", toys.head(seed=1)) for name in ("flair", "t2")}
+    found = model.segment(scans, explain="findings")
+    middles = {one["row"] for one in page_data(found)["findings"]}
+    assert middles
+    assert set(np.flatnonzero(found.shown.curves.asked)) == middles
+    found.save(copied / "out")
+    assert "The diffusion model was asked about" in (copied / "out" / "report.html").read_text()
 
 
 def test_a_cohort_without_masks_teaches_the_same(copied, tmp_path):

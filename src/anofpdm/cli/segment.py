@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from anofpdm.cohorts.inputs import Target
     from anofpdm.method.decision import Choices
     from anofpdm.network.world import World
-    from anofpdm.segment import Model
+    from anofpdm.segment import Explain, Model
     from anofpdm.segment_many import Report
 
 
@@ -28,6 +28,10 @@ def segment(
     engine: Annotated[
         str, typer.Option(help="diffusion, student, or auto: the student where the model has one.")
     ] = "auto",
+    explain: Annotated[
+        str | None,
+        typer.Option(help="With a student: ask the diffusion model too, about slices (70,71) or about the findings."),
+    ] = None,
     detector: Annotated[
         str | None, typer.Option(help="cosine, curve or none. Default: the better one by its calibration.")
     ] = None,
@@ -87,16 +91,18 @@ def segment(
         "seed": seed,
     }
     choices = _choices(loaded, engine, {name: value for name, value in given.items() if value is not None})
-    inputs, series = (_without_spare(words, loaded, engine) for words in (inputs, series or []))
+    explained = _explained(explain, loaded.engine(engine))
+    needed = loaded.modalities(engine, explained=explained is not None)
+    inputs, series = (_without_spare(words, loaded, needed) for words in (inputs, series or []))
     if preview:
-        _preview(inputs, loaded.modalities(engine), series)
+        _preview(inputs, needed, series)
         return
-    targets = _targets(inputs, loaded.modalities(engine), split.value if split else None, series)
+    targets = _targets(inputs, needed, split.value if split else None, series)
     if dicom and not any(target.study is not None for target in targets):
         raise ConfigError("--dicom: none of these scans is DICOM, so there is nothing to write it for; leave it out")
     if brain_mask is not None:
         _check_brain_mask(brain_mask, len(targets))
-    options = Options(choices, engine, seed, batch, brain_mask, skull_strip, pictures, pages, strict, dicom)
+    options = Options(choices, engine, seed, batch, brain_mask, skull_strip, pictures, pages, strict, dicom, explained)
     world = World.joined(where)
     try:
         with _bar(world) as show:
@@ -131,9 +137,25 @@ def _choices(loaded: "Model", engine: str, given: dict[str, Any]) -> "Choices":
     return choices
 
 
-def _without_spare(words: list[str], loaded: "Model", engine: str) -> list[str]:
+def _explained(words: str | None, engine: str) -> "Explain":
+    """Slices, or the findings."""
+    from anofpdm.errors import ConfigError
+
+    if words is None:
+        return None
+    if engine == "diffusion":
+        raise ConfigError("--explain: the diffusion engine explains every slice as it is; leave it out")
+    if words.strip() == "findings":
+        return "findings"
+    numbers = [word.strip() for word in words.split(",")]
+    if not all(number.isdecimal() for number in numbers):
+        raise ConfigError(f"--explain {words}: write findings, or numbers of slices, e.g. 70,71")
+    return tuple(int(number) for number in numbers)
+
+
+def _without_spare(words: list[str], loaded: "Model", needed: tuple[str, ...]) -> list[str]:
     """modality=FILE and modality=SERIES without modalities that a student does not look at."""
-    spare = set(loaded.trained.modalities) - set(loaded.modalities(engine))
+    spare = set(loaded.trained.modalities) - set(needed)
     return [word for word in words if word.partition("=")[0] not in spare]
 
 

@@ -89,6 +89,8 @@
   function drawCurves() {
     const one = slices[chosen], levels = data.levels, range = endsOf(levels);
     const errors = byId("errors"), divergence = byId("divergence");
+    for (const chart of [errors, divergence]) chart.parentElement.hidden = !one.divergence;
+    if (!one.divergence) return; // the diffusion model was not asked about this slice
     const errorRange = rangeOf([...one.mse_guided, ...one.mse_unguided], 0);
     const place = axes(errors, range, errorRange, "noise level t");
     line(errors, place, levels, one.mse_unguided, "unguided");
@@ -142,7 +144,7 @@
 
   function numbersOf(one) {
     const named = [[data.score.short, scored(one.score)], ["Cut", scored(data.score.cut)]];
-    if (data.levels) named.push(["End step t_e", shown(one.end_step, 4)], ["M at t_e", shown(one.end_divergence)]);
+    if (one.divergence) named.push(["End step t_e", shown(one.end_step, 4)], ["M at t_e", shown(one.end_divergence)]);
     return [...named, ["Quantile", shown(one.quantile)], ["Threshold", shown(one.threshold)], ["Area", area(one)]];
   }
 

@@ -180,10 +180,15 @@ def _curves(shown: Shown) -> str:
     if shown.curves is None:
         engine = html.escape(ENGINES.get(shown.engine, shown.engine))
         return f'<p class="quiet" id="no-curves">There are no curves: {engine} looks at each slice once.</p>'
-    return "".join(
+    charts = "".join(
         f'<figure class="chart"><figcaption>{caption}</figcaption><svg id="{name}" role="img"></svg></figure>'
         for name, caption in CHARTS.items()
     )
+    if shown.curves.asked is None:
+        return charts
+    some = ", ".join(str(index) for index in shown.indices[shown.curves.asked])
+    said = f"Masks are the student's. The diffusion model was asked about {some}; its curves are shown there."
+    return f'{charts}<p class="quiet" id="explained">{said}</p>'
 
 
 def _neighbours(settings: Mapping[str, Any]) -> str:

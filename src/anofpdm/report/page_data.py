@@ -93,7 +93,7 @@ def _slice(result: Segmented, row: int, area: float) -> dict[str, Any]:
         "quantile": _rounded(decisions.quantile[row]),
         "threshold": _rounded(decisions.threshold[row]),
         "said": words.decision(row, decisions, shown, settings),
-        **({} if shown.curves is None else _curves(shown.curves, row)),
+        **(_curves(shown.curves, row) if shown.curves is not None and shown.curves.knows(row) else {}),
     }
 
 

@@ -19,12 +19,32 @@ class Curves:
     divergence: np.ndarray  # [n, K], M_t
     mse_guided: np.ndarray  # [n, K]
     mse_unguided: np.ndarray  # [n, K]
+    asked: np.ndarray | None = None  # bool [n], slices of which it is known; none given: all
 
     @classmethod
     def of(cls, evidence: Evidence) -> "Curves":
         """Of evidence at one strength."""
         curves = (evidence.divergence[:, 0], evidence.mse_guided[:, 0], evidence.mse_unguided)
         return cls(evidence.settings.levels, *(curve.cpu().double().numpy() for curve in curves))
+
+    def placed(self, rows: np.ndarray, count: int) -> "Curves":
+        """These were of some rows; now of all slices, so many, and the others are not known."""
+
+        def among_all(curves: np.ndarray) -> np.ndarray:
+            whole = np.full((count, curves.shape[1]), np.nan)
+            whole[rows] = curves
+            return whole
+
+        return Curves(
+            self.levels,
+            among_all(self.divergence),
+            among_all(self.mse_guided),
+            among_all(self.mse_unguided),
+            asked=np.isin(np.arange(count), rows),
+        )
+
+    def knows(self, row: int) -> bool:
+        return self.asked is None or bool(self.asked[row])
 
 
 @dataclass(frozen=True)
@@ -37,7 +57,7 @@ class Shown:
     modalities: tuple[str, ...]  # M, the scored ones
     cosine_cut: float  # at or below: called unhealthy by the cosine detector
     healthy_level: float = 0.0  # what nearly all pixels of healthy slices' maps stay below
-    curves: Curves | None = None  # none: the engine has none
+    curves: Curves | None = None  # none: the diffusion model was not asked
     engine: str = "diffusion"  # what drew the masks
 
 

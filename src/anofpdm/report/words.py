@@ -94,7 +94,8 @@ def decision(row: int, decisions: Decisions, shown: Shown, settings: dict[str, A
     """Why this slice was called what it was called, and what its mask is."""
     called = _called(row, decisions, shown, settings.get("detector", ""))
     end = number(decisions.end_step[row], ".0f")
-    moved = "" if shown.curves is None else f"Guidance moved the estimate most at t_e = {end}."
+    known = shown.curves is not None and shown.curves.knows(row)
+    moved = f"Guidance moved the estimate most at t_e = {end}." if known else ""
     drawn = _drawn(row, decisions, shown, settings)
     said = (called, moved, drawn) if decisions.detected[row] else (called, drawn, moved)
     return " ".join(filter(None, said))
