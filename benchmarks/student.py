@@ -13,31 +13,35 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from scipy.special import expit
 
 from anofpdm.calibrating import load_calibration, places_of
 from anofpdm.cohorts import Cohort, open_cohort
-from anofpdm.distilling import Options, taught_in_rounds, teacher_masks
+from anofpdm.distilling import Options, drawn_by_teacher, taught_in_rounds, teacher_masks
 from anofpdm.evaluation.metrics import average_precision, dice, mean_defined, volume_dice
 from anofpdm.evaluation.truth import Truth
-from anofpdm.labels import UNHEALTHY
+from anofpdm.labels import HEALTHY, UNHEALTHY
+from anofpdm.method.calibration import Calibration
 from anofpdm.method.context import smoothed
 from anofpdm.method.decision import OURS
 from anofpdm.method.mask import mask
 from anofpdm.network.predictor import TrainedModel, load_trained
 from anofpdm.network.world import World
-from anofpdm.student.lessons import Lessons, neighbours_of
+from anofpdm.student.lessons import Lessons, neighbours_of, usual_neighbours
 from anofpdm.student.model import DETECTION_MM, asked, calibrated, channels_of, cuts_of
-from anofpdm.student.network import StudentConfig
+from anofpdm.student.network import StudentConfig, StudentNet
 from anofpdm.student.training import LABEL_SHARE, Schooling
 
 
 @dataclass(frozen=True)
 class Variant:
-    neighbours_mm: tuple[float, ...] = (-2.0, 2.0)
+    neighbours_mm: tuple[float, ...] | None = None  # none given: the slices next to each
     certain: bool = False  # masks as they are, not how certain the teacher is
     label_share: float = LABEL_SHARE  # of the loss on image-level labels
     rounds: int = 1
-    width: int = 32
+    width: int | None = None
+    again: str = ""  # taught a second time: on slices where both "agree", on the "mean" of both, after a second "look"
+    wrong: float = 0.0  # share of the teacher's masks that are exchanged for those of other slices
 
 
 VARIANTS = {
@@ -50,6 +54,10 @@ VARIANTS = {
     "two rounds": Variant(rounds=2),
     "three rounds": Variant(rounds=3),
     "wider": Variant(width=48),
+    "agreement": Variant(again="agree"),
+    "mean of both": Variant(again="mean"),
+    "second look": Variant(again="look"),
+    "a fifth wrong": Variant(wrong=0.2),
 }
 COLUMNS = (
     "variant",
@@ -70,24 +78,31 @@ def main() -> None:
     parser.add_argument("cohort", type=Path)
     parser.add_argument("--variants", default=",".join(VARIANTS))
     parser.add_argument("--steps", type=int, default=2500)
+    parser.add_argument("--width", type=int, default=32, help="of variants that have none of their own")
+    parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     args = parser.parse_args()
     torch.backends.cudnn.benchmark = True
     teacher, cohort = load_trained(args.model, torch.device(args.device)), open_cohort(args.cohort)
     calibration, _ = load_calibration(teacher)
-    options = Options(Schooling(args.steps), choices=replace(OURS, context_mm=calibration.context_mm))
+    options = Options(
+        Schooling(args.steps, seed=args.seed),
+        width=args.width,
+        choices=replace(OURS, context_mm=calibration.context_mm),
+    )
     rows = cohort.rows("train")
     masks = teacher_masks(teacher, calibration, cohort, rows, options, World(), lambda *_: None)
     assert masks is not None
-    study = Study(cohort, tuple(teacher.modalities[channel] for channel in calibration.settings.channels), teacher)
+    study = Study(cohort, teacher, calibration)
     print(f"| {' | '.join(COLUMNS)} |\n|{' --- |' * len(COLUMNS)}", flush=True)
     for name in args.variants.split(","):
         study.run(name, VARIANTS[name], masks, options)
 
 
 class Study:
-    def __init__(self, cohort: Cohort, modalities: tuple[str, ...], teacher: TrainedModel):
-        self.cohort, self.modalities, self.teacher = cohort, modalities, teacher
+    def __init__(self, cohort: Cohort, teacher: TrainedModel, calibration: Calibration):
+        self.cohort, self.teacher, self.calibration = cohort, teacher, calibration
+        self.modalities = tuple(teacher.modalities[channel] for channel in calibration.settings.channels)
         self.val, self.device = cohort.rows("val"), teacher.device
         self.places, self.unhealthy = places_of(cohort, self.val), cohort.labels[self.val] == UNHEALTHY
         self.truth = Truth(cohort).masks(self.val)
@@ -95,14 +110,19 @@ class Study:
 
     def run(self, name: str, variant: Variant, masks: np.ndarray, options: Options) -> None:
         cohort, rows = self.cohort, self.cohort.rows("train")
-        config = StudentConfig(self.modalities, self.teacher.size, variant.neighbours_mm, variant.width)
         places = places_of(cohort, rows)
+        beside = usual_neighbours(places) if variant.neighbours_mm is None else variant.neighbours_mm
+        config = StudentConfig(self.modalities, self.teacher.size, beside, variant.width or options.width)
+        masks = exchanged(masks, variant.wrong)
         shown = np.where(masks > 127, 255, 0).astype(np.uint8) if variant.certain else masks
         lessons = Lessons(self.pixels(rows), shown, neighbours_of(places, config.neighbours_mm), cohort.labels[rows])
         start = time.perf_counter()
         schooling = replace(options.schooling, label_share=variant.label_share)
         options = replace(options, rounds=variant.rounds, schooling=schooling)
         network = taught_in_rounds(config, lessons, places, options, self.device, lambda *_: None)
+        if variant.again:
+            lessons = self.reconsidered(variant.again, network, lessons, options)
+            network = taught_in_rounds(config, lessons, places, options, self.device, lambda *_: None)
         seconds = time.perf_counter() - start
         said = asked(network, self.pixels(self.val), self.places, self.device)
         odds, whole = smoothed(said[0], self.places, 2.0), smoothed(said[1], self.places, DETECTION_MM)
@@ -118,6 +138,23 @@ class Study:
         for count in (None, 40, 160):
             cuts = np.zeros(len(odds)) if count is None else cuts_of(odds, count)
             self.print_row(name, count, odds, cuts, detected, found.accuracy, seconds)
+
+    def reconsidered(self, how: str, network: StudentNet, lessons: Lessons, options: Options) -> Lessons:
+        """What a second student learns, after the first has been asked about the same slices."""
+        cohort, rows = self.cohort, self.cohort.rows("train")
+        odds, _ = asked(network, lessons.pixels, places_of(cohort, rows), self.device)
+        own = np.where((cohort.labels[rows] == HEALTHY)[:, None, None], 0, expit(odds))
+        if how == "mean":
+            return replace(lessons, masks=np.round((255 * own + lessons.masks) / 2).astype(np.uint8))
+        agreed = dice(own > 0.5, lessons.masks > 127) >= 0.5
+        if how == "agree":
+            kept = {name: getattr(lessons, name)[agreed] for name in ("masks", "neighbours", "labels")}
+            return replace(lessons, **kept)
+        other = replace(self.calibration, seed=self.calibration.seed + 1)
+        twice = lessons.masks.astype(np.float64)
+        twice[~agreed] += drawn_by_teacher(self.teacher, other, cohort, rows[~agreed], options)
+        twice[~agreed] /= 2
+        return replace(lessons, masks=np.round(twice).astype(np.uint8))
 
     def pixels(self, rows: np.ndarray):  # type: ignore[no-untyped-def]
         channels = channels_of(self.cohort.modalities, self.modalities)
@@ -147,6 +184,15 @@ class Study:
         )
         cells = (name, "-" if count is None else str(count), *(f"{one:.4f}" for one in numbers), f"{seconds:.0f}")
         print(f"| {' | '.join(cells)} |", flush=True)
+
+
+def exchanged(masks: np.ndarray, share: float) -> np.ndarray:
+    """Some of the masks that have a lesion, for those of others."""
+    rng, drawn = np.random.default_rng(0), np.flatnonzero((masks > 127).any((1, 2)))
+    wrong = rng.permutation(drawn)[: round(share * len(drawn))]
+    result = masks.copy()
+    result[wrong] = masks[np.roll(wrong, 1)]
+    return result
 
 
 if __name__ == "__main__":

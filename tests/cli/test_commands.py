@@ -12,8 +12,9 @@ from typer.testing import CliRunner
 
 from anofpdm import __version__
 from anofpdm.cli.main import app, signals_later
+from anofpdm.cli.segment import _explained
 from anofpdm.cohorts import open_cohort
-from anofpdm.errors import Terminated
+from anofpdm.errors import ConfigError, Terminated
 
 
 def anofpdm(*words, **options):
@@ -201,6 +202,23 @@ class TestSegment:
         words = ("train", cohort, "--out", tmp_path / "m", "--resume", "--steps", 21, "--no-pictures")
         assert anofpdm(*words).returncode == 0
         assert "another checkpoint" in refused("segment", tmp_path / "m", self.scans(cohort), "--out", tmp_path / "o")
+
+
+@pytest.mark.parametrize(
+    ("words", "engine", "wanted"),
+    [(None, "student", None), ("findings", "student", "findings"), ("70, 71", "student", (70, 71))],
+)
+def test_slices_to_explain_are_read(words, engine, wanted):
+    assert _explained(words, engine) == wanted
+
+
+@pytest.mark.parametrize(
+    ("words", "engine", "said"),
+    [("all", "student", "write findings"), ("-3", "student", "write findings"), ("4", "diffusion", "every slice")],
+)
+def test_what_cannot_be_explained_is_said(words, engine, said):
+    with pytest.raises(ConfigError, match=said):
+        _explained(words, engine)
 
 
 def test_bench_prints_a_table(tmp_path):
