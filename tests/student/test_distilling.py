@@ -122,6 +122,7 @@ def test_findings_are_explained_at_their_middle(copied):
     middles = {one["row"] for one in page_data(found)["findings"]}
     assert middles
     assert set(np.flatnonzero(found.shown.curves.asked)) == middles
+    assert page_data(found)["start"] in middles
     found.save(copied / "out")
     assert "The diffusion model was asked about" in (copied / "out" / "report.html").read_text()
 

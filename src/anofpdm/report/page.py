@@ -186,7 +186,8 @@ def _curves(shown: Shown) -> str:
     )
     if shown.curves.asked is None:
         return charts
-    some = ", ".join(str(index) for index in shown.indices[shown.curves.asked])
+    numbers = [str(index) for index in shown.indices[shown.curves.asked]]
+    some = f"slice{'s' if len(numbers) > 1 else ''} {', '.join(numbers)}"
     said = f"Masks are the student's. The diffusion model was asked about {some}; its curves are shown there."
     return f'{charts}<p class="quiet" id="explained">{said}</p>'
 

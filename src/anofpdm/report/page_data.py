@@ -39,7 +39,7 @@ def page_data(result: Segmented) -> dict[str, Any]:
         "findings": [_finding(one, result) for one in result.findings],
         "volume_ml": _rounded(result.volume_ml),
         "detected": int(decisions.detected.sum()),
-        "start": start_row(areas, decisions.score),
+        "start": start_row(areas, decisions.score, None if curves is None else curves.asked),
         "glance": glance_rows(areas),
     }
 
@@ -49,9 +49,12 @@ def highest_shown(maps: np.ndarray, healthy_level: float) -> float:
     return max(float(np.percentile(np.nan_to_num(maps), WHITE_SHARE)), ABOVE_HEALTHY * healthy_level)
 
 
-def start_row(areas: np.ndarray, score: np.ndarray) -> int:
-    """The slice with most lesion; where none has any, the one that is most unhealthy."""
-    return int(np.argmax(areas if areas.any() else np.nan_to_num(score, nan=-math.inf)))
+def start_row(areas: np.ndarray, score: np.ndarray, asked: np.ndarray | None = None) -> int:
+    """The slice with most lesion, of those that the diffusion model explains; where none has any, the one that is most
+    unhealthy."""
+    rows = np.arange(len(areas)) if asked is None or not asked.any() else np.flatnonzero(asked)
+    best = areas[rows] if areas[rows].any() else np.nan_to_num(score[rows], nan=-math.inf)
+    return int(rows[np.argmax(best)])
 
 
 def glance_rows(areas: np.ndarray) -> list[int]:
