@@ -31,11 +31,12 @@ def reconstruct(
 
 
 def gaussian_draws(x0: Tensor, seeds: Sequence[int]) -> DrawAt:
-    """Each slice's noise from a generator of its own."""
-    generators = [torch.Generator().manual_seed(seed) for seed in seeds]
+    """Each slice's noise from a generator of its own, where the slice lies: hundreds are drawn of each."""
+    generators = [torch.Generator(x0.device).manual_seed(seed) for seed in seeds]
 
     def draw(_t: int) -> Tensor:
-        return torch.stack([torch.randn(x0.shape[1:], generator=generator) for generator in generators]).to(x0)
+        drawn = [torch.randn(x0.shape[1:], generator=generator, device=x0.device) for generator in generators]
+        return torch.stack(drawn).to(x0.dtype)
 
     return draw
 
