@@ -102,6 +102,7 @@ def main() -> None:
 class Study:
     def __init__(self, cohort: Cohort, teacher: TrainedModel, calibration: Calibration):
         self.cohort, self.teacher, self.calibration = cohort, teacher, calibration
+        self.first: dict[Variant, StudentNet] = {}  # students that others are compared with
         self.modalities = tuple(teacher.modalities[channel] for channel in calibration.settings.channels)
         self.val, self.device = cohort.rows("val"), teacher.device
         self.places, self.unhealthy = places_of(cohort, self.val), cohort.labels[self.val] == UNHEALTHY
@@ -119,7 +120,10 @@ class Study:
         start = time.perf_counter()
         schooling = replace(options.schooling, label_share=variant.label_share)
         options = replace(options, rounds=variant.rounds, schooling=schooling)
-        network = taught_in_rounds(config, lessons, places, options, self.device, lambda *_: None)
+        base = replace(variant, again="")
+        if base not in self.first:
+            self.first[base] = taught_in_rounds(config, lessons, places, options, self.device, lambda *_: None)
+        network = self.first[base]
         if variant.again:
             lessons = self.reconsidered(variant.again, network, lessons, options)
             network = taught_in_rounds(config, lessons, places, options, self.device, lambda *_: None)
