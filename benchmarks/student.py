@@ -28,7 +28,7 @@ from anofpdm.method.mask import mask
 from anofpdm.network.predictor import TrainedModel, load_trained
 from anofpdm.network.world import World
 from anofpdm.student.lessons import Lessons, neighbours_of, usual_neighbours
-from anofpdm.student.model import DETECTION_MM, asked, calibrated, channels_of, cuts_of
+from anofpdm.student.model import asked, calibrated, channels_of, cuts_of, sign_of
 from anofpdm.student.network import StudentConfig, StudentNet
 from anofpdm.student.training import LABEL_SHARE, Schooling
 
@@ -129,7 +129,7 @@ class Study:
             network = taught_in_rounds(config, lessons, places, options, self.device, lambda *_: None)
         seconds = time.perf_counter() - start
         said = asked(network, self.pixels(self.val), self.places, self.device)
-        odds, whole = smoothed(said[0], self.places, 2.0), smoothed(said[1], self.places, DETECTION_MM)
+        odds = smoothed(said[0], self.places, 2.0)
         found = calibrated(
             network,
             self.pixels(self.val),
@@ -138,7 +138,7 @@ class Study:
             self.places,
             self.device,
         )
-        detected = found.detector.scores(whole[:, None]) >= 0
+        detected = found.detector.scores(sign_of(found.sign, *said, self.places)[:, None]) >= 0
         for count in (None, 40, 160):
             cuts = np.zeros(len(odds)) if count is None else cuts_of(odds, count)
             self.print_row(name, count, odds, cuts, detected, found.accuracy, seconds)

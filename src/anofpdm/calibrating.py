@@ -244,13 +244,11 @@ def figure(calibrated: Calibrated) -> bytes:
     """Why this strength, why this cut, and what the curves of both classes look like."""
     calibration, unhealthy = calibrated.calibration, calibrated.labels == UNHEALTHY
     candidates, chosen = calibration.candidates, calibrated.evidence.at(calibration.strength)
+    strengths, by_map = [c.strength for c in candidates], calibration.strength_by == "map"
+    ratings = [(c.map_auc or 0.0) if by_map else c.accuracy for c in candidates]
     by_strength = chart(
-        [
-            Line(
-                [c.strength for c in candidates], [c.accuracy for c in candidates], BLUE, "cosine's best cut", dots=True
-            )
-        ],
-        "Accuracy on image-level labels",
+        [Line(strengths, ratings, BLUE, "maps alone" if by_map else "cosine's best cut", dots=True)],
+        "AUC on image-level labels" if by_map else "Accuracy on image-level labels",
         across="guidance strength w",
         upright=[(calibration.best_strength, "best"), (calibration.strength, "w*")],
     )

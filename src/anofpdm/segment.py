@@ -13,6 +13,7 @@ import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -89,7 +90,7 @@ class Model:
     ) -> "Segmentation":
         start = time.perf_counter()
         choices, seed = choices or self.usual_choices, self.calibration.seed if seed is None else seed
-        engine = self.engine(engine)
+        engine, explain = self.engine(engine), checked_explain(explain)
         if engine == "diffusion":
             self.calibration.with_context(choices.context_mm)  # complains before any time is spent
             explain = None  # it explains every slice as it is
@@ -100,14 +101,16 @@ class Model:
             slices = scan_slices(scan, self.trained.size)
             planes = AxialPlanes(scan.grid, self.trained.size)
             self._look_at(slices, files)
-            self._look_at_spacing(planes.spacing_mm, engine)
+            self._look_at_spacing(planes.spacing_mm, engine, files)
+            _look_for_slices(explain, slices.indices, files)
         for warning in caught:
             warnings.warn(warning.message, warning.category, stacklevel=2)
         places = Places(np.zeros(len(slices.indices)), slices.indices * planes.spacing_mm)
         batch, curves = batch or batch_for(self.trained.device), None
         if student := self._student(engine):
             seen = [needed.index(name) for name in student.config.modalities]
-            decisions = student.decide(lambda rows: slices.pixels[rows][:, seen], places, on_progress)
+            begin = on_progress if explain is None else partial(_tenths, on_progress, 0, 1)
+            decisions = student.decide(lambda rows: slices.pixels[rows][:, seen], places, begin)
         else:
             evidence = self._ask(slices, seed, batch, on_progress)
             decisions, curves = decide(evidence, self.calibration, choices, places), Curves.of(evidence)
@@ -117,7 +120,9 @@ class Model:
         if explain is not None:
             middles = [axial_index(one.centre_mm, scan.grid) for one in findings]
             rows = rows_of(middles if explain == "findings" else explain, slices.indices, nearest=explain == "findings")
-            decisions, curves = self._explained(slices, rows, decisions, seed, batch)
+            decisions, curves = self._explained(
+                slices, rows, decisions, seed, batch, partial(_tenths, on_progress, 1, 9)
+            )
         return Segmentation(
             mask=mask,
             anomaly_map=anomaly_map,
@@ -172,13 +177,19 @@ class Model:
             by_student = {**said, "student_sha256": student.sha256, "student": student.calibration.said()}
             if explain is None:
                 return by_student
-            explained = explain if isinstance(explain, str) else list(explain)
-            return {**by_student, "explained": explained, "calibration_sha256": self.calibration_sha256, "seed": seed}
+            return {
+                **by_student,
+                "explained": explain if isinstance(explain, str) else list(explain),
+                "calibration_sha256": self.calibration_sha256,
+                "precision": self.trained.predict.precision,
+                "seed": seed,
+            }
         return {
             **said,
             "calibration_sha256": self.calibration_sha256,
             "precision": self.trained.predict.precision,
             "strength": calibration.strength,
+            "strength_by": calibration.strength_by,
             "detector": calibration.detector if choices.detector == "calibrated" else choices.detector,
             "scored": [self.trained.modalities[channel] for channel in calibration.settings.channels],
             "levels": len(calibration.settings.levels),
@@ -187,16 +198,16 @@ class Model:
             "seed": seed,
         }
 
-    def _look_at_spacing(self, spacing_mm: float, engine: str) -> None:
+    def _look_at_spacing(self, spacing_mm: float, engine: str, files: Files) -> None:
         """A word where the student finds none of the neighbours that it learned with."""
         student = self._student(engine)
         offsets = student.config.neighbours_mm if student else ()
         away = [abs(offset - round(offset / spacing_mm) * spacing_mm) / abs(offset) for offset in offsets]
         if away and min(away) > 0.5:
             warnings.warn(
-                f"its slices lie {spacing_mm:g} mm apart, and the student learned with neighbours at "
-                f"{', '.join(f'{offset:g}' for offset in offsets)} mm: it sees each slice alone; masks may be worse, "
-                "compare with --engine diffusion",
+                f"{next(iter(files.values()))}: its slices lie {spacing_mm:g} mm apart, and the student learned with "
+                f"neighbours at {', '.join(f'{offset:g}' for offset in offsets)} mm: it sees each slice alone; "
+                "masks may be worse, compare with --engine diffusion",
                 ScanWarning,
                 stacklevel=2,
             )
@@ -250,13 +261,19 @@ class Model:
         )
 
     def _explained(
-        self, slices: ScanSlices, rows: np.ndarray, decisions: Decisions, seed: int, batch: int
+        self,
+        slices: ScanSlices,
+        rows: np.ndarray,
+        decisions: Decisions,
+        seed: int,
+        batch: int,
+        on_progress: Listener,
     ) -> tuple[Decisions, Curves | None]:
         """A student's decisions, and beside them what the diffusion model says of some slices."""
         if not len(rows):
             return decisions, None
         some = replace(slices, pixels=slices.pixels[rows], indices=slices.indices[rows])
-        evidence = self._ask(some, seed, batch, lambda _done, _total: None)
+        evidence = self._ask(some, seed, batch, on_progress)
         told = {
             "similarity": evidence.similarity,
             "end_step": evidence.end_step,
@@ -293,14 +310,35 @@ class Model:
         )
 
 
+def checked_explain(explain: Explain) -> Explain:
+    """In order, each once."""
+    if explain is None or (isinstance(explain, str) and explain == "findings"):
+        return explain
+    if isinstance(explain, str):
+        raise ConfigError(f"explain {explain!r}: give 'findings', or numbers of slices")
+    return tuple(sorted({int(number) for number in explain}))
+
+
+def _look_for_slices(explain: Explain, indices: np.ndarray, files: Files) -> None:
+    missing = [] if explain is None or explain == "findings" else sorted(set(explain) - set(indices.tolist()))
+    if missing:
+        warnings.warn(
+            f"{next(iter(files.values()))}: no slice {', '.join(map(str, missing))} to explain; slices {indices[0]} to "
+            f"{indices[-1]} were looked at",
+            ScanWarning,
+            stacklevel=2,
+        )
+
+
+def _tenths(on_progress: Listener, before: int, share: int, done: int, total: int) -> None:
+    """A part of the work, that is so many tenths of it."""
+    on_progress(before * total + share * done, 10 * total)
+
+
 def rows_of(wanted: Sequence[int], indices: np.ndarray, *, nearest: bool) -> np.ndarray:
     """Rows of these slices; of the nearest ones, where a finding's middle lies in none that was looked at."""
     if nearest:
         return np.unique([np.abs(indices - number).argmin() for number in wanted]).astype(int)
-    missing = sorted(set(wanted) - set(indices.tolist()))
-    if missing:
-        named = ", ".join(map(str, missing))
-        raise ScanError(f"no slice {named} to explain: slices {indices[0]} to {indices[-1]} were looked at")
     return np.flatnonzero(np.isin(indices, list(wanted)))
 
 

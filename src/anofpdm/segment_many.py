@@ -18,7 +18,19 @@ from anofpdm.errors import AnoFPDMError, OutputError, ScanError, ScanWarning
 from anofpdm.files import clear_unfinished, sole_writer, write_atomically
 from anofpdm.method.decision import Choices
 from anofpdm.network.world import World
-from anofpdm.segment import MAP, MASK, PICTURE, REPORT, SUMMARY, Explain, Model, Segmentation, brain_said, file_sha256
+from anofpdm.segment import (
+    MAP,
+    MASK,
+    PICTURE,
+    REPORT,
+    SUMMARY,
+    Explain,
+    Model,
+    Segmentation,
+    brain_said,
+    checked_explain,
+    file_sha256,
+)
 
 if TYPE_CHECKING:
     from anofpdm.scans.dicom import Study
@@ -129,7 +141,7 @@ def _segment_opened(
     seed = model.calibration.seed if options.seed is None else options.seed
     brain_from = f"command {options.skull_strip}" if options.skull_strip else None
     choices = options.choices or model.usual_choices
-    explain = options.explain if model.engine(options.engine) == "student" else None
+    explain = checked_explain(options.explain) if model.engine(options.engine) == "student" else None
     settings = model.settings(choices, seed, brain_from or brain_said(options.brain_mask), options.engine, explain)
     there = all((folder / name(file)).is_file() for file in options.wanted(target))
     if there and (before := _finished(folder / name(SUMMARY), settings, subject.images)) is not None:

@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -305,6 +306,15 @@ def test_smoothing_is_a_gaussian_in_millimetres_within_each_scan():
     np.testing.assert_allclose(smoothed(maps, places, 2.0)[:, 2, 3], smoothed(maps[:, 2, 3], places, 2.0), rtol=1e-6)
 
 
+def test_by_maps_a_best_strength_at_the_edge_is_no_reason_to_try_more():
+    """AUC levels off; what matters is whether the chosen one is the largest."""
+    rated = tuple(Candidate(w, 0.9, 0.0, 0.9, found) for w, found in ((1.0, 0.94), (3.0, 0.95)))
+    found = replace(calibrate(*made_up()), candidates=rated, best_strength=3.0, strength=1.0)
+    assert replace(found, strength_by="cosine").at_edge
+    assert not replace(found, strength_by="map").at_edge
+    assert replace(found, strength_by="map", strength=3.0).at_edge
+
+
 def test_of_maps_that_do_nearly_as_well_it_is_the_weakest():
     rated = [Candidate(w, 0.9, 0.0, 0.9, found) for w, found in ((1.0, 0.7), (3.0, 0.94), (5.0, 0.95), (8.0, 0.96))]
     best, chosen = chosen_candidate(rated, 0.98, "map")
@@ -338,6 +348,8 @@ def test_chosen_by_maps_it_is_the_strength_whose_maps_tell_the_classes_apart():
     by_map = calibrate(evidence, unhealthy.astype(int), patients, strength_by="map")
     assert (by_cosine.strength, by_map.strength) == (0.0, 2.0)
     assert by_map.best_strength == 2.0
+    assert (by_cosine.strength_by, by_map.strength_by) == ("cosine", "map")
+    assert from_json(to_json(by_map), "here").strength_by == "map"
     wanted = [
         roc_auc_score(unhealthy, maps[:, w].reshape(40, -1).max(axis=1)) for w in range(3)
     ]  # one pixel is smallest

@@ -14,7 +14,7 @@ import anofpdm.distilling as distilling
 from anofpdm import calibrating
 from anofpdm.cohorts import open_cohort
 from anofpdm.distilling import Options, chance_of, distill, teacher_masks
-from anofpdm.errors import ConfigError, ModelError, ScanError, TrainingError
+from anofpdm.errors import ConfigError, ModelError, ScanError, ScanWarning, TrainingError
 from anofpdm.labels import HEALTHY
 from anofpdm.method.decision import Choices
 from anofpdm.method.mask import MaskSettings
@@ -107,8 +107,12 @@ def test_the_diffusion_model_explains_slices_that_a_student_drew(copied):
     assert found.summary["settings"]["explained"] == numbers
     data = page_data(found)
     assert [row for row, one in enumerate(data["slices"]) if "divergence" in one] == [2, 5]
-    with pytest.raises(ScanError, match="no slice 999 to explain"):
-        model.segment(scans, explain=[999])
+    with pytest.warns(ScanWarning, match="no slice 999 to explain"):
+        beyond = model.segment(scans, explain=np.array([999, numbers[1], numbers[1]]))
+    assert np.flatnonzero(beyond.shown.curves.asked).tolist() == [5]
+    beyond.save(copied / "beyond")
+    with pytest.raises(ConfigError, match="numbers of slices"):
+        model.segment(scans, explain="70,71")
 
 
 def test_findings_are_explained_at_their_middle(copied):

@@ -1,5 +1,6 @@
 """The student: what it is shown, how it learns, what it decides, and what it can never reach."""
 
+import copy
 import dataclasses
 import json
 
@@ -171,12 +172,26 @@ class TestDeciding:
         patients = np.arange(len(labels)) // 8
         found = calibrated(taught, lambda rows: slices[rows], labels, patients, alone(len(labels)), CPU)
         assert found.accuracy == 1.0
+        assert found.sign == "slice"
         student = Student(taught, found, "teacher", CPU)
         decisions = student.decide(lambda rows: slices[rows], alone(len(labels)))
         assert (decisions.detected == (labels == 1)).all()
         assert not decisions.masks[labels == 0].any()
         assert np.isnan(decisions.similarity).all()
         assert ((decisions.maps >= 0) & (decisions.maps <= 1)).all()
+
+    def test_where_it_says_nothing_of_whole_slices_it_goes_by_its_pixels(self, taught):
+        """As where no slice was labelled in training."""
+        network = copy.deepcopy(taught)
+        for parameter in network.whole.parameters():
+            torch.nn.init.zeros_(parameter)
+        slices, masks = blobs(seed=3)
+        known, patients = masks.any((1, 2)).astype(int), np.arange(len(masks)) // 8
+        found = calibrated(network, lambda rows: slices[rows], known, patients, alone(len(known)), CPU)
+        assert (found.sign, found.accuracy) == ("pixels", 1.0)
+        again = StudentCalibration.from_said(json.loads(json.dumps(found.said())))
+        decisions = Student(network, again, "teacher", CPU).decide(lambda rows: slices[rows], alone(len(known)))
+        assert (decisions.detected == (known == 1)).all()
 
     def test_labels_of_one_kind_cannot_calibrate(self, taught):
         slices, _ = blobs(4)

@@ -103,6 +103,7 @@ def _print(calibrated: "Calibrated", model: Path) -> None:
     from rich.table import Table
 
     from anofpdm.calibrating import FIGURE, FILE
+    from anofpdm.method.calibration import chosen_candidate
 
     calibration = calibrated.calibration
     console = Console(highlight=False, soft_wrap=True)
@@ -121,6 +122,9 @@ def _print(calibrated: "Calibrated", model: Path) -> None:
         said = (f"{one.strength:g}", f"{one.accuracy:.3f}", f"{one.auc:.3f}", f"{one.cut:.4f}")
         table.add_row(*said, f"{one.map_auc:.3f}", ", ".join(words))
     console.print(table)
+    if calibration.strength_by == "map":
+        paper = chosen_candidate(calibration.candidates, calibration.accuracy_ratio)[1].strength
+        console.print(f"chosen by maps; the paper's rule, --strength-by cosine, would take {paper:g}")
     detectors = Table("detector", "context", "accuracy", "AUC", "(on patients it was not fitted on)", box=None)
     rows = [("cosine", 0.0, calibration.cosine_accuracy)]
     rows += [("curve", one.context_mm, one.curve_accuracy) for one in calibration.fitted]
@@ -130,7 +134,9 @@ def _print(calibrated: "Calibrated", model: Path) -> None:
     console.print(detectors)
     if calibration.at_edge:
         console.print(
-            f"note: the best strength, {calibration.best_strength:g}, is the largest tried; try larger ones too"
+            f"note: the chosen strength, {calibration.strength:g}, is the largest tried; try larger ones too"
+            if calibration.strength_by == "map"
+            else f"note: the best strength, {calibration.best_strength:g}, is the largest tried; try larger ones too"
         )
     if (model / "student" / "weights.safetensors").is_file():
         console.print("note: its student learned by the calibration before; teach it again with `anofpdm distill`")

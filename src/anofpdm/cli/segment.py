@@ -90,8 +90,12 @@ def segment(
         "smallest": smallest,
         "seed": seed,
     }
+    if explain is not None:  # the noise of what explains
+        given.pop("seed")
     choices = _choices(loaded, engine, {name: value for name, value in given.items() if value is not None})
-    explained = _explained(explain, loaded.engine(engine))
+    explained = _explained(explain, engine)
+    if loaded.engine(engine) == "diffusion":
+        explained = None  # it explains every slice as it is
     needed = loaded.modalities(engine, explained=explained is not None)
     inputs, series = (_without_spare(words, loaded, needed) for words in (inputs, series or []))
     if preview:

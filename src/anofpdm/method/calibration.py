@@ -76,11 +76,13 @@ class Calibration:
     modalities: tuple[str, ...] = ()
     checkpoint_sha256: str = ""
     foreground: tuple[float, float] = (0.0, 1.0)  # the smallest and largest share among the scans
+    strength_by: str = "cosine"  # what chose the strength
 
     @property
     def at_edge(self) -> bool:
         """Whether a larger strength than any tried might be better still."""
-        return self.best_strength == max(one.strength for one in self.candidates)
+        chosen = self.best_strength if self.strength_by == "cosine" else self.strength
+        return chosen == max(one.strength for one in self.candidates)
 
     @property
     def context_mm(self) -> float:
@@ -137,6 +139,7 @@ def calibrate(
         n_healthy=int((~unhealthy).sum()),
         n_unhealthy=int(unhealthy.sum()),
         n_patients=len(np.unique(patients)),
+        strength_by=strength_by,
     )
 
 
@@ -306,7 +309,8 @@ def _check_sense(found: Calibration) -> None:
     if not curves or any(array.shape != (len(settings.levels),) for array in arrays):
         raise ValueError("not one weight for each level")
     words = (found.checkpoint_sha256, *found.modalities)
-    if not all(isinstance(word, str) for word in words) or found.detector not in ("cosine", "curve"):
+    known = found.detector in ("cosine", "curve") and found.strength_by in STRENGTH_BY
+    if not all(isinstance(word, str) for word in words) or not known:
         raise ValueError("a word in it is none that is known")
     if type(settings.clamp) is not bool or len(found.foreground) != 2:
         raise ValueError("clamp or foreground is not what it should be")

@@ -124,7 +124,13 @@ def _drawn(row: int, decisions: Decisions, shown: Shown, settings: dict[str, Any
     return f"The mask is where the map is at least {threshold}; it covers {number(area, '.0f')} mm\u00b2."
 
 
+EVEN = 0.5  # chance of lesion at which a student cuts, if enough pixels reach it
+
+
 def _from_where(row: int, decisions: Decisions, settings: dict[str, Any]) -> str:
+    if settings.get("engine") == "student":
+        lowered = decisions.threshold[row] < EVEN
+        return f"below {EVEN:g}, which too few pixels reach" if lowered else "even odds"
     quantile = f"its quantile {number(decisions.quantile[row], '.2f')}"
     mask = settings.get("choices", {}).get("mask", {})
     chosen, share = mask.get("threshold", ""), mask.get("peak_share", 0.0)

@@ -33,6 +33,6 @@ It draws lesions in one look: a U-Net of width {config.width} that sees {", ".jo
    {schooling["learning_rate"]:g}, seed {schooling["seed"]}; anofpdm {taught["anofpdm"]}.
  - Calibrated on {found.n_healthy} healthy and {found.n_unhealthy} unhealthy slices; {rated}.
 
-Limits: it repeats its teacher's mistakes, knows scans like the ones it learned from, and does not say why. A research
-tool, not a medical device. All settings are in `config.json`.
+Limits: it repeats its teacher's mistakes, knows scans like the ones it learned from, and does not say why (with
+`--explain`, `anofpdm segment` asks its teacher). A research tool, not a medical device. Settings: `config.json`.
 """

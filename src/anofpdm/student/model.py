@@ -16,7 +16,7 @@ from anofpdm.method.calibration import CONTEXT_MM
 from anofpdm.method.context import Places, smoothed
 from anofpdm.method.decision import Decisions
 from anofpdm.method.detection import CurveDetector, fitted_and_rated
-from anofpdm.method.mask import SMALLEST, mask, smallest_pixels
+from anofpdm.method.mask import SMALLEST, mask, reached_by_smallest, smallest_pixels
 from anofpdm.network.checkpoint import FORMAT, load_model, save_model
 from anofpdm.student.lessons import Pixels, neighbours_of, shown_together
 from anofpdm.student.network import StudentConfig, StudentNet, log_odds
@@ -24,6 +24,8 @@ from anofpdm.student.network import StudentConfig, StudentNet, log_odds
 FOLDER, TASK, ONNX = "student", "student", "student.onnx"
 BATCH = 32
 DETECTION_MM = 5.0  # how far a slice looks at its neighbours before it is called unhealthy
+SIGNS = ("slice", "pixels")  # what calls a slice unhealthy
+CLEARLY = 0.02  # of AUC, by which pixels must be better than what it says of the whole slice
 
 Listener = Callable[[int, int], None]
 
@@ -32,7 +34,7 @@ Listener = Callable[[int, int], None]
 class StudentCalibration:
     """From image-level labels."""
 
-    detector: CurveDetector  # on the log odds of the whole slice
+    detector: CurveDetector  # on a slice's sign
     accuracy: float  # on patients it was not fitted on, as the AUC
     auc: float
     n_healthy: int
@@ -40,6 +42,7 @@ class StudentCalibration:
     context_mm: float = CONTEXT_MM  # what it says of pixels is smoothed across neighbours, like its teacher's maps
     detection_mm: float = DETECTION_MM  # and what it says of slices
     smallest: int = SMALLEST
+    sign: str = SIGNS[0]
 
     def said(self) -> dict[str, Any]:
         """For a file: no arrays, and null for what is no number."""
@@ -56,6 +59,8 @@ class StudentCalibration:
         arrays = (detector.centre, detector.scale, detector.weights)
         if any(array.shape != (1,) or not np.isfinite(array).all() for array in arrays):
             raise ValueError("a detector of something else than one number")
+        if said.get("sign", SIGNS[0]) not in SIGNS:
+            raise ValueError("a sign that is not known")
         return cls(**{**said, **rated, "detector": detector})
 
 
@@ -75,8 +80,9 @@ class Student:
         """Slices [n, C, H, W] of its own modalities, by row."""
         calibration = self.calibration
         odds, whole = asked(self.network, pixels, places, self.device, on_progress)
+        sign = sign_of(calibration.sign, odds, whole, places, calibration.detection_mm)
+        score = calibration.detector.scores(sign[:, None])
         odds = smoothed(odds, places, calibration.context_mm)
-        score = calibration.detector.scores(smoothed(whole, places, calibration.detection_mm)[:, None])
         cuts = cuts_of(odds, calibration.smallest)
         drawn = mask(odds, cuts, calibration.smallest)
         detected = score >= 0
@@ -114,6 +120,15 @@ def asked(
     return odds, whole
 
 
+def sign_of(
+    name: str, odds: np.ndarray, whole: np.ndarray, places: Places, detection_mm: float = DETECTION_MM
+) -> np.ndarray:
+    """[n]: what it says of the whole slice, or what as many of its pixels reach as the smallest lesion has."""
+    if name == "slice":
+        return smoothed(whole, places, detection_mm)
+    return reached_by_smallest(smoothed(odds, places, detection_mm))
+
+
 def cuts_of(odds: np.ndarray, smallest: int = SMALLEST) -> np.ndarray:
     """[n, H, W] -> [n]: even odds, or less where fewer pixels reach them than a component must have: the student is not
     sure of the thin ends of lesions, and the detector has yet to say whether there is anything."""
@@ -130,20 +145,26 @@ def calibrated(
     places: Places,
     device: torch.device,
 ) -> StudentCalibration:
-    """When to call a slice unhealthy, from image-level labels alone."""
+    """When to call a slice unhealthy, from image-level labels alone: by what it says of the whole slice, unless its
+    pixels tell the labels apart clearly better, as they do where no slice was labelled unhealthy in training."""
     known = np.isin(labels, (HEALTHY, UNHEALTHY))
     unhealthy = labels[known] == UNHEALTHY
     if unhealthy.all() or not unhealthy.any():
         raise CalibrationError("a student is calibrated on healthy and unhealthy slices, and one kind is missing")
-    _, whole = asked(network, pixels, places, device)
-    seen = smoothed(whole, places, DETECTION_MM)[known, None]
-    detector, accuracy = fitted_and_rated(seen, unhealthy, patients[known])
+    odds, whole = asked(network, pixels, places, device)
+    rated = {
+        name: fitted_and_rated(sign_of(name, odds, whole, places)[known, None], unhealthy, patients[known])
+        for name in SIGNS
+    }
+    sign = "pixels" if rated["pixels"][1].auc > rated["slice"][1].auc + CLEARLY else "slice"
+    detector, accuracy = rated[sign]
     return StudentCalibration(
         detector=detector,
         accuracy=accuracy.accuracy,
         auc=accuracy.auc,
         n_healthy=int((~unhealthy).sum()),
         n_unhealthy=int(unhealthy.sum()),
+        sign=sign,
     )
 
 
