@@ -1,7 +1,11 @@
 import os
+import signal
 
 # Tensors in tests are small: more threads would only get in each other's way, also in the processes that tests start.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # started in the background of a script: tests press Ctrl-C
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 from hypothesis import settings
 
