@@ -7,15 +7,16 @@ without saying so (method/evidence.py). How the two answers part tells whether s
 back onto the scan's own grid. A student, where the model has one, draws what it learned from such masks in one look.
 """
 
+import contextlib
 import hashlib
 import json
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -31,9 +32,9 @@ from anofpdm.method.evidence import Evidence
 from anofpdm.method.many_slices import batch_for, evidence_of, slice_seeds
 from anofpdm.network.predictor import TrainedModel, load_trained
 from anofpdm.network.world import device_named
+from anofpdm.report.explaining import Explain, checked_explain, explained_rows, look_for_slices, with_evidence
 from anofpdm.report.findings import Finding, find_lesions
 from anofpdm.report.page import page
-from anofpdm.report.page_data import axial_index
 from anofpdm.report.picture import overview
 from anofpdm.report.shown import Curves, Shown
 from anofpdm.scans import AxialPlanes, Grid, Scan, ScanSlices, read_scan, read_volume, scan_slices, write_nifti
@@ -50,7 +51,6 @@ MASK, MAP, FINDINGS, SLICES, SUMMARY, PICTURE, REPORT = (
     "report.html",
 )
 ENGINES = ("auto", "diffusion", "student")
-Explain = Sequence[int] | Literal["findings"] | None  # slices from the inferior end, or the middle of each finding
 UNLIKE = 0.08  # share of foreground beyond what calibration saw: then a scan is unlike the cohort
 Listener = Callable[[int, int], None]
 Files = Mapping[str, str | Path]
@@ -95,16 +95,12 @@ class Model:
             self.calibration.with_context(choices.context_mm)  # complains before any time is spent
             explain = None  # it explains every slice as it is
         needed = self.modalities(engine, explained=explain is not None)
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always", ScanWarning)
+        with _warnings_kept() as warned:
             scan = self._read(files, needed, brain_mask)
-            slices = scan_slices(scan, self.trained.size)
-            planes = AxialPlanes(scan.grid, self.trained.size)
+            slices, planes = scan_slices(scan, self.trained.size), AxialPlanes(scan.grid, self.trained.size)
             self._look_at(slices, files)
             self._look_at_spacing(planes.spacing_mm, engine, files)
-            _look_for_slices(explain, slices.indices, files)
-        for warning in caught:
-            warnings.warn(warning.message, warning.category, stacklevel=2)
+            look_for_slices(explain, slices.indices, next(iter(files.values())))
         places = Places(np.zeros(len(slices.indices)), slices.indices * planes.spacing_mm)
         batch, curves = batch or batch_for(self.trained.device), None
         if student := self._student(engine):
@@ -118,11 +114,9 @@ class Model:
         mask = planes.to_native(decisions.masks, slices.indices) >= 0.5
         findings = find_lesions(mask, anomaly_map, scan.grid.affine)
         if explain is not None:
-            middles = [axial_index(one.centre_mm, scan.grid) for one in findings]
-            rows = rows_of(middles if explain == "findings" else explain, slices.indices, nearest=explain == "findings")
-            decisions, curves = self._explained(
-                slices, rows, decisions, seed, batch, partial(_tenths, on_progress, 1, 9)
-            )
+            rows = explained_rows(explain, findings, slices.indices, scan.grid)
+            end = partial(_tenths, on_progress, 1, 9)
+            decisions, curves = self._explained(slices, rows, decisions, seed, batch, end)
         return Segmentation(
             mask=mask,
             anomaly_map=anomaly_map,
@@ -133,7 +127,7 @@ class Model:
             summary={
                 "settings": self.settings(choices, seed, brain_from or brain_said(brain_mask), engine, explain),
                 "inputs": {name: _file_said(files[name]) for name in needed},
-                "warnings": [str(one.message) for one in caught if issubclass(one.category, ScanWarning)],
+                "warnings": warned,
                 "seconds": round(time.perf_counter() - start, 2),
             },
             shown=self._shown(slices, needed, planes, curves, choices, engine),
@@ -274,15 +268,7 @@ class Model:
             return decisions, None
         some = replace(slices, pixels=slices.pixels[rows], indices=slices.indices[rows])
         evidence = self._ask(some, seed, batch, on_progress)
-        told = {
-            "similarity": evidence.similarity,
-            "end_step": evidence.end_step,
-            "end_divergence": evidence.end_divergence,
-        }
-        filled = {name: getattr(decisions, name).copy() for name in told}
-        for name, values in told.items():
-            filled[name][rows] = values[:, 0].cpu().numpy()
-        return replace(decisions, **filled), Curves.of(evidence).placed(rows, len(slices.indices))
+        return with_evidence(decisions, rows, evidence), Curves.of(evidence).placed(rows, len(slices.indices))
 
     def _shown(
         self,
@@ -310,36 +296,21 @@ class Model:
         )
 
 
-def checked_explain(explain: Explain) -> Explain:
-    """In order, each once."""
-    if explain is None or (isinstance(explain, str) and explain == "findings"):
-        return explain
-    if isinstance(explain, str):
-        raise ConfigError(f"explain {explain!r}: give 'findings', or numbers of slices")
-    return tuple(sorted({int(number) for number in explain}))
-
-
-def _look_for_slices(explain: Explain, indices: np.ndarray, files: Files) -> None:
-    missing = [] if explain is None or explain == "findings" else sorted(set(explain) - set(indices.tolist()))
-    if missing:
-        warnings.warn(
-            f"{next(iter(files.values()))}: no slice {', '.join(map(str, missing))} to explain; slices {indices[0]} to "
-            f"{indices[-1]} were looked at",
-            ScanWarning,
-            stacklevel=2,
-        )
+@contextlib.contextmanager
+def _warnings_kept() -> Iterator[list[str]]:
+    """What is said of a scan, told on afterwards and kept as text."""
+    texts: list[str] = []
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", ScanWarning)
+        yield texts
+    texts += [str(one.message) for one in caught if issubclass(one.category, ScanWarning)]
+    for one in caught:
+        warnings.warn(one.message, one.category, stacklevel=4)
 
 
 def _tenths(on_progress: Listener, before: int, share: int, done: int, total: int) -> None:
     """A part of the work, that is so many tenths of it."""
     on_progress(before * total + share * done, 10 * total)
-
-
-def rows_of(wanted: Sequence[int], indices: np.ndarray, *, nearest: bool) -> np.ndarray:
-    """Rows of these slices; of the nearest ones, where a finding's middle lies in none that was looked at."""
-    if nearest:
-        return np.unique([np.abs(indices - number).argmin() for number in wanted]).astype(int)
-    return np.flatnonzero(np.isin(indices, list(wanted)))
 
 
 @dataclass(frozen=True)

@@ -18,17 +18,16 @@ from anofpdm.errors import AnoFPDMError, OutputError, ScanError, ScanWarning
 from anofpdm.files import clear_unfinished, sole_writer, write_atomically
 from anofpdm.method.decision import Choices
 from anofpdm.network.world import World
+from anofpdm.report.explaining import Explain, checked_explain
 from anofpdm.segment import (
     MAP,
     MASK,
     PICTURE,
     REPORT,
     SUMMARY,
-    Explain,
     Model,
     Segmentation,
     brain_said,
-    checked_explain,
     file_sha256,
 )
 

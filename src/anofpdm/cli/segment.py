@@ -12,7 +12,8 @@ if TYPE_CHECKING:
     from anofpdm.cohorts.inputs import Target
     from anofpdm.method.decision import Choices
     from anofpdm.network.world import World
-    from anofpdm.segment import Explain, Model
+    from anofpdm.report.explaining import Explain
+    from anofpdm.segment import Model
     from anofpdm.segment_many import Report
 
 
