@@ -83,14 +83,19 @@ def calibrate_model(
     cohort: Cohort,
     options: Options,
     on_progress: Callable[[int, int], None] = lambda _done, _total: None,
+    *,
+    last_maps: bool = False,
 ) -> Calibrated:
-    """From image-level labels of one split. The cohort has no way to a mask, and neither has this."""
+    """From image-level labels of one split. The cohort has no way to a mask, and neither has this.
+
+    Calibration itself needs no last maps; whoever does can have them kept in the evidence.
+    """
     check_fits(model, cohort)
     rows = labelled_rows(cohort, options.split, options.most, options.seed)
     labels, patients = cohort.labels[rows], cohort.patients[rows]
     check_both_classes(labels)
     check_slices(cohort, rows)
-    tried = gather(model, cohort, rows, options, on_progress)
+    tried = gather(model, cohort, rows, options, on_progress, last_maps=last_maps)
     top, ranges = chosen_range(tried, labels == UNHEALTHY, options)
     foreground_seen = foreground_range(cohort, np.unique(cohort.scans[rows]))
 
@@ -128,7 +133,13 @@ def labelled_rows(cohort: Cohort, split: str, most: int, seed: int) -> np.ndarra
 
 
 def gather(
-    model: TrainedModel, cohort: Cohort, rows: np.ndarray, options: Options, on_progress: Callable[[int, int], None]
+    model: TrainedModel,
+    cohort: Cohort,
+    rows: np.ndarray,
+    options: Options,
+    on_progress: Callable[[int, int], None],
+    *,
+    last_maps: bool = False,
 ) -> dict[int, Evidence]:
     """Evidence by the top of the noise range: of one range, or in passing of several. One pass of the network."""
     settings = options.settings(model.channels(options.score))
@@ -139,12 +150,12 @@ def gather(
 
     def listen(now: LevelEvidence) -> None:
         if now.level.t in last_level.values():
-            heard[now.level.t] = slimmed(now.so_far())
+            heard[now.level.t] = slimmed(now.so_far(), last_maps=last_maps)
 
     def keep(evidence: Evidence) -> Evidence:
         for top, level in last_level.items():
             in_passing[top].append(heard[level])
-        return slimmed(evidence)
+        return slimmed(evidence, last_maps=last_maps)
 
     whole = evidence_of(
         model.predict,
@@ -161,10 +172,11 @@ def gather(
     return {**{top: joined(parts) for top, parts in in_passing.items()}, highest: whole}
 
 
-def slimmed(evidence: Evidence) -> Evidence:
+def slimmed(evidence: Evidence, *, last_maps: bool = False) -> Evidence:
     """On the CPU, maps in half precision: thousands of them are kept until the strength is known."""
-    none = evidence.last_maps[:, :, :0, :0]
-    return replace(evidence, last_maps=none).map(lambda t: _halved(t).cpu() if t.ndim == 4 else t.cpu())
+    if not last_maps:
+        evidence = replace(evidence, last_maps=evidence.last_maps[:, :, :0, :0])
+    return evidence.map(lambda t: _halved(t).cpu() if t.ndim == 4 else t.cpu())
 
 
 def _halved(maps: Tensor) -> Tensor:

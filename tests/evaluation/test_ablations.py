@@ -14,7 +14,7 @@ from scipy import ndimage, stats
 from typer.testing import CliRunner
 
 from anofpdm.calibrating import Options as CalibrationOptions
-from anofpdm.calibrating import labelled_rows
+from anofpdm.calibrating import calibrate_model, labelled_rows
 from anofpdm.cli.main import app
 from anofpdm.cohorts import open_cohort
 from anofpdm.drawing import Line, chart
@@ -26,7 +26,9 @@ from anofpdm.evaluation.ablations_levels import FACTORS, EndStepMaps, climbed_on
 from anofpdm.evaluation.metrics import average_precision
 from anofpdm.evaluation.truth import Truth
 from anofpdm.labels import HEALTHY, UNHEALTHY
+from anofpdm.method.decision import Choices, decide
 from anofpdm.method.many_slices import evidence_of, slice_seeds
+from anofpdm.method.variants import VARIANTS
 from anofpdm.network.predictor import load_trained
 from anofpdm.network.schedule import NoiseSchedule
 
@@ -39,7 +41,8 @@ OPTIONS = Options(
     gallery_levels=(90, 210, 590),
 )
 NAMES = [
-    "mse_curves", "sam", "lesion_size", "strength", "end_step", "threshold", "levels", "detector", "gallery",
+    "mse_curves", "sam", "lesion_size", "strength", "end_step", "threshold", "levels", "variants", "detector",
+    "gallery",
 ]  # fmt: skip
 
 
@@ -114,12 +117,13 @@ def literal_dice(drawn, lesions):
 
 
 def test_the_network_is_asked_no_more_than_the_specification_allows(done):
-    """Two questions a slice and level: once for all, once more where there are lesions (further up), and for each K."""
+    """Two questions a slice and level: once for all, once more where there are lesions (further up), for each K, and
+    for three more kinds of evidence."""
     _, asked, _, study, _ = done
     n, n_ill = len(study.rows), len(study.ill)
     assert 0 < n_ill < n
     climbed = climbed_on(study.calibrated.calibration.settings.levels, int(study.decisions.end_step[study.ill].max()))
-    assert sum(slices for _, slices in asked) == 2 * (n * LEVELS + n_ill * len(climbed) + n * sum(OTHERS))
+    assert sum(slices for _, slices in asked) == 2 * (4 * n * LEVELS + n_ill * len(climbed) + n * sum(OTHERS))
 
 
 def test_the_second_pass_climbs_as_far_as_three_end_steps():
@@ -296,6 +300,23 @@ def test_levels_and_detectors(done):
     ]
     assert rows["none"][2] == pytest.approx(np.mean(scores))
     assert rows["cosine"][0] == study.calibrated.calibration.cosine_accuracy.accuracy
+
+
+def test_variants(done, made):
+    """Two of them from the first pass, another by an evaluation of its own."""
+    study = done[3]
+    rows = {row[0]: row[1] for row in table(done, "variants").rows}
+    assert list(rows) == list(VARIANTS)
+    assert rows["anofpdm-ddim"] == pytest.approx(table(done, "threshold").rows[0][2], abs=1e-12)
+    evidence = study.calibrated.evidence.at(study.calibrated.calibration.strength)
+    quantiles, lesions = study.decisions.quantile[study.ill], study.lesions[study.ill]
+    last = literal_masks(evidence.last_maps[study.ill, 0].float().numpy(), quantiles)
+    assert rows["anofpdm-ddim-last"] == pytest.approx(literal_dice(last, lesions), abs=1e-12)
+    options = replace(OPTIONS.calibration, encoding="ddpm")
+    again = calibrate_model(opened(made), study.cohort, options)
+    drawn = decide(again.evidence, again.calibration, Choices(detector="none")).drawn[study.ill]
+    assert rows["anofpdm-ddpm"] == pytest.approx(literal_dice(drawn, lesions), abs=1e-12)
+    assert len(set(rows.values())) > 4
 
 
 def test_curves(done):

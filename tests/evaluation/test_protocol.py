@@ -164,9 +164,9 @@ def test_predicting_nothing_scores_the_share_of_healthy_slices(everything):
 def test_cost_is_counted_in_evaluations_a_slice(everything):
     results = results_of(everything)
     assert results["anofpdm-ddim"]["mixed"][0].numbers["evaluations"] == 2 * 4
-    tuned = json.loads((everything.out / "tuned-anoddpm-gaussian.json").read_text())["tuned"]
+    tuned = json.loads((everything.out / "tuned-anoddpm-gaussian.json").read_text())["best_first"]
     for setup, several in results["anoddpm-gaussian"].items():
-        levels = {tuned[s]["setting"]["level"] + 1 for s in tuned}
+        levels = {tuned[s][0]["setting"]["level"] + 1 for s in tuned}
         assert several[0].numbers["evaluations"] == pytest.approx(sum(levels) / len(levels)), setup
 
 
@@ -251,16 +251,29 @@ def test_tuning_finds_the_best_threshold_and_setting_of_each_setup():
     bad = rng.random(truth.shape)
     found = tuned_with_masks([({"level": 1}, bad), ({"level": 2}, good)], truth)
     for setup in ("unhealthy", "mixed"):
-        assert found[setup].setting == {"level": 2}
-        assert 0.2 < found[setup].threshold < 0.5
+        first, second = found[setup]
+        assert (first.setting, second.setting) == ({"level": 2}, {"level": 1})
+        assert 0.2 < first.threshold < 0.5
+        assert first.dice > second.dice
     best = max(
         float(np.mean([2 * (m & t).sum() / max((m.sum() + t.sum()), 1) if (m | t).any() else 1.0
                        for m, t in zip(mask(good, np.full(6, cut)), truth, strict=True)]))
         for cut in THRESHOLDS
     )  # fmt: skip
-    assert found["mixed"].dice == pytest.approx(best)
+    assert found["mixed"][0].dice == pytest.approx(best)
     assert THRESHOLDS[0] == 0.01
     assert THRESHOLDS[-1] == 0.69
+
+
+def test_faint_maps_are_tuned_below_the_papers_lowest_threshold():
+    truth = np.zeros((4, 32, 32), bool)
+    truth[:2, 4:16, 4:16] = True
+    faint = np.where(truth, 0.006, 0.002)
+    found = tuned_with_masks([({"level": 1}, faint)], truth)
+    assert 0.002 < found["unhealthy"][0].threshold <= 0.006
+    assert found["unhealthy"][0].dice > 0.9
+    clear = tuned_with_masks([({"level": 1}, np.where(truth, 0.5, 0.2))], truth)
+    assert clear["unhealthy"][0].threshold in THRESHOLDS
 
 
 def test_methods_without_their_models_say_how_to_train_them(made):

@@ -21,6 +21,9 @@ def ablate(
     gallery_levels: Annotated[
         str, typer.Option(help="Noise levels that the gallery shows, e.g. 100,300,500. Default: six, spread.")
     ] = "",
+    variants: Annotated[
+        bool, typer.Option(help="Compare the paper's variants too: three passes of all levels more.")
+    ] = True,
     split: Annotated[Split, typer.Option(help="Which part of the cohort.")] = Split.val,
     most: Annotated[int, typer.Option(min=2, help="Slices to use at most, in whole scans.")] = 2000,
     batch: Batch = None,
@@ -35,6 +38,7 @@ def ablate(
     from anofpdm.evaluation.ablations import ablate as run
     from anofpdm.evaluation.ablations_figures import PAGE, save
     from anofpdm.method.many_slices import batch_for
+    from anofpdm.method.variants import VARIANTS
     from anofpdm.network.predictor import load_trained
     from anofpdm.network.world import local_device
 
@@ -54,7 +58,8 @@ def ablate(
     trained = load_trained(model, where, precision)
     slices = open_cohort(cohort)
     with progress_bar("noise levels") as show:
-        found = run(trained, slices, Options(calibration, tried, shown), show)
+        names = tuple(VARIANTS) if variants else ("anofpdm-ddim", "anofpdm-ddim-last")
+        found = run(trained, slices, Options(calibration, tried, shown, names), show)
     save(found, out)
     for one in found.tables:
         print(f"{one.name}: {one.says}")

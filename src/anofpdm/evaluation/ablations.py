@@ -2,7 +2,7 @@
 
 Everything is calibrated from image-level labels, as always; drawn lesions only measure. Guidance, detector and
 threshold are decided anew from one pass of the network, the end step and the levels are heard in a second one, and
-every number of levels takes a pass of its own.
+every number of levels, encoding and kind of map takes a pass of its own.
 """
 
 import math
@@ -16,8 +16,8 @@ import numpy as np
 import torch
 
 from anofpdm import __version__
+from anofpdm.calibrating import Calibrated, calibrate_model, labelled_rows
 from anofpdm.calibrating import Options as CalibrationOptions
-from anofpdm.calibrating import calibrate_model, labelled_rows
 from anofpdm.cohorts.store import Cohort, foreground
 from anofpdm.errors import EvaluationError
 from anofpdm.evaluation.ablations_levels import Heard, Slices, second_pass
@@ -34,11 +34,13 @@ from anofpdm.evaluation.ablations_tables import (
     strength,
     table_rows,
     threshold,
+    variants,
 )
 from anofpdm.evaluation.metrics import average_precision
 from anofpdm.evaluation.truth import Truth
 from anofpdm.labels import UNHEALTHY
 from anofpdm.method.decision import decide
+from anofpdm.method.variants import VARIANTS
 from anofpdm.network.predictor import TrainedModel
 
 LEVELS_TRIED = (10, 20, 30, 60)
@@ -52,6 +54,7 @@ class Options:
     calibration: CalibrationOptions = field(default_factory=CalibrationOptions)
     levels_tried: tuple[int, ...] = LEVELS_TRIED
     gallery_levels: tuple[int, ...] = ()  # none named: some, spread over the range
+    variants: tuple[str, ...] = tuple(VARIANTS)
 
 
 @dataclass(frozen=True)
@@ -74,10 +77,10 @@ def ablate(
     model: TrainedModel, cohort: Cohort, options: Options, on_progress: Listener = lambda _done, _total: None
 ) -> Ablations:
     measured, rows, lesions = measured_slices(cohort, options.calibration)
-    tried = sorted(set(options.levels_tried) - {options.calibration.levels})
-    first_share, second_share, *shares = _shares(model, options, tried, rows, lesions, on_progress)
+    others = _other_passes(options)
+    first_share, second_share, *shares = _shares(model, options, others, rows, lesions, on_progress)
 
-    first = calibrate_model(model, measured, options.calibration, first_share)
+    first = calibrate_model(model, measured, options.calibration, first_share, last_maps=True)
     study = Study(measured, rows, lesions, first, decide(first.evidence, first.calibration, UNGATED))
     inside = _foreground(measured, rows[study.ill])
 
@@ -94,11 +97,14 @@ def ablate(
         on_progress=second_share,
     )
 
-    by_levels = {options.calibration.levels: _quality(study, study.decisions.drawn, study.decisions.maps, inside)}
-    for count, share in zip(tried, shares, strict=True):
-        again = calibrate_model(model, measured, replace(options.calibration, levels=count), share)
-        decided = decide(again.evidence, again.calibration, UNGATED)
-        by_levels[count] = _quality(study, decided.drawn, decided.maps, inside)
+    by_levels = {options.calibration.levels: _quality(study, first, inside)}
+    by_variant = _variants_in(options.calibration, options, study, first, inside)
+    for other, share in zip(others, shares, strict=True):
+        again = calibrate_model(model, measured, other, share, last_maps=True)
+        if other.levels != options.calibration.levels:
+            by_levels[other.levels] = _quality(study, again, inside)
+        else:
+            by_variant |= _variants_in(other, options, study, again, inside)
 
     tables = [
         mse_curves(study),
@@ -108,6 +114,7 @@ def ablate(
         end_step(heard),
         threshold(study),
         levels(by_levels),
+        variants({name: by_variant[name] for name in options.variants}),
         detector(study),
         _gallery_table(study, slices),
     ]
@@ -137,16 +144,38 @@ def measured_slices(cohort: Cohort, options: CalibrationOptions) -> tuple[Cohort
     return measured, rows, lesions
 
 
+def _other_passes(options: Options) -> list[CalibrationOptions]:
+    """Of other numbers of levels, then of other encodings and maps."""
+    main = options.calibration
+    counts = sorted(set(options.levels_tried) - {main.levels})
+    kinds = dict.fromkeys((VARIANTS[name].encoding, VARIANTS[name].signal) for name in options.variants)
+    kinds.pop((main.encoding, main.signal), None)
+    others = [replace(main, encoding=encoding, signal=signal) for encoding, signal in kinds]
+    return [*(replace(main, levels=count) for count in counts), *others]
+
+
+def _variants_in(
+    of: CalibrationOptions, options: Options, study: Study, calibrated: Calibrated, inside: np.ndarray
+) -> dict[str, tuple[float, float]]:
+    """Those that the same evidence answers for: with the mean of maps, or the last one."""
+    named = {name: VARIANTS[name] for name in options.variants}
+    return {
+        name: _quality(study, calibrated, inside, last_map=one.last_map)
+        for name, one in named.items()
+        if (one.encoding, one.signal) == (of.encoding, of.signal)
+    }
+
+
 def _shares(
     model: TrainedModel,
     options: Options,
-    tried: Sequence[int],
+    passes: Sequence[CalibrationOptions],
     rows: np.ndarray,
     lesions: np.ndarray,
     on_progress: Listener,
 ) -> list[Listener]:
     """One bar over all passes. Also where numbers of levels that cannot be are refused, before any time is spent."""
-    wanted = [options.calibration, *(replace(options.calibration, levels=count) for count in tried)]
+    wanted = [options.calibration, *passes]
     main, *others = (len(one.settings(model.channels(one.score)).levels) for one in wanted)
     n_ill = int(lesions.any(axis=(1, 2)).sum())
     batches = [math.ceil(count / options.calibration.batch) for count in (len(rows), n_ill)]
@@ -192,10 +221,14 @@ def _foreground(cohort: Cohort, rows: np.ndarray) -> np.ndarray:
     return np.concatenate(parts)
 
 
-def _quality(study: Study, drawn: np.ndarray, maps: np.ndarray, inside: np.ndarray) -> tuple[float, float]:
+def _quality(
+    study: Study, calibrated: Calibrated, inside: np.ndarray, *, last_map: bool = False
+) -> tuple[float, float]:
     """Unhealthy DICE and AUPRC."""
-    ranked = average_precision(maps[study.ill][inside], study.lesions[study.ill][inside])
-    return study.unhealthy_dice(drawn[study.ill]), ranked
+    choices = replace(UNGATED, last_map=last_map)
+    decided = decide(calibrated.evidence.map(lambda one: one[study.ill]), calibrated.calibration, choices)
+    ranked = average_precision(decided.maps[inside], study.lesions[study.ill][inside])
+    return study.unhealthy_dice(decided.drawn), ranked
 
 
 # ---- the gallery, and what decides all numbers -----------------------------------------------------------------------

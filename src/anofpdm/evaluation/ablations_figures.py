@@ -147,18 +147,13 @@ def _levels(table: Ablation) -> Image.Image:
     return chart(lines, "Quality by number of noise levels", size=WIDE, across="levels K", whole_y=_tenths(both))
 
 
+def _variants(table: Ablation) -> Image.Image:
+    return _panels_of_bars(table, {"Unhealthy DICE": "unhealthy_dice", "AUPRC": "auprc"})
+
+
 def _detector(table: Ablation) -> Image.Image:
-    panels = [
-        ("Accuracy, held-out patients", "accuracy"),
-        ("AUC, held-out patients", "auc"),
-        ("Mixed DICE", "mixed_dice"),
-    ]
-    return beside(
-        [
-            _bars({str(row[0]): float(value) for row, value in zip(table.rows, table.column(name), strict=True)}, title)
-            for title, name in panels
-        ]
-    )
+    panels = {"Accuracy, held-out patients": "accuracy", "AUC, held-out patients": "auc", "Mixed DICE": "mixed_dice"}
+    return _panels_of_bars(table, panels)
 
 
 FIGURES: dict[str, Callable[[Ablation], Image.Image]] = {
@@ -169,14 +164,23 @@ FIGURES: dict[str, Callable[[Ablation], Image.Image]] = {
     "end_step": _end_step,
     "threshold": _threshold,
     "levels": _levels,
+    "variants": _variants,
     "detector": _detector,
 }
+
+
+def _panels_of_bars(table: Ablation, panels: dict[str, str]) -> Image.Image:
+    """A panel each, of the column that is named; a bar each, named by the first column."""
+    names = [str(row[0]) for row in table.rows]
+    return beside(
+        [_bars(dict(zip(names, table.column(column), strict=True)), title) for title, column in panels.items()]
+    )
 
 
 def _bars(values: dict[str, float], title: str) -> Image.Image:
     """From 0 to 1, lying; what is not a number is left out."""
     known = {name: value for name, value in values.items() if math.isfinite(value)}
-    left, width, height = 76, 170, 22
+    left, width, height = 20 + max((int(font().getlength(name)) for name in values), default=0), 170, 22
     sheet = Image.new("RGB", (left + width + 50, 36 + height * len(values)), PAPER)
     pen = ImageDraw.Draw(sheet)
     pen.text((8, 6), title, INK, font(12))

@@ -160,6 +160,15 @@ def levels(by_levels: dict[int, tuple[float, float]]) -> Ablation:
     return Ablation("levels", says, ("levels", "unhealthy_dice", "auprc"), rows)
 
 
+def variants(by_name: dict[str, tuple[float, float]]) -> Ablation:
+    rows: list[tuple[Cell, ...]] = [(name, *quality) for name, quality in by_name.items()]
+    says = (
+        "Unhealthy DICE and AUPRC of the paper's variants, calibrated anew by labels: noise by DDIM's inversion or "
+        "drawn afresh at every level; maps averaged up to the end step or the last one alone; maps of the gradient."
+    )
+    return Ablation("variants", says, ("variant", "unhealthy_dice", "auprc"), rows)
+
+
 def detector(study: Study) -> Ablation:
     calibration, decisions = study.calibrated.calibration, study.decisions
     nobody = Accuracy(float("nan"), float("nan"))

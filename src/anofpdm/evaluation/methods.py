@@ -11,9 +11,11 @@ from torch import Tensor
 from anofpdm.baselines import anoddpm, cg_cdm, ddim_classifier, ddim_classifier_free
 from anofpdm.baselines.ddim import Predict, levels_up_to
 from anofpdm.errors import ConfigError
-from anofpdm.method.decision import OURS, PAPER, Choices
+from anofpdm.method.calibration import CONTEXT_MM
+from anofpdm.method.decision import OURS, PAPER, PEAK_SHARE, Choices
 from anofpdm.method.forward_process import slice_noise
 from anofpdm.method.guidance import PredictNoise
+from anofpdm.method.mask import MaskSettings
 from anofpdm.method.variants import VARIANTS
 from anofpdm.network.predictor import HealthyGradient
 from anofpdm.network.schedule import NoiseSchedule
@@ -156,6 +158,7 @@ def _grid(**values: Sequence[float]) -> tuple[Setting, ...]:
 
 
 Method = FromEvidence | FromStudent | Reconstruction
+CURVE = replace(PAPER, detector="curve")
 
 METHODS: dict[str, Method] = {
     "anoddpm-gaussian": Reconstruction(_anoddpm("gaussian"), _grid(level=(300, 200, 400)), ("healthy",)),
@@ -178,6 +181,11 @@ METHODS: dict[str, Method] = {
         name: FromEvidence(one.encoding, one.signal, replace(PAPER, last_map=one.last_map))
         for name, one in VARIANTS.items()
     },
+    # What is ours, one thing at a time: the paper's reading with the other detector, then that and one thing more.
+    "anofpdm-curve": FromEvidence("ddim", "error", CURVE),
+    "anofpdm-healthy": FromEvidence("ddim", "error", replace(CURVE, mask=MaskSettings("healthy"))),
+    "anofpdm-context": FromEvidence("ddim", "error", replace(CURVE, context_mm=CONTEXT_MM)),
+    "anofpdm-peak": FromEvidence("ddim", "error", replace(CURVE, mask=MaskSettings(peak_share=PEAK_SHARE))),
     "anofpdm-ours": FromEvidence("ddim", "error", OURS, of_the_paper=False),
     "anofpdm-student": FromStudent(),
 }

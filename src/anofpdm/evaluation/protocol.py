@@ -238,10 +238,10 @@ class Evaluation:
             maps = ((setting, self._tuning_maps(name, method, setting, rows)) for setting in grid)
             found = tuned_with_masks(maps, Truth(self.cohort).masks(rows), self._showing(f"tuning {name}: thresholds"))
             if self.world.leads:
-                tuned = {setup: asdict(one) for setup, one in found.items()}
-                write_atomically(path, json.dumps({"made_with": made_with, "tuned": tuned}, indent=2).encode())
+                tried = {setup: [asdict(one) for one in several] for setup, several in found.items()}
+                write_atomically(path, json.dumps({"made_with": made_with, "best_first": tried}, indent=2).encode())
             self.world.gathered(None)
-        return {setup: Tuned(**one) for setup, one in json.loads(path.read_text())["tuned"].items()}
+        return {setup: Tuned(**best) for setup, (best, *_) in json.loads(path.read_text())["best_first"].items()}
 
     def _tuning_maps(self, name: str, method: Reconstruction, setting: Setting, rows: np.ndarray) -> np.ndarray:
         store = self._store(f"tuning-{name}", len(rows))

@@ -1,0 +1,145 @@
+"""What each method of an evaluation costs a slice, alone on the machine: network evaluations and milliseconds.
+
+    python benchmarks/methods.py MODEL COHORT SCORES [--with healthy=M1 ...] [--slices 50]
+
+SCORES is the folder of `anofpdm evaluate`: its tuned settings (of the unhealthy setup) and calibrations are used. One
+batch of test slices; a first run warms up and is not counted; on a GPU the clock waits for it. Maps and masks are made,
+nothing is scored. An evaluation is one slice through one network; through a classifier it goes forth and back.
+"""
+
+import argparse
+import json
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from anofpdm.calibrating import places_of
+from anofpdm.cli.evaluate import models_of
+from anofpdm.cli.options import resolved
+from anofpdm.cohorts import Cohort, open_cohort
+from anofpdm.evaluation.methods import METHODS, FromEvidence, FromStudent, Method, Models, Reconstruction, scored_mean
+from anofpdm.method.calibration import Calibration, from_json
+from anofpdm.method.decision import decide
+from anofpdm.method.many_slices import evidence_of, slice_seeds
+from anofpdm.method.mask import filtered, mask
+from anofpdm.network.predictor import load_trained
+from anofpdm.student.model import channels_of
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model", type=Path)
+    parser.add_argument("cohort", type=Path)
+    parser.add_argument("scores", type=Path)
+    parser.add_argument("--with", dest="others", action="append", default=[])
+    parser.add_argument("--slices", type=int, default=50)
+    parser.add_argument("--device", default="auto")
+    args = parser.parse_args()
+    device = resolved(args.device)
+    trained = load_trained(args.model, device)
+    models, _ = models_of(trained, args.others, device, "auto")
+    cohort = open_cohort(args.cohort)
+    rows = cohort.rows("test")[: args.slices]
+    name = torch.cuda.get_device_name() if device.type == "cuda" else "CPU"
+    print(f"{len(rows)} slices, {name}, {trained.predict.precision}, torch {torch.__version__}\n")
+    print("| method | evaluations a slice | ms a slice |\n| --- | --- | --- |")
+    for method, run in runs(args.scores, models, cohort, rows, device):
+        watch = Counter(models)
+        run(watch.models)
+        watch.count, start = 0, now(device)
+        run(watch.models)
+        elapsed = now(device) - start
+        print(f"| {method} | {watch.count / len(rows):.0f} | {1000 * elapsed / len(rows):.2f} |", flush=True)
+
+
+def now(device: torch.device) -> float:
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+    return time.perf_counter()
+
+
+class Counter:
+    """The same networks, counted."""
+
+    def __init__(self, models: Models):
+        self.count = 0
+        wrapped = {name: self._counted(ask) for name, ask in vars(models).items() if callable(ask)}
+        self.models = replace(models, **wrapped)  # type: ignore[arg-type]
+
+    def _counted(self, ask: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        def counted(x: Tensor, *rest: Any) -> Tensor:
+            self.count += len(x)
+            return ask(x, *rest)
+
+        return counted
+
+
+def runs(
+    scores: Path, models: Models, cohort: Cohort, rows: np.ndarray, device: torch.device
+) -> Iterator[tuple[str, Callable[[Models], object]]]:
+    """Each method that the folder has, from slices to masks."""
+    pixels = cohort.pixels(rows)
+    seeds = slice_seeds(cohort.indices[rows])
+    channels = channels_in(scores)
+
+    def comparison(method: Reconstruction, tuned: dict[str, Any]) -> Callable[[Models], object]:
+        def run(asked: Models) -> np.ndarray:
+            x0 = torch.from_numpy(pixels).to(device)
+            difference = method.squared_difference(asked, x0, seeds, tuned["setting"])
+            maps = filtered(scored_mean(difference, channels).float().cpu().numpy())
+            return mask(maps, np.full(len(maps), tuned["threshold"]))
+
+        return run
+
+    def reading(method: FromEvidence, calibration: Calibration) -> Callable[[Models], object]:
+        def run(asked: Models) -> object:
+            evidence = evidence_of(
+                asked.guided,
+                lambda some: pixels[some],
+                seeds,
+                settings=calibration.settings,
+                strengths=[calibration.strength],
+                device=device,
+            )
+            return decide(evidence, calibration, method.choices, places_of(cohort, rows))
+
+        return run
+
+    def student(asked: Models) -> object:
+        assert models.student is not None
+        wanted = channels_of(cohort.modalities, models.student.config.modalities)
+        return models.student.decide(lambda some: pixels[some][:, wanted], places_of(cohort, rows))
+
+    for name, method in METHODS.items():
+        if not (scores / "methods" / name).is_dir():
+            continue
+        if isinstance(method, Reconstruction):
+            best = json.loads((scores / f"tuned-{name}.json").read_text())["best_first"]["unhealthy"][0]
+            yield name, comparison(method, best)
+        elif isinstance(method, FromEvidence):
+            yield name, reading(method, calibration_of(scores, method))
+        elif isinstance(method, FromStudent) and models.student is not None:
+            yield name, student
+
+
+def calibration_of(scores: Path, method: Method) -> Calibration:
+    assert isinstance(method, FromEvidence)
+    by = "" if method.of_the_paper else "-by-map"
+    path = scores / f"calibration-{method.encoding}-{method.signal}{by}.json"
+    return from_json(path.read_text(), str(path))
+
+
+def channels_in(scores: Path) -> tuple[int, ...]:
+    """The scored ones; every calibration names them."""
+    path = min(scores.glob("calibration-*.json"))
+    return from_json(path.read_text(), str(path)).settings.channels
+
+
+if __name__ == "__main__":
+    main()
