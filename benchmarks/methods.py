@@ -111,7 +111,7 @@ def runs(
 
         return run
 
-    def student(asked: Models) -> object:
+    def student(_asked: Models) -> object:
         assert models.student is not None
         wanted = channels_of(cohort.modalities, models.student.config.modalities)
         return models.student.decide(lambda some: pixels[some][:, wanted], places_of(cohort, rows))
