@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from anofpdm.network.simplex import random_permutations, simplex_noise
 from anofpdm.network.training import Trainer, TrainingConfig, build_network
 from anofpdm.network.unet import UNet, preset
 
@@ -138,3 +139,13 @@ def test_batches_of_odd_sizes_share_recordings_and_say_the_same():
     for count in (39, 33, 21, 7, 1):
         torch.testing.assert_close(predict(x[:count], 300, labels[:count]), whole[:count], rtol=0, atol=2e-2)
     assert len(predict._recorded) < 6
+
+
+@pytest.mark.parametrize(("height", "width"), [(128, 128), (20, 37)])
+def test_simplex_noise_is_the_same_by_our_kernel_and_by_the_book(height, width):
+    fields = random_permutations(5, torch.Generator().manual_seed(0))
+    levels = torch.tensor([0, 1, 64, 517, 999])
+    book = simplex_noise(fields, levels, height, width)  # on the CPU: plain torch
+    ours = simplex_noise(fields.to(GPU), levels.to(GPU), height, width)
+    torch.testing.assert_close(ours.cpu(), book, rtol=0, atol=1e-4)
+    assert torch.equal(simplex_noise(fields[3:4].to(GPU), 517, height, width), ours[3:4])

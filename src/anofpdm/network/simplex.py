@@ -13,6 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from anofpdm.network.unet import has_triton
+
 STRETCH, SQUISH = -1 / 6, 1 / 3  # onto the lattice's own axes, and back
 NORM = 103.0  # brings values into about -1 .. 1
 OCTAVES, FIRST_WAVELENGTH, PERSISTENCE = 6, 64.0, 0.8
@@ -23,8 +25,13 @@ Triple = tuple[Tensor, Tensor, Tensor]
 def simplex_noise(permutations: Tensor, t: int | Tensor, height: int, width: int) -> Tensor:
     """Permutations [B, 256] -> [B, height, width]: planes at z = t of B solid fields, all octaves summed.
 
-    One level for all is much cheaper than one for each ([B]): then all fields share their geometry.
+    On a GPU by a kernel of its own. Elsewhere one level for all is much cheaper than one for each ([B]): then all
+    fields share their geometry.
     """
+    if permutations.is_cuda and has_triton():
+        from anofpdm.network.simplex_kernel import simplex_noise_on_gpu
+
+        return simplex_noise_on_gpu(permutations, t, height, width)
     total = torch.zeros(len(permutations), height * width, device=permutations.device)
     for octave in range(OCTAVES):
         if isinstance(t, int):
