@@ -21,7 +21,7 @@ from anofpdm.cohorts.plan import plan_cohort
 from anofpdm.cohorts.prepare import prepare
 from anofpdm.errors import AnoFPDMError, CohortError, ConfigError, EvaluationError
 from anofpdm.evaluation.methods import METHODS, Chosen, Reconstruction
-from anofpdm.evaluation.oracle import THRESHOLDS, tuned_with_masks
+from anofpdm.evaluation.oracle import THRESHOLDS, settings_beyond, tuned_with_masks
 from anofpdm.evaluation.page import write_up
 from anofpdm.evaluation.protocol import Evaluation, Options, results_of
 from anofpdm.evaluation.scores import Known, all_empty, scored
@@ -249,7 +249,8 @@ def test_tuning_finds_the_best_threshold_and_setting_of_each_setup():
     truth[:3, 4:16, 4:16] = True
     good = np.where(truth, 0.5, 0.2) + rng.normal(0, 0.02, truth.shape)
     bad = rng.random(truth.shape)
-    found = tuned_with_masks([({"level": 1}, bad), ({"level": 2}, good)], truth)
+    maps = {1: bad, 2: good}
+    found = tuned_with_masks(lambda setting: maps[setting["level"]], [{"level": 1}, {"level": 2}], truth, beyond=False)
     for setup in ("unhealthy", "mixed"):
         first, second = found[setup]
         assert (first.setting, second.setting) == ({"level": 2}, {"level": 1})
@@ -265,15 +266,42 @@ def test_tuning_finds_the_best_threshold_and_setting_of_each_setup():
     assert THRESHOLDS[-1] == 0.69
 
 
-def test_faint_maps_are_tuned_below_the_papers_lowest_threshold():
+def test_faint_and_loud_maps_are_tuned_beyond_the_papers_thresholds():
     truth = np.zeros((4, 32, 32), bool)
     truth[:2, 4:16, 4:16] = True
     faint = np.where(truth, 0.006, 0.002)
-    found = tuned_with_masks([({"level": 1}, faint)], truth)
-    assert 0.002 < found["unhealthy"][0].threshold <= 0.006
-    assert found["unhealthy"][0].dice > 0.9
-    clear = tuned_with_masks([({"level": 1}, np.where(truth, 0.5, 0.2))], truth)
+    for factor, cuts in ((1, (0.002, 0.006)), (1000, (2.0, 6.0))):
+        found = tuned_with_masks(lambda _, factor=factor: factor * faint, [{"level": 1}], truth)
+        assert cuts[0] < found["unhealthy"][0].threshold <= cuts[1]
+        assert found["unhealthy"][0].dice > 0.9
+    clear = tuned_with_masks(lambda _: np.where(truth, 0.5, 0.2), [{"level": 1}], truth)
     assert clear["unhealthy"][0].threshold in THRESHOLDS
+
+
+def test_settings_are_followed_beyond_the_end_of_their_grid():
+    grid = [{"level": level, "scale": scale} for level in (300, 200, 400) for scale in (10.0, 100.0)]
+    assert settings_beyond([{"level": 400, "scale": 10.0}], grid) == [
+        {"level": 533, "scale": 10.0},
+        {"level": 400, "scale": 1.0},
+    ]
+    assert settings_beyond([{"level": 300, "scale": 100.0}], grid) == [{"level": 300, "scale": 1000.0}]
+    assert (
+        settings_beyond([{"level": 300, "invert": 1}], [{"level": 300, "invert": 1}, {"level": 200, "invert": 0}]) == []
+    )
+    assert settings_beyond([{"level": 900}], [{"level": 600}, {"level": 900}]) == [{"level": 999}]
+    truth = np.zeros((4, 32, 32), bool)
+    truth[:2, 4:16, 4:16] = True
+    asked = []
+
+    def maps_of(setting):
+        asked.append(setting["level"])
+        shift = abs(setting["level"] - 530) // 60  # the lesion is found where it is at about 530
+        return np.where(np.roll(truth, shift, axis=2), 0.5, 0.0)
+
+    found = tuned_with_masks(maps_of, [{"level": 300}, {"level": 400}], truth)
+    assert asked == [300, 400, 533]
+    assert found["unhealthy"][0].setting == {"level": 533}
+    assert found["unhealthy"][0].dice > 0.95
 
 
 def test_methods_without_their_models_say_how_to_train_them(made):

@@ -1,6 +1,10 @@
-"""Tuning with drawn lesions. Only for the comparison methods, whose protocol it is; every table says so."""
+"""Tuning with drawn lesions. Only for the comparison methods, whose protocol it is; every table says so.
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+The paper's grids end somewhere. Where the best value lies at an end, what is beyond it is tried as well: a method must
+not look bad because its best was never tried.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,7 +15,10 @@ from anofpdm.evaluation.metrics import dice
 from anofpdm.method.mask import mask
 
 THRESHOLDS = tuple(round(0.01 * step, 2) for step in range(1, 70))  # 0.01 .. 0.69
-FINER = tuple(round(0.001 * step, 3) for step in range(1, 10))  # where the lowest is best: it may still be too high
+BEYOND = (*(round(0.001 * step, 3) for step in range(1, 10)), 0.8, 1.0, 1.5, 2.0, 3.0, 5.0, 8.0, 12.0, 20.0, 30.0)
+HIGHEST_LEVEL = 999
+
+Listener = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
@@ -22,41 +29,76 @@ class Tuned:
 
 
 def tuned_with_masks(
-    tried: Iterable[tuple[Setting, np.ndarray]],
+    maps_of: Callable[[Setting], np.ndarray],  # [n, H, W], filtered
+    grid: Sequence[Setting],
     truth: np.ndarray,
-    on_progress: Callable[[int, int], None] = lambda _done, _total: None,
+    on_progress: Listener = lambda _done, _total: None,
+    *,
+    beyond: bool = True,  # also one step beyond the grid, where its end is best
 ) -> dict[str, list[Tuned]]:
-    """By setup, every setting with its best threshold by mean DICE, best first; of equals the first.
-
-    Maps [n, H, W], filtered.
-    """
+    """By setup, every setting with its best threshold by mean DICE, best first; of equals the first."""
     unhealthy = np.asarray(truth.any(axis=(1, 2)))
     if not unhealthy.any():
         raise EvaluationError(f"none of the {len(truth)} slices to tune on has a lesion; raise --tune")
     members = {"unhealthy": unhealthy, "mixed": np.ones(len(truth), dtype=bool)}
     found: dict[str, list[Tuned]] = {setup: [] for setup in members}
-    for setting, maps in tried:
-        by_setup = _dice_at(THRESHOLDS, maps, truth, members, on_progress)
-        if any(scores.argmax() == 0 for scores in by_setup.values()):
-            below = _dice_at(FINER, maps, truth, members, on_progress)
-        for setup, scores in by_setup.items():
-            cuts = THRESHOLDS
-            if scores.argmax() == 0:
-                cuts, scores = FINER + THRESHOLDS, np.concatenate([below[setup], scores])
-            found[setup].append(Tuned(setting, cuts[scores.argmax()], float(scores.max())))
+
+    def attempt(settings: Sequence[Setting]) -> None:
+        for setting in settings:
+            for setup, one in _best_thresholds(setting, maps_of(setting), truth, members, on_progress).items():
+                found[setup].append(one)
+
+    attempt(grid)
+    if beyond:
+        best = [max(several, key=lambda one: one.dice).setting for several in found.values()]
+        attempt(settings_beyond(best, grid))
     return {setup: sorted(several, key=lambda one: -one.dice) for setup, several in found.items()}
 
 
-def _dice_at(
-    cuts: Sequence[float],
-    maps: np.ndarray,
-    truth: np.ndarray,
-    members: Mapping[str, np.ndarray],  # of each setup
-    on_progress: Callable[[int, int], None],
-) -> dict[str, np.ndarray]:
-    """By setup, mean DICE at every threshold."""
-    per_slice = []
+def settings_beyond(best: Sequence[Setting], grid: Sequence[Setting]) -> list[Setting]:
+    """One step further where one of the best has the largest or smallest value tried, all else being equal."""
+    found: list[Setting] = []
+    for setting in best:
+        for name, value in setting.items():
+            alike = (one for one in grid if {**one, name: value} == setting)
+            tried = sorted({one[name] for one in alike})
+            if len(tried) > 1 and value in (tried[0], tried[-1]):
+                neighbour = tried[1] if value == tried[0] else tried[-2]
+                further = {**setting, name: _as_far_again(name, neighbour, value)}
+                if further not in (*grid, *found):
+                    found.append(further)
+    return found
+
+
+def _as_far_again(name: str, before: float, value: float) -> float:
+    """By the same factor; levels are whole."""
+    further = float(f"{value * value / before:.3g}")
+    return min(round(further), HIGHEST_LEVEL) if name == "level" else further
+
+
+def _best_thresholds(
+    setting: Setting, maps: np.ndarray, truth: np.ndarray, members: Mapping[str, np.ndarray], on_progress: Listener
+) -> dict[str, Tuned]:
+    """By setup."""
+    per_slice = _dice_at(THRESHOLDS, maps, truth, on_progress)  # [thresholds, n]
+    at_an_end = {
+        setup: per_slice[:, some].mean(axis=1).argmax() in (0, len(THRESHOLDS) - 1) for setup, some in members.items()
+    }
+    further = _dice_at(BEYOND, maps, truth, on_progress) if any(at_an_end.values()) else per_slice[:0]
+    found = {}
+    for setup, some in members.items():
+        cuts, rows = THRESHOLDS, per_slice
+        if at_an_end[setup]:
+            cuts, rows = THRESHOLDS + BEYOND, np.concatenate([per_slice, further])
+        scores = rows[:, some].mean(axis=1)
+        found[setup] = Tuned(setting, cuts[scores.argmax()], float(scores.max()))
+    return found
+
+
+def _dice_at(cuts: Sequence[float], maps: np.ndarray, truth: np.ndarray, on_progress: Listener) -> np.ndarray:
+    """[cuts, n]."""
+    found = []
     for number, cut in enumerate(cuts, start=1):
         on_progress(number, len(cuts))
-        per_slice.append(dice(mask(maps, np.full(len(maps), cut)), truth))
-    return {setup: np.stack(per_slice)[:, some].mean(axis=1) for setup, some in members.items()}
+        found.append(dice(mask(maps, np.full(len(maps), cut)), truth))
+    return np.stack(found)

@@ -233,10 +233,14 @@ class Evaluation:
         path, made_with = self.out / f"tuned-{name}.json", self._made_with(name)
         said = json.loads(path.read_text()) if path.is_file() else {}
         if not self.world.gathered(said.get("made_with") == made_with)[0]:
-            rows = self._some_rows("val", self.options.tune)
-            grid = method.grid if self.options.whole_grid else method.grid[:1]
-            maps = ((setting, self._tuning_maps(name, method, setting, rows)) for setting in grid)
-            found = tuned_with_masks(maps, Truth(self.cohort).masks(rows), self._showing(f"tuning {name}: thresholds"))
+            rows, whole = self._some_rows("val", self.options.tune), self.options.whole_grid
+            found = tuned_with_masks(
+                lambda setting: self._tuning_maps(name, method, setting, rows),
+                method.grid if whole else method.grid[:1],
+                Truth(self.cohort).masks(rows),
+                self._showing(f"tuning {name}: thresholds"),
+                beyond=whole,
+            )
             if self.world.leads:
                 tried = {setup: [asdict(one) for one in several] for setup, several in found.items()}
                 write_atomically(path, json.dumps({"made_with": made_with, "best_first": tried}, indent=2).encode())
