@@ -131,8 +131,8 @@ def runs(
 def calibration_of(scores: Path, method: Method) -> Calibration:
     assert isinstance(method, FromEvidence)
     by = "" if method.of_the_paper else "-by-map"
-    path = scores / f"calibration-{method.encoding}-{method.signal}{by}.json"
-    return from_json(path.read_text(), str(path))
+    path = scores / f"calibration-{method.encoding}{by}.json"
+    return from_json(path.read_text(), str(path)).for_signal(method.signal)
 
 
 def channels_in(scores: Path) -> tuple[int, ...]:

@@ -117,13 +117,14 @@ def literal_dice(drawn, lesions):
 
 
 def test_the_network_is_asked_no_more_than_the_specification_allows(done):
-    """Two questions a slice and level: once for all, once more where there are lesions (further up), for each K, and
-    for three more kinds of evidence."""
+    """Two questions a slice and level: once for all, for each K and for the other encoding; where there are lesions,
+    once further up and once for gradients."""
     _, asked, _, study, _ = done
     n, n_ill = len(study.rows), len(study.ill)
     assert 0 < n_ill < n
     climbed = climbed_on(study.calibrated.calibration.settings.levels, int(study.decisions.end_step[study.ill].max()))
-    assert sum(slices for _, slices in asked) == 2 * (4 * n * LEVELS + n_ill * len(climbed) + n * sum(OTHERS))
+    of_all, of_ill = 2 * LEVELS + sum(OTHERS), len(climbed) + LEVELS
+    assert sum(slices for _, slices in asked) == 2 * (n * of_all + n_ill * of_ill)
 
 
 def test_the_second_pass_climbs_as_far_as_three_end_steps():

@@ -8,7 +8,7 @@ from worlds import Elementwise, TwoGaussians, alpha_bars, literal
 
 from anofpdm.errors import MethodError
 from anofpdm.method import NoiseSchedule, forward_evidence
-from anofpdm.method.evidence import FIELDS, joined, spread_levels
+from anofpdm.method.evidence import FIELDS, SIGNALS, Settings, forward_signals, joined, spread_levels
 
 SCHEDULE = NoiseSchedule.linear()
 
@@ -33,6 +33,24 @@ def test_equals_the_formulas_written_out(encoding, signal, clamp, levels):
     expected = literal(world, x0, levels, strengths, seeds, channels, encoding, signal, clamp)
     for name in FIELDS:
         np.testing.assert_allclose(getattr(found, name).numpy(), expected[name], rtol=1e-5, atol=1e-10, err_msg=name)
+
+
+@pytest.mark.parametrize("encoding", ["ddim", "ddpm"])
+def test_several_signals_of_one_climb_are_those_of_a_climb_each(encoding):
+    x0, levels, world, asked = some_slices(), tuple(range(0, 600, 60)), Elementwise(), []
+
+    def counting(x, t, labels):
+        asked.append(t)
+        return world(x, t, labels)
+
+    common = {"strengths": [0.0, 2.0], "schedule": SCHEDULE, "seeds": [5, 6, 7]}
+    settings = Settings(levels, (0, 2), encoding)
+    together = forward_signals(counting, x0, SIGNALS, settings=settings, **common)
+    assert asked == list(levels)
+    for signal in SIGNALS:
+        alone = forward_evidence(world, x0, levels=levels, channels=[0, 2], encoding=encoding, signal=signal, **common)
+        assert together[signal].settings == alone.settings
+        assert all(torch.equal(getattr(together[signal], name), getattr(alone, name)) for name in FIELDS)
 
 
 @pytest.mark.parametrize(("peak", "end"), [(0, 0), (9, 540), (4, 240)])

@@ -22,7 +22,7 @@ def ablate(
         str, typer.Option(help="Noise levels that the gallery shows, e.g. 100,300,500. Default: six, spread.")
     ] = "",
     variants: Annotated[
-        bool, typer.Option(help="Compare the paper's variants too: three passes of all levels more.")
+        bool, typer.Option(help="Compare the paper's variants too: two passes of all levels more.")
     ] = True,
     split: Annotated[Split, typer.Option(help="Which part of the cohort.")] = Split.val,
     most: Annotated[int, typer.Option(min=2, help="Slices to use at most, in whole scans.")] = 2000,

@@ -39,8 +39,11 @@ from anofpdm.evaluation.ablations_tables import (
 from anofpdm.evaluation.metrics import average_precision
 from anofpdm.evaluation.truth import Truth
 from anofpdm.labels import UNHEALTHY
+from anofpdm.method.calibration import Calibration
 from anofpdm.method.decision import decide
-from anofpdm.method.variants import VARIANTS
+from anofpdm.method.evidence import Evidence
+from anofpdm.method.many_slices import signals_of, slice_seeds
+from anofpdm.method.variants import VARIANTS, Variant
 from anofpdm.network.predictor import TrainedModel
 
 LEVELS_TRIED = (10, 20, 30, 60)
@@ -78,7 +81,7 @@ def ablate(
 ) -> Ablations:
     measured, rows, lesions = measured_slices(cohort, options.calibration)
     others = _other_passes(options)
-    first_share, second_share, *shares = _shares(model, options, others, rows, lesions, on_progress)
+    first_share, second_share, gradient_share, *shares = _shares(model, options, others, rows, lesions, on_progress)
 
     first = calibrate_model(model, measured, options.calibration, first_share, last_maps=True)
     study = Study(measured, rows, lesions, first, decide(first.evidence, first.calibration, UNGATED))
@@ -97,14 +100,15 @@ def ablate(
         on_progress=second_share,
     )
 
-    by_levels = {options.calibration.levels: _quality(study, first, inside)}
-    by_variant = _variants_in(options.calibration, options, study, first, inside)
+    by_levels, by_kind = {options.calibration.levels: _of_ill(study, first)}, {("ddim", "error"): _of_ill(study, first)}
+    for signal, evidence in _gradients(model, study, options, gradient_share).items():
+        by_kind["ddim", signal] = evidence, calibration.for_signal(signal)
     for other, share in zip(others, shares, strict=True):
-        again = calibrate_model(model, measured, other, share, last_maps=True)
+        again = _of_ill(study, calibrate_model(model, measured, other, share, last_maps=True))
         if other.levels != options.calibration.levels:
-            by_levels[other.levels] = _quality(study, again, inside)
+            by_levels[other.levels] = again
         else:
-            by_variant |= _variants_in(other, options, study, again, inside)
+            by_kind[other.encoding, other.signal] = again
 
     tables = [
         mse_curves(study),
@@ -113,8 +117,13 @@ def ablate(
         strength(study),
         end_step(heard),
         threshold(study),
-        levels(by_levels),
-        variants({name: by_variant[name] for name in options.variants}),
+        levels({count: _quality(study, *found, inside) for count, found in sorted(by_levels.items())}),
+        variants(
+            {
+                name: _quality(study, *by_kind[one.encoding, one.signal], inside, last_map=one.last_map)
+                for name, one in _asked(options).items()
+            }
+        ),
         detector(study),
         _gallery_table(study, slices),
     ]
@@ -144,26 +153,44 @@ def measured_slices(cohort: Cohort, options: CalibrationOptions) -> tuple[Cohort
     return measured, rows, lesions
 
 
+def _asked(options: Options) -> dict[str, Variant]:
+    return {name: VARIANTS[name] for name in options.variants}
+
+
 def _other_passes(options: Options) -> list[CalibrationOptions]:
-    """Of other numbers of levels, then of other encodings and maps."""
+    """Calibrations with other numbers of levels, and with the other encoding."""
     main = options.calibration
     counts = sorted(set(options.levels_tried) - {main.levels})
-    kinds = dict.fromkeys((VARIANTS[name].encoding, VARIANTS[name].signal) for name in options.variants)
-    kinds.pop((main.encoding, main.signal), None)
-    others = [replace(main, encoding=encoding, signal=signal) for encoding, signal in kinds]
-    return [*(replace(main, levels=count) for count in counts), *others]
+    encodings = sorted({one.encoding for one in _asked(options).values()} - {main.encoding})
+    return [
+        *(replace(main, levels=count) for count in counts),
+        *(replace(main, encoding=encoding) for encoding in encodings),
+    ]
 
 
-def _variants_in(
-    of: CalibrationOptions, options: Options, study: Study, calibrated: Calibrated, inside: np.ndarray
-) -> dict[str, tuple[float, float]]:
-    """Those that the same evidence answers for: with the mean of maps, or the last one."""
-    named = {name: VARIANTS[name] for name in options.variants}
-    return {
-        name: _quality(study, calibrated, inside, last_map=one.last_map)
-        for name, one in named.items()
-        if (one.encoding, one.signal) == (of.encoding, of.signal)
-    }
+def _gradients(model: TrainedModel, study: Study, options: Options, on_progress: Listener) -> dict[str, Evidence]:
+    """Evidence of slices with a lesion by the gradients' signals, all in one pass: what is calibrated is known."""
+    signals = sorted({one.signal for one in _asked(options).values()} - {"error"})
+    if not signals:
+        return {}
+    rows, calibration = study.rows[study.ill], study.calibrated.calibration
+    return signals_of(
+        model.predict,
+        lambda some: study.cohort.pixels(rows[some]),
+        slice_seeds(study.cohort.indices[rows], options.calibration.seed),
+        signals,
+        settings=calibration.settings,
+        strengths=[calibration.strength],
+        device=model.device,
+        batch=options.calibration.batch,
+        on_progress=on_progress,
+    )
+
+
+def _of_ill(study: Study, calibrated: Calibrated) -> tuple[Evidence, Calibration]:
+    """Evidence at the chosen strength, of slices with a lesion."""
+    at_chosen = calibrated.evidence.at(calibrated.calibration.strength)
+    return at_chosen.map(lambda tensor: tensor[study.ill]), calibrated.calibration
 
 
 def _shares(
@@ -179,7 +206,9 @@ def _shares(
     main, *others = (len(one.settings(model.channels(one.score)).levels) for one in wanted)
     n_ill = int(lesions.any(axis=(1, 2)).sum())
     batches = [math.ceil(count / options.calibration.batch) for count in (len(rows), n_ill)]
-    sizes = [batches[0] * main, batches[1] * main, *(batches[0] * count for count in others)]
+    gradients = any(one.signal != "error" for one in _asked(options).values())
+    sizes = [batches[0] * main, batches[1] * main, gradients * batches[1] * main]
+    sizes += [batches[0] * count for count in others]
     starts, total = accumulate([0, *sizes[:-1]]), sum(sizes)
 
     def share(start: int, size: int) -> Listener:
@@ -222,11 +251,10 @@ def _foreground(cohort: Cohort, rows: np.ndarray) -> np.ndarray:
 
 
 def _quality(
-    study: Study, calibrated: Calibrated, inside: np.ndarray, *, last_map: bool = False
+    study: Study, evidence: Evidence, calibration: Calibration, inside: np.ndarray, *, last_map: bool = False
 ) -> tuple[float, float]:
     """Unhealthy DICE and AUPRC."""
-    choices = replace(UNGATED, last_map=last_map)
-    decided = decide(calibrated.evidence.map(lambda one: one[study.ill]), calibrated.calibration, choices)
+    decided = decide(evidence, calibration, replace(UNGATED, last_map=last_map))
     ranked = average_precision(decided.maps[inside], study.lesions[study.ill][inside])
     return study.unhealthy_dice(decided.drawn), ranked
 

@@ -3,7 +3,7 @@
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +16,7 @@ from anofpdm.evaluation.methods import FromEvidence, Models, Reconstruction, Set
 from anofpdm.files import being_written
 from anofpdm.method.calibration import Calibration
 from anofpdm.method.decision import Decisions, decide
-from anofpdm.method.many_slices import evidence_of, slice_seeds
+from anofpdm.method.many_slices import signals_of, slice_seeds
 from anofpdm.method.mask import filtered, mask
 from anofpdm.network.world import World
 from anofpdm.student.model import Student, channels_of
@@ -116,7 +116,7 @@ def shared_store(folder: Path, count: int, side: int, world: World) -> Store:
 
 
 def decide_all(
-    methods: dict[str, FromEvidence],  # of one encoding and signal
+    methods: dict[str, FromEvidence],  # of one encoding
     stores: dict[str, Store],
     calibrations: Mapping[str, Calibration],  # by method; they differ in strength and what follows from it
     models: Models,
@@ -124,15 +124,16 @@ def decide_all(
     world: World,
     on_progress: Listener,
 ) -> None:
-    """One pass of the network for every reading of the same evidence."""
+    """One pass of the network for every signal and every reading of it."""
     share = slices.share(world)
-    (settings,) = {calibration.settings for calibration in calibrations.values()}
+    (settings,) = {replace(calibration.settings, signal="error") for calibration in calibrations.values()}
     for number, positions in enumerate(share):
         rows = slices.rows[positions]
-        evidence = evidence_of(
+        evidence = signals_of(
             models.guided,
             lambda some, rows=rows: slices.cohort.pixels(rows[some]),  # type: ignore[misc]
             slice_seeds(slices.cohort.indices[rows], slices.seed),
+            sorted({method.signal for method in methods.values()}),
             settings=settings,
             strengths=sorted({calibration.strength for calibration in calibrations.values()}),
             device=slices.device,
@@ -142,7 +143,8 @@ def decide_all(
             ),
         )
         for name, method in methods.items():
-            found = decide(evidence, calibrations[name], method.choices, places_of(slices.cohort, rows))
+            places = places_of(slices.cohort, rows)
+            found = decide(evidence[method.signal], calibrations[name], method.choices, places)
             stores[name].keep(positions, found)
 
 

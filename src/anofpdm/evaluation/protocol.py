@@ -92,9 +92,9 @@ class Evaluation:
                     self._attempt((name,), functools.partial(self._run_comparison, name, method))
                 if isinstance(method, FromStudent):
                     self._run_student(name)
-            for encoding, signal in sorted({(m.encoding, m.signal) for m in self._readings().values()}):
-                some = {n: m for n, m in self._readings().items() if (m.encoding, m.signal) == (encoding, signal)}
-                self._attempt(tuple(some), functools.partial(self._run_readings, some, encoding, signal))
+            for encoding in sorted({method.encoding for method in self._readings().values()}):
+                some = {name: method for name, method in self._readings().items() if method.encoding == encoding}
+                self._attempt(tuple(some), functools.partial(self._run_readings, some, encoding))
 
     def _attempt(self, names: tuple[str, ...], run: Callable[[], None]) -> None:
         """One method that cannot be done does not cost the others; every process hears of it."""
@@ -107,7 +107,7 @@ class Evaluation:
         named = ((name, self.chosen.methods[name]) for name in self.chosen.names)
         return {name: method for name, method in named if isinstance(method, FromEvidence)}
 
-    def _run_readings(self, methods: dict[str, FromEvidence], encoding: str, signal: str) -> None:
+    def _run_readings(self, methods: dict[str, FromEvidence], encoding: str) -> None:
         test = self.measured_rows()
         for seed in self.options.seeds:
             if self._all(self._done(name, setup, seed) for name in methods for setup in self.setups):
@@ -122,7 +122,7 @@ class Evaluation:
                 self._counted(watch),
                 self._slices(test, seed),
                 self.world,
-                self._showing(f"{encoding} {signal}, seed {seed}"),
+                self._showing(f"{encoding}, seed {seed}"),
             )
             cost = watch.cost(len(test))
             for name, store in stores.items():
@@ -209,25 +209,28 @@ class Evaluation:
     # ---- calibration by labels, tuning by masks ----------------------------------------------------------------------
 
     def _calibration(self, method: FromEvidence) -> Calibration:
-        """The first process's, for all. One pass of the network serves every way to choose the strength."""
+        """The first process's, for all. One pass of the network serves every way to choose the strength.
+
+        Strength, cut and largest divergence do not depend on the signal; what does, a threshold from healthy slices,
+        is for errors alone.
+        """
         path = self.calibration_path(method)
         if not self.world.gathered(path.is_file())[0]:
-            options = replace(self.options.calibration, encoding=method.encoding, signal=method.signal)
-            name = f"calibrating {method.encoding} {method.signal}"
-            found = calibrate_model(self.model, self.cohort, options, self._showing(name))
+            options = replace(self.options.calibration, encoding=method.encoding)
+            found = calibrate_model(self.model, self.cohort, options, self._showing(f"calibrating {method.encoding}"))
             if self.world.leads:
                 for one in (method, replace(method, of_the_paper=not method.of_the_paper)):
                     said = to_json(found.chosen_by(self.strength_by(one)))
                     write_atomically(self.calibration_path(one), said.encode())
             self.world.gathered(None)
-        return from_json(path.read_text(), str(path))
+        return from_json(path.read_text(), str(path)).for_signal(method.signal)
 
     def strength_by(self, method: FromEvidence) -> str:
         return "cosine" if method.of_the_paper else self.options.calibration.strength_by
 
     def calibration_path(self, method: FromEvidence) -> Path:
         by = "" if self.strength_by(method) == "cosine" else f"-by-{self.strength_by(method)}"
-        return self.out / f"calibration-{method.encoding}-{method.signal}{by}.json"
+        return self.out / f"calibration-{method.encoding}{by}.json"
 
     def _tuned(self, name: str, method: Reconstruction) -> dict[str, Tuned]:
         path, made_with = self.out / f"tuned-{name}.json", self._made_with(name)

@@ -99,6 +99,13 @@ class Calibration:
     def for_model(self, checkpoint_sha256: str, modalities: Sequence[str]) -> "Calibration":
         return replace(self, checkpoint_sha256=checkpoint_sha256, modalities=tuple(modalities))
 
+    def for_signal(self, signal: str) -> "Calibration":
+        """For maps of another signal: what is known of divergences and errors holds, a threshold for maps does not."""
+        if signal == self.settings.signal:
+            return self
+        fitted = tuple(replace(one, healthy_threshold=math.nan) for one in self.fitted)
+        return replace(self, settings=replace(self.settings, signal=signal), fitted=fitted)
+
 
 def calibrate(
     evidence: Evidence,

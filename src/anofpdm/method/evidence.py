@@ -106,7 +106,6 @@ class LevelEvidence:
     so_far: Callable[[], Evidence]  # as if this level were the last
 
 
-@torch.no_grad()
 def forward_evidence(
     predict_noise: PredictNoise,
     x0: Tensor,  # [N, C, H, W] in [-1, 1]
@@ -123,20 +122,46 @@ def forward_evidence(
 ) -> Evidence:
     scored = tuple(range(x0.shape[1])) if channels is None else tuple(channels)
     settings = Settings(tuple(levels), scored, encoding, signal, clamp)
+    found = forward_signals(
+        predict_noise, x0, (signal,), settings=settings, strengths=strengths, schedule=schedule, seeds=seeds,
+        on_level=on_level,
+    )  # fmt: skip
+    return found[signal]
+
+
+@torch.no_grad()
+def forward_signals(
+    predict_noise: PredictNoise,
+    x0: Tensor,  # [N, C, H, W] in [-1, 1]
+    signals: Sequence[str],  # listeners hear the first
+    *,
+    settings: Settings,
+    strengths: Sequence[float],
+    schedule: NoiseSchedule,
+    seeds: Sequence[int],
+    on_level: Callable[[LevelEvidence], None] | None = None,
+) -> dict[str, Evidence]:
+    """Evidence by signal. The climb and the network's answers do not depend on what is aggregated."""
     _check(x0, settings, strengths, schedule, seeds)
-    running = _Running(x0, settings, tuple(float(w) for w in strengths), schedule)
-    draw = slice_noise(x0, seeds)
+    weights = tuple(float(w) for w in strengths)
+    runs = {signal: _Running(x0, replace(settings, signal=signal), weights, schedule) for signal in signals}
     climb = forward_process(
-        noise_pair(predict_noise), x0, settings.levels, draw=draw, schedule=schedule, encoding=encoding, clamp=clamp
+        noise_pair(predict_noise),
+        x0,
+        settings.levels,
+        draw=slice_noise(x0, seeds),
+        schedule=schedule,
+        encoding=settings.encoding,
+        clamp=settings.clamp,
     )
     for level in climb:
-        heard = running.add(level)
+        heard, *_ = [run.add(level) for run in runs.values()]
         if on_level is not None:
-            on_level(LevelEvidence(level, heard, running.evidence))
-    evidence = running.evidence()
-    if not evidence.divergence.isfinite().all():
+            on_level(LevelEvidence(level, heard, runs[signals[0]].evidence))
+    found = {signal: run.evidence() for signal, run in runs.items()}
+    if not found[signals[0]].divergence.isfinite().all():
         raise MethodError("the network's answers are not numbers; try --precision fp32, or else train it again")
-    return evidence
+    return found
 
 
 class _Running:

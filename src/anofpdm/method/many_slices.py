@@ -2,13 +2,13 @@
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from typing import Any
 
 import numpy as np
 import torch
 
 from anofpdm.errors import MethodError
-from anofpdm.method.evidence import Evidence, LevelEvidence, Settings, forward_evidence, joined
+from anofpdm.method.evidence import Evidence, LevelEvidence, Settings, forward_signals, joined
 from anofpdm.method.guidance import PredictNoise
 from anofpdm.network.schedule import NoiseSchedule
 
@@ -26,9 +26,17 @@ def on_cpu(evidence: Evidence) -> Evidence:
 
 
 def evidence_of(
+    predict_noise: PredictNoise, pixels: Pixels, seeds: Sequence[int], *, settings: Settings, **options: Any
+) -> Evidence:
+    """As `signals_of`, of the settings' own signal."""
+    return signals_of(predict_noise, pixels, seeds, (settings.signal,), settings=settings, **options)[settings.signal]
+
+
+def signals_of(
     predict_noise: PredictNoise,
     pixels: Pixels,
     seeds: Sequence[int],
+    signals: Sequence[str],
     *,
     settings: Settings,
     strengths: Sequence[float],
@@ -37,8 +45,8 @@ def evidence_of(
     keep: Callable[[Evidence], Evidence] = on_cpu,  # what of each batch
     on_progress: Listener = lambda _done, _total: None,
     on_level: Callable[[LevelEvidence], None] | None = None,
-) -> Evidence:
-    """As many slices as there are seeds, in batches; in smaller ones once memory has run out.
+) -> dict[str, Evidence]:
+    """By signal. As many slices as there are seeds, in batches; in smaller ones once memory has run out.
 
     Then `on_level` hears slices whose last level it has not heard from their first level again.
     """
@@ -46,7 +54,7 @@ def evidence_of(
     total = math.ceil(count / batch) * levels
     last_was_heard = False
 
-    def climb(rows: np.ndarray) -> Evidence:
+    def climb(rows: np.ndarray) -> dict[str, Evidence]:
         def listen(now: LevelEvidence) -> None:
             nonlocal last_was_heard
             climbed = now.level.number + 1
@@ -56,18 +64,19 @@ def evidence_of(
                 last_was_heard = climbed == levels
                 on_level(now)
 
-        found = forward_evidence(
+        found = forward_signals(
             predict_noise,
             torch.from_numpy(pixels(rows)).to(device, torch.float32),
+            signals,
+            settings=settings,
             strengths=strengths,
             schedule=NoiseSchedule.linear(),
             seeds=[seeds[int(row)] for row in rows],
             on_level=listen,
-            **asdict(settings),
         )
-        return keep(found)
+        return {signal: keep(evidence) for signal, evidence in found.items()}
 
-    parts: list[Evidence] = []
+    parts: list[dict[str, Evidence]] = []
     start = 0
     while start < count:
         rows, last_was_heard = np.arange(start, min(start + batch, count)), False
@@ -80,10 +89,10 @@ def evidence_of(
         else:
             batch = (len(rows) + 1) // 2
             total = math.ceil(count / batch) * levels
-    return joined(parts)
+    return {signal: joined([part[signal] for part in parts]) for signal in signals}
 
 
-def _if_it_fits(climb: Callable[[np.ndarray], Evidence], rows: np.ndarray) -> Evidence | None:
+def _if_it_fits(climb: Callable[[np.ndarray], dict[str, Evidence]], rows: np.ndarray) -> dict[str, Evidence] | None:
     """None where memory runs out; on the way out, the failed attempt lets go of what it held."""
     try:
         return climb(rows)

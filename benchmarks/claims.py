@@ -1,0 +1,152 @@
+"""The paper's claims, and ours, one by one, on a cohort: held, not held, or too close to tell.
+
+    python benchmarks/claims.py SCORES ABLATIONS
+
+SCORES is the folder of `anofpdm evaluate --method all`, ABLATIONS that of `anofpdm ablate` on the same model. What one
+method gains over another is paired: the same slices, and 95% intervals from drawing patients with replacement. A claim
+is held where the interval lies above 0, not held where it lies below, open where it has 0 in it. What the ablations say
+is measured on the split they were made on, as points without intervals.
+"""
+
+import argparse
+import csv
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from anofpdm.evaluation.bootstrap import patient_bootstrap
+
+TUNED = ("anoddpm-gaussian", "anoddpm-simplex", "ddim-classifier", "ddim-classifier-free")
+OF_THE_PAPER = (
+    *(("DDIM encoding beats DDPM", "unhealthy", "anofpdm-ddim", "anofpdm-ddpm"),),
+    *(
+        ("aggregation beats the last map", "unhealthy", f"anofpdm-{one}", f"anofpdm-{one}-last")
+        for one in ("ddim", "ddpm")
+    ),
+    *(("labels beat reconstruction tuned with masks", "unhealthy", "anofpdm-ddim", one) for one in (*TUNED, "cg-cdm")),
+    *(("labels beat reconstruction tuned with masks", "mixed", "anofpdm-ddim", one) for one in TUNED),
+    *(
+        ("gradients alone are worse", "unhealthy", "anofpdm-ddim", one)
+        for one in ("gradient", "gradient-last", "gradient-weighted")
+    ),
+)
+OURS = (
+    ("the curve detector", "mixed", "anofpdm-curve", "anofpdm-ddim"),
+    ("the threshold from healthy slices", "unhealthy", "anofpdm-healthy", "anofpdm-curve"),
+    ("context across slices", "unhealthy", "anofpdm-context", "anofpdm-curve"),
+    ("the share of the peak", "unhealthy", "anofpdm-peak", "anofpdm-curve"),
+    *(("all of it", setup, "anofpdm-ours", "anofpdm-ddim") for setup in ("unhealthy", "mixed")),
+    *(("the student", setup, "anofpdm-student", "anofpdm-ours") for setup in ("unhealthy", "mixed")),
+    *(
+        ("the student, against masks", setup, "anofpdm-student", "ddim-classifier-free")
+        for setup in ("unhealthy", "mixed")
+    ),
+)
+VERDICTS = {1: "held", -1: "not held", 0: "open"}
+
+
+@dataclass(frozen=True)
+class Slices:
+    """Of the first seed: DICE and patients by method and setup, slices in one order for all."""
+
+    dice: dict[tuple[str, str], np.ndarray]
+    patients: dict[str, np.ndarray]  # by setup
+
+    @classmethod
+    def read(cls, path: Path) -> "Slices":
+        by_run: dict[tuple[str, str], list[dict[str, str]]] = {}
+        with path.open() as file:
+            for row in csv.DictReader(file):
+                if row["seed"] == "0":
+                    by_run.setdefault((row["method"], row["setup"]), []).append(row)
+        places = {setup: _places(rows) for (_, setup), rows in by_run.items()}
+        for (method, setup), rows in by_run.items():
+            assert _places(rows) == places[setup], f"{path}: {method} was measured on other slices"
+        return cls(
+            {run: np.array([float(row["dice"]) for row in rows]) for run, rows in by_run.items()},
+            {setup: np.array([patient for patient, _, _ in some]) for setup, some in places.items()},
+        )
+
+    def gain(self, setup: str, one: str, other: str) -> tuple[float, float, float] | None:
+        """Mean difference of DICE and its interval; None where either was not measured."""
+        if not {(one, setup), (other, setup)} <= self.dice.keys():
+            return None
+        difference = self.dice[one, setup] - self.dice[other, setup]
+        return float(difference.mean()), *patient_bootstrap(difference, self.patients[setup])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("scores", type=Path)
+    parser.add_argument("ablations", type=Path)
+    args = parser.parse_args()
+    slices = Slices.read(args.scores / "slices.csv")
+    for title, claims in (("The paper's claims", OF_THE_PAPER), ("What is ours", OURS)):
+        print(f"{title}:\n\n| | setup | {_heading(title)} | gain in DICE | |\n| --- | --- | --- | --- | --- |")
+        print("\n".join(_compared(slices, claims)), end="\n\n")
+    said = json.loads((args.ablations / "ablations.json").read_text())["ablations"]
+    print("From the ablations:\n\n| | here | |\n| --- | --- | --- |")
+    print("\n".join(_from_ablations(said)))
+
+
+def _heading(title: str) -> str:
+    return "comparison" if title == "The paper's claims" else "what it is added to"
+
+
+def _compared(slices: Slices, claims: Iterable[tuple[str, str, str, str]]) -> Iterable[str]:
+    for claim, setup, one, other in claims:
+        found = slices.gain(setup, one, other)
+        if found is not None:
+            mean, low, high = (100 * number for number in found)
+            verdict = VERDICTS[int(low > 0) - int(high < 0)]
+            yield f"| {claim} | {setup} | {one} - {other} | {mean:+.1f} ({low:+.1f} to {high:+.1f}) | {verdict} |"
+
+
+def _from_ablations(said: dict[str, Any]) -> Iterable[str]:
+    r = said["lesion_size"]["pearson_r"]
+    yield f"| divergence at the end step grows with lesion size (r = 0.7 in the paper) | r = {r:.2f} | {_if(r > 0.5)} |"
+    ends = {row["factor"]: row["unhealthy_dice"] for row in said["end_step"]["rows"]}
+    best = max(ends, key=lambda factor: ends[factor])
+    words = f"DICE {_percent(ends[1.0])} at t_e, highest {_percent(ends[best])} at {best:g} t_e"
+    yield f"| the best end step is t_e | {words} | {_if(best == 1)} |"
+    rows = said["threshold"]["rows"]
+    dynamic = next(row["unhealthy_dice"] for row in rows if row["threshold"] == "dynamic")
+    fixed = {row["quantile"]: row["unhealthy_dice"] for row in rows if row["threshold"] == "fixed"}
+    best = max(fixed, key=lambda quantile: fixed[quantile])
+    beaten = sum(dynamic > one for one in fixed.values())
+    words = f"DICE {_percent(dynamic)}, better than {beaten} of {len(fixed)} fixed quantiles"
+    words += f"; the best of them, {best:g}, has {_percent(fixed[best])}"
+    yield f"| dynamic beats fixed thresholds | {words} | {_if(beaten == len(fixed))} |"
+    quality = {row["variant"]: (row["unhealthy_dice"], row["auprc"]) for row in said["variants"]["rows"]}
+    pairs = (
+        ("DDIM encoding beats DDPM", "anofpdm-ddim", ("anofpdm-ddpm",)),
+        ("aggregation beats the last map", "anofpdm-ddim", ("anofpdm-ddim-last",)),
+        ("gradients alone are worse", "anofpdm-ddim", ("gradient", "gradient-last", "gradient-weighted")),
+    )
+    for claim, one, others in pairs:
+        named = ", ".join(f"{name} {_both(quality[name])}" for name in (one, *others))
+        yield f"| {claim} | DICE / AUPRC: {named} | {_if(all(quality[one][0] > quality[name][0] for name in others))} |"
+
+
+def _places(rows: Sequence[dict[str, str]]) -> list[tuple[str, str, str]]:
+    return [(row["patient"], row["scan"], row["slice"]) for row in rows]
+
+
+def _if(true: bool) -> str:
+    return VERDICTS[1 if true else -1]
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f}"
+
+
+def _both(quality: tuple[float, float]) -> str:
+    return " / ".join(map(_percent, quality))
+
+
+if __name__ == "__main__":
+    main()
