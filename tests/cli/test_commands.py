@@ -77,7 +77,9 @@ class TestTrain:
     @pytest.mark.parametrize("task", ["unconditional", "healthy", "classifier"])
     def test_other_tasks(self, cohort, tmp_path, task):
         words = ("train", cohort, "--out", tmp_path, "--task", task, "--preset", "tiny", "--batch", 4, "--steps", 1)
-        assert anofpdm(*words, "--no-pictures").returncode == 0
+        done = anofpdm(*words, "--no-pictures")
+        assert done.returncode == 0, done.stderr
+        assert ("tells healthy from unhealthy with an AUC of" in done.stdout) == (task == "classifier")
 
     def test_mistakes(self, cohort, tmp_path):
         assert "not a prepared cohort" in refused("train", tmp_path, "--out", tmp_path / "m", "--steps", 1)

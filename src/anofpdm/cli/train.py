@@ -99,6 +99,16 @@ def train(
     if world.leads:
         look = f"; look at {out / 'samples.png'}" if (out / "samples.png").is_file() else ""
         print(f"step {trainer.step}: the model is in {out}{look}")
+        if trainer.config.task == Task.classifier:
+            _rate(out, slices, where)
+
+
+def _rate(model: Path, cohort: "Cohort", device: "torch.device") -> None:
+    from anofpdm.network.guide_rating import in_words, rated_guide
+    from anofpdm.network.predictor import load_guide
+
+    if words := in_words(rated_guide(load_guide(model, device), cohort, device)):
+        print(words)
 
 
 def _trainer(

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from anofpdm.errors import ConfigError, ModelError
-from anofpdm.labels import HEALTHY
+from anofpdm.labels import HEALTHY, UNHEALTHY
 from anofpdm.network import checkpoint
 from anofpdm.network.recorded import Recorded
 from anofpdm.network.run import network_config
@@ -170,9 +170,10 @@ def load_trained(
 
 @dataclass(frozen=True)
 class Guide:
-    """A classifier of noised slices, as a direction."""
+    """A classifier of noised slices, as a direction, and as what it says."""
 
     gradient: HealthyGradient  # of log p(healthy | x_t) with respect to x_t
+    odds: Callable[[Tensor, int], Tensor]  # x [N, C, H, W], t -> [N], log-odds of unhealthy
     modalities: tuple[str, ...]
     size: int
     sha256: str
@@ -182,14 +183,22 @@ def load_guide(folder: Path, device: torch.device) -> Guide:
     network, said, digest = _load(folder, "classifier", "gaussian")
     classifier = network.to(device).eval()
 
+    def logits(x: Tensor, t: int) -> Tensor:
+        found: Tensor = classifier(x, torch.full((len(x),), t, device=x.device))
+        return found
+
     @torch.enable_grad()
     def gradient(x: Tensor, t: int) -> Tensor:
         x = x.detach().requires_grad_()
-        logits = classifier(x, torch.full((len(x),), t, device=x.device))
-        (found,) = torch.autograd.grad(logits.log_softmax(dim=1)[:, HEALTHY].sum(), x)
+        (found,) = torch.autograd.grad(logits(x, t).log_softmax(dim=1)[:, HEALTHY].sum(), x)
         return found
 
-    return Guide(gradient, tuple(said["modalities"]), int(said["size"]), digest)
+    @torch.no_grad()
+    def odds(x: Tensor, t: int) -> Tensor:
+        healthy, unhealthy = logits(x, t)[:, [HEALTHY, UNHEALTHY]].T
+        return unhealthy - healthy
+
+    return Guide(gradient, odds, tuple(said["modalities"]), int(said["size"]), digest)
 
 
 def _load(folder: Path, task: str, noise: str) -> tuple[Network, dict[str, Any], str]:
