@@ -21,6 +21,7 @@ import numpy as np
 from anofpdm.evaluation.bootstrap import patient_bootstrap
 
 TUNED = ("anoddpm-gaussian", "anoddpm-simplex", "ddim-classifier", "ddim-classifier-free")
+GRADIENTS = ("gradient", "gradient-above", "gradient-last", "gradient-weighted")
 OF_THE_PAPER = (
     *(("DDIM encoding beats DDPM", "unhealthy", "anofpdm-ddim", "anofpdm-ddpm"),),
     *(
@@ -29,10 +30,7 @@ OF_THE_PAPER = (
     ),
     *(("labels beat reconstruction tuned with masks", "unhealthy", "anofpdm-ddim", one) for one in (*TUNED, "cg-cdm")),
     *(("labels beat reconstruction tuned with masks", "mixed", "anofpdm-ddim", one) for one in TUNED),
-    *(
-        ("gradients alone are worse", "unhealthy", "anofpdm-ddim", one)
-        for one in ("gradient", "gradient-last", "gradient-weighted")
-    ),
+    *(("gradients alone are worse", "unhealthy", "anofpdm-ddim", one) for one in GRADIENTS),
 )
 OURS = (
     ("the curve detector", "mixed", "anofpdm-curve", "anofpdm-ddim"),
@@ -125,7 +123,7 @@ def _from_ablations(said: dict[str, Any]) -> Iterable[str]:
     pairs = (
         ("DDIM encoding beats DDPM", "anofpdm-ddim", ("anofpdm-ddpm",)),
         ("aggregation beats the last map", "anofpdm-ddim", ("anofpdm-ddim-last",)),
-        ("gradients alone are worse", "anofpdm-ddim", ("gradient", "gradient-last", "gradient-weighted")),
+        ("gradients alone are worse", "anofpdm-ddim", tuple(name for name in GRADIENTS if name in quality)),
     )
     for claim, one, others in pairs:
         named = ", ".join(f"{name} {_both(quality[name])}" for name in (one, *others))

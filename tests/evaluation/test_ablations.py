@@ -307,7 +307,7 @@ def test_variants(done, made):
     """Two of them from the first pass, another by an evaluation of its own."""
     study = done[3]
     rows = {row[0]: row[1] for row in table(done, "variants").rows}
-    assert list(rows) == list(VARIANTS)
+    assert list(rows) == [*VARIANTS, "gradient-above"]
     assert rows["anofpdm-ddim"] == pytest.approx(table(done, "threshold").rows[0][2], abs=1e-12)
     evidence = study.calibrated.evidence.at(study.calibrated.calibration.strength)
     quantiles, lesions = study.decisions.quantile[study.ill], study.lesions[study.ill]

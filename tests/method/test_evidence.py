@@ -19,7 +19,7 @@ def some_slices(n=3, channels=3, side=12, seed=0, dtype=torch.float64):
 
 
 @pytest.mark.parametrize("encoding", ["ddim", "ddpm"])
-@pytest.mark.parametrize("signal", ["error", "gradient", "gradient-weighted"])
+@pytest.mark.parametrize("signal", ["error", "gradient", "gradient-weighted", "gradient-above"])
 @pytest.mark.parametrize("clamp", [True, False])
 @pytest.mark.parametrize("levels", [[7], range(0, 600, 60), range(0, 40, 1), [3, 5, 200, 201, 900]])
 def test_equals_the_formulas_written_out(encoding, signal, clamp, levels):

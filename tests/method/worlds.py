@@ -100,7 +100,12 @@ def _literal_slice(predict, slice_, levels, strengths, seed, channels, encoding,
             errors.append(float((g - x_0)[channels].square().mean()))
             gradient = (e_h - e_0).square() / (1 - a)
             c = (1 + w) * (1 - a) / np.sqrt(a)
-            chosen = {"error": (g - x_0).square(), "gradient": gradient, "gradient-weighted": c**2 * gradient}[signal]
+            chosen = {
+                "error": (g - x_0).square(),
+                "gradient": gradient,
+                "gradient-weighted": c**2 * gradient,
+                "gradient-above": gradient * (1e-12 if t == levels[0] else 1),
+            }[signal]
             signals.append(chosen[channels].mean(0).numpy())
         end = int(np.argmax(moved))
         result["divergence"].append(moved)

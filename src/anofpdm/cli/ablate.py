@@ -34,11 +34,10 @@ def ablate(
     """Every ablation of the paper, calibrated by labels on one split and measured with its masks."""
     from anofpdm.calibrating import Options as CalibrationOptions
     from anofpdm.cohorts import open_cohort
-    from anofpdm.evaluation.ablations import Options
+    from anofpdm.evaluation.ablations import COMPARED, Options
     from anofpdm.evaluation.ablations import ablate as run
     from anofpdm.evaluation.ablations_figures import PAGE, save
     from anofpdm.method.many_slices import batch_for
-    from anofpdm.method.variants import VARIANTS
     from anofpdm.network.predictor import load_trained
     from anofpdm.network.world import local_device
 
@@ -58,7 +57,7 @@ def ablate(
     trained = load_trained(model, where, precision)
     slices = open_cohort(cohort)
     with progress_bar("noise levels") as show:
-        names = tuple(VARIANTS) if variants else ("anofpdm-ddim", "anofpdm-ddim-last")
+        names = tuple(COMPARED) if variants else ("anofpdm-ddim", "anofpdm-ddim-last")
         found = run(trained, slices, Options(calibration, tried, shown, names), show)
     save(found, out)
     for one in found.tables:

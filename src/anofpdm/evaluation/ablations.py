@@ -47,6 +47,7 @@ from anofpdm.method.variants import VARIANTS, Variant
 from anofpdm.network.predictor import TrainedModel
 
 LEVELS_TRIED = (10, 20, 30, 60)
+COMPARED = {**VARIANTS, "gradient-above": Variant("ddim", "gradient-above")}
 GALLERY_SLICES, GALLERY_LEVELS = 4, 6
 AT_ONCE = 200  # slices, where only pixels are read
 Listener = Callable[[int, int], None]
@@ -57,7 +58,7 @@ class Options:
     calibration: CalibrationOptions = field(default_factory=CalibrationOptions)
     levels_tried: tuple[int, ...] = LEVELS_TRIED
     gallery_levels: tuple[int, ...] = ()  # none named: some, spread over the range
-    variants: tuple[str, ...] = tuple(VARIANTS)
+    variants: tuple[str, ...] = tuple(COMPARED)
 
 
 @dataclass(frozen=True)
@@ -154,7 +155,7 @@ def measured_slices(cohort: Cohort, options: CalibrationOptions) -> tuple[Cohort
 
 
 def _asked(options: Options) -> dict[str, Variant]:
-    return {name: VARIANTS[name] for name in options.variants}
+    return {name: COMPARED[name] for name in options.variants}
 
 
 def _other_passes(options: Options) -> list[CalibrationOptions]:

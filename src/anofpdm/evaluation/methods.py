@@ -181,6 +181,7 @@ METHODS: dict[str, Method] = {
         name: FromEvidence(one.encoding, one.signal, replace(PAPER, last_map=one.last_map))
         for name, one in VARIANTS.items()
     },
+    "gradient-above": FromEvidence("ddim", "gradient-above", PAPER),  # a few levels do not do the plain one justice
     # What is ours, one thing at a time: the paper's reading with the other detector, then that and one thing more.
     "anofpdm-curve": FromEvidence("ddim", "error", CURVE),
     "anofpdm-healthy": FromEvidence("ddim", "error", replace(CURVE, mask=MaskSettings("healthy"))),

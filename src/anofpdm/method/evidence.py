@@ -16,8 +16,9 @@ from anofpdm.method.forward_process import ENCODINGS, Level, forward_process, sl
 from anofpdm.method.guidance import PredictNoise, guided, noise_pair
 from anofpdm.network.schedule import NoiseSchedule
 
-SIGNALS = ("error", "gradient", "gradient-weighted")
+SIGNALS = ("error", "gradient", "gradient-weighted", "gradient-above")
 AUTHORS_TOP = 600  # levels 0 .. 599
+LEFT_OUT = 1e-12
 
 
 @dataclass(frozen=True)
@@ -212,12 +213,19 @@ class _Running:
         )
 
     def _gradient(self, t: int, healthy: Tensor, unguided: Tensor) -> Tensor:
-        """Appendix D: the squared gradient of log p(healthy | x_t), plain or with the weight it has in g_t - u_t."""
+        """Appendix D: the squared gradient of log p(healthy | x_t), plain or with the weight it has in g_t - u_t.
+
+        Plain, it is divided by 1 - a_t, which is 1e-4 at level 0: of a few levels, that one alone would be the map, and
+        it is the one that knows least. `gradient-above` is the same without it (next to nothing of it, lest a slice
+        whose end step it is have no map at all).
+        """
         signal, spread = self.schedule.signal_and_noise(t, healthy)
         squared = (healthy - unguided).square()[:, None]
-        if self.settings.signal == "gradient":
-            return squared / spread**2
-        return squared * (spread / signal) ** 2 * (1 + self.weights).square().view(-1, 1, 1, 1)
+        if self.settings.signal == "gradient-weighted":
+            return squared * (spread / signal) ** 2 * (1 + self.weights).square().view(-1, 1, 1, 1)
+        plain = squared / spread**2
+        lowest = self.settings.signal == "gradient-above" and t == self.settings.levels[0]
+        return plain * LEFT_OUT if lowest else plain
 
     def _scored(self, x: Tensor) -> Tensor:
         return x if len(self.channels) == x.shape[1] else x.index_select(1, self.channels)

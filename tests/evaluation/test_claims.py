@@ -1,0 +1,82 @@
+"""benchmarks/claims.py: what one method gains over another, on the same slices."""
+
+import csv
+import importlib.util
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+PATH = Path(__file__).parents[2] / "benchmarks" / "claims.py"
+
+
+@pytest.fixture(scope="module")
+def claims():
+    spec = importlib.util.spec_from_file_location("claims", PATH)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["claims"] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module
+
+
+def write_slices(path, by_method, patients):
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["method", "setup", "seed", "patient", "scan", "slice", "dice"])
+        for method, values in by_method.items():
+            for number, (patient, value) in enumerate(zip(patients, values, strict=True)):
+                writer.writerow([method, "unhealthy", 0, patient, patient, number, value])
+                writer.writerow([method, "unhealthy", 1, patient, patient, number, 0.0])  # another seed
+
+
+def test_gains_are_paired(claims, tmp_path):
+    rng = np.random.default_rng(0)
+    patients = np.repeat([f"p{number}" for number in range(10)], 8)
+    hard = np.repeat(rng.random(10), 8)  # some patients are hard for every method
+    better = {"anofpdm-ddim": 0.5 * hard + 0.1, "anofpdm-ddpm": 0.5 * hard + 0.05 + 0.02 * rng.random(80)}
+    write_slices(tmp_path / "slices.csv", better, patients)
+    slices = claims.Slices.read(tmp_path / "slices.csv")
+    mean, low, high = slices.gain("unhealthy", "anofpdm-ddim", "anofpdm-ddpm")
+    assert mean == pytest.approx(np.mean(better["anofpdm-ddim"] - better["anofpdm-ddpm"]))
+    assert 0.02 < low < mean < high < 0.06  # far narrower than patients differ
+    assert slices.gain("unhealthy", "anofpdm-ddim", "nobody") is None
+    (line,) = claims._compared(slices, [("a claim", "unhealthy", "anofpdm-ddim", "anofpdm-ddpm")])
+    assert line.endswith("| held |")
+    (line,) = claims._compared(slices, [("a claim", "unhealthy", "anofpdm-ddpm", "anofpdm-ddim")])
+    assert line.endswith("| not held |")
+
+
+def test_methods_on_other_slices_are_refused(claims, tmp_path):
+    write_slices(tmp_path / "slices.csv", {"anofpdm-ddim": [0.5, 0.5]}, ["a", "b"])
+    rows = (tmp_path / "slices.csv").read_text().splitlines()
+    rows += [row.replace("anofpdm-ddim", "anofpdm-ddpm").replace(",b,", ",c,") for row in rows[1:]]
+    (tmp_path / "slices.csv").write_text("\n".join(rows))
+    with pytest.raises(AssertionError, match="other slices"):
+        claims.Slices.read(tmp_path / "slices.csv")
+
+
+def test_what_the_ablations_say(claims):
+    said = {
+        "lesion_size": {"pearson_r": 0.74},
+        "end_step": {"rows": [{"factor": f, "unhealthy_dice": d} for f, d in ((0.5, 0.3), (1.0, 0.5), (1.25, 0.6))]},
+        "threshold": {
+            "rows": [
+                {"threshold": "dynamic", "quantile": "", "unhealthy_dice": 0.5},
+                {"threshold": "fixed", "quantile": 0.9, "unhealthy_dice": 0.4},
+                {"threshold": "fixed", "quantile": 0.95, "unhealthy_dice": 0.45},
+            ]
+        },
+        "variants": {
+            "rows": [
+                {"variant": name, "unhealthy_dice": score, "auprc": score}
+                for name, score in (
+                    ("anofpdm-ddim", 0.5), ("anofpdm-ddpm", 0.6), ("anofpdm-ddim-last", 0.4), ("gradient", 0.1),
+                    ("gradient-last", 0.2), ("gradient-weighted", 0.45),
+                )
+            ]
+        },
+    }  # fmt: skip
+    verdicts = [line.rsplit("|", 2)[1].strip() for line in claims._from_ablations(json.loads(json.dumps(said)))]
+    assert verdicts == ["held", "not held", "held", "not held", "held", "held"]
