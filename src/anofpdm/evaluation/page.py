@@ -14,7 +14,7 @@ from anofpdm.evaluation.protocol import Evaluation, results_of
 from anofpdm.evaluation.tables import as_json, latex, markdown, patients_csv, slices_csv
 from anofpdm.files import write_atomically
 
-TILE, GAP, CAPTION, SIDE = 112, 4, 18, 150
+TILE, GAP, CAPTION, SIDE = 112, 4, 18, 60
 JSON, CSV, PATIENTS, MARKDOWN, LATEX, PICTURE, PAGE = (
     "results.json",
     "slices.csv",
@@ -58,33 +58,39 @@ def write_up(evaluation: Evaluation) -> None:
 
 
 def examples(evaluation: Evaluation, names: list[str]) -> bytes:
-    """Input, truth, then map and mask of each method, one slice a column, from small lesions to large."""
+    """As in the paper: a slice a row, from small lesions to large, a method a column; its map above, its mask below."""
     positions = evaluation.example_positions()
     rows = evaluation.measured_rows()[positions]
     channel = evaluation.model.channels(evaluation.options.calibration.score)[0]
     pixels, truth = evaluation.cohort.pixels(rows)[:, channel], evaluation.known.truth[positions]
-    strips: list[tuple[str, list[Image.Image]]] = [
-        ("input", [grey_tile(one, TILE) for one in pixels]),
-        ("truth", [with_outline(grey_tile(one, TILE), mask) for one, mask in zip(pixels, truth, strict=True)]),
-    ]
+    columns = {
+        "input, truth": [_pair(grey_tile(one, TILE), one, mask) for one, mask in zip(pixels, truth, strict=True)]
+    }
     for name in names:
         shown = _shown(evaluation, name)
-        if shown is None:
-            continue
-        highest = float(np.percentile(shown["maps"], 99.5))
-        strips.append((name, [heat_tile(one, highest, TILE) for one in shown["maps"]]))
-        pairs = zip(pixels, shown["masks"], strict=True)
-        strips.append(("", [with_outline(grey_tile(one, TILE), mask) for one, mask in pairs]))
-    sheet = Image.new("RGB", (SIDE + len(rows) * (TILE + GAP), CAPTION + len(strips) * (TILE + GAP)), PAPER)
+        if shown is not None:
+            highest = float(np.percentile(shown["maps"], 99.5))
+            several = zip(shown["maps"], pixels, shown["masks"], strict=True)
+            columns[name] = [_pair(heat_tile(heat, highest, TILE), one, mask) for heat, one, mask in several]
+    step = 2 * TILE + 3 * GAP
+    sheet = Image.new("RGB", (SIDE + len(columns) * (TILE + GAP), CAPTION + len(rows) * step), PAPER)
     pen = ImageDraw.Draw(sheet)
-    for column, row in enumerate(rows):
-        pen.text((SIDE + column * (TILE + GAP), 3), f"slice {evaluation.cohort.indices[row]}", QUIET, font())
-    for number, (name, tiles) in enumerate(strips):
-        top = CAPTION + number * (TILE + GAP)
-        pen.text((GAP, top + TILE // 2 - 6), name, INK, font(12))
-        for column, tile in enumerate(tiles):
-            sheet.paste(tile, (SIDE + column * (TILE + GAP), top))
+    for number, row in enumerate(rows):
+        pen.text((GAP, CAPTION + number * step + TILE - 6), f"slice {evaluation.cohort.indices[row]}", QUIET, font())
+    for column, (name, tiles) in enumerate(columns.items()):
+        left = SIDE + column * (TILE + GAP)
+        pen.text((left, 3), name, INK, font())
+        for number, tile in enumerate(tiles):
+            sheet.paste(tile, (left, CAPTION + number * step))
     return png(sheet)
+
+
+def _pair(above: Image.Image, pixels: np.ndarray, mask: np.ndarray) -> Image.Image:
+    """One tile, and below it the slice with the mask's outline."""
+    sheet = Image.new("RGB", (TILE, 2 * TILE + GAP), PAPER)
+    sheet.paste(above, (0, 0))
+    sheet.paste(with_outline(grey_tile(pixels, TILE), mask), (0, TILE + GAP))
+    return sheet
 
 
 def _shown(evaluation: Evaluation, name: str) -> dict[str, np.ndarray] | None:
