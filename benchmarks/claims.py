@@ -37,6 +37,7 @@ OURS = (
     ("the threshold from healthy slices", "unhealthy", "anofpdm-healthy", "anofpdm-curve"),
     ("context across slices", "unhealthy", "anofpdm-context", "anofpdm-curve"),
     ("the share of the peak", "unhealthy", "anofpdm-peak", "anofpdm-curve"),
+    ("guidance chosen by maps", "unhealthy", "anofpdm-by-map", "anofpdm-curve"),
     *(("all of it", setup, "anofpdm-ours", "anofpdm-ddim") for setup in ("unhealthy", "mixed")),
     *(("the student", setup, "anofpdm-student", "anofpdm-ours") for setup in ("unhealthy", "mixed")),
     *(
@@ -106,7 +107,8 @@ def _compared(slices: Slices, claims: Iterable[tuple[str, str, str, str]]) -> It
 
 def _from_ablations(said: dict[str, Any]) -> Iterable[str]:
     r = said["lesion_size"]["pearson_r"]
-    yield f"| divergence at the end step grows with lesion size (r = 0.7 in the paper) | r = {r:.2f} | {_if(r > 0.5)} |"
+    grows = "- | -" if r is None else f"r = {r:.2f} | {_if(r > 0.5)}"
+    yield f"| divergence at the end step grows with lesion size (r = 0.7 in the paper) | {grows} |"
     ends = {row["factor"]: row["unhealthy_dice"] for row in said["end_step"]["rows"]}
     best = max(ends, key=lambda factor: ends[factor])
     words = f"DICE {_percent(ends[1.0])} at t_e, highest {_percent(ends[best])} at {best:g} t_e"
@@ -126,6 +128,8 @@ def _from_ablations(said: dict[str, Any]) -> Iterable[str]:
         ("gradients alone are worse", "anofpdm-ddim", tuple(name for name in GRADIENTS if name in quality)),
     )
     for claim, one, others in pairs:
+        if not others or not {one, *others} <= quality.keys():
+            continue
         named = ", ".join(f"{name} {_both(quality[name])}" for name in (one, *others))
         yield f"| {claim} | DICE / AUPRC: {named} | {_if(all(quality[one][0] > quality[name][0] for name in others))} |"
 

@@ -10,7 +10,7 @@ nothing is scored. An evaluation is one slice through one network; through a cla
 import argparse
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,13 +23,24 @@ from anofpdm.calibrating import places_of
 from anofpdm.cli.evaluate import models_of
 from anofpdm.cli.options import resolved
 from anofpdm.cohorts import Cohort, open_cohort
-from anofpdm.evaluation.methods import METHODS, FromEvidence, FromStudent, Method, Models, Reconstruction, scored_mean
+from anofpdm.evaluation.methods import (
+    METHODS,
+    FromEvidence,
+    FromStudent,
+    Method,
+    Models,
+    Reconstruction,
+    missing_models,
+    scored_mean,
+)
 from anofpdm.method.calibration import Calibration, from_json
 from anofpdm.method.decision import decide
 from anofpdm.method.many_slices import evidence_of, slice_seeds
 from anofpdm.method.mask import filtered, mask
 from anofpdm.network.predictor import load_trained
 from anofpdm.student.model import channels_of
+
+OF_STUDENT = 2  # of its own small network: the slice, and its mirror image
 
 
 def main() -> None:
@@ -49,13 +60,15 @@ def main() -> None:
     name = torch.cuda.get_device_name() if device.type == "cuda" else "CPU"
     print(f"{len(rows)} slices, {name}, {trained.predict.precision}, torch {torch.__version__}\n")
     print("| method | evaluations a slice | ms a slice |\n| --- | --- | --- |")
-    for method, run in runs(args.scores, models, cohort, rows, device):
+    channels = trained.channels(settings_of(args.scores)["score"])
+    for method, run in runs(args.scores, models, cohort, rows, channels, device):
         watch = Counter(models)
         run(watch.models)
         watch.count, start = 0, now(device)
         run(watch.models)
         elapsed = now(device) - start
-        print(f"| {method} | {watch.count / len(rows):.0f} | {1000 * elapsed / len(rows):.2f} |", flush=True)
+        count = OF_STUDENT if method == "anofpdm-student" else watch.count / len(rows)
+        print(f"| {method} | {count:.0f} | {1000 * elapsed / len(rows):.2f} |", flush=True)
 
 
 def now(device: torch.device) -> float:
@@ -81,12 +94,11 @@ class Counter:
 
 
 def runs(
-    scores: Path, models: Models, cohort: Cohort, rows: np.ndarray, device: torch.device
+    scores: Path, models: Models, cohort: Cohort, rows: np.ndarray, channels: Sequence[int], device: torch.device
 ) -> Iterator[tuple[str, Callable[[Models], object]]]:
     """Each method that the folder has, from slices to masks."""
     pixels = cohort.pixels(rows)
     seeds = slice_seeds(cohort.indices[rows])
-    channels = channels_in(scores)
 
     def comparison(method: Reconstruction, tuned: dict[str, Any]) -> Callable[[Models], object]:
         def run(asked: Models) -> np.ndarray:
@@ -117,7 +129,7 @@ def runs(
         return models.student.decide(lambda some: pixels[some][:, wanted], places_of(cohort, rows))
 
     for name, method in METHODS.items():
-        if not (scores / "methods" / name).is_dir():
+        if not (scores / "methods" / name).is_dir() or missing_models(method, models):
             continue
         if isinstance(method, Reconstruction):
             best = json.loads((scores / f"tuned-{name}.json").read_text())["best_first"]["unhealthy"][0]
@@ -130,15 +142,16 @@ def runs(
 
 def calibration_of(scores: Path, method: Method) -> Calibration:
     assert isinstance(method, FromEvidence)
-    by = "" if method.of_the_paper else "-by-map"
+    chosen_by = "cosine" if method.of_the_paper else settings_of(scores)["strength_by"]
+    by = "" if chosen_by == "cosine" else f"-by-{chosen_by}"
     path = scores / f"calibration-{method.encoding}{by}.json"
     return from_json(path.read_text(), str(path)).for_signal(method.signal)
 
 
-def channels_in(scores: Path) -> tuple[int, ...]:
-    """The scored ones; every calibration names them."""
-    path = min(scores.glob("calibration-*.json"))
-    return from_json(path.read_text(), str(path)).settings.channels
+def settings_of(scores: Path) -> dict[str, Any]:
+    """How it was calibrated."""
+    found: dict[str, Any] = json.loads((scores / "settings.json").read_text())["options"]["calibration"]
+    return found
 
 
 if __name__ == "__main__":

@@ -185,6 +185,34 @@ def test_going_on_runs_only_what_is_missing(everything, made):
     assert changed == {"anoddpm-gaussian"}
 
 
+def test_a_reading_that_is_added_leaves_others_of_the_same_pass_alone(made, tmp_path):
+    evaluation(made, tmp_path / "out", ("anofpdm-ddim",)).run()
+    stamp = (tmp_path / "out/methods/anofpdm-ddim/mixed-seed0.json").stat().st_mtime_ns
+    both = evaluation(made, tmp_path / "out", ("anofpdm-ddim", "gradient-above"))
+    both.run()
+    assert {"anofpdm-ddim", "gradient-above"} < set(results_of(both))
+    assert (tmp_path / "out/methods/anofpdm-ddim/mixed-seed0.json").stat().st_mtime_ns == stamp
+
+
+def test_what_fails_in_another_process_is_not_saved_as_done(made, tmp_path):
+    class World2(World):
+        def gathered(self, said):
+            return [said, "the other one has run out of memory"] if said == "" else super().gathered(said)
+
+    run = replace(evaluation(made, tmp_path / "out", ("anofpdm-ddim",)), world=World2())
+    run.run()
+    assert run.failed == {"anofpdm-ddim": "the other one has run out of memory"}
+    assert not (tmp_path / "out/methods/anofpdm-ddim").exists()
+
+
+def test_a_folder_of_another_protocol_is_refused(made, tmp_path):
+    evaluation(made, tmp_path / "out").run()
+    said = json.loads((tmp_path / "out/settings.json").read_text())
+    (tmp_path / "out/settings.json").write_text(json.dumps({**said, "protocol": 1}))
+    with pytest.raises(ConfigError, match="of another protocol"):
+        evaluation(made, tmp_path / "out").run()
+
+
 def test_another_models_folder_is_refused(everything, made):
     with pytest.raises(ConfigError, match="of another options"):
         evaluation(made, everything.out, examples=3).run()
@@ -300,6 +328,15 @@ def test_settings_are_followed_beyond_the_end_of_their_grid():
 
     found = tuned_with_masks(maps_of, [{"level": 300}, {"level": 400}], truth)
     assert asked == [300, 400, 533]
+    assert list(tuned_with_masks(maps_of, [{"level": 300}], truth, setups=("unhealthy",))) == ["unhealthy"]
+
+    def only_so_far(setting):
+        if setting["level"] > 400:
+            raise EvaluationError("maps are not numbers")
+        return maps_of(setting)
+
+    as_far = tuned_with_masks(only_so_far, [{"level": 300}, {"level": 400}], truth)
+    assert [one.setting["level"] for one in as_far["unhealthy"]] == [400, 300]
     assert found["unhealthy"][0].setting == {"level": 533}
     assert found["unhealthy"][0].dice > 0.95
 

@@ -111,7 +111,8 @@ def _literal_slice(predict, slice_, levels, strengths, seed, channels, encoding,
         result["divergence"].append(moved)
         result["mse_guided"].append(errors)
         result["end_step"].append(levels[end])
-        result["maps"].append(np.mean(signals[: end + 1], axis=0))
+        counted = max(end, 1) if signal == "gradient-above" else end + 1
+        result["maps"].append(np.sum(signals[: end + 1], axis=0) / counted)
         result["last_maps"].append(signals[end])
     return result
 

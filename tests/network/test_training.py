@@ -435,6 +435,8 @@ class TestRefuses:
             run.start_from(tmp_path, cohort, TrainingConfig(task="classifier"), device=CPU, world=World())
 
     def test_an_unknown_noise(self):
+        with pytest.raises(ConfigError, match="a classifier is trained with gaussian noise, not simplex"):
+            TrainingConfig(task="classifier", noise="simplex")
         with pytest.raises(ConfigError, match="unknown noise 'white'; choose one of gaussian, simplex"):
             TrainingConfig(noise="white")
 

@@ -104,10 +104,13 @@ def train(
 
 
 def _rate(model: Path, cohort: "Cohort", device: "torch.device") -> None:
+    from anofpdm.cli.progress import progress_bar
     from anofpdm.network.guide_rating import in_words, rated_guide
     from anofpdm.network.predictor import load_guide
 
-    if words := in_words(rated_guide(load_guide(model, device), cohort, device)):
+    with progress_bar("rating the classifier") as show:
+        rating = rated_guide(load_guide(model, device), cohort, device, on_progress=show)
+    if words := in_words(rating):
         print(words)
 
 

@@ -2,7 +2,7 @@
 
 Everything is calibrated from image-level labels, as always; drawn lesions only measure. Guidance, detector and
 threshold are decided anew from one pass of the network, the end step and the levels are heard in a second one, and
-every number of levels, encoding and kind of map takes a pass of its own.
+every number of levels and the other encoding take passes of their own, and maps of gradients one more.
 """
 
 import math
@@ -55,10 +55,15 @@ Listener = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class Options:
-    calibration: CalibrationOptions = field(default_factory=CalibrationOptions)
+    calibration: CalibrationOptions = field(default_factory=lambda: CalibrationOptions(strength_by="cosine"))
     levels_tried: tuple[int, ...] = LEVELS_TRIED
     gallery_levels: tuple[int, ...] = ()  # none named: some, spread over the range
     variants: tuple[str, ...] = tuple(COMPARED)
+
+    def __post_init__(self) -> None:
+        one = self.calibration
+        if (one.encoding, one.signal, one.strength_by) != ("ddim", "error", "cosine"):
+            raise EvaluationError("ablations begin where the paper does: ddim, errors, guidance chosen by the cosine")
 
 
 @dataclass(frozen=True)
@@ -105,11 +110,12 @@ def ablate(
     for signal, evidence in _gradients(model, study, options, gradient_share).items():
         by_kind["ddim", signal] = evidence, calibration.for_signal(signal)
     for other, share in zip(others, shares, strict=True):
-        again = _of_ill(study, calibrate_model(model, measured, other, share, last_maps=True))
-        if other.levels != options.calibration.levels:
-            by_levels[other.levels] = again
-        else:
+        variant = other.levels == options.calibration.levels
+        again = _of_ill(study, calibrate_model(model, measured, other, share, last_maps=variant))
+        if variant:
             by_kind[other.encoding, other.signal] = again
+        else:
+            by_levels[other.levels] = again
 
     tables = [
         mse_curves(study),

@@ -163,8 +163,9 @@ def levels(by_levels: dict[int, tuple[float, float]]) -> Ablation:
 def variants(by_name: dict[str, tuple[float, float]]) -> Ablation:
     rows: list[tuple[Cell, ...]] = [(name, *quality) for name, quality in by_name.items()]
     says = (
-        "Unhealthy DICE and AUPRC of the paper's variants, calibrated anew by labels: noise by DDIM's inversion or "
-        "drawn afresh at every level; maps averaged up to the end step or the last one alone; maps of the gradient."
+        "Unhealthy DICE and AUPRC of the paper's variants, each encoding calibrated by labels: noise by DDIM's "
+        "inversion or drawn afresh at every level; maps averaged up to the end step or the last one alone; maps of the "
+        "gradient, and (gradient-above) of the plain one without the lowest level."
     )
     return Ablation("variants", says, ("variant", "unhealthy_dice", "auprc"), rows)
 

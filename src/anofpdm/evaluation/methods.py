@@ -187,6 +187,7 @@ METHODS: dict[str, Method] = {
     "anofpdm-healthy": FromEvidence("ddim", "error", replace(CURVE, mask=MaskSettings("healthy"))),
     "anofpdm-context": FromEvidence("ddim", "error", replace(CURVE, context_mm=CONTEXT_MM)),
     "anofpdm-peak": FromEvidence("ddim", "error", replace(CURVE, mask=MaskSettings(peak_share=PEAK_SHARE))),
+    "anofpdm-by-map": FromEvidence("ddim", "error", CURVE, of_the_paper=False),  # how the guidance strength is chosen
     "anofpdm-ours": FromEvidence("ddim", "error", OURS, of_the_paper=False),
     "anofpdm-student": FromStudent(),
 }

@@ -4,6 +4,7 @@ The paper's grids end somewhere. Where the best value lies at an end, what is be
 not look bad because its best was never tried.
 """
 
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -34,24 +35,28 @@ def tuned_with_masks(
     truth: np.ndarray,
     on_progress: Listener = lambda _done, _total: None,
     *,
+    setups: Sequence[str] = ("unhealthy", "mixed"),
     beyond: bool = True,  # also one step beyond the grid, where its end is best
+    agreed: Callable[[list[Setting]], list[Setting]] = lambda settings: settings,  # among several processes
 ) -> dict[str, list[Tuned]]:
     """By setup, every setting with its best threshold by mean DICE, best first; of equals the first."""
     unhealthy = np.asarray(truth.any(axis=(1, 2)))
     if not unhealthy.any():
         raise EvaluationError(f"none of the {len(truth)} slices to tune on has a lesion; raise --tune")
-    members = {"unhealthy": unhealthy, "mixed": np.ones(len(truth), dtype=bool)}
+    members = {setup: unhealthy if setup == "unhealthy" else np.ones(len(truth), dtype=bool) for setup in setups}
     found: dict[str, list[Tuned]] = {setup: [] for setup in members}
 
-    def attempt(settings: Sequence[Setting]) -> None:
-        for setting in settings:
-            for setup, one in _best_thresholds(setting, maps_of(setting), truth, members, on_progress).items():
-                found[setup].append(one)
+    def attempt(setting: Setting) -> None:
+        for setup, one in _best_thresholds(setting, maps_of(setting), truth, members, on_progress).items():
+            found[setup].append(one)
 
-    attempt(grid)
+    for setting in grid:
+        attempt(setting)
     if beyond:
         best = [max(several, key=lambda one: one.dice).setting for several in found.values()]
-        attempt(settings_beyond(best, grid))
+        for setting in agreed(settings_beyond(best, grid)):
+            with contextlib.suppress(EvaluationError):  # too far: its maps are not numbers
+                attempt(setting)
     return {setup: sorted(several, key=lambda one: -one.dice) for setup, several in found.items()}
 
 

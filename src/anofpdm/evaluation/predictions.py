@@ -11,7 +11,7 @@ import torch
 
 from anofpdm.calibrating import places_of
 from anofpdm.cohorts.store import Cohort
-from anofpdm.errors import EvaluationError
+from anofpdm.errors import EvaluationError, MethodError
 from anofpdm.evaluation.methods import FromEvidence, Models, Reconstruction, Setting, scored_mean
 from anofpdm.files import being_written
 from anofpdm.method.calibration import Calibration
@@ -127,7 +127,8 @@ def decide_all(
     """One pass of the network for every signal and every reading of it."""
     share = slices.share(world)
     (settings,) = {replace(calibration.settings, signal="error") for calibration in calibrations.values()}
-    for number, positions in enumerate(share):
+
+    def decide_some(number: int, positions: np.ndarray) -> None:
         rows = slices.rows[positions]
         evidence = signals_of(
             models.guided,
@@ -146,6 +147,15 @@ def decide_all(
             places = places_of(slices.cohort, rows)
             found = decide(evidence[method.signal], calibrations[name], method.choices, places)
             stores[name].keep(positions, found)
+
+    problem = ""
+    try:
+        for number, positions in enumerate(share):
+            decide_some(number, positions)
+    except MethodError as found:
+        problem = str(found)
+    if problems := [one for one in world.gathered(problem) if one]:  # every process hears it, so that none waits
+        raise MethodError(problems[0])
 
 
 def student_all(student: Student, store: Store, slices: Slices, world: World, on_progress: Listener) -> None:

@@ -35,6 +35,7 @@ from anofpdm.network.world import World
 SETUPS = ("unhealthy", "mixed")
 EMPTY = "all-empty"
 CHUNK = 500  # slices looked at at once
+PROTOCOL = 2  # another where numbers of the same settings are no longer the same
 
 
 @dataclass(frozen=True)
@@ -110,13 +111,15 @@ class Evaluation:
     def _run_readings(self, methods: dict[str, FromEvidence], encoding: str) -> None:
         test = self.measured_rows()
         for seed in self.options.seeds:
-            if self._all(self._done(name, setup, seed) for name in methods for setup in self.setups):
+            done = {name: self._all(self._done(name, setup, seed) for setup in self.setups) for name in methods}
+            left = {name: method for name, method in methods.items() if not done[name]}
+            if not left:
                 continue
-            calibrations = {name: self._calibration(method) for name, method in methods.items()}
-            stores = {name: self._store(f"{name}-{seed}", len(test)) for name in methods}
+            calibrations = {name: self._calibration(method) for name, method in left.items()}
+            stores = {name: self._store(f"{name}-{seed}", len(test)) for name in left}
             watch = self._watch()
             decide_all(
-                methods,
+                left,
                 stores,
                 calibrations,
                 self._counted(watch),
@@ -242,7 +245,9 @@ class Evaluation:
                 method.grid if whole else method.grid[:1],
                 Truth(self.cohort).masks(rows),
                 self._showing(f"tuning {name}: thresholds"),
+                setups=method.setups,
                 beyond=whole,
+                agreed=lambda settings: self.world.gathered(settings)[0],
             )
             if self.world.leads:
                 tried = {setup: [asdict(one) for one in several] for setup, several in found.items()}
@@ -337,6 +342,7 @@ class Evaluation:
         options["calibration"].pop("batch")
         said = {
             "anofpdm": __version__,
+            "protocol": PROTOCOL,
             "model_sha256": self.model.sha256,
             "precision": self.model.predict.precision,
             "cohort": cohort,

@@ -44,7 +44,8 @@ def note(evaluation: Evaluation) -> str:
         "In brackets 95% intervals from drawing patients" + (", of the first seed." if seeds > 1 else "."),
         "A slice without lesion and without prediction scores 1: see the row `all-empty`.",
         "AUPRC and AUROC pool all foreground pixels and know no detector. HD95 is the mean over slices where both the "
-        "lesion and the mask have pixels; their number stands beside it.",
+        "lesion and the mask have pixels; their number stands beside it. Methods that read the same evidence share a "
+        "pass of the network, and its seconds.",
     ]
     if options.sample is not None:
         said.append(

@@ -103,6 +103,8 @@ class Calibration:
         """For maps of another signal: what is known of divergences and errors holds, a threshold for maps does not."""
         if signal == self.settings.signal:
             return self
+        if self.strength_by != "cosine":
+            raise CalibrationError(f"its strength was chosen by maps of another signal; calibrate for {signal!r}")
         fitted = tuple(replace(one, healthy_threshold=math.nan) for one in self.fitted)
         return replace(self, settings=replace(self.settings, signal=signal), fitted=fitted)
 

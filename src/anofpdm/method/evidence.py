@@ -208,9 +208,13 @@ class _Running:
             guided_error,
             unguided_error,
             torch.tensor(levels).to(self.end.device)[self.end],
-            self.sum_at_end / (self.end + 1)[..., None, None],
+            self.sum_at_end / self._counted()[..., None, None],
             self.last,
         )
+
+    def _counted(self) -> Tensor:
+        """[N, W], levels that a map is the mean of."""
+        return self.end.clamp(min=1) if self.settings.signal == "gradient-above" else self.end + 1
 
     def _gradient(self, t: int, healthy: Tensor, unguided: Tensor) -> Tensor:
         """Appendix D: the squared gradient of log p(healthy | x_t), plain or with the weight it has in g_t - u_t.

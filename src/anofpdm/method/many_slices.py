@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TypedDict, Unpack
 
 import numpy as np
 import torch
@@ -25,11 +25,27 @@ def on_cpu(evidence: Evidence) -> Evidence:
     return evidence.map(torch.Tensor.cpu)
 
 
+class Gathering(TypedDict, total=False):
+    """How, as `signals_of` has it."""
+
+    strengths: Sequence[float]
+    device: torch.device
+    batch: int
+    keep: Callable[[Evidence], Evidence]
+    on_progress: Listener
+    on_level: Callable[[LevelEvidence], None] | None
+
+
 def evidence_of(
-    predict_noise: PredictNoise, pixels: Pixels, seeds: Sequence[int], *, settings: Settings, **options: Any
+    predict_noise: PredictNoise,
+    pixels: Pixels,
+    seeds: Sequence[int],
+    *,
+    settings: Settings,
+    **how: Unpack[Gathering],
 ) -> Evidence:
     """As `signals_of`, of the settings' own signal."""
-    return signals_of(predict_noise, pixels, seeds, (settings.signal,), settings=settings, **options)[settings.signal]
+    return signals_of(predict_noise, pixels, seeds, (settings.signal,), settings=settings, **how)[settings.signal]
 
 
 def signals_of(

@@ -1,6 +1,6 @@
 """Is a classifier of noised slices any good as a guide? One that cannot tell slices apart pulls anywhere."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -14,29 +14,37 @@ from anofpdm.network.schedule import NoiseSchedule
 
 LEVELS = (0, 200, 500)  # the comparison methods guide from 500 or 200 down
 MOST, BATCH = 1000, 50  # slices
-WEAK = 0.8
+GUIDED_FROM, WEAK = 200, 0.8
 
 
 def rated_guide(
-    guide: Guide, cohort: Cohort, device: torch.device, levels: Sequence[int] = LEVELS, split: str = "val"
+    guide: Guide,
+    cohort: Cohort,
+    device: torch.device,
+    levels: Sequence[int] = LEVELS,
+    split: str = "val",
+    on_progress: Callable[[int, int], None] = lambda _done, _total: None,
 ) -> dict[int, float]:
     """By noise level, the AUC of its odds on slices it has not seen, against their labels; NaN without both classes."""
     rows = cohort.rows(split)
     rows = rows[np.isin(cohort.labels[rows], (HEALTHY, UNHEALTHY))]
-    rows = rows[:: max(1, len(rows) // MOST)]
-    schedule = NoiseSchedule.linear()
+    rows = rows[:: -(-len(rows) // MOST) or 1]
+    unhealthy = cohort.labels[rows] == UNHEALTHY
+    if unhealthy.all() or not unhealthy.any():
+        return dict.fromkeys(levels, float("nan"))
+    schedule, starts = NoiseSchedule.linear(), range(0, len(rows), BATCH)
 
-    def odds(t: int) -> np.ndarray:
+    def odds(number: int, t: int) -> np.ndarray:
         generator = torch.Generator().manual_seed(t)
         found: list[Tensor] = []
-        for start in range(0, len(rows), BATCH):
+        for place, start in enumerate(starts, start=1):
             x0 = torch.from_numpy(cohort.pixels(rows[start : start + BATCH]))
             x = schedule.add_noise(x0, t, torch.randn(x0.shape, generator=generator))
             found.append(guide.odds(x.to(device), t).cpu())
-        return torch.cat(found).numpy() if found else np.zeros(0)
+            on_progress(number * len(starts) + place, len(levels) * len(starts))
+        return torch.cat(found).numpy()
 
-    unhealthy = cohort.labels[rows] == UNHEALTHY
-    return {t: auc(odds(t), unhealthy) for t in levels}
+    return {t: auc(odds(number, t), unhealthy) for number, t in enumerate(levels)}
 
 
 def in_words(rating: dict[int, float]) -> str:
@@ -46,6 +54,6 @@ def in_words(rating: dict[int, float]) -> str:
         return ""
     said = ", ".join(f"{value:.2f} at noise level {t}" for t, value in known.items())
     words = f"on validation slices it tells healthy from unhealthy with an AUC of {said}"
-    if max(known.values()) < WEAK:
+    if min(value for t, value in known.items() if t <= GUIDED_FROM) < WEAK:
         words += "\nnote: as a guide it is weak; train it longer, or with another --learning-rate"
     return words

@@ -48,6 +48,8 @@ class TrainingConfig:
             raise ConfigError(f"unknown task {self.task!r}; choose one of {', '.join(TASKS)}")
         if self.noise not in NOISES:
             raise ConfigError(f"unknown noise {self.noise!r}; choose one of {', '.join(NOISES)}")
+        if self.task == "classifier" and self.noise != "gaussian":
+            raise ConfigError(f"a classifier is trained with gaussian noise, not {self.noise}")
         if self.batch < 1 or not self.learning_rate > 0 or not 0 <= self.null_share < 1 or not 0 < self.average < 1:
             raise ConfigError(f"impossible training settings: {self}")
 
