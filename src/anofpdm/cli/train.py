@@ -104,8 +104,8 @@ def train(
 
 
 def _rate(model: Path, cohort: "Cohort", device: "torch.device") -> None:
+    from anofpdm.baselines.guide_rating import in_words, rated_guide
     from anofpdm.cli.progress import progress_bar
-    from anofpdm.network.guide_rating import in_words, rated_guide
     from anofpdm.network.predictor import load_guide
 
     with progress_bar("rating the classifier") as show:

@@ -4,10 +4,10 @@ import torch
 import toys
 from sklearn.metrics import roc_auc_score
 
+from anofpdm.baselines.guide_rating import in_words, rated_guide
 from anofpdm.cohorts import open_cohort
 from anofpdm.cohorts.plan import plan_cohort
 from anofpdm.cohorts.prepare import prepare
-from anofpdm.network.guide_rating import in_words, rated_guide
 from anofpdm.network.predictor import Guide
 from anofpdm.network.schedule import NoiseSchedule
 
