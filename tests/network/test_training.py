@@ -316,7 +316,7 @@ run.train(trainer, cohort, out, run.Limits(steps=steps, log_steps=4, sample_step
 """
 
 TWO_PROCESSES = """
-import dataclasses, sys
+import gc, sys
 from pathlib import Path
 import torch
 from safetensors.torch import save_file
@@ -327,27 +327,31 @@ from anofpdm.network.training import TrainingConfig
 from anofpdm.network.unet import UNetConfig
 from anofpdm.network.world import World
 
-cohort, device = open_cohort(sys.argv[1]), torch.device("cpu")
-world = World.joined(device)
-network = UNetConfig(2, channels=8, multipliers=(1, 2), blocks=1, attention=(2,), dropout=0.0)
-trainer = run.start(cohort, network, TrainingConfig(batch=8, warm_up=1), device=device, world=world)
-if "--short" in sys.argv and world.rank == world.count - 1:
-    plenty = trainer.losses
-    def short(inputs):
-        if len(inputs.x) > 2:
-            raise torch.OutOfMemoryError
-        return plenty(inputs)
-    trainer.losses = short
-order = SliceOrder.of(cohort, "guided", batch=8, balanced=False, seed=0)
-for step in range(3):
-    rows = order.rows(step)[world.part(8)]
-    inputs = trainer.inputs(torch.from_numpy(cohort.slices[rows]), torch.from_numpy(cohort.labels[rows]))
-    if step == 2:
-        trainer._backward(inputs)
-        break
-    trainer.update(inputs)
-if world.leads:
-    save_file({name: p.grad.contiguous() for name, p in trainer.network.named_parameters()}, sys.argv[2])
+def train(world):
+    cohort, device = open_cohort(sys.argv[1]), torch.device("cpu")
+    network = UNetConfig(2, channels=8, multipliers=(1, 2), blocks=1, attention=(2,), dropout=0.0)
+    trainer = run.start(cohort, network, TrainingConfig(batch=8, warm_up=1), device=device, world=world)
+    if "--short" in sys.argv and world.rank == world.count - 1:
+        plenty = trainer.losses
+        def short(inputs):
+            if len(inputs.x) > 2:
+                raise torch.OutOfMemoryError
+            return plenty(inputs)
+        trainer.losses = short
+    order = SliceOrder.of(cohort, "guided", batch=8, balanced=False, seed=0)
+    for step in range(3):
+        rows = order.rows(step)[world.part(8)]
+        inputs = trainer.inputs(torch.from_numpy(cohort.slices[rows]), torch.from_numpy(cohort.labels[rows]))
+        if step == 2:
+            trainer._backward(inputs)
+            break
+        trainer.update(inputs)
+    if world.leads:
+        save_file({name: p.grad.contiguous() for name, p in trainer.network.named_parameters()}, sys.argv[2])
+
+world = World.joined(torch.device("cpu"))
+train(world)
+gc.collect()  # whatever still holds gloo's threads when Python ends may bring the process down
 world.leave()
 """
 
