@@ -106,9 +106,8 @@ def ablate(
         on_progress=second_share,
     )
 
-    by_levels, by_kind = {options.calibration.levels: _of_ill(study, first)}, {("ddim", "error"): _of_ill(study, first)}
-    for signal, evidence in _gradients(model, study, options, gradient_share).items():
-        by_kind["ddim", signal] = evidence, calibration.for_signal(signal)
+    by_levels = {options.calibration.levels: _of_ill(study, first)}
+    by_kind = {("ddim", "error"): _of_ill(study, first), **_gradients(model, study, options, gradient_share)}
     for other, share in zip(others, shares, strict=True):
         variant = other.levels == options.calibration.levels
         again = _of_ill(study, calibrate_model(model, measured, other, share, last_maps=variant))
@@ -116,6 +115,10 @@ def ablate(
             by_kind[other.encoding, other.signal] = again
         else:
             by_levels[other.levels] = again
+    by_variant = {
+        name: _quality(study, *by_kind[one.encoding, one.signal], inside, last_map=one.last_map)
+        for name, one in _asked(options).items()
+    }
 
     tables = [
         mse_curves(study),
@@ -125,12 +128,7 @@ def ablate(
         end_step(heard),
         threshold(study),
         levels({count: _quality(study, *found, inside) for count, found in sorted(by_levels.items())}),
-        variants(
-            {
-                name: _quality(study, *by_kind[one.encoding, one.signal], inside, last_map=one.last_map)
-                for name, one in _asked(options).items()
-            }
-        ),
+        variants(by_variant),
         detector(study),
         _gallery_table(study, slices),
     ]
@@ -175,13 +173,15 @@ def _other_passes(options: Options) -> list[CalibrationOptions]:
     ]
 
 
-def _gradients(model: TrainedModel, study: Study, options: Options, on_progress: Listener) -> dict[str, Evidence]:
+def _gradients(
+    model: TrainedModel, study: Study, options: Options, on_progress: Listener
+) -> dict[tuple[str, str], tuple[Evidence, Calibration]]:
     """Evidence of slices with a lesion by the gradients' signals, all in one pass: what is calibrated is known."""
     signals = sorted({one.signal for one in _asked(options).values()} - {"error"})
     if not signals:
         return {}
     rows, calibration = study.rows[study.ill], study.calibrated.calibration
-    return signals_of(
+    found = signals_of(
         model.predict,
         lambda some: study.cohort.pixels(rows[some]),
         slice_seeds(study.cohort.indices[rows], options.calibration.seed),
@@ -192,6 +192,7 @@ def _gradients(model: TrainedModel, study: Study, options: Options, on_progress:
         batch=options.calibration.batch,
         on_progress=on_progress,
     )
+    return {("ddim", signal): (evidence, calibration.for_signal(signal)) for signal, evidence in found.items()}
 
 
 def _of_ill(study: Study, calibrated: Calibrated) -> tuple[Evidence, Calibration]:
