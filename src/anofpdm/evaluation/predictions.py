@@ -179,9 +179,11 @@ def map_all(
     slices: Slices,
     world: World,
     on_progress: Listener,
+    wanted: np.ndarray | None = None,  # positions; none given: all
 ) -> None:
     """Filtered maps of a comparison method; its masks follow from a threshold."""
-    share = np.array_split(np.arange(len(slices.rows)), world.count)[world.rank]
+    wanted = np.arange(len(slices.rows)) if wanted is None else wanted
+    share = np.array_split(wanted, world.count)[world.rank]
     broken = 0
     for start in range(0, len(share), slices.batch):
         positions = share[start : start + slices.batch]

@@ -148,23 +148,22 @@ class Evaluation:
         for seed in self.options.seeds:
             if self._all(self._done(name, setup, seed) for setup in method.setups):
                 continue
-            tuned, setups = self._tuned(name, method), [one for one in method.setups if one in self.setups]
-            stores: dict[str, Store] = {}
+            tuned, stores, mapped = self._tuned(name, method), dict[str, Store](), 0
             watch = self._watch()
-            for setup in setups:
-                store = self._store(f"{name}-{setup}-{seed}", len(test))
+            for setup in sorted(set(method.setups) & set(self.setups)):  # mixed, which has all slices, first
+                store, wanted = self._store(f"{name}-{setup}-{seed}", len(test)), self._positions(setup)
                 same = next((s for s in stores if tuned[s].setting == tuned[setup].setting), None)
                 if same is None:
-                    showing = self._showing(f"{name}, {setup}, seed {seed}")
-                    slices = self._slices(test, seed)
-                    map_all(method, tuned[setup].setting, store, self._counted(watch), slices, self.world, showing)
+                    showing, slices = self._showing(f"{name}, {setup}, seed {seed}"), self._slices(test, seed)
+                    models, setting = self._counted(watch), tuned[setup].setting
+                    map_all(method, setting, store, models, slices, self.world, showing, wanted)
+                    mapped += len(wanted)
                 elif self.world.leads:
                     store["maps"][:] = stores[same]["maps"]
                 self.world.gathered(None)
                 draw_all(store, tuned[setup].threshold, self.world)
                 stores[setup] = store
-            passes = len({json.dumps(dict(tuned[setup].setting)) for setup in setups})
-            self._finish(name, stores, seed, gated=False, cost=watch.cost(passes * len(test)))
+            self._finish(name, stores, seed, gated=False, cost=watch.cost(mapped))
 
     def _finish(self, name: str, stores: dict[str, Store], seed: int, *, gated: bool, cost: Cost) -> None:
         """Numbers from what is stored, and the store's space given back."""
@@ -192,8 +191,9 @@ class Evaluation:
         found = scored(maps, masks, detected, np.array(store["score"][positions]), self.known.take(positions), raw)
         return _without_detector(found) if setup == "unhealthy" else found
 
-    def _positions(self, setup: str) -> slice | np.ndarray:
-        return np.flatnonzero(self.known.unhealthy) if setup == "unhealthy" else slice(None)
+    def _positions(self, setup: str) -> np.ndarray:
+        """Of a setup's slices among those measured."""
+        return np.flatnonzero(self.known.unhealthy | (setup == "mixed"))
 
     def _shown(self, store: Store, seed: int) -> dict[str, np.ndarray]:
         if seed != self.options.seeds[0]:
