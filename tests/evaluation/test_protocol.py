@@ -170,6 +170,31 @@ def test_cost_is_counted_in_evaluations_a_slice(everything):
         assert several[0].numbers["evaluations"] == pytest.approx(sum(levels) / len(levels)), setup
 
 
+def test_where_setups_differ_in_their_setting_healthy_slices_are_mapped_once(made, tmp_path):
+    mapped = []
+
+    def bright(_models, x0, _seeds, setting):
+        mapped.append((setting["level"], len(x0)))
+        return (x0 > 0).float() * setting["level"]
+
+    run = evaluation(made, tmp_path / "out", ("bright",))
+    run = replace(run, chosen=Chosen(("bright",), {"bright": Reconstruction(bright, ({"level": 1},), ())}))
+    tuned = {
+        setup: [{"setting": {"level": n}, "threshold": 0.5, "dice": 1}] for setup, n in (("unhealthy", 1), ("mixed", 2))
+    }
+    run.out.mkdir()
+    (run.out / "tuned-bright.json").write_text(json.dumps({"made_with": {}, "best_first": tuned}))
+    run.run()
+    unhealthy = run.known.unhealthy
+    assert 0 < unhealthy.sum() < 40
+    assert sum(count for level, count in mapped if level == 2) == 40
+    assert sum(count for level, count in mapped if level == 1) == unhealthy.sum()
+    scores = results_of(run)["bright"]
+    of_mixed = scores["mixed"][0].slices["dice"][unhealthy]  # above 0.5 lie the same pixels
+    np.testing.assert_array_equal(scores["unhealthy"][0].slices["dice"], of_mixed)
+    assert of_mixed.max() > 0
+
+
 def test_going_on_runs_only_what_is_missing(everything, made):
     stamps = {path: path.stat().st_mtime_ns for path in everything.out.glob("methods/*/*.json")}
     lost = everything.path("anoddpm-gaussian", "mixed", 0).with_suffix(".npz")
