@@ -39,6 +39,10 @@ OURS = (
     ("the share of the peak", "unhealthy", "anofpdm-peak", "anofpdm-curve"),
     ("guidance chosen by maps", "unhealthy", "anofpdm-by-map", "anofpdm-curve"),
     *(("all of it", setup, "anofpdm-ours", "anofpdm-ddim") for setup in ("unhealthy", "mixed")),
+    *(
+        ("errors agreeing with gradients", setup, "anofpdm-agreement", "anofpdm-ours")
+        for setup in ("unhealthy", "mixed")
+    ),
     *(("the student", setup, "anofpdm-student", "anofpdm-ours") for setup in ("unhealthy", "mixed")),
     *(
         ("the student, against masks", setup, "anofpdm-student", "ddim-classifier-free")

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 import toys
+from scipy import ndimage
 
 import anofpdm
 from anofpdm.calibrating import Options as CalibrationOptions
@@ -563,6 +564,52 @@ def test_the_range_is_chosen_in_one_pass_and_equals_a_pass_of_that_range(made):
     assert found.calibration.settings == fixed.settings
     assert found.calibration.strength == fixed.strength
     assert found.calibration.divergence_max == pytest.approx(fixed.divergence_max, rel=1e-4)
+
+
+@pytest.mark.parametrize("top", [600, None])
+def test_for_maps_of_agreement_only_what_depends_on_maps_is_another(made, top):
+    model, cohort = load_trained(made / "model", CPU), open_cohort(made / "cohort")
+    steps = []
+    options = replace(SMALL, top=top, context_mm=0.0)
+    usual = calibrate_model(model, cohort, options)
+    other = calibrate_model(
+        model, cohort, replace(options, signal="agreement"), lambda *at: steps.append(at)
+    ).calibration
+    assert other.settings == replace(usual.calibration.settings, signal="agreement")
+    (fitted,), (fitted_usually,) = other.fitted, usual.calibration.fitted
+    assert replace(other, settings=usual.calibration.settings, fitted=()) == replace(usual.calibration, fitted=())
+    assert fitted.curve_accuracy == fitted_usually.curve_accuracy
+
+    rows = cohort.rows("train")
+    healthy = rows[cohort.labels[rows] == 0]
+    again = anofpdm.method.forward_evidence(
+        model.predict,
+        torch.from_numpy(cohort.pixels(healthy)).float(),
+        levels=other.settings.levels,
+        strengths=[other.strength],
+        schedule=NoiseSchedule.linear(),
+        seeds=slice_seeds(cohort.indices[healthy], SMALL.seed),
+        signal="agreement",
+    )
+    smooth = [ndimage.median_filter(image, 5, mode="reflect") for image in again.maps[:, 0].numpy()]
+    assert fitted.healthy_threshold == pytest.approx(np.percentile(smooth, 99.8), rel=1e-2)
+    assert fitted.healthy_threshold != pytest.approx(fitted_usually.healthy_threshold, rel=1e-2)
+    assert steps == sorted(steps)
+    assert steps[-1][0] == steps[-1][1]
+
+
+def test_a_model_calibrated_for_agreement_segments_by_it(made, tmp_path):
+    import shutil
+
+    shutil.copytree(made / "model", tmp_path / "m")
+    model, cohort = load_trained(tmp_path / "m", CPU), open_cohort(made / "cohort")
+    files = {name: made / "scans" / "p1" / f"p1_{name}.nii.gz" for name in ("flair", "t2")}
+    scores = {}
+    for signal in ("error", "agreement"):
+        save(calibrate_model(model, cohort, replace(SMALL, signal=signal)), tmp_path / "m")
+        found = anofpdm.load(tmp_path / "m", device="cpu").segment(files)
+        scores[signal] = found.anomaly_map
+    assert not np.allclose(scores["error"], scores["agreement"])
 
 
 def test_another_cohort_than_the_models_is_refused(made, tmp_path):

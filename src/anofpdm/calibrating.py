@@ -22,6 +22,7 @@ from anofpdm.method.calibration import (
     calibrate,
     check_both_classes,
     chosen_candidate,
+    for_maps_of,
     from_json,
     rated_strengths,
     to_json,
@@ -34,6 +35,8 @@ from anofpdm.network.predictor import TrainedModel
 
 FILE, FIGURE = "calibration.json", "calibration.png"
 LEVELS = 10  # on real slices as good as 600: results/levels.md
+RATED_BY = {"agreement": "error"}  # whose maps choose the strength, where the signal's own hardly depend on it
+UNITS = 1000  # of a progress bar
 TOPS = (300, 400, 500, 600, 800, 1000)  # of the noise range, tried when it is chosen by labels
 
 
@@ -95,9 +98,11 @@ def calibrate_model(
     labels, patients = cohort.labels[rows], cohort.patients[rows]
     check_both_classes(labels)
     check_slices(cohort, rows)
-    tried = gather(model, cohort, rows, options, on_progress, last_maps=last_maps)
+    rated = replace(options, signal=RATED_BY.get(options.signal, options.signal))
+    passes = 1 if rated == options else 2
+    tried = gather(model, cohort, rows, rated, _part(on_progress, 0, passes), last_maps=last_maps)
     top, ranges = chosen_range(tried, labels == UNHEALTHY, options)
-    foreground_seen = foreground_range(cohort, np.unique(cohort.scans[rows]))
+    foreground_seen, places = foreground_range(cohort, np.unique(cohort.scans[rows])), places_of(cohort, rows)
 
     def chosen_by(strength_by: str) -> Calibration:
         found = calibrate(
@@ -105,14 +110,32 @@ def calibrate_model(
             labels,
             patients,
             options.accuracy_ratio,
-            places=places_of(cohort, rows),
+            places=places,
             context_mm=options.context_mm,
             strength_by=strength_by,
         )
+        if rated != options:  # maps of this signal are needed at one strength only
+            evidence = evidence_of(
+                model.predict,
+                lambda some: cohort.pixels(rows[some]),
+                slice_seeds(cohort.indices[rows], options.seed),
+                settings=replace(found.settings, signal=options.signal),
+                strengths=[found.strength],
+                device=model.device,
+                batch=options.batch,
+                keep=slimmed,
+                on_progress=_part(on_progress, 1, passes),
+            )
+            found = for_maps_of(evidence, found, labels, places)
         of_model = found.for_model(model.sha256, model.modalities)
         return replace(of_model, seed=options.seed, foreground=foreground_seen)
 
     return Calibrated(chosen_by(options.strength_by), tried[top], labels, ranges, chosen_by)
+
+
+def _part(on_progress: Callable[[int, int], None], number: int, parts: int) -> Callable[[int, int], None]:
+    """One of several passes; each is as much of the bar as any other."""
+    return lambda done, total: on_progress(number * UNITS + UNITS * done // total, parts * UNITS)
 
 
 def labelled_rows(cohort: Cohort, split: str, most: int, seed: int) -> np.ndarray:

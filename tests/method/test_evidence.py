@@ -4,7 +4,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from worlds import Elementwise, TwoGaussians, alpha_bars, literal
+from worlds import Elementwise, TwoGaussians, alpha_bars, literal, literal_agreement
 
 from anofpdm.errors import MethodError
 from anofpdm.method import NoiseSchedule, forward_evidence
@@ -51,6 +51,24 @@ def test_several_signals_of_one_climb_are_those_of_a_climb_each(encoding):
         alone = forward_evidence(world, x0, levels=levels, channels=[0, 2], encoding=encoding, signal=signal, **common)
         assert together[signal].settings == alone.settings
         assert all(torch.equal(getattr(together[signal], name), getattr(alone, name)) for name in FIELDS)
+
+
+@pytest.mark.parametrize("encoding", ["ddim", "ddpm"])
+@pytest.mark.parametrize("levels", [(7,), tuple(range(0, 600, 60))])
+def test_agreement_is_two_parts_error_and_one_part_gradient(encoding, levels):
+    x0, strengths, seeds, channels, world = some_slices(), [0.0, 5.0], [5, 6, 7], [0, 2], Elementwise()
+    heard = []
+    found = forward_evidence(
+        world, x0, levels=levels, strengths=strengths, schedule=SCHEDULE, seeds=seeds, channels=channels,
+        encoding=encoding, signal="agreement", on_level=lambda now: heard.append((now.signal, now.so_far())),
+    )  # fmt: skip
+    expected = literal_agreement(world, x0, levels, strengths, seeds, channels, encoding, True)
+    for name in FIELDS:
+        np.testing.assert_allclose(getattr(found, name).numpy(), expected[name], rtol=1e-5, atol=1e-10, err_msg=name)
+    assert found.settings.signal == "agreement"
+    (signal, so_far), *_ = heard
+    assert so_far.settings.levels == levels[:1]
+    torch.testing.assert_close(so_far.last_maps, signal)
 
 
 @pytest.mark.parametrize(("peak", "end"), [(0, 0), (9, 540), (4, 240)])

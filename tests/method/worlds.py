@@ -73,6 +73,13 @@ def literal(predict, x0, levels, strengths, seeds, channels, encoding, signal, c
     return {name: np.array(values) for name, values in found.items()}
 
 
+def literal_agreement(*args):
+    """`literal` of agreement: args as there, without the signal."""
+    *before, clamp = args
+    error, gradient = (literal(*before, signal, clamp) for signal in ("error", "gradient-above"))
+    return {**error, **{name: np.cbrt(error[name] ** 2 * gradient[name]) for name in ("maps", "last_maps")}}
+
+
 def _literal_slice(predict, slice_, levels, strengths, seed, channels, encoding, signal, limit, bars):
     generator = torch.Generator().manual_seed(seed)
     x_0 = slice_.double()

@@ -32,6 +32,9 @@ def calibrate(
         str, typer.Option("--range", help="Top of the noise range, or auto: chosen by labels.")
     ] = "600",
     encoding: Annotated[str, typer.Option(help="ddim or ddpm.")] = "ddim",
+    signal: Annotated[
+        str, typer.Option(help="What maps are of: error, as in the paper, or agreement, of errors and gradients.")
+    ] = "error",
     accuracy_ratio: Annotated[float, typer.Option(min=0, max=1, help="How nearly as accurate w* must be.")] = 0.98,
     strength_by: Annotated[
         str,
@@ -64,6 +67,7 @@ def calibrate(
         levels=levels,
         top=top,
         encoding=encoding,
+        signal=signal,
         accuracy_ratio=accuracy_ratio,
         strength_by=strength_by,
         context_mm=context,

@@ -189,6 +189,7 @@ METHODS: dict[str, Method] = {
     "anofpdm-peak": FromEvidence("ddim", "error", replace(CURVE, mask=MaskSettings(peak_share=PEAK_SHARE))),
     "anofpdm-by-map": FromEvidence("ddim", "error", CURVE, of_the_paper=False),  # how the guidance strength is chosen
     "anofpdm-ours": FromEvidence("ddim", "error", OURS, of_the_paper=False),
+    "anofpdm-agreement": FromEvidence("ddim", "agreement", OURS, of_the_paper=False),  # maps of another signal
     "anofpdm-student": FromStudent(),
 }
 

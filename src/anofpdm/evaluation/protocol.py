@@ -219,21 +219,26 @@ class Evaluation:
         """
         path = self.calibration_path(method)
         if not self.world.gathered(path.is_file())[0]:
-            options = replace(self.options.calibration, encoding=method.encoding)
+            options = replace(self.options.calibration, encoding=method.encoding, signal=self.calibrated_signal(method))
             found = calibrate_model(self.model, self.cohort, options, self._showing(f"calibrating {method.encoding}"))
             if self.world.leads:
-                for one in (method, replace(method, of_the_paper=not method.of_the_paper)):
+                other = () if method.signal == "agreement" else (replace(method, of_the_paper=not method.of_the_paper),)
+                for one in (method, *other):
                     said = to_json(found.chosen_by(self.strength_by(one)))
                     write_atomically(self.calibration_path(one), said.encode())
             self.world.gathered(None)
         return from_json(path.read_text(), str(path)).for_signal(method.signal)
+
+    def calibrated_signal(self, method: FromEvidence) -> str:
+        return method.signal if method.signal == "agreement" else "error"
 
     def strength_by(self, method: FromEvidence) -> str:
         return "cosine" if method.of_the_paper else self.options.calibration.strength_by
 
     def calibration_path(self, method: FromEvidence) -> Path:
         by = "" if self.strength_by(method) == "cosine" else f"-by-{self.strength_by(method)}"
-        return self.out / f"calibration-{method.encoding}{by}.json"
+        of = "" if self.calibrated_signal(method) == "error" else f"-of-{method.signal}"
+        return self.out / f"calibration-{method.encoding}{by}{of}.json"
 
     def _tuned(self, name: str, method: Reconstruction) -> dict[str, Tuned]:
         path, made_with = self.out / f"tuned-{name}.json", self._made_with(name)

@@ -197,9 +197,22 @@ def _fitted(
 ) -> Fitted:
     logs = smoothed(log_curves(divergence), places, context_mm)
     curve, accuracy = fitted_and_rated(logs, unhealthy, patients)
+    return Fitted(context_mm, curve, accuracy, _healthy_threshold(context_mm, maps, places, unhealthy))
+
+
+def _healthy_threshold(context_mm: float, maps: np.ndarray, places: Places, unhealthy: np.ndarray) -> float:
     healthy_maps = filtered(smoothed(maps, places, context_mm)[~unhealthy])
-    threshold = float(np.percentile(healthy_maps, HEALTHY_PERCENTILE))
-    return Fitted(context_mm, curve, accuracy, threshold)
+    return float(np.percentile(healthy_maps, HEALTHY_PERCENTILE))
+
+
+def for_maps_of(evidence: Evidence, calibration: Calibration, labels: np.ndarray, places: Places) -> Calibration:
+    """The same strength and detectors, for maps of the evidence's signal: what depends on maps is learned anew."""
+    maps, unhealthy = _numpy(evidence.at(calibration.strength).maps[:, 0]), labels == UNHEALTHY
+    fitted = tuple(
+        replace(one, healthy_threshold=_healthy_threshold(one.context_mm, maps, places, unhealthy))
+        for one in calibration.fitted
+    )
+    return replace(calibration, settings=evidence.settings, fitted=fitted)
 
 
 def _cosine_accuracy(similarity: np.ndarray, unhealthy: np.ndarray, patients: np.ndarray) -> Accuracy:

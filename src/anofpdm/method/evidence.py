@@ -16,9 +16,10 @@ from anofpdm.method.forward_process import ENCODINGS, Level, forward_process, sl
 from anofpdm.method.guidance import PredictNoise, guided, noise_pair
 from anofpdm.network.schedule import NoiseSchedule
 
-SIGNALS = ("error", "gradient", "gradient-weighted", "gradient-above")
+SIGNALS = ("error", "gradient", "gradient-weighted", "gradient-above", "agreement")
 AUTHORS_TOP = 600  # levels 0 .. 599
 LEFT_OUT = 1e-12
+GRADIENT_SHARE = 1 / 3  # of the exponents, where maps of errors and of gradients must agree
 
 
 @dataclass(frozen=True)
@@ -145,7 +146,7 @@ def forward_signals(
     """Evidence by signal. The climb and the network's answers do not depend on what is aggregated."""
     _check(x0, settings, strengths, schedule, seeds)
     weights = tuple(float(w) for w in strengths)
-    runs = {signal: _Running(x0, replace(settings, signal=signal), weights, schedule) for signal in signals}
+    runs = {signal: _running(x0, replace(settings, signal=signal), weights, schedule) for signal in signals}
     climb = forward_process(
         noise_pair(predict_noise),
         x0,
@@ -163,6 +164,13 @@ def forward_signals(
     if not found[signals[0]].divergence.isfinite().all():
         raise MethodError("the network's answers are not numbers; try --precision fp32, or else train it again")
     return found
+
+
+def _running(
+    x0: Tensor, settings: Settings, strengths: tuple[float, ...], schedule: NoiseSchedule
+) -> "_Running | _Agreement":
+    kind = _Agreement if settings.signal == "agreement" else _Running
+    return kind(x0, settings, strengths, schedule)
 
 
 class _Running:
@@ -233,6 +241,36 @@ class _Running:
 
     def _scored(self, x: Tensor) -> Tensor:
         return x if len(self.channels) == x.shape[1] else x.index_select(1, self.channels)
+
+
+class _Agreement:
+    """A weighted geometric mean of two maps: high where the guided estimate errs and the label's gradient is large.
+
+    Errors alone also show what no estimate gets right; gradients alone spill over a lesion's edge.
+    """
+
+    PARTS = ("error", "gradient-above")
+
+    def __init__(self, x0: Tensor, settings: Settings, strengths: tuple[float, ...], schedule: NoiseSchedule):
+        self.settings = settings
+        self.parts = [_Running(x0, replace(settings, signal=part), strengths, schedule) for part in self.PARTS]
+
+    def add(self, level: Level) -> Tensor:
+        error, gradient = (part.add(level) for part in self.parts)
+        return _agreed(error, gradient)
+
+    def evidence(self) -> Evidence:
+        error, gradient = (part.evidence() for part in self.parts)
+        return replace(
+            error,
+            settings=replace(error.settings, signal=self.settings.signal),
+            maps=_agreed(error.maps, gradient.maps),
+            last_maps=_agreed(error.last_maps, gradient.last_maps),
+        )
+
+
+def _agreed(error: Tensor, gradient: Tensor) -> Tensor:
+    return error ** (1 - GRADIENT_SHARE) * gradient**GRADIENT_SHARE
 
 
 def pixel_mean(x: Tensor) -> Tensor:
