@@ -1,0 +1,92 @@
+"""Maps of errors, of gradients, and of both agreeing: which share of the exponents the gradients should have.
+
+    python benchmarks/agreement.py MODEL COHORT [--levels 10] [--score flair,t2] [--shares 0,0.2,0.333,0.5,1]
+                                                [--every 1]
+
+On a cohort's validation split, or every so many slices of it, and then without context. A share of 0 is errors alone, of
+1 gradients alone (the lowest level left out). The guidance strength is chosen by maps of errors, thresholds are
+calibrated anew for each share, all from image-level labels; masks only measure.
+"""
+
+import argparse
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from anofpdm.calibrating import Options, labelled_rows, places_of
+from anofpdm.cli.options import resolved
+from anofpdm.cohorts import open_cohort
+from anofpdm.cohorts.store import foreground
+from anofpdm.evaluation.metrics import average_precision, dice
+from anofpdm.evaluation.truth import Truth
+from anofpdm.labels import UNHEALTHY
+from anofpdm.method import calibrate
+from anofpdm.method.calibration import for_maps_of
+from anofpdm.method.decision import OURS, decide
+from anofpdm.method.detection import auc
+from anofpdm.method.many_slices import batch_for, signals_of, slice_seeds
+from anofpdm.method.mask import reached_by_smallest
+from anofpdm.network.predictor import load_trained
+
+COLUMNS = ("share of gradients", "AUC of maps", "unhealthy DICE", "mixed DICE", "AUPRC")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model", type=Path)
+    parser.add_argument("cohort", type=Path)
+    parser.add_argument("--levels", type=int, default=10)
+    parser.add_argument("--score", default="")
+    parser.add_argument("--shares", default="0,0.2,0.333,0.5,1")
+    parser.add_argument("--every", type=int, default=1)
+    parser.add_argument("--device", default="auto")
+    args = parser.parse_args()
+    device = resolved(args.device)
+    model, cohort = load_trained(args.model, device), open_cohort(args.cohort)
+    options = Options(score=tuple(name for name in args.score.split(",") if name), levels=args.levels)
+    rows = labelled_rows(cohort, options.split, options.most, options.seed)[:: args.every]
+    found = signals_of(
+        model.predict,
+        lambda some: cohort.pixels(rows[some]),
+        slice_seeds(cohort.indices[rows], options.seed),
+        ("error", "gradient-above"),
+        settings=options.settings(model.channels(options.score)),
+        strengths=options.strengths,
+        device=device,
+        batch=batch_for(device),
+    )
+    error, gradient = found["error"], found["gradient-above"]
+
+    labels, places = cohort.labels[rows], places_of(cohort, rows)
+    context_mm = OURS.context_mm if args.every == 1 else 0.0
+    usual = calibrate(
+        error, labels, cohort.patients[rows], places=places, context_mm=context_mm, strength_by=options.strength_by
+    )
+    error, gradient = error.at(usual.strength), gradient.at(usual.strength)
+    truth, inside = Truth(cohort).masks(rows), foreground(cohort.pixels(rows))
+    ill = truth.any(axis=(1, 2))
+    print(f"{len(rows)} slices, {int(ill.sum())} with a lesion; w = {usual.strength:g}, by maps of errors\n")
+    print(f"| {' | '.join(COLUMNS)} |\n|{' --- |' * len(COLUMNS)}")
+    for share in (float(word) for word in args.shares.split(",")):
+        agreed = replace(error, maps=mixed(error.maps, gradient.maps, share))
+        told_apart = auc(reached_by_smallest(agreed.maps[:, 0].numpy()), labels == UNHEALTHY)
+        decided = decide(
+            agreed, for_maps_of(agreed, usual, labels, places), replace(OURS, context_mm=context_mm), places
+        )
+        said = (
+            told_apart,
+            dice(decided.drawn, truth)[ill].mean(),
+            dice(decided.masks, truth).mean(),
+            average_precision(decided.maps[ill][inside[ill]], truth[ill][inside[ill]]),
+        )
+        print(f"| {share:g} | {' | '.join(f'{value:.3f}' for value in said)} |", flush=True)
+
+
+def mixed(error: torch.Tensor, gradient: torch.Tensor, share: float) -> torch.Tensor:
+    """As the method's own signal does it, with another share."""
+    return error.float() ** (1 - share) * gradient.float() ** share
+
+
+if __name__ == "__main__":
+    main()
