@@ -3,7 +3,7 @@
     python benchmarks/agreement.py MODEL COHORT [--levels 10] [--score flair,t2] [--shares 0,0.2,0.333,0.5,1]
                                                 [--every 1]
 
-On a cohort's validation split, or every so many slices of it, and then without context. A share of 0 is errors alone, of
+On a cohort's validation split, or every so many slices of it, then without context. A share of 0 is errors alone, of
 1 gradients alone (the lowest level left out). The guidance strength is chosen by maps of errors, thresholds are
 calibrated anew for each share, all from image-level labels; masks only measure.
 """
