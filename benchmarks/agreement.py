@@ -14,12 +14,12 @@ from pathlib import Path
 
 import torch
 
-from anofpdm.calibrating import Options, labelled_rows, places_of
+from anofpdm.calibrating import Options, places_of, slimmed
 from anofpdm.cli.options import resolved
 from anofpdm.cohorts import open_cohort
 from anofpdm.cohorts.store import foreground
+from anofpdm.evaluation.ablations import measured_slices
 from anofpdm.evaluation.metrics import average_precision, dice
-from anofpdm.evaluation.truth import Truth
 from anofpdm.labels import UNHEALTHY
 from anofpdm.method import calibrate
 from anofpdm.method.calibration import for_maps_of
@@ -45,7 +45,8 @@ def main() -> None:
     device = resolved(args.device)
     model, cohort = load_trained(args.model, device), open_cohort(args.cohort)
     options = Options(score=tuple(name for name in args.score.split(",") if name), levels=args.levels)
-    rows = labelled_rows(cohort, options.split, options.most, options.seed)[:: args.every]
+    _measured, rows, truth = measured_slices(cohort, options)
+    rows, truth = rows[:: args.every], truth[:: args.every]
     found = signals_of(
         model.predict,
         lambda some: cohort.pixels(rows[some]),
@@ -55,6 +56,7 @@ def main() -> None:
         strengths=options.strengths,
         device=device,
         batch=batch_for(device),
+        keep=slimmed,
     )
     error, gradient = found["error"], found["gradient-above"]
 
@@ -64,7 +66,7 @@ def main() -> None:
         error, labels, cohort.patients[rows], places=places, context_mm=context_mm, strength_by=options.strength_by
     )
     error, gradient = error.at(usual.strength), gradient.at(usual.strength)
-    truth, inside = Truth(cohort).masks(rows), foreground(cohort.pixels(rows))
+    inside = foreground(cohort.pixels(rows))
     ill = truth.any(axis=(1, 2))
     print(f"{len(rows)} slices, {int(ill.sum())} with a lesion; w = {usual.strength:g}, by maps of errors\n")
     print(f"| {' | '.join(COLUMNS)} |\n|{' --- |' * len(COLUMNS)}")

@@ -33,6 +33,7 @@ from anofpdm.evaluation.methods import (
     missing_models,
     scored_mean,
 )
+from anofpdm.evaluation.protocol import calibrated_signal, calibration_name
 from anofpdm.method.calibration import Calibration, from_json
 from anofpdm.method.decision import decide
 from anofpdm.method.many_slices import evidence_of, slice_seeds
@@ -143,8 +144,7 @@ def runs(
 def calibration_of(scores: Path, method: Method) -> Calibration:
     assert isinstance(method, FromEvidence)
     chosen_by = "cosine" if method.of_the_paper else settings_of(scores)["strength_by"]
-    by = "" if chosen_by == "cosine" else f"-by-{chosen_by}"
-    path = scores / f"calibration-{method.encoding}{by}.json"
+    path = scores / calibration_name(method.encoding, chosen_by, calibrated_signal(method))
     return from_json(path.read_text(), str(path)).for_signal(method.signal)
 
 

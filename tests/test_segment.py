@@ -601,15 +601,23 @@ def test_for_maps_of_agreement_only_what_depends_on_maps_is_another(made, top):
 def test_a_model_calibrated_for_agreement_segments_by_it(made, tmp_path):
     import shutil
 
+    from typer.testing import CliRunner
+
+    from anofpdm.cli.main import app
+
     shutil.copytree(made / "model", tmp_path / "m")
-    model, cohort = load_trained(tmp_path / "m", CPU), open_cohort(made / "cohort")
+    words = ["calibrate", str(tmp_path / "m"), str(made / "cohort"), "--levels", "6", "--strengths", "0,2"]
+    words += ["--split", "train", "--device", "cpu"]
     files = {name: made / "scans" / "p1" / f"p1_{name}.nii.gz" for name in ("flair", "t2")}
-    scores = {}
+    maps = {}
     for signal in ("error", "agreement"):
-        save(calibrate_model(model, cohort, replace(SMALL, signal=signal)), tmp_path / "m")
+        done = CliRunner().invoke(app, [*words, "--signal", signal])
+        assert done.exit_code == 0, done.output
+        assert f"maps of {signal}" in done.output
         found = anofpdm.load(tmp_path / "m", device="cpu").segment(files)
-        scores[signal] = found.anomaly_map
-    assert not np.allclose(scores["error"], scores["agreement"])
+        assert found.summary["settings"]["signal"] == signal
+        maps[signal] = found.anomaly_map
+    assert not np.allclose(maps["error"], maps["agreement"])
 
 
 def test_another_cohort_than_the_models_is_refused(made, tmp_path):

@@ -1,4 +1,4 @@
-"""Calibrating a model on a cohort's labelled slices: one pass of the network, and a file beside the weights."""
+"""Calibrating a model on a cohort's labelled slices: a pass of the network or two, and a file beside the weights."""
 
 import hashlib
 from collections.abc import Callable
@@ -35,7 +35,7 @@ from anofpdm.network.predictor import TrainedModel
 
 FILE, FIGURE = "calibration.json", "calibration.png"
 LEVELS = 10  # on real slices as good as 600: results/levels.md
-RATED_BY = {"agreement": "error"}  # whose maps choose the strength, where the signal's own hardly depend on it
+RATED_BY = "error"  # whose maps choose the strength, whatever is segmented by: others hardly depend on it
 UNITS = 1000  # of a progress bar
 TOPS = (300, 400, 500, 600, 800, 1000)  # of the noise range, tried when it is chosen by labels
 
@@ -98,11 +98,11 @@ def calibrate_model(
     labels, patients = cohort.labels[rows], cohort.patients[rows]
     check_both_classes(labels)
     check_slices(cohort, rows)
-    rated = replace(options, signal=RATED_BY.get(options.signal, options.signal))
-    passes = 1 if rated == options else 2
-    tried = gather(model, cohort, rows, rated, _part(on_progress, 0, passes), last_maps=last_maps)
+    parts = 1 if options.signal == RATED_BY else 2
+    by_errors = replace(options, signal=RATED_BY)
+    tried = gather(model, cohort, rows, by_errors, _part(on_progress, 0, parts), last_maps=last_maps)
     top, ranges = chosen_range(tried, labels == UNHEALTHY, options)
-    foreground_seen, places = foreground_range(cohort, np.unique(cohort.scans[rows])), places_of(cohort, rows)
+    foreground_seen = foreground_range(cohort, np.unique(cohort.scans[rows]))
 
     def chosen_by(strength_by: str) -> Calibration:
         found = calibrate(
@@ -110,31 +110,44 @@ def calibrate_model(
             labels,
             patients,
             options.accuracy_ratio,
-            places=places,
+            places=places_of(cohort, rows),
             context_mm=options.context_mm,
             strength_by=strength_by,
         )
-        if rated != options:  # maps of this signal are needed at one strength only
-            evidence = evidence_of(
-                model.predict,
-                lambda some: cohort.pixels(rows[some]),
-                slice_seeds(cohort.indices[rows], options.seed),
-                settings=replace(found.settings, signal=options.signal),
-                strengths=[found.strength],
-                device=model.device,
-                batch=options.batch,
-                keep=slimmed,
-                on_progress=_part(on_progress, 1, passes),
-            )
-            found = for_maps_of(evidence, found, labels, places)
         of_model = found.for_model(model.sha256, model.modalities)
-        return replace(of_model, seed=options.seed, foreground=foreground_seen)
+        found = replace(of_model, seed=options.seed, foreground=foreground_seen)
+        return found if parts == 1 else for_its_maps(model, cohort, found, options, _part(on_progress, 1, parts))
 
     return Calibrated(chosen_by(options.strength_by), tried[top], labels, ranges, chosen_by)
 
 
+def for_its_maps(
+    model: TrainedModel,
+    cohort: Cohort,
+    by_errors: Calibration,
+    options: Options,
+    on_progress: Callable[[int, int], None] = lambda _done, _total: None,
+) -> Calibration:
+    """What a calibration by errors becomes for maps of the options' signal: one more pass, at the strength found."""
+    rows = labelled_rows(cohort, options.split, options.most, options.seed)
+    evidence = evidence_of(
+        model.predict,
+        lambda some: cohort.pixels(rows[some]),
+        slice_seeds(cohort.indices[rows], options.seed),
+        settings=replace(by_errors.settings, signal=options.signal),
+        strengths=[by_errors.strength],
+        device=model.device,
+        batch=options.batch,
+        keep=slimmed,
+        on_progress=on_progress,
+    )
+    return for_maps_of(evidence, by_errors, cohort.labels[rows], places_of(cohort, rows))
+
+
 def _part(on_progress: Callable[[int, int], None], number: int, parts: int) -> Callable[[int, int], None]:
     """One of several passes; each is as much of the bar as any other."""
+    if parts == 1:
+        return on_progress
     return lambda done, total: on_progress(number * UNITS + UNITS * done // total, parts * UNITS)
 
 

@@ -184,6 +184,7 @@ class Model:
             "precision": self.trained.predict.precision,
             "strength": calibration.strength,
             "strength_by": calibration.strength_by,
+            "signal": calibration.settings.signal,
             "detector": calibration.detector if choices.detector == "calibrated" else choices.detector,
             "scored": [self.trained.modalities[channel] for channel in calibration.settings.channels],
             "levels": len(calibration.settings.levels),

@@ -166,15 +166,29 @@ def test_cost_is_counted_in_evaluations_a_slice(everything):
     assert results["anofpdm-ddim"]["mixed"][0].numbers["evaluations"] == 2 * 4
     tuned = json.loads((everything.out / "tuned-anoddpm-gaussian.json").read_text())["best_first"]
     for setup, several in results["anoddpm-gaussian"].items():
-        levels = {tuned[s][0]["setting"]["level"] + 1 for s in tuned}
-        assert several[0].numbers["evaluations"] == pytest.approx(sum(levels) / len(levels)), setup
+        assert several[0].numbers["evaluations"] == tuned[setup][0]["setting"]["level"] + 1
+
+
+def test_maps_of_agreement_are_decided_by_a_calibration_of_their_own(everything):
+    results = results_of(everything)
+    ours, agreement = (results[f"anofpdm-{name}"]["unhealthy"][0].numbers["auprc"] for name in ("ours", "agreement"))
+    assert ours != pytest.approx(agreement, rel=1e-3)
+    by_errors, of_agreement = (
+        json.loads((everything.out / f"calibration-ddim-by-map{of}.json").read_text()) for of in ("", "-of-agreement")
+    )
+    assert (by_errors["settings"]["signal"], of_agreement["settings"]["signal"]) == ("error", "agreement")
+    assert by_errors["strength"] == of_agreement["strength"]
+    first, second = (said["fitted"][0]["healthy_threshold"] for said in (by_errors, of_agreement))
+    assert first != pytest.approx(second, rel=1e-3)
 
 
 def test_where_setups_differ_in_their_setting_healthy_slices_are_mapped_once(made, tmp_path):
     mapped = []
 
-    def bright(_models, x0, _seeds, setting):
+    def bright(models, x0, _seeds, setting):
         mapped.append((setting["level"], len(x0)))
+        for t in range(setting["level"]):
+            models.guided(x0, t, torch.zeros(len(x0), dtype=torch.long))
         return (x0 > 0).float() * setting["level"]
 
     run = evaluation(made, tmp_path / "out", ("bright",))
@@ -193,6 +207,7 @@ def test_where_setups_differ_in_their_setting_healthy_slices_are_mapped_once(mad
     of_mixed = scores["mixed"][0].slices["dice"][unhealthy]  # above 0.5 lie the same pixels
     np.testing.assert_array_equal(scores["unhealthy"][0].slices["dice"], of_mixed)
     assert of_mixed.max() > 0
+    assert [scores[setup][0].numbers["evaluations"] for setup in ("unhealthy", "mixed")] == [1, 2]
 
 
 def test_going_on_runs_only_what_is_missing(everything, made):

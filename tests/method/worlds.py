@@ -77,7 +77,10 @@ def literal_agreement(*args):
     """`literal` of agreement: args as there, without the signal."""
     *before, clamp = args
     error, gradient = (literal(*before, signal, clamp) for signal in ("error", "gradient-above"))
-    return {**error, **{name: np.cbrt(error[name] ** 2 * gradient[name]) for name in ("maps", "last_maps")}}
+    levels = args[2]
+    alone = (error["end_step"] == levels[0])[..., None, None]  # nothing to agree with
+    both = {name: np.cbrt(error[name] ** 2 * gradient[name]) for name in ("maps", "last_maps")}
+    return {**error, **{name: np.where(alone, error[name], both[name]) for name in both}}
 
 
 def _literal_slice(predict, slice_, levels, strengths, seed, channels, encoding, signal, limit, bars):

@@ -33,7 +33,11 @@ def calibrate(
     ] = "600",
     encoding: Annotated[str, typer.Option(help="ddim or ddpm.")] = "ddim",
     signal: Annotated[
-        str, typer.Option(help="What maps are of: error, as in the paper, or agreement, of errors and gradients.")
+        str,
+        typer.Option(
+            help="What maps are of: error, as in the paper, agreement, of errors and gradients, or one of gradient, "
+            "gradient-weighted, gradient-above."
+        ),
     ] = "error",
     accuracy_ratio: Annotated[float, typer.Option(min=0, max=1, help="How nearly as accurate w* must be.")] = 0.98,
     strength_by: Annotated[
@@ -128,7 +132,7 @@ def _print(calibrated: "Calibrated", model: Path) -> None:
     console.print(table)
     if calibration.strength_by == "map":
         paper = chosen_candidate(calibration.candidates, calibration.accuracy_ratio)[1].strength
-        console.print(f"chosen by maps; the paper's rule, --strength-by cosine, would take {paper:g}")
+        console.print(f"chosen by maps of errors; the paper's rule, --strength-by cosine, would take {paper:g}")
     detectors = Table("detector", "context", "accuracy", "AUC", "(on patients it was not fitted on)", box=None)
     rows = [("cosine", 0.0, calibration.cosine_accuracy)]
     rows += [("curve", one.context_mm, one.curve_accuracy) for one in calibration.fitted]
@@ -148,6 +152,7 @@ def _print(calibrated: "Calibrated", model: Path) -> None:
         console.print("note: all slices are of one patient, so no detector could be tried on another; use more")
     console.print(
         f"{calibration.n_healthy} healthy and {calibration.n_unhealthy} unhealthy slices of {calibration.n_patients} "
-        f"patients, levels 0..{calibration.settings.levels[-1]}; saved {model / FILE}, look at {model / FIGURE}",
+        f"patients, levels 0..{calibration.settings.levels[-1]}, maps of {calibration.settings.signal}; "
+        f"saved {model / FILE}, look at {model / FIGURE}",
         markup=False,
     )

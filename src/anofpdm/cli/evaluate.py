@@ -32,7 +32,7 @@ def evaluate(
     ] = None,
     score: Annotated[str, typer.Option(help="Modalities that are scored, e.g. flair,t2. Default: all.")] = "",
     strength_by: Annotated[
-        str, typer.Option(help="What chooses the guidance strength of anofpdm-ours: map, or cosine.")
+        str, typer.Option(help="What chooses the guidance strength of what is ours: map, or cosine.")
     ] = "map",
     levels: Annotated[int, typer.Option(min=1, help="Noise levels in a range of 600.")] = 10,
     strengths: Annotated[str, typer.Option(help="Candidate guidance strengths.")] = "0,1,2,3,4,5,8,12,20,30",

@@ -18,8 +18,8 @@ import numpy as np
 import torch
 
 from anofpdm import __version__
+from anofpdm.calibrating import RATED_BY, calibrate_model, check_fits, for_its_maps
 from anofpdm.calibrating import Options as CalibrationOptions
-from anofpdm.calibrating import calibrate_model, check_fits
 from anofpdm.cohorts.store import Cohort, check_slices, foreground
 from anofpdm.errors import ConfigError, EvaluationError, MethodError
 from anofpdm.evaluation.methods import Chosen, FromEvidence, FromStudent, Models, Reconstruction, Setting
@@ -127,9 +127,9 @@ class Evaluation:
                 self.world,
                 self._showing(f"{encoding}, seed {seed}"),
             )
-            cost = watch.cost(len(test))
+            costs = dict.fromkeys(self.setups, watch.cost(len(test)))
             for name, store in stores.items():
-                self._finish(name, dict.fromkeys(self.setups, store), seed, gated=True, cost=cost)
+                self._finish(name, dict.fromkeys(self.setups, store), seed, gated=True, costs=costs)
 
     def _run_student(self, name: str) -> None:
         test, student = self.measured_rows(), self.models.student
@@ -141,37 +141,39 @@ class Evaluation:
             student_all(student, store, self._slices(test, seed), self.world, self._showing(f"{name}, seed {seed}"))
             cost = replace(watch.cost(len(test)), evaluations=2.0)  # the slice, and its mirror image
             self.world.gathered(None)
-            self._finish(name, dict.fromkeys(self.setups, store), seed, gated=True, cost=cost)
+            costs = dict.fromkeys(self.setups, cost)
+            self._finish(name, dict.fromkeys(self.setups, store), seed, gated=True, costs=costs)
 
     def _run_comparison(self, name: str, method: Reconstruction) -> None:
         test = self.measured_rows()
         for seed in self.options.seeds:
             if self._all(self._done(name, setup, seed) for setup in method.setups):
                 continue
-            tuned, stores, mapped = self._tuned(name, method), dict[str, Store](), 0
-            watch = self._watch()
+            tuned, stores, costs = self._tuned(name, method), dict[str, Store](), dict[str, Cost]()
             for setup in sorted(set(method.setups) & set(self.setups)):  # mixed, which has all slices, first
                 store, wanted = self._store(f"{name}-{setup}-{seed}", len(test)), self._positions(setup)
                 same = next((s for s in stores if tuned[s].setting == tuned[setup].setting), None)
                 if same is None:
                     showing, slices = self._showing(f"{name}, {setup}, seed {seed}"), self._slices(test, seed)
-                    models, setting = self._counted(watch), tuned[setup].setting
-                    map_all(method, setting, store, models, slices, self.world, showing, wanted)
-                    mapped += len(wanted)
-                elif self.world.leads:
-                    store["maps"][:] = stores[same]["maps"]
+                    watch, setting = self._watch(), tuned[setup].setting
+                    map_all(method, setting, store, self._counted(watch), slices, self.world, showing, wanted)
+                    costs[setup] = watch.cost(len(wanted))
+                else:
+                    costs[setup] = costs[same]
+                    if self.world.leads:
+                        store["maps"][:] = stores[same]["maps"]
                 self.world.gathered(None)
                 draw_all(store, tuned[setup].threshold, self.world)
                 stores[setup] = store
-            self._finish(name, stores, seed, gated=False, cost=watch.cost(mapped))
+            self._finish(name, stores, seed, gated=False, costs=costs)
 
-    def _finish(self, name: str, stores: dict[str, Store], seed: int, *, gated: bool, cost: Cost) -> None:
+    def _finish(self, name: str, stores: dict[str, Store], seed: int, *, gated: bool, costs: dict[str, Cost]) -> None:
         """Numbers from what is stored, and the store's space given back."""
         if self.world.leads:
             for number, (setup, store) in enumerate(stores.items()):
                 self._showing(f"scoring {name}, seed {seed}")(number, len(stores))
                 found = self._scores(setup, store, gated=gated)
-                found.numbers.update({"evaluations": cost.evaluations, "seconds": cost.seconds})
+                found.numbers.update({"evaluations": costs[setup].evaluations, "seconds": costs[setup].seconds})
                 save_scores(found, self.path(name, setup, seed), self._made_with(name), self._shown(store, seed))
             self._showing(f"scoring {name}, seed {seed}")(len(stores), len(stores))
         self.world.gathered(None)
@@ -181,7 +183,7 @@ class Evaluation:
 
     def _scores(self, setup: str, store: Store, *, gated: bool) -> Scores:
         """In the mixed setup the detector empties the slices that it calls healthy; in the other there is none."""
-        positions = self._positions(setup)
+        positions = slice(None) if setup == "mixed" else self._positions(setup)  # all of them, and not copied
         maps, masks = store["maps"][positions], np.array(store["drawn"][positions])
         raw = maps >= store["cut"][positions][:, None, None]
         detected = np.array(store["detected"][positions])
@@ -204,7 +206,7 @@ class Evaluation:
     def _score_nothing(self) -> None:
         for setup in self.setups:
             missing = [seed for seed in self.options.seeds if not self._done(EMPTY, setup, seed)]
-            found = all_empty(self.known.take(self._positions(setup)))
+            found = all_empty(self.known.take(slice(None) if setup == "mixed" else self._positions(setup)))
             found = _without_detector(found) if setup == "unhealthy" else found
             for seed in missing:
                 save_scores(found, self.path(EMPTY, setup, seed), self._made_with(EMPTY), {})
@@ -214,31 +216,34 @@ class Evaluation:
     def _calibration(self, method: FromEvidence) -> Calibration:
         """The first process's, for all. One pass of the network serves every way to choose the strength.
 
-        Strength, cut and largest divergence do not depend on the signal; what does, a threshold from healthy slices,
-        is for errors alone.
+        Strength, cut and largest divergence do not depend on the signal. What does, a threshold from healthy slices, is
+        of no use to the paper's gradients; to what is ours it is worth one more pass.
         """
         path = self.calibration_path(method)
         if not self.world.gathered(path.is_file())[0]:
-            options = replace(self.options.calibration, encoding=method.encoding, signal=self.calibrated_signal(method))
-            found = calibrate_model(self.model, self.cohort, options, self._showing(f"calibrating {method.encoding}"))
-            if self.world.leads:
-                other = () if method.signal == "agreement" else (replace(method, of_the_paper=not method.of_the_paper),)
-                for one in (method, *other):
-                    said = to_json(found.chosen_by(self.strength_by(one)))
-                    write_atomically(self.calibration_path(one), said.encode())
-            self.world.gathered(None)
+            options = replace(self.options.calibration, encoding=method.encoding, signal=method.signal)
+            if calibrated_signal(method) == RATED_BY:
+                self._calibrate_by_errors(replace(options, signal=RATED_BY))
+            else:
+                by_errors = self._calibration(replace(method, signal=RATED_BY))
+                showing = self._showing(f"calibrating {method.encoding}, {method.signal}")
+                found = for_its_maps(self.model, self.cohort, by_errors, options, showing)
+                self._write_calibration(path, found)
         return from_json(path.read_text(), str(path)).for_signal(method.signal)
 
-    def calibrated_signal(self, method: FromEvidence) -> str:
-        return method.signal if method.signal == "agreement" else "error"
+    def _calibrate_by_errors(self, options: CalibrationOptions) -> None:
+        found = calibrate_model(self.model, self.cohort, options, self._showing(f"calibrating {options.encoding}"))
+        for by in sorted({"cosine", options.strength_by}):
+            self._write_calibration(self.out / calibration_name(options.encoding, by), found.chosen_by(by))
 
-    def strength_by(self, method: FromEvidence) -> str:
-        return "cosine" if method.of_the_paper else self.options.calibration.strength_by
+    def _write_calibration(self, path: Path, found: Calibration) -> None:
+        if self.world.leads:
+            write_atomically(path, to_json(found).encode())
+        self.world.gathered(None)
 
     def calibration_path(self, method: FromEvidence) -> Path:
-        by = "" if self.strength_by(method) == "cosine" else f"-by-{self.strength_by(method)}"
-        of = "" if self.calibrated_signal(method) == "error" else f"-of-{method.signal}"
-        return self.out / f"calibration-{method.encoding}{by}{of}.json"
+        by = "cosine" if method.of_the_paper else self.options.calibration.strength_by
+        return self.out / calibration_name(method.encoding, by, calibrated_signal(method))
 
     def _tuned(self, name: str, method: Reconstruction) -> dict[str, Tuned]:
         path, made_with = self.out / f"tuned-{name}.json", self._made_with(name)
@@ -406,6 +411,17 @@ class _Watch:
     def cost(self, slices: int) -> Cost:
         count = sum(self.world.gathered(self.count))
         return Cost(count / slices, self.world.count * (time.perf_counter() - self.start) / slices)
+
+
+def calibrated_signal(method: FromEvidence) -> str:
+    """Whose maps its threshold from healthy slices is of: the paper's methods have none, and share a calibration."""
+    return RATED_BY if method.of_the_paper else method.signal
+
+
+def calibration_name(encoding: str, strength_by: str, signal: str = RATED_BY) -> str:
+    by = "" if strength_by == "cosine" else f"-by-{strength_by}"
+    of = "" if signal == RATED_BY else f"-of-{signal}"
+    return f"calibration-{encoding}{by}{of}.json"
 
 
 def _without_detector(found: Scores) -> Scores:

@@ -244,10 +244,7 @@ class _Running:
 
 
 class _Agreement:
-    """A weighted geometric mean of two maps: high where the guided estimate errs and the label's gradient is large.
-
-    Errors alone also show what no estimate gets right; gradients alone spill over a lesion's edge.
-    """
+    """A weighted geometric mean of two maps: high where the guided estimate errs and the label's gradient is large."""
 
     PARTS = ("error", "gradient-above")
 
@@ -257,15 +254,17 @@ class _Agreement:
 
     def add(self, level: Level) -> Tensor:
         error, gradient = (part.add(level) for part in self.parts)
-        return _agreed(error, gradient)
+        return error if level.number == 0 else _agreed(error, gradient)
 
     def evidence(self) -> Evidence:
+        """Where a slice ends at the lowest level there is no gradient to agree with, and its map is of errors."""
         error, gradient = (part.evidence() for part in self.parts)
+        alone = (error.end_step == error.settings.levels[0])[..., None, None]  # [N, W, 1, 1]
         return replace(
             error,
             settings=replace(error.settings, signal=self.settings.signal),
-            maps=_agreed(error.maps, gradient.maps),
-            last_maps=_agreed(error.last_maps, gradient.last_maps),
+            maps=torch.where(alone, error.maps, _agreed(error.maps, gradient.maps)),
+            last_maps=torch.where(alone, error.last_maps, _agreed(error.last_maps, gradient.last_maps)),
         )
 
 
