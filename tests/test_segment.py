@@ -598,6 +598,12 @@ def test_for_maps_of_agreement_only_what_depends_on_maps_is_another(made, top):
     assert steps[-1][0] == steps[-1][1]
 
 
+def test_an_unknown_signal_is_refused_before_the_network_is_asked(made):
+    model, cohort = load_trained(made / "model", CPU), open_cohort(made / "cohort")
+    with pytest.raises(MethodError, match="unknown signal 'x'; choose one of error"):
+        calibrate_model(replace(model, predict=None), cohort, replace(SMALL, signal="x"))
+
+
 def test_a_model_calibrated_for_agreement_segments_by_it(made, tmp_path):
     import shutil
 

@@ -94,6 +94,7 @@ def calibrate_model(
     Calibration itself needs no last maps; whoever does can have them kept in the evidence.
     """
     check_fits(model, cohort)
+    options.settings(model.channels(options.score))  # refuses what cannot be, before any time is spent
     rows = labelled_rows(cohort, options.split, options.most, options.seed)
     labels, patients = cohort.labels[rows], cohort.patients[rows]
     check_both_classes(labels)
