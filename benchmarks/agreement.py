@@ -12,22 +12,24 @@ import argparse
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from anofpdm.calibrating import Options, places_of, slimmed
 from anofpdm.cli.options import resolved
-from anofpdm.cohorts import open_cohort
+from anofpdm.cohorts import Cohort, open_cohort
 from anofpdm.cohorts.store import foreground
 from anofpdm.evaluation.ablations import measured_slices
 from anofpdm.evaluation.metrics import average_precision, dice
 from anofpdm.labels import UNHEALTHY
 from anofpdm.method import calibrate
-from anofpdm.method.calibration import for_maps_of
+from anofpdm.method.calibration import Calibration, for_maps_of
 from anofpdm.method.decision import OURS, decide
 from anofpdm.method.detection import auc
+from anofpdm.method.evidence import Evidence
 from anofpdm.method.many_slices import batch_for, signals_of, slice_seeds
 from anofpdm.method.mask import reached_by_smallest
-from anofpdm.network.predictor import load_trained
+from anofpdm.network.predictor import TrainedModel, load_trained
 
 COLUMNS = ("share of gradients", "AUC of maps", "unhealthy DICE", "mixed DICE", "AUPRC")
 
@@ -42,11 +44,33 @@ def main() -> None:
     parser.add_argument("--every", type=int, default=1)
     parser.add_argument("--device", default="auto")
     args = parser.parse_args()
-    device = resolved(args.device)
-    model, cohort = load_trained(args.model, device), open_cohort(args.cohort)
+    model, cohort = load_trained(args.model, resolved(args.device)), open_cohort(args.cohort)
     options = Options(score=tuple(name for name in args.score.split(",") if name), levels=args.levels)
     _measured, rows, truth = measured_slices(cohort, options)
     rows, truth = rows[:: args.every], truth[:: args.every]
+    choices = OURS if args.every == 1 else replace(OURS, context_mm=0.0)
+    error, gradient, calibration = gathered(model, cohort, rows, options, choices.context_mm)
+
+    ill, inside = truth.any(axis=(1, 2)), foreground(cohort.pixels(rows))
+    labels, places = cohort.labels[rows], places_of(cohort, rows)
+    print(f"{len(rows)} slices, {int(ill.sum())} with a lesion; w = {calibration.strength:g}, by maps of errors\n")
+    print(f"| {' | '.join(COLUMNS)} |\n|{' --- |' * len(COLUMNS)}")
+    for share in (float(word) for word in args.shares.split(",")):
+        agreed = replace(error, maps=mixed(error.maps, gradient.maps, share))
+        decided = decide(agreed, for_maps_of(agreed, calibration, labels, places), choices, places)
+        said = (
+            auc(reached_by_smallest(agreed.maps[:, 0].numpy()), labels == UNHEALTHY),
+            dice(decided.drawn, truth)[ill].mean(),
+            dice(decided.masks, truth).mean(),
+            average_precision(decided.maps[ill][inside[ill]], truth[ill][inside[ill]]),
+        )
+        print(f"| {share:g} | {' | '.join(f'{value:.3f}' for value in said)} |", flush=True)
+
+
+def gathered(
+    model: TrainedModel, cohort: Cohort, rows: np.ndarray, options: Options, context_mm: float
+) -> tuple[Evidence, Evidence, Calibration]:
+    """Errors and gradients at the strength that maps of errors choose, and the calibration that chose it."""
     found = signals_of(
         model.predict,
         lambda some: cohort.pixels(rows[some]),
@@ -54,35 +78,20 @@ def main() -> None:
         ("error", "gradient-above"),
         settings=options.settings(model.channels(options.score)),
         strengths=options.strengths,
-        device=device,
-        batch=batch_for(device),
+        device=model.device,
+        batch=batch_for(model.device),
         keep=slimmed,
     )
-    error, gradient = found["error"], found["gradient-above"]
-
-    labels, places = cohort.labels[rows], places_of(cohort, rows)
-    context_mm = OURS.context_mm if args.every == 1 else 0.0
-    usual = calibrate(
-        error, labels, cohort.patients[rows], places=places, context_mm=context_mm, strength_by=options.strength_by
+    calibration = calibrate(
+        found["error"],
+        cohort.labels[rows],
+        cohort.patients[rows],
+        places=places_of(cohort, rows),
+        context_mm=context_mm,
+        strength_by=options.strength_by,
     )
-    error, gradient = error.at(usual.strength), gradient.at(usual.strength)
-    inside = foreground(cohort.pixels(rows))
-    ill = truth.any(axis=(1, 2))
-    print(f"{len(rows)} slices, {int(ill.sum())} with a lesion; w = {usual.strength:g}, by maps of errors\n")
-    print(f"| {' | '.join(COLUMNS)} |\n|{' --- |' * len(COLUMNS)}")
-    for share in (float(word) for word in args.shares.split(",")):
-        agreed = replace(error, maps=mixed(error.maps, gradient.maps, share))
-        told_apart = auc(reached_by_smallest(agreed.maps[:, 0].numpy()), labels == UNHEALTHY)
-        decided = decide(
-            agreed, for_maps_of(agreed, usual, labels, places), replace(OURS, context_mm=context_mm), places
-        )
-        said = (
-            told_apart,
-            dice(decided.drawn, truth)[ill].mean(),
-            dice(decided.masks, truth).mean(),
-            average_precision(decided.maps[ill][inside[ill]], truth[ill][inside[ill]]),
-        )
-        print(f"| {share:g} | {' | '.join(f'{value:.3f}' for value in said)} |", flush=True)
+    error, gradient = (found[signal].at(calibration.strength) for signal in ("error", "gradient-above"))
+    return error, gradient, calibration
 
 
 def mixed(error: torch.Tensor, gradient: torch.Tensor, share: float) -> torch.Tensor:

@@ -151,7 +151,8 @@ class Evaluation:
                 continue
             tuned, stores, costs = self._tuned(name, method), dict[str, Store](), dict[str, Cost]()
             for setup in sorted(set(method.setups) & set(self.setups)):  # mixed, which has all slices, first
-                store, wanted = self._store(f"{name}-{setup}-{seed}", len(test)), self._positions(setup)
+                store = self._store(f"{name}-{setup}-{seed}", len(test))
+                wanted = np.arange(len(test))[self._positions(setup)]
                 same = next((s for s in stores if tuned[s].setting == tuned[setup].setting), None)
                 if same is None:
                     showing, slices = self._showing(f"{name}, {setup}, seed {seed}"), self._slices(test, seed)
@@ -183,7 +184,7 @@ class Evaluation:
 
     def _scores(self, setup: str, store: Store, *, gated: bool) -> Scores:
         """In the mixed setup the detector empties the slices that it calls healthy; in the other there is none."""
-        positions = slice(None) if setup == "mixed" else self._positions(setup)  # all of them, and not copied
+        positions = self._positions(setup)
         maps, masks = store["maps"][positions], np.array(store["drawn"][positions])
         raw = maps >= store["cut"][positions][:, None, None]
         detected = np.array(store["detected"][positions])
@@ -193,9 +194,9 @@ class Evaluation:
         found = scored(maps, masks, detected, np.array(store["score"][positions]), self.known.take(positions), raw)
         return _without_detector(found) if setup == "unhealthy" else found
 
-    def _positions(self, setup: str) -> np.ndarray:
-        """Of a setup's slices among those measured."""
-        return np.flatnonzero(self.known.unhealthy | (setup == "mixed"))
+    def _positions(self, setup: str) -> slice | np.ndarray:
+        """Of a setup's slices among those measured. All of them as a slice: what it takes is not copied."""
+        return np.flatnonzero(self.known.unhealthy) if setup == "unhealthy" else slice(None)
 
     def _shown(self, store: Store, seed: int) -> dict[str, np.ndarray]:
         if seed != self.options.seeds[0]:
@@ -206,7 +207,7 @@ class Evaluation:
     def _score_nothing(self) -> None:
         for setup in self.setups:
             missing = [seed for seed in self.options.seeds if not self._done(EMPTY, setup, seed)]
-            found = all_empty(self.known.take(slice(None) if setup == "mixed" else self._positions(setup)))
+            found = all_empty(self.known.take(self._positions(setup)))
             found = _without_detector(found) if setup == "unhealthy" else found
             for seed in missing:
                 save_scores(found, self.path(EMPTY, setup, seed), self._made_with(EMPTY), {})
@@ -221,9 +222,9 @@ class Evaluation:
         """
         path = self.calibration_path(method)
         if not self.world.gathered(path.is_file())[0]:
-            options = replace(self.options.calibration, encoding=method.encoding, signal=method.signal)
-            if calibrated_signal(method) == RATED_BY:
-                self._calibrate_by_errors(replace(options, signal=RATED_BY))
+            options = replace(self.options.calibration, encoding=method.encoding, signal=calibrated_signal(method))
+            if options.signal == RATED_BY:
+                self._calibrate_by_errors(options)
             else:
                 by_errors = self._calibration(replace(method, signal=RATED_BY))
                 showing = self._showing(f"calibrating {method.encoding}, {method.signal}")
