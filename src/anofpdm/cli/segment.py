@@ -7,11 +7,11 @@ import typer
 
 from anofpdm.cli.calibrate import Split
 from anofpdm.cli.options import Batch, Device, one_line, resolved
+from anofpdm.cli.progress import named_bars
 
 if TYPE_CHECKING:
     from anofpdm.cohorts.inputs import Target
     from anofpdm.method.decision import Choices
-    from anofpdm.network.world import World
     from anofpdm.report.explaining import Explain
     from anofpdm.segment import Model
     from anofpdm.segment_many import Report
@@ -110,8 +110,11 @@ def segment(
     options = Options(choices, engine, seed, batch, brain_mask, skull_strip, pictures, pages, strict, dicom, explained)
     world = World.joined(where)
     try:
-        with _bar(world) as show:
-            report = segment_all(loaded, targets, out, options, world, show)
+        with named_bars(world.leads) as show:
+            show("scans", 0, 0)
+            report = segment_all(
+                loaded, targets, out, options, world, lambda name, done, total: show("scans", done, total, name)
+            )
         reports = world.gathered(report)
     finally:
         world.leave()
@@ -192,28 +195,6 @@ def _check_brain_mask(path: Path, scans: int) -> None:
         raise ConfigError(f"--brain-mask is of one scan, and {scans} are given; use --skull-strip, or one by one")
     if not path.is_file():
         raise ConfigError(f"--brain-mask {path}: no such file; check the path")
-
-
-def _bar(world: "World") -> Any:
-    import contextlib
-    from collections.abc import Callable, Iterator
-
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-
-    @contextlib.contextmanager
-    def shown() -> "Iterator[Callable[[str, int, int], None]]":
-        if not world.leads:
-            yield lambda _name, _done, _total: None
-            return
-        columns = (TextColumn("{task.description}", markup=False), BarColumn(), TextColumn("{task.percentage:3.0f}%"))
-        with Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True)) as progress:
-            task = progress.add_task("scans", total=None)
-            yield lambda name, done, total: progress.update(
-                task, description=one_line(name), completed=done, total=total
-            )
-
-    return shown()
 
 
 def _print(reports: "list[Report]", out: Path) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from anofpdm.cli.options import Device, resolved
+from anofpdm.cli.progress import named_bars, progress_bar
 from anofpdm.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -92,8 +93,9 @@ def train(
     given = {name: value for name, value in given.items() if value is not None}
     try:
         trainer = _trainer(slices, out, given, preset and preset.value, resume, from_model, where, world)
-        with _progress(world) as show:
-            run(trainer, slices, out, limits, show)
+        with named_bars(world.leads) as show:
+            show("training", 0.0, 1.0)
+            run(trainer, slices, out, limits, lambda now: show("training", now.share, 1.0, _in_words(now)))
     finally:
         world.leave()
     if world.leads:
@@ -103,9 +105,12 @@ def train(
             _rate(out, slices, where)
 
 
+def _in_words(now: "Progress") -> str:
+    return f"step {now.step}  loss {now.loss:.4f}  {now.steps_per_second:.1f}/s  {now.note}".rstrip()
+
+
 def _rate(model: Path, cohort: "Cohort", device: "torch.device") -> None:
     from anofpdm.baselines.guide_rating import in_words, rated_guide
-    from anofpdm.cli.progress import progress_bar
     from anofpdm.network.predictor import load_guide
 
     with progress_bar("rating the classifier") as show:
@@ -147,35 +152,3 @@ def _trainer(
     labels: dict[str, object] = {} if conditioned else {"n_labels": 1, "null_label": 0}
     network = network_preset(preset or "small", len(cohort.modalities), **labels)
     return run.start(cohort, network, config, device=device, world=world)
-
-
-def _progress(world: "World") -> Any:
-    """A bar with loss and speed on the first process, nothing on the others."""
-    import contextlib
-    from collections.abc import Callable, Iterator
-
-    from rich.console import Console
-    from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
-    from rich.progress import Progress as Bar
-
-    @contextlib.contextmanager
-    def shown() -> "Iterator[Callable[[Progress], None]]":
-        if not world.leads:
-            yield lambda _: None
-            return
-        columns = (
-            TextColumn("{task.description}"),
-            BarColumn(),
-            TextColumn("{task.percentage:3.0f}%"),
-            TimeRemainingColumn(),
-        )
-        with Bar(*columns, console=Console(stderr=True)) as bar:
-            task = bar.add_task("training", total=1.0)
-
-            def show(now: "Progress") -> None:
-                words = f"step {now.step}  loss {now.loss:.4f}  {now.steps_per_second:.1f}/s  {now.note}"
-                bar.update(task, completed=now.share, description=words)
-
-            yield show
-
-    return shown()

@@ -1,0 +1,103 @@
+"""What a longer command says of itself where there is no terminal: the log of a job."""
+
+import io
+
+import pytest
+
+from anofpdm.cli.progress import Lines, named_bars, progress_bar
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def job():
+    """Lines, their clock, and the lines written so far."""
+    log, clock = io.StringIO(), Clock()
+    return Lines(log, clock), clock, lambda: log.getvalue().splitlines()
+
+
+def test_a_line_a_minute_with_the_time_that_is_left(job):
+    show, clock, said = job
+    for second in range(0, 301, 10):
+        clock.now = second
+        show("training", second / 600, 1.0, f"step {second}")
+    assert said() == [f"step {60 * k}: {10 * k}%, {10 - k} min left" for k in range(1, 6)]
+
+
+def test_the_end_is_said_at_once_and_only_once(job):
+    show, clock, said = job
+    for done in (1, 2, 2, 2):
+        clock.now += 1
+        show("scans", done, 2)
+    assert said() == ["scans: 100%"]
+
+
+def test_what_was_done_before_does_not_make_the_rest_look_quick(job):
+    show, clock, said = job
+    show("scans", 90, 100)
+    clock.now = 60
+    show("scans", 91, 100)
+    assert said() == ["scans: 91%, 9 min left"]
+
+
+def test_what_begins_anew_is_timed_anew(job):
+    show, clock, said = job
+    show("levels", 0, 10)
+    clock.now = 30
+    show("levels", 10, 10)
+    clock.now = 1000
+    show("levels", 0, 10)
+    clock.now = 1060
+    show("levels", 5, 10)
+    assert said() == ["levels: 100%", "levels: 50%, 60 s left"]
+
+
+def test_nothing_done_in_a_minute_promises_nothing(job):
+    show, clock, said = job
+    show("training", 0.0, 1.0)
+    clock.now = 61
+    show("training", 0.0, 1.0)
+    assert said() == ["training: 0%, unknown time left"]
+
+
+def test_a_total_that_is_not_known_is_not_divided_by(job):
+    show, clock, said = job
+    show("scans", 0, 0)
+    clock.now = 100
+    show("scans", 0, 0)
+    assert said() == []
+
+
+def test_a_name_keeps_to_its_line(job):
+    show, _clock, said = job
+    show("scans", 1, 1, "scan\nof \x1b[31mred")
+    assert said() == ["scan?of ?[31mred: 100%"]
+
+
+def test_without_a_terminal_lines_go_to_stderr(capsys):
+    with progress_bar("phantoms") as show:
+        show(3, 3)
+    said = capsys.readouterr()
+    assert (said.out, said.err) == ("", "phantoms 3/3: 100%\n")
+
+
+def test_only_the_first_process_speaks(capsys):
+    with named_bars(leads=False) as show:
+        show("scans", 1, 1)
+    assert capsys.readouterr().err == ""
+
+
+def test_on_a_terminal_there_are_bars(monkeypatch, capsys):
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "100")
+    with named_bars() as show:
+        show("scans", 0, 0)
+        show("scans", 1, 2, "[a]")
+    said = capsys.readouterr().err
+    assert "[a]" in said
+    assert "50%" in said
