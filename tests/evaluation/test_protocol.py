@@ -338,9 +338,9 @@ def test_faint_and_loud_maps_are_tuned_beyond_the_papers_thresholds():
     truth = np.zeros((4, 32, 32), bool)
     truth[:2, 4:16, 4:16] = True
     faint = np.where(truth, 0.006, 0.002)
-    for factor, cuts in ((1, (0.002, 0.006)), (1000, (2.0, 6.0))):
+    for factor in (0.01, 1, 1000, 10_000):
         found = tuned_with_masks(lambda _, factor=factor: factor * faint, [{"level": 1}], truth)
-        assert cuts[0] < found["unhealthy"][0].threshold <= cuts[1]
+        assert factor * 0.002 < found["unhealthy"][0].threshold <= factor * 0.006
         assert found["unhealthy"][0].dice > 0.9
     clear = tuned_with_masks(lambda _: np.where(truth, 0.5, 0.2), [{"level": 1}], truth)
     assert clear["unhealthy"][0].threshold in THRESHOLDS
@@ -363,11 +363,15 @@ def test_settings_are_followed_beyond_the_end_of_their_grid():
 
     def maps_of(setting):
         asked.append(setting["level"])
-        shift = abs(setting["level"] - 530) // 60  # the lesion is found where it is at about 530
+        shift = abs(setting["level"] - 530) // 40  # the lesion is found where it is at about 530
         return np.where(np.roll(truth, shift, axis=2), 0.5, 0.0)
 
     found = tuned_with_masks(maps_of, [{"level": 300}, {"level": 400}], truth)
-    assert asked == [300, 400, 533]
+    assert asked == [300, 400, 533, 710]
+    asked.clear()
+    from_afar = tuned_with_masks(maps_of, [{"level": 200}, {"level": 240}], truth, setups=("unhealthy",))
+    assert asked == [200, 240, 288, 346, 416, 500]  # four steps, and no more
+    assert from_afar["unhealthy"][0].setting == {"level": 500}
     assert list(tuned_with_masks(maps_of, [{"level": 300}], truth, setups=("unhealthy",))) == ["unhealthy"]
 
     def only_so_far(setting):

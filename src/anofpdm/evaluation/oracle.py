@@ -1,7 +1,7 @@
 """Tuning with drawn lesions. Only for the comparison methods, whose protocol it is; every table says so.
 
-The paper's grids end somewhere. Where the best value lies at an end, what is beyond it is tried as well: a method must
-not look bad because its best was never tried.
+The paper's grids end somewhere. Where the best value lies at an end, what is beyond it is tried as well, step by step:
+a method must not look bad because its best was never tried.
 """
 
 import contextlib
@@ -16,8 +16,10 @@ from anofpdm.evaluation.metrics import dice
 from anofpdm.method.mask import mask
 
 THRESHOLDS = tuple(round(0.01 * step, 2) for step in range(1, 70))  # 0.01 .. 0.69
-BEYOND = (*(round(0.001 * step, 3) for step in range(1, 10)), 0.8, 1.0, 1.5, 2.0, 3.0, 5.0, 8.0, 12.0, 20.0, 30.0)
+BELOW = (1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 3e-4, 5e-4, 7e-4, *(round(0.001 * step, 3) for step in range(1, 10)))
+ABOVE = (0.8, 1.0, 1.5, 2.0, 3.0, 5.0, 8.0, 12.0, 20.0, 30.0, 50.0, 100.0)
 HIGHEST_LEVEL = 999
+STEPS_BEYOND = 4
 
 Listener = Callable[[int, int], None]
 
@@ -36,7 +38,7 @@ def tuned_with_masks(
     on_progress: Listener = lambda _done, _total: None,
     *,
     setups: Sequence[str] = ("unhealthy", "mixed"),
-    beyond: bool = True,  # also one step beyond the grid, where its end is best
+    beyond: bool = True,  # also beyond the grid, step by step for as long as an end is best
     agreed: Callable[[list[Setting]], list[Setting]] = lambda settings: settings,  # among several processes
 ) -> dict[str, list[Tuned]]:
     """By setup, every setting with its best threshold by mean DICE, best first; of equals the first."""
@@ -52,25 +54,28 @@ def tuned_with_masks(
 
     for setting in grid:
         attempt(setting)
-    if beyond:
+    tried = list(grid)
+    for _ in range(STEPS_BEYOND if beyond else 0):
         best = [max(several, key=lambda one: one.dice).setting for several in found.values()]
-        for setting in agreed(settings_beyond(best, grid)):
+        further = agreed(settings_beyond(best, tried))
+        for setting in further:
             with contextlib.suppress(EvaluationError):  # too far: its maps are not numbers
                 attempt(setting)
+        tried += further
     return {setup: sorted(several, key=lambda one: -one.dice) for setup, several in found.items()}
 
 
-def settings_beyond(best: Sequence[Setting], grid: Sequence[Setting]) -> list[Setting]:
+def settings_beyond(best: Sequence[Setting], before: Sequence[Setting]) -> list[Setting]:
     """One step further where one of the best has the largest or smallest value tried, all else being equal."""
     found: list[Setting] = []
     for setting in best:
         for name, value in setting.items():
-            alike = (one for one in grid if {**one, name: value} == setting)
+            alike = (one for one in before if {**one, name: value} == setting)
             tried = sorted({one[name] for one in alike})
             if len(tried) > 1 and value in (tried[0], tried[-1]):
                 neighbour = tried[1] if value == tried[0] else tried[-2]
                 further = {**setting, name: _as_far_again(name, neighbour, value)}
-                if further not in (*grid, *found):
+                if further not in (*before, *found):
                     found.append(further)
     return found
 
@@ -86,16 +91,13 @@ def _best_thresholds(
 ) -> dict[str, Tuned]:
     """By setup."""
     per_slice = _dice_at(THRESHOLDS, maps, truth, on_progress)  # [thresholds, n]
-    at_an_end = {
-        setup: per_slice[:, some].mean(axis=1).argmax() in (0, len(THRESHOLDS) - 1) for setup, some in members.items()
-    }
-    further = _dice_at(BEYOND, maps, truth, on_progress) if any(at_an_end.values()) else per_slice[:0]
     found = {}
     for setup, some in members.items():
-        cuts, rows = THRESHOLDS, per_slice
-        if at_an_end[setup]:
-            cuts, rows = THRESHOLDS + BEYOND, np.concatenate([per_slice, further])
-        scores = rows[:, some].mean(axis=1)
+        cuts, scores = THRESHOLDS, per_slice[:, some].mean(axis=1)
+        further = (BELOW if scores[0] == scores.max() else ()) + (ABOVE if scores[-1] == scores.max() else ())
+        if further:
+            cuts += further
+            scores = np.append(scores, _dice_at(further, maps[some], truth[some], on_progress).mean(axis=1))
         found[setup] = Tuned(setting, cuts[scores.argmax()], float(scores.max()))
     return found
 
