@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from anofpdm.calibrating import Options, gather, labelled_rows, places_of
+from anofpdm.calibrating import RATED_BY, Options, gather, labelled_rows, places_of
 from anofpdm.cohorts import open_cohort
 from anofpdm.evaluation.metrics import average_precision, dice, mean_defined, volume_dice
 from anofpdm.evaluation.truth import Truth
@@ -43,7 +43,8 @@ def main() -> None:
     model, cohort = load_trained(args.model, torch.device(args.device)), open_cohort(args.cohort)
     options = Options(score=tuple(name for name in args.score.split(",") if name), levels=args.levels)
     rows = labelled_rows(cohort, "val", options.most, options.seed)
-    (evidence,) = gather(model, cohort, rows, options, lambda *_: None).values()
+    (found,) = gather(model, cohort, rows, options, lambda *_: None).values()
+    evidence = found[RATED_BY]
     known = (cohort.labels[rows], cohort.patients[rows], places_of(cohort, rows))
     measured = (Truth(cohort).masks(rows), cohort.pixels(rows).mean(axis=1) > -0.95)
     shares = [float(word) for word in args.shares.split(",")]

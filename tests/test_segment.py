@@ -543,7 +543,8 @@ def test_a_calibration_of_another_checkpoint_is_refused(made, tmp_path):
         anofpdm.load(tmp_path / "m", "cpu")
 
 
-def test_the_range_is_chosen_in_one_pass_and_equals_a_pass_of_that_range(made):
+@pytest.mark.parametrize("signal", ["error", "agreement"])
+def test_the_range_is_chosen_in_one_pass_and_equals_a_pass_of_that_range(made, signal):
     model, cohort = load_trained(made / "model", CPU), open_cohort(made / "cohort")
     asked = []
     predict = model.predict
@@ -555,7 +556,7 @@ def test_the_range_is_chosen_in_one_pass_and_equals_a_pass_of_that_range(made):
             asked.append(t)
             return predict(x, t, labels)
 
-    options = replace(SMALL, most=20, batch=100)
+    options = replace(SMALL, most=20, batch=100, signal=signal)
     found = calibrate_model(replace(model, predict=Counting()), cohort, replace(options, top=None))
     assert len(asked) == 10  # 6 in 600 are 10 in 1000: one pass over all ranges
     assert len(found.ranges) == 6
@@ -564,6 +565,8 @@ def test_the_range_is_chosen_in_one_pass_and_equals_a_pass_of_that_range(made):
     assert found.calibration.settings == fixed.settings
     assert found.calibration.strength == fixed.strength
     assert found.calibration.divergence_max == pytest.approx(fixed.divergence_max, rel=1e-4)
+    thresholds = [one.fitted[0].healthy_threshold for one in (found.calibration, fixed)]
+    assert thresholds[0] == pytest.approx(thresholds[1], rel=1e-3)
 
 
 @pytest.mark.parametrize("top", [600, None])

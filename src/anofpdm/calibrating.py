@@ -1,7 +1,7 @@
-"""Calibrating a model on a cohort's labelled slices: a pass of the network or two, and a file beside the weights."""
+"""Calibrating a model on a cohort's labelled slices: one pass of the network, and a file beside the weights."""
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -30,13 +30,12 @@ from anofpdm.method.calibration import (
 from anofpdm.method.context import Places
 from anofpdm.method.detection import auc
 from anofpdm.method.evidence import AUTHORS_TOP, Evidence, LevelEvidence, Settings, joined, spread_levels
-from anofpdm.method.many_slices import BATCH, evidence_of, slice_seeds
+from anofpdm.method.many_slices import BATCH, signals_of, slice_seeds
 from anofpdm.network.predictor import TrainedModel
 
 FILE, FIGURE = "calibration.json", "calibration.png"
 LEVELS = 10  # on real slices as good as 600: results/levels.md
 RATED_BY = "error"  # whose maps choose the strength, whatever is segmented by: others hardly depend on it
-UNITS = 1000  # of a progress bar
 TOPS = (300, 400, 500, 600, 800, 1000)  # of the noise range, tried when it is chosen by labels
 
 
@@ -75,10 +74,10 @@ class Range:
 @dataclass(frozen=True)
 class Calibrated:
     calibration: Calibration
-    evidence: Evidence  # at the chosen range
+    evidence: Evidence  # of errors, at the chosen range
     labels: np.ndarray
     ranges: tuple[Range, ...]  # tried; none where the range was given
-    chosen_by: Callable[[str], Calibration]  # the same, with the strength chosen in another way
+    for_signal: Callable[[str, str], Calibration]  # the same, with another way to choose the strength, or other maps
 
 
 def calibrate_model(
@@ -99,57 +98,27 @@ def calibrate_model(
     labels, patients = cohort.labels[rows], cohort.patients[rows]
     check_both_classes(labels)
     check_slices(cohort, rows)
-    parts = 1 if options.signal == RATED_BY else 2
-    by_errors = replace(options, signal=RATED_BY)
-    tried = gather(model, cohort, rows, by_errors, _part(on_progress, 0, parts), last_maps=last_maps)
-    top, ranges = chosen_range(tried, labels == UNHEALTHY, options)
+    tried = gather(model, cohort, rows, options, on_progress, last_maps=last_maps)
+    top, ranges = chosen_range({top: by_signal[RATED_BY] for top, by_signal in tried.items()}, labels, options)
+    evidence, places = tried[top], places_of(cohort, rows)
     foreground_seen = foreground_range(cohort, np.unique(cohort.scans[rows]))
 
-    def chosen_by(strength_by: str) -> Calibration:
+    def for_signal(signal: str, strength_by: str) -> Calibration:
         found = calibrate(
-            tried[top],
+            evidence[RATED_BY],
             labels,
             patients,
             options.accuracy_ratio,
-            places=places_of(cohort, rows),
+            places=places,
             context_mm=options.context_mm,
             strength_by=strength_by,
         )
         of_model = found.for_model(model.sha256, model.modalities)
         found = replace(of_model, seed=options.seed, foreground=foreground_seen)
-        return found if parts == 1 else for_its_maps(model, cohort, found, options, _part(on_progress, 1, parts))
+        return found if signal == RATED_BY else for_maps_of(evidence[signal], found, labels, places)
 
-    return Calibrated(chosen_by(options.strength_by), tried[top], labels, ranges, chosen_by)
-
-
-def for_its_maps(
-    model: TrainedModel,
-    cohort: Cohort,
-    by_errors: Calibration,
-    options: Options,
-    on_progress: Callable[[int, int], None] = lambda _done, _total: None,
-) -> Calibration:
-    """What a calibration by errors becomes for maps of the options' signal: one more pass, at the strength found."""
-    rows = labelled_rows(cohort, options.split, options.most, options.seed)
-    evidence = evidence_of(
-        model.predict,
-        lambda some: cohort.pixels(rows[some]),
-        slice_seeds(cohort.indices[rows], options.seed),
-        settings=replace(by_errors.settings, signal=options.signal),
-        strengths=[by_errors.strength],
-        device=model.device,
-        batch=options.batch,
-        keep=slimmed,
-        on_progress=on_progress,
-    )
-    return for_maps_of(evidence, by_errors, cohort.labels[rows], places_of(cohort, rows))
-
-
-def _part(on_progress: Callable[[int, int], None], number: int, parts: int) -> Callable[[int, int], None]:
-    """One of several passes; each is as much of the bar as any other."""
-    if parts == 1:
-        return on_progress
-    return lambda done, total: on_progress(number * UNITS + UNITS * done // total, parts * UNITS)
+    calibration = for_signal(options.signal, options.strength_by)
+    return Calibrated(calibration, evidence[RATED_BY], labels, ranges, for_signal)
 
 
 def labelled_rows(cohort: Cohort, split: str, most: int, seed: int) -> np.ndarray:
@@ -177,27 +146,32 @@ def gather(
     on_progress: Callable[[int, int], None],
     *,
     last_maps: bool = False,
-) -> dict[int, Evidence]:
-    """Evidence by the top of the noise range: of one range, or in passing of several. One pass of the network."""
+) -> dict[int, dict[str, Evidence]]:
+    """Evidence of errors, and of the options' signal, by the top of the noise range: of one range, or in passing of
+    several. One pass of the network."""
     settings = options.settings(model.channels(options.score))
+    signals = tuple(dict.fromkeys((RATED_BY, options.signal)))
     *below, highest = TOPS if options.top is None else (options.top,)
-    in_passing: dict[int, list[Evidence]] = {top: [] for top in below}
+    in_passing: dict[int, list[dict[str, Evidence]]] = {top: [] for top in below}
     last_level = {top: max(t for t in settings.levels if t < top) for top in below}  # two tops may share theirs
-    heard: dict[int, Evidence] = {}  # of this batch, which may begin anew when memory runs out
+    heard: dict[int, dict[str, Evidence]] = {}  # of this batch, which may begin anew when memory runs out
 
     def listen(now: LevelEvidence) -> None:
         if now.level.t in last_level.values():
-            heard[now.level.t] = slimmed(now.so_far(), last_maps=last_maps)
+            so_far = now.so_far()
+            heard[now.level.t] = {signal: slimmed(one, last_maps=last_maps) for signal, one in so_far.items()}
 
     def keep(evidence: Evidence) -> Evidence:
-        for top, level in last_level.items():
-            in_passing[top].append(heard[level])
+        if evidence.settings.signal == RATED_BY:  # once a batch
+            for top, level in last_level.items():
+                in_passing[top].append(heard[level])
         return slimmed(evidence, last_maps=last_maps)
 
-    whole = evidence_of(
+    whole = signals_of(
         model.predict,
         lambda some: cohort.pixels(rows[some]),
         slice_seeds(cohort.indices[rows], options.seed),
+        signals,
         settings=settings,
         strengths=options.strengths,
         device=model.device,
@@ -206,7 +180,11 @@ def gather(
         on_progress=on_progress,
         on_level=listen,
     )
-    return {**{top: joined(parts) for top, parts in in_passing.items()}, highest: whole}
+    passed = {
+        top: {signal: joined([part[signal] for part in parts]) for signal in signals}
+        for top, parts in in_passing.items()
+    }
+    return {**passed, highest: whole}
 
 
 def slimmed(evidence: Evidence, *, last_maps: bool = False) -> Evidence:
@@ -221,11 +199,11 @@ def _halved(maps: Tensor) -> Tensor:
     return maps.clamp(max=torch.finfo(torch.float16).max).half()
 
 
-def chosen_range(tried: dict[int, Evidence], unhealthy: np.ndarray, options: Options) -> tuple[int, tuple[Range, ...]]:
+def chosen_range(tried: Mapping[int, Evidence], labels: np.ndarray, options: Options) -> tuple[int, tuple[Range, ...]]:
     """The range whose best strength tells the labels apart most accurately; of equals, by the divergence's AUC."""
     if len(tried) == 1:
         return next(iter(tried)), ()
-    ranges = []
+    ranges, unhealthy = [], labels == UNHEALTHY
     for top, evidence in tried.items():
         best, chosen = chosen_candidate(rated_strengths(evidence, unhealthy), options.accuracy_ratio)
         largest = evidence.at(chosen.strength).end_divergence[:, 0].numpy()

@@ -67,8 +67,8 @@ def test_agreement_is_two_parts_error_and_one_part_gradient(encoding, levels):
         np.testing.assert_allclose(getattr(found, name).numpy(), expected[name], rtol=1e-5, atol=1e-10, err_msg=name)
     assert found.settings.signal == "agreement"
     (signal, so_far), *_ = heard
-    assert so_far.settings.levels == levels[:1]
-    torch.testing.assert_close(so_far.last_maps, signal)
+    assert so_far["agreement"].settings.levels == levels[:1]
+    torch.testing.assert_close(so_far["agreement"].last_maps, signal)
 
 
 @pytest.mark.parametrize(("peak", "end"), [(0, 0), (9, 540), (4, 240)])
@@ -182,7 +182,7 @@ def test_what_a_listener_hears_so_far_is_the_evidence_of_the_levels_so_far():
     arguments = {"strengths": [0.0, 3.0], "schedule": SCHEDULE, "seeds": [4, 5, 6]}
 
     def listen(now):
-        heard[now.level.t] = now.so_far()
+        heard[now.level.t] = now.so_far()["error"]
 
     forward_evidence(Elementwise(), some_slices(), levels=range(0, 600, 100), on_level=listen, **arguments)
     short = forward_evidence(Elementwise(), some_slices(), levels=range(0, 300, 100), **arguments)

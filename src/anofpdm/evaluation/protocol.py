@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from anofpdm import __version__
-from anofpdm.calibrating import RATED_BY, calibrate_model, check_fits, for_its_maps
+from anofpdm.calibrating import RATED_BY, calibrate_model, check_fits
 from anofpdm.calibrating import Options as CalibrationOptions
 from anofpdm.cohorts.store import Cohort, check_slices, foreground
 from anofpdm.errors import ConfigError, EvaluationError, MethodError
@@ -115,7 +115,7 @@ class Evaluation:
             left = {name: method for name, method in methods.items() if not done[name]}
             if not left:
                 continue
-            calibrations = {name: self._calibration(method) for name, method in left.items()}
+            calibrations = self._calibrations(left)
             stores = {name: self._store(f"{name}-{seed}", len(test)) for name in left}
             watch = self._watch()
             decide_all(
@@ -214,28 +214,29 @@ class Evaluation:
 
     # ---- calibration by labels, tuning by masks ----------------------------------------------------------------------
 
-    def _calibration(self, method: FromEvidence) -> Calibration:
-        """The first process's, for all. One pass of the network serves every way to choose the strength.
+    def _calibrations(self, methods: dict[str, FromEvidence]) -> dict[str, Calibration]:
+        """The first process's, for all, of methods of one encoding.
 
         Strength, cut and largest divergence do not depend on the signal. What does, a threshold from healthy slices, is
-        of no use to the paper's gradients; to what is ours it is worth one more pass.
+        of no use to the paper's gradients.
         """
+        for method in sorted(methods.values(), key=lambda one: calibrated_signal(one) == RATED_BY):
+            if not self._all([self.calibration_path(method).is_file()]):
+                signal = calibrated_signal(method)
+                self._calibrate(replace(self.options.calibration, encoding=method.encoding, signal=signal))
+        return {name: self._calibration(method) for name, method in methods.items()}
+
+    def _calibration(self, method: FromEvidence) -> Calibration:
         path = self.calibration_path(method)
-        if not self.world.gathered(path.is_file())[0]:
-            options = replace(self.options.calibration, encoding=method.encoding, signal=calibrated_signal(method))
-            if options.signal == RATED_BY:
-                self._calibrate_by_errors(options)
-            else:
-                by_errors = self._calibration(replace(method, signal=RATED_BY))
-                showing = self._showing(f"calibrating {method.encoding}, {method.signal}")
-                found = for_its_maps(self.model, self.cohort, by_errors, options, showing)
-                self._write_calibration(path, found)
         return from_json(path.read_text(), str(path)).for_signal(method.signal)
 
-    def _calibrate_by_errors(self, options: CalibrationOptions) -> None:
+    def _calibrate(self, options: CalibrationOptions) -> None:
+        """One pass of the network serves every way to choose the strength, and maps of errors besides those asked."""
         found = calibrate_model(self.model, self.cohort, options, self._showing(f"calibrating {options.encoding}"))
-        for by in sorted({"cosine", options.strength_by}):
-            self._write_calibration(self.out / calibration_name(options.encoding, by), found.chosen_by(by))
+        for signal in sorted({RATED_BY, options.signal}):
+            for by in sorted({"cosine", options.strength_by}):
+                path = self.out / calibration_name(options.encoding, by, signal)
+                self._write_calibration(path, found.for_signal(signal, by))
 
     def _write_calibration(self, path: Path, found: Calibration) -> None:
         if self.world.leads:

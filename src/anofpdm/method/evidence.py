@@ -4,7 +4,7 @@ Neither the climb nor the network's answers depend on the strength, and the end 
 serves all strengths and nothing is kept per level but three numbers a slice.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,6 +19,7 @@ from anofpdm.network.schedule import NoiseSchedule
 SIGNALS = ("error", "gradient", "gradient-weighted", "gradient-above", "agreement")
 AUTHORS_TOP = 600  # levels 0 .. 599
 LEFT_OUT = 1e-12
+PARTS = {"agreement": ("error", "gradient-above")}  # of signals that are made of others
 GRADIENT_SHARE = 1 / 3  # of the exponents, where maps of errors and of gradients must agree
 
 
@@ -104,8 +105,8 @@ class LevelEvidence:
     """What a listener hears at each level."""
 
     level: Level
-    signal: Tensor  # [N, W, H, W], what is aggregated
-    so_far: Callable[[], Evidence]  # as if this level were the last
+    signal: Tensor  # [N, W, H, W], what is aggregated; of several signals the first
+    so_far: Callable[[], dict[str, Evidence]]  # by signal, as if this level were the last
 
 
 def forward_evidence(
@@ -146,7 +147,7 @@ def forward_signals(
     """Evidence by signal. The climb and the network's answers do not depend on what is aggregated."""
     _check(x0, settings, strengths, schedule, seeds)
     weights = tuple(float(w) for w in strengths)
-    runs = {signal: _running(x0, replace(settings, signal=signal), weights, schedule) for signal in signals}
+    run = _Running(x0, signals, settings, weights, schedule)
     climb = forward_process(
         noise_pair(predict_noise),
         x0,
@@ -157,38 +158,39 @@ def forward_signals(
         clamp=settings.clamp,
     )
     for level in climb:
-        heard, *_ = [run.add(level) for run in runs.values()]
+        heard = run.add(level)
         if on_level is not None:
-            on_level(LevelEvidence(level, heard, runs[signals[0]].evidence))
-    found = {signal: run.evidence() for signal, run in runs.items()}
+            on_level(LevelEvidence(level, heard, run.evidence))
+    found = run.evidence()
     if not found[signals[0]].divergence.isfinite().all():
         raise MethodError("the network's answers are not numbers; try --precision fp32, or else train it again")
     return found
 
 
-def _running(
-    x0: Tensor, settings: Settings, strengths: tuple[float, ...], schedule: NoiseSchedule
-) -> "_Running | _Agreement":
-    kind = _Agreement if settings.signal == "agreement" else _Running
-    return kind(x0, settings, strengths, schedule)
-
-
 class _Running:
-    """Sums and maxima up to a level. The sum is copied aside whenever the divergence sets a new maximum."""
+    """The divergence's maximum so far, which is where each slice ends, and what is summed up to there."""
 
-    def __init__(self, x0: Tensor, settings: Settings, strengths: tuple[float, ...], schedule: NoiseSchedule):
-        self.settings, self.strengths, self.schedule = settings, strengths, schedule
+    def __init__(
+        self,
+        x0: Tensor,
+        signals: Sequence[str],
+        settings: Settings,
+        strengths: tuple[float, ...],
+        schedule: NoiseSchedule,
+    ):
+        self.signals, self.settings, self.strengths, self.schedule = signals, settings, strengths, schedule
         self.channels = torch.tensor(settings.channels).to(x0.device)
         self.x0 = self._scored(x0)[:, None]  # [N, 1, C, H, W]
         self.weights = torch.tensor(strengths, dtype=x0.dtype).to(x0.device)
         n, _, height, width = x0.shape
         images = (n, len(strengths), height, width)
-        self.sum, self.sum_at_end, self.last = (x0.new_zeros(images) for _ in range(3))
+        self.sums = {part: _Sum(x0, images) for signal in signals for part in PARTS.get(signal, (signal,))}
         self.largest = x0.new_full(images[:2], -torch.inf)
         self.end = torch.zeros(images[:2], dtype=torch.long, device=x0.device)
         self.curves: list[tuple[Tensor, Tensor, Tensor]] = []
 
     def add(self, level: Level) -> Tensor:
+        """The first signal at this level."""
         x, healthy, unguided = (self._scored(part) for part in (level.x, level.healthy, level.unguided))
         clean = self._scored(level.clean)[:, None]  # u_t
         free = guided(x, healthy, unguided, level.t, strengths=self.weights, schedule=self.schedule)
@@ -196,35 +198,41 @@ class _Running:
         divergence = pixel_mean((estimate - clean).square())  # M_t
         error = (estimate - self.x0).square()
         self.curves.append((divergence, pixel_mean(error), pixel_mean((clean - self.x0).square())[:, 0]))
-        signal = error if self.settings.signal == "error" else self._gradient(level.t, healthy, unguided)
-        signal = signal.mean(2).expand_as(self.sum)
-        self.sum = self.sum + signal
         new = divergence > self.largest
         self.largest = torch.where(new, divergence, self.largest)
         self.end.masked_fill_(new, level.number)
-        self.sum_at_end = torch.where(new[..., None, None], self.sum, self.sum_at_end)
-        self.last = torch.where(new[..., None, None], signal, self.last)
-        return signal
+        for part, so_far in self.sums.items():
+            signal = error if part == "error" else self._gradient(part, level.t, healthy, unguided)
+            so_far.add(signal.mean(2), new)
+        now = {part: so_far.now for part, so_far in self.sums.items()}
+        return _of_parts(self.signals[0], now, torch.full_like(new, level.number == 0))
 
-    def evidence(self) -> Evidence:
+    def evidence(self) -> dict[str, Evidence]:
+        """By signal."""
         divergence, guided_error, unguided_error = (torch.stack(curve, -1) for curve in zip(*self.curves, strict=True))
         levels = self.settings.levels[: len(self.curves)]
-        return Evidence(
-            replace(self.settings, levels=levels),
-            self.strengths,
-            divergence,
-            guided_error,
-            unguided_error,
-            torch.tensor(levels).to(self.end.device)[self.end],
-            self.sum_at_end / self._counted()[..., None, None],
-            self.last,
-        )
+        end_step = torch.tensor(levels).to(self.end.device)[self.end]
+        means = {part: so_far.at_end / self._counted(part)[..., None, None] for part, so_far in self.sums.items()}
+        lasts = {part: so_far.last for part, so_far in self.sums.items()}
+        return {
+            signal: Evidence(
+                replace(self.settings, levels=levels, signal=signal),
+                self.strengths,
+                divergence,
+                guided_error,
+                unguided_error,
+                end_step,
+                _of_parts(signal, means, self.end == 0),
+                _of_parts(signal, lasts, self.end == 0),
+            )
+            for signal in self.signals
+        }
 
-    def _counted(self) -> Tensor:
+    def _counted(self, part: str) -> Tensor:
         """[N, W], levels that a map is the mean of."""
-        return self.end.clamp(min=1) if self.settings.signal == "gradient-above" else self.end + 1
+        return self.end.clamp(min=1) if part == "gradient-above" else self.end + 1
 
-    def _gradient(self, t: int, healthy: Tensor, unguided: Tensor) -> Tensor:
+    def _gradient(self, part: str, t: int, healthy: Tensor, unguided: Tensor) -> Tensor:
         """Appendix D: the squared gradient of log p(healthy | x_t), plain or with the weight it has in g_t - u_t.
 
         Plain, it is divided by 1 - a_t, which is 1e-4 at level 0: of a few levels, that one alone would be the map, and
@@ -233,43 +241,40 @@ class _Running:
         """
         signal, spread = self.schedule.signal_and_noise(t, healthy)
         squared = (healthy - unguided).square()[:, None]
-        if self.settings.signal == "gradient-weighted":
+        if part == "gradient-weighted":
             return squared * (spread / signal) ** 2 * (1 + self.weights).square().view(-1, 1, 1, 1)
         plain = squared / spread**2
-        lowest = self.settings.signal == "gradient-above" and t == self.settings.levels[0]
+        lowest = part == "gradient-above" and t == self.settings.levels[0]
         return plain * LEFT_OUT if lowest else plain
 
     def _scored(self, x: Tensor) -> Tensor:
         return x if len(self.channels) == x.shape[1] else x.index_select(1, self.channels)
 
 
-class _Agreement:
-    """A weighted geometric mean of two maps: high where the guided estimate errs and the label's gradient is large."""
+class _Sum:
+    """Of a signal [N, W, H, W] over levels. It is copied aside whenever a slice's divergence sets a new maximum."""
 
-    PARTS = ("error", "gradient-above")
+    def __init__(self, x0: Tensor, images: tuple[int, ...]):
+        self.whole, self.at_end, self.last = (x0.new_zeros(images) for _ in range(3))
+        self.now = self.last
 
-    def __init__(self, x0: Tensor, settings: Settings, strengths: tuple[float, ...], schedule: NoiseSchedule):
-        self.settings = settings
-        self.parts = [_Running(x0, replace(settings, signal=part), strengths, schedule) for part in self.PARTS]
-
-    def add(self, level: Level) -> Tensor:
-        error, gradient = (part.add(level) for part in self.parts)
-        return error if level.number == 0 else _agreed(error, gradient)
-
-    def evidence(self) -> Evidence:
-        """Where a slice ends at the lowest level there is no gradient to agree with, and its map is of errors."""
-        error, gradient = (part.evidence() for part in self.parts)
-        alone = (error.end_step == error.settings.levels[0])[..., None, None]  # [N, W, 1, 1]
-        return replace(
-            error,
-            settings=replace(error.settings, signal=self.settings.signal),
-            maps=torch.where(alone, error.maps, _agreed(error.maps, gradient.maps)),
-            last_maps=torch.where(alone, error.last_maps, _agreed(error.last_maps, gradient.last_maps)),
-        )
+    def add(self, signal: Tensor, new: Tensor) -> None:
+        self.now = signal.expand_as(self.whole)
+        self.whole = self.whole + self.now
+        self.at_end = torch.where(new[..., None, None], self.whole, self.at_end)
+        self.last = torch.where(new[..., None, None], self.now, self.last)
 
 
-def _agreed(error: Tensor, gradient: Tensor) -> Tensor:
-    return error ** (1 - GRADIENT_SHARE) * gradient**GRADIENT_SHARE
+def _of_parts(signal: str, parts: Mapping[str, Tensor], at_lowest: Tensor) -> Tensor:
+    """A signal's maps [N, W, H, W] from those of its parts.
+
+    `agreement` is a weighted geometric mean: high where the guided estimate errs and the label's gradient is large. At
+    the lowest level [N, W] there is no gradient to agree with, and it is the error alone.
+    """
+    if signal != "agreement":
+        return parts[signal]
+    error, gradient = (parts[part] for part in PARTS[signal])
+    return torch.where(at_lowest[..., None, None], error, error ** (1 - GRADIENT_SHARE) * gradient**GRADIENT_SHARE)
 
 
 def pixel_mean(x: Tensor) -> Tensor:
