@@ -629,6 +629,17 @@ def test_a_model_calibrated_for_agreement_segments_by_it(made, tmp_path):
     assert not np.allclose(maps["error"], maps["agreement"])
 
 
+def test_a_model_that_is_being_calibrated_or_trained_is_not_calibrated_too(made):
+    from typer.testing import CliRunner
+
+    from anofpdm.cli.main import app
+
+    with sole_writer(made / "model"):
+        done = CliRunner().invoke(app, ["calibrate", str(made / "model"), str(made / "cohort"), "--device", "cpu"])
+    assert done.exit_code == 1
+    assert "another run is writing here" in done.output
+
+
 def test_another_cohort_than_the_models_is_refused(made, tmp_path):
     model = load_trained(made / "model", CPU)
     prepare(plan_cohort("brats21", made / "scans", size=16, modalities=("t2",)), tmp_path / "t2")

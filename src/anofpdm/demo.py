@@ -15,7 +15,7 @@ from anofpdm.cohorts.inputs import Target, find_targets
 from anofpdm.cohorts.phantom import write_phantoms
 from anofpdm.errors import CohortError
 from anofpdm.evaluation.volumes import VolumeScore, score_volume
-from anofpdm.files import write_atomically
+from anofpdm.files import sole_writer, write_atomically
 from anofpdm.segment import PICTURE, REPORT, Model, Segmentation, load
 
 BUNDLED = Path(__file__).parent / "models"
@@ -50,13 +50,15 @@ def run_demo(
     """Phantoms, their masks, a report of each, and a page over all. What an earlier demo left there is replaced."""
     if out.exists() and not out.is_dir():
         raise CohortError(f"{out} is a file; the demo needs a folder")
-    _clear(out)
-    shown: list[Shown] = []
-    for kind in TRUTH:
-        scans = out / "scans" / kind
-        write_phantoms(scans, kind, patients, seed, slices=slices)
-        shown += _found(load(BUNDLED / kind, device), scans, kind, out, on_progress)
-    write_atomically(out / PAGE, page(shown, out, seed).encode())
+    out.mkdir(parents=True, exist_ok=True)
+    with sole_writer(out):
+        _clear(out)
+        shown: list[Shown] = []
+        for kind in TRUTH:
+            scans = out / "scans" / kind
+            write_phantoms(scans, kind, patients, seed, slices=slices)
+            shown += _found(load(BUNDLED / kind, device), scans, kind, out, on_progress)
+        write_atomically(out / PAGE, page(shown, out, seed).encode())
     return shown
 
 
@@ -67,7 +69,6 @@ def _clear(out: Path) -> None:
         raise CohortError(f"{out}: holds scans or results that no demo made; choose another --out")
     for path in ours:
         shutil.rmtree(path, ignore_errors=True)
-    out.mkdir(parents=True, exist_ok=True)
     write_atomically(out / MARK, b"What lies here was made by `anofpdm demo`, and the next one replaces it.\n")
 
 

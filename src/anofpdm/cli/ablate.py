@@ -37,6 +37,7 @@ def ablate(
     from anofpdm.evaluation.ablations import COMPARED, Options
     from anofpdm.evaluation.ablations import ablate as run
     from anofpdm.evaluation.ablations_figures import PAGE, save
+    from anofpdm.files import sole_writer
     from anofpdm.method.many_slices import batch_for
     from anofpdm.network.predictor import load_trained
     from anofpdm.network.world import local_device
@@ -56,10 +57,12 @@ def ablate(
     shown = tuple(_whole(value, "--gallery-levels") for value in _numbers(gallery_levels, "--gallery-levels", 0))
     trained = load_trained(model, where, precision)
     slices = open_cohort(cohort)
-    with progress_bar("noise levels") as show:
-        names = tuple(COMPARED) if variants else ("anofpdm-ddim", "anofpdm-ddim-last")
-        found = run(trained, slices, Options(calibration, tried, shown, names), show)
-    save(found, out)
+    names = tuple(COMPARED) if variants else ("anofpdm-ddim", "anofpdm-ddim-last")
+    out.mkdir(parents=True, exist_ok=True)
+    with sole_writer(out):
+        with progress_bar("noise levels") as show:
+            found = run(trained, slices, Options(calibration, tried, shown, names), show)
+        save(found, out)
     for one in found.tables:
         print(f"{one.name}: {one.says}")
     print(f"{len(found.tables)} figures and tables; look at {out / PAGE}")

@@ -60,6 +60,7 @@ def calibrate(
     """Choose the guidance strength and fit both detectors, from labels alone; the result lies beside the weights."""
     from anofpdm.calibrating import Options, calibrate_model, save
     from anofpdm.cohorts import open_cohort
+    from anofpdm.files import sole_writer
     from anofpdm.method.many_slices import batch_for
     from anofpdm.network.predictor import load_trained
     from anofpdm.network.world import local_device
@@ -82,9 +83,10 @@ def calibrate(
     )
     trained = load_trained(model, where, precision)
     slices = open_cohort(cohort)
-    with progress_bar("noise levels") as show:
-        calibrated = calibrate_model(trained, slices, options, show)
-    save(calibrated, model)
+    with sole_writer(model):
+        with progress_bar("noise levels") as show:
+            calibrated = calibrate_model(trained, slices, options, show)
+        save(calibrated, model)
     _print(calibrated, model)
 
 
