@@ -1,6 +1,6 @@
 """The paper's claims, and ours, one by one, on a cohort: held, not held, or too close to tell.
 
-    python benchmarks/claims.py SCORES ABLATIONS
+    python benchmarks/claims.py SCORES [ABLATIONS]
 
 SCORES is the folder of `anofpdm evaluate --method all`, ABLATIONS that of `anofpdm ablate` on the same model. What one
 method gains over another is paired: the same slices, and 95% intervals from drawing patients with replacement. A claim
@@ -85,15 +85,16 @@ class Slices:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("scores", type=Path)
-    parser.add_argument("ablations", type=Path)
+    parser.add_argument("ablations", type=Path, nargs="?")
     args = parser.parse_args()
     slices = Slices.read(args.scores / "slices.csv")
     for title, claims in (("The paper's claims", OF_THE_PAPER), ("What is ours", OURS)):
         print(f"{title}:\n\n| | setup | {_heading(title)} | gain in DICE | |\n| --- | --- | --- | --- | --- |")
         print("\n".join(_compared(slices, claims)), end="\n\n")
-    said = json.loads((args.ablations / "ablations.json").read_text())["ablations"]
-    print("From the ablations:\n\n| | here | |\n| --- | --- | --- |")
-    print("\n".join(_from_ablations(said)))
+    if args.ablations is not None:
+        said = json.loads((args.ablations / "ablations.json").read_text())["ablations"]
+        print("From the ablations:\n\n| | here | |\n| --- | --- | --- |")
+        print("\n".join(_from_ablations(said)))
 
 
 def _heading(title: str) -> str:
