@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from anofpdm.demo import BUNDLED, PAGE, run_demo
-from anofpdm.errors import CohortError, ScanWarning
+from anofpdm.errors import AnoFPDMError, CohortError, ScanWarning
 from anofpdm.evaluation.volumes import score_volume
+from anofpdm.files import sole_writer
 from anofpdm.scans import Grid, read_volume
 
 KINDS = ("tumour", "stroke")
@@ -105,8 +106,11 @@ def test_a_second_demo_replaces_the_first_and_nothing_else(demo, tmp_path, monke
     (tmp_path / "results").mkdir()
     with pytest.raises(CohortError, match="no demo made"):
         run_demo(tmp_path, device="cpu")
-    assert (tmp_path / "results").is_dir()
+    assert [path.name for path in tmp_path.iterdir()] == ["results"]
     shutil.copytree(out, tmp_path / "again")
+    with sole_writer(tmp_path / "again"), pytest.raises(AnoFPDMError, match="another run is writing here"):
+        run_demo(tmp_path / "again", device="cpu")
+    assert (tmp_path / "again" / "results").is_dir()
     run_demo(tmp_path / "again", device="cpu")
     assert not (tmp_path / "again" / "results").exists()
 

@@ -1,5 +1,6 @@
 """Calibrating a model on a cohort's labelled slices: one pass of the network, and a file beside the weights."""
 
+import functools
 import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -77,7 +78,7 @@ class Calibrated:
     evidence: Evidence  # of errors, at the chosen range
     labels: np.ndarray
     ranges: tuple[Range, ...]  # tried; none where the range was given
-    for_signal: Callable[[str, str], Calibration]  # the same, with another way to choose the strength, or other maps
+    made_for: Callable[[str, str], Calibration]  # of a signal that was gathered, and a way to choose the strength
 
 
 def calibrate_model(
@@ -101,9 +102,11 @@ def calibrate_model(
     tried = gather(model, cohort, rows, options, on_progress, last_maps=last_maps)
     top, ranges = chosen_range({top: by_signal[RATED_BY] for top, by_signal in tried.items()}, labels, options)
     evidence, places = tried[top], places_of(cohort, rows)
+    tried.clear()  # gigabytes of maps
     foreground_seen = foreground_range(cohort, np.unique(cohort.scans[rows]))
 
-    def for_signal(signal: str, strength_by: str) -> Calibration:
+    @functools.cache
+    def by_errors(strength_by: str) -> Calibration:
         found = calibrate(
             evidence[RATED_BY],
             labels,
@@ -114,11 +117,15 @@ def calibrate_model(
             strength_by=strength_by,
         )
         of_model = found.for_model(model.sha256, model.modalities)
-        found = replace(of_model, seed=options.seed, foreground=foreground_seen)
+        return replace(of_model, seed=options.seed, foreground=foreground_seen)
+
+    @functools.cache
+    def made_for(signal: str, strength_by: str) -> Calibration:
+        found = by_errors(strength_by)
         return found if signal == RATED_BY else for_maps_of(evidence[signal], found, labels, places)
 
-    calibration = for_signal(options.signal, options.strength_by)
-    return Calibrated(calibration, evidence[RATED_BY], labels, ranges, for_signal)
+    calibration = made_for(options.signal, options.strength_by)
+    return Calibrated(calibration, evidence[RATED_BY], labels, ranges, made_for)
 
 
 def labelled_rows(cohort: Cohort, split: str, most: int, seed: int) -> np.ndarray:
@@ -180,11 +187,11 @@ def gather(
         on_progress=on_progress,
         on_level=listen,
     )
-    passed = {
-        top: {signal: joined([part[signal] for part in parts]) for signal in signals}
-        for top, parts in in_passing.items()
-    }
-    return {**passed, highest: whole}
+    found: dict[int, dict[str, Evidence]] = {}
+    for top in below:
+        parts = in_passing.pop(top)  # joined they are copied, and gone before the next are
+        found[top] = {signal: joined([part[signal] for part in parts]) for signal in signals}
+    return {**found, highest: whole}
 
 
 def slimmed(evidence: Evidence, *, last_maps: bool = False) -> Evidence:

@@ -20,6 +20,7 @@ from anofpdm.segment import PICTURE, REPORT, Model, Segmentation, load
 
 BUNDLED = Path(__file__).parent / "models"
 PAGE, MARK = "index.html", "demo.txt"
+FOLDERS = ("scans", "results")
 SEED = 2024
 SEEN = (1, 2, 11, 12)  # seeds that the bundled models were trained, calibrated and measured on
 SLICES = 60  # of a phantom: every 2.5 mm, as the models learned
@@ -50,6 +51,7 @@ def run_demo(
     """Phantoms, their masks, a report of each, and a page over all. What an earlier demo left there is replaced."""
     if out.exists() and not out.is_dir():
         raise CohortError(f"{out} is a file; the demo needs a folder")
+    _check_made_by_a_demo(out)
     out.mkdir(parents=True, exist_ok=True)
     with sole_writer(out):
         _clear(out)
@@ -62,13 +64,14 @@ def run_demo(
     return shown
 
 
-def _clear(out: Path) -> None:
-    """Of an earlier demo, and of nothing else."""
-    ours = [out / name for name in ("scans", "results")]
-    if any(path.exists() for path in ours) and not (out / MARK).is_file():
+def _check_made_by_a_demo(out: Path) -> None:
+    if any((out / name).exists() for name in FOLDERS) and not (out / MARK).is_file():
         raise CohortError(f"{out}: holds scans or results that no demo made; choose another --out")
-    for path in ours:
-        shutil.rmtree(path, ignore_errors=True)
+
+
+def _clear(out: Path) -> None:
+    for name in FOLDERS:
+        shutil.rmtree(out / name, ignore_errors=True)
     write_atomically(out / MARK, b"What lies here was made by `anofpdm demo`, and the next one replaces it.\n")
 
 

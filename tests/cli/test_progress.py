@@ -1,5 +1,6 @@
 """What a longer command says of itself where there is no terminal: the log of a job."""
 
+import contextlib
 import io
 
 import pytest
@@ -31,18 +32,50 @@ def test_a_line_a_minute_with_the_time_that_is_left(job):
 
 def test_the_end_is_said_at_once_and_only_once(job):
     show, clock, said = job
-    for done in (1, 2, 2, 2):
-        clock.now += 1
+    for done in (0, 1, 2, 2, 2):
         show("scans", done, 2)
+        clock.now += 6
     assert said() == ["scans: 100%"]
+
+
+def test_what_takes_no_time_is_not_worth_a_line(job):
+    show, clock, said = job
+    for _ in range(20):
+        for done in range(10):
+            show("thresholds", done + 1, 10)
+            clock.now += 0.5
+    assert said() == []
 
 
 def test_what_was_done_before_does_not_make_the_rest_look_quick(job):
     show, clock, said = job
-    show("scans", 90, 100)
-    clock.now = 60
-    show("scans", 91, 100)
-    assert said() == ["scans: 91%, 9 min left"]
+    show("at once", 90, 100)
+    for done in range(1, 91):
+        clock.now += 0.03
+        show("one by one", done, 100)
+    clock.now = 62
+    show("at once", 91, 100)
+    show("one by one", 91, 100)
+    assert said() == ["at once: 91%, 9 min left", "one by one: 91%, 9 min left"]
+
+
+def test_nearly_done_is_not_done(job):
+    show, clock, said = job
+    show("training", 0, 1000)
+    clock.now = 100
+    show("training", 999, 1000)
+    assert said() == ["training: 99%, 0 s left"]
+
+
+def test_a_log_that_cannot_be_written_does_not_end_the_work():
+    clock = Clock()
+    with open("/dev/full", "w") as full:  # noqa: PTH123
+        show = Lines(full, clock)
+        show("training", 0, 2)
+        clock.now = 61
+        show("training", 1, 2)
+        with contextlib.suppress(OSError):
+            full.close()
 
 
 def test_what_begins_anew_is_timed_anew(job):
@@ -74,16 +107,21 @@ def test_a_total_that_is_not_known_is_not_divided_by(job):
 
 
 def test_a_name_keeps_to_its_line(job):
-    show, _clock, said = job
-    show("scans", 1, 1, "scan\nof \x1b[31mred")
-    assert said() == ["scan?of ?[31mred: 100%"]
+    show, clock, said = job
+    show("scans", 0, 1)
+    clock.now = 60
+    show("scans", 0.5, 1, "scan\nof \x1b[31mred")
+    assert said() == ["scan?of ?[31mred: 50%, 60 s left"]
 
 
-def test_without_a_terminal_lines_go_to_stderr(capsys):
+def test_without_a_terminal_lines_go_to_stderr(capsys, monkeypatch):
+    monkeypatch.setattr("anofpdm.cli.progress.SECONDS_BETWEEN_LINES", 0.0)
     with progress_bar("phantoms") as show:
-        show(3, 3)
+        show(0, 4)
+        show(1, 4)
     said = capsys.readouterr()
-    assert (said.out, said.err) == ("", "phantoms 3/3: 100%\n")
+    assert said.out == ""
+    assert said.err.splitlines()[-1].startswith("phantoms 1/4: 25%")
 
 
 def test_only_the_first_process_speaks(capsys):

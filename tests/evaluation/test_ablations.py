@@ -25,6 +25,7 @@ from anofpdm.evaluation.ablations_figures import FIGURES, gallery, numbers, page
 from anofpdm.evaluation.ablations_levels import FACTORS, EndStepMaps, climbed_on
 from anofpdm.evaluation.metrics import average_precision
 from anofpdm.evaluation.truth import Truth
+from anofpdm.files import sole_writer
 from anofpdm.labels import HEALTHY, UNHEALTHY
 from anofpdm.method.decision import Choices, decide
 from anofpdm.method.many_slices import evidence_of, slice_seeds
@@ -368,6 +369,10 @@ def test_the_command(made, tmp_path):
         "ablate", made / "model", made / "cohort", "--out", tmp_path / "out", "--split", "train", "--levels", 3,
         "--levels-tried", "2", "--strengths", "0,2", "--most", 20, "--device", "cpu", "--score", "flair",
     ]  # fmt: skip
+    (tmp_path / "out").mkdir()
+    with sole_writer(tmp_path / "out"):
+        refused = CliRunner().invoke(app, [str(word) for word in words])
+    assert "another run is writing here" in refused.output
     ran = CliRunner().invoke(app, [str(word) for word in words])
     assert ran.exit_code == 0, ran.output
     assert "look at" in ran.stdout

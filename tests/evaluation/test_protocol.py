@@ -2,6 +2,7 @@
 
 import csv
 import json
+import shutil
 import subprocess
 import sys
 from dataclasses import asdict, replace
@@ -234,7 +235,11 @@ def test_a_reading_that_is_added_leaves_others_of_the_same_pass_alone(made, tmp_
     assert (tmp_path / "out/methods/anofpdm-ddim/mixed-seed0.json").stat().st_mtime_ns == stamp
 
 
-def test_what_fails_in_another_process_is_not_saved_as_done(made, tmp_path):
+@pytest.mark.parametrize("first", [True, False])  # when it calibrates, or when it decides
+def test_what_fails_in_another_process_is_not_saved_as_done(made, tmp_path, first):
+    if not first:
+        evaluation(made, tmp_path / "out", ("gradient",)).run()  # which has the same calibration
+
     class World2(World):
         def gathered(self, said):
             return [said, "the other one has run out of memory"] if said == "" else super().gathered(said)
@@ -383,6 +388,53 @@ def test_settings_are_followed_beyond_the_end_of_their_grid():
     assert [one.setting["level"] for one in as_far["unhealthy"]] == [400, 300]
     assert found["unhealthy"][0].setting == {"level": 533}
     assert found["unhealthy"][0].dice > 0.95
+
+
+def test_settings_of_two_values_are_followed_in_both():
+    truth = np.zeros((4, 32, 32), bool)
+    truth[:2, 4:16, 4:16] = True
+    asked = []
+
+    def maps_of(setting):
+        asked.append((setting["level"], setting["strength"]))
+        away = abs(np.log2(setting["level"] / 400)) + abs(np.log2(setting["strength"] / 8))
+        return np.where(np.roll(truth, round(2 * away), axis=2), 0.5, 0.0)
+
+    grid = [{"level": level, "strength": strength} for level in (100, 200) for strength in (2.0, 4.0)]
+    found = tuned_with_masks(maps_of, grid, truth)
+    assert found["unhealthy"][0].setting == {"level": 400, "strength": 8.0}
+    assert len(asked) == len(set(asked))
+
+
+def test_cuts_above_everything_do_not_hide_faint_lesions():
+    """Slices with a faint lesion, and a healthy one with a bright spot: for that one, drawing nothing is right."""
+    truth = np.zeros((5, 32, 32), bool)
+    truth[:4, 4:16, 4:16] = True
+    maps = np.where(truth, 0.006, 0.0)
+    maps[4, 4:16, 4:16] = 0.02
+    found = tuned_with_masks(lambda _: maps, [{"level": 1}], truth)
+    assert found["mixed"][0].threshold <= 0.006
+    assert found["mixed"][0].dice > 0.75
+
+
+def test_calibrations_that_results_were_made_with_stay_as_they_are(made, tmp_path):
+    out = tmp_path / "out"
+    evaluation(made, out, ("anofpdm-ddim", "anofpdm-ours")).run()
+    stored, other = out / "calibration-ddim-by-map.json", out / "calibration-ddim-by-map-of-agreement.json"
+    kept = stored.read_bytes() + b"\n"  # another byte, the same calibration
+    stored.write_bytes(kept)
+    evaluation(made, out, ("anofpdm-ddim", "anofpdm-ours", "anofpdm-agreement")).run()
+    assert stored.read_bytes() == kept
+    assert other.is_file()
+
+    said = json.loads(kept)
+    said["strength"] = next(one["strength"] for one in said["candidates"] if one["strength"] != said["strength"])
+    stored.write_text(json.dumps(said))
+    other.unlink()
+    shutil.rmtree(out / "methods" / "anofpdm-agreement")
+    again = evaluation(made, out, ("anofpdm-agreement",))
+    again.run()
+    assert "use another --out" in again.failed["anofpdm-agreement"]
 
 
 def test_methods_without_their_models_say_how_to_train_them(made):

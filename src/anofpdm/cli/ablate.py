@@ -34,7 +34,7 @@ def ablate(
     """Every ablation of the paper, calibrated by labels on one split and measured with its masks."""
     from anofpdm.calibrating import Options as CalibrationOptions
     from anofpdm.cohorts import open_cohort
-    from anofpdm.evaluation.ablations import COMPARED, Options
+    from anofpdm.evaluation.ablations import COMPARED, Options, measured_slices
     from anofpdm.evaluation.ablations import ablate as run
     from anofpdm.evaluation.ablations_figures import PAGE, save
     from anofpdm.files import sole_writer
@@ -58,6 +58,7 @@ def ablate(
     trained = load_trained(model, where, precision)
     slices = open_cohort(cohort)
     names = tuple(COMPARED) if variants else ("anofpdm-ddim", "anofpdm-ddim-last")
+    measured_slices(slices, calibration)  # complains of missing masks before anything is written
     out.mkdir(parents=True, exist_ok=True)
     with sole_writer(out):
         with progress_bar("noise levels") as show:

@@ -1,5 +1,6 @@
 """How far a longer command has come: bars on a terminal; in the log of a job, which has none, a line a minute."""
 
+import collections
 import contextlib
 import time
 from collections.abc import Callable, Iterator
@@ -10,7 +11,7 @@ from anofpdm.cli.options import one_line
 if TYPE_CHECKING:
     from rich.console import Console
 
-SECONDS_BETWEEN_LINES = 60.0
+SECONDS_BETWEEN_LINES, WORTH_A_LINE_SECONDS = 60.0, 10.0
 
 
 class Show(Protocol):
@@ -60,31 +61,53 @@ def _bars(console: "Console") -> Iterator[Show]:
 
 
 class Lines:
-    """A line a minute, and one when a thing is done; what begins anew is timed anew."""
+    """A line a minute, and one at the end of what took a while; what begins anew is timed anew."""
 
     def __init__(self, file: IO[str], clock: Callable[[], float] = time.monotonic) -> None:
         self.file, self.clock = file, clock
-        self.began: dict[str, tuple[float, float]] = {}  # when, and how much was done by then
-        self.last: dict[str, tuple[float, float]] = {}  # when a line was written, and how much was done at last
+        self.timed: dict[str, _Timed] = {}
 
     def __call__(self, what: str, done: float, total: float, words: str = "") -> None:
         if not total:
             return
-        now = self.clock()
-        written, before = self.last.get(what, (now, done))
-        if what not in self.began or done < before:
-            self.began[what] = now, done
-            written, before = now, min(done, before)
-        finished = done >= total and (before < total or what not in self.last)
-        if finished or (done < total and now - written >= SECONDS_BETWEEN_LINES):
-            left = f", {_duration(self._left(what, done, total, now))} left" if done < total else ""
-            print(f"{one_line(words or what)}: {100 * done / total:.0f}%{left}", file=self.file, flush=True)
-            written = now
-        self.last[what] = written, done
+        now, timed = self.clock(), self.timed.get(what)
+        if timed is None or done < timed.done:
+            timed = self.timed[what] = _Timed(now, done)
+        finished = done >= total > timed.done
+        timed.note(now, done)
+        if finished and now - timed.began >= WORTH_A_LINE_SECONDS:
+            self._say(f"{words or what}: 100%")
+        elif done < total and now - timed.written >= SECONDS_BETWEEN_LINES:
+            timed.written = now
+            self._say(f"{words or what}: {int(100 * done / total)}%, {_duration(timed.left(total))} left")
 
-    def _left(self, what: str, done: float, total: float, now: float) -> float:
-        began, already = self.began[what]
-        return (now - began) * (total - done) / (done - already) if done > already else float("inf")
+    def _say(self, line: str) -> None:
+        with contextlib.suppress(OSError, ValueError):  # a full disk under the log, or nobody who reads it
+            print(one_line(line), file=self.file, flush=True)
+
+
+class _Timed:
+    """How much was done when, once a second."""
+
+    def __init__(self, now: float, done: float) -> None:
+        self.began = self.written = now
+        self.done = done
+        self.seen = collections.deque([(now, done)], maxlen=1000)
+
+    def note(self, now: float, done: float) -> None:
+        self.done = done
+        if int(now) == int(self.seen[-1][0]):
+            self.seen.pop()
+        self.seen.append((now, done))
+
+    def left(self, total: float) -> float:
+        """By the second half of the time: what was done before is passed over in the first moments."""
+        now, done = self.seen[-1]
+        half = (self.began + now) / 2
+        start, already = next(((when, what) for when, what in reversed(self.seen) if when <= half), self.seen[0])
+        if done <= already:
+            start, already = self.seen[0]
+        return (now - start) * (total - done) / (done - already) if done > already else float("inf")
 
 
 def _duration(seconds: float) -> str:

@@ -38,7 +38,7 @@ def tuned_with_masks(
     on_progress: Listener = lambda _done, _total: None,
     *,
     setups: Sequence[str] = ("unhealthy", "mixed"),
-    beyond: bool = True,  # also beyond the grid, step by step for as long as an end is best
+    beyond: bool = True,  # also beyond the grid, step by step while that is better
     agreed: Callable[[list[Setting]], list[Setting]] = lambda settings: settings,  # among several processes
 ) -> dict[str, list[Tuned]]:
     """By setup, every setting with its best threshold by mean DICE, best first; of equals the first."""
@@ -66,18 +66,36 @@ def tuned_with_masks(
 
 
 def settings_beyond(best: Sequence[Setting], before: Sequence[Setting]) -> list[Setting]:
-    """One step further where one of the best has the largest or smallest value tried, all else being equal."""
+    """What lies next to each of the best, one value changed, and was not tried: where a value is the largest or the
+    smallest of all that were tried, as far beyond it again as the one before it lies behind."""
     found: list[Setting] = []
     for setting in best:
+        family = _family(setting, before)
         for name, value in setting.items():
-            alike = (one for one in before if {**one, name: value} == setting)
-            tried = sorted({one[name] for one in alike})
-            if len(tried) > 1 and value in (tried[0], tried[-1]):
-                neighbour = tried[1] if value == tried[0] else tried[-2]
-                further = {**setting, name: _as_far_again(name, neighbour, value)}
-                if further not in (*before, *found):
-                    found.append(further)
+            tried = sorted({one[name] for one in family})
+            for near in _neighbours(name, value, tried):
+                if {**setting, name: near} not in (*before, *found):
+                    found.append({**setting, name: near})
     return found
+
+
+def _family(setting: Setting, settings: Sequence[Setting]) -> list[Setting]:
+    """Those that single changes lead to, from this one to the next: a grid may be several grids side by side."""
+    family, left = [setting], [one for one in settings if one != setting]
+    for member in family:
+        near = [one for one in left if sum(one[name] != value for name, value in member.items()) == 1]
+        family += near
+        left = [one for one in left if one not in near]
+    return family
+
+
+def _neighbours(name: str, value: float, tried: Sequence[float]) -> list[float]:
+    if len(tried) < 2:
+        return []
+    place = tried.index(value)
+    below = tried[place - 1] if place else _as_far_again(name, tried[1], value)
+    above = tried[place + 1] if place + 1 < len(tried) else _as_far_again(name, tried[-2], value)
+    return [below, above]
 
 
 def _as_far_again(name: str, before: float, value: float) -> float:
@@ -94,7 +112,8 @@ def _best_thresholds(
     found = {}
     for setup, some in members.items():
         cuts, scores = THRESHOLDS, per_slice[:, some].mean(axis=1)
-        further = (BELOW if scores[0] == scores.max() else ()) + (ABOVE if scores[-1] == scores.max() else ())
+        at_ends = scores[[0, -1]] == scores.max()  # the last may be best because it draws nothing: then look below too
+        further = (BELOW if at_ends.any() else ()) + (ABOVE if at_ends[1] else ())
         if further:
             cuts += further
             scores = np.append(scores, _dice_at(further, maps[some], truth[some], on_progress).mean(axis=1))

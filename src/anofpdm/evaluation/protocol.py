@@ -21,7 +21,7 @@ from anofpdm import __version__
 from anofpdm.calibrating import RATED_BY, calibrate_model, check_fits
 from anofpdm.calibrating import Options as CalibrationOptions
 from anofpdm.cohorts.store import Cohort, check_slices, foreground
-from anofpdm.errors import ConfigError, EvaluationError, MethodError
+from anofpdm.errors import CalibrationError, ConfigError, EvaluationError, MethodError
 from anofpdm.evaluation.methods import Chosen, FromEvidence, FromStudent, Models, Reconstruction, Setting
 from anofpdm.evaluation.oracle import Tuned, tuned_with_masks
 from anofpdm.evaluation.predictions import Slices, Store, decide_all, draw_all, map_all, shared_store, student_all
@@ -35,7 +35,7 @@ from anofpdm.network.world import World
 SETUPS = ("unhealthy", "mixed")
 EMPTY = "all-empty"
 CHUNK = 500  # slices looked at at once
-PROTOCOL = 2  # another where numbers of the same settings are no longer the same
+PROTOCOL = 3  # another where numbers of the same settings are no longer the same
 
 
 @dataclass(frozen=True)
@@ -231,17 +231,31 @@ class Evaluation:
         return from_json(path.read_text(), str(path)).for_signal(method.signal)
 
     def _calibrate(self, options: CalibrationOptions) -> None:
-        """One pass of the network serves every way to choose the strength, and maps of errors besides those asked."""
-        found = calibrate_model(self.model, self.cohort, options, self._showing(f"calibrating {options.encoding}"))
-        for signal in sorted({RATED_BY, options.signal}):
-            for by in sorted({"cosine", options.strength_by}):
-                path = self.out / calibration_name(options.encoding, by, signal)
-                self._write_calibration(path, found.for_signal(signal, by))
-
-    def _write_calibration(self, path: Path, found: Calibration) -> None:
+        """By the first process, while the others wait: what it cannot do, all of them hear of."""
+        problem = ""
         if self.world.leads:
-            write_atomically(path, to_json(found).encode())
-        self.world.gathered(None)
+            try:
+                self._write_calibrations(options)
+            except (CalibrationError, EvaluationError, MethodError) as found:
+                problem = str(found)
+        if problems := [one for one in self.world.gathered(problem) if one]:
+            raise EvaluationError(problems[0])
+
+    def _write_calibrations(self, options: CalibrationOptions) -> None:
+        """One pass of the network serves every way to choose the strength, and maps of errors besides those asked.
+
+        What is there already stays as it is: results were made with it.
+        """
+        found = calibrate_model(self.model, self.cohort, options, self._showing(f"calibrating {options.encoding}"))
+        ours = options.strength_by
+        for signal, by in sorted({(RATED_BY, "cosine"), (RATED_BY, ours), (options.signal, ours)}):
+            path, calibration = self.out / calibration_name(options.encoding, by, signal), found.made_for(signal, by)
+            if not path.is_file():
+                write_atomically(path, to_json(calibration).encode())
+            elif not alike(from_json(path.read_text(), str(path)), calibration):
+                raise EvaluationError(
+                    f"{path} has another strength or noise range than is found now; use another --out"
+                )
 
     def calibration_path(self, method: FromEvidence) -> Path:
         by = "cosine" if method.of_the_paper else self.options.calibration.strength_by
@@ -418,6 +432,10 @@ class _Watch:
 def calibrated_signal(method: FromEvidence) -> str:
     """Whose maps its threshold from healthy slices is of: the paper's methods have none, and share a calibration."""
     return RATED_BY if method.of_the_paper else method.signal
+
+
+def alike(one: Calibration, other: Calibration) -> bool:
+    return (one.strength, one.settings) == (other.strength, other.settings)
 
 
 def calibration_name(encoding: str, strength_by: str, signal: str = RATED_BY) -> str:
