@@ -1,6 +1,5 @@
 """What a longer command says of itself where there is no terminal: the log of a job."""
 
-import contextlib
 import io
 
 import pytest
@@ -59,23 +58,29 @@ def test_what_was_done_before_does_not_make_the_rest_look_quick(job):
     assert said() == ["at once: 91%, 9 min left", "one by one: 91%, 9 min left"]
 
 
-def test_nearly_done_is_not_done(job):
+@pytest.mark.parametrize(("done", "line"), [(999, "99%, 0 s left"), (0, "0%, unknown time left")])
+def test_nearly_done_is_not_done_and_nothing_done_promises_nothing(job, done, line):
     show, clock, said = job
     show("training", 0, 1000)
     clock.now = 100
-    show("training", 999, 1000)
-    assert said() == ["training: 99%, 0 s left"]
+    show("training", done, 1000)
+    assert said() == [f"training: {line}"]
 
 
 def test_a_log_that_cannot_be_written_does_not_end_the_work():
-    clock = Clock()
-    with open("/dev/full", "w") as full:  # noqa: PTH123
-        show = Lines(full, clock)
-        show("training", 0, 2)
-        clock.now = 61
-        show("training", 1, 2)
-        with contextlib.suppress(OSError):
-            full.close()
+    class Full(io.StringIO):
+        refused = 0
+
+        def write(self, _text):
+            self.refused += 1
+            raise OSError(28, "No space left on device")
+
+    full, clock = Full(), Clock()
+    show = Lines(full, clock)
+    for minute in range(3):
+        clock.now = 61.0 * minute
+        show("training", minute, 3)
+    assert full.refused == 2
 
 
 def test_what_begins_anew_is_timed_anew(job):
@@ -88,14 +93,6 @@ def test_what_begins_anew_is_timed_anew(job):
     clock.now = 1060
     show("levels", 5, 10)
     assert said() == ["levels: 100%", "levels: 50%, 60 s left"]
-
-
-def test_nothing_done_in_a_minute_promises_nothing(job):
-    show, clock, said = job
-    show("training", 0.0, 1.0)
-    clock.now = 61
-    show("training", 0.0, 1.0)
-    assert said() == ["training: 0%, unknown time left"]
 
 
 def test_a_total_that_is_not_known_is_not_divided_by(job):
