@@ -45,7 +45,8 @@ OURS = (
     ),
     *(("the student", setup, "anofpdm-student", "anofpdm-ours") for setup in ("unhealthy", "mixed")),
     *(
-        ("the student, against masks", setup, "anofpdm-student", "ddim-classifier-free")
+        ("the student, against masks", setup, "anofpdm-student", one)
+        for one in ("ddim-classifier-free", "ddim-classifier")
         for setup in ("unhealthy", "mixed")
     ),
 )
