@@ -375,7 +375,7 @@ def test_settings_are_followed_beyond_the_end_of_their_grid():
     assert asked == [300, 400, 533, 710]
     asked.clear()
     from_afar = tuned_with_masks(maps_of, [{"level": 200}, {"level": 240}], truth, setups=("unhealthy",))
-    assert asked == [200, 240, 288, 346, 416, 500]  # four steps, and no more
+    assert asked == [200, 240, 288, 346, 416, 500, 601]
     assert from_afar["unhealthy"][0].setting == {"level": 500}
     assert list(tuned_with_masks(maps_of, [{"level": 300}], truth, setups=("unhealthy",))) == ["unhealthy"]
 
@@ -388,6 +388,20 @@ def test_settings_are_followed_beyond_the_end_of_their_grid():
     assert [one.setting["level"] for one in as_far["unhealthy"]] == [400, 300]
     assert found["unhealthy"][0].setting == {"level": 533}
     assert found["unhealthy"][0].dice > 0.95
+
+
+def test_what_gets_better_for_ever_is_followed_for_eight_steps():
+    truth = np.zeros((4, 32, 32), bool)
+    truth[:2, 4:16, 4:16] = True
+    asked = []
+
+    def maps_of(setting):
+        asked.append(setting["scale"])
+        return np.where(np.roll(truth, 11 - round(np.log2(setting["scale"])), axis=2), 0.5, 0.0)
+
+    found = tuned_with_masks(maps_of, [{"scale": 1.0}, {"scale": 2.0}], truth, setups=("unhealthy",))
+    assert asked == [2.0**step for step in range(10)]
+    assert found["unhealthy"][0].setting == {"scale": 512.0}
 
 
 def test_settings_of_two_values_are_followed_in_both():

@@ -19,7 +19,7 @@ THRESHOLDS = tuple(round(0.01 * step, 2) for step in range(1, 70))  # 0.01 .. 0.
 BELOW = (1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 3e-4, 5e-4, 7e-4, *(round(0.001 * step, 3) for step in range(1, 10)))
 ABOVE = (0.8, 1.0, 1.5, 2.0, 3.0, 5.0, 8.0, 12.0, 20.0, 30.0, 50.0, 100.0)
 HIGHEST_LEVEL = 999
-STEPS_BEYOND = 4
+STEPS_BEYOND = 8
 
 Listener = Callable[[int, int], None]
 

@@ -35,7 +35,7 @@ from anofpdm.network.world import World
 SETUPS = ("unhealthy", "mixed")
 EMPTY = "all-empty"
 CHUNK = 500  # slices looked at at once
-PROTOCOL = 3  # another where numbers of the same settings are no longer the same
+PROTOCOL = 4  # another where numbers of the same settings are no longer the same
 
 
 @dataclass(frozen=True)
