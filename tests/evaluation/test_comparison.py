@@ -1,0 +1,143 @@
+"""benchmarks/comparison.py: what it would run, in which order, and what it does when something fails."""
+
+import importlib.util
+import itertools
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from anofpdm.evaluation.methods import METHODS
+
+PATH = Path(__file__).parents[2] / "benchmarks" / "comparison.py"
+
+
+@pytest.fixture(scope="module")
+def comparison():
+    spec = importlib.util.spec_from_file_location("comparison", PATH)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["comparison"] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module
+
+
+def planned(comparison, tmp_path, *words):
+    args = comparison.arguments().parse_args(["cohort", "--out", str(tmp_path), *words])
+    return {task.name: task for task in comparison.plan(args)}
+
+
+def after(words, option):
+    return [value for word, value in itertools.pairwise(words) if word == option]
+
+
+class TestPlan:
+    def test_every_network_has_the_same_budget(self, comparison, tmp_path):
+        tasks = planned(comparison, tmp_path, "--steps", "70", "--batch", "8")
+        commands = [tasks[name].command() for name in ("guided", *comparison.TRAINED)]
+        assert {words[0] for words in commands} == {"train"}
+        assert len(commands) == 5
+        for option in ("--steps", "--preset", "--learning-rate", "--batch"):
+            assert len({tuple(after(words, option)) for words in commands}) == 1
+        assert sorted(after(words, "--task") for words in commands) == [
+            [],
+            ["classifier"],
+            ["healthy"],
+            ["healthy"],
+            ["unconditional"],
+        ]
+
+    def test_every_method_is_evaluated_once_with_the_networks_it_needs(self, comparison, tmp_path):
+        tasks = planned(comparison, tmp_path)
+        parts = [tasks[name].command() for name in tasks["scores"].needs]
+        assert sorted(method for words in parts for method in after(words, "--method")) == sorted(METHODS)
+        for words in parts:
+            needed = {need for method in after(words, "--method") for need in METHODS[method].needs} - {"student"}
+            assert {word.partition("=")[0] for word in after(words, "--with")} == needed
+
+    def test_nothing_begins_before_what_it_needs(self, comparison, tmp_path):
+        for given in ((), ("--model", "mine")):
+            seen = set()
+            for task in planned(comparison, tmp_path, *given).values():
+                assert set(task.needs) <= seen
+                seen.add(task.name)
+        assert "guided" not in seen  # a trained model was given
+
+    def test_a_training_that_was_begun_goes_on(self, comparison, tmp_path):
+        tasks = planned(comparison, tmp_path)
+        assert "--resume" not in tasks["healthy"].command()
+        (tmp_path / "healthy").mkdir()
+        (tmp_path / "healthy" / comparison.STATE).touch()
+        words = tasks["healthy"].command()
+        assert "--resume" in words
+        assert "--preset" not in words  # it is the one it was begun with
+
+
+class TestRun:
+    @pytest.fixture
+    def begun(self, comparison, monkeypatch):
+        """Tasks that fail or end well at once, as their command says; their names in the order they began."""
+        begun = []
+
+        def start(task, _out):
+            begun.append(task.name)
+            return subprocess.Popen([sys.executable, "-c", f"raise SystemExit({task.command()[0]!r} == 'fail')"])
+
+        monkeypatch.setattr(comparison, "start", start)
+        return begun
+
+    def test_what_fails_costs_what_waits_for_it_and_nothing_else(self, comparison, begun, tmp_path):
+        kind = {"a": "work", "b": "fail", "c": "work", "d": "work", "e": "work"}
+        needs = {"c": ("a",), "d": ("b",), "e": ("d",)}
+        tasks = [comparison.Task(name, needs.get(name, ()), lambda name=name: [kind[name]]) for name in kind]
+        assert sorted(comparison.run(tasks, tmp_path, jobs=2)) == ["b", "d", "e"]
+        assert begun == ["a", "b", "c"]
+        begun.clear()
+        kind["b"] = "work"
+        assert comparison.run(tasks, tmp_path, jobs=1) == []
+        assert begun == ["b", "d", "e"]  # what was done is not done again
+
+    def test_so_many_at_a_time(self, comparison, tmp_path, monkeypatch):
+        alive, most = set(), []
+
+        class Process:
+            returncode = 0
+
+            def __init__(self, name):
+                self.name, self.asked = name, 0
+
+            def poll(self):
+                self.asked += 1
+                if self.asked < 3:
+                    return None
+                alive.discard(self.name)
+                return 0
+
+        def start(task, _out):
+            alive.add(task.name)
+            most.append(len(alive))
+            return Process(task.name)
+
+        monkeypatch.setattr(comparison, "start", start)
+        monkeypatch.setattr(comparison.time, "sleep", lambda _: None)
+        assert comparison.run([comparison.Task(str(n), (), list) for n in range(7)], tmp_path, jobs=3) == []
+        assert len(most) == 7
+        assert max(most) == 3
+
+
+def test_parts_are_joined_into_one_folder(comparison, tmp_path):
+    for name, method in (("one", "gradient"), ("two", "cg-cdm")):
+        (tmp_path / name / "methods" / method).mkdir(parents=True)
+        (tmp_path / name / "methods" / method / "unhealthy-seed0.json").write_text(name)
+        (tmp_path / name / "settings.json").write_text("the same")
+        (tmp_path / name / f"tuned-{method}.json").write_text(name)
+        (tmp_path / name / "table.md").write_text("of this part alone")
+    comparison.join([tmp_path / "one", tmp_path / "two"], tmp_path / "all")
+    found = {path.relative_to(tmp_path / "all").as_posix() for path in (tmp_path / "all").rglob("*") if path.is_file()}
+    assert found == {
+        "methods/gradient/unhealthy-seed0.json",
+        "methods/cg-cdm/unhealthy-seed0.json",
+        "settings.json",
+        "tuned-gradient.json",
+        "tuned-cg-cdm.json",
+    }
