@@ -5,7 +5,8 @@
 Every network gets the same preset, learning rate and number of steps. `--jobs` commands run at a time: a large GPU has
 room for several. Stopped or failed, the same call goes on with what is missing. FOLDER/logs has what each command said,
 FOLDER/scores what one `anofpdm evaluate --method all` would have left, FOLDER/claims.md each claim, held or not.
-`--model` takes a trained model instead of training one.
+`--model` takes a copy of a trained model, with its calibration and student if it has them, instead of training one;
+`--learn-from` is a cohort for training, calibrating and teaching, where the other is only to tune and to test on.
 """
 
 import argparse
@@ -16,10 +17,14 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
-from anofpdm.evaluation.methods import METHODS, FromEvidence, Reconstruction
+from anofpdm.cohorts import open_cohort
+from anofpdm.errors import CohortError
+from anofpdm.evaluation.methods import METHODS, FromEvidence
 from anofpdm.network.checkpoint import STATE
+from anofpdm.student.model import FOLDER as STUDENT
 
 TRAINED = {  # as `evaluate --with` calls them
     "unconditional": ("--task", "unconditional"),
@@ -44,11 +49,18 @@ class Task:
 def main() -> None:
     args = arguments().parse_args()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C
+    try:
+        for cohort in {args.cohort, args.learn_from or args.cohort}:
+            open_cohort(cohort)
+    except CohortError as problem:
+        sys.exit(f"comparison: {problem}")
     args.out.mkdir(parents=True, exist_ok=True)
+    if args.model and not (args.out / "guided").is_dir():
+        shutil.copytree(args.model, args.out / "guided")
     tasks = plan(args)
     failed = run(tasks, args.out, args.jobs)
     if failed:
-        sys.exit("not done: " + ", ".join(f"{name} ({args.out / 'logs' / name}.log)" for name in failed))
+        sys.exit(f"not done: {', '.join(failed)}; see {args.out / 'logs'}, and run this again")
     print(f"look at {args.out / 'scores' / 'index.html'} and {args.out / 'claims.md'}")
 
 
@@ -57,7 +69,8 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("cohort", type=Path)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--model", type=Path, help="a trained guided model")
-    parser.add_argument("--preset", default="small")
+    parser.add_argument("--learn-from", type=Path, help="a cohort to train on, where it is another")
+    parser.add_argument("--preset", default="small", choices=("tiny", "small", "paper"))
     parser.add_argument("--learning-rate", default="2e-4")
     parser.add_argument("--steps", default="3500")
     parser.add_argument("--batch", default="64", help="slices a training step")
@@ -77,59 +90,82 @@ def arguments() -> argparse.ArgumentParser:
 
 def plan(args: argparse.Namespace) -> list[Task]:
     """In the order in which it is to begin."""
-    out, cohort, guided = args.out, str(args.cohort), args.model or args.out / "guided"
-    device = ["--device", args.device]
-    score = ["--score", args.score] if args.score else []
-    fair = ["--first-setting"] if args.first_setting else []
-    networks = {name: out / name for name in TRAINED}
-
-    def train(folder: Path, how: Sequence[str] = ()) -> Callable[[], list[str]]:
-        budget = ["--preset", args.preset, "--learning-rate", args.learning_rate, "--batch", args.batch]
-
-        def command() -> list[str]:
-            begun = (folder / STATE).is_file()
-            how_on = ["--resume"] if begun else [*budget, *how]
-            return ["train", cohort, "--out", str(folder), "--steps", args.steps, *how_on, *device]
-
-        return command
-
-    def evaluate(name: str, methods: Sequence[str], levels: str, others: Sequence[str] = ()) -> Callable[[], list[str]]:
-        chosen = [word for method in methods for word in ("--method", method)]
-        given = [word for other in others for word in ("--with", f"{other}={networks[other]}")]
-        settings = ["--levels", levels, "--tune", args.tune, "--seeds", "1", *score, *fair, *device]
-        return lambda: ["evaluate", str(guided), cohort, "--out", str(out / name), *chosen, *given, *settings]
-
-    def fixed(*words: object) -> Callable[[], list[str]]:
-        return lambda: [*map(str, words), *device]
-
-    readings = [name for name, method in METHODS.items() if isinstance(method, FromEvidence)]
-    compared = {name: method.needs for name, method in METHODS.items() if isinstance(method, Reconstruction)}
-    parts = ["readings", *(f"method-{name}" for name in compared), "student"]
-    tasks = [] if args.model else [Task("guided", (), train(guided))]
-    of_model = () if args.model else ("guided",)
-    tasks += [Task(name, (), train(networks[name], how)) for name, how in TRAINED.items()]
-    tasks += [Task("calibrate", of_model, fixed("calibrate", guided, cohort, *score))]
-    tasks += [Task("distill", ("calibrate",), fixed("distill", guided, cohort, "--steps", args.student_steps))]
-    tasks += [Task("readings", of_model, evaluate("parts/readings", readings, args.levels))]
-    tasks += [
-        Task(f"method-{name}", (*of_model, *needs), evaluate(f"parts/method-{name}", [name], args.levels, needs))
-        for name, needs in compared.items()
-    ]
-    tasks += [Task("student", ("distill",), evaluate("parts/student", ["anofpdm-student"], args.levels))]
-    tasks += [Task("ablate", of_model, fixed("ablate", guided, cohort, "--out", out / "ablations", *score))]
-    write_up = evaluate("scores", ["all"], args.levels, tuple(TRAINED))
-
-    def joined() -> list[str]:
-        join([out / "parts" / name for name in parts], out / "scores")
-        return write_up()
-
-    tasks += [Task("scores", tuple(parts), joined)]
-    tasks += [
-        Task(f"levels-{levels}", of_model, evaluate(f"levels-{levels}", FEW, levels))
-        for levels in args.other_levels.split(",")
-        if levels
-    ]
+    write = Commands(args)
+    model: tuple[str, ...] = () if args.model else ("guided",)
+    tasks = [Task(name, (), partial(write.train, name)) for name in (*model, *TRAINED)]
+    taught = bool(args.model) and (args.model / STUDENT).is_dir()
+    if not taught:
+        tasks += [Task("calibrate", model, write.calibrate), Task("distill", ("calibrate",), write.distill)]
+    parts = []
+    for name, (methods, needs) in groups().items():
+        waits = ("distill",) if needs == ("student",) and not taught else ()
+        networks = tuple(need for need in needs if need in TRAINED)
+        tasks += [Task(name, (*model, *networks, *waits), partial(write.evaluate, f"parts/{name}", methods, networks))]
+        parts.append(name)
+    tasks += [Task("ablate", model, write.ablate), Task("scores", tuple(parts), partial(write.scores, parts))]
+    others = [levels for levels in args.other_levels.split(",") if levels]
+    tasks += [Task(f"levels-{one}", model, partial(write.evaluate, f"levels-{one}", FEW, (), one)) for one in others]
     return [*tasks, Task("claims", ("scores", "ablate"), lambda: ["claims"])]
+
+
+def groups() -> dict[str, tuple[list[str], tuple[str, ...]]]:
+    """Methods that are evaluated in one call, and what they need: readings share one pass of the network."""
+    readings = [name for name, method in METHODS.items() if isinstance(method, FromEvidence)]
+    others = {name: method for name, method in METHODS.items() if name not in readings}
+    return {"readings": (readings, ()), **{f"method-{name}": ([name], one.needs) for name, one in others.items()}}
+
+
+@dataclass(frozen=True)
+class Commands:
+    """What is said to `anofpdm`."""
+
+    args: argparse.Namespace
+
+    def train(self, name: str) -> list[str]:
+        args, folder = self.args, self.args.out / name
+        budget = ["--preset", args.preset, "--learning-rate", args.learning_rate, "--batch", args.batch]
+        how = ["--resume"] if (folder / STATE).is_file() else [*budget, *TRAINED.get(name, ())]
+        return self._with_device("train", self._lessons, "--out", folder, "--steps", args.steps, *how)
+
+    def calibrate(self) -> list[str]:
+        return self._with_device("calibrate", self._guided, self._lessons, *self._score)
+
+    def distill(self) -> list[str]:
+        return self._with_device("distill", self._guided, self._lessons, "--steps", self.args.student_steps)
+
+    def evaluate(
+        self, out: str, methods: Sequence[str], networks: Sequence[str] = (), levels: str | None = None
+    ) -> list[str]:
+        args = self.args
+        chosen = [word for method in methods for word in ("--method", method)]
+        given = [word for name in networks for word in ("--with", f"{name}={args.out / name}")]
+        how = ["--levels", levels or args.levels, "--tune", args.tune, "--seeds", "1", *self._score]
+        how += ["--first-setting"] if args.first_setting else []
+        return self._with_device("evaluate", self._guided, args.cohort, "--out", args.out / out, *chosen, *given, *how)
+
+    def scores(self, parts: Sequence[str]) -> list[str]:
+        join([self.args.out / "parts" / name for name in parts], self.args.out / "scores")
+        return self.evaluate("scores", ["all"], tuple(TRAINED))
+
+    def ablate(self) -> list[str]:
+        return self._with_device(
+            "ablate", self._guided, self.args.cohort, "--out", self.args.out / "ablations", *self._score
+        )
+
+    @property
+    def _guided(self) -> Path:
+        return Path(self.args.out / "guided")
+
+    @property
+    def _lessons(self) -> Path:
+        return Path(self.args.learn_from or self.args.cohort)
+
+    @property
+    def _score(self) -> list[str]:
+        return ["--score", self.args.score] if self.args.score else []
+
+    def _with_device(self, *words: object) -> list[str]:
+        return [*map(str, words), "--device", self.args.device]
 
 
 def join(parts: Sequence[Path], out: Path) -> None:
@@ -161,13 +197,13 @@ def run(tasks: Sequence[Task], out: Path, jobs: int) -> list[str]:
                     (logs / f"{name}.done").touch()
                 else:
                     failed.append(name)
-                print(f"{time.strftime('%H:%M:%S')} {'done' if name in done else 'FAILED'} {name}", flush=True)
+                say("done" if name in done else f"FAILED: {last_words(logs / f'{name}.log')}", name)
             for task in [task for task in left if set(task.needs) & set(failed)]:
                 left.remove(task)
                 failed.append(task.name)
             for task in [task for task in left if set(task.needs) <= done][: jobs - len(running)]:
                 left.remove(task)
-                print(f"{time.strftime('%H:%M:%S')} begin {task.name}", flush=True)
+                say("begin", task.name)
                 running[task.name] = start(task, out)
             time.sleep(0.2)
     except KeyboardInterrupt:  # the commands keep what they have
@@ -177,6 +213,15 @@ def run(tasks: Sequence[Task], out: Path, jobs: int) -> list[str]:
             process.wait()
         sys.exit("stopped; the same call goes on from here")
     return failed
+
+
+def say(what: str, name: str) -> None:
+    print(f"{time.strftime('%H:%M:%S')} {name}: {what}", flush=True)
+
+
+def last_words(log: Path) -> str:
+    lines = log.read_text(errors="replace").split("\n") if log.is_file() else []
+    return next((line.strip() for line in reversed(lines) if any(map(str.isalnum, line))), "it said nothing")
 
 
 def start(task: Task, out: Path) -> subprocess.Popen[bytes]:

@@ -56,12 +56,28 @@ class TestPlan:
             assert {word.partition("=")[0] for word in after(words, "--with")} == needed
 
     def test_nothing_begins_before_what_it_needs(self, comparison, tmp_path):
-        for given in ((), ("--model", "mine")):
+        for given in ((), ("--model", str(tmp_path / "mine"))):
             seen = set()
             for task in planned(comparison, tmp_path, *given).values():
                 assert set(task.needs) <= seen
                 seen.add(task.name)
         assert "guided" not in seen  # a trained model was given
+
+    def test_a_given_model_keeps_its_student(self, comparison, tmp_path):
+        (tmp_path / "mine" / "student").mkdir(parents=True)
+        mine = str(tmp_path / "mine")
+        assert not {"guided", "calibrate", "distill"} & set(planned(comparison, tmp_path, "--model", mine))
+        (tmp_path / "mine" / "student").rmdir()
+        tasks = planned(comparison, tmp_path, "--model", mine)
+        assert "distill" in tasks["method-anofpdm-student"].needs
+
+    def test_networks_may_learn_from_another_cohort(self, comparison, tmp_path):
+        tasks = planned(comparison, tmp_path, "--learn-from", "many")
+        assert {tasks[name].command()[1] for name in ("guided", *comparison.TRAINED)} == {"many"}
+        assert "many" in tasks["calibrate"].command()
+        assert "many" in tasks["distill"].command()
+        for name in tasks["scores"].needs:
+            assert tasks[name].command()[2] == "cohort"
 
     def test_a_training_that_was_begun_goes_on(self, comparison, tmp_path):
         tasks = planned(comparison, tmp_path)
@@ -141,3 +157,9 @@ def test_parts_are_joined_into_one_folder(comparison, tmp_path):
         "tuned-gradient.json",
         "tuned-cg-cdm.json",
     }
+
+
+def test_the_last_words_of_a_command_are_words(comparison, tmp_path):
+    assert comparison.last_words(tmp_path / "none.log") == "it said nothing"
+    (tmp_path / "some.log").write_text("first\n| no such preset |\n+------+\n\n")
+    assert comparison.last_words(tmp_path / "some.log") == "| no such preset |"
