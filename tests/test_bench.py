@@ -1,5 +1,8 @@
+import time
+
 import torch
 
+from anofpdm import bench_scan
 from anofpdm.bench import Plan, literal_loop, made_up_network
 from anofpdm.method import NoiseSchedule, forward_evidence
 from anofpdm.network.predictor import NoisePredictor
@@ -28,3 +31,18 @@ def test_the_literal_loop_that_speeds_are_compared_with_finds_the_same():
     assert torch.equal(noise[0], torch.randn(x0.shape[1:], generator=torch.Generator().manual_seed(0)))
     torch.testing.assert_close(ours[0].divergence[0, 0], curve[0], rtol=1e-3, atol=1e-6)
     torch.testing.assert_close(ours[0].maps[0, 0], maps[0], rtol=1e-3, atol=1e-5)
+
+
+def test_a_scan_is_timed_from_its_files_to_its_mask(monkeypatch):
+    written = []
+    monkeypatch.setattr(bench_scan, "SHAPE", (60, 60, 8))  # a full-size head takes a minute on a CPU
+    monkeypatch.setattr(bench_scan, "SIDE", 32)
+    monkeypatch.setattr(
+        bench_scan,
+        "write_nifti",
+        lambda path, *what, real=bench_scan.write_nifti: (written.append(path), real(path, *what)),
+    )
+    start = time.perf_counter()
+    seconds = bench_scan.scan_seconds(torch.device("cpu"))
+    assert 0 < seconds < time.perf_counter() - start  # the second of two
+    assert [path.name for path in written] == ["flair.nii.gz", "t2.nii.gz", bench_scan.MASK, bench_scan.MASK]

@@ -1,5 +1,6 @@
 """The commands as a user meets them: real processes, exit codes, one-line errors."""
 
+import json
 import os
 import signal
 import subprocess
@@ -224,11 +225,12 @@ def test_what_cannot_be_explained_is_said(words, engine, said):
 
 
 def test_bench_prints_a_table(tmp_path):
-    words = ("bench", "--device", "cpu", "--batch", 1, "--size", 16, "--levels", 2, "--literal-levels", 2)
+    words = ("bench", "--device", "cpu", "--batch", 1, "--size", 16, "--levels", 2, "--literal-levels", 2, "--no-scan")
     done = anofpdm(*words, "--json", tmp_path / "b.json")
     assert done.returncode == 0, done.stderr
     assert "literal loop" in done.stdout
-    assert (tmp_path / "b.json").is_file()
+    assert "by a student" not in done.stdout
+    assert json.loads((tmp_path / "b.json").read_text())["scan_seconds"] is None
 
 
 @pytest.mark.parametrize(
