@@ -30,7 +30,7 @@ STORIES = ("first-hour.md",)  # pages whose commands follow from each other, in 
 
 # ---- the tables ------------------------------------------------------------------------------------------------------
 
-CHEAPER: dict[str, dict[str, str | None]] = {  # options that are given, or taken away where there is None
+CHEAPER: dict[str, dict[str, str | None]] = {  # options that are given ("": a flag), or taken away where there is None
     "demo": {"--patients": "1", "--device": "cpu"},
     "phantom": {"--patients": "8", "--size": "32", "--slices": "8", "--workers": "1"},
     "prepare": {"--size": "16", "--workers": "1"},
@@ -40,7 +40,14 @@ CHEAPER: dict[str, dict[str, str | None]] = {  # options that are given, or take
     "segment": {"--device": "cpu"},
     "evaluate": {"--levels": "3", "--sample": "6", "--tune": "4", "--seeds": "1", "--device": "cpu"},
     "ablate": {"--levels": "3", "--levels-tried": "2,3", "--most": "20", "--device": "cpu"},
-    "bench": {"--batch": "1", "--size": "16", "--levels": "2", "--literal-levels": "2", "--device": "cpu"},
+    "bench": {
+        "--batch": "1",
+        "--size": "16",
+        "--levels": "2",
+        "--literal-levels": "2",
+        "--device": "cpu",
+        "--no-scan": "",  # a full-size head takes minutes
+    },
     "view": {"--host": "127.0.0.1", "--port": "0", "--open": None},
     "serve": {"--host": "127.0.0.1", "--port": "0", "--open": None, "--device": "cpu"},
 }
@@ -226,7 +233,8 @@ def cheaper(words: list[str]) -> list[str]:
             kept.append(word)
         elif "=" not in word and word != "--open":
             next(rest)
-    return [*kept, *(part for name, value in wanted.items() if value is not None for part in (name, value))]
+    given = ((name, value) for name, value in wanted.items() if value is not None)
+    return [*kept, *(part for one in given for part in one if part)]
 
 
 def sandbox(shelf: Path, folder: Path, *, taught: bool) -> None:
