@@ -22,16 +22,11 @@ from pathlib import Path
 
 from anofpdm.cohorts import open_cohort
 from anofpdm.errors import CohortError
-from anofpdm.evaluation.methods import METHODS, FromEvidence
+from anofpdm.evaluation.methods import METHODS, MODEL_TASKS, FromEvidence
 from anofpdm.network.checkpoint import STATE
 from anofpdm.student.model import FOLDER as STUDENT
 
-TRAINED = {  # as `evaluate --with` calls them
-    "unconditional": ("--task", "unconditional"),
-    "classifier": ("--task", "classifier"),
-    "healthy": ("--task", "healthy"),
-    "simplex": ("--task", "healthy", "--noise", "simplex"),
-}
+TRAINED = {name: ("--task", task, "--noise", noise) for name, (task, noise) in MODEL_TASKS.items()}
 # Measured with other numbers of levels too.
 FEW = ("anofpdm-ddim", "anofpdm-curve", "anofpdm-ours", "anofpdm-agreement")
 CLAIMS = Path(__file__).with_name("claims.py")

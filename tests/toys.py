@@ -1,7 +1,10 @@
 """Small worlds with a known answer, for every test."""
 
+import importlib.util
 import itertools
+import sys
 from pathlib import Path
+from types import ModuleType
 
 import nibabel as nib
 import numpy as np
@@ -98,3 +101,14 @@ def untrained(folder: Path) -> Path:
     (folder / "model").mkdir()
     checkpoint.save_model(folder / "model", network.state_dict(), {**said, "network": {**network.config.__dict__}})
     return folder
+
+
+def benchmark(name: str) -> ModuleType:
+    """benchmarks/NAME.py, which is no package."""
+    spec = importlib.util.spec_from_file_location(name, Path(__file__).parents[1] / "benchmarks" / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module

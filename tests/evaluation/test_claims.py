@@ -1,24 +1,16 @@
 """benchmarks/claims.py: what one method gains over another, on the same slices."""
 
 import csv
-import importlib.util
 import json
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
-
-PATH = Path(__file__).parents[2] / "benchmarks" / "claims.py"
+import toys
 
 
 @pytest.fixture(scope="module")
 def claims():
-    spec = importlib.util.spec_from_file_location("claims", PATH)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["claims"] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    return module
+    return toys.benchmark("claims")
 
 
 def write_slices(path, by_method, patients):

@@ -1,25 +1,18 @@
 """benchmarks/comparison.py: what it would run, in which order, and what it does when something fails."""
 
-import importlib.util
 import itertools
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
+import toys
 
 from anofpdm.evaluation.methods import METHODS
-
-PATH = Path(__file__).parents[2] / "benchmarks" / "comparison.py"
 
 
 @pytest.fixture(scope="module")
 def comparison():
-    spec = importlib.util.spec_from_file_location("comparison", PATH)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["comparison"] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    return module
+    return toys.benchmark("comparison")
 
 
 def planned(comparison, tmp_path, *words):
