@@ -65,9 +65,13 @@ class TestTrain:
         words = ("train", cohort, "--preset", "tiny", "--batch", 4, "--no-pictures", "--device", "cpu")
         done = anofpdm(*words, "--out", tmp_path / "m", "--steps", 2)
         assert done.returncode == 0, done.stderr
+        assert "jumped" not in done.stdout
         assert "holds a model already" in refused(*words, "--out", tmp_path / "m", "--steps", 3)
+        bad = [json.dumps({"step": step, "loss": loss}) for step, loss in [(1, 0.005)] * 20 + [(2, 0.05)] * 5]
+        (tmp_path / "m" / "log.jsonl").write_text("\n".join(bad) + "\n")
         done = anofpdm("train", cohort, "--out", tmp_path / "m", "--resume", "--steps", 3, "--no-pictures")
         assert "step 3" in done.stdout, done.stderr
+        assert "the loss jumped from 0.005 to 0.05 near step 2" in done.stdout
         assert "batch cannot change" in refused(
             "train", cohort, "--out", tmp_path / "m", "--resume", "--batch", 8, "--steps", 4
         )

@@ -16,6 +16,7 @@ from anofpdm.cohorts import Cohort, open_cohort
 from anofpdm.errors import ConfigError, ModelError, TrainingError
 from anofpdm.network import checkpoint, run
 from anofpdm.network.batches import SliceOrder
+from anofpdm.network.log import Progress, TrainingLog, loss_jump
 from anofpdm.network.predictor import load_trained
 from anofpdm.network.simplex import random_permutations, simplex_noise
 from anofpdm.network.training import Trainer, TrainingConfig, build_network
@@ -172,6 +173,43 @@ class TestStep:
             trainer.update(inputs_of(trainer, cohort))
 
 
+class TestLossJump:
+    @staticmethod
+    def logged(folder, losses):
+        log = TrainingLog(folder, 0)
+        for number, loss in enumerate(losses):
+            log.write(Progress(50 * (number + 1), float(loss), 10.0, 0.5))
+        log.close()
+        return loss_jump(folder)
+
+    @pytest.fixture
+    def losses(self):
+        """Falling from 0.2 to 0.005; single batches differ by a factor of two."""
+        noise = np.random.default_rng(3).standard_normal(100)
+        return (0.2 * np.exp(-np.arange(100) / 5) + 0.005) * np.exp(0.35 * noise)
+
+    def test_training_as_it_should_be(self, losses, tmp_path):
+        assert self.logged(tmp_path, losses) is None
+
+    def test_a_jump_is_found_where_it_is(self, losses, tmp_path):
+        losses[80:] += 0.07 * np.exp(-np.arange(20) / 20)
+        jump = self.logged(tmp_path, losses)
+        assert jump.step == 50 * 81
+        assert 0.004 < jump.before < 0.006
+        assert jump.after > 0.04
+
+    def test_one_bad_batch_is_no_jump(self, losses, tmp_path):
+        losses[80] = 1.0
+        assert self.logged(tmp_path, losses) is None
+
+    def test_few_lines_or_a_torn_one_say_nothing(self, losses, tmp_path):
+        assert loss_jump(tmp_path) is None
+        assert self.logged(tmp_path, losses[:10]) is None
+        with (tmp_path / "log.jsonl").open("a") as file:
+            file.write('{"step": 550, "lo')
+        assert loss_jump(tmp_path) is None
+
+
 class TestRun:
     def test_what_it_leaves(self, cohort, tmp_path):
         run.train(trainer_of(cohort), cohort, tmp_path, run.Limits(steps=4, log_steps=2, sample_steps=2))
@@ -323,6 +361,7 @@ from safetensors.torch import save_file
 from anofpdm.cohorts import open_cohort
 from anofpdm.network import run
 from anofpdm.network.batches import SliceOrder
+from anofpdm.network.log import Progress, TrainingLog, loss_jump
 from anofpdm.network.training import TrainingConfig
 from anofpdm.network.unet import UNetConfig
 from anofpdm.network.world import World

@@ -101,12 +101,23 @@ def train(
     if world.leads:
         look = f"; look at {out / 'samples.png'}" if (out / "samples.png").is_file() else ""
         print(f"step {trainer.step}: the model is in {out}{look}")
+        _warn_of_jump(out)
         if trainer.config.task == Task.classifier:
             _rate(out, slices, where)
 
 
 def _in_words(now: "Progress") -> str:
     return f"step {now.step}  loss {now.loss:.4f}  {now.steps_per_second:.1f}/s  {now.note}".rstrip()
+
+
+def _warn_of_jump(model: Path) -> None:
+    from anofpdm.network.log import LOG, loss_jump
+
+    if jump := loss_jump(model):
+        print(
+            f"note: the loss jumped from {jump.before:.2g} to {jump.after:.2g} near step {jump.step} "
+            f"({model / LOG}); the model is worse for it: train again with a smaller --learning-rate, or another --seed"
+        )
 
 
 def _rate(model: Path, cohort: "Cohort", device: "torch.device") -> None:

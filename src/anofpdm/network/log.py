@@ -3,11 +3,13 @@
 import json
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from anofpdm.files import being_written, write_atomically
 
 LOG = "log.jsonl"
+JUMP = 4.0  # times what it was: single batches differ by less
 
 
 @dataclass(frozen=True)
@@ -47,10 +49,14 @@ class TrainingLog:
 
 def _forget_later(log: Path, step: int) -> None:
     if log.is_file():
-        kept = [
-            line for line in log.read_text().splitlines() if line.endswith("}") and json.loads(line)["step"] <= step
-        ]
-        write_atomically(log, "".join(line + "\n" for line in kept).encode())
+        kept = [json.dumps(line) + "\n" for line in _lines(log) if line["step"] <= step]
+        write_atomically(log, "".join(kept).encode())
+
+
+def _lines(log: Path) -> list[dict[str, Any]]:
+    """Without the one that a killed run did not finish."""
+    said = log.read_text().splitlines() if log.is_file() else []
+    return [json.loads(line) for line in said if line.endswith("}")]
 
 
 def _tensorboard(folder: Path, step: int) -> Any:
@@ -59,3 +65,24 @@ def _tensorboard(folder: Path, step: int) -> Any:
     except ImportError:
         return None
     return SummaryWriter(folder / "tensorboard", purge_step=step + 1)
+
+
+@dataclass(frozen=True)
+class Jump:
+    """Where the loss rose to many times what it was: a step went too far, and much of what was learned is lost."""
+
+    step: int
+    before: float
+    after: float
+
+
+def loss_jump(folder: Path, *, before: int = 20, after: int = 5) -> Jump | None:
+    """The first in a run's log, by medians of so many lines before and after."""
+    lines = _lines(folder / LOG)
+    losses = [line["loss"] for line in lines]
+    for now in range(before, len(lines) - after + 1):
+        was, found = median(losses[now - before : now]), median(losses[now : now + after])
+        if found > JUMP * was:
+            at = next(number for number in range(now, now + after) if losses[number] > JUMP * was)
+            return Jump(lines[at]["step"], was, found)
+    return None

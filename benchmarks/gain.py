@@ -1,0 +1,58 @@
+"""What a method gains in one evaluation over the same or another method in another, on the same slices.
+
+    python benchmarks/gain.py --of SCORES [...] --over SCORES [...] [--method anofpdm-student] [--than NAME]
+
+SCORES are folders of `anofpdm evaluate`. Several on one side, of models trained several times, count as their mean. As
+in claims.py: 95% intervals from drawing patients with replacement, held where they lie above 0, not held below.
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from claims import VERDICTS, Slices
+
+from anofpdm.evaluation.bootstrap import patient_bootstrap
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--of", type=Path, nargs="+", required=True)
+    parser.add_argument("--over", type=Path, nargs="+", required=True)
+    parser.add_argument("--method", default="anofpdm-student")
+    parser.add_argument("--than", help="the other method, where it is another")
+    args = parser.parse_args()
+    ours, others = ([Slices.read(folder / "slices.csv") for folder in some] for some in (args.of, args.over))
+    print("| setup | DICE | over | gain | |\n| --- | --- | --- | --- | --- |")
+    for setup in ("unhealthy", "mixed"):
+        print(compared(setup, mean_dice(ours, args.method, setup), mean_dice(others, args.than or args.method, setup)))
+
+
+def mean_dice(some: Sequence[Slices], method: str, setup: str) -> tuple[np.ndarray, np.ndarray]:
+    """DICE of each slice, the mean over evaluations, and its patient."""
+    if any((method, setup) not in one.dice for one in some):
+        sys.exit(f"gain: {method} was not measured on {setup} slices in every folder")
+    patients = some[0].patients[setup]
+    same_slices(patients, *(one.patients[setup] for one in some))
+    return np.mean([one.dice[method, setup] for one in some], axis=0), patients
+
+
+def compared(setup: str, ours: tuple[np.ndarray, np.ndarray], others: tuple[np.ndarray, np.ndarray]) -> str:
+    (dice, patients), (before, theirs) = ours, others
+    same_slices(patients, theirs)
+    gain = 100 * (dice - before)
+    low, high = patient_bootstrap(gain, patients)
+    verdict = VERDICTS[int(low > 0) - int(high < 0)]
+    numbers = f"{100 * dice.mean():.1f} | {100 * before.mean():.1f} | {gain.mean():+.1f} ({low:+.1f} to {high:+.1f})"
+    return f"| {setup} | {numbers} | {verdict} |"
+
+
+def same_slices(patients: np.ndarray, *others: np.ndarray) -> None:
+    if not all(np.array_equal(patients, other) for other in others):
+        sys.exit("gain: the folders are of other slices")
+
+
+if __name__ == "__main__":
+    main()
