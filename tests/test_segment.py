@@ -16,7 +16,7 @@ from scipy import ndimage
 
 import anofpdm
 from anofpdm.calibrating import Options as CalibrationOptions
-from anofpdm.calibrating import calibrate_model, foreground_range, foreground_share, save, slimmed
+from anofpdm.calibrating import calibrate_model, chosen_signal, foreground_range, foreground_share, save, slimmed
 from anofpdm.cohorts import open_cohort
 from anofpdm.cohorts.inputs import find_targets
 from anofpdm.cohorts.plan import plan_cohort
@@ -34,7 +34,7 @@ from anofpdm.errors import (
 )
 from anofpdm.files import sole_writer
 from anofpdm.labels import HEALTHY, NULL
-from anofpdm.method.calibration import Calibration, Fitted, to_json
+from anofpdm.method.calibration import Calibration, Candidate, Fitted, to_json
 from anofpdm.method.decision import Choices
 from anofpdm.method.detection import Accuracy, CurveDetector
 from anofpdm.method.evidence import FIELDS, Settings
@@ -573,7 +573,7 @@ def test_the_range_is_chosen_in_one_pass_and_equals_a_pass_of_that_range(made, s
 def test_for_maps_of_agreement_only_what_depends_on_maps_is_another(made, top):
     model, cohort = load_trained(made / "model", CPU), open_cohort(made / "cohort")
     steps = []
-    options = replace(SMALL, top=top, context_mm=0.0)
+    options = replace(SMALL, top=top, context_mm=0.0, signal="error")
     usual = calibrate_model(model, cohort, options)
     other = calibrate_model(
         model, cohort, replace(options, signal="agreement"), lambda *at: steps.append(at)
@@ -599,6 +599,27 @@ def test_for_maps_of_agreement_only_what_depends_on_maps_is_another(made, top):
     assert fitted.healthy_threshold != pytest.approx(fitted_usually.healthy_threshold, rel=1e-2)
     assert steps == sorted(steps)
     assert steps[-1][0] == steps[-1][1]
+
+
+@pytest.mark.parametrize(("weak", "signal"), [(0.0, "error"), (1.01, "agreement")])
+def test_where_maps_of_errors_are_weak_labels_choose_agreement(made, monkeypatch, weak, signal):
+    model, cohort = load_trained(made / "model", CPU), open_cohort(made / "cohort")
+    monkeypatch.setattr("anofpdm.calibrating.WEAK_MAPS", weak)
+    assert SMALL.signal == "auto"
+    chosen = calibrate_model(model, cohort, SMALL).calibration
+    assert chosen.settings.signal == signal
+    asked = calibrate_model(model, cohort, replace(SMALL, signal=signal)).calibration
+    assert to_json(chosen) == to_json(asked)
+
+
+def test_maps_of_the_chosen_strength_are_what_counts(made):
+    model, cohort = load_trained(made / "model", CPU), open_cohort(made / "cohort")
+    found = calibrate_model(model, cohort, SMALL).calibration
+    for map_auc, signal in ((0.849, "agreement"), (0.851, "error")):
+        candidates = Candidate(2.0, 0.9, 0.9, 0.9, 1.35 - map_auc), Candidate(5.0, 0.9, 0.9, 0.9, map_auc)
+        by_errors = replace(found, candidates=candidates, strength=5.0)
+        assert chosen_signal(SMALL, by_errors) == signal
+        assert chosen_signal(replace(SMALL, signal="gradient"), by_errors) == "gradient"
 
 
 def test_an_unknown_signal_is_refused_before_the_network_is_asked(made):
@@ -627,6 +648,9 @@ def test_a_model_calibrated_for_agreement_segments_by_it(made, tmp_path):
         assert found.summary["settings"]["signal"] == signal
         maps[signal] = found.anomaly_map
     assert not np.allclose(maps["error"], maps["agreement"])
+    done = CliRunner().invoke(app, words)  # of a toy that hardly knows its lesions
+    assert "less than 0.85: maps of agreement are taken" in done.output
+    assert np.allclose(anofpdm.load(tmp_path / "m", device="cpu").segment(files).anomaly_map, maps["agreement"])
 
 
 def test_a_model_that_is_being_calibrated_or_trained_is_not_calibrated_too(made):

@@ -37,6 +37,7 @@ from anofpdm.network.predictor import TrainedModel
 FILE, FIGURE = "calibration.json", "calibration.png"
 LEVELS = 10  # on real slices as good as 600: results/levels.md
 RATED_BY = "error"  # whose maps choose the strength, whatever is segmented by: others hardly depend on it
+AUTO, WEAK_MAPS = "auto", 0.85  # AUC on labels below which maps of errors give way to agreement: results/agreement.md
 TOPS = (300, 400, 500, 600, 800, 1000)  # of the noise range, tried when it is chosen by labels
 
 
@@ -47,7 +48,7 @@ class Options:
     levels: int = LEVELS  # in a range of 600; the same distance in any other
     top: int | None = AUTHORS_TOP  # None: chosen by labels
     encoding: str = "ddim"
-    signal: str = "error"
+    signal: str = AUTO  # chosen by labels
     clamp: bool = True
     accuracy_ratio: float = ACCURACY_RATIO
     strength_by: str = "map"  # the better choice: results/strengths.md
@@ -60,7 +61,12 @@ class Options:
     def settings(self, channels: tuple[int, ...]) -> Settings:
         top = self.top or max(TOPS)
         count = max(1, round(self.levels * top / AUTHORS_TOP))
-        return Settings(spread_levels(count, top), channels, self.encoding, self.signal, self.clamp)
+        return Settings(spread_levels(count, top), channels, self.encoding, self.signals[-1], self.clamp)
+
+    @property
+    def signals(self) -> tuple[str, ...]:
+        """What evidence is gathered of: of errors always."""
+        return tuple(dict.fromkeys((RATED_BY, "agreement" if self.signal == AUTO else self.signal)))
 
 
 @dataclass(frozen=True)
@@ -124,7 +130,8 @@ def calibrate_model(
         found = by_errors(strength_by)
         return found if signal == RATED_BY else for_maps_of(evidence[signal], found, labels, places)
 
-    calibration = made_for(options.signal, options.strength_by)
+    signal = chosen_signal(options, by_errors(options.strength_by))
+    calibration = made_for(signal, options.strength_by)
     return Calibrated(calibration, evidence[RATED_BY], labels, ranges, made_for)
 
 
@@ -154,10 +161,9 @@ def gather(
     *,
     last_maps: bool = False,
 ) -> dict[int, dict[str, Evidence]]:
-    """Evidence of errors, and of the options' signal, by the top of the noise range: of one range, or in passing of
-    several. One pass of the network."""
-    settings = options.settings(model.channels(options.score))
-    signals = tuple(dict.fromkeys((RATED_BY, options.signal)))
+    """Evidence of the options' signals, by the top of the noise range: of one range, or in passing of several. One
+    pass of the network."""
+    settings, signals = options.settings(model.channels(options.score)), options.signals
     *below, highest = TOPS if options.top is None else (options.top,)
     in_passing: dict[int, list[dict[str, Evidence]]] = {top: [] for top in below}
     last_level = {top: max(t for t in settings.levels if t < top) for top in below}  # two tops may share theirs
@@ -216,6 +222,13 @@ def chosen_range(tried: Mapping[int, Evidence], labels: np.ndarray, options: Opt
         largest = evidence.at(chosen.strength).end_divergence[:, 0].numpy()
         ranges.append(Range(top, best.accuracy, auc(largest, unhealthy)))
     return max(ranges, key=lambda one: (one.accuracy, one.auc)).top, tuple(ranges)
+
+
+def chosen_signal(options: Options, by_errors: Calibration) -> str:
+    """Where maps of errors hardly tell labels apart, they light up at edges: there gradients must agree with them."""
+    if options.signal != AUTO:
+        return options.signal
+    return "agreement" if (by_errors.rated.map_auc or 0.0) < WEAK_MAPS else RATED_BY
 
 
 def places_of(cohort: Cohort, rows: np.ndarray) -> Places:

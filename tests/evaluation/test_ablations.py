@@ -37,7 +37,9 @@ CPU = torch.device("cpu")
 BUMP = (9.0, 6.5)  # about where toy lesions lie in slices of 16 x 16
 LEVELS, OTHERS, BATCH = 6, (2, 4), 16
 OPTIONS = Options(
-    CalibrationOptions(levels=LEVELS, strengths=(0.0, 2.0, 5.0), split="train", batch=BATCH, strength_by="cosine"),
+    CalibrationOptions(
+        signal="error", levels=LEVELS, strengths=(0.0, 2.0, 5.0), split="train", batch=BATCH, strength_by="cosine"
+    ),
     levels_tried=(*OTHERS, LEVELS),
     gallery_levels=(90, 210, 590),
 )

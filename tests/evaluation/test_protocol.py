@@ -100,7 +100,7 @@ def evaluation(made, out, names=("anofpdm-ddim",), batch=32, seeds=(0,), **chang
     trained = load_trained(made / "guided", CPU)
     trained = replace(trained, predict=Blurred(trained.predict))
     others = [f"{name}={made / name}" for name in TASKS if name != "guided"]
-    calibration = CalibrationOptions(score=("flair",), levels=4, strengths=(0.0, 2.0), batch=batch)
+    calibration = CalibrationOptions(signal="error", score=("flair",), levels=4, strengths=(0.0, 2.0), batch=batch)
     options = Options(calibration=calibration, sample=40, tune=20, seeds=seeds, batch=batch, **changes)
     models, hashes = models_of(trained, others, CPU, "fp32")
     cohort = open_cohort(made / "cohort")

@@ -47,7 +47,8 @@ def ablate(
         score=tuple(name.strip() for name in score.split(",") if name.strip()),
         strengths=tuple(float(value) for value in _numbers(strengths, "--strengths", 0)),
         levels=levels,
-        strength_by="cosine",  # as in the paper
+        signal="error",  # as in the paper
+        strength_by="cosine",
         split=split.value,
         most=most,
         seed=seed,

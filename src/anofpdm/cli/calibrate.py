@@ -35,10 +35,10 @@ def calibrate(
     signal: Annotated[
         str,
         typer.Option(
-            help="What maps are of: error, as in the paper, agreement, of errors and gradients, or one of gradient, "
-            "gradient-weighted, gradient-above."
+            help="What maps are of: error, as in the paper; agreement, of errors and gradients; auto, the first unless "
+            "its maps hardly tell labels apart; or one of gradient, gradient-weighted, gradient-above."
         ),
-    ] = "error",
+    ] = "auto",
     accuracy_ratio: Annotated[float, typer.Option(min=0, max=1, help="How nearly as accurate w* must be.")] = 0.98,
     strength_by: Annotated[
         str,
@@ -58,7 +58,7 @@ def calibrate(
     device: Device = "auto",
 ) -> None:
     """Choose the guidance strength and fit both detectors, from labels alone; the result lies beside the weights."""
-    from anofpdm.calibrating import Options, calibrate_model, save
+    from anofpdm.calibrating import AUTO, Options, calibrate_model, save
     from anofpdm.cohorts import open_cohort
     from anofpdm.files import sole_writer
     from anofpdm.method.many_slices import batch_for
@@ -87,7 +87,7 @@ def calibrate(
         with progress_bar("noise levels") as show:
             calibrated = calibrate_model(trained, slices, options, show)
         save(calibrated, model)
-    _print(calibrated, model)
+    _print(calibrated, model, chose_signal=signal == AUTO)
 
 
 def numbers(words: str) -> tuple[float, ...]:
@@ -108,11 +108,11 @@ def top_of(word: str) -> int | None:
     return int(word)
 
 
-def _print(calibrated: "Calibrated", model: Path) -> None:
+def _print(calibrated: "Calibrated", model: Path, *, chose_signal: bool) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from anofpdm.calibrating import FIGURE, FILE
+    from anofpdm.calibrating import FIGURE, FILE, RATED_BY, WEAK_MAPS
     from anofpdm.method.calibration import chosen_candidate
 
     calibration = calibrated.calibration
@@ -135,6 +135,11 @@ def _print(calibrated: "Calibrated", model: Path) -> None:
     if calibration.strength_by == "map":
         paper = chosen_candidate(calibration.candidates, calibration.accuracy_ratio)[1].strength
         console.print(f"chosen by maps of errors; the paper's rule, --strength-by cosine, would take {paper:g}")
+    if chose_signal and calibration.settings.signal != RATED_BY:
+        console.print(
+            f"maps of errors tell labels apart with an AUC of {calibration.rated.map_auc:.2f}, less than {WEAK_MAPS}: "
+            f"maps of {calibration.settings.signal} are taken; --signal {RATED_BY} would keep them"
+        )
     detectors = Table("detector", "context", "accuracy", "AUC", "(on patients it was not fitted on)", box=None)
     rows = [("cosine", 0.0, calibration.cosine_accuracy)]
     rows += [("curve", one.context_mm, one.curve_accuracy) for one in calibration.fitted]

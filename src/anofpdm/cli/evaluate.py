@@ -53,6 +53,7 @@ def evaluate(
 
     Several GPUs: torchrun --nproc-per-node 4 -m anofpdm evaluate ...
     """
+    from anofpdm.calibrating import RATED_BY
     from anofpdm.calibrating import Options as CalibrationOptions
     from anofpdm.cohorts import open_cohort
     from anofpdm.evaluation.methods import Chosen
@@ -73,6 +74,7 @@ def evaluate(
             batch=at_once,
             strengths=numbers(strengths),
             top=top_of(noise_range),
+            signal=RATED_BY,  # else, each method says
             strength_by=strength_by,
         ),
         split=split.value,

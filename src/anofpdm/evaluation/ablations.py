@@ -55,7 +55,9 @@ Listener = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class Options:
-    calibration: CalibrationOptions = field(default_factory=lambda: CalibrationOptions(strength_by="cosine"))
+    calibration: CalibrationOptions = field(
+        default_factory=lambda: CalibrationOptions(signal="error", strength_by="cosine")
+    )
     levels_tried: tuple[int, ...] = LEVELS_TRIED
     gallery_levels: tuple[int, ...] = ()  # none named: some, spread over the range
     variants: tuple[str, ...] = tuple(COMPARED)

@@ -40,7 +40,7 @@ PROTOCOL = 4  # another where numbers of the same settings are no longer the sam
 
 @dataclass(frozen=True)
 class Options:
-    calibration: CalibrationOptions = field(default_factory=CalibrationOptions)
+    calibration: CalibrationOptions = field(default_factory=lambda: CalibrationOptions(signal=RATED_BY))
     split: str = "test"
     sample: int | None = None  # so many slices of it, drawn without replacement
     sample_seed: int = 0

@@ -79,6 +79,11 @@ class Calibration:
     strength_by: str = "cosine"  # what chose the strength
 
     @property
+    def rated(self) -> Candidate:
+        """How well the chosen strength does."""
+        return next(one for one in self.candidates if one.strength == self.strength)
+
+    @property
     def at_edge(self) -> bool:
         """Whether a larger strength than any tried might be better still."""
         chosen = self.best_strength if self.strength_by == "cosine" else self.strength
