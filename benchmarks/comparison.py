@@ -10,6 +10,7 @@ FOLDER/scores what one `anofpdm evaluate --method all` would have left, FOLDER/c
 """
 
 import argparse
+import contextlib
 import shutil
 import signal
 import subprocess
@@ -75,9 +76,15 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--other-levels", default="10", help="numbers of levels that ours is measured with besides")
     parser.add_argument("--tune", default="200", help="validation slices that comparison methods are tuned on")
     parser.add_argument("--first-setting", action="store_true", help="of each comparison method: quick, and unfair")
-    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--jobs", type=at_least_one, default=1)
     parser.add_argument("--device", default="auto")
     return parser
+
+
+def at_least_one(word: str) -> int:
+    if not word.isdigit() or int(word) < 1:
+        raise argparse.ArgumentTypeError(f"{word}: at least 1")
+    return int(word)
 
 
 # ---- what is to be done ----------------------------------------------------------------------------------------------
@@ -221,12 +228,12 @@ def last_words(log: Path) -> str:
 
 def start(task: Task, out: Path) -> subprocess.Popen[bytes]:
     words = task.command()
-    if words == ["claims"]:
-        command, said = [str(CLAIMS), str(out / "scores"), str(out / "ablations")], out / "claims.md"
-    else:
-        command, said = ["-m", "anofpdm", *words], out / "logs" / f"{task.name}.log"
-    with said.open("wb") as file:
-        return subprocess.Popen([sys.executable, *command], stdout=file, stderr=subprocess.STDOUT)
+    claims = words == ["claims"]
+    command = [str(CLAIMS), str(out / "scores"), str(out / "ablations")] if claims else ["-m", "anofpdm", *words]
+    with contextlib.ExitStack() as open_files:
+        log = open_files.enter_context((out / "logs" / f"{task.name}.log").open("wb"))
+        said = open_files.enter_context((out / "claims.md").open("wb")) if claims else log
+        return subprocess.Popen([sys.executable, *command], stdout=said, stderr=log)
 
 
 if __name__ == "__main__":

@@ -106,6 +106,20 @@ class TestRun:
         assert comparison.run(tasks, tmp_path, jobs=1) == []
         assert begun == ["b", "d", "e"]  # what was done is not done again
 
+    def test_what_a_failed_step_said_is_found(self, comparison, tmp_path, capsys):
+        """Claims of scores that are not there, by the real script."""
+        tasks = [comparison.Task("claims", (), lambda: ["claims"]), comparison.Task("x", (), lambda: ["nonsense"])]
+        assert sorted(comparison.run(tasks, tmp_path, jobs=1)) == ["claims", "x"]
+        said = capsys.readouterr().out
+        assert "claims: FAILED: FileNotFoundError" in said
+        assert "No such command 'nonsense'" in (tmp_path / "logs" / "x.log").read_text()
+
+    def test_no_job_at_all_is_refused(self, comparison, capsys):
+        for word in ("0", "-1", "many"):
+            with pytest.raises(SystemExit):
+                comparison.arguments().parse_args(["cohort", "--out", "out", "--jobs", word])
+            assert "at least 1" in capsys.readouterr().err
+
     def test_so_many_at_a_time(self, comparison, tmp_path, monkeypatch):
         alive, most = set(), []
 
