@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from anofpdm.calibrating import Options, places_of, slimmed
+from anofpdm.calibrating import RATED_BY, Options, places_of, slimmed
 from anofpdm.cli.options import resolved
 from anofpdm.cohorts import Cohort, open_cohort
 from anofpdm.cohorts.store import foreground
@@ -45,7 +45,8 @@ def main() -> None:
     parser.add_argument("--device", default="auto")
     args = parser.parse_args()
     model, cohort = load_trained(args.model, resolved(args.device)), open_cohort(args.cohort)
-    options = Options(score=tuple(name for name in args.score.split(",") if name), levels=args.levels)
+    score = tuple(name for name in args.score.split(",") if name)
+    options = Options(score=score, levels=args.levels, signal=RATED_BY)
     _measured, rows, truth = measured_slices(cohort, options)
     rows, truth = rows[:: args.every], truth[:: args.every]
     choices = OURS if args.every == 1 else replace(OURS, context_mm=0.0)

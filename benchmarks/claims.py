@@ -58,7 +58,7 @@ class Slices:
     """Of the first seed: DICE and patients by method and setup, slices in one order for all."""
 
     dice: dict[tuple[str, str], np.ndarray]
-    patients: dict[str, np.ndarray]  # by setup
+    places: dict[str, list[tuple[str, str, str]]]  # by setup: patient, scan, slice
 
     @classmethod
     def read(cls, path: Path) -> "Slices":
@@ -72,15 +72,18 @@ class Slices:
             assert _places(rows) == places[setup], f"{path}: {method} was measured on other slices"
         return cls(
             {run: np.array([float(row["dice"]) for row in rows]) for run, rows in by_run.items()},
-            {setup: np.array([patient for patient, _, _ in some]) for setup, some in places.items()},
+            places,
         )
+
+    def patients(self, setup: str) -> np.ndarray:
+        return np.array([patient for patient, _, _ in self.places[setup]])
 
     def gain(self, setup: str, one: str, other: str) -> tuple[float, float, float] | None:
         """Mean difference of DICE and its interval; None where either was not measured."""
         if not {(one, setup), (other, setup)} <= self.dice.keys():
             return None
         difference = self.dice[one, setup] - self.dice[other, setup]
-        return float(difference.mean()), *patient_bootstrap(difference, self.patients[setup])
+        return float(difference.mean()), *patient_bootstrap(difference, self.patients(setup))
 
 
 def main() -> None:

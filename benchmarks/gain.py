@@ -2,8 +2,9 @@
 
     python benchmarks/gain.py --of SCORES [...] --over SCORES [...] [--method anofpdm-student] [--than NAME]
 
-SCORES are folders of `anofpdm evaluate`. Several on one side, of models trained several times, count as their mean. As
-in claims.py: 95% intervals from drawing patients with replacement, held where they lie above 0, not held below.
+SCORES are folders of `anofpdm evaluate`; of each the first noise seed is read. Several on one side, of models trained
+several times, count as their mean. As in claims.py: 95% intervals from drawing patients with replacement, held where
+they lie above 0, not held below.
 """
 
 import argparse
@@ -27,31 +28,25 @@ def main() -> None:
     ours, others = ([Slices.read(folder / "slices.csv") for folder in some] for some in (args.of, args.over))
     print("| setup | DICE | over | gain | |\n| --- | --- | --- | --- | --- |")
     for setup in ("unhealthy", "mixed"):
-        print(compared(setup, mean_dice(ours, args.method, setup), mean_dice(others, args.than or args.method, setup)))
+        if any(one.places.get(setup) != ours[0].places.get(setup) for one in (*ours, *others)):
+            sys.exit(f"gain: the folders are of other {setup} slices")
+        dice = mean_dice(ours, args.method, setup), mean_dice(others, args.than or args.method, setup)
+        print(compared(setup, *dice, ours[0].patients(setup)))
 
 
-def mean_dice(some: Sequence[Slices], method: str, setup: str) -> tuple[np.ndarray, np.ndarray]:
-    """DICE of each slice, the mean over evaluations, and its patient."""
+def mean_dice(some: Sequence[Slices], method: str, setup: str) -> np.ndarray:
+    """DICE of each slice, the mean over evaluations."""
     if any((method, setup) not in one.dice for one in some):
         sys.exit(f"gain: {method} was not measured on {setup} slices in every folder")
-    patients = some[0].patients[setup]
-    same_slices(patients, *(one.patients[setup] for one in some))
-    return np.mean([one.dice[method, setup] for one in some], axis=0), patients
+    return np.mean([one.dice[method, setup] for one in some], axis=0)
 
 
-def compared(setup: str, ours: tuple[np.ndarray, np.ndarray], others: tuple[np.ndarray, np.ndarray]) -> str:
-    (dice, patients), (before, theirs) = ours, others
-    same_slices(patients, theirs)
+def compared(setup: str, dice: np.ndarray, before: np.ndarray, patients: np.ndarray) -> str:
     gain = 100 * (dice - before)
     low, high = patient_bootstrap(gain, patients)
     verdict = VERDICTS[int(low > 0) - int(high < 0)]
     numbers = f"{100 * dice.mean():.1f} | {100 * before.mean():.1f} | {gain.mean():+.1f} ({low:+.1f} to {high:+.1f})"
     return f"| {setup} | {numbers} | {verdict} |"
-
-
-def same_slices(patients: np.ndarray, *others: np.ndarray) -> None:
-    if not all(np.array_equal(patients, other) for other in others):
-        sys.exit("gain: the folders are of other slices")
 
 
 if __name__ == "__main__":

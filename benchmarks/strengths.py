@@ -41,7 +41,8 @@ def main() -> None:
     args = parser.parse_args()
     torch.backends.cudnn.benchmark = True
     model, cohort = load_trained(args.model, torch.device(args.device)), open_cohort(args.cohort)
-    options = Options(score=tuple(name for name in args.score.split(",") if name), levels=args.levels)
+    score = tuple(name for name in args.score.split(",") if name)
+    options = Options(score=score, levels=args.levels, signal=RATED_BY)
     rows = labelled_rows(cohort, "val", options.most, options.seed)
     (found,) = gather(model, cohort, rows, options, lambda *_: None).values()
     evidence = found[RATED_BY]

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from anofpdm.cohorts.store import Cohort, check_slices, foreground
 from anofpdm.drawing import BLUE, ORANGE, Line, beside, chart, png
-from anofpdm.errors import CalibrationError
+from anofpdm.errors import CalibrationError, MethodError
 from anofpdm.files import clear_unfinished, read_table, write_atomically
 from anofpdm.labels import HEALTHY, UNHEALTHY
 from anofpdm.method.calibration import (
@@ -30,7 +30,7 @@ from anofpdm.method.calibration import (
 )
 from anofpdm.method.context import Places
 from anofpdm.method.detection import auc
-from anofpdm.method.evidence import AUTHORS_TOP, Evidence, LevelEvidence, Settings, joined, spread_levels
+from anofpdm.method.evidence import AUTHORS_TOP, SIGNALS, Evidence, LevelEvidence, Settings, joined, spread_levels
 from anofpdm.method.many_slices import BATCH, signals_of, slice_seeds
 from anofpdm.network.predictor import TrainedModel
 
@@ -57,6 +57,10 @@ class Options:
     most: int = 2000  # slices, in whole scans
     seed: int = 0
     batch: int = BATCH
+
+    def __post_init__(self) -> None:
+        if self.signal not in (AUTO, *SIGNALS):
+            raise MethodError(f"unknown signal {self.signal!r}; choose one of {', '.join((AUTO, *SIGNALS))}")
 
     def settings(self, channels: tuple[int, ...]) -> Settings:
         top = self.top or max(TOPS)
@@ -225,7 +229,7 @@ def chosen_range(tried: Mapping[int, Evidence], labels: np.ndarray, options: Opt
 
 
 def chosen_signal(options: Options, by_errors: Calibration) -> str:
-    """Where maps of errors hardly tell labels apart, they light up at edges: there gradients must agree with them."""
+    """Where maps of errors tell labels apart badly, they light up at edges: there gradients must agree with them."""
     if options.signal != AUTO:
         return options.signal
     return "agreement" if (by_errors.rated.map_auc or 0.0) < WEAK_MAPS else RATED_BY

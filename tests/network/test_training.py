@@ -198,6 +198,10 @@ class TestLossJump:
         assert 0.004 < jump.before < 0.006
         assert jump.after > 0.04
 
+    def test_a_jump_near_the_end_is_found_too(self, losses, tmp_path):
+        losses[97:] += 0.07
+        assert self.logged(tmp_path, losses).step == 50 * 98
+
     def test_one_bad_batch_is_no_jump(self, losses, tmp_path):
         losses[80] = 1.0
         assert self.logged(tmp_path, losses) is None
@@ -361,7 +365,6 @@ from safetensors.torch import save_file
 from anofpdm.cohorts import open_cohort
 from anofpdm.network import run
 from anofpdm.network.batches import SliceOrder
-from anofpdm.network.log import Progress, TrainingLog, loss_jump
 from anofpdm.network.training import TrainingConfig
 from anofpdm.network.unet import UNetConfig
 from anofpdm.network.world import World

@@ -35,8 +35,8 @@ def calibrate(
     signal: Annotated[
         str,
         typer.Option(
-            help="What maps are of: error, as in the paper; agreement, of errors and gradients; auto, the first unless "
-            "its maps hardly tell labels apart; or one of gradient, gradient-weighted, gradient-above."
+            help="What maps are of: error, as in the paper; agreement, of errors and gradients; auto: agreement where "
+            "maps of errors are weak; or one of gradient, gradient-weighted, gradient-above."
         ),
     ] = "auto",
     accuracy_ratio: Annotated[float, typer.Option(min=0, max=1, help="How nearly as accurate w* must be.")] = 0.98,
@@ -57,7 +57,7 @@ def calibrate(
     seed: Seed = 0,
     device: Device = "auto",
 ) -> None:
-    """Choose the guidance strength and fit both detectors, from labels alone; the result lies beside the weights."""
+    """Choose guidance and maps and fit both detectors, from labels alone; the result lies beside the weights."""
     from anofpdm.calibrating import AUTO, Options, calibrate_model, save
     from anofpdm.cohorts import open_cohort
     from anofpdm.files import sole_writer
@@ -137,8 +137,8 @@ def _print(calibrated: "Calibrated", model: Path, *, chose_signal: bool) -> None
         console.print(f"chosen by maps of errors; the paper's rule, --strength-by cosine, would take {paper:g}")
     if chose_signal and calibration.settings.signal != RATED_BY:
         console.print(
-            f"maps of errors tell labels apart with an AUC of {calibration.rated.map_auc:.2f}, less than {WEAK_MAPS}: "
-            f"maps of {calibration.settings.signal} are taken; --signal {RATED_BY} would keep them"
+            f"maps of errors tell labels apart with an AUC of {calibration.rated.map_auc:.3f}, less than {WEAK_MAPS}: "
+            f"maps of {calibration.settings.signal} are taken; --signal {RATED_BY} keeps maps of errors"
         )
     detectors = Table("detector", "context", "accuracy", "AUC", "(on patients it was not fitted on)", box=None)
     rows = [("cosine", 0.0, calibration.cosine_accuracy)]

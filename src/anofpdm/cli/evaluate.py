@@ -74,7 +74,7 @@ def evaluate(
             batch=at_once,
             strengths=numbers(strengths),
             top=top_of(noise_range),
-            signal=RATED_BY,  # else, each method says
+            signal=RATED_BY,  # each method names its own
             strength_by=strength_by,
         ),
         split=split.value,
@@ -85,7 +85,7 @@ def evaluate(
         seeds=tuple(range(seeds)),
         batch=at_once,
     )
-    chosen = Chosen.by_words(method or ["anofpdm-ddim", "anofpdm-ours"], models)
+    chosen = Chosen.by_words(method or ["anofpdm-ddim", "anofpdm-ours", "anofpdm-agreement"], models)
     world = World.joined(where)
     try:
         with named_bars(world.leads) as show:

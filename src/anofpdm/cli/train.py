@@ -115,8 +115,8 @@ def _warn_of_jump(model: Path) -> None:
 
     if jump := loss_jump(model):
         print(
-            f"note: the loss jumped from {jump.before:.2g} to {jump.after:.2g} near step {jump.step} "
-            f"({model / LOG}); the model is worse for it: train again with a smaller --learning-rate, or another --seed"
+            f"note: the loss jumped from {jump.before:.2g} to {jump.after:.2g} near step {jump.step} ({model / LOG}); "
+            "the model may be worse for it: train again with a smaller --learning-rate, or another --seed"
         )
 
 

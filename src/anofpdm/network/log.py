@@ -76,13 +76,13 @@ class Jump:
     after: float
 
 
-def loss_jump(folder: Path, *, before: int = 20, after: int = 5) -> Jump | None:
-    """The first in a run's log, by medians of so many lines before and after."""
+def loss_jump(folder: Path, *, before: int = 20, after: int = 5, least: int = 3) -> Jump | None:
+    """The first in a run's log, by medians of so many lines before and after; at its end fewer must do."""
     lines = _lines(folder / LOG)
     losses = [line["loss"] for line in lines]
-    for now in range(before, len(lines) - after + 1):
+    for now in range(before, len(lines) - least + 1):
         was, found = median(losses[now - before : now]), median(losses[now : now + after])
         if found > JUMP * was:
-            at = next(number for number in range(now, now + after) if losses[number] > JUMP * was)
-            return Jump(lines[at]["step"], was, found)
+            at = next(line for line in lines[now:] if line["loss"] > JUMP * was)
+            return Jump(at["step"], was, found)
     return None
