@@ -22,13 +22,14 @@ def anofpdm(*words):
 def home(tmp_path_factory):
     """Phantoms, a cohort, and every model that a comparison needs, each trained for a moment."""
     home = tmp_path_factory.mktemp("home")
-    anofpdm("phantom", home / "scans", "--kind", "tumour", "--patients", 8, "--seed", 5)
+    phantoms = ("--kind", "tumour", "--patients", 8, "--seed", 5, "--slices", 24)
+    anofpdm("phantom", home / "scans", *phantoms)
     anofpdm("prepare", "brats21", home / "scans", home / "cohort", "--size", 32, "--modalities", "flair,t2")
     for name, words in {
         "guided": (), "healthy": ("--task", "healthy"), "simplex": ("--task", "healthy", "--noise", "simplex"),
         "unconditional": ("--task", "unconditional"), "classifier": ("--task", "classifier"),
     }.items():  # fmt: skip
-        steps = 60 if name == "guided" else 3
+        steps = 10 if name == "guided" else 3
         train = ("train", home / "cohort", "--out", home / name, "--preset", "tiny", "--batch", 8, "--steps", steps)
         anofpdm(*train, "--learning-rate", 0.001, "--no-pictures", "--device", "cpu", *words)
     return home

@@ -23,9 +23,14 @@ def anofpdm(*words, **options):
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120, **options)
 
 
+def here(*words):
+    """In this process, since starting one takes seconds."""
+    return CliRunner().invoke(app, [str(word) for word in words])
+
+
 def refused(*words, code=1):
-    """No traceback, one line on the error stream. In this process, since starting one takes seconds."""
-    done = CliRunner().invoke(app, [str(word) for word in words])
+    """No traceback, one line on the error stream."""
+    done = here(*words)
     assert done.exit_code == code, done.output
     assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
     lines = [line for line in done.stderr.splitlines() if line.startswith("anofpdm: ")]
@@ -63,27 +68,27 @@ def cohort(tmp_path_factory):
 class TestTrain:
     def test_train_resume_and_fine_tune(self, cohort, tmp_path):
         words = ("train", cohort, "--preset", "tiny", "--batch", 4, "--no-pictures", "--device", "cpu")
-        done = anofpdm(*words, "--out", tmp_path / "m", "--steps", 2)
-        assert done.returncode == 0, done.stderr
+        done = here(*words, "--out", tmp_path / "m", "--steps", 2)
+        assert done.exit_code == 0, done.output
         assert "jumped" not in done.stdout
         assert "holds a model already" in refused(*words, "--out", tmp_path / "m", "--steps", 3)
         bad = [json.dumps({"step": step, "loss": loss}) for step, loss in [(1, 0.005)] * 20 + [(2, 0.05)] * 5]
         (tmp_path / "m" / "log.jsonl").write_text("\n".join(bad) + "\n")
-        done = anofpdm("train", cohort, "--out", tmp_path / "m", "--resume", "--steps", 3, "--no-pictures")
-        assert "step 3" in done.stdout, done.stderr
+        done = here("train", cohort, "--out", tmp_path / "m", "--resume", "--steps", 3, "--no-pictures")
+        assert "step 3" in done.stdout, done.output
         assert "the loss jumped from 0.005 to 0.05 near step 2" in done.stdout
         assert "batch cannot change" in refused(
             "train", cohort, "--out", tmp_path / "m", "--resume", "--batch", 8, "--steps", 4
         )
-        done = anofpdm("train", cohort, "--out", tmp_path / "f", "--from", tmp_path / "m", "--steps", 1, "--batch", 4)
-        assert done.returncode == 0, done.stderr
+        done = here("train", cohort, "--out", tmp_path / "f", "--from", tmp_path / "m", "--steps", 1, "--batch", 4)
+        assert done.exit_code == 0, done.output
         assert (tmp_path / "f" / "samples.png").is_file()
 
     @pytest.mark.parametrize("task", ["unconditional", "healthy", "classifier"])
     def test_other_tasks(self, cohort, tmp_path, task):
         words = ("train", cohort, "--out", tmp_path, "--task", task, "--preset", "tiny", "--batch", 4, "--steps", 1)
-        done = anofpdm(*words, "--no-pictures")
-        assert done.returncode == 0, done.stderr
+        done = here(*words, "--no-pictures")
+        assert done.exit_code == 0, done.output
         assert ("tells healthy from unhealthy with an AUC of" in done.stdout) == (task == "classifier")
 
     def test_mistakes(self, cohort, tmp_path):
@@ -104,16 +109,16 @@ def model(cohort, tmp_path_factory):
     """Trained for a moment: it knows next to nothing, but it runs."""
     folder = tmp_path_factory.mktemp("model") / "m"
     words = ("train", cohort, "--out", folder, "--preset", "tiny", "--batch", 4, "--steps", 20, "--learning-rate", 0.01)
-    done = anofpdm(*words, "--no-pictures", "--device", "cpu")
-    assert done.returncode == 0, done.stderr
+    done = here(*words, "--no-pictures", "--device", "cpu")
+    assert done.exit_code == 0, done.output
     return folder
 
 
 @pytest.fixture(scope="module")
 def calibrated(model, cohort):
     words = ("calibrate", model, cohort, "--levels", 6, "--split", "train", "--strengths", "0,2", "--device", "cpu")
-    done = anofpdm(*words)
-    assert done.returncode == 0, done.stderr
+    done = here(*words)
+    assert done.exit_code == 0, done.output
     return model, done.stdout
 
 

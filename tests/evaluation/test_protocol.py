@@ -42,10 +42,10 @@ TASKS = {
     "guided": ("guided", "gaussian"), "healthy": ("healthy", "gaussian"), "simplex": ("healthy", "simplex"),
     "unconditional": ("unconditional", "gaussian"), "classifier": ("classifier", "gaussian"),
 }  # fmt: skip
-QUICK = {"level": 25, "scale": 300.0, "invert": 1, "strength": 1.0, "steps": 3}
+QUICK = {"level": 6, "scale": 300.0, "invert": 1, "strength": 1.0, "steps": 3}
 # The same methods, less far up: every name, every code path, a hundredth of the time.
 SHORT = {
-    name: replace(one, grid=({**QUICK}, {**QUICK, "level": 40})) if isinstance(one, Reconstruction) else one
+    name: replace(one, grid=({**QUICK}, {**QUICK, "level": 10})) if isinstance(one, Reconstruction) else one
     for name, one in METHODS.items()
 }
 
@@ -279,9 +279,11 @@ def test_batches_change_no_number(made, tmp_path):
 
 
 def test_processes_change_no_number(made, tmp_path):
-    words = ["evaluate", made / "guided", made / "cohort", "--method", "anofpdm-ddim", "--method", "anoddpm-gaussian"]
-    words += ["--with", f"healthy={made / 'healthy'}", "--sample", 40, "--tune", 12, "--seeds", 1]
-    words += ["--levels", 3, "--first-setting", "--device", "cpu", "--batch", 20]
+    words = ["evaluate", made / "guided", made / "cohort", "--with", f"classifier={made / 'classifier'}"]
+    for name in ("anofpdm-ddim", "anofpdm-ddpm", "ddim-classifier-free", "cg-cdm"):
+        words += ["--method", name]
+    words += ["--sample", 16, "--tune", 12, "--seeds", 1]
+    words += ["--levels", 3, "--first-setting", "--device", "cpu", "--batch", 8]
     done = CliRunner().invoke(app, [*map(str, words), "--out", str(tmp_path / "one")])
     assert done.exit_code == 0, done.output
     run = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "29633"]
