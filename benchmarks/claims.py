@@ -55,7 +55,7 @@ VERDICTS = {1: "held", -1: "not held", 0: "open"}
 
 @dataclass(frozen=True)
 class Slices:
-    """Of the first seed: DICE and patients by method and setup, slices in one order for all."""
+    """Of the first seed: DICE by method and setup, slices in one order for all."""
 
     dice: dict[tuple[str, str], np.ndarray]
     places: dict[str, list[tuple[str, str, str]]]  # by setup: patient, scan, slice
@@ -109,9 +109,13 @@ def _compared(slices: Slices, claims: Iterable[tuple[str, str, str, str]]) -> It
     for claim, setup, one, other in claims:
         found = slices.gain(setup, one, other)
         if found is not None:
-            mean, low, high = (100 * number for number in found)
-            verdict = VERDICTS[int(low > 0) - int(high < 0)]
-            yield f"| {claim} | {setup} | {one} - {other} | {mean:+.1f} ({low:+.1f} to {high:+.1f}) | {verdict} |"
+            yield f"| {claim} | {setup} | {one} - {other} | {in_words(*found)} |"
+
+
+def in_words(gain: float, low: float, high: float) -> str:
+    """Two cells of a table: the gain in percent with its interval, and the verdict."""
+    verdict = VERDICTS[int(low > 0) - int(high < 0)]
+    return f"{100 * gain:+.1f} ({100 * low:+.1f} to {100 * high:+.1f}) | {verdict}"
 
 
 def _from_ablations(said: dict[str, Any]) -> Iterable[str]:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from claims import VERDICTS, Slices
+from claims import Slices, in_words
 
 from anofpdm.evaluation.bootstrap import patient_bootstrap
 
@@ -42,11 +42,9 @@ def mean_dice(some: Sequence[Slices], method: str, setup: str) -> np.ndarray:
 
 
 def compared(setup: str, dice: np.ndarray, before: np.ndarray, patients: np.ndarray) -> str:
-    gain = 100 * (dice - before)
-    low, high = patient_bootstrap(gain, patients)
-    verdict = VERDICTS[int(low > 0) - int(high < 0)]
-    numbers = f"{100 * dice.mean():.1f} | {100 * before.mean():.1f} | {gain.mean():+.1f} ({low:+.1f} to {high:+.1f})"
-    return f"| {setup} | {numbers} | {verdict} |"
+    gain = dice - before
+    found = in_words(float(gain.mean()), *patient_bootstrap(gain, patients))
+    return f"| {setup} | {100 * dice.mean():.1f} | {100 * before.mean():.1f} | {found} |"
 
 
 if __name__ == "__main__":

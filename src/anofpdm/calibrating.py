@@ -37,7 +37,8 @@ from anofpdm.network.predictor import TrainedModel
 FILE, FIGURE = "calibration.json", "calibration.png"
 LEVELS = 10  # on real slices as good as 600: results/levels.md
 RATED_BY = "error"  # whose maps choose the strength, whatever is segmented by: others hardly depend on it
-AUTO, WEAK_MAPS = "auto", 0.85  # AUC on labels below which maps of errors give way to agreement: results/agreement.md
+AUTO = "auto"  # the signal is chosen by labels
+WEAK_MAPS = 0.85  # AUC on labels below which maps of errors give way to agreement: results/agreement.md
 TOPS = (300, 400, 500, 600, 800, 1000)  # of the noise range, tried when it is chosen by labels
 
 
@@ -48,7 +49,7 @@ class Options:
     levels: int = LEVELS  # in a range of 600; the same distance in any other
     top: int | None = AUTHORS_TOP  # None: chosen by labels
     encoding: str = "ddim"
-    signal: str = AUTO  # chosen by labels
+    signal: str = AUTO
     clamp: bool = True
     accuracy_ratio: float = ACCURACY_RATIO
     strength_by: str = "map"  # the better choice: results/strengths.md
