@@ -19,7 +19,8 @@ MODALITIES = ("flair", "t1", "t1ce", "t2")
 SHAPE = (20, 20, 5)
 AFFINE = toys.affine_of("LPS", (1, 1, 3), shape=SHAPE)
 LEVELS = (0, 8)  # of the bundled calibration's twenty: quick, and a map as good as any to compare
-BRIEF = ("--no-pictures", "--no-report", "--detector", "none", "--smallest", "0")  # a mask in every slice
+EVERY_SLICE = ("--engine", "diffusion", "--detector", "none", "--smallest", "0")  # a mask in every slice
+BRIEF = ("--no-pictures", "--no-report", *EVERY_SLICE)
 
 
 @dataclass(frozen=True)

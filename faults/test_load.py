@@ -69,7 +69,7 @@ def own_scans(quick: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Own
         for channel, modality in enumerate(MODALITIES):
             voxels = toys.head(SHAPE, 10 * number + channel, affine)
             toys.save(folder / "scans" / name / f"{name}_{modality}.nii.gz", voxels, affine)
-    words = ("--device", "cpu", "--no-pictures", "--no-report")
+    words = ("--engine", "diffusion", "--device", "cpu", "--no-pictures", "--no-report")
     succeed("segment", quick, folder / "scans", "--out", folder / "right", *words, within=600)
     found = [own_scan(folder / "scans" / name, folder / "right" / name, MODALITIES) for name in names]
     for role in ("mask", "map"):
@@ -135,7 +135,7 @@ def answers(port: int) -> bool:
 def watch(quick: Path, space: Path) -> Iterator[Watch]:
     port = free_port()
     nowhere = NoNetwork(space / "nowhere")
-    words = ("--out", space / "kept", "--port", str(port), "--device", "cpu")
+    words = ("--out", space / "kept", "--port", str(port), "--engine", "diffusion", "--device", "cpu")
     server = Running("serve", quick, *words, **nowhere.environment)
     try:
         assert waited(lambda: server.over or answers(port), every=0.1), server.kill()
