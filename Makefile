@@ -10,7 +10,7 @@ demo: $(INSTALLED)
 	$(BIN)/anofpdm demo --out demo
 
 test: $(INSTALLED)
-	$(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder --durations=20
 
 faults: $(INSTALLED) # kills, full disks, bad files, on Linux; about 40 minutes
 	$(BIN)/python -m pytest $(FAULTS)

@@ -4,7 +4,7 @@ import torch.nn.functional as F
 
 from anofpdm.network.unet import modulated
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="our GPU kernels need a GPU")
+pytestmark = pytest.mark.gpu
 
 
 @pytest.mark.parametrize("activate", [False, True])

@@ -10,7 +10,7 @@ from anofpdm.network.simplex import random_permutations, simplex_noise
 from anofpdm.network.training import Trainer, TrainingConfig, build_network
 from anofpdm.network.unet import UNet, preset
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+pytestmark = pytest.mark.gpu
 GPU = torch.device("cuda", 0)
 
 
