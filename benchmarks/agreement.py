@@ -15,12 +15,12 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from anofpdm.calibrating import RATED_BY, Options, places_of, slimmed
+from anofpdm.calibration.fit import RATED_BY, Options, places_of, slimmed
 from anofpdm.cli.options import resolved
 from anofpdm.cohorts import Cohort, open_cohort
 from anofpdm.cohorts.store import foreground
-from anofpdm.evaluation.ablations import measured_slices
-from anofpdm.evaluation.metrics import average_precision, dice
+from anofpdm.evaluation.ablations.run import measured_slices
+from anofpdm.evaluation.metrics.pixels import average_precision, dice
 from anofpdm.labels import UNHEALTHY
 from anofpdm.method import calibrate
 from anofpdm.method.calibration import Calibration, for_maps_of

@@ -23,7 +23,7 @@ from pathlib import Path
 
 from anofpdm.cohorts import open_cohort
 from anofpdm.errors import CohortError
-from anofpdm.evaluation.methods import METHODS, MODEL_TASKS, FromEvidence
+from anofpdm.evaluation.comparison.methods import METHODS, MODEL_TASKS, FromEvidence
 from anofpdm.network.checkpoint import STATE
 from anofpdm.student.model import FOLDER as STUDENT
 

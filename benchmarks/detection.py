@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from anofpdm.calibrating import places_of
+from anofpdm.calibration.fit import places_of
 from anofpdm.cohorts import open_cohort
 from anofpdm.labels import NULL, UNHEALTHY
 from anofpdm.method.context import smoothed

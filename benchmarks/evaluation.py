@@ -14,8 +14,8 @@ from pathlib import Path
 
 import numpy as np
 
-from anofpdm.evaluation.predictions import Store
-from anofpdm.evaluation.scores import Known, scored
+from anofpdm.evaluation.comparison.predictions import Store
+from anofpdm.evaluation.comparison.scores import Known, scored
 
 SIDE, SLICES_A_PATIENT, LESION = 128, 60, 24
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 from claims import Slices, in_words
 
-from anofpdm.evaluation.bootstrap import patient_bootstrap
+from anofpdm.evaluation.metrics.bootstrap import patient_bootstrap
 
 
 def main() -> None:

@@ -18,9 +18,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from anofpdm.calibrating import places_of, slimmed
+from anofpdm.calibration.fit import places_of, slimmed
 from anofpdm.cohorts import open_cohort
-from anofpdm.evaluation.metrics import average_precision, dice, mean_defined, volume_dice
+from anofpdm.evaluation.metrics.pixels import average_precision, dice, mean_defined, volume_dice
 from anofpdm.evaluation.truth import Truth
 from anofpdm.labels import NULL, UNHEALTHY
 from anofpdm.method import calibrate

@@ -15,7 +15,7 @@ import numpy as np
 from anofpdm.cli.options import resolved
 from anofpdm.cohorts import open_cohort
 from anofpdm.cohorts.store import foreground
-from anofpdm.evaluation.metrics import average_precision, dice
+from anofpdm.evaluation.metrics.pixels import average_precision, dice
 from anofpdm.evaluation.truth import Truth
 from anofpdm.method.evidence import Settings, spread_levels
 from anofpdm.method.many_slices import batch_for, signals_of, slice_seeds

@@ -19,11 +19,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from anofpdm.calibrating import places_of
+from anofpdm.calibration.fit import places_of
 from anofpdm.cli.evaluate import models_of
 from anofpdm.cli.options import resolved
 from anofpdm.cohorts import Cohort, open_cohort
-from anofpdm.evaluation.methods import (
+from anofpdm.evaluation.comparison.methods import (
     METHODS,
     FromEvidence,
     FromStudent,
@@ -33,7 +33,7 @@ from anofpdm.evaluation.methods import (
     missing_models,
     scored_mean,
 )
-from anofpdm.evaluation.protocol import calibrated_signal, calibration_name
+from anofpdm.evaluation.comparison.protocol import calibrated_signal, calibration_name
 from anofpdm.method.calibration import Calibration, from_json
 from anofpdm.method.decision import decide
 from anofpdm.method.many_slices import evidence_of, slice_seeds

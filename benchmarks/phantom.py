@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from anofpdm.cohorts import Cohort, open_cohort
-from anofpdm.cohorts.phantom import write_phantoms
+from anofpdm.cohorts.phantoms.cohort import write_phantoms
 from anofpdm.cohorts.plan import plan_cohort
 from anofpdm.cohorts.prepare import prepare
 from anofpdm.evaluation.truth import Truth

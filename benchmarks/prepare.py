@@ -18,10 +18,10 @@ import nibabel as nib
 import numpy as np
 
 from anofpdm.cohorts import open_cohort
-from anofpdm.cohorts.brats import find_subjects
+from anofpdm.cohorts.layouts.brats import find_subjects
 from anofpdm.cohorts.plan import plan_cohort
 from anofpdm.cohorts.prepare import prepare
-from anofpdm.workers import worker_pool
+from anofpdm.util.workers import worker_pool
 
 WORKERS = 2
 BATCH = 64

@@ -14,9 +14,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from anofpdm.calibrating import RATED_BY, Options, gather, labelled_rows, places_of
+from anofpdm.calibration.fit import RATED_BY, Options, gather, labelled_rows, places_of
 from anofpdm.cohorts import open_cohort
-from anofpdm.evaluation.metrics import average_precision, dice, mean_defined, volume_dice
+from anofpdm.evaluation.metrics.pixels import average_precision, dice, mean_defined, volume_dice
 from anofpdm.evaluation.truth import Truth
 from anofpdm.labels import UNHEALTHY
 from anofpdm.method import calibrate

@@ -15,10 +15,9 @@ import numpy as np
 import torch
 from scipy.special import expit
 
-from anofpdm.calibrating import load_calibration, places_of
+from anofpdm.calibration.fit import load_calibration, places_of
 from anofpdm.cohorts import Cohort, open_cohort
-from anofpdm.distilling import Options, drawn_by_teacher, taught_in_rounds, teacher_masks
-from anofpdm.evaluation.metrics import average_precision, dice, mean_defined, volume_dice
+from anofpdm.evaluation.metrics.pixels import average_precision, dice, mean_defined, volume_dice
 from anofpdm.evaluation.truth import Truth
 from anofpdm.labels import HEALTHY, UNHEALTHY
 from anofpdm.method.calibration import Calibration
@@ -26,11 +25,12 @@ from anofpdm.method.context import smoothed
 from anofpdm.method.decision import OURS
 from anofpdm.method.mask import mask
 from anofpdm.network.predictor import TrainedModel, load_trained
-from anofpdm.network.world import World
-from anofpdm.student.lessons import Lessons, neighbours_of, usual_neighbours
+from anofpdm.student.distill import Options, drawn_by_teacher, taught_in_rounds, teacher_masks
 from anofpdm.student.model import asked, calibrated, channels_of, cuts_of, sign_of
 from anofpdm.student.network import StudentConfig, StudentNet
+from anofpdm.student.targets import Lessons, neighbours_of, usual_neighbours
 from anofpdm.student.training import LABEL_SHARE, Schooling
+from anofpdm.util.distributed import World
 
 
 @dataclass(frozen=True)

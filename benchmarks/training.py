@@ -13,8 +13,8 @@ from collections.abc import Callable
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from anofpdm.bench import matrix_peak
-from anofpdm.network.training import Trainer, TrainingConfig, build_network
+from anofpdm.bench.forward import matrix_peak
+from anofpdm.network.training.trainer import Trainer, TrainingConfig, build_network
 from anofpdm.network.unet import UNet, UNetConfig, preset
 
 SIDE, MODALITIES = 128, 4

@@ -30,7 +30,7 @@ def _nifti(path: Path) -> None:
 
 
 def _dicom(path: Path) -> None:
-    from anofpdm.scans.dicom import preview
+    from anofpdm.scans.dicom.read import preview
 
     preview(path, ("flair",))
 
@@ -128,7 +128,7 @@ def _fuzz(reader: str, words: list[str]) -> None:
         import anofpdm.cohorts.tables
         import anofpdm.method.calibration
         import anofpdm.network.predictor
-        import anofpdm.scans.dicom  # noqa: F401
+        import anofpdm.scans.dicom.read  # noqa: F401
     from anofpdm.errors import AnoFPDMError
 
     read = {"gzip": _nifti}.get(reader) or globals()[f"_{reader}"]

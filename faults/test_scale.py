@@ -36,7 +36,7 @@ def own():  # without what is mapped from the disk, which the system takes back 
     return next(int(line.split()[1]) for line in lines if line.startswith("RssAnon"))
 
 from anofpdm.cohorts import open_cohort
-from anofpdm.network.batches import SliceOrder, read_ahead
+from anofpdm.network.training.batches import SliceOrder, read_ahead
 
 def opening():
     before = time.process_time()
@@ -208,7 +208,7 @@ def test_time_is_linear(measured: dict[int, Measured]) -> None:
 
 def test_drawing_a_batch_does_not_take_longer_with_more_slices() -> None:
     """As many as a real cohort trains on, which would be gigabytes on the disk: here they are numbers alone."""
-    from anofpdm.network.batches import SliceOrder
+    from anofpdm.network.training.batches import SliceOrder
 
     def seconds(patients: int) -> float:
         order = SliceOrder([np.arange(patients * SLICES_A_PATIENT)], [16], seed=0)

@@ -102,10 +102,10 @@ def _serve() -> None:
     import pydicom  # noqa: F401
 
     import anofpdm.cohorts.prepare
-    import anofpdm.evaluation.page
-    import anofpdm.evaluation.protocol
-    import anofpdm.scans.dicom_out
-    import anofpdm.segment_many  # noqa: F401
+    import anofpdm.evaluation.comparison.page
+    import anofpdm.evaluation.comparison.protocol
+    import anofpdm.scans.dicom.seg
+    import anofpdm.segment.many  # noqa: F401
     from anofpdm.cli.main import main
 
     print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024, flush=True)

@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from anofpdm.cli.main import app
-from anofpdm.evaluation.methods import METHODS, Reconstruction
+from anofpdm.evaluation.comparison.methods import METHODS, Reconstruction
 
 
 def anofpdm(*words):

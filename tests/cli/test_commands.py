@@ -199,7 +199,7 @@ class TestSegment:
 
     def test_every_note_of_a_scan_is_printed(self, capsys, tmp_path):
         from anofpdm.cli.segment import _print
-        from anofpdm.segment_many import Report
+        from anofpdm.segment.many import Report
 
         _print([Report(done={"p": 1.0}, warnings={"p": ["one", "two"]})], tmp_path)
         said = capsys.readouterr().out

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from scipy import ndimage
 
-from anofpdm.cohorts import phantom
-from anofpdm.cohorts.phantom import KINDS, Phantom, make_phantom, write_phantoms
-from anofpdm.cohorts.phantom_atlas import load_atlas
+from anofpdm.cohorts.phantoms import cohort as phantom
+from anofpdm.cohorts.phantoms.atlas import load_atlas
+from anofpdm.cohorts.phantoms.cohort import KINDS, Phantom, make_phantom, write_phantoms
 from anofpdm.errors import CohortError
 
 SMALL = {"size": 32, "slices": 12}

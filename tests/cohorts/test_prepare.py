@@ -14,7 +14,6 @@ import pytest
 import toys
 from PIL import Image
 
-from anofpdm import files
 from anofpdm.cohorts import open_cohort
 from anofpdm.cohorts.plan import plan_cohort
 from anofpdm.cohorts.prepare import prepare
@@ -23,6 +22,7 @@ from anofpdm.errors import AnoFPDMError, CohortError, ScanError
 from anofpdm.evaluation.truth import Truth
 from anofpdm.labels import HEALTHY, NULL, UNHEALTHY
 from anofpdm.scans import read_scan, scan_slices
+from anofpdm.util import files
 
 SIZE = 24
 

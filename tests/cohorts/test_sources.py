@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from anofpdm.cohorts import atlas, bids, brats, folder
+from anofpdm.cohorts.layouts import atlas, bids, brats, folder
 from anofpdm.cohorts.plan import plan_cohort
 from anofpdm.cohorts.subjects import common_modalities, with_modalities
 from anofpdm.errors import CohortError

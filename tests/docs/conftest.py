@@ -11,9 +11,9 @@ import toys
 from torch import nn
 from typer.testing import CliRunner
 
-from anofpdm import demo
 from anofpdm.cli.main import app
-from anofpdm.evaluation.methods import METHODS, Reconstruction
+from anofpdm.demo import run as demo
+from anofpdm.evaluation.comparison.methods import METHODS, Reconstruction
 from anofpdm.method import mask
 from anofpdm.network import unet
 

@@ -13,25 +13,26 @@ from PIL import Image
 from scipy import ndimage, stats
 from typer.testing import CliRunner
 
-from anofpdm.calibrating import Options as CalibrationOptions
-from anofpdm.calibrating import calibrate_model, labelled_rows
+from anofpdm.calibration.fit import Options as CalibrationOptions
+from anofpdm.calibration.fit import calibrate_model, labelled_rows
 from anofpdm.cli.main import app
 from anofpdm.cohorts import open_cohort
-from anofpdm.drawing import Line, chart
 from anofpdm.errors import CohortError, EvaluationError, MethodError
-from anofpdm.evaluation import ablations_levels, ablations_tables
-from anofpdm.evaluation.ablations import Options, ablate, measured_slices
-from anofpdm.evaluation.ablations_figures import FIGURES, gallery, numbers, page
-from anofpdm.evaluation.ablations_levels import FACTORS, EndStepMaps, climbed_on
-from anofpdm.evaluation.metrics import average_precision
+from anofpdm.evaluation.ablations import levels as ablations_levels
+from anofpdm.evaluation.ablations import tables as ablations_tables
+from anofpdm.evaluation.ablations.figures import FIGURES, gallery, numbers, page
+from anofpdm.evaluation.ablations.levels import FACTORS, EndStepMaps, climbed_on
+from anofpdm.evaluation.ablations.run import Options, ablate, measured_slices
+from anofpdm.evaluation.metrics.pixels import average_precision
 from anofpdm.evaluation.truth import Truth
-from anofpdm.files import sole_writer
 from anofpdm.labels import HEALTHY, UNHEALTHY
 from anofpdm.method.decision import Choices, decide
 from anofpdm.method.many_slices import evidence_of, slice_seeds
 from anofpdm.method.variants import VARIANTS
 from anofpdm.network.predictor import load_trained
 from anofpdm.network.schedule import NoiseSchedule
+from anofpdm.util.drawing import Line, chart
+from anofpdm.util.files import sole_writer
 
 CPU = torch.device("cpu")
 BUMP = (9.0, 6.5)  # about where toy lesions lie in slices of 16 x 16
@@ -90,8 +91,8 @@ def done(made):
             heard["heard"] = ablations_levels.second_pass(*args, **options)
             return heard["heard"]
 
-        patch.setattr("anofpdm.evaluation.ablations.mse_curves", spied)
-        patch.setattr("anofpdm.evaluation.ablations.second_pass", second)
+        patch.setattr("anofpdm.evaluation.ablations.run.mse_curves", spied)
+        patch.setattr("anofpdm.evaluation.ablations.run.second_pass", second)
         found = ablate(model, open_cohort(made / "cohort"), OPTIONS, lambda *now: bar.append(now))
     return found, model.predict.asked, bar, kept["study"], heard["heard"]
 

@@ -5,9 +5,9 @@ import pytest
 from sklearn.metrics import average_precision_score, roc_auc_score
 
 from anofpdm.errors import EvaluationError
-from anofpdm.evaluation.bootstrap import patient_bootstrap, ranking_bootstrap, ratio_bootstrap, score_histograms
-from anofpdm.evaluation.lesions import lesion_counts
-from anofpdm.evaluation.metrics import (
+from anofpdm.evaluation.metrics.bootstrap import patient_bootstrap, ranking_bootstrap, ratio_bootstrap, score_histograms
+from anofpdm.evaluation.metrics.lesions import lesion_counts
+from anofpdm.evaluation.metrics.pixels import (
     average_precision,
     confusion,
     dice,

@@ -7,7 +7,7 @@ import sys
 import pytest
 import toys
 
-from anofpdm.evaluation.methods import METHODS
+from anofpdm.evaluation.comparison.methods import METHODS
 
 
 @pytest.fixture(scope="module")

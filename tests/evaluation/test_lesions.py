@@ -8,7 +8,7 @@ from scipy.ndimage import binary_erosion
 from scipy.spatial.distance import cdist
 
 from anofpdm.errors import EvaluationError
-from anofpdm.evaluation.lesions import dice_by_size, hd95, lesion_area, lesion_counts
+from anofpdm.evaluation.metrics.lesions import dice_by_size, hd95, lesion_area, lesion_counts
 
 EMPTY = np.zeros((1, 6, 7), dtype=bool)
 FULL = ~EMPTY

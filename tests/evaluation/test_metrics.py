@@ -16,7 +16,7 @@ from sklearn.metrics import (
 
 from anofpdm.cohorts.store import foreground
 from anofpdm.errors import EvaluationError
-from anofpdm.evaluation.metrics import (
+from anofpdm.evaluation.metrics.pixels import (
     average_precision,
     confusion,
     dice,

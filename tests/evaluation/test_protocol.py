@@ -14,28 +14,28 @@ import toys
 from sklearn.metrics import average_precision_score
 from typer.testing import CliRunner
 
-from anofpdm.calibrating import Options as CalibrationOptions
+from anofpdm.calibration.fit import Options as CalibrationOptions
 from anofpdm.cli.evaluate import models_of
 from anofpdm.cli.main import app
 from anofpdm.cohorts import open_cohort
 from anofpdm.cohorts.plan import plan_cohort
 from anofpdm.cohorts.prepare import prepare
 from anofpdm.errors import AnoFPDMError, CohortError, ConfigError, EvaluationError
-from anofpdm.evaluation.methods import METHODS, Chosen, Reconstruction
-from anofpdm.evaluation.oracle import THRESHOLDS, settings_beyond, tuned_with_masks
-from anofpdm.evaluation.page import write_up
-from anofpdm.evaluation.protocol import Evaluation, Options, results_of
-from anofpdm.evaluation.scores import Known, all_empty, scored
+from anofpdm.evaluation.comparison.methods import METHODS, Chosen, Reconstruction
+from anofpdm.evaluation.comparison.oracle import THRESHOLDS, settings_beyond, tuned_with_masks
+from anofpdm.evaluation.comparison.page import write_up
+from anofpdm.evaluation.comparison.protocol import Evaluation, Options, results_of
+from anofpdm.evaluation.comparison.scores import Known, all_empty, scored
 from anofpdm.evaluation.truth import Truth
 from anofpdm.method.detection import CurveDetector
 from anofpdm.method.mask import mask
 from anofpdm.network import checkpoint
 from anofpdm.network.predictor import load_trained
-from anofpdm.network.training import build_network
+from anofpdm.network.training.trainer import build_network
 from anofpdm.network.unet import preset
-from anofpdm.network.world import World
 from anofpdm.student.model import Student, StudentCalibration, save_student
 from anofpdm.student.network import StudentConfig, StudentNet
+from anofpdm.util.distributed import World
 
 CPU = torch.device("cpu")
 TASKS = {

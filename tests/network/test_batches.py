@@ -6,8 +6,8 @@ import torch
 
 from anofpdm.errors import TrainingError
 from anofpdm.labels import HEALTHY, NULL, UNHEALTHY
-from anofpdm.network.augment import CHANCES, augment
-from anofpdm.network.batches import SliceOrder, read_ahead, training_rows
+from anofpdm.network.training.augment import CHANCES, augment
+from anofpdm.network.training.batches import SliceOrder, read_ahead, training_rows
 
 
 def relabelled(cohort, labels):

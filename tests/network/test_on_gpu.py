@@ -7,7 +7,7 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from anofpdm.network.simplex import random_permutations, simplex_noise
-from anofpdm.network.training import Trainer, TrainingConfig, build_network
+from anofpdm.network.training.trainer import Trainer, TrainingConfig, build_network
 from anofpdm.network.unet import UNet, preset
 
 pytestmark = pytest.mark.gpu
@@ -117,7 +117,7 @@ def test_asked_it_says_the_same_by_our_kernels_and_by_the_book(name):
 
 @pytest.mark.parametrize(("channels", "out", "side"), [(32, 1, 32), (64, 4, 128), (128, 2, 48)])
 def test_the_last_layer_is_float32_whatever_it_is_given(channels, out, side):
-    from anofpdm.network.last_layer import last_layer
+    from anofpdm.network.kernels.last_layer import last_layer
 
     torch.manual_seed(0)
     norm, conv = torch.nn.GroupNorm(8, channels).to(GPU), torch.nn.Conv2d(channels, out, 3, padding=1).to(GPU)

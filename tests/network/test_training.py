@@ -14,14 +14,15 @@ from PIL import Image
 
 from anofpdm.cohorts import Cohort, open_cohort
 from anofpdm.errors import ConfigError, ModelError, TrainingError
-from anofpdm.network import checkpoint, run
-from anofpdm.network.batches import SliceOrder
-from anofpdm.network.log import Progress, TrainingLog, loss_jump
+from anofpdm.network import checkpoint
 from anofpdm.network.predictor import load_trained
 from anofpdm.network.simplex import random_permutations, simplex_noise
-from anofpdm.network.training import Trainer, TrainingConfig, build_network
+from anofpdm.network.training import run
+from anofpdm.network.training.batches import SliceOrder
+from anofpdm.network.training.log import Progress, TrainingLog, loss_jump
+from anofpdm.network.training.trainer import Trainer, TrainingConfig, build_network
 from anofpdm.network.unet import UNetConfig
-from anofpdm.network.world import World
+from anofpdm.util.distributed import World
 
 CPU = torch.device("cpu")
 NETWORK = UNetConfig(2, channels=8, multipliers=(1, 2), blocks=1, attention=(2,))
@@ -335,12 +336,13 @@ SCRIPT = """
 import os, signal, sys
 from pathlib import Path
 import torch
-from anofpdm import files
+from anofpdm.util import files
 from anofpdm.cohorts import open_cohort
-from anofpdm.network import checkpoint, run
-from anofpdm.network.training import TrainingConfig
+from anofpdm.network import checkpoint
+from anofpdm.network.training import run
+from anofpdm.network.training.trainer import TrainingConfig
 from anofpdm.network.unet import UNetConfig
-from anofpdm.network.world import World
+from anofpdm.util.distributed import World
 
 cohort, out, steps = open_cohort(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
 where = {"device": torch.device("cpu"), "world": World()}
@@ -363,11 +365,11 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 from anofpdm.cohorts import open_cohort
-from anofpdm.network import run
-from anofpdm.network.batches import SliceOrder
-from anofpdm.network.training import TrainingConfig
+from anofpdm.network.training import run
+from anofpdm.network.training.batches import SliceOrder
+from anofpdm.network.training.trainer import TrainingConfig
 from anofpdm.network.unet import UNetConfig
-from anofpdm.network.world import World
+from anofpdm.util.distributed import World
 
 def train(world):
     cohort, device = open_cohort(sys.argv[1]), torch.device("cpu")

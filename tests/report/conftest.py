@@ -9,7 +9,7 @@ from anofpdm.method.decision import Decisions
 from anofpdm.report.findings import find_lesions
 from anofpdm.report.shown import Curves, Shown
 from anofpdm.scans import AxialPlanes, Grid
-from anofpdm.segment import Segmentation
+from anofpdm.segment.model import Segmentation
 
 SIZE, LEVELS, CUT = 32, (0, 100, 200, 300, 400), 0.99
 

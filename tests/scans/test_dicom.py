@@ -14,7 +14,7 @@ from pydicom.uid import JPEGLSLossless, RLELossless
 from scipy.spatial.transform import Rotation
 
 from anofpdm.scans import read_scan, read_volume
-from anofpdm.scans.dicom import read_study
+from anofpdm.scans.dicom.read import read_study
 
 FLAIR = ("flair",)
 
@@ -194,7 +194,7 @@ import sys
 sys.modules.update(pydicom=None)  # which nibabel takes along wherever it is
 import anofpdm.scans, anofpdm.cohorts.inputs as inputs, anofpdm.cli.main
 assert "highdicom" not in sys.modules
-assert not [name for name in sys.modules if name.startswith("anofpdm.scans.dicom_header")]
+assert not [name for name in sys.modules if name.startswith("anofpdm.scans.dicom.header")]
 try:
     inputs.find_targets([{str(tmp_path / "study")!r}], ("flair",))
 except anofpdm.errors.AnoFPDMError as problem:

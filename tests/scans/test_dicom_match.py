@@ -7,9 +7,9 @@ import pytest
 from dicom_toys import Series
 
 from anofpdm.errors import ConfigError, ScanError
-from anofpdm.scans.dicom import preview, read_study
-from anofpdm.scans.dicom_header import Label
-from anofpdm.scans.dicom_match import guess, preview_lines, series_named
+from anofpdm.scans.dicom.header import Label
+from anofpdm.scans.dicom.match import guess, preview_lines, series_named
+from anofpdm.scans.dicom.read import preview, read_study
 
 NAMES = {
     "flair": [

@@ -13,8 +13,8 @@ from PIL import Image
 from anofpdm import __version__
 from anofpdm.errors import ScanError
 from anofpdm.scans import read_volume, write_nifti
-from anofpdm.scans.dicom import preview, read_study
-from anofpdm.scans.dicom_out import LABEL, write_capture, write_seg
+from anofpdm.scans.dicom.read import preview, read_study
+from anofpdm.scans.dicom.seg import LABEL, write_capture, write_seg
 
 
 def rebuilt(seg: pydicom.Dataset, affine: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:

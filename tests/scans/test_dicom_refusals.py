@@ -9,9 +9,9 @@ import pytest
 from dicom_toys import AXIAL, CORONAL, Series
 from pydicom.uid import DeflatedExplicitVRLittleEndian, JPEGLosslessSV1, generate_uid
 
-import anofpdm.scans.dicom_source as limits
+import anofpdm.scans.dicom.source as limits
 from anofpdm.errors import ScanError
-from anofpdm.scans.dicom import preview, read_study
+from anofpdm.scans.dicom.read import preview, read_study
 
 FLAIR = ("flair",)
 
@@ -191,7 +191,7 @@ class TestFiles:
         check_refused(tmp_path, "0.dcm", "deflated", "dcmconv")
 
     def test_too_many_voxels(self, tmp_path, check_refused, monkeypatch):
-        monkeypatch.setattr("anofpdm.scans.dicom_series.MAX_VOXELS", 100)
+        monkeypatch.setattr("anofpdm.scans.dicom.series.MAX_VOXELS", 100)
         check_refused(Series().save(tmp_path), "more than a head scan holds")
 
     def test_a_scaling_by_nothing(self, tmp_path, check_refused):

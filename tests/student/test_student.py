@@ -14,7 +14,6 @@ from anofpdm.method.context import Places
 from anofpdm.method.detection import CurveDetector
 from anofpdm.method.mask import mask
 from anofpdm.network import checkpoint
-from anofpdm.student.lessons import Lessons, neighbours_of, shown_together, usual_neighbours
 from anofpdm.student.model import (
     Student,
     StudentCalibration,
@@ -25,6 +24,7 @@ from anofpdm.student.model import (
     save_student,
 )
 from anofpdm.student.network import StudentConfig, StudentNet, log_odds
+from anofpdm.student.targets import Lessons, neighbours_of, shown_together, usual_neighbours
 from anofpdm.student.training import Schooling, label_loss, lesson_loss, rows_of_step, share_done, teach
 
 CPU = torch.device("cpu")

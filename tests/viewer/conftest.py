@@ -224,7 +224,7 @@ def done(server, scan):
 def made_results(model, make_scan, tmp_path_factory):
     """Two scans as `anofpdm segment` leaves them: one in a folder of its own, one with BIDS names."""
     import anofpdm
-    from anofpdm.segment_many import BIDS_NAMES
+    from anofpdm.segment.many import BIDS_NAMES
 
     folder = tmp_path_factory.mktemp("results")
     loaded = anofpdm.load(model, "cpu")

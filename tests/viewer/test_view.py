@@ -6,8 +6,8 @@ import shutil
 
 import pytest
 
-from anofpdm.segment import FINDINGS, MAP, MASK, PICTURE, REPORT, SLICES, SUMMARY
-from anofpdm.segment_many import BIDS_NAMES, CAPTURE, SEG
+from anofpdm.segment.many import BIDS_NAMES, CAPTURE, SEG
+from anofpdm.segment.model import FINDINGS, MAP, MASK, PICTURE, REPORT, SLICES, SUMMARY
 from anofpdm.viewer.refusals import RefusalError
 from anofpdm.viewer.results import NAMES, ResultFolder, findings, read_result
 

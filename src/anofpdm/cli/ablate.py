@@ -32,15 +32,15 @@ def ablate(
     device: Device = "auto",
 ) -> None:
     """Every ablation of the paper, calibrated by labels on one split and measured with its masks."""
-    from anofpdm.calibrating import Options as CalibrationOptions
+    from anofpdm.calibration.fit import Options as CalibrationOptions
     from anofpdm.cohorts import open_cohort
-    from anofpdm.evaluation.ablations import COMPARED, Options, measured_slices
-    from anofpdm.evaluation.ablations import ablate as run
-    from anofpdm.evaluation.ablations_figures import PAGE, save
-    from anofpdm.files import sole_writer
+    from anofpdm.evaluation.ablations.figures import PAGE, save
+    from anofpdm.evaluation.ablations.run import COMPARED, Options, measured_slices
+    from anofpdm.evaluation.ablations.run import ablate as run
     from anofpdm.method.many_slices import batch_for
     from anofpdm.network.predictor import load_trained
-    from anofpdm.network.world import local_device
+    from anofpdm.util.distributed import local_device
+    from anofpdm.util.files import sole_writer
 
     where = local_device(resolved(device))
     calibration = CalibrationOptions(

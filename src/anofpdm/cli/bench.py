@@ -27,8 +27,8 @@ def bench(
     """Time the forward process beside a literal loop of the authors' shape, in one run, on made-up weights."""
     import torch
 
-    from anofpdm.bench import Plan
-    from anofpdm.network.world import local_device
+    from anofpdm.bench.forward import Plan
+    from anofpdm.util.distributed import local_device
 
     where = local_device(resolved(device))
     on_gpu = where.type == "cuda"
@@ -79,9 +79,9 @@ def _show(plan: object, json_file: Path | None, scan: bool) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from anofpdm.bench import Plan, measure
-    from anofpdm.bench_scan import SHAPE, scan_seconds
-    from anofpdm.files import write_atomically
+    from anofpdm.bench.forward import Plan, measure
+    from anofpdm.bench.scan import SHAPE, scan_seconds
+    from anofpdm.util.files import write_atomically
 
     assert isinstance(plan, Plan)
     name = torch.cuda.get_device_name(plan.device) if plan.device.type == "cuda" else platform.machine()

@@ -10,7 +10,7 @@ from anofpdm.cli.options import Batch, Device, Seed, resolved
 from anofpdm.cli.progress import progress_bar
 
 if TYPE_CHECKING:
-    from anofpdm.calibrating import Calibrated
+    from anofpdm.calibration.fit import Calibrated
 
 
 MOST, MOST_OF_RANGES = 2000, 1000  # slices; maps of every range are kept until one is chosen
@@ -58,12 +58,12 @@ def calibrate(
     device: Device = "auto",
 ) -> None:
     """Choose guidance and maps and fit both detectors, from labels alone; the result lies beside the weights."""
-    from anofpdm.calibrating import AUTO, Options, calibrate_model, save
+    from anofpdm.calibration.fit import AUTO, Options, calibrate_model, save
     from anofpdm.cohorts import open_cohort
-    from anofpdm.files import sole_writer
     from anofpdm.method.many_slices import batch_for
     from anofpdm.network.predictor import load_trained
-    from anofpdm.network.world import local_device
+    from anofpdm.util.distributed import local_device
+    from anofpdm.util.files import sole_writer
 
     top, where = top_of(noise_range), local_device(resolved(device))
     options = Options(
@@ -112,7 +112,7 @@ def _print(calibrated: "Calibrated", model: Path, *, chose_signal: bool) -> None
     from rich.console import Console
     from rich.table import Table
 
-    from anofpdm.calibrating import FIGURE, FILE, RATED_BY, WEAK_MAPS
+    from anofpdm.calibration.fit import FIGURE, FILE, RATED_BY, WEAK_MAPS
     from anofpdm.method.calibration import chosen_candidate
 
     calibration = calibrated.calibration

@@ -16,7 +16,7 @@ def demo(
     device: Device = "auto",
 ) -> None:
     """Make synthetic brains, find their lesions with the bundled models, and show how well that went."""
-    from anofpdm.demo import PAGE, run_demo
+    from anofpdm.demo.run import PAGE, run_demo
 
     with named_bars(True) as show:
         shown = run_demo(out, device=resolved(device), patients=patients, seed=seed, on_progress=show)

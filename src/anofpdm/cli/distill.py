@@ -37,15 +37,15 @@ def distill(
     """
     import torch
 
-    from anofpdm.calibrating import load_calibration
+    from anofpdm.calibration.fit import load_calibration
     from anofpdm.cohorts import open_cohort
-    from anofpdm.distilling import Options
-    from anofpdm.distilling import distill as teach
     from anofpdm.network.predictor import load_trained
-    from anofpdm.network.world import World, local_device
+    from anofpdm.student.distill import Options
+    from anofpdm.student.distill import distill as teach
     from anofpdm.student.export import check_can_export, export_onnx
     from anofpdm.student.model import FOLDER, ONNX
     from anofpdm.student.training import Schooling
+    from anofpdm.util.distributed import World, local_device
 
     if onnx:
         check_can_export()

@@ -13,8 +13,8 @@ from anofpdm.cli.progress import named_bars
 if TYPE_CHECKING:
     import torch
 
-    from anofpdm.evaluation.methods import Models
-    from anofpdm.evaluation.protocol import Evaluation
+    from anofpdm.evaluation.comparison.methods import Models
+    from anofpdm.evaluation.comparison.protocol import Evaluation
     from anofpdm.network.predictor import TrainedModel
 
 
@@ -53,14 +53,14 @@ def evaluate(
 
     Several GPUs: torchrun --nproc-per-node 4 -m anofpdm evaluate ...
     """
-    from anofpdm.calibrating import RATED_BY
-    from anofpdm.calibrating import Options as CalibrationOptions
+    from anofpdm.calibration.fit import RATED_BY
+    from anofpdm.calibration.fit import Options as CalibrationOptions
     from anofpdm.cohorts import open_cohort
-    from anofpdm.evaluation.methods import Chosen
-    from anofpdm.evaluation.protocol import Evaluation, Options
+    from anofpdm.evaluation.comparison.methods import Chosen
+    from anofpdm.evaluation.comparison.protocol import Evaluation, Options
     from anofpdm.method.many_slices import batch_for
     from anofpdm.network.predictor import load_trained
-    from anofpdm.network.world import World, local_device
+    from anofpdm.util.distributed import World, local_device
 
     where = local_device(resolved(device))
     at_once = batch or batch_for(where)
@@ -100,8 +100,8 @@ def evaluate(
 
 
 def _report(evaluation: "Evaluation", *, asked_for_all: bool) -> None:
-    from anofpdm.evaluation.methods import METHODS, missing_models
-    from anofpdm.evaluation.page import MARKDOWN, PAGE, write_up
+    from anofpdm.evaluation.comparison.methods import METHODS, missing_models
+    from anofpdm.evaluation.comparison.page import MARKDOWN, PAGE, write_up
 
     write_up(evaluation)
     print((evaluation.out / MARKDOWN).read_text().split("\n###")[0])
@@ -117,7 +117,7 @@ def models_of(
 ) -> "tuple[Models, dict[str, str]]":
     """The networks at hand, and their hashes by name."""
     from anofpdm.errors import ConfigError, ModelError
-    from anofpdm.evaluation.methods import MODEL_TASKS, Models, unlabelled
+    from anofpdm.evaluation.comparison.methods import MODEL_TASKS, Models, unlabelled
     from anofpdm.network.predictor import Guide, load_guide, load_trained
     from anofpdm.student.model import load_student
 

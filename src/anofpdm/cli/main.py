@@ -30,7 +30,7 @@ from anofpdm.cli.serve import serve
 from anofpdm.cli.train import train
 from anofpdm.cli.view import view
 from anofpdm.errors import AnoFPDMError, Terminated
-from anofpdm.files import remedy
+from anofpdm.util.files import remedy
 
 WITHOUT_TORCH = (phantom, prepare, view)
 GOES_ON = "what is done is kept, and the same command goes on from there (train: with --resume)"

@@ -32,7 +32,7 @@ def processes(workers: int) -> int:
 def resolved(device: str) -> "torch.device":
     """The device that a name means here; `auto` is a GPU where there is one."""
     from anofpdm.errors import ConfigError
-    from anofpdm.network.world import device_named
+    from anofpdm.util.distributed import device_named
 
     try:
         return device_named(device)

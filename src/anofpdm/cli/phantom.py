@@ -25,7 +25,7 @@ def phantom(
     workers: Workers = 0,
 ) -> None:
     """Make synthetic brains with lesions, as NIfTI scans that `prepare` reads. The same seed gives the same bytes."""
-    from anofpdm.cohorts.phantom import write_phantoms
+    from anofpdm.cohorts.phantoms.cohort import write_phantoms
 
     with progress_bar("phantoms") as show:
         write_phantoms(

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from anofpdm.cohorts.inputs import Target
     from anofpdm.method.decision import Choices
     from anofpdm.report.explaining import Explain
-    from anofpdm.segment import Model
-    from anofpdm.segment_many import Report
+    from anofpdm.segment.many import Report
+    from anofpdm.segment.model import Model
 
 
 def segment(
@@ -75,9 +75,9 @@ def segment(
     Several GPUs: torchrun --nproc-per-node 4 -m anofpdm segment ...
     """
     from anofpdm.errors import ConfigError
-    from anofpdm.network.world import World, local_device
-    from anofpdm.segment import load
-    from anofpdm.segment_many import Options, segment_all
+    from anofpdm.segment.many import Options, segment_all
+    from anofpdm.segment.model import load
+    from anofpdm.util.distributed import World, local_device
 
     if brain_mask is not None and skull_strip is not None:
         raise ConfigError("--brain-mask and --skull-strip both say where the brain is; give one of them")
@@ -183,7 +183,7 @@ def _targets(inputs: list[str], modalities: tuple[str, ...], split: str | None, 
 def _series(words: list[str]) -> dict[str, str] | None:
     if not words:
         return None
-    from anofpdm.scans.dicom_match import series_named
+    from anofpdm.scans.dicom.match import series_named
 
     return series_named(words)
 

@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     import torch
 
     from anofpdm.cohorts import Cohort
-    from anofpdm.network.log import Progress
-    from anofpdm.network.training import Trainer
-    from anofpdm.network.world import World
+    from anofpdm.network.training.log import Progress
+    from anofpdm.network.training.trainer import Trainer
+    from anofpdm.util.distributed import World
 
 
 class Preset(StrEnum):
@@ -72,9 +72,9 @@ def train(
     import torch
 
     from anofpdm.cohorts import open_cohort
-    from anofpdm.network.run import Limits
-    from anofpdm.network.run import train as run
-    from anofpdm.network.world import World, local_device
+    from anofpdm.network.training.run import Limits
+    from anofpdm.network.training.run import train as run
+    from anofpdm.util.distributed import World, local_device
 
     limits = Limits(steps, minutes, save_minutes, sample_steps=25 if pictures else 0, half_weights=half_weights)
     torch.backends.cudnn.benchmark = True  # slices are all of one size: worth choosing the fastest kernels once
@@ -111,7 +111,7 @@ def _in_words(now: "Progress") -> str:
 
 
 def _warn_of_jump(model: Path) -> None:
-    from anofpdm.network.log import LOG, loss_jump
+    from anofpdm.network.training.log import LOG, loss_jump
 
     if jump := loss_jump(model):
         print(
@@ -140,9 +140,9 @@ def _trainer(
     device: "torch.device",
     world: "World",
 ) -> "Trainer":
-    from anofpdm.network import run
     from anofpdm.network.checkpoint import STATE, WEIGHTS
-    from anofpdm.network.training import TrainingConfig
+    from anofpdm.network.training import run
+    from anofpdm.network.training.trainer import TrainingConfig
     from anofpdm.network.unet import preset as network_preset
 
     if resume:

@@ -7,9 +7,9 @@ from PIL import Image, ImageDraw
 
 from anofpdm.cohorts.store import Cohort
 from anofpdm.cohorts.writer import MASKS
-from anofpdm.drawing import INK, PAPER, QUIET, font, grey_tile, png, with_outline
-from anofpdm.files import write_atomically
 from anofpdm.labels import UNHEALTHY, WORDS
+from anofpdm.util.drawing import INK, PAPER, QUIET, font, grey_tile, png, with_outline
+from anofpdm.util.files import write_atomically
 
 TILE, GAP, CAPTION, HEADING = 144, 6, 32, 50
 TILES_A_ROW, MOST_ROWS = 8, 6

@@ -7,15 +7,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from anofpdm.cohorts import bids, brats, folder
+from anofpdm.cohorts.layouts import bids, brats, folder
 from anofpdm.cohorts.store import open_cohort
 from anofpdm.cohorts.subjects import Source, Subject, nifti_files, readable, stem, with_modalities
 from anofpdm.cohorts.writer import MANIFEST
 from anofpdm.errors import AnoFPDMError, CohortError
-from anofpdm.scans.dicom_source import holds_dicom, is_zip
+from anofpdm.scans.dicom.source import holds_dicom, is_zip
 
 if TYPE_CHECKING:
-    from anofpdm.scans.dicom import Study  # brings pydicom, which few have
+    from anofpdm.scans.dicom.read import Study  # brings pydicom, which few have
 
 Finder = Callable[[Source], list[Subject]]
 OUR_FILES = ("mask.nii.gz", "anomaly_map.nii.gz")  # as segmenting names them outside BIDS
@@ -84,8 +84,8 @@ def preview_dicom(
         if not path.exists():
             raise CohortError(f"{path}: no such file or folder; check the path")
         if _is_dicom(path):
-            from anofpdm.scans.dicom import preview
-            from anofpdm.scans.dicom_match import preview_lines
+            from anofpdm.scans.dicom.match import preview_lines
+            from anofpdm.scans.dicom.read import preview
 
             lines += [f"{path}:", *preview_lines(preview(path, modalities, series))]
     if not lines:
@@ -107,7 +107,7 @@ def _dicom(path: Path, modalities: tuple[str, ...], series: Mapping[str, str] | 
     name = _study_name(path)
     subject = Subject(name, name, dict.fromkeys(modalities, path))
     try:
-        from anofpdm.scans.dicom import read_study
+        from anofpdm.scans.dicom.read import read_study
 
         study = read_study(path, modalities, series)
     except AnoFPDMError as problem:

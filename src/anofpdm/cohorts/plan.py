@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from anofpdm.cohorts import atlas, bids, brats, folder
+from anofpdm.cohorts.layouts import atlas, bids, brats, folder
 from anofpdm.cohorts.split import given_split, split_subjects
 from anofpdm.cohorts.subjects import Subject, common_modalities, with_modalities
 from anofpdm.cohorts.tables import GivenLabels, check_known, read_labels, read_split

@@ -20,12 +20,12 @@ from anofpdm.cohorts.subjects import Subject
 from anofpdm.cohorts.tables import GivenLabels
 from anofpdm.cohorts.writer import ALL_FILES, JOURNAL, MANIFEST, SHEET, ScanEntry, StoreWriter, remove_prepared
 from anofpdm.errors import AnoFPDMError, CohortError, ScanError, ScanWarning
-from anofpdm.files import clear_unfinished, sole_writer, write_atomically
 from anofpdm.labels import NULL
 from anofpdm.scans import AxialPlanes, mask_slices, read_scan, read_volume, scan_slices
 from anofpdm.scans.grid import check_same_grid
 from anofpdm.scans.slices import LEAST_FOREGROUND
-from anofpdm.workers import worker_pool
+from anofpdm.util.files import clear_unfinished, sole_writer, write_atomically
+from anofpdm.util.workers import worker_pool
 
 
 @dataclass

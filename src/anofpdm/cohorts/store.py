@@ -25,8 +25,8 @@ import numpy as np
 
 from anofpdm.cohorts.writer import JOURNAL, MANIFEST, SLICES, ScanEntry
 from anofpdm.errors import CohortError
-from anofpdm.files import csv_table, read_table
 from anofpdm.labels import WORDS
+from anofpdm.util.files import csv_table, read_table
 
 DARK = -0.95  # a pixel whose mean over modalities is at or below this shows none of the head
 

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from anofpdm.errors import CohortError
-from anofpdm.files import read_table
 from anofpdm.labels import HEALTHY, NULL, UNHEALTHY
+from anofpdm.util.files import read_table
 
 LABELS = {
     "0": HEALTHY,

@@ -16,7 +16,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from anofpdm.errors import CohortError
-from anofpdm.files import being_written
+from anofpdm.util.files import being_written
 
 JOURNAL, SLICES, MASKS, MANIFEST = "journal.jsonl", "slices.npy", "truth/masks.npy", "manifest.json"
 SHEET = "contact_sheet.png"

@@ -20,7 +20,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from anofpdm.errors import ModelError
-from anofpdm.files import write_atomically
+from anofpdm.util.files import write_atomically
 
 FORMAT = 1
 WEIGHTS, STATE, PREVIOUS, CONFIG = (

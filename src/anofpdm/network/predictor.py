@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from anofpdm.errors import ConfigError, ModelError
 from anofpdm.labels import HEALTHY, UNHEALTHY
 from anofpdm.network import checkpoint
-from anofpdm.network.recorded import Recorded
-from anofpdm.network.run import network_config
-from anofpdm.network.training import Network, build_network, out_of_memory
+from anofpdm.network.kernels.cuda_graph import Recorded
+from anofpdm.network.training.run import network_config
+from anofpdm.network.training.trainer import Network, build_network, out_of_memory
 from anofpdm.network.unet import UNet, UNetConfig
 
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}

@@ -29,7 +29,7 @@ def simplex_noise(permutations: Tensor, t: int | Tensor, height: int, width: int
     fields share their geometry.
     """
     if permutations.is_cuda and has_triton():
-        from anofpdm.network.simplex_kernel import simplex_noise_on_gpu
+        from anofpdm.network.kernels.simplex import simplex_noise_on_gpu
 
         return simplex_noise_on_gpu(permutations, t, height, width)
     total = torch.zeros(len(permutations), height * width, device=permutations.device)

@@ -306,7 +306,7 @@ def norm_on_gpu(
     if not has_triton():
         plain = modulated(norm(x), scale, shift)
         return F.silu(plain) if activate else plain
-    from anofpdm.network.fused_norm import norm_silu
+    from anofpdm.network.kernels.fused_norm import norm_silu
 
     groups = norm.num_groups
     return norm_silu(x, norm.weight, norm.bias, groups=groups, scale=scale, shift=shift, activate=activate)
@@ -323,13 +323,13 @@ def has_triton() -> bool:
 
 
 def norm_of_two_on_gpu(x: Tensor, skip: Tensor, norm: nn.GroupNorm) -> Tensor:
-    from anofpdm.network.fused_norm import norm_silu_of_two
+    from anofpdm.network.kernels.fused_norm import norm_silu_of_two
 
     return norm_silu_of_two(x, skip, norm.weight, norm.bias, groups=norm.num_groups)
 
 
 def last_layer_on_gpu(x: Tensor, norm: nn.GroupNorm, conv: nn.Conv2d) -> Tensor:
-    from anofpdm.network.last_layer import last_layer
+    from anofpdm.network.kernels.last_layer import last_layer
 
     return last_layer(x, norm, conv)
 

@@ -3,8 +3,21 @@
 import numpy as np
 from PIL import Image, ImageDraw
 
-from anofpdm.drawing import BLUE, INK, ORANGE, PAPER, QUIET, Line, chart, font, grey_tile, heat_tile, png, with_outline
 from anofpdm.method.decision import Decisions
+from anofpdm.util.drawing import (
+    BLUE,
+    INK,
+    ORANGE,
+    PAPER,
+    QUIET,
+    Line,
+    chart,
+    font,
+    grey_tile,
+    heat_tile,
+    png,
+    with_outline,
+)
 
 TILE, GAP, COLUMNS, CAPTION, HEADING = 150, 6, 8, 18, 28
 WHITE_SHARE = 99.9  # percentile of all maps that is drawn white

@@ -6,7 +6,7 @@ import math
 import numpy as np
 from PIL import Image
 
-from anofpdm.drawing import HEAT, png
+from anofpdm.util.drawing import HEAT, png
 
 GREYS = 255
 HEAT_COLOURS = np.stack(

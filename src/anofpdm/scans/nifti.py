@@ -15,8 +15,8 @@ import numpy as np
 from zlib_ng import zlib_ng  # inflates twice as fast as zlib, which is most of the time a scan takes
 
 from anofpdm.errors import ScanError
-from anofpdm.files import write_atomically
 from anofpdm.scans.grid import Grid, grid_of
+from anofpdm.util.files import write_atomically
 
 MAX_VOXELS = 512**3  # more than any head scan at 0.5 mm; refused before memory is taken
 MAX_BYTES = 4 * MAX_VOXELS  # of voxels: all of them in float32, half as many in float64

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from anofpdm.errors import ConfigError
-from anofpdm.files import write_atomically
 from anofpdm.student.model import Student
 from anofpdm.student.network import StudentNet
+from anofpdm.util.files import write_atomically
 
 OPSET = 18
 

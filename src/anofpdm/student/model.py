@@ -18,8 +18,8 @@ from anofpdm.method.decision import Decisions
 from anofpdm.method.detection import CurveDetector, fitted_and_rated
 from anofpdm.method.mask import SMALLEST, mask, reached_by_smallest, smallest_pixels
 from anofpdm.network.checkpoint import FORMAT, load_model, save_model
-from anofpdm.student.lessons import Pixels, neighbours_of, shown_together
 from anofpdm.student.network import StudentConfig, StudentNet, log_odds
+from anofpdm.student.targets import Pixels, neighbours_of, shown_together
 
 FOLDER, TASK, ONNX = "student", "student", "student.onnx"
 BATCH = 32

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from anofpdm.errors import ConfigError, TrainingError
 from anofpdm.labels import NULL, UNHEALTHY
-from anofpdm.student.lessons import Lessons
 from anofpdm.student.network import StudentConfig, StudentNet
+from anofpdm.student.targets import Lessons
 
 WARM_UP = 50  # steps
 AVERAGE = 0.999  # decay of the weights' moving average

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from anofpdm.errors import ScanError
 
 if TYPE_CHECKING:
-    from anofpdm.scans.dicom import Study
-    from anofpdm.segment import Segmentation
+    from anofpdm.scans.dicom.read import Study
+    from anofpdm.segment.model import Segmentation
 
 SEG, CAPTURE = "mask_seg.dcm", "report_capture.dcm"  # as segmenting names them
 BETWEEN_SERIES = re.compile(r"\s*[,;]\s*|\s+(?=\w+\s*=)")  # flair=3 t2=Axial T2; a description may hold spaces
@@ -18,14 +18,14 @@ ON_A_PAGE = {"--series ": "Series: ", " (--preview shows all)": ""}  # what is a
 
 def series_given(text: str) -> dict[str, str]:
     """Which series is which modality, as the user wrote it: flair=3, t2=7."""
-    from anofpdm.scans.dicom_match import series_named
+    from anofpdm.scans.dicom.match import series_named
 
     return series_named([word for word in BETWEEN_SERIES.split(text.strip()) if word])
 
 
 def converted(path: Path, modalities: Sequence[str], series: str) -> tuple["Study", dict[str, str | Path]]:
     """The study in a zip, and a NIfTI file for each modality, written into the working folder."""
-    from anofpdm.scans.dicom import read_study
+    from anofpdm.scans.dicom.read import read_study
 
     try:
         study = read_study(path, modalities, series_given(series))
@@ -41,7 +41,7 @@ def on_a_page(text: str) -> str:
 
 
 def save_dicom(study: "Study", result: "Segmentation", folder: Path, title: str) -> None:
-    from anofpdm.scans.dicom_out import write_capture, write_seg
+    from anofpdm.scans.dicom.seg import write_capture, write_seg
 
     folder.mkdir(parents=True, exist_ok=True)
     write_seg(folder / SEG, result.mask, study)

@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from anofpdm.files import write_atomically
+from anofpdm.util.files import write_atomically
 from anofpdm.viewer.refusals import gone
 
 STATE, INPUT, RESULT, SUMMARY = "job.json", "input", "result", "summary.json"

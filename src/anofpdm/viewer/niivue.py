@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from anofpdm.errors import AnoFPDMError
-from anofpdm.files import write_atomically
+from anofpdm.util.files import write_atomically
 
 COMMAND = "anofpdm serve --set-up"
 NPM = ("npm", "ci", "--ignore-scripts", "--omit=optional", "--omit=dev", "--no-audit", "--no-fund")

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from anofpdm.errors import AnoFPDMError, ConfigError, ScanWarning
-from anofpdm.files import sole_writer
+from anofpdm.util.files import sole_writer
 from anofpdm.viewer.limits import Limits
 
 if TYPE_CHECKING:

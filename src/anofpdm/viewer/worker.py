@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from anofpdm.errors import AnoFPDMError, OutputError
 
 if TYPE_CHECKING:
-    from anofpdm.segment import Model
+    from anofpdm.segment.model import Model
 
 DICOM = "dicom"  # the name of an upload that holds all modalities
 TOLD_EVERY = 0.1  # seconds between two words on how far it is
@@ -76,7 +76,7 @@ def about(model: "Model", orders: Orders) -> dict[str, Any]:
 
 
 def _load(orders: Orders) -> "Model":
-    from anofpdm.segment import load
+    from anofpdm.segment.model import load
 
     return load(orders.model, orders.device)
 

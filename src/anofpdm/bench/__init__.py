@@ -1,0 +1,1 @@
+"""Speed of the method on this machine."""

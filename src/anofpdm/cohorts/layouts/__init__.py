@@ -1,0 +1,1 @@
+"""How data sets lie on disk: one file a layout."""

@@ -1,0 +1,1 @@
+"""Synthetic brains with lesions, for people without data and for tests."""

@@ -1,0 +1,119 @@
+"""One healthy brain: the average anatomy, bent and folded anew for every patient."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import ndimage
+
+from anofpdm.cohorts.phantoms.atlas import Atlas, Bools, Floats
+from anofpdm.cohorts.phantoms.fields import CENTRE, SPLINE_DEVIATION, PhantomGrid, ramp, smooth_noise
+
+RADII = (68.0, 86.0, 72.0)  # mm, of the ellipsoid that an average brain fills about CENTRE
+
+
+@dataclass(frozen=True)
+class Head:
+    """Where every voxel of one brain lies. The brain's voxels are kept as a list of N, in the order of `inside`."""
+
+    grid: PhantomGrid
+    inside: Bools  # [x, y, z]
+    mm: Floats  # [3, N] positions in this head
+    mni: Floats  # [3, N] positions of the same places in the average brain
+    depth: Floats  # [N] mm below the surface of the brain
+
+    def pick(self, field: Floats) -> Floats:
+        return field[self.inside]
+
+    def noise(self, rng: np.random.Generator, scale: float) -> Floats:
+        return self.pick(smooth_noise(rng, self.grid, scale))
+
+    def spread(self, values: np.ndarray) -> np.ndarray:
+        """The list of N put back on the grid, 0 outside the brain."""
+        volume = np.zeros(self.grid.shape, values.dtype)
+        volume[self.inside] = values
+        return volume
+
+
+@dataclass(frozen=True)
+class Tissues:
+    gm: Floats  # [N] shares that add up to 1
+    wm: Floats
+    csf: Floats
+    ventricle: Floats  # [N] mm to the lateral ventricles, negative inside
+
+
+def make_head(rng: np.random.Generator, grid: PhantomGrid, atlas: Atlas) -> Head:
+    """A head of its own size, tilt and shape."""
+    mm = np.stack(np.meshgrid(*grid.axes(), indexing="ij"))  # [3, x, y, z]
+    mni = _straighten(rng, mm)
+    for scale, deviation in ((60.0, 3.0), (15.0, 1.5)):  # lobes, then gyri
+        for axis in range(3):
+            mni[axis] += deviation * smooth_noise(rng, grid, scale)
+    inside = _largest_piece(atlas.brain.at(mni) > 0.5)
+    mm, mni = mm[:, inside], mni[:, inside]
+    depth = atlas.depth.at(mni)
+    return Head(grid, inside, mm, _swell_ventricles(rng, mni, atlas), depth)
+
+
+def _largest_piece(region: Bools) -> Bools:
+    pieces, count = ndimage.label(region)
+    sizes = np.bincount(pieces.ravel(), minlength=count + 1)[1:]
+    return np.asarray(pieces == 1 + np.argmax(sizes))
+
+
+def _straighten(rng: np.random.Generator, mm: Floats) -> Floats:
+    """Undo a random pose and size: positions in the head to positions in the average brain."""
+    nod, turn, tilt = np.deg2rad(rng.normal(0, [4.0, 2.5, 2.5]))
+    size = rng.uniform(0.92, 1.0) * rng.normal(1, 0.025, 3)
+    about_x = np.array([[1, 0, 0], [0, np.cos(nod), -np.sin(nod)], [0, np.sin(nod), np.cos(nod)]])
+    about_z = np.array([[np.cos(turn), -np.sin(turn), 0], [np.sin(turn), np.cos(turn), 0], [0, 0, 1]])
+    about_y = np.array([[np.cos(tilt), 0, np.sin(tilt)], [0, 1, 0], [-np.sin(tilt), 0, np.cos(tilt)]])
+    matrix = (about_x @ about_y @ about_z / size[:, None]).astype(np.float32)
+    x, y, z = (mm[axis] - np.float32(CENTRE[axis]) for axis in range(3))
+    turned = [a * x + b * y + c * z for a, b, c in matrix]  # see _spline_along on matrix products
+    return np.stack([part + np.float32(CENTRE[axis]) for axis, part in enumerate(turned)])
+
+
+def _swell_ventricles(rng: np.random.Generator, mni: Floats, atlas: Atlas) -> Floats:
+    """Draw from nearer the ventricles than one stands, and they grow; from farther, and they shrink."""
+    growth = rng.triangular(-1.2, 0.8, 4.0)
+    distance = atlas.ventricle.at(mni)
+    strength = growth * np.exp(-np.maximum(distance, 0) / 14)
+    away = np.stack([slope.at(mni) for slope in atlas.from_ventricle])
+    return np.asarray(mni - strength * away, np.float32)
+
+
+def fold(rng: np.random.Generator, head: Head, mni: Floats, *, atlas: Atlas, atrophy: float) -> Tissues:
+    """Tissue shares at the positions `mni`. The average cortex is a blur of many people's: random sulci, running
+    inwards from the surface, decide between the tissues wherever the average is undecided."""
+    gm, wm = atlas.gm.at(mni), atlas.wm.at(mni)
+    ventricle = atlas.ventricle.at(mni)
+    _, y, z = mni
+    crease = _radial_noise(rng, head, 9.0)
+    low = -z - 0.35 * (y + 40)  # mm below a plane just above the cerebellum
+    shell = ramp(head.depth, 24, 10) * ramp(ventricle, 6, 14) * ramp(low, 24, 4)
+    leaves = ramp(low, 14, 24) * ramp(y, -44, -52) * ramp(np.cos(np.hypot(y + 46, z + 22) * 0.8 + crease), 0.3, 1)
+    opening = rng.normal(0.45 + atrophy, 0.3)  # wide or narrow sulci, as age has it
+    furrow = np.exp(-((crease / 0.22) ** 2))
+    logits = np.stack(
+        [
+            np.log(np.maximum(gm, 0.01)),
+            np.log(np.maximum(wm, 0.01)) + shell * (1.1 * (np.abs(crease) - 0.75)),
+            np.log(np.maximum(1 - gm - wm, 0.01)) + shell * (2.0 * furrow - 0.5) + 1.5 * leaves + opening,
+        ]
+    ) + 0.25 * np.stack([head.noise(rng, 5.0) for _ in range(3)])
+    logits = logits / 0.42
+    shares = np.exp(logits - logits.max(0))
+    gm, wm, csf = shares / shares.sum(0)
+    return Tissues(gm, wm, csf, ventricle)
+
+
+def _radial_noise(rng: np.random.Generator, head: Head, scale: float) -> Floats:
+    """Noise [N] that changes slowly with depth and fast along the surface, so that its zeros are sheets like sulci."""
+    knots = rng.standard_normal([int(200 / scale) + 8] * 3, dtype=np.float32)
+    offset = head.mm - np.float32(np.reshape(CENTRE, (3, 1)))
+    reach = np.sqrt(sum((offset[axis] / RADII[axis]) ** 2 for axis in range(3)))  # 1 at the surface
+    outward = offset * (0.3 + 0.7 / np.maximum(reach, 0.3))
+    steps = outward / scale + (knots.shape[0] - 1) / 2
+    noise = ndimage.map_coordinates(knots, steps, order=3, prefilter=False, mode="mirror")
+    return np.asarray(noise / SPLINE_DEVIATION, np.float32)

@@ -1,0 +1,183 @@
+"""What is wrong with a phantom: a tumour with its oedema and mass effect, or the scars of a stroke."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import ndimage
+
+from anofpdm.cohorts.phantoms.anatomy import Head, Tissues
+from anofpdm.cohorts.phantoms.atlas import Atlas, Floats
+from anofpdm.cohorts.phantoms.contrast import Overlay
+from anofpdm.cohorts.phantoms.fields import CENTRE, ramp
+
+NECROSIS, OEDEMA, ENHANCING = 1, 2, 4  # as in BraTS21
+SLIVER = 90.0  # mm²: a lesion that shows less than this in a slice ends before that slice
+
+
+@dataclass(frozen=True)
+class Focus:
+    centre: Floats  # [3] mm in the head
+    radius: float  # mm
+    stretch: float = 1.0  # how much longer it is towards the surface than across
+    height: float = 1.0  # and how much taller than wide
+
+
+@dataclass(frozen=True)
+class Lesion:
+    overlays: list[Overlay]
+    labels: NDArray[np.uint8]  # [N]
+
+
+def no_lesion(head: Head) -> Lesion:
+    return Lesion([], np.zeros(head.mm.shape[1], np.uint8))
+
+
+def tumour_foci(rng: np.random.Generator, head: Head, atlas: Atlas) -> list[Focus]:
+    """A core of one to three lobes in white matter; in three patients of ten a second core elsewhere."""
+    places = _white_matter_places(head, atlas)
+    foci: list[Focus] = []
+    for share in (1.0, 0.6) if rng.random() < 0.3 else (1.0,):
+        centre = head.mm[:, rng.choice(places)]
+        radius = share * rng.uniform(6, 19)
+        foci.append(Focus(centre, radius))
+        for _ in range(rng.integers(0, 3)):
+            lobe = centre + rng.normal(0, 0.55 * radius, 3)
+            foci.append(Focus(np.asarray(lobe, np.float32), radius * rng.uniform(0.5, 0.85)))
+    return foci
+
+
+def _white_matter_places(head: Head, atlas: Atlas) -> NDArray[np.intp]:
+    wm = atlas.wm.at(head.mni)
+    x, y, z = head.mni
+    cerebrum = (z > -25) & ((y > -35) | (z > -8))
+    places = np.flatnonzero((wm > 0.6) & (head.depth > 10) & (np.abs(x) > 9) & cerebrum)
+    return places if places.size else np.array([np.argmax(wm)])  # none such on a very coarse grid
+
+
+def push_away(head: Head, foci: Sequence[Focus], strength: float) -> Floats:
+    """MNI positions [3, N] of what lies at each voxel once every focus has pushed the anatomy outwards (or, where
+    strength is negative, drawn it in)."""
+    mni = head.mni.copy()
+    for focus in foci:
+        offset = head.mm - focus.centre[:, None]
+        away = np.sqrt((offset**2).sum(0)) / (1.3 * focus.radius)
+        mni -= strength * offset / 1.3 * np.exp(1 - away) * ramp(head.depth, 0, 8) / np.e
+    return mni
+
+
+def _edge_distance(head: Head, foci: Sequence[Focus], falx: float) -> Floats:
+    """Millimetres [N] outside the nearest focus, negative inside it; crossing the midline counts as `falx` more."""
+    nearest = np.full(head.mm.shape[1], np.inf, np.float32)
+    for focus in foci:
+        outward = focus.centre - np.array(CENTRE, np.float32)
+        outward = outward / np.linalg.norm(outward)
+        offset = (head.mm - focus.centre[:, None]) / np.array([[1], [1], [focus.height]], np.float32)
+        along = sum(offset[axis] * outward[axis] for axis in range(3))
+        across = np.maximum((offset**2).sum(0) - along**2, 0)
+        other_side = ramp(head.mni[0] * np.sign(focus.centre[0]), 1, -2)  # beyond the falx
+        nearest = np.minimum(nearest, np.sqrt(across + (along / focus.stretch) ** 2) - focus.radius + falx * other_side)
+    return nearest
+
+
+def grow_tumour(rng: np.random.Generator, head: Head, tissues: Tissues, *, foci: Sequence[Focus]) -> Lesion:
+    size = max(focus.radius for focus in foci)
+    distance = _edge_distance(head, foci, 9.0) + 0.16 * size * head.noise(rng, 14.0) + 0.8 * head.noise(rng, 6.0)
+    core = ramp(distance, 0.8, -0.8) * ramp(tissues.ventricle, -2, 0)
+    enhances = rng.random() < 0.8
+    thickness = np.clip(rng.uniform(0.25, 0.7) * size, 2.5, 7) * (1 + 0.45 * head.noise(rng, 9.0))
+    centre = ramp(distance + thickness, 0.8, -0.8) if enhances else np.ones_like(core)
+    swelling = rng.uniform(10, 26)
+    fluid = _oedema_share(rng, head, tissues, distance=distance, swelling=swelling)
+    shares = np.stack([core * centre, fluid, core * (1 - centre)])
+    shares = shares * _visible(head, (core > 0.5) | (fluid > 0.5), distance < 0)
+    labels = np.zeros(distance.shape, np.uint8)
+    labels[shares[1] > 0.5] = OEDEMA
+    solid = shares[0] + shares[2] > 0.5
+    labels[solid] = np.where(shares[0] >= shares[2], NECROSIS, ENHANCING)[solid]
+    signals = _tumour_signals(rng, enhances)
+    fading = 0.6 + 0.4 * ramp(distance, 0.9 * swelling, 0.2 * swelling)
+    patchy = np.clip(0.85 + 0.22 * head.noise(rng, 9.0), 0.5, 1) * fading  # oedema is not even
+    parts = ((shares[1] * patchy, OEDEMA), (shares[0], NECROSIS), (shares[2], ENHANCING))
+    return Lesion([Overlay(share, signals[label]) for share, label in parts], labels)
+
+
+def _oedema_share(
+    rng: np.random.Generator, head: Head, tissues: Tissues, *, distance: Floats, swelling: float
+) -> Floats:
+    """Fluid spreads far in white matter, little in cortex and not at all in the ventricles: fingers, as in life."""
+    ease = 0.18 * tissues.gm + tissues.wm
+    reach = swelling * ease * np.exp(0.4 * head.noise(rng, 12.0) + 0.15 * head.noise(rng, 5.0))
+    share = ramp(reach - distance, -1.0, 2.0) * (1 - 0.8 * tissues.csf)
+    smooth = ndimage.gaussian_filter(head.spread(share), [0.9 / step for step in head.grid.spacing])
+    return head.pick(smooth) * ramp(tissues.ventricle, -1, 0.5)
+
+
+def _visible(head: Head, lesion: NDArray[np.bool_], seed: NDArray[np.bool_]) -> Floats:
+    """1 on what hangs together with the seed and is more than a sliver in its slice, fading over a voxel; else 0."""
+    pieces, _ = ndimage.label(head.spread(lesion))
+    kept = np.unique(pieces[head.spread(seed & lesion)])
+    whole = np.isin(pieces, kept[kept > 0])
+    area = whole.sum((0, 1)) * head.grid.spacing[0] * head.grid.spacing[1]
+    whole &= area >= SLIVER
+    near_it = ndimage.binary_dilation(whole, np.ones((3, 3, 1)))
+    return head.pick(near_it.astype(np.float32))
+
+
+def _tumour_signals(rng: np.random.Generator, enhances: bool) -> dict[int, dict[str, float]]:
+    oedema = {
+        "flair": rng.uniform(1.5, 2.0),
+        "t1": rng.uniform(0.72, 0.86),
+        "t1ce": rng.uniform(0.72, 0.86),
+        "t2": rng.uniform(1.7, 2.4),
+    }
+    rim = {
+        "flair": rng.uniform(1.2, 1.7),
+        "t1": rng.uniform(0.7, 0.9),
+        "t1ce": rng.uniform(1.5, 2.3),
+        "t2": rng.uniform(1.4, 2.0),
+    }
+    dead = {
+        "flair": rng.uniform(0.5, 1.1),
+        "t1": rng.uniform(0.42, 0.6),
+        "t1ce": rng.uniform(0.42, 0.6),
+        "t2": rng.uniform(2.2, 2.8),
+    }
+    solid = {
+        "flair": rng.uniform(1.3, 1.8),
+        "t1": rng.uniform(0.58, 0.74),
+        "t1ce": rng.uniform(0.6, 0.75),
+        "t2": rng.uniform(2.0, 2.6),
+    }
+    return {OEDEMA: oedema, ENHANCING: rim, NECROSIS: dead if enhances else solid}
+
+
+def stroke_foci(rng: np.random.Generator, head: Head, atlas: Atlas) -> list[Focus]:
+    """One to three infarcts: wedges of cortex and the white matter below it, or small deep ones."""
+    deep_places = _white_matter_places(head, atlas)
+    shallow_places = np.flatnonzero((head.depth > 6) & (head.depth < 22) & (head.mni[2] > -20))
+    foci = []
+    for _ in range(rng.choice([1, 2, 3], p=[0.2, 0.3, 0.5])):
+        if rng.random() < 0.75:
+            centre = head.mm[:, rng.choice(shallow_places)]
+            radius = math.exp(rng.uniform(math.log(10), math.log(22)))
+            foci.append(Focus(centre, radius, stretch=rng.uniform(1.2, 2.0), height=rng.uniform(1.1, 2.0)))
+        else:
+            foci.append(Focus(head.mm[:, rng.choice(deep_places)], rng.uniform(7, 12)))
+    return foci
+
+
+def scar(rng: np.random.Generator, head: Head, tissues: Tissues, *, foci: Sequence[Focus]) -> Lesion:
+    size = np.mean([focus.radius for focus in foci])
+    distance = _edge_distance(head, foci, 40.0) + 0.3 * size * head.noise(rng, 18.0) + head.noise(rng, 6.0)
+    soft = rng.uniform(1.5, 3.5)
+    share = ramp(distance, soft, -soft) * ramp(tissues.ventricle, -2, 0)
+    share = share * _visible(head, share > 0.5, distance < -1)
+    labels = (share > 0.5).astype(np.uint8)
+    patchy = np.clip(0.8 + 0.2 * head.noise(rng, 8.0), 0.45, 1)
+    overlays = [Overlay(share * patchy, {"t1": rng.uniform(0.61, 0.74)})]
+    if rng.random() < 0.15:  # an old one, with a cyst in the middle
+        overlays.append(Overlay(ramp(distance, -3, -3 - 2 * soft) * share, {"t1": rng.uniform(0.42, 0.54)}))
+    return Lesion(overlays, labels)

@@ -1,0 +1,167 @@
+"""The second pass: what must be heard level by level. Nothing kept grows with the levels but two numbers a slice."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from anofpdm.cohorts.store import Cohort
+from anofpdm.evaluation.metrics.pixels import dice
+from anofpdm.method.evidence import Evidence, LevelEvidence, Settings
+from anofpdm.method.many_slices import evidence_of, slice_seeds
+from anofpdm.method.mask import MaskSettings, filtered, mask, thresholds
+from anofpdm.network.predictor import TrainedModel
+
+FACTORS = (0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 3.0)  # of the end step
+KINDS = ("SAM", "gradient")
+TOP = 999  # there is no level above
+
+
+def climbed_on(levels: Sequence[int], end_step: int) -> tuple[int, ...]:
+    """These levels, and more at the same distance up to the largest factor of the end step."""
+    stride = levels[-1] - levels[-2] if len(levels) > 1 else 1
+    top = min(TOP, int(max(FACTORS) * end_step))
+    return (*levels, *range(levels[-1] + stride, top + 1, stride))
+
+
+@dataclass(frozen=True)
+class Slices:
+    """What is known before the second pass of the U slices that it takes, all of them with a lesion."""
+
+    rows: np.ndarray  # [U], in the cohort
+    lesions: np.ndarray  # bool [U, H, W]
+    foreground: np.ndarray  # bool [U, H, W]
+    end_step: np.ndarray  # [U], t_e
+    quantile: np.ndarray  # [U], of the dynamic threshold
+    shown: tuple[int, ...]  # numbers of the slices that the gallery shows
+    shown_at: tuple[int, ...]  # at these levels, and at their end steps
+
+
+@dataclass(frozen=True)
+class Heard:
+    inside: np.ndarray  # [U, K], mean of S_t over the lesion
+    outside: np.ndarray  # [U, K], over the foreground around it
+    dice: np.ndarray  # [U, F], with the map up to each factor of the end step
+    cut_short: np.ndarray  # [F], share of slices for which that would be beyond the last level of all
+    tiles: np.ndarray  # [shown, 2, levels + 1, H, W]: S_t, and (e_h - e_0)^2; the last of each row at the end step
+
+
+class EndStepMaps:
+    """A batch's mean signal up to several multiples of each slice's end step; the first level is always in it."""
+
+    def __init__(self, end_step: Tensor, factors: Sequence[float], images: Tensor):
+        self.ends = end_step[:, None] * torch.tensor(factors, dtype=torch.float32).to(end_step.device)  # [n, F]
+        self.sum, self.count = torch.zeros_like(images), 0
+        self.maps = images.new_zeros((*self.ends.shape, *images.shape[1:]))  # [n, F, H, W]
+
+    def add(self, t: int, signal: Tensor) -> None:
+        """signal [n, H, W]. A map is a snapshot of the running mean, taken until the level passes its end."""
+        self.sum, self.count = self.sum + signal, self.count + 1
+        within = (self.ends >= t) | (self.count == 1)
+        self.maps = torch.where(within[..., None, None], (self.sum / self.count)[:, None], self.maps)
+
+
+def second_pass(
+    model: TrainedModel,
+    cohort: Cohort,
+    slices: Slices,
+    *,
+    settings: Settings,
+    strength: float,
+    seed: int,
+    batch: int,
+    on_progress: Callable[[int, int], None],
+) -> Heard:
+    """Climbs on beyond the calibrated range, as far as the largest multiple of an end step reaches."""
+    kept = len(settings.levels)
+    settings = replace(settings, levels=climbed_on(settings.levels, int(slices.end_step.max())))
+    listener = _Listener(slices, settings, kept, model.device)
+    evidence_of(
+        model.predict,
+        lambda some: cohort.pixels(slices.rows[some]),
+        slice_seeds(cohort.indices[slices.rows], seed),
+        settings=settings,
+        strengths=[strength],
+        device=model.device,
+        batch=batch,
+        keep=_without_maps,
+        on_progress=on_progress,
+        on_level=listener,
+    )
+    return listener.heard()
+
+
+class _Listener:
+    def __init__(self, slices: Slices, settings: Settings, kept: int, device: torch.device):
+        self.slices, self.settings, self.kept, self.device = slices, settings, kept, device
+        self.start = 0
+        self.inside: list[np.ndarray] = []  # a batch each
+        self.outside: list[np.ndarray] = []
+        self.dice: list[np.ndarray] = []
+        shape = (len(slices.shown), len(KINDS), len(slices.shown_at) + 1, *slices.lesions.shape[1:])
+        self.tiles = np.zeros(shape, dtype=np.float32)
+
+    def __call__(self, now: LevelEvidence) -> None:
+        signal = now.signal[:, 0]  # [n, H, W]
+        if now.level.number == 0:
+            self._begin(signal)
+        self.ends.add(now.level.t, signal)
+        self.magnitudes.append(torch.stack([_mean_in(signal, region) for region in self.regions]))
+        self._show(now, signal)
+        if now.level.number + 1 == len(self.settings.levels):
+            self._finish()
+
+    def _begin(self, signal: Tensor) -> None:
+        self.now = slice(self.start, self.start + len(signal))
+        lesions = self.slices.lesions[self.now]
+        around = self.slices.foreground[self.now] & ~lesions
+        self.regions = [torch.from_numpy(region).to(self.device) for region in (lesions, around)]
+        end_step = torch.from_numpy(self.slices.end_step[self.now]).to(self.device)
+        self.ends = EndStepMaps(end_step, FACTORS, signal)
+        self.magnitudes: list[Tensor] = []  # [2, n] a level
+
+    def _show(self, now: LevelEvidence, signal: Tensor) -> None:
+        for place, number in enumerate(self.slices.shown):
+            if number not in range(self.now.start, self.now.stop):
+                continue
+            wanted = (*self.slices.shown_at, int(self.slices.end_step[number]))
+            columns = [column for column, level in enumerate(wanted) if level == now.level.t]
+            if columns:
+                row, channels = number - self.start, list(self.settings.channels)
+                gradient = (now.level.healthy[row] - now.level.unguided[row])[channels].square().mean(0)
+                both = torch.stack([signal[row], gradient]).cpu().float().numpy()
+                self.tiles[place][:, columns] = both[:, None]
+
+    def _finish(self) -> None:
+        magnitudes = torch.stack(self.magnitudes[: self.kept], -1)  # [2, n, K], of the calibrated range
+        inside, outside = magnitudes.cpu().float().numpy()
+        self.inside.append(inside)
+        self.outside.append(outside)
+        maps = self.ends.maps.cpu().float().numpy()
+        quantile, lesions = self.slices.quantile[self.now], self.slices.lesions[self.now]
+        drawn = [drawn_at(maps[:, column], quantile) for column in range(len(FACTORS))]
+        self.dice.append(np.stack([dice(one, lesions) for one in drawn], axis=1))
+        self.start = self.now.stop
+
+    def heard(self) -> Heard:
+        inside, outside, scores = (np.concatenate(parts) for parts in (self.inside, self.outside, self.dice))
+        reached = self.slices.end_step[:, None] * np.array(FACTORS) > TOP
+        return Heard(inside, outside, scores, reached.mean(axis=0), self.tiles)
+
+
+def drawn_at(maps: np.ndarray, quantiles: np.ndarray) -> np.ndarray:
+    """Masks [n, H, W] of maps that are cut at these quantiles of themselves."""
+    settings = MaskSettings()
+    return mask(filtered(maps), thresholds(maps, quantiles, np.nan, settings), settings.smallest)
+
+
+def _mean_in(images: Tensor, region: Tensor) -> Tensor:
+    """[n, H, W] each -> [n]; NaN where the region is empty."""
+    return (images * region).sum((1, 2)) / region.sum((1, 2))
+
+
+def _without_maps(evidence: Evidence) -> Evidence:
+    none = evidence.maps[:, :, :0, :0].cpu()
+    return replace(evidence, maps=none, last_maps=none)

@@ -1,0 +1,1 @@
+"""The paper's comparison: every method on the same slices."""

@@ -1,0 +1,1 @@
+"""Scores of masks and maps against the truth."""

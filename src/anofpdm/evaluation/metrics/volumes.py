@@ -1,0 +1,48 @@
+"""One segmented scan against the lesion that is known to be in it, on the scan's own grid."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import nibabel as nib
+import numpy as np
+
+from anofpdm.errors import EvaluationError
+from anofpdm.evaluation.metrics.pixels import dice
+from anofpdm.scans import Grid, read_volume
+
+
+@dataclass(frozen=True)
+class VolumeScore:
+    dice: float  # of the whole volume; 1 where there is no lesion and none was found
+    true_ml: float
+    found_ml: float
+    slices: int  # that were looked at
+    slices_right: int  # called what they are
+
+
+def score_volume(mask: np.ndarray, grid: Grid, detected: Mapping[int, bool], truth_file: Path) -> VolumeScore:
+    """`detected` is by axial index, from the inferior end."""
+    volume = read_volume(truth_file, constant_allowed=True)
+    if volume.voxels.shape != mask.shape:
+        raise EvaluationError(
+            f"{truth_file}: of shape {volume.voxels.shape}, the scan of {mask.shape}; is it another's?"
+        )
+    truth = volume.voxels > 0
+    lesion = _lesion_by_slice(truth, grid)
+    millilitres = abs(float(np.linalg.det(grid.affine[:3, :3]))) / 1000
+    return VolumeScore(
+        dice=float(dice(mask[None], truth[None])[0]),
+        true_ml=float(truth.sum()) * millilitres,
+        found_ml=float(mask.sum()) * millilitres,
+        slices=len(detected),
+        slices_right=sum(bool(lesion[index]) == called for index, called in detected.items()),
+    )
+
+
+def _lesion_by_slice(truth: np.ndarray, grid: Grid) -> np.ndarray:
+    """[z] bool, from the inferior end."""
+    axes = nib.orientations.io_orientation(grid.affine)  # [3, 2]: which world axis, and which way
+    axis = int(np.flatnonzero(axes[:, 0] == 2)[0])
+    some: np.ndarray = np.asarray(np.moveaxis(truth, axis, 0).any(axis=(1, 2)))
+    return some if axes[axis, 1] > 0 else some[::-1]

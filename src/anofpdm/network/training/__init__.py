@@ -1,0 +1,1 @@
+"""Training: batches, steps, checkpoints, logs."""

@@ -1,0 +1,1 @@
+"""A scan in, a lesion mask out."""

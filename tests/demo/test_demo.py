@@ -1,0 +1,152 @@
+"""The bundled models, as everyone meets them first."""
+
+import json
+import shutil
+from html.parser import HTMLParser
+
+import nibabel as nib
+import numpy as np
+import pytest
+
+from anofpdm.demo.run import BUNDLED, PAGE, run_demo
+from anofpdm.errors import AnoFPDMError, CohortError, ScanWarning
+from anofpdm.evaluation.metrics.volumes import score_volume
+from anofpdm.scans import Grid, read_volume
+from anofpdm.util.files import sole_writer
+
+KINDS = ("tumour", "stroke")
+MOST_BYTES = 6e6
+
+
+class Links(HTMLParser):
+    def __init__(self):
+        super().__init__()
+        self.found = []
+
+    def handle_starttag(self, _tag, attrs):
+        self.found += [value for name, value in attrs if name in ("href", "src")]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_bundled_model_is_small_and_says_what_it_is(kind):
+    files = [path for path in (BUNDLED / kind).rglob("*") if path.is_file()]
+    own = {"weights.safetensors", "config.json", "README.md"}
+    taught = {f"student/{name}" for name in own}
+    assert {path.relative_to(BUNDLED / kind).as_posix() for path in files} == own | taught | {"calibration.json"}
+    assert sum(path.stat().st_size for path in files) < MOST_BYTES
+    card = (BUNDLED / kind / "README.md").read_text()
+    assert json.loads((BUNDLED / kind / "config.json").read_text())["sha256"] in card
+    for word in ("anofpdm phantom", "anofpdm prepare", "anofpdm train", "anofpdm calibrate", "distill", "Limits"):
+        assert word in card
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory):
+    out = tmp_path_factory.mktemp("demo")
+    with pytest.warns(ScanWarning, match="sees each slice alone"):  # few slices, for a quick test
+        return out, run_demo(out, device="cpu", patients=1, slices=10)
+
+
+def test_the_demo_finds_lesions_it_was_never_shown(demo):
+    _, shown = demo
+    assert {(one.kind, one.engine) for one in shown} == {(kind, e) for kind in KINDS for e in ("student", "diffusion")}
+    tumour = next(one for one in shown if one.engine == "diffusion").score
+    assert tumour.true_ml > 1
+    assert tumour.dice > 0.5
+    assert tumour.slices_right >= 0.7 * tumour.slices
+
+
+def test_its_scores_are_those_of_the_files_it_leaves(demo):
+    out, shown = demo
+    for one in shown:
+        mask = np.asarray(nib.load(one.folder / "mask.nii.gz").dataobj) > 0
+        (truth_file,) = (path for path in (out / "scans").rglob("*.nii.gz") if _is_truth(path.name, one.name))
+        truth = np.asarray(nib.load(truth_file).dataobj) > 0
+        both = (mask & truth).sum()
+        assert one.score.dice == pytest.approx(2 * both / (mask.sum() + truth.sum()))
+
+
+def _is_truth(name, subject):
+    return name.startswith(subject.split("_ses")[0]) and name.endswith(("seg.nii.gz", "lesion_mask.nii.gz"))
+
+
+def test_its_page_opens_from_disk_and_leads_to_reports(demo):
+    out, shown = demo
+    links = Links()
+    links.feed((out / PAGE).read_text())
+    local = [link for link in links.found if not link.startswith("data:")]
+    assert len(local) == 2 * len(shown)
+    for link in local:
+        assert (out / link).is_file()
+
+
+def test_with_a_student_both_engines_speak_of_the_first_brain(tmp_path, monkeypatch):
+    class Toy:
+        trained = type("trained", (), {"modalities": ("flair", "t1", "t1ce", "t2")})
+
+        def engine(self):
+            return "student"
+
+    asked = []
+    monkeypatch.setattr("anofpdm.demo.run.load", lambda *_: Toy())
+    monkeypatch.setattr("anofpdm.demo.run.TRUTH", {"tumour": "seg"})
+    monkeypatch.setattr(
+        "anofpdm.demo.run._segmented", lambda _m, target, engine, *_: asked.append((target.subject.name, engine))
+    )
+    monkeypatch.setattr("anofpdm.demo.run.page", lambda *_: "")
+    run_demo(tmp_path, device="cpu", patients=2, slices=10)
+    (first, one), (again, two), (second, three) = asked
+    assert (one, two, three) == ("student", "diffusion", "student")
+    assert first == again != second
+
+
+def test_a_second_demo_replaces_the_first_and_nothing_else(demo, tmp_path, monkeypatch):
+    monkeypatch.setattr("anofpdm.demo.run.TRUTH", {})  # no kind: only the folder is made ready
+    out, _ = demo
+    (tmp_path / "results").mkdir()
+    with pytest.raises(CohortError, match="no demo made"):
+        run_demo(tmp_path, device="cpu")
+    assert [path.name for path in tmp_path.iterdir()] == ["results"]
+    shutil.copytree(out, tmp_path / "again")
+    with sole_writer(tmp_path / "again"), pytest.raises(AnoFPDMError, match="another run is writing here"):
+        run_demo(tmp_path / "again", device="cpu")
+    assert (tmp_path / "again" / "results").is_dir()
+    run_demo(tmp_path / "again", device="cpu")
+    assert not (tmp_path / "again" / "results").exists()
+
+
+class TestScoringAVolume:
+    def grid(self, flip=False):
+        affine = np.diag([2.0, 2.0, -3.0 if flip else 3.0, 1.0])
+        return Grid.from_affine((4, 5, 6), affine)
+
+    def truth(self, folder, grid):
+        lesion = np.zeros(grid.shape, np.uint8)
+        lesion[1:3, 1:3, 4] = 1
+        path = folder / "truth.nii.gz"
+        nib.save(nib.Nifti1Image(lesion, grid.affine), path)
+        return path, lesion > 0
+
+    def test_counts_by_hand(self, tmp_path):
+        grid = self.grid()
+        path, lesion = self.truth(tmp_path, grid)
+        mask = lesion.copy()
+        mask[1, 1, 4], mask[0, 0, 0] = False, True
+        score = score_volume(mask, grid, {0: False, 4: True, 5: True}, path)
+        assert score.dice == pytest.approx(2 * 3 / 8)
+        assert score.true_ml == pytest.approx(4 * 12 / 1000)
+        assert (score.slices, score.slices_right) == (3, 2)
+
+    def test_slices_are_counted_from_the_inferior_end(self, tmp_path):
+        grid = self.grid(flip=True)
+        path, lesion = self.truth(tmp_path, grid)
+        assert read_volume(path).grid.affine[2, 2] < 0
+        score = score_volume(lesion, grid, {1: True, 4: False}, path)  # the fourth from above is the second from below
+        assert score.slices_right == 2
+        assert score.dice == 1
+
+    def test_nothing_found_where_nothing_is(self, tmp_path):
+        grid = self.grid()
+        path = tmp_path / "empty.nii.gz"
+        nib.save(nib.Nifti1Image(np.zeros(grid.shape, np.uint8), grid.affine), path)
+        assert score_volume(np.zeros(grid.shape, bool), grid, {0: False}, path).dice == 1

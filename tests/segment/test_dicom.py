@@ -1,0 +1,69 @@
+"""A DICOM study through the whole of segmenting, and back."""
+
+import json
+
+import dicom_toys
+import nibabel as nib
+import numpy as np
+import pytest
+import toys
+from dicom_toys import Series
+from test_model import BY_HEALTHY, known_model
+
+from anofpdm.cohorts.inputs import find_targets
+from anofpdm.segment.many import CAPTURE, SEG, Options, segment_all
+
+MODALITIES = ("flair", "t2")
+SHAPE = (40, 40, 20)  # columns, rows, slices
+
+
+def study(folder):
+    """A head of one value with a darker ball in it, axial, 1 x 1 x 2 mm."""
+    affine = np.diag([-1.0, -1.0, 2.0, 1.0])
+    affine[:3, 3] = -affine[:3, :3] @ ((np.array(SHAPE) - 1) / 2)
+    inside, lesion = toys.ball(affine, SHAPE, (0, 0, 0), 17), toys.ball(affine, SHAPE, (6.0, -5.0, 4.0), 7.0)
+    voxels = np.where(lesion, 50, np.where(inside, 100, 0)).astype(np.int16)
+    origin = affine[:3, 3] * (-1, -1, 1)  # DICOM's axes point left and back
+    for number, name in {3: "AX T2 FLAIR", 4: "AX T2"}.items():
+        series = Series(
+            voxels.transpose(2, 1, 0),
+            spacing=(1.0, 1.0),
+            step=2.0,
+            origin=origin,
+            SeriesNumber=number,
+            SeriesDescription=name,
+        )
+        series.save(folder / f"s{number}")
+    return folder, lesion, affine
+
+
+@pytest.mark.parametrize("kind", ["folder", "zip"])
+def test_a_study_gets_masks_where_its_lesion_is_as_nifti_and_dicom(kind, tmp_path):
+    place, lesion, affine = study(tmp_path / "anna")
+    if kind == "zip":
+        place = dicom_toys.zipped(place, tmp_path / "anna.zip")
+    options = Options(choices=BY_HEALTHY, dicom=True)
+    targets = find_targets([str(place)], MODALITIES)
+    report = segment_all(known_model(), targets, tmp_path / "out", options)
+    assert list(report.done) == ["anna"], report.failed
+    mask = nib.load(tmp_path / "out" / "anna" / "mask.nii.gz")
+    np.testing.assert_allclose(mask.affine, affine, atol=1e-4)
+    assert toys.dice(np.asarray(mask.dataobj) > 0, lesion) > 0.85
+    assert (tmp_path / "out" / "anna" / SEG).is_file()
+    assert (tmp_path / "out" / "anna" / CAPTURE).is_file()
+    again = segment_all(known_model(), targets, tmp_path / "out", options)
+    assert list(again.already) == ["anna"]
+
+
+def test_its_results_name_series_and_neither_patient_nor_temporary_files(tmp_path):
+    place, _, _ = study(tmp_path / "anna")
+    segment_all(known_model(), find_targets([str(place)], MODALITIES), tmp_path / "out", Options(choices=BY_HEALTHY))
+    folder = tmp_path / "out" / "anna"
+    said = json.loads((folder / "summary.json").read_text())["inputs"]
+    assert said["flair"]["series"] == 3
+    assert "anna, series 3 (AX T2 FLAIR)" in said["flair"]["file"]
+    for name in ("summary.json", "report.html", "slices.csv"):
+        text = (folder / name).read_text()
+        assert "Secret" not in text
+        assert "anofpdm-" not in text.replace("anofpdm-ddim", "")
+    assert not (folder / SEG).exists()

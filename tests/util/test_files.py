@@ -1,0 +1,44 @@
+import errno
+import os
+
+import pytest
+
+from anofpdm.errors import AnoFPDMError, OutputError
+from anofpdm.util.files import clear_unfinished, sole_writer, write_atomically
+
+
+def failing(number):
+    def fail(_file):
+        raise OSError(number, os.strerror(number))  # as the system does it: without the file's name
+
+    return fail
+
+
+@pytest.mark.parametrize(
+    ("number", "remedy"), [(errno.ENOSPC, "make room"), (errno.EDQUOT, "make room"), (errno.EROFS, "mend that")]
+)
+def test_a_write_that_fails_names_the_file_and_leaves_the_old_one(number, remedy, tmp_path, monkeypatch):
+    write_atomically(tmp_path / "a", b"old")
+    monkeypatch.setattr(os, "fsync", failing(number))
+    with pytest.raises(OutputError) as caught:
+        write_atomically(tmp_path / "a", b"new")
+    assert str(tmp_path / "a") in str(caught.value)
+    assert os.strerror(number) in str(caught.value)
+    assert remedy in str(caught.value)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {"a": b"old"}
+
+
+def test_only_what_was_being_written_is_cleared(tmp_path):
+    for name in ("a", ".lock", ".a.12.tmp", ".b.png.13.tmp", "c.tmp"):
+        (tmp_path / name).touch()
+    clear_unfinished(tmp_path, "b.*")
+    assert not (tmp_path / ".b.png.13.tmp").exists()
+    clear_unfinished(tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".lock", "a", "c.tmp"]
+
+
+def test_a_folder_has_one_writer(tmp_path):
+    with sole_writer(tmp_path), pytest.raises(AnoFPDMError, match="another run is writing here"), sole_writer(tmp_path):
+        pass
+    with sole_writer(tmp_path):
+        pass
