@@ -25,7 +25,7 @@ LAYERS = [
     "bench",
     "cli",
 ]
-FOUNDATION = {"__init__", "errors", "labels", "util"}
+FOUNDATION = {"__init__", "errors", "labels", "options", "util"}
 FORBIDDEN = {"network": {"scans"}, "method": {"scans", "cohorts"}}  # although these layers come earlier
 ONLY_IN = {
     "typer": {"cli"}, "rich": {"cli"}, "fastapi": {"viewer"}, "pydicom": {"scans"}, "highdicom": {"scans"},

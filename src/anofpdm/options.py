@@ -1,0 +1,93 @@
+"""Options that take one of a few words. Free of heavy imports: the command line lists them in its help."""
+
+from enum import StrEnum
+from typing import TypeVar
+
+from anofpdm.errors import ConfigError
+
+Option = TypeVar("Option", bound=StrEnum)
+
+
+class Engine(StrEnum):
+    """What draws the masks. `auto`: the student, where the model has one."""
+
+    AUTO = "auto"
+    DIFFUSION = "diffusion"
+    STUDENT = "student"
+
+
+class Encoding(StrEnum):
+    """How the next noisier slice is made: by DDIM inversion, or with fresh noise at every level."""
+
+    DDIM = "ddim"
+    DDPM = "ddpm"
+
+
+class Signal(StrEnum):
+    """What is averaged over noise levels into the anomaly map."""
+
+    ERROR = "error"  # S_t, as in the paper
+    GRADIENT = "gradient"
+    GRADIENT_WEIGHTED = "gradient-weighted"
+    GRADIENT_ABOVE = "gradient-above"  # without the lowest level
+    AGREEMENT = "agreement"  # geometric mean of error and gradient-above
+
+
+class SignalChoice(StrEnum):
+    """Signals that a calibration can be made for. `auto`: chosen by image-level labels."""
+
+    AUTO = "auto"
+    ERROR = "error"
+    GRADIENT = "gradient"
+    GRADIENT_WEIGHTED = "gradient-weighted"
+    GRADIENT_ABOVE = "gradient-above"
+    AGREEMENT = "agreement"
+
+
+class Detector(StrEnum):
+    """What decides whether a slice is unhealthy. `calibrated`: the more accurate one."""
+
+    CALIBRATED = "calibrated"
+    COSINE = "cosine"
+    CURVE = "curve"
+    NONE = "none"
+
+
+class Threshold(StrEnum):
+    """Of the anomaly map: a quantile (the paper), a percentile of healthy slices, or their geometric mean."""
+
+    QUANTILE = "quantile"
+    HEALTHY = "healthy"
+    BOTH = "both"
+
+
+class StrengthBy(StrEnum):
+    """What chooses the guidance strength: the cosine of the error curves (the paper), or the maps."""
+
+    COSINE = "cosine"
+    MAP = "map"
+
+
+class Precision(StrEnum):
+    """Of the network's arithmetic. `auto`: fp16 on a GPU, fp32 on a CPU."""
+
+    AUTO = "auto"
+    FP32 = "fp32"
+    BF16 = "bf16"
+    FP16 = "fp16"
+
+
+class Split(StrEnum):
+    """Part of a cohort."""
+
+    TRAIN = "train"
+    VAL = "val"
+    TEST = "test"
+
+
+def parse(kind: type[Option], word: str) -> Option:
+    """The option of that name, for callers who pass plain strings."""
+    try:
+        return kind(word)
+    except ValueError:
+        raise ConfigError(f"unknown {kind.__name__.lower()} {word!r}; choose one of {', '.join(kind)}") from None
