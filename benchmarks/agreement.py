@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from anofpdm.calibration.fit import RATED_BY, Options, places_of, slimmed
+from anofpdm.calibration.fit import RATED_BY, Options, slice_positions, slimmed
 from anofpdm.cli.options import resolved
 from anofpdm.cohorts import Cohort, open_cohort
 from anofpdm.cohorts.store import foreground
@@ -28,7 +28,7 @@ from anofpdm.method.decision import OURS, decide
 from anofpdm.method.detection import auc
 from anofpdm.method.evidence import Evidence
 from anofpdm.method.many_slices import batch_for, signals_of, slice_seeds
-from anofpdm.method.mask import reached_by_smallest
+from anofpdm.method.mask import smallest_lesion_level
 from anofpdm.network.predictor import TrainedModel, load_trained
 
 COLUMNS = ("share of gradients", "AUC of maps", "unhealthy DICE", "mixed DICE", "AUPRC")
@@ -53,14 +53,14 @@ def main() -> None:
     error, gradient, calibration = gathered(model, cohort, rows, options, choices.context_mm)
 
     ill, inside = truth.any(axis=(1, 2)), foreground(cohort.pixels(rows))
-    labels, places = cohort.labels[rows], places_of(cohort, rows)
+    labels, places = cohort.labels[rows], slice_positions(cohort, rows)
     print(f"{len(rows)} slices, {int(ill.sum())} with a lesion; w = {calibration.strength:g}, by maps of errors\n")
     print(f"| {' | '.join(COLUMNS)} |\n|{' --- |' * len(COLUMNS)}")
     for share in (float(word) for word in args.shares.split(",")):
         agreed = replace(error, maps=mixed(error.maps, gradient.maps, share))
         decided = decide(agreed, for_maps_of(agreed, calibration, labels, places), choices, places)
         said = (
-            auc(reached_by_smallest(agreed.maps[:, 0].numpy()), labels == UNHEALTHY),
+            auc(smallest_lesion_level(agreed.maps[:, 0].numpy()), labels == UNHEALTHY),
             dice(decided.drawn, truth)[ill].mean(),
             dice(decided.masks, truth).mean(),
             average_precision(decided.maps[ill][inside[ill]], truth[ill][inside[ill]]),
@@ -87,7 +87,7 @@ def gathered(
         found["error"],
         cohort.labels[rows],
         cohort.patients[rows],
-        places=places_of(cohort, rows),
+        places=slice_positions(cohort, rows),
         context_mm=context_mm,
         strength_by=options.strength_by,
     )

@@ -13,12 +13,12 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from anofpdm.calibration.fit import places_of
+from anofpdm.calibration.fit import slice_positions
 from anofpdm.cohorts import open_cohort
 from anofpdm.labels import NULL, UNHEALTHY
-from anofpdm.method.context import smoothed
+from anofpdm.method.context import smooth_across_slices
 from anofpdm.method.detection import fitted_and_rated
-from anofpdm.method.mask import reached_by_smallest
+from anofpdm.method.mask import smallest_lesion_level
 from anofpdm.network.predictor import load_trained
 from anofpdm.student.model import asked, channels_of, load_student
 
@@ -35,7 +35,7 @@ def main() -> None:
     assert student is not None, f"{args.model} has no student; run `anofpdm distill`"
     rows = cohort.rows("val")
     rows = rows[cohort.labels[rows] != NULL]
-    channels, places = channels_of(cohort.modalities, student.config.modalities), places_of(cohort, rows)
+    channels, places = channels_of(cohort.modalities, student.config.modalities), slice_positions(cohort, rows)
     odds, whole = asked(student.network, lambda some: cohort.pixels(rows[some])[:, channels], places, device)
     contexts = [float(word) for word in args.contexts.split(",")]
     print(f"| sign | {' | '.join(f'{mm:g} mm' for mm in contexts)} |\n|{' --- |' * (1 + len(contexts))}")
@@ -43,8 +43,8 @@ def main() -> None:
         cells = []
         for mm in contexts:
             signs = {
-                "pixels": reached_by_smallest(smoothed(odds, places, mm)),  # what the smallest lesion's pixels reach
-                "slice": smoothed(whole, places, mm),
+                "pixels": smallest_lesion_level(smooth_across_slices(odds, places, mm)),
+                "slice": smooth_across_slices(whole, places, mm),
             }
             shown = np.column_stack(list(signs.values()) if name == "both" else [signs[name]])
             _, found = fitted_and_rated(shown, cohort.labels[rows] == UNHEALTHY, cohort.patients[rows])

@@ -18,16 +18,16 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from anofpdm.calibration.fit import places_of, slimmed
+from anofpdm.calibration.fit import slice_positions, slimmed
 from anofpdm.cohorts import open_cohort
 from anofpdm.evaluation.metrics.pixels import average_precision, dice, mean_defined, volume_dice
 from anofpdm.evaluation.truth import Truth
 from anofpdm.labels import NULL, UNHEALTHY
 from anofpdm.method import calibrate
 from anofpdm.method.calibration import STRENGTHS, Calibration
-from anofpdm.method.context import Places
-from anofpdm.method.decision import Choices, decide
-from anofpdm.method.evidence import Evidence, Settings, spread_levels
+from anofpdm.method.context import SlicePositions
+from anofpdm.method.decision import DecisionSettings, decide
+from anofpdm.method.evidence import Evidence, EvidenceSettings, spread_levels
 from anofpdm.method.many_slices import evidence_of, slice_seeds
 from anofpdm.method.mask import MaskSettings
 from anofpdm.network.predictor import load_trained
@@ -81,7 +81,7 @@ class Known:
 
     labels: np.ndarray
     patients: np.ndarray
-    places: Places
+    places: SlicePositions
     foreground: np.ndarray
     truth: np.ndarray
 
@@ -97,7 +97,7 @@ class Study:
         self.known = Known(
             self.cohort.labels[self.rows],
             self.cohort.patients[self.rows],
-            places_of(self.cohort, self.rows),
+            slice_positions(self.cohort, self.rows),
             self.cohort.pixels(self.rows).mean(axis=1) > -0.95,
             Truth(self.cohort).masks(self.rows),
         )
@@ -111,7 +111,7 @@ class Study:
             predict,
             lambda rows: self.cohort.pixels(self.rows[rows]),
             slice_seeds(self.cohort.indices[self.rows]),
-            settings=Settings(spread_levels(count, args.top), self.channels),
+            settings=EvidenceSettings(spread_levels(count, args.top), self.channels),
             strengths=STRENGTHS,
             device=device,
             batch=args.batch,
@@ -126,7 +126,7 @@ def evaluated(
 ) -> tuple[str, np.ndarray]:
     """A line of the table and its footnotes, and the masks before the detector. Calibrates unless given one."""
     calibration = given or calibrate(evidence, known.labels, known.patients, places=known.places)
-    found = decide(evidence, calibration, Choices())
+    found = decide(evidence, calibration, DecisionSettings())
     unhealthy = known.labels == UNHEALTHY
     line = (
         f"| {len(evidence.settings.levels)} | {precision} | {calibration.strength:g} | "
@@ -140,7 +140,7 @@ def evaluated(
     for fitted in calibration.fitted:
         lines.append(f"    curve, context {fitted.context_mm:g}: cross-validated {fitted.curve_accuracy}")
     for threshold, context, share in OTHERS:
-        choices = Choices(context_mm=context, mask=MaskSettings(threshold, peak_share=share))
+        choices = DecisionSettings(context_mm=context, mask=MaskSettings(threshold, peak_share=share))
         other = decide(evidence, calibration, choices, known.places)
         volumes = volume_dice(other.masks, known.truth, known.patients)
         lines.append(

@@ -17,9 +17,9 @@ from anofpdm.cohorts import open_cohort
 from anofpdm.cohorts.store import foreground
 from anofpdm.evaluation.metrics.pixels import average_precision, dice
 from anofpdm.evaluation.truth import Truth
-from anofpdm.method.evidence import Settings, spread_levels
+from anofpdm.method.evidence import EvidenceSettings, spread_levels
 from anofpdm.method.many_slices import batch_for, signals_of, slice_seeds
-from anofpdm.method.mask import MaskSettings, filtered, mask, quantile_of, thresholds
+from anofpdm.method.mask import MaskSettings, mask, mask_quantiles, median_filtered, thresholds
 from anofpdm.network.predictor import load_trained
 
 SIGNALS = {"gradient": "all levels", "gradient-above": "without level 0"}
@@ -50,7 +50,7 @@ def main() -> None:
             lambda few: cohort.pixels(rows[few]),
             slice_seeds(cohort.indices[rows]),
             list(SIGNALS),
-            settings=Settings(spread_levels(count), model.channels(())),
+            settings=EvidenceSettings(spread_levels(count), model.channels(())),
             strengths=[args.strength],
             device=device,
             batch=batch_for(device),
@@ -59,8 +59,8 @@ def main() -> None:
         for signal, words in SIGNALS.items():
             maps = found[signal].maps[:, 0].float().cpu().numpy()
             largest = found[signal].end_divergence[:, 0].double().cpu().numpy()
-            cuts = thresholds(maps, quantile_of(largest, float(largest.max())), np.nan, MaskSettings())
-            smooth = filtered(maps)
+            cuts = thresholds(maps, mask_quantiles(largest, float(largest.max())), np.nan, MaskSettings())
+            smooth = median_filtered(maps)
             drawn = mask(smooth, cuts)
             ranked = average_precision(smooth[inside], lesions[inside])
             print(

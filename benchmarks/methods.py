@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from anofpdm.calibration.fit import places_of
+from anofpdm.calibration.fit import slice_positions
 from anofpdm.cli.evaluate import models_of
 from anofpdm.cli.options import resolved
 from anofpdm.cohorts import Cohort, open_cohort
@@ -37,7 +37,7 @@ from anofpdm.evaluation.comparison.protocol import calibrated_signal, calibratio
 from anofpdm.method.calibration import Calibration, from_json
 from anofpdm.method.decision import decide
 from anofpdm.method.many_slices import evidence_of, slice_seeds
-from anofpdm.method.mask import filtered, mask
+from anofpdm.method.mask import mask, median_filtered
 from anofpdm.network.predictor import load_trained
 from anofpdm.student.model import channels_of
 
@@ -105,7 +105,7 @@ def runs(
         def run(asked: Models) -> np.ndarray:
             x0 = torch.from_numpy(pixels).to(device)
             difference = method.squared_difference(asked, x0, seeds, tuned["setting"])
-            maps = filtered(scored_mean(difference, channels).float().cpu().numpy())
+            maps = median_filtered(scored_mean(difference, channels).float().cpu().numpy())
             return mask(maps, np.full(len(maps), tuned["threshold"]))
 
         return run
@@ -120,14 +120,14 @@ def runs(
                 strengths=[calibration.strength],
                 device=device,
             )
-            return decide(evidence, calibration, method.choices, places_of(cohort, rows))
+            return decide(evidence, calibration, method.choices, slice_positions(cohort, rows))
 
         return run
 
     def student(_asked: Models) -> object:
         assert models.student is not None
         wanted = channels_of(cohort.modalities, models.student.config.modalities)
-        return models.student.decide(lambda some: pixels[some][:, wanted], places_of(cohort, rows))
+        return models.student.decide(lambda some: pixels[some][:, wanted], slice_positions(cohort, rows))
 
     for name, method in METHODS.items():
         if not (scores / "methods" / name).is_dir() or missing_models(method, models):

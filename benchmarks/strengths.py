@@ -14,14 +14,14 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from anofpdm.calibration.fit import RATED_BY, Options, gather, labelled_rows, places_of
+from anofpdm.calibration.fit import RATED_BY, Options, gather, labelled_rows, slice_positions
 from anofpdm.cohorts import open_cohort
 from anofpdm.evaluation.metrics.pixels import average_precision, dice, mean_defined, volume_dice
 from anofpdm.evaluation.truth import Truth
 from anofpdm.labels import UNHEALTHY
 from anofpdm.method import calibrate
-from anofpdm.method.context import Places
-from anofpdm.method.decision import OURS, Choices, decide
+from anofpdm.method.context import SlicePositions
+from anofpdm.method.decision import OURS, DecisionSettings, decide
 from anofpdm.method.evidence import Evidence
 from anofpdm.method.mask import MaskSettings
 from anofpdm.network.predictor import load_trained
@@ -46,7 +46,7 @@ def main() -> None:
     rows = labelled_rows(cohort, "val", options.most, options.seed)
     (found,) = gather(model, cohort, rows, options, lambda *_: None).values()
     evidence = found[RATED_BY]
-    known = (cohort.labels[rows], cohort.patients[rows], places_of(cohort, rows))
+    known = (cohort.labels[rows], cohort.patients[rows], slice_positions(cohort, rows))
     measured = (Truth(cohort).masks(rows), cohort.pixels(rows).mean(axis=1) > -0.95)
     shares = [float(word) for word in args.shares.split(",")]
     print(f"| {' | '.join(COLUMNS)} |\n|{' --- |' * len(COLUMNS)}", flush=True)
@@ -60,7 +60,7 @@ def lines(
     evidence: Evidence,
     labels: np.ndarray,
     patients: np.ndarray,
-    places: Places,
+    places: SlicePositions,
     truth: np.ndarray,
     foreground: np.ndarray,
     shares: list[float],
@@ -70,7 +70,7 @@ def lines(
     (rated,) = calibration.candidates
     unhealthy, rows = labels == UNHEALTHY, []
     for share in shares:
-        choices = Choices(context_mm=OURS.context_mm, mask=MaskSettings(OURS.mask.threshold, peak_share=share))
+        choices = DecisionSettings(context_mm=OURS.context_mm, mask=MaskSettings(OURS.mask.threshold, peak_share=share))
         found = decide(evidence, calibration, choices, places)
         said = (
             rated.accuracy,

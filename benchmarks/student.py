@@ -15,13 +15,13 @@ import numpy as np
 import torch
 from scipy.special import expit
 
-from anofpdm.calibration.fit import load_calibration, places_of
+from anofpdm.calibration.fit import load_calibration, slice_positions
 from anofpdm.cohorts import Cohort, open_cohort
 from anofpdm.evaluation.metrics.pixels import average_precision, dice, mean_defined, volume_dice
 from anofpdm.evaluation.truth import Truth
 from anofpdm.labels import HEALTHY, UNHEALTHY
 from anofpdm.method.calibration import Calibration
-from anofpdm.method.context import smoothed
+from anofpdm.method.context import smooth_across_slices
 from anofpdm.method.decision import OURS
 from anofpdm.method.mask import mask
 from anofpdm.network.predictor import TrainedModel, load_trained
@@ -105,13 +105,13 @@ class Study:
         self.first: dict[Variant, StudentNet] = {}  # students that others are compared with
         self.modalities = tuple(teacher.modalities[channel] for channel in calibration.settings.channels)
         self.val, self.device = cohort.rows("val"), teacher.device
-        self.places, self.unhealthy = places_of(cohort, self.val), cohort.labels[self.val] == UNHEALTHY
+        self.places, self.unhealthy = slice_positions(cohort, self.val), cohort.labels[self.val] == UNHEALTHY
         self.truth = Truth(cohort).masks(self.val)
         self.foreground = cohort.pixels(self.val).mean(axis=1) > -0.95
 
     def run(self, name: str, variant: Variant, masks: np.ndarray, options: Options) -> None:
         cohort, rows = self.cohort, self.cohort.rows("train")
-        places = places_of(cohort, rows)
+        places = slice_positions(cohort, rows)
         beside = usual_neighbours(places) if variant.neighbours_mm is None else variant.neighbours_mm
         config = StudentConfig(self.modalities, self.teacher.size, beside, variant.width or options.width)
         masks = exchanged(masks, variant.wrong)
@@ -129,7 +129,7 @@ class Study:
             network = taught_in_rounds(config, lessons, places, options, self.device, lambda *_: None)
         seconds = time.perf_counter() - start
         said = asked(network, self.pixels(self.val), self.places, self.device)
-        odds = smoothed(said[0], self.places, 2.0)
+        odds = smooth_across_slices(said[0], self.places, 2.0)
         found = calibrated(
             network,
             self.pixels(self.val),
@@ -146,7 +146,7 @@ class Study:
     def reconsidered(self, how: str, network: StudentNet, lessons: Lessons, options: Options) -> Lessons:
         """What a second student learns, after the first has been asked about the same slices."""
         cohort, rows = self.cohort, self.cohort.rows("train")
-        odds, _ = asked(network, lessons.pixels, places_of(cohort, rows), self.device)
+        odds, _ = asked(network, lessons.pixels, slice_positions(cohort, rows), self.device)
         own = np.where((cohort.labels[rows] == HEALTHY)[:, None, None], 0, expit(odds))
         if how == "mean":
             return replace(lessons, masks=np.round((255 * own + lessons.masks) / 2).astype(np.uint8))

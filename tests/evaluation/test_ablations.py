@@ -14,7 +14,7 @@ from scipy import ndimage, stats
 from typer.testing import CliRunner
 
 from anofpdm.calibration.fit import Options as CalibrationOptions
-from anofpdm.calibration.fit import calibrate_model, labelled_rows
+from anofpdm.calibration.fit import fit_calibration, labelled_rows
 from anofpdm.cli.main import app
 from anofpdm.cohorts import open_cohort
 from anofpdm.errors import CohortError, EvaluationError, MethodError
@@ -26,7 +26,7 @@ from anofpdm.evaluation.ablations.run import Options, ablate, measured_slices
 from anofpdm.evaluation.metrics.pixels import average_precision
 from anofpdm.evaluation.truth import Truth
 from anofpdm.labels import HEALTHY, UNHEALTHY
-from anofpdm.method.decision import Choices, decide
+from anofpdm.method.decision import DecisionSettings, decide
 from anofpdm.method.many_slices import evidence_of, slice_seeds
 from anofpdm.method.variants import VARIANTS
 from anofpdm.network.predictor import load_trained
@@ -318,8 +318,8 @@ def test_variants(done, made):
     last = literal_masks(evidence.last_maps[study.ill, 0].float().numpy(), quantiles)
     assert rows["anofpdm-ddim-last"] == pytest.approx(literal_dice(last, lesions), abs=1e-12)
     options = replace(OPTIONS.calibration, encoding="ddpm")
-    again = calibrate_model(opened(made), study.cohort, options)
-    drawn = decide(again.evidence, again.calibration, Choices(detector="none")).drawn[study.ill]
+    again = fit_calibration(opened(made), study.cohort, options)
+    drawn = decide(again.evidence, again.calibration, DecisionSettings(detector="none")).drawn[study.ill]
     assert rows["anofpdm-ddpm"] == pytest.approx(literal_dice(drawn, lesions), abs=1e-12)
     assert len(set(rows.values())) > 4
 

@@ -14,9 +14,9 @@ from worlds import Elementwise
 from anofpdm.errors import CalibrationError, MethodError
 from anofpdm.method import NoiseSchedule, calibrate, forward_evidence
 from anofpdm.method.calibration import Candidate, chosen_candidate, from_json, to_json
-from anofpdm.method.context import Places, smoothed
+from anofpdm.method.context import SlicePositions, smooth_across_slices
 from anofpdm.method.detection import auc, best_cut, chosen_strength, fit_curve, held_out_scores, patient_folds
-from anofpdm.method.evidence import Evidence, Settings
+from anofpdm.method.evidence import Evidence, EvidenceSettings
 
 LEVELS = (0, 100, 200, 300)
 
@@ -30,7 +30,7 @@ def made_up(n=40, strengths=(0.0, 2.0, 5.0), seed=0, lift=2.0):
     unguided = rng.lognormal(-4, 0.1, (n, len(LEVELS))) * np.arange(1, 5)
     guided = unguided[:, None] + divergence * rng.uniform(0.5, 1.5, shape)
     evidence = Evidence(
-        Settings(LEVELS, (0,)),
+        EvidenceSettings(LEVELS, (0,)),
         strengths,
         torch.tensor(divergence),
         torch.tensor(guided),
@@ -89,7 +89,7 @@ def test_the_cosine_is_told_in_float64():
 
 def test_without_context_everything_is_fitted_once():
     evidence, labels, patients = made_up()
-    places = Places(np.arange(len(labels)), np.zeros(len(labels)))
+    places = SlicePositions(np.arange(len(labels)), np.zeros(len(labels)))
     assert len(calibrate(evidence, labels, patients, places=places, context_mm=0.0).fitted) == 1
     assert len(calibrate(evidence, labels, patients, places=places).fitted) == 2
 
@@ -215,7 +215,7 @@ def test_order_of_slices_changes_nothing():
 
 def test_a_calibration_survives_its_file():
     evidence, labels, patients = made_up()
-    places = Places(patients, np.arange(len(labels)) * 2.0)
+    places = SlicePositions(patients, np.arange(len(labels)) * 2.0)
     found = calibrate(evidence, labels, patients, places=places).for_model("abc", ["flair"])
     again = from_json(to_json(found), "here")
     assert to_json(again) == to_json(found)
@@ -296,14 +296,16 @@ def test_one_patient_cannot_be_cross_validated_and_says_so():
 
 
 def test_smoothing_is_a_gaussian_in_millimetres_within_each_scan():
-    places = Places(np.array([0, 0, 0, 1]), np.array([0.0, 2.0, 10.0, 2.0]))
+    places = SlicePositions(np.array([0, 0, 0, 1]), np.array([0.0, 2.0, 10.0, 2.0]))
     values = np.array([1.0, 3.0, 7.0, 100.0])
     w = np.exp(-(2.0**2) / (2 * 2.0**2))
     expected = [(1 + w * 3) / (1 + w), (3 + w * 1) / (1 + w), 7.0, 100.0]  # 10 mm is beyond three sigmas
-    np.testing.assert_allclose(smoothed(values, places, 2.0), expected, rtol=1e-6)
-    assert smoothed(values, places, 0.0) is values
+    np.testing.assert_allclose(smooth_across_slices(values, places, 2.0), expected, rtol=1e-6)
+    assert smooth_across_slices(values, places, 0.0) is values
     maps = np.random.default_rng(0).random((4, 5, 5)).astype(np.float32)
-    np.testing.assert_allclose(smoothed(maps, places, 2.0)[:, 2, 3], smoothed(maps[:, 2, 3], places, 2.0), rtol=1e-6)
+    np.testing.assert_allclose(
+        smooth_across_slices(maps, places, 2.0)[:, 2, 3], smooth_across_slices(maps[:, 2, 3], places, 2.0), rtol=1e-6
+    )
 
 
 def test_by_maps_a_best_strength_at_the_edge_is_no_reason_to_try_more():
@@ -335,7 +337,7 @@ def test_chosen_by_maps_it_is_the_strength_whose_maps_tell_the_classes_apart():
     guided[rng.permutation(40)[:20], 1, 0] = 0.2
     guided[rng.permutation(40)[:20], 2, 0] = 0.2
     evidence = Evidence(
-        Settings((0, 100), (0,)),
+        EvidenceSettings((0, 100), (0,)),
         (0.0, 2.0, 4.0),
         flat,
         guided,

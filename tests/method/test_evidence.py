@@ -8,7 +8,7 @@ from worlds import Elementwise, TwoGaussians, alpha_bars, literal, literal_agree
 
 from anofpdm.errors import MethodError
 from anofpdm.method import NoiseSchedule, forward_evidence
-from anofpdm.method.evidence import FIELDS, SIGNALS, Settings, forward_signals, joined, spread_levels
+from anofpdm.method.evidence import FIELDS, SIGNALS, EvidenceSettings, forward_signals, joined, spread_levels
 
 SCHEDULE = NoiseSchedule.linear()
 
@@ -44,7 +44,7 @@ def test_several_signals_of_one_climb_are_those_of_a_climb_each(encoding):
         return world(x, t, labels)
 
     common = {"strengths": [0.0, 2.0], "schedule": SCHEDULE, "seeds": [5, 6, 7]}
-    settings = Settings(levels, (0, 2), encoding)
+    settings = EvidenceSettings(levels, (0, 2), encoding)
     together = forward_signals(counting, x0, SIGNALS, settings=settings, **common)
     assert asked == list(levels)
     for signal in SIGNALS:

@@ -8,9 +8,9 @@ from worlds import literal_mask
 
 from anofpdm.errors import CalibrationError, MethodError
 from anofpdm.method import calibrate
-from anofpdm.method.context import Places
-from anofpdm.method.decision import Choices, decide
-from anofpdm.method.mask import MaskSettings, filtered, mask, quantile_of, thresholds, without_small
+from anofpdm.method.context import SlicePositions
+from anofpdm.method.decision import DecisionSettings, decide
+from anofpdm.method.mask import MaskSettings, drop_small_components, mask, mask_quantiles, median_filtered, thresholds
 from anofpdm.method.variants import VARIANTS, variant
 
 
@@ -23,17 +23,17 @@ def blobs(n=4, side=48, seed=0):
 @pytest.mark.parametrize("strength", [0.0, 0.004, 0.3, 0.53, 0.995, 1.0, 2.0])
 def test_the_papers_mask_pixel_by_pixel(strength):
     maps = blobs()
-    cuts = thresholds(maps, quantile_of(np.full(4, strength), 1.0), np.nan, MaskSettings())
-    found = mask(filtered(maps), cuts)
+    cuts = thresholds(maps, mask_quantiles(np.full(4, strength), 1.0), np.nan, MaskSettings())
+    found = mask(median_filtered(maps), cuts)
     assert found.any()
     for one, image in zip(found, maps, strict=True):
         np.testing.assert_array_equal(one, literal_mask(image, strength, 1.0))
 
 
 def test_quantiles_fall_from_98_to_90_percent_in_a_hundred_steps():
-    found = quantile_of(np.arange(101) / 100, 1.0)
+    found = mask_quantiles(np.arange(101) / 100, 1.0)
     np.testing.assert_allclose(found, np.linspace(0.90, 0.98, 101)[::-1], atol=1e-12)
-    np.testing.assert_allclose(quantile_of(np.array([0.53, -1.0, 7.0]), 1.0), [0.9376, 0.98, 0.90])
+    np.testing.assert_allclose(mask_quantiles(np.array([0.53, -1.0, 7.0]), 1.0), [0.9376, 0.98, 0.90])
 
 
 def test_thresholds_from_healthy_slices_and_from_both():
@@ -48,7 +48,7 @@ def test_thresholds_from_healthy_slices_and_from_both():
 @given(st.integers(0, 2**32 - 1), st.integers(0, 30), st.floats(0.05, 0.6))
 def test_no_component_of_the_limit_or_fewer_is_left_and_no_larger_one_is_lost(seed, limit, share):
     drawn = np.random.default_rng(seed).random((24, 24)) < share
-    kept = without_small(drawn, limit)
+    kept = drop_small_components(drawn, limit)
     assert not (kept & ~drawn).any()
     components, count = ndimage.label(drawn, np.ones((3, 3)))
     for number in range(1, count + 1):
@@ -71,14 +71,14 @@ def test_undetected_slices_have_empty_masks_and_the_detector_can_be_chosen():
     evidence, labels, patients = made_up(40, lift=4.0)
     calibration = calibrate(evidence, labels, patients)
     for detector in ("cosine", "curve"):
-        found = decide(evidence, calibration, Choices(detector, mask=MaskSettings(smallest=0)))
+        found = decide(evidence, calibration, DecisionSettings(detector, mask=MaskSettings(smallest=0)))
         assert 0 < found.detected.sum() < 40
         assert not found.masks[~found.detected].any()
         np.testing.assert_array_equal(found.masks[found.detected], found.drawn[found.detected])
         assert found.drawn[~found.detected].any()  # the detector had something to empty
-    everything = decide(evidence, calibration, Choices("none"))
+    everything = decide(evidence, calibration, DecisionSettings("none"))
     np.testing.assert_array_equal(everything.masks, everything.drawn)
-    cosine = decide(evidence, calibration, Choices("cosine"))
+    cosine = decide(evidence, calibration, DecisionSettings("cosine"))
     np.testing.assert_array_equal(cosine.detected, cosine.similarity <= calibration.cut)
     assert (cosine.detected == (labels == 1)).mean() == pytest.approx(
         next(one.accuracy for one in calibration.candidates if one.strength == calibration.strength)
@@ -89,13 +89,13 @@ def test_context_needs_places_and_a_calibration_with_them():
     evidence, labels, patients = made_up()
     alone = calibrate(evidence, labels, patients)
     with pytest.raises(MethodError, match="where slices lie"):
-        decide(evidence, alone, Choices(context_mm=2.0))
-    places = Places(patients, np.tile([0.0, 2.0, 4.0, 6.0], 10))
+        decide(evidence, alone, DecisionSettings(context_mm=2.0))
+    places = SlicePositions(patients, np.tile([0.0, 2.0, 4.0, 6.0], 10))
     with pytest.raises(CalibrationError, match="not calibrated for a context"):
-        decide(evidence, alone, Choices(context_mm=2.0), places)
+        decide(evidence, alone, DecisionSettings(context_mm=2.0), places)
     both = calibrate(evidence, labels, patients, places=places)
-    near = decide(evidence, both, Choices(context_mm=2.0), places)
-    far = decide(evidence, both, Choices(), places)
+    near = decide(evidence, both, DecisionSettings(context_mm=2.0), places)
+    far = decide(evidence, both, DecisionSettings(), places)
     assert near.maps.std() < far.maps.std()
 
 
@@ -103,7 +103,7 @@ def test_context_needs_places_and_a_calibration_with_them():
 def test_every_variant_runs_by_name(name):
     chosen = variant(name)
     evidence, labels, patients = made_up()
-    found = decide(evidence, calibrate(evidence, labels, patients), Choices(last_map=chosen.last_map))
+    found = decide(evidence, calibrate(evidence, labels, patients), DecisionSettings(last_map=chosen.last_map))
     assert found.masks.shape == (40, 16, 16)
 
 
@@ -113,20 +113,22 @@ def test_what_cannot_be_is_refused():
     with pytest.raises(MethodError, match="unknown threshold"):
         MaskSettings("otsu")
     with pytest.raises(MethodError, match="unknown detector"):
-        Choices("eye")
+        DecisionSettings("eye")
     with pytest.raises(MethodError, match="smaller than 0"):
         MaskSettings(smallest=-1)
     with pytest.raises(MethodError, match="aggregated"):
-        Choices(last_map=True, mask=MaskSettings("healthy"))
+        DecisionSettings(last_map=True, mask=MaskSettings("healthy"))
 
 
 def test_a_mask_reaches_a_share_of_its_slices_peak():
     evidence, labels, patients = made_up()
     calibration = calibrate(evidence, labels, patients)
-    plain = decide(evidence, calibration, Choices(mask=MaskSettings("healthy", smallest=0)))
+    plain = decide(evidence, calibration, DecisionSettings(mask=MaskSettings("healthy", smallest=0)))
     peaks = plain.maps.max(axis=(1, 2))
     for share in (0.3, 0.9):
-        found = decide(evidence, calibration, Choices(mask=MaskSettings("healthy", smallest=0, peak_share=share)))
+        found = decide(
+            evidence, calibration, DecisionSettings(mask=MaskSettings("healthy", smallest=0, peak_share=share))
+        )
         cuts = np.maximum(calibration.with_context(0).healthy_threshold, share * peaks)
         np.testing.assert_allclose(found.threshold, cuts)
         np.testing.assert_array_equal(found.drawn, plain.maps >= cuts[:, None, None])

@@ -16,7 +16,7 @@ from scipy import ndimage
 
 import anofpdm
 from anofpdm.calibration.fit import Options as CalibrationOptions
-from anofpdm.calibration.fit import calibrate_model, chosen_signal, foreground_range, foreground_share, save, slimmed
+from anofpdm.calibration.fit import chosen_signal, fit_calibration, foreground_range, foreground_share, save, slimmed
 from anofpdm.cohorts import open_cohort
 from anofpdm.cohorts.inputs import find_targets
 from anofpdm.cohorts.plan import plan_cohort
@@ -34,9 +34,9 @@ from anofpdm.errors import (
 )
 from anofpdm.labels import HEALTHY, NULL
 from anofpdm.method.calibration import Calibration, Candidate, Fitted, to_json
-from anofpdm.method.decision import Choices
+from anofpdm.method.decision import DecisionSettings
 from anofpdm.method.detection import Accuracy, CurveDetector
-from anofpdm.method.evidence import FIELDS, Settings
+from anofpdm.method.evidence import FIELDS, EvidenceSettings
 from anofpdm.method.many_slices import evidence_of, slice_seeds
 from anofpdm.method.mask import MaskSettings
 from anofpdm.network.predictor import NoisePredictor, TrainedModel, load_trained
@@ -70,7 +70,7 @@ def calibration(**changes):
     told_apart = CurveDetector(np.full(3, -10.0), np.ones(3), np.ones(3), 0.0, 1.0)
     accuracy = Accuracy(1.0, 1.0)
     values = {
-        "settings": Settings(levels, (0,)), "strength": 0.0, "best_strength": 0.0, "cut": 0.9, "divergence_max": 0.1,
+        "settings": EvidenceSettings(levels, (0,)), "strength": 0.0, "best_strength": 0.0, "cut": 0.9, "divergence_max": 0.1,
         "detector": "curve", "cosine_accuracy": accuracy, "candidates": (), "accuracy_ratio": 0.98, "n_healthy": 1,
         "n_unhealthy": 1, "n_patients": 2, "modalities": ("flair", "t2"), "checkpoint_sha256": "same",
         "fitted": (Fitted(0.0, told_apart, accuracy, 0.5),),
@@ -83,7 +83,7 @@ def known_model(**changes):
     return Model(trained, calibration(**changes), "0" * 64)
 
 
-BY_HEALTHY = Choices(mask=MaskSettings("healthy", smallest=0))
+BY_HEALTHY = DecisionSettings(mask=MaskSettings("healthy", smallest=0))
 
 
 def scan_files(folder, axes="LPS", spacing=(1.0, 1.0, 1.0), centre=(6.0, -5.0, 4.0), radius=7.0, name="p"):
@@ -154,7 +154,7 @@ def test_the_report_is_written_before_the_summary_and_can_be_left_out(tmp_path, 
 
 def test_what_is_shown_is_what_the_network_saw_and_said(tmp_path):
     files, _, _ = scan_files(tmp_path)
-    model = known_model(settings=Settings((0, 20, 40), (1,)))
+    model = known_model(settings=EvidenceSettings((0, 20, 40), (1,)))
     shown = model.segment(files, choices=BY_HEALTHY).shown
     slices = scan_slices(read_scan(files), SIZE)
     assert shown.modalities == ("t2",)
@@ -256,7 +256,7 @@ class TestMany:
         targets = self.targets(tmp_path / "in", 1)
         options = Options(choices=BY_HEALTHY, pictures=False)
         segment_all(known_model(), targets, tmp_path / "out", options)
-        other = replace(options, choices=Choices(mask=MaskSettings("healthy", smallest=90)))
+        other = replace(options, choices=DecisionSettings(mask=MaskSettings("healthy", smallest=90)))
         assert list(segment_all(known_model(), targets, tmp_path / "out", other).done) == ["p0"]
         scan_files(tmp_path / "in", name="p0", radius=8.0)
         assert list(segment_all(known_model(), targets, tmp_path / "out", other).done) == ["p0"]
@@ -266,7 +266,7 @@ class TestMany:
         (target,) = self.targets(tmp_path / "in", 1)
         options = Options(choices=BY_HEALTHY, pictures=False)
         segment_all(known_model(), [target], tmp_path / "out", options)
-        result = known_model().segment(target.subject.images, choices=Choices())
+        result = known_model().segment(target.subject.images, choices=DecisionSettings())
 
         def stopped(*_):
             raise KeyboardInterrupt
@@ -493,18 +493,18 @@ SMALL = CalibrationOptions(levels=6, strengths=(0.0, 2.0), split="train", batch=
 
 def test_a_cohort_without_masks_calibrates_the_same(made, tmp_path):
     model, cohort = load_trained(made / "model", CPU), open_cohort(made / "cohort")
-    with_masks = calibrate_model(model, cohort, SMALL).calibration
+    with_masks = fit_calibration(model, cohort, SMALL).calibration
     import shutil
 
     shutil.copytree(made / "cohort", tmp_path / "cohort")
     shutil.rmtree(tmp_path / "cohort" / "truth")
-    without = calibrate_model(model, open_cohort(tmp_path / "cohort"), SMALL).calibration
+    without = fit_calibration(model, open_cohort(tmp_path / "cohort"), SMALL).calibration
     assert to_json(without) == to_json(with_masks)
 
 
 def test_load_segment_and_save_as_the_readme_does(made, tmp_path):
     model = load_trained(made / "model", CPU)
-    save(calibrate_model(model, open_cohort(made / "cohort"), SMALL), made / "model")
+    save(fit_calibration(model, open_cohort(made / "cohort"), SMALL), made / "model")
     loaded = anofpdm.load(made / "model", device="cpu")
     files = {name: made / "scans" / "p1" / f"p1_{name}.nii.gz" for name in ("flair", "t2")}
     result = loaded.segment(files)
@@ -519,7 +519,7 @@ def test_the_command_writes_reports_unless_told_otherwise(made, tmp_path):
 
     from anofpdm.cli.main import app
 
-    save(calibrate_model(load_trained(made / "model", CPU), open_cohort(made / "cohort"), SMALL), made / "model")
+    save(fit_calibration(load_trained(made / "model", CPU), open_cohort(made / "cohort"), SMALL), made / "model")
     words = ["segment", str(made / "model"), str(made / "scans" / "p1"), "--device", "cpu", "--no-pictures"]
     for more, written in (([], True), (["--no-report"], False)):
         out = tmp_path / str(written)
@@ -532,7 +532,7 @@ def test_a_calibration_of_another_checkpoint_is_refused(made, tmp_path):
     import shutil
 
     model = load_trained(made / "model", CPU)
-    save(calibrate_model(model, open_cohort(made / "cohort"), SMALL), made / "model")
+    save(fit_calibration(model, open_cohort(made / "cohort"), SMALL), made / "model")
     shutil.copytree(made / "model", tmp_path / "m")
     said = json.loads((tmp_path / "m" / "calibration.json").read_text())
     (tmp_path / "m" / "calibration.json").write_text(json.dumps({**said, "checkpoint_sha256": "f" * 64}))
@@ -557,11 +557,11 @@ def test_the_range_is_chosen_in_one_pass_and_equals_a_pass_of_that_range(made, s
             return predict(x, t, labels)
 
     options = replace(SMALL, most=20, batch=100, signal=signal)
-    found = calibrate_model(replace(model, predict=Counting()), cohort, replace(options, top=None))
+    found = fit_calibration(replace(model, predict=Counting()), cohort, replace(options, top=None))
     assert len(asked) == 10  # 6 in 600 are 10 in 1000: one pass over all ranges
     assert len(found.ranges) == 6
     top = max(found.ranges, key=lambda one: (one.accuracy, one.auc)).top
-    fixed = calibrate_model(model, cohort, replace(options, top=top)).calibration
+    fixed = fit_calibration(model, cohort, replace(options, top=top)).calibration
     assert found.calibration.settings == fixed.settings
     assert found.calibration.strength == fixed.strength
     assert found.calibration.divergence_max == pytest.approx(fixed.divergence_max, rel=1e-4)
@@ -574,8 +574,8 @@ def test_for_maps_of_agreement_only_what_depends_on_maps_is_another(made, top):
     model, cohort = load_trained(made / "model", CPU), open_cohort(made / "cohort")
     steps = []
     options = replace(SMALL, top=top, context_mm=0.0, signal="error")
-    usual = calibrate_model(model, cohort, options)
-    other = calibrate_model(
+    usual = fit_calibration(model, cohort, options)
+    other = fit_calibration(
         model, cohort, replace(options, signal="agreement"), lambda *at: steps.append(at)
     ).calibration
     assert other.settings == replace(usual.calibration.settings, signal="agreement")
@@ -606,15 +606,15 @@ def test_where_maps_of_errors_are_weak_labels_choose_agreement(made, monkeypatch
     model, cohort = load_trained(made / "model", CPU), open_cohort(made / "cohort")
     monkeypatch.setattr("anofpdm.calibration.fit.WEAK_MAPS", weak)
     assert SMALL.signal == "auto"
-    chosen = calibrate_model(model, cohort, SMALL).calibration
+    chosen = fit_calibration(model, cohort, SMALL).calibration
     assert chosen.settings.signal == signal
-    asked = calibrate_model(model, cohort, replace(SMALL, signal=signal)).calibration
+    asked = fit_calibration(model, cohort, replace(SMALL, signal=signal)).calibration
     assert to_json(chosen) == to_json(asked)
 
 
 def test_maps_of_the_chosen_strength_are_what_counts(made):
     model, cohort = load_trained(made / "model", CPU), open_cohort(made / "cohort")
-    found = calibrate_model(model, cohort, SMALL).calibration
+    found = fit_calibration(model, cohort, SMALL).calibration
     for map_auc, signal in ((0.849, "agreement"), (0.851, "error")):
         candidates = Candidate(2.0, 0.9, 0.9, 0.9, 1.7 - map_auc), Candidate(5.0, 0.9, 0.9, 0.9, map_auc)
         by_errors = replace(found, candidates=candidates, strength=5.0)
@@ -668,15 +668,15 @@ def test_another_cohort_than_the_models_is_refused(made, tmp_path):
     prepare(plan_cohort("brats21", made / "scans", size=16, modalities=("t2",)), tmp_path / "t2")
     prepare(plan_cohort("brats21", made / "scans", size=24), tmp_path / "large")
     with pytest.raises(CalibrationError, match="--modalities flair,t2"):
-        calibrate_model(model, open_cohort(tmp_path / "t2"), SMALL)
+        fit_calibration(model, open_cohort(tmp_path / "t2"), SMALL)
     with pytest.raises(CalibrationError, match="--size 16"):
-        calibrate_model(model, open_cohort(tmp_path / "large"), SMALL)
+        fit_calibration(model, open_cohort(tmp_path / "large"), SMALL)
     with pytest.raises(ModelError, match="it knows flair, t2"):
-        calibrate_model(model, open_cohort(made / "cohort"), replace(SMALL, score=("t1",)))
+        fit_calibration(model, open_cohort(made / "cohort"), replace(SMALL, score=("t1",)))
 
 
 def evidence(predict, pixels, batch):
-    settings = Settings(tuple(range(0, 600, 100)), (0, 1))
+    settings = EvidenceSettings(tuple(range(0, 600, 100)), (0, 1))
     return evidence_of(
         predict, lambda rows: pixels[rows], slice_seeds(range(len(pixels))), settings=settings, strengths=[0.0, 3.0],
         device=CPU, batch=batch,
@@ -727,7 +727,7 @@ def test_when_memory_is_short_beside_the_network_the_batch_is_halved():
     largest, progress = 3, []
 
     def arguments(batch):
-        settings = Settings((0, 20, 40), (0,))
+        settings = EvidenceSettings((0, 20, 40), (0,))
         return {
             "predict_noise": Rounding(), "pixels": lambda rows: pixels[rows], "seeds": slice_seeds(range(7)),
             "settings": settings, "strengths": [0.0], "device": CPU, "batch": batch,
@@ -755,7 +755,7 @@ def test_a_device_that_is_none_is_refused(made):
 
 def test_ranges_may_share_their_last_level(made):
     model, cohort = load_trained(made / "model", CPU), open_cohort(made / "cohort")
-    found = calibrate_model(model, cohort, replace(SMALL, levels=1, most=20, top=None))
+    found = fit_calibration(model, cohort, replace(SMALL, levels=1, most=20, top=None))
     assert len(found.ranges) == 6
 
 
@@ -764,7 +764,7 @@ def test_one_class_alone_is_refused_before_the_network_is_asked(made):
     healthy = replace(cohort, labels=np.full(len(cohort), HEALTHY))
     model = replace(load_trained(made / "model", CPU), predict=None)
     with pytest.raises(CalibrationError, match=r"need both classes.*--most.*--split"):
-        calibrate_model(model, healthy, SMALL)
+        fit_calibration(model, healthy, SMALL)
 
 
 def test_the_foreground_is_of_whole_scans(made):
@@ -774,7 +774,7 @@ def test_the_foreground_is_of_whole_scans(made):
     some = replace(cohort, labels=labels)
     whole = [foreground_share(cohort.pixels(np.flatnonzero(cohort.scans == scan))) for scan in np.unique(cohort.scans)]
     assert foreground_range(some, np.unique(cohort.scans)) == (min(whole), max(whole))
-    low, high = calibrate_model(model, some, SMALL).calibration.foreground
+    low, high = fit_calibration(model, some, SMALL).calibration.foreground
     assert min(whole) <= low <= high <= max(whole)
 
 

@@ -15,7 +15,7 @@ from anofpdm.calibration import fit as calibrating
 from anofpdm.cohorts import open_cohort
 from anofpdm.errors import ConfigError, ModelError, ScanError, ScanWarning, TrainingError
 from anofpdm.labels import HEALTHY
-from anofpdm.method.decision import Choices
+from anofpdm.method.decision import DecisionSettings
 from anofpdm.method.mask import MaskSettings
 from anofpdm.network.predictor import load_trained
 from anofpdm.report.page_data import page_data
@@ -27,7 +27,7 @@ from anofpdm.student.training import Schooling
 from anofpdm.util.distributed import World
 
 CPU = torch.device("cpu")
-LOW = Choices(mask=MaskSettings("healthy", smallest=0))
+LOW = DecisionSettings(mask=MaskSettings("healthy", smallest=0))
 QUICK = Options(Schooling(steps=4, batch=4), choices=LOW, width=8)
 
 
@@ -37,7 +37,7 @@ def made(tmp_path_factory):
     cohort = open_cohort(folder / "cohort")
     model = load_trained(folder / "model", CPU)
     options = calibrating.Options(levels=4, strengths=(0.0, 2.0), split="train", batch=16)
-    calibrating.save(calibrating.calibrate_model(model, cohort, options), folder / "model")
+    calibrating.save(calibrating.fit_calibration(model, cohort, options), folder / "model")
     return folder
 
 
@@ -189,7 +189,7 @@ def test_another_calibration_choice_label_or_split_is_drawn_anew(copied):
     rows, work = cohort.rows("train"), copied / "model" / "student" / distilling.WORK
     relabelled = replace(cohort, manifest={**cohort.manifest, "tables_sha256": {"slices.csv": "other"}})
     calibrated = replace(model.calibration, divergence_max=1.0)
-    other = Options(QUICK.schooling, Choices(detector="cosine"), width=8)
+    other = Options(QUICK.schooling, DecisionSettings(detector="cosine"), width=8)
     for number, (calibration, slices, options) in enumerate(
         [
             (model.calibration, cohort, QUICK),

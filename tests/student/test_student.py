@@ -10,7 +10,7 @@ import torch
 
 from anofpdm.errors import CalibrationError, ConfigError, ModelError
 from anofpdm.labels import HEALTHY, NULL, UNHEALTHY
-from anofpdm.method.context import Places
+from anofpdm.method.context import SlicePositions
 from anofpdm.method.detection import CurveDetector
 from anofpdm.method.mask import mask
 from anofpdm.network import checkpoint
@@ -48,7 +48,7 @@ def blobs(count=48, size=32, seed=0):
 
 
 def alone(count):
-    return Places(np.zeros(count), np.arange(count) * 1000.0)
+    return SlicePositions(np.zeros(count), np.arange(count) * 1000.0)
 
 
 def lessons_of(pixels, masks):
@@ -65,15 +65,15 @@ def taught():
 
 class TestWhatItIsShown:
     def test_neighbours_are_the_nearest_slices_of_the_same_scan(self):
-        places = Places(np.array(["a", "a", "a", "b", "b"]), np.array([0.0, 2, 4, 0, 4]))
+        places = SlicePositions(np.array(["a", "a", "a", "b", "b"]), np.array([0.0, 2, 4, 0, 4]))
         found = neighbours_of(places, (-4.0, 4.0))
         # 2 mm away is near enough to stand for 4, nothing at all for what lies outside the scan.
         assert found.tolist() == [[0, 0, 2], [1, 0, 2], [2, 0, 2], [3, 3, 4], [4, 3, 4]]
 
     def test_unless_told_it_sees_the_slices_on_both_sides(self):
-        thick = Places(np.array(["a", "a", "a", "b"]), np.array([0.0, 6, 12, 0]))
+        thick = SlicePositions(np.array(["a", "a", "a", "b"]), np.array([0.0, 6, 12, 0]))
         assert usual_neighbours(thick) == (-6.0, 6.0)
-        thin = Places(np.array(["a", "a", "a"]), np.array([0.0, 1, 2]))
+        thin = SlicePositions(np.array(["a", "a", "a"]), np.array([0.0, 1, 2]))
         assert usual_neighbours(thin) == usual_neighbours(alone(1)) == (-2.0, 2.0)
 
     def test_together_they_are_stacked_in_order(self):

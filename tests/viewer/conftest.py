@@ -61,14 +61,14 @@ def calibrated(folder: Path, levels: int) -> Path:
 
     from anofpdm.method.calibration import CONTEXT_MM, Calibration, Fitted, to_json
     from anofpdm.method.detection import Accuracy, CurveDetector
-    from anofpdm.method.evidence import Settings
+    from anofpdm.method.evidence import EvidenceSettings
     from anofpdm.network.predictor import load_trained
 
     trained = load_trained(folder, torch.device("cpu"))
     accuracy = Accuracy(1.0, 1.0)
     detector = CurveDetector(np.full(levels, -10.0), np.ones(levels), np.zeros(levels), 1.0, 1.0)
     said = Calibration(
-        settings=Settings(tuple(range(0, 10 * levels, 10)), (0,)), strength=1.0, best_strength=1.0, cut=2.0,
+        settings=EvidenceSettings(tuple(range(0, 10 * levels, 10)), (0,)), strength=1.0, best_strength=1.0, cut=2.0,
         divergence_max=0.1, detector="cosine", cosine_accuracy=accuracy, candidates=(), accuracy_ratio=0.98,
         n_healthy=1, n_unhealthy=1, n_patients=2, modalities=("flair", "t2"), checkpoint_sha256=trained.sha256,
         fitted=tuple(Fitted(mm, detector, accuracy, 0.001) for mm in (0.0, CONTEXT_MM)),

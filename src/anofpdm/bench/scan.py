@@ -8,9 +8,9 @@ import numpy as np
 import torch
 
 from anofpdm.method.calibration import Calibration
-from anofpdm.method.decision import Choices
+from anofpdm.method.decision import DecisionSettings
 from anofpdm.method.detection import Accuracy, CurveDetector
-from anofpdm.method.evidence import Settings
+from anofpdm.method.evidence import EvidenceSettings
 from anofpdm.network.predictor import NoisePredictor, TrainedModel
 from anofpdm.network.unet import UNet, preset
 from anofpdm.scans import write_nifti
@@ -32,7 +32,7 @@ def scan_seconds(device: torch.device) -> float:
             write_nifti(file, *made_up_head(seed))
         for _ in range(2):
             start = time.perf_counter()
-            found = model.segment(files, choices=Choices())
+            found = model.segment(files, choices=DecisionSettings())
             write_nifti(Path(folder) / MASK, found.mask.astype(np.uint8), found.grid)
             seconds = time.perf_counter() - start
     return seconds
@@ -56,6 +56,6 @@ def made_up_model(device: torch.device) -> Model:
     student = Student(network, StudentCalibration(never, 1.0, 1.0, 1, 1), "", device)
     teacher = NoisePredictor(UNet(preset("tiny", len(MODALITIES))), device)
     calibration = Calibration(
-        Settings((0,), (0, 1)), 0.0, 0.0, 0.0, 1.0, "cosine", Accuracy(1.0, 1.0), (), (), 1.0, 1, 1, 1
+        EvidenceSettings((0,), (0, 1)), 0.0, 0.0, 0.0, 1.0, "cosine", Accuracy(1.0, 1.0), (), (), 1.0, 1, 1, 1
     )
     return Model(TrainedModel(Path(), teacher, MODALITIES, SIDE, ""), calibration, "", student)

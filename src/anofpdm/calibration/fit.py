@@ -26,9 +26,17 @@ from anofpdm.method.calibration import (
     rated_strengths,
     to_json,
 )
-from anofpdm.method.context import Places
+from anofpdm.method.context import SlicePositions
 from anofpdm.method.detection import auc
-from anofpdm.method.evidence import AUTHORS_TOP, SIGNALS, Evidence, LevelEvidence, Settings, joined, spread_levels
+from anofpdm.method.evidence import (
+    AUTHORS_TOP,
+    SIGNALS,
+    Evidence,
+    EvidenceSettings,
+    LevelEvidence,
+    joined,
+    spread_levels,
+)
 from anofpdm.method.many_slices import BATCH, signals_of, slice_seeds
 from anofpdm.network.predictor import TrainedModel
 from anofpdm.util.drawing import BLUE, ORANGE, Line, beside, chart, png
@@ -63,10 +71,10 @@ class Options:
         if self.signal not in (AUTO, *SIGNALS):
             raise MethodError(f"unknown signal {self.signal!r}; choose one of {', '.join((AUTO, *SIGNALS))}")
 
-    def settings(self, channels: tuple[int, ...]) -> Settings:
+    def settings(self, channels: tuple[int, ...]) -> EvidenceSettings:
         top = self.top or max(TOPS)
         count = max(1, round(self.levels * top / AUTHORS_TOP))
-        return Settings(spread_levels(count, top), channels, self.encoding, self.signals[-1], self.clamp)
+        return EvidenceSettings(spread_levels(count, top), channels, self.encoding, self.signals[-1], self.clamp)
 
     @property
     def signals(self) -> tuple[str, ...]:
@@ -92,7 +100,7 @@ class Calibrated:
     made_for: Callable[[str, str], Calibration]  # of a signal that was gathered, and a way to choose the strength
 
 
-def calibrate_model(
+def fit_calibration(
     model: TrainedModel,
     cohort: Cohort,
     options: Options,
@@ -112,7 +120,7 @@ def calibrate_model(
     check_slices(cohort, rows)
     tried = gather(model, cohort, rows, options, on_progress, last_maps=last_maps)
     top, ranges = chosen_range({top: by_signal[RATED_BY] for top, by_signal in tried.items()}, labels, options)
-    evidence, places = tried[top], places_of(cohort, rows)
+    evidence, places = tried[top], slice_positions(cohort, rows)
     tried.clear()  # gigabytes of maps
     foreground_seen = foreground_range(cohort, np.unique(cohort.scans[rows]))
 
@@ -236,8 +244,8 @@ def chosen_signal(options: Options, by_errors: Calibration) -> str:
     return "agreement" if (by_errors.rated.map_auc or 0.0) < WEAK_MAPS else RATED_BY
 
 
-def places_of(cohort: Cohort, rows: np.ndarray) -> Places:
-    return Places(cohort.scans[rows], cohort.indices[rows] * cohort.spacing_mm[rows])
+def slice_positions(cohort: Cohort, rows: np.ndarray) -> SlicePositions:
+    return SlicePositions(cohort.scans[rows], cohort.indices[rows] * cohort.spacing_mm[rows])
 
 
 def foreground_range(cohort: Cohort, scans: np.ndarray) -> tuple[float, float]:

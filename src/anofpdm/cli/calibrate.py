@@ -58,7 +58,7 @@ def calibrate(
     device: Device = "auto",
 ) -> None:
     """Choose guidance and maps and fit both detectors, from labels alone; the result lies beside the weights."""
-    from anofpdm.calibration.fit import AUTO, Options, calibrate_model, save
+    from anofpdm.calibration.fit import AUTO, Options, fit_calibration, save
     from anofpdm.cohorts import open_cohort
     from anofpdm.method.many_slices import batch_for
     from anofpdm.network.predictor import load_trained
@@ -85,7 +85,7 @@ def calibrate(
     slices = open_cohort(cohort)
     with sole_writer(model):
         with progress_bar("noise levels") as show:
-            calibrated = calibrate_model(trained, slices, options, show)
+            calibrated = fit_calibration(trained, slices, options, show)
         save(calibrated, model)
     _print(calibrated, model, chose_signal=signal == AUTO)
 

@@ -11,7 +11,7 @@ from anofpdm.cli.progress import named_bars
 
 if TYPE_CHECKING:
     from anofpdm.cohorts.inputs import Target
-    from anofpdm.method.decision import Choices
+    from anofpdm.method.decision import DecisionSettings
     from anofpdm.report.explaining import Explain
     from anofpdm.segment.many import Report
     from anofpdm.segment.model import Model
@@ -124,7 +124,7 @@ def segment(
         raise typer.Exit(3)
 
 
-def _choices(loaded: "Model", engine: str, given: dict[str, Any]) -> "Choices":
+def _choices(loaded: "Model", engine: str, given: dict[str, Any]) -> "DecisionSettings":
     """The model's usual ones, with what is given in their place."""
     from dataclasses import replace
 

@@ -14,7 +14,7 @@ import torch
 
 from anofpdm.errors import CalibrationError, MethodError
 from anofpdm.labels import HEALTHY, UNHEALTHY
-from anofpdm.method.context import Places, smoothed
+from anofpdm.method.context import SlicePositions, smooth_across_slices
 from anofpdm.method.detection import (
     Accuracy,
     CurveDetector,
@@ -24,8 +24,8 @@ from anofpdm.method.detection import (
     fitted_and_rated,
     log_curves,
 )
-from anofpdm.method.evidence import Evidence, Settings
-from anofpdm.method.mask import filtered, reached_by_smallest
+from anofpdm.method.evidence import Evidence, EvidenceSettings
+from anofpdm.method.mask import median_filtered, smallest_lesion_level
 from anofpdm.network.schedule import NoiseSchedule
 
 FORMAT = 1
@@ -59,7 +59,7 @@ class Fitted:
 
 @dataclass(frozen=True)
 class Calibration:
-    settings: Settings
+    settings: EvidenceSettings
     strength: float  # w*
     best_strength: float
     cut: float  # of the cosine: at or below, a slice is called unhealthy
@@ -120,7 +120,7 @@ def calibrate(
     patients: Sequence[object] | np.ndarray,
     accuracy_ratio: float = ACCURACY_RATIO,
     *,
-    places: Places | None = None,  # without: slices alone
+    places: SlicePositions | None = None,  # without: slices alone
     context_mm: float = CONTEXT_MM,
     strength_by: str = "cosine",
 ) -> Calibration:
@@ -135,7 +135,7 @@ def calibrate(
         raise CalibrationError("guidance changes nothing: the model has not learned from its labels; train it longer")
     maps = _numpy(at_chosen.maps[:, 0])
     contexts = [0.0] if places is None or context_mm == 0 else [0.0, context_mm]
-    places = places or Places(np.arange(len(labels)), np.zeros(len(labels)))
+    places = places or SlicePositions(np.arange(len(labels)), np.zeros(len(labels)))
     fitted = tuple(_fitted(mm, divergence, maps, places, unhealthy, patients) for mm in contexts)
     cosine = _cosine_accuracy(_numpy(at_chosen.similarity[:, 0]), unhealthy, patients)
     better = fitted[0].curve_accuracy.accuracy > cosine.accuracy
@@ -163,7 +163,7 @@ def rated_strengths(evidence: Evidence, unhealthy: np.ndarray) -> tuple[Candidat
     rated = []
     for column, strength in enumerate(evidence.strengths):
         cut = best_cut(similarity[:, column], unhealthy)
-        reached = reached_by_smallest(_numpy(evidence.maps[:, column]))
+        reached = smallest_lesion_level(_numpy(evidence.maps[:, column]))
         rated.append(
             Candidate(
                 strength, cut.accuracy, cut.value, auc(-similarity[:, column], unhealthy), auc(reached, unhealthy)
@@ -196,21 +196,23 @@ def _fitted(
     context_mm: float,
     divergence: np.ndarray,
     maps: np.ndarray,
-    places: Places,
+    places: SlicePositions,
     unhealthy: np.ndarray,
     patients: np.ndarray,
 ) -> Fitted:
-    logs = smoothed(log_curves(divergence), places, context_mm)
+    logs = smooth_across_slices(log_curves(divergence), places, context_mm)
     curve, accuracy = fitted_and_rated(logs, unhealthy, patients)
     return Fitted(context_mm, curve, accuracy, _healthy_threshold(context_mm, maps, places, unhealthy))
 
 
-def _healthy_threshold(context_mm: float, maps: np.ndarray, places: Places, unhealthy: np.ndarray) -> float:
-    healthy_maps = filtered(smoothed(maps, places, context_mm)[~unhealthy])
+def _healthy_threshold(context_mm: float, maps: np.ndarray, places: SlicePositions, unhealthy: np.ndarray) -> float:
+    healthy_maps = median_filtered(smooth_across_slices(maps, places, context_mm)[~unhealthy])
     return float(np.percentile(healthy_maps, HEALTHY_PERCENTILE))
 
 
-def for_maps_of(evidence: Evidence, calibration: Calibration, labels: np.ndarray, places: Places) -> Calibration:
+def for_maps_of(
+    evidence: Evidence, calibration: Calibration, labels: np.ndarray, places: SlicePositions
+) -> Calibration:
     """The same strength and detectors, for maps of the evidence's signal: what depends on maps is learned anew."""
     maps, unhealthy = _numpy(evidence.at(calibration.strength).maps[:, 0]), labels == UNHEALTHY
     fitted = tuple(
@@ -290,7 +292,7 @@ def from_json(text: str, where: str) -> Calibration:
 def _restored(said: Mapping[str, Any]) -> Calibration:
     values = dict(said)
     settings: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in values["settings"].items()}
-    values["settings"] = Settings(**settings)
+    values["settings"] = EvidenceSettings(**settings)
     values["cosine_accuracy"] = _restored_accuracy(values["cosine_accuracy"])
     values["candidates"] = tuple(Candidate(**one) for one in values["candidates"])
     values["modalities"], values["foreground"] = tuple(values["modalities"]), tuple(values["foreground"])

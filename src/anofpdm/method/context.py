@@ -10,7 +10,7 @@ REACH = 3.0  # standard deviations
 
 
 @dataclass(frozen=True)
-class Places:
+class SlicePositions:
     """Where N slices lie: in which scan, and how high in it."""
 
     scans: np.ndarray  # [N], any names or numbers
@@ -20,11 +20,11 @@ class Places:
         if len(self.scans) != len(self.heights_mm):
             raise MethodError(f"{len(self.scans)} scans named for {len(self.heights_mm)} heights")
 
-    def take(self, rows: np.ndarray) -> "Places":
-        return Places(self.scans[rows], self.heights_mm[rows])
+    def take(self, rows: np.ndarray) -> "SlicePositions":
+        return SlicePositions(self.scans[rows], self.heights_mm[rows])
 
 
-def smoothed(values: np.ndarray, places: Places, sigma_mm: float) -> np.ndarray:
+def smooth_across_slices(values: np.ndarray, places: SlicePositions, sigma_mm: float) -> np.ndarray:
     """values [N, ...]: each slice becomes the weighted mean of its scan's slices; sigma 0 changes nothing."""
     if sigma_mm <= 0:
         return values

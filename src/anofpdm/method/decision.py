@@ -6,17 +6,17 @@ import numpy as np
 
 from anofpdm.errors import MethodError
 from anofpdm.method.calibration import CONTEXT_MM, Calibration
-from anofpdm.method.context import Places, smoothed
+from anofpdm.method.context import SlicePositions, smooth_across_slices
 from anofpdm.method.detection import log_curves
 from anofpdm.method.evidence import Evidence
-from anofpdm.method.mask import MaskSettings, filtered, mask, quantile_of, thresholds
+from anofpdm.method.mask import MaskSettings, mask, mask_quantiles, median_filtered, thresholds
 
 PEAK_SHARE = 0.2  # a map spills over the edge of a strong lesion; its foot is not lesion
 DETECTORS = ("cosine", "curve", "none")
 
 
 @dataclass(frozen=True)
-class Choices:
+class DecisionSettings:
     """What can be decided anew without asking the network again."""
 
     detector: str = "calibrated"  # whichever calibration found better
@@ -31,8 +31,8 @@ class Choices:
             raise MethodError("thresholds from healthy slices are calibrated for aggregated maps; use 'quantile'")
 
 
-PAPER = Choices(detector="cosine")
-OURS = Choices(
+PAPER = DecisionSettings(detector="cosine")
+OURS = DecisionSettings(
     context_mm=CONTEXT_MM, mask=MaskSettings("both", peak_share=PEAK_SHARE)
 )  # what scans are segmented with, unless told otherwise
 
@@ -54,16 +54,18 @@ class Decisions:
     threshold: np.ndarray
 
 
-def decide(evidence: Evidence, calibration: Calibration, choices: Choices, places: Places | None = None) -> Decisions:
+def decide(
+    evidence: Evidence, calibration: Calibration, choices: DecisionSettings, places: SlicePositions | None = None
+) -> Decisions:
     """`places` are needed for a context above 0."""
     if choices.context_mm > 0 and places is None:
         raise MethodError("a context needs to know where slices lie")
     evidence = evidence.at(calibration.strength)
-    places = places or Places(np.arange(len(evidence)), np.zeros(len(evidence)))
+    places = places or SlicePositions(np.arange(len(evidence)), np.zeros(len(evidence)))
     fitted = calibration.with_context(choices.context_mm)
     raw = (evidence.last_maps if choices.last_map else evidence.maps)[:, 0].cpu().float().numpy()
-    maps = smoothed(raw, places, choices.context_mm)
-    logs = smoothed(log_curves(_numbers(evidence.divergence)), places, choices.context_mm)
+    maps = smooth_across_slices(raw, places, choices.context_mm)
+    logs = smooth_across_slices(log_curves(_numbers(evidence.divergence)), places, choices.context_mm)
     similarity, log_odds = _numbers(evidence.similarity), fitted.curve.scores(logs)
     detector = calibration.detector if choices.detector == "calibrated" else choices.detector
     score = {
@@ -73,8 +75,8 @@ def decide(evidence: Evidence, calibration: Calibration, choices: Choices, place
     }[detector]
     detected = similarity <= calibration.cut if detector == "cosine" else score >= 0
     end_divergence = _numbers(evidence.end_divergence)
-    quantile = quantile_of(end_divergence, calibration.divergence_max)
-    smooth = filtered(maps)
+    quantile = mask_quantiles(end_divergence, calibration.divergence_max)
+    smooth = median_filtered(maps)
     cuts = thresholds(maps, quantile, fitted.healthy_threshold, choices.mask)
     cuts = np.maximum(cuts, choices.mask.peak_share * smooth.max(axis=(1, 2)))
     drawn = mask(smooth, cuts, choices.mask.smallest)

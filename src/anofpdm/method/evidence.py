@@ -24,7 +24,7 @@ GRADIENT_SHARE = 1 / 3  # of the exponents, where maps of errors and of gradient
 
 
 @dataclass(frozen=True)
-class Settings:
+class EvidenceSettings:
     """How evidence is gathered. A calibration holds for one set of these."""
 
     levels: tuple[int, ...]
@@ -54,7 +54,7 @@ def spread_levels(count: int, top: int = AUTHORS_TOP) -> tuple[int, ...]:
 class Evidence:
     """N slices, W strengths, K levels."""
 
-    settings: Settings
+    settings: EvidenceSettings
     strengths: tuple[float, ...]
     divergence: Tensor  # [N, W, K], M_t: how far guidance moves the estimate
     mse_guided: Tensor  # [N, W, K]
@@ -124,7 +124,7 @@ def forward_evidence(
     on_level: Callable[[LevelEvidence], None] | None = None,
 ) -> Evidence:
     scored = tuple(range(x0.shape[1])) if channels is None else tuple(channels)
-    settings = Settings(tuple(levels), scored, encoding, signal, clamp)
+    settings = EvidenceSettings(tuple(levels), scored, encoding, signal, clamp)
     found = forward_signals(
         predict_noise, x0, (signal,), settings=settings, strengths=strengths, schedule=schedule, seeds=seeds,
         on_level=on_level,
@@ -138,7 +138,7 @@ def forward_signals(
     x0: Tensor,  # [N, C, H, W] in [-1, 1]
     signals: Sequence[str],  # listeners hear the first
     *,
-    settings: Settings,
+    settings: EvidenceSettings,
     strengths: Sequence[float],
     schedule: NoiseSchedule,
     seeds: Sequence[int],
@@ -174,7 +174,7 @@ class _Running:
         self,
         x0: Tensor,
         signals: Sequence[str],
-        settings: Settings,
+        settings: EvidenceSettings,
         strengths: tuple[float, ...],
         schedule: NoiseSchedule,
     ):
@@ -283,7 +283,7 @@ def pixel_mean(x: Tensor) -> Tensor:
 
 
 def _check(
-    x0: Tensor, settings: Settings, strengths: Sequence[float], schedule: NoiseSchedule, seeds: Sequence[int]
+    x0: Tensor, settings: EvidenceSettings, strengths: Sequence[float], schedule: NoiseSchedule, seeds: Sequence[int]
 ) -> None:
     if x0.ndim != 4 or not len(x0):
         raise MethodError(f"slices must be [N, C, H, W], at least one; got {tuple(x0.shape)}")

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from anofpdm.errors import MethodError
-from anofpdm.method.evidence import Evidence, LevelEvidence, Settings, forward_signals, joined
+from anofpdm.method.evidence import Evidence, EvidenceSettings, LevelEvidence, forward_signals, joined
 from anofpdm.method.guidance import PredictNoise
 from anofpdm.network.schedule import NoiseSchedule
 
@@ -41,7 +41,7 @@ def evidence_of(
     pixels: Pixels,
     seeds: Sequence[int],
     *,
-    settings: Settings,
+    settings: EvidenceSettings,
     **how: Unpack[Gathering],
 ) -> Evidence:
     """As `signals_of`, of the settings' own signal."""
@@ -54,7 +54,7 @@ def signals_of(
     seeds: Sequence[int],
     signals: Sequence[str],
     *,
-    settings: Settings,
+    settings: EvidenceSettings,
     strengths: Sequence[float],
     device: torch.device,
     batch: int = BATCH,

@@ -30,13 +30,13 @@ class MaskSettings:
             raise MethodError(f"components cannot be smaller than 0 pixels; got {self.smallest}")
 
 
-def quantile_of(end_divergence: np.ndarray, divergence_max: float) -> np.ndarray:
+def mask_quantiles(end_divergence: np.ndarray, divergence_max: float) -> np.ndarray:
     """[N] -> [N]: how much of a slice is left below the threshold. A stronger answer, a larger lesion, a lower one."""
     strength = np.clip(end_divergence / divergence_max, 0, 1)
     return QUANTILES[1] - (QUANTILES[1] - QUANTILES[0]) * np.round(strength, 2)
 
 
-def filtered(maps: np.ndarray) -> np.ndarray:
+def median_filtered(maps: np.ndarray) -> np.ndarray:
     """[N, H, W], each map alone, by a 5 x 5 median."""
     return np.stack([ndimage.median_filter(image, size=MEDIAN, mode="reflect") for image in maps])
 
@@ -56,7 +56,7 @@ def mask(smooth: np.ndarray, cuts: np.ndarray, smallest: int = SMALLEST) -> np.n
     """Filtered maps [N, H, W] and a threshold for each -> bool [N, H, W], without small components."""
     above: np.ndarray = smooth >= cuts[:, None, None]
     limit = smallest_pixels(smooth.shape[1:], smallest)
-    return np.stack([without_small(one, limit) for one in above]) if limit else above
+    return np.stack([drop_small_components(one, limit) for one in above]) if limit else above
 
 
 def smallest_pixels(shape: Sequence[int], smallest: int = SMALLEST) -> int:
@@ -64,13 +64,13 @@ def smallest_pixels(shape: Sequence[int], smallest: int = SMALLEST) -> int:
     return round(smallest * shape[0] * shape[1] / AT_SIDE**2)
 
 
-def reached_by_smallest(maps: np.ndarray) -> np.ndarray:
+def smallest_lesion_level(maps: np.ndarray) -> np.ndarray:
     """[N, H, W] -> [N]: what as many pixels of a map reach as the smallest lesion has."""
     rank = max(0, smallest_pixels(maps.shape[1:]) - 1)
     return np.asarray(-np.partition(-maps.reshape(len(maps), -1), rank, axis=1)[:, rank])
 
 
-def without_small(drawn: np.ndarray, limit: int) -> np.ndarray:
+def drop_small_components(drawn: np.ndarray, limit: int) -> np.ndarray:
     """[H, W] without components (8 neighbours) of `limit` pixels or fewer."""
     components, _ = ndimage.label(drawn, EIGHT_NEIGHBOURS)
     sizes = np.bincount(components.ravel())

@@ -15,7 +15,7 @@ from anofpdm import __version__
 from anofpdm.cohorts.inputs import Target
 from anofpdm.cohorts.subjects import Subject
 from anofpdm.errors import AnoFPDMError, OutputError, ScanError, ScanWarning
-from anofpdm.method.decision import Choices
+from anofpdm.method.decision import DecisionSettings
 from anofpdm.report.explaining import Explain, checked_explain
 from anofpdm.segment.model import (
     MAP,
@@ -40,7 +40,7 @@ BIDS_NAMES = {MASK: "label-lesion_desc-anofpdm_mask.nii.gz", MAP: "desc-anofpdm_
 
 @dataclass(frozen=True)
 class Options:
-    choices: Choices | None = None  # none given: as the model has them
+    choices: DecisionSettings | None = None  # none given: as the model has them
     engine: str = "auto"
     seed: int | None = None
     batch: int | None = None  # slices at a time; none given: as suits the device

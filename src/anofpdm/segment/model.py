@@ -25,8 +25,8 @@ from anofpdm import __version__
 from anofpdm.calibration.fit import foreground_share, load_calibration
 from anofpdm.errors import ConfigError, ModelError, ScanError, ScanWarning
 from anofpdm.method.calibration import Calibration
-from anofpdm.method.context import Places
-from anofpdm.method.decision import OURS, Choices, Decisions, decide
+from anofpdm.method.context import SlicePositions
+from anofpdm.method.decision import OURS, Decisions, DecisionSettings, decide
 from anofpdm.method.evidence import Evidence
 from anofpdm.method.many_slices import batch_for, evidence_of, slice_seeds
 from anofpdm.network.predictor import TrainedModel, load_trained
@@ -82,7 +82,7 @@ class Model:
         engine: str = "auto",  # the student where there is one
         brain_mask: str | Path | None = None,
         brain_from: str | None = None,  # the command that made it; none given: the file counts
-        choices: Choices | None = None,
+        choices: DecisionSettings | None = None,
         seed: int | None = None,  # of the noise; none given: the calibration's
         batch: int | None = None,  # slices at a time; none given: as suits the device
         explain: Explain = None,  # slices of which the report of a student's masks shows the diffusion model's curves
@@ -101,7 +101,7 @@ class Model:
             self._look_at(slices, files)
             self._look_at_spacing(planes.spacing_mm, engine, files)
             look_for_slices(explain, slices.indices, next(iter(files.values())))
-        places = Places(np.zeros(len(slices.indices)), slices.indices * planes.spacing_mm)
+        places = SlicePositions(np.zeros(len(slices.indices)), slices.indices * planes.spacing_mm)
         batch, curves = batch or batch_for(self.trained.device), None
         if student := self._student(engine):
             seen = [needed.index(name) for name in student.config.modalities]
@@ -134,7 +134,7 @@ class Model:
         )
 
     @property
-    def usual_choices(self) -> Choices:
+    def usual_choices(self) -> DecisionSettings:
         return replace(OURS, context_mm=self.calibration.context_mm)
 
     def engine(self, asked: str = "auto") -> str:
@@ -156,7 +156,7 @@ class Model:
         return self.student if self.engine(engine) == "student" else None
 
     def settings(
-        self, choices: Choices, seed: int, brain: str | None, engine: str = "auto", explain: Explain = None
+        self, choices: DecisionSettings, seed: int, brain: str | None, engine: str = "auto", explain: Explain = None
     ) -> dict[str, Any]:
         """All that decides what comes out, besides the scan. Numbers hold only among results that share it."""
         calibration = self.calibration
@@ -277,7 +277,7 @@ class Model:
         modalities: tuple[str, ...],
         planes: AxialPlanes,
         curves: Curves | None,
-        choices: Choices,
+        choices: DecisionSettings,
         engine: str,
     ) -> Shown:
         if student := self._student(engine):

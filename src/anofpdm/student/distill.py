@@ -17,13 +17,13 @@ import torch
 from scipy.special import expit
 
 from anofpdm import __version__
-from anofpdm.calibration.fit import check_fits, places_of
+from anofpdm.calibration.fit import check_fits, slice_positions
 from anofpdm.cohorts.store import Cohort
 from anofpdm.errors import CalibrationError, TrainingError
 from anofpdm.labels import HEALTHY, NULL, UNHEALTHY
 from anofpdm.method.calibration import Calibration
-from anofpdm.method.context import Places
-from anofpdm.method.decision import OURS, Choices, decide
+from anofpdm.method.context import SlicePositions
+from anofpdm.method.decision import OURS, DecisionSettings, decide
 from anofpdm.method.many_slices import batch_for, evidence_of, slice_seeds
 from anofpdm.network.predictor import TrainedModel
 from anofpdm.student.card import FILE as CARD
@@ -44,7 +44,7 @@ Listener = Callable[[str, int, int], None]  # what is being done, how much of it
 @dataclass(frozen=True)
 class Options:
     schooling: Schooling = field(default_factory=Schooling)
-    choices: Choices | None = None  # how the teacher draws; none given: as it segments
+    choices: DecisionSettings | None = None  # how the teacher draws; none given: as it segments
     width: int = 32
     neighbours_mm: tuple[float, ...] | None = None  # none given: the slices next to each
     rounds: int = 1  # from the second on, the student before is the teacher
@@ -72,7 +72,7 @@ def distill(
     modalities = tuple(teacher.modalities[channel] for channel in calibration.settings.channels)
     neighbours_mm = options.neighbours_mm
     if neighbours_mm is None:
-        neighbours_mm = usual_neighbours(places_of(cohort, rows))
+        neighbours_mm = usual_neighbours(slice_positions(cohort, rows))
     config = StudentConfig(modalities, teacher.size, neighbours_mm, options.width)
     val = cohort.rows("val")
     if not {HEALTHY, UNHEALTHY} <= set(cohort.labels[val].tolist()):  # said before any time is spent
@@ -116,7 +116,7 @@ def _taught_student(
         raise TrainingError(
             "the teacher drew no lesion in the whole training split; calibrate it first, or train longer"
         )
-    places = places_of(cohort, rows)
+    places = slice_positions(cohort, rows)
     together = neighbours_of(places, config.neighbours_mm)
     lessons = Lessons(_pixels(cohort, rows, modalities), masks, together, cohort.labels[rows])
     network = taught_in_rounds(config, lessons, places, options, teacher.device, on_progress)
@@ -127,7 +127,7 @@ def _taught_student(
         _pixels(cohort, val, modalities),
         cohort.labels[val],
         cohort.patients[val],
-        places_of(cohort, val),
+        slice_positions(cohort, val),
         teacher.device,
     )
     student = Student(network, decision, teacher.sha256, teacher.device)
@@ -141,7 +141,7 @@ def _taught_student(
 def taught_in_rounds(
     config: StudentConfig,
     lessons: Lessons,
-    places: Places,
+    places: SlicePositions,
     options: Options,
     device: torch.device,
     on_progress: Listener,
@@ -165,7 +165,7 @@ def thousandths(share: float) -> int:
     return round(1000 * min(share, 1))
 
 
-def _own_masks(network: StudentNet, lessons: Lessons, places: Places, device: torch.device) -> np.ndarray:
+def _own_masks(network: StudentNet, lessons: Lessons, places: SlicePositions, device: torch.device) -> np.ndarray:
     """uint8 [N, H, W]: how certain it is, for the next student to learn; not at all where a person said healthy."""
     certain = np.round(255 * expit(asked(network, lessons.pixels, places, device)[0])).astype(np.uint8)
     certain[lessons.labels == HEALTHY] = 0
@@ -257,7 +257,7 @@ def drawn_by_teacher(
         device=teacher.device,
         batch=options.batch or batch_for(teacher.device),
     )
-    places: Places = places_of(cohort, rows[asked])
+    places: SlicePositions = slice_positions(cohort, rows[asked])
     found = decide(evidence, calibration, options.choices or OURS, places)
     certain = chance_of(found.maps, found.threshold)
     certain[(labels[asked] == NULL) & ~found.detected] = 0

@@ -13,10 +13,10 @@ from scipy.special import expit
 from anofpdm.errors import CalibrationError, ConfigError, ModelError
 from anofpdm.labels import HEALTHY, UNHEALTHY
 from anofpdm.method.calibration import CONTEXT_MM
-from anofpdm.method.context import Places, smoothed
+from anofpdm.method.context import SlicePositions, smooth_across_slices
 from anofpdm.method.decision import Decisions
 from anofpdm.method.detection import CurveDetector, fitted_and_rated
-from anofpdm.method.mask import SMALLEST, mask, reached_by_smallest, smallest_pixels
+from anofpdm.method.mask import SMALLEST, mask, smallest_lesion_level, smallest_pixels
 from anofpdm.network.checkpoint import FORMAT, load_model, save_model
 from anofpdm.student.network import StudentConfig, StudentNet, log_odds
 from anofpdm.student.targets import Pixels, neighbours_of, shown_together
@@ -76,13 +76,15 @@ class Student:
     def config(self) -> StudentConfig:
         return self.network.config
 
-    def decide(self, pixels: Pixels, places: Places, on_progress: Listener = lambda _done, _total: None) -> Decisions:
+    def decide(
+        self, pixels: Pixels, places: SlicePositions, on_progress: Listener = lambda _done, _total: None
+    ) -> Decisions:
         """Slices [n, C, H, W] of its own modalities, by row."""
         calibration = self.calibration
         odds, whole = asked(self.network, pixels, places, self.device, on_progress)
         sign = sign_of(calibration.sign, odds, whole, places, calibration.detection_mm)
         score = calibration.detector.scores(sign[:, None])
-        odds = smoothed(odds, places, calibration.context_mm)
+        odds = smooth_across_slices(odds, places, calibration.context_mm)
         cuts = cuts_of(odds, calibration.smallest)
         drawn = mask(odds, cuts, calibration.smallest)
         detected = score >= 0
@@ -105,7 +107,7 @@ class Student:
 def asked(
     network: StudentNet,
     pixels: Pixels,
-    places: Places,
+    places: SlicePositions,
     device: torch.device,
     on_progress: Listener = lambda _done, _total: None,
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -121,12 +123,12 @@ def asked(
 
 
 def sign_of(
-    name: str, odds: np.ndarray, whole: np.ndarray, places: Places, detection_mm: float = DETECTION_MM
+    name: str, odds: np.ndarray, whole: np.ndarray, places: SlicePositions, detection_mm: float = DETECTION_MM
 ) -> np.ndarray:
     """[n]: what it says of the whole slice, or what as many of its pixels reach as the smallest lesion has."""
     if name == "slice":
-        return smoothed(whole, places, detection_mm)
-    return reached_by_smallest(smoothed(odds, places, detection_mm))
+        return smooth_across_slices(whole, places, detection_mm)
+    return smallest_lesion_level(smooth_across_slices(odds, places, detection_mm))
 
 
 def cuts_of(odds: np.ndarray, smallest: int = SMALLEST) -> np.ndarray:
@@ -142,7 +144,7 @@ def calibrated(
     pixels: Pixels,
     labels: np.ndarray,
     patients: np.ndarray,
-    places: Places,
+    places: SlicePositions,
     device: torch.device,
 ) -> StudentCalibration:
     """When to call a slice unhealthy, from image-level labels alone: by what it says of the whole slice, unless its

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from anofpdm.method.context import Places
+from anofpdm.method.context import SlicePositions
 from anofpdm.network.training.augment import CHANCES, augment
 
 NEAREST_MM = 2.0  # a slice nearer than that shows nothing new
@@ -53,7 +53,7 @@ def shown_together(pixels: Pixels, together: np.ndarray) -> np.ndarray:
     return slices.reshape(len(together), -1, *slices.shape[-2:]).astype(np.float32)
 
 
-def neighbours_of(places: Places, offsets_mm: tuple[float, ...]) -> np.ndarray:
+def neighbours_of(places: SlicePositions, offsets_mm: tuple[float, ...]) -> np.ndarray:
     """[N, 1 + offsets] rows: each slice, and the one of its scan nearest to each offset; itself where none is near."""
     found = np.tile(np.arange(len(places.scans))[:, None], (1, 1 + len(offsets_mm)))
     for scan in np.unique(places.scans):
@@ -67,7 +67,7 @@ def neighbours_of(places: Places, offsets_mm: tuple[float, ...]) -> np.ndarray:
     return found
 
 
-def usual_neighbours(places: Places) -> tuple[float, float]:
+def usual_neighbours(places: SlicePositions) -> tuple[float, float]:
     """The slices on both sides, as far apart as most are."""
     gaps = [np.diff(np.sort(places.heights_mm[places.scans == scan])) for scan in np.unique(places.scans)]
     apart = float(np.median(np.concatenate(gaps))) if any(map(len, gaps)) else 0.0

@@ -9,9 +9,9 @@ from torch import Tensor
 
 from anofpdm.cohorts.store import Cohort
 from anofpdm.evaluation.metrics.pixels import dice
-from anofpdm.method.evidence import Evidence, LevelEvidence, Settings
+from anofpdm.method.evidence import Evidence, EvidenceSettings, LevelEvidence
 from anofpdm.method.many_slices import evidence_of, slice_seeds
-from anofpdm.method.mask import MaskSettings, filtered, mask, thresholds
+from anofpdm.method.mask import MaskSettings, mask, median_filtered, thresholds
 from anofpdm.network.predictor import TrainedModel
 
 FACTORS = (0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 3.0)  # of the end step
@@ -68,7 +68,7 @@ def second_pass(
     cohort: Cohort,
     slices: Slices,
     *,
-    settings: Settings,
+    settings: EvidenceSettings,
     strength: float,
     seed: int,
     batch: int,
@@ -94,7 +94,7 @@ def second_pass(
 
 
 class _Listener:
-    def __init__(self, slices: Slices, settings: Settings, kept: int, device: torch.device):
+    def __init__(self, slices: Slices, settings: EvidenceSettings, kept: int, device: torch.device):
         self.slices, self.settings, self.kept, self.device = slices, settings, kept, device
         self.start = 0
         self.inside: list[np.ndarray] = []  # a batch each
@@ -154,7 +154,7 @@ class _Listener:
 def drawn_at(maps: np.ndarray, quantiles: np.ndarray) -> np.ndarray:
     """Masks [n, H, W] of maps that are cut at these quantiles of themselves."""
     settings = MaskSettings()
-    return mask(filtered(maps), thresholds(maps, quantiles, np.nan, settings), settings.smallest)
+    return mask(median_filtered(maps), thresholds(maps, quantiles, np.nan, settings), settings.smallest)
 
 
 def _mean_in(images: Tensor, region: Tensor) -> Tensor:

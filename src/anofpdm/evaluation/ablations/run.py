@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from anofpdm import __version__
-from anofpdm.calibration.fit import Calibrated, calibrate_model, labelled_rows
+from anofpdm.calibration.fit import Calibrated, fit_calibration, labelled_rows
 from anofpdm.calibration.fit import Options as CalibrationOptions
 from anofpdm.cohorts.store import Cohort, foreground
 from anofpdm.errors import EvaluationError
@@ -91,7 +91,7 @@ def ablate(
     others = _other_passes(options)
     first_share, second_share, gradient_share, *shares = _shares(model, options, others, rows, lesions, on_progress)
 
-    first = calibrate_model(model, measured, options.calibration, first_share, last_maps=True)
+    first = fit_calibration(model, measured, options.calibration, first_share, last_maps=True)
     study = Study(measured, rows, lesions, first, decide(first.evidence, first.calibration, UNGATED))
     inside = _foreground(measured, rows[study.ill])
 
@@ -112,7 +112,7 @@ def ablate(
     by_kind = {("ddim", "error"): _of_ill(study, first), **_gradients(model, study, options, gradient_share)}
     for other, share in zip(others, shares, strict=True):
         variant = other.levels == options.calibration.levels
-        again = _of_ill(study, calibrate_model(model, measured, other, share, last_maps=variant))
+        again = _of_ill(study, fit_calibration(model, measured, other, share, last_maps=variant))
         if variant:
             by_kind[other.encoding, other.signal] = again
         else:

@@ -10,12 +10,12 @@ from anofpdm.cohorts.store import Cohort
 from anofpdm.evaluation.ablations.levels import FACTORS, Heard
 from anofpdm.evaluation.metrics.pixels import dice
 from anofpdm.labels import UNHEALTHY
-from anofpdm.method.decision import Choices, Decisions, decide
+from anofpdm.method.decision import Decisions, DecisionSettings, decide
 from anofpdm.method.detection import Accuracy
 from anofpdm.method.mask import MaskSettings, mask, thresholds
 
 FIXED = tuple(round(0.90 + 0.01 * step, 2) for step in range(9))  # quantiles
-UNGATED = Choices(detector="none")
+UNGATED = DecisionSettings(detector="none")
 Cell = str | int | float
 
 

@@ -12,7 +12,7 @@ from anofpdm.baselines import anoddpm, cg_cdm, ddim_classifier, ddim_classifier_
 from anofpdm.baselines.ddim import Predict, levels_up_to
 from anofpdm.errors import ConfigError
 from anofpdm.method.calibration import CONTEXT_MM
-from anofpdm.method.decision import OURS, PAPER, PEAK_SHARE, Choices
+from anofpdm.method.decision import OURS, PAPER, PEAK_SHARE, DecisionSettings
 from anofpdm.method.forward_process import slice_noise
 from anofpdm.method.guidance import PredictNoise
 from anofpdm.method.mask import MaskSettings
@@ -53,7 +53,7 @@ class FromEvidence:
 
     encoding: str
     signal: str
-    choices: Choices
+    choices: DecisionSettings
     of_the_paper: bool = True  # its guidance strength too is chosen as there
 
     needs: tuple[str, ...] = ()

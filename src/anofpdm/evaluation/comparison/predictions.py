@@ -9,14 +9,14 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from anofpdm.calibration.fit import places_of
+from anofpdm.calibration.fit import slice_positions
 from anofpdm.cohorts.store import Cohort
 from anofpdm.errors import EvaluationError, MethodError
 from anofpdm.evaluation.comparison.methods import FromEvidence, Models, Reconstruction, Setting, scored_mean
 from anofpdm.method.calibration import Calibration
 from anofpdm.method.decision import Decisions, decide
 from anofpdm.method.many_slices import signals_of, slice_seeds
-from anofpdm.method.mask import filtered, mask
+from anofpdm.method.mask import mask, median_filtered
 from anofpdm.student.model import Student, channels_of
 from anofpdm.util.distributed import World
 from anofpdm.util.files import being_written
@@ -144,7 +144,7 @@ def decide_all(
             ),
         )
         for name, method in methods.items():
-            places = places_of(slices.cohort, rows)
+            places = slice_positions(slices.cohort, rows)
             found = decide(evidence[method.signal], calibrations[name], method.choices, places)
             stores[name].keep(positions, found)
 
@@ -165,7 +165,7 @@ def student_all(student: Student, store: Store, slices: Slices, world: World, on
         rows = slices.rows[positions]
         found = student.decide(
             lambda some, rows=rows: slices.cohort.pixels(rows[some])[:, channels],  # type: ignore[misc]
-            places_of(slices.cohort, rows),
+            slice_positions(slices.cohort, rows),
         )
         store.keep(positions, found)
         on_progress(number + 1, len(share))
@@ -193,7 +193,7 @@ def map_all(
         difference = method.squared_difference(models, x0, seeds, setting)
         raw = scored_mean(difference, slices.channels).float().cpu().numpy()
         broken += int((~np.isfinite(raw).all(axis=(1, 2))).sum())
-        store.put(positions, maps=filtered(raw))
+        store.put(positions, maps=median_filtered(raw))
         on_progress(start + len(positions), len(share))
     if total := sum(world.gathered(broken)):  # every process hears it, so that none waits for another
         words = ", ".join(f"{key} {value:g}" for key, value in setting.items())

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from anofpdm import __version__
-from anofpdm.calibration.fit import RATED_BY, calibrate_model, check_fits
+from anofpdm.calibration.fit import RATED_BY, check_fits, fit_calibration
 from anofpdm.calibration.fit import Options as CalibrationOptions
 from anofpdm.cohorts.store import Cohort, check_slices, foreground
 from anofpdm.errors import CalibrationError, ConfigError, EvaluationError, MethodError
@@ -254,7 +254,7 @@ class Evaluation:
 
         What is there already stays as it is: results were made with it.
         """
-        found = calibrate_model(self.model, self.cohort, options, self._showing(f"calibrating {options.encoding}"))
+        found = fit_calibration(self.model, self.cohort, options, self._showing(f"calibrating {options.encoding}"))
         ours = options.strength_by
         for signal, by in sorted({(RATED_BY, "cosine"), (RATED_BY, ours), (options.signal, ours)}):
             path, calibration = self.out / calibration_name(options.encoding, by, signal), found.made_for(signal, by)

@@ -132,7 +132,7 @@ def _applied(parts: Sequence[Tensor], coefficients: Tensor, y: Tensor, activate:
 
 
 def _tile(channels: int, elements: int = ELEMENTS) -> tuple[int, int]:
-    """Places and channels that a program holds at a time."""
+    """SlicePositions and channels that a program holds at a time."""
     wide = triton.next_power_of_2(channels)
     return max(1, elements // wide), wide
 
