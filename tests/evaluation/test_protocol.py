@@ -241,8 +241,8 @@ def test_what_fails_in_another_process_is_not_saved_as_done(made, tmp_path, firs
         evaluation(made, tmp_path / "out", ("gradient",)).run()  # which has the same calibration
 
     class World2(World):
-        def gathered(self, said):
-            return [said, "the other one has run out of memory"] if said == "" else super().gathered(said)
+        def all_gather(self, said):
+            return [said, "the other one has run out of memory"] if said == "" else super().all_gather(said)
 
     run = replace(evaluation(made, tmp_path / "out", ("anofpdm-ddim",)), world=World2())
     run.run()

@@ -37,7 +37,7 @@ def trainer_of(cohort: Cohort, network: UNetConfig = NETWORK, **options) -> Trai
 
 def inputs_of(trainer: Trainer, cohort: Cohort):
     order = SliceOrder.of(cohort, trainer.config.task, batch=8, balanced=False, seed=0)
-    rows = order.rows(trainer.step)[trainer.world.part(8)]
+    rows = order.rows(trainer.step)[trainer.world.batch_slice(8)]
     return trainer.inputs(torch.from_numpy(cohort.slices[rows]), torch.from_numpy(cohort.labels[rows]))
 
 
@@ -384,19 +384,19 @@ def train(world):
         trainer.losses = short
     order = SliceOrder.of(cohort, "guided", batch=8, balanced=False, seed=0)
     for step in range(3):
-        rows = order.rows(step)[world.part(8)]
+        rows = order.rows(step)[world.batch_slice(8)]
         inputs = trainer.inputs(torch.from_numpy(cohort.slices[rows]), torch.from_numpy(cohort.labels[rows]))
         if step == 2:
             trainer._backward(inputs)
             break
         trainer.update(inputs)
-    if world.leads:
+    if world.is_main:
         save_file({name: p.grad.contiguous() for name, p in trainer.network.named_parameters()}, sys.argv[2])
 
-world = World.joined(torch.device("cpu"))
+world = World.from_environment(torch.device("cpu"))
 train(world)
 gc.collect()  # whatever still holds gloo's threads when Python ends may bring the process down
-world.leave()
+world.close()
 """
 
 

@@ -825,5 +825,5 @@ def test_processes_that_are_done_wait_long_for_the_others(monkeypatch):
     monkeypatch.setattr(world.dist, "init_process_group", lambda _backend, **options: asked.update(options))
     monkeypatch.setattr(world.dist, "get_rank", lambda: 1)
     monkeypatch.setattr(world.dist, "get_world_size", lambda: 2)
-    assert world.World.joined(CPU) == world.World(1, 2)
+    assert world.World.from_environment(CPU) == world.World(1, 2)
     assert asked["timeout"].days == 7

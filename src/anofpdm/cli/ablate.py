@@ -39,10 +39,10 @@ def ablate(
     from anofpdm.evaluation.ablations.run import ablate as run
     from anofpdm.method.many_slices import batch_for
     from anofpdm.network.predictor import load_trained
-    from anofpdm.util.distributed import local_device
+    from anofpdm.util.distributed import set_local_device
     from anofpdm.util.files import sole_writer
 
-    where = local_device(resolved(device))
+    where = set_local_device(resolved(device))
     calibration = CalibrationOptions(
         score=tuple(name.strip() for name in score.split(",") if name.strip()),
         strengths=tuple(float(value) for value in _numbers(strengths, "--strengths", 0)),

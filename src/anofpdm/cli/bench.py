@@ -28,9 +28,9 @@ def bench(
     import torch
 
     from anofpdm.bench.forward import Plan
-    from anofpdm.util.distributed import local_device
+    from anofpdm.util.distributed import set_local_device
 
-    where = local_device(resolved(device))
+    where = set_local_device(resolved(device))
     on_gpu = where.type == "cuda"
     torch.backends.cudnn.benchmark = True
     plan = Plan(

@@ -62,10 +62,10 @@ def calibrate(
     from anofpdm.cohorts import open_cohort
     from anofpdm.method.many_slices import batch_for
     from anofpdm.network.predictor import load_trained
-    from anofpdm.util.distributed import local_device
+    from anofpdm.util.distributed import set_local_device
     from anofpdm.util.files import sole_writer
 
-    top, where = top_of(noise_range), local_device(resolved(device))
+    top, where = top_of(noise_range), set_local_device(resolved(device))
     options = Options(
         score=tuple(name.strip() for name in score.split(",") if name.strip()),
         strengths=numbers(strengths),

@@ -45,12 +45,12 @@ def distill(
     from anofpdm.student.export import check_can_export, export_onnx
     from anofpdm.student.model import FOLDER, ONNX
     from anofpdm.student.training import Schooling
-    from anofpdm.util.distributed import World, local_device
+    from anofpdm.util.distributed import World, set_local_device
 
     if onnx:
         check_can_export()
     torch.backends.cudnn.benchmark = True
-    where = local_device(resolved(device))
+    where = set_local_device(resolved(device))
     trained = load_trained(model, where, precision)
     calibration, _ = load_calibration(trained)
     options = Options(
@@ -61,12 +61,12 @@ def distill(
         half_weights=half_weights,
         batch=batch,
     )
-    world = World.joined(where)
+    world = World.from_environment(where)
     try:
-        with named_bars(world.leads) as show:
+        with named_bars(world.is_main) as show:
             student = teach(trained, calibration, open_cohort(cohort), options, world, show)
     finally:
-        world.leave()
+        world.close()
     if student is not None:
         if onnx:
             export_onnx(student, model / FOLDER / ONNX)

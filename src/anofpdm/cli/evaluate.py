@@ -60,9 +60,9 @@ def evaluate(
     from anofpdm.evaluation.comparison.protocol import Evaluation, Options
     from anofpdm.method.many_slices import batch_for
     from anofpdm.network.predictor import load_trained
-    from anofpdm.util.distributed import World, local_device
+    from anofpdm.util.distributed import World, set_local_device
 
-    where = local_device(resolved(device))
+    where = set_local_device(resolved(device))
     at_once = batch or batch_for(where)
     trained = load_trained(model, where, precision)
     models, hashes = models_of(trained, other or [], where, precision)
@@ -86,14 +86,14 @@ def evaluate(
         batch=at_once,
     )
     chosen = Chosen.by_words(method or ["anofpdm-ddim", "anofpdm-ours", "anofpdm-agreement"], models)
-    world = World.joined(where)
+    world = World.from_environment(where)
     try:
-        with named_bars(world.leads) as show:
+        with named_bars(world.is_main) as show:
             evaluation = Evaluation(trained, models, open_cohort(cohort), chosen, out, options, world, show, hashes)
             evaluation.run()
     finally:
-        world.leave()
-    if world.leads:
+        world.close()
+    if world.is_main:
         _report(evaluation, asked_for_all="all" in (method or []))
     if evaluation.failed:
         raise typer.Exit(3)

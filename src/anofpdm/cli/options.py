@@ -32,9 +32,9 @@ def processes(workers: int) -> int:
 def resolved(device: str) -> "torch.device":
     """The device that a name means here; `auto` is a GPU where there is one."""
     from anofpdm.errors import ConfigError
-    from anofpdm.util.distributed import device_named
+    from anofpdm.util.distributed import resolve_device
 
     try:
-        return device_named(device)
+        return resolve_device(device)
     except ConfigError as problem:
         raise ConfigError(f"--{problem}") from None

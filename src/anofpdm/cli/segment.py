@@ -77,11 +77,11 @@ def segment(
     from anofpdm.errors import ConfigError
     from anofpdm.segment.many import Options, segment_all
     from anofpdm.segment.model import load
-    from anofpdm.util.distributed import World, local_device
+    from anofpdm.util.distributed import World, set_local_device
 
     if brain_mask is not None and skull_strip is not None:
         raise ConfigError("--brain-mask and --skull-strip both say where the brain is; give one of them")
-    where = local_device(resolved(device))
+    where = set_local_device(resolved(device))
     loaded = load(model, where, precision)
     given = {
         "detector": detector,
@@ -108,17 +108,17 @@ def segment(
     if brain_mask is not None:
         _check_brain_mask(brain_mask, len(targets))
     options = Options(choices, engine, seed, batch, brain_mask, skull_strip, pictures, pages, strict, dicom, explained)
-    world = World.joined(where)
+    world = World.from_environment(where)
     try:
-        with named_bars(world.leads) as show:
+        with named_bars(world.is_main) as show:
             show("scans", 0, 0)
             report = segment_all(
                 loaded, targets, out, options, world, lambda name, done, total: show("scans", done, total, name)
             )
-        reports = world.gathered(report)
+        reports = world.all_gather(report)
     finally:
-        world.leave()
-    if world.leads:
+        world.close()
+    if world.is_main:
         _print(reports, out)
     if any(one.failed for one in reports):
         raise typer.Exit(3)

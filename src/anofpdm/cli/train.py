@@ -74,13 +74,13 @@ def train(
     from anofpdm.cohorts import open_cohort
     from anofpdm.network.training.run import Limits
     from anofpdm.network.training.run import train as run
-    from anofpdm.util.distributed import World, local_device
+    from anofpdm.util.distributed import World, set_local_device
 
     limits = Limits(steps, minutes, save_minutes, sample_steps=25 if pictures else 0, half_weights=half_weights)
     torch.backends.cudnn.benchmark = True  # slices are all of one size: worth choosing the fastest kernels once
     slices = open_cohort(cohort)
-    where = local_device(resolved(device))
-    world = World.joined(where)
+    where = set_local_device(resolved(device))
+    world = World.from_environment(where)
     given = {
         "task": task and task.value,
         "batch": batch,
@@ -93,12 +93,12 @@ def train(
     given = {name: value for name, value in given.items() if value is not None}
     try:
         trainer = _trainer(slices, out, given, preset and preset.value, resume, from_model, where, world)
-        with named_bars(world.leads) as show:
+        with named_bars(world.is_main) as show:
             show("training", 0.0, 1.0)
             run(trainer, slices, out, limits, lambda now: show("training", now.share, 1.0, _in_words(now)))
     finally:
-        world.leave()
-    if world.leads:
+        world.close()
+    if world.is_main:
         look = f"; look at {out / 'samples.png'}" if (out / "samples.png").is_file() else ""
         print(f"step {trainer.step}: the model is in {out}{look}")
         _warn_of_jump(out)

@@ -80,10 +80,10 @@ def segment_all(
     """This process's share of the targets. A scan that fails is listed, and the others are done."""
     world = world or World()
     out.mkdir(parents=True, exist_ok=True)
-    with sole_writer(out) if world.leads else contextlib.nullcontext():
-        if world.leads:
+    with sole_writer(out) if world.is_main else contextlib.nullcontext():
+        if world.is_main:
             clear_unfinished(out)
-        if world.leads and any(target.bids for target in targets):
+        if world.is_main and any(target.bids for target in targets):
             write_atomically(out / "dataset_description.json", _bids_description())
         return _segment_share(model, targets, out, options, world, on_progress)
 

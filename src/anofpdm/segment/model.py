@@ -38,7 +38,7 @@ from anofpdm.report.shown import Curves, Shown
 from anofpdm.scans import AxialPlanes, Grid, Scan, ScanSlices, read_scan, read_volume, scan_slices, write_nifti
 from anofpdm.scans.grid import check_same_grid
 from anofpdm.student.model import Student, load_student
-from anofpdm.util.distributed import device_named
+from anofpdm.util.distributed import resolve_device
 from anofpdm.util.files import being_written, csv_table, write_atomically
 
 MASK, MAP, FINDINGS, SLICES, SUMMARY, PICTURE, REPORT = (
@@ -58,7 +58,7 @@ Files = Mapping[str, str | Path]
 
 def load(folder: str | Path, device: str | torch.device = "auto", precision: str = "auto") -> "Model":
     """A trained and calibrated model, ready to segment."""
-    trained = load_trained(Path(folder), device_named(device), precision)
+    trained = load_trained(Path(folder), resolve_device(device), precision)
     calibration, digest = load_calibration(trained)
     try:
         student, problem = load_student(trained.folder, trained.sha256, trained.device), ""

@@ -90,11 +90,11 @@ def _sole_teacher(teacher: TrainedModel, world: World) -> Iterator[None]:
     folder = teacher.folder / FOLDER
     with being_written(folder):
         folder.mkdir(exist_ok=True)
-    with sole_writer(folder) if world.leads else contextlib.nullcontext():
-        if world.leads:
+    with sole_writer(folder) if world.is_main else contextlib.nullcontext():
+        if world.is_main:
             for place in (folder, *folder.glob(f"{WORK}/*")):
                 clear_unfinished(place)
-        world.gathered(None)  # nobody writes there before
+        world.all_gather(None)  # nobody writes there before
         yield
 
 
@@ -110,7 +110,7 @@ def _taught_student(
     rows, val, modalities = cohort.rows("train"), cohort.rows("val"), config.modalities
     masks = teacher_masks(teacher, calibration, cohort, rows, options, world, on_progress)
     if masks is None:
-        world.gathered(None)  # until the first process has taught
+        world.all_gather(None)  # until the first process has taught
         return None
     if not (masks > 127).any():
         raise TrainingError(
@@ -134,7 +134,7 @@ def _taught_student(
     taught = _taught(teacher, calibration, cohort, masks, options)
     save_student(teacher.folder, student, taught, half=options.half_weights)
     write_atomically(teacher.folder / FOLDER / CARD, card(student, taught).encode())
-    world.gathered(None)
+    world.all_gather(None)
     return student
 
 
@@ -225,8 +225,8 @@ def teacher_masks(
             of_scan = rows[cohort.scans[rows] == scans[number]]
             _write(files[number], drawn_by_teacher(teacher, calibration, cohort, of_scan, options))
         on_progress("the teacher draws", done + 1, len(share))
-    world.gathered(None)
-    if not world.leads:
+    world.all_gather(None)
+    if not world.is_main:
         return None
     drawn = np.zeros((len(rows), teacher.size, teacher.size), dtype=np.uint8)
     for scan, file in zip(scans, files, strict=True):

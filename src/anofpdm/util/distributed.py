@@ -1,4 +1,4 @@
-"""The processes of a run: one, or as many as torchrun started."""
+"""Devices, and the processes of a run: one, or as many as torchrun started."""
 
 import os
 from dataclasses import dataclass
@@ -10,8 +10,8 @@ import torch.distributed as dist
 
 from anofpdm.errors import ConfigError
 
-Said = TypeVar("Said")
-PATIENCE = timedelta(days=7)  # of processes that are done, with those that have more to do
+Item = TypeVar("Item")
+TIMEOUT = timedelta(days=7)  # a process that has finished waits for the others
 
 
 @dataclass(frozen=True)
@@ -20,47 +20,47 @@ class World:
     count: int = 1
 
     @classmethod
-    def joined(cls, device: torch.device) -> "World":
-        """As torchrun's environment says; alone where there is none."""
+    def from_environment(cls, device: torch.device) -> "World":
+        """As set by torchrun; a single process without it."""
         count = int(os.environ.get("WORLD_SIZE", "1"))
         if count == 1:
             return cls()
         if not dist.is_initialized():
-            dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=PATIENCE)
+            dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=TIMEOUT)
         return cls(dist.get_rank(), dist.get_world_size())
 
     @property
-    def leads(self) -> bool:
+    def is_main(self) -> bool:
         return self.rank == 0
 
-    def part(self, batch: int) -> slice:
+    def batch_slice(self, batch: int) -> slice:
         """This process's share of a batch."""
         share = batch // self.count
         return slice(self.rank * share, (self.rank + 1) * share)
 
-    def any(self, said: bool, device: torch.device) -> bool:
-        """Whether any process says so; all of them hear the same answer."""
+    def any(self, flag: bool, device: torch.device) -> bool:
+        """True in every process if the flag is set in any of them."""
         if self.count == 1:
-            return said
-        vote = torch.tensor(float(said), device=device)
-        dist.all_reduce(vote, op=dist.ReduceOp.MAX)
-        return bool(vote.item())
+            return flag
+        flags = torch.tensor(float(flag), device=device)
+        dist.all_reduce(flags, op=dist.ReduceOp.MAX)
+        return bool(flags.item())
 
-    def gathered(self, said: Said) -> list[Said]:
-        """What every process says, in order, heard by all."""
+    def all_gather(self, item: Item) -> list[Item]:
+        """The items of all processes, by rank, in every process. Also serves as a barrier."""
         if self.count == 1:
-            return [said]
-        heard: list[Any] = [None] * self.count
-        dist.all_gather_object(heard, said)
-        return heard
+            return [item]
+        items: list[Any] = [None] * self.count
+        dist.all_gather_object(items, item)
+        return items
 
-    def leave(self) -> None:
+    def close(self) -> None:
         if self.count > 1 and dist.is_initialized():
             dist.destroy_process_group()
 
 
-def device_named(name: str | torch.device) -> torch.device:
-    """The device that a name means here; `auto` is a GPU where there is one."""
+def resolve_device(name: str | torch.device) -> torch.device:
+    """The device of this name; `auto` is a GPU if there is one."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     try:
@@ -68,20 +68,20 @@ def device_named(name: str | torch.device) -> torch.device:
     except RuntimeError:
         chosen = None
     if chosen is None or chosen.type not in ("cpu", "cuda", "mps"):
-        raise ConfigError(f"device {name}: write auto, cpu, cuda, cuda:1 or mps")
+        raise ConfigError(f"device {name}: use auto, cpu, cuda, cuda:1 or mps")
     if chosen.type == "cuda" and (chosen.index or 0) >= torch.cuda.device_count():
-        raise ConfigError(f"device {name}: no such GPU here ({torch.cuda.device_count()} found); try auto")
+        raise ConfigError(f"device {name}: no such GPU ({torch.cuda.device_count()} available); try auto")
     if chosen.type == "mps" and not torch.backends.mps.is_available():
-        raise ConfigError("device mps: not available here; try auto")
+        raise ConfigError("device mps: not available on this machine; try auto")
     return chosen
 
 
-def local_device(device: torch.device) -> torch.device:
-    """The GPU of this process where torchrun started several, made the current one: kernels are launched there."""
+def set_local_device(device: torch.device) -> torch.device:
+    """The GPU of this process where torchrun started several, set as the current one: Triton launches kernels there."""
     if device.type != "cuda":
         return device
     index = int(os.environ.get("LOCAL_RANK", "0")) if device.index is None else device.index
     if index >= torch.cuda.device_count():
-        raise ConfigError(f"process {index} has no GPU of its own ({torch.cuda.device_count()} here); start fewer")
+        raise ConfigError(f"no GPU for process {index} ({torch.cuda.device_count()} available); start fewer processes")
     torch.cuda.set_device(index)
     return torch.device("cuda", index)

@@ -110,8 +110,8 @@ def _new_array(path: Path, dtype: type, shape: tuple[int, ...]) -> np.ndarray:
 
 def shared_store(folder: Path, count: int, side: int, world: World) -> Store:
     """One store for all processes: the first makes it, the others open it."""
-    store = Store(folder, count, side, create=True) if world.leads else None
-    world.gathered(None)
+    store = Store(folder, count, side, create=True) if world.is_main else None
+    world.all_gather(None)
     return store or Store(folder, count, side, create=False)
 
 
@@ -154,7 +154,7 @@ def decide_all(
             decide_some(number, positions)
     except MethodError as found:
         problem = str(found)
-    if problems := [one for one in world.gathered(problem) if one]:  # every process hears it, so that none waits
+    if problems := [one for one in world.all_gather(problem) if one]:  # every process hears it, so that none waits
         raise MethodError(problems[0])
 
 
@@ -195,18 +195,18 @@ def map_all(
         broken += int((~np.isfinite(raw).all(axis=(1, 2))).sum())
         store.put(positions, maps=median_filtered(raw))
         on_progress(start + len(positions), len(share))
-    if total := sum(world.gathered(broken)):  # every process hears it, so that none waits for another
+    if total := sum(world.all_gather(broken)):  # every process hears it, so that none waits for another
         words = ", ".join(f"{key} {value:g}" for key, value in setting.items())
         raise EvaluationError(f"{total} of its maps are not numbers (with {words}); is its model trained long enough?")
 
 
 def draw_all(store: Store, threshold: float, world: World, chunk: int = 500) -> None:
     """Masks by one threshold for all slices; a slice is detected where its mask is not empty."""
-    if world.leads:
+    if world.is_main:
         for start in range(0, store.count, chunk):
             positions = np.arange(start, min(start + chunk, store.count))
             maps = store["maps"][positions]
             drawn = mask(maps, np.full(len(maps), threshold))
             detected, cut = np.asarray(drawn.any(axis=(1, 2))), np.full(len(maps), threshold)
             store.put(positions, drawn=drawn, detected=detected, score=maps.max(axis=(1, 2)), cut=cut)
-    world.gathered(None)
+    world.all_gather(None)

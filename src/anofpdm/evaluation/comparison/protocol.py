@@ -93,7 +93,7 @@ class Evaluation:
         calibrated_on = self.cohort.rows(self.options.calibration.split)
         check_slices(self.cohort, np.union1d(self.measured_rows(), calibrated_on))
         with self._claimed():
-            if self.world.leads:
+            if self.world.is_main:
                 self._score_nothing()
             for name in self.chosen.names:
                 method = self.chosen.methods[name]
@@ -148,7 +148,7 @@ class Evaluation:
             watch = self._watch()
             student_all(student, store, self._slices(test, seed), self.world, self._showing(f"{name}, seed {seed}"))
             cost = replace(watch.cost(len(test)), evaluations=2.0)  # the slice, and its mirror image
-            self.world.gathered(None)
+            self.world.all_gather(None)
             costs = dict.fromkeys(self.setups, cost)
             self._finish(name, dict.fromkeys(self.setups, store), seed, gated=True, costs=costs)
 
@@ -169,25 +169,25 @@ class Evaluation:
                     costs[setup] = watch.cost(len(wanted))
                 else:
                     costs[setup] = costs[same]
-                    if self.world.leads:
+                    if self.world.is_main:
                         store["maps"][:] = stores[same]["maps"]
-                self.world.gathered(None)
+                self.world.all_gather(None)
                 draw_all(store, tuned[setup].threshold, self.world)
                 stores[setup] = store
             self._finish(name, stores, seed, gated=False, costs=costs)
 
     def _finish(self, name: str, stores: dict[str, Store], seed: int, *, gated: bool, costs: dict[str, Cost]) -> None:
         """Numbers from what is stored, and the store's space given back."""
-        if self.world.leads:
+        if self.world.is_main:
             for number, (setup, store) in enumerate(stores.items()):
                 self._showing(f"scoring {name}, seed {seed}")(number, len(stores))
                 found = self._scores(setup, store, gated=gated)
                 found.numbers.update({"evaluations": costs[setup].evaluations, "seconds": costs[setup].seconds})
                 save_scores(found, self.path(name, setup, seed), self._made_with(name), self._shown(store, seed))
             self._showing(f"scoring {name}, seed {seed}")(len(stores), len(stores))
-        self.world.gathered(None)
+        self.world.all_gather(None)
         for store in {id(store): store for store in stores.values()}.values():
-            if self.world.leads:
+            if self.world.is_main:
                 store.remove()
 
     def _scores(self, setup: str, store: Store, *, gated: bool) -> Scores:
@@ -241,12 +241,12 @@ class Evaluation:
     def _calibrate(self, options: CalibrationOptions) -> None:
         """By the first process, while the others wait: what it cannot do, all of them hear of."""
         problem = ""
-        if self.world.leads:
+        if self.world.is_main:
             try:
                 self._write_calibrations(options)
             except (CalibrationError, EvaluationError, MethodError) as found:
                 problem = str(found)
-        if problems := [one for one in self.world.gathered(problem) if one]:
+        if problems := [one for one in self.world.all_gather(problem) if one]:
             raise EvaluationError(problems[0])
 
     def _write_calibrations(self, options: CalibrationOptions) -> None:
@@ -272,7 +272,7 @@ class Evaluation:
     def _tuned(self, name: str, method: Reconstruction) -> dict[str, Tuned]:
         path, made_with = self.out / f"tuned-{name}.json", self._made_with(name)
         said = json.loads(path.read_text()) if path.is_file() else {}
-        if not self.world.gathered(said.get("made_with") == made_with)[0]:
+        if not self.world.all_gather(said.get("made_with") == made_with)[0]:
             rows, whole = self._some_rows("val", self.options.tune), self.options.whole_grid
             found = tuned_with_masks(
                 lambda setting: self._tuning_maps(name, method, setting, rows),
@@ -281,12 +281,12 @@ class Evaluation:
                 self._showing(f"tuning {name}: thresholds"),
                 setups=method.setups,
                 beyond=whole,
-                agreed=lambda settings: self.world.gathered(settings)[0],
+                agreed=lambda settings: self.world.all_gather(settings)[0],
             )
-            if self.world.leads:
+            if self.world.is_main:
                 tried = {setup: [asdict(one) for one in several] for setup, several in found.items()}
                 write_atomically(path, json.dumps({"made_with": made_with, "best_first": tried}, indent=2).encode())
-            self.world.gathered(None)
+            self.world.all_gather(None)
         return {setup: Tuned(**best) for setup, (best, *_) in json.loads(path.read_text())["best_first"].items()}
 
     def _tuning_maps(self, name: str, method: Reconstruction, setting: Setting, rows: np.ndarray) -> np.ndarray:
@@ -294,10 +294,10 @@ class Evaluation:
         words = ", ".join(f"{key} {value:g}" for key, value in setting.items())
         showing = self._showing(f"tuning {name}: {words}")
         map_all(method, setting, store, self.models, self._slices(rows, 0), self.world, showing)
-        self.world.gathered(None)
+        self.world.all_gather(None)
         maps = np.array(store["maps"])
-        self.world.gathered(None)
-        if self.world.leads:
+        self.world.all_gather(None)
+        if self.world.is_main:
             store.remove()
         return maps
 
@@ -361,7 +361,7 @@ class Evaluation:
         return {one: self.hashes.get(one, "") for one in getattr(self.chosen.methods.get(name), "needs", ())}
 
     def _all(self, said: Iterable[bool]) -> bool:
-        return self.world.gathered(all(said))[0]
+        return self.world.all_gather(all(said))[0]
 
     def _store(self, name: str, count: int) -> Store:
         return shared_store(self.out / "work" / name, count, self.model.size, self.world)
@@ -393,9 +393,9 @@ class Evaluation:
         if before != settings:
             others = ", ".join(sorted(name for name in settings if before.get(name) != settings[name]))
             raise ConfigError(f"{self.out}: holds an evaluation of another {others}; choose another --out")
-        self.world.gathered(None)
-        with sole_writer(self.out) if self.world.leads else contextlib.nullcontext():
-            if self.world.leads:
+        self.world.all_gather(None)
+        with sole_writer(self.out) if self.world.is_main else contextlib.nullcontext():
+            if self.world.is_main:
                 self._clear_unfinished()
                 write_atomically(path, json.dumps(settings, indent=2).encode())
             yield
@@ -433,7 +433,7 @@ class _Watch:
         return counted
 
     def cost(self, slices: int) -> Cost:
-        count = sum(self.world.gathered(self.count))
+        count = sum(self.world.all_gather(self.count))
         return Cost(count / slices, self.world.count * (time.perf_counter() - self.start) / slices)
 
 

@@ -121,7 +121,7 @@ Listener = Callable[[Progress], None]
 def train(trainer: Trainer, cohort: Cohort, out: Path, limits: Limits, on_progress: Listener = lambda _: None) -> None:
     """Train until a limit is reached, saving into `out` as it goes, at the end, and on Ctrl-C."""
     out.mkdir(parents=True, exist_ok=True)
-    if not trainer.world.leads:
+    if not trainer.world.is_main:
         _train(trainer, cohort, out, limits, on_progress)
         return
     with sole_writer(out):
@@ -146,7 +146,7 @@ def _train(trainer: Trainer, cohort: Cohort, out: Path, limits: Limits, on_progr
         if clock.spoke_step < trainer.step:
             on_progress(replace(clock.progress(trainer.step, loss), note=_memory_note(trainer)))
 
-    batches = read_ahead(cohort, order, steps, part=world.part(config.batch), pin=trainer.device.type == "cuda")
+    batches = read_ahead(cohort, order, steps, part=world.batch_slice(config.batch), pin=trainer.device.type == "cuda")
     with StopRequests() as stop, contextlib.closing(batches):
         for _, slices, labels in batches:
             loss = trainer.update(trainer.inputs(slices, labels))
@@ -169,12 +169,12 @@ def _train(trainer: Trainer, cohort: Cohort, out: Path, limits: Limits, on_progr
     if loss is not None:
         _check_finite(loss, trainer, out)
         speak(loss)
-    if loss is not None or (world.leads and not checkpoint.holds_model(out, trainer.step)):
+    if loss is not None or (world.is_main and not checkpoint.holds_model(out, trainer.step)):
         save(trainer, cohort, out, limits)
 
 
 def save(trainer: Trainer, cohort: Cohort, out: Path, limits: Limits) -> None:
-    if not trainer.world.leads:
+    if not trainer.world.is_main:
         return
     if not all(bool(torch.isfinite(average).all()) for average in trainer.average.values()):
         raise _no_number(trainer, out)

@@ -112,7 +112,7 @@ class Trainer:
 
     def inputs(self, slices: Tensor, labels: Tensor) -> Inputs:
         """This process's slices [b, C, H, W] and labels [b], made ready for step number `self.step`."""
-        config, part = self.config, self.world.part(self.config.batch)
+        config, part = self.config, self.world.batch_slice(self.config.batch)
         generator = self._generator.manual_seed(_mixed(config.seed, self.step))
 
         def draw(*shape: int) -> Tensor:  # for the whole batch, so that the number of processes changes nothing
@@ -133,7 +133,7 @@ class Trainer:
 
     def _noise(self, x0: Tensor, t: Tensor, generator: torch.Generator) -> Tensor:
         """For this process's slices, out of what is drawn for the whole batch."""
-        batch, part = self.config.batch, self.world.part(self.config.batch)
+        batch, part = self.config.batch, self.world.batch_slice(self.config.batch)
         if self.config.noise == "gaussian":
             return torch.randn(batch, *x0.shape[1:], generator=generator, device=self.device)[part]
         _, channels, height, width = x0.shape
