@@ -13,7 +13,8 @@ from importlib import resources
 from pathlib import Path
 
 import numpy as np
-import toys
+
+from tests import toys
 
 MODALITIES = ("flair", "t1", "t1ce", "t2")
 SHAPE = (20, 20, 5)
@@ -72,7 +73,7 @@ class Case:
 
 def make_good(root: Path) -> Good:
     """Scan and model. The cohort is the business of `anofpdm prepare`, see the tests."""
-    import dicom_toys
+    from tests import dicom_toys
 
     good = Good(root)
     for seed, modality in enumerate(MODALITIES):

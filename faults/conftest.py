@@ -51,7 +51,7 @@ def chance(request: pytest.FixtureRequest) -> random.Random:
 @pytest.fixture(scope="session")
 def toy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """scans/, cohort/ and a calibrated model/ that knows nothing but has something to say."""
-    import toys
+    from tests import toys
 
     folder = tmp_path_factory.mktemp("toy")
     toys.untrained(folder)
@@ -62,7 +62,7 @@ def toy(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def many_scans(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Enough of them that preparing takes a while."""
-    import toys
+    from tests import toys
 
     return toys.brats_cohort(tmp_path_factory.mktemp("many") / "scans", 40)
 

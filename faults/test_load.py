@@ -20,10 +20,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import toys
 from commands import Running, record, succeed, waited, workers
 from load_clients import CROWD, OVER, Client, OwnScan, keep_on, own_scan
 from no_network import NoNetwork
+
+from tests import toys
 
 BUNDLED = Path(__file__).parents[1] / "src" / "anofpdm" / "models" / "tumour"
 MODALITIES = ("flair", "t1", "t1ce", "t2")

@@ -14,8 +14,9 @@ from pathlib import Path
 import nibabel as nib
 import numpy as np
 import pytest
-import toys
 from commands import Running, members, record
+
+from tests import toys
 
 FEW, MANY = 125, 1254  # patients
 SHAPE, SIZE = (28, 28, 20), 48  # what is prepared of all comes to more than the margin of memory

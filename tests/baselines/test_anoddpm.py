@@ -1,11 +1,11 @@
 import numpy as np
 import pytest
 import torch
-from worlds import Elementwise, TwoGaussians, alpha_bars, some_slices, unlabelled
 
 from anofpdm.baselines.anoddpm import gaussian_draws, reconstruct, simplex_draws
 from anofpdm.network.schedule import NoiseSchedule
 from anofpdm.network.simplex import random_permutations, simplex_noise
+from tests.method.worlds import Elementwise, TwoGaussians, alpha_bars, some_slices, unlabelled
 
 SCHEDULE = NoiseSchedule.linear()
 MEAN, VARIANCE = 0.3, 0.09

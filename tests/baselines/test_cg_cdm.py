@@ -2,7 +2,6 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from worlds import alpha_bars
 
 from anofpdm.baselines import cg_cdm
 from anofpdm.baselines.cg_cdm import HEALTHY_SHARE, paths
@@ -13,6 +12,7 @@ from anofpdm.network import predictor
 from anofpdm.network.predictor import NoisePredictor
 from anofpdm.network.schedule import NoiseSchedule
 from anofpdm.network.unet import UNet, UNetConfig
+from tests.method.worlds import alpha_bars
 
 SCHEDULE, BARS = NoiseSchedule.linear(), alpha_bars()
 LEVELS = levels_up_to(400, 10)

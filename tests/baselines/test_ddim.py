@@ -1,11 +1,11 @@
 import numpy as np
 import pytest
 import torch
-from worlds import Elementwise, TwoGaussians, alpha_bars, some_slices, unlabelled
 
 from anofpdm.baselines.ddim import decode, encode, levels_up_to
 from anofpdm.method.forward_process import slice_noise
 from anofpdm.network.schedule import NoiseSchedule
+from tests.method.worlds import Elementwise, TwoGaussians, alpha_bars, some_slices, unlabelled
 
 SCHEDULE, BARS = NoiseSchedule.linear(), alpha_bars()
 MEAN, VARIANCE = 0.2, 0.3

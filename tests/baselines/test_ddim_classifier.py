@@ -3,7 +3,6 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
-from worlds import Elementwise, alpha_bars
 
 from anofpdm.baselines.ddim import decode, encode, levels_up_to
 from anofpdm.baselines.ddim_classifier import reconstruct
@@ -15,6 +14,7 @@ from anofpdm.network.classifier import NoisedClassifier
 from anofpdm.network.predictor import load_guide, load_trained
 from anofpdm.network.schedule import NoiseSchedule
 from anofpdm.network.unet import UNetConfig
+from tests.method.worlds import Elementwise, alpha_bars
 
 SCHEDULE, BARS = NoiseSchedule.linear(), alpha_bars()
 CPU = torch.device("cpu")

@@ -1,13 +1,13 @@
 import numpy as np
 import pytest
 import torch
-from worlds import Elementwise, TwoGaussians, alpha_bars
 
 from anofpdm.baselines.ddim import decode, encode, levels_up_to
 from anofpdm.baselines.ddim_classifier_free import reconstruct
 from anofpdm.labels import HEALTHY, NULL
 from anofpdm.method.forward_process import slice_noise
 from anofpdm.network.schedule import NoiseSchedule
+from tests.method.worlds import Elementwise, TwoGaussians, alpha_bars
 
 SCHEDULE = NoiseSchedule.linear()
 HEALTHY_MEAN, NULL_MEAN, VARIANCE = -0.3, 0.2, 0.3

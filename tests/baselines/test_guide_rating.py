@@ -1,7 +1,6 @@
 import numpy as np
 import pytest
 import torch
-import toys
 from sklearn.metrics import roc_auc_score
 
 from anofpdm.baselines.guide_rating import in_words, rated_guide
@@ -10,6 +9,7 @@ from anofpdm.cohorts.plan import plan_cohort
 from anofpdm.cohorts.prepare import prepare
 from anofpdm.network.predictor import Guide
 from anofpdm.network.schedule import NoiseSchedule
+from tests import toys
 
 CPU = torch.device("cpu")
 

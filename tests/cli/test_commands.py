@@ -8,7 +8,6 @@ import sys
 import time
 
 import pytest
-import toys
 from typer.testing import CliRunner
 
 from anofpdm import __version__
@@ -16,6 +15,7 @@ from anofpdm.cli.main import app, signals_later
 from anofpdm.cli.segment import _explained
 from anofpdm.cohorts import open_cohort
 from anofpdm.errors import ConfigError, Terminated
+from tests import toys
 
 
 def anofpdm(*words, **options):

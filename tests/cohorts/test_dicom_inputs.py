@@ -1,14 +1,13 @@
 """DICOM among the things that a user points at."""
 
-import dicom_toys
 import numpy as np
 import pytest
-import toys
-from dicom_toys import Series
 
 from anofpdm.cohorts.inputs import find_targets, preview_dicom
 from anofpdm.errors import CohortError, ScanError
 from anofpdm.scans import read_scan
+from tests import dicom_toys, toys
+from tests.dicom_toys import Series
 
 MODALITIES = ("flair", "t2")
 

@@ -11,7 +11,6 @@ import tracemalloc
 
 import numpy as np
 import pytest
-import toys
 from PIL import Image
 
 from anofpdm.cohorts import open_cohort
@@ -23,6 +22,7 @@ from anofpdm.evaluation.truth import Truth
 from anofpdm.labels import HEALTHY, NULL, UNHEALTHY
 from anofpdm.scans import read_scan, scan_slices
 from anofpdm.util import files
+from tests import toys
 
 SIZE = 24
 

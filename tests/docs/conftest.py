@@ -4,10 +4,8 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
-import dicom_toys
 import numpy as np
 import pytest
-import toys
 from torch import nn
 from typer.testing import CliRunner
 
@@ -16,6 +14,7 @@ from anofpdm.demo import run as demo
 from anofpdm.evaluation.comparison.methods import METHODS, Reconstruction
 from anofpdm.method import mask
 from anofpdm.network import unet
+from tests import dicom_toys, toys
 
 TOY_NETWORK = {"channels": 8, "multipliers": (1, 2), "blocks": 1, "attention": (2,)}
 TOY_SETTING = {"level": 20, "scale": 1.0, "invert": 1, "strength": 1.0, "steps": 3}  # of every comparison method

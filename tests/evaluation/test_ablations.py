@@ -8,7 +8,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-import toys
 from PIL import Image
 from scipy import ndimage, stats
 from typer.testing import CliRunner
@@ -33,6 +32,7 @@ from anofpdm.network.predictor import load_trained
 from anofpdm.network.schedule import NoiseSchedule
 from anofpdm.util.drawing import Line, chart
 from anofpdm.util.files import sole_writer
+from tests import toys
 
 CPU = torch.device("cpu")
 BUMP = (9.0, 6.5)  # about where toy lesions lie in slices of 16 x 16

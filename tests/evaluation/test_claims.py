@@ -5,7 +5,8 @@ import json
 
 import numpy as np
 import pytest
-import toys
+
+from tests import toys
 
 
 @pytest.fixture(scope="module")

@@ -5,9 +5,9 @@ import subprocess
 import sys
 
 import pytest
-import toys
 
 from anofpdm.evaluation.comparison.methods import METHODS
+from tests import toys
 
 
 @pytest.fixture(scope="module")

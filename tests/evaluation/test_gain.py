@@ -5,7 +5,8 @@ import sys
 
 import numpy as np
 import pytest
-import toys
+
+from tests import toys
 
 PATIENTS = np.repeat([f"p{number}" for number in range(10)], 8)
 

@@ -10,7 +10,6 @@ from dataclasses import asdict, replace
 import numpy as np
 import pytest
 import torch
-import toys
 from sklearn.metrics import average_precision_score
 from typer.testing import CliRunner
 
@@ -36,6 +35,7 @@ from anofpdm.network.unet import preset
 from anofpdm.student.model import Student, StudentCalibration, save_student
 from anofpdm.student.network import StudentConfig, StudentNet
 from anofpdm.util.distributed import World
+from tests import toys
 
 CPU = torch.device("cpu")
 TASKS = {

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from scipy.ndimage import gaussian_filter, median_filter
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_auc_score
-from worlds import Elementwise
 
 from anofpdm.errors import CalibrationError, MethodError
 from anofpdm.method import NoiseSchedule, calibrate, forward_evidence
@@ -17,6 +16,7 @@ from anofpdm.method.calibration import Candidate, chosen_candidate, from_json, t
 from anofpdm.method.context import SlicePositions, smooth_across_slices
 from anofpdm.method.detection import auc, best_cut, chosen_strength, fit_curve, held_out_scores, patient_folds
 from anofpdm.method.evidence import Evidence, EvidenceSettings
+from tests.method.worlds import Elementwise
 
 LEVELS = (0, 100, 200, 300)
 

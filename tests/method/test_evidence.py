@@ -4,11 +4,11 @@ import math
 import numpy as np
 import pytest
 import torch
-from worlds import Elementwise, TwoGaussians, alpha_bars, literal, literal_agreement
 
 from anofpdm.errors import MethodError
 from anofpdm.method import NoiseSchedule, forward_evidence
 from anofpdm.method.evidence import FIELDS, SIGNALS, EvidenceSettings, forward_signals, joined, spread_levels
+from tests.method.worlds import Elementwise, TwoGaussians, alpha_bars, literal, literal_agreement
 
 SCHEDULE = NoiseSchedule.linear()
 

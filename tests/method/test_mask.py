@@ -3,8 +3,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import ndimage
-from test_calibration import made_up
-from worlds import literal_mask
 
 from anofpdm.errors import CalibrationError, MethodError
 from anofpdm.method import calibrate
@@ -12,6 +10,8 @@ from anofpdm.method.context import SlicePositions
 from anofpdm.method.decision import DecisionSettings, decide
 from anofpdm.method.mask import MaskSettings, drop_small_components, mask, mask_quantiles, median_filtered, thresholds
 from anofpdm.method.variants import VARIANTS, variant
+from tests.method.test_calibration import made_up
+from tests.method.worlds import literal_mask
 
 
 def blobs(n=4, side=48, seed=0):

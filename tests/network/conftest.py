@@ -1,9 +1,9 @@
 import pytest
-import toys
 
 from anofpdm.cohorts import open_cohort
 from anofpdm.cohorts.plan import plan_cohort
 from anofpdm.cohorts.prepare import prepare
+from tests import toys
 
 
 @pytest.fixture(scope="session")

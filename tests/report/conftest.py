@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-import toys
 from scipy import ndimage
 
 from anofpdm.method.decision import Decisions
@@ -10,6 +9,7 @@ from anofpdm.report.findings import find_lesions
 from anofpdm.report.shown import Curves, Shown
 from anofpdm.scans import AxialPlanes, Grid
 from anofpdm.segment.model import Segmentation
+from tests import toys
 
 SIZE, LEVELS, CUT = 32, (0, 100, 200, 300, 400), 0.99
 

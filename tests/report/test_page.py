@@ -10,7 +10,6 @@ from html.parser import HTMLParser
 
 import numpy as np
 import pytest
-import toys
 from PIL import Image
 
 from anofpdm.report import words
@@ -18,6 +17,7 @@ from anofpdm.report.page import page, script_safe
 from anofpdm.report.page_data import axial_index, glance_rows, highest_shown, start_row
 from anofpdm.report.sheets import HEAT_COLOURS, columns_of
 from anofpdm.scans import AxialPlanes, Grid
+from tests import toys
 
 NASTY = "</script ><script >alert(1)</script><img src=x onerror=alert(2)>&amp;\"'<!--\u2028"
 

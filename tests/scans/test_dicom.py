@@ -3,11 +3,9 @@
 import subprocess
 import sys
 
-import dicom_toys
 import nibabel as nib
 import numpy as np
 import pytest
-from dicom_toys import AXIAL, CORONAL, OBLIQUE, SAGITTAL, Series
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydicom.uid import JPEGLSLossless, RLELossless
@@ -15,6 +13,8 @@ from scipy.spatial.transform import Rotation
 
 from anofpdm.scans import read_scan, read_volume
 from anofpdm.scans.dicom.read import read_study
+from tests import dicom_toys
+from tests.dicom_toys import AXIAL, CORONAL, OBLIQUE, SAGITTAL, Series
 
 FLAIR = ("flair",)
 

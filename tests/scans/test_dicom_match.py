@@ -2,14 +2,14 @@
 
 from dataclasses import replace
 
-import dicom_toys
 import pytest
-from dicom_toys import Series
 
 from anofpdm.errors import ConfigError, ScanError
 from anofpdm.scans.dicom.header import Label
 from anofpdm.scans.dicom.match import guess, preview_lines, series_named
 from anofpdm.scans.dicom.read import preview, read_study
+from tests import dicom_toys
+from tests.dicom_toys import Series
 
 NAMES = {
     "flair": [

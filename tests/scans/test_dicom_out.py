@@ -2,12 +2,10 @@
 
 import io
 
-import dicom_toys
 import highdicom
 import numpy as np
 import pydicom
 import pytest
-from dicom_toys import AXIAL, OBLIQUE, PATIENT, SAGITTAL, Series
 from PIL import Image
 
 from anofpdm import __version__
@@ -15,6 +13,8 @@ from anofpdm.errors import ScanError
 from anofpdm.scans import read_volume, write_nifti
 from anofpdm.scans.dicom.read import preview, read_study
 from anofpdm.scans.dicom.seg import LABEL, write_capture, write_seg
+from tests import dicom_toys
+from tests.dicom_toys import AXIAL, OBLIQUE, PATIENT, SAGITTAL, Series
 
 
 def rebuilt(seg: pydicom.Dataset, affine: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:

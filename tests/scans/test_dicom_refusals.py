@@ -3,15 +3,15 @@
 import logging
 import zipfile
 
-import dicom_toys
 import numpy as np
 import pytest
-from dicom_toys import AXIAL, CORONAL, Series
 from pydicom.uid import DeflatedExplicitVRLittleEndian, JPEGLosslessSV1, generate_uid
 
 import anofpdm.scans.dicom.source as limits
 from anofpdm.errors import ScanError
 from anofpdm.scans.dicom.read import preview, read_study
+from tests import dicom_toys
+from tests.dicom_toys import AXIAL, CORONAL, Series
 
 FLAIR = ("flair",)
 

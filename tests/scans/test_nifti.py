@@ -4,12 +4,12 @@ import struct
 import nibabel as nib
 import numpy as np
 import pytest
-import toys
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anofpdm.errors import ScanError, ScanWarning
 from anofpdm.scans import read_volume, write_nifti
+from tests import toys
 
 SHAPE = (24, 24, 20)
 

@@ -1,6 +1,5 @@
 import numpy as np
 import pytest
-import toys
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scipy import ndimage
@@ -8,6 +7,7 @@ from scipy import ndimage
 from anofpdm.errors import ScanError
 from anofpdm.scans import AxialPlanes, Grid, Scan, mask_slices, read_scan, scan_slices
 from anofpdm.scans.slices import kept_slices
+from tests import toys
 
 SIZE = 128
 orientations = st.sampled_from(toys.ORIENTATIONS)

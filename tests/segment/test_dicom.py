@@ -2,16 +2,15 @@
 
 import json
 
-import dicom_toys
 import nibabel as nib
 import numpy as np
 import pytest
-import toys
-from dicom_toys import Series
-from test_model import BY_HEALTHY, known_model
 
 from anofpdm.cohorts.inputs import find_targets
 from anofpdm.segment.many import CAPTURE, SEG, Options, segment_all
+from tests import dicom_toys, toys
+from tests.dicom_toys import Series
+from tests.segment.test_model import BY_HEALTHY, known_model
 
 MODALITIES = ("flair", "t2")
 SHAPE = (40, 40, 20)  # columns, rows, slices

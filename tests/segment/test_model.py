@@ -11,7 +11,6 @@ import nibabel as nib
 import numpy as np
 import pytest
 import torch
-import toys
 from scipy import ndimage
 
 import anofpdm
@@ -45,6 +44,7 @@ from anofpdm.scans import read_scan, scan_slices
 from anofpdm.segment.many import Options, segment_all
 from anofpdm.segment.model import FINDINGS, MAP, MASK, PICTURE, REPORT, SLICES, SUMMARY, Model
 from anofpdm.util.files import sole_writer
+from tests import toys
 
 SHAPE, SIZE = (40, 44, 36), 64
 BRAIN, LESION = 1.0, 0.0  # of network slices, in [-1, 1]
@@ -70,9 +70,9 @@ def calibration(**changes):
     told_apart = CurveDetector(np.full(3, -10.0), np.ones(3), np.ones(3), 0.0, 1.0)
     accuracy = Accuracy(1.0, 1.0)
     values = {
-        "settings": EvidenceSettings(levels, (0,)), "strength": 0.0, "best_strength": 0.0, "cut": 0.9, "divergence_max": 0.1,
-        "detector": "curve", "cosine_accuracy": accuracy, "candidates": (), "accuracy_ratio": 0.98, "n_healthy": 1,
-        "n_unhealthy": 1, "n_patients": 2, "modalities": ("flair", "t2"), "checkpoint_sha256": "same",
+        "settings": EvidenceSettings(levels, (0,)), "strength": 0.0, "best_strength": 0.0, "cut": 0.9,
+        "divergence_max": 0.1, "detector": "curve", "cosine_accuracy": accuracy, "candidates": (),
+        "accuracy_ratio": 0.98, "n_healthy": 1, "n_unhealthy": 1, "n_patients": 2, "modalities": ("flair", "t2"), "checkpoint_sha256": "same",
         "fitted": (Fitted(0.0, told_apart, accuracy, 0.5),),
     }  # fmt: skip
     return Calibration(**{**values, **changes})

@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-import toys
 
 import anofpdm.student.distill as distilling
 from anofpdm.calibration import fit as calibrating
@@ -25,6 +24,7 @@ from anofpdm.student.model import load_student
 from anofpdm.student.network import log_odds
 from anofpdm.student.training import Schooling
 from anofpdm.util.distributed import World
+from tests import toys
 
 CPU = torch.device("cpu")
 LOW = DecisionSettings(mask=MaskSettings("healthy", smallest=0))

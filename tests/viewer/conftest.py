@@ -15,7 +15,8 @@ from urllib.parse import urlsplit
 
 import numpy as np
 import pytest
-import toys
+
+from tests import toys
 
 SHAPE = (32, 36, 14)
 OVER = ("done", "failed", "cancelled")

@@ -288,7 +288,7 @@ def test_zips_that_are_no_study(server, kept):
 def test_a_dicom_study_comes_back_as_dicom_seg(server, kept, tmp_path):
     """Two series called alike, so that the user has to say which; in a zip with a path that leads out of it."""
     pydicom = pytest.importorskip("pydicom")
-    import dicom_toys
+    from tests import dicom_toys
 
     voxels = dicom_toys.head(12, 32, 30)
     flair = dicom_toys.Series(voxels, SeriesNumber=3, SeriesDescription="AX T2 FLAIR")
