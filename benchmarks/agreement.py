@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from anofpdm.calibration.fit import RATED_BY, Options, slice_positions, slimmed
-from anofpdm.cli.options import resolved
+from anofpdm.cli.options import resolve_device
 from anofpdm.cohorts import Cohort, open_cohort
 from anofpdm.cohorts.store import foreground
 from anofpdm.evaluation.ablations.run import measured_slices
@@ -44,7 +44,7 @@ def main() -> None:
     parser.add_argument("--every", type=int, default=1)
     parser.add_argument("--device", default="auto")
     args = parser.parse_args()
-    model, cohort = load_trained(args.model, resolved(args.device)), open_cohort(args.cohort)
+    model, cohort = load_trained(args.model, resolve_device(args.device)), open_cohort(args.cohort)
     score = tuple(name for name in args.score.split(",") if name)
     options = Options(score=score, levels=args.levels, signal=RATED_BY)
     _measured, rows, truth = measured_slices(cohort, options)

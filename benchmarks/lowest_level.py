@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from anofpdm.cli.options import resolved
+from anofpdm.cli.options import resolve_device
 from anofpdm.cohorts import open_cohort
 from anofpdm.cohorts.store import foreground
 from anofpdm.evaluation.metrics.pixels import average_precision, dice
@@ -34,7 +34,7 @@ def main() -> None:
     parser.add_argument("--strength", type=float, default=5.0)
     parser.add_argument("--device", default="auto")
     args = parser.parse_args()
-    device = resolved(args.device)
+    device = resolve_device(args.device)
     model, cohort = load_trained(args.model, device), open_cohort(args.cohort)
     rows = cohort.rows("test")
     lesions = Truth(cohort).masks(rows)

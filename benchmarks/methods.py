@@ -21,7 +21,7 @@ from torch import Tensor
 
 from anofpdm.calibration.fit import slice_positions
 from anofpdm.cli.evaluate import models_of
-from anofpdm.cli.options import resolved
+from anofpdm.cli.options import resolve_device
 from anofpdm.cohorts import Cohort, open_cohort
 from anofpdm.evaluation.comparison.methods import (
     METHODS,
@@ -53,7 +53,7 @@ def main() -> None:
     parser.add_argument("--slices", type=int, default=50)
     parser.add_argument("--device", default="auto")
     args = parser.parse_args()
-    device = resolved(args.device)
+    device = resolve_device(args.device)
     trained = load_trained(args.model, device)
     models, _ = models_of(trained, args.others, device, "auto")
     cohort = open_cohort(args.cohort)

@@ -4,4 +4,4 @@ HEALTHY = 0
 UNHEALTHY = 1
 NULL = 2
 
-WORDS = ("healthy", "unhealthy", "unlabelled")  # WORDS[label] is how a label is written in files
+LABEL_NAMES = ("healthy", "unhealthy", "unlabelled")  # LABEL_NAMES[label] is how a label is written in files

@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from anofpdm import __version__
-from anofpdm.cli.main import app, signals_later
+from anofpdm.cli.main import app, defer_signals
 from anofpdm.cli.segment import _explained
 from anofpdm.cohorts import open_cohort
 from anofpdm.errors import ConfigError, Terminated
@@ -334,7 +334,7 @@ def test_a_signal_during_an_import_is_answered_after_it(number):
     done = []
 
     def importing():
-        with signals_later():
+        with defer_signals():
             signal.raise_signal(number)
             done.append("went on")
 

@@ -4,7 +4,7 @@ import io
 
 import pytest
 
-from anofpdm.cli.progress import Lines, named_bars, progress_bar
+from anofpdm.cli.progress import Lines, progress_bar, progress_bars
 
 
 class Clock:
@@ -122,7 +122,7 @@ def test_without_a_terminal_lines_go_to_stderr(capsys, monkeypatch):
 
 
 def test_only_the_first_process_speaks(capsys):
-    with named_bars(leads=False) as show:
+    with progress_bars(leads=False) as show:
         show("scans", 1, 1)
     assert capsys.readouterr().err == ""
 
@@ -130,7 +130,7 @@ def test_only_the_first_process_speaks(capsys):
 def test_on_a_terminal_there_are_bars(monkeypatch, capsys):
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("COLUMNS", "100")
-    with named_bars() as show:
+    with progress_bars() as show:
         show("scans", 0, 0)
         show("scans", 1, 2, "[a]")
     said = capsys.readouterr().err

@@ -26,7 +26,7 @@ def test_a_study_becomes_files_and_leaves_none(kind, tmp_path):
         place = dicom_toys.zipped(place, tmp_path / "anna.zip")
     (target,) = find_targets([str(place)], MODALITIES)
     assert (target.subject.name, target.bids, target.subject.problem) == ("anna", False, None)
-    with target.opened() as subject:
+    with target.open() as subject:
         assert subject.name == "anna"
         assert list(subject.images) == ["flair", "t2"]
         scan = read_scan(subject.images)
@@ -41,7 +41,7 @@ def test_the_same_study_gives_the_same_bytes_each_time(tmp_path):
     (target,) = find_targets([str(study(tmp_path / "anna"))], MODALITIES)
     contents = []
     for _ in range(2):
-        with target.opened() as subject:
+        with target.open() as subject:
             contents.append([path.read_bytes() for path in subject.images.values()])
     assert contents[0] == contents[1]
 
@@ -49,7 +49,7 @@ def test_the_same_study_gives_the_same_bytes_each_time(tmp_path):
 def test_nifti_is_opened_as_it_is(tmp_path):
     files = {name: toys.save(tmp_path / f"p_{name}.nii.gz", toys.head()) for name in MODALITIES}
     (target,) = find_targets([str(tmp_path)], MODALITIES)
-    with target.opened() as subject:
+    with target.open() as subject:
         assert subject is target.subject
         assert subject.images == files
 
@@ -58,7 +58,7 @@ def test_the_users_word_on_series(tmp_path):
     place = str(study(tmp_path / "anna"))
     (target,) = find_targets([place], MODALITIES, series={"flair": "4", "t2": "3"})
     assert target.study.reference.label.number == 4
-    assert target.study.said()["t2"]["description"] == "AX T2 FLAIR"
+    assert target.study.to_dict()["t2"]["description"] == "AX T2 FLAIR"
     with pytest.raises(ScanError, match="no such series"):
         find_targets([place], MODALITIES, series={"flair": "9"})
     toys.save(tmp_path / "p_t1.nii.gz", toys.head())

@@ -356,7 +356,7 @@ class TestStopAndGoOn:
         assert [path.name for path in tmp_path.iterdir()] == ["thesis.docx"]
 
     def test_two_runs_on_one_folder(self, source, tmp_path):
-        with files.sole_writer(tmp_path), pytest.raises(AnoFPDMError, match="another run"):
+        with files.folder_lock(tmp_path), pytest.raises(AnoFPDMError, match="another run"):
             prepared(source, tmp_path)
 
 

@@ -12,7 +12,7 @@ from anofpdm.demo.run import BUNDLED, PAGE, run_demo
 from anofpdm.errors import AnoFPDMError, CohortError, ScanWarning
 from anofpdm.evaluation.metrics.volumes import score_volume
 from anofpdm.scans import Grid, read_volume
-from anofpdm.util.files import sole_writer
+from anofpdm.util.files import folder_lock
 
 KINDS = ("tumour", "stroke")
 MOST_BYTES = 6e6
@@ -108,7 +108,7 @@ def test_a_second_demo_replaces_the_first_and_nothing_else(demo, tmp_path, monke
         run_demo(tmp_path, device="cpu")
     assert [path.name for path in tmp_path.iterdir()] == ["results"]
     shutil.copytree(out, tmp_path / "again")
-    with sole_writer(tmp_path / "again"), pytest.raises(AnoFPDMError, match="another run is writing here"):
+    with folder_lock(tmp_path / "again"), pytest.raises(AnoFPDMError, match="another run is writing here"):
         run_demo(tmp_path / "again", device="cpu")
     assert (tmp_path / "again" / "results").is_dir()
     run_demo(tmp_path / "again", device="cpu")

@@ -31,7 +31,7 @@ from anofpdm.method.variants import VARIANTS
 from anofpdm.network.predictor import load_trained
 from anofpdm.network.schedule import NoiseSchedule
 from anofpdm.util.drawing import Line, chart
-from anofpdm.util.files import sole_writer
+from anofpdm.util.files import folder_lock
 from tests import toys
 
 CPU = torch.device("cpu")
@@ -342,7 +342,7 @@ def not_blank(picture):
 
 
 def test_a_word_at_the_right_edge_of_a_chart_is_whole():
-    bare, drawn = (np.asarray(chart([Line([0, 1], [0, 0])], "", upright=[(1, word)])) for word in ("", "a long word"))
+    bare, drawn = (np.asarray(chart([Line([0, 1], [0, 0])], "", vlines=[(1, word)])) for word in ("", "a long word"))
     assert drawn.sum(dtype=int) > bare.sum(dtype=int)
     assert (drawn == bare)[:, -11:].all()  # right of the line
 
@@ -373,7 +373,7 @@ def test_the_command(made, tmp_path):
         "--levels-tried", "2", "--strengths", "0,2", "--most", 20, "--device", "cpu", "--score", "flair",
     ]  # fmt: skip
     (tmp_path / "out").mkdir()
-    with sole_writer(tmp_path / "out"):
+    with folder_lock(tmp_path / "out"):
         refused = CliRunner().invoke(app, [str(word) for word in words])
     assert "another run is writing here" in refused.output
     ran = CliRunner().invoke(app, [str(word) for word in words])

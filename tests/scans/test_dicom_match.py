@@ -6,7 +6,7 @@ import pytest
 
 from anofpdm.errors import ConfigError, ScanError
 from anofpdm.scans.dicom.header import Label
-from anofpdm.scans.dicom.match import guess, preview_lines, series_named
+from anofpdm.scans.dicom.match import guess, parse_series, preview_lines
 from anofpdm.scans.dicom.read import preview, read_study
 from tests import dicom_toys
 from tests.dicom_toys import Series
@@ -157,7 +157,7 @@ class TestPreview:
 
 
 def test_words_of_the_command_line():
-    assert series_named(["flair=3", "T2=AX T2", "t1 = 1.2.3"]) == {"flair": "3", "t2": "AX T2", "t1": "1.2.3"}
+    assert parse_series(["flair=3", "T2=AX T2", "t1 = 1.2.3"]) == {"flair": "3", "t2": "AX T2", "t1": "1.2.3"}
     for wrong in (["flair"], ["=3"], ["flair="], ["flair=3", "FLAIR=4"]):
         with pytest.raises(ConfigError, match="--series"):
-            series_named(wrong)
+            parse_series(wrong)

@@ -98,7 +98,7 @@ class TestReads:
 
     def test_an_empty_mask_is_a_mask(self, tmp_path):
         path = toys.save(tmp_path / "mask.nii.gz", np.zeros(SHAPE, np.uint8))
-        assert not read_volume(path, constant_allowed=True).voxels.any()
+        assert not read_volume(path, allow_constant=True).voxels.any()
 
     def test_qform_alone_is_used(self, tmp_path):
         affine = toys.affine_of("RAS", (1, 2, 3), (5, 10, -20), SHAPE)

@@ -78,7 +78,7 @@ def test_axial_and_back_is_the_identity(codes):
     shape = (3, 4, 5)
     volume = np.arange(60).reshape(shape)
     planes = planes_of(toys.affine_of(codes, shape=shape), shape)
-    np.testing.assert_array_equal(planes.as_on_disk(planes.axial(volume)), volume)
+    np.testing.assert_array_equal(planes.to_disk_order(planes.axial(volume)), volume)
 
 
 def test_resizing_by_two_is_the_mean_of_four():

@@ -43,7 +43,7 @@ from anofpdm.network.schedule import NoiseSchedule
 from anofpdm.scans import read_scan, scan_slices
 from anofpdm.segment.many import Options, segment_all
 from anofpdm.segment.model import FINDINGS, MAP, MASK, PICTURE, REPORT, SLICES, SUMMARY, Model
-from anofpdm.util.files import sole_writer
+from anofpdm.util.files import folder_lock
 from tests import toys
 
 SHAPE, SIZE = (40, 44, 36), 64
@@ -334,7 +334,7 @@ class TestMany:
 
     def test_a_folder_that_is_being_written_to_is_refused(self, tmp_path):
         (tmp_path / "out").mkdir()
-        with sole_writer(tmp_path / "out"), pytest.raises(AnoFPDMError, match="another run is writing here"):
+        with folder_lock(tmp_path / "out"), pytest.raises(AnoFPDMError, match="another run is writing here"):
             segment_all(known_model(), self.targets(tmp_path / "in", 1), tmp_path / "out", Options())
 
     def test_what_a_killed_write_left_is_cleared(self, tmp_path):
@@ -657,7 +657,7 @@ def test_a_model_that_is_being_calibrated_or_trained_is_not_calibrated_too(made)
 
     from anofpdm.cli.main import app
 
-    with sole_writer(made / "model"):
+    with folder_lock(made / "model"):
         done = CliRunner().invoke(app, ["calibrate", str(made / "model"), str(made / "cohort"), "--device", "cpu"])
     assert done.exit_code == 1
     assert "another run is writing here" in done.output

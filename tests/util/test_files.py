@@ -4,7 +4,7 @@ import os
 import pytest
 
 from anofpdm.errors import AnoFPDMError, OutputError
-from anofpdm.util.files import clear_unfinished, sole_writer, write_atomically
+from anofpdm.util.files import folder_lock, remove_temporary_files, write_atomically
 
 
 def failing(number):
@@ -31,14 +31,14 @@ def test_a_write_that_fails_names_the_file_and_leaves_the_old_one(number, remedy
 def test_only_what_was_being_written_is_cleared(tmp_path):
     for name in ("a", ".lock", ".a.12.tmp", ".b.png.13.tmp", "c.tmp"):
         (tmp_path / name).touch()
-    clear_unfinished(tmp_path, "b.*")
+    remove_temporary_files(tmp_path, "b.*")
     assert not (tmp_path / ".b.png.13.tmp").exists()
-    clear_unfinished(tmp_path)
+    remove_temporary_files(tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == [".lock", "a", "c.tmp"]
 
 
 def test_a_folder_has_one_writer(tmp_path):
-    with sole_writer(tmp_path), pytest.raises(AnoFPDMError, match="another run is writing here"), sole_writer(tmp_path):
+    with folder_lock(tmp_path), pytest.raises(AnoFPDMError, match="another run is writing here"), folder_lock(tmp_path):
         pass
-    with sole_writer(tmp_path):
+    with folder_lock(tmp_path):
         pass

@@ -39,8 +39,8 @@ from anofpdm.method.evidence import (
 )
 from anofpdm.method.many_slices import BATCH, signals_of, slice_seeds
 from anofpdm.network.predictor import TrainedModel
-from anofpdm.util.drawing import BLUE, ORANGE, Line, beside, chart, png
-from anofpdm.util.files import clear_unfinished, read_table, write_atomically
+from anofpdm.util.drawing import BLUE, ORANGE, Line, chart, encode_png, hstack_images
+from anofpdm.util.files import read_regular_file, remove_temporary_files, write_atomically
 
 FILE, FIGURE = "calibration.json", "calibration.png"
 LEVELS = 10  # on real slices as good as 600: results/levels.md
@@ -276,7 +276,7 @@ def check_fits(model: TrainedModel, cohort: Cohort) -> None:
 
 
 def save(calibrated: Calibrated, folder: Path) -> None:
-    clear_unfinished(folder, "calibration.*")
+    remove_temporary_files(folder, "calibration.*")
     write_atomically(folder / FIGURE, figure(calibrated))
     write_atomically(folder / FILE, to_json(calibrated.calibration).encode())
 
@@ -288,7 +288,7 @@ def load_calibration(model: TrainedModel) -> tuple[Calibration, str]:
         raise CalibrationError(
             f"{model.folder}: not calibrated (no {FILE}); run `anofpdm calibrate {model.folder} COHORT` first"
         )
-    data = read_table(path)
+    data = read_regular_file(path)
     calibration = from_json(data.decode(errors="replace"), str(path))
     if calibration.checkpoint_sha256 != model.sha256:
         raise CalibrationError(
@@ -309,8 +309,8 @@ def figure(calibrated: Calibrated) -> bytes:
     by_strength = chart(
         [Line(strengths, ratings, BLUE, "maps alone" if by_map else "cosine's best cut", dots=True)],
         "AUC on image-level labels" if by_map else "Accuracy on image-level labels",
-        across="guidance strength w",
-        upright=[(calibration.best_strength, "best"), (calibration.strength, "w*")],
+        xlabel="guidance strength w",
+        vlines=[(calibration.best_strength, "best"), (calibration.strength, "w*")],
     )
     similarity = chosen.similarity[:, 0].numpy()
     edges = np.linspace(similarity.min(), similarity.max() + 1e-9, 25)
@@ -319,8 +319,8 @@ def figure(calibrated: Calibrated) -> bytes:
     by_cosine = chart(
         [Line(middles, counts[0], BLUE, "healthy"), Line(middles, counts[1], ORANGE, "unhealthy")],
         f"Slices by cosine at w* = {calibration.strength:g}",
-        across="cosine of the two error curves",
-        upright=[(calibration.cut, "cut")],
+        xlabel="cosine of the two error curves",
+        vlines=[(calibration.cut, "cut")],
     )
     divergence = chosen.divergence[:, 0].numpy()
     curves = chart(
@@ -329,6 +329,6 @@ def figure(calibrated: Calibrated) -> bytes:
             Line(calibration.settings.levels, np.median(divergence[unhealthy], axis=0), ORANGE, "unhealthy"),
         ],
         "How far guidance moves the estimate (median M_t)",
-        across="noise level t",
+        xlabel="noise level t",
     )
-    return png(beside([by_strength, by_cosine, curves]))
+    return encode_png(hstack_images([by_strength, by_cosine, curves]))

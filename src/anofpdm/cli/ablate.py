@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from anofpdm.cli.calibrate import Split
-from anofpdm.cli.options import Batch, Device, Seed, resolved
+from anofpdm.cli.options import Batch, Device, Seed, resolve_device
 from anofpdm.cli.progress import progress_bar
 
 
@@ -40,9 +40,9 @@ def ablate(
     from anofpdm.method.many_slices import batch_for
     from anofpdm.network.predictor import load_trained
     from anofpdm.util.distributed import set_local_device
-    from anofpdm.util.files import sole_writer
+    from anofpdm.util.files import folder_lock
 
-    where = set_local_device(resolved(device))
+    where = set_local_device(resolve_device(device))
     calibration = CalibrationOptions(
         score=tuple(name.strip() for name in score.split(",") if name.strip()),
         strengths=tuple(float(value) for value in _numbers(strengths, "--strengths", 0)),
@@ -61,7 +61,7 @@ def ablate(
     names = tuple(COMPARED) if variants else ("anofpdm-ddim", "anofpdm-ddim-last")
     measured_slices(slices, calibration)  # complains of missing masks before anything is written
     out.mkdir(parents=True, exist_ok=True)
-    with sole_writer(out):
+    with folder_lock(out):
         with progress_bar("noise levels") as show:
             found = run(trained, slices, Options(calibration, tried, shown, names), show)
         save(found, out)

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from anofpdm.cli.options import Device, resolved
+from anofpdm.cli.options import Device, resolve_device
 from anofpdm.cli.train import Preset
 
 
@@ -30,7 +30,7 @@ def bench(
     from anofpdm.bench.forward import Plan
     from anofpdm.util.distributed import set_local_device
 
-    where = set_local_device(resolved(device))
+    where = set_local_device(resolve_device(device))
     on_gpu = where.type == "cuda"
     torch.backends.cudnn.benchmark = True
     plan = Plan(

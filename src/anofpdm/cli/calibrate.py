@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from anofpdm.cli.options import Batch, Device, Seed, resolved
+from anofpdm.cli.options import Batch, Device, Seed, resolve_device
 from anofpdm.cli.progress import progress_bar
 
 if TYPE_CHECKING:
@@ -63,9 +63,9 @@ def calibrate(
     from anofpdm.method.many_slices import batch_for
     from anofpdm.network.predictor import load_trained
     from anofpdm.util.distributed import set_local_device
-    from anofpdm.util.files import sole_writer
+    from anofpdm.util.files import folder_lock
 
-    top, where = top_of(noise_range), set_local_device(resolved(device))
+    top, where = top_of(noise_range), set_local_device(resolve_device(device))
     options = Options(
         score=tuple(name.strip() for name in score.split(",") if name.strip()),
         strengths=numbers(strengths),
@@ -83,7 +83,7 @@ def calibrate(
     )
     trained = load_trained(model, where, precision)
     slices = open_cohort(cohort)
-    with sole_writer(model):
+    with folder_lock(model):
         with progress_bar("noise levels") as show:
             calibrated = fit_calibration(trained, slices, options, show)
         save(calibrated, model)

@@ -5,8 +5,8 @@ from typing import Annotated
 
 import typer
 
-from anofpdm.cli.options import Device, resolved
-from anofpdm.cli.progress import named_bars
+from anofpdm.cli.options import Device, resolve_device
+from anofpdm.cli.progress import progress_bars
 
 
 def demo(
@@ -18,8 +18,8 @@ def demo(
     """Make synthetic brains, find their lesions with the bundled models, and show how well that went."""
     from anofpdm.demo.run import PAGE, run_demo
 
-    with named_bars(True) as show:
-        shown = run_demo(out, device=resolved(device), patients=patients, seed=seed, on_progress=show)
+    with progress_bars(True) as show:
+        shown = run_demo(out, device=resolve_device(device), patients=patients, seed=seed, on_progress=show)
     for one in shown:
         truth = f"{one.score.true_ml:.1f} ml" if one.score.true_ml else "none"
         print(

@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from anofpdm.cli.options import Batch, Device, resolved
-from anofpdm.cli.progress import named_bars
+from anofpdm.cli.options import Batch, Device, resolve_device
+from anofpdm.cli.progress import progress_bars
 
 
 def distill(
@@ -50,7 +50,7 @@ def distill(
     if onnx:
         check_can_export()
     torch.backends.cudnn.benchmark = True
-    where = set_local_device(resolved(device))
+    where = set_local_device(resolve_device(device))
     trained = load_trained(model, where, precision)
     calibration, _ = load_calibration(trained)
     options = Options(
@@ -63,7 +63,7 @@ def distill(
     )
     world = World.from_environment(where)
     try:
-        with named_bars(world.is_main) as show:
+        with progress_bars(world.is_main) as show:
             student = teach(trained, calibration, open_cohort(cohort), options, world, show)
     finally:
         world.close()

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from anofpdm.cli.calibrate import Split, numbers, top_of
-from anofpdm.cli.options import Batch, Device, resolved
-from anofpdm.cli.progress import named_bars
+from anofpdm.cli.options import Batch, Device, resolve_device
+from anofpdm.cli.progress import progress_bars
 
 if TYPE_CHECKING:
     import torch
@@ -62,7 +62,7 @@ def evaluate(
     from anofpdm.network.predictor import load_trained
     from anofpdm.util.distributed import World, set_local_device
 
-    where = set_local_device(resolved(device))
+    where = set_local_device(resolve_device(device))
     at_once = batch or batch_for(where)
     trained = load_trained(model, where, precision)
     models, hashes = models_of(trained, other or [], where, precision)
@@ -88,7 +88,7 @@ def evaluate(
     chosen = Chosen.by_words(method or ["anofpdm-ddim", "anofpdm-ours", "anofpdm-agreement"], models)
     world = World.from_environment(where)
     try:
-        with named_bars(world.is_main) as show:
+        with progress_bars(world.is_main) as show:
             evaluation = Evaluation(trained, models, open_cohort(cohort), chosen, out, options, world, show, hashes)
             evaluation.run()
     finally:

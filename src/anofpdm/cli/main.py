@@ -22,7 +22,6 @@ from anofpdm.cli.calibrate import calibrate
 from anofpdm.cli.demo import demo
 from anofpdm.cli.distill import distill
 from anofpdm.cli.evaluate import evaluate
-from anofpdm.cli.options import one_line
 from anofpdm.cli.phantom import phantom
 from anofpdm.cli.prepare import prepare
 from anofpdm.cli.segment import segment
@@ -31,6 +30,7 @@ from anofpdm.cli.train import train
 from anofpdm.cli.view import view
 from anofpdm.errors import AnoFPDMError, Terminated
 from anofpdm.util.files import remedy
+from anofpdm.util.text import printable
 
 WITHOUT_TORCH = (phantom, prepare, view)
 GOES_ON = "what is done is kept, and the same command goes on from there (train: with --resume)"
@@ -45,7 +45,7 @@ def add_command(function: Callable[..., None]) -> None:
     def command(*args: object, **options: object) -> None:
         try:
             if function not in WITHOUT_TORCH:
-                with signals_later():
+                with defer_signals():
                     importlib.import_module("torch")
             function(*args, **options)
         except AnoFPDMError as problem:
@@ -75,7 +75,7 @@ def about(
 
 
 def _stop(message: str, code: int) -> None:
-    print(f"anofpdm: {one_line(message)}", file=sys.stderr)
+    print(f"anofpdm: {printable(message)}", file=sys.stderr)
     raise typer.Exit(code)
 
 
@@ -84,7 +84,7 @@ for subcommand in (demo, phantom, prepare, train, calibrate, distill, segment, e
 
 
 @contextlib.contextmanager
-def signals_later() -> Iterator[None]:
+def defer_signals() -> Iterator[None]:
     """What is heard meanwhile is answered afterwards: an interrupt inside the import of torch would be a crash."""
     if threading.current_thread() is not threading.main_thread():
         yield

@@ -19,17 +19,12 @@ Batch = Annotated[
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1 or mps.")]
 
 
-def one_line(text: str) -> str:
-    """Names of files may hold anything; what is printed of them keeps to its line, and to what a terminal can show."""
-    return "".join(letter if letter.isprintable() else "?" for letter in text)
-
-
-def processes(workers: int) -> int:
+def worker_count(workers: int) -> int:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return workers or cores
 
 
-def resolved(device: str) -> "torch.device":
+def resolve_device(device: str) -> "torch.device":
     """The device that a name means here; `auto` is a GPU where there is one."""
     from anofpdm.errors import ConfigError
     from anofpdm.util.distributed import resolve_device

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from anofpdm.cli.options import Seed, Workers, processes
+from anofpdm.cli.options import Seed, Workers, worker_count
 from anofpdm.cli.progress import progress_bar
 
 
@@ -29,7 +29,7 @@ def phantom(
 
     with progress_bar("phantoms") as show:
         write_phantoms(
-            out, kind.value, patients, seed, size=size, slices=slices, workers=processes(workers), on_progress=show
+            out, kind.value, patients, seed, size=size, slices=slices, workers=worker_count(workers), on_progress=show
         )
     layout = "brats21" if kind is Kind.tumour else "atlas2"
     print(f"{patients} {kind} phantoms in {out}; prepare them with: anofpdm prepare {layout} {out} COHORT")

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from anofpdm.cli.options import Seed, Workers, one_line, processes
+from anofpdm.cli.options import Seed, Workers, worker_count
 from anofpdm.cli.progress import progress_bar
+from anofpdm.util.text import printable
 
 if TYPE_CHECKING:
     from anofpdm.cohorts import Cohort
@@ -62,7 +63,7 @@ def prepare(
     )
     with progress_bar("scans") as show:
         report = preparation.prepare(
-            plan, out, processes(workers), strict=strict, overwrite=overwrite, on_progress=show
+            plan, out, worker_count(workers), strict=strict, overwrite=overwrite, on_progress=show
         )
     _print_summary(open_cohort(out), report)
     if report.failed:
@@ -81,12 +82,12 @@ def _print_summary(cohort: "Cohort", report: "Report") -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from anofpdm.labels import WORDS
+    from anofpdm.labels import LABEL_NAMES
 
-    table = Table("", "patients", *WORDS, box=None)
+    table = Table("", "patients", *LABEL_NAMES, box=None)
     for split in ("train", "val", "test"):
         rows = cohort.rows(split)
-        counts = [str(np.count_nonzero(cohort.labels[rows] == label)) for label in range(len(WORDS))]
+        counts = [str(np.count_nonzero(cohort.labels[rows] == label)) for label in range(len(LABEL_NAMES))]
         table.add_row(split, str(len(np.unique(cohort.patients[rows]))), *counts)
     console = Console(highlight=False, soft_wrap=True)
     console.print(table)
@@ -94,14 +95,14 @@ def _print_summary(cohort: "Cohort", report: "Report") -> None:
         if not len(cohort.rows(split)):
             console.print(f"note: no patient is in {split}")
     for scan, notes in list(report.warnings.items())[:10]:
-        console.print(one_line(f"note: {scan}: {notes[0]}"), markup=False)
+        console.print(printable(f"note: {scan}: {notes[0]}"), markup=False)
     if len(report.warnings) > 10:
         console.print(
             f"and notes on {len(report.warnings) - 10} more scans, in {cohort.path / 'manifest.json'}", markup=False
         )
     for scan, reason in report.failed.items():
-        console.print(one_line(f"failed: {scan}: {reason}"), markup=False)
+        console.print(printable(f"failed: {scan}: {reason}"), markup=False)
     done = f"{cohort.manifest['scans']} scans, {len(cohort)} slices of {', '.join(cohort.modalities)} in {cohort.path}"
     failed = f"; {len(report.failed)} scans failed: mend them and run the same command again" if report.failed else ""
-    console.print(one_line(f"{done}{failed}"), markup=False)
-    console.print(one_line(f"look at {cohort.path / 'contact_sheet.png'} before you train"), markup=False)
+    console.print(printable(f"{done}{failed}"), markup=False)
+    console.print(printable(f"look at {cohort.path / 'contact_sheet.png'} before you train"), markup=False)

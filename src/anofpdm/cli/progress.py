@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import IO, TYPE_CHECKING, Protocol
 
-from anofpdm.cli.options import one_line
+from anofpdm.util.text import printable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -21,7 +21,7 @@ class Show(Protocol):
 
 
 @contextlib.contextmanager
-def named_bars(leads: bool = True) -> Iterator[Show]:
+def progress_bars(leads: bool = True) -> Iterator[Show]:
     """A bar for each thing that is done; on the first process alone."""
     from rich.console import Console
 
@@ -38,7 +38,7 @@ def named_bars(leads: bool = True) -> Iterator[Show]:
 @contextlib.contextmanager
 def progress_bar(what: str) -> Iterator[Callable[[int, int], None]]:
     """A function (done, total) for a command that does one thing."""
-    with named_bars() as show:
+    with progress_bars() as show:
         show(what, 0, 0)
         yield lambda done, total: show(what, done, total, f"{what} {done}/{total}")
 
@@ -55,7 +55,7 @@ def _bars(console: "Console") -> Iterator[Show]:
         def show(what: str, done: float, total: float, words: str = "") -> None:
             if what not in tasks:
                 tasks[what] = progress.add_task(what, total=None)
-            progress.update(tasks[what], completed=done, total=total or None, description=one_line(words or what))
+            progress.update(tasks[what], completed=done, total=total or None, description=printable(words or what))
 
         yield show
 
@@ -83,7 +83,7 @@ class Lines:
 
     def _say(self, line: str) -> None:
         with contextlib.suppress(OSError, ValueError):  # a full disk under the log, or nobody who reads it
-            print(one_line(line), file=self.file, flush=True)
+            print(printable(line), file=self.file, flush=True)
 
 
 class _Timed:

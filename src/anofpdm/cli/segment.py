@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from anofpdm.cli.calibrate import Split
-from anofpdm.cli.options import Batch, Device, one_line, resolved
-from anofpdm.cli.progress import named_bars
+from anofpdm.cli.options import Batch, Device, resolve_device
+from anofpdm.cli.progress import progress_bars
+from anofpdm.util.text import printable
 
 if TYPE_CHECKING:
     from anofpdm.cohorts.inputs import Target
@@ -81,7 +82,7 @@ def segment(
 
     if brain_mask is not None and skull_strip is not None:
         raise ConfigError("--brain-mask and --skull-strip both say where the brain is; give one of them")
-    where = set_local_device(resolved(device))
+    where = set_local_device(resolve_device(device))
     loaded = load(model, where, precision)
     given = {
         "detector": detector,
@@ -110,7 +111,7 @@ def segment(
     options = Options(choices, engine, seed, batch, brain_mask, skull_strip, pictures, pages, strict, dicom, explained)
     world = World.from_environment(where)
     try:
-        with named_bars(world.is_main) as show:
+        with progress_bars(world.is_main) as show:
             show("scans", 0, 0)
             report = segment_all(
                 loaded, targets, out, options, world, lambda name, done, total: show("scans", done, total, name)
@@ -183,9 +184,9 @@ def _targets(inputs: list[str], modalities: tuple[str, ...], split: str | None, 
 def _series(words: list[str]) -> dict[str, str] | None:
     if not words:
         return None
-    from anofpdm.scans.dicom.match import series_named
+    from anofpdm.scans.dicom.match import parse_series
 
-    return series_named(words)
+    return parse_series(words)
 
 
 def _check_brain_mask(path: Path, scans: int) -> None:
@@ -204,11 +205,11 @@ def _print(reports: "list[Report]", out: Path) -> None:
     done = {name: ml for report in reports for name, ml in report.done.items()}
     already = {name: ml for report in reports for name, ml in report.already.items()}
     for name, ml in sorted({**already, **done}.items()):
-        console.print(one_line(f"{name}: {ml:.1f} ml" + ("  (done before)" if name in already else "")))
+        console.print(printable(f"{name}: {ml:.1f} ml" + ("  (done before)" if name in already else "")))
     for report in reports:
         for name, notes in report.warnings.items():
             for note in notes:
-                console.print(one_line(f"note: {name}: {note}"))
+                console.print(printable(f"note: {name}: {note}"))
         for name, reason in report.failed.items():
-            console.print(one_line(f"failed: {name}: {reason}"))
-    console.print(one_line(f"{len(done)} scans segmented, {len(already)} done before, results in {out}"))
+            console.print(printable(f"failed: {name}: {reason}"))
+    console.print(printable(f"{len(done)} scans segmented, {len(already)} done before, results in {out}"))

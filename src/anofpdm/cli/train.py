@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from anofpdm.cli.options import Device, resolved
-from anofpdm.cli.progress import named_bars, progress_bar
+from anofpdm.cli.options import Device, resolve_device
+from anofpdm.cli.progress import progress_bar, progress_bars
 from anofpdm.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def train(
     limits = Limits(steps, minutes, save_minutes, sample_steps=25 if pictures else 0, half_weights=half_weights)
     torch.backends.cudnn.benchmark = True  # slices are all of one size: worth choosing the fastest kernels once
     slices = open_cohort(cohort)
-    where = set_local_device(resolved(device))
+    where = set_local_device(resolve_device(device))
     world = World.from_environment(where)
     given = {
         "task": task and task.value,
@@ -93,7 +93,7 @@ def train(
     given = {name: value for name, value in given.items() if value is not None}
     try:
         trainer = _trainer(slices, out, given, preset and preset.value, resume, from_model, where, world)
-        with named_bars(world.is_main) as show:
+        with progress_bars(world.is_main) as show:
             show("training", 0.0, 1.0)
             run(trainer, slices, out, limits, lambda now: show("training", now.share, 1.0, _in_words(now)))
     finally:

@@ -7,8 +7,8 @@ from PIL import Image, ImageDraw
 
 from anofpdm.cohorts.store import Cohort
 from anofpdm.cohorts.writer import MASKS
-from anofpdm.labels import UNHEALTHY, WORDS
-from anofpdm.util.drawing import INK, PAPER, QUIET, font, grey_tile, png, with_outline
+from anofpdm.labels import LABEL_NAMES, UNHEALTHY
+from anofpdm.util.drawing import BACKGROUND, FOREGROUND, MUTED, draw_outline, encode_png, font, grey_tile
 from anofpdm.util.files import write_atomically
 
 TILE, GAP, CAPTION, HEADING = 144, 6, 32, 50
@@ -21,18 +21,18 @@ def draw_contact_sheet(cohort: Cohort, path: Path) -> None:
     rows = chosen_rows(cohort, across * MOST_ROWS)
     block = (len(cohort.modalities) * (TILE + GAP) + GAP, TILE + CAPTION + GAP)
     size = (across * block[0] + GAP, HEADING + -(-len(rows) // across) * block[1] + GAP)
-    sheet = Image.new("RGB", size, PAPER)
+    sheet = Image.new("RGB", size, BACKGROUND)
     pen = ImageDraw.Draw(sheet)
-    pen.text((2 * GAP, 8), _heading(cohort), INK, font(13))
+    pen.text((2 * GAP, 8), _heading(cohort), FOREGROUND, font(13))
     order = " from left to right in each group" if len(cohort.modalities) > 1 else ""
-    pen.text((2 * GAP, 26), f"{', '.join(cohort.modalities)}{order}", QUIET, font(11))
+    pen.text((2 * GAP, 26), f"{', '.join(cohort.modalities)}{order}", MUTED, font(11))
     for number, row in enumerate(rows):
         left, top = GAP + number % across * block[0], HEADING + number // across * block[1]
         for line, words in enumerate(_caption(cohort, row)):
-            pen.text((left + GAP, top + 14 * line), _fitted(words, block[0] - 2 * GAP), QUIET, font(11))
+            pen.text((left + GAP, top + 14 * line), _fitted(words, block[0] - 2 * GAP), MUTED, font(11))
         for channel, tile in enumerate(_tiles(cohort, row)):
             sheet.paste(tile, (left + GAP + channel * (TILE + GAP), top + CAPTION))
-    write_atomically(path, png(sheet))
+    write_atomically(path, encode_png(sheet))
 
 
 def chosen_rows(cohort: Cohort, most: int) -> list[int]:
@@ -58,7 +58,7 @@ def _slices_of(cohort: Cohort, scan: str, count: int, turn: int) -> list[int]:
 def _tiles(cohort: Cohort, row: int) -> list[Image.Image]:
     mask = _mask(cohort, row)
     tiles = [grey_tile(channel, TILE) for channel in cohort.pixels([row])[0]]  # each [size, size] in [-1, 1]
-    return tiles if mask is None else [with_outline(tile, mask) for tile in tiles]
+    return tiles if mask is None else [draw_outline(tile, mask) for tile in tiles]
 
 
 def _mask(cohort: Cohort, row: int) -> np.ndarray | None:
@@ -70,7 +70,7 @@ def _mask(cohort: Cohort, row: int) -> np.ndarray | None:
 
 def _heading(cohort: Cohort) -> str:
     counts = [
-        f"{(cohort.labels == label).sum():,} {word}" for label, word in enumerate(WORDS) if label in cohort.labels
+        f"{(cohort.labels == label).sum():,} {word}" for label, word in enumerate(LABEL_NAMES) if label in cohort.labels
     ]
     patients = len(np.unique(cohort.patients))
     return (
@@ -80,7 +80,9 @@ def _heading(cohort: Cohort) -> str:
 
 
 def _caption(cohort: Cohort, row: int) -> tuple[str, str]:
-    return str(cohort.scans[row]), f"slice {cohort.indices[row]}, {WORDS[cohort.labels[row]]}, {cohort.splits[row]}"
+    return str(
+        cohort.scans[row]
+    ), f"slice {cohort.indices[row]}, {LABEL_NAMES[cohort.labels[row]]}, {cohort.splits[row]}"
 
 
 def _fitted(words: str, width: int) -> str:

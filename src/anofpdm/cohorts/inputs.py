@@ -32,7 +32,7 @@ class Target:
     study: "Study | None" = None  # where it is DICOM; its images are then the folder or zip until it is opened
 
     @contextlib.contextmanager
-    def opened(self) -> Iterator[Subject]:
+    def open(self) -> Iterator[Subject]:
         """The subject with files to read. Those of DICOM are NIfTI files in a temporary folder, gone afterwards."""
         if self.study is None:
             yield self.subject

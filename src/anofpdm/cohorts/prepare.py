@@ -24,7 +24,7 @@ from anofpdm.labels import NULL
 from anofpdm.scans import AxialPlanes, mask_slices, read_scan, read_volume, scan_slices
 from anofpdm.scans.grid import check_same_grid
 from anofpdm.scans.slices import LEAST_FOREGROUND
-from anofpdm.util.files import clear_unfinished, sole_writer, write_atomically
+from anofpdm.util.files import folder_lock, remove_temporary_files, write_atomically
 from anofpdm.util.workers import worker_pool
 
 
@@ -56,8 +56,8 @@ def prepare(
 ) -> Report:
     """Prepare what is not yet prepared of `plan` into `out`. A pool of one's own may be given, already warm."""
     _check_out(out)
-    with sole_writer(out), contextlib.nullcontext(pool) if pool else worker_pool(workers) as pool:
-        clear_unfinished(out)
+    with folder_lock(out), contextlib.nullcontext(pool) if pool else worker_pool(workers) as pool:
+        remove_temporary_files(out)
         if overwrite:
             remove_prepared(out)
         writer = StoreWriter(out, plan.settings)
@@ -85,7 +85,7 @@ def prepare_scan(subject: Subject, source: Path, size: int) -> PreparedScan:
         planes = AxialPlanes(scan.grid, size)
         masks = None
         if subject.mask is not None:
-            drawn = read_volume(subject.mask, constant_allowed=True)
+            drawn = read_volume(subject.mask, allow_constant=True)
             check_same_grid(scan.grid, next(iter(subject.images.values())), drawn.grid, subject.mask)
             masks = mask_slices(drawn.voxels, planes, slices.indices)
     if not len(slices.indices):

@@ -25,8 +25,8 @@ import numpy as np
 
 from anofpdm.cohorts.writer import JOURNAL, MANIFEST, SLICES, ScanEntry
 from anofpdm.errors import CohortError
-from anofpdm.labels import WORDS
-from anofpdm.util.files import csv_table, read_table
+from anofpdm.labels import LABEL_NAMES
+from anofpdm.util.files import encode_csv, read_regular_file
 
 DARK = -0.95  # a pixel whose mean over modalities is at or below this shows none of the head
 
@@ -94,8 +94,8 @@ def read_cohort(path: Path, manifest: dict[str, Any]) -> Cohort:
         cohort = Cohort(
             path=path,
             manifest=manifest,
-            slices=mapped(path / SLICES, _shape(manifest, len(rows)), np.float16),
-            labels=np.array([WORDS.index(row["label"]) for row in rows]),
+            slices=open_array(path / SLICES, _shape(manifest, len(rows)), np.float16),
+            labels=np.array([LABEL_NAMES.index(row["label"]) for row in rows]),
             scans=np.array(names),
             patients=np.array([scans[name]["patient"] for name in names]),
             splits=np.array([split[scans[name]["patient"]] for name in names]),
@@ -144,7 +144,7 @@ def _shape(manifest: dict[str, Any], rows: int) -> tuple[int, ...]:
 def cohort_tables(entries: Sequence[ScanEntry], labels: Sequence[np.ndarray]) -> dict[str, bytes]:
     """The three CSV files, by name."""
     slices = [
-        (entry.scan, index, WORDS[label])
+        (entry.scan, index, LABEL_NAMES[label])
         for entry, of_scan in zip(entries, labels, strict=True)
         for index, label in zip(entry.indices, of_scan, strict=True)
     ]
@@ -155,9 +155,9 @@ def cohort_tables(entries: Sequence[ScanEntry], labels: Sequence[np.ndarray]) ->
     split = {entry.patient: entry.split for entry in entries}
     columns = ("scan", "patient", "slices", "native_slices", "pixel_mm", "spacing_mm", "mask")
     return {
-        "slices.csv": csv_table(("scan", "slice", "label"), slices),
-        "scans.csv": csv_table(columns, scans),
-        "split.csv": csv_table(("patient", "split"), sorted(split.items())),
+        "slices.csv": encode_csv(("scan", "slice", "label"), slices),
+        "scans.csv": encode_csv(columns, scans),
+        "split.csv": encode_csv(("patient", "split"), sorted(split.items())),
     }
 
 
@@ -169,7 +169,7 @@ def _read_manifest(path: Path) -> dict[str, Any]:
             )
         raise CohortError(f"{path}: not a prepared cohort (no {MANIFEST}); make one with `anofpdm prepare`")
     try:
-        manifest: dict[str, Any] = json.loads(read_table(path / MANIFEST))
+        manifest: dict[str, Any] = json.loads(read_regular_file(path / MANIFEST))
         found = manifest["format"]
         _check_manifest(manifest)
     except (ValueError, KeyError, TypeError, OSError, RecursionError) as problem:
@@ -192,7 +192,7 @@ def _check_manifest(said: dict[str, Any]) -> None:
         raise ValueError("its numbers are not numbers")
 
 
-def mapped(path: Path, shape: tuple[int, ...], dtype: type) -> np.ndarray:
+def open_array(path: Path, shape: tuple[int, ...], dtype: type) -> np.ndarray:
     """An .npy file of so many rows, of this shape and type, and nothing else; on the disk until it is looked at."""
     try:
         if not path.is_file():
@@ -208,7 +208,7 @@ def mapped(path: Path, shape: tuple[int, ...], dtype: type) -> np.ndarray:
 
 def _read(path: Path) -> bytes:
     try:
-        return read_table(path)
+        return read_regular_file(path)
     except OSError as problem:
         raise CohortError(f"{path}: {problem.strerror}; prepare the cohort again with --overwrite") from None
 

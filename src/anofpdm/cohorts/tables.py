@@ -13,7 +13,7 @@ import numpy as np
 
 from anofpdm.errors import CohortError
 from anofpdm.labels import HEALTHY, NULL, UNHEALTHY
-from anofpdm.util.files import read_table
+from anofpdm.util.files import read_regular_file
 
 LABELS = {
     "0": HEALTHY,
@@ -105,7 +105,7 @@ def check_known(names: Collection[str], known: Collection[str], what: str) -> No
 def _rows(path: Path, needed: tuple[str, ...], optional: str = "") -> Iterator[tuple[int, dict[str, str]]]:
     """Line number and stripped cells of each row, whatever the separator and however the editor marked Unicode."""
     try:
-        text = unicodedata.normalize("NFC", read_table(path).decode("utf-8-sig"))
+        text = unicodedata.normalize("NFC", read_regular_file(path).decode("utf-8-sig"))
     except (OSError, UnicodeDecodeError) as problem:
         raise CohortError(
             f"{path}: cannot be read as a CSV file ({problem}); check the path and save it as UTF-8"

@@ -16,7 +16,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from anofpdm.errors import CohortError
-from anofpdm.util.files import being_written
+from anofpdm.util.files import translate_write_errors
 
 JOURNAL, SLICES, MASKS, MANIFEST = "journal.jsonl", "slices.npy", "truth/masks.npy", "manifest.json"
 SHEET = "contact_sheet.png"
@@ -48,7 +48,7 @@ class GrowingArray:
         self.row_shape, self.dtype = row_shape, np.dtype(dtype)
         self._row_bytes = int(np.prod(row_shape)) * self.dtype.itemsize
         self._path = path
-        with being_written(path):
+        with translate_write_errors(path):
             path.parent.mkdir(exist_ok=True)
             path.touch()
             self._file = path.open("r+b")
@@ -59,7 +59,7 @@ class GrowingArray:
         """The rows are on the disk when this returns."""
         if rows.shape[1:] != self.row_shape or rows.dtype != self.dtype:
             raise ValueError(f"rows of {rows.shape[1:]} {rows.dtype} into {self.row_shape} {self.dtype}")
-        with being_written(self._path):
+        with translate_write_errors(self._path):
             self._file.seek(0, os.SEEK_END)
             self._file.write(np.ascontiguousarray(rows).data)
             _flush(self._file)
@@ -73,7 +73,7 @@ class GrowingArray:
         self._file.truncate(length)
 
     def close(self, n_rows: int | None = None) -> None:
-        with being_written(self._path):
+        with translate_write_errors(self._path):
             if n_rows is not None:
                 self._write_header(n_rows)
                 _flush(self._file)
@@ -161,7 +161,7 @@ class StoreWriter:
                 raise ValueError("a line that speaks of no scan")
 
     def _write_line(self, content: dict[str, Any]) -> None:
-        with being_written(self.folder / JOURNAL):
+        with translate_write_errors(self.folder / JOURNAL):
             self._journal.write(json.dumps(content).encode() + b"\n")
             _flush(self._journal)
 

@@ -16,7 +16,7 @@ from anofpdm.cohorts.phantoms.cohort import write_phantoms
 from anofpdm.errors import CohortError
 from anofpdm.evaluation.metrics.volumes import VolumeScore, score_volume
 from anofpdm.segment.model import PICTURE, REPORT, Model, Segmentation, load
-from anofpdm.util.files import sole_writer, write_atomically
+from anofpdm.util.files import folder_lock, write_atomically
 
 BUNDLED = Path(__file__).parents[1] / "models"
 PAGE, MARK = "index.html", "demo.txt"
@@ -53,7 +53,7 @@ def run_demo(
         raise CohortError(f"{out} is a file; the demo needs a folder")
     _check_made_by_a_demo(out)
     out.mkdir(parents=True, exist_ok=True)
-    with sole_writer(out):
+    with folder_lock(out):
         _clear(out)
         shown: list[Shown] = []
         for kind in TRUTH:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from anofpdm.cohorts.store import Cohort, mapped
+from anofpdm.cohorts.store import Cohort, open_array
 from anofpdm.cohorts.writer import MASKS
 from anofpdm.errors import CohortError
 
@@ -19,7 +19,7 @@ class Truth:
                 f"{cohort.path}: has no lesion masks, and this step compares with them; prepare it with masks"
             )
         self._size = cohort.slices.shape[-1]
-        self._packed = mapped(path, (len(cohort), self._size, (self._size + 7) // 8), np.uint8)
+        self._packed = open_array(path, (len(cohort), self._size, (self._size + 7) // 8), np.uint8)
         self.known = cohort.has_mask  # [N] bool: nobody looked at the other slices, which says nothing about them
 
     def masks(self, rows: np.ndarray | Sequence[int]) -> np.ndarray:

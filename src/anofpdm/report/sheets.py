@@ -6,7 +6,7 @@ import math
 import numpy as np
 from PIL import Image
 
-from anofpdm.util.drawing import HEAT, png
+from anofpdm.util.drawing import HEAT, encode_png
 
 GREYS = 255
 HEAT_COLOURS = np.stack(
@@ -22,7 +22,7 @@ def columns_of(count: int) -> int:
 def grey_sheet(pixels: np.ndarray) -> bytes:
     """[n, H, W] in [-1, 1] -> PNG of 8 bits."""
     shades = np.clip(pixels.astype(np.float32), -1, 1) + 1
-    return png(Image.fromarray(tiled(np.round(shades * (GREYS / 2)).astype(np.uint8))))
+    return encode_png(Image.fromarray(tiled(np.round(shades * (GREYS / 2)).astype(np.uint8))))
 
 
 def heat_sheet(maps: np.ndarray, highest: float) -> bytes:
@@ -30,12 +30,12 @@ def heat_sheet(maps: np.ndarray, highest: float) -> bytes:
     share = np.clip(np.nan_to_num(maps) / max(highest, 1e-12), 0, 1)
     image = Image.fromarray(tiled(np.round(share * GREYS).astype(np.uint8)))
     image.putpalette(HEAT_COLOURS.astype(np.uint8).tobytes())
-    return png(image)
+    return encode_png(image)
 
 
 def mask_sheet(masks: np.ndarray) -> bytes:
     """bool [n, H, W] -> PNG of 1 bit."""
-    return png(Image.fromarray(tiled(masks.astype(np.uint8) * GREYS)).convert("1"))
+    return encode_png(Image.fromarray(tiled(masks.astype(np.uint8) * GREYS)).convert("1"))
 
 
 def tiled(slices: np.ndarray) -> np.ndarray:

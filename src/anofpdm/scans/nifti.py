@@ -37,8 +37,8 @@ class Volume:
     grid: Grid
 
 
-def read_volume(path: Path, *, constant_allowed: bool = False) -> Volume:
-    """One 3D image. `constant_allowed` is for masks: nothing drawn is a fact, a scan without contrast is a fault."""
+def read_volume(path: Path, *, allow_constant: bool = False) -> Volume:
+    """One 3D image. `allow_constant` is for masks: nothing drawn is a fact, a scan without contrast is a fault."""
     try:
         with path.open("rb") as file:
             header, shape, data = _read_declared(_opened(file), path)
@@ -52,10 +52,10 @@ def read_volume(path: Path, *, constant_allowed: bool = False) -> Volume:
         ) from None
     grid = grid_of(header, shape, path)
     stored = np.frombuffer(data, _stored_type(header, path)).reshape(shape, order="F")
-    if not constant_allowed:
+    if not allow_constant:
         _check_varied(stored, path)  # before memory is taken for other numbers
     voxels = _scaled(header, stored, path)
-    if not constant_allowed:
+    if not allow_constant:
         _check_varied(voxels, path)
     return Volume(path, voxels, grid)
 

@@ -70,7 +70,7 @@ class AxialPlanes:
         """[i, j, k] as on disk -> [z, y, x] as in the module's heading; a view, nothing is copied."""
         return volume.transpose(self._order)[self._flips]
 
-    def as_on_disk(self, axial: np.ndarray) -> np.ndarray:
+    def to_disk_order(self, axial: np.ndarray) -> np.ndarray:
         """The inverse of `axial`."""
         return axial[self._flips].transpose(np.argsort(self._order))
 
@@ -82,7 +82,7 @@ class AxialPlanes:
         """[n, size, size] at these axial positions -> float32 [i, j, k] on the scan's grid, 0 where no slice is."""
         axial = np.zeros(self.shape, dtype=np.float32)
         axial[np.asarray(indices, dtype=int)] = _apply(_to_native(*self._plane), slices, self.shape[1:])
-        return self.as_on_disk(axial)
+        return self.to_disk_order(axial)
 
 
 def scan_slices(scan: Scan, size: int, dtype: type = np.float32) -> ScanSlices:

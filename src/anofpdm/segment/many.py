@@ -29,7 +29,7 @@ from anofpdm.segment.model import (
     file_sha256,
 )
 from anofpdm.util.distributed import World
-from anofpdm.util.files import clear_unfinished, sole_writer, write_atomically
+from anofpdm.util.files import folder_lock, remove_temporary_files, write_atomically
 
 if TYPE_CHECKING:
     from anofpdm.scans.dicom.read import Study
@@ -80,9 +80,9 @@ def segment_all(
     """This process's share of the targets. A scan that fails is listed, and the others are done."""
     world = world or World()
     out.mkdir(parents=True, exist_ok=True)
-    with sole_writer(out) if world.is_main else contextlib.nullcontext():
+    with folder_lock(out) if world.is_main else contextlib.nullcontext():
         if world.is_main:
-            clear_unfinished(out)
+            remove_temporary_files(out)
         if world.is_main and any(target.bids for target in targets):
             write_atomically(out / "dataset_description.json", _bids_description())
         return _segment_share(model, targets, out, options, world, on_progress)
@@ -118,7 +118,7 @@ def _segment_one(
 ) -> None:
     if target.subject.problem:
         raise ScanError(f"{target.subject.name}: {target.subject.problem}")
-    with target.opened() as subject:
+    with target.open() as subject:
         try:
             _segment_opened(model, target, subject, out, options, report, show)
         except ScanError as problem:
@@ -163,7 +163,7 @@ def _segment_opened(
         )
     if target.study is not None:
         _tell_of_series(result.summary, target.study, subject.images)
-    clear_unfinished(folder)
+    remove_temporary_files(folder)
     for file in (SEG, CAPTURE):  # of an earlier run, with another mask
         (folder / name(file)).unlink(missing_ok=True)
     result.save(folder, name, picture=options.pictures, report=options.reports, title=subject.name)
@@ -176,13 +176,13 @@ def _segment_opened(
 
 def _tell_of_series(summary: dict[str, Any], study: "Study", images: Mapping[str, Path]) -> None:
     """Instead of the temporary files that they were turned into; whose hashes stay, being always the same."""
-    for name, said in study.said().items():
+    for name, said in study.to_dict().items():
         summary["inputs"][name] |= {**said, "file": _with_series(str(images[name]), study, images)}
     summary["warnings"] = [_with_series(text, study, images) for text in summary["warnings"]]
 
 
 def _with_series(text: str, study: "Study", images: Mapping[str, Path]) -> str:
-    for name, said in study.said().items():
+    for name, said in study.to_dict().items():
         text = text.replace(str(images[name]), f"{study.path.name}, series {said['series']} ({said['description']})")
     return text
 

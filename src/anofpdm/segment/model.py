@@ -39,7 +39,7 @@ from anofpdm.scans import AxialPlanes, Grid, Scan, ScanSlices, read_scan, read_v
 from anofpdm.scans.grid import check_same_grid
 from anofpdm.student.model import Student, load_student
 from anofpdm.util.distributed import resolve_device
-from anofpdm.util.files import being_written, csv_table, write_atomically
+from anofpdm.util.files import encode_csv, translate_write_errors, write_atomically
 
 MASK, MAP, FINDINGS, SLICES, SUMMARY, PICTURE, REPORT = (
     "mask.nii.gz",
@@ -215,7 +215,7 @@ class Model:
         scan = read_scan({name: Path(files[name]) for name in modalities})
         if brain_mask is None:
             return scan
-        brain = read_volume(Path(brain_mask), constant_allowed=True)
+        brain = read_volume(Path(brain_mask), allow_constant=True)
         check_same_grid(scan.grid, Path(files[modalities[0]]), brain.grid, brain.path)
         inside = brain.voxels > 0
         for name, volume in zip(scan.modalities, scan.volumes, strict=True):
@@ -340,14 +340,14 @@ class Segmentation:
     ) -> None:
         """Everything into `folder`, the summary last: where it is, the rest is."""
         folder = Path(folder)
-        with being_written(folder):
+        with translate_write_errors(folder):
             folder.mkdir(parents=True, exist_ok=True)
         for file in (SUMMARY, PICTURE, REPORT):  # of an earlier run; the summary first
             (folder / name(file)).unlink(missing_ok=True)
         write_nifti(folder / name(MASK), self.mask.astype(np.uint8), self.grid)
         write_nifti(folder / name(MAP), self.anomaly_map, self.grid)
-        write_atomically(folder / name(FINDINGS), csv_table(FINDING_COLUMNS, map(_finding_row, self.findings)))
-        write_atomically(folder / name(SLICES), csv_table(self.slices[0], (row.values() for row in self.slices)))
+        write_atomically(folder / name(FINDINGS), encode_csv(FINDING_COLUMNS, map(_finding_row, self.findings)))
+        write_atomically(folder / name(SLICES), encode_csv(self.slices[0], (row.values() for row in self.slices)))
         title = title or folder.resolve().name
         if picture:
             write_atomically(folder / name(PICTURE), self.picture(title))

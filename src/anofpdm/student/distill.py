@@ -33,7 +33,7 @@ from anofpdm.student.network import StudentConfig, StudentNet
 from anofpdm.student.targets import Lessons, Pixels, neighbours_of, usual_neighbours
 from anofpdm.student.training import Schooling, teach
 from anofpdm.util.distributed import World
-from anofpdm.util.files import being_written, clear_unfinished, sole_writer, write_atomically
+from anofpdm.util.files import folder_lock, remove_temporary_files, translate_write_errors, write_atomically
 
 WORK = "drawn"  # folder of what the teacher has drawn, scan by scan
 STEEPNESS = 3  # of how certain a teacher is, around its threshold
@@ -88,12 +88,12 @@ def distill(
 def _sole_teacher(teacher: TrainedModel, world: World) -> Iterator[None]:
     """The student's folder for this run alone, without what a killed one left there."""
     folder = teacher.folder / FOLDER
-    with being_written(folder):
+    with translate_write_errors(folder):
         folder.mkdir(exist_ok=True)
-    with sole_writer(folder) if world.is_main else contextlib.nullcontext():
+    with folder_lock(folder) if world.is_main else contextlib.nullcontext():
         if world.is_main:
             for place in (folder, *folder.glob(f"{WORK}/*")):
-                clear_unfinished(place)
+                remove_temporary_files(place)
         world.all_gather(None)  # nobody writes there before
         yield
 
@@ -215,7 +215,7 @@ def teacher_masks(
         [cohort.manifest.get(name) for name in ("slices_sha256", "tables_sha256")],
     )
     work = teacher.folder / FOLDER / WORK / said[:16]
-    with being_written(work):
+    with translate_write_errors(work):
         work.mkdir(parents=True, exist_ok=True)
     scans = list(dict.fromkeys(cohort.scans[rows].tolist()))
     files = [work / f"{number:06d}.npz" for number in range(len(scans))]

@@ -17,7 +17,7 @@ FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 def write_atomically(path: Path, data: bytes) -> None:
     """Temporary name, flush to disk, rename: a crash at any moment leaves no half-written `path`."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    with being_written(path):
+    with translate_write_errors(path):
         try:
             with temporary.open("wb") as file:
                 file.write(data)
@@ -29,7 +29,7 @@ def write_atomically(path: Path, data: bytes) -> None:
 
 
 @contextlib.contextmanager
-def being_written(path: Path) -> Iterator[None]:
+def translate_write_errors(path: Path) -> Iterator[None]:
     """What the system says when a write fails, in words: it does not name the file itself."""
     try:
         yield
@@ -43,13 +43,13 @@ def remedy(problem: OSError) -> str:
     return f"{first}; then the same command goes on from what is done (train: with --resume)"
 
 
-def clear_unfinished(folder: Path, pattern: str = "*") -> None:
+def remove_temporary_files(folder: Path, pattern: str = "*") -> None:
     """Remove what killed writes of files of these names left in `folder`; only for its sole writer."""
     for path in folder.glob(f".{pattern}.tmp"):
         path.unlink(missing_ok=True)
 
 
-def read_table(path: Path) -> bytes:
+def read_regular_file(path: Path) -> bytes:
     """A file that people or we wrote: tables, settings. A pipe would wait for ever, and a device never end."""
     size = path.stat().st_size
     if not path.is_file() and not path.is_dir():
@@ -59,7 +59,7 @@ def read_table(path: Path) -> bytes:
     return path.read_bytes()
 
 
-def csv_table(columns: Iterable[str], rows: Iterable[Iterable[object]]) -> bytes:
+def encode_csv(columns: Iterable[str], rows: Iterable[Iterable[object]]) -> bytes:
     text = io.StringIO(newline="")
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(list(columns))
@@ -68,7 +68,7 @@ def csv_table(columns: Iterable[str], rows: Iterable[Iterable[object]]) -> bytes
 
 
 @contextlib.contextmanager
-def sole_writer(folder: Path) -> Iterator[None]:
+def folder_lock(folder: Path) -> Iterator[None]:
     """Hold `folder` for this process alone; a second one is refused at once. The lock dies with the process."""
     try:
         import fcntl

@@ -18,9 +18,9 @@ ON_A_PAGE = {"--series ": "Series: ", " (--preview shows all)": ""}  # what is a
 
 def series_given(text: str) -> dict[str, str]:
     """Which series is which modality, as the user wrote it: flair=3, t2=7."""
-    from anofpdm.scans.dicom.match import series_named
+    from anofpdm.scans.dicom.match import parse_series
 
-    return series_named([word for word in BETWEEN_SERIES.split(text.strip()) if word])
+    return parse_series([word for word in BETWEEN_SERIES.split(text.strip()) if word])
 
 
 def converted(path: Path, modalities: Sequence[str], series: str) -> tuple["Study", dict[str, str | Path]]:

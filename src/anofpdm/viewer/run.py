@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from anofpdm.errors import AnoFPDMError, ConfigError, ScanWarning
-from anofpdm.util.files import sole_writer
+from anofpdm.util.files import folder_lock
 from anofpdm.viewer.limits import Limits
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def serve(orders: "Orders", folder: Path, where: Where, limits: Limits, on_ready
         from anofpdm.viewer.serve_app import serve_app
     warnings.simplefilter("ignore", ScanWarning)  # they are in the summary of each result
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    with _listening(where) as listener, sole_writer(folder):
+    with _listening(where) as listener, folder_lock(folder):
         runner = Runner(JobStore(folder, limits.attempts), orders)
         try:
             runner.start()

@@ -17,7 +17,7 @@ from anofpdm.cohorts.phantoms.fields import PhantomGrid
 from anofpdm.cohorts.phantoms.lesions import grow_tumour, no_lesion, push_away, scar, stroke_foci, tumour_foci
 from anofpdm.errors import CohortError
 from anofpdm.scans.nifti import write_nifti
-from anofpdm.util.files import clear_unfinished, sole_writer, write_atomically
+from anofpdm.util.files import folder_lock, remove_temporary_files, write_atomically
 from anofpdm.util.workers import worker_pool
 
 KINDS = ("tumour", "stroke")
@@ -76,8 +76,8 @@ def write_phantoms(
     if out.exists() and not out.is_dir():
         raise CohortError(f"{out} is a file; phantoms need a folder")
     out.mkdir(parents=True, exist_ok=True)
-    with sole_writer(out):
-        clear_unfinished(out)
+    with folder_lock(out):
+        remove_temporary_files(out)
         _keep_record(out, recipe)
         missing = [number for number in range(patients) if not _is_whole(out, recipe, number)]
         already = patients - len(missing)

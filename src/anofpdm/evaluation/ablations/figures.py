@@ -14,22 +14,22 @@ from anofpdm.evaluation.ablations.levels import KINDS
 from anofpdm.evaluation.ablations.run import Ablations, Gallery
 from anofpdm.evaluation.ablations.tables import Ablation, Cell
 from anofpdm.util.drawing import (
+    BACKGROUND,
     BLUE,
-    FAINT,
-    INK,
+    FOREGROUND,
+    GRIDLINE,
+    MUTED,
     ORANGE,
-    PAPER,
-    QUIET,
     Line,
-    beside,
     chart,
+    draw_outline,
+    encode_png,
     font,
     grey_tile,
     heat_tile,
-    png,
-    with_outline,
+    hstack_images,
 )
-from anofpdm.util.files import csv_table, write_atomically
+from anofpdm.util.files import encode_csv, write_atomically
 
 PAGE, NUMBERS, GALLERY = "index.html", "ablations.json", "gallery"
 WIDE = (540, 280)
@@ -43,8 +43,8 @@ def save(ablations: Ablations, out: Path) -> None:
     out.mkdir(parents=True, exist_ok=True)
     for one in ablations.tables:
         picture = gallery(ablations.gallery) if one.name == GALLERY else FIGURES[one.name](one)
-        write_atomically(out / f"{one.name}.png", png(picture))
-        write_atomically(out / f"{one.name}.csv", csv_table(one.columns, [map(_cell, row) for row in one.rows]))
+        write_atomically(out / f"{one.name}.png", encode_png(picture))
+        write_atomically(out / f"{one.name}.csv", encode_csv(one.columns, [map(_cell, row) for row in one.rows]))
     write_atomically(out / NUMBERS, numbers(ablations).encode())
     write_atomically(out / PAGE, page(ablations).encode())
 
@@ -64,9 +64,9 @@ def _mse_curves(table: Ablation) -> Image.Image:
             lines += [Line(levels, values, _dimmed(colour), width=1) for values in thin]
             lines.append(Line(levels, table.column(f"{group}_{kind}_mean"), colour, name))
         title = f"{group.capitalize()} slices, w* = {table.numbers['strength']:g} (thin: quartiles)"
-        return chart(lines, title, across="noise level t", whole_y=(0.0, highest))
+        return chart(lines, title, xlabel="noise level t", ylim=(0.0, highest))
 
-    return beside([panel("healthy"), panel("unhealthy")])
+    return hstack_images([panel("healthy"), panel("unhealthy")])
 
 
 def _sam(table: Ablation) -> Image.Image:
@@ -80,13 +80,13 @@ def _sam(table: Ablation) -> Image.Image:
         ("Ratio of the two", [Line(levels, table.column("ratio"), GREEN)]),
         ("Divergence M_t", [Line(levels, table.column("divergence"), VIOLET)]),
     ]
-    return beside([chart(lines, title, across="noise level t", upright=end) for title, lines in panels])
+    return hstack_images([chart(lines, title, xlabel="noise level t", vlines=end) for title, lines in panels])
 
 
 def _lesion_size(table: Ablation) -> Image.Image:
     dots = Line(table.column("pixels"), table.column("divergence"), ORANGE, dots=True, joined=False)
     title = f"Divergence at the end step by lesion size, Pearson r = {table.numbers['pearson_r']:.3f}"
-    return chart([dots], title, size=WIDE, across="lesion size in pixels")
+    return chart([dots], title, size=WIDE, xlabel="lesion size in pixels")
 
 
 def _strength(table: Ablation) -> Image.Image:
@@ -95,14 +95,14 @@ def _strength(table: Ablation) -> Image.Image:
         ("Image-level accuracy, cosine's best cut", "accuracy", BLUE),
         ("Unhealthy DICE", "unhealthy_dice", ORANGE),
     ]
-    return beside(
+    return hstack_images(
         [
             chart(
                 [Line(table.column("strength"), table.column(name), colour, dots=True)],
                 title,
-                across="guidance strength w",
-                upright=marks,
-                whole_y=_tenths(table.column(name)),
+                xlabel="guidance strength w",
+                vlines=marks,
+                ylim=_tenths(table.column(name)),
             )
             for title, name, colour in panels
         ]
@@ -115,16 +115,16 @@ def _end_step(table: Ablation) -> Image.Image:
         [line],
         "Unhealthy DICE by end step",
         size=WIDE,
-        across="multiple of t_e",
-        upright=[(1, "t_e")],
-        whole_y=_tenths(line.y),
+        xlabel="multiple of t_e",
+        vlines=[(1, "t_e")],
+        ylim=_tenths(line.y),
     )
 
 
 def _threshold(table: Ablation) -> Image.Image:
     fixed = [row for row in table.rows if row[0] == "fixed"]
     quantiles = [float(row[1]) for row in fixed]
-    lines = [Line(quantiles, [float(row[2]) for row in fixed], QUIET, "fixed quantile", dots=True)]
+    lines = [Line(quantiles, [float(row[2]) for row in fixed], MUTED, "fixed quantile", dots=True)]
     names = {"dynamic": "dynamic (the paper's)", "healthy": "from healthy slices", "both": "both"}
     scores = {str(row[0]): float(row[2]) for row in table.rows if row[0] != "fixed"}
     for colour, (name, word) in zip((ORANGE, BLUE, GREEN), names.items(), strict=True):
@@ -133,8 +133,8 @@ def _threshold(table: Ablation) -> Image.Image:
         lines,
         "Unhealthy DICE by threshold",
         size=WIDE,
-        across="quantile of the map, where it is fixed",
-        whole_y=_tenths(table.column("unhealthy_dice")),
+        xlabel="quantile of the map, where it is fixed",
+        ylim=_tenths(table.column("unhealthy_dice")),
     )
 
 
@@ -144,7 +144,7 @@ def _levels(table: Ablation) -> Image.Image:
         Line(table.column("levels"), table.column("auprc"), BLUE, "AUPRC", dots=True),
     ]
     both = [*table.column("unhealthy_dice"), *table.column("auprc")]
-    return chart(lines, "Quality by number of noise levels", size=WIDE, across="levels K", whole_y=_tenths(both))
+    return chart(lines, "Quality by number of noise levels", size=WIDE, xlabel="levels K", ylim=_tenths(both))
 
 
 def _variants(table: Ablation) -> Image.Image:
@@ -172,7 +172,7 @@ FIGURES: dict[str, Callable[[Ablation], Image.Image]] = {
 def _panels_of_bars(table: Ablation, panels: dict[str, str]) -> Image.Image:
     """A panel each, of the column that is named; a bar each, named by the first column."""
     names = [str(row[0]) for row in table.rows]
-    return beside(
+    return hstack_images(
         [_bars(dict(zip(names, table.column(column), strict=True)), title) for title, column in panels.items()]
     )
 
@@ -181,15 +181,15 @@ def _bars(values: dict[str, float], title: str) -> Image.Image:
     """From 0 to 1, lying; what is not a number is left out."""
     known = {name: value for name, value in values.items() if math.isfinite(value)}
     left, width, height = 20 + max((int(font().getlength(name)) for name in values), default=0), 170, 22
-    sheet = Image.new("RGB", (left + width + 50, 36 + height * len(values)), PAPER)
+    sheet = Image.new("RGB", (left + width + 50, 36 + height * len(values)), BACKGROUND)
     pen = ImageDraw.Draw(sheet)
-    pen.text((8, 6), title, INK, font(12))
+    pen.text((8, 6), title, FOREGROUND, font(12))
     for number, (name, value) in enumerate(known.items()):
         top = 32 + number * height
-        pen.text((8, top), name, QUIET, font())
-        pen.rectangle((left, top, left + width, top + height - 8), FAINT)
+        pen.text((8, top), name, MUTED, font())
+        pen.rectangle((left, top, left + width, top + height - 8), GRIDLINE)
         pen.rectangle((left, top, left + width * min(max(value, 0.0), 1.0), top + height - 8), BLUE)
-        pen.text((left + width + 6, top), f"{value:.3f}", INK, font())
+        pen.text((left + width + 6, top), f"{value:.3f}", FOREGROUND, font())
     return sheet
 
 
@@ -214,24 +214,24 @@ def gallery(shown: Gallery) -> Image.Image:
     headings = ["input", "truth", *(f"t = {level}" for level in shown.levels), "t_e"]
     block = CAPTION + len(KINDS) * (TILE + GAP) + GAP
     size = SIDE + len(headings) * (TILE + GAP), CAPTION + GAP + len(shown.pixels) * block
-    sheet = Image.new("RGB", size, PAPER)
+    sheet = Image.new("RGB", size, BACKGROUND)
     pen = ImageDraw.Draw(sheet)
     for column, word in enumerate(headings):
-        pen.text((SIDE + column * (TILE + GAP), 4), word, INK, font())
+        pen.text((SIDE + column * (TILE + GAP), 4), word, FOREGROUND, font())
     for number, caption in enumerate(shown.captions):
         top = CAPTION + GAP + number * block
-        pen.text((SIDE, top), caption, QUIET, font())
+        pen.text((SIDE, top), caption, MUTED, font())
         lesion, tiles = shown.lesions[number], shown.tiles[number]  # [2, levels + 1, H, W]
         for row, kind in enumerate(KINDS):
             level = top + CAPTION + row * (TILE + GAP)
-            pen.text((6, level + TILE // 2 - 6), kind, QUIET, font())
+            pen.text((6, level + TILE // 2 - 6), kind, MUTED, font())
             heat = [heat_tile(one, float(np.percentile(one, WHITE_SHARE)), TILE) for one in tiles[row]]
             for column, tile in enumerate(heat, start=2):
                 sheet.paste(tile, (SIDE + column * (TILE + GAP), level))
         at = top + CAPTION
         grey = grey_tile(shown.pixels[number], TILE)
         sheet.paste(grey, (SIDE, at))
-        sheet.paste(with_outline(grey, lesion), (SIDE, at + TILE + GAP))
+        sheet.paste(draw_outline(grey, lesion), (SIDE, at + TILE + GAP))
         sheet.paste(grey_tile(np.where(lesion, 1.0, -1.0), TILE), (SIDE + TILE + GAP, at))
     return sheet
 

@@ -11,7 +11,7 @@ from PIL import Image, ImageDraw
 from anofpdm import __version__
 from anofpdm.evaluation.comparison.protocol import Evaluation, results_of
 from anofpdm.evaluation.comparison.tables import as_json, latex, markdown, patients_csv, slices_csv
-from anofpdm.util.drawing import INK, PAPER, QUIET, font, grey_tile, heat_tile, png, with_outline
+from anofpdm.util.drawing import BACKGROUND, FOREGROUND, MUTED, draw_outline, encode_png, font, grey_tile, heat_tile
 from anofpdm.util.files import write_atomically
 
 TILE, GAP, CAPTION, SIDE = 112, 4, 18, 60
@@ -73,23 +73,23 @@ def examples(evaluation: Evaluation, names: list[str]) -> bytes:
             several = zip(shown["maps"], pixels, shown["masks"], strict=True)
             columns[name] = [_pair(heat_tile(heat, highest, TILE), one, mask) for heat, one, mask in several]
     step = 2 * TILE + 3 * GAP
-    sheet = Image.new("RGB", (SIDE + len(columns) * (TILE + GAP), CAPTION + len(rows) * step), PAPER)
+    sheet = Image.new("RGB", (SIDE + len(columns) * (TILE + GAP), CAPTION + len(rows) * step), BACKGROUND)
     pen = ImageDraw.Draw(sheet)
     for number, row in enumerate(rows):
-        pen.text((GAP, CAPTION + number * step + TILE - 6), f"slice {evaluation.cohort.indices[row]}", QUIET, font())
+        pen.text((GAP, CAPTION + number * step + TILE - 6), f"slice {evaluation.cohort.indices[row]}", MUTED, font())
     for column, (name, tiles) in enumerate(columns.items()):
         left = SIDE + column * (TILE + GAP)
-        pen.text((left, 3), name, INK, font())
+        pen.text((left, 3), name, FOREGROUND, font())
         for number, tile in enumerate(tiles):
             sheet.paste(tile, (left, CAPTION + number * step))
-    return png(sheet)
+    return encode_png(sheet)
 
 
 def _pair(above: Image.Image, pixels: np.ndarray, mask: np.ndarray) -> Image.Image:
     """One tile, and below it the slice with the mask's outline."""
-    sheet = Image.new("RGB", (TILE, 2 * TILE + GAP), PAPER)
+    sheet = Image.new("RGB", (TILE, 2 * TILE + GAP), BACKGROUND)
     sheet.paste(above, (0, 0))
-    sheet.paste(with_outline(grey_tile(pixels, TILE), mask), (0, TILE + GAP))
+    sheet.paste(draw_outline(grey_tile(pixels, TILE), mask), (0, TILE + GAP))
     return sheet
 
 

@@ -19,7 +19,7 @@ from anofpdm.method.many_slices import signals_of, slice_seeds
 from anofpdm.method.mask import mask, median_filtered
 from anofpdm.student.model import Student, channels_of
 from anofpdm.util.distributed import World
-from anofpdm.util.files import being_written
+from anofpdm.util.files import translate_write_errors
 
 Listener = Callable[[int, int], None]  # done, in all
 
@@ -65,7 +65,7 @@ class Store:
             "cut": ((), np.float64),
         }
         if create:
-            with being_written(folder):
+            with translate_write_errors(folder):
                 shutil.rmtree(folder, ignore_errors=True)
                 folder.mkdir(parents=True)
         self.arrays: dict[str, np.ndarray] = {}
@@ -100,7 +100,7 @@ class Store:
 
 def _new_array(path: Path, dtype: type, shape: tuple[int, ...]) -> np.ndarray:
     """Its room is taken at once: a mapped file that finds the disk full later on kills the process without a word."""
-    with being_written(path):
+    with translate_write_errors(path):
         array = np.lib.format.open_memmap(path, mode="w+", dtype=dtype, shape=shape)
         if hasattr(os, "posix_fallocate"):
             with path.open("r+b") as file:

@@ -38,7 +38,7 @@ from anofpdm.evaluation.truth import Truth
 from anofpdm.method.calibration import Calibration, from_json, to_json
 from anofpdm.network.predictor import TrainedModel
 from anofpdm.util.distributed import World
-from anofpdm.util.files import clear_unfinished, sole_writer, write_atomically
+from anofpdm.util.files import folder_lock, remove_temporary_files, write_atomically
 
 SETUPS = ("unhealthy", "mixed")
 EMPTY = "all-empty"
@@ -394,7 +394,7 @@ class Evaluation:
             others = ", ".join(sorted(name for name in settings if before.get(name) != settings[name]))
             raise ConfigError(f"{self.out}: holds an evaluation of another {others}; choose another --out")
         self.world.all_gather(None)
-        with sole_writer(self.out) if self.world.is_main else contextlib.nullcontext():
+        with folder_lock(self.out) if self.world.is_main else contextlib.nullcontext():
             if self.world.is_main:
                 self._clear_unfinished()
                 write_atomically(path, json.dumps(settings, indent=2).encode())
@@ -404,7 +404,7 @@ class Evaluation:
         """What a killed run left behind."""
         shutil.rmtree(self.out / "work", ignore_errors=True)
         for folder in (self.out, *self.out.glob("methods/*")):
-            clear_unfinished(folder)
+            remove_temporary_files(folder)
 
     # ---- cost and progress -------------------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ import numpy as np
 from anofpdm.evaluation.comparison.methods import METHODS
 from anofpdm.evaluation.comparison.protocol import EMPTY, Evaluation
 from anofpdm.evaluation.comparison.scores import Scores
-from anofpdm.util.files import csv_table
+from anofpdm.util.files import encode_csv
 
 Results = Mapping[str, Mapping[str, Sequence[Scores]]]  # method, setup, one entry a seed
 
@@ -95,7 +95,9 @@ def latex(results: Results) -> str:
 def slices_csv(results: Results, evaluation: Evaluation) -> bytes:
     """One row for each method, setup, seed and slice."""
     keys = list(next(iter(next(iter(results.values())).values()))[0].slices)
-    return csv_table(["method", "setup", "seed", "patient", "scan", "slice", *keys], _slices(results, evaluation, keys))
+    return encode_csv(
+        ["method", "setup", "seed", "patient", "scan", "slice", *keys], _slices(results, evaluation, keys)
+    )
 
 
 def _slices(results: Results, evaluation: Evaluation, keys: Sequence[str]) -> Iterator[list[object]]:
@@ -119,7 +121,7 @@ def patients_csv(results: Results, evaluation: Evaluation) -> bytes:
         for seed, scores in zip(evaluation.options.seeds, several, strict=True)
         for patient, said in scores.by_patient.items()
     )
-    return csv_table(["method", "setup", "seed", "patient", "slices", "mean_dice", "volume_dice"], rows)
+    return encode_csv(["method", "setup", "seed", "patient", "slices", "mean_dice", "volume_dice"], rows)
 
 
 def as_json(results: Results) -> dict[str, Any]:

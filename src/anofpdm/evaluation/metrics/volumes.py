@@ -23,7 +23,7 @@ class VolumeScore:
 
 def score_volume(mask: np.ndarray, grid: Grid, detected: Mapping[int, bool], truth_file: Path) -> VolumeScore:
     """`detected` is by axial index, from the inferior end."""
-    volume = read_volume(truth_file, constant_allowed=True)
+    volume = read_volume(truth_file, allow_constant=True)
     if volume.voxels.shape != mask.shape:
         raise EvaluationError(
             f"{truth_file}: of shape {volume.voxels.shape}, the scan of {mask.shape}; is it another's?"

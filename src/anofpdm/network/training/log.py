@@ -6,7 +6,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from anofpdm.util.files import being_written, write_atomically
+from anofpdm.util.files import translate_write_errors, write_atomically
 
 LOG = "log.jsonl"
 JUMP = 4.0  # times what it was: single batches differ by less
@@ -36,7 +36,7 @@ class TrainingLog:
         }
         if progress.note:
             line["note"] = progress.note
-        with being_written(self._path), self._path.open("a") as file:
+        with translate_write_errors(self._path), self._path.open("a") as file:
             file.write(json.dumps(line) + "\n")
         if self._board is not None:
             self._board.add_scalar("loss", progress.loss, progress.step)

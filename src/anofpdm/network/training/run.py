@@ -14,7 +14,7 @@ from torch import Tensor
 from anofpdm import __version__
 from anofpdm.cohorts.store import Cohort
 from anofpdm.errors import ConfigError, ModelError, TrainingError
-from anofpdm.labels import WORDS
+from anofpdm.labels import LABEL_NAMES
 from anofpdm.network import checkpoint
 from anofpdm.network.sampling import sample
 from anofpdm.network.training.batches import SliceOrder, read_ahead
@@ -24,7 +24,7 @@ from anofpdm.network.training.stopping import StopRequests
 from anofpdm.network.training.trainer import LEVEL_BINS, Network, Trainer, TrainingConfig, build_network
 from anofpdm.network.unet import UNetConfig
 from anofpdm.util.distributed import World
-from anofpdm.util.files import clear_unfinished, sole_writer, write_atomically
+from anofpdm.util.files import folder_lock, remove_temporary_files, write_atomically
 
 SAMPLES, LEVELS = "samples.png", "loss_by_level.png"
 FOREVER = 10**12
@@ -70,7 +70,7 @@ def start_from(model: Path, cohort: Cohort, config: TrainingConfig, *, device: t
     if (said["task"] == "classifier") != (config.task == "classifier"):
         raise ModelError(f"{model} was trained for {said['task']!r}, which cannot become {config.task!r}")
     network = network_config(said)
-    if config.task == "guided" and network.n_labels < len(WORDS):
+    if config.task == "guided" and network.n_labels < len(LABEL_NAMES):
         raise ModelError(f"{model} was trained without labels ({said['task']!r}) and cannot be guided; give --task")
     trainer = start(cohort, network, config, device=device, world=world)
     trainer.begin_from(weights)
@@ -124,8 +124,8 @@ def train(trainer: Trainer, cohort: Cohort, out: Path, limits: Limits, on_progre
     if not trainer.world.is_main:
         _train(trainer, cohort, out, limits, on_progress)
         return
-    with sole_writer(out):
-        clear_unfinished(out)
+    with folder_lock(out):
+        remove_temporary_files(out)
         log = TrainingLog(out, trainer.step)
 
         def listen(progress: Progress) -> None:
@@ -266,7 +266,7 @@ def _draw(trainer: Trainer, cohort: Cohort, out: Path, steps: int, columns: int 
         drawn = sample(predict, noise.flatten(0, 1).to(trainer.device), labels, schedule=trainer.schedule, steps=steps)
     except torch.OutOfMemoryError:
         return  # training needs the memory more than the picture does
-    words = [f"step {trainer.step}: {'no label' if label == null else WORDS[label]}" for label in range(n_labels)]
+    words = [f"step {trainer.step}: {'no label' if label == null else LABEL_NAMES[label]}" for label in range(n_labels)]
     write_atomically(out / SAMPLES, sample_grid(drawn.view(n_labels, columns, *shape[2:]).cpu().numpy(), words))
 
 

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import Any, BinaryIO
 
 from anofpdm.errors import ScanError
-from anofpdm.scans.dicom.source import MAGIC, MAGIC_AT, Source, printable
+from anofpdm.scans.dicom.source import MAGIC, MAGIC_AT, Source
+from anofpdm.util.text import printable
 
 try:
     import pydicom
@@ -79,7 +80,7 @@ class Header:
 
 
 @contextlib.contextmanager
-def quietly() -> Iterator[None]:
+def silence_libraries() -> Iterator[None]:
     """Both libraries quote values that they dislike, names of patients too, in warnings and logs."""
     loggers = [logging.getLogger(name) for name in ("pydicom", "highdicom")]
     levels = [logger.level for logger in loggers]
@@ -128,7 +129,7 @@ def is_decodable(tags: Tags) -> bool:
 @contextlib.contextmanager
 def _read_in_words(source: Source, name: str) -> Iterator[None]:
     try:
-        with quietly():
+        with silence_libraries():
             yield
     except ScanError:
         raise

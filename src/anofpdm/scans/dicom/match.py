@@ -132,7 +132,7 @@ def _t1_or_t1ce(word: str, text: str, agent: str, where: str) -> Guess:
 # ---- the user's word -------------------------------------------------------------------------------------------------
 
 
-def series_named(words: Sequence[str]) -> dict[str, str]:
+def parse_series(words: Sequence[str]) -> dict[str, str]:
     """flair=3 t2=7 -> which series is which modality."""
     named: dict[str, str] = {}
     for word in words:

@@ -12,12 +12,13 @@ from pathlib import Path
 import numpy as np
 
 from anofpdm.errors import ScanError
-from anofpdm.scans.dicom.header import Frame, Tags, is_decodable, quietly, read_tags
+from anofpdm.scans.dicom.header import Frame, Tags, is_decodable, read_tags, silence_libraries
 from anofpdm.scans.dicom.match import Preview, choose, preview_rows
 from anofpdm.scans.dicom.series import OFF_PLACE_MM, Series, find_series
-from anofpdm.scans.dicom.source import Source, listed, opened_source, printable
+from anofpdm.scans.dicom.source import Source, listed, open_source
 from anofpdm.scans.grid import Grid, corner_gap_mm
 from anofpdm.scans.nifti import Volume, write_nifti
+from anofpdm.util.text import printable
 
 REMEDY = (
     "convert them (e.g. with dcm2niix), register and resample them onto one grid (ANTs, FLIRT, your own tool), "
@@ -41,7 +42,7 @@ class Study:
     def grid(self) -> Grid:
         return self.reference.grid
 
-    def said(self) -> dict[str, dict[str, str | int | None]]:
+    def to_dict(self) -> dict[str, dict[str, str | int | None]]:
         """Which series was used as which modality, for a summary; nothing of the patient."""
         labels = {name: one.label for name, one in self.series.items()}
         return {
@@ -49,13 +50,13 @@ class Study:
         }
 
     def volumes(self) -> dict[str, Volume]:
-        with opened_source(self.path) as source:
+        with open_source(self.path) as source:
             return {name: Volume(self.path, _voxels(source, one), self.grid) for name, one in self.series.items()}
 
     def convert(self, folder: Path) -> dict[str, Path]:
         """A NIfTI file for each modality, into `folder`."""
         files = {}
-        with opened_source(self.path) as source:
+        with open_source(self.path) as source:
             for name, one in self.series.items():
                 files[name] = folder / f"{name}.nii"
                 write_nifti(files[name], _voxels(source, one), self.grid)
@@ -64,7 +65,7 @@ class Study:
 
 def read_study(path: Path, modalities: Sequence[str], override: Mapping[str, str] | None = None) -> Study:
     """Find the series of each modality; `override` says which it is by number, UID or description: {"flair": "3"}."""
-    with opened_source(path) as source:
+    with open_source(path) as source:
         series = _all_series(source)
     try:
         chosen = choose(series, modalities, override or {})
@@ -79,7 +80,7 @@ def read_study(path: Path, modalities: Sequence[str], override: Mapping[str, str
 
 def preview(path: Path, modalities: Sequence[str], override: Mapping[str, str] | None = None) -> Preview:
     """What `read_study` would do with each series, and why; what is unclear is said, not refused."""
-    with opened_source(path) as source:
+    with open_source(path) as source:
         series = _all_series(source)
     try:
         return Preview(preview_rows(series, modalities, override or {}), source.skipped)
@@ -157,7 +158,7 @@ def _pixels(source: Source, file: str, series: Series) -> np.ndarray:
     tags = read_tags(source, file, pixels=True)
     _check_can_be_decoded(tags, source, file)
     try:
-        with quietly():
+        with silence_libraries():
             pixels: np.ndarray = tags.pixel_array
     except Exception as problem:  # whatever a decoder raises on damaged data
         raise ScanError(

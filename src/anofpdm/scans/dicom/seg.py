@@ -11,9 +11,9 @@ from PIL import Image
 
 from anofpdm import __version__
 from anofpdm.errors import ScanError
-from anofpdm.scans.dicom.header import Tags, quietly, read_tags
+from anofpdm.scans.dicom.header import Tags, read_tags, silence_libraries
 from anofpdm.scans.dicom.read import Study
-from anofpdm.scans.dicom.source import opened_source
+from anofpdm.scans.dicom.source import open_source
 from anofpdm.util.files import write_atomically
 
 try:
@@ -49,7 +49,7 @@ def write_seg(path: Path, mask: np.ndarray, study: Study) -> None:
         in_file = np.empty_like(planes)
         in_file[[frame.index or 0 for frame in study.reference.frames]] = planes
         planes = in_file
-    with quietly():
+    with silence_libraries():
         made = highdicom.seg.Segmentation(
             source_images=sources,
             pixel_array=planes,
@@ -69,7 +69,7 @@ def write_capture(path: Path, picture: bytes | np.ndarray, study: Study) -> None
     """`picture` is a PNG, or uint8 [row, column, 3]; slices in it are seen from the feet, the face up."""
     pixels = _rgb(picture) if isinstance(picture, bytes) else np.ascontiguousarray(picture, dtype=np.uint8)
     (first,) = _headers(study, [study.reference.frames[0].file])
-    with quietly():
+    with silence_libraries():
         made = highdicom.sc.SCImage.from_ref_dataset(
             ref_dataset=first,
             pixel_array=pixels,
@@ -146,16 +146,16 @@ def _source_images(study: Study) -> list[Tags]:
             f"{study.path}: {study.reference.label} names no frame of reference, so no DICOM-SEG can be laid over it; "
             "take the NIfTI mask"
         )
-    with quietly():
+    with silence_libraries():
         _share_geometry(images, study)
     return images
 
 
 def _headers(study: Study, names: Sequence[str]) -> list[Tags]:
     """Of these files, with something said, if only nothing, wherever the standard wants it."""
-    with opened_source(study.path) as source:
+    with open_source(study.path) as source:
         images = [read_tags(source, name, pixels=False) for name in names]
-    with quietly():
+    with silence_libraries():
         for image in images:
             _complete(image)
     return images

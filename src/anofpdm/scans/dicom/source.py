@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import IO, BinaryIO
 
 from anofpdm.errors import ScanError
+from anofpdm.util.text import printable
 
 MAGIC_AT, MAGIC = 128, b"DICM"
 MAX_FILES = 100_000
@@ -61,7 +62,7 @@ def is_zip(path: Path) -> bool:
 
 
 @contextlib.contextmanager
-def opened_source(path: Path) -> Iterator[Source]:
+def open_source(path: Path) -> Iterator[Source]:
     if is_zip(path) and path.is_file():
         with _opened_zip(path) as archive:
             yield _source(path, _members(archive, path), archive.open, lambda name: io.BytesIO(archive.read(name)))
@@ -73,11 +74,6 @@ def opened_source(path: Path) -> Iterator[Source]:
         yield _source(path, [path.name], lambda _name: path.open("rb"), lambda _name: _file(path))
     else:
         raise ScanError(f"{path}: no such file or folder; check the path")
-
-
-def printable(text: str) -> str:
-    """One line, whatever the text came from."""
-    return "".join(letter if letter.isprintable() else "?" for letter in text).strip()
 
 
 def listed(names: list[str], most: int = 3) -> str:
