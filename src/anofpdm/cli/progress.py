@@ -1,113 +1,115 @@
-"""How far a longer command has come: bars on a terminal; in the log of a job, which has none, a line a minute."""
+"""Progress on screen: bars on a terminal; in a log file, one line per minute."""
 
 import collections
 import contextlib
 import time
 from collections.abc import Callable, Iterator
-from typing import IO, TYPE_CHECKING, Protocol
+from typing import IO, TYPE_CHECKING
 
+from anofpdm.util.progress import Progress, silent
 from anofpdm.util.text import printable
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-SECONDS_BETWEEN_LINES, WORTH_A_LINE_SECONDS = 60.0, 10.0
-
-
-class Show(Protocol):
-    """`words` stand in the place of what is done: a scan's name, a loss. A total of 0 is not known yet."""
-
-    def __call__(self, what: str, done: float, total: float, words: str = "") -> None: ...
+SECONDS_BETWEEN_LINES, SHORTEST_LOGGED_SECONDS = 60.0, 10.0
 
 
 @contextlib.contextmanager
-def progress_bars(leads: bool = True) -> Iterator[Show]:
-    """A bar for each thing that is done; on the first process alone."""
+def progress_bars(enabled: bool = True) -> Iterator[Progress]:
+    """One bar per task, on stderr. Of several processes, only the first one enables them."""
     from rich.console import Console
 
     console = Console(stderr=True)
-    if not leads:
-        yield lambda what, done, total, words="": None  # noqa: ARG005
+    if not enabled:
+        yield silent
     elif console.is_terminal:
-        with _bars(console) as show:
-            yield show
+        with _terminal_bars(console) as progress:
+            yield progress
     else:
-        yield Lines(console.file)
+        yield LogProgress(console.file)
 
 
 @contextlib.contextmanager
-def progress_bar(what: str) -> Iterator[Callable[[int, int], None]]:
-    """A function (done, total) for a command that does one thing."""
-    with progress_bars() as show:
-        show(what, 0, 0)
-        yield lambda done, total: show(what, done, total, f"{what} {done}/{total}")
+def progress_bar(task: str) -> Iterator[Callable[[int, int], None]]:
+    """A function (done, total) for a command with a single task."""
+    with progress_bars() as progress:
+        progress(task, 0, 0)
+        yield lambda done, total: progress(task, done, total)
 
 
 @contextlib.contextmanager
-def _bars(console: "Console") -> Iterator[Show]:
-    from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+def _terminal_bars(console: "Console") -> Iterator[Progress]:
+    from rich import progress as rich
 
-    words_column = TextColumn("{task.description}", markup=False)
-    columns = (words_column, BarColumn(), TextColumn("{task.percentage:3.0f}%"), TimeRemainingColumn())
-    with Progress(*columns, console=console) as progress:
-        tasks: dict[str, TaskID] = {}
+    text = rich.TextColumn("{task.description}", markup=False)
+    columns = (text, rich.BarColumn(), rich.TextColumn("{task.percentage:3.0f}%"), rich.TimeRemainingColumn())
+    with rich.Progress(*columns, console=console) as bars:
+        tasks: dict[str, rich.TaskID] = {}
 
-        def show(what: str, done: float, total: float, words: str = "") -> None:
-            if what not in tasks:
-                tasks[what] = progress.add_task(what, total=None)
-            progress.update(tasks[what], completed=done, total=total or None, description=printable(words or what))
+        def update(task: str, done: float, total: float, note: str = "") -> None:
+            if task not in tasks:
+                tasks[task] = bars.add_task(task, total=None)
+            description = _description(task, done, total, note)
+            bars.update(tasks[task], completed=done, total=total or None, description=description)
 
-        yield show
+        yield update
 
 
-class Lines:
-    """A line a minute, and one at the end of what took a while; what begins anew is timed anew."""
+class LogProgress:
+    """A line per minute, and one at the end of a task that took a while; a task that restarts is timed again."""
 
     def __init__(self, file: IO[str], clock: Callable[[], float] = time.monotonic) -> None:
         self.file, self.clock = file, clock
-        self.timed: dict[str, _Timed] = {}
+        self.timers: dict[str, _TaskTimer] = {}
 
-    def __call__(self, what: str, done: float, total: float, words: str = "") -> None:
+    def __call__(self, task: str, done: float, total: float, note: str = "") -> None:
         if not total:
             return
-        now, timed = self.clock(), self.timed.get(what)
-        if timed is None or done < timed.done:
-            timed = self.timed[what] = _Timed(now, done)
-        finished = done >= total > timed.done
-        timed.note(now, done)
-        if finished and now - timed.began >= WORTH_A_LINE_SECONDS:
-            self._say(f"{words or what}: 100%")
-        elif done < total and now - timed.written >= SECONDS_BETWEEN_LINES:
-            timed.written = now
-            self._say(f"{words or what}: {int(100 * done / total)}%, {_duration(timed.left(total))} left")
+        now, timer = self.clock(), self.timers.get(task)
+        if timer is None or done < timer.done:
+            timer = self.timers[task] = _TaskTimer(now, done)
+        finished = done >= total > timer.done
+        timer.record(now, done)
+        description = _description(task, done, total, note)
+        if finished and now - timer.start >= SHORTEST_LOGGED_SECONDS:
+            self._write(f"{description}: 100%")
+        elif done < total and now - timer.last_line >= SECONDS_BETWEEN_LINES:
+            timer.last_line = now
+            self._write(f"{description}: {int(100 * done / total)}%, {_duration(timer.remaining(total))} left")
 
-    def _say(self, line: str) -> None:
-        with contextlib.suppress(OSError, ValueError):  # a full disk under the log, or nobody who reads it
-            print(printable(line), file=self.file, flush=True)
+    def _write(self, line: str) -> None:
+        with contextlib.suppress(OSError, ValueError):  # disk full, or the pipe's reader is gone: keep working
+            print(line, file=self.file, flush=True)
 
 
-class _Timed:
-    """How much was done when, once a second."""
+class _TaskTimer:
+    """How much was done at which time, at most once per second."""
 
     def __init__(self, now: float, done: float) -> None:
-        self.began = self.written = now
+        self.start = self.last_line = now
         self.done = done
-        self.seen = collections.deque([(now, done)], maxlen=1000)
+        self.samples = collections.deque([(now, done)], maxlen=1000)
 
-    def note(self, now: float, done: float) -> None:
+    def record(self, now: float, done: float) -> None:
         self.done = done
-        if int(now) == int(self.seen[-1][0]):
-            self.seen.pop()
-        self.seen.append((now, done))
+        if int(now) == int(self.samples[-1][0]):
+            self.samples.pop()
+        self.samples.append((now, done))
 
-    def left(self, total: float) -> float:
-        """By the second half of the time: what was done before is passed over in the first moments."""
-        now, done = self.seen[-1]
-        half = (self.began + now) / 2
-        start, already = next(((when, what) for when, what in reversed(self.seen) if when <= half), self.seen[0])
-        if done <= already:
-            start, already = self.seen[0]
-        return (now - start) * (total - done) / (done - already) if done > already else float("inf")
+    def remaining(self, total: float) -> float:
+        """Seconds, from the speed in the second half of the time: resumed work is skipped in the first moments."""
+        now, done = self.samples[-1]
+        half = (self.start + now) / 2
+        since, before = next((sample for sample in reversed(self.samples) if sample[0] <= half), self.samples[0])
+        if done <= before:
+            since, before = self.samples[0]
+        return (now - since) * (total - done) / (done - before) if done > before else float("inf")
+
+
+def _description(task: str, done: float, total: float, note: str) -> str:
+    counted = isinstance(done, int) and isinstance(total, int) and total > 0
+    return printable(note or (f"{task} {done}/{total}" if counted else task))
 
 
 def _duration(seconds: float) -> str:

@@ -5,7 +5,8 @@ from typing import Protocol
 
 class Progress(Protocol):
     def __call__(self, task: str, done: float, total: float, note: str = "") -> None:
-        """`done` of `total` steps of a task; total 0: not known yet. A note replaces the task's name on screen."""
+        """`done` of `total` steps of `task`; total 0 means not known yet. On screen, a note replaces the task's name
+        and count."""
 
 
 def silent(task: str, done: float, total: float, note: str = "") -> None:
