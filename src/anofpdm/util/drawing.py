@@ -1,4 +1,4 @@
-"""Small pictures without a plotting library: tiles of slices, and charts with axes."""
+"""Small images drawn without a plotting library: tiles of slices, and line charts."""
 
 import io
 from collections.abc import Sequence
@@ -41,7 +41,7 @@ def grey_tile(pixels: np.ndarray, side: int) -> Image.Image:
 
 
 def heat_tile(values: np.ndarray, highest: float, side: int) -> Image.Image:
-    """[H, W] from 0 to `highest` -> black over red to white."""
+    """[H, W] from 0 to `highest` -> colours from black through red to white."""
     share = np.clip(values / max(highest, 1e-12), 0, 1) * (len(HEAT) - 1)
     colours = np.stack([np.interp(share, range(len(HEAT)), HEAT[:, band]) for band in range(3)], axis=-1)
     return Image.fromarray(colours.astype(np.uint8)).resize((side, side), Image.Resampling.BILINEAR)
@@ -65,7 +65,7 @@ class Line:
     colour: Colour = BLUE
     name: str = ""
     dots: bool = False
-    joined: bool = True  # without: a cloud of dots
+    joined: bool = True  # False: a scatter plot
     width: int = 2
 
 
@@ -75,63 +75,88 @@ def chart(
     *,
     size: tuple[int, int] = (420, 240),
     xlabel: str = "",
-    vlines: Sequence[tuple[float, str]] = (),  # vertical lines, with a word each
+    vlines: Sequence[tuple[float, str]] = (),  # vertical lines, each with a caption
     ylim: tuple[float, float] | None = None,
 ) -> Image.Image:
-    """A line chart on its own axes."""
-    left, top, right, bottom = 52, 40, size[0] - 12, size[1] - 34
-    sheet = Image.new("RGB", size, BACKGROUND)
-    pen = ImageDraw.Draw(sheet)
-    pen.text((8, 6), title, FOREGROUND, font(12))
+    """A line chart on axes of its own."""
     xs = np.concatenate([np.asarray(line.x, dtype=float) for line in lines] + [np.array([at for at, _ in vlines])])
     ys = np.concatenate([np.asarray(line.y, dtype=float) for line in lines])
-    low_x, high_x = _range(xs)
-    low_y, high_y = ylim or _range(ys)
+    axes = _Axes(size, _range(xs), ylim or _range(ys))
+    image = Image.new("RGB", size, BACKGROUND)
+    pen = ImageDraw.Draw(image)
+    pen.text((8, 6), title, FOREGROUND, font(12))
+    _draw_ticks(pen, axes, xlabel)
+    for value, _ in vlines:
+        pen.line([axes.position(value, axes.ylim[0]), axes.position(value, axes.ylim[1])], MUTED)
+    legend_x = axes.left + 6.0
+    for line in lines:
+        _draw_line(pen, axes, line)
+        if line.name:
+            pen.text((legend_x, 22), line.name, line.colour, font())
+            legend_x += pen.textlength(line.name, font()) + 18
+    for row, (value, caption) in enumerate(vlines):  # on top of the lines, a row each: they may be close together
+        x = axes.position(value, axes.ylim[1])[0]
+        no_space = x > axes.right - (axes.right - axes.left) / 5  # to the right of the line
+        start = x - 3 - pen.textlength(caption, font()) if no_space else x + 3
+        pen.text((start, axes.top - 2 + 12 * row), caption, MUTED, font(), stroke_width=2, stroke_fill=BACKGROUND)
+    return image
 
-    def place(x: float, y: float) -> tuple[float, float]:
+
+@dataclass(frozen=True)
+class _Axes:
+    size: tuple[int, int]
+    xlim: tuple[float, float]
+    ylim: tuple[float, float]
+    left: int = 52
+    top: int = 40
+
+    @property
+    def right(self) -> int:
+        return self.size[0] - 12
+
+    @property
+    def bottom(self) -> int:
+        return self.size[1] - 34
+
+    def position(self, x: float, y: float) -> tuple[float, float]:
+        """In pixels."""
+        (low_x, high_x), (low_y, high_y) = self.xlim, self.ylim
         return (
-            left + (right - left) * (x - low_x) / (high_x - low_x),
-            bottom - (bottom - top) * (y - low_y) / (high_y - low_y),
+            self.left + (self.right - self.left) * (x - low_x) / (high_x - low_x),
+            self.bottom - (self.bottom - self.top) * (y - low_y) / (high_y - low_y),
         )
 
+
+def _draw_ticks(pen: ImageDraw.ImageDraw, axes: _Axes, xlabel: str) -> None:
+    (low_x, high_x), (low_y, high_y) = axes.xlim, axes.ylim
     for share in (0.0, 0.5, 1.0):
         x, y = low_x + share * (high_x - low_x), low_y + share * (high_y - low_y)
-        pen.line([place(low_x, y), place(high_x, y)], GRIDLINE)
-        start = max(left - 5 - pen.textlength(f"{y:.3g}", font()), 1)
-        pen.text((start, place(low_x, y)[1] - 7), f"{y:.3g}", MUTED, font())
-        at, half = place(x, low_y)[0], pen.textlength(f"{x:.3g}", font()) / 2
-        pen.text((min(at, size[0] - 3 - half) - half, bottom + 4), f"{x:.3g}", MUTED, font())
-    pen.text(((left + right) / 2 - 3 * len(xlabel), bottom + 17), xlabel, MUTED, font())
-    for value, _ in vlines:
-        pen.line([place(value, low_y), place(value, high_y)], MUTED)
-    name_at = left + 6.0
-    for line in lines:
-        points = [place(float(x), float(y)) for x, y in zip(line.x, line.y, strict=True) if np.isfinite(y)]
-        if len(points) > 1 and line.joined:
-            pen.line(points, line.colour, line.width)
-        if line.dots:
-            radius = 3 if line.joined else 2
-            for x, y in points:
-                pen.ellipse((x - radius, y - radius, x + radius, y + radius), line.colour)
-        if line.name:
-            pen.text((name_at, 22), line.name, line.colour, font())
-            name_at += pen.textlength(line.name, font()) + 18
-    for number, (value, word) in enumerate(vlines):  # over the lines, a row each: uprights may lie close
-        at = place(value, high_y)[0]
-        to_the_left = at > right - (right - left) / 5  # where a word would leave the picture on the right
-        start = at - 3 - pen.textlength(word, font()) if to_the_left else at + 3
-        pen.text((start, top - 2 + 12 * number), word, MUTED, font(), stroke_width=2, stroke_fill=BACKGROUND)
-    return sheet
+        pen.line([axes.position(low_x, y), axes.position(high_x, y)], GRIDLINE)
+        start = max(axes.left - 5 - pen.textlength(f"{y:.3g}", font()), 1)
+        pen.text((start, axes.position(low_x, y)[1] - 7), f"{y:.3g}", MUTED, font())
+        at, half = axes.position(x, low_y)[0], pen.textlength(f"{x:.3g}", font()) / 2
+        pen.text((min(at, axes.size[0] - 3 - half) - half, axes.bottom + 4), f"{x:.3g}", MUTED, font())
+    pen.text(((axes.left + axes.right) / 2 - 3 * len(xlabel), axes.bottom + 17), xlabel, MUTED, font())
 
 
-def hstack_images(pictures: Sequence[Image.Image]) -> Image.Image:
-    """Several pictures in a row."""
-    sheet = Image.new("RGB", (sum(p.width for p in pictures), max(p.height for p in pictures)), BACKGROUND)
-    at = 0
-    for picture in pictures:
-        sheet.paste(picture, (at, 0))
-        at += picture.width
-    return sheet
+def _draw_line(pen: ImageDraw.ImageDraw, axes: _Axes, line: Line) -> None:
+    points = [axes.position(float(x), float(y)) for x, y in zip(line.x, line.y, strict=True) if np.isfinite(y)]
+    if len(points) > 1 and line.joined:
+        pen.line(points, line.colour, line.width)
+    if line.dots:
+        radius = 3 if line.joined else 2
+        for x, y in points:
+            pen.ellipse((x - radius, y - radius, x + radius, y + radius), line.colour)
+
+
+def hstack_images(images: Sequence[Image.Image]) -> Image.Image:
+    """Several images in a row."""
+    row = Image.new("RGB", (sum(image.width for image in images), max(image.height for image in images)), BACKGROUND)
+    left = 0
+    for image in images:
+        row.paste(image, (left, 0))
+        left += image.width
+    return row
 
 
 def _range(values: np.ndarray) -> tuple[float, float]:
