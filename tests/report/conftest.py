@@ -5,8 +5,8 @@ import pytest
 from scipy import ndimage
 
 from anofpdm.method.decision import Decisions
+from anofpdm.report.display import Curves, DisplayData
 from anofpdm.report.findings import find_lesions
-from anofpdm.report.shown import Curves, Shown
 from anofpdm.scans import AxialPlanes, Grid
 from anofpdm.segment.model import Segmentation
 from tests import toys
@@ -76,7 +76,7 @@ def segmented(
             "settings": settings_of(detector, threshold), "warnings": list(warnings), "seconds": 1.5,
             "inputs": {name: {"file": path, "sha256": "0" * 64} for name, path in files.items()},
         },
-        shown=Shown(
+        display=DisplayData(
             pixels.astype(np.float16), indices, planes.pixel_mm, tuple(modalities), CUT,
             curves=Curves(LEVELS, *by_level) if curves else None, engine=engine,
         ),

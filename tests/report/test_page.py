@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from anofpdm.report import words
-from anofpdm.report.page import page, script_safe
+from anofpdm.report import wording
+from anofpdm.report.page import render_report, script_safe
 from anofpdm.report.page_data import axial_index, glance_rows, highest_shown, start_row
 from anofpdm.report.sheets import HEAT_COLOURS, columns_of
 from anofpdm.scans import AxialPlanes, Grid
@@ -78,7 +78,7 @@ def close(said, known):
 
 
 def test_the_page_holds_all_it_needs(any_kind):
-    made = page(any_kind, "p1")
+    made = render_report(any_kind, "p1")
     read = Read(made)
     assert not re.search(r"https?:|[\"'(]//", re.sub(r"base64,[\w+/=]+", "", made.decode()), re.IGNORECASE)
     assert {tag for tag, _ in read.elements}.isdisjoint({"link", "iframe", "object", "embed", "form", "base", "a"})
@@ -90,7 +90,7 @@ def test_the_page_holds_all_it_needs(any_kind):
 
 
 def test_the_policy_allows_this_script_and_this_style_alone(make):
-    read = Read(page(make(), "p1"))
+    read = Read(render_report(make(), "p1"))
     (policy,) = [one["content"] for one in read.all("meta") if one.get("http-equiv") == "Content-Security-Policy"]
     said = dict(part.strip().split(" ", 1) for part in policy.split(";"))
     assert said["default-src"] == said["base-uri"] == "'none'"
@@ -100,11 +100,11 @@ def test_the_policy_allows_this_script_and_this_style_alone(make):
 
 
 def test_names_are_text_whatever_they_hold(make):
-    plain = Read(page(make(), "p1"))
+    plain = Read(render_report(make(), "p1"))
     names = {NASTY: NASTY, "t2": NASTY}
     nasty = make(modalities=(NASTY, "t2"), files=names, warnings=[NASTY], engine=NASTY)
     nasty.summary["settings"]["detector"] = NASTY
-    read = Read(page(nasty, NASTY))
+    read = Read(render_report(nasty, NASTY))
     assert len(read.all("script")) == len(plain.all("script")) == 2
     assert len(read.all("img")) == len(plain.all("img")) == 4
     assert read.inside("h1") == [NASTY]
@@ -130,11 +130,11 @@ def test_no_folder_is_told(make):
     result.summary["settings"]["brain_mask"] = (
         "command '/opt/my tools/hd-bet' -i {input} -o {output} --model=/srv/anna/m"
     )
-    made = page(result, "p1").decode()
+    made = render_report(result, "p1").decode()
     for word in ("anna", "secret", "/home", "Users", "/tmp", "tmpabc", "/opt", "my tools", "/srv"):
         assert word not in made, word
     for word in ("p1_flair.nii.gz: 90% of its slices", "p1_t2.nii.gz", "brain.nii.gz: no orientation", "hd-bet -i"):
-        assert word in Read(page(result, "p1")).visible, word
+        assert word in Read(render_report(result, "p1")).visible, word
 
 
 # ---- what it says ----------------------------------------------------------------------------------------------------
@@ -142,16 +142,16 @@ def test_no_folder_is_told(make):
 
 def test_numbers_are_the_segmentations(make):
     result = make()
-    data, decisions, curves = Read(page(result, "p1")).data, result.decisions, result.shown.curves
+    data, decisions, curves = Read(render_report(result, "p1")).data, result.decisions, result.display.curves
     slices = data["slices"]
-    assert [one["slice"] for one in slices] == result.shown.indices.tolist()
+    assert [one["slice"] for one in slices] == result.display.indices.tolist()
     assert [one["detected"] for one in slices] == decisions.detected.tolist()
     close([one["score"] for one in slices], decisions.log_odds)
     close([one["end_step"] for one in slices], decisions.end_step)
     close([one["end_divergence"] for one in slices], decisions.end_divergence)
     close([one["quantile"] for one in slices], decisions.quantile)
     close([one["threshold"] for one in slices], decisions.threshold)
-    close([one["area_mm2"] for one in slices], decisions.masks.sum((1, 2)) * result.shown.pixel_mm**2)
+    close([one["area_mm2"] for one in slices], decisions.masks.sum((1, 2)) * result.display.pixel_mm**2)
     assert data["levels"] == list(curves.levels)
     for name in ("divergence", "mse_guided", "mse_unguided"):
         for row, one in enumerate(slices):
@@ -165,7 +165,7 @@ def test_numbers_are_the_segmentations(make):
 
 def test_the_scan_in_words(make):
     result = make(axes="RAS")
-    said = Read(page(result, "Anna's scan")).visible
+    said = Read(render_report(result, "Anna's scan")).visible
     (finding,) = result.findings
     detected = int(result.decisions.detected.sum())
     assert f"{detected} of 9 slices were called unhealthy." in said
@@ -182,22 +182,24 @@ def test_the_scan_in_words(make):
 
 
 def test_names_that_are_no_text_do_not_stop_a_report(make):
-    assert Read(page(make(files={"flair": "p\udce9.nii.gz", "t2": "t2.nii.gz"}), "p\udce9")).inside("h1") == ["p?"]
+    assert Read(render_report(make(files={"flair": "p\udce9.nii.gz", "t2": "t2.nii.gz"}), "p\udce9")).inside("h1") == [
+        "p?"
+    ]
 
 
 def test_where_nothing_was_found_it_says_so(make):
-    said = Read(page(make(radius=-1.0), "p1")).visible
+    said = Read(render_report(make(radius=-1.0), "p1")).visible
     assert "Nothing was found. None of 9 slices was called unhealthy." in said
     assert "There are none." in said
     empty = make(changes={"masks": np.zeros((9, 32, 32), bool)})
-    assert "Even so, nothing in the maps was large enough" in Read(page(empty, "p1")).visible
+    assert "Even so, nothing in the maps was large enough" in Read(render_report(empty, "p1")).visible
 
 
 def test_left_and_right_are_not_told_where_the_file_does_not(make):
     result = make()
     for code in ("sform_code", "qform_code"):
         result.grid.header[code] = 0
-    read = Read(page(result, "p1"))
+    read = Read(render_report(result, "p1"))
     assert read.data["sides"] is False
     assert "to a side that the file does not tell" in read.visible
     assert "14 ?, 10 P" in read.visible
@@ -207,7 +209,7 @@ def test_left_and_right_are_not_told_where_the_file_does_not(make):
 @pytest.mark.parametrize("gone", [np.nan, np.inf])
 def test_what_is_no_number_is_null_and_a_dash(make, gone):
     lost = {name: np.full(9, gone) for name in ("score", "end_step", "end_divergence", "quantile", "threshold")}
-    data = Read(page(make(changes=lost), "p1")).data
+    data = Read(render_report(make(changes=lost), "p1")).data
     assert {one[name] for one in data["slices"] for name in lost} == {None}
     unhealthy = next(one for one in data["slices"] if one["detected"])
     assert "log odds -, cut 0." in unhealthy["said"]
@@ -218,7 +220,7 @@ def test_what_is_no_number_is_null_and_a_dash(make, gone):
 class TestOneSlice:
     def said(self, result, detected):
         rows = result.decisions.detected == detected
-        return Read(page(result, "p1")).data["slices"][int(np.flatnonzero(rows)[0])]["said"]
+        return Read(render_report(result, "p1")).data["slices"][int(np.flatnonzero(rows)[0])]["said"]
 
     def test_curve(self, make):
         assert re.match(
@@ -235,7 +237,7 @@ class TestOneSlice:
         assert "at or below the cut of 0.99000" in self.said(cosine, True)
         assert "the geometric mean of its quantile" in self.said(cosine, True)
         assert "above the cut of 0.99000" in self.said(cosine, False)
-        data = Read(page(cosine, "p1")).data
+        data = Read(render_report(cosine, "p1")).data
         assert data["score"]["cut"] == 0.99
         close([one["score"] for one in data["slices"]], cosine.decisions.similarity)
 
@@ -243,22 +245,22 @@ class TestOneSlice:
         alone = make(detector="none", threshold="healthy")
         assert "No detector was asked" in self.said(alone, True)
         assert "from slices labelled healthy" in self.said(alone, True)
-        read = Read(page(alone, "p1"))
+        read = Read(render_report(alone, "p1"))
         assert read.data["score"]["cut"] is None
         assert "No detector was asked: all 9 slices counted as unhealthy." in read.visible
 
     def test_an_engine_without_curves(self, make):
         student = make(detector="student", engine="student", curves=False)
         assert "t_e" not in self.said(student, True)
-        read = Read(page(student, "p1"))
+        read = Read(render_report(student, "p1"))
         assert read.data["levels"] is None
         assert "There are no curves: the student network looks at each slice once." in read.visible
 
     def test_neighbours_are_named_where_they_had_a_say(self, make):
         alone, together = make(), make()
         together.summary["settings"]["choices"]["context_mm"] = 2.0
-        assert "neighbouring" not in Read(page(alone, "p1")).visible
-        assert "neighbouring slices, within about 2 mm" in Read(page(together, "p1")).visible
+        assert "neighbouring" not in Read(render_report(alone, "p1")).visible
+        assert "neighbouring slices, within about 2 mm" in Read(render_report(together, "p1")).visible
 
     def test_nothing_large_enough(self, make):
         empty = make(changes={"masks": np.zeros((9, 32, 32), bool)})
@@ -270,7 +272,11 @@ class TestOneSlice:
 
 def test_every_slice_is_there_pixel_by_pixel(make):
     result = make()
-    read, decisions, pixels = Read(page(result, "p1")), result.decisions, result.shown.pixels.astype(np.float32)
+    read, decisions, pixels = (
+        Read(render_report(result, "p1")),
+        result.decisions,
+        result.display.pixels.astype(np.float32),
+    )
     for channel in range(2):
         np.testing.assert_array_equal(read.tiles(str(channel), 9, 32), np.round((pixels[:, channel] + 1) * 127.5))
     np.testing.assert_array_equal(read.tiles("mask", 9, 32), decisions.masks)
@@ -285,7 +291,7 @@ def test_every_slice_is_there_pixel_by_pixel(make):
 
 def test_a_whole_head_stays_small(make):
     """155 slices of noise, which shrinks least, in two modalities."""
-    assert len(page(make(n=155, size=128, radius=40.0), "p1")) < 6_000_000
+    assert len(render_report(make(n=155, size=128, radius=40.0), "p1")) < 6_000_000
 
 
 def test_a_healthy_scan_is_not_stretched_until_its_noise_shines():
@@ -326,13 +332,13 @@ def test_a_place_is_in_its_slice_whatever_the_orientation(axes):
 
 def test_a_finding_leads_to_its_slice(make):
     result = make()
-    (finding,) = Read(page(result, "p1")).data["findings"]
+    (finding,) = Read(render_report(result, "p1")).data["findings"]
     assert result.decisions.masks[finding["row"]].any()
-    assert finding["slice"] == result.shown.indices[finding["row"]]
+    assert finding["slice"] == result.display.indices[finding["row"]]
 
 
 @pytest.mark.parametrize(
     ("value", "said"), [(0.0, "0 ml"), (0.0421, "0.042 ml"), (3.14159, "3.1 ml"), (120.0, "120.0 ml"), (np.nan, "- ml")]
 )
 def test_millilitres(value, said):
-    assert words.millilitres(value) == said
+    assert wording.millilitres(value) == said

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from anofpdm.report.page import page as report
+from anofpdm.report.page import render_report
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -46,7 +46,7 @@ def open_page(browser, tmp_path):
 
     def open_it(result, title="p1", **options):
         path = tmp_path / f"{len(contexts)} report.html"
-        path.write_bytes(report(result, title))
+        path.write_bytes(render_report(result, title))
         contexts.append(browser.new_context(**options))
         opened = Opened(contexts[-1].new_page())
         all_opened.append(opened)
@@ -72,7 +72,7 @@ def test_every_kind_of_result_opens_without_a_word_of_complaint(any_kind, open_p
     assert opened.page.text_content("h1") == "</script><script>alert(1)</script>"
     for key in ("Home", "ArrowRight", "End"):
         opened.page.press("#slider", key)
-    assert opened.slice() == any_kind.shown.indices[-1]
+    assert opened.slice() == any_kind.display.indices[-1]
     assert opened.page.text_content("#said")
     assert "NaN" not in opened.page.inner_text("body")
     assert "undefined" not in opened.page.inner_text("body")
@@ -107,10 +107,10 @@ def test_the_picture_is_the_slice(make, open_page):
         })"""
     )
     for channel in range(2):
-        shades = (result.shown.pixels[2, channel].astype(float) + 1) * 127.5
+        shades = (result.display.pixels[2, channel].astype(float) + 1) * 127.5
         apart = abs(shades.ravel() - middle[channel])
         assert apart.mean() < 25  # enlarged and made small again: smoother, but this slice
-        other = abs((result.shown.pixels[3, channel].astype(float).ravel() + 1) * 127.5 - middle[channel])
+        other = abs((result.display.pixels[3, channel].astype(float).ravel() + 1) * 127.5 - middle[channel])
         assert other.mean() > 1.5 * apart.mean()
 
 
@@ -161,13 +161,13 @@ def test_strip_scores_findings_and_tiles_lead_to_slices(make, open_page):
     for target in ("#strip", "#scores"):
         box = opened.page.locator(target).bounding_box()
         opened.page.locator(target).click(position={"x": box["width"] - 15, "y": box["height"] / 2})
-        assert opened.slice() == result.shown.indices[-1]
+        assert opened.slice() == result.display.indices[-1]
         opened.page.press("#slider", "Home")
     opened.page.click(".jump")
     assert result.decisions.masks[opened.slice() - 3].any()
     assert opened.page.evaluate("document.activeElement.id") == "slider"
     opened.page.click("#glance li:first-child button")
-    assert opened.slice() == result.shown.indices[0]
+    assert opened.slice() == result.display.indices[0]
     assert opened.page.get_attribute("#glance li:first-child button", "aria-current") == "true"
 
 

@@ -155,16 +155,16 @@ def test_the_report_is_written_before_the_summary_and_can_be_left_out(tmp_path, 
 def test_what_is_shown_is_what_the_network_saw_and_said(tmp_path):
     files, _, _ = scan_files(tmp_path)
     model = known_model(settings=EvidenceSettings((0, 20, 40), (1,)))
-    shown = model.segment(files, choices=BY_HEALTHY).shown
+    display = model.segment(files, choices=BY_HEALTHY).display
     slices = scan_slices(read_scan(files), SIZE)
-    assert shown.modalities == ("t2",)
-    np.testing.assert_allclose(shown.pixels[:, 0], slices.pixels[:, 1], atol=1e-3)
+    assert display.modalities == ("t2",)
+    np.testing.assert_allclose(display.pixels[:, 0], slices.pixels[:, 1], atol=1e-3)
     evidence = model._ask(slices, 0, 100, lambda *_: None)
-    assert shown.curves.levels == (0, 20, 40)
-    np.testing.assert_array_equal(shown.curves.divergence, evidence.divergence[:, 0])
-    np.testing.assert_array_equal(shown.curves.mse_guided, evidence.mse_guided[:, 0])
-    np.testing.assert_array_equal(shown.curves.mse_unguided, evidence.mse_unguided)
-    assert (shown.engine, shown.cosine_cut, shown.healthy_level) == ("diffusion", 0.9, 0.5)
+    assert display.curves.levels == (0, 20, 40)
+    np.testing.assert_array_equal(display.curves.divergence, evidence.divergence[:, 0])
+    np.testing.assert_array_equal(display.curves.mse_guided, evidence.mse_guided[:, 0])
+    np.testing.assert_array_equal(display.curves.mse_unguided, evidence.mse_unguided)
+    assert (display.engine, display.cosine_cut, display.healthy_level) == ("diffusion", 0.9, 0.5)
 
 
 def test_a_healthy_scan_has_an_empty_mask_and_no_findings(tmp_path):
@@ -353,7 +353,7 @@ class TestMany:
         files["t2"].rename(place / "sub-01_ses-1_T2w.nii.gz")
         targets = find_targets([str(tmp_path / "bids")], ("flair", "t2"))
         titles = []
-        monkeypatch.setattr("anofpdm.segment.model.overview", lambda *words: titles.append(words[3]) or b"")
+        monkeypatch.setattr("anofpdm.segment.model.draw_overview", lambda *words: titles.append(words[3]) or b"")
         report = segment_all(known_model(), targets, tmp_path / "out", Options(choices=BY_HEALTHY))
         assert list(report.done) == ["sub-01_ses-1"]
         assert titles[0].startswith("sub-01_ses-1: ")

@@ -17,7 +17,7 @@ from anofpdm.labels import HEALTHY
 from anofpdm.method.decision import DecisionSettings
 from anofpdm.method.mask import MaskSettings
 from anofpdm.network.predictor import load_trained
-from anofpdm.report.page_data import page_data
+from anofpdm.report.page_data import build_page_data
 from anofpdm.segment.model import load
 from anofpdm.student.distill import Options, chance_of, distill, teacher_masks
 from anofpdm.student.model import load_student
@@ -81,13 +81,13 @@ def test_it_lands_beside_its_teacher_and_is_used_from_then_on(copied):
     for number, path in enumerate(scans.values()):
         toys.save(path, toys.head(seed=number))
     result = again.segment(scans)
-    assert result.shown.engine == "student"
-    assert result.shown.curves is None
+    assert result.display.engine == "student"
+    assert result.display.curves is None
     assert result.summary["settings"]["engine"] == "student"
     assert result.summary["settings"]["student_sha256"] == again.student.sha256
     result.save(copied / "out")
     assert "student" in (copied / "out" / "report.html").read_text()
-    assert again.segment(scans, engine="diffusion").shown.curves is not None
+    assert again.segment(scans, engine="diffusion").display.curves is not None
 
 
 def test_the_diffusion_model_explains_slices_that_a_student_drew(copied):
@@ -96,20 +96,22 @@ def test_the_diffusion_model_explains_slices_that_a_student_drew(copied):
     model = load(copied / "model", "cpu")
     scans = {name: toys.save(copied / f"{name}.nii.gz", toys.head(seed=1)) for name in ("flair", "t2")}
     plain, whole = model.segment(scans), model.segment(scans, engine="diffusion")
-    numbers = [int(plain.shown.indices[row]) for row in (2, 5)]
+    numbers = [int(plain.display.indices[row]) for row in (2, 5)]
     found = model.segment(scans, explain=numbers)
     np.testing.assert_array_equal(found.mask, plain.mask)
-    assert np.flatnonzero(found.shown.curves.asked).tolist() == [2, 5]
+    assert np.flatnonzero(found.display.curves.explained).tolist() == [2, 5]
     for row in (2, 5):
-        np.testing.assert_allclose(found.shown.curves.divergence[row], whole.shown.curves.divergence[row], rtol=1e-4)
+        np.testing.assert_allclose(
+            found.display.curves.divergence[row], whole.display.curves.divergence[row], rtol=1e-4
+        )
         assert found.decisions.end_step[row] == whole.decisions.end_step[row]
-    assert np.isnan(found.shown.curves.divergence[3]).all()
+    assert np.isnan(found.display.curves.divergence[3]).all()
     assert found.summary["settings"]["explained"] == numbers
-    data = page_data(found)
+    data = build_page_data(found)
     assert [row for row, one in enumerate(data["slices"]) if "divergence" in one] == [2, 5]
     with pytest.warns(ScanWarning, match="no slice 999 to explain"):
         beyond = model.segment(scans, explain=np.array([999, numbers[1], numbers[1]]))
-    assert np.flatnonzero(beyond.shown.curves.asked).tolist() == [5]
+    assert np.flatnonzero(beyond.display.curves.explained).tolist() == [5]
     beyond.save(copied / "beyond")
     with pytest.raises(ConfigError, match="numbers of slices"):
         model.segment(scans, explain="70,71")
@@ -123,10 +125,10 @@ def test_findings_are_explained_at_their_middle(copied):
     model = replace(model, student=replace(model.student, calibration=eager))
     scans = {name: toys.save(copied / f"{name}.nii.gz", toys.head(seed=1)) for name in ("flair", "t2")}
     found = model.segment(scans, explain="findings")
-    middles = {one["row"] for one in page_data(found)["findings"]}
+    middles = {one["row"] for one in build_page_data(found)["findings"]}
     assert middles
-    assert set(np.flatnonzero(found.shown.curves.asked)) == middles
-    assert page_data(found)["start"] in middles
+    assert set(np.flatnonzero(found.display.curves.explained)) == middles
+    assert build_page_data(found)["start"] in middles
     found.save(copied / "out")
     assert "The diffusion model was asked about" in (copied / "out" / "report.html").read_text()
 

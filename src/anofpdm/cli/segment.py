@@ -13,7 +13,7 @@ from anofpdm.util.text import printable
 if TYPE_CHECKING:
     from anofpdm.cohorts.inputs import Target
     from anofpdm.method.decision import DecisionSettings
-    from anofpdm.report.explaining import Explain
+    from anofpdm.report.explanation import Explain
     from anofpdm.segment.many import Report
     from anofpdm.segment.model import Model
 

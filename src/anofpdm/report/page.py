@@ -9,20 +9,20 @@ from importlib import resources
 from string import Template
 from typing import Any
 
-from anofpdm.report import words
-from anofpdm.report.page_data import axial_axis, page_data
+from anofpdm.report import wording
+from anofpdm.report.display import DisplayData, SegmentedScan
+from anofpdm.report.page_data import axial_axis, build_page_data
 from anofpdm.report.sheets import data_uri, grey_sheet, heat_sheet, mask_sheet
-from anofpdm.report.shown import Segmented, Shown
 
 POLICY = "default-src 'none'; script-src '{script}'; style-src '{style}'; img-src data:; base-uri 'none'"
 SHORT = 12  # letters of a hash that are enough to tell it apart
 ENGINES = {"diffusion": "the diffusion model", "student": "the student network"}
 
 
-def page(result: Segmented, title: str) -> bytes:
+def render_report(result: SegmentedScan, title: str) -> bytes:
     """Nothing but what is passed in ends up in it: equal results give equal bytes."""
     style, script = _piece("page.css"), _piece("charts.js") + _piece("page.js")
-    data = page_data(result)
+    data = build_page_data(result)
     parts = {
         "policy": POLICY.format(script=_fingerprint(script), style=_fingerprint(style)),
         "title": html.escape(title),
@@ -30,8 +30,8 @@ def page(result: Segmented, title: str) -> bytes:
         "found": _found(result),
         "figures": _figures(result),
         "identity": _identity(result),
-        "panels": _panels(result.shown),
-        "curves": _curves(result.shown) + _neighbours(result.summary["settings"]),
+        "panels": _panels(result.display),
+        "curves": _curves(result.display) + _neighbours(result.summary["settings"]),
         "score": _score(data["score"]),
         "findings": _findings(result, data["findings"]),
         "settings": _settings(result.summary),
@@ -64,7 +64,7 @@ def _fingerprint(text: str) -> str:
 
 def _warnings(summary: Mapping[str, Any]) -> str:
     files = [one["file"] for one in summary["inputs"].values()]
-    said = [html.escape(words.without_folders(text, files)) for text in summary["warnings"]]
+    said = [html.escape(wording.without_folders(text, files)) for text in summary["warnings"]]
     if not said:
         return ""
     items = "".join(f"<li>{one}</li>" for one in said)
@@ -73,16 +73,16 @@ def _warnings(summary: Mapping[str, Any]) -> str:
     )
 
 
-def _found(result: Segmented) -> str:
-    first, *rest = (html.escape(sentence) for sentence in words.what_was_found(result))
+def _found(result: SegmentedScan) -> str:
+    first, *rest = (html.escape(sentence) for sentence in wording.what_was_found(result))
     return f"<strong>{first}</strong> {' '.join(rest)}"
 
 
-def _figures(result: Segmented) -> str:
+def _figures(result: SegmentedScan) -> str:
     detected, count = int(result.decisions.detected.sum()), len(result.decisions.detected)
-    largest = words.millilitres(result.findings[0].volume_ml) if result.findings else words.UNDEFINED
+    largest = wording.millilitres(result.findings[0].volume_ml) if result.findings else wording.UNDEFINED
     named = {
-        "Volume": words.millilitres(result.volume_ml),
+        "Volume": wording.millilitres(result.volume_ml),
         "Findings": str(len(result.findings)),
         "Largest finding": largest,
     }
@@ -91,20 +91,20 @@ def _figures(result: Segmented) -> str:
     return _pairs({**named, **slices})
 
 
-def _identity(result: Segmented) -> str:
-    grid, engine = result.grid, result.shown.engine
+def _identity(result: SegmentedScan) -> str:
+    grid, engine = result.grid, result.display.engine
     shape, spacing = " x ".join(map(str, grid.shape)), " x ".join(f"{edge:.3g}" for edge in grid.spacing_mm)
-    named = {name.upper(): words.file_name(one["file"]) for name, one in result.summary["inputs"].items()}
+    named = {name.upper(): wording.file_name(one["file"]) for name, one in result.summary["inputs"].items()}
     named["Grid"] = f"{shape} voxels, {spacing} mm each"
     named["Looked at"] = _looked_at(result)
-    named["Scored"] = ", ".join(name.upper() for name in result.shown.modalities)
+    named["Scored"] = ", ".join(name.upper() for name in result.display.modalities)
     named["Masks drawn by"] = ENGINES.get(engine, engine)
     return _pairs(named)
 
 
-def _looked_at(result: Segmented) -> str:
+def _looked_at(result: SegmentedScan) -> str:
     """Slices with too little brain are left out."""
-    indices, axis = result.shown.indices, axial_axis(result.grid)[0]
+    indices, axis = result.display.indices, axial_axis(result.grid)[0]
     some = f"slices {indices[0]} to {indices[-1]}" if len(indices) > 1 else f"slice {indices[0]}"
     return f"{some}, of {result.grid.shape[axis]}"
 
@@ -116,14 +116,14 @@ def _pairs(named: Mapping[str, str]) -> str:
 def _settings(summary: Mapping[str, Any]) -> str:
     rows = dict(_flat("", summary["settings"]))
     rows |= {f"{name} sha256": one["sha256"] for name, one in summary["inputs"].items()}
-    rows["seconds"] = str(summary.get("seconds", words.UNDEFINED))
+    rows["seconds"] = str(summary.get("seconds", wording.UNDEFINED))
     return _pairs(rows)
 
 
 def _made_by(settings: Mapping[str, Any]) -> str:
-    said = f"anofpdm {settings.get('anofpdm', words.UNDEFINED)}"
+    said = f"anofpdm {settings.get('anofpdm', wording.UNDEFINED)}"
     for name in ("model", "calibration"):
-        said += f", {name} {str(settings.get(f'{name}_sha256', words.UNDEFINED))[:SHORT]}"
+        said += f", {name} {str(settings.get(f'{name}_sha256', wording.UNDEFINED))[:SHORT]}"
     return html.escape(said)
 
 
@@ -135,25 +135,25 @@ def _flat(before: str, value: Any) -> Iterable[tuple[str, str]]:
     elif isinstance(value, list | tuple):
         yield before, ", ".join(map(str, value))
     elif isinstance(value, str):
-        yield before, words.command_without_folders(value)
+        yield before, wording.command_without_folders(value)
     else:
-        yield before, words.UNDEFINED if value is None else str(value)
+        yield before, wording.UNDEFINED if value is None else str(value)
 
 
 # ---- slices ----------------------------------------------------------------------------------------------------------
 
 
-def _sheets(result: Segmented, highest: float) -> str:
-    shown, decisions = result.shown, result.decisions
-    pictures = {str(number): grey_sheet(shown.pixels[:, number]) for number in range(len(shown.modalities))}
+def _sheets(result: SegmentedScan, highest: float) -> str:
+    display, decisions = result.display, result.decisions
+    pictures = {str(number): grey_sheet(display.pixels[:, number]) for number in range(len(display.modalities))}
     pictures |= {"map": heat_sheet(decisions.maps, highest), "mask": mask_sheet(decisions.masks)}
     return "\n".join(
         f'<img hidden alt="" data-sheet="{name}" src="{data_uri(picture)}">' for name, picture in pictures.items()
     )
 
 
-def _panels(shown: Shown) -> str:
-    names = {str(number): name.upper() for number, name in enumerate(shown.modalities)}
+def _panels(display: DisplayData) -> str:
+    names = {str(number): name.upper() for number, name in enumerate(display.modalities)}
     return "\n".join(_panel(sheet, name) for sheet, name in {**names, "map": "Anomaly map"}.items())
 
 
@@ -176,17 +176,17 @@ def _scale(sheet: str) -> str:
     )
 
 
-def _curves(shown: Shown) -> str:
-    if shown.curves is None:
-        engine = html.escape(ENGINES.get(shown.engine, shown.engine))
+def _curves(display: DisplayData) -> str:
+    if display.curves is None:
+        engine = html.escape(ENGINES.get(display.engine, display.engine))
         return f'<p class="quiet" id="no-curves">There are no curves: {engine} looks at each slice once.</p>'
     charts = "".join(
         f'<figure class="chart"><figcaption>{caption}</figcaption><svg id="{name}" role="img"></svg></figure>'
         for name, caption in CHARTS.items()
     )
-    if shown.curves.asked is None:
+    if display.curves.explained is None:
         return charts
-    numbers = [str(index) for index in shown.indices[shown.curves.asked]]
+    numbers = [str(index) for index in display.indices[display.curves.explained]]
     some = f"slice{'s' if len(numbers) > 1 else ''} {', '.join(numbers)}"
     said = f"Masks are the student's. The diffusion model was asked about {some}; its curves are shown there."
     return f'{charts}<p class="quiet" id="explained">{said}</p>'
@@ -217,17 +217,17 @@ CHARTS = {
 # ---- findings --------------------------------------------------------------------------------------------------------
 
 
-def _findings(result: Segmented, places: list[dict[str, Any]]) -> str:
+def _findings(result: SegmentedScan, places: list[dict[str, Any]]) -> str:
     if not result.findings:
         return "<p>There are none.</p>"
-    known = words.sides_known(result)
+    known = wording.sides_known(result)
     rows = []
     for finding, place in zip(result.findings, places, strict=True):
         cells = (
             str(finding.number),
-            words.millilitres(finding.volume_ml),
-            words.centre_in_letters(finding.centre_mm, known),
-            words.number(finding.peak),
+            wording.millilitres(finding.volume_ml),
+            wording.centre_in_letters(finding.centre_mm, known),
+            wording.number(finding.peak),
         )
         jump = f'<button type="button" class="jump" data-row="{place["row"]}">slice {place["slice"]}</button>'
         rows.append(f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in cells)}<td>{jump}</td></tr>")

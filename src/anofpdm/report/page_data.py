@@ -7,10 +7,10 @@ from typing import Any
 import nibabel as nib
 import numpy as np
 
-from anofpdm.report import words
+from anofpdm.report import wording
+from anofpdm.report.display import Curves, SegmentedScan
 from anofpdm.report.findings import Finding
 from anofpdm.report.sheets import columns_of
-from anofpdm.report.shown import Curves, Segmented
 from anofpdm.scans import Grid
 
 GLANCE = 24  # slices at a glance
@@ -23,23 +23,23 @@ SCORES = {  # whole name, short name, digits
 }
 
 
-def page_data(result: Segmented) -> dict[str, Any]:
-    decisions, shown, curves = result.decisions, result.shown, result.shown.curves
-    areas = decisions.masks.sum(axis=(1, 2)) * shown.pixel_mm**2
+def build_page_data(result: SegmentedScan) -> dict[str, Any]:
+    decisions, display, curves = result.decisions, result.display, result.display.curves
+    areas = decisions.masks.sum(axis=(1, 2)) * display.pixel_mm**2
     return {
-        "engine": shown.engine,
-        "modalities": list(shown.modalities),
-        "size": int(shown.pixels.shape[-1]),
-        "columns": columns_of(len(shown.indices)),
-        "highest": _rounded(highest_shown(decisions.maps, shown.healthy_level)),
-        "sides": words.sides_known(result),
+        "engine": display.engine,
+        "modalities": list(display.modalities),
+        "size": int(display.pixels.shape[-1]),
+        "columns": columns_of(len(display.indices)),
+        "highest": _rounded(highest_shown(decisions.maps, display.healthy_level)),
+        "sides": wording.sides_known(result),
         "score": _score(result),
         "levels": None if curves is None else list(curves.levels),
         "slices": [_slice(result, row, float(areas[row])) for row in range(len(areas))],
         "findings": [_finding(one, result) for one in result.findings],
         "volume_ml": _rounded(result.volume_ml),
         "detected": int(decisions.detected.sum()),
-        "start": start_row(areas, decisions.score, None if curves is None else curves.asked),
+        "start": start_row(areas, decisions.score, None if curves is None else curves.explained),
         "glance": glance_rows(areas),
     }
 
@@ -74,20 +74,20 @@ def spread(rows: np.ndarray, most: int) -> list[int]:
 # ---- parts -----------------------------------------------------------------------------------------------------------
 
 
-def _score(result: Segmented) -> dict[str, Any]:
+def _score(result: SegmentedScan) -> dict[str, Any]:
     """Which score decided, and where its cut is."""
     detector = result.summary["settings"].get("detector", "")
-    cut = {"cosine": result.shown.cosine_cut, "none": math.nan}.get(detector, 0.0)
+    cut = {"cosine": result.display.cosine_cut, "none": math.nan}.get(detector, 0.0)
     name, short, digits = SCORES.get(detector, ("Score", "Score", 3))
     return {"detector": detector, "name": name, "short": short, "digits": digits, "cut": _rounded(cut, 9)}
 
 
-def _slice(result: Segmented, row: int, area: float) -> dict[str, Any]:
-    decisions, shown = result.decisions, result.shown
+def _slice(result: SegmentedScan, row: int, area: float) -> dict[str, Any]:
+    decisions, display = result.decisions, result.display
     settings = result.summary["settings"]
     score = decisions.similarity if settings.get("detector") == "cosine" else decisions.score
     return {
-        "slice": int(shown.indices[row]),
+        "slice": int(display.indices[row]),
         "detected": bool(decisions.detected[row]),
         "area_mm2": _rounded(area),
         "score": _rounded(score[row], 9),
@@ -95,8 +95,8 @@ def _slice(result: Segmented, row: int, area: float) -> dict[str, Any]:
         "end_divergence": _rounded(decisions.end_divergence[row]),
         "quantile": _rounded(decisions.quantile[row]),
         "threshold": _rounded(decisions.threshold[row]),
-        "said": words.decision(row, decisions, shown, settings),
-        **(_curves(shown.curves, row) if shown.curves is not None and shown.curves.knows(row) else {}),
+        "said": wording.decision(row, decisions, display, settings),
+        **(_curves(display.curves, row) if display.curves is not None and display.curves.has(row) else {}),
     }
 
 
@@ -108,8 +108,8 @@ def _curves(curves: Curves, row: int) -> dict[str, list[float | None]]:
     }
 
 
-def _finding(finding: Finding, result: Segmented) -> dict[str, Any]:
-    indices = result.shown.indices
+def _finding(finding: Finding, result: SegmentedScan) -> dict[str, Any]:
+    indices = result.display.indices
     row = int(np.abs(indices - axial_index(finding.centre_mm, result.grid)).argmin())
     return {
         "number": finding.number,

@@ -16,7 +16,7 @@ from anofpdm.cohorts.inputs import Target
 from anofpdm.cohorts.subjects import Subject
 from anofpdm.errors import AnoFPDMError, OutputError, ScanError, ScanWarning
 from anofpdm.method.decision import DecisionSettings
-from anofpdm.report.explaining import Explain, checked_explain
+from anofpdm.report.explanation import Explain, normalize_explain
 from anofpdm.segment.model import (
     MAP,
     MASK,
@@ -140,7 +140,7 @@ def _segment_opened(
     seed = model.calibration.seed if options.seed is None else options.seed
     brain_from = f"command {options.skull_strip}" if options.skull_strip else None
     choices = options.choices or model.usual_choices
-    explain = checked_explain(options.explain) if model.engine(options.engine) == "student" else None
+    explain = normalize_explain(options.explain) if model.engine(options.engine) == "student" else None
     settings = model.settings(choices, seed, brain_from or brain_said(options.brain_mask), options.engine, explain)
     there = all((folder / name(file)).is_file() for file in options.wanted(target))
     if there and (before := _finished(folder / name(SUMMARY), settings, subject.images)) is not None:

@@ -30,11 +30,11 @@ from anofpdm.method.decision import OURS, Decisions, DecisionSettings, decide
 from anofpdm.method.evidence import Evidence
 from anofpdm.method.many_slices import batch_for, evidence_of, slice_seeds
 from anofpdm.network.predictor import TrainedModel, load_trained
-from anofpdm.report.explaining import Explain, checked_explain, explained_rows, look_for_slices, with_evidence
+from anofpdm.report.display import Curves, DisplayData
+from anofpdm.report.explanation import Explain, add_evidence, normalize_explain, rows_to_explain, warn_missing_slices
 from anofpdm.report.findings import Finding, find_lesions
-from anofpdm.report.page import page
-from anofpdm.report.picture import overview
-from anofpdm.report.shown import Curves, Shown
+from anofpdm.report.overview import draw_overview
+from anofpdm.report.page import render_report
 from anofpdm.scans import AxialPlanes, Grid, Scan, ScanSlices, read_scan, read_volume, scan_slices, write_nifti
 from anofpdm.scans.grid import check_same_grid
 from anofpdm.student.model import Student, load_student
@@ -90,7 +90,7 @@ class Model:
     ) -> "Segmentation":
         start = time.perf_counter()
         choices, seed = choices or self.usual_choices, self.calibration.seed if seed is None else seed
-        engine, explain = self.engine(engine), checked_explain(explain)
+        engine, explain = self.engine(engine), normalize_explain(explain)
         if engine == "diffusion":
             self.calibration.with_context(choices.context_mm)  # complains before any time is spent
             explain = None  # it explains every slice as it is
@@ -100,7 +100,7 @@ class Model:
             slices, planes = scan_slices(scan, self.trained.size), AxialPlanes(scan.grid, self.trained.size)
             self._look_at(slices, files)
             self._look_at_spacing(planes.spacing_mm, engine, files)
-            look_for_slices(explain, slices.indices, next(iter(files.values())))
+            warn_missing_slices(explain, slices.indices, next(iter(files.values())))
         places = SlicePositions(np.zeros(len(slices.indices)), slices.indices * planes.spacing_mm)
         batch, curves = batch or batch_for(self.trained.device), None
         if student := self._student(engine):
@@ -109,12 +109,12 @@ class Model:
             decisions = student.decide(lambda rows: slices.pixels[rows][:, seen], places, begin)
         else:
             evidence = self._ask(slices, seed, batch, on_progress)
-            decisions, curves = decide(evidence, self.calibration, choices, places), Curves.of(evidence)
+            decisions, curves = decide(evidence, self.calibration, choices, places), Curves.from_evidence(evidence)
         anomaly_map = planes.to_native(decisions.maps, slices.indices)
         mask = planes.to_native(decisions.masks, slices.indices) >= 0.5
         findings = find_lesions(mask, anomaly_map, scan.grid.affine)
         if explain is not None:
-            rows = explained_rows(explain, findings, slices.indices, scan.grid)
+            rows = rows_to_explain(explain, findings, slices.indices, scan.grid)
             end = partial(_tenths, on_progress, 1, 9)
             decisions, curves = self._explained(slices, rows, decisions, seed, batch, end)
         return Segmentation(
@@ -130,7 +130,7 @@ class Model:
                 "warnings": warned,
                 "seconds": round(time.perf_counter() - start, 2),
             },
-            shown=self._shown(slices, needed, planes, curves, choices, engine),
+            display=self._display(slices, needed, planes, curves, choices, engine),
         )
 
     @property
@@ -269,9 +269,9 @@ class Model:
             return decisions, None
         some = replace(slices, pixels=slices.pixels[rows], indices=slices.indices[rows])
         evidence = self._ask(some, seed, batch, on_progress)
-        return with_evidence(decisions, rows, evidence), Curves.of(evidence).placed(rows, len(slices.indices))
+        return add_evidence(decisions, rows, evidence), Curves.from_evidence(evidence).expand(rows, len(slices.indices))
 
-    def _shown(
+    def _display(
         self,
         slices: ScanSlices,
         modalities: tuple[str, ...],
@@ -279,13 +279,13 @@ class Model:
         curves: Curves | None,
         choices: DecisionSettings,
         engine: str,
-    ) -> Shown:
+    ) -> DisplayData:
         if student := self._student(engine):
             scored, by_healthy = [modalities.index(name) for name in student.config.modalities], 0.5
         else:
             scored = list(self.calibration.settings.channels)
             by_healthy = self.calibration.with_context(choices.context_mm).healthy_threshold
-        return Shown(
+        return DisplayData(
             pixels=slices.pixels[:, scored].astype(np.float16),
             indices=slices.indices,
             pixel_mm=planes.pixel_mm,
@@ -323,7 +323,7 @@ class Segmentation:
     findings: list[Finding]  # the largest first
     decisions: Decisions  # on the network's own slices
     summary: dict[str, Any]
-    shown: Shown
+    display: DisplayData
 
     @property
     def volume_ml(self) -> float:
@@ -352,7 +352,7 @@ class Segmentation:
         if picture:
             write_atomically(folder / name(PICTURE), self.picture(title))
         if report:
-            write_atomically(folder / name(REPORT), page(self, title))
+            write_atomically(folder / name(REPORT), render_report(self, title))
         said = {
             "volume_ml": round(self.volume_ml, 4),
             "findings": len(self.findings),
@@ -364,8 +364,8 @@ class Segmentation:
 
     def picture(self, title: str) -> bytes:
         """The overview, as PNG."""
-        said, shown = f"{title}: {self.volume_ml:.1f} ml in {len(self.findings)} findings", self.shown
-        return overview(shown.pixels[:, 0], shown.indices, self.decisions, said, shown.pixel_mm)
+        said, display = f"{title}: {self.volume_ml:.1f} ml in {len(self.findings)} findings", self.display
+        return draw_overview(display.pixels[:, 0], display.indices, self.decisions, said, display.pixel_mm)
 
 
 def slice_table(decisions: Decisions, indices: np.ndarray, pixel_mm: float) -> list[dict[str, Any]]:

@@ -89,7 +89,7 @@ def _done(model: "Model", task: Task, orders: Orders, pipe: Connection) -> tuple
         reason = getattr(problem.__cause__, "strerror", None) or "no room"
         return ("failed", f"The server could not write the result ({reason}); tell who runs it.")
     except AnoFPDMError as problem:
-        from anofpdm.report.words import without_folders
+        from anofpdm.report.wording import without_folders
 
         return ("failed", without_folders(str(problem)))
     except MemoryError:

@@ -17,7 +17,7 @@ from anofpdm.scans import Grid
 Explain = Sequence[int] | Literal["findings"] | None  # slices from the inferior end, or the middle of each finding
 
 
-def checked_explain(explain: Explain) -> Explain:
+def normalize_explain(explain: Explain) -> Explain:
     """In order, each once."""
     if explain is None or (isinstance(explain, str) and explain == "findings"):
         return explain
@@ -26,7 +26,7 @@ def checked_explain(explain: Explain) -> Explain:
     return tuple(sorted({int(number) for number in explain}))
 
 
-def look_for_slices(explain: Explain, indices: np.ndarray, where: object) -> None:
+def warn_missing_slices(explain: Explain, indices: np.ndarray, where: object) -> None:
     """A word where slices that are asked for are not there."""
     missing = [] if explain is None or explain == "findings" else sorted(set(explain) - set(indices.tolist()))
     if missing:
@@ -38,7 +38,7 @@ def look_for_slices(explain: Explain, indices: np.ndarray, where: object) -> Non
         )
 
 
-def explained_rows(explain: Explain, findings: Iterable[Finding], indices: np.ndarray, grid: Grid) -> np.ndarray:
+def rows_to_explain(explain: Explain, findings: Iterable[Finding], indices: np.ndarray, grid: Grid) -> np.ndarray:
     """Rows of the slices that are asked for; of findings, those nearest to their middles."""
     if explain == "findings":
         middles = [axial_index(one.centre_mm, grid) for one in findings]
@@ -46,7 +46,7 @@ def explained_rows(explain: Explain, findings: Iterable[Finding], indices: np.nd
     return np.flatnonzero(np.isin(indices, list(explain or ())))
 
 
-def with_evidence(decisions: Decisions, rows: np.ndarray, evidence: Evidence) -> Decisions:
+def add_evidence(decisions: Decisions, rows: np.ndarray, evidence: Evidence) -> Decisions:
     """A student's decisions, and beside them what the diffusion model says of these rows."""
     told = {
         "similarity": evidence.similarity,

@@ -23,7 +23,7 @@ TILE, GAP, COLUMNS, CAPTION, HEADING = 150, 6, 8, 18, 28
 WHITE_SHARE = 99.9  # percentile of all maps that is drawn white
 
 
-def overview(
+def draw_overview(
     pixels: np.ndarray,  # [n, H, W] of one modality, in [-1, 1]
     indices: np.ndarray,  # [n]
     decisions: Decisions,

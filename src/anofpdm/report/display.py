@@ -19,15 +19,15 @@ class Curves:
     divergence: np.ndarray  # [n, K], M_t
     mse_guided: np.ndarray  # [n, K]
     mse_unguided: np.ndarray  # [n, K]
-    asked: np.ndarray | None = None  # bool [n], slices of which it is known; none given: all
+    explained: np.ndarray | None = None  # bool [n], slices of which it is known; none given: all
 
     @classmethod
-    def of(cls, evidence: Evidence) -> "Curves":
+    def from_evidence(cls, evidence: Evidence) -> "Curves":
         """Of evidence at one strength."""
         curves = (evidence.divergence[:, 0], evidence.mse_guided[:, 0], evidence.mse_unguided)
         return cls(evidence.settings.levels, *(curve.cpu().double().numpy() for curve in curves))
 
-    def placed(self, rows: np.ndarray, count: int) -> "Curves":
+    def expand(self, rows: np.ndarray, count: int) -> "Curves":
         """These were of some rows; now of all slices, so many, and the others are not known."""
 
         def among_all(curves: np.ndarray) -> np.ndarray:
@@ -40,15 +40,15 @@ class Curves:
             among_all(self.divergence),
             among_all(self.mse_guided),
             among_all(self.mse_unguided),
-            asked=np.isin(np.arange(count), rows),
+            explained=np.isin(np.arange(count), rows),
         )
 
-    def knows(self, row: int) -> bool:
-        return self.asked is None or bool(self.asked[row])
+    def has(self, row: int) -> bool:
+        return self.explained is None or bool(self.explained[row])
 
 
 @dataclass(frozen=True)
-class Shown:
+class DisplayData:
     """What pictures need besides the decisions."""
 
     pixels: np.ndarray  # [n, M, H, W] of the scored modalities, in [-1, 1]; half precision is plenty
@@ -61,7 +61,7 @@ class Shown:
     engine: str = "diffusion"  # what drew the masks
 
 
-class Segmented(Protocol):
+class SegmentedScan(Protocol):
     """Of a segmentation, what is told on its page."""
 
     @property
@@ -73,6 +73,6 @@ class Segmented(Protocol):
     @property
     def summary(self) -> dict[str, Any]: ...
     @property
-    def shown(self) -> Shown: ...
+    def display(self) -> DisplayData: ...
     @property
     def volume_ml(self) -> float: ...

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from anofpdm.method.decision import Decisions
+from anofpdm.report.display import DisplayData, SegmentedScan
 from anofpdm.report.findings import Finding
-from anofpdm.report.shown import Segmented, Shown
 
 SIDES = (("right", "left"), ("anterior", "posterior"), ("superior", "inferior"))
 UNDEFINED = "-"
@@ -33,7 +33,7 @@ def counted(count: int, one: str) -> str:
 # ---- the scan --------------------------------------------------------------------------------------------------------
 
 
-def what_was_found(result: Segmented) -> list[str]:
+def what_was_found(result: SegmentedScan) -> list[str]:
     """One sentence each: slices, volume, the largest finding."""
     said = [_slices_called(result)]
     if not result.findings:
@@ -46,7 +46,7 @@ def what_was_found(result: Segmented) -> list[str]:
     return said
 
 
-def _slices_called(result: Segmented) -> str:
+def _slices_called(result: SegmentedScan) -> str:
     detected, count = int(result.decisions.detected.sum()), len(result.decisions.detected)
     if result.summary["settings"].get("detector") == "none":
         return f"No detector was asked: {'all ' if count > 1 else ''}{counted(count, 'slice')} counted as unhealthy."
@@ -56,7 +56,7 @@ def _slices_called(result: Segmented) -> str:
     return f"{detected} of {counted(count, 'slice')} {was} called unhealthy."
 
 
-def _called_and_yet_empty(result: Segmented) -> list[str]:
+def _called_and_yet_empty(result: SegmentedScan) -> list[str]:
     called = bool(result.decisions.detected.any())
     return ["Even so, nothing in the maps was large enough to be drawn."] if called else []
 
@@ -81,7 +81,7 @@ def centre_in_letters(place: Iterable[float], known: bool) -> str:
     return ", ".join(letters)
 
 
-def sides_known(result: Segmented) -> bool:
+def sides_known(result: SegmentedScan) -> bool:
     """Without an orientation in its header, a file does not tell left from right."""
     header = result.grid.header
     return bool(int(header["sform_code"]) or int(header["qform_code"]))
@@ -90,35 +90,35 @@ def sides_known(result: Segmented) -> bool:
 # ---- a slice ---------------------------------------------------------------------------------------------------------
 
 
-def decision(row: int, decisions: Decisions, shown: Shown, settings: dict[str, Any]) -> str:
+def decision(row: int, decisions: Decisions, display: DisplayData, settings: dict[str, Any]) -> str:
     """Why this slice was called what it was called, and what its mask is."""
-    called = _called(row, decisions, shown, settings.get("detector", ""))
+    called = _called(row, decisions, display, settings.get("detector", ""))
     end = number(decisions.end_step[row], ".0f")
-    known = shown.curves is not None and shown.curves.knows(row)
+    known = display.curves is not None and display.curves.has(row)
     moved = f"Guidance moved the estimate most at t_e = {end}." if known else ""
-    drawn = _drawn(row, decisions, shown, settings)
+    drawn = _drawn(row, decisions, display, settings)
     said = (called, moved, drawn) if decisions.detected[row] else (called, drawn, moved)
     return " ".join(filter(None, said))
 
 
-def _called(row: int, decisions: Decisions, shown: Shown, detector: str) -> str:
+def _called(row: int, decisions: Decisions, display: DisplayData, detector: str) -> str:
     if detector == "none":
         return "No detector was asked, so the slice counts as unhealthy."
     unhealthy = bool(decisions.detected[row])
     called = "Called unhealthy" if unhealthy else "Called healthy"
     if detector == "cosine":
         beside = "at or below" if unhealthy else "above"
-        similarity, cut = number(decisions.similarity[row], ".5f"), number(shown.cosine_cut, ".5f")
+        similarity, cut = number(decisions.similarity[row], ".5f"), number(display.cosine_cut, ".5f")
         return f"{called}: the cosine of its two error curves is {similarity}, {beside} the cut of {cut}."
     name = "log odds" if detector == "curve" else "score"
     return f"{called}: {name} {number(decisions.score[row], '.2f')}, cut 0."
 
 
-def _drawn(row: int, decisions: Decisions, shown: Shown, settings: dict[str, Any]) -> str:
+def _drawn(row: int, decisions: Decisions, display: DisplayData, settings: dict[str, Any]) -> str:
     if not decisions.detected[row]:
         return "Its mask is left empty."
     threshold = f"{number(decisions.threshold[row])} ({_from_where(row, decisions, settings)})"
-    area = decisions.masks[row].sum() * shown.pixel_mm**2
+    area = decisions.masks[row].sum() * display.pixel_mm**2
     if not area:
         return f"No large enough part of the map reaches {threshold}, so its mask is empty."
     return f"The mask is where the map is at least {threshold}; it covers {number(area, '.0f')} mm\u00b2."
