@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from anofpdm.cohorts.inputs import find_targets
-from anofpdm.segment.many import CAPTURE, SEG, Options, segment_all
+from anofpdm.segment.many import Options, segment_all
+from anofpdm.segment.outputs import DICOM_CAPTURE, DICOM_SEG
 from tests import dicom_toys, toys
 from tests.dicom_toys import Series
 from tests.segment.test_model import BY_HEALTHY, known_model
@@ -48,8 +49,8 @@ def test_a_study_gets_masks_where_its_lesion_is_as_nifti_and_dicom(kind, tmp_pat
     mask = nib.load(tmp_path / "out" / "anna" / "mask.nii.gz")
     np.testing.assert_allclose(mask.affine, affine, atol=1e-4)
     assert toys.dice(np.asarray(mask.dataobj) > 0, lesion) > 0.85
-    assert (tmp_path / "out" / "anna" / SEG).is_file()
-    assert (tmp_path / "out" / "anna" / CAPTURE).is_file()
+    assert (tmp_path / "out" / "anna" / DICOM_SEG).is_file()
+    assert (tmp_path / "out" / "anna" / DICOM_CAPTURE).is_file()
     again = segment_all(known_model(), targets, tmp_path / "out", options)
     assert list(again.already) == ["anna"]
 
@@ -65,4 +66,4 @@ def test_its_results_name_series_and_neither_patient_nor_temporary_files(tmp_pat
         text = (folder / name).read_text()
         assert "Secret" not in text
         assert "anofpdm-" not in text.replace("anofpdm-ddim", "")
-    assert not (folder / SEG).exists()
+    assert not (folder / DICOM_SEG).exists()

@@ -42,7 +42,8 @@ from anofpdm.network.predictor import NoisePredictor, TrainedModel, load_trained
 from anofpdm.network.schedule import NoiseSchedule
 from anofpdm.scans import read_scan, scan_slices
 from anofpdm.segment.many import Options, segment_all
-from anofpdm.segment.model import FINDINGS, MAP, MASK, PICTURE, REPORT, SLICES, SUMMARY, Model
+from anofpdm.segment.model import Model
+from anofpdm.segment.outputs import ANOMALY_MAP, FINDINGS, MASK, OVERVIEW, REPORT, SLICES, SUMMARY
 from anofpdm.util.files import folder_lock
 from tests import toys
 
@@ -108,7 +109,7 @@ def test_the_mask_overlays_the_lesion_whatever_the_scans_orientation(axes, tmp_p
     inside, outside = result.anomaly_map[lesion].mean(), result.anomaly_map[~lesion].mean()
     assert inside > 20 * outside
     result.save(tmp_path / "out")
-    for name, dtype in ((MASK, np.uint8), (MAP, np.float32)):
+    for name, dtype in ((MASK, np.uint8), (ANOMALY_MAP, np.float32)):
         image = nib.load(tmp_path / "out" / name)
         np.testing.assert_array_equal(image.affine, nib.load(files["flair"]).affine)
         assert image.get_data_dtype() == dtype
@@ -277,7 +278,7 @@ class TestMany:
                 result.save(tmp_path / "out" / "p0")
         assert list(segment_all(known_model(), [target], tmp_path / "out", options).done) == ["p0"]
 
-    @pytest.mark.parametrize("lost", [MASK, MAP, PICTURE, REPORT])
+    @pytest.mark.parametrize("lost", [MASK, ANOMALY_MAP, OVERVIEW, REPORT])
     def test_a_result_with_a_file_missing_is_done_anew(self, lost, tmp_path):
         targets = self.targets(tmp_path / "in", 1)
         without = Options(choices=BY_HEALTHY, pictures=False, reports=False)
@@ -286,7 +287,7 @@ class TestMany:
         assert segment_all(known_model(), targets, tmp_path / "out", options).already
         (tmp_path / "out" / "p0" / lost).unlink()
         already = segment_all(known_model(), targets, tmp_path / "out", without).already
-        assert bool(already) == (lost in (PICTURE, REPORT))
+        assert bool(already) == (lost in (OVERVIEW, REPORT))
         (tmp_path / "out" / "p0" / lost).unlink(missing_ok=True)
         assert segment_all(known_model(), targets, tmp_path / "out", options).done
 

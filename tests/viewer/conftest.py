@@ -225,16 +225,14 @@ def done(server, scan):
 def made_results(model, make_scan, tmp_path_factory):
     """Two scans as `anofpdm segment` leaves them: one in a folder of its own, one with BIDS names."""
     import anofpdm
-    from anofpdm.segment.many import BIDS_NAMES
+    from anofpdm.segment.outputs import bids_suffix
 
     folder = tmp_path_factory.mktemp("results")
     loaded = anofpdm.load(model, "cpu")
     loaded.segment(make_scan(1)).save(folder / "p1")
     name = "sub-07_ses-1"
     in_bids = folder / "sub-07" / "ses-1" / "anat"
-    loaded.segment(make_scan(2)).save(
-        in_bids, lambda file: f"{name}_{BIDS_NAMES.get(file, f'desc-anofpdm_{file}')}", title=name
-    )
+    loaded.segment(make_scan(2)).save(in_bids, lambda file: name + bids_suffix(file), title=name)
     return folder
 
 

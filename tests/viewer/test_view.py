@@ -6,17 +6,9 @@ import shutil
 
 import pytest
 
-from anofpdm.segment.many import BIDS_NAMES, CAPTURE, SEG
-from anofpdm.segment.model import FINDINGS, MAP, MASK, PICTURE, REPORT, SLICES, SUMMARY
+from anofpdm.segment.outputs import FINDINGS, MASK, SUMMARY
 from anofpdm.viewer.refusals import RefusalError
-from anofpdm.viewer.results import NAMES, ResultFolder, findings, read_result
-
-
-def test_names_are_those_that_segment_gives():
-    plain = [MASK, MAP, FINDINGS, SLICES, SUMMARY, PICTURE, REPORT, SEG, CAPTURE]
-    assert [name for name, _ in NAMES.values()] == plain
-    for name, ending in NAMES.values():
-        assert ending == f"_{BIDS_NAMES.get(name, f'desc-anofpdm_{name}')}"
+from anofpdm.viewer.results import ResultFolder, findings, read_result
 
 
 def test_results_of_any_layout_are_found(made_results):

@@ -14,7 +14,8 @@ from anofpdm.method.evidence import EvidenceSettings
 from anofpdm.network.predictor import NoisePredictor, TrainedModel
 from anofpdm.network.unet import UNet, preset
 from anofpdm.scans import write_nifti
-from anofpdm.segment.model import MASK, Model
+from anofpdm.segment.model import Model
+from anofpdm.segment.outputs import MASK
 from anofpdm.student.model import Student, StudentCalibration
 from anofpdm.student.network import StudentConfig, StudentNet
 

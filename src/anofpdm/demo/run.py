@@ -15,7 +15,8 @@ from anofpdm.cohorts.inputs import Target, find_targets
 from anofpdm.cohorts.phantoms.cohort import write_phantoms
 from anofpdm.errors import CohortError
 from anofpdm.evaluation.metrics.volumes import VolumeScore, score_volume
-from anofpdm.segment.model import PICTURE, REPORT, Model, Segmentation, load
+from anofpdm.segment.model import Model, Segmentation, load
+from anofpdm.segment.outputs import OVERVIEW, REPORT
 from anofpdm.util.files import folder_lock, write_atomically
 
 BUNDLED = Path(__file__).parents[1] / "models"
@@ -153,7 +154,7 @@ def _row(one: Shown, out: Path) -> str:
 
 
 def _part(one: Shown, out: Path) -> str:
-    picture = base64.b64encode((one.folder / PICTURE).read_bytes()).decode()
+    picture = base64.b64encode((one.folder / OVERVIEW).read_bytes()).decode()
     return f"""<h2>{html.escape(f"{one.name}, {one.engine}")}</h2><p>{html.escape(in_words(one))} {_link(one, out)}</p>
 <img alt="slices, their anomaly maps and masks, lesion area and score along the head"
 src="data:image/png;base64,{picture}">

@@ -17,25 +17,23 @@ from anofpdm.cohorts.subjects import Subject
 from anofpdm.errors import AnoFPDMError, OutputError, ScanError, ScanWarning
 from anofpdm.method.decision import DecisionSettings
 from anofpdm.report.explanation import Explain, normalize_explain
-from anofpdm.segment.model import (
-    MAP,
+from anofpdm.segment.model import Model, Segmentation, brain_said, file_sha256
+from anofpdm.segment.outputs import (
+    ANOMALY_MAP,
+    BIDS_DESCRIPTION,
+    DICOM_CAPTURE,
+    DICOM_SEG,
     MASK,
-    PICTURE,
+    OVERVIEW,
     REPORT,
     SUMMARY,
-    Model,
-    Segmentation,
-    brain_said,
-    file_sha256,
+    bids_suffix,
 )
 from anofpdm.util.distributed import World
 from anofpdm.util.files import folder_lock, remove_temporary_files, write_atomically
 
 if TYPE_CHECKING:
     from anofpdm.scans.dicom.read import Study
-
-SEG, CAPTURE = "mask_seg.dcm", "report_capture.dcm"
-BIDS_NAMES = {MASK: "label-lesion_desc-anofpdm_mask.nii.gz", MAP: "desc-anofpdm_anomalymap.nii.gz"}
 
 
 @dataclass(frozen=True)
@@ -54,8 +52,13 @@ class Options:
 
     def wanted(self, target: Target) -> tuple[str, ...]:
         """Files that a finished scan has."""
-        pages = (*([PICTURE] if self.pictures else []), *([REPORT] if self.reports else []))
-        return (MASK, MAP, *pages, *((SEG, CAPTURE) if self.dicom and target.study is not None else ()))
+        pages = (*([OVERVIEW] if self.pictures else []), *([REPORT] if self.reports else []))
+        return (
+            MASK,
+            ANOMALY_MAP,
+            *pages,
+            *((DICOM_SEG, DICOM_CAPTURE) if self.dicom and target.study is not None else ()),
+        )
 
 
 @dataclass
@@ -84,7 +87,7 @@ def segment_all(
         if world.is_main:
             remove_temporary_files(out)
         if world.is_main and any(target.bids for target in targets):
-            write_atomically(out / "dataset_description.json", _bids_description())
+            write_atomically(out / BIDS_DESCRIPTION, _bids_description())
         return _segment_share(model, targets, out, options, world, on_progress)
 
 
@@ -164,7 +167,7 @@ def _segment_opened(
     if target.study is not None:
         _tell_of_series(result.summary, target.study, subject.images)
     remove_temporary_files(folder)
-    for file in (SEG, CAPTURE):  # of an earlier run, with another mask
+    for file in (DICOM_SEG, DICOM_CAPTURE):  # of an earlier run, with another mask
         (folder / name(file)).unlink(missing_ok=True)
     result.save(folder, name, picture=options.pictures, report=options.reports, title=subject.name)
     if target.study is not None and options.dicom:  # last: where it cannot be done, the NIfTI mask is there
@@ -190,8 +193,8 @@ def _with_series(text: str, study: "Study", images: Mapping[str, Path]) -> str:
 def _write_dicom(result: Segmentation, study: "Study", folder: Path, name: Callable[[str], str], title: str) -> None:
     from anofpdm.scans.dicom.seg import write_capture, write_seg
 
-    write_seg(folder / name(SEG), result.mask, study)
-    write_capture(folder / name(CAPTURE), result.picture(title), study)
+    write_seg(folder / name(DICOM_SEG), result.mask, study)
+    write_capture(folder / name(DICOM_CAPTURE), result.picture(title), study)
 
 
 def place_of(target: Target, out: Path) -> tuple[Path, Callable[[str], str]]:
@@ -199,7 +202,7 @@ def place_of(target: Target, out: Path) -> tuple[Path, Callable[[str], str]]:
     name = target.subject.name
     if not target.bids:
         return out / name, str
-    return out.joinpath(*name.split("_"), "anat"), lambda file: f"{name}_{BIDS_NAMES.get(file, f'desc-anofpdm_{file}')}"
+    return out.joinpath(*name.split("_"), "anat"), lambda file: name + bids_suffix(file)
 
 
 def _finished(summary: Path, settings: dict[str, Any], images: dict[str, Path]) -> float | None:

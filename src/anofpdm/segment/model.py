@@ -37,19 +37,11 @@ from anofpdm.report.overview import draw_overview
 from anofpdm.report.page import render_report
 from anofpdm.scans import AxialPlanes, Grid, Scan, ScanSlices, read_scan, read_volume, scan_slices, write_nifti
 from anofpdm.scans.grid import check_same_grid
+from anofpdm.segment.outputs import ANOMALY_MAP, FINDINGS, MASK, OVERVIEW, REPORT, SLICES, SUMMARY
 from anofpdm.student.model import Student, load_student
 from anofpdm.util.distributed import resolve_device
 from anofpdm.util.files import encode_csv, translate_write_errors, write_atomically
 
-MASK, MAP, FINDINGS, SLICES, SUMMARY, PICTURE, REPORT = (
-    "mask.nii.gz",
-    "anomaly_map.nii.gz",
-    "findings.csv",
-    "slices.csv",
-    "summary.json",
-    "overview.png",
-    "report.html",
-)
 ENGINES = ("auto", "diffusion", "student")
 UNLIKE = 0.08  # share of foreground beyond what calibration saw: then a scan is unlike the cohort
 Listener = Callable[[int, int], None]
@@ -342,15 +334,15 @@ class Segmentation:
         folder = Path(folder)
         with translate_write_errors(folder):
             folder.mkdir(parents=True, exist_ok=True)
-        for file in (SUMMARY, PICTURE, REPORT):  # of an earlier run; the summary first
+        for file in (SUMMARY, OVERVIEW, REPORT):  # of an earlier run; the summary first
             (folder / name(file)).unlink(missing_ok=True)
         write_nifti(folder / name(MASK), self.mask.astype(np.uint8), self.grid)
-        write_nifti(folder / name(MAP), self.anomaly_map, self.grid)
+        write_nifti(folder / name(ANOMALY_MAP), self.anomaly_map, self.grid)
         write_atomically(folder / name(FINDINGS), encode_csv(FINDING_COLUMNS, map(_finding_row, self.findings)))
         write_atomically(folder / name(SLICES), encode_csv(self.slices[0], (row.values() for row in self.slices)))
         title = title or folder.resolve().name
         if picture:
-            write_atomically(folder / name(PICTURE), self.picture(title))
+            write_atomically(folder / name(OVERVIEW), self.picture(title))
         if report:
             write_atomically(folder / name(REPORT), render_report(self, title))
         said = {

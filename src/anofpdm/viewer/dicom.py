@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from anofpdm.errors import ScanError
+from anofpdm.segment.outputs import DICOM_CAPTURE, DICOM_SEG
 
 if TYPE_CHECKING:
     from anofpdm.scans.dicom.read import Study
     from anofpdm.segment.model import Segmentation
 
-SEG, CAPTURE = "mask_seg.dcm", "report_capture.dcm"  # as segmenting names them
 BETWEEN_SERIES = re.compile(r"\s*[,;]\s*|\s+(?=\w+\s*=)")  # flair=3 t2=Axial T2; a description may hold spaces
 ON_A_PAGE = {"--series ": "Series: ", " (--preview shows all)": ""}  # what is an option on the command line
 
@@ -44,5 +44,5 @@ def save_dicom(study: "Study", result: "Segmentation", folder: Path, title: str)
     from anofpdm.scans.dicom.seg import write_capture, write_seg
 
     folder.mkdir(parents=True, exist_ok=True)
-    write_seg(folder / SEG, result.mask, study)
-    write_capture(folder / CAPTURE, result.picture(title), study)
+    write_seg(folder / DICOM_SEG, result.mask, study)
+    write_capture(folder / DICOM_CAPTURE, result.picture(title), study)

@@ -20,10 +20,11 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from anofpdm.segment.outputs import SUMMARY
 from anofpdm.util.files import write_atomically
 from anofpdm.viewer.refusals import gone
 
-STATE, INPUT, RESULT, SUMMARY = "job.json", "input", "result", "summary.json"
+STATE, INPUT, RESULT = "job.json", "input", "result"
 QUEUED, RUNNING, DONE, FAILED, CANCELLED = "queued", "running", "done", "failed", "cancelled"
 TOLD = ("volume_ml", "findings", "slices", "slices_detected", "warnings")  # of a summary
 SHORT = 6  # letters of an id that tell it apart, in a log, and do not give it away

@@ -12,22 +12,31 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from anofpdm.viewer.dicom import CAPTURE, SEG
+from anofpdm.segment.outputs import (
+    ANOMALY_MAP,
+    DICOM_CAPTURE,
+    DICOM_SEG,
+    FINDINGS,
+    MASK,
+    OVERVIEW,
+    REPORT,
+    SLICES,
+    SUMMARY,
+    bids_suffix,
+)
 from anofpdm.viewer.refusals import RefusalError, gone
 
-SUMMARY = "summary.json"
-# Roles of files, what `segment` calls them, and how BIDS names of them end.
-NAMES = {
-    "mask": ("mask.nii.gz", "_label-lesion_desc-anofpdm_mask.nii.gz"),
-    "map": ("anomaly_map.nii.gz", "_desc-anofpdm_anomalymap.nii.gz"),
-    "findings": ("findings.csv", "_desc-anofpdm_findings.csv"),
-    "slices": ("slices.csv", "_desc-anofpdm_slices.csv"),
-    "summary": (SUMMARY, "_desc-anofpdm_summary.json"),
-    "picture": ("overview.png", "_desc-anofpdm_overview.png"),
-    "report": ("report.html", "_desc-anofpdm_report.html"),
-    "dicom-seg": (SEG, f"_desc-anofpdm_{SEG}"),
-    "dicom-picture": (CAPTURE, f"_desc-anofpdm_{CAPTURE}"),
-}
+FILES = {
+    "mask": MASK,
+    "map": ANOMALY_MAP,
+    "findings": FINDINGS,
+    "slices": SLICES,
+    "summary": SUMMARY,
+    "picture": OVERVIEW,
+    "report": REPORT,
+    "dicom-seg": DICOM_SEG,
+    "dicom-picture": DICOM_CAPTURE,
+}  # by role
 KINDS = {
     ".nii.gz": "application/gzip", ".nii": "application/octet-stream", ".csv": "text/csv; charset=utf-8",
     ".json": "application/json", ".png": "image/png", ".html": "text/html; charset=utf-8", ".dcm": "application/dicom",
@@ -135,14 +144,14 @@ def _found(root: Path) -> Iterator[Result]:
 
 def _stem_of_summary(name: str) -> str | None:
     """What stands before it in BIDS names; nothing, where the folder is the scan's own."""
-    plain, ending = NAMES["summary"]
-    if name == plain:
+    if name == SUMMARY:
         return ""
+    ending = bids_suffix(SUMMARY)
     return name.removesuffix(ending) if name.endswith(ending) else None
 
 
 def read_result(root: Path, folder: Path, stem: str = "", key: str | None = None, title: str = "") -> Result | None:
-    names = {role: f"{stem}{ending}" if stem else plain for role, (plain, ending) in NAMES.items()}
+    names = {role: stem + bids_suffix(file) if stem else file for role, file in FILES.items()}
     files = {role: folder / name for role, name in names.items() if _is_inside(folder / name, root)}
     try:
         summary = json.loads(_small(files["summary"]))

@@ -6,6 +6,7 @@ from fastapi import FastAPI
 
 from anofpdm import __version__
 from anofpdm.errors import CohortError
+from anofpdm.segment.outputs import SUMMARY
 from anofpdm.viewer.niivue import Niivue
 from anofpdm.viewer.pages import new_app, pages_router, results_router, viewer_told
 from anofpdm.viewer.results import ResultFolder, told
@@ -38,5 +39,5 @@ def opened(folder: Path) -> ResultFolder:
         raise CohortError(f"{folder}: no such folder; give the --out folder of 'anofpdm segment'")
     results = ResultFolder(folder)
     if not results.look():
-        raise CohortError(f"{folder}: no results in it (no summary.json); give the --out folder of 'anofpdm segment'")
+        raise CohortError(f"{folder}: no results in it (no {SUMMARY}); give the --out folder of 'anofpdm segment'")
     return results

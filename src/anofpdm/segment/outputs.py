@@ -1,0 +1,19 @@
+"""File names of the results of a segmented scan. Imports nothing, so that any program can use it."""
+
+MASK = "mask.nii.gz"
+ANOMALY_MAP = "anomaly_map.nii.gz"
+FINDINGS = "findings.csv"
+SLICES = "slices.csv"
+SUMMARY = "summary.json"  # written last: where it exists, the other files are complete
+OVERVIEW = "overview.png"
+REPORT = "report.html"
+DICOM_SEG = "mask_seg.dcm"
+DICOM_CAPTURE = "report_capture.dcm"
+BIDS_DESCRIPTION = "dataset_description.json"
+
+_BIDS_SUFFIXES = {MASK: "_label-lesion_desc-anofpdm_mask.nii.gz", ANOMALY_MAP: "_desc-anofpdm_anomalymap.nii.gz"}
+
+
+def bids_suffix(file: str) -> str:
+    """What follows the subject in the BIDS name of a result file."""
+    return _BIDS_SUFFIXES.get(file, f"_desc-anofpdm_{file}")

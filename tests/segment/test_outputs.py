@@ -1,0 +1,38 @@
+"""Names of result files: users' scripts rely on them."""
+
+import subprocess
+import sys
+
+from anofpdm.cohorts.inputs import OUR_FILES
+from anofpdm.segment import outputs
+
+
+def test_file_names():
+    names = {name: value for name, value in vars(outputs).items() if name.isupper() and not name.startswith("_")}
+    assert names == {
+        "MASK": "mask.nii.gz",
+        "ANOMALY_MAP": "anomaly_map.nii.gz",
+        "FINDINGS": "findings.csv",
+        "SLICES": "slices.csv",
+        "SUMMARY": "summary.json",
+        "OVERVIEW": "overview.png",
+        "REPORT": "report.html",
+        "DICOM_SEG": "mask_seg.dcm",
+        "DICOM_CAPTURE": "report_capture.dcm",
+        "BIDS_DESCRIPTION": "dataset_description.json",
+    }
+
+
+def test_bids_names():
+    assert outputs.bids_suffix(outputs.MASK) == "_label-lesion_desc-anofpdm_mask.nii.gz"
+    assert outputs.bids_suffix(outputs.ANOMALY_MAP) == "_desc-anofpdm_anomalymap.nii.gz"
+    assert outputs.bids_suffix(outputs.REPORT) == "_desc-anofpdm_report.html"
+
+
+def test_result_volumes_are_not_taken_for_scans():
+    assert OUR_FILES == (outputs.MASK, outputs.ANOMALY_MAP)
+
+
+def test_names_can_be_imported_without_torch_and_numpy():
+    code = "import sys, anofpdm.segment.outputs; assert not {'torch', 'numpy'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
