@@ -1,4 +1,4 @@
-"""Segmentations made up number by number, so that a page can be held against what it should say."""
+"""Synthetic segmentations with known numbers, to compare pages with."""
 
 import numpy as np
 import pytest
@@ -53,7 +53,7 @@ def segmented(
     axes="LPS",
     changes=None,
 ):
-    """A round head of noise with a ball of a lesion, its slices from `first` on."""
+    """A ball of noise with a spherical lesion; slices are numbered from `first`."""
     rng = np.random.default_rng(3)
     shape = (size, size, first + n + 2)
     affine = toys.affine_of(axes, (2.0, 2.0, 3.0), shape=shape)
@@ -90,14 +90,14 @@ def make():
 
 NASTY = "</script ><script >alert(1)</script><img src=x onerror=alert(2)>&amp;\"'<!--\u2028"
 KINDS = {
-    "as usual": {},
+    "default": {},
     "cosine": {"detector": "cosine", "threshold": "both", "modalities": ("flair",)},
     "no detector": {"detector": "none", "threshold": "healthy"},
     "student": {"detector": "student", "engine": "student", "curves": False},
-    "nothing found": {"radius": -1.0},
+    "no findings": {"radius": -1.0},
     "one slice": {"n": 1, "first": 6},
-    "not numbers": {"changes": dict.fromkeys(("score", "threshold", "quantile", "end_step"), np.full(9, np.nan))},
-    "nasty names": {
+    "non-finite": {"changes": dict.fromkeys(("score", "threshold", "quantile", "end_step"), np.full(9, np.nan))},
+    "names with markup": {
         "modalities": (NASTY, "t2"),
         "files": {NASTY: NASTY, "t2": NASTY},
         "warnings": [NASTY],

@@ -1,4 +1,4 @@
-"""A report says what the segmentation holds, holds all it shows, and lets nothing in or out."""
+"""The report agrees with the segmentation, is self-contained, and is safe against any content."""
 
 import base64
 import hashlib
@@ -13,17 +13,17 @@ import pytest
 from PIL import Image
 
 from anofpdm.report import wording
-from anofpdm.report.page import render_report, script_safe
-from anofpdm.report.page_data import axial_index, glance_rows, highest_shown, start_row
-from anofpdm.report.sheets import HEAT_COLOURS, columns_of
+from anofpdm.report.page import encode_script_json, render_report
+from anofpdm.report.page_data import axial_index, overview_rows, start_row, white_level
+from anofpdm.report.sheets import HEAT_COLOURS, column_count
 from anofpdm.scans import AxialPlanes, Grid
 from tests import toys
 
 NASTY = "</script ><script >alert(1)</script><img src=x onerror=alert(2)>&amp;\"'<!--\u2028"
 
 
-class Read(HTMLParser):
-    """A page as a browser reads it: elements with their attributes, and the text inside each kind."""
+class ParsedPage(HTMLParser):
+    """A parsed page: elements with their attributes, and the text inside each kind of element."""
 
     def __init__(self, made: bytes):
         super().__init__()
@@ -63,23 +63,25 @@ class Read(HTMLParser):
         return Image.open(io.BytesIO(base64.b64decode(src.removeprefix("data:image/png;base64,"), validate=True)))
 
     def tiles(self, name, count, size):
-        """[n, H, W], cut out of a sheet."""
-        sheet, columns = np.asarray(self.sheet(name)), columns_of(count)
+        """[n, H, W], cut from a sheet."""
+        sheet, columns = np.asarray(self.sheet(name)), column_count(count)
         places = itertools.islice(itertools.product(range(sheet.shape[0] // size), range(columns)), count)
         return np.stack([sheet[r * size : (r + 1) * size, c * size : (c + 1) * size] for r, c in places])
 
 
-def close(said, known):
-    known = [None if not np.isfinite(value) else pytest.approx(float(value), rel=1e-5, abs=1e-12) for value in known]
-    assert said == known
+def assert_close(actual, expected):
+    approximate = [
+        pytest.approx(float(value), rel=1e-5, abs=1e-12) if np.isfinite(value) else None for value in expected
+    ]
+    assert actual == approximate
 
 
-# ---- nothing comes in, nothing goes out ------------------------------------------------------------------------------
+# ---- self-contained and safe -----------------------------------------------------------------------------------------
 
 
-def test_the_page_holds_all_it_needs(any_kind):
+def test_the_page_is_self_contained(any_kind):
     made = render_report(any_kind, "p1")
-    read = Read(made)
+    read = ParsedPage(made)
     assert not re.search(r"https?:|[\"'(]//", re.sub(r"base64,[\w+/=]+", "", made.decode()), re.IGNORECASE)
     assert {tag for tag, _ in read.elements}.isdisjoint({"link", "iframe", "object", "embed", "form", "base", "a"})
     for tag, attributes in read.elements:
@@ -89,37 +91,37 @@ def test_the_page_holds_all_it_needs(any_kind):
     assert not re.search(r"@import|url\(", " ".join(read.inside("style")))
 
 
-def test_the_policy_allows_this_script_and_this_style_alone(make):
-    read = Read(render_report(make(), "p1"))
+def test_the_policy_allows_only_this_script_and_this_style(make):
+    read = ParsedPage(render_report(make(), "p1"))
     (policy,) = [one["content"] for one in read.all("meta") if one.get("http-equiv") == "Content-Security-Policy"]
-    said = dict(part.strip().split(" ", 1) for part in policy.split(";"))
-    assert said["default-src"] == said["base-uri"] == "'none'"
-    assert said["img-src"] == "data:"
+    directives = dict(part.strip().split(" ", 1) for part in policy.split(";"))
+    assert directives["default-src"] == directives["base-uri"] == "'none'"
+    assert directives["img-src"] == "data:"
     for name, text in (("script-src", read.inside("script")[1]), ("style-src", read.inside("style")[0])):
-        assert said[name] == f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+        assert directives[name] == f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
-def test_names_are_text_whatever_they_hold(make):
-    plain = Read(render_report(make(), "p1"))
+def test_names_with_markup_are_shown_as_text(make):
+    plain = ParsedPage(render_report(make(), "p1"))
     names = {NASTY: NASTY, "t2": NASTY}
     nasty = make(modalities=(NASTY, "t2"), files=names, warnings=[NASTY], engine=NASTY)
     nasty.summary["settings"]["detector"] = NASTY
-    read = Read(render_report(nasty, NASTY))
+    read = ParsedPage(render_report(nasty, NASTY))
     assert len(read.all("script")) == len(plain.all("script")) == 2
     assert len(read.all("img")) == len(plain.all("img")) == 4
     assert read.inside("h1") == [NASTY]
     assert read.data["modalities"] == [NASTY, "t2"]
     assert read.data["score"]["detector"] == NASTY
-    assert "alert(1)" in read.visible  # as words
+    assert "alert(1)" in read.visible  # as text
 
 
-def test_data_is_never_taken_for_markup():
-    text = script_safe({"name": NASTY, NASTY: [NASTY]})
+def test_data_is_never_parsed_as_markup():
+    text = encode_script_json({"name": NASTY, NASTY: [NASTY]})
     assert not set(text) & {"<", ">", "&", "\u2028"}
     assert json.loads(text) == {"name": NASTY, NASTY: [NASTY]}
 
 
-def test_no_folder_is_told(make):
+def test_folders_are_not_in_the_page(make):
     home = "/home/anna smith/secret study"
     files = {"flair": f"{home}/p1_flair.nii.gz", "t2": "C:\\Users\\anna\\secret\\p1_t2.nii.gz"}
     warnings = [
@@ -134,146 +136,147 @@ def test_no_folder_is_told(make):
     for word in ("anna", "secret", "/home", "Users", "/tmp", "tmpabc", "/opt", "my tools", "/srv"):
         assert word not in made, word
     for word in ("p1_flair.nii.gz: 90% of its slices", "p1_t2.nii.gz", "brain.nii.gz: no orientation", "hd-bet -i"):
-        assert word in Read(render_report(result, "p1")).visible, word
+        assert word in ParsedPage(render_report(result, "p1")).visible, word
 
 
-# ---- what it says ----------------------------------------------------------------------------------------------------
+# ---- numbers and sentences -------------------------------------------------------------------------------------------
 
 
-def test_numbers_are_the_segmentations(make):
+def test_numbers_agree_with_the_segmentation(make):
     result = make()
-    data, decisions, curves = Read(render_report(result, "p1")).data, result.decisions, result.display.curves
+    data, decisions, curves = ParsedPage(render_report(result, "p1")).data, result.decisions, result.display.curves
     slices = data["slices"]
     assert [one["slice"] for one in slices] == result.display.indices.tolist()
     assert [one["detected"] for one in slices] == decisions.detected.tolist()
-    close([one["score"] for one in slices], decisions.log_odds)
-    close([one["end_step"] for one in slices], decisions.end_step)
-    close([one["end_divergence"] for one in slices], decisions.end_divergence)
-    close([one["quantile"] for one in slices], decisions.quantile)
-    close([one["threshold"] for one in slices], decisions.threshold)
-    close([one["area_mm2"] for one in slices], decisions.masks.sum((1, 2)) * result.display.pixel_mm**2)
+    assert_close([one["score"] for one in slices], decisions.log_odds)
+    assert_close([one["end_step"] for one in slices], decisions.end_step)
+    assert_close([one["end_divergence"] for one in slices], decisions.end_divergence)
+    assert_close([one["quantile"] for one in slices], decisions.quantile)
+    assert_close([one["threshold"] for one in slices], decisions.threshold)
+    assert_close([one["area_mm2"] for one in slices], decisions.masks.sum((1, 2)) * result.display.pixel_mm**2)
     assert data["levels"] == list(curves.levels)
     for name in ("divergence", "mse_guided", "mse_unguided"):
         for row, one in enumerate(slices):
-            close(one[name], getattr(curves, name)[row])
+            assert_close(one[name], getattr(curves, name)[row])
     assert data["volume_ml"] == pytest.approx(result.volume_ml, rel=1e-5)
-    close([one["volume_ml"] for one in data["findings"]], [one.volume_ml for one in result.findings])
-    for said, finding in zip(data["findings"], result.findings, strict=True):
-        close(said["centre_mm"], finding.centre_mm)
-        close(said["peak_mm"], finding.peak_mm)
+    assert_close([one["volume_ml"] for one in data["findings"]], [one.volume_ml for one in result.findings])
+    for shown, finding in zip(data["findings"], result.findings, strict=True):
+        assert_close(shown["centre_mm"], finding.centre_mm)
+        assert_close(shown["peak_mm"], finding.peak_mm)
 
 
-def test_the_scan_in_words(make):
+def test_the_summary_of_the_scan(make):
     result = make(axes="RAS")
-    said = Read(render_report(result, "Anna's scan")).visible
+    text = ParsedPage(render_report(result, "Anna's scan")).visible
     (finding,) = result.findings
     detected = int(result.decisions.detected.sum())
-    assert f"{detected} of 9 slices were called unhealthy." in said
-    assert f"The mask holds {finding.volume_ml:.1f} ml, in 1 finding." in said
-    assert "14 mm right, 10 mm posterior and" in said
-    assert "14 R, 10 P," in said
-    assert "32 x 32 x 14 voxels, 2 x 2 x 3 mm each" in said
-    assert "slices 3 to 11, of 14" in said
-    assert "flair.nii.gz" in said
-    assert "/data" not in said
-    assert "not a medical device" in said
-    assert "Warning" not in said
-    assert "Anna's scan" in said
+    assert f"{detected} of 9 slices were classified as unhealthy." in text
+    assert f"The lesion mask has a volume of {finding.volume_ml:.1f} ml in 1 finding." in text
+    assert "14 mm right, 10 mm posterior and" in text
+    assert "14 R, 10 P," in text
+    assert "32 x 32 x 14 voxels of 2 x 2 x 3 mm" in text
+    assert "slices 3 to 11 of 14" in text
+    assert "flair.nii.gz" in text
+    assert "/data" not in text
+    assert "not a medical device" in text
+    assert "Warning" not in text
+    assert "Anna's scan" in text
 
 
-def test_names_that_are_no_text_do_not_stop_a_report(make):
-    assert Read(render_report(make(files={"flair": "p\udce9.nii.gz", "t2": "t2.nii.gz"}), "p\udce9")).inside("h1") == [
-        "p?"
-    ]
+def test_file_names_that_are_not_utf8(make):
+    made = render_report(make(files={"flair": "p\udce9.nii.gz", "t2": "t2.nii.gz"}), "p\udce9")
+    assert ParsedPage(made).inside("h1") == ["p?"]
 
 
-def test_where_nothing_was_found_it_says_so(make):
-    said = Read(render_report(make(radius=-1.0), "p1")).visible
-    assert "Nothing was found. None of 9 slices was called unhealthy." in said
-    assert "There are none." in said
+def test_a_scan_without_findings(make):
+    text = ParsedPage(render_report(make(radius=-1.0), "p1")).visible
+    assert "No lesion was found. None of 9 slices was classified as unhealthy." in text
+    assert "Findings None." in text
     empty = make(changes={"masks": np.zeros((9, 32, 32), bool)})
-    assert "Even so, nothing in the maps was large enough" in Read(render_report(empty, "p1")).visible
+    assert "However, no region above the threshold was large enough" in ParsedPage(render_report(empty, "p1")).visible
 
 
-def test_left_and_right_are_not_told_where_the_file_does_not(make):
+def test_left_and_right_are_not_stated_without_an_orientation(make):
     result = make()
     for code in ("sform_code", "qform_code"):
         result.grid.header[code] = 0
-    read = Read(render_report(result, "p1"))
-    assert read.data["sides"] is False
-    assert "to a side that the file does not tell" in read.visible
+    read = ParsedPage(render_report(result, "p1"))
+    assert read.data["oriented"] is False
+    assert "14 mm lateral (side unknown: not in the file header)" in read.visible
     assert "14 ?, 10 P" in read.visible
     assert "right" not in read.visible
 
 
 @pytest.mark.parametrize("gone", [np.nan, np.inf])
-def test_what_is_no_number_is_null_and_a_dash(make, gone):
+def test_non_finite_values_are_null_and_shown_as_a_dash(make, gone):
     lost = {name: np.full(9, gone) for name in ("score", "end_step", "end_divergence", "quantile", "threshold")}
-    data = Read(render_report(make(changes=lost), "p1")).data
+    data = ParsedPage(render_report(make(changes=lost), "p1")).data
     assert {one[name] for one in data["slices"] for name in lost} == {None}
     unhealthy = next(one for one in data["slices"] if one["detected"])
-    assert "log odds -, cut 0." in unhealthy["said"]
-    assert "t_e = -." in unhealthy["said"]
-    assert "at least - (its quantile -)" in unhealthy["said"]
+    assert "log odds -, at or above the threshold 0." in unhealthy["decision"]
+    assert "t_e = -." in unhealthy["decision"]
+    assert "at least - (quantile - of the slice)" in unhealthy["decision"]
 
 
-class TestOneSlice:
-    def said(self, result, detected):
+class TestDecisionOfASlice:
+    def decision(self, result, detected):
         rows = result.decisions.detected == detected
-        return Read(render_report(result, "p1")).data["slices"][int(np.flatnonzero(rows)[0])]["said"]
+        return ParsedPage(render_report(result, "p1")).data["slices"][int(np.flatnonzero(rows)[0])]["decision"]
 
     def test_curve(self, make):
         assert re.match(
-            r"Called unhealthy: log odds \d\.\d\d, cut 0\. Guidance moved the estimate most at t_e = \d+\. "
-            r"The mask is where the map is at least 0\.5 \(its quantile 0\.9\d\); it covers \d+ mm²\.$",
-            self.said(make(), True),
+            r"Classified as unhealthy: log odds \d\.\d\d, at or above the threshold 0\. "
+            r"Guided and unguided estimate differ most at noise level t_e = \d+\. "
+            r"The mask is where the anomaly map is at least 0\.5 \(quantile 0\.9\d of the slice\); "
+            r"its area is \d+ mm²\.$",
+            self.decision(make(), True),
         )
-        assert "Called healthy: log odds -" in self.said(make(), False)
-        assert "Its mask is left empty." in self.said(make(), False)
+        assert "Classified as healthy: log odds -" in self.decision(make(), False)
+        assert "Its mask is empty." in self.decision(make(), False)
 
     def test_cosine(self, make):
         cosine = make(detector="cosine", threshold="both")
-        assert "curves is 0.97" in self.said(cosine, True)
-        assert "at or below the cut of 0.99000" in self.said(cosine, True)
-        assert "the geometric mean of its quantile" in self.said(cosine, True)
-        assert "above the cut of 0.99000" in self.said(cosine, False)
-        data = Read(render_report(cosine, "p1")).data
-        assert data["score"]["cut"] == 0.99
-        close([one["score"] for one in data["slices"]], cosine.decisions.similarity)
+        assert "error curves 0.97" in self.decision(cosine, True)
+        assert "at or below the threshold 0.99000" in self.decision(cosine, True)
+        assert "geometric mean of the quantile" in self.decision(cosine, True)
+        assert "above the threshold 0.99000" in self.decision(cosine, False)
+        data = ParsedPage(render_report(cosine, "p1")).data
+        assert data["score"]["threshold"] == 0.99
+        assert_close([one["score"] for one in data["slices"]], cosine.decisions.similarity)
 
     def test_none(self, make):
         alone = make(detector="none", threshold="healthy")
-        assert "No detector was asked" in self.said(alone, True)
-        assert "from slices labelled healthy" in self.said(alone, True)
-        read = Read(render_report(alone, "p1"))
-        assert read.data["score"]["cut"] is None
-        assert "No detector was asked: all 9 slices counted as unhealthy." in read.visible
+        assert "No slice detector was used" in self.decision(alone, True)
+        assert "calibrated on slices labelled healthy" in self.decision(alone, True)
+        read = ParsedPage(render_report(alone, "p1"))
+        assert read.data["score"]["threshold"] is None
+        assert "No slice detector was used: all 9 slices were treated as unhealthy." in read.visible
 
     def test_an_engine_without_curves(self, make):
         student = make(detector="student", engine="student", curves=False)
-        assert "t_e" not in self.said(student, True)
-        read = Read(render_report(student, "p1"))
+        assert "t_e" not in self.decision(student, True)
+        read = ParsedPage(render_report(student, "p1"))
         assert read.data["levels"] is None
-        assert "There are no curves: the student network looks at each slice once." in read.visible
+        assert "No curves over noise levels: the student network predicts each slice in one step." in read.visible
 
-    def test_neighbours_are_named_where_they_had_a_say(self, make):
+    def test_smoothing_across_slices_is_stated(self, make):
         alone, together = make(), make()
         together.summary["settings"]["choices"]["context_mm"] = 2.0
-        assert "neighbouring" not in Read(render_report(alone, "p1")).visible
-        assert "neighbouring slices, within about 2 mm" in Read(render_report(together, "p1")).visible
+        assert "smoothed" not in ParsedPage(render_report(alone, "p1")).visible
+        assert "smoothed across slices (sigma 2 mm)" in ParsedPage(render_report(together, "p1")).visible
 
     def test_nothing_large_enough(self, make):
         empty = make(changes={"masks": np.zeros((9, 32, 32), bool)})
-        assert "No large enough part of the map reaches 0.5" in self.said(empty, True)
+        assert "no region where the anomaly map is at least 0.5" in self.decision(empty, True)
 
 
-# ---- what it shows ---------------------------------------------------------------------------------------------------
+# ---- images ----------------------------------------------------------------------------------------------------------
 
 
-def test_every_slice_is_there_pixel_by_pixel(make):
+def test_sheets_hold_every_pixel(make):
     result = make()
     read, decisions, pixels = (
-        Read(render_report(result, "p1")),
+        ParsedPage(render_report(result, "p1")),
         result.decisions,
         result.display.pixels.astype(np.float32),
     )
@@ -281,7 +284,7 @@ def test_every_slice_is_there_pixel_by_pixel(make):
         np.testing.assert_array_equal(read.tiles(str(channel), 9, 32), np.round((pixels[:, channel] + 1) * 127.5))
     np.testing.assert_array_equal(read.tiles("mask", 9, 32), decisions.masks)
     assert read.sheet("mask").mode == "1"
-    shades = np.clip(decisions.maps / read.data["highest"], 0, 1) * 255
+    shades = np.clip(decisions.maps / read.data["map_maximum"], 0, 1) * 255
     np.testing.assert_allclose(read.tiles("map", 9, 32), shades, atol=0.51)
     colours = np.asarray(read.sheet("map").convert("RGB"))
     np.testing.assert_array_equal(colours, HEAT_COLOURS.astype(np.uint8)[np.asarray(read.sheet("map"))])
@@ -289,18 +292,18 @@ def test_every_slice_is_there_pixel_by_pixel(make):
     assert read.data["size"] == 32
 
 
-def test_a_whole_head_stays_small(make):
-    """155 slices of noise, which shrinks least, in two modalities."""
+def test_the_file_size_of_a_whole_head(make):
+    """155 slices of noise, which compresses worst, in two modalities."""
     assert len(render_report(make(n=155, size=128, radius=40.0), "p1")) < 6_000_000
 
 
-def test_a_healthy_scan_is_not_stretched_until_its_noise_shines():
+def test_noise_of_a_healthy_scan_is_not_drawn_bright():
     maps = np.linspace(0, 1, 1000).reshape(1, 10, 100)
-    assert highest_shown(maps, 0.1) == pytest.approx(0.999, abs=1e-3)
-    assert highest_shown(maps, 3.0) == 6.0
+    assert white_level(maps, 0.1) == pytest.approx(0.999, abs=1e-3)
+    assert white_level(maps, 3.0) == 6.0
 
 
-def test_it_begins_with_most_lesion_or_the_most_unhealthy():
+def test_the_first_slice_has_most_lesion_or_the_highest_score():
     assert start_row(np.array([0, 3, 5, 0]), np.array([9.0, 0, 0, 0])) == 2
     assert start_row(np.zeros(3), np.array([-3.0, -1.0, -2.0])) == 1
     assert start_row(np.zeros(3), np.array([np.nan, np.nan, -2.0])) == 2
@@ -309,10 +312,10 @@ def test_it_begins_with_most_lesion_or_the_most_unhealthy():
 @pytest.mark.parametrize(
     ("n", "lesions"), [(1, 0), (1, 1), (9, 3), (24, 24), (155, 0), (155, 2), (155, 60), (155, 150)]
 )
-def test_slices_at_a_glance(n, lesions):
+def test_rows_of_the_slice_overview(n, lesions):
     areas = np.zeros(n)
     areas[:lesions] = 1
-    rows = glance_rows(areas)
+    rows = overview_rows(areas)
     assert len(rows) == len(set(rows)) == min(n, 24)
     assert rows == sorted(rows)
     shown = [row for row in rows if areas[row]]
@@ -320,7 +323,7 @@ def test_slices_at_a_glance(n, lesions):
 
 
 @pytest.mark.parametrize("axes", toys.ORIENTATIONS)
-def test_a_place_is_in_its_slice_whatever_the_orientation(axes):
+def test_axial_index_in_any_orientation(axes):
     shape, voxel = (10, 12, 14), (2, 5, 11)
     affine = toys.affine_of(axes, (1, 2, 3), (4, 3, 2), shape)
     marked = np.zeros(shape)
@@ -330,15 +333,15 @@ def test_a_place_is_in_its_slice_whatever_the_orientation(axes):
     assert axial_index((affine @ [*voxel, 1])[:3], grid) == z
 
 
-def test_a_finding_leads_to_its_slice(make):
+def test_a_finding_links_to_its_slice(make):
     result = make()
-    (finding,) = Read(render_report(result, "p1")).data["findings"]
+    (finding,) = ParsedPage(render_report(result, "p1")).data["findings"]
     assert result.decisions.masks[finding["row"]].any()
     assert finding["slice"] == result.display.indices[finding["row"]]
 
 
 @pytest.mark.parametrize(
-    ("value", "said"), [(0.0, "0 ml"), (0.0421, "0.042 ml"), (3.14159, "3.1 ml"), (120.0, "120.0 ml"), (np.nan, "- ml")]
+    ("value", "text"), [(0.0, "0 ml"), (0.0421, "0.042 ml"), (3.14159, "3.1 ml"), (120.0, "120.0 ml"), (np.nan, "- ml")]
 )
-def test_millilitres(value, said):
-    assert wording.millilitres(value) == said
+def test_format_millilitres(value, text):
+    assert wording.format_millilitres(value) == text

@@ -1,4 +1,4 @@
-"""The page as people have it: opened from disk, in a real browser."""
+"""The report page, opened from disk in a real browser."""
 
 import shutil
 from dataclasses import dataclass, field
@@ -24,14 +24,11 @@ def browser():
 @dataclass
 class Opened:
     page: Any
-    troubles: list[str] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
     requests: list[str] = field(default_factory=list)
 
-    def pictures(self):
+    def images(self):
         return self.page.evaluate("[...document.querySelectorAll('canvas.panel')].map((one) => one.toDataURL())")
-
-    def reading(self):
-        return self.page.text_content("#reading")
 
     def slice(self):
         return int(self.page.text_content("#which"))
@@ -44,54 +41,54 @@ class Opened:
 def open_page(browser, tmp_path):
     contexts, all_opened = [], []
 
-    def open_it(result, title="p1", **options):
+    def open_report(result, title="p1", **options):
         path = tmp_path / f"{len(contexts)} report.html"
         path.write_bytes(render_report(result, title))
         contexts.append(browser.new_context(**options))
         opened = Opened(contexts[-1].new_page())
         all_opened.append(opened)
         opened.page.set_default_timeout(10_000)
-        opened.page.on("console", lambda said: opened.troubles.append(said.text))
-        opened.page.on("pageerror", lambda error: opened.troubles.append(str(error)))
-        opened.page.on("dialog", lambda dialog: (opened.troubles.append(dialog.message), dialog.dismiss()))
+        opened.page.on("console", lambda message: opened.errors.append(message.text))
+        opened.page.on("pageerror", lambda error: opened.errors.append(str(error)))
+        opened.page.on("dialog", lambda dialog: (opened.errors.append(dialog.message), dialog.dismiss()))
         opened.page.on("request", lambda request: opened.requests.append(request.url))
         opened.page.goto(path.as_uri())
         opened.page.wait_for_selector("body[data-ready]")
         return opened
 
-    yield open_it
+    yield open_report
     for opened in all_opened:
-        assert opened.troubles == []
+        assert opened.errors == []
         assert all(url.startswith(("file:", "data:")) for url in opened.requests)
     for context in contexts:
         context.close()
 
 
-def test_every_kind_of_result_opens_without_a_word_of_complaint(any_kind, open_page):
+def test_every_kind_of_result_opens_without_errors(any_kind, open_page):
     opened = open_page(any_kind, "</script><script>alert(1)</script>")
     assert opened.page.text_content("h1") == "</script><script>alert(1)</script>"
     for key in ("Home", "ArrowRight", "End"):
         opened.page.press("#slider", key)
     assert opened.slice() == any_kind.display.indices[-1]
-    assert opened.page.text_content("#said")
+    assert opened.page.text_content("#decision-text")
     assert "NaN" not in opened.page.inner_text("body")
     assert "undefined" not in opened.page.inner_text("body")
     assert "NaN" not in opened.page.inner_html("main")
 
 
-def test_the_slider_changes_slice_pictures_and_curves(make, open_page):
+def test_the_slider_changes_slice_images_and_curves(make, open_page):
     opened = open_page(make())
-    before, curve = opened.pictures(), opened.page.inner_html("#divergence")
-    said = opened.page.text_content("#said")
+    before, curve = opened.images(), opened.page.inner_html("#divergence")
+    decision = opened.page.text_content("#decision-text")
     opened.page.fill("#slider", "1")
     assert opened.slice() == 4
-    assert all(one != other for one, other in zip(before, opened.pictures(), strict=True))
+    assert all(one != other for one, other in zip(before, opened.images(), strict=True))
     assert opened.page.inner_html("#divergence") != curve
-    assert opened.page.text_content("#said") != said
-    assert opened.page.get_attribute("#slider", "aria-valuetext") == "slice 4, called healthy, nothing drawn"
+    assert opened.page.text_content("#decision-text") != decision
+    assert opened.page.get_attribute("#slider", "aria-valuetext") == "slice 4, healthy, empty mask"
 
 
-def test_the_picture_is_the_slice(make, open_page):
+def test_the_panel_shows_the_slice(make, open_page):
     result = make()
     opened = open_page(result)
     opened.page.uncheck("#outline")
@@ -101,17 +98,17 @@ def test_the_picture_is_the_slice(make, open_page):
             const canvas = document.querySelectorAll("canvas.panel")[number];
             const flat = document.createElement("canvas");
             flat.width = flat.height = 32;
-            const pen = flat.getContext("2d");
-            pen.drawImage(canvas, 0, 0, 32, 32);
-            return [...pen.getImageData(0, 0, 32, 32).data].filter((_, at) => at % 4 === 0);
+            const context = flat.getContext("2d");
+            context.drawImage(canvas, 0, 0, 32, 32);
+            return [...context.getImageData(0, 0, 32, 32).data].filter((_, at) => at % 4 === 0);
         })"""
     )
     for channel in range(2):
         shades = (result.display.pixels[2, channel].astype(float) + 1) * 127.5
-        apart = abs(shades.ravel() - middle[channel])
-        assert apart.mean() < 25  # enlarged and made small again: smoother, but this slice
+        difference = abs(shades.ravel() - middle[channel])
+        assert difference.mean() < 25  # smoothed by resampling
         other = abs((result.display.pixels[3, channel].astype(float).ravel() + 1) * 127.5 - middle[channel])
-        assert other.mean() > 1.5 * apart.mean()
+        assert other.mean() > 1.5 * difference.mean()
 
 
 def test_keys(make, open_page):
@@ -129,7 +126,7 @@ def test_keys(make, open_page):
     opened.page.focus("#opacity")
     opened.page.keyboard.press("ArrowRight")
     assert opened.slice() == 19
-    assert opened.page.text_content("#opacity-said") == "5%"
+    assert opened.page.text_content("#opacity-value") == "5%"
     opened.page.focus("#outline")
     opened.page.keyboard.press("End")
     assert opened.slice() == 19
@@ -140,22 +137,22 @@ def test_keys(make, open_page):
     assert opened.slice() == 20
 
 
-def test_outline_and_map_can_be_laid_over_and_taken_away(make, open_page):
+def test_outline_and_map_overlay_can_be_switched(make, open_page):
     opened = open_page(make())
-    outlined = opened.pictures()
+    outlined = opened.images()
     opened.page.uncheck("#outline")
-    plain = opened.pictures()
+    plain = opened.images()
     assert all(one != other for one, other in zip(outlined, plain, strict=True))
     opened.page.fill("#opacity", "60")
-    covered = opened.pictures()
+    covered = opened.images()
     assert [one != other for one, other in zip(plain, covered, strict=True)] == [True, True, False]
     opened.page.fill("#opacity", "0")
-    assert opened.pictures() == plain
+    assert opened.images() == plain
     opened.page.check("#outline")
-    assert opened.pictures() == outlined
+    assert opened.images() == outlined
 
 
-def test_strip_scores_findings_and_tiles_lead_to_slices(make, open_page):
+def test_strip_scores_findings_and_tiles_select_slices(make, open_page):
     result = make()
     opened = open_page(result)
     for target in ("#strip", "#scores"):
@@ -166,12 +163,12 @@ def test_strip_scores_findings_and_tiles_lead_to_slices(make, open_page):
     opened.page.click(".jump")
     assert result.decisions.masks[opened.slice() - 3].any()
     assert opened.page.evaluate("document.activeElement.id") == "slider"
-    opened.page.click("#glance li:first-child button")
+    opened.page.click("#overview li:first-child button")
     assert opened.slice() == result.display.indices[0]
-    assert opened.page.get_attribute("#glance li:first-child button", "aria-current") == "true"
+    assert opened.page.get_attribute("#overview li:first-child button", "aria-current") == "true"
 
 
-def test_without_a_mouse_everything_is_reached_in_order_and_has_a_name(make, open_page):
+def test_keyboard_order_and_accessible_names(make, open_page):
     opened = open_page(make())
     reached = []
     for _ in range(9):
@@ -179,7 +176,7 @@ def test_without_a_mouse_everything_is_reached_in_order_and_has_a_name(make, ope
         reached.append(opened.page.evaluate("document.activeElement.id || document.activeElement.className"))
     assert reached[:6] == ["panels", "previous", "slider", "next", "outline", "opacity"]
     assert reached[6] == "jump"
-    for role, name in (("slider", "Slice"), ("slider", "Map over the scan"), ("checkbox", "Outline of the mask")):
+    for role, name in (("slider", "Slice"), ("slider", "Anomaly map overlay"), ("checkbox", "Mask outline")):
         assert opened.page.get_by_role(role, name=name).count() == 1
     for svg in ("strip", "errors", "divergence", "scores"):
         assert opened.page.get_attribute(f"#{svg}", "aria-label")
@@ -189,7 +186,7 @@ def test_without_a_mouse_everything_is_reached_in_order_and_has_a_name(make, ope
 
 
 @pytest.mark.parametrize("width", [320, 360, 768, 1280])
-def test_no_screen_is_too_narrow(make, open_page, width):
+def test_narrow_screens(make, open_page, width):
     names = {"flair": "a" * 90 + ".nii.gz", "t2": "t2.nii.gz"}
     opened = open_page(make(files=names, warnings=["b" * 120]), "c" * 90, viewport={"width": width, "height": 740})
     opened.page.click("summary")
@@ -202,18 +199,18 @@ def test_no_screen_is_too_narrow(make, open_page, width):
 
 def test_light_and_dark(make, open_page):
     def brightness(opened, what):
-        words = opened.page.evaluate(f"getComputedStyle(document.body).{what}")
-        return sum(int(part) for part in words[4:-1].split(",")) / 3
+        colour = opened.page.evaluate(f"getComputedStyle(document.body).{what}")
+        return sum(int(part) for part in colour[4:-1].split(",")) / 3
 
     light, dark = (open_page(make(), color_scheme=scheme) for scheme in ("light", "dark"))
     assert brightness(light, "backgroundColor") > 200 > 80 > brightness(light, "color")
     assert brightness(dark, "backgroundColor") < 80 < 200 < brightness(dark, "color")
 
 
-def test_on_paper_are_summary_findings_and_all_slices_at_a_glance(make, open_page):
+def test_printing_shows_summary_findings_and_slice_overview(make, open_page):
     opened = open_page(make(warnings=["look"]), color_scheme="dark")
     opened.page.emulate_media(media="print")
-    for seen in (".lead", ".warning", "#strip", "table", "#glance canvas >> nth=0", ".notice"):
+    for seen in (".lead", ".warning", "#strip", "table", "#overview canvas >> nth=0", ".notice"):
         assert opened.page.locator(seen).is_visible(), seen
     for hidden in ("#panels", "#slider", "#decision", "details"):
         assert not opened.page.locator(hidden).is_visible(), hidden

@@ -1,1 +1,1 @@
-"""What is said of a segmented scan: findings, a picture, a page."""
+"""Report of a segmented scan: findings, an overview picture, an HTML page."""

@@ -1,5 +1,6 @@
-"""What a picture or a page of a segmented scan is drawn from."""
+"""Data that the overview picture and the report page of a segmented scan are drawn from."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -13,33 +14,33 @@ from anofpdm.scans import Grid
 
 @dataclass(frozen=True)
 class Curves:
-    """What the network said of each slice, level by level, at the strength that was used."""
+    """Curves of the diffusion model for each slice over the noise levels, at one guidance strength."""
 
     levels: tuple[int, ...]  # K
     divergence: np.ndarray  # [n, K], M_t
     mse_guided: np.ndarray  # [n, K]
     mse_unguided: np.ndarray  # [n, K]
-    explained: np.ndarray | None = None  # bool [n], slices of which it is known; none given: all
+    explained: np.ndarray | None = None  # bool [n], slices with curves; None: all
 
     @classmethod
     def from_evidence(cls, evidence: Evidence) -> "Curves":
-        """Of evidence at one strength."""
+        """The evidence has to be at one strength."""
         curves = (evidence.divergence[:, 0], evidence.mse_guided[:, 0], evidence.mse_unguided)
         return cls(evidence.settings.levels, *(curve.cpu().double().numpy() for curve in curves))
 
     def expand(self, rows: np.ndarray, count: int) -> "Curves":
-        """These were of some rows; now of all slices, so many, and the others are not known."""
+        """Curves of `rows` as curves of all `count` slices, with NaN for the others."""
 
-        def among_all(curves: np.ndarray) -> np.ndarray:
-            whole = np.full((count, curves.shape[1]), np.nan)
-            whole[rows] = curves
-            return whole
+        def expand(curves: np.ndarray) -> np.ndarray:
+            expanded = np.full((count, curves.shape[1]), np.nan)
+            expanded[rows] = curves
+            return expanded
 
         return Curves(
             self.levels,
-            among_all(self.divergence),
-            among_all(self.mse_guided),
-            among_all(self.mse_unguided),
+            expand(self.divergence),
+            expand(self.mse_guided),
+            expand(self.mse_unguided),
             explained=np.isin(np.arange(count), rows),
         )
 
@@ -49,20 +50,20 @@ class Curves:
 
 @dataclass(frozen=True)
 class DisplayData:
-    """What pictures need besides the decisions."""
+    """What pictures need in addition to the decisions."""
 
-    pixels: np.ndarray  # [n, M, H, W] of the scored modalities, in [-1, 1]; half precision is plenty
-    indices: np.ndarray  # [n]
+    pixels: np.ndarray  # [n, M, H, W] of the scored modalities, in [-1, 1]; half precision suffices
+    indices: np.ndarray  # [n], slice numbers from the inferior end
     pixel_mm: float
     modalities: tuple[str, ...]  # M, the scored ones
-    cosine_cut: float  # at or below: called unhealthy by the cosine detector
-    healthy_level: float = 0.0  # what nearly all pixels of healthy slices' maps stay below
-    curves: Curves | None = None  # none: the diffusion model was not asked
-    engine: str = "diffusion"  # what drew the masks
+    cosine_cut: float  # unhealthy at or below, with the cosine detector
+    healthy_level: float = 0.0  # nearly all map pixels of healthy slices are below it
+    curves: Curves | None = None  # None: made without the diffusion model
+    engine: str = "diffusion"  # that made the masks
 
 
 class SegmentedScan(Protocol):
-    """Of a segmentation, what is told on its page."""
+    """The parts of a segmentation that its report shows."""
 
     @property
     def grid(self) -> Grid: ...
@@ -76,3 +77,28 @@ class SegmentedScan(Protocol):
     def display(self) -> DisplayData: ...
     @property
     def volume_ml(self) -> float: ...
+
+
+@dataclass(frozen=True)
+class DecisionRules:
+    """How slices were classified and masks thresholded, from the settings in a summary."""
+
+    detector: str
+    threshold: str
+    peak_share: float
+    context_mm: float
+
+    @classmethod
+    def from_settings(cls, settings: Mapping[str, Any]) -> "DecisionRules":
+        choices = settings.get("choices", {})
+        mask = choices.get("mask", {})
+        return cls(
+            detector=settings.get("detector", ""),
+            threshold=mask.get("threshold", ""),
+            peak_share=mask.get("peak_share", 0.0),
+            context_mm=choices.get("context_mm", 0.0),
+        )
+
+    @property
+    def detects(self) -> bool:
+        return self.detector != "none"

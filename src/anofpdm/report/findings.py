@@ -1,44 +1,44 @@
-"""Lesions one by one: connected parts of a mask in the scan's own space."""
+"""Findings: connected components of the lesion mask in the scan's native space."""
 
 from dataclasses import dataclass
 
 import numpy as np
 from scipy import ndimage
 
-TOUCHING = np.ones((3, 3, 3), dtype=bool)
+CONNECTIVITY = np.ones((3, 3, 3), dtype=bool)  # 26 neighbours
 
 
 @dataclass(frozen=True)
 class Finding:
-    number: int  # the largest is 1
+    number: int  # 1 is the largest
     volume_ml: float
-    centre_mm: tuple[float, float, float]  # scanner coordinates, to the right, anterior, superior
-    peak: float  # of the anomaly map
+    centre_mm: tuple[float, float, float]  # scanner coordinates: right, anterior, superior are positive
+    peak: float  # maximum of the anomaly map
     peak_mm: tuple[float, float, float]
 
 
 def find_lesions(mask: np.ndarray, anomaly_map: np.ndarray, affine: np.ndarray) -> list[Finding]:
     """mask and map [i, j, k]; the affine takes voxel indices to scanner millimetres."""
-    components, count = ndimage.label(mask, TOUCHING)
+    components, count = ndimage.label(mask, CONNECTIVITY)
     voxel_ml = abs(float(np.linalg.det(affine[:3, :3]))) / 1000
-    found = []
+    lesions = []
     for number, box in enumerate(ndimage.find_objects(components, count), start=1):
         inside = components[box] == number
         start = np.array([part.start for part in box])
-        places = np.argwhere(inside) + start  # [n, 3]
+        voxels = np.argwhere(inside) + start  # [n, 3]
         values = anomaly_map[box][inside]
-        found.append(
+        lesions.append(
             (
-                len(places) * voxel_ml,
-                _millimetres(places.mean(axis=0), affine),
+                len(voxels) * voxel_ml,
+                _to_scanner_mm(voxels.mean(axis=0), affine),
                 float(values.max()),
-                _millimetres(places[values.argmax()], affine),
+                _to_scanner_mm(voxels[values.argmax()], affine),
             )
         )
-    found.sort(key=lambda one: (-one[0], one[1]))
-    return [Finding(number, *one) for number, one in enumerate(found, start=1)]
+    lesions.sort(key=lambda lesion: (-lesion[0], lesion[1]))
+    return [Finding(number, *lesion) for number, lesion in enumerate(lesions, start=1)]
 
 
-def _millimetres(place: np.ndarray, affine: np.ndarray) -> tuple[float, float, float]:
-    x, y, z = affine[:3, :3] @ place + affine[:3, 3]
+def _to_scanner_mm(voxel: np.ndarray, affine: np.ndarray) -> tuple[float, float, float]:
+    x, y, z = affine[:3, :3] @ voxel + affine[:3, 3]
     return float(x), float(y), float(z)

@@ -1,4 +1,4 @@
-"""One picture of a segmented scan: slices, their anomaly maps, the mask's outline, and the decisions along the head."""
+"""Overview picture of a segmented scan: slices, anomaly maps, mask outlines, lesion area and log odds by slice."""
 
 import numpy as np
 from PIL import Image, ImageDraw
@@ -20,7 +20,7 @@ from anofpdm.util.drawing import (
 )
 
 TILE, GAP, COLUMNS, CAPTION, HEADING = 150, 6, 8, 18, 28
-WHITE_SHARE = 99.9  # percentile of all maps that is drawn white
+WHITE_PERCENTILE = 99.9  # of all map pixels
 
 
 def draw_overview(
@@ -30,38 +30,38 @@ def draw_overview(
     title: str,
     pixel_mm: float,
 ) -> bytes:
-    shown = chosen_slices(decisions.masks.sum(axis=(1, 2)))
+    rows = select_slices(decisions.masks.sum(axis=(1, 2)))
     width = GAP + COLUMNS * (TILE + GAP)
-    charts = [_areas(indices, decisions, pixel_mm, width // 2), _scores(indices, decisions, width // 2)]
+    charts = [_draw_areas(indices, decisions, pixel_mm, width // 2), _draw_scores(indices, decisions, width // 2)]
     height = HEADING + 2 * (TILE + GAP) + CAPTION + charts[0].height + GAP
     sheet = Image.new("RGB", (width, height), BACKGROUND)
     pen = ImageDraw.Draw(sheet)
     pen.text((GAP, 6), title, FOREGROUND, font(13))
-    highest = float(np.percentile(decisions.maps, WHITE_SHARE))
-    for column, number in enumerate(shown):
+    maximum = float(np.percentile(decisions.maps, WHITE_PERCENTILE))
+    for column, row in enumerate(rows):
         left, top = GAP + column * (TILE + GAP), HEADING
-        word = "" if decisions.detected[number] else ", healthy"
-        pen.text((left, top), f"slice {indices[number]}{word}", MUTED, font())
-        mask = decisions.masks[number]
-        sheet.paste(draw_outline(grey_tile(pixels[number], TILE), mask), (left, top + CAPTION))
-        heat = heat_tile(decisions.maps[number], highest, TILE)
+        label = "" if decisions.detected[row] else ", healthy"
+        pen.text((left, top), f"slice {indices[row]}{label}", MUTED, font())
+        mask = decisions.masks[row]
+        sheet.paste(draw_outline(grey_tile(pixels[row], TILE), mask), (left, top + CAPTION))
+        heat = heat_tile(decisions.maps[row], maximum, TILE)
         sheet.paste(draw_outline(heat, mask, FOREGROUND), (left, top + CAPTION + TILE + GAP))
-    for number, one in enumerate(charts):
-        sheet.paste(one, (number * (width // 2), height - one.height - GAP))
+    for column, image in enumerate(charts):
+        sheet.paste(image, (column * (width // 2), height - image.height - GAP))
     return encode_png(sheet)
 
 
-def chosen_slices(areas: np.ndarray) -> np.ndarray:
-    """Spread over the slices with a lesion; over all where none has one."""
-    among = np.flatnonzero(areas) if areas.any() else np.arange(len(areas))
-    return among[np.unique(np.linspace(0, len(among) - 1, min(COLUMNS, len(among))).round().astype(int))]
+def select_slices(areas: np.ndarray) -> np.ndarray:
+    """Evenly spaced rows among the slices with a lesion, or among all if none has a lesion."""
+    candidates = np.flatnonzero(areas) if areas.any() else np.arange(len(areas))
+    return candidates[np.unique(np.linspace(0, len(candidates) - 1, min(COLUMNS, len(candidates))).round().astype(int))]
 
 
-def _areas(indices: np.ndarray, decisions: Decisions, pixel_mm: float, width: int) -> Image.Image:
+def _draw_areas(indices: np.ndarray, decisions: Decisions, pixel_mm: float, width: int) -> Image.Image:
     area = decisions.masks.sum(axis=(1, 2)) * pixel_mm**2 / 100
-    return chart([Line(indices, area, ORANGE)], "Lesion area in cm2", size=(width, 200), xlabel="slice")
+    return chart([Line(indices, area, ORANGE)], "Lesion area (cm2)", size=(width, 200), xlabel="slice")
 
 
-def _scores(indices: np.ndarray, decisions: Decisions, width: int) -> Image.Image:
+def _draw_scores(indices: np.ndarray, decisions: Decisions, width: int) -> Image.Image:
     lines = [Line(indices, decisions.log_odds, BLUE), Line([indices[0], indices[-1]], [0, 0], MUTED)]
-    return chart(lines, "Log odds of being unhealthy, cut at 0", size=(width, 200), xlabel="slice")
+    return chart(lines, "Log odds of being unhealthy, threshold 0", size=(width, 200), xlabel="slice")

@@ -1,146 +1,189 @@
-"""The numbers of a page: what its script draws from. NaN, which is no JSON, becomes null."""
+"""Numbers that the page's script draws. NaN, which JSON lacks, becomes null."""
 
 import math
 from collections.abc import Iterable
-from typing import Any
+from dataclasses import dataclass
 
 import nibabel as nib
 import numpy as np
 
 from anofpdm.report import wording
-from anofpdm.report.display import Curves, SegmentedScan
+from anofpdm.report.display import DecisionRules, SegmentedScan
 from anofpdm.report.findings import Finding
-from anofpdm.report.sheets import columns_of
+from anofpdm.report.sheets import column_count
 from anofpdm.scans import Grid
 
-GLANCE = 24  # slices at a glance
-WHITE_SHARE = 99.9  # percentile of all maps that is drawn white
-ABOVE_HEALTHY = 2.0  # times what healthy slices reach: at least this is white
-SCORES = {  # whole name, short name, digits
-    "curve": ("Log odds of being unhealthy", "Log odds", 3),
-    "cosine": ("Cosine of the two error curves", "Cosine", 5),
-    "none": ("Largest value of the map", "Largest value", 3),
-}
+OVERVIEW_SLICES = 24
+WHITE_PERCENTILE = 99.9  # of all map pixels
+WHITE_ABOVE_HEALTHY = 2.0  # white is at least this multiple of the level of healthy slices
+Number = float | None
 
 
-def build_page_data(result: SegmentedScan) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Score:
+    """The number by which slices are classified."""
+
+    detector: str
+    name: str
+    short: str
+    digits: int
+    threshold: Number
+
+
+@dataclass(frozen=True)
+class SliceData:
+    slice: int
+    detected: bool
+    area_mm2: Number
+    score: Number
+    end_step: Number
+    end_divergence: Number
+    quantile: Number
+    threshold: Number
+    decision: str  # in sentences
+    divergence: list[Number] | None = None  # curves over the noise levels, where there are any
+    mse_guided: list[Number] | None = None
+    mse_unguided: list[Number] | None = None
+
+
+@dataclass(frozen=True)
+class FindingData:
+    number: int
+    volume_ml: Number
+    centre_mm: list[Number]
+    peak: Number
+    peak_mm: list[Number]
+    row: int
+    slice: int
+
+
+@dataclass(frozen=True)
+class PageData:
+    modalities: list[str]
+    size: int  # pixels of a slice's side
+    columns: int  # of a sheet
+    map_maximum: Number  # drawn white
+    oriented: bool
+    score: Score
+    levels: list[int] | None
+    slices: list[SliceData]
+    findings: list[FindingData]
+    volume_ml: Number
+    start: int  # row shown first
+    overview: list[int]  # rows
+
+
+def build_page_data(result: SegmentedScan) -> PageData:
     decisions, display, curves = result.decisions, result.display, result.display.curves
+    rules = DecisionRules.from_settings(result.summary["settings"])
     areas = decisions.masks.sum(axis=(1, 2)) * display.pixel_mm**2
-    return {
-        "engine": display.engine,
-        "modalities": list(display.modalities),
-        "size": int(display.pixels.shape[-1]),
-        "columns": columns_of(len(display.indices)),
-        "highest": _rounded(highest_shown(decisions.maps, display.healthy_level)),
-        "sides": wording.sides_known(result),
-        "score": _score(result),
-        "levels": None if curves is None else list(curves.levels),
-        "slices": [_slice(result, row, float(areas[row])) for row in range(len(areas))],
-        "findings": [_finding(one, result) for one in result.findings],
-        "volume_ml": _rounded(result.volume_ml),
-        "detected": int(decisions.detected.sum()),
-        "start": start_row(areas, decisions.score, None if curves is None else curves.explained),
-        "glance": glance_rows(areas),
-    }
+    return PageData(
+        modalities=list(display.modalities),
+        size=int(display.pixels.shape[-1]),
+        columns=column_count(len(display.indices)),
+        map_maximum=_round(white_level(decisions.maps, display.healthy_level)),
+        oriented=wording.has_orientation(result),
+        score=_score(rules.detector, display.cosine_cut),
+        levels=None if curves is None else list(curves.levels),
+        slices=[_slice(result, row, float(areas[row]), rules) for row in range(len(areas))],
+        findings=[_finding(finding, result) for finding in result.findings],
+        volume_ml=_round(result.volume_ml),
+        start=start_row(areas, decisions.score, None if curves is None else curves.explained),
+        overview=overview_rows(areas),
+    )
 
 
-def highest_shown(maps: np.ndarray, healthy_level: float) -> float:
-    """What is drawn white: nearly the highest, but a healthy scan is not stretched until its noise shines."""
-    return max(float(np.percentile(np.nan_to_num(maps), WHITE_SHARE)), ABOVE_HEALTHY * healthy_level)
+def white_level(maps: np.ndarray, healthy_level: float) -> float:
+    """Map value drawn white: near the maximum, but high enough that noise in a healthy scan stays dark."""
+    return max(float(np.percentile(np.nan_to_num(maps), WHITE_PERCENTILE)), WHITE_ABOVE_HEALTHY * healthy_level)
 
 
-def start_row(areas: np.ndarray, score: np.ndarray, asked: np.ndarray | None = None) -> int:
-    """The slice with most lesion, of those that the diffusion model explains; where none has any, the one that is most
-    unhealthy."""
-    rows = np.arange(len(areas)) if asked is None or not asked.any() else np.flatnonzero(asked)
+def start_row(areas: np.ndarray, score: np.ndarray, explained: np.ndarray | None = None) -> int:
+    """Row with the largest lesion area among the explained slices; without any lesion, the highest score."""
+    rows = np.arange(len(areas)) if explained is None or not explained.any() else np.flatnonzero(explained)
     best = areas[rows] if areas[rows].any() else np.nan_to_num(score[rows], nan=-math.inf)
     return int(rows[np.argmax(best)])
 
 
-def glance_rows(areas: np.ndarray) -> list[int]:
-    """Slices to show beside each other: half of them with a lesion, where there are such, and in order."""
+def overview_rows(areas: np.ndarray) -> list[int]:
+    """Rows for the slice overview, in order; half of them with a lesion if there are that many."""
     with_lesion, without = np.flatnonzero(areas), np.flatnonzero(areas == 0)
-    most = max(GLANCE // 2, GLANCE - len(without))
-    chosen = spread(with_lesion, most)
-    return sorted([*chosen, *spread(without, GLANCE - len(chosen))])
+    limit = max(OVERVIEW_SLICES // 2, OVERVIEW_SLICES - len(without))
+    rows = space_evenly(with_lesion, limit)
+    return sorted([*rows, *space_evenly(without, OVERVIEW_SLICES - len(rows))])
 
 
-def spread(rows: np.ndarray, most: int) -> list[int]:
-    """At most so many of them, at equal distance."""
-    places = np.linspace(0, len(rows) - 1, min(most, len(rows))).round().astype(int)
-    return [int(row) for row in rows[places]]
+def space_evenly(rows: np.ndarray, limit: int) -> list[int]:
+    """At most `limit` of the rows, at equal distances."""
+    positions = np.linspace(0, len(rows) - 1, min(limit, len(rows))).round().astype(int)
+    return [int(row) for row in rows[positions]]
 
 
 # ---- parts -----------------------------------------------------------------------------------------------------------
 
 
-def _score(result: SegmentedScan) -> dict[str, Any]:
-    """Which score decided, and where its cut is."""
-    detector = result.summary["settings"].get("detector", "")
-    cut = {"cosine": result.display.cosine_cut, "none": math.nan}.get(detector, 0.0)
-    name, short, digits = SCORES.get(detector, ("Score", "Score", 3))
-    return {"detector": detector, "name": name, "short": short, "digits": digits, "cut": _rounded(cut, 9)}
+def _score(detector: str, cosine_cut: float) -> Score:
+    if detector == "cosine":
+        name = "Cosine similarity of the two error curves"
+        return Score(detector, name, "Cosine similarity", digits=5, threshold=_round(cosine_cut, 9))
+    if detector == "none":
+        return Score(detector, "Maximum of the anomaly map", "Map maximum", digits=3, threshold=None)
+    return Score(detector, "Log odds of being unhealthy", "Log odds", digits=3, threshold=0.0)
 
 
-def _slice(result: SegmentedScan, row: int, area: float) -> dict[str, Any]:
+def _slice(result: SegmentedScan, row: int, area: float, rules: DecisionRules) -> SliceData:
     decisions, display = result.decisions, result.display
-    settings = result.summary["settings"]
-    score = decisions.similarity if settings.get("detector") == "cosine" else decisions.score
-    return {
-        "slice": int(display.indices[row]),
-        "detected": bool(decisions.detected[row]),
-        "area_mm2": _rounded(area),
-        "score": _rounded(score[row], 9),
-        "end_step": _rounded(decisions.end_step[row]),
-        "end_divergence": _rounded(decisions.end_divergence[row]),
-        "quantile": _rounded(decisions.quantile[row]),
-        "threshold": _rounded(decisions.threshold[row]),
-        "said": wording.decision(row, decisions, display, settings),
-        **(_curves(display.curves, row) if display.curves is not None and display.curves.has(row) else {}),
-    }
+    score = decisions.similarity if rules.detector == "cosine" else decisions.score
+    curves = display.curves if display.curves is not None and display.curves.has(row) else None
+    return SliceData(
+        slice=int(display.indices[row]),
+        detected=bool(decisions.detected[row]),
+        area_mm2=_round(area),
+        score=_round(score[row], 9),
+        end_step=_round(decisions.end_step[row]),
+        end_divergence=_round(decisions.end_divergence[row]),
+        quantile=_round(decisions.quantile[row]),
+        threshold=_round(decisions.threshold[row]),
+        decision=wording.describe_decision(row, decisions, display, rules),
+        divergence=None if curves is None else _round_all(curves.divergence[row]),
+        mse_guided=None if curves is None else _round_all(curves.mse_guided[row]),
+        mse_unguided=None if curves is None else _round_all(curves.mse_unguided[row]),
+    )
 
 
-def _curves(curves: Curves, row: int) -> dict[str, list[float | None]]:
-    return {
-        "divergence": _all_rounded(curves.divergence[row]),
-        "mse_guided": _all_rounded(curves.mse_guided[row]),
-        "mse_unguided": _all_rounded(curves.mse_unguided[row]),
-    }
-
-
-def _finding(finding: Finding, result: SegmentedScan) -> dict[str, Any]:
+def _finding(finding: Finding, result: SegmentedScan) -> FindingData:
     indices = result.display.indices
     row = int(np.abs(indices - axial_index(finding.centre_mm, result.grid)).argmin())
-    return {
-        "number": finding.number,
-        "volume_ml": _rounded(finding.volume_ml),
-        "centre_mm": _all_rounded(finding.centre_mm),
-        "peak": _rounded(finding.peak),
-        "peak_mm": _all_rounded(finding.peak_mm),
-        "row": row,
-        "slice": int(indices[row]),
-    }
+    return FindingData(
+        number=finding.number,
+        volume_ml=_round(finding.volume_ml),
+        centre_mm=_round_all(finding.centre_mm),
+        peak=_round(finding.peak),
+        peak_mm=_round_all(finding.peak_mm),
+        row=row,
+        slice=int(indices[row]),
+    )
 
 
-def axial_index(place_mm: Iterable[float], grid: Grid) -> int:
-    """Which axial slice a place is in, counted from the inferior end."""
-    voxel = np.linalg.solve(grid.affine, [*place_mm, 1.0])
+def axial_index(position_mm: Iterable[float], grid: Grid) -> int:
+    """Number of the axial slice that contains a position, counted from the inferior end."""
+    voxel = np.linalg.solve(grid.affine, [*position_mm, 1.0])
     axis, upwards = axial_axis(grid)
     index = round(float(voxel[axis]))
     return index if upwards else grid.shape[axis] - 1 - index
 
 
 def axial_axis(grid: Grid) -> tuple[int, bool]:
-    """The array axis that runs between feet and head, and whether it runs upwards."""
+    """The array axis from inferior to superior, and whether its index increases upwards."""
     orientation = nib.io_orientation(grid.affine)  # [3, 2]: world axis and direction of each array axis
     axis = int(np.flatnonzero(orientation[:, 0] == 2)[0])
     return axis, bool(orientation[axis, 1] > 0)
 
 
-def _all_rounded(values: Iterable[float]) -> list[float | None]:
-    return [_rounded(value) for value in values]
+def _round_all(values: Iterable[float]) -> list[Number]:
+    return [_round(value) for value in values]
 
 
-def _rounded(value: float, digits: int = 6) -> float | None:
-    """So many digits that count: a page needs no more."""
+def _round(value: float, digits: int = 6) -> Number:
+    """To significant digits; None if not finite."""
     return float(f"{value:.{digits}g}") if math.isfinite(value) else None

@@ -1,4 +1,4 @@
-"""All slices of a scan in one picture: a sheet of tiles, row by row, that a page cuts up again."""
+"""All slices of a scan in one PNG: a sheet of tiles, row by row, that the page's script cuts into slices."""
 
 import base64
 import math
@@ -14,39 +14,39 @@ HEAT_COLOURS = np.stack(
 )  # [256, 3], black over red to white
 
 
-def columns_of(count: int) -> int:
-    """As square a sheet as can be."""
-    return max(1, math.ceil(math.sqrt(count)))
+def column_count(slices: int) -> int:
+    """Columns of a nearly square sheet."""
+    return max(1, math.ceil(math.sqrt(slices)))
 
 
-def grey_sheet(pixels: np.ndarray) -> bytes:
-    """[n, H, W] in [-1, 1] -> PNG of 8 bits."""
+def encode_grey_sheet(pixels: np.ndarray) -> bytes:
+    """[n, H, W] in [-1, 1] -> 8-bit PNG."""
     shades = np.clip(pixels.astype(np.float32), -1, 1) + 1
-    return encode_png(Image.fromarray(tiled(np.round(shades * (GREYS / 2)).astype(np.uint8))))
+    return encode_png(Image.fromarray(tile_slices(np.round(shades * (GREYS / 2)).astype(np.uint8))))
 
 
-def heat_sheet(maps: np.ndarray, highest: float) -> bytes:
-    """[n, H, W], from 0 to `highest` -> PNG whose palette is the heat colours."""
-    share = np.clip(np.nan_to_num(maps) / max(highest, 1e-12), 0, 1)
-    image = Image.fromarray(tiled(np.round(share * GREYS).astype(np.uint8)))
+def encode_heat_sheet(maps: np.ndarray, maximum: float) -> bytes:
+    """[n, H, W], from 0 to `maximum` -> PNG with the heat colours as palette."""
+    share = np.clip(np.nan_to_num(maps) / max(maximum, 1e-12), 0, 1)
+    image = Image.fromarray(tile_slices(np.round(share * GREYS).astype(np.uint8)))
     image.putpalette(HEAT_COLOURS.astype(np.uint8).tobytes())
     return encode_png(image)
 
 
-def mask_sheet(masks: np.ndarray) -> bytes:
-    """bool [n, H, W] -> PNG of 1 bit."""
-    return encode_png(Image.fromarray(tiled(masks.astype(np.uint8) * GREYS)).convert("1"))
+def encode_mask_sheet(masks: np.ndarray) -> bytes:
+    """bool [n, H, W] -> 1-bit PNG."""
+    return encode_png(Image.fromarray(tile_slices(masks.astype(np.uint8) * GREYS)).convert("1"))
 
 
-def tiled(slices: np.ndarray) -> np.ndarray:
-    """[n, H, W] -> [rows * H, columns * W], zeros where tiles are left over."""
+def tile_slices(slices: np.ndarray) -> np.ndarray:
+    """[n, H, W] -> [rows * H, columns * W]; unused tiles are zero."""
     n, height, width = slices.shape
-    columns = columns_of(n)
+    columns = column_count(n)
     rows = math.ceil(n / columns)
-    whole = np.zeros((rows * columns, height, width), slices.dtype)
-    whole[:n] = slices
-    return whole.reshape(rows, columns, height, width).swapaxes(1, 2).reshape(rows * height, columns * width)
+    padded = np.zeros((rows * columns, height, width), slices.dtype)
+    padded[:n] = slices
+    return padded.reshape(rows, columns, height, width).swapaxes(1, 2).reshape(rows * height, columns * width)
 
 
-def data_uri(picture: bytes) -> str:
-    return f"data:image/png;base64,{base64.b64encode(picture).decode()}"
+def data_uri(png: bytes) -> str:
+    return f"data:image/png;base64,{base64.b64encode(png).decode()}"

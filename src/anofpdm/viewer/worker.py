@@ -89,9 +89,9 @@ def _done(model: "Model", task: Task, orders: Orders, pipe: Connection) -> tuple
         reason = getattr(problem.__cause__, "strerror", None) or "no room"
         return ("failed", f"The server could not write the result ({reason}); tell who runs it.")
     except AnoFPDMError as problem:
-        from anofpdm.report.wording import without_folders
+        from anofpdm.report.wording import remove_folders
 
-        return ("failed", without_folders(str(problem)))
+        return ("failed", remove_folders(str(problem)))
     except MemoryError:
         return ("failed", "Memory ran out; give a scan with fewer voxels.")
     except OSError as problem:
