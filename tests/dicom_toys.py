@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pydicom
 from pydicom.dataset import Dataset, FileDataset, FileMetaDataset
-from pydicom.uid import EnhancedMRImageStorage, ExplicitVRLittleEndian, MRImageStorage, generate_uid
+from pydicom.uid import UID, EnhancedMRImageStorage, ExplicitVRLittleEndian, MRImageStorage, generate_uid
 from scipy.spatial.transform import Rotation
 
 AXIAL = np.array([[1.0, 0, 0], [0, 1, 0]])
@@ -29,7 +29,7 @@ class Series:
         self.uid = generate_uid()
         self.tags = {"SeriesNumber": 3, "SeriesDescription": "AX T2 FLAIR", **tags}
 
-    def position(self, number: int) -> np.ndarray:
+    def position(self, number: float) -> np.ndarray:
         return self.origin + number * self.step
 
     def world(self, column: float, row: float, number: float) -> np.ndarray:
@@ -86,7 +86,7 @@ class Series:
 
 def image_tags(kind: str, pixels: np.ndarray, series: str, changes: dict) -> FileDataset:
     meta = FileMetaDataset()
-    meta.MediaStorageSOPClassUID, meta.MediaStorageSOPInstanceUID = kind, generate_uid()
+    meta.MediaStorageSOPClassUID, meta.MediaStorageSOPInstanceUID = UID(kind), generate_uid()
     meta.TransferSyntaxUID = ExplicitVRLittleEndian
     tags = FileDataset(None, {}, file_meta=meta, preamble=bytes(128))
     tags.SOPClassUID, tags.SOPInstanceUID = kind, meta.MediaStorageSOPInstanceUID

@@ -41,8 +41,8 @@ def test_phantoms_to_masks(home, tmp_path):
     scan = min(path for path in (home / "scans").iterdir() if path.is_dir())
     anofpdm("segment", home / "guided", scan, "--out", tmp_path, "--device", "cpu")
     (folder,) = [path for path in tmp_path.iterdir() if path.is_dir()]
-    mask = nib.load(folder / "mask.nii.gz")
-    flair = nib.load(next(scan.glob("*flair.nii.gz")))
+    mask = nib.Nifti1Image.from_filename(folder / "mask.nii.gz")
+    flair = nib.Nifti1Image.from_filename(next(scan.glob("*flair.nii.gz")))
     np.testing.assert_array_equal(mask.affine, flair.affine)
     assert mask.shape == flair.shape
 

@@ -1,3 +1,5 @@
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
@@ -49,7 +51,7 @@ def test_the_difference_is_the_gradient_along_the_label(monkeypatch):
     x0 = some_slices()
     x = SCHEDULE.add_noise(x0, 400, slice_noise(x0, (1, 2))())
     ends = [
-        decode(lambda x, t, y=label: linear(x, t, torch.full((2,), y)), x, LEVELS, schedule=SCHEDULE, clamp=False)
+        decode(partial(linear, labels=torch.full((2,), label)), x, LEVELS, schedule=SCHEDULE, clamp=False)
         for label in (UNHEALTHY, HEALTHY)
     ]
     for share in (HEALTHY_SHARE, 0.2, 0.0):

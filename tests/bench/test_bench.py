@@ -6,6 +6,8 @@ from anofpdm.bench import scan as bench_scan
 from anofpdm.bench.forward import Plan, literal_loop, made_up_network
 from anofpdm.method import NoiseSchedule, forward_evidence
 from anofpdm.network.predictor import NoisePredictor
+from anofpdm.scans import write_nifti
+from anofpdm.segment.outputs import MASK
 
 
 def test_the_literal_loop_that_speeds_are_compared_with_finds_the_same():
@@ -40,9 +42,9 @@ def test_a_scan_is_timed_from_its_files_to_its_mask(monkeypatch):
     monkeypatch.setattr(
         bench_scan,
         "write_nifti",
-        lambda path, *what, real=bench_scan.write_nifti: (written.append(path), real(path, *what)),
+        lambda path, *what, real=write_nifti: (written.append(path), real(path, *what)),
     )
     start = time.perf_counter()
     seconds = bench_scan.scan_seconds(torch.device("cpu"))
     assert 0 < seconds < time.perf_counter() - start  # the second of two
-    assert [path.name for path in written] == ["flair.nii.gz", "t2.nii.gz", bench_scan.MASK, bench_scan.MASK]
+    assert [path.name for path in written] == ["flair.nii.gz", "t2.nii.gz", MASK, MASK]

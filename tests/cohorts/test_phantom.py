@@ -4,6 +4,7 @@ import hashlib
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import nibabel as nib
 import numpy as np
@@ -15,7 +16,7 @@ from anofpdm.cohorts.phantoms.atlas import load_atlas
 from anofpdm.cohorts.phantoms.cohort import KINDS, Phantom, make_phantom, write_phantoms
 from anofpdm.errors import CohortError
 
-SMALL = {"size": 32, "slices": 12}
+SMALL: dict[str, Any] = {"size": 32, "slices": 12}
 PATIENTS = 16
 
 
@@ -86,7 +87,7 @@ def test_layouts_are_those_of_brats_and_atlas(tmp_path):
         f"{stem}_label-L_desc-T1lesion_mask.nii.gz",
     }
     for path in tmp_path.rglob("*.nii.gz"):
-        header = nib.load(path).header
+        header = nib.Nifti1Image.from_filename(path).header
         assert (int(header["qform_code"]), int(header["sform_code"])) in {(1, 1), (2, 2)}
         assert header.get_xyzt_units()[0] == "mm"
         is_mask = "seg" in path.name or "mask" in path.name

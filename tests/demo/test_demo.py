@@ -59,9 +59,9 @@ def test_the_demo_finds_lesions_it_was_never_shown(demo):
 def test_its_scores_are_those_of_the_files_it_leaves(demo):
     out, shown = demo
     for one in shown:
-        mask = np.asarray(nib.load(one.folder / "mask.nii.gz").dataobj) > 0
+        mask = np.asarray(nib.Nifti1Image.from_filename(one.folder / "mask.nii.gz").dataobj) > 0
         (truth_file,) = (path for path in (out / "scans").rglob("*.nii.gz") if _is_truth(path.name, one.name))
-        truth = np.asarray(nib.load(truth_file).dataobj) > 0
+        truth = np.asarray(nib.Nifti1Image.from_filename(truth_file).dataobj) > 0
         both = (mask & truth).sum()
         assert one.score.dice == pytest.approx(2 * both / (mask.sum() + truth.sum()))
 

@@ -1,12 +1,14 @@
 """What the command line does for people who do not know it yet: help, suggestions, completion."""
 
+from typing import Any
+
 import pytest
 import typer
 from typer.testing import CliRunner
 
 from anofpdm.cli.main import app
 
-COMMANDS = typer.main.get_command(app).commands
+COMMANDS: dict[str, Any] = typer.main.get_command(app).commands  # type: ignore[attr-defined]
 
 
 def said(*words: str, **env: str) -> str:

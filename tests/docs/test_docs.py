@@ -18,6 +18,7 @@ import urllib.request
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer
@@ -361,15 +362,16 @@ def install_completion(home: Path) -> None:
 # ---- parsing them ----------------------------------------------------------------------------------------------------
 
 
-def subcommands() -> dict:
-    return typer.main.get_command(app).commands
+def subcommands() -> dict[str, Any]:
+    command: Any = typer.main.get_command(app)
+    return command.commands
 
 
 def parse(words: list[str], *, whole: bool = True) -> None:
     """By the parser of the command itself. In passing, pages leave out arguments, and values of options."""
     known = subcommands()
     assert words[0] in known, f"unknown command: anofpdm {shlex.join(words)}"
-    usage_error = typer.BadParameter.__bases__[0]
+    usage_error: Any = typer.BadParameter.__bases__[0]
     try:
         known[words[0]].make_context(words[0], list(words[1:]))
     except usage_error as problem:

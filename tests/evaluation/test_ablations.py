@@ -74,7 +74,7 @@ class Counting:
 
 def opened(made):
     model = load_trained(made / "model", CPU)
-    return replace(model, predict=Counting(model.predict))
+    return replace(model, predict=Counting(model.predict))  # type: ignore[arg-type]
 
 
 @pytest.fixture(scope="module")

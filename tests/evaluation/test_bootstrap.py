@@ -184,8 +184,9 @@ def test_perfect_maps_leave_no_doubt():
 
 def test_patients_that_are_all_alike_leave_no_doubt_whatever_the_bins():
     maps, truth, inside, _ = lesion_maps(4, 0.01, n_patients=30)
-    copies = [np.tile(part, (3, 1, 1)) for part in (maps, truth, inside)]
-    found = ranking_bootstrap(*copies, np.repeat(np.arange(3), len(maps)))
+    patients = np.repeat(np.arange(3), len(maps))
+    maps, truth, inside = (np.tile(part, (3, 1, 1)) for part in (maps, truth, inside))
+    found = ranking_bootstrap(maps, truth, inside, patients)
     for estimate in (found.average_precision, found.roc_auc):
         np.testing.assert_allclose([estimate.low, estimate.high], estimate.value, rtol=1e-12)
 

@@ -50,7 +50,7 @@ class TestPlan:
 
     def test_nothing_begins_before_what_it_needs(self, comparison, tmp_path):
         for given in ((), ("--model", str(tmp_path / "mine"))):
-            seen = set()
+            seen: set[str] = set()
             for task in planned(comparison, tmp_path, *given).values():
                 assert set(task.needs) <= seen
                 seen.add(task.name)

@@ -38,7 +38,7 @@ def brute_force(one: np.ndarray, other: np.ndarray) -> float:
 @given(arrays(bool, (2, 3, 7, 6)))
 def test_hd95_is_that_of_all_pairs(pair):
     pair[:, :, 3, 3] = True  # none is empty
-    found = hd95(*pair, pixel_mm=1.5)
+    found = hd95(pair[0], pair[1], pixel_mm=1.5)
     expected = [1.5 * brute_force(one, other) for one, other in zip(*pair, strict=True)]
     np.testing.assert_allclose(found, expected, atol=1e-12)
 

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 from dataclasses import asdict, replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -98,7 +99,7 @@ class Blurred:
 
 def evaluation(made, out, names=("anofpdm-ddim",), batch=32, seeds=(0,), **changes):
     trained = load_trained(made / "guided", CPU)
-    trained = replace(trained, predict=Blurred(trained.predict))
+    trained = replace(trained, predict=Blurred(trained.predict))  # type: ignore[arg-type]
     others = [f"{name}={made / name}" for name in TASKS if name != "guided"]
     calibration = CalibrationOptions(signal="error", score=("flair",), levels=4, strengths=(0.0, 2.0), batch=batch)
     options = Options(calibration=calibration, sample=40, tune=20, seeds=seeds, batch=batch, **changes)
@@ -307,7 +308,7 @@ def test_numbers_of_a_set_by_hand():
     maps = np.random.default_rng(0).random(truth.shape).astype(np.float32)
     inside = np.ones_like(truth)
     known = Known(truth, inside, np.array(["a", "b", "b"]), np.ones(3))
-    found = scored(maps, masks, masks.any((1, 2)), maps.max((1, 2)), known).numbers
+    found = scored(maps, masks, np.asarray(masks.any((1, 2))), maps.max((1, 2)), known).numbers
     assert found["dice"] == pytest.approx((2 / 3 + 0 + 0) / 3)
     assert found["iou"] == pytest.approx((1 / 2) / 3)
     assert found["precision"] == pytest.approx(8 / 9)
@@ -318,6 +319,10 @@ def test_numbers_of_a_set_by_hand():
     assert all_empty(known).numbers["dice"] == pytest.approx(1 / 3)
 
 
+def of_level(maps, setting):
+    return maps[setting["level"]]
+
+
 def test_tuning_finds_the_best_threshold_and_setting_of_each_setup():
     rng = np.random.default_rng(0)
     truth = np.zeros((6, 32, 32), bool)
@@ -325,7 +330,7 @@ def test_tuning_finds_the_best_threshold_and_setting_of_each_setup():
     good = np.where(truth, 0.5, 0.2) + rng.normal(0, 0.02, truth.shape)
     bad = rng.random(truth.shape)
     maps = {1: bad, 2: good}
-    found = tuned_with_masks(lambda setting: maps[setting["level"]], [{"level": 1}, {"level": 2}], truth, beyond=False)
+    found = tuned_with_masks(partial(of_level, maps), [{"level": 1}, {"level": 2}], truth, beyond=False)
     for setup in ("unhealthy", "mixed"):
         first, second = found[setup]
         assert (first.setting, second.setting) == ({"level": 2}, {"level": 1})
@@ -346,7 +351,8 @@ def test_faint_and_loud_maps_are_tuned_beyond_the_papers_thresholds():
     truth[:2, 4:16, 4:16] = True
     faint = np.where(truth, 0.006, 0.002)
     for factor in (0.01, 1, 1000, 10_000):
-        found = tuned_with_masks(lambda _, factor=factor: factor * faint, [{"level": 1}], truth)
+        maps = {1: factor * faint}
+        found = tuned_with_masks(partial(of_level, maps), [{"level": 1}], truth)
         assert factor * 0.002 < found["unhealthy"][0].threshold <= factor * 0.006
         assert found["unhealthy"][0].dice > 0.9
     clear = tuned_with_masks(lambda _: np.where(truth, 0.5, 0.2), [{"level": 1}], truth)

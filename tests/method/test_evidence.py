@@ -1,5 +1,6 @@
 import gc
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -43,7 +44,7 @@ def test_several_signals_of_one_climb_are_those_of_a_climb_each(encoding):
         asked.append(t)
         return world(x, t, labels)
 
-    common = {"strengths": [0.0, 2.0], "schedule": SCHEDULE, "seeds": [5, 6, 7]}
+    common: dict[str, Any] = {"strengths": [0.0, 2.0], "schedule": SCHEDULE, "seeds": [5, 6, 7]}
     settings = EvidenceSettings(levels, (0, 2), encoding)
     together = forward_signals(counting, x0, SIGNALS, settings=settings, **common)
     assert asked == list(levels)
@@ -83,7 +84,13 @@ def test_the_end_step_may_be_the_first_level_or_the_last(peak, end):
         return 0.0 * x + torch.where(labels == 0, lean, 0.0).to(x)[:, None, None, None]
 
     x0 = some_slices()
-    settings = {"levels": levels, "strengths": [0.0], "schedule": SCHEDULE, "seeds": [1, 2, 3], "clamp": False}
+    settings: dict[str, Any] = {
+        "levels": levels,
+        "strengths": [0.0],
+        "schedule": SCHEDULE,
+        "seeds": [1, 2, 3],
+        "clamp": False,
+    }
     found = forward_evidence(leaning, x0, **settings)
     assert found.end_step.tolist() == [[end]] * 3
     expected = literal(leaning, x0, levels, [0.0], [1, 2, 3], [0, 1, 2], "ddim", "error", False)
@@ -137,7 +144,7 @@ def test_ddim_with_an_exact_denoiser_keeps_the_standardised_pixel():
 
 
 def test_strength_minus_one_is_no_guidance_and_a_healthy_answer_equal_to_the_plain_one_moves_nothing():
-    arguments = {"levels": [0, 300], "schedule": SCHEDULE, "seeds": [1, 2, 3]}
+    arguments: dict[str, Any] = {"levels": [0, 300], "schedule": SCHEDULE, "seeds": [1, 2, 3]}
     found = forward_evidence(Elementwise(), some_slices(), strengths=[-1.0], **arguments)
     torch.testing.assert_close(found.mse_guided[:, 0], found.mse_unguided)
     assert found.divergence.abs().max() < 1e-20
@@ -149,7 +156,7 @@ def test_strength_minus_one_is_no_guidance_and_a_healthy_answer_equal_to_the_pla
 @pytest.mark.parametrize("encoding", ["ddim", "ddpm"])
 def test_with_an_elementwise_denoiser_batches_and_order_change_no_bit(encoding):
     x0, seeds = some_slices(9, 2, 48, dtype=torch.float32), list(range(20, 29))
-    settings = {
+    settings: dict[str, Any] = {
         "levels": range(0, 600, 40), "strengths": [0.0, 1.0, 4.0], "schedule": SCHEDULE, "encoding": encoding,
     }  # fmt: skip
     whole = forward_evidence(Elementwise(), x0, seeds=seeds, **settings)
@@ -179,7 +186,7 @@ def test_two_questions_a_level_as_one_batch_for_any_number_of_strengths():
 
 def test_what_a_listener_hears_so_far_is_the_evidence_of_the_levels_so_far():
     heard = {}
-    arguments = {"strengths": [0.0, 3.0], "schedule": SCHEDULE, "seeds": [4, 5, 6]}
+    arguments: dict[str, Any] = {"strengths": [0.0, 3.0], "schedule": SCHEDULE, "seeds": [4, 5, 6]}
 
     def listen(now):
         heard[now.level.t] = now.so_far()["error"]
@@ -238,7 +245,7 @@ def test_spread_levels():
     ],
 )
 def test_what_cannot_be_is_refused(changes, match):
-    arguments = {"levels": [0], "strengths": [1.0], "schedule": SCHEDULE, "seeds": [0, 1, 2]}
+    arguments: dict[str, Any] = {"levels": [0], "strengths": [1.0], "schedule": SCHEDULE, "seeds": [0, 1, 2]}
     with pytest.raises(MethodError, match=match):
         forward_evidence(Elementwise(), some_slices(), **{**arguments, **changes})
 

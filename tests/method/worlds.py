@@ -64,7 +64,9 @@ def literal(predict, x0, levels, strengths, seeds, channels, encoding, signal, c
     """The formulas one slice, one strength, one level at a time, everything kept, in float64."""
     bars = alpha_bars()
     limit = (lambda v: v.clamp(-1, 1)) if clamp else (lambda v: v)
-    found = {name: [] for name in ("divergence", "mse_guided", "mse_unguided", "end_step", "maps", "last_maps")}
+    found: dict[str, list] = {
+        name: [] for name in ("divergence", "mse_guided", "mse_unguided", "end_step", "maps", "last_maps")
+    }
     for number, slice_ in enumerate(x0):
         for name, value in _literal_slice(
             predict, slice_, levels, strengths, seeds[number], channels, encoding, signal, limit, bars
@@ -73,11 +75,12 @@ def literal(predict, x0, levels, strengths, seeds, channels, encoding, signal, c
     return {name: np.array(values) for name, values in found.items()}
 
 
-def literal_agreement(*args):
-    """`literal` of agreement: args as there, without the signal."""
-    *before, clamp = args
-    error, gradient = (literal(*before, signal, clamp) for signal in ("error", "gradient-above"))
-    levels = args[2]
+def literal_agreement(predict, x0, levels, strengths, seeds, channels, encoding, clamp):
+    """`literal` of agreement: arguments as there, without the signal."""
+    error, gradient = (
+        literal(predict, x0, levels, strengths, seeds, channels, encoding, signal, clamp)
+        for signal in ("error", "gradient-above")
+    )
     alone = (error["end_step"] == levels[0])[..., None, None]  # nothing to agree with
     both = {name: np.cbrt(error[name] ** 2 * gradient[name]) for name in ("maps", "last_maps")}
     return {**error, **{name: np.where(alone, error[name], both[name]) for name in both}}
@@ -99,7 +102,7 @@ def _literal_slice(predict, slice_, levels, strengths, seed, channels, encoding,
         if encoding == "ddim" and position + 1 < len(levels):
             above = bars[levels[position + 1]]
             x = np.sqrt(above) * u + np.sqrt(1 - above) * (x - np.sqrt(a) * u) / np.sqrt(1 - a)
-    result = {name: [] for name in ("divergence", "mse_guided", "end_step", "maps", "last_maps")}
+    result: dict[str, list] = {name: [] for name in ("divergence", "mse_guided", "end_step", "maps", "last_maps")}
     result["mse_unguided"] = [float((u - x_0)[channels].square().mean()) for *_, u in kept]
     for w in strengths:
         moved, errors, signals = [], [], []

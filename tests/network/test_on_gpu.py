@@ -34,7 +34,7 @@ def test_a_network_says_the_same_on_gpu_and_cpu():
 
 @pytest.mark.parametrize("name", ["tiny", "small", "paper"])
 def test_attention_takes_a_flash_kernel_forward_and_backward(name):
-    network = UNet(preset(name, 4)).to(GPU).to(memory_format=torch.channels_last)
+    network = UNet(preset(name, 4)).to(GPU).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     x, t = torch.randn(2, 4, 128, 128, device=GPU), torch.tensor([10, 500], device=GPU)
     with sdpa_kernel([SDPBackend.FLASH_ATTENTION, SDPBackend.CUDNN_ATTENTION]):  # no other: else it raises
         with torch.autocast("cuda", torch.bfloat16):

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import types
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -27,7 +28,7 @@ from anofpdm.util.distributed import World
 CPU = torch.device("cpu")
 NETWORK = UNetConfig(2, channels=8, multipliers=(1, 2), blocks=1, attention=(2,))
 UNLABELLED = dataclasses.replace(NETWORK, n_labels=1, null_label=0)
-QUIET = {"log_steps": 1, "sample_steps": 0}
+QUIET: dict[str, Any] = {"log_steps": 1, "sample_steps": 0}
 
 
 def trainer_of(cohort: Cohort, network: UNetConfig = NETWORK, **options) -> Trainer:
@@ -335,6 +336,7 @@ class TestRun:
 SCRIPT = """
 import os, signal, sys
 from pathlib import Path
+from typing import Any
 import torch
 from anofpdm.util import files
 from anofpdm.cohorts import open_cohort
@@ -362,6 +364,7 @@ run.train(trainer, cohort, out, run.Limits(steps=steps, log_steps=4, sample_step
 TWO_PROCESSES = """
 import gc, sys
 from pathlib import Path
+from typing import Any
 import torch
 from safetensors.torch import save_file
 from anofpdm.cohorts import open_cohort
@@ -425,7 +428,7 @@ def test_two_processes_have_the_gradient_of_one(cohort, tmp_path):
 
 
 def test_tensorboard_hears_of_it_where_it_is_installed(cohort, tmp_path, monkeypatch):
-    heard = []
+    heard: list[tuple] = []
 
     class Board:
         def __init__(self, folder, purge_step):

@@ -12,7 +12,7 @@ from anofpdm.network.unet import Attention, Embedding, ScaledNorm, UNet, UNetCon
 SMALL = UNetConfig(2, channels=8, multipliers=(1, 2, 2), blocks=1, attention=(2, 4))
 
 
-def trained_a_little(network: nn.Module) -> nn.Module:
+def trained_a_little(network):
     """The output layers start at zero, which would hide everything behind them."""
     generator = torch.Generator().manual_seed(0)
     for parameter in network.parameters():

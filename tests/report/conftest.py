@@ -106,6 +106,6 @@ KINDS = {
 }
 
 
-@pytest.fixture(params=KINDS.values(), ids=KINDS.keys())
+@pytest.fixture(params=list(KINDS.values()), ids=list(KINDS))
 def any_kind(request):
     return segmented(**request.param)

@@ -39,7 +39,8 @@ class Opened:
 
 @pytest.fixture
 def open_page(browser, tmp_path):
-    contexts, all_opened = [], []
+    contexts: list = []
+    all_opened: list = []
 
     def open_report(result, title="p1", **options):
         path = tmp_path / f"{len(contexts)} report.html"

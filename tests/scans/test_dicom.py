@@ -50,7 +50,7 @@ class TestGeometry:
         study = read_study(series.save(tmp_path), FLAIR)
         files = study.convert(tmp_path)
         check_place_and_values(series, read_volume(files["flair"]))
-        image = nib.load(files["flair"])
+        image = nib.Nifti1Image.from_filename(files["flair"])
         for affine in (image.affine, image.get_qform(), image.get_sform()):
             np.testing.assert_allclose(affine, study.grid.affine, atol=1e-4)
         assert read_scan(files).modalities == FLAIR

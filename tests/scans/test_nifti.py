@@ -49,7 +49,7 @@ class TestReads:
     def test_voxels_as_nibabel_reads_them(self, tmp_path, name, dtype):
         voxels = (toys.head() / 3).astype(dtype)
         volume = read_volume(toys.save(tmp_path / name, voxels))
-        expected = nib.load(tmp_path / name)
+        expected = nib.Nifti1Image.from_filename(tmp_path / name)
         np.testing.assert_allclose(volume.voxels, expected.get_fdata(), rtol=1e-6)
         np.testing.assert_array_equal(volume.grid.affine, expected.affine)
 
@@ -59,7 +59,9 @@ class TestReads:
         image.header.set_slope_inter(0.25, -3.5)
         nib.save(image, tmp_path / "scan.nii.gz")
         volume = read_volume(tmp_path / "scan.nii.gz")
-        np.testing.assert_allclose(volume.voxels, nib.load(tmp_path / "scan.nii.gz").get_fdata(), rtol=1e-6)
+        np.testing.assert_allclose(
+            volume.voxels, nib.Nifti1Image.from_filename(tmp_path / "scan.nii.gz").get_fdata(), rtol=1e-6
+        )
         assert volume.voxels.min() < 0
 
     def test_nifti_2(self, tmp_path):
@@ -80,7 +82,7 @@ class TestReads:
         volume = read_volume(path)
         assert volume.voxels.shape == SHAPE
         write_nifti(tmp_path / "mask.nii.gz", volume.voxels > 0, volume.grid)
-        assert nib.load(tmp_path / "mask.nii.gz").shape == (*SHAPE, 1)
+        assert nib.Nifti1Image.from_filename(tmp_path / "mask.nii.gz").shape == (*SHAPE, 1)
 
     def test_content_counts_not_the_name(self, plain, packed, tmp_path):
         unpacked_but_called_gz = tmp_path / "other.nii.gz"
@@ -110,7 +112,7 @@ class TestReads:
         """qfac 0 means 1, and voxel sizes have no sign: nibabel and the standard agree."""
         path = toys.save(tmp_path / "scan.nii", toys.head(), toys.affine_of("RAS", shape=SHAPE), codes=codes)
         changed(path, 76, "<4f", 0, -1, 1, 1)
-        np.testing.assert_allclose(read_volume(path).grid.affine, nib.load(path).affine)
+        np.testing.assert_allclose(read_volume(path).grid.affine, nib.Nifti1Image.from_filename(path).affine)
 
     def test_no_orientation_at_all_is_said(self, tmp_path):
         path = toys.save(tmp_path / "scan.nii", toys.head(), codes=(0, 0))
@@ -321,7 +323,10 @@ class TestWrites:
         affine = toys.affine_of(codes, spacing, tilt, SHAPE)
         source = read_volume(toys.save(folder / "scan.nii.gz", toys.head(), affine, codes=forms))
         write_nifti(folder / "mask.nii.gz", source.voxels > 0, source.grid)
-        before, after = nib.load(folder / "scan.nii.gz"), nib.load(folder / "mask.nii.gz")
+        before, after = (
+            nib.Nifti1Image.from_filename(folder / "scan.nii.gz"),
+            nib.Nifti1Image.from_filename(folder / "mask.nii.gz"),
+        )
         assert after.shape == before.shape
         np.testing.assert_array_equal(after.affine, before.affine)
         for field in ("qform_code", "sform_code", "xyzt_units", "srow_x", "srow_y", "srow_z", "pixdim", "quatern_b"):
@@ -335,7 +340,7 @@ class TestWrites:
         grid = read_volume(tmp_path / "scan.nii").grid
         values = (np.random.default_rng(0).random(SHAPE) * 200).astype(dtype)
         write_nifti(tmp_path / "map.nii.gz", values, grid)
-        back = nib.load(tmp_path / "map.nii.gz")
+        back = nib.Nifti1Image.from_filename(tmp_path / "map.nii.gz")
         np.testing.assert_array_equal(np.asarray(back.dataobj), values)
         assert np.isnan(back.header["scl_slope"]) or back.header["scl_slope"] == 1
 
@@ -373,4 +378,4 @@ def test_results_of_a_header_with_odd_codes_are_silent(tmp_path, plain, capfd):
     grid = read_volume(changed(plain, 252, "<2h", 99, 1)).grid
     write_nifti(tmp_path / "mask.nii.gz", np.ones(SHAPE, np.uint8), grid)
     assert capfd.readouterr() == ("", "")
-    np.testing.assert_array_equal(nib.load(tmp_path / "mask.nii.gz").affine, grid.affine)
+    np.testing.assert_array_equal(nib.Nifti1Image.from_filename(tmp_path / "mask.nii.gz").affine, grid.affine)

@@ -35,7 +35,7 @@ def there_and_back(mask: np.ndarray, planes: AxialPlanes, *, drawn_by_network: b
 def test_a_ball_of_10_mm_survives_the_round_trip_on_1_mm_grids(codes, tilt, centre, width):
     shape = tuple(40 if code in "SI" else width for code in codes)
     affine = toys.affine_of(codes, (1, 1, 1), tilt, shape)
-    planes = planes_of(affine, shape)
+    planes = planes_of(affine, shape)  # type: ignore[arg-type]
     mask = toys.ball(affine, shape, centre, 10)
     assert toys.dice(mask, there_and_back(mask, planes, drawn_by_network=False)) > 0.98
     # Yes or no on pixels of up to 2 mm: the pixels themselves cost up to 0.066 of a ball of 5 or 6 pixels' radius.
@@ -51,7 +51,7 @@ def test_anisotropic_voxels_keep_the_ball_where_it_is(codes, spacing, tilt):
     shape = tuple(int(110 / s) for s in spacing)
     affine = toys.affine_of(codes, spacing, tilt, shape)
     mask = toys.ball(affine, shape, (20, -10, 15), 14)
-    planes = planes_of(affine, shape)
+    planes = planes_of(affine, shape)  # type: ignore[arg-type]
     back = there_and_back(mask, planes)
     centres = [np.array(ndimage.center_of_mass(m)) @ affine[:3, :3].T + affine[:3, 3] for m in (mask, back)]
     assert np.abs(centres[0] - centres[1]).max() < planes.pixel_mm / 2
@@ -63,7 +63,7 @@ def test_slices_are_seen_as_radiologists_see_them(codes, spacing):
     """Inferior slices first, anterior on top, the patient's right on the left, millimetres square."""
     shape = tuple(int(120 / s) for s in spacing)
     affine = toys.affine_of(codes, spacing, shape=shape)
-    planes = planes_of(affine, shape, 60)
+    planes = planes_of(affine, shape, 60)  # type: ignore[arg-type]
     ball = toys.ball(affine, shape, (30, 20, 40), 9)  # right, anterior, superior of the middle
     stack = planes.to_network(planes.axial(ball))  # [z, y, x]
     z, y, x = ndimage.center_of_mass(stack)

@@ -46,7 +46,7 @@ def test_a_study_gets_masks_where_its_lesion_is_as_nifti_and_dicom(kind, tmp_pat
     targets = find_targets([str(place)], MODALITIES)
     report = segment_all(known_model(), targets, tmp_path / "out", options)
     assert list(report.done) == ["anna"], report.failed
-    mask = nib.load(tmp_path / "out" / "anna" / "mask.nii.gz")
+    mask = nib.Nifti1Image.from_filename(tmp_path / "out" / "anna" / "mask.nii.gz")
     np.testing.assert_allclose(mask.affine, affine, atol=1e-4)
     assert toys.dice(np.asarray(mask.dataobj) > 0, lesion) > 0.85
     assert (tmp_path / "out" / "anna" / DICOM_SEG).is_file()

@@ -15,6 +15,7 @@ from anofpdm.cohorts import open_cohort
 from anofpdm.errors import ConfigError, ModelError, ScanError, ScanWarning, TrainingError
 from anofpdm.labels import HEALTHY
 from anofpdm.method.decision import DecisionSettings
+from anofpdm.method.many_slices import evidence_of
 from anofpdm.method.mask import MaskSettings
 from anofpdm.network.predictor import load_trained
 from anofpdm.report.page_data import build_page_data
@@ -22,7 +23,7 @@ from anofpdm.segment.model import load
 from anofpdm.student.distill import Options, chance_of, distill, teacher_masks
 from anofpdm.student.model import load_student
 from anofpdm.student.network import log_odds
-from anofpdm.student.training import Schooling
+from anofpdm.student.training import Schooling, teach
 from anofpdm.util.distributed import World
 from tests import toys
 
@@ -110,11 +111,11 @@ def test_the_diffusion_model_explains_slices_that_a_student_drew(copied):
     data = build_page_data(found)
     assert [row for row, one in enumerate(data.slices) if one.divergence is not None] == [2, 5]
     with pytest.warns(ScanWarning, match="no slice 999 to explain"):
-        beyond = model.segment(scans, explain=np.array([999, numbers[1], numbers[1]]))
+        beyond = model.segment(scans, explain=np.array([999, numbers[1], numbers[1]]))  # type: ignore[arg-type]
     assert np.flatnonzero(beyond.display.curves.explained).tolist() == [5]
     beyond.save(copied / "beyond")
     with pytest.raises(ConfigError, match="slice numbers"):
-        model.segment(scans, explain="70,71")
+        model.segment(scans, explain="70,71")  # type: ignore[arg-type]
 
 
 def test_findings_are_explained_at_their_middle(copied):
@@ -148,7 +149,7 @@ def test_slices_that_people_called_healthy_stay_empty_and_are_never_asked_about(
     model, cohort = opened(copied)
     rows = cohort.rows("train")
     asked = []
-    plain = distilling.evidence_of
+    plain = evidence_of
     monkeypatch.setattr(
         distilling, "evidence_of", lambda *args, **words: (asked.append(len(args[2])), plain(*args, **words))[1]
     )
@@ -167,7 +168,8 @@ def test_a_teacher_is_half_certain_at_its_threshold():
 
 def test_stopped_halfway_it_goes_on_with_what_is_drawn(copied, monkeypatch):
     model, cohort = opened(copied)
-    rows, plain, seen = cohort.rows("train"), distilling.drawn_by_teacher, []
+    rows, plain = cohort.rows("train"), distilling.drawn_by_teacher
+    seen: list[np.ndarray] = []
 
     def interrupted(*args):
         if len(seen) == 3:
@@ -265,7 +267,7 @@ def test_without_training_slices_there_is_nothing_to_teach_with(copied):
 def test_in_the_second_round_it_learns_what_the_first_student_draws(copied, monkeypatch):
     _, cohort = opened(copied)
     healthy = cohort.labels[cohort.rows("train")] == HEALTHY
-    seen, plain = [], distilling.teach
+    seen, plain = [], teach
     monkeypatch.setattr(distilling, "teach", lambda *args: (seen.append(args), plain(*args))[1])
     student = taught(copied, replace(QUICK, rounds=2))
     (_, first, once, *_), (_, second, twice, *_) = seen

@@ -28,7 +28,7 @@ from anofpdm.student.targets import Lessons, neighbours_of, shown_together, usua
 from anofpdm.student.training import Schooling, label_loss, lesson_loss, rows_of_step, share_done, teach
 
 CPU = torch.device("cpu")
-DETECTOR = CurveDetector(*np.arange(1.0, 4.0).reshape(3, 1), offset=0.5, strength=1.0)
+DETECTOR = CurveDetector(np.array([1.0]), np.array([2.0]), np.array([3.0]), offset=0.5, strength=1.0)
 SMALL = StudentConfig(("flair",), 32, width=8, multipliers=(1, 2))
 
 

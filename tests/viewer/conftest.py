@@ -176,8 +176,11 @@ class Server:
         found = []
         for task in Path(f"/proc/{self.process.pid}/task").iterdir():
             found += (task / "children").read_text().split()
-        pids = {int(pid) for pid in [*pids, *found]}
-        return sorted(pid for pid in pids if "spawn_main" in Path(f"/proc/{pid}/cmdline").read_text())
+        return sorted(
+            pid
+            for pid in {int(pid) for pid in [*pids, *found]}
+            if "spawn_main" in Path(f"/proc/{pid}/cmdline").read_text()
+        )
 
     def end(self, how=signal.SIGINT) -> int:
         if self.process.poll() is None:

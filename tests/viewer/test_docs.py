@@ -32,6 +32,6 @@ def test_what_the_page_says_of_curl(server, scan, tmp_path):
     before = set(tmp_path.iterdir())
     run(fetch, job)
     (mask,) = set(tmp_path.iterdir()) - before
-    assert nib.load(mask).shape == nib.load(scan["flair"]).shape
+    assert nib.Nifti1Image.from_filename(mask).shape == nib.Nifti1Image.from_filename(scan["flair"]).shape
     run(delete, job)
     assert server.ask(f"/api/jobs/{job}").status == 404
