@@ -65,7 +65,7 @@ def test_a_disk_that_fills(case: Case, toy: Path, disk: MakeDisk) -> None:
         small = disk(AMPLE)
         out = folder_on(small, case, toy)
         small.resize(small.used() + max(PAGE, int(share * needed) // PAGE * PAGE))
-        refused(run(*case.begin(out)), str(small.folder), "No space left", "make room")
+        refused(run(*case.begin(out)), str(small.folder), "No space left", "free disk space")
         assert not unfinished(small.folder), "what could not be written takes up the room"
         assert case.done(out) <= case.done(with_room.folder / "out"), "something half-written is taken as whole"
         small.resize(AMPLE)
@@ -97,7 +97,7 @@ def test_a_disk_that_fills_under_a_run_that_saved_before(toy: Path, disk: MakeDi
     while not (out / "state.previous.safetensors").is_file():
         assert not running.over, running.wait()
     small.resize(small.used() + 4)
-    refused(running.wait(), str(out), "No space left", "make room")
+    refused(running.wait(), str(out), "No space left", "free disk space")
     saved = len(case.done(out))
     assert saved >= 1, "the save before is lost"
     small.resize(AMPLE)

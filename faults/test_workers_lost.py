@@ -28,7 +28,7 @@ def test_a_worker_is_killed(name: str, many_scans: Path, space: Path, chance: ra
         ended = running.wait()
         assert running.alone(), ended
         if ended.code:
-            refused(ended, "a worker process died", "run the same command again")
+            refused(ended, "a worker process died", "re-run the same command")
             said += 1
             succeed(*case.next(out))
         assert case.result(out) == case.result(space / "alone")

@@ -1,49 +1,49 @@
-"""What can go wrong, in words for the person at the keyboard: what, where, and what to do about it."""
+"""Errors and warnings for the user: what is wrong, where, and what to do about it."""
 
 
 class AnoFPDMError(Exception):
-    """A mistake that the user can mend. The command line prints it as one line, without a traceback."""
+    """An error that the user can fix. The command line prints it as one line, without a traceback."""
 
 
 class ScanError(AnoFPDMError):
-    """A scan that cannot be read, or whose place in space is unclear."""
+    """A scan that cannot be read, or whose geometry is ambiguous."""
 
 
 class CohortError(AnoFPDMError):
-    """A folder of scans, a label file, a split or a prepared cohort that is not what it should be."""
+    """An invalid folder of scans, label file, split file or prepared cohort."""
 
 
 class ConfigError(AnoFPDMError):
-    """Settings that cannot be."""
+    """An invalid configuration."""
 
 
 class ModelError(AnoFPDMError):
-    """A model folder that is missing, damaged, or not the one that is needed."""
+    """A model folder that is missing, damaged or does not fit."""
 
 
 class TrainingError(AnoFPDMError):
-    """A training run that cannot begin or cannot go on."""
+    """A training run that cannot start or continue."""
 
 
 class MethodError(AnoFPDMError):
-    """Levels, strengths or slices that the method cannot work with."""
+    """Noise levels, guidance strengths or slices that the method cannot handle."""
 
 
 class CalibrationError(AnoFPDMError):
-    """Labels that do not suffice to calibrate, or a calibration that is missing, damaged or another model's."""
+    """Too few labels to calibrate, or a calibration that is missing, damaged or of another model."""
 
 
 class EvaluationError(AnoFPDMError):
-    """Masks, maps or patients that cannot be compared with the truth."""
+    """Masks, maps or patients that cannot be compared with the ground truth."""
 
 
 class OutputError(AnoFPDMError):
-    """A file that cannot be written: a full disk, a folder that may not be written to."""
+    """A file that cannot be written: disk full, or no permission."""
 
 
 class Terminated(KeyboardInterrupt):
-    """A polite kill (SIGTERM): Ctrl-C by a scheduler."""
+    """SIGTERM, for example from a job scheduler."""
 
 
 class ScanWarning(UserWarning):
-    """A scan that can be used, though something about it deserves a look."""
+    """A usable scan with something about it to check."""

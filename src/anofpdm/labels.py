@@ -1,7 +1,7 @@
-"""The three image-level labels. NULL is a label of its own: 'not told', which is also what no guidance means."""
+"""Image-level labels. NULL (unlabelled) is the label of the unconditional, that is unguided, network."""
 
 HEALTHY = 0
 UNHEALTHY = 1
 NULL = 2
 
-LABEL_NAMES = ("healthy", "unhealthy", "unlabelled")  # LABEL_NAMES[label] is how a label is written in files
+LABEL_NAMES = ("healthy", "unhealthy", "unlabelled")  # in files; indexed by label

@@ -77,6 +77,22 @@ class Precision(StrEnum):
     FP16 = "fp16"
 
 
+class Layout(StrEnum):
+    """Folder layouts that `prepare` reads."""
+
+    BRATS21 = "brats21"
+    ATLAS2 = "atlas2"
+    BIDS = "bids"
+    NIFTI = "nifti"
+
+
+class PhantomKind(StrEnum):
+    """Synthetic scans: tumours in four modalities, or strokes in T1."""
+
+    TUMOUR = "tumour"
+    STROKE = "stroke"
+
+
 class Split(StrEnum):
     """Part of a cohort."""
 

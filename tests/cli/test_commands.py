@@ -277,7 +277,7 @@ class TestPrepare:
         assert "no such folder" in refused("prepare", "brats21", tmp_path / "none", tmp_path / "out")
         source = toys.brats_cohort(tmp_path / "scans", 1)
         (tmp_path / "file").touch()
-        assert "cannot be made" in refused("prepare", "brats21", source, tmp_path / "file")
+        assert "cannot be created" in refused("prepare", "brats21", source, tmp_path / "file")
         assert not (tmp_path / "out").exists()
 
     def test_wrong_words_are_usage_errors(self, tmp_path):
@@ -285,7 +285,7 @@ class TestPrepare:
         assert anofpdm("prepare", "bids", tmp_path, tmp_path / "out", "--entity", "iso").returncode == 2
 
     def test_a_full_disk(self, tmp_path):
-        """A limit on file size stands for the disk; afterwards the same command goes on."""
+        """A limit on file size simulates a full disk; afterwards the same command resumes."""
         source = toys.brats_cohort(tmp_path / "scans")
         words = ("prepare", "brats21", source, tmp_path / "out", "--size", 24, "--workers", 1)
         limited = [
@@ -322,7 +322,7 @@ class TestPrepare:
         os.killpg(run.pid, signal.SIGINT)
         _, errors = run.communicate(timeout=60)
         assert run.returncode == 130
-        assert "the same command goes on" in errors
+        assert "re-run the same command to resume" in errors
         assert "Traceback" not in errors
         assert anofpdm(*words).returncode == 0
         assert len(set(open_cohort(tmp_path / "out").scans)) == 30

@@ -133,7 +133,7 @@ class TestContent:
     def test_a_labelled_slice_without_brain_is_mentioned(self, source, tmp_path):
         (tmp_path / "labels.csv").write_text("subject,slice,label\np1,0,unhealthy\np1,9,unhealthy\n")
         report = prepared(source, tmp_path / "out", plan_options={"labels": tmp_path / "labels.csv"})
-        assert report.warnings["p1"] == ["labelled slices with too little brain are left out: 0"]
+        assert report.warnings["p1"] == ["labelled slices with too little brain were skipped: 0"]
 
     def test_given_labels_go_before_masks(self, source, tmp_path):
         (tmp_path / "labels.csv").write_text("subject,slice,label\np1,,healthy\n")
@@ -201,7 +201,7 @@ class TestFailures:
     def test_nothing_at_all(self, broken, tmp_path):
         for name in ("p0", "p3"):
             (broken / name / f"{name}_t2.nii.gz").write_bytes(b"")
-        with pytest.raises(CohortError, match=r"no scan could be prepared .*p0_t2.nii.gz: the file is empty"):
+        with pytest.raises(CohortError, match=r"no scan could be prepared; .*p0_t2.nii.gz: the file is empty"):
             prepared(broken, tmp_path / "out")
 
 
@@ -215,7 +215,7 @@ class TestStopAndGoOn:
                 assert survived > 12  # three flushes for each of four scans, at least
                 break
             report = prepared(source, out)
-            assert report.n_already <= survived
+            assert report.n_resumed <= survived
             assert contents(out) == expected, f"after a crash at flush {survived}"
         else:
             pytest.fail("it never came to an end")
@@ -280,8 +280,8 @@ class TestStopAndGoOn:
     def test_nothing_to_do_leaves_a_whole_cohort_whole(self, source, undisturbed):
         """Training may be reading it meanwhile."""
         before = contents(undisturbed)
-        report = prepared(source, undisturbed, on_progress=lambda _done, _total: open_cohort(undisturbed))
-        assert report.n_already == 4
+        report = prepared(source, undisturbed, on_progress=lambda *_: open_cohort(undisturbed))
+        assert report.n_resumed == 4
         assert contents(undisturbed) == before
 
     def test_a_crash_while_new_labels_are_written_is_noticed(self, source, tmp_path, monkeypatch):
@@ -351,7 +351,7 @@ class TestStopAndGoOn:
 
     def test_a_folder_with_other_things_is_left_alone(self, source, tmp_path):
         (tmp_path / "thesis.docx").touch()
-        with pytest.raises(CohortError, match=r"holds other files \(thesis\.docx\)"):
+        with pytest.raises(CohortError, match=r"contains other files \(thesis\.docx\)"):
             prepared(source, tmp_path)
         assert [path.name for path in tmp_path.iterdir()] == ["thesis.docx"]
 

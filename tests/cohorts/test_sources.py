@@ -177,7 +177,7 @@ class TestModalities:
     def test_in_any_case_but_once(self, tmp_path):
         touch(tmp_path, "a_flair.nii.gz")
         assert plan_cohort("brats21", tmp_path, modalities=("FLAIR",)).modalities == ("flair",)
-        with pytest.raises(CohortError, match="twice"):
+        with pytest.raises(CohortError, match="duplicate modality"):
             plan_cohort("brats21", tmp_path, modalities=("flair", "Flair"))
 
     def test_nothing_usable_is_known_before_anything_is_written(self, tmp_path):

@@ -81,7 +81,7 @@ def test_a_full_disk_leaves_the_save_before(tmp_path, monkeypatch):
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", full)
-        with pytest.raises(ModelError, match=r"No space left on device.*make room and resume"):
+        with pytest.raises(ModelError, match=r"No space left on device.*free disk space and resume"):
             checkpoint.save_state(tmp_path, WEIGHTS, {**CONFIG, "step": 8})
     assert checkpoint.load_state(tmp_path)[1]["step"] == 7
     assert not list(tmp_path.glob(".*"))

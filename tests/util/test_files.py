@@ -9,15 +9,16 @@ from anofpdm.util.files import folder_lock, remove_temporary_files, write_atomic
 
 def failing(number):
     def fail(_file):
-        raise OSError(number, os.strerror(number))  # as the system does it: without the file's name
+        raise OSError(number, os.strerror(number))  # as the system raises it: without the file's name
 
     return fail
 
 
 @pytest.mark.parametrize(
-    ("number", "remedy"), [(errno.ENOSPC, "make room"), (errno.EDQUOT, "make room"), (errno.EROFS, "mend that")]
+    ("number", "remedy"),
+    [(errno.ENOSPC, "free disk space"), (errno.EDQUOT, "free disk space"), (errno.EROFS, "fix this")],
 )
-def test_a_write_that_fails_names_the_file_and_leaves_the_old_one(number, remedy, tmp_path, monkeypatch):
+def test_a_failed_write_names_the_file_and_keeps_the_old_one(number, remedy, tmp_path, monkeypatch):
     write_atomically(tmp_path / "a", b"old")
     monkeypatch.setattr(os, "fsync", failing(number))
     with pytest.raises(OutputError) as caught:
@@ -28,7 +29,7 @@ def test_a_write_that_fails_names_the_file_and_leaves_the_old_one(number, remedy
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {"a": b"old"}
 
 
-def test_only_what_was_being_written_is_cleared(tmp_path):
+def test_only_temporary_files_are_removed(tmp_path):
     for name in ("a", ".lock", ".a.12.tmp", ".b.png.13.tmp", "c.tmp"):
         (tmp_path / name).touch()
     remove_temporary_files(tmp_path, "b.*")

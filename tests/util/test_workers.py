@@ -14,12 +14,12 @@ def die(_number):
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def test_a_dead_worker_is_said_in_words():
+def test_a_dead_worker_is_reported():
     with pytest.raises(AnoFPDMError, match="a worker process died"), worker_pool(2) as pool:
         list(pool.map(die, range(4)))
 
 
-def test_workers_hear_no_ctrl_c_from_their_first_moment_on():
+def test_workers_never_receive_ctrl_c():
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [])
     with worker_pool(2) as pool:
         blocked = pool.submit(signal.pthread_sigmask, signal.SIG_BLOCK, []).result()
@@ -28,7 +28,7 @@ def test_workers_hear_no_ctrl_c_from_their_first_moment_on():
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
-def test_workers_end_with_the_one_that_started_them(how):
+def test_workers_end_with_their_parent(how):
     code = """
 import os, time
 from anofpdm.util.workers import worker_pool

@@ -1,7 +1,6 @@
 """The `anofpdm` command: its subcommands, and the translation of errors into one line and an exit code.
 
-0 done, 1 could not be done, 2 wrong usage, 3 done in part (what failed is listed), 130 stopped with Ctrl-C, 143 by a
-scheduler (SIGTERM).
+0 success, 1 failure, 2 usage error, 3 partial success (failures are listed), 130 stopped with Ctrl-C, 143 with SIGTERM.
 """
 
 import contextlib
@@ -29,17 +28,16 @@ from anofpdm.cli.serve import serve
 from anofpdm.cli.train import train
 from anofpdm.cli.view import view
 from anofpdm.errors import AnoFPDMError, Terminated
-from anofpdm.util.files import remedy
+from anofpdm.util.files import RESUME_HINT, write_error_hint
 from anofpdm.util.text import printable
 
 WITHOUT_TORCH = (phantom, prepare, view)
-GOES_ON = "what is done is kept, and the same command goes on from there (train: with --resume)"
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
 
 
 def add_command(function: Callable[..., None]) -> None:
-    """Give `function` to the command line, its errors translated."""
+    """Register `function` as a subcommand and translate its errors."""
 
     @functools.wraps(function)
     def command(*args: object, **options: object) -> None:
@@ -51,10 +49,10 @@ def add_command(function: Callable[..., None]) -> None:
         except AnoFPDMError as problem:
             _stop(str(problem), 1)
         except KeyboardInterrupt as problem:
-            _stop(f"stopped; {GOES_ON}", 143 if isinstance(problem, Terminated) else 130)
-        except OSError as problem:  # a full disk, a folder that may not be written to
+            _stop(f"stopped, finished work is kept; {RESUME_HINT}", 143 if isinstance(problem, Terminated) else 130)
+        except OSError as problem:  # disk full, no permission
             where = f"{problem.filename}: " if problem.filename else ""
-            _stop(f"{where}{problem.strerror or problem}; {remedy(problem)}", 1)
+            _stop(f"{where}{problem.strerror or problem}; {write_error_hint(problem)}", 1)
 
     app.command()(command)
 
@@ -68,10 +66,10 @@ def _print_version(wanted: bool) -> None:
 @app.callback()
 def about(
     _version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version and stop.")
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
-    """Lesion masks in brain MRI from image-level labels only. A research tool, not a medical device."""
+    """Lesion segmentation in brain MRI, trained with image-level labels only. A research tool, not a medical device."""
 
 
 def _stop(message: str, code: int) -> None:
@@ -85,20 +83,20 @@ for subcommand in (demo, phantom, prepare, train, calibrate, distill, segment, e
 
 @contextlib.contextmanager
 def defer_signals() -> Iterator[None]:
-    """What is heard meanwhile is answered afterwards: an interrupt inside the import of torch would be a crash."""
+    """Handle signals after the block: an interrupt inside the import of torch would crash the process."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    heard: list[int] = []
+    received: list[int] = []
     numbers = (signal.SIGINT, signal.SIGTERM)
-    before = {number: signal.signal(number, lambda number, _frame: heard.append(number)) for number in numbers}
+    previous = {number: signal.signal(number, lambda number, _frame: received.append(number)) for number in numbers}
     try:
         yield
     finally:
-        for number, handler in before.items():
+        for number, handler in previous.items():
             signal.signal(number, handler)
-    if heard:
-        raise Terminated if heard[0] == signal.SIGTERM else KeyboardInterrupt
+    if received:
+        raise Terminated if received[0] == signal.SIGTERM else KeyboardInterrupt
 
 
 def _terminate(_number: int, _frame: object) -> None:

@@ -1,4 +1,4 @@
-"""Options that several commands share."""
+"""Options shared by several commands."""
 
 import os
 from typing import TYPE_CHECKING, Annotated
@@ -8,15 +8,15 @@ import typer
 if TYPE_CHECKING:
     import torch
 
-Workers = Annotated[int, typer.Option(min=0, help="Processes to work with; 0 means one a core.")]
-Seed = Annotated[int, typer.Option(min=0, help="What all randomness starts from.")]
+Workers = Annotated[int, typer.Option(min=0, help="Worker processes; 0 means one per CPU core.")]
+Seed = Annotated[int, typer.Option(min=0, help="Random seed.")]
 
 
 Batch = Annotated[
     int | None,
-    typer.Option(min=1, help="Slices at a time; halved when memory runs out. Default: 50 on a GPU, 8 on a CPU."),
+    typer.Option(min=1, help="Slices per batch, halved when memory runs out. Default: 50 on a GPU, 8 on a CPU."),
 ]
-Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1 or mps.")]
+Device = Annotated[str, typer.Option(help="auto (a GPU if there is one), cpu, cuda, cuda:1 or mps.")]
 
 
 def worker_count(workers: int) -> int:
@@ -25,11 +25,11 @@ def worker_count(workers: int) -> int:
 
 
 def resolve_device(device: str) -> "torch.device":
-    """The device that a name means here; `auto` is a GPU where there is one."""
+    """The device of that name; an error names the option."""
     from anofpdm.errors import ConfigError
-    from anofpdm.util.distributed import resolve_device
+    from anofpdm.util import distributed
 
     try:
-        return resolve_device(device)
+        return distributed.resolve_device(device)
     except ConfigError as problem:
         raise ConfigError(f"--{problem}") from None

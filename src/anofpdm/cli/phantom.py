@@ -1,35 +1,32 @@
-"""anofpdm phantom: a synthetic cohort for those who have none."""
+"""anofpdm phantom: generate a synthetic cohort."""
 
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from anofpdm.cli.options import Seed, Workers, worker_count
-from anofpdm.cli.progress import progress_bar
-
-
-class Kind(StrEnum):
-    tumour = "tumour"
-    stroke = "stroke"
+from anofpdm.cli.progress import progress_bars
+from anofpdm.options import Layout, PhantomKind
 
 
 def phantom(
-    out: Annotated[Path, typer.Argument(help="Folder to write scans into.")],
-    kind: Annotated[Kind, typer.Option(help="tumour: four modalities, BraTS21 layout. stroke: T1, ATLAS layout.")],
-    patients: Annotated[int, typer.Option(min=1, help="How many.")] = 20,
+    out: Annotated[Path, typer.Argument(help="Output folder for the scans.")],
+    kind: Annotated[
+        PhantomKind, typer.Option(help="tumour: four modalities in BraTS21 layout. stroke: T1 in ATLAS 2.0 layout.")
+    ],
+    patients: Annotated[int, typer.Option(min=1, help="Number of patients, one scan each.")] = 20,
     seed: Seed = 0,
-    size: Annotated[int, typer.Option(help="Voxels along each side of a slice (240 mm).")] = 128,
-    slices: Annotated[int, typer.Option(help="Axial slices of a scan (150 mm).")] = 60,
+    size: Annotated[int, typer.Option(help="Voxels along each side of an axial slice (240 mm).")] = 128,
+    slices: Annotated[int, typer.Option(help="Axial slices per scan (150 mm).")] = 60,
     workers: Workers = 0,
 ) -> None:
-    """Make synthetic brains with lesions, as NIfTI scans that `prepare` reads. The same seed gives the same bytes."""
+    """Generate synthetic brain scans with lesions, as NIfTI files for `prepare`. Equal seeds give equal files."""
     from anofpdm.cohorts.phantoms.cohort import write_phantoms
 
-    with progress_bar("phantoms") as show:
+    with progress_bars() as progress:
         write_phantoms(
-            out, kind.value, patients, seed, size=size, slices=slices, workers=worker_count(workers), on_progress=show
+            out, kind, patients, seed, size=size, slices=slices, workers=worker_count(workers), on_progress=progress
         )
-    layout = "brats21" if kind is Kind.tumour else "atlas2"
-    print(f"{patients} {kind} phantoms in {out}; prepare them with: anofpdm prepare {layout} {out} COHORT")
+    layout = Layout.BRATS21 if kind is PhantomKind.TUMOUR else Layout.ATLAS2
+    print(f"{patients} {kind} phantoms in {out}; next: anofpdm prepare {layout} {out} COHORT")

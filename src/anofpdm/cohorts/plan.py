@@ -1,4 +1,4 @@
-"""What is to be prepared: scans found, modalities chosen, labels and splits checked, before any scan is read."""
+"""Plan a preparation: find scans, choose modalities, check labels and splits, before any scan is read."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,34 +10,35 @@ from anofpdm.cohorts.split import given_split, split_subjects
 from anofpdm.cohorts.subjects import Subject, common_modalities, with_modalities
 from anofpdm.cohorts.tables import GivenLabels, check_known, read_labels, read_split
 from anofpdm.errors import CohortError
+from anofpdm.options import Layout, parse
 from anofpdm.scans.slices import BRIGHT_PERCENTILE, LEAST_FOREGROUND
 
-PREPARATION_VERSION = 1  # raised whenever the same scan would give other slices
+PREPARATION_VERSION = 1  # incremented whenever the same scan would give other slices
 SIZES = (16, 512)
-LOOKED_FOR = {
-    "brats21": "<subject>_flair.nii.gz, _t1, _t1ce, _t2, _seg (or -t2f, -t1n, -t1c, -t2w)",
-    "atlas2": "sub-<id>_..._T1w.nii.gz and sub-<id>_..._label-L_desc-T1lesion_mask.nii.gz",
-    "bids": "sub-<id>[_ses-<id>]_T1w.nii.gz, _T2w, _FLAIR",
-    "nifti": "<subject>_<modality>.nii.gz or <subject>.nii.gz",
+FILE_NAMES = {
+    Layout.BRATS21: "<subject>_flair.nii.gz, _t1, _t1ce, _t2, _seg (or -t2f, -t1n, -t1c, -t2w)",
+    Layout.ATLAS2: "sub-<id>_..._T1w.nii.gz and sub-<id>_..._label-L_desc-T1lesion_mask.nii.gz",
+    Layout.BIDS: "sub-<id>[_ses-<id>]_T1w.nii.gz, _T2w, _FLAIR",
+    Layout.NIFTI: "<subject>_<modality>.nii.gz or <subject>.nii.gz",
 }
 
 
 @dataclass(frozen=True)
 class Plan:
-    """All that decides what a prepared cohort holds."""
+    """Everything that determines the contents of a prepared cohort."""
 
-    kind: str
+    layout: Layout
     source: Path
     subjects: list[Subject]
     modalities: tuple[str, ...]
     split: dict[str, str]  # patient to split
-    split_from: str  # how that came about: a seed, or a file
+    split_from: str  # "seed 0", or "given" for a split file
     size: int = 128
-    labels: GivenLabels | None = None  # without them, labels come from the masks
+    labels: GivenLabels | None = None  # None: labels are derived from the masks
 
     @property
     def preparation(self) -> dict[str, Any]:
-        """What makes slices what they are. Two cohorts with the same hash of this were prepared alike."""
+        """What determines the slices of a scan. Cohorts with equal hashes of this can be combined."""
         return {
             "version": PREPARATION_VERSION,
             "modalities": list(self.modalities),
@@ -49,13 +50,13 @@ class Plan:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What a run that goes on must share with the run that began."""
+        """What a resumed run must have in common with the run it resumes."""
         with_masks = any(subject.mask for subject in self.subjects)
-        return {**self.preparation, "kind": self.kind, "masks": with_masks, "split": self.split_from}
+        return {**self.preparation, "kind": str(self.layout), "masks": with_masks, "split": self.split_from}
 
 
 def plan_cohort(
-    kind: str,
+    layout: Layout | str,
     source: Path,
     *,
     size: int = 128,
@@ -65,48 +66,53 @@ def plan_cohort(
     seed: int = 0,
     entities: Mapping[str, str] | None = None,
 ) -> Plan:
-    """`labels` and `split` are CSV files; without a split file, one is drawn by patient with `seed`."""
+    """`labels` and `split` are CSV files; without a split file, patients are split at random with `seed`."""
+    layout = parse(Layout, layout)
     source = source.absolute()
     modalities = tuple(name.lower() for name in modalities)
     if len(set(modalities)) < len(modalities):
-        raise CohortError(f"--modalities {','.join(modalities)}: one of them twice; name each once")
-    if entities and kind != "bids":
-        raise CohortError(f"--entity chooses among BIDS files; it means nothing for {kind}")
+        raise CohortError(f"--modalities {','.join(modalities)}: duplicate modality; name each once")
+    if entities and layout is not Layout.BIDS:
+        raise CohortError(f"--entity chooses among BIDS files and does not apply to {layout}; leave it out")
     if not SIZES[0] <= size <= SIZES[1] or size % 8:
         raise CohortError(f"--size {size}: choose a multiple of 8 from {SIZES[0]} to {SIZES[1]}")
-    subjects = _find(kind, source, modalities, entities)
+    subjects = _find(layout, source, modalities, entities)
     if not subjects:
-        raise CohortError(f"{source}: no scan in the {kind} layout found (looked for {LOOKED_FOR[kind]})")
+        raise CohortError(
+            f"{source}: no scan in the {layout} layout found; expected files such as {FILE_NAMES[layout]}"
+        )
     chosen = modalities or common_modalities(subjects, brats.MODALITIES)
     subjects = with_modalities(subjects, chosen)
     names = {subject.name for subject in subjects} | {subject.patient for subject in subjects}
-    given = _given_labels(kind, source, labels)
+    given = _given_labels(layout, source, labels)
     if given is not None:
         check_known(given.subjects, names, str(given.path))
     if all(subject.problem for subject in subjects):
         raise CohortError(f"{source}: no scan can be used ({subjects[0].name}: {subjects[0].problem})")
     split_from = f"seed {seed}" if split is None else "given"
-    return Plan(kind, source, subjects, chosen, _split(subjects, given, split, seed), split_from, size, given)
+    return Plan(layout, source, subjects, chosen, _split(subjects, given, split, seed), split_from, size, given)
 
 
-def _find(kind: str, source: Path, modalities: tuple[str, ...], entities: Mapping[str, str] | None) -> list[Subject]:
-    if kind == "brats21":
-        return brats.find_subjects(source)
-    if kind == "atlas2":
-        return atlas.find_subjects(source)
-    if kind == "bids":
-        return bids.find_subjects(source, entities)
-    if kind == "nifti":
-        return folder.find_subjects(source, modalities)
-    raise CohortError(f"unknown layout {kind!r}; choose one of {', '.join(LOOKED_FOR)}")
+def _find(
+    layout: Layout, source: Path, modalities: tuple[str, ...], entities: Mapping[str, str] | None
+) -> list[Subject]:
+    match layout:
+        case Layout.BRATS21:
+            return brats.find_subjects(source)
+        case Layout.ATLAS2:
+            return atlas.find_subjects(source)
+        case Layout.BIDS:
+            return bids.find_subjects(source, entities)
+        case Layout.NIFTI:
+            return folder.find_subjects(source, modalities)
 
 
-def _given_labels(kind: str, source: Path, path: Path | None) -> GivenLabels | None:
-    if path is None and kind == "nifti":
+def _given_labels(layout: Layout, source: Path, path: Path | None) -> GivenLabels | None:
+    if path is None and layout is Layout.NIFTI:
         path = source / "labels.csv"
         if not path.is_file():
             raise CohortError(
-                f"{source}: no labels.csv in it; write one (columns subject,slice,label) or name one with --labels"
+                f"{source}: no labels.csv in it; write one (columns subject,slice,label) or give one with --labels"
             )
     return None if path is None else read_labels(path)
 

@@ -1,11 +1,11 @@
-"""From a folder of scans to a prepared cohort: every scan read once, in worker processes, nothing kept in memory."""
+"""Prepare a cohort: read each scan once, in worker processes, and write its slices to disk."""
 
 import contextlib
 import hashlib
 import json
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -25,16 +25,17 @@ from anofpdm.scans import AxialPlanes, mask_slices, read_scan, read_volume, scan
 from anofpdm.scans.grid import check_same_grid
 from anofpdm.scans.slices import LEAST_FOREGROUND
 from anofpdm.util.files import folder_lock, remove_temporary_files, write_atomically
+from anofpdm.util.progress import Progress, silent
 from anofpdm.util.workers import worker_pool
+
+TASK = "Preparing scans"
 
 
 @dataclass
 class Report:
-    """What came of it."""
-
     failed: dict[str, str] = field(default_factory=dict)  # scan to reason
     warnings: dict[str, list[str]] = field(default_factory=dict)
-    n_already: int = 0
+    n_resumed: int = 0  # scans prepared by earlier runs
 
 
 @dataclass(frozen=True)
@@ -52,30 +53,30 @@ def prepare(
     strict: bool = False,
     overwrite: bool = False,
     pool: Executor | None = None,
-    on_progress: Callable[[int, int], None] = lambda _done, _total: None,
+    on_progress: Progress = silent,
 ) -> Report:
-    """Prepare what is not yet prepared of `plan` into `out`. A pool of one's own may be given, already warm."""
+    """Prepare the scans of `plan` that `out` does not hold yet. An existing worker pool may be passed."""
     _check_out(out)
     with folder_lock(out), contextlib.nullcontext(pool) if pool else worker_pool(workers) as pool:
         remove_temporary_files(out)
         if overwrite:
             remove_prepared(out)
         writer = StoreWriter(out, plan.settings)
-        whole = False
+        complete = False
         try:
             report = _prepare_missing(plan, writer, _results(plan, writer.entries, pool, workers), strict, on_progress)
             if not writer.entries:
                 reason = next(iter(report.failed.values()), "no scan found")
-                raise CohortError(f"{plan.source}: no scan could be prepared ({reason})")
-            whole = True
+                raise CohortError(f"{plan.source}: no scan could be prepared; first reason: {reason}")
+            complete = True
         finally:
-            writer.close(whole=whole)
-        _complete(plan, out, writer.entries, report)
+            writer.close(complete=complete)
+        _finish(plan, out, writer.entries, report)
     return report
 
 
 def prepare_scan(subject: Subject, source: Path, size: int) -> PreparedScan:
-    """One scan, from its files to network slices."""
+    """Read one scan and cut it into network slices."""
     if subject.problem:
         raise ScanError(f"{subject.name}: {subject.problem}")
     with warnings.catch_warnings(record=True) as caught:
@@ -89,11 +90,13 @@ def prepare_scan(subject: Subject, source: Path, size: int) -> PreparedScan:
             check_same_grid(scan.grid, next(iter(subject.images.values())), drawn.grid, subject.mask)
             masks = mask_slices(drawn.voxels, planes, slices.indices)
     if not len(slices.indices):
-        raise ScanError(f"{subject.name}: no axial slice has {LEAST_FOREGROUND:.1%} of its area above 0; is it a head?")
+        raise ScanError(
+            f"{subject.name}: no axial slice has {LEAST_FOREGROUND:.1%} of its area above 0; check the scan"
+        )
     entry = ScanEntry(
         scan=subject.name,
         patient=subject.patient,
-        split="",  # settled when it joins the cohort
+        split="",  # set when it is added to the cohort
         sources=_fingerprints(subject, source),
         n_native=planes.shape[0],
         indices=slices.indices.tolist(),
@@ -106,7 +109,7 @@ def prepare_scan(subject: Subject, source: Path, size: int) -> PreparedScan:
     return PreparedScan(entry, slices.pixels, masks)
 
 
-# ---- the run ---------------------------------------------------------------------------------------------------------
+# ---- run -------------------------------------------------------------------------------------------------------------
 
 
 Result = PreparedScan | AnoFPDMError
@@ -117,15 +120,15 @@ def _prepare_missing(
     writer: StoreWriter,
     results: Iterator[tuple[Subject, Result]],
     strict: bool,
-    on_progress: Callable[[int, int], None],
+    on_progress: Progress,
 ) -> Report:
-    report = Report(n_already=len(writer.entries))
-    on_progress(report.n_already, len(plan.subjects))
+    report = Report(n_resumed=len(writer.entries))
+    on_progress(TASK, report.n_resumed, len(plan.subjects))
     for number, (subject, result) in enumerate(results, start=1):
         if isinstance(result, PreparedScan):
             try:
                 _labels(plan, result.entry)
-                entry = replace(result.entry, split=_settled_split(plan, writer.entries, result.entry.patient))
+                entry = replace(result.entry, split=_split_of(plan, writer.entries, result.entry.patient))
                 writer.append(entry, result.pixels, result.masks)
             except CohortError as problem:
                 result = problem
@@ -133,38 +136,38 @@ def _prepare_missing(
             report.failed[subject.name] = str(result)
             if strict:
                 raise result
-        on_progress(report.n_already + number, len(plan.subjects))
+        on_progress(TASK, report.n_resumed + number, len(plan.subjects))
     return report
 
 
 def _results(
     plan: Plan, entries: list[ScanEntry], pool: Executor | None, workers: int
 ) -> Iterator[tuple[Subject, Result]]:
-    """Of the scans not yet prepared, in their order, so that the number of workers changes nothing."""
+    """Scans not prepared yet, in their order, whatever the number of workers."""
     _check_unchanged(plan, entries)
     done = {entry.scan for entry in entries}
     missing = [subject for subject in plan.subjects if subject.name not in done]
     if pool is None:
-        return ((subject, _attempt(subject, plan.source, plan.size)) for subject in missing)
+        return ((subject, _try_prepare(subject, plan.source, plan.size)) for subject in missing)
     return _from_workers(missing, plan, pool, ahead=2 * workers)
 
 
 def _from_workers(
     subjects: Sequence[Subject], plan: Plan, pool: Executor, *, ahead: int
 ) -> Iterator[tuple[Subject, Result]]:
-    """At most `ahead` scans are under way or waiting to be written, however many there are."""
-    waiting = iter(subjects)
-    under_way: deque[tuple[Subject, Future[Result]]] = deque()
+    """At most `ahead` scans are in memory at a time."""
+    remaining = iter(subjects)
+    pending: deque[tuple[Subject, Future[Result]]] = deque()
     while True:
-        while len(under_way) < ahead and (subject := next(waiting, None)) is not None:
-            under_way.append((subject, pool.submit(_attempt, subject, plan.source, plan.size)))
-        if not under_way:
+        while len(pending) < ahead and (subject := next(remaining, None)) is not None:
+            pending.append((subject, pool.submit(_try_prepare, subject, plan.source, plan.size)))
+        if not pending:
             return
-        subject, future = under_way.popleft()
+        subject, future = pending.popleft()
         yield subject, future.result()
 
 
-def _attempt(subject: Subject, source: Path, size: int) -> Result:
+def _try_prepare(subject: Subject, source: Path, size: int) -> Result:
     try:
         return prepare_scan(subject, source, size)
     except AnoFPDMError as problem:
@@ -172,11 +175,11 @@ def _attempt(subject: Subject, source: Path, size: int) -> Result:
     except OSError as problem:
         return ScanError(f"{subject.name}: {problem}")
     except MemoryError:
-        return ScanError(f"{subject.name}: not enough memory for it; try --workers 1")
+        return ScanError(f"{subject.name}: out of memory; try --workers 1")
 
 
 def _labels(plan: Plan, entry: ScanEntry) -> np.ndarray:
-    """[n kept slices]: from the user's table if there is one, else from the mask, else none."""
+    """[n kept slices]: from the label file if there is one, else from the mask, else NULL."""
     if plan.labels is not None:
         return plan.labels.of(_name_in_table(plan.labels, entry), entry.n_native)[entry.indices]
     if entry.lesion is not None:
@@ -184,20 +187,22 @@ def _labels(plan: Plan, entry: ScanEntry) -> np.ndarray:
     return np.full(len(entry.indices), NULL)
 
 
-def _settled_split(plan: Plan, entries: list[ScanEntry], patient: str) -> str:
-    """Once a patient is in a split, more scans in the folder must not move them: a model may have seen them since."""
+def _split_of(plan: Plan, entries: list[ScanEntry], patient: str) -> str:
+    """A patient stays in its split when scans are added to the folder: a model may have been trained on it."""
     return next((entry.split for entry in entries if entry.patient == patient), plan.split[patient])
 
 
-def _complete(plan: Plan, out: Path, entries: list[ScanEntry], report: Report) -> None:
-    """Tables, picture, and last the manifest, which says that the cohort is whole."""
-    report.warnings = {entry.scan: notes for entry in entries if (notes := entry.warnings + _left_out(plan, entry))}
+def _finish(plan: Plan, out: Path, entries: list[ScanEntry], report: Report) -> None:
+    """Write the tables, the contact sheet, and last the manifest, which marks the cohort as complete."""
+    report.warnings = {
+        entry.scan: notes for entry in entries if (notes := entry.warnings + _skipped_labels(plan, entry))
+    }
     tables = cohort_tables(entries, [_labels(plan, entry) for entry in entries])
     content = hashlib.sha256("".join(entry.sha256 for entry in entries).encode()).hexdigest()
     manifest = {
         "format": Cohort.FORMAT,
         "anofpdm": __version__,
-        "kind": plan.kind,
+        "kind": str(plan.layout),
         "source": str(plan.source),
         "labels": "given" if plan.labels else "from masks",
         "split": plan.split_from,
@@ -212,7 +217,7 @@ def _complete(plan: Plan, out: Path, entries: list[ScanEntry], report: Report) -
     }
     encoded = json.dumps(manifest, indent=2).encode()
     if (out / MANIFEST).is_file() and (out / MANIFEST).read_bytes() == encoded and (out / SHEET).is_file():
-        return  # nothing new, and someone may be reading
+        return  # nothing new; do not disturb readers
     (out / MANIFEST).unlink(missing_ok=True)
     for name, table in tables.items():
         write_atomically(out / name, table)
@@ -220,13 +225,13 @@ def _complete(plan: Plan, out: Path, entries: list[ScanEntry], report: Report) -
     write_atomically(out / MANIFEST, encoded)
 
 
-def _left_out(plan: Plan, entry: ScanEntry) -> list[str]:
-    """A word on slices that have a label but too little brain."""
+def _skipped_labels(plan: Plan, entry: ScanEntry) -> list[str]:
+    """A note on labelled slices that were dropped because they show too little brain."""
     labelled = plan.labels.slices.get(_name_in_table(plan.labels, entry), {}) if plan.labels else {}
     missing = sorted(set(labelled) - set(entry.indices))
     if not missing:
         return []
-    return [f"labelled slices with too little brain are left out: {', '.join(map(str, missing))}"]
+    return [f"labelled slices with too little brain were skipped: {', '.join(map(str, missing))}"]
 
 
 def _name_in_table(labels: GivenLabels, entry: ScanEntry) -> str:
@@ -240,32 +245,32 @@ def _check_out(out: Path) -> None:
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as problem:
-        raise CohortError(f"{out}: cannot be made ({problem.strerror}); choose another folder") from None
+        raise CohortError(f"{out}: cannot be created ({problem.strerror}); choose another folder") from None
     ours = {Path(name).parts[0] for name in ALL_FILES}
     names = {path.name for path in out.iterdir() if not path.name.startswith(".")}
     if names and JOURNAL not in names and names - ours:
-        raise CohortError(f"{out}: holds other files ({sorted(names - ours)[0]}); choose an empty or new folder")
+        raise CohortError(f"{out}: contains other files ({sorted(names - ours)[0]}); choose an empty or new folder")
 
 
 def _check_unchanged(plan: Plan, entries: list[ScanEntry]) -> None:
-    """Scans prepared by an earlier run must still be the scans in the folder."""
+    """Scans prepared by an earlier run must not have changed since."""
     subjects = {subject.name: subject for subject in plan.subjects}
     for entry in entries:
         subject = subjects.get(entry.scan)
         if subject is None or _fingerprints(subject, plan.source) != entry.sources:
-            what = "is gone" if subject is None else "has changed"
-            raise CohortError(f"{plan.source}: {entry.scan} {what} since it was prepared; start anew with --overwrite")
+            what = "is missing" if subject is None else "has changed"
+            raise CohortError(f"{plan.source}: {entry.scan} {what} since it was prepared; start again with --overwrite")
         if plan.split_from == "given" and plan.split[entry.patient] != entry.split:
             raise CohortError(
                 f"the split file puts {entry.patient} into {plan.split[entry.patient]}, but it was prepared for "
-                f"{entry.split}; start anew with --overwrite"
+                f"{entry.split}; start again with --overwrite"
             )
 
 
 def _fingerprints(subject: Subject, source: Path) -> dict[str, tuple[str, int, int]]:
     files = {**subject.images, **({"mask": subject.mask} if subject.mask else {})}
-    found = {}
+    result = {}
     for role, path in files.items():
         status = path.stat()
-        found[role] = (path.relative_to(source).as_posix(), status.st_size, status.st_mtime_ns)
-    return found
+        result[role] = (path.relative_to(source).as_posix(), status.st_size, status.st_mtime_ns)
+    return result

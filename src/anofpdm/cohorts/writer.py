@@ -1,8 +1,8 @@
-"""Writing a prepared cohort so that it can be stopped at any moment.
+"""Writing a prepared cohort so that a run can be interrupted at any time and resumed.
 
-Slices (and masks, in a file of their own) are appended to two growing arrays; only then is the scan entered into a
-journal, one line a scan. What the journal does not mention does not exist: a restart cuts the arrays back to it and
-goes on. The cohort is whole when its manifest appears, which is written last.
+Slices (and masks, in a file of their own) are appended to two growing arrays; only then is the scan added to a
+journal, one line per scan. A resumed run truncates the arrays to what the journal lists and continues. The cohort is
+complete when its manifest exists, which is written last.
 """
 
 import io
@@ -26,15 +26,15 @@ HEADER_BYTES = 128
 
 @dataclass(frozen=True)
 class ScanEntry:
-    """What the journal keeps of one prepared scan."""
+    """The journal's record of one prepared scan."""
 
     scan: str
     patient: str
     split: str
-    sources: dict[str, tuple[str, int, int]]  # role to path below the source folder, bytes, time of change
-    n_native: int  # axial slices that the scan has
-    indices: list[int]  # those that were kept
-    lesion: list[bool] | None  # which of them have a lesion; None without a mask
+    sources: dict[str, tuple[str, int, int]]  # role to path relative to the source folder, bytes, mtime in ns
+    n_native: int  # axial slices of the scan
+    indices: list[int]  # slices that were kept
+    lesion: list[bool] | None  # per kept slice; None without a mask
     pixel_mm: float  # of a network pixel
     spacing_mm: float  # between neighbouring native slices
     sha256: str  # of the prepared slices
@@ -42,7 +42,7 @@ class ScanEntry:
 
 
 class GrowingArray:
-    """An .npy file that rows are appended to. Its header, of fixed length, is put right at the end."""
+    """An .npy file that rows are appended to. Its header, of fixed length, is completed on closing."""
 
     def __init__(self, path: Path, row_shape: tuple[int, ...], dtype: type):
         self.row_shape, self.dtype = row_shape, np.dtype(dtype)
@@ -52,23 +52,23 @@ class GrowingArray:
             path.parent.mkdir(exist_ok=True)
             path.touch()
             self._file = path.open("r+b")
-            if path.stat().st_size < HEADER_BYTES:  # new, or the disk was full even for that
+            if path.stat().st_size < HEADER_BYTES:  # new, or the disk was full while the header was written
                 self._write_header(0)
 
     def append(self, rows: np.ndarray) -> None:
-        """The rows are on the disk when this returns."""
+        """Append and flush to disk."""
         if rows.shape[1:] != self.row_shape or rows.dtype != self.dtype:
-            raise ValueError(f"rows of {rows.shape[1:]} {rows.dtype} into {self.row_shape} {self.dtype}")
+            raise ValueError(f"expected rows of {self.row_shape} {self.dtype}, got {rows.shape[1:]} {rows.dtype}")
         with translate_write_errors(self._path):
             self._file.seek(0, os.SEEK_END)
             self._file.write(np.ascontiguousarray(rows).data)
             _flush(self._file)
 
-    def cut_to(self, n_rows: int) -> None:
+    def truncate(self, n_rows: int) -> None:
         length = HEADER_BYTES + n_rows * self._row_bytes
         if os.fstat(self._file.fileno()).st_size < length:
             raise CohortError(
-                f"{self._file.name}: shorter than its journal says; it was changed, start anew with --overwrite"
+                f"{self._file.name}: shorter than its journal states, it was changed; start again with --overwrite"
             )
         self._file.truncate(length)
 
@@ -83,9 +83,9 @@ class GrowingArray:
         shape = (n_rows, *self.row_shape)
         description = {"descr": self.dtype.str, "fortran_order": False, "shape": shape}
         header = io.BytesIO()
-        np.lib.format.write_array_header_1_0(header, description)  # padded by numpy for a growing first axis
+        np.lib.format.write_array_header_1_0(header, description)  # numpy pads it for a growing first axis
         if len(header.getvalue()) != HEADER_BYTES:
-            raise ValueError(f"an .npy header of {len(header.getvalue())} bytes, not {HEADER_BYTES}")
+            raise ValueError(f".npy header of {len(header.getvalue())} bytes, expected {HEADER_BYTES}")
         self._file.seek(0)
         self._file.write(header.getvalue())
         self._file.flush()
@@ -102,25 +102,25 @@ class StoreWriter:
         self._slices = GrowingArray(folder / SLICES, (channels, size, size), np.float16)
         self._masks = GrowingArray(folder / MASKS, (size, (size + 7) // 8), np.uint8) if settings["masks"] else None
         for array in self._arrays:
-            array.cut_to(self.n_slices)
+            array.truncate(self.n_slices)
 
     @property
     def n_slices(self) -> int:
         return sum(len(entry.indices) for entry in self.entries)
 
     def append(self, entry: ScanEntry, pixels: np.ndarray, masks: np.ndarray | None) -> None:
-        """pixels [n, C, size, size] float16; masks [n, size, size] bool. Data first, then the line that counts."""
-        (self.folder / MANIFEST).unlink(missing_ok=True)  # from here on, not whole
+        """pixels [n, C, size, size] float16; masks [n, size, size] bool. Data first, then the journal."""
+        (self.folder / MANIFEST).unlink(missing_ok=True)  # incomplete from here on
         self._slices.append(pixels)
         if self._masks is not None:
-            drawn = np.zeros((len(pixels), *pixels.shape[2:]), bool) if masks is None else masks
-            self._masks.append(np.packbits(drawn, axis=-1))
+            truth = np.zeros((len(pixels), *pixels.shape[2:]), bool) if masks is None else masks
+            self._masks.append(np.packbits(truth, axis=-1))
         self._write_line(asdict(entry))
         self.entries.append(entry)
 
-    def close(self, *, whole: bool) -> None:
+    def close(self, *, complete: bool) -> None:
         for array in self._arrays:
-            array.close(self.n_slices if whole else None)
+            array.close(self.n_slices if complete else None)
         self._journal.close()
 
     @property
@@ -128,37 +128,37 @@ class StoreWriter:
         return [self._slices] if self._masks is None else [self._slices, self._masks]
 
     def _read_journal(self, settings: dict[str, Any]) -> list[ScanEntry]:
-        """What is done already. A last line without an end was being written when the run died: cut off."""
-        whole, _, _ = self._journal.read().rpartition(b"\n")
-        lines = whole.split(b"\n") if whole else []
-        if len(lines) < 2:  # no scan yet, so nothing to be at odds with
+        """Scans prepared so far. An incomplete last line was being written when the run was killed: remove it."""
+        text, _, _ = self._journal.read().rpartition(b"\n")
+        lines = text.split(b"\n") if text else []
+        if len(lines) < 2:  # no scan yet, so nothing to contradict
             self._journal.seek(0)
             self._journal.truncate()
             self._write_line(settings)
             return []
-        self._journal.seek(len(whole) + 1)
+        self._journal.seek(len(text) + 1)
         self._journal.truncate()
         try:
-            before, *entries = [json.loads(line) for line in lines]
-            done = [ScanEntry(**{**entry, "sources": _tuples(entry["sources"])}) for entry in entries]
-            self._check(done)
+            previous, *entries = [json.loads(line) for line in lines]
+            scans = [ScanEntry(**{**entry, "sources": _tuples(entry["sources"])}) for entry in entries]
+            self._check(scans)
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as problem:
-            raise CohortError(f"{self._journal.name}: damaged ({problem}); start anew with --overwrite") from None
-        if not isinstance(before, dict) or before != settings:
-            before = before if isinstance(before, dict) else {}
-            changed = ", ".join(key for key in settings if before.get(key) != settings[key])
+            raise CohortError(f"{self._journal.name}: damaged ({problem}); start again with --overwrite") from None
+        if previous != settings:
+            previous = previous if isinstance(previous, dict) else {}
+            changed = ", ".join(key for key in settings if previous.get(key) != settings[key])
             raise CohortError(
-                f"{self.folder} was begun with other settings ({changed} differ); "
-                "choose another folder, or start anew with --overwrite"
+                f"{self.folder} was started with other settings ({changed} differ); "
+                "choose another folder, or start again with --overwrite"
             )
-        return done
+        return scans
 
     @staticmethod
     def _check(entries: list[ScanEntry]) -> None:
         for entry in entries:
             kinds = (entry.scan, str), (entry.patient, str), (entry.indices, list), (entry.sha256, str)
             if not all(isinstance(value, kind) for value, kind in kinds):
-                raise ValueError("a line that speaks of no scan")
+                raise ValueError("a line does not describe a scan")
 
     def _write_line(self, content: dict[str, Any]) -> None:
         with translate_write_errors(self.folder / JOURNAL):
@@ -167,7 +167,7 @@ class StoreWriter:
 
 
 def remove_prepared(folder: Path) -> None:
-    """Only what `prepare` itself writes."""
+    """Remove only the files that `prepare` writes."""
     for name in ALL_FILES:
         (folder / name).unlink(missing_ok=True)
 

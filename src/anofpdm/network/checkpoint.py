@@ -94,7 +94,7 @@ def _write(path: Path, tensors: Tensors, config: Mapping[str, Any]) -> str:
         temporary.replace(path)
     except (SafetensorError, OSError) as problem:
         raise ModelError(
-            f"{path}: could not be written ({problem}); nothing that was saved before is lost, make room and resume"
+            f"{path}: could not be written ({problem}); earlier saves are intact, free disk space and resume"
         ) from None
     finally:
         temporary.unlink(missing_ok=True)

@@ -1,1 +1,1 @@
-"""Helpers that know nothing of scans: atomic files, locks, worker pools, processes, drawing, progress."""
+"""Helpers independent of scans: atomic files, locks, worker pools, processes, drawing, progress, text."""

@@ -1,4 +1,4 @@
-"""Writing so that a file is either the old one, whole, or the new one, whole; and reading none that has no end."""
+"""Atomic writes, folder locks, and reads of regular files of limited size."""
 
 import contextlib
 import csv
@@ -10,12 +10,14 @@ from pathlib import Path
 
 from anofpdm.errors import AnoFPDMError, OutputError
 
-MOST = 256 << 20  # bytes of a table; a million rows are 40 MB
-FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+MAX_BYTES = 256 << 20  # a table of a million rows has 40 MB
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+RESUME_HINT = "re-run the same command to resume (train: with --resume)"
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """Temporary name, flush to disk, rename: a crash at any moment leaves no half-written `path`."""
+    """Write to a temporary name, flush, rename: after a crash, `path` is the old file or the new one, complete."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     with translate_write_errors(path):
         try:
@@ -30,31 +32,31 @@ def write_atomically(path: Path, data: bytes) -> None:
 
 @contextlib.contextmanager
 def translate_write_errors(path: Path) -> Iterator[None]:
-    """What the system says when a write fails, in words: it does not name the file itself."""
+    """Turn an OSError, which does not name the file, into an OutputError that does."""
     try:
         yield
     except OSError as problem:
         reason = problem.strerror or problem
-        raise OutputError(f"{path}: could not be written ({reason}); {remedy(problem)}") from problem
+        raise OutputError(f"{path}: could not be written ({reason}); {write_error_hint(problem)}") from problem
 
 
-def remedy(problem: OSError) -> str:
-    first = "make room" if problem.errno in FULL else "mend that, or choose another folder"
-    return f"{first}; then the same command goes on from what is done (train: with --resume)"
+def write_error_hint(problem: OSError) -> str:
+    remedy = "free disk space" if problem.errno in DISK_FULL else "fix this, or choose another folder"
+    return f"{remedy}, then {RESUME_HINT}"
 
 
 def remove_temporary_files(folder: Path, pattern: str = "*") -> None:
-    """Remove what killed writes of files of these names left in `folder`; only for its sole writer."""
+    """Remove what interrupted writes of files of these names left in `folder`; requires its lock."""
     for path in folder.glob(f".{pattern}.tmp"):
         path.unlink(missing_ok=True)
 
 
 def read_regular_file(path: Path) -> bytes:
-    """A file that people or we wrote: tables, settings. A pipe would wait for ever, and a device never end."""
+    """Contents of a table or settings file; refuses pipes and devices, which might never end, and huge files."""
     size = path.stat().st_size
     if not path.is_file() and not path.is_dir():
         raise OSError(errno.EINVAL, "a pipe or a device, not a file", str(path))
-    if size > MOST and path.is_file():
+    if size > MAX_BYTES and path.is_file():
         raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), str(path))
     return path.read_bytes()
 
@@ -63,16 +65,16 @@ def encode_csv(columns: Iterable[str], rows: Iterable[Iterable[object]]) -> byte
     text = io.StringIO(newline="")
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(list(columns))
-    writer.writerows(map(list, rows))  # one by one: there may be a million
+    writer.writerows(map(list, rows))  # lazily: there may be a million
     return text.getvalue().encode()
 
 
 @contextlib.contextmanager
 def folder_lock(folder: Path) -> Iterator[None]:
-    """Hold `folder` for this process alone; a second one is refused at once. The lock dies with the process."""
+    """Exclusive lock for writing to `folder`; a second process is refused at once. Released when the process ends."""
     try:
         import fcntl
-    except ImportError:  # no such lock on Windows
+    except ImportError:  # Windows
         yield
         return
     with (folder / ".lock").open("w") as lock:

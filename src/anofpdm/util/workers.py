@@ -1,4 +1,4 @@
-"""Worker processes that end when they should."""
+"""Worker processes that ignore Ctrl-C and end with their parent."""
 
 import contextlib
 import multiprocessing
@@ -16,7 +16,7 @@ from anofpdm.errors import AnoFPDMError
 
 @contextlib.contextmanager
 def worker_pool(workers: int) -> Iterator[Executor | None]:
-    """Processes that leave Ctrl-C to the one that started them; none where one process is enough."""
+    """A pool whose workers leave Ctrl-C to the parent process; None for one worker."""
     if workers <= 1:
         yield None
         return
@@ -25,8 +25,8 @@ def worker_pool(workers: int) -> Iterator[Executor | None]:
         yield pool
     except BrokenProcessPool:
         raise AnoFPDMError(
-            "a worker process died, perhaps for want of memory; "
-            "run the same command again to go on, with --workers 1 if it dies again"
+            "a worker process died, possibly out of memory; "
+            "re-run the same command to resume, with --workers 1 if it dies again"
         ) from None
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
@@ -34,15 +34,15 @@ def worker_pool(workers: int) -> Iterator[Executor | None]:
 
 class _Worker(SpawnProcess):
     def start(self) -> None:
-        """Signals that are blocked here stay so in the new process: it hears no Ctrl-C even before its first line."""
+        """Signals blocked here stay blocked in the new process, so that Ctrl-C cannot reach it during start-up."""
         if not hasattr(signal, "pthread_sigmask"):  # Windows
             super().start()
             return
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        previous = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
             super().start()
         finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            signal.pthread_sigmask(signal.SIG_SETMASK, previous)
 
 
 class _Context(SpawnContext):
@@ -55,7 +55,7 @@ def _start_worker() -> None:
 
 
 def _end_with_parent() -> None:
-    """A parent that is killed cannot tell its workers to stop."""
+    """A killed parent process cannot shut its workers down, so each worker waits for its end."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         wait([parent.sentinel])
