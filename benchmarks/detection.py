@@ -20,7 +20,8 @@ from anofpdm.method.context import smooth_across_slices
 from anofpdm.method.detection import fitted_and_rated
 from anofpdm.method.mask import smallest_lesion_level
 from anofpdm.network.predictor import load_trained
-from anofpdm.student.model import asked, channels_of, load_student
+from anofpdm.student.inputs import cohort_pixels
+from anofpdm.student.model import load_student, predict_slices
 
 
 def main() -> None:
@@ -35,8 +36,8 @@ def main() -> None:
     assert student is not None, f"{args.model} has no student; run `anofpdm distill`"
     rows = cohort.rows("val")
     rows = rows[cohort.labels[rows] != NULL]
-    channels, places = channels_of(cohort.modalities, student.config.modalities), slice_positions(cohort, rows)
-    odds, whole = asked(student.network, lambda some: cohort.pixels(rows[some])[:, channels], places, device)
+    pixels, places = cohort_pixels(cohort, rows, student.config.modalities), slice_positions(cohort, rows)
+    odds, whole = predict_slices(student.network, pixels, places, device)
     contexts = [float(word) for word in args.contexts.split(",")]
     print(f"| sign | {' | '.join(f'{mm:g} mm' for mm in contexts)} |\n|{' --- |' * (1 + len(contexts))}")
     for name in ("pixels", "slice", "both"):

@@ -39,7 +39,7 @@ from anofpdm.method.decision import decide
 from anofpdm.method.many_slices import evidence_of, slice_seeds
 from anofpdm.method.mask import mask, median_filtered
 from anofpdm.network.predictor import load_trained
-from anofpdm.student.model import channels_of
+from anofpdm.student.inputs import channel_indices
 
 OF_STUDENT = 2  # of its own small network: the slice, and its mirror image
 
@@ -126,7 +126,7 @@ def runs(
 
     def student(_asked: Models) -> object:
         assert models.student is not None
-        wanted = channels_of(cohort.modalities, models.student.config.modalities)
+        wanted = channel_indices(cohort.modalities, models.student.config.modalities)
         return models.student.decide(lambda some: pixels[some][:, wanted], slice_positions(cohort, rows))
 
     for name, method in METHODS.items():

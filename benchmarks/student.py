@@ -1,9 +1,10 @@
-"""What helps a student: one row for each way of teaching it, on a cohort's validation split. Masks only measure.
+"""Variants of student training: one row each, on a cohort's validation split. Lesion masks are used for scores only.
 
     python benchmarks/student.py MODEL COHORT [--variants default,wider] [--steps 2500]
 
-The teacher draws once, into the model's folder, as for `anofpdm distill`. `drawn at least`: where fewer pixels than
-that reach one half, the mask reaches down to what so many pixels reach. `accuracy` is cross-validated over patients.
+Pseudo-labels are computed once and cached in the model's folder, as by `anofpdm distill`. `drawn at least`: if fewer
+pixels than this reach a probability of 0.5, the threshold of the slice is lowered until so many do. `accuracy` is
+cross-validated over patients.
 """
 
 import argparse
@@ -20,16 +21,15 @@ from anofpdm.cohorts import Cohort, open_cohort
 from anofpdm.evaluation.metrics.pixels import average_precision, dice, mean_defined, volume_dice
 from anofpdm.evaluation.truth import Truth
 from anofpdm.labels import HEALTHY, UNHEALTHY
-from anofpdm.method.calibration import Calibration
 from anofpdm.method.context import smooth_across_slices
 from anofpdm.method.decision import OURS
 from anofpdm.method.mask import mask
-from anofpdm.network.predictor import TrainedModel, load_trained
-from anofpdm.student.distill import Options, drawn_by_teacher, taught_in_rounds, teacher_masks
-from anofpdm.student.model import asked, calibrated, channels_of, cuts_of, sign_of
+from anofpdm.network.predictor import load_trained
+from anofpdm.student.inputs import Pixels, cohort_pixels, default_neighbours_mm, neighbour_rows
+from anofpdm.student.model import detection_values, fit_student_calibration, mask_thresholds, predict_slices
 from anofpdm.student.network import StudentConfig, StudentNet
-from anofpdm.student.targets import Lessons, neighbours_of, usual_neighbours
-from anofpdm.student.training import LABEL_SHARE, Schooling
+from anofpdm.student.targets import PseudoLabels, Teacher, pseudo_label, pseudo_label_scan
+from anofpdm.student.training import LABEL_SHARE, StudentTrainingConfig, train_student
 from anofpdm.util.distributed import World
 
 
@@ -38,9 +38,9 @@ class Variant:
     neighbours_mm: tuple[float, ...] | None = None  # none given: the slices next to each
     certain: bool = False  # masks as they are, not how certain the teacher is
     label_share: float = LABEL_SHARE  # of the loss on image-level labels
-    rounds: int = 1
     width: int | None = None
-    again: str = ""  # taught a second time: on slices where both "agree", on the "mean" of both, after a second "look"
+    # A second student: on slices where both "agree", on the "mean" of both, after a second "look", on the first's "own"
+    again: str = ""
     wrong: float = 0.0  # share of the teacher's masks that are exchanged for those of other slices
 
 
@@ -51,8 +51,7 @@ VARIANTS = {
     "more of labels": Variant(label_share=1.0),
     "more neighbours": Variant((-4.0, -2.0, 2.0, 4.0)),
     "hard masks": Variant(certain=True),
-    "two rounds": Variant(rounds=2),
-    "three rounds": Variant(rounds=3),
+    "two rounds": Variant(again="own"),
     "wider": Variant(width=48),
     "agreement": Variant(again="agree"),
     "mean of both": Variant(again="mean"),
@@ -83,54 +82,52 @@ def main() -> None:
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     args = parser.parse_args()
     torch.backends.cudnn.benchmark = True
-    teacher, cohort = load_trained(args.model, torch.device(args.device)), open_cohort(args.cohort)
-    calibration, _ = load_calibration(teacher)
-    options = Options(
-        Schooling(args.steps, seed=args.seed),
-        width=args.width,
-        choices=replace(OURS, context_mm=calibration.context_mm),
-    )
-    rows = cohort.rows("train")
-    masks = teacher_masks(teacher, calibration, cohort, rows, options, World(), lambda *_: None)
+    model, cohort = load_trained(args.model, torch.device(args.device)), open_cohort(args.cohort)
+    calibration, _ = load_calibration(model)
+    teacher = Teacher(model, calibration, replace(OURS, context_mm=calibration.context_mm))
+    masks = pseudo_label(teacher, cohort, cohort.rows("train"), World())
     assert masks is not None
-    study = Study(cohort, teacher, calibration)
+    study = Study(cohort, teacher, StudentTrainingConfig(args.steps, seed=args.seed), args.width)
     print(f"| {' | '.join(COLUMNS)} |\n|{' --- |' * len(COLUMNS)}", flush=True)
     for name in args.variants.split(","):
-        study.run(name, VARIANTS[name], masks, options)
+        study.run(name, VARIANTS[name], masks)
 
 
 class Study:
-    def __init__(self, cohort: Cohort, teacher: TrainedModel, calibration: Calibration):
-        self.cohort, self.teacher, self.calibration = cohort, teacher, calibration
+    def __init__(self, cohort: Cohort, teacher: Teacher, training: StudentTrainingConfig, width: int):
+        self.cohort, self.teacher, self.training, self.width = cohort, teacher, training, width
         self.first: dict[Variant, StudentNet] = {}  # students that others are compared with
-        self.modalities = tuple(teacher.modalities[channel] for channel in calibration.settings.channels)
-        self.val, self.device = cohort.rows("val"), teacher.device
+        model, channels = teacher.model, teacher.calibration.settings.channels
+        self.modalities = tuple(model.modalities[channel] for channel in channels)
+        self.val, self.device = cohort.rows("val"), model.device
         self.places, self.unhealthy = slice_positions(cohort, self.val), cohort.labels[self.val] == UNHEALTHY
         self.truth = Truth(cohort).masks(self.val)
         self.foreground = cohort.pixels(self.val).mean(axis=1) > -0.95
 
-    def run(self, name: str, variant: Variant, masks: np.ndarray, options: Options) -> None:
+    def run(self, name: str, variant: Variant, masks: np.ndarray) -> None:
         cohort, rows = self.cohort, self.cohort.rows("train")
         places = slice_positions(cohort, rows)
-        beside = usual_neighbours(places) if variant.neighbours_mm is None else variant.neighbours_mm
-        config = StudentConfig(self.modalities, self.teacher.size, beside, variant.width or options.width)
+        beside = default_neighbours_mm(places) if variant.neighbours_mm is None else variant.neighbours_mm
+        config = StudentConfig(self.modalities, self.teacher.model.size, beside, variant.width or self.width)
         masks = exchanged(masks, variant.wrong)
         shown = np.where(masks > 127, 255, 0).astype(np.uint8) if variant.certain else masks
-        lessons = Lessons(self.pixels(rows), shown, neighbours_of(places, config.neighbours_mm), cohort.labels[rows])
+        neighbours = neighbour_rows(places, config.neighbours_mm)
+        data = PseudoLabels(self.pixels(rows), shown, neighbours, cohort.labels[rows])
         start = time.perf_counter()
-        schooling = replace(options.schooling, label_share=variant.label_share)
-        options = replace(options, rounds=variant.rounds, schooling=schooling)
+        training = replace(self.training, label_share=variant.label_share)
         base = replace(variant, again="")
         if base not in self.first:
-            self.first[base] = taught_in_rounds(config, lessons, places, options, self.device, lambda *_: None)
+            self.first[base] = train_student(config, data, training, self.device)
         network = self.first[base]
         if variant.again:
-            lessons = self.reconsidered(variant.again, network, lessons, options)
-            network = taught_in_rounds(config, lessons, places, options, self.device, lambda *_: None)
+            data = self.revise(variant.again, network, data)
+            if variant.again == "own":
+                training = replace(training, seed=training.seed + 1)
+            network = train_student(config, data, training, self.device)
         seconds = time.perf_counter() - start
-        said = asked(network, self.pixels(self.val), self.places, self.device)
-        odds = smooth_across_slices(said[0], self.places, 2.0)
-        found = calibrated(
+        logits = predict_slices(network, self.pixels(self.val), self.places, self.device)
+        odds = smooth_across_slices(logits[0], self.places, 2.0)
+        calibration = fit_student_calibration(
             network,
             self.pixels(self.val),
             cohort.labels[self.val],
@@ -138,31 +135,34 @@ class Study:
             self.places,
             self.device,
         )
-        detected = found.detector.scores(sign_of(found.sign, *said, self.places)[:, None]) >= 0
+        values = detection_values(calibration.detect_by, *logits, self.places)
+        detected = calibration.detector.scores(values[:, None]) >= 0
         for count in (None, 40, 160):
-            cuts = np.zeros(len(odds)) if count is None else cuts_of(odds, count)
-            self.print_row(name, count, odds, cuts, detected, found.accuracy, seconds)
+            cuts = np.zeros(len(odds)) if count is None else mask_thresholds(odds, count)
+            self.print_row(name, count, odds, cuts, detected, calibration.accuracy, seconds)
 
-    def reconsidered(self, how: str, network: StudentNet, lessons: Lessons, options: Options) -> Lessons:
-        """What a second student learns, after the first has been asked about the same slices."""
+    def revise(self, how: str, network: StudentNet, data: PseudoLabels) -> PseudoLabels:
+        """Pseudo-labels of a second student, with the first one's predictions of the same slices."""
         cohort, rows = self.cohort, self.cohort.rows("train")
-        odds, _ = asked(network, lessons.pixels, slice_positions(cohort, rows), self.device)
+        odds, _ = predict_slices(network, data.pixels, slice_positions(cohort, rows), self.device)
         own = np.where((cohort.labels[rows] == HEALTHY)[:, None, None], 0, expit(odds))
+        if how == "own":
+            return replace(data, masks=np.round(255 * own).astype(np.uint8))
         if how == "mean":
-            return replace(lessons, masks=np.round((255 * own + lessons.masks) / 2).astype(np.uint8))
-        agreed = dice(own > 0.5, lessons.masks > 127) >= 0.5
+            return replace(data, masks=np.round((255 * own + data.masks) / 2).astype(np.uint8))
+        agreed = dice(own > 0.5, data.masks > 127) >= 0.5
         if how == "agree":
-            kept = {name: getattr(lessons, name)[agreed] for name in ("masks", "neighbours", "labels")}
-            return replace(lessons, **kept)
-        other = replace(self.calibration, seed=self.calibration.seed + 1)
-        twice = lessons.masks.astype(np.float64)
-        twice[~agreed] += drawn_by_teacher(self.teacher, other, cohort, rows[~agreed], options)
+            kept = {name: getattr(data, name)[agreed] for name in ("masks", "neighbours", "labels")}
+            return replace(data, **kept)
+        calibration = self.teacher.calibration
+        other = replace(self.teacher, calibration=replace(calibration, seed=calibration.seed + 1))
+        twice = data.masks.astype(np.float64)
+        twice[~agreed] += pseudo_label_scan(other, cohort, rows[~agreed])
         twice[~agreed] /= 2
-        return replace(lessons, masks=np.round(twice).astype(np.uint8))
+        return replace(data, masks=np.round(twice).astype(np.uint8))
 
-    def pixels(self, rows: np.ndarray):  # type: ignore[no-untyped-def]
-        channels = channels_of(self.cohort.modalities, self.modalities)
-        return lambda some: self.cohort.pixels(rows[some])[:, channels]
+    def pixels(self, rows: np.ndarray) -> Pixels:
+        return cohort_pixels(self.cohort, rows, self.modalities)
 
     def print_row(
         self,

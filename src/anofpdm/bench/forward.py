@@ -17,7 +17,7 @@ from anofpdm.method.evidence import forward_evidence, spread_levels
 from anofpdm.network.predictor import NoisePredictor
 from anofpdm.network.schedule import NoiseSchedule
 from anofpdm.network.unet import UNet, preset
-from anofpdm.student.network import StudentConfig, StudentNet, log_odds
+from anofpdm.student.network import StudentConfig, StudentNet, predict_logits
 
 MODALITIES = 4
 WARM_UP = 2  # levels that are not timed
@@ -111,11 +111,11 @@ def _timed_student(x0: Tensor, plan: Plan) -> Row:
     network = StudentNet(StudentConfig(("flair", "t2"), plan.side)).to(plan.device).eval()
     x = x0[:, :2].contiguous()
     for _ in range(WARM_UP):
-        log_odds(network, x)
+        predict_logits(network, x)
 
     def run() -> None:
         for _ in range(10):
-            log_odds(network, x)
+            predict_logits(network, x)
 
     seconds, memory = stopwatch(plan.device, run)
     return Row("a student", 0, 0, seconds / 10, 2 * len(x0), memory)

@@ -1,4 +1,4 @@
-"""anofpdm distill: a small student network, taught by a model's own masks."""
+"""anofpdm distill: train a small student network on a model's own masks."""
 
 import math
 from pathlib import Path
@@ -6,87 +6,92 @@ from typing import Annotated
 
 import typer
 
-from anofpdm.cli.options import Batch, Device, resolve_device
+from anofpdm.cli.options import Batch, Device, Seed, resolve_device
 from anofpdm.cli.progress import progress_bars
+from anofpdm.options import Precision
 
 
 def distill(
-    model: Annotated[Path, typer.Argument(help="A trained and calibrated model; the student lands inside it.")],
-    cohort: Annotated[Path, typer.Argument(help="A prepared cohort. No mask in it is looked at.")],
-    steps: Annotated[int, typer.Option(min=1, help="Steps that the student learns, at most.")] = 3000,
-    minutes: Annotated[float | None, typer.Option(min=0, help="Minutes that it learns, at most.")] = None,
-    width: Annotated[int, typer.Option(min=8, help="Channels of its first layer.")] = 32,
+    model: Annotated[
+        Path, typer.Argument(help="Trained and calibrated model; the student is saved inside its folder.")
+    ],
+    cohort: Annotated[Path, typer.Argument(help="Prepared cohort. Its lesion masks are not used.")],
+    steps: Annotated[int, typer.Option(min=1, help="Maximum training steps.")] = 3000,
+    minutes: Annotated[float | None, typer.Option(min=0, help="Maximum training time (minutes).")] = None,
+    width: Annotated[int, typer.Option(min=8, help="Channels of the student's first layer; a multiple of 8.")] = 32,
     neighbours: Annotated[
-        str, typer.Option(help="Millimetres to other slices that it sees too, e.g. -4,4; auto: the next ones; or none.")
+        str,
+        typer.Option(
+            help="Offsets of neighbouring slices that the student also gets as input (mm), e.g. -4,4; "
+            "auto: one slice on each side; none: no neighbours."
+        ),
     ] = "auto",
-    rounds: Annotated[int, typer.Option(min=1, help="From the second on, it learns what the one before draws.")] = 1,
-    learning_rate: Annotated[float, typer.Option(help="Its highest value.")] = 1e-3,
-    seed: Annotated[int, typer.Option(min=0, help="What all randomness starts from.")] = 0,
+    learning_rate: Annotated[float, typer.Option(help="Highest learning rate.")] = 1e-3,
+    seed: Seed = 0,
     half_weights: Annotated[
         bool, typer.Option("--half-weights", help="Save the student in half precision, at half the size.")
     ] = False,
-    onnx: Annotated[bool, typer.Option("--onnx", help="Write the student as ONNX too.")] = False,
+    onnx: Annotated[bool, typer.Option("--onnx", help="Also export the student to ONNX.")] = False,
     batch: Batch = None,
-    precision: Annotated[str, typer.Option(help="Of the teacher: auto, fp32, bf16 or fp16.")] = "auto",
+    precision: Annotated[Precision, typer.Option(help="Precision of the diffusion model.")] = Precision.AUTO,
     device: Device = "auto",
 ) -> None:
-    """Let the model draw the training slices, and teach a network to draw the same in one look.
+    """Train a student that segments a slice in a single evaluation, on masks that the model predicts (pseudo-labels).
 
-    Stopped halfway, the same command goes on with what is drawn. Several GPUs: torchrun --nproc-per-node 4 -m anofpdm
-    distill ...
+    Re-run the same command to resume with the pseudo-labels computed so far. Several GPUs: torchrun --nproc-per-node 4
+    -m anofpdm distill ...
     """
     import torch
 
     from anofpdm.calibration.fit import load_calibration
     from anofpdm.cohorts import open_cohort
     from anofpdm.network.predictor import load_trained
-    from anofpdm.student.distill import Options
-    from anofpdm.student.distill import distill as teach
+    from anofpdm.student import distill as distillation
     from anofpdm.student.export import check_can_export, export_onnx
     from anofpdm.student.model import FOLDER, ONNX
-    from anofpdm.student.training import Schooling
+    from anofpdm.student.training import StudentTrainingConfig
     from anofpdm.util.distributed import World, set_local_device
 
-    if onnx:
-        check_can_export()
-    torch.backends.cudnn.benchmark = True
-    where = set_local_device(resolve_device(device))
-    trained = load_trained(model, where, precision)
-    calibration, _ = load_calibration(trained)
-    options = Options(
-        Schooling(steps, minutes, learning_rate=learning_rate, seed=seed),
+    config = distillation.DistillConfig(
+        StudentTrainingConfig(steps, minutes, learning_rate=learning_rate, seed=seed),
         width=width,
-        neighbours_mm=_millimetres(neighbours),
-        rounds=rounds,
+        neighbours_mm=_parse_offsets(neighbours),
         half_weights=half_weights,
         batch=batch,
     )
-    world = World.from_environment(where)
+    if onnx:
+        check_can_export()
+    torch.backends.cudnn.benchmark = True
+    local_device = set_local_device(resolve_device(device))
+    trained = load_trained(model, local_device, precision)
+    calibration, _ = load_calibration(trained)
+    world = World.from_environment(local_device)
     try:
-        with progress_bars(world.is_main) as show:
-            student = teach(trained, calibration, open_cohort(cohort), options, world, show)
+        with progress_bars(world.is_main) as progress:
+            student = distillation.distill(trained, calibration, open_cohort(cohort), config, world, progress)
     finally:
         world.close()
-    if student is not None:
-        if onnx:
-            export_onnx(student, model / FOLDER / ONNX)
-        found = student.calibration
-        print(
-            f"the student of {model} tells {found.n_healthy} healthy and {found.n_unhealthy} unhealthy slices apart "
-            f"with accuracy {found.accuracy:.3f}, AUC {found.auc:.3f}; `anofpdm segment` now uses it"
-        )
+    if student is None:
+        return
+    if onnx:
+        export_onnx(student, model / FOLDER / ONNX)
+    rating = student.calibration
+    print(
+        f"student saved in {model / FOLDER}: accuracy {rating.accuracy:.3f}, AUC {rating.auc:.3f} on {rating.n_healthy} "
+        f"healthy and {rating.n_unhealthy} unhealthy slices; `anofpdm segment` now uses it by default"
+    )
 
 
-def _millimetres(words: str) -> tuple[float, ...] | None:
-    """None: the slices next to each."""
-    if words.strip() in ("auto", "none", ""):
-        return None if words.strip() == "auto" else ()
+def _parse_offsets(text: str) -> tuple[float, ...] | None:
+    """None: one slice on each side."""
+    if text.strip() in ("auto", "none", ""):
+        return None if text.strip() == "auto" else ()
     try:
-        found = tuple(float(word) for word in words.split(",") if word.strip())
+        offsets = tuple(float(part) for part in text.split(",") if part.strip())
     except ValueError:
-        found = (0.0,)
-    if 0.0 in found or not all(map(math.isfinite, found)):
+        offsets = (0.0,)
+    if 0.0 in offsets or not all(map(math.isfinite, offsets)):
         raise typer.BadParameter(
-            f"{words!r}: write auto, none, or distances other than 0, e.g. -4,4", param_hint="--neighbours"
+            f"{text!r}: use auto, none, or offsets other than 0, e.g. -4,4", param_hint="--neighbours"
         )
-    return found
+    return offsets

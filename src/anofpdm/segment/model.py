@@ -98,7 +98,11 @@ class Model:
         if student := self._student(engine):
             seen = [needed.index(name) for name in student.config.modalities]
             begin = on_progress if explain is None else partial(_tenths, on_progress, 0, 1)
-            decisions = student.decide(lambda rows: slices.pixels[rows][:, seen], places, begin)
+            decisions = student.decide(
+                lambda rows: slices.pixels[rows][:, seen],
+                places,
+                lambda task, done, total, note="": begin(int(done), int(total)),  # noqa: ARG005
+            )
         else:
             evidence = self._ask(slices, seed, batch, on_progress)
             decisions, curves = decide(evidence, self.calibration, choices, places), Curves.from_evidence(evidence)
@@ -160,7 +164,7 @@ class Model:
             "brain_mask": brain,
         }
         if student := self._student(engine):
-            by_student = {**said, "student_sha256": student.sha256, "student": student.calibration.said()}
+            by_student = {**said, "student_sha256": student.sha256, "student": student.calibration.to_dict()}
             if explain is None:
                 return by_student
             return {

@@ -1,1 +1,1 @@
-"""A small network taught by the method's own masks: one look at a slice instead of a hundred."""
+"""A small network trained on the diffusion model's own masks: one evaluation per slice instead of about a hundred."""

@@ -1,38 +1,38 @@
-"""What a student is, in words, for the folder it lies in."""
+"""Model card of a student, written into its folder."""
 
 import math
-from collections.abc import Mapping
-from typing import Any
 
+from anofpdm import __version__
 from anofpdm.student.model import Student
+from anofpdm.student.training import StudentTrainingConfig
 
 FILE = "README.md"
 
 
-def card(student: Student, taught: Mapping[str, Any]) -> str:
-    config, found = student.config, student.calibration
-    schooling = taught["options"]["schooling"]
-    limits = [f"{schooling['steps']} steps"] if schooling["steps"] else []
-    limits += [f"{schooling['minutes']:g} minutes"] if schooling["minutes"] else []
-    beside = ", ".join(f"{offset:g}" for offset in config.neighbours_mm)
-    seen = f", with the slices at {beside} mm beside it" if beside else ""
-    rated = (
-        "its accuracy on other patients is not known: all slices were of one"
-        if math.isnan(found.accuracy)
-        else f"on patients left out of the fit, accuracy {found.accuracy:.3f}, AUC {found.auc:.3f}"
+def student_card(student: Student, training: StudentTrainingConfig, n_slices: int, n_with_lesion: int) -> str:
+    config, calibration = student.config, student.calibration
+    limits = [f"{training.steps} steps"] if training.steps else []
+    limits += [f"{training.minutes:g} minutes"] if training.minutes else []
+    offsets = ", ".join(f"{offset:g}" for offset in config.neighbours_mm)
+    neighbours = f", and the slices at {offsets} mm from it" if offsets else ""
+    rating = (
+        "accuracy on other patients unknown, as all slices are of one patient"
+        if math.isnan(calibration.accuracy)
+        else f"accuracy {calibration.accuracy:.3f} and AUC {calibration.auc:.3f}, cross-validated over patients"
     )
-    return f"""# A student
+    return f"""# Student network
 
-It draws lesions in one look: a U-Net of width {config.width} that sees {", ".join(config.modalities)} of a slice of
-{config.size} x {config.size}{seen}.
+A U-Net of width {config.width} that segments a slice in a single pass. Its input is {", ".join(config.modalities)}
+of a slice of {config.size} x {config.size} pixels{neighbours}.
 
- - Taught by the model in the folder above (`{student.teacher_sha256}`), on that model's own masks.
- - Slices it learned from: {taught["slices"]}, {taught["with_a_lesion"]} of them with a lesion by its teacher.
- - Image-level labels are all that people gave. No drawn lesion was used.
- - At most {" or ".join(limits)} of batch {schooling["batch"]}, rounds: {taught["options"]["rounds"]}, learning rate
-   {schooling["learning_rate"]:g}, seed {schooling["seed"]}; anofpdm {taught["anofpdm"]}.
- - Calibrated on {found.n_healthy} healthy and {found.n_unhealthy} unhealthy slices; {rated}.
+ - Teacher: the diffusion model in the parent folder (`{student.teacher_sha256}`). Its masks are the pseudo-labels.
+ - Training slices: {n_slices}, {n_with_lesion} of them with a lesion in the pseudo-label.
+ - Human annotation: image-level labels only. No lesion mask was used.
+ - Training: at most {" or ".join(limits)}, batch size {training.batch}, learning rate {training.learning_rate:g},
+   seed {training.seed}; anofpdm {__version__}.
+ - Calibration: {calibration.n_healthy} healthy and {calibration.n_unhealthy} unhealthy slices; {rating}.
 
-Limits: it repeats its teacher's mistakes, knows scans like the ones it learned from, and does not say why (with
-`--explain`, `anofpdm segment` asks its teacher). A research tool, not a medical device. Settings: `config.json`.
+Limits: the student reproduces its teacher's errors, and is valid only for scans like those it was trained on. It does
+not explain its masks; `anofpdm segment --explain` computes an explanation with the diffusion model. A research tool,
+not a medical device. All settings: `config.json`.
 """

@@ -1,4 +1,4 @@
-"""A student as an ONNX file, for those who run networks without torch."""
+"""Export of a student to ONNX, to run it without torch."""
 
 import contextlib
 import importlib.util
@@ -14,28 +14,24 @@ from torch import Tensor, nn
 
 from anofpdm.errors import ConfigError
 from anofpdm.student.model import Student
-from anofpdm.student.network import StudentNet
+from anofpdm.student.network import StudentNet, mirror_mean
 from anofpdm.util.files import write_atomically
 
 OPSET = 18
 
 
-class BothWays(nn.Module):
-    """Of a slice and of its mirror image, as the student is asked."""
-
+class MirrorMean(nn.Module):
     def __init__(self, network: StudentNet):
         super().__init__()
         self.network = network
 
     def forward(self, slices: Tensor) -> tuple[Tensor, Tensor]:
-        """[N, C, H, W] -> log odds of lesion [N, H, W], and of the whole slice being unhealthy [N]."""
-        (odds, whole), (mirrored, whole_mirrored) = self.network(slices), self.network(slices.flip(-1))
-        return (odds + mirrored.flip(-1)) / 2, (whole + whole_mirrored) / 2
+        return mirror_mean(self.network, slices)
 
 
 @contextlib.contextmanager
-def _quietly() -> Iterator[None]:
-    """The exporter speaks of packages that nobody needs here."""
+def _exporter_silenced() -> Iterator[None]:
+    """Without the exporter's messages about optional packages."""
     logger = logging.getLogger("torch.onnx")
     before = logger.level
     logger.setLevel(logging.ERROR)
@@ -47,17 +43,17 @@ def _quietly() -> Iterator[None]:
 
 def check_can_export() -> None:
     if importlib.util.find_spec("onnxscript") is None:
-        raise ConfigError("exporting to ONNX needs two packages more; pip install 'anofpdm[onnx]'")
+        raise ConfigError("ONNX export needs additional packages; run: pip install 'anofpdm[onnx]'")
 
 
 def export_onnx(student: Student, path: Path) -> None:
-    """Input `slices` [n, C, size, size] in -1 to 1, outputs `log_odds` [n, size, size] and `slice_log_odds` [n]; what
-    it needs to be used is in the file's metadata: modalities, neighbours, and what calls a slice unhealthy."""
+    """Input `slices` [n, C, size, size] in -1 to 1, outputs `log_odds` [n, size, size] and `slice_log_odds` [n]. The
+    file's metadata hold the modalities, the neighbours and the calibration."""
     check_can_export()
     config = student.config
-    network = BothWays(student.network).cpu().eval()
+    network = MirrorMean(student.network).cpu().eval()
     example = torch.zeros(2, config.in_channels, config.size, config.size)
-    with warnings.catch_warnings(), torch.no_grad(), _quietly():
+    with warnings.catch_warnings(), torch.no_grad(), _exporter_silenced():
         warnings.simplefilter("ignore")
         program = torch.onnx.export(
             network,
@@ -71,9 +67,13 @@ def export_onnx(student: Student, path: Path) -> None:
         )
     student.network.to(student.device)
     assert program is not None
-    made = program.model_proto
-    said = {"config": asdict(config), "calibration": student.calibration.said(), "teacher": student.teacher_sha256}
-    for name, value in said.items():
-        entry = made.metadata_props.add()
+    exported = program.model_proto
+    metadata = {
+        "config": asdict(config),
+        "calibration": student.calibration.to_dict(),
+        "teacher": student.teacher_sha256,
+    }
+    for name, value in metadata.items():
+        entry = exported.metadata_props.add()
         entry.key, entry.value = f"anofpdm_{name}", json.dumps(value)
-    write_atomically(path, made.SerializeToString())
+    write_atomically(path, exported.SerializeToString())

@@ -1,4 +1,4 @@
-"""The student: a plain U-Net that draws a lesion in one look, and says whether the slice has one."""
+"""The student network: a plain U-Net with one output per pixel and one per slice."""
 
 from dataclasses import dataclass
 
@@ -11,15 +11,15 @@ from anofpdm.errors import ConfigError
 
 @dataclass(frozen=True)
 class StudentConfig:
-    modalities: tuple[str, ...]  # that it looks at, in the order of its channels
+    modalities: tuple[str, ...]  # in the order of its channels
     size: int  # slices are size x size
-    neighbours_mm: tuple[float, ...] = ()  # how far above (or below, if negative) the slices lie that it also sees
+    neighbours_mm: tuple[float, ...] = ()  # offsets of further input slices; negative: below
     width: int = 32
     multipliers: tuple[int, ...] = (1, 2, 4, 4)  # of the width, one per resolution
 
     def __post_init__(self) -> None:
         if not self.modalities or self.width < 8 or self.width % 8 or not self.multipliers:
-            raise ConfigError(f"a student needs modalities and a width that 8 divides, got {self}")
+            raise ConfigError(f"a student needs modalities and a width divisible by 8, got {self}")
         if self.size % self.side_divisor:
             raise ConfigError(f"slices of {self.size} x {self.size} cannot be halved {len(self.multipliers) - 1} times")
 
@@ -47,16 +47,16 @@ class StudentNet(nn.Module):
         self.whole = nn.Linear(2 * widths[-1], 1)
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """x [N, C, H, W] in -1 to 1 -> log odds of lesion [N, H, W], and of the whole slice being unhealthy [N]."""
-        seen: list[Tensor] = []
+        """x [N, C, H, W] in -1 to 1 -> logits of lesion [N, H, W], and of the slice being unhealthy [N]."""
+        skips: list[Tensor] = []
         for depth, block in enumerate(self.down):
             x = block(F.max_pool2d(x, 2) if depth else x)
-            seen.append(x)
-        whole: Tensor = self.whole(torch.cat([x.mean(dim=(2, 3)), x.amax(dim=(2, 3))], dim=1))[:, 0]
+            skips.append(x)
+        slice_logits: Tensor = self.whole(torch.cat([x.mean(dim=(2, 3)), x.amax(dim=(2, 3))], dim=1))[:, 0]
         for depth, block in enumerate(self.up, start=2):
-            x = block(torch.cat([F.interpolate(x, scale_factor=2), seen[-depth]], dim=1))
-        odds: Tensor = self.last(x)[:, 0]
-        return odds, whole
+            x = block(torch.cat([F.interpolate(x, scale_factor=2), skips[-depth]], dim=1))
+        pixel_logits: Tensor = self.last(x)[:, 0]
+        return pixel_logits, slice_logits
 
 
 class Block(nn.Sequential):
@@ -71,8 +71,14 @@ class Block(nn.Sequential):
         super().__init__(*layers)
 
 
+def mirror_mean(network: nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:
+    """[N, C, H, W] -> [N, H, W] and [N]: the mean logits of each slice and its mirror image."""
+    (pixel_logits, slice_logits), (mirrored, slice_mirrored) = network(x), network(x.flip(-1))
+    return (pixel_logits + mirrored.flip(-1)) / 2, (slice_logits + slice_mirrored) / 2
+
+
 @torch.no_grad()
-def log_odds(network: StudentNet, x: Tensor) -> tuple[Tensor, Tensor]:
-    """[N, C, H, W] -> [N, H, W] and [N]: the mean of what it says of a slice and of its mirror image."""
-    (odds, whole), (mirrored, whole_mirrored) = network(x), network(x.flip(-1))
-    return ((odds + mirrored.flip(-1)) / 2).float(), ((whole + whole_mirrored) / 2).float()
+def predict_logits(network: StudentNet, x: Tensor) -> tuple[Tensor, Tensor]:
+    """As `mirror_mean`, in float32."""
+    pixel_logits, slice_logits = mirror_mean(network, x)
+    return pixel_logits.float(), slice_logits.float()

@@ -1,10 +1,10 @@
-"""Teaching the student. Every step follows from the seed and the step's number."""
+"""Student training. Every step is determined by the seed and the step's number."""
 
 import copy
 import itertools
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -16,15 +16,17 @@ from torch import Tensor
 from anofpdm.errors import ConfigError, TrainingError
 from anofpdm.labels import NULL, UNHEALTHY
 from anofpdm.student.network import StudentConfig, StudentNet
-from anofpdm.student.targets import Lessons
+from anofpdm.student.targets import PseudoLabels
+from anofpdm.util.progress import Progress, silent
 
 WARM_UP = 50  # steps
 AVERAGE = 0.999  # decay of the weights' moving average
-LABEL_SHARE = 0.2  # of the loss on what a person said of the whole slice
+LABEL_SHARE = 0.2  # weight of the loss on image-level labels
+REPORT_STEPS = 20
 
 
 @dataclass(frozen=True)
-class Schooling:
+class StudentTrainingConfig:
     steps: int | None = 3000
     minutes: float | None = None  # whichever ends first
     batch: int = 32
@@ -34,113 +36,109 @@ class Schooling:
 
     def __post_init__(self) -> None:
         if self.minutes is not None and not self.minutes > 0:
-            raise ConfigError(f"--minutes {self.minutes:g}: learning takes some time; give more than 0")
+            raise ConfigError(f"--minutes {self.minutes:g}: must be greater than 0")
         if self.steps is None and self.minutes is None:
-            raise ConfigError("say how long the student learns: --steps or --minutes")
+            raise ConfigError("no training time given; use --steps or --minutes")
         if self.batch < 1 or not self.learning_rate > 0:
-            raise ConfigError(f"impossible settings for a student: {self}")
+            raise ConfigError(f"batch size and learning rate must be greater than 0, got {self}")
+
+    def fraction_done(self, step: int, seconds: float) -> float:
+        fractions = [step / self.steps] if self.steps else []
+        return max([*fractions, *([seconds / 60 / self.minutes] if self.minutes else [])])
 
 
-Listener = Callable[[float, float], None]  # share that is done, loss
-
-
-def teach(
+def train_student(
     config: StudentConfig,
-    lessons: Lessons,
-    schooling: Schooling,
+    data: PseudoLabels,
+    training: StudentTrainingConfig,
     device: torch.device,
-    on_progress: Listener = lambda _share, _loss: None,
+    progress: Progress = silent,
 ) -> StudentNet:
-    """The student that the average of its late weights is."""
-    torch.manual_seed(schooling.seed)
+    """The network with the moving average of its weights."""
+    torch.manual_seed(training.seed)
     network = StudentNet(config).to(device).train()
     average = copy.deepcopy(network)
-    optimiser = torch.optim.AdamW(network.parameters(), schooling.learning_rate, weight_decay=1e-4)
+    optimiser = torch.optim.AdamW(network.parameters(), training.learning_rate, weight_decay=1e-4)
     start = time.monotonic()
-    share = 0.0
-    for step, (rows, shown) in enumerate(_read_ahead(lessons, schooling)):
-        set_rate(optimiser, schooling.learning_rate, step, share)
-        generator = torch.Generator().manual_seed(schooling.seed * 1_000_003 + step)
-        x, mask = lessons.batch(rows, shown, generator, device)
-        labels = torch.from_numpy(lessons.labels[rows]).to(device)
-        loss = _learn(network, optimiser, x, mask, labels, schooling.label_share)
-        _follow(average, network, step + 1)
-        share = share_done(schooling, step + 1, time.monotonic() - start)
-        if (step + 1) % 20 == 0 or share >= 1:
+    done = 0.0
+    for step, (rows, inputs) in enumerate(_read_ahead(data, training)):
+        set_learning_rate(optimiser, training.learning_rate, step, done)
+        generator = torch.Generator().manual_seed(training.seed * 1_000_003 + step)
+        x, mask = data.augmented_batch(rows, inputs, generator, device)
+        labels = torch.from_numpy(data.labels[rows]).to(device)
+        loss = _update(network, optimiser, x, mask, labels, training.label_share)
+        _update_average(average, network, step + 1)
+        done = training.fraction_done(step + 1, time.monotonic() - start)
+        if (step + 1) % REPORT_STEPS == 0 or done >= 1:
             if not math.isfinite(float(loss)):
-                raise TrainingError(f"the student's loss is no number at step {step + 1}; lower --learning-rate")
-            on_progress(share, float(loss))
-        if share >= 1:
+                raise TrainingError(f"non-finite loss of the student at step {step + 1}; lower --learning-rate")
+            progress("Student training", min(done, 1.0), 1.0, f"Student training, loss {float(loss):.4f}")
+        if done >= 1:
             break
     return average.eval()
 
 
-def _read_ahead(lessons: Lessons, schooling: Schooling) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Rows and slices of every step; those of the next are read while one is learned."""
+def _read_ahead(data: PseudoLabels, training: StudentTrainingConfig) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Rows and inputs of every step; those of the next step are read in the background."""
     with ThreadPoolExecutor(1) as reader:
 
         def read(step: int) -> tuple[np.ndarray, np.ndarray]:
-            rows = rows_of_step(len(lessons), step, schooling)
-            return rows, lessons.inputs(rows)
+            rows = rows_of_step(len(data), step, training)
+            return rows, data.inputs(rows)
 
-        coming = reader.submit(read, 0)
+        pending = reader.submit(read, 0)
         for step in itertools.count(1):
-            now = coming.result()
-            coming = reader.submit(read, step)
-            yield now
+            current = pending.result()
+            pending = reader.submit(read, step)
+            yield current
 
 
-def _learn(
+def _update(
     network: StudentNet, optimiser: torch.optim.Optimizer, x: Tensor, mask: Tensor, labels: Tensor, label_share: float
 ) -> Tensor:
     with torch.autocast(x.device.type, torch.bfloat16, enabled=x.is_cuda):
-        odds, whole = network(x)
-    loss = lesson_loss(odds.float(), mask) + label_share * label_loss(whole.float(), labels)
+        pixel_logits, slice_logits = network(x)
+    loss = mask_loss(pixel_logits.float(), mask) + label_share * label_loss(slice_logits.float(), labels)
     optimiser.zero_grad(set_to_none=True)
     loss.backward()
     optimiser.step()
     return loss.detach()
 
 
-def lesson_loss(odds: Tensor, mask: Tensor) -> Tensor:
+def mask_loss(logits: Tensor, mask: Tensor) -> Tensor:
     """Cross entropy of every pixel, and one minus the DICE of the batch: lesions are few pixels among many."""
-    chance = odds.sigmoid()
-    overlap = 2 * (chance * mask).sum() / (chance.sum() + mask.sum()).clamp(min=1)
-    return F.binary_cross_entropy_with_logits(odds, mask) + 1 - overlap
+    probability = logits.sigmoid()
+    overlap = 2 * (probability * mask).sum() / (probability.sum() + mask.sum()).clamp(min=1)
+    return F.binary_cross_entropy_with_logits(logits, mask) + 1 - overlap
 
 
-def label_loss(whole: Tensor, labels: Tensor) -> Tensor:
-    """Cross entropy of the slices that a person said something of."""
-    said = labels != NULL
-    wanted = (labels == UNHEALTHY).float()
-    loss = F.binary_cross_entropy_with_logits(whole, wanted, reduction="none")
-    return (loss * said).sum() / said.sum().clamp(min=1)
+def label_loss(logits: Tensor, labels: Tensor) -> Tensor:
+    """Cross entropy of the labelled slices."""
+    labelled = labels != NULL
+    target = (labels == UNHEALTHY).float()
+    loss = F.binary_cross_entropy_with_logits(logits, target, reduction="none")
+    return (loss * labelled).sum() / labelled.sum().clamp(min=1)
 
 
-def rows_of_step(count: int, step: int, schooling: Schooling) -> np.ndarray:
-    """[batch]: every slice once a round, in an order drawn anew each time."""
-    places = np.arange(step * schooling.batch, (step + 1) * schooling.batch)
-    rows = np.empty(len(places), dtype=np.int64)
-    for epoch in np.unique(places // count):
-        order = np.random.default_rng([schooling.seed, int(epoch)]).permutation(count)
-        here = places // count == epoch
-        rows[here] = order[places[here] % count]
+def rows_of_step(count: int, step: int, training: StudentTrainingConfig) -> np.ndarray:
+    """[batch]: every slice once per epoch, reshuffled each time."""
+    positions = np.arange(step * training.batch, (step + 1) * training.batch)
+    rows = np.empty(len(positions), dtype=np.int64)
+    for epoch in np.unique(positions // count):
+        order = np.random.default_rng([training.seed, int(epoch)]).permutation(count)
+        here = positions // count == epoch
+        rows[here] = order[positions[here] % count]
     return rows
 
 
-def set_rate(optimiser: torch.optim.Optimizer, rate: float, step: int, share: float) -> None:
-    """Rises over the first steps, falls along a half cosine to nothing."""
-    now = rate * min(1.0, (step + 1) / WARM_UP) * (1 + math.cos(math.pi * min(share, 1.0))) / 2
+def set_learning_rate(optimiser: torch.optim.Optimizer, highest: float, step: int, done: float) -> None:
+    """Linear warm-up, then half a cosine down to 0."""
+    rate = highest * min(1.0, (step + 1) / WARM_UP) * (1 + math.cos(math.pi * min(done, 1.0))) / 2
     for group in optimiser.param_groups:
-        group["lr"] = now
-
-
-def share_done(schooling: Schooling, step: int, seconds: float) -> float:
-    shares = [step / schooling.steps] if schooling.steps else []
-    return max([*shares, *([seconds / 60 / schooling.minutes] if schooling.minutes else [])])
+        group["lr"] = rate
 
 
 @torch.no_grad()
-def _follow(average: StudentNet, network: StudentNet, step: int) -> None:
+def _update_average(average: StudentNet, network: StudentNet, step: int) -> None:
     decay = min(AVERAGE, (1 + step) / (10 + step))
     torch._foreach_lerp_(list(average.parameters()), list(network.parameters()), 1 - decay)

@@ -17,7 +17,8 @@ from anofpdm.method.calibration import Calibration
 from anofpdm.method.decision import Decisions, decide
 from anofpdm.method.many_slices import signals_of, slice_seeds
 from anofpdm.method.mask import mask, median_filtered
-from anofpdm.student.model import Student, channels_of
+from anofpdm.student.inputs import cohort_pixels
+from anofpdm.student.model import Student
 from anofpdm.util.distributed import World
 from anofpdm.util.files import translate_write_errors
 
@@ -160,14 +161,10 @@ def decide_all(
 
 def student_all(student: Student, store: Store, slices: Slices, world: World, on_progress: Listener) -> None:
     share = slices.share(world)
-    channels = channels_of(slices.cohort.modalities, student.config.modalities)
     for number, positions in enumerate(share):
         rows = slices.rows[positions]
-        found = student.decide(
-            lambda some, rows=rows: slices.cohort.pixels(rows[some])[:, channels],  # type: ignore[misc]
-            slice_positions(slices.cohort, rows),
-        )
-        store.keep(positions, found)
+        pixels = cohort_pixels(slices.cohort, rows, student.config.modalities)
+        store.keep(positions, student.decide(pixels, slice_positions(slices.cohort, rows)))
         on_progress(number + 1, len(share))
 
 
