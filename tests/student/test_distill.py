@@ -153,7 +153,7 @@ def test_slices_labelled_healthy_have_empty_masks_and_are_not_evaluated(copied, 
     model, cohort = opened(copied)
     rows = cohort.rows("train")
     evaluated = []
-    plain = targets.evidence_of
+    plain = evidence_of
     monkeypatch.setattr(
         targets, "evidence_of", lambda *args, **options: (evaluated.append(len(args[2])), plain(*args, **options))[1]
     )
@@ -172,7 +172,8 @@ def test_the_probability_is_one_half_at_the_threshold():
 
 def test_an_interrupted_run_resumes_with_cached_pseudo_labels(copied, monkeypatch):
     model, cohort = opened(copied)
-    rows, plain, seen = cohort.rows("train"), targets.pseudo_label_scan, []
+    rows, plain = cohort.rows("train"), targets.pseudo_label_scan
+    seen: list[np.ndarray] = []
 
     def interrupted(*args):
         if len(seen) == 3:
