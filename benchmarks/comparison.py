@@ -23,7 +23,8 @@ from pathlib import Path
 
 from anofpdm.cohorts import open_cohort
 from anofpdm.errors import CohortError
-from anofpdm.evaluation.comparison.methods import METHODS, MODEL_TASKS, FromEvidence
+from anofpdm.evaluation.comparison.methods import METHODS, EvidenceMethod
+from anofpdm.evaluation.comparison.names import MODEL_TASKS
 from anofpdm.network.checkpoint import STATE
 from anofpdm.student.model import FOLDER as STUDENT
 
@@ -112,7 +113,7 @@ def plan(args: argparse.Namespace) -> list[Task]:
 
 def groups() -> dict[str, tuple[list[str], tuple[str, ...]]]:
     """Methods that are evaluated in one call, and what they need: readings share one pass of the network."""
-    readings = [name for name, method in METHODS.items() if isinstance(method, FromEvidence)]
+    readings = [name for name, method in METHODS.items() if isinstance(method, EvidenceMethod)]
     others = {name: method for name, method in METHODS.items() if name not in readings}
     return {"readings": (readings, ()), **{f"method-{name}": ([name], one.needs) for name, one in others.items()}}
 

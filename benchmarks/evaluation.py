@@ -14,8 +14,8 @@ from pathlib import Path
 
 import numpy as np
 
-from anofpdm.evaluation.comparison.predictions import Store
-from anofpdm.evaluation.comparison.scores import Known, scored
+from anofpdm.evaluation.comparison.scores import GroundTruth, Predictions, score_predictions
+from anofpdm.evaluation.comparison.store import PredictionStore
 
 SIDE, SLICES_A_PATIENT, LESION = 128, 60, 24
 
@@ -36,22 +36,22 @@ def measure(count: int) -> None:
     truth, inside = np.zeros((count, SIDE, SIDE), dtype=bool), np.zeros((count, SIDE, SIDE), dtype=bool)
     inside[:, 24:104, 24:104] = True
     truth[::2, 40 : 40 + LESION, 50 : 50 + LESION] = True
-    known = Known(truth, inside, np.arange(count) // SLICES_A_PATIENT, np.ones(count))
+    known = GroundTruth(truth, inside, np.arange(count) // SLICES_A_PATIENT, np.ones(count))
     with tempfile.TemporaryDirectory() as folder:
-        store = Store(Path(folder) / "store", count, SIDE, create=True)
+        store = PredictionStore(Path(folder) / "store", count, SIDE, create=True)
         for start in range(0, count, 500):
             some = np.arange(start, min(start + 500, count))
             maps = rng.random((len(some), SIDE, SIDE), dtype=np.float32) + 0.5 * truth[some]
             store.put(
                 some,
                 maps=maps,
-                drawn=maps > 1.0,
+                masks=maps > 1.0,
                 detected=np.asarray(truth[some].any(axis=(1, 2))),
-                cut=np.ones(len(some)),
+                threshold=np.ones(len(some)),
             )
         begin = time.perf_counter()
-        masks = np.array(store["drawn"])
-        scored(store["maps"][:], masks, np.array(store["detected"]), np.array(store["score"]), known)
+        masks, detected, score = (np.array(store[name]) for name in ("masks", "detected", "score"))
+        score_predictions(Predictions(store["maps"][:], masks, detected, score), known)
         seconds = time.perf_counter() - begin
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     print(f"{count:6d}   {seconds:7.1f}   {memory:11.2f}", flush=True)

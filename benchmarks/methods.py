@@ -1,47 +1,47 @@
-"""What each method of an evaluation costs a slice, alone on the machine: network evaluations and milliseconds.
+"""Cost of each method of an evaluation, per slice: network evaluations and milliseconds.
 
     python benchmarks/methods.py MODEL COHORT SCORES [--with healthy=M1 ...] [--slices 50]
 
-SCORES is the folder of `anofpdm evaluate`: its tuned settings (of the unhealthy setup) and calibrations are used. One
-batch of test slices; a first run warms up and is not counted; on a GPU the clock waits for it. Maps and masks are made,
-nothing is scored. An evaluation is one slice through one network; through a classifier it goes forth and back.
+SCORES is the folder of `anofpdm evaluate`; its tuned settings (of the unhealthy setup) and calibrations are used. One
+batch of test slices, from slices to masks, without scoring. The first run is a warm-up and not counted; GPU timings are
+synchronised. An evaluation is one slice through one network; a classifier evaluation includes its gradient.
 """
 
 import argparse
 import json
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from anofpdm.calibration.fit import slice_positions
-from anofpdm.cli.evaluate import models_of
+from anofpdm.cli.evaluate import model_paths
 from anofpdm.cli.options import resolve_device
 from anofpdm.cohorts import Cohort, open_cohort
+from anofpdm.evaluation.comparison.calibrations import load_method_calibration
+from anofpdm.evaluation.comparison.cost import STUDENT_EVALUATIONS, EvaluationCounter
 from anofpdm.evaluation.comparison.methods import (
     METHODS,
-    FromEvidence,
-    FromStudent,
-    Method,
-    Models,
-    Reconstruction,
-    missing_models,
-    scored_mean,
+    EvidenceMethod,
+    ReconstructionMethod,
+    mean_over_scored,
 )
-from anofpdm.evaluation.comparison.protocol import calibrated_signal, calibration_name
-from anofpdm.method.calibration import Calibration, from_json
+from anofpdm.evaluation.comparison.models import Models, load_models
+from anofpdm.evaluation.comparison.results import ResultsFolder
+from anofpdm.evaluation.comparison.tuning import Tuned
+from anofpdm.method.calibration import Calibration
 from anofpdm.method.decision import decide
 from anofpdm.method.many_slices import evidence_of, slice_seeds
 from anofpdm.method.mask import mask, median_filtered
 from anofpdm.network.predictor import load_trained
 from anofpdm.student.inputs import channel_indices
+from anofpdm.student.model import Student
 
-OF_STUDENT = 2  # of its own small network: the slice, and its mirror image
+Run = Callable[[Models], object]  # from slices to masks
 
 
 def main() -> None:
@@ -55,20 +55,20 @@ def main() -> None:
     args = parser.parse_args()
     device = resolve_device(args.device)
     trained = load_trained(args.model, device)
-    models, _ = models_of(trained, args.others, device, "auto")
+    models = load_models(trained, model_paths(args.others), device, "auto")
     cohort = open_cohort(args.cohort)
     rows = cohort.rows("test")[: args.slices]
     name = torch.cuda.get_device_name() if device.type == "cuda" else "CPU"
     print(f"{len(rows)} slices, {name}, {trained.predict.precision}, torch {torch.__version__}\n")
     print("| method | evaluations a slice | ms a slice |\n| --- | --- | --- |")
-    channels = trained.channels(settings_of(args.scores)["score"])
-    for method, run in runs(args.scores, models, cohort, rows, channels, device):
-        watch = Counter(models)
-        run(watch.models)
-        watch.count, start = 0, now(device)
-        run(watch.models)
+    channels = trained.channels(calibration_options(args.scores)["score"])
+    for method, run in Batch(cohort, rows, channels, device).runs(args.scores, models):
+        counter = EvaluationCounter(models)
+        run(counter.models)
+        counter.count, start = 0, now(device)
+        run(counter.models)
         elapsed = now(device) - start
-        count = OF_STUDENT if method == "anofpdm-student" else watch.count / len(rows)
+        count = STUDENT_EVALUATIONS if method == "anofpdm-student" else counter.count / len(rows)
         print(f"| {method} | {count:.0f} | {1000 * elapsed / len(rows):.2f} |", flush=True)
 
 
@@ -78,80 +78,66 @@ def now(device: torch.device) -> float:
     return time.perf_counter()
 
 
-class Counter:
-    """The same networks, counted."""
+@dataclass(frozen=True)
+class Batch:
+    """Slices, from which each method makes masks."""
 
-    def __init__(self, models: Models):
-        self.count = 0
-        wrapped = {name: self._counted(ask) for name, ask in vars(models).items() if callable(ask)}
-        self.models = replace(models, **wrapped)  # type: ignore[arg-type]
+    cohort: Cohort
+    rows: np.ndarray
+    channels: tuple[int, ...]  # the scored ones
+    device: torch.device
 
-    def _counted(self, ask: Callable[..., Tensor]) -> Callable[..., Tensor]:
-        def counted(x: Tensor, *rest: Any) -> Tensor:
-            self.count += len(x)
-            return ask(x, *rest)
+    def runs(self, scores: Path, models: Models) -> Iterator[tuple[str, Run]]:
+        """Every method in the folder whose models are given."""
+        strength_by = calibration_options(scores)["strength_by"]
+        for name, method in METHODS.items():
+            if not (scores / "methods" / name).is_dir() or models.missing(method.needs):
+                continue
+            if isinstance(method, ReconstructionMethod):
+                best = json.loads((scores / f"tuned-{name}.json").read_text())["best_first"]["unhealthy"][0]
+                yield name, self.reconstruction(method, Tuned(**best))
+            elif isinstance(method, EvidenceMethod):
+                calibration = load_method_calibration(ResultsFolder(scores), method, strength_by)
+                yield name, self.from_evidence(method, calibration)
+            elif models.student is not None:
+                yield name, self.by_student(models.student)
 
-        return counted
+    def reconstruction(self, method: ReconstructionMethod, tuned: Tuned) -> Run:
+        pixels, seeds = self.cohort.pixels(self.rows), slice_seeds(self.cohort.indices[self.rows])
 
-
-def runs(
-    scores: Path, models: Models, cohort: Cohort, rows: np.ndarray, channels: Sequence[int], device: torch.device
-) -> Iterator[tuple[str, Callable[[Models], object]]]:
-    """Each method that the folder has, from slices to masks."""
-    pixels = cohort.pixels(rows)
-    seeds = slice_seeds(cohort.indices[rows])
-
-    def comparison(method: Reconstruction, tuned: dict[str, Any]) -> Callable[[Models], object]:
-        def run(asked: Models) -> np.ndarray:
-            x0 = torch.from_numpy(pixels).to(device)
-            difference = method.squared_difference(asked, x0, seeds, tuned["setting"])
-            maps = median_filtered(scored_mean(difference, channels).float().cpu().numpy())
-            return mask(maps, np.full(len(maps), tuned["threshold"]))
+        def run(models: Models) -> np.ndarray:
+            x0 = torch.from_numpy(pixels).to(self.device)
+            difference = method.squared_difference(models, x0, seeds, tuned.setting)
+            maps = median_filtered(mean_over_scored(difference, self.channels).float().cpu().numpy())
+            return mask(maps, np.full(len(maps), tuned.threshold))
 
         return run
 
-    def reading(method: FromEvidence, calibration: Calibration) -> Callable[[Models], object]:
-        def run(asked: Models) -> object:
+    def from_evidence(self, method: EvidenceMethod, calibration: Calibration) -> Run:
+        pixels, seeds = self.cohort.pixels(self.rows), slice_seeds(self.cohort.indices[self.rows])
+
+        def run(models: Models) -> object:
             evidence = evidence_of(
-                asked.guided,
+                models.guided,
                 lambda some: pixels[some],
                 seeds,
                 settings=calibration.settings,
                 strengths=[calibration.strength],
-                device=device,
+                device=self.device,
             )
-            return decide(evidence, calibration, method.choices, slice_positions(cohort, rows))
+            return decide(evidence, calibration, method.decision, slice_positions(self.cohort, self.rows))
 
         return run
 
-    def student(_asked: Models) -> object:
-        assert models.student is not None
-        wanted = channel_indices(cohort.modalities, models.student.config.modalities)
-        return models.student.decide(lambda some: pixels[some][:, wanted], slice_positions(cohort, rows))
-
-    for name, method in METHODS.items():
-        if not (scores / "methods" / name).is_dir() or missing_models(method, models):
-            continue
-        if isinstance(method, Reconstruction):
-            best = json.loads((scores / f"tuned-{name}.json").read_text())["best_first"]["unhealthy"][0]
-            yield name, comparison(method, best)
-        elif isinstance(method, FromEvidence):
-            yield name, reading(method, calibration_of(scores, method))
-        elif isinstance(method, FromStudent) and models.student is not None:
-            yield name, student
+    def by_student(self, student: Student) -> Run:
+        channels = channel_indices(self.cohort.modalities, student.config.modalities)
+        pixels = self.cohort.pixels(self.rows)[:, channels]
+        return lambda _: student.decide(lambda some: pixels[some], slice_positions(self.cohort, self.rows))
 
 
-def calibration_of(scores: Path, method: Method) -> Calibration:
-    assert isinstance(method, FromEvidence)
-    chosen_by = "cosine" if method.of_the_paper else settings_of(scores)["strength_by"]
-    path = scores / calibration_name(method.encoding, chosen_by, calibrated_signal(method))
-    return from_json(path.read_text(), str(path)).for_signal(method.signal)
-
-
-def settings_of(scores: Path) -> dict[str, Any]:
-    """How it was calibrated."""
-    found: dict[str, Any] = json.loads((scores / "settings.json").read_text())["options"]["calibration"]
-    return found
+def calibration_options(scores: Path) -> dict[str, Any]:
+    options: dict[str, Any] = json.loads((scores / "settings.json").read_text())["options"]["calibration"]
+    return options
 
 
 if __name__ == "__main__":

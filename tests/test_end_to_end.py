@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from anofpdm.cli.main import app
-from anofpdm.evaluation.comparison.methods import METHODS, Reconstruction
+from anofpdm.evaluation.comparison.methods import METHODS, ReconstructionMethod
 
 
 def anofpdm(*words):
@@ -50,7 +50,7 @@ def test_phantoms_to_masks(home, tmp_path):
 def test_phantoms_to_the_papers_table(home, tmp_path, monkeypatch):
     quick = {"level": 20, "scale": 1.0, "invert": 1, "strength": 1.0, "steps": 3}  # hundreds of levels take minutes
     for name, method in METHODS.items():
-        if isinstance(method, Reconstruction):
+        if isinstance(method, ReconstructionMethod):
             monkeypatch.setitem(METHODS, name, replace(method, grid=(quick,)))
     others = [f"--with={name}={home / name}" for name in ("healthy", "simplex", "unconditional", "classifier")]
     words = ("--method", "all", "--score", "flair", "--levels", 4, "--sample", 6, "--tune", 4, "--seeds", 1)

@@ -104,7 +104,7 @@ def test_lesion_masks_are_read_only_in_cohorts_and_evaluation():
         module = module_of(path)
         if name.endswith(".MASKS"):
             return layer_of(module) == "cohorts" or module == "anofpdm.evaluation.truth"
-        if name.startswith(("anofpdm.evaluation.truth", "anofpdm.evaluation.comparison.oracle")):
+        if name.startswith(("anofpdm.evaluation.truth", "anofpdm.evaluation.comparison.tuning")):
             return layer_of(module) == "evaluation"
         return True
 

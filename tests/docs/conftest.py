@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from anofpdm.cli.main import app
 from anofpdm.demo import run as demo
-from anofpdm.evaluation.comparison.methods import METHODS, Reconstruction
+from anofpdm.evaluation.comparison.methods import METHODS, ReconstructionMethod
 from anofpdm.method import mask
 from anofpdm.network import unet
 from tests import dicom_toys, toys
@@ -46,7 +46,7 @@ def shelf(tmp_path_factory):
         patch.setattr(unet, "zeroed", talkative)
         patch.setattr(mask, "MEDIAN", 1)  # slices are so small that a median would leave nothing of a lesion
         for name, method in METHODS.items():
-            if isinstance(method, Reconstruction):
+            if isinstance(method, ReconstructionMethod):
                 patch.setitem(METHODS, name, replace(method, grid=(TOY_SETTING,)))
         folder = tmp_path_factory.mktemp("shelf")
         patch.setattr(demo, "BUNDLED", folder / "bundled")

@@ -1,4 +1,4 @@
-"""The whole comparison on a small cohort, with networks that know nothing: what matters is that nothing is mixed up."""
+"""The whole comparison on a small cohort with untrained networks: bookkeeping, resuming, and equal results."""
 
 import csv
 import json
@@ -6,7 +6,6 @@ import shutil
 import subprocess
 import sys
 from dataclasses import asdict, replace
-from functools import partial
 
 import numpy as np
 import pytest
@@ -15,20 +14,20 @@ from sklearn.metrics import average_precision_score
 from typer.testing import CliRunner
 
 from anofpdm.calibration.fit import Options as CalibrationOptions
-from anofpdm.cli.evaluate import models_of
 from anofpdm.cli.main import app
 from anofpdm.cohorts import open_cohort
 from anofpdm.cohorts.plan import plan_cohort
 from anofpdm.cohorts.prepare import prepare
 from anofpdm.errors import AnoFPDMError, CohortError, ConfigError, EvaluationError
-from anofpdm.evaluation.comparison.methods import METHODS, Chosen, Reconstruction
-from anofpdm.evaluation.comparison.oracle import THRESHOLDS, settings_beyond, tuned_with_masks
-from anofpdm.evaluation.comparison.page import write_up
-from anofpdm.evaluation.comparison.protocol import Evaluation, Options, results_of
-from anofpdm.evaluation.comparison.scores import Known, all_empty, scored
+from anofpdm.evaluation.comparison.job import EvaluationConfig, EvaluationJob
+from anofpdm.evaluation.comparison.methods import METHODS, MethodSelection, ReconstructionMethod
+from anofpdm.evaluation.comparison.models import load_models
+from anofpdm.evaluation.comparison.names import MethodChoice
+from anofpdm.evaluation.comparison.page import write_report
+from anofpdm.evaluation.comparison.protocol import evaluate
+from anofpdm.evaluation.comparison.scores import GroundTruth, Predictions, score_empty, score_predictions
 from anofpdm.evaluation.truth import Truth
 from anofpdm.method.detection import CurveDetector
-from anofpdm.method.mask import mask
 from anofpdm.network import checkpoint
 from anofpdm.network.predictor import load_trained
 from anofpdm.network.training.trainer import build_network
@@ -46,7 +45,7 @@ TASKS = {
 QUICK = {"level": 6, "scale": 300.0, "invert": 1, "strength": 1.0, "steps": 3}
 # The same methods, less far up: every name, every code path, a hundredth of the time.
 SHORT = {
-    name: replace(one, grid=({**QUICK}, {**QUICK, "level": 10})) if isinstance(one, Reconstruction) else one
+    name: replace(one, grid=({**QUICK}, {**QUICK, "level": 10})) if isinstance(one, ReconstructionMethod) else one
     for name, one in METHODS.items()
 }
 
@@ -97,28 +96,27 @@ class Blurred:
         return torch.nn.functional.avg_pool2d(self.predict(x, t, labels), 5, 1, 2, count_include_pad=False)
 
 
-def evaluation(made, out, names=("anofpdm-ddim",), batch=32, seeds=(0,), **changes):
+def new_job(made, out, names=("anofpdm-ddim",), batch=32, seeds=(0,), **changes):
     trained = load_trained(made / "guided", CPU)
     trained = replace(trained, predict=Blurred(trained.predict))  # type: ignore[arg-type]
-    others = [f"{name}={made / name}" for name in TASKS if name != "guided"]
+    others = {name: made / name for name in TASKS if name != "guided"}
     calibration = CalibrationOptions(signal="error", score=("flair",), levels=4, strengths=(0.0, 2.0), batch=batch)
-    options = Options(calibration=calibration, sample=40, tune=20, seeds=seeds, batch=batch, **changes)
-    models, hashes = models_of(trained, others, CPU, "fp32")
+    config = EvaluationConfig(calibration=calibration, sample=40, tune=20, seeds=seeds, batch=batch, **changes)
+    models = load_models(trained, others, CPU, "fp32")
     cohort = open_cohort(made / "cohort")
-    chosen = Chosen(tuple(names), SHORT)
-    return Evaluation(trained, models, cohort, chosen, out, options, World(), lambda *_: None, hashes)
+    return EvaluationJob(trained, models, cohort, MethodSelection(tuple(names), SHORT), out, config)
 
 
 @pytest.fixture(scope="module")
 def everything(made, tmp_path_factory):
-    run = evaluation(made, tmp_path_factory.mktemp("everything"), METHODS, seeds=(0, 1))
-    run.run()
-    write_up(run)
+    run = new_job(made, tmp_path_factory.mktemp("everything"), METHODS, seeds=(0, 1))
+    evaluate(run)
+    write_report(run, {})
     return run
 
 
-def test_every_method_has_a_row_and_every_file_is_there(everything):
-    results = results_of(everything)
+def test_every_method_has_a_row_and_all_files_are_written(everything):
+    results = everything.results()
     assert set(results) == {*METHODS, "all-empty"}
     assert set(results["cg-cdm"]) == {"unhealthy"}
     table = (everything.out / "table.md").read_text()
@@ -136,14 +134,14 @@ def test_every_method_has_a_row_and_every_file_is_there(everything):
     )
 
 
-def test_masks_are_neither_empty_nor_everything(everything):
-    """Else the tests below would compare nothing with nothing."""
-    drawn = {name: by["unhealthy"][0].slices["drawn_pixels"].mean() for name, by in results_of(everything).items()}
+def test_masks_are_neither_all_empty_nor_all_full(everything):
+    """Otherwise the tests below would compare empty masks."""
+    drawn = {name: by["unhealthy"][0].slices["drawn_pixels"].mean() for name, by in everything.results().items()}
     assert sum(0 < area < 128 * 128 for area in drawn.values()) >= 10, drawn
-    assert len({round(by["unhealthy"][0].numbers["dice"], 6) for by in results_of(everything).values()}) > 5
+    assert len({round(by["unhealthy"][0].numbers["dice"], 6) for by in everything.results().values()}) > 5
 
 
-def test_every_slice_is_visited_exactly_once(everything):
+def test_every_slice_is_scored_exactly_once(everything):
     rows = list(csv.DictReader((everything.out / "slices.csv").open()))
     visited = [(r["method"], r["setup"], r["seed"], r["scan"], r["slice"]) for r in rows]
     assert len(set(visited)) == len(visited)
@@ -153,26 +151,26 @@ def test_every_slice_is_visited_exactly_once(everything):
     unhealthy = [r for r in rows if r["method"] == "gradient" and r["setup"] == "unhealthy" and r["seed"] == "1"]
     assert {(r["scan"], r["slice"]) for r in lesions} == {(r["scan"], r["slice"]) for r in unhealthy}
     table = np.mean([float(r["dice"]) for r in mixed])
-    assert results_of(everything)["gradient"]["mixed"][1].numbers["dice"] == pytest.approx(table, abs=1e-5)
+    assert everything.results()["gradient"]["mixed"][1].numbers["dice"] == pytest.approx(table, abs=1e-5)
 
 
-def test_predicting_nothing_scores_the_share_of_healthy_slices(everything):
-    known = everything.known
-    results = results_of(everything)["all-empty"]
-    assert results["mixed"][0].numbers["dice"] == pytest.approx(1 - known.unhealthy.mean())
+def test_all_empty_scores_the_share_of_healthy_slices(everything):
+    truth = everything.evaluation_set.truth
+    results = everything.results()["all-empty"]
+    assert results["mixed"][0].numbers["dice"] == pytest.approx(1 - truth.unhealthy.mean())
     assert results["unhealthy"][0].numbers["dice"] == 0
 
 
-def test_cost_is_counted_in_evaluations_a_slice(everything):
-    results = results_of(everything)
+def test_cost_counts_evaluations_per_slice(everything):
+    results = everything.results()
     assert results["anofpdm-ddim"]["mixed"][0].numbers["evaluations"] == 2 * 4
     tuned = json.loads((everything.out / "tuned-anoddpm-gaussian.json").read_text())["best_first"]
     for setup, several in results["anoddpm-gaussian"].items():
         assert several[0].numbers["evaluations"] == tuned[setup][0]["setting"]["level"] + 1
 
 
-def test_maps_of_agreement_are_decided_by_a_calibration_of_their_own(everything):
-    results = results_of(everything)
+def test_agreement_maps_have_their_own_calibration(everything):
+    results = everything.results()
     ours, agreement = (results[f"anofpdm-{name}"]["unhealthy"][0].numbers["auprc"] for name in ("ours", "agreement"))
     assert ours != pytest.approx(agreement, rel=1e-3)
     by_errors, of_agreement = (
@@ -184,7 +182,7 @@ def test_maps_of_agreement_are_decided_by_a_calibration_of_their_own(everything)
     assert first != pytest.approx(second, rel=1e-3)
 
 
-def test_where_setups_differ_in_their_setting_healthy_slices_are_mapped_once(made, tmp_path):
+def test_setups_with_different_settings_reconstruct_only_their_own_slices(made, tmp_path):
     mapped = []
 
     def bright(models, x0, _seeds, setting):
@@ -193,33 +191,34 @@ def test_where_setups_differ_in_their_setting_healthy_slices_are_mapped_once(mad
             models.guided(x0, t, torch.zeros(len(x0), dtype=torch.long))
         return (x0 > 0).float() * setting["level"]
 
-    run = evaluation(made, tmp_path / "out", ("bright",))
-    run = replace(run, chosen=Chosen(("bright",), {"bright": Reconstruction(bright, ({"level": 1},), ())}))
+    run = new_job(made, tmp_path / "out", ("bright",))
+    registry = {"bright": ReconstructionMethod(bright, ({"level": 1},), ())}
+    run = replace(run, methods=MethodSelection(("bright",), registry))
     tuned = {
         setup: [{"setting": {"level": n}, "threshold": 0.5, "dice": 1}] for setup, n in (("unhealthy", 1), ("mixed", 2))
     }
     run.out.mkdir()
     (run.out / "tuned-bright.json").write_text(json.dumps({"made_with": {}, "best_first": tuned}))
-    run.run()
-    unhealthy = run.known.unhealthy
+    evaluate(run)
+    unhealthy = run.evaluation_set.truth.unhealthy
     assert 0 < unhealthy.sum() < 40
     assert sum(count for level, count in mapped if level == 2) == 40
     assert sum(count for level, count in mapped if level == 1) == unhealthy.sum()
-    scores = results_of(run)["bright"]
+    scores = run.results()["bright"]
     of_mixed = scores["mixed"][0].slices["dice"][unhealthy]  # above 0.5 lie the same pixels
     np.testing.assert_array_equal(scores["unhealthy"][0].slices["dice"], of_mixed)
     assert of_mixed.max() > 0
     assert [scores[setup][0].numbers["evaluations"] for setup in ("unhealthy", "mixed")] == [1, 2]
 
 
-def test_going_on_runs_only_what_is_missing(everything, made):
+def test_resuming_computes_only_missing_results(everything, made):
     stamps = {path: path.stat().st_mtime_ns for path in everything.out.glob("methods/*/*.json")}
-    lost = everything.path("anoddpm-gaussian", "mixed", 0).with_suffix(".npz")
-    before = results_of(everything)["anoddpm-gaussian"]["mixed"][0].numbers
+    lost = everything.folder.scores("anoddpm-gaussian", "mixed", 0).with_suffix(".npz")
+    before = everything.results()["anoddpm-gaussian"]["mixed"][0].numbers
     lost.write_bytes(b"half")
-    again = evaluation(made, everything.out, METHODS, seeds=(0, 1))
-    again.run()
-    after = results_of(again)["anoddpm-gaussian"]["mixed"][0].numbers
+    again = new_job(made, everything.out, METHODS, seeds=(0, 1))
+    evaluate(again)
+    after = again.results()["anoddpm-gaussian"]["mixed"][0].numbers
     assert {k: v for k, v in after.items() if k != "seconds"} == pytest.approx(
         {k: v for k, v in before.items() if k != "seconds"}, nan_ok=True
     )
@@ -227,59 +226,58 @@ def test_going_on_runs_only_what_is_missing(everything, made):
     assert changed == {"anoddpm-gaussian"}
 
 
-def test_a_reading_that_is_added_leaves_others_of_the_same_pass_alone(made, tmp_path):
-    evaluation(made, tmp_path / "out", ("anofpdm-ddim",)).run()
+def test_adding_a_method_keeps_results_of_other_methods(made, tmp_path):
+    evaluate(new_job(made, tmp_path / "out", ("anofpdm-ddim",)))
     stamp = (tmp_path / "out/methods/anofpdm-ddim/mixed-seed0.json").stat().st_mtime_ns
-    both = evaluation(made, tmp_path / "out", ("anofpdm-ddim", "gradient-above"))
-    both.run()
-    assert {"anofpdm-ddim", "gradient-above"} < set(results_of(both))
+    both = new_job(made, tmp_path / "out", ("anofpdm-ddim", "gradient-above"))
+    evaluate(both)
+    assert {"anofpdm-ddim", "gradient-above"} < set(both.results())
     assert (tmp_path / "out/methods/anofpdm-ddim/mixed-seed0.json").stat().st_mtime_ns == stamp
 
 
 @pytest.mark.parametrize("first", [True, False])  # when it calibrates, or when it decides
-def test_what_fails_in_another_process_is_not_saved_as_done(made, tmp_path, first):
+def test_failure_in_another_process_is_not_stored_as_done(made, tmp_path, first):
     if not first:
-        evaluation(made, tmp_path / "out", ("gradient",)).run()  # which has the same calibration
+        evaluate(new_job(made, tmp_path / "out", ("gradient",)))  # which has the same calibration
 
     class World2(World):
         def all_gather(self, said):
             return [said, "the other one has run out of memory"] if said == "" else super().all_gather(said)
 
-    run = replace(evaluation(made, tmp_path / "out", ("anofpdm-ddim",)), world=World2())
-    run.run()
-    assert run.failed == {"anofpdm-ddim": "the other one has run out of memory"}
+    run = replace(new_job(made, tmp_path / "out", ("anofpdm-ddim",)), world=World2())
+    assert evaluate(run) == {"anofpdm-ddim": "the other one has run out of memory"}
     assert not (tmp_path / "out/methods/anofpdm-ddim").exists()
 
 
-def test_a_folder_of_another_protocol_is_refused(made, tmp_path):
-    evaluation(made, tmp_path / "out").run()
+def test_folder_of_another_protocol_version_is_refused(made, tmp_path):
+    evaluate(new_job(made, tmp_path / "out"))
     said = json.loads((tmp_path / "out/settings.json").read_text())
     (tmp_path / "out/settings.json").write_text(json.dumps({**said, "protocol": 1}))
-    with pytest.raises(ConfigError, match="of another protocol"):
-        evaluation(made, tmp_path / "out").run()
+    with pytest.raises(ConfigError, match="with different protocol"):
+        evaluate(new_job(made, tmp_path / "out"))
 
 
-def test_another_models_folder_is_refused(everything, made):
-    with pytest.raises(ConfigError, match="of another options"):
-        evaluation(made, everything.out, examples=3).run()
+def test_folder_with_other_options_is_refused(everything, made):
+    with pytest.raises(ConfigError, match="with different options"):
+        evaluate(new_job(made, everything.out, examples=3))
 
 
 NAMES = ("anoddpm-gaussian", "ddim-classifier", "anofpdm-ddim", "anofpdm-ddpm", "anofpdm-ours")
 
 
-def test_batches_change_no_number(made, tmp_path):
-    one, other = evaluation(made, tmp_path / "a", NAMES, batch=40), evaluation(made, tmp_path / "b", NAMES, batch=7)
-    one.run()
-    other.run()
+def test_batch_size_does_not_change_scores(made, tmp_path):
+    one, other = new_job(made, tmp_path / "a", NAMES, batch=40), new_job(made, tmp_path / "b", NAMES, batch=7)
+    evaluate(one)
+    evaluate(other)
     for name in NAMES:
-        for setup, several in results_of(one)[name].items():
-            theirs = results_of(other)[name][setup][0].numbers
+        for setup, several in one.results()[name].items():
+            theirs = other.results()[name][setup][0].numbers
             for key, value in several[0].numbers.items():
                 if key != "seconds":
                     assert theirs[key] == pytest.approx(value, abs=2e-3, nan_ok=True), (name, setup, key)
 
 
-def test_processes_change_no_number(made, tmp_path):
+def test_number_of_processes_does_not_change_scores(made, tmp_path):
     words = ["evaluate", made / "guided", made / "cohort", "--with", f"classifier={made / 'classifier'}"]
     for name in ("anofpdm-ddim", "anofpdm-ddpm", "ddim-classifier-free", "cg-cdm"):
         words += ["--method", name]
@@ -299,7 +297,7 @@ def test_processes_change_no_number(made, tmp_path):
                     assert two[name][setup]["mean"][key] == pytest.approx(value, abs=2e-3), (name, setup, key)
 
 
-def test_numbers_of_a_set_by_hand():
+def test_scores_of_a_small_set_computed_by_hand():
     truth = np.zeros((3, 16, 16), bool)
     truth[0, :4, :4] = truth[1, 8:12, 8:12] = True
     masks = np.zeros_like(truth)
@@ -307,8 +305,8 @@ def test_numbers_of_a_set_by_hand():
     masks[2, 0, 0] = True
     maps = np.random.default_rng(0).random(truth.shape).astype(np.float32)
     inside = np.ones_like(truth)
-    known = Known(truth, inside, np.array(["a", "b", "b"]), np.ones(3))
-    found = scored(maps, masks, np.asarray(masks.any((1, 2))), maps.max((1, 2)), known).numbers
+    known = GroundTruth(truth, inside, np.array(["a", "b", "b"]), np.ones(3))
+    found = score_predictions(Predictions(maps, masks, np.asarray(masks.any((1, 2))), maps.max((1, 2))), known).numbers
     assert found["dice"] == pytest.approx((2 / 3 + 0 + 0) / 3)
     assert found["iou"] == pytest.approx((1 / 2) / 3)
     assert found["precision"] == pytest.approx(8 / 9)
@@ -316,136 +314,16 @@ def test_numbers_of_a_set_by_hand():
     assert found["accuracy"] == pytest.approx(1 / 3)
     assert found["volume_dice"] == pytest.approx((2 / 3 + 0) / 2)
     assert found["auprc"] == pytest.approx(average_precision_score(truth.ravel(), maps.ravel()), abs=1e-9)
-    assert all_empty(known).numbers["dice"] == pytest.approx(1 / 3)
+    assert score_empty(known).numbers["dice"] == pytest.approx(1 / 3)
 
 
-def of_level(maps, setting):
-    return maps[setting["level"]]
-
-
-def test_tuning_finds_the_best_threshold_and_setting_of_each_setup():
-    rng = np.random.default_rng(0)
-    truth = np.zeros((6, 32, 32), bool)
-    truth[:3, 4:16, 4:16] = True
-    good = np.where(truth, 0.5, 0.2) + rng.normal(0, 0.02, truth.shape)
-    bad = rng.random(truth.shape)
-    maps = {1: bad, 2: good}
-    found = tuned_with_masks(partial(of_level, maps), [{"level": 1}, {"level": 2}], truth, beyond=False)
-    for setup in ("unhealthy", "mixed"):
-        first, second = found[setup]
-        assert (first.setting, second.setting) == ({"level": 2}, {"level": 1})
-        assert 0.2 < first.threshold < 0.5
-        assert first.dice > second.dice
-    best = max(
-        float(np.mean([2 * (m & t).sum() / max((m.sum() + t.sum()), 1) if (m | t).any() else 1.0
-                       for m, t in zip(mask(good, np.full(6, cut)), truth, strict=True)]))
-        for cut in THRESHOLDS
-    )  # fmt: skip
-    assert found["mixed"][0].dice == pytest.approx(best)
-    assert THRESHOLDS[0] == 0.01
-    assert THRESHOLDS[-1] == 0.69
-
-
-def test_faint_and_loud_maps_are_tuned_beyond_the_papers_thresholds():
-    truth = np.zeros((4, 32, 32), bool)
-    truth[:2, 4:16, 4:16] = True
-    faint = np.where(truth, 0.006, 0.002)
-    for factor in (0.01, 1, 1000, 10_000):
-        maps = {1: factor * faint}
-        found = tuned_with_masks(partial(of_level, maps), [{"level": 1}], truth)
-        assert factor * 0.002 < found["unhealthy"][0].threshold <= factor * 0.006
-        assert found["unhealthy"][0].dice > 0.9
-    clear = tuned_with_masks(lambda _: np.where(truth, 0.5, 0.2), [{"level": 1}], truth)
-    assert clear["unhealthy"][0].threshold in THRESHOLDS
-
-
-def test_settings_are_followed_beyond_the_end_of_their_grid():
-    grid = [{"level": level, "scale": scale} for level in (300, 200, 400) for scale in (10.0, 100.0)]
-    assert settings_beyond([{"level": 400, "scale": 10.0}], grid) == [
-        {"level": 533, "scale": 10.0},
-        {"level": 400, "scale": 1.0},
-    ]
-    assert settings_beyond([{"level": 300, "scale": 100.0}], grid) == [{"level": 300, "scale": 1000.0}]
-    assert (
-        settings_beyond([{"level": 300, "invert": 1}], [{"level": 300, "invert": 1}, {"level": 200, "invert": 0}]) == []
-    )
-    assert settings_beyond([{"level": 900}], [{"level": 600}, {"level": 900}]) == [{"level": 999}]
-    truth = np.zeros((4, 32, 32), bool)
-    truth[:2, 4:16, 4:16] = True
-    asked = []
-
-    def maps_of(setting):
-        asked.append(setting["level"])
-        shift = abs(setting["level"] - 530) // 40  # the lesion is found where it is at about 530
-        return np.where(np.roll(truth, shift, axis=2), 0.5, 0.0)
-
-    found = tuned_with_masks(maps_of, [{"level": 300}, {"level": 400}], truth)
-    assert asked == [300, 400, 533, 710]
-    asked.clear()
-    from_afar = tuned_with_masks(maps_of, [{"level": 200}, {"level": 240}], truth, setups=("unhealthy",))
-    assert asked == [200, 240, 288, 346, 416, 500, 601]
-    assert from_afar["unhealthy"][0].setting == {"level": 500}
-    assert list(tuned_with_masks(maps_of, [{"level": 300}], truth, setups=("unhealthy",))) == ["unhealthy"]
-
-    def only_so_far(setting):
-        if setting["level"] > 400:
-            raise EvaluationError("maps are not numbers")
-        return maps_of(setting)
-
-    as_far = tuned_with_masks(only_so_far, [{"level": 300}, {"level": 400}], truth)
-    assert [one.setting["level"] for one in as_far["unhealthy"]] == [400, 300]
-    assert found["unhealthy"][0].setting == {"level": 533}
-    assert found["unhealthy"][0].dice > 0.95
-
-
-def test_what_gets_better_for_ever_is_followed_for_eight_steps():
-    truth = np.zeros((4, 32, 32), bool)
-    truth[:2, 4:16, 4:16] = True
-    asked = []
-
-    def maps_of(setting):
-        asked.append(setting["scale"])
-        return np.where(np.roll(truth, 11 - round(np.log2(setting["scale"])), axis=2), 0.5, 0.0)
-
-    found = tuned_with_masks(maps_of, [{"scale": 1.0}, {"scale": 2.0}], truth, setups=("unhealthy",))
-    assert asked == [2.0**step for step in range(10)]
-    assert found["unhealthy"][0].setting == {"scale": 512.0}
-
-
-def test_settings_of_two_values_are_followed_in_both():
-    truth = np.zeros((4, 32, 32), bool)
-    truth[:2, 4:16, 4:16] = True
-    asked = []
-
-    def maps_of(setting):
-        asked.append((setting["level"], setting["strength"]))
-        away = abs(np.log2(setting["level"] / 400)) + abs(np.log2(setting["strength"] / 8))
-        return np.where(np.roll(truth, round(2 * away), axis=2), 0.5, 0.0)
-
-    grid = [{"level": level, "strength": strength} for level in (100, 200) for strength in (2.0, 4.0)]
-    found = tuned_with_masks(maps_of, grid, truth)
-    assert found["unhealthy"][0].setting == {"level": 400, "strength": 8.0}
-    assert len(asked) == len(set(asked))
-
-
-def test_cuts_above_everything_do_not_hide_faint_lesions():
-    """Slices with a faint lesion, and a healthy one with a bright spot: for that one, drawing nothing is right."""
-    truth = np.zeros((5, 32, 32), bool)
-    truth[:4, 4:16, 4:16] = True
-    maps = np.where(truth, 0.006, 0.0)
-    maps[4, 4:16, 4:16] = 0.02
-    found = tuned_with_masks(lambda _: maps, [{"level": 1}], truth)
-    assert found["mixed"][0].threshold <= 0.006
-    assert found["mixed"][0].dice > 0.75
-
-
-def test_calibrations_that_results_were_made_with_stay_as_they_are(made, tmp_path):
+def test_stored_calibrations_are_kept(made, tmp_path):
     out = tmp_path / "out"
-    evaluation(made, out, ("anofpdm-ddim", "anofpdm-ours")).run()
+    evaluate(new_job(made, out, ("anofpdm-ddim", "anofpdm-ours")))
     stored, other = out / "calibration-ddim-by-map.json", out / "calibration-ddim-by-map-of-agreement.json"
     kept = stored.read_bytes() + b"\n"  # another byte, the same calibration
     stored.write_bytes(kept)
-    evaluation(made, out, ("anofpdm-ddim", "anofpdm-ours", "anofpdm-agreement")).run()
+    evaluate(new_job(made, out, ("anofpdm-ddim", "anofpdm-ours", "anofpdm-agreement")))
     assert stored.read_bytes() == kept
     assert other.is_file()
 
@@ -454,83 +332,97 @@ def test_calibrations_that_results_were_made_with_stay_as_they_are(made, tmp_pat
     stored.write_text(json.dumps(said))
     other.unlink()
     shutil.rmtree(out / "methods" / "anofpdm-agreement")
-    again = evaluation(made, out, ("anofpdm-agreement",))
-    again.run()
-    assert "use another --out" in again.failed["anofpdm-agreement"]
+    again = new_job(made, out, ("anofpdm-agreement",))
+    assert "use another --out" in evaluate(again)["anofpdm-agreement"]
 
 
-def test_methods_without_their_models_say_how_to_train_them(made):
-    models, _ = models_of(load_trained(made / "guided", CPU), [], CPU, "fp32")
+def test_missing_models_are_reported_with_the_training_command(made):
+    models = load_models(load_trained(made / "guided", CPU), {}, CPU, "fp32")
     with pytest.raises(ConfigError, match=r"--with simplex=MODEL \(anofpdm train --task healthy --noise simplex\)"):
-        Chosen.by_words(["anoddpm-simplex"], models)
-    with pytest.raises(ConfigError, match="unknown method 'unet'"):
-        Chosen.by_words(["unet"], models)
-    assert "cg-cdm" not in Chosen.by_words(["all"], models).names
-    assert "ddim-classifier-free" in Chosen.by_words(["all"], models).names
-    with pytest.raises(ConfigError, match="--with x=y"):
-        models_of(load_trained(made / "guided", CPU), ["x=y"], CPU, "fp32")
+        MethodSelection.from_choices([MethodChoice.ANODDPM_SIMPLEX], models)
+    available = MethodSelection.from_choices([MethodChoice.ALL], models).names
+    assert "cg-cdm" not in available
+    assert "ddim-classifier-free" in available
 
 
-def test_a_cohort_without_masks_cannot_be_measured(made, tmp_path):
+def test_the_command_line_lists_every_method():
+    assert [*MethodChoice] == ["all", *METHODS]
+    shown = CliRunner().invoke(app, ["evaluate", "--help"], env={"COLUMNS": "400"}).output
+    assert all(name in shown for name in MethodChoice)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [("--method", "unet"), ("--with", "x=y"), ("--strength-by", "luck"), ("--precision", "fp8"), ("--strengths", "a")],
+)
+def test_wrong_options_are_usage_errors_before_anything_is_loaded(tmp_path, wrong):
+    command = ["evaluate", str(tmp_path / "no-model"), str(tmp_path / "no-cohort"), "--out", str(tmp_path / "out")]
+    result = CliRunner().invoke(app, [*command, *wrong])
+    assert result.exit_code == 2, result.output
+    assert not (tmp_path / "out").exists()
+
+
+def test_cohort_without_masks_is_refused(made, tmp_path):
     import shutil
 
     shutil.copytree(made / "cohort", tmp_path / "bare")
     shutil.rmtree(tmp_path / "bare" / "truth")
-    run = replace(evaluation(made, tmp_path / "out"), cohort=open_cohort(tmp_path / "bare"))
+    run = replace(new_job(made, tmp_path / "out"), cohort=open_cohort(tmp_path / "bare"))
     with pytest.raises(CohortError, match="no lesion masks"):
-        run.run()
+        evaluate(run)
 
 
-def test_truth_is_the_only_way_to_a_mask(made):
+def test_all_slices_of_the_cohort_have_masks(made):
     assert Truth(open_cohort(made / "cohort")).known.all()
 
 
-def test_a_comparison_model_that_has_changed_is_run_anew(made, tmp_path):
-    run = evaluation(made, tmp_path, ("anoddpm-gaussian",))
-    run.run()
-    assert results_of(run)["anoddpm-gaussian"]
-    other = replace(run, hashes={**run.hashes, "healthy": "another"})
-    assert "anoddpm-gaussian" not in results_of(other)
-    assert results_of(replace(run, hashes={**run.hashes, "simplex": "another"}))["anoddpm-gaussian"]
+def test_changed_comparison_model_invalidates_its_results_only(made, tmp_path):
+    run = new_job(made, tmp_path, ("anoddpm-gaussian",))
+    evaluate(run)
+    assert run.results()["anoddpm-gaussian"]
+    other = replace(run, models=replace(run.models, hashes={**run.models.hashes, "healthy": "another"}))
+    assert "anoddpm-gaussian" not in other.results()
+    unrelated = replace(run, models=replace(run.models, hashes={**run.models.hashes, "simplex": "another"}))
+    assert unrelated.results()["anoddpm-gaussian"]
 
 
-def test_a_method_whose_maps_are_not_numbers_does_not_cost_the_others(made, tmp_path):
-    run = evaluation(made, tmp_path, ("anoddpm-gaussian", "anofpdm-ddim"))
+def test_method_with_non_finite_maps_fails_alone(made, tmp_path):
+    run = new_job(made, tmp_path, ("anoddpm-gaussian", "anofpdm-ddim"))
     broken = replace(run, models=replace(run.models, healthy=lambda x, _t: x * float("nan")))
-    broken.run()
-    assert "not numbers" in broken.failed["anoddpm-gaussian"]
-    assert results_of(broken)["anofpdm-ddim"]
-    write_up(broken)
-    assert "could not be done" in (tmp_path / "table.md").read_text()
+    failures = evaluate(broken)
+    assert "non-finite" in failures["anoddpm-gaussian"]
+    assert broken.results()["anofpdm-ddim"]
+    write_report(broken, failures)
+    assert "anoddpm-gaussian failed" in (tmp_path / "table.md").read_text()
 
 
-def test_a_set_without_a_lesion_is_measured_without_the_unhealthy_setup(made, tmp_path):
-    run = evaluation(made, tmp_path, ("anofpdm-ddim", "anoddpm-gaussian"))
+def test_set_without_lesions_has_no_unhealthy_setup(made, tmp_path):
+    run = new_job(made, tmp_path, ("anofpdm-ddim", "anoddpm-gaussian"))
     cohort = run.cohort
     healthy = np.isin(cohort.patients, ["p8", "p10"]) | (cohort.splits != "test")  # even patients have no lesion
     splits = np.where(healthy, cohort.splits, "train")
     bare = replace(run, cohort=replace(cohort, splits=splits))
-    bare.run()
-    write_up(bare)
-    assert set(results_of(bare)["anofpdm-ddim"]) == {"mixed"}
-    assert "nothing to show" in (tmp_path / "index.html").read_text()
+    evaluate(bare)
+    write_report(bare, {})
+    assert set(bare.results()["anofpdm-ddim"]) == {"mixed"}
+    assert "no slice of this set has a lesion" in (tmp_path / "index.html").read_text()
 
 
-def test_a_wrong_word_leaves_the_folder_free(made, tmp_path):
-    run = evaluation(made, tmp_path / "out")
-    with pytest.raises(EvaluationError, match="no slice of its 'nowhere' split"):
-        replace(run, options=replace(run.options, split="nowhere")).run()
+def test_wrong_split_creates_no_folder(made, tmp_path):
+    run = new_job(made, tmp_path / "out")
+    with pytest.raises(EvaluationError, match="no slice of the 'nowhere' split"):
+        evaluate(replace(run, config=replace(run.config, split="nowhere")))
     assert not (tmp_path / "out").exists()
 
 
-def test_models_of_other_modalities_are_refused(made, tmp_path):
+def test_models_with_other_modalities_are_refused(made, tmp_path):
     prepare(plan_cohort("brats21", made / "scans", size=16, modalities=("t2",)), tmp_path / "t2")
-    run = replace(evaluation(made, tmp_path / "out", ("ddim-classifier-free",)), cohort=open_cohort(tmp_path / "t2"))
+    run = replace(new_job(made, tmp_path / "out", ("ddim-classifier-free",)), cohort=open_cohort(tmp_path / "t2"))
     with pytest.raises(AnoFPDMError, match="--modalities flair,t2"):
-        run.run()
+        evaluate(run)
 
 
-def test_small_components_are_shown_both_ways(everything):
-    numbers = results_of(everything)["anoddpm-gaussian"]["unhealthy"][0].numbers
+def test_dice_with_small_components_is_reported(everything):
+    numbers = everything.results()["anoddpm-gaussian"]["unhealthy"][0].numbers
     assert 0 <= numbers["dice_with_small"] <= 1
     assert "small components kept" in (everything.out / "table.md").read_text()

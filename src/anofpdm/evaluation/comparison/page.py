@@ -1,4 +1,4 @@
-"""A picture like the paper's, and a page that puts an evaluation together."""
+"""Report of an evaluation: tables, a figure of example slices, and a page."""
 
 import html
 import json
@@ -9,7 +9,9 @@ import numpy as np
 from PIL import Image, ImageDraw
 
 from anofpdm import __version__
-from anofpdm.evaluation.comparison.protocol import Evaluation, results_of
+from anofpdm.evaluation.comparison.job import EvaluationJob
+from anofpdm.evaluation.comparison.names import Setup
+from anofpdm.evaluation.comparison.protocol import Failures
 from anofpdm.evaluation.comparison.tables import as_json, latex, markdown, patients_csv, slices_csv
 from anofpdm.util.drawing import BACKGROUND, FOREGROUND, MUTED, draw_outline, encode_png, font, grey_tile, heat_tile
 from anofpdm.util.files import write_atomically
@@ -33,50 +35,61 @@ img{max-width:100%}pre{overflow-x:auto;font-size:.8rem}
 """
 
 
-def write_up(evaluation: Evaluation) -> None:
-    """Everything that is read by people or programs, from what the methods left in the folder."""
-    out, results = evaluation.out, results_of(evaluation)
-    table = markdown(results, evaluation)
-    said = {
-        "settings": evaluation.settings(),
-        "seeds": list(evaluation.options.seeds),
-        "models": dict(evaluation.hashes),
-        "device": str(evaluation.model.device),
+def write_report(job: EvaluationJob, failures: Failures) -> None:
+    """Tables, figures and the page, from the results in the folder."""
+    out, results = job.out, job.results()
+    table = markdown(results, job, failures)
+    payload = {
+        "settings": job.settings(),
+        "seeds": list(job.config.seeds),
+        "models": dict(job.models.hashes),
+        "device": str(job.model.device),
         "calibrated": {path.stem: json.loads(path.read_text()) for path in sorted(out.glob("calibration-*.json"))},
         "tuned_with_masks": {path.stem: json.loads(path.read_text()) for path in sorted(out.glob("tuned-*.json"))},
-        "failed": evaluation.failed,
+        "failed": failures,
         "methods": as_json(results),
     }
-    write_atomically(out / JSON, json.dumps(said, indent=2).encode())
-    write_atomically(out / CSV, slices_csv(results, evaluation))
-    write_atomically(out / PATIENTS, patients_csv(results, evaluation))
+    write_atomically(out / JSON, json.dumps(payload, indent=2).encode())
+    write_atomically(out / CSV, slices_csv(results, job))
+    write_atomically(out / PATIENTS, patients_csv(results, job))
     write_atomically(out / MARKDOWN, table.encode())
     write_atomically(out / LATEX, latex(results).encode())
-    if len(evaluation.example_positions()):
-        write_atomically(out / PICTURE, examples(evaluation, list(results)))
-    write_atomically(out / PAGE, _page(evaluation, table).encode())
+    if len(_example_positions(job)):
+        write_atomically(out / PICTURE, examples(job, list(results)))
+    write_atomically(out / PAGE, _page(job, table).encode())
 
 
-def examples(evaluation: Evaluation, names: list[str]) -> bytes:
-    """As in the paper: a slice a row, from small lesions to large, a method a column; its map above, its mask below."""
-    positions = evaluation.example_positions()
-    rows = evaluation.measured_rows()[positions]
-    channel = evaluation.model.channels(evaluation.options.calibration.score)[0]
-    pixels, truth = evaluation.cohort.pixels(rows)[:, channel], evaluation.known.truth[positions]
+def examples(job: EvaluationJob, names: list[str]) -> bytes:
+    """As in the paper: a row per slice, from small lesions to large, a column per method; its map above its mask."""
+    positions = _example_positions(job)
+    rows = job.evaluation_set.rows[positions]
+    channel = job.model.channels(job.config.calibration.score)[0]
+    pixels, truth = job.cohort.pixels(rows)[:, channel], job.evaluation_set.truth.masks[positions]
     columns = {
         "input, truth": [_pair(grey_tile(one, TILE), one, mask) for one, mask in zip(pixels, truth, strict=True)]
     }
     for name in names:
-        shown = _shown(evaluation, name)
-        if shown is not None:
-            highest = float(np.percentile(shown["maps"], 99.5))
-            several = zip(shown["maps"], pixels, shown["masks"], strict=True)
-            columns[name] = [_pair(heat_tile(heat, highest, TILE), one, mask) for heat, one, mask in several]
+        stored = job.load(name, Setup.UNHEALTHY, job.config.seeds[0])
+        if stored is not None and "maps" in stored[1]:
+            maps, masks = stored[1]["maps"], stored[1]["masks"]
+            highest = float(np.percentile(maps, 99.5))
+            columns[name] = [
+                _pair(heat_tile(heat, highest, TILE), one, mask)
+                for heat, one, mask in zip(maps, pixels, masks, strict=True)
+            ]
+    return _sheet(columns, [f"slice {job.cohort.indices[row]}" for row in rows])
+
+
+def _example_positions(job: EvaluationJob) -> np.ndarray:
+    return job.evaluation_set.example_positions(job.config.examples)
+
+
+def _sheet(columns: dict[str, list[Image.Image]], row_names: list[str]) -> bytes:
     step = 2 * TILE + 3 * GAP
-    sheet = Image.new("RGB", (SIDE + len(columns) * (TILE + GAP), CAPTION + len(rows) * step), BACKGROUND)
+    sheet = Image.new("RGB", (SIDE + len(columns) * (TILE + GAP), CAPTION + len(row_names) * step), BACKGROUND)
     pen = ImageDraw.Draw(sheet)
-    for number, row in enumerate(rows):
-        pen.text((GAP, CAPTION + number * step + TILE - 6), f"slice {evaluation.cohort.indices[row]}", MUTED, font())
+    for number, name in enumerate(row_names):
+        pen.text((GAP, CAPTION + number * step + TILE - 6), name, MUTED, font())
     for column, (name, tiles) in enumerate(columns.items()):
         left = SIDE + column * (TILE + GAP)
         pen.text((left, 3), name, FOREGROUND, font())
@@ -86,45 +99,40 @@ def examples(evaluation: Evaluation, names: list[str]) -> bytes:
 
 
 def _pair(above: Image.Image, pixels: np.ndarray, mask: np.ndarray) -> Image.Image:
-    """One tile, and below it the slice with the mask's outline."""
+    """A tile above the slice with the mask's outline."""
     sheet = Image.new("RGB", (TILE, 2 * TILE + GAP), BACKGROUND)
     sheet.paste(above, (0, 0))
     sheet.paste(draw_outline(grey_tile(pixels, TILE), mask), (0, TILE + GAP))
     return sheet
 
 
-def _shown(evaluation: Evaluation, name: str) -> dict[str, np.ndarray] | None:
-    found = evaluation.saved(name, "unhealthy", evaluation.options.seeds[0])
-    return found[1] if found is not None and "maps" in found[1] else None
-
-
-def _page(evaluation: Evaluation, table: str) -> str:
-    settings: dict[str, Any] = {**evaluation.settings(), "options": asdict(evaluation.options)}
-    known = evaluation.known
+def _page(job: EvaluationJob, table: str) -> str:
+    settings: dict[str, Any] = {**job.settings(), "options": asdict(job.config)}
+    truth = job.evaluation_set.truth
     return f"""<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">
 <title>Evaluation</title><style>{STYLE}</style>
 <h1>Evaluation</h1>
-<p>{len(known.truth)} slices, {int(known.unhealthy.sum())} of them with a lesion, of {len(np.unique(known.patients))}
-patients ({html.escape(evaluation.options.split)} split of {html.escape(evaluation.cohort.path.name)}).
+<p>{len(truth.masks)} slices, {int(truth.unhealthy.sum())} with a lesion, from {len(np.unique(truth.patients))}
+patients ({html.escape(job.config.split)} split of {html.escape(job.cohort.path.name)}).
 Files: {" ".join(f'<a href="{name}">{name}</a>' for name in (JSON, CSV, PATIENTS, MARKDOWN, LATEX))}</p>
 {html_tables(table)}
-{_examples_part(evaluation)}
+{_examples_part(job)}
 <details><summary>Settings</summary><pre>{html.escape(json.dumps(settings, indent=2, default=str))}</pre></details>
 <p>anofpdm {__version__}</p></html>
 """
 
 
-def _examples_part(evaluation: Evaluation) -> str:
-    if not len(evaluation.example_positions()):
-        return "<p>No slice of this set has a lesion, so there is nothing to show.</p>"
+def _examples_part(job: EvaluationJob) -> str:
+    if not len(_example_positions(job)):
+        return "<p>No examples: no slice of this set has a lesion.</p>"
     return (
-        "<h2>Examples</h2><p>From small lesions to large. Under each method's map, its mask before the detector.</p>"
-        f'<img src="{PICTURE}" alt="input, truth, and map and mask of each method for a few slices">'
+        "<h2>Examples</h2><p>From small lesions to large. Below each method's map, its mask before the detector.</p>"
+        f'<img src="{PICTURE}" alt="input, ground truth, and map and mask of each method for example slices">'
     )
 
 
 def html_tables(text: str) -> str:
-    """The little Markdown that our tables are written in, as HTML."""
+    """The Markdown of our tables as HTML."""
     parts, rows = [], []
     for line in [*text.splitlines(), ""]:
         if line.startswith("|"):

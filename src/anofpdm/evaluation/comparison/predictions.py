@@ -1,10 +1,7 @@
-"""What a method says of every slice of a set, kept on disk: maps of ten thousand slices need not fit into memory."""
+"""Predictions of each kind of method for all slices of a set, shared among processes, into a store."""
 
-import os
-import shutil
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -12,198 +9,137 @@ import torch
 from anofpdm.calibration.fit import slice_positions
 from anofpdm.cohorts.store import Cohort
 from anofpdm.errors import EvaluationError, MethodError
-from anofpdm.evaluation.comparison.methods import FromEvidence, Models, Reconstruction, Setting, scored_mean
+from anofpdm.evaluation.comparison.methods import EvidenceMethod, ReconstructionMethod, mean_over_scored
+from anofpdm.evaluation.comparison.models import Models
+from anofpdm.evaluation.comparison.reconstructions import Setting, describe_setting
+from anofpdm.evaluation.comparison.store import PredictionStore
 from anofpdm.method.calibration import Calibration
-from anofpdm.method.decision import Decisions, decide
+from anofpdm.method.decision import decide
 from anofpdm.method.many_slices import signals_of, slice_seeds
 from anofpdm.method.mask import mask, median_filtered
 from anofpdm.student.inputs import cohort_pixels
 from anofpdm.student.model import Student
 from anofpdm.util.distributed import World
-from anofpdm.util.files import translate_write_errors
 
-Listener = Callable[[int, int], None]  # done, in all
+CHUNK = 500  # slices thresholded at once
+SCANS_BATCH = 60  # slices, at least, in batches of whole scans
 
 
 @dataclass(frozen=True)
-class Slices:
-    """Rows of a cohort that a method is run on, and how."""
+class Workload:
+    """Slices that a method is run on, and how."""
 
     cohort: Cohort
     rows: np.ndarray  # in the cohort's order
     channels: tuple[int, ...]  # the scored ones
     device: torch.device
     batch: int
-    seed: int = 0
+    seed: int
+    world: World
+    report: Callable[[int, int], None]  # progress: done, total
 
-    def batches_of_scans(self, least: int = 60) -> Iterator[np.ndarray]:
-        """Positions within `rows`: whole scans, so that slices find their neighbours, at least so many slices."""
+    def scan_batches(self) -> list[np.ndarray]:
+        """This process's share of positions within `rows`, in whole scans: context needs adjacent slices."""
+        return list(self._scan_batches())[self.world.rank :: self.world.count]
+
+    def _scan_batches(self) -> Iterator[np.ndarray]:
         scans = self.cohort.scans[self.rows]
-        waiting: list[int] = []
+        batch: list[int] = []
         for position in range(len(self.rows)):
-            if len(waiting) >= least and scans[position] != scans[position - 1]:
-                yield np.array(waiting)
-                waiting = []
-            waiting.append(position)
-        if waiting:
-            yield np.array(waiting)
-
-    def share(self, world: World) -> list[np.ndarray]:
-        return list(self.batches_of_scans())[world.rank :: world.count]
+            if len(batch) >= SCANS_BATCH and scans[position] != scans[position - 1]:
+                yield np.array(batch)
+                batch = []
+            batch.append(position)
+        if batch:
+            yield np.array(batch)
 
 
-class Store:
-    """Arrays [n, ...] in a folder, filled by one or several processes, each at its own positions."""
-
-    def __init__(self, folder: Path, count: int, side: int, *, create: bool):
-        self.folder, self.count, self.side = folder, count, side
-        image = (side, side)
-        shapes: dict[str, tuple[tuple[int, ...], type]] = {
-            "maps": (image, np.float32),
-            "drawn": (image, np.bool_),
-            "detected": ((), np.bool_),
-            "score": ((), np.float64),
-            "cut": ((), np.float64),
-        }
-        if create:
-            with translate_write_errors(folder):
-                shutil.rmtree(folder, ignore_errors=True)
-                folder.mkdir(parents=True)
-        self.arrays: dict[str, np.ndarray] = {}
-        for name, (shape, dtype) in shapes.items():
-            path, whole = folder / f"{name}.npy", (count, *shape)
-            if create:
-                self.arrays[name] = _new_array(path, dtype, whole)
-            else:
-                self.arrays[name] = np.lib.format.open_memmap(path, mode="r+")
-
-    def put(self, positions: np.ndarray, **values: np.ndarray) -> None:
-        for name, value in values.items():
-            self.arrays[name][positions] = value
-
-    def keep(self, positions: np.ndarray, found: Decisions) -> None:
-        self.put(
-            positions,
-            maps=found.maps,
-            drawn=found.drawn,
-            detected=found.detected,
-            score=found.score,
-            cut=found.threshold,
-        )
-
-    def __getitem__(self, name: str) -> np.ndarray:
-        return self.arrays[name]
-
-    def remove(self) -> None:
-        self.arrays.clear()
-        shutil.rmtree(self.folder, ignore_errors=True)
-
-
-def _new_array(path: Path, dtype: type, shape: tuple[int, ...]) -> np.ndarray:
-    """Its room is taken at once: a mapped file that finds the disk full later on kills the process without a word."""
-    with translate_write_errors(path):
-        array = np.lib.format.open_memmap(path, mode="w+", dtype=dtype, shape=shape)
-        if hasattr(os, "posix_fallocate"):
-            with path.open("r+b") as file:
-                os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
-        return array
-
-
-def shared_store(folder: Path, count: int, side: int, world: World) -> Store:
-    """One store for all processes: the first makes it, the others open it."""
-    store = Store(folder, count, side, create=True) if world.is_main else None
-    world.all_gather(None)
-    return store or Store(folder, count, side, create=False)
-
-
-def decide_all(
-    methods: dict[str, FromEvidence],  # of one encoding
-    stores: dict[str, Store],
-    calibrations: Mapping[str, Calibration],  # by method; they differ in strength and what follows from it
+def predict_from_evidence(
+    methods: dict[str, EvidenceMethod],  # of one encoding
+    stores: dict[str, PredictionStore],
+    calibrations: Mapping[str, Calibration],  # by method; they differ in strength and what depends on it
     models: Models,
-    slices: Slices,
-    world: World,
-    on_progress: Listener,
+    work: Workload,
 ) -> None:
-    """One pass of the network for every signal and every reading of it."""
-    share = slices.share(world)
+    """One pass of the network for all methods. An error in one process is raised in all, so that none waits."""
+    batches = work.scan_batches()
     (settings,) = {replace(calibration.settings, signal="error") for calibration in calibrations.values()}
 
-    def decide_some(number: int, positions: np.ndarray) -> None:
-        rows = slices.rows[positions]
+    def predict_batch(number: int, positions: np.ndarray) -> None:
+        rows = work.rows[positions]
         evidence = signals_of(
             models.guided,
-            lambda some, rows=rows: slices.cohort.pixels(rows[some]),  # type: ignore[misc]
-            slice_seeds(slices.cohort.indices[rows], slices.seed),
+            lambda some, rows=rows: work.cohort.pixels(rows[some]),  # type: ignore[misc]
+            slice_seeds(work.cohort.indices[rows], work.seed),
             sorted({method.signal for method in methods.values()}),
             settings=settings,
             strengths=sorted({calibration.strength for calibration in calibrations.values()}),
-            device=slices.device,
-            batch=slices.batch,
-            on_progress=lambda done, total, number=number: on_progress(  # type: ignore[misc]
-                number * 1000 + 1000 * done // total, 1000 * len(share)
+            device=work.device,
+            batch=work.batch,
+            on_progress=lambda done, total, number=number: work.report(  # type: ignore[misc]
+                number * 1000 + 1000 * done // total, 1000 * len(batches)
             ),
         )
         for name, method in methods.items():
-            places = slice_positions(slices.cohort, rows)
-            found = decide(evidence[method.signal], calibrations[name], method.choices, places)
-            stores[name].keep(positions, found)
+            places = slice_positions(work.cohort, rows)
+            decisions = decide(evidence[method.signal], calibrations[name], method.decision, places)
+            stores[name].put_decisions(positions, decisions)
 
-    problem = ""
+    error = ""
     try:
-        for number, positions in enumerate(share):
-            decide_some(number, positions)
-    except MethodError as found:
-        problem = str(found)
-    if problems := [one for one in world.all_gather(problem) if one]:  # every process hears it, so that none waits
-        raise MethodError(problems[0])
+        for number, positions in enumerate(batches):
+            predict_batch(number, positions)
+    except MethodError as raised:
+        error = str(raised)
+    if errors := [one for one in work.world.all_gather(error) if one]:
+        raise MethodError(errors[0])
 
 
-def student_all(student: Student, store: Store, slices: Slices, world: World, on_progress: Listener) -> None:
-    share = slices.share(world)
-    for number, positions in enumerate(share):
-        rows = slices.rows[positions]
-        pixels = cohort_pixels(slices.cohort, rows, student.config.modalities)
-        store.keep(positions, student.decide(pixels, slice_positions(slices.cohort, rows)))
-        on_progress(number + 1, len(share))
+def predict_with_student(student: Student, store: PredictionStore, work: Workload) -> None:
+    batches = work.scan_batches()
+    for number, positions in enumerate(batches):
+        rows = work.rows[positions]
+        pixels = cohort_pixels(work.cohort, rows, student.config.modalities)
+        store.put_decisions(positions, student.decide(pixels, slice_positions(work.cohort, rows)))
+        work.report(number + 1, len(batches))
 
 
-def map_all(
-    method: Reconstruction,
+def reconstruct_maps(
+    method: ReconstructionMethod,
     setting: Setting,
-    store: Store,
+    store: PredictionStore,
     models: Models,
-    slices: Slices,
-    world: World,
-    on_progress: Listener,
-    wanted: np.ndarray | None = None,  # positions; none given: all
+    work: Workload,
+    positions: np.ndarray | None = None,  # default: all
 ) -> None:
-    """Filtered maps of a comparison method; its masks follow from a threshold."""
-    wanted = np.arange(len(slices.rows)) if wanted is None else wanted
-    share = np.array_split(wanted, world.count)[world.rank]
-    broken = 0
-    for start in range(0, len(share), slices.batch):
-        positions = share[start : start + slices.batch]
-        rows = slices.rows[positions]
-        x0 = torch.from_numpy(slices.cohort.pixels(rows)).to(slices.device)
-        seeds = slice_seeds(slices.cohort.indices[rows], slices.seed)
+    """Median-filtered maps of a comparison method; masks follow from a threshold."""
+    positions = np.arange(len(work.rows)) if positions is None else positions
+    share = np.array_split(positions, work.world.count)[work.world.rank]
+    non_finite = 0
+    for start in range(0, len(share), work.batch):
+        batch = share[start : start + work.batch]
+        rows = work.rows[batch]
+        x0 = torch.from_numpy(work.cohort.pixels(rows)).to(work.device)
+        seeds = slice_seeds(work.cohort.indices[rows], work.seed)
         difference = method.squared_difference(models, x0, seeds, setting)
-        raw = scored_mean(difference, slices.channels).float().cpu().numpy()
-        broken += int((~np.isfinite(raw).all(axis=(1, 2))).sum())
-        store.put(positions, maps=median_filtered(raw))
-        on_progress(start + len(positions), len(share))
-    if total := sum(world.all_gather(broken)):  # every process hears it, so that none waits for another
-        words = ", ".join(f"{key} {value:g}" for key, value in setting.items())
-        raise EvaluationError(f"{total} of its maps are not numbers (with {words}); is its model trained long enough?")
+        maps = mean_over_scored(difference, work.channels).float().cpu().numpy()
+        non_finite += int((~np.isfinite(maps).all(axis=(1, 2))).sum())
+        store.put(batch, maps=median_filtered(maps))
+        work.report(start + len(batch), len(share))
+    if total := sum(work.world.all_gather(non_finite)):  # raised in all processes, so that none waits
+        raise EvaluationError(
+            f"{total} maps have non-finite values (with {describe_setting(setting)}); train its model longer"
+        )
 
 
-def draw_all(store: Store, threshold: float, world: World, chunk: int = 500) -> None:
-    """Masks by one threshold for all slices; a slice is detected where its mask is not empty."""
+def threshold_maps(store: PredictionStore, threshold: float, world: World) -> None:
+    """Masks by one threshold for all slices. A slice is detected if its mask is not empty."""
     if world.is_main:
-        for start in range(0, store.count, chunk):
-            positions = np.arange(start, min(start + chunk, store.count))
+        for start in range(0, store.count, CHUNK):
+            positions = np.arange(start, min(start + CHUNK, store.count))
             maps = store["maps"][positions]
-            drawn = mask(maps, np.full(len(maps), threshold))
-            detected, cut = np.asarray(drawn.any(axis=(1, 2))), np.full(len(maps), threshold)
-            store.put(positions, drawn=drawn, detected=detected, score=maps.max(axis=(1, 2)), cut=cut)
+            cuts = np.full(len(maps), threshold)
+            masks = mask(maps, cuts)
+            detected = np.asarray(masks.any(axis=(1, 2)))
+            store.put(positions, masks=masks, detected=detected, score=maps.max(axis=(1, 2)), threshold=cuts)
     world.all_gather(None)

@@ -1,73 +1,110 @@
-"""A method's masks and maps on one set of slices, as numbers."""
+"""Scores of one method's predictions on a set of slices."""
 
-import io
-import json
-import zipfile
-import zlib
-from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 
-from anofpdm.evaluation.metrics.bootstrap import patient_bootstrap, ranking_bootstrap, ratio_bootstrap
-from anofpdm.evaluation.metrics.lesions import dice_by_size, hd95, lesion_area, lesion_counts
-from anofpdm.evaluation.metrics.pixels import confusion, dice, iou, mean_defined, volume_dice
+from anofpdm.evaluation.metrics.bootstrap import Ranking, patient_bootstrap, ranking_bootstrap, ratio_bootstrap
+from anofpdm.evaluation.metrics.lesions import LesionCounts, SizeBin, dice_by_size, hd95, lesion_area, lesion_counts
+from anofpdm.evaluation.metrics.pixels import Confusion, confusion, dice, iou, mean_defined, volume_dice
 from anofpdm.method.detection import auc
-from anofpdm.util.files import write_atomically
 
 
 @dataclass(frozen=True)
-class Known:
-    """The truth of a set: one entry a slice."""
+class GroundTruth:
+    """One entry a slice."""
 
-    truth: np.ndarray  # bool [n, H, W]
+    masks: np.ndarray  # bool [n, H, W]
     foreground: np.ndarray  # bool [n, H, W]
     patients: np.ndarray
     pixel_mm: np.ndarray
 
-    def take(self, positions: np.ndarray | slice) -> "Known":
-        return Known(*(value[positions] for value in (self.truth, self.foreground, self.patients, self.pixel_mm)))
+    def take(self, positions: np.ndarray | slice) -> "GroundTruth":
+        return GroundTruth(*(value[positions] for value in (self.masks, self.foreground, self.patients, self.pixel_mm)))
 
     @property
     def unhealthy(self) -> np.ndarray:
-        return np.asarray(self.truth.any(axis=(1, 2)))
+        return np.asarray(self.masks.any(axis=(1, 2)))
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """One entry a slice."""
+
+    maps: np.ndarray  # [n, H, W]
+    masks: np.ndarray  # bool [n, H, W]
+    detected: np.ndarray  # bool [n]
+    score: np.ndarray  # [n], higher is more unhealthy
+    masks_with_small: np.ndarray | None = None  # masks before small components are removed
+
+
+@dataclass(frozen=True)
+class PatientScore:
+    dice: float  # mean over slices
+    volume_dice: float
+    slices: int
 
 
 @dataclass(frozen=True)
 class Scores:
-    """Of one method, one setup, one seed."""
+    """Of one method, setup and seed."""
 
     numbers: dict[str, float]
     intervals: dict[str, tuple[float, float]]  # 95%, over patients
-    by_size: list[dict[str, Any]]
-    by_patient: dict[str, dict[str, float]]
+    by_size: list[SizeBin]
+    by_patient: dict[str, PatientScore]
     slices: dict[str, np.ndarray]  # [n] each
 
 
-def scored(
-    maps: np.ndarray,  # [n, H, W]
-    masks: np.ndarray,  # bool [n, H, W]
-    detected: np.ndarray,  # [n]
-    score: np.ndarray,  # [n], of being unhealthy
-    known: Known,
-    with_small: np.ndarray | None = None,  # the masks before small components were dropped
-) -> Scores:
-    truth, patients = known.truth, known.patients
+def score_predictions(predicted: Predictions, truth: GroundTruth) -> Scores:
+    masks, patients = predicted.masks, truth.patients
     slices = {
-        "dice": dice(masks, truth),
-        "iou": iou(masks, truth),
-        "hd95_mm": hd95(masks, truth) * known.pixel_mm,
-        "lesion_pixels": lesion_area(truth),
+        "dice": dice(masks, truth.masks),
+        "iou": iou(masks, truth.masks),
+        "hd95_mm": hd95(masks, truth.masks) * truth.pixel_mm,
+        "lesion_pixels": lesion_area(truth.masks),
         "drawn_pixels": lesion_area(masks),
-        "detected": detected,
-        "score": score,
+        "detected": predicted.detected,
+        "score": predicted.score,
     }
-    pixels, lesions = confusion(masks, truth), lesion_counts(masks, truth)
-    ranking = ranking_bootstrap(maps, truth, known.foreground, patients)
-    volumes = volume_dice(masks, truth, patients)
-    correct = (detected == known.unhealthy).astype(float)
+    pixels, lesions = confusion(masks, truth.masks), lesion_counts(masks, truth.masks)
+    ranking = ranking_bootstrap(predicted.maps, truth.masks, truth.foreground, patients)
+    volumes = volume_dice(masks, truth.masks, patients)
     numbers = {
+        **_slice_numbers(slices, ranking, pixels),
+        "dice_with_small": _dice_with_small(predicted, truth),
+        "lesion_f1": lesions.f1,
+        "volume_dice": mean_defined(volumes),
+        "accuracy": float((predicted.detected == truth.unhealthy).astype(float).mean()),
+        "image_auc": auc(predicted.score, truth.unhealthy),
+    }
+    intervals = {
+        **_slice_intervals(slices, ranking, patients),
+        "volume_dice": patient_bootstrap(volumes, np.unique(patients)),
+        **_pooled_intervals(pixels, lesions, patients),
+        **_detection_intervals(predicted, truth),
+    }
+    by_patient = _by_patient(slices["dice"], volumes, patients)
+    return Scores(numbers, intervals, dice_by_size(masks, truth.masks), by_patient, slices)
+
+
+def score_empty(truth: GroundTruth) -> Scores:
+    """Scores of predicting nothing: the share of a mixed DICE that healthy slices account for."""
+    nothing = np.zeros(len(truth.masks), dtype=bool)
+    maps = np.zeros(truth.masks.shape, dtype=np.float32)
+    return score_predictions(Predictions(maps, np.zeros_like(truth.masks), nothing, nothing.astype(float)), truth)
+
+
+def without_detector(scores: Scores) -> Scores:
+    """Among unhealthy slices alone there is nothing to detect, and volumes are incomplete."""
+    for name in ("accuracy", "image_auc", "volume_dice"):
+        scores.numbers[name] = float("nan")
+        scores.intervals.pop(name, None)
+    return scores
+
+
+def _slice_numbers(slices: dict[str, np.ndarray], ranking: Ranking, pixels: Confusion) -> dict[str, float]:
+    return {
         "dice": float(slices["dice"].mean()),
         "iou": float(slices["iou"].mean()),
         "auprc": ranking.average_precision.value,
@@ -76,67 +113,48 @@ def scored(
         "recall": pixels.recall,
         "hd95_mm": mean_defined(slices["hd95_mm"]),
         "hd95_slices": float((~np.isnan(slices["hd95_mm"])).sum()),
-        "dice_with_small": float(dice(masks if with_small is None else with_small, truth).mean()),
-        "lesion_f1": lesions.f1,
-        "volume_dice": mean_defined(volumes),
-        "accuracy": float(correct.mean()),
-        "image_auc": auc(score, known.unhealthy),
     }
-    intervals = {name: patient_bootstrap(slices[name], patients) for name in ("dice", "iou", "hd95_mm")}
-    intervals |= {
+
+
+def _dice_with_small(predicted: Predictions, truth: GroundTruth) -> float:
+    masks = predicted.masks if predicted.masks_with_small is None else predicted.masks_with_small
+    return float(dice(masks, truth.masks).mean())
+
+
+def _slice_intervals(
+    slices: dict[str, np.ndarray], ranking: Ranking, patients: np.ndarray
+) -> dict[str, tuple[float, float]]:
+    return {
+        **{name: patient_bootstrap(slices[name], patients) for name in ("dice", "iou", "hd95_mm")},
         "auprc": (ranking.average_precision.low, ranking.average_precision.high),
         "auroc": (ranking.roc_auc.low, ranking.roc_auc.high),
-        "accuracy": patient_bootstrap(correct, patients),
-        "volume_dice": patient_bootstrap(volumes, np.unique(patients)),
+    }
+
+
+def _pooled_intervals(pixels: Confusion, lesions: LesionCounts, patients: np.ndarray) -> dict[str, tuple[float, float]]:
+    errors = lesions.missed + lesions.false
+    return {
         "precision": ratio_bootstrap(pixels.tp, pixels.tp + pixels.fp, patients),
         "recall": ratio_bootstrap(pixels.tp, pixels.tp + pixels.fn, patients),
-        "lesion_f1": ratio_bootstrap(2 * lesions.found, 2 * lesions.found + lesions.missed + lesions.false, patients),
+        "lesion_f1": ratio_bootstrap(2 * lesions.found, 2 * lesions.found + errors, patients),
     }
-    if known.unhealthy.any() and not known.unhealthy.all():
-        images = ranking_bootstrap(score, known.unhealthy, np.ones(len(score), dtype=bool), patients).roc_auc
-        intervals["image_auc"] = (images.low, images.high)
-    by_size = [{**asdict(one), "name": one.name} for one in dice_by_size(masks, truth)]
-    by_patient = {
-        str(patient): {
-            "dice": float(slices["dice"][patients == patient].mean()),
-            "volume_dice": float(volume),
-            "slices": int((patients == patient).sum()),
-        }
+
+
+def _detection_intervals(predicted: Predictions, truth: GroundTruth) -> dict[str, tuple[float, float]]:
+    unhealthy, patients = truth.unhealthy, truth.patients
+    correct = (predicted.detected == unhealthy).astype(float)
+    intervals = {"accuracy": patient_bootstrap(correct, patients)}
+    if unhealthy.any() and not unhealthy.all():
+        everywhere = np.ones(len(unhealthy), dtype=bool)
+        area = ranking_bootstrap(predicted.score, unhealthy, everywhere, patients).roc_auc
+        intervals["image_auc"] = (area.low, area.high)
+    return intervals
+
+
+def _by_patient(dice_scores: np.ndarray, volumes: np.ndarray, patients: np.ndarray) -> dict[str, PatientScore]:
+    return {
+        str(patient): PatientScore(
+            float(dice_scores[patients == patient].mean()), float(volume), int((patients == patient).sum())
+        )
         for patient, volume in zip(np.unique(patients), volumes, strict=True)
     }
-    return Scores(numbers, intervals, by_size, by_patient, slices)
-
-
-def all_empty(known: Known) -> Scores:
-    """What predicting nothing scores: it says how much of a mixed number is healthy slices."""
-    nothing = np.zeros(len(known.truth), dtype=bool)
-    maps = np.zeros(known.truth.shape, dtype=np.float32)
-    return scored(maps, np.zeros_like(known.truth), nothing, nothing.astype(float), known)
-
-
-def save_scores(scores: Scores, path: Path, made_with: dict[str, str], examples: dict[str, np.ndarray]) -> None:
-    """Slices in one file, numbers in another; the second last, so that it means 'whole'."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    buffer = io.BytesIO()
-    arrays: dict[str, Any] = {**scores.slices, **{f"example_{name}": value for name, value in examples.items()}}
-    np.savez_compressed(buffer, **arrays)
-    path.with_suffix(".json").unlink(missing_ok=True)
-    write_atomically(path.with_suffix(".npz"), buffer.getvalue())
-    said = {name: value for name, value in vars(scores).items() if name != "slices"}
-    write_atomically(path.with_suffix(".json"), json.dumps({**said, "made_with": made_with}, indent=2).encode())
-
-
-def load_scores(path: Path, made_with: dict[str, str]) -> tuple[Scores, dict[str, np.ndarray]] | None:
-    """None where they are missing, half-written, or of other models."""
-    try:
-        said = json.loads(path.with_suffix(".json").read_text())
-        if said.pop("made_with") != made_with:
-            return None
-        with np.load(path.with_suffix(".npz"), allow_pickle=False) as file:
-            arrays = {name: file[name] for name in file.files}
-        slices = {name: value for name, value in arrays.items() if not name.startswith("example_")}
-        examples = {name.removeprefix("example_"): arrays[name] for name in arrays.keys() - slices.keys()}
-        said["intervals"] = {name: (ends[0], ends[1]) for name, ends in said["intervals"].items()}
-        return Scores(**said, slices=slices), examples
-    except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile, zlib.error):
-        return None

@@ -1,17 +1,19 @@
-"""Results for reading: a Markdown and a LaTeX table in the paper's shape, one row a slice in CSV, all of it in JSON."""
+"""Results as Markdown and LaTeX tables in the paper's shape, as CSV with a row a slice, and as JSON."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 
+from anofpdm.evaluation.comparison.job import EvaluationJob
 from anofpdm.evaluation.comparison.methods import METHODS
-from anofpdm.evaluation.comparison.protocol import EMPTY, Evaluation
+from anofpdm.evaluation.comparison.names import EMPTY, Setup
 from anofpdm.evaluation.comparison.scores import Scores
 from anofpdm.util.files import encode_csv
 
-Results = Mapping[str, Mapping[str, Sequence[Scores]]]  # method, setup, one entry a seed
+Results = Mapping[str, Mapping[Setup, Sequence[Scores]]]  # by method and setup, one entry a seed
 
 MAIN = {"dice": "DICE", "iou": "IoU", "auprc": "AUPRC"}
 MORE = {
@@ -29,49 +31,49 @@ MORE = {
     "seconds": "s a slice",
 }
 COUNTS = ("hd95_slices", "evaluations", "seconds")
-AS_THEY_ARE = ("hd95_mm", *COUNTS)  # the others in percent
-ORDER = ("mixed", "unhealthy")  # as in the paper
+NOT_PERCENT = ("hd95_mm", *COUNTS)
+ORDER = (Setup.MIXED, Setup.UNHEALTHY)  # as in the paper
 MARKS = {True: "M", False: "L"}
 
 
-def note(evaluation: Evaluation) -> str:
-    """What a reader must know to read the tables."""
-    options, seeds = evaluation.options, len(evaluation.options.seeds)
-    what = "setting and threshold" if options.whole_grid else "threshold (the setting is the first of its grid)"
-    said = [
+def note(job: EvaluationJob) -> str:
+    """How to read the tables."""
+    config, seeds = job.config, len(job.config.seeds)
+    what = "setting and threshold" if config.whole_grid else "threshold (with the first setting of its grid)"
+    sentences = [
         f"L: chosen with image-level labels only. M: {what} tuned with lesion masks of the validation split.",
-        f"Means over {seeds} noise seeds with the same weights, ± their standard deviation." if seeds > 1 else "",
-        "In brackets 95% intervals from drawing patients" + (", of the first seed." if seeds > 1 else "."),
+        f"Means over {seeds} noise seeds with the same weights, ± standard deviation." if seeds > 1 else "",
+        "In brackets 95% intervals from a bootstrap over patients" + (", of the first seed." if seeds > 1 else "."),
         "A slice without lesion and without prediction scores 1: see the row `all-empty`.",
-        "AUPRC and AUROC pool all foreground pixels and know no detector. HD95 is the mean over slices where both the "
-        "lesion and the mask have pixels; their number stands beside it. Methods that read the same evidence share a "
-        "pass of the network, and its seconds.",
+        "AUPRC and AUROC pool all foreground pixels and do not depend on a detector. HD95 is the mean over slices in "
+        "which lesion and mask both have pixels; the number of these slices is given beside it. Methods that use the "
+        "same evidence share a pass of the network; each row gives the time of the whole pass.",
     ]
-    if options.sample is not None:
-        said.append(
-            f"{options.sample} slices drawn at random: volume DICE is of the drawn slices of each patient, and context "
-            "across slices sees only those."
+    if config.sample is not None:
+        sentences.append(
+            f"{config.sample} slices sampled at random: volume DICE and smoothing across slices use the sampled slices "
+            "of each patient only."
         )
-    if options.split == options.calibration.split:
-        said.append(f"Not held out: the {options.split} split is also what methods were calibrated and tuned on.")
-    return " ".join(one for one in said if one)
+    if config.split == config.calibration.split:
+        sentences.append(f"Not held out: methods were calibrated and tuned on the same {config.split} split.")
+    return " ".join(sentence for sentence in sentences if sentence)
 
 
-def markdown(results: Results, evaluation: Evaluation) -> str:
-    """The paper's table, then everything else."""
+def markdown(results: Results, job: EvaluationJob, failures: Mapping[str, str]) -> str:
+    """The paper's table, then all other metrics."""
     heads = [f"{setup} {word}" for setup in ORDER for word in MAIN.values()]
     lines = [_row(["", "method", *heads]), _row(["---"] * (len(heads) + 2))]
     for name, by_setup in results.items():
         cells = [_cell(by_setup.get(setup), key) for setup in ORDER for key in MAIN]
         lines.append(_row([mark_of(name), name, *cells]))
-    lines += ["", note(evaluation)]
-    lines += [f"{name} could not be done: {reason}" for name, reason in evaluation.failed.items()]
+    lines += ["", note(job)]
+    lines += [f"{name} failed: {reason}" for name, reason in failures.items()]
     for setup in ORDER:
         lines += ["", f"### {setup}", "", _row(["", "method", *MORE.values()]), _row(["---"] * (len(MORE) + 2))]
         for name, by_setup in results.items():
             if setup in by_setup:
                 lines.append(_row([mark_of(name), name, *(_cell(by_setup[setup], key) for key in MORE)]))
-    if any("unhealthy" in by_setup for by_setup in results.values()):
+    if any(Setup.UNHEALTHY in by_setup for by_setup in results.values()):
         lines += ["", "### DICE by lesion size (pixels at 128 x 128), unhealthy slices", "", *_by_size(results)]
     return "\n".join(lines) + "\n"
 
@@ -92,58 +94,58 @@ def latex(results: Results) -> str:
     return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", ""])
 
 
-def slices_csv(results: Results, evaluation: Evaluation) -> bytes:
+def slices_csv(results: Results, job: EvaluationJob) -> bytes:
     """One row for each method, setup, seed and slice."""
     keys = list(next(iter(next(iter(results.values())).values()))[0].slices)
-    return encode_csv(
-        ["method", "setup", "seed", "patient", "scan", "slice", *keys], _slices(results, evaluation, keys)
-    )
+    return encode_csv(["method", "setup", "seed", "patient", "scan", "slice", *keys], _slice_rows(results, job, keys))
 
 
-def _slices(results: Results, evaluation: Evaluation, keys: Sequence[str]) -> Iterator[list[object]]:
-    cohort, rows = evaluation.cohort, evaluation.measured_rows()
-    unhealthy = rows[evaluation.known.unhealthy]
-    for name, by_setup in results.items():
-        for setup, several in by_setup.items():
-            for seed, scores in zip(evaluation.options.seeds, several, strict=True):
-                for place, row in enumerate(unhealthy if setup == "unhealthy" else rows):
-                    numbers = [f"{float(scores.slices[key][place]):.6g}" for key in keys]
-                    where = (cohort.patients[row], cohort.scans[row], cohort.indices[row])
-                    yield [name, setup, seed, *where, *numbers]
+def _slice_rows(results: Results, job: EvaluationJob, keys: Sequence[str]) -> Iterator[list[object]]:
+    cohort, rows = job.cohort, job.evaluation_set.rows
+    for name, setup, seed, scores in _each(results, job):
+        for position, row in enumerate(rows[job.evaluation_set.positions(setup)]):
+            numbers = [f"{float(scores.slices[key][position]):.6g}" for key in keys]
+            yield [name, setup, seed, cohort.patients[row], cohort.scans[row], cohort.indices[row], *numbers]
 
 
-def patients_csv(results: Results, evaluation: Evaluation) -> bytes:
+def patients_csv(results: Results, job: EvaluationJob) -> bytes:
     """One row for each method, setup, seed and patient."""
     rows = (
-        [name, setup, seed, patient, said["slices"], f"{said['dice']:.6g}", f"{said['volume_dice']:.6g}"]
-        for name, by_setup in results.items()
-        for setup, several in by_setup.items()
-        for seed, scores in zip(evaluation.options.seeds, several, strict=True)
-        for patient, said in scores.by_patient.items()
+        [name, setup, seed, patient, one.slices, f"{one.dice:.6g}", f"{one.volume_dice:.6g}"]
+        for name, setup, seed, scores in _each(results, job)
+        for patient, one in scores.by_patient.items()
     )
     return encode_csv(["method", "setup", "seed", "patient", "slices", "mean_dice", "volume_dice"], rows)
 
 
+def _each(results: Results, job: EvaluationJob) -> Iterator[tuple[str, Setup, int, Scores]]:
+    for name, by_setup in results.items():
+        for setup, several in by_setup.items():
+            for seed, scores in zip(job.config.seeds, several, strict=True):
+                yield name, setup, seed, scores
+
+
 def as_json(results: Results) -> dict[str, Any]:
-    """Numbers by method, setup and seed; what is undefined is null."""
+    """Numbers by method, setup and seed; undefined numbers are null."""
     return {
         name: {
             setup: {
                 "mean": _without_nan({key: summary(several, key)[0] for key in several[0].numbers}),
                 "deviation": _without_nan({key: summary(several, key)[1] for key in several[0].numbers}),
-                "seeds": [
-                    {
-                        "numbers": _without_nan(one.numbers),
-                        "intervals": _without_nan(one.intervals),
-                        "by_size": [_without_nan(size) for size in one.by_size],
-                        "by_patient": {name: _without_nan(said) for name, said in one.by_patient.items()},
-                    }
-                    for one in several
-                ],
+                "seeds": [_seed_json(one) for one in several],
             }
             for setup, several in by_setup.items()
         }
         for name, by_setup in results.items()
+    }
+
+
+def _seed_json(scores: Scores) -> dict[str, Any]:
+    return {
+        "numbers": _without_nan(scores.numbers),
+        "intervals": _without_nan(scores.intervals),
+        "by_size": [_without_nan(size.to_dict()) for size in scores.by_size],
+        "by_patient": {name: _without_nan(asdict(one)) for name, one in scores.by_patient.items()},
     }
 
 
@@ -163,7 +165,7 @@ def _cell(several: Sequence[Scores] | None, key: str) -> str:
     mean, deviation, interval = summary(several, key)
     if math.isnan(mean):
         return "-"
-    times = 1 if key in AS_THEY_ARE else 100
+    times = 1 if key in NOT_PERCENT else 100
     words = f"{times * mean:.1f}" if key != "seconds" else f"{mean:.3g}"
     if len(several) > 1 and key not in COUNTS:
         words += f"±{times * deviation:.1f}"
@@ -182,20 +184,12 @@ def _latex_cell(several: Sequence[Scores] | None, key: str) -> str:
 
 
 def _by_size(results: Results) -> list[str]:
-    some = {name: by_setup["unhealthy"][0].by_size for name, by_setup in results.items() if "unhealthy" in by_setup}
-    sizes = next(iter(some.values()))
-    heads = [f"{size['name']} (n={size['count']})" for size in sizes]
+    by_method = {name: scores[Setup.UNHEALTHY][0].by_size for name, scores in results.items() if "unhealthy" in scores}
+    heads = [f"{size.name} (n={size.count})" for size in next(iter(by_method.values()))]
     lines = [_row(["", "method", *heads]), _row(["---"] * (len(heads) + 2))]
-    for name, found in some.items():
-        lines.append(
-            _row(
-                [
-                    mark_of(name),
-                    name,
-                    *("-" if math.isnan(one["dice"]) else f"{100 * one['dice']:.1f}" for one in found),
-                ]
-            )
-        )
+    for name, sizes in by_method.items():
+        cells = ["-" if math.isnan(size.dice) else f"{100 * size.dice:.1f}" for size in sizes]
+        lines.append(_row([mark_of(name), name, *cells]))
     return lines
 
 

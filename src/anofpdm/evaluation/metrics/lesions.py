@@ -1,6 +1,6 @@
 """Lesions as shapes: how far their borders lie apart, how many are found, and whether small ones are."""
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import numpy as np
 from scipy.ndimage import label
@@ -80,6 +80,9 @@ class SizeBin:
     @property
     def name(self) -> str:
         return f"over {self.above}" if np.isinf(self.up_to) else f"{self.above + 1}-{self.up_to:.0f}"
+
+    def to_dict(self) -> dict[str, float | str]:
+        return {**asdict(self), "name": self.name}
 
 
 def dice_by_size(predicted: np.ndarray, truth: np.ndarray) -> list[SizeBin]:

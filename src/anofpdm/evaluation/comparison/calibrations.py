@@ -1,0 +1,67 @@
+"""Calibration of the evidence methods with image-level labels of the validation split, stored by encoding."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from anofpdm.calibration.fit import RATED_BY, fit_calibration
+from anofpdm.calibration.fit import Options as CalibrationOptions
+from anofpdm.errors import CalibrationError, EvaluationError, MethodError
+from anofpdm.evaluation.comparison.job import EvaluationJob
+from anofpdm.evaluation.comparison.methods import EvidenceMethod
+from anofpdm.evaluation.comparison.results import ResultsFolder
+from anofpdm.method.calibration import Calibration, from_json, to_json
+from anofpdm.util.files import write_atomically
+
+
+def calibrate_methods(job: EvaluationJob, methods: dict[str, EvidenceMethod]) -> dict[str, Calibration]:
+    """By method; all of one encoding. Calibrations in the folder are kept: results were made with them."""
+    strength_by = job.config.calibration.strength_by
+    for method in sorted(methods.values(), key=lambda one: calibrated_signal(one) == RATED_BY):
+        exists = calibration_path(job.folder, method, strength_by).is_file()
+        if not job.world.all_gather(exists)[0]:
+            signal = calibrated_signal(method)
+            _calibrate_once(job, replace(job.config.calibration, encoding=method.encoding, signal=signal))
+    return {name: load_method_calibration(job.folder, method, strength_by) for name, method in methods.items()}
+
+
+def load_method_calibration(folder: ResultsFolder, method: EvidenceMethod, strength_by: str) -> Calibration:
+    path = calibration_path(folder, method, strength_by)
+    return from_json(path.read_text(), str(path)).for_signal(method.signal)
+
+
+def calibration_path(folder: ResultsFolder, method: EvidenceMethod, strength_by: str) -> Path:
+    by = "cosine" if method.paper_strength else strength_by
+    return folder.calibration(method.encoding, by, calibrated_signal(method))
+
+
+def calibrated_signal(method: EvidenceMethod) -> str:
+    """Only thresholds from healthy slices depend on the signal; the paper's methods have none and share one file."""
+    return RATED_BY if method.paper_strength else method.signal
+
+
+def _calibrate_once(job: EvaluationJob, options: CalibrationOptions) -> None:
+    """In the main process; an error is raised in all processes."""
+    error = ""
+    if job.world.is_main:
+        try:
+            _write_calibrations(job, options)
+        except (CalibrationError, EvaluationError, MethodError) as raised:
+            error = str(raised)
+    if errors := [one for one in job.world.all_gather(error) if one]:
+        raise EvaluationError(errors[0])
+
+
+def _write_calibrations(job: EvaluationJob, options: CalibrationOptions) -> None:
+    """One pass of the network gives every rule for the strength, and the error signal in addition to the requested."""
+    task, ours = f"Calibrating ({options.encoding})", options.strength_by
+    fitted = fit_calibration(job.model, job.cohort, options, lambda done, total: job.progress(task, done, total))
+    for signal, by in sorted({(RATED_BY, "cosine"), (RATED_BY, ours), (options.signal, ours)}):
+        path, calibration = job.folder.calibration(options.encoding, by, signal), fitted.made_for(signal, by)
+        if not path.is_file():
+            write_atomically(path, to_json(calibration).encode())
+            continue
+        stored = from_json(path.read_text(), str(path))
+        if (stored.strength, stored.settings) != (calibration.strength, calibration.settings):
+            raise EvaluationError(
+                f"{path}: a new calibration gives another strength or other levels; use another --out"
+            )
