@@ -43,15 +43,12 @@ def main() -> None:
 
 def time_phantoms(scans: Path, kind: str, patients: int, seed: int) -> float:
     """Seconds a patient, counted from the first ones on."""
-    marks: list[tuple[float, int]] = []
-    write_phantoms(
-        scans,
-        kind,
-        patients,
-        seed,
-        workers=WORKERS,
-        on_progress=lambda done, _: marks.append((time.perf_counter(), done)),
-    )
+    marks: list[tuple[float, float]] = []
+
+    def report(task: str, done: float, total: float, note: str = "") -> None:  # noqa: ARG001
+        marks.append((time.perf_counter(), done))
+
+    write_phantoms(scans, kind, patients, seed, workers=WORKERS, on_progress=report)
     start, end = marks[WORKERS], marks[-1]
     return (end[0] - start[0]) / (end[1] - start[1])
 

@@ -8,7 +8,7 @@ from anofpdm.evaluation.comparison.names import Setup
 from anofpdm.evaluation.comparison.tuning import THRESHOLDS, Search, search_settings, settings_beyond
 from anofpdm.method.mask import mask
 
-UNHEALTHY = (Setup.UNHEALTHY,)
+UNHEALTHY, MIXED = Setup.UNHEALTHY, Setup.MIXED
 
 
 def test_best_threshold_and_setting_of_each_setup():
@@ -19,9 +19,9 @@ def test_best_threshold_and_setting_of_each_setup():
     bad = rng.random(truth.shape)
     maps = {1: bad, 2: good}
     found = search_settings(
-        lambda setting: maps[setting["level"]], Search([{"level": 1}, {"level": 2}], beyond=False), truth
+        lambda setting: maps[int(setting["level"])], Search([{"level": 1}, {"level": 2}], beyond=False), truth
     )
-    for setup in ("unhealthy", "mixed"):
+    for setup in Setup:
         first, second = found[setup]
         assert (first.setting, second.setting) == ({"level": 2}, {"level": 1})
         assert 0.2 < first.threshold < 0.5
@@ -31,7 +31,7 @@ def test_best_threshold_and_setting_of_each_setup():
                        for m, t in zip(mask(good, np.full(6, cut)), truth, strict=True)]))
         for cut in THRESHOLDS
     )  # fmt: skip
-    assert found["mixed"][0].dice == pytest.approx(best)
+    assert found[MIXED][0].dice == pytest.approx(best)
     assert THRESHOLDS[0] == 0.01
     assert THRESHOLDS[-1] == 0.69
 
@@ -41,11 +41,12 @@ def test_very_low_and_high_maps_use_thresholds_beyond_the_grid():
     truth[:2, 4:16, 4:16] = True
     faint = np.where(truth, 0.006, 0.002)
     for factor in (0.01, 1, 1000, 10_000):
-        found = search_settings(lambda _, factor=factor: factor * faint, Search([{"level": 1}]), truth)
-        assert factor * 0.002 < found["unhealthy"][0].threshold <= factor * 0.006
-        assert found["unhealthy"][0].dice > 0.9
+        maps = factor * faint
+        found = search_settings(lambda _: maps, Search([{"level": 1}]), truth)  # noqa: B023  called at once
+        assert factor * 0.002 < found[UNHEALTHY][0].threshold <= factor * 0.006
+        assert found[UNHEALTHY][0].dice > 0.9
     clear = search_settings(lambda _: np.where(truth, 0.5, 0.2), Search([{"level": 1}]), truth)
-    assert clear["unhealthy"][0].threshold in THRESHOLDS
+    assert clear[UNHEALTHY][0].threshold in THRESHOLDS
 
 
 def test_search_continues_beyond_the_grid():
@@ -71,20 +72,20 @@ def test_search_continues_beyond_the_grid():
     found = search_settings(maps_of, Search([{"level": 300}, {"level": 400}]), truth)
     assert tried == [300, 400, 533, 710]
     tried.clear()
-    from_below = search_settings(maps_of, Search([{"level": 200}, {"level": 240}], UNHEALTHY), truth)
+    from_below = search_settings(maps_of, Search([{"level": 200}, {"level": 240}], [UNHEALTHY]), truth)
     assert tried == [200, 240, 288, 346, 416, 500, 601]
-    assert from_below["unhealthy"][0].setting == {"level": 500}
-    assert list(search_settings(maps_of, Search([{"level": 300}], UNHEALTHY), truth)) == ["unhealthy"]
+    assert from_below[UNHEALTHY][0].setting == {"level": 500}
+    assert list(search_settings(maps_of, Search([{"level": 300}], [UNHEALTHY]), truth)) == ["unhealthy"]
 
     def fails_above_400(setting):
         if setting["level"] > 400:
             raise EvaluationError("non-finite maps")
         return maps_of(setting)
 
-    partial = search_settings(fails_above_400, Search([{"level": 300}, {"level": 400}]), truth)
-    assert [one.setting["level"] for one in partial["unhealthy"]] == [400, 300]
-    assert found["unhealthy"][0].setting == {"level": 533}
-    assert found["unhealthy"][0].dice > 0.95
+    found_below = search_settings(fails_above_400, Search([{"level": 300}, {"level": 400}]), truth)
+    assert [one.setting["level"] for one in found_below[UNHEALTHY]] == [400, 300]
+    assert found[UNHEALTHY][0].setting == {"level": 533}
+    assert found[UNHEALTHY][0].dice > 0.95
 
 
 def test_search_stops_after_eight_steps():
@@ -96,9 +97,9 @@ def test_search_stops_after_eight_steps():
         tried.append(setting["scale"])
         return np.where(np.roll(truth, 11 - round(np.log2(setting["scale"])), axis=2), 0.5, 0.0)
 
-    found = search_settings(maps_of, Search([{"scale": 1.0}, {"scale": 2.0}], UNHEALTHY), truth)
+    found = search_settings(maps_of, Search([{"scale": 1.0}, {"scale": 2.0}], [UNHEALTHY]), truth)
     assert tried == [2.0**step for step in range(10)]
-    assert found["unhealthy"][0].setting == {"scale": 512.0}
+    assert found[UNHEALTHY][0].setting == {"scale": 512.0}
 
 
 def test_search_changes_both_values_of_a_setting():
@@ -113,7 +114,7 @@ def test_search_changes_both_values_of_a_setting():
 
     grid = [{"level": level, "strength": strength} for level in (100, 200) for strength in (2.0, 4.0)]
     found = search_settings(maps_of, Search(grid), truth)
-    assert found["unhealthy"][0].setting == {"level": 400, "strength": 8.0}
+    assert found[UNHEALTHY][0].setting == {"level": 400, "strength": 8.0}
     assert len(tried) == len(set(tried))
 
 
@@ -124,5 +125,5 @@ def test_empty_masks_at_high_thresholds_do_not_hide_low_maps():
     maps = np.where(truth, 0.006, 0.0)
     maps[4, 4:16, 4:16] = 0.02
     found = search_settings(lambda _: maps, Search([{"level": 1}]), truth)
-    assert found["mixed"][0].threshold <= 0.006
-    assert found["mixed"][0].dice > 0.75
+    assert found[MIXED][0].threshold <= 0.006
+    assert found[MIXED][0].dice > 0.75
