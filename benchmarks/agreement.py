@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from anofpdm.calibration.fit import RATED_BY, Options, slice_positions, slimmed
+from anofpdm.calibration.fit import CalibrationConfig, compact, slice_positions
 from anofpdm.cli.options import resolve_device
 from anofpdm.cohorts import Cohort, open_cohort
 from anofpdm.cohorts.store import foreground
@@ -23,13 +23,14 @@ from anofpdm.evaluation.ablations.run import measured_slices
 from anofpdm.evaluation.metrics.pixels import average_precision, dice
 from anofpdm.labels import UNHEALTHY
 from anofpdm.method import calibrate
-from anofpdm.method.calibration import Calibration, for_maps_of
+from anofpdm.method.calibration import Calibration, refit_maps
 from anofpdm.method.decision import OURS, decide
 from anofpdm.method.detection import auc
-from anofpdm.method.evidence import Evidence
-from anofpdm.method.many_slices import batch_for, signals_of, slice_seeds
+from anofpdm.method.evidence import Evidence, SignalMaps, concatenate
+from anofpdm.method.many_slices import EvidenceRequest, batch_for, evidence_batches, slice_seeds
 from anofpdm.method.mask import smallest_lesion_level
 from anofpdm.network.predictor import TrainedModel, load_trained
+from anofpdm.options import Signal, SignalChoice
 
 COLUMNS = ("share of gradients", "AUC of maps", "unhealthy DICE", "mixed DICE", "AUPRC")
 
@@ -46,7 +47,7 @@ def main() -> None:
     args = parser.parse_args()
     model, cohort = load_trained(args.model, resolve_device(args.device)), open_cohort(args.cohort)
     score = tuple(name for name in args.score.split(",") if name)
-    options = Options(score=score, levels=args.levels, signal=RATED_BY)
+    options = CalibrationConfig(score=score, levels=args.levels, signal=SignalChoice.ERROR)
     _measured, rows, truth = measured_slices(cohort, options)
     rows, truth = rows[:: args.every], truth[:: args.every]
     choices = OURS if args.every == 1 else replace(OURS, context_mm=0.0)
@@ -57,8 +58,9 @@ def main() -> None:
     print(f"{len(rows)} slices, {int(ill.sum())} with a lesion; w = {calibration.strength:g}, by maps of errors\n")
     print(f"| {' | '.join(COLUMNS)} |\n|{' --- |' * len(COLUMNS)}")
     for share in (float(word) for word in args.shares.split(",")):
-        agreed = replace(error, maps=mixed(error.maps, gradient.maps, share))
-        decided = decide(agreed, for_maps_of(agreed, calibration, labels, places), choices, places)
+        maps = SignalMaps(mixed(error.maps, gradient.maps, share), error.last_maps)
+        agreed = replace(error, maps_by_signal={Signal.ERROR: maps})
+        decided = decide(agreed, refit_maps(calibration, agreed, labels, places), choices, places)
         said = (
             auc(smallest_lesion_level(agreed.maps[:, 0].numpy()), labels == UNHEALTHY),
             dice(decided.drawn, truth)[ill].mean(),
@@ -69,29 +71,26 @@ def main() -> None:
 
 
 def gathered(
-    model: TrainedModel, cohort: Cohort, rows: np.ndarray, options: Options, context_mm: float
+    model: TrainedModel, cohort: Cohort, rows: np.ndarray, options: CalibrationConfig, context_mm: float
 ) -> tuple[Evidence, Evidence, Calibration]:
     """Errors and gradients at the strength that maps of errors choose, and the calibration that chose it."""
-    found = signals_of(
+    settings, both = options.settings(model.channels(options.score)), (Signal.ERROR, Signal.GRADIENT_ABOVE)
+    batches = evidence_batches(
         model.predict,
         lambda some: cohort.pixels(rows[some]),
         slice_seeds(cohort.indices[rows], options.seed),
-        ("error", "gradient-above"),
-        settings=options.settings(model.channels(options.score)),
-        strengths=options.strengths,
-        device=model.device,
-        batch=batch_for(model.device),
-        keep=slimmed,
+        EvidenceRequest(settings, options.strengths, model.device, batch_for(model.device), both),
     )
+    evidence = concatenate([compact(batch) for batch in batches])
     calibration = calibrate(
-        found["error"],
+        evidence,
         cohort.labels[rows],
         cohort.patients[rows],
-        places=slice_positions(cohort, rows),
+        positions=slice_positions(cohort, rows),
         context_mm=context_mm,
         strength_by=options.strength_by,
     )
-    error, gradient = (found[signal].at(calibration.strength) for signal in ("error", "gradient-above"))
+    error, gradient = (evidence.with_signal(signal).at(calibration.strength) for signal in both)
     return error, gradient, calibration
 
 

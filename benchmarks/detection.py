@@ -17,7 +17,7 @@ from anofpdm.calibration.fit import slice_positions
 from anofpdm.cohorts import open_cohort
 from anofpdm.labels import NULL, UNHEALTHY
 from anofpdm.method.context import smooth_across_slices
-from anofpdm.method.detection import fitted_and_rated
+from anofpdm.method.detection import fit_and_validate
 from anofpdm.method.mask import smallest_lesion_level
 from anofpdm.network.predictor import load_trained
 from anofpdm.student.inputs import cohort_pixels
@@ -48,7 +48,7 @@ def main() -> None:
                 "slice": smooth_across_slices(whole, places, mm),
             }
             shown = np.column_stack(list(signs.values()) if name == "both" else [signs[name]])
-            _, found = fitted_and_rated(shown, cohort.labels[rows] == UNHEALTHY, cohort.patients[rows])
+            _, found = fit_and_validate(shown, cohort.labels[rows] == UNHEALTHY, cohort.patients[rows])
             cells.append(f"{found.accuracy:.3f}, {found.auc:.4f}")
         print(f"| {name} | {' | '.join(cells)} |", flush=True)
 

@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from anofpdm.calibration.fit import slice_positions, slimmed
+from anofpdm.calibration.fit import compact, slice_positions
 from anofpdm.cohorts import open_cohort
 from anofpdm.evaluation.metrics.pixels import average_precision, dice, mean_defined, volume_dice
 from anofpdm.evaluation.truth import Truth
@@ -27,10 +27,11 @@ from anofpdm.method import calibrate
 from anofpdm.method.calibration import STRENGTHS, Calibration
 from anofpdm.method.context import SlicePositions
 from anofpdm.method.decision import DecisionSettings, decide
-from anofpdm.method.evidence import Evidence, EvidenceSettings, spread_levels
-from anofpdm.method.many_slices import evidence_of, slice_seeds
+from anofpdm.method.evidence import Evidence, EvidenceSettings, concatenate, spread_levels
+from anofpdm.method.many_slices import EvidenceRequest, evidence_batches, slice_seeds
 from anofpdm.method.mask import MaskSettings
 from anofpdm.network.predictor import load_trained
+from anofpdm.options import Threshold
 
 OTHERS = [  # threshold, context in mm, share of the peak
     *((threshold, context, 0.0) for threshold in ("quantile", "healthy", "both") for context in (0.0, 2.0)),
@@ -65,7 +66,7 @@ def main() -> None:
             found = study.evidence(count, name)
             if (count, name) in compared:  # all with the calibration of the first: what differs is the arithmetic
                 known = study.known
-                first = first or calibrate(found[0], known.labels, known.patients, places=known.places)
+                first = first or calibrate(found[0], known.labels, known.patients, positions=known.places)
             row = pool.submit(evaluated, *found, study.known, first)
             row.add_done_callback(lambda done: print(done.result()[0], flush=True))
             rows.append(row)
@@ -107,16 +108,14 @@ class Study:
         args, device = self.args, torch.device(self.args.device)
         predict = load_trained(args.model, device, precision).predict
         start = time.perf_counter()
-        found = evidence_of(
+        settings = EvidenceSettings(spread_levels(count, args.top), self.channels)
+        batches = evidence_batches(
             predict,
             lambda rows: self.cohort.pixels(self.rows[rows]),
             slice_seeds(self.cohort.indices[self.rows]),
-            settings=EvidenceSettings(spread_levels(count, args.top), self.channels),
-            strengths=STRENGTHS,
-            device=device,
-            batch=args.batch,
-            keep=slimmed,
+            EvidenceRequest(settings, STRENGTHS, device, args.batch),
         )
+        found = concatenate([compact(batch) for batch in batches])
         seconds = time.perf_counter() - start
         return found, predict.precision, seconds
 
@@ -125,7 +124,7 @@ def evaluated(
     evidence: Evidence, precision: str, seconds: float, known: Known, given: Calibration | None = None
 ) -> tuple[str, np.ndarray]:
     """A line of the table and its footnotes, and the masks before the detector. Calibrates unless given one."""
-    calibration = given or calibrate(evidence, known.labels, known.patients, places=known.places)
+    calibration = given or calibrate(evidence, known.labels, known.patients, positions=known.places)
     found = decide(evidence, calibration, DecisionSettings())
     unhealthy = known.labels == UNHEALTHY
     line = (
@@ -140,7 +139,7 @@ def evaluated(
     for fitted in calibration.fitted:
         lines.append(f"    curve, context {fitted.context_mm:g}: cross-validated {fitted.curve_accuracy}")
     for threshold, context, share in OTHERS:
-        choices = DecisionSettings(context_mm=context, mask=MaskSettings(threshold, peak_share=share))
+        choices = DecisionSettings(context_mm=context, mask=MaskSettings(Threshold(threshold), peak_share=share))
         other = decide(evidence, calibration, choices, known.places)
         volumes = volume_dice(other.masks, known.truth, known.patients)
         lines.append(

@@ -18,11 +18,12 @@ from anofpdm.cohorts.store import foreground
 from anofpdm.evaluation.metrics.pixels import average_precision, dice
 from anofpdm.evaluation.truth import Truth
 from anofpdm.method.evidence import EvidenceSettings, spread_levels
-from anofpdm.method.many_slices import batch_for, signals_of, slice_seeds
+from anofpdm.method.many_slices import EvidenceRequest, batch_for, gather_evidence, slice_seeds
 from anofpdm.method.mask import MaskSettings, mask, mask_quantiles, median_filtered, thresholds
 from anofpdm.network.predictor import load_trained
+from anofpdm.options import Signal
 
-SIGNALS = {"gradient": "all levels", "gradient-above": "without level 0"}
+SIGNALS = {Signal.GRADIENT: "all levels", Signal.GRADIENT_ABOVE: "without level 0"}
 
 
 def main() -> None:
@@ -45,21 +46,18 @@ def main() -> None:
     print("| levels | of them | unhealthy DICE | AUPRC | s |\n| --- | --- | --- | --- | --- |")
     for count in (int(word) for word in args.levels.split(",")):
         start = time.perf_counter()
-        found = signals_of(
+        settings = EvidenceSettings(spread_levels(count), model.channels(()))
+        found = gather_evidence(
             model.predict,
             lambda few: cohort.pixels(rows[few]),
             slice_seeds(cohort.indices[rows]),
-            list(SIGNALS),
-            settings=EvidenceSettings(spread_levels(count), model.channels(())),
-            strengths=[args.strength],
-            device=device,
-            batch=batch_for(device),
+            EvidenceRequest(settings, [args.strength], device, batch_for(device), tuple(SIGNALS)),
         )
         seconds = time.perf_counter() - start
         for signal, words in SIGNALS.items():
-            maps = found[signal].maps[:, 0].float().cpu().numpy()
-            largest = found[signal].end_divergence[:, 0].double().cpu().numpy()
-            cuts = thresholds(maps, mask_quantiles(largest, float(largest.max())), np.nan, MaskSettings())
+            maps = found.with_signal(signal).maps[:, 0].float().cpu().numpy()
+            largest = found.end_divergence[:, 0].double().cpu().numpy()
+            cuts = thresholds(maps, mask_quantiles(largest, float(largest.max())), None, MaskSettings())
             smooth = median_filtered(maps)
             drawn = mask(smooth, cuts)
             ranked = average_precision(smooth[inside], lesions[inside])

@@ -35,7 +35,7 @@ from anofpdm.evaluation.comparison.results import ResultsFolder
 from anofpdm.evaluation.comparison.tuning import Tuned
 from anofpdm.method.calibration import Calibration
 from anofpdm.method.decision import decide
-from anofpdm.method.many_slices import evidence_of, slice_seeds
+from anofpdm.method.many_slices import EvidenceRequest, gather_evidence, slice_seeds
 from anofpdm.method.mask import mask, median_filtered
 from anofpdm.network.predictor import load_trained
 from anofpdm.student.inputs import channel_indices
@@ -117,14 +117,8 @@ class Batch:
         pixels, seeds = self.cohort.pixels(self.rows), slice_seeds(self.cohort.indices[self.rows])
 
         def run(models: Models) -> object:
-            evidence = evidence_of(
-                models.guided,
-                lambda some: pixels[some],
-                seeds,
-                settings=calibration.settings,
-                strengths=[calibration.strength],
-                device=self.device,
-            )
+            request = EvidenceRequest(calibration.settings, [calibration.strength], self.device)
+            evidence = gather_evidence(models.guided, lambda some: pixels[some], seeds, request)
             return decide(evidence, calibration, method.decision, slice_positions(self.cohort, self.rows))
 
         return run

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from anofpdm.calibration.fit import RATED_BY, Options, gather, labelled_rows, slice_positions
+from anofpdm.calibration.fit import CalibrationConfig, gather_labelled, labelled_rows
 from anofpdm.cohorts import open_cohort
 from anofpdm.evaluation.metrics.pixels import average_precision, dice, mean_defined, volume_dice
 from anofpdm.evaluation.truth import Truth
@@ -25,6 +25,8 @@ from anofpdm.method.decision import OURS, DecisionSettings, decide
 from anofpdm.method.evidence import Evidence
 from anofpdm.method.mask import MaskSettings
 from anofpdm.network.predictor import load_trained
+from anofpdm.options import SignalChoice
+from anofpdm.util.progress import silent
 
 COLUMNS = ("w", "cosine", "maps", "accuracy", "AUPRC", "share", "unhealthy DICE", "mixed DICE", "volume DICE")
 
@@ -42,11 +44,10 @@ def main() -> None:
     torch.backends.cudnn.benchmark = True
     model, cohort = load_trained(args.model, torch.device(args.device)), open_cohort(args.cohort)
     score = tuple(name for name in args.score.split(",") if name)
-    options = Options(score=score, levels=args.levels, signal=RATED_BY)
+    options = CalibrationConfig(score=score, levels=args.levels, signal=SignalChoice.ERROR)
     rows = labelled_rows(cohort, "val", options.most, options.seed)
-    (found,) = gather(model, cohort, rows, options, lambda *_: None).values()
-    evidence = found[RATED_BY]
-    known = (cohort.labels[rows], cohort.patients[rows], slice_positions(cohort, rows))
+    gathered = gather_labelled(model, cohort, options, silent)
+    evidence, known = gathered.evidence, (gathered.labels, gathered.patients, gathered.positions)
     measured = (Truth(cohort).masks(rows), cohort.pixels(rows).mean(axis=1) > -0.95)
     shares = [float(word) for word in args.shares.split(",")]
     print(f"| {' | '.join(COLUMNS)} |\n|{' --- |' * len(COLUMNS)}", flush=True)
@@ -66,7 +67,7 @@ def lines(
     shares: list[float],
 ) -> str:
     """A row for each share of the peak, at the one strength of the evidence."""
-    calibration = calibrate(evidence, labels, patients, places=places)
+    calibration = calibrate(evidence, labels, patients, positions=places)
     (rated,) = calibration.candidates
     unhealthy, rows = labels == UNHEALTHY, []
     for share in shares:

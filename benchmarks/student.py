@@ -16,7 +16,8 @@ import numpy as np
 import torch
 from scipy.special import expit
 
-from anofpdm.calibration.fit import load_calibration, slice_positions
+from anofpdm.calibration.files import load_calibration
+from anofpdm.calibration.fit import slice_positions
 from anofpdm.cohorts import Cohort, open_cohort
 from anofpdm.evaluation.metrics.pixels import average_precision, dice, mean_defined, volume_dice
 from anofpdm.evaluation.truth import Truth

@@ -36,7 +36,7 @@ def _dicom(path: Path) -> None:
 
 
 def _calibration(path: Path) -> None:
-    from anofpdm.method.calibration import from_json, to_json
+    from anofpdm.calibration.files import from_json, to_json
 
     to_json(from_json(path.read_bytes().decode(errors="replace"), str(path)))
 

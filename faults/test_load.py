@@ -44,7 +44,7 @@ DONE_BY_THEM += ("dribbled", "read slowly", "curious", "scans failed", "scans do
 @pytest.fixture(scope="module")
 def quick(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The bundled model with few noise levels; every slice is called unhealthy, so that there is a mask to compare."""
-    from anofpdm.method.calibration import from_json, to_json
+    from anofpdm.calibration.files import from_json, to_json
 
     folder = tmp_path_factory.mktemp("quick") / "tumour"
     shutil.copytree(BUNDLED, folder)

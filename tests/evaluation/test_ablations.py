@@ -12,8 +12,7 @@ from PIL import Image
 from scipy import ndimage, stats
 from typer.testing import CliRunner
 
-from anofpdm.calibration.fit import Options as CalibrationOptions
-from anofpdm.calibration.fit import fit_calibration, labelled_rows
+from anofpdm.calibration.fit import CalibrationConfig, fit_calibration, labelled_rows
 from anofpdm.cli.main import app
 from anofpdm.cohorts import open_cohort
 from anofpdm.errors import CohortError, EvaluationError, MethodError
@@ -26,7 +25,8 @@ from anofpdm.evaluation.metrics.pixels import average_precision
 from anofpdm.evaluation.truth import Truth
 from anofpdm.labels import HEALTHY, UNHEALTHY
 from anofpdm.method.decision import DecisionSettings, decide
-from anofpdm.method.many_slices import evidence_of, slice_seeds
+from anofpdm.method.evidence import concatenate
+from anofpdm.method.many_slices import EvidenceRequest, evidence_batches, slice_seeds
 from anofpdm.method.variants import VARIANTS
 from anofpdm.network.predictor import load_trained
 from anofpdm.network.schedule import NoiseSchedule
@@ -38,7 +38,7 @@ CPU = torch.device("cpu")
 BUMP = (9.0, 6.5)  # about where toy lesions lie in slices of 16 x 16
 LEVELS, OTHERS, BATCH = 6, (2, 4), 16
 OPTIONS = Options(
-    CalibrationOptions(
+    CalibrationConfig(
         signal="error", levels=LEVELS, strengths=(0.0, 2.0, 5.0), split="train", batch=BATCH, strength_by="cosine"
     ),
     levels_tried=(*OTHERS, LEVELS),
@@ -164,16 +164,18 @@ def kept(made, done):
     rows = study.rows[study.ill]
     signals, answers = [], []
 
-    def listen(now):
-        signals.append(now.signal[:, 0].clone())
-        answers.append((now.level.healthy - now.level.unguided).square().mean(1))
+    def listen(level, signal_map):
+        signals.append(signal_map()[:, 0].clone())
+        answers.append((level.healthy - level.unguided).square().mean(1))
 
     def climb(levels, on_level=None):
-        return evidence_of(
-            model.predict, lambda some: cohort.pixels(rows[some]), slice_seeds(cohort.indices[rows], 0),
-            settings=replace(calibration.settings, levels=levels), strengths=[calibration.strength], device=CPU,
-            batch=len(rows), on_level=on_level,
-        )  # fmt: skip
+        settings = replace(calibration.settings, levels=levels)
+        request = EvidenceRequest(settings, [calibration.strength], CPU, len(rows))
+        seeds = slice_seeds(cohort.indices[rows], 0)
+        batches = evidence_batches(
+            model.predict, lambda some: cohort.pixels(rows[some]), seeds, request, on_level=on_level
+        )
+        return concatenate(list(batches))
 
     evidence = climb(calibration.settings.levels)
     climb(climbed_on(calibration.settings.levels, int(evidence.end_step.max())), listen)

@@ -13,7 +13,7 @@ import torch
 from sklearn.metrics import average_precision_score
 from typer.testing import CliRunner
 
-from anofpdm.calibration.fit import Options as CalibrationOptions
+from anofpdm.calibration.fit import CalibrationConfig
 from anofpdm.cli.main import app
 from anofpdm.cohorts import open_cohort
 from anofpdm.cohorts.plan import plan_cohort
@@ -100,7 +100,7 @@ def new_job(made, out, names=("anofpdm-ddim",), batch=32, seeds=(0,), **changes)
     trained = load_trained(made / "guided", CPU)
     trained = replace(trained, predict=Blurred(trained.predict))  # type: ignore[arg-type]
     others = {name: made / name for name in TASKS if name != "guided"}
-    calibration = CalibrationOptions(signal="error", score=("flair",), levels=4, strengths=(0.0, 2.0), batch=batch)
+    calibration = CalibrationConfig(signal="error", score=("flair",), levels=4, strengths=(0.0, 2.0), batch=batch)
     config = EvaluationConfig(calibration=calibration, sample=40, tune=20, seeds=seeds, batch=batch, **changes)
     models = load_models(trained, others, CPU, "fp32")
     cohort = open_cohort(made / "cohort")

@@ -10,12 +10,14 @@ from scipy.ndimage import gaussian_filter, median_filter
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_auc_score
 
-from anofpdm.errors import CalibrationError, MethodError
+from anofpdm.calibration.files import from_json, to_json
+from anofpdm.errors import CalibrationError, ConfigError
 from anofpdm.method import NoiseSchedule, calibrate, forward_evidence
-from anofpdm.method.calibration import Candidate, chosen_candidate, from_json, to_json
+from anofpdm.method.calibration import Candidate, choose_strength
 from anofpdm.method.context import SlicePositions, smooth_across_slices
-from anofpdm.method.detection import auc, best_cut, chosen_strength, fit_curve, held_out_scores, patient_folds
-from anofpdm.method.evidence import Evidence, EvidenceSettings
+from anofpdm.method.detection import auc, best_cut, choose_fit_strength, fit_curve, held_out_scores, patient_folds
+from anofpdm.method.evidence import Evidence, EvidenceSettings, SignalMaps
+from anofpdm.options import Signal
 from tests.method.worlds import Elementwise
 
 LEVELS = (0, 100, 200, 300)
@@ -36,8 +38,12 @@ def made_up(n=40, strengths=(0.0, 2.0, 5.0), seed=0, lift=2.0):
         torch.tensor(guided),
         torch.tensor(unguided),
         torch.tensor(np.array(LEVELS)[divergence.argmax(-1)]),
-        torch.tensor(gaussian_filter(rng.random((n, len(strengths), 16, 16)), (0, 0, 2, 2))),
-        torch.zeros(n, len(strengths), 16, 16),
+        {
+            Signal.ERROR: SignalMaps(
+                torch.tensor(gaussian_filter(rng.random((n, len(strengths), 16, 16)), (0, 0, 2, 2))),
+                torch.zeros(n, len(strengths), 16, 16),
+            )
+        },
     )
     return evidence, labels, np.array([f"p{i // 4}" for i in range(n)])
 
@@ -77,7 +83,7 @@ def test_a_cut_lies_between_its_neighbours_however_close_they_are():
     assert low < cut < 1.0
 
 
-def test_the_cosine_is_told_in_float64():
+def test_the_cosine_is_computed_in_float64():
     evidence, labels, patients = made_up()
     single = evidence.map(lambda tensor: tensor.float() if tensor.is_floating_point() else tensor)
     assert single.similarity.dtype == torch.float64
@@ -90,8 +96,8 @@ def test_the_cosine_is_told_in_float64():
 def test_without_context_everything_is_fitted_once():
     evidence, labels, patients = made_up()
     places = SlicePositions(np.arange(len(labels)), np.zeros(len(labels)))
-    assert len(calibrate(evidence, labels, patients, places=places, context_mm=0.0).fitted) == 1
-    assert len(calibrate(evidence, labels, patients, places=places).fitted) == 2
+    assert len(calibrate(evidence, labels, patients, positions=places, context_mm=0.0).fitted) == 1
+    assert len(calibrate(evidence, labels, patients, positions=places).fitted) == 2
 
 
 def test_both_ends_are_cuts():
@@ -156,8 +162,8 @@ def test_the_strength_of_the_fit_grows_with_the_evidence():
     rng = np.random.default_rng(0)
     labels, patients = rng.integers(0, 2, 300).astype(bool), np.arange(300) // 10
     noise = rng.normal(size=(300, 8))
-    assert chosen_strength(noise, labels, patients) < 0.1
-    assert chosen_strength(noise + 3 * labels[:, None], labels, patients) > 0.01
+    assert choose_fit_strength(noise, labels, patients) < 0.1
+    assert choose_fit_strength(noise + 3 * labels[:, None], labels, patients) > 0.01
 
 
 def candidates(*accuracies):
@@ -176,11 +182,11 @@ def candidates(*accuracies):
     ],
 )
 def test_the_largest_strength_that_is_nearly_as_accurate(accuracies, ratio, best, chosen):
-    found = chosen_candidate(candidates(*accuracies), ratio)
+    found = choose_strength(candidates(*accuracies), ratio)
     assert [one.strength for one in found] == [best, chosen]
 
 
-def test_calibrating_on_separable_slices_tells_them_apart():
+def test_separable_slices_are_separated():
     evidence, labels, patients = made_up(80, lift=30.0)
     found = calibrate(evidence, labels, patients)
     assert found.fitted[0].curve_accuracy.accuracy > 0.95
@@ -216,7 +222,7 @@ def test_order_of_slices_changes_nothing():
 def test_a_calibration_survives_its_file():
     evidence, labels, patients = made_up()
     places = SlicePositions(patients, np.arange(len(labels)) * 2.0)
-    found = calibrate(evidence, labels, patients, places=places).for_model("abc", ["flair"])
+    found = calibrate(evidence, labels, patients, positions=places).for_model("abc", ["flair"])
     again = from_json(to_json(found), "here")
     assert to_json(again) == to_json(found)
     assert again.settings == found.settings
@@ -224,16 +230,16 @@ def test_a_calibration_survives_its_file():
     np.testing.assert_array_equal(again.fitted[1].curve.scores(logs), found.fitted[1].curve.scores(logs))
 
 
-def test_a_file_from_before_maps_were_compared_is_read():
+def test_a_file_without_map_auc_is_read():
     evidence, labels, patients = made_up()
-    said = json.loads(to_json(calibrate(evidence, labels, patients)))
-    for one in said["candidates"]:
+    values = json.loads(to_json(calibrate(evidence, labels, patients)))
+    for one in values["candidates"]:
         del one["map_auc"]
-    again = from_json(json.dumps(said), "here")
+    again = from_json(json.dumps(values), "here")
     assert {one.map_auc for one in again.candidates} == {None}
-    said["candidates"][0]["accuracy"] = None
+    values["candidates"][0]["accuracy"] = None
     with pytest.raises(CalibrationError, match="calibrate again"):
-        from_json(json.dumps(said), "here")
+        from_json(json.dumps(values), "here")
 
 
 @pytest.mark.parametrize(
@@ -248,7 +254,7 @@ def test_a_file_from_before_maps_were_compared_is_read():
         ('"accuracy": 0', '"accuracy": 0E, "accuracy": 1e999, "accuracy": 1e999'),
     ],
 )
-def test_a_whole_file_without_sense_is_refused(before, after):
+def test_a_file_with_invalid_values_is_refused(before, after):
     evidence, labels, patients = made_up()
     text = to_json(calibrate(evidence, labels, patients).for_model("abc", ["flair"]))
     from_json(text, "here")
@@ -273,17 +279,17 @@ def test_labels_that_do_not_suffice(labels, match):
         calibrate(evidence, labels, patients)
 
 
-def test_a_model_that_does_not_listen_to_labels_is_named():
+def test_a_model_that_ignores_its_labels_is_refused():
     x0 = torch.rand(4, 1, 8, 8)
-    deaf = forward_evidence(
+    evidence = forward_evidence(
         Elementwise(difference=0.0), x0, levels=[0, 50], strengths=[1.0, 2.0], schedule=NoiseSchedule.linear(),
         seeds=range(4),
     )  # fmt: skip
     with pytest.raises(CalibrationError, match="train it longer"):
-        calibrate(deaf, [0, 1, 0, 1], list("aabb"))
+        calibrate(evidence, [0, 1, 0, 1], list("aabb"))
 
 
-def test_one_patient_cannot_be_cross_validated_and_says_so():
+def test_accuracy_is_unknown_with_a_single_patient():
     evidence, labels, _ = made_up(12)
     found = calibrate(evidence, labels, ["a"] * 12)
     assert np.isnan(found.cosine_accuracy.accuracy)
@@ -308,7 +314,7 @@ def test_smoothing_is_a_gaussian_in_millimetres_within_each_scan():
     )
 
 
-def test_by_maps_a_best_strength_at_the_edge_is_no_reason_to_try_more():
+def test_by_maps_only_a_chosen_strength_at_the_edge_matters():
     """AUC levels off; what matters is whether the chosen one is the largest."""
     rated = tuple(Candidate(w, 0.9, 0.0, 0.9, found) for w, found in ((1.0, 0.94), (3.0, 0.95)))
     found = replace(calibrate(*made_up()), candidates=rated, best_strength=3.0, strength=1.0)
@@ -317,15 +323,15 @@ def test_by_maps_a_best_strength_at_the_edge_is_no_reason_to_try_more():
     assert replace(found, strength_by="map", strength=3.0).at_edge
 
 
-def test_of_maps_that_do_nearly_as_well_it_is_the_weakest():
+def test_by_maps_the_weakest_strength_that_is_nearly_as_good():
     rated = [Candidate(w, 0.9, 0.0, 0.9, found) for w, found in ((1.0, 0.7), (3.0, 0.94), (5.0, 0.95), (8.0, 0.96))]
-    best, chosen = chosen_candidate(rated, 0.98, "map")
+    best, chosen = choose_strength(rated, 0.98, "map")
     assert (best.strength, chosen.strength) == (8.0, 5.0)  # 0.98 * 0.96 = 0.9408
-    assert chosen_candidate(rated, 1.0, "map")[1].strength == 8.0
+    assert choose_strength(rated, 1.0, "map")[1].strength == 8.0
 
 
-def test_chosen_by_maps_it_is_the_strength_whose_maps_tell_the_classes_apart():
-    """The cosine knows best at strength 0, the maps at strength 2: sharper at 4, but brighter where nothing is."""
+def test_by_maps_the_strength_whose_maps_separate_the_classes():
+    """The cosine separates best at strength 0, the maps at strength 2; at 4, healthy slices are bright as well."""
     rng = np.random.default_rng(0)
     unhealthy = np.arange(40) % 2 == 1
     maps = rng.uniform(0, 0.1, (40, 3, 16, 16)).astype(np.float32)
@@ -343,7 +349,7 @@ def test_chosen_by_maps_it_is_the_strength_whose_maps_tell_the_classes_apart():
         guided,
         flat[:, 0],
         torch.zeros(40, 3),
-        *[torch.tensor(maps)] * 2,
+        {Signal.ERROR: SignalMaps(torch.tensor(maps), torch.tensor(maps))},
     )
     patients = np.arange(40) // 8
     by_cosine = calibrate(evidence, unhealthy.astype(int), patients)
@@ -356,5 +362,5 @@ def test_chosen_by_maps_it_is_the_strength_whose_maps_tell_the_classes_apart():
         roc_auc_score(unhealthy, maps[:, w].reshape(40, -1).max(axis=1)) for w in range(3)
     ]  # one pixel is smallest
     assert [one.map_auc for one in by_map.candidates] == pytest.approx(wanted)
-    with pytest.raises(MethodError, match="cosine, map"):
+    with pytest.raises(ConfigError, match="cosine, map"):
         calibrate(evidence, unhealthy.astype(int), patients, strength_by="mask")

@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from anofpdm.errors import MethodError
+from anofpdm.errors import ConfigError, MethodError
 from anofpdm.method import NoiseSchedule, forward_evidence
-from anofpdm.method.evidence import FIELDS, SIGNALS, EvidenceSettings, forward_signals, joined, spread_levels
-from tests.method.worlds import Elementwise, TwoGaussians, alpha_bars, literal, literal_agreement
+from anofpdm.method.evidence import concatenate, spread_levels
+from anofpdm.options import Signal
+from tests.method.worlds import FIELDS, Elementwise, TwoGaussians, alpha_bars, literal, literal_agreement
 
 SCHEDULE = NoiseSchedule.linear()
 
@@ -37,39 +38,44 @@ def test_equals_the_formulas_written_out(encoding, signal, clamp, levels):
 
 
 @pytest.mark.parametrize("encoding", ["ddim", "ddpm"])
-def test_several_signals_of_one_climb_are_those_of_a_climb_each(encoding):
-    x0, levels, world, asked = some_slices(), tuple(range(0, 600, 60)), Elementwise(), []
+def test_several_signals_of_one_pass_equal_those_of_a_pass_each(encoding):
+    x0, levels, world, called = some_slices(), tuple(range(0, 600, 60)), Elementwise(), []
 
     def counting(x, t, labels):
-        asked.append(t)
+        called.append(t)
         return world(x, t, labels)
 
-    common: dict[str, Any] = {"strengths": [0.0, 2.0], "schedule": SCHEDULE, "seeds": [5, 6, 7]}
-    settings = EvidenceSettings(levels, (0, 2), encoding)
-    together = forward_signals(counting, x0, SIGNALS, settings=settings, **common)
-    assert asked == list(levels)
-    for signal in SIGNALS:
-        alone = forward_evidence(world, x0, levels=levels, channels=[0, 2], encoding=encoding, signal=signal, **common)
-        assert together[signal].settings == alone.settings
-        assert all(torch.equal(getattr(together[signal], name), getattr(alone, name)) for name in FIELDS)
+    common = {
+        "levels": levels, "strengths": [0.0, 2.0], "schedule": SCHEDULE, "seeds": [5, 6, 7], "channels": [0, 2],
+        "encoding": encoding,
+    }  # fmt: skip
+    together = forward_evidence(counting, x0, signal=list(Signal), **common)
+    assert called == list(levels)
+    for signal in Signal:
+        alone, shared = forward_evidence(world, x0, signal=signal, **common), together.with_signal(signal)
+        assert shared.settings == alone.settings
+        assert all(torch.equal(getattr(shared, name), getattr(alone, name)) for name in FIELDS)
 
 
 @pytest.mark.parametrize("encoding", ["ddim", "ddpm"])
 @pytest.mark.parametrize("levels", [(7,), tuple(range(0, 600, 60))])
 def test_agreement_is_two_parts_error_and_one_part_gradient(encoding, levels):
     x0, strengths, seeds, channels, world = some_slices(), [0.0, 5.0], [5, 6, 7], [0, 2], Elementwise()
-    heard = []
+    seen = []
     found = forward_evidence(
         world, x0, levels=levels, strengths=strengths, schedule=SCHEDULE, seeds=seeds, channels=channels,
-        encoding=encoding, signal="agreement", on_level=lambda now: heard.append((now.signal, now.so_far())),
+        encoding=encoding, signal="agreement",
+        on_level=lambda level, signal_map: seen.append((level.number, signal_map())),
     )  # fmt: skip
     expected = literal_agreement(world, x0, levels, strengths, seeds, channels, encoding, True)
     for name in FIELDS:
         np.testing.assert_allclose(getattr(found, name).numpy(), expected[name], rtol=1e-5, atol=1e-10, err_msg=name)
     assert found.settings.signal == "agreement"
-    (signal, so_far), *_ = heard
-    assert so_far["agreement"].settings.levels == levels[:1]
-    torch.testing.assert_close(so_far["agreement"].last_maps, signal)
+    assert [number for number, _ in seen] == list(range(len(levels)))
+    at_end = torch.stack([signal for _, signal in seen])[
+        [levels.index(int(t)) for t in found.end_step[:, 0]], [0, 1, 2], 0
+    ]
+    torch.testing.assert_close(found.last_maps[:, 0], at_end)
 
 
 @pytest.mark.parametrize(("peak", "end"), [(0, 0), (9, 540), (4, 240)])
@@ -136,15 +142,15 @@ def test_ddim_with_an_exact_denoiser_keeps_the_standardised_pixel():
     levels, seen = list(range(0, 1000, 1)), []
     forward_evidence(
         world, x0, levels=levels, strengths=[1.0], schedule=SCHEDULE, seeds=[0], clamp=False,
-        on_level=lambda heard: seen.append((heard.level.t, heard.level.x)),
+        on_level=lambda level, _: seen.append((level.t, level.x)),
     )  # fmt: skip
     bars = alpha_bars()
     standard = [(x - math.sqrt(bars[t]) * mean) / math.sqrt(bars[t] * variance + 1 - bars[t]) for t, x in seen]
     torch.testing.assert_close(standard[-1], standard[0], rtol=0.02, atol=0.02)
 
 
-def test_strength_minus_one_is_no_guidance_and_a_healthy_answer_equal_to_the_plain_one_moves_nothing():
-    arguments: dict[str, Any] = {"levels": [0, 300], "schedule": SCHEDULE, "seeds": [1, 2, 3]}
+def test_strength_minus_one_is_no_guidance_and_equal_predictions_do_not_diverge():
+    arguments = {"levels": [0, 300], "schedule": SCHEDULE, "seeds": [1, 2, 3]}
     found = forward_evidence(Elementwise(), some_slices(), strengths=[-1.0], **arguments)
     torch.testing.assert_close(found.mse_guided[:, 0], found.mse_unguided)
     assert found.divergence.abs().max() < 1e-20
@@ -160,7 +166,7 @@ def test_with_an_elementwise_denoiser_batches_and_order_change_no_bit(encoding):
         "levels": range(0, 600, 40), "strengths": [0.0, 1.0, 4.0], "schedule": SCHEDULE, "encoding": encoding,
     }  # fmt: skip
     whole = forward_evidence(Elementwise(), x0, seeds=seeds, **settings)
-    alone = joined([forward_evidence(Elementwise(), x0[[i]], seeds=[seeds[i]], **settings) for i in range(9)])
+    alone = concatenate([forward_evidence(Elementwise(), x0[[i]], seeds=[seeds[i]], **settings) for i in range(9)])
     order = [8, 0, 3, 5, 1, 2, 7, 4, 6]
     shuffled = forward_evidence(Elementwise(), x0[order], seeds=[seeds[i] for i in order], **settings)
     one_strength = forward_evidence(Elementwise(), x0, seeds=seeds, **{**settings, "strengths": [4.0]})
@@ -171,31 +177,17 @@ def test_with_an_elementwise_denoiser_batches_and_order_change_no_bit(encoding):
             assert torch.equal(getattr(whole, name)[:, [2]], getattr(one_strength, name)), name
 
 
-def test_two_questions_a_level_as_one_batch_for_any_number_of_strengths():
-    asked = []
+def test_two_predictions_a_level_in_one_batch_for_any_number_of_strengths():
+    called = []
 
     def counting(x, t, labels):
-        asked.append((len(x), t, labels.tolist()))
+        called.append((len(x), t, labels.tolist()))
         return torch.zeros_like(x)
 
     forward_evidence(
         counting, some_slices(), levels=[0, 10, 20], strengths=range(8), schedule=SCHEDULE, seeds=[0, 1, 2]
     )
-    assert asked == [(6, t, [0, 0, 0, 2, 2, 2]) for t in (0, 10, 20)]
-
-
-def test_what_a_listener_hears_so_far_is_the_evidence_of_the_levels_so_far():
-    heard = {}
-    arguments: dict[str, Any] = {"strengths": [0.0, 3.0], "schedule": SCHEDULE, "seeds": [4, 5, 6]}
-
-    def listen(now):
-        heard[now.level.t] = now.so_far()["error"]
-
-    forward_evidence(Elementwise(), some_slices(), levels=range(0, 600, 100), on_level=listen, **arguments)
-    short = forward_evidence(Elementwise(), some_slices(), levels=range(0, 300, 100), **arguments)
-    for name in FIELDS:
-        assert torch.equal(getattr(heard[200], name), getattr(short, name)), name
-    assert heard[200].settings == short.settings
+    assert called == [(6, t, [0, 0, 0, 2, 2, 2]) for t in (0, 10, 20)]
 
 
 def test_nothing_grows_with_the_number_of_levels_but_the_curves():
@@ -204,8 +196,8 @@ def test_nothing_grows_with_the_number_of_levels_but_the_curves():
     def alive_at_the_end(levels):
         alive = []
 
-        def listen(now):
-            if now.level.t == levels[-1]:
+        def listen(level, _signal_map):
+            if level.t == levels[-1]:
                 gc.collect()
                 tensors = [one for one in gc.get_objects() if type(one) is torch.Tensor]
                 alive.append(sum(one.numel() for one in tensors if one.numel() >= 3 * 16 * 16))
@@ -231,12 +223,12 @@ def test_spread_levels():
 @pytest.mark.parametrize(
     ("changes", "match"),
     [
-        ({"levels": []}, "levels must rise"),
-        ({"levels": [5, 5]}, "levels must rise"),
-        ({"levels": [0, 1000]}, "do not lie"),
+        ({"levels": []}, "levels must increase"),
+        ({"levels": [5, 5]}, "levels must increase"),
+        ({"levels": [0, 1000]}, "must lie in"),
         ({"strengths": []}, "strengths"),
         ({"strengths": [1, 1]}, "strengths"),
-        ({"strengths": [float("nan")]}, "must be numbers"),
+        ({"strengths": [float("nan")]}, "must be finite"),
         ({"seeds": [1]}, "1 seeds for 3 slices"),
         ({"channels": [3]}, "channel 3"),
         ({"channels": []}, "channels"),
@@ -244,14 +236,14 @@ def test_spread_levels():
         ({"signal": "x"}, "unknown signal"),
     ],
 )
-def test_what_cannot_be_is_refused(changes, match):
-    arguments: dict[str, Any] = {"levels": [0], "strengths": [1.0], "schedule": SCHEDULE, "seeds": [0, 1, 2]}
-    with pytest.raises(MethodError, match=match):
+def test_invalid_arguments_are_refused(changes, match):
+    arguments = {"levels": [0], "strengths": [1.0], "schedule": SCHEDULE, "seeds": [0, 1, 2]}
+    with pytest.raises((ConfigError, MethodError), match=match):
         forward_evidence(Elementwise(), some_slices(), **{**arguments, **changes})
 
 
-def test_a_network_that_overflows_is_named():
-    with pytest.raises(MethodError, match="not numbers"):
+def test_a_network_that_overflows_is_reported():
+    with pytest.raises(MethodError, match="non-finite"):
         forward_evidence(
             lambda x, _t, _labels: x / 0, some_slices(), levels=[0], strengths=[1.0], schedule=SCHEDULE, seeds=[0, 1, 2]
         )

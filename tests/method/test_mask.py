@@ -1,15 +1,19 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import ndimage
 
-from anofpdm.errors import CalibrationError, MethodError
+from anofpdm.calibration.files import from_json, to_json
+from anofpdm.errors import CalibrationError, ConfigError, MethodError
 from anofpdm.method import calibrate
 from anofpdm.method.context import SlicePositions
 from anofpdm.method.decision import DecisionSettings, decide
 from anofpdm.method.mask import MaskSettings, drop_small_components, mask, mask_quantiles, median_filtered, thresholds
-from anofpdm.method.variants import VARIANTS, variant
+from anofpdm.method.variants import VARIANTS
+from anofpdm.options import Signal
 from tests.method.test_calibration import made_up
 from tests.method.worlds import literal_mask
 
@@ -23,7 +27,7 @@ def blobs(n=4, side=48, seed=0):
 @pytest.mark.parametrize("strength", [0.0, 0.004, 0.3, 0.53, 0.995, 1.0, 2.0])
 def test_the_papers_mask_pixel_by_pixel(strength):
     maps = blobs()
-    cuts = thresholds(maps, mask_quantiles(np.full(4, strength), 1.0), np.nan, MaskSettings())
+    cuts = thresholds(maps, mask_quantiles(np.full(4, strength), 1.0), None, MaskSettings())
     found = mask(median_filtered(maps), cuts)
     assert found.any()
     for one, image in zip(found, maps, strict=True):
@@ -85,15 +89,15 @@ def test_undetected_slices_have_empty_masks_and_the_detector_can_be_chosen():
     )
 
 
-def test_context_needs_places_and_a_calibration_with_them():
+def test_smoothing_needs_positions_and_a_calibration_with_them():
     evidence, labels, patients = made_up()
     alone = calibrate(evidence, labels, patients)
-    with pytest.raises(MethodError, match="where slices lie"):
+    with pytest.raises(MethodError, match="positions of the slices"):
         decide(evidence, alone, DecisionSettings(context_mm=2.0))
     places = SlicePositions(patients, np.tile([0.0, 2.0, 4.0, 6.0], 10))
-    with pytest.raises(CalibrationError, match="not calibrated for a context"):
+    with pytest.raises(CalibrationError, match="not calibrated for smoothing across slices of 2 mm"):
         decide(evidence, alone, DecisionSettings(context_mm=2.0), places)
-    both = calibrate(evidence, labels, patients, places=places)
+    both = calibrate(evidence, labels, patients, positions=places)
     near = decide(evidence, both, DecisionSettings(context_mm=2.0), places)
     far = decide(evidence, both, DecisionSettings(), places)
     assert near.maps.std() < far.maps.std()
@@ -101,20 +105,18 @@ def test_context_needs_places_and_a_calibration_with_them():
 
 @pytest.mark.parametrize("name", VARIANTS)
 def test_every_variant_runs_by_name(name):
-    chosen = variant(name)
+    chosen = VARIANTS[name]
     evidence, labels, patients = made_up()
     found = decide(evidence, calibrate(evidence, labels, patients), DecisionSettings(last_map=chosen.last_map))
     assert found.masks.shape == (40, 16, 16)
 
 
-def test_what_cannot_be_is_refused():
-    with pytest.raises(MethodError, match="unknown variant"):
-        variant("anofpdm")
-    with pytest.raises(MethodError, match="unknown threshold"):
+def test_invalid_settings_are_refused():
+    with pytest.raises(ConfigError, match="unknown threshold"):
         MaskSettings("otsu")
-    with pytest.raises(MethodError, match="unknown detector"):
+    with pytest.raises(ConfigError, match="unknown detector"):
         DecisionSettings("eye")
-    with pytest.raises(MethodError, match="smaller than 0"):
+    with pytest.raises(MethodError, match="must not be negative"):
         MaskSettings(smallest=-1)
     with pytest.raises(MethodError, match="aggregated"):
         DecisionSettings(last_map=True, mask=MaskSettings("healthy"))
@@ -132,5 +134,25 @@ def test_a_mask_reaches_a_share_of_its_slices_peak():
         cuts = np.maximum(calibration.with_context(0).healthy_threshold, share * peaks)
         np.testing.assert_allclose(found.threshold, cuts)
         np.testing.assert_array_equal(found.drawn, plain.maps >= cuts[:, None, None])
-    with pytest.raises(MethodError, match="between 0 and 1"):
+    with pytest.raises(MethodError, match="must lie in"):
         MaskSettings(peak_share=1.0)
+
+
+@pytest.mark.parametrize("threshold", ["healthy", "both"])
+def test_thresholds_from_healthy_slices_need_a_fit_for_the_signal(threshold):
+    """Such a calibration was once NaN: it emptied every mask, and could not be saved."""
+    evidence, labels, patients = made_up()
+    other = calibrate(evidence, labels, patients).for_signal(Signal.GRADIENT)
+    evidence = replace(evidence, maps_by_signal=dict.fromkeys([Signal.GRADIENT], evidence.maps_by_signal[Signal.ERROR]))
+    evidence = evidence.with_signal(Signal.GRADIENT)
+    assert from_json(to_json(other), "here").fitted[0].healthy_threshold is None
+    assert decide(evidence, other, DecisionSettings("none")).masks.any()
+    with pytest.raises(CalibrationError, match="--signal gradient"):
+        decide(evidence, other, DecisionSettings(mask=MaskSettings(threshold)))
+
+
+@pytest.mark.parametrize("value", [float("nan"), -1.0, "x"])
+def test_a_healthy_threshold_is_a_number(value):
+    fit = calibrate(*made_up()).fitted[0]
+    with pytest.raises(MethodError, match="healthy_threshold"):
+        replace(fit, healthy_threshold=value)

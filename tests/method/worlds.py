@@ -7,6 +7,7 @@ from scipy import ndimage
 from anofpdm.labels import HEALTHY, NULL
 
 T = 1000
+FIELDS = ("divergence", "mse_guided", "mse_unguided", "end_step", "maps", "last_maps")  # tensors of evidence
 
 
 def alpha_bars():
@@ -64,9 +65,7 @@ def literal(predict, x0, levels, strengths, seeds, channels, encoding, signal, c
     """The formulas one slice, one strength, one level at a time, everything kept, in float64."""
     bars = alpha_bars()
     limit = (lambda v: v.clamp(-1, 1)) if clamp else (lambda v: v)
-    found: dict[str, list] = {
-        name: [] for name in ("divergence", "mse_guided", "mse_unguided", "end_step", "maps", "last_maps")
-    }
+    found: dict[str, list] = {name: [] for name in FIELDS}
     for number, slice_ in enumerate(x0):
         for name, value in _literal_slice(
             predict, slice_, levels, strengths, seeds[number], channels, encoding, signal, limit, bars

@@ -14,8 +14,16 @@ import torch
 from scipy import ndimage
 
 import anofpdm
-from anofpdm.calibration.fit import Options as CalibrationOptions
-from anofpdm.calibration.fit import chosen_signal, fit_calibration, foreground_range, foreground_share, save, slimmed
+from anofpdm.calibration.figure import draw_calibration
+from anofpdm.calibration.files import save_calibration, to_json
+from anofpdm.calibration.fit import (
+    CalibrationConfig,
+    compact,
+    fit_calibration,
+    foreground_range,
+    foreground_share,
+    has_weak_maps,
+)
 from anofpdm.cohorts import open_cohort
 from anofpdm.cohorts.inputs import find_targets
 from anofpdm.cohorts.plan import plan_cohort
@@ -32,11 +40,11 @@ from anofpdm.errors import (
     ScanWarning,
 )
 from anofpdm.labels import HEALTHY, NULL
-from anofpdm.method.calibration import Calibration, Candidate, Fitted, to_json
+from anofpdm.method.calibration import Calibration, Candidate, ContextFit
 from anofpdm.method.decision import DecisionSettings
 from anofpdm.method.detection import Accuracy, CurveDetector
-from anofpdm.method.evidence import FIELDS, EvidenceSettings
-from anofpdm.method.many_slices import evidence_of, slice_seeds
+from anofpdm.method.evidence import EvidenceSettings, SignalMaps, concatenate
+from anofpdm.method.many_slices import EvidenceRequest, evidence_batches, gather_evidence, slice_seeds
 from anofpdm.method.mask import MaskSettings
 from anofpdm.network.predictor import NoisePredictor, TrainedModel, load_trained
 from anofpdm.network.schedule import NoiseSchedule
@@ -46,6 +54,7 @@ from anofpdm.segment.model import Model
 from anofpdm.segment.outputs import ANOMALY_MAP, FINDINGS, MASK, OVERVIEW, REPORT, SLICES, SUMMARY
 from anofpdm.util.files import folder_lock
 from tests import toys
+from tests.method.worlds import FIELDS
 
 SHAPE, SIZE = (40, 44, 36), 64
 BRAIN, LESION = 1.0, 0.0  # of network slices, in [-1, 1]
@@ -73,9 +82,9 @@ def calibration(**changes):
     values = {
         "settings": EvidenceSettings(levels, (0,)), "strength": 0.0, "best_strength": 0.0, "cut": 0.9,
         "divergence_max": 0.1, "detector": "curve", "cosine_accuracy": accuracy, "candidates": (),
-        "accuracy_ratio": 0.98, "n_healthy": 1, "n_unhealthy": 1, "n_patients": 2,
-        "modalities": ("flair", "t2"), "checkpoint_sha256": "same",
-        "fitted": (Fitted(0.0, told_apart, accuracy, 0.5),),
+        "accuracy_ratio": 0.98, "n_healthy": 1, "n_unhealthy": 1, "n_patients": 2, "modalities": ("flair", "t2"),
+        "checkpoint_sha256": "same",
+        "fitted": (ContextFit(0.0, told_apart, accuracy, 0.5),),
     }  # fmt: skip
     return Calibration(**{**values, **changes})
 
@@ -491,7 +500,7 @@ def made(tmp_path_factory):
 
 
 CPU = torch.device("cpu")
-SMALL = CalibrationOptions(levels=6, strengths=(0.0, 2.0), split="train", batch=16)
+SMALL = CalibrationConfig(levels=6, strengths=(0.0, 2.0), split="train", batch=16)
 
 
 def test_a_cohort_without_masks_calibrates_the_same(made, tmp_path):
@@ -507,7 +516,8 @@ def test_a_cohort_without_masks_calibrates_the_same(made, tmp_path):
 
 def test_load_segment_and_save_as_the_readme_does(made, tmp_path):
     model = load_trained(made / "model", CPU)
-    save(fit_calibration(model, open_cohort(made / "cohort"), SMALL), made / "model")
+    fitted = fit_calibration(model, open_cohort(made / "cohort"), SMALL)
+    save_calibration(fitted.calibration, draw_calibration(fitted), made / "model")
     loaded = anofpdm.load(made / "model", device="cpu")
     files = {name: made / "scans" / "p1" / f"p1_{name}.nii.gz" for name in ("flair", "t2")}
     result = loaded.segment(files)
@@ -522,7 +532,8 @@ def test_the_command_writes_reports_unless_told_otherwise(made, tmp_path):
 
     from anofpdm.cli.main import app
 
-    save(fit_calibration(load_trained(made / "model", CPU), open_cohort(made / "cohort"), SMALL), made / "model")
+    fitted = fit_calibration(load_trained(made / "model", CPU), open_cohort(made / "cohort"), SMALL)
+    save_calibration(fitted.calibration, draw_calibration(fitted), made / "model")
     words = ["segment", str(made / "model"), str(made / "scans" / "p1"), "--device", "cpu", "--no-pictures"]
     for more, written in (([], True), (["--no-report"], False)):
         out = tmp_path / str(written)
@@ -535,7 +546,8 @@ def test_a_calibration_of_another_checkpoint_is_refused(made, tmp_path):
     import shutil
 
     model = load_trained(made / "model", CPU)
-    save(fit_calibration(model, open_cohort(made / "cohort"), SMALL), made / "model")
+    fitted = fit_calibration(model, open_cohort(made / "cohort"), SMALL)
+    save_calibration(fitted.calibration, draw_calibration(fitted), made / "model")
     shutil.copytree(made / "model", tmp_path / "m")
     said = json.loads((tmp_path / "m" / "calibration.json").read_text())
     (tmp_path / "m" / "calibration.json").write_text(json.dumps({**said, "checkpoint_sha256": "f" * 64}))
@@ -546,45 +558,18 @@ def test_a_calibration_of_another_checkpoint_is_refused(made, tmp_path):
         anofpdm.load(tmp_path / "m", "cpu")
 
 
-@pytest.mark.parametrize("signal", ["error", "agreement"])
-def test_the_range_is_chosen_in_one_pass_and_equals_a_pass_of_that_range(made, signal):
-    model, cohort = load_trained(made / "model", CPU), open_cohort(made / "cohort")
-    asked = []
-    predict = model.predict
-
-    class Counting:
-        device, precision = CPU, "fp32"
-
-        def __call__(self, x, t, labels):
-            asked.append(t)
-            return predict(x, t, labels)
-
-    options = replace(SMALL, most=20, batch=100, signal=signal)
-    counted = replace(model, predict=Counting())  # type: ignore[arg-type]
-    found = fit_calibration(counted, cohort, replace(options, top=None))
-    assert len(asked) == 10  # 6 in 600 are 10 in 1000: one pass over all ranges
-    assert len(found.ranges) == 6
-    top = max(found.ranges, key=lambda one: (one.accuracy, one.auc)).top
-    fixed = fit_calibration(model, cohort, replace(options, top=top)).calibration
-    assert found.calibration.settings == fixed.settings
-    assert found.calibration.strength == fixed.strength
-    assert found.calibration.divergence_max == pytest.approx(fixed.divergence_max, rel=1e-4)
-    thresholds = [one.fitted[0].healthy_threshold for one in (found.calibration, fixed)]
-    assert thresholds[0] == pytest.approx(thresholds[1], rel=1e-3)
-
-
-@pytest.mark.parametrize("top", [600, None])
-def test_for_maps_of_agreement_only_what_depends_on_maps_is_another(made, top):
+def test_maps_of_agreement_change_only_what_depends_on_maps(made):
     model, cohort = load_trained(made / "model", CPU), open_cohort(made / "cohort")
     steps = []
-    options = replace(SMALL, top=top, context_mm=0.0, signal="error")
+    options = replace(SMALL, context_mm=0.0, signal="error")
     usual = fit_calibration(model, cohort, options)
     other = fit_calibration(
-        model, cohort, replace(options, signal="agreement"), lambda *at: steps.append(at)
+        model, cohort, replace(options, signal="agreement"), lambda _task, *at: steps.append(at)
     ).calibration
     assert other.settings == replace(usual.calibration.settings, signal="agreement")
     (fitted,), (fitted_usually,) = other.fitted, usual.calibration.fitted
-    assert replace(other, settings=usual.calibration.settings, fitted=()) == replace(usual.calibration, fitted=())
+    same = {"settings": usual.calibration.settings, "fitted": usual.calibration.fitted}
+    assert replace(other, **same) == usual.calibration
     assert fitted.curve_accuracy == fitted_usually.curve_accuracy
 
     rows = cohort.rows("train")
@@ -622,12 +607,11 @@ def test_maps_of_the_chosen_strength_are_what_counts(made):
     for map_auc, signal in ((0.849, "agreement"), (0.851, "error")):
         candidates = Candidate(2.0, 0.9, 0.9, 0.9, 1.7 - map_auc), Candidate(5.0, 0.9, 0.9, 0.9, map_auc)
         by_errors = replace(found, candidates=candidates, strength=5.0)
-        assert chosen_signal(SMALL, by_errors) == signal
-        assert chosen_signal(replace(SMALL, signal="gradient"), by_errors) == "gradient"
+        assert has_weak_maps(by_errors) == (signal == "agreement")
 
 
 def test_an_unknown_signal_is_refused():
-    with pytest.raises(MethodError, match="unknown signal 'x'; choose one of auto, error"):
+    with pytest.raises(ConfigError, match="unknown signalchoice 'x'; choose one of auto, error"):
         replace(SMALL, signal="x")
 
 
@@ -652,7 +636,7 @@ def test_a_model_calibrated_for_agreement_segments_by_it(made, tmp_path):
         maps[signal] = found.anomaly_map
     assert not np.allclose(maps["error"], maps["agreement"])
     done = CliRunner().invoke(app, words)  # of a toy that hardly knows its lesions
-    assert "less than 0.85: maps of agreement are taken" in done.output
+    assert "below 0.85: using maps of agreement" in done.output
     assert np.allclose(anofpdm.load(tmp_path / "m", device="cpu").segment(files).anomaly_map, maps["agreement"])
 
 
@@ -681,10 +665,8 @@ def test_another_cohort_than_the_models_is_refused(made, tmp_path):
 
 def evidence(predict, pixels, batch):
     settings = EvidenceSettings(tuple(range(0, 600, 100)), (0, 1))
-    return evidence_of(
-        predict, lambda rows: pixels[rows], slice_seeds(range(len(pixels))), settings=settings, strengths=[0.0, 3.0],
-        device=CPU, batch=batch,
-    )  # fmt: skip
+    request = EvidenceRequest(settings, [0.0, 3.0], CPU, batch)
+    return gather_evidence(predict, lambda rows: pixels[rows], slice_seeds(range(len(pixels))), request)
 
 
 def test_with_a_network_the_batch_changes_curves_by_less_than_1e_4(made):
@@ -730,37 +712,31 @@ def test_when_memory_is_short_beside_the_network_the_batch_is_halved():
     pixels = np.random.default_rng(0).uniform(-1, 1, (7, 2, 8, 8)).astype(np.float32)
     largest, progress = 3, []
 
-    def arguments(batch):
-        settings = EvidenceSettings((0, 20, 40), (0,))
-        return {
-            "predict_noise": Rounding(), "pixels": lambda rows: pixels[rows], "seeds": slice_seeds(range(7)),
-            "settings": settings, "strengths": [0.0], "device": CPU, "batch": batch,
-        }  # fmt: skip
+    def gather(on_level=None):
+        request = EvidenceRequest(EvidenceSettings((0, 20, 40), (0,)), [0.0], CPU, 7)
+        record = lambda _task, *at: progress.append(at)  # noqa: E731
+        seeds = slice_seeds(range(7))
+        return concatenate(
+            list(evidence_batches(Rounding(), lambda rows: pixels[rows], seeds, request, record, on_level))
+        )
 
-    def cramped(now):
-        if len(now.signal) > largest and now.level.number == 1:
+    def cramped(level, signal_map):
+        if len(signal_map()) > largest and level.number == 1:
             raise torch.OutOfMemoryError("out of memory")
 
-    whole = evidence_of(**arguments(7))
-    found = evidence_of(**arguments(7), on_level=cramped, on_progress=lambda *now: progress.append(now))
+    whole, found = gather(), gather(cramped)
     for name in FIELDS:
         torch.testing.assert_close(getattr(found, name), getattr(whole, name), rtol=0, atol=0)
-    assert progress[-1] == (12, 12)  # 4, then 2 at a time: 4 batches of 3 levels
+    assert progress[-1] == (7, 7)
     largest = 0
-    with pytest.raises(MethodError, match="not enough memory for 1 slices"):
-        evidence_of(**arguments(7), on_level=cramped)
+    with pytest.raises(MethodError, match="not enough memory for a batch of 1"):
+        gather(cramped)
 
 
 def test_a_device_that_is_none_is_refused(made):
     for word in ("gpu", "meta", "cuda:77"):
         with pytest.raises(ConfigError, match=f"device {word}"):
             anofpdm.load(made / "model", word)
-
-
-def test_ranges_may_share_their_last_level(made):
-    model, cohort = load_trained(made / "model", CPU), open_cohort(made / "cohort")
-    found = fit_calibration(model, cohort, replace(SMALL, levels=1, most=20, top=None))
-    assert len(found.ranges) == 6
 
 
 def test_one_class_alone_is_refused_before_the_network_is_asked(made):
@@ -785,7 +761,8 @@ def test_the_foreground_is_of_whole_scans(made):
 def test_maps_beyond_half_precision_stay_numbers():
     pixels = np.zeros((1, 2, 8, 8), np.float32)
     found = evidence(Rounding(), pixels, 1)
-    kept = slimmed(replace(found, maps=torch.full_like(found.maps, 1e6)))
+    large = SignalMaps(torch.full_like(found.maps, 1e6), found.last_maps)
+    kept = compact(replace(found, maps_by_signal={"error": large}))
     assert kept.maps.dtype == torch.float16
     assert kept.maps.isfinite().all()
 

@@ -9,12 +9,14 @@ import numpy as np
 import pytest
 import torch
 
-from anofpdm.calibration import fit as calibrating
+from anofpdm.calibration.figure import draw_calibration
+from anofpdm.calibration.files import save_calibration
+from anofpdm.calibration.fit import CalibrationConfig, fit_calibration
 from anofpdm.cohorts import open_cohort
 from anofpdm.errors import ConfigError, ModelError, ScanError, ScanWarning, TrainingError
 from anofpdm.labels import HEALTHY
 from anofpdm.method.decision import DecisionSettings
-from anofpdm.method.many_slices import evidence_of
+from anofpdm.method.many_slices import gather_evidence
 from anofpdm.method.mask import MaskSettings
 from anofpdm.network.predictor import load_trained
 from anofpdm.report.page_data import build_page_data
@@ -37,8 +39,9 @@ def made(tmp_path_factory):
     folder = toys.untrained(tmp_path_factory.mktemp("student"))
     cohort = open_cohort(folder / "cohort")
     model = load_trained(folder / "model", CPU)
-    options = calibrating.Options(levels=4, strengths=(0.0, 2.0), split="train", batch=16)
-    calibrating.save(calibrating.fit_calibration(model, cohort, options), folder / "model")
+    config = CalibrationConfig(levels=4, strengths=(0.0, 2.0), split="train", batch=16)
+    fitted = fit_calibration(model, cohort, config)
+    save_calibration(fitted.calibration, draw_calibration(fitted), folder / "model")
     return folder
 
 
@@ -153,9 +156,11 @@ def test_slices_labelled_healthy_have_empty_masks_and_are_not_evaluated(copied, 
     model, cohort = opened(copied)
     rows = cohort.rows("train")
     evaluated = []
-    plain = evidence_of
+    plain = gather_evidence
     monkeypatch.setattr(
-        targets, "evidence_of", lambda *args, **options: (evaluated.append(len(args[2])), plain(*args, **options))[1]
+        targets,
+        "gather_evidence",
+        lambda *args, **options: (evaluated.append(len(args[2])), plain(*args, **options))[1],
     )
     masks = pseudo_label(teacher_of(model), cohort, rows, World())
     assert sum(evaluated) == (cohort.labels[rows] != HEALTHY).sum()

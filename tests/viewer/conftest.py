@@ -60,7 +60,8 @@ def calibrated(folder: Path, levels: int) -> Path:
     """More levels, more work. Every slice is called unhealthy, so that there is something to see."""
     import torch
 
-    from anofpdm.method.calibration import CONTEXT_MM, Calibration, Fitted, to_json
+    from anofpdm.calibration.files import to_json
+    from anofpdm.method.calibration import CONTEXT_MM, Calibration, ContextFit
     from anofpdm.method.detection import Accuracy, CurveDetector
     from anofpdm.method.evidence import EvidenceSettings
     from anofpdm.network.predictor import load_trained
@@ -72,7 +73,7 @@ def calibrated(folder: Path, levels: int) -> Path:
         settings=EvidenceSettings(tuple(range(0, 10 * levels, 10)), (0,)), strength=1.0, best_strength=1.0, cut=2.0,
         divergence_max=0.1, detector="cosine", cosine_accuracy=accuracy, candidates=(), accuracy_ratio=0.98,
         n_healthy=1, n_unhealthy=1, n_patients=2, modalities=("flair", "t2"), checkpoint_sha256=trained.sha256,
-        fitted=tuple(Fitted(mm, detector, accuracy, 0.001) for mm in (0.0, CONTEXT_MM)),
+        fitted=tuple(ContextFit(mm, detector, accuracy, 0.001) for mm in (0.0, CONTEXT_MM)),
     )  # fmt: skip
     (folder / "calibration.json").write_text(to_json(said))
     return folder

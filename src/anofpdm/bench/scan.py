@@ -7,12 +7,13 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from anofpdm.method.calibration import Calibration
+from anofpdm.method.calibration import Calibration, ContextFit
 from anofpdm.method.decision import DecisionSettings
 from anofpdm.method.detection import Accuracy, CurveDetector
 from anofpdm.method.evidence import EvidenceSettings
 from anofpdm.network.predictor import NoisePredictor, TrainedModel
 from anofpdm.network.unet import UNet, preset
+from anofpdm.options import Detector
 from anofpdm.scans import write_nifti
 from anofpdm.segment.model import Model
 from anofpdm.segment.outputs import MASK
@@ -56,7 +57,9 @@ def made_up_model(device: torch.device) -> Model:
     network.last.weight.data.zero_()  # it finds nothing: noise would be thousands of findings
     student = Student(network, StudentCalibration(never, 1.0, 1.0, 1, 1), "", device)
     teacher = NoisePredictor(UNet(preset("tiny", len(MODALITIES))), device)
+    perfect = Accuracy(1.0, 1.0)
     calibration = Calibration(
-        EvidenceSettings((0,), (0, 1)), 0.0, 0.0, 0.0, 1.0, "cosine", Accuracy(1.0, 1.0), (), (), 1.0, 1, 1, 1
-    )
+        EvidenceSettings((0,), (0, 1)), 0.0, 0.0, 0.0, 1.0, Detector.COSINE, perfect,
+        (ContextFit(0.0, never, perfect, None),), (), 1.0, 1, 1, 1,
+    )  # fmt: skip
     return Model(TrainedModel(Path(), teacher, MODALITIES, SIDE, ""), calibration, "", student)

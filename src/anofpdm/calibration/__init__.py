@@ -1,1 +1,1 @@
-"""Calibration of a model on a cohort's image-level labels, and its file."""
+"""Calibration of a model on a cohort's image-level labels, and the file that holds it."""

@@ -5,9 +5,9 @@ from typing import Annotated
 
 import typer
 
-from anofpdm.cli.calibrate import Split
 from anofpdm.cli.options import Batch, Device, Seed, resolve_device
 from anofpdm.cli.progress import progress_bar
+from anofpdm.options import SignalChoice, Split, StrengthBy
 
 
 def ablate(
@@ -24,7 +24,7 @@ def ablate(
     variants: Annotated[
         bool, typer.Option(help="Compare the paper's variants too: two passes of all levels more.")
     ] = True,
-    split: Annotated[Split, typer.Option(help="Which part of the cohort.")] = Split.val,
+    split: Annotated[Split, typer.Option(help="Which part of the cohort.")] = Split.VAL,
     most: Annotated[int, typer.Option(min=2, help="Slices to use at most, in whole scans.")] = 2000,
     batch: Batch = None,
     precision: Annotated[str, typer.Option(help="auto, fp32, bf16 or fp16.")] = "auto",
@@ -32,7 +32,7 @@ def ablate(
     device: Device = "auto",
 ) -> None:
     """Every ablation of the paper, calibrated by labels on one split and measured with its masks."""
-    from anofpdm.calibration.fit import Options as CalibrationOptions
+    from anofpdm.calibration.fit import CalibrationConfig
     from anofpdm.cohorts import open_cohort
     from anofpdm.evaluation.ablations.figures import PAGE, save
     from anofpdm.evaluation.ablations.run import COMPARED, Options, measured_slices
@@ -43,12 +43,12 @@ def ablate(
     from anofpdm.util.files import folder_lock
 
     where = set_local_device(resolve_device(device))
-    calibration = CalibrationOptions(
+    calibration = CalibrationConfig(
         score=tuple(name.strip() for name in score.split(",") if name.strip()),
         strengths=tuple(float(value) for value in _numbers(strengths, "--strengths", 0)),
         levels=levels,
-        signal="error",  # as in the paper
-        strength_by="cosine",
+        signal=SignalChoice.ERROR,  # as in the paper
+        strength_by=StrengthBy.COSINE,
         split=split.value,
         most=most,
         seed=seed,

@@ -1,165 +1,169 @@
 """anofpdm calibrate: guidance strength, detectors and thresholds from image-level labels."""
 
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from anofpdm.cli.options import Batch, Device, Seed, resolve_device
-from anofpdm.cli.progress import progress_bar
+from anofpdm.cli.progress import progress_bars
+from anofpdm.options import Encoding, Precision, Signal, SignalChoice, Split, StrengthBy
 
 if TYPE_CHECKING:
-    from anofpdm.calibration.fit import Calibrated
+    from rich.table import Table
 
-
-MOST, MOST_OF_RANGES = 2000, 1000  # slices; maps of every range are kept until one is chosen
-
-
-class Split(StrEnum):
-    train = "train"
-    val = "val"
-    test = "test"
+    from anofpdm.calibration.fit import FittedCalibration
+    from anofpdm.method.calibration import Calibration
 
 
 def calibrate(
-    model: Annotated[Path, typer.Argument(help="A trained model.")],
-    cohort: Annotated[Path, typer.Argument(help="A prepared cohort with image-level labels.")],
-    score: Annotated[str, typer.Option(help="Modalities that are scored, e.g. flair,t2. Default: all.")] = "",
+    model: Annotated[Path, typer.Argument(help="Folder of a trained model.")],
+    cohort: Annotated[Path, typer.Argument(help="Prepared cohort with image-level labels.")],
+    score: Annotated[str, typer.Option(help="Scored modalities, e.g. flair,t2. Default: all.")] = "",
     strengths: Annotated[str, typer.Option(help="Candidate guidance strengths.")] = "0,1,2,3,4,5,8,12,20,30",
-    levels: Annotated[int, typer.Option(min=1, help="Noise levels in a range of 600.")] = 10,
+    levels: Annotated[int, typer.Option(min=1, help="Number of noise levels, in a range of 600.")] = 10,
     noise_range: Annotated[
-        str, typer.Option("--range", help="Top of the noise range, or auto: chosen by labels.")
-    ] = "600",
-    encoding: Annotated[str, typer.Option(help="ddim or ddpm.")] = "ddim",
+        int, typer.Option("--range", min=1, max=1000, help="Noise levels are below this one.")
+    ] = 600,
+    encoding: Annotated[
+        Encoding, typer.Option(help="How slices are noised: DDIM inversion, or fresh noise at every level.")
+    ] = Encoding.DDIM,
     signal: Annotated[
-        str,
+        SignalChoice,
         typer.Option(
-            help="What maps are of: error, as in the paper; agreement, of errors and gradients; auto: agreement where "
-            "maps of errors are weak; or one of gradient, gradient-weighted, gradient-above."
+            help="Signal averaged into the anomaly map. error: as in the paper. agreement: geometric mean of error and "
+            "gradient. auto: agreement where maps of errors separate the labels badly."
         ),
-    ] = "auto",
-    accuracy_ratio: Annotated[float, typer.Option(min=0, max=1, help="How nearly as accurate w* must be.")] = 0.98,
+    ] = SignalChoice.AUTO,
+    accuracy_ratio: Annotated[
+        float, typer.Option(min=0, max=1, help="Share of the best candidate's score that w* must reach.")
+    ] = 0.98,
     strength_by: Annotated[
-        str,
+        StrengthBy,
         typer.Option(
-            help="What chooses the strength: map, by how well maps tell labels apart, or cosine, as in the paper."
+            help="Choose the guidance strength by how well maps separate the labels, or by the cosine (the paper)."
         ),
-    ] = "map",
-    context: Annotated[float, typer.Option(min=0, help="Millimetres that slices look at their neighbours.")] = 2.0,
-    split: Annotated[Split, typer.Option(help="Which part of the cohort.")] = Split.val,
-    most: Annotated[
-        int | None,
-        typer.Option(min=2, help="Slices at most, in whole scans. Default: 2000, of --range auto 1000."),
-    ] = None,
+    ] = StrengthBy.MAP,
+    context: Annotated[float, typer.Option(min=0, help="Smoothing across slices (sigma, mm).")] = 2.0,
+    split: Annotated[Split, typer.Option(help="Part of the cohort to calibrate on.")] = Split.VAL,
+    most: Annotated[int, typer.Option(min=2, help="Maximum number of slices; whole scans are used.")] = 2000,
     batch: Batch = None,
-    precision: Annotated[str, typer.Option(help="auto, fp32, bf16 or fp16.")] = "auto",
+    precision: Annotated[Precision, typer.Option(help="Precision of the network.")] = Precision.AUTO,
     seed: Seed = 0,
     device: Device = "auto",
 ) -> None:
-    """Choose guidance and maps and fit both detectors, from labels alone; the result lies beside the weights."""
-    from anofpdm.calibration.fit import AUTO, Options, fit_calibration, save
+    """Choose guidance strength and signal, fit both detectors and the thresholds, from image-level labels alone.
+
+    Writes calibration.json and calibration.png beside the weights.
+    """
+    from anofpdm.calibration.figure import draw_calibration
+    from anofpdm.calibration.files import save_calibration
+    from anofpdm.calibration.fit import CalibrationConfig, fit_calibration
     from anofpdm.cohorts import open_cohort
     from anofpdm.method.many_slices import batch_for
     from anofpdm.network.predictor import load_trained
     from anofpdm.util.distributed import set_local_device
     from anofpdm.util.files import folder_lock
 
-    top, where = top_of(noise_range), set_local_device(resolve_device(device))
-    options = Options(
+    where = set_local_device(resolve_device(device))
+    config = CalibrationConfig(
         score=tuple(name.strip() for name in score.split(",") if name.strip()),
-        strengths=numbers(strengths),
+        strengths=parse_strengths(strengths),
         levels=levels,
-        top=top,
+        top=noise_range,
         encoding=encoding,
         signal=signal,
         accuracy_ratio=accuracy_ratio,
         strength_by=strength_by,
         context_mm=context,
-        split=split.value,
-        most=most or (MOST if top is not None else MOST_OF_RANGES),
+        split=split,
+        most=most,
         seed=seed,
         batch=batch or batch_for(where),
     )
     trained = load_trained(model, where, precision)
     slices = open_cohort(cohort)
     with folder_lock(model):
-        with progress_bar("noise levels") as show:
-            calibrated = fit_calibration(trained, slices, options, show)
-        save(calibrated, model)
-    _print(calibrated, model, chose_signal=signal == AUTO)
+        with progress_bars() as progress:
+            fitted = fit_calibration(trained, slices, config, progress)
+        save_calibration(fitted.calibration, draw_calibration(fitted), model)
+    _print(fitted, model, automatic=signal == SignalChoice.AUTO)
 
 
-def numbers(words: str) -> tuple[float, ...]:
+def parse_strengths(text: str) -> tuple[float, ...]:
     try:
-        found = tuple(float(word) for word in words.split(","))
+        strengths = tuple(float(word) for word in text.split(","))
     except ValueError:
-        raise typer.BadParameter(f"{words!r}: write numbers, e.g. 0,2,4", param_hint="--strengths") from None
-    if min(found) < 0:
-        raise typer.BadParameter("guidance strengths begin at 0", param_hint="--strengths")
-    return found
+        raise typer.BadParameter(f"{text!r}: write numbers, e.g. 0,2,4", param_hint="--strengths") from None
+    if min(strengths) < 0:
+        raise typer.BadParameter("guidance strengths must not be negative", param_hint="--strengths")
+    return strengths
 
 
-def top_of(word: str) -> int | None:
-    if word == "auto":
-        return None
-    if not word.isdigit() or not 1 <= int(word) <= 1000:
-        raise typer.BadParameter(f"{word!r}: write auto, or a level from 1 to 1000", param_hint="--range")
-    return int(word)
-
-
-def _print(calibrated: "Calibrated", model: Path, *, chose_signal: bool) -> None:
+def _print(fitted: "FittedCalibration", model: Path, *, automatic: bool) -> None:
     from rich.console import Console
-    from rich.table import Table
 
-    from anofpdm.calibration.fit import FIGURE, FILE, RATED_BY, WEAK_MAPS
-    from anofpdm.method.calibration import chosen_candidate
+    from anofpdm.calibration.files import FIGURE, FILE
 
-    calibration = calibrated.calibration
+    calibration = fitted.calibration
     console = Console(highlight=False, soft_wrap=True)
-    if calibrated.ranges:
-        ranges = Table("noise range", "accuracy", "AUC of M", box=None)
-        for tried in calibrated.ranges:
-            ranges.add_row(f"0..{tried.top - 1}", f"{tried.accuracy:.3f}", f"{tried.auc:.3f}")
-        console.print(ranges)
-    table = Table("w", "accuracy", "AUC", "cut of the cosine", "AUC of maps", "", box=None)
-    for one in calibration.candidates:
-        words = [
-            word
-            for word, strength in (("best", calibration.best_strength), ("chosen", calibration.strength))
-            if one.strength == strength
-        ]
-        said = (f"{one.strength:g}", f"{one.accuracy:.3f}", f"{one.auc:.3f}", f"{one.cut:.4f}")
-        table.add_row(*said, f"{one.map_auc:.3f}", ", ".join(words))
-    console.print(table)
-    if calibration.strength_by == "map":
-        paper = chosen_candidate(calibration.candidates, calibration.accuracy_ratio)[1].strength
-        console.print(f"chosen by maps of errors; the paper's rule, --strength-by cosine, would take {paper:g}")
-    if chose_signal and calibration.settings.signal != RATED_BY:
-        console.print(
-            f"maps of errors tell labels apart with an AUC of {calibration.rated.map_auc:.3f}, less than {WEAK_MAPS}: "
-            f"maps of {calibration.settings.signal} are taken; --signal {RATED_BY} keeps maps of errors"
-        )
-    detectors = Table("detector", "context", "accuracy", "AUC", "(on patients it was not fitted on)", box=None)
-    rows = [("cosine", 0.0, calibration.cosine_accuracy)]
-    rows += [("curve", one.context_mm, one.curve_accuracy) for one in calibration.fitted]
-    for name, context_mm, found in rows:
-        chosen = "default" if name == calibration.detector and context_mm == 0 else ""
-        detectors.add_row(name, f"{context_mm:g} mm", f"{found.accuracy:.3f}", f"{found.auc:.3f}", chosen)
-    console.print(detectors)
-    if calibration.at_edge:
-        console.print(
-            f"note: the chosen strength, {calibration.strength:g}, is the largest tried; try larger ones too"
-            if calibration.strength_by == "map"
-            else f"note: the best strength, {calibration.best_strength:g}, is the largest tried; try larger ones too"
-        )
-    if (model / "student" / "weights.safetensors").is_file():
-        console.print("note: its student learned by the calibration before; teach it again with `anofpdm distill`")
-    if calibration.n_patients < 2:
-        console.print("note: all slices are of one patient, so no detector could be tried on another; use more")
+    console.print(_candidate_table(calibration))
+    console.print(_detector_table(calibration))
+    for note in _notes(calibration, model, automatic=automatic):
+        console.print(note, markup=False)
     console.print(
         f"{calibration.n_healthy} healthy and {calibration.n_unhealthy} unhealthy slices of {calibration.n_patients} "
-        f"patients, levels 0..{calibration.settings.levels[-1]}, maps of {calibration.settings.signal}; "
-        f"saved {model / FILE}, look at {model / FIGURE}",
+        f"patients, noise levels 0..{calibration.settings.levels[-1]}, maps of {calibration.settings.signal}; "
+        f"saved {model / FILE} and {model / FIGURE}",
         markup=False,
     )
+
+
+def _candidate_table(calibration: "Calibration") -> "Table":
+    from rich.table import Table
+
+    table = Table("w", "accuracy", "AUC", "cut of the cosine", "AUC of maps", "", box=None)
+    for one in calibration.candidates:
+        marks = [
+            mark
+            for mark, strength in (("best", calibration.best_strength), ("chosen", calibration.strength))
+            if one.strength == strength
+        ]
+        cells = (f"{one.strength:g}", f"{one.accuracy:.3f}", f"{one.auc:.3f}", f"{one.cut:.4f}", f"{one.map_auc:.3f}")
+        table.add_row(*cells, ", ".join(marks))
+    return table
+
+
+def _detector_table(calibration: "Calibration") -> "Table":
+    from rich.table import Table
+
+    table = Table("detector", "smoothing", "accuracy", "AUC", "(held-out patients)", box=None)
+    rows = [("cosine", 0.0, calibration.cosine_accuracy)]
+    rows += [("curve", fit.context_mm, fit.curve_accuracy) for fit in calibration.fitted]
+    for name, context_mm, accuracy in rows:
+        mark = "default" if name == calibration.detector and context_mm == 0 else ""
+        table.add_row(name, f"{context_mm:g} mm", f"{accuracy.accuracy:.3f}", f"{accuracy.auc:.3f}", mark)
+    return table
+
+
+def _notes(calibration: "Calibration", model: Path, *, automatic: bool) -> list[str]:
+    from anofpdm.calibration.fit import WEAK_MAPS
+    from anofpdm.method.calibration import choose_strength
+
+    by_map, signal, notes = calibration.strength_by == StrengthBy.MAP, calibration.settings.signal, []
+    if by_map:
+        paper = choose_strength(calibration.candidates, calibration.accuracy_ratio)[1].strength
+        notes.append(f"strength chosen by maps of errors; the paper's rule (--strength-by cosine) chooses {paper:g}")
+    if automatic and signal != Signal.ERROR:
+        notes.append(
+            f"maps of errors separate the labels with an AUC of {calibration.chosen_candidate.map_auc:.3f}, below "
+            f"{WEAK_MAPS}: using maps of {signal}; --signal error keeps maps of errors"
+        )
+    if calibration.at_edge:
+        which, strength = ("chosen", calibration.strength) if by_map else ("best", calibration.best_strength)
+        notes.append(f"note: the {which} strength, {strength:g}, is the largest candidate; try larger ones too")
+    if (model / "student" / "weights.safetensors").is_file():
+        notes.append("note: the student was trained with the previous calibration; run `anofpdm distill` again")
+    if calibration.n_patients < 2:
+        notes.append("note: all slices are of one patient, so no accuracy on held-out patients is known; use more")
+    return notes

@@ -43,7 +43,7 @@ def distill(
     """
     import torch
 
-    from anofpdm.calibration.fit import load_calibration
+    from anofpdm.calibration.files import load_calibration
     from anofpdm.cohorts import open_cohort
     from anofpdm.network.predictor import load_trained
     from anofpdm.student import distill as distillation
@@ -77,8 +77,9 @@ def distill(
         export_onnx(student, model / FOLDER / ONNX)
     rating = student.calibration
     print(
-        f"student saved in {model / FOLDER}: accuracy {rating.accuracy:.3f}, AUC {rating.auc:.3f} on {rating.n_healthy} "
-        f"healthy and {rating.n_unhealthy} unhealthy slices; `anofpdm segment` now uses it by default"
+        f"student saved in {model / FOLDER}: accuracy {rating.accuracy:.3f}, AUC {rating.auc:.3f} on "
+        f"{rating.n_healthy} healthy and {rating.n_unhealthy} unhealthy slices; "
+        "`anofpdm segment` now uses it by default"
     )
 
 

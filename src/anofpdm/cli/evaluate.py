@@ -5,11 +5,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from anofpdm.cli.calibrate import numbers
+from anofpdm.cli.calibrate import parse_strengths
 from anofpdm.cli.options import Batch, Device, resolve_device
 from anofpdm.cli.progress import progress_bars
 from anofpdm.evaluation.comparison.names import DEFAULT_METHODS, MODEL_TASKS, MethodChoice
-from anofpdm.options import Precision, Split, StrengthBy
+from anofpdm.options import Precision, SignalChoice, Split, StrengthBy
 
 if TYPE_CHECKING:
     from anofpdm.evaluation.comparison.job import EvaluationJob
@@ -66,10 +66,9 @@ def evaluate(
 
     Several GPUs: torchrun --nproc-per-node 4 -m anofpdm evaluate ...
     """
-    given, candidates = model_paths(other or []), numbers(strengths)
+    given, candidates = model_paths(other or []), parse_strengths(strengths)
 
-    from anofpdm.calibration.fit import RATED_BY
-    from anofpdm.calibration.fit import Options as CalibrationOptions
+    from anofpdm.calibration.fit import CalibrationConfig
     from anofpdm.cohorts import open_cohort
     from anofpdm.evaluation.comparison.job import EvaluationConfig, EvaluationJob
     from anofpdm.evaluation.comparison.methods import MethodSelection
@@ -84,12 +83,12 @@ def evaluate(
     trained = load_trained(model, where, precision)
     models = load_models(trained, given, where, precision)
     config = EvaluationConfig(
-        calibration=CalibrationOptions(
+        calibration=CalibrationConfig(
             score=tuple(name.strip() for name in score.split(",") if name.strip()),
             levels=levels,
             batch=batch,
             strengths=candidates,
-            signal=RATED_BY,  # each method has its own
+            signal=SignalChoice.ERROR,  # each method has its own
             strength_by=strength_by,
         ),
         split=split,

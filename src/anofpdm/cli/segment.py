@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from anofpdm.cli.calibrate import Split
 from anofpdm.cli.options import Batch, Device, resolve_device
 from anofpdm.cli.progress import progress_bars
+from anofpdm.options import Split
 from anofpdm.util.text import printable
 
 if TYPE_CHECKING:
@@ -130,6 +130,7 @@ def _choices(loaded: "Model", engine: str, given: dict[str, Any]) -> "DecisionSe
     from dataclasses import replace
 
     from anofpdm.errors import ConfigError
+    from anofpdm.method.decision import fit_for
 
     if given and loaded.engine(engine) == "student":
         named = ", ".join(f"--{name}" for name in given)
@@ -142,7 +143,7 @@ def _choices(loaded: "Model", engine: str, given: dict[str, Any]) -> "DecisionSe
         detector=given.get("detector", usual.detector),
         context_mm=given.get("context", usual.context_mm),
     )
-    loaded.calibration.with_context(choices.context_mm)
+    fit_for(loaded.calibration, choices)
     return choices
 
 

@@ -1,4 +1,4 @@
-"""Neighbouring slices of a scan know of each other: a Gaussian across slices, in millimetres."""
+"""Smoothing across the neighbouring slices of a scan: a Gaussian in millimetres."""
 
 from dataclasses import dataclass
 
@@ -11,28 +11,33 @@ REACH = 3.0  # standard deviations
 
 @dataclass(frozen=True)
 class SlicePositions:
-    """Where N slices lie: in which scan, and how high in it."""
+    """Of N slices: the scan that each belongs to, and its height in it."""
 
-    scans: np.ndarray  # [N], any names or numbers
+    scans: np.ndarray  # [N], names or numbers
     heights_mm: np.ndarray  # [N]
 
     def __post_init__(self) -> None:
         if len(self.scans) != len(self.heights_mm):
-            raise MethodError(f"{len(self.scans)} scans named for {len(self.heights_mm)} heights")
+            raise MethodError(f"{len(self.scans)} scans for {len(self.heights_mm)} heights; give one of each a slice")
+
+    @classmethod
+    def unrelated(cls, count: int) -> "SlicePositions":
+        """Slices that are not neighbours of each other."""
+        return cls(np.arange(count), np.zeros(count))
 
     def take(self, rows: np.ndarray) -> "SlicePositions":
         return SlicePositions(self.scans[rows], self.heights_mm[rows])
 
 
-def smooth_across_slices(values: np.ndarray, places: SlicePositions, sigma_mm: float) -> np.ndarray:
+def smooth_across_slices(values: np.ndarray, positions: SlicePositions, sigma_mm: float) -> np.ndarray:
     """values [N, ...]: each slice becomes the weighted mean of its scan's slices; sigma 0 changes nothing."""
     if sigma_mm <= 0:
         return values
     result = np.empty_like(values)
-    for scan in np.unique(places.scans):
-        rows = np.flatnonzero(places.scans == scan)
+    for scan in np.unique(positions.scans):
+        rows = np.flatnonzero(positions.scans == scan)
         flat = values[rows].reshape(len(rows), -1)
-        result[rows] = (_weights(places.heights_mm[rows], sigma_mm) @ flat).reshape(values[rows].shape)
+        result[rows] = (_weights(positions.heights_mm[rows], sigma_mm) @ flat).reshape(values[rows].shape)
     return result
 
 

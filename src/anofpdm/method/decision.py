@@ -3,38 +3,38 @@
 from dataclasses import dataclass, field
 
 import numpy as np
+from torch import Tensor
 
-from anofpdm.errors import MethodError
-from anofpdm.method.calibration import CONTEXT_MM, Calibration
+from anofpdm.errors import CalibrationError, MethodError
+from anofpdm.method.calibration import CONTEXT_MM, Calibration, ContextFit
 from anofpdm.method.context import SlicePositions, smooth_across_slices
 from anofpdm.method.detection import log_curves
 from anofpdm.method.evidence import Evidence
 from anofpdm.method.mask import MaskSettings, mask, mask_quantiles, median_filtered, thresholds
+from anofpdm.options import Detector, Threshold, parse
 
-PEAK_SHARE = 0.2  # a map spills over the edge of a strong lesion; its foot is not lesion
-DETECTORS = ("cosine", "curve", "none")
+PEAK_SHARE = 0.2  # maps spread beyond the edge of a strong lesion; values below this share of the peak are not lesion
 
 
 @dataclass(frozen=True)
 class DecisionSettings:
-    """What can be decided anew without asking the network again."""
+    """What can be changed without running the network again."""
 
-    detector: str = "calibrated"  # whichever calibration found better
-    context_mm: float = 0.0
+    detector: Detector = Detector.CALIBRATED
+    context_mm: float = 0.0  # smoothing across slices
     mask: MaskSettings = field(default_factory=MaskSettings)
     last_map: bool = False  # the signal at the end step alone, instead of its mean up to there
 
     def __post_init__(self) -> None:
-        if self.detector not in ("calibrated", *DETECTORS):
-            raise MethodError(f"unknown detector {self.detector!r}; choose one of {', '.join(DETECTORS)}")
-        if self.last_map and self.mask.threshold != "quantile":
+        object.__setattr__(self, "detector", parse(Detector, self.detector))
+        if self.last_map and self.mask.threshold != Threshold.QUANTILE:
             raise MethodError("thresholds from healthy slices are calibrated for aggregated maps; use 'quantile'")
 
 
-PAPER = DecisionSettings(detector="cosine")
+PAPER = DecisionSettings(detector=Detector.COSINE)
 OURS = DecisionSettings(
-    context_mm=CONTEXT_MM, mask=MaskSettings("both", peak_share=PEAK_SHARE)
-)  # what scans are segmented with, unless told otherwise
+    context_mm=CONTEXT_MM, mask=MaskSettings(Threshold.BOTH, peak_share=PEAK_SHARE)
+)  # the default of `anofpdm segment`
 
 
 @dataclass(frozen=True)
@@ -43,9 +43,9 @@ class Decisions:
 
     maps: np.ndarray  # filtered: what is thresholded, and what ranks pixels
     masks: np.ndarray  # empty where nothing was detected
-    drawn: np.ndarray  # the masks before the detector had its say
+    drawn: np.ndarray  # masks before the detector empties those of healthy slices
     detected: np.ndarray
-    score: np.ndarray  # of the detector that decided: higher is more unhealthy, from 0 on detected
+    score: np.ndarray  # of the detector in use: detected at 0 and above
     similarity: np.ndarray  # of the cosine detector: lower is more unhealthy
     log_odds: np.ndarray  # of the curve detector: higher is more unhealthy
     end_step: np.ndarray  # t_e
@@ -54,32 +54,43 @@ class Decisions:
     threshold: np.ndarray
 
 
+def fit_for(calibration: Calibration, settings: DecisionSettings) -> ContextFit:
+    """The part of the calibration that these settings need; an error where it was not fitted."""
+    fit = calibration.with_context(settings.context_mm)
+    if settings.mask.threshold != Threshold.QUANTILE and fit.healthy_threshold is None:
+        raise CalibrationError(
+            f"no threshold from healthy slices was fitted for maps of {calibration.settings.signal}; "
+            f"use --threshold quantile, or calibrate with --signal {calibration.settings.signal}"
+        )
+    return fit
+
+
 def decide(
-    evidence: Evidence, calibration: Calibration, choices: DecisionSettings, places: SlicePositions | None = None
+    evidence: Evidence, calibration: Calibration, settings: DecisionSettings, positions: SlicePositions | None = None
 ) -> Decisions:
-    """`places` are needed for a context above 0."""
-    if choices.context_mm > 0 and places is None:
-        raise MethodError("a context needs to know where slices lie")
+    """`positions` are needed for smoothing across slices."""
+    if settings.context_mm > 0 and positions is None:
+        raise MethodError("smoothing across slices needs the positions of the slices")
+    fit = fit_for(calibration, settings)
     evidence = evidence.at(calibration.strength)
-    places = places or SlicePositions(np.arange(len(evidence)), np.zeros(len(evidence)))
-    fitted = calibration.with_context(choices.context_mm)
-    raw = (evidence.last_maps if choices.last_map else evidence.maps)[:, 0].cpu().float().numpy()
-    maps = smooth_across_slices(raw, places, choices.context_mm)
-    logs = smooth_across_slices(log_curves(_numbers(evidence.divergence)), places, choices.context_mm)
-    similarity, log_odds = _numbers(evidence.similarity), fitted.curve.scores(logs)
-    detector = calibration.detector if choices.detector == "calibrated" else choices.detector
+    positions = positions or SlicePositions.unrelated(len(evidence))
+    raw = (evidence.last_maps if settings.last_map else evidence.maps)[:, 0].cpu().float().numpy()
+    maps = smooth_across_slices(raw, positions, settings.context_mm)
+    logs = smooth_across_slices(log_curves(_numpy(evidence.divergence)), positions, settings.context_mm)
+    similarity, log_odds = _numpy(evidence.similarity), fit.curve.scores(logs)
+    detector = calibration.detector if settings.detector == Detector.CALIBRATED else settings.detector
     score = {
-        "cosine": calibration.cut - similarity,
-        "curve": log_odds,
-        "none": maps.max(axis=(1, 2)),
+        Detector.COSINE: calibration.cut - similarity,
+        Detector.CURVE: log_odds,
+        Detector.NONE: maps.max(axis=(1, 2)),
     }[detector]
-    detected = similarity <= calibration.cut if detector == "cosine" else score >= 0
-    end_divergence = _numbers(evidence.end_divergence)
+    detected = similarity <= calibration.cut if detector == Detector.COSINE else score >= 0
+    end_divergence = _numpy(evidence.end_divergence)
     quantile = mask_quantiles(end_divergence, calibration.divergence_max)
     smooth = median_filtered(maps)
-    cuts = thresholds(maps, quantile, fitted.healthy_threshold, choices.mask)
-    cuts = np.maximum(cuts, choices.mask.peak_share * smooth.max(axis=(1, 2)))
-    drawn = mask(smooth, cuts, choices.mask.smallest)
+    cuts = thresholds(maps, quantile, fit.healthy_threshold, settings.mask)
+    cuts = np.maximum(cuts, settings.mask.peak_share * smooth.max(axis=(1, 2)))
+    drawn = mask(smooth, cuts, settings.mask.smallest)
     return Decisions(
         maps=smooth,
         masks=drawn & detected[:, None, None],
@@ -95,7 +106,7 @@ def decide(
     )
 
 
-def _numbers(tensor: object) -> np.ndarray:
+def _numpy(tensor: Tensor) -> np.ndarray:
     """[N, 1, ...] -> [N, ...] on the CPU."""
-    array: np.ndarray = tensor[:, 0].cpu().double().numpy()  # type: ignore[index]
+    array: np.ndarray = tensor[:, 0].cpu().double().numpy()
     return array

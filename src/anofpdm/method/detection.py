@@ -1,4 +1,4 @@
-"""Is this slice unhealthy at all? Two detectors that learn from image-level labels alone."""
+"""Is this slice unhealthy? Two detectors, both fitted on image-level labels alone."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -8,10 +8,13 @@ import numpy as np
 from scipy.special import expit
 from scipy.stats import rankdata
 
+from anofpdm.errors import MethodError
+from anofpdm.method.checks import check_finite, check_number_or_nan
+
 FLOOR = 1e-12  # of a divergence, before its logarithm
-STRENGTHS = tuple(10.0**power for power in range(-4, 3))  # of fitting against shrinking
+FIT_STRENGTHS = tuple(10.0**power for power in range(-4, 3))  # inverse regularisation, as scikit-learn's C
 FOLDS = 5
-MOST_STEPS, TINY = 100, 1e-8  # of Newton's method
+MAX_STEPS, TOLERANCE = 100, 1e-8  # of Newton's method
 
 Scores = np.ndarray  # [N], larger is more unhealthy
 Fit = Callable[
@@ -24,23 +27,23 @@ Fit = Callable[
 
 @dataclass(frozen=True)
 class Cut:
-    """Unhealthy at or below."""
+    """Slices at or below are unhealthy."""
 
     value: float
     accuracy: float
 
 
 def best_cut(similarity: np.ndarray, unhealthy: np.ndarray) -> Cut:
-    """The most accurate cut: a midpoint between neighbouring values, or an end; of equals, the widest gap."""
+    """The most accurate cut: a midpoint between adjacent values, or an end; of equals, in the widest gap."""
     values, place = np.unique(similarity.astype(np.float64), return_inverse=True)
     n_unhealthy = np.bincount(place, unhealthy, len(values))
     n_healthy = np.bincount(place, ~unhealthy, len(values))
-    # With the cut after the first k values: unhealthy ones among those, healthy ones among the rest.
-    right = np.concatenate([[0], n_unhealthy.cumsum()]) + np.concatenate([n_healthy[::-1].cumsum()[::-1], [0]])
+    # Correct with the cut after the first k values: unhealthy ones among those, healthy ones among the rest.
+    correct = np.concatenate([[0], n_unhealthy.cumsum()]) + np.concatenate([n_healthy[::-1].cumsum()[::-1], [0]])
     cuts = np.concatenate([[np.nextafter(values[0], -np.inf)], (values[1:] + values[:-1]) / 2, [values[-1]]])
     gaps = np.concatenate([[0], np.diff(values), [0]])
-    best = max(range(len(cuts)), key=lambda k: (right[k], gaps[k]))
-    return Cut(float(cuts[best]), float(right[best] / len(similarity)))
+    best = max(range(len(cuts)), key=lambda k: (correct[k], gaps[k]))
+    return Cut(float(cuts[best]), float(correct[best] / len(similarity)))
 
 
 # ---- curve: logistic regression on the divergence curve --------------------------------------------------------------
@@ -48,26 +51,33 @@ def best_cut(similarity: np.ndarray, unhealthy: np.ndarray) -> Cut:
 
 @dataclass(frozen=True)
 class CurveDetector:
-    centre: np.ndarray  # [K], of the logarithms
-    scale: np.ndarray  # [K]
+    centre: np.ndarray  # [K], mean of the logarithms
+    scale: np.ndarray  # [K], their standard deviation
     weights: np.ndarray  # [K]
     offset: float
-    strength: float  # how hard it was fitted: the inverse of the weights' prior variance
+    strength: float  # inverse regularisation of the fit
+
+    def __post_init__(self) -> None:
+        arrays = (self.centre, self.scale, self.weights)
+        if any(array.ndim != 1 or array.shape != self.centre.shape or not np.isfinite(array).all() for array in arrays):
+            raise MethodError("centre, scale and weights of a curve detector must be finite and of one length")
+        if (self.scale <= 0).any():
+            raise MethodError("the scale of a curve detector must be positive")
+        check_finite(offset=self.offset, strength=self.strength)
 
     def scores(self, logs: np.ndarray) -> Scores:
         """[N, K] logarithms of divergence curves -> log odds of being unhealthy."""
         odds: np.ndarray = (logs - self.centre) / self.scale @ self.weights + self.offset
         return odds
 
-    def said(self) -> dict[str, Any]:
-        """For a file."""
+    def to_dict(self) -> dict[str, Any]:
         arrays = {name: getattr(self, name).tolist() for name in ("centre", "scale", "weights")}
         return {**arrays, "offset": self.offset, "strength": self.strength}
 
     @classmethod
-    def from_said(cls, said: Mapping[str, Any]) -> "CurveDetector":
-        arrays = {name: np.array(said[name], dtype=np.float64) for name in ("centre", "scale", "weights")}
-        return cls(**arrays, offset=float(said["offset"]), strength=float(said["strength"]))
+    def from_dict(cls, values: Mapping[str, Any]) -> "CurveDetector":
+        arrays = {name: np.array(values[name], dtype=np.float64) for name in ("centre", "scale", "weights")}
+        return cls(**arrays, offset=float(values["offset"]), strength=float(values["strength"]))
 
 
 def log_curves(divergence: np.ndarray) -> np.ndarray:
@@ -75,7 +85,7 @@ def log_curves(divergence: np.ndarray) -> np.ndarray:
 
 
 def fit_curve(logs: np.ndarray, unhealthy: np.ndarray, strength: float) -> CurveDetector:
-    """Least of strength * (sum of log losses) + |weights|^2 / 2, on standardised logarithms; the offset is free."""
+    """Minimise strength * (sum of log losses) + |weights|^2 / 2 on standardised logarithms; the offset is free."""
     logs = np.asarray(logs, dtype=np.float64)
     centre, scale = logs.mean(axis=0), logs.std(axis=0)
     scale = np.where(scale > 1e-9, scale, 1.0)
@@ -85,30 +95,30 @@ def fit_curve(logs: np.ndarray, unhealthy: np.ndarray, strength: float) -> Curve
 
 
 def _logistic(features: np.ndarray, truth: np.ndarray, strength: float) -> np.ndarray:
-    """By Newton's steps, halved where they would climb. The last feature is the offset, which is not shrunk."""
-    shrink = np.ones(features.shape[1])
-    shrink[-1] = 1e-9  # not quite 0, so that labels of one kind have an answer too
+    """Newton's method with step halving. The last feature is the offset, which is not regularised."""
+    penalty = np.ones(features.shape[1])
+    penalty[-1] = 1e-9  # not 0, so that labels of one class have a solution too
     weights = np.zeros(features.shape[1])
 
     def loss(weights: np.ndarray) -> float:
         odds = features @ weights
-        return float(strength * (np.logaddexp(0, odds) - truth * odds).sum() + (shrink * weights**2).sum() / 2)
+        return float(strength * (np.logaddexp(0, odds) - truth * odds).sum() + (penalty * weights**2).sum() / 2)
 
-    for _ in range(MOST_STEPS):
+    for _ in range(MAX_STEPS):
         chance = expit(features @ weights)
-        slope = strength * features.T @ (chance - truth) + shrink * weights
-        bend = strength * (features * (chance * (1 - chance))[:, None]).T @ features + np.diag(shrink)
-        step, before = np.linalg.solve(bend, slope), loss(weights)
-        while loss(weights - step) > before and np.abs(step).max() > TINY:
+        gradient = strength * features.T @ (chance - truth) + penalty * weights
+        hessian = strength * (features * (chance * (1 - chance))[:, None]).T @ features + np.diag(penalty)
+        step, before = np.linalg.solve(hessian, gradient), loss(weights)
+        while loss(weights - step) > before and np.abs(step).max() > TOLERANCE:
             step /= 2
         weights = weights - step
-        if np.abs(step).max() <= TINY:
+        if np.abs(step).max() <= TOLERANCE:
             break
     return weights
 
 
-def chosen_strength(logs: np.ndarray, unhealthy: np.ndarray, patients: np.ndarray) -> float:
-    """The strength with the least log loss on patients it was not fitted on; of equals, the weakest."""
+def choose_fit_strength(logs: np.ndarray, unhealthy: np.ndarray, patients: np.ndarray) -> float:
+    """The strength with the lowest log loss on held-out patients; of equals, the weakest."""
 
     def held_out_loss(strength: float) -> float:
         odds = held_out_scores(lambda rows: fit_curve(logs[rows], unhealthy[rows], strength).scores, logs, patients)
@@ -116,32 +126,35 @@ def chosen_strength(logs: np.ndarray, unhealthy: np.ndarray, patients: np.ndarra
 
     if len(np.unique(patients)) < 2:
         return 1.0
-    return min(STRENGTHS, key=held_out_loss)
+    return min(FIT_STRENGTHS, key=held_out_loss)
 
 
-def fitted_and_rated(logs: np.ndarray, unhealthy: np.ndarray, patients: np.ndarray) -> tuple[CurveDetector, "Accuracy"]:
-    """Fitted on all, rated on patients that were left out of every choice."""
+def fit_and_validate(logs: np.ndarray, unhealthy: np.ndarray, patients: np.ndarray) -> tuple[CurveDetector, "Accuracy"]:
+    """The detector fitted on all patients, and the accuracy of the whole procedure on held-out ones."""
 
     def fit(rows: np.ndarray) -> Callable[[np.ndarray], Scores]:
-        strength = chosen_strength(logs[rows], unhealthy[rows], patients[rows])
+        strength = choose_fit_strength(logs[rows], unhealthy[rows], patients[rows])
         return fit_curve(logs[rows], unhealthy[rows], strength).scores
 
-    curve = fit_curve(logs, unhealthy, chosen_strength(logs, unhealthy, patients))
-    return curve, cross_validated(fit, logs, unhealthy, patients)
+    curve = fit_curve(logs, unhealthy, choose_fit_strength(logs, unhealthy, patients))
+    return curve, cross_validate(fit, logs, unhealthy, patients)
 
 
-# ---- honest numbers --------------------------------------------------------------------------------------------------
+# ---- cross-validation ------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Accuracy:
-    """On patients that the detector was not fitted on. NaN where there is no such patient."""
+    """On held-out patients. NaN where there is only one patient."""
 
     accuracy: float
     auc: float
 
+    def __post_init__(self) -> None:
+        check_number_or_nan(accuracy=self.accuracy, auc=self.auc)
 
-def cross_validated(fit: Fit, inputs: np.ndarray, unhealthy: np.ndarray, patients: np.ndarray) -> Accuracy:
+
+def cross_validate(fit: Fit, inputs: np.ndarray, unhealthy: np.ndarray, patients: np.ndarray) -> Accuracy:
     if len(np.unique(patients)) < 2:
         return Accuracy(float("nan"), float("nan"))
     scores = held_out_scores(fit, inputs, patients)
@@ -149,7 +162,7 @@ def cross_validated(fit: Fit, inputs: np.ndarray, unhealthy: np.ndarray, patient
 
 
 def held_out_scores(fit: Fit, inputs: np.ndarray, patients: np.ndarray) -> Scores:
-    """Every slice scored by a detector that has not seen its patient."""
+    """Each slice scored by a detector that was fitted without its patient."""
     scores = np.empty(len(inputs))
     for held_out in patient_folds(patients):
         scores[held_out] = fit(np.flatnonzero(~held_out))(inputs[held_out])
@@ -157,7 +170,7 @@ def held_out_scores(fit: Fit, inputs: np.ndarray, patients: np.ndarray) -> Score
 
 
 def patient_folds(patients: np.ndarray, count: int = FOLDS) -> Sequence[np.ndarray]:
-    """Boolean [N] each: patients dealt out, those with most slices first, to the fold that has fewest."""
+    """bool [N] each: patients assigned, those with most slices first, to the fold with the fewest slices."""
     names, place, sizes = np.unique(patients, return_inverse=True, return_counts=True)
     filled = np.zeros(min(count, len(names)))
     fold_of = np.empty(len(names), dtype=int)
@@ -168,7 +181,7 @@ def patient_folds(patients: np.ndarray, count: int = FOLDS) -> Sequence[np.ndarr
 
 
 def auc(scores: Scores, unhealthy: np.ndarray) -> float:
-    """The chance that an unhealthy slice scores above a healthy one; ties count half."""
+    """Probability that an unhealthy slice scores above a healthy one; ties count half."""
     n_unhealthy = int(unhealthy.sum())
     n_healthy = len(unhealthy) - n_unhealthy
     if not n_unhealthy or not n_healthy:

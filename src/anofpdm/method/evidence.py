@@ -1,26 +1,23 @@
-"""What one climb through the noise levels tells of each slice, for any number of guidance strengths at once.
+"""Evidence: what one pass through the noise levels tells of each slice, for any number of guidance strengths.
 
-Neither the climb nor the network's answers depend on the strength, and the end step is a running maximum, so one pass
-serves all strengths and nothing is kept per level but three numbers a slice.
+Neither the pass nor the network's predictions depend on the strength, and the end step is a running maximum. So one
+pass serves all strengths, and nothing is kept per level but three numbers a slice.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from anofpdm.errors import MethodError
-from anofpdm.method.forward_process import ENCODINGS, Level, forward_process, slice_noise
-from anofpdm.method.guidance import PredictNoise, guided, noise_pair
+from anofpdm.method.forward_process import Level, forward_process, slice_noise
+from anofpdm.method.guidance import PredictNoise, guided_estimate, noise_pair
+from anofpdm.method.signals import LevelTerms, combine, components, counted_levels, level_map
 from anofpdm.network.schedule import NoiseSchedule
+from anofpdm.options import Encoding, Signal, parse
 
-SIGNALS = ("error", "gradient", "gradient-weighted", "gradient-above", "agreement")
-AUTHORS_TOP = 600  # levels 0 .. 599
-LEFT_OUT = 1e-12
-PARTS = {"agreement": ("error", "gradient-above")}  # of signals that are made of others
-GRADIENT_SHARE = 1 / 3  # of the exponents, where maps of errors and of gradients must agree
+AUTHORS_TOP = 600  # the authors' code uses levels 0 .. 599
 
 
 @dataclass(frozen=True)
@@ -29,42 +26,62 @@ class EvidenceSettings:
 
     levels: tuple[int, ...]
     channels: tuple[int, ...]  # the scored ones
-    encoding: str = "ddim"
-    signal: str = "error"
+    encoding: Encoding = Encoding.DDIM
+    signal: Signal = Signal.ERROR
     clamp: bool = True
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "encoding", parse(Encoding, self.encoding))
+        object.__setattr__(self, "signal", parse(Signal, self.signal))
+        if not all(type(number) is int for number in (*self.levels, *self.channels)) or type(self.clamp) is not bool:
+            raise MethodError("noise levels and channels must be integers, clamp true or false")
         if not self.levels or any(a >= b for a, b in zip(self.levels, self.levels[1:], strict=False)):
-            raise MethodError(f"noise levels must rise, at least one of them; got {list(self.levels)}")
+            raise MethodError(f"noise levels must increase, at least one of them; got {list(self.levels)}")
         if not self.channels or len(set(self.channels)) < len(self.channels) or min(self.channels) < 0:
-            raise MethodError(f"scored channels must be named once each, at least one; got {list(self.channels)}")
-        for name, value, allowed in (("encoding", self.encoding, ENCODINGS), ("signal", self.signal, SIGNALS)):
-            if value not in allowed:
-                raise MethodError(f"unknown {name} {value!r}; choose one of {', '.join(allowed)}")
+            raise MethodError(f"scored channels must be distinct, at least one of them; got {list(self.channels)}")
+        if self.levels[0] < 0:
+            raise MethodError(f"noise levels must not be negative; got {list(self.levels)}")
 
 
 def spread_levels(count: int, top: int = AUTHORS_TOP) -> tuple[int, ...]:
-    """`count` levels of 0 .. top - 1 at equal distance, beginning at 0: 60 of 600 are every tenth."""
+    """`count` levels of 0 .. top - 1, equally spaced from 0: 60 of 600 are every tenth."""
     if not 1 <= count <= top:
         raise MethodError(f"{count} levels do not fit into {top}")
     return tuple(number * top // count for number in range(count))
 
 
 @dataclass(frozen=True)
-class Evidence:
-    """N slices, W strengths, K levels."""
+class SignalMaps:
+    """Of one signal, each [N, W, H, W]."""
 
-    settings: EvidenceSettings
+    mean: Tensor  # over all levels up to the end step
+    last: Tensor  # at the end step alone
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Of N slices, W strengths, K levels."""
+
+    settings: EvidenceSettings  # `settings.signal` is the signal of `maps` and `last_maps`
     strengths: tuple[float, ...]
     divergence: Tensor  # [N, W, K], M_t: how far guidance moves the estimate
     mse_guided: Tensor  # [N, W, K]
     mse_unguided: Tensor  # [N, K]
     end_step: Tensor  # [N, W], t_e: the level of the largest divergence
-    maps: Tensor  # [N, W, H, W], H: the signal's mean over all levels up to the end step
-    last_maps: Tensor  # [N, W, H, W]: the signal at the end step
+    maps_by_signal: Mapping[Signal, SignalMaps]
 
     def __len__(self) -> int:
         return len(self.end_step)
+
+    @property
+    def maps(self) -> Tensor:
+        """[N, W, H, W], the aggregated maps H."""
+        return self.maps_by_signal[self.settings.signal].mean
+
+    @property
+    def last_maps(self) -> Tensor:
+        """[N, W, H, W], the signal at the end step."""
+        return self.maps_by_signal[self.settings.signal].last
 
     @property
     def end_divergence(self) -> Tensor:
@@ -78,37 +95,59 @@ class Evidence:
         return torch.cosine_similarity(guided, unguided, dim=2).clamp(-1, 1)
 
     def at(self, strength: float) -> "Evidence":
-        """One strength alone."""
+        """The evidence at one strength."""
         if strength not in self.strengths:
-            raise MethodError(f"no evidence at strength {strength:g}; there is at {list(self.strengths)}")
+            raise MethodError(f"no evidence at strength {strength:g}, only at {list(self.strengths)}")
         one = [self.strengths.index(strength)]
-        changes: dict[str, Any] = {name: getattr(self, name)[:, one] for name in FIELDS if name != "mse_unguided"}
-        return replace(self, strengths=(strength,), **changes)
+        selected = self.map(lambda tensor: tensor[:, one])
+        return replace(selected, strengths=(strength,), mse_unguided=self.mse_unguided)
+
+    def with_signal(self, signal: Signal) -> "Evidence":
+        """The same evidence, with the maps of another signal that was gathered in the same pass."""
+        return replace(self, settings=replace(self.settings, signal=signal))
 
     def map(self, change: Callable[[Tensor], Tensor]) -> "Evidence":
-        """Every tensor changed alike: moved to another device, or some of the slices taken."""
-        changes: dict[str, Any] = {name: change(getattr(self, name)) for name in FIELDS}
-        return replace(self, **changes)
+        """The same change applied to every tensor: moved to another device, or some of the slices taken."""
+        return replace(
+            self,
+            divergence=change(self.divergence),
+            mse_guided=change(self.mse_guided),
+            mse_unguided=change(self.mse_unguided),
+            end_step=change(self.end_step),
+            maps_by_signal={
+                signal: SignalMaps(change(maps.mean), change(maps.last)) for signal, maps in self.maps_by_signal.items()
+            },
+        )
 
 
-FIELDS = ("divergence", "mse_guided", "mse_unguided", "end_step", "maps", "last_maps")
-
-
-def joined(parts: Sequence[Evidence]) -> Evidence:
+def concatenate(parts: Sequence[Evidence]) -> Evidence:
     """The evidence of several batches as one."""
-    whole: dict[str, Any] = {name: torch.cat([getattr(part, name) for part in parts]) for name in FIELDS}
-    return replace(parts[0], **whole)
+    first = parts[0]
+
+    def joined(tensor_of: Callable[[Evidence], Tensor]) -> Tensor:
+        return torch.cat([tensor_of(part) for part in parts])
+
+    return replace(
+        first,
+        divergence=joined(lambda part: part.divergence),
+        mse_guided=joined(lambda part: part.mse_guided),
+        mse_unguided=joined(lambda part: part.mse_unguided),
+        end_step=joined(lambda part: part.end_step),
+        maps_by_signal={
+            signal: SignalMaps(
+                torch.cat([part.maps_by_signal[signal].mean for part in parts]),
+                torch.cat([part.maps_by_signal[signal].last for part in parts]),
+            )
+            for signal in first.maps_by_signal
+        },
+    )
 
 
-@dataclass(frozen=True)
-class LevelEvidence:
-    """What a listener hears at each level."""
-
-    level: Level
-    signal: Tensor  # [N, W, H, W], what is aggregated; of several signals the first
-    so_far: Callable[[], dict[str, Evidence]]  # by signal, as if this level were the last
+SignalMap = Callable[[], Tensor]  # computes the first signal's map [N, W, H, W] at the current level
+OnLevel = Callable[[Level, SignalMap], None]
 
 
+@torch.no_grad()
 def forward_evidence(
     predict_noise: PredictNoise,
     x0: Tensor,  # [N, C, H, W] in [-1, 1]
@@ -117,63 +156,43 @@ def forward_evidence(
     strengths: Sequence[float],
     schedule: NoiseSchedule,
     seeds: Sequence[int],  # one a slice
-    channels: Sequence[int] | None = None,  # the scored ones; none given: all
-    encoding: str = "ddim",
-    signal: str = "error",
+    channels: Sequence[int] | None = None,  # the scored ones; default: all
+    encoding: Encoding | str = Encoding.DDIM,
+    signal: Signal | str | Sequence[Signal] = Signal.ERROR,  # of several, `maps` are those of the first
     clamp: bool = True,
-    on_level: Callable[[LevelEvidence], None] | None = None,
+    on_level: OnLevel | None = None,
 ) -> Evidence:
+    """Run the forward process on a batch of slices and gather its evidence."""
     scored = tuple(range(x0.shape[1])) if channels is None else tuple(channels)
-    settings = EvidenceSettings(tuple(levels), scored, encoding, signal, clamp)
-    found = forward_signals(
-        predict_noise, x0, (signal,), settings=settings, strengths=strengths, schedule=schedule, seeds=seeds,
-        on_level=on_level,
-    )  # fmt: skip
-    return found[signal]
-
-
-@torch.no_grad()
-def forward_signals(
-    predict_noise: PredictNoise,
-    x0: Tensor,  # [N, C, H, W] in [-1, 1]
-    signals: Sequence[str],  # listeners hear the first
-    *,
-    settings: EvidenceSettings,
-    strengths: Sequence[float],
-    schedule: NoiseSchedule,
-    seeds: Sequence[int],
-    on_level: Callable[[LevelEvidence], None] | None = None,
-) -> dict[str, Evidence]:
-    """Evidence by signal. The climb and the network's answers do not depend on what is aggregated."""
+    signals = (parse(Signal, signal),) if isinstance(signal, str) else tuple(signal)
+    settings = EvidenceSettings(tuple(levels), scored, parse(Encoding, encoding), signals[0], clamp)
     _check(x0, settings, strengths, schedule, seeds)
-    weights = tuple(float(w) for w in strengths)
-    run = _Running(x0, signals, settings, weights, schedule)
-    climb = forward_process(
+    running = _RunningEvidence(x0, signals, settings, tuple(float(w) for w in strengths), schedule)
+    for level in forward_process(
         noise_pair(predict_noise),
         x0,
         settings.levels,
         draw=slice_noise(x0, seeds),
         schedule=schedule,
         encoding=settings.encoding,
-        clamp=settings.clamp,
-    )
-    for level in climb:
-        heard = run.add(level)
+        clamp=clamp,
+    ):
+        running.add(level)
         if on_level is not None:
-            on_level(LevelEvidence(level, heard, run.evidence))
-    found = run.evidence()
-    if not found[signals[0]].divergence.isfinite().all():
-        raise MethodError("the network's answers are not numbers; try --precision fp32, or else train it again")
-    return found
+            on_level(level, running.current_map)
+    evidence = running.evidence()
+    if not evidence.divergence.isfinite().all():
+        raise MethodError("the network predicts non-finite values; try --precision fp32, or train it again")
+    return evidence
 
 
-class _Running:
-    """The divergence's maximum so far, which is where each slice ends, and what is summed up to there."""
+class _RunningEvidence:
+    """The largest divergence so far, which sets each slice's end step, and the sums up to it."""
 
     def __init__(
         self,
         x0: Tensor,
-        signals: Sequence[str],
+        signals: Sequence[Signal],
         settings: EvidenceSettings,
         strengths: tuple[float, ...],
         schedule: NoiseSchedule,
@@ -181,104 +200,76 @@ class _Running:
         self.signals, self.settings, self.strengths, self.schedule = signals, settings, strengths, schedule
         self.channels = torch.tensor(settings.channels).to(x0.device)
         self.x0 = self._scored(x0)[:, None]  # [N, 1, C, H, W]
-        self.weights = torch.tensor(strengths, dtype=x0.dtype).to(x0.device)
+        self.weights = torch.tensor(strengths, dtype=x0.dtype).to(x0.device)  # [W]
         n, _, height, width = x0.shape
-        images = (n, len(strengths), height, width)
-        self.sums = {part: _Sum(x0, images) for signal in signals for part in PARTS.get(signal, (signal,))}
-        self.largest = x0.new_full(images[:2], -torch.inf)
-        self.end = torch.zeros(images[:2], dtype=torch.long, device=x0.device)
+        shape = (n, len(strengths), height, width)
+        self.sums = {part: _RunningSum(x0, shape) for signal in signals for part in components(signal)}
+        self.largest = x0.new_full(shape[:2], -torch.inf)
+        self.end = torch.zeros(shape[:2], dtype=torch.long, device=x0.device)  # number of the level
         self.curves: list[tuple[Tensor, Tensor, Tensor]] = []
 
-    def add(self, level: Level) -> Tensor:
-        """The first signal at this level."""
+    def add(self, level: Level) -> None:
         x, healthy, unguided = (self._scored(part) for part in (level.x, level.healthy, level.unguided))
         clean = self._scored(level.clean)[:, None]  # u_t
-        free = guided(x, healthy, unguided, level.t, strengths=self.weights, schedule=self.schedule)
-        estimate = free.clamp(-1, 1) if self.settings.clamp else free  # g_t [N, W, C, H, W]
+        estimate = guided_estimate(x, healthy, unguided, level.t, strengths=self.weights, schedule=self.schedule)
+        if self.settings.clamp:
+            estimate = estimate.clamp(-1, 1)  # g_t [N, W, C, H, W]
         divergence = pixel_mean((estimate - clean).square())  # M_t
-        error = (estimate - self.x0).square()
+        error = (estimate - self.x0).square()  # S_t
         self.curves.append((divergence, pixel_mean(error), pixel_mean((clean - self.x0).square())[:, 0]))
-        new = divergence > self.largest
-        self.largest = torch.where(new, divergence, self.largest)
-        self.end.masked_fill_(new, level.number)
-        for part, so_far in self.sums.items():
-            signal = error if part == "error" else self._gradient(part, level.t, healthy, unguided)
-            so_far.add(signal.mean(2), new)
-        now = {part: so_far.now for part, so_far in self.sums.items()}
-        return _of_parts(self.signals[0], now, torch.full_like(new, level.number == 0))
+        is_maximum = divergence > self.largest
+        self.largest = torch.where(is_maximum, divergence, self.largest)
+        self.end.masked_fill_(is_maximum, level.number)
+        terms = LevelTerms(level.t, level.number == 0, error, healthy, unguided, self.weights)
+        for component, running in self.sums.items():
+            running.add(level_map(component, terms, self.schedule), is_maximum)
 
-    def evidence(self) -> dict[str, Evidence]:
-        """By signal."""
-        divergence, guided_error, unguided_error = (torch.stack(curve, -1) for curve in zip(*self.curves, strict=True))
-        levels = self.settings.levels[: len(self.curves)]
-        end_step = torch.tensor(levels).to(self.end.device)[self.end]
-        means = {part: so_far.at_end / self._counted(part)[..., None, None] for part, so_far in self.sums.items()}
-        lasts = {part: so_far.last for part, so_far in self.sums.items()}
-        return {
-            signal: Evidence(
-                replace(self.settings, levels=levels, signal=signal),
-                self.strengths,
-                divergence,
-                guided_error,
-                unguided_error,
-                end_step,
-                _of_parts(signal, means, self.end == 0),
-                _of_parts(signal, lasts, self.end == 0),
-            )
-            for signal in self.signals
+    def current_map(self) -> Tensor:
+        """The first signal at the last level that was added."""
+        maps = {component: running.current for component, running in self.sums.items()}
+        return combine(self.signals[0], maps, torch.full_like(self.end, len(self.curves) == 1, dtype=torch.bool))
+
+    def evidence(self) -> Evidence:
+        divergence, mse_guided, mse_unguided = (torch.stack(curve, -1) for curve in zip(*self.curves, strict=True))
+        means = {
+            component: running.at_end / counted_levels(component, self.end)[..., None, None]
+            for component, running in self.sums.items()
         }
-
-    def _counted(self, part: str) -> Tensor:
-        """[N, W], levels that a map is the mean of."""
-        return self.end.clamp(min=1) if part == "gradient-above" else self.end + 1
-
-    def _gradient(self, part: str, t: int, healthy: Tensor, unguided: Tensor) -> Tensor:
-        """Appendix D: the squared gradient of log p(healthy | x_t), plain or with the weight it has in g_t - u_t.
-
-        Plain, it is divided by 1 - a_t, which is 1e-4 at level 0: of a few levels, that one alone would be the map, and
-        it is the one that knows least. `gradient-above` is the same without it (next to nothing of it, lest a slice
-        whose end step it is have no map at all).
-        """
-        signal, spread = self.schedule.signal_and_noise(t, healthy)
-        squared = (healthy - unguided).square()[:, None]
-        if part == "gradient-weighted":
-            return squared * (spread / signal) ** 2 * (1 + self.weights).square().view(-1, 1, 1, 1)
-        plain = squared / spread**2
-        lowest = part == "gradient-above" and t == self.settings.levels[0]
-        return plain * LEFT_OUT if lowest else plain
+        lasts = {component: running.last for component, running in self.sums.items()}
+        at_lowest = self.end == 0
+        return Evidence(
+            self.settings,
+            self.strengths,
+            divergence,
+            mse_guided,
+            mse_unguided,
+            end_step=torch.tensor(self.settings.levels).to(self.end.device)[self.end],
+            maps_by_signal={
+                signal: SignalMaps(combine(signal, means, at_lowest), combine(signal, lasts, at_lowest))
+                for signal in self.signals
+            },
+        )
 
     def _scored(self, x: Tensor) -> Tensor:
         return x if len(self.channels) == x.shape[1] else x.index_select(1, self.channels)
 
 
-class _Sum:
-    """Of a signal [N, W, H, W] over levels. It is copied aside whenever a slice's divergence sets a new maximum."""
+class _RunningSum:
+    """A signal [N, W, H, W] summed over levels, copied whenever a slice's divergence sets a new maximum."""
 
-    def __init__(self, x0: Tensor, images: tuple[int, ...]):
-        self.whole, self.at_end, self.last = (x0.new_zeros(images) for _ in range(3))
-        self.now = self.last
+    def __init__(self, x0: Tensor, shape: tuple[int, ...]):
+        self.total, self.at_end, self.last = (x0.new_zeros(shape) for _ in range(3))
+        self.current = self.last
 
-    def add(self, signal: Tensor, new: Tensor) -> None:
-        self.now = signal.expand_as(self.whole)
-        self.whole = self.whole + self.now
-        self.at_end = torch.where(new[..., None, None], self.whole, self.at_end)
-        self.last = torch.where(new[..., None, None], self.now, self.last)
-
-
-def _of_parts(signal: str, parts: Mapping[str, Tensor], at_lowest: Tensor) -> Tensor:
-    """A signal's maps [N, W, H, W] from those of its parts.
-
-    `agreement` is a weighted geometric mean: high where the guided estimate errs and the label's gradient is large. At
-    the lowest level [N, W] there is no gradient to agree with, and it is the error alone.
-    """
-    if signal != "agreement":
-        return parts[signal]
-    error, gradient = (parts[part] for part in PARTS[signal])
-    return torch.where(at_lowest[..., None, None], error, error ** (1 - GRADIENT_SHARE) * gradient**GRADIENT_SHARE)
+    def add(self, signal: Tensor, is_maximum: Tensor) -> None:
+        self.current = signal.expand_as(self.total)
+        self.total = self.total + self.current
+        self.at_end = torch.where(is_maximum[..., None, None], self.total, self.at_end)
+        self.last = torch.where(is_maximum[..., None, None], self.current, self.last)
 
 
 def pixel_mean(x: Tensor) -> Tensor:
-    """[N, W, C, H, W] -> [N, W]. Rows first, so that a slice's sum has one order whatever else is in the batch."""
+    """[N, W, C, H, W] -> [N, W]. Rows first: the order of the sum does not depend on the batch."""
     return x.sum(-1).sum((-2, -1)) / (x.shape[-3] * x.shape[-2] * x.shape[-1])
 
 
@@ -287,13 +278,13 @@ def _check(
 ) -> None:
     if x0.ndim != 4 or not len(x0):
         raise MethodError(f"slices must be [N, C, H, W], at least one; got {tuple(x0.shape)}")
-    if settings.levels[0] < 0 or settings.levels[-1] >= len(schedule):
-        raise MethodError(f"levels {settings.levels[0]} to {settings.levels[-1]} do not lie in 0..{len(schedule) - 1}")
-    if settings.channels and max(settings.channels) >= x0.shape[1]:
-        raise MethodError(f"scored channel {max(settings.channels)} of slices with {x0.shape[1]} channels")
+    if settings.levels[-1] >= len(schedule):
+        raise MethodError(f"noise levels must lie in 0..{len(schedule) - 1}; got {list(settings.levels)}")
+    if max(settings.channels) >= x0.shape[1]:
+        raise MethodError(f"scored channel {max(settings.channels)} does not exist: slices have {x0.shape[1]} channels")
     if not len(strengths) or len(set(strengths)) < len(strengths):
-        raise MethodError(f"guidance strengths must be named once each, at least one; got {list(strengths)}")
+        raise MethodError(f"guidance strengths must be distinct, at least one of them; got {list(strengths)}")
     if not all(torch.isfinite(torch.tensor(float(w))) for w in strengths):
-        raise MethodError(f"guidance strengths must be numbers; got {list(strengths)}")
+        raise MethodError(f"guidance strengths must be finite; got {list(strengths)}")
     if len(seeds) != len(x0):
-        raise MethodError(f"{len(seeds)} seeds for {len(x0)} slices; each slice needs one of its own")
+        raise MethodError(f"{len(seeds)} seeds for {len(x0)} slices; give one for each slice")

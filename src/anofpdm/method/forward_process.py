@@ -1,4 +1,4 @@
-"""The forward process: a slice carried up through the noise levels, the network asked at each of them."""
+"""The forward process: a slice carried through rising noise levels, with two noise predictions at each."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -8,49 +8,52 @@ from torch import Tensor
 
 from anofpdm.method.guidance import NoisePair
 from anofpdm.network.schedule import NoiseSchedule
+from anofpdm.options import Encoding
 
-ENCODINGS = ("ddim", "ddpm")
 Draw = Callable[[], Tensor]  # the next noise, [N, C, H, W]
 
 
 @dataclass(frozen=True)
 class Level:
-    """Everything the network knows at one noise level; all tensors [N, C, H, W]."""
+    """One noise level; all tensors [N, C, H, W]."""
 
     number: int  # of K, counted from 0
     t: int
-    x: Tensor  # the noisy slice
-    healthy: Tensor  # the noise in it, asked for a healthy slice
-    unguided: Tensor  # the noise in it, asked for any slice
-    clean: Tensor  # the slice behind it by the unguided answer
+    x: Tensor  # x_t, the noisy slice
+    healthy: Tensor  # e_h, the noise predicted with the label HEALTHY
+    unguided: Tensor  # e_0, the noise predicted without a label
+    clean: Tensor  # u_t, the clean slice that follows from e_0
 
 
 def forward_process(
-    ask: NoisePair,
+    predict: NoisePair,
     x0: Tensor,
     levels: Sequence[int],
     *,
     draw: Draw,
     schedule: NoiseSchedule,
-    encoding: str = "ddim",
+    encoding: Encoding = Encoding.DDIM,
     clamp: bool = True,
 ) -> Iterator[Level]:
-    """Climb the noise levels. `ddim` keeps the noise that the network sees in x; `ddpm` draws anew at every level."""
+    """Yield each noise level in turn. `ddim` keeps the predicted noise; `ddpm` draws new noise at every level."""
     x = schedule.add_noise(x0, levels[0], draw())
     for number, t in enumerate(levels):
-        healthy, unguided = ask(x, t)
+        healthy, unguided = predict(x, t)
         clean = schedule.clean(x, unguided, t)
         if clamp:
             clean = clean.clamp(-1, 1)
         yield Level(number, t, x, healthy, unguided, clean)
         if number + 1 == len(levels):
             return
-        above = levels[number + 1]
-        x = schedule.ddim_step(x, clean, t, above) if encoding == "ddim" else schedule.add_noise(x0, above, draw())
+        t_next = levels[number + 1]
+        if encoding == Encoding.DDIM:
+            x = schedule.ddim_step(x, clean, t, t_next)
+        else:
+            x = schedule.add_noise(x0, t_next, draw())
 
 
 def slice_noise(x0: Tensor, seeds: Sequence[int]) -> Draw:
-    """Noise of each slice's own, float32, whatever batch the slice is in: one CPU generator a slice."""
+    """Standard normal float32 noise from one CPU generator a slice: the same for a slice in any batch."""
     generators = [torch.Generator().manual_seed(seed) for seed in seeds]
 
     def draw() -> Tensor:

@@ -1,124 +1,117 @@
 """Evidence of more slices than fit into a batch."""
 
-import math
-from collections.abc import Callable, Sequence
-from typing import TypedDict, Unpack
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from anofpdm.errors import MethodError
-from anofpdm.method.evidence import Evidence, EvidenceSettings, LevelEvidence, forward_signals, joined
+from anofpdm.method.evidence import Evidence, EvidenceSettings, OnLevel, SignalMap, concatenate, forward_evidence
+from anofpdm.method.forward_process import Level
 from anofpdm.method.guidance import PredictNoise
 from anofpdm.network.schedule import NoiseSchedule
+from anofpdm.options import Signal
+from anofpdm.util.progress import Progress, silent
 
 BATCH, BATCH_ON_CPU = 50, 8  # slices; a CPU gains nothing from more, and activations would fill gigabytes
+TASK = "Noise levels"  # as progress reports it
 Pixels = Callable[[np.ndarray], np.ndarray]  # rows -> slices [n, C, H, W]
-Listener = Callable[[int, int], None]  # levels done, levels in all
+
+
+@dataclass(frozen=True)
+class EvidenceRequest:
+    """What evidence is gathered, and in which portions."""
+
+    settings: EvidenceSettings
+    strengths: Sequence[float]
+    device: torch.device
+    batch: int = BATCH
+    signals: tuple[Signal, ...] = ()  # default: the settings' own; `maps` are those of the first
 
 
 def batch_for(device: torch.device) -> int:
     return BATCH_ON_CPU if device.type == "cpu" else BATCH
 
 
-def on_cpu(evidence: Evidence) -> Evidence:
-    return evidence.map(torch.Tensor.cpu)
-
-
-class Gathering(TypedDict, total=False):
-    """How, as `signals_of` has it."""
-
-    strengths: Sequence[float]
-    device: torch.device
-    batch: int
-    keep: Callable[[Evidence], Evidence]
-    on_progress: Listener
-    on_level: Callable[[LevelEvidence], None] | None
-
-
-def evidence_of(
+def gather_evidence(
     predict_noise: PredictNoise,
     pixels: Pixels,
     seeds: Sequence[int],
-    *,
-    settings: EvidenceSettings,
-    **how: Unpack[Gathering],
+    request: EvidenceRequest,
+    progress: Progress = silent,
 ) -> Evidence:
-    """As `signals_of`, of the settings' own signal."""
-    return signals_of(predict_noise, pixels, seeds, (settings.signal,), settings=settings, **how)[settings.signal]
+    """The evidence of all slices, on the CPU."""
+    batches = evidence_batches(predict_noise, pixels, seeds, request, progress)
+    return concatenate([batch.map(Tensor.cpu) for batch in batches])
 
 
-def signals_of(
+def evidence_batches(
     predict_noise: PredictNoise,
     pixels: Pixels,
-    seeds: Sequence[int],
-    signals: Sequence[str],
-    *,
-    settings: EvidenceSettings,
-    strengths: Sequence[float],
-    device: torch.device,
-    batch: int = BATCH,
-    keep: Callable[[Evidence], Evidence] = on_cpu,  # what of each batch
-    on_progress: Listener = lambda _done, _total: None,
-    on_level: Callable[[LevelEvidence], None] | None = None,
-) -> dict[str, Evidence]:
-    """By signal. As many slices as there are seeds, in batches; in smaller ones once memory has run out.
-
-    Then `on_level` hears slices whose last level it has not heard from their first level again.
-    """
-    count, levels = len(seeds), len(settings.levels)
-    total = math.ceil(count / batch) * levels
-    last_was_heard = False
-
-    def climb(rows: np.ndarray) -> dict[str, Evidence]:
-        def listen(now: LevelEvidence) -> None:
-            nonlocal last_was_heard
-            climbed = now.level.number + 1
-            at_end = climbed == levels and rows[-1] + 1 == count
-            on_progress(total if at_end else int(rows[0] * levels + len(rows) * climbed) // batch, total)
-            if on_level is not None:
-                last_was_heard = climbed == levels
-                on_level(now)
-
-        found = forward_signals(
-            predict_noise,
-            torch.from_numpy(pixels(rows)).to(device, torch.float32),
-            signals,
-            settings=settings,
-            strengths=strengths,
-            schedule=NoiseSchedule.linear(),
-            seeds=[seeds[int(row)] for row in rows],
-            on_level=listen,
-        )
-        return {signal: keep(evidence) for signal, evidence in found.items()}
-
-    parts: list[dict[str, Evidence]] = []
-    start = 0
-    while start < count:
-        rows, last_was_heard = np.arange(start, min(start + batch, count)), False
-        part = _if_it_fits(climb, rows)
-        if part is not None:
-            parts.append(part)
+    seeds: Sequence[int],  # one a slice
+    request: EvidenceRequest,
+    progress: Progress = silent,
+    on_level: OnLevel | None = None,
+) -> Iterator[Evidence]:
+    """The evidence of slices 0, 1, ..., batch by batch. A batch that does not fit into memory is repeated in halves;
+    `on_level` then starts again at its first level."""
+    start, size = 0, request.batch
+    while start < len(seeds):
+        rows = np.arange(start, min(start + size, len(seeds)))
+        watch = _LevelWatch(rows, len(seeds), len(request.settings.levels), progress, on_level)
+        evidence = _one_batch(predict_noise, pixels(rows), [seeds[int(row)] for row in rows], request, watch)
+        if evidence is not None:
+            yield evidence
             start += len(rows)
-        elif len(rows) == 1 or last_was_heard:
-            raise MethodError(f"not enough memory for {len(rows)} slices at a time; free some, or lower --batch")
+        elif len(rows) == 1 or (watch.finished and on_level is not None):
+            raise MethodError(f"not enough memory for a batch of {len(rows)}; free some, or lower --batch")
         else:
-            batch = (len(rows) + 1) // 2
-            total = math.ceil(count / batch) * levels
-    return {signal: joined([part[signal] for part in parts]) for signal in signals}
+            size = (len(rows) + 1) // 2
 
 
-def _if_it_fits(climb: Callable[[np.ndarray], dict[str, Evidence]], rows: np.ndarray) -> dict[str, Evidence] | None:
-    """None where memory runs out; on the way out, the failed attempt lets go of what it held."""
+def _one_batch(
+    predict_noise: PredictNoise, slices: np.ndarray, seeds: Sequence[int], request: EvidenceRequest, watch: OnLevel
+) -> Evidence | None:
+    """None where memory runs out."""
+    settings = request.settings
     try:
-        return climb(rows)
+        return forward_evidence(
+            predict_noise,
+            torch.from_numpy(slices).to(request.device, torch.float32),
+            levels=settings.levels,
+            strengths=request.strengths,
+            schedule=NoiseSchedule.linear(),
+            seeds=seeds,
+            channels=settings.channels,
+            encoding=settings.encoding,
+            signal=request.signals or settings.signal,
+            clamp=settings.clamp,
+            on_level=watch,
+        )
     except torch.OutOfMemoryError:
-        pass
+        pass  # leaving the except block frees what the attempt held
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
     return None
 
 
+class _LevelWatch:
+    """Reports progress at each level of a batch, and calls `on_level`."""
+
+    def __init__(self, rows: np.ndarray, count: int, levels: int, progress: Progress, on_level: OnLevel | None):
+        self.rows, self.count, self.levels, self.progress, self.on_level = rows, count, levels, progress, on_level
+        self.finished = False
+
+    def __call__(self, level: Level, signal_map: SignalMap) -> None:
+        done = level.number + 1
+        self.finished = done == self.levels
+        self.progress(TASK, int(self.rows[0]) + len(self.rows) * done / self.levels, self.count)
+        if self.on_level is not None:
+            self.on_level(level, signal_map)
+
+
 def slice_seeds(indices: Sequence[int] | np.ndarray, seed: int = 0) -> list[int]:
-    """A slice's seed follows from its place in its scan: the same scan gives the same result under any name."""
+    """A slice's seed depends on its position in its scan: the same scan gives the same result under any name."""
     return [(seed * 1_000_003 + int(index)) % 2**63 for index in indices]

@@ -2,28 +2,22 @@
 
 from dataclasses import dataclass
 
-from anofpdm.errors import MethodError
+from anofpdm.options import Encoding, Signal
 
 
 @dataclass(frozen=True)
 class Variant:
-    encoding: str
-    signal: str = "error"
+    encoding: Encoding
+    signal: Signal = Signal.ERROR
     last_map: bool = False
 
 
 VARIANTS = {
-    "anofpdm-ddim": Variant("ddim"),
-    "anofpdm-ddpm": Variant("ddpm"),
-    "anofpdm-ddim-last": Variant("ddim", last_map=True),
-    "anofpdm-ddpm-last": Variant("ddpm", last_map=True),
-    "gradient": Variant("ddim", "gradient"),
-    "gradient-last": Variant("ddim", "gradient", last_map=True),
-    "gradient-weighted": Variant("ddim", "gradient-weighted"),
+    "anofpdm-ddim": Variant(Encoding.DDIM),
+    "anofpdm-ddpm": Variant(Encoding.DDPM),
+    "anofpdm-ddim-last": Variant(Encoding.DDIM, last_map=True),
+    "anofpdm-ddpm-last": Variant(Encoding.DDPM, last_map=True),
+    "gradient": Variant(Encoding.DDIM, Signal.GRADIENT),
+    "gradient-last": Variant(Encoding.DDIM, Signal.GRADIENT, last_map=True),
+    "gradient-weighted": Variant(Encoding.DDIM, Signal.GRADIENT_WEIGHTED),
 }
-
-
-def variant(name: str) -> Variant:
-    if name not in VARIANTS:
-        raise MethodError(f"unknown variant {name!r}; choose one of {', '.join(VARIANTS)}")
-    return VARIANTS[name]

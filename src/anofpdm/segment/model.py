@@ -22,13 +22,14 @@ import numpy as np
 import torch
 
 from anofpdm import __version__
-from anofpdm.calibration.fit import foreground_share, load_calibration
+from anofpdm.calibration.files import load_calibration
+from anofpdm.calibration.fit import foreground_share
 from anofpdm.errors import ConfigError, ModelError, ScanError, ScanWarning
 from anofpdm.method.calibration import Calibration
 from anofpdm.method.context import SlicePositions
-from anofpdm.method.decision import OURS, Decisions, DecisionSettings, decide
+from anofpdm.method.decision import OURS, Decisions, DecisionSettings, decide, fit_for
 from anofpdm.method.evidence import Evidence
-from anofpdm.method.many_slices import batch_for, evidence_of, slice_seeds
+from anofpdm.method.many_slices import EvidenceRequest, batch_for, gather_evidence, slice_seeds
 from anofpdm.network.predictor import TrainedModel, load_trained
 from anofpdm.report.display import Curves, DisplayData
 from anofpdm.report.explanation import Explain, add_evidence, normalize_explain, rows_to_explain, warn_missing_slices
@@ -84,7 +85,7 @@ class Model:
         choices, seed = choices or self.usual_choices, self.calibration.seed if seed is None else seed
         engine, explain = self.engine(engine), normalize_explain(explain)
         if engine == "diffusion":
-            self.calibration.with_context(choices.context_mm)  # complains before any time is spent
+            fit_for(self.calibration, choices)  # complains before any time is spent
             explain = None  # it explains every slice as it is
         needed = self.modalities(engine, explained=explain is not None)
         with _warnings_kept() as warned:
@@ -240,15 +241,12 @@ class Model:
         )
 
     def _ask(self, slices: ScanSlices, seed: int, batch: int, on_progress: Listener) -> Evidence:
-        return evidence_of(
+        return gather_evidence(
             self.trained.predict,
             lambda rows: slices.pixels[rows],
             slice_seeds(slices.indices, seed),
-            settings=self.calibration.settings,
-            strengths=[self.calibration.strength],
-            device=self.trained.device,
-            batch=batch,
-            on_progress=on_progress,
+            EvidenceRequest(self.calibration.settings, [self.calibration.strength], self.trained.device, batch),
+            lambda _task, done, total, _note="": on_progress(done, total),
         )
 
     def _explained(
@@ -280,7 +278,7 @@ class Model:
             scored, by_healthy = [modalities.index(name) for name in student.config.modalities], 0.5
         else:
             scored = list(self.calibration.settings.channels)
-            by_healthy = self.calibration.with_context(choices.context_mm).healthy_threshold
+            by_healthy = fit_for(self.calibration, choices).healthy_threshold or 0.0
         return DisplayData(
             pixels=slices.pixels[:, scored].astype(np.float16),
             indices=slices.indices,

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 
 from anofpdm import __version__
-from anofpdm.calibration.fit import check_fits, slice_positions
+from anofpdm.calibration.fit import check_model_fits, slice_positions
 from anofpdm.cohorts.store import Cohort
 from anofpdm.errors import CalibrationError, TrainingError
 from anofpdm.labels import HEALTHY, UNHEALTHY
 from anofpdm.method.calibration import Calibration
-from anofpdm.method.decision import OURS, DecisionSettings
+from anofpdm.method.decision import OURS, DecisionSettings, fit_for
 from anofpdm.network.predictor import TrainedModel
 from anofpdm.student.card import FILE as CARD
 from anofpdm.student.card import student_card
@@ -48,9 +48,9 @@ def distill(
 ) -> Student | None:
     """Train a student and save it in the model's folder. Returned by the main process; None in the others."""
     world = world or World()
-    check_fits(model, cohort)
+    check_model_fits(model, cohort)
     decision = config.decision or replace(OURS, context_mm=calibration.context_mm)
-    calibration.with_context(decision.context_mm)  # raises if not calibrated for it
+    fit_for(calibration, decision)  # raises if not calibrated for it
     config = replace(config, decision=decision)
     teacher = Teacher(model, calibration, decision, config.batch)
     network_config = _student_config(teacher, cohort, config)

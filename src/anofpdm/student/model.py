@@ -16,7 +16,7 @@ from anofpdm.labels import HEALTHY, UNHEALTHY
 from anofpdm.method.calibration import CONTEXT_MM
 from anofpdm.method.context import SlicePositions, smooth_across_slices
 from anofpdm.method.decision import Decisions
-from anofpdm.method.detection import CurveDetector, fitted_and_rated
+from anofpdm.method.detection import CurveDetector, fit_and_validate
 from anofpdm.method.mask import SMALLEST, mask, smallest_lesion_level, smallest_pixels
 from anofpdm.network.checkpoint import FORMAT, WEIGHTS, load_model, save_model
 from anofpdm.student.inputs import Pixels, neighbour_rows, stack_slices
@@ -58,13 +58,13 @@ class StudentCalibration:
     def to_dict(self) -> dict[str, Any]:
         """For JSON: lists instead of arrays, None instead of NaN."""
         ratings = {name: _none_if_nan(value) for name, value in (("accuracy", self.accuracy), ("auc", self.auc))}
-        return {**asdict(self), **ratings, "detector": self.detector.said()}
+        return {**asdict(self), **ratings, "detector": self.detector.to_dict()}
 
     @classmethod
     def from_dict(cls, payload: Mapping[str, Any]) -> "StudentCalibration":
         ratings = {name: math.nan if payload[name] is None else payload[name] for name in ("accuracy", "auc")}
         detect_by = DetectBy(payload.get("detect_by", DetectBy.SLICE))
-        detector = CurveDetector.from_said(payload["detector"])
+        detector = CurveDetector.from_dict(payload["detector"])
         return cls(**{**payload, **ratings, "detector": detector, "detect_by": detect_by})
 
 
@@ -167,7 +167,7 @@ def fit_student_calibration(
         raise CalibrationError("a student is calibrated on healthy and unhealthy slices, and one kind is missing")
     logits = predict_slices(network, pixels, positions, device)
     fits = {
-        detect_by: fitted_and_rated(
+        detect_by: fit_and_validate(
             detection_values(detect_by, *logits, positions)[labelled, None], unhealthy, patients[labelled]
         )
         for detect_by in DetectBy

@@ -19,7 +19,7 @@ from anofpdm.cohorts.store import Cohort
 from anofpdm.labels import HEALTHY, NULL
 from anofpdm.method.calibration import Calibration
 from anofpdm.method.decision import DecisionSettings, decide
-from anofpdm.method.many_slices import batch_for, evidence_of, slice_seeds
+from anofpdm.method.many_slices import EvidenceRequest, batch_for, gather_evidence, slice_seeds
 from anofpdm.network.predictor import TrainedModel
 from anofpdm.network.training.augment import CHANCES, augment
 from anofpdm.student.inputs import Pixels, stack_slices
@@ -122,14 +122,12 @@ def pseudo_label_scan(teacher: Teacher, cohort: Cohort, rows: np.ndarray) -> np.
     candidates = np.flatnonzero(labels != HEALTHY)
     if not len(candidates):
         return masks
-    evidence = evidence_of(
+    batch = teacher.batch or batch_for(model.device)
+    evidence = gather_evidence(
         model.predict,
         lambda some: cohort.pixels(rows[candidates[some]]),
         slice_seeds(cohort.indices[rows[candidates]], calibration.seed),
-        settings=calibration.settings,
-        strengths=[calibration.strength],
-        device=model.device,
-        batch=teacher.batch or batch_for(model.device),
+        EvidenceRequest(calibration.settings, [calibration.strength], model.device, batch),
     )
     decisions = decide(evidence, calibration, teacher.decision, slice_positions(cohort, rows[candidates]))
     probability = soft_threshold(decisions.maps, decisions.threshold)

@@ -261,7 +261,7 @@ def page(ablations: Ablations) -> str:
     ]
     about = (
         f"{said['healthy_slices']} healthy and {said['unhealthy_slices']} unhealthy slices of {said['patients']} "
-        f"patients, {len(said['levels'])} noise levels, scored: {', '.join(said['scored'])}. Calibrated from "
+        f"patients, {len(said['levels'])} noise levels, scored: {', '.join(said['scored'])}. FittedCalibration from "
         f"image-level labels of these slices; lesion masks only measured. Model {said['model_sha256'][:12]}, "
         f"anofpdm {said['anofpdm']}."
     )

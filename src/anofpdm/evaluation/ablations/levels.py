@@ -1,6 +1,6 @@
 """The second pass: what must be heard level by level. Nothing kept grows with the levels but two numbers a slice."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -9,10 +9,12 @@ from torch import Tensor
 
 from anofpdm.cohorts.store import Cohort
 from anofpdm.evaluation.metrics.pixels import dice
-from anofpdm.method.evidence import Evidence, EvidenceSettings, LevelEvidence
-from anofpdm.method.many_slices import evidence_of, slice_seeds
+from anofpdm.method.evidence import EvidenceSettings, SignalMap
+from anofpdm.method.forward_process import Level
+from anofpdm.method.many_slices import EvidenceRequest, evidence_batches, slice_seeds
 from anofpdm.method.mask import MaskSettings, mask, median_filtered, thresholds
 from anofpdm.network.predictor import TrainedModel
+from anofpdm.util.progress import Progress
 
 FACTORS = (0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 3.0)  # of the end step
 KINDS = ("SAM", "gradient")
@@ -72,24 +74,21 @@ def second_pass(
     strength: float,
     seed: int,
     batch: int,
-    on_progress: Callable[[int, int], None],
+    on_progress: Progress,
 ) -> Heard:
     """Climbs on beyond the calibrated range, as far as the largest multiple of an end step reaches."""
     kept = len(settings.levels)
     settings = replace(settings, levels=climbed_on(settings.levels, int(slices.end_step.max())))
     listener = _Listener(slices, settings, kept, model.device)
-    evidence_of(
+    for _ in evidence_batches(
         model.predict,
         lambda some: cohort.pixels(slices.rows[some]),
         slice_seeds(cohort.indices[slices.rows], seed),
-        settings=settings,
-        strengths=[strength],
-        device=model.device,
-        batch=batch,
-        keep=_without_maps,
-        on_progress=on_progress,
-        on_level=listener,
-    )
+        EvidenceRequest(settings, [strength], model.device, batch),
+        on_progress,
+        listener,
+    ):
+        pass
     return listener.heard()
 
 
@@ -103,14 +102,14 @@ class _Listener:
         shape = (len(slices.shown), len(KINDS), len(slices.shown_at) + 1, *slices.lesions.shape[1:])
         self.tiles = np.zeros(shape, dtype=np.float32)
 
-    def __call__(self, now: LevelEvidence) -> None:
-        signal = now.signal[:, 0]  # [n, H, W]
-        if now.level.number == 0:
+    def __call__(self, level: Level, signal_map: SignalMap) -> None:
+        signal = signal_map()[:, 0]  # [n, H, W]
+        if level.number == 0:
             self._begin(signal)
-        self.ends.add(now.level.t, signal)
+        self.ends.add(level.t, signal)
         self.magnitudes.append(torch.stack([_mean_in(signal, region) for region in self.regions]))
-        self._show(now, signal)
-        if now.level.number + 1 == len(self.settings.levels):
+        self._show(level, signal)
+        if level.number + 1 == len(self.settings.levels):
             self._finish()
 
     def _begin(self, signal: Tensor) -> None:
@@ -122,15 +121,15 @@ class _Listener:
         self.ends = EndStepMaps(end_step, FACTORS, signal)
         self.magnitudes: list[Tensor] = []  # [2, n] a level
 
-    def _show(self, now: LevelEvidence, signal: Tensor) -> None:
+    def _show(self, now: Level, signal: Tensor) -> None:
         for place, number in enumerate(self.slices.shown):
             if number not in range(self.now.start, self.now.stop):
                 continue
             wanted = (*self.slices.shown_at, int(self.slices.end_step[number]))
-            columns = [column for column, level in enumerate(wanted) if level == now.level.t]
+            columns = [column for column, level in enumerate(wanted) if level == now.t]
             if columns:
                 row, channels = number - self.start, list(self.settings.channels)
-                gradient = (now.level.healthy[row] - now.level.unguided[row])[channels].square().mean(0)
+                gradient = (now.healthy[row] - now.unguided[row])[channels].square().mean(0)
                 both = torch.stack([signal[row], gradient]).cpu().float().numpy()
                 self.tiles[place][:, columns] = both[:, None]
 
@@ -154,14 +153,9 @@ class _Listener:
 def drawn_at(maps: np.ndarray, quantiles: np.ndarray) -> np.ndarray:
     """Masks [n, H, W] of maps that are cut at these quantiles of themselves."""
     settings = MaskSettings()
-    return mask(median_filtered(maps), thresholds(maps, quantiles, np.nan, settings), settings.smallest)
+    return mask(median_filtered(maps), thresholds(maps, quantiles, None, settings), settings.smallest)
 
 
 def _mean_in(images: Tensor, region: Tensor) -> Tensor:
     """[n, H, W] each -> [n]; NaN where the region is empty."""
     return (images * region).sum((1, 2)) / region.sum((1, 2))
-
-
-def _without_maps(evidence: Evidence) -> Evidence:
-    none = evidence.maps[:, :, :0, :0].cpu()
-    return replace(evidence, maps=none, last_maps=none)

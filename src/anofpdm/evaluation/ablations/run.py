@@ -16,8 +16,7 @@ import numpy as np
 import torch
 
 from anofpdm import __version__
-from anofpdm.calibration.fit import Calibrated, fit_calibration, labelled_rows
-from anofpdm.calibration.fit import Options as CalibrationOptions
+from anofpdm.calibration.fit import CalibrationConfig, FittedCalibration, fit_calibration, labelled_rows
 from anofpdm.cohorts.store import Cohort, foreground
 from anofpdm.errors import EvaluationError
 from anofpdm.evaluation.ablations.levels import Heard, Slices, second_pass
@@ -42,12 +41,14 @@ from anofpdm.labels import UNHEALTHY
 from anofpdm.method.calibration import Calibration
 from anofpdm.method.decision import decide
 from anofpdm.method.evidence import Evidence
-from anofpdm.method.many_slices import signals_of, slice_seeds
+from anofpdm.method.many_slices import EvidenceRequest, gather_evidence, slice_seeds
 from anofpdm.method.variants import VARIANTS, Variant
 from anofpdm.network.predictor import TrainedModel
+from anofpdm.options import Encoding, Signal, SignalChoice, StrengthBy
+from anofpdm.util.progress import Progress
 
 LEVELS_TRIED = (10, 20, 30, 60)
-COMPARED = {**VARIANTS, "gradient-above": Variant("ddim", "gradient-above")}
+COMPARED = {**VARIANTS, "gradient-above": Variant(Encoding.DDIM, Signal.GRADIENT_ABOVE)}
 GALLERY_SLICES, GALLERY_LEVELS = 4, 6
 AT_ONCE = 200  # slices, where only pixels are read
 Listener = Callable[[int, int], None]
@@ -55,8 +56,8 @@ Listener = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class Options:
-    calibration: CalibrationOptions = field(
-        default_factory=lambda: CalibrationOptions(signal="error", strength_by="cosine")
+    calibration: CalibrationConfig = field(
+        default_factory=lambda: CalibrationConfig(signal=SignalChoice.ERROR, strength_by=StrengthBy.COSINE)
     )
     levels_tried: tuple[int, ...] = LEVELS_TRIED
     gallery_levels: tuple[int, ...] = ()  # none named: some, spread over the range
@@ -140,7 +141,7 @@ def ablate(
 # ---- slices and passes -----------------------------------------------------------------------------------------------
 
 
-def measured_slices(cohort: Cohort, options: CalibrationOptions) -> tuple[Cohort, np.ndarray, np.ndarray]:
+def measured_slices(cohort: Cohort, options: CalibrationConfig) -> tuple[Cohort, np.ndarray, np.ndarray]:
     """The cohort without scans that nobody drew lesions in, its labelled rows, and their lesions."""
     truth = Truth(cohort)
     measured = replace(cohort, splits=np.where(truth.known, cohort.splits, ""))
@@ -164,7 +165,7 @@ def _asked(options: Options) -> dict[str, Variant]:
     return {name: COMPARED[name] for name in options.variants}
 
 
-def _other_passes(options: Options) -> list[CalibrationOptions]:
+def _other_passes(options: Options) -> list[CalibrationConfig]:
     """Calibrations with other numbers of levels, and with the other encoding."""
     main = options.calibration
     counts = sorted(set(options.levels_tried) - {main.levels})
@@ -176,28 +177,25 @@ def _other_passes(options: Options) -> list[CalibrationOptions]:
 
 
 def _gradients(
-    model: TrainedModel, study: Study, options: Options, on_progress: Listener
+    model: TrainedModel, study: Study, options: Options, on_progress: Progress
 ) -> dict[tuple[str, str], tuple[Evidence, Calibration]]:
     """Evidence of slices with a lesion by the gradients' signals, all in one pass: what is calibrated is known."""
     signals = sorted({one.signal for one in _asked(options).values()} - {"error"})
     if not signals:
         return {}
     rows, calibration = study.rows[study.ill], study.calibrated.calibration
-    found = signals_of(
+    batch = options.calibration.batch
+    evidence = gather_evidence(
         model.predict,
         lambda some: study.cohort.pixels(rows[some]),
         slice_seeds(study.cohort.indices[rows], options.calibration.seed),
-        signals,
-        settings=calibration.settings,
-        strengths=[calibration.strength],
-        device=model.device,
-        batch=options.calibration.batch,
-        on_progress=on_progress,
+        EvidenceRequest(calibration.settings, [calibration.strength], model.device, batch, tuple(signals)),
+        on_progress,
     )
-    return {("ddim", signal): (evidence, calibration.for_signal(signal)) for signal, evidence in found.items()}
+    return {("ddim", signal): (evidence.with_signal(signal), calibration.for_signal(signal)) for signal in signals}
 
 
-def _of_ill(study: Study, calibrated: Calibrated) -> tuple[Evidence, Calibration]:
+def _of_ill(study: Study, calibrated: FittedCalibration) -> tuple[Evidence, Calibration]:
     """Evidence at the chosen strength, of slices with a lesion."""
     at_chosen = calibrated.evidence.at(calibrated.calibration.strength)
     return at_chosen.map(lambda tensor: tensor[study.ill]), calibrated.calibration
@@ -206,11 +204,11 @@ def _of_ill(study: Study, calibrated: Calibrated) -> tuple[Evidence, Calibration
 def _shares(
     model: TrainedModel,
     options: Options,
-    passes: Sequence[CalibrationOptions],
+    passes: Sequence[CalibrationConfig],
     rows: np.ndarray,
     lesions: np.ndarray,
     on_progress: Listener,
-) -> list[Listener]:
+) -> list[Progress]:
     """One bar over all passes. Also where numbers of levels that cannot be are refused, before any time is spent."""
     wanted = [options.calibration, *passes]
     main, *others = (len(one.settings(model.channels(one.score)).levels) for one in wanted)
@@ -221,9 +219,9 @@ def _shares(
     sizes += [batches[0] * count for count in others]
     starts, total = accumulate([0, *sizes[:-1]]), sum(sizes)
 
-    def share(start: int, size: int) -> Listener:
+    def share(start: int, size: int) -> Progress:
         """The second pass may climb further than was counted; its part of the bar stays as it is."""
-        return lambda done, of: on_progress(start + size * done // of, total)
+        return lambda _task, done, of, _note="": on_progress(start + int(size * done // of), total)
 
     return [share(start, size) for start, size in zip(starts, sizes, strict=True)]
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from anofpdm.calibration.fit import Calibrated
+from anofpdm.calibration.fit import FittedCalibration
 from anofpdm.cohorts.store import Cohort
 from anofpdm.evaluation.ablations.levels import FACTORS, Heard
 from anofpdm.evaluation.metrics.pixels import dice
@@ -13,9 +13,10 @@ from anofpdm.labels import UNHEALTHY
 from anofpdm.method.decision import Decisions, DecisionSettings, decide
 from anofpdm.method.detection import Accuracy
 from anofpdm.method.mask import MaskSettings, mask, thresholds
+from anofpdm.options import Detector, Threshold
 
 FIXED = tuple(round(0.90 + 0.01 * step, 2) for step in range(9))  # quantiles
-UNGATED = DecisionSettings(detector="none")
+UNGATED = DecisionSettings(detector=Detector.NONE)
 Cell = str | int | float
 
 
@@ -40,7 +41,7 @@ class Study:
     cohort: Cohort
     rows: np.ndarray  # [N]
     lesions: np.ndarray  # bool [N, H, W]
-    calibrated: Calibrated
+    calibrated: FittedCalibration
     decisions: Decisions  # at w*, no detector
 
     @property
@@ -138,7 +139,7 @@ def threshold(study: Study) -> Ablation:
     smooth, healthy = study.decisions.maps[ill], calibration.with_context(0.0).healthy_threshold
 
     def score(quantiles: np.ndarray, name: str) -> float:
-        settings = MaskSettings(name)
+        settings = MaskSettings(Threshold(name))
         return study.unhealthy_dice(mask(smooth, thresholds(maps, quantiles, healthy, settings), settings.smallest))
 
     quantile = study.decisions.quantile[ill]

@@ -3,24 +3,25 @@
 from dataclasses import replace
 from pathlib import Path
 
-from anofpdm.calibration.fit import RATED_BY, fit_calibration
-from anofpdm.calibration.fit import Options as CalibrationOptions
+from anofpdm.calibration.files import from_json, to_json
+from anofpdm.calibration.fit import CalibrationConfig, fit_calibration
 from anofpdm.errors import CalibrationError, EvaluationError, MethodError
 from anofpdm.evaluation.comparison.job import EvaluationJob
 from anofpdm.evaluation.comparison.methods import EvidenceMethod
 from anofpdm.evaluation.comparison.results import ResultsFolder
-from anofpdm.method.calibration import Calibration, from_json, to_json
+from anofpdm.method.calibration import Calibration
+from anofpdm.options import Signal, StrengthBy
 from anofpdm.util.files import write_atomically
 
 
 def calibrate_methods(job: EvaluationJob, methods: dict[str, EvidenceMethod]) -> dict[str, Calibration]:
     """By method; all of one encoding. Calibrations in the folder are kept: results were made with them."""
     strength_by = job.config.calibration.strength_by
-    for method in sorted(methods.values(), key=lambda one: calibrated_signal(one) == RATED_BY):
+    for method in sorted(methods.values(), key=lambda one: calibrated_signal(one) == Signal.ERROR):
         exists = calibration_path(job.folder, method, strength_by).is_file()
         if not job.world.all_gather(exists)[0]:
             signal = calibrated_signal(method)
-            _calibrate_once(job, replace(job.config.calibration, encoding=method.encoding, signal=signal))
+            _calibrate_once(job, replace(job.config.calibration, encoding=method.encoding, signal=SignalChoice(signal)))
     return {name: load_method_calibration(job.folder, method, strength_by) for name, method in methods.items()}
 
 
@@ -34,12 +35,12 @@ def calibration_path(folder: ResultsFolder, method: EvidenceMethod, strength_by:
     return folder.calibration(method.encoding, by, calibrated_signal(method))
 
 
-def calibrated_signal(method: EvidenceMethod) -> str:
+def calibrated_signal(method: EvidenceMethod) -> Signal:
     """Only thresholds from healthy slices depend on the signal; the paper's methods have none and share one file."""
-    return RATED_BY if method.paper_strength else method.signal
+    return Signal.ERROR if method.paper_strength else method.signal
 
 
-def _calibrate_once(job: EvaluationJob, options: CalibrationOptions) -> None:
+def _calibrate_once(job: EvaluationJob, options: CalibrationConfig) -> None:
     """In the main process; an error is raised in all processes."""
     error = ""
     if job.world.is_main:
@@ -51,12 +52,16 @@ def _calibrate_once(job: EvaluationJob, options: CalibrationOptions) -> None:
         raise EvaluationError(errors[0])
 
 
-def _write_calibrations(job: EvaluationJob, options: CalibrationOptions) -> None:
+def _write_calibrations(job: EvaluationJob, options: CalibrationConfig) -> None:
     """One pass of the network gives every rule for the strength, and the error signal in addition to the requested."""
     task, ours = f"Calibrating ({options.encoding})", options.strength_by
-    fitted = fit_calibration(job.model, job.cohort, options, lambda done, total: job.progress(task, done, total))
-    for signal, by in sorted({(RATED_BY, "cosine"), (RATED_BY, ours), (options.signal, ours)}):
-        path, calibration = job.folder.calibration(options.encoding, by, signal), fitted.made_for(signal, by)
+    fitted = fit_calibration(
+        job.model, job.cohort, options, lambda _task, done, total, _note="": job.progress(task, done, total)
+    )
+    wanted = {(Signal.ERROR, StrengthBy.COSINE), (Signal.ERROR, ours), (Signal(options.signal), ours)}
+    for signal, by in sorted(wanted):
+        path = job.folder.calibration(options.encoding, by, signal)
+        calibration = fitted.gathered.fit(options, signal, by)
         if not path.is_file():
             write_atomically(path, to_json(calibration).encode())
             continue

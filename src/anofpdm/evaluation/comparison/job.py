@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from anofpdm import __version__
-from anofpdm.calibration.fit import RATED_BY
-from anofpdm.calibration.fit import Options as CalibrationOptions
+from anofpdm.calibration.fit import CalibrationConfig
 from anofpdm.cohorts.store import Cohort
 from anofpdm.errors import ConfigError
 from anofpdm.evaluation.comparison.evaluation_set import EvaluationSet, load_evaluation_set, sample_rows
@@ -22,6 +21,7 @@ from anofpdm.evaluation.comparison.results import Examples, ResultsFolder, load_
 from anofpdm.evaluation.comparison.scores import Scores
 from anofpdm.evaluation.comparison.store import PredictionStore, shared_store
 from anofpdm.network.predictor import TrainedModel
+from anofpdm.options import SignalChoice
 from anofpdm.util.distributed import World
 from anofpdm.util.progress import Progress, silent
 
@@ -32,7 +32,7 @@ Results = dict[str, dict[Setup, list[Scores]]]  # by method and setup, one entry
 
 @dataclass(frozen=True)
 class EvaluationConfig:
-    calibration: CalibrationOptions = field(default_factory=lambda: CalibrationOptions(signal=RATED_BY))
+    calibration: CalibrationConfig = field(default_factory=lambda: CalibrationConfig(signal=SignalChoice.ERROR))
     split: str = "test"
     sample: int | None = None  # slices; None: all
     sample_seed: int = 0

@@ -15,14 +15,15 @@ from anofpdm.method.calibration import CONTEXT_MM
 from anofpdm.method.decision import OURS, PAPER, PEAK_SHARE, DecisionSettings
 from anofpdm.method.mask import MaskSettings
 from anofpdm.method.variants import VARIANTS
+from anofpdm.options import Detector, Encoding, Signal, Threshold
 
 
 @dataclass(frozen=True)
 class EvidenceMethod:
     """Masks from the evidence of the forward process, calibrated with image-level labels."""
 
-    encoding: str
-    signal: str
+    encoding: Encoding
+    signal: Signal
     decision: DecisionSettings
     paper_strength: bool = True  # guidance strength chosen as in the paper, by the cosine
 
@@ -53,7 +54,7 @@ class ReconstructionMethod:
 
 
 Method = EvidenceMethod | StudentMethod | ReconstructionMethod
-CURVE = replace(PAPER, detector="curve")
+CURVE = replace(PAPER, detector=Detector.CURVE)
 
 METHODS: dict[str, Method] = {
     "anoddpm-gaussian": ReconstructionMethod(
@@ -83,15 +84,19 @@ METHODS: dict[str, Method] = {
         name: EvidenceMethod(one.encoding, one.signal, replace(PAPER, last_map=one.last_map))
         for name, one in VARIANTS.items()
     },
-    "gradient-above": EvidenceMethod("ddim", "gradient-above", PAPER),  # `gradient` needs many levels
+    "gradient-above": EvidenceMethod(Encoding.DDIM, Signal.GRADIENT_ABOVE, PAPER),  # `gradient` needs many levels
     # Our additions: the paper's method with the curve detector, then one further change each, then all.
-    "anofpdm-curve": EvidenceMethod("ddim", "error", CURVE),
-    "anofpdm-healthy": EvidenceMethod("ddim", "error", replace(CURVE, mask=MaskSettings("healthy"))),
-    "anofpdm-context": EvidenceMethod("ddim", "error", replace(CURVE, context_mm=CONTEXT_MM)),
-    "anofpdm-peak": EvidenceMethod("ddim", "error", replace(CURVE, mask=MaskSettings(peak_share=PEAK_SHARE))),
-    "anofpdm-by-map": EvidenceMethod("ddim", "error", CURVE, paper_strength=False),
-    "anofpdm-ours": EvidenceMethod("ddim", "error", OURS, paper_strength=False),
-    "anofpdm-agreement": EvidenceMethod("ddim", "agreement", OURS, paper_strength=False),
+    "anofpdm-curve": EvidenceMethod(Encoding.DDIM, Signal.ERROR, CURVE),
+    "anofpdm-healthy": EvidenceMethod(
+        Encoding.DDIM, Signal.ERROR, replace(CURVE, mask=MaskSettings(Threshold.HEALTHY))
+    ),
+    "anofpdm-context": EvidenceMethod(Encoding.DDIM, Signal.ERROR, replace(CURVE, context_mm=CONTEXT_MM)),
+    "anofpdm-peak": EvidenceMethod(
+        Encoding.DDIM, Signal.ERROR, replace(CURVE, mask=MaskSettings(peak_share=PEAK_SHARE))
+    ),
+    "anofpdm-by-map": EvidenceMethod(Encoding.DDIM, Signal.ERROR, CURVE, paper_strength=False),
+    "anofpdm-ours": EvidenceMethod(Encoding.DDIM, Signal.ERROR, OURS, paper_strength=False),
+    "anofpdm-agreement": EvidenceMethod(Encoding.DDIM, Signal.AGREEMENT, OURS, paper_strength=False),
     "anofpdm-student": StudentMethod(),
 }
 

@@ -15,8 +15,9 @@ from anofpdm.evaluation.comparison.reconstructions import Setting, describe_sett
 from anofpdm.evaluation.comparison.store import PredictionStore
 from anofpdm.method.calibration import Calibration
 from anofpdm.method.decision import decide
-from anofpdm.method.many_slices import signals_of, slice_seeds
+from anofpdm.method.many_slices import EvidenceRequest, gather_evidence, slice_seeds
 from anofpdm.method.mask import mask, median_filtered
+from anofpdm.options import Signal
 from anofpdm.student.inputs import cohort_pixels
 from anofpdm.student.model import Student
 from anofpdm.util.distributed import World
@@ -63,26 +64,25 @@ def predict_from_evidence(
 ) -> None:
     """One pass of the network for all methods. An error in one process is raised in all, so that none waits."""
     batches = work.scan_batches()
-    (settings,) = {replace(calibration.settings, signal="error") for calibration in calibrations.values()}
+    (settings,) = {replace(calibration.settings, signal=Signal.ERROR) for calibration in calibrations.values()}
+    strengths = sorted({calibration.strength for calibration in calibrations.values()})
+    signals = tuple(sorted({method.signal for method in methods.values()}))
+    request = EvidenceRequest(settings, strengths, work.device, work.batch, signals)
 
     def predict_batch(number: int, positions: np.ndarray) -> None:
         rows = work.rows[positions]
-        evidence = signals_of(
+        evidence = gather_evidence(
             models.guided,
-            lambda some, rows=rows: work.cohort.pixels(rows[some]),  # type: ignore[misc]
+            lambda some: work.cohort.pixels(rows[some]),
             slice_seeds(work.cohort.indices[rows], work.seed),
-            sorted({method.signal for method in methods.values()}),
-            settings=settings,
-            strengths=sorted({calibration.strength for calibration in calibrations.values()}),
-            device=work.device,
-            batch=work.batch,
-            on_progress=lambda done, total, number=number: work.report(  # type: ignore[misc]
-                number * 1000 + 1000 * done // total, 1000 * len(batches)
+            request,
+            lambda _task, done, total, _note="": work.report(
+                number * 1000 + int(1000 * done // total), 1000 * len(batches)
             ),
         )
         for name, method in methods.items():
             places = slice_positions(work.cohort, rows)
-            decisions = decide(evidence[method.signal], calibrations[name], method.decision, places)
+            decisions = decide(evidence.with_signal(method.signal), calibrations[name], method.decision, places)
             stores[name].put_decisions(positions, decisions)
 
     error = ""

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from anofpdm.calibration.fit import check_fits
+from anofpdm.calibration.fit import check_model_fits
 from anofpdm.cohorts.store import check_slices
 from anofpdm.errors import EvaluationError, MethodError
 from anofpdm.evaluation.comparison.job import EvaluationJob
@@ -27,7 +27,7 @@ Failures = dict[str, str]  # methods that could not be evaluated, and why
 
 def evaluate(job: EvaluationJob) -> Failures:
     """Inputs are checked before anything is written. A method that fails does not stop the others."""
-    check_fits(job.model, job.cohort)
+    check_model_fits(job.model, job.cohort)
     calibration_rows = job.cohort.rows(job.config.calibration.split)
     check_slices(job.cohort, np.union1d(job.evaluation_set.rows, calibration_rows))
     failures: Failures = {}

@@ -1,0 +1,42 @@
+"""A figure of a calibration: why this strength, why this cut, and the curves of both classes."""
+
+import numpy as np
+
+from anofpdm.calibration.fit import FittedCalibration
+from anofpdm.labels import UNHEALTHY
+from anofpdm.options import StrengthBy
+from anofpdm.util.drawing import BLUE, ORANGE, Line, chart, encode_png, hstack_images
+
+
+def draw_calibration(fitted: FittedCalibration) -> bytes:
+    """A PNG of three charts."""
+    calibration, unhealthy = fitted.calibration, fitted.labels == UNHEALTHY
+    candidates, chosen = calibration.candidates, fitted.evidence.at(calibration.strength)
+    strengths, by_map = [one.strength for one in candidates], calibration.strength_by == StrengthBy.MAP
+    ratings = [(one.map_auc or 0.0) if by_map else one.accuracy for one in candidates]
+    by_strength = chart(
+        [Line(strengths, ratings, BLUE, "maps" if by_map else "cosine, best cut", dots=True)],
+        "AUC on image-level labels" if by_map else "Accuracy on image-level labels",
+        xlabel="guidance strength w",
+        vlines=[(calibration.best_strength, "best"), (calibration.strength, "w*")],
+    )
+    similarity = chosen.similarity[:, 0].numpy()
+    edges = np.linspace(similarity.min(), similarity.max() + 1e-9, 25)
+    middles = (edges[1:] + edges[:-1]) / 2
+    counts = [np.histogram(similarity[part], edges)[0] for part in (~unhealthy, unhealthy)]
+    by_cosine = chart(
+        [Line(middles, counts[0], BLUE, "healthy"), Line(middles, counts[1], ORANGE, "unhealthy")],
+        f"Slices by cosine at w* = {calibration.strength:g}",
+        xlabel="cosine of the two error curves",
+        vlines=[(calibration.cut, "cut")],
+    )
+    divergence = chosen.divergence[:, 0].numpy()
+    curves = chart(
+        [
+            Line(calibration.settings.levels, np.median(divergence[~unhealthy], axis=0), BLUE, "healthy"),
+            Line(calibration.settings.levels, np.median(divergence[unhealthy], axis=0), ORANGE, "unhealthy"),
+        ],
+        "Divergence of the guided estimate (median M_t)",
+        xlabel="noise level t",
+    )
+    return encode_png(hstack_images([by_strength, by_cosine, curves]))

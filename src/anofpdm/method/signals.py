@@ -1,0 +1,71 @@
+"""What is averaged over noise levels into an anomaly map, by name.
+
+`error` is the paper's S_t. `gradient` and `gradient-weighted` are those of its Appendix D. `gradient-above` and
+`agreement` are ours (docs/method.md).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from anofpdm.network.schedule import NoiseSchedule
+from anofpdm.options import Signal
+
+COMPONENTS = {Signal.AGREEMENT: (Signal.ERROR, Signal.GRADIENT_ABOVE)}  # signals that combine the maps of others
+GRADIENT_EXPONENT = 1 / 3  # of the gradient in `agreement`; the error has the rest
+LOWEST_LEVEL_WEIGHT = 1e-12  # in `gradient-above`; not 0, so that a slice that ends at this level still has a map
+
+
+@dataclass(frozen=True)
+class LevelTerms:
+    """What signals are computed from, at one noise level, in the scored channels."""
+
+    t: int
+    is_lowest: bool
+    error: Tensor  # S_t [N, W, C, H, W]
+    healthy: Tensor  # e_h [N, C, H, W]
+    unguided: Tensor  # e_0 [N, C, H, W]
+    strengths: Tensor  # [W]
+
+
+def components(signal: Signal) -> tuple[Signal, ...]:
+    return COMPONENTS.get(signal, (signal,))
+
+
+def level_map(signal: Signal, terms: LevelTerms, schedule: NoiseSchedule) -> Tensor:
+    """A component at one level, averaged over channels: [N, W, H, W], or [N, 1, H, W] where it is independent of W.
+
+    The gradient is the squared gradient of log p(healthy | x_t). It is divided by 1 - alpha_bar, which is 1e-4 at level
+    0: with few levels, that one would dominate the mean, and it holds the least information. `gradient-above` leaves
+    it out.
+    """
+    if signal == Signal.ERROR:
+        return terms.error.mean(2)
+    alpha, sigma = schedule.signal_and_noise(terms.t, terms.healthy)
+    squared = (terms.healthy - terms.unguided).square()[:, None]
+    if signal == Signal.GRADIENT_WEIGHTED:  # (g_t - u_t)^2 without the clamp
+        return (squared * (sigma / alpha) ** 2 * (1 + terms.strengths).square().view(-1, 1, 1, 1)).mean(2)
+    gradient = squared / sigma**2
+    if signal == Signal.GRADIENT_ABOVE and terms.is_lowest:
+        gradient = gradient * LOWEST_LEVEL_WEIGHT
+    return gradient.mean(2)
+
+
+def counted_levels(signal: Signal, end: Tensor) -> Tensor:
+    """[N, W]: how many levels the mean up to the level number `end` is over."""
+    return end.clamp(min=1) if signal == Signal.GRADIENT_ABOVE else end + 1
+
+
+def combine(signal: Signal, maps: Mapping[Signal, Tensor], at_lowest: Tensor) -> Tensor:
+    """A signal's maps [N, W, H, W] from those of its components.
+
+    `agreement` is a weighted geometric mean: high where both the error and the gradient are. Where only the lowest
+    level was averaged (`at_lowest` [N, W]) there is no gradient, and it equals the error.
+    """
+    if signal != Signal.AGREEMENT:
+        return maps[signal]
+    error, gradient = (maps[component] for component in components(signal))
+    mean = error ** (1 - GRADIENT_EXPONENT) * gradient**GRADIENT_EXPONENT
+    return torch.where(at_lowest[..., None, None], error, mean)
