@@ -10,7 +10,7 @@ from anofpdm.evaluation.comparison.job import EvaluationJob
 from anofpdm.evaluation.comparison.methods import EvidenceMethod
 from anofpdm.evaluation.comparison.results import ResultsFolder
 from anofpdm.method.calibration import Calibration
-from anofpdm.options import Signal, StrengthBy
+from anofpdm.options import Signal, SignalChoice, StrengthBy
 from anofpdm.util.files import write_atomically
 
 
