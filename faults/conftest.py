@@ -1,95 +1,125 @@
-"""Faults: the real commands, started as processes and hurt. Run by `make faults`, never by `make test`."""
+"""Options, fixtures and the choice of the sample."""
 
 import os
 import random
 import shutil
-import sys
+import signal
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 os.environ["OMP_NUM_THREADS"] = "1"
-sys.path.insert(0, str(Path(__file__).parent))
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # in the background of a script; processes would inherit that
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 import pytest
-from commands import TOLD, Disk, Running, succeed
+
+from faults.extent import FULL, SAMPLE, Extent
+from faults.folders import Disk
+from faults.processes import RunningCommand, run_successfully
+from faults.resumable import QUICK
+from faults.summary import Cell, Summary, skip_without
+from tests import toys
 
 SEED = "--fault-seed"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption(SEED, type=int, default=0, help="What the moments of faults are drawn from.")
-    parser.addoption("--report", type=Path, default=None, help="Also write the table of the end to this file.")
+    parser.addoption(SEED, type=int, default=0, help="Random seed: moments of faults, and the choice of --sample.")
+    parser.addoption("--sample", action="store_true", help="Run a short, seeded sample of every part.")
+    parser.addoption("--report", type=Path, default=None, help="Also write the tables to this Markdown file.")
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    lines = TOLD.lines()
-    if not lines:
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "sample(count, by): with --sample, run `count` cases of this test for each `by`")
+    if not hasattr(config, "workerinput"):  # in the main process of pytest-xdist only
+        config.pluginmanager.register(Summary(config), "fault-summary")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """With --sample, keep a seeded choice of the cases of each test that is marked with `sample`."""
+    if not config.getoption("--sample"):
         return
-    terminalreporter.section("faults")
-    for line in lines:
-        terminalreporter.write_line(line)
-    if report := config.getoption("--report"):
-        report.write_text("\n".join(lines) + "\n")
+    groups: dict[str, list[pytest.Item]] = defaultdict(list)
+    for item in items:
+        if (marker := item.get_closest_marker("sample")) is not None:
+            by = marker.kwargs.get("by", lambda _value: "")
+            group = by(*item.callspec.params.values())
+            groups[f"{config.getoption(SEED)} {item.originalname} {group}"].append(item)
+    dropped: set[pytest.Item] = set()
+    for name, group in groups.items():
+        count = min(group[0].get_closest_marker("sample").args[0], len(group))
+        dropped |= set(group) - set(random.Random(name).sample(group, count))
+    config.hook.pytest_deselected(items=[item for item in items if item in dropped])
+    items[:] = [item for item in items if item not in dropped]
 
 
 @pytest.fixture(autouse=True)
-def nothing_goes_on() -> Iterator[None]:
-    """A test that fails halfway leaves no command behind."""
+def end_processes() -> Iterator[None]:
+    """A test that fails halfway leaves no command running."""
     yield
-    while Running.started:
-        Running.started.pop().end()
+    while RunningCommand.started:
+        RunningCommand.started.pop().end()
+
+
+@pytest.fixture(scope="session")
+def extent(request: pytest.FixtureRequest) -> Extent:
+    return SAMPLE if request.config.getoption("--sample") else FULL
 
 
 @pytest.fixture
-def chance(request: pytest.FixtureRequest) -> random.Random:
-    """Seeded by the suite's seed and the test's name; printed, so that a failure says how to have it again."""
+def record(request: pytest.FixtureRequest) -> Callable[..., None]:
+    """Adds a row to one of the tables in summary.py."""
+
+    def add(table: str, *row: Cell) -> None:
+        request.node.user_properties.append((table, row))
+
+    return add
+
+
+@pytest.fixture
+def rng(request: pytest.FixtureRequest) -> random.Random:
+    """Seeded by --fault-seed and the name of the test; printed, so that a failure can be reproduced."""
     seed = f"{request.config.getoption(SEED)} {request.node.name}"
-    print(f"moments are drawn from {seed!r}; {SEED} changes them")
+    print(f"random seed {seed!r}; set by {SEED}")
     return random.Random(seed)
 
 
 @pytest.fixture(scope="session")
 def toy(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """scans/, cohort/ and a calibrated model/ that knows nothing but has something to say."""
-    from tests import toys
-
+    """scans/, cohort/ and an untrained, calibrated model/."""
     folder = tmp_path_factory.mktemp("toy")
     toys.untrained(folder)
-    succeed("calibrate", folder / "model", folder / "cohort", *QUICK)
+    run_successfully("calibrate", folder / "model", folder / "cohort", *QUICK)
     return folder
 
 
 @pytest.fixture(scope="session")
 def many_scans(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Enough of them that preparing takes a while."""
-    from tests import toys
-
+    """Enough scans that `prepare` is still busy when a fault is injected."""
     return toys.brats_cohort(tmp_path_factory.mktemp("many") / "scans", 40)
 
 
-QUICK = ("--levels", "3", "--strengths", "0,2", "--device", "cpu")
-
-
 @pytest.fixture
-def disk(tmp_path: Path) -> Iterator[Callable[[int], Disk]]:
-    """Makes a disk of so many kilobytes; where that is not allowed, the test is skipped."""
-    made: list[Disk] = []
+def make_disk(tmp_path: Path) -> Iterator[Callable[[int], Disk]]:
+    """Mounts a disk of so many kilobytes; skips the test where that is not allowed."""
+    disks: list[Disk] = []
 
     def make(kilobytes: int) -> Disk:
         try:
-            made.append(Disk(tmp_path / f"disk{len(made)}", kilobytes))
-        except OSError as problem:
-            pytest.skip(f"a small disk needs the right to mount one: {problem}")
-        return made[-1]
+            disks.append(Disk(tmp_path / f"disk{len(disks)}", kilobytes))
+        except OSError:
+            skip_without("permission to mount a tmpfs")
+        return disks[-1]
 
     yield make
-    for one in made:
-        one.remove()
+    for disk in disks:
+        disk.unmount()
 
 
 @pytest.fixture
-def space(tmp_path: Path) -> Iterator[Path]:
-    """A folder that is emptied at once: models are large, and pytest keeps its folders."""
+def workspace(tmp_path: Path) -> Iterator[Path]:
+    """A folder that is emptied after the test: models are large, and pytest keeps its folders."""
     yield tmp_path
     for path in tmp_path.iterdir():
         shutil.rmtree(path, ignore_errors=True)

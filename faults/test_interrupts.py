@@ -1,4 +1,4 @@
-"""Ctrl-C and a scheduler's SIGTERM, at random moments: a clean end, a word on how to go on, and nothing lost."""
+"""Ctrl-C and SIGTERM at random moments: one line on how to resume, and the same result after resuming."""
 
 import os
 import random
@@ -8,79 +8,75 @@ import time
 from pathlib import Path
 
 import pytest
-from cases import Case
-from commands import Ended, Running, record, succeed, unfinished, waited
-from test_disk import NAMES, WITH_A_MODEL, case_named
 
-INTERRUPTS = 6
-STARTED = 0.4  # seconds: before Python runs any of our lines, the answer is Python's own
+from faults.extent import Extent
+from faults.folders import temporary_files
+from faults.processes import Outcome, RunningCommand, run_successfully, wait_until
+from faults.resumable import NAMES, command_named
+from faults.summary import FAULTS
 
-
-def new_folder(case: Case, toy: Path, out: Path) -> Path:
-    if case.name in WITH_A_MODEL:
-        shutil.copytree(toy / "model", out)
-    return out
+STARTED = 0.4  # seconds; a signal that arrives before the first line of the package is handled by Python itself
 
 
-def interrupted(running: Running, number: int, after: float, *, whole_group: bool) -> Ended:
-    end = time.monotonic() + after
-    waited(lambda: running.over or time.monotonic() > end)
+def interrupt(running: RunningCommand, number: int, after: float, *, whole_group: bool) -> Outcome:
+    deadline = time.monotonic() + after
+    wait_until(lambda: running.ended or time.monotonic() > deadline)
     if whole_group:
         running.send(number)
-    elif not running.over:
-        os.kill(running.process.pid, number)
-    ended = running.wait(60)
-    assert running.alone(), f"processes of it go on: {ended}"
-    return ended
+    elif not running.ended:
+        os.kill(running.pid, number)
+    outcome = running.wait(60)
+    assert running.group_ended(), f"some of its processes are still running: {outcome}"
+    return outcome
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_interrupts(name: str, toy: Path, many_scans: Path, space: Path, chance: random.Random) -> None:
-    case = case_named(name, toy, many_scans)
-    alone, out = new_folder(case, toy, space / "alone"), new_folder(case, toy, space / "out")
+def test_interrupts(
+    name: str, toy: Path, many_scans: Path, workspace: Path, rng: random.Random, extent: Extent, record
+) -> None:
+    command = command_named(name, toy, many_scans)
+    undisturbed = command.create_folder(workspace / "undisturbed", toy)
+    out = command.create_folder(workspace / "out", toy)
     start = time.monotonic()
-    succeed(*case.begin(alone))
-    seconds, stopped, finished = time.monotonic() - start, 0, 0
-    wanted = case.result(alone)
-    for turn in range(3 * INTERRUPTS):
-        if stopped == INTERRUPTS:
+    run_successfully(*command.start(undisturbed))
+    seconds, stopped = time.monotonic() - start, 0
+    expected = command.result(undisturbed)
+    signals = rng.sample((signal.SIGINT, signal.SIGTERM), 2)
+    for turn in range(3 * extent.interrupts + 6):
+        if stopped == extent.interrupts:
             break
-        number = (signal.SIGINT, signal.SIGTERM)[turn % 2]
-        group = number == signal.SIGINT or chance.random() < 0.5
-        after = chance.uniform(STARTED, seconds)
-        ended = interrupted(Running(*case.next(out)), number, after, whole_group=group)
-        said = f"{signal.Signals(number).name} after {after:.2f} seconds: {ended}"
-        assert "Traceback" not in ended.err, said
-        assert not unfinished(out), said
-        if ended.code in (
-            0,
-            -number,
-        ):  # it was quicker; while Python takes its leave, a signal ends it as it always does
-            assert case.result(out) == wanted, said
-            finished += 1
+        number = signals[turn % 2]
+        whole_group = number == signal.SIGINT or rng.random() < 0.5
+        after = rng.uniform(STARTED, seconds)
+        outcome = interrupt(RunningCommand(*command.resume(out)), number, after, whole_group=whole_group)
+        context = f"{number.name} after {after:.2f} seconds: {outcome}"
+        assert "Traceback" not in outcome.err, context
+        assert not temporary_files(out), context
+        if outcome.code in (0, -number):  # finished before the signal; a Python that is shutting down just dies of it
+            assert command.result(out) == expected, context
             shutil.rmtree(out)
-            new_folder(case, toy, out)
+            command.create_folder(out, toy)
             continue
-        assert ended.code == 128 + number, said
-        assert "stopped" in ended.complaint, said
-        assert "to resume" in ended.complaint, said
+        assert outcome.code == 128 + number, context
+        assert "stopped" in outcome.error_line, context
+        assert "goes on" in outcome.error_line, context
         stopped += 1
-    assert stopped == INTERRUPTS, f"only {stopped} of {stopped + finished} were in time"
-    succeed(*case.next(out))
-    assert case.result(out) == wanted
-    record(f"{name} interrupted", stopped, "Ctrl-C or SIGTERM: a word on how to go on, then the same result")
+    assert stopped == extent.interrupts, f"only {stopped} signals arrived before the end"
+    run_successfully(*command.resume(out))
+    assert command.result(out) == expected
+    record(FAULTS, "Ctrl-C or SIGTERM", name, stopped, "one line on how to resume; resumed with the same result")
 
 
-def test_two_interrupts_in_a_row(many_scans: Path, toy: Path, space: Path) -> None:
-    """Someone who cannot wait presses Ctrl-C again."""
-    for name in ("prepare", "segment"):
-        case = case_named(name, toy, many_scans)
-        out = space / name
-        running = Running(*case.begin(out))
-        assert waited(lambda out=out: (out / ".lock").is_file())
-        running.send(signal.SIGINT)
-        time.sleep(0.05)
-        ended = interrupted(running, signal.SIGINT, 0, whole_group=True)
-        assert ended.code in (130, -signal.SIGINT), ended
-        succeed(*case.next(out))
-    record("two Ctrl-C in a row", 2, "ends, and goes on when asked to")
+@pytest.mark.sample(1)
+@pytest.mark.parametrize("name", ["prepare", "segment"])
+def test_two_interrupts_in_a_row(name: str, many_scans: Path, toy: Path, workspace: Path, record) -> None:
+    command = command_named(name, toy, many_scans)
+    out = workspace / name
+    running = RunningCommand(*command.start(out))
+    assert wait_until(lambda: (out / ".lock").is_file())
+    running.send(signal.SIGINT)
+    time.sleep(0.05)
+    outcome = interrupt(running, signal.SIGINT, 0, whole_group=True)
+    assert outcome.code in (130, -signal.SIGINT), outcome
+    run_successfully(*command.resume(out))
+    record(FAULTS, "two Ctrl-C in a row", name, 1, "stops, and can be resumed")

@@ -1,53 +1,50 @@
-"""Two runs on one output folder: the second is refused, the first is unharmed, and a dead one blocks nobody."""
+"""Two runs with one output folder: the second is refused, and the lock of a killed run blocks nothing."""
 
-import shutil
 import signal
 from pathlib import Path
 
 import pytest
-from cases import Case
-from commands import Running, contents, record, refused, run, succeed, waited
-from test_disk import WITH_A_MODEL, case_named
 
-LOCKED = {"phantom": "", "prepare": "", "train": "", "distill": "student", "segment": "", "evaluate": ""}
+from faults.folders import hash_files
+from faults.processes import RunningCommand, assert_refused, run, run_successfully, wait_until
+from faults.resumable import LOCK_FOLDERS, Command, command_named
+from faults.summary import FAULTS
 
 
-def started(case: Case, toy: Path, out: Path) -> Running:
-    """A run that has its folder, and holds still."""
-    if case.name in WITH_A_MODEL:
-        shutil.copytree(toy / "model", out)
-    lock = out / LOCKED[case.name] / ".lock"
-    running = Running(*case.begin(out))
-    assert waited(lambda: lock.is_file() or running.over), running.kill()
+def start_and_suspend(command: Command, toy: Path, out: Path) -> RunningCommand:
+    """A run that holds the lock of its folder and is suspended."""
+    command.create_folder(out, toy)
+    running = RunningCommand(*command.start(out))
+    assert wait_until(lambda: command.lock(out).is_file() or running.ended), running.kill()
     running.send(signal.SIGSTOP)
-    assert not running.over, running.wait()
+    assert not running.ended, running.wait()
     return running
 
 
-@pytest.fixture(params=list(LOCKED))
-def case(request: pytest.FixtureRequest, toy: Path, many_scans: Path) -> Case:
-    return case_named(request.param, toy, many_scans)
-
-
-def test_the_second_run_is_refused(case: Case, toy: Path, space: Path) -> None:
-    first = started(case, toy, space / "out")
-    before = contents(space / "out")
-    refused(run(*case.begin(space / "out")), str(space / "out"), "another run is writing here")
-    assert contents(space / "out") == before, "the second run changed something"
+@pytest.mark.sample(1)
+@pytest.mark.parametrize("name", LOCK_FOLDERS)
+def test_second_run_is_refused(name: str, toy: Path, many_scans: Path, workspace: Path, record) -> None:
+    command = command_named(name, toy, many_scans)
+    out = workspace / "out"
+    first = start_and_suspend(command, toy, out)
+    before = hash_files(out)
+    assert_refused(run(*command.start(out)), str(out), "another run is writing here")
+    assert hash_files(out) == before, "the second run changed something"
     first.send(signal.SIGCONT)
-    ended = first.wait()
-    assert ended.code == 0, ended
-    alone = space / "alone"
-    if case.name in WITH_A_MODEL:
-        shutil.copytree(toy / "model", alone)
-    succeed(*case.begin(alone))
-    assert case.result(space / "out") == case.result(alone)
-    record(f"{case.name} twice on one folder", 1, "the second is refused, the first finishes as if alone")
+    outcome = first.wait()
+    assert outcome.code == 0, outcome
+    undisturbed = command.create_folder(workspace / "undisturbed", toy)
+    run_successfully(*command.start(undisturbed))
+    assert command.result(out) == command.result(undisturbed)
+    record(FAULTS, "two runs on one folder", name, 1, "the second is refused; the first is undisturbed")
 
 
-def test_a_dead_run_blocks_nobody(case: Case, toy: Path, space: Path) -> None:
-    out = space / "out"
-    started(case, toy, out).kill()
-    assert (out / LOCKED[case.name] / ".lock").is_file(), "nothing is left behind to be in the way"
-    succeed(*case.next(out))
-    record(f"{case.name} after a killed run's lock", 1, "starts")
+@pytest.mark.sample(1)
+@pytest.mark.parametrize("name", LOCK_FOLDERS)
+def test_lock_of_a_killed_run(name: str, toy: Path, many_scans: Path, workspace: Path, record) -> None:
+    command = command_named(name, toy, many_scans)
+    out = workspace / "out"
+    start_and_suspend(command, toy, out).kill()
+    assert command.lock(out).is_file(), "no lock was left behind"
+    run_successfully(*command.resume(out))
+    record(FAULTS, "lock left by a killed run", name, 1, "the next run starts")

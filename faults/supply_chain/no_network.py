@@ -1,4 +1,4 @@
-"""A world without a network for the processes of a test: any attempt to reach it fails, and is written down."""
+"""An environment in which any attempt to reach the network fails and is recorded."""
 
 import contextlib
 import os
@@ -10,7 +10,7 @@ HOOK = '''
 import os, sys
 
 def _refuse(event, args):
-    """Of the socket module itself, so that no library gets around it. Loopback is no network."""
+    """An audit hook of the socket module, which no library can avoid. Loopback is allowed."""
     if event == "socket.connect" or event == "socket.sendto":
         host = args[1][0] if isinstance(args[1], tuple) else "127.0.0.1"
     elif event in ("socket.getaddrinfo", "socket.gethostbyname"):
@@ -26,20 +26,20 @@ def _refuse(event, args):
 
 sys.addaudithook(_refuse)
 '''
-ALONE = (("unshare", "-n"), ("unshare", "-r", "-n"))  # a network of its own, without a way out
+NAMESPACES = (("unshare", "-n"), ("unshare", "-r", "-n"))
 
 
 class NoNetwork:
-    """Empty caches too: what was fetched on another day is not at hand."""
+    """Environment variables for a process; its caches are empty, so that nothing downloaded earlier is used."""
 
     def __init__(self, folder: Path):
         self.attempts_file = folder / "attempts"
         (folder / "hook").mkdir(parents=True)
         (folder / "home").mkdir()
         (folder / "hook" / "sitecustomize.py").write_text(HOOK)
-        before = os.environ.get("PYTHONPATH")
+        python_path = os.environ.get("PYTHONPATH")
         self.environment = {
-            "PYTHONPATH": os.pathsep.join(filter(None, (str(folder / "hook"), before))),
+            "PYTHONPATH": os.pathsep.join(filter(None, (str(folder / "hook"), python_path))),
             "ATTEMPTS": str(self.attempts_file),
             **dict.fromkeys(("HOME", "XDG_CACHE_HOME", "XDG_DATA_HOME", "NILEARN_DATA"), str(folder / "home")),
         }
@@ -52,10 +52,10 @@ class NoNetwork:
 
 
 @cache
-def cut_off() -> tuple[str, ...]:
-    """Words before a command that leave it no network at all; none where the system does not allow it."""
-    for words in ALONE:
+def network_namespace() -> tuple[str, ...]:
+    """The prefix of a command that runs it in a network namespace of its own; () where that is not allowed."""
+    for command in NAMESPACES:
         with contextlib.suppress(FileNotFoundError):
-            if subprocess.run([*words, "true"], capture_output=True, check=False).returncode == 0:
-                return words
+            if subprocess.run([*command, "true"], capture_output=True, check=False).returncode == 0:
+                return command
     return ()

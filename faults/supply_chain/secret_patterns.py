@@ -1,10 +1,10 @@
-"""What looks like a secret, in the text or the name of a file."""
+"""Patterns of secrets, in the text and in the name of a file."""
 
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
-MARKS = {
+PATTERNS = {
     "private key": r"-----BEGIN (?:[A-Z]+ )*PRIVATE KEY",
     "AWS key": r"\b(?:AKIA|ASIA)[A-Z0-9]{16}\b",
     "GitHub token": r"\b(?:gh[pousr]_[A-Za-z0-9]{36}|github_pat_[A-Za-z0-9_]{22,})",
@@ -16,30 +16,30 @@ MARKS = {
     "Google key": r"\bAIza[A-Za-z0-9_-]{35}\b",
     "API key": r"\bsk-[A-Za-z0-9_-]{32,}",
     "JSON web token": r"\beyJ[A-Za-z0-9_-]{10,}\.eyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10,}",
-    "password in an address": r"\b[a-z][a-z+]{2,}://[^\s/:@'\"{}<>]+:[^\s/:@'\"{}<>]{3,}@",
+    "password in a URL": r"\b[a-z][a-z+]{2,}://[^\s/:@'\"{}<>]+:[^\s/:@'\"{}<>]{3,}@",
     "password": r"(?i)\b(?:password|passwd|api_key|apikey|secret_key|auth_token|access_token)\b['\"]?\s*[=:]\s*"
     r"['\"][^'\"\s{}<>]{8,}['\"]",
 }
 NAMES = (".env", ".netrc", ".npmrc", ".pypirc", "id_rsa", "id_ed25519", "credentials", "credentials.json")
 ENDINGS = (".pem", ".key", ".p12", ".pfx", ".keystore", ".ovpn")
-NOT_OURS = {".git", ".venv", "scratch", "demo", "dist", "__pycache__"}  # of git's, or ignored by it
+IGNORED = {".git", ".venv", "scratch", "demo", "dist", "__pycache__"}
 CACHES = ("_cache", ".egg-info", ".hypothesis")
 
 
-def files_of(root: Path) -> Iterator[Path]:
-    """All that a clone would hold."""
+def files_in(root: Path) -> Iterator[Path]:
+    """All files that a clone has."""
     for path in sorted(root.iterdir()):
-        if path.is_symlink() or path.name in NOT_OURS or path.name.endswith(CACHES):
+        if path.is_symlink() or path.name in IGNORED or path.name.endswith(CACHES):
             continue
         if path.is_dir():
-            yield from files_of(path)
+            yield from files_in(path)
         elif path.is_file():
             yield path
 
 
-def in_name(path: Path) -> bool:
+def is_secret_name(path: Path) -> bool:
     return path.name in NAMES or path.name.startswith(".env.") or path.suffix.lower() in ENDINGS
 
 
-def in_text(text: str) -> list[str]:
-    return [name for name, mark in MARKS.items() if re.search(mark, text)]
+def find_secrets(text: str) -> list[str]:
+    return [name for name, pattern in PATTERNS.items() if re.search(pattern, text)]

@@ -1,0 +1,49 @@
+"""How much of each part is run: the full suite (`make faults`) or a short sample (`make faults-sample`)."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Extent:
+    kills: int  # per command
+    training_kills: int  # per interval between saves
+    disk_shares: tuple[float, ...]  # disk sizes, as shares of the space that a complete run needs
+    interrupts: int  # per command
+    worker_kills: int  # per command
+    mutations: int  # of each valid file
+    fuzz_seconds: int  # per reader
+    fuzz_inputs: int  # per reader, at least
+    clients: int  # per behaviour, at most
+    load_seconds: int
+    patients: tuple[int, int]  # of the small and of the large cohort
+    measured: bool  # long enough that speed and memory can be judged, too
+
+
+FULL = Extent(
+    kills=25,
+    training_kills=15,
+    disk_shares=(0.02, 0.9),
+    interrupts=6,
+    worker_kills=5,
+    mutations=2000,
+    fuzz_seconds=37,
+    fuzz_inputs=1000,
+    clients=50,
+    load_seconds=120,
+    patients=(125, 1254),
+    measured=True,
+)
+SAMPLE = Extent(
+    kills=1,
+    training_kills=1,
+    disk_shares=(0.9,),
+    interrupts=1,
+    worker_kills=1,
+    mutations=100,
+    fuzz_seconds=3,
+    fuzz_inputs=1,
+    clients=1,
+    load_seconds=12,
+    patients=(12, 60),
+    measured=False,
+)

@@ -1,0 +1,1 @@
+"""Clients of a server under load, and measurements of that server."""

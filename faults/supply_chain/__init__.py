@@ -1,0 +1,1 @@
+"""Checks of source files and of network access."""

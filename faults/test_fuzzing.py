@@ -1,0 +1,206 @@
+"""Fuzzing of the readers: nothing but our own errors may be raised.
+
+Everywhere: some random mutations of valid files. Where atheris is installed: coverage-guided fuzzing, in a process for
+each reader. Atheris (libFuzzer) records which lines of a reader an input reaches, and mutates those inputs that reach
+new ones. It also stops a reader that exceeds MAX_SECONDS or MAX_MEMORY. The random seed is --fault-seed.
+"""
+
+import base64
+import contextlib
+import random
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from faults.extent import Extent
+from faults.summary import FUZZING, MUTATIONS, skip_without
+
+ROOT = Path(__file__).parents[1]
+MAX_SECONDS, MAX_MEMORY = 10, 1024  # MiB; for one input
+MAX_BYTES = 8192  # of one input
+
+
+def _read_nifti(path: Path) -> None:
+    from anofpdm.scans import read_volume
+    from anofpdm.scans.nifti import read_grid
+
+    read_grid(path)
+    read_volume(path)
+
+
+def _read_dicom(path: Path) -> None:
+    from anofpdm.scans.dicom.read import preview
+
+    preview(path, ("flair",))
+
+
+def _read_calibration(path: Path) -> None:
+    from anofpdm.method.calibration import from_json, to_json
+
+    to_json(from_json(path.read_bytes().decode(errors="replace"), str(path)))
+
+
+def _read_model(path: Path) -> None:
+    import torch
+
+    from anofpdm.network.predictor import load_trained
+
+    load_trained(path.rename(path.parent / "weights.safetensors").parent, torch.device("cpu"))
+
+
+def _read_labels(path: Path) -> None:
+    from anofpdm.cohorts.tables import read_labels
+
+    read_labels(path).of("q0", 5)
+
+
+def _read_split(path: Path) -> None:
+    from anofpdm.cohorts.tables import read_split
+
+    read_split(path)
+
+
+def _read_manifest(path: Path) -> None:
+    from anofpdm.cohorts.store import open_cohort
+
+    open_cohort(path.rename(path.parent / "manifest.json").parent)
+
+
+READERS: dict[str, Callable[[Path], None]] = {
+    "nifti": _read_nifti,
+    "gzip": _read_nifti,
+    "dicom": _read_dicom,
+    "calibration": _read_calibration,
+    "model": _read_model,
+    "labels": _read_labels,
+    "split": _read_split,
+    "manifest": _read_manifest,
+}
+
+
+@pytest.fixture(scope="module")
+def first_inputs() -> dict[str, list[bytes]]:
+    """By reader."""
+    from faults.bad_files import base, cohorts, models, nifti_scan, nifti_voxels
+
+    with tempfile.TemporaryDirectory() as root:
+        files = base.make_valid_files(Path(root))
+        scan, labels = files.scan(), base.LABELS
+        return {
+            "nifti": [scan, nifti_voxels.to_nifti2(files)],
+            "gzip": [nifti_scan.compress(scan), nifti_scan.compress(scan[:900]) * 2],
+            "dicom": [path.read_bytes() for path in sorted(files.study.iterdir())[:2]],
+            "calibration": [(files.model / "calibration.json").read_bytes()],
+            "model": [models.small_model()],
+            "labels": [labels.encode(), labels.replace(",", "\t").encode()],
+            "split": [base.SPLIT.encode()],
+            "manifest": [cohorts.MANIFEST.encode()],
+        }
+
+
+@pytest.fixture
+def _atheris() -> None:
+    try:
+        import atheris  # noqa: F401
+    except ImportError:
+        skip_without("atheris, which has no wheel for this machine")
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_mutated_files(
+    reader: str, first_inputs: dict[str, list[bytes]], tmp_path: Path, rng: random.Random, extent: Extent, record
+) -> None:
+    from anofpdm.errors import AnoFPDMError
+
+    for data in first_inputs[reader]:
+        for _ in range(extent.mutations):
+            path = tmp_path / _file_name(reader)
+            path.write_bytes(mutate(data, rng))
+            with contextlib.suppress(AnoFPDMError):
+                READERS[reader](path)
+    record(MUTATIONS, reader, extent.mutations * len(first_inputs[reader]))
+
+
+def mutate(data: bytes, rng: random.Random) -> bytes:
+    """Overwrite some bytes, or remove or repeat a stretch."""
+    changed = bytearray(data)
+    for _ in range(rng.choice((1, 1, 2, 8))):
+        start = rng.randrange(len(changed) + 1)
+        end = min(len(changed), start + rng.choice((1, 2, 4, 64)))
+        way = rng.choice(("overwrite", "remove", "repeat"))
+        if way == "overwrite":
+            changed[start:end] = rng.randbytes(end - start)
+        elif way == "remove":
+            del changed[start:end]
+        else:
+            changed[start:start] = changed[start:end]
+    return bytes(changed)
+
+
+def _file_name(reader: str) -> str:
+    return "x.dcm" if reader == "dicom" else "x.nii"
+
+
+@pytest.mark.usefixtures("_atheris")
+@pytest.mark.sample(3)
+@pytest.mark.parametrize("reader", READERS)
+def test_coverage_guided_fuzzing(
+    reader: str,
+    first_inputs: dict[str, list[bytes]],
+    pytestconfig: pytest.Config,
+    tmp_path: Path,
+    extent: Extent,
+    record,
+) -> None:
+    corpus = tmp_path / "corpus"
+    corpus.mkdir()
+    for number, content in enumerate(first_inputs[reader]):
+        (corpus / f"input{number}").write_bytes(content)
+    seed = pytestconfig.getoption("--fault-seed") + 1  # libFuzzer takes 0 as the time of day
+    seconds = extent.fuzz_seconds
+    options = [f"-max_total_time={seconds}", f"-seed={seed}", f"-timeout={MAX_SECONDS}", f"-rss_limit_mb={MAX_MEMORY}",
+               f"-max_len={MAX_BYTES}", f"-artifact_prefix={tmp_path}/", "-print_final_stats=1"]  # fmt: skip
+    command = [sys.executable, "-m", "faults.test_fuzzing", reader, str(corpus), *options]
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=seconds + 120, check=False)
+    crashes = [path for path in tmp_path.iterdir() if path.is_file()]
+    shown = "".join(f"\n{path.name}: {base64.b64encode(path.read_bytes())[:3000].decode()}" for path in crashes)
+    assert (run.returncode, shown) == (0, ""), f"seed {seed}: {run.stderr[-3000:]}{shown}"
+    inputs = int(run.stderr.rsplit("stat::number_of_executed_units:", 1)[1].split()[0])
+    assert inputs >= extent.fuzz_inputs, "too few inputs"
+    record(FUZZING, reader, inputs, seconds, len(list(corpus.iterdir())))
+
+
+def _fuzz(reader: str, options: list[str]) -> None:
+    """In a process of its own: libFuzzer does not return."""
+    import atheris
+
+    with atheris.instrument_imports(include=["anofpdm", "pydicom"]):
+        import anofpdm.cohorts.store
+        import anofpdm.cohorts.tables
+        import anofpdm.method.calibration
+        import anofpdm.network.predictor
+        import anofpdm.scans.dicom.read  # noqa: F401
+    from anofpdm.errors import AnoFPDMError
+
+    folder = Path(options[0]).with_name("current")  # beside the corpus
+    folder.mkdir()
+
+    def read_once(data: bytes) -> None:
+        path = folder / _file_name(reader)
+        path.write_bytes(data)
+        try:
+            READERS[reader](path)
+        except AnoFPDMError as error:
+            if not str(error):
+                raise
+
+    atheris.Setup([sys.argv[0], *options], read_once)
+    atheris.Fuzz()
+
+
+if __name__ == "__main__":
+    _fuzz(sys.argv[1], sys.argv[2:])

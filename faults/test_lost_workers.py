@@ -1,0 +1,82 @@
+"""A killed worker process: one line of error message, or the complete result. Never a hang."""
+
+import random
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from faults import resumable
+from faults.extent import Extent
+from faults.processes import (
+    RunningCommand,
+    assert_refused,
+    is_running,
+    kill_process,
+    run_successfully,
+    wait_until,
+    worker_pids,
+)
+from faults.summary import FAULTS
+
+TORCHRUN = (Path(sys.executable).with_name("torchrun"), "--nproc-per-node", "2", "-m", "anofpdm")
+
+
+@pytest.mark.sample(1)
+@pytest.mark.parametrize("name", ["prepare", "phantom"])
+def test_killed_worker(
+    name: str, toy: Path, many_scans: Path, workspace: Path, rng: random.Random, extent: Extent, record
+) -> None:
+    command = resumable.command_named(name, toy, many_scans)
+    run_successfully(*command.start(workspace / "undisturbed"))
+    expected, refused = command.result(workspace / "undisturbed"), 0
+    for number in range(extent.worker_kills):
+        out = workspace / f"out{number}"
+        running = RunningCommand(*command.start(out))
+        assert wait_until(lambda running=running: len(worker_pids(running)) == 2 or running.ended)
+        time.sleep(rng.uniform(0, 1))
+        for pid in worker_pids(running)[:1]:
+            kill_process(pid)
+        outcome = running.wait()
+        assert running.group_ended(), outcome
+        if outcome.code:
+            assert_refused(outcome, "a worker process died", "run the same command again")
+            refused += 1
+            run_successfully(*command.resume(out))
+        assert command.result(out) == expected
+    assert refused or not extent.measured, "no worker was killed before the end"
+    result = f"{refused} stopped with one line and were resumed; the others had finished; none hangs"
+    record(FAULTS, "worker killed", name, extent.worker_kills, result)
+
+
+def test_workers_end_with_a_killed_command(many_scans: Path, workspace: Path, record) -> None:
+    running = RunningCommand(*resumable.prepare(many_scans).start(workspace / "out"))
+    assert wait_until(lambda: len(worker_pids(running)) == 2)
+    orphans = worker_pids(running)
+    kill_process(running.pid)
+    running.wait()
+    assert wait_until(lambda: not any(map(is_running, orphans)), 10), "workers outlive the command that started them"
+    assert running.group_ended()
+    record(FAULTS, "command killed, not its workers", "prepare", 1, "its workers end, too")
+
+
+@pytest.mark.sample(1)
+@pytest.mark.parametrize("name", ["segment", "evaluate"])
+def test_killed_torchrun_process(name: str, toy: Path, many_scans: Path, workspace: Path, record) -> None:
+    """torchrun itself reports the loss, at length. Ours to check: nothing hangs and no work is lost."""
+    command = resumable.command_named(name, toy, many_scans)
+    out = workspace / "out"
+    run_successfully(*command.start(workspace / "undisturbed"))
+    running = RunningCommand(*command.start(out), program=TORCHRUN)
+    assert wait_until(lambda: (out / ".lock").is_file())
+    ranks = [pid for pid in worker_pids(running, "anofpdm") if pid != running.pid]
+    assert len(ranks) == 2, ranks
+    kill_process(ranks[1])
+    outcome = running.wait(90)
+    assert outcome.code != 0, outcome
+    assert wait_until(lambda: not any(map(is_running, ranks)), 40), "a process waits for one that was killed"
+    run_successfully(*command.resume(out))
+    assert command.result(out) == command.result(workspace / "undisturbed")
+    result = "ends; resumed by a single process with the same result"
+    record(FAULTS, "one of two torchrun processes killed", name, 1, result)
