@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import ClassVar
 
 ANOFPDM = Path(sys.executable).with_name("anofpdm")
-TIMEOUT = 120.0  # seconds after which a command counts as hanging
+TIMEOUT = 300.0  # seconds after which a command counts as hanging; generous, for a machine that does other work, too
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "200"}
 
 Argument = str | Path
@@ -88,7 +88,7 @@ class RunningCommand:
                 kill_process(pid)
             self.process.wait()
 
-    def group_ended(self, timeout: float = 10.0) -> bool:
+    def group_ended(self, timeout: float = 30.0) -> bool:
         """Whether all processes of its group have ended, or do so in time."""
         return wait_until(lambda: not group_members(self.pid), timeout)
 

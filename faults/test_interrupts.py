@@ -25,7 +25,7 @@ def interrupt(running: RunningCommand, number: int, after: float, *, whole_group
         running.send(number)
     elif not running.ended:
         os.kill(running.pid, number)
-    outcome = running.wait(60)
+    outcome = running.wait()
     assert running.group_ended(), f"some of its processes are still running: {outcome}"
     return outcome
 

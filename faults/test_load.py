@@ -184,7 +184,7 @@ def stop_and_count(server: Server, folder: Path) -> int:
     """Stop with Ctrl-C. The number of jobs, all in a final state, including those of clients that have disappeared."""
     assert wait_until(lambda: set(job_states(folder)) <= set(FINAL), 300, 0.5), Counter(job_states(folder))
     server.command.send(signal.SIGINT)
-    outcome = server.command.wait(60)
+    outcome = server.command.wait()
     assert outcome.code == 130, outcome
     assert "anofpdm: stopped" in outcome.err + outcome.out, outcome
     assert server.command.group_ended()
