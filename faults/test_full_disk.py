@@ -36,7 +36,7 @@ def test_full_disk(name: str, toy: Path, many_scans: Path, make_disk: MakeDisk, 
         disk = make_disk(AMPLE)
         out = create_folder(disk, command, toy)
         disk.resize(disk.used() + max(PAGE, int(share * needed) // PAGE * PAGE))
-        assert_refused(run(*command.start(out)), str(disk.folder), "No space left", "make room")
+        assert_refused(run(*command.start(out)), str(disk.folder), "No space left", "free disk space")
         assert not temporary_files(disk.folder), "an unfinished file still takes up space"
         assert command.completed(out) <= command.completed(large.folder / "out"), "a partial file passes as complete"
         disk.resize(AMPLE)
@@ -70,7 +70,7 @@ def test_disk_full_between_two_saves(toy: Path, make_disk: MakeDisk, record) -> 
     while not (out / "state.previous.safetensors").is_file():
         assert not running.ended, running.wait()
     disk.resize(disk.used() + 4)
-    assert_refused(running.wait(), str(out), "No space left", "make room")
+    assert_refused(running.wait(), str(out), "No space left", "free disk space")
     saved = len(command.completed(out))
     assert saved >= 1, "the previous save is lost"
     disk.resize(AMPLE)

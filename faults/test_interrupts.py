@@ -59,7 +59,7 @@ def test_interrupts(
             continue
         assert outcome.code == 128 + number, context
         assert "stopped" in outcome.error_line, context
-        assert "goes on" in outcome.error_line, context
+        assert "to resume" in outcome.error_line, context
         stopped += 1
     assert stopped == extent.interrupts, f"only {stopped} signals arrived before the end"
     run_successfully(*command.resume(out))

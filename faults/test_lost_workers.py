@@ -41,7 +41,7 @@ def test_killed_worker(
         outcome = running.wait()
         assert running.group_ended(), outcome
         if outcome.code:
-            assert_refused(outcome, "a worker process died", "run the same command again")
+            assert_refused(outcome, "a worker process died", "re-run the same command")
             refused += 1
             run_successfully(*command.resume(out))
         assert command.result(out) == expected

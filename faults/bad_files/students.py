@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from faults.bad_files.base import UNUSUAL, Case, Make, ValidFiles, flip_byte, segment_valid
+from faults.bad_files.base import UNUSUAL, Case, Change, Make, ValidFiles, flip_byte, segment_valid
 from faults.bad_files.models import BAD_WEIGHTS, change_model, rewrite_metadata
 
 NAN = float("nan")
@@ -15,13 +15,13 @@ BAD_METADATA: dict[str, tuple[Any, ...]] = {
     "calibration": (None, "x", []),
 }  # fmt: skip
 BAD_NETWORK: dict[str, tuple[Any, ...]] = {
-    "modalities": ([], "flair", ["flair", "t9"], ["flair", "t2", "t1"], [1, 2], ["flair", "flair"]),
+    "modalities": ([], "flair", ["flair", "t2", "t1"], [1, 2], ["flair", "flair"]),
     "size": (0, -64, 60, 128.5, "x", 10**6), "neighbours_mm": ([NAN, 1.0], ["a", "b"], [2.5], "x", 3),
     "width": (0, 8, 9, "x", 10**9), "multipliers": ([], [0], "ab", [1, 2], [10**9]), "other": (1,),
 }  # fmt: skip
 BAD_CALIBRATION: dict[str, tuple[Any, ...]] = {
     "detector": (None, "x", {}), "accuracy": ("x", [1]), "context_mm": ("x", -1, NAN, None),
-    "detection_mm": ("x", -1, NAN, None), "smallest": ("x", -1, 1.5, None), "sign": ("x", 1, None), "other": (1,),
+    "detection_mm": ("x", -1, NAN, None), "smallest": ("x", -1, 1.5, None), "detect_by": ("x", 1, None), "other": (1,),
 }  # fmt: skip
 
 
@@ -35,17 +35,16 @@ def cases(kind: str = "student") -> Iterator[Case]:
     for name, changes in _bad_metadata():
         make = _with_metadata(changes)
         yield Case(f"segment student with a valid hash, {name}", kind, make, mentions="student")
+    unknown = _with_metadata({"network": {"modalities": ["flair", "t9"]}})
+    yield Case("segment student with an unknown modality", kind, unknown, mentions="t9")
     for name in ("auto", "student"):
         yield Case(f"segment without a student, engine {name}", kind, _without(name), name == "auto", "no student")
-    ignored = change_model(
-        "student config empty", UNUSUAL, "student/config.json", lambda _: b"", valid=True, engine="student"
-    )
-    yield ignored
-    other = change_model("student damaged, not used", UNUSUAL, WEIGHTS, lambda data: data[:500], valid=True)
-    yield other
+    config, empty = "student/config.json", lambda _data: b""
+    yield change_model("student config empty", UNUSUAL, config, empty, valid=True, engine="student")
+    yield change_model("student damaged, not used", UNUSUAL, WEIGHTS, lambda data: data[:500], valid=True)
 
 
-def _change(name: str, kind: str, change) -> Case:
+def _change(name: str, kind: str, change: Change) -> Case:
     return change_model(f"student {name}", kind, WEIGHTS, change, engine="student")
 
 

@@ -54,6 +54,13 @@ class StudentCalibration:
         arrays = (self.detector.centre, self.detector.scale, self.detector.weights)
         if any(array.shape != (1,) or not np.isfinite(array).all() for array in arrays):
             raise ValueError("the detector is not one of a single finite number")
+        lengths = (self.context_mm, self.detection_mm)
+        if not all(isinstance(mm, int | float) and 0 <= mm < math.inf for mm in lengths):
+            raise ValueError(f"context_mm and detection_mm must be finite and at least 0, got {lengths}")
+        if type(self.smallest) is not int or self.smallest < 0:
+            raise ValueError(f"smallest must be an integer of at least 0, got {self.smallest!r}")
+        if not all(isinstance(rating, int | float) for rating in (self.accuracy, self.auc)):
+            raise ValueError("accuracy and auc must be numbers")
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON: lists instead of arrays, None instead of NaN."""

@@ -1,5 +1,6 @@
 """The student network: a plain U-Net with one output per pixel and one per slice."""
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -7,6 +8,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from anofpdm.errors import ConfigError
+
+MAX_COUNT = 4096
 
 
 @dataclass(frozen=True)
@@ -20,6 +23,13 @@ class StudentConfig:
     def __post_init__(self) -> None:
         if not self.modalities or self.width < 8 or self.width % 8 or not self.multipliers:
             raise ConfigError(f"a student needs modalities and a width divisible by 8, got {self}")
+        if len(set(self.modalities)) < len(self.modalities) or not all(isinstance(m, str) for m in self.modalities):
+            raise ConfigError(f"a student needs distinct names of modalities, got {self}")
+        counts = (self.size, self.width, *self.multipliers)
+        if any(type(count) is not int or not 0 < count <= MAX_COUNT for count in counts):
+            raise ConfigError(f"size, width and multipliers must be integers from 1 to {MAX_COUNT}, got {self}")
+        if not all(isinstance(mm, int | float) and math.isfinite(mm) for mm in self.neighbours_mm):
+            raise ConfigError(f"neighbours_mm must be finite numbers, got {self}")
         if self.size % self.side_divisor:
             raise ConfigError(f"slices of {self.size} x {self.size} cannot be halved {len(self.multipliers) - 1} times")
 
