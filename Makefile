@@ -4,7 +4,7 @@ BIN := .venv/bin
 INSTALLED := .venv/.installed
 FAULTS ?= faults
 
-.PHONY: demo test faults check format viewer clean
+.PHONY: demo test faults faults-sample check format viewer clean
 
 demo: $(INSTALLED)
 	$(BIN)/anofpdm demo --out demo
@@ -12,8 +12,11 @@ demo: $(INSTALLED)
 test: $(INSTALLED)
 	$(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder --durations=20
 
-faults: $(INSTALLED) # kills, full disks, bad files, on Linux; about 40 minutes
+faults: $(INSTALLED) # kills, full disks, bad files, on Linux; about 45 minutes
 	$(BIN)/python -m pytest $(FAULTS)
+
+faults-sample: $(INSTALLED) # a seeded sample of each part, under five minutes
+	$(BIN)/python -m pytest $(FAULTS) --sample -n 2 --dist loadfile
 
 viewer: $(INSTALLED) # niivue, for view and serve; needs npm
 	$(BIN)/anofpdm serve --set-up
