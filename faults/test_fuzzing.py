@@ -39,7 +39,7 @@ def _read_dicom(path: Path) -> None:
 
 
 def _read_calibration(path: Path) -> None:
-    from anofpdm.method.calibration import from_json, to_json
+    from anofpdm.calibration.files import from_json, to_json
 
     to_json(from_json(path.read_bytes().decode(errors="replace"), str(path)))
 
@@ -179,9 +179,9 @@ def _fuzz(reader: str, options: list[str]) -> None:
     import atheris
 
     with atheris.instrument_imports(include=["anofpdm", "pydicom"]):
+        import anofpdm.calibration.files
         import anofpdm.cohorts.store
         import anofpdm.cohorts.tables
-        import anofpdm.method.calibration
         import anofpdm.network.predictor
         import anofpdm.scans.dicom.read  # noqa: F401
     from anofpdm.errors import AnoFPDMError
