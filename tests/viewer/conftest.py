@@ -1,4 +1,4 @@
-"""A model that knows nothing but answers, a server in a process of its own, and clients for it."""
+"""An untrained model, a server in its own process, and a client for it."""
 
 import contextlib
 import http.client
@@ -19,7 +19,7 @@ import pytest
 from tests import toys
 
 SHAPE = (32, 36, 14)
-OVER = ("done", "failed", "cancelled")
+FINISHED = ("done", "failed", "cancelled")
 
 
 # ---- models and scans ------------------------------------------------------------------------------------------------
@@ -27,19 +27,19 @@ OVER = ("done", "failed", "cancelled")
 
 @pytest.fixture(scope="session")
 def model(tmp_path_factory):
-    """Done with a scan in a moment."""
-    return calibrated(untrained(tmp_path_factory.mktemp("quick") / "model"), levels=3)
+    """Segments a scan quickly."""
+    return add_calibration(save_untrained(tmp_path_factory.mktemp("quick") / "model"), levels=3)
 
 
 @pytest.fixture(scope="session")
 def slow_model(model, tmp_path_factory):
-    """Takes a while, so that it can be met in the middle."""
+    """Slow enough to be interrupted."""
     folder = tmp_path_factory.mktemp("slow") / "model"
     shutil.copytree(model, folder)
-    return calibrated(folder, levels=8)
+    return add_calibration(folder, levels=8)
 
 
-def untrained(folder: Path) -> Path:
+def save_untrained(folder: Path) -> Path:
     import torch
 
     from anofpdm.network import checkpoint
@@ -50,14 +50,14 @@ def untrained(folder: Path) -> Path:
     for parameter in network.parameters():
         if not parameter.any():
             torch.nn.init.normal_(parameter, std=0.05)
-    said = {"format": checkpoint.FORMAT, "task": "guided", "modalities": ["flair", "t2"], "size": 32, "step": 0}
+    config = {"format": checkpoint.FORMAT, "task": "guided", "modalities": ["flair", "t2"], "size": 32, "step": 0}
     folder.mkdir(parents=True)
-    checkpoint.save_model(folder, network.state_dict(), {**said, "network": {**network.config.__dict__}})
+    checkpoint.save_model(folder, network.state_dict(), {**config, "network": {**network.config.__dict__}})
     return folder
 
 
-def calibrated(folder: Path, levels: int) -> Path:
-    """More levels, more work. Every slice is called unhealthy, so that there is something to see."""
+def add_calibration(folder: Path, levels: int) -> Path:
+    """More levels take more time. Every slice is classified as unhealthy, so that there is a lesion to show."""
     import torch
 
     from anofpdm.calibration.files import to_json
@@ -69,18 +69,18 @@ def calibrated(folder: Path, levels: int) -> Path:
     trained = load_trained(folder, torch.device("cpu"))
     accuracy = Accuracy(1.0, 1.0)
     detector = CurveDetector(np.full(levels, -10.0), np.ones(levels), np.zeros(levels), 1.0, 1.0)
-    said = Calibration(
+    calibration = Calibration(
         settings=EvidenceSettings(tuple(range(0, 10 * levels, 10)), (0,)), strength=1.0, best_strength=1.0, cut=2.0,
         divergence_max=0.1, detector="cosine", cosine_accuracy=accuracy, candidates=(), accuracy_ratio=0.98,
         n_healthy=1, n_unhealthy=1, n_patients=2, modalities=("flair", "t2"), checkpoint_sha256=trained.sha256,
         fitted=tuple(ContextFit(mm, detector, accuracy, 0.001) for mm in (0.0, CONTEXT_MM)),
     )  # fmt: skip
-    (folder / "calibration.json").write_text(to_json(said))
+    (folder / "calibration.json").write_text(to_json(calibration))
     return folder
 
 
 def scan_files(folder: Path, seed: int = 0, shape=SHAPE) -> dict[str, Path]:
-    """FLAIR and T2 of a small head; no two seeds are alike."""
+    """FLAIR and T2 of a small synthetic head, different for each seed."""
     affine = toys.affine_of("LPS", (1, 1, 2), shape=shape)
     return {
         name: toys.save(folder / f"{name}.nii.gz", toys.head(shape, 10 * seed + number, affine), affine)
@@ -101,7 +101,7 @@ def make_scan(tmp_path_factory):
 # ---- servers ---------------------------------------------------------------------------------------------------------
 
 
-class Answer:
+class Response:
     def __init__(self, status, headers, body):
         self.status, self.headers, self.body = status, headers, body
 
@@ -110,35 +110,35 @@ class Answer:
         return json.loads(self.body)
 
     @property
-    def said(self):
+    def error(self):
         return self.json["error"]
 
 
-def form(parts, names=None) -> tuple[bytes, str]:
-    """A multipart body as a browser writes it; `names` are what the client calls its files."""
+def encode_form(parts, names=None) -> tuple[bytes, str]:
+    """A multipart body as a browser sends it; `names` are the file names given by the client."""
     boundary, body = "----a-boundary", b""
     for field, content in parts.items():
         content = content.read_bytes() if isinstance(content, Path) else content
-        called = (names or {}).get(field, f"{field}.nii.gz")
-        head = f'--{boundary}\r\nContent-Disposition: form-data; name="{field}"; filename="{called}"\r\n\r\n'
+        name = (names or {}).get(field, f"{field}.nii.gz")
+        head = f'--{boundary}\r\nContent-Disposition: form-data; name="{field}"; filename="{name}"\r\n\r\n'
         body += head.encode() + content + b"\r\n"
     return body + f"--{boundary}--\r\n".encode(), f"multipart/form-data; boundary={boundary}"
 
 
 class Server:
-    """`anofpdm serve` or `view` as a user starts it."""
+    """`anofpdm serve` or `view`, started from the command line."""
 
-    def __init__(self, *words, log: Path, env=None):
+    def __init__(self, *arguments, log: Path, env=None):
         self.log = log
-        command = [sys.executable, "-m", "anofpdm", *map(str, words), "--port", "0"]
+        command = [sys.executable, "-m", "anofpdm", *map(str, arguments), "--port", "0"]
         env = {**os.environ, "OMP_NUM_THREADS": "1", **(env or {})}
         self.process = subprocess.Popen(
             command, stdout=log.open("w"), stderr=subprocess.STDOUT, env=env, start_new_session=True
         )
-        self.address = self._address()
+        self.address = self._wait_for_address()
         self.port = urlsplit(self.address).port
 
-    def _address(self) -> str:
+    def _wait_for_address(self) -> str:
         until = time.monotonic() + 60
         while time.monotonic() < until and self.process.poll() is None:
             found = re.search(r"^open (\S+)$", self.log.read_text(), re.MULTILINE)
@@ -147,32 +147,32 @@ class Server:
             time.sleep(0.05)
         raise AssertionError(f"the server did not start: {self.log.read_text()}")
 
-    def ask(self, path, method="GET", body=None, headers=None, timeout=30) -> Answer:
+    def request(self, path, method="GET", body=None, headers=None, timeout=30) -> Response:
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout)
         with contextlib.closing(connection):
             connection.request(method, path, body, headers or {})
-            answer = connection.getresponse()
-            return Answer(answer.status, answer.headers, answer.read())
+            response = connection.getresponse()
+            return Response(response.status, response.headers, response.read())
 
-    def upload(self, parts, names=None, headers=None) -> Answer:
-        body, kind = form(parts, names)
-        return self.ask("/api/jobs", "POST", body, {"Content-Type": kind, **(headers or {})})
+    def upload(self, parts, names=None, headers=None) -> Response:
+        body, content_type = encode_form(parts, names)
+        return self.request("/api/jobs", "POST", body, {"Content-Type": content_type, **(headers or {})})
 
     def job(self, job_id) -> dict:
-        return self.ask(f"/api/jobs/{job_id}").json
+        return self.request(f"/api/jobs/{job_id}").json
 
     def wait(self, job_id, *states, seconds=60) -> dict:
-        states = states or OVER
+        states = states or FINISHED
         until = time.monotonic() + seconds
         while time.monotonic() < until:
             job = self.job(job_id)
             if job["state"] in states:
                 return job
             time.sleep(0.05)
-        raise AssertionError(f"it is still {job}: {self.log.read_text()}")
+        raise AssertionError(f"the job is still {job}: {self.log.read_text()}")
 
     def workers(self) -> list[int]:
-        """Processes that it started, but for the one that keeps track of resources."""
+        """Its child processes, without the resource tracker of multiprocessing."""
         pids = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
         found = []
         for task in Path(f"/proc/{self.process.pid}/task").iterdir():
@@ -183,7 +183,7 @@ class Server:
             if "spawn_main" in Path(f"/proc/{pid}/cmdline").read_text()
         )
 
-    def end(self, how=signal.SIGINT) -> int:
+    def stop(self, how=signal.SIGINT) -> int:
         if self.process.poll() is None:
             self.process.send_signal(how)
         return self.process.wait(20)
@@ -191,11 +191,11 @@ class Server:
 
 @pytest.fixture(scope="session")
 def start(tmp_path_factory):
-    """Start servers that end with the tests."""
+    """Starts servers, which are stopped after the tests."""
     servers = []
 
-    def start(*words, **options):
-        servers.append(Server(*words, log=tmp_path_factory.mktemp("log") / "log", **options))
+    def start(*arguments, **options):
+        servers.append(Server(*arguments, log=tmp_path_factory.mktemp("log") / "log", **options))
         return servers[-1]
 
     yield start
@@ -206,18 +206,18 @@ def start(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def kept(tmp_path_factory):
-    return tmp_path_factory.mktemp("kept")
+def store_folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("store")
 
 
 @pytest.fixture(scope="session")
-def server(start, model, kept):
-    return start("serve", model, "--out", kept, "--device", "cpu", "--upload-mb", 8)
+def server(start, model, store_folder):
+    return start("serve", model, "--out", store_folder, "--device", "cpu", "--upload-mb", 8)
 
 
 @pytest.fixture(scope="session")
-def done(server, scan):
-    """A job that is done; nobody deletes it."""
+def done_job(server, scan):
+    """A finished job that no test deletes."""
     job = server.upload(scan).json
     return server.wait(job["id"], "done", "failed")
 
@@ -226,8 +226,8 @@ def done(server, scan):
 
 
 @pytest.fixture(scope="session")
-def made_results(model, make_scan, tmp_path_factory):
-    """Two scans as `anofpdm segment` leaves them: one in a folder of its own, one with BIDS names."""
+def results_folder(model, make_scan, tmp_path_factory):
+    """Results of two scans: one in its own folder, one with BIDS names."""
     import anofpdm
     from anofpdm.segment.outputs import bids_suffix
 
@@ -241,5 +241,5 @@ def made_results(model, make_scan, tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def viewing(start, made_results):
-    return start("view", made_results)
+def view_server(start, results_folder):
+    return start("view", results_folder)

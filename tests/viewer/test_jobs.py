@@ -1,12 +1,12 @@
-"""Jobs on disk: whatever moment a server ends at, the next one knows what to do."""
+"""Jobs on disk: a server can end at any moment, and the next one resumes."""
 
 import contextlib
 import json
 
 import pytest
 
-from anofpdm.viewer.jobs import DONE, FAILED, INPUT, QUEUED, RESULT, RUNNING, JobStore
-from anofpdm.viewer.refusals import RefusalError
+from anofpdm.viewer.errors import RequestError
+from anofpdm.viewer.jobs import INPUT, RESULT, JobState, JobStore
 
 
 @pytest.fixture
@@ -14,20 +14,20 @@ def store(tmp_path):
     return JobStore(tmp_path)
 
 
-def accepted(store):
+def accept_scan(store):
     with store.incoming() as place:
         (place / INPUT / "flair.nii").write_text("voxels")
         return store.accept(place, {"flair": "flair.nii"})
 
 
-def made(store, job):
-    out = store.place(job, "attempt-1")
+def write_result(store, job):
+    out = store.path(job, "attempt-1")
     out.mkdir()
     (out / "summary.json").write_text(json.dumps({"volume_ml": 1.5, "findings": 2, "settings": "long"}))
     return out
 
 
-def test_what_is_not_accepted_leaves_nothing(store, tmp_path):
+def test_an_incomplete_upload_is_removed(store, tmp_path):
     with contextlib.suppress(ZeroDivisionError), store.incoming() as place:
         (place / INPUT / "part-0").write_text("half")
         raise ZeroDivisionError
@@ -35,17 +35,17 @@ def test_what_is_not_accepted_leaves_nothing(store, tmp_path):
     assert store.count() == 0
 
 
-def test_ids_cannot_be_guessed_and_order_is_kept(store):
-    jobs = [accepted(store) for _ in range(20)]
+def test_ids_are_random_and_the_order_is_kept(store):
+    jobs = [accept_scan(store) for _ in range(20)]
     assert len({job.id for job in jobs}) == 20
     assert all(len(job.id) == 32 for job in jobs)
     assert [job.id for job in store.queued()] == [job.id for job in jobs]
 
 
-def test_the_whole_way(store, tmp_path):
-    job = store.start(accepted(store))
-    job = store.finish(job, made(store, job))
-    assert (job.state, job.found["findings"]) == (DONE, 2)
+def test_a_finished_job_is_restored(store, tmp_path):
+    job = store.start(accept_scan(store))
+    job = store.finish(job, write_result(store, job))
+    assert (job.state, job.found["findings"]) == (JobState.DONE, 2)
     again = JobStore(tmp_path).get(job.id)
     assert again == job
     assert again.found == {
@@ -53,52 +53,56 @@ def test_the_whole_way(store, tmp_path):
     }  # fmt: skip
 
 
-def test_what_ran_when_the_server_ended_runs_again_in_its_old_place(store, tmp_path):
-    first, second = accepted(store), accepted(store)
+def test_a_running_job_is_queued_again_in_its_old_place(store, tmp_path):
+    first, second = accept_scan(store), accept_scan(store)
     store.start(first)
-    (store.place(first, "attempt-1")).mkdir()
+    (store.path(first, "attempt-1")).mkdir()
     store = JobStore(tmp_path)
     assert [job.id for job in store.queued()] == [first.id, second.id]
-    assert not store.place(first, "attempt-1").exists()
+    assert not store.path(first, "attempt-1").exists()
     assert store.get(first.id).attempts == 1
 
 
-def test_what_ends_the_server_again_and_again_is_given_up(store, tmp_path):
-    job = accepted(store)
+def test_a_job_that_ends_the_server_three_times_fails(store, tmp_path):
+    job = accept_scan(store)
     for _ in range(3):
-        assert store.get(job.id).state == QUEUED
+        assert store.get(job.id).state == JobState.QUEUED
         store.start(store.get(job.id))
         store = JobStore(tmp_path)
-    assert store.get(job.id).state == FAILED
-    assert "given up" in store.get(job.id).error
-    assert not store.place(job, INPUT).exists()
+    assert store.get(job.id).state == JobState.FAILED
+    assert "will not be tried again" in store.get(job.id).error
+    assert not store.path(job, INPUT).exists()
 
 
-def test_a_result_that_was_made_but_not_yet_told_is_kept(store, tmp_path):
-    job = store.start(accepted(store))
-    made(store, job).rename(store.place(job, RESULT))
-    assert JobStore(tmp_path).get(job.id).state == DONE
+def test_a_result_without_an_updated_state_is_kept(store, tmp_path):
+    job = store.start(accept_scan(store))
+    write_result(store, job).rename(store.path(job, RESULT))
+    assert JobStore(tmp_path).get(job.id).state == JobState.DONE
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"id": "other", "number": 1}', '{"unknown": 1}'])
-def test_a_state_file_that_cannot_be_read_destroys_nothing(store, tmp_path, text):
-    job = store.start(accepted(store))
-    store.finish(job, made(store, job))
-    store.place(job, "job.json").write_text(text)
+def test_an_unreadable_state_file_deletes_nothing(store, tmp_path, text):
+    job = store.start(accept_scan(store))
+    store.finish(job, write_result(store, job))
+    store.path(job, "job.json").write_text(text)
     assert JobStore(tmp_path).count() == 0
-    assert store.place(job, f"{RESULT}/summary.json").is_file()
+    assert store.path(job, f"{RESULT}/summary.json").is_file()
 
 
-def test_what_is_deleted_is_gone(store, tmp_path):
-    job = accepted(store)
+def test_a_deleted_job_cannot_be_used(store, tmp_path):
+    job = accept_scan(store)
     store.delete(job)
-    for change in (lambda: store.get(job.id), lambda: store.delete(job), lambda: store.change(job.id, state=RUNNING)):
-        with pytest.raises(RefusalError):
+    for change in (
+        lambda: store.get(job.id),
+        lambda: store.delete(job),
+        lambda: store.change(job.id, state=JobState.RUNNING),
+    ):
+        with pytest.raises(RequestError):
             change()
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 
 
-@pytest.mark.parametrize("word", ["", ".", "..", "../jobs", "/etc", "x" * 5000, "\x00"])
-def test_an_id_of_a_clients_own_is_only_looked_up(store, word):
-    with pytest.raises(RefusalError):
-        store.get(word)
+@pytest.mark.parametrize("job_id", ["", ".", "..", "../jobs", "/etc", "x" * 5000, "\x00"])
+def test_unknown_ids(store, job_id):
+    with pytest.raises(RequestError):
+        store.get(job_id)

@@ -1,4 +1,4 @@
-"""What a queue must survive: a scan that is cancelled, a worker that dies, a server that is killed or stopped."""
+"""The queue when a scan is cancelled, a worker dies, or the server is killed or stopped."""
 
 import os
 import signal
@@ -10,7 +10,7 @@ import pytest
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    return tmp_path_factory.mktemp("kept")
+    return tmp_path_factory.mktemp("store_folder")
 
 
 @pytest.fixture(scope="module")
@@ -19,18 +19,18 @@ def slow(start, slow_model, folder):
 
 
 class Restarting:
-    """A server that the tests of this file end and start again."""
+    """A server that these tests stop and restart."""
 
-    def __init__(self, start, *words):
-        self._start, self._words = start, words
-        self.now = start(*words)
+    def __init__(self, start, *arguments):
+        self._start, self._arguments = start, arguments
+        self.now = start(*arguments)
 
-    def again(self):
-        self.now = self._start(*self._words)
+    def restart(self):
+        self.now = self._start(*self._arguments)
         return self.now
 
 
-def in_the_middle(server, job):
+def wait_for_progress(server, job):
     job = server.wait(job["id"], "running")
     until = time.monotonic() + 30
     while not 0 < job["done"] < job["total"] and time.monotonic() < until:
@@ -50,31 +50,31 @@ def is_alive(pid):
 def test_progress_cancel_and_a_full_queue(slow, scan, folder):
     server = slow.now
     first, second, third = (server.upload(scan).json for _ in range(3))
-    in_the_middle(server, first)
+    wait_for_progress(server, first)
     assert [server.job(one["id"])["ahead"] for one in (first, second, third)] == [0, 1, 2]
     fourth = server.upload(scan).json
-    answer = server.upload(scan)  # three wait
-    assert answer.status == 503
-    assert answer.headers["Retry-After"]
-    assert "3 scans are waiting" in answer.said
+    response = server.upload(scan)  # three are waiting
+    assert response.status == 503
+    assert response.headers["Retry-After"]
+    assert "3 scans are waiting" in response.error
 
     (worker,) = server.workers()
-    assert server.ask(f"/api/jobs/{first['id']}/cancel", "POST").json["state"] == "cancelled"
+    assert server.request(f"/api/jobs/{first['id']}/cancel", "POST").json["state"] == "cancelled"
     assert not is_alive(worker)  # its processor time is free
     assert not (folder / "jobs" / first["id"] / "input").exists()
-    assert server.ask(f"/api/jobs/{first['id']}/cancel", "POST").status == 409
+    assert server.request(f"/api/jobs/{first['id']}/cancel", "POST").status == 409
     for one in (fourth, third):  # in the queue
-        assert server.ask(f"/api/jobs/{one['id']}/cancel", "POST").json["state"] == "cancelled"
-    in_the_middle(server, second)
+        assert server.request(f"/api/jobs/{one['id']}/cancel", "POST").json["state"] == "cancelled"
+    wait_for_progress(server, second)
     (worker,) = server.workers()
-    assert server.ask(f"/api/jobs/{second['id']}", "DELETE").status == 204  # in the middle
+    assert server.request(f"/api/jobs/{second['id']}", "DELETE").status == 204  # while running
     assert not is_alive(worker)
 
 
-def test_a_worker_that_dies_is_replaced_and_its_scan_done_again(slow, scan, folder):
+def test_a_dead_worker_is_replaced_and_its_scan_repeated(slow, scan, folder):
     server = slow.now
     job = server.upload(scan).json
-    in_the_middle(server, job)
+    wait_for_progress(server, job)
     (worker,) = server.workers()
     os.kill(worker, signal.SIGKILL)
     assert server.wait(job["id"], "done", "failed")["state"] == "done"
@@ -91,26 +91,26 @@ def test_a_killed_server_loses_nothing(slow, make_scan, folder):
     server = slow.now
     (finished,) = ({"id": place.name} for place in (folder / "jobs").iterdir() if (place / "result").is_dir())
     running, waiting = server.upload(make_scan(1)).json, server.upload(make_scan(2)).json
-    in_the_middle(server, running)
+    wait_for_progress(server, running)
     (worker,) = server.workers()
-    assert server.end(signal.SIGKILL) == -signal.SIGKILL
+    assert server.stop(signal.SIGKILL) == -signal.SIGKILL
     until = time.monotonic() + 5
     while is_alive(worker) and time.monotonic() < until:
         time.sleep(0.02)
     assert not is_alive(worker)
-    (folder / "incoming" / "half").mkdir()  # an upload that was under way
+    (folder / "incoming" / "half").mkdir()  # an upload in progress
 
-    server = slow.again()
+    server = slow.restart()
     assert server.job(finished["id"])["state"] == "done"
-    assert server.ask(f"/api/results/{finished['id']}/files/mask").status == 200
+    assert server.request(f"/api/results/{finished['id']}/files/mask").status == 200
     assert server.job(running["id"])["ahead"] <= server.job(waiting["id"])["ahead"]
     assert not (folder / "incoming" / "half").exists()
-    in_the_middle(server, running)
+    wait_for_progress(server, running)
 
-    # Ctrl-C, in the middle again: a word, and exit code 130
-    assert server.end() == 130
+    # Ctrl-C while a scan is running: a message and exit code 130
+    assert server.stop() == 130
     assert "anofpdm: stopped" in server.log.read_text()
-    server = slow.again()
+    server = slow.restart()
     for one in (running, waiting):
         assert server.wait(one["id"])["state"] == "done"
-    assert server.end(signal.SIGTERM) in (-signal.SIGTERM, 143, 0)
+    assert server.stop(signal.SIGTERM) in (-signal.SIGTERM, 143, 0)

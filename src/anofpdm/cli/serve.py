@@ -1,4 +1,4 @@
-"""anofpdm serve: segment what is uploaded, in a browser."""
+"""anofpdm serve: segment uploaded scans, in a browser."""
 
 from pathlib import Path
 from typing import Annotated
@@ -6,45 +6,47 @@ from typing import Annotated
 import typer
 
 from anofpdm.cli.options import Batch, Device
-from anofpdm.cli.view import Host, Name, Open, Port, SetUp, Token, announce, log_to_terminal, set_up_niivue
+from anofpdm.cli.view import Host, Name, Open, Port, SetUp, Token, announce, install_niivue, log_to_terminal
+from anofpdm.options import Engine
 
 
 def serve(
-    model: Annotated[Path | None, typer.Argument(help="A trained and calibrated model.")] = None,
-    out: Annotated[Path | None, typer.Option(help="Folder for scans and results. Default: one of the user's.")] = None,
+    model: Annotated[Path | None, typer.Argument(help="Folder of a trained and calibrated model.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for scans and results. Default: one per model, under ~/.local/state.")
+    ] = None,
     host: Host = "127.0.0.1",
     port: Port = 8642,
     token: Token = None,
     name: Name = None,
-    open_it: Open = False,
+    open_browser: Open = False,
     engine: Annotated[
-        str, typer.Option(help="diffusion, student, or auto: the student where the model has one.")
-    ] = "auto",
-    upload_mb: Annotated[int, typer.Option(min=1, help="The largest upload, all files of a scan together.")] = 1024,
-    queue: Annotated[int, typer.Option(min=1, help="Scans that may wait; more are turned away.")] = 20,
-    seed: Annotated[int | None, typer.Option(min=0, help="Of the noise. Default: as calibrated.")] = None,
+        Engine, typer.Option(help="Network that makes the masks. auto: the student network, if the model has one.")
+    ] = Engine.AUTO,
+    upload_mb: Annotated[int, typer.Option(min=1, help="Largest upload in MiB, all files of a scan together.")] = 1024,
+    queue: Annotated[int, typer.Option(min=1, help="Most scans in the queue; further uploads are refused.")] = 20,
+    seed: Annotated[int | None, typer.Option(min=0, help="Noise seed. Default: that of the calibration.")] = None,
     batch: Batch = None,
     device: Device = "auto",
     set_up: SetUp = False,
 ) -> None:
-    """A page on loopback: upload a scan, see how far it is, look at what was found. Scans are done one after another.
+    """Segment scans that are uploaded in a browser, one after another, and show the results.
 
-    Stopped or killed, the same command goes on: results are kept, and what was waiting still is. Ctrl-C: exit code 130.
+    Stop the server with Ctrl-C (exit code 130). Re-run the same command to resume: results and queue are kept.
     """
     if set_up:
-        set_up_niivue()
+        install_niivue()
         return
     from anofpdm.errors import ConfigError
     from anofpdm.viewer.limits import MIB, Limits
-    from anofpdm.viewer.run import Where, default_folder
-    from anofpdm.viewer.run import serve as run
-    from anofpdm.viewer.worker import Orders
+    from anofpdm.viewer.server import ServerConfig, default_folder, run_serve
+    from anofpdm.viewer.worker import WorkerConfig
 
     if model is None:
-        raise ConfigError("which model? Give the folder of a trained and calibrated model")
+        raise ConfigError("no model given; give the folder of a trained and calibrated model")
+    config = ServerConfig(host, port, token, tuple(name or ()))
     log_to_terminal()
     folder = out or default_folder(model)
     limits = Limits(upload_bytes=upload_mb * MIB, waiting=queue)
-    where = Where(host, port, token, tuple(name or ()))
-    orders = Orders(model.resolve(), device, engine, seed, batch)
-    run(orders, folder, where, limits, lambda address: announce(address, open_it, folder))
+    worker = WorkerConfig(model.resolve(), device, engine, seed, batch)
+    run_serve(worker, folder, config, limits, lambda address: announce(address, open_browser, folder))

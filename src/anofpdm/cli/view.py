@@ -1,19 +1,24 @@
-"""anofpdm view: look at results in a browser."""
+"""anofpdm view: show results in a browser."""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-Host = Annotated[str, typer.Option(help="Address to listen on; anything but loopback demands a token.")]
-Port = Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes any that is free.")]
+Host = Annotated[str, typer.Option(help="Address to listen on. Any address other than loopback requires a token.")]
+Port = Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 chooses a free one.")]
 Token = Annotated[
     str | None,
-    typer.Option(envvar="ANOFPDM_TOKEN", help="What browsers must show. Made up and printed where one is needed."),
+    typer.Option(
+        envvar="ANOFPDM_TOKEN",
+        help="Access token, at least 12 characters. Default: none on loopback, elsewhere generated and printed.",
+    ),
 ]
-Name = Annotated[list[str] | None, typer.Option(help="Another name that browsers may use, e.g. a proxy's.")]
-Open = Annotated[bool, typer.Option("--open/--no-open", help="Open the page in the browser of this machine.")]
-SetUp = Annotated[bool, typer.Option("--set-up", help="Fetch the volume viewer (niivue) with npm, then stop.")]
+Name = Annotated[
+    list[str] | None, typer.Option(help="Additional host name that browsers may use, e.g. of a proxy. Repeatable.")
+]
+Open = Annotated[bool, typer.Option("--open/--no-open", help="Open the page in the default browser.")]
+SetUp = Annotated[bool, typer.Option("--set-up", help="Install the volume viewer (niivue) with npm, then exit.")]
 
 
 def view(
@@ -22,39 +27,39 @@ def view(
     port: Port = 8642,
     token: Token = None,
     name: Name = None,
-    open_it: Open = False,
+    open_browser: Open = False,
     set_up: SetUp = False,
 ) -> None:
-    """A page on loopback with the results in a folder: a list, a volume viewer and the report of each. It only reads.
+    """Show segmented scans in a browser: a list, a volume viewer and the report of each scan. Read-only.
 
-    Ctrl-C ends it, with exit code 130.
+    Stop the server with Ctrl-C (exit code 130).
     """
     if set_up:
-        set_up_niivue()
+        install_niivue()
         return
     from anofpdm.errors import ConfigError
-    from anofpdm.viewer.run import Where
-    from anofpdm.viewer.run import view as run
+    from anofpdm.viewer.server import ServerConfig, run_view
 
     if folder is None:
-        raise ConfigError("which results? Give the --out folder of 'anofpdm segment'")
+        raise ConfigError("no results given; give the --out folder of 'anofpdm segment'")
     log_to_terminal()
-    run(folder, Where(host, port, token, tuple(name or ())), lambda address: announce(address, open_it))
+    config = ServerConfig(host, port, token, tuple(name or ()))
+    run_view(folder, config, lambda address: announce(address, open_browser))
 
 
-def set_up_niivue() -> None:
-    from anofpdm.viewer.niivue import set_up
+def install_niivue() -> None:
+    from anofpdm.viewer.niivue import install_niivue
 
-    print(f"the volume viewer is set up: {set_up()}")
+    print(f"the volume viewer is installed: {install_niivue()}")
 
 
-def announce(address: str, open_it: bool, folder: Path | None = None) -> None:
-    """Flushed: whoever started this may wait for the line."""
+def announce(address: str, open_browser: bool, folder: Path | None = None) -> None:
+    """Flushed, because scripts wait for the address."""
     if folder is not None:
-        print(f"scans and results are kept in {folder}")
+        print(f"scans and results are stored in {folder}")
     print(f"open {address}", flush=True)
-    print("Ctrl-C ends the server", flush=True)
-    if open_it:
+    print("Ctrl-C stops the server", flush=True)
+    if open_browser:
         import threading
         import webbrowser
 

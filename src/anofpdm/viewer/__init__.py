@@ -1,1 +1,1 @@
-"""The pages: a look at results, and a server that segments what is uploaded. On loopback unless told otherwise."""
+"""Web pages: a viewer for results, and a server that segments uploaded scans. Loopback only by default."""

@@ -1,4 +1,4 @@
-"""A zip of DICOM files, between the server and the room that reads them."""
+"""Uploads of DICOM files: series selection, conversion to NIfTI, results as DICOM."""
 
 import re
 from collections.abc import Sequence
@@ -12,32 +12,33 @@ if TYPE_CHECKING:
     from anofpdm.scans.dicom.read import Study
     from anofpdm.segment.model import Segmentation
 
-BETWEEN_SERIES = re.compile(r"\s*[,;]\s*|\s+(?=\w+\s*=)")  # flair=3 t2=Axial T2; a description may hold spaces
-ON_A_PAGE = {"--series ": "Series: ", " (--preview shows all)": ""}  # what is an option on the command line
+SERIES_SEPARATOR = re.compile(r"\s*[,;]\s*|\s+(?=\w+\s*=)")  # flair=3 t2=Axial T2; descriptions may contain spaces
+WEB_WORDING = {"--series ": "Series: ", " (--preview shows all)": ""}  # command-line options have no place on a page
 
 
-def series_given(text: str) -> dict[str, str]:
-    """Which series is which modality, as the user wrote it: flair=3, t2=7."""
+def parse_series_text(text: str) -> dict[str, str]:
+    """Modality to series, from text such as flair=3, t2=7."""
     from anofpdm.scans.dicom.match import parse_series
 
-    return parse_series([word for word in BETWEEN_SERIES.split(text.strip()) if word])
+    return parse_series([word for word in SERIES_SEPARATOR.split(text.strip()) if word])
 
 
-def converted(path: Path, modalities: Sequence[str], series: str) -> tuple["Study", dict[str, str | Path]]:
-    """The study in a zip, and a NIfTI file for each modality, written into the working folder."""
+def convert_study(path: Path, modalities: Sequence[str], series: str) -> tuple["Study", dict[str, str | Path]]:
+    """The study in a zip, and a NIfTI file for each modality, written into the working directory."""
     from anofpdm.scans.dicom.read import read_study
 
     try:
-        study = read_study(path, modalities, series_given(series))
+        study = read_study(path, modalities, parse_series_text(series))
         return study, {**study.convert(Path())}
-    except ScanError as problem:
-        raise ScanError(on_a_page(str(problem))) from None
+    except ScanError as error:
+        raise ScanError(adapt_to_web(str(error))) from None
 
 
-def on_a_page(text: str) -> str:
-    for option, word in ON_A_PAGE.items():
-        text = text.replace(option, word)
-    return text
+def adapt_to_web(message: str) -> str:
+    """Replace mentions of command-line options."""
+    for option, replacement in WEB_WORDING.items():
+        message = message.replace(option, replacement)
+    return message
 
 
 def save_dicom(study: "Study", result: "Segmentation", folder: Path, title: str) -> None:

@@ -1,7 +1,7 @@
-"""What every request passes before anything else sees it: whose page sent it, to which name, and with which token.
+"""Middleware that checks every request first: host name, origin and token.
 
-A page on loopback can be reached by any web site that the same browser shows. A name that leads to 127.0.0.1 (DNS
-rebinding) is known by its Host header; a form or script of another site by its Origin.
+Any web site open in the same browser can send requests to a server on loopback. A foreign name that resolves to
+127.0.0.1 (DNS rebinding) is recognised by the Host header; a form or script of another site, by the Origin header.
 """
 
 import hashlib
@@ -12,10 +12,10 @@ import logging
 import socket
 import time
 import traceback
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass
 from http.cookies import SimpleCookie
 from pathlib import Path
-from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -35,8 +35,8 @@ HEADERS = {
     "Permissions-Policy": "camera=(), microphone=(), geolocation=()",
     "Cache-Control": "no-store",
 }
-READING = ("GET", "HEAD", "OPTIONS")
-OPEN_TO_ALL = "/static/"  # the looks of the page that asks for the token
+SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
+PUBLIC_PREFIX = "/static/"  # the login page needs its style sheet
 
 
 def is_loopback(host: str) -> bool:
@@ -50,17 +50,17 @@ def is_loopback(host: str) -> bool:
 
 @dataclass(frozen=True)
 class Access:
-    """Who may come in, and under which names the server is known."""
+    """Accepted host names and the token."""
 
     host: str
     port: int
     token: str | None = None
-    names: tuple[str, ...] = field(default=())  # further names, e.g. of a proxy
+    names: tuple[str, ...] = ()  # additional host names, e.g. of a proxy
 
-    def knows(self, host: str) -> bool:
-        """An address cannot be rebound, a name can: so any address of this machine, and only names that were given."""
-        name, port = _split(host)
-        if name in {one.lower() for one in self.names}:
+    def accepts_host(self, host: str) -> bool:
+        """Any address of this machine, since addresses cannot be rebound; of names, only the configured ones."""
+        name, port = _split_host(host)
+        if name in {given.lower() for given in self.names}:
             return True
         if port != self.port:
             return False
@@ -69,28 +69,28 @@ class Access:
         return is_loopback(name) or _is_address(name) or name in (self.host.lower(), socket.gethostname().lower())
 
     @property
-    def cookie(self) -> str:
+    def cookie_name(self) -> str:
         return f"anofpdm-{self.port}"  # browsers share cookies between ports
 
     @property
-    def pass_word(self) -> str:
-        """What the cookie holds: proof of the token, not the token."""
+    def cookie_value(self) -> str:
+        """Derived from the token, which the cookie does not contain."""
         return hashlib.sha256(f"anofpdm cookie {self.token}".encode()).hexdigest()
 
-    def is_token(self, said: str) -> bool:
-        return self.token is not None and hmac.compare_digest(said.encode(), self.token.encode())
+    def is_token(self, text: str) -> bool:
+        return self.token is not None and hmac.compare_digest(text.encode(), self.token.encode())
 
-    def lets_in(self, headers: dict[str, str]) -> bool:
+    def is_authorized(self, headers: dict[str, str]) -> bool:
         if self.token is None:
             return True
-        kind, _, said = headers.get("authorization", "").partition(" ")
-        if kind.lower() == "bearer" and self.is_token(said.strip()):
+        scheme, _, credentials = headers.get("authorization", "").partition(" ")
+        if scheme.lower() == "bearer" and self.is_token(credentials.strip()):
             return True
         try:
-            cookie = SimpleCookie(headers.get("cookie", "")).get(self.cookie)
-        except Exception:  # a cookie of another server, written in its own way
+            cookie = SimpleCookie(headers.get("cookie", "")).get(self.cookie_name)
+        except Exception:  # a cookie of another server on this host, in an unknown format
             return False
-        return cookie is not None and hmac.compare_digest(cookie.value.encode(), self.pass_word.encode())
+        return cookie is not None and hmac.compare_digest(cookie.value.encode(), self.cookie_value.encode())
 
 
 class Guard:
@@ -103,82 +103,85 @@ class Guard:
         if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
             return
-        if scope["type"] != "http":  # nothing here speaks over web sockets
+        if scope["type"] != "http":  # no web sockets here
             return
-        began, status = time.monotonic(), [0]
+        start, status = time.monotonic(), [0]
 
-        async def answer(message: Message) -> None:
+        async def respond(message: Message) -> None:
             if message["type"] == "http.response.start":
                 status[0] = message["status"]
-                message = {**message, "headers": _with_ours(message.get("headers", []))}
+                message = {**message, "headers": _add_headers(message.get("headers", []))}
             await send(message)
 
         try:
-            if not await self._refused(scope, answer):
-                await self._app(scope, receive, answer)
-        except Exception as problem:  # its words may hold what a client sent: only where it happened is told
-            lines = traceback.extract_tb(problem.__traceback__)[-4:]
-            where = " ".join(f"{Path(one.filename).name}:{one.lineno}" for one in lines)
-            LOG.error("%s at %s", type(problem).__name__, where)
+            if not await self._reject(scope, respond):
+                await self._app(scope, receive, respond)
+        except Exception as error:  # its text can quote the request: only its location is logged
+            frames = traceback.extract_tb(error.__traceback__)[-4:]
+            location = " ".join(f"{Path(frame.filename).name}:{frame.lineno}" for frame in frames)
+            LOG.error("%s at %s", type(error).__name__, location)
             if not status[0]:
-                await _say(answer, 500, "Something went wrong that should not have; the server's log says where.")
-        LOG.debug("%s %s %d %.0f ms", scope["method"], _route(scope), status[0], 1000 * (time.monotonic() - began))
+                await _send_error(respond, 500, "Internal error; the log of the server shows where.")
+        LOG.debug("%s %s %d %.0f ms", scope["method"], _route(scope), status[0], 1000 * (time.monotonic() - start))
 
-    async def _refused(self, scope: Scope, send: Send) -> bool:
+    async def _reject(self, scope: Scope, send: Send) -> bool:
+        """Respond to a request that must not reach the application; returns whether it was one."""
         headers = {key.decode("latin-1").lower(): value.decode("latin-1") for key, value in scope["headers"]}
         host = headers.get("host", "")
-        if not self._access.knows(host):
-            await _say(send, 421, "The server is not known under this name; use the address that it printed.")
-        elif scope["method"] not in READING and not _from_our_page(headers, host):
-            await _say(send, 403, "This was asked by a page of another site; only the server's own page may.")
-        elif scope["path"] == "/" and (said := _token_in(scope)):
-            await self._log_in(said, scope, send)
-        elif not scope["path"].startswith(OPEN_TO_ALL) and not self._access.lets_in(headers):
-            await self._ask_for_token(scope, send)
+        if not self._access.accepts_host(host):
+            await _send_error(send, 421, "Unknown host name; use the address that the server printed.")
+        elif scope["method"] not in SAFE_METHODS and not _is_same_origin(headers, host):
+            await _send_error(send, 403, "The request comes from a page of another site and was refused.")
+        elif scope["path"] == "/" and (token := _query_token(scope)):
+            await self._log_in(token, scope, send)
+        elif not scope["path"].startswith(PUBLIC_PREFIX) and not self._access.is_authorized(headers):
+            await self._require_token(scope, send)
         else:
             return False
         return True
 
-    async def _log_in(self, said: str, scope: Scope, send: Send) -> None:
-        """The printed address holds the token; the address bar shall not keep it."""
-        if self._access.token is not None and not self._access.is_token(said):
-            await self._ask_for_token(scope, send)
-            return
+    async def _log_in(self, token: str, scope: Scope, send: Send) -> None:
+        """Store the login in a cookie and redirect, which removes the token from the address bar."""
         access = self._access
-        cookie = f"{access.cookie}={access.pass_word}; Path=/; HttpOnly; SameSite=Strict; Max-Age=86400"
+        if access.token is not None and not access.is_token(token):
+            await self._require_token(scope, send)
+            return
+        cookie = f"{access.cookie_name}={access.cookie_value}; Path=/; HttpOnly; SameSite=Strict; Max-Age=86400"
         headers = [(b"location", b"/"), (b"content-length", b"0")]
         if access.token is not None:
             headers.append((b"set-cookie", cookie.encode()))
         await send({"type": "http.response.start", "status": 303, "headers": headers})
         await send({"type": "http.response.body", "body": b""})
 
-    async def _ask_for_token(self, scope: Scope, send: Send) -> None:
-        if scope["path"].startswith("/api") or scope["method"] not in READING:
-            await _say(send, 401, "A token is needed: open the address that the server printed, or send it as Bearer.")
+    async def _require_token(self, scope: Scope, send: Send) -> None:
+        if scope["path"].startswith("/api") or scope["method"] not in SAFE_METHODS:
+            message = "A token is required: open the address that the server printed, or send it as a Bearer token."
+            await _send_error(send, 401, message)
             return
-        await _reply(send, 401, "text/html; charset=utf-8", self._login.read_bytes())
+        await _send_body(send, 401, "text/html; charset=utf-8", self._login.read_bytes())
 
 
-def _with_ours(headers: Any) -> list[tuple[bytes, bytes]]:
-    """Our headers, save where the answer has its own."""
-    there = {key.lower() for key, _ in headers}
+def _add_headers(headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+    """Add the security headers that the response does not set itself."""
+    headers = list(headers)
+    present = {key.lower() for key, _ in headers}
     ours = [(key.lower().encode(), value.encode()) for key, value in HEADERS.items()]
-    return [*headers, *((key, value) for key, value in ours if key not in there)]
+    return [*headers, *((key, value) for key, value in ours if key not in present)]
 
 
-def _from_our_page(headers: dict[str, str], host: str) -> bool:
-    """Programs send no Origin; browsers do, and cannot be made to lie."""
+def _is_same_origin(headers: dict[str, str], host: str) -> bool:
+    """Programs send no Origin; browsers always do."""
     if headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
         return False
     origin = headers.get("origin")
     return origin is None or urlsplit(origin).netloc.lower() == host.lower()
 
 
-def _token_in(scope: Scope) -> str:
+def _query_token(scope: Scope) -> str:
     return parse_qs(scope["query_string"].decode("latin-1")).get("token", [""])[0]
 
 
-def _split(host: str) -> tuple[str, int]:
+def _split_host(host: str) -> tuple[str, int]:
     try:
         parts = urlsplit(f"//{host}")
         return (parts.hostname or "").lower(), parts.port or 80
@@ -195,15 +198,15 @@ def _is_address(name: str) -> bool:
 
 
 def _route(scope: Scope) -> str:
-    """As it is written in the program: a path of a client's may hold anything, an id among it."""
+    """The route's pattern: the requested path itself can contain an id."""
     return getattr(scope.get("route"), "path", "-")
 
 
-async def _say(send: Send, status: int, sentence: str) -> None:
-    await _reply(send, status, "application/json", json.dumps({"error": sentence, "field": None}).encode())
+async def _send_error(send: Send, status: int, message: str) -> None:
+    await _send_body(send, status, "application/json", json.dumps({"error": message, "field": None}).encode())
 
 
-async def _reply(send: Send, status: int, kind: str, body: bytes) -> None:
-    headers = [(b"content-type", kind.encode()), (b"content-length", str(len(body)).encode())]
+async def _send_body(send: Send, status: int, media_type: str, body: bytes) -> None:
+    headers = [(b"content-type", media_type.encode()), (b"content-length", str(len(body)).encode())]
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})

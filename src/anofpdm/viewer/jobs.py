@@ -1,12 +1,12 @@
-"""Scans that were accepted, each a folder with a state file that is whole at any moment.
+"""Accepted scans, one folder each, with a state file that is always complete.
 
-    incoming/            uploads that are not whole yet; emptied at every start
-    jobs/ID/job.json     what became of it
-    jobs/ID/input/       what was uploaded, under names of our own
-    jobs/ID/result/      what came out
-    trash/               on its way out; emptied at every start
+    incoming/            incomplete uploads; deleted at every start
+    jobs/ID/job.json     state of the job
+    jobs/ID/input/       uploaded files, named by the server
+    jobs/ID/result/      results
+    trash/               being deleted; deleted at every start
 
-An id is 128 random bits. Nothing that a client says becomes part of a path: an id from a client is looked up, no more.
+An id is 128 random bits. An id from a client is only looked up, never used as part of a path.
 """
 
 import contextlib
@@ -17,44 +17,56 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
+from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
 from anofpdm.segment.outputs import SUMMARY
 from anofpdm.util.files import write_atomically
-from anofpdm.viewer.refusals import gone
+from anofpdm.viewer.errors import scan_not_found
 
 STATE, INPUT, RESULT = "job.json", "input", "result"
-QUEUED, RUNNING, DONE, FAILED, CANCELLED = "queued", "running", "done", "failed", "cancelled"
-TOLD = ("volume_ml", "findings", "slices", "slices_detected", "warnings")  # of a summary
-SHORT = 6  # letters of an id that tell it apart, in a log, and do not give it away
+SUMMARY_FIELDS = ("volume_ml", "findings", "slices", "slices_detected", "warnings")
+SHORT_ID = 6  # letters shown in logs and titles: enough to recognise an id, too few to use it
+
+
+class JobState(StrEnum):
+    QUEUED = "queued"
+    RUNNING = "running"
+    DONE = "done"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
 
 
 @dataclass(frozen=True)
 class Job:
     id: str
-    number: int  # in the order of acceptance
-    state: str = QUEUED
+    number: int  # order of acceptance
+    state: JobState = JobState.QUEUED
     accepted: float = 0.0  # seconds since 1970, as the next two
     started: float | None = None
     finished: float | None = None
-    files: dict[str, str] = field(default_factory=dict)  # modality, or dicom, to a name in the input folder
-    series: str = ""  # which DICOM series is which, in the user's words
+    files: dict[str, str] = field(default_factory=dict)  # modality or dicom: file name in the input folder
+    series: str = ""  # which DICOM series is which modality, as typed by the user
     attempts: int = 0
     error: str | None = None
-    found: dict[str, Any] = field(default_factory=dict)
+    found: dict[str, Any] = field(default_factory=dict)  # SUMMARY_FIELDS of the result
 
     @property
-    def short(self) -> str:
-        return self.id[:SHORT]
+    def short_id(self) -> str:
+        return self.id[:SHORT_ID]
 
     @property
-    def over(self) -> bool:
-        return self.state in (DONE, FAILED, CANCELLED)
+    def title(self) -> str:
+        return f"Scan {self.short_id}"
+
+    @property
+    def is_finished(self) -> bool:
+        return self.state not in (JobState.QUEUED, JobState.RUNNING)
 
 
 class JobStore:
-    """All jobs, in memory and on disk. Every change is on disk before it is told to anyone."""
+    """All jobs, in memory and on disk. Every change is written to disk before it is visible."""
 
     def __init__(self, folder: Path, attempts: int = 3):
         self.folder, self._attempts = folder, attempts
@@ -64,8 +76,8 @@ class JobStore:
             shutil.rmtree(folder / name, ignore_errors=True)
         for name in ("incoming", "jobs", "trash"):
             (folder / name).mkdir(parents=True, exist_ok=True, mode=0o700)
-        for place in sorted((folder / "jobs").iterdir()):
-            self._take_up(place)
+        for job_folder in sorted((folder / "jobs").iterdir()):
+            self._restore(job_folder)
 
     # ---- reading -----------------------------------------------------------------------------------------------------
 
@@ -73,23 +85,23 @@ class JobStore:
         with self._lock:
             job = self._jobs.get(job_id)
         if job is None:
-            raise gone()
+            raise scan_not_found()
         return job
 
     def queued(self) -> list[Job]:
-        return sorted(self._in_state(QUEUED), key=lambda job: job.number)
+        return sorted(self._in_state(JobState.QUEUED), key=lambda job: job.number)
 
     def running(self) -> list[Job]:
-        return self._in_state(RUNNING)
+        return self._in_state(JobState.RUNNING)
 
     def count(self) -> int:
         with self._lock:
             return len(self._jobs)
 
-    def place(self, job: Job, part: str = "") -> Path:
+    def path(self, job: Job, part: str = "") -> Path:
         return self.folder / "jobs" / job.id / part
 
-    def _in_state(self, state: str) -> list[Job]:
+    def _in_state(self, state: JobState) -> list[Job]:
         with self._lock:
             return [job for job in self._jobs.values() if job.state == state]
 
@@ -97,95 +109,97 @@ class JobStore:
 
     @contextlib.contextmanager
     def incoming(self) -> Iterator[Path]:
-        """A folder for an upload. What is still in it afterwards is removed."""
-        place = self.folder / "incoming" / secrets.token_hex(16)
-        (place / INPUT).mkdir(parents=True, mode=0o700)
+        """A temporary folder for an upload, removed afterwards unless it was accepted."""
+        folder = self.folder / "incoming" / secrets.token_hex(16)
+        (folder / INPUT).mkdir(parents=True, mode=0o700)
         try:
-            yield place
+            yield folder
         finally:
-            shutil.rmtree(place, ignore_errors=True)
+            shutil.rmtree(folder, ignore_errors=True)
 
-    def accept(self, place: Path, files: dict[str, str], series: str = "") -> Job:
-        """From here on, the scan is ours to finish, whatever happens."""
+    def accept(self, folder: Path, files: dict[str, str], series: str = "") -> Job:
+        """Turn an incoming folder into a queued job, which survives a crash from here on."""
         with self._lock:
             number = 1 + max((job.number for job in self._jobs.values()), default=0)
             job = Job(secrets.token_hex(16), number, accepted=time.time(), files=files, series=series)
-            write_atomically(place / STATE, _written(job))
-            place.rename(self.place(job))
+            write_atomically(folder / STATE, _encode(job))
+            folder.rename(self.path(job))
             self._jobs[job.id] = job
             return job
 
     def change(self, job_id: str, **changes: Any) -> Job:
         with self._lock:
             job = replace(self.get(job_id), **changes)
-            write_atomically(self.place(job, STATE), _written(job))
+            write_atomically(self.path(job, STATE), _encode(job))
             self._jobs[job_id] = job
             return job
 
     def start(self, job: Job) -> Job:
-        return self.change(job.id, state=RUNNING, started=time.time(), attempts=job.attempts + 1)
+        return self.change(job.id, state=JobState.RUNNING, started=time.time(), attempts=job.attempts + 1)
 
-    def finish(self, job: Job, made: Path) -> Job:
-        """`made` becomes the result."""
+    def finish(self, job: Job, output: Path) -> Job:
+        """The folder `output` becomes the result."""
         with self._lock:
             self.get(job.id)
-            shutil.rmtree(self.place(job, RESULT), ignore_errors=True)
-            made.rename(self.place(job, RESULT))
-            return self.change(job.id, **self._finished(job))
+            shutil.rmtree(self.path(job, RESULT), ignore_errors=True)
+            output.rename(self.path(job, RESULT))
+            return self._mark_done(job)
 
     def fail(self, job: Job, reason: str) -> Job:
-        return self._end(job, FAILED, reason)
+        return self._end(job, JobState.FAILED, reason)
 
     def cancel(self, job: Job) -> Job:
-        return self._end(job, CANCELLED, None)
+        return self._end(job, JobState.CANCELLED, None)
 
-    def again(self, job: Job, reason: str) -> Job:
-        """To the queue, at its old place; given up when that has happened too often."""
+    def retry(self, job: Job, reason: str) -> Job:
+        """Back to its old place in the queue; after too many attempts it fails with `reason`."""
         if job.attempts >= self._attempts:
             return self.fail(job, reason)
-        return self.change(job.id, state=QUEUED, started=None)
+        return self.change(job.id, state=JobState.QUEUED, started=None)
 
     def delete(self, job: Job) -> None:
-        """Out of sight at once; the disk follows."""
+        """Renamed first, so that it disappears at once."""
         with self._lock:
             self.get(job.id)
-            away = self.folder / "trash" / secrets.token_hex(8)
-            self.place(job).rename(away)
+            trash = self.folder / "trash" / secrets.token_hex(8)
+            self.path(job).rename(trash)
             del self._jobs[job.id]
-        shutil.rmtree(away, ignore_errors=True)
+        shutil.rmtree(trash, ignore_errors=True)
 
-    def _end(self, job: Job, state: str, reason: str | None) -> Job:
-        """Without a result; what was uploaded is not kept."""
+    def _end(self, job: Job, state: JobState, reason: str | None) -> Job:
+        """End without a result; the uploaded files are deleted."""
         with self._lock:
-            shutil.rmtree(self.place(job, INPUT), ignore_errors=True)
+            shutil.rmtree(self.path(job, INPUT), ignore_errors=True)
             return self.change(job.id, state=state, error=reason, finished=time.time())
+
+    def _mark_done(self, job: Job) -> Job:
+        summary = json.loads(self.path(job, f"{RESULT}/{SUMMARY}").read_text())
+        found = {name: summary.get(name) for name in SUMMARY_FIELDS}
+        return self.change(job.id, state=JobState.DONE, finished=time.time(), found=found)
 
     # ---- after a restart ---------------------------------------------------------------------------------------------
 
-    def _take_up(self, place: Path) -> None:
-        job = _read(place)
+    def _restore(self, folder: Path) -> None:
+        job = _read(folder)
         if job is None:
-            return  # not ours to judge: it stays on disk
+            return  # unreadable: left on disk
         self._jobs[job.id] = job
-        for half_made in place.glob("attempt-*"):
-            shutil.rmtree(half_made, ignore_errors=True)
-        if job.state == RUNNING and (place / RESULT / SUMMARY).is_file():
-            self.change(job.id, **self._finished(job))
-        elif job.state == RUNNING:
-            self.again(job, "The server ended while it worked on this scan, several times; it is given up.")
-
-    def _finished(self, job: Job) -> dict[str, Any]:
-        said = json.loads(self.place(job, f"{RESULT}/{SUMMARY}").read_text())
-        return {"state": DONE, "finished": time.time(), "found": {name: said.get(name) for name in TOLD}}
+        for unfinished in folder.glob("attempt-*"):
+            shutil.rmtree(unfinished, ignore_errors=True)
+        if job.state == JobState.RUNNING and (folder / RESULT / SUMMARY).is_file():
+            self._mark_done(job)
+        elif job.state == JobState.RUNNING:
+            self.retry(job, "The server ended several times while it processed this scan; it will not be tried again.")
 
 
-def _written(job: Job) -> bytes:
+def _encode(job: Job) -> bytes:
     return json.dumps(asdict(job), indent=2).encode()
 
 
-def _read(place: Path) -> Job | None:
+def _read(folder: Path) -> Job | None:
     try:
-        job = Job(**json.loads((place / STATE).read_text()))
+        job = Job(**json.loads((folder / STATE).read_text()))
+        job = replace(job, state=JobState(job.state))
     except (OSError, ValueError, TypeError):
         return None
-    return job if job.id == place.name else None
+    return job if job.id == folder.name else None

@@ -1,4 +1,4 @@
-"""What both servers have: their pages, the files of results, and errors in words."""
+"""Parts that both servers share: HTML pages, files of results, error responses."""
 
 import re
 from collections.abc import Callable
@@ -12,23 +12,17 @@ from fastapi.responses import FileResponse, JSONResponse, Response
 from starlette.exceptions import HTTPException
 
 from anofpdm import __version__
+from anofpdm.viewer.errors import RequestError
 from anofpdm.viewer.niivue import Niivue
-from anofpdm.viewer.refusals import RefusalError
-from anofpdm.viewer.results import SCAN, Result, findings, kind_of, told
-from anofpdm.viewer.schemas import FileTold, Problem, ResultTold, ViewerTold
+from anofpdm.viewer.results import SCAN, Result, media_type
+from anofpdm.viewer.schemas import ErrorResponse, FileResponseItem, ResultResponse, ViewerStatus
 
-STATIC = {
-    "viewer.css": "text/css; charset=utf-8",
-    "common.js": "text/javascript; charset=utf-8",
-    "home.js": "text/javascript; charset=utf-8",
-    "list.js": "text/javascript; charset=utf-8",
-    "scan.js": "text/javascript; charset=utf-8",
-    "volumes.js": "text/javascript; charset=utf-8",
-    "api.js": "text/javascript; charset=utf-8",
-}
+HTML, CSS, JAVASCRIPT = (f"text/{kind}; charset=utf-8" for kind in ("html", "css", "javascript"))
+SCRIPTS = ("common.js", "home.js", "list.js", "scan.js", "volumes.js", "api.js")
+STATIC = {"viewer.css": CSS, **dict.fromkeys(SCRIPTS, JAVASCRIPT)}
 NIIVUE_URL = "/static/niivue.js"
-SHOWN = ("report", "picture")  # in the browser; all else is to be saved
-# A report holds one script of ours; a page from elsewhere might hold another. In a sandbox it can reach nothing here.
+INLINE = ("report", "picture")  # roles shown in the browser; all others are downloads
+# A report may come from elsewhere and contain any script. In a sandbox it has no access to this server.
 REPORT_HEADERS = {
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; "
@@ -36,31 +30,33 @@ REPORT_HEADERS = {
     ),
     "X-Frame-Options": "SAMEORIGIN",
 }
-ANSWERS: dict[int | str, dict[str, object]] = {404: {"model": Problem, "description": "There is no such scan."}}
+NOT_FOUND: dict[int | str, dict[str, object]] = {404: {"model": ErrorResponse, "description": "No such scan."}}
 Lookup = Callable[[str], Result]
 Lifespan = Callable[[FastAPI], AbstractAsyncContextManager[None]]
 
 
-def static(name: str) -> Path:
+def static_path(name: str) -> Path:
     return Path(str(resources.files("anofpdm.viewer") / "static" / name))
 
 
-def new_app(title: str, about: str, lifespan: Lifespan | None = None) -> FastAPI:
-    app = FastAPI(title=title, version=__version__, description=about, docs_url=None, redoc_url=None, lifespan=lifespan)
-    app.add_exception_handler(RefusalError, _refusal)
-    app.add_exception_handler(RequestValidationError, _not_understood)
-    app.add_exception_handler(HTTPException, _http_error)
+def create_app(title: str, description: str, lifespan: Lifespan | None = None) -> FastAPI:
+    app = FastAPI(
+        title=title, version=__version__, description=description, docs_url=None, redoc_url=None, lifespan=lifespan
+    )
+    app.add_exception_handler(RequestError, _handle_request_error)
+    app.add_exception_handler(RequestValidationError, _handle_validation_error)
+    app.add_exception_handler(HTTPException, _handle_http_error)
     return app
 
 
 # ---- pages -----------------------------------------------------------------------------------------------------------
 
 
-def pages_router(home: str, niivue: Niivue) -> APIRouter:
+def create_pages_router(home: str, niivue: Niivue) -> APIRouter:
     router = APIRouter(include_in_schema=False)
 
     def page(name: str) -> Callable[[], FileResponse]:
-        return lambda: FileResponse(static(name), media_type="text/html; charset=utf-8")
+        return lambda: FileResponse(static_path(name), media_type=HTML)
 
     router.add_api_route("/", page(home))
     router.add_api_route("/scan", page("scan.html"))
@@ -68,86 +64,94 @@ def pages_router(home: str, niivue: Niivue) -> APIRouter:
     router.add_api_route("/favicon.ico", lambda: Response(status_code=204))
 
     @router.get("/static/{name}")
-    def piece(name: str) -> FileResponse:
-        cached = {"Cache-Control": "no-cache"}
+    def static_file(name: str) -> FileResponse:
+        headers = {"Cache-Control": "no-cache"}
         if name == "niivue.js" and niivue.path is not None:
-            return FileResponse(niivue.path, media_type=STATIC["home.js"], headers=cached)
+            return FileResponse(niivue.path, media_type=JAVASCRIPT, headers=headers)
         if name not in STATIC:
-            raise RefusalError(404, "There is no such page.")
-        return FileResponse(static(name), media_type=STATIC[name], headers=cached)
+            raise RequestError(404, "There is no such page.")
+        return FileResponse(static_path(name), media_type=STATIC[name], headers=headers)
 
     return router
 
 
-def viewer_told(niivue: Niivue) -> ViewerTold:
+def viewer_status(niivue: Niivue) -> ViewerStatus:
     ready = niivue.path is not None
-    return ViewerTold(ready=ready, url=NIIVUE_URL if ready else None, why_not=niivue.why_not)
+    return ViewerStatus(ready=ready, url=NIIVUE_URL if ready else None, why_not=niivue.why_not)
 
 
 # ---- results ---------------------------------------------------------------------------------------------------------
 
 
-def results_router(lookup: Lookup) -> APIRouter:
-    router = APIRouter(prefix="/api/results", tags=["results"], responses=ANSWERS)
+def create_results_router(lookup: Lookup) -> APIRouter:
+    router = APIRouter(prefix="/api/results", tags=["results"], responses=NOT_FOUND)
 
     @router.get("/{key}")
-    def result(key: str) -> ResultTold:
-        """What was found in a scan, and the files of it."""
-        return described(lookup(key))
+    def get_result(key: str) -> ResultResponse:
+        """The findings in a scan and the files of its result."""
+        return describe_result(lookup(key))
 
     @router.get("/{key}/files/{role}", response_class=FileResponse)
-    def file(key: str, role: str) -> FileResponse:
+    def get_file(key: str, role: str) -> FileResponse:
         """A file of a result: mask, map, findings, slices, summary, picture, report, dicom-seg, scan-MODALITY."""
-        found = lookup(key)
-        path = found.file(role)
-        name = file_name(found, role, path)
-        kept = "inline" if role in SHOWN else "attachment"
-        headers = REPORT_HEADERS if role == "report" else {}
+        result = lookup(key)
+        path = result.file(role)
         return FileResponse(
-            path, media_type=kind_of(path), filename=name, content_disposition_type=kept, headers=headers
+            path,
+            media_type=media_type(path),
+            filename=download_name(result, role, path),
+            content_disposition_type="inline" if role in INLINE else "attachment",
+            headers=REPORT_HEADERS if role == "report" else {},
         )
 
     return router
 
 
-def described(result: Result) -> ResultTold:
+def describe_result(result: Result) -> ResultResponse:
     files = {role: path for role, path in result.files.items() if not role.startswith(SCAN)}
     scans = {f"{SCAN}{name}": path for name, path in result.scans().items()}
-    return ResultTold(
-        **told(result),
-        notes=result.notes(),
-        lesions=findings(result),
-        scans=[_file_told(result, role, path) for role, path in scans.items()],
-        files=[_file_told(result, role, path) for role, path in files.items()],
+    return ResultResponse(
+        **result.list_item().model_dump(),
+        notes=result.warnings(),
+        lesions=result.lesions(),
+        scans=[_describe_file(result, role, path) for role, path in scans.items()],
+        files=[_describe_file(result, role, path) for role, path in files.items()],
     )
 
 
-def _file_told(result: Result, role: str, path: Path) -> FileTold:
-    return FileTold(role=role, name=file_name(result, role, path), url=f"/api/results/{result.key}/files/{role}")
+def _describe_file(result: Result, role: str, path: Path) -> FileResponseItem:
+    url = f"/api/results/{result.key}/files/{role}"
+    return FileResponseItem(role=role, name=download_name(result, role, path), url=url)
 
 
-def file_name(result: Result, role: str, path: Path) -> str:
-    """For the browser to save it under; of plain letters, whatever the result is called."""
+def download_name(result: Result, role: str, path: Path) -> str:
+    """File name for a download, of ASCII letters only."""
     ending = path.name[path.name.index(".") :] if role.startswith(SCAN) else ""
     name = f"{role.removeprefix(SCAN)}{ending}" if ending else path.name
-    before = re.sub(r"[^A-Za-z0-9._-]+", "_", result.title).strip("._") or "result"
-    return name if name.startswith(before) else f"{before}_{name}"
+    prefix = re.sub(r"[^A-Za-z0-9._-]+", "_", result.title).strip("._") or "result"
+    return name if name.startswith(prefix) else f"{prefix}_{name}"
 
 
 # ---- errors ----------------------------------------------------------------------------------------------------------
 
 
-def _refusal(_request: Request, problem: Exception) -> Response:
-    assert isinstance(problem, RefusalError)
-    said = {"error": problem.message, "field": problem.field}
-    return JSONResponse(said, problem.status, headers=problem.headers)
+def _handle_request_error(_request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestError)
+    return _error_response(error.status, error.message, error.field, error.headers)
 
 
-def _not_understood(_request: Request, _problem: Exception) -> Response:
-    return JSONResponse({"error": "The request is not as the API's page (/api) describes it.", "field": None}, 422)
+def _handle_validation_error(_request: Request, _error: Exception) -> Response:
+    return _error_response(422, "The request does not match the description of the API (/api).")
 
 
-def _http_error(_request: Request, problem: Exception) -> Response:
-    assert isinstance(problem, HTTPException)
-    said = {404: "There is no such page.", 405: "That cannot be done here."}.get(problem.status_code, "Not possible.")
-    return JSONResponse({"error": said, "field": None}, problem.status_code, headers=problem.headers)
+def _handle_http_error(_request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    messages = {404: "There is no such page.", 405: "This method is not allowed here."}
+    message = messages.get(error.status_code, "The request failed.")
+    return _error_response(error.status_code, message, headers=dict(error.headers or {}))
+
+
+def _error_response(
+    status: int, message: str, field: str | None = None, headers: dict[str, str] | None = None
+) -> Response:
+    return JSONResponse(ErrorResponse(error=message, field=field).model_dump(), status, headers=headers)

@@ -1,6 +1,5 @@
-"""Results on disk, and which of their files may be handed out: those with a name that we give, and the scans they say
-they were made from, while those are still the same. A client names a result by its key and a file by its role; both are
-looked up here, and neither is ever part of a path."""
+"""Results on disk, and which of their files may be downloaded: result files, and the scans named in the summary as long
+as they are unchanged. A client gives a key and a role; both are looked up, and neither becomes part of a path."""
 
 import csv
 import hashlib
@@ -24,7 +23,8 @@ from anofpdm.segment.outputs import (
     SUMMARY,
     bids_suffix,
 )
-from anofpdm.viewer.refusals import RefusalError, gone
+from anofpdm.viewer.errors import RequestError, scan_not_found
+from anofpdm.viewer.schemas import ResultListItem
 
 FILES = {
     "mask": MASK,
@@ -37,14 +37,14 @@ FILES = {
     "dicom-seg": DICOM_SEG,
     "dicom-picture": DICOM_CAPTURE,
 }  # by role
-KINDS = {
+MEDIA_TYPES = {
     ".nii.gz": "application/gzip", ".nii": "application/octet-stream", ".csv": "text/csv; charset=utf-8",
     ".json": "application/json", ".png": "image/png", ".html": "text/html; charset=utf-8", ".dcm": "application/dicom",
 }  # fmt: skip
-SCAN = "scan-"  # before a modality: the role of a scan
-DEEPEST = 8  # folders below the one that is viewed
-FOLDERS = re.compile(r"(?<![^\s('\"])/(?:[^\s/]+/)+")  # of a path, up to the file's name
-LARGEST_TABLE = 4 << 20  # bytes of a summary or a table of findings
+SCAN = "scan-"  # prefix of a modality: the role of a scan
+MAX_DEPTH = 8  # of folders below the viewed one
+FOLDERS = re.compile(r"(?<![^\s('\"])/(?:[^\s/]+/)+")  # of a path, up to the file name
+MAX_TABLE_BYTES = 4 << 20  # of a summary or a table of findings
 
 
 @dataclass(frozen=True)
@@ -57,93 +57,88 @@ class Result:
     def file(self, role: str) -> Path:
         path = self.files.get(role) or self._scan(role)
         if path is None or not path.is_file():
-            raise RefusalError(404, "This result has no such file.")
+            raise RequestError(404, "This result has no such file.")
         return path
 
     def scans(self) -> dict[str, Path]:
-        """By modality: those that lie beside the result, and those that are still what they were."""
-        beside = {role.removeprefix(SCAN): path for role, path in self.files.items() if role.startswith(SCAN)}
-        found = {name: self._scan(f"{SCAN}{name}") for name in self._inputs()}
-        return {**beside, **{name: path for name, path in found.items() if path is not None}}
+        """By modality: scans stored with the result, and unchanged scans named in the summary."""
+        stored = {role.removeprefix(SCAN): path for role, path in self.files.items() if role.startswith(SCAN)}
+        named = {name: self._scan(f"{SCAN}{name}") for name in self._inputs()}
+        return {**stored, **{name: path for name, path in named.items() if path is not None}}
 
-    def notes(self) -> list[str]:
-        """Warnings, with names of files and not their folders."""
-        notes = [str(note) for note in self.summary.get("warnings") or []]
-        for said in self._inputs().values():
-            file = str(said.get("file", "")) if isinstance(said, dict) else ""
-            notes = [note.replace(file, Path(file).name) for note in notes] if file else notes
-        return [FOLDERS.sub("", note) for note in notes]
+    def warnings(self) -> list[str]:
+        """Warnings, with file names but without folders."""
+        warnings = [str(text) for text in self.summary.get("warnings") or []]
+        for source in self._inputs().values():
+            file = str(source.get("file", "")) if isinstance(source, dict) else ""
+            warnings = [text.replace(file, Path(file).name) for text in warnings] if file else warnings
+        return [FOLDERS.sub("", text) for text in warnings]
+
+    def list_item(self) -> ResultListItem:
+        names = ("volume_ml", "findings", "slices", "slices_detected", "seconds")
+        numbers = {name: self.summary.get(name) for name in names}
+        count = len(self.summary.get("warnings") or [])
+        return ResultListItem(key=self.key, title=self.title, warnings=count, **numbers)
+
+    def lesions(self) -> list[dict[str, float]]:
+        """Rows of the table of findings, largest first; none if the table is damaged."""
+        try:
+            text = _read_limited(self.file("findings")).decode()
+            return [{name: float(cell) for name, cell in row.items()} for row in csv.DictReader(text.splitlines())]
+        except (OSError, ValueError, TypeError, RequestError):
+            return []
 
     def _inputs(self) -> dict[str, Any]:
-        said = self.summary.get("inputs")
-        return said if isinstance(said, dict) else {}
+        inputs = self.summary.get("inputs")
+        return inputs if isinstance(inputs, dict) else {}
 
     def _scan(self, role: str) -> Path | None:
-        said = self._inputs().get(role.removeprefix(SCAN)) if role.startswith(SCAN) else None
-        if not isinstance(said, dict):
+        source = self._inputs().get(role.removeprefix(SCAN)) if role.startswith(SCAN) else None
+        if not isinstance(source, dict):
             return None
-        return _unchanged(Path(str(said.get("file"))), str(said.get("sha256")))
+        return _unchanged(Path(str(source.get("file"))), str(source.get("sha256")))
 
 
-def kind_of(path: Path) -> str:
-    return next((kind for ending, kind in KINDS.items() if path.name.endswith(ending)), "application/octet-stream")
-
-
-def told(result: Result) -> dict[str, Any]:
-    """What a list says of a result."""
-    said = result.summary
-    return {
-        "key": result.key,
-        "title": result.title,
-        **{name: said.get(name) for name in ("volume_ml", "findings", "slices", "slices_detected", "seconds")},
-        "warnings": len(said.get("warnings") or []),
-    }
-
-
-def findings(result: Result) -> list[dict[str, float]]:
-    """Connected lesions, the largest first; a damaged table has none."""
-    try:
-        text = _small(result.file("findings")).decode()
-        return [{name: float(cell) for name, cell in row.items()} for row in csv.DictReader(text.splitlines())]
-    except (OSError, ValueError, TypeError, RefusalError):
-        return []
+def media_type(path: Path) -> str:
+    found = (kind for ending, kind in MEDIA_TYPES.items() if path.name.endswith(ending))
+    return next(found, "application/octet-stream")
 
 
 # ---- a folder of results ---------------------------------------------------------------------------------------------
 
 
 class ResultFolder:
-    """Looked through again whenever the list is asked for: `segment` may still be at work in it."""
+    """Searched at every listing, since `segment` may still be writing to it."""
 
     def __init__(self, root: Path):
         self._root = root.resolve()
         self._results: dict[str, Result] = {}
 
-    def look(self) -> list[Result]:
-        self._results = {one.key: one for one in _found(self._root)}
+    def search(self) -> list[Result]:
+        self._results = {result.key: result for result in _find_results(self._root)}
         return list(self._results.values())
 
     def get(self, key: str) -> Result:
         result = self._results.get(key)
         if result is None:
-            raise gone()
+            raise scan_not_found()
         return result
 
 
-def _found(root: Path) -> Iterator[Result]:
-    for place, folders, names in os.walk(root):
-        here = Path(place)
-        if len(here.relative_to(root).parts) >= DEEPEST:
-            folders.clear()
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
+def _find_results(root: Path) -> Iterator[Result]:
+    for folder, subfolders, names in os.walk(root):
+        path = Path(folder)
+        if len(path.relative_to(root).parts) >= MAX_DEPTH:
+            subfolders.clear()
+        subfolders[:] = sorted(name for name in subfolders if not name.startswith("."))
         for name in sorted(names):
-            stem = _stem_of_summary(name)
-            if stem is not None and (result := read_result(root, here, stem)) is not None:
+            stem = _summary_stem(name)
+            if stem is not None and (result := read_result(root, path, stem)) is not None:
                 yield result
 
 
-def _stem_of_summary(name: str) -> str | None:
-    """What stands before it in BIDS names; nothing, where the folder is the scan's own."""
+def _summary_stem(name: str) -> str | None:
+    """Subject part of the BIDS name of a summary; empty for a plain name; None if it is no summary."""
     if name == SUMMARY:
         return ""
     ending = bids_suffix(SUMMARY)
@@ -154,30 +149,30 @@ def read_result(root: Path, folder: Path, stem: str = "", key: str | None = None
     names = {role: stem + bids_suffix(file) if stem else file for role, file in FILES.items()}
     files = {role: folder / name for role, name in names.items() if _is_inside(folder / name, root)}
     try:
-        summary = json.loads(_small(files["summary"]))
+        summary = json.loads(_read_limited(files["summary"]))
     except (OSError, ValueError, KeyError):
         return None
-    if not isinstance(summary, dict) or "volume_ml" not in summary:  # another tool's
+    if not isinstance(summary, dict) or "volume_ml" not in summary:  # of another program
         return None
-    called = stem or folder.relative_to(root).as_posix()
-    name = title or (called if called != "." else root.name)
+    name = stem or folder.relative_to(root).as_posix()
+    title = title or (name if name != "." else root.name)
     key = key or hashlib.sha256(os.fsencode(files["summary"])).hexdigest()[:20]
-    return Result(key, name, files, summary)
+    return Result(key, title, files, summary)
 
 
 def _is_inside(path: Path, root: Path) -> bool:
-    """A plain file below the root, also when links are followed."""
+    """A regular file below the root, also after links are resolved."""
     return path.is_file() and path.resolve().is_relative_to(root)
 
 
-def _small(path: Path) -> bytes:
-    if path.stat().st_size > LARGEST_TABLE:
+def _read_limited(path: Path) -> bytes:
+    if path.stat().st_size > MAX_TABLE_BYTES:
         raise ValueError(f"{path.name} is too large")
     return path.read_bytes()
 
 
 def _unchanged(path: Path, sha256: str) -> Path | None:
-    """The file, if it holds what it held: a summary from elsewhere opens nothing but what it knows already."""
+    """The path, if it is a NIfTI file with this hash: a manipulated summary gives access to no other file."""
     try:
         if not path.name.endswith((".nii", ".nii.gz")) or not path.is_file():
             return None

@@ -1,4 +1,4 @@
-"""The queue: one scan after another, by a worker process that can be ended at any moment."""
+"""Processes the queue: one scan after another, in a worker process that can be ended at any moment."""
 
 import logging
 import multiprocessing
@@ -10,55 +10,71 @@ from multiprocessing.process import BaseProcess
 from typing import Any
 
 from anofpdm.errors import AnoFPDMError, ModelError
-from anofpdm.viewer.jobs import INPUT, QUEUED, RUNNING, Job, JobStore
-from anofpdm.viewer.refusals import RefusalError
-from anofpdm.viewer.worker import Orders, Task, work
+from anofpdm.viewer.errors import RequestError
+from anofpdm.viewer.jobs import INPUT, Job, JobState, JobStore
+from anofpdm.viewer.worker import Advanced, Crashed, Failed, Finished, ModelInfo, Ready, Task, WorkerConfig, run_worker
 
 LOG = logging.getLogger("anofpdm.viewer")
-JOBS_A_WORKER = 200  # then a fresh one: what leaks in a library does not pile up
+SCANS_PER_WORKER = 200  # then a new process, which limits memory leaks of libraries
 START_SECONDS = 300.0  # to load a model
-SILENT_SECONDS = 3600.0  # without a word on how far it is
-STUMBLE_SECONDS = 5.0  # before the queue tries again
-DIED = "The process that worked on it ended (code {code}); perhaps memory ran out. Try a scan with fewer voxels."
-NO_MODEL = "The model could not be loaded again; tell who runs the server."
-BROKEN = "Something went wrong that should not have; the server's log says where. Tell who runs it."
+SILENT_SECONDS = 3600.0  # without a message of the worker
+RETRY_SECONDS = 5.0  # before the queue continues after an error
+DIED = "The process for this scan ended (code {code}), possibly for lack of memory. Try a scan with fewer voxels."
+NO_MODEL = "The model could not be reloaded; contact the administrator of the server."
+CRASHED = "Internal error; the log of the server shows where. Contact its administrator."
+
+
+@dataclass(frozen=True)
+class Died:
+    """The worker process ended before it sent an outcome."""
+
+    exit_code: int | None
+
+
+Outcome = Finished | Failed | Crashed | Died
 
 
 @dataclass
 class Worker:
     process: BaseProcess
     pipe: Connection
-    jobs: int = 0
+    scans: int = 0
 
     def end(self) -> None:
-        """At once, and waited for: its processor time is free when this returns."""
+        """Kill it and wait: its processor time is free when this returns."""
         self.process.kill()
         self.process.join()
         self.pipe.close()
 
+    def receive(self) -> Any:
+        """Its next message; a worker that is silent for too long is killed."""
+        if not self.pipe.poll(SILENT_SECONDS):
+            self.process.kill()
+        return self.pipe.recv()
+
 
 class Runner:
-    """Runs queued jobs in a thread of its own. Where a job stands is read from the store and `progress`."""
+    """Processes queued jobs in a thread. The state of a job is in the store; its progress, in `progress`."""
 
-    def __init__(self, store: JobStore, orders: Orders):
-        self.store, self._orders = store, orders
-        self._wake = threading.Condition()
+    def __init__(self, store: JobStore, config: WorkerConfig):
+        self.store, self._config = store, config
+        self._condition = threading.Condition()
         self._worker: Worker | None = None
-        self._progress: dict[str, tuple[int, int]] = {}
+        self._progress: dict[str, Advanced] = {}
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="runner", daemon=True)
-        self.about: dict[str, Any] = {}
+        self.model = ModelInfo("", ())
 
     def start(self) -> None:
         """Load the model first: a server that cannot segment does not start."""
-        self.about = self._start_worker()
+        self.model = self._start_worker()
         self._thread.start()
 
     def stop(self) -> None:
-        """A scan in the middle goes back to the queue, as it would after a crash."""
-        with self._wake:
+        """A running scan goes back to the queue."""
+        with self._condition:
             self._stopping = True
-            self._wake.notify()
+            self._condition.notify()
             if self._worker is not None:
                 self._worker.process.kill()
         if self._thread.is_alive():
@@ -66,123 +82,127 @@ class Runner:
         if self._worker is not None:
             self._worker.end()
 
-    def wake(self) -> None:
-        with self._wake:
-            self._wake.notify()
+    def notify(self) -> None:
+        """To be called when a job was queued."""
+        with self._condition:
+            self._condition.notify()
 
-    # ---- what clients ask --------------------------------------------------------------------------------------------
+    # ---- requests ----------------------------------------------------------------------------------------------------
 
-    def ahead(self, job: Job) -> int:
-        """How many scans come before it."""
-        if job.state != QUEUED:
+    def count_ahead(self, job: Job) -> int:
+        """Number of scans that are processed before it."""
+        if job.state != JobState.QUEUED:
             return 0
         before = [other for other in self.store.queued() if other.number < job.number]
         return len(before) + len(self.store.running())
 
-    def progress(self, job: Job) -> tuple[int, int]:
-        return self._progress.get(job.id, (0, 0))
+    def progress(self, job: Job) -> Advanced:
+        return self._progress.get(job.id, Advanced(0, 0))
 
     def cancel(self, job_id: str) -> Job:
-        """When this returns, nothing works on it any more."""
-        with self._wake:
+        """When this returns, processing has ended."""
+        with self._condition:
             job = self.store.get(job_id)
-            if job.state == RUNNING and self._worker is not None:
+            if job.state == JobState.RUNNING and self._worker is not None:
                 self._worker.process.kill()
                 self._worker.process.join()
-            elif job.state not in (QUEUED, RUNNING):
-                raise RefusalError(409, "This scan is over; there is nothing left to cancel.")
+            elif job.is_finished:
+                raise RequestError(409, "This scan is finished; it cannot be cancelled.")
             job = self.store.cancel(job)
-        LOG.info("scan %s: cancelled", job.short)
+        LOG.info("scan %s: cancelled", job.short_id)
         return job
 
     def delete(self, job_id: str) -> None:
         job = self.store.get(job_id)
-        if not job.over:
+        if not job.is_finished:
             self.cancel(job_id)
         self.store.delete(job)
-        LOG.info("scan %s: deleted", job.short)
+        LOG.info("scan %s: deleted", job.short_id)
 
     # ---- the thread --------------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
         while not self._stopping:
             try:
-                if (job := self._next()) is not None:
-                    self._work_on(job)
-            except Exception as problem:  # a full disk, say: the queue goes on, whatever one scan did
-                LOG.error("the queue stumbled (%s)", type(problem).__name__)
-                with self._wake:
-                    self._wake.wait(STUMBLE_SECONDS)
+                if (job := self._next_job()) is not None:
+                    self._process(job)
+            except Exception as error:  # a full disk, for example: one scan must not end the queue
+                LOG.error("error in the queue (%s)", type(error).__name__)
+                with self._condition:
+                    self._condition.wait(RETRY_SECONDS)
 
-    def _next(self) -> Job | None:
-        with self._wake:
-            for job in self.store.running():  # left so when something stumbled; nothing runs while this does
-                self.store.again(job, BROKEN)
+    def _next_job(self) -> Job | None:
+        with self._condition:
+            for job in self.store.running():  # left by an error in the queue; nothing runs at this point
+                self.store.retry(job, CRASHED)
             while not self._stopping:
                 queue = self.store.queued()
                 if queue:
                     return self.store.start(queue[0])
-                self._wake.wait()
+                self._condition.wait()
         return None
 
-    def _work_on(self, job: Job) -> None:
+    def _process(self, job: Job) -> None:
         try:
             worker = self._ready_worker()
-        except AnoFPDMError as problem:  # the model's folder is gone, or damaged
-            LOG.error("the model could not be loaded again: %s", problem)
-            self._settle(job, ("failed", NO_MODEL))
+        except AnoFPDMError as error:  # the model folder was removed or damaged
+            LOG.error("the model could not be reloaded: %s", error)
+            self._settle(job, Failed(NO_MODEL))
             return
         if not self._is_running(job):  # cancelled while the worker started
             return
-        LOG.info("scan %s: begun", job.short)
-        out = self.store.place(job, f"attempt-{job.attempts}")
-        task = Task(self.store.place(job, INPUT).resolve(), job.files, job.series, out.resolve(), f"Scan {job.short}")
+        LOG.info("scan %s: started", job.short_id)
+        out = self.store.path(job, f"attempt-{job.attempts}")
+        task = Task(self.store.path(job, INPUT).resolve(), job.files, job.series, out.resolve(), job.title)
+        outcome: Outcome
         try:
             worker.pipe.send(task)
-            while (said := _heard(worker))[0] == "progress":
-                self._progress[job.id] = said[1:]
+            while isinstance(message := worker.receive(), Advanced):
+                self._progress[job.id] = message
+            outcome = message
         except (EOFError, OSError):
             worker.process.join()
-            said = ("died", worker.process.exitcode)
-        self._settle(job, said)
+            outcome = Died(worker.process.exitcode)
+        self._settle(job, outcome)
 
-    def _settle(self, job: Job, said: tuple[Any, ...]) -> None:
-        with self._wake:
+    def _settle(self, job: Job, outcome: Outcome) -> None:
+        """Store the outcome of a job and remove its temporary folder."""
+        with self._condition:
             self._progress.pop(job.id, None)
-            out = self.store.place(job, f"attempt-{job.attempts}")
-            if said[0] == "died" and self._worker is not None:
+            out = self.store.path(job, f"attempt-{job.attempts}")
+            if isinstance(outcome, Died) and self._worker is not None:
                 self._worker.end()
                 self._worker = None
             if not self._is_running(job):  # cancelled or deleted meanwhile
                 shutil.rmtree(out, ignore_errors=True)
                 return
-            if said[0] == "done":
+            if isinstance(outcome, Finished):
                 job = self.store.finish(job, out)
-            elif self._stopping:  # no fault of the scan's
-                job = self.store.change(job.id, state=QUEUED, started=None, attempts=job.attempts - 1)
-            elif said[0] == "failed":
-                job = self.store.fail(job, said[1])
-            elif said[0] == "died":
-                job = self.store.again(job, DIED.format(code=said[1]))
+            elif self._stopping:  # does not count as an attempt
+                job = self.store.change(job.id, state=JobState.QUEUED, started=None, attempts=job.attempts - 1)
+            elif isinstance(outcome, Failed):
+                job = self.store.fail(job, outcome.reason)
+            elif isinstance(outcome, Died):
+                job = self.store.retry(job, DIED.format(code=outcome.exit_code))
             else:
-                LOG.error("scan %s: %s", job.short, said[1])
-                job = self.store.fail(job, BROKEN)
+                LOG.error("scan %s: %s", job.short_id, outcome.location)
+                job = self.store.fail(job, CRASHED)
             shutil.rmtree(out, ignore_errors=True)
-        LOG.info("scan %s: %s", job.short, job.state)
+        LOG.info("scan %s: %s", job.short_id, job.state)
 
     def _is_running(self, job: Job) -> bool:
         try:
-            return self.store.get(job.id).state == RUNNING
-        except RefusalError:
+            return self.store.get(job.id).state == JobState.RUNNING
+        except RequestError:
             return False
 
     # ---- the worker --------------------------------------------------------------------------------------------------
 
     def _ready_worker(self) -> Worker:
-        """The one at hand; a new one where there is none, or it has done enough."""
+        """The present worker, or a new one if it ended or has processed enough scans."""
         worker = self._worker
-        if worker is not None and (worker.jobs >= JOBS_A_WORKER or not worker.process.is_alive()):
-            with self._wake:
+        if worker is not None and (worker.scans >= SCANS_PER_WORKER or not worker.process.is_alive()):
+            with self._condition:
                 worker.end()
                 worker = self._worker = None
         if worker is None:
@@ -190,33 +210,24 @@ class Runner:
             worker = self._worker
         if worker is None:
             raise ModelError("the worker was ended while it started")
-        worker.jobs += 1
+        worker.scans += 1
         return worker
 
-    def _start_worker(self) -> dict[str, Any]:
-        context = multiprocessing.get_context("spawn")  # a fork would copy the server's threads and sockets
+    def _start_worker(self) -> ModelInfo:
+        context = multiprocessing.get_context("spawn")  # a fork would copy the threads and sockets of the server
         ours, theirs = context.Pipe()
-        process = context.Process(target=work, args=(self._orders, theirs), name="anofpdm-worker", daemon=True)
+        process = context.Process(target=run_worker, args=(self._config, theirs), name="anofpdm-worker", daemon=True)
         process.start()
         theirs.close()
-        with self._wake:
+        with self._condition:
             self._worker = Worker(process, ours)
         try:
             if not ours.poll(START_SECONDS):
                 raise ModelError("the model took longer than five minutes to load; try a faster disk or device")
-            said = ours.recv()
+            message = ours.recv()
         except (EOFError, OSError):
             process.join()
             raise ModelError(f"the process that loads the model ended (code {process.exitcode})") from None
-        if said[0] != "ready":
-            raise ModelError(said[1])
-        about: dict[str, Any] = said[1]
-        return about
-
-
-def _heard(worker: Worker) -> tuple[Any, ...]:
-    """Its next message; a worker that is silent for too long is ended."""
-    if not worker.pipe.poll(SILENT_SECONDS):
-        worker.process.kill()
-    message: tuple[Any, ...] = worker.pipe.recv()
-    return message
+        if isinstance(message, Ready):
+            return message.model
+        raise ModelError(message.reason)

@@ -1,71 +1,73 @@
-"""What the API says, as its documentation shows it."""
+"""Requests and responses of the HTTP API, as its documentation shows them."""
 
 from typing import Any
 
 from pydantic import BaseModel, Field
 
 
-class Problem(BaseModel):
-    """Every answer that is a no."""
+class ErrorResponse(BaseModel):
+    """Body of every response that is an error."""
 
-    error: str = Field(description="What is wrong and what to do, for a person.")
-    field: str | None = Field(description="The part of the form that it is about.")
+    error: str = Field(description="What is wrong and what to do.")
+    field: str | None = Field(description="Form field that the error refers to.")
 
 
-class ViewerTold(BaseModel):
-    ready: bool = Field(description="Whether niivue is there; if not, pages show the slice browser.")
-    url: str | None
-    why_not: str
+class ViewerStatus(BaseModel):
+    ready: bool = Field(description="Whether the volume viewer niivue is installed; if not, pages show the report.")
+    url: str | None = Field(description="Script of the volume viewer.")
+    why_not: str = Field(description="Why it is not ready.")
 
 
 class Status(BaseModel):
     kind: str = Field(description="serve or view")
     version: str
-    viewer: ViewerTold
+    viewer: ViewerStatus
 
 
 class ServeStatus(Status):
     model: str
-    modalities: list[str]
-    dicom: bool = Field(description="Whether a zip of DICOM files is taken.")
-    upload_bytes: int
-    waiting: int
-    most_waiting: int
+    modalities: list[str] = Field(description="Modalities that a scan needs.")
+    dicom: bool = Field(description="Whether a zip of DICOM files is accepted.")
+    upload_bytes: int = Field(description="Largest upload.")
+    waiting: int = Field(description="Scans in the queue.")
+    most_waiting: int = Field(description="Most scans that the queue holds.")
 
 
-class JobTold(BaseModel):
-    id: str = Field(description="128 random bits: who knows it, has the scan. Keep it.")
+class JobResponse(BaseModel):
+    id: str = Field(description="128 random bits. Keep it secret: whoever has the id has access to the scan.")
     name: str
     state: str = Field(description="queued, running, done, failed or cancelled")
-    ahead: int = Field(description="Scans that come before it.")
-    done: int
-    total: int
-    accepted: float
+    ahead: int = Field(description="Number of scans that are processed before this one.")
+    done: int | float = Field(description="Progress: steps done.")
+    total: int | float = Field(description="Progress: steps in total; 0 if not known yet.")
+    accepted: float = Field(description="Time in seconds since 1970, as started and finished.")
     started: float | None
     finished: float | None
-    error: str | None
-    found: dict[str, Any]
+    error: str | None = Field(description="Why it failed.")
+    found: dict[str, Any] = Field(
+        description="When done: volume_ml, findings, slices, slices_detected (classified as unhealthy), warnings."
+    )
 
 
-class FileTold(BaseModel):
-    role: str
+class FileResponseItem(BaseModel):
+    role: str = Field(description="mask, map, findings, slices, summary, picture, report, dicom-seg or scan-MODALITY")
     name: str
     url: str
 
 
-class ResultLine(BaseModel):
-    key: str
+class ResultListItem(BaseModel):
+    key: str = Field(description="Identifies the result in URLs.")
     title: str
     volume_ml: float | None
-    findings: int | None
-    slices: int | None
-    slices_detected: int | None
-    seconds: float | None
-    warnings: int
+    findings: int | None = Field(description="Number of connected lesions.")
+    slices: int | None = Field(description="Number of analysed slices.")
+    slices_detected: int | None = Field(description="Number of slices classified as unhealthy.")
+    seconds: float | None = Field(description="Processing time.")
+    warnings: int = Field(description="Number of warnings.")
 
 
-class ResultTold(ResultLine):
-    notes: list[str]
-    lesions: list[dict[str, float]]
-    scans: list[FileTold]
-    files: list[FileTold]
+class ResultResponse(ResultListItem):
+    notes: list[str] = Field(description="The warnings.")
+    lesions: list[dict[str, float]] = Field(description="The findings, largest first: rows of findings.csv.")
+    scans: list[FileResponseItem] = Field(description="Scans that the result was made from, if still available.")
+    files: list[FileResponseItem]

@@ -1,4 +1,4 @@
-"""`anofpdm view`: results of `anofpdm segment`, to look at. It only reads."""
+"""The application of `anofpdm view`: read-only access to results of `anofpdm segment`."""
 
 from pathlib import Path
 
@@ -8,36 +8,36 @@ from anofpdm import __version__
 from anofpdm.errors import CohortError
 from anofpdm.segment.outputs import SUMMARY
 from anofpdm.viewer.niivue import Niivue
-from anofpdm.viewer.pages import new_app, pages_router, results_router, viewer_told
-from anofpdm.viewer.results import ResultFolder, told
-from anofpdm.viewer.schemas import ResultLine, Status
+from anofpdm.viewer.pages import create_app, create_pages_router, create_results_router, viewer_status
+from anofpdm.viewer.results import ResultFolder
+from anofpdm.viewer.schemas import ResultListItem, Status
 
-ABOUT = "Results of `anofpdm segment` in one folder. Everything here only reads."
+DESCRIPTION = "Results of `anofpdm segment` in one folder, read-only."
 
 
-def view_app(folder: Path, niivue: Niivue) -> FastAPI:
-    results = opened(folder)
-    app = new_app("AnoFPDM: results", ABOUT)
+def create_view_app(folder: Path, niivue: Niivue) -> FastAPI:
+    results = open_results(folder)
+    app = create_app("AnoFPDM: results", DESCRIPTION)
 
     @app.get("/api/status", tags=["server"])
-    def status() -> Status:
-        """What this server can do."""
-        return Status(kind="view", version=__version__, viewer=viewer_told(niivue))
+    def get_status() -> Status:
+        """Version and capabilities of this server."""
+        return Status(kind="view", version=__version__, viewer=viewer_status(niivue))
 
     @app.get("/api/results", tags=["results"])
-    def all_results() -> list[ResultLine]:
-        """Every result in the folder, looked for anew."""
-        return [ResultLine(**told(one)) for one in results.look()]
+    def list_results() -> list[ResultListItem]:
+        """All results in the folder, which is searched at each request."""
+        return [result.list_item() for result in results.search()]
 
-    app.include_router(results_router(results.get))
-    app.include_router(pages_router("list.html", niivue))
+    app.include_router(create_results_router(results.get))
+    app.include_router(create_pages_router("list.html", niivue))
     return app
 
 
-def opened(folder: Path) -> ResultFolder:
+def open_results(folder: Path) -> ResultFolder:
     if not folder.is_dir():
         raise CohortError(f"{folder}: no such folder; give the --out folder of 'anofpdm segment'")
     results = ResultFolder(folder)
-    if not results.look():
+    if not results.search():
         raise CohortError(f"{folder}: no results in it (no {SUMMARY}); give the --out folder of 'anofpdm segment'")
     return results

@@ -1,7 +1,7 @@
-"""The process that segments: it loads the model once and does one scan at a time, as it is told over a pipe.
+"""The process that segments. It loads the model once and processes one scan at a time, as instructed over a pipe.
 
-To cancel a scan is to end this process; nothing else frees the processor for certain. It works inside the folder of the
-upload with bare file names, so that no sentence and no summary of its can hold a path of the server.
+A scan is cancelled by ending this process: nothing else frees the processor reliably. The working directory is the
+folder of the upload and files are given by bare names, so that no message or summary can contain a path of the server.
 """
 
 import contextlib
@@ -11,25 +11,24 @@ import signal
 import threading
 import time
 import traceback
+import warnings
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from anofpdm.errors import AnoFPDMError, OutputError
+from anofpdm.errors import AnoFPDMError, OutputError, ScanError, ScanWarning
 
 if TYPE_CHECKING:
     from anofpdm.segment.model import Model
 
-DICOM = "dicom"  # the name of an upload that holds all modalities
-TOLD_EVERY = 0.1  # seconds between two words on how far it is
-NICE = 5  # the server answers first
+DICOM = "dicom"  # form field with all modalities in one zip
+PROGRESS_SECONDS = 0.1  # between two progress messages
+NICENESS = 5  # requests are served first
 
 
 @dataclass(frozen=True)
-class Orders:
-    """What a worker is started with."""
-
+class WorkerConfig:
     model: Path
     device: str = "auto"
     engine: str = "auto"
@@ -39,7 +38,7 @@ class Orders:
 
 @dataclass(frozen=True)
 class Task:
-    """A scan: files by modality, bare names inside `folder`; results go to `out`."""
+    """A scan to segment: bare file names by modality inside `folder`; results are written to `out`."""
 
     folder: Path
     files: dict[str, str]
@@ -48,98 +47,142 @@ class Task:
     title: str
 
 
-def work(orders: Orders, pipe: Connection) -> None:
-    """Messages out: ("ready", about), ("progress", done, total), ("done",), ("failed", sentence), ("broken", where)."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the server's to handle
-    threading.Thread(target=_end_with_the_server, daemon=True).start()
+@dataclass(frozen=True)
+class ModelInfo:
+    name: str
+    modalities: tuple[str, ...]
+
+
+# ---- messages to the server ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Ready:
+    model: ModelInfo
+
+
+@dataclass(frozen=True)
+class Advanced:
+    done: float
+    total: float
+
+
+@dataclass(frozen=True)
+class Finished:
+    pass
+
+
+@dataclass(frozen=True)
+class Failed:
+    reason: str  # for the user
+
+
+@dataclass(frozen=True)
+class Crashed:
+    location: str  # for the log
+
+
+Outcome = Finished | Failed | Crashed
+
+
+# ---- the process -----------------------------------------------------------------------------------------------------
+
+
+def run_worker(config: WorkerConfig, pipe: Connection) -> None:
+    """Sends Ready or Failed, then receives tasks; for each it sends Advanced repeatedly and one outcome."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is handled by the server
+    threading.Thread(target=_exit_with_server, daemon=True).start()
     with contextlib.suppress(OSError, AttributeError):
-        os.nice(NICE)
+        os.nice(NICENESS)
     with contextlib.suppress(EOFError, BrokenPipeError):
         try:
-            model = _load(orders)
-            model.engine(orders.engine)
-        except AnoFPDMError as problem:
-            pipe.send(("failed", str(problem)))
+            model = _load(config)
+            info = ModelInfo(model.trained.folder.resolve().name, tuple(model.modalities(config.engine)))
+        except AnoFPDMError as error:
+            pipe.send(Failed(str(error)))
             return
-        pipe.send(("ready", about(model, orders)))
+        pipe.send(Ready(info))
         while True:
-            pipe.send(_done(model, pipe.recv(), orders, pipe))
+            pipe.send(_run_task(model, pipe.recv(), config, pipe))
 
 
-def about(model: "Model", orders: Orders) -> dict[str, Any]:
-    return {
-        "name": model.trained.folder.resolve().name,
-        "modalities": list(model.modalities(orders.engine)),
-        "sha256": model.trained.sha256,
-        "device": str(model.trained.device),
-    }
-
-
-def _load(orders: Orders) -> "Model":
+def _load(config: WorkerConfig) -> "Model":
     from anofpdm.segment.model import load
 
-    return load(orders.model, orders.device)
+    return load(config.model, config.device)
 
 
-def _done(model: "Model", task: Task, orders: Orders, pipe: Connection) -> tuple[Any, ...]:
+def _run_task(model: "Model", task: Task, config: WorkerConfig, pipe: Connection) -> Outcome:
     try:
         os.chdir(task.folder)
-        _segment(model, task, orders, pipe)
-    except OutputError as problem:
-        reason = getattr(problem.__cause__, "strerror", None) or "no room"
-        return ("failed", f"The server could not write the result ({reason}); tell who runs it.")
-    except AnoFPDMError as problem:
+        _segment(model, task, config, pipe)
+    except OutputError as error:
+        return _write_failure(getattr(error.__cause__, "strerror", None) or "disk full")
+    except AnoFPDMError as error:
         from anofpdm.report.wording import remove_folders
 
-        return ("failed", remove_folders(str(problem)))
+        return Failed(remove_folders(str(error)))
     except MemoryError:
-        return ("failed", "Memory ran out; give a scan with fewer voxels.")
-    except OSError as problem:
-        return ("failed", f"The server could not write the result ({problem.strerror}); tell who runs it.")
-    except Exception as problem:  # its words might quote the upload; where it happened does not
-        return ("broken", _where(problem))
+        return Failed("Not enough memory; upload a scan with fewer voxels.")
+    except OSError as error:
+        return _write_failure(error.strerror)
+    except Exception as error:  # its text could quote the upload; its location cannot
+        return Crashed(_locate(error))
     finally:
         os.chdir("/")
-    return ("done",)
+    return Finished()
 
 
-def _segment(model: "Model", task: Task, orders: Orders, pipe: Connection) -> None:
-    import warnings
+def _write_failure(reason: str | None) -> Failed:
+    return Failed(f"The server could not write the result ({reason}); contact its administrator.")
 
-    from anofpdm.errors import ScanError, ScanWarning
 
-    told = [time.monotonic()]
-
-    def show(done: int, total: int) -> None:
-        if time.monotonic() - told[0] >= TOLD_EVERY or done == total:
-            told[0] = time.monotonic()
-            pipe.send(("progress", done, total))
-
+def _segment(model: "Model", task: Task, config: WorkerConfig, pipe: Connection) -> None:
     files: dict[str, str | Path] = {name: Path(file) for name, file in task.files.items()}
     study = None
     if DICOM in files:
-        from anofpdm.viewer.dicom import converted
+        from anofpdm.viewer.dicom import convert_study
 
-        study, files = converted(Path(files[DICOM]), model.modalities(orders.engine), task.series)
+        study, files = convert_study(Path(files[DICOM]), model.modalities(config.engine), task.series)
+    progress = PipeProgress(pipe)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ScanWarning)  # they are in the summary
-        result = model.segment(files, engine=orders.engine, seed=orders.seed, batch=orders.batch, on_progress=show)
+        result = model.segment(
+            files,
+            engine=config.engine,
+            seed=config.seed,
+            batch=config.batch,
+            on_progress=lambda done, total: progress("Segmenting", done, total),
+        )
     result.save(task.out, title=task.title)
     if study is not None:
         from anofpdm.viewer.dicom import save_dicom
 
-        with contextlib.suppress(ScanError):  # the NIfTI mask is there; a download that is not is not offered
+        with contextlib.suppress(ScanError):  # the NIfTI mask exists; DICOM results are then not offered
             save_dicom(study, result, task.out, task.title)
 
 
-def _where(problem: Exception) -> str:
-    """The kind of error and the lines that led to it, without its words."""
-    lines = [f"{Path(one.filename).name}:{one.lineno}" for one in traceback.extract_tb(problem.__traceback__)[-6:]]
-    return f"{type(problem).__name__} at {' '.join(lines)}"
+class PipeProgress:
+    """Progress that is sent to the server, a few times per second."""
+
+    def __init__(self, pipe: Connection):
+        self._pipe, self._sent = pipe, time.monotonic()
+
+    def __call__(self, task: str, done: float, total: float, note: str = "") -> None:  # noqa: ARG002
+        now = time.monotonic()
+        if now - self._sent >= PROGRESS_SECONDS or done == total:
+            self._sent = now
+            self._pipe.send(Advanced(done, total))
 
 
-def _end_with_the_server() -> None:
-    """A server that is killed cannot tell its worker to stop."""
+def _locate(error: Exception) -> str:
+    """Type and code lines of an error, without its message."""
+    lines = [f"{Path(frame.filename).name}:{frame.lineno}" for frame in traceback.extract_tb(error.__traceback__)[-6:]]
+    return f"{type(error).__name__} at {' '.join(lines)}"
+
+
+def _exit_with_server() -> None:
+    """A killed server cannot end its worker."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         wait([parent.sentinel])

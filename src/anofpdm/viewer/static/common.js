@@ -1,37 +1,37 @@
-/** What all pages use: answers of the server in words, elements, numbers. */
+/** Shared by all pages: requests, elements, number formatting, scans remembered by the browser. */
 
 export const byId = (id) => document.getElementById(id);
 
-export class Refused extends Error {
-  constructor(status, said) {
-    super(said?.error || "The server gave an answer that this page does not understand.");
+export class RequestError extends Error {
+  constructor(status, payload) {
+    super(payload?.error || "The server sent an unexpected response.");
     this.status = status;
-    this.field = said?.field || null;
+    this.field = payload?.field || null;
   }
 }
 
-const GONE = "The server does not answer. Is it still running? This page tries again by itself.";
+const NO_RESPONSE = "The server does not respond. Check that it is running; this page retries automatically.";
 
-/** An answer of the API as JSON, or an error that says why not. */
-export async function ask(url, options = {}) {
-  let answer;
+/** The JSON payload of a response; throws a RequestError otherwise. */
+export async function request(url, options = {}) {
+  let response;
   try {
-    answer = await fetch(url, options);
+    response = await fetch(url, options);
   } catch {
-    throw new Refused(0, { error: GONE });
+    throw new RequestError(0, { error: NO_RESPONSE });
   }
-  if (answer.status === 204) return null;
-  let said = null;
+  if (response.status === 204) return null;
+  let payload = null;
   try {
-    said = await answer.json();
+    payload = await response.json();
   } catch {
-    // no JSON: told below
+    // not JSON: handled below
   }
-  if (!answer.ok || said === null) throw new Refused(answer.status, said);
-  return said;
+  if (!response.ok || payload === null) throw new RequestError(response.status, payload);
+  return payload;
 }
 
-/** An element; text is text, whatever is in it. */
+/** Creates an element; text is never parsed as HTML. */
 export function make(kind, properties = {}, ...children) {
   const element = document.createElement(kind);
   for (const [name, value] of Object.entries(properties)) {
@@ -43,49 +43,49 @@ export function make(kind, properties = {}, ...children) {
   return element;
 }
 
-export function say(id, text) {
+export function setMessage(id, text) {
   byId(id).textContent = text || "";
   byId(id).hidden = !text;
 }
 
-export function trouble(text) {
-  byId("trouble-said").textContent = text || "";
+export function showTrouble(text) {
+  byId("trouble-text").textContent = text || "";
   byId("trouble").hidden = !text;
 }
 
-const known = (value) => typeof value === "number" && Number.isFinite(value);
+const isNumber = (value) => typeof value === "number" && Number.isFinite(value);
 
-export function millilitres(value) {
-  if (!known(value)) return "-";
+export function formatMillilitres(value) {
+  if (!isNumber(value)) return "-";
   return `${value >= 1 ? value.toFixed(1) : Number(value.toPrecision(2))} ml`;
 }
 
-export const whole = (value) => (known(value) ? String(value) : "-");
+export const formatCount = (value) => (isNumber(value) ? String(value) : "-");
 
-export function size(bytes) {
+export function formatBytes(bytes) {
   return bytes < 1 << 20 ? `${Math.ceil(bytes / 1024)} kB` : `${(bytes / (1 << 20)).toFixed(bytes < 10 << 20 ? 1 : 0)} MB`;
 }
 
-/** Names of files by scan: kept here and nowhere else. */
-const KEPT = "anofpdm-scans";
+/** Ids and file names of the user's scans. File names are stored only in the browser. */
+const STORAGE_KEY = "anofpdm-scans";
 
-export function kept() {
+export function rememberedScans() {
   try {
-    const scans = JSON.parse(localStorage.getItem(KEPT) || "[]");
+    const scans = JSON.parse(localStorage.getItem(STORAGE_KEY) || "[]");
     return Array.isArray(scans) ? scans.filter((one) => typeof one.id === "string" && typeof one.name === "string") : [];
   } catch {
     return [];
   }
 }
 
-function keep(scans) {
+function store(scans) {
   try {
-    localStorage.setItem(KEPT, JSON.stringify(scans.slice(0, 200)));
+    localStorage.setItem(STORAGE_KEY, JSON.stringify(scans.slice(0, 200)));
   } catch {
-    // a browser that keeps nothing: the scans are listed until the page is left
+    // storage is disabled: scans are listed until the page is closed
   }
 }
 
-export const remember = (id, name) => keep([{ id, name }, ...kept()]);
-export const forget = (id) => keep(kept().filter((one) => one.id !== id));
-export const nameOf = (id) => kept().find((one) => one.id === id)?.name || null;
+export const remember = (id, name) => store([{ id, name }, ...rememberedScans()]);
+export const forget = (id) => store(rememberedScans().filter((one) => one.id !== id));
+export const nameOf = (id) => rememberedScans().find((one) => one.id === id)?.name || null;

@@ -1,10 +1,10 @@
-"""No, in words: what the server answers when it does not do what was asked."""
+"""Requests that the server refuses."""
 
 from anofpdm.errors import AnoFPDMError
 
 
-class RefusalError(AnoFPDMError):
-    """Becomes an answer with this status; `field` names the part of a form that it is about."""
+class RequestError(AnoFPDMError):
+    """Becomes a response with this status; `field` is the form field it refers to."""
 
     def __init__(self, status: int, message: str, field: str | None = None, retry_seconds: int | None = None):
         super().__init__(message)
@@ -15,5 +15,5 @@ class RefusalError(AnoFPDMError):
         return {} if self.retry_seconds is None else {"Retry-After": str(self.retry_seconds)}
 
 
-def gone() -> RefusalError:
-    return RefusalError(404, "There is no such scan here; it may have been deleted.")
+def scan_not_found() -> RequestError:
+    return RequestError(404, "There is no such scan on this server; it may have been deleted.")

@@ -1,0 +1,131 @@
+"""Starts and runs the servers of `anofpdm view` and `anofpdm serve`."""
+
+import contextlib
+import hashlib
+import logging
+import os
+import secrets
+import socket
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from anofpdm.errors import AnoFPDMError, ConfigError, ScanWarning
+from anofpdm.util.files import folder_lock
+from anofpdm.viewer.limits import Limits
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
+
+    from anofpdm.viewer.worker import WorkerConfig
+
+SHUTDOWN_SECONDS = 3  # for responses in progress
+KEEP_ALIVE_SECONDS = 15
+MIN_TOKEN = 12  # characters
+OnReady = Callable[[str], None]  # called with the address, which includes the token
+
+
+@dataclass(frozen=True)
+class ServerConfig:
+    host: str = "127.0.0.1"
+    port: int = 8642
+    token: str | None = None
+    names: tuple[str, ...] = ()  # additional host names, e.g. of a proxy
+
+    def __post_init__(self) -> None:
+        if self.token is not None and len(self.token) < MIN_TOKEN:
+            raise ConfigError(f"--token: use at least {MIN_TOKEN} characters, or omit it to have one generated")
+
+
+def run_view(folder: Path, config: ServerConfig, on_ready: OnReady) -> None:
+    """Runs until it is stopped."""
+    with _require_extra():
+        from anofpdm.viewer.niivue import find_niivue
+        from anofpdm.viewer.view_app import create_view_app
+    app = create_view_app(folder, find_niivue())
+    with _listen(config) as listener:
+        _run(app, config, listener, on_ready, Limits())
+
+
+def run_serve(worker: "WorkerConfig", folder: Path, config: ServerConfig, limits: Limits, on_ready: OnReady) -> None:
+    """Runs until it is stopped. The next start continues with the queue."""
+    with _require_extra():
+        from anofpdm.viewer.jobs import JobStore
+        from anofpdm.viewer.niivue import find_niivue
+        from anofpdm.viewer.runner import Runner
+        from anofpdm.viewer.serve_app import create_serve_app
+    warnings.simplefilter("ignore", ScanWarning)  # they are in the summary of each result
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with _listen(config) as listener, folder_lock(folder):
+        runner = Runner(JobStore(folder, limits.attempts), worker)
+        try:
+            runner.start()
+            _run(create_serve_app(runner, find_niivue(), limits), config, listener, on_ready, limits)
+        finally:
+            runner.stop()
+
+
+def default_folder(model: Path) -> Path:
+    """Folder of the user for scans and results, one per model."""
+    state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    suffix = hashlib.sha256(os.fsencode(model.resolve())).hexdigest()[:8]
+    return Path(state) / "anofpdm" / f"{model.resolve().name}-{suffix}"
+
+
+def _run(app: "FastAPI", config: ServerConfig, listener: socket.socket, on_ready: OnReady, limits: Limits) -> None:
+    import uvicorn
+
+    from anofpdm.viewer.guard import Access, Guard, is_loopback
+    from anofpdm.viewer.pages import static_path
+
+    token = config.token
+    if token is None and not is_loopback(config.host):
+        token = secrets.token_urlsafe(24)
+    port = int(listener.getsockname()[1])
+    access = Access(config.host, port, token, config.names)
+    uvicorn_config = uvicorn.Config(
+        Guard(app, access, static_path("login.html")),
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        ws="none",
+        http="h11",
+        lifespan="on",
+        limit_concurrency=limits.connections,
+        timeout_keep_alive=KEEP_ALIVE_SECONDS,
+        timeout_graceful_shutdown=SHUTDOWN_SECONDS,
+    )
+    for name in ("uvicorn.error", "uvicorn", "python_multipart"):  # their messages can quote a request
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+    on_ready(_format_address(config.host, port, token))
+    uvicorn.Server(uvicorn_config).run(sockets=[listener])
+
+
+def _format_address(host: str, port: int, token: str | None) -> str:
+    host = socket.gethostname() if host in ("0.0.0.0", "::") else host
+    host = f"[{host}]" if ":" in host else host
+    return f"http://{host}:{port}/" + (f"?token={token}" if token else "")
+
+
+@contextlib.contextmanager
+def _listen(config: ServerConfig) -> Iterator[socket.socket]:
+    """Bind the port before anything slow starts."""
+    try:
+        family, _, _, _, address = socket.getaddrinfo(config.host, config.port, type=socket.SOCK_STREAM)[0]
+        listener = socket.create_server(address[:2], family=family, backlog=256)
+    except (OSError, UnicodeError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise ConfigError(f"{config.host}, port {config.port}: {reason}; choose another --port or --host") from None
+    with listener:
+        yield listener
+
+
+@contextlib.contextmanager
+def _require_extra() -> Iterator[None]:
+    try:
+        yield
+    except ImportError as error:
+        raise AnoFPDMError(f"the server needs more packages ({error.name}): pip install 'anofpdm[serve]'") from None

@@ -1,0 +1,76 @@
+"""Checks of an upload before it is queued: headers and declared sizes only, with little memory, without unpacking.
+
+Errors that show only when all data are read (truncated or corrupt files) are found by the worker.
+"""
+
+import math
+import os
+import struct
+import zipfile
+from pathlib import Path
+from typing import BinaryIO
+
+from anofpdm.errors import ScanError
+from anofpdm.scans.grid import Grid
+from anofpdm.scans.nifti import read_grid
+from anofpdm.viewer.limits import Limits
+
+GZIP, ZIP = b"\x1f\x8b", b"PK"
+END, END_BYTES = b"PK\x05\x06", 22  # end of central directory record
+LOCATOR, LOCATOR_BYTES = b"PK\x06\x07", 20  # zip64: locator before it
+LONG_END, LONG_END_BYTES = b"PK\x06\x06", 56  # zip64: end of central directory record
+COMMENT_BYTES = 65_535  # at most, after the end record
+
+
+def read_magic(path: Path) -> bytes:
+    """The first bytes of a file, by which its format is recognised."""
+    with path.open("rb") as file:
+        return file.read(4)
+
+
+def check_nifti(path: Path, name: Path, limits: Limits) -> Grid:
+    """Grid of a NIfTI file, from its header; `name` is used in error messages."""
+    grid = read_grid(path, name)
+    if math.prod(grid.shape) > limits.voxels:
+        shape = " x ".join(map(str, grid.shape))
+        raise ScanError(f"{name}: {shape} voxels are more than this server accepts ({limits.voxels:,}); resample it")
+    return grid
+
+
+# ---- zips ------------------------------------------------------------------------------------------------------------
+
+
+def check_zip(path: Path, name: Path, limits: Limits) -> None:
+    """Check that the central directory of a zip is readable and the declared sizes are within the limits."""
+    with path.open("rb") as file:
+        size = _directory_bytes(file)
+    if size is None:
+        raise ScanError(f"{name}: not a zip, or truncated; zip the folder of the study and try again")
+    if size > limits.zip_directory_bytes:  # zipfile reads it into memory
+        raise ScanError(f"{name}: its central directory has {size >> 20:,} MiB; zip only one study")
+    try:
+        with zipfile.ZipFile(path) as archive:
+            unpacked = sum(entry.file_size for entry in archive.infolist())
+    except (zipfile.BadZipFile, EOFError, ValueError, NotImplementedError):
+        raise ScanError(f"{name}: not a zip, or truncated; zip the folder of the study and try again") from None
+    if unpacked > limits.unpacked_bytes:
+        limit = limits.unpacked_bytes >> 20
+        raise ScanError(
+            f"{name}: unpacks to {unpacked >> 20:,} MiB, more than the {limit:,} MiB that this server accepts; "
+            "zip only one study"
+        )
+
+
+def _directory_bytes(file: BinaryIO) -> int | None:
+    """Declared size of the central directory, located as `zipfile` does; None if there is none."""
+    length = file.seek(0, os.SEEK_END)
+    file.seek(max(0, length - LONG_END_BYTES - LOCATOR_BYTES - END_BYTES - COMMENT_BYTES))
+    tail = file.read()
+    at = tail.rfind(END)
+    if at < 0 or len(tail) - at < END_BYTES:
+        return None
+    (size,) = struct.unpack_from("<L", tail, at + 12)
+    locator, record = at - LOCATOR_BYTES, at - LOCATOR_BYTES - LONG_END_BYTES
+    if record >= 0 and tail.startswith(LOCATOR, locator) and tail.startswith(LONG_END, record):
+        (size,) = struct.unpack_from("<Q", tail, record + 40)
+    return int(size)

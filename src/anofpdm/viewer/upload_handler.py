@@ -1,0 +1,144 @@
+"""Handles uploads: checks the limits, receives the files, checks them and queues the scan."""
+
+import asyncio
+import contextlib
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from starlette.requests import ClientDisconnect, Request
+
+from anofpdm.errors import AnoFPDMError
+from anofpdm.scans.grid import Grid, check_same_grid
+from anofpdm.viewer.dicom import adapt_to_web, parse_series_text
+from anofpdm.viewer.errors import RequestError
+from anofpdm.viewer.jobs import INPUT, Job, JobStore
+from anofpdm.viewer.limits import MIB, Limits
+from anofpdm.viewer.multipart import SERIES, FormReceiver, Upload, check_request_headers, receive_upload
+from anofpdm.viewer.upload_check import GZIP, ZIP, check_nifti, check_zip, read_magic
+from anofpdm.viewer.worker import DICOM
+
+RETRY_SECONDS = 30
+DRAIN_BYTES, DRAIN_SECONDS = 16 * MIB, 1.0
+
+
+class UploadHandler:
+    def __init__(self, store: JobStore, modalities: tuple[str, ...], limits: Limits, *, dicom: bool):
+        self.modalities, self.dicom = modalities, dicom
+        self._store, self._limits = store, limits
+        self._uploads = 0  # in progress; changed only in the event loop
+        self._check_lock = threading.Lock()  # one check at a time: a zip's directory takes memory
+
+    async def handle(self, request: Request) -> Job:
+        try:
+            with self._reserve_slot():
+                return await self._receive(request)
+        except RequestError:
+            await _drain(request)
+            raise
+
+    @contextlib.contextmanager
+    def _reserve_slot(self) -> Iterator[None]:
+        """Hold a place in the queue from the first byte, so that a complete upload is never refused."""
+        limits = self._limits
+        if len(self._store.queued()) + self._uploads >= limits.waiting:
+            message = f"The queue is full: {limits.waiting} scans are waiting; try again later."
+            raise RequestError(503, message, retry_seconds=RETRY_SECONDS)
+        if self._uploads >= limits.uploads:
+            message = f"{limits.uploads} uploads are in progress, the most this server accepts; try again later."
+            raise RequestError(503, message, retry_seconds=RETRY_SECONDS)
+        self._uploads += 1
+        try:
+            yield
+        finally:
+            self._uploads -= 1
+
+    async def _receive(self, request: Request) -> Job:
+        headers, limits = request.headers, self._limits
+        boundary = check_request_headers(
+            headers.get("content-type", ""), headers.get("content-length"), self._store.folder, limits
+        )
+        fields = (*self.modalities, *([DICOM] if self.dicom else []))
+        with self._store.incoming() as folder:
+            receiver = FormReceiver(folder / INPUT, fields, boundary, limits)
+            upload = await receive_upload(request.stream(), receiver, limits)
+            return await asyncio.to_thread(self._accept, folder, upload)
+
+    def _accept(self, folder: Path, upload: Upload) -> Job:
+        with self._check_lock:
+            names = self._check_dicom(upload) if DICOM in upload.files else self._check_files(upload.files)
+        for field, name in names.items():
+            path = upload.files[field]
+            with path.open("rb") as file:
+                os.fsync(file.fileno())
+            path.rename(path.with_name(name))
+        return self._store.accept(folder, names, upload.series)
+
+    def _check_dicom(self, upload: Upload) -> dict[str, str]:
+        """Returns the file name for each field."""
+        if len(upload.files) > 1:
+            raise RequestError(422, "Give either a zip of DICOM files or one file per modality, not both.", DICOM)
+        with _errors_for(DICOM):
+            check_zip(upload.files[DICOM], Path("The zip"), self._limits)
+        with _errors_for(SERIES):
+            parse_series_text(upload.series)
+        return {DICOM: "scan.zip"}
+
+    def _check_files(self, files: dict[str, Path]) -> dict[str, str]:
+        """Returns the file name for each modality."""
+        missing = [name for name in self.modalities if name not in files]
+        if missing:
+            needs = ", ".join(self.modalities)
+            raise RequestError(422, f"The {missing[0]} file is missing; the model needs {needs}.", missing[0])
+        names: dict[str, str] = {}
+        first: tuple[Grid, Path] | None = None
+        for modality in self.modalities:
+            magic = read_magic(files[modality])
+            if magic.startswith(ZIP):
+                message = f"{modality} is a zip; upload a zip of DICOM files in the field for DICOM."
+                raise RequestError(422, message, modality)
+            names[modality] = f"{modality}.nii.gz" if magic.startswith(GZIP) else f"{modality}.nii"
+            name = Path(names[modality])
+            with _errors_for(modality):
+                grid = check_nifti(files[modality], name, self._limits)
+                first = first or (grid, name)
+                check_same_grid(*first, grid, name)
+        return names
+
+
+@contextlib.contextmanager
+def _errors_for(field: str) -> Iterator[None]:
+    """Translate errors into responses that name the form field."""
+    try:
+        yield
+    except RequestError:
+        raise
+    except AnoFPDMError as error:
+        raise RequestError(422, adapt_to_web(str(error)), field) from None
+
+
+async def _drain(request: Request) -> None:
+    """Read on for a moment: clients that are disconnected while sending may not read the response."""
+    if request.headers.get("expect"):
+        return  # the client waits for the response before it sends
+    received = 0
+    with contextlib.suppress(TimeoutError, ClientDisconnect, RuntimeError):
+        async with asyncio.timeout(DRAIN_SECONDS):
+            async for chunk in request.stream():
+                received += len(chunk)
+                if received > DRAIN_BYTES:
+                    return
+
+
+def form_schema(modalities: tuple[str, ...], dicom: bool) -> dict[str, Any]:
+    """OpenAPI description of the form, which FastAPI cannot derive because the body is streamed."""
+    binary = {"type": "string", "format": "binary"}
+    parts = {name: {**binary, "description": f"NIfTI file of the {name} image."} for name in modalities}
+    if dicom:
+        parts[DICOM] = {**binary, "description": "Zip of the DICOM files of one study, instead of NIfTI files."}
+        parts[SERIES] = {"type": "string", "description": "Which DICOM series is which modality: flair=3, t2=7."}
+    return {"requestBody": {"required": True, "content": {"multipart/form-data": {"schema": {
+        "type": "object", "properties": parts,
+    }}}}}  # fmt: skip
