@@ -192,7 +192,9 @@ class TestSegment:
         )
         both = ("--brain-mask", one, "--skull-strip", "cp {input} {output}")
         assert "give one of them" in refused("segment", model, self.scans(cohort), *out, *both)
-        assert "only a prepared cohort" in refused("segment", model, self.scans(cohort), *out, "--split", "val")
+        assert "applies to prepared cohorts only" in refused(
+            "segment", model, self.scans(cohort), *out, "--split", "val"
+        )
         wrong = ["segment", str(model), str(cohort), "--out", str(tmp_path / "out"), "--split", "some"]
         assert CliRunner().invoke(app, wrong).exit_code == 2
         assert not (tmp_path / "out").exists()

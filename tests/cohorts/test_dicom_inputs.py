@@ -62,7 +62,7 @@ def test_the_users_word_on_series(tmp_path):
     with pytest.raises(ScanError, match="no such series"):
         find_targets([place], MODALITIES, series={"flair": "9"})
     toys.save(tmp_path / "p_t1.nii.gz", toys.head())
-    with pytest.raises(CohortError, match="only DICOM has series"):
+    with pytest.raises(CohortError, match="applies to DICOM inputs only"):
         find_targets([str(tmp_path / "p_t1.nii.gz")], ("t1",), series={"t1": "9"})
 
 
@@ -106,7 +106,7 @@ def test_the_preview_is_of_dicom_alone(tmp_path):
     assert lines[0] == f"{tmp_path / 'anna'}:"
     assert [line.split()[0] for line in lines[1:]] == ["series", "3", "4"]
     toys.save(tmp_path / "p_t1.nii.gz", toys.head())
-    with pytest.raises(CohortError, match="--preview shows the series of DICOM"):
+    with pytest.raises(CohortError, match="--preview shows the series of DICOM inputs"):
         preview_dicom([str(tmp_path / "p_t1.nii.gz")], ("t1",))
     with pytest.raises(CohortError, match="no such file"):
         preview_dicom([str(tmp_path / "nowhere")], ("t1",))

@@ -6,7 +6,7 @@ import pytest
 
 from anofpdm.cohorts.layouts import atlas, bids, brats, folder
 from anofpdm.cohorts.plan import plan_cohort
-from anofpdm.cohorts.subjects import common_modalities, with_modalities
+from anofpdm.cohorts.subjects import all_modalities, with_modalities
 from anofpdm.errors import CohortError
 
 
@@ -188,7 +188,7 @@ class TestModalities:
     def test_order_is_the_houses_then_by_name(self, tmp_path):
         touch(tmp_path, "a_t2.nii.gz", "a_dwi.nii.gz", "a_flair.nii.gz", "a_adc.nii.gz")
         subjects = folder.find_subjects(tmp_path)
-        assert common_modalities(subjects, brats.MODALITIES) == ("flair", "t2", "adc", "dwi")
+        assert all_modalities(subjects, brats.MODALITIES) == ("flair", "t2", "adc", "dwi")
 
     def test_a_problem_known_before_stays_the_first(self, tmp_path):
         touch(tmp_path, "a/a_flair.nii.gz", "b/a_flair.nii.gz")

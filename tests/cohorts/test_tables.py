@@ -3,7 +3,7 @@ import os
 import numpy as np
 import pytest
 
-from anofpdm.cohorts.split import draw_split, given_split, split_subjects
+from anofpdm.cohorts.split import apply_split, draw_split, split_subjects
 from anofpdm.cohorts.subjects import Subject
 from anofpdm.cohorts.tables import check_known, read_labels, read_split
 from anofpdm.errors import CohortError
@@ -19,14 +19,14 @@ class TestLabels:
     def test_whole_scans_and_slices(self, tmp_path):
         text = "subject,slice,label\nwell,,healthy\nill,,unhealthy\nill,3,1\nill,1,0\n"
         labels = read_labels(written(tmp_path / "labels.csv", text))
-        np.testing.assert_array_equal(labels.of("well", 4), [HEALTHY] * 4)
+        np.testing.assert_array_equal(labels.slice_labels("well", 4), [HEALTHY] * 4)
         # Which slices of an unhealthy scan are ill, only a row of their own tells.
-        np.testing.assert_array_equal(labels.of("ill", 5), [NULL, HEALTHY, NULL, UNHEALTHY, NULL])
-        np.testing.assert_array_equal(labels.of("never mentioned", 2), [NULL, NULL])
+        np.testing.assert_array_equal(labels.slice_labels("ill", 5), [NULL, HEALTHY, NULL, UNHEALTHY, NULL])
+        np.testing.assert_array_equal(labels.slice_labels("never mentioned", 2), [NULL, NULL])
 
     def test_a_slice_of_its_own_mind_in_a_healthy_scan(self, tmp_path):
         labels = read_labels(written(tmp_path / "labels.csv", "subject,slice,label\na,,0\na,2,1\n"))
-        np.testing.assert_array_equal(labels.of("a", 4), [HEALTHY, HEALTHY, UNHEALTHY, HEALTHY])
+        np.testing.assert_array_equal(labels.slice_labels("a", 4), [HEALTHY, HEALTHY, UNHEALTHY, HEALTHY])
 
     @pytest.mark.parametrize("separator", [",", ";", "\t"])
     def test_as_spreadsheets_save_it(self, tmp_path, separator):
@@ -56,7 +56,7 @@ class TestLabels:
     def test_a_slice_beyond_the_scan(self, tmp_path):
         labels = read_labels(written(tmp_path / "labels.csv", "subject,slice,label\na,60,1\n"))
         with pytest.raises(CohortError, match=r"slice 60 of a, which has slices 0 to 59"):
-            labels.of("a", 60)
+            labels.slice_labels("a", 60)
 
     def test_a_misspelt_column_is_not_taken_for_labels_of_whole_scans(self, tmp_path):
         with pytest.raises(CohortError, match=r"no column 'slice' .*subject, slices, label"):
@@ -64,7 +64,7 @@ class TestLabels:
 
     @pytest.mark.parametrize("row", ["a,,,unhealthy", "a", "a,3"])
     def test_rows_of_another_length(self, tmp_path, row):
-        with pytest.raises(CohortError, match="line 2: more or fewer cells"):
+        with pytest.raises(CohortError, match="line 2: number of cells"):
             read_labels(written(tmp_path / "labels.csv", f"subject,slice,label\n{row}\n"))
 
     def test_numbers_as_spreadsheet_libraries_write_them(self, tmp_path):
@@ -81,7 +81,7 @@ class TestLabels:
         [
             ("subject,label\n" + 200_000 * "x" + ",1\n", "line 2: cannot be read"),
             (f"subject,slice,label\na,{5000 * '9'},1\n", "whole number"),
-            ("subject,slice,label,label\na,1,1,0\n", "'label' is there twice"),
+            ("subject,slice,label,label\na,1,1,0\n", "duplicate column 'label'"),
         ],
     )
     def test_what_a_csv_reader_would_fall_over(self, tmp_path, text, message):
@@ -107,8 +107,10 @@ class TestLabels:
         with pytest.raises(CohortError, match="cannot be read"):
             read_labels(tmp_path / "image.csv")
 
-    def test_slips_of_the_pen_are_shown_with_the_nearest_name(self):
-        with pytest.raises(CohortError, match=r"labels\.csv names patent1 and 1 more, .* nearest there is: patient1"):
+    def test_the_nearest_name_is_suggested(self):
+        with pytest.raises(
+            CohortError, match=r"labels\.csv: no scan is named patent1 and 1 more \(nearest: patient1\)"
+        ):
             check_known({"patent1", "xyz", "patient2"}, {"patient1", "patient2"}, "labels.csv")
 
 
@@ -150,7 +152,7 @@ class TestSplit:
 
     def test_a_given_one_may_name_scans_or_patients(self, tmp_path):
         path = written(tmp_path / "split.csv", "patient,split\na,train\nb@0,Validation\nc,test\nelse,test\n")
-        assert given_split(people("a@0", "a@1", "b@0", "c@0"), read_split(path), path) == {
+        assert apply_split(people("a@0", "a@1", "b@0", "c@0"), read_split(path), path) == {
             "a": "train",
             "b": "val",
             "c": "test",
@@ -159,9 +161,9 @@ class TestSplit:
     def test_a_given_one_must_name_everyone_once(self, tmp_path):
         path = written(tmp_path / "split.csv", "patient,split\na@0,train\na@1,test\n")
         with pytest.raises(CohortError, match="patient a into train and test"):
-            given_split(people("a@0", "a@1"), read_split(path), path)
-        with pytest.raises(CohortError, match=r"leaves out 1 scans \(b"):
-            given_split(people("a@0", "b@0"), read_split(path), path)
+            apply_split(people("a@0", "a@1"), read_split(path), path)
+        with pytest.raises(CohortError, match=r"no row for 1 scans \(b"):
+            apply_split(people("a@0", "b@0"), read_split(path), path)
         with pytest.raises(CohortError, match="line 3: a is already in train"):
             read_split(written(path, "patient,split\na,train\na,test\n"))
         with pytest.raises(CohortError, match="line 2: split 'tset'"):

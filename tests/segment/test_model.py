@@ -452,7 +452,7 @@ class TestTargets:
 
     def test_splits_are_of_prepared_cohorts(self, tmp_path):
         scan_files(tmp_path)
-        with pytest.raises(CohortError, match="only a prepared cohort has splits"):
+        with pytest.raises(CohortError, match="applies to prepared cohorts only"):
             find_targets([str(tmp_path)], ("flair", "t2"), "val")
 
     def test_a_prepared_cohort_leads_to_its_scans(self, tmp_path):
@@ -462,7 +462,7 @@ class TestTargets:
         some = find_targets([str(tmp_path / "cohort")], ("flair", "t2"), "val")
         assert 0 < len(some) < 6
         source.rename(tmp_path / "moved")
-        with pytest.raises(CohortError, match="are gone"):
+        with pytest.raises(CohortError, match="does not exist any more"):
             find_targets([str(tmp_path / "cohort")], ("flair", "t2"))
 
     @pytest.mark.parametrize(
@@ -472,12 +472,12 @@ class TestTargets:
             (["text.txt"], "not a NIfTI file"),
             (["empty"], "no scan found"),
             (["p_flair.nii.gz"], "no t2 image"),
-            (["dwi=p_flair.nii.gz"], "the model knows flair, t2"),
+            (["dwi=p_flair.nii.gz"], "choose from flair, t2"),
             (["flair=p_flair.nii.gz"], "no t2 image"),
             (["flair=gone.nii.gz", "t2=p_t2.nii.gz"], "no such file"),
             (["empty"], "dcm2niix"),
-            (["p_flair.nii.gz"], "name the files as flair=FILE t2=FILE"),
-            (["flair=p_flair.nii.gz", "flair=p_t2.nii.gz"], "flair is named twice"),
+            (["p_flair.nii.gz"], "give the files as flair=FILE t2=FILE"),
+            (["flair=p_flair.nii.gz", "flair=p_t2.nii.gz"], "duplicate flair"),
             (["odd/.._flair.nii.gz", "odd/.._t2.nii.gz"], "rename the file"),
         ],
     )

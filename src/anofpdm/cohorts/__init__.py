@@ -1,6 +1,6 @@
-"""Many scans: found in the layout they were downloaded in, prepared once, opened in a moment.
+"""Cohorts of scans: found in the layout of the download, prepared once, then opened quickly.
 
-Opening a cohort needs numpy alone; finding and preparing scans (plan.py, prepare.py) needs nibabel too.
+Opening a cohort needs only numpy; finding and preparing scans (plan.py, prepare.py) also needs nibabel.
 """
 
 from anofpdm.cohorts.store import Cohort, open_cohort

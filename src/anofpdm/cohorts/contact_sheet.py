@@ -1,4 +1,4 @@
-"""One picture of a prepared cohort: what the network will see, to be looked at before hours of training."""
+"""Contact sheet of a prepared cohort: the network's input, to be checked before training."""
 
 from pathlib import Path
 
@@ -12,45 +12,45 @@ from anofpdm.util.drawing import BACKGROUND, FOREGROUND, MUTED, draw_outline, en
 from anofpdm.util.files import write_atomically
 
 TILE, GAP, CAPTION, HEADING = 144, 6, 32, 50
-TILES_A_ROW, MOST_ROWS = 8, 6
+TILES_PER_ROW, MAX_ROWS = 8, 6
 
 
 def draw_contact_sheet(cohort: Cohort, path: Path) -> None:
-    """Scans spread over the cohort, every modality of one slice each; lesions outlined where masks are at hand."""
-    across = max(1, TILES_A_ROW // len(cohort.modalities))
-    rows = chosen_rows(cohort, across * MOST_ROWS)
+    """Slices of scans spread over the cohort, in every modality; lesions are outlined where there are masks."""
+    across = max(1, TILES_PER_ROW // len(cohort.modalities))
+    rows = choose_rows(cohort, across * MAX_ROWS)
     block = (len(cohort.modalities) * (TILE + GAP) + GAP, TILE + CAPTION + GAP)
     size = (across * block[0] + GAP, HEADING + -(-len(rows) // across) * block[1] + GAP)
     sheet = Image.new("RGB", size, BACKGROUND)
     pen = ImageDraw.Draw(sheet)
     pen.text((2 * GAP, 8), _heading(cohort), FOREGROUND, font(13))
-    order = " from left to right in each group" if len(cohort.modalities) > 1 else ""
+    order = ", from left to right in each group" if len(cohort.modalities) > 1 else ""
     pen.text((2 * GAP, 26), f"{', '.join(cohort.modalities)}{order}", MUTED, font(11))
     for number, row in enumerate(rows):
         left, top = GAP + number % across * block[0], HEADING + number // across * block[1]
-        for line, words in enumerate(_caption(cohort, row)):
-            pen.text((left + GAP, top + 14 * line), _fitted(words, block[0] - 2 * GAP), MUTED, font(11))
+        for line, text in enumerate(_caption(cohort, row)):
+            pen.text((left + GAP, top + 14 * line), _shorten(text, block[0] - 2 * GAP), MUTED, font(11))
         for channel, tile in enumerate(_tiles(cohort, row)):
             sheet.paste(tile, (left + GAP + channel * (TILE + GAP), top + CAPTION))
     write_atomically(path, encode_png(sheet))
 
 
-def chosen_rows(cohort: Cohort, most: int) -> list[int]:
-    """Up to `most` slices, from as many scans as possible; two unhealthy ones, then a healthy one, where there are."""
+def choose_rows(cohort: Cohort, limit: int) -> list[int]:
+    """Up to `limit` slices from as many scans as possible; two unhealthy ones per healthy one, if possible."""
     scans = np.unique(cohort.scans)
-    picked = scans[np.unique(np.linspace(0, len(scans) - 1, min(most, len(scans))).astype(int))]
-    each = max(1, most // len(picked))
-    return [row for turn, scan in enumerate(picked) for row in _slices_of(cohort, str(scan), each, turn)]
+    picked = scans[np.unique(np.linspace(0, len(scans) - 1, min(limit, len(scans))).astype(int))]
+    each = max(1, limit // len(picked))
+    return [row for number, scan in enumerate(picked) for row in _slices_of(cohort, str(scan), each, number)]
 
 
-def _slices_of(cohort: Cohort, scan: str, count: int, turn: int) -> list[int]:
-    """From the half of the scan with the most brain: spread over it, or the middle one of the kind whose turn it is."""
+def _slices_of(cohort: Cohort, scan: str, count: int, number: int) -> list[int]:
+    """From the middle half of the scan: `count` slices spread over it, or the middle one with the wanted label."""
     rows = np.flatnonzero(cohort.scans == scan)
     inner = rows[len(rows) // 4 : max(len(rows) - len(rows) // 4, 1)]
     if count > 1:
         return [int(row) for row in inner[np.unique(np.linspace(0, len(inner) - 1, count).astype(int))]]
     unhealthy = cohort.labels[inner] == UNHEALTHY
-    wanted = unhealthy if turn % 3 < 2 else ~unhealthy
+    wanted = unhealthy if number % 3 < 2 else ~unhealthy
     among = inner[wanted] if wanted.any() else inner
     return [int(among[len(among) // 2])]
 
@@ -75,7 +75,7 @@ def _heading(cohort: Cohort) -> str:
     patients = len(np.unique(cohort.patients))
     return (
         f"{cohort.manifest['kind']}: {patients:,} patients, {len(cohort):,} slices ({', '.join(counts)}), "
-        f"prepared as {cohort.manifest['preparation_sha256'][:12]}"
+        f"preparation {cohort.manifest['preparation_sha256'][:12]}"
     )
 
 
@@ -85,9 +85,9 @@ def _caption(cohort: Cohort, row: int) -> tuple[str, str]:
     ), f"slice {cohort.indices[row]}, {LABEL_NAMES[cohort.labels[row]]}, {cohort.splits[row]}"
 
 
-def _fitted(words: str, width: int) -> str:
+def _shorten(text: str, width: int) -> str:
     """Cut in the middle, where names differ least."""
-    face, kept = font(11), words
+    face, kept = font(11), text
     while face.getlength(kept) > width and len(kept) > 4:
         middle = len(kept) // 2
         kept = f"{kept[: middle - 2]}…{kept[middle + 2 :]}"

@@ -1,86 +1,88 @@
-"""What a user points at to have it segmented: files, folders in any layout we know, DICOM, or a prepared cohort."""
+"""Inputs of segmentation: files, folders in any supported layout, DICOM, or a prepared cohort."""
 
 import contextlib
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from anofpdm.cohorts.layouts import bids, brats, folder
 from anofpdm.cohorts.store import open_cohort
-from anofpdm.cohorts.subjects import Source, Subject, nifti_files, readable, stem, with_modalities
+from anofpdm.cohorts.subjects import Source, Subject, nifti_files, normalise_name, stem, with_modalities
 from anofpdm.cohorts.writer import MANIFEST
 from anofpdm.errors import AnoFPDMError, CohortError
+from anofpdm.options import Layout, parse
 from anofpdm.scans.dicom.source import holds_dicom, is_zip
 
 if TYPE_CHECKING:
-    from anofpdm.scans.dicom.read import Study  # brings pydicom, which few have
+    from anofpdm.scans.dicom.read import Study  # needs pydicom, an optional dependency
 
 Finder = Callable[[Source], list[Subject]]
-OUR_FILES = ("mask.nii.gz", "anomaly_map.nii.gz")  # as segmenting names them outside BIDS
-MADE_OF_SCANS = ("_brain", "_mask", "_brainmask")  # ends of names of what is no scan beside the one it was made of
-NO_NAMES = ("", ".", "..")  # would lead out of the folder for results
+OUR_FILES = ("mask.nii.gz", "anomaly_map.nii.gz")  # results outside BIDS
+DERIVED_SUFFIXES = ("_brain", "_mask", "_brainmask")  # files derived from the scan of that name
+INVALID_NAMES = ("", ".", "..")  # as the name of a result folder
 
 
 @dataclass(frozen=True)
 class Target:
     """A scan to segment."""
 
-    subject: Subject  # with just the modalities that are needed, in their order
-    bids: bool  # whether its results are to be named as BIDS names them
-    study: "Study | None" = None  # where it is DICOM; its images are then the folder or zip until it is opened
+    subject: Subject  # with the modalities of the model only, in their order
+    bids: bool  # whether its results get BIDS names
+    study: "Study | None" = None  # for DICOM; the images are then the folder or zip until `open`
 
     @contextlib.contextmanager
     def open(self) -> Iterator[Subject]:
-        """The subject with files to read. Those of DICOM are NIfTI files in a temporary folder, gone afterwards."""
+        """The subject with readable files; DICOM is converted to NIfTI files in a temporary folder."""
         if self.study is None:
             yield self.subject
             return
-        with tempfile.TemporaryDirectory(prefix="anofpdm-") as space:
-            yield replace(self.subject, images=self.study.convert(Path(space)))
+        with tempfile.TemporaryDirectory(prefix="anofpdm-") as temporary:
+            yield replace(self.subject, images=self.study.convert(Path(temporary)))
 
 
 def find_targets(
-    words: Sequence[str],
+    inputs: Sequence[str],
     modalities: tuple[str, ...],
     split: str | None = None,
-    series: Mapping[str, str] | None = None,  # of DICOM: modality to number, UID or description
+    series: Mapping[str, str] | None = None,  # DICOM: modality to number, UID or description
 ) -> list[Target]:
-    """Each word is a folder, a NIfTI file, DICOM, or modality=file. Files that belong together are one scan."""
+    """Each input is a folder, a NIfTI file, DICOM, or modality=file. Files of one subject are one scan."""
     targets: list[Target] = []
-    named = [_named(word) for word in words if _is_named(word)]
-    if named:
-        targets.append(_explicit(named, modalities))
-    plain = [Path(word) for word in words if not _is_named(word)]
-    for path in plain:
+    assigned = [_parse_assignment(one) for one in inputs if _is_assignment(one)]
+    if assigned:
+        targets.append(_explicit_target(assigned, modalities))
+    paths = [Path(one) for one in inputs if not _is_assignment(one)]
+    for path in paths:
         if not path.exists():
             raise CohortError(f"{path}: no such file or folder; check the path")
-    studies = [path for path in plain if _is_dicom(path)]
+    studies = [path for path in paths if _is_dicom(path)]
     if series and not studies:
-        raise CohortError("--series: only DICOM has series, and none is given; leave it out")
-    targets += [_dicom(path, modalities, series, alone=len(words) == 1) for path in studies]
-    files = [path for path in plain if path.is_file() and path not in studies]
+        raise CohortError("--series applies to DICOM inputs only, and there are none; leave it out")
+    targets += [_dicom_target(path, modalities, series, alone=len(inputs) == 1) for path in studies]
+    files = [path for path in paths if path.is_file() and path not in studies]
     for path in files:
         if stem(path.name) == path.name:
-            raise CohortError(f"{path}: not a NIfTI file by its name (.nii, .nii.gz); convert it, e.g. with dcm2niix")
+            raise CohortError(f"{path}: not a NIfTI file name (.nii, .nii.gz); convert it, e.g. with dcm2niix")
     if files:
         targets += _best_layout(files, modalities, ", ".join(map(str, files)))
-    places = [path for path in plain if path.is_dir() and path not in studies]
-    if split is not None and not any(map(_is_prepared, places)):
-        raise CohortError(f"--split {split}: only a prepared cohort has splits, and none is given; leave it out")
-    for place in places:
-        known = _is_prepared(place)
-        targets += _prepared(place, modalities, split) if known else _best_layout(place, modalities, str(place))
-    return _unique(targets)
+    folders = [path for path in paths if path.is_dir() and path not in studies]
+    if split is not None and not any(map(_is_prepared, folders)):
+        raise CohortError(f"--split {split} applies to prepared cohorts only, and there is none; leave it out")
+    for path in folders:
+        prepared = _is_prepared(path)
+        targets += _cohort_targets(path, modalities, split) if prepared else _best_layout(path, modalities, str(path))
+    return _check_names(targets)
 
 
 def preview_dicom(
-    words: Sequence[str], modalities: tuple[str, ...], series: Mapping[str, str] | None = None
+    inputs: Sequence[str], modalities: tuple[str, ...], series: Mapping[str, str] | None = None
 ) -> list[str]:
-    """What is in the DICOM among these words and which series would be used, as lines to print."""
+    """Table, as lines of text, of the series in these DICOM inputs and of those that would be used."""
     lines: list[str] = []
-    for path in map(Path, words):
+    for path in map(Path, inputs):
         if not path.exists():
             raise CohortError(f"{path}: no such file or folder; check the path")
         if _is_dicom(path):
@@ -89,21 +91,21 @@ def preview_dicom(
 
             lines += [f"{path}:", *preview_lines(preview(path, modalities, series))]
     if not lines:
-        raise CohortError("--preview shows the series of DICOM, and none is given; leave it out")
+        raise CohortError("--preview shows the series of DICOM inputs, and there are none; leave it out")
     return lines
 
 
 def _is_dicom(path: Path) -> bool:
-    """A zip, a DICOM file, or a folder that holds DICOM and no NIfTI but results of ours."""
+    """A zip, a DICOM file, or a folder with DICOM files and no NIfTI files except our results."""
     if path.is_file():
         return is_zip(path) or (stem(path.name) == path.name and holds_dicom(path))
-    if _is_prepared(path) or any(not _is_made_of_scans(file, path) for file in nifti_files(path)):
+    if _is_prepared(path) or any(not _is_derived(file, path) for file in nifti_files(path)):
         return False
     return holds_dicom(path)
 
 
-def _dicom(path: Path, modalities: tuple[str, ...], series: Mapping[str, str] | None, *, alone: bool) -> Target:
-    """One study, looked at and not yet converted. One of many that cannot be used is listed later, with the reason."""
+def _dicom_target(path: Path, modalities: tuple[str, ...], series: Mapping[str, str] | None, *, alone: bool) -> Target:
+    """One study, not converted yet. If there are other inputs, an error is recorded and reported later."""
     name = _study_name(path)
     subject = Subject(name, name, dict.fromkeys(modalities, path))
     try:
@@ -118,20 +120,20 @@ def _dicom(path: Path, modalities: tuple[str, ...], series: Mapping[str, str] | 
 
 
 def _study_name(path: Path) -> str:
-    name = path.name if path.name not in NO_NAMES else path.resolve().name
-    return readable(Path(name).stem if path.is_file() else name) or "scan"
+    name = path.name if path.name not in INVALID_NAMES else path.resolve().name
+    return normalise_name(Path(name).stem if path.is_file() else name) or "scan"
 
 
 def _best_layout(source: Source, modalities: tuple[str, ...], where: str) -> list[Target]:
-    """BIDS, if any scan can be had by it; else the layout in which most scans have all that the model needs."""
+    """BIDS, if it gives any usable scan; else the layout that gives the most usable scans."""
     layouts: dict[str, Finder] = {
-        "bids": lambda files: bids.find_subjects(files, remedy=_by_hand(modalities)),
-        "brats21": brats.find_subjects,  # which would take BIDS names too
-        "nifti": lambda files: _any_scans(files, modalities),
+        "bids": partial(bids.find_subjects, remedy=_assignment_hint(modalities)),
+        "brats21": brats.find_subjects,  # after BIDS, whose names it would accept too
+        "nifti": partial(_any_scans, modalities=modalities),
     }
     best: tuple[int, str, list[Subject]] = (-1, "", [])
     for name, find in layouts.items():
-        subjects = _for_the_model([one for one in find(source) if one.images], modalities)
+        subjects = _select_modalities([one for one in find(source) if one.images], modalities)
         usable = sum(one.problem is None for one in subjects)
         if subjects and usable > best[0]:
             best = (usable, name, subjects)
@@ -139,114 +141,119 @@ def _best_layout(source: Source, modalities: tuple[str, ...], where: str) -> lis
             break
     usable, name, subjects = best
     if not subjects:
-        raise CohortError(f"{where}: no scan found in it {_why_none(source)}; {', '.join(modalities)} are needed")
+        raise CohortError(
+            f"{where}: no scan found ({_count_nifti(source)}); give a folder with {', '.join(modalities)}"
+        )
     if not usable:
         raise CohortError(f"{where}: {subjects[0].name}: {subjects[0].problem}")
     return [Target(one, name == "bids") for one in subjects]
 
 
 def _any_scans(source: Source, modalities: tuple[str, ...]) -> list[Subject]:
-    """By the names of files, without what was made of scans: masks, results, brains cut out."""
-    files = [path for path in nifti_files(source) if not _is_made_of_scans(path, source)]
+    """By file names, without files derived from scans: masks, results, extracted brains."""
+    files = [path for path in nifti_files(source) if not _is_derived(path, source)]
     subjects = [one for one in folder.find_subjects(files, modalities) if one.images]
     names = [one.name for one in subjects]
-    return [one for one in subjects if not _belongs_to_another(one.name, names)]
+    return [one for one in subjects if not _is_derived_name(one.name, names)]
 
 
-def _is_made_of_scans(path: Path, source: Source) -> bool:
-    if path.name in OUR_FILES or f"_desc-{bids.OURS}_" in path.name:
+def _is_derived(path: Path, source: Source) -> bool:
+    if path.name in OUR_FILES or f"_desc-{bids.OUR_DESC}_" in path.name:
         return True
     return isinstance(source, Path) and "derivatives" in path.relative_to(source).parts
 
 
-def _belongs_to_another(name: str, names: Sequence[str]) -> bool:
-    """anna_t1_brain, where there is anna."""
-    if not name.lower().endswith(MADE_OF_SCANS):
+def _is_derived_name(name: str, names: Sequence[str]) -> bool:
+    """For example anna_t1_brain, if there is a scan anna."""
+    if not name.lower().endswith(DERIVED_SUFFIXES):
         return False
     return any(name != other and name.startswith((f"{other}_", f"{other}-")) for other in names)
 
 
-def _why_none(source: Source) -> str:
+def _count_nifti(source: Source) -> str:
     count = sum(1 for _ in nifti_files(source))
-    return f"({count} NIfTI files)" if count else "(no NIfTI file; convert DICOM, e.g. with dcm2niix)"
+    return f"{count} NIfTI files" if count else "no NIfTI or DICOM file"
 
 
-def _by_hand(modalities: tuple[str, ...]) -> str:
-    return f"name the files as {' '.join(f'{name}=FILE' for name in modalities)}"
+def _assignment_hint(modalities: tuple[str, ...]) -> str:
+    return f"give the files as {' '.join(f'{name}=FILE' for name in modalities)}"
 
 
-def _for_the_model(subjects: Sequence[Subject], modalities: tuple[str, ...]) -> list[Subject]:
-    named = [_named_by_the_model(one, modalities) for one in subjects]
-    return with_modalities(named, modalities, remedy=_by_hand(modalities))
+def _select_modalities(subjects: Sequence[Subject], modalities: tuple[str, ...]) -> list[Subject]:
+    named = [_name_single_modality(one, modalities) for one in subjects]
+    return with_modalities(named, modalities, remedy=_assignment_hint(modalities))
 
 
-def _named_by_the_model(subject: Subject, modalities: tuple[str, ...]) -> Subject:
-    """A file without a modality in its name is the one that a model of one modality takes."""
+def _name_single_modality(subject: Subject, modalities: tuple[str, ...]) -> Subject:
+    """For a model of one modality, a file without a modality in its name has that modality."""
     if len(modalities) != 1 or list(subject.images) != [folder.UNNAMED]:
         return subject
     return replace(subject, images={modalities[0]: subject.images[folder.UNNAMED]})
 
 
-def _explicit(named: Sequence[tuple[str, Path]], modalities: tuple[str, ...]) -> Target:
-    files = dict(named)
-    for modality, path in named:
-        if sum(other == modality for other, _ in named) > 1:
-            raise CohortError(f"{modality}={path}: {modality} is named twice; name each modality once")
+def _explicit_target(assigned: Sequence[tuple[str, Path]], modalities: tuple[str, ...]) -> Target:
+    files = dict(assigned)
+    for modality, path in assigned:
+        if sum(other == modality for other, _ in assigned) > 1:
+            raise CohortError(f"{modality}={path}: duplicate {modality}; give each modality once")
     unknown = [name for name in files if name not in modalities]
     if unknown:
-        raise CohortError(f"{unknown[0]}={files[unknown[0]]}: the model knows {', '.join(modalities)}")
+        raise CohortError(
+            f"{unknown[0]}={files[unknown[0]]}: not a modality of the model; choose from {', '.join(modalities)}"
+        )
     for path in files.values():
         if not path.is_file():
             raise CohortError(f"{path}: no such file; check the path")
     first = next(iter(files.values()))
     name = folder.find_subjects([first])[0].name or "scan"
-    (subject,) = _for_the_model([Subject(name, name, files)], modalities)
+    (subject,) = _select_modalities([Subject(name, name, files)], modalities)
     if subject.problem:
         raise CohortError(f"{name}: {subject.problem}")
     return Target(subject, bids=False)
 
 
-def _prepared(place: Path, modalities: tuple[str, ...], split: str | None) -> list[Target]:
-    """The scans that a prepared cohort was made from, where they still are."""
-    cohort = open_cohort(place)
+def _cohort_targets(path: Path, modalities: tuple[str, ...], split: str | None) -> list[Target]:
+    """The scans that a prepared cohort was made from."""
+    cohort = open_cohort(path)
     source = Path(cohort.manifest["source"])
     if not source.is_dir():
-        raise CohortError(f"{place}: the scans that it was prepared from are gone ({source}); give their folder")
-    finders: dict[str, Finder] = {
-        "brats21": brats.find_subjects,
-        "atlas2": lambda files: bids.find_subjects(files, remedy=_by_hand(modalities)),
-        "bids": lambda files: bids.find_subjects(files, remedy=_by_hand(modalities)),
-        "nifti": lambda files: folder.find_subjects(files, modalities),
+        raise CohortError(f"{path}: its source folder {source} does not exist any more; give the folder of the scans")
+    find_bids = partial(bids.find_subjects, remedy=_assignment_hint(modalities))
+    finders: dict[Layout, Finder] = {
+        Layout.BRATS21: brats.find_subjects,
+        Layout.ATLAS2: find_bids,
+        Layout.BIDS: find_bids,
+        Layout.NIFTI: partial(folder.find_subjects, modalities=modalities),
     }
-    kind = cohort.manifest["kind"]
+    layout = parse(Layout, cohort.manifest["kind"])
     wanted = set((cohort.scans if split is None else cohort.scans[cohort.rows(split)]).tolist())
-    subjects = [one for one in finders[kind](source) if one.name in wanted]
-    subjects = _for_the_model(subjects, modalities)
-    return [Target(one, kind in ("bids", "atlas2")) for one in subjects]
+    subjects = [one for one in finders[layout](source) if one.name in wanted]
+    subjects = _select_modalities(subjects, modalities)
+    return [Target(one, bids=finders[layout] is find_bids) for one in subjects]
 
 
-def _is_prepared(place: Path) -> bool:
-    return (place / MANIFEST).is_file()
+def _is_prepared(path: Path) -> bool:
+    return (path / MANIFEST).is_file()
 
 
-def _is_named(word: str) -> bool:
-    return "=" in word and not Path(word).exists()
+def _is_assignment(text: str) -> bool:
+    return "=" in text and not Path(text).exists()
 
 
-def _named(word: str) -> tuple[str, Path]:
-    name, _, path = word.partition("=")
+def _parse_assignment(text: str) -> tuple[str, Path]:
+    name, _, path = text.partition("=")
     return name.lower(), Path(path)
 
 
-def _unique(targets: list[Target]) -> list[Target]:
-    """Two scans of one name would overwrite each other's results."""
+def _check_names(targets: list[Target]) -> list[Target]:
+    """Scans of equal names would overwrite each other's results."""
     seen: dict[str, Target] = {}
     for target in targets:
         name = target.subject.name
-        if name in NO_NAMES:
+        if name in INVALID_NAMES:
             files = ", ".join(map(str, target.subject.images.values()))
-            raise CohortError(f"{files}: the name says nothing of whose scan it is; rename the file")
+            raise CohortError(f"{files}: no subject in the file name; rename the file")
         if name in seen and seen[name].subject.images != target.subject.images:
-            raise CohortError(f"two scans are called {name}; segment them into different folders")
+            raise CohortError(f"{name}: two scans have this name; segment them into different folders")
         seen[name] = target
     return list(seen.values())

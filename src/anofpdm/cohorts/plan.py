@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from anofpdm.cohorts.layouts import atlas, bids, brats, folder
-from anofpdm.cohorts.split import given_split, split_subjects
-from anofpdm.cohorts.subjects import Subject, common_modalities, with_modalities
+from anofpdm.cohorts.split import apply_split, split_subjects
+from anofpdm.cohorts.subjects import Subject, all_modalities, with_modalities
 from anofpdm.cohorts.tables import GivenLabels, check_known, read_labels, read_split
 from anofpdm.errors import CohortError
-from anofpdm.options import Layout, parse
+from anofpdm.options import Layout, Split, parse
 from anofpdm.scans.slices import BRIGHT_PERCENTILE, LEAST_FOREGROUND
 
 PREPARATION_VERSION = 1  # incremented whenever the same scan would give other slices
@@ -31,7 +31,7 @@ class Plan:
     source: Path
     subjects: list[Subject]
     modalities: tuple[str, ...]
-    split: dict[str, str]  # patient to split
+    split: dict[str, Split]  # patient to split
     split_from: str  # "seed 0", or "given" for a split file
     size: int = 128
     labels: GivenLabels | None = None  # None: labels are derived from the masks
@@ -81,7 +81,7 @@ def plan_cohort(
         raise CohortError(
             f"{source}: no scan in the {layout} layout found; expected files such as {FILE_NAMES[layout]}"
         )
-    chosen = modalities or common_modalities(subjects, brats.MODALITIES)
+    chosen = modalities or all_modalities(subjects, brats.MODALITIES)
     subjects = with_modalities(subjects, chosen)
     names = {subject.name for subject in subjects} | {subject.patient for subject in subjects}
     given = _given_labels(layout, source, labels)
@@ -117,9 +117,9 @@ def _given_labels(layout: Layout, source: Path, path: Path | None) -> GivenLabel
     return None if path is None else read_labels(path)
 
 
-def _split(subjects: list[Subject], given: GivenLabels | None, path: Path | None, seed: int) -> dict[str, str]:
+def _split(subjects: list[Subject], given: GivenLabels | None, path: Path | None, seed: int) -> dict[str, Split]:
     if path is not None:
-        return given_split(subjects, read_split(path), path)
+        return apply_split(subjects, read_split(path), path)
     if given is not None:
         labelled = {subject.name for subject in subjects if {subject.name, subject.patient} & given.subjects}
     else:

@@ -181,7 +181,7 @@ def _try_prepare(subject: Subject, source: Path, size: int) -> Result:
 def _labels(plan: Plan, entry: ScanEntry) -> np.ndarray:
     """[n kept slices]: from the label file if there is one, else from the mask, else NULL."""
     if plan.labels is not None:
-        return plan.labels.of(_name_in_table(plan.labels, entry), entry.n_native)[entry.indices]
+        return plan.labels.slice_labels(_name_in_table(plan.labels, entry), entry.n_native)[entry.indices]
     if entry.lesion is not None:
         return np.array(entry.lesion, dtype=int)
     return np.full(len(entry.indices), NULL)

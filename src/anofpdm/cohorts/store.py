@@ -1,12 +1,12 @@
-"""A prepared cohort on disk: slices in one memory-mapped file, labels and splits in tables anyone can read.
+"""A prepared cohort on disk: slices in one memory-mapped file, labels and splits in CSV tables.
 
-manifest.json       what it is, how it was prepared, hashes; written last, so its presence means 'whole'
+manifest.json       origin, preparation settings, hashes; written last, so that it marks a complete cohort
 slices.npy          float16 [N, C, size, size] in [-1, 1]
 slices.csv          scan, slice, label                        one row per row of slices.npy
 scans.csv           scan, patient, slices, native_slices, pixel_mm, spacing_mm, mask
 split.csv           patient, split
-contact_sheet.png   a look at it
-truth/masks.npy     lesions, bits packed [N, size, size / 8]; only evaluation opens it, and nothing here does
+contact_sheet.png   an overview of slices
+truth/masks.npy     lesions, bits packed [N, size, size / 8]; only opened by evaluation
 """
 
 import csv
@@ -28,12 +28,12 @@ from anofpdm.errors import CohortError
 from anofpdm.labels import LABEL_NAMES
 from anofpdm.util.files import encode_csv, read_regular_file
 
-DARK = -0.95  # a pixel whose mean over modalities is at or below this shows none of the head
+DARK = -0.95  # pixels whose mean over modalities is at most this are background
 
 
 @dataclass(frozen=True)
 class Cohort:
-    """Labelled slices. There is no way from here to a mask."""
+    """Labelled slices; lesion masks are not accessible from here."""
 
     FORMAT: ClassVar[int] = 1
 
@@ -47,7 +47,7 @@ class Cohort:
     indices: np.ndarray  # [N], axial index in the native scan, counted from the inferior end
     pixel_mm: np.ndarray  # [N], edge of a network pixel
     spacing_mm: np.ndarray  # [N], between neighbouring native slices
-    has_mask: np.ndarray  # [N], whether anyone drew lesions in that scan
+    has_mask: np.ndarray  # [N], whether the scan has a lesion mask
 
     @property
     def modalities(self) -> tuple[str, ...]:
@@ -64,11 +64,11 @@ class Cohort:
         return self.slices[rows].astype(np.float32)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return open_cohort, (self.path,)  # a worker process maps the file anew instead of being sent gigabytes
+        return open_cohort, (self.path,)  # a worker process opens the file instead of receiving gigabytes
 
 
 def foreground(pixels: np.ndarray) -> np.ndarray:
-    """[N, C, H, W] in -1 to 1 -> bool [N, H, W]: where there is a head."""
+    """[N, C, H, W] in [-1, 1] -> bool [N, H, W]: inside the head."""
     return np.asarray(pixels.mean(axis=1) > DARK)
 
 
@@ -78,14 +78,14 @@ def open_cohort(path: Path | str) -> Cohort:
     for name, digest in manifest["tables_sha256"].items():
         if hashlib.sha256(_read(path / name)).hexdigest() != digest:
             raise CohortError(
-                f"{path / name} was changed after preparation; give your own labels or split to "
-                "`anofpdm prepare` with --labels or --split, with --overwrite"
+                f"{path / name} was changed after preparation; to use other labels or another split, run "
+                "`anofpdm prepare` with --labels or --split and --overwrite"
             )
     return read_cohort(path, manifest)
 
 
 def read_cohort(path: Path, manifest: dict[str, Any]) -> Cohort:
-    """What `open_cohort` does once the manifest has been checked."""
+    """Open a cohort whose manifest has been checked."""
     try:
         rows = _read_table(path / "slices.csv")
         scans = {scan["scan"]: scan for scan in _read_table(path / "scans.csv")}
@@ -115,7 +115,7 @@ def read_cohort(path: Path, manifest: dict[str, Any]) -> Cohort:
 
 
 def check_slices(cohort: Cohort, rows: np.ndarray) -> None:
-    """That the scans of these rows are as they were prepared: of a bit that a disk has flipped, only hashes tell."""
+    """Compare the slices of these rows' scans with their hashes, to detect disk errors."""
     journal = cohort.path / JOURNAL
     if not journal.is_file():
         return
@@ -125,13 +125,13 @@ def check_slices(cohort: Cohort, rows: np.ndarray) -> None:
     except (ValueError, KeyError, TypeError, RecursionError) as problem:
         raise CohortError(f"{journal}: damaged ({problem}); prepare the cohort again with --overwrite") from None
     if hashlib.sha256("".join(hashes.values()).encode()).hexdigest() != cohort.manifest.get("slices_sha256"):
-        raise CohortError(f"{journal}: not of these slices; run the same `anofpdm prepare` again, or with --overwrite")
+        raise CohortError(f"{journal}: belongs to other slices; re-run the same `anofpdm prepare`, or add --overwrite")
     names, starts, counts = np.unique(cohort.scans, return_index=True, return_counts=True)
     wanted = set(cohort.scans[rows].tolist())
     for name, start, count in zip(names.tolist(), starts, counts, strict=True):
         if name in wanted and hashlib.sha256(cohort.slices[start : start + count].data).hexdigest() != hashes.get(name):
             raise CohortError(
-                f"{cohort.path / SLICES}: the slices of {name} are not those that were prepared, the file is damaged; "
+                f"{cohort.path / SLICES}: damaged, the slices of {name} do not match their hash; "
                 "copy it again, or prepare the cohort again with --overwrite"
             )
 
@@ -164,43 +164,45 @@ def cohort_tables(entries: Sequence[ScanEntry], labels: Sequence[np.ndarray]) ->
 def _read_manifest(path: Path) -> dict[str, Any]:
     if not (path / MANIFEST).is_file():
         if (path / JOURNAL).is_file():
-            raise CohortError(
-                f"{path}: its preparation was not finished; run the same `anofpdm prepare` again to go on"
-            )
-        raise CohortError(f"{path}: not a prepared cohort (no {MANIFEST}); make one with `anofpdm prepare`")
+            raise CohortError(f"{path}: incomplete cohort; re-run the same `anofpdm prepare` to finish it")
+        raise CohortError(f"{path}: not a prepared cohort (no {MANIFEST}); create one with `anofpdm prepare`")
     try:
         manifest: dict[str, Any] = json.loads(read_regular_file(path / MANIFEST))
-        found = manifest["format"]
+        version = manifest["format"]
         _check_manifest(manifest)
     except (ValueError, KeyError, TypeError, OSError, RecursionError) as problem:
         raise CohortError(f"{path / MANIFEST}: damaged ({problem}); prepare it again with --overwrite") from None
-    if found != Cohort.FORMAT:
-        raise CohortError(f"{path}: format {found}, this version reads {Cohort.FORMAT}; prepare it again")
+    if version != Cohort.FORMAT:
+        raise CohortError(
+            f"{path}: format {version}, but this version of anofpdm reads {Cohort.FORMAT}; prepare it again"
+        )
     return manifest
 
 
-def _check_manifest(said: dict[str, Any]) -> None:
-    """What is read of it later is there. One of another format has words of its own."""
-    if said["format"] != Cohort.FORMAT:
+def _check_manifest(manifest: dict[str, Any]) -> None:
+    """Keys and types that are used later; other formats are reported elsewhere."""
+    if manifest["format"] != Cohort.FORMAT:
         return
-    modalities, tables = said["preparation"]["modalities"], said["tables_sha256"]
+    modalities, tables = manifest["preparation"]["modalities"], manifest["tables_sha256"]
     if not isinstance(modalities, list) or not all(isinstance(name, str) for name in modalities):
-        raise ValueError("its modalities are not a list of names")
+        raise ValueError("modalities is not a list of names")
     if not isinstance(tables, dict) or set(tables) != {"slices.csv", "scans.csv", "split.csv"}:
-        raise ValueError("its tables are not those of a cohort")
-    if not isinstance(said["slices"], int) or not isinstance(said["preparation"]["size"], int):
-        raise ValueError("its numbers are not numbers")
+        raise ValueError("tables_sha256 does not list the tables")
+    if not isinstance(manifest["slices"], int) or not isinstance(manifest["preparation"]["size"], int):
+        raise ValueError("slices or size is not an integer")
 
 
 def open_array(path: Path, shape: tuple[int, ...], dtype: type) -> np.ndarray:
-    """An .npy file of so many rows, of this shape and type, and nothing else; on the disk until it is looked at."""
+    """Memory-map an .npy file, which must have exactly this shape and type."""
     try:
         if not path.is_file():
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
         array: np.ndarray = np.lib.format.open_memmap(path, mode="r")
         header = array.offset  # type: ignore[attr-defined]
         if array.shape != shape or array.dtype != dtype or path.stat().st_size != header + array.nbytes:
-            raise ValueError(f"{array.dtype} {list(array.shape)} in {path.stat().st_size:,} bytes, not {list(shape)}")
+            raise ValueError(
+                f"{array.dtype} {list(array.shape)} in {path.stat().st_size:,} bytes, expected {list(shape)}"
+            )
     except (ValueError, TypeError, OSError, EOFError, OverflowError, SyntaxError, TokenError) as problem:
         raise CohortError(f"{path}: damaged ({problem}); prepare the cohort again with --overwrite") from None
     return array

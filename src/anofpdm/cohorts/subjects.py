@@ -1,4 +1,4 @@
-"""What a source folder holds: one `Subject` per scan, whatever the layout it was downloaded in."""
+"""Scans of a source folder: one `Subject` per scan, for all layouts."""
 
 import os
 import unicodedata
@@ -14,15 +14,15 @@ MASK = "mask"
 
 @dataclass(frozen=True)
 class Subject:
-    name: str  # of the scan; unique in a cohort
-    patient: str  # who was scanned: all scans of a patient fall into one split
+    name: str  # name of the scan; unique in a cohort
+    patient: str  # all scans of a patient are in one split
     images: dict[str, Path] = field(default_factory=dict)  # modality to file
     mask: Path | None = None
-    problem: str | None = None  # why it cannot be prepared, known before any file is opened
+    problem: str | None = None  # why it cannot be used, if known before any file is opened
 
 
-class Found(NamedTuple):
-    """A file and the part it plays: a modality's name, or MASK."""
+class SourceFile(NamedTuple):
+    """A file and its role: a modality's name, or MASK."""
 
     name: str
     patient: str
@@ -30,11 +30,11 @@ class Found(NamedTuple):
     path: Path
 
 
-Source = Path | Sequence[Path]  # a folder, or files by name
+Source = Path | Sequence[Path]  # a folder, or a list of files
 
 
 def nifti_files(source: Source) -> Iterator[Path]:
-    """Every NIfTI file below a folder, in order of name; hidden ones and loops of links are passed over."""
+    """All NIfTI files below a folder, sorted; hidden files and symlink loops are skipped."""
     if not isinstance(source, Path):
         yield from source
         return
@@ -50,47 +50,47 @@ def nifti_files(source: Source) -> Iterator[Path]:
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         for name in sorted(files):
             path = Path(folder, name)
-            # A broken link is left to be complained of; a pipe or a device would wait for ever.
+            # A broken link is reported later; opening a pipe or a device could block forever.
             if not name.startswith(".") and stem(name) != name and (path.is_file() or not path.exists()):
                 yield path
 
 
 def stem(name: str) -> str:
-    """`name` without .nii or .nii.gz, in any case; unchanged where it has neither."""
+    """`name` without .nii or .nii.gz (case-insensitive); unchanged without such an extension."""
     lower = name.lower()
     return next((name[: -len(end)] for end in (".nii.gz", ".nii") if lower.endswith(end)), name)
 
 
-def gather(found: Iterable[Found], *, remedy: str = "keep one") -> list[Subject]:
-    """One subject per name, sorted; two files for one part are a problem of that subject alone."""
+def group_files(files: Iterable[SourceFile], *, remedy: str = "keep one") -> list[Subject]:
+    """One subject per name, sorted; two files with the same role are recorded as the subject's problem."""
     parts: dict[str, dict[str, list[Path]]] = {}
     patients: dict[str, str] = {}
-    for name, patient, role, path in found:
-        name = readable(name)
+    for name, patient, role, path in files:
+        name = normalise_name(name)
         parts.setdefault(name, {}).setdefault(role, []).append(path)
-        patients[name] = readable(patient)
+        patients[name] = normalise_name(patient)
     subjects = []
     for name in sorted(parts):
-        files = {role: paths[0] for role, paths in parts[name].items()}
-        mask = files.pop(MASK, None)
-        subjects.append(Subject(name, patients[name], files, mask, _problem(parts[name], remedy)))
+        images = {role: paths[0] for role, paths in parts[name].items()}
+        mask = images.pop(MASK, None)
+        subjects.append(Subject(name, patients[name], images, mask, _problem(parts[name], remedy)))
     return subjects
 
 
-def readable(name: str) -> str:
-    """One way of writing accents, and no bytes that are not text."""
+def normalise_name(name: str) -> str:
+    """Unicode in normal form C, with undecodable bytes escaped."""
     return unicodedata.normalize("NFC", name.encode("utf-8", "backslashreplace").decode())
 
 
 def with_modalities(
-    subjects: list[Subject], modalities: tuple[str, ...], *, remedy: str = "name the ones to use with --modalities"
+    subjects: list[Subject], modalities: tuple[str, ...], *, remedy: str = "choose modalities with --modalities"
 ) -> list[Subject]:
-    """The same subjects with just these modalities, in this order; where one is missing, that is its problem."""
+    """The same subjects with these modalities only, in this order; a missing one is recorded as a problem."""
     return [_with_modalities(subject, modalities, remedy) for subject in subjects]
 
 
-def common_modalities(subjects: list[Subject], order: tuple[str, ...]) -> tuple[str, ...]:
-    """Every modality that any subject has: those of `order` first, then by name."""
+def all_modalities(subjects: list[Subject], order: tuple[str, ...]) -> tuple[str, ...]:
+    """All modalities of any subject: those of `order` first, then sorted by name."""
     present = {modality for subject in subjects for modality in subject.images}
     return (*(m for m in order if m in present), *sorted(present - set(order)))
 
@@ -109,6 +109,6 @@ def _problem(parts: dict[str, list[Path]], remedy: str) -> str | None:
     for role, paths in parts.items():
         if len(paths) > 1:
             return f"two files for its {role}: {paths[0]} and {paths[1]}; {remedy}"
-        if readable(str(paths[0])) != unicodedata.normalize("NFC", str(paths[0])):
+        if normalise_name(str(paths[0])) != unicodedata.normalize("NFC", str(paths[0])):
             return f"the name of its {role} is not valid UTF-8; rename the file or folder"
     return None

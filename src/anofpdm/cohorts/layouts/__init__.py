@@ -1,1 +1,1 @@
-"""How data sets lie on disk: one file a layout."""
+"""Folder layouts of data sets, one module each."""

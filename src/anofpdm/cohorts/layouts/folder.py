@@ -1,4 +1,4 @@
-"""Any folder of NIfTI files, for the real use: image-level labels in a CSV file, and masks only if there are some.
+"""Any folder of NIfTI files, with image-level labels in a CSV file and optional masks.
 
 patient7_flair.nii.gz and patient7_t2.nii.gz, or patient7/flair.nii.gz, or, with one modality, just patient7.nii.gz;
 a mask is called patient7_seg, _mask, _lesion or _roi.
@@ -7,9 +7,9 @@ a mask is called patient7_seg, _mask, _lesion or _roi.
 from collections.abc import Iterator
 from pathlib import Path
 
-from anofpdm.cohorts.subjects import MASK, Found, Source, Subject, gather, nifti_files, stem
+from anofpdm.cohorts.subjects import MASK, Source, SourceFile, Subject, group_files, nifti_files, stem
 
-WORDS = {
+MODALITY_NAMES = {
     "flair": "flair",
     "t2f": "flair",
     "t2flair": "flair",
@@ -27,33 +27,34 @@ WORDS = {
     "swi": "swi",
     "ct": "ct",
 }
-MASK_WORDS = dict.fromkeys(("seg", "mask", "lesion", "roi"), MASK)
+MASK_NAMES = dict.fromkeys(("seg", "mask", "lesion", "roi"), MASK)
 UNNAMED = "image"
 
 
 def find_subjects(source: Source, modalities: tuple[str, ...] = ()) -> list[Subject]:
-    """`modalities` adds words of the user's own, for files that end in them."""
-    return gather(_files(source, WORDS | MASK_WORDS | {word.lower(): word for word in modalities}))
+    """`modalities` adds further names that files may end in."""
+    return group_files(_files(source, MODALITY_NAMES | MASK_NAMES | {name.lower(): name for name in modalities}))
 
 
-def _files(source: Source, words: dict[str, str]) -> Iterator[Found]:
+def _files(source: Source, names: dict[str, str]) -> Iterator[SourceFile]:
     for path in nifti_files(source):
-        name, modality = _named(path, words)
-        yield Found(name, name, modality, path)
+        name, modality = _parse_name(path, names)
+        yield SourceFile(name, name, modality, path)
 
 
 def _folder_name(path: Path) -> str:
-    """Of the folder that a file lies in; relative paths do not always say it."""
+    """Name of the parent folder, also for relative paths."""
     name = path.parent.name
     return name if name not in ("", "..") else path.parent.resolve().name or "scan"
 
 
-def _named(path: Path, words: dict[str, str]) -> tuple[str, str]:
+def _parse_name(path: Path, names: dict[str, str]) -> tuple[str, str]:
+    """Subject and modality."""
     whole = stem(path.name)
-    if whole.lower() in words:
-        return _folder_name(path), words[whole.lower()]
-    for mark in "_-":
-        name, _, word = whole.rpartition(mark)
-        if name and word.lower() in words:
-            return name, words[word.lower()]
+    if whole.lower() in names:
+        return _folder_name(path), names[whole.lower()]
+    for separator in "_-":
+        subject, _, modality = whole.rpartition(separator)
+        if subject and modality.lower() in names:
+            return subject, names[modality.lower()]
     return whole, UNNAMED
