@@ -91,7 +91,7 @@ def test_beside_nifti_files_dicom_is_passed_over_and_results_of_ours_are_no_scan
 def test_a_zip_without_dicom_says_so(tmp_path):
     toys.save(tmp_path / "scans" / "p_flair.nii.gz", toys.head())
     packed = dicom_toys.zipped(tmp_path / "scans", tmp_path / "scans.zip")
-    with pytest.raises(ScanError, match=r"no DICOM image in it; not DICOM images: p_flair\.nii\.gz"):
+    with pytest.raises(ScanError, match=r"no DICOM image \(found: p_flair\.nii\.gz\)"):
         find_targets([str(packed)], MODALITIES)
 
 

@@ -166,7 +166,7 @@ class TestFailures:
     def test_the_rest_is_kept_and_reasons_are_given(self, broken, tmp_path):
         report = prepared(broken, tmp_path / "out")
         assert set(report.failed) == {"p1", "p2"}
-        assert "p1_t2.nii.gz: cut short" in report.failed["p1"]
+        assert "p1_t2.nii.gz: truncated" in report.failed["p1"]
         assert "no flair image (found: t2)" in report.failed["p2"]
         assert set(open_cohort(tmp_path / "out").scans) == {"p0", "p3"}
         assert set(json.loads((tmp_path / "out" / "manifest.json").read_text())["failed"]) == {"p1", "p2"}
@@ -182,9 +182,9 @@ class TestFailures:
         np.testing.assert_array_equal(lesions, cohort.labels == UNHEALTHY)
 
     def test_strict_stops_at_the_first(self, broken, tmp_path):
-        with pytest.raises(ScanError, match="cut short"):
+        with pytest.raises(ScanError, match="truncated"):
             prepared(broken, tmp_path / "out", strict=True)
-        with pytest.raises(CohortError, match="not finished"):
+        with pytest.raises(CohortError, match="incomplete cohort"):
             open_cohort(tmp_path / "out")
 
     def test_a_label_out_of_range_fails_that_scan(self, source, tmp_path):
@@ -380,7 +380,7 @@ class TestOpening:
         (tmp_path / "slices.npy").write_bytes(data)
         cohort = open_cohort(tmp_path)
         check_slices(cohort, np.array([0]))
-        with pytest.raises(CohortError, match="not those that were prepared"):
+        with pytest.raises(CohortError, match="do not match their hash"):
             check_slices(cohort, np.array([0, len(cohort) - 1]))
 
     @pytest.mark.parametrize("content", ["[]", "null", '{"format": 1}', 100_000 * "["])

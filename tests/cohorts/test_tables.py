@@ -42,9 +42,9 @@ class TestLabels:
     @pytest.mark.parametrize(
         ("row", "message"),
         [
-            ("a,,sick", "line 2: label 'sick'"),
-            ("a,-1,1", "line 2: slice '-1'"),
-            ("a,x,1", "line 2: slice 'x'"),
+            ("a,,sick", "line 2: invalid label 'sick'"),
+            ("a,-1,1", "line 2: invalid slice '-1'"),
+            ("a,x,1", "line 2: invalid slice 'x'"),
             (",3,1", "line 2: no subject"),
             ("a,3,1\na,3,0", "line 3: contradicts"),
         ],
@@ -55,7 +55,7 @@ class TestLabels:
 
     def test_a_slice_beyond_the_scan(self, tmp_path):
         labels = read_labels(written(tmp_path / "labels.csv", "subject,slice,label\na,60,1\n"))
-        with pytest.raises(CohortError, match=r"slice 60 of a, which has slices 0 to 59"):
+        with pytest.raises(CohortError, match=r"slice 60 of a does not exist, it has slices 0 to 59"):
             labels.slice_labels("a", 60)
 
     def test_a_misspelt_column_is_not_taken_for_labels_of_whole_scans(self, tmp_path):
@@ -80,7 +80,7 @@ class TestLabels:
         ("text", "message"),
         [
             ("subject,label\n" + 200_000 * "x" + ",1\n", "line 2: cannot be read"),
-            (f"subject,slice,label\na,{5000 * '9'},1\n", "whole number"),
+            (f"subject,slice,label\na,{5000 * '9'},1\n", "use an integer"),
             ("subject,slice,label,label\na,1,1,0\n", "duplicate column 'label'"),
         ],
     )
@@ -160,11 +160,11 @@ class TestSplit:
 
     def test_a_given_one_must_name_everyone_once(self, tmp_path):
         path = written(tmp_path / "split.csv", "patient,split\na@0,train\na@1,test\n")
-        with pytest.raises(CohortError, match="patient a into train and test"):
+        with pytest.raises(CohortError, match="patient a in train and in test"):
             apply_split(people("a@0", "a@1"), read_split(path), path)
         with pytest.raises(CohortError, match=r"no row for 1 scans \(b"):
             apply_split(people("a@0", "b@0"), read_split(path), path)
         with pytest.raises(CohortError, match="line 3: a is already in train"):
             read_split(written(path, "patient,split\na,train\na,test\n"))
-        with pytest.raises(CohortError, match="line 2: split 'tset'"):
+        with pytest.raises(CohortError, match="line 2: invalid split 'tset'"):
             read_split(written(path, "patient,split\na,tset\n"))

@@ -49,7 +49,7 @@ def test_names(name, modality):
     [
         (label("t1_mprage", agent="Gadovist"), "t1ce", "contrast agent"),
         (label("t1_mprage", agent="NONE"), "t1", "t1"),
-        (label("t1_mprage pre", agent="Gadovist"), None, "before contrast by its description, after it"),
+        (label("t1_mprage pre", agent="Gadovist"), None, "before contrast by its description, but"),
         (label("AX T2", agent="Gadovist"), "t2", "t2"),
         (label("", protocol="t2_flair"), "flair", "protocol name"),
         (label("t1_mprage_KM", protocol="t1_mprage"), "t1ce", "km"),
@@ -62,7 +62,7 @@ def test_names(name, modality):
 def test_what_the_header_adds(made, modality, why):
     found = guess(made)
     assert found.modality == modality
-    assert why in found.why
+    assert why in found.reason
 
 
 @pytest.fixture
@@ -106,7 +106,7 @@ class TestChoice:
             (("t1",), {}, ("no series is t1", "2 'T2 TSE'", "--series t1=NUMBER")),
             (("dwi",), {}, ("no series is dwi",)),
             (("t2",), {"t2": "9"}, ("--series t2=9", "no such series", "2 'T2 TSE'")),
-            (("t2",), {"t1": "2"}, ("--series t1=2", "the model knows t2")),
+            (("t2",), {"t1": "2"}, ("--series t1=2", "choose from t2")),
             (("t2", "t1"), {"t2": "3", "t1": "3"}, ("cannot be both t2 and t1",)),
         ],
     )
@@ -118,7 +118,7 @@ class TestChoice:
 
     def test_a_number_that_two_series_share(self, study):
         Series(dicom_toys.head(2, 4, 4), SeriesNumber=2, SeriesDescription="T1").save(study, prefix="X")
-        with pytest.raises(ScanError, match=r"2 series are called so .*by its UID: [\d.]+ or [\d.]+"):
+        with pytest.raises(ScanError, match=r"2 series match .*by its UID: [\d.]+ or [\d.]+"):
             read_study(study, ("t2",), {"t2": "2"})
 
     def test_two_of_one_name_and_number_are_told_apart_by_uid(self, tmp_path):
@@ -138,21 +138,21 @@ class TestPreview:
             (1, None), (2, "t2"), (3, "flair"), (4, "flair"), (5, None),
         ]  # fmt: skip
         assert "localiser" in rows[0].note
-        assert "unclear, so is 4 'FLAIR ax': say which with --series flair=3" in rows[2].note
+        assert "ambiguous with 4 'FLAIR ax': choose with --series flair=3" in rows[2].note
         assert (rows[1].size, rows[1].spacing) == ("4 x 4 x 2", "0.9 x 1.2 x 2.5")
-        assert "says nothing" in rows[4].note
+        assert "does not give the contrast" in rows[4].note
 
     def test_with_the_users_word(self, study):
         rows = preview(study, ("flair",), {"flair": "4"}).rows
         assert [row.modality for row in rows] == [None, None, None, "flair", None]
-        assert rows[3].note == "named with --series"
+        assert rows[3].note == "chosen with --series"
         assert "not needed" in rows[2].note
 
     def test_as_a_table(self, study):
         (study / "notes.txt").write_text("x")
         lines = preview_lines(preview(study, ("t2",)))
         assert len(lines) == 7
-        assert lines[6] == "passed over, no DICOM: notes.txt"
+        assert lines[6] == "skipped, not DICOM: notes.txt"
         assert " ".join(lines[2].split()) == "2 T2 TSE 4 x 4 x 2 0.9 x 1.2 x 2.5 t2 't2' in its description"
 
 

@@ -50,7 +50,7 @@ class TestSlices:
     def test_a_copy_of_a_slice(self, tmp_path, check_refused):
         Series().save(tmp_path)
         (tmp_path / "copy.dcm").write_bytes((tmp_path / "IM003.dcm").read_bytes())
-        check_refused(tmp_path, "two slices at one place", "IM003.dcm", "copy.dcm", "keep one")
+        check_refused(tmp_path, "two slices at one position", "IM003.dcm", "copy.dcm", "keep one")
 
     def test_a_slice_off_its_place(self, tmp_path, check_refused):
         series = Series()
@@ -64,7 +64,7 @@ class TestSlices:
         series.save(tmp_path)
         place = np.add(series.position(4), (0.4, 0, 0)).tolist()
         dicom_toys.write(tmp_path / "IM004.dcm", series.slice(4, ImagePositionPatient=place))
-        check_refused(tmp_path, "IM004.dcm", "mm from its place")
+        check_refused(tmp_path, "IM004.dcm", "mm from its position")
 
     def test_a_tilted_gantry(self, tmp_path, check_refused):
         series = Series()
@@ -73,7 +73,7 @@ class TestSlices:
 
     def test_one_slice_is_no_volume(self, tmp_path, check_refused):
         Series().save(tmp_path, without=range(1, 12))
-        check_refused(tmp_path, "a single image", "IM000.dcm", "give their folder")
+        check_refused(tmp_path, "a single image", "IM000.dcm", "give the folder")
         check_refused(tmp_path / "IM000.dcm", "a single image")
 
     @pytest.mark.parametrize("lost", ["ImagePositionPatient", "ImageOrientationPatient", "PixelSpacing"])
@@ -141,14 +141,14 @@ class TestFiles:
     def test_nothing_there(self, tmp_path, check_refused):
         check_refused(tmp_path / "nowhere", "no such file or folder")
         (tmp_path / "empty").mkdir()
-        check_refused(tmp_path / "empty", "no DICOM image in it")
+        check_refused(tmp_path / "empty", "no DICOM image")
         (tmp_path / "empty" / "notes.txt").write_text("x")
         check_refused(tmp_path / "empty", "notes.txt")
 
     def test_a_file_that_only_its_name_makes_dicom(self, tmp_path, check_refused):
         Series().save(tmp_path)
         (tmp_path / "IM012.dcm").write_bytes(b"")
-        check_refused(tmp_path, "IM012.dcm is called DICOM")
+        check_refused(tmp_path, "IM012.dcm has a DICOM file name")
 
     def test_cut_anywhere_it_is_refused(self, tmp_path, check_refused):
         """The last slice, whose loss the spacing would not show."""
@@ -192,10 +192,10 @@ class TestFiles:
 
     def test_too_many_voxels(self, tmp_path, check_refused, monkeypatch):
         monkeypatch.setattr("anofpdm.scans.dicom.series.MAX_VOXELS", 100)
-        check_refused(Series().save(tmp_path), "more than a head scan holds")
+        check_refused(Series().save(tmp_path), "more than a head scan has")
 
     def test_a_scaling_by_nothing(self, tmp_path, check_refused):
-        check_refused(Series(RescaleSlope=0, RescaleIntercept=0).save(tmp_path), "scaled by nothing")
+        check_refused(Series(RescaleSlope=0, RescaleIntercept=0).save(tmp_path), "invalid rescale slope")
 
 
 class TestZips:
@@ -263,14 +263,14 @@ class TestZips:
         packed = dicom_toys.zipped(study, tmp_path / "a.zip")
         with zipfile.ZipFile(packed, "a") as archive, pytest.warns(UserWarning, match="Duplicate"):
             archive.write(study / "IM000.dcm", "IM000.dcm")
-        with pytest.raises(ScanError, match="in it 2 times"):
+        with pytest.raises(ScanError, match="appears 2 times"):
             read(packed)
 
     def test_damage(self, study, tmp_path, check_refused):
         packed = dicom_toys.zipped(study, tmp_path / "a.zip")
         whole = packed.read_bytes()
         packed.write_bytes(whole[: len(whole) // 2])
-        check_refused(packed, "cut short")
+        check_refused(packed, "truncated")
         data = bytearray(whole)
         data[whole.index(b"IM000.dcm") + 200] ^= 0xFF
         packed.write_bytes(data)
@@ -290,7 +290,7 @@ class TestGrids:
         ("changes", "word"),
         [
             ({"origin": (-11, 7, -19)}, "1 mm apart"),
-            ({"voxels": dicom_toys.head(12, 16, 16)}, "16 x 16 x 12 voxels against 14 x 16 x 12"),
+            ({"voxels": dicom_toys.head(12, 16, 16)}, "16 x 16 x 12 voxels, not 14 x 16 x 12"),
             ({"cosines": CORONAL}, "mm apart"),
             ({"FrameOfReferenceUID": generate_uid()}, "different frames of reference"),
         ],

@@ -215,7 +215,7 @@ class TestRefuses:
         import tracemalloc
 
         tracemalloc.start()
-        check_refused(path, "32767 x 32767 x 32767", "more than a head scan holds")
+        check_refused(path, "32767 x 32767 x 32767", "more than a head scan has")
         assert tracemalloc.get_traced_memory()[1] < 20 << 20
         tracemalloc.stop()
 

@@ -6,7 +6,7 @@ from scipy import ndimage
 
 from anofpdm.errors import ScanError
 from anofpdm.scans import AxialPlanes, Grid, Scan, mask_slices, read_scan, scan_slices
-from anofpdm.scans.slices import kept_slices
+from anofpdm.scans.slices import select_slices
 from tests import toys
 
 SIZE = 128
@@ -136,10 +136,10 @@ def test_slices_with_little_foreground_are_left_out():
     volume = np.zeros((3, 20, 20))  # [z, y, x]
     volume[0].flat[:9] = 1  # 2.25 %
     volume[1].flat[:10] = 1  # 2.5 %
-    np.testing.assert_array_equal(kept_slices([volume]), [1])
+    np.testing.assert_array_equal(select_slices([volume]), [1])
     other = np.zeros_like(volume)
     other[0].flat[9:12] = 1  # another modality sees three voxels more
-    np.testing.assert_array_equal(kept_slices([volume, other]), [0, 1])
+    np.testing.assert_array_equal(select_slices([volume, other]), [0, 1])
 
 
 def test_masks_are_cut_at_half_a_pixel():
@@ -169,7 +169,7 @@ class TestModalities:
     def test_another_shape_is_refused_with_both_shapes(self, tmp_path):
         first = toys.save(tmp_path / "a.nii.gz", toys.head())
         second = toys.save(tmp_path / "b.nii.gz", toys.head((24, 24, 21)))
-        with pytest.raises(ScanError, match=r"24 x 24 x 21 voxels against 24 x 24 x 20"):
+        with pytest.raises(ScanError, match=r"24 x 24 x 21 voxels, not 24 x 24 x 20"):
             read_scan({"a": first, "b": second})
 
     def test_no_foreground_is_refused(self, tmp_path):

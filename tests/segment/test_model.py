@@ -475,7 +475,7 @@ class TestTargets:
             (["dwi=p_flair.nii.gz"], "choose from flair, t2"),
             (["flair=p_flair.nii.gz"], "no t2 image"),
             (["flair=gone.nii.gz", "t2=p_t2.nii.gz"], "no such file"),
-            (["empty"], "dcm2niix"),
+            (["empty"], "no NIfTI or DICOM file"),
             (["p_flair.nii.gz"], "give the files as flair=FILE t2=FILE"),
             (["flair=p_flair.nii.gz", "flair=p_t2.nii.gz"], "duplicate flair"),
             (["odd/.._flair.nii.gz", "odd/.._t2.nii.gz"], "rename the file"),

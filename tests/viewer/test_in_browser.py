@@ -203,7 +203,7 @@ def test_errors_are_shown_at_their_field(serving, open_page, scan, tmp_path):
     page.set_input_files("#file-t2", tmp_path / "t2.nii.gz")
     page.click("#send")
     page.wait_for_selector("#scans li[data-state=failed]")
-    assert "t2.nii.gz: cut short" in page.text_content("#scans .state")
+    assert "t2.nii.gz: truncated" in page.text_content("#scans .state")
     page.click("#scans .delete")
     page.wait_for_selector("#none:not([hidden])")
 

@@ -142,7 +142,7 @@ def header_only(shape) -> bytes:
 MALFORMED = {
     "empty": (b"", "empty"),
     "text": (b"hello, world", "not a NIfTI file"),
-    "cut in the header": (nifti()[:200], "cut short"),
+    "cut in the header": (nifti()[:200], "truncated"),
     "corrupt gzip": (gzip.compress(nifti())[:20] + b"x" * 200, "t2.nii.gz"),
     "two-dimensional": (nifti((8, 8, 1)), "single 2D image"),
     "four-dimensional": (nifti((4, 4, 4, 3)), "4D"),
@@ -165,7 +165,7 @@ def test_errors_in_the_data_are_found_in_the_queue(server, scan, store_folder):
     """A valid header with a gigabyte of zeros instead of a few thousand voxels, or with too few."""
     whole = gzip.decompress(scan["t2"].read_bytes())
     bomb = gzip.compress(whole) + 64 * gzip.compress(bytes(16 << 20))
-    for content, expected in ((bomb, "more data than its header"), (gzip.compress(whole[:-50]), "cut short")):
+    for content, expected in ((bomb, "more data than its header"), (gzip.compress(whole[:-50]), "truncated")):
         job = server.upload({"flair": scan["flair"], "t2": content}).json
         job = server.wait(job["id"])
         assert job["state"] == "failed"

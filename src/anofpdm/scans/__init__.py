@@ -1,4 +1,4 @@
-"""Scans with their place in space: files to voxels, voxels to network slices, and the way back."""
+"""Scans with their geometry: files to voxels, voxels to network slices, and back."""
 
 from anofpdm.scans.grid import Grid
 from anofpdm.scans.nifti import Volume, read_volume, write_nifti

@@ -1,4 +1,4 @@
-"""Where voxels are: a scan's shape and its affine from voxel indices to scanner millimetres, as found on disk."""
+"""Geometry of a scan: shape and affine from voxel indices to scanner millimetres, as in the file."""
 
 import itertools
 import warnings
@@ -10,18 +10,18 @@ import numpy as np
 
 from anofpdm.errors import ScanError, ScanWarning
 
-LARGEST_SHEAR = 1e-3  # cosine between two voxel axes; rounding in a header stays below it
-VOXEL_MM = (0.02, 50.0)  # smallest and largest believable voxel edge
-FORMS_APART_MM = 1.0
-GRIDS_APART_MM = 1e-3
-UNITS_OF_LENGTH = 0x07  # the bits of xyzt_units that speak of space
+MAX_SHEAR = 1e-3  # cosine between two voxel axes; rounding in a header stays below it
+VOXEL_MM = (0.02, 50.0)  # smallest and largest plausible voxel edge
+MAX_FORM_GAP_MM = 1.0
+MAX_GRID_GAP_MM = 1e-3
+UNITS_OF_LENGTH = 0x07  # bits of xyzt_units for the unit of length
 
 
 @dataclass(frozen=True)
 class Grid:
     shape: tuple[int, int, int]
     affine: np.ndarray  # [4, 4], voxel index to millimetres, RAS+
-    header: nib.Nifti1Header  # what the input said of itself; results are written with it
+    header: nib.Nifti1Header  # of the input; results are written with it
 
     @classmethod
     def from_affine(cls, shape: tuple[int, int, int], affine: np.ndarray) -> "Grid":
@@ -34,37 +34,37 @@ class Grid:
 
     @property
     def spacing_mm(self) -> np.ndarray:
-        """[3], the voxel's edge along each array axis."""
+        """[3], voxel size along each array axis."""
         return np.linalg.norm(self.affine[:3, :3], axis=0)
 
 
 def grid_of(header: nib.Nifti1Header, shape: tuple[int, int, int], path: Path) -> Grid:
-    """The grid that a header describes, refused where it is ambiguous or impossible."""
+    """The grid that a header describes; ambiguous or invalid geometry is refused."""
     _check_units(header, path)
-    affine = _chosen_affine(header, shape, path)
+    affine = _choose_affine(header, shape, path)
     check_affine(affine, path)
     return Grid(shape, affine, header)
 
 
 def check_same_grid(first: Grid, first_path: Path, other: Grid, other_path: Path) -> None:
     if other.shape != first.shape:
-        difference = f"{_times(other.shape)} voxels against {_times(first.shape)}"
+        difference = f"{_times(other.shape)} voxels, not {_times(first.shape)}"
     else:
         gap = corner_gap_mm(first.affine, other.affine, first.shape)
-        if gap <= GRIDS_APART_MM:
+        if gap <= MAX_GRID_GAP_MM:
             return
         difference = f"their corners are {gap:.3g} mm apart"
     raise ScanError(f"{other_path} is not on the grid of {first_path} ({difference}); resample it onto that grid first")
 
 
 def corner_gap_mm(a: np.ndarray, b: np.ndarray, shape: tuple[int, int, int]) -> float:
-    """How far apart two affines put the same voxel, at worst. The worst voxel of a linear map is a corner."""
+    """Largest distance between a voxel's positions by two affines; for a linear map, it is at a corner."""
     corners = np.array(list(itertools.product(*[(0, n - 1) for n in shape])))  # [8, 3]
-    apart = corners @ (a - b)[:3, :3].T + (a - b)[:3, 3]
-    return float(np.linalg.norm(apart, axis=1).max())
+    difference = corners @ (a - b)[:3, :3].T + (a - b)[:3, 3]
+    return float(np.linalg.norm(difference, axis=1).max())
 
 
-def _chosen_affine(header: nib.Nifti1Header, shape: tuple[int, int, int], path: Path) -> np.ndarray:
+def _choose_affine(header: nib.Nifti1Header, shape: tuple[int, int, int], path: Path) -> np.ndarray:
     header = header.copy()
     header["pixdim"][0] = -1 if header["pixdim"][0] < 0 else 1  # the standard reads 0 as 1
     header["pixdim"][1:4] = np.abs(header["pixdim"][1:4])
@@ -72,20 +72,18 @@ def _chosen_affine(header: nib.Nifti1Header, shape: tuple[int, int, int], path: 
         sform = header.get_sform(coded=True)[0]
         qform = header.get_qform(coded=True)[0]
     except (nib.spatialimages.HeaderDataError, ValueError) as problem:
-        raise ScanError(
-            f"{path}: its orientation (qform) makes no sense: {problem}; set it anew from the source"
-        ) from None
+        raise ScanError(f"{path}: invalid orientation (qform): {problem}; set it again from the source") from None
     if sform is not None and qform is not None:
         gap = corner_gap_mm(sform, qform, shape)
-        if not gap <= FORMS_APART_MM:
+        if not gap <= MAX_FORM_GAP_MM:
             raise ScanError(
-                f"{path}: its two orientations disagree (qform and sform put a corner {gap:.3g} mm apart), "
-                "so left and right are in doubt; keep the right one and copy it over the other (fslorient, nifti_tool)"
+                f"{path}: qform and sform disagree (corners {gap:.3g} mm apart), so left and right are ambiguous; "
+                "copy the correct one over the other (fslorient, nifti_tool)"
             )
     if sform is None and qform is None:
         warnings.warn(
             f"{path}: no orientation in the header (qform and sform codes are 0); "
-            "taking the third axis as inferior to superior, and left and right as unknown",
+            "the third axis is taken as inferior to superior; left and right are unknown",
             ScanWarning,
             stacklevel=2,
         )
@@ -96,28 +94,28 @@ def _chosen_affine(header: nib.Nifti1Header, shape: tuple[int, int, int], path: 
 def check_affine(affine: np.ndarray, path: Path | str) -> None:
     axes = affine[:3, :3]
     if not np.isfinite(affine).all():
-        raise ScanError(f"{path}: its affine holds NaN or infinity; set the orientation anew from the source")
+        raise ScanError(f"{path}: its affine contains NaN or infinity; set the orientation again from the source")
     lengths = np.linalg.norm(axes, axis=0)
     if (lengths == 0).any() or abs(np.linalg.det(axes / lengths)) < 1e-3:
         raise ScanError(
-            f"{path}: its affine is singular (a voxel without volume); set the orientation anew from the source"
+            f"{path}: its affine is singular (voxels without volume); set the orientation again from the source"
         )
     if lengths.min() < VOXEL_MM[0] or lengths.max() > VOXEL_MM[1]:
         size = " x ".join(f"{length:.3g}" for length in lengths)
-        raise ScanError(f"{path}: voxels of {size} mm are not a head's; check the units in the header")
+        raise ScanError(f"{path}: voxels of {size} mm are implausible for a head; check the units in the header")
     cosines = np.abs((axes / lengths).T @ (axes / lengths) - np.eye(3))
-    if cosines.max() > LARGEST_SHEAR:
+    if cosines.max() > MAX_SHEAR:
         angle = np.degrees(np.arccos(cosines.max()))
         raise ScanError(
-            f"{path}: its affine is sheared (two voxel axes stand at {angle:.1f} degrees, not 90); "
-            "resample it onto a grid with right angles first"
+            f"{path}: its affine is sheared (two voxel axes are at {angle:.1f} degrees, not 90); "
+            "resample it onto an orthogonal grid first"
         )
 
 
 def _check_units(header: nib.Nifti1Header, path: Path) -> None:
     unit = {1: "metres", 3: "micrometres"}.get(int(header["xyzt_units"]) & UNITS_OF_LENGTH)
     if unit is not None:
-        raise ScanError(f"{path}: its header counts in {unit}; convert it to millimetres first")
+        raise ScanError(f"{path}: its header is in {unit}; convert it to millimetres first")
 
 
 def _times(shape: tuple[int, ...]) -> str:

@@ -1,4 +1,4 @@
-"""NIfTI in and out: every byte accounted for, geometry kept as found, nothing read that the header does not declare."""
+"""Reading and writing NIfTI: strict checks of header and length, geometry preserved."""
 
 import contextlib
 import gzip
@@ -12,20 +12,24 @@ from typing import BinaryIO, Protocol
 
 import nibabel as nib
 import numpy as np
-from zlib_ng import zlib_ng  # inflates twice as fast as zlib, which is most of the time a scan takes
+from zlib_ng import zlib_ng  # decompression dominates the reading time and is twice as fast as with zlib
 
 from anofpdm.errors import ScanError
 from anofpdm.scans.grid import Grid, grid_of
 from anofpdm.util.files import write_atomically
 
-MAX_VOXELS = 512**3  # more than any head scan at 0.5 mm; refused before memory is taken
-MAX_BYTES = 4 * MAX_VOXELS  # of voxels: all of them in float32, half as many in float64
-MAX_OFFSET = 64 << 20  # header extensions end before this
+MAX_VOXELS = 512**3  # more than any head scan at 0.5 mm; checked before allocation
+MAX_BYTES = 4 * MAX_VOXELS  # of voxel data
+MAX_OFFSET = 64 << 20  # of the voxel data, after header extensions
 MAX_PADDING = 64 << 20  # zeros after a compressed file
 CHUNK = 8 << 20  # of a compressed file; most scans are one
-CHUNK_OF_MANY = 16 << 10  # of a file that is several gzips: what is left after one is read anew with the next
-COMPRESSION = 1  # of what we write: maps and masks shrink well enough, and quickly
-STORED_AS = {"b1": np.uint8, "f2": np.float32, "i8": np.int32}  # what NIfTI, or half of its readers, cannot hold
+MULTI_MEMBER_CHUNK = 16 << 10  # the rest after a gzip member is read again with the next one
+COMPRESSION = 1  # level; fast, and sufficient for maps and masks
+STORED_AS = {
+    "b1": np.uint8,
+    "f2": np.float32,
+    "i8": np.int32,
+}  # types that NIfTI, or many of its readers, do not support
 HEADERS = {348: (nib.Nifti1Header, b"n+1"), 540: (nib.Nifti2Header, b"n+2")}
 SILENT = logging.Logger("silent", logging.CRITICAL + 1)
 
@@ -38,14 +42,14 @@ class Volume:
 
 
 def read_volume(path: Path, *, allow_constant: bool = False) -> Volume:
-    """One 3D image. `allow_constant` is for masks: nothing drawn is a fact, a scan without contrast is a fault."""
+    """One 3D image. `allow_constant` is for masks, which may be empty; a constant scan is refused."""
     try:
         with path.open("rb") as file:
-            header, shape, data = _read_declared(_opened(file), path)
+            header, shape, data = _read_declared(_open_stream(file), path)
     except FileNotFoundError:
         raise ScanError(f"{path}: no such file; check the path") from None
     except IsADirectoryError:
-        raise ScanError(f"{path}: a folder, where a NIfTI file is expected") from None
+        raise ScanError(f"{path}: a folder; a NIfTI file is expected") from None
     except OSError as problem:
         raise ScanError(
             f"{path}: cannot be read ({problem.strerror or problem}); check the disk and permissions"
@@ -53,32 +57,32 @@ def read_volume(path: Path, *, allow_constant: bool = False) -> Volume:
     grid = grid_of(header, shape, path)
     stored = np.frombuffer(data, _stored_type(header, path)).reshape(shape, order="F")
     if not allow_constant:
-        _check_varied(stored, path)  # before memory is taken for other numbers
+        _check_varied(stored, path)  # before memory is allocated for scaled values
     voxels = _scaled(header, stored, path)
     if not allow_constant:
         _check_varied(voxels, path)
     return Volume(path, voxels, grid)
 
 
-def read_grid(path: Path, called: Path | None = None) -> Grid:
-    """From the header alone; what is wrong is said of `called`."""
-    called = called or path
-    with path.open("rb") as file, _said_of(called):
-        header, _ = _read_header(_opened(file), called)
-    shape = _shape(header, called)
-    _stored_type(header, called)
-    return grid_of(header, shape, called)
+def read_grid(path: Path, display_path: Path | None = None) -> Grid:
+    """From the header alone; error messages name `display_path`."""
+    shown = display_path or path
+    with path.open("rb") as file, _translate_read_errors(shown):
+        header, _ = _read_header(_open_stream(file), shown)
+    shape = _shape(header, shown)
+    _stored_type(header, shown)
+    return grid_of(header, shape, shown)
 
 
 def write_nifti(path: Path, voxels: np.ndarray, where: Grid | np.ndarray) -> None:
-    """Save `voxels` [i, j, k] on a grid (or with an affine), whole or not at all; equal input gives equal bytes."""
+    """Save `voxels` [i, j, k] on a grid (or with an affine), atomically; equal input gives equal bytes."""
     grid = where if isinstance(where, Grid) else Grid.from_affine(voxels.shape, where)
     if voxels.shape != grid.shape:
         raise ValueError(f"voxels of shape {voxels.shape} do not fill a grid of {grid.shape}")
     voxels = voxels.astype(STORED_AS.get(voxels.dtype.str[1:], voxels.dtype), copy=False)
     header = _header_for_results(grid.header, voxels.dtype)
     kind = nib.Nifti2Image if isinstance(header, nib.Nifti2Header) else nib.Nifti1Image
-    # The input may carry trailing axes of length 1; the result has them too.
+    # The input may have trailing axes of length 1; the result gets them too.
     image = kind(voxels.reshape(grid.header.get_data_shape()), grid.affine, header)
     data = image.to_bytes()
     if path.name.endswith(".gz"):
@@ -87,7 +91,7 @@ def write_nifti(path: Path, voxels: np.ndarray, where: Grid | np.ndarray) -> Non
 
 
 def _header_for_results(header: nib.Nifti1Header, dtype: np.dtype) -> nib.Nifti1Header:
-    """The input's header, freed of what described the input's numbers rather than its place."""
+    """The input's header without what describes its values rather than its geometry."""
     result = header.copy()
     result.set_data_dtype(dtype)
     result.set_slope_inter(None, None)
@@ -96,7 +100,7 @@ def _header_for_results(header: nib.Nifti1Header, dtype: np.dtype) -> nib.Nifti1
     result["descrip"] = b"anofpdm"
     result["vox_offset"] = 0
     result.extensions.clear()
-    result.check_fix(SILENT, error_level=logging.CRITICAL + 1)  # what is odd and harmless; nibabel would speak of it
+    result.check_fix(SILENT, error_level=logging.CRITICAL + 1)  # fixes harmless oddities that nibabel would warn about
     return result
 
 
@@ -108,50 +112,50 @@ class Stream(Protocol):
 
 
 class GzipStream:
-    """Inflates no more than is asked for. Python's own reader is slower here, and stops short of the last checksum
-    when a caller asks only for what it needs; asking this one for a byte past the end verifies it."""
+    """Decompresses only as much as is read. Python's own reader is slower, and does not verify the last checksum if
+    exactly the needed bytes are read; here, reading a byte past the end verifies it."""
 
     def __init__(self, file: BinaryIO):
         self._file, self._chunk = file, CHUNK
         self._inflate = zlib_ng.decompressobj(wbits=31)
 
     def read(self, count: int, /) -> bytearray:
-        found = bytearray()
-        while len(found) < count:
+        data = bytearray()
+        while len(data) < count:
             if self._inflate.eof and not self._next_member():
                 break
             feed = self._inflate.unconsumed_tail or self._file.read(self._chunk)
-            piece = self._inflate.decompress(feed, count - len(found))
-            found += piece
+            piece = self._inflate.decompress(feed, count - len(data))
+            data += piece
             if not feed and not piece and not self._inflate.eof:
                 raise EOFError
-        return found
+        return data
 
     def _next_member(self) -> bool:
-        """Gzip files may be several, one after another, and padded with zeros."""
+        """A gzip file may have several members, and may be padded with zeros."""
         zeros, rest = 0, self._inflate.unused_data.lstrip(b"\0")
         while not rest and (chunk := self._file.read(self._chunk)):
             zeros, rest = zeros + len(chunk), chunk.lstrip(b"\0")
             if zeros > MAX_PADDING and not rest:
-                raise zlib_ng.error("too many zeros after its end")  # type: ignore[operator]  # see _said_of
+                raise zlib_ng.error("too many zeros after the end")  # type: ignore[operator]  # see _translate_read_errors
         if not rest:
             return False
-        self._chunk = CHUNK_OF_MANY
+        self._chunk = MULTI_MEMBER_CHUNK
         self._inflate = zlib_ng.decompressobj(wbits=31)
         self._file.seek(-len(rest), 1)
         return True
 
 
-def _opened(file: BinaryIO) -> Stream:
-    """By what the file holds, not by what it is called."""
-    packed = file.read(2) == b"\x1f\x8b"
+def _open_stream(file: BinaryIO) -> Stream:
+    """By the file's contents, not its name."""
+    is_gzip = file.read(2) == b"\x1f\x8b"
     file.seek(0)
-    return GzipStream(file) if packed else file
+    return GzipStream(file) if is_gzip else file
 
 
 def _read_declared(stream: Stream, path: Path) -> tuple[nib.Nifti1Header, tuple[int, int, int], bytes | bytearray]:
-    """Header, checked shape, and exactly the voxel bytes that the header declares."""
-    with _said_of(path):
+    """Header, checked shape, and exactly as many voxel bytes as the header declares."""
+    with _translate_read_errors(path):
         header, read_so_far = _read_header(stream, path)
         shape = _shape(header, path)
         wanted = _bytes_wanted(header, shape, path)
@@ -160,22 +164,19 @@ def _read_declared(stream: Stream, path: Path) -> tuple[nib.Nifti1Header, tuple[
             raise EOFError
         data = stream.read(wanted)
         if len(data) < wanted:
-            raise ScanError(
-                f"{path}: cut short, {len(data)} of {wanted} voxel bytes are there; copy or download it again"
-            )
+            raise ScanError(f"{path}: truncated, {len(data)} of {wanted} voxel bytes; copy or download it again")
         if stream.read(1):
-            raise ScanError(f"{path}: holds more data than its header declares; it is damaged, copy it again")
+            raise ScanError(f"{path}: contains more data than its header declares, so it is damaged; copy it again")
     return header, shape, data
 
 
 @contextlib.contextmanager
-def _said_of(path: Path) -> Iterator[None]:
-    """What goes wrong while reading, as a sentence."""
+def _translate_read_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except EOFError:
-        raise ScanError(f"{path}: cut short, the file ends too early; copy or download it again") from None
-    except zlib_ng.error as problem:  # type: ignore[misc]  # a class, whatever its stub says
+        raise ScanError(f"{path}: truncated, the file ends too early; copy or download it again") from None
+    except zlib_ng.error as problem:  # type: ignore[misc]  # a class, contrary to its stub
         raise ScanError(f"{path}: its compressed data is corrupt ({problem}); copy or download it again") from None
 
 
@@ -185,8 +186,8 @@ def _read_header(stream: Stream, path: Path) -> tuple[nib.Nifti1Header, int]:
         raise ScanError(f"{path}: the file is empty; copy or download it again")
     if len(start) < 4:
         raise EOFError
-    found = ((struct.unpack(f"{order}i", start)[0], order) for order in "<>")
-    length, order = next((one for one in found if one[0] in HEADERS), (0, ""))
+    lengths = ((struct.unpack(f"{order}i", start)[0], order) for order in "<>")
+    length, order = next((one for one in lengths if one[0] in HEADERS), (0, ""))
     if not length:
         raise ScanError(
             f"{path}: not a NIfTI file (its first bytes are {start.hex(' ')}); convert it, e.g. with dcm2niix"
@@ -204,19 +205,19 @@ def _read_header(stream: Stream, path: Path) -> tuple[nib.Nifti1Header, int]:
 def _shape(header: nib.Nifti1Header, path: Path) -> tuple[int, int, int]:
     axes = int(header["dim"][0])
     if not 1 <= axes <= 7:
-        raise ScanError(f"{path}: its header declares {axes} dimensions; it is damaged, copy it again")
+        raise ScanError(f"{path}: its header declares {axes} dimensions, so it is damaged; copy it again")
     declared = tuple(int(n) for n in header["dim"][1 : 1 + axes])
-    said = " x ".join(map(str, declared))
+    size = " x ".join(map(str, declared))
     if min(declared) < 0:
-        raise ScanError(f"{path}: its header declares {said} voxels; it is damaged, copy it again")
+        raise ScanError(f"{path}: its header declares {size} voxels, so it is damaged; copy it again")
     if min(declared) == 0:
-        raise ScanError(f"{path}: empty, {said} voxels; export it again")
+        raise ScanError(f"{path}: empty, {size} voxels; export it again")
     if axes < 3 or declared[2] == 1:
-        raise ScanError(f"{path}: a single 2D image ({said}); a 3D scan is needed")
+        raise ScanError(f"{path}: a single 2D image ({size}); give a 3D scan")
     if math.prod(declared[3:]) > 1:
-        raise ScanError(f"{path}: {axes}D ({said}); split it and give one 3D volume per file (fslsplit, nib-split)")
+        raise ScanError(f"{path}: {axes}D ({size}); split it and give one 3D volume per file (fslsplit, nib-split)")
     if math.prod(declared) > MAX_VOXELS:
-        raise ScanError(f"{path}: declares {said} voxels, more than a head scan holds ({MAX_VOXELS:,}); resample it")
+        raise ScanError(f"{path}: declares {size} voxels, more than a head scan has ({MAX_VOXELS:,}); resample it")
     return declared[0], declared[1], declared[2]
 
 
@@ -224,18 +225,18 @@ def _bytes_wanted(header: nib.Nifti1Header, shape: tuple[int, int, int], path: P
     stored = _stored_type(header, path)
     wanted = math.prod(shape) * stored.itemsize
     if wanted > MAX_BYTES:
-        said = " x ".join(map(str, shape))
-        raise ScanError(f"{path}: {said} voxels of {stored} are {wanted >> 20:,} MiB; store it as float32 or shorter")
+        size = " x ".join(map(str, shape))
+        raise ScanError(f"{path}: {size} voxels of {stored} are {wanted >> 20:,} MiB; save it as float32 or smaller")
     return wanted
 
 
 def _data_offset(header: nib.Nifti1Header, path: Path) -> int:
-    least = header.single_vox_offset
+    lowest = header.single_vox_offset
     offset = float(header["vox_offset"])
-    if offset == 0:  # written so by some tools, and meant so
-        return int(least)
-    if not least <= offset <= MAX_OFFSET:
-        raise ScanError(f"{path}: its header says that voxels begin at byte {offset:g}; it is damaged, copy it again")
+    if offset == 0:  # some tools write 0 for the default
+        return int(lowest)
+    if not lowest <= offset <= MAX_OFFSET:
+        raise ScanError(f"{path}: its header lets voxels begin at byte {offset:g}, so it is damaged; copy it again")
     return int(offset)
 
 
@@ -247,19 +248,21 @@ def _stored_type(header: nib.Nifti1Header, path: Path) -> np.dtype:
         stored: np.dtype = header.get_data_dtype()
     except (nib.spatialimages.HeaderDataError, KeyError):
         code = int(header["datatype"])
-        raise ScanError(f"{path}: its header names a voxel type that does not exist ({code}); copy it again") from None
+        raise ScanError(f"{path}: its header has an unknown voxel type ({code}); copy it again") from None
     if stored.kind not in "iuf" or stored.itemsize > 8:
-        raise ScanError(f"{path}: voxels of type {stored} (colour, complex or too long); export it as plain numbers")
+        raise ScanError(
+            f"{path}: voxels of type {stored} (colour, complex or over 64 bits); export it as integers or floats"
+        )
     return stored
 
 
 def _check_varied(voxels: np.ndarray, path: Path) -> None:
     if voxels.min() == voxels.max():
-        raise ScanError(f"{path}: every voxel is {voxels.flat[0]}; an empty scan cannot be used, export it again")
+        raise ScanError(f"{path}: every voxel is {voxels.flat[0]}, an empty scan; export it again")
 
 
 def _scaled(header: nib.Nifti1Header, voxels: np.ndarray, path: Path) -> np.ndarray:
-    """In the machine's byte order, and as the header has it."""
+    """In native byte order, scaled as the header declares."""
     stored = voxels.dtype
     if not stored.isnative:
         voxels = voxels.astype(stored.newbyteorder("="))
@@ -275,10 +278,10 @@ def _scaled(header: nib.Nifti1Header, voxels: np.ndarray, path: Path) -> np.ndar
 
 def _scaling(header: nib.Nifti1Header, path: Path) -> tuple[float, float]:
     slope, inter = float(header["scl_slope"]), float(header["scl_inter"])
-    if slope == 0 or math.isnan(slope):  # the standard's way of saying 'not scaled'
+    if slope == 0 or math.isnan(slope):  # means unscaled in the standard
         return 1.0, 0.0
     if not (math.isfinite(slope) and math.isfinite(inter)):
-        raise ScanError(f"{path}: its header scales voxels by {slope} and {inter}; it is damaged, copy it again")
+        raise ScanError(f"{path}: its header scales voxels by {slope} and {inter}, so it is damaged; copy it again")
     return slope, inter
 
 
@@ -287,7 +290,9 @@ def _finite_float32(voxels: np.ndarray, path: Path) -> np.ndarray:
         voxels = voxels.astype(np.float32, copy=False)
     finite = np.isfinite(voxels)
     if not finite.all():
-        i, plane = next((i, plane) for i, plane in enumerate(finite) if not plane.all())  # there may be many
+        i, plane = next(
+            (i, plane) for i, plane in enumerate(finite) if not plane.all()
+        )  # plane by plane: there may be many
         first = ", ".join(str(int(n)) for n in (i, *np.unravel_index(plane.argmin(), plane.shape)))
         count = finite.size - np.count_nonzero(finite)
         raise ScanError(

@@ -1,8 +1,8 @@
-"""From a scan to the network's slices, and back onto the scan's own grid.
+"""From a scan to the network's slices, and back onto the scan's grid.
 
-A slice is axial by the scan's own orientation, whatever its array axes are: inferior slices first; inside a slice the
-first row is anterior and the first column the patient's right, as radiologists look at it. The way there and the way
-back are two sparse matrices per scan geometry, so neither can drift from the other.
+Slices are axial by the scan's orientation, whatever its array axes: inferior slices first; in a slice, the first row is
+anterior and the first column is the patient's right (radiological convention). Both directions are sparse matrices
+derived from the scan's geometry.
 """
 
 import functools
@@ -18,8 +18,8 @@ from anofpdm.errors import ScanError
 from anofpdm.scans.grid import Grid, check_same_grid
 from anofpdm.scans.nifti import Volume, read_volume
 
-BRIGHT_PERCENTILE = 99.0  # of a volume's foreground: becomes 1
-LEAST_FOREGROUND = 0.025  # of a slice's area: emptier slices are left out
+BRIGHT_PERCENTILE = 99.0  # of a volume's foreground; scaled to 1
+LEAST_FOREGROUND = 0.025  # of a slice's area; slices with less are skipped
 
 
 @dataclass(frozen=True)
@@ -33,14 +33,14 @@ class Scan:
 
 @dataclass(frozen=True)
 class ScanSlices:
-    """What the network sees of a scan."""
+    """The network's input for a scan."""
 
     pixels: np.ndarray  # [n, C, size, size] in [-1, 1]
-    indices: np.ndarray  # [n], which axial slices of the scan these are, counted from the inferior end
+    indices: np.ndarray  # [n], axial positions in the scan, counted from the inferior end
 
 
 def read_scan(files: dict[str, Path]) -> Scan:
-    """Read a subject's modalities (name to file) and check that they lie on one grid."""
+    """Read a subject's modalities (name to file), which must share a grid."""
     volumes = [read_volume(path) for path in files.values()]
     for volume in volumes[1:]:
         check_same_grid(volumes[0].grid, volumes[0].path, volume.grid, volume.path)
@@ -50,7 +50,7 @@ def read_scan(files: dict[str, Path]) -> Scan:
 
 
 class AxialPlanes:
-    """A grid's axial slices, and their square counterpart that the network works on."""
+    """Conversion between a grid's axial slices and the square slices of the network."""
 
     def __init__(self, grid: Grid, size: int):
         self.grid, self.size = grid, size
@@ -58,8 +58,8 @@ class AxialPlanes:
         self._order = [
             int(np.flatnonzero(orientation[:, 0] == world)[0]) for world in (2, 1, 0)
         ]  # array axes of z, y, x
-        towards = orientation[self._order, 1] * (1, -1, -1)  # wanted: to superior, to posterior, to left
-        self._flips = tuple(slice(None, None, int(step)) for step in towards)
+        directions = orientation[self._order, 1] * (1, -1, -1)  # towards superior, posterior, left
+        self._flips = tuple(slice(None, None, int(step)) for step in directions)
         self.shape = tuple(grid.shape[axis] for axis in self._order)  # z, y, x
         self.spacing_mm, dy, dx = (float(grid.spacing_mm[axis]) for axis in self._order)
         _, ny, nx = self.shape
@@ -67,7 +67,7 @@ class AxialPlanes:
         self._plane = (ny, dy, nx, dx, size)
 
     def axial(self, volume: np.ndarray) -> np.ndarray:
-        """[i, j, k] as on disk -> [z, y, x] as in the module's heading; a view, nothing is copied."""
+        """[i, j, k] as on disk -> [z, y, x] as in the module's docstring; a view, without a copy."""
         return volume.transpose(self._order)[self._flips]
 
     def to_disk_order(self, axial: np.ndarray) -> np.ndarray:
@@ -79,64 +79,64 @@ class AxialPlanes:
         return _apply(_to_network(*self._plane), planes, (self.size, self.size))
 
     def to_native(self, slices: np.ndarray, indices: Sequence[int] | np.ndarray) -> np.ndarray:
-        """[n, size, size] at these axial positions -> float32 [i, j, k] on the scan's grid, 0 where no slice is."""
+        """[n, size, size] at these axial positions -> float32 [i, j, k] on the scan's grid, 0 between slices."""
         axial = np.zeros(self.shape, dtype=np.float32)
         axial[np.asarray(indices, dtype=int)] = _apply(_to_native(*self._plane), slices, self.shape[1:])
         return self.to_disk_order(axial)
 
 
 def scan_slices(scan: Scan, size: int, dtype: type = np.float32) -> ScanSlices:
-    """Normalise each modality by its own foreground, keep the axial slices that hold enough brain, resize them."""
+    """Normalise each modality by its foreground, keep axial slices with enough foreground, resize them."""
     planes = AxialPlanes(scan.grid, size)
     volumes = [planes.axial(volume) for volume in scan.volumes]  # each [z, y, x]
-    kept = kept_slices(volumes)
+    kept = select_slices(volumes)
     pixels: np.ndarray = np.empty((len(kept), len(volumes), size, size), dtype)
     for channel, volume in enumerate(volumes):
-        bright = bright_value(volume)
+        bright = foreground_percentile(volume)
         if 1 / bright > np.finfo(np.float32).max:
-            raise ScanError(f"{scan.modalities[channel]}: voxels of {bright:.3g} are too faint; check its scaling")
-        for place, z in enumerate(kept):  # one by one: a plane fits into the processor's cache, a volume does not
-            pixels[place, channel] = planes.to_network(unit_range(volume[z], bright)[None])[0] * 2 - 1
+            raise ScanError(f"{scan.modalities[channel]}: intensities of {bright:.3g} are too small; check its scaling")
+        for row, z in enumerate(kept):  # plane by plane, to stay in the CPU cache
+            pixels[row, channel] = planes.to_network(scale_to_unit(volume[z], bright)[None])[0] * 2 - 1
     return ScanSlices(pixels, kept)
 
 
-def kept_slices(volumes: Sequence[np.ndarray]) -> np.ndarray:
-    """Positions of the slices of [z, y, x] volumes whose foreground (above 0 in any modality) is large enough."""
+def select_slices(volumes: Sequence[np.ndarray]) -> np.ndarray:
+    """Positions of slices of [z, y, x] volumes with enough foreground (above 0 in any modality)."""
     foreground = volumes[0] > 0
     for volume in volumes[1:]:
         foreground |= volume > 0
     return np.flatnonzero(foreground.mean(axis=(1, 2)) >= LEAST_FOREGROUND)
 
 
-def bright_value(volume: np.ndarray) -> float:
+def foreground_percentile(volume: np.ndarray) -> float:
     """The 99th percentile of the voxels above 0."""
     voxels = volume.ravel(order="K")
     foreground = voxels[voxels > 0]
     rank = BRIGHT_PERCENTILE / 100 * (foreground.size - 1)
     below = int(rank)
-    ordered = np.partition(foreground, below)  # one rank: several times faster than the two of np.percentile
+    ordered = np.partition(foreground, below)  # several times faster than np.percentile, which partitions at two ranks
     low, high = float(ordered[below]), float(ordered[below + 1 :].min(initial=ordered.max()))
     return low + (rank - below) * (high - low)
 
 
-def unit_range(plane: np.ndarray, bright: float) -> np.ndarray:
+def scale_to_unit(plane: np.ndarray, bright: float) -> np.ndarray:
     """float32 in [0, 1]."""
     scaled = np.multiply(plane, np.float32(1 / bright), dtype=np.float32)
     return np.clip(scaled, 0, 1, out=scaled)
 
 
 def mask_slices(mask: np.ndarray, planes: AxialPlanes, indices: np.ndarray) -> np.ndarray:
-    """A native mask [i, j, k] (any label above 0) as the network would draw it: bool [n, size, size], by area."""
-    drawn = planes.axial(mask)[indices] > 0
+    """A native mask [i, j, k] (any label above 0) in network slices: bool [n, size, size], by majority of area."""
+    axial = planes.axial(mask)[indices] > 0
     slices = np.zeros((len(indices), planes.size, planes.size), dtype=bool)
-    some = drawn.any(axis=(1, 2))
-    slices[some] = planes.to_network(drawn[some]) >= 0.5
+    nonempty = axial.any(axis=(1, 2))
+    slices[nonempty] = planes.to_network(axial[nonempty]) >= 0.5
     return slices
 
 
 def _check_has_foreground(volume: Volume) -> None:
     if not (volume.voxels > 0).any():
-        raise ScanError(f"{volume.path}: no voxel is above 0, so there is no head in it; check the scan's scaling")
+        raise ScanError(f"{volume.path}: no voxel is above 0; check the scan's scaling")
 
 
 # ---- resampling ------------------------------------------------------------------------------------------------------
@@ -151,7 +151,7 @@ def _apply(matrix: sparse.csr_array, planes: np.ndarray, shape: tuple[int, ...])
 
 @functools.lru_cache(maxsize=4)
 def _to_network(ny: int, dy: float, nx: int, dx: float, size: int) -> sparse.csr_array:
-    """[size * size, ny * nx]: the mean over each pixel's area; where pixels are finer than voxels, linear."""
+    """[size * size, ny * nx]: mean over each pixel's area; linear interpolation if pixels are smaller than voxels."""
     pixel = max(ny * dy, nx * dx) / size
     rows = _overlaps(ny, dy, size, pixel, width=max(pixel, dy))
     columns = _overlaps(nx, dx, size, pixel, width=max(pixel, dx))
@@ -163,19 +163,21 @@ def _to_native(ny: int, dy: float, nx: int, dx: float, size: int) -> sparse.csr_
     """[ny * nx, size * size]: linear interpolation at each voxel's centre."""
     pixel = max(ny * dy, nx * dx) / size
     rows, columns = (_overlaps(size, pixel, n, d, width=pixel) for n, d in ((ny, dy), (nx, dx)))
-    at_edges = [1 / np.asarray(weights.sum(axis=1)) for weights in (rows, columns)]
-    return sparse.csr_array(sparse.kron(rows * at_edges[0][:, None], columns * at_edges[1][:, None], format="csr"))
+    edge_weights = [1 / np.asarray(weights.sum(axis=1)) for weights in (rows, columns)]
+    return sparse.csr_array(
+        sparse.kron(rows * edge_weights[0][:, None], columns * edge_weights[1][:, None], format="csr")
+    )
 
 
 def _overlaps(n_in: int, d_in: float, n_out: int, d_out: float, *, width: float) -> sparse.csr_array:
-    """[n_out, n_in]: the share of a box of `width` around each output cell's centre that each input cell covers.
+    """[n_out, n_in]: the fraction of a box of `width` around each output cell's centre that each input cell covers.
 
-    Both rows of cells share their centre. A box as wide as the output cell gives the area mean; one as wide as the
+    Both rows of cells have the same centre. A box as wide as the output cell gives the area mean; one as wide as the
     input cell gives linear interpolation, because two unit boxes a distance d < 1 apart overlap by 1 - d.
     """
     centres_in = (np.arange(n_in) - (n_in - 1) / 2) * d_in
     centres_out = (np.arange(n_out) - (n_out - 1) / 2) * d_out
-    apart = np.abs(centres_out[:, None] - centres_in[None, :])
-    overlap = np.clip((d_in + width) / 2 - apart, 0, min(d_in, width))
-    overlap[overlap < 1e-6 * width] = 0  # rounding, not geometry
+    distance = np.abs(centres_out[:, None] - centres_in[None, :])
+    overlap = np.clip((d_in + width) / 2 - distance, 0, min(d_in, width))
+    overlap[overlap < 1e-6 * width] = 0  # rounding errors
     return sparse.csr_array((overlap / width).astype(np.float32))

@@ -1,6 +1,6 @@
-"""What a DICOM file says of itself: the few tags that a volume needs, and none that says who the patient is.
+"""DICOM headers: the tags that a volume needs, and none that identify the patient.
 
-A file is one slice, or many frames (enhanced MR); either way it becomes a list of `Frame`.
+A file is one slice, or many frames (enhanced MR); both become a list of `Frame`.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ try:
     from pydicom.pixels.decoders.base import get_decoder
     from pydicom.tag import Tag
 except ImportError:
-    raise ScanError("reading DICOM needs two more packages: pip install 'anofpdm[dicom]'") from None
+    raise ScanError("reading DICOM needs optional packages; run pip install 'anofpdm[dicom]'") from None
 
 WANTED = [
     "SpecificCharacterSet", "ImageType", "SOPClassUID", "Modality", "SeriesDescription", "ContrastBolusAgent",
@@ -30,8 +30,8 @@ WANTED = [
     "PixelSpacing", "BitsAllocated", "RescaleIntercept", "RescaleSlope", "SharedFunctionalGroupsSequence",
     "PerFrameFunctionalGroupsSequence",
 ]  # fmt: skip
-TABLE_OF_CONTENTS = "1.2.840.10008.1.3.10"  # a DICOMDIR, whatever it is called
-MOST_FRAMES = 4096  # of a file that gives them no place, and so cannot be used; a damaged count is endless
+TABLE_OF_CONTENTS = "1.2.840.10008.1.3.10"  # a DICOMDIR, whatever its name
+MAX_FRAMES = 4096  # of a file without frame positions, which is refused anyway; the count may be damaged
 Tags = Any  # a pydicom data set, or an item of a sequence
 
 
@@ -39,16 +39,16 @@ Tags = Any  # a pydicom data set, or an item of a sequence
 class Frame:
     """One slice."""
 
-    file: str  # its name in the source
-    index: int | None  # of the frame in a file that holds many
+    file: str  # name in the source
+    index: int | None  # of the frame in a multi-frame file
     position: tuple[float, ...] | None  # [3] of the first pixel's centre, LPS millimetres
     orientation: tuple[float, ...] | None  # [6] along a row, then along a column
     spacing: tuple[float, ...] | None  # [2] from row to row, then from column to column
     size: tuple[int, int]  # rows, columns
-    traits: tuple[tuple[str, str], ...]  # what slices of one volume share: echo time and so on, name and value
+    traits: tuple[tuple[str, str], ...]  # equal in all slices of a volume, e.g. echo time: name and value
     slope: float
     intercept: float
-    inverted: bool  # bright is low
+    inverted: bool  # low values are bright
 
     @property
     def name(self) -> str:
@@ -57,17 +57,17 @@ class Frame:
 
 @dataclass(frozen=True)
 class Label:
-    """What a series is called."""
+    """Identification of a series."""
 
-    study: str  # its UID
+    study: str  # UID
     uid: str
     number: int | None
     description: str
     protocol: str
-    agent: str  # of contrast
+    agent: str  # contrast agent
     kind: str  # MR, CT, ...
     image_type: tuple[str, ...]
-    space: str  # the UID of its frame of reference
+    space: str  # UID of the frame of reference
 
     def __str__(self) -> str:
         return f"series {'without number' if self.number is None else self.number} '{self.description}'"
@@ -81,7 +81,7 @@ class Header:
 
 @contextlib.contextmanager
 def silence_libraries() -> Iterator[None]:
-    """Both libraries quote values that they dislike, names of patients too, in warnings and logs."""
+    """Suppress warnings and logs of pydicom and highdicom, which may quote patient names."""
     loggers = [logging.getLogger(name) for name in ("pydicom", "highdicom")]
     levels = [logger.level for logger in loggers]
     with warnings.catch_warnings():
@@ -96,12 +96,12 @@ def silence_libraries() -> Iterator[None]:
 
 
 def read_header(source: Source, name: str) -> Header | None:
-    """None where the file is DICOM, and no image."""
-    with source.open(name) as file, _read_in_words(source, name):
-        if _checked_meta(file, source, name).get("MediaStorageSOPClassUID") == TABLE_OF_CONTENTS:
+    """None for a DICOM file that is not an image."""
+    with source.open(name) as file, _translate_read_errors(source, name):
+        if _read_meta(file, source, name).get("MediaStorageSOPClassUID") == TABLE_OF_CONTENTS:
             return None
         tags = pydicom.dcmread(file, stop_before_pixels=True, specific_tags=list(WANTED))
-        if "SOPClassUID" not in tags or "SeriesInstanceUID" not in tags:  # which all but that table have
+        if "SOPClassUID" not in tags or "SeriesInstanceUID" not in tags:  # required in all files but a DICOMDIR
             raise EOFError
         if "Image Storage" not in tags.SOPClassUID.name:
             return None
@@ -111,42 +111,42 @@ def read_header(source: Source, name: str) -> Header | None:
 
 
 def read_tags(source: Source, name: str, *, pixels: bool) -> Tags:
-    """All tags of a file, the patient's too: to be written into results, never into messages."""
-    with source.open(name) as file, _read_in_words(source, name):
-        _checked_meta(file, source, name)
+    """All tags of a file, including the patient's: for results only, never for messages."""
+    with source.open(name) as file, _translate_read_errors(source, name):
+        _read_meta(file, source, name)
         return pydicom.dcmread(file, stop_before_pixels=not pixels)
 
 
 def is_decodable(tags: Tags) -> bool:
-    """Whether the pixels are plain, or packed in a way that an installed library unpacks."""
+    """Whether the pixels are uncompressed, or an installed library can decompress them."""
     syntax = tags.file_meta.get("TransferSyntaxUID")
     try:
         return syntax is None or not syntax.is_compressed or bool(get_decoder(syntax).is_available)
-    except (NotImplementedError, ValueError):  # unknown to pydicom, or no way of packing at all
+    except (NotImplementedError, ValueError):  # unknown to pydicom, or not a transfer syntax
         return False
 
 
 @contextlib.contextmanager
-def _read_in_words(source: Source, name: str) -> Iterator[None]:
+def _translate_read_errors(source: Source, name: str) -> Iterator[None]:
     try:
         with silence_libraries():
             yield
     except ScanError:
         raise
-    except Exception as problem:  # pydicom raises all kinds on damaged files, with the damaged value in the message
+    except Exception as problem:  # pydicom raises many types on damaged files, with the damaged value in the message
         raise ScanError(
-            f"{source.path}: {printable(name)} is cut short or damaged ({type(problem).__name__}); copy it again"
+            f"{source.path}: {printable(name)} is truncated or damaged ({type(problem).__name__}); copy it again"
         ) from None
 
 
-def _checked_meta(file: BinaryIO, source: Source, name: str) -> Tags:
-    """The first group of tags. A deflated file is refused: pydicom would unpack it whole, however large it becomes."""
+def _read_meta(file: BinaryIO, source: Source, name: str) -> Tags:
+    """The file meta information. Deflated files are refused: pydicom would decompress them without a size limit."""
     file.seek(MAGIC_AT + len(MAGIC))
     meta = read_dataset(file, False, True, stop_when=lambda tag, _vr, _length: Tag(tag).group != 2)
     file.seek(0)
     if meta.get("TransferSyntaxUID") == pydicom.uid.DeflatedExplicitVRLittleEndian:
         raise ScanError(
-            f"{source.path}: {printable(name)} is deflated as a whole, which is not read; "
+            f"{source.path}: {printable(name)} has a deflated transfer syntax, which is not supported; "
             "convert it first (dcmconv +te, gdcmconv --raw)"
         )
     return meta
@@ -188,29 +188,29 @@ def _frames(tags: Tags, file: str) -> tuple[Frame, ...]:
             raise EOFError
         return tuple(_enhanced_frame(tags, group, shared, file, index) for index, group in enumerate(groups))
     if int(tags.get("NumberOfFrames") or 1) > 1:
-        many = range(min(int(tags.NumberOfFrames), MOST_FRAMES))
+        many = range(min(int(tags.NumberOfFrames), MAX_FRAMES))
         return tuple(_frame(tags, pydicom.Dataset(), file, index, _traits(tags)) for index in many)
     return (_frame(tags, tags, file, None, _traits(tags)),)
 
 
 def _enhanced_frame(tags: Tags, group: Tags, shared: Tags, file: str, index: int) -> Frame:
-    """An enhanced file keeps what concerns one frame in groups, and what all frames have in common in one more."""
+    """An enhanced file has functional groups per frame, and groups shared by all frames."""
 
     def item(keyword: str) -> Tags:
-        found = group.get(keyword) or shared.get(keyword)
-        return found[0] if found else pydicom.Dataset()
+        items = group.get(keyword) or shared.get(keyword)
+        return items[0] if items else pydicom.Dataset()
 
-    place = pydicom.Dataset()
+    geometry = pydicom.Dataset()
     for keyword in ("PlanePositionSequence", "PlaneOrientationSequence", "PixelMeasuresSequence"):
-        place.update(item(keyword))
-    place.update(item("PixelValueTransformationSequence"))
+        geometry.update(item(keyword))
+    geometry.update(item("PixelValueTransformationSequence"))
     traits = (
         ("echo times", _number(item("MREchoSequence").get("EffectiveEchoTime"))),
         ("image types", _words(item("MRImageFrameTypeSequence").get("FrameType"))),
         ("points in time", str(item("FrameContentSequence").get("TemporalPositionIndex", ""))),
         ("b-values", _number(item("MRDiffusionSequence").get("DiffusionBValue"))),
     )
-    return _frame(tags, place, file, index, traits)
+    return _frame(tags, geometry, file, index, traits)
 
 
 def _traits(tags: Tags) -> tuple[tuple[str, str], ...]:
@@ -223,14 +223,14 @@ def _traits(tags: Tags) -> tuple[tuple[str, str], ...]:
     )
 
 
-def _frame(tags: Tags, place: Tags, file: str, index: int | None, traits: tuple[tuple[str, str], ...]) -> Frame:
-    slope, intercept = place.get("RescaleSlope"), place.get("RescaleIntercept")
+def _frame(tags: Tags, geometry: Tags, file: str, index: int | None, traits: tuple[tuple[str, str], ...]) -> Frame:
+    slope, intercept = geometry.get("RescaleSlope"), geometry.get("RescaleIntercept")
     return Frame(
         file=file,
         index=index,
-        position=_numbers(place.get("ImagePositionPatient"), 3),
-        orientation=_numbers(place.get("ImageOrientationPatient"), 6),
-        spacing=_numbers(place.get("PixelSpacing"), 2),
+        position=_numbers(geometry.get("ImagePositionPatient"), 3),
+        orientation=_numbers(geometry.get("ImageOrientationPatient"), 6),
+        spacing=_numbers(geometry.get("PixelSpacing"), 2),
         size=(int(tags.Rows), int(tags.Columns)),
         traits=(*traits, ("colours", _text(tags, "PhotometricInterpretation"))),
         slope=1.0 if slope is None else float(slope),
@@ -240,7 +240,7 @@ def _frame(tags: Tags, place: Tags, file: str, index: int | None, traits: tuple[
 
 
 def _numbers(values: Any, count: int) -> tuple[float, ...] | None:
-    """None where the tag is missing, empty, or has another number of values."""
+    """None if the tag is missing, empty, or has another number of values."""
     if values is None or isinstance(values, str | float | int) or len(values) != count:
         return None
     return tuple(float(value) for value in values)

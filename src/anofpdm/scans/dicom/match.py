@@ -1,4 +1,4 @@
-"""Which series is which modality: by what it is called, and never by a guess. What is unclear, the user has to say."""
+"""Assign series to modalities by their names. Ambiguous series are never guessed; the user has to choose."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -9,8 +9,8 @@ from anofpdm.scans.dicom.header import Label
 from anofpdm.scans.dicom.series import Series
 from anofpdm.scans.dicom.source import listed
 
-# Words that say what a series is not, looked for in names with _ - . / made spaces. The first that fits counts.
-NOT_NEEDED = {
+# Series that are not used, by patterns in their names (with _ - . / replaced by spaces). The first match counts.
+EXCLUDED = {
     "a localiser": r"\bloc\b|locali[sz]er|scout|survey|\b3 ?plane|autoalign|smart ?brain",
     "diffusion": r"\bdwi|\bdti|\bdiff|\badc|\btrace|\bep2d|tensor|\bb ?[1-9]\d{2,3}\b|\bfa map",
     "susceptibility": r"\bswi|\bswan|\bsw[pm]\b|t2 ?\*|t2 ?star|\bhemo|\bheme|\bminip\b|\bmip\b",
@@ -24,14 +24,14 @@ NOT_NEEDED = {
     "double inversion": r"\bdir\b|double inversion",
     "the spine": r"spine|spinal|cervical|thoracic|lumbar",
 }
-NOT_NEEDED_TYPES = {
+EXCLUDED_IMAGE_TYPES = {
     "ADC", "ASL", "B0 MAP", "CBF", "CBV", "CSA REPORT", "DIFFUSION", "FA", "LOCALIZER", "MIP", "MNIP", "MOSAIC", "MTT",
     "PERFUSION", "PHASE", "PHASE MAP", "PROJECTION IMAGE", "RELCBF", "RELCBV", "SUBTRACT", "SUBTRACTION", "SWI",
     "T1 MAP", "T2 MAP", "TENSOR", "TRACEW", "TTP", "VELOCITY",
 }  # fmt: skip
-T1_FLAIR = r"\bt1(?!.*\bt2).{0,20}\b(flair|tirm)|\bflair.{0,3}\bt1"  # by inversion, and T1-weighted all the same
+T1_FLAIR = r"\bt1(?!.*\bt2).{0,20}\b(flair|tirm)|\bflair.{0,3}\bt1"  # an inversion sequence, but T1-weighted
 FLAIR = r"flair|dark ?fluid|\bda fl\b|\btirm\b|\bt2f\b"
-T2_STAR = r"\bgre\b|\bfl[23]d\b|\bt?ffe\b|gradient|\bmedic\b|\bmerge\b"  # where the name says T2
+T2_STAR = r"\bgre\b|\bfl[23]d\b|\bt?ffe\b|gradient|\bmedic\b|\bmerge\b"  # in names with T2
 WEIGHTS = {
     "T1": r"\b(3d ?|s)?t1|\bmp2?rage|\bmp rage|spgr\b|\bbravo\b",
     "T2": r"\b(3d ?|s)?t2",
@@ -45,64 +45,64 @@ BEFORE = (
     r"\bpre\b|\bpre ?con|\bwo\b|\bw o\b|\bwithout|\bohne\b|\bsans\b|\bsenza\b|\bnativ|\bnon\b|\bnon ?(con|enh)|\bno\b|"
     r"\bunenhanced|\bplain\b"
 )
-OF_WHAT = r"\w*( (contrast\w*|gad\w*|gd|km|ce|c|enhanced|mdc)\b)?"  # goes with the word before it
-SAYS_MORE = {("t1", "t1ce"), ("t2", "flair")}  # a protocol that knows better than the description
+CONTRAST_SUFFIX = r"\w*( (contrast\w*|gad\w*|gd|km|ce|c|enhanced|mdc)\b)?"  # belongs to the word before it
+CONFLICTS = {("t1", "t1ce"), ("t2", "flair")}  # description and protocol name, where the protocol is more specific
 NO_AGENT = ("", "no", "none", "n", "0", "no contrast", "without")
 
 
 @dataclass(frozen=True)
 class Guess:
     modality: str | None
-    why: str
+    reason: str
 
 
 @dataclass(frozen=True)
 class Row:
-    """A line of the preview."""
+    """A row of the preview table."""
 
     number: int | None
     description: str
     size: str  # columns x rows x slices
     spacing: str  # millimetres
-    modality: str | None  # what it would be used as
-    note: str  # why, why not, or what stands against it
+    modality: str | None  # that it would be used as
+    note: str  # reason for or against using it
 
 
 @dataclass(frozen=True)
 class Preview:
-    rows: list[Row]  # one a series, in order of number
-    skipped: tuple[str, ...]  # files that are no DICOM
+    rows: list[Row]  # one per series, by number
+    skipped: tuple[str, ...]  # files that are not DICOM
 
 
 def guess(label: Label) -> Guess:
-    """By the description; where that says nothing, by the protocol's name."""
+    """By the description; if it is not informative, by the protocol name."""
     if label.kind != "MR":
-        return Guess(None, f"{label.kind or 'of no known kind'}, not MR")
-    types = sorted(NOT_NEEDED_TYPES.intersection(label.image_type))
+        return Guess(None, f"{label.kind or 'unknown modality'}, not MR")
+    types = sorted(EXCLUDED_IMAGE_TYPES.intersection(label.image_type))
     if types:
         return Guess(None, f"of type {types[0]}")
-    by_description = _by_words(_plain(label.description), label.agent, "description")
-    by_protocol = _by_words(_plain(label.protocol), label.agent, "protocol name")
+    by_description = _guess_from_text(_normalise(label.description), label.agent, "description")
+    by_protocol = _guess_from_text(_normalise(label.protocol), label.agent, "protocol name")
     if by_description is None or by_protocol is None:
-        return by_description or by_protocol or Guess(None, "its name says nothing of its contrast")
-    if (by_description.modality, by_protocol.modality) in SAYS_MORE:
-        said = f"{by_description.modality} by its description, {by_protocol.modality} by its protocol name"
-        return Guess(None, f"{said}; which it is, only --series can say")
+        return by_description or by_protocol or Guess(None, "its name does not give the contrast")
+    if (by_description.modality, by_protocol.modality) in CONFLICTS:
+        names = f"{by_description.modality} by its description, {by_protocol.modality} by its protocol name"
+        return Guess(None, f"{names}; choose with --series")
     return by_description
 
 
-def _plain(text: str) -> str:
+def _normalise(text: str) -> str:
     return " ".join(re.sub(r"[_\-./\\^,;:()\[\]=<>#&|]", " ", text.lower()).split())
 
 
-def _by_words(text: str, agent: str, where: str) -> Guess | None:
-    for what, words in NOT_NEEDED.items():
-        if re.search(words, text):
-            return Guess(None, f"{what}, by its {where}")
+def _guess_from_text(text: str, agent: str, where: str) -> Guess | None:
+    for kind, pattern in EXCLUDED.items():
+        if re.search(pattern, text):
+            return Guess(None, f"{kind}, by its {where}")
     t1_flair = re.search(T1_FLAIR, text)
     if not t1_flair and (word := re.search(FLAIR, text)):
         return Guess("flair", f"'{word[0]}' in its {where}")
-    found = {name: word[0] for name, words in WEIGHTS.items() if (word := re.search(words, text))}
+    found = {name: word[0] for name, pattern in WEIGHTS.items() if (word := re.search(pattern, text))}
     if len(found) > 1:
         return Guess(None, f"{' and '.join(found)} in its {where}")
     if "PD" in found:
@@ -116,12 +116,12 @@ def _by_words(text: str, agent: str, where: str) -> Guess | None:
 
 def _t1_or_t1ce(word: str, text: str, agent: str, where: str) -> Guess:
     before = re.search(BEFORE, text)
-    after = re.search(AFTER, re.sub(f"({BEFORE}){OF_WHAT}", " ", text))
+    after = re.search(AFTER, re.sub(f"({BEFORE}){CONTRAST_SUFFIX}", " ", text))
     given = agent.lower() not in NO_AGENT
     if before and after:
         return Guess(None, f"both before and after contrast ('{before[0]}', '{after[0]}') in its {where}")
     if before and given:
-        return Guess(None, f"before contrast by its {where}, after it by the contrast agent that its header names")
+        return Guess(None, f"before contrast by its {where}, but its header names a contrast agent")
     if after:
         return Guess("t1ce", f"'{word}' and '{after[0].strip()}' in its {where}")
     if given:
@@ -129,24 +129,24 @@ def _t1_or_t1ce(word: str, text: str, agent: str, where: str) -> Guess:
     return Guess("t1", f"'{word}' in its {where}")
 
 
-# ---- the user's word -------------------------------------------------------------------------------------------------
+# ---- the user's choice -----------------------------------------------------------------------------------------------
 
 
-def parse_series(words: Sequence[str]) -> dict[str, str]:
-    """flair=3 t2=7 -> which series is which modality."""
-    named: dict[str, str] = {}
-    for word in words:
-        modality, mark, which = (part.strip() for part in word.partition("="))
-        if not (modality and mark and which):
-            raise ConfigError(f"--series {word}: write it as MODALITY=SERIES, such as flair=3")
-        if modality.lower() in named:
-            raise ConfigError(f"--series {word}: {modality} is named twice; name each modality once")
-        named[modality.lower()] = which
-    return named
+def parse_series(options: Sequence[str]) -> dict[str, str]:
+    """["flair=3", "t2=7"] -> {"flair": "3", "t2": "7"}."""
+    chosen: dict[str, str] = {}
+    for option in options:
+        modality, separator, series = (part.strip() for part in option.partition("="))
+        if not (modality and separator and series):
+            raise ConfigError(f"--series {option}: write it as MODALITY=SERIES, such as flair=3")
+        if modality.lower() in chosen:
+            raise ConfigError(f"--series {option}: duplicate {modality}; give each modality once")
+        chosen[modality.lower()] = series
+    return chosen
 
 
-def _by_name(series: Sequence[Series], modality: str, which: str) -> Series:
-    """By number, UID or description, in this order; one and only one."""
+def _select_series(series: Sequence[Series], modality: str, which: str) -> Series:
+    """By number, UID or description, in this order; must be unique."""
     tests = (
         lambda one: which.isdecimal() and one.label.number == int(which),
         lambda one: one.label.uid == which,
@@ -158,50 +158,53 @@ def _by_name(series: Sequence[Series], modality: str, which: str) -> Series:
             return found[0]
         if found:
             raise ScanError(
-                f"--series {modality}={which}: {len(found)} series are called so ({_all_of(found)}); "
-                f"name one by its UID: {' or '.join(one.label.uid for one in found[:3])}"
+                f"--series {modality}={which}: {len(found)} series match ({_list_series(found)}); "
+                f"choose one by its UID: {' or '.join(one.label.uid for one in found[:3])}"
             )
-    raise ScanError(f"--series {modality}={which}: no such series; there are {_all_of(series)}")
+    raise ScanError(f"--series {modality}={which}: no such series; choose from {_list_series(series)}")
 
 
-def handle(one: Series, series: Sequence[Series]) -> str:
-    """What to write after --series MODALITY= to mean this series."""
+def series_key(one: Series, series: Sequence[Series]) -> str:
+    """How to choose this series with --series MODALITY=..."""
     number = one.label.number
     alone = number is not None and sum(other.label.number == number for other in series) == 1
     return str(number) if alone else one.label.uid
 
 
-def _all_of(series: Sequence[Series]) -> str:
-    said = [f"{'-' if one.label.number is None else one.label.number} '{one.label.description}'" for one in series[:12]]
-    return ", ".join(said) + (f" and {len(series) - 12} more" if len(series) > 12 else "")
+def _list_series(series: Sequence[Series]) -> str:
+    names = [
+        f"{'-' if one.label.number is None else one.label.number} '{one.label.description}'" for one in series[:12]
+    ]
+    return ", ".join(names) + (f" and {len(series) - 12} more" if len(series) > 12 else "")
 
 
 # ---- choosing --------------------------------------------------------------------------------------------------------
 
 
 def choose(series: Sequence[Series], modalities: Sequence[str], override: Mapping[str, str]) -> dict[str, Series]:
-    """One series for each modality. Two that match, or none, is for the user to settle."""
+    """One series per modality; no match or several matches are errors."""
     unknown = [name for name in override if name not in modalities]
     if unknown:
         raise ScanError(
-            f"--series {unknown[0]}={override[unknown[0]]}: the model knows {', '.join(modalities)}; name one of these"
+            f"--series {unknown[0]}={override[unknown[0]]}: not a modality of the model; "
+            f"choose from {', '.join(modalities)}"
         )
-    candidates = matches(series, modalities, override)
+    candidates = find_candidates(series, modalities, override)
     for modality in modalities:
         _check_one(candidates[modality], modality, series)
     chosen = {modality: candidates[modality][0] for modality in modalities}
     for modality, one in chosen.items():
         for other in modalities:
             if other != modality and chosen[other] is one:
-                raise ScanError(f"{one.label} cannot be both {modality} and {other}; name another with --series")
+                raise ScanError(f"{one.label} cannot be both {modality} and {other}; choose another with --series")
     return chosen
 
 
-def matches(
+def find_candidates(
     series: Sequence[Series], modalities: Sequence[str], override: Mapping[str, str]
 ) -> dict[str, list[Series]]:
-    """Every series that each modality could be."""
-    taken = {modality: _by_name(series, modality, which) for modality, which in override.items()}
+    """The candidates for each modality."""
+    taken = {modality: _select_series(series, modality, which) for modality, which in override.items()}
     free = [one for one in series if not any(one is other for other in taken.values())]
     guessed = [(guess(one.label).modality, one) for one in free]
     return {
@@ -213,19 +216,21 @@ def matches(
 def _check_one(found: Sequence[Series], modality: str, series: Sequence[Series]) -> None:
     if not found:
         raise ScanError(
-            f"no series is {modality} by its name, there are {_all_of(series)}; "
-            f"say which it is with --series {modality}=NUMBER (--preview shows all)"
+            f"no series is {modality} by its name (found: {_list_series(series)}); "
+            f"choose it with --series {modality}=NUMBER (--preview lists all)"
         )
     if len(found) > 1:
-        ways = " or ".join(f"--series {modality}={handle(one, series)}" for one in found)
-        raise ScanError(f"{len(found)} series could be {modality}: {_all_of(found)}; say which with {ways}")
+        options = " or ".join(f"--series {modality}={series_key(one, series)}" for one in found)
+        raise ScanError(f"{len(found)} series could be {modality}: {_list_series(found)}; choose one with {options}")
 
 
 # ---- preview ---------------------------------------------------------------------------------------------------------
 
 
 def preview_rows(series: Sequence[Series], modalities: Sequence[str], override: Mapping[str, str]) -> list[Row]:
-    candidates = matches(series, modalities, {name: word for name, word in override.items() if name in modalities})
+    candidates = find_candidates(
+        series, modalities, {name: word for name, word in override.items() if name in modalities}
+    )
     return [_row(one, series, candidates, override) for one in series]
 
 
@@ -234,14 +239,16 @@ def _row(
 ) -> Row:
     found = guess(one.label)
     modality = next((name for name, group in candidates.items() if any(one is other for other in group)), None)
-    note = found.why
+    note = found.reason
     if modality is not None:
         others = [other for other in candidates[modality] if other is not one]
-        note = "named with --series" if modality in override else found.why
+        note = "chosen with --series" if modality in override else found.reason
         if others:
-            note += f"; unclear, so is {_all_of(others)}: say which with --series {modality}={handle(one, series)}"
+            note += (
+                f"; ambiguous with {_list_series(others)}: choose with --series {modality}={series_key(one, series)}"
+            )
     elif found.modality is not None:
-        note = f"{found.modality} by {found.why}, not needed"
+        note = f"{found.modality} by {found.reason}, not needed"
     if one.problem is not None:
         note += f"; cannot be used: {one.problem}"
     spacing = "" if one.affine is None else " x ".join(f"{mm:.3g}" for mm in one.grid.spacing_mm)
@@ -249,7 +256,7 @@ def _row(
 
 
 def preview_lines(preview: Preview) -> list[str]:
-    """The preview as a table of plain text."""
+    """The preview as a plain-text table."""
     cells = [("series", "description", "size", "mm", "used as", "")]
     for row in preview.rows:
         number = "-" if row.number is None else str(row.number)
@@ -259,4 +266,4 @@ def preview_lines(preview: Preview) -> list[str]:
         "  ".join([*(text.ljust(width) for text, width in zip(line, widths, strict=False)), line[5]]).rstrip()
         for line in cells
     ]
-    return [*lines, f"passed over, no DICOM: {listed(list(preview.skipped))}"] if preview.skipped else lines
+    return [*lines, f"skipped, not DICOM: {listed(list(preview.skipped))}"] if preview.skipped else lines

@@ -1,8 +1,7 @@
-"""DICOM in: a folder or zip with the series of one study becomes one volume a modality, all on one grid.
+"""Reading DICOM: a folder or zip with the series of one study becomes one volume per modality, all on one grid.
 
-dicom_source.py finds files, dicom_header.py reads what they say, dicom_series.py puts slices in order and in space,
-dicom_match.py tells which series is which modality; dicom_out.py writes results that a DICOM viewer lays over the scan.
-World space is that of NIfTI: what a correct converter writes and what is read here agree to rounding.
+source.py finds files, header.py reads their tags, series.py sorts slices and computes affines, match.py assigns series
+to modalities, seg.py writes results as DICOM. World coordinates are those of NIfTI (RAS+), as a converter writes them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,7 +13,7 @@ import numpy as np
 from anofpdm.errors import ScanError
 from anofpdm.scans.dicom.header import Frame, Tags, is_decodable, read_tags, silence_libraries
 from anofpdm.scans.dicom.match import Preview, choose, preview_rows
-from anofpdm.scans.dicom.series import OFF_PLACE_MM, Series, find_series
+from anofpdm.scans.dicom.series import MAX_OFFSET_MM, Series, find_series
 from anofpdm.scans.dicom.source import Source, listed, open_source
 from anofpdm.scans.grid import Grid, corner_gap_mm
 from anofpdm.scans.nifti import Volume, write_nifti
@@ -28,14 +27,14 @@ REMEDY = (
 
 @dataclass(frozen=True)
 class Study:
-    """Series of one study, one a modality, on one grid. Only headers have been read so far."""
+    """Series of one study, one per modality, on one grid. Only headers are read until `volumes` or `convert`."""
 
     path: Path  # the folder or zip
-    series: dict[str, Series]  # by modality, in the order asked for
+    series: dict[str, Series]  # by modality, in the requested order
 
     @property
     def reference(self) -> Series:
-        """The series whose grid all volumes and results have."""
+        """The series whose grid is used for all volumes and results."""
         return next(iter(self.series.values()))
 
     @property
@@ -43,7 +42,7 @@ class Study:
         return self.reference.grid
 
     def to_dict(self) -> dict[str, dict[str, str | int | None]]:
-        """Which series was used as which modality, for a summary; nothing of the patient."""
+        """The series of each modality, for a summary; without patient data."""
         labels = {name: one.label for name, one in self.series.items()}
         return {
             name: {"series": one.number, "description": one.description, "uid": one.uid} for name, one in labels.items()
@@ -54,7 +53,7 @@ class Study:
             return {name: Volume(self.path, _voxels(source, one), self.grid) for name, one in self.series.items()}
 
     def convert(self, folder: Path) -> dict[str, Path]:
-        """A NIfTI file for each modality, into `folder`."""
+        """Write a NIfTI file per modality to `folder`."""
         files = {}
         with open_source(self.path) as source:
             for name, one in self.series.items():
@@ -64,7 +63,7 @@ class Study:
 
 
 def read_study(path: Path, modalities: Sequence[str], override: Mapping[str, str] | None = None) -> Study:
-    """Find the series of each modality; `override` says which it is by number, UID or description: {"flair": "3"}."""
+    """Find the series of each modality; `override` gives some by number, UID or description: {"flair": "3"}."""
     with open_source(path) as source:
         series = _all_series(source)
     try:
@@ -79,7 +78,7 @@ def read_study(path: Path, modalities: Sequence[str], override: Mapping[str, str
 
 
 def preview(path: Path, modalities: Sequence[str], override: Mapping[str, str] | None = None) -> Preview:
-    """What `read_study` would do with each series, and why; what is unclear is said, not refused."""
+    """How `read_study` would use each series, and why; problems are listed, not raised."""
     with open_source(path) as source:
         series = _all_series(source)
     try:
@@ -91,16 +90,14 @@ def preview(path: Path, modalities: Sequence[str], override: Mapping[str, str] |
 def _all_series(source: Source) -> list[Series]:
     series = find_series(source)
     if not series:
-        others = (
-            f"; not DICOM images: {listed([*source.names, *source.skipped])}" if source.names or source.skipped else ""
-        )
-        raise ScanError(f"{source.path}: no DICOM image in it{others}; check the path, or export the study again")
+        others = [*source.names, *source.skipped]
+        found = f" (found: {listed(others)})" if others else ""
+        raise ScanError(f"{source.path}: no DICOM image{found}; check the path, or export the study again")
     scans = {one.label.study: one for one in series if one.label.kind == "MR"}
     if len(scans) > 1:
         files = [one.frames[0].file for one in scans.values()]
         raise ScanError(
-            f"{source.path}: holds {len(scans)} studies ({listed(files)} are of different ones); "
-            "give each a folder or zip of its own"
+            f"{source.path}: contains {len(scans)} studies (see {listed(files)}); give one folder or zip per study"
         )
     return series
 
@@ -110,11 +107,11 @@ def _check_one_grid(chosen: Mapping[str, Series]) -> None:
     for name, one in others:
         if one.shape != first.shape:
             sizes = [" x ".join(map(str, each.shape)) for each in (one, first)]
-            difference = f"{sizes[0]} voxels against {sizes[1]}"
-        elif (gap := corner_gap_mm(first.grid.affine, one.grid.affine, first.shape)) > OFF_PLACE_MM:
+            difference = f"{sizes[0]} voxels, not {sizes[1]}"
+        elif (gap := corner_gap_mm(first.grid.affine, one.grid.affine, first.shape)) > MAX_OFFSET_MM:
             difference = f"their corners are {gap:.3g} mm apart"
         elif first.label.space and one.label.space and first.label.space != one.label.space:
-            difference = "they have different frames of reference, so the patient may have moved between them"
+            difference = "different frames of reference, so the patient may have moved"
         else:
             continue
         raise ScanError(
@@ -126,16 +123,16 @@ def _check_one_grid(chosen: Mapping[str, Series]) -> None:
 
 
 def _voxels(source: Source, series: Series) -> np.ndarray:
-    """[column, row, slice]: the file's integers where nothing scales them, else float32; bright is high."""
-    places: dict[str, list[int]] = {}
-    for place, frame in enumerate(series.frames):
-        places.setdefault(frame.file, []).append(place)
+    """[column, row, slice]: the file's integers if unscaled, else float32; high values are bright."""
+    positions: dict[str, list[int]] = {}
+    for position, frame in enumerate(series.frames):
+        positions.setdefault(frame.file, []).append(position)
     planes = {}
-    for file, its_places in places.items():
+    for file, in_file in positions.items():
         pixels = _pixels(source, file, series)
-        for place in its_places:
-            planes[place] = _scaled(pixels[series.frames[place].index or 0], series.frames[place])
-    volume: np.ndarray = np.stack([planes[place] for place in range(len(planes))]).transpose(2, 1, 0)
+        for position in in_file:
+            planes[position] = _scaled(pixels[series.frames[position].index or 0], series.frames[position])
+    volume: np.ndarray = np.stack([planes[position] for position in range(len(planes))]).transpose(2, 1, 0)
     if series.frames[0].inverted:
         volume = volume.max() - volume if volume.dtype.kind == "f" else _inverted(volume)
     return volume
@@ -149,35 +146,35 @@ def _scaled(plane: np.ndarray, frame: Frame) -> np.ndarray:
 
 
 def _inverted(volume: np.ndarray) -> np.ndarray:
-    """The darkest becomes 0."""
+    """The highest value becomes 0."""
     return (int(volume.max()) - volume.astype(np.int64)).astype(np.int32)
 
 
 def _pixels(source: Source, file: str, series: Series) -> np.ndarray:
     """[frame, row, column] of one file."""
     tags = read_tags(source, file, pixels=True)
-    _check_can_be_decoded(tags, source, file)
+    _check_decodable(tags, source, file)
     try:
         with silence_libraries():
             pixels: np.ndarray = tags.pixel_array
-    except Exception as problem:  # whatever a decoder raises on damaged data
+    except Exception as problem:  # decoders raise many types on damaged data
         raise ScanError(
-            f"{source.path}: {printable(file)}: its pixels are cut short or damaged ({type(problem).__name__}); "
+            f"{source.path}: {printable(file)}: its pixels are truncated or damaged ({type(problem).__name__}); "
             "copy it again"
         ) from None
     frames = max(frame.index or 0 for frame in series.frames if frame.file == file) + 1
     pixels = pixels.reshape(-1, *pixels.shape[-2:])
     if pixels.shape[1:] != series.frames[0].size or len(pixels) < frames:
-        raise ScanError(f"{source.path}: {printable(file)} has changed since it was looked at; start again")
+        raise ScanError(f"{source.path}: {printable(file)} has changed since its header was read; try again")
     return pixels
 
 
-def _check_can_be_decoded(tags: Tags, source: Source, file: str) -> None:
+def _check_decodable(tags: Tags, source: Source, file: str) -> None:
     if is_decodable(tags):
         return
     syntax = tags.file_meta.TransferSyntaxUID
     raise ScanError(
-        f"{source.path}: {printable(file)} is packed as {printable(syntax.name)}, which cannot be unpacked here; "
+        f"{source.path}: {printable(file)} is compressed as {printable(syntax.name)}, which cannot be decoded here; "
         "install a decoder (pip install pylibjpeg pylibjpeg-libjpeg pylibjpeg-openjpeg), "
-        "or unpack it first (gdcmconv --raw)"
+        "or decompress it first (gdcmconv --raw)"
     )

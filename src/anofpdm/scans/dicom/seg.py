@@ -1,5 +1,5 @@
-"""DICOM out: the mask as DICOM-SEG on the series it was drawn from, and a picture as secondary capture, both in the
-patient's study. What the source says of the patient is copied, and where it says nothing, nothing is made up."""
+"""Writing DICOM: the mask as DICOM-SEG that refers to its source series, and an image as secondary capture, both in the
+patient's study. Patient data is copied from the source; missing values stay empty."""
 
 import io
 from collections.abc import Callable, Iterable, Sequence
@@ -23,16 +23,16 @@ try:
     from pydicom.sr.codedict import codes
     from pydicom.valuerep import DA, TM, DSfloat
 except ImportError:
-    raise ScanError("writing DICOM needs two more packages: pip install 'anofpdm[dicom]'") from None
+    raise ScanError("writing DICOM needs optional packages; run pip install 'anofpdm[dicom]'") from None
 
 LABEL = "Lesion, suspected (AnoFPDM, research use)"
 DESCRIPTION = "AnoFPDM lesion mask (research use)"
 CAPTURE_DESCRIPTION = "AnoFPDM overview (research use)"
 NOTE = "Research use only, not for diagnosis"
-SERIES_NUMBERS = (9001, 9002)  # mask and picture; far from a scanner's own
+SERIES_NUMBERS = (9001, 9002)  # mask and image; far from the scanner's numbers
 RED = (255, 0, 0)
 UTF_8 = "ISO_IR 192"
-# What every object of a study has to say, if only that it does not know.
+# Required in every object of a study, possibly empty.
 TEXTS = ("PatientID", "PatientName", "AccessionNumber", "StudyID", "ReferringPhysicianName")
 CHECKED: dict[str, Callable[[Any], Any]] = {
     "PatientBirthDate": DA, "PatientSex": PatientSexValues, "StudyDate": DA, "StudyTime": TM,
@@ -40,37 +40,37 @@ CHECKED: dict[str, Callable[[Any], Any]] = {
 
 
 def write_seg(path: Path, mask: np.ndarray, study: Study) -> None:
-    """`mask` [i, j, k] on the study's grid; above 0 is lesion. An empty mask is written with all its frames."""
+    """`mask` [i, j, k] on the study's grid; above 0 is lesion. An empty mask is written with all frames."""
     if mask.shape != study.reference.shape:
-        raise ValueError(f"a mask of {mask.shape} does not fill a grid of {study.reference.shape}")
+        raise ValueError(f"mask of shape {mask.shape} does not fill a grid of {study.reference.shape}")
     planes = (mask > 0).transpose(2, 1, 0).astype(np.uint8)  # [slice, row, column]
     sources = _source_images(study)
-    if len(sources) == 1:  # a file of many frames, in whatever order
-        in_file = np.empty_like(planes)
-        in_file[[frame.index or 0 for frame in study.reference.frames]] = planes
-        planes = in_file
+    if len(sources) == 1:  # a multi-frame file, in any order of frames
+        file_order = np.empty_like(planes)
+        file_order[[frame.index or 0 for frame in study.reference.frames]] = planes
+        planes = file_order
     with silence_libraries():
-        made = highdicom.seg.Segmentation(
+        result = highdicom.seg.Segmentation(
             source_images=sources,
             pixel_array=planes,
             segmentation_type="BINARY",
-            segment_descriptions=[_lesion()],
+            segment_descriptions=[_segment_description()],
             series_number=SERIES_NUMBERS[0],
             series_description=DESCRIPTION,
             content_label="LESION",
             content_description=NOTE,
             content_creator_name="AnoFPDM",
-            **_maker(),
+            **_equipment(),
         )
-        _save(path, made)
+        _save(path, result)
 
 
-def write_capture(path: Path, picture: bytes | np.ndarray, study: Study) -> None:
-    """`picture` is a PNG, or uint8 [row, column, 3]; slices in it are seen from the feet, the face up."""
-    pixels = _rgb(picture) if isinstance(picture, bytes) else np.ascontiguousarray(picture, dtype=np.uint8)
+def write_capture(path: Path, image: bytes | np.ndarray, study: Study) -> None:
+    """`image` is a PNG file, or uint8 [row, column, 3], with slices in radiological convention."""
+    pixels = _rgb(image) if isinstance(image, bytes) else np.ascontiguousarray(image, dtype=np.uint8)
     (first,) = _headers(study, [study.reference.frames[0].file])
     with silence_libraries():
-        made = highdicom.sc.SCImage.from_ref_dataset(
+        result = highdicom.sc.SCImage.from_ref_dataset(
             ref_dataset=first,
             pixel_array=pixels,
             photometric_interpretation="RGB",
@@ -80,14 +80,14 @@ def write_capture(path: Path, picture: bytes | np.ndarray, study: Study) -> None
             series_number=SERIES_NUMBERS[1],
             series_description=CAPTURE_DESCRIPTION,
             transfer_syntax_uid="1.2.840.10008.1.2.1",
-            **_maker(),
+            **_equipment(),
         )
-        made.BurnedInAnnotation = "YES"  # the scan's name stands in it
-        made.DerivationDescription = NOTE
-        _save(path, made)
+        result.BurnedInAnnotation = "YES"  # it contains the scan's name
+        result.DerivationDescription = NOTE
+        _save(path, result)
 
 
-def _lesion() -> Any:
+def _segment_description() -> Any:
     return highdicom.seg.SegmentDescription(
         segment_number=1,
         segment_label=LABEL,
@@ -102,8 +102,8 @@ def _lesion() -> Any:
     )
 
 
-def _maker() -> dict[str, Any]:
-    """Who made an object; new identifiers each time, as no two objects may share one."""
+def _equipment() -> dict[str, Any]:
+    """Equipment and new unique identifiers."""
     return {
         "series_instance_uid": highdicom.UID(),
         "sop_instance_uid": highdicom.UID(),
@@ -116,35 +116,35 @@ def _maker() -> dict[str, Any]:
     }
 
 
-def _save(path: Path, made: Dataset) -> None:
+def _save(path: Path, dataset: Dataset) -> None:
     buffer = io.BytesIO()
-    made.save_as(buffer, enforce_file_format=True)
+    dataset.save_as(buffer, enforce_file_format=True)
     write_atomically(path, buffer.getvalue())
 
 
 def _rgb(png: bytes) -> np.ndarray:
-    """Transparent is white, as on a page."""
+    """Transparent pixels become white."""
     with Image.open(io.BytesIO(png)) as image:
-        over = image.convert("RGBA")
-    page = Image.new("RGBA", over.size, "white")
-    return np.asarray(Image.alpha_composite(page, over).convert("RGB"))
+        foreground = image.convert("RGBA")
+    background = Image.new("RGBA", foreground.size, "white")
+    return np.asarray(Image.alpha_composite(background, foreground).convert("RGB"))
 
 
-# ---- the source ------------------------------------------------------------------------------------------------------
+# ---- source ----------------------------------------------------------------------------------------------------------
 
 
 def _source_images(study: Study) -> list[Tags]:
-    """Headers of the reference series along its normal, made fit for being referred to."""
+    """Headers of the reference series, sorted along its normal, with consistent geometry."""
     images = _headers(study, list(dict.fromkeys(frame.file for frame in study.reference.frames)))
     if study.reference.frames[0].index is not None and len(images) > 1:
         raise ScanError(
-            f"{study.path}: {study.reference.label} is {len(images)} files of many frames each, on which no DICOM-SEG "
-            "can be written; take the NIfTI mask, or export the series as one file"
+            f"{study.path}: {study.reference.label} has {len(images)} multi-frame files, for which no DICOM-SEG can "
+            "be written; use the NIfTI mask, or export the series as one file"
         )
     if "FrameOfReferenceUID" not in images[0]:
         raise ScanError(
-            f"{study.path}: {study.reference.label} names no frame of reference, so no DICOM-SEG can be laid over it; "
-            "take the NIfTI mask"
+            f"{study.path}: {study.reference.label} has no frame of reference, so a DICOM-SEG cannot refer to it; "
+            "use the NIfTI mask"
         )
     with silence_libraries():
         _share_geometry(images, study)
@@ -152,44 +152,44 @@ def _source_images(study: Study) -> list[Tags]:
 
 
 def _headers(study: Study, names: Sequence[str]) -> list[Tags]:
-    """Of these files, with something said, if only nothing, wherever the standard wants it."""
+    """Headers of these files, with the attributes that the standard requires."""
     with open_source(study.path) as source:
         images = [read_tags(source, name, pixels=False) for name in names]
     with silence_libraries():
         for image in images:
-            _complete(image)
+            _fill_required(image)
     return images
 
 
-def _complete(image: Tags) -> None:
+def _fill_required(image: Tags) -> None:
     for keyword in TEXTS:
         setattr(image, keyword, str(image.get(keyword) or ""))
     for keyword, kind in CHECKED.items():
         value = str(image.get(keyword) or "")
         try:
             kind(value)
-        except ValueError:  # not by the standard: better nothing than an object that others refuse
+        except ValueError:  # invalid: an empty value keeps the object readable for others
             value = ""
         setattr(image, keyword, value)
 
 
 def _share_geometry(images: Sequence[Tags], study: Study) -> None:
-    """Orientation and pixel spacing once for all frames, and the true distance of slices."""
+    """Set orientation and pixel spacing equally in all frames, and the true slice spacing."""
     first = study.reference.frames[0]
     (spacing,) = _decimals(study.grid.spacing_mm[2:])
     for image in images:
         if first.index is None:
             image.ImageOrientationPatient = _decimals(first.orientation or ())
-            place = image
+            measures = image
         else:
-            place = _shared_groups(image, first.orientation)
-        place.PixelSpacing = _decimals(first.spacing or ())
-        place.SliceThickness = place.get("SliceThickness") or spacing
-        place.SpacingBetweenSlices = spacing
+            measures = _shared_groups(image, first.orientation)
+        measures.PixelSpacing = _decimals(first.spacing or ())
+        measures.SliceThickness = measures.get("SliceThickness") or spacing
+        measures.SpacingBetweenSlices = spacing
 
 
 def _shared_groups(image: Tags, orientation: tuple[float, ...] | None) -> Tags:
-    """The pixel measures that all frames of an enhanced file share, moved there if they stood with each frame."""
+    """Pixel measures shared by all frames of an enhanced file, moved there from the single frames if necessary."""
     if not image.get("SharedFunctionalGroupsSequence"):
         image.SharedFunctionalGroupsSequence = [Dataset()]
     shared = image.SharedFunctionalGroupsSequence[0]
@@ -202,5 +202,5 @@ def _shared_groups(image: Tags, orientation: tuple[float, ...] | None) -> Tags:
 
 
 def _decimals(values: Iterable[float]) -> list[DSfloat]:
-    """In the 16 characters that the standard has for a number."""
+    """Decimal strings of at most 16 characters, as the standard requires."""
     return [DSfloat(float(value), auto_format=True) for value in values]
