@@ -14,8 +14,11 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from anofpdm.bench.forward import matrix_peak
-from anofpdm.network.training.trainer import Trainer, TrainingConfig, build_network
-from anofpdm.network.unet import UNet, UNetConfig, preset
+from anofpdm.network.classifier import build_network
+from anofpdm.network.config import UNetConfig, preset
+from anofpdm.network.training.config import TrainingConfig
+from anofpdm.network.training.trainer import Trainer
+from anofpdm.network.unet import UNet
 
 SIDE, MODALITIES = 128, 4
 
@@ -45,7 +48,7 @@ def measure(name: str, batch: int, steps: int, peak: float, *, plain: bool) -> C
     config = preset(name, MODALITIES)
     start = time.perf_counter()
     trainer = Trainer(build_network("guided", config), TrainingConfig(batch=batch), torch.device("cuda", 0))
-    trainer._records = not plain
+    trainer._uses_graph = not plain
     slices = torch.rand(batch, MODALITIES, SIDE, SIDE).half().pin_memory()
     labels = torch.randint(0, 2, (batch,)).pin_memory()
 

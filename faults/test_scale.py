@@ -47,7 +47,7 @@ def seconds_to_open():
 
 opening = min(seconds_to_open() for _ in range(5))
 cohort = open_cohort(sys.argv[1])
-order, peak, seen = SliceOrder.of(cohort, "guided", batch=16, balanced=False, seed=0), own(), 0
+order, peak, seen = SliceOrder.from_cohort(cohort, "guided", batch=16, balanced=False, seed=0), own(), 0
 steps = range(len(order.groups[0]) // 16)
 opened = time.process_time()
 for step, slices, labels in read_ahead(cohort, order, steps, part=slice(None), pin=False):

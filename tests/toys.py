@@ -89,7 +89,8 @@ def untrained(folder: Path) -> Path:
     from anofpdm.cohorts.plan import plan_cohort
     from anofpdm.cohorts.prepare import prepare
     from anofpdm.network import checkpoint
-    from anofpdm.network.unet import UNet, preset
+    from anofpdm.network.config import preset
+    from anofpdm.network.unet import UNet
 
     prepare(plan_cohort("brats21", brats_cohort(folder / "scans", 8), size=16), folder / "cohort")
     torch.manual_seed(0)

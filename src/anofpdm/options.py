@@ -93,6 +93,30 @@ class PhantomKind(StrEnum):
     STROKE = "stroke"
 
 
+class Preset(StrEnum):
+    """Size of the network."""
+
+    TINY = "tiny"
+    SMALL = "small"
+    PAPER = "paper"
+
+
+class Task(StrEnum):
+    """What a network is trained for: the method (guided), or one of the methods it is compared with."""
+
+    GUIDED = "guided"
+    UNCONDITIONAL = "unconditional"
+    HEALTHY = "healthy"
+    CLASSIFIER = "classifier"
+
+
+class Noise(StrEnum):
+    """Noise that slices are trained with. Simplex noise is for the AnoDDPM baseline."""
+
+    GAUSSIAN = "gaussian"
+    SIMPLEX = "simplex"
+
+
 class Split(StrEnum):
     """Part of a cohort."""
 

@@ -11,9 +11,10 @@ from anofpdm.baselines.ddim import decode, levels_up_to
 from anofpdm.labels import HEALTHY, UNHEALTHY
 from anofpdm.method.forward_process import slice_noise
 from anofpdm.network import predictor
+from anofpdm.network.config import UNetConfig
 from anofpdm.network.predictor import NoisePredictor
 from anofpdm.network.schedule import NoiseSchedule
-from anofpdm.network.unet import UNet, UNetConfig
+from anofpdm.network.unet import UNet
 from tests.method.worlds import alpha_bars
 
 SCHEDULE, BARS = NoiseSchedule.linear(), alpha_bars()
@@ -133,8 +134,8 @@ def test_a_recorded_network_is_told_labels_and_shares(monkeypatch):
         parameter.data += 0.05 * torch.randn(parameter.shape)
     predict, x0 = NoisePredictor(network, torch.device("cpu")), some_slices(dtype=torch.float32)
     plain = found(x0, predict, no_pull)
-    monkeypatch.setattr(predictor, "Recorded", Recorded)
-    predict._records = True
+    monkeypatch.setattr(predictor, "CudaGraph", Recorded)
+    predict._uses_graphs = True
     for got, wanted in zip(found(x0, predict, no_pull), plain, strict=True):
         torch.testing.assert_close(got, wanted)
     assert not torch.allclose(*plain)

@@ -11,9 +11,9 @@ from anofpdm.labels import HEALTHY, NULL, UNHEALTHY
 from anofpdm.method.forward_process import slice_noise
 from anofpdm.network import checkpoint
 from anofpdm.network.classifier import NoisedClassifier
+from anofpdm.network.config import UNetConfig
 from anofpdm.network.predictor import load_guide, load_trained
 from anofpdm.network.schedule import NoiseSchedule
-from anofpdm.network.unet import UNetConfig
 from tests.method.worlds import Elementwise, alpha_bars
 
 SCHEDULE, BARS = NoiseSchedule.linear(), alpha_bars()

@@ -133,7 +133,7 @@ class TestCalibrate:
     def test_mistakes(self, model, cohort, tmp_path):
         assert "not a model" in refused("calibrate", tmp_path, cohort)
         assert "not a prepared cohort" in refused("calibrate", model, tmp_path)
-        assert "it knows flair, t2" in refused("calibrate", model, cohort, "--score", "dwi")
+        assert "only on flair, t2" in refused("calibrate", model, cohort, "--score", "dwi")
         assert "unknown encoding" in refused("calibrate", model, cohort, "--encoding", "sde")
         for wrong in (("--strengths", "a"), ("--range", "0"), ("--range", "most"), ("--strengths", "-1")):
             assert CliRunner().invoke(app, ["calibrate", str(model), str(cohort), *wrong]).exit_code == 2
@@ -240,7 +240,7 @@ def test_bench_prints_a_table(tmp_path):
     done = anofpdm(*words, "--json", tmp_path / "b.json")
     assert done.returncode == 0, done.stderr
     assert "literal loop" in done.stdout
-    assert "by a student" not in done.stdout
+    assert "native-space mask" not in done.stdout
     assert json.loads((tmp_path / "b.json").read_text())["scan_seconds"] is None
 
 

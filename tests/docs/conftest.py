@@ -13,7 +13,7 @@ from anofpdm.cli.main import app
 from anofpdm.demo import run as demo
 from anofpdm.evaluation.comparison.methods import METHODS, ReconstructionMethod
 from anofpdm.method import mask
-from anofpdm.network import unet
+from anofpdm.network import blocks, config, unet
 from tests import dicom_toys, toys
 
 TOY_NETWORK = {"channels": 8, "multipliers": (1, 2), "blocks": 1, "attention": (2,)}
@@ -41,9 +41,10 @@ def run_anofpdm():
 def shelf(tmp_path_factory):
     """A folder with one thing for each name, and a program that is so small that all is quick."""
     with pytest.MonkeyPatch.context() as patch:
-        for name in unet.PRESETS:
-            patch.setitem(unet.PRESETS, name, TOY_NETWORK)
-        patch.setattr(unet, "zeroed", talkative)
+        for preset in config.PRESETS:
+            patch.setitem(config.PRESETS, preset, TOY_NETWORK)
+        for module in (blocks, unet):
+            patch.setattr(module, "zero_init", talkative)
         patch.setattr(mask, "MEDIAN", 1)  # slices are so small that a median would leave nothing of a lesion
         for name, method in METHODS.items():
             if isinstance(method, ReconstructionMethod):

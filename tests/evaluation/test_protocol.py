@@ -29,9 +29,9 @@ from anofpdm.evaluation.comparison.scores import GroundTruth, Predictions, score
 from anofpdm.evaluation.truth import Truth
 from anofpdm.method.detection import CurveDetector
 from anofpdm.network import checkpoint
+from anofpdm.network.classifier import build_network
+from anofpdm.network.config import preset
 from anofpdm.network.predictor import load_trained
-from anofpdm.network.training.trainer import build_network
-from anofpdm.network.unet import preset
 from anofpdm.student.model import Student, StudentCalibration, save_student
 from anofpdm.student.network import StudentConfig, StudentNet
 from anofpdm.util.distributed import World

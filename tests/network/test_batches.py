@@ -15,7 +15,7 @@ def relabelled(cohort, labels):
 
 
 def order_of(cohort, **options):
-    return SliceOrder.of(cohort, "guided", **{"batch": 8, "balanced": False, "seed": 0, **options})
+    return SliceOrder.from_cohort(cohort, "guided", **{"batch": 8, "balanced": False, "seed": 0, **options})
 
 
 def test_every_slice_once_an_epoch_in_a_new_order(cohort):
@@ -56,7 +56,7 @@ def test_balanced_batches_keep_the_share_of_the_unlabelled(cohort):
 
 
 def test_balanced_with_one_kind_fills_the_batch(cohort):
-    healthy = SliceOrder.of(cohort, "healthy", batch=8, balanced=True, seed=0).rows(3)
+    healthy = SliceOrder.from_cohort(cohort, "healthy", batch=8, balanced=True, seed=0).rows(3)
     assert (cohort.labels[healthy] == HEALTHY).all()
     assert len(healthy) == 8
     with pytest.raises(TrainingError, match="larger --batch"):

@@ -2,7 +2,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from anofpdm.network.unet import modulated
+from anofpdm.network.blocks import modulate
 
 pytestmark = pytest.mark.gpu
 
@@ -20,7 +20,7 @@ def test_the_kernels_equal_the_plain_formula_and_its_gradients(channels, side, g
     both = torch.randn(3, 2 * channels, device="cuda", requires_grad=True)
     scale, shift = both.chunk(2, dim=1) if with_scale else (None, None)
     leaves = [x, weight, bias, *([both] if with_scale else [])]
-    plain = modulated(F.group_norm(x, groups, weight, bias), scale, shift)
+    plain = modulate(F.group_norm(x, groups, weight, bias), scale, shift)
     plain = F.silu(plain) if activate else plain
     fused = norm_silu(x, weight, bias, groups=groups, scale=scale, shift=shift, activate=activate)
     torch.testing.assert_close(fused, plain, rtol=1e-4, atol=1e-4)
@@ -37,7 +37,7 @@ def test_in_half_precision_the_kernels_are_as_close_as_rounding_allows():
     x = torch.randn(4, 128, 32, 32, device="cuda", dtype=torch.bfloat16).contiguous(memory_format=torch.channels_last)
     weight, bias = torch.randn(128, device="cuda"), torch.randn(128, device="cuda")
     scale, shift = torch.randn(4, 256, device="cuda", dtype=torch.bfloat16).chunk(2, dim=1)
-    exact = F.silu(modulated(F.group_norm(x.float(), 32, weight, bias), scale.float(), shift.float()))
+    exact = F.silu(modulate(F.group_norm(x.float(), 32, weight, bias), scale.float(), shift.float()))
     fused = norm_silu(x, weight, bias, groups=32, scale=scale, shift=shift)
     assert fused.dtype == torch.bfloat16
     assert fused.is_contiguous(memory_format=torch.channels_last)

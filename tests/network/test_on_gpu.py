@@ -6,9 +6,12 @@ import pytest
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from anofpdm.network.classifier import build_network
+from anofpdm.network.config import preset
 from anofpdm.network.simplex import random_permutations, simplex_noise
-from anofpdm.network.training.trainer import Trainer, TrainingConfig, build_network
-from anofpdm.network.unet import UNet, preset
+from anofpdm.network.training.config import TrainingConfig
+from anofpdm.network.training.trainer import Trainer
+from anofpdm.network.unet import UNet
 
 pytestmark = pytest.mark.gpu
 GPU = torch.device("cuda", 0)
@@ -46,7 +49,7 @@ def test_attention_takes_a_flash_kernel_forward_and_backward(name):
 def trained(steps, *, records, memory=1.0):
     torch.manual_seed(0)
     trainer = Trainer(build_network("guided", preset("tiny", 2, dropout=0.0)), TrainingConfig(batch=32, warm_up=5), GPU)
-    trainer._records = records
+    trainer._uses_graph = records
     generator = torch.Generator().manual_seed(3)
     torch.cuda.empty_cache()
     torch.cuda.set_per_process_memory_fraction(memory)
@@ -64,8 +67,8 @@ def trained(steps, *, records, memory=1.0):
 def test_a_recorded_step_is_the_plain_step():
     recorded, losses = trained(40, records=True)
     plain, same = trained(40, records=False)
-    assert recorded._recorded is not None
-    assert plain._recorded is None
+    assert recorded._graph is not None
+    assert plain._graph is None
     torch.testing.assert_close(losses, same, rtol=0.02, atol=0)
     assert losses[-1] < 0.8 * losses[0]
 
@@ -111,7 +114,7 @@ def test_asked_it_says_the_same_by_our_kernels_and_by_the_book(name):
     labels = torch.tensor([0, 1, 2], device=GPU)
     with torch.no_grad(), torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
         ours = network(x, t, labels)
-        book = copy.deepcopy(network).as_in_a_textbook()(x, t, labels)
+        book = copy.deepcopy(network).use_plain_layers()(x, t, labels)
     torch.testing.assert_close(ours, book, rtol=1e-4, atol=1e-4 * float(book.abs().max()))
 
 
@@ -138,7 +141,7 @@ def test_batches_of_odd_sizes_share_recordings_and_say_the_same():
     whole = predict(x, 300, labels)
     for count in (39, 33, 21, 7, 1):
         torch.testing.assert_close(predict(x[:count], 300, labels[:count]), whole[:count], rtol=0, atol=2e-2)
-    assert len(predict._recorded) < 6
+    assert len(predict._graphs) < 6
 
 
 @pytest.mark.parametrize(("height", "width"), [(128, 128), (20, 37)])

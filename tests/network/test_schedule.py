@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from anofpdm.errors import ConfigError
-from anofpdm.network.sampling import evenly_spread, sample
+from anofpdm.network.sampling import evenly_spaced, sample
 from anofpdm.network.schedule import NoiseSchedule
 
 
@@ -22,7 +22,7 @@ def test_the_papers_schedule(schedule):
     assert schedule.alpha_bar[-1].item() == pytest.approx(by_hand, rel=1e-9)
 
 
-def test_noise_has_the_variance_it_should(schedule):
+def test_noise_has_the_right_variance(schedule):
     x0 = torch.full((2, 1, 200, 200), 0.5)
     x = schedule.add_noise(
         x0, torch.tensor([100, 700]), torch.randn(x0.shape, generator=torch.Generator().manual_seed(0))
@@ -37,7 +37,7 @@ def test_one_level_for_all_or_one_for_each(schedule):
     torch.testing.assert_close(schedule.add_noise(x0, 400, noise), schedule.add_noise(x0, torch.full((3,), 400), noise))
 
 
-def test_taking_noise_away_undoes_adding_it(schedule):
+def test_removing_noise_inverts_adding_it(schedule):
     x0, noise = torch.randn(2, 3, 8, 8), torch.randn(2, 3, 8, 8)
     for t in (0, 300, 999):
         x = schedule.add_noise(x0, t, noise)
@@ -46,7 +46,7 @@ def test_taking_noise_away_undoes_adding_it(schedule):
 
 
 def test_a_ddim_step_keeps_slice_and_noise(schedule):
-    """With the true slice in hand, stepping to a level is noising to it with the same noise, up or down."""
+    """Given the true slice, a step to a level equals adding the same noise at that level, up or down."""
     x0, noise = torch.randn(2, 1, 8, 8), torch.randn(2, 1, 8, 8)
     x = schedule.add_noise(x0, 500, noise)
     for t_next in (20, 480, 700):
@@ -54,8 +54,8 @@ def test_a_ddim_step_keeps_slice_and_noise(schedule):
 
 
 @pytest.mark.parametrize("t", [1, 2, 300, 999])
-def test_the_posterior_is_the_textbooks(schedule, t):
-    """By Bayes: x_{t-1} is known from the slice behind it and from x_t, each with a precision of its own."""
+def test_the_posterior_follows_from_bayes(schedule, t):
+    """x_{t-1} is determined by the clean slice and by x_t, each with its own precision."""
     betas = [1e-4 + (0.02 - 1e-4) * number / 999 for number in range(1000)]
     below = math.prod(1 - beta for beta in betas[:t])
     beta, generator = betas[t], torch.Generator().manual_seed(0)
@@ -67,15 +67,15 @@ def test_the_posterior_is_the_textbooks(schedule, t):
     assert deviation == pytest.approx(precision**-0.5, rel=1e-9)
 
 
-def test_below_level_0_is_the_slice_itself(schedule):
+def test_the_posterior_at_level_0_is_the_slice(schedule):
     x, clean = torch.randn(2, 1, 4, 4), torch.randn(2, 1, 4, 4)
     mean, deviation = schedule.posterior(x, clean, 0)
     torch.testing.assert_close(mean, clean)
     assert deviation == 0
 
 
-def test_the_posterior_undoes_a_step_of_noise(schedule):
-    """Noised to t, then drawn from the posterior, a slice is as if noised to t - 1."""
+def test_the_posterior_inverts_a_step_of_noise(schedule):
+    """Noise at level t, then a sample from the posterior, equals noise at level t - 1."""
     t, x0, generator = 500, torch.full((1, 1, 400, 400), 0.7), torch.Generator().manual_seed(0)
     x, drawn = (torch.randn(x0.shape, generator=generator) for _ in range(2))
     mean, deviation = schedule.posterior(schedule.add_noise(x0, t, x), x0, t)
@@ -86,7 +86,7 @@ def test_the_posterior_undoes_a_step_of_noise(schedule):
 
 
 def test_sampling_a_gaussian_gives_that_gaussian(schedule):
-    """The exact denoiser of N(mean, deviation^2) leads pure noise to that distribution."""
+    """The exact denoiser of N(mean, deviation^2) maps pure noise to that distribution."""
     mean, deviation = 0.3, 0.2
 
     def predict(x, t, _labels):
@@ -100,9 +100,9 @@ def test_sampling_a_gaussian_gives_that_gaussian(schedule):
     assert drawn.std().item() == pytest.approx(deviation, rel=0.05)
 
 
-def test_levels_are_spread_to_the_end():
-    assert evenly_spread(1000, 4) == [249, 499, 749, 999]
-    assert evenly_spread(5, 5) == [0, 1, 2, 3, 4]
+def test_levels_are_evenly_spaced_up_to_the_last():
+    assert evenly_spaced(1000, 4) == [249, 499, 749, 999]
+    assert evenly_spaced(5, 5) == [0, 1, 2, 3, 4]
 
 
 @pytest.mark.parametrize("wrong", [{"steps": 0}, {"first": 0.0}, {"first": 0.03}, {"last": 1.0}])

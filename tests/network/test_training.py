@@ -16,13 +16,16 @@ from PIL import Image
 from anofpdm.cohorts import Cohort, open_cohort
 from anofpdm.errors import ConfigError, ModelError, TrainingError
 from anofpdm.network import checkpoint
+from anofpdm.network.classifier import build_network
+from anofpdm.network.config import UNetConfig
 from anofpdm.network.predictor import load_trained
 from anofpdm.network.simplex import random_permutations, simplex_noise
 from anofpdm.network.training import run
 from anofpdm.network.training.batches import SliceOrder
-from anofpdm.network.training.log import Progress, TrainingLog, loss_jump
-from anofpdm.network.training.trainer import Trainer, TrainingConfig, build_network
-from anofpdm.network.unet import UNetConfig
+from anofpdm.network.training.config import TrainingConfig, TrainingLimits
+from anofpdm.network.training.log import TrainingLog, TrainingStatus, loss_jump
+from anofpdm.network.training.trainer import Trainer
+from anofpdm.options import Noise, Task
 from anofpdm.util.distributed import World
 
 CPU = torch.device("cpu")
@@ -37,7 +40,7 @@ def trainer_of(cohort: Cohort, network: UNetConfig = NETWORK, **options) -> Trai
 
 
 def inputs_of(trainer: Trainer, cohort: Cohort):
-    order = SliceOrder.of(cohort, trainer.config.task, batch=8, balanced=False, seed=0)
+    order = SliceOrder.from_cohort(cohort, trainer.config.task, batch=8, balanced=False, seed=0)
     rows = order.rows(trainer.step)[trainer.world.batch_slice(8)]
     return trainer.inputs(torch.from_numpy(cohort.slices[rows]), torch.from_numpy(cohort.labels[rows]))
 
@@ -48,21 +51,21 @@ def assert_same(one: dict, other: dict):
         torch.testing.assert_close(one[name], other[name], rtol=0, atol=0, msg=name)
 
 
-def as_noise(fields: torch.Tensor) -> tuple[float, float]:
-    """Variance, and how alike neighbours are; of [B, H, W]."""
+def noise_statistics(fields: torch.Tensor) -> tuple[float, float]:
+    """Variance, and correlation of neighbouring pixels, of [B, H, W]."""
     return float(fields.var()), float(np.corrcoef(fields[:, 1:].flatten(), fields[:, :-1].flatten())[0, 1])
 
 
 class TestStep:
-    def test_noise_is_added_as_the_schedule_says(self, cohort):
+    def test_noise_follows_the_schedule(self, cohort):
         trainer = trainer_of(cohort, augment=False)
         inputs = inputs_of(trainer, cohort)
         clean = trainer.schedule.clean(inputs.x, inputs.target, inputs.t)
-        rows = SliceOrder.of(cohort, "guided", batch=8, balanced=False, seed=0).rows(0)
-        near = inputs.t < 500  # beyond, float32 has little left of the slice
+        rows = SliceOrder.from_cohort(cohort, "guided", batch=8, balanced=False, seed=0).rows(0)
+        near = inputs.t < 500  # at higher levels, float32 has lost the slice
         np.testing.assert_allclose(clean[near].numpy(), cohort.pixels(rows)[near.numpy()], atol=1e-3)
 
-    def test_levels_are_uniform_and_labels_withheld_now_and_then(self, cohort):
+    def test_levels_are_uniform_and_a_fraction_of_labels_is_withheld(self, cohort):
         trainer = trainer_of(cohort, null_share=0.25)
         levels, withheld, known = [], 0, 0
         for trainer.step in range(400):
@@ -76,7 +79,7 @@ class TestStep:
     def test_the_loss_is_the_mean_squared_error(self, cohort):
         trainer = trainer_of(cohort)
         inputs = inputs_of(trainer, cohort)
-        loss = trainer.update(inputs)  # the network starts by predicting nothing
+        loss = trainer.update(inputs)  # the network predicts 0 at the start
         assert loss.item() == pytest.approx(inputs.target.square().mean().item(), rel=1e-5)
 
     def test_the_average_follows_its_formula(self, cohort):
@@ -97,18 +100,18 @@ class TestStep:
             rates.append(trainer.optimiser.param_groups[0]["lr"])
         np.testing.assert_allclose(rates, [0.25e-3, 0.5e-3, 0.75e-3, 1e-3, 1e-3, 1e-3])
 
-    def test_it_learns(self, cohort):
+    def test_the_loss_falls(self, cohort):
         trainer = trainer_of(cohort, learning_rate=3e-3, augment=False)
         losses = [trainer.update(inputs_of(trainer, cohort)).item() for _ in range(150)]
         assert np.mean(losses[-20:]) < 0.6 * np.mean(losses[:5])
 
     @pytest.mark.parametrize("task", ["unconditional", "healthy", "classifier"])
-    def test_other_tasks_learn_too(self, cohort, task):
+    def test_the_loss_falls_for_other_tasks(self, cohort, task):
         trainer = trainer_of(cohort, UNLABELLED, task=task, learning_rate=3e-3)
         losses = [trainer.update(inputs_of(trainer, cohort)).item() for _ in range(120)]
         assert np.mean(losses[-20:]) < 0.9 * np.mean(losses[:5])
 
-    def test_simplex_noise_is_added_and_learned(self, cohort):
+    def test_training_with_simplex_noise(self, cohort):
         trainer = trainer_of(cohort, UNLABELLED, task="healthy", noise="simplex", augment=False, learning_rate=3e-3)
         steps, losses = [], []
         for _ in range(40):
@@ -116,12 +119,12 @@ class TestStep:
             losses.append(trainer.update(steps[-1]).item())
         for inputs in steps:
             clean = trainer.schedule.clean(inputs.x, inputs.target, inputs.t)[inputs.t < 500]
-            assert clean.abs().max() < 1.001  # x is a slice and that noise
+            assert clean.abs().max() < 1.001  # x is the slice plus that noise
         seen = torch.cat([inputs.target.flatten(0, 1) for inputs in steps])
         levels = torch.cat([inputs.t.repeat_interleave(2) for inputs in steps])
         fields = random_permutations(len(seen), torch.Generator().manual_seed(1))
-        variance, alike = as_noise(seen)
-        expected_variance, expected_alike = as_noise(simplex_noise(fields, levels, 16, 16))
+        variance, alike = noise_statistics(seen)
+        expected_variance, expected_alike = noise_statistics(simplex_noise(fields, levels, 16, 16))
         assert variance == pytest.approx(expected_variance, rel=0.1)
         assert alike == pytest.approx(expected_alike, abs=0.03)
         assert alike > 0.5  # of neighbours; plain noise would have 0
@@ -129,7 +132,7 @@ class TestStep:
         assert np.mean(losses[-10:]) < 0.8 * np.mean(losses[:5])
 
     @pytest.mark.parametrize("noise", ["gaussian", "simplex"])
-    def test_the_number_of_processes_changes_no_noise(self, cohort, noise, monkeypatch):
+    def test_noise_does_not_depend_on_the_number_of_processes(self, cohort, noise, monkeypatch):
         monkeypatch.setattr(Trainer, "_distributed", lambda trainer: trainer.network)  # nothing is exchanged here
         config = TrainingConfig(batch=8, noise=noise)
         whole, *parts = (
@@ -139,7 +142,7 @@ class TestStep:
         for tensor, *both in zip(whole.tensors, *(part.tensors for part in parts), strict=True):
             assert torch.equal(tensor, torch.cat(both))
 
-    def test_small_portions_give_the_same_gradient(self, cohort):
+    def test_micro_batches_give_the_same_gradient(self, cohort):
         network = dataclasses.replace(NETWORK, dropout=0.0)
         whole, portions = trainer_of(cohort, network), trainer_of(cohort, network)
         portions.micro_batch = 3
@@ -148,7 +151,7 @@ class TestStep:
         for one, other in zip(whole.network.parameters(), portions.network.parameters(), strict=True):
             torch.testing.assert_close(one.grad, other.grad, rtol=1e-4, atol=1e-6)
 
-    def test_out_of_memory_halves_the_portion_and_keeps_the_batch(self, cohort, monkeypatch):
+    def test_out_of_memory_halves_the_micro_batch_and_keeps_the_batch(self, cohort, monkeypatch):
         network = dataclasses.replace(NETWORK, dropout=0.0)
         calm, pressed = trainer_of(cohort, network), trainer_of(cohort, network)
         losses = pressed.losses
@@ -163,12 +166,12 @@ class TestStep:
             for trainer in (calm, pressed):
                 trainer.update(inputs_of(trainer, cohort))
         assert pressed.micro_batch == 2
-        assert run._memory_note(pressed) == "memory is short: 2 of 8 slices at a time, the same batch in the end"
-        assert run._memory_note(calm) == ""
+        assert run.memory_note(pressed) == "memory is short: 2 of 8 slices at a time, the batch size is unchanged"
+        assert run.memory_note(calm) == ""
         for name, average in calm.average.items():
             torch.testing.assert_close(average, pressed.average[name], rtol=1e-3, atol=1e-5)
 
-    def test_no_memory_at_all_is_said(self, cohort, monkeypatch):
+    def test_too_little_memory_for_one_slice_is_an_error(self, cohort, monkeypatch):
         trainer = trainer_of(cohort)
         monkeypatch.setattr(trainer, "losses", lambda _inputs: (_ for _ in ()).throw(torch.OutOfMemoryError()))
         with pytest.raises(TrainingError, match="smaller --preset"):
@@ -180,7 +183,7 @@ class TestLossJump:
     def logged(folder, losses):
         log = TrainingLog(folder, 0)
         for number, loss in enumerate(losses):
-            log.write(Progress(50 * (number + 1), float(loss), 10.0, 0.5))
+            log.write(TrainingStatus(50 * (number + 1), float(loss), 10.0, 0.5))
         log.close()
         return loss_jump(folder)
 
@@ -190,10 +193,10 @@ class TestLossJump:
         noise = np.random.default_rng(3).standard_normal(100)
         return (0.2 * np.exp(-np.arange(100) / 5) + 0.005) * np.exp(0.35 * noise)
 
-    def test_training_as_it_should_be(self, losses, tmp_path):
+    def test_a_falling_loss_has_no_jump(self, losses, tmp_path):
         assert self.logged(tmp_path, losses) is None
 
-    def test_a_jump_is_found_where_it_is(self, losses, tmp_path):
+    def test_a_jump_is_located(self, losses, tmp_path):
         losses[80:] += 0.07 * np.exp(-np.arange(20) / 20)
         jump = self.logged(tmp_path, losses)
         assert jump.step == 50 * 81
@@ -208,7 +211,7 @@ class TestLossJump:
         losses[80] = 1.0
         assert self.logged(tmp_path, losses) is None
 
-    def test_few_lines_or_a_torn_one_say_nothing(self, losses, tmp_path):
+    def test_a_short_log_or_an_incomplete_line_gives_no_jump(self, losses, tmp_path):
         assert loss_jump(tmp_path) is None
         assert self.logged(tmp_path, losses[:10]) is None
         with (tmp_path / "log.jsonl").open("a") as file:
@@ -217,29 +220,29 @@ class TestLossJump:
 
 
 class TestRun:
-    def test_what_it_leaves(self, cohort, tmp_path):
-        run.train(trainer_of(cohort), cohort, tmp_path, run.Limits(steps=4, log_steps=2, sample_steps=2))
-        weights, said, _ = checkpoint.load_model(tmp_path)
-        assert (said["step"], said["task"], said["modalities"]) == (4, "guided", ["flair", "t2"])
-        network = build_network("guided", run.network_config(said))
+    def test_files_of_a_run(self, cohort, tmp_path):
+        run.train(trainer_of(cohort), cohort, tmp_path, TrainingLimits(steps=4, log_steps=2, sample_steps=2))
+        weights, payload, _ = checkpoint.load_model(tmp_path)
+        assert (payload["step"], payload["task"], payload["modalities"]) == (4, "guided", ["flair", "t2"])
+        network = build_network("guided", UNetConfig.from_dict(payload["network"]))
         network.load_state_dict(weights)
         assert [json.loads(line)["step"] for line in (tmp_path / "log.jsonl").read_text().splitlines()] == [2, 4]
         assert Image.open(tmp_path / "samples.png").size[0] > 4 * 2 * 16
         assert Image.open(tmp_path / "loss_by_level.png").size[0] > 100
 
-    def test_stopping_changes_nothing(self, cohort, tmp_path):
-        run.train(trainer_of(cohort), cohort, tmp_path / "whole", run.Limits(steps=9, **QUIET))
-        run.train(trainer_of(cohort), cohort, tmp_path / "parts", run.Limits(steps=4, **QUIET))
+    def test_a_resumed_run_equals_an_uninterrupted_one(self, cohort, tmp_path):
+        run.train(trainer_of(cohort), cohort, tmp_path / "whole", TrainingLimits(steps=9, **QUIET))
+        run.train(trainer_of(cohort), cohort, tmp_path / "parts", TrainingLimits(steps=4, **QUIET))
         again = run.resume(tmp_path / "parts", cohort, device=CPU, world=World())
         assert again.step == 4
-        run.train(again, cohort, tmp_path / "parts", run.Limits(steps=9, **QUIET))
+        run.train(again, cohort, tmp_path / "parts", TrainingLimits(steps=9, **QUIET))
         assert_same(checkpoint.load_state(tmp_path / "whole")[0], checkpoint.load_state(tmp_path / "parts")[0])
         logs = [(tmp_path / name / "log.jsonl").read_text().splitlines() for name in ("whole", "parts")]
         whole, parts = ([json.loads(line)["loss"] for line in log] for log in logs)
         assert whole == parts
 
     def test_killed_in_the_middle_of_a_save(self, cohort, tmp_path):
-        """20 steps in one go equal 12, a kill -9 while the next save is half written, and 8 more."""
+        """20 steps equal 12, a kill -9 during the next save, and 8 more."""
         (tmp_path / "script.py").write_text(SCRIPT)
 
         def start(out, *words):
@@ -259,12 +262,12 @@ class TestRun:
         assert not list((tmp_path / "parts").glob(".*.tmp"))
 
     @pytest.mark.parametrize("lost", ["weights.safetensors", "config.json"])
-    def test_killed_between_the_last_state_and_its_model(self, lost, cohort, tmp_path):
-        """The state is at the last step, so nothing is left to train; the model must be written all the same."""
-        run.train(trainer_of(cohort), cohort, tmp_path, run.Limits(steps=3, **QUIET))
+    def test_killed_between_saving_the_state_and_the_model(self, lost, cohort, tmp_path):
+        """The state is of the last step, so there is nothing to train, but the model must be written."""
+        run.train(trainer_of(cohort), cohort, tmp_path, TrainingLimits(steps=3, **QUIET))
         early = {name: (tmp_path / name).read_bytes() for name in ("weights.safetensors", "config.json")}
         again = run.resume(tmp_path, cohort, device=CPU, world=World())
-        run.train(again, cohort, tmp_path, run.Limits(steps=5, **QUIET))
+        run.train(again, cohort, tmp_path, TrainingLimits(steps=5, **QUIET))
         wanted = checkpoint.load_model(tmp_path)[0]
         for left in ("missing", "of an earlier save"):
             if left == "missing":
@@ -272,31 +275,31 @@ class TestRun:
             else:
                 (tmp_path / lost).write_bytes(early[lost])
             again = run.resume(tmp_path, cohort, device=CPU, world=World())
-            run.train(again, cohort, tmp_path, run.Limits(steps=5, **QUIET))
-            found, said, digest = checkpoint.load_model(tmp_path)
+            run.train(again, cohort, tmp_path, TrainingLimits(steps=5, **QUIET))
+            found, payload, digest = checkpoint.load_model(tmp_path)
             assert_same(found, wanted)
-            assert said["step"] == 5
+            assert payload["step"] == 5
             assert json.loads((tmp_path / "config.json").read_text())["sha256"] == digest
 
-    def test_a_loss_that_is_no_number_keeps_the_last_good_save(self, cohort, tmp_path):
-        run.train(trainer_of(cohort), cohort, tmp_path, run.Limits(steps=3, **QUIET))
+    def test_a_non_finite_loss_keeps_the_last_good_save(self, cohort, tmp_path):
+        run.train(trainer_of(cohort), cohort, tmp_path, TrainingLimits(steps=3, **QUIET))
         trainer = run.resume(tmp_path, cohort, device=CPU, world=World())
         next(trainer.network.parameters()).data[0] = float("nan")
-        with pytest.raises(TrainingError, match="no longer a number at step 4; the last good save"):
-            run.train(trainer, cohort, tmp_path, run.Limits(steps=8, **QUIET))
+        with pytest.raises(TrainingError, match="non-finite loss at step 4; the last good save"):
+            run.train(trainer, cohort, tmp_path, TrainingLimits(steps=8, **QUIET))
         assert checkpoint.load_state(tmp_path)[1]["step"] == 3
 
     def test_ctrl_c_saves(self, cohort, tmp_path):
-        def interrupt(progress):
-            if progress.step == 5:
+        def interrupt(_task, _done, _total, note=""):
+            if note.startswith("step 5 "):
                 os.kill(os.getpid(), signal.SIGINT)
 
         with pytest.raises(KeyboardInterrupt):
-            run.train(trainer_of(cohort), cohort, tmp_path, run.Limits(steps=50, **QUIET), interrupt)
+            run.train(trainer_of(cohort), cohort, tmp_path, TrainingLimits(steps=50, **QUIET), interrupt)
         assert checkpoint.load_state(tmp_path)[1]["step"] == 5
 
-    def test_a_request_in_the_middle_of_a_step_waits_for_its_end(self, cohort, tmp_path, monkeypatch):
-        run.train(trainer_of(cohort), cohort, tmp_path / "whole", run.Limits(steps=9, **QUIET))
+    def test_a_stop_request_takes_effect_at_the_end_of_a_step(self, cohort, tmp_path, monkeypatch):
+        run.train(trainer_of(cohort), cohort, tmp_path / "whole", TrainingLimits(steps=9, **QUIET))
         trainer = trainer_of(cohort)
         step = trainer.optimiser.step
 
@@ -307,26 +310,26 @@ class TestRun:
 
         monkeypatch.setattr(trainer.optimiser, "step", interrupted)
         with pytest.raises(KeyboardInterrupt):
-            run.train(trainer, cohort, tmp_path / "parts", run.Limits(steps=9, **QUIET))
+            run.train(trainer, cohort, tmp_path / "parts", TrainingLimits(steps=9, **QUIET))
         again = run.resume(tmp_path / "parts", cohort, device=CPU, world=World())
         assert again.step == 5
-        run.train(again, cohort, tmp_path / "parts", run.Limits(steps=9, **QUIET))
+        run.train(again, cohort, tmp_path / "parts", TrainingLimits(steps=9, **QUIET))
         assert_same(checkpoint.load_state(tmp_path / "whole")[0], checkpoint.load_state(tmp_path / "parts")[0])
 
-    def test_a_loss_that_is_no_number_is_never_a_success(self, cohort, tmp_path):
+    def test_a_non_finite_loss_is_an_error_at_the_end(self, cohort, tmp_path):
         trainer = trainer_of(cohort)
         next(trainer.network.parameters()).data[0] = float("nan")
-        with pytest.raises(TrainingError, match="no longer a number"):
-            run.train(trainer, cohort, tmp_path, run.Limits(minutes=0.01, log_steps=10**6, sample_steps=0))
+        with pytest.raises(TrainingError, match="non-finite loss"):
+            run.train(trainer, cohort, tmp_path, TrainingLimits(minutes=0.01, log_steps=10**6, sample_steps=0))
         assert not list(tmp_path.glob("*.safetensors"))
 
     def test_minutes(self, cohort, tmp_path):
         trainer = trainer_of(cohort)
-        run.train(trainer, cohort, tmp_path, run.Limits(minutes=0.02, **QUIET))
+        run.train(trainer, cohort, tmp_path, TrainingLimits(minutes=0.02, **QUIET))
         assert trainer.step >= 1
 
-    def test_fine_tuning_begins_with_the_models_weights(self, cohort, tmp_path):
-        run.train(trainer_of(cohort), cohort, tmp_path, run.Limits(steps=3, **QUIET))
+    def test_fine_tuning_starts_with_the_models_weights(self, cohort, tmp_path):
+        run.train(trainer_of(cohort), cohort, tmp_path, TrainingLimits(steps=3, **QUIET))
         weights, _, _ = checkpoint.load_model(tmp_path)
         trainer = run.start_from(tmp_path, cohort, TrainingConfig(batch=8), device=CPU, world=World())
         assert trainer.step == 0
@@ -342,8 +345,8 @@ from anofpdm.util import files
 from anofpdm.cohorts import open_cohort
 from anofpdm.network import checkpoint
 from anofpdm.network.training import run
-from anofpdm.network.training.trainer import TrainingConfig
-from anofpdm.network.unet import UNetConfig
+from anofpdm.network.training.config import TrainingConfig, TrainingLimits
+from anofpdm.network.config import UNetConfig
 from anofpdm.util.distributed import World
 
 cohort, out, steps = open_cohort(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
@@ -358,7 +361,7 @@ if "--die" in sys.argv:
         Path(path).write_bytes(b"half a file")
         os.kill(os.getpid(), signal.SIGKILL)
     checkpoint.save_file = torn
-run.train(trainer, cohort, out, run.Limits(steps=steps, log_steps=4, sample_steps=0))
+run.train(trainer, cohort, out, TrainingLimits(steps=steps, log_steps=4, sample_steps=0))
 """
 
 TWO_PROCESSES = """
@@ -370,8 +373,8 @@ from safetensors.torch import save_file
 from anofpdm.cohorts import open_cohort
 from anofpdm.network.training import run
 from anofpdm.network.training.batches import SliceOrder
-from anofpdm.network.training.trainer import TrainingConfig
-from anofpdm.network.unet import UNetConfig
+from anofpdm.network.training.config import TrainingConfig, TrainingLimits
+from anofpdm.network.config import UNetConfig
 from anofpdm.util.distributed import World
 
 def train(world):
@@ -385,7 +388,7 @@ def train(world):
                 raise torch.OutOfMemoryError
             return plenty(inputs)
         trainer.losses = short
-    order = SliceOrder.of(cohort, "guided", batch=8, balanced=False, seed=0)
+    order = SliceOrder.from_cohort(cohort, "guided", batch=8, balanced=False, seed=0)
     for step in range(3):
         rows = order.rows(step)[world.batch_slice(8)]
         inputs = trainer.inputs(torch.from_numpy(cohort.slices[rows]), torch.from_numpy(cohort.labels[rows]))
@@ -403,7 +406,7 @@ world.close()
 """
 
 
-def test_two_processes_have_the_gradient_of_one(cohort, tmp_path):
+def test_two_processes_compute_the_gradient_of_one(cohort, tmp_path):
     """DDP over gloo, as torchrun starts it, on a split batch; and one process on the joined batch, two steps in. Also
     when one of the two runs out of memory: both must then work in smaller portions."""
     from safetensors.torch import load_file
@@ -427,29 +430,29 @@ def test_two_processes_have_the_gradient_of_one(cohort, tmp_path):
         torch.testing.assert_close(one[name], short[name], rtol=1e-4, atol=1e-6, msg=name)
 
 
-def test_tensorboard_hears_of_it_where_it_is_installed(cohort, tmp_path, monkeypatch):
-    heard: list[tuple] = []
+def test_tensorboard_is_written_if_installed(cohort, tmp_path, monkeypatch):
+    calls: list[tuple] = []
 
     class Board:
         def __init__(self, folder, purge_step):
-            heard.append((folder, purge_step))
+            calls.append((folder, purge_step))
 
         def add_scalar(self, name, value, step):
-            heard.append((name, step, value))
+            calls.append((name, step, value))
 
         def close(self):
-            heard.append(("closed",))
+            calls.append(("closed",))
 
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", types.SimpleNamespace(SummaryWriter=Board))
-    run.train(trainer_of(cohort), cohort, tmp_path, run.Limits(steps=2, **QUIET))
-    assert heard[0] == (tmp_path / "tensorboard", 1)
-    assert [said[1] for said in heard[1:] if said[0] == "loss"] == [1, 2]
-    assert heard[-1] == ("closed",)
+    run.train(trainer_of(cohort), cohort, tmp_path, TrainingLimits(steps=2, **QUIET))
+    assert calls[0] == (tmp_path / "tensorboard", 1)
+    assert [call[1] for call in calls[1:] if call[0] == "loss"] == [1, 2]
+    assert calls[-1] == ("closed",)
 
 
 class TestRefuses:
     def test_another_cohort(self, cohort, tmp_path):
-        run.train(trainer_of(cohort), cohort, tmp_path, run.Limits(steps=1, **QUIET))
+        run.train(trainer_of(cohort), cohort, tmp_path, TrainingLimits(steps=1, **QUIET))
         for changed in ("preparation_sha256", "slices_sha256", "tables_sha256"):
             other = dataclasses.replace(cohort, manifest={**cohort.manifest, changed: "other"})
             with pytest.raises(ModelError, match="another cohort"):
@@ -458,19 +461,19 @@ class TestRefuses:
     def test_weights_of_another_network(self, cohort):
         trainer = trainer_of(cohort)
         weights = {name: parameter for name, parameter in trainer.network.named_parameters() if "last" not in name}
-        with pytest.raises(ModelError, match="not for this network"):
-            trainer.begin_from(weights)
+        with pytest.raises(ModelError, match="do not fit this network"):
+            trainer.load_weights(weights)
 
     def test_guiding_a_model_without_labels(self, cohort, tmp_path):
         trainer = trainer_of(cohort, UNLABELLED, task="unconditional")
-        run.train(trainer, cohort, tmp_path, run.Limits(steps=1, **QUIET))
+        run.train(trainer, cohort, tmp_path, TrainingLimits(steps=1, **QUIET))
         with pytest.raises(ModelError, match="cannot be guided"):
             run.start_from(tmp_path, cohort, TrainingConfig(batch=8), device=CPU, world=World())
 
     def test_other_channels(self, cohort, tmp_path):
         with pytest.raises(ModelError, match="has 2 modalities, the network takes 4"):
             trainer_of(cohort, dataclasses.replace(NETWORK, in_channels=4))
-        run.train(trainer_of(cohort), cohort, tmp_path, run.Limits(steps=1, **QUIET))
+        run.train(trainer_of(cohort), cohort, tmp_path, TrainingLimits(steps=1, **QUIET))
         preparation = {**cohort.manifest["preparation"], "modalities": ["t1", "t2"]}
         other = dataclasses.replace(cohort, manifest={**cohort.manifest, "preparation": preparation})
         with pytest.raises(ModelError, match=r"trained on flair, t2, .* has t1, t2"):
@@ -481,20 +484,22 @@ class TestRefuses:
             trainer_of(cohort, dataclasses.replace(NETWORK, multipliers=(1,) * 7))
 
     def test_a_model_of_another_kind(self, cohort, tmp_path):
-        run.train(trainer_of(cohort), cohort, tmp_path, run.Limits(steps=1, **QUIET))
-        with pytest.raises(ModelError, match="cannot become 'classifier'"):
-            run.start_from(tmp_path, cohort, TrainingConfig(task="classifier"), device=CPU, world=World())
+        run.train(trainer_of(cohort), cohort, tmp_path, TrainingLimits(steps=1, **QUIET))
+        with pytest.raises(ModelError, match="cannot be fine-tuned for task 'classifier'"):
+            run.start_from(tmp_path, cohort, TrainingConfig(task=Task.CLASSIFIER), device=CPU, world=World())
 
     def test_an_unknown_noise(self):
         with pytest.raises(ConfigError, match="a classifier is trained with gaussian noise, not simplex"):
-            TrainingConfig(task="classifier", noise="simplex")
+            TrainingConfig(task=Task.CLASSIFIER, noise=Noise.SIMPLEX)
         with pytest.raises(ConfigError, match="unknown noise 'white'; choose one of gaussian, simplex"):
-            TrainingConfig(noise="white")
+            TrainingConfig(noise="white")  # type: ignore[arg-type]
 
     def test_a_model_of_another_noise(self, cohort, tmp_path):
         trainer = trainer_of(cohort, UNLABELLED, task="healthy", noise="simplex")
-        run.train(trainer, cohort, tmp_path, run.Limits(steps=1, **QUIET))
-        with pytest.raises(ModelError, match="with simplex noise; needed here is 'healthy' with gaussian noise"):
+        run.train(trainer, cohort, tmp_path, TrainingLimits(steps=1, **QUIET))
+        with pytest.raises(
+            ModelError, match="with simplex noise; needed is a model for task 'healthy' with gaussian noise"
+        ):
             load_trained(tmp_path, CPU, task="healthy")
         load_trained(tmp_path, CPU, task="healthy", noise="simplex")
 
@@ -503,17 +508,17 @@ class TestRefuses:
         with pytest.raises(ConfigError):
             TrainingConfig(**wrong)
 
-    def test_a_batch_that_does_not_split(self):
-        with pytest.raises(TrainingError, match="does not split over 3"):
+    def test_a_batch_that_cannot_be_split(self):
+        with pytest.raises(TrainingError, match="cannot be split evenly over 3"):
             Trainer(build_network("guided", NETWORK), TrainingConfig(batch=8), CPU, World(0, 3))
 
     def test_no_limit(self):
         with pytest.raises(ConfigError, match="--steps or --minutes"):
-            run.Limits()
+            TrainingLimits()
 
 
-def test_it_trains_where_only_torch_numpy_and_safetensors_are(cohort, tmp_path):
-    """As on a GPU machine: no nibabel, no terminal library."""
+def test_training_needs_only_torch_numpy_and_safetensors(cohort, tmp_path):
+    """Without nibabel and terminal libraries, as on a GPU machine."""
     script = tmp_path / "script.py"
     absent = ["nibabel", "nilearn", "typer", "rich", "pydantic", "zlib_ng"]
     script.write_text(f"import sys; sys.modules.update(dict.fromkeys({absent}))\n{SCRIPT}")

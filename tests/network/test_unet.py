@@ -6,14 +6,16 @@ from torch import nn
 
 from anofpdm.errors import ConfigError
 from anofpdm.labels import HEALTHY, NULL, UNHEALTHY
+from anofpdm.network.blocks import Attention, ScaledNorm, upsample
 from anofpdm.network.classifier import NoisedClassifier
-from anofpdm.network.unet import Attention, Embedding, ScaledNorm, UNet, UNetConfig, doubled, preset
+from anofpdm.network.config import UNetConfig, preset
+from anofpdm.network.unet import Embedding, UNet
 
 SMALL = UNetConfig(2, channels=8, multipliers=(1, 2, 2), blocks=1, attention=(2, 4))
 
 
-def trained_a_little(network):
-    """The output layers start at zero, which would hide everything behind them."""
+def perturbed(network):
+    """The output layers start at zero, which would hide all others."""
     generator = torch.Generator().manual_seed(0)
     for parameter in network.parameters():
         parameter.data += 0.05 * torch.randn(parameter.shape, generator=generator)
@@ -23,7 +25,7 @@ def trained_a_little(network):
 @pytest.fixture
 def network():
     torch.manual_seed(0)
-    return trained_a_little(UNet(SMALL))
+    return perturbed(UNet(SMALL))
 
 
 @pytest.fixture
@@ -49,66 +51,66 @@ def test_labels_and_levels_matter(network, x):
     assert not torch.allclose(healthy, network(x, T + 0 * T + torch.tensor([5, -5, -5]), labelled(HEALTHY)))
 
 
-def shared(healthy: float, unhealthy: float, null: float) -> torch.Tensor:
+def weighted(healthy: float, unhealthy: float, null: float) -> torch.Tensor:
     return torch.tensor([[healthy, unhealthy, null]]).repeat(3, 1)
 
 
 @pytest.mark.parametrize(("label", "shares"), [(HEALTHY, (1, 0, 0)), (UNHEALTHY, (0, 1, 0)), (NULL, (0, 0, 1))])
-def test_all_of_one_label_is_that_label(network, x, label, shares):
-    torch.testing.assert_close(network(x, T, shared(*shares)), network(x, T, labelled(label)), rtol=1e-5, atol=1e-6)
+def test_the_full_weight_of_one_label_is_that_label(network, x, label, shares):
+    torch.testing.assert_close(network(x, T, weighted(*shares)), network(x, T, labelled(label)), rtol=1e-5, atol=1e-6)
 
 
 @torch.no_grad()
-def test_shares_lie_between_their_labels(network, x):
-    """From unhealthy to healthy the answer moves away from the one and towards the other."""
+def test_weighted_labels_lie_between_the_labels(network, x):
+    """From unhealthy to healthy, the prediction moves away from the one and towards the other."""
     unhealthy, healthy = network(x, T, labelled(UNHEALTHY)), network(x, T, labelled(HEALTHY))
-    mixed = [network(x, T, shared(share, 1 - share, 0)) for share in (0.05, 0.3, 0.6, 0.95)]
+    mixed = [network(x, T, weighted(share, 1 - share, 0)) for share in (0.05, 0.3, 0.6, 0.95)]
     away = [float((one - unhealthy).square().mean()) for one in mixed]
     ahead = [float((one - healthy).square().mean()) for one in mixed]
     assert 0 < away[0] < away[1] < away[2] < away[3]
     assert ahead[0] > ahead[1] > ahead[2] > ahead[3] > 0
 
 
-def test_shares_are_heard_in_embedding_and_attention(network, x):
-    """Either alone still tells a mixture from a label."""
-    for silent in (Embedding, Attention):
+def test_weighted_labels_act_in_embedding_and_attention(network, x):
+    """Either alone still separates a mixture from a label."""
+    for disabled in (Embedding, Attention):
         changed = copy.deepcopy(network)
         for module in changed.modules():
-            if isinstance(module, silent):
+            if isinstance(module, disabled):
                 module.label.weight.data.zero_()
         for label in (HEALTHY, UNHEALTHY):
-            assert not torch.allclose(changed(x, T, shared(0.4, 0.6, 0)), changed(x, T, labelled(label)))
+            assert not torch.allclose(changed(x, T, weighted(0.4, 0.6, 0)), changed(x, T, labelled(label)))
 
 
-def test_slices_do_not_see_each_other(network, x):
+def test_slices_are_independent(network, x):
     together = network(x, T, torch.tensor([0, 1, 2]))
     alone = torch.cat([network(x[i : i + 1], T[i : i + 1], torch.tensor([i])) for i in range(3)])
     torch.testing.assert_close(together, alone, rtol=1e-4, atol=1e-5)
 
 
 def test_the_label_reaches_every_attention_block_by_itself(network, x):
-    """With the label taken out of the embedding, changing it still changes what every attention block says."""
+    """Without the label in the embedding, changing it still changes the output of every attention block."""
     network.embedding.label.weight.data.zero_()
     blocks = [module for module in network.modules() if isinstance(module, Attention)]
-    heard: list[list[torch.Tensor]] = []
+    outputs: list[list[torch.Tensor]] = []
     for label in (HEALTHY, UNHEALTHY):
-        said: list[torch.Tensor] = []
+        changes: list[torch.Tensor] = []
         hooks = [
-            block.register_forward_hook(lambda _m, inputs, out, said=said: said.append(out - inputs[0]))
+            block.register_forward_hook(lambda _m, inputs, out, changes=changes: changes.append(out - inputs[0]))
             for block in blocks
         ]
         network(x, T, labelled(label))
         for hook in hooks:
             hook.remove()
-        heard.append(said)
-    assert {one.shape[-1] for one in heard[0]} == {8, 4}  # both attention resolutions of 16 x 16
-    assert all(not torch.allclose(one, other) for one, other in zip(*heard, strict=True))
+        outputs.append(changes)
+    assert {one.shape[-1] for one in outputs[0]} == {8, 4}  # both attention resolutions of 16 x 16
+    assert all(not torch.allclose(one, other) for one, other in zip(*outputs, strict=True))
 
 
-def test_attention_is_softmax_over_places_and_the_label():
+def test_attention_is_softmax_over_pixels_and_the_label():
     """Against the formula, written out."""
     torch.manual_seed(0)
-    block = trained_a_little(Attention(SMALL, 8))
+    block = perturbed(Attention(SMALL, 8))
     x, labels = torch.randn(2, 8, 3, 3), torch.tensor([0, 1])
     places = block.norm(x).flatten(2).transpose(1, 2)
     query, key, value = block.places(places).chunk(3, dim=-1)
@@ -124,7 +126,9 @@ def test_attention_is_softmax_over_places_and_the_label():
 
 def test_doubling_is_nearest_neighbour():
     x = torch.randn(2, 3, 5, 4)
-    torch.testing.assert_close(doubled(x), nn.functional.interpolate(x, scale_factor=2, mode="nearest"), rtol=0, atol=0)
+    torch.testing.assert_close(
+        upsample(x), nn.functional.interpolate(x, scale_factor=2, mode="nearest"), rtol=0, atol=0
+    )
 
 
 def test_dropout_only_while_training():
@@ -134,7 +138,7 @@ def test_dropout_only_while_training():
     assert (norm.eval()(x) == 0).float().mean() < 0.01
 
 
-def test_it_begins_by_predicting_nothing():
+def test_an_untrained_network_predicts_0():
     assert UNet(SMALL)(torch.randn(1, 2, 16, 16), torch.tensor([3])).abs().max() == 0
 
 
@@ -153,7 +157,7 @@ def test_presets():
     assert 90e6 < sizes["paper"] < 110e6
     assert 20e6 < sizes["small"] < 30e6
     assert sizes["tiny"] * 2 < 6e6  # bytes in half precision
-    with pytest.raises(ConfigError, match="paper, small, tiny"):
+    with pytest.raises(ConfigError, match="tiny, small, paper"):
         preset("huge", 4)
 
 
@@ -165,9 +169,9 @@ def test_impossible_networks(wrong):
         UNetConfig(**{"in_channels": 1, **wrong})
 
 
-def test_the_classifier_reads_noise_level_and_slice():
+def test_the_classifier_depends_on_noise_level_and_slice():
     torch.manual_seed(0)
-    classifier = trained_a_little(NoisedClassifier(UNetConfig(2, 1, 0, channels=8, multipliers=(1, 2), attention=(2,))))
+    classifier = perturbed(NoisedClassifier(UNetConfig(2, 1, 0, channels=8, multipliers=(1, 2), attention=(2,))))
     x = torch.randn(3, 2, 16, 16)
     logits = classifier(x, T)
     assert logits.shape == (3, 2)

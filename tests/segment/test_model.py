@@ -659,7 +659,7 @@ def test_another_cohort_than_the_models_is_refused(made, tmp_path):
         fit_calibration(model, open_cohort(tmp_path / "t2"), SMALL)
     with pytest.raises(CalibrationError, match="--size 16"):
         fit_calibration(model, open_cohort(tmp_path / "large"), SMALL)
-    with pytest.raises(ModelError, match="it knows flair, t2"):
+    with pytest.raises(ModelError, match="only on flair, t2"):
         fit_calibration(model, open_cohort(made / "cohort"), replace(SMALL, score=("t1",)))
 
 
@@ -697,7 +697,7 @@ def test_when_memory_is_short_the_result_is_the_same_in_smaller_portions(made):
 
     cramped = Cramped(trained.network, CPU)
     one, other = evidence(trained, pixels, 10), evidence(cramped, pixels, 10)
-    assert max(largest) == cramped.portion == 5
+    assert max(largest) == cramped.max_batch == 5
     check_alike(one, other)
 
     class Full(NoisePredictor):
@@ -777,12 +777,12 @@ def test_the_oldest_recording_makes_room(made, monkeypatch):
         def __call__(self, *inputs):
             return self.function(*inputs)
 
-    monkeypatch.setattr(predictor, "Recorded", Played)
+    monkeypatch.setattr(predictor, "CudaGraph", Played)
     predict = NoisePredictor(load_trained(made / "model", CPU).predict.network, CPU)
-    predict._records = True
-    for count in range(1, predictor.MOST_RECORDED + 2):
+    predict._uses_graphs = True
+    for count in range(1, predictor.MAX_GRAPHS + 2):
         predict(torch.zeros(count, 2, 16, 16), 0, torch.zeros(count, dtype=torch.long))
-    assert [shape[0] for shape in predict._recorded] == list(range(2, predictor.MOST_RECORDED + 2))
+    assert [shape[0] for shape in predict._graphs] == list(range(2, predictor.MAX_GRAPHS + 2))
 
 
 def test_in_float32_products_are_not_rounded_and_the_users_setting_comes_back(made):

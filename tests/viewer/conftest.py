@@ -43,7 +43,8 @@ def save_untrained(folder: Path) -> Path:
     import torch
 
     from anofpdm.network import checkpoint
-    from anofpdm.network.unet import UNet, preset
+    from anofpdm.network.config import preset
+    from anofpdm.network.unet import UNet
 
     torch.manual_seed(0)
     network = UNet(preset("tiny", 2))

@@ -40,7 +40,7 @@ def rated_guide(
         for place, start in enumerate(starts, start=1):
             x0 = torch.from_numpy(cohort.pixels(rows[start : start + BATCH]))
             x = schedule.add_noise(x0, t, torch.randn(x0.shape, generator=generator))
-            found.append(guide.odds(x.to(device), t).cpu())
+            found.append(guide.log_odds(x.to(device), t).cpu())
             on_progress(number * len(starts) + place, len(levels) * len(starts))
         return torch.cat(found).numpy()
 

@@ -1,7 +1,7 @@
-"""How fast the method is: our forward process and a literal loop of the authors' shape, side by side in one run.
+"""Speed of our forward process, compared with a literal loop like the authors', in one run.
 
-The literal loop asks the network four times a level (guided, unguided, and again for the step up), in float32 with the
-layout and layers of a textbook, and keeps every level's map.
+The literal loop evaluates the network four times per level (twice for the guided estimate, once for the unguided one,
+and again for the step up), in float32 with plain torch layers, and keeps every level's map.
 """
 
 import time
@@ -14,80 +14,82 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from anofpdm.labels import HEALTHY, NULL
 from anofpdm.method.evidence import forward_evidence, spread_levels
+from anofpdm.network.config import preset
 from anofpdm.network.predictor import NoisePredictor
 from anofpdm.network.schedule import NoiseSchedule
-from anofpdm.network.unet import UNet, preset
+from anofpdm.network.unet import UNet
+from anofpdm.options import Precision, Preset
 from anofpdm.student.network import StudentConfig, StudentNet, predict_logits
 
 MODALITIES = 4
 WARM_UP = 2  # levels that are not timed
-SPREAD = 0.05  # of the made-up weights
+WEIGHT_STD = 0.05  # of layers that are initialised with zeros
 
 
 @dataclass(frozen=True)
-class Plan:
+class BenchConfig:
     device: torch.device
-    preset: str
+    preset: Preset
     side: int
     batch: int
-    levels: tuple[int, ...]  # how many: the first is compared with the literal loop, level by level
+    levels: tuple[int, ...]  # numbers of levels
     literal_levels: int
-    precision: str = "auto"
+    precision: Precision = Precision.AUTO
 
 
 @dataclass(frozen=True)
-class Row:
-    """One way of doing it, timed."""
+class Timing:
+    """Of one implementation."""
 
     way: str
     levels: int
     strengths: int
     seconds: float  # for the whole batch
     evaluations: int  # of the network, each of one slice
-    memory_gib: float | None  # at the most, on a GPU
-    times_faster: float | None = None  # than the literal loop: at the same levels
+    memory_gib: float | None  # peak, on a GPU
+    times_faster: float | None = None  # than the literal loop at as many levels
     times_faster_than_600: float | None = None  # than the literal loop at 600 levels
     tflops: float = 0.0
     of_peak: float | None = None
 
 
-def measure(plan: Plan) -> Iterator[Row]:
-    peak = matrix_peak(plan.device) if plan.device.type == "cuda" else None
-    flops = slice_flops(plan)
-    network = made_up_network(plan)
-    x0 = torch.rand(plan.batch, MODALITIES, plan.side, plan.side, generator=torch.Generator().manual_seed(0)) * 2 - 1
-    x0 = x0.to(plan.device)
+def measure(config: BenchConfig) -> Iterator[Timing]:
+    peak = matrix_peak(config.device) if config.device.type == "cuda" else None
+    flops = slice_flops(config)
+    network = random_network(config)
+    x0 = (
+        torch.rand(config.batch, MODALITIES, config.side, config.side, generator=torch.Generator().manual_seed(0)) * 2
+        - 1
+    )
+    x0 = x0.to(config.device)
 
-    def finished(row: Row, literal_level: float) -> Row:
+    def compare(row: Timing, literal_level: float) -> Timing:
         tflops = row.evaluations * flops / row.seconds / 1e12
-        ours = row.seconds / row.levels
-        return Row(
-            **{
-                **row.__dict__,
-                "times_faster": literal_level / ours,
-                "times_faster_than_600": 600 * literal_level / row.seconds,
-                "tflops": tflops,
-                "of_peak": None if peak is None else tflops / peak,
-            }
+        return replace(
+            row,
+            times_faster=literal_level / (row.seconds / row.levels),
+            times_faster_than_600=600 * literal_level / row.seconds,
+            tflops=tflops,
+            of_peak=None if peak is None else tflops / peak,
         )
 
-    predict = NoisePredictor(network, plan.device, plan.precision)
+    predict = NoisePredictor(network, config.device, config.precision)
     ours = [
-        _timed(predict, x0, plan, count, strengths)
-        for count, strengths in [*((count, 1) for count in plan.levels), (plan.levels[-1], 10)]
+        _timed(predict, x0, config, count, strengths)
+        for count, strengths in [*((count, 1) for count in config.levels), (config.levels[-1], 10)]
     ]
     del predict
-    network = made_up_network(plan).as_in_a_textbook().to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
-    literal = _timed_literal(network.to(plan.device).eval(), x0, plan)
+    network = random_network(config).use_plain_layers().to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
+    literal = _timed_literal(network.to(config.device).eval(), x0, config)
     literal_level = literal.seconds / literal.levels
-    yield finished(literal, literal_level)
+    yield compare(literal, literal_level)
     for row in ours:
-        yield finished(row, literal_level)
-    student = _timed_student(x0, plan)
+        yield compare(row, literal_level)
+    student = _timed_student(x0, config)
     yield replace(student, times_faster_than_600=600 * literal_level / student.seconds)
 
 
-def _timed(predict: NoisePredictor, x0: Tensor, plan: Plan, count: int, strengths: int) -> Row:
+def _timed(predict: NoisePredictor, x0: Tensor, config: BenchConfig, count: int, strengths: int) -> Timing:
     def run(levels: Sequence[int]) -> None:
         forward_evidence(
             predict,
@@ -99,16 +101,15 @@ def _timed(predict: NoisePredictor, x0: Tensor, plan: Plan, count: int, strength
         )
 
     run(spread_levels(WARM_UP))
-    seconds, memory = stopwatch(plan.device, lambda: run(spread_levels(count)))
+    seconds, memory = time_run(config.device, lambda: run(spread_levels(count)))
     way = f"ours, {predict.precision}"
-    return Row(way, count, strengths, seconds, 2 * count * len(x0), memory)
+    return Timing(way, count, strengths, seconds, 2 * count * len(x0), memory)
 
 
-def _timed_student(x0: Tensor, plan: Plan) -> Row:
-    """One look at each slice, and one at its mirror image, in two modalities; ten times, so that there is something to
-    time."""
+def _timed_student(x0: Tensor, config: BenchConfig) -> Timing:
+    """Each slice and its mirror image, in two modalities; the mean of ten runs."""
     torch.manual_seed(0)
-    network = StudentNet(StudentConfig(("flair", "t2"), plan.side)).to(plan.device).eval()
+    network = StudentNet(StudentConfig(("flair", "t2"), config.side)).to(config.device).eval()
     x = x0[:, :2].contiguous()
     for _ in range(WARM_UP):
         predict_logits(network, x)
@@ -117,35 +118,35 @@ def _timed_student(x0: Tensor, plan: Plan) -> Row:
         for _ in range(10):
             predict_logits(network, x)
 
-    seconds, memory = stopwatch(plan.device, run)
-    return Row("a student", 0, 0, seconds / 10, 2 * len(x0), memory)
+    seconds, memory = time_run(config.device, run)
+    return Timing("student", 0, 0, seconds / 10, 2 * len(x0), memory)
 
 
-def _timed_literal(network: UNet, x0: Tensor, plan: Plan) -> Row:
+def _timed_literal(network: UNet, x0: Tensor, config: BenchConfig) -> Timing:
     literal_loop(network, x0, spread_levels(WARM_UP))
-    seconds, memory = stopwatch(plan.device, lambda: literal_loop(network, x0, spread_levels(plan.literal_levels)))
-    return Row("literal loop, fp32", plan.literal_levels, 1, seconds, 4 * plan.literal_levels * len(x0), memory)
+    seconds, memory = time_run(config.device, lambda: literal_loop(network, x0, spread_levels(config.literal_levels)))
+    return Timing("literal loop, fp32", config.literal_levels, 1, seconds, 4 * config.literal_levels * len(x0), memory)
 
 
 @torch.no_grad()
 def literal_loop(network: UNet, x0: Tensor, levels: Sequence[int], strength: float = 0.0) -> tuple[Tensor, Tensor]:
-    """Maps [N, H, W] and divergences [N, K], as the authors' code goes about it."""
+    """Maps [N, H, W] and divergences [N, K], computed like the authors' code."""
     schedule = NoiseSchedule.linear()
 
-    def ask(x: Tensor, t: int, label: int) -> Tensor:
+    def predict(x: Tensor, t: int, label: int) -> Tensor:
         n = len(x)
-        said: Tensor = network(x, torch.full((n,), t, device=x.device), torch.full((n,), label, device=x.device))
-        return said
+        noise: Tensor = network(x, torch.full((n,), t, device=x.device), torch.full((n,), label, device=x.device))
+        return noise
 
     x = schedule.add_noise(x0, levels[0], torch.randn(x0.shape, generator=torch.Generator().manual_seed(0)).to(x0))
     errors, divergences = [], []
     for number, t in enumerate(levels):
-        noise = (1 + strength) * ask(x, t, HEALTHY) - strength * ask(x, t, NULL)
+        noise = (1 + strength) * predict(x, t, HEALTHY) - strength * predict(x, t, NULL)
         guided = schedule.clean(x, noise, t).clamp(-1, 1)
-        unguided = schedule.clean(x, ask(x, t, NULL), t).clamp(-1, 1)
+        unguided = schedule.clean(x, predict(x, t, NULL), t).clamp(-1, 1)
         errors.append((guided - x0).square())
         divergences.append((guided - unguided).square().mean((1, 2, 3)))
-        again = schedule.clean(x, ask(x, t, NULL), t).clamp(-1, 1)
+        again = schedule.clean(x, predict(x, t, NULL), t).clamp(-1, 1)
         if number + 1 < len(levels):
             x = schedule.ddim_step(x, again, t, levels[number + 1])
     curve = torch.stack(divergences, dim=1)
@@ -154,21 +155,21 @@ def literal_loop(network: UNet, x0: Tensor, levels: Sequence[int], strength: flo
     return torch.stack([maps[: end + 1].mean(0) for maps, end in zip(kept, ends.tolist(), strict=True)]), curve
 
 
-# ---- instruments -----------------------------------------------------------------------------------------------------
+# ---- measuring -------------------------------------------------------------------------------------------------------
 
 
-def made_up_network(plan: Plan) -> UNet:
-    """Random weights, none of them zero: how fast it is does not depend on what it has learned."""
+def random_network(config: BenchConfig) -> UNet:
+    """Random weights, none of them zero."""
     torch.manual_seed(0)
-    network = UNet(preset(plan.preset, MODALITIES))
+    network = UNet(preset(config.preset, MODALITIES))
     for parameter in network.parameters():
         if not parameter.any():
-            nn.init.normal_(parameter, std=SPREAD)
+            nn.init.normal_(parameter, std=WEIGHT_STD)
     return network
 
 
-def stopwatch(device: torch.device, run: Callable[[], object]) -> tuple[float, float | None]:
-    """Seconds, and on a GPU the most memory held, in GiB."""
+def time_run(device: torch.device, run: Callable[[], object]) -> tuple[float, float | None]:
+    """Seconds, and on a GPU the peak memory in GiB."""
     if device.type != "cuda":
         start = time.perf_counter()
         run()
@@ -184,18 +185,18 @@ def stopwatch(device: torch.device, run: Callable[[], object]) -> tuple[float, f
     return begin.elapsed_time(end) / 1000, torch.cuda.max_memory_allocated(device) / 2**30
 
 
-def slice_flops(plan: Plan) -> float:
-    """Of one evaluation of the network on one slice."""
+def slice_flops(config: BenchConfig) -> float:
+    """FLOP of one evaluation of the network on one slice."""
     with torch.device("meta"):
-        network = UNet(preset(plan.preset, MODALITIES))
-        x, t = torch.empty(1, MODALITIES, plan.side, plan.side), torch.zeros(1, dtype=torch.long)
+        network = UNet(preset(config.preset, MODALITIES))
+        x, t = torch.empty(1, MODALITIES, config.side, config.side), torch.zeros(1, dtype=torch.long)
     with FlopCounterMode(display=False) as counter:
         network(x, t, t)
     return float(counter.get_total_flops())
 
 
 def matrix_peak(device: torch.device, side: int = 8192) -> float:
-    """TFLOP/s of a large bf16 product of random numbers."""
+    """TFLOP/s of a large bf16 matrix product."""
     a, b = (torch.randn(side, side, device=device, dtype=torch.bfloat16) for _ in range(2))
     for _ in range(3):
         a @ b
@@ -204,5 +205,5 @@ def matrix_peak(device: torch.device, side: int = 8192) -> float:
         for _ in range(10):
             a @ b
 
-    seconds, _ = stopwatch(device, run)
+    seconds, _ = time_run(device, run)
     return 10 * 2 * side**3 / seconds / 1e12

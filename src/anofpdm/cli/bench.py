@@ -1,100 +1,129 @@
-"""anofpdm bench: how fast the method is on this machine."""
+"""anofpdm bench: speed of the method on this machine."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from anofpdm.cli.options import Device, resolve_device
-from anofpdm.cli.train import Preset
+from anofpdm.options import Precision, Preset
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from anofpdm.bench.forward import BenchConfig, Timing
 
 
 def bench(
     device: Device = "auto",
-    preset: Annotated[Preset | None, typer.Option(help="Default: paper on a GPU, tiny on a CPU.")] = None,
-    batch: Annotated[int | None, typer.Option(min=1, help="Slices. Default: 50 on a GPU, 4 on a CPU.")] = None,
+    preset: Annotated[
+        Preset | None, typer.Option(help="Size of the network. Default: paper on a GPU, tiny on a CPU.")
+    ] = None,
+    batch: Annotated[
+        int | None, typer.Option(min=1, help="Number of slices. Default: 50 on a GPU, 4 on a CPU.")
+    ] = None,
     size: Annotated[
-        int | None, typer.Option(min=1, help="Pixels along a side. Default: 128 on a GPU, 64 on a CPU.")
+        int | None, typer.Option(min=1, help="Side of a slice (pixels). Default: 128 on a GPU, 64 on a CPU.")
     ] = None,
-    levels: Annotated[str, typer.Option(help="How many noise levels to time, e.g. 600,60.")] = "",
+    levels: Annotated[
+        str, typer.Option(help="Numbers of noise levels to time. Default: 600,60 on a GPU, 10 on a CPU.")
+    ] = "",
     literal_levels: Annotated[
-        int | None, typer.Option(min=1, max=600, help="Levels of the literal loop. Default: 60 on a GPU, 10 on a CPU.")
+        int | None,
+        typer.Option(min=1, max=600, help="Noise levels of the reference loop. Default: 60 on a GPU, 10 on a CPU."),
     ] = None,
-    precision: Annotated[str, typer.Option(help="auto, fp32, bf16 or fp16.")] = "auto",
-    scan: Annotated[bool, typer.Option(help="Time a whole scan by a student too.")] = True,
-    json_file: Annotated[Path | None, typer.Option("--json", help="Write the numbers here too.")] = None,
+    precision: Annotated[Precision, typer.Option(help="Precision of the network.")] = Precision.AUTO,
+    scan: Annotated[bool, typer.Option(help="Also time a student on a whole scan.")] = True,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Also write the numbers to this file.")] = None,
 ) -> None:
-    """Time the forward process beside a literal loop of the authors' shape, in one run, on made-up weights."""
+    """Time the forward process, and a literal loop like the authors' as a reference, with random weights."""
     import torch
 
-    from anofpdm.bench.forward import Plan
+    from anofpdm.bench.forward import BenchConfig
     from anofpdm.util.distributed import set_local_device
 
-    where = set_local_device(resolve_device(device))
-    on_gpu = where.type == "cuda"
+    local_device = set_local_device(resolve_device(device))
+    on_gpu = local_device.type == "cuda"
     torch.backends.cudnn.benchmark = True
-    plan = Plan(
-        device=where,
-        preset=preset.value if preset else ("paper" if on_gpu else "tiny"),
+    config = BenchConfig(
+        device=local_device,
+        preset=preset or (Preset.PAPER if on_gpu else Preset.TINY),
         side=size or (128 if on_gpu else 64),
         batch=batch or (50 if on_gpu else 4),
-        levels=_counts(levels or ("600,60" if on_gpu else "10")),
+        levels=_parse_levels(levels or ("600,60" if on_gpu else "10")),
         literal_levels=literal_levels or (60 if on_gpu else 10),
         precision=precision,
     )
-    _check(plan.preset, plan.side, json_file)
-    _show(plan, json_file, scan)
+    _check(config, json_file)
+    _run(config, json_file, scan)
 
 
-def _counts(words: str) -> tuple[int, ...]:
+def _parse_levels(text: str) -> tuple[int, ...]:
     from anofpdm.method.evidence import AUTHORS_TOP
 
-    parts = [word.strip() for word in words.split(",")]
+    parts = [part.strip() for part in text.split(",")]
     if not all(part.isdecimal() and 1 <= int(part) <= AUTHORS_TOP for part in parts):
-        wanted = f"write numbers from 1 to {AUTHORS_TOP}, e.g. {AUTHORS_TOP},60"
-        raise typer.BadParameter(f"{words!r}: {wanted}", param_hint="--levels")
+        allowed = f"use numbers from 1 to {AUTHORS_TOP}, e.g. {AUTHORS_TOP},60"
+        raise typer.BadParameter(f"{text!r}: {allowed}", param_hint="--levels")
     return tuple(map(int, parts))
 
 
-def _check(preset: str, side: int, json_file: Path | None) -> None:
-    """Before any time is spent."""
-    from anofpdm.network import unet
+def _check(config: "BenchConfig", json_file: Path | None) -> None:
+    from anofpdm.network import config as networks
 
-    divisor = unet.preset(preset, 1).side_divisor
+    side, divisor = config.side, networks.preset(config.preset, 1).side_divisor
     if side < divisor or side % divisor:
+        suggestion = max(1, side // divisor) * divisor
         raise typer.BadParameter(
-            f"{side}: the {preset} network needs a multiple of {divisor}, e.g. {max(1, side // divisor) * divisor}",
-            param_hint="--size",
+            f"{side}: the {config.preset} network needs a multiple of {divisor}, e.g. {suggestion}", param_hint="--size"
         )
     if json_file is not None and not json_file.absolute().parent.is_dir():
-        raise typer.BadParameter(f"{json_file.parent}: no such folder; make it first", param_hint="--json")
+        raise typer.BadParameter(f"{json_file.parent}: no such folder; create it first", param_hint="--json")
 
 
-def _show(plan: object, json_file: Path | None, scan: bool) -> None:
+def _run(config: "BenchConfig", json_file: Path | None, scan: bool) -> None:
     import json
     import platform
     from dataclasses import asdict
 
     import torch
     from rich.console import Console
-    from rich.table import Table
 
-    from anofpdm.bench.forward import Plan, measure
+    from anofpdm.bench.forward import measure
     from anofpdm.bench.scan import SHAPE, scan_seconds
     from anofpdm.util.files import write_atomically
 
-    assert isinstance(plan, Plan)
-    name = torch.cuda.get_device_name(plan.device) if plan.device.type == "cuda" else platform.machine()
+    name = torch.cuda.get_device_name(config.device) if config.device.type == "cuda" else platform.machine()
     console = Console(highlight=False, soft_wrap=True)
-    console.print(
-        f"{name}, torch {torch.__version__}: preset {plan.preset}, {plan.batch} slices of {plan.side} x {plan.side}"
-    )
-    columns = ("", "levels", "w", "s", "s/level", "faster", "than 600", "TFLOP/s", "of peak", "GiB")
-    table = Table(*columns, box=None)
+    slices = f"{config.batch} slices of {config.side} x {config.side}"
+    console.print(f"{name}, torch {torch.__version__}: preset {config.preset}, {slices}")
     with console.status("timing"):
-        rows = list(measure(plan))
-        seconds = scan_seconds(plan.device) if scan else None
-    for row in rows:
+        timings = list(measure(config))
+        seconds = scan_seconds(config.device) if scan else None
+    console.print(_table(timings))
+    console.print(
+        "w: guidance strengths computed together; faster: speed-up over the literal loop at as many levels; "
+        "than 600: over the literal loop at 600 levels"
+    )
+    if seconds is not None:
+        size = " x ".join(map(str, SHAPE))
+        console.print(f"student, scan of {size}, two modalities, from files to a native-space mask: {seconds:.2f} s")
+    if json_file is not None:
+        payload = {
+            "machine": name,
+            "torch": torch.__version__,
+            "plan": {**asdict(config), "device": str(config.device)},
+            "rows": [asdict(timing) for timing in timings],
+            "scan_seconds": seconds,
+        }
+        write_atomically(json_file, json.dumps(payload, indent=2).encode())
+
+
+def _table(timings: "list[Timing]") -> "Table":
+    from rich.table import Table
+
+    table = Table("", "levels", "w", "s", "s/level", "faster", "than 600", "TFLOP/s", "of peak", "GiB", box=None)
+    for row in timings:
         table.add_row(
             row.way,
             str(row.levels or ""),
@@ -107,17 +136,4 @@ def _show(plan: object, json_file: Path | None, scan: bool) -> None:
             "" if row.of_peak is None else f"{row.of_peak:.0%}",
             "" if row.memory_gib is None else f"{row.memory_gib:.2f}",
         )
-    console.print(table)
-    console.print(
-        "w: guidance strengths at once; faster: times the literal loop at as many levels; than 600: at its 600"
-    )
-    size = " x ".join(map(str, SHAPE))
-    if seconds is not None:
-        what = f"a scan of {size}, two modalities, by a student, from files to a native-space mask"
-        console.print(f"{what}: {seconds:.2f} s")
-    if json_file is not None:
-        said = {"machine": name, "torch": torch.__version__, "plan": {**asdict(plan), "device": str(plan.device)}}
-        write_atomically(
-            json_file,
-            json.dumps({**said, "rows": [asdict(row) for row in rows], "scan_seconds": seconds}, indent=2).encode(),
-        )
+    return table

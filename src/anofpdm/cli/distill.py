@@ -78,8 +78,7 @@ def distill(
     rating = student.calibration
     print(
         f"student saved in {model / FOLDER}: accuracy {rating.accuracy:.3f}, AUC {rating.auc:.3f} on "
-        f"{rating.n_healthy} healthy and {rating.n_unhealthy} unhealthy slices; "
-        "`anofpdm segment` now uses it by default"
+        f"{rating.n_healthy} healthy and {rating.n_unhealthy} unhealthy slices; `anofpdm segment` uses it by default"
     )
 
 

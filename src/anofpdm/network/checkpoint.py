@@ -1,9 +1,9 @@
-"""A model on disk: safetensors and JSON, checked on the way in, whole or absent on the way out, never a pickle.
+"""Model files: safetensors and JSON, verified when read, written atomically, never pickled.
 
-weights.safetensors          the averaged weights; its own header holds the configuration and a hash of everything
-config.json                  the same configuration, for reading
-state.safetensors            all that a run needs to go on: network, average, optimiser, step
-state.previous.safetensors   the one before, in case
+weights.safetensors          averaged weights; the header holds the configuration and a hash of the whole
+config.json                  the same configuration, to be read by people
+state.safetensors            everything needed to resume training: network, average, optimiser, step
+state.previous.safetensors   the previous state, as a backup
 """
 
 import hashlib
@@ -44,30 +44,30 @@ def load_model(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any], str]:
     """Weights, configuration and hash."""
     if not (folder / WEIGHTS).is_file():
         raise ModelError(f"{folder}: not a model (no {WEIGHTS}); train one with `anofpdm train`, or check the path")
-    return _read(folder / WEIGHTS, "restore it from a copy, or resume its training to write it anew")
+    return _read(folder / WEIGHTS, "restore it from a backup, or resume its training to write it again")
 
 
 def holds_model(folder: Path, step: int) -> bool:
-    """Whether the model is whole and of this step. The state is saved first: a run may have been killed in between."""
+    """Whether the model is complete and of this step. The state is saved first, so a run may be killed in between."""
     try:
-        _, said, digest = load_model(folder)
-        return said["step"] == step and json.loads((folder / CONFIG).read_text())["sha256"] == digest
+        _, config, digest = load_model(folder)
+        return config["step"] == step and json.loads((folder / CONFIG).read_text())["sha256"] == digest
     except (ModelError, OSError, ValueError, KeyError):
         return False
 
 
 def save_state(folder: Path, tensors: Tensors, config: Mapping[str, Any]) -> None:
-    """The state before is kept until the new one is whole, and after."""
+    """The previous state is kept as a backup."""
     path = folder / STATE
     if path.is_file():
         spare = folder / f".{PREVIOUS}.tmp"
         spare.unlink(missing_ok=True)
         try:
             os.link(path, spare)
-        except OSError:  # a file system without links
+        except OSError:  # the file system has no links
             shutil.copyfile(path, spare)
         spare.replace(folder / PREVIOUS)
-        spare.unlink(missing_ok=True)  # renaming a file to another name of itself leaves both
+        spare.unlink(missing_ok=True)  # renaming a file to another link of itself leaves both
     _write(path, tensors, config)
 
 
@@ -76,19 +76,19 @@ def load_state(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         raise ModelError(f"{folder}: nothing to resume (no {STATE}); leave out --resume to start, or check the path")
     remedy = "train again"
     if (folder / PREVIOUS).is_file():
-        remedy = f"remove it and rename {PREVIOUS} to {STATE} to go on from the save before"
+        remedy = f"remove it and rename {PREVIOUS} to {STATE} to resume from the previous save"
     tensors, config, _ = _read(folder / STATE, remedy)
     return tensors, config
 
 
 def _write(path: Path, tensors: Tensors, config: Mapping[str, Any]) -> str:
-    whole = {name: tensor.detach().contiguous().cpu() for name, tensor in tensors.items()}
-    said = json.dumps(dict(config), sort_keys=True)
-    digest = _digest(whole, said)
+    saved = {name: tensor.detach().contiguous().cpu() for name, tensor in tensors.items()}
+    header = json.dumps(dict(config), sort_keys=True)
+    digest = _digest(saved, header)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        save_file(whole, temporary, {"anofpdm": said, "sha256": digest})
-        temporary.chmod(0o644)  # the library writes for the owner alone; models are shared
+        save_file(saved, temporary, {"anofpdm": header, "sha256": digest})
+        temporary.chmod(0o644)  # the library makes files readable by the owner only
         with temporary.open("rb") as file:
             os.fsync(file.fileno())
         temporary.replace(path)
@@ -106,21 +106,23 @@ def _read(path: Path, remedy: str) -> tuple[dict[str, Tensor], dict[str, Any], s
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        said, digest = metadata["anofpdm"], metadata["sha256"]
-        config: dict[str, Any] = json.loads(said)
+        header, digest = metadata["anofpdm"], metadata["sha256"]
+        config: dict[str, Any] = json.loads(header)
         if not isinstance(config, dict):
             raise ValueError("no configuration")
     except (SafetensorError, OSError, KeyError, ValueError, RecursionError) as problem:
-        raise ModelError(f"{path}: damaged, or not one of ours ({problem}); {remedy}") from None
+        raise ModelError(f"{path}: damaged, or not an anofpdm file ({problem}); {remedy}") from None
     if config.get("format") != FORMAT:
-        raise ModelError(f"{path}: of format {config.get('format')}, this version reads {FORMAT}; train it again")
-    if _digest(tensors, said) != digest:
-        raise ModelError(f"{path}: damaged (its contents do not match their hash); {remedy}")
+        raise ModelError(
+            f"{path}: format {config.get('format')}, but this version reads format {FORMAT}; train it again"
+        )
+    if _digest(tensors, header) != digest:
+        raise ModelError(f"{path}: damaged (the contents do not match the hash); {remedy}")
     return tensors, config, digest
 
 
-def _digest(tensors: Tensors, said: str) -> str:
-    digest = hashlib.sha256(said.encode())
+def _digest(tensors: Tensors, header: str) -> str:
+    digest = hashlib.sha256(header.encode())
     for name in sorted(tensors):
         tensor = tensors[name]
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())

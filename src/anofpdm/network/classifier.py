@@ -1,15 +1,18 @@
-"""Healthy or not, seen through any amount of noise: the guide of the classifier-guided comparison methods."""
+"""Classifier of noisy slices, healthy or unhealthy: the guide of the classifier-guided baselines."""
 
 import torch
 from torch import Tensor, nn
 
-from anofpdm.network.unet import Embedding, Encoder, ScaledNorm, Stage, UNetConfig
+from anofpdm.network.blocks import ScaledNorm, Stage
+from anofpdm.network.config import UNetConfig
+from anofpdm.network.unet import Embedding, Encoder, UNet
+from anofpdm.options import Task
 
 CLASSES = 2  # HEALTHY and UNHEALTHY
 
 
 class NoisedClassifier(nn.Module):
-    """The encoder half of the U-Net; one learned question, asked of all places at once, gathers the answer."""
+    """The encoder of the U-Net, with attention pooling by one learned query."""
 
     def __init__(self, config: UNetConfig):
         super().__init__()
@@ -32,3 +35,10 @@ class NoisedClassifier(nn.Module):
         gathered, _ = self.pool(self.question.expand(len(x), -1, -1), places, places, need_weights=False)
         logits: Tensor = self.answer(gathered[:, 0])
         return logits.float()
+
+
+Network = UNet | NoisedClassifier
+
+
+def build_network(task: str, config: UNetConfig) -> Network:
+    return NoisedClassifier(config) if task == Task.CLASSIFIER else UNet(config)

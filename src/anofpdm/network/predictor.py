@@ -1,4 +1,4 @@
-"""A trained network as the method asks it: a noisy slice, a noise level, a label; the noise in return."""
+"""A trained network as a callable: noisy slices, a noise level and labels -> predicted noise."""
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
@@ -12,91 +12,91 @@ from torch import Tensor, nn
 from anofpdm.errors import ConfigError, ModelError
 from anofpdm.labels import HEALTHY, UNHEALTHY
 from anofpdm.network import checkpoint
-from anofpdm.network.kernels.cuda_graph import Recorded
-from anofpdm.network.training.run import network_config
-from anofpdm.network.training.trainer import Network, build_network, out_of_memory
-from anofpdm.network.unet import UNet, UNetConfig
+from anofpdm.network.classifier import Network, build_network
+from anofpdm.network.config import UNetConfig
+from anofpdm.network.kernels.cuda_graph import CudaGraph
+from anofpdm.network.unet import UNet
+from anofpdm.options import Noise, Precision, Task, parse
+from anofpdm.util.distributed import is_out_of_memory
 
-PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+DTYPES = {Precision.FP32: torch.float32, Precision.BF16: torch.bfloat16, Precision.FP16: torch.float16}
 HealthyGradient = Callable[[Tensor, int], Tensor]  # x [N, C, H, W], t -> [N, C, H, W]
-MAX_SIZE = 4096  # pixels along a slice
-MOST_RECORDED = 16  # shapes of a batch; the oldest makes room for another
+MAX_SIZE = 4096  # pixels along a side of a slice
+MAX_GRAPHS = 16  # one per batch shape; the oldest is dropped
 
 
 class NoisePredictor:
-    """On a GPU in half precision, save the last layer, and recorded, so that it does not wait for Python.
+    """By default on a GPU: in fp16 except for the last layer, and as CUDA graphs.
 
-    Half precision is fp16, not bf16: the answers to two labels differ by a hundredth of either, and bf16 is
-    off by a quarter of that (docs/method.md has the measurement). Activations stay far below what fp16 can hold.
+    fp16, not bf16: predictions for two labels differ by a hundredth of their size, and the error of bf16 is a quarter
+    of that (measured in docs/method.md). Activations stay far below the range of fp16.
     """
 
-    def __init__(self, network: UNet, device: torch.device, precision: str = "auto"):
-        if precision == "auto":
-            precision = "fp16" if device.type == "cuda" else "fp32"
-        if precision not in PRECISIONS:
-            raise ModelError(f"unknown precision {precision!r}; choose one of auto, {', '.join(PRECISIONS)}")
-        self.device, self.precision = device, precision
-        if precision == "fp32" and device.type == "cuda":
-            network = network.as_in_a_textbook()  # cuDNN has no fast float32 for channels last
+    def __init__(self, network: UNet, device: torch.device, precision: str = Precision.AUTO):
+        self.device, self.precision = device, parse(Precision, precision)
+        if self.precision == Precision.AUTO:
+            self.precision = Precision.FP16 if device.type == "cuda" else Precision.FP32
+        if self.precision == Precision.FP32 and device.type == "cuda":
+            network = network.use_plain_layers()  # cuDNN has no fast float32 for channels last
         for module in network.modules():
             if isinstance(module, nn.Conv2d | nn.Linear) and module is not network.last:
-                module.to(PRECISIONS[precision])  # once, not at every question
+                module.to(DTYPES[self.precision])  # once, not at every call
         self.network = network.to(device).to(memory_format=network.memory_format).eval()  # type: ignore[call-overload]
-        self.portion: int | None = None  # slices at a time, once memory has run short
-        self._records = device.type == "cuda"
-        self._recorded: dict[tuple[int, ...], Recorded] = {}
+        self.max_batch: int | None = None  # set once memory has run out
+        self._uses_graphs = device.type == "cuda"
+        self._graphs: dict[tuple[int, ...], CudaGraph] = {}
         self._pool = self._new_pool()
 
     @torch.no_grad()
     def __call__(self, x: Tensor, t: int, labels: Tensor) -> Tensor:
-        """x [N, C, H, W], labels [N] or shares of each [N, n_labels] -> noise [N, C, H, W], float32.
+        """x [N, C, H, W], labels [N] or weights of each [N, n_labels] -> noise [N, C, H, W], float32.
 
-        As much at a time as memory allows.
+        In smaller batches if memory runs out.
         """
         with torch.cuda.device(x.device) if x.is_cuda else contextlib.nullcontext():
-            return self._in_portions(x, t, labels)
+            return self._predict_batches(x, t, labels)
 
-    def _in_portions(self, x: Tensor, t: int, labels: Tensor) -> Tensor:
+    def _predict_batches(self, x: Tensor, t: int, labels: Tensor) -> Tensor:
         while True:
-            portion = self.portion or len(x)
+            batch = self.max_batch or len(x)
             try:
                 parts = [
-                    self._predict(x[at : at + portion], t, labels[at : at + portion])
-                    for at in range(0, len(x), portion)
+                    self._predict(x[start : start + batch], t, labels[start : start + batch])
+                    for start in range(0, len(x), batch)
                 ]
                 return parts[0] if len(parts) == 1 else torch.cat(parts)
             except RuntimeError as problem:
-                if not out_of_memory(problem):
+                if not is_out_of_memory(problem):
                     raise
-            self._halve(portion)  # out here, where the failed attempt no longer holds its memory
+            self._halve(batch)  # outside of the handler, where the failed attempt no longer holds its memory
 
     def _predict(self, x: Tensor, t: int, labels: Tensor) -> Tensor:
         levels = torch.full((len(x),), t, device=x.device)
-        if not self._records:
+        if not self._uses_graphs:
             return self._forward(x, levels, labels)
-        count, known = len(x), [shape[0] for shape in self._recorded if shape[1:] == (*x.shape[1:], *labels.shape[1:])]
-        x, levels, labels = (padded(one, recorded_size(count, known)) for one in (x, levels, labels))
-        shape = (*x.shape, *labels.shape[1:])  # labels, or shares of each
-        if shape not in self._recorded:
-            if len(self._recorded) >= MOST_RECORDED:
-                self._recorded.pop(next(iter(self._recorded)))
-            self._forward(x, levels, labels)  # in which libraries choose their kernels
-            self._recorded[shape] = Recorded(self._forward, (x, levels, labels), self._pool)
-        return self._recorded[shape](x, levels, labels)[:count].clone()
+        count, known = len(x), [shape[0] for shape in self._graphs if shape[1:] == (*x.shape[1:], *labels.shape[1:])]
+        x, levels, labels = (pad_batch(one, graph_batch_size(count, known)) for one in (x, levels, labels))
+        shape = (*x.shape, *labels.shape[1:])  # labels, or weights of each
+        if shape not in self._graphs:
+            if len(self._graphs) >= MAX_GRAPHS:
+                self._graphs.pop(next(iter(self._graphs)))
+            self._forward(x, levels, labels)  # libraries choose their kernels here
+            self._graphs[shape] = CudaGraph(self._forward, (x, levels, labels), self._pool)
+        return self._graphs[shape](x, levels, labels)[:count].clone()
 
     def _forward(self, x: Tensor, levels: Tensor, labels: Tensor) -> Tensor:
-        if self.precision == "fp32":
-            with _true_float32():
+        if self.precision == Precision.FP32:
+            with _without_tf32():
                 return self.network(x, levels, labels)
-        with torch.autocast(x.device.type, PRECISIONS[self.precision], cache_enabled=False):
+        with torch.autocast(x.device.type, DTYPES[self.precision], cache_enabled=False):
             return self.network(x, levels, labels)
 
-    def _halve(self, portion: int) -> None:
-        if portion == 1:
-            raise ModelError("not enough memory for one slice at a time; free some, or use --device cpu")
-        self.portion = (portion + 1) // 2
-        self._recorded.clear()
-        self._pool = self._new_pool()  # the old one is as large as what did not fit
+    def _halve(self, batch: int) -> None:
+        if batch == 1:
+            raise ModelError("not enough memory for a single slice; free some, or use --device cpu")
+        self.max_batch = (batch + 1) // 2
+        self._graphs.clear()
+        self._pool = self._new_pool()  # the old one is as large as the batch that did not fit
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
 
@@ -104,10 +104,10 @@ class NoisePredictor:
         return torch.cuda.graph_pool_handle() if self.device.type == "cuda" else None
 
 
-def recorded_size(count: int, known: Sequence[int]) -> int:
-    """How many slices to ask at once, for so many: recording another size takes longer than a few slices too many.
+def graph_batch_size(count: int, known: Sequence[int]) -> int:
+    """Batch size to pad `count` slices to: recording another graph takes longer than computing a few slices more.
 
-    The largest so far is recorded as it is; less goes with a size that is known, or one of four to an octave.
+    A new largest size is not padded. Smaller ones are padded to a known size, or to one of four sizes per power of two.
     """
     if not known or count > max(known):
         return count
@@ -117,19 +117,19 @@ def recorded_size(count: int, known: Sequence[int]) -> int:
     return min([one for one in known if count <= one <= 5 * count / 4], default=min(size, max(known)))
 
 
-def padded(tensor: Tensor, count: int) -> Tensor:
-    """Its last entry repeated until there are so many."""
+def pad_batch(tensor: Tensor, count: int) -> Tensor:
+    """Repeats the last entry, to `count` entries."""
     missing = count - len(tensor)
     return torch.cat([tensor, tensor[-1:].expand(missing, *tensor.shape[1:])]) if missing else tensor
 
 
 @contextlib.contextmanager
-def _true_float32() -> Iterator[None]:
-    """Without TF32, which is half precision by another name."""
+def _without_tf32() -> Iterator[None]:
+    """TF32 has the mantissa of half precision."""
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("highest")
     try:
-        # `enabled` must be said: it defaults to no cuDNN.
+        # `enabled` defaults to False: no cuDNN.
         with torch.backends.cudnn.flags(enabled=True, benchmark=True, allow_tf32=False):
             yield
     finally:
@@ -138,7 +138,7 @@ def _true_float32() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class TrainedModel:
-    """A model folder, opened."""
+    """A loaded model folder."""
 
     folder: Path
     predict: NoisePredictor
@@ -151,88 +151,95 @@ class TrainedModel:
         return self.predict.device
 
     def channels(self, names: Sequence[str]) -> tuple[int, ...]:
-        """Of these modalities; none named: all."""
+        """Indices of these modalities; none given: of all."""
         unknown = [name for name in names if name not in self.modalities]
         if unknown:
-            has = ", ".join(self.modalities)
-            raise ModelError(f"{self.folder} was not trained on {', '.join(unknown)}; it knows {has}")
+            known = ", ".join(self.modalities)
+            raise ModelError(f"{self.folder} was not trained on {', '.join(unknown)}, only on {known}")
         return tuple(self.modalities.index(name) for name in names or self.modalities)
 
 
 def load_trained(
-    folder: Path, device: torch.device, precision: str = "auto", *, task: str = "guided", noise: str = "gaussian"
+    folder: Path,
+    device: torch.device,
+    precision: str = Precision.AUTO,
+    *,
+    task: str = Task.GUIDED,
+    noise: str = Noise.GAUSSIAN,
 ) -> TrainedModel:
-    network, said, digest = _load(folder, task, noise)
+    network, payload, digest = _load(folder, task, noise)
     assert isinstance(network, UNet)
     predict = NoisePredictor(network, device, precision)
-    return TrainedModel(folder, predict, tuple(said["modalities"]), int(said["size"]), digest)
+    return TrainedModel(folder, predict, tuple(payload["modalities"]), int(payload["size"]), digest)
 
 
 @dataclass(frozen=True)
 class Guide:
-    """A classifier of noised slices, as a direction, and as what it says."""
+    """A classifier of noisy slices."""
 
     gradient: HealthyGradient  # of log p(healthy | x_t) with respect to x_t
-    odds: Callable[[Tensor, int], Tensor]  # x [N, C, H, W], t -> [N], log-odds of unhealthy
+    log_odds: Callable[[Tensor, int], Tensor]  # x [N, C, H, W], t -> [N], of unhealthy
     modalities: tuple[str, ...]
     size: int
     sha256: str
 
 
 def load_guide(folder: Path, device: torch.device) -> Guide:
-    network, said, digest = _load(folder, "classifier", "gaussian")
+    network, payload, digest = _load(folder, Task.CLASSIFIER, Noise.GAUSSIAN)
     classifier = network.to(device).eval()
 
     def logits(x: Tensor, t: int) -> Tensor:
-        found: Tensor = classifier(x, torch.full((len(x),), t, device=x.device))
-        return found
+        result: Tensor = classifier(x, torch.full((len(x),), t, device=x.device))
+        return result
 
     @torch.enable_grad()
     def gradient(x: Tensor, t: int) -> Tensor:
         x = x.detach().requires_grad_()
-        (found,) = torch.autograd.grad(logits(x, t).log_softmax(dim=1)[:, HEALTHY].sum(), x)
-        return found
+        (result,) = torch.autograd.grad(logits(x, t).log_softmax(dim=1)[:, HEALTHY].sum(), x)
+        return result
 
     @torch.no_grad()
-    def odds(x: Tensor, t: int) -> Tensor:
+    def log_odds(x: Tensor, t: int) -> Tensor:
         healthy, unhealthy = logits(x, t)[:, [HEALTHY, UNHEALTHY]].T
         return unhealthy - healthy
 
-    return Guide(gradient, odds, tuple(said["modalities"]), int(said["size"]), digest)
+    return Guide(gradient, log_odds, tuple(payload["modalities"]), int(payload["size"]), digest)
 
 
 def _load(folder: Path, task: str, noise: str) -> tuple[Network, dict[str, Any], str]:
-    weights, said, digest = checkpoint.load_model(folder)
+    weights, payload, digest = checkpoint.load_model(folder)
     try:
-        found, config = (said["task"], said.get("training", {}).get("noise", "gaussian")), network_config(said)
-        _check_slices(said, config)
+        trained_for = payload["task"], payload.get("training", {}).get("noise", Noise.GAUSSIAN)
+        config = UNetConfig.from_dict(payload["network"])
+        _check_slices(payload, config)
     except (ConfigError, ModelError, KeyError, TypeError, ValueError, AttributeError) as problem:
-        raise ModelError(f"{folder}: its configuration cannot be ({problem}); train it again") from None
-    if found != (task, noise):
+        raise ModelError(f"{folder}: invalid configuration ({problem}); train it again") from None
+    if trained_for != (task, noise):
         raise ModelError(
-            f"{folder}: trained for {found[0]!r} with {found[1]} noise; needed here is {task!r} with {noise} noise"
+            f"{folder}: trained for task {trained_for[0]!r} with {trained_for[1]} noise; needed is a model for task "
+            f"'{task}' with {noise} noise"
         )
-    others = f"{folder}: its weights are not for the network it names; train it again"
-    if least_parameters(config) > sum(tensor.numel() for tensor in weights.values()):
-        raise ModelError(others)  # before memory is taken for it
+    mismatch = f"{folder}: the weights do not fit the network in its configuration; train it again"
+    if min_parameters(config) > sum(tensor.numel() for tensor in weights.values()):
+        raise ModelError(mismatch)  # before memory is allocated
     network = build_network(task, config)
     try:
         network.load_state_dict({name: tensor.float() for name, tensor in weights.items()})
     except RuntimeError:
-        raise ModelError(others) from None
-    return network, said, digest
+        raise ModelError(mismatch) from None
+    return network, payload, digest
 
 
-def least_parameters(config: UNetConfig) -> int:
-    """A block has a convolution of 3 x 3 from its width to its width, and more."""
-    return sum(9 * config.blocks * (config.channels * one) ** 2 for one in config.multipliers)
+def min_parameters(config: UNetConfig) -> int:
+    """Lower bound: a block has at least one 3 x 3 convolution of its width."""
+    return sum(9 * config.blocks * (config.channels * multiplier) ** 2 for multiplier in config.multipliers)
 
 
-def _check_slices(said: dict[str, Any], config: UNetConfig) -> None:
-    names, size = said["modalities"], said["size"]
+def _check_slices(payload: dict[str, Any], config: UNetConfig) -> None:
+    names, size = payload["modalities"], payload["size"]
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise ValueError("modalities are a list of names")
+        raise ValueError("modalities must be a list of names")
     if len(set(names)) != config.in_channels or len(names) != config.in_channels:
-        raise ValueError(f"{len(names)} modalities for a network of {config.in_channels}")
+        raise ValueError(f"{len(names)} modalities for a network with {config.in_channels} input channels")
     if type(size) is not int or not 0 < size <= MAX_SIZE or size % config.side_divisor:
-        raise ValueError(f"slices of {size} pixels")
+        raise ValueError(f"slice size {size}")

@@ -1,4 +1,4 @@
-"""Drawing new slices from a network: to see, while it trains, what it has learned."""
+"""Sampling of new slices, to inspect a network in training."""
 
 from collections.abc import Callable, Sequence
 
@@ -14,8 +14,8 @@ PredictNoise = Callable[[Tensor, int, Tensor], Tensor]  # x [N, C, H, W], t, lab
 def sample(
     predict_noise: PredictNoise, noise: Tensor, labels: Tensor, *, schedule: NoiseSchedule, steps: int
 ) -> Tensor:
-    """From pure noise [N, C, H, W] to slices in [-1, 1], by DDIM over evenly spread levels."""
-    levels = evenly_spread(len(schedule), steps)[::-1]
+    """Pure noise [N, C, H, W] -> slices in [-1, 1], by DDIM over evenly spaced levels."""
+    levels = evenly_spaced(len(schedule), steps)[::-1]
     x = noise
     for t, t_next in zip(levels, [*levels[1:], None], strict=True):
         clean = schedule.clean(x, predict_noise(x, t, labels), t).clamp(-1, 1)
@@ -23,6 +23,6 @@ def sample(
     return x
 
 
-def evenly_spread(total: int, count: int) -> Sequence[int]:
+def evenly_spaced(total: int, count: int) -> Sequence[int]:
     """`count` levels of 0 .. total - 1, the last one included."""
     return [round((number + 1) * total / count) - 1 for number in range(count)]

@@ -1,11 +1,11 @@
-"""Simplex noise: smooth random fields, several wavelengths summed, for a whole batch at once on any device.
+"""Simplex noise: smooth random fields, several octaves summed, for a whole batch at once on any device.
 
-The noise is K. Spencer's of 2014: the sum, over the points of a skewed lattice that lie within sqrt(2), of
-(2 - distance^2)^4 times a random slope at that point. A permutation of 0..255 says which slope each point has.
+This is OpenSimplex noise (K. Spencer, 2014): the sum, over the points of a skewed lattice within sqrt(2), of
+(2 - distance^2)^4 times the value of a linear function whose gradient is random. A permutation of 0..255 hashes lattice
+points to gradients.
 """
 
 import functools
-import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -13,20 +13,25 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from anofpdm.network.unet import has_triton
-
-STRETCH, SQUISH = -1 / 6, 1 / 3  # onto the lattice's own axes, and back
-NORM = 103.0  # brings values into about -1 .. 1
-OCTAVES, FIRST_WAVELENGTH, PERSISTENCE = 6, 64.0, 0.8
-
-Triple = tuple[Tensor, Tensor, Tensor]
+from anofpdm.network.kernels import has_triton
+from anofpdm.network.lattice import (
+    FIRST_WAVELENGTH,
+    NORM,
+    OCTAVES,
+    PERSISTENCE,
+    SQUISH,
+    STRETCH,
+    Triple,
+    lattice_gradients,
+    neighbour_offsets,
+)
 
 
 def simplex_noise(permutations: Tensor, t: int | Tensor, height: int, width: int) -> Tensor:
     """Permutations [B, 256] -> [B, height, width]: planes at z = t of B solid fields, all octaves summed.
 
-    On a GPU by a kernel of its own. Elsewhere one level for all is much cheaper than one for each ([B]): then all
-    fields share their geometry.
+    On a GPU with Triton by a kernel. Otherwise one level for all is much cheaper than one for each ([B]), as all fields
+    then share their geometry.
     """
     if permutations.is_cuda and has_triton():
         from anofpdm.network.kernels.simplex import simplex_noise_on_gpu
@@ -51,30 +56,30 @@ def _pixels(octave: int, height: int, width: int, device: torch.device) -> tuple
 
 
 def random_permutations(count: int, generator: torch.Generator) -> Tensor:
-    """[count, 256], each drawn anew."""
+    """[count, 256]: independent random permutations."""
     return torch.rand(count, 256, generator=generator, device=generator.device).argsort(dim=1)
 
 
 def simplex_values(permutations: Tensor, x: Tensor, y: Tensor, z: Tensor) -> Tensor:
     """Permutations [B, 256]; x, y, z broadcasting to [B, P], in wavelengths -> [B, P] float32."""
     x, y, z = torch.broadcast_tensors(x, y, z)
-    slopes = _slopes(permutations)
+    gradients = lattice_gradients(permutations)
     value = torch.zeros(len(permutations), x.shape[-1], device=x.device)
     for (u, v, w), points, near in _contributions(x, y, z):
         hashed = _hashed(permutations, *(point.expand_as(value) for point in points))
-        slope = [table.gather(1, hashed) for table in slopes]
-        value += near * (slope[0] * u + slope[1] * v + slope[2] * w)
+        gradient = [table.gather(1, hashed) for table in gradients]
+        value += near * (gradient[0] * u + gradient[1] * v + gradient[2] * w)
     return value / NORM
 
 
 def _contributions(x: Tensor, y: Tensor, z: Tensor) -> Iterator[tuple[Triple, Triple, Tensor]]:
-    """For each lattice point around a place: the way to it, the point itself, and its weight, 0 where it is too far."""
+    """For each lattice point near a position: the vector from it, the point itself, and its weight (0 if too far)."""
     stretch = (x + y + z) * STRETCH
-    base = [(axis + stretch).floor() for axis in (x, y, z)]  # the lattice cell that the place lies in
+    base = [(axis + stretch).floor() for axis in (x, y, z)]  # the lattice cell that contains the position
     squish = (base[0] + base[1] + base[2]) * SQUISH
     dx, dy, dz = ((axis - cell - squish).float() for axis, cell in zip((x, y, z), base, strict=True))
     i, j, k = (cell.long() for cell in base)
-    for a, b, c in _neighbours():
+    for a, b, c in neighbour_offsets():
         shift = (a + b + c) * SQUISH
         u, v, w = dx - (a + shift), dy - (b + shift), dz - (c + shift)
         near = (2 - u * u - v * v - w * w).clamp(min=0)
@@ -83,72 +88,39 @@ def _contributions(x: Tensor, y: Tensor, z: Tensor) -> Iterator[tuple[Triple, Tr
 
 @dataclass(frozen=True)
 class Plane:
-    """Which lattice points each pixel of one plane hears of, and how loudly: the same for every permutation."""
+    """Lattice points that contribute to each pixel of a plane, and their weights: the same for every permutation."""
 
     points: Triple  # each [L]
-    heard: Tensor  # [P, 3 C], rows of the table of slopes
+    rows: Tensor  # [P, 3 C], in the table of gradients
     weights: Tensor  # [P, 3 C]
 
     def values(self, permutations: Tensor) -> Tensor:
         """[B, 256] -> [B, P]."""
-        if len(permutations) == 1:  # alone, a field's terms would be added in another order: other last digits
+        if len(permutations) == 1:  # a single field's terms would be added in another order, with other last digits
             return self.values(permutations.expand(2, -1))[:1]
         hashed = _hashed(permutations, *(point.expand(len(permutations), -1) for point in self.points))  # [B, L]
-        table = torch.cat([slope.gather(1, hashed) for slope in _slopes(permutations)], dim=1)  # [B, 3 L]
-        return F.embedding_bag(self.heard, table.T.contiguous(), per_sample_weights=self.weights, mode="sum").T / NORM
+        table = torch.cat([axis.gather(1, hashed) for axis in lattice_gradients(permutations)], dim=1)  # [B, 3 L]
+        return F.embedding_bag(self.rows, table.T.contiguous(), per_sample_weights=self.weights, mode="sum").T / NORM
 
 
 @functools.lru_cache(maxsize=OCTAVES)
 def _plane(t: int, octave: int, height: int, width: int, device: torch.device) -> Plane:
     x, y = _pixels(octave, height, width, device)
     z = torch.full_like(x, t * 2**octave / FIRST_WAVELENGTH)
-    ways, points, nears = zip(*_contributions(x, y, z), strict=True)
+    vectors, points, nears = zip(*_contributions(x, y, z), strict=True)
     near = torch.stack(nears, 1)  # [P, neighbours]
     order = near.argsort(dim=1, descending=True)[:, : int((near > 0).sum(1).max())]  # those within reach, C at most
     lattice = torch.stack([torch.stack(axis, 1).gather(1, order) for axis in zip(*points, strict=True)], -1)
-    unique, place = lattice.view(-1, 3).unique(dim=0, return_inverse=True)
-    place = place.view(order.shape)  # [P, C]
-    weights = [torch.stack(axis, 1).gather(1, order) * near.gather(1, order) for axis in zip(*ways, strict=True)]
-    heard = torch.cat([place + number * len(unique) for number in range(3)], dim=1)
+    unique, index = lattice.view(-1, 3).unique(dim=0, return_inverse=True)
+    index = index.view(order.shape)  # [P, C]
+    weights = [torch.stack(axis, 1).gather(1, order) * near.gather(1, order) for axis in zip(*vectors, strict=True)]
+    rows = torch.cat([index + number * len(unique) for number in range(3)], dim=1)
     i, j, k = unique.T
-    return Plane((i, j, k), heard, torch.cat(weights, dim=1))
+    return Plane((i, j, k), rows, torch.cat(weights, dim=1))
 
 
 def _hashed(permutations: Tensor, i: Tensor, j: Tensor, k: Tensor) -> Tensor:
-    """[B, P]: a number of 0..255 for each lattice point."""
+    """[B, P]: the hash, 0..255, of each lattice point."""
     first = permutations.gather(1, (i & 255).expand(len(permutations), -1))
     second = permutations.gather(1, (first + j) & 255)
     return (second + k) & 255
-
-
-def _slopes(permutations: Tensor) -> Triple:
-    """Three of [B, 256]: the slope that each hashed number stands for."""
-    directions = torch.tensor(_directions(), device=permutations.device)  # [24, 3]
-    x, y, z = directions[permutations % len(directions)].unbind(-1)
-    return x, y, z
-
-
-@functools.cache
-def _directions() -> list[tuple[float, float, float]]:
-    """The 24 corners of a rhombicuboctahedron: (11, 4, 4) in every order and with every sign."""
-    signs = [(x, y, z) for z in (1, -1) for y in (1, -1) for x in (-1, 1)]
-    return [
-        tuple(sign * (11.0 if axis == long else 4.0) for axis, sign in enumerate(corner))  # type: ignore[misc]
-        for corner in signs
-        for long in range(3)
-    ]
-
-
-@functools.cache
-def _neighbours() -> list[tuple[int, int, int]]:
-    """Lattice points, counted from the cell's corner, that some place in the cell is within sqrt(2) of."""
-    share = torch.linspace(0, 1, 25)
-    inside = torch.stack(torch.meshgrid(share, share, share, indexing="ij"), -1).view(-1, 3)  # on the lattice's axes
-    places = inside + inside.sum(1, keepdim=True) * SQUISH
-    found = []
-    for a, b, c in itertools.product((-1, 0, 1, 2), repeat=3):
-        point = a, b, c
-        corner = torch.tensor(point) + sum(point) * SQUISH
-        if (places - corner).square().sum(1).min() < 2:
-            found.append(point)
-    return found

@@ -36,7 +36,7 @@ class StudentTrainingConfig:
 
     def __post_init__(self) -> None:
         if self.minutes is not None and not self.minutes > 0:
-            raise ConfigError(f"--minutes {self.minutes:g}: must be greater than 0")
+            raise ConfigError(f"--minutes {self.minutes:g}: must be more than 0")
         if self.steps is None and self.minutes is None:
             raise ConfigError("no training time given; use --steps or --minutes")
         if self.batch < 1 or not self.learning_rate > 0:

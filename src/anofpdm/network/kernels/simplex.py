@@ -1,7 +1,7 @@
-"""Simplex noise in one pass on the GPU, in Triton: what plain torch says in `simplex.py`, much sooner.
+"""Simplex noise in one pass on the GPU, in Triton: the same as `network/simplex.py`, much faster.
 
-Places are kept as whole numbers of pixels over the wavelength. Stretching is by -1/6 and squishing by 1/3, so 6 times
-a stretched place and 3 times the way to a lattice point are whole too, and float32 holds them without rounding.
+Positions are kept as integers: pixels, to be divided by the wavelength. Stretching is by -1/6 and squishing by 1/3, so
+6 times a stretched position and 3 times the vector to a lattice point are integers too, which float32 holds exactly.
 """
 
 import functools
@@ -11,18 +11,25 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from anofpdm.network.simplex import FIRST_WAVELENGTH, NORM, OCTAVES, PERSISTENCE, _neighbours, _slopes
+from anofpdm.network.lattice import (
+    FIRST_WAVELENGTH,
+    NORM,
+    OCTAVES,
+    PERSISTENCE,
+    lattice_gradients,
+    neighbour_offsets,
+)
 
 BLOCK, WARPS = 512, 4
 
 
 def simplex_noise_on_gpu(permutations: Tensor, t: int | Tensor, height: int, width: int) -> Tensor:
-    """Permutations [B, 256]; one whole level for all, or one for each [B] -> [B, height, width] float32."""
+    """Permutations [B, 256]; one integer level for all, or one for each [B] -> [B, height, width] float32."""
     fields, places, device = len(permutations), height * width, permutations.device
     out = torch.empty(fields, places, device=device)
     if out.numel():
         levels = torch.as_tensor(t, device=device).to(torch.int32).expand(fields).contiguous()
-        slopes = torch.stack(_slopes(permutations))  # [3, B, 256]
+        slopes = torch.stack(lattice_gradients(permutations))  # [3, B, 256]
         neighbours = _neighbours_on(device)
         with torch.cuda.device_of(permutations):  # Triton launches on the current device
             _noise[(fields, triton.cdiv(places, BLOCK))](
@@ -36,7 +43,7 @@ def simplex_noise_on_gpu(permutations: Tensor, t: int | Tensor, height: int, wid
 
 @functools.cache
 def _neighbours_on(device: torch.device) -> Tensor:
-    return torch.tensor(_neighbours(), dtype=torch.int32, device=device)
+    return torch.tensor(neighbour_offsets(), dtype=torch.int32, device=device)
 
 
 @triton.jit
@@ -55,7 +62,7 @@ def _noise(
     total = tl.zeros((BLOCK,), tl.float32)
     for _ in range(OCTAVES):
         along = x + y + z
-        base_i = tl.floor((6.0 * x - along) / (6.0 * WAVE))  # the lattice cell that the place lies in
+        base_i = tl.floor((6.0 * x - along) / (6.0 * WAVE))  # the lattice cell that contains the position
         base_j = tl.floor((6.0 * y - along) / (6.0 * WAVE))
         base_k = tl.floor((6.0 * z - along) / (6.0 * WAVE))
         squish = base_i + base_j + base_k  # times 3
@@ -73,13 +80,13 @@ def _noise(
             v = dy - (b.to(tl.float32) + shift)
             w = dz - (c.to(tl.float32) + shift)
             near = tl.maximum(2.0 - u * u - v * v - w * w, 0.0)
-            heard = inside & (near > 0.0)
-            first = tl.load(table + ((i + a) & 255), heard, 0)
-            second = tl.load(table + ((first + j + b) & 255), heard, 0)
+            reached = inside & (near > 0.0)
+            first = tl.load(table + ((i + a) & 255), reached, 0)
+            second = tl.load(table + ((first + j + b) & 255), reached, 0)
             hashed = (second + k + c) & 255
-            sloped = u * tl.load(slope_x + hashed, heard, 0.0)
-            sloped += v * tl.load(slope_y + hashed, heard, 0.0)
-            sloped += w * tl.load(slope_z + hashed, heard, 0.0)
+            sloped = u * tl.load(slope_x + hashed, reached, 0.0)
+            sloped += v * tl.load(slope_y + hashed, reached, 0.0)
+            sloped += w * tl.load(slope_z + hashed, reached, 0.0)
             near = near * near
             value += near * near * sloped
         total += strength * value

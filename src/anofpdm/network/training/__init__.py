@@ -1,1 +1,1 @@
-"""Training: batches, steps, checkpoints, logs."""
+"""Training: batches, steps, saves, log."""

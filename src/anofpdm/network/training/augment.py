@@ -1,4 +1,4 @@
-"""Small changes that a head can have had: mirrored, turned, larger, elsewhere, brighter."""
+"""Augmentation: mirroring, and small rotations, scalings, shifts and changes of brightness."""
 
 import math
 
@@ -8,13 +8,13 @@ from torch import Tensor
 
 TURN = math.radians(10)
 GROW = 0.08
-SHIFT = 0.05  # of the image's half side
-GAMMA = 0.2  # as a power of e
-CHANCES = 5  # random numbers that a slice needs, and one more for each modality
+SHIFT = 0.05  # fraction of half the image side
+GAMMA = 0.2  # log of the exponent
+CHANCES = 5  # random numbers per slice, in addition to one per modality
 
 
 def augment(slices: Tensor, chances: Tensor) -> Tensor:
-    """[B, C, H, W] in [-1, 1] and uniform numbers [B, CHANCES + C] in [-1, 1] -> each slice changed in its own way."""
+    """[B, C, H, W] in [-1, 1] and uniform numbers [B, CHANCES + C] in [-1, 1] -> augmented slices."""
     turn, grow, along, across, mirror = chances[:, :CHANCES].unbind(1)
     angle, size = TURN * turn, 1 + GROW * grow
     cosine, sine = angle.cos() / size, angle.sin() / size
@@ -23,7 +23,7 @@ def augment(slices: Tensor, chances: Tensor) -> Tensor:
         torch.stack([side * cosine, -sine, SHIFT * along], 1),
         torch.stack([side * sine, cosine, SHIFT * across], 1),
     ]
-    places = F.affine_grid(torch.stack(rows, 1), list(slices.shape), align_corners=False)
-    moved = F.grid_sample(slices + 1, places, align_corners=False)  # background is 0 here, and so is what lies outside
+    grid = F.affine_grid(torch.stack(rows, 1), list(slices.shape), align_corners=False)
+    moved = F.grid_sample(slices + 1, grid, align_corners=False)  # background is 0 here, as is the padding
     gamma = torch.exp(GAMMA * chances[:, CHANCES:])[:, :, None, None]  # [B, C, 1, 1]
     return 2 * (moved / 2).clamp(0, 1).pow(gamma) - 1

@@ -1,13 +1,51 @@
-"""Two pictures of a training run: what the network draws for each label, and where along the noise it errs."""
+"""Pictures of a training run: samples of each label, and the loss by noise level."""
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
+import torch
 from PIL import Image, ImageDraw
+from torch import Tensor
 
+from anofpdm.labels import LABEL_NAMES
+from anofpdm.network.sampling import sample
+from anofpdm.network.training.trainer import LEVEL_BINS, Trainer
+from anofpdm.options import Task
 from anofpdm.util.drawing import BACKGROUND, BLUE, FOREGROUND, MUTED, encode_png, font
+from anofpdm.util.files import write_atomically
 
+SAMPLES, LEVELS = "samples.png", "loss_by_level.png"
 GAP, CAPTION = 6, 20
+
+
+@torch.no_grad()
+def save_pictures(trainer: Trainer, shape: Sequence[int], out: Path, steps: int, columns: int = 4) -> None:
+    """Samples [C, H, W] of every label by the averaged weights, and the loss at each part of the noise range."""
+    sums, counts = trainer.level_loss.cpu()
+    trainer.level_loss.zero_()
+    width = len(trainer.schedule) // LEVEL_BINS
+    names = [f"{number * width}+" for number in range(LEVEL_BINS)]
+    write_atomically(out / LEVELS, bars((sums / counts).tolist(), names, f"loss by noise level, step {trainer.step}"))
+    if trainer.config.task == Task.CLASSIFIER:
+        return
+    network = trainer.averaged_network()
+    n_labels, null = network.config.n_labels, network.config.null_label
+    labels = torch.arange(n_labels, device=trainer.device).repeat_interleave(columns)
+    noise = torch.randn(1, columns, *shape, generator=torch.Generator().manual_seed(0))
+    noise = noise.expand(n_labels, columns, *shape).flatten(0, 1).to(trainer.device)
+
+    def predict(x: Tensor, t: int, labels: Tensor) -> Tensor:
+        return network(x, torch.full((len(x),), t, device=x.device), labels)
+
+    try:
+        samples = sample(predict, noise, labels, schedule=trainer.schedule, steps=steps)
+    except torch.OutOfMemoryError:
+        return  # training needs the memory more
+    label_names = ["no label" if label == null else LABEL_NAMES[label] for label in range(n_labels)]
+    captions = [f"step {trainer.step}: {name}" for name in label_names]
+    grid = samples.view(n_labels, columns, *shape).cpu().numpy()
+    write_atomically(out / SAMPLES, sample_grid(grid, captions))
 
 
 def sample_grid(samples: np.ndarray, captions: Sequence[str]) -> bytes:
@@ -27,7 +65,7 @@ def sample_grid(samples: np.ndarray, captions: Sequence[str]) -> bytes:
 
 
 def bars(heights: Sequence[float], names: Sequence[str], title: str) -> bytes:
-    """PNG of a bar chart; a bar without a value is left out."""
+    """PNG of a bar chart; non-finite values are left out."""
     width, height, base = 56, 160, 220
     sheet = Image.new("RGB", (GAP * 2 + width * len(heights), base + 30), BACKGROUND)
     pen = ImageDraw.Draw(sheet)

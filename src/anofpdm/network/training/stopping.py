@@ -1,4 +1,4 @@
-"""Ctrl-C and a polite kill, heard between steps."""
+"""Ctrl-C and SIGTERM, handled between training steps."""
 
 import signal
 import threading
@@ -8,25 +8,26 @@ from anofpdm.errors import Terminated
 
 
 class StopRequests:
-    """A request waits for the step to end, so that no half step is ever saved. Asked twice, it stops at once."""
+    """A signal takes effect at the end of the step, so that no half-finished step is saved; a second one at once."""
 
     def __init__(self) -> None:
-        self.asked = False
-        self.how: type[KeyboardInterrupt] = KeyboardInterrupt
-        self._before: dict[int, Any] = {}
+        self.requested = False
+        self.exception: type[KeyboardInterrupt] = KeyboardInterrupt
+        self._previous: dict[int, Any] = {}
 
     def __enter__(self) -> "StopRequests":
         if threading.current_thread() is threading.main_thread():
-            self._before = {number: signal.signal(number, self._hear) for number in (signal.SIGINT, signal.SIGTERM)}
+            signals = (signal.SIGINT, signal.SIGTERM)
+            self._previous = {number: signal.signal(number, self._handle) for number in signals}
         return self
 
-    def _hear(self, number: int, _frame: object) -> None:
+    def _handle(self, number: int, _frame: object) -> None:
         if number == signal.SIGTERM:
-            self.how = Terminated
-        if self.asked:
-            raise self.how
-        self.asked = True
+            self.exception = Terminated
+        if self.requested:
+            raise self.exception
+        self.requested = True
 
     def __exit__(self, *_: object) -> None:
-        for number, handler in self._before.items():
+        for number, handler in self._previous.items():
             signal.signal(number, handler)

@@ -1,7 +1,7 @@
-"""One step of training, and all that must be kept for the next.
+"""A training step, and the state that is kept from step to step.
 
-A step is a function of the weights, the seed and the step's number: which slices, how they are changed, how much noise
-and which, whose label is withheld. Nothing else is random, so a run that goes on is the run that was never stopped.
+A step is a function of the weights, the seed and the step's number, which determine slices, augmentation, noise, levels
+and withheld labels. A resumed run is therefore identical to an uninterrupted one.
 """
 
 from collections.abc import Mapping
@@ -13,50 +13,24 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from anofpdm.errors import ConfigError, ModelError, TrainingError
-from anofpdm.network.classifier import NoisedClassifier
-from anofpdm.network.kernels.cuda_graph import Recorded
+from anofpdm.errors import ModelError, TrainingError
+from anofpdm.network.classifier import Network, build_network
+from anofpdm.network.kernels.cuda_graph import CudaGraph
 from anofpdm.network.schedule import NoiseSchedule
 from anofpdm.network.simplex import random_permutations, simplex_noise
 from anofpdm.network.training.augment import CHANCES, augment
-from anofpdm.network.training.batches import TASKS
-from anofpdm.network.unet import UNet, UNetConfig
-from anofpdm.util.distributed import World
+from anofpdm.network.training.config import TrainingConfig
+from anofpdm.options import Noise, Task
+from anofpdm.util.distributed import World, is_out_of_memory
 
 NETWORK, AVERAGE, FIRST_MOMENT, SECOND_MOMENT = "network.", "average.", "exp_avg.", "exp_avg_sq."
 LEVEL_BINS = 10
-NOISES = ("gaussian", "simplex")
-RECORD_AFTER = 3  # steps, in which libraries choose their kernels
-
-
-@dataclass(frozen=True)
-class TrainingConfig:
-    task: str = "guided"
-    seed: int = 0
-    batch: int = 64  # over all processes
-    learning_rate: float = 1e-4
-    warm_up: int = 100  # steps over which the learning rate rises
-    average: float = 0.9999  # decay of the weights' moving average, once it is warm
-    clip: float = 1.0  # largest norm of a gradient
-    null_share: float = 0.1  # of labels withheld
-    augment: bool = True
-    balanced: bool = False
-    noise: str = "gaussian"  # or simplex, for the comparison method that is named after it
-
-    def __post_init__(self) -> None:
-        if self.task not in TASKS:
-            raise ConfigError(f"unknown task {self.task!r}; choose one of {', '.join(TASKS)}")
-        if self.noise not in NOISES:
-            raise ConfigError(f"unknown noise {self.noise!r}; choose one of {', '.join(NOISES)}")
-        if self.task == "classifier" and self.noise != "gaussian":
-            raise ConfigError(f"a classifier is trained with gaussian noise, not {self.noise}")
-        if self.batch < 1 or not self.learning_rate > 0 or not 0 <= self.null_share < 1 or not 0 < self.average < 1:
-            raise ConfigError(f"impossible training settings: {self}")
+RECORD_AFTER = 3  # steps, during which libraries choose their kernels
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """What the network is shown, and what it should have said."""
+    """Inputs of the network, and its target."""
 
     x: Tensor  # [B, C, H, W] noisy
     t: Tensor  # [B]
@@ -67,15 +41,8 @@ class Inputs:
     def tensors(self) -> tuple[Tensor, ...]:
         return self.x, self.t, self.labels, self.target
 
-    def part(self, which: slice) -> "Inputs":
-        return Inputs(*(tensor[which] for tensor in self.tensors))
-
-
-Network = UNet | NoisedClassifier
-
-
-def build_network(task: str, config: UNetConfig) -> Network:
-    return NoisedClassifier(config) if task == "classifier" else UNet(config)
+    def part(self, rows: slice) -> "Inputs":
+        return Inputs(*(tensor[rows] for tensor in self.tensors))
 
 
 class Trainer:
@@ -83,7 +50,7 @@ class Trainer:
         self.config, self.device, self.world = config, device, world or World()
         if config.batch % self.world.count:
             raise TrainingError(
-                f"a batch of {config.batch} does not split over {self.world.count} processes; change --batch"
+                f"a batch of {config.batch} cannot be split evenly over {self.world.count} processes; change --batch"
             )
         self.schedule = NoiseSchedule.linear()
         self.network: Network = network.to(device).to(memory_format=torch.channels_last).train()  # type: ignore[call-overload]
@@ -99,23 +66,23 @@ class Trainer:
             fused=on_gpu,
             capturable=on_gpu,
         )
-        self._recorded: Recorded | None = None
-        self._records = on_gpu and self.world.count == 1
+        self._graph: CudaGraph | None = None
+        self._uses_graph = on_gpu and self.world.count == 1
         self.micro_batch = config.batch // self.world.count  # halved when memory runs out
         self.step = self.eager_steps = 0
         alpha_bar = self.schedule.alpha_bar
         self._signal, self._spread = (part.sqrt().float().to(device) for part in (alpha_bar, 1 - alpha_bar))
         self._generator = torch.Generator(device)
-        self.level_loss = torch.zeros(2, LEVEL_BINS, device=device)  # sums and counts since they were last taken
+        self.level_loss = torch.zeros(2, LEVEL_BINS, device=device)  # sums and counts since the last picture
 
     # ---- a step ------------------------------------------------------------------------------------------------------
 
     def inputs(self, slices: Tensor, labels: Tensor) -> Inputs:
-        """This process's slices [b, C, H, W] and labels [b], made ready for step number `self.step`."""
+        """Noisy inputs of step number `self.step`, from this process's slices [b, C, H, W] and labels [b]."""
         config, part = self.config, self.world.batch_slice(self.config.batch)
-        generator = self._generator.manual_seed(_mixed(config.seed, self.step))
+        generator = self._generator.manual_seed(_mix_seeds(config.seed, self.step))
 
-        def draw(*shape: int) -> Tensor:  # for the whole batch, so that the number of processes changes nothing
+        def draw(*shape: int) -> Tensor:  # for the whole batch: the same for any number of processes
             return torch.rand(config.batch, *shape, generator=generator, device=self.device)[part]
 
         x0, labels = slices.to(self.device, torch.float32, non_blocking=True), labels.to(self.device, non_blocking=True)
@@ -125,16 +92,16 @@ class Trainer:
             x0 = augment(x0, draw(CHANCES + x0.shape[1]) * 2 - 1)
         noise = self._noise(x0, t, generator)
         x = self._signal[t][:, None, None, None] * x0 + self._spread[t][:, None, None, None] * noise
-        if config.task == "classifier":
+        if config.task == Task.CLASSIFIER:
             return Inputs(x, t, labels, labels)
         null = self.network.config.null_label
-        known = labels if config.task == "guided" else torch.full_like(labels, null)
+        known = labels if config.task == Task.GUIDED else torch.full_like(labels, null)
         return Inputs(x, t, torch.where(withheld, null, known), noise)
 
     def _noise(self, x0: Tensor, t: Tensor, generator: torch.Generator) -> Tensor:
-        """For this process's slices, out of what is drawn for the whole batch."""
+        """Of this process's slices, as part of the noise of the whole batch."""
         batch, part = self.config.batch, self.world.batch_slice(self.config.batch)
-        if self.config.noise == "gaussian":
+        if self.config.noise == Noise.GAUSSIAN:
             return torch.randn(batch, *x0.shape[1:], generator=generator, device=self.device)[part]
         _, channels, height, width = x0.shape
         fields = random_permutations(batch * channels, generator).view(batch, channels, 256)[part]
@@ -143,47 +110,47 @@ class Trainer:
 
     def update(self, inputs: Inputs) -> Tensor:
         """One step of the optimiser; returns the mean loss of this process's slices."""
-        torch.manual_seed(_mixed(self.config.seed, self.step, 1 + self.world.rank))  # dropout
+        torch.manual_seed(_mix_seeds(self.config.seed, self.step, 1 + self.world.rank))  # dropout
         self._set_learning_rate()
-        if self._records and self._recorded is None and self.eager_steps >= RECORD_AFTER:
-            self._recorded = self._record(inputs)
-        if self._recorded is not None:
-            loss = self._recorded(*inputs.tensors).clone()
+        if self._uses_graph and self._graph is None and self.eager_steps >= RECORD_AFTER:
+            self._graph = self._record(inputs)
+        if self._graph is not None:
+            loss = self._graph(*inputs.tensors).clone()
         else:
-            loss = self._learn_with_less(inputs)
+            loss = self._optimise_in_memory(inputs)
             self.eager_steps += 1
         self._update_average()
         self.step += 1
         return loss
 
-    def _learn(self, *tensors: Tensor) -> Tensor:
+    def _optimise(self, *tensors: Tensor) -> Tensor:
         self.optimiser.zero_grad(set_to_none=True)
         loss = self._backward(Inputs(*tensors))
         nn.utils.clip_grad_norm_(self.network.parameters(), self.config.clip)
         self.optimiser.step()
         return loss
 
-    def _learn_with_less(self, inputs: Inputs) -> Tensor:
-        """As much at a time as memory allows."""
+    def _optimise_in_memory(self, inputs: Inputs) -> Tensor:
+        """With a smaller micro-batch if memory runs out."""
         if self.world.count > 1:
-            return self._learn_together(inputs)
+            return self._optimise_distributed(inputs)
         while True:
             try:
-                return self._learn(*inputs.tensors)
+                return self._optimise(*inputs.tensors)
             except RuntimeError as problem:
-                if not out_of_memory(problem):
+                if not is_out_of_memory(problem):
                     raise
-            self._halve()  # out here, where the failed attempt no longer holds its memory
+            self._halve()  # outside of the handler, where the failed attempt no longer holds its memory
 
-    def _learn_together(self, inputs: Inputs) -> Tensor:
-        """Several processes must agree on the portion before they exchange anything: tried once, without exchange."""
+    def _optimise_distributed(self, inputs: Inputs) -> Tensor:
+        """Processes agree on the micro-batch by a trial without synchronisation, before the first step."""
         while not self.eager_steps:
             short = False
             try:
                 with self.runner.no_sync():  # type: ignore[operator]
                     self._backward(inputs)
             except RuntimeError as problem:
-                if not out_of_memory(problem):
+                if not is_out_of_memory(problem):
                     raise
                 short = True
             self.level_loss.zero_()
@@ -191,45 +158,45 @@ class Trainer:
             if not self.world.any(short, self.device):
                 break
             self._halve()
-        return self._learn(*inputs.tensors)
+        return self._optimise(*inputs.tensors)
 
-    def _record(self, inputs: Inputs) -> Recorded | None:
+    def _record(self, inputs: Inputs) -> CudaGraph | None:
         try:
-            return Recorded(self._learn, inputs.tensors)
-        except torch.OutOfMemoryError:  # a recording keeps its memory; without one it still trains
+            return CudaGraph(self._optimise, inputs.tensors)
+        except torch.OutOfMemoryError:  # a graph keeps its memory; training works without one
             pass
-        self._records = False
+        self._uses_graph = False
         torch.cuda.empty_cache()
         return None
 
     def losses(self, inputs: Inputs) -> Tensor:
-        """[b], one for each slice."""
+        """[b], one per slice."""
         on_gpu = self.device.type == "cuda"
         with torch.autocast(self.device.type, torch.bfloat16, enabled=on_gpu, cache_enabled=False):
-            if self.config.task == "classifier":
-                said = self.runner(inputs.x, inputs.t)
+            if self.config.task == Task.CLASSIFIER:
+                output = self.runner(inputs.x, inputs.t)
             else:
-                said = self.runner(inputs.x, inputs.t, inputs.labels)
-        if self.config.task == "classifier":
-            return F.cross_entropy(said, inputs.target, reduction="none")
-        return (said - inputs.target).square().mean((1, 2, 3))
+                output = self.runner(inputs.x, inputs.t, inputs.labels)
+        if self.config.task == Task.CLASSIFIER:
+            return F.cross_entropy(output, inputs.target, reduction="none")
+        return (output - inputs.target).square().mean((1, 2, 3))
 
     def _backward(self, inputs: Inputs) -> Tensor:
         count, total = len(inputs.x), torch.zeros((), device=self.device)
         for start in range(0, count, self.micro_batch):
-            few = inputs.part(slice(start, start + self.micro_batch))
-            losses = self.losses(few)
+            part = inputs.part(slice(start, start + self.micro_batch))
+            losses = self.losses(part)
             (losses.sum() / count).backward()
             total += losses.detach().sum() / count
-            bins = few.t * LEVEL_BINS // len(self.schedule)
+            bins = part.t * LEVEL_BINS // len(self.schedule)
             self.level_loss[0].index_add_(0, bins, losses.detach())
             self.level_loss[1].index_add_(0, bins, torch.ones_like(losses))
         return total
 
     def _halve(self) -> None:
-        """Less at a time, the same batch in the end."""
+        """Halve the micro-batch; the batch stays the same."""
         if self.micro_batch == 1:
-            raise TrainingError("not enough memory for one slice at a time; choose a smaller --preset")
+            raise TrainingError("not enough memory for a single slice; choose a smaller --preset")
         self.micro_batch = (self.micro_batch + 1) // 2
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
@@ -237,13 +204,13 @@ class Trainer:
     def _set_learning_rate(self) -> None:
         share = min(1.0, (self.step + 1) / self.config.warm_up) if self.config.warm_up else 1.0
         self.learning_rate.fill_(self.config.learning_rate * share)
-        if self.device.type != "cuda":  # there, the optimiser reads the tensor itself
+        if self.device.type != "cuda":  # on a GPU the optimiser reads the tensor
             for group in self.optimiser.param_groups:
                 group["lr"] = self.config.learning_rate * share
 
     @torch.no_grad()
     def _update_average(self) -> None:
-        """A moving average that forgets its first steps quickly, so that short runs are usable."""
+        """Moving average with a lower decay in the first steps, so that short runs are usable."""
         decay = min(self.config.average, (1 + self.step) / (10 + self.step))
         now = dict(self.network.named_parameters())
         torch._foreach_lerp_(list(self.average.values()), [now[name] for name in self.average], 1 - decay)
@@ -252,7 +219,7 @@ class Trainer:
         ids = [self.device.index] if self.device.type == "cuda" else None
         return DistributedDataParallel(self.network, device_ids=ids)
 
-    # ---- what is kept ------------------------------------------------------------------------------------------------
+    # ---- state -------------------------------------------------------------------------------------------------------
 
     def state(self) -> dict[str, Tensor]:
         tensors: dict[str, Tensor] = {NETWORK + name: parameter for name, parameter in self.network.named_parameters()}
@@ -267,9 +234,9 @@ class Trainer:
     @torch.no_grad()
     def restore(self, tensors: Mapping[str, Tensor], step: int) -> None:
         for name, parameter in self.network.named_parameters():
-            found = tensors.get(NETWORK + name)
-            if found is None or found.shape != parameter.shape:
-                raise ModelError(f"these weights are not for this network ({name} is missing or of another shape)")
+            saved = tensors.get(NETWORK + name)
+            if saved is None or saved.shape != parameter.shape:
+                raise ModelError(f"the weights do not fit this network ({name} is missing or of another shape)")
         self.step = step
         for name, parameter in self.network.named_parameters():
             parameter.copy_(tensors[NETWORK + name])
@@ -281,21 +248,21 @@ class Trainer:
                     "exp_avg_sq": torch.empty_like(parameter).copy_(tensors[SECOND_MOMENT + name]),
                 }
 
-    def begin_from(self, weights: Mapping[str, Tensor]) -> None:
-        """Start anew from a model's weights."""
+    def load_weights(self, weights: Mapping[str, Tensor]) -> None:
+        """Start at step 0 with a model's weights."""
         self.restore({prefix + name: w for name, w in weights.items() for prefix in (NETWORK, AVERAGE)}, step=0)
+
+    def averaged_network(self) -> Network:
+        network = build_network(self.config.task, self.network.config).to(self.device)
+        network.load_state_dict(self.average)
+        return network.eval()
 
     def description(self) -> dict[str, Any]:
         return {"task": self.config.task, "step": self.step, "training": asdict(self.config)}
 
 
-def out_of_memory(problem: RuntimeError) -> bool:
-    """On a GPU memory runs out with an error of its own, on a CPU with a sentence."""
-    return isinstance(problem, torch.OutOfMemoryError) or "can't allocate memory" in str(problem)
-
-
-def _mixed(*numbers: int) -> int:
-    """One seed out of several."""
+def _mix_seeds(*numbers: int) -> int:
+    """One seed from several numbers."""
     mixed = 0
     for number in numbers:
         mixed = (mixed * 6364136223846793005 + number * 2 + 1442695040888963407) % 2**63

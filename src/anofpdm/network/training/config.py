@@ -1,0 +1,47 @@
+"""Settings of a training run."""
+
+from dataclasses import dataclass
+
+from anofpdm.errors import ConfigError
+from anofpdm.options import Noise, Task, parse
+
+
+@dataclass(frozen=True)
+class TrainingConfig:
+    task: Task = Task.GUIDED
+    seed: int = 0
+    batch: int = 64  # over all processes
+    learning_rate: float = 1e-4
+    warm_up: int = 100  # steps over which the learning rate rises
+    average: float = 0.9999  # decay of the weights' moving average, after its first steps
+    clip: float = 1.0  # maximum norm of the gradient
+    null_share: float = 0.1  # fraction of labels withheld
+    augment: bool = True
+    balanced: bool = False
+    noise: Noise = Noise.GAUSSIAN
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "task", parse(Task, self.task))
+        object.__setattr__(self, "noise", parse(Noise, self.noise))
+        if self.task == Task.CLASSIFIER and self.noise != Noise.GAUSSIAN:
+            raise ConfigError(f"a classifier is trained with gaussian noise, not {self.noise}")
+        if self.batch < 1 or not self.learning_rate > 0 or not 0 <= self.null_share < 1 or not 0 < self.average < 1:
+            raise ConfigError(f"invalid training settings: {self}")
+
+
+@dataclass(frozen=True)
+class TrainingLimits:
+    """When to stop, save and report. `steps` counts from the first step of the run, `minutes` from now."""
+
+    steps: int | None = None
+    minutes: float | None = None
+    save_minutes: float = 5.0
+    log_steps: int = 50
+    sample_steps: int = 25  # DDIM steps of sampled pictures; 0: no pictures
+    half_weights: bool = False  # of the saved model; the state that a run resumes from is in full precision
+
+    def __post_init__(self) -> None:
+        if self.steps is None and self.minutes is None:
+            raise ConfigError("no training time given; use --steps or --minutes")
+        if self.minutes is not None and not self.minutes > 0:
+            raise ConfigError(f"--minutes {self.minutes:g}: must be more than 0")
