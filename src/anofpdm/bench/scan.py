@@ -35,8 +35,8 @@ def scan_seconds(device: torch.device) -> float:
             write_nifti(file, *random_head(seed))
         for _ in range(2):
             start = time.perf_counter()
-            found = model.segment(files, choices=DecisionSettings())
-            write_nifti(Path(folder) / MASK, found.mask.astype(np.uint8), found.grid)
+            result = model.segment(files, choices=DecisionSettings())
+            write_nifti(Path(folder) / MASK, result.mask.astype(np.uint8), result.grid)
             seconds = time.perf_counter() - start
     return seconds
 

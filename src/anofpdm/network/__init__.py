@@ -1,1 +1,1 @@
-"""The network that predicts noise, and how it is trained and kept. It knows nothing of anomalies."""
+"""The network that predicts noise: architecture, training, files. Independent of anomaly detection."""

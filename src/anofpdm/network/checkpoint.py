@@ -1,6 +1,6 @@
 """Model files: safetensors and JSON, verified when read, written atomically, never pickled.
 
-weights.safetensors          averaged weights; the header holds the configuration and a hash of the whole
+weights.safetensors          averaged weights; the header holds the configuration and a hash of both
 config.json                  the same configuration, to be read by people
 state.safetensors            everything needed to resume training: network, average, optimiser, step
 state.previous.safetensors   the previous state, as a backup

@@ -91,7 +91,7 @@ def _locked_folder(folder: Path, world: World) -> Iterator[None]:
         if world.is_main:
             for subfolder in (folder, *folder.glob(f"{CACHE}/*")):
                 remove_temporary_files(subfolder)
-        world.all_gather(None)  # nobody writes there before
+        world.all_gather(None)  # no process writes there before the clean-up
         yield
 
 

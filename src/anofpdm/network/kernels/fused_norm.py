@@ -1,7 +1,7 @@
-"""Group norm, scale and shift, SiLU in as few passes over memory as there can be, on the GPU, in Triton.
+"""Group norm, scale and shift, and SiLU in as few passes over memory as possible, on the GPU, in Triton.
 
 With x as [N, places, C] (channels last in memory), everything but x enters through one gain and one offset per slice
-and channel: y = silu(z), z = gain * x + offset. The way back has the same form: dx = gain * dz + slope * x + level.
+and channel: y = silu(z), z = gain * x + offset. The gradient has the same form: dx = gain * dz + slope * x + level.
 So each direction reads its inputs twice, once for sums over places and once to write the result.
 """
 
@@ -17,7 +17,7 @@ from torch.autograd.function import once_differentiable
 EPSILON = 1e-5
 ELEMENTS, WARPS = 4096, 8  # of a tile that is written
 SUM_ELEMENTS, SUM_WARPS = 2048, 4  # of a tile that is added up; these and the next measured on an H200
-SUM_PROGRAMS, MOST_SPLITS = 1024, 128  # more of them, and adding up what each has found takes longer than finding it
+SUM_PROGRAMS, MOST_SPLITS = 1024, 128  # with more, adding up the partial sums takes longer than computing them
 
 
 def norm_silu(
@@ -79,7 +79,7 @@ class NormSilu(torch.autograd.Function):
 
 
 def norm_silu_of_two(x: Tensor, other: Tensor, weight: Tensor, bias: Tensor, *, groups: int) -> Tensor:
-    """As of the two joined along their channels, which are never joined. Not for training."""
+    """Of the concatenation along the channels, without concatenating. No backward pass."""
     parts = [part.contiguous(memory_format=torch.channels_last) for part in (x, other)]
     with torch.cuda.device_of(x):
         none = x.new_zeros(len(x), len(weight))
@@ -100,7 +100,7 @@ def norm_coefficients(x: Tensor, weight: Tensor, bias: Tensor, *, groups: int) -
 def _coefficients(
     parts: Sequence[Tensor], weight: Tensor, bias: Tensor, scale: Tensor, shift: Tensor, groups: int
 ) -> Tensor:
-    """Of tensors that follow each other along the channels, each with its channels last in memory."""
+    """Of tensors that are consecutive parts of the channels, each with its channels last in memory."""
     n, channels, places = len(parts[0]), len(weight), parts[0].shape[2] * parts[0].shape[3]
     splits = _splits(parts)
     sums = weight.new_empty((n, splits, 2, channels), dtype=torch.float32)
@@ -132,7 +132,7 @@ def _applied(parts: Sequence[Tensor], coefficients: Tensor, y: Tensor, activate:
 
 
 def _tile(channels: int, elements: int = ELEMENTS) -> tuple[int, int]:
-    """SlicePositions and channels that a program holds at a time."""
+    """Pixels and channels that a program processes at a time."""
     wide = triton.next_power_of_2(channels)
     return max(1, elements // wide), wide
 
@@ -154,7 +154,7 @@ def _tile_at(place, channel, n, places, channels):
 
 @triton.jit
 def _sums_of_x(x, sums, places, channels, first, row, ROWS: tl.constexpr, WIDE: tl.constexpr):
-    """Into channels `first` and on of sums [N, splits, 2, row]."""
+    """Writes channels from `first` on of sums [N, splits, 2, row]."""
     n, split, splits = tl.program_id(0), tl.program_id(1), tl.num_programs(1)
     channel = tl.arange(0, WIDE)
     total, squares = tl.zeros((ROWS, WIDE), tl.float32), tl.zeros((ROWS, WIDE), tl.float32)
@@ -204,7 +204,7 @@ def _apply(
     x, coefficients, y, places, channels, first, row,
     ACTIVATE: tl.constexpr, ROWS: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
-    """Into channels `first` and on of y [N, places, row]."""
+    """Writes channels from `first` on of y [N, places, row]."""
     n, channel = tl.program_id(0), tl.arange(0, WIDE)
     gain = tl.load(coefficients + n * 4 * row + first + channel, channel < channels, 0.0)
     offset = tl.load(coefficients + (n * 4 + 1) * row + first + channel, channel < channels, 0.0)

@@ -1,8 +1,8 @@
 """The last norm, SiLU and 3 x 3 convolution in float32 on the GPU, in Triton, straight from half-precision activations.
 
-The method subtracts answers to two labels, and the last layer's rounding would be most of the difference. A convolution
-to so few channels is bound by memory: here every activation is read once, and multiplied for all nine taps at that
-place; what is left is to add up nine small shifted images.
+The method subtracts predictions for two labels, and the last layer's rounding would dominate the difference. A
+convolution to so few channels is limited by memory: here every activation is read once and multiplied for all nine taps
+at its pixel; then nine small shifted images are added up.
 """
 
 import torch
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from anofpdm.network.kernels.fused_norm import norm_coefficients
 
-ROWS = 64  # places a program holds
+ROWS = 64  # pixels per program
 
 
 def last_layer(x: Tensor, norm: nn.GroupNorm, conv: nn.Conv2d) -> Tensor:
@@ -36,7 +36,7 @@ def last_layer(x: Tensor, norm: nn.GroupNorm, conv: nn.Conv2d) -> Tensor:
 
 
 def _shifted_sum(products: Tensor) -> Tensor:
-    """[N, H, W, 3, 3, out]: what each place gives to the answer one row up or down, left or right of it."""
+    """[N, H, W, 3, 3, out]: contributions of each pixel to its neighbours -> [N, H, W, out]."""
     n, height, width, _, _, out = products.shape
     padded = products.new_zeros(n, height + 2, width + 2, out)
     for i in range(3):
