@@ -26,7 +26,7 @@ def train(
         Task | None,
         typer.Option(help="What to train for: guided for the method, the others for baselines. Default: guided."),
     ] = None,
-    steps: Annotated[int | None, typer.Option(min=1, help="Stop after this many steps since the first start.")] = None,
+    steps: Annotated[int | None, typer.Option(min=1, help="Stop at this step, counted from the first start.")] = None,
     minutes: Annotated[float | None, typer.Option(min=0, help="Stop after this time (minutes).")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Resume from the last save in --out.")] = False,
     from_model: Annotated[
