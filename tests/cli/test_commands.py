@@ -133,9 +133,11 @@ class TestCalibrate:
     def test_mistakes(self, model, cohort, tmp_path):
         assert "not a model" in refused("calibrate", tmp_path, cohort)
         assert "not a prepared cohort" in refused("calibrate", model, tmp_path)
-        assert "only on flair, t2" in refused("calibrate", model, cohort, "--score", "dwi")
-        assert "unknown encoding" in refused("calibrate", model, cohort, "--encoding", "sde")
-        for wrong in (("--strengths", "a"), ("--range", "0"), ("--range", "most"), ("--strengths", "-1")):
+        assert "it knows flair, t2" in refused("calibrate", model, cohort, "--score", "dwi")
+        for wrong in (
+            ("--strengths", "a"), ("--strengths", "-1"), ("--range", "0"), ("--range", "most"), ("--encoding", "sde"),
+            ("--signal", "x"), ("--strength-by", "mask"), ("--precision", "fp8"),
+        ):  # fmt: skip
             assert CliRunner().invoke(app, ["calibrate", str(model), str(cohort), *wrong]).exit_code == 2
 
 
@@ -185,7 +187,7 @@ class TestSegment:
         assert "not a model" in refused("segment", tmp_path, self.scans(cohort), *out)
         one = self.scans(cohort) / "p1" / "p1_flair.nii.gz"
         assert "no t2 image" in refused("segment", model, one, *out)
-        assert "not calibrated for a context" in refused("segment", model, self.scans(cohort), *out, "--context", 7)
+        assert "not calibrated for smoothing" in refused("segment", model, self.scans(cohort), *out, "--context", 7)
         assert "unknown threshold" in refused("segment", model, self.scans(cohort), *out, "--threshold", "x")
         assert "--brain-mask is of one scan" in refused(
             "segment", model, self.scans(cohort), *out, "--brain-mask", tmp_path / "b.nii.gz"

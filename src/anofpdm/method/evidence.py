@@ -99,8 +99,16 @@ class Evidence:
         if strength not in self.strengths:
             raise MethodError(f"no evidence at strength {strength:g}, only at {list(self.strengths)}")
         one = [self.strengths.index(strength)]
-        selected = self.map(lambda tensor: tensor[:, one])
-        return replace(selected, strengths=(strength,), mse_unguided=self.mse_unguided)
+        return replace(
+            self,
+            strengths=(strength,),
+            divergence=self.divergence[:, one],
+            mse_guided=self.mse_guided[:, one],
+            end_step=self.end_step[:, one],
+            maps_by_signal={
+                signal: SignalMaps(maps.mean[:, one], maps.last[:, one]) for signal, maps in self.maps_by_signal.items()
+            },
+        )
 
     def with_signal(self, signal: Signal) -> "Evidence":
         """The same evidence, with the maps of another signal that was gathered in the same pass."""

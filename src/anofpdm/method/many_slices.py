@@ -107,7 +107,7 @@ class _LevelWatch:
     def __call__(self, level: Level, signal_map: SignalMap) -> None:
         done = level.number + 1
         self.finished = done == self.levels
-        self.progress(TASK, int(self.rows[0]) + len(self.rows) * done / self.levels, self.count)
+        self.progress(TASK, int(self.rows[0]) * self.levels + len(self.rows) * done, self.count * self.levels)
         if self.on_level is not None:
             self.on_level(level, signal_map)
 

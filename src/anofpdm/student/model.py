@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from scipy.special import expit
 
-from anofpdm.errors import CalibrationError, ConfigError, ModelError
+from anofpdm.errors import CalibrationError, ConfigError, MethodError, ModelError
 from anofpdm.labels import HEALTHY, UNHEALTHY
 from anofpdm.method.calibration import CONTEXT_MM
 from anofpdm.method.context import SlicePositions, smooth_across_slices
@@ -228,7 +228,7 @@ def load_student(model_folder: Path, teacher_sha256: str, device: torch.device) 
     try:
         network = StudentNet(_network_config(payload["network"]))
         calibration = StudentCalibration.from_dict(payload["calibration"])
-    except (ConfigError, KeyError, TypeError, ValueError, AttributeError) as problem:
+    except (ConfigError, MethodError, KeyError, TypeError, ValueError, AttributeError) as problem:
         raise ModelError(f"{folder}: damaged, or of another version ({problem}); distill again, or remove it") from None
     try:
         network.load_state_dict({name: tensor.float() for name, tensor in weights.items()})
