@@ -242,7 +242,7 @@ class TestOnDisk:
 
     def test_a_detector_of_several_numbers_is_refused(self, trained):
         payload = self.student(trained).calibration.to_dict()
-        payload["detector"] |= dict.fromkeys(("centre", "scale", "weights"), [1.0, 2.0])
+        payload["detector"] |= {name: [1.0, 2.0] for name in ("centre", "scale", "weights")}
         with pytest.raises(ValueError, match="single finite number"):
             StudentCalibration.from_dict(payload)
 
