@@ -133,7 +133,7 @@ class TestCalibrate:
     def test_mistakes(self, model, cohort, tmp_path):
         assert "not a model" in refused("calibrate", tmp_path, cohort)
         assert "not a prepared cohort" in refused("calibrate", model, tmp_path)
-        assert "it knows flair, t2" in refused("calibrate", model, cohort, "--score", "dwi")
+        assert "only on flair, t2" in refused("calibrate", model, cohort, "--score", "dwi")
         for wrong in (
             ("--strengths", "a"), ("--strengths", "-1"), ("--range", "0"), ("--range", "most"), ("--encoding", "sde"),
             ("--signal", "x"), ("--strength-by", "mask"), ("--precision", "fp8"),
