@@ -1,1 +1,1 @@
-"""Synthetic brains with lesions, for people without data and for tests."""
+"""Synthetic brain scans with lesions, for demonstrations and tests."""

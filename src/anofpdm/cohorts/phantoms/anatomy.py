@@ -1,4 +1,4 @@
-"""One healthy brain: the average anatomy, bent and folded anew for every patient."""
+"""A healthy brain: the average anatomy, deformed and folded at random for each patient."""
 
 from dataclasses import dataclass
 
@@ -8,18 +8,18 @@ from scipy import ndimage
 from anofpdm.cohorts.phantoms.atlas import Atlas, Bools, Floats
 from anofpdm.cohorts.phantoms.fields import CENTRE, SPLINE_DEVIATION, PhantomGrid, ramp, smooth_noise
 
-RADII = (68.0, 86.0, 72.0)  # mm, of the ellipsoid that an average brain fills about CENTRE
+RADII = (68.0, 86.0, 72.0)  # mm, of an ellipsoid around CENTRE of the size of an average brain
 
 
 @dataclass(frozen=True)
 class Head:
-    """Where every voxel of one brain lies. The brain's voxels are kept as a list of N, in the order of `inside`."""
+    """Positions of the voxels of one brain, as a list of N in the order of `inside`."""
 
     grid: PhantomGrid
     inside: Bools  # [x, y, z]
     mm: Floats  # [3, N] positions in this head
-    mni: Floats  # [3, N] positions of the same places in the average brain
-    depth: Floats  # [N] mm below the surface of the brain
+    mni: Floats  # [3, N] corresponding positions in the average brain
+    depth: Floats  # [N] mm below the brain surface
 
     def pick(self, field: Floats) -> Floats:
         return field[self.inside]
@@ -28,7 +28,7 @@ class Head:
         return self.pick(smooth_noise(rng, self.grid, scale))
 
     def spread(self, values: np.ndarray) -> np.ndarray:
-        """The list of N put back on the grid, 0 outside the brain."""
+        """From the list of N to the grid, 0 outside the brain."""
         volume = np.zeros(self.grid.shape, values.dtype)
         volume[self.inside] = values
         return volume
@@ -36,33 +36,33 @@ class Head:
 
 @dataclass(frozen=True)
 class Tissues:
-    gm: Floats  # [N] shares that add up to 1
+    gm: Floats  # [N] fractions that add up to 1
     wm: Floats
     csf: Floats
     ventricle: Floats  # [N] mm to the lateral ventricles, negative inside
 
 
 def make_head(rng: np.random.Generator, grid: PhantomGrid, atlas: Atlas) -> Head:
-    """A head of its own size, tilt and shape."""
+    """A head of random size, pose and shape."""
     mm = np.stack(np.meshgrid(*grid.axes(), indexing="ij"))  # [3, x, y, z]
-    mni = _straighten(rng, mm)
+    mni = _undo_pose(rng, mm)
     for scale, deviation in ((60.0, 3.0), (15.0, 1.5)):  # lobes, then gyri
         for axis in range(3):
             mni[axis] += deviation * smooth_noise(rng, grid, scale)
-    inside = _largest_piece(atlas.brain.at(mni) > 0.5)
+    inside = _largest_component(atlas.brain.at(mni) > 0.5)
     mm, mni = mm[:, inside], mni[:, inside]
     depth = atlas.depth.at(mni)
-    return Head(grid, inside, mm, _swell_ventricles(rng, mni, atlas), depth)
+    return Head(grid, inside, mm, _resize_ventricles(rng, mni, atlas), depth)
 
 
-def _largest_piece(region: Bools) -> Bools:
+def _largest_component(region: Bools) -> Bools:
     pieces, count = ndimage.label(region)
     sizes = np.bincount(pieces.ravel(), minlength=count + 1)[1:]
     return np.asarray(pieces == 1 + np.argmax(sizes))
 
 
-def _straighten(rng: np.random.Generator, mm: Floats) -> Floats:
-    """Undo a random pose and size: positions in the head to positions in the average brain."""
+def _undo_pose(rng: np.random.Generator, mm: Floats) -> Floats:
+    """Positions in a head of random pose and size to positions in the average brain."""
     nod, turn, tilt = np.deg2rad(rng.normal(0, [4.0, 2.5, 2.5]))
     size = rng.uniform(0.92, 1.0) * rng.normal(1, 0.025, 3)
     about_x = np.array([[1, 0, 0], [0, np.cos(nod), -np.sin(nod)], [0, np.sin(nod), np.cos(nod)]])
@@ -70,12 +70,12 @@ def _straighten(rng: np.random.Generator, mm: Floats) -> Floats:
     about_y = np.array([[np.cos(tilt), 0, np.sin(tilt)], [0, 1, 0], [-np.sin(tilt), 0, np.cos(tilt)]])
     matrix = (about_x @ about_y @ about_z / size[:, None]).astype(np.float32)
     x, y, z = (mm[axis] - np.float32(CENTRE[axis]) for axis in range(3))
-    turned = [a * x + b * y + c * z for a, b, c in matrix]  # see _spline_along on matrix products
-    return np.stack([part + np.float32(CENTRE[axis]) for axis, part in enumerate(turned)])
+    rotated = [a * x + b * y + c * z for a, b, c in matrix]  # no matrix product: see _spline_along
+    return np.stack([part + np.float32(CENTRE[axis]) for axis, part in enumerate(rotated)])
 
 
-def _swell_ventricles(rng: np.random.Generator, mni: Floats, atlas: Atlas) -> Floats:
-    """Draw from nearer the ventricles than one stands, and they grow; from farther, and they shrink."""
+def _resize_ventricles(rng: np.random.Generator, mni: Floats, atlas: Atlas) -> Floats:
+    """Shift positions towards the ventricles to enlarge them, or away from them to shrink them."""
     growth = rng.triangular(-1.2, 0.8, 4.0)
     distance = atlas.ventricle.at(mni)
     strength = growth * np.exp(-np.maximum(distance, 0) / 14)
@@ -84,8 +84,8 @@ def _swell_ventricles(rng: np.random.Generator, mni: Floats, atlas: Atlas) -> Fl
 
 
 def fold(rng: np.random.Generator, head: Head, mni: Floats, *, atlas: Atlas, atrophy: float) -> Tissues:
-    """Tissue shares at the positions `mni`. The average cortex is a blur of many people's: random sulci, running
-    inwards from the surface, decide between the tissues wherever the average is undecided."""
+    """Tissue fractions at the positions `mni`. The cortex of the average brain is blurred: random sulci, perpendicular
+    to the surface, decide between tissues wherever the average is ambiguous."""
     gm, wm = atlas.gm.at(mni), atlas.wm.at(mni)
     ventricle = atlas.ventricle.at(mni)
     _, y, z = mni
@@ -93,7 +93,7 @@ def fold(rng: np.random.Generator, head: Head, mni: Floats, *, atlas: Atlas, atr
     low = -z - 0.35 * (y + 40)  # mm below a plane just above the cerebellum
     shell = ramp(head.depth, 24, 10) * ramp(ventricle, 6, 14) * ramp(low, 24, 4)
     leaves = ramp(low, 14, 24) * ramp(y, -44, -52) * ramp(np.cos(np.hypot(y + 46, z + 22) * 0.8 + crease), 0.3, 1)
-    opening = rng.normal(0.45 + atrophy, 0.3)  # wide or narrow sulci, as age has it
+    opening = rng.normal(0.45 + atrophy, 0.3)  # width of the sulci, which grows with age
     furrow = np.exp(-((crease / 0.22) ** 2))
     logits = np.stack(
         [
@@ -109,7 +109,7 @@ def fold(rng: np.random.Generator, head: Head, mni: Floats, *, atlas: Atlas, atr
 
 
 def _radial_noise(rng: np.random.Generator, head: Head, scale: float) -> Floats:
-    """Noise [N] that changes slowly with depth and fast along the surface, so that its zeros are sheets like sulci."""
+    """Noise [N] that varies slowly with depth and fast along the surface, so that its zeros form sheets like sulci."""
     knots = rng.standard_normal([int(200 / scale) + 8] * 3, dtype=np.float32)
     offset = head.mm - np.float32(np.reshape(CENTRE, (3, 1)))
     reach = np.sqrt(sum((offset[axis] / RADII[axis]) ** 2 for axis in range(3)))  # 1 at the surface

@@ -12,9 +12,9 @@ import numpy as np
 
 from anofpdm.cohorts.phantoms.anatomy import fold, make_head
 from anofpdm.cohorts.phantoms.atlas import load_atlas
-from anofpdm.cohorts.phantoms.contrast import harmless_overlays, render
+from anofpdm.cohorts.phantoms.contrast import normal_overlays, render
 from anofpdm.cohorts.phantoms.fields import PhantomGrid
-from anofpdm.cohorts.phantoms.lesions import grow_tumour, no_lesion, push_away, scar, stroke_foci, tumour_foci
+from anofpdm.cohorts.phantoms.lesions import displace, grow_stroke, grow_tumour, no_lesion, stroke_foci, tumour_foci
 from anofpdm.errors import CohortError
 from anofpdm.options import PhantomKind, parse
 from anofpdm.scans.nifti import write_nifti
@@ -93,10 +93,10 @@ def _make(config: PhantomConfig, number: int) -> Phantom:
     healthy = (config.seed + number) % HEALTHY_EVERY == HEALTHY_EVERY - 1
     foci = [] if healthy else (tumour_foci if tumour else stroke_foci)(rng, head, atlas)
     # A tumour displaces tissue; an old infarct shrinks.
-    mni = push_away(head, foci, rng.uniform(0.3, 0.6) if tumour else -rng.uniform(0.0, 0.25))
+    mni = displace(head, foci, rng.uniform(0.3, 0.6) if tumour else -rng.uniform(0.0, 0.25))
     tissues = fold(rng, head, mni, atlas=atlas, atrophy=0.0 if tumour else STROKE_ATROPHY)
-    overlays = harmless_overlays(rng, head, mni, tissues=tissues)
-    lesion = (grow_tumour if tumour else scar)(rng, head, tissues, foci=foci) if foci else no_lesion(head)
+    overlays = normal_overlays(rng, head, mni, tissues=tissues)
+    lesion = (grow_tumour if tumour else grow_stroke)(rng, head, tissues, foci=foci) if foci else no_lesion(head)
     volumes = render(
         rng, head, mni, tissues=tissues, overlays=[*overlays, *lesion.overlays], modalities=MODALITIES[config.kind]
     )

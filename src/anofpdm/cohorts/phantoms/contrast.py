@@ -1,4 +1,4 @@
-"""From tissues to scans: contrast, harmless bright spots that every brain has, bias field, texture and noise."""
+"""From tissues to scans: contrast, normal hyperintensities, bias field, texture and noise."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from anofpdm.cohorts.phantoms.anatomy import Head, Tissues
 from anofpdm.cohorts.phantoms.atlas import Floats
 from anofpdm.cohorts.phantoms.fields import ramp
 
-SIGNALS = {  # grey matter and fluid, relative to white matter
+SIGNALS = {  # grey matter and CSF, relative to white matter
     "flair": (1.23, 0.36),
     "t1": (0.73, 0.32),
     "t1ce": (0.82, 0.40),
@@ -31,24 +31,24 @@ PLEXUS = (((21, -40, 10), (7, 7, 8)),)
 
 @dataclass(frozen=True)
 class Overlay:
-    """Tissue that is not what it was: `share` [N] of each voxel gives `signal` (relative to white matter)."""
+    """Replaced tissue: the fraction `share` [N] of each voxel has `signal`, relative to white matter."""
 
     share: Floats
     signal: Mapping[str, float]
 
 
-def _near(mni: Floats, places: Sequence[tuple[tuple[float, ...], tuple[float, ...]]]) -> Floats:
-    """1 in the middle of any of these places, on either side of the head, 0 far from all of them."""
+def _near(mni: Floats, regions: Sequence[tuple[tuple[float, ...], tuple[float, ...]]]) -> Floats:
+    """1 at the centre of any of these regions, on both sides of the head, 0 far from all of them."""
     x, y, z = mni
     closest = np.zeros(mni.shape[1], np.float32)
-    for (cx, cy, cz), (rx, ry, rz) in places:
+    for (cx, cy, cz), (rx, ry, rz) in regions:
         closeness = np.exp(-(((np.abs(x) - cx) / rx) ** 2 + ((y - cy) / ry) ** 2 + ((z - cz) / rz) ** 2))
         closest = np.maximum(closest, closeness)
     return closest
 
 
-def harmless_overlays(rng: np.random.Generator, head: Head, mni: Floats, *, tissues: Tissues) -> list[Overlay]:
-    """What a radiologist passes over: periventricular caps, spots of age, vessels, choroid plexus."""
+def normal_overlays(rng: np.random.Generator, head: Head, mni: Floats, *, tissues: Tissues) -> list[Overlay]:
+    """Normal findings: periventricular caps, white-matter hyperintensities of age, vessels, choroid plexus."""
     age = rng.beta(1.6, 2.2)
     rim = np.exp(-np.maximum(tissues.ventricle, 0) / rng.uniform(1.5, 3.0 + 2.5 * age))
     tips = _near(mni, CAPS) * np.exp(-np.maximum(tissues.ventricle, 0) / 7)
@@ -66,13 +66,13 @@ def harmless_overlays(rng: np.random.Generator, head: Head, mni: Floats, *, tiss
 
 
 def _age_spots(rng: np.random.Generator, head: Head, tissues: Tissues, *, count: int) -> Floats:
-    """White-matter hyperintensities: small, soft, deep in white matter and mostly near the ventricles."""
+    """White-matter hyperintensities: small, blurred, deep, mostly near the ventricles."""
     share = np.zeros(head.mm.shape[1], np.float32)
     weight = tissues.wm * ramp(head.depth, 10, 18) * (0.1 + np.exp(-np.maximum(tissues.ventricle, 0) / 12))
     weight = weight.astype(np.float64) * (tissues.ventricle > 1)
-    ladder = np.cumsum(weight)
+    cumulative = np.cumsum(weight)
     for _ in range(count):
-        centre = head.mm[:, int(np.searchsorted(ladder, rng.random() * ladder[-1]))]
+        centre = head.mm[:, int(np.searchsorted(cumulative, rng.random() * cumulative[-1]))]
         radius = rng.uniform(1.8, 4.5)
         away = np.sqrt(sum((head.mm[axis] - centre[axis]) ** 2 for axis in range(3)))
         share = np.maximum(share, rng.uniform(0.5, 1.0) * ramp(away, radius * 1.4, radius * 0.5))
@@ -80,7 +80,7 @@ def _age_spots(rng: np.random.Generator, head: Head, tissues: Tissues, *, count:
 
 
 def _vessel_shares(rng: np.random.Generator, head: Head, mni: Floats, *, tissues: Tissues) -> Floats:
-    """Vessels run where the zeros of two fields cross, in the sulci; the sagittal sinus on top of the midline."""
+    """Vessels in the sulci, at the zeros of two random fields; the sagittal sinus at the top of the midline."""
     crossing = np.abs(head.noise(rng, 9.0)) + np.abs(head.noise(rng, 9.0))
     shallow = ramp(head.depth, 22, 8)
     vessels = ramp(crossing, 0.36, 0.14) * shallow * np.clip(tissues.csf + 0.6 * tissues.gm, 0, 1)
@@ -98,14 +98,14 @@ def render(
     overlays: Sequence[Overlay],
     modalities: Sequence[str],
 ) -> dict[str, NDArray[np.int16]]:
-    """One scan [x, y, z] for each modality."""
+    """One scan [x, y, z] per modality."""
     texture = head.noise(rng, 3.5)
     common_bias = head.noise(rng, 85.0)
     scans = {}
     for modality in modalities:
         signal = _healthy_signal(rng, modality, mni, tissues=tissues)
         for overlay in overlays:
-            kept = 0.25 * (signal - 1)  # the anatomy under a lesion shows through
+            kept = 0.25 * (signal - 1)  # the anatomy stays visible under a lesion
             signal = signal + overlay.share * (overlay.signal[modality] + kept - signal)
         signal = signal * (1 + 0.02 * texture + 0.015 * head.noise(rng, 3.5))
         signal = signal * _bias(rng, head, common_bias)
@@ -126,14 +126,14 @@ def _healthy_signal(rng: np.random.Generator, modality: str, mni: Floats, *, tis
 
 
 def _bias(rng: np.random.Generator, head: Head, common: Floats) -> Floats:
-    """Slow multiplicative shading, partly shared by the scans of a patient, and the shine of a surface coil."""
+    """Smooth multiplicative bias, partly common to the scans of a patient, and the sensitivity of a surface coil."""
     own = head.noise(rng, 85.0)
     shine = rng.uniform(-0.05, 0.14) * np.exp(-head.depth / 18)
     return np.asarray(np.exp(0.06 * common + 0.07 * own + shine), np.float32)
 
 
 def _digitise(rng: np.random.Generator, head: Head, signal: Floats) -> NDArray[np.int16]:
-    """Magnitude of a noisy complex signal, in whole scanner units: above 0 in the brain and exactly 0 outside it."""
+    """Magnitude of a noisy complex signal, as integers: above 0 in the brain, exactly 0 outside."""
     level = rng.uniform(0.02, 0.04)
     real, imaginary = level * rng.standard_normal((2, len(signal)), dtype=np.float32)
     magnitude = np.sqrt((signal + real) ** 2 + imaginary**2) * rng.uniform(250, 900)

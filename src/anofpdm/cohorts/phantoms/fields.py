@@ -1,4 +1,4 @@
-"""The grid that phantoms live on, and smooth random fields over it."""
+"""The voxel grid of phantoms, and smooth random fields on it."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -8,15 +8,15 @@ from numpy.typing import NDArray
 
 from anofpdm.cohorts.phantoms.atlas import Floats
 
-FIELD_OF_VIEW = 240.0  # mm, across and along the head
-HEIGHT = 150.0  # mm, covered by the slices
-CENTRE = (0.0, -17.0, 6.0)  # MNI position of the middle of the grid, which is the middle of the average brain
+FIELD_OF_VIEW = 240.0  # mm, in x and y
+HEIGHT = 150.0  # mm, in z
+CENTRE = (0.0, -17.0, 6.0)  # MNI position of the centre of the grid and of the average brain
 SPLINE_DEVIATION = 0.332  # standard deviation of a cubic spline with unit normal coefficients in three dimensions
 
 
 @dataclass(frozen=True)
 class PhantomGrid:
-    """RAS voxels: x to the right, y to the front, z upwards."""
+    """RAS+ voxels."""
 
     size: int
     slices: int
@@ -47,7 +47,7 @@ def smooth_noise(rng: np.random.Generator, grid: PhantomGrid, scale: float) -> F
     extents = (FIELD_OF_VIEW, FIELD_OF_VIEW, HEIGHT)
     knots = [int(np.ceil(extent / scale)) + 5 for extent in extents]
     field = rng.standard_normal(knots, dtype=np.float32)
-    shifts = rng.random(3)  # no two fields share their knots
+    shifts = rng.random(3)  # different fields have different knots
     for axis, positions in enumerate(grid.axes()):
         steps = (positions - CENTRE[axis] + extents[axis] / 2) / scale + shifts[axis]
         field = _spline_along(field, axis, steps)
@@ -55,8 +55,8 @@ def smooth_noise(rng: np.random.Generator, grid: PhantomGrid, scale: float) -> F
 
 
 def _spline_along(knots: Floats, axis: int, steps: Floats) -> Floats:
-    """Cubic B-spline along one axis of the knots, at positions counted in knots. Not a matrix product, whose rounding
-    may depend on the number of threads: equal seeds must give equal bytes."""
+    """Cubic B-spline along one axis, at positions in units of knots. Not a matrix product, whose rounding may depend on
+    the number of threads: equal seeds must give equal bytes."""
     first = np.floor(steps).astype(int)
     t = (steps - first).astype(np.float32)
     weights = ((1 - t) ** 3 / 6, (3 * t**3 - 6 * t**2 + 4) / 6, (-3 * t**3 + 3 * t**2 + 3 * t + 1) / 6, t**3 / 6)

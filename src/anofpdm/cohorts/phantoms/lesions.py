@@ -1,4 +1,4 @@
-"""What is wrong with a phantom: a tumour with its oedema and mass effect, or the scars of a stroke."""
+"""Lesions of phantoms: a tumour with oedema and mass effect, or old strokes."""
 
 import math
 from collections.abc import Sequence
@@ -14,15 +14,15 @@ from anofpdm.cohorts.phantoms.contrast import Overlay
 from anofpdm.cohorts.phantoms.fields import CENTRE, ramp
 
 NECROSIS, OEDEMA, ENHANCING = 1, 2, 4  # as in BraTS21
-SLIVER = 90.0  # mm²: a lesion that shows less than this in a slice ends before that slice
+MIN_AREA = 90.0  # mm²; slices with a smaller part of a lesion do not show it
 
 
 @dataclass(frozen=True)
 class Focus:
     centre: Floats  # [3] mm in the head
     radius: float  # mm
-    stretch: float = 1.0  # how much longer it is towards the surface than across
-    height: float = 1.0  # and how much taller than wide
+    stretch: float = 1.0  # extent towards the surface, relative to across
+    height: float = 1.0  # relative to the width
 
 
 @dataclass(frozen=True)
@@ -36,11 +36,11 @@ def no_lesion(head: Head) -> Lesion:
 
 
 def tumour_foci(rng: np.random.Generator, head: Head, atlas: Atlas) -> list[Focus]:
-    """A core of one to three lobes in white matter; in three patients of ten a second core elsewhere."""
-    places = _white_matter_places(head, atlas)
+    """A core of one to three lobes in white matter; in 30% of patients a second core."""
+    voxels = _white_matter_voxels(head, atlas)
     foci: list[Focus] = []
     for share in (1.0, 0.6) if rng.random() < 0.3 else (1.0,):
-        centre = head.mm[:, rng.choice(places)]
+        centre = head.mm[:, rng.choice(voxels)]
         radius = share * rng.uniform(6, 19)
         foci.append(Focus(centre, radius))
         for _ in range(rng.integers(0, 3)):
@@ -49,17 +49,17 @@ def tumour_foci(rng: np.random.Generator, head: Head, atlas: Atlas) -> list[Focu
     return foci
 
 
-def _white_matter_places(head: Head, atlas: Atlas) -> NDArray[np.intp]:
+def _white_matter_voxels(head: Head, atlas: Atlas) -> NDArray[np.intp]:
     wm = atlas.wm.at(head.mni)
     x, y, z = head.mni
     cerebrum = (z > -25) & ((y > -35) | (z > -8))
-    places = np.flatnonzero((wm > 0.6) & (head.depth > 10) & (np.abs(x) > 9) & cerebrum)
-    return places if places.size else np.array([np.argmax(wm)])  # none such on a very coarse grid
+    voxels = np.flatnonzero((wm > 0.6) & (head.depth > 10) & (np.abs(x) > 9) & cerebrum)
+    return voxels if voxels.size else np.array([np.argmax(wm)])  # on a very coarse grid there may be none
 
 
-def push_away(head: Head, foci: Sequence[Focus], strength: float) -> Floats:
-    """MNI positions [3, N] of what lies at each voxel once every focus has pushed the anatomy outwards (or, where
-    strength is negative, drawn it in)."""
+def displace(head: Head, foci: Sequence[Focus], strength: float) -> Floats:
+    """MNI positions [3, N] of the tissue at each voxel after every focus has pushed the anatomy outwards (or inwards,
+    for negative strength)."""
     mni = head.mni.copy()
     for focus in foci:
         offset = head.mm - focus.centre[:, None]
@@ -69,7 +69,7 @@ def push_away(head: Head, foci: Sequence[Focus], strength: float) -> Floats:
 
 
 def _edge_distance(head: Head, foci: Sequence[Focus], falx: float) -> Floats:
-    """Millimetres [N] outside the nearest focus, negative inside it; crossing the midline counts as `falx` more."""
+    """Distance [N] in mm to the nearest focus, negative inside it; crossing the midline adds `falx`."""
     nearest = np.full(head.mm.shape[1], np.inf, np.float32)
     for focus in foci:
         outward = focus.centre - np.array(CENTRE, np.float32)
@@ -99,7 +99,7 @@ def grow_tumour(rng: np.random.Generator, head: Head, tissues: Tissues, *, foci:
     labels[solid] = np.where(shares[0] >= shares[2], NECROSIS, ENHANCING)[solid]
     signals = _tumour_signals(rng, enhances)
     fading = 0.6 + 0.4 * ramp(distance, 0.9 * swelling, 0.2 * swelling)
-    patchy = np.clip(0.85 + 0.22 * head.noise(rng, 9.0), 0.5, 1) * fading  # oedema is not even
+    patchy = np.clip(0.85 + 0.22 * head.noise(rng, 9.0), 0.5, 1) * fading  # oedema is heterogeneous
     parts = ((shares[1] * patchy, OEDEMA), (shares[0], NECROSIS), (shares[2], ENHANCING))
     return Lesion([Overlay(share, signals[label]) for share, label in parts], labels)
 
@@ -107,7 +107,7 @@ def grow_tumour(rng: np.random.Generator, head: Head, tissues: Tissues, *, foci:
 def _oedema_share(
     rng: np.random.Generator, head: Head, tissues: Tissues, *, distance: Floats, swelling: float
 ) -> Floats:
-    """Fluid spreads far in white matter, little in cortex and not at all in the ventricles: fingers, as in life."""
+    """Oedema spreads far in white matter, little in cortex and not into the ventricles."""
     ease = 0.18 * tissues.gm + tissues.wm
     reach = swelling * ease * np.exp(0.4 * head.noise(rng, 12.0) + 0.15 * head.noise(rng, 5.0))
     share = ramp(reach - distance, -1.0, 2.0) * (1 - 0.8 * tissues.csf)
@@ -116,14 +116,14 @@ def _oedema_share(
 
 
 def _visible(head: Head, lesion: NDArray[np.bool_], seed: NDArray[np.bool_]) -> Floats:
-    """1 on what hangs together with the seed and is more than a sliver in its slice, fading over a voxel; else 0."""
-    pieces, _ = ndimage.label(head.spread(lesion))
-    kept = np.unique(pieces[head.spread(seed & lesion)])
-    whole = np.isin(pieces, kept[kept > 0])
+    """1 on components that contain a seed, in slices where they are large enough, dilated by a voxel; else 0."""
+    components, _ = ndimage.label(head.spread(lesion))
+    kept = np.unique(components[head.spread(seed & lesion)])
+    whole = np.isin(components, kept[kept > 0])
     area = whole.sum((0, 1)) * head.grid.spacing[0] * head.grid.spacing[1]
-    whole &= area >= SLIVER
-    near_it = ndimage.binary_dilation(whole, np.ones((3, 3, 1)))
-    return head.pick(near_it.astype(np.float32))
+    whole &= area >= MIN_AREA
+    dilated = ndimage.binary_dilation(whole, np.ones((3, 3, 1)))
+    return head.pick(dilated.astype(np.float32))
 
 
 def _tumour_signals(rng: np.random.Generator, enhances: bool) -> dict[int, dict[str, float]]:
@@ -155,21 +155,21 @@ def _tumour_signals(rng: np.random.Generator, enhances: bool) -> dict[int, dict[
 
 
 def stroke_foci(rng: np.random.Generator, head: Head, atlas: Atlas) -> list[Focus]:
-    """One to three infarcts: wedges of cortex and the white matter below it, or small deep ones."""
-    deep_places = _white_matter_places(head, atlas)
-    shallow_places = np.flatnonzero((head.depth > 6) & (head.depth < 22) & (head.mni[2] > -20))
+    """One to three infarcts: wedges of cortex and underlying white matter, or small deep ones."""
+    deep_voxels = _white_matter_voxels(head, atlas)
+    shallow_voxels = np.flatnonzero((head.depth > 6) & (head.depth < 22) & (head.mni[2] > -20))
     foci = []
     for _ in range(rng.choice([1, 2, 3], p=[0.2, 0.3, 0.5])):
         if rng.random() < 0.75:
-            centre = head.mm[:, rng.choice(shallow_places)]
+            centre = head.mm[:, rng.choice(shallow_voxels)]
             radius = math.exp(rng.uniform(math.log(10), math.log(22)))
             foci.append(Focus(centre, radius, stretch=rng.uniform(1.2, 2.0), height=rng.uniform(1.1, 2.0)))
         else:
-            foci.append(Focus(head.mm[:, rng.choice(deep_places)], rng.uniform(7, 12)))
+            foci.append(Focus(head.mm[:, rng.choice(deep_voxels)], rng.uniform(7, 12)))
     return foci
 
 
-def scar(rng: np.random.Generator, head: Head, tissues: Tissues, *, foci: Sequence[Focus]) -> Lesion:
+def grow_stroke(rng: np.random.Generator, head: Head, tissues: Tissues, *, foci: Sequence[Focus]) -> Lesion:
     size = np.mean([focus.radius for focus in foci])
     distance = _edge_distance(head, foci, 40.0) + 0.3 * size * head.noise(rng, 18.0) + head.noise(rng, 6.0)
     soft = rng.uniform(1.5, 3.5)
@@ -178,6 +178,6 @@ def scar(rng: np.random.Generator, head: Head, tissues: Tissues, *, foci: Sequen
     labels = (share > 0.5).astype(np.uint8)
     patchy = np.clip(0.8 + 0.2 * head.noise(rng, 8.0), 0.45, 1)
     overlays = [Overlay(share * patchy, {"t1": rng.uniform(0.61, 0.74)})]
-    if rng.random() < 0.15:  # an old one, with a cyst in the middle
+    if rng.random() < 0.15:  # old, with a central cyst
         overlays.append(Overlay(ramp(distance, -3, -3 - 2 * soft) * share, {"t1": rng.uniform(0.42, 0.54)}))
     return Lesion(overlays, labels)
