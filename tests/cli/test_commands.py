@@ -1,4 +1,4 @@
-"""The commands as a user meets them: real processes, exit codes, one-line errors."""
+"""The commands: processes, exit codes, one-line errors."""
 
 import json
 import os
@@ -24,7 +24,7 @@ def anofpdm(*words, **options):
 
 
 def here(*words):
-    """In this process, since starting one takes seconds."""
+    """In this process: starting a new one takes seconds."""
     return CliRunner().invoke(app, [str(word) for word in words])
 
 
@@ -43,7 +43,7 @@ def test_version():
 
 
 def test_help_needs_nothing_heavy():
-    """Half a second is the promise; imports are what would break it, and they can be counted on any machine."""
+    """Help must take less than half a second; heavy imports would break that, and can be checked on any machine."""
     heavy = ("numpy", "scipy", "nibabel", "nilearn", "PIL")
     code = f"import sys, anofpdm.cli.main; print([name for name in {heavy} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -106,7 +106,7 @@ class TestTrain:
 
 @pytest.fixture(scope="module")
 def model(cohort, tmp_path_factory):
-    """Trained for a moment: it knows next to nothing, but it runs."""
+    """Trained for a few steps only, enough to run."""
     folder = tmp_path_factory.mktemp("model") / "m"
     words = ("train", cohort, "--out", folder, "--preset", "tiny", "--batch", 4, "--steps", 20, "--learning-rate", 0.01)
     done = here(*words, "--no-pictures", "--device", "cpu")
@@ -124,9 +124,9 @@ def calibrated(model, cohort):
 
 class TestCalibrate:
     def test_it_prints_candidates_and_detectors_and_saves_a_figure(self, calibrated):
-        model, said = calibrated
+        model, printed = calibrated
         for word in ("chosen", "best", "cosine", "curve", "calibration.json"):
-            assert word in said
+            assert word in printed
         assert (model / "calibration.json").is_file()
         assert (model / "calibration.png").read_bytes().startswith(b"\x89PNG")
 
@@ -201,14 +201,14 @@ class TestSegment:
         assert CliRunner().invoke(app, wrong).exit_code == 2
         assert not (tmp_path / "out").exists()
 
-    def test_every_note_of_a_scan_is_printed(self, capsys, tmp_path):
+    def test_all_notes_of_a_scan_are_printed(self, capsys, tmp_path):
         from anofpdm.cli.segment import _print
         from anofpdm.segment.many import Report
 
         _print([Report(done={"p": 1.0}, warnings={"p": ["one", "two"]})], tmp_path)
-        said = capsys.readouterr().out
-        assert "note: p: one" in said
-        assert "note: p: two" in said
+        printed = capsys.readouterr().out
+        assert "note: p: one" in printed
+        assert "note: p: two" in printed
 
     def test_a_calibration_of_other_weights(self, calibrated, cohort, tmp_path):
         import shutil
@@ -229,11 +229,11 @@ def test_slices_to_explain_are_read(words, engine, wanted):
 
 
 @pytest.mark.parametrize(
-    ("words", "engine", "said"),
+    ("words", "engine", "message"),
     [("all", "student", "write findings"), ("-3", "student", "write findings"), ("4", "diffusion", "every slice")],
 )
-def test_what_cannot_be_explained_is_said(words, engine, said):
-    with pytest.raises(ConfigError, match=said):
+def test_invalid_slices_to_explain(words, engine, message):
+    with pytest.raises(ConfigError, match=message):
         _explained(words, engine)
 
 
@@ -284,7 +284,7 @@ class TestPrepare:
         assert "cannot be created" in refused("prepare", "brats21", source, tmp_path / "file")
         assert not (tmp_path / "out").exists()
 
-    def test_wrong_words_are_usage_errors(self, tmp_path):
+    def test_invalid_arguments_are_usage_errors(self, tmp_path):
         assert anofpdm("prepare", "brats22", tmp_path, tmp_path / "out").returncode == 2
         assert anofpdm("prepare", "bids", tmp_path, tmp_path / "out", "--entity", "iso").returncode == 2
 
@@ -333,14 +333,14 @@ class TestPrepare:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_during_an_import_is_answered_after_it(number):
+def test_a_signal_during_an_import_is_deferred(number):
     before = signal.getsignal(number)
     done = []
 
     def importing():
         with defer_signals():
             signal.raise_signal(number)
-            done.append("went on")
+            done.append("continued")
 
     with pytest.raises(KeyboardInterrupt) as problem:
         importing()

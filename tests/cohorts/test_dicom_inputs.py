@@ -1,4 +1,4 @@
-"""DICOM among the things that a user points at."""
+"""DICOM as an input of segmentation."""
 
 import numpy as np
 import pytest
@@ -20,7 +20,7 @@ def study(folder, **changes):
 
 
 @pytest.mark.parametrize("kind", ["folder", "zip"])
-def test_a_study_becomes_files_and_leaves_none(kind, tmp_path):
+def test_a_study_is_converted_to_temporary_files(kind, tmp_path):
     place = study(tmp_path / "anna")
     if kind == "zip":
         place = dicom_toys.zipped(place, tmp_path / "anna.zip")
@@ -37,7 +37,7 @@ def test_a_study_becomes_files_and_leaves_none(kind, tmp_path):
 
 
 def test_the_same_study_gives_the_same_bytes_each_time(tmp_path):
-    """So that a run that was stopped knows what it has done."""
+    """A resumed run compares inputs by their bytes."""
     (target,) = find_targets([str(study(tmp_path / "anna"))], MODALITIES)
     contents = []
     for _ in range(2):
@@ -46,7 +46,7 @@ def test_the_same_study_gives_the_same_bytes_each_time(tmp_path):
     assert contents[0] == contents[1]
 
 
-def test_nifti_is_opened_as_it_is(tmp_path):
+def test_nifti_files_are_not_converted(tmp_path):
     files = {name: toys.save(tmp_path / f"p_{name}.nii.gz", toys.head()) for name in MODALITIES}
     (target,) = find_targets([str(tmp_path)], MODALITIES)
     with target.open() as subject:
@@ -54,7 +54,7 @@ def test_nifti_is_opened_as_it_is(tmp_path):
         assert subject.images == files
 
 
-def test_the_users_word_on_series(tmp_path):
+def test_chosen_series(tmp_path):
     place = str(study(tmp_path / "anna"))
     (target,) = find_targets([place], MODALITIES, series={"flair": "4", "t2": "3"})
     assert target.study.reference.label.number == 4
@@ -66,7 +66,7 @@ def test_the_users_word_on_series(tmp_path):
         find_targets([str(tmp_path / "p_t1.nii.gz")], ("t1",), series={"t1": "9"})
 
 
-def test_one_of_many_that_cannot_be_used_is_listed_and_the_others_are_done(tmp_path):
+def test_an_invalid_study_does_not_affect_the_others(tmp_path):
     good, bad = study(tmp_path / "anna"), study(tmp_path / "ben")
     next((bad / "AX T2").glob("*002.dcm")).unlink()
     first, second = find_targets([str(good), str(bad)], MODALITIES)
@@ -76,7 +76,7 @@ def test_one_of_many_that_cannot_be_used_is_listed_and_the_others_are_done(tmp_p
         find_targets([str(bad)], MODALITIES)
 
 
-def test_beside_nifti_files_dicom_is_passed_over_and_results_of_ours_are_no_scans(tmp_path):
+def test_nifti_takes_precedence_over_dicom_unless_it_is_our_result(tmp_path):
     place = study(tmp_path / "anna")
     for name in ("mask", "anomaly_map"):
         toys.save(place / "out" / "anna" / f"{name}.nii.gz", toys.head())
@@ -88,7 +88,7 @@ def test_beside_nifti_files_dicom_is_passed_over_and_results_of_ours_are_no_scan
     assert target.study is None
 
 
-def test_a_zip_without_dicom_says_so(tmp_path):
+def test_a_zip_without_dicom_is_refused(tmp_path):
     toys.save(tmp_path / "scans" / "p_flair.nii.gz", toys.head())
     packed = dicom_toys.zipped(tmp_path / "scans", tmp_path / "scans.zip")
     with pytest.raises(ScanError, match=r"no DICOM image \(found: p_flair\.nii\.gz\)"):
@@ -101,7 +101,7 @@ def test_names_of_relative_paths(tmp_path, monkeypatch):
     assert [one.subject.name for one in find_targets(["../anna"], MODALITIES)] == ["anna"]
 
 
-def test_the_preview_is_of_dicom_alone(tmp_path):
+def test_the_preview_needs_dicom(tmp_path):
     lines = preview_dicom([str(study(tmp_path / "anna"))], ("t2",))
     assert lines[0] == f"{tmp_path / 'anna'}:"
     assert [line.split()[0] for line in lines[1:]] == ["series", "3", "4"]

@@ -1,4 +1,4 @@
-"""Phantoms: same seed, same bytes; the right layouts and places; a task that is neither given away nor hopeless."""
+"""Phantoms: reproducible bytes, correct layouts and geometry, lesions that are neither trivial nor invisible."""
 
 import hashlib
 import json
@@ -46,7 +46,7 @@ def with_brain(volume: np.ndarray) -> np.ndarray:
 
 
 def best_threshold_dice(patients: list[Phantom], modality: str, *, bright: bool) -> float:
-    """Mean DICE over unhealthy slices of one threshold for all, the best one, found with the masks."""
+    """Mean DICE over unhealthy slices at the best common threshold, chosen with the masks."""
     scores = []
     for patient in patients:
         scan, mask = normalised(patient.volumes[modality]), patient.mask > 0
@@ -66,7 +66,7 @@ def test_same_seed_same_bytes_whatever_the_number_of_patients_and_workers(tmp_pa
         assert few.items() < many.items()
 
 
-def test_another_seed_another_patient():
+def test_seeds_give_different_patients():
     for kind in PhantomKind:
         one, other = make_phantom(kind, 0, 0, **SMALL), make_phantom(kind, 1, 0, **SMALL)
         assert not np.array_equal(one.volumes["t1"], other.volumes["t1"])
@@ -109,8 +109,8 @@ def test_types_grid_and_empty_background(tumours, strokes):
     assert {1} == set(np.unique(np.concatenate([s.mask.ravel() for s in strokes]))) - {0}
 
 
-def test_anatomy_is_the_right_way_round_in_the_world(tumours, strokes):
-    """The cerebellum is low and at the back, the top of the head narrow, the whole near the MNI origin."""
+def test_anatomy_has_the_right_orientation(tumours, strokes):
+    """The cerebellum is inferior and posterior, the vertex narrow, the head near the MNI origin."""
     for patient in (*tumours[:3], *strokes[:3]):
         x, y, z = nib.affines.apply_affine(patient.affine, np.argwhere(patient.volumes["t1"] > 0)).T
         assert abs(x.mean()) < 6
@@ -120,7 +120,7 @@ def test_anatomy_is_the_right_way_round_in_the_world(tumours, strokes):
         assert np.ptp(x[z > 65]) < 0.8 * np.ptp(x[np.abs(z) < 20])
 
 
-def test_turning_to_lps_keeps_left_left(strokes):
+def test_flipping_to_lps_keeps_world_positions(strokes):
     ras = strokes[0]
     lps = phantom._flip_to_lps(ras)
     back = nib.as_closest_canonical(nib.Nifti1Image(lps.volumes["t1"], lps.affine))
@@ -137,12 +137,12 @@ def test_a_quarter_is_healthy_and_so_are_about_half_of_the_slices(tumours, strok
         assert 0.4 < healthy < 0.7
 
 
-def test_a_threshold_is_not_enough(tumours, strokes):
+def test_a_threshold_is_not_sufficient(tumours, strokes):
     assert 0.3 < best_threshold_dice(tumours, "flair", bright=True) <= 0.6
     assert 0.05 < best_threshold_dice(strokes, "t1", bright=False) <= 0.25
 
 
-def test_few_lesion_slices_are_slivers(tumours, strokes):
+def test_few_lesion_slices_are_tiny(tumours, strokes):
     for patients in (tumours, strokes):
         areas = np.concatenate([(patient.mask > 0).sum((0, 1)) for patient in patients])
         assert np.percentile(areas[areas > 0], 5) > 25  # pixels of 1.875 mm
@@ -168,7 +168,7 @@ def test_strokes_are_darker_than_the_white_matter_around_them(strokes):
         assert not lesion.any() or scan[lesion].mean() < 0.9 * scan[white].mean()
 
 
-def test_resuming_skips_what_is_there(tmp_path):
+def test_resuming_skips_existing_patients(tmp_path):
     reports = []
     write_phantoms(tmp_path, "tumour", 2, 0, **SMALL)
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.nii.gz")}
@@ -178,7 +178,7 @@ def test_resuming_skips_what_is_there(tmp_path):
     assert len(list(tmp_path.rglob("*.nii.gz"))) == 15
 
 
-def test_what_a_killed_run_leaves_is_not_taken_as_whole(tmp_path):
+def test_partial_patients_of_a_killed_run_are_replaced(tmp_path):
     write_phantoms(tmp_path / "good", "stroke", 2, 0, **SMALL)
     write_phantoms(tmp_path / "torn", "stroke", 1, 0, **SMALL)
     patients = tmp_path / "torn/Training/R001"
@@ -208,7 +208,7 @@ def test_invalid_settings_are_refused(tmp_path, wrong):
     assert not (tmp_path / "out").exists()
 
 
-def test_without_nilearn_the_remedy_is_named(monkeypatch):
+def test_missing_nilearn_is_reported_with_a_remedy(monkeypatch):
     monkeypatch.setitem(sys.modules, "nilearn", None)
     with pytest.raises(CohortError, match=r"pip install 'anofpdm\[demo\]'"):
         load_atlas.__wrapped__()

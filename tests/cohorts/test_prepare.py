@@ -82,20 +82,20 @@ class TestContent:
         assert (cohort.pixel_mm == 1).all()
         assert (cohort.spacing_mm == 1).all()
 
-    def test_hashes_tell_preparations_and_contents_apart(self, source, undisturbed, tmp_path):
+    def test_hashes_depend_on_preparation_and_contents(self, source, undisturbed, tmp_path):
         manifest = json.loads((undisturbed / "manifest.json").read_text())
         prepare(plan_cohort("brats21", source, size=32), tmp_path)
         other = json.loads((tmp_path / "manifest.json").read_text())
         assert manifest["preparation_sha256"] != other["preparation_sha256"]
         assert manifest["slices_sha256"] != other["slices_sha256"]
 
-    def test_masks_are_no_part_of_how_slices_were_prepared(self, undisturbed, tmp_path):
+    def test_masks_do_not_affect_the_preparation_hash(self, undisturbed, tmp_path):
         source = toys.brats_cohort(tmp_path / "scans", masks=False)
         prepared(source, tmp_path / "out")
         hashes = [open_cohort(out).manifest["preparation_sha256"] for out in (undisturbed, tmp_path / "out")]
         assert hashes[0] == hashes[1]
 
-    def test_unknown_is_not_lesion_free(self, tmp_path):
+    def test_scans_without_masks_are_unlabelled(self, tmp_path):
         source = toys.brats_cohort(tmp_path / "scans")
         (source / "p3" / "p3_seg.nii.gz").unlink()
         prepared(source, tmp_path / "out")
@@ -106,11 +106,11 @@ class TestContent:
         with pytest.raises(CohortError, match="without a lesion mask"):
             truth.masks(unknown)
 
-    def test_workers_change_nothing(self, source, undisturbed, tmp_path):
+    def test_workers_do_not_change_results(self, source, undisturbed, tmp_path):
         prepared(source, tmp_path, workers=2)
         assert contents(tmp_path) == contents(undisturbed)
 
-    def test_the_contact_sheet_is_a_picture_with_red_outlines(self, undisturbed):
+    def test_the_contact_sheet_has_red_outlines(self, undisturbed):
         sheet = np.array(Image.open(undisturbed / "contact_sheet.png").convert("RGB")).astype(int)
         assert min(sheet.shape[:2]) > 150
         assert (sheet[..., 0] - sheet[..., 2] > 100).sum() > 100
@@ -130,23 +130,23 @@ class TestContent:
         with pytest.raises(CohortError, match="no lesion masks"):
             Truth(cohort)
 
-    def test_a_labelled_slice_without_brain_is_mentioned(self, source, tmp_path):
+    def test_a_labelled_slice_without_brain_is_reported(self, source, tmp_path):
         (tmp_path / "labels.csv").write_text("subject,slice,label\np1,0,unhealthy\np1,9,unhealthy\n")
         report = prepared(source, tmp_path / "out", plan_options={"labels": tmp_path / "labels.csv"})
         assert report.warnings["p1"] == ["labelled slices with too little brain were skipped: 0"]
 
-    def test_given_labels_go_before_masks(self, source, tmp_path):
+    def test_given_labels_take_precedence_over_masks(self, source, tmp_path):
         (tmp_path / "labels.csv").write_text("subject,slice,label\np1,,healthy\n")
         prepared(source, tmp_path / "out", plan_options={"labels": tmp_path / "labels.csv"})
         cohort = open_cohort(tmp_path / "out")
         assert set(cohort.labels[cohort.scans == "p1"]) == {HEALTHY}
         assert Truth(cohort).masks(np.flatnonzero(cohort.scans == "p1")).any()
 
-    def test_its_own_split_file_can_be_given_to_another(self, source, undisturbed, tmp_path):
+    def test_a_written_split_file_can_be_reused(self, source, undisturbed, tmp_path):
         prepared(source, tmp_path, plan_options={"split": undisturbed / "split.csv", "seed": 99})
         assert (tmp_path / "split.csv").read_bytes() == (undisturbed / "split.csv").read_bytes()
 
-    def test_a_note_of_a_scan_is_kept(self, tmp_path):
+    def test_warnings_of_a_scan_are_stored(self, tmp_path):
         source = toys.brats_cohort(tmp_path / "scans", 1, masks=False)
         for path in source.rglob("*.nii.gz"):
             toys.save(path, toys.head(), codes=(0, 0))
@@ -163,7 +163,7 @@ class TestFailures:
         (source / "p2" / "p2_flair.nii.gz").unlink()
         return source
 
-    def test_the_rest_is_kept_and_reasons_are_given(self, broken, tmp_path):
+    def test_failed_scans_are_reported_and_others_kept(self, broken, tmp_path):
         report = prepared(broken, tmp_path / "out")
         assert set(report.failed) == {"p1", "p2"}
         assert "p1_t2.nii.gz: truncated" in report.failed["p1"]
@@ -171,7 +171,7 @@ class TestFailures:
         assert set(open_cohort(tmp_path / "out").scans) == {"p0", "p3"}
         assert set(json.loads((tmp_path / "out" / "manifest.json").read_text())["failed"]) == {"p1", "p2"}
 
-    def test_mended_scans_join_on_the_next_run(self, broken, tmp_path):
+    def test_fixed_scans_are_added_by_the_next_run(self, broken, tmp_path):
         prepared(broken, tmp_path / "out")
         toys.save(broken / "p1" / "p1_t2.nii.gz", toys.head(seed=11))
         report = prepared(broken, tmp_path / "out")
@@ -198,16 +198,16 @@ class TestFailures:
         report = prepared(source, tmp_path / "out")
         assert "p3_seg.nii.gz is not on the grid of" in report.failed["p3"]
 
-    def test_nothing_at_all(self, broken, tmp_path):
+    def test_no_valid_scan(self, broken, tmp_path):
         for name in ("p0", "p3"):
             (broken / name / f"{name}_t2.nii.gz").write_bytes(b"")
         with pytest.raises(CohortError, match=r"no scan could be prepared; .*p0_t2.nii.gz: the file is empty"):
             prepared(broken, tmp_path / "out")
 
 
-class TestStopAndGoOn:
+class TestResume:
     def test_a_crash_at_any_write_changes_nothing(self, source, undisturbed, tmp_path, monkeypatch):
-        """Every flush to the disk in turn is the last thing that the first run does."""
+        """The first run is stopped at every flush in turn."""
         expected = contents(undisturbed)
         for survived in range(100):
             out = tmp_path / str(survived)
@@ -237,7 +237,7 @@ class TestStopAndGoOn:
         return False
 
     @pytest.mark.parametrize("name", ["slices.npy", "truth/masks.npy", "journal.jsonl"])
-    def test_torn_writes_are_cut_off(self, source, undisturbed, tmp_path, name):
+    def test_partial_writes_are_removed(self, source, undisturbed, tmp_path, name):
         """What a power cut leaves: data without its journal line, or half a line."""
         whole = contents(undisturbed)
         for file, data in whole.items():
@@ -249,7 +249,7 @@ class TestStopAndGoOn:
         prepared(source, tmp_path)
         assert contents(tmp_path) == whole
 
-    def test_a_disk_too_full_for_a_header_is_taken_up_again(self, source, undisturbed, tmp_path):
+    def test_resuming_after_a_disk_too_full_for_a_header(self, source, undisturbed, tmp_path):
         (tmp_path / "slices.npy").write_bytes((undisturbed / "slices.npy").read_bytes()[:50])
         (tmp_path / "journal.jsonl").write_bytes(b'{"half a li')
         prepared(source, tmp_path)
@@ -273,19 +273,19 @@ class TestStopAndGoOn:
             try:
                 open_cohort(hurt)
             except CohortError as problem:
-                assert "prepare" in str(problem)  # says how to go on; never a half cohort taken as whole
+                assert "prepare" in str(problem)  # names the command; a partial cohort is never opened
         subprocess.run([*command, str(hurt)], check=True, capture_output=True)
         assert contents(hurt) == contents(calm)
 
-    def test_nothing_to_do_leaves_a_whole_cohort_whole(self, source, undisturbed):
-        """Training may be reading it meanwhile."""
+    def test_a_complete_cohort_is_not_rewritten(self, source, undisturbed):
+        """Training may be reading it."""
         before = contents(undisturbed)
         report = prepared(source, undisturbed, on_progress=lambda *_: open_cohort(undisturbed))
         assert report.n_resumed == 4
         assert contents(undisturbed) == before
 
-    def test_a_crash_while_new_labels_are_written_is_noticed(self, source, tmp_path, monkeypatch):
-        """Every write in turn is the last: what is left opens as it was, as it should be, or not at all."""
+    def test_a_crash_while_labels_are_written_is_detected(self, source, tmp_path, monkeypatch):
+        """After a crash at any write, the cohort is the old one, the new one, or cannot be opened."""
         (tmp_path / "labels.csv").write_text("subject,slice,label\np1,,healthy\n")
         options = {"plan_options": {"labels": tmp_path / "labels.csv"}}
         for survived in range(8):
@@ -302,7 +302,7 @@ class TestStopAndGoOn:
             assert not np.array_equal(new, before)
             assert np.array_equal(after, before) or np.array_equal(after, new)
 
-    def test_more_scans_move_nobody_between_splits(self, tmp_path):
+    def test_added_scans_do_not_change_splits(self, tmp_path):
         source = toys.brats_cohort(tmp_path / "scans", 8)
         prepared(source, tmp_path / "out")
         before = dict(line.split(",") for line in (tmp_path / "out" / "split.csv").read_text().splitlines())
@@ -323,7 +323,7 @@ class TestStopAndGoOn:
         with pytest.raises(CohortError, match="puts p0 into test, but it was prepared for train"):
             prepared(source, tmp_path / "out", plan_options={"split": tmp_path / "two.csv"})
 
-    def test_a_run_without_a_result_binds_nobody(self, tmp_path):
+    def test_a_run_without_results_does_not_fix_the_settings(self, tmp_path):
         source = toys.brats_cohort(tmp_path / "scans", 2)
         for path in source.rglob("*_t2.nii.gz"):
             path.write_bytes(b"")
@@ -337,19 +337,19 @@ class TestStopAndGoOn:
             prepare(plan_cohort("brats21", source, size=32), undisturbed)
         assert len(open_cohort(undisturbed)) > 0
 
-    def test_overwrite_starts_anew(self, source, tmp_path):
+    def test_overwrite_starts_from_scratch(self, source, tmp_path):
         prepared(source, tmp_path)
         prepare(plan_cohort("brats21", source, size=32), tmp_path, overwrite=True)
         assert open_cohort(tmp_path).slices.shape[-1] == 32
 
-    def test_a_scan_that_changed_meanwhile_is_noticed(self, tmp_path):
+    def test_a_changed_scan_is_refused(self, tmp_path):
         source = toys.brats_cohort(tmp_path / "scans", 2)
         prepared(source, tmp_path / "out")
         toys.save(source / "p0" / "p0_t2.nii.gz", toys.head(seed=77))
         with pytest.raises(CohortError, match="p0 has changed"):
             prepared(source, tmp_path / "out")
 
-    def test_a_folder_with_other_things_is_left_alone(self, source, tmp_path):
+    def test_a_folder_with_other_files_is_refused(self, source, tmp_path):
         (tmp_path / "thesis.docx").touch()
         with pytest.raises(CohortError, match=r"contains other files \(thesis\.docx\)"):
             prepared(source, tmp_path)
@@ -366,14 +366,14 @@ class TestOpening:
             open_cohort(tmp_path)
 
     @pytest.mark.parametrize("name", ["slices.npy", "slices.csv", "scans.csv", "split.csv", "manifest.json"])
-    def test_a_damaged_file_is_noticed(self, source, tmp_path, name):
+    def test_a_damaged_file_is_detected(self, source, tmp_path, name):
         prepared(source, tmp_path)
         whole = (tmp_path / name).read_bytes()
         (tmp_path / name).write_bytes(whole[: len(whole) // 2])
         with pytest.raises(CohortError, match="prepare"):
             open_cohort(tmp_path)
 
-    def test_a_flipped_bit_is_noticed_by_who_looks_at_that_scan(self, source, tmp_path):
+    def test_a_flipped_bit_is_detected_when_the_scan_is_checked(self, source, tmp_path):
         prepared(source, tmp_path)
         data = bytearray((tmp_path / "slices.npy").read_bytes())
         data[-1] ^= 1
@@ -384,20 +384,20 @@ class TestOpening:
             check_slices(cohort, np.array([0, len(cohort) - 1]))
 
     @pytest.mark.parametrize("content", ["[]", "null", '{"format": 1}', 100_000 * "["])
-    def test_a_manifest_that_is_none(self, source, tmp_path, content):
+    def test_invalid_manifests(self, source, tmp_path, content):
         prepared(source, tmp_path)
         (tmp_path / "manifest.json").write_text(content)
         with pytest.raises(CohortError, match="damaged"):
             open_cohort(tmp_path)
 
     @pytest.mark.parametrize("name", ["slices.csv", "scans.csv", "split.csv"])
-    def test_an_edited_table_is_noticed(self, source, tmp_path, name):
+    def test_an_edited_table_is_detected(self, source, tmp_path, name):
         prepared(source, tmp_path)
         (tmp_path / name).write_bytes((tmp_path / name).read_bytes().replace(b"p1", b"p\xff"))
         with pytest.raises(CohortError, match="was changed after preparation"):
             open_cohort(tmp_path)
 
-    def test_a_path_in_words(self, undisturbed):
+    def test_a_path_as_string(self, undisturbed):
         assert len(open_cohort(str(undisturbed))) == len(open_cohort(undisturbed))
 
     def test_another_format(self, source, tmp_path):
@@ -407,7 +407,7 @@ class TestOpening:
         with pytest.raises(CohortError, match="format 9"):
             open_cohort(tmp_path)
 
-    def test_sent_to_a_worker_as_a_path(self, undisturbed):
+    def test_pickled_as_a_path(self, undisturbed):
         cohort = open_cohort(undisturbed)
         assert len(pickle.dumps(cohort)) < 1000
         again = copy.copy(cohort)  # made by the same recipe that is sent

@@ -1,4 +1,4 @@
-"""The layouts people really download, found by name alone: the files here are empty."""
+"""Layouts of public data sets, recognised by file names alone: the files here are empty."""
 
 import os
 
@@ -45,32 +45,32 @@ class TestBrats:
         assert set(subject.images) == {"flair", "t2"}
         assert subject.mask is None
 
-    def test_other_files_are_passed_over(self, tmp_path):
+    def test_other_files_are_skipped(self, tmp_path):
         touch(
             tmp_path, "a/a_flair.nii.gz", "a/._a_t1.nii.gz", "a/a_brainmask.nii.gz", "a/notes.txt", ".trash/b_t1.nii.gz"
         )
         (subject,) = brats.find_subjects(tmp_path)
         assert set(subject.images) == {"flair"}
 
-    def test_one_file_twice_is_the_problem_of_that_subject_alone(self, tmp_path):
+    def test_duplicate_files_are_a_problem_of_that_subject(self, tmp_path):
         touch(tmp_path, "a/a_flair.nii.gz", "copy/a_flair.nii.gz", "b/b_flair.nii.gz")
         first, second = brats.find_subjects(tmp_path)
         assert "two files for its flair" in first.problem
         assert second.problem is None
 
-    def test_a_loop_of_links_ends(self, tmp_path):
+    def test_symlink_loops(self, tmp_path):
         touch(tmp_path, "a/a_flair.nii.gz")
         (tmp_path / "a" / "again").symlink_to(tmp_path)
         assert len(brats.find_subjects(tmp_path)) == 1
 
-    def test_pipes_are_passed_over_and_broken_links_are_not(self, tmp_path):
+    def test_pipes_are_skipped_and_broken_links_are_not(self, tmp_path):
         touch(tmp_path, "a/a_flair.nii.gz")
         os.mkfifo(tmp_path / "a" / "a_t1.nii.gz")
         (tmp_path / "a" / "a_t2.nii.gz").symlink_to(tmp_path / "nowhere")
         (subject,) = brats.find_subjects(tmp_path)
         assert set(subject.images) == {"flair", "t2"}
 
-    def test_a_name_that_is_no_text_is_the_problem_of_that_subject_alone(self, tmp_path):
+    def test_an_undecodable_name_is_a_problem_of_that_subject(self, tmp_path):
         touch(tmp_path, "b_flair.nii.gz")
         (tmp_path / os.fsdecode(b"Jos\xe9_flair.nii.gz")).touch()
         first, second = brats.find_subjects(tmp_path)
@@ -121,76 +121,76 @@ class TestBids:
         assert "acq-iso" in subject.images["t1"].name
         assert "flair" in subject.images
 
-    def test_the_one_without_or_the_one_with(self, tmp_path):
+    def test_entities_select_files_with_or_without_them(self, tmp_path):
         touch(tmp_path, "sub-01/anat/sub-01_T1w.nii.gz", "sub-01/anat/sub-01_acq-iso_T1w.nii.gz")
         assert "--entity" in bids.find_subjects(tmp_path)[0].problem
         assert bids.find_subjects(tmp_path, {"acq": "iso"})[0].images["t1"].name == "sub-01_acq-iso_T1w.nii.gz"
         assert bids.find_subjects(tmp_path, {"acq": ""})[0].images["t1"].name == "sub-01_T1w.nii.gz"
 
-    def test_diffusion_scans_are_left_alone(self, tmp_path):
+    def test_diffusion_scans_are_ignored(self, tmp_path):
         touch(tmp_path, "sub-01/anat/sub-01_T1w.nii.gz", "sub-01/dwi/sub-01_dwi.nii.gz")
         assert set(bids.find_subjects(tmp_path)[0].images) == {"t1"}
 
-    def test_entities_mean_nothing_elsewhere(self, tmp_path):
+    def test_entities_are_refused_for_other_layouts(self, tmp_path):
         touch(tmp_path, "a_flair.nii.gz")
         with pytest.raises(CohortError, match="--entity"):
             plan_cohort("brats21", tmp_path, entities={"run": "1"})
 
 
 class TestFolder:
-    def test_all_ways_of_naming(self, tmp_path):
+    def test_file_names(self, tmp_path):
         touch(tmp_path, "p1_flair.nii.gz", "p1-T2w.nii.gz", "p2/FLAIR.nii", "p2/t2.nii", "scan7.nii.gz")
         first, second, third = folder.find_subjects(tmp_path)
         assert (first.name, set(first.images)) == ("p1", {"flair", "t2"})
         assert (second.name, set(second.images)) == ("p2", {"flair", "t2"})
         assert (third.name, set(third.images)) == ("scan7", {"image"})
 
-    def test_masks_beside_the_scans(self, tmp_path):
+    def test_masks_next_to_the_scans(self, tmp_path):
         touch(tmp_path, "p1_flair.nii.gz", "p1_seg.nii.gz", "p2/flair.nii.gz", "p2/mask.nii.gz")
         first, second = folder.find_subjects(tmp_path)
         assert set(first.images) == set(second.images) == {"flair"}
         assert (first.mask.name, second.mask.name) == ("p1_seg.nii.gz", "mask.nii.gz")
 
-    def test_words_of_ones_own(self, tmp_path):
+    def test_custom_modality_names(self, tmp_path):
         touch(tmp_path, "p1_qsm.nii.gz")
         assert folder.find_subjects(tmp_path, ("qsm",))[0].images.keys() == {"qsm"}
 
-    def test_labels_are_needed(self, tmp_path):
+    def test_labels_are_required(self, tmp_path):
         touch(tmp_path, "p1.nii.gz")
         with pytest.raises(CohortError, match=r"no labels\.csv"):
             plan_cohort("nifti", tmp_path)
 
 
 class TestModalities:
-    def test_all_found_are_expected_of_everyone(self, tmp_path):
+    def test_by_default_all_modalities_are_required(self, tmp_path):
         touch(tmp_path, "a_flair.nii.gz", "a_t2.nii.gz", "b_flair.nii.gz")
         plan = plan_cohort("brats21", tmp_path)
         assert plan.modalities == ("flair", "t2")
         assert plan.subjects[0].problem is None
         assert "no t2 image (found: flair)" in plan.subjects[1].problem
 
-    def test_chosen_ones_in_the_chosen_order(self, tmp_path):
+    def test_chosen_modalities_keep_their_order(self, tmp_path):
         touch(tmp_path, "a_flair.nii.gz", "a_t2.nii.gz", "a_t1.nii.gz")
         plan = plan_cohort("brats21", tmp_path, modalities=("t2", "flair"))
         assert list(plan.subjects[0].images) == ["t2", "flair"]
 
-    def test_in_any_case_but_once(self, tmp_path):
+    def test_modalities_are_case_insensitive_and_unique(self, tmp_path):
         touch(tmp_path, "a_flair.nii.gz")
         assert plan_cohort("brats21", tmp_path, modalities=("FLAIR",)).modalities == ("flair",)
         with pytest.raises(CohortError, match="duplicate modality"):
             plan_cohort("brats21", tmp_path, modalities=("flair", "Flair"))
 
-    def test_nothing_usable_is_known_before_anything_is_written(self, tmp_path):
+    def test_no_usable_scan_is_refused_before_writing(self, tmp_path):
         touch(tmp_path, "a_flair.nii.gz")
         with pytest.raises(CohortError, match=r"no scan can be used .*no t2 image"):
             plan_cohort("brats21", tmp_path, modalities=("t2",))
 
-    def test_order_is_the_houses_then_by_name(self, tmp_path):
+    def test_order_of_modalities(self, tmp_path):
         touch(tmp_path, "a_t2.nii.gz", "a_dwi.nii.gz", "a_flair.nii.gz", "a_adc.nii.gz")
         subjects = folder.find_subjects(tmp_path)
         assert all_modalities(subjects, brats.MODALITIES) == ("flair", "t2", "adc", "dwi")
 
-    def test_a_problem_known_before_stays_the_first(self, tmp_path):
+    def test_an_earlier_problem_is_kept(self, tmp_path):
         touch(tmp_path, "a/a_flair.nii.gz", "b/a_flair.nii.gz")
         (subject,) = with_modalities(brats.find_subjects(tmp_path), ("flair", "t2"))
         assert "two files" in subject.problem
@@ -206,13 +206,13 @@ class TestRefuses:
         with pytest.raises(CohortError, match="not a folder"):
             plan_cohort("bids", tmp_path / "file")
 
-    def test_nothing_of_that_layout(self, tmp_path):
+    def test_no_scan_of_that_layout(self, tmp_path):
         touch(tmp_path, "p1.nii.gz")
         with pytest.raises(CohortError, match=r"no scan in the atlas2 layout.*T1w"):
             plan_cohort("atlas2", tmp_path)
 
     @pytest.mark.parametrize("size", [0, 8, 100, 4096])
-    def test_impossible_sizes(self, tmp_path, size):
+    def test_invalid_sizes(self, tmp_path, size):
         touch(tmp_path, "a_flair.nii.gz")
         with pytest.raises(CohortError, match="--size"):
             plan_cohort("brats21", tmp_path, size=size)

@@ -24,7 +24,7 @@ class TestLabels:
         np.testing.assert_array_equal(labels.slice_labels("ill", 5), [NULL, HEALTHY, NULL, UNHEALTHY, NULL])
         np.testing.assert_array_equal(labels.slice_labels("never mentioned", 2), [NULL, NULL])
 
-    def test_a_slice_of_its_own_mind_in_a_healthy_scan(self, tmp_path):
+    def test_an_unhealthy_slice_in_a_healthy_scan(self, tmp_path):
         labels = read_labels(written(tmp_path / "labels.csv", "subject,slice,label\na,,0\na,2,1\n"))
         np.testing.assert_array_equal(labels.slice_labels("a", 4), [HEALTHY, HEALTHY, UNHEALTHY, HEALTHY])
 
@@ -36,7 +36,7 @@ class TestLabels:
         labels = read_labels(written(tmp_path / "labels.csv", text, "utf-8-sig"))
         assert labels.scans == {"a": HEALTHY}
 
-    def test_no_column_for_slices_at_all(self, tmp_path):
+    def test_no_slice_column(self, tmp_path):
         assert read_labels(written(tmp_path / "l.csv", "subject,label\na,1\n")).scans == {"a": UNHEALTHY}
 
     @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ class TestLabels:
             ("a,3,1\na,3,0", "line 3: contradicts"),
         ],
     )
-    def test_mistakes_are_named_by_line(self, tmp_path, row, message):
+    def test_errors_name_the_line(self, tmp_path, row, message):
         with pytest.raises(CohortError, match=message):
             read_labels(written(tmp_path / "labels.csv", f"subject,slice,label\n{row}\n"))
 
@@ -58,7 +58,7 @@ class TestLabels:
         with pytest.raises(CohortError, match=r"slice 60 of a does not exist, it has slices 0 to 59"):
             labels.slice_labels("a", 60)
 
-    def test_a_misspelt_column_is_not_taken_for_labels_of_whole_scans(self, tmp_path):
+    def test_a_misspelt_slice_column_is_refused(self, tmp_path):
         with pytest.raises(CohortError, match=r"no column 'slice' .*subject, slices, label"):
             read_labels(written(tmp_path / "labels.csv", "subject,slices,label\na,30,healthy\n"))
 
@@ -72,7 +72,7 @@ class TestLabels:
         assert labels.slices == {"a": {2: UNHEALTHY}}
         assert labels.scans == {"b": HEALTHY}
 
-    def test_accents_written_in_either_way(self, tmp_path):
+    def test_unicode_normal_forms(self, tmp_path):
         labels = read_labels(written(tmp_path / "labels.csv", "subject,label\nJose\u0301,1\n"))
         assert labels.subjects == {"Jos\u00e9"}
 
@@ -84,12 +84,12 @@ class TestLabels:
             ("subject,slice,label,label\na,1,1,0\n", "duplicate column 'label'"),
         ],
     )
-    def test_what_a_csv_reader_would_fall_over(self, tmp_path, text, message):
+    def test_malformed_csv(self, tmp_path, text, message):
         with pytest.raises(CohortError, match=message):
             read_labels(written(tmp_path / "labels.csv", text))
 
     @pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to("/dev/zero")])
-    def test_what_has_no_end(self, tmp_path, make):
+    def test_pipes_and_devices_are_refused(self, tmp_path, make):
         make(tmp_path / "labels.csv")
         with pytest.raises(CohortError, match="a pipe or a device"):
             read_labels(tmp_path / "labels.csv")
@@ -130,7 +130,7 @@ class TestSplit:
             (20, (15, 1, 4)),
         ],
     )
-    def test_the_papers_counts(self, count, sizes):
+    def test_counts_of_the_paper(self, count, sizes):
         split = draw_split([f"p{i}" for i in range(count)], seed=0)
         assert tuple(list(split.values()).count(name) for name in ("train", "val", "test")) == sizes
 
@@ -144,13 +144,13 @@ class TestSplit:
         split = split_subjects(subjects, {subject.name for subject in subjects}, seed=0)
         assert len(split) == 20
 
-    def test_the_unlabelled_can_only_train(self):
+    def test_unlabelled_patients_are_for_training(self):
         subjects = people(*[f"p{i}" for i in range(40)])
         split = split_subjects(subjects, {f"p{i}" for i in range(20)}, seed=0)
         assert all(split[f"p{i}"] == "train" for i in range(20, 40))
         assert list(split.values()).count("test") == 4
 
-    def test_a_given_one_may_name_scans_or_patients(self, tmp_path):
+    def test_split_files_of_scans_or_patients(self, tmp_path):
         path = written(tmp_path / "split.csv", "patient,split\na,train\nb@0,Validation\nc,test\nelse,test\n")
         assert apply_split(people("a@0", "a@1", "b@0", "c@0"), read_split(path), path) == {
             "a": "train",
@@ -158,7 +158,7 @@ class TestSplit:
             "c": "test",
         }
 
-    def test_a_given_one_must_name_everyone_once(self, tmp_path):
+    def test_split_files_must_be_complete_and_consistent(self, tmp_path):
         path = written(tmp_path / "split.csv", "patient,split\na@0,train\na@1,test\n")
         with pytest.raises(CohortError, match="patient a in train and in test"):
             apply_split(people("a@0", "a@1"), read_split(path), path)

@@ -1,4 +1,4 @@
-"""DICOM read right: every voxel where the standard's own equation puts it, with the value that the file holds."""
+"""DICOM volumes: each voxel at the position given by the standard's equation, with the value in the file."""
 
 import subprocess
 import sys
@@ -19,8 +19,8 @@ from tests.dicom_toys import AXIAL, CORONAL, OBLIQUE, SAGITTAL, Series
 FLAIR = ("flair",)
 
 
-def check_place_and_values(series: Series, volume, values=None):
-    """All voxels: by the equation in the test's own words, back through our affine, to the value of that pixel."""
+def check_positions_and_values(series: Series, volume, values=None):
+    """For all voxels: position by an independent implementation of the equation, index by our affine, pixel value."""
     values = series.voxels if values is None else values
     slices, rows, columns = values.shape
     back = np.linalg.inv(volume.grid.affine)
@@ -41,15 +41,15 @@ class TestGeometry:
     def test_in_memory(self, cosines, step, tmp_path):
         series = Series(cosines=cosines, step=step)
         volume = read_study(series.save(tmp_path), FLAIR).volumes()["flair"]
-        check_place_and_values(series, volume)
+        check_positions_and_values(series, volume)
         np.testing.assert_allclose(volume.grid.spacing_mm, (0.9, 1.2, 2.5), atol=1e-9)
 
     def test_as_nifti(self, cosines, step, tmp_path):
-        """What nibabel and our own reader make of the converted file is where DICOM has it, to 0.01 mm and far less."""
+        """The converted file, read by nibabel and by our reader, agrees with DICOM to less than 0.01 mm."""
         series = Series(cosines=cosines, step=step)
         study = read_study(series.save(tmp_path), FLAIR)
         files = study.convert(tmp_path)
-        check_place_and_values(series, read_volume(files["flair"]))
+        check_positions_and_values(series, read_volume(files["flair"]))
         image = nib.Nifti1Image.from_filename(files["flair"])
         for affine in (image.affine, image.get_qform(), image.get_sform()):
             np.testing.assert_allclose(affine, study.grid.affine, atol=1e-4)
@@ -67,7 +67,7 @@ def test_any_orientation(tmp_path_factory, angles, origin, spacing, step):
     cosines = AXIAL @ Rotation.from_euler("xyz", angles, degrees=True).as_matrix().T
     series = Series(dicom_toys.head(4, 5, 6), cosines=cosines, origin=origin, spacing=spacing, step=step)
     volume = read_study(series.save(tmp_path_factory.mktemp("any")), FLAIR).volumes()["flair"]
-    check_place_and_values(series, volume)
+    check_positions_and_values(series, volume)
 
 
 @pytest.mark.parametrize("cosines", [AXIAL, SAGITTAL, OBLIQUE], ids=["axial", "sagittal", "oblique"])
@@ -88,10 +88,10 @@ def test_order_of_files_does_not_matter(tmp_path):
     series = Series()
     for name, number in zip("fahbclgkdije", range(12), strict=True):
         dicom_toys.write(tmp_path / name, series.slice(number))
-    check_place_and_values(series, read_study(tmp_path, FLAIR).volumes()["flair"])
+    check_positions_and_values(series, read_study(tmp_path, FLAIR).volumes()["flair"])
 
 
-def test_positions_rounded_by_the_scanner_are_taken_as_they_were_meant(tmp_path):
+def test_rounded_positions_give_a_regular_grid(tmp_path):
     series = Series(cosines=OBLIQUE)
     for number in range(12):
         rounded = [f"{value:.2f}" for value in series.position(number)]
@@ -103,13 +103,13 @@ def test_positions_rounded_by_the_scanner_are_taken_as_they_were_meant(tmp_path)
 
 class TestValues:
     @pytest.mark.parametrize("dtype", ["int16", "uint16", "uint8", "int32"])
-    def test_integers_stay_what_they_are(self, dtype, tmp_path):
+    def test_integers_are_unchanged(self, dtype, tmp_path):
         voxels = dicom_toys.head(4, 6, 5).astype(dtype)
         voxels[0, 0, 0] = np.iinfo(dtype).max
         voxels[0, 0, 1] = np.iinfo(dtype).min
         series = Series(voxels)
         volume = read_study(series.save(tmp_path), FLAIR).volumes()["flair"]
-        check_place_and_values(series, volume)
+        check_positions_and_values(series, volume)
         assert volume.voxels.dtype == dtype
 
     def test_scaling_is_applied_slice_by_slice(self, tmp_path):
@@ -119,29 +119,29 @@ class TestValues:
             tags = series.slice(number, RescaleSlope=slope, RescaleIntercept=-3)
             dicom_toys.write(tmp_path / f"{number}", tags)
         volume = read_study(tmp_path, FLAIR).volumes()["flair"]
-        check_place_and_values(series, volume, series.voxels * slopes[:, None, None] - 3)
+        check_positions_and_values(series, volume, series.voxels * slopes[:, None, None] - 3)
         assert volume.voxels.dtype == np.float32
 
-    def test_without_any_word_on_scaling_nothing_is_scaled(self, tmp_path):
+    def test_without_rescale_tags_values_are_unscaled(self, tmp_path):
         series = Series(RescaleSlope=1, RescaleIntercept=None)
         assert read_study(series.save(tmp_path), FLAIR).volumes()["flair"].voxels.dtype == np.int16
 
     @pytest.mark.parametrize("scale", [{}, {"RescaleSlope": 0.5}])
-    def test_where_low_is_bright_it_is_turned_round(self, scale, tmp_path):
+    def test_monochrome1_is_inverted(self, scale, tmp_path):
         series = Series(dicom_toys.head(4, 6, 5, "uint16"), PhotometricInterpretation="MONOCHROME1", **scale)
         volume = read_study(series.save(tmp_path), FLAIR).volumes()["flair"]
         highest = series.voxels.max().astype(float)
-        check_place_and_values(series, volume, (highest - series.voxels) * (0.5 if scale else 1))
+        check_positions_and_values(series, volume, (highest - series.voxels) * (0.5 if scale else 1))
         assert volume.voxels.min() == 0
 
     @pytest.mark.parametrize("syntax", [RLELossless, JPEGLSLossless], ids=["rle", "jpeg-ls"])
-    def test_packed_without_loss(self, syntax, tmp_path):
+    def test_lossless_compression(self, syntax, tmp_path):
         series = Series(dicom_toys.head(3, 6, 5, "uint16"))
         for number in range(3):
             tags = series.slice(number)
             tags.compress(syntax, generate_instance_uid=False)
             dicom_toys.write(tmp_path / f"{number}.dcm", tags)
-        check_place_and_values(series, read_study(tmp_path, FLAIR).volumes()["flair"])
+        check_positions_and_values(series, read_study(tmp_path, FLAIR).volumes()["flair"])
 
 
 class TestEnhanced:
@@ -150,14 +150,14 @@ class TestEnhanced:
         series = Series(cosines=OBLIQUE, step=-2.5)
         order = np.random.default_rng(3).permutation(12).tolist()
         dicom_toys.write(tmp_path / "one.dcm", series.enhanced(order, shared=shared))
-        check_place_and_values(series, read_study(tmp_path, FLAIR).volumes()["flair"])
+        check_positions_and_values(series, read_study(tmp_path, FLAIR).volumes()["flair"])
 
-    def test_the_file_alone_is_enough(self, tmp_path):
+    def test_a_single_enhanced_file(self, tmp_path):
         series = Series()
         path = dicom_toys.write(tmp_path / "one", series.enhanced())
-        check_place_and_values(series, read_study(path, FLAIR).volumes()["flair"])
+        check_positions_and_values(series, read_study(path, FLAIR).volumes()["flair"])
 
-    def test_each_frame_may_have_its_own_scaling(self, tmp_path):
+    def test_scaling_per_frame(self, tmp_path):
         series = Series()
         tags = series.enhanced()
         for number, frame in enumerate(tags.PerFrameFunctionalGroupsSequence):
@@ -165,7 +165,7 @@ class TestEnhanced:
             frame.PixelValueTransformationSequence = [scale]
         dicom_toys.write(tmp_path / "one.dcm", tags)
         values = series.voxels * np.arange(1, 13)[:, None, None]
-        check_place_and_values(series, read_study(tmp_path, FLAIR).volumes()["flair"], values)
+        check_positions_and_values(series, read_study(tmp_path, FLAIR).volumes()["flair"], values)
 
 
 def test_several_series_from_a_folder_and_a_zip_are_the_same(tmp_path):
@@ -176,7 +176,7 @@ def test_several_series_from_a_folder_and_a_zip_are_the_same(tmp_path):
     folder = tmp_path / "study"
     for name, series in made.items():
         series.save(folder / "deep" / name)
-    (folder / "README.txt").write_text("a word from the hospital")
+    (folder / "README.txt").write_text("a note from the hospital")
     (folder / "DICOMDIR").write_bytes(bytes(128) + b"DICM")
     (folder / ".hidden.dcm").write_bytes(b"x")
     packed = dicom_toys.zipped(folder, tmp_path / "study.ZIP")
@@ -184,10 +184,10 @@ def test_several_series_from_a_folder_and_a_zip_are_the_same(tmp_path):
         study = read_study(place, ("t2", "flair"))
         assert list(study.series) == ["t2", "flair"]
         for name, volume in study.volumes().items():
-            check_place_and_values(made[name], volume)
+            check_positions_and_values(made[name], volume)
 
 
-def test_nothing_of_dicom_is_imported_unless_it_is_used(tmp_path):
+def test_dicom_libraries_are_imported_lazily(tmp_path):
     Series(dicom_toys.head(2, 4, 4)).save(tmp_path / "study")
     code = f"""
 import sys

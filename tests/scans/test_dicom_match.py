@@ -1,4 +1,4 @@
-"""Which series is which modality, from names as hospitals write them."""
+"""Assignment of series to modalities, by typical names."""
 
 from dataclasses import replace
 
@@ -45,7 +45,7 @@ def test_names(name, modality):
 
 
 @pytest.mark.parametrize(
-    ("made", "modality", "why"),
+    ("made", "modality", "reason"),
     [
         (label("t1_mprage", agent="Gadovist"), "t1ce", "contrast agent"),
         (label("t1_mprage", agent="NONE"), "t1", "t1"),
@@ -59,15 +59,15 @@ def test_names(name, modality):
         (label("T2 FLAIR", image_type=("DERIVED", "SECONDARY", "ADC")), None, "of type ADC"),
     ],
 )
-def test_what_the_header_adds(made, modality, why):
+def test_header_fields(made, modality, reason):
     found = guess(made)
     assert found.modality == modality
-    assert why in found.reason
+    assert reason in found.reason
 
 
 @pytest.fixture
 def study(tmp_path):
-    """Two that could be FLAIR, one T2, one without a name, one that is no part of it."""
+    """Two candidates for FLAIR, one T2, one without a description, one localiser."""
     small = dicom_toys.head(2, 4, 4)
     for number, name in {1: "localizer", 2: "T2 TSE", 3: "FLAIR sag", 4: "FLAIR ax", 5: ""}.items():
         Series(small, SeriesNumber=number, SeriesDescription=name).save(tmp_path, prefix=f"S{number}_")
@@ -79,7 +79,7 @@ def chosen(path, modalities, **override):
 
 
 class TestChoice:
-    def test_two_that_match_are_for_the_user_to_decide(self, study):
+    def test_several_candidates_need_a_choice(self, study):
         with pytest.raises(ScanError) as caught:
             read_study(study, ("flair", "t2"))
         for word in (
@@ -90,13 +90,13 @@ class TestChoice:
         ):
             assert word in str(caught.value)
 
-    def test_the_users_word(self, study):
+    def test_chosen_series(self, study):
         assert chosen(study, ("flair", "t2"), flair="4") == {"flair": 4, "t2": 2}
         assert chosen(study, ("flair", "t2"), flair="flair SAG") == {"flair": 3, "t2": 2}
         uid = read_study(study, ("flair",), {"flair": "3"}).reference.label.uid
         assert chosen(study, ("flair",), flair=uid) == {"flair": 3}
 
-    def test_a_series_that_is_named_is_no_candidate_for_another(self, study):
+    def test_a_chosen_series_is_no_candidate_for_another_modality(self, study):
         assert chosen(study, ("flair", "t1"), flair="4", t1="3") == {"flair": 4, "t1": 3}
         assert chosen(study, ("flair", "t2"), t2="3") == {"flair": 4, "t2": 3}
 
@@ -116,12 +116,12 @@ class TestChoice:
         for word in (str(study), *words):
             assert word in str(caught.value)
 
-    def test_a_number_that_two_series_share(self, study):
+    def test_a_number_of_two_series(self, study):
         Series(dicom_toys.head(2, 4, 4), SeriesNumber=2, SeriesDescription="T1").save(study, prefix="X")
         with pytest.raises(ScanError, match=r"2 series match .*by its UID: [\d.]+ or [\d.]+"):
             read_study(study, ("t2",), {"t2": "2"})
 
-    def test_two_of_one_name_and_number_are_told_apart_by_uid(self, tmp_path):
+    def test_equal_names_and_numbers_are_distinguished_by_uid(self, tmp_path):
         one, other = (Series(dicom_toys.head(2, 4, 4)) for _ in range(2))
         one.save(tmp_path, "a")
         other.save(tmp_path, "b")
@@ -142,7 +142,7 @@ class TestPreview:
         assert (rows[1].size, rows[1].spacing) == ("4 x 4 x 2", "0.9 x 1.2 x 2.5")
         assert "does not give the contrast" in rows[4].note
 
-    def test_with_the_users_word(self, study):
+    def test_preview_of_chosen_series(self, study):
         rows = preview(study, ("flair",), {"flair": "4"}).rows
         assert [row.modality for row in rows] == [None, None, None, "flair", None]
         assert rows[3].note == "chosen with --series"
@@ -156,7 +156,7 @@ class TestPreview:
         assert " ".join(lines[2].split()) == "2 T2 TSE 4 x 4 x 2 0.9 x 1.2 x 2.5 t2 't2' in its description"
 
 
-def test_words_of_the_command_line():
+def test_parsing_of_the_series_option():
     assert parse_series(["flair=3", "T2=AX T2", "t1 = 1.2.3"]) == {"flair": "3", "t2": "AX T2", "t1": "1.2.3"}
     for wrong in (["flair"], ["=3"], ["flair="], ["flair=3", "FLAIR=4"]):
         with pytest.raises(ConfigError, match="--series"):

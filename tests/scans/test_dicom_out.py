@@ -1,4 +1,4 @@
-"""DICOM written: the mask comes back voxel by voxel, at the place where the NIfTI mask has it."""
+"""Written DICOM: the mask has the same voxels at the same positions as the NIfTI mask."""
 
 import io
 
@@ -18,7 +18,7 @@ from tests.dicom_toys import AXIAL, OBLIQUE, PATIENT, SAGITTAL, Series
 
 
 def rebuilt(seg: pydicom.Dataset, affine: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    """The mask that a SEG holds, on a NIfTI grid, by its functional groups alone; no voxel further off than 0.01 mm."""
+    """The mask of a SEG on a NIfTI grid, from its functional groups alone; voxels agree to 0.01 mm."""
     shared = seg.SharedFunctionalGroupsSequence[0]
     x, y = np.array(shared.PlaneOrientationSequence[0].ImageOrientationPatient, dtype=float).reshape(2, 3)
     down, across = map(float, shared.PixelMeasuresSequence[0].PixelSpacing)
@@ -55,7 +55,7 @@ def study(request, tmp_path):
     return read_study(place, ("flair",))
 
 
-def test_the_mask_comes_back_where_the_nifti_mask_is(study, tmp_path):
+def test_the_mask_equals_the_nifti_mask(study, tmp_path):
     mask = random_mask(study.reference.shape)
     write_nifti(tmp_path / "mask.nii.gz", mask, study.grid)
     write_seg(tmp_path / "mask_seg.dcm", mask, study)
@@ -66,7 +66,7 @@ def test_the_mask_comes_back_where_the_nifti_mask_is(study, tmp_path):
     assert len(seg.PerFrameFunctionalGroupsSequence) == mask.any(axis=(0, 1)).sum()
 
 
-def test_another_reader_finds_the_same_volume(study, tmp_path):
+def test_another_reader_gives_the_same_volume(study, tmp_path):
     mask = random_mask(study.reference.shape)
     write_seg(tmp_path / "mask_seg.dcm", mask, study)
     volume = highdicom.seg.segread(tmp_path / "mask_seg.dcm").get_volume(combine_segments=True)
@@ -79,7 +79,7 @@ def test_another_reader_finds_the_same_volume(study, tmp_path):
     np.testing.assert_array_equal(found, mask)
 
 
-def test_each_frame_refers_to_the_slice_it_was_drawn_on(tmp_path):
+def test_each_frame_refers_to_its_source_slice(tmp_path):
     series = Series()
     study = read_study(series.save(tmp_path / "study"), ("flair",))
     write_seg(tmp_path / "mask_seg.dcm", random_mask(study.reference.shape), study)
@@ -97,7 +97,7 @@ def test_a_healthy_scan_has_an_empty_segmentation(study, tmp_path):
     assert seg.NumberOfFrames == 12
 
 
-def test_what_it_says_of_itself(tmp_path):
+def test_attributes(tmp_path):
     study = read_study(Series().save(tmp_path / "study"), ("flair",))
     write_seg(tmp_path / "mask_seg.dcm", random_mask(study.reference.shape), study)
     seg = pydicom.dcmread(tmp_path / "mask_seg.dcm")
@@ -148,7 +148,7 @@ class TestOddSources:
             {"SpecificCharacterSet": "ISO_IR 100", "PatientName": "Müller^Jürgen"},
             {"SpecificCharacterSet": ["", "ISO 2022 IR 87"], "PatientName": "Yamada^Tarou=山田^太郎"},
         ],
-        ids=["nothing known", "not by the standard", "no thickness", "umlauts", "japanese"],
+        ids=["nothing known", "invalid values", "no thickness", "umlauts", "japanese"],
     )
     def test_both_are_written_and_nothing_is_logged(self, changes, tmp_path, caplog, recwarn):
         with pydicom.config.disable_value_validation():
@@ -165,12 +165,12 @@ class TestOddSources:
         for made in (seg, pydicom.dcmread(tmp_path / "b.dcm")):
             assert str(made.PatientName) == (changes.get("PatientName", PATIENT["PatientName"]) or "")
 
-    def test_without_a_frame_of_reference_there_is_nothing_to_lay_it_over(self, tmp_path):
+    def test_no_frame_of_reference_is_refused(self, tmp_path):
         study = read_study(Series(FrameOfReferenceUID=None).save(tmp_path / "study"), ("flair",))
         with pytest.raises(ScanError, match="frame of reference"):
             write_seg(tmp_path / "a.dcm", random_mask(study.reference.shape), study)
 
-    def test_many_files_of_many_frames(self, tmp_path):
+    def test_several_multi_frame_files(self, tmp_path):
         (tmp_path / "study").mkdir()
         series = Series()
         for name, order in {"a": [0, 2, 4], "b": [1, 3, 5]}.items():
@@ -187,7 +187,7 @@ class TestOddSources:
             write_seg(tmp_path / "a.dcm", np.zeros((2, 2, 2)), study)
 
 
-def test_results_beside_the_scan_are_not_taken_for_scans(tmp_path):
+def test_results_next_to_the_scan_are_not_read_as_scans(tmp_path):
     study = read_study(Series().save(tmp_path), ("flair",))
     write_seg(tmp_path / "mask_seg.dcm", random_mask(study.reference.shape), study)
     write_capture(tmp_path / "report_capture.dcm", np.zeros((4, 4, 3), dtype=np.uint8), study)

@@ -1,4 +1,4 @@
-"""DICOM that cannot be a volume is refused in one line with the names of files, and never with the patient's."""
+"""DICOM that is not a valid volume is refused in one line that names files, but never the patient."""
 
 import logging
 import zipfile
@@ -32,8 +32,8 @@ def check_refused(caplog, recwarn, capfd):
         assert "\n" not in message
         for word in words:
             assert word in message
-        said = [message, caplog.text, *(str(one.message) for one in recwarn), *capfd.readouterr()]
-        assert not any(secret in text for secret in ("Secret", "Sarah", "4711", "19700101") for text in said)
+        texts = [message, caplog.text, *(str(one.message) for one in recwarn), *capfd.readouterr()]
+        assert not any(secret in text for secret in ("Secret", "Sarah", "4711", "19700101") for text in texts)
 
     return check
 
@@ -52,7 +52,7 @@ class TestSlices:
         (tmp_path / "copy.dcm").write_bytes((tmp_path / "IM003.dcm").read_bytes())
         check_refused(tmp_path, "two slices at one position", "IM003.dcm", "copy.dcm", "keep one")
 
-    def test_a_slice_off_its_place(self, tmp_path, check_refused):
+    def test_a_misplaced_slice(self, tmp_path, check_refused):
         series = Series()
         series.save(tmp_path)
         place = np.add(series.position(4), (0, 0, 0.3)).tolist()
@@ -71,13 +71,13 @@ class TestSlices:
         series.step = np.array([0, 0.5, 2.5])
         check_refused(series.save(tmp_path), "11.3 degrees", "gantry")
 
-    def test_one_slice_is_no_volume(self, tmp_path, check_refused):
+    def test_a_single_slice(self, tmp_path, check_refused):
         Series().save(tmp_path, without=range(1, 12))
         check_refused(tmp_path, "a single image", "IM000.dcm", "give the folder")
         check_refused(tmp_path / "IM000.dcm", "a single image")
 
     @pytest.mark.parametrize("lost", ["ImagePositionPatient", "ImageOrientationPatient", "PixelSpacing"])
-    def test_no_place(self, lost, tmp_path, check_refused):
+    def test_missing_geometry(self, lost, tmp_path, check_refused):
         series = Series()
         series.save(tmp_path)
         tags = series.slice(6)
@@ -85,7 +85,7 @@ class TestSlices:
         dicom_toys.write(tmp_path / "IM006.dcm", tags)
         check_refused(tmp_path, "no position, orientation or pixel spacing", "IM006.dcm")
 
-    def test_directions_that_are_none(self, tmp_path, check_refused):
+    def test_direction_cosines_not_of_unit_length(self, tmp_path, check_refused):
         check_refused(Series(cosines=AXIAL * 1.1).save(tmp_path), "not of length 1")
 
 
@@ -134,24 +134,24 @@ class TestMixed:
 
 
 class TestFiles:
-    def test_a_count_of_frames_without_end(self, tmp_path, check_refused):
+    def test_a_huge_count_of_frames(self, tmp_path, check_refused):
         Series().save(tmp_path, NumberOfFrames=2**31 - 1)
         check_refused(tmp_path, "no position")
 
-    def test_nothing_there(self, tmp_path, check_refused):
+    def test_missing_or_empty_folders(self, tmp_path, check_refused):
         check_refused(tmp_path / "nowhere", "no such file or folder")
         (tmp_path / "empty").mkdir()
         check_refused(tmp_path / "empty", "no DICOM image")
         (tmp_path / "empty" / "notes.txt").write_text("x")
         check_refused(tmp_path / "empty", "notes.txt")
 
-    def test_a_file_that_only_its_name_makes_dicom(self, tmp_path, check_refused):
+    def test_a_file_with_a_dicom_name_only(self, tmp_path, check_refused):
         Series().save(tmp_path)
         (tmp_path / "IM012.dcm").write_bytes(b"")
         check_refused(tmp_path, "IM012.dcm has a DICOM file name")
 
-    def test_cut_anywhere_it_is_refused(self, tmp_path, check_refused):
-        """The last slice, whose loss the spacing would not show."""
+    def test_truncation_at_any_byte_is_refused(self, tmp_path, check_refused):
+        """The last slice, whose loss could not be detected by the slice spacing."""
         Series(dicom_toys.head(3, 8, 8)).save(tmp_path)
         last = tmp_path / "IM002.dcm"
         whole = last.read_bytes()
@@ -159,7 +159,7 @@ class TestFiles:
             last.write_bytes(whole[:length])
             check_refused(tmp_path, "IM002.dcm")
 
-    def test_damaged_anywhere_it_is_refused_or_read(self, tmp_path, check_refused):
+    def test_damage_at_any_byte_is_refused_or_harmless(self, tmp_path, check_refused):
         Series(dicom_toys.head(3, 4, 4)).save(tmp_path)
         file = tmp_path / "IM001.dcm"
         whole, generator = file.read_bytes(), np.random.default_rng(5)
@@ -173,7 +173,7 @@ class TestFiles:
             except ScanError:
                 check_refused(tmp_path)
 
-    def test_packed_so_that_nobody_here_can_unpack_it(self, tmp_path, check_refused):
+    def test_compression_without_an_installed_decoder(self, tmp_path, check_refused):
         series = Series(dicom_toys.head(2, 8, 8))
         for number in range(2):
             tags = series.slice(number)
@@ -183,7 +183,7 @@ class TestFiles:
             dicom_toys.write(tmp_path / f"{number}.dcm", tags)
         check_refused(tmp_path, "0.dcm", "JPEG Lossless", "pip install pylibjpeg", "gdcmconv")
 
-    def test_deflated_as_a_whole(self, tmp_path, check_refused):
+    def test_deflated_transfer_syntax(self, tmp_path, check_refused):
         series = Series(dicom_toys.head(2, 8, 8))
         tags = series.slice(0)
         tags.file_meta.TransferSyntaxUID = DeflatedExplicitVRLittleEndian
@@ -194,7 +194,7 @@ class TestFiles:
         monkeypatch.setattr("anofpdm.scans.dicom.series.MAX_VOXELS", 100)
         check_refused(Series().save(tmp_path), "more than a head scan has")
 
-    def test_a_scaling_by_nothing(self, tmp_path, check_refused):
+    def test_a_rescale_slope_of_zero(self, tmp_path, check_refused):
         check_refused(Series(RescaleSlope=0, RescaleIntercept=0).save(tmp_path), "invalid rescale slope")
 
 
@@ -203,7 +203,7 @@ class TestZips:
     def study(self, tmp_path):
         return Series(dicom_toys.head(3, 8, 8)).save(tmp_path / "study")
 
-    def test_names_that_lead_elsewhere_are_only_names(self, study, tmp_path):
+    def test_paths_in_zip_names_are_not_followed(self, study, tmp_path):
         before = sorted(tmp_path.rglob("*"))
         for number, name in enumerate(("../../evil/", "/etc/", "C:\\windows\\", "a/../../../b/", "\n\x1b[31m")):
             packed = dicom_toys.zipped(study, tmp_path / f"{number}.zip", before=name)
@@ -211,11 +211,11 @@ class TestZips:
             packed.unlink()
         assert sorted(tmp_path.rglob("*")) == before
 
-    def test_such_a_name_stays_one_line_in_a_message(self, tmp_path, check_refused):
+    def test_control_characters_in_names_are_replaced(self, tmp_path, check_refused):
         Series(dicom_toys.head(5, 8, 8)).save(tmp_path / "study", without=[2])
         check_refused(dicom_toys.zipped(tmp_path / "study", tmp_path / "a.zip", before="\n\x1b[31m"), "??[31mIM001.dcm")
 
-    def test_a_bomb(self, study, tmp_path, check_refused):
+    def test_a_zip_bomb(self, study, tmp_path, check_refused):
         packed = dicom_toys.zipped(study, tmp_path / "bomb.zip")
         with zipfile.ZipFile(packed, "a", zipfile.ZIP_DEFLATED) as archive:
             archive.writestr("zeros.dcm", bytes(limits.SMALL_ZIP_BYTES))
@@ -243,8 +243,8 @@ class TestZips:
         monkeypatch.setattr(limits, "MAX_FILE_BYTES", 500)
         check_refused(study, "more than a scan has")
 
-    def test_a_declared_size_that_lies(self, study, tmp_path, check_refused):
-        """No more is unpacked than was declared, and the checksum then does not fit."""
+    def test_a_wrong_declared_size(self, study, tmp_path, check_refused):
+        """Only the declared size is decompressed, so that the checksum differs."""
         packed = dicom_toys.zipped(study, tmp_path / "a.zip")
         data = bytearray(packed.read_bytes())
         entry = data.rindex(b"PK\x01\x02")
@@ -259,7 +259,7 @@ class TestZips:
         packed.write_bytes(data)
         check_refused(packed, "IM002.dcm is encrypted", "without a password")
 
-    def test_twice_the_same_name(self, study, tmp_path):
+    def test_duplicate_names(self, study, tmp_path):
         packed = dicom_toys.zipped(study, tmp_path / "a.zip")
         with zipfile.ZipFile(packed, "a") as archive, pytest.warns(UserWarning, match="Duplicate"):
             archive.write(study / "IM000.dcm", "IM000.dcm")
@@ -299,12 +299,12 @@ class TestGrids:
         words = ("series 4 'T2 TSE'", "series 3 'AX T2 FLAIR'", word, "dcm2niix", "resample")
         check_refused(self.pair(tmp_path, **changes), *words, modalities=("flair", "t2"))
 
-    def test_rounding_is_no_difference(self, tmp_path):
+    def test_rounding_errors_are_accepted(self, tmp_path):
         found = read(self.pair(tmp_path, origin=(-11.002, 7, -20)), ("flair", "t2"))
         np.testing.assert_array_equal(found["flair"].grid.affine, found["t2"].grid.affine)
 
 
-def test_what_is_wrong_with_a_series_that_is_not_needed_is_shown_and_no_more(tmp_path):
+def test_problems_of_unused_series_are_only_listed(tmp_path):
     Series().save(tmp_path / "flair")
     Series(SeriesNumber=1, SeriesDescription="T2 TSE").save(tmp_path / "t2", without=[4])
     assert read(tmp_path)["flair"].voxels.shape == (14, 16, 12)

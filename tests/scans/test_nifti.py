@@ -15,7 +15,7 @@ SHAPE = (24, 24, 20)
 
 
 def check_refused(path, *words):
-    """Refused in one line that names the file and says each of `words`."""
+    """Refused in one line that names the file and contains each of `words`."""
     with pytest.raises(ScanError) as caught:
         read_volume(path)
     message = str(caught.value)
@@ -71,20 +71,20 @@ class TestReads:
         write_nifti(tmp_path / "map.nii.gz", volume.voxels, volume.grid)
         assert isinstance(nib.load(tmp_path / "map.nii.gz"), nib.Nifti2Image)
 
-    def test_header_extensions_are_passed_over(self, tmp_path):
+    def test_header_extensions_are_skipped(self, tmp_path):
         image = nib.Nifti1Image(toys.head(), toys.affine_of(shape=SHAPE))
         image.header.extensions.append(nib.nifti1.Nifti1Extension("comment", b"a note" * 50))
         nib.save(image, tmp_path / "scan.nii.gz")
         np.testing.assert_array_equal(read_volume(tmp_path / "scan.nii.gz").voxels, toys.head())
 
-    def test_a_trailing_axis_of_one_is_no_fourth_dimension(self, tmp_path):
+    def test_a_trailing_axis_of_length_one_is_accepted(self, tmp_path):
         path = toys.save(tmp_path / "scan.nii.gz", toys.head()[..., None])
         volume = read_volume(path)
         assert volume.voxels.shape == SHAPE
         write_nifti(tmp_path / "mask.nii.gz", volume.voxels > 0, volume.grid)
         assert nib.Nifti1Image.from_filename(tmp_path / "mask.nii.gz").shape == (*SHAPE, 1)
 
-    def test_content_counts_not_the_name(self, plain, packed, tmp_path):
+    def test_compression_is_detected_by_content(self, plain, packed, tmp_path):
         unpacked_but_called_gz = tmp_path / "other.nii.gz"
         unpacked_but_called_gz.write_bytes(plain.read_bytes())
         np.testing.assert_array_equal(read_volume(unpacked_but_called_gz).voxels, read_volume(packed).voxels)
@@ -95,10 +95,10 @@ class TestReads:
         path.write_bytes(gzip.compress(data[:1000]) + gzip.compress(data[1000:]) + b"\0" * 700)
         np.testing.assert_array_equal(read_volume(path).voxels, toys.head())
 
-    def test_offset_zero_means_right_after_the_header(self, plain):
+    def test_offset_zero_means_the_default(self, plain):
         np.testing.assert_array_equal(read_volume(changed(plain, 108, "<f", 0)).voxels, toys.head())
 
-    def test_an_empty_mask_is_a_mask(self, tmp_path):
+    def test_an_empty_mask_is_accepted(self, tmp_path):
         path = toys.save(tmp_path / "mask.nii.gz", np.zeros(SHAPE, np.uint8))
         assert not read_volume(path, allow_constant=True).voxels.any()
 
@@ -108,13 +108,13 @@ class TestReads:
         np.testing.assert_allclose(read_volume(path).grid.affine, affine, atol=1e-4)
 
     @pytest.mark.parametrize("codes", [(1, 1), (1, 0)])
-    def test_signs_that_some_tools_leave_out_or_add(self, tmp_path, codes):
+    def test_missing_or_extra_signs(self, tmp_path, codes):
         """qfac 0 means 1, and voxel sizes have no sign: nibabel and the standard agree."""
         path = toys.save(tmp_path / "scan.nii", toys.head(), toys.affine_of("RAS", shape=SHAPE), codes=codes)
         changed(path, 76, "<4f", 0, -1, 1, 1)
         np.testing.assert_allclose(read_volume(path).grid.affine, nib.Nifti1Image.from_filename(path).affine)
 
-    def test_no_orientation_at_all_is_said(self, tmp_path):
+    def test_no_orientation_gives_a_warning(self, tmp_path):
         path = toys.save(tmp_path / "scan.nii", toys.head(), codes=(0, 0))
         with pytest.warns(ScanWarning, match="no orientation"):
             volume = read_volume(path)
@@ -132,16 +132,16 @@ class TestRefuses:
         (tmp_path / "scan.nii.gz").touch()
         check_refused(tmp_path / "scan.nii.gz", "empty")
 
-    def test_something_else(self, tmp_path):
+    def test_a_text_file(self, tmp_path):
         (tmp_path / "scan.nii").write_text("This is not a scan, though it is long enough to be one." * 20)
         check_refused(tmp_path / "scan.nii", "not a NIfTI file")
 
-    def test_header_and_image_apart(self, plain):
+    def test_header_and_image_pair(self, plain):
         check_refused(changed(plain, 344, "4s", b"ni1\0"), ".hdr/.img")
 
     @settings(max_examples=60, deadline=None)
     @given(share=st.floats(0, 1, exclude_max=True), is_packed=st.booleans())
-    def test_cut_short_anywhere(self, tmp_path_factory, share, is_packed):
+    def test_truncated_anywhere(self, tmp_path_factory, share, is_packed):
         folder = tmp_path_factory.mktemp("cut")
         path = toys.save(folder / ("scan.nii.gz" if is_packed else "scan.nii"), toys.head())
         whole = path.read_bytes()
@@ -150,8 +150,8 @@ class TestRefuses:
 
     @settings(max_examples=100, deadline=None)
     @given(st.data())
-    def test_one_wrong_byte_in_the_compressed_stream_is_never_a_wrong_scan(self, tmp_path_factory, data):
-        """Refused, or, where the byte carries nothing (a time stamp, padding bits), the very same voxels."""
+    def test_a_wrong_byte_in_the_compressed_stream_never_gives_wrong_voxels(self, tmp_path_factory, data):
+        """Refused, or, if the byte has no effect (a time stamp, padding bits), equal voxels."""
         path = toys.save(tmp_path_factory.mktemp("flip") / "scan.nii.gz", toys.head())
         whole = bytearray(path.read_bytes())
         whole[data.draw(st.integers(0, len(whole) - 1))] ^= data.draw(st.integers(1, 255))
@@ -187,12 +187,12 @@ class TestRefuses:
         check_refused(toys.save(tmp_path / "other.nii.gz", np.full(SHAPE, 2.5, np.float32)), "every voxel is 2.5")
 
     @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-    def test_not_finite_with_count_and_place(self, tmp_path, bad):
+    def test_non_finite_with_count_and_position(self, tmp_path, bad):
         voxels = toys.head().astype(np.float32)
         voxels[3, 4, 5] = voxels[7, 0, 1] = bad
         check_refused(toys.save(tmp_path / "scan.nii.gz", voxels), "2 voxels", "(3, 4, 5)")
 
-    def test_too_large_for_float32_is_not_finite_either(self, tmp_path):
+    def test_overflow_in_float32(self, tmp_path):
         voxels = toys.head().astype(np.float64)
         voxels[1, 2, 3] = 1e300
         check_refused(toys.save(tmp_path / "scan.nii.gz", voxels), "1 voxels", "(1, 2, 3)")
@@ -208,7 +208,7 @@ class TestRefuses:
     def test_impossible_dimensions(self, plain, dim):
         check_refused(changed(plain, 40, "<4h", *dim))
 
-    def test_too_many_voxels_are_refused_before_memory_is_taken(self, tmp_path, plain):
+    def test_too_many_voxels_are_refused_before_allocation(self, tmp_path, plain):
         changed(plain, 40, "<4h", 3, 32767, 32767, 32767)
         path = tmp_path / "bomb.nii.gz"
         path.write_bytes(gzip.compress(plain.read_bytes() + bytes(100 << 20)))
@@ -219,7 +219,7 @@ class TestRefuses:
         assert tracemalloc.get_traced_memory()[1] < 20 << 20
         tracemalloc.stop()
 
-    def test_a_bomb_behind_a_modest_header_is_not_inflated(self, tmp_path, plain):
+    def test_a_gzip_bomb_is_not_decompressed(self, tmp_path, plain):
         path = tmp_path / "bomb.nii.gz"
         path.write_bytes(gzip.compress(plain.read_bytes() + bytes(100 << 20)))
         import tracemalloc
@@ -233,8 +233,8 @@ class TestRefuses:
         changed(plain, 40, "<4h", 3, 512, 512, 512)
         check_refused(changed(plain, 70, "<h", 64), "1,024 MiB")
 
-    @pytest.mark.parametrize("name", ["all NaN", "cut short"])
-    def test_what_is_wrong_everywhere_takes_no_memory_to_say(self, tmp_path, plain, name):
+    @pytest.mark.parametrize("name", ["all NaN", "truncated"])
+    def test_error_messages_need_little_memory(self, tmp_path, plain, name):
         voxels = np.full((256, 256, 64), np.nan, "<f4") if name == "all NaN" else np.zeros(9, "<f4")
         changed(plain, 40, "<4h", 3, 256, 256, 64)
         header = changed(plain, 70, "<h", 16).read_bytes()[:352]
@@ -254,7 +254,7 @@ class TestRefuses:
         check_refused(changed(plain, 0, ">i", 348))
 
     @pytest.mark.parametrize("offset", [float("nan"), -8.0, 100.0, 1e30])
-    def test_voxels_that_begin_nowhere(self, plain, offset):
+    def test_invalid_data_offsets(self, plain, offset):
         check_refused(changed(plain, 108, "<f", offset), "begin at byte")
 
     def test_scaled_by_infinity(self, plain):
@@ -318,7 +318,7 @@ class TestWrites:
         st.tuples(*[st.floats(-30, 30)] * 3),
         st.sampled_from([(1, 1), (2, 4), (1, 0), (0, 3)]),
     )
-    def test_results_lie_exactly_where_the_input_lies(self, tmp_path_factory, codes, spacing, tilt, forms):
+    def test_results_have_the_geometry_of_the_input(self, tmp_path_factory, codes, spacing, tilt, forms):
         folder = tmp_path_factory.mktemp("write")
         affine = toys.affine_of(codes, spacing, tilt, SHAPE)
         source = read_volume(toys.save(folder / "scan.nii.gz", toys.head(), affine, codes=forms))
@@ -333,7 +333,7 @@ class TestWrites:
             np.testing.assert_array_equal(after.header[field], before.header[field])
 
     @pytest.mark.parametrize("dtype", [bool, np.uint8, np.int16, np.float32, np.float16, np.int64])
-    def test_numbers_come_back_unscaled(self, tmp_path, dtype):
+    def test_values_round_trip_unscaled(self, tmp_path, dtype):
         image = nib.Nifti1Image(toys.head(), toys.affine_of(shape=SHAPE))
         image.header.set_slope_inter(3.0, 7.0)
         nib.save(image, tmp_path / "scan.nii")
@@ -344,7 +344,7 @@ class TestWrites:
         np.testing.assert_array_equal(np.asarray(back.dataobj), values)
         assert np.isnan(back.header["scl_slope"]) or back.header["scl_slope"] == 1
 
-    def test_equal_input_equal_bytes_and_nothing_left_behind(self, tmp_path):
+    def test_equal_input_gives_equal_bytes_and_no_temporary_files(self, tmp_path):
         for name in ("a.nii.gz", "b.nii.gz"):
             write_nifti(tmp_path / name, toys.head(), toys.affine_of(shape=SHAPE))
         assert (tmp_path / "a.nii.gz").read_bytes() == (tmp_path / "b.nii.gz").read_bytes()
@@ -357,7 +357,7 @@ class TestWrites:
 
 
 class TestManyGzips:
-    def test_a_hundred_thousand_take_a_moment(self, packed):
+    def test_a_hundred_thousand_members_are_fast(self, packed):
         import time
 
         plain = read_volume(packed).voxels
@@ -366,15 +366,15 @@ class TestManyGzips:
         np.testing.assert_array_equal(read_volume(packed).voxels, plain)
         assert time.monotonic() - start < 20  # feeding each with all that follows would take minutes
 
-    def test_zeros_without_end(self, packed):
+    def test_endless_zero_padding(self, packed):
         import os
 
         os.truncate(packed, 1 << 40)
         check_refused(packed, "zeros")
 
 
-def test_results_of_a_header_with_odd_codes_are_silent(tmp_path, plain, capfd):
-    """nibabel mends them, and would say so on the terminal."""
+def test_odd_header_codes_print_nothing(tmp_path, plain, capfd):
+    """nibabel fixes them and would log it."""
     grid = read_volume(changed(plain, 252, "<2h", 99, 1)).grid
     write_nifti(tmp_path / "mask.nii.gz", np.ones(SHAPE, np.uint8), grid)
     assert capfd.readouterr() == ("", "")

@@ -20,11 +20,11 @@ def planes_of(affine: np.ndarray, shape: tuple[int, int, int], size: int = SIZE)
     return AxialPlanes(Grid.from_affine(shape, affine), size)
 
 
-def there_and_back(mask: np.ndarray, planes: AxialPlanes, *, drawn_by_network: bool = True) -> np.ndarray:
-    """`drawn_by_network`: the slices hold a mask, yes or no per pixel; otherwise a map, the share of each pixel."""
+def there_and_back(mask: np.ndarray, planes: AxialPlanes, *, is_mask: bool = True) -> np.ndarray:
+    """`is_mask`: the slices are binary masks; otherwise maps, the fraction of each pixel."""
     everywhere = np.arange(planes.shape[0])
     slices = planes.to_network(planes.axial(mask))
-    return planes.to_native(slices >= 0.5 if drawn_by_network else slices, everywhere) >= 0.5
+    return planes.to_native(slices >= 0.5 if is_mask else slices, everywhere) >= 0.5
 
 
 @quick
@@ -37,7 +37,7 @@ def test_a_ball_of_10_mm_survives_the_round_trip_on_1_mm_grids(codes, tilt, cent
     affine = toys.affine_of(codes, (1, 1, 1), tilt, shape)
     planes = planes_of(affine, shape)  # type: ignore[arg-type]
     mask = toys.ball(affine, shape, centre, 10)
-    assert toys.dice(mask, there_and_back(mask, planes, drawn_by_network=False)) > 0.98
+    assert toys.dice(mask, there_and_back(mask, planes, is_mask=False)) > 0.98
     # Yes or no on pixels of up to 2 mm: the pixels themselves cost up to 0.066 of a ball of 5 or 6 pixels' radius.
     drawn = toys.dice(mask, there_and_back(mask, planes))
     assert drawn > (0.95 if width <= 200 else 0.93)  # of 700 at random the worst had 0.934
@@ -46,8 +46,8 @@ def test_a_ball_of_10_mm_survives_the_round_trip_on_1_mm_grids(codes, tilt, cent
 @quick
 @given(orientations, spacings, tilts)
 @example("LPS", (1, 1, 1), (0, 0, 0))
-def test_anisotropic_voxels_keep_the_ball_where_it_is(codes, spacing, tilt):
-    """Never flipped, never moved: the centre of mass comes back to within half a network pixel."""
+def test_anisotropic_voxels_keep_the_position(codes, spacing, tilt):
+    """Neither flipped nor shifted: the centre of mass agrees to half a network pixel."""
     shape = tuple(int(110 / s) for s in spacing)
     affine = toys.affine_of(codes, spacing, tilt, shape)
     mask = toys.ball(affine, shape, (20, -10, 15), 14)
@@ -59,7 +59,7 @@ def test_anisotropic_voxels_keep_the_ball_where_it_is(codes, spacing, tilt):
 
 @quick
 @given(orientations, spacings)
-def test_slices_are_seen_as_radiologists_see_them(codes, spacing):
+def test_radiological_convention(codes, spacing):
     """Inferior slices first, anterior on top, the patient's right on the left, millimetres square."""
     shape = tuple(int(120 / s) for s in spacing)
     affine = toys.affine_of(codes, spacing, shape=shape)
@@ -102,7 +102,7 @@ def test_enlarging_is_linear():
     np.testing.assert_allclose(np.diff(back)[1:-1], 0.5, rtol=1e-4)
 
 
-def test_padding_not_squashing():
+def test_aspect_ratio_is_kept_by_padding():
     shape = (40, 20, 3)  # twice as wide (x) as deep (y)
     planes = planes_of(toys.affine_of("LPS", shape=shape), shape, 40)
     resized = planes.to_network(np.ones((3, 20, 40), np.float32))[0]
@@ -126,13 +126,13 @@ def test_normalisation_follows_the_formula():
     assert slices.pixels.max() == 1
 
 
-def test_modalities_are_normalised_on_their_own():
+def test_modalities_are_normalised_separately():
     volume = toys.head((32, 32, 10))
     slices = scan_slices(scan_of(volume, volume * 7.0), 32)
     np.testing.assert_allclose(slices.pixels[:, 0], slices.pixels[:, 1], atol=1e-5)
 
 
-def test_slices_with_little_foreground_are_left_out():
+def test_slices_with_little_foreground_are_skipped():
     volume = np.zeros((3, 20, 20))  # [z, y, x]
     volume[0].flat[:9] = 1  # 2.25 %
     volume[1].flat[:10] = 1  # 2.5 %
@@ -142,7 +142,7 @@ def test_slices_with_little_foreground_are_left_out():
     np.testing.assert_array_equal(select_slices([volume, other]), [0, 1])
 
 
-def test_masks_are_cut_at_half_a_pixel():
+def test_masks_are_thresholded_at_half_a_pixel():
     shape = (4, 4, 2)
     planes = planes_of(toys.affine_of("LPS", shape=shape), shape, 2)
     mask = np.zeros(shape, np.uint8)
