@@ -19,7 +19,7 @@ from anofpdm.calibration.fit import CalibrationConfig, compact, slice_positions
 from anofpdm.cli.options import resolve_device
 from anofpdm.cohorts import Cohort, open_cohort
 from anofpdm.cohorts.store import foreground
-from anofpdm.evaluation.ablations.run import measured_slices
+from anofpdm.evaluation.ablations.study import measured_slices
 from anofpdm.evaluation.metrics.pixels import average_precision, dice
 from anofpdm.labels import UNHEALTHY
 from anofpdm.method import calibrate

@@ -1,4 +1,4 @@
-"""Ablations of an untrained network on small heads: numbers recomputed by hand, passes counted, pictures looked at."""
+"""Ablations of an untrained network on small phantoms: numbers recomputed, network passes counted, figures drawn."""
 
 import csv
 import json
@@ -18,9 +18,11 @@ from anofpdm.cohorts import open_cohort
 from anofpdm.errors import CohortError, EvaluationError, MethodError
 from anofpdm.evaluation.ablations import levels as ablations_levels
 from anofpdm.evaluation.ablations import tables as ablations_tables
-from anofpdm.evaluation.ablations.figures import FIGURES, gallery, numbers, page
-from anofpdm.evaluation.ablations.levels import FACTORS, EndStepMaps, climbed_on
-from anofpdm.evaluation.ablations.run import Options, ablate, measured_slices
+from anofpdm.evaluation.ablations.charts import FIGURES
+from anofpdm.evaluation.ablations.levels import FACTORS, EndStepMaps, extend_levels
+from anofpdm.evaluation.ablations.report import draw_gallery, render_page, to_json
+from anofpdm.evaluation.ablations.run import AblationConfig, ablate
+from anofpdm.evaluation.ablations.study import measured_slices
 from anofpdm.evaluation.metrics.pixels import average_precision
 from anofpdm.evaluation.truth import Truth
 from anofpdm.labels import HEALTHY, UNHEALTHY
@@ -37,7 +39,7 @@ from tests import toys
 CPU = torch.device("cpu")
 BUMP = (9.0, 6.5)  # about where toy lesions lie in slices of 16 x 16
 LEVELS, OTHERS, BATCH = 6, (2, 4), 16
-OPTIONS = Options(
+CONFIG = AblationConfig(
     CalibrationConfig(
         signal="error", levels=LEVELS, strengths=(0.0, 2.0, 5.0), split="train", batch=BATCH, strength_by="cosine"
     ),
@@ -56,14 +58,14 @@ def made(tmp_path_factory):
 
 
 class Counting:
-    """A denoiser that blurs and sees lesions where the heads have theirs, disturbed by the network; and its count."""
+    """A denoiser that blurs and responds where the phantoms have lesions, plus the network's output; counts calls."""
 
     def __init__(self, predict):
         self.predict, self.device, self.precision = predict, predict.device, predict.precision
-        self.asked = []  # level, slices
+        self.calls = []  # level, slices
 
     def __call__(self, x, t, labels):
-        self.asked.append((t, len(x)))
+        self.calls.append((t, len(x)))
         _, spread = NoiseSchedule.linear().signal_and_noise(t, x)
         blurred = torch.nn.functional.avg_pool2d(x, 3, 1, 1, count_include_pad=False)
         across, down = torch.meshgrid(torch.arange(16), torch.arange(16), indexing="ij")
@@ -79,22 +81,23 @@ def opened(made):
 
 @pytest.fixture(scope="module")
 def done(made):
-    """All ablations once, what was asked of the network, how far the bar went, and what the tables were made of."""
-    model, heard, bar, kept = opened(made), {}, [], {}
+    """All ablations once, the calls of the network, the progress, and what the tables were made from."""
+    model, reports, kept = opened(made), [], {}
+    mse_curves, second_pass = ablations_tables.mse_curves, ablations_levels.second_pass
     with pytest.MonkeyPatch.context() as patch:
 
         def spied(study):
             kept["study"] = study
-            return ablations_tables.mse_curves(study)
+            return mse_curves(study)
 
         def second(*args, **options):
-            heard["heard"] = ablations_levels.second_pass(*args, **options)
-            return heard["heard"]
+            kept["measurements"] = second_pass(*args, **options)
+            return kept["measurements"]
 
-        patch.setattr("anofpdm.evaluation.ablations.run.mse_curves", spied)
+        patch.setattr("anofpdm.evaluation.ablations.tables.mse_curves", spied)
         patch.setattr("anofpdm.evaluation.ablations.run.second_pass", second)
-        found = ablate(model, open_cohort(made / "cohort"), OPTIONS, lambda *now: bar.append(now))
-    return found, model.predict.asked, bar, kept["study"], heard["heard"]
+        found = ablate(model, open_cohort(made / "cohort"), CONFIG, lambda *now: reports.append(now))
+    return found, model.predict.calls, reports, kept["study"], kept["measurements"]
 
 
 def table(done, name):
@@ -102,55 +105,57 @@ def table(done, name):
 
 
 def literal_masks(maps, quantiles):
-    drawn = []
+    masks = []
     for image, quantile in zip(maps, quantiles, strict=True):
         above = ndimage.median_filter(image, size=5, mode="reflect") >= np.quantile(image, quantile)
         components, count = ndimage.label(above, np.ones((3, 3)))
         for number in range(1, count + 1):
             if (components == number).sum() <= round(40 * 16 * 16 / 128**2):
                 above[components == number] = False
-        drawn.append(above)
-    return np.stack(drawn)
+        masks.append(above)
+    return np.stack(masks)
 
 
-def literal_dice(drawn, lesions):
-    return float(np.mean([toys.dice(one, other) for one, other in zip(drawn, lesions, strict=True)]))
+def literal_dice(masks, lesions):
+    return float(np.mean([toys.dice(one, other) for one, other in zip(masks, lesions, strict=True)]))
 
 
 # ---- passes ----------------------------------------------------------------------------------------------------------
 
 
-def test_the_network_is_asked_no_more_than_the_specification_allows(done):
-    """Two questions a slice and level: once for all, for each K and for the other encoding; where there are lesions,
-    once further up and once for gradients."""
-    _, asked, _, study, _ = done
-    n, n_ill = len(study.rows), len(study.ill)
-    assert 0 < n_ill < n
-    climbed = climbed_on(study.calibrated.calibration.settings.levels, int(study.decisions.end_step[study.ill].max()))
-    of_all, of_ill = 2 * LEVELS + sum(OTHERS), len(climbed) + LEVELS
-    assert sum(slices for _, slices in asked) == 2 * (n * of_all + n_ill * of_ill)
+def test_number_of_network_evaluations(done):
+    """Two evaluations per slice and level: for all slices once, once for each K and once for the other encoding; for
+    slices with a lesion once more beyond the range and once for gradients."""
+    _, calls, _, study, _ = done
+    n, n_unhealthy = len(study.rows), len(study.unhealthy)
+    assert 0 < n_unhealthy < n
+    levels = extend_levels(
+        study.calibrated.calibration.settings.levels, int(study.decisions.end_step[study.unhealthy].max())
+    )
+    of_all, of_unhealthy = 2 * LEVELS + sum(OTHERS), len(levels) + LEVELS
+    assert sum(slices for _, slices in calls) == 2 * (n * of_all + n_unhealthy * of_unhealthy)
 
 
-def test_the_second_pass_climbs_as_far_as_three_end_steps():
-    assert climbed_on((0, 100, 200), 100) == (0, 100, 200, 300)
-    assert climbed_on((0, 100, 200), 10) == (0, 100, 200)
-    assert climbed_on((0, 100, 200), 200)[-1] == 600
-    assert climbed_on((0, 100, 200), 900)[-1] == 900
+def test_levels_are_extended_to_three_end_steps():
+    assert extend_levels((0, 100, 200), 100) == (0, 100, 200, 300)
+    assert extend_levels((0, 100, 200), 10) == (0, 100, 200)
+    assert extend_levels((0, 100, 200), 200)[-1] == 600
+    assert extend_levels((0, 100, 200), 900)[-1] == 900
 
 
-def test_the_bar_covers_all_passes(done):
-    _, _, bar, _, _ = done
-    steps, totals = zip(*bar, strict=True)
+def test_progress_covers_all_passes(done):
+    _, _, reports, _, _ = done
+    _, steps, totals = zip(*reports, strict=True)
     assert list(steps) == sorted(steps)
     assert steps[-1] == totals[0]
     assert set(totals) == {totals[0]}
 
 
-def test_numbers_of_levels_that_cannot_be_are_refused_before_any_work(made):
+def test_impossible_numbers_of_levels_are_refused_before_any_work(made):
     model = opened(made)
     with pytest.raises(MethodError, match="601 levels"):
-        ablate(model, open_cohort(made / "cohort"), replace(OPTIONS, levels_tried=(2, 601)))
-    assert not model.predict.asked
+        ablate(model, open_cohort(made / "cohort"), replace(CONFIG, levels_tried=(2, 601)))
+    assert not model.predict.calls
 
 
 # ---- the second pass, against all levels kept ------------------------------------------------------------------------
@@ -161,14 +166,14 @@ def kept(made, done):
     """Of slices with a lesion at w*: the method's own evidence, the signal at every level, and streamed maps."""
     study = done[3]
     model, cohort, calibration = opened(made), study.cohort, study.calibrated.calibration
-    rows = study.rows[study.ill]
-    signals, answers = [], []
+    rows = study.rows[study.unhealthy]
+    signals, gradients = [], []
 
-    def listen(level, signal_map):
+    def record(level, signal_map):
         signals.append(signal_map()[:, 0].clone())
-        answers.append((level.healthy - level.unguided).square().mean(1))
+        gradients.append((level.healthy - level.unguided).square().mean(1))
 
-    def climb(levels, on_level=None):
+    def run_levels(levels, on_level=None):
         settings = replace(calibration.settings, levels=levels)
         request = EvidenceRequest(settings, [calibration.strength], CPU, len(rows))
         seeds = slice_seeds(cohort.indices[rows], 0)
@@ -177,12 +182,12 @@ def kept(made, done):
         )
         return concatenate(list(batches))
 
-    evidence = climb(calibration.settings.levels)
-    climb(climbed_on(calibration.settings.levels, int(evidence.end_step.max())), listen)
-    return evidence, torch.stack(signals, 1), torch.stack(answers, 1)  # [U, K, H, W]
+    evidence = run_levels(calibration.settings.levels)
+    run_levels(extend_levels(calibration.settings.levels, int(evidence.end_step.max())), record)
+    return evidence, torch.stack(signals, 1), torch.stack(gradients, 1)  # [U, K, H, W]
 
 
-def test_the_streamed_map_at_factor_1_is_the_methods_own(kept):
+def test_streamed_map_at_factor_1_equals_the_methods_map(kept):
     evidence, signals, _ = kept
     levels, end_step = evidence.settings.levels, evidence.end_step[:, 0]
     streamed = EndStepMaps(end_step, FACTORS, signals[:, 0])
@@ -197,23 +202,23 @@ def test_the_streamed_map_at_factor_1_is_the_methods_own(kept):
 
 def test_dice_by_end_step(kept, done):
     evidence, signals, _ = kept
-    _, _, _, study, heard = done
-    assert torch.equal(evidence.end_step[:, 0], torch.from_numpy(study.decisions.end_step[study.ill]))
-    lesions, quantiles = study.lesions[study.ill], study.decisions.quantile[study.ill]
+    _, _, _, study, measurements = done
+    assert torch.equal(evidence.end_step[:, 0], torch.from_numpy(study.decisions.end_step[study.unhealthy]))
+    lesions, quantiles = study.lesions[study.unhealthy], study.decisions.quantile[study.unhealthy]
     rows = {factor: score for factor, score, _ in table(done, "end_step").rows}
     assert list(rows) == list(FACTORS)
-    climbed = climbed_on(evidence.settings.levels, int(evidence.end_step.max()))
-    assert len(climbed) > LEVELS
+    levels = extend_levels(evidence.settings.levels, int(evidence.end_step.max()))
+    assert len(levels) > LEVELS
     for factor in FACTORS:
         maps = [
-            signals[row, [n for n, t in enumerate(climbed) if t <= factor * end]].mean(0).numpy()
+            signals[row, [n for n, t in enumerate(levels) if t <= factor * end]].mean(0).numpy()
             for row, end in enumerate(evidence.end_step[:, 0].tolist())
         ]
         assert rows[factor] == pytest.approx(literal_dice(literal_masks(maps, quantiles), lesions), abs=1e-3)
-    assert heard.dice.shape == (len(study.ill), len(FACTORS))
+    assert measurements.dice.shape == (len(study.unhealthy), len(FACTORS))
 
 
-def test_factor_1_scores_as_the_dynamic_threshold_does(done):
+def test_factor_1_scores_like_the_dynamic_threshold(done):
     by_name = {row[0]: row[2] for row in table(done, "threshold").rows if row[0] != "fixed"}
     scores = {factor: score for factor, score, _ in table(done, "end_step").rows}
     assert scores[1.0] == pytest.approx(by_name["dynamic"], abs=0.02)  # kept in half
@@ -222,8 +227,8 @@ def test_factor_1_scores_as_the_dynamic_threshold_does(done):
 def test_magnitudes_inside_and_outside(kept, done):
     _, signals, _ = kept
     study = done[3]
-    lesions = study.lesions[study.ill]
-    around = (study.cohort.pixels(study.rows[study.ill]).mean(1) > -0.95) & ~lesions
+    lesions = study.lesions[study.unhealthy]
+    around = (study.cohort.pixels(study.rows[study.unhealthy]).mean(1) > -0.95) & ~lesions
     sam = table(done, "sam")
     for name, region in (("inside", lesions), ("outside", around)):
         literal = np.mean(
@@ -234,17 +239,17 @@ def test_magnitudes_inside_and_outside(kept, done):
     np.testing.assert_allclose(sam.column("ratio"), np.divide(sam.column("inside"), sam.column("outside")), rtol=1e-5)
 
 
-def test_gallery_tiles_are_the_levels_asked_for(kept, done):
-    evidence, signals, answers = kept
+def test_gallery_tiles_are_at_the_requested_levels(kept, done):
+    evidence, signals, gradients = kept
     shown, study = done[0].gallery, done[3]
     assert shown.levels == (100, 200, 500)  # the nearest that the climb visits
     columns = [evidence.settings.levels.index(level) for level in shown.levels]
     for number, (scan, index, size, end) in enumerate(table(done, "gallery").rows):
-        rows = study.rows[study.ill]
+        rows = study.rows[study.unhealthy]
         (row,) = np.flatnonzero((study.cohort.scans[rows] == scan) & (study.cohort.indices[rows] == index))
         wanted = [*columns, evidence.settings.levels.index(end)]
         np.testing.assert_allclose(shown.tiles[number, 0], signals[row, wanted], rtol=1e-2, atol=1e-4)
-        np.testing.assert_allclose(shown.tiles[number, 1], answers[row, wanted], rtol=1e-2, atol=1e-4)
+        np.testing.assert_allclose(shown.tiles[number, 1], gradients[row, wanted], rtol=1e-2, atol=1e-4)
         assert size == shown.lesions[number].sum() > 0
 
 
@@ -252,7 +257,7 @@ def test_gallery_tiles_are_the_levels_asked_for(kept, done):
 
 
 def test_masks_and_lesions_overlap_in_part(done):
-    """Else the numbers below would agree by being nothing."""
+    """Otherwise the numbers below would agree trivially."""
     scores = [row[-1] for row in table(done, "threshold").rows]
     by_end_step = [row[1] for row in table(done, "end_step").rows]
     assert 0.05 < scores[0] < 1
@@ -263,13 +268,15 @@ def test_masks_and_lesions_overlap_in_part(done):
 def test_fixed_thresholds(done):
     study = done[3]
     strength = study.calibrated.calibration.strength
-    maps = study.calibrated.evidence.at(strength).maps[study.ill, 0].float().numpy()
+    maps = study.calibrated.evidence.at(strength).maps[study.unhealthy, 0].float().numpy()
     fixed = {row[1]: row[2] for row in table(done, "threshold").rows if row[0] == "fixed"}
     assert list(fixed) == [0.9, 0.91, 0.92, 0.93, 0.94, 0.95, 0.96, 0.97, 0.98]
     for quantile, score in fixed.items():
-        literal = literal_dice(literal_masks(maps, [quantile] * len(maps)), study.lesions[study.ill])
+        literal = literal_dice(literal_masks(maps, [quantile] * len(maps)), study.lesions[study.unhealthy])
         assert score == pytest.approx(literal, abs=1e-12)
-    dynamic = literal_dice(literal_masks(maps, study.decisions.quantile[study.ill]), study.lesions[study.ill])
+    dynamic = literal_dice(
+        literal_masks(maps, study.decisions.quantile[study.unhealthy]), study.lesions[study.unhealthy]
+    )
     assert table(done, "threshold").rows[0] == ("dynamic", "", pytest.approx(dynamic, abs=1e-12))
 
 
@@ -296,11 +303,11 @@ def test_levels_and_detectors(done):
     study = done[3]
     by_levels = {row[0]: row[1:] for row in table(done, "levels").rows}
     assert list(by_levels) == [*OTHERS, LEVELS]
-    inside = study.cohort.pixels(study.rows[study.ill]).mean(1) > -0.95
-    ranked = average_precision(study.decisions.maps[study.ill][inside], study.lesions[study.ill][inside])
+    inside = study.cohort.pixels(study.rows[study.unhealthy]).mean(1) > -0.95
+    ranked = average_precision(study.decisions.maps[study.unhealthy][inside], study.lesions[study.unhealthy][inside])
     assert by_levels[LEVELS] == pytest.approx((table(done, "threshold").rows[0][2], ranked))
     rows = {row[0]: row[1:] for row in table(done, "detector").rows}
-    assert rows["all-empty"][2] == pytest.approx(1 - len(study.ill) / len(study.rows))
+    assert rows["all-empty"][2] == pytest.approx(1 - len(study.unhealthy) / len(study.rows))
     scores = [
         toys.dice(one, lesion) if one.any() or lesion.any() else 1.0
         for one, lesion in zip(study.decisions.drawn, study.lesions, strict=True)
@@ -310,18 +317,18 @@ def test_levels_and_detectors(done):
 
 
 def test_variants(done, made):
-    """Two of them from the first pass, another by an evaluation of its own."""
+    """Two of them from the first pass, another from a separate calibration."""
     study = done[3]
     rows = {row[0]: row[1] for row in table(done, "variants").rows}
     assert list(rows) == [*VARIANTS, "gradient-above"]
     assert rows["anofpdm-ddim"] == pytest.approx(table(done, "threshold").rows[0][2], abs=1e-12)
     evidence = study.calibrated.evidence.at(study.calibrated.calibration.strength)
-    quantiles, lesions = study.decisions.quantile[study.ill], study.lesions[study.ill]
-    last = literal_masks(evidence.last_maps[study.ill, 0].float().numpy(), quantiles)
+    quantiles, lesions = study.decisions.quantile[study.unhealthy], study.lesions[study.unhealthy]
+    last = literal_masks(evidence.last_maps[study.unhealthy, 0].float().numpy(), quantiles)
     assert rows["anofpdm-ddim-last"] == pytest.approx(literal_dice(last, lesions), abs=1e-12)
-    options = replace(OPTIONS.calibration, encoding="ddpm")
+    options = replace(CONFIG.calibration, encoding="ddpm")
     again = fit_calibration(opened(made), study.cohort, options)
-    drawn = decide(again.evidence, again.calibration, DecisionSettings(detector="none")).drawn[study.ill]
+    drawn = decide(again.evidence, again.calibration, DecisionSettings(detector="none")).drawn[study.unhealthy]
     assert rows["anofpdm-ddpm"] == pytest.approx(literal_dice(drawn, lesions), abs=1e-12)
     assert len(set(rows.values())) > 4
 
@@ -343,7 +350,7 @@ def not_blank(picture):
     return len(picture.getcolors(1 << 24)) > 8
 
 
-def test_a_word_at_the_right_edge_of_a_chart_is_whole():
+def test_label_at_the_right_edge_of_a_chart_is_not_cut():
     bare, drawn = (np.asarray(chart([Line([0, 1], [0, 0])], "", vlines=[(1, word)])) for word in ("", "a long word"))
     assert drawn.sum(dtype=int) > bare.sum(dtype=int)
     assert (drawn == bare)[:, -11:].all()  # right of the line
@@ -354,15 +361,15 @@ def test_figures(done):
     assert [one.name for one in found.tables] == NAMES == [*FIGURES, "gallery"]
     for one in found.tables[:-1]:
         assert not_blank(FIGURES[one.name](one)), one.name
-    assert not_blank(gallery(found.gallery))
+    assert not_blank(draw_gallery(found.gallery))
 
 
 def test_the_page_and_the_numbers(done):
-    said = json.loads(numbers(done[0]))  # strict: no NaN
-    assert list(said["ablations"]) == NAMES
-    assert said["settings"]["options"]["levels_tried"] == [2, 4, 6]
-    assert len(said["settings"]["model_sha256"]) == 64
-    text = page(done[0])
+    payload = json.loads(to_json(done[0]))  # strict: no NaN
+    assert list(payload["ablations"]) == NAMES
+    assert payload["settings"]["options"]["levels_tried"] == [2, 4, 6]
+    assert len(payload["settings"]["model_sha256"]) == 64
+    text = render_page(done[0])
     assert "<script" not in text
     assert "http" not in text
     for name in NAMES:
@@ -380,7 +387,7 @@ def test_the_command(made, tmp_path):
     assert "another run is writing here" in refused.output
     ran = CliRunner().invoke(app, [str(word) for word in words])
     assert ran.exit_code == 0, ran.output
-    assert "look at" in ran.stdout
+    assert "report: " in ran.stdout
     for name in NAMES:
         assert not_blank(Image.open(tmp_path / "out" / f"{name}.png"))
         header, *rows = csv.reader((tmp_path / "out" / f"{name}.csv").read_text().splitlines())
@@ -391,20 +398,20 @@ def test_the_command(made, tmp_path):
 
 
 @pytest.mark.parametrize("wrong", [("--levels-tried", "0"), ("--levels-tried", "a"), ("--gallery-levels", "1.5")])
-def test_wrong_words_are_usage_errors(made, tmp_path, wrong):
+def test_wrong_options_are_usage_errors(made, tmp_path, wrong):
     words = ["ablate", str(made / "model"), str(made / "cohort"), "--out", str(tmp_path / "out"), *wrong]
     assert CliRunner().invoke(app, words).exit_code == 2
     assert not (tmp_path / "out").exists()
 
 
-# ---- what cannot be measured -----------------------------------------------------------------------------------------
+# ---- refused cohorts -------------------------------------------------------------------------------------------------
 
 
 def test_a_cohort_without_masks_is_refused(made, tmp_path):
     shutil.copytree(made / "cohort", tmp_path / "cohort")
     shutil.rmtree(tmp_path / "cohort" / "truth")
     with pytest.raises(CohortError, match="has no lesion masks"):
-        measured_slices(open_cohort(tmp_path / "cohort"), OPTIONS.calibration)
+        measured_slices(open_cohort(tmp_path / "cohort"), CONFIG.calibration)
     words = ["ablate", str(made / "model"), str(tmp_path / "cohort"), "--out", str(tmp_path / "out")]
     ran = CliRunner().invoke(app, words)
     assert ran.exit_code == 1
@@ -416,16 +423,16 @@ def test_scans_without_masks_are_left_out(made):
     cohort = open_cohort(made / "cohort")
     rows = labelled_rows(cohort, "train", 2000, 0)
     without = cohort.scans == cohort.scans[rows[0]]
-    measured, left, lesions = measured_slices(replace(cohort, has_mask=~without), OPTIONS.calibration)
+    measured, left, lesions = measured_slices(replace(cohort, has_mask=~without), CONFIG.calibration)
     assert set(rows) - set(left) == set(np.flatnonzero(without))
     assert len(left) == len(lesions)
     assert not set(measured.rows("train")) & set(np.flatnonzero(without))
-    with pytest.raises(EvaluationError, match="no scan of its 'train' split has a lesion mask"):
-        measured_slices(replace(cohort, has_mask=np.zeros_like(without)), OPTIONS.calibration)
+    with pytest.raises(EvaluationError, match="no scan of the 'train' split has a lesion mask"):
+        measured_slices(replace(cohort, has_mask=np.zeros_like(without)), CONFIG.calibration)
 
 
 def test_one_class_is_refused(made):
     cohort = open_cohort(made / "cohort")
     healthy = replace(cohort, labels=np.full(len(cohort), HEALTHY))
     with pytest.raises(EvaluationError, match="need both classes"):
-        measured_slices(healthy, OPTIONS.calibration)
+        measured_slices(healthy, CONFIG.calibration)
