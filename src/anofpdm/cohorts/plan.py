@@ -3,12 +3,12 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from anofpdm.cohorts.layouts import atlas, bids, brats, folder
 from anofpdm.cohorts.split import apply_split, split_subjects
 from anofpdm.cohorts.subjects import Subject, all_modalities, with_modalities
 from anofpdm.cohorts.tables import GivenLabels, check_known, read_labels, read_split
+from anofpdm.cohorts.writer import Preparation, Settings
 from anofpdm.errors import CohortError
 from anofpdm.options import Layout, Split, parse
 from anofpdm.scans.slices import BRIGHT_PERCENTILE, LEAST_FOREGROUND
@@ -37,8 +37,7 @@ class Plan:
     labels: GivenLabels | None = None  # None: labels are derived from the masks
 
     @property
-    def preparation(self) -> dict[str, Any]:
-        """What determines the slices of a scan. Cohorts with equal hashes of this can be combined."""
+    def preparation(self) -> Preparation:
         return {
             "version": PREPARATION_VERSION,
             "modalities": list(self.modalities),
@@ -49,8 +48,7 @@ class Plan:
         }
 
     @property
-    def settings(self) -> dict[str, Any]:
-        """What a resumed run must have in common with the run it resumes."""
+    def settings(self) -> Settings:
         with_masks = any(subject.mask for subject in self.subjects)
         return {**self.preparation, "kind": str(self.layout), "masks": with_masks, "split": self.split_from}
 

@@ -18,7 +18,16 @@ from anofpdm.cohorts.plan import Plan
 from anofpdm.cohorts.store import Cohort, cohort_tables, read_cohort
 from anofpdm.cohorts.subjects import Subject
 from anofpdm.cohorts.tables import GivenLabels
-from anofpdm.cohorts.writer import ALL_FILES, JOURNAL, MANIFEST, SHEET, ScanEntry, StoreWriter, remove_prepared
+from anofpdm.cohorts.writer import (
+    ALL_FILES,
+    JOURNAL,
+    MANIFEST,
+    SHEET,
+    Manifest,
+    ScanEntry,
+    StoreWriter,
+    remove_prepared,
+)
 from anofpdm.errors import AnoFPDMError, CohortError, ScanError, ScanWarning
 from anofpdm.labels import NULL
 from anofpdm.scans import AxialPlanes, mask_slices, read_scan, read_volume, scan_slices
@@ -199,7 +208,7 @@ def _finish(plan: Plan, out: Path, entries: list[ScanEntry], report: Report) -> 
     }
     tables = cohort_tables(entries, [_labels(plan, entry) for entry in entries])
     content = hashlib.sha256("".join(entry.sha256 for entry in entries).encode()).hexdigest()
-    manifest = {
+    manifest: Manifest = {
         "format": Cohort.FORMAT,
         "anofpdm": __version__,
         "kind": str(plan.layout),

@@ -23,7 +23,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from anofpdm.cohorts.writer import JOURNAL, MANIFEST, SLICES, ScanEntry
+from anofpdm.cohorts.writer import JOURNAL, MANIFEST, SLICES, Manifest, ScanEntry
 from anofpdm.errors import CohortError
 from anofpdm.labels import LABEL_NAMES
 from anofpdm.util.files import encode_csv, read_regular_file
@@ -38,7 +38,7 @@ class Cohort:
     FORMAT: ClassVar[int] = 1
 
     path: Path
-    manifest: dict[str, Any]
+    manifest: Manifest
     slices: np.ndarray  # [N, C, size, size] float16, memory-mapped
     labels: np.ndarray  # [N]
     scans: np.ndarray  # [N], names
@@ -84,7 +84,7 @@ def open_cohort(path: Path | str) -> Cohort:
     return read_cohort(path, manifest)
 
 
-def read_cohort(path: Path, manifest: dict[str, Any]) -> Cohort:
+def read_cohort(path: Path, manifest: Manifest) -> Cohort:
     """Open a cohort whose manifest has been checked."""
     try:
         rows = _read_table(path / "slices.csv")
@@ -136,7 +136,7 @@ def check_slices(cohort: Cohort, rows: np.ndarray) -> None:
             )
 
 
-def _shape(manifest: dict[str, Any], rows: int) -> tuple[int, ...]:
+def _shape(manifest: Manifest, rows: int) -> tuple[int, ...]:
     size = manifest["preparation"]["size"]
     return rows, len(manifest["preparation"]["modalities"]), size, size
 
@@ -161,13 +161,13 @@ def cohort_tables(entries: Sequence[ScanEntry], labels: Sequence[np.ndarray]) ->
     }
 
 
-def _read_manifest(path: Path) -> dict[str, Any]:
+def _read_manifest(path: Path) -> Manifest:
     if not (path / MANIFEST).is_file():
         if (path / JOURNAL).is_file():
             raise CohortError(f"{path}: incomplete cohort; re-run the same `anofpdm prepare` to finish it")
         raise CohortError(f"{path}: not a prepared cohort (no {MANIFEST}); create one with `anofpdm prepare`")
     try:
-        manifest: dict[str, Any] = json.loads(read_regular_file(path / MANIFEST))
+        manifest: Manifest = json.loads(read_regular_file(path / MANIFEST))
         version = manifest["format"]
         _check_manifest(manifest)
     except (ValueError, KeyError, TypeError, OSError, RecursionError) as problem:
@@ -179,7 +179,7 @@ def _read_manifest(path: Path) -> dict[str, Any]:
     return manifest
 
 
-def _check_manifest(manifest: dict[str, Any]) -> None:
+def _check_manifest(manifest: Manifest) -> None:
     """Keys and types that are used later; other formats are reported elsewhere."""
     if manifest["format"] != Cohort.FORMAT:
         return

@@ -8,10 +8,9 @@ complete when its manifest exists, which is written last.
 import io
 import json
 import os
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypedDict
 
 import numpy as np
 
@@ -22,6 +21,44 @@ JOURNAL, SLICES, MASKS, MANIFEST = "journal.jsonl", "slices.npy", "truth/masks.n
 SHEET = "contact_sheet.png"
 ALL_FILES = (MANIFEST, JOURNAL, SLICES, MASKS, "slices.csv", "scans.csv", "split.csv", SHEET)
 HEADER_BYTES = 128
+
+
+class Preparation(TypedDict):
+    """What determines the slices of a scan. Cohorts with equal hashes of this can be combined."""
+
+    version: int
+    modalities: list[str]
+    size: int
+    bright_percentile: float
+    least_foreground: float
+    resize: str
+
+
+class Settings(Preparation):
+    """What a resumed run must have in common with the run it resumes."""
+
+    kind: str  # layout
+    masks: bool
+    split: str
+
+
+class Manifest(TypedDict):
+    """manifest.json of a complete cohort."""
+
+    format: int
+    anofpdm: str  # version
+    kind: str  # layout
+    source: str
+    labels: str
+    split: str
+    preparation: Preparation
+    preparation_sha256: str
+    slices_sha256: str
+    tables_sha256: dict[str, str]
+    scans: int
+    slices: int
+    failed: dict[str, str]
+    warnings: dict[str, list[str]]
 
 
 @dataclass(frozen=True)
@@ -92,12 +129,12 @@ class GrowingArray:
 
 
 class StoreWriter:
-    def __init__(self, folder: Path, settings: Mapping[str, Any]):
+    def __init__(self, folder: Path, settings: Settings):
         self.folder = folder
         journal = folder / JOURNAL
         journal.touch()
         self._journal = journal.open("r+b")
-        self.entries = self._read_journal(dict(settings))
+        self.entries = self._read_journal(settings)
         size, channels = settings["size"], len(settings["modalities"])
         self._slices = GrowingArray(folder / SLICES, (channels, size, size), np.float16)
         self._masks = GrowingArray(folder / MASKS, (size, (size + 7) // 8), np.uint8) if settings["masks"] else None
@@ -127,14 +164,14 @@ class StoreWriter:
     def _arrays(self) -> list[GrowingArray]:
         return [self._slices] if self._masks is None else [self._slices, self._masks]
 
-    def _read_journal(self, settings: dict[str, Any]) -> list[ScanEntry]:
+    def _read_journal(self, settings: Settings) -> list[ScanEntry]:
         """Scans prepared so far. An incomplete last line was being written when the run was killed: remove it."""
         text, _, _ = self._journal.read().rpartition(b"\n")
         lines = text.split(b"\n") if text else []
         if len(lines) < 2:  # no scan yet, so nothing to contradict
             self._journal.seek(0)
             self._journal.truncate()
-            self._write_line(settings)
+            self._write_line({**settings})
             return []
         self._journal.seek(len(text) + 1)
         self._journal.truncate()
@@ -146,7 +183,7 @@ class StoreWriter:
             raise CohortError(f"{self._journal.name}: damaged ({problem}); start again with --overwrite") from None
         if previous != settings:
             previous = previous if isinstance(previous, dict) else {}
-            changed = ", ".join(key for key in settings if previous.get(key) != settings[key])
+            changed = ", ".join(key for key, value in settings.items() if previous.get(key) != value)
             raise CohortError(
                 f"{self.folder} was started with other settings ({changed} differ); "
                 "choose another folder, or start again with --overwrite"

@@ -1,4 +1,4 @@
-"""Any BIDS folder: sub-01/ses-1/anat/sub-01_ses-1_FLAIR.nii.gz; lesion masks beside the images or in derivatives/."""
+"""Any BIDS folder: sub-01/ses-1/anat/sub-01_ses-1_FLAIR.nii.gz; lesion masks next to the images or in derivatives/."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path

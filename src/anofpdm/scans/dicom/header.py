@@ -22,7 +22,7 @@ try:
 except ImportError:
     raise ScanError("reading DICOM needs optional packages; run pip install 'anofpdm[dicom]'") from None
 
-WANTED = [
+READ_TAGS = [
     "SpecificCharacterSet", "ImageType", "SOPClassUID", "Modality", "SeriesDescription", "ContrastBolusAgent",
     "ContrastBolusAgentSequence", "EchoTime", "EchoNumbers", "DiffusionBValue", "ProtocolName", "StudyInstanceUID",
     "SeriesInstanceUID", "SeriesNumber", "ImagePositionPatient", "ImageOrientationPatient", "FrameOfReferenceUID",
@@ -100,7 +100,7 @@ def read_header(source: Source, name: str) -> Header | None:
     with source.open(name) as file, _translate_read_errors(source, name):
         if _read_meta(file, source, name).get("MediaStorageSOPClassUID") == TABLE_OF_CONTENTS:
             return None
-        tags = pydicom.dcmread(file, stop_before_pixels=True, specific_tags=list(WANTED))
+        tags = pydicom.dcmread(file, stop_before_pixels=True, specific_tags=list(READ_TAGS))
         if "SOPClassUID" not in tags or "SeriesInstanceUID" not in tags:  # required in all files but a DICOMDIR
             raise EOFError
         if "Image Storage" not in tags.SOPClassUID.name:
