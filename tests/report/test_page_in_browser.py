@@ -177,7 +177,7 @@ def test_keyboard_order_and_accessible_names(make, open_page):
         reached.append(opened.page.evaluate("document.activeElement.id || document.activeElement.className"))
     assert reached[:6] == ["panels", "previous", "slider", "next", "outline", "opacity"]
     assert reached[6] == "jump"
-    for role, name in (("slider", "Slice"), ("slider", "Anomaly map overlay"), ("checkbox", "Mask outline")):
+    for role, name in (("slider", "Slice"), ("slider", "Map overlay"), ("checkbox", "Mask outline")):
         assert opened.page.get_by_role(role, name=name).count() == 1
     for svg in ("strip", "errors", "divergence", "scores"):
         assert opened.page.get_attribute(f"#{svg}", "aria-label")

@@ -145,7 +145,8 @@
   function sliceNumbers(one) {
     const pairs = [[data.score.short, formatScore(one.score)], ["Score threshold", formatScore(data.score.threshold)]];
     if (one.divergence) pairs.push(["End step t_e", formatNumber(one.end_step, 4)], ["M at t_e", formatNumber(one.end_divergence)]);
-    return [...pairs, ["Quantile", formatNumber(one.quantile)], ["Map threshold", formatNumber(one.threshold)], ["Mask area", formatArea(one)]];
+    if (isNumber(one.quantile)) pairs.push(["Quantile", formatNumber(one.quantile)]);
+    return [...pairs, ["Map threshold", formatNumber(one.threshold)], ["Mask area", formatArea(one)]];
   }
 
   function showNumbers(one) {

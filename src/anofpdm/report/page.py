@@ -38,7 +38,8 @@ def render_report(result: SegmentedScan, title: str) -> bytes:
         "figures": _render_figures(result, rules),
         "identity": _render_identity(result),
         "panels": _render_panels(result.display),
-        "curves": _render_curves(result.display) + _render_smoothing(rules),
+        "curves": _render_curves(result.display),
+        "notes": _render_notes(result.display, rules),
         "score": _render_score(data.score),
         "findings": _render_findings(result, data.findings),
         "settings": _render_settings(result.summary),
@@ -75,7 +76,7 @@ def _render_warnings(summary: Mapping[str, Any]) -> str:
     if not warnings:
         return ""
     items = "".join(f"<li>{text}</li>" for text in warnings)
-    return f'<section class="warning" aria-label="Warnings"><h2>Check first: warnings</h2><ul>{items}</ul></section>'
+    return f'<section class="warning" aria-label="Warnings"><h2>Warnings: check these first</h2><ul>{items}</ul></section>'
 
 
 def _render_summary(result: SegmentedScan) -> str:
@@ -180,27 +181,28 @@ def _render_scale(sheet: str) -> str:
 
 
 def _render_curves(display: DisplayData) -> str:
-    if display.curves is None:
-        engine = html.escape(ENGINES.get(display.engine, display.engine))
-        note = f"No curves over noise levels: the {engine} predicts each slice in one step."
-        return f'<p class="quiet" id="no-curves">{note}</p>'
-    charts = "".join(
+    charts = CHARTS if display.curves is not None else {}
+    return "".join(
         f'<figure class="chart"><figcaption>{caption}</figcaption><svg id="{name}" role="img"></svg></figure>'
-        for name, caption in CHARTS.items()
+        for name, caption in charts.items()
     )
-    if display.curves.explained is None:
-        return charts
-    numbers = [str(index) for index in display.indices[display.curves.explained]]
-    slices = f"slice{'s' if len(numbers) > 1 else ''} {', '.join(numbers)}"
-    note = f"The masks were made by the student network. Curves of the diffusion model are shown for {slices}."
-    return f'{charts}<p class="quiet" id="explained">{note}</p>'
 
 
-def _render_smoothing(rules: DecisionRules) -> str:
-    if not rules.context_mm:
-        return ""
-    note = f"Anomaly maps and divergence curves are smoothed across slices (sigma {rules.context_mm:g} mm)."
-    return f'<p class="quiet">{note}</p>'
+def _render_notes(display: DisplayData, rules: DecisionRules) -> str:
+    notes = {}
+    if display.curves is None:
+        engine = ENGINES.get(display.engine, display.engine)
+        notes["no-curves"] = f"No curves over noise levels: the {engine} predicts each slice in one step."
+    elif display.curves.explained is not None:
+        numbers = [str(index) for index in display.indices[display.curves.explained]]
+        slices = f"slice{'s' if len(numbers) > 1 else ''} {', '.join(numbers)}"
+        notes["explained"] = (
+            f"The masks were made by the student network. Curves of the diffusion model are shown for {slices}."
+        )
+    if rules.context_mm:
+        sigma = f"sigma {rules.context_mm:g} mm"
+        notes["smoothing"] = f"Anomaly maps and divergence curves are smoothed across slices ({sigma})."
+    return "".join(f'<p class="quiet" id="{name}">{html.escape(note)}</p>' for name, note in notes.items())
 
 
 def _render_score(score: Score) -> str:
