@@ -8,13 +8,14 @@ import sys
 import time
 
 import pytest
+from typer import BadParameter
 from typer.testing import CliRunner
 
 from anofpdm import __version__
 from anofpdm.cli.main import app, defer_signals
-from anofpdm.cli.segment import _explained
+from anofpdm.cli.segment import parse_explain, print_reports
 from anofpdm.cohorts import open_cohort
-from anofpdm.errors import ConfigError, Terminated
+from anofpdm.errors import Terminated
 from tests import toys
 
 
@@ -154,7 +155,7 @@ class TestSegment:
         names = {path.name for path in (tmp_path / "p3").iterdir()}
         wanted = "mask.nii.gz anomaly_map.nii.gz findings.csv slices.csv summary.json overview.png report.html"
         assert names == set(wanted.split())
-        assert "0 scans segmented, 8 done before" in anofpdm(*words).stdout
+        assert "0 scans segmented, 8 already complete" in anofpdm(*words).stdout
 
     def test_two_processes_share_the_work_and_change_nothing(self, calibrated, cohort, tmp_path):
         model, _ = calibrated
@@ -188,8 +189,7 @@ class TestSegment:
         one = self.scans(cohort) / "p1" / "p1_flair.nii.gz"
         assert "no t2 image" in refused("segment", model, one, *out)
         assert "not calibrated for smoothing" in refused("segment", model, self.scans(cohort), *out, "--context", 7)
-        assert "unknown threshold" in refused("segment", model, self.scans(cohort), *out, "--threshold", "x")
-        assert "--brain-mask is of one scan" in refused(
+        assert "--brain-mask is for one scan" in refused(
             "segment", model, self.scans(cohort), *out, "--brain-mask", tmp_path / "b.nii.gz"
         )
         both = ("--brain-mask", one, "--skull-strip", "cp {input} {output}")
@@ -197,18 +197,20 @@ class TestSegment:
         assert "applies to prepared cohorts only" in refused(
             "segment", model, self.scans(cohort), *out, "--split", "val"
         )
-        wrong = ["segment", str(model), str(cohort), "--out", str(tmp_path / "out"), "--split", "some"]
-        assert CliRunner().invoke(app, wrong).exit_code == 2
         assert not (tmp_path / "out").exists()
 
-    def test_all_notes_of_a_scan_are_printed(self, capsys, tmp_path):
-        from anofpdm.cli.segment import _print
-        from anofpdm.segment.many import Report
+    @pytest.mark.parametrize("option", ["--engine", "--detector", "--threshold", "--precision", "--split", "--explain"])
+    def test_a_wrong_word_is_a_usage_error_before_the_model_is_loaded(self, option, tmp_path):
+        done = here("segment", tmp_path / "no-model", tmp_path, "--out", tmp_path / "out", option, "some")
+        assert done.exit_code == 2, done.output
 
-        _print([Report(done={"p": 1.0}, warnings={"p": ["one", "two"]})], tmp_path)
-        printed = capsys.readouterr().out
-        assert "note: p: one" in printed
-        assert "note: p: two" in printed
+    def test_every_warning_of_a_scan_is_printed(self, capsys, tmp_path):
+        from anofpdm.segment.many import RunReport
+
+        print_reports([RunReport(segmented={"p": 1.0}, warnings={"p": ["one", "two"]})], tmp_path)
+        output = capsys.readouterr().out
+        assert "warning: p: one" in output
+        assert "warning: p: two" in output
 
     def test_a_calibration_of_other_weights(self, calibrated, cohort, tmp_path):
         import shutil
@@ -220,21 +222,15 @@ class TestSegment:
         assert "another checkpoint" in refused("segment", tmp_path / "m", self.scans(cohort), "--out", tmp_path / "o")
 
 
-@pytest.mark.parametrize(
-    ("words", "engine", "wanted"),
-    [(None, "student", None), ("findings", "student", "findings"), ("70, 71", "student", (70, 71))],
-)
-def test_slices_to_explain_are_read(words, engine, wanted):
-    assert _explained(words, engine) == wanted
+@pytest.mark.parametrize(("text", "wanted"), [("findings", "findings"), (" findings ", "findings"), ("7, 8", (7, 8))])
+def test_slices_to_explain(text, wanted):
+    assert parse_explain(text) == wanted
 
 
-@pytest.mark.parametrize(
-    ("words", "engine", "message"),
-    [("all", "student", "write findings"), ("-3", "student", "write findings"), ("4", "diffusion", "every slice")],
-)
-def test_invalid_slices_to_explain(words, engine, message):
-    with pytest.raises(ConfigError, match=message):
-        _explained(words, engine)
+@pytest.mark.parametrize("text", ["all", "-3", "", "1,"])
+def test_wrong_slices_to_explain(text):
+    with pytest.raises(BadParameter, match="give findings, or slice numbers"):
+        parse_explain(text)
 
 
 def test_bench_prints_a_table(tmp_path):

@@ -1,8 +1,9 @@
-"""The bundled models, as everyone meets them first."""
+"""The bundled models and the demo."""
 
 import json
 import shutil
 from html.parser import HTMLParser
+from types import SimpleNamespace
 
 import nibabel as nib
 import numpy as np
@@ -12,6 +13,7 @@ from anofpdm.demo.run import BUNDLED, PAGE, run_demo
 from anofpdm.errors import AnoFPDMError, CohortError, ScanWarning
 from anofpdm.evaluation.metrics.volumes import score_volume
 from anofpdm.scans import Grid, read_volume
+from anofpdm.segment.outputs import MASK
 from anofpdm.util.files import folder_lock
 
 KINDS = ("tumour", "stroke")
@@ -28,11 +30,11 @@ class Links(HTMLParser):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_bundled_model_is_small_and_says_what_it_is(kind):
+def test_a_bundled_model_is_small_and_has_a_card(kind):
     files = [path for path in (BUNDLED / kind).rglob("*") if path.is_file()]
     own = {"weights.safetensors", "config.json", "README.md"}
-    taught = {f"student/{name}" for name in own}
-    assert {path.relative_to(BUNDLED / kind).as_posix() for path in files} == own | taught | {"calibration.json"}
+    student = {f"student/{name}" for name in own}
+    assert {path.relative_to(BUNDLED / kind).as_posix() for path in files} == own | student | {"calibration.json"}
     assert sum(path.stat().st_size for path in files) < MOST_BYTES
     card = (BUNDLED / kind / "README.md").read_text()
     assert json.loads((BUNDLED / kind / "config.json").read_text())["sha256"] in card
@@ -43,23 +45,25 @@ def test_a_bundled_model_is_small_and_says_what_it_is(kind):
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory):
     out = tmp_path_factory.mktemp("demo")
-    with pytest.warns(ScanWarning, match="sees each slice alone"):  # few slices, for a quick test
+    with pytest.warns(ScanWarning, match="processes each slice alone"):  # few slices, for a quick test
         return out, run_demo(out, device="cpu", patients=1, slices=10)
 
 
-def test_the_demo_finds_lesions_it_was_never_shown(demo):
-    _, shown = demo
-    assert {(one.kind, one.engine) for one in shown} == {(kind, e) for kind in KINDS for e in ("student", "diffusion")}
-    tumour = next(one for one in shown if one.engine == "diffusion").score
+def test_the_demo_finds_the_lesions(demo):
+    _, results = demo
+    assert {(one.kind, one.engine) for one in results} == {
+        (kind, e) for kind in KINDS for e in ("student", "diffusion")
+    }
+    tumour = next(one for one in results if one.engine == "diffusion").score
     assert tumour.true_ml > 1
     assert tumour.dice > 0.5
     assert tumour.slices_right >= 0.7 * tumour.slices
 
 
-def test_its_scores_are_those_of_the_files_it_leaves(demo):
-    out, shown = demo
-    for one in shown:
-        mask = np.asarray(nib.Nifti1Image.from_filename(one.folder / "mask.nii.gz").dataobj) > 0
+def test_scores_agree_with_the_written_masks(demo):
+    out, results = demo
+    for one in results:
+        mask = np.asarray(nib.Nifti1Image.from_filename(one.folder / MASK).dataobj) > 0
         (truth_file,) = (path for path in (out / "scans").rglob("*.nii.gz") if _is_truth(path.name, one.name))
         truth = np.asarray(nib.Nifti1Image.from_filename(truth_file).dataobj) > 0
         both = (mask & truth).sum()
@@ -70,41 +74,41 @@ def _is_truth(name, subject):
     return name.startswith(subject.split("_ses")[0]) and name.endswith(("seg.nii.gz", "lesion_mask.nii.gz"))
 
 
-def test_its_page_opens_from_disk_and_leads_to_reports(demo):
-    out, shown = demo
+def test_the_page_links_to_the_reports(demo):
+    out, results = demo
     links = Links()
     links.feed((out / PAGE).read_text())
     local = [link for link in links.found if not link.startswith("data:")]
-    assert len(local) == 2 * len(shown)
+    assert len(local) == 2 * len(results)
     for link in local:
         assert (out / link).is_file()
 
 
-def test_with_a_student_both_engines_speak_of_the_first_brain(tmp_path, monkeypatch):
-    class Toy:
-        trained = type("trained", (), {"modalities": ("flair", "t1", "t1ce", "t2")})
+def test_the_first_brain_is_segmented_by_both_engines(tmp_path, monkeypatch):
+    class FakeModel:
+        trained = SimpleNamespace(modalities=("flair", "t1", "t1ce", "t2"))
 
-        def engine(self):
-            return "student"
+        def request(self):
+            return SimpleNamespace(engine=SimpleNamespace(name="student"))
 
-    asked = []
-    monkeypatch.setattr("anofpdm.demo.run.load", lambda *_: Toy())
-    monkeypatch.setattr("anofpdm.demo.run.TRUTH", {"tumour": "seg"})
+    runs = []
+    monkeypatch.setattr("anofpdm.demo.run.load", lambda *_: FakeModel())
+    monkeypatch.setattr("anofpdm.demo.run.TRUTH_SUFFIXES", {"tumour": "seg"})
     monkeypatch.setattr(
-        "anofpdm.demo.run._segmented", lambda _m, target, engine, *_: asked.append((target.subject.name, engine))
+        "anofpdm.demo.run._segment", lambda _m, target, engine, *_: runs.append((target.subject.name, engine))
     )
-    monkeypatch.setattr("anofpdm.demo.run.page", lambda *_: "")
+    monkeypatch.setattr("anofpdm.demo.run.render_page", lambda *_, **__: "")
     run_demo(tmp_path, device="cpu", patients=2, slices=10)
-    (first, one), (again, two), (second, three) = asked
+    (first, one), (again, two), (second, three) = runs
     assert (one, two, three) == ("student", "diffusion", "student")
     assert first == again != second
 
 
-def test_a_second_demo_replaces_the_first_and_nothing_else(demo, tmp_path, monkeypatch):
-    monkeypatch.setattr("anofpdm.demo.run.TRUTH", {})  # no kind: only the folder is made ready
+def test_a_second_demo_replaces_only_the_first(demo, tmp_path, monkeypatch):
+    monkeypatch.setattr("anofpdm.demo.run.TRUTH_SUFFIXES", {})  # no phantoms: only the folder is prepared
     out, _ = demo
     (tmp_path / "results").mkdir()
-    with pytest.raises(CohortError, match="no demo made"):
+    with pytest.raises(CohortError, match="not made by a demo"):
         run_demo(tmp_path, device="cpu")
     assert [path.name for path in tmp_path.iterdir()] == ["results"]
     shutil.copytree(out, tmp_path / "again")
@@ -115,7 +119,7 @@ def test_a_second_demo_replaces_the_first_and_nothing_else(demo, tmp_path, monke
     assert not (tmp_path / "again" / "results").exists()
 
 
-class TestScoringAVolume:
+class TestVolumeScore:
     def grid(self, flip=False):
         affine = np.diag([2.0, 2.0, -3.0 if flip else 3.0, 1.0])
         return Grid.from_affine((4, 5, 6), affine)
@@ -145,7 +149,7 @@ class TestScoringAVolume:
         assert score.slices_right == 2
         assert score.dice == 1
 
-    def test_nothing_found_where_nothing_is(self, tmp_path):
+    def test_an_empty_mask_of_a_healthy_scan_scores_1(self, tmp_path):
         grid = self.grid()
         path = tmp_path / "empty.nii.gz"
         nib.save(nib.Nifti1Image(np.zeros(grid.shape, np.uint8), grid.affine), path)

@@ -8,7 +8,7 @@ from anofpdm.method.decision import Decisions
 from anofpdm.report.display import Curves, DisplayData
 from anofpdm.report.findings import find_lesions
 from anofpdm.scans import AxialPlanes, Grid
-from anofpdm.segment.model import Segmentation
+from anofpdm.segment.result import Segmentation
 from tests import toys
 
 SIZE, LEVELS, CUT = 32, (0, 100, 200, 300, 400), 0.99
@@ -18,7 +18,7 @@ def settings_of(detector, threshold):
     return {
         "anofpdm": "0.1.0", "torch": "2.0", "model_sha256": "4f" * 32, "calibration_sha256": "a1" * 32, "strength": 3.0,
         "detector": detector, "scored": ["flair"], "seed": 7, "brain_mask": None,
-        "choices": {"detector": "calibrated", "context_mm": 0.0, "mask": {"threshold": threshold, "smallest": 40}},
+        "decision": {"detector": "calibrated", "context_mm": 0.0, "mask": {"threshold": threshold, "smallest": 40}},
     }  # fmt: skip
 
 

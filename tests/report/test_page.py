@@ -261,7 +261,7 @@ class TestDecisionOfASlice:
 
     def test_smoothing_across_slices_is_stated(self, make):
         alone, together = make(), make()
-        together.summary["settings"]["choices"]["context_mm"] = 2.0
+        together.summary["settings"]["decision"]["context_mm"] = 2.0
         assert "smoothed" not in ParsedPage(render_report(alone, "p1")).visible
         assert "smoothed across slices (sigma 2 mm)" in ParsedPage(render_report(together, "p1")).visible
 

@@ -1,4 +1,4 @@
-"""A DICOM study through the whole of segmenting, and back."""
+"""A DICOM study, segmented and written as NIfTI and DICOM."""
 
 import json
 
@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from anofpdm.cohorts.inputs import find_targets
-from anofpdm.segment.many import Options, segment_all
+from anofpdm.segment.many import BatchSegmentation, OutputOptions
 from anofpdm.segment.outputs import DICOM_CAPTURE, DICOM_SEG
 from tests import dicom_toys, toys
 from tests.dicom_toys import Series
-from tests.segment.test_model import BY_HEALTHY, known_model
+from tests.segment.known_model import BY_HEALTHY, known_model
 
 MODALITIES = ("flair", "t2")
 SHAPE = (40, 40, 20)  # columns, rows, slices
@@ -37,31 +37,35 @@ def study(folder):
     return folder, lesion, affine
 
 
+def segment_all(targets, out, outputs):
+    model = known_model()
+    return BatchSegmentation(model, model.request(**BY_HEALTHY), targets, out, outputs).run()
+
+
 @pytest.mark.parametrize("kind", ["folder", "zip"])
-def test_a_study_gets_masks_where_its_lesion_is_as_nifti_and_dicom(kind, tmp_path):
+def test_the_mask_of_a_study_overlays_its_lesion_as_nifti_and_dicom(kind, tmp_path):
     place, lesion, affine = study(tmp_path / "anna")
     if kind == "zip":
         place = dicom_toys.zipped(place, tmp_path / "anna.zip")
-    options = Options(choices=BY_HEALTHY, dicom=True)
     targets = find_targets([str(place)], MODALITIES)
-    report = segment_all(known_model(), targets, tmp_path / "out", options)
-    assert list(report.done) == ["anna"], report.failed
+    report = segment_all(targets, tmp_path / "out", OutputOptions(dicom=True))
+    assert list(report.segmented) == ["anna"], report.failed
     mask = nib.Nifti1Image.from_filename(tmp_path / "out" / "anna" / "mask.nii.gz")
     np.testing.assert_allclose(mask.affine, affine, atol=1e-4)
     assert toys.dice(np.asarray(mask.dataobj) > 0, lesion) > 0.85
     assert (tmp_path / "out" / "anna" / DICOM_SEG).is_file()
     assert (tmp_path / "out" / "anna" / DICOM_CAPTURE).is_file()
-    again = segment_all(known_model(), targets, tmp_path / "out", options)
-    assert list(again.already) == ["anna"]
+    again = segment_all(targets, tmp_path / "out", OutputOptions(dicom=True))
+    assert list(again.skipped) == ["anna"]
 
 
-def test_its_results_name_series_and_neither_patient_nor_temporary_files(tmp_path):
+def test_results_name_the_series_but_no_patient_and_no_temporary_file(tmp_path):
     place, _, _ = study(tmp_path / "anna")
-    segment_all(known_model(), find_targets([str(place)], MODALITIES), tmp_path / "out", Options(choices=BY_HEALTHY))
+    segment_all(find_targets([str(place)], MODALITIES), tmp_path / "out", OutputOptions())
     folder = tmp_path / "out" / "anna"
-    said = json.loads((folder / "summary.json").read_text())["inputs"]
-    assert said["flair"]["series"] == 3
-    assert "anna, series 3 (AX T2 FLAIR)" in said["flair"]["file"]
+    inputs = json.loads((folder / "summary.json").read_text())["inputs"]
+    assert inputs["flair"]["series"] == 3
+    assert "anna, series 3 (AX T2 FLAIR)" in inputs["flair"]["file"]
     for name in ("summary.json", "report.html", "slices.csv"):
         text = (folder / name).read_text()
         assert "Secret" not in text

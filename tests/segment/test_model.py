@@ -2,10 +2,7 @@
 
 import csv
 import json
-import shlex
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import nibabel as nib
 import numpy as np
@@ -29,88 +26,34 @@ from anofpdm.cohorts.inputs import find_targets
 from anofpdm.cohorts.plan import plan_cohort
 from anofpdm.cohorts.prepare import prepare
 from anofpdm.errors import (
-    AnoFPDMError,
     CalibrationError,
     CohortError,
     ConfigError,
     MethodError,
     ModelError,
-    OutputError,
     ScanError,
     ScanWarning,
 )
 from anofpdm.labels import HEALTHY, NULL
-from anofpdm.method.calibration import Calibration, Candidate, ContextFit
-from anofpdm.method.decision import DecisionSettings
-from anofpdm.method.detection import Accuracy, CurveDetector
+from anofpdm.method.calibration import Candidate
 from anofpdm.method.evidence import EvidenceSettings, SignalMaps, concatenate
 from anofpdm.method.many_slices import EvidenceRequest, evidence_batches, gather_evidence, slice_seeds
-from anofpdm.method.mask import MaskSettings
-from anofpdm.network.predictor import NoisePredictor, TrainedModel, load_trained
+from anofpdm.network.predictor import NoisePredictor, load_trained
 from anofpdm.network.schedule import NoiseSchedule
 from anofpdm.scans import read_scan, scan_slices
-from anofpdm.segment.many import Options, segment_all
-from anofpdm.segment.model import Model
-from anofpdm.segment.outputs import ANOMALY_MAP, FINDINGS, MASK, OVERVIEW, REPORT, SLICES, SUMMARY
+from anofpdm.segment.engines import EngineSlices
+from anofpdm.segment.outputs import ANOMALY_MAP, FINDINGS, MASK, REPORT, SLICES, SUMMARY
 from anofpdm.util.files import folder_lock
+from anofpdm.util.progress import silent
 from tests import toys
 from tests.method.worlds import FIELDS
-
-SHAPE, SIZE = (40, 44, 36), 64
-BRAIN, LESION = 1.0, 0.0  # of network slices, in [-1, 1]
-
-
-class Rounding:
-    """Slices are made of three values; a healthy one has no LESION in it. Elementwise, and exact while noise is low."""
-
-    device, precision = torch.device("cpu"), "fp32"
-
-    def __call__(self, x, t, labels):
-        schedule = NoiseSchedule.linear()
-        signal, spread = schedule.signal_and_noise(t, x)
-        value = x / signal
-        tissue = torch.where(value > (BRAIN + LESION) / 2, BRAIN, LESION)
-        tissue = torch.where((labels == HEALTHY)[:, None, None, None], torch.full_like(x, BRAIN), tissue)
-        clean = torch.where(value < (LESION - 1) / 2, -1.0, tissue)
-        return (x - signal * clean) / spread
-
-
-def calibration(**changes):
-    levels = (0, 20, 40)
-    told_apart = CurveDetector(np.full(3, -10.0), np.ones(3), np.ones(3), 0.0, 1.0)
-    accuracy = Accuracy(1.0, 1.0)
-    values = {
-        "settings": EvidenceSettings(levels, (0,)), "strength": 0.0, "best_strength": 0.0, "cut": 0.9,
-        "divergence_max": 0.1, "detector": "curve", "cosine_accuracy": accuracy, "candidates": (),
-        "accuracy_ratio": 0.98, "n_healthy": 1, "n_unhealthy": 1, "n_patients": 2, "modalities": ("flair", "t2"),
-        "checkpoint_sha256": "same",
-        "fitted": (ContextFit(0.0, told_apart, accuracy, 0.5),),
-    }  # fmt: skip
-    return Calibration(**{**values, **changes})
-
-
-def known_model(**changes):
-    trained = TrainedModel(Path("nowhere"), Rounding(), ("flair", "t2"), SIZE, "same")  # type: ignore[arg-type]
-    return Model(trained, calibration(**changes), "0" * 64)
-
-
-BY_HEALTHY = DecisionSettings(mask=MaskSettings("healthy", smallest=0))
-
-
-def scan_files(folder, axes="LPS", spacing=(1.0, 1.0, 1.0), centre=(6.0, -5.0, 4.0), radius=7.0, name="p"):
-    """A head of one value with a darker ball in it; returns files, the ball and the affine."""
-    affine = toys.affine_of(axes, spacing, shape=SHAPE)
-    head = toys.ball(affine, SHAPE, (0, 0, 0), 17)
-    lesion = toys.ball(affine, SHAPE, centre, radius)
-    voxels = np.where(lesion, 50, np.where(head, 100, 0)).astype(np.int16)
-    files = {m: toys.save(folder / f"{name}_{m}.nii.gz", voxels, affine) for m in ("flair", "t2")}
-    return files, lesion, affine
+from tests.segment.known_model import BY_HEALTHY, SHAPE, SIZE, Rounding, known_model, scan_files
 
 
 @pytest.mark.parametrize("axes", ["RAS", "LPS", "ASR", "PIR", "SLA", "IPL"])
 def test_the_mask_overlays_the_lesion_whatever_the_scans_orientation(axes, tmp_path):
     files, lesion, _ = scan_files(tmp_path, axes)
-    result = known_model().segment(files, choices=BY_HEALTHY)
+    result = known_model().segment(files, **BY_HEALTHY)
     assert toys.dice(result.mask, lesion) > 0.9
     assert result.mask.shape == SHAPE
     (finding,) = result.findings
@@ -130,7 +73,7 @@ def test_the_mask_overlays_the_lesion_whatever_the_scans_orientation(axes, tmp_p
 
 def test_tables_and_summary_agree_with_the_mask(tmp_path):
     files, lesion, _ = scan_files(tmp_path, spacing=(1.0, 1.0, 1.0))
-    result = known_model().segment(files, choices=BY_HEALTHY)
+    result = known_model().segment(files, **BY_HEALTHY)
     result.save(tmp_path / "out")
     rows = list(csv.DictReader((tmp_path / "out" / SLICES).open()))
     drawn = [int(row["slice"]) for row in rows if float(row["area_mm2"]) > 0]
@@ -151,7 +94,7 @@ def test_tables_and_summary_agree_with_the_mask(tmp_path):
 
 def test_the_report_is_written_before_the_summary_and_can_be_left_out(tmp_path, monkeypatch):
     files, _, _ = scan_files(tmp_path)
-    result = known_model().segment(files, choices=BY_HEALTHY)
+    result = known_model().segment(files, **BY_HEALTHY)
     result.save(tmp_path / "anna")
     said = (tmp_path / "anna" / REPORT).read_text()
     assert "<h1>anna</h1>" in said
@@ -167,11 +110,12 @@ def test_the_report_is_written_before_the_summary_and_can_be_left_out(tmp_path, 
 def test_what_is_shown_is_what_the_network_saw_and_said(tmp_path):
     files, _, _ = scan_files(tmp_path)
     model = known_model(settings=EvidenceSettings((0, 20, 40), (1,)))
-    display = model.segment(files, choices=BY_HEALTHY).display
+    display = model.segment(files, **BY_HEALTHY).display
     slices = scan_slices(read_scan(files), SIZE)
     assert display.modalities == ("t2",)
     np.testing.assert_allclose(display.pixels[:, 0], slices.pixels[:, 1], atol=1e-3)
-    evidence = model._ask(slices, 0, 100, lambda *_: None)
+    engine = model.request(**BY_HEALTHY, batch=100, seed=0).engine
+    evidence = engine.gather_evidence(EngineSlices(slices.pixels, slices.indices, 1.0), silent)
     assert display.curves.levels == (0, 20, 40)
     np.testing.assert_array_equal(display.curves.divergence, evidence.divergence[:, 0])
     np.testing.assert_array_equal(display.curves.mse_guided, evidence.mse_guided[:, 0])
@@ -181,7 +125,7 @@ def test_what_is_shown_is_what_the_network_saw_and_said(tmp_path):
 
 def test_a_healthy_scan_has_an_empty_mask_and_no_findings(tmp_path):
     files, _, _ = scan_files(tmp_path, radius=-1.0)
-    result = known_model().segment(files, choices=BY_HEALTHY)
+    result = known_model().segment(files, **BY_HEALTHY)
     assert not result.mask.any()
     assert result.findings == []
     result.save(tmp_path / "out")
@@ -190,8 +134,8 @@ def test_a_healthy_scan_has_an_empty_mask_and_no_findings(tmp_path):
 
 def test_neither_batch_nor_order_of_files_changes_a_voxel(tmp_path):
     files, _, _ = scan_files(tmp_path)
-    one = known_model().segment(files, choices=BY_HEALTHY)
-    other = known_model().segment(dict(reversed(files.items())), choices=BY_HEALTHY, batch=3)
+    one = known_model().segment(files, **BY_HEALTHY)
+    other = known_model().segment(dict(reversed(files.items())), **BY_HEALTHY, batch=3)
     np.testing.assert_array_equal(one.anomaly_map, other.anomaly_map)
     np.testing.assert_array_equal(one.mask, other.mask)
 
@@ -212,29 +156,29 @@ class TestBadScans:
         files, lesion, affine = scan_files(tmp_path)
         narrow = known_model(foreground=(0.05, 0.2))
         with pytest.warns(ScanWarning, match="skull-stripped"):
-            whole = narrow.segment(files, choices=BY_HEALTHY)
+            whole = narrow.segment(files, **BY_HEALTHY)
         assert "skull-stripped" in whole.summary["warnings"][0]
         brain = toys.save(tmp_path / "brain.nii.gz", toys.ball(affine, SHAPE, (0, 0, 0), 13).astype(np.uint8), affine)
-        bare = narrow.segment(files, brain_mask=brain, choices=BY_HEALTHY)
+        bare = narrow.segment(files, brain_mask=brain, **BY_HEALTHY)
         assert bare.anomaly_map[~toys.ball(affine, SHAPE, (0, 0, 0), 16)].max() < 0.05
         assert (bare.mask & lesion).any()
 
     def test_a_brain_mask_of_another_scan(self, tmp_path):
         files, _, affine = scan_files(tmp_path)
         elsewhere = toys.save(tmp_path / "b.nii.gz", np.zeros(SHAPE, np.uint8), affine)
-        with pytest.raises(ScanError, match="nothing of the flair lies inside"):
+        with pytest.raises(ScanError, match="the flair image is empty inside"):
             known_model().segment(files, brain_mask=elsewhere)
 
     def test_one_modality_outside_the_brain_mask_is_named(self, tmp_path):
         files, _, affine = scan_files(tmp_path)
         toys.save(files["t2"], toys.ball(affine, SHAPE, (10, 0, 0), 4).astype(np.int16), affine)
         brain = toys.save(tmp_path / "b.nii.gz", toys.ball(affine, SHAPE, (-8, 0, 0), 4).astype(np.uint8), affine)
-        with pytest.raises(ScanError, match="nothing of the t2 lies inside"):
+        with pytest.raises(ScanError, match="the t2 image is empty inside"):
             known_model().segment(files, brain_mask=brain)
 
     def test_only_what_the_model_needs_is_read(self, tmp_path):
         files, _, _ = scan_files(tmp_path)
-        result = known_model().segment({**files, "t1": tmp_path / "gone.nii.gz"}, choices=BY_HEALTHY)
+        result = known_model().segment({**files, "t1": tmp_path / "gone.nii.gz"}, **BY_HEALTHY)
         assert list(result.summary["inputs"]) == ["flair", "t2"]
 
 
@@ -242,164 +186,6 @@ def _shift(mm):
     moved = np.zeros((4, 4))
     moved[0, 3] = mm
     return moved
-
-
-class TestMany:
-    def targets(self, folder, count=3):
-        for number in range(count):
-            scan_files(folder, name=f"p{number}", radius=6.0 + number)
-        return find_targets([str(folder)], ("flair", "t2"))
-
-    def test_stopping_and_starting_again_goes_on(self, tmp_path):
-        targets = self.targets(tmp_path / "in")
-        options = Options(choices=BY_HEALTHY, pictures=False)
-        first = segment_all(known_model(), targets[:1], tmp_path / "out", options)
-        stamp = (tmp_path / "out" / "p0" / MASK).stat().st_mtime_ns
-        (tmp_path / "out" / "p1").mkdir()
-        (tmp_path / "out" / "p1" / MASK).write_bytes(b"half")  # as a killed run leaves it: no summary yet
-        again = segment_all(known_model(), targets, tmp_path / "out", options)
-        assert list(first.done) == ["p0"]
-        assert list(again.already) == ["p0"]
-        assert list(again.done) == ["p1", "p2"]
-        assert (tmp_path / "out" / "p0" / MASK).stat().st_mtime_ns == stamp
-        assert nib.Nifti1Image.from_filename(tmp_path / "out" / "p1" / MASK).shape == SHAPE
-
-    def test_other_settings_or_another_scan_are_done_anew(self, tmp_path):
-        targets = self.targets(tmp_path / "in", 1)
-        options = Options(choices=BY_HEALTHY, pictures=False)
-        segment_all(known_model(), targets, tmp_path / "out", options)
-        other = replace(options, choices=DecisionSettings(mask=MaskSettings("healthy", smallest=90)))
-        assert list(segment_all(known_model(), targets, tmp_path / "out", other).done) == ["p0"]
-        scan_files(tmp_path / "in", name="p0", radius=8.0)
-        assert list(segment_all(known_model(), targets, tmp_path / "out", other).done) == ["p0"]
-        assert list(segment_all(known_model(), targets, tmp_path / "out", other).already) == ["p0"]
-
-    def test_a_half_overwritten_result_is_not_taken_for_a_finished_one(self, tmp_path, monkeypatch):
-        (target,) = self.targets(tmp_path / "in", 1)
-        options = Options(choices=BY_HEALTHY, pictures=False)
-        segment_all(known_model(), [target], tmp_path / "out", options)
-        result = known_model().segment(target.subject.images, choices=DecisionSettings())
-
-        def stopped(*_):
-            raise KeyboardInterrupt
-
-        with monkeypatch.context() as patch:
-            patch.setattr("anofpdm.segment.model.write_nifti", stopped)
-            with pytest.raises(KeyboardInterrupt):
-                result.save(tmp_path / "out" / "p0")
-        assert list(segment_all(known_model(), [target], tmp_path / "out", options).done) == ["p0"]
-
-    @pytest.mark.parametrize("lost", [MASK, ANOMALY_MAP, OVERVIEW, REPORT])
-    def test_a_result_with_a_file_missing_is_done_anew(self, lost, tmp_path):
-        targets = self.targets(tmp_path / "in", 1)
-        without = Options(choices=BY_HEALTHY, pictures=False, reports=False)
-        options = replace(without, pictures=True, reports=True)
-        segment_all(known_model(), targets, tmp_path / "out", options)
-        assert segment_all(known_model(), targets, tmp_path / "out", options).already
-        (tmp_path / "out" / "p0" / lost).unlink()
-        already = segment_all(known_model(), targets, tmp_path / "out", without).already
-        assert bool(already) == (lost in (OVERVIEW, REPORT))
-        (tmp_path / "out" / "p0" / lost).unlink(missing_ok=True)
-        assert segment_all(known_model(), targets, tmp_path / "out", options).done
-
-    def test_another_brain_mask_or_command_is_done_anew(self, tmp_path):
-        targets = self.targets(tmp_path / "in", 1)
-        affine, brain = toys.affine_of("LPS", shape=SHAPE), tmp_path / "brain.nii.gz"
-        options = Options(choices=BY_HEALTHY, pictures=False, brain_mask=brain)
-        for radius in (16, 13):
-            toys.save(brain, toys.ball(affine, SHAPE, (0, 0, 0), radius).astype(np.uint8), affine)
-            assert segment_all(known_model(), targets, tmp_path / "out", options).done
-            assert segment_all(known_model(), targets, tmp_path / "out", options).already
-        for command in ("cp {input} {output}", "cp -f {input} {output}"):
-            with_command = replace(options, brain_mask=None, skull_strip=command)
-            assert segment_all(known_model(), targets, tmp_path / "out", with_command).done
-            assert segment_all(known_model(), targets, tmp_path / "out", with_command).already
-
-    def test_warnings_are_in_the_report_and_nowhere_else(self, tmp_path, recwarn):
-        targets = self.targets(tmp_path / "in", 1)
-        narrow = known_model(foreground=(0.05, 0.2))
-        report = segment_all(narrow, targets, tmp_path / "out", Options(choices=BY_HEALTHY, pictures=False))
-        assert len(report.warnings["p0"]) == 1
-        assert not [one for one in recwarn if one.category is ScanWarning]
-
-    def test_a_broken_scan_is_listed_and_the_others_are_done(self, tmp_path):
-        targets = self.targets(tmp_path / "in")
-        broken = tmp_path / "in" / "p1_t2.nii.gz"
-        broken.write_bytes(broken.read_bytes()[:200])
-        report = segment_all(known_model(), targets, tmp_path / "out", Options(choices=BY_HEALTHY, pictures=False))
-        assert list(report.done) == ["p0", "p2"]
-        assert "p1_t2.nii.gz" in report.failed["p1"]
-        assert not (tmp_path / "out" / "p1").exists()
-
-    def test_a_full_disk_stops_it_at_once(self, tmp_path, monkeypatch):
-        """The next scans would take their time and find no room either."""
-        targets, asked = self.targets(tmp_path / "in"), []
-
-        def full(path, *_):
-            asked.append(path)
-            raise OutputError(f"{path}: could not be written")
-
-        monkeypatch.setattr("anofpdm.segment.model.write_nifti", full)
-        with pytest.raises(OutputError, match=MASK):
-            segment_all(known_model(), targets, tmp_path / "out", Options(choices=BY_HEALTHY, pictures=False))
-        assert len(asked) == 1
-
-    def test_a_folder_that_is_being_written_to_is_refused(self, tmp_path):
-        (tmp_path / "out").mkdir()
-        with folder_lock(tmp_path / "out"), pytest.raises(AnoFPDMError, match="another run is writing here"):
-            segment_all(known_model(), self.targets(tmp_path / "in", 1), tmp_path / "out", Options())
-
-    def test_what_a_killed_write_left_is_cleared(self, tmp_path):
-        targets = self.targets(tmp_path / "in", 1)
-        left = tmp_path / "out" / "p0" / f".{MASK}.12.tmp"
-        left.parent.mkdir(parents=True)
-        left.write_bytes(b"half")
-        segment_all(known_model(), targets, tmp_path / "out", Options(choices=BY_HEALTHY, pictures=False))
-        assert not left.exists()
-
-    def test_bids_in_bids_out(self, tmp_path, monkeypatch):
-        files, _, _ = scan_files(tmp_path / "x")
-        place = tmp_path / "bids" / "sub-01" / "ses-1" / "anat"
-        place.mkdir(parents=True)
-        files["flair"].rename(place / "sub-01_ses-1_FLAIR.nii.gz")
-        files["t2"].rename(place / "sub-01_ses-1_T2w.nii.gz")
-        targets = find_targets([str(tmp_path / "bids")], ("flair", "t2"))
-        titles = []
-        monkeypatch.setattr("anofpdm.segment.model.draw_overview", lambda *words: titles.append(words[3]) or b"")
-        report = segment_all(known_model(), targets, tmp_path / "out", Options(choices=BY_HEALTHY))
-        assert list(report.done) == ["sub-01_ses-1"]
-        assert titles[0].startswith("sub-01_ses-1: ")
-        made = tmp_path / "out" / "sub-01" / "ses-1" / "anat"
-        names = {path.name for path in made.iterdir()}
-        assert "sub-01_ses-1_label-lesion_desc-anofpdm_mask.nii.gz" in names
-        assert "sub-01_ses-1_desc-anofpdm_summary.json" in names
-        assert "<h1>sub-01_ses-1</h1>" in (made / "sub-01_ses-1_desc-anofpdm_report.html").read_text()
-        assert all(name.startswith("sub-01_ses-1_") for name in names)
-        assert json.loads((tmp_path / "out" / "dataset_description.json").read_text())["DatasetType"] == "derivative"
-
-    def test_the_users_own_skull_stripping_is_used(self, tmp_path):
-        targets = self.targets(tmp_path / "in", 1)
-        tool = tmp_path / "strip.py"
-        tool.write_text(
-            "import sys, nibabel as nib\nimage = nib.load(sys.argv[1])\nvoxels = image.get_fdata()\n"
-            "voxels[:, :, : voxels.shape[2] // 2] = 0\nnib.save(nib.Nifti1Image(voxels, image.affine), sys.argv[2])\n"
-        )
-        command = f"{shlex.quote(sys.executable)} {shlex.quote(str(tool))} {{input}} {{output}}"
-        options = Options(choices=BY_HEALTHY, pictures=False)
-        segment_all(known_model(), targets, tmp_path / "out", replace(options, skull_strip=command))
-        drawn = nib.Nifti1Image.from_filename(tmp_path / "out" / "p0" / MASK).get_fdata() > 0
-        assert not drawn[:, :, : SHAPE[2] // 2 - 1].any()
-        assert drawn.any()
-        for bad, match in (
-            ("false {input} {output}", "ended with code"),
-            ("true {input} {output}", "wrote no output"),
-            ("no-such-tool {input} {output}", "could not be started"),
-            ("cp", "where the files go"),
-            ("cp '{input} {output}", "close its quotes"),
-            ("sh -c 'printf \"\\\\377\"; exit 1' {input} {output}", "ended with code 1"),
-        ):
-            report = segment_all(known_model(), targets, tmp_path / "bad", replace(options, skull_strip=bad))
-            assert match in report.failed["p0"]
 
 
 class TestTargets:

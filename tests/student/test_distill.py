@@ -75,11 +75,11 @@ def teacher_of(model) -> Teacher:
 
 
 def test_a_student_is_saved_in_the_models_folder_and_used_by_default(copied):
-    assert load(copied / "model", "cpu").engine() == "diffusion"
+    assert load(copied / "model", "cpu").request().engine.name == "diffusion"
     student = distilled(copied)
     again = load(copied / "model", "cpu")
-    assert again.engine() == "student"
-    assert again.engine("diffusion") == "diffusion"
+    assert again.request().engine.name == "student"
+    assert again.request(engine="diffusion").engine.name == "diffusion"
     assert again.student.calibration.to_dict() == student.calibration.to_dict()
     card = (copied / "model" / "student" / "README.md").read_text()
     assert again.trained.sha256 in card
@@ -227,10 +227,10 @@ def test_a_damaged_student_leaves_the_diffusion_model_usable(copied):
     weights = copied / "model" / "student" / "weights.safetensors"
     weights.write_bytes(weights.read_bytes()[:-10])
     model = load(copied / "model", "cpu")
-    assert model.engine("diffusion") == "diffusion"
+    assert model.request(engine="diffusion").engine.name == "diffusion"
     for engine in ("auto", "student"):
         with pytest.raises(ModelError, match="--engine diffusion"):
-            model.engine(engine)
+            model.request(engine=engine)
 
 
 def test_a_student_needs_only_its_own_modalities(copied):
@@ -238,8 +238,8 @@ def test_a_student_needs_only_its_own_modalities(copied):
     narrow = replace(model.calibration, settings=replace(model.calibration.settings, channels=(0,)))
     distill(model.trained, narrow, cohort, QUICK)
     loaded = load(copied / "model", "cpu")
-    assert loaded.modalities() == ("flair",)
-    assert loaded.modalities("diffusion") == ("flair", "t2")
+    assert loaded.request().modalities == ("flair",)
+    assert loaded.request(engine="diffusion").modalities == ("flair", "t2")
     flair = toys.save(copied / "flair.nii.gz", toys.head())
     assert loaded.segment({"flair": flair}).mask.shape == toys.head().shape
     with pytest.raises(ScanError, match="no t2 given"):
@@ -253,15 +253,15 @@ def test_a_scan_with_another_slice_spacing_gives_a_warning(copied, neighbours_mm
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         load(copied / "model", "cpu").segment(scans)
-    assert any("sees each slice alone" in str(one.message) for one in caught) == alone
+    assert any("processes each slice alone" in str(one.message) for one in caught) == alone
 
 
 def test_without_a_student_its_engine_is_refused(copied):
     model, _ = opened(copied)
     with pytest.raises(ConfigError, match="anofpdm distill"):
-        model.engine("student")
+        model.request(engine="student")
     with pytest.raises(ConfigError, match="choose one of"):
-        model.engine("teacher")
+        model.request(engine="teacher")
     assert load_student(copied / "model", model.trained.sha256, CPU) is None
 
 

@@ -8,7 +8,6 @@ import numpy as np
 import torch
 
 from anofpdm.method.calibration import Calibration, ContextFit
-from anofpdm.method.decision import DecisionSettings
 from anofpdm.method.detection import Accuracy, CurveDetector
 from anofpdm.method.evidence import EvidenceSettings
 from anofpdm.network.config import preset
@@ -35,7 +34,7 @@ def scan_seconds(device: torch.device) -> float:
             write_nifti(file, *random_head(seed))
         for _ in range(2):
             start = time.perf_counter()
-            result = model.segment(files, choices=DecisionSettings())
+            result = model.segment(files)
             write_nifti(Path(folder) / MASK, result.mask.astype(np.uint8), result.grid)
             seconds = time.perf_counter() - start
     return seconds

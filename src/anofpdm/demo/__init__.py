@@ -1,1 +1,1 @@
-"""The bundled models on phantoms."""
+"""The bundled models on synthetic brains."""

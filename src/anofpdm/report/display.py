@@ -90,13 +90,13 @@ class DecisionRules:
 
     @classmethod
     def from_settings(cls, settings: Mapping[str, Any]) -> "DecisionRules":
-        choices = settings.get("choices", {})
-        mask = choices.get("mask", {})
+        decision = settings.get("decision", {})
+        mask = decision.get("mask", {})
         return cls(
             detector=settings.get("detector", ""),
             threshold=mask.get("threshold", ""),
             peak_share=mask.get("peak_share", 0.0),
-            context_mm=choices.get("context_mm", 0.0),
+            context_mm=decision.get("context_mm", 0.0),
         )
 
     @property

@@ -1,1 +1,1 @@
-"""A scan in, a lesion mask out."""
+"""Segments a scan: NIfTI or DICOM in, lesion mask and report out. Start with model.py."""

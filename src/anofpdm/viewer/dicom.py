@@ -6,11 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from anofpdm.errors import ScanError
-from anofpdm.segment.outputs import DICOM_CAPTURE, DICOM_SEG
 
 if TYPE_CHECKING:
     from anofpdm.scans.dicom.read import Study
-    from anofpdm.segment.model import Segmentation
 
 SERIES_SEPARATOR = re.compile(r"\s*[,;]\s*|\s+(?=\w+\s*=)")  # flair=3 t2=Axial T2; descriptions may contain spaces
 WEB_WORDING = {"--series ": "Series: ", " (--preview shows all)": ""}  # command-line options have no place on a page
@@ -39,11 +37,3 @@ def adapt_to_web(message: str) -> str:
     for option, replacement in WEB_WORDING.items():
         message = message.replace(option, replacement)
     return message
-
-
-def save_dicom(study: "Study", result: "Segmentation", folder: Path, title: str) -> None:
-    from anofpdm.scans.dicom.seg import write_capture, write_seg
-
-    folder.mkdir(parents=True, exist_ok=True)
-    write_seg(folder / DICOM_SEG, result.mask, study)
-    write_capture(folder / DICOM_CAPTURE, result.picture(title), study)

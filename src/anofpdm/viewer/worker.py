@@ -21,6 +21,7 @@ from anofpdm.errors import AnoFPDMError, OutputError, ScanError, ScanWarning
 
 if TYPE_CHECKING:
     from anofpdm.segment.model import Model
+    from anofpdm.segment.request import SegmentRequest
 
 DICOM = "dicom"  # form field with all modalities in one zip
 PROGRESS_SECONDS = 0.1  # between two progress messages
@@ -97,13 +98,14 @@ def run_worker(config: WorkerConfig, pipe: Connection) -> None:
     with contextlib.suppress(EOFError, BrokenPipeError):
         try:
             model = _load(config)
-            info = ModelInfo(model.trained.folder.resolve().name, tuple(model.modalities(config.engine)))
+            request = model.request(engine=config.engine, seed=config.seed, batch=config.batch)
+            info = ModelInfo(model.trained.folder.resolve().name, request.modalities)
         except AnoFPDMError as error:
             pipe.send(Failed(str(error)))
             return
         pipe.send(Ready(info))
         while True:
-            pipe.send(_run_task(model, pipe.recv(), config, pipe))
+            pipe.send(_run_task(model, request, pipe.recv(), pipe))
 
 
 def _load(config: WorkerConfig) -> "Model":
@@ -112,10 +114,10 @@ def _load(config: WorkerConfig) -> "Model":
     return load(config.model, config.device)
 
 
-def _run_task(model: "Model", task: Task, config: WorkerConfig, pipe: Connection) -> Outcome:
+def _run_task(model: "Model", request: "SegmentRequest", task: Task, pipe: Connection) -> Outcome:
     try:
         os.chdir(task.folder)
-        _segment(model, task, config, pipe)
+        _segment(model, request, task, pipe)
     except OutputError as error:
         return _write_failure(getattr(error.__cause__, "strerror", None) or "disk full")
     except AnoFPDMError as error:
@@ -137,29 +139,22 @@ def _write_failure(reason: str | None) -> Failed:
     return Failed(f"The server could not write the result ({reason}); contact its administrator.")
 
 
-def _segment(model: "Model", task: Task, config: WorkerConfig, pipe: Connection) -> None:
+def _segment(model: "Model", request: "SegmentRequest", task: Task, pipe: Connection) -> None:
     files: dict[str, str | Path] = {name: Path(file) for name, file in task.files.items()}
     study = None
     if DICOM in files:
         from anofpdm.viewer.dicom import convert_study
 
-        study, files = convert_study(Path(files[DICOM]), model.modalities(config.engine), task.series)
-    progress = PipeProgress(pipe)
+        study, files = convert_study(Path(files[DICOM]), request.modalities, task.series)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ScanWarning)  # they are in the summary
-        result = model.segment(
-            files,
-            engine=config.engine,
-            seed=config.seed,
-            batch=config.batch,
-            on_progress=lambda done, total: progress("Segmenting", done, total),
-        )
+        result = model.segment(files, request=request, progress=PipeProgress(pipe))
     result.save(task.out, title=task.title)
     if study is not None:
-        from anofpdm.viewer.dicom import save_dicom
+        from anofpdm.segment.dicom import write_dicom
 
         with contextlib.suppress(ScanError):  # the NIfTI mask exists; DICOM results are then not offered
-            save_dicom(study, result, task.out, task.title)
+            write_dicom(result, study, task.out, task.title)
 
 
 class PipeProgress:

@@ -1,0 +1,97 @@
+"""The result of a segmented scan, and how it is written to a folder."""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from anofpdm.method.decision import Decisions
+from anofpdm.report.display import DisplayData
+from anofpdm.report.findings import Finding
+from anofpdm.report.overview import draw_overview
+from anofpdm.report.page import render_report
+from anofpdm.scans import Grid, write_nifti
+from anofpdm.segment.outputs import ANOMALY_MAP, FINDINGS, MASK, OVERVIEW, REPORT, SLICES, SUMMARY
+from anofpdm.util.files import encode_csv, translate_write_errors, write_atomically
+
+FINDING_COLUMNS = ("finding", "volume_ml", "x_mm", "y_mm", "z_mm", "peak", "peak_x_mm", "peak_y_mm", "peak_z_mm")
+
+
+@dataclass(frozen=True)
+class Segmentation:
+    mask: np.ndarray  # bool [i, j, k], on the grid of the scan
+    anomaly_map: np.ndarray  # float32 [i, j, k]
+    grid: Grid
+    slices: list[dict[str, Any]]  # rows of slices.csv
+    findings: list[Finding]  # largest first
+    decisions: Decisions  # on the slices of the network
+    summary: dict[str, Any]  # settings, inputs, warnings, seconds
+    display: DisplayData
+
+    @property
+    def volume_ml(self) -> float:
+        return float(self.mask.sum() * abs(np.linalg.det(self.grid.affine[:3, :3])) / 1000)
+
+    def save(
+        self,
+        folder: str | Path,
+        name: Callable[[str], str] = str,  # renames the files, e.g. to BIDS names
+        *,
+        picture: bool = True,
+        report: bool = True,
+        title: str | None = None,  # of picture and report; default: name of the folder
+    ) -> None:
+        """Write all files into `folder`; the summary last, so that its presence means completeness."""
+        folder = Path(folder)
+        with translate_write_errors(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+        for file in (SUMMARY, OVERVIEW, REPORT):  # of an earlier run; the summary first
+            (folder / name(file)).unlink(missing_ok=True)
+        write_nifti(folder / name(MASK), self.mask.astype(np.uint8), self.grid)
+        write_nifti(folder / name(ANOMALY_MAP), self.anomaly_map, self.grid)
+        write_atomically(folder / name(FINDINGS), encode_csv(FINDING_COLUMNS, map(_finding_row, self.findings)))
+        write_atomically(folder / name(SLICES), encode_csv(self.slices[0], (row.values() for row in self.slices)))
+        title = title or folder.resolve().name
+        if picture:
+            write_atomically(folder / name(OVERVIEW), self.overview(title))
+        if report:
+            write_atomically(folder / name(REPORT), render_report(self, title))
+        counts = {
+            "volume_ml": round(self.volume_ml, 4),
+            "findings": len(self.findings),
+            "slices": len(self.slices),
+            "slices_detected": int(self.decisions.detected.sum()),
+        }
+        write_atomically(folder / name(SUMMARY), json.dumps({**counts, **self.summary}, indent=2).encode())
+
+    def overview(self, title: str) -> bytes:
+        """PNG with the most affected slices, their maps and masks."""
+        caption, display = f"{title}: {self.volume_ml:.1f} ml in {len(self.findings)} findings", self.display
+        return draw_overview(display.pixels[:, 0], display.indices, self.decisions, caption, display.pixel_mm)
+
+
+def slice_table(decisions: Decisions, indices: np.ndarray, pixel_mm: float) -> list[dict[str, Any]]:
+    """One row per slice. Columns that only the diffusion engine has are nan (-1: end_step) for a student."""
+    areas = decisions.masks.sum(axis=(1, 2)) * pixel_mm**2
+    return [
+        {
+            "slice": int(indices[row]),
+            "detected": int(decisions.detected[row]),
+            "cosine": f"{decisions.similarity[row]:.6f}",
+            "log_odds": f"{decisions.log_odds[row]:.4f}",
+            "end_step": int(decisions.end_step[row]),
+            "divergence": f"{decisions.end_divergence[row]:.6g}",
+            "quantile": f"{decisions.quantile[row]:.4f}",
+            "threshold": f"{decisions.threshold[row]:.6g}",
+            "area_mm2": f"{areas[row]:.1f}",
+        }
+        for row in range(len(indices))
+    ]
+
+
+def _finding_row(finding: Finding) -> list[str]:
+    numbers = (finding.volume_ml, *finding.centre_mm, finding.peak, *finding.peak_mm)
+    return [str(finding.number), *(f"{number:.4f}" for number in numbers)]

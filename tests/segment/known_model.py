@@ -1,0 +1,65 @@
+"""A model whose answers are known, and scans for it."""
+
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from anofpdm.labels import HEALTHY
+from anofpdm.method.calibration import Calibration, ContextFit
+from anofpdm.method.detection import Accuracy, CurveDetector
+from anofpdm.method.evidence import EvidenceSettings
+from anofpdm.network.predictor import TrainedModel
+from anofpdm.network.schedule import NoiseSchedule
+from anofpdm.segment.model import Model
+from tests import toys
+
+SHAPE, SIZE = (40, 44, 36), 64
+BRAIN, LESION = 1.0, 0.0  # of network slices, in [-1, 1]
+
+
+class Rounding:
+    """Slices are made of three values; a healthy one has no LESION in it. Elementwise, and exact while noise is low."""
+
+    device, precision = torch.device("cpu"), "fp32"
+
+    def __call__(self, x, t, labels):
+        schedule = NoiseSchedule.linear()
+        signal, spread = schedule.signal_and_noise(t, x)
+        value = x / signal
+        tissue = torch.where(value > (BRAIN + LESION) / 2, BRAIN, LESION)
+        tissue = torch.where((labels == HEALTHY)[:, None, None, None], torch.full_like(x, BRAIN), tissue)
+        clean = torch.where(value < (LESION - 1) / 2, -1.0, tissue)
+        return (x - signal * clean) / spread
+
+
+def calibration(**changes):
+    levels = (0, 20, 40)
+    detector = CurveDetector(np.full(3, -10.0), np.ones(3), np.ones(3), 0.0, 1.0)
+    accuracy = Accuracy(1.0, 1.0)
+    values = {
+        "settings": EvidenceSettings(levels, (0,)), "strength": 0.0, "best_strength": 0.0, "cut": 0.9,
+        "divergence_max": 0.1, "detector": "curve", "cosine_accuracy": accuracy, "candidates": (),
+        "accuracy_ratio": 0.98, "n_healthy": 1, "n_unhealthy": 1, "n_patients": 2,
+        "modalities": ("flair", "t2"), "checkpoint_sha256": "same",
+        "fitted": (ContextFit(0.0, detector, accuracy, 0.5),),
+    }  # fmt: skip
+    return Calibration(**{**values, **changes})
+
+
+def known_model(**changes):
+    trained = TrainedModel(Path("nowhere"), Rounding(), ("flair", "t2"), SIZE, "same")  # type: ignore[arg-type]
+    return Model(trained, calibration(**changes), "0" * 64)
+
+
+BY_HEALTHY = {"threshold": "healthy", "smallest": 0, "context": 0.0, "peak": 0.0}  # options of Model.segment
+
+
+def scan_files(folder, axes="LPS", spacing=(1.0, 1.0, 1.0), centre=(6.0, -5.0, 4.0), radius=7.0, name="p"):
+    """A head of one value with a darker ball in it; returns files, the ball and the affine."""
+    affine = toys.affine_of(axes, spacing, shape=SHAPE)
+    head = toys.ball(affine, SHAPE, (0, 0, 0), 17)
+    lesion = toys.ball(affine, SHAPE, centre, radius)
+    voxels = np.where(lesion, 50, np.where(head, 100, 0)).astype(np.int16)
+    files = {m: toys.save(folder / f"{name}_{m}.nii.gz", voxels, affine) for m in ("flair", "t2")}
+    return files, lesion, affine

@@ -1,0 +1,184 @@
+"""Many scans in one run: resuming, failures, BIDS names, skull-stripping."""
+
+import json
+import shlex
+import sys
+
+import nibabel as nib
+import numpy as np
+import pytest
+
+from anofpdm.cohorts.inputs import find_targets
+from anofpdm.errors import AnoFPDMError, OutputError, ScanWarning
+from anofpdm.segment.many import BatchSegmentation, OutputOptions
+from anofpdm.segment.outputs import ANOMALY_MAP, MASK, OVERVIEW, REPORT
+from anofpdm.util.files import folder_lock
+from tests import toys
+from tests.segment.known_model import BY_HEALTHY, SHAPE, known_model, scan_files
+
+ALL, NO_OVERVIEW = OutputOptions(), OutputOptions(overview=False)
+
+
+def segment_all(targets, out, outputs=NO_OVERVIEW, model=None, **options):
+    model = model or known_model()
+    return BatchSegmentation(model, model.request(**{**BY_HEALTHY, **options}), targets, out, outputs).run()
+
+
+def targets_in(folder, count=3):
+    for number in range(count):
+        scan_files(folder, name=f"p{number}", radius=6.0 + number)
+    return find_targets([str(folder)], ("flair", "t2"))
+
+
+def test_a_second_run_resumes(tmp_path):
+    targets = targets_in(tmp_path / "in")
+    first = segment_all(targets[:1], tmp_path / "out")
+    stamp = (tmp_path / "out" / "p0" / MASK).stat().st_mtime_ns
+    (tmp_path / "out" / "p1").mkdir()
+    (tmp_path / "out" / "p1" / MASK).write_bytes(b"half")  # as a killed run leaves it: no summary yet
+    again = segment_all(targets, tmp_path / "out")
+    assert list(first.segmented) == ["p0"]
+    assert list(again.skipped) == ["p0"]
+    assert list(again.segmented) == ["p1", "p2"]
+    assert (tmp_path / "out" / "p0" / MASK).stat().st_mtime_ns == stamp
+    assert nib.Nifti1Image.from_filename(tmp_path / "out" / "p1" / MASK).shape == SHAPE
+
+
+def test_other_settings_or_another_scan_are_segmented_again(tmp_path):
+    targets = targets_in(tmp_path / "in", 1)
+    segment_all(targets, tmp_path / "out")
+    assert list(segment_all(targets, tmp_path / "out", smallest=90).segmented) == ["p0"]
+    scan_files(tmp_path / "in", name="p0", radius=8.0)
+    assert list(segment_all(targets, tmp_path / "out", smallest=90).segmented) == ["p0"]
+    assert list(segment_all(targets, tmp_path / "out", smallest=90).skipped) == ["p0"]
+
+
+def test_a_partly_overwritten_result_is_not_complete(tmp_path, monkeypatch):
+    (target,) = targets_in(tmp_path / "in", 1)
+    segment_all([target], tmp_path / "out")
+    result = known_model().segment(target.subject.images, threshold="quantile", context=0.0, peak=0.0)
+
+    def stopped(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("anofpdm.segment.result.write_nifti", stopped)
+        with pytest.raises(KeyboardInterrupt):
+            result.save(tmp_path / "out" / "p0")
+    assert list(segment_all([target], tmp_path / "out").segmented) == ["p0"]
+
+
+@pytest.mark.parametrize("missing", [MASK, ANOMALY_MAP, OVERVIEW, REPORT])
+def test_a_result_with_a_missing_file_is_segmented_again(missing, tmp_path):
+    targets = targets_in(tmp_path / "in", 1)
+    segment_all(targets, tmp_path / "out", ALL)
+    assert segment_all(targets, tmp_path / "out", ALL).skipped
+    (tmp_path / "out" / "p0" / missing).unlink()
+    skipped = segment_all(targets, tmp_path / "out", OutputOptions(overview=False, report=False)).skipped
+    assert bool(skipped) == (missing in (OVERVIEW, REPORT))
+    (tmp_path / "out" / "p0" / missing).unlink(missing_ok=True)
+    assert segment_all(targets, tmp_path / "out", ALL).segmented
+
+
+def test_another_brain_mask_or_command_is_segmented_again(tmp_path):
+    targets = targets_in(tmp_path / "in", 1)
+    affine, brain = toys.affine_of("LPS", shape=SHAPE), tmp_path / "brain.nii.gz"
+    for radius in (16, 13):
+        toys.save(brain, toys.ball(affine, SHAPE, (0, 0, 0), radius).astype(np.uint8), affine)
+        assert segment_all(targets, tmp_path / "out", brain_mask=brain).segmented
+        assert segment_all(targets, tmp_path / "out", brain_mask=brain).skipped
+    for command in ("cp {input} {output}", "cp -f {input} {output}"):
+        assert segment_all(targets, tmp_path / "out", skull_strip=command).segmented
+        assert segment_all(targets, tmp_path / "out", skull_strip=command).skipped
+
+
+def test_warnings_are_in_the_report_only(tmp_path, recwarn):
+    targets = targets_in(tmp_path / "in", 1)
+    narrow = known_model(foreground=(0.05, 0.2))
+    report = segment_all(targets, tmp_path / "out", model=narrow)
+    assert len(report.warnings["p0"]) == 1
+    assert not [one for one in recwarn if one.category is ScanWarning]
+
+
+def test_a_broken_scan_is_reported_and_the_others_are_segmented(tmp_path):
+    targets = targets_in(tmp_path / "in")
+    broken = tmp_path / "in" / "p1_t2.nii.gz"
+    broken.write_bytes(broken.read_bytes()[:200])
+    report = segment_all(targets, tmp_path / "out")
+    assert list(report.segmented) == ["p0", "p2"]
+    assert "p1_t2.nii.gz" in report.failed["p1"]
+    assert not (tmp_path / "out" / "p1").exists()
+
+
+def test_a_full_disk_stops_the_run(tmp_path, monkeypatch):
+    """The results of the next scans could not be written either."""
+    targets, attempts = targets_in(tmp_path / "in"), []
+
+    def full(path, *_):
+        attempts.append(path)
+        raise OutputError(f"{path}: could not be written")
+
+    monkeypatch.setattr("anofpdm.segment.result.write_nifti", full)
+    with pytest.raises(OutputError, match=MASK):
+        segment_all(targets, tmp_path / "out")
+    assert len(attempts) == 1
+
+
+def test_a_locked_output_folder_is_refused(tmp_path):
+    (tmp_path / "out").mkdir()
+    with folder_lock(tmp_path / "out"), pytest.raises(AnoFPDMError, match="another run is writing here"):
+        segment_all(targets_in(tmp_path / "in", 1), tmp_path / "out")
+
+
+def test_temporary_files_of_a_killed_run_are_removed(tmp_path):
+    targets = targets_in(tmp_path / "in", 1)
+    left = tmp_path / "out" / "p0" / f".{MASK}.12.tmp"
+    left.parent.mkdir(parents=True)
+    left.write_bytes(b"half")
+    segment_all(targets, tmp_path / "out")
+    assert not left.exists()
+
+
+def test_bids_input_gives_bids_names(tmp_path, monkeypatch):
+    files, _, _ = scan_files(tmp_path / "x")
+    place = tmp_path / "bids" / "sub-01" / "ses-1" / "anat"
+    place.mkdir(parents=True)
+    files["flair"].rename(place / "sub-01_ses-1_FLAIR.nii.gz")
+    files["t2"].rename(place / "sub-01_ses-1_T2w.nii.gz")
+    targets = find_targets([str(tmp_path / "bids")], ("flair", "t2"))
+    titles = []
+    monkeypatch.setattr("anofpdm.segment.result.draw_overview", lambda *words: titles.append(words[3]) or b"")
+    report = segment_all(targets, tmp_path / "out", ALL)
+    assert list(report.segmented) == ["sub-01_ses-1"]
+    assert titles[0].startswith("sub-01_ses-1: ")
+    made = tmp_path / "out" / "sub-01" / "ses-1" / "anat"
+    names = {path.name for path in made.iterdir()}
+    assert "sub-01_ses-1_label-lesion_desc-anofpdm_mask.nii.gz" in names
+    assert "sub-01_ses-1_desc-anofpdm_summary.json" in names
+    assert "<h1>sub-01_ses-1</h1>" in (made / "sub-01_ses-1_desc-anofpdm_report.html").read_text()
+    assert all(name.startswith("sub-01_ses-1_") for name in names)
+    assert json.loads((tmp_path / "out" / "dataset_description.json").read_text())["DatasetType"] == "derivative"
+
+
+def test_the_users_skull_stripping_command_is_run(tmp_path):
+    targets = targets_in(tmp_path / "in", 1)
+    tool = tmp_path / "strip.py"
+    tool.write_text(
+        "import sys, nibabel as nib\nimage = nib.load(sys.argv[1])\nvoxels = image.get_fdata()\n"
+        "voxels[:, :, : voxels.shape[2] // 2] = 0\nnib.save(nib.Nifti1Image(voxels, image.affine), sys.argv[2])\n"
+    )
+    command = f"{shlex.quote(sys.executable)} {shlex.quote(str(tool))} {{input}} {{output}}"
+    segment_all(targets, tmp_path / "out", skull_strip=command)
+    mask = nib.Nifti1Image.from_filename(tmp_path / "out" / "p0" / MASK).get_fdata() > 0
+    assert not mask[:, :, : SHAPE[2] // 2 - 1].any()
+    assert mask.any()
+    for bad, match in (
+        ("false {input} {output}", "ended with code"),
+        ("true {input} {output}", "wrote no output"),
+        ("no-such-tool {input} {output}", "could not be started"),
+        ("cp", "must contain {input}"),
+        ("cp '{input} {output}", "close its quotes"),
+        ("sh -c 'printf \"\\\\377\"; exit 1' {input} {output}", "ended with code 1"),
+    ):
+        report = segment_all(targets, tmp_path / "bad", skull_strip=bad)
+        assert match in report.failed["p0"]
