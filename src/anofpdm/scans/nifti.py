@@ -8,28 +8,21 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, Protocol
 
 import nibabel as nib
 import numpy as np
-from zlib_ng import zlib_ng  # decompression dominates the reading time and is twice as fast as with zlib
 
 from anofpdm.errors import ScanError
 from anofpdm.scans.grid import Grid, grid_of
+from anofpdm.scans.gzip_stream import GzipError, Stream, open_stream
 from anofpdm.util.files import write_atomically
 
 MAX_VOXELS = 512**3  # more than any head scan at 0.5 mm; checked before allocation
 MAX_BYTES = 4 * MAX_VOXELS  # of voxel data
 MAX_OFFSET = 64 << 20  # of the voxel data, after header extensions
-MAX_PADDING = 64 << 20  # zeros after a compressed file
-CHUNK = 8 << 20  # of a compressed file; most scans are one
-MULTI_MEMBER_CHUNK = 16 << 10  # the rest after a gzip member is read again with the next one
 COMPRESSION = 1  # level; fast, and sufficient for maps and masks
-STORED_AS = {
-    "b1": np.uint8,
-    "f2": np.float32,
-    "i8": np.int32,
-}  # types that NIfTI, or many of its readers, do not support
+# Types that NIfTI, or many of its readers, do not support, and their replacements.
+STORED_AS = {"b1": np.uint8, "f2": np.float32, "i8": np.int32}
 HEADERS = {348: (nib.Nifti1Header, b"n+1"), 540: (nib.Nifti2Header, b"n+2")}
 SILENT = logging.Logger("silent", logging.CRITICAL + 1)
 
@@ -45,7 +38,7 @@ def read_volume(path: Path, *, allow_constant: bool = False) -> Volume:
     """One 3D image. `allow_constant` is for masks, which may be empty; a constant scan is refused."""
     try:
         with path.open("rb") as file:
-            header, shape, data = _read_declared(_open_stream(file), path)
+            header, shape, data = _read_declared(open_stream(file), path)
     except FileNotFoundError:
         raise ScanError(f"{path}: no such file; check the path") from None
     except IsADirectoryError:
@@ -68,7 +61,7 @@ def read_grid(path: Path, display_path: Path | None = None) -> Grid:
     """From the header alone; error messages name `display_path`."""
     shown = display_path or path
     with path.open("rb") as file, _translate_read_errors(shown):
-        header, _ = _read_header(_open_stream(file), shown)
+        header, _ = _read_header(open_stream(file), shown)
     shape = _shape(header, shown)
     _stored_type(header, shown)
     return grid_of(header, shape, shown)
@@ -107,52 +100,6 @@ def _header_for_results(header: nib.Nifti1Header, dtype: np.dtype) -> nib.Nifti1
 # ---- bytes -----------------------------------------------------------------------------------------------------------
 
 
-class Stream(Protocol):
-    def read(self, count: int, /) -> bytes | bytearray: ...
-
-
-class GzipStream:
-    """Decompresses only as much as is read. Python's own reader is slower, and does not verify the last checksum if
-    exactly the needed bytes are read; here, reading a byte past the end verifies it."""
-
-    def __init__(self, file: BinaryIO):
-        self._file, self._chunk = file, CHUNK
-        self._inflate = zlib_ng.decompressobj(wbits=31)
-
-    def read(self, count: int, /) -> bytearray:
-        data = bytearray()
-        while len(data) < count:
-            if self._inflate.eof and not self._next_member():
-                break
-            feed = self._inflate.unconsumed_tail or self._file.read(self._chunk)
-            piece = self._inflate.decompress(feed, count - len(data))
-            data += piece
-            if not feed and not piece and not self._inflate.eof:
-                raise EOFError
-        return data
-
-    def _next_member(self) -> bool:
-        """A gzip file may have several members, and may be padded with zeros."""
-        zeros, rest = 0, self._inflate.unused_data.lstrip(b"\0")
-        while not rest and (chunk := self._file.read(self._chunk)):
-            zeros, rest = zeros + len(chunk), chunk.lstrip(b"\0")
-            if zeros > MAX_PADDING and not rest:
-                raise zlib_ng.error("too many zeros after the end")  # type: ignore[operator]  # see _translate_read_errors
-        if not rest:
-            return False
-        self._chunk = MULTI_MEMBER_CHUNK
-        self._inflate = zlib_ng.decompressobj(wbits=31)
-        self._file.seek(-len(rest), 1)
-        return True
-
-
-def _open_stream(file: BinaryIO) -> Stream:
-    """By the file's contents, not its name."""
-    is_gzip = file.read(2) == b"\x1f\x8b"
-    file.seek(0)
-    return GzipStream(file) if is_gzip else file
-
-
 def _read_declared(stream: Stream, path: Path) -> tuple[nib.Nifti1Header, tuple[int, int, int], bytes | bytearray]:
     """Header, checked shape, and exactly as many voxel bytes as the header declares."""
     with _translate_read_errors(path):
@@ -176,7 +123,7 @@ def _translate_read_errors(path: Path) -> Iterator[None]:
         yield
     except EOFError:
         raise ScanError(f"{path}: truncated, the file ends too early; copy or download it again") from None
-    except zlib_ng.error as problem:  # type: ignore[misc]  # a class, contrary to its stub
+    except GzipError as problem:
         raise ScanError(f"{path}: its compressed data is corrupt ({problem}); copy or download it again") from None
 
 
