@@ -174,5 +174,5 @@ class TestGradientOfATrainedClassifier:
 
     @pytest.mark.usefixtures("classifier")
     def test_a_classifier_predicts_no_noise(self, tmp_path):
-        with pytest.raises(ModelError, match="trained for 'classifier'"):
+        with pytest.raises(ModelError, match="trained for task 'classifier'"):
             load_trained(tmp_path, CPU, task="unconditional")

@@ -18,7 +18,7 @@ def order_of(cohort, **options):
     return SliceOrder.from_cohort(cohort, "guided", **{"batch": 8, "balanced": False, "seed": 0, **options})
 
 
-def test_every_slice_once_an_epoch_in_a_new_order(cohort):
+def test_every_slice_once_per_epoch_reshuffled(cohort):
     rows = training_rows(cohort, "guided")
     stream = np.concatenate([order_of(cohort).rows(step) for step in range(2 * len(rows) // 8 + 2)])
     first, second = stream[: len(rows)], stream[len(rows) : 2 * len(rows)]
@@ -32,8 +32,8 @@ def test_the_order_follows_from_seed_and_step(cohort):
     assert not np.array_equal(order_of(cohort).rows(41), order_of(cohort, seed=1).rows(41))
 
 
-def test_the_order_does_not_depend_on_what_was_asked_before(cohort):
-    """Steps of one epoch and the next, forwards and back, and across the end of an epoch."""
+def test_the_order_does_not_depend_on_previous_calls(cohort):
+    """Steps of two epochs, in any order, and across the end of an epoch."""
     order, steps = order_of(cohort, balanced=True), (0, 41, 3, 40, 0, 5, 4)
     for step in steps:
         np.testing.assert_array_equal(order.rows(step), order_of(cohort, balanced=True).rows(step))
@@ -45,7 +45,7 @@ def test_balanced_batches(cohort):
         assert np.bincount(labels).tolist() == [4, 4]
 
 
-def test_balanced_batches_keep_the_share_of_the_unlabelled(cohort):
+def test_balanced_batches_keep_the_fraction_of_unlabelled_slices(cohort):
     labels = cohort.labels.copy()
     labels[::2] = NULL
     some = relabelled(cohort, labels)
@@ -55,7 +55,7 @@ def test_balanced_batches_keep_the_share_of_the_unlabelled(cohort):
     assert abs(counts[HEALTHY] - counts[UNHEALTHY]) <= 1
 
 
-def test_balanced_with_one_kind_fills_the_batch(cohort):
+def test_balanced_batches_of_a_single_class(cohort):
     healthy = SliceOrder.from_cohort(cohort, "healthy", batch=8, balanced=True, seed=0).rows(3)
     assert (cohort.labels[healthy] == HEALTHY).all()
     assert len(healthy) == 8
@@ -63,7 +63,7 @@ def test_balanced_with_one_kind_fills_the_batch(cohort):
         order_of(cohort, balanced=True, batch=1)
 
 
-def test_what_each_task_learns_from(cohort):
+def test_slices_used_by_each_task(cohort):
     labels = cohort.labels.copy()
     labels[::5] = NULL
     some = relabelled(cohort, labels)
@@ -84,7 +84,7 @@ def test_guidance_needs_both_kinds(cohort, task):
         training_rows(relabelled(cohort, UNHEALTHY), "healthy")
 
 
-def test_reading_ahead_brings_what_was_ordered(cohort):
+def test_read_ahead_yields_the_slices_of_each_step(cohort):
     order = order_of(cohort)
     for step, slices, labels in read_ahead(cohort, order, range(5, 9), part=slice(4, 8), pin=False):
         rows = order.rows(step)[4:8]
@@ -93,7 +93,7 @@ def test_reading_ahead_brings_what_was_ordered(cohort):
     assert step == 8
 
 
-def test_a_reading_error_is_raised_where_it_can_be_seen(cohort):
+def test_a_reading_error_is_raised_by_the_consumer(cohort):
     broken = dataclasses.replace(cohort, slices=cohort.slices[:3])
     with pytest.raises(IndexError):
         list(read_ahead(broken, order_of(cohort), range(3), part=slice(None), pin=False))
@@ -104,7 +104,7 @@ class TestAugment:
     def slices(self):
         return torch.rand(4, 2, 24, 24, generator=torch.Generator().manual_seed(0)) * 2 - 1
 
-    def test_no_chance_no_change(self, slices):
+    def test_zeros_leave_a_slice_unchanged(self, slices):
         still = torch.zeros(4, CHANCES + 2)
         torch.testing.assert_close(augment(slices, still), slices, rtol=1e-3, atol=1e-3)
 

@@ -1,4 +1,4 @@
-"""What only a GPU can show of the network and of training."""
+"""The network and training on a GPU."""
 
 import copy
 
@@ -17,8 +17,8 @@ pytestmark = pytest.mark.gpu
 GPU = torch.device("cuda", 0)
 
 
-def awake(network):
-    """Layers that begin as zeros would hide what comes before them."""
+def without_zeros(network):
+    """Layers that start at zero would hide those before them."""
     torch.manual_seed(1)
     for parameter in network.parameters():
         if not parameter.any():
@@ -26,8 +26,8 @@ def awake(network):
     return network
 
 
-def test_a_network_says_the_same_on_gpu_and_cpu():
-    network = awake(UNet(preset("tiny", 2))).eval()
+def test_predictions_on_gpu_and_cpu_agree():
+    network = without_zeros(UNet(preset("tiny", 2))).eval()
     x, t, labels = torch.randn(3, 2, 64, 64), torch.tensor([0, 300, 900]), torch.tensor([0, 1, 2])
     with torch.no_grad():
         there = network(x, t, labels)
@@ -36,20 +36,20 @@ def test_a_network_says_the_same_on_gpu_and_cpu():
 
 
 @pytest.mark.parametrize("name", ["tiny", "small", "paper"])
-def test_attention_takes_a_flash_kernel_forward_and_backward(name):
+def test_attention_uses_a_flash_kernel_forward_and_backward(name):
     network = UNet(preset(name, 4)).to(GPU).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     x, t = torch.randn(2, 4, 128, 128, device=GPU), torch.tensor([10, 500], device=GPU)
-    with sdpa_kernel([SDPBackend.FLASH_ATTENTION, SDPBackend.CUDNN_ATTENTION]):  # no other: else it raises
+    with sdpa_kernel([SDPBackend.FLASH_ATTENTION, SDPBackend.CUDNN_ATTENTION]):  # raises if only others apply
         with torch.autocast("cuda", torch.bfloat16):
-            said = network(x, t)
-        said.sum().backward()
-    assert said.isfinite().all()
+            output = network(x, t)
+        output.sum().backward()
+    assert output.isfinite().all()
 
 
-def trained(steps, *, records, memory=1.0):
+def trained(steps, *, graph, memory=1.0):
     torch.manual_seed(0)
     trainer = Trainer(build_network("guided", preset("tiny", 2, dropout=0.0)), TrainingConfig(batch=32, warm_up=5), GPU)
-    trainer._uses_graph = records
+    trainer._uses_graph = graph
     generator = torch.Generator().manual_seed(3)
     torch.cuda.empty_cache()
     torch.cuda.set_per_process_memory_fraction(memory)
@@ -64,34 +64,34 @@ def trained(steps, *, records, memory=1.0):
     return trainer, torch.stack(losses).cpu()
 
 
-def test_a_recorded_step_is_the_plain_step():
-    recorded, losses = trained(40, records=True)
-    plain, same = trained(40, records=False)
+def test_a_step_as_a_cuda_graph_equals_the_plain_step():
+    recorded, losses = trained(40, graph=True)
+    plain, same = trained(40, graph=False)
     assert recorded._graph is not None
     assert plain._graph is None
     torch.testing.assert_close(losses, same, rtol=0.02, atol=0)
     assert losses[-1] < 0.8 * losses[0]
 
 
-def test_when_memory_is_short_it_learns_the_same_in_smaller_portions():
+def test_short_memory_gives_the_same_losses_with_smaller_micro_batches():
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
-    plenty, losses = trained(6, records=False)
+    plenty, losses = trained(6, graph=False)
     needed = torch.cuda.max_memory_allocated() - before
     held = torch.cuda.memory_allocated()
     whole = torch.cuda.get_device_properties(GPU).total_memory
-    short, same = trained(6, records=True, memory=(held + 0.6 * needed) / whole)
+    short, same = trained(6, graph=True, memory=(held + 0.6 * needed) / whole)
     assert plenty.micro_batch == 32
     assert 1 <= short.micro_batch < 32
     torch.testing.assert_close(losses, same, rtol=0.02, atol=0)
 
 
-def test_in_half_precision_two_labels_can_still_be_told_apart():
-    """What the method reads is the small difference between two answers; bf16 has an eighth of fp16's resolution."""
+def test_half_precision_resolves_the_difference_between_labels():
+    """The method uses the small difference between two predictions; bf16 has an eighth of fp16's resolution."""
     from anofpdm.network.predictor import NoisePredictor
 
-    network = awake(UNet(preset("small", 4)))
-    for module in network.modules():  # labels that matter little, as they do in a trained network
+    network = without_zeros(UNet(preset("small", 4)))
+    for module in network.modules():  # labels have little influence, as in a trained network
         if isinstance(module, torch.nn.Embedding):
             torch.nn.init.normal_(module.weight, std=0.02)
     x = torch.randn(4, 4, 128, 128, device=GPU).repeat(2, 1, 1, 1)
@@ -107,19 +107,19 @@ def test_in_half_precision_two_labels_can_still_be_told_apart():
 
 
 @pytest.mark.parametrize("name", ["tiny", "small", "paper"])
-def test_asked_it_says_the_same_by_our_kernels_and_by_the_book(name):
-    """Skips that are never joined, a last layer of our own: the same numbers as plain layers in float32."""
-    network = awake(UNet(preset(name, 4))).to(GPU).to(memory_format=torch.channels_last).eval()
+def test_inference_kernels_equal_plain_layers(name):
+    """Skips without concatenation and the fused last layer: the same as plain layers in float32."""
+    network = without_zeros(UNet(preset(name, 4))).to(GPU).to(memory_format=torch.channels_last).eval()
     x, t = torch.randn(3, 4, 128, 128, device=GPU), torch.tensor([0, 300, 900], device=GPU)
     labels = torch.tensor([0, 1, 2], device=GPU)
     with torch.no_grad(), torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
         ours = network(x, t, labels)
-        book = copy.deepcopy(network).use_plain_layers()(x, t, labels)
-    torch.testing.assert_close(ours, book, rtol=1e-4, atol=1e-4 * float(book.abs().max()))
+        plain = copy.deepcopy(network).use_plain_layers()(x, t, labels)
+    torch.testing.assert_close(ours, plain, rtol=1e-4, atol=1e-4 * float(plain.abs().max()))
 
 
 @pytest.mark.parametrize(("channels", "out", "side"), [(32, 1, 32), (64, 4, 128), (128, 2, 48)])
-def test_the_last_layer_is_float32_whatever_it_is_given(channels, out, side):
+def test_the_last_layer_is_exact_to_float32(channels, out, side):
     from anofpdm.network.kernels.last_layer import last_layer
 
     torch.manual_seed(0)
@@ -133,10 +133,10 @@ def test_the_last_layer_is_float32_whatever_it_is_given(channels, out, side):
     torch.testing.assert_close(ours.double(), exact, rtol=0, atol=2e-5)
 
 
-def test_batches_of_odd_sizes_share_recordings_and_say_the_same():
+def test_batches_of_several_sizes_share_graphs_and_agree():
     from anofpdm.network.predictor import NoisePredictor
 
-    predict = NoisePredictor(awake(UNet(preset("tiny", 2))), GPU, "fp16")
+    predict = NoisePredictor(without_zeros(UNet(preset("tiny", 2))), GPU, "fp16")
     x, labels = torch.randn(40, 2, 64, 64, device=GPU), torch.arange(40, device=GPU) % 3
     whole = predict(x, 300, labels)
     for count in (39, 33, 21, 7, 1):
@@ -145,10 +145,10 @@ def test_batches_of_odd_sizes_share_recordings_and_say_the_same():
 
 
 @pytest.mark.parametrize(("height", "width"), [(128, 128), (20, 37)])
-def test_simplex_noise_is_the_same_by_our_kernel_and_by_the_book(height, width):
+def test_simplex_noise_by_kernel_equals_plain_torch(height, width):
     fields = random_permutations(5, torch.Generator().manual_seed(0))
     levels = torch.tensor([0, 1, 64, 517, 999])
-    book = simplex_noise(fields, levels, height, width)  # on the CPU: plain torch
+    plain = simplex_noise(fields, levels, height, width)  # on the CPU: plain torch
     ours = simplex_noise(fields.to(GPU), levels.to(GPU), height, width)
-    torch.testing.assert_close(ours.cpu(), book, rtol=0, atol=1e-4)
+    torch.testing.assert_close(ours.cpu(), plain, rtol=0, atol=1e-4)
     assert torch.equal(simplex_noise(fields[3:4].to(GPU), 517, height, width), ours[3:4])

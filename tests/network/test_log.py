@@ -1,0 +1,73 @@
+"""The training log."""
+
+import sys
+import types
+
+import numpy as np
+import pytest
+
+from anofpdm.network.training import run
+from anofpdm.network.training.config import TrainingLimits
+from anofpdm.network.training.log import TrainingLog, TrainingStatus, loss_jump
+from tests.network.trainers import QUIET, trainer_of
+
+
+class TestLossJump:
+    @staticmethod
+    def logged(folder, losses):
+        log = TrainingLog(folder, 0)
+        for number, loss in enumerate(losses):
+            log.write(TrainingStatus(50 * (number + 1), float(loss), 10.0, 0.5))
+        log.close()
+        return loss_jump(folder)
+
+    @pytest.fixture
+    def losses(self):
+        """Falling from 0.2 to 0.005; single batches differ by a factor of two."""
+        noise = np.random.default_rng(3).standard_normal(100)
+        return (0.2 * np.exp(-np.arange(100) / 5) + 0.005) * np.exp(0.35 * noise)
+
+    def test_a_falling_loss_has_no_jump(self, losses, tmp_path):
+        assert self.logged(tmp_path, losses) is None
+
+    def test_a_jump_is_located(self, losses, tmp_path):
+        losses[80:] += 0.07 * np.exp(-np.arange(20) / 20)
+        jump = self.logged(tmp_path, losses)
+        assert jump.step == 50 * 81
+        assert 0.004 < jump.before < 0.006
+        assert jump.after > 0.04
+
+    def test_a_jump_near_the_end_is_found_too(self, losses, tmp_path):
+        losses[97:] += 0.07
+        assert self.logged(tmp_path, losses).step == 50 * 98
+
+    def test_one_bad_batch_is_no_jump(self, losses, tmp_path):
+        losses[80] = 1.0
+        assert self.logged(tmp_path, losses) is None
+
+    def test_a_short_log_or_an_incomplete_line_gives_no_jump(self, losses, tmp_path):
+        assert loss_jump(tmp_path) is None
+        assert self.logged(tmp_path, losses[:10]) is None
+        with (tmp_path / "log.jsonl").open("a") as file:
+            file.write('{"step": 550, "lo')
+        assert loss_jump(tmp_path) is None
+
+
+def test_tensorboard_is_written_if_installed(cohort, tmp_path, monkeypatch):
+    calls: list[tuple] = []
+
+    class Board:
+        def __init__(self, folder, purge_step):
+            calls.append((folder, purge_step))
+
+        def add_scalar(self, name, value, step):
+            calls.append((name, step, value))
+
+        def close(self):
+            calls.append(("closed",))
+
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", types.SimpleNamespace(SummaryWriter=Board))
+    run.train(trainer_of(cohort), cohort, tmp_path, TrainingLimits(steps=2, **QUIET))
+    assert calls[0] == (tmp_path / "tensorboard", 1)
+    assert [call[1] for call in calls[1:] if call[0] == "loss"] == [1, 2]
+    assert calls[-1] == ("closed",)

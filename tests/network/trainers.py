@@ -1,0 +1,36 @@
+"""Small trainers for the tests of training."""
+
+import dataclasses
+from typing import Any
+
+import torch
+
+from anofpdm.cohorts import Cohort
+from anofpdm.network.config import UNetConfig
+from anofpdm.network.training import run
+from anofpdm.network.training.batches import SliceOrder
+from anofpdm.network.training.config import TrainingConfig
+from anofpdm.network.training.trainer import Trainer
+from anofpdm.util.distributed import World
+
+CPU = torch.device("cpu")
+NETWORK = UNetConfig(2, channels=8, multipliers=(1, 2), blocks=1, attention=(2,))
+UNLABELLED = dataclasses.replace(NETWORK, n_labels=1, null_label=0)
+QUIET: dict[str, Any] = {"log_steps": 1, "sample_steps": 0}
+
+
+def trainer_of(cohort: Cohort, network: UNetConfig = NETWORK, **options) -> Trainer:
+    config = TrainingConfig(**{"batch": 8, "warm_up": 3, **options})
+    return run.start(cohort, network, config, device=CPU, world=World())
+
+
+def inputs_of(trainer: Trainer, cohort: Cohort):
+    order = SliceOrder.from_cohort(cohort, trainer.config.task, batch=8, balanced=False, seed=0)
+    rows = order.rows(trainer.step)[trainer.world.batch_slice(8)]
+    return trainer.inputs(torch.from_numpy(cohort.slices[rows]), torch.from_numpy(cohort.labels[rows]))
+
+
+def assert_same(one: dict, other: dict):
+    assert one.keys() == other.keys()
+    for name in one:
+        torch.testing.assert_close(one[name], other[name], rtol=0, atol=0, msg=name)
