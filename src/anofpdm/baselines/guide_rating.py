@@ -1,6 +1,6 @@
 """Is a classifier of noised slices any good as a guide? One that cannot tell slices apart pulls anywhere."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -11,6 +11,7 @@ from anofpdm.labels import HEALTHY, UNHEALTHY
 from anofpdm.method.detection import auc
 from anofpdm.network.predictor import Guide
 from anofpdm.network.schedule import NoiseSchedule
+from anofpdm.util.progress import Progress, silent
 
 LEVELS = (0, 200, 500)  # the comparison methods guide from 500 or 200 down
 MOST, BATCH = 1000, 50  # slices
@@ -23,7 +24,7 @@ def rated_guide(
     device: torch.device,
     levels: Sequence[int] = LEVELS,
     split: str = "val",
-    on_progress: Callable[[int, int], None] = lambda _done, _total: None,
+    on_progress: Progress = silent,
 ) -> dict[int, float]:
     """By noise level, the AUC of its odds on slices it has not seen, against their labels; NaN without both classes."""
     rows = cohort.rows(split)
@@ -41,7 +42,7 @@ def rated_guide(
             x0 = torch.from_numpy(cohort.pixels(rows[start : start + BATCH]))
             x = schedule.add_noise(x0, t, torch.randn(x0.shape, generator=generator))
             found.append(guide.log_odds(x.to(device), t).cpu())
-            on_progress(number * len(starts) + place, len(levels) * len(starts))
+            on_progress("Rating the classifier", number * len(starts) + place, len(levels) * len(starts))
         return torch.cat(found).numpy()
 
     return {t: auc(odds(number, t), unhealthy) for number, t in enumerate(levels)}

@@ -31,7 +31,7 @@ def prepare(
             "nifti: SRC/labels.csv."
         ),
     ] = None,
-    size: Annotated[int, typer.Option(help="Pixels along each side of a slice.")] = 128,
+    size: Annotated[int, typer.Option(help="Pixels along each side of a slice, a multiple of 8.")] = 128,
     modalities: Annotated[
         str, typer.Option(help="Modalities to use, in this order, e.g. flair,t1. Default: all that are found.")
     ] = "",

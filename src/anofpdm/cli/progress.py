@@ -31,14 +31,6 @@ def progress_bars(enabled: bool = True) -> Iterator[Progress]:
 
 
 @contextlib.contextmanager
-def progress_bar(task: str) -> Iterator[Callable[[int, int], None]]:
-    """A function (done, total) for a command with a single task."""
-    with progress_bars() as progress:
-        progress(task, 0, 0)
-        yield lambda done, total: progress(task, done, total)
-
-
-@contextlib.contextmanager
 def _terminal_bars(console: "Console") -> Iterator[Progress]:
     from rich import progress as rich
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from anofpdm.cli.options import Device, resolve_device
-from anofpdm.cli.progress import progress_bar, progress_bars
+from anofpdm.cli.progress import progress_bars
 from anofpdm.errors import ConfigError
 from anofpdm.options import Noise, Preset, Task
 
@@ -153,7 +153,7 @@ def _rate_classifier(model: Path, cohort: "Cohort", device: "torch.device") -> N
     from anofpdm.baselines.guide_rating import in_words, rated_guide
     from anofpdm.network.predictor import load_guide
 
-    with progress_bar("Rating the classifier") as progress:
+    with progress_bars() as progress:
         rating = rated_guide(load_guide(model, device), cohort, device, on_progress=progress)
     if words := in_words(rating):
         print(words)
