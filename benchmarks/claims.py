@@ -1,16 +1,21 @@
-"""The paper's claims, and ours, one by one, on a cohort: held, not held, or too close to tell.
+"""Differences in DICE between methods, on the same slices: the paper's claims and ours, or any two evaluations.
 
-    python benchmarks/claims.py SCORES [ABLATIONS]
+    python benchmarks/claims.py claims SCORES [ABLATIONS]
+    python benchmarks/claims.py gain --of SCORES [...] --over SCORES [...] [--method anofpdm-student] [--than NAME]
 
-SCORES is the folder of `anofpdm evaluate --method all`, ABLATIONS that of `anofpdm ablate` on the same model. What one
-method gains over another is paired: the same slices, and 95% intervals from drawing patients with replacement. A claim
-is held where the interval lies above 0, not held where it lies below, open where it has 0 in it. What the ablations say
-is measured on the split they were made on, as points without intervals.
+SCORES are folders of `anofpdm evaluate`, of which the first noise seed is read; ABLATIONS is a folder of `anofpdm
+ablate` for the same model. Differences are paired by slice, with 95% intervals from a bootstrap over patients. A claim
+is held if the interval lies above 0, not held if it lies below, open if it contains 0. Claims about ablations are
+measured on the split of the ablations, without intervals.
+
+claims: SCORES come from `anofpdm evaluate --method all`. gain: several folders on one side, of models trained several
+times, count as their mean.
 """
 
 import argparse
 import csv
 import json
+import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -55,7 +60,7 @@ VERDICTS = {1: "held", -1: "not held", 0: "open"}
 
 @dataclass(frozen=True)
 class Slices:
-    """Of the first seed: DICE by method and setup, slices in one order for all."""
+    """DICE of the first seed by method and setup; the slices of a setup have one order."""
 
     dice: dict[tuple[str, str], np.ndarray]
     places: dict[str, list[tuple[str, str, str]]]  # by setup: patient, scan, slice
@@ -69,7 +74,7 @@ class Slices:
                     by_run.setdefault((row["method"], row["setup"]), []).append(row)
         places = {setup: _places(rows) for (_, setup), rows in by_run.items()}
         for (method, setup), rows in by_run.items():
-            assert _places(rows) == places[setup], f"{path}: {method} was measured on other slices"
+            assert _places(rows) == places[setup], f"{path}: {method} was evaluated on other slices"
         return cls(
             {run: np.array([float(row["dice"]) for row in rows]) for run, rows in by_run.items()},
             places,
@@ -79,7 +84,7 @@ class Slices:
         return np.array([patient for patient, _, _ in self.places[setup]])
 
     def gain(self, setup: str, one: str, other: str) -> tuple[float, float, float] | None:
-        """Mean difference of DICE and its interval; None where either was not measured."""
+        """Mean difference of DICE and its interval; None if either method was not evaluated."""
         if not {(one, setup), (other, setup)} <= self.dice.keys():
             return None
         difference = self.dice[one, setup] - self.dice[other, setup]
@@ -88,17 +93,53 @@ class Slices:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("scores", type=Path)
-    parser.add_argument("ablations", type=Path, nargs="?")
+    commands = parser.add_subparsers(required=True)
+    claims = commands.add_parser("claims")
+    claims.set_defaults(run=print_claims)
+    claims.add_argument("scores", type=Path)
+    claims.add_argument("ablations", type=Path, nargs="?")
+    gain = commands.add_parser("gain")
+    gain.set_defaults(run=print_gain)
+    gain.add_argument("--of", type=Path, nargs="+", required=True)
+    gain.add_argument("--over", type=Path, nargs="+", required=True)
+    gain.add_argument("--method", default="anofpdm-student")
+    gain.add_argument("--than", help="method of --over; default: the same")
     args = parser.parse_args()
+    args.run(args)
+
+
+def print_claims(args: argparse.Namespace) -> None:
     slices = Slices.read(args.scores / "slices.csv")
     for title, claims in (("The paper's claims", OF_THE_PAPER), ("What is ours", OURS)):
         print(f"{title}:\n\n| | setup | {_heading(title)} | gain in DICE | |\n| --- | --- | --- | --- | --- |")
         print("\n".join(_compared(slices, claims)), end="\n\n")
     if args.ablations is not None:
-        said = json.loads((args.ablations / "ablations.json").read_text())["ablations"]
+        ablations = json.loads((args.ablations / "ablations.json").read_text())["ablations"]
         print("From the ablations:\n\n| | here | |\n| --- | --- | --- |")
-        print("\n".join(_from_ablations(said)))
+        print("\n".join(_from_ablations(ablations)))
+
+
+def print_gain(args: argparse.Namespace) -> None:
+    ours, others = ([Slices.read(folder / "slices.csv") for folder in folders] for folders in (args.of, args.over))
+    print("| setup | DICE | over | gain | |\n| --- | --- | --- | --- | --- |")
+    for setup in ("unhealthy", "mixed"):
+        if any(one.places.get(setup) != ours[0].places.get(setup) for one in (*ours, *others)):
+            sys.exit(f"gain: the folders have different {setup} slices")
+        dice = mean_dice(ours, args.method, setup), mean_dice(others, args.than or args.method, setup)
+        print(gain_row(setup, *dice, ours[0].patients(setup)))
+
+
+def mean_dice(folders: Sequence[Slices], method: str, setup: str) -> np.ndarray:
+    """DICE of each slice, mean over evaluations."""
+    if any((method, setup) not in one.dice for one in folders):
+        sys.exit(f"gain: {method} was not evaluated on {setup} slices in every folder")
+    return np.mean([one.dice[method, setup] for one in folders], axis=0)
+
+
+def gain_row(setup: str, dice: np.ndarray, before: np.ndarray, patients: np.ndarray) -> str:
+    gain = dice - before
+    cells = gain_cells(float(gain.mean()), *patient_bootstrap(gain, patients))
+    return f"| {setup} | {100 * dice.mean():.1f} | {100 * before.mean():.1f} | {cells} |"
 
 
 def _heading(title: str) -> str:
@@ -107,26 +148,26 @@ def _heading(title: str) -> str:
 
 def _compared(slices: Slices, claims: Iterable[tuple[str, str, str, str]]) -> Iterable[str]:
     for claim, setup, one, other in claims:
-        found = slices.gain(setup, one, other)
-        if found is not None:
-            yield f"| {claim} | {setup} | {one} - {other} | {in_words(*found)} |"
+        gain = slices.gain(setup, one, other)
+        if gain is not None:
+            yield f"| {claim} | {setup} | {one} - {other} | {gain_cells(*gain)} |"
 
 
-def in_words(gain: float, low: float, high: float) -> str:
-    """Two cells of a table: the gain in percent with its interval, and the verdict."""
+def gain_cells(gain: float, low: float, high: float) -> str:
+    """Two table cells: the gain in percent with its interval, and the verdict."""
     verdict = VERDICTS[int(low > 0) - int(high < 0)]
     return f"{100 * gain:+.1f} ({100 * low:+.1f} to {100 * high:+.1f}) | {verdict}"
 
 
-def _from_ablations(said: dict[str, Any]) -> Iterable[str]:
-    r = said["lesion_size"]["pearson_r"]
+def _from_ablations(ablations: dict[str, Any]) -> Iterable[str]:
+    r = ablations["lesion_size"]["pearson_r"]
     grows = "- | -" if r is None else f"r = {r:.2f} | {_if(r > 0.5)}"
     yield f"| divergence at the end step grows with lesion size (r = 0.7 in the paper) | {grows} |"
-    ends = {row["factor"]: row["unhealthy_dice"] for row in said["end_step"]["rows"]}
+    ends = {row["factor"]: row["unhealthy_dice"] for row in ablations["end_step"]["rows"]}
     best = max(ends, key=lambda factor: ends[factor])
     words = f"DICE {_percent(ends[1.0])} at t_e, highest {_percent(ends[best])} at {best:g} t_e"
     yield f"| the best end step is t_e | {words} | {_if(best == 1)} |"
-    rows = said["threshold"]["rows"]
+    rows = ablations["threshold"]["rows"]
     dynamic = next(row["unhealthy_dice"] for row in rows if row["threshold"] == "dynamic")
     fixed = {row["quantile"]: row["unhealthy_dice"] for row in rows if row["threshold"] == "fixed"}
     best = max(fixed, key=lambda quantile: fixed[quantile])
@@ -134,7 +175,7 @@ def _from_ablations(said: dict[str, Any]) -> Iterable[str]:
     words = f"DICE {_percent(dynamic)}, better than {beaten} of {len(fixed)} fixed quantiles"
     words += f"; the best of them, {best:g}, has {_percent(fixed[best])}"
     yield f"| dynamic beats fixed thresholds | {words} | {_if(beaten == len(fixed))} |"
-    quality = {row["variant"]: (row["unhealthy_dice"], row["auprc"]) for row in said["variants"]["rows"]}
+    quality = {row["variant"]: (row["unhealthy_dice"], row["auprc"]) for row in ablations["variants"]["rows"]}
     pairs = (
         ("DDIM encoding beats DDPM", "anofpdm-ddim", ("anofpdm-ddpm",)),
         ("aggregation beats the last map", "anofpdm-ddim", ("anofpdm-ddim-last",)),

@@ -230,7 +230,9 @@ def last_words(log: Path) -> str:
 def start(task: Task, out: Path) -> subprocess.Popen[bytes]:
     words = task.command()
     claims = words == ["claims"]
-    command = [str(CLAIMS), str(out / "scores"), str(out / "ablations")] if claims else ["-m", "anofpdm", *words]
+    command = (
+        [str(CLAIMS), "claims", str(out / "scores"), str(out / "ablations")] if claims else ["-m", "anofpdm", *words]
+    )
     with contextlib.ExitStack() as open_files:
         log = open_files.enter_context((out / "logs" / f"{task.name}.log").open("wb"))
         said = open_files.enter_context((out / "claims.md").open("wb")) if claims else log

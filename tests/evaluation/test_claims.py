@@ -1,12 +1,15 @@
-"""benchmarks/claims.py: what one method gains over another, on the same slices."""
+"""benchmarks/claims.py: differences between methods and between evaluations, on the same slices."""
 
 import csv
 import json
+import sys
 
 import numpy as np
 import pytest
 
 from tests import toys
+
+PATIENTS = np.repeat([f"p{number}" for number in range(10)], 8)
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +27,7 @@ def write_slices(path, by_method, patients):
                 writer.writerow([method, "unhealthy", 1, patient, patient, number, 0.0])  # another seed
 
 
-def test_gains_are_paired(claims, tmp_path):
+def test_gains_are_paired_by_slice(claims, tmp_path):
     rng = np.random.default_rng(0)
     patients = np.repeat([f"p{number}" for number in range(10)], 8)
     hard = np.repeat(rng.random(10), 8)  # some patients are hard for every method
@@ -41,7 +44,7 @@ def test_gains_are_paired(claims, tmp_path):
     assert line.endswith("| not held |")
 
 
-def test_methods_on_other_slices_are_refused(claims, tmp_path):
+def test_methods_on_different_slices_are_refused(claims, tmp_path):
     write_slices(tmp_path / "slices.csv", {"anofpdm-ddim": [0.5, 0.5]}, ["a", "b"])
     rows = (tmp_path / "slices.csv").read_text().splitlines()
     rows += [row.replace("anofpdm-ddim", "anofpdm-ddpm").replace(",b,", ",c,") for row in rows[1:]]
@@ -50,8 +53,8 @@ def test_methods_on_other_slices_are_refused(claims, tmp_path):
         claims.Slices.read(tmp_path / "slices.csv")
 
 
-def test_what_the_ablations_say(claims):
-    said = {
+def test_verdicts_from_ablations(claims):
+    ablations = {
         "lesion_size": {"pearson_r": 0.74},
         "end_step": {"rows": [{"factor": f, "unhealthy_dice": d} for f, d in ((0.5, 0.3), (1.0, 0.5), (1.25, 0.6))]},
         "threshold": {
@@ -71,5 +74,49 @@ def test_what_the_ablations_say(claims):
             ]
         },
     }  # fmt: skip
-    verdicts = [line.rsplit("|", 2)[1].strip() for line in claims._from_ablations(json.loads(json.dumps(said)))]
+    verdicts = [line.rsplit("|", 2)[1].strip() for line in claims._from_ablations(json.loads(json.dumps(ablations)))]
     assert verdicts == ["held", "not held", "held", "not held", "held", "held"]
+
+
+# ---- gain between evaluations ----------------------------------------------------------------------------------------
+
+
+def write_scores(folder, dice, method="anofpdm-student", first=0):
+    folder.mkdir()
+    with (folder / "slices.csv").open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["method", "setup", "seed", "patient", "scan", "slice", "dice"])
+        for setup, change in (("unhealthy", 0.0), ("mixed", 0.5)):
+            for number, (patient, value) in enumerate(zip(PATIENTS, dice, strict=True), first):
+                writer.writerow([method, setup, 0, patient, patient, number, value + change])
+    return str(folder)
+
+
+def gain_rows(claims, capsys, monkeypatch, *words):
+    monkeypatch.setattr(sys, "argv", ["claims.py", "gain", *words])
+    claims.main()
+    return [line for line in capsys.readouterr().out.splitlines() if line.startswith(("| unhealthy", "| mixed"))]
+
+
+def test_several_folders_count_as_their_mean(claims, capsys, monkeypatch, tmp_path):
+    hard = np.repeat(np.random.default_rng(0).random(10), 8) / 4  # some patients are hard for everyone
+    ours = write_scores(tmp_path / "a", hard + 0.14), write_scores(tmp_path / "b", hard + 0.06)
+    other = write_scores(tmp_path / "c", hard, "another")
+    lines = gain_rows(claims, capsys, monkeypatch, "--of", *ours, "--over", other, "--than", "another")
+    mean = 100 * hard.mean()
+    assert lines[0] == f"| unhealthy | {mean + 10:.1f} | {mean:.1f} | +10.0 (+10.0 to +10.0) | held |"
+    assert lines[1].startswith(f"| mixed | {mean + 60:.1f} |")
+    (line, _) = gain_rows(claims, capsys, monkeypatch, "--of", other, "--over", *ours, "--method", "another", "--than",
+                     "anofpdm-student")  # fmt: skip
+    assert line.endswith("-10.0 (-10.0 to -10.0) | not held |")
+
+
+def test_folders_that_cannot_be_compared(claims, capsys, monkeypatch, tmp_path):
+    one, other = (
+        write_scores(tmp_path / "a", np.zeros(80)),
+        write_scores(tmp_path / "b", np.zeros(80), first=1),
+    )  # same patients
+    with pytest.raises(SystemExit, match="different unhealthy slices"):
+        gain_rows(claims, capsys, monkeypatch, "--of", one, "--over", other)
+    with pytest.raises(SystemExit, match="cg-cdm was not evaluated"):
+        gain_rows(claims, capsys, monkeypatch, "--of", one, "--over", one, "--than", "cg-cdm")
