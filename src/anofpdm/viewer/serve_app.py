@@ -42,13 +42,13 @@ UPLOAD_ERRORS: dict[int | str, dict[str, object]] = {
     }.items()
 }  # fmt: skip
 
-FINISHED: dict[int | str, dict[str, object]] = {409: {"model": ErrorResponse, "description": "It is finished."}}
+FINISHED: dict[int | str, dict[str, object]] = {409: {"model": ErrorResponse, "description": "The scan is finished."}}
 
 
 def create_serve_app(runner: Runner, niivue: Niivue, limits: Limits) -> FastAPI:
     """The runner must have been started, so that the model is known."""
     store, model = runner.store, runner.model
-    app = create_app("AnoFPDM: segmentation", DESCRIPTION, _stop_at_shutdown(runner))
+    app = create_app("AnoFPDM segmentation server", DESCRIPTION, _stop_at_shutdown(runner))
     uploads = UploadHandler(store, model.modalities, limits, dicom=importlib.util.find_spec("pydicom") is not None)
 
     @app.get("/api/status", tags=["server"])
@@ -103,7 +103,9 @@ def _create_jobs_router(store: JobStore, runner: Runner) -> APIRouter:
     router = APIRouter(prefix="/api/jobs", tags=["scans"])
 
     @router.get("")
-    def list_jobs(ids: Annotated[list[str], Query(alias="id", max_length=MAX_IDS)]) -> list[JobResponse]:
+    def list_jobs(
+        ids: Annotated[list[str], Query(alias="id", max_length=MAX_IDS, description="Id of a scan; repeatable.")],
+    ) -> list[JobResponse]:
         """State of several scans, given by id; unknown ids are omitted. There is no list of all scans."""
         return list(_describe_known(store, runner, ids))
 

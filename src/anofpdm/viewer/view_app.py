@@ -17,7 +17,7 @@ DESCRIPTION = "Results of `anofpdm segment` in one folder, read-only."
 
 def create_view_app(folder: Path, niivue: Niivue) -> FastAPI:
     results = open_results(folder)
-    app = create_app("AnoFPDM: results", DESCRIPTION)
+    app = create_app("AnoFPDM result viewer", DESCRIPTION)
 
     @app.get("/api/status", tags=["server"])
     def get_status() -> Status:
