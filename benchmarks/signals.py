@@ -45,7 +45,7 @@ from anofpdm.method.evidence import Evidence, EvidenceSettings, SignalMaps, conc
 from anofpdm.method.many_slices import EvidenceRequest, batch_for, evidence_batches, gather_evidence, slice_seeds
 from anofpdm.method.mask import MaskSettings, mask, mask_quantiles, median_filtered, smallest_lesion_level, thresholds
 from anofpdm.network.predictor import TrainedModel, load_trained
-from anofpdm.options import Signal, SignalChoice
+from anofpdm.options import Signal
 from anofpdm.util.progress import silent
 
 
@@ -81,7 +81,7 @@ def table_head(columns: Sequence[str]) -> str:
 
 def calibration_config(args: argparse.Namespace) -> CalibrationConfig:
     score = tuple(name for name in args.score.split(",") if name)
-    return CalibrationConfig(score=score, levels=args.levels, signal=SignalChoice.ERROR)
+    return CalibrationConfig(score=score, levels=args.levels, signal=Signal.ERROR)
 
 
 # ---- agreement -------------------------------------------------------------------------------------------------------

@@ -24,24 +24,14 @@ class Encoding(StrEnum):
 
 
 class Signal(StrEnum):
-    """What is averaged over noise levels into the anomaly map."""
+    """What is averaged over noise levels into the anomaly map. `auto`: chosen in calibration, by image-level labels."""
 
+    AUTO = "auto"
     ERROR = "error"  # S_t, as in the paper
     GRADIENT = "gradient"
     GRADIENT_WEIGHTED = "gradient-weighted"
     GRADIENT_ABOVE = "gradient-above"  # without the lowest level
     AGREEMENT = "agreement"  # geometric mean of error and gradient-above
-
-
-class SignalChoice(StrEnum):
-    """Signals that a calibration can be made for. `auto`: chosen by image-level labels."""
-
-    AUTO = "auto"
-    ERROR = "error"
-    GRADIENT = "gradient"
-    GRADIENT_WEIGHTED = "gradient-weighted"
-    GRADIENT_ABOVE = "gradient-above"
-    AGREEMENT = "agreement"
 
 
 class Detector(StrEnum):

@@ -397,7 +397,7 @@ def test_maps_of_the_chosen_strength_are_what_counts(made):
 
 
 def test_an_unknown_signal_is_refused():
-    with pytest.raises(ConfigError, match="unknown signalchoice 'x'; choose one of auto, error"):
+    with pytest.raises(ConfigError, match="unknown signal 'x'; choose one of auto, error"):
         replace(SMALL, signal="x")
 
 

@@ -25,7 +25,7 @@ from anofpdm.method.context import SlicePositions
 from anofpdm.method.evidence import AUTHORS_TOP, Evidence, EvidenceSettings, SignalMaps, concatenate, spread_levels
 from anofpdm.method.many_slices import BATCH, EvidenceRequest, evidence_batches, slice_seeds
 from anofpdm.network.predictor import TrainedModel
-from anofpdm.options import Encoding, Signal, SignalChoice, Split, StrengthBy, parse
+from anofpdm.options import Encoding, Signal, Split, StrengthBy, parse
 from anofpdm.util.progress import Progress, silent
 
 LEVELS = 10  # on real slices as good as 600: results/levels.md
@@ -39,7 +39,7 @@ class CalibrationConfig:
     levels: int = LEVELS  # in a range of 600; the same spacing in any other range
     top: int = AUTHORS_TOP  # noise levels are below this
     encoding: Encoding = Encoding.DDIM
-    signal: SignalChoice = SignalChoice.AUTO
+    signal: Signal = Signal.AUTO
     clamp: bool = True
     accuracy_ratio: float = ACCURACY_RATIO
     strength_by: StrengthBy = StrengthBy.MAP  # the better choice: results/strengths.md
@@ -50,7 +50,7 @@ class CalibrationConfig:
     batch: int = BATCH
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "signal", parse(SignalChoice, self.signal))
+        object.__setattr__(self, "signal", parse(Signal, self.signal))
 
     def settings(self, channels: tuple[int, ...]) -> EvidenceSettings:
         count = max(1, round(self.levels * self.top / AUTHORS_TOP))
@@ -59,7 +59,7 @@ class CalibrationConfig:
     @property
     def signals(self) -> tuple[Signal, ...]:
         """What is gathered: always the errors, whose maps choose the strength; others hardly depend on it."""
-        other = Signal.AGREEMENT if self.signal == SignalChoice.AUTO else Signal(self.signal)
+        other = Signal.AGREEMENT if self.signal == Signal.AUTO else self.signal
         return tuple(dict.fromkeys((Signal.ERROR, other)))
 
 
@@ -116,12 +116,11 @@ def fit_calibration(
 ) -> FittedCalibration:
     """Calibrate on image-level labels of one split. `last_maps` keeps them in the evidence; calibration needs none."""
     gathered = gather_labelled(model, cohort, config, progress, last_maps=last_maps)
-    if config.signal != SignalChoice.AUTO:
-        return FittedCalibration(gathered.fit(config, Signal(config.signal), config.strength_by), gathered)
-    by_errors = gathered.fit(config, Signal.ERROR, config.strength_by)
-    if not has_weak_maps(by_errors):
-        return FittedCalibration(by_errors, gathered)
-    return FittedCalibration(gathered.fit(config, Signal.AGREEMENT, config.strength_by), gathered)
+    signal = Signal.ERROR if config.signal == Signal.AUTO else config.signal
+    calibration = gathered.fit(config, signal, config.strength_by)
+    if config.signal == Signal.AUTO and has_weak_maps(calibration):
+        calibration = gathered.fit(config, Signal.AGREEMENT, config.strength_by)
+    return FittedCalibration(calibration, gathered)
 
 
 def has_weak_maps(by_errors: Calibration) -> bool:
@@ -174,13 +173,8 @@ def labelled_rows(cohort: Cohort, split: str, most: int, seed: int) -> np.ndarra
 def compact(evidence: Evidence, *, last_maps: bool = False) -> Evidence:
     """On the CPU, maps in half precision: thousands of them are kept until the strength is known."""
     if not last_maps:
-        evidence = replace(
-            evidence,
-            maps_by_signal={
-                signal: SignalMaps(maps.mean, maps.last[:, :, :0, :0])
-                for signal, maps in evidence.maps_by_signal.items()
-            },
-        )
+        maps = evidence.maps_by_signal.items()
+        evidence = replace(evidence, maps_by_signal={key: SignalMaps(m.mean, m.last[:, :, :0, :0]) for key, m in maps})
     return evidence.map(lambda tensor: _half(tensor).cpu() if tensor.ndim == 4 else tensor.cpu())
 
 

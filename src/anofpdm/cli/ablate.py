@@ -7,7 +7,7 @@ import typer
 
 from anofpdm.cli.options import Batch, Device, Seed, resolve_device
 from anofpdm.cli.progress import progress_bars
-from anofpdm.options import Precision, SignalChoice, Split, StrengthBy
+from anofpdm.options import Precision, Signal, Split, StrengthBy
 
 
 def ablate(
@@ -54,7 +54,7 @@ def ablate(
         score=tuple(name.strip() for name in score.split(",") if name.strip()),
         strengths=candidates,
         levels=levels,
-        signal=SignalChoice.ERROR,  # as in the paper
+        signal=Signal.ERROR,  # as in the paper
         strength_by=StrengthBy.COSINE,
         split=split,
         most=most,

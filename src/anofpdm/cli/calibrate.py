@@ -7,7 +7,7 @@ import typer
 
 from anofpdm.cli.options import Batch, Device, Seed, resolve_device
 from anofpdm.cli.progress import progress_bars
-from anofpdm.options import Encoding, Precision, Signal, SignalChoice, Split, StrengthBy
+from anofpdm.options import Encoding, Precision, Signal, Split, StrengthBy
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -29,12 +29,12 @@ def calibrate(
         Encoding, typer.Option(help="How slices are noised: DDIM inversion, or fresh noise at every level.")
     ] = Encoding.DDIM,
     signal: Annotated[
-        SignalChoice,
+        Signal,
         typer.Option(
             help="Signal averaged into the anomaly map. error: as in the paper. agreement: geometric mean of error and "
             "gradient. auto: agreement where maps of errors separate the labels badly."
         ),
-    ] = SignalChoice.AUTO,
+    ] = Signal.AUTO,
     accuracy_ratio: Annotated[
         float, typer.Option(min=0, max=1, help="Share of the best candidate's score that w* must reach.")
     ] = 0.98,
@@ -87,7 +87,7 @@ def calibrate(
         with progress_bars() as progress:
             fitted = fit_calibration(trained, slices, config, progress)
         save_calibration(fitted.calibration, draw_calibration(fitted), model)
-    _print(fitted, model, automatic=signal == SignalChoice.AUTO)
+    _print(fitted, model, automatic=signal == Signal.AUTO)
 
 
 def parse_strengths(text: str) -> tuple[float, ...]:

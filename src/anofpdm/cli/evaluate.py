@@ -9,7 +9,7 @@ from anofpdm.cli.calibrate import parse_strengths
 from anofpdm.cli.options import Batch, Device, resolve_device
 from anofpdm.cli.progress import progress_bars
 from anofpdm.evaluation.comparison.names import DEFAULT_METHODS, MODEL_TASKS, MethodChoice
-from anofpdm.options import Precision, SignalChoice, Split, StrengthBy
+from anofpdm.options import Precision, Signal, Split, StrengthBy
 
 if TYPE_CHECKING:
     from anofpdm.evaluation.comparison.job import EvaluationJob
@@ -88,7 +88,7 @@ def evaluate(
             levels=levels,
             batch=batch,
             strengths=candidates,
-            signal=SignalChoice.ERROR,  # each method has its own
+            signal=Signal.ERROR,  # each method has its own
             strength_by=strength_by,
         ),
         split=split,

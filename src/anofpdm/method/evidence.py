@@ -6,6 +6,7 @@ pass serves all strengths, and nothing is kept per level but three numbers a sli
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,6 +19,7 @@ from anofpdm.network.schedule import NoiseSchedule
 from anofpdm.options import Encoding, Signal, parse
 
 AUTHORS_TOP = 600  # the authors' code uses levels 0 .. 599
+CURVES = ("divergence", "mse_guided", "mse_unguided", "end_step")  # tensors of evidence, besides the maps
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,8 @@ class EvidenceSettings:
     def __post_init__(self) -> None:
         object.__setattr__(self, "encoding", parse(Encoding, self.encoding))
         object.__setattr__(self, "signal", parse(Signal, self.signal))
+        if self.signal == Signal.AUTO:
+            raise MethodError("evidence needs a signal; 'auto' is for calibration")
         if not all(type(number) is int for number in (*self.levels, *self.channels)) or type(self.clamp) is not bool:
             raise MethodError("noise levels and channels must be integers, clamp true or false")
         if not self.levels or any(a >= b for a, b in zip(self.levels, self.levels[1:], strict=False)):
@@ -50,8 +54,7 @@ def spread_levels(count: int, top: int = AUTHORS_TOP) -> tuple[int, ...]:
     return tuple(number * top // count for number in range(count))
 
 
-@dataclass(frozen=True)
-class SignalMaps:
+class SignalMaps(NamedTuple):
     """Of one signal, each [N, W, H, W]."""
 
     mean: Tensor  # over all levels up to the end step
@@ -99,16 +102,8 @@ class Evidence:
         if strength not in self.strengths:
             raise MethodError(f"no evidence at strength {strength:g}, only at {list(self.strengths)}")
         one = [self.strengths.index(strength)]
-        return replace(
-            self,
-            strengths=(strength,),
-            divergence=self.divergence[:, one],
-            mse_guided=self.mse_guided[:, one],
-            end_step=self.end_step[:, one],
-            maps_by_signal={
-                signal: SignalMaps(maps.mean[:, one], maps.last[:, one]) for signal, maps in self.maps_by_signal.items()
-            },
-        )
+        selected = self.map(lambda tensor: tensor if tensor is self.mse_unguided else tensor[:, one])  # has no W axis
+        return replace(selected, strengths=(strength,))
 
     def with_signal(self, signal: Signal) -> "Evidence":
         """The same evidence, with the maps of another signal that was gathered in the same pass."""
@@ -116,39 +111,19 @@ class Evidence:
 
     def map(self, change: Callable[[Tensor], Tensor]) -> "Evidence":
         """The same change applied to every tensor: moved to another device, or some of the slices taken."""
-        return replace(
-            self,
-            divergence=change(self.divergence),
-            mse_guided=change(self.mse_guided),
-            mse_unguided=change(self.mse_unguided),
-            end_step=change(self.end_step),
-            maps_by_signal={
-                signal: SignalMaps(change(maps.mean), change(maps.last)) for signal, maps in self.maps_by_signal.items()
-            },
-        )
+        tensors: dict[str, Any] = {name: change(getattr(self, name)) for name in CURVES}
+        maps = {signal: SignalMaps(*map(change, both)) for signal, both in self.maps_by_signal.items()}
+        return replace(self, **tensors, maps_by_signal=maps)
 
 
 def concatenate(parts: Sequence[Evidence]) -> Evidence:
     """The evidence of several batches as one."""
-    first = parts[0]
-
-    def joined(tensor_of: Callable[[Evidence], Tensor]) -> Tensor:
-        return torch.cat([tensor_of(part) for part in parts])
-
-    return replace(
-        first,
-        divergence=joined(lambda part: part.divergence),
-        mse_guided=joined(lambda part: part.mse_guided),
-        mse_unguided=joined(lambda part: part.mse_unguided),
-        end_step=joined(lambda part: part.end_step),
-        maps_by_signal={
-            signal: SignalMaps(
-                torch.cat([part.maps_by_signal[signal].mean for part in parts]),
-                torch.cat([part.maps_by_signal[signal].last for part in parts]),
-            )
-            for signal in first.maps_by_signal
-        },
-    )
+    tensors: dict[str, Any] = {name: torch.cat([getattr(part, name) for part in parts]) for name in CURVES}
+    maps = {
+        signal: SignalMaps(*map(torch.cat, zip(*(part.maps_by_signal[signal] for part in parts), strict=True)))
+        for signal in parts[0].maps_by_signal
+    }
+    return replace(parts[0], **tensors, maps_by_signal=maps)
 
 
 SignalMap = Callable[[], Tensor]  # computes the first signal's map [N, W, H, W] at the current level

@@ -31,7 +31,7 @@ from anofpdm.method.evidence import Evidence
 from anofpdm.method.many_slices import TASK, EvidenceRequest, gather_evidence, slice_seeds
 from anofpdm.method.variants import VARIANTS, Variant
 from anofpdm.network.predictor import TrainedModel
-from anofpdm.options import Encoding, Signal, SignalChoice, StrengthBy
+from anofpdm.options import Encoding, Signal, StrengthBy
 from anofpdm.util.progress import Progress, silent
 
 COMPARED = {**VARIANTS, "gradient-above": Variant(Encoding.DDIM, Signal.GRADIENT_ABOVE)}
@@ -41,7 +41,7 @@ Quality = tuple[float, float]  # unhealthy DICE, AUPRC
 @dataclass(frozen=True)
 class AblationConfig:
     calibration: CalibrationConfig = field(
-        default_factory=lambda: CalibrationConfig(signal=SignalChoice.ERROR, strength_by=StrengthBy.COSINE)
+        default_factory=lambda: CalibrationConfig(signal=Signal.ERROR, strength_by=StrengthBy.COSINE)
     )
     levels_tried: tuple[int, ...] = (10, 20, 30, 60)
     gallery_levels: tuple[int, ...] = ()  # default: evenly spaced

@@ -10,7 +10,7 @@ from anofpdm.evaluation.comparison.job import EvaluationJob
 from anofpdm.evaluation.comparison.methods import EvidenceMethod
 from anofpdm.evaluation.comparison.results import ResultsFolder
 from anofpdm.method.calibration import Calibration
-from anofpdm.options import Signal, SignalChoice, StrengthBy
+from anofpdm.options import Signal, StrengthBy
 from anofpdm.util.files import write_atomically
 
 
@@ -21,7 +21,7 @@ def calibrate_methods(job: EvaluationJob, methods: dict[str, EvidenceMethod]) ->
         exists = calibration_path(job.folder, method, strength_by).is_file()
         if not job.world.all_gather(exists)[0]:
             signal = calibrated_signal(method)
-            _calibrate_once(job, replace(job.config.calibration, encoding=method.encoding, signal=SignalChoice(signal)))
+            _calibrate_once(job, replace(job.config.calibration, encoding=method.encoding, signal=signal))
     return {name: load_method_calibration(job.folder, method, strength_by) for name, method in methods.items()}
 
 
@@ -58,7 +58,7 @@ def _write_calibrations(job: EvaluationJob, options: CalibrationConfig) -> None:
     fitted = fit_calibration(
         job.model, job.cohort, options, lambda _task, done, total, _note="": job.progress(task, done, total)
     )
-    wanted = {(Signal.ERROR, StrengthBy.COSINE), (Signal.ERROR, ours), (Signal(options.signal), ours)}
+    wanted = {(Signal.ERROR, StrengthBy.COSINE), (Signal.ERROR, ours), (options.signal, ours)}
     for signal, by in sorted(wanted):
         path = job.folder.calibration(options.encoding, by, signal)
         calibration = fitted.gathered.fit(options, signal, by)

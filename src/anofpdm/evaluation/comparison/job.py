@@ -21,7 +21,7 @@ from anofpdm.evaluation.comparison.results import Examples, ResultsFolder, load_
 from anofpdm.evaluation.comparison.scores import Scores
 from anofpdm.evaluation.comparison.store import PredictionStore, shared_store
 from anofpdm.network.predictor import TrainedModel
-from anofpdm.options import SignalChoice
+from anofpdm.options import Signal
 from anofpdm.util.distributed import World
 from anofpdm.util.progress import Progress, silent
 
@@ -32,7 +32,7 @@ Results = dict[str, dict[Setup, list[Scores]]]  # by method and setup, one entry
 
 @dataclass(frozen=True)
 class EvaluationConfig:
-    calibration: CalibrationConfig = field(default_factory=lambda: CalibrationConfig(signal=SignalChoice.ERROR))
+    calibration: CalibrationConfig = field(default_factory=lambda: CalibrationConfig(signal=Signal.ERROR))
     split: str = "test"
     sample: int | None = None  # slices; None: all
     sample_seed: int = 0
