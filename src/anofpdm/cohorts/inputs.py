@@ -126,27 +126,27 @@ def _study_name(path: Path) -> str:
 
 def _best_layout(source: Source, modalities: tuple[str, ...], where: str) -> list[Target]:
     """BIDS, if it gives any usable scan; else the layout that gives the most usable scans."""
-    layouts: dict[str, Finder] = {
-        "bids": partial(bids.find_subjects, remedy=_assignment_hint(modalities)),
-        "brats21": brats.find_subjects,  # after BIDS, whose names it would accept too
-        "nifti": partial(_any_scans, modalities=modalities),
+    layouts: dict[Layout, Finder] = {
+        Layout.BIDS: partial(bids.find_subjects, remedy=_assignment_hint(modalities)),
+        Layout.BRATS21: brats.find_subjects,  # after BIDS, whose names it would accept too
+        Layout.NIFTI: partial(_any_scans, modalities=modalities),
     }
-    best: tuple[int, str, list[Subject]] = (-1, "", [])
-    for name, find in layouts.items():
+    best: tuple[int, Layout, list[Subject]] = (-1, Layout.NIFTI, [])
+    for layout, find in layouts.items():
         subjects = _select_modalities([one for one in find(source) if one.images], modalities)
         usable = sum(one.problem is None for one in subjects)
         if subjects and usable > best[0]:
-            best = (usable, name, subjects)
-        if name == "bids" and usable:
+            best = (usable, layout, subjects)
+        if layout is Layout.BIDS and usable:
             break
-    usable, name, subjects = best
+    usable, layout, subjects = best
     if not subjects:
         raise CohortError(
             f"{where}: no scan found ({_count_nifti(source)}); give a folder with {', '.join(modalities)}"
         )
     if not usable:
         raise CohortError(f"{where}: {subjects[0].name}: {subjects[0].problem}")
-    return [Target(one, name == "bids") for one in subjects]
+    return [Target(one, bids=layout is Layout.BIDS) for one in subjects]
 
 
 def _any_scans(source: Source, modalities: tuple[str, ...]) -> list[Subject]:
