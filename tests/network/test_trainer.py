@@ -71,19 +71,21 @@ class TestStep:
 
     def test_the_loss_falls(self, cohort):
         trainer = trainer_of(cohort, learning_rate=3e-3, augment=False)
-        losses = [trainer.update(inputs_of(trainer, cohort)).item() for _ in range(150)]
-        assert np.mean(losses[-20:]) < 0.6 * np.mean(losses[:5])
+        losses = [trainer.update(inputs_of(trainer, cohort)).item() for _ in range(40)]
+        assert np.mean(losses[-10:]) < 0.4 * np.mean(losses[:5])
 
-    @pytest.mark.parametrize("task", ["unconditional", "healthy", "classifier"])
-    def test_the_loss_falls_for_other_tasks(self, cohort, task):
+    @pytest.mark.parametrize(
+        ("task", "steps", "ratio"), [("unconditional", 40, 0.4), ("healthy", 40, 0.4), ("classifier", 60, 0.9)]
+    )
+    def test_the_loss_falls_for_other_tasks(self, cohort, task, steps, ratio):
         trainer = trainer_of(cohort, UNLABELLED, task=task, learning_rate=3e-3)
-        losses = [trainer.update(inputs_of(trainer, cohort)).item() for _ in range(120)]
-        assert np.mean(losses[-20:]) < 0.9 * np.mean(losses[:5])
+        losses = [trainer.update(inputs_of(trainer, cohort)).item() for _ in range(steps)]
+        assert np.mean(losses[-steps // 4 :]) < ratio * np.mean(losses[:5])
 
     def test_training_with_simplex_noise(self, cohort):
         trainer = trainer_of(cohort, UNLABELLED, task="healthy", noise="simplex", augment=False, learning_rate=3e-3)
         steps, losses = [], []
-        for _ in range(40):
+        for _ in range(30):
             steps.append(inputs_of(trainer, cohort))
             losses.append(trainer.update(steps[-1]).item())
         for inputs in steps:
@@ -149,8 +151,6 @@ class TestStep:
 
 TWO_PROCESSES = """
 import gc, sys
-from pathlib import Path
-from typing import Any
 import torch
 from safetensors.torch import save_file
 from anofpdm.cohorts import open_cohort
@@ -160,11 +160,11 @@ from anofpdm.network.training.config import TrainingConfig, TrainingLimits
 from anofpdm.network.config import UNetConfig
 from anofpdm.util.distributed import World
 
-def train(world):
+def train(world, out, short_of_memory=False):
     cohort, device = open_cohort(sys.argv[1]), torch.device("cpu")
     network = UNetConfig(2, channels=8, multipliers=(1, 2), blocks=1, attention=(2,), dropout=0.0)
     trainer = run.start(cohort, network, TrainingConfig(batch=8, warm_up=1), device=device, world=world)
-    if "--short" in sys.argv and world.rank == world.count - 1:
+    if short_of_memory and world.rank == world.count - 1:
         plenty = trainer.losses
         def short(inputs):
             if len(inputs.x) > 2:
@@ -180,10 +180,14 @@ def train(world):
             break
         trainer.update(inputs)
     if world.is_main:
-        save_file({name: p.grad.contiguous() for name, p in trainer.network.named_parameters()}, sys.argv[2])
+        save_file({name: p.grad.contiguous() for name, p in trainer.network.named_parameters()}, out)
 
+one, two, short = sys.argv[2:]
 world = World.from_environment(torch.device("cpu"))
-train(world)
+train(world, two)
+train(world, short, short_of_memory=True)
+if world.is_main:
+    train(World(), one)
 gc.collect()  # whatever still holds gloo's threads when Python ends may bring the process down
 world.close()
 """
@@ -196,17 +200,13 @@ def test_two_processes_compute_the_gradient_of_one(cohort, tmp_path):
 
     script = tmp_path / "script.py"
     script.write_text(TWO_PROCESSES)
-    launchers = {
-        "one": [sys.executable],
-        "two": [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"],
-    }
-    launchers["short"] = launchers["two"]
-    for name, launcher in launchers.items():
-        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-        command = [*launcher, str(script), str(cohort.path), str(tmp_path / name), f"--{name}"]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120, env=environment)
-        assert done.returncode == 0, done.stderr
-    one, two, short = (load_file(tmp_path / name) for name in ("one", "two", "short"))
+    files = [tmp_path / name for name in ("one", "two", "short")]
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
+    command = [*torchrun, str(script), str(cohort.path), *map(str, files)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=180, env=environment)
+    assert done.returncode == 0, done.stderr
+    one, two, short = map(load_file, files)
     assert sum(gradient.abs().sum() for gradient in one.values()) > 0
     for name in one:
         torch.testing.assert_close(one[name], two[name], rtol=1e-4, atol=1e-6, msg=name)

@@ -49,19 +49,17 @@ class TestRun:
 
     def test_killed_in_the_middle_of_a_save(self, cohort, tmp_path):
         """20 steps equal 12, a kill -9 during the next save, and 8 more."""
-        (tmp_path / "script.py").write_text(SCRIPT)
-
-        def start(out, *words):
-            command = [sys.executable, str(tmp_path / "script.py"), str(cohort.path), str(tmp_path / out), *words]
-            return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
-
-        assert start("whole", "20").returncode == 0
-        assert start("parts", "12").returncode == 0
-        killed = start("parts", "16", "--resume", "--die")
+        limits = {steps: TrainingLimits(steps=steps, log_steps=4, sample_steps=0) for steps in (12, 20)}
+        run.train(trainer_of(cohort), cohort, tmp_path / "whole", limits[20])
+        run.train(trainer_of(cohort), cohort, tmp_path / "parts", limits[12])
+        (tmp_path / "script.py").write_text(RESUME_AND_DIE)
+        command = [sys.executable, str(tmp_path / "script.py"), str(cohort.path), str(tmp_path / "parts")]
+        killed = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
         assert killed.returncode == -signal.SIGKILL, killed.stderr
         assert list((tmp_path / "parts").glob(".*.tmp"))  # half a file
         assert checkpoint.load_state(tmp_path / "parts")[1]["step"] == 12
-        assert start("parts", "20", "--resume").returncode == 0
+        again = run.resume(tmp_path / "parts", cohort, device=CPU, world=World())
+        run.train(again, cohort, tmp_path / "parts", limits[20])
         one, other = (checkpoint.load_state(tmp_path / name) for name in ("whole", "parts"))
         assert one[1] == other[1]
         assert_same(one[0], other[0])
@@ -142,32 +140,38 @@ class TestRun:
         assert_same(dict(trainer.network.named_parameters()), weights)
 
 
-SCRIPT = """
+RESUME_AND_DIE = """
 import os, signal, sys
 from pathlib import Path
-from typing import Any
 import torch
-from anofpdm.util import files
 from anofpdm.cohorts import open_cohort
 from anofpdm.network import checkpoint
 from anofpdm.network.training import run
-from anofpdm.network.training.config import TrainingConfig, TrainingLimits
-from anofpdm.network.config import UNetConfig
+from anofpdm.network.training.config import TrainingLimits
 from anofpdm.util.distributed import World
 
-cohort, out, steps = open_cohort(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
-where = {"device": torch.device("cpu"), "world": World()}
-network = UNetConfig(2, channels=8, multipliers=(1, 2), blocks=1, attention=(2,))
-if "--resume" in sys.argv:
-    trainer = run.resume(out, cohort, **where)
-else:
-    trainer = run.start(cohort, network, TrainingConfig(batch=8, warm_up=5), **where)
-if "--die" in sys.argv:
-    def torn(tensors, path, metadata):
-        Path(path).write_bytes(b"half a file")
-        os.kill(os.getpid(), signal.SIGKILL)
-    checkpoint.save_file = torn
-run.train(trainer, cohort, out, TrainingLimits(steps=steps, log_steps=4, sample_steps=0))
+def torn(tensors, path, metadata):
+    Path(path).write_bytes(b"half a file")
+    os.kill(os.getpid(), signal.SIGKILL)
+
+cohort, out = open_cohort(sys.argv[1]), Path(sys.argv[2])
+trainer = run.resume(out, cohort, device=torch.device("cpu"), world=World())
+checkpoint.save_file = torn
+run.train(trainer, cohort, out, TrainingLimits(steps=16, log_steps=4, sample_steps=0))
+"""
+
+TRAIN = """
+from pathlib import Path
+import torch
+from anofpdm.cohorts import open_cohort
+from anofpdm.network.config import UNetConfig
+from anofpdm.network.training import run
+from anofpdm.network.training.config import TrainingConfig, TrainingLimits
+from anofpdm.util.distributed import World
+
+cohort, network = open_cohort(sys.argv[1]), UNetConfig(2, channels=8, multipliers=(1, 2), blocks=1, attention=(2,))
+trainer = run.start(cohort, network, TrainingConfig(batch=8), device=torch.device("cpu"), world=World())
+run.train(trainer, cohort, Path(sys.argv[2]), TrainingLimits(steps=2, log_steps=4, sample_steps=0))
 """
 
 
@@ -242,8 +246,8 @@ def test_training_needs_only_torch_numpy_and_safetensors(cohort, tmp_path):
     """Without nibabel and terminal libraries, as on a GPU machine."""
     script = tmp_path / "script.py"
     absent = ["nibabel", "nilearn", "typer", "rich", "pydantic", "zlib_ng"]
-    script.write_text(f"import sys; sys.modules.update(dict.fromkeys({absent}))\n{SCRIPT}")
-    command = [sys.executable, str(script), str(cohort.path), str(tmp_path / "out"), "2"]
+    script.write_text(f"import sys; sys.modules.update(dict.fromkeys({absent}))\n{TRAIN}")
+    command = [sys.executable, str(script), str(cohort.path), str(tmp_path / "out")]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 0, done.stderr
     assert isinstance(open_cohort(Path(cohort.path)), Cohort)
