@@ -190,7 +190,7 @@ def test_errors_are_shown_at_their_field(serving, open_page, scan, tmp_path):
     assert "Choose the files" in page.text_content("#error-form")
     page.set_input_files("#file-flair", scan["flair"])
     page.click("#send")
-    assert "T2 is missing" in page.text_content("#error-t2")
+    assert "T2 file is missing" in page.text_content("#error-t2")
     (tmp_path / "bad_t2.nii.gz").write_text("hello, world")
     page.set_input_files("#file-t2", tmp_path / "bad_t2.nii.gz")
     page.click("#send")
@@ -238,7 +238,7 @@ def test_queue_positions_and_cancel_on_a_phone(serving, open_page, scan):
         page.click("#scans li:not([data-state=cancelled]) .cancel >> nth=0")
         page.wait_for_timeout(200)
     opened.wait_until("document.querySelectorAll('#scans li[data-state=cancelled]').length === 2")
-    assert serving.ask("/api/status").json["waiting"] == 0
+    assert serving.request("/api/status").json["waiting"] == 0
 
 
 @with_niivue

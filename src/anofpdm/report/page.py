@@ -76,9 +76,8 @@ def _render_warnings(summary: Mapping[str, Any]) -> str:
     if not warnings:
         return ""
     items = "".join(f"<li>{text}</li>" for text in warnings)
-    return (
-        f'<section class="warning" aria-label="Warnings"><h2>Warnings: check these first</h2><ul>{items}</ul></section>'
-    )
+    heading = "<h2>Warnings: check these first</h2>"
+    return f'<section class="warning" aria-label="Warnings">{heading}<ul>{items}</ul></section>'
 
 
 def _render_summary(result: SegmentedScan) -> str:

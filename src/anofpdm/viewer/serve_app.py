@@ -34,6 +34,7 @@ DESCRIPTION = (
     "then download the result (GET /api/results/ID). Research tool, not a medical device."
 )
 MAX_IDS = 200
+JobIds = Annotated[list[str], Query(alias="id", max_length=MAX_IDS, description="Id of a scan; repeatable.")]
 UPLOAD_ERRORS: dict[int | str, dict[str, object]] = {
     status: {"model": ErrorResponse, "description": description}
     for status, description in {
@@ -104,7 +105,7 @@ def _create_jobs_router(store: JobStore, runner: Runner) -> APIRouter:
 
     @router.get("")
     def list_jobs(
-        ids: Annotated[list[str], Query(alias="id", max_length=MAX_IDS, description="Id of a scan; repeatable.")],
+        ids: JobIds,
     ) -> list[JobResponse]:
         """State of several scans, given by id; unknown ids are omitted. There is no list of all scans."""
         return list(_describe_known(store, runner, ids))
