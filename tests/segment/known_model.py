@@ -19,7 +19,7 @@ BRAIN, LESION = 1.0, 0.0  # of network slices, in [-1, 1]
 
 
 class Rounding:
-    """Slices are made of three values; a healthy one has no LESION in it. Elementwise, and exact while noise is low."""
+    """Denoiser of slices with three values; healthy slices have no LESION. Elementwise, exact at low noise."""
 
     device, precision = torch.device("cpu"), "fp32"
 

@@ -1,0 +1,196 @@
+"""Calibration of a model on a cohort."""
+
+import json
+import shutil
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from scipy import ndimage
+from typer.testing import CliRunner
+
+import anofpdm
+from anofpdm.calibration.figure import draw_calibration
+from anofpdm.calibration.files import save_calibration, to_json
+from anofpdm.calibration.fit import (
+    CalibrationConfig,
+    compact,
+    fit_calibration,
+    foreground_range,
+    foreground_share,
+    has_weak_maps,
+)
+from anofpdm.cli.main import app
+from anofpdm.cohorts import open_cohort
+from anofpdm.cohorts.plan import plan_cohort
+from anofpdm.cohorts.prepare import prepare
+from anofpdm.errors import (
+    CalibrationError,
+    ConfigError,
+    ModelError,
+)
+from anofpdm.labels import HEALTHY, NULL
+from anofpdm.method.calibration import Candidate
+from anofpdm.method.evidence import EvidenceSettings, SignalMaps
+from anofpdm.method.many_slices import EvidenceRequest, gather_evidence, slice_seeds
+from anofpdm.network.predictor import load_trained
+from anofpdm.network.schedule import NoiseSchedule
+from anofpdm.util.files import folder_lock
+from tests import toys
+from tests.segment.known_model import Rounding
+
+CPU = torch.device("cpu")
+SMALL = CalibrationConfig(levels=6, strengths=(0.0, 2.0), split="train", batch=16)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    return toys.untrained(tmp_path_factory.mktemp("made"))
+
+
+def test_lesion_masks_of_the_cohort_have_no_influence(made, tmp_path):
+    model, cohort = load_trained(made / "model", CPU), open_cohort(made / "cohort")
+    with_masks = fit_calibration(model, cohort, SMALL).calibration
+    shutil.copytree(made / "cohort", tmp_path / "cohort")
+    shutil.rmtree(tmp_path / "cohort" / "truth")
+    without = fit_calibration(model, open_cohort(tmp_path / "cohort"), SMALL).calibration
+    assert to_json(without) == to_json(with_masks)
+
+
+def test_a_missing_calibration_or_one_of_another_checkpoint_is_refused(made, tmp_path):
+    model = load_trained(made / "model", CPU)
+    fitted = fit_calibration(model, open_cohort(made / "cohort"), SMALL)
+    save_calibration(fitted.calibration, draw_calibration(fitted), made / "model")
+    shutil.copytree(made / "model", tmp_path / "m")
+    payload = json.loads((tmp_path / "m" / "calibration.json").read_text())
+    (tmp_path / "m" / "calibration.json").write_text(json.dumps({**payload, "checkpoint_sha256": "f" * 64}))
+    with pytest.raises(CalibrationError, match="another checkpoint"):
+        anofpdm.load(tmp_path / "m", "cpu")
+    (tmp_path / "m" / "calibration.json").unlink()
+    with pytest.raises(CalibrationError, match="anofpdm calibrate"):
+        anofpdm.load(tmp_path / "m", "cpu")
+
+
+def test_maps_of_agreement_change_only_what_depends_on_maps(made):
+    model, cohort = load_trained(made / "model", CPU), open_cohort(made / "cohort")
+    steps = []
+    options = replace(SMALL, context_mm=0.0, signal="error")
+    usual = fit_calibration(model, cohort, options)
+    other = fit_calibration(
+        model, cohort, replace(options, signal="agreement"), lambda _task, *at: steps.append(at)
+    ).calibration
+    assert other.settings == replace(usual.calibration.settings, signal="agreement")
+    (fitted,), (fitted_usually,) = other.fitted, usual.calibration.fitted
+    same = {"settings": usual.calibration.settings, "fitted": usual.calibration.fitted}
+    assert replace(other, **same) == usual.calibration
+    assert fitted.curve_accuracy == fitted_usually.curve_accuracy
+
+    rows = cohort.rows("train")
+    healthy = rows[cohort.labels[rows] == 0]
+    again = anofpdm.method.forward_evidence(
+        model.predict,
+        torch.from_numpy(cohort.pixels(healthy)).float(),
+        levels=other.settings.levels,
+        strengths=[other.strength],
+        schedule=NoiseSchedule.linear(),
+        seeds=slice_seeds(cohort.indices[healthy], SMALL.seed),
+        signal="agreement",
+    )
+    smooth = [ndimage.median_filter(image, 5, mode="reflect") for image in again.maps[:, 0].numpy()]
+    assert fitted.healthy_threshold == pytest.approx(np.percentile(smooth, 99.8), rel=1e-2)
+    assert fitted.healthy_threshold != pytest.approx(fitted_usually.healthy_threshold, rel=1e-2)
+    assert steps == sorted(steps)
+    assert steps[-1][0] == steps[-1][1]
+
+
+@pytest.mark.parametrize(("weak", "signal"), [(0.0, "error"), (1.01, "agreement")])
+def test_signal_auto_is_agreement_where_maps_of_errors_are_weak(made, monkeypatch, weak, signal):
+    model, cohort = load_trained(made / "model", CPU), open_cohort(made / "cohort")
+    monkeypatch.setattr("anofpdm.calibration.fit.WEAK_MAPS", weak)
+    assert SMALL.signal == "auto"
+    chosen = fit_calibration(model, cohort, SMALL).calibration
+    assert chosen.settings.signal == signal
+    given = fit_calibration(model, cohort, replace(SMALL, signal=signal)).calibration
+    assert to_json(chosen) == to_json(given)
+
+
+def test_weak_maps_are_those_of_the_chosen_strength(made):
+    model, cohort = load_trained(made / "model", CPU), open_cohort(made / "cohort")
+    found = fit_calibration(model, cohort, SMALL).calibration
+    for map_auc, signal in ((0.849, "agreement"), (0.851, "error")):
+        candidates = Candidate(2.0, 0.9, 0.9, 0.9, 1.7 - map_auc), Candidate(5.0, 0.9, 0.9, 0.9, map_auc)
+        by_errors = replace(found, candidates=candidates, strength=5.0)
+        assert has_weak_maps(by_errors) == (signal == "agreement")
+
+
+def test_an_unknown_signal_is_refused():
+    with pytest.raises(ConfigError, match="unknown signal 'x'; choose one of auto, error"):
+        replace(SMALL, signal="x")
+
+
+def test_segmentation_uses_the_calibrated_signal(made, tmp_path):
+    shutil.copytree(made / "model", tmp_path / "m")
+    words = ["calibrate", str(tmp_path / "m"), str(made / "cohort"), "--levels", "6", "--strengths", "0,2"]
+    words += ["--split", "train", "--device", "cpu"]
+    files = {name: made / "scans" / "p1" / f"p1_{name}.nii.gz" for name in ("flair", "t2")}
+    maps = {}
+    for signal in ("error", "agreement"):
+        done = CliRunner().invoke(app, [*words, "--signal", signal])
+        assert done.exit_code == 0, done.output
+        assert f"maps of {signal}" in done.output
+        found = anofpdm.load(tmp_path / "m", device="cpu").segment(files)
+        assert found.summary["settings"]["signal"] == signal
+        maps[signal] = found.anomaly_map
+    assert not np.allclose(maps["error"], maps["agreement"])
+    done = CliRunner().invoke(app, words)  # an untrained model: its maps are weak
+    assert "below 0.85: using maps of agreement" in done.output
+    assert np.allclose(anofpdm.load(tmp_path / "m", device="cpu").segment(files).anomaly_map, maps["agreement"])
+
+
+def test_a_locked_model_is_not_calibrated(made):
+    with folder_lock(made / "model"):
+        done = CliRunner().invoke(app, ["calibrate", str(made / "model"), str(made / "cohort"), "--device", "cpu"])
+    assert done.exit_code == 1
+    assert "another run is writing here" in done.output
+
+
+def test_a_cohort_with_other_modalities_or_size_is_refused(made, tmp_path):
+    model = load_trained(made / "model", CPU)
+    prepare(plan_cohort("brats21", made / "scans", size=16, modalities=("t2",)), tmp_path / "t2")
+    prepare(plan_cohort("brats21", made / "scans", size=24), tmp_path / "large")
+    with pytest.raises(CalibrationError, match="--modalities flair,t2"):
+        fit_calibration(model, open_cohort(tmp_path / "t2"), SMALL)
+    with pytest.raises(CalibrationError, match="--size 16"):
+        fit_calibration(model, open_cohort(tmp_path / "large"), SMALL)
+    with pytest.raises(ModelError, match="only on flair, t2"):
+        fit_calibration(model, open_cohort(made / "cohort"), replace(SMALL, score=("t1",)))
+
+
+def test_a_single_class_is_refused_before_the_network_runs(made):
+    cohort = open_cohort(made / "cohort")
+    healthy = replace(cohort, labels=np.full(len(cohort), HEALTHY))
+    model = replace(load_trained(made / "model", CPU), predict=None)
+    with pytest.raises(CalibrationError, match=r"need both classes.*--most.*--split"):
+        fit_calibration(model, healthy, SMALL)
+
+
+def test_the_foreground_range_is_of_whole_scans(made):
+    model, cohort = load_trained(made / "model", CPU), open_cohort(made / "cohort")
+    labels = cohort.labels.copy()
+    labels[cohort.indices < 10] = NULL
+    some = replace(cohort, labels=labels)
+    whole = [foreground_share(cohort.pixels(np.flatnonzero(cohort.scans == scan))) for scan in np.unique(cohort.scans)]
+    assert foreground_range(some, np.unique(cohort.scans)) == (min(whole), max(whole))
+    low, high = fit_calibration(model, some, SMALL).calibration.foreground
+    assert min(whole) <= low <= high <= max(whole)
+
+
+def test_compact_maps_beyond_half_precision_stay_finite():
+    pixels = np.zeros((1, 2, 8, 8), np.float32)
+    request = EvidenceRequest(EvidenceSettings(tuple(range(0, 600, 100)), (0, 1)), [0.0, 3.0], CPU, 1)
+    found = gather_evidence(Rounding(), lambda rows: pixels[rows], slice_seeds(range(1)), request)
+    large = SignalMaps(torch.full_like(found.maps, 1e6), found.last_maps)
+    kept = compact(replace(found, maps_by_signal={"error": large}))
+    assert kept.maps.dtype == torch.float16
+    assert kept.maps.isfinite().all()
