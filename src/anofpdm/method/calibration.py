@@ -167,18 +167,12 @@ def calibrate(
     candidates = rate_strengths(evidence, unhealthy)
     best, chosen = choose_strength(candidates, accuracy_ratio, strength_by)
     at_chosen = evidence.at(chosen.strength)
-    divergence = _numpy(at_chosen.divergence[:, 0])  # [N, K]
-    divergence_max = float(divergence.max())
+    divergence_max = float(_numpy(at_chosen.divergence).max())
     if not divergence_max > 0:
         raise CalibrationError("guidance has no effect: the model ignores its labels; train it longer")
     contexts = [0.0] if positions is None or context_mm == 0 else [0.0, context_mm]
     positions = positions or SlicePositions.unrelated(len(unhealthy))
-    maps = _numpy(at_chosen.maps[:, 0])
-    fitted = []
-    for sigma_mm in contexts:
-        logs = smooth_across_slices(log_curves(divergence), positions, sigma_mm)
-        curve, accuracy = fit_and_validate(logs, unhealthy, patients)
-        fitted.append(ContextFit(sigma_mm, curve, accuracy, _healthy_threshold(sigma_mm, maps, positions, unhealthy)))
+    fitted = tuple(_fit_context(sigma_mm, at_chosen, positions, unhealthy, patients) for sigma_mm in contexts)
     cosine_accuracy = _cosine_accuracy(_numpy(at_chosen.similarity[:, 0]), unhealthy, patients)
     return Calibration(
         settings=evidence.settings,
@@ -188,7 +182,7 @@ def calibrate(
         divergence_max=divergence_max,
         detector=Detector.CURVE if fitted[0].curve_accuracy.accuracy > cosine_accuracy.accuracy else Detector.COSINE,
         cosine_accuracy=cosine_accuracy,
-        fitted=tuple(fitted),
+        fitted=fitted,
         candidates=candidates,
         accuracy_ratio=accuracy_ratio,
         n_healthy=int((~unhealthy).sum()),
@@ -196,6 +190,16 @@ def calibrate(
         n_patients=len(np.unique(patients)),
         strength_by=strength_by,
     )
+
+
+def _fit_context(
+    sigma_mm: float, evidence: Evidence, positions: SlicePositions, unhealthy: np.ndarray, patients: np.ndarray
+) -> ContextFit:
+    """Detector and threshold at one strength, with evidence smoothed across slices by `sigma_mm`."""
+    divergence, maps = _numpy(evidence.divergence[:, 0]), _numpy(evidence.maps[:, 0])  # [N, K], [N, H, W]
+    logs = smooth_across_slices(log_curves(divergence), positions, sigma_mm)
+    curve, accuracy = fit_and_validate(logs, unhealthy, patients)
+    return ContextFit(sigma_mm, curve, accuracy, _healthy_threshold(sigma_mm, maps, positions, unhealthy))
 
 
 def rate_strengths(evidence: Evidence, unhealthy: np.ndarray) -> tuple[Candidate, ...]:
