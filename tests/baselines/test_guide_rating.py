@@ -3,7 +3,7 @@ import pytest
 import torch
 from sklearn.metrics import roc_auc_score
 
-from anofpdm.baselines.guide_rating import in_words, rated_guide
+from anofpdm.baselines.guide_rating import describe_rating, rate_classifier
 from anofpdm.cohorts import open_cohort
 from anofpdm.cohorts.plan import plan_cohort
 from anofpdm.cohorts.prepare import prepare
@@ -28,11 +28,11 @@ def by_brightness(x, _t):
     return x.amax(dim=(1, 2, 3))
 
 
-def test_a_guide_is_rated_on_noised_slices_that_it_has_not_seen(cohort):
+def test_classifier_is_rated_on_held_out_noised_slices(cohort):
     rows = cohort.rows("val")
     unhealthy = cohort.labels[rows] == 1
     assert 0 < unhealthy.sum() < len(rows)
-    rating = rated_guide(Guide(by_brightness, by_brightness, cohort.modalities, 16, ""), cohort, CPU, (0, 999))
+    rating = rate_classifier(Guide(by_brightness, by_brightness, cohort.modalities, 16, ""), cohort, CPU, (0, 999))
     x0 = torch.from_numpy(cohort.pixels(rows))
     for t, found in rating.items():
         noise = torch.randn(x0.shape, generator=torch.Generator().manual_seed(t))
@@ -40,14 +40,14 @@ def test_a_guide_is_rated_on_noised_slices_that_it_has_not_seen(cohort):
         assert found == pytest.approx(roc_auc_score(unhealthy, literal))
 
 
-def test_without_both_classes_nothing_is_said(cohort):
+def test_rating_needs_both_classes(cohort):
     guide = Guide(by_brightness, by_brightness, cohort.modalities, 16, "")
-    rating = rated_guide(guide, cohort, CPU, (0,), split="test")
+    rating = rate_classifier(guide, cohort, CPU, (0,), split="test")
     assert np.isnan(rating[0])
-    assert in_words(rating) == ""
+    assert describe_rating(rating) == ""
 
 
-def test_a_weak_guide_is_named():
-    assert "weak" in in_words({0: 0.73, 500: 0.75})
-    assert "weak" not in in_words({0: 0.97, 500: 0.6})
-    assert "0.97 at noise level 0" in in_words({0: 0.97})
+def test_weak_classifier_has_a_note():
+    assert "weak" in describe_rating({0: 0.73, 500: 0.75})
+    assert "weak" not in describe_rating({0: 0.97, 500: 0.6})
+    assert "0.97 at noise level 0" in describe_rating({0: 0.97})

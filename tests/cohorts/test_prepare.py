@@ -101,8 +101,8 @@ class TestContent:
         prepared(source, tmp_path / "out")
         cohort = open_cohort(tmp_path / "out")
         truth, unknown = Truth(cohort), np.flatnonzero(cohort.scans == "p3")
-        assert not truth.known[unknown].any()
-        assert truth.masks(np.flatnonzero(truth.known)).any()
+        assert not truth.available[unknown].any()
+        assert truth.masks(np.flatnonzero(truth.available)).any()
         with pytest.raises(CohortError, match="without a lesion mask"):
             truth.masks(unknown)
 

@@ -55,9 +55,9 @@ def test_the_demo_finds_the_lesions(demo):
         (kind, e) for kind in KINDS for e in ("student", "diffusion")
     }
     tumour = next(one for one in results if one.engine == "diffusion").score
-    assert tumour.true_ml > 1
+    assert tumour.lesion_ml > 1
     assert tumour.dice > 0.5
-    assert tumour.slices_right >= 0.7 * tumour.slices
+    assert tumour.slices_correct >= 0.7 * tumour.slices
 
 
 def test_scores_agree_with_the_written_masks(demo):
@@ -138,15 +138,15 @@ class TestVolumeScore:
         mask[1, 1, 4], mask[0, 0, 0] = False, True
         score = score_volume(mask, grid, {0: False, 4: True, 5: True}, path)
         assert score.dice == pytest.approx(2 * 3 / 8)
-        assert score.true_ml == pytest.approx(4 * 12 / 1000)
-        assert (score.slices, score.slices_right) == (3, 2)
+        assert score.lesion_ml == pytest.approx(4 * 12 / 1000)
+        assert (score.slices, score.slices_correct) == (3, 2)
 
     def test_slices_are_counted_from_the_inferior_end(self, tmp_path):
         grid = self.grid(flip=True)
         path, lesion = self.truth(tmp_path, grid)
         assert read_volume(path).grid.affine[2, 2] < 0
         score = score_volume(lesion, grid, {1: True, 4: False}, path)  # the fourth from above is the second from below
-        assert score.slices_right == 2
+        assert score.slices_correct == 2
         assert score.dice == 1
 
     def test_an_empty_mask_of_a_healthy_scan_scores_1(self, tmp_path):

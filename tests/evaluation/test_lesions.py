@@ -74,7 +74,7 @@ def test_lesions_counted_by_hand():
     truth = masks("##..#/....#/.....", "#..../.#.../..#..", "...../...../.....")
     predicted = masks("#.#../#.#../....#", "...../...../..#..", "#.#.#/...../.....")
     counts = lesion_counts(predicted, truth)
-    np.testing.assert_array_equal(counts.found, [1, 1, 0])  # corners join the second slice's diagonal
+    np.testing.assert_array_equal(counts.detected, [1, 1, 0])  # corners join the second slice's diagonal
     np.testing.assert_array_equal(counts.missed, [1, 0, 0])
     np.testing.assert_array_equal(counts.false, [2, 0, 3])
     assert counts.f1 == 2 * 2 / (2 * 2 + 5 + 1)
@@ -83,13 +83,13 @@ def test_lesions_counted_by_hand():
 def test_one_prediction_may_find_two_lesions_and_two_may_find_one():
     lesions, blob = masks("##.##"), masks("#####")
     both = lesion_counts(np.concatenate([blob, lesions]), np.concatenate([lesions, blob]))
-    assert (both.found.tolist(), both.missed.tolist(), both.false.tolist()) == ([2, 1], [0, 0], [0, 0])
+    assert (both.detected.tolist(), both.missed.tolist(), both.false.tolist()) == ([2, 1], [0, 0], [0, 0])
     assert both.f1 == 1
 
 
 def test_lesions_beside_each_other_in_two_slices_are_two():
     counts = lesion_counts(np.concatenate([FULL, EMPTY]), np.concatenate([FULL, FULL]))
-    assert counts.found.tolist() == [1, 0]
+    assert counts.detected.tolist() == [1, 0]
     assert counts.missed.tolist() == [0, 1]
 
 
@@ -119,7 +119,7 @@ def components(mask: np.ndarray) -> list[set[tuple[int, int]]]:
 def test_lesions_are_those_of_a_walk_from_pixel_to_pixel(pair):
     predicted, truth = (components(mask[0]) for mask in pair)
     counts = lesion_counts(*pair)
-    assert counts.found[0] == sum(any(lesion & other for other in predicted) for lesion in truth)
+    assert counts.detected[0] == sum(any(lesion & other for other in predicted) for lesion in truth)
     assert counts.missed[0] == sum(not any(lesion & other for other in predicted) for lesion in truth)
     assert counts.false[0] == sum(not any(lesion & other for other in truth) for lesion in predicted)
 

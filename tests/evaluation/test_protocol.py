@@ -373,7 +373,7 @@ def test_cohort_without_masks_is_refused(made, tmp_path):
 
 
 def test_all_slices_of_the_cohort_have_masks(made):
-    assert Truth(open_cohort(made / "cohort")).known.all()
+    assert Truth(open_cohort(made / "cohort")).available.all()
 
 
 def test_changed_comparison_model_invalidates_its_results_only(made, tmp_path):

@@ -1,1 +1,1 @@
-"""The methods that the paper compares with, each as its own paper has it."""
+"""The methods that the paper compares with, each as published."""

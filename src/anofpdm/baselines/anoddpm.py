@@ -1,6 +1,6 @@
-"""AnoDDPM (Wyatt et al. 2022): a model of healthy slices; noise a slice partly, let the model clean it.
+"""AnoDDPM (Wyatt et al. 2022): a model trained on healthy slices denoises a partly noised slice.
 
-What the model has never seen does not come back. With simplex noise the disturbance is as coarse as lesions are.
+Lesions, which the model has not been trained on, are not reconstructed. Simplex noise has the scale of lesions.
 """
 
 from collections.abc import Callable, Sequence
@@ -8,16 +8,16 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from anofpdm.baselines.ddim import Predict
 from anofpdm.network.schedule import NoiseSchedule
 from anofpdm.network.simplex import random_permutations, simplex_noise
 
-Predict = Callable[[Tensor, int], Tensor]  # x, t -> noise
-DrawAt = Callable[[int], Tensor]  # noise for level t, [N, C, H, W]
+SampleNoise = Callable[[int], Tensor]  # level t -> noise [N, C, H, W]
 
 
 @torch.no_grad()
 def reconstruct(
-    predict: Predict, x0: Tensor, *, level: int, draw: DrawAt, schedule: NoiseSchedule, clamp: bool = True
+    predict: Predict, x0: Tensor, *, level: int, draw: SampleNoise, schedule: NoiseSchedule, clamp: bool = True
 ) -> Tensor:
     """Noise to `level`, then DDPM sampling down to 0, one level at a time."""
     x = schedule.add_noise(x0, level, draw(level))
@@ -30,19 +30,19 @@ def reconstruct(
     return x
 
 
-def gaussian_draws(x0: Tensor, seeds: Sequence[int]) -> DrawAt:
-    """Each slice's noise from a generator of its own, where the slice lies: hundreds are drawn of each."""
+def gaussian_draws(x0: Tensor, seeds: Sequence[int]) -> SampleNoise:
+    """Each slice has its own generator, on the slice's device, because hundreds of samples are needed."""
     generators = [torch.Generator(x0.device).manual_seed(seed) for seed in seeds]
 
     def draw(_t: int) -> Tensor:
-        drawn = [torch.randn(x0.shape[1:], generator=generator, device=x0.device) for generator in generators]
-        return torch.stack(drawn).to(x0.dtype)
+        noise = [torch.randn(x0.shape[1:], generator=generator, device=x0.device) for generator in generators]
+        return torch.stack(noise).to(x0.dtype)
 
     return draw
 
 
-def simplex_draws(x0: Tensor, seeds: Sequence[int]) -> DrawAt:
-    """A new field for every slice, channel and draw; its plane at z = t."""
+def simplex_draws(x0: Tensor, seeds: Sequence[int]) -> SampleNoise:
+    """A new noise field for every slice, channel and sample; its plane at z = t."""
     generators = [torch.Generator().manual_seed(seed) for seed in seeds]
     _, channels, height, width = x0.shape
 

@@ -1,7 +1,7 @@
-"""CG-CDM: how a slice would change if its label moved a little towards healthy, as a finite difference.
+"""CG-CDM: the change of a slice when its label moves slightly towards healthy, as a finite difference.
 
-Two paths leave the same noised slice: one for an unhealthy slice, one for a slice that is slightly healthy and that a
-classifier pulls further. Where they end apart is what the label is about.
+The same noised slice is decoded twice: with the label unhealthy, and with a label that is slightly healthy, guided
+further by a classifier. The difference of the results shows what depends on the label.
 """
 
 from collections.abc import Sequence
@@ -23,13 +23,13 @@ def paths(
     healthy_gradient: HealthyGradient,
     x0: Tensor,
     *,
-    levels: Sequence[int],  # rising; the last is how far up
+    levels: Sequence[int],  # ascending, up to the highest used
     scale: float,
     noise: Tensor,
     schedule: NoiseSchedule,
     clamp: bool = True,
 ) -> tuple[Tensor, Tensor]:
-    """Where the unhealthy and the slightly healthy path end."""
+    """The slice decoded as unhealthy, and as slightly healthy."""
 
     def unhealthy(x: Tensor, t: int) -> Tensor:
         return predict_noise(x, t, torch.full((len(x),), UNHEALTHY, device=x.device))

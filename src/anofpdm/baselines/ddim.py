@@ -1,4 +1,4 @@
-"""DDIM, both ways: what three of the comparison methods are made of."""
+"""DDIM encoding and decoding, used by three of the comparison methods."""
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise
@@ -15,7 +15,7 @@ Predict = Callable[[Tensor, int], Tensor]  # x, t -> noise
 def encode(
     predict: Predict, x0: Tensor, levels: Sequence[int], *, noise: Tensor, schedule: NoiseSchedule, clamp: bool = True
 ) -> Tensor:
-    """Up through rising levels, keeping the noise that the network sees; `noise` takes the slice to the first one."""
+    """DDIM inversion through ascending levels; `noise` is added at the first level."""
     x = schedule.add_noise(x0, levels[0], noise)
     for t, above in pairwise(levels):
         x = schedule.ddim_step(x, _clean(predict, x, t, schedule, clamp), t, above)
@@ -26,7 +26,7 @@ def encode(
 def decode(
     predict: Predict, x: Tensor, levels: Sequence[int], *, schedule: NoiseSchedule, clamp: bool = True
 ) -> Tensor:
-    """Down through the same levels to the slice behind the noise."""
+    """DDIM sampling through descending levels to the clean slice."""
     for t, below in pairwise(reversed(levels)):
         x = schedule.ddim_step(x, _clean(predict, x, t, schedule, clamp), t, below)
     return _clean(predict, x, levels[0], schedule, clamp)

@@ -1,6 +1,6 @@
-"""Diffusion models for medical anomaly detection (Wolleb et al. 2022): encode, then decode pulled towards healthy.
+"""Diffusion models for medical anomaly detection (Wolleb et al. 2022): DDIM encoding, then classifier-guided decoding.
 
-A model of all slices encodes; on the way back a classifier of noised slices says which direction is healthier.
+The diffusion model is trained on all slices; the gradient of a classifier of noised slices guides decoding to healthy.
 """
 
 from collections.abc import Sequence
@@ -17,14 +17,14 @@ def reconstruct(
     healthy_gradient: HealthyGradient,
     x0: Tensor,
     *,
-    levels: Sequence[int],  # rising; the last is how far up
+    levels: Sequence[int],  # ascending, up to the highest used
     scale: float,
     noise: Tensor,
     schedule: NoiseSchedule,
-    invert: bool = True,  # as Wolleb; otherwise noised at random, as the AnoFPDM authors ran it
+    invert: bool = True,  # as Wolleb et al.; otherwise random noise, as run by the AnoFPDM authors
     clamp: bool = True,
 ) -> Tensor:
-    def pulled(x: Tensor, t: int) -> Tensor:
+    def guided(x: Tensor, t: int) -> Tensor:
         """eps - sqrt(1 - a_t) s grad log p(healthy | x_t)."""
         _, spread = schedule.signal_and_noise(t, x)
         return predict(x, t) - spread * scale * healthy_gradient(x, t)
@@ -33,4 +33,4 @@ def reconstruct(
         x = encode(predict, x0, levels, noise=noise, schedule=schedule, clamp=clamp)
     else:
         x = schedule.add_noise(x0, levels[-1], noise)
-    return decode(pulled, x, levels, schedule=schedule, clamp=clamp)
+    return decode(guided, x, levels, schedule=schedule, clamp=clamp)

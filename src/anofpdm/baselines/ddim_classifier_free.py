@@ -1,4 +1,4 @@
-"""What is healthy? (Sanchez et al. 2022): encode without a label, decode guided to healthy, by one network."""
+"""What is healthy? (Sanchez et al. 2022): encoding without a label, decoding guided to healthy, by one network."""
 
 from collections.abc import Sequence
 
@@ -15,19 +15,19 @@ def reconstruct(
     predict_noise: PredictNoise,
     x0: Tensor,
     *,
-    levels: Sequence[int],  # rising; the last is how far up
-    strength: float,  # w: the healthy answer is weighted 1 + w
+    levels: Sequence[int],  # ascending, up to the highest used
+    strength: float,  # w: the healthy prediction has weight 1 + w
     noise: Tensor,
     schedule: NoiseSchedule,
     clamp: bool = True,
 ) -> Tensor:
-    ask = noise_pair(predict_noise)
+    predict_pair = noise_pair(predict_noise)
 
     def without_label(x: Tensor, t: int) -> Tensor:
         return predict_noise(x, t, torch.full((len(x),), NULL, device=x.device))
 
     def towards_healthy(x: Tensor, t: int) -> Tensor:
-        healthy, unguided = ask(x, t)
+        healthy, unguided = predict_pair(x, t)
         return (1 + strength) * healthy - strength * unguided
 
     x = encode(without_label, x0, levels, noise=noise, schedule=schedule, clamp=clamp)

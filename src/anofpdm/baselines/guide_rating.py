@@ -1,4 +1,4 @@
-"""Is a classifier of noised slices any good as a guide? One that cannot tell slices apart pulls anywhere."""
+"""Accuracy of a classifier of noised slices, on which classifier guidance depends."""
 
 from collections.abc import Sequence
 
@@ -13,12 +13,12 @@ from anofpdm.network.predictor import Guide
 from anofpdm.network.schedule import NoiseSchedule
 from anofpdm.util.progress import Progress, silent
 
-LEVELS = (0, 200, 500)  # the comparison methods guide from 500 or 200 down
+LEVELS = (0, 200, 500)  # comparison methods use it from level 500 or 200 down
 MOST, BATCH = 1000, 50  # slices
-GUIDED_FROM, WEAK = 200, 0.8
+GUIDED_FROM, WEAK_AUC = 200, 0.8
 
 
-def rated_guide(
+def rate_classifier(
     guide: Guide,
     cohort: Cohort,
     device: torch.device,
@@ -26,7 +26,7 @@ def rated_guide(
     split: str = "val",
     on_progress: Progress = silent,
 ) -> dict[int, float]:
-    """By noise level, the AUC of its odds on slices it has not seen, against their labels; NaN without both classes."""
+    """AUC of its log odds against image-level labels by noise level, on held-out slices; NaN without both classes."""
     rows = cohort.rows(split)
     rows = rows[np.isin(cohort.labels[rows], (HEALTHY, UNHEALTHY))]
     rows = rows[:: -(-len(rows) // MOST) or 1]
@@ -35,26 +35,26 @@ def rated_guide(
         return dict.fromkeys(levels, float("nan"))
     schedule, starts = NoiseSchedule.linear(), range(0, len(rows), BATCH)
 
-    def odds(number: int, t: int) -> np.ndarray:
+    def log_odds(number: int, t: int) -> np.ndarray:
         generator = torch.Generator().manual_seed(t)
-        found: list[Tensor] = []
+        parts: list[Tensor] = []
         for place, start in enumerate(starts, start=1):
             x0 = torch.from_numpy(cohort.pixels(rows[start : start + BATCH]))
             x = schedule.add_noise(x0, t, torch.randn(x0.shape, generator=generator))
-            found.append(guide.log_odds(x.to(device), t).cpu())
+            parts.append(guide.log_odds(x.to(device), t).cpu())
             on_progress("Rating the classifier", number * len(starts) + place, len(levels) * len(starts))
-        return torch.cat(found).numpy()
+        return torch.cat(parts).numpy()
 
-    return {t: auc(odds(number, t), unhealthy) for number, t in enumerate(levels)}
+    return {t: auc(log_odds(number, t), unhealthy) for number, t in enumerate(levels)}
 
 
-def in_words(rating: dict[int, float]) -> str:
-    """What to tell whoever has trained it; nothing where nothing could be measured."""
-    known = {t: value for t, value in rating.items() if not np.isnan(value)}
-    if not known:
+def describe_rating(rating: dict[int, float]) -> str:
+    """One or two lines for the terminal; empty if nothing could be measured."""
+    defined = {t: value for t, value in rating.items() if not np.isnan(value)}
+    if not defined:
         return ""
-    said = ", ".join(f"{value:.2f} at noise level {t}" for t, value in known.items())
-    words = f"on validation slices it tells healthy from unhealthy with an AUC of {said}"
-    if min(value for t, value in known.items() if t <= GUIDED_FROM) < WEAK:
-        words += "\nnote: as a guide it is weak; train it longer, or with another --learning-rate"
-    return words
+    values = ", ".join(f"{value:.2f} at noise level {t}" for t, value in defined.items())
+    text = f"AUC of the classifier on validation slices: {values}"
+    if min(value for t, value in defined.items() if t <= GUIDED_FROM) < WEAK_AUC:
+        text += "\nnote: too weak for guidance; train it longer, or with another --learning-rate"
+    return text

@@ -36,7 +36,7 @@ def ablate(
     """The paper's ablations, calibrated with image-level labels of one split and scored with its lesion masks."""
     candidates = _numbers(strengths, "--strengths", 0)
     tried = tuple(_integer(value, "--levels-tried") for value in _numbers(levels_tried, "--levels-tried", 1))
-    shown = tuple(_integer(value, "--gallery-levels") for value in _numbers(gallery_levels, "--gallery-levels", 0))
+    gallery = tuple(_integer(value, "--gallery-levels") for value in _numbers(gallery_levels, "--gallery-levels", 0))
 
     from anofpdm.calibration.fit import CalibrationConfig
     from anofpdm.cohorts import open_cohort
@@ -68,21 +68,21 @@ def ablate(
     out.mkdir(parents=True, exist_ok=True)
     with folder_lock(out):
         with progress_bars() as progress:
-            ablations = run(trained, slices, AblationConfig(calibration, tried, shown, names), progress)
+            ablations = run(trained, slices, AblationConfig(calibration, tried, gallery, names), progress)
         write_report(ablations, out)
     for table in ablations.tables:
         print(f"{table.name}: {table.summary}")
     print(f"{len(ablations.tables)} figures and tables; report: {out / PAGE}")
 
 
-def _numbers(words: str, option: str, lowest: int) -> tuple[float, ...]:
+def _numbers(text: str, option: str, lowest: int) -> tuple[float, ...]:
     """Empty if the option is empty."""
     try:
-        numbers = tuple(float(word) for word in words.split(",") if words.strip())
+        numbers = tuple(float(word) for word in text.split(",") if text.strip())
     except ValueError:
-        raise typer.BadParameter(f"{words!r}: expected numbers, e.g. 10,20", param_hint=option) from None
+        raise typer.BadParameter(f"{text!r}: expected numbers, e.g. 10,20", param_hint=option) from None
     if not all(lowest <= number < float("inf") for number in numbers):
-        raise typer.BadParameter(f"{words!r}: numbers must be at least {lowest}", param_hint=option)
+        raise typer.BadParameter(f"{text!r}: numbers must be at least {lowest}", param_hint=option)
     return numbers
 
 

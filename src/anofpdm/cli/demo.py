@@ -21,6 +21,6 @@ def demo(
     with progress_bars() as progress:
         results = run_demo(out, device=resolve_device(device), patients=patients, seed=seed, progress=progress)
     for one in results:
-        truth = f"{one.score.true_ml:.1f} ml" if one.score.true_ml else "none"
-        print(f"{one.title}: true lesion {truth}, segmented {one.score.found_ml:.1f} ml, DICE {one.score.dice:.2f}")
+        truth = f"{one.score.lesion_ml:.1f} ml" if one.score.lesion_ml else "none"
+        print(f"{one.title}: true lesion {truth}, segmented {one.score.predicted_ml:.1f} ml, DICE {one.score.dice:.2f}")
     print(f"open {out / PAGE} in a browser")

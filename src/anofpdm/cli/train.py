@@ -150,10 +150,10 @@ def _warn_of_jump(model: Path) -> None:
 
 
 def _rate_classifier(model: Path, cohort: "Cohort", device: "torch.device") -> None:
-    from anofpdm.baselines.guide_rating import in_words, rated_guide
+    from anofpdm.baselines.guide_rating import describe_rating, rate_classifier
     from anofpdm.network.predictor import load_guide
 
     with progress_bars() as progress:
-        rating = rated_guide(load_guide(model, device), cohort, device, on_progress=progress)
-    if words := in_words(rating):
+        rating = rate_classifier(load_guide(model, device), cohort, device, on_progress=progress)
+    if words := describe_rating(rating):
         print(words)

@@ -66,9 +66,9 @@ def _row(one: DemoResult, out: Path) -> str:
         one.engine,
         f"{one.result.summary['seconds']:.1f}",
         f"{called} of {score.slices} slices",
-        f"{score.slices_right} of {score.slices}",
-        f"{score.found_ml:.1f} ml",
-        f"{score.true_ml:.1f} ml" if score.true_ml else "none",
+        f"{score.slices_correct} of {score.slices}",
+        f"{score.predicted_ml:.1f} ml",
+        f"{score.lesion_ml:.1f} ml" if score.lesion_ml else "none",
         f"{score.dice:.2f}",
     )
     return "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in cells) + f"<td>{_link(one, out)}</td></tr>"
@@ -85,14 +85,14 @@ src="data:image/png;base64,{picture}">
 def describe(one: DemoResult) -> str:
     score, findings = one.score, one.result.findings
     if not findings:
-        truth = f"The true lesion has {score.true_ml:.1f} ml." if score.true_ml else "The brain is healthy."
+        truth = f"The true lesion has {score.lesion_ml:.1f} ml." if score.lesion_ml else "The brain is healthy."
         return f"No lesion was found. {truth}"
     centre = ", ".join(f"{mm:.0f}" for mm in findings[0].centre_mm)
     count = "One finding" if len(findings) == 1 else f"{len(findings)} findings"
-    truth = f"The true lesion has {score.true_ml:.1f} ml, DICE {score.dice:.2f}."
+    truth = f"The true lesion has {score.lesion_ml:.1f} ml, DICE {score.dice:.2f}."
     return (
         f"{count}; the largest has {findings[0].volume_ml:.1f} ml, centre at ({centre}) mm. "
-        f"{truth if score.true_ml else 'The brain is healthy.'}"
+        f"{truth if score.lesion_ml else 'The brain is healthy.'}"
     )
 
 

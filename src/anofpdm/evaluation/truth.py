@@ -1,4 +1,4 @@
-"""The drawn lesions. Nothing but evaluation may import this file; a test reads the imports and sees to it."""
+"""Lesion masks. Only evaluation may import this file; a test checks the imports."""
 
 from collections.abc import Sequence
 
@@ -20,11 +20,11 @@ class Truth:
             )
         self._size = cohort.slices.shape[-1]
         self._packed = open_array(path, (len(cohort), self._size, (self._size + 7) // 8), np.uint8)
-        self.known = cohort.has_mask  # [N] bool: nobody looked at the other slices, which says nothing about them
+        self.available = cohort.has_mask  # [N] bool; other slices may have unmarked lesions
 
     def masks(self, rows: np.ndarray | Sequence[int]) -> np.ndarray:
-        """[B, size, size] bool; only for rows that are `known`."""
-        if not self.known[rows].all():
+        """[B, size, size] bool; only for rows that are `available`."""
+        if not self.available[rows].all():
             raise CohortError(
                 "some of these slices belong to scans without a lesion mask; leave them out of the comparison"
             )

@@ -51,7 +51,7 @@ class Study:
 def measured_slices(cohort: Cohort, config: CalibrationConfig) -> tuple[Cohort, np.ndarray, np.ndarray]:
     """The cohort without scans that have no lesion mask, its labelled rows, and their masks."""
     truth = Truth(cohort)
-    measured = replace(cohort, splits=np.where(truth.known, cohort.splits, ""))
+    measured = replace(cohort, splits=np.where(truth.available, cohort.splits, ""))
     if not len(measured.rows(config.split)):
         raise EvaluationError(
             f"{cohort.path}: no scan of the {config.split!r} split has a lesion mask; choose another --split, or "

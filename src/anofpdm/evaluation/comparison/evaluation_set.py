@@ -45,7 +45,7 @@ def load_evaluation_set(cohort: Cohort, rows: np.ndarray) -> EvaluationSet:
 def sample_rows(cohort: Cohort, split: str, most: int | None, seed: int) -> np.ndarray:
     """Every slice of scans with a lesion mask, once; or a random sample of them, without replacement."""
     rows = cohort.rows(split)
-    rows = rows[Truth(cohort).known[rows]]
+    rows = rows[Truth(cohort).available[rows]]
     if not len(rows):
         raise EvaluationError(f"{cohort.path}: no slice of the {split!r} split has a lesion mask")
     if most is None or most >= len(rows):

@@ -136,7 +136,7 @@ def _pooled_intervals(pixels: Confusion, lesions: LesionCounts, patients: np.nda
     return {
         "precision": ratio_bootstrap(pixels.tp, pixels.tp + pixels.fp, patients),
         "recall": ratio_bootstrap(pixels.tp, pixels.tp + pixels.fn, patients),
-        "lesion_f1": ratio_bootstrap(2 * lesions.found, 2 * lesions.found + errors, patients),
+        "lesion_f1": ratio_bootstrap(2 * lesions.detected, 2 * lesions.detected + errors, patients),
     }
 
 

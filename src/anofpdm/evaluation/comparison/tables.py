@@ -61,7 +61,7 @@ def note(job: EvaluationJob) -> str:
 
 def markdown(results: Results, job: EvaluationJob, failures: Mapping[str, str]) -> str:
     """The paper's table, then all other metrics."""
-    heads = [f"{setup} {word}" for setup in ORDER for word in MAIN.values()]
+    heads = [f"{setup} {metric}" for setup in ORDER for metric in MAIN.values()]
     lines = [_row(["", "method", *heads]), _row(["---"] * (len(heads) + 2))]
     for name, by_setup in results.items():
         cells = [_cell(by_setup.get(setup), key) for setup in ORDER for key in MAIN]
@@ -166,12 +166,12 @@ def _cell(several: Sequence[Scores] | None, key: str) -> str:
     if math.isnan(mean):
         return "-"
     times = 1 if key in NOT_PERCENT else 100
-    words = f"{times * mean:.1f}" if key != "seconds" else f"{mean:.3g}"
+    text = f"{times * mean:.1f}" if key != "seconds" else f"{mean:.3g}"
     if len(several) > 1 and key not in COUNTS:
-        words += f"±{times * deviation:.1f}"
+        text += f"±{times * deviation:.1f}"
     if interval is not None and not math.isnan(interval[0]):
-        words += f" ({times * interval[0]:.1f}-{times * interval[1]:.1f})"
-    return words
+        text += f" ({times * interval[0]:.1f}-{times * interval[1]:.1f})"
+    return text
 
 
 def _latex_cell(several: Sequence[Scores] | None, key: str) -> str:

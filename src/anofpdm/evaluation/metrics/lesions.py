@@ -1,4 +1,4 @@
-"""Lesions as shapes: how far their borders lie apart, how many are found, and whether small ones are."""
+"""Lesion-wise metrics: distance of borders, detected lesions, and DICE by lesion size."""
 
 from dataclasses import asdict, dataclass
 
@@ -17,7 +17,7 @@ EIGHT_NEIGHBOURS = ((1, 1, 1), (1, 1, 1), (1, 1, 1))
 def hd95(predicted: np.ndarray, truth: np.ndarray, pixel_mm: float = 1.0) -> np.ndarray:
     """bool [N, H, W] each -> [N] in mm, the 95th percentile of the distances from each border to the other, pooled.
 
-    NaN where either mask is empty: there is no border to measure from. Average with `mean_defined`, and say how many.
+    NaN where either mask is empty: there is no border. Average with `mean_defined`, and report the number of slices.
     """
     check_masks(predicted, truth)
     distances = np.full(len(truth), np.nan)
@@ -40,14 +40,14 @@ def _border(masks: np.ndarray) -> np.ndarray:
 class LesionCounts:
     """Connected lesions per slice, [N] each."""
 
-    found: np.ndarray  # true lesions that share a pixel with the prediction
+    detected: np.ndarray  # true lesions that share a pixel with the prediction
     missed: np.ndarray  # true lesions that share none
     false: np.ndarray  # predicted components that share no pixel with a lesion
 
     @property
     def f1(self) -> float:
         """Pooled; NaN where there is neither a lesion nor a prediction."""
-        hits, misses = 2 * self.found.sum(), self.missed.sum() + self.false.sum()
+        hits, misses = 2 * self.detected.sum(), self.missed.sum() + self.false.sum()
         return float(hits / (hits + misses)) if hits + misses else float("nan")
 
 
@@ -56,8 +56,8 @@ def lesion_counts(predicted: np.ndarray, truth: np.ndarray) -> LesionCounts:
     check_masks(predicted, truth)
     counts = np.zeros((3, len(truth)), dtype=int)
     for row, (mask, lesions) in enumerate(zip(predicted, truth, strict=True)):
-        found, missed = _touched(lesions, mask)
-        counts[:, row] = found, missed, _touched(mask, lesions)[1]
+        detected, missed = _touched(lesions, mask)
+        counts[:, row] = detected, missed, _touched(mask, lesions)[1]
     return LesionCounts(*counts)
 
 

@@ -1,4 +1,4 @@
-"""Numbers that compare masks and maps with the truth. Counted once, exactly; what is undefined is NaN."""
+"""Pixel metrics of masks and maps against the ground truth. Undefined values are NaN."""
 
 from dataclasses import dataclass
 
@@ -8,7 +8,7 @@ from anofpdm.errors import EvaluationError
 
 
 def mean_defined(values: np.ndarray) -> float:
-    """The mean of what is not NaN; NaN where nothing is left."""
+    """Mean of the values that are not NaN; NaN if there are none."""
     defined = values[~np.isnan(values)]
     return float(defined.mean()) if len(defined) else float("nan")
 

@@ -1,4 +1,4 @@
-"""One segmented scan against the lesion that is known to be in it, on the scan's own grid."""
+"""Scores of a segmented scan against its lesion mask, on the scan's own grid."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,11 +14,11 @@ from anofpdm.scans import Grid, read_volume
 
 @dataclass(frozen=True)
 class VolumeScore:
-    dice: float  # of the whole volume; 1 where there is no lesion and none was found
-    true_ml: float
-    found_ml: float
-    slices: int  # that were looked at
-    slices_right: int  # called what they are
+    dice: float  # of the whole volume; 1 if there is neither a lesion nor a prediction
+    lesion_ml: float
+    predicted_ml: float
+    slices: int  # examined
+    slices_correct: int  # correctly detected as healthy or unhealthy
 
 
 def score_volume(mask: np.ndarray, grid: Grid, detected: Mapping[int, bool], truth_file: Path) -> VolumeScore:
@@ -26,23 +26,23 @@ def score_volume(mask: np.ndarray, grid: Grid, detected: Mapping[int, bool], tru
     volume = read_volume(truth_file, allow_constant=True)
     if volume.voxels.shape != mask.shape:
         raise EvaluationError(
-            f"{truth_file}: of shape {volume.voxels.shape}, the scan of {mask.shape}; is it another's?"
+            f"{truth_file}: shape {volume.voxels.shape}, but the scan has {mask.shape}; is it the mask of another scan?"
         )
     truth = volume.voxels > 0
     lesion = _lesion_by_slice(truth, grid)
     millilitres = abs(float(np.linalg.det(grid.affine[:3, :3]))) / 1000
     return VolumeScore(
         dice=float(dice(mask[None], truth[None])[0]),
-        true_ml=float(truth.sum()) * millilitres,
-        found_ml=float(mask.sum()) * millilitres,
+        lesion_ml=float(truth.sum()) * millilitres,
+        predicted_ml=float(mask.sum()) * millilitres,
         slices=len(detected),
-        slices_right=sum(bool(lesion[index]) == called for index, called in detected.items()),
+        slices_correct=sum(bool(lesion[index]) == called for index, called in detected.items()),
     )
 
 
 def _lesion_by_slice(truth: np.ndarray, grid: Grid) -> np.ndarray:
     """[z] bool, from the inferior end."""
-    axes = nib.orientations.io_orientation(grid.affine)  # [3, 2]: which world axis, and which way
+    axes = nib.orientations.io_orientation(grid.affine)  # [3, 2]: world axis and direction
     axis = int(np.flatnonzero(axes[:, 0] == 2)[0])
-    some: np.ndarray = np.asarray(np.moveaxis(truth, axis, 0).any(axis=(1, 2)))
-    return some if axes[axis, 1] > 0 else some[::-1]
+    has_lesion: np.ndarray = np.asarray(np.moveaxis(truth, axis, 0).any(axis=(1, 2)))
+    return has_lesion if axes[axis, 1] > 0 else has_lesion[::-1]
