@@ -1,12 +1,12 @@
-"""The paper's comparison on one cohort, from nothing: five networks, every method, the ablations, the claims.
+"""The whole comparison of the paper on one cohort: five networks, every method, the ablations, the claims.
 
     python benchmarks/comparison.py COHORT --out FOLDER [--steps 3500] [--jobs 6] [--score flair,t2]
 
-Every network gets the same preset, learning rate and number of steps. `--jobs` commands run at a time: a large GPU has
-room for several. Stopped or failed, the same call goes on with what is missing. FOLDER/logs has what each command said,
-FOLDER/scores what one `anofpdm evaluate --method all` would have left, FOLDER/claims.md each claim, held or not.
-`--model` takes a copy of a trained model, with its calibration and student if it has them, instead of training one;
-`--learn-from` is a cohort for training, calibrating and teaching, where the other is only to tune and to test on.
+Every network has the same preset, learning rate and number of steps. `--jobs` commands run at a time: a large GPU has
+room for several. Re-run the same command to resume. FOLDER/logs has the output of each command, FOLDER/scores that of
+`anofpdm evaluate --method all`, FOLDER/claims.md each claim, held or not. `--model` copies a trained model, with its
+calibration and student if it has them, instead of training one. `--train-on` is a cohort for training, calibration and
+distillation; the other cohort is then used for tuning and testing only.
 """
 
 import argparse
@@ -29,25 +29,25 @@ from anofpdm.network.checkpoint import STATE
 from anofpdm.student.model import FOLDER as STUDENT
 
 TRAINED = {name: ("--task", task, "--noise", noise) for name, (task, noise) in MODEL_TASKS.items()}
-# Measured with other numbers of levels too.
+# Also evaluated with other numbers of levels.
 FEW = ("anofpdm-ddim", "anofpdm-curve", "anofpdm-ours", "anofpdm-agreement")
 CLAIMS = Path(__file__).with_name("claims.py")
 
 
 @dataclass(frozen=True)
 class Task:
-    """One command, and those that must have ended well before it."""
+    """A command, and the tasks that must have succeeded before it."""
 
     name: str
     needs: tuple[str, ...]
-    command: Callable[[], list[str]]  # when it is about to run
+    command: Callable[[], list[str]]  # arguments, built when the task starts
 
 
 def main() -> None:
     args = arguments().parse_args()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C
     try:
-        for cohort in {args.cohort, args.learn_from or args.cohort}:
+        for cohort in {args.cohort, args.train_on or args.cohort}:
             open_cohort(cohort)
     except CohortError as problem:
         sys.exit(f"comparison: {problem}")
@@ -58,7 +58,7 @@ def main() -> None:
     failed = run(tasks, args.out, args.jobs)
     if failed:
         sys.exit(f"not done: {', '.join(failed)}; see {args.out / 'logs'}, and run this again")
-    print(f"look at {args.out / 'scores' / 'index.html'} and {args.out / 'claims.md'}")
+    print(f"report: {args.out / 'scores' / 'index.html'} and {args.out / 'claims.md'}")
 
 
 def arguments() -> argparse.ArgumentParser:
@@ -66,17 +66,17 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("cohort", type=Path)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--model", type=Path, help="a trained guided model")
-    parser.add_argument("--learn-from", type=Path, help="a cohort to train on, where it is another")
+    parser.add_argument("--train-on", type=Path, help="cohort for training; default: the same")
     parser.add_argument("--preset", default="small", choices=("tiny", "small", "paper"))
     parser.add_argument("--learning-rate", default="2e-4")
     parser.add_argument("--steps", default="3500")
-    parser.add_argument("--batch", default="64", help="slices a training step")
+    parser.add_argument("--batch", default="64", help="slices per training step")
     parser.add_argument("--student-steps", default="3000")
-    parser.add_argument("--score", default="", help="modalities that are scored")
+    parser.add_argument("--score", default="", help="modalities to score")
     parser.add_argument("--levels", default="60")
-    parser.add_argument("--other-levels", default="10", help="numbers of levels that ours is measured with besides")
-    parser.add_argument("--tune", default="200", help="validation slices that comparison methods are tuned on")
-    parser.add_argument("--first-setting", action="store_true", help="of each comparison method: quick, and unfair")
+    parser.add_argument("--other-levels", default="10", help="further numbers of levels for our methods")
+    parser.add_argument("--tune", default="200", help="validation slices for tuning comparison methods")
+    parser.add_argument("--first-setting", action="store_true", help="fast, but not a fair comparison")
     parser.add_argument("--jobs", type=at_least_one, default=1)
     parser.add_argument("--device", default="auto")
     return parser
@@ -88,20 +88,20 @@ def at_least_one(word: str) -> int:
     return int(word)
 
 
-# ---- what is to be done ----------------------------------------------------------------------------------------------
+# ---- plan ------------------------------------------------------------------------------------------------------------
 
 
 def plan(args: argparse.Namespace) -> list[Task]:
-    """In the order in which it is to begin."""
+    """Tasks in the order in which they start."""
     write = Commands(args)
     model: tuple[str, ...] = () if args.model else ("guided",)
     tasks = [Task(name, (), partial(write.train, name)) for name in (*model, *TRAINED)]
-    taught = bool(args.model) and (args.model / STUDENT).is_dir()
-    if not taught:
+    has_student = bool(args.model) and (args.model / STUDENT).is_dir()
+    if not has_student:
         tasks += [Task("calibrate", model, write.calibrate), Task("distill", ("calibrate",), write.distill)]
     parts = []
     for name, (methods, needs) in groups().items():
-        waits = ("distill",) if needs == ("student",) and not taught else ()
+        waits = ("distill",) if needs == ("student",) and not has_student else ()
         networks = tuple(need for need in needs if need in TRAINED)
         tasks += [Task(name, (*model, *networks, *waits), partial(write.evaluate, f"parts/{name}", methods, networks))]
         parts.append(name)
@@ -112,15 +112,15 @@ def plan(args: argparse.Namespace) -> list[Task]:
 
 
 def groups() -> dict[str, tuple[list[str], tuple[str, ...]]]:
-    """Methods that are evaluated in one call, and what they need: readings share one pass of the network."""
-    readings = [name for name, method in METHODS.items() if isinstance(method, EvidenceMethod)]
-    others = {name: method for name, method in METHODS.items() if name not in readings}
-    return {"readings": (readings, ()), **{f"method-{name}": ([name], one.needs) for name, one in others.items()}}
+    """Methods evaluated in one command, and the models they need: evidence methods share a pass of the network."""
+    evidence = [name for name, method in METHODS.items() if isinstance(method, EvidenceMethod)]
+    others = {name: method for name, method in METHODS.items() if name not in evidence}
+    return {"evidence": (evidence, ()), **{f"method-{name}": ([name], one.needs) for name, one in others.items()}}
 
 
 @dataclass(frozen=True)
 class Commands:
-    """What is said to `anofpdm`."""
+    """Arguments of `anofpdm`."""
 
     args: argparse.Namespace
 
@@ -128,13 +128,13 @@ class Commands:
         args, folder = self.args, self.args.out / name
         budget = ["--preset", args.preset, "--learning-rate", args.learning_rate, "--batch", args.batch]
         how = ["--resume"] if (folder / STATE).is_file() else [*budget, *TRAINED.get(name, ())]
-        return self._with_device("train", self._lessons, "--out", folder, "--steps", args.steps, *how)
+        return self._with_device("train", self._training_cohort, "--out", folder, "--steps", args.steps, *how)
 
     def calibrate(self) -> list[str]:
-        return self._with_device("calibrate", self._guided, self._lessons, *self._score)
+        return self._with_device("calibrate", self._guided, self._training_cohort, *self._score)
 
     def distill(self) -> list[str]:
-        return self._with_device("distill", self._guided, self._lessons, "--steps", self.args.student_steps)
+        return self._with_device("distill", self._guided, self._training_cohort, "--steps", self.args.student_steps)
 
     def evaluate(
         self, out: str, methods: Sequence[str], networks: Sequence[str] = (), levels: str | None = None
@@ -160,8 +160,8 @@ class Commands:
         return Path(self.args.out / "guided")
 
     @property
-    def _lessons(self) -> Path:
-        return Path(self.args.learn_from or self.args.cohort)
+    def _training_cohort(self) -> Path:
+        return Path(self.args.train_on or self.args.cohort)
 
     @property
     def _score(self) -> list[str]:
@@ -172,7 +172,7 @@ class Commands:
 
 
 def join(parts: Sequence[Path], out: Path) -> None:
-    """What methods left in folders of their own, in one: `anofpdm evaluate` finds them done there, and writes it up."""
+    """Copies the results of all parts into one folder, in which `anofpdm evaluate` only writes the report."""
     (out / "methods").mkdir(parents=True, exist_ok=True)
     for part in parts:
         shutil.copytree(part / "methods", out / "methods", dirs_exist_ok=True)
@@ -180,11 +180,11 @@ def join(parts: Sequence[Path], out: Path) -> None:
             shutil.copy2(path, out / path.name)
 
 
-# ---- doing it --------------------------------------------------------------------------------------------------------
+# ---- run -------------------------------------------------------------------------------------------------------------
 
 
 def run(tasks: Sequence[Task], out: Path, jobs: int) -> list[str]:
-    """Some at a time, the first that can begin first. Returns those that failed, or that waited for one that did."""
+    """Runs up to `jobs` tasks at a time, in order. Returns failed tasks and those that depend on them."""
     logs = out / "logs"
     logs.mkdir(exist_ok=True)
     done = {task.name for task in tasks if (logs / f"{task.name}.done").is_file()}
@@ -200,31 +200,31 @@ def run(tasks: Sequence[Task], out: Path, jobs: int) -> list[str]:
                     (logs / f"{name}.done").touch()
                 else:
                     failed.append(name)
-                say("done" if name in done else f"FAILED: {last_words(logs / f'{name}.log')}", name)
+                report("done" if name in done else f"FAILED: {last_line(logs / f'{name}.log')}", name)
             for task in [task for task in left if set(task.needs) & set(failed)]:
                 left.remove(task)
                 failed.append(task.name)
             for task in [task for task in left if set(task.needs) <= done][: jobs - len(running)]:
                 left.remove(task)
-                say("begin", task.name)
+                report("started", task.name)
                 running[task.name] = start(task, out)
             time.sleep(0.2)
-    except KeyboardInterrupt:  # the commands keep what they have
+    except KeyboardInterrupt:  # commands keep their progress
         for process in running.values():
             process.terminate()
         for process in running.values():
             process.wait()
-        sys.exit("stopped; the same call goes on from here")
+        sys.exit("stopped; re-run the same command to resume")
     return failed
 
 
-def say(what: str, name: str) -> None:
-    print(f"{time.strftime('%H:%M:%S')} {name}: {what}", flush=True)
+def report(message: str, name: str) -> None:
+    print(f"{time.strftime('%H:%M:%S')} {name}: {message}", flush=True)
 
 
-def last_words(log: Path) -> str:
+def last_line(log: Path) -> str:
     lines = log.read_text(errors="replace").split("\n") if log.is_file() else []
-    return next((line.strip() for line in reversed(lines) if any(map(str.isalnum, line))), "it said nothing")
+    return next((line.strip() for line in reversed(lines) if any(map(str.isalnum, line))), "no output")
 
 
 def start(task: Task, out: Path) -> subprocess.Popen[bytes]:
@@ -235,8 +235,8 @@ def start(task: Task, out: Path) -> subprocess.Popen[bytes]:
     )
     with contextlib.ExitStack() as open_files:
         log = open_files.enter_context((out / "logs" / f"{task.name}.log").open("wb"))
-        said = open_files.enter_context((out / "claims.md").open("wb")) if claims else log
-        return subprocess.Popen([sys.executable, *command], stdout=said, stderr=log)
+        output = open_files.enter_context((out / "claims.md").open("wb")) if claims else log
+        return subprocess.Popen([sys.executable, *command], stdout=output, stderr=log)
 
 
 if __name__ == "__main__":

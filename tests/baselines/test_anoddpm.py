@@ -43,7 +43,7 @@ def sampled(x0, level, clamp=False):
 
 
 @pytest.mark.parametrize("level", [0, 1, 50, 300])
-def test_without_draws_it_is_the_expectation(level):
+def test_without_noise_the_result_is_the_expectation(level):
     x0 = some_slices()
     slope, offset, _ = moments(level)
     found = reconstruct(GAUSSIAN, x0, level=level, draw=lambda _t: 0 * x0, schedule=SCHEDULE, clamp=False)
@@ -51,20 +51,20 @@ def test_without_draws_it_is_the_expectation(level):
 
 
 @pytest.mark.parametrize(("level", "x0"), [(60, 0.9), (250, 0.9), (250, -0.5)])
-def test_draws_have_the_variance_that_they_should(level, x0):
+def test_variance_of_samples(level, x0):
     found = sampled(torch.full((1, 1, 250, 250), x0, dtype=torch.float64), level)
     slope, offset, variance = moments(level)
     assert found.mean().item() == pytest.approx(slope * x0 + offset, abs=0.004)
     assert found.var().item() == pytest.approx(variance, rel=0.03)
 
 
-def test_from_pure_noise_come_slices_like_those_learned():
+def test_sampling_from_pure_noise_matches_the_training_distribution():
     found = sampled(torch.full((1, 1, 300, 300), 0.9, dtype=torch.float64), 999)
     assert found.mean().item() == pytest.approx(MEAN, abs=0.01)
     assert found.var().item() == pytest.approx(VARIANCE, rel=0.04)
 
 
-def test_the_less_noise_the_nearer_it_stays():
+def test_less_noise_stays_closer_to_the_input():
     x0 = torch.full((1, 1, 40, 40), 0.9, dtype=torch.float64)  # two deviations off: a lesion
     away = [(sampled(x0, level) - x0).square().mean().item() for level in (2, 20, 100, 300)]
     assert away == sorted(away)
@@ -72,19 +72,19 @@ def test_the_less_noise_the_nearer_it_stays():
     assert away[-1] > 0.05
 
 
-def test_one_draw_to_noise_it_and_one_for_every_level_but_the_last():
-    asked = []
+def test_number_of_noise_samples():
+    levels = []
     x0 = some_slices()
 
     def draw(t):
-        asked.append(t)
+        levels.append(t)
         return 0 * x0
 
     reconstruct(GAUSSIAN, x0, level=3, draw=draw, schedule=SCHEDULE)
-    assert asked == [3, 3, 2, 1]
+    assert levels == [3, 3, 2, 1]
 
 
-def test_the_estimate_is_clamped_unless_told_otherwise():
+def test_estimate_is_clamped_by_default():
     x0 = some_slices()
     limits = []
     for clamp in (True, False):
@@ -98,7 +98,7 @@ def test_the_estimate_is_clamped_unless_told_otherwise():
 
 @pytest.mark.parametrize("draws", [gaussian_draws, simplex_draws])
 @pytest.mark.parametrize("channels", [1, 3])
-def test_a_slice_is_the_same_to_the_bit_in_any_batch(draws, channels):
+def test_result_does_not_depend_on_the_batch(draws, channels):
     x0, seeds, predict = some_slices(4, channels).float(), [5, 6, 7, 8], unlabelled(Elementwise())
 
     def found(rows):
@@ -111,7 +111,7 @@ def test_a_slice_is_the_same_to_the_bit_in_any_batch(draws, channels):
 
 
 @pytest.mark.parametrize("draws", [gaussian_draws, simplex_draws])
-def test_slices_channels_and_draws_differ(draws):
+def test_noise_differs_between_slices_channels_and_samples(draws):
     x0 = some_slices(2, 2, 8)
     draw = draws(x0, [1, 2])
     fields = torch.cat([draw(40), draw(40)]).flatten(0, 1)  # [8, H, W]
@@ -121,7 +121,7 @@ def test_slices_channels_and_draws_differ(draws):
     assert torch.equal(torch.cat([again(40), again(40)]).flatten(0, 1), fields)
 
 
-def test_simplex_draws_are_planes_at_their_level():
+def test_simplex_noise_is_the_plane_at_its_level():
     x0 = some_slices(1, 2, 8)
     draw, generator = simplex_draws(x0, [7]), torch.Generator().manual_seed(7)
     for t in (200, 30):

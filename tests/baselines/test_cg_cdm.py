@@ -47,7 +47,7 @@ def found(x0, predict=linear, gradient=wavy_pull, scale=0.0, clamp=False, seeds=
     return paths(predict, gradient, x0, levels=LEVELS, scale=scale, noise=noise, schedule=SCHEDULE, clamp=clamp)
 
 
-def test_the_difference_is_the_gradient_along_the_label(monkeypatch):
+def test_difference_is_the_gradient_with_respect_to_the_label(monkeypatch):
     """Of a network linear in the label: the share of healthy times what all the way to healthy would make."""
     x0 = some_slices()
     x = SCHEDULE.add_noise(x0, 400, slice_noise(x0, (1, 2))())
@@ -63,21 +63,21 @@ def test_the_difference_is_the_gradient_along_the_label(monkeypatch):
     assert (ends[1] - ends[0]).abs().min() > 0.1
 
 
-def test_the_share_is_the_papers():
+def test_healthy_share_is_that_of_the_paper():
     assert HEALTHY_SHARE == 0.05
-    heard = []
+    received = []
 
     def listening(x, t, labels):
-        heard.append(labels)
+        received.append(labels)
         return linear(x, t, labels)
 
     found(some_slices(), listening)
-    assert torch.equal(heard[0], torch.tensor([UNHEALTHY, UNHEALTHY]))
-    torch.testing.assert_close(heard[-1], torch.tensor([[0.05, 0.95, 0.0]] * 2))
-    assert len(heard) == 2 * len(LEVELS)
+    assert torch.equal(received[0], torch.tensor([UNHEALTHY, UNHEALTHY]))
+    torch.testing.assert_close(received[-1], torch.tensor([[0.05, 0.95, 0.0]] * 2))
+    assert len(received) == 2 * len(LEVELS)
 
 
-def test_a_network_blind_to_labels_has_one_path():
+def test_network_that_ignores_labels_gives_equal_paths():
     def blind(x, t, _labels):
         return 0.6 * x + t / 500
 
@@ -88,7 +88,7 @@ def test_a_network_blind_to_labels_has_one_path():
 
 
 @pytest.mark.parametrize("clamp", [True, False])
-def test_equals_the_formula_written_out(clamp):
+def test_equals_the_explicit_formula(clamp):
     x0, scale = some_slices(), 10.0
     limit = (lambda v: v.clamp(-1, 1)) if clamp else (lambda v: v)
     noise, shares = slice_noise(x0, (1, 2))(), torch.tensor([[0.05, 0.95, 0.0]] * 2)
@@ -108,7 +108,7 @@ def test_equals_the_formula_written_out(clamp):
         torch.testing.assert_close(got, wanted, rtol=1e-6, atol=1e-7)
 
 
-def test_a_slice_is_the_same_to_the_bit_in_any_batch():
+def test_result_does_not_depend_on_the_batch():
     x0, seeds = some_slices(4, dtype=torch.float32), [5, 6, 7, 8]
     whole = found(x0, scale=10.0, clamp=True, seeds=seeds)
     for rows in ([2], [3, 0]):
@@ -116,7 +116,7 @@ def test_a_slice_is_the_same_to_the_bit_in_any_batch():
         assert all(torch.equal(one, other[rows]) for one, other in zip(part, whole, strict=True))
 
 
-def test_a_recorded_network_is_told_labels_and_shares(monkeypatch):
+def test_recorded_network_receives_labels_and_shares(monkeypatch):
     """As on a GPU, where what is recorded for one shape of labels cannot be replayed for another."""
 
     class Recorded:

@@ -23,7 +23,7 @@ def errors_by_count(of_levels, top, counts=(10, 100, 1000)):
 
 
 @pytest.mark.parametrize("top", [400, 999])
-def test_there_and_back_is_the_slice(top):
+def test_decoding_inverts_encoding(top):
     """For a Gaussian; nearer the more levels there are."""
     x0 = some_slices()
 
@@ -37,7 +37,7 @@ def test_there_and_back_is_the_slice(top):
 
 
 @pytest.mark.parametrize("top", [400, 999])
-def test_a_gaussian_is_encoded_as_the_flow_has_it(top):
+def test_encoding_of_a_gaussian_follows_the_probability_flow(top):
     """What encoding tends to: deviations from the mean, scaled to the deviation at that level."""
     x0, a = some_slices(), BARS[top]
     limit = np.sqrt(a) * MEAN + np.sqrt((a * VARIANCE + 1 - a) / VARIANCE) * (x0 - MEAN)
@@ -51,7 +51,7 @@ def test_a_gaussian_is_encoded_as_the_flow_has_it(top):
 
 @pytest.mark.parametrize("clamp", [True, False])
 @pytest.mark.parametrize("levels", [[0, 30, 100, 450], [7], [5, 6]])
-def test_equals_the_formula_written_out(levels, clamp):
+def test_equals_the_explicit_formula(levels, clamp):
     predict, x0, noise = unlabelled(Elementwise()), some_slices(), slice_noise(some_slices(), [3, 4])()
     limit = (lambda v: v.clamp(-1, 1)) if clamp else (lambda v: v)
 
@@ -73,7 +73,7 @@ def test_equals_the_formula_written_out(levels, clamp):
     torch.testing.assert_close(decoded, move(x, levels[0], None))
 
 
-def test_a_slice_is_the_same_to_the_bit_in_any_batch():
+def test_result_does_not_depend_on_the_batch():
     x0, seeds, levels = some_slices(5).float(), [5, 6, 7, 8, 9], levels_up_to(500, 20)
     predict = unlabelled(Elementwise())
 

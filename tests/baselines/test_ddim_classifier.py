@@ -72,7 +72,7 @@ def found(x0, top, *, scale, invert, count=100, clamp=False):
 @pytest.mark.parametrize("clamp", [True, False])
 @pytest.mark.parametrize("invert", [True, False])
 @pytest.mark.parametrize("top", [200, 999])
-def test_an_exact_classifier_at_scale_1_is_the_healthy_model(top, invert, clamp):
+def test_exact_classifier_at_scale_1_equals_the_healthy_model(top, invert, clamp):
     """Bayes: the score of healthy slices is the score of all plus the gradient of log p(healthy | x)."""
     x0, levels = torch.cat([WORLD.draw(HEALTHY, 2), WORLD.draw(UNHEALTHY, 2)]), levels_up_to(top, 100)
     noise, how = slice_noise(x0, range(4))(), {"schedule": SCHEDULE, "clamp": clamp}
@@ -82,7 +82,7 @@ def test_an_exact_classifier_at_scale_1_is_the_healthy_model(top, invert, clamp)
     assert (found(x0, top, scale=0.0, invert=invert, clamp=clamp) - expected).abs().max() > 0.05
 
 
-def test_from_pure_noise_come_healthy_slices():
+def test_sampling_from_pure_noise_gives_healthy_slices():
     x0 = WORLD.draw(UNHEALTHY, 100)
     healthy = found(x0, 999, scale=1.0, invert=False)
     assert healthy.mean().item() == pytest.approx(WORLD.means[HEALTHY], abs=0.02)
@@ -91,14 +91,14 @@ def test_from_pure_noise_come_healthy_slices():
     assert 0.2 < (either > 0.05).double().mean() < 0.8  # not pulled: of both kinds
 
 
-def test_an_inverted_slice_comes_back_unless_pulled():
+def test_inverted_slice_is_recovered_without_guidance():
     x0 = WORLD.draw(UNHEALTHY, 5)
     assert (found(x0, 500, scale=0.0, invert=True, count=501) - x0).abs().max() < 0.1
     pulled = found(x0, 999, scale=1.0, invert=True).mean((1, 2, 3))
     assert (pulled - WORLD.means[HEALTHY]).abs().max() < 0.2
 
 
-def test_a_pull_without_a_model_goes_as_far_as_the_formula_says():
+def test_guidance_step_equals_the_formula():
     """No noise seen, a constant gradient: eps' = -sqrt(1 - a) s g at one level, so x moves by (1 - a) s g / sqrt(a)."""
     x0, t = WORLD.draw(HEALTHY, 2), 300
     at_rest, pulled = (
@@ -118,7 +118,7 @@ def test_a_pull_without_a_model_goes_as_far_as_the_formula_says():
 
 
 @pytest.mark.parametrize("invert", [True, False])
-def test_a_slice_is_the_same_to_the_bit_in_any_batch(invert):
+def test_result_does_not_depend_on_the_batch(invert):
     x0, seeds, levels = (
         torch.rand(4, 2, 6, 6, generator=torch.Generator().manual_seed(0)),
         [5, 6, 7, 8],
@@ -151,12 +151,12 @@ class TestGradientOfATrainedClassifier:
         classifier = NoisedClassifier(config).eval()
         for parameter in classifier.parameters():
             parameter.data += 0.2 * torch.randn(parameter.shape)  # much of it starts at zero
-        said = {"format": checkpoint.FORMAT, "task": "classifier", "network": dataclasses.asdict(config)}
-        said |= {"modalities": ["flair", "t2"], "size": 16}
-        checkpoint.save_model(tmp_path, classifier.state_dict(), said)
+        payload = {"format": checkpoint.FORMAT, "task": "classifier", "network": dataclasses.asdict(config)}
+        payload |= {"modalities": ["flair", "t2"], "size": 16}
+        checkpoint.save_model(tmp_path, classifier.state_dict(), payload)
         return classifier
 
-    def test_it_is_the_slope_of_log_p_healthy(self, classifier, tmp_path):
+    def test_gradient_is_that_of_log_p_healthy(self, classifier, tmp_path):
         x = torch.randn(3, 2, 8, 8, generator=torch.Generator().manual_seed(1))
         with torch.no_grad():  # as the methods ask for it
             gradient = load_guide(tmp_path, CPU).gradient(x, 300)
@@ -173,6 +173,6 @@ class TestGradientOfATrainedClassifier:
         torch.testing.assert_close((gradient * way).sum((1, 2, 3)), slope, rtol=0.01, atol=1e-3)
 
     @pytest.mark.usefixtures("classifier")
-    def test_a_classifier_predicts_no_noise(self, tmp_path):
+    def test_classifier_is_refused_as_noise_predictor(self, tmp_path):
         with pytest.raises(ModelError, match="trained for task 'classifier'"):
             load_trained(tmp_path, CPU, task="unconditional")

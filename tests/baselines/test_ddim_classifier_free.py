@@ -30,7 +30,7 @@ def found(x0, levels, strength, clamp=False):
 @pytest.mark.parametrize("world", [WORLD, Elementwise()], ids=["gaussians", "elementwise"])
 @pytest.mark.parametrize("clamp", [True, False])
 @pytest.mark.parametrize(("strength", "label"), [(0.0, HEALTHY), (-1.0, NULL)])
-def test_strengths_0_and_minus_1_ask_one_label_only(world, clamp, strength, label):
+def test_strengths_0_and_minus_1_use_one_label_only(world, clamp, strength, label):
     x0, levels = some_slices(), levels_up_to(450, 30)
     noise, how = slice_noise(x0, [1, 2])(), {"schedule": SCHEDULE, "clamp": clamp}
     got = reconstruct(world, x0, levels=levels, strength=strength, noise=noise, **how)
@@ -40,7 +40,7 @@ def test_strengths_0_and_minus_1_ask_one_label_only(world, clamp, strength, labe
     assert (got - other).abs().max() > 0.05
 
 
-def test_unguided_the_slice_comes_back():
+def test_slice_is_recovered_without_guidance():
     x0 = some_slices()
     assert (found(x0, levels_up_to(450, 451), -1.0) - x0).abs().max() < 0.01
     assert (found(x0, levels_up_to(450, 451), 0.0) - x0).abs().max() > 0.1
@@ -48,7 +48,7 @@ def test_unguided_the_slice_comes_back():
 
 @pytest.mark.parametrize("top", [200, 450, 999])
 @pytest.mark.parametrize("strength", [0.0, 1.1, 3.0])
-def test_guided_it_moves_as_far_as_two_gaussians_say(top, strength):
+def test_guided_shift_between_two_gaussians(top, strength):
     """Guiding between Gaussians of one variance is decoding with a Gaussian further on: m_w = (1 + w) m_h - w m_0."""
     x0, a = some_slices(), alpha_bars()[top]
     scale = np.sqrt((a * VARIANCE + 1 - a) / VARIANCE)
@@ -58,7 +58,7 @@ def test_guided_it_moves_as_far_as_two_gaussians_say(top, strength):
     assert errors[1] < 0.01 * (1 + strength)
 
 
-def test_a_slice_is_the_same_to_the_bit_in_any_batch():
+def test_result_does_not_depend_on_the_batch():
     x0, seeds, levels = some_slices(4).float(), [5, 6, 7, 8], levels_up_to(450, 20)
 
     def of(rows):

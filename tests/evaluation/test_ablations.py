@@ -328,8 +328,8 @@ def test_variants(done, made):
     assert rows["anofpdm-ddim-last"] == pytest.approx(literal_dice(last, lesions), abs=1e-12)
     options = replace(CONFIG.calibration, encoding="ddpm")
     again = fit_calibration(opened(made), study.cohort, options)
-    drawn = decide(again.evidence, again.calibration, DecisionSettings(detector="none")).drawn[study.unhealthy]
-    assert rows["anofpdm-ddpm"] == pytest.approx(literal_dice(drawn, lesions), abs=1e-12)
+    masks = decide(again.evidence, again.calibration, DecisionSettings(detector="none")).drawn[study.unhealthy]
+    assert rows["anofpdm-ddpm"] == pytest.approx(literal_dice(masks, lesions), abs=1e-12)
     assert len(set(rows.values())) > 4
 
 
@@ -351,9 +351,11 @@ def not_blank(picture):
 
 
 def test_label_at_the_right_edge_of_a_chart_is_not_cut():
-    bare, drawn = (np.asarray(chart([Line([0, 1], [0, 0])], "", vlines=[(1, word)])) for word in ("", "a long word"))
-    assert drawn.sum(dtype=int) > bare.sum(dtype=int)
-    assert (drawn == bare)[:, -11:].all()  # right of the line
+    bare, labelled = (
+        np.asarray(chart([Line([0, 1], [0, 0])], "", vlines=[(1, word)])) for word in ("", "a long label")
+    )
+    assert labelled.sum(dtype=int) > bare.sum(dtype=int)
+    assert (labelled == bare)[:, -11:].all()  # right of the line
 
 
 def test_figures(done):

@@ -23,8 +23,8 @@ def literal(number, patients: np.ndarray, repeats: int, seed: int) -> tuple[floa
     """Draw patients, gather all their rows, work out the number; again and again."""
     rng, names = np.random.default_rng(seed), np.unique(patients)
     own = {name: np.flatnonzero(patients == name) for name in names}
-    drawn = [number(np.concatenate([own[name] for name in rng.choice(names, len(names))])) for _ in range(repeats)]
-    low, high = np.nanquantile(drawn, [0.025, 0.975])
+    resampled = [number(np.concatenate([own[name] for name in rng.choice(names, len(names))])) for _ in range(repeats)]
+    low, high = np.nanquantile(resampled, [0.025, 0.975])
     return float(low), float(high)
 
 
@@ -52,7 +52,7 @@ def lesion_maps(seed: int, rate: float, n_patients: int = 12) -> tuple[np.ndarra
 # ---- means and ratios ------------------------------------------------------------------------------------------------
 
 
-def test_mean_is_that_of_literal_draws():
+def test_mean_equals_explicit_resampling():
     rng = np.random.default_rng(0)
     patients = uneven_patients(rng, 30)
     values = rng.normal(size=30)[patients] + rng.normal(size=len(patients)) * 0.3
@@ -63,7 +63,7 @@ def test_mean_is_that_of_literal_draws():
     np.testing.assert_allclose(fast, slow, atol=0.04 * width)
 
 
-def test_mean_is_that_of_normal_theory():
+def test_mean_agrees_with_normal_theory():
     values = np.random.default_rng(3).normal(5, 2, 2000)
     low, high = patient_bootstrap(values, np.arange(2000), repeats=10_000)
     error = 1.96 * values.std() / np.sqrt(2000)
@@ -71,14 +71,14 @@ def test_mean_is_that_of_normal_theory():
     assert high == pytest.approx(values.mean() + error, abs=0.05 * error)
 
 
-def test_slices_of_a_patient_are_drawn_together():
+def test_slices_of_a_patient_are_resampled_together():
     """Twenty copies of each slice say nothing new."""
     values = np.random.default_rng(4).random(50)
     once = patient_bootstrap(values, np.arange(50))
     np.testing.assert_allclose(patient_bootstrap(np.repeat(values, 20), np.repeat(np.arange(50), 20)), once)
 
 
-def test_names_and_order_do_not_matter_and_the_seed_does():
+def test_interval_depends_on_the_seed_but_not_on_names_or_order():
     rng = np.random.default_rng(5)
     patients = uneven_patients(rng, 20)
     values, order = rng.random(len(patients)), rng.permutation(len(patients))
@@ -88,14 +88,14 @@ def test_names_and_order_do_not_matter_and_the_seed_does():
     assert patient_bootstrap(values, patients, seed=8) != first
 
 
-def test_pooled_ratios_are_those_of_literal_draws():
+def test_pooled_ratios_equal_explicit_resampling():
     rng = np.random.default_rng(6)
     patients = uneven_patients(rng, 25)
     skill = rng.uniform(0.3, 0.9, 25)[patients][:, None, None]
     truth = rng.random((len(patients), 8, 8)) < 0.15
     predicted = np.where(truth, rng.random(truth.shape) < skill, rng.random(truth.shape) < 0.05)
     pixels, lesions = confusion(predicted, truth), lesion_counts(predicted, truth)
-    hits = 2 * lesions.found
+    hits = 2 * lesions.detected
     cases = [
         (pixels.tp, pixels.tp + pixels.fp, lambda rows: rows_of(pixels, rows).precision),
         (pixels.tp, pixels.tp + pixels.fn, lambda rows: rows_of(pixels, rows).recall),
@@ -107,7 +107,7 @@ def test_pooled_ratios_are_those_of_literal_draws():
         np.testing.assert_allclose(fast, slow, atol=0.05 * (slow[1] - slow[0]))
 
 
-def test_volume_dice_is_drawn_by_patient():
+def test_volume_dice_is_resampled_by_patient():
     rng = np.random.default_rng(8)
     patients = uneven_patients(rng, 40)
     truth = rng.random((len(patients), 6, 6)) < 0.3
@@ -120,19 +120,19 @@ def test_volume_dice_is_drawn_by_patient():
     np.testing.assert_allclose([low, high], with_lesion.mean() + np.array([-error, error]), atol=0.15 * error)
 
 
-def test_undefined_where_nothing_can_be_drawn():
+def test_interval_is_undefined_with_fewer_than_two_patients():
     assert np.isnan(patient_bootstrap(np.array([0.2, 0.4]), np.array(["a", "a"]))).all()  # one patient
     assert np.isnan(patient_bootstrap(np.array([]), np.array([]))).all()
     assert np.isnan(patient_bootstrap(np.array([np.nan, np.nan]), np.array(["a", "b"]))).all()
     assert np.isnan(ratio_bootstrap(np.zeros(3), np.zeros(3), np.arange(3))).all()
 
 
-def test_draws_without_a_defined_value_are_left_out():
+def test_samples_without_a_defined_value_are_left_out():
     """One patient of three has a value: whenever the mean is defined, it is that one."""
     assert patient_bootstrap(np.array([0.25, np.nan, np.nan]), np.arange(3)) == (0.25, 0.25)
 
 
-def test_equal_values_leave_no_doubt():
+def test_equal_values_have_an_interval_of_width_0():
     empty = np.zeros((6, 4, 4), dtype=bool)
     assert patient_bootstrap(dice(empty, empty), np.arange(6)) == (1, 1)
 
@@ -141,7 +141,7 @@ def test_equal_values_leave_no_doubt():
 
 
 @pytest.mark.parametrize("rate", [0.3, 0.02, 0.002])
-def test_histograms_lose_next_to_nothing(rate):
+def test_binning_error_is_small(rate):
     maps, truth, inside, patients = lesion_maps(0, rate, n_patients=60)
     true, false = (counts.sum(axis=0) for counts in score_histograms(maps, truth, inside, patients))
     assert true.sum() == truth[inside].sum()
@@ -162,7 +162,7 @@ def test_histograms_of_few_scores_are_exact():
         assert roc_area(true, false)[patient] == pytest.approx(roc_auc_score(lesion, scores))
 
 
-def test_rankings_are_those_of_literal_draws():
+def test_rankings_equal_explicit_resampling():
     maps, truth, inside, patients = lesion_maps(2, 0.03)
     found = ranking_bootstrap(maps, truth, inside, patients, repeats=2000, seed=1)
     for number, estimate in [(average_precision, found.average_precision), (roc_auc, found.roc_auc)]:
@@ -175,14 +175,14 @@ def test_rankings_are_those_of_literal_draws():
         np.testing.assert_allclose([estimate.low, estimate.high], slow, atol=0.08 * (slow[1] - slow[0]))
 
 
-def test_perfect_maps_leave_no_doubt():
+def test_perfect_maps_have_an_interval_of_width_0():
     _, truth, inside, patients = lesion_maps(3, 0.1)
     found = ranking_bootstrap(truth.astype(float), truth, inside, patients)
     for estimate in (found.average_precision, found.roc_auc):
         assert (estimate.value, estimate.low, estimate.high) == (1, 1, 1)
 
 
-def test_patients_that_are_all_alike_leave_no_doubt_whatever_the_bins():
+def test_identical_patients_have_an_interval_of_width_0():
     maps, truth, inside, _ = lesion_maps(4, 0.01, n_patients=30)
     patients = np.repeat(np.arange(3), len(maps))
     maps, truth, inside = (np.tile(part, (3, 1, 1)) for part in (maps, truth, inside))
@@ -191,7 +191,7 @@ def test_patients_that_are_all_alike_leave_no_doubt_whatever_the_bins():
         np.testing.assert_allclose([estimate.low, estimate.high], estimate.value, rtol=1e-12)
 
 
-def test_image_level_scores_may_be_drawn_too():
+def test_image_level_scores_can_be_resampled():
     rng = np.random.default_rng(9)
     patients = uneven_patients(rng, 40)
     unhealthy = rng.random(len(patients)) < 0.5
@@ -211,7 +211,7 @@ def test_rankings_without_a_lesion_or_a_second_patient_are_undefined():
     assert np.isnan([alone.low, alone.high]).all()
 
 
-def test_what_cannot_be_ranked_is_refused():
+def test_invalid_rankings_are_refused():
     maps, truth, inside, patients = lesion_maps(6, 0.1)
     with pytest.raises(EvaluationError, match="patient names"):
         ranking_bootstrap(maps, truth, inside, patients[1:])
@@ -226,7 +226,7 @@ def test_what_cannot_be_ranked_is_refused():
         ranking_bootstrap(maps, truth, inside, patients)
 
 
-def test_nan_outside_the_foreground_is_nobodys_business():
+def test_nan_outside_the_foreground_is_ignored():
     maps, truth, inside, patients = lesion_maps(7, 0.1)
     expected = ranking_bootstrap(maps, truth, inside, patients)
     assert ranking_bootstrap(np.where(inside, maps, np.nan), truth, inside, patients) == expected

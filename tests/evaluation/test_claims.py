@@ -37,7 +37,7 @@ def test_gains_are_paired_by_slice(claims, tmp_path):
     mean, low, high = slices.gain("unhealthy", "anofpdm-ddim", "anofpdm-ddpm")
     assert mean == pytest.approx(np.mean(better["anofpdm-ddim"] - better["anofpdm-ddpm"]))
     assert 0.02 < low < mean < high < 0.06  # far narrower than patients differ
-    assert slices.gain("unhealthy", "anofpdm-ddim", "nobody") is None
+    assert slices.gain("unhealthy", "anofpdm-ddim", "unknown") is None
     (line,) = claims._compared(slices, [("a claim", "unhealthy", "anofpdm-ddim", "anofpdm-ddpm")])
     assert line.endswith("| held |")
     (line,) = claims._compared(slices, [("a claim", "unhealthy", "anofpdm-ddpm", "anofpdm-ddim")])

@@ -48,7 +48,7 @@ class TestPlan:
             needed = {need for method in after(words, "--method") for need in METHODS[method].needs} - {"student"}
             assert {word.partition("=")[0] for word in after(words, "--with")} == needed
 
-    def test_nothing_begins_before_what_it_needs(self, comparison, tmp_path):
+    def test_tasks_follow_their_dependencies(self, comparison, tmp_path):
         for given in ((), ("--model", str(tmp_path / "mine"))):
             seen: set[str] = set()
             for task in planned(comparison, tmp_path, *given).values():
@@ -64,74 +64,74 @@ class TestPlan:
         tasks = planned(comparison, tmp_path, "--model", mine)
         assert "distill" in tasks["method-anofpdm-student"].needs
 
-    def test_networks_may_learn_from_another_cohort(self, comparison, tmp_path):
-        tasks = planned(comparison, tmp_path, "--learn-from", "many")
+    def test_networks_may_be_trained_on_another_cohort(self, comparison, tmp_path):
+        tasks = planned(comparison, tmp_path, "--train-on", "many")
         assert {tasks[name].command()[1] for name in ("guided", *comparison.TRAINED)} == {"many"}
         assert "many" in tasks["calibrate"].command()
         assert "many" in tasks["distill"].command()
         for name in tasks["scores"].needs:
             assert tasks[name].command()[2] == "cohort"
 
-    def test_a_training_that_was_begun_goes_on(self, comparison, tmp_path):
+    def test_started_training_is_resumed(self, comparison, tmp_path):
         tasks = planned(comparison, tmp_path)
         assert "--resume" not in tasks["healthy"].command()
         (tmp_path / "healthy").mkdir()
         (tmp_path / "healthy" / comparison.STATE).touch()
         words = tasks["healthy"].command()
         assert "--resume" in words
-        assert "--preset" not in words  # it is the one it was begun with
+        assert "--preset" not in words  # the preset it was started with
 
 
 class TestRun:
     @pytest.fixture
-    def begun(self, comparison, monkeypatch):
+    def started(self, comparison, monkeypatch):
         """Tasks that fail or end well at once, as their command says; their names in the order they began."""
-        begun = []
+        started = []
 
         def start(task, _out):
-            begun.append(task.name)
+            started.append(task.name)
             return subprocess.Popen([sys.executable, "-c", f"raise SystemExit({task.command()[0]!r} == 'fail')"])
 
         monkeypatch.setattr(comparison, "start", start)
-        return begun
+        return started
 
-    def test_what_fails_costs_what_waits_for_it_and_nothing_else(self, comparison, begun, tmp_path):
+    def test_failure_stops_dependent_tasks_only(self, comparison, started, tmp_path):
         kind = {"a": "work", "b": "fail", "c": "work", "d": "work", "e": "work"}
         needs = {"c": ("a",), "d": ("b",), "e": ("d",)}
         tasks = [comparison.Task(name, needs.get(name, ()), lambda name=name: [kind[name]]) for name in kind]
         assert sorted(comparison.run(tasks, tmp_path, jobs=2)) == ["b", "d", "e"]
-        assert begun == ["a", "b", "c"]
-        begun.clear()
+        assert started == ["a", "b", "c"]
+        started.clear()
         kind["b"] = "work"
         assert comparison.run(tasks, tmp_path, jobs=1) == []
-        assert begun == ["b", "d", "e"]  # what was done is not done again
+        assert started == ["b", "d", "e"]  # finished tasks are not repeated
 
-    def test_what_a_failed_step_said_is_found(self, comparison, tmp_path, capsys):
+    def test_message_of_a_failed_task_is_reported(self, comparison, tmp_path, capsys):
         """Claims of scores that are not there, by the real script."""
         tasks = [comparison.Task("claims", (), lambda: ["claims"]), comparison.Task("x", (), lambda: ["nonsense"])]
         assert sorted(comparison.run(tasks, tmp_path, jobs=1)) == ["claims", "x"]
-        said = capsys.readouterr().out
-        assert "claims: FAILED: FileNotFoundError" in said
+        output = capsys.readouterr().out
+        assert "claims: FAILED: FileNotFoundError" in output
         assert "No such command 'nonsense'" in (tmp_path / "logs" / "x.log").read_text()
 
-    def test_no_job_at_all_is_refused(self, comparison, capsys):
+    def test_fewer_than_one_job_is_refused(self, comparison, capsys):
         for word in ("0", "-1", "many"):
             with pytest.raises(SystemExit):
                 comparison.arguments().parse_args(["cohort", "--out", "out", "--jobs", word])
             assert "at least 1" in capsys.readouterr().err
 
-    def test_so_many_at_a_time(self, comparison, tmp_path, monkeypatch):
+    def test_number_of_concurrent_jobs(self, comparison, tmp_path, monkeypatch):
         alive, most = set(), []
 
         class Process:
             returncode = 0
 
             def __init__(self, name):
-                self.name, self.asked = name, 0
+                self.name, self.polls = name, 0
 
             def poll(self):
-                self.asked += 1
-                if self.asked < 3:
+                self.polls += 1
+                if self.polls < 3:
                     return None
                 alive.discard(self.name)
                 return 0
@@ -166,7 +166,7 @@ def test_parts_are_joined_into_one_folder(comparison, tmp_path):
     }
 
 
-def test_the_last_words_of_a_command_are_words(comparison, tmp_path):
-    assert comparison.last_words(tmp_path / "none.log") == "it said nothing"
+def test_last_message_of_a_command(comparison, tmp_path):
+    assert comparison.last_line(tmp_path / "none.log") == "no output"
     (tmp_path / "some.log").write_text("first\n| no such preset |\n+------+\n\n")
-    assert comparison.last_words(tmp_path / "some.log") == "| no such preset |"
+    assert comparison.last_line(tmp_path / "some.log") == "| no such preset |"

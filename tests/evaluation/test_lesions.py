@@ -36,14 +36,14 @@ def brute_force(one: np.ndarray, other: np.ndarray) -> float:
 
 @settings(deadline=None)
 @given(arrays(bool, (2, 3, 7, 6)))
-def test_hd95_is_that_of_all_pairs(pair):
+def test_hd95_equals_explicit_pairwise_distances(pair):
     pair[:, :, 3, 3] = True  # none is empty
     found = hd95(pair[0], pair[1], pixel_mm=1.5)
     expected = [1.5 * brute_force(one, other) for one, other in zip(*pair, strict=True)]
     np.testing.assert_allclose(found, expected, atol=1e-12)
 
 
-def test_hd95_counted_by_hand():
+def test_hd95_computed_by_hand():
     assert hd95(masks("#....", "###.."), masks("...#.", "###.."), pixel_mm=2.0).tolist() == [6.0, 0.0]
 
 
@@ -60,7 +60,7 @@ def test_hd95_needs_two_borders():
     assert np.isnan(hd95(np.concatenate([EMPTY, FULL, EMPTY]), np.concatenate([FULL, EMPTY, EMPTY]))).all()
 
 
-def test_a_lesion_that_fills_the_slice_has_the_edge_for_its_border():
+def test_border_of_a_lesion_that_fills_the_slice_is_its_edge():
     dot = EMPTY.copy()
     dot[0, 0, 0] = True
     assert hd95(FULL, FULL)[0] == 0
@@ -80,20 +80,20 @@ def test_lesions_counted_by_hand():
     assert counts.f1 == 2 * 2 / (2 * 2 + 5 + 1)
 
 
-def test_one_prediction_may_find_two_lesions_and_two_may_find_one():
+def test_predictions_and_lesions_may_overlap_many_to_one():
     lesions, blob = masks("##.##"), masks("#####")
     both = lesion_counts(np.concatenate([blob, lesions]), np.concatenate([lesions, blob]))
     assert (both.detected.tolist(), both.missed.tolist(), both.false.tolist()) == ([2, 1], [0, 0], [0, 0])
     assert both.f1 == 1
 
 
-def test_lesions_beside_each_other_in_two_slices_are_two():
+def test_lesions_are_counted_per_slice():
     counts = lesion_counts(np.concatenate([FULL, EMPTY]), np.concatenate([FULL, FULL]))
     assert counts.detected.tolist() == [1, 0]
     assert counts.missed.tolist() == [0, 1]
 
 
-def test_f1_of_nothing_is_undefined():
+def test_f1_of_empty_masks_is_undefined():
     assert np.isnan(lesion_counts(EMPTY, EMPTY).f1)
     assert lesion_counts(FULL, EMPTY).f1 == 0
     assert lesion_counts(EMPTY, FULL).f1 == 0
@@ -116,7 +116,7 @@ def components(mask: np.ndarray) -> list[set[tuple[int, int]]]:
 
 @settings(deadline=None)
 @given(arrays(bool, (2, 1, 6, 7)))
-def test_lesions_are_those_of_a_walk_from_pixel_to_pixel(pair):
+def test_lesions_equal_explicit_flood_fill(pair):
     predicted, truth = (components(mask[0]) for mask in pair)
     counts = lesion_counts(*pair)
     assert counts.detected[0] == sum(any(lesion & other for other in predicted) for lesion in truth)
@@ -131,7 +131,7 @@ def test_lesions_are_those_of_a_walk_from_pixel_to_pixel(pair):
     ("smallest", "largest", "name"),
     [(1, 50, "1-50"), (51, 200, "51-200"), (201, 500, "201-500"), (501, 1000, "501-1000"), (1001, 16384, "over 1000")],
 )
-def test_a_slice_is_in_the_bin_of_its_lesions_area(smallest, largest, name):
+def test_size_bins(smallest, largest, name):
     truth = np.stack([np.arange(128 * 128) < area for area in (smallest, largest)]).reshape(2, 128, 128)
     assert [(bin_.name, bin_.count) for bin_ in dice_by_size(truth, truth) if bin_.count] == [(name, 2)]
 
@@ -153,7 +153,7 @@ def test_areas_are_scaled_to_128():
     assert [bin_.count for bin_ in dice_by_size(rectangle(256, 3, 67), rectangle(256, 3, 67))] == [0, 1, 0, 0, 0]
 
 
-def test_masks_that_cannot_be_compared_are_refused():
+def test_incompatible_masks_are_refused():
     for measure in (hd95, lesion_counts, dice_by_size):
         with pytest.raises(EvaluationError, match="must match"):
             measure(EMPTY, FULL[:, :2])

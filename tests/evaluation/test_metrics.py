@@ -59,7 +59,7 @@ def test_dice_and_iou_counted_by_hand():
 
 @settings(deadline=None)
 @given(MASKS, MASKS)
-def test_dice_and_iou_are_scikit_learns(predicted, truth):
+def test_dice_and_iou_equal_scikit_learn(predicted, truth):
     for row, (one, other) in enumerate(zip(predicted, truth, strict=True)):
         flat = other.ravel(), one.ravel()
         assert dice(predicted, truth)[row] == pytest.approx(f1_score(*flat, zero_division=1), abs=1e-9)
@@ -75,7 +75,7 @@ def test_pooled_precision_and_recall_counted_by_hand():
 
 @settings(deadline=None)
 @given(MASKS, MASKS)
-def test_pooled_precision_and_recall_are_scikit_learns(predicted, truth):
+def test_pooled_precision_and_recall_equal_scikit_learn(predicted, truth):
     counts, flat = confusion(predicted, truth), (truth.ravel(), predicted.ravel())
     for ours, theirs in [(counts.precision, precision_score), (counts.recall, recall_score)]:
         assert ours == pytest.approx(theirs(*flat, zero_division=np.nan), abs=1e-9, nan_ok=True)
@@ -89,7 +89,7 @@ def test_precision_without_a_prediction_and_recall_without_a_lesion_are_undefine
     assert everything.precision == 0
 
 
-def test_volume_dice_stacks_a_patients_slices_wherever_they_lie():
+def test_volume_dice_stacks_the_slices_of_a_patient_in_any_order():
     predicted = masks("##/..", "../..", "##/..", "#./..")
     truth = masks("#./..", "../..", "##/##", "../..")
     patients = np.array(["b", "healthy", "a", "b"])
@@ -98,7 +98,7 @@ def test_volume_dice_stacks_a_patients_slices_wherever_they_lie():
     assert mean_defined(by_patient) == pytest.approx((2 / 3 + 1 / 2) / 2)
 
 
-def test_volume_dice_of_false_pixels_in_a_healthy_patient_is_still_undefined():
+def test_volume_dice_of_a_healthy_patient_is_undefined():
     assert np.isnan(volume_dice(FULL, EMPTY, np.array(["a"]))).all()
 
 
@@ -109,19 +109,19 @@ def test_volume_dice_of_patients_with_one_slice_is_dice():
 
 
 @pytest.mark.parametrize("measure", [dice, iou, confusion])
-def test_masks_that_do_not_match_or_are_not_masks_are_refused(measure):
+def test_incompatible_masks_are_refused(measure):
     with pytest.raises(EvaluationError, match="must match"):
         measure(EMPTY, FULL[:, :2])
     with pytest.raises(EvaluationError, match="boolean"):
         measure(EMPTY.astype(np.uint8), FULL)
 
 
-def test_a_patient_for_every_slice():
+def test_every_slice_needs_a_patient():
     with pytest.raises(EvaluationError, match="2 patient names for 1 slices"):
         volume_dice(EMPTY, FULL, np.array(["a", "b"]))
 
 
-def test_mean_of_what_is_defined():
+def test_mean_of_defined_values():
     assert mean_defined(np.array([1, np.nan, 2])) == 1.5
     assert np.isnan(mean_defined(np.array([np.nan])))
     assert np.isnan(mean_defined(np.array([])))
@@ -138,13 +138,13 @@ def test_average_precision_and_auc_counted_by_hand():
 
 @settings(deadline=None)
 @given(ranked())
-def test_average_precision_and_auc_are_scikit_learns(pixels):
+def test_average_precision_and_auc_equal_scikit_learn(pixels):
     scores, truth = pixels
     assert average_precision(scores, truth) == pytest.approx(average_precision_score(truth, scores), abs=1e-9)
     assert roc_auc(scores, truth) == pytest.approx(roc_auc_score(truth, scores), abs=1e-9)
 
 
-def test_many_pixels_in_single_precision_are_scikit_learns():
+def test_many_single_precision_pixels_equal_scikit_learn():
     rng = np.random.default_rng(1)
     truth = rng.random(50_000) < 0.02
     scores = (rng.normal(size=50_000) + 2 * truth).astype(np.float32).round(2)
@@ -152,7 +152,7 @@ def test_many_pixels_in_single_precision_are_scikit_learns():
     assert roc_auc(scores, truth) == pytest.approx(roc_auc_score(truth, scores), abs=1e-9)
 
 
-def test_infinite_scores_are_ties_like_any_other():
+def test_infinite_scores_are_ties():
     scores, truth = np.array([np.inf, np.inf, -np.inf, -np.inf]), np.array([True, False, True, False])
     assert roc_auc(scores, truth) == 0.5
     assert average_precision(scores, truth) == 0.5
@@ -169,7 +169,7 @@ def test_without_both_kinds_of_pixels_the_areas_are_undefined():
 
 
 @pytest.mark.parametrize("area", [average_precision, roc_auc])
-def test_a_map_with_nan_is_refused(area):
+def test_map_with_nan_is_refused(area):
     truth = np.array([True, False, False])
     with pytest.raises(EvaluationError, match="1 of 3 scores are not numbers"):
         area(np.array([1.0, np.nan, 0.0]), truth)
@@ -179,7 +179,7 @@ def test_a_map_with_nan_is_refused(area):
         area(np.array([1.0, 0.5, 0.0]), truth.astype(int))
 
 
-def test_foreground_is_above_the_cut_in_the_mean_of_the_channels():
+def test_foreground_thresholds_the_mean_over_channels():
     pixels = np.full((1, 2, 1, 4), -1, dtype=np.float32)
     pixels[0, :, 0, 1] = -0.95  # at the cut
     pixels[0, 1, 0, 2] = -0.88  # mean -0.94

@@ -57,12 +57,12 @@ def made_up(folder, task, noise):
     for parameter in network.parameters():
         if not parameter.any():
             torch.nn.init.normal_(parameter, std=0.05)
-    said = {
+    payload = {
         "format": checkpoint.FORMAT, "task": task, "modalities": ["flair", "t2"], "size": 16, "step": 0,
         "network": asdict(network.config), "training": {"noise": noise},
     }  # fmt: skip
     folder.mkdir(parents=True)
-    checkpoint.save_model(folder, dict(network.named_parameters()), said)
+    checkpoint.save_model(folder, dict(network.named_parameters()), payload)
 
 
 @pytest.fixture(scope="module")
@@ -128,16 +128,16 @@ def test_every_method_has_a_row_and_all_files_are_written(everything):
     page = (everything.out / "index.html").read_text()
     assert "http" not in page.replace("https://www.w3.org", "")
     assert not list(everything.out.glob("work/*"))  # the space is given back
-    said = json.loads((everything.out / "results.json").read_text())
-    assert said["methods"]["anofpdm-ddim"]["mixed"]["seeds"][0]["numbers"]["dice"] == pytest.approx(
+    payload = json.loads((everything.out / "results.json").read_text())
+    assert payload["methods"]["anofpdm-ddim"]["mixed"]["seeds"][0]["numbers"]["dice"] == pytest.approx(
         results["anofpdm-ddim"]["mixed"][0].numbers["dice"]
     )
 
 
 def test_masks_are_neither_all_empty_nor_all_full(everything):
     """Otherwise the tests below would compare empty masks."""
-    drawn = {name: by["unhealthy"][0].slices["drawn_pixels"].mean() for name, by in everything.results().items()}
-    assert sum(0 < area < 128 * 128 for area in drawn.values()) >= 10, drawn
+    areas = {name: by["unhealthy"][0].slices["drawn_pixels"].mean() for name, by in everything.results().items()}
+    assert sum(0 < area < 128 * 128 for area in areas.values()) >= 10, areas
     assert len({round(by["unhealthy"][0].numbers["dice"], 6) for by in everything.results().values()}) > 5
 
 
@@ -178,7 +178,7 @@ def test_agreement_maps_have_their_own_calibration(everything):
     )
     assert (by_errors["settings"]["signal"], of_agreement["settings"]["signal"]) == ("error", "agreement")
     assert by_errors["strength"] == of_agreement["strength"]
-    first, second = (said["fitted"][0]["healthy_threshold"] for said in (by_errors, of_agreement))
+    first, second = (payload["fitted"][0]["healthy_threshold"] for payload in (by_errors, of_agreement))
     assert first != pytest.approx(second, rel=1e-3)
 
 
@@ -241,8 +241,8 @@ def test_failure_in_another_process_is_not_stored_as_done(made, tmp_path, first)
         evaluate(new_job(made, tmp_path / "out", ("gradient",)))  # which has the same calibration
 
     class World2(World):
-        def all_gather(self, said):
-            return [said, "the other one has run out of memory"] if said == "" else super().all_gather(said)
+        def all_gather(self, payload):
+            return [payload, "the other one has run out of memory"] if payload == "" else super().all_gather(payload)
 
     run = replace(new_job(made, tmp_path / "out", ("anofpdm-ddim",)), world=World2())
     assert evaluate(run) == {"anofpdm-ddim": "the other one has run out of memory"}
@@ -251,8 +251,8 @@ def test_failure_in_another_process_is_not_stored_as_done(made, tmp_path, first)
 
 def test_folder_of_another_protocol_version_is_refused(made, tmp_path):
     evaluate(new_job(made, tmp_path / "out"))
-    said = json.loads((tmp_path / "out/settings.json").read_text())
-    (tmp_path / "out/settings.json").write_text(json.dumps({**said, "protocol": 1}))
+    payload = json.loads((tmp_path / "out/settings.json").read_text())
+    (tmp_path / "out/settings.json").write_text(json.dumps({**payload, "protocol": 1}))
     with pytest.raises(ConfigError, match="with different protocol"):
         evaluate(new_job(made, tmp_path / "out"))
 
@@ -327,9 +327,11 @@ def test_stored_calibrations_are_kept(made, tmp_path):
     assert stored.read_bytes() == kept
     assert other.is_file()
 
-    said = json.loads(kept)
-    said["strength"] = next(one["strength"] for one in said["candidates"] if one["strength"] != said["strength"])
-    stored.write_text(json.dumps(said))
+    payload = json.loads(kept)
+    payload["strength"] = next(
+        one["strength"] for one in payload["candidates"] if one["strength"] != payload["strength"]
+    )
+    stored.write_text(json.dumps(payload))
     other.unlink()
     shutil.rmtree(out / "methods" / "anofpdm-agreement")
     again = new_job(made, out, ("anofpdm-agreement",))
