@@ -1,10 +1,9 @@
-"""What should call a slice unhealthy: what a student says of its pixels, of the whole slice, or both, and how far it
-should look at the neighbours.
+"""Detection of unhealthy slices by the student: from its pixel output, its slice output, or both.
 
     python benchmarks/detection.py MODEL COHORT [--contexts 0,2,5,8]
 
-Logistic regression on the validation split's image-level labels; accuracy and AUC on patients that were left out. No
-mask is looked at.
+Logistic regression on the validation split's image-level labels; accuracy and AUC on held-out patients, by sigma
+of the smoothing across slices. No lesion masks are used.
 """
 
 import argparse
@@ -36,20 +35,20 @@ def main() -> None:
     assert student is not None, f"{args.model} has no student; run `anofpdm distill`"
     rows = cohort.rows("val")
     rows = rows[cohort.labels[rows] != NULL]
-    pixels, places = cohort_pixels(cohort, rows, student.config.modalities), slice_positions(cohort, rows)
-    odds, whole = predict_slices(student.network, pixels, places, device)
+    pixels, positions = cohort_pixels(cohort, rows, student.config.modalities), slice_positions(cohort, rows)
+    pixel_logits, slice_logits = predict_slices(student.network, pixels, positions, device)
     contexts = [float(word) for word in args.contexts.split(",")]
-    print(f"| sign | {' | '.join(f'{mm:g} mm' for mm in contexts)} |\n|{' --- |' * (1 + len(contexts))}")
+    print(f"| output | {' | '.join(f'{mm:g} mm' for mm in contexts)} |\n|{' --- |' * (1 + len(contexts))}")
     for name in ("pixels", "slice", "both"):
         cells = []
         for mm in contexts:
-            signs = {
-                "pixels": smallest_lesion_level(smooth_across_slices(odds, places, mm)),
-                "slice": smooth_across_slices(whole, places, mm),
+            values = {
+                "pixels": smallest_lesion_level(smooth_across_slices(pixel_logits, positions, mm)),
+                "slice": smooth_across_slices(slice_logits, positions, mm),
             }
-            shown = np.column_stack(list(signs.values()) if name == "both" else [signs[name]])
-            _, found = fit_and_validate(shown, cohort.labels[rows] == UNHEALTHY, cohort.patients[rows])
-            cells.append(f"{found.accuracy:.3f}, {found.auc:.4f}")
+            features = np.column_stack(list(values.values()) if name == "both" else [values[name]])
+            _, accuracy = fit_and_validate(features, cohort.labels[rows] == UNHEALTHY, cohort.patients[rows])
+            cells.append(f"{accuracy.accuracy:.3f}, {accuracy.auc:.4f}")
         print(f"| {name} | {' | '.join(cells)} |", flush=True)
 
 

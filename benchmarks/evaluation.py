@@ -1,8 +1,9 @@
-"""How much memory and time scoring takes, by number of slices.
+"""Memory and time of scoring, by number of slices.
 
     python benchmarks/evaluation.py [--slices 2000,10000]
 
-Made-up maps and masks of 128 x 128, 60 slices a patient; each size in a process of its own, its largest memory counted.
+Synthetic maps and masks of 128 x 128, 60 slices per patient; each size runs in its own process, whose peak memory is
+reported.
 """
 
 import argparse

@@ -1,11 +1,10 @@
-"""How many noise levels are enough, and what half precision costs: DICE and AUPRC on a cohort's validation split.
+"""Effect of the number of noise levels and of half precision: DICE and AUPRC on a cohort's validation split.
 
     python benchmarks/levels.py MODEL COHORT [--levels 600,200,100,60,30,20,10] [--top 600] [--score flair,t2]
 
-For each number of levels the model is calibrated on the same slices' image-level labels, for the comparison of
-precisions once; masks only measure. Set
-OMP_NUM_THREADS=1: seven processes decide while the network works.
-`unhealthy` is the mean DICE of slices with a lesion, without a detector; `mixed` that of all, with the detector.
+The model is calibrated with image-level labels of the same slices for each number of levels, and once for comparing
+precisions; masks are used for scores only. Set OMP_NUM_THREADS=1: seven processes score while the network runs.
+`unhealthy` is the mean DICE of slices with a lesion, without a detector; `mixed` that of all slices, with the detector.
 """
 
 import argparse
@@ -52,7 +51,7 @@ def main() -> None:
     parser.add_argument("--top", type=int, default=600)
     parser.add_argument("--score", default="flair,t2")
     parser.add_argument("--batch", type=int, default=100)
-    parser.add_argument("--scans", type=int, default=0, help="only the first so many of the split, whole")
+    parser.add_argument("--scans", type=int, default=0, help="number of scans, the first of the split; default: all")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     args = parser.parse_args()
     torch.backends.cudnn.benchmark = True
@@ -60,29 +59,29 @@ def main() -> None:
     counts = [(int(count), "auto") for count in args.levels.split(",") if count]
     compared = [(args.precision_at, name) for name in args.precisions.split(",") if name]
     print(f"| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}", flush=True)
-    with ProcessPoolExecutor(7, multiprocessing.get_context("spawn")) as pool:  # so that the GPU does not wait
+    with ProcessPoolExecutor(7, multiprocessing.get_context("spawn")) as pool:  # keeps the GPU busy
         rows, first = [], None
         for count, name in counts + compared:
-            found = study.evidence(count, name)
-            if (count, name) in compared:  # all with the calibration of the first: what differs is the arithmetic
-                known = study.known
-                first = first or calibrate(found[0], known.labels, known.patients, positions=known.places)
-            row = pool.submit(evaluated, *found, study.known, first)
+            evidence = study.evidence(count, name)
+            if (count, name) in compared:  # all with the first calibration: only the arithmetic differs
+                slices = study.slices
+                first = first or calibrate(evidence[0], slices.labels, slices.patients, positions=slices.positions)
+            row = pool.submit(score_row, *evidence, study.slices, first)
             row.add_done_callback(lambda done: print(done.result()[0], flush=True))
             rows.append(row)
-        drawn = [row.result()[1] for row in rows[len(counts) :]]
-    for (_, name), masks in zip(compared, drawn, strict=True):
-        some = drawn[0].any((1, 2)) | masks.any((1, 2))
-        print(f"{name}: median slice DICE against {compared[0][1]}: {np.median(dice(masks, drawn[0])[some]):.4f}")
+        all_masks = [row.result()[1] for row in rows[len(counts) :]]
+    for (_, name), masks in zip(compared, all_masks, strict=True):
+        some = all_masks[0].any((1, 2)) | masks.any((1, 2))
+        print(f"{name}: median slice DICE against {compared[0][1]}: {np.median(dice(masks, all_masks[0])[some]):.4f}")
 
 
 @dataclass(frozen=True)
-class Known:
-    """What evaluation knows of the slices."""
+class Labelled:
+    """Slices with labels for calibration, and masks for scores."""
 
     labels: np.ndarray
     patients: np.ndarray
-    places: SlicePositions
+    positions: SlicePositions
     foreground: np.ndarray
     truth: np.ndarray
 
@@ -95,7 +94,7 @@ class Study:
         scans = list(dict.fromkeys(self.cohort.scans[rows].tolist()))
         self.rows = rows[np.isin(self.cohort.scans[rows], scans[: args.scans])] if args.scans else rows
         self.channels = tuple(self.cohort.modalities.index(name) for name in args.score.split(","))
-        self.known = Known(
+        self.slices = Labelled(
             self.cohort.labels[self.rows],
             self.cohort.patients[self.rows],
             slice_positions(self.cohort, self.rows),
@@ -104,7 +103,7 @@ class Study:
         )
 
     def evidence(self, count: int, precision: str) -> tuple[Evidence, str, float]:
-        """Precision and seconds with it."""
+        """Evidence, the precision used, and seconds."""
         args, device = self.args, torch.device(self.args.device)
         predict = load_trained(args.model, device, precision).predict
         start = time.perf_counter()
@@ -115,40 +114,40 @@ class Study:
             slice_seeds(self.cohort.indices[self.rows]),
             EvidenceRequest(settings, STRENGTHS, device, args.batch),
         )
-        found = concatenate([compact(batch) for batch in batches])
+        evidence = concatenate([compact(batch) for batch in batches])
         seconds = time.perf_counter() - start
-        return found, predict.precision, seconds
+        return evidence, predict.precision, seconds
 
 
-def evaluated(
-    evidence: Evidence, precision: str, seconds: float, known: Known, given: Calibration | None = None
+def score_row(
+    evidence: Evidence, precision: str, seconds: float, slices: Labelled, given: Calibration | None = None
 ) -> tuple[str, np.ndarray]:
-    """A line of the table and its footnotes, and the masks before the detector. Calibrates unless given one."""
-    calibration = given or calibrate(evidence, known.labels, known.patients, positions=known.places)
-    found = decide(evidence, calibration, DecisionSettings())
-    unhealthy = known.labels == UNHEALTHY
+    """A row of the table with footnotes, and the masks before the detector."""
+    calibration = given or calibrate(evidence, slices.labels, slices.patients, positions=slices.positions)
+    decisions = decide(evidence, calibration, DecisionSettings())
+    unhealthy = slices.labels == UNHEALTHY
     line = (
         f"| {len(evidence.settings.levels)} | {precision} | {calibration.strength:g} | "
-        f"{calibration.divergence_max:.4f} | {calibration.detector} | {(found.detected == unhealthy).mean():.3f} | "
-        f"{dice(found.drawn, known.truth)[unhealthy].mean():.4f} | "
-        f"{average_precision(found.maps[known.foreground], known.truth[known.foreground]):.4f} | "
-        f"{dice(found.masks, known.truth).mean():.4f} | {np.median(found.end_step):.0f} | {seconds:.1f} |"
+        f"{calibration.divergence_max:.4f} | {calibration.detector} | {(decisions.detected == unhealthy).mean():.3f} | "
+        f"{dice(decisions.drawn, slices.truth)[unhealthy].mean():.4f} | "
+        f"{average_precision(decisions.maps[slices.foreground], slices.truth[slices.foreground]):.4f} | "
+        f"{dice(decisions.masks, slices.truth).mean():.4f} | {np.median(decisions.end_step):.0f} | {seconds:.1f} |"
     )
     ratings = " ".join(f"{one.strength:g}:{one.accuracy:.3f}" for one in calibration.candidates)
     lines = [line, f"    cosine accuracy by w: {ratings}; cross-validated {calibration.cosine_accuracy}"]
     for fitted in calibration.fitted:
         lines.append(f"    curve, context {fitted.context_mm:g}: cross-validated {fitted.curve_accuracy}")
     for threshold, context, share in OTHERS:
-        choices = DecisionSettings(context_mm=context, mask=MaskSettings(Threshold(threshold), peak_share=share))
-        other = decide(evidence, calibration, choices, known.places)
-        volumes = volume_dice(other.masks, known.truth, known.patients)
+        decision = DecisionSettings(context_mm=context, mask=MaskSettings(Threshold(threshold), peak_share=share))
+        other = decide(evidence, calibration, decision, slices.positions)
+        volumes = volume_dice(other.masks, slices.truth, slices.patients)
         lines.append(
             f"    {threshold}, context {context:g}, peak {share:g}: "
             f"accuracy {(other.detected == unhealthy).mean():.3f} "
-            f"unhealthy {dice(other.drawn, known.truth)[unhealthy].mean():.4f} "
-            f"mixed {dice(other.masks, known.truth).mean():.4f} volume {mean_defined(volumes):.4f}"
+            f"unhealthy {dice(other.drawn, slices.truth)[unhealthy].mean():.4f} "
+            f"mixed {dice(other.masks, slices.truth).mean():.4f} volume {mean_defined(volumes):.4f}"
         )
-    return "\n".join(lines), found.drawn
+    return "\n".join(lines), decisions.drawn
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""How long phantoms take, and how far a plain intensity threshold, tuned with their masks, gets on them.
+"""Time to generate phantoms, and DICE of a plain intensity threshold on them.
 
     python benchmarks/phantom.py [--patients 24] [--seed 0]
 
-The threshold is one number for all slices, the best of a grid, on slices normalised as everywhere: what a task scores
-that needs no knowledge of anatomy. Times are with two workers, writing included, start-up left out.
+The threshold is one number for all slices, tuned with masks on a grid: a baseline that uses no anatomy. Times are with
+two workers, including writing, without start-up.
 """
 
 import argparse

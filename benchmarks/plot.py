@@ -1,8 +1,8 @@
-"""A figure of what `anofpdm evaluate` measured, as SVG: DICE by lesion size, and each patient's volume DICE.
+"""SVG figure of results of `anofpdm evaluate`: DICE by lesion size, and volume DICE of each patient.
 
-python benchmarks/plot.py DIR... [--out figure.svg]
+    python benchmarks/plot.py DIR... [--out figure.svg]
 
-Of a method that several folders have, the last counts.
+If several folders contain a method, the last one is used.
 """
 
 import argparse

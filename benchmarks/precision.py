@@ -1,9 +1,9 @@
-"""Why half precision is fp16 here: how well each type can tell the answers to two labels apart.
+"""Precision of fp16 and bf16: error of the difference between the predictions for two labels.
 
     python benchmarks/precision.py MODEL COHORT [--slices 4]
 
-Runs on a CPU. Every layer's output and weight, save those of the last norm and layer, are rounded to the type; then the
-difference between the answers for HEALTHY and NULL is compared with the one in float32.
+Runs on a CPU. Outputs and weights of every layer, except the last norm and layer, are rounded to the type; the
+difference between the predictions for HEALTHY and NULL is then compared with float32.
 """
 
 import argparse

@@ -1,9 +1,9 @@
-"""How long preparing takes, as a multiple of merely reading the same files with nibabel in one process.
+"""Time of preparing a cohort, relative to reading the same files with nibabel in one process.
 
     python benchmarks/prepare.py SCANS [--copies 20] [--repeats 5]
 
 SCANS is a folder in the BraTS21 layout. Its subjects are copied until there are `--copies` of them, so that every run
-reads as many files; start-up of the worker processes is left out. Also: the time of a random batch from the result.
+reads as many files; start-up of the worker processes is excluded. Also measures the time of a random batch.
 """
 
 import argparse

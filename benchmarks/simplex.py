@@ -1,11 +1,11 @@
-"""How long simplex noise takes, ours against the package opensimplex, both on this machine in one run.
+"""Time of simplex noise: ours and the package opensimplex, on the same machine in one run.
 
     python benchmarks/simplex.py [--batch 50] [--channels 4] [--size 128] [--rounds 3] [--device cpu]
 
-Ours makes all octaves of the whole batch, with one level for all slices (as in sampling: the median of the rounds, each
-at a level not seen before) or one for each (as in training: one round). opensimplex, as pip installs it (without numba,
-in plain Python), is timed on one octave of one channel of one slice, the median of the rounds; its time a slice is that
-times octaves and channels: scaled, not measured.
+Ours generates all octaves of the whole batch, with one level for all slices (as in sampling: median of the rounds, each
+at a new level) or one level per slice (as in training: one round). opensimplex, as installed by pip (without numba), is
+timed on one octave of one channel of one slice, median of the rounds; its time per slice is scaled by octaves and
+channels, not measured.
 """
 
 import argparse
@@ -48,7 +48,7 @@ def main() -> None:
 
 
 def timed(make: Callable[[int], object], rounds: int, device: torch.device) -> float:
-    """Median seconds of a round; each is told its number."""
+    """Median seconds of a round; `make` receives its number."""
     seconds = []
     for number in range(rounds):
         start = time.perf_counter()

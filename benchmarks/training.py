@@ -1,9 +1,9 @@
-"""How fast training is on a GPU, as a share of what its matrix units can do, measured in the same run.
+"""Training speed on a GPU, as a fraction of the matrix peak measured in the same run.
 
     python benchmarks/training.py [--presets small,paper] [--batch 64] [--steps 40]
 
-Slices are random, 4 modalities of 128 x 128. The first step includes all compiling. FLOPs are counted on the network's
-forward pass and taken three times, for forward and backward.
+Slices are random, 4 modalities of 128 x 128. The first step includes compilation. FLOPs are those of the forward pass
+times three, for forward and backward.
 """
 
 import argparse
