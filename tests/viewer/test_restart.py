@@ -32,7 +32,7 @@ class Restarting:
 
 def wait_for_progress(server, job):
     job = server.wait(job["id"], "running")
-    until = time.monotonic() + 30
+    until = time.monotonic() + 120
     while not 0 < job["done"] < job["total"] and time.monotonic() < until:
         time.sleep(0.02)
         job = server.job(job["id"])
