@@ -21,7 +21,7 @@ TASK = "Segmenting"
 
 @dataclass(frozen=True)
 class EngineSlices:
-    """Slices of one scan, as an engine sees them."""
+    """Slices of one scan, the input of an engine."""
 
     pixels: np.ndarray  # [n, C, H, W] in [-1, 1], channels in the order of the engine's modalities
     indices: np.ndarray  # [n], counted from the inferior end of the scan

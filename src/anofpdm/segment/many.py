@@ -35,7 +35,7 @@ from anofpdm.util.progress import Progress, silent
 
 @dataclass(frozen=True)
 class OutputOptions:
-    """Which files to write besides mask, anomaly map, tables and summary."""
+    """Optional files; mask, anomaly map, tables and summary are always written."""
 
     overview: bool = True
     report: bool = True

@@ -146,6 +146,8 @@ def _read(files: Files, request: SegmentRequest) -> Scan:
 
 
 def _select(slices: EngineSlices, present: tuple[str, ...], wanted: tuple[str, ...]) -> EngineSlices:
+    if present == wanted:
+        return slices
     return replace(slices, pixels=slices.pixels[:, [present.index(name) for name in wanted]])
 
 

@@ -22,6 +22,7 @@ from anofpdm.segment.engines import DiffusionEngine, SegmentEngine, StudentEngin
 if TYPE_CHECKING:
     from anofpdm.segment.model import Model
 
+EXPLAINER_SETTINGS = ("calibration_sha256", "precision", "seed")  # recorded beside those of the student
 NOT_FOR_STUDENTS = ("detector", "threshold", "context", "peak", "smallest", "seed")
 
 
@@ -71,15 +72,12 @@ class SegmentRequest:
         return {**settings, "explained": explained, **{name: used[name] for name in EXPLAINER_SETTINGS}}
 
 
-EXPLAINER_SETTINGS = ("calibration_sha256", "precision", "seed")
-
-
 def resolve_request(model: "Model", options: SegmentOptions) -> SegmentRequest:
     """Raises ConfigError for options that exclude each other, ModelError for a student that cannot be used."""
     wanted = parse(Engine, options.get("engine") or Engine.AUTO)
     explain = normalize_explain(options.get("explain"))
     brain = BrainSource(options.get("brain_mask"), options.get("skull_strip"))
-    if resolve_engine(model, wanted) is Engine.DIFFUSION:
+    if _resolve_engine(model, wanted) is Engine.DIFFUSION:
         if explain is not None and wanted is Engine.DIFFUSION:
             raise ConfigError("--explain: the diffusion engine explains every slice anyway; omit it")
         return SegmentRequest(_diffusion_engine(model, options), model.trained.sha256, brain)
@@ -94,7 +92,7 @@ def resolve_request(model: "Model", options: SegmentOptions) -> SegmentRequest:
     return SegmentRequest(StudentEngine(model.student), model.trained.sha256, brain, explain, explainer)
 
 
-def resolve_engine(model: "Model", wanted: Engine) -> Engine:
+def _resolve_engine(model: "Model", wanted: Engine) -> Engine:
     if wanted is not Engine.DIFFUSION and model.student_problem:
         raise ModelError(f"{model.student_problem}; or add --engine diffusion")
     if wanted is Engine.STUDENT and model.student is None:
