@@ -13,7 +13,7 @@ from torch import Tensor
 
 from anofpdm.errors import CalibrationError, MethodError
 from anofpdm.labels import HEALTHY, UNHEALTHY
-from anofpdm.method.checks import check_finite, check_not_negative, check_positive
+from anofpdm.method.checks import check_numbers
 from anofpdm.method.context import SlicePositions, smooth_across_slices
 from anofpdm.method.detection import (
     Accuracy,
@@ -47,9 +47,7 @@ class Candidate:
     map_auc: float | None = None  # of the maps alone; None in files of early versions
 
     def __post_init__(self) -> None:
-        check_finite(strength=self.strength, accuracy=self.accuracy, cut=self.cut, auc=self.auc)
-        if self.map_auc is not None:
-            check_finite(map_auc=self.map_auc)
+        check_numbers(**{name: value for name, value in vars(self).items() if (name, value) != ("map_auc", None)})
 
 
 @dataclass(frozen=True)
@@ -62,9 +60,9 @@ class ContextFit:
     healthy_threshold: float | None  # None: not fitted for the signal of the maps
 
     def __post_init__(self) -> None:
-        check_not_negative(context_mm=self.context_mm)
+        check_numbers(0, context_mm=self.context_mm)
         if self.healthy_threshold is not None:
-            check_not_negative(healthy_threshold=self.healthy_threshold)
+            check_numbers(0, healthy_threshold=self.healthy_threshold)
 
 
 @dataclass(frozen=True)
@@ -93,14 +91,14 @@ class Calibration:
         object.__setattr__(self, "detector", parse(Detector, self.detector))
         if self.detector not in (Detector.COSINE, Detector.CURVE):
             raise MethodError(f"a calibration chooses the detector cosine or curve, got {self.detector}")
-        check_positive(divergence_max=self.divergence_max)
-        check_not_negative(strength=self.strength, best_strength=self.best_strength, seed=self.seed)
-        check_finite(cut=self.cut, accuracy_ratio=self.accuracy_ratio)
+        check_numbers(0, exclusive=True, divergence_max=self.divergence_max)
+        check_numbers(0, strength=self.strength, best_strength=self.best_strength, seed=self.seed)
+        check_numbers(cut=self.cut, accuracy_ratio=self.accuracy_ratio)
         if type(self.seed) is not int or self.seed >= 2**63:
             raise MethodError(f"the seed must be an integer below 2^63, got {self.seed!r}")
         if len(self.foreground) != 2:
             raise MethodError(f"foreground must be the smallest and the largest fraction, got {self.foreground}")
-        check_not_negative(smallest_foreground=self.foreground[0], largest_foreground=self.foreground[1])
+        check_numbers(0, smallest_foreground=self.foreground[0], largest_foreground=self.foreground[1])
         if not all(isinstance(word, str) for word in (self.checkpoint_sha256, *self.modalities)):
             raise MethodError("the modalities and the checkpoint's hash must be text")
         self._check_shapes()

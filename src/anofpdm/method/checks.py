@@ -5,29 +5,10 @@ import math
 from anofpdm.errors import MethodError
 
 
-def check_finite(**numbers: object) -> None:
+def check_numbers(low: float = -math.inf, *, exclusive: bool = False, **numbers: object) -> None:
+    """Each must be finite and at least `low`; above it where that is exclusive."""
     for name, value in numbers.items():
-        if not _is_number(value) or not math.isfinite(value):  # type: ignore[arg-type]
+        if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
             raise MethodError(f"{name} must be a finite number, got {value!r}")
-
-
-def check_not_negative(**numbers: object) -> None:
-    check_finite(**numbers)
-    for name, value in numbers.items():
-        if value < 0:  # type: ignore[operator]
-            raise MethodError(f"{name} must not be negative, got {value!r}")
-
-
-def check_positive(**numbers: object) -> None:
-    check_finite(**numbers)
-    for name, value in numbers.items():
-        if value <= 0:  # type: ignore[operator]
-            raise MethodError(f"{name} must be positive, got {value!r}")
-
-
-def check_number_or_nan(**numbers: object) -> None:
-    check_finite(**{name: value for name, value in numbers.items() if value == value})
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+        if value < low or (exclusive and value == low):
+            raise MethodError(f"{name} must be {'above' if exclusive else 'at least'} {low:g}, got {value!r}")

@@ -9,7 +9,7 @@ from scipy.special import expit
 from scipy.stats import rankdata
 
 from anofpdm.errors import MethodError
-from anofpdm.method.checks import check_finite, check_number_or_nan
+from anofpdm.method.checks import check_numbers
 
 FLOOR = 1e-12  # of a divergence, before its logarithm
 FIT_STRENGTHS = tuple(10.0**power for power in range(-4, 3))  # inverse regularisation, as scikit-learn's C
@@ -63,7 +63,7 @@ class CurveDetector:
             raise MethodError("centre, scale and weights of a curve detector must be finite and of one length")
         if (self.scale <= 0).any():
             raise MethodError("the scale of a curve detector must be positive")
-        check_finite(offset=self.offset, strength=self.strength)
+        check_numbers(offset=self.offset, strength=self.strength)
 
     def scores(self, logs: np.ndarray) -> Scores:
         """[N, K] logarithms of divergence curves -> log odds of being unhealthy."""
@@ -151,7 +151,7 @@ class Accuracy:
     auc: float
 
     def __post_init__(self) -> None:
-        check_number_or_nan(accuracy=self.accuracy, auc=self.auc)
+        check_numbers(**{name: value for name, value in vars(self).items() if value == value})  # NaN is allowed
 
 
 def cross_validate(fit: Fit, inputs: np.ndarray, unhealthy: np.ndarray, patients: np.ndarray) -> Accuracy:
