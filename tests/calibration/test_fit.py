@@ -36,6 +36,7 @@ from anofpdm.method.evidence import EvidenceSettings, SignalMaps
 from anofpdm.method.many_slices import EvidenceRequest, gather_evidence, slice_seeds
 from anofpdm.network.predictor import load_trained
 from anofpdm.network.schedule import NoiseSchedule
+from anofpdm.options import Signal
 from anofpdm.util.files import folder_lock
 from tests import toys
 from tests.segment.known_model import Rounding
@@ -191,6 +192,6 @@ def test_compact_maps_beyond_half_precision_stay_finite():
     request = EvidenceRequest(EvidenceSettings(tuple(range(0, 600, 100)), (0, 1)), [0.0, 3.0], CPU, 1)
     found = gather_evidence(Rounding(), lambda rows: pixels[rows], slice_seeds(range(1)), request)
     large = SignalMaps(torch.full_like(found.maps, 1e6), found.last_maps)
-    kept = compact(replace(found, maps_by_signal={"error": large}))
+    kept = compact(replace(found, maps_by_signal={Signal.ERROR: large}))
     assert kept.maps.dtype == torch.float16
     assert kept.maps.isfinite().all()
