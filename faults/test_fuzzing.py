@@ -110,6 +110,7 @@ def _atheris() -> None:
         skip_without("atheris, which has no wheel for this machine")
 
 
+@pytest.mark.filterwarnings("ignore::anofpdm.errors.ScanWarning")
 @pytest.mark.parametrize("reader", READERS)
 def test_mutated_files(
     reader: str, first_inputs: dict[str, list[bytes]], tmp_path: Path, rng: random.Random, extent: Extent, record
