@@ -55,7 +55,7 @@ def _read_model(path: Path) -> None:
 def _read_labels(path: Path) -> None:
     from anofpdm.cohorts.tables import read_labels
 
-    read_labels(path).of("q0", 5)
+    read_labels(path).slice_labels("q0", 5)
 
 
 def _read_split(path: Path) -> None:

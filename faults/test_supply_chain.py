@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 from packaging.version import Version
 
-from faults.processes import ANOFPDM, RunningCommand
+from faults.extent import Extent
+from faults.processes import ANOFPDM, Argument, RunningCommand
 from faults.summary import SUPPLY_CHAIN, skip_without
 from faults.supply_chain.no_network import NoNetwork, network_namespace
 from faults.supply_chain.packages import CONSTRAINTS, ROOT, all_requirements, read_pins
@@ -21,6 +22,7 @@ from faults.supply_chain.secret_patterns import files_in, find_secrets, is_secre
 from faults.supply_chain.unsafe_code import find_unsafe
 
 SOURCE = ROOT / "src" / "anofpdm"
+TUMOUR_MODEL = SOURCE / "models" / "tumour"
 FROM_PYTHON = {"pip"}  # part of every virtual environment
 
 
@@ -187,16 +189,30 @@ def test_namespace_has_no_network() -> None:
     assert re.fullmatch(r"\[\(\d+, 'lo'\)\]", RunningCommand(program=program).wait().out.strip())
 
 
-def test_demo_needs_no_network(workspace: Path, record) -> None:
-    no_network, out = NoNetwork(workspace), workspace / "demo"
-    arguments = ("demo", "--out", out, "--patients", "1", "--device", "cpu")
-    program = (*network_namespace(), ANOFPDM)
-    outcome = RunningCommand(*arguments, program=program, **no_network.environment).wait(timeout=900)
-    assert outcome.code == 0, outcome
-    assert not no_network.attempts
+def test_segment_needs_no_network(workspace: Path) -> None:
+    scans, out = workspace / "scans", workspace / "out"
+    small = ("--kind", "tumour", "--patients", "1", "--size", "32", "--slices", "16", "--workers", "1")
+    run_without_network(workspace, ("phantom", scans, *small), ("segment", TUMOUR_MODEL, scans, "--out", out))
+    assert len(list(out.rglob("summary.json"))) == 1
+
+
+def test_demo_needs_no_network(workspace: Path, extent: Extent, record) -> None:
+    if not extent.measured:
+        pytest.skip("the demo: not in the sample")
+    out = workspace / "demo"
+    run_without_network(workspace, ("demo", "--out", out, "--patients", "1", "--device", "cpu"))
     page = (out / "index.html").read_text()
     assert page.count("data:image/png") == 2, "a tumour and a stroke"
     assert not re.search(r"(?:src|href)=\"(?:https?:)?//", page)
     assert len(list((out / "results").rglob("summary.json"))) == 2
     how = "in a network namespace of its own" if network_namespace() else "with sockets refused"
     record(SUPPLY_CHAIN, "demo without a network", 1, f"{how}, with empty caches; completed, no attempt to connect")
+
+
+def run_without_network(folder: Path, *commands: tuple[Argument, ...]) -> None:
+    no_network = NoNetwork(folder)
+    for arguments in commands:
+        program = (*network_namespace(), ANOFPDM)
+        outcome = RunningCommand(*arguments, program=program, **no_network.environment).wait(timeout=3600)
+        assert outcome.code == 0, outcome
+    assert not no_network.attempts
