@@ -15,9 +15,11 @@ from anofpdm.evaluation.metrics.volumes import score_volume
 from anofpdm.scans import Grid, read_volume
 from anofpdm.segment.outputs import MASK
 from anofpdm.util.files import folder_lock
+from tests.models.cards import lower_bound
 
 KINDS = ("tumour", "stroke")
 MOST_BYTES = 6e6
+CALIBRATED_AS = {"tumour": "anofpdm-ours", "stroke": "anofpdm-agreement"}  # rows of the cards
 
 
 class Links(HTMLParser):
@@ -46,7 +48,7 @@ def test_a_bundled_model_is_small_and_has_a_card(kind):
 def demo(tmp_path_factory):
     out = tmp_path_factory.mktemp("demo")
     with pytest.warns(ScanWarning, match="processes each slice alone"):  # few slices, for a quick test
-        return out, run_demo(out, device="cpu", patients=1, slices=10)
+        return out, run_demo(out, device="cpu", patients=1, slices=6)
 
 
 def test_the_demo_finds_the_lesions(demo):
@@ -54,9 +56,11 @@ def test_the_demo_finds_the_lesions(demo):
     assert {(one.kind, one.engine) for one in results} == {
         (kind, e) for kind in KINDS for e in ("student", "diffusion")
     }
+    for one in results:
+        method = "anofpdm-student" if one.engine == "student" else CALIBRATED_AS[one.kind]
+        assert one.score.lesion_ml > 1
+        assert one.score.dice > lower_bound(one.kind, method, "volume DICE") - 0.1, (one.kind, one.engine)
     tumour = next(one for one in results if one.engine == "diffusion").score
-    assert tumour.lesion_ml > 1
-    assert tumour.dice > 0.5
     assert tumour.slices_correct >= 0.7 * tumour.slices
 
 
