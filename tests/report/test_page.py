@@ -14,8 +14,7 @@ from PIL import Image
 
 from anofpdm.report import wording
 from anofpdm.report.page import encode_script_json, render_report
-from anofpdm.report.page_data import axial_index, overview_rows, start_row, white_level
-from anofpdm.report.sheets import HEAT_COLOURS, column_count
+from anofpdm.report.page_data import HEAT_COLOURS, axial_index, column_count, overview_rows, start_row, white_level
 from anofpdm.scans import AxialPlanes, Grid
 from tests import toys
 

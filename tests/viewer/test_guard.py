@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from anofpdm.viewer.guard import Access, is_loopback
+from anofpdm.viewer.access import Access, is_loopback
 
 
 @pytest.mark.parametrize(

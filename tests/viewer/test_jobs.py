@@ -5,8 +5,8 @@ import json
 
 import pytest
 
-from anofpdm.viewer.errors import RequestError
 from anofpdm.viewer.jobs import INPUT, RESULT, JobState, JobStore
+from anofpdm.viewer.limits import RequestError
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def test_an_incomplete_upload_is_removed(store, tmp_path):
         (place / INPUT / "part-0").write_text("half")
         raise ZeroDivisionError
     assert list((tmp_path / "incoming").iterdir()) == []
-    assert store.count() == 0
+    assert store._jobs == {}
 
 
 def test_ids_are_random_and_the_order_is_kept(store):
@@ -85,7 +85,7 @@ def test_an_unreadable_state_file_deletes_nothing(store, tmp_path, text):
     job = store.start(accept_scan(store))
     store.finish(job, write_result(store, job))
     store.path(job, "job.json").write_text(text)
-    assert JobStore(tmp_path).count() == 0
+    assert JobStore(tmp_path)._jobs == {}
     assert store.path(job, f"{RESULT}/summary.json").is_file()
 
 

@@ -14,11 +14,9 @@ from hypothesis import strategies as st
 pytest.importorskip("python_multipart", reason="the extra 'serve' is not installed")
 
 from anofpdm.errors import AnoFPDMError, ScanError
-from anofpdm.viewer.dicom import parse_series_text
-from anofpdm.viewer.errors import RequestError
-from anofpdm.viewer.limits import Limits
-from anofpdm.viewer.multipart import FormReceiver, check_request_headers, receive_upload
-from anofpdm.viewer.upload_check import check_zip
+from anofpdm.viewer.limits import Limits, RequestError
+from anofpdm.viewer.multipart import FormReceiver, check_request_headers
+from anofpdm.viewer.upload_check import check_zip, parse_series_text
 
 BODY = (
     b'--x\r\nContent-Disposition: form-data; name="flair"; filename="../../evil"\r\nContent-Type: a/b\r\n\r\n'
@@ -36,7 +34,7 @@ async def chunks(body, cuts, wait=0.0):
 
 def receive(body, cuts, folder, limits=None, wait=0.0):
     receiver = FormReceiver(folder, ("flair", "t2"), b"x", limits or Limits())
-    return asyncio.run(receive_upload(chunks(body, cuts, wait), receiver, limits or Limits()))
+    return asyncio.run(receiver.receive(chunks(body, cuts, wait)))
 
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
@@ -95,7 +93,7 @@ def test_a_large_upload_is_not_held_in_memory(tmp_path):
             largest = max(largest, len(receiver._buffer))
         yield b"\r\n--x--\r\n"
 
-    asyncio.run(receive_upload(body(), receiver, Limits()))
+    asyncio.run(receiver.receive(body()))
     assert (tmp_path / "part-0").stat().st_size == 64 << 18
     assert largest <= (1 << 20) + (1 << 18)
 

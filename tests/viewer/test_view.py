@@ -7,7 +7,7 @@ import shutil
 import pytest
 
 from anofpdm.segment.outputs import FINDINGS, MASK, SUMMARY
-from anofpdm.viewer.errors import RequestError
+from anofpdm.viewer.limits import RequestError
 from anofpdm.viewer.results import ResultFolder, read_result
 
 

@@ -38,15 +38,16 @@ def serve(
         install_niivue()
         return
     from anofpdm.errors import ConfigError
+    from anofpdm.viewer.access import Access
     from anofpdm.viewer.limits import MIB, Limits
-    from anofpdm.viewer.server import ServerConfig, default_folder, run_serve
+    from anofpdm.viewer.server import default_folder, run_serve
     from anofpdm.viewer.worker import WorkerConfig
 
     if model is None:
         raise ConfigError("no model given; give the folder of a trained and calibrated model")
-    config = ServerConfig(host, port, token, tuple(name or ()))
+    access = Access(host, port, token, tuple(name or ()))
     log_to_terminal()
     folder = out or default_folder(model)
     limits = Limits(upload_bytes=upload_mb * MIB, waiting=queue)
     worker = WorkerConfig(model.resolve(), device, engine, seed, batch)
-    run_serve(worker, folder, config, limits, lambda address: announce(address, open_browser, folder))
+    run_serve(worker, folder, access, limits, lambda address: announce(address, open_browser, folder))

@@ -38,13 +38,14 @@ def view(
         install_niivue()
         return
     from anofpdm.errors import ConfigError
-    from anofpdm.viewer.server import ServerConfig, run_view
+    from anofpdm.viewer.access import Access
+    from anofpdm.viewer.server import run_view
 
     if folder is None:
         raise ConfigError("no results given; give the --out folder of 'anofpdm segment'")
     log_to_terminal()
-    config = ServerConfig(host, port, token, tuple(name or ()))
-    run_view(folder, config, lambda address: announce(address, open_browser))
+    access = Access(host, port, token, tuple(name or ()))
+    run_view(folder, access, lambda address: announce(address, open_browser))
 
 
 def install_niivue() -> None:

@@ -30,19 +30,9 @@ class Curves:
 
     def expand(self, rows: np.ndarray, count: int) -> "Curves":
         """Curves of `rows` as curves of all `count` slices, with NaN for the others."""
-
-        def expand(curves: np.ndarray) -> np.ndarray:
-            expanded = np.full((count, curves.shape[1]), np.nan)
-            expanded[rows] = curves
-            return expanded
-
-        return Curves(
-            self.levels,
-            expand(self.divergence),
-            expand(self.mse_guided),
-            expand(self.mse_unguided),
-            explained=np.isin(np.arange(count), rows),
-        )
+        expanded = np.full((3, count, len(self.levels)), np.nan)
+        expanded[:, rows] = self.divergence, self.mse_guided, self.mse_unguided
+        return Curves(self.levels, expanded[0], expanded[1], expanded[2], np.isin(np.arange(count), rows))
 
     def has(self, row: int) -> bool:
         return self.explained is None or bool(self.explained[row])

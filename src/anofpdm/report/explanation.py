@@ -31,12 +31,9 @@ def warn_missing_slices(explain: Explain, indices: np.ndarray, where: object) ->
     """Warn about requested slices that are not among the analysed ones."""
     missing = [] if explain is None or explain == "findings" else sorted(set(explain) - set(indices.tolist()))
     if missing:
-        warnings.warn(
-            f"{where}: no slice {', '.join(map(str, missing))} to explain; slices {indices[0]} to {indices[-1]} were "
-            "analysed",
-            ScanWarning,
-            stacklevel=2,
-        )
+        analysed = f"slices {indices[0]} to {indices[-1]} were analysed"
+        text = f"{where}: no slice {', '.join(map(str, missing))} to explain; {analysed}"
+        warnings.warn(text, ScanWarning, stacklevel=2)
 
 
 def rows_to_explain(explain: Explain, findings: Iterable[Finding], indices: np.ndarray, grid: Grid) -> np.ndarray:
@@ -49,12 +46,7 @@ def rows_to_explain(explain: Explain, findings: Iterable[Finding], indices: np.n
 
 def add_evidence(decisions: Decisions, rows: np.ndarray, evidence: Evidence) -> Decisions:
     """A student's decisions with the diffusion model's evidence filled in for these rows."""
-    added = {
-        "similarity": evidence.similarity,
-        "end_step": evidence.end_step,
-        "end_divergence": evidence.end_divergence,
-    }
-    filled = {name: getattr(decisions, name).copy() for name in added}
-    for name, values in added.items():
-        filled[name][rows] = values[:, 0].cpu().numpy()
+    filled = {name: getattr(decisions, name).copy() for name in ("similarity", "end_step", "end_divergence")}
+    for name, values in filled.items():
+        values[rows] = getattr(evidence, name)[:, 0].cpu().numpy()
     return replace(decisions, **filled)

@@ -4,20 +4,7 @@ import numpy as np
 from PIL import Image, ImageDraw
 
 from anofpdm.method.decision import Decisions
-from anofpdm.util.drawing import (
-    BACKGROUND,
-    BLUE,
-    FOREGROUND,
-    MUTED,
-    ORANGE,
-    Line,
-    chart,
-    draw_outline,
-    encode_png,
-    font,
-    grey_tile,
-    heat_tile,
-)
+from anofpdm.util import drawing
 
 TILE, GAP, COLUMNS, CAPTION, HEADING = 150, 6, 8, 18, 28
 WHITE_PERCENTILE = 99.9  # of all map pixels
@@ -32,23 +19,23 @@ def draw_overview(
 ) -> bytes:
     rows = select_slices(decisions.masks.sum(axis=(1, 2)))
     width = GAP + COLUMNS * (TILE + GAP)
-    charts = [_draw_areas(indices, decisions, pixel_mm, width // 2), _draw_scores(indices, decisions, width // 2)]
+    charts = _draw_charts(indices, decisions, pixel_mm, width // 2)
     height = HEADING + 2 * (TILE + GAP) + CAPTION + charts[0].height + GAP
-    sheet = Image.new("RGB", (width, height), BACKGROUND)
+    sheet = Image.new("RGB", (width, height), drawing.BACKGROUND)
     pen = ImageDraw.Draw(sheet)
-    pen.text((GAP, 6), title, FOREGROUND, font(13))
+    pen.text((GAP, 6), title, drawing.FOREGROUND, drawing.font(13))
     maximum = float(np.percentile(decisions.maps, WHITE_PERCENTILE))
     for column, row in enumerate(rows):
         left, top = GAP + column * (TILE + GAP), HEADING
         label = "" if decisions.detected[row] else ", healthy"
-        pen.text((left, top), f"slice {indices[row]}{label}", MUTED, font())
+        pen.text((left, top), f"slice {indices[row]}{label}", drawing.MUTED, drawing.font())
         mask = decisions.masks[row]
-        sheet.paste(draw_outline(grey_tile(pixels[row], TILE), mask), (left, top + CAPTION))
-        heat = heat_tile(decisions.maps[row], maximum, TILE)
-        sheet.paste(draw_outline(heat, mask, FOREGROUND), (left, top + CAPTION + TILE + GAP))
+        sheet.paste(drawing.draw_outline(drawing.grey_tile(pixels[row], TILE), mask), (left, top + CAPTION))
+        heat = drawing.heat_tile(decisions.maps[row], maximum, TILE)
+        sheet.paste(drawing.draw_outline(heat, mask, drawing.FOREGROUND), (left, top + CAPTION + TILE + GAP))
     for column, image in enumerate(charts):
         sheet.paste(image, (column * (width // 2), height - image.height - GAP))
-    return encode_png(sheet)
+    return drawing.encode_png(sheet)
 
 
 def select_slices(areas: np.ndarray) -> np.ndarray:
@@ -57,11 +44,9 @@ def select_slices(areas: np.ndarray) -> np.ndarray:
     return candidates[np.unique(np.linspace(0, len(candidates) - 1, min(COLUMNS, len(candidates))).round().astype(int))]
 
 
-def _draw_areas(indices: np.ndarray, decisions: Decisions, pixel_mm: float, width: int) -> Image.Image:
-    area = decisions.masks.sum(axis=(1, 2)) * pixel_mm**2 / 100
-    return chart([Line(indices, area, ORANGE)], "Lesion area (cm2)", size=(width, 200), xlabel="slice")
-
-
-def _draw_scores(indices: np.ndarray, decisions: Decisions, width: int) -> Image.Image:
-    lines = [Line(indices, decisions.log_odds, BLUE), Line([indices[0], indices[-1]], [0, 0], MUTED)]
-    return chart(lines, "Log odds of being unhealthy, threshold 0", size=(width, 200), xlabel="slice")
+def _draw_charts(indices: np.ndarray, decisions: Decisions, pixel_mm: float, width: int) -> list[Image.Image]:
+    areas = drawing.Line(indices, decisions.masks.sum(axis=(1, 2)) * pixel_mm**2 / 100, drawing.ORANGE)
+    odds = drawing.Line(indices, decisions.log_odds, drawing.BLUE)
+    zero = drawing.Line([indices[0], indices[-1]], [0, 0], drawing.MUTED)
+    charts = {"Lesion area (cm2)": [areas], "Log odds of being unhealthy, threshold 0": [odds, zero]}
+    return [drawing.chart(lines, title, size=(width, 200), xlabel="slice") for title, lines in charts.items()]

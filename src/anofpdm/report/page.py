@@ -12,17 +12,21 @@ from typing import Any
 
 from anofpdm.report import wording
 from anofpdm.report.display import DecisionRules, DisplayData, SegmentedScan
-from anofpdm.report.page_data import FindingData, Score, axial_axis, build_page_data
-from anofpdm.report.sheets import data_uri, encode_grey_sheet, encode_heat_sheet, encode_mask_sheet
+from anofpdm.report.page_data import FindingData, Score, axial_axis, build_page_data, encode_sheets
 
 POLICY = "default-src 'none'; script-src '{script}'; style-src '{style}'; img-src data:; base-uri 'none'"
 SHORT_HASH = 12
+FINDING_COLUMNS = ("No.", "Volume", "Centre (mm)", "Map maximum", "Slice")
 ENGINES = {"diffusion": "diffusion model", "student": "student network"}
 CHARTS = {
     "errors": 'Mean squared error of the estimated clean slice: <span class="key guided">guided to healthy</span>, '
     '<span class="key unguided">unguided</span>',
     "divergence": "Divergence <var>M<sub>t</sub></var>: mean squared difference of the two estimates",
 }
+MAP_SCALE = (  # colour bar of the map, with a mark at the threshold of the slice
+    '<span class="scale" aria-hidden="true" title="The mark is the threshold of this slice"><span>0</span>'
+    '<span class="bar"><span id="threshold-mark"></span></span><span id="map-maximum"></span></span>'
+)
 
 
 def render_report(result: SegmentedScan, title: str) -> bytes:
@@ -72,10 +76,9 @@ def _csp_hash(text: str) -> str:
 
 def _render_warnings(summary: Mapping[str, Any]) -> str:
     files = [source["file"] for source in summary["inputs"].values()]
-    warnings = [html.escape(wording.remove_folders(text, files)) for text in summary["warnings"]]
-    if not warnings:
+    items = "".join(f"<li>{html.escape(wording.remove_folders(text, files))}</li>" for text in summary["warnings"])
+    if not items:
         return ""
-    items = "".join(f"<li>{text}</li>" for text in warnings)
     heading = "<h2>Warnings: check these first</h2>"
     return f'<section class="warning" aria-label="Warnings">{heading}<ul>{items}</ul></section>'
 
@@ -102,17 +105,12 @@ def _render_identity(result: SegmentedScan) -> str:
     shape, spacing = " x ".join(map(str, grid.shape)), " x ".join(f"{edge:.3g}" for edge in grid.spacing_mm)
     pairs = {name.upper(): wording.file_name(source["file"]) for name, source in result.summary["inputs"].items()}
     pairs["Grid"] = f"{shape} voxels of {spacing} mm"
-    pairs["Analysed"] = _describe_range(result)
+    indices = result.display.indices  # slices with too little brain are not analysed
+    slices = f"slices {indices[0]} to {indices[-1]}" if len(indices) > 1 else f"slice {indices[0]}"
+    pairs["Analysed"] = f"{slices} of {grid.shape[axial_axis(grid)[0]]}"
     pairs["Scored modalities"] = ", ".join(name.upper() for name in result.display.modalities)
     pairs["Masks made by"] = ENGINES.get(engine, engine)
     return _render_pairs(pairs)
-
-
-def _describe_range(result: SegmentedScan) -> str:
-    """Slices with too little brain are not analysed."""
-    indices, axis = result.display.indices, axial_axis(result.grid)[0]
-    slices = f"slices {indices[0]} to {indices[-1]}" if len(indices) > 1 else f"slice {indices[0]}"
-    return f"{slices} of {result.grid.shape[axis]}"
 
 
 def _render_pairs(pairs: Mapping[str, str]) -> str:
@@ -127,11 +125,10 @@ def _render_settings(summary: Mapping[str, Any]) -> str:
 
 
 def _render_provenance(settings: Mapping[str, Any]) -> str:
-    hashes = (
-        f"{name} {str(settings.get(f'{name}_sha256', wording.UNDEFINED))[:SHORT_HASH]}"
-        for name in ("model", "calibration")
+    version, model, calibration = (
+        settings.get(name, wording.UNDEFINED) for name in ("anofpdm", "model_sha256", "calibration_sha256")
     )
-    return html.escape(", ".join([f"anofpdm {settings.get('anofpdm', wording.UNDEFINED)}", *hashes]))
+    return html.escape(f"anofpdm {version}, model {model[:SHORT_HASH]}, calibration {calibration[:SHORT_HASH]}")
 
 
 def _flatten(prefix: str, value: Any) -> Iterable[tuple[str, str]]:
@@ -151,33 +148,23 @@ def _flatten(prefix: str, value: Any) -> Iterable[tuple[str, str]]:
 
 
 def _render_sheets(result: SegmentedScan, map_maximum: float) -> str:
-    display, decisions = result.display, result.decisions
-    sheets = {str(number): encode_grey_sheet(display.pixels[:, number]) for number in range(len(display.modalities))}
-    sheets |= {"map": encode_heat_sheet(decisions.maps, map_maximum), "mask": encode_mask_sheet(decisions.masks)}
-    return "\n".join(f'<img hidden alt="" data-sheet="{name}" src="{data_uri(png)}">' for name, png in sheets.items())
+    return "\n".join(
+        f'<img hidden alt="" data-sheet="{name}" src="data:image/png;base64,{base64.b64encode(png).decode()}">'
+        for name, png in encode_sheets(result, map_maximum).items()
+    )
 
 
 def _render_panels(display: DisplayData) -> str:
-    names = {str(number): name.upper() for number, name in enumerate(display.modalities)}
-    return "\n".join(_render_panel(sheet, name) for sheet, name in {**names, "map": "Anomaly map"}.items())
+    modalities = [_render_panel(str(number), name.upper()) for number, name in enumerate(display.modalities)]
+    return "\n".join([*modalities, _render_panel("map", "Anomaly map", MAP_SCALE)])
 
 
-def _render_panel(sheet: str, name: str) -> str:
+def _render_panel(sheet: str, name: str, scale: str = "") -> str:
     sides = "".join(f'<span class="side {side}" aria-hidden="true"></span>' for side in ("west", "east", "north"))
     name = html.escape(name)
     return (
         f'<figure><div class="frame"><canvas class="panel" data-sheet="{sheet}" data-name="{name}" role="img" '
-        f'width="512" height="512"></canvas>{sides}</div><figcaption>{name}{_render_scale(sheet)}</figcaption></figure>'
-    )
-
-
-def _render_scale(sheet: str) -> str:
-    """Colour bar of the map, with a mark at the threshold of the slice."""
-    if sheet != "map":
-        return ""
-    return (
-        '<span class="scale" aria-hidden="true" title="The mark is the threshold of this slice"><span>0</span>'
-        '<span class="bar"><span id="threshold-mark"></span></span><span id="map-maximum"></span></span>'
+        f'width="512" height="512"></canvas>{sides}</div><figcaption>{name}{scale}</figcaption></figure>'
     )
 
 
@@ -196,10 +183,8 @@ def _render_notes(display: DisplayData, rules: DecisionRules) -> str:
         notes["no-curves"] = f"No curves over noise levels: the {engine} predicts each slice in one step."
     elif display.curves.explained is not None:
         numbers = [str(index) for index in display.indices[display.curves.explained]]
-        slices = f"slice{'s' if len(numbers) > 1 else ''} {', '.join(numbers)}"
-        notes["explained"] = (
-            f"The masks were made by the student network. Curves of the diffusion model are shown for {slices}."
-        )
+        curves = f"Curves of the diffusion model are shown for slice{'s' if len(numbers) > 1 else ''}"
+        notes["explained"] = f"The masks were made by the student network. {curves} {', '.join(numbers)}."
     if rules.context_mm:
         sigma = f"sigma {rules.context_mm:g} mm"
         notes["smoothing"] = f"Anomaly maps and divergence curves are smoothed across slices ({sigma})."
@@ -231,6 +216,5 @@ def _render_findings(result: SegmentedScan, positions: list[FindingData]) -> str
         )
         jump = f'<button type="button" class="jump" data-row="{position.row}">slice {position.slice}</button>'
         rows.append(f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in cells)}<td>{jump}</td></tr>")
-    headings = ("No.", "Volume", "Centre (mm)", "Map maximum", "Slice")
-    head = "".join(f'<th scope="col">{name}</th>' for name in headings)
+    head = "".join(f'<th scope="col">{name}</th>' for name in FINDING_COLUMNS)
     return f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>"

@@ -1,4 +1,7 @@
-"""Numbers that the page's script draws. NaN, which JSON lacks, becomes null."""
+"""What the page's script draws: numbers, and sheets with all slices of a scan as tiles of one PNG, row by row.
+
+NaN, which JSON lacks, becomes null.
+"""
 
 import math
 from collections.abc import Iterable
@@ -6,16 +9,20 @@ from dataclasses import dataclass
 
 import nibabel as nib
 import numpy as np
+from PIL import Image
 
 from anofpdm.report import wording
 from anofpdm.report.display import DecisionRules, SegmentedScan
 from anofpdm.report.findings import Finding
-from anofpdm.report.sheets import column_count
 from anofpdm.scans import Grid
+from anofpdm.util.drawing import HEAT, encode_png
 
 OVERVIEW_SLICES = 24
 WHITE_PERCENTILE = 99.9  # of all map pixels
 WHITE_ABOVE_HEALTHY = 2.0  # white is at least this multiple of the level of healthy slices
+HEAT_COLOURS = np.stack(
+    [np.interp(np.linspace(0, len(HEAT) - 1, 256), range(len(HEAT)), HEAT[:, band]) for band in range(3)], axis=-1
+)  # [256, 3], black over red to white
 Number = float | None
 
 
@@ -85,7 +92,7 @@ def build_page_data(result: SegmentedScan) -> PageData:
         oriented=wording.has_orientation(result),
         score=_score(rules.detector, display.cosine_cut),
         levels=None if curves is None else list(curves.levels),
-        slices=[_slice(result, row, float(areas[row]), rules) for row in range(len(areas))],
+        slices=[_slice(result, row, float(area), rules) for row, area in enumerate(areas)],
         findings=[_finding(finding, result) for finding in result.findings],
         volume_ml=_round(result.volume_ml),
         start=start_row(areas, decisions.score, None if curves is None else curves.explained),
@@ -187,3 +194,35 @@ def _round_all(values: Iterable[float]) -> list[Number]:
 def _round(value: float, digits: int = 6) -> Number:
     """To significant digits; None if not finite."""
     return float(f"{value:.{digits}g}") if math.isfinite(value) else None
+
+
+# ---- sheets ----------------------------------------------------------------------------------------------------------
+
+
+def encode_sheets(result: SegmentedScan, map_maximum: float) -> dict[str, bytes]:
+    """PNGs by name: slices of each modality in grey, maps in heat colours up to the maximum, masks in one bit."""
+    display, decisions = result.display, result.decisions
+    sheets = {}
+    for number in range(len(display.modalities)):
+        shades = np.clip(display.pixels[:, number].astype(np.float32), -1, 1) + 1
+        sheets[str(number)] = _tile(np.round(shades * (255 / 2)))
+    sheets["map"] = _tile(np.round(np.clip(np.nan_to_num(decisions.maps) / max(map_maximum, 1e-12), 0, 1) * 255))
+    sheets["map"].putpalette(HEAT_COLOURS.astype(np.uint8).tobytes())
+    sheets["mask"] = _tile(decisions.masks * 255).convert("1")
+    return {name: encode_png(image) for name, image in sheets.items()}
+
+
+def _tile(slices: np.ndarray) -> Image.Image:
+    """[n, H, W] from 0 to 255 -> 8-bit image of rows * H x columns * W pixels; unused tiles are zero."""
+    n, height, width = slices.shape
+    columns = column_count(n)
+    rows = math.ceil(n / columns)
+    padded = np.zeros((rows * columns, height, width), np.uint8)
+    padded[:n] = slices
+    tiled = padded.reshape(rows, columns, height, width).swapaxes(1, 2)
+    return Image.fromarray(tiled.reshape(rows * height, columns * width))
+
+
+def column_count(slices: int) -> int:
+    """Columns of a nearly square sheet."""
+    return max(1, math.ceil(math.sqrt(slices)))

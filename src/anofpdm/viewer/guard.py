@@ -4,21 +4,17 @@ Any web site open in the same browser can send requests to a server on loopback.
 127.0.0.1 (DNS rebinding) is recognised by the Host header; a form or script of another site, by the Origin header.
 """
 
-import hashlib
-import hmac
-import ipaddress
-import json
 import logging
-import socket
 import time
-import traceback
-from collections.abc import Iterable
-from dataclasses import dataclass
-from http.cookies import SimpleCookie
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
+from starlette.datastructures import MutableHeaders
+from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from anofpdm.viewer.access import Access
+from anofpdm.viewer.worker import locate_error
 
 LOG = logging.getLogger("anofpdm.viewer")
 POLICY = (
@@ -39,60 +35,6 @@ SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 PUBLIC_PREFIX = "/static/"  # the login page needs its style sheet
 
 
-def is_loopback(host: str) -> bool:
-    if host.lower() == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
-@dataclass(frozen=True)
-class Access:
-    """Accepted host names and the token."""
-
-    host: str
-    port: int
-    token: str | None = None
-    names: tuple[str, ...] = ()  # additional host names, e.g. of a proxy
-
-    def accepts_host(self, host: str) -> bool:
-        """Any address of this machine, since addresses cannot be rebound; of names, only the configured ones."""
-        name, port = _split_host(host)
-        if name in {given.lower() for given in self.names}:
-            return True
-        if port != self.port:
-            return False
-        if is_loopback(self.host):
-            return is_loopback(name)
-        return is_loopback(name) or _is_address(name) or name in (self.host.lower(), socket.gethostname().lower())
-
-    @property
-    def cookie_name(self) -> str:
-        return f"anofpdm-{self.port}"  # browsers share cookies between ports
-
-    @property
-    def cookie_value(self) -> str:
-        """Derived from the token, which the cookie does not contain."""
-        return hashlib.sha256(f"anofpdm cookie {self.token}".encode()).hexdigest()
-
-    def is_token(self, text: str) -> bool:
-        return self.token is not None and hmac.compare_digest(text.encode(), self.token.encode())
-
-    def is_authorized(self, headers: dict[str, str]) -> bool:
-        if self.token is None:
-            return True
-        scheme, _, credentials = headers.get("authorization", "").partition(" ")
-        if scheme.lower() == "bearer" and self.is_token(credentials.strip()):
-            return True
-        try:
-            cookie = SimpleCookie(headers.get("cookie", "")).get(self.cookie_name)
-        except Exception:  # a cookie of another server on this host, in an unknown format
-            return False
-        return cookie is not None and hmac.compare_digest(cookie.value.encode(), self.cookie_value.encode())
-
-
 class Guard:
     """ASGI middleware around the whole application."""
 
@@ -105,108 +47,66 @@ class Guard:
             return
         if scope["type"] != "http":  # no web sockets here
             return
-        start, status = time.monotonic(), [0]
+        start, status = time.monotonic(), 0
 
         async def respond(message: Message) -> None:
+            nonlocal status
             if message["type"] == "http.response.start":
-                status[0] = message["status"]
-                message = {**message, "headers": _add_headers(message.get("headers", []))}
+                status = message["status"]
+                headers = MutableHeaders(scope=message)
+                for name, value in HEADERS.items():
+                    headers.setdefault(name, value)
             await send(message)
 
         try:
-            if not await self._reject(scope, respond):
-                await self._app(scope, receive, respond)
+            await (self._refuse(scope) or self._app)(scope, receive, respond)
         except Exception as error:  # its text can quote the request: only its location is logged
-            frames = traceback.extract_tb(error.__traceback__)[-4:]
-            location = " ".join(f"{Path(frame.filename).name}:{frame.lineno}" for frame in frames)
-            LOG.error("%s at %s", type(error).__name__, location)
-            if not status[0]:
-                await _send_error(respond, 500, "Internal error; the log of the server shows where.")
-        LOG.debug("%s %s %d %.0f ms", scope["method"], _route(scope), status[0], 1000 * (time.monotonic() - start))
+            LOG.error("%s", locate_error(error))
+            if not status:
+                internal = _error(500, "Internal error; the log of the server shows where.")
+                await internal(scope, receive, respond)
+        route = getattr(scope.get("route"), "path", "-")  # the pattern: the requested path itself can contain an id
+        LOG.debug("%s %s %d %.0f ms", scope["method"], route, status, 1000 * (time.monotonic() - start))
 
-    async def _reject(self, scope: Scope, send: Send) -> bool:
-        """Respond to a request that must not reach the application; returns whether it was one."""
+    def _refuse(self, scope: Scope) -> Response | None:
+        """Response to a request that must not reach the application."""
         headers = {key.decode("latin-1").lower(): value.decode("latin-1") for key, value in scope["headers"]}
-        host = headers.get("host", "")
-        if not self._access.accepts_host(host):
-            await _send_error(send, 421, "Unknown host name; use the address that the server printed.")
-        elif scope["method"] not in SAFE_METHODS and not _is_same_origin(headers, host):
-            await _send_error(send, 403, "The request comes from a page of another site and was refused.")
-        elif scope["path"] == "/" and (token := _query_token(scope)):
-            await self._log_in(token, scope, send)
-        elif not scope["path"].startswith(PUBLIC_PREFIX) and not self._access.is_authorized(headers):
-            await self._require_token(scope, send)
-        else:
-            return False
-        return True
+        token = parse_qs(scope["query_string"].decode("latin-1")).get("token", [""])[0]
+        if not self._access.accepts_host(headers.get("host", "")):
+            return _error(421, "Unknown host name; use the address that the server printed.")
+        if scope["method"] not in SAFE_METHODS and not _is_same_origin(headers):
+            return _error(403, "The request comes from a page of another site and was refused.")
+        if scope["path"] == "/" and token:
+            return self._log_in(token, scope)
+        if not scope["path"].startswith(PUBLIC_PREFIX) and not self._access.is_authorized(headers):
+            return self._require_token(scope)
+        return None
 
-    async def _log_in(self, token: str, scope: Scope, send: Send) -> None:
+    def _log_in(self, token: str, scope: Scope) -> Response:
         """Store the login in a cookie and redirect, which removes the token from the address bar."""
         access = self._access
-        if access.token is not None and not access.is_token(token):
-            await self._require_token(scope, send)
-            return
+        if access.token is None:
+            return RedirectResponse("/", 303)
+        if not access.is_token(token):
+            return self._require_token(scope)
         cookie = f"{access.cookie_name}={access.cookie_value}; Path=/; HttpOnly; SameSite=Strict; Max-Age=86400"
-        headers = [(b"location", b"/"), (b"content-length", b"0")]
-        if access.token is not None:
-            headers.append((b"set-cookie", cookie.encode()))
-        await send({"type": "http.response.start", "status": 303, "headers": headers})
-        await send({"type": "http.response.body", "body": b""})
+        return RedirectResponse("/", 303, {"Set-Cookie": cookie})
 
-    async def _require_token(self, scope: Scope, send: Send) -> None:
+    def _require_token(self, scope: Scope) -> Response:
         if scope["path"].startswith("/api") or scope["method"] not in SAFE_METHODS:
-            message = "A token is required: open the address that the server printed, or send it as a Bearer token."
-            await _send_error(send, 401, message)
-            return
-        await _send_body(send, 401, "text/html; charset=utf-8", self._login.read_bytes())
+            return _error(
+                401, "A token is required: open the address that the server printed, or send it as a Bearer token."
+            )
+        return Response(self._login.read_bytes(), 401, media_type="text/html")
 
 
-def _add_headers(headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
-    """Add the security headers that the response does not set itself."""
-    headers = list(headers)
-    present = {key.lower() for key, _ in headers}
-    ours = [(key.lower().encode(), value.encode()) for key, value in HEADERS.items()]
-    return [*headers, *((key, value) for key, value in ours if key not in present)]
+def _error(status: int, message: str) -> Response:
+    return JSONResponse({"error": message, "field": None}, status)
 
 
-def _is_same_origin(headers: dict[str, str], host: str) -> bool:
+def _is_same_origin(headers: dict[str, str]) -> bool:
     """Programs send no Origin; browsers always do."""
     if headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
         return False
     origin = headers.get("origin")
-    return origin is None or urlsplit(origin).netloc.lower() == host.lower()
-
-
-def _query_token(scope: Scope) -> str:
-    return parse_qs(scope["query_string"].decode("latin-1")).get("token", [""])[0]
-
-
-def _split_host(host: str) -> tuple[str, int]:
-    try:
-        parts = urlsplit(f"//{host}")
-        return (parts.hostname or "").lower(), parts.port or 80
-    except ValueError:
-        return "", 0
-
-
-def _is_address(name: str) -> bool:
-    try:
-        ipaddress.ip_address(name)
-    except ValueError:
-        return False
-    return True
-
-
-def _route(scope: Scope) -> str:
-    """The route's pattern: the requested path itself can contain an id."""
-    return getattr(scope.get("route"), "path", "-")
-
-
-async def _send_error(send: Send, status: int, message: str) -> None:
-    await _send_body(send, status, "application/json", json.dumps({"error": message, "field": None}).encode())
-
-
-async def _send_body(send: Send, status: int, media_type: str, body: bytes) -> None:
-    headers = [(b"content-type", media_type.encode()), (b"content-length", str(len(body)).encode())]
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
+    return origin is None or urlsplit(origin).netloc.lower() == headers.get("host", "").lower()

@@ -23,7 +23,7 @@ from typing import Any
 
 from anofpdm.segment.outputs import SUMMARY
 from anofpdm.util.files import write_atomically
-from anofpdm.viewer.errors import scan_not_found
+from anofpdm.viewer.limits import scan_not_found
 
 STATE, INPUT, RESULT = "job.json", "input", "result"
 SUMMARY_FIELDS = ("volume_ml", "findings", "slices", "slices_detected", "warnings")
@@ -94,10 +94,6 @@ class JobStore:
     def running(self) -> list[Job]:
         return self._in_state(JobState.RUNNING)
 
-    def count(self) -> int:
-        with self._lock:
-            return len(self._jobs)
-
     def path(self, job: Job, part: str = "") -> Path:
         return self.folder / "jobs" / job.id / part
 
@@ -145,16 +141,16 @@ class JobStore:
             output.rename(self.path(job, RESULT))
             return self._mark_done(job)
 
-    def fail(self, job: Job, reason: str) -> Job:
-        return self._end(job, JobState.FAILED, reason)
-
-    def cancel(self, job: Job) -> Job:
-        return self._end(job, JobState.CANCELLED, None)
+    def end(self, job: Job, state: JobState, reason: str | None = None) -> Job:
+        """End without a result; the uploaded files are deleted."""
+        with self._lock:
+            shutil.rmtree(self.path(job, INPUT), ignore_errors=True)
+            return self.change(job.id, state=state, error=reason, finished=time.time())
 
     def retry(self, job: Job, reason: str) -> Job:
         """Back to its old place in the queue; after too many attempts it fails with `reason`."""
         if job.attempts >= self._attempts:
-            return self.fail(job, reason)
+            return self.end(job, JobState.FAILED, reason)
         return self.change(job.id, state=JobState.QUEUED, started=None)
 
     def delete(self, job: Job) -> None:
@@ -166,12 +162,6 @@ class JobStore:
             del self._jobs[job.id]
         shutil.rmtree(trash, ignore_errors=True)
 
-    def _end(self, job: Job, state: JobState, reason: str | None) -> Job:
-        """End without a result; the uploaded files are deleted."""
-        with self._lock:
-            shutil.rmtree(self.path(job, INPUT), ignore_errors=True)
-            return self.change(job.id, state=state, error=reason, finished=time.time())
-
     def _mark_done(self, job: Job) -> Job:
         summary = json.loads(self.path(job, f"{RESULT}/{SUMMARY}").read_text())
         found = {name: summary.get(name) for name in SUMMARY_FIELDS}
@@ -180,9 +170,13 @@ class JobStore:
     # ---- after a restart ---------------------------------------------------------------------------------------------
 
     def _restore(self, folder: Path) -> None:
-        job = _read(folder)
-        if job is None:
+        try:
+            job = Job(**json.loads((folder / STATE).read_text()))
+            job = replace(job, state=JobState(job.state))
+        except (OSError, ValueError, TypeError):
             return  # unreadable: left on disk
+        if job.id != folder.name:
+            return
         self._jobs[job.id] = job
         for unfinished in folder.glob("attempt-*"):
             shutil.rmtree(unfinished, ignore_errors=True)
@@ -194,12 +188,3 @@ class JobStore:
 
 def _encode(job: Job) -> bytes:
     return json.dumps(asdict(job), indent=2).encode()
-
-
-def _read(folder: Path) -> Job | None:
-    try:
-        job = Job(**json.loads((folder / STATE).read_text()))
-        job = replace(job, state=JobState(job.state))
-    except (OSError, ValueError, TypeError):
-        return None
-    return job if job.id == folder.name else None

@@ -1,6 +1,8 @@
-"""Limits of the server."""
+"""What a server accepts: its limits, and the error for requests that it refuses."""
 
 from dataclasses import dataclass
+
+from anofpdm.errors import AnoFPDMError
 
 MIB = 1 << 20
 
@@ -18,3 +20,15 @@ class Limits:
     upload_seconds: float = 3600.0  # for a whole upload
     attempts: int = 3  # a scan whose processing ended the server or its worker this often fails
     connections: int = 400
+
+
+class RequestError(AnoFPDMError):
+    """Becomes a response with this status; `field` is the form field it refers to."""
+
+    def __init__(self, status: int, message: str, field: str | None = None):
+        super().__init__(message)
+        self.status, self.field = status, field
+
+
+def scan_not_found() -> RequestError:
+    return RequestError(404, "There is no such scan on this server; it may have been deleted.")

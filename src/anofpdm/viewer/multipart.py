@@ -5,7 +5,7 @@ An upload is a multipart form with one part per modality, or one part `dicom` wi
 
 import asyncio
 import shutil
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
@@ -13,8 +13,7 @@ from typing import BinaryIO
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 
-from anofpdm.viewer.errors import RequestError
-from anofpdm.viewer.limits import MIB, Limits
+from anofpdm.viewer.limits import MIB, Limits, RequestError
 
 WRITE_BYTES = MIB  # written to disk at a time
 TEXT_BYTES = 2000  # limit of a text field
@@ -51,21 +50,47 @@ class FormReceiver:
     """Writes the parts of a form to files `part-0`, `part-1`, ... in a folder."""
 
     def __init__(self, folder: Path, allowed: tuple[str, ...], boundary: bytes, limits: Limits):
-        self.upload, self.complete = Upload(), False
         self._folder, self._allowed, self._limits = folder, allowed, limits
-        self._size = 0
-        self._header, self._value = b"", b""
-        self._disposition = b""
-        self._field = ""  # of the current part
+        self._upload, self._complete, self._size = Upload(), False, 0
+        self._header = self._value = self._disposition = b""
         self._file: BinaryIO | None = None  # of the current part; None for a text field
-        self._text = b""
-        self._buffer = bytearray()
+        self._text, self._buffer = b"", bytearray()
+        callbacks = {
+            "on_part_begin": self._on_part_begin,
+            "on_header_field": self._on_header_field,
+            "on_header_value": self._on_header_value,
+            "on_header_end": self._on_header_end,
+            "on_headers_finished": self._on_headers_finished,
+            "on_part_data": self._on_part_data,
+            "on_part_end": self._on_part_end,
+            "on_end": self._on_end,
+        }
         try:
-            self._parser = MultipartParser(boundary, self._callbacks())  # type: ignore[arg-type]
+            self._parser = MultipartParser(boundary, callbacks)  # type: ignore[arg-type]
         except FormParserError:
             raise RequestError(415, INVALID_FORM) from None
 
-    def feed(self, chunk: bytes) -> None:
+    async def receive(self, stream: AsyncIterator[bytes]) -> Upload:
+        """Receive until the form is complete, within the time limits."""
+        try:
+            async with asyncio.timeout(self._limits.upload_seconds):
+                while (chunk := await self._next_chunk(stream)) is not None:
+                    self._feed(chunk)
+                    if len(self._buffer) >= WRITE_BYTES:
+                        await asyncio.to_thread(self._flush)
+        except TimeoutError:
+            raise RequestError(408, "The upload timed out; try again with a faster connection.") from None
+        finally:
+            self._close()
+        if not self._complete:
+            raise RequestError(400, INVALID_FORM)
+        return self._upload
+
+    async def _next_chunk(self, stream: AsyncIterator[bytes]) -> bytes | None:
+        async with asyncio.timeout(self._limits.idle_seconds):
+            return await anext(stream, None)
+
+    def _feed(self, chunk: bytes) -> None:
         self._size += len(chunk)
         if self._size > self._limits.upload_bytes:
             raise _too_large(self._limits)
@@ -74,42 +99,26 @@ class FormReceiver:
         except FormParserError:
             raise RequestError(400, INVALID_FORM) from None
 
-    @property
-    def buffered_bytes(self) -> int:
-        return len(self._buffer)
-
-    def flush(self) -> None:
+    def _flush(self) -> None:
         if self._file is not None:
             self._file.write(self._buffer)
         self._buffer.clear()
 
-    def close(self) -> None:
+    def _close(self) -> None:
         if self._file is not None:
             self._file.close()
             self._file = None
 
     # ---- parser callbacks --------------------------------------------------------------------------------------------
 
-    def _callbacks(self) -> dict[str, Callable[..., None]]:
-        return {
-            "on_part_begin": self._on_part_begin,
-            "on_header_field": lambda data, start, end: self._on_header_field(data[start:end]),
-            "on_header_value": lambda data, start, end: self._on_header_value(data[start:end]),
-            "on_header_end": self._on_header_end,
-            "on_headers_finished": self._on_headers_finished,
-            "on_part_data": lambda data, start, end: self._on_part_data(data[start:end]),
-            "on_part_end": self._on_part_end,
-            "on_end": self._on_end,
-        }
-
     def _on_part_begin(self) -> None:
         self._header = self._value = self._disposition = self._text = b""
 
-    def _on_header_field(self, data: bytes) -> None:
-        self._header += data
+    def _on_header_field(self, data: bytes, start: int, end: int) -> None:
+        self._header += data[start:end]
 
-    def _on_header_value(self, data: bytes) -> None:
-        self._value += data
+    def _on_header_value(self, data: bytes, start: int, end: int) -> None:
+        self._value += data[start:end]
 
     def _on_header_end(self) -> None:
         if self._header.lower() == b"content-disposition":
@@ -118,62 +127,31 @@ class FormReceiver:
 
     def _on_headers_finished(self) -> None:
         _, options = parse_options_header(self._disposition)
-        self._field = options.get(b"name", b"").decode("ascii", "replace")
-        if self._field == SERIES:
+        field = options.get(b"name", b"").decode("ascii", "replace")
+        if field == SERIES:
             return
-        if self._field not in self._allowed:
+        if field not in self._allowed:
             raise RequestError(400, f"Unknown form field; the fields are {', '.join(self._allowed)}.")
-        if self._field in self.upload.files:
-            raise RequestError(400, f"There are two files for {self._field}; give one.", self._field)
-        path = self._folder / f"part-{len(self.upload.files)}"
-        self.upload.files[self._field] = path
+        if field in self._upload.files:
+            raise RequestError(400, f"There are two files for {field}; give one.", field)
+        path = self._folder / f"part-{len(self._upload.files)}"
+        self._upload.files[field] = path
         self._file = path.open("xb")
 
-    def _on_part_data(self, data: bytes) -> None:
+    def _on_part_data(self, data: bytes, start: int, end: int) -> None:
         if self._file is not None:
-            self._buffer += data
+            self._buffer += data[start:end]
             return
-        self._text += data
+        self._text += data[start:end]
         if len(self._text) > TEXT_BYTES:
             raise RequestError(413, f"The text of {SERIES} is too long.", SERIES)
 
     def _on_part_end(self) -> None:
         if self._file is None:
-            self.upload.series = " ".join(self._text.decode("utf-8", "replace").split())
+            self._upload.series = " ".join(self._text.decode("utf-8", "replace").split())
             return
-        self.flush()
-        self.close()
+        self._flush()
+        self._close()
 
     def _on_end(self) -> None:
-        self.complete = True
-
-
-async def receive_upload(stream: AsyncIterator[bytes], receiver: FormReceiver, limits: Limits) -> Upload:
-    """Receive until the form is complete, within the time limits."""
-    try:
-        async with asyncio.timeout(limits.upload_seconds):
-            await _receive_chunks(stream, receiver, limits.idle_seconds)
-    except TimeoutError:
-        raise RequestError(408, "The upload timed out; try again with a faster connection.") from None
-    finally:
-        receiver.close()
-    if not receiver.complete:
-        raise RequestError(400, INVALID_FORM)
-    return receiver.upload
-
-
-async def _receive_chunks(stream: AsyncIterator[bytes], receiver: FormReceiver, idle_seconds: float) -> None:
-    chunks = stream.__aiter__()
-    while True:
-        try:
-            chunk = await _with_timeout(chunks.__anext__(), idle_seconds)
-        except StopAsyncIteration:
-            return
-        receiver.feed(chunk)
-        if receiver.buffered_bytes >= WRITE_BYTES:
-            await asyncio.to_thread(receiver.flush)
-
-
-async def _with_timeout(chunk: Awaitable[bytes], seconds: float) -> bytes:
-    async with asyncio.timeout(seconds):
-        return await chunk
+        self._complete = True

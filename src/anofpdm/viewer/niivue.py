@@ -28,14 +28,6 @@ class Niivue:
     why_not: str = ""
 
 
-@dataclass(frozen=True)
-class Pinned:
-    """The file of the npm package and its hash."""
-
-    file: str
-    sha256: str
-
-
 def find_niivue() -> Niivue:
     """The installed file, if it exists and has the expected hash."""
     path = cache_path()
@@ -43,14 +35,14 @@ def find_niivue() -> Niivue:
         digest = hashlib.sha256(path.read_bytes()).hexdigest()
     except OSError:
         return Niivue(None, f"The volume viewer (niivue) is not installed; '{COMMAND}' installs it with npm.")
-    if digest != _pinned().sha256:
+    if digest != _pinned()["sha256"]:
         return Niivue(None, f"The volume viewer (niivue) has an unexpected hash; '{COMMAND}' reinstalls it.")
     return Niivue(path)
 
 
 def cache_path() -> Path:
     cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(cache) / "anofpdm" / f"niivue-{_pinned().sha256[:12]}.js"
+    return Path(cache) / "anofpdm" / f"niivue-{_pinned()['sha256'][:12]}.js"
 
 
 def install_niivue() -> Path:
@@ -62,8 +54,8 @@ def install_niivue() -> Path:
         for name in ("package.json", "package-lock.json"):
             (Path(folder) / name).write_bytes(_read_resource(name))
         _run([npm, *NPM[1:]], Path(folder))
-        data = (Path(folder) / _pinned().file).read_bytes()
-    if hashlib.sha256(data).hexdigest() != _pinned().sha256:
+        data = (Path(folder) / _pinned()["file"]).read_bytes()
+    if hashlib.sha256(data).hexdigest() != _pinned()["sha256"]:
         raise AnoFPDMError("the file from npm does not have the hash in package.json; nothing was changed")
     path = cache_path()
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -81,8 +73,9 @@ def _run(command: list[str], folder: Path) -> None:
         raise AnoFPDMError(f"npm ended with code {ran.returncode}: {lines[0]}; check the network and try again")
 
 
-def _pinned() -> Pinned:
-    return Pinned(**json.loads(_read_resource("package.json"))["anofpdm"])
+def _pinned() -> dict[str, str]:
+    """Name (`file`) and hash (`sha256`) of the needed file of the npm package."""
+    return dict(json.loads(_read_resource("package.json"))["anofpdm"])
 
 
 def _read_resource(name: str) -> bytes:

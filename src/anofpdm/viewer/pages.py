@@ -12,7 +12,7 @@ from fastapi.responses import FileResponse, JSONResponse, Response
 from starlette.exceptions import HTTPException
 
 from anofpdm import __version__
-from anofpdm.viewer.errors import RequestError
+from anofpdm.viewer.limits import RequestError
 from anofpdm.viewer.niivue import Niivue
 from anofpdm.viewer.results import SCAN, Result, media_type
 from anofpdm.viewer.schemas import ErrorResponse, FileResponseItem, ResultResponse, ViewerStatus
@@ -20,7 +20,6 @@ from anofpdm.viewer.schemas import ErrorResponse, FileResponseItem, ResultRespon
 HTML, CSS, JAVASCRIPT = (f"text/{kind}; charset=utf-8" for kind in ("html", "css", "javascript"))
 SCRIPTS = ("common.js", "home.js", "list.js", "scan.js", "volumes.js", "api.js")
 STATIC = {"viewer.css": CSS, **dict.fromkeys(SCRIPTS, JAVASCRIPT)}
-NIIVUE_URL = "/static/niivue.js"
 INLINE = ("report", "picture")  # roles shown in the browser; all others are downloads
 # A report may come from elsewhere and contain any script. In a sandbox it has no access to this server.
 REPORT_HEADERS = {
@@ -30,9 +29,21 @@ REPORT_HEADERS = {
     ),
     "X-Frame-Options": "SAMEORIGIN",
 }
-NOT_FOUND: dict[int | str, dict[str, object]] = {404: {"model": ErrorResponse, "description": "No such scan."}}
-Lookup = Callable[[str], Result]
+RETRY_SECONDS = 30  # after a response that the server is busy
+MESSAGES = {
+    404: "There is no such page.",
+    405: "This method is not allowed here.",
+    422: "The request does not match the description of the API (/api).",
+}
 Lifespan = Callable[[FastAPI], AbstractAsyncContextManager[None]]
+
+
+def document_errors(descriptions: dict[int, str]) -> dict[int | str, dict[str, object]]:
+    """Error responses of a route, by status, for the documentation of the API."""
+    return {status: {"model": ErrorResponse, "description": text} for status, text in descriptions.items()}
+
+
+NOT_FOUND = document_errors({404: "No such scan."})
 
 
 def static_path(name: str) -> Path:
@@ -43,10 +54,19 @@ def create_app(title: str, description: str, lifespan: Lifespan | None = None) -
     app = FastAPI(
         title=title, version=__version__, description=description, docs_url=None, redoc_url=None, lifespan=lifespan
     )
-    app.add_exception_handler(RequestError, _handle_request_error)
-    app.add_exception_handler(RequestValidationError, _handle_validation_error)
-    app.add_exception_handler(HTTPException, _handle_http_error)
+    for kind in (RequestError, RequestValidationError, HTTPException):
+        app.add_exception_handler(kind, _handle_error)
     return app
+
+
+def _handle_error(_request: Request, error: Exception) -> Response:
+    if isinstance(error, RequestError):
+        headers = {"Retry-After": str(RETRY_SECONDS)} if error.status == 503 else {}
+        body = ErrorResponse(error=str(error), field=error.field)
+        return JSONResponse(body.model_dump(), error.status, headers)
+    status = getattr(error, "status_code", 422)  # a validation error has none
+    body = ErrorResponse(error=MESSAGES.get(status, "The request failed."), field=None)
+    return JSONResponse(body.model_dump(), status, getattr(error, "headers", None))
 
 
 # ---- pages -----------------------------------------------------------------------------------------------------------
@@ -69,7 +89,7 @@ def create_pages_router(home: str, niivue: Niivue) -> APIRouter:
         if name == "niivue.js" and niivue.path is not None:
             return FileResponse(niivue.path, media_type=JAVASCRIPT, headers=headers)
         if name not in STATIC:
-            raise RequestError(404, "There is no such page.")
+            raise RequestError(404, MESSAGES[404])
         return FileResponse(static_path(name), media_type=STATIC[name], headers=headers)
 
     return router
@@ -77,13 +97,13 @@ def create_pages_router(home: str, niivue: Niivue) -> APIRouter:
 
 def viewer_status(niivue: Niivue) -> ViewerStatus:
     ready = niivue.path is not None
-    return ViewerStatus(ready=ready, url=NIIVUE_URL if ready else None, why_not=niivue.why_not)
+    return ViewerStatus(ready=ready, url="/static/niivue.js" if ready else None, why_not=niivue.why_not)
 
 
 # ---- results ---------------------------------------------------------------------------------------------------------
 
 
-def create_results_router(lookup: Lookup) -> APIRouter:
+def create_results_router(lookup: Callable[[str], Result]) -> APIRouter:
     router = APIRouter(prefix="/api/results", tags=["results"], responses=NOT_FOUND)
 
     @router.get("/{key}")
@@ -108,50 +128,22 @@ def create_results_router(lookup: Lookup) -> APIRouter:
 
 
 def describe_result(result: Result) -> ResultResponse:
-    files = {role: path for role, path in result.files.items() if not role.startswith(SCAN)}
-    scans = {f"{SCAN}{name}": path for name, path in result.scans().items()}
+    def describe(role: str, path: Path) -> FileResponseItem:
+        url = f"/api/results/{result.key}/files/{role}"
+        return FileResponseItem(role=role, name=download_name(result, role, path), url=url)
+
     return ResultResponse(
         **result.list_item().model_dump(),
         notes=result.warnings(),
         lesions=result.lesions(),
-        scans=[_describe_file(result, role, path) for role, path in scans.items()],
-        files=[_describe_file(result, role, path) for role, path in files.items()],
+        scans=[describe(f"{SCAN}{name}", path) for name, path in result.scans().items()],
+        files=[describe(role, path) for role, path in result.files.items() if not role.startswith(SCAN)],
     )
-
-
-def _describe_file(result: Result, role: str, path: Path) -> FileResponseItem:
-    url = f"/api/results/{result.key}/files/{role}"
-    return FileResponseItem(role=role, name=download_name(result, role, path), url=url)
 
 
 def download_name(result: Result, role: str, path: Path) -> str:
     """File name for a download, of ASCII letters only."""
-    ending = path.name[path.name.index(".") :] if role.startswith(SCAN) else ""
-    name = f"{role.removeprefix(SCAN)}{ending}" if ending else path.name
+    is_scan = role.startswith(SCAN)
+    name = role.removeprefix(SCAN) + path.name[path.name.index(".") :] if is_scan else path.name
     prefix = re.sub(r"[^A-Za-z0-9._-]+", "_", result.title).strip("._") or "result"
     return name if name.startswith(prefix) else f"{prefix}_{name}"
-
-
-# ---- errors ----------------------------------------------------------------------------------------------------------
-
-
-def _handle_request_error(_request: Request, error: Exception) -> Response:
-    assert isinstance(error, RequestError)
-    return _error_response(error.status, error.message, error.field, error.headers)
-
-
-def _handle_validation_error(_request: Request, _error: Exception) -> Response:
-    return _error_response(422, "The request does not match the description of the API (/api).")
-
-
-def _handle_http_error(_request: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
-    messages = {404: "There is no such page.", 405: "This method is not allowed here."}
-    message = messages.get(error.status_code, "The request failed.")
-    return _error_response(error.status_code, message, headers=dict(error.headers or {}))
-
-
-def _error_response(
-    status: int, message: str, field: str | None = None, headers: dict[str, str] | None = None
-) -> Response:
-    return JSONResponse(ErrorResponse(error=message, field=field).model_dump(), status, headers=headers)

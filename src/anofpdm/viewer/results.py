@@ -11,31 +11,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from anofpdm.segment.outputs import (
-    ANOMALY_MAP,
-    DICOM_CAPTURE,
-    DICOM_SEG,
-    FINDINGS,
-    MASK,
-    OVERVIEW,
-    REPORT,
-    SLICES,
-    SUMMARY,
-    bids_suffix,
-)
-from anofpdm.viewer.errors import RequestError, scan_not_found
+from anofpdm.segment import outputs
+from anofpdm.viewer.limits import RequestError, scan_not_found
 from anofpdm.viewer.schemas import ResultListItem
 
 FILES = {
-    "mask": MASK,
-    "map": ANOMALY_MAP,
-    "findings": FINDINGS,
-    "slices": SLICES,
-    "summary": SUMMARY,
-    "picture": OVERVIEW,
-    "report": REPORT,
-    "dicom-seg": DICOM_SEG,
-    "dicom-picture": DICOM_CAPTURE,
+    "mask": outputs.MASK,
+    "map": outputs.ANOMALY_MAP,
+    "findings": outputs.FINDINGS,
+    "slices": outputs.SLICES,
+    "summary": outputs.SUMMARY,
+    "picture": outputs.OVERVIEW,
+    "report": outputs.REPORT,
+    "dicom-seg": outputs.DICOM_SEG,
+    "dicom-picture": outputs.DICOM_CAPTURE,
 }  # by role
 MEDIA_TYPES = {
     ".nii.gz": "application/gzip", ".nii": "application/octet-stream", ".csv": "text/csv; charset=utf-8",
@@ -55,7 +44,7 @@ class Result:
     summary: dict[str, Any]
 
     def file(self, role: str) -> Path:
-        path = self.files.get(role) or self._scan(role)
+        path = self.files.get(role) or (self._scan(role.removeprefix(SCAN)) if role.startswith(SCAN) else None)
         if path is None or not path.is_file():
             raise RequestError(404, "This result has no such file.")
         return path
@@ -63,7 +52,7 @@ class Result:
     def scans(self) -> dict[str, Path]:
         """By modality: scans stored with the result, and unchanged scans named in the summary."""
         stored = {role.removeprefix(SCAN): path for role, path in self.files.items() if role.startswith(SCAN)}
-        named = {name: self._scan(f"{SCAN}{name}") for name in self._inputs()}
+        named = {name: self._scan(name) for name in self._inputs()}
         return {**stored, **{name: path for name, path in named.items() if path is not None}}
 
     def warnings(self) -> list[str]:
@@ -92,16 +81,24 @@ class Result:
         inputs = self.summary.get("inputs")
         return inputs if isinstance(inputs, dict) else {}
 
-    def _scan(self, role: str) -> Path | None:
-        source = self._inputs().get(role.removeprefix(SCAN)) if role.startswith(SCAN) else None
+    def _scan(self, modality: str) -> Path | None:
+        """If it is a NIfTI file with the hash in the summary: a manipulated summary gives access to no other file."""
+        source = self._inputs().get(modality)
         if not isinstance(source, dict):
             return None
-        return _unchanged(Path(str(source.get("file"))), str(source.get("sha256")))
+        path = Path(str(source.get("file")))
+        try:
+            if not path.name.endswith((".nii", ".nii.gz")) or not path.is_file():
+                return None
+            with path.open("rb") as file:
+                same = hashlib.file_digest(file, "sha256").hexdigest() == source.get("sha256")
+        except (OSError, ValueError):
+            return None
+        return path if same else None
 
 
 def media_type(path: Path) -> str:
-    found = (kind for ending, kind in MEDIA_TYPES.items() if path.name.endswith(ending))
-    return next(found, "application/octet-stream")
+    return next(kind for ending, kind in MEDIA_TYPES.items() if path.name.endswith(ending))
 
 
 # ---- a folder of results ---------------------------------------------------------------------------------------------
@@ -132,22 +129,19 @@ def _find_results(root: Path) -> Iterator[Result]:
             subfolders.clear()
         subfolders[:] = sorted(name for name in subfolders if not name.startswith("."))
         for name in sorted(names):
-            stem = _summary_stem(name)
-            if stem is not None and (result := read_result(root, path, stem)) is not None:
+            stem = (
+                "" if name == outputs.SUMMARY else name.removesuffix(outputs.bids_suffix(outputs.SUMMARY))
+            )  # a BIDS name starts with it
+            if stem != name and (result := read_result(root, path, stem)) is not None:
                 yield result
 
 
-def _summary_stem(name: str) -> str | None:
-    """Subject part of the BIDS name of a summary; empty for a plain name; None if it is no summary."""
-    if name == SUMMARY:
-        return ""
-    ending = bids_suffix(SUMMARY)
-    return name.removesuffix(ending) if name.endswith(ending) else None
-
-
 def read_result(root: Path, folder: Path, stem: str = "", key: str | None = None, title: str = "") -> Result | None:
-    names = {role: stem + bids_suffix(file) if stem else file for role, file in FILES.items()}
-    files = {role: folder / name for role, name in names.items() if _is_inside(folder / name, root)}
+    names = {role: stem + outputs.bids_suffix(file) if stem else file for role, file in FILES.items()}
+    paths = {role: folder / name for role, name in names.items()}
+    files = {  # regular files below the root, also after links are resolved
+        role: path for role, path in paths.items() if path.is_file() and path.resolve().is_relative_to(root)
+    }
     try:
         summary = json.loads(_read_limited(files["summary"]))
     except (OSError, ValueError, KeyError):
@@ -160,24 +154,7 @@ def read_result(root: Path, folder: Path, stem: str = "", key: str | None = None
     return Result(key, title, files, summary)
 
 
-def _is_inside(path: Path, root: Path) -> bool:
-    """A regular file below the root, also after links are resolved."""
-    return path.is_file() and path.resolve().is_relative_to(root)
-
-
 def _read_limited(path: Path) -> bytes:
     if path.stat().st_size > MAX_TABLE_BYTES:
         raise ValueError(f"{path.name} is too large")
     return path.read_bytes()
-
-
-def _unchanged(path: Path, sha256: str) -> Path | None:
-    """The path, if it is a NIfTI file with this hash: a manipulated summary gives access to no other file."""
-    try:
-        if not path.name.endswith((".nii", ".nii.gz")) or not path.is_file():
-            return None
-        with path.open("rb") as file:
-            same = hashlib.file_digest(file, "sha256").hexdigest() == sha256
-    except (OSError, ValueError):
-        return None
-    return path if same else None

@@ -10,9 +10,9 @@ from multiprocessing.process import BaseProcess
 from typing import Any
 
 from anofpdm.errors import AnoFPDMError, ModelError
-from anofpdm.viewer.errors import RequestError
 from anofpdm.viewer.jobs import INPUT, Job, JobState, JobStore
-from anofpdm.viewer.worker import Advanced, Crashed, Failed, Finished, ModelInfo, Ready, Task, WorkerConfig, run_worker
+from anofpdm.viewer.limits import RequestError
+from anofpdm.viewer.worker import Advanced, Crashed, Failed, Finished, Ready, Task, WorkerConfig, run_worker
 
 LOG = logging.getLogger("anofpdm.viewer")
 SCANS_PER_WORKER = 200  # then a new process, which limits memory leaks of libraries
@@ -63,7 +63,7 @@ class Runner:
         self._progress: dict[str, Advanced] = {}
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="runner", daemon=True)
-        self.model = ModelInfo("", ())
+        self.model = Ready("", ())
 
     def start(self) -> None:
         """Load the model first: a server that cannot segment does not start."""
@@ -108,7 +108,7 @@ class Runner:
                 self._worker.process.join()
             elif job.is_finished:
                 raise RequestError(409, "This scan is finished; it cannot be cancelled.")
-            job = self.store.cancel(job)
+            job = self.store.end(job, JobState.CANCELLED)
         LOG.info("scan %s: cancelled", job.short_id)
         return job
 
@@ -136,8 +136,7 @@ class Runner:
             for job in self.store.running():  # left by an error in the queue; nothing runs at this point
                 self.store.retry(job, CRASHED)
             while not self._stopping:
-                queue = self.store.queued()
-                if queue:
+                if queue := self.store.queued():
                     return self.store.start(queue[0])
                 self._condition.wait()
         return None
@@ -181,12 +180,12 @@ class Runner:
             elif self._stopping:  # does not count as an attempt
                 job = self.store.change(job.id, state=JobState.QUEUED, started=None, attempts=job.attempts - 1)
             elif isinstance(outcome, Failed):
-                job = self.store.fail(job, outcome.reason)
+                job = self.store.end(job, JobState.FAILED, outcome.reason)
             elif isinstance(outcome, Died):
                 job = self.store.retry(job, DIED.format(code=outcome.exit_code))
             else:
                 LOG.error("scan %s: %s", job.short_id, outcome.location)
-                job = self.store.fail(job, CRASHED)
+                job = self.store.end(job, JobState.FAILED, CRASHED)
             shutil.rmtree(out, ignore_errors=True)
         LOG.info("scan %s: %s", job.short_id, job.state)
 
@@ -213,7 +212,7 @@ class Runner:
         worker.scans += 1
         return worker
 
-    def _start_worker(self) -> ModelInfo:
+    def _start_worker(self) -> Ready:
         context = multiprocessing.get_context("spawn")  # a fork would copy the threads and sockets of the server
         ours, theirs = context.Pipe()
         process = context.Process(target=run_worker, args=(self._config, theirs), name="anofpdm-worker", daemon=True)
@@ -229,5 +228,5 @@ class Runner:
             process.join()
             raise ModelError(f"the process that loads the model ended (code {process.exitcode})") from None
         if isinstance(message, Ready):
-            return message.model
+            return message
         raise ModelError(message.reason)

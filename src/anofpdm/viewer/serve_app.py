@@ -3,53 +3,49 @@
 import asyncio
 import contextlib
 import importlib.util
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Annotated
 
 from fastapi import APIRouter, FastAPI, Query, Request, Response
 from starlette.requests import ClientDisconnect
 
 from anofpdm import __version__
-from anofpdm.viewer.errors import RequestError, scan_not_found
+from anofpdm.viewer import pages
 from anofpdm.viewer.jobs import INPUT, RESULT, Job, JobState, JobStore
-from anofpdm.viewer.limits import Limits
+from anofpdm.viewer.limits import Limits, RequestError, scan_not_found
 from anofpdm.viewer.niivue import Niivue
-from anofpdm.viewer.pages import (
-    NOT_FOUND,
-    Lifespan,
-    create_app,
-    create_pages_router,
-    create_results_router,
-    viewer_status,
-)
 from anofpdm.viewer.results import SCAN, Result, read_result
 from anofpdm.viewer.runner import Runner
-from anofpdm.viewer.schemas import ErrorResponse, JobResponse, ServeStatus
+from anofpdm.viewer.schemas import JobResponse, ServeStatus
 from anofpdm.viewer.upload_handler import UploadHandler, form_schema
 
 DESCRIPTION = (
     "Lesion masks for brain MRI. Upload a scan (POST /api/jobs), keep its id, query its state (GET /api/jobs/ID), "
     "then download the result (GET /api/results/ID). Research tool, not a medical device."
 )
-MAX_IDS = 200
-JobIds = Annotated[list[str], Query(alias="id", max_length=MAX_IDS, description="Id of a scan; repeatable.")]
-UPLOAD_ERRORS: dict[int | str, dict[str, object]] = {
-    status: {"model": ErrorResponse, "description": description}
-    for status, description in {
-        400: "The form is invalid.", 413: "The upload is too large.", 422: "A file is missing or cannot be used.",
+JobIds = Annotated[list[str], Query(alias="id", max_length=200, description="Id of a scan; repeatable.")]
+UPLOAD_ERRORS = pages.document_errors(
+    {
+        400: "The form is invalid.",
+        413: "The upload is too large.",
+        422: "A file is missing or cannot be used.",
         503: "The queue is full; try again after Retry-After seconds.",
-    }.items()
-}  # fmt: skip
-
-FINISHED: dict[int | str, dict[str, object]] = {409: {"model": ErrorResponse, "description": "The scan is finished."}}
+    }
+)
+FINISHED = pages.document_errors({409: "The scan is finished."})
 
 
 def create_serve_app(runner: Runner, niivue: Niivue, limits: Limits) -> FastAPI:
     """The runner must have been started, so that the model is known."""
     store, model = runner.store, runner.model
-    app = create_app("AnoFPDM segmentation server", DESCRIPTION, _stop_at_shutdown(runner))
+
+    @contextlib.asynccontextmanager
+    async def stop_at_shutdown(_app: FastAPI) -> AsyncIterator[None]:
+        yield
+        await asyncio.to_thread(runner.stop)
+
+    app = pages.create_app("AnoFPDM segmentation server", DESCRIPTION, stop_at_shutdown)
     uploads = UploadHandler(store, model.modalities, limits, dicom=importlib.util.find_spec("pydicom") is not None)
 
     @app.get("/api/status", tags=["server"])
@@ -58,7 +54,7 @@ def create_serve_app(runner: Runner, niivue: Niivue, limits: Limits) -> FastAPI:
         return ServeStatus(
             kind="serve",
             version=__version__,
-            viewer=viewer_status(niivue),
+            viewer=pages.viewer_status(niivue),
             model=model.name,
             modalities=list(model.modalities),
             dicom=uploads.dicom,
@@ -67,23 +63,13 @@ def create_serve_app(runner: Runner, niivue: Niivue, limits: Limits) -> FastAPI:
             most_waiting=limits.waiting,
         )
 
-    app.include_router(_create_upload_router(uploads, runner))
-    app.include_router(_create_jobs_router(store, runner))
-    app.include_router(create_results_router(lambda key: find_result(store, key)))
-    app.include_router(create_pages_router("home.html", niivue))
+    app.include_router(_create_jobs_router(uploads, runner))
+    app.include_router(pages.create_results_router(lambda key: find_result(store, key)))
+    app.include_router(pages.create_pages_router("home.html", niivue))
     return app
 
 
-def _stop_at_shutdown(runner: Runner) -> Lifespan:
-    @contextlib.asynccontextmanager
-    async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
-        yield
-        await asyncio.to_thread(runner.stop)
-
-    return lifespan
-
-
-def _create_upload_router(uploads: UploadHandler, runner: Runner) -> APIRouter:
+def _create_jobs_router(uploads: UploadHandler, runner: Runner) -> APIRouter:
     router = APIRouter(prefix="/api/jobs", tags=["scans"])
     form = form_schema(uploads.modalities, uploads.dicom)
 
@@ -97,41 +83,31 @@ def _create_upload_router(uploads: UploadHandler, runner: Runner) -> APIRouter:
         runner.notify()
         return describe_job(job, runner)
 
-    return router
-
-
-def _create_jobs_router(store: JobStore, runner: Runner) -> APIRouter:
-    router = APIRouter(prefix="/api/jobs", tags=["scans"])
-
     @router.get("")
-    def list_jobs(
-        ids: JobIds,
-    ) -> list[JobResponse]:
+    def list_jobs(ids: JobIds) -> list[JobResponse]:
         """State of several scans, given by id; unknown ids are omitted. There is no list of all scans."""
-        return list(_describe_known(store, runner, ids))
+        jobs = []
+        for job_id in ids:
+            with contextlib.suppress(RequestError):
+                jobs.append(describe_job(runner.store.get(job_id), runner))
+        return jobs
 
-    @router.get("/{job_id}", responses=NOT_FOUND)
+    @router.get("/{job_id}", responses=pages.NOT_FOUND)
     def get_job(job_id: str) -> JobResponse:
         """State of a scan."""
-        return describe_job(store.get(job_id), runner)
+        return describe_job(runner.store.get(job_id), runner)
 
-    @router.post("/{job_id}/cancel", responses={**NOT_FOUND, **FINISHED})
+    @router.post("/{job_id}/cancel", responses={**pages.NOT_FOUND, **FINISHED})
     def cancel_job(job_id: str) -> JobResponse:
         """Stop processing a scan, or remove it from the queue. Its uploaded files are deleted."""
         return describe_job(runner.cancel(job_id), runner)
 
-    @router.delete("/{job_id}", status_code=204, response_class=Response, responses=NOT_FOUND)
+    @router.delete("/{job_id}", status_code=204, response_class=Response, responses=pages.NOT_FOUND)
     def delete_job(job_id: str) -> None:
         """Delete a scan and its results; a running scan is cancelled first."""
         runner.delete(job_id)
 
     return router
-
-
-def _describe_known(store: JobStore, runner: Runner, ids: list[str]) -> Iterator[JobResponse]:
-    for job_id in ids:
-        with contextlib.suppress(RequestError):
-            yield describe_job(store.get(job_id), runner)
 
 
 def describe_job(job: Job, runner: Runner) -> JobResponse:
@@ -151,9 +127,6 @@ def find_result(store: JobStore, key: str) -> Result:
     result = read_result(folder, folder / RESULT, key=job.id, title=job.title)
     if result is None:
         raise scan_not_found()
-    scans = {f"{SCAN}{path.name.partition('.')[0]}": path for path in _find_scans(folder / INPUT)}
+    nifti = sorted(path for path in (folder / INPUT).iterdir() if path.name.endswith((".nii", ".nii.gz")))
+    scans = {f"{SCAN}{path.name.partition('.')[0]}": path for path in nifti}
     return replace(result, files={**result.files, **scans}, summary={**result.summary, "inputs": {}})
-
-
-def _find_scans(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.iterdir() if path.name.endswith((".nii", ".nii.gz")))

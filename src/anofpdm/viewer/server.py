@@ -8,12 +8,13 @@ import secrets
 import socket
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from anofpdm.errors import AnoFPDMError, ConfigError, ScanWarning
 from anofpdm.util.files import folder_lock
+from anofpdm.viewer.access import Access, is_loopback
 from anofpdm.viewer.limits import Limits
 
 if TYPE_CHECKING:
@@ -23,33 +24,20 @@ if TYPE_CHECKING:
 
 SHUTDOWN_SECONDS = 3  # for responses in progress
 KEEP_ALIVE_SECONDS = 15
-MIN_TOKEN = 12  # characters
 OnReady = Callable[[str], None]  # called with the address, which includes the token
 
 
-@dataclass(frozen=True)
-class ServerConfig:
-    host: str = "127.0.0.1"
-    port: int = 8642
-    token: str | None = None
-    names: tuple[str, ...] = ()  # additional host names, e.g. of a proxy
-
-    def __post_init__(self) -> None:
-        if self.token is not None and len(self.token) < MIN_TOKEN:
-            raise ConfigError(f"--token: use at least {MIN_TOKEN} characters, or omit it to have one generated")
-
-
-def run_view(folder: Path, config: ServerConfig, on_ready: OnReady) -> None:
+def run_view(folder: Path, access: Access, on_ready: OnReady) -> None:
     """Runs until it is stopped."""
     with _require_extra():
         from anofpdm.viewer.niivue import find_niivue
         from anofpdm.viewer.view_app import create_view_app
     app = create_view_app(folder, find_niivue())
-    with _listen(config) as listener:
-        _run(app, config, listener, on_ready, Limits())
+    with _listen(access) as listener:
+        _run(app, access, listener, on_ready, Limits())
 
 
-def run_serve(worker: "WorkerConfig", folder: Path, config: ServerConfig, limits: Limits, on_ready: OnReady) -> None:
+def run_serve(worker: "WorkerConfig", folder: Path, access: Access, limits: Limits, on_ready: OnReady) -> None:
     """Runs until it is stopped. The next start continues with the queue."""
     with _require_extra():
         from anofpdm.viewer.jobs import JobStore
@@ -58,11 +46,11 @@ def run_serve(worker: "WorkerConfig", folder: Path, config: ServerConfig, limits
         from anofpdm.viewer.serve_app import create_serve_app
     warnings.simplefilter("ignore", ScanWarning)  # they are in the summary of each result
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    with _listen(config) as listener, folder_lock(folder):
+    with _listen(access) as listener, folder_lock(folder):
         runner = Runner(JobStore(folder, limits.attempts), worker)
         try:
             runner.start()
-            _run(create_serve_app(runner, find_niivue(), limits), config, listener, on_ready, limits)
+            _run(create_serve_app(runner, find_niivue(), limits), access, listener, on_ready, limits)
         finally:
             runner.stop()
 
@@ -74,18 +62,16 @@ def default_folder(model: Path) -> Path:
     return Path(state) / "anofpdm" / f"{model.resolve().name}-{suffix}"
 
 
-def _run(app: "FastAPI", config: ServerConfig, listener: socket.socket, on_ready: OnReady, limits: Limits) -> None:
+def _run(app: "FastAPI", access: Access, listener: socket.socket, on_ready: OnReady, limits: Limits) -> None:
     import uvicorn
 
-    from anofpdm.viewer.guard import Access, Guard, is_loopback
+    from anofpdm.viewer.guard import Guard
     from anofpdm.viewer.pages import static_path
 
-    token = config.token
-    if token is None and not is_loopback(config.host):
-        token = secrets.token_urlsafe(24)
-    port = int(listener.getsockname()[1])
-    access = Access(config.host, port, token, config.names)
-    uvicorn_config = uvicorn.Config(
+    access = replace(access, port=int(listener.getsockname()[1]))
+    if access.token is None and not is_loopback(access.host):
+        access = replace(access, token=secrets.token_urlsafe(24))
+    config = uvicorn.Config(
         Guard(app, access, static_path("login.html")),
         log_config=None,
         access_log=False,
@@ -100,25 +86,19 @@ def _run(app: "FastAPI", config: ServerConfig, listener: socket.socket, on_ready
     )
     for name in ("uvicorn.error", "uvicorn", "python_multipart"):  # their messages can quote a request
         logging.getLogger(name).setLevel(logging.CRITICAL)
-    on_ready(_format_address(config.host, port, token))
-    uvicorn.Server(uvicorn_config).run(sockets=[listener])
-
-
-def _format_address(host: str, port: int, token: str | None) -> str:
-    host = socket.gethostname() if host in ("0.0.0.0", "::") else host
-    host = f"[{host}]" if ":" in host else host
-    return f"http://{host}:{port}/" + (f"?token={token}" if token else "")
+    on_ready(access.address)
+    uvicorn.Server(config).run(sockets=[listener])
 
 
 @contextlib.contextmanager
-def _listen(config: ServerConfig) -> Iterator[socket.socket]:
+def _listen(access: Access) -> Iterator[socket.socket]:
     """Bind the port before anything slow starts."""
     try:
-        family, _, _, _, address = socket.getaddrinfo(config.host, config.port, type=socket.SOCK_STREAM)[0]
+        family, _, _, _, address = socket.getaddrinfo(access.host, access.port, type=socket.SOCK_STREAM)[0]
         listener = socket.create_server(address[:2], family=family, backlog=256)
     except (OSError, UnicodeError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise ConfigError(f"{config.host}, port {config.port}: {reason}; choose another --port or --host") from None
+        raise ConfigError(f"{access.host}, port {access.port}: {reason}; choose another --port or --host") from None
     with listener:
         yield listener
 

@@ -5,6 +5,7 @@ Errors that show only when all data are read (truncated or corrupt files) are fo
 
 import math
 import os
+import re
 import struct
 import zipfile
 from pathlib import Path
@@ -16,16 +17,11 @@ from anofpdm.scans.nifti import read_grid
 from anofpdm.viewer.limits import Limits
 
 GZIP, ZIP = b"\x1f\x8b", b"PK"
+SERIES_SEPARATOR = re.compile(r"\s*[,;]\s*|\s+(?=\w+\s*=)")  # flair=3 t2=Axial T2; descriptions may contain spaces
 END, END_BYTES = b"PK\x05\x06", 22  # end of central directory record
 LOCATOR, LOCATOR_BYTES = b"PK\x06\x07", 20  # zip64: locator before it
 LONG_END, LONG_END_BYTES = b"PK\x06\x06", 56  # zip64: end of central directory record
 COMMENT_BYTES = 65_535  # at most, after the end record
-
-
-def read_magic(path: Path) -> bytes:
-    """The first bytes of a file, by which its format is recognised."""
-    with path.open("rb") as file:
-        return file.read(4)
 
 
 def check_nifti(path: Path, name: Path, limits: Limits) -> Grid:
@@ -37,28 +33,38 @@ def check_nifti(path: Path, name: Path, limits: Limits) -> Grid:
     return grid
 
 
-# ---- zips ------------------------------------------------------------------------------------------------------------
+# ---- DICOM -----------------------------------------------------------------------------------------------------------
+
+
+def parse_series_text(text: str) -> dict[str, str]:
+    """Modality to series, from text such as flair=3, t2=7."""
+    from anofpdm.scans.dicom.match import parse_series
+
+    return parse_series([word for word in SERIES_SEPARATOR.split(text.strip()) if word])
+
+
+def adapt_to_web(message: str) -> str:
+    """Replace mentions of command-line options, which have no place on a page."""
+    return message.replace("--series ", "Series: ").replace(" (--preview shows all)", "")
 
 
 def check_zip(path: Path, name: Path, limits: Limits) -> None:
     """Check that the central directory of a zip is readable and the declared sizes are within the limits."""
+    unreadable = ScanError(f"{name}: not a zip, or truncated; zip the folder of the study and try again")
     with path.open("rb") as file:
         size = _directory_bytes(file)
     if size is None:
-        raise ScanError(f"{name}: not a zip, or truncated; zip the folder of the study and try again")
+        raise unreadable
     if size > limits.zip_directory_bytes:  # zipfile reads it into memory
         raise ScanError(f"{name}: its central directory has {size >> 20:,} MiB; zip only one study")
     try:
         with zipfile.ZipFile(path) as archive:
             unpacked = sum(entry.file_size for entry in archive.infolist())
     except (zipfile.BadZipFile, EOFError, ValueError, NotImplementedError):
-        raise ScanError(f"{name}: not a zip, or truncated; zip the folder of the study and try again") from None
+        raise unreadable from None
     if unpacked > limits.unpacked_bytes:
-        limit = limits.unpacked_bytes >> 20
-        raise ScanError(
-            f"{name}: unpacks to {unpacked >> 20:,} MiB, more than the {limit:,} MiB that this server accepts; "
-            "zip only one study"
-        )
+        limit = f"the {limits.unpacked_bytes >> 20:,} MiB that this server accepts"
+        raise ScanError(f"{name}: unpacks to {unpacked >> 20:,} MiB, more than {limit}; zip only one study")
 
 
 def _directory_bytes(file: BinaryIO) -> int | None:

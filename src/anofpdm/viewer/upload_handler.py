@@ -12,15 +12,12 @@ from starlette.requests import ClientDisconnect, Request
 
 from anofpdm.errors import AnoFPDMError
 from anofpdm.scans.grid import Grid, check_same_grid
-from anofpdm.viewer.dicom import adapt_to_web, parse_series_text
-from anofpdm.viewer.errors import RequestError
 from anofpdm.viewer.jobs import INPUT, Job, JobStore
-from anofpdm.viewer.limits import MIB, Limits
-from anofpdm.viewer.multipart import SERIES, FormReceiver, Upload, check_request_headers, receive_upload
-from anofpdm.viewer.upload_check import GZIP, ZIP, check_nifti, check_zip, read_magic
+from anofpdm.viewer.limits import MIB, Limits, RequestError
+from anofpdm.viewer.multipart import SERIES, FormReceiver, Upload, check_request_headers
+from anofpdm.viewer.upload_check import GZIP, ZIP, adapt_to_web, check_nifti, check_zip, parse_series_text
 from anofpdm.viewer.worker import DICOM
 
-RETRY_SECONDS = 30
 DRAIN_BYTES, DRAIN_SECONDS = 16 * MIB, 1.0
 
 
@@ -44,11 +41,10 @@ class UploadHandler:
         """Hold a place in the queue from the first byte, so that a complete upload is never refused."""
         limits = self._limits
         if len(self._store.queued()) + self._uploads >= limits.waiting:
-            message = f"The queue is full: {limits.waiting} scans are waiting; try again later."
-            raise RequestError(503, message, retry_seconds=RETRY_SECONDS)
+            raise RequestError(503, f"The queue is full: {limits.waiting} scans are waiting; try again later.")
         if self._uploads >= limits.uploads:
             message = f"{limits.uploads} uploads are in progress, the most this server accepts; try again later."
-            raise RequestError(503, message, retry_seconds=RETRY_SECONDS)
+            raise RequestError(503, message)
         self._uploads += 1
         try:
             yield
@@ -62,8 +58,7 @@ class UploadHandler:
         )
         fields = (*self.modalities, *([DICOM] if self.dicom else []))
         with self._store.incoming() as folder:
-            receiver = FormReceiver(folder / INPUT, fields, boundary, limits)
-            upload = await receive_upload(request.stream(), receiver, limits)
+            upload = await FormReceiver(folder / INPUT, fields, boundary, limits).receive(request.stream())
             return await asyncio.to_thread(self._accept, folder, upload)
 
     def _accept(self, folder: Path, upload: Upload) -> Job:
@@ -95,7 +90,8 @@ class UploadHandler:
         names: dict[str, str] = {}
         first: tuple[Grid, Path] | None = None
         for modality in self.modalities:
-            magic = read_magic(files[modality])
+            with files[modality].open("rb") as file:
+                magic = file.read(4)
             if magic.startswith(ZIP):
                 message = f"{modality} is a zip; upload a zip of DICOM files in the field for DICOM."
                 raise RequestError(422, message, modality)
@@ -113,8 +109,6 @@ def _errors_for(field: str) -> Iterator[None]:
     """Translate errors into responses that name the form field."""
     try:
         yield
-    except RequestError:
-        raise
     except AnoFPDMError as error:
         raise RequestError(422, adapt_to_web(str(error)), field) from None
 

@@ -16,7 +16,11 @@ DESCRIPTION = "Results of `anofpdm segment` in one folder, read-only."
 
 
 def create_view_app(folder: Path, niivue: Niivue) -> FastAPI:
-    results = open_results(folder)
+    results = ResultFolder(folder)
+    if not folder.is_dir():
+        raise CohortError(f"{folder}: no such folder; give the --out folder of 'anofpdm segment'")
+    if not results.search():
+        raise CohortError(f"{folder}: no results in it (no {SUMMARY}); give the --out folder of 'anofpdm segment'")
     app = create_app("AnoFPDM result viewer", DESCRIPTION)
 
     @app.get("/api/status", tags=["server"])
@@ -32,12 +36,3 @@ def create_view_app(folder: Path, niivue: Niivue) -> FastAPI:
     app.include_router(create_results_router(results.get))
     app.include_router(create_pages_router("list.html", niivue))
     return app
-
-
-def open_results(folder: Path) -> ResultFolder:
-    if not folder.is_dir():
-        raise CohortError(f"{folder}: no such folder; give the --out folder of 'anofpdm segment'")
-    results = ResultFolder(folder)
-    if not results.search():
-        raise CohortError(f"{folder}: no results in it (no {SUMMARY}); give the --out folder of 'anofpdm segment'")
-    return results

@@ -48,18 +48,15 @@ class Task:
     title: str
 
 
-@dataclass(frozen=True)
-class ModelInfo:
-    name: str
-    modalities: tuple[str, ...]
-
-
 # ---- messages to the server ------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Ready:
-    model: ModelInfo
+    """The loaded model."""
+
+    name: str
+    modalities: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -83,9 +80,6 @@ class Crashed:
     location: str  # for the log
 
 
-Outcome = Finished | Failed | Crashed
-
-
 # ---- the process -----------------------------------------------------------------------------------------------------
 
 
@@ -96,25 +90,20 @@ def run_worker(config: WorkerConfig, pipe: Connection) -> None:
     with contextlib.suppress(OSError, AttributeError):
         os.nice(NICENESS)
     with contextlib.suppress(EOFError, BrokenPipeError):
+        from anofpdm.segment.model import load
+
         try:
-            model = _load(config)
+            model = load(config.model, config.device)
             request = model.request(engine=config.engine, seed=config.seed, batch=config.batch)
-            info = ModelInfo(model.trained.folder.resolve().name, request.modalities)
         except AnoFPDMError as error:
             pipe.send(Failed(str(error)))
             return
-        pipe.send(Ready(info))
+        pipe.send(Ready(model.trained.folder.resolve().name, request.modalities))
         while True:
             pipe.send(_run_task(model, request, pipe.recv(), pipe))
 
 
-def _load(config: WorkerConfig) -> "Model":
-    from anofpdm.segment.model import load
-
-    return load(config.model, config.device)
-
-
-def _run_task(model: "Model", request: "SegmentRequest", task: Task, pipe: Connection) -> Outcome:
+def _run_task(model: "Model", request: "SegmentRequest", task: Task, pipe: Connection) -> Finished | Failed | Crashed:
     try:
         os.chdir(task.folder)
         _segment(model, request, task, pipe)
@@ -129,7 +118,7 @@ def _run_task(model: "Model", request: "SegmentRequest", task: Task, pipe: Conne
     except OSError as error:
         return _write_failure(error.strerror)
     except Exception as error:  # its text could quote the upload; its location cannot
-        return Crashed(_locate(error))
+        return Crashed(locate_error(error))
     finally:
         os.chdir("/")
     return Finished()
@@ -143,9 +132,14 @@ def _segment(model: "Model", request: "SegmentRequest", task: Task, pipe: Connec
     files: dict[str, str | Path] = {name: Path(file) for name, file in task.files.items()}
     study = None
     if DICOM in files:
-        from anofpdm.viewer.dicom import convert_study
+        from anofpdm.scans.dicom.read import read_study
+        from anofpdm.viewer.upload_check import adapt_to_web, parse_series_text
 
-        study, files = convert_study(Path(files[DICOM]), request.modalities, task.series)
+        try:
+            study = read_study(Path(files[DICOM]), request.modalities, parse_series_text(task.series))
+            files = {**study.convert(Path())}
+        except ScanError as error:
+            raise ScanError(adapt_to_web(str(error))) from None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ScanWarning)  # they are in the summary
         result = model.segment(files, request=request, progress=PipeProgress(pipe))
@@ -170,7 +164,7 @@ class PipeProgress:
             self._pipe.send(Advanced(done, total))
 
 
-def _locate(error: Exception) -> str:
+def locate_error(error: Exception) -> str:
     """Type and code lines of an error, without its message."""
     lines = [f"{Path(frame.filename).name}:{frame.lineno}" for frame in traceback.extract_tb(error.__traceback__)[-6:]]
     return f"{type(error).__name__} at {' '.join(lines)}"

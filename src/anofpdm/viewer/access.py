@@ -1,0 +1,83 @@
+"""Who may use a server: accepted host names and the token."""
+
+import hashlib
+import hmac
+import ipaddress
+import socket
+from dataclasses import dataclass
+from http.cookies import SimpleCookie
+from urllib.parse import urlsplit
+
+from anofpdm.errors import ConfigError
+
+MIN_TOKEN = 12  # characters
+
+
+@dataclass(frozen=True)
+class Access:
+    host: str = "127.0.0.1"
+    port: int = 8642
+    token: str | None = None
+    names: tuple[str, ...] = ()  # additional host names, e.g. of a proxy
+
+    def __post_init__(self) -> None:
+        if self.token is not None and len(self.token) < MIN_TOKEN:
+            raise ConfigError(f"--token: use at least {MIN_TOKEN} characters, or omit it to have one generated")
+
+    def accepts_host(self, host: str) -> bool:
+        """Any address of this machine, since addresses cannot be rebound; of names, only the configured ones."""
+        try:
+            parts = urlsplit(f"//{host}")
+            name, port = (parts.hostname or "").lower(), parts.port or 80
+        except ValueError:
+            return False
+        if name in {given.lower() for given in self.names}:
+            return True
+        if port != self.port:
+            return False
+        if is_loopback(self.host):
+            return is_loopback(name)
+        return is_loopback(name) or _is_address(name) or name in (self.host.lower(), socket.gethostname().lower())
+
+    @property
+    def address(self) -> str:
+        """Of the start page, with the token."""
+        host = socket.gethostname() if self.host in ("0.0.0.0", "::") else self.host
+        host = f"[{host}]" if ":" in host else host
+        return f"http://{host}:{self.port}/" + (f"?token={self.token}" if self.token else "")
+
+    @property
+    def cookie_name(self) -> str:
+        return f"anofpdm-{self.port}"  # browsers share cookies between ports
+
+    @property
+    def cookie_value(self) -> str:
+        """Derived from the token, which the cookie does not contain."""
+        return hashlib.sha256(f"anofpdm cookie {self.token}".encode()).hexdigest()
+
+    def is_token(self, text: str) -> bool:
+        return self.token is not None and hmac.compare_digest(text.encode(), self.token.encode())
+
+    def is_authorized(self, headers: dict[str, str]) -> bool:
+        if self.token is None:
+            return True
+        scheme, _, credentials = headers.get("authorization", "").partition(" ")
+        if scheme.lower() == "bearer" and self.is_token(credentials.strip()):
+            return True
+        try:
+            cookie = SimpleCookie(headers.get("cookie", "")).get(self.cookie_name)
+        except Exception:  # a cookie of another server on this host, in an unknown format
+            return False
+        return cookie is not None and hmac.compare_digest(cookie.value.encode(), self.cookie_value.encode())
+
+
+def is_loopback(host: str) -> bool:
+    return host.lower() == "localhost" or (_is_address(host) and ipaddress.ip_address(host).is_loopback)
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
