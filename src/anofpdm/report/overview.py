@@ -4,6 +4,7 @@ import numpy as np
 from PIL import Image, ImageDraw
 
 from anofpdm.method.decision import Decisions
+from anofpdm.report.page_data import space_evenly
 from anofpdm.util import drawing
 
 TILE, GAP, COLUMNS, CAPTION, HEADING = 150, 6, 8, 18, 28
@@ -17,7 +18,8 @@ def draw_overview(
     title: str,
     pixel_mm: float,
 ) -> bytes:
-    rows = select_slices(decisions.masks.sum(axis=(1, 2)))
+    areas = decisions.masks.sum(axis=(1, 2))
+    rows = space_evenly(np.flatnonzero(areas) if areas.any() else np.arange(len(areas)), COLUMNS)
     width = GAP + COLUMNS * (TILE + GAP)
     charts = _draw_charts(indices, decisions, pixel_mm, width // 2)
     height = HEADING + 2 * (TILE + GAP) + CAPTION + charts[0].height + GAP
@@ -36,12 +38,6 @@ def draw_overview(
     for column, image in enumerate(charts):
         sheet.paste(image, (column * (width // 2), height - image.height - GAP))
     return drawing.encode_png(sheet)
-
-
-def select_slices(areas: np.ndarray) -> np.ndarray:
-    """Evenly spaced rows among the slices with a lesion, or among all if none has a lesion."""
-    candidates = np.flatnonzero(areas) if areas.any() else np.arange(len(areas))
-    return candidates[np.unique(np.linspace(0, len(candidates) - 1, min(COLUMNS, len(candidates))).round().astype(int))]
 
 
 def _draw_charts(indices: np.ndarray, decisions: Decisions, pixel_mm: float, width: int) -> list[Image.Image]:

@@ -1,7 +1,4 @@
-"""What the page's script draws: numbers, and sheets with all slices of a scan as tiles of one PNG, row by row.
-
-NaN, which JSON lacks, becomes null.
-"""
+"""What the page's script draws: numbers (NaN, which JSON lacks, becomes null), and slices as tiles of one PNG."""
 
 import math
 from collections.abc import Iterable

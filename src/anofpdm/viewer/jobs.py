@@ -27,7 +27,6 @@ from anofpdm.viewer.limits import scan_not_found
 
 STATE, INPUT, RESULT = "job.json", "input", "result"
 SUMMARY_FIELDS = ("volume_ml", "findings", "slices", "slices_detected", "warnings")
-SHORT_ID = 6  # letters shown in logs and titles: enough to recognise an id, too few to use it
 
 
 class JobState(StrEnum):
@@ -54,7 +53,7 @@ class Job:
 
     @property
     def short_id(self) -> str:
-        return self.id[:SHORT_ID]
+        return self.id[:6]  # for logs and titles: enough to recognise an id, too few letters to use it
 
     @property
     def title(self) -> str:
