@@ -13,7 +13,7 @@ from scipy import ndimage
 
 from anofpdm.cohorts.phantoms import cohort as phantom
 from anofpdm.cohorts.phantoms.atlas import load_atlas
-from anofpdm.cohorts.phantoms.cohort import Phantom, make_phantom, write_phantoms
+from anofpdm.cohorts.phantoms.cohort import Phantom, PhantomConfig, make_phantom, write_phantoms
 from anofpdm.errors import AnoFPDMError, CohortError
 from anofpdm.options import PhantomKind
 
@@ -23,12 +23,12 @@ PATIENTS = 16
 
 @pytest.fixture(scope="module")
 def tumours() -> list[Phantom]:
-    return [make_phantom("tumour", 0, number) for number in range(PATIENTS)]
+    return [make_phantom(PhantomConfig(PhantomKind.TUMOUR, 0), number) for number in range(PATIENTS)]
 
 
 @pytest.fixture(scope="module")
 def strokes() -> list[Phantom]:
-    return [make_phantom("stroke", 0, number) for number in range(PATIENTS)]
+    return [make_phantom(PhantomConfig(PhantomKind.STROKE, 0), number) for number in range(PATIENTS)]
 
 
 def digests(folder: Path) -> dict[str, str]:
@@ -68,9 +68,9 @@ def test_same_seed_same_bytes_whatever_the_number_of_patients_and_workers(tmp_pa
 
 def test_seeds_give_different_patients():
     for kind in PhantomKind:
-        one, other = make_phantom(kind, 0, 0, **SMALL), make_phantom(kind, 1, 0, **SMALL)
+        one, other = (make_phantom(PhantomConfig(kind, seed, **SMALL), 0) for seed in (0, 1))
         assert not np.array_equal(one.volumes["t1"], other.volumes["t1"])
-        assert not np.array_equal(one.volumes["t1"], make_phantom(kind, 0, 1, **SMALL).volumes["t1"])
+        assert not np.array_equal(one.volumes["t1"], make_phantom(PhantomConfig(kind, 0, **SMALL), 1).volumes["t1"])
 
 
 def test_layouts_are_those_of_brats_and_atlas(tmp_path):

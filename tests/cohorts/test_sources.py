@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from anofpdm.cohorts.layouts import atlas, bids, brats, folder
+from anofpdm.cohorts.layouts import bids, brats, folder
 from anofpdm.cohorts.plan import plan_cohort
 from anofpdm.cohorts.subjects import all_modalities, with_modalities
 from anofpdm.errors import CohortError
@@ -89,7 +89,7 @@ def test_atlas_tree(tmp_path):
     stem = "Training/R001/sub-r001s001/ses-1/anat/sub-r001s001_ses-1_space-MNI152NLin2009aSym_"
     touch(tmp_path, f"{stem}T1w.nii.gz", f"{stem}label-L_desc-T1lesion_mask.nii.gz", f"{stem}T1w.json")
     touch(tmp_path, "Testing/R100/sub-r100s001/ses-1/anat/sub-r100s001_ses-1_space-MNI152NLin2009aSym_T1w.nii.gz")
-    hidden, known = atlas.find_subjects(tmp_path)[::-1]
+    hidden, known = bids.find_atlas_subjects(tmp_path)[::-1]
     assert (known.name, known.patient) == ("sub-r001s001_ses-1", "sub-r001s001")
     assert list(known.images) == ["t1"]
     assert known.mask.name.endswith("label-L_desc-T1lesion_mask.nii.gz")

@@ -3,7 +3,7 @@ import os
 import numpy as np
 import pytest
 
-from anofpdm.cohorts.split import apply_split, draw_split, split_subjects
+from anofpdm.cohorts.plan import apply_split, draw_split, split_subjects
 from anofpdm.cohorts.subjects import Subject
 from anofpdm.cohorts.tables import check_known, read_labels, read_split
 from anofpdm.errors import CohortError

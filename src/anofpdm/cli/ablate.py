@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from anofpdm.cli.options import Batch, Device, Seed, resolve_device
+from anofpdm.cli import options
 from anofpdm.cli.progress import progress_bars
 from anofpdm.options import Precision, Signal, Split, StrengthBy
 
@@ -14,10 +14,8 @@ def ablate(
     model: Annotated[Path, typer.Argument(help="Folder of a trained model.")],
     cohort: Annotated[Path, typer.Argument(help="Prepared cohort with lesion masks.")],
     out: Annotated[Path, typer.Option(help="Folder for figures, tables and the page.")],
-    score: Annotated[str, typer.Option(help="Modalities to score, e.g. flair,t2. Default: all.")] = "",
-    strengths: Annotated[
-        str, typer.Option(help="Candidate guidance strengths, separated by commas.")
-    ] = "0,1,2,3,4,5,8,12,20,30",
+    score: options.Score = "",
+    strengths: options.Strengths = options.STRENGTHS,
     levels: Annotated[int, typer.Option(min=1, help="Number of noise levels in a range of 600.")] = 60,
     levels_tried: Annotated[
         str, typer.Option(help="Numbers of noise levels to compare; a network pass each.")
@@ -28,15 +26,15 @@ def ablate(
     variants: Annotated[bool, typer.Option(help="Also compare the paper's variants: two more network passes.")] = True,
     split: Annotated[Split, typer.Option(help="Part of the cohort.")] = Split.VAL,
     most: Annotated[int, typer.Option(min=2, help="Maximum number of slices, in whole scans.")] = 2000,
-    batch: Batch = None,
-    precision: Annotated[Precision, typer.Option(help="Network precision.")] = Precision.AUTO,
-    seed: Seed = 0,
-    device: Device = "auto",
+    batch: options.Batch = None,
+    precision: options.PrecisionOption = Precision.AUTO,
+    seed: options.Seed = 0,
+    device: options.Device = "auto",
 ) -> None:
     """The paper's ablations, calibrated with image-level labels of one split and scored with its lesion masks."""
-    candidates = _numbers(strengths, "--strengths", 0)
-    tried = tuple(_integer(value, "--levels-tried") for value in _numbers(levels_tried, "--levels-tried", 1))
-    gallery = tuple(_integer(value, "--gallery-levels") for value in _numbers(gallery_levels, "--gallery-levels", 0))
+    candidates = options.parse_numbers(strengths, "--strengths")
+    tried = _parse_integers(levels_tried, "--levels-tried", 1)
+    gallery = _parse_integers(gallery_levels, "--gallery-levels", 0)
 
     from anofpdm.calibration.fit import CalibrationConfig
     from anofpdm.cohorts import open_cohort
@@ -49,9 +47,9 @@ def ablate(
     from anofpdm.util.distributed import set_local_device
     from anofpdm.util.files import folder_lock
 
-    where = set_local_device(resolve_device(device))
+    where = set_local_device(options.resolve_device(device))
     calibration = CalibrationConfig(
-        score=tuple(name.strip() for name in score.split(",") if name.strip()),
+        score=options.parse_names(score),
         strengths=candidates,
         levels=levels,
         signal=Signal.ERROR,  # as in the paper
@@ -75,18 +73,9 @@ def ablate(
     print(f"{len(ablations.tables)} figures and tables; report: {out / PAGE}")
 
 
-def _numbers(text: str, option: str, lowest: int) -> tuple[float, ...]:
+def _parse_integers(text: str, option: str, lowest: int) -> tuple[int, ...]:
     """Empty if the option is empty."""
-    try:
-        numbers = tuple(float(word) for word in text.split(",") if text.strip())
-    except ValueError:
-        raise typer.BadParameter(f"{text!r}: expected numbers, e.g. 10,20", param_hint=option) from None
-    if not all(lowest <= number < float("inf") for number in numbers):
-        raise typer.BadParameter(f"{text!r}: numbers must be at least {lowest}", param_hint=option)
-    return numbers
-
-
-def _integer(number: float, option: str) -> int:
-    if number != int(number):
-        raise typer.BadParameter(f"{number:g}: expected integers", param_hint=option)
-    return int(number)
+    numbers = options.parse_numbers(text, option, lowest) if text.strip() else ()
+    if not all(number.is_integer() for number in numbers):
+        raise typer.BadParameter(f"{text!r}: expected integers", param_hint=option)
+    return tuple(map(int, numbers))

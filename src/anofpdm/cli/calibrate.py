@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from anofpdm.cli.options import Batch, Device, Seed, resolve_device
+from anofpdm.cli import options
 from anofpdm.cli.progress import progress_bars
 from anofpdm.options import Encoding, Precision, Signal, Split, StrengthBy
 
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 def calibrate(
     model: Annotated[Path, typer.Argument(help="Folder of a trained model.")],
     cohort: Annotated[Path, typer.Argument(help="Prepared cohort with image-level labels.")],
-    score: Annotated[str, typer.Option(help="Scored modalities, e.g. flair,t2. Default: all.")] = "",
-    strengths: Annotated[str, typer.Option(help="Candidate guidance strengths.")] = "0,1,2,3,4,5,8,12,20,30",
+    score: options.Score = "",
+    strengths: options.Strengths = options.STRENGTHS,
     levels: Annotated[int, typer.Option(min=1, help="Number of noise levels, in a range of 600.")] = 10,
     noise_range: Annotated[
         int, typer.Option("--range", min=1, max=1000, help="Noise levels are below this one.")
@@ -47,10 +47,10 @@ def calibrate(
     context: Annotated[float, typer.Option(min=0, help="Smoothing across slices (sigma, mm).")] = 2.0,
     split: Annotated[Split, typer.Option(help="Part of the cohort to calibrate on.")] = Split.VAL,
     most: Annotated[int, typer.Option(min=2, help="Maximum number of slices; whole scans are used.")] = 2000,
-    batch: Batch = None,
-    precision: Annotated[Precision, typer.Option(help="Precision of the network.")] = Precision.AUTO,
-    seed: Seed = 0,
-    device: Device = "auto",
+    batch: options.Batch = None,
+    precision: options.PrecisionOption = Precision.AUTO,
+    seed: options.Seed = 0,
+    device: options.Device = "auto",
 ) -> None:
     """Choose guidance strength and signal, fit both detectors and the thresholds, from image-level labels alone.
 
@@ -65,10 +65,10 @@ def calibrate(
     from anofpdm.util.distributed import set_local_device
     from anofpdm.util.files import folder_lock
 
-    where = set_local_device(resolve_device(device))
+    where = set_local_device(options.resolve_device(device))
     config = CalibrationConfig(
-        score=tuple(name.strip() for name in score.split(",") if name.strip()),
-        strengths=parse_strengths(strengths),
+        score=options.parse_names(score),
+        strengths=options.parse_numbers(strengths, "--strengths"),
         levels=levels,
         top=noise_range,
         encoding=encoding,
@@ -88,16 +88,6 @@ def calibrate(
             fitted = fit_calibration(trained, slices, config, progress)
         save_calibration(fitted.calibration, draw_calibration(fitted), model)
     _print(fitted, model, automatic=signal == Signal.AUTO)
-
-
-def parse_strengths(text: str) -> tuple[float, ...]:
-    try:
-        strengths = tuple(float(word) for word in text.split(","))
-    except ValueError:
-        raise typer.BadParameter(f"{text!r}: write numbers, e.g. 0,2,4", param_hint="--strengths") from None
-    if min(strengths) < 0:
-        raise typer.BadParameter("guidance strengths must not be negative", param_hint="--strengths")
-    return strengths
 
 
 def _print(fitted: "FittedCalibration", model: Path, *, automatic: bool) -> None:
@@ -124,13 +114,10 @@ def _candidate_table(calibration: "Calibration") -> "Table":
 
     table = Table("w", "accuracy", "AUC", "cut of the cosine", "AUC of maps", "", box=None)
     for one in calibration.candidates:
-        marks = [
-            mark
-            for mark, strength in (("best", calibration.best_strength), ("chosen", calibration.strength))
-            if one.strength == strength
-        ]
+        named = {"best": calibration.best_strength, "chosen": calibration.strength}
+        marks = ", ".join(name for name, strength in named.items() if strength == one.strength)
         cells = (f"{one.strength:g}", f"{one.accuracy:.3f}", f"{one.auc:.3f}", f"{one.cut:.4f}", f"{one.map_auc:.3f}")
-        table.add_row(*cells, ", ".join(marks))
+        table.add_row(*cells, marks)
     return table
 
 

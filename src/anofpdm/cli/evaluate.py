@@ -5,8 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from anofpdm.cli.calibrate import parse_strengths
-from anofpdm.cli.options import Batch, Device, resolve_device
+from anofpdm.cli import options
 from anofpdm.cli.progress import progress_bars
 from anofpdm.evaluation.comparison.names import DEFAULT_METHODS, MODEL_TASKS, MethodChoice
 from anofpdm.options import Precision, Signal, Split, StrengthBy
@@ -36,7 +35,7 @@ def evaluate(
             help=f"Model of a comparison method; NAME is one of {', '.join(MODEL_TASKS)}. May be repeated.",
         ),
     ] = None,
-    score: Annotated[str, typer.Option(help="Modalities to score, e.g. flair,t2. Default: all.")] = "",
+    score: options.Score = "",
     strength_by: Annotated[
         StrengthBy,
         typer.Option(
@@ -45,9 +44,7 @@ def evaluate(
         ),
     ] = StrengthBy.MAP,
     levels: Annotated[int, typer.Option(min=1, help="Number of noise levels in a range of 600.")] = 10,
-    strengths: Annotated[
-        str, typer.Option(help="Candidate guidance strengths, separated by commas.")
-    ] = "0,1,2,3,4,5,8,12,20,30",
+    strengths: options.Strengths = options.STRENGTHS,
     split: Annotated[Split, typer.Option(help="Part of the cohort to score.")] = Split.TEST,
     sample: Annotated[
         int | None, typer.Option(min=1, help="Number of slices, sampled without replacement. Default: all.")
@@ -58,15 +55,15 @@ def evaluate(
         bool, typer.Option(help="Use the first setting of each comparison method; tune its threshold only.")
     ] = False,
     seeds: Annotated[int, typer.Option(min=1, help="Number of noise seeds to average over.")] = 3,
-    batch: Batch = None,
-    precision: Annotated[Precision, typer.Option(help="Network precision.")] = Precision.AUTO,
-    device: Device = "auto",
+    batch: options.Batch = None,
+    precision: options.PrecisionOption = Precision.AUTO,
+    device: options.Device = "auto",
 ) -> None:
     """Compare methods on the same slices with the same metrics. Re-run the same command to resume.
 
     Several GPUs: torchrun --nproc-per-node 4 -m anofpdm evaluate ...
     """
-    given, candidates = model_paths(other or []), parse_strengths(strengths)
+    given, candidates = model_paths(other or []), options.parse_numbers(strengths, "--strengths")
 
     from anofpdm.calibration.fit import CalibrationConfig
     from anofpdm.cohorts import open_cohort
@@ -78,13 +75,13 @@ def evaluate(
     from anofpdm.network.predictor import load_trained
     from anofpdm.util.distributed import World, set_local_device
 
-    where = set_local_device(resolve_device(device))
+    where = set_local_device(options.resolve_device(device))
     batch = batch or batch_for(where)
     trained = load_trained(model, where, precision)
     models = load_models(trained, given, where, precision)
     config = EvaluationConfig(
         calibration=CalibrationConfig(
-            score=tuple(name.strip() for name in score.split(",") if name.strip()),
+            score=options.parse_names(score),
             levels=levels,
             batch=batch,
             strengths=candidates,

@@ -5,18 +5,38 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from anofpdm.options import Precision
+
 if TYPE_CHECKING:
     import torch
 
 Workers = Annotated[int, typer.Option(min=0, help="Worker processes; 0 means one per CPU core.")]
 Seed = Annotated[int, typer.Option(min=0, help="Random seed.")]
-
-
+Score = Annotated[str, typer.Option(help="Scored modalities, e.g. flair,t2. Default: all.")]
+Strengths = Annotated[str, typer.Option(help="Candidate guidance strengths, separated by commas.")]
+STRENGTHS = "0,1,2,3,4,5,8,12,20,30"
+PrecisionOption = Annotated[
+    Precision, typer.Option(help="Arithmetic of the diffusion model. auto: fp16 on a GPU, fp32 on a CPU.")
+]
 Batch = Annotated[
     int | None,
     typer.Option(min=1, help="Slices per batch, halved when memory runs out. Default: 50 on a GPU, 8 on a CPU."),
 ]
 Device = Annotated[str, typer.Option(help="auto (a GPU if there is one), cpu, cuda, cuda:1 or mps.")]
+
+
+def parse_names(text: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in text.split(",") if name.strip())
+
+
+def parse_numbers(text: str, option: str, lowest: int = 0) -> tuple[float, ...]:
+    try:
+        numbers = tuple(float(word) for word in text.split(","))
+    except ValueError:
+        raise typer.BadParameter(f"{text!r}: write numbers, e.g. 0,2,4", param_hint=option) from None
+    if not all(lowest <= number < float("inf") for number in numbers):
+        raise typer.BadParameter(f"{text!r}: numbers must be at least {lowest}", param_hint=option)
+    return numbers
 
 
 def worker_count(workers: int) -> int:

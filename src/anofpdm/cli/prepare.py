@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from anofpdm.cli.options import Seed, Workers, worker_count
+from anofpdm.cli.options import Seed, Workers, parse_names, worker_count
 from anofpdm.cli.progress import progress_bars
 from anofpdm.options import Layout, Split
 from anofpdm.util.text import printable
@@ -56,7 +56,7 @@ def prepare(
         layout,
         src,
         size=size,
-        modalities=tuple(name.strip() for name in modalities.split(",") if name.strip()),
+        modalities=parse_names(modalities),
         labels=labels,
         split=split,
         seed=seed,

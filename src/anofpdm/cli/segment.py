@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from anofpdm.cli.options import Batch, Device, resolve_device
+from anofpdm.cli.options import Batch, Device, PrecisionOption, resolve_device
 from anofpdm.cli.progress import progress_bars
 from anofpdm.options import Detector, Engine, Precision, Split, Threshold
 from anofpdm.util.text import printable
@@ -70,8 +70,7 @@ def segment(
         str | None, typer.Option(help="Skull-stripping command, containing {input} and {output}.")
     ] = None,
     series: Annotated[
-        list[str] | None,
-        typer.Option(help="DICOM: the series of a modality, e.g. flair=3. May be repeated."),
+        list[str] | None, typer.Option(help="DICOM: the series of a modality, e.g. flair=3. May be repeated.")
     ] = None,
     preview: Annotated[
         bool, typer.Option("--preview", help="DICOM: list the series that would be used, and exit.")
@@ -79,9 +78,7 @@ def segment(
     dicom: Annotated[bool, typer.Option("--dicom", help="DICOM: also write the results as DICOM.")] = False,
     split: Annotated[Split | None, typer.Option(help="Only this split of a prepared cohort.")] = None,
     batch: Batch = None,
-    precision: Annotated[
-        Precision, typer.Option(help="Arithmetic of the diffusion model. auto: fp16 on a GPU, fp32 on a CPU.")
-    ] = Precision.AUTO,
+    precision: PrecisionOption = Precision.AUTO,
     seed: Annotated[int | None, typer.Option(min=0, help="Noise seed. Default: as calibrated.")] = None,
     strict: Annotated[bool, typer.Option(help="Stop at the first scan that fails.")] = False,
     pictures: Annotated[bool, typer.Option(help="Write an overview picture of each scan.")] = True,

@@ -28,7 +28,8 @@ def draw_contact_sheet(cohort: Cohort, path: Path) -> None:
     pen.text((2 * GAP, 26), f"{', '.join(cohort.modalities)}{order}", MUTED, font(11))
     for number, row in enumerate(rows):
         left, top = GAP + number % across * block[0], HEADING + number // across * block[1]
-        for line, text in enumerate(_caption(cohort, row)):
+        details = f"slice {cohort.indices[row]}, {LABEL_NAMES[cohort.labels[row]]}, {cohort.splits[row]}"
+        for line, text in enumerate((str(cohort.scans[row]), details)):
             pen.text((left + GAP, top + 14 * line), _shorten(text, block[0] - 2 * GAP), MUTED, font(11))
         for channel, tile in enumerate(_tiles(cohort, row)):
             sheet.paste(tile, (left + GAP + channel * (TILE + GAP), top + CAPTION))
@@ -56,33 +57,22 @@ def _slices_of(cohort: Cohort, scan: str, count: int, number: int) -> list[int]:
 
 
 def _tiles(cohort: Cohort, row: int) -> list[Image.Image]:
-    mask = _mask(cohort, row)
     tiles = [grey_tile(channel, TILE) for channel in cohort.pixels([row])[0]]  # each [size, size] in [-1, 1]
-    return tiles if mask is None else [draw_outline(tile, mask) for tile in tiles]
-
-
-def _mask(cohort: Cohort, row: int) -> np.ndarray | None:
     path = cohort.path / MASKS
     if not path.is_file():
-        return None
-    return np.unpackbits(np.load(path, mmap_mode="r")[row], axis=-1, count=cohort.slices.shape[-1])
+        return tiles
+    mask = np.unpackbits(np.load(path, mmap_mode="r")[row], axis=-1, count=cohort.slices.shape[-1])
+    return [draw_outline(tile, mask) for tile in tiles]
 
 
 def _heading(cohort: Cohort) -> str:
-    counts = [
-        f"{(cohort.labels == label).sum():,} {word}" for label, word in enumerate(LABEL_NAMES) if label in cohort.labels
-    ]
+    labels, counts = np.unique(cohort.labels, return_counts=True)
+    slices = ", ".join(f"{count:,} {LABEL_NAMES[label]}" for label, count in zip(labels, counts, strict=True))
     patients = len(np.unique(cohort.patients))
     return (
-        f"{cohort.manifest['kind']}: {patients:,} patients, {len(cohort):,} slices ({', '.join(counts)}), "
+        f"{cohort.manifest['kind']}: {patients:,} patients, {len(cohort):,} slices ({slices}), "
         f"preparation {cohort.manifest['preparation_sha256'][:12]}"
     )
-
-
-def _caption(cohort: Cohort, row: int) -> tuple[str, str]:
-    return str(
-        cohort.scans[row]
-    ), f"slice {cohort.indices[row]}, {LABEL_NAMES[cohort.labels[row]]}, {cohort.splits[row]}"
 
 
 def _shorten(text: str, width: int) -> str:

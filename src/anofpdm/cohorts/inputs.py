@@ -51,10 +51,10 @@ def find_targets(
 ) -> list[Target]:
     """Each input is a folder, a NIfTI file, DICOM, or modality=file. Files of one subject are one scan."""
     targets: list[Target] = []
-    assigned = [_parse_assignment(one) for one in inputs if _is_assignment(one)]
+    assigned = [one for one in inputs if "=" in one and not Path(one).exists()]
     if assigned:
         targets.append(_explicit_target(assigned, modalities))
-    paths = [Path(one) for one in inputs if not _is_assignment(one)]
+    paths = [Path(one) for one in inputs if one not in assigned]
     for path in paths:
         if not path.exists():
             raise CohortError(f"{path}: no such file or folder; check the path")
@@ -106,7 +106,8 @@ def _is_dicom(path: Path) -> bool:
 
 def _dicom_target(path: Path, modalities: tuple[str, ...], series: Mapping[str, str] | None, *, alone: bool) -> Target:
     """One study, not converted yet. If there are other inputs, an error is recorded and reported later."""
-    name = _study_name(path)
+    folder_name = path.name if path.name not in INVALID_NAMES else path.resolve().name
+    name = normalise_name(Path(folder_name).stem if path.is_file() else folder_name) or "scan"
     subject = Subject(name, name, dict.fromkeys(modalities, path))
     try:
         from anofpdm.scans.dicom.read import read_study
@@ -117,11 +118,6 @@ def _dicom_target(path: Path, modalities: tuple[str, ...], series: Mapping[str, 
             raise
         return Target(replace(subject, problem=str(problem)), bids=False)
     return Target(subject, bids=False, study=study)
-
-
-def _study_name(path: Path) -> str:
-    name = path.name if path.name not in INVALID_NAMES else path.resolve().name
-    return normalise_name(Path(name).stem if path.is_file() else name) or "scan"
 
 
 def _best_layout(source: Source, modalities: tuple[str, ...], where: str) -> list[Target]:
@@ -141,9 +137,9 @@ def _best_layout(source: Source, modalities: tuple[str, ...], where: str) -> lis
             break
     usable, layout, subjects = best
     if not subjects:
-        raise CohortError(
-            f"{where}: no scan found ({_count_nifti(source)}); give a folder with {', '.join(modalities)}"
-        )
+        count = sum(1 for _ in nifti_files(source))
+        found = f"{count} NIfTI files" if count else "no NIfTI or DICOM file"
+        raise CohortError(f"{where}: no scan found ({found}); give a folder with {', '.join(modalities)}")
     if not usable:
         raise CohortError(f"{where}: {subjects[0].name}: {subjects[0].problem}")
     return [Target(one, bids=layout is Layout.BIDS) for one in subjects]
@@ -170,42 +166,31 @@ def _is_derived_name(name: str, names: Sequence[str]) -> bool:
     return any(name != other and name.startswith((f"{other}_", f"{other}-")) for other in names)
 
 
-def _count_nifti(source: Source) -> str:
-    count = sum(1 for _ in nifti_files(source))
-    return f"{count} NIfTI files" if count else "no NIfTI or DICOM file"
-
-
 def _assignment_hint(modalities: tuple[str, ...]) -> str:
     return f"give the files as {' '.join(f'{name}=FILE' for name in modalities)}"
 
 
-def _select_modalities(subjects: Sequence[Subject], modalities: tuple[str, ...]) -> list[Subject]:
-    named = [_name_single_modality(one, modalities) for one in subjects]
-    return with_modalities(named, modalities, remedy=_assignment_hint(modalities))
-
-
-def _name_single_modality(subject: Subject, modalities: tuple[str, ...]) -> Subject:
+def _select_modalities(subjects: list[Subject], modalities: tuple[str, ...]) -> list[Subject]:
     """For a model of one modality, a file without a modality in its name has that modality."""
-    if len(modalities) != 1 or list(subject.images) != [folder.UNNAMED]:
-        return subject
-    return replace(subject, images={modalities[0]: subject.images[folder.UNNAMED]})
+    for number, one in enumerate(subjects):
+        if len(modalities) == 1 and list(one.images) == [folder.UNNAMED]:
+            subjects[number] = replace(one, images={modalities[0]: one.images[folder.UNNAMED]})
+    return with_modalities(subjects, modalities, remedy=_assignment_hint(modalities))
 
 
-def _explicit_target(assigned: Sequence[tuple[str, Path]], modalities: tuple[str, ...]) -> Target:
-    files = dict(assigned)
-    for modality, path in assigned:
-        if sum(other == modality for other, _ in assigned) > 1:
-            raise CohortError(f"{modality}={path}: duplicate {modality}; give each modality once")
-    unknown = [name for name in files if name not in modalities]
-    if unknown:
-        raise CohortError(
-            f"{unknown[0]}={files[unknown[0]]}: not a modality of the model; choose from {', '.join(modalities)}"
-        )
+def _explicit_target(assigned: Sequence[str], modalities: tuple[str, ...]) -> Target:
+    pairs = [(name.lower(), Path(path)) for name, _, path in (text.partition("=") for text in assigned)]
+    files = dict(pairs)
+    for name, path in pairs:
+        if sum(name == other for other, _ in pairs) > 1:
+            raise CohortError(f"{name}={path}: duplicate {name}; give each modality once")
+    for name, path in pairs:
+        if name not in modalities:
+            raise CohortError(f"{name}={path}: not a modality of the model; choose from {', '.join(modalities)}")
     for path in files.values():
         if not path.is_file():
             raise CohortError(f"{path}: no such file; check the path")
-    first = next(iter(files.values()))
-    name = folder.find_subjects([first])[0].name or "scan"
+    name = folder.find_subjects([pairs[0][1]])[0].name or "scan"
     (subject,) = _select_modalities([Subject(name, name, files)], modalities)
     if subject.problem:
         raise CohortError(f"{name}: {subject.problem}")
@@ -227,22 +212,12 @@ def _cohort_targets(path: Path, modalities: tuple[str, ...], split: str | None) 
     }
     layout = parse(Layout, cohort.manifest["kind"])
     wanted = set((cohort.scans if split is None else cohort.scans[cohort.rows(split)]).tolist())
-    subjects = [one for one in finders[layout](source) if one.name in wanted]
-    subjects = _select_modalities(subjects, modalities)
+    subjects = _select_modalities([one for one in finders[layout](source) if one.name in wanted], modalities)
     return [Target(one, bids=finders[layout] is find_bids) for one in subjects]
 
 
 def _is_prepared(path: Path) -> bool:
     return (path / MANIFEST).is_file()
-
-
-def _is_assignment(text: str) -> bool:
-    return "=" in text and not Path(text).exists()
-
-
-def _parse_assignment(text: str) -> tuple[str, Path]:
-    name, _, path = text.partition("=")
-    return name.lower(), Path(path)
 
 
 def _check_names(targets: list[Target]) -> list[Target]:

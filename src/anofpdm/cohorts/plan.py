@@ -1,11 +1,14 @@
 """Plan a preparation: find scans, choose modalities, check labels and splits, before any scan is read."""
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
-from anofpdm.cohorts.layouts import atlas, bids, brats, folder
-from anofpdm.cohorts.split import apply_split, split_subjects
+import numpy as np
+
+from anofpdm.cohorts.layouts import bids, brats, folder
 from anofpdm.cohorts.subjects import Subject, all_modalities, with_modalities
 from anofpdm.cohorts.tables import GivenLabels, check_known, read_labels, read_split
 from anofpdm.cohorts.writer import Preparation, Settings
@@ -15,6 +18,7 @@ from anofpdm.scans.slices import BRIGHT_PERCENTILE, LEAST_FOREGROUND
 
 PREPARATION_VERSION = 1  # incremented whenever the same scan would give other slices
 SIZES = (16, 512)
+TRAIN_SHARE, VAL_SHARE = 0.75, 0.05  # of the patients; the rest is the test split
 FILE_NAMES = {
     Layout.BRATS21: "<subject>_flair.nii.gz, _t1, _t1ce, _t2, _seg (or -t2f, -t1n, -t1c, -t2w)",
     Layout.ATLAS2: "sub-<id>_..._T1w.nii.gz and sub-<id>_..._label-L_desc-T1lesion_mask.nii.gz",
@@ -74,11 +78,7 @@ def plan_cohort(
         raise CohortError(f"--entity chooses among BIDS files and does not apply to {layout}; leave it out")
     if not SIZES[0] <= size <= SIZES[1] or size % 8:
         raise CohortError(f"--size {size}: choose a multiple of 8 from {SIZES[0]} to {SIZES[1]}")
-    subjects = _find(layout, source, modalities, entities)
-    if not subjects:
-        raise CohortError(
-            f"{source}: no scan in the {layout} layout found; expected files such as {FILE_NAMES[layout]}"
-        )
+    subjects = _find_subjects(layout, source, modalities, entities)
     chosen = modalities or all_modalities(subjects, brats.MODALITIES)
     subjects = with_modalities(subjects, chosen)
     names = {subject.name for subject in subjects} | {subject.patient for subject in subjects}
@@ -91,18 +91,21 @@ def plan_cohort(
     return Plan(layout, source, subjects, chosen, _split(subjects, given, split, seed), split_from, size, given)
 
 
-def _find(
+def _find_subjects(
     layout: Layout, source: Path, modalities: tuple[str, ...], entities: Mapping[str, str] | None
 ) -> list[Subject]:
-    match layout:
-        case Layout.BRATS21:
-            return brats.find_subjects(source)
-        case Layout.ATLAS2:
-            return atlas.find_subjects(source)
-        case Layout.BIDS:
-            return bids.find_subjects(source, entities)
-        case Layout.NIFTI:
-            return folder.find_subjects(source, modalities)
+    finders: dict[Layout, Callable[[Path], list[Subject]]] = {
+        Layout.BRATS21: brats.find_subjects,
+        Layout.ATLAS2: bids.find_atlas_subjects,
+        Layout.BIDS: partial(bids.find_subjects, entities=entities),
+        Layout.NIFTI: partial(folder.find_subjects, modalities=modalities),
+    }
+    subjects = finders[layout](source)
+    if not subjects:
+        raise CohortError(
+            f"{source}: no scan in the {layout} layout found; expected files such as {FILE_NAMES[layout]}"
+        )
+    return subjects
 
 
 def _given_labels(layout: Layout, source: Path, path: Path | None) -> GivenLabels | None:
@@ -123,3 +126,41 @@ def _split(subjects: list[Subject], given: GivenLabels | None, path: Path | None
     else:
         labelled = {subject.name for subject in subjects if subject.mask is not None}
     return split_subjects(subjects, labelled, seed)
+
+
+def draw_split(patients: Sequence[str], seed: int) -> dict[str, Split]:
+    """75/5/20, rounded as in the paper (655 patients: 492, 33, 130); from 3 patients on, no split is empty."""
+    count = len(patients)
+    n_train = math.ceil(TRAIN_SHARE * count)
+    if count >= 3:
+        n_train = min(n_train, count - 2)
+    n_val = min(math.ceil(VAL_SHARE * count), count - n_train)
+    shuffled = np.random.default_rng(seed).permutation(sorted(patients))
+    names = [Split.TRAIN] * n_train + [Split.VAL] * n_val + [Split.TEST] * (count - n_train - n_val)
+    return {str(patient): split for patient, split in zip(shuffled, names, strict=True)}
+
+
+def split_subjects(subjects: Sequence[Subject], labelled: set[str], seed: int) -> dict[str, Split]:
+    """Patient to split. Patients without labels or masks go to the training split."""
+    patients = {subject.patient for subject in subjects}
+    known = {subject.patient for subject in subjects if subject.name in labelled}
+    return {**dict.fromkeys(patients - known, Split.TRAIN), **draw_split(sorted(known), seed)}
+
+
+def apply_split(subjects: Sequence[Subject], given: Mapping[str, Split], path: Path) -> dict[str, Split]:
+    """Patient to split, from a file of patients or of scans."""
+    splits: dict[str, Split] = {}
+    missing = []
+    for subject in subjects:
+        split = given.get(subject.name) or given.get(subject.patient)
+        if split is None:
+            missing.append(subject.name)
+        elif splits.setdefault(subject.patient, split) != split:
+            raise CohortError(
+                f"{path} has patient {subject.patient} in {splits[subject.patient]} and in {split}; choose one split"
+            )
+    if missing:
+        raise CohortError(
+            f"{path}: no row for {len(missing)} scans ({', '.join(missing[:3])}, ...); add a row for each"
+        )
+    return splits

@@ -5,9 +5,11 @@ import hashlib
 import json
 import warnings
 from collections import deque
-from collections.abc import Iterator, Sequence
-from concurrent.futures import Executor, Future
+from collections.abc import Iterator
+from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -18,16 +20,7 @@ from anofpdm.cohorts.plan import Plan
 from anofpdm.cohorts.store import Cohort, cohort_tables, read_cohort
 from anofpdm.cohorts.subjects import Subject
 from anofpdm.cohorts.tables import GivenLabels
-from anofpdm.cohorts.writer import (
-    ALL_FILES,
-    JOURNAL,
-    MANIFEST,
-    SHEET,
-    Manifest,
-    ScanEntry,
-    StoreWriter,
-    remove_prepared,
-)
+from anofpdm.cohorts.writer import ALL_FILES, JOURNAL, MANIFEST, SHEET, Manifest, ScanEntry, StoreWriter
 from anofpdm.errors import AnoFPDMError, CohortError, ScanError, ScanWarning
 from anofpdm.labels import NULL
 from anofpdm.scans import AxialPlanes, mask_slices, read_scan, read_volume, scan_slices
@@ -68,11 +61,12 @@ def prepare(
     _check_out(out)
     with folder_lock(out), contextlib.nullcontext(pool) if pool else worker_pool(workers) as pool:
         remove_temporary_files(out)
-        if overwrite:
-            remove_prepared(out)
+        for name in ALL_FILES if overwrite else ():
+            (out / name).unlink(missing_ok=True)
         writer = StoreWriter(out, plan.settings)
         complete = False
         try:
+            _check_unchanged(plan, writer.entries)
             report = _prepare_missing(plan, writer, _results(plan, writer.entries, pool, workers), strict, on_progress)
             if not writer.entries:
                 reason = next(iter(report.failed.values()), "no scan found")
@@ -118,18 +112,11 @@ def prepare_scan(subject: Subject, source: Path, size: int) -> PreparedScan:
     return PreparedScan(entry, slices.pixels, masks)
 
 
-# ---- run -------------------------------------------------------------------------------------------------------------
-
-
 Result = PreparedScan | AnoFPDMError
 
 
 def _prepare_missing(
-    plan: Plan,
-    writer: StoreWriter,
-    results: Iterator[tuple[Subject, Result]],
-    strict: bool,
-    on_progress: Progress,
+    plan: Plan, writer: StoreWriter, results: Iterator[tuple[Subject, Result]], strict: bool, on_progress: Progress
 ) -> Report:
     report = Report(n_resumed=len(writer.entries))
     on_progress(TASK, report.n_resumed, len(plan.subjects))
@@ -137,7 +124,9 @@ def _prepare_missing(
         if isinstance(result, PreparedScan):
             try:
                 _labels(plan, result.entry)
-                entry = replace(result.entry, split=_split_of(plan, writer.entries, result.entry.patient))
+                # A patient stays in its split when scans are added to the folder: a model may have been trained on it.
+                earlier = (entry.split for entry in writer.entries if entry.patient == subject.patient)
+                entry = replace(result.entry, split=next(earlier, plan.split[subject.patient]))
                 writer.append(entry, result.pixels, result.masks)
             except CohortError as problem:
                 result = problem
@@ -152,28 +141,18 @@ def _prepare_missing(
 def _results(
     plan: Plan, entries: list[ScanEntry], pool: Executor | None, workers: int
 ) -> Iterator[tuple[Subject, Result]]:
-    """Scans not prepared yet, in their order, whatever the number of workers."""
-    _check_unchanged(plan, entries)
+    """Scans not prepared yet, in their order, whatever the number of workers; few are in memory at a time."""
     done = {entry.scan for entry in entries}
-    missing = [subject for subject in plan.subjects if subject.name not in done]
+    missing = (subject for subject in plan.subjects if subject.name not in done)
+    run = partial(_try_prepare, source=plan.source, size=plan.size)
     if pool is None:
-        return ((subject, _try_prepare(subject, plan.source, plan.size)) for subject in missing)
-    return _from_workers(missing, plan, pool, ahead=2 * workers)
-
-
-def _from_workers(
-    subjects: Sequence[Subject], plan: Plan, pool: Executor, *, ahead: int
-) -> Iterator[tuple[Subject, Result]]:
-    """At most `ahead` scans are in memory at a time."""
-    remaining = iter(subjects)
-    pending: deque[tuple[Subject, Future[Result]]] = deque()
-    while True:
-        while len(pending) < ahead and (subject := next(remaining, None)) is not None:
-            pending.append((subject, pool.submit(_try_prepare, subject, plan.source, plan.size)))
-        if not pending:
-            return
+        yield from ((subject, run(subject)) for subject in missing)
+        return
+    pending = deque((subject, pool.submit(run, subject)) for subject in islice(missing, 2 * workers))
+    while pending:
         subject, future = pending.popleft()
         yield subject, future.result()
+        pending.extend((subject, pool.submit(run, subject)) for subject in islice(missing, 1))
 
 
 def _try_prepare(subject: Subject, source: Path, size: int) -> Result:
@@ -194,11 +173,6 @@ def _labels(plan: Plan, entry: ScanEntry) -> np.ndarray:
     if entry.lesion is not None:
         return np.array(entry.lesion, dtype=int)
     return np.full(len(entry.indices), NULL)
-
-
-def _split_of(plan: Plan, entries: list[ScanEntry], patient: str) -> str:
-    """A patient stays in its split when scans are added to the folder: a model may have been trained on it."""
-    return next((entry.split for entry in entries if entry.patient == patient), plan.split[patient])
 
 
 def _finish(plan: Plan, out: Path, entries: list[ScanEntry], report: Report) -> None:
@@ -237,17 +211,12 @@ def _finish(plan: Plan, out: Path, entries: list[ScanEntry], report: Report) -> 
 def _skipped_labels(plan: Plan, entry: ScanEntry) -> list[str]:
     """A note on labelled slices that were dropped because they show too little brain."""
     labelled = plan.labels.slices.get(_name_in_table(plan.labels, entry), {}) if plan.labels else {}
-    missing = sorted(set(labelled) - set(entry.indices))
-    if not missing:
-        return []
-    return [f"labelled slices with too little brain were skipped: {', '.join(map(str, missing))}"]
+    missing = ", ".join(map(str, sorted(set(labelled) - set(entry.indices))))
+    return [f"labelled slices with too little brain were skipped: {missing}"] if missing else []
 
 
 def _name_in_table(labels: GivenLabels, entry: ScanEntry) -> str:
     return entry.scan if entry.scan in labels.subjects else entry.patient
-
-
-# ---- checks ----------------------------------------------------------------------------------------------------------
 
 
 def _check_out(out: Path) -> None:
@@ -276,10 +245,9 @@ def _check_unchanged(plan: Plan, entries: list[ScanEntry]) -> None:
             )
 
 
-def _fingerprints(subject: Subject, source: Path) -> dict[str, tuple[str, int, int]]:
-    files = {**subject.images, **({"mask": subject.mask} if subject.mask else {})}
-    result = {}
-    for role, path in files.items():
-        status = path.stat()
-        result[role] = (path.relative_to(source).as_posix(), status.st_size, status.st_mtime_ns)
-    return result
+def _fingerprints(subject: Subject, source: Path) -> dict[str, list[str | int]]:
+    files = subject.images | ({"mask": subject.mask} if subject.mask else {})
+    return {
+        role: [path.relative_to(source).as_posix(), path.stat().st_size, path.stat().st_mtime_ns]
+        for role, path in files.items()
+    }

@@ -91,10 +91,11 @@ def read_cohort(path: Path, manifest: Manifest) -> Cohort:
         scans = {scan["scan"]: scan for scan in _read_table(path / "scans.csv")}
         split = {row["patient"]: row["split"] for row in _read_table(path / "split.csv")}
         names = [row["scan"] for row in rows]
+        size, channels = manifest["preparation"]["size"], len(manifest["preparation"]["modalities"])
         cohort = Cohort(
             path=path,
             manifest=manifest,
-            slices=open_array(path / SLICES, _shape(manifest, len(rows)), np.float16),
+            slices=open_array(path / SLICES, (len(rows), channels, size, size), np.float16),
             labels=np.array([LABEL_NAMES.index(row["label"]) for row in rows]),
             scans=np.array(names),
             patients=np.array([scans[name]["patient"] for name in names]),
@@ -136,11 +137,6 @@ def check_slices(cohort: Cohort, rows: np.ndarray) -> None:
             )
 
 
-def _shape(manifest: Manifest, rows: int) -> tuple[int, ...]:
-    size = manifest["preparation"]["size"]
-    return rows, len(manifest["preparation"]["modalities"]), size, size
-
-
 def cohort_tables(entries: Sequence[ScanEntry], labels: Sequence[np.ndarray]) -> dict[str, bytes]:
     """The three CSV files, by name."""
     slices = [
@@ -169,20 +165,18 @@ def _read_manifest(path: Path) -> Manifest:
     try:
         manifest: Manifest = json.loads(read_regular_file(path / MANIFEST))
         version = manifest["format"]
+        if version != Cohort.FORMAT:
+            raise CohortError(
+                f"{path}: format {version}, but this version of anofpdm reads {Cohort.FORMAT}; prepare it again"
+            )
         _check_manifest(manifest)
     except (ValueError, KeyError, TypeError, OSError, RecursionError) as problem:
         raise CohortError(f"{path / MANIFEST}: damaged ({problem}); prepare it again with --overwrite") from None
-    if version != Cohort.FORMAT:
-        raise CohortError(
-            f"{path}: format {version}, but this version of anofpdm reads {Cohort.FORMAT}; prepare it again"
-        )
     return manifest
 
 
 def _check_manifest(manifest: Manifest) -> None:
-    """Keys and types that are used later; other formats are reported elsewhere."""
-    if manifest["format"] != Cohort.FORMAT:
-        return
+    """Keys and types that are used later."""
     modalities, tables = manifest["preparation"]["modalities"], manifest["tables_sha256"]
     if not isinstance(modalities, list) or not all(isinstance(name, str) for name in modalities):
         raise ValueError("modalities is not a list of names")

@@ -1,13 +1,13 @@
 """Scans of a source folder: one `Subject` per scan, for all layouts."""
 
-import os
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
 
 from anofpdm.errors import CohortError
+from anofpdm.util.files import walk_files
 
 MASK = "mask"
 
@@ -40,19 +40,10 @@ def nifti_files(source: Source) -> Iterator[Path]:
         return
     if not source.is_dir():
         raise CohortError(f"{source}: {'not a folder' if source.exists() else 'no such folder'}; check the path")
-    visited: set[str] = set()
-    for folder, folders, files in os.walk(source, followlinks=True):
-        place = os.path.realpath(folder)
-        if place in visited:
-            folders.clear()
-            continue
-        visited.add(place)
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
-        for name in sorted(files):
-            path = Path(folder, name)
-            # A broken link is reported later; opening a pipe or a device could block forever.
-            if not name.startswith(".") and stem(name) != name and (path.is_file() or not path.exists()):
-                yield path
+    for path in walk_files(source, lambda name: name.startswith(".")):
+        # A broken link is reported later; opening a pipe or a device could block forever.
+        if stem(path.name) != path.name and (path.is_file() or not path.exists()):
+            yield path
 
 
 def stem(name: str) -> str:
@@ -86,23 +77,22 @@ def with_modalities(
     subjects: list[Subject], modalities: tuple[str, ...], *, remedy: str = "choose modalities with --modalities"
 ) -> list[Subject]:
     """The same subjects with these modalities only, in this order; a missing one is recorded as a problem."""
-    return [_with_modalities(subject, modalities, remedy) for subject in subjects]
+    selected = []
+    for subject in subjects:
+        missing = " or ".join(modality for modality in modalities if modality not in subject.images)
+        problem = subject.problem
+        if missing and problem is None:
+            has = ", ".join(subject.images) or "none"
+            problem = f"no {missing} image (found: {has}); add it, or {remedy}"
+        images = {modality: subject.images[modality] for modality in modalities if modality in subject.images}
+        selected.append(replace(subject, images=images, problem=problem))
+    return selected
 
 
 def all_modalities(subjects: list[Subject], order: tuple[str, ...]) -> tuple[str, ...]:
     """All modalities of any subject: those of `order` first, then sorted by name."""
     present = {modality for subject in subjects for modality in subject.images}
     return (*(m for m in order if m in present), *sorted(present - set(order)))
-
-
-def _with_modalities(subject: Subject, modalities: tuple[str, ...], remedy: str) -> Subject:
-    missing = [modality for modality in modalities if modality not in subject.images]
-    problem = subject.problem
-    if missing and problem is None:
-        has = ", ".join(subject.images) or "none"
-        problem = f"no {' or '.join(missing)} image (found: {has}); add it, or {remedy}"
-    images = {modality: subject.images[modality] for modality in modalities if modality in subject.images}
-    return Subject(subject.name, subject.patient, images, subject.mask, problem)
 
 
 def _problem(parts: dict[str, list[Path]], remedy: str) -> str | None:

@@ -7,7 +7,6 @@ import unicodedata
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -16,25 +15,10 @@ from anofpdm.labels import HEALTHY, NULL, UNHEALTHY
 from anofpdm.options import Split
 from anofpdm.util.files import read_regular_file
 
-LABELS = {
-    "0": HEALTHY,
-    "healthy": HEALTHY,
-    "1": UNHEALTHY,
-    "unhealthy": UNHEALTHY,
-    "": NULL,
-    "2": NULL,
-    "unlabelled": NULL,
-    "unlabeled": NULL,
-    "unknown": NULL,
-}
-SPLITS = {
-    "train": Split.TRAIN,
-    "training": Split.TRAIN,
-    "val": Split.VAL,
-    "valid": Split.VAL,
-    "validation": Split.VAL,
-    "test": Split.TEST,
-}
+LABELS = {"0": HEALTHY, "healthy": HEALTHY, "1": UNHEALTHY, "unhealthy": UNHEALTHY}
+LABELS |= dict.fromkeys(("", "2", "unlabelled", "unlabeled", "unknown"), NULL)
+SPLITS = {str(split): split for split in Split}
+SPLITS |= {"training": Split.TRAIN, "valid": Split.VAL, "validation": Split.VAL}
 
 
 @dataclass(frozen=True)
@@ -123,28 +107,24 @@ def _rows(path: Path, needed: tuple[str, ...], optional: str = "") -> Iterator[t
     first = text.partition("\n")[0]
     reader = csv.DictReader(text.splitlines(), delimiter=max(",;\t", key=first.count))
     is_empty = True
-    for row in _parse_rows(reader, path, needed, optional):
-        if row.get(None) or any(row[column] is None for column in needed):
-            raise CohortError(f"{path}, line {reader.line_num}: number of cells and columns differ; correct the row")
-        cells = {key: (value or "").strip() for key, value in row.items()}
-        if any(cells.values()):
-            is_empty = False
-            yield reader.line_num, cells
-    if is_empty:
-        raise CohortError(f"{path}: no rows; add some")
-
-
-def _parse_rows(
-    reader: "csv.DictReader[str]", path: Path, needed: tuple[str, ...], optional: str
-) -> Iterator[dict[str | Any, str | Any]]:
     try:
         reader.fieldnames = [(column or "").strip().lower() for column in reader.fieldnames or []]
         _check_columns(path, reader.fieldnames, needed, optional)
-        yield from reader
+        for row in reader:
+            line: dict[str | None, str | None] = {**row}  # None: cells beyond the columns, or cells that are missing
+            if line.get(None) or any(line[column] is None for column in needed):
+                raise CohortError(
+                    f"{path}, line {reader.line_num}: number of cells and columns differ; correct the row"
+                )
+            cells = {key: (value or "").strip() for key, value in row.items()}
+            if any(cells.values()):
+                is_empty = False
+                yield reader.line_num, cells
     except csv.Error as problem:  # an unterminated cell
-        raise CohortError(
-            f"{path}, line {reader.reader.line_num}: cannot be read ({problem}); correct the row"
-        ) from None
+        where = f"{path}, line {reader.reader.line_num}"
+        raise CohortError(f"{where}: cannot be read ({problem}); correct the row") from None
+    if is_empty:
+        raise CohortError(f"{path}: no rows; add some")
 
 
 def _check_columns(path: Path, columns: Sequence[str], needed: tuple[str, ...], optional: str) -> None:

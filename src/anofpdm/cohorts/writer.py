@@ -68,7 +68,7 @@ class ScanEntry:
     scan: str
     patient: str
     split: str
-    sources: dict[str, tuple[str, int, int]]  # role to path relative to the source folder, bytes, mtime in ns
+    sources: dict[str, list[str | int]]  # role to path relative to the source folder, bytes, mtime in ns
     n_native: int  # axial slices of the scan
     indices: list[int]  # slices that were kept
     lesion: list[bool] | None  # per kept slice; None without a mask
@@ -76,6 +76,11 @@ class ScanEntry:
     spacing_mm: float  # between neighbouring native slices
     sha256: str  # of the prepared slices
     warnings: list[str]
+
+    def __post_init__(self) -> None:
+        kinds = {"scan": str, "patient": str, "sources": dict, "indices": list, "sha256": str}
+        if not all(isinstance(getattr(self, name), kind) for name, kind in kinds.items()):
+            raise ValueError("a line does not describe a scan")
 
 
 class GrowingArray:
@@ -94,8 +99,6 @@ class GrowingArray:
 
     def append(self, rows: np.ndarray) -> None:
         """Append and flush to disk."""
-        if rows.shape[1:] != self.row_shape or rows.dtype != self.dtype:
-            raise ValueError(f"expected rows of {self.row_shape} {self.dtype}, got {rows.shape[1:]} {rows.dtype}")
         with translate_write_errors(self._path):
             self._file.seek(0, os.SEEK_END)
             self._file.write(np.ascontiguousarray(rows).data)
@@ -138,6 +141,7 @@ class StoreWriter:
         size, channels = settings["size"], len(settings["modalities"])
         self._slices = GrowingArray(folder / SLICES, (channels, size, size), np.float16)
         self._masks = GrowingArray(folder / MASKS, (size, (size + 7) // 8), np.uint8) if settings["masks"] else None
+        self._arrays = [self._slices] if self._masks is None else [self._slices, self._masks]
         for array in self._arrays:
             array.truncate(self.n_slices)
 
@@ -160,10 +164,6 @@ class StoreWriter:
             array.close(self.n_slices if complete else None)
         self._journal.close()
 
-    @property
-    def _arrays(self) -> list[GrowingArray]:
-        return [self._slices] if self._masks is None else [self._slices, self._masks]
-
     def _read_journal(self, settings: Settings) -> list[ScanEntry]:
         """Scans prepared so far. An incomplete last line was being written when the run was killed: remove it."""
         text, _, _ = self._journal.read().rpartition(b"\n")
@@ -177,9 +177,8 @@ class StoreWriter:
         self._journal.truncate()
         try:
             previous, *entries = [json.loads(line) for line in lines]
-            scans = [ScanEntry(**{**entry, "sources": _tuples(entry["sources"])}) for entry in entries]
-            self._check(scans)
-        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as problem:
+            scans = [ScanEntry(**entry) for entry in entries]
+        except (ValueError, TypeError, RecursionError) as problem:
             raise CohortError(f"{self._journal.name}: damaged ({problem}); start again with --overwrite") from None
         if previous != settings:
             previous = previous if isinstance(previous, dict) else {}
@@ -190,27 +189,10 @@ class StoreWriter:
             )
         return scans
 
-    @staticmethod
-    def _check(entries: list[ScanEntry]) -> None:
-        for entry in entries:
-            kinds = (entry.scan, str), (entry.patient, str), (entry.indices, list), (entry.sha256, str)
-            if not all(isinstance(value, kind) for value, kind in kinds):
-                raise ValueError("a line does not describe a scan")
-
     def _write_line(self, content: dict[str, Any]) -> None:
         with translate_write_errors(self.folder / JOURNAL):
             self._journal.write(json.dumps(content).encode() + b"\n")
             _flush(self._journal)
-
-
-def remove_prepared(folder: Path) -> None:
-    """Remove only the files that `prepare` writes."""
-    for name in ALL_FILES:
-        (folder / name).unlink(missing_ok=True)
-
-
-def _tuples(sources: dict[str, list[Any]]) -> dict[str, tuple[str, int, int]]:
-    return {role: (path, size, time) for role, (path, size, time) in sources.items()}
 
 
 def _flush(file: BinaryIO) -> None:

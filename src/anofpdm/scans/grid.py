@@ -40,7 +40,9 @@ class Grid:
 
 def grid_of(header: nib.Nifti1Header, shape: tuple[int, int, int], path: Path) -> Grid:
     """The grid that a header describes; ambiguous or invalid geometry is refused."""
-    _check_units(header, path)
+    unit = {1: "metres", 3: "micrometres"}.get(int(header["xyzt_units"]) & UNITS_OF_LENGTH)
+    if unit is not None:
+        raise ScanError(f"{path}: its header is in {unit}; convert it to millimetres first")
     affine = _choose_affine(header, shape, path)
     check_affine(affine, path)
     return Grid(shape, affine, header)
@@ -110,12 +112,6 @@ def check_affine(affine: np.ndarray, path: Path | str) -> None:
             f"{path}: its affine is sheared (two voxel axes are at {angle:.1f} degrees, not 90); "
             "resample it onto an orthogonal grid first"
         )
-
-
-def _check_units(header: nib.Nifti1Header, path: Path) -> None:
-    unit = {1: "metres", 3: "micrometres"}.get(int(header["xyzt_units"]) & UNITS_OF_LENGTH)
-    if unit is not None:
-        raise ScanError(f"{path}: its header is in {unit}; convert it to millimetres first")
 
 
 def _times(shape: tuple[int, ...]) -> str:

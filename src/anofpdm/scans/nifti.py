@@ -97,9 +97,6 @@ def _header_for_results(header: nib.Nifti1Header, dtype: np.dtype) -> nib.Nifti1
     return result
 
 
-# ---- bytes -----------------------------------------------------------------------------------------------------------
-
-
 def _read_declared(stream: Stream, path: Path) -> tuple[nib.Nifti1Header, tuple[int, int, int], bytes | bytearray]:
     """Header, checked shape, and exactly as many voxel bytes as the header declares."""
     with _translate_read_errors(path):
@@ -187,9 +184,6 @@ def _data_offset(header: nib.Nifti1Header, path: Path) -> int:
     return int(offset)
 
 
-# ---- voxels ----------------------------------------------------------------------------------------------------------
-
-
 def _stored_type(header: nib.Nifti1Header, path: Path) -> np.dtype:
     try:
         stored: np.dtype = header.get_data_dtype()
@@ -237,10 +231,7 @@ def _finite_float32(voxels: np.ndarray, path: Path) -> np.ndarray:
         voxels = voxels.astype(np.float32, copy=False)
     finite = np.isfinite(voxels)
     if not finite.all():
-        i, plane = next(
-            (i, plane) for i, plane in enumerate(finite) if not plane.all()
-        )  # plane by plane: there may be many
-        first = ", ".join(str(int(n)) for n in (i, *np.unravel_index(plane.argmin(), plane.shape)))
+        first = ", ".join(map(str, np.unravel_index(finite.argmin(), finite.shape)))
         count = finite.size - np.count_nonzero(finite)
         raise ScanError(
             f"{path}: {count} voxels are NaN or infinite, the first at voxel ({first}); "

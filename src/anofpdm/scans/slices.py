@@ -16,7 +16,7 @@ from scipy import sparse
 
 from anofpdm.errors import ScanError
 from anofpdm.scans.grid import Grid, check_same_grid
-from anofpdm.scans.nifti import Volume, read_volume
+from anofpdm.scans.nifti import read_volume
 
 BRIGHT_PERCENTILE = 99.0  # of a volume's foreground; scaled to 1
 LEAST_FOREGROUND = 0.025  # of a slice's area; slices with less are skipped
@@ -45,7 +45,8 @@ def read_scan(files: dict[str, Path]) -> Scan:
     for volume in volumes[1:]:
         check_same_grid(volumes[0].grid, volumes[0].path, volume.grid, volume.path)
     for volume in volumes:
-        _check_has_foreground(volume)
+        if not (volume.voxels > 0).any():
+            raise ScanError(f"{volume.path}: no voxel is above 0; check the scan's scaling")
     return Scan(tuple(files), tuple(volume.voxels for volume in volumes), volumes[0].grid)
 
 
@@ -55,9 +56,7 @@ class AxialPlanes:
     def __init__(self, grid: Grid, size: int):
         self.grid, self.size = grid, size
         orientation = nib.io_orientation(grid.affine)  # [3, 2]: world axis and direction of each array axis
-        self._order = [
-            int(np.flatnonzero(orientation[:, 0] == world)[0]) for world in (2, 1, 0)
-        ]  # array axes of z, y, x
+        self._order = np.argsort(orientation[:, 0])[::-1].tolist()  # array axes of z, y, x
         directions = orientation[self._order, 1] * (1, -1, -1)  # towards superior, posterior, left
         self._flips = tuple(slice(None, None, int(step)) for step in directions)
         self.shape = tuple(grid.shape[axis] for axis in self._order)  # z, y, x
@@ -96,7 +95,8 @@ def scan_slices(scan: Scan, size: int, dtype: type = np.float32) -> ScanSlices:
         if 1 / bright > np.finfo(np.float32).max:
             raise ScanError(f"{scan.modalities[channel]}: intensities of {bright:.3g} are too small; check its scaling")
         for row, z in enumerate(kept):  # plane by plane, to stay in the CPU cache
-            pixels[row, channel] = planes.to_network(scale_to_unit(volume[z], bright)[None])[0] * 2 - 1
+            scaled = np.multiply(volume[z], np.float32(1 / bright), dtype=np.float32)
+            pixels[row, channel] = planes.to_network(np.clip(scaled, 0, 1, out=scaled)[None])[0] * 2 - 1
     return ScanSlices(pixels, kept)
 
 
@@ -119,12 +119,6 @@ def foreground_percentile(volume: np.ndarray) -> float:
     return low + (rank - below) * (high - low)
 
 
-def scale_to_unit(plane: np.ndarray, bright: float) -> np.ndarray:
-    """float32 in [0, 1]."""
-    scaled = np.multiply(plane, np.float32(1 / bright), dtype=np.float32)
-    return np.clip(scaled, 0, 1, out=scaled)
-
-
 def mask_slices(mask: np.ndarray, planes: AxialPlanes, indices: np.ndarray) -> np.ndarray:
     """A native mask [i, j, k] (any label above 0) in network slices: bool [n, size, size], by majority of area."""
     axial = planes.axial(mask)[indices] > 0
@@ -132,14 +126,6 @@ def mask_slices(mask: np.ndarray, planes: AxialPlanes, indices: np.ndarray) -> n
     nonempty = axial.any(axis=(1, 2))
     slices[nonempty] = planes.to_network(axial[nonempty]) >= 0.5
     return slices
-
-
-def _check_has_foreground(volume: Volume) -> None:
-    if not (volume.voxels > 0).any():
-        raise ScanError(f"{volume.path}: no voxel is above 0; check the scan's scaling")
-
-
-# ---- resampling ------------------------------------------------------------------------------------------------------
 
 
 def _apply(matrix: sparse.csr_array, planes: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
@@ -164,9 +150,8 @@ def _to_native(ny: int, dy: float, nx: int, dx: float, size: int) -> sparse.csr_
     pixel = max(ny * dy, nx * dx) / size
     rows, columns = (_overlaps(size, pixel, n, d, width=pixel) for n, d in ((ny, dy), (nx, dx)))
     edge_weights = [1 / np.asarray(weights.sum(axis=1)) for weights in (rows, columns)]
-    return sparse.csr_array(
-        sparse.kron(rows * edge_weights[0][:, None], columns * edge_weights[1][:, None], format="csr")
-    )
+    rows, columns = (one * edge[:, None] for one, edge in zip((rows, columns), edge_weights, strict=True))
+    return sparse.csr_array(sparse.kron(rows, columns, format="csr"))
 
 
 def _overlaps(n_in: int, d_in: float, n_out: int, d_out: float, *, width: float) -> sparse.csr_array:

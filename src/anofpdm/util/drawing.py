@@ -8,14 +8,8 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 from scipy import ndimage
 
-FOREGROUND, MUTED, GRIDLINE, BACKGROUND, OUTLINE = (
-    (235, 235, 235),
-    (150, 150, 150),
-    (60, 60, 64),
-    (16, 16, 18),
-    (255, 84, 64),
-)
-BLUE, ORANGE = (92, 148, 236), (240, 150, 60)
+FOREGROUND, MUTED, GRIDLINE, BACKGROUND = (235, 235, 235), (150, 150, 150), (60, 60, 64), (16, 16, 18)
+OUTLINE, BLUE, ORANGE = (255, 84, 64), (92, 148, 236), (240, 150, 60)
 HEAT = np.array([(0, 0, 0), (60, 15, 90), (190, 55, 80), (250, 150, 40), (255, 250, 190)], dtype=float)
 
 Colour = tuple[int, int, int]
@@ -29,9 +23,6 @@ def encode_png(image: Image.Image) -> bytes:
     buffer = io.BytesIO()
     image.save(buffer, "PNG")
     return buffer.getvalue()
-
-
-# ---- tiles -----------------------------------------------------------------------------------------------------------
 
 
 def grey_tile(pixels: np.ndarray, side: int) -> Image.Image:
@@ -53,9 +44,6 @@ def draw_outline(tile: Image.Image, mask: np.ndarray, colour: Colour = OUTLINE) 
     drawn = np.array(tile)
     drawn[ndimage.binary_dilation(large) & ~large] = colour
     return Image.fromarray(drawn)
-
-
-# ---- charts ----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

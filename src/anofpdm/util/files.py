@@ -5,7 +5,7 @@ import csv
 import errno
 import io
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from anofpdm.errors import AnoFPDMError, OutputError
@@ -49,6 +49,19 @@ def remove_temporary_files(folder: Path, pattern: str = "*") -> None:
     """Remove what interrupted writes of files of these names left in `folder`; requires its lock."""
     for path in folder.glob(f".{pattern}.tmp"):
         path.unlink(missing_ok=True)
+
+
+def walk_files(folder: Path, is_ignored: Callable[[str], bool]) -> Iterator[Path]:
+    """All files below a folder, sorted; ignored names and symlink loops are skipped."""
+    visited: set[str] = set()
+    for current, folders, files in os.walk(folder, followlinks=True):
+        real = os.path.realpath(current)
+        if real in visited:
+            folders.clear()
+            continue
+        visited.add(real)
+        folders[:] = sorted(name for name in folders if not is_ignored(name))
+        yield from (Path(current, name) for name in sorted(files) if not is_ignored(name))
 
 
 def read_regular_file(path: Path) -> bytes:

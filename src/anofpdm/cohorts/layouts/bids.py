@@ -1,9 +1,15 @@
-"""Any BIDS folder: sub-01/ses-1/anat/sub-01_ses-1_FLAIR.nii.gz; lesion masks next to the images or in derivatives/."""
+"""Any BIDS folder: sub-01/ses-1/anat/sub-01_ses-1_FLAIR.nii.gz; lesion masks next to the images or in derivatives/.
+
+ATLAS v2.0 as distributed is a BIDS tree of T1 scans below site folders, a lesion mask next to each:
+
+Training/R001/sub-r001s001/ses-1/anat/sub-r001s001_ses-1_space-MNI152NLin2009aSym_T1w.nii.gz
+                                      sub-r001s001_ses-1_space-MNI152NLin2009aSym_label-L_desc-T1lesion_mask.nii.gz
+"""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from anofpdm.cohorts.subjects import MASK, Source, SourceFile, Subject, group_files, nifti_files, stem
+from anofpdm.cohorts.subjects import MASK, Source, SourceFile, Subject, group_files, nifti_files, stem, with_modalities
 
 SUFFIXES = {"FLAIR": "flair", "T1w": "t1", "T2w": "t2", "PDw": "pd", "T2starw": "t2star"}
 CONTRAST_ENHANCED = {"t1": "t1ce"}
@@ -24,6 +30,10 @@ def find_subjects(source: Source, entities: Entities | None = None, *, remedy: s
     return group_files(chosen, remedy=remedy)
 
 
+def find_atlas_subjects(source: Path) -> list[Subject]:
+    return with_modalities(find_subjects(source), ("t1",))
+
+
 def parse(name: str) -> tuple[dict[str, str], str]:
     """'sub-01_ce-gad_T1w' -> ({'sub': '01', 'ce': 'gad'}, 'T1w')."""
     *pairs, suffix = name.split("_")
@@ -42,11 +52,9 @@ def _files(source: Source) -> Iterator[tuple[SourceFile, Entities]]:
 
 def _pick(candidates: list[tuple[SourceFile, Entities]], wanted: Entities) -> list[SourceFile]:
     """Files with the wanted entities; if there are none, files without contradicting entities."""
-    exact = [file for file, has in candidates if all(has.get(key, "") == value for key, value in wanted.items())]
-    compatible = [
-        file for file, has in candidates if all(has.get(key, value) == value for key, value in wanted.items())
-    ]
-    return exact or compatible
+    pairs = wanted.items()
+    exact = [file for file, has in candidates if all(has.get(key, "") == value for key, value in pairs)]
+    return exact or [file for file, has in candidates if all(has.get(key, value) == value for key, value in pairs)]
 
 
 def _role(entities: Entities, suffix: str, path: Path) -> str | None:

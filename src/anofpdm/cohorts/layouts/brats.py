@@ -6,17 +6,8 @@ from collections.abc import Iterator
 from anofpdm.cohorts.subjects import MASK, Source, SourceFile, Subject, group_files, nifti_files, stem
 
 MODALITIES = ("flair", "t1", "t1ce", "t2")
-ROLES = {
-    "flair": "flair",
-    "t1": "t1",
-    "t1ce": "t1ce",
-    "t2": "t2",
-    "seg": MASK,  # BraTS 2021 and before
-    "t2f": "flair",
-    "t1n": "t1",
-    "t1c": "t1ce",
-    "t2w": "t2",  # BraTS 2023 and later
-}
+ROLES = {"seg": MASK, **{name: name for name in MODALITIES}}  # BraTS 2021 and before
+ROLES |= {"t2f": "flair", "t1n": "t1", "t1c": "t1ce", "t2w": "t2"}  # BraTS 2023 and later
 NAME = re.compile(r"(?P<subject>.+)[-_](?P<role>[a-z0-9]+)", re.IGNORECASE | re.DOTALL)
 VISIT = re.compile(r"(?P<patient>BraTS-[A-Za-z]+-\d+)-\d{3}")  # the last number is the patient's visit
 

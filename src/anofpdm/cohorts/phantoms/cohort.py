@@ -10,11 +10,10 @@ from pathlib import Path
 
 import numpy as np
 
-from anofpdm.cohorts.phantoms.anatomy import fold, make_head
+from anofpdm.cohorts.phantoms.anatomy import PhantomGrid, fold, make_head
 from anofpdm.cohorts.phantoms.atlas import load_atlas
 from anofpdm.cohorts.phantoms.contrast import normal_overlays, render
-from anofpdm.cohorts.phantoms.fields import PhantomGrid
-from anofpdm.cohorts.phantoms.lesions import displace, grow_stroke, grow_tumour, no_lesion, stroke_foci, tumour_foci
+from anofpdm.cohorts.phantoms.lesions import Lesion, displace, grow_stroke, grow_tumour, stroke_foci, tumour_foci
 from anofpdm.errors import CohortError
 from anofpdm.options import PhantomKind, parse
 from anofpdm.scans.nifti import write_nifti
@@ -42,19 +41,14 @@ class PhantomConfig:
 
     kind: PhantomKind
     seed: int
-    size: int
-    slices: int
+    size: int = 128
+    slices: int = 60
 
     def __post_init__(self) -> None:
         if self.size < 16 or self.slices < 2:
             raise CohortError(f"phantom size {self.size}, {self.slices} slices: use at least size 16 and 2 slices")
         if self.seed < 0:
             raise CohortError(f"seed {self.seed}: use 0 or more")
-
-
-def make_phantom(kind: PhantomKind | str, seed: int, number: int, *, size: int = 128, slices: int = 60) -> Phantom:
-    """One patient; equal arguments give equal arrays."""
-    return _make(PhantomConfig(parse(PhantomKind, kind), seed, size, slices), number)
 
 
 def write_phantoms(
@@ -85,7 +79,8 @@ def write_phantoms(
             on_progress(TASK, already + number, patients)
 
 
-def _make(config: PhantomConfig, number: int) -> Phantom:
+def make_phantom(config: PhantomConfig, number: int) -> Phantom:
+    """One patient; equal arguments give equal arrays."""
     tumour = config.kind is PhantomKind.TUMOUR
     rng = np.random.default_rng([config.seed, number, list(PhantomKind).index(config.kind)])
     grid, atlas = PhantomGrid(config.size, config.slices), load_atlas()
@@ -96,7 +91,9 @@ def _make(config: PhantomConfig, number: int) -> Phantom:
     mni = displace(head, foci, rng.uniform(0.3, 0.6) if tumour else -rng.uniform(0.0, 0.25))
     tissues = fold(rng, head, mni, atlas=atlas, atrophy=0.0 if tumour else STROKE_ATROPHY)
     overlays = normal_overlays(rng, head, mni, tissues=tissues)
-    lesion = (grow_tumour if tumour else grow_stroke)(rng, head, tissues, foci=foci) if foci else no_lesion(head)
+    lesion = Lesion([], np.zeros(head.mm.shape[1], np.uint8))
+    if foci:
+        lesion = (grow_tumour if tumour else grow_stroke)(rng, head, tissues, foci=foci)
     volumes = render(
         rng, head, mni, tissues=tissues, overlays=[*overlays, *lesion.overlays], modalities=MODALITIES[config.kind]
     )
@@ -164,7 +161,7 @@ def _write_patient(out: Path, config: PhantomConfig, number: int) -> None:
     """Write to a hidden folder and rename it when complete, so that an interrupted run leaves no partial patient."""
     folder = _patient_folder(out, config, number)
     part = folder.with_name(f".{folder.name}.part")
-    phantom = _make(config, number)
+    phantom = make_phantom(config, number)
     for stale in (part, folder):
         if stale.exists():
             shutil.rmtree(stale)

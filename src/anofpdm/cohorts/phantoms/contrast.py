@@ -6,16 +6,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from anofpdm.cohorts.phantoms.anatomy import Head, Tissues
+from anofpdm.cohorts.phantoms.anatomy import Head, Tissues, ramp
 from anofpdm.cohorts.phantoms.atlas import Floats
-from anofpdm.cohorts.phantoms.fields import ramp
 
-SIGNALS = {  # grey matter and CSF, relative to white matter
-    "flair": (1.23, 0.36),
-    "t1": (0.73, 0.32),
-    "t1ce": (0.82, 0.40),
-    "t2": (1.45, 2.90),
-}
+# Grey matter and CSF, relative to white matter.
+SIGNALS = {"flair": (1.23, 0.36), "t1": (0.73, 0.32), "t1ce": (0.82, 0.40), "t2": (1.45, 2.90)}
 BRIGHT_CORTEX = (  # MNI centre (mirrored) and radii in mm: grey matter that is brighter than the rest on FLAIR
     ((38, 4, 0), (9, 20, 14)),  # insula
     ((5, 30, 18), (8, 16, 18)),  # anterior cingulate

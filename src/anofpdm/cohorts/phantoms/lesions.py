@@ -8,12 +8,17 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import ndimage
 
-from anofpdm.cohorts.phantoms.anatomy import Head, Tissues
+from anofpdm.cohorts.phantoms.anatomy import CENTRE, Head, Tissues, ramp
 from anofpdm.cohorts.phantoms.atlas import Atlas, Floats
 from anofpdm.cohorts.phantoms.contrast import Overlay
-from anofpdm.cohorts.phantoms.fields import CENTRE, ramp
 
 NECROSIS, OEDEMA, ENHANCING = 1, 2, 4  # as in BraTS21
+TUMOUR_SIGNALS = (  # lowest and highest signal of oedema, enhancing rim, necrosis, and a core that does not enhance
+    {"flair": (1.5, 2.0), "t1": (0.72, 0.86), "t1ce": (0.72, 0.86), "t2": (1.7, 2.4)},
+    {"flair": (1.2, 1.7), "t1": (0.7, 0.9), "t1ce": (1.5, 2.3), "t2": (1.4, 2.0)},
+    {"flair": (0.5, 1.1), "t1": (0.42, 0.6), "t1ce": (0.42, 0.6), "t2": (2.2, 2.8)},
+    {"flair": (1.3, 1.8), "t1": (0.58, 0.74), "t1ce": (0.6, 0.75), "t2": (2.0, 2.6)},
+)
 MIN_AREA = 90.0  # mm²; slices with a smaller part of a lesion do not show it
 
 
@@ -29,10 +34,6 @@ class Focus:
 class Lesion:
     overlays: list[Overlay]
     labels: NDArray[np.uint8]  # [N]
-
-
-def no_lesion(head: Head) -> Lesion:
-    return Lesion([], np.zeros(head.mm.shape[1], np.uint8))
 
 
 def tumour_foci(rng: np.random.Generator, head: Head, atlas: Atlas) -> list[Focus]:
@@ -127,30 +128,9 @@ def _visible(head: Head, lesion: NDArray[np.bool_], seed: NDArray[np.bool_]) -> 
 
 
 def _tumour_signals(rng: np.random.Generator, enhances: bool) -> dict[int, dict[str, float]]:
-    oedema = {
-        "flair": rng.uniform(1.5, 2.0),
-        "t1": rng.uniform(0.72, 0.86),
-        "t1ce": rng.uniform(0.72, 0.86),
-        "t2": rng.uniform(1.7, 2.4),
-    }
-    rim = {
-        "flair": rng.uniform(1.2, 1.7),
-        "t1": rng.uniform(0.7, 0.9),
-        "t1ce": rng.uniform(1.5, 2.3),
-        "t2": rng.uniform(1.4, 2.0),
-    }
-    dead = {
-        "flair": rng.uniform(0.5, 1.1),
-        "t1": rng.uniform(0.42, 0.6),
-        "t1ce": rng.uniform(0.42, 0.6),
-        "t2": rng.uniform(2.2, 2.8),
-    }
-    solid = {
-        "flair": rng.uniform(1.3, 1.8),
-        "t1": rng.uniform(0.58, 0.74),
-        "t1ce": rng.uniform(0.6, 0.75),
-        "t2": rng.uniform(2.0, 2.6),
-    }
+    oedema, rim, dead, solid = (
+        {modality: rng.uniform(*limits) for modality, limits in ranges.items()} for ranges in TUMOUR_SIGNALS
+    )
     return {OEDEMA: oedema, ENHANCING: rim, NECROSIS: dead if enhances else solid}
 
 

@@ -153,31 +153,23 @@ def _read_meta(file: BinaryIO, source: Source, name: str) -> Tags:
 
 
 def _label(tags: Tags) -> Label:
-    number = tags.get("SeriesNumber")
+    number, agents = tags.get("SeriesNumber"), tags.get("ContrastBolusAgentSequence")
     return Label(
         study=str(tags.get("StudyInstanceUID", "")),
         uid=str(tags.SeriesInstanceUID),
         number=None if number is None else int(number),
         description=_text(tags, "SeriesDescription"),
         protocol=_text(tags, "ProtocolName"),
-        agent=_agent(tags),
+        agent=_text(tags, "ContrastBolusAgent") or (_text(agents[0], "CodeMeaning") if agents else ""),
         kind=_text(tags, "Modality"),
         image_type=tuple(printable(str(word)).upper() for word in tags.get("ImageType") or ()),
         space=str(tags.get("FrameOfReferenceUID", "")),
     )
 
 
-def _agent(tags: Tags) -> str:
-    used = tags.get("ContrastBolusAgentSequence")
-    return _text(tags, "ContrastBolusAgent") or (_text(used[0], "CodeMeaning") if used else "")
-
-
 def _text(tags: Tags, keyword: str) -> str:
     value = tags.get(keyword)
     return "" if value is None else printable(str(value))
-
-
-# ---- frames ----------------------------------------------------------------------------------------------------------
 
 
 def _frames(tags: Tags, file: str) -> tuple[Frame, ...]:
@@ -201,9 +193,8 @@ def _enhanced_frame(tags: Tags, group: Tags, shared: Tags, file: str, index: int
         return items[0] if items else pydicom.Dataset()
 
     geometry = pydicom.Dataset()
-    for keyword in ("PlanePositionSequence", "PlaneOrientationSequence", "PixelMeasuresSequence"):
-        geometry.update(item(keyword))
-    geometry.update(item("PixelValueTransformationSequence"))
+    for keyword in ("PlanePosition", "PlaneOrientation", "PixelMeasures", "PixelValueTransformation"):
+        geometry.update(item(f"{keyword}Sequence"))
     traits = (
         ("echo times", _number(item("MREchoSequence").get("EffectiveEchoTime"))),
         ("image types", _words(item("MRImageFrameTypeSequence").get("FrameType"))),

@@ -81,8 +81,8 @@ def guess(label: Label) -> Guess:
     types = sorted(EXCLUDED_IMAGE_TYPES.intersection(label.image_type))
     if types:
         return Guess(None, f"of type {types[0]}")
-    by_description = _guess_from_text(_normalise(label.description), label.agent, "description")
-    by_protocol = _guess_from_text(_normalise(label.protocol), label.agent, "protocol name")
+    by_description = _guess_from_text(label.description, label.agent, "description")
+    by_protocol = _guess_from_text(label.protocol, label.agent, "protocol name")
     if by_description is None or by_protocol is None:
         return by_description or by_protocol or Guess(None, "its name does not give the contrast")
     if (by_description.modality, by_protocol.modality) in CONFLICTS:
@@ -91,11 +91,8 @@ def guess(label: Label) -> Guess:
     return by_description
 
 
-def _normalise(text: str) -> str:
-    return " ".join(re.sub(r"[_\-./\\^,;:()\[\]=<>#&|]", " ", text.lower()).split())
-
-
 def _guess_from_text(text: str, agent: str, where: str) -> Guess | None:
+    text = " ".join(re.sub(r"[_\-./\\^,;:()\[\]=<>#&|]", " ", text.lower()).split())
     for kind, pattern in EXCLUDED.items():
         if re.search(pattern, text):
             return Guess(None, f"{kind}, by its {where}")
@@ -127,9 +124,6 @@ def _t1_or_t1ce(word: str, text: str, agent: str, where: str) -> Guess:
     if given:
         return Guess("t1ce", f"'{word}' in its {where}, and its header names a contrast agent")
     return Guess("t1", f"'{word}' in its {where}")
-
-
-# ---- the user's choice -----------------------------------------------------------------------------------------------
 
 
 def parse_series(options: Sequence[str]) -> dict[str, str]:
@@ -172,13 +166,9 @@ def series_key(one: Series, series: Sequence[Series]) -> str:
 
 
 def _list_series(series: Sequence[Series]) -> str:
-    names = [
-        f"{'-' if one.label.number is None else one.label.number} '{one.label.description}'" for one in series[:12]
-    ]
-    return ", ".join(names) + (f" and {len(series) - 12} more" if len(series) > 12 else "")
-
-
-# ---- choosing --------------------------------------------------------------------------------------------------------
+    labels = [one.label for one in series[:12]]
+    names = ", ".join(f"{'-' if one.number is None else one.number} '{one.description}'" for one in labels)
+    return names + (f" and {len(series) - 12} more" if len(series) > 12 else "")
 
 
 def choose(series: Sequence[Series], modalities: Sequence[str], override: Mapping[str, str]) -> dict[str, Series]:
@@ -190,9 +180,9 @@ def choose(series: Sequence[Series], modalities: Sequence[str], override: Mappin
             f"choose from {', '.join(modalities)}"
         )
     candidates = find_candidates(series, modalities, override)
-    for modality in modalities:
-        _check_one(candidates[modality], modality, series)
-    chosen = {modality: candidates[modality][0] for modality in modalities}
+    for modality, found in candidates.items():
+        _check_one(found, modality, series)
+    chosen = {modality: found[0] for modality, found in candidates.items()}
     for modality, one in chosen.items():
         for other in modalities:
             if other != modality and chosen[other] is one:
@@ -224,13 +214,9 @@ def _check_one(found: Sequence[Series], modality: str, series: Sequence[Series])
         raise ScanError(f"{len(found)} series could be {modality}: {_list_series(found)}; choose one with {options}")
 
 
-# ---- preview ---------------------------------------------------------------------------------------------------------
-
-
 def preview_rows(series: Sequence[Series], modalities: Sequence[str], override: Mapping[str, str]) -> list[Row]:
-    candidates = find_candidates(
-        series, modalities, {name: word for name, word in override.items() if name in modalities}
-    )
+    valid = {name: word for name, word in override.items() if name in modalities}
+    candidates = find_candidates(series, modalities, valid)
     return [_row(one, series, candidates, override) for one in series]
 
 
@@ -244,9 +230,8 @@ def _row(
         others = [other for other in candidates[modality] if other is not one]
         note = "chosen with --series" if modality in override else found.reason
         if others:
-            note += (
-                f"; ambiguous with {_list_series(others)}: choose with --series {modality}={series_key(one, series)}"
-            )
+            key = series_key(one, series)
+            note += f"; ambiguous with {_list_series(others)}: choose with --series {modality}={key}"
     elif found.modality is not None:
         note = f"{found.modality} by {found.reason}, not needed"
     if one.problem is not None:

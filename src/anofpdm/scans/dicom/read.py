@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from anofpdm.errors import ScanError
-from anofpdm.scans.dicom.header import Frame, Tags, is_decodable, read_tags, silence_libraries
+from anofpdm.scans.dicom.header import is_decodable, read_tags, silence_libraries
 from anofpdm.scans.dicom.match import Preview, choose, preview_rows
 from anofpdm.scans.dicom.series import MAX_OFFSET_MM, Series, find_series
 from anofpdm.scans.dicom.source import Source, listed, open_source
@@ -43,10 +43,8 @@ class Study:
 
     def to_dict(self) -> dict[str, dict[str, str | int | None]]:
         """The series of each modality, for a summary; without patient data."""
-        labels = {name: one.label for name, one in self.series.items()}
-        return {
-            name: {"series": one.number, "description": one.description, "uid": one.uid} for name, one in labels.items()
-        }
+        labels = [(name, one.label) for name, one in self.series.items()]
+        return {name: {"series": one.number, "description": one.description, "uid": one.uid} for name, one in labels}
 
     def volumes(self) -> dict[str, Volume]:
         with open_source(self.path) as source:
@@ -119,9 +117,6 @@ def _check_one_grid(chosen: Mapping[str, Series]) -> None:
         )
 
 
-# ---- voxels ----------------------------------------------------------------------------------------------------------
-
-
 def _voxels(source: Source, series: Series) -> np.ndarray:
     """[column, row, slice]: the file's integers if unscaled, else float32; high values are bright."""
     positions: dict[str, list[int]] = {}
@@ -131,29 +126,28 @@ def _voxels(source: Source, series: Series) -> np.ndarray:
     for file, in_file in positions.items():
         pixels = _pixels(source, file, series)
         for position in in_file:
-            planes[position] = _scaled(pixels[series.frames[position].index or 0], series.frames[position])
+            frame = series.frames[position]
+            plane = pixels[frame.index or 0]
+            if (frame.slope, frame.intercept) != (1.0, 0.0):
+                plane = (plane * np.float64(frame.slope) + frame.intercept).astype(np.float32)
+            planes[position] = plane
     volume: np.ndarray = np.stack([planes[position] for position in range(len(planes))]).transpose(2, 1, 0)
-    if series.frames[0].inverted:
-        volume = volume.max() - volume if volume.dtype.kind == "f" else _inverted(volume)
+    if series.frames[0].inverted:  # the highest value becomes 0
+        exact = volume if volume.dtype.kind == "f" else volume.astype(np.int64)
+        volume = (exact.max() - exact).astype(np.float32 if volume.dtype.kind == "f" else np.int32)
     return volume
-
-
-def _scaled(plane: np.ndarray, frame: Frame) -> np.ndarray:
-    if (frame.slope, frame.intercept) == (1.0, 0.0):
-        return plane
-    scaled: np.ndarray = plane * np.float64(frame.slope) + frame.intercept
-    return scaled.astype(np.float32)
-
-
-def _inverted(volume: np.ndarray) -> np.ndarray:
-    """The highest value becomes 0."""
-    return (int(volume.max()) - volume.astype(np.int64)).astype(np.int32)
 
 
 def _pixels(source: Source, file: str, series: Series) -> np.ndarray:
     """[frame, row, column] of one file."""
     tags = read_tags(source, file, pixels=True)
-    _check_decodable(tags, source, file)
+    if not is_decodable(tags):
+        syntax = printable(tags.file_meta.TransferSyntaxUID.name)
+        raise ScanError(
+            f"{source.path}: {printable(file)} is compressed as {syntax}, which cannot be decoded here; "
+            "install a decoder (pip install pylibjpeg pylibjpeg-libjpeg pylibjpeg-openjpeg), "
+            "or decompress it first (gdcmconv --raw)"
+        )
     try:
         with silence_libraries():
             pixels: np.ndarray = tags.pixel_array
@@ -167,14 +161,3 @@ def _pixels(source: Source, file: str, series: Series) -> np.ndarray:
     if pixels.shape[1:] != series.frames[0].size or len(pixels) < frames:
         raise ScanError(f"{source.path}: {printable(file)} has changed since its header was read; try again")
     return pixels
-
-
-def _check_decodable(tags: Tags, source: Source, file: str) -> None:
-    if is_decodable(tags):
-        return
-    syntax = tags.file_meta.TransferSyntaxUID
-    raise ScanError(
-        f"{source.path}: {printable(file)} is compressed as {printable(syntax.name)}, which cannot be decoded here; "
-        "install a decoder (pip install pylibjpeg pylibjpeg-libjpeg pylibjpeg-openjpeg), "
-        "or decompress it first (gdcmconv --raw)"
-    )

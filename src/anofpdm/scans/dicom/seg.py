@@ -26,12 +26,8 @@ except ImportError:
     raise ScanError("writing DICOM needs optional packages; run pip install 'anofpdm[dicom]'") from None
 
 LABEL = "Lesion, suspected (AnoFPDM, research use)"
-DESCRIPTION = "AnoFPDM lesion mask (research use)"
-CAPTURE_DESCRIPTION = "AnoFPDM overview (research use)"
 NOTE = "Research use only, not for diagnosis"
 SERIES_NUMBERS = (9001, 9002)  # mask and image; far from the scanner's numbers
-RED = (255, 0, 0)
-UTF_8 = "ISO_IR 192"
 # Required in every object of a study, possibly empty.
 TEXTS = ("PatientID", "PatientName", "AccessionNumber", "StudyID", "ReferringPhysicianName")
 CHECKED: dict[str, Callable[[Any], Any]] = {
@@ -56,7 +52,7 @@ def write_seg(path: Path, mask: np.ndarray, study: Study) -> None:
             segmentation_type="BINARY",
             segment_descriptions=[_segment_description()],
             series_number=SERIES_NUMBERS[0],
-            series_description=DESCRIPTION,
+            series_description="AnoFPDM lesion mask (research use)",
             content_label="LESION",
             content_description=NOTE,
             content_creator_name="AnoFPDM",
@@ -78,7 +74,7 @@ def write_capture(path: Path, image: bytes | np.ndarray, study: Study) -> None:
             coordinate_system="PATIENT",
             patient_orientation=("L", "P"),
             series_number=SERIES_NUMBERS[1],
-            series_description=CAPTURE_DESCRIPTION,
+            series_description="AnoFPDM overview (research use)",
             transfer_syntax_uid="1.2.840.10008.1.2.1",
             **_equipment(),
         )
@@ -98,7 +94,7 @@ def _segment_description() -> Any:
             name="AnoFPDM", family=codes.DCM.ArtificialIntelligence, version=__version__
         ),
         anatomic_regions=[codes.SCT.Brain],
-        display_color=highdicom.color.CIELabColor.from_rgb(*RED),
+        display_color=highdicom.color.CIELabColor.from_rgb(255, 0, 0),
     )
 
 
@@ -112,7 +108,7 @@ def _equipment() -> dict[str, Any]:
         "manufacturer_model_name": "anofpdm",
         "software_versions": __version__,
         "device_serial_number": "0",
-        "specific_character_set": UTF_8,
+        "specific_character_set": "ISO_IR 192",  # UTF-8
     }
 
 
@@ -128,9 +124,6 @@ def _rgb(png: bytes) -> np.ndarray:
         foreground = image.convert("RGBA")
     background = Image.new("RGBA", foreground.size, "white")
     return np.asarray(Image.alpha_composite(background, foreground).convert("RGB"))
-
-
-# ---- source ----------------------------------------------------------------------------------------------------------
 
 
 def _source_images(study: Study) -> list[Tags]:

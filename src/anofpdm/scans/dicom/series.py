@@ -64,12 +64,9 @@ def _series(headers: Sequence[Header]) -> Series:
     return Series(label, tuple(ordered), affine)
 
 
-# ---- consistency -----------------------------------------------------------------------------------------------------
-
-
 def _check_alike(frames: Sequence[Frame]) -> None:
     """Slices of a volume have positions, and are equal in everything else."""
-    if any(_is_colour(frame) for frame in frames):
+    if not all(dict(frame.traits)["colours"].startswith("MONOCHROME") for frame in frames):
         raise ScanError("colour images, not a scan")
     incomplete = [frame.name for frame in frames if not (frame.position and frame.orientation and frame.spacing)]
     if incomplete:
@@ -77,9 +74,8 @@ def _check_alike(frames: Sequence[Frame]) -> None:
             f"no position, orientation or pixel spacing in {listed(incomplete)}; export the original series"
         )
     _check_equal("sizes", frames, ["{} x {}".format(*frame.size) for frame in frames])
-    _check_equal(
-        "pixel spacings", frames, [" x ".join(f"{mm:.6g}" for mm in _required(frame.spacing)) for frame in frames]
-    )
+    spacings = [" x ".join(f"{mm:.6g}" for mm in _required(frame.spacing)) for frame in frames]
+    _check_equal("pixel spacings", frames, spacings)
     _check_equal("orientations", frames, _directions(frames))
     for what, _ in frames[0].traits:
         _check_equal(what, frames, [dict(frame.traits).get(what, "") for frame in frames])
@@ -93,10 +89,6 @@ def _check_alike(frames: Sequence[Frame]) -> None:
     bad = [frame.name for frame in frames if not np.isfinite([frame.slope, frame.intercept]).all() or frame.slope == 0]
     if bad:
         raise ScanError(f"invalid rescale slope or intercept in {listed(bad)}; export it again")
-
-
-def _is_colour(frame: Frame) -> bool:
-    return not dict(frame.traits)["colours"].startswith("MONOCHROME")
 
 
 def _check_equal(what: str, frames: Sequence[Frame], values: Sequence[str]) -> None:
@@ -126,9 +118,6 @@ def _required(values: tuple[float, ...] | None) -> tuple[float, ...]:
     if values is None:
         raise ValueError("checked by _check_alike")
     return values
-
-
-# ---- geometry --------------------------------------------------------------------------------------------------------
 
 
 def compute_geometry(frames: Sequence[Frame]) -> tuple[list[Frame], np.ndarray]:

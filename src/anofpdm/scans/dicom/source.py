@@ -3,7 +3,6 @@ as paths; members are read into memory one at a time, with limits far above any 
 
 import contextlib
 import io
-import os
 import zipfile
 import zlib
 from collections import Counter
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import IO, BinaryIO
 
 from anofpdm.errors import ScanError
+from anofpdm.util.files import walk_files
 from anofpdm.util.text import printable
 
 MAGIC_AT, MAGIC = 128, b"DICM"
@@ -119,22 +119,11 @@ def _translate_read_errors(path: Path, name: str) -> Iterator[None]:
         ) from None
 
 
-# ---- folders ---------------------------------------------------------------------------------------------------------
-
-
 def _names_below(folder: Path) -> Iterator[str]:
-    """Paths of all files below a folder, sorted, relative to it; hidden files and symlink loops are skipped."""
-    visited: set[str] = set()
-    for folder_path, folders, files in os.walk(folder, followlinks=True):
-        real = os.path.realpath(folder_path)
-        if real in visited:
-            folders.clear()
-            continue
-        visited.add(real)
-        folders[:] = sorted(name for name in folders if not _is_ignored(name))
-        for name in sorted(files):
-            if not _is_ignored(name) and Path(folder_path, name).is_file():  # opening a pipe could block forever
-                yield Path(folder_path, name).relative_to(folder).as_posix()
+    """Paths of all files below a folder, sorted, relative to it."""
+    for path in walk_files(folder, _is_ignored):
+        if path.is_file():  # opening a pipe could block forever
+            yield path.relative_to(folder).as_posix()
 
 
 def _is_ignored(name: str) -> bool:
@@ -148,21 +137,15 @@ def _open_file(path: Path) -> BinaryIO:
     return path.open("rb")
 
 
-# ---- zips ------------------------------------------------------------------------------------------------------------
-
-
-@contextlib.contextmanager
-def _open_zip(path: Path) -> Iterator[zipfile.ZipFile]:
+def _open_zip(path: Path) -> zipfile.ZipFile:
     try:
-        archive = zipfile.ZipFile(path)
+        return zipfile.ZipFile(path)
     except (zipfile.BadZipFile, EOFError, ValueError, NotImplementedError):
         raise ScanError(f"{path}: not a zip, or truncated; copy it again") from None
     except OSError as problem:
         raise ScanError(
             f"{path}: cannot be read ({problem.strerror or problem}); check the disk and permissions"
         ) from None
-    with archive:
-        yield archive
 
 
 def _members(archive: zipfile.ZipFile, path: Path) -> list[str]:
