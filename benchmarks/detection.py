@@ -19,8 +19,8 @@ from anofpdm.method.context import smooth_across_slices
 from anofpdm.method.detection import fit_and_validate
 from anofpdm.method.mask import smallest_lesion_level
 from anofpdm.network.predictor import load_trained
-from anofpdm.student.inputs import cohort_pixels
 from anofpdm.student.model import load_student, predict_slices
+from anofpdm.student.network import cohort_pixels
 
 
 def main() -> None:

@@ -38,8 +38,8 @@ from anofpdm.method.decision import decide
 from anofpdm.method.many_slices import EvidenceRequest, gather_evidence, slice_seeds
 from anofpdm.method.mask import mask, median_filtered
 from anofpdm.network.predictor import load_trained
-from anofpdm.student.inputs import channel_indices
 from anofpdm.student.model import Student
+from anofpdm.student.network import cohort_pixels
 
 Run = Callable[[Models], object]  # from slices to masks
 
@@ -124,8 +124,7 @@ class Batch:
         return run
 
     def by_student(self, student: Student) -> Run:
-        channels = channel_indices(self.cohort.modalities, student.config.modalities)
-        pixels = self.cohort.pixels(self.rows)[:, channels]
+        pixels = cohort_pixels(self.cohort, self.rows, student.config.modalities)(np.arange(len(self.rows)))
         return lambda _: student.decide(lambda some: pixels[some], slice_positions(self.cohort, self.rows))
 
 

@@ -16,8 +16,7 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
-from anofpdm.network.lattice import FIRST_WAVELENGTH, OCTAVES
-from anofpdm.network.simplex import random_permutations, simplex_noise
+from anofpdm.network.simplex import FIRST_WAVELENGTH, OCTAVES, random_permutations, simplex_noise
 
 LEVEL = 200
 

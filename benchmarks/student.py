@@ -26,9 +26,15 @@ from anofpdm.method.context import smooth_across_slices
 from anofpdm.method.decision import OURS
 from anofpdm.method.mask import mask
 from anofpdm.network.predictor import load_trained
-from anofpdm.student.inputs import Pixels, cohort_pixels, default_neighbours_mm, neighbour_rows
 from anofpdm.student.model import detection_values, fit_student_calibration, mask_thresholds, predict_slices
-from anofpdm.student.network import StudentConfig, StudentNet
+from anofpdm.student.network import (
+    Pixels,
+    StudentConfig,
+    StudentNet,
+    cohort_pixels,
+    default_neighbours_mm,
+    neighbour_rows,
+)
 from anofpdm.student.targets import PseudoLabels, Teacher, pseudo_label, pseudo_label_scan
 from anofpdm.student.training import LABEL_SHARE, StudentTrainingConfig, train_student
 from anofpdm.util.distributed import World

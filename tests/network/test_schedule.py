@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from anofpdm.errors import ConfigError
-from anofpdm.network.sampling import evenly_spaced, sample
 from anofpdm.network.schedule import NoiseSchedule
+from anofpdm.network.training.pictures import sample
 
 
 @pytest.fixture
@@ -100,9 +100,17 @@ def test_sampling_a_gaussian_gives_that_gaussian(schedule):
     assert drawn.std().item() == pytest.approx(deviation, rel=0.05)
 
 
-def test_levels_are_evenly_spaced_up_to_the_last():
-    assert evenly_spaced(1000, 4) == [249, 499, 749, 999]
-    assert evenly_spaced(5, 5) == [0, 1, 2, 3, 4]
+@pytest.mark.parametrize(("total", "expected"), [(1000, [999, 749, 499, 249]), (5, [4, 3, 2, 1, 0])])
+def test_levels_of_sampling_are_evenly_spaced_from_the_last(total, expected):
+    levels = []
+
+    def predict(x, t, _labels):
+        levels.append(t)
+        return x
+
+    labels = torch.zeros(1, dtype=torch.long)
+    sample(predict, torch.zeros(1, 1, 4, 4), labels, schedule=NoiseSchedule.linear(total), steps=len(expected))
+    assert levels == expected
 
 
 @pytest.mark.parametrize("wrong", [{"steps": 0}, {"first": 0.0}, {"first": 0.03}, {"last": 1.0}])

@@ -13,6 +13,7 @@ from anofpdm.errors import TrainingError
 from anofpdm.network.classifier import build_network
 from anofpdm.network.simplex import random_permutations, simplex_noise
 from anofpdm.network.training import run
+from anofpdm.network.training import trainer as trainer_module
 from anofpdm.network.training.batches import SliceOrder
 from anofpdm.network.training.config import TrainingConfig
 from anofpdm.network.training.trainer import Trainer
@@ -104,13 +105,13 @@ class TestStep:
 
     @pytest.mark.parametrize("noise", ["gaussian", "simplex"])
     def test_noise_does_not_depend_on_the_number_of_processes(self, cohort, noise, monkeypatch):
-        monkeypatch.setattr(Trainer, "_distributed", lambda trainer: trainer.network)  # nothing is exchanged here
+        monkeypatch.setattr(trainer_module, "DistributedDataParallel", lambda network, **_: network)  # no exchange here
         config = TrainingConfig(batch=8, noise=noise)
         whole, *parts = (
             inputs_of(Trainer(build_network("guided", NETWORK), config, CPU, world), cohort)
             for world in (World(), World(0, 2), World(1, 2))
         )
-        for tensor, *both in zip(whole.tensors, *(part.tensors for part in parts), strict=True):
+        for tensor, *both in zip(whole, *parts, strict=True):
             assert torch.equal(tensor, torch.cat(both))
 
     def test_micro_batches_give_the_same_gradient(self, cohort):

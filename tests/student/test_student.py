@@ -14,7 +14,6 @@ from anofpdm.method.context import SlicePositions
 from anofpdm.method.detection import CurveDetector
 from anofpdm.method.mask import mask
 from anofpdm.network import checkpoint
-from anofpdm.student.inputs import default_neighbours_mm, neighbour_rows, stack_slices
 from anofpdm.student.model import (
     Student,
     StudentCalibration,
@@ -24,7 +23,14 @@ from anofpdm.student.model import (
     predict_slices,
     save_student,
 )
-from anofpdm.student.network import StudentConfig, StudentNet, predict_logits
+from anofpdm.student.network import (
+    StudentConfig,
+    StudentNet,
+    default_neighbours_mm,
+    neighbour_rows,
+    predict_logits,
+    stack_slices,
+)
 from anofpdm.student.targets import PseudoLabels
 from anofpdm.student.training import StudentTrainingConfig, label_loss, mask_loss, rows_of_step, train_student
 

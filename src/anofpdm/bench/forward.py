@@ -57,11 +57,8 @@ def measure(config: BenchConfig) -> Iterator[Timing]:
     peak = matrix_peak(config.device) if config.device.type == "cuda" else None
     flops = slice_flops(config)
     network = random_network(config)
-    x0 = (
-        torch.rand(config.batch, MODALITIES, config.side, config.side, generator=torch.Generator().manual_seed(0)) * 2
-        - 1
-    )
-    x0 = x0.to(config.device)
+    generator = torch.Generator().manual_seed(0)
+    x0 = 2 * torch.rand(config.batch, MODALITIES, config.side, config.side, generator=generator).to(config.device) - 1
 
     def compare(row: Timing, literal_level: float) -> Timing:
         tflops = row.evaluations * flops / row.seconds / 1e12
@@ -90,20 +87,14 @@ def measure(config: BenchConfig) -> Iterator[Timing]:
 
 
 def _timed(predict: NoisePredictor, x0: Tensor, config: BenchConfig, count: int, strengths: int) -> Timing:
+    many, seeds, schedule = range(strengths), range(len(x0)), NoiseSchedule.linear()
+
     def run(levels: Sequence[int]) -> None:
-        forward_evidence(
-            predict,
-            x0,
-            levels=levels,
-            strengths=range(strengths),
-            schedule=NoiseSchedule.linear(),
-            seeds=range(len(x0)),
-        )
+        forward_evidence(predict, x0, levels=levels, strengths=many, schedule=schedule, seeds=seeds)
 
     run(spread_levels(WARM_UP))
     seconds, memory = time_run(config.device, lambda: run(spread_levels(count)))
-    way = f"ours, {predict.precision}"
-    return Timing(way, count, strengths, seconds, 2 * count * len(x0), memory)
+    return Timing(f"ours, {predict.precision}", count, strengths, seconds, 2 * count * len(x0), memory)
 
 
 def _timed_student(x0: Tensor, config: BenchConfig) -> Timing:
@@ -111,14 +102,13 @@ def _timed_student(x0: Tensor, config: BenchConfig) -> Timing:
     torch.manual_seed(0)
     network = StudentNet(StudentConfig(("flair", "t2"), config.side)).to(config.device).eval()
     x = x0[:, :2].contiguous()
-    for _ in range(WARM_UP):
-        predict_logits(network, x)
 
-    def run() -> None:
-        for _ in range(10):
+    def run(times: int) -> None:
+        for _ in range(times):
             predict_logits(network, x)
 
-    seconds, memory = time_run(config.device, run)
+    run(WARM_UP)
+    seconds, memory = time_run(config.device, lambda: run(10))
     return Timing("student", 0, 0, seconds / 10, 2 * len(x0), memory)
 
 
@@ -135,8 +125,7 @@ def literal_loop(network: UNet, x0: Tensor, levels: Sequence[int], strength: flo
 
     def predict(x: Tensor, t: int, label: int) -> Tensor:
         n = len(x)
-        noise: Tensor = network(x, torch.full((n,), t, device=x.device), torch.full((n,), label, device=x.device))
-        return noise
+        return network(x, torch.full((n,), t, device=x.device), torch.full((n,), label, device=x.device))
 
     x = schedule.add_noise(x0, levels[0], torch.randn(x0.shape, generator=torch.Generator().manual_seed(0)).to(x0))
     errors, divergences = [], []
@@ -198,12 +187,11 @@ def slice_flops(config: BenchConfig) -> float:
 def matrix_peak(device: torch.device, side: int = 8192) -> float:
     """TFLOP/s of a large bf16 matrix product."""
     a, b = (torch.randn(side, side, device=device, dtype=torch.bfloat16) for _ in range(2))
-    for _ in range(3):
-        a @ b
 
-    def run() -> None:
-        for _ in range(10):
+    def run(times: int) -> None:
+        for _ in range(times):
             a @ b
 
-    seconds, _ = time_run(device, run)
+    run(3)
+    seconds, _ = time_run(device, lambda: run(10))
     return 10 * 2 * side**3 / seconds / 1e12

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
     from anofpdm.cohorts import Cohort
     from anofpdm.network.training.trainer import Trainer
-    from anofpdm.util.distributed import World
 
 
 def train(
@@ -65,21 +64,12 @@ def train(
     slices = open_cohort(cohort)
     local_device = set_local_device(resolve_device(device))
     world = World.from_environment(local_device)
-    options = {
-        "task": task,
-        "batch": batch,
-        "learning_rate": learning_rate,
-        "augment": augment,
-        "balanced": balanced,
-        "noise": noise,
-        "seed": seed,
-    }
+    options = {"task": task, "batch": batch, "learning_rate": learning_rate, "augment": augment, "balanced": balanced}
+    options |= {"noise": noise, "seed": seed}
     given = {name: value for name, value in options.items() if value is not None}
     try:
-        if resume:
-            trainer = _resume(slices, out, given, preset, from_model, local_device, world)
-        else:
-            trainer = _start(slices, out, given, preset, from_model, local_device, world)
+        make = _resume if resume else _start
+        trainer = make(slices, out, given, preset, from_model, device=local_device, world=world)
         with progress_bars(world.is_main) as progress:
             progress("Training", 0.0, 1.0)
             run.train(trainer, slices, out, limits, progress)
@@ -94,17 +84,11 @@ def train(
 
 
 def _resume(
-    cohort: "Cohort",
-    out: Path,
-    given: dict[str, Any],
-    preset: Preset | None,
-    from_model: Path | None,
-    device: "torch.device",
-    world: "World",
+    cohort: "Cohort", out: Path, given: dict[str, Any], preset: Preset | None, from_model: Path | None, **where: Any
 ) -> "Trainer":
     from anofpdm.network.training import run
 
-    trainer = run.resume(out, cohort, device=device, world=world)
+    trainer = run.resume(out, cohort, **where)
     changed = [f"--{name.replace('_', '-')}" for name, value in given.items() if getattr(trainer.config, name) != value]
     changed += ["--preset"] if preset else []
     changed += ["--from"] if from_model else []
@@ -114,13 +98,7 @@ def _resume(
 
 
 def _start(
-    cohort: "Cohort",
-    out: Path,
-    given: dict[str, Any],
-    preset: Preset | None,
-    from_model: Path | None,
-    device: "torch.device",
-    world: "World",
+    cohort: "Cohort", out: Path, given: dict[str, Any], preset: Preset | None, from_model: Path | None, **where: Any
 ) -> "Trainer":
     from anofpdm.network import config as networks
     from anofpdm.network.checkpoint import STATE, WEIGHTS
@@ -133,10 +111,10 @@ def _start(
     if from_model:
         if preset:
             raise ConfigError("--preset cannot be combined with --from, which determines the network; leave one out")
-        return run.start_from(from_model, cohort, config, device=device, world=world)
+        return run.start_from(from_model, cohort, config, **where)
     labels = {} if config.task == Task.GUIDED else {"n_labels": 1, "null_label": 0}
     network = networks.preset(preset or Preset.SMALL, len(cohort.modalities), **labels)
-    return run.start(cohort, network, config, device=device, world=world)
+    return run.start(cohort, network, config, **where)
 
 
 def _warn_of_jump(model: Path) -> None:

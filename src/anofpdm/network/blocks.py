@@ -47,7 +47,10 @@ class ResidualBlock(nn.Module):
         """x [N, C, H, W] and skip, together `channels` wide; embedding [N, 4 * width] -> [N, out_channels, H, W]."""
         scale, shift = self.modulation(embedding).chunk(2, dim=1)
         if skip is not None and use_inference_kernels(self.norm_in, x):
-            hidden = self.conv_in(fused_norm_pair(x, skip, self.norm_in.norm))
+            from anofpdm.network.kernels.fused_norm import norm_silu_of_two
+
+            norm = self.norm_in.norm
+            hidden = self.conv_in(norm_silu_of_two(x, skip, norm.weight, norm.bias, groups=norm.num_groups))
             return self._add_shortcut(self.conv_out(self.norm_out(hidden, scale, shift)), x, skip)
         if skip is not None:
             x = torch.cat([x, skip], dim=1)
@@ -58,11 +61,9 @@ class ResidualBlock(nn.Module):
         """Result plus shortcut, without concatenating x and skip, which would take a tenth of the time."""
         result = result.contiguous(memory_format=torch.channels_last)
         flat = result.permute(0, 2, 3, 1).view(-1, result.shape[1])  # [N * H * W, C], the same memory
-        start = 0
-        for part in (x, skip):
-            weight = self.shortcut.weight[:, start : start + part.shape[1], 0, 0].to(flat.dtype)  # type: ignore[index]
-            flat.addmm_(part.permute(0, 2, 3, 1).flatten(0, 2).to(flat.dtype), weight.T)
-            start += part.shape[1]
+        weights = self.shortcut.weight[:, :, 0, 0].split([x.shape[1], skip.shape[1]], dim=1)  # type: ignore[index]
+        for part, weight in zip((x, skip), weights, strict=True):
+            flat.addmm_(part.permute(0, 2, 3, 1).flatten(0, 2).to(flat.dtype), weight.to(flat.dtype).T)
         return result
 
 
@@ -80,7 +81,7 @@ class Attention(nn.Module):
     def forward(self, x: Tensor, labels: Tensor) -> Tensor:
         """x [N, C, H, W]."""
         n, channels, height, width = x.shape
-        normal = fused_norm(x, self.norm, activate=False) if x.is_cuda and self.fused else self.norm(x)
+        normal = apply_norm(x, self.norm, activate=False, fused=self.fused)
         places = normal.flatten(2).transpose(1, 2)  # [N, HW, C], without a copy on a GPU: channels are last in memory
         query, key, value = self._split(self.places(places), 3)  # each [N, heads, HW, C / heads]
         label_key, label_value = self._split(embed_labels(self.label, labels)[:, None].to(key.dtype), 2)
@@ -106,11 +107,7 @@ class ScaledNorm(nn.Module):
 
     def forward(self, x: Tensor, scale: Tensor | None = None, shift: Tensor | None = None) -> Tensor:
         """x [N, C, H, W]; scale and shift [N, C]."""
-        norm = self.norm
-        if x.is_cuda and self.fused:
-            active = fused_norm(x, norm, scale, shift, activate=True)
-        else:
-            active = F.silu(modulate(norm(x), scale, shift))
+        active = apply_norm(x, self.norm, scale, shift, activate=True, fused=self.fused)
         return F.dropout(active, self.dropout, self.training)
 
 
@@ -120,17 +117,23 @@ def modulate(x: Tensor, scale: Tensor | None, shift: Tensor | None) -> Tensor:
     return x * (1 + scale[:, :, None, None]) + shift[:, :, None, None]
 
 
-def fused_norm(
-    x: Tensor, norm: nn.GroupNorm, scale: Tensor | None = None, shift: Tensor | None = None, *, activate: bool
+def apply_norm(
+    x: Tensor,
+    norm: nn.GroupNorm,
+    scale: Tensor | None = None,
+    shift: Tensor | None = None,
+    *,
+    activate: bool,
+    fused: bool,
 ) -> Tensor:
-    """By Triton kernels, which keep channels last in memory; by torch without Triton."""
-    if not has_triton():
-        plain = modulate(norm(x), scale, shift)
-        return F.silu(plain) if activate else plain
-    from anofpdm.network.kernels.fused_norm import norm_silu
+    """Fused, on a GPU with Triton: by kernels, which keep channels last in memory. Otherwise by torch."""
+    if x.is_cuda and fused and has_triton():
+        from anofpdm.network.kernels.fused_norm import norm_silu
 
-    groups = norm.num_groups
-    return norm_silu(x, norm.weight, norm.bias, groups=groups, scale=scale, shift=shift, activate=activate)
+        groups = norm.num_groups
+        return norm_silu(x, norm.weight, norm.bias, groups=groups, scale=scale, shift=shift, activate=activate)
+    plain = modulate(norm(x), scale, shift)
+    return F.silu(plain) if activate else plain
 
 
 def use_inference_kernels(norm: ScaledNorm, x: Tensor) -> bool:
@@ -138,16 +141,9 @@ def use_inference_kernels(norm: ScaledNorm, x: Tensor) -> bool:
     return x.is_cuda and norm.fused and not norm.training and not torch.is_grad_enabled() and has_triton()
 
 
-def fused_norm_pair(x: Tensor, skip: Tensor, norm: nn.GroupNorm) -> Tensor:
-    from anofpdm.network.kernels.fused_norm import norm_silu_of_two
-
-    return norm_silu_of_two(x, skip, norm.weight, norm.bias, groups=norm.num_groups)
-
-
 def embed_labels(table: nn.Embedding, labels: Tensor) -> Tensor:
     """Labels [N], or weights of each label [N, n_labels] -> [N, width]."""
-    rows: Tensor = labels.to(table.weight.dtype) @ table.weight if labels.ndim == 2 else table(labels)
-    return rows
+    return labels.to(table.weight.dtype) @ table.weight if labels.ndim == 2 else F.embedding(labels, table.weight)
 
 
 def label_table(n_labels: int, width: int) -> nn.Embedding:

@@ -23,12 +23,8 @@ from anofpdm.errors import ModelError
 from anofpdm.util.files import write_atomically
 
 FORMAT = 1
-WEIGHTS, STATE, PREVIOUS, CONFIG = (
-    "weights.safetensors",
-    "state.safetensors",
-    "state.previous.safetensors",
-    "config.json",
-)
+WEIGHTS, CONFIG = "weights.safetensors", "config.json"
+STATE, PREVIOUS = "state.safetensors", "state.previous.safetensors"
 
 Tensors = Mapping[str, Tensor]
 

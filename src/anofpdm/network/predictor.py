@@ -53,18 +53,12 @@ class NoisePredictor:
 
         In smaller batches if memory runs out.
         """
-        with torch.cuda.device(x.device) if x.is_cuda else contextlib.nullcontext():
-            return self._predict_batches(x, t, labels)
-
-    def _predict_batches(self, x: Tensor, t: int, labels: Tensor) -> Tensor:
         while True:
             batch = self.max_batch or len(x)
             try:
-                parts = [
-                    self._predict(x[start : start + batch], t, labels[start : start + batch])
-                    for start in range(0, len(x), batch)
-                ]
-                return parts[0] if len(parts) == 1 else torch.cat(parts)
+                with torch.cuda.device(x.device) if x.is_cuda else contextlib.nullcontext():
+                    pairs = zip(x.split(batch), labels.split(batch), strict=True)
+                    return torch.cat([self._predict(part, t, part_labels) for part, part_labels in pairs])
             except RuntimeError as problem:
                 if not is_out_of_memory(problem):
                     raise
@@ -189,14 +183,12 @@ def load_guide(folder: Path, device: torch.device) -> Guide:
     classifier = network.to(device).eval()
 
     def logits(x: Tensor, t: int) -> Tensor:
-        result: Tensor = classifier(x, torch.full((len(x),), t, device=x.device))
-        return result
+        return classifier(x, torch.full((len(x),), t, device=x.device))
 
     @torch.enable_grad()
     def gradient(x: Tensor, t: int) -> Tensor:
         x = x.detach().requires_grad_()
-        (result,) = torch.autograd.grad(logits(x, t).log_softmax(dim=1)[:, HEALTHY].sum(), x)
-        return result
+        return torch.autograd.grad(logits(x, t).log_softmax(dim=1)[:, HEALTHY].sum(), x)[0]
 
     @torch.no_grad()
     def log_odds(x: Tensor, t: int) -> Tensor:
@@ -219,20 +211,16 @@ def _load(folder: Path, task: str, noise: str) -> tuple[Network, dict[str, Any],
             f"{folder}: trained for task {trained_for[0]!r} with {trained_for[1]} noise; needed is a model for task "
             f"'{task}' with {noise} noise"
         )
-    mismatch = f"{folder}: the weights do not fit the network in its configuration; train it again"
-    if min_parameters(config) > sum(tensor.numel() for tensor in weights.values()):
-        raise ModelError(mismatch)  # before memory is allocated
-    network = build_network(task, config)
     try:
+        # A block has at least one 3 x 3 convolution of its width. Checked before memory is allocated.
+        least = sum(9 * config.blocks * (config.channels * multiplier) ** 2 for multiplier in config.multipliers)
+        if least > sum(tensor.numel() for tensor in weights.values()):
+            raise RuntimeError("too few weights")
+        network = build_network(task, config)
         network.load_state_dict({name: tensor.float() for name, tensor in weights.items()})
     except RuntimeError:
-        raise ModelError(mismatch) from None
+        raise ModelError(f"{folder}: the weights do not fit the network in its configuration; train it again") from None
     return network, payload, digest
-
-
-def min_parameters(config: UNetConfig) -> int:
-    """Lower bound: a block has at least one 3 x 3 convolution of its width."""
-    return sum(9 * config.blocks * (config.channels * multiplier) ** 2 for multiplier in config.multipliers)
 
 
 def _check_slices(payload: dict[str, Any], config: UNetConfig) -> None:

@@ -2,10 +2,11 @@
 
 This is OpenSimplex noise (K. Spencer, 2014): the sum, over the points of a skewed lattice within sqrt(2), of
 (2 - distance^2)^4 times the value of a linear function whose gradient is random. A permutation of 0..255 hashes lattice
-points to gradients.
+points to gradients. Constants and tables are shared with the Triton kernel.
 """
 
 import functools
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -14,17 +15,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from anofpdm.network.kernels import has_triton
-from anofpdm.network.lattice import (
-    FIRST_WAVELENGTH,
-    NORM,
-    OCTAVES,
-    PERSISTENCE,
-    SQUISH,
-    STRETCH,
-    Triple,
-    lattice_gradients,
-    neighbour_offsets,
-)
+
+STRETCH, SQUISH = -1 / 6, 1 / 3  # onto the lattice's own axes, and back
+NORM = 103.0  # brings values into about -1 .. 1
+OCTAVES, FIRST_WAVELENGTH, PERSISTENCE = 6, 64.0, 0.8
+
+Triple = tuple[Tensor, Tensor, Tensor]
 
 
 def simplex_noise(permutations: Tensor, t: int | Tensor, height: int, width: int) -> Tensor:
@@ -124,3 +120,28 @@ def _hashed(permutations: Tensor, i: Tensor, j: Tensor, k: Tensor) -> Tensor:
     first = permutations.gather(1, (i & 255).expand(len(permutations), -1))
     second = permutations.gather(1, (first + j) & 255)
     return (second + k) & 255
+
+
+def lattice_gradients(permutations: Tensor) -> Triple:
+    """Three of [B, 256]: x, y and z of the gradient of each hash value.
+
+    Gradients are the 24 corners of a rhombicuboctahedron: (11, 4, 4) in every order and with every sign.
+    """
+    corners = [(x, y, z) for z in (1.0, -1.0) for y in (1.0, -1.0) for x in (-1.0, 1.0)]
+    lengths = 4.0 + 7.0 * torch.eye(3, device=permutations.device)
+    directions = (torch.tensor(corners, device=permutations.device)[:, None] * lengths).view(24, 3)
+    x, y, z = directions[permutations % 24].unbind(-1)
+    return x, y, z
+
+
+@functools.cache
+def neighbour_offsets() -> list[tuple[int, int, int]]:
+    """Lattice points, relative to the corner of a cell, within sqrt(2) of some position in the cell."""
+    share = torch.linspace(0, 1, 25)
+    inside = torch.stack(torch.meshgrid(share, share, share, indexing="ij"), -1).view(-1, 3)  # on the lattice's axes
+    positions = inside + inside.sum(1, keepdim=True) * SQUISH
+    return [
+        (a, b, c)
+        for a, b, c in itertools.product((-1, 0, 1, 2), repeat=3)
+        if (positions - (torch.tensor((a, b, c)) + (a + b + c) * SQUISH)).square().sum(1).min() < 2
+    ]

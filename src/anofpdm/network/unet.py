@@ -61,7 +61,9 @@ class UNet(nn.Module):
         # In float32: the method subtracts predictions for two labels, and this layer's rounding would dominate.
         with torch.autocast(x.device.type, enabled=False):
             if use_inference_kernels(self.norm, x):
-                return fused_last_layer(x, self.norm.norm, self.last)
+                from anofpdm.network.kernels.last_layer import last_layer
+
+                return last_layer(x, self.norm.norm, self.last)
             return self.last(self.norm(x.float()))
 
 
@@ -139,9 +141,3 @@ class Decoder(nn.Module):
                 x = self.ups[number // self.blocks - 1](upsample(x))
             x = stage(x, embedding, labels, skips[-1 - number])
         return x
-
-
-def fused_last_layer(x: Tensor, norm: nn.GroupNorm, conv: nn.Conv2d) -> Tensor:
-    from anofpdm.network.kernels.last_layer import last_layer
-
-    return last_layer(x, norm, conv)

@@ -1,10 +1,10 @@
 """Distillation: pseudo-label the training split with the diffusion model, train a student on it, calibrate, save."""
 
 import contextlib
+import math
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -16,11 +16,8 @@ from anofpdm.labels import HEALTHY, UNHEALTHY
 from anofpdm.method.calibration import Calibration
 from anofpdm.method.decision import OURS, DecisionSettings, fit_for
 from anofpdm.network.predictor import TrainedModel
-from anofpdm.student.card import FILE as CARD
-from anofpdm.student.card import student_card
-from anofpdm.student.inputs import cohort_pixels, default_neighbours_mm, neighbour_rows
 from anofpdm.student.model import FOLDER, Student, fit_student_calibration, save_student
-from anofpdm.student.network import StudentConfig
+from anofpdm.student.network import StudentConfig, cohort_pixels, default_neighbours_mm, neighbour_rows
 from anofpdm.student.targets import CACHE, HASHED, PseudoLabels, Teacher, fingerprint, pseudo_label
 from anofpdm.student.training import StudentTrainingConfig, train_student
 from anofpdm.util.distributed import World
@@ -54,7 +51,11 @@ def distill(
     config = replace(config, decision=decision)
     teacher = Teacher(model, calibration, decision, config.batch)
     network_config = _student_config(teacher, cohort, config)
-    _check_validation_labels(cohort)
+    if not {HEALTHY, UNHEALTHY} <= set(cohort.labels[cohort.rows("val")].tolist()):
+        raise CalibrationError(
+            f"{cohort.path}: a student is calibrated on healthy and unhealthy slices of the val split, "
+            "and one kind is missing there; label some, or prepare with another --split"
+        )
     with _locked_folder(model.folder / FOLDER, world):
         masks = pseudo_label(teacher, cohort, cohort.rows("train"), world, progress)
         student = None if masks is None else _train(teacher, cohort, network_config, masks, config, progress)
@@ -72,14 +73,6 @@ def _student_config(teacher: Teacher, cohort: Cohort, config: DistillConfig) -> 
     if neighbours_mm is None:
         neighbours_mm = default_neighbours_mm(slice_positions(cohort, rows))
     return StudentConfig(modalities, model.size, neighbours_mm, config.width)
-
-
-def _check_validation_labels(cohort: Cohort) -> None:
-    if not {HEALTHY, UNHEALTHY} <= set(cohort.labels[cohort.rows("val")].tolist()):
-        raise CalibrationError(
-            f"{cohort.path}: a student is calibrated on healthy and unhealthy slices of the val split, "
-            "and one kind is missing there; label some, or prepare with another --split"
-        )
 
 
 @contextlib.contextmanager
@@ -124,18 +117,45 @@ def _train(
         model.device,
     )
     student = Student(network, calibration, model.sha256, model.device)
-    provenance = {**_provenance(teacher, cohort, config), "slices": len(masks), "with_lesion": with_lesion}
-    save_student(model.folder, student, provenance, half=config.half_weights)
-    card = student_card(student, config.training, len(masks), with_lesion)
-    write_atomically(model.folder / FOLDER / CARD, card.encode())
-    return student
-
-
-def _provenance(teacher: Teacher, cohort: Cohort, config: DistillConfig) -> dict[str, Any]:
-    return {
+    provenance = {
         "anofpdm": __version__,
         "calibration": fingerprint(asdict(teacher.calibration)),
         "cohort": {name: cohort.manifest.get(name) for name in HASHED},
-        "precision": teacher.model.predict.precision,
+        "precision": model.predict.precision,
         "config": asdict(config),
+        "slices": len(masks),
+        "with_lesion": with_lesion,
     }
+    save_student(model.folder, student, provenance, half=config.half_weights)
+    card = student_card(student, config.training, len(masks), with_lesion)
+    write_atomically(model.folder / FOLDER / "README.md", card.encode())
+    return student
+
+
+def student_card(student: Student, training: StudentTrainingConfig, n_slices: int, n_with_lesion: int) -> str:
+    config, calibration = student.config, student.calibration
+    limits = [f"{training.steps} steps"] if training.steps else []
+    limits += [f"{training.minutes:g} minutes"] if training.minutes else []
+    offsets = ", ".join(f"{offset:g}" for offset in config.neighbours_mm)
+    neighbours = f", and the slices at {offsets} mm from it" if offsets else ""
+    rating = (
+        "accuracy on other patients unknown, as all slices are of one patient"
+        if math.isnan(calibration.accuracy)
+        else f"accuracy {calibration.accuracy:.3f} and AUC {calibration.auc:.3f}, cross-validated over patients"
+    )
+    return f"""# Student network
+
+A U-Net of width {config.width} that segments a slice in a single pass. Its input is {", ".join(config.modalities)}
+of a slice of {config.size} x {config.size} pixels{neighbours}.
+
+ - Teacher: the diffusion model in the parent folder (`{student.teacher_sha256}`). Its masks are the pseudo-labels.
+ - Training slices: {n_slices}, {n_with_lesion} of them with a lesion in the pseudo-label.
+ - Human annotation: image-level labels only. No lesion mask was used.
+ - Training: at most {" or ".join(limits)}, batch size {training.batch}, learning rate {training.learning_rate:g},
+   seed {training.seed}; anofpdm {__version__}.
+ - Calibration: {calibration.n_healthy} healthy and {calibration.n_unhealthy} unhealthy slices; {rating}.
+
+Limits: the student reproduces its teacher's errors, and is valid only for scans like those it was trained on. It does
+not explain its masks; `anofpdm segment --explain` computes an explanation with the diffusion model. A research tool,
+not a medical device. All settings: `config.json`.
+"""

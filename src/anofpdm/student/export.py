@@ -1,11 +1,9 @@
 """Export of a student to ONNX, to run it without torch."""
 
-import contextlib
 import importlib.util
 import json
 import logging
 import warnings
-from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 
@@ -29,18 +27,6 @@ class MirrorMean(nn.Module):
         return mirror_mean(self.network, slices)
 
 
-@contextlib.contextmanager
-def _exporter_silenced() -> Iterator[None]:
-    """Without the exporter's messages about optional packages."""
-    logger = logging.getLogger("torch.onnx")
-    before = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        logger.setLevel(before)
-
-
 def check_can_export() -> None:
     if importlib.util.find_spec("onnxscript") is None:
         raise ConfigError("ONNX export needs additional packages; run: pip install 'anofpdm[onnx]'")
@@ -53,7 +39,8 @@ def export_onnx(student: Student, path: Path) -> None:
     config = student.config
     network = MirrorMean(student.network).cpu().eval()
     example = torch.zeros(2, config.in_channels, config.size, config.size)
-    with warnings.catch_warnings(), torch.no_grad(), _exporter_silenced():
+    logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # no messages about optional packages
+    with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")
         program = torch.onnx.export(
             network,
@@ -68,11 +55,8 @@ def export_onnx(student: Student, path: Path) -> None:
     student.network.to(student.device)
     assert program is not None
     exported = program.model_proto
-    metadata = {
-        "config": asdict(config),
-        "calibration": student.calibration.to_dict(),
-        "teacher": student.teacher_sha256,
-    }
+    calibration = student.calibration.to_dict()
+    metadata = {"config": asdict(config), "calibration": calibration, "teacher": student.teacher_sha256}
     for name, value in metadata.items():
         entry = exported.metadata_props.add()
         entry.key, entry.value = f"anofpdm_{name}", json.dumps(value)

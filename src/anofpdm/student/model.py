@@ -19,8 +19,7 @@ from anofpdm.method.decision import Decisions
 from anofpdm.method.detection import CurveDetector, fit_and_validate
 from anofpdm.method.mask import SMALLEST, mask, smallest_lesion_level, smallest_pixels
 from anofpdm.network.checkpoint import FORMAT, WEIGHTS, load_model, save_model
-from anofpdm.student.inputs import Pixels, neighbour_rows, stack_slices
-from anofpdm.student.network import StudentConfig, StudentNet, predict_logits
+from anofpdm.student.network import Pixels, StudentConfig, StudentNet, neighbour_rows, predict_logits, stack_slices
 from anofpdm.util.progress import Progress, silent
 
 FOLDER, TASK, ONNX = "student", "student", "student.onnx"
@@ -64,7 +63,8 @@ class StudentCalibration:
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON: lists instead of arrays, None instead of NaN."""
-        ratings = {name: _none_if_nan(value) for name, value in (("accuracy", self.accuracy), ("auc", self.auc))}
+        values = {"accuracy": self.accuracy, "auc": self.auc}
+        ratings = {name: None if math.isnan(value) else value for name, value in values.items()}
         return {**asdict(self), **ratings, "detector": self.detector.to_dict()}
 
     @classmethod
@@ -73,10 +73,6 @@ class StudentCalibration:
         detect_by = DetectBy(payload.get("detect_by", DetectBy.SLICE))
         detector = CurveDetector.from_dict(payload["detector"])
         return cls(**{**payload, **ratings, "detector": detector, "detect_by": detect_by})
-
-
-def _none_if_nan(value: float) -> float | None:
-    return None if math.isnan(value) else value
 
 
 @dataclass(frozen=True)
@@ -128,10 +124,10 @@ def predict_slices(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Logits of lesion [n, H, W] of every slice, and of the slice being unhealthy [n]."""
     rows = neighbour_rows(positions, network.config.neighbours_mm)
-    parts: list[tuple[np.ndarray, ...]] = []
+    parts = []
     for start in range(0, len(rows), BATCH):
         x = torch.from_numpy(stack_slices(pixels, rows[start : start + BATCH])).to(device)
-        parts.append(tuple(part.cpu().numpy() for part in predict_logits(network, x)))
+        parts.append([part.cpu().numpy() for part in predict_logits(network, x)])
         progress("Segmenting", min(start + BATCH, len(rows)), len(rows))
     pixel_logits, slice_logits = (np.concatenate(part) for part in zip(*parts, strict=True))
     return pixel_logits, slice_logits
@@ -195,8 +191,7 @@ def fit_student_calibration(
 # ---- on disk ---------------------------------------------------------------------------------------------------------
 
 
-def save_student(model_folder: Path, student: Student, provenance: Mapping[str, Any], *, half: bool = False) -> str:
-    """Returns the hash of the student."""
+def save_student(model_folder: Path, student: Student, provenance: Mapping[str, Any], *, half: bool = False) -> None:
     payload = {
         "format": FORMAT,
         "task": TASK,
@@ -209,7 +204,7 @@ def save_student(model_folder: Path, student: Student, provenance: Mapping[str, 
     folder.mkdir(parents=True, exist_ok=True)
     (folder / ONNX).unlink(missing_ok=True)  # of the previous student
     weights = student.network.state_dict()
-    return save_model(folder, {name: w.half() if half else w for name, w in weights.items()}, payload)
+    save_model(folder, {name: w.half() if half else w for name, w in weights.items()}, payload)
 
 
 def load_student(model_folder: Path, teacher_sha256: str, device: torch.device) -> Student | None:
@@ -226,7 +221,8 @@ def load_student(model_folder: Path, teacher_sha256: str, device: torch.device) 
             "or remove it"
         )
     try:
-        network = StudentNet(_network_config(payload["network"]))
+        values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in payload["network"].items()}
+        network = StudentNet(StudentConfig(**values))
         calibration = StudentCalibration.from_dict(payload["calibration"])
     except (ConfigError, MethodError, KeyError, TypeError, ValueError, AttributeError) as problem:
         raise ModelError(f"{folder}: damaged, or of another version ({problem}); distill again, or remove it") from None
@@ -235,8 +231,3 @@ def load_student(model_folder: Path, teacher_sha256: str, device: torch.device) 
     except RuntimeError:
         raise ModelError(f"{folder}: the weights do not fit the network in its configuration; distill again") from None
     return Student(network.to(device).eval(), calibration, teacher_sha256, device, digest)
-
-
-def _network_config(payload: Mapping[str, Any]) -> StudentConfig:
-    values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in payload.items()}
-    return StudentConfig(**values)

@@ -1,15 +1,25 @@
-"""The student network: a plain U-Net with one output per pixel and one per slice."""
+"""The student network: a plain U-Net with one output per pixel and one per slice.
+
+Its inputs are slices, each stacked with neighbouring slices of its scan.
+"""
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from anofpdm.cohorts.store import Cohort
 from anofpdm.errors import ConfigError
+from anofpdm.method.context import SlicePositions
 
 MAX_COUNT = 4096
+MIN_DISTANCE_MM = 2.0  # closer slices are nearly identical
+
+Pixels = Callable[[np.ndarray], np.ndarray]  # rows -> slices [n, C, H, W] of the student's modalities
 
 
 @dataclass(frozen=True)
@@ -30,16 +40,12 @@ class StudentConfig:
             raise ConfigError(f"size, width and multipliers must be integers from 1 to {MAX_COUNT}, got {self}")
         if not all(isinstance(mm, int | float) and math.isfinite(mm) for mm in self.neighbours_mm):
             raise ConfigError(f"neighbours_mm must be finite numbers, got {self}")
-        if self.size % self.side_divisor:
+        if self.size % 2 ** (len(self.multipliers) - 1):
             raise ConfigError(f"slices of {self.size} x {self.size} cannot be halved {len(self.multipliers) - 1} times")
 
     @property
     def in_channels(self) -> int:
         return len(self.modalities) * (1 + len(self.neighbours_mm))
-
-    @property
-    def side_divisor(self) -> int:
-        return 2 ** (len(self.multipliers) - 1)
 
 
 class StudentNet(nn.Module):
@@ -73,11 +79,8 @@ class Block(nn.Sequential):
     def __init__(self, channels: int, out_channels: int):
         layers: list[nn.Module] = []
         for before in (channels, out_channels):
-            layers += [
-                nn.Conv2d(before, out_channels, 3, padding=1, bias=False),
-                nn.GroupNorm(8, out_channels),
-                nn.SiLU(),
-            ]
+            conv = nn.Conv2d(before, out_channels, 3, padding=1, bias=False)
+            layers += [conv, nn.GroupNorm(8, out_channels), nn.SiLU()]
         super().__init__(*layers)
 
 
@@ -92,3 +95,42 @@ def predict_logits(network: StudentNet, x: Tensor) -> tuple[Tensor, Tensor]:
     """As `mirror_mean`, in float32."""
     pixel_logits, slice_logits = mirror_mean(network, x)
     return pixel_logits.float(), slice_logits.float()
+
+
+# ---- inputs ----------------------------------------------------------------------------------------------------------
+
+
+def cohort_pixels(cohort: Cohort, rows: np.ndarray, modalities: Sequence[str]) -> Pixels:
+    """Slices of these modalities, indexed within `rows`."""
+    channels = [cohort.modalities.index(name) for name in modalities]
+    return lambda indices: cohort.pixels(rows[indices])[:, channels]
+
+
+def stack_slices(pixels: Pixels, rows: np.ndarray) -> np.ndarray:
+    """Rows [n, k] -> [n, k * C, H, W] float32."""
+    unique, inverse = np.unique(rows, return_inverse=True)
+    slices = pixels(unique)[inverse.reshape(rows.shape)]  # [n, k, C, H, W]
+    return slices.reshape(len(rows), -1, *slices.shape[-2:]).astype(np.float32)
+
+
+def neighbour_rows(positions: SlicePositions, offsets_mm: tuple[float, ...]) -> np.ndarray:
+    """[N, 1 + offsets] rows: each slice, and the slice of its scan nearest to each offset; the slice itself where none
+    lies within half the offset."""
+    neighbours = np.tile(np.arange(len(positions.scans))[:, None], (1, 1 + len(offsets_mm)))
+    for scan in np.unique(positions.scans):
+        rows = np.flatnonzero(positions.scans == scan)
+        heights = positions.heights_mm[rows]
+        for column, offset in enumerate(offsets_mm, start=1):
+            gaps = np.abs(heights[:, None] + offset - heights[None, :])  # [n, n]
+            nearest = gaps.argmin(axis=1)
+            near = gaps[np.arange(len(rows)), nearest] <= abs(offset) / 2
+            neighbours[rows, column] = np.where(near, rows[nearest], rows)
+    return neighbours
+
+
+def default_neighbours_mm(positions: SlicePositions) -> tuple[float, float]:
+    """One slice on each side, at the median distance between slices."""
+    gaps = [np.diff(np.sort(positions.heights_mm[positions.scans == scan])) for scan in np.unique(positions.scans)]
+    distance = float(np.median(np.concatenate(gaps))) if any(map(len, gaps)) else 0.0
+    distance = max(distance, MIN_DISTANCE_MM)
+    return -distance, distance

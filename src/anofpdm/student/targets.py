@@ -7,7 +7,6 @@ import hashlib
 import io
 import json
 from dataclasses import asdict, dataclass
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -22,8 +21,8 @@ from anofpdm.method.decision import DecisionSettings, decide
 from anofpdm.method.many_slices import EvidenceRequest, batch_for, gather_evidence, slice_seeds
 from anofpdm.network.predictor import TrainedModel
 from anofpdm.network.training.augment import CHANCES, augment
-from anofpdm.student.inputs import Pixels, stack_slices
 from anofpdm.student.model import FOLDER
+from anofpdm.student.network import Pixels, stack_slices
 from anofpdm.util.distributed import World
 from anofpdm.util.files import translate_write_errors, write_atomically
 from anofpdm.util.progress import Progress, silent
@@ -102,7 +101,10 @@ def pseudo_label(
     share = range(world.rank, len(scans), world.count)
     for done, number in enumerate(share):
         if not files[number].is_file():
-            _write(files[number], pseudo_label_scan(teacher, cohort, rows[cohort.scans[rows] == scans[number]]))
+            buffer = io.BytesIO()
+            masks = pseudo_label_scan(teacher, cohort, rows[cohort.scans[rows] == scans[number]])
+            np.savez_compressed(buffer, masks=masks)
+            write_atomically(files[number], buffer.getvalue())
         progress("Pseudo-labelling", done + 1, len(share))
     world.all_gather(None)
     if not world.is_main:
@@ -141,9 +143,3 @@ def soft_threshold(maps: np.ndarray, thresholds: np.ndarray) -> np.ndarray:
     above = maps**STEEPNESS
     below = np.broadcast_to(thresholds[:, None, None] ** STEEPNESS, maps.shape)
     return np.divide(above, above + below, out=np.zeros(maps.shape), where=above > 0)
-
-
-def _write(path: Path, masks: np.ndarray) -> None:
-    buffer = io.BytesIO()
-    np.savez_compressed(buffer, masks=masks)
-    write_atomically(path, buffer.getvalue())

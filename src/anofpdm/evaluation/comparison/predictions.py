@@ -18,8 +18,8 @@ from anofpdm.method.decision import decide
 from anofpdm.method.many_slices import EvidenceRequest, gather_evidence, slice_seeds
 from anofpdm.method.mask import mask, median_filtered
 from anofpdm.options import Signal
-from anofpdm.student.inputs import cohort_pixels
 from anofpdm.student.model import Student
+from anofpdm.student.network import cohort_pixels
 from anofpdm.util.distributed import World
 
 CHUNK = 500  # slices thresholded at once

@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from anofpdm.network.lattice import (
+from anofpdm.network.simplex import (
     FIRST_WAVELENGTH,
     NORM,
     OCTAVES,

@@ -41,9 +41,7 @@ class SliceOrder:
 
     def rows(self, step: int) -> np.ndarray:
         """[batch]: the rows of step number `step`, from 0."""
-        return np.concatenate(
-            [self._take(number, step * share, share) for number, share in enumerate(self.shares) if share]
-        )
+        return np.concatenate([self._take(number, step * share, share) for number, share in enumerate(self.shares)])
 
     def _take(self, number: int, start: int, count: int) -> np.ndarray:
         group = self.groups[number]

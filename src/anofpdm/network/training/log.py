@@ -1,7 +1,7 @@
 """Training log: JSON lines, and tensorboard if it is installed."""
 
 import json
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -28,17 +28,13 @@ class TrainingLog:
     def __init__(self, folder: Path, step: int):
         """Continues after `step`: lines that an earlier run wrote after its last save are dropped."""
         self._path = folder / LOG
-        _drop_after(self._path, step)
+        if self._path.is_file():
+            kept = [json.dumps(line) + "\n" for line in _lines(self._path) if line["step"] <= step]
+            write_atomically(self._path, "".join(kept).encode())
         self._board = _tensorboard(folder, step)
 
     def write(self, status: TrainingStatus) -> None:
-        line: dict[str, object] = {
-            "step": status.step,
-            "loss": status.loss,
-            "steps_per_second": status.steps_per_second,
-        }
-        if status.note:
-            line["note"] = status.note
+        line = {name: value for name, value in asdict(status).items() if name != "fraction_done" and value != ""}
         with translate_write_errors(self._path), self._path.open("a") as file:
             file.write(json.dumps(line) + "\n")
         if self._board is not None:
@@ -48,12 +44,6 @@ class TrainingLog:
     def close(self) -> None:
         if self._board is not None:
             self._board.close()
-
-
-def _drop_after(log: Path, step: int) -> None:
-    if log.is_file():
-        kept = [json.dumps(line) + "\n" for line in _lines(log) if line["step"] <= step]
-        write_atomically(log, "".join(kept).encode())
 
 
 def _lines(log: Path) -> list[dict[str, Any]]:
@@ -79,12 +69,12 @@ class Jump:
     after: float
 
 
-def loss_jump(folder: Path, *, before: int = 20, after: int = 5, least: int = 3) -> Jump | None:
-    """The first in a log, by medians of `before` and `after` lines; at the end of the log, of at least `least`."""
+def loss_jump(folder: Path) -> Jump | None:
+    """The first in a log, by medians of the 20 lines before and the 5 after; at the end of the log, of at least 3."""
     lines = _lines(folder / LOG)
     losses = [line["loss"] for line in lines]
-    for now in range(before, len(lines) - least + 1):
-        old, new = median(losses[now - before : now]), median(losses[now : now + after])
+    for now in range(20, len(lines) - 2):
+        old, new = median(losses[now - 20 : now]), median(losses[now : now + 5])
         if new > JUMP * old:
             first = next(line for line in lines[now:] if line["loss"] > JUMP * old)
             return Jump(first["step"], old, new)

@@ -1,6 +1,6 @@
 """Pictures of a training run: samples of each label, and the loss by noise level."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +9,7 @@ from PIL import Image, ImageDraw
 from torch import Tensor
 
 from anofpdm.labels import LABEL_NAMES
-from anofpdm.network.sampling import sample
+from anofpdm.network.schedule import NoiseSchedule
 from anofpdm.network.training.trainer import LEVEL_BINS, Trainer
 from anofpdm.options import Task
 from anofpdm.util.drawing import BACKGROUND, BLUE, FOREGROUND, MUTED, encode_png, font
@@ -17,6 +17,7 @@ from anofpdm.util.files import write_atomically
 
 SAMPLES, LEVELS = "samples.png", "loss_by_level.png"
 GAP, CAPTION = 6, 20
+PredictNoise = Callable[[Tensor, int, Tensor], Tensor]  # x [N, C, H, W], t, labels [N] -> noise [N, C, H, W]
 
 
 @torch.no_grad()
@@ -46,6 +47,19 @@ def save_pictures(trainer: Trainer, shape: Sequence[int], out: Path, steps: int,
     captions = [f"step {trainer.step}: {name}" for name in label_names]
     grid = samples.view(n_labels, columns, *shape).cpu().numpy()
     write_atomically(out / SAMPLES, sample_grid(grid, captions))
+
+
+@torch.no_grad()
+def sample(
+    predict_noise: PredictNoise, noise: Tensor, labels: Tensor, *, schedule: NoiseSchedule, steps: int
+) -> Tensor:
+    """Pure noise [N, C, H, W] -> slices in [-1, 1], by DDIM over evenly spaced levels, the noisiest included."""
+    levels = [round((number + 1) * len(schedule) / steps) - 1 for number in reversed(range(steps))]
+    x = noise
+    for t, t_next in zip(levels, [*levels[1:], None], strict=True):
+        clean = schedule.clean(x, predict_noise(x, t, labels), t).clamp(-1, 1)
+        x = clean if t_next is None else schedule.ddim_step(x, clean, t, t_next)
+    return x
 
 
 def sample_grid(samples: np.ndarray, captions: Sequence[str]) -> bytes:

@@ -2,8 +2,9 @@
 
 import contextlib
 import math
+import signal
+import threading
 import time
-from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from torch import Tensor
 
 from anofpdm import __version__
 from anofpdm.cohorts.store import Cohort
-from anofpdm.errors import ModelError, TrainingError
+from anofpdm.errors import ModelError, Terminated, TrainingError
 from anofpdm.labels import LABEL_NAMES
 from anofpdm.network import checkpoint
 from anofpdm.network.classifier import build_network
@@ -22,7 +23,6 @@ from anofpdm.network.training.batches import SliceOrder, read_ahead
 from anofpdm.network.training.config import TrainingConfig, TrainingLimits
 from anofpdm.network.training.log import TrainingLog, TrainingStatus
 from anofpdm.network.training.pictures import save_pictures
-from anofpdm.network.training.stopping import StopRequests
 from anofpdm.network.training.trainer import Trainer
 from anofpdm.options import Task
 from anofpdm.util.distributed import World
@@ -102,18 +102,12 @@ def train(trainer: Trainer, cohort: Cohort, out: Path, limits: TrainingLimits, p
     """Train until a limit is reached. Saves into `out` regularly, at the end, and on Ctrl-C."""
     out.mkdir(parents=True, exist_ok=True)
     if not trainer.world.is_main:
-        _Run(trainer, cohort, out, limits, lambda _status: None).train()
+        _Run(trainer, cohort, out, limits, None, progress).train()
         return
     with folder_lock(out):
         remove_temporary_files(out)
-        log = TrainingLog(out, trainer.step)
-
-        def report(status: TrainingStatus) -> None:
-            log.write(status)
-            progress("Training", status.fraction_done, 1.0, str(status))
-
-        with contextlib.closing(log):
-            _Run(trainer, cohort, out, limits, report).train()
+        with contextlib.closing(TrainingLog(out, trainer.step)) as log:
+            _Run(trainer, cohort, out, limits, log, progress).train()
 
 
 class _Run:
@@ -123,13 +117,16 @@ class _Run:
         cohort: Cohort,
         out: Path,
         limits: TrainingLimits,
-        report: Callable[[TrainingStatus], None],
+        log: TrainingLog | None,  # of the main process
+        progress: Progress,
     ):
-        self.trainer, self.cohort, self.out, self.limits, self.report = trainer, cohort, out, limits, report
-        self.clock = _Clock(limits, trainer.step)
+        self.trainer, self.cohort, self.out, self.limits = trainer, cohort, out, limits
+        self.log, self.progress = log, progress
+        self.start = self.last_save = self.last_report = time.monotonic()
+        self.first_step = self.reported_step = trainer.step
 
     def train(self) -> None:
-        trainer, world, clock, loss = self.trainer, self.trainer.world, self.clock, None
+        trainer, world, loss = self.trainer, self.trainer.world, None
         with StopRequests() as stop, contextlib.closing(self._batches()) as batches:
             for _, slices, labels in batches:
                 loss = trainer.update(trainer.inputs(slices, labels))
@@ -138,9 +135,10 @@ class _Run:
                 if world.count > 1 and trainer.step % CHECK_STEPS:
                     continue
                 requested = world.any(stop.requested, trainer.device)
-                out_of_time = world.any(clock.out_of_time(), trainer.device)
-                if requested or world.any(clock.time_to_save(), trainer.device):
-                    clock.last_save = time.monotonic()
+                out_of_time = world.any(self._fraction_of_time() >= 1, trainer.device)
+                time_to_save = time.monotonic() - self.last_save >= 60 * self.limits.save_minutes
+                if requested or world.any(time_to_save, trainer.device):
+                    self.last_save = time.monotonic()
                     self._report(loss)  # before the save, after which the run may be killed
                     self.save()
                 if requested:
@@ -165,14 +163,26 @@ class _Run:
         """Several processes must report at the same steps; a single one also reports if the last time is long ago."""
         if self.trainer.step % self.limits.log_steps == 0:
             return True
-        return self.trainer.world.count == 1 and time.monotonic() - self.clock.last_report > REPORT_SECONDS
+        return self.trainer.world.count == 1 and time.monotonic() - self.last_report > REPORT_SECONDS
 
     def _report(self, loss: Tensor) -> None:
         trainer = self.trainer
         if trainer.world.any(not math.isfinite(float(loss)), trainer.device):
             raise self._not_finite()
-        if self.clock.reported_step < trainer.step:
-            self.report(self.clock.status(trainer.step, float(loss), memory_note(trainer)))
+        if self.log is None or self.reported_step == trainer.step:
+            return
+        now, limits = time.monotonic(), self.limits
+        speed = (trainer.step - self.reported_step) / max(now - self.last_report, 1e-9)
+        self.last_report, self.reported_step = now, trainer.step
+        fraction = self._fraction_of_time()
+        if limits.steps is not None:
+            fraction = max(fraction, (trainer.step - self.first_step) / max(limits.steps - self.first_step, 1))
+        status = TrainingStatus(trainer.step, float(loss), speed, min(1.0, fraction), memory_note(trainer))
+        self.log.write(status)
+        self.progress("Training", status.fraction_done, 1.0, str(status))
+
+    def _fraction_of_time(self) -> float:
+        return (time.monotonic() - self.start) / 60 / self.limits.minutes if self.limits.minutes else 0.0
 
     def _not_finite(self) -> TrainingError:
         return TrainingError(
@@ -189,7 +199,9 @@ class _Run:
         config = {
             "format": checkpoint.FORMAT,
             "anofpdm": __version__,
-            **trainer.description(),
+            "task": trainer.config.task,
+            "step": trainer.step,
+            "training": asdict(trainer.config),
             "network": asdict(trainer.network.config),
             "modalities": list(cohort.modalities),
             "size": cohort.slices.shape[-1],
@@ -203,32 +215,34 @@ class _Run:
             save_pictures(trainer, cohort.slices.shape[1:], self.out, self.limits.sample_steps)
 
 
-class _Clock:
-    def __init__(self, limits: TrainingLimits, step: int):
-        self.limits, self.first_step = limits, step
-        self.start = self.last_save = self.last_report = time.monotonic()
-        self.reported_step = step
-
-    def status(self, step: int, loss: float, note: str) -> TrainingStatus:
-        now = time.monotonic()
-        speed = (step - self.reported_step) / max(now - self.last_report, 1e-9)
-        self.last_report, self.reported_step = now, step
-        fractions = []
-        if self.limits.steps is not None:
-            fractions.append((step - self.first_step) / max(self.limits.steps - self.first_step, 1))
-        if self.limits.minutes is not None:
-            fractions.append((now - self.start) / 60 / self.limits.minutes)
-        return TrainingStatus(step, loss, speed, min(1.0, max(fractions)), note)
-
-    def time_to_save(self) -> bool:
-        return time.monotonic() - self.last_save >= 60 * self.limits.save_minutes
-
-    def out_of_time(self) -> bool:
-        return self.limits.minutes is not None and time.monotonic() - self.start >= 60 * self.limits.minutes
-
-
 def memory_note(trainer: Trainer) -> str:
     share = trainer.config.batch // trainer.world.count
     if trainer.micro_batch == share:
         return ""
     return f"memory is short: {trainer.micro_batch} of {share} slices at a time, the batch size is unchanged"
+
+
+class StopRequests:
+    """A signal takes effect at the end of the step, so that no half-finished step is saved; a second one at once."""
+
+    def __init__(self) -> None:
+        self.requested = False
+        self.exception: type[KeyboardInterrupt] = KeyboardInterrupt
+        self._previous: dict[int, Any] = {}
+
+    def __enter__(self) -> "StopRequests":
+        if threading.current_thread() is threading.main_thread():
+            signals = (signal.SIGINT, signal.SIGTERM)
+            self._previous = {number: signal.signal(number, self._handle) for number in signals}
+        return self
+
+    def _handle(self, number: int, _frame: object) -> None:
+        if number == signal.SIGTERM:
+            self.exception = Terminated
+        if self.requested:
+            raise self.exception
+        self.requested = True
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)

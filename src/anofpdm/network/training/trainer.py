@@ -5,8 +5,7 @@ and withheld labels. A resumed run is therefore identical to an uninterrupted on
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -28,21 +27,13 @@ LEVEL_BINS = 10
 RECORD_AFTER = 3  # steps, during which libraries choose their kernels
 
 
-@dataclass(frozen=True)
-class Inputs:
+class Inputs(NamedTuple):
     """Inputs of the network, and its target."""
 
     x: Tensor  # [B, C, H, W] noisy
     t: Tensor  # [B]
     labels: Tensor  # [B]
     target: Tensor  # the noise [B, C, H, W], or for a classifier the class [B]
-
-    @property
-    def tensors(self) -> tuple[Tensor, ...]:
-        return self.x, self.t, self.labels, self.target
-
-    def part(self, rows: slice) -> "Inputs":
-        return Inputs(*(tensor[rows] for tensor in self.tensors))
 
 
 class Trainer:
@@ -55,8 +46,10 @@ class Trainer:
         self.schedule = NoiseSchedule.linear()
         self.network: Network = network.to(device).to(memory_format=torch.channels_last).train()  # type: ignore[call-overload]
         self.average = {name: parameter.detach().clone() for name, parameter in self.network.named_parameters()}
-        self.runner: nn.Module = self._distributed() if self.world.count > 1 else self.network
         on_gpu = device.type == "cuda"
+        self.runner: nn.Module = self.network
+        if self.world.count > 1:
+            self.runner = DistributedDataParallel(self.network, device_ids=[device.index] if on_gpu else None)
         self.learning_rate = torch.tensor(config.learning_rate, device=device)
         self.optimiser = torch.optim.AdamW(
             self.network.parameters(),
@@ -115,7 +108,7 @@ class Trainer:
         if self._uses_graph and self._graph is None and self.eager_steps >= RECORD_AFTER:
             self._graph = self._record(inputs)
         if self._graph is not None:
-            loss = self._graph(*inputs.tensors).clone()
+            loss = self._graph(*inputs).clone()
         else:
             loss = self._optimise_in_memory(inputs)
             self.eager_steps += 1
@@ -136,7 +129,7 @@ class Trainer:
             return self._optimise_distributed(inputs)
         while True:
             try:
-                return self._optimise(*inputs.tensors)
+                return self._optimise(*inputs)
             except RuntimeError as problem:
                 if not is_out_of_memory(problem):
                     raise
@@ -158,11 +151,11 @@ class Trainer:
             if not self.world.any(short, self.device):
                 break
             self._halve()
-        return self._optimise(*inputs.tensors)
+        return self._optimise(*inputs)
 
     def _record(self, inputs: Inputs) -> CudaGraph | None:
         try:
-            return CudaGraph(self._optimise, inputs.tensors)
+            return CudaGraph(self._optimise, inputs)
         except torch.OutOfMemoryError:  # a graph keeps its memory; training works without one
             pass
         self._uses_graph = False
@@ -172,19 +165,17 @@ class Trainer:
     def losses(self, inputs: Inputs) -> Tensor:
         """[b], one per slice."""
         on_gpu = self.device.type == "cuda"
+        classify = self.config.task == Task.CLASSIFIER
         with torch.autocast(self.device.type, torch.bfloat16, enabled=on_gpu, cache_enabled=False):
-            if self.config.task == Task.CLASSIFIER:
-                output = self.runner(inputs.x, inputs.t)
-            else:
-                output = self.runner(inputs.x, inputs.t, inputs.labels)
-        if self.config.task == Task.CLASSIFIER:
+            output = self.runner(inputs.x, inputs.t, *([] if classify else [inputs.labels]))
+        if classify:
             return F.cross_entropy(output, inputs.target, reduction="none")
         return (output - inputs.target).square().mean((1, 2, 3))
 
     def _backward(self, inputs: Inputs) -> Tensor:
         count, total = len(inputs.x), torch.zeros((), device=self.device)
         for start in range(0, count, self.micro_batch):
-            part = inputs.part(slice(start, start + self.micro_batch))
+            part = Inputs(*(tensor[start : start + self.micro_batch] for tensor in inputs))
             losses = self.losses(part)
             (losses.sum() / count).backward()
             total += losses.detach().sum() / count
@@ -215,18 +206,13 @@ class Trainer:
         now = dict(self.network.named_parameters())
         torch._foreach_lerp_(list(self.average.values()), [now[name] for name in self.average], 1 - decay)
 
-    def _distributed(self) -> nn.Module:
-        ids = [self.device.index] if self.device.type == "cuda" else None
-        return DistributedDataParallel(self.network, device_ids=ids)
-
     # ---- state -------------------------------------------------------------------------------------------------------
 
     def state(self) -> dict[str, Tensor]:
         tensors: dict[str, Tensor] = {NETWORK + name: parameter for name, parameter in self.network.named_parameters()}
         tensors |= {AVERAGE + name: average for name, average in self.average.items()}
         for name, parameter in self.network.named_parameters():
-            moments = self.optimiser.state.get(parameter)
-            if moments:
+            if moments := self.optimiser.state.get(parameter):
                 tensors[FIRST_MOMENT + name] = moments["exp_avg"]
                 tensors[SECOND_MOMENT + name] = moments["exp_avg_sq"]
         return tensors
@@ -256,9 +242,6 @@ class Trainer:
         network = build_network(self.config.task, self.network.config).to(self.device)
         network.load_state_dict(self.average)
         return network.eval()
-
-    def description(self) -> dict[str, Any]:
-        return {"task": self.config.task, "step": self.step, "training": asdict(self.config)}
 
 
 def _mix_seeds(*numbers: int) -> int:
