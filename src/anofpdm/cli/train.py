@@ -64,8 +64,8 @@ def train(
     slices = open_cohort(cohort)
     local_device = set_local_device(resolve_device(device))
     world = World.from_environment(local_device)
-    options = {"task": task, "batch": batch, "learning_rate": learning_rate, "augment": augment, "balanced": balanced}
-    options |= {"noise": noise, "seed": seed}
+    options: dict[str, Any] = {"task": task, "batch": batch, "learning_rate": learning_rate}
+    options |= {"augment": augment, "balanced": balanced, "noise": noise, "seed": seed}
     given = {name: value for name, value in options.items() if value is not None}
     try:
         make = _resume if resume else _start
