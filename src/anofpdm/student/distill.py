@@ -117,19 +117,26 @@ def _train(
         model.device,
     )
     student = Student(network, calibration, model.sha256, model.device)
+    _save(student, teacher, cohort, config, len(masks), with_lesion)
+    return student
+
+
+def _save(
+    student: Student, teacher: Teacher, cohort: Cohort, config: DistillConfig, n_slices: int, n_with_lesion: int
+) -> None:
+    folder = teacher.model.folder
     provenance = {
         "anofpdm": __version__,
         "calibration": fingerprint(asdict(teacher.calibration)),
         "cohort": {name: cohort.manifest.get(name) for name in HASHED},
-        "precision": model.predict.precision,
+        "precision": teacher.model.predict.precision,
         "config": asdict(config),
-        "slices": len(masks),
-        "with_lesion": with_lesion,
+        "slices": n_slices,
+        "with_lesion": n_with_lesion,
     }
-    save_student(model.folder, student, provenance, half=config.half_weights)
-    card = student_card(student, config.training, len(masks), with_lesion)
-    write_atomically(model.folder / FOLDER / "README.md", card.encode())
-    return student
+    save_student(folder, student, provenance, half=config.half_weights)
+    card = student_card(student, config.training, n_slices, n_with_lesion)
+    write_atomically(folder / FOLDER / "README.md", card.encode())
 
 
 def student_card(student: Student, training: StudentTrainingConfig, n_slices: int, n_with_lesion: int) -> str:
