@@ -6,31 +6,26 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from anofpdm import __version__
 from anofpdm.cohorts.inputs import Target
 from anofpdm.cohorts.subjects import Subject
 from anofpdm.errors import AnoFPDMError, ConfigError, OutputError, ScanError, ScanWarning
-from anofpdm.segment.brain import file_sha256
-from anofpdm.segment.dicom import name_series, name_series_in_text, write_dicom
+from anofpdm.segment import outputs
 from anofpdm.segment.engines import TASK
 from anofpdm.segment.model import Model
-from anofpdm.segment.outputs import (
-    ANOMALY_MAP,
-    BIDS_DESCRIPTION,
-    DICOM_CAPTURE,
-    DICOM_SEG,
-    MASK,
-    OVERVIEW,
-    REPORT,
-    SUMMARY,
-    bids_suffix,
-)
 from anofpdm.segment.request import SegmentRequest
+from anofpdm.segment.scan_input import file_sha256
 from anofpdm.util.distributed import World
 from anofpdm.util.files import folder_lock, remove_temporary_files, write_atomically
 from anofpdm.util.progress import Progress, silent
+
+BIDS_DATASET = {
+    "Name": "Lesion masks by AnoFPDM",
+    "BIDSVersion": "1.9.0",
+    "DatasetType": "derivative",
+    "GeneratedBy": [{"Name": "anofpdm", "Version": __version__}],
+}
 
 
 @dataclass(frozen=True)
@@ -43,9 +38,9 @@ class OutputOptions:
 
     def files(self, *, is_dicom: bool) -> tuple[str, ...]:
         """Files without which a result is incomplete."""
-        optional = {OVERVIEW: self.overview, REPORT: self.report}
-        optional |= dict.fromkeys((DICOM_SEG, DICOM_CAPTURE), self.dicom and is_dicom)
-        return (MASK, ANOMALY_MAP, *(file for file, wanted in optional.items() if wanted))
+        optional = {outputs.OVERVIEW: self.overview, outputs.REPORT: self.report}
+        optional |= dict.fromkeys((outputs.DICOM_SEG, outputs.DICOM_CAPTURE), self.dicom and is_dicom)
+        return (outputs.MASK, outputs.ANOMALY_MAP, *(file for file, wanted in optional.items() if wanted))
 
 
 @dataclass
@@ -84,7 +79,7 @@ class BatchSegmentation:
             if world.is_main:
                 remove_temporary_files(self.out)
                 if any(target.bids for target in self.targets):
-                    write_atomically(self.out / BIDS_DESCRIPTION, _bids_description())
+                    write_atomically(self.out / outputs.BIDS_DESCRIPTION, json.dumps(BIDS_DATASET, indent=2).encode())
             return self._run_share(list(self.targets)[world.rank :: world.count], progress)
 
     def _run_share(self, targets: Sequence[Target], progress: Progress) -> RunReport:
@@ -112,43 +107,41 @@ class BatchSegmentation:
             try:
                 self._segment(target, subject, report, progress)
             except ScanError as problem:
-                if target.study is None:
-                    raise
-                raise ScanError(name_series_in_text(str(problem), target.study, subject.images)) from None
+                raise ScanError(_name_series(str(problem), target, subject)) from None
 
     def _segment(self, target: Target, subject: Subject, report: RunReport, progress: Progress) -> None:
         """`subject` has NIfTI files, also where the target is DICOM."""
         folder, name = result_location(target, self.out)
-        volume = self._finished_volume(folder, name, subject, is_dicom=target.study is not None)
+        volume = self._finished_volume(lambda file: folder / name(file), subject, is_dicom=target.study is not None)
         if volume is not None:
             report.skipped[subject.name] = volume
             return
         result = self.model.segment(subject.images, request=self.request, progress=progress)
         if target.study is not None:
-            name_series(result.summary, target.study, subject.images)
+            for key, series in target.study.to_dict().items():
+                file = _name_series(str(subject.images[key]), target, subject)
+                result.summary["inputs"][key] |= {**series, "file": file}
+            result.summary["warnings"] = [_name_series(one, target, subject) for one in result.summary["warnings"]]
         remove_temporary_files(folder)
-        for file in (DICOM_SEG, DICOM_CAPTURE):  # of an earlier run, with another mask
+        for file in (outputs.DICOM_SEG, outputs.DICOM_CAPTURE):  # of an earlier run, with another mask
             (folder / name(file)).unlink(missing_ok=True)
         result.save(folder, name, picture=self.outputs.overview, report=self.outputs.report, title=subject.name)
         if target.study is not None and self.outputs.dicom:  # last: if it fails, the NIfTI files exist
-            write_dicom(result, target.study, folder, subject.name, name)
+            result.save_dicom(target.study, folder, subject.name, name)
         report.segmented[subject.name] = result.volume_ml
         if result.summary["warnings"]:
             report.warnings[subject.name] = result.summary["warnings"]
 
-    def _finished_volume(
-        self, folder: Path, name: Callable[[str], str], subject: Subject, *, is_dicom: bool
-    ) -> float | None:
+    def _finished_volume(self, path: Callable[[str], Path], subject: Subject, *, is_dicom: bool) -> float | None:
         """Lesion volume of a complete result of the same files with the same settings."""
-        settings = self.request.settings()
-        if not all((folder / name(file)).is_file() for file in self.outputs.files(is_dicom=is_dicom)):
+        settings = json.loads(json.dumps(self.request.settings()))
+        if not all(path(file).is_file() for file in self.outputs.files(is_dicom=is_dicom)):
             return None
         try:
-            summary = json.loads((folder / name(SUMMARY)).read_text())
-            inputs = summary["inputs"]
-            same_files = all(inputs[key]["sha256"] == file_sha256(path) for key, path in subject.images.items())
-            same = json.loads(json.dumps(settings)) == summary["settings"] and same_files
-            return float(summary["volume_ml"]) if same else None
+            summary = json.loads(path(outputs.SUMMARY).read_text())
+            hashes = {key: summary["inputs"][key]["sha256"] for key in subject.images}
+            same_files = all(hashes[key] == file_sha256(image) for key, image in subject.images.items())
+            return float(summary["volume_ml"]) if same_files and summary["settings"] == settings else None
         except (OSError, ValueError, KeyError, TypeError):
             return None
 
@@ -167,14 +160,14 @@ def result_location(target: Target, out: Path) -> tuple[Path, Callable[[str], st
     name = target.subject.name
     if not target.bids:
         return out / name, str
-    return out.joinpath(*name.split("_"), "anat"), lambda file: name + bids_suffix(file)
+    return out.joinpath(*name.split("_"), "anat"), lambda file: name + outputs.bids_suffix(file)
 
 
-def _bids_description() -> bytes:
-    description: dict[str, Any] = {
-        "Name": "Lesion masks by AnoFPDM",
-        "BIDSVersion": "1.9.0",
-        "DatasetType": "derivative",
-        "GeneratedBy": [{"Name": "anofpdm", "Version": __version__}],
-    }
-    return json.dumps(description, indent=2).encode()
+def _name_series(text: str, target: Target, subject: Subject) -> str:
+    """Replace the temporary NIfTI files in a text by the DICOM series that they were converted from."""
+    if target.study is None:
+        return text
+    for name, series in target.study.to_dict().items():
+        label = f"{target.study.path.name}, series {series['series']} ({series['description']})"
+        text = text.replace(str(subject.images[name]), label)
+    return text

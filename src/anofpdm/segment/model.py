@@ -25,18 +25,16 @@ from anofpdm.calibration.files import load_calibration
 from anofpdm.calibration.fit import foreground_share
 from anofpdm.errors import ModelError, ScanError
 from anofpdm.method.calibration import Calibration
-from anofpdm.method.decision import Decisions
 from anofpdm.network.predictor import TrainedModel, load_trained
 from anofpdm.options import Precision
 from anofpdm.report.display import Curves, DisplayData
-from anofpdm.report.explanation import add_evidence, rows_to_explain, warn_missing_slices
-from anofpdm.report.findings import Finding, find_lesions
-from anofpdm.scans import AxialPlanes, Grid, Scan, read_scan, scan_slices
-from anofpdm.segment.brain import file_sha256
+from anofpdm.report.explanation import rows_to_explain, warn_missing_slices
+from anofpdm.report.findings import find_lesions
+from anofpdm.scans import AxialPlanes, Scan, read_scan, scan_slices
 from anofpdm.segment.engines import EngineSlices
 from anofpdm.segment.request import SegmentOptions, SegmentRequest, resolve_request
 from anofpdm.segment.result import Segmentation, slice_table
-from anofpdm.segment.scan_checks import record_warnings, warn_unusual_foreground, warn_unusual_spacing
+from anofpdm.segment.scan_input import file_sha256, record_warnings, warn_unusual_foreground, warn_unusual_spacing
 from anofpdm.student.model import Student, load_student
 from anofpdm.util.distributed import resolve_device
 from anofpdm.util.progress import Progress, portion, silent
@@ -83,15 +81,16 @@ class Model:
             scan = _read(files, request)
             planes = AxialPlanes(scan.grid, self.trained.size)
             slices = self._checked_slices(scan, planes.spacing_mm, request, next(iter(files.values())))
-        own_slices = _select(slices, request.modalities, request.engine.modalities)
-        own_progress = progress if request.explain is None else portion(progress, 0, STUDENT_PORTION)
-        decisions, curves = request.engine.decide(own_slices, own_progress)
+        own_progress = progress if request.explainer is None else portion(progress, 0, STUDENT_PORTION)
+        decisions, curves = request.engine.decide(_select(slices, request, request.engine.modalities), own_progress)
         anomaly_map = planes.to_native(decisions.maps, slices.indices)
         mask = planes.to_native(decisions.masks, slices.indices) >= 0.5
         findings = find_lesions(mask, anomaly_map, scan.grid.affine)
-        if request.explain is not None:
+        if request.explainer is not None:
             rest = portion(progress, STUDENT_PORTION, 1 - STUDENT_PORTION)
-            decisions, curves = _explain(request, slices, decisions, findings, scan.grid, rest)
+            rows = rows_to_explain(request.explain, findings, slices.indices, scan.grid)
+            decisions, curves = request.explainer.explain(decisions, slices, rows, rest)
+        inputs = {name: {"file": str(files[name]), "sha256": file_sha256(files[name])} for name in request.modalities}
         return Segmentation(
             mask=mask,
             anomaly_map=anomaly_map,
@@ -101,7 +100,7 @@ class Model:
             decisions=decisions,
             summary={
                 "settings": request.settings(),
-                "inputs": {name: _describe_file(files[name]) for name in request.modalities},
+                "inputs": inputs,
                 "warnings": warnings,
                 "seconds": round(time.perf_counter() - start, 2),
             },
@@ -122,7 +121,7 @@ class Model:
     ) -> DisplayData:
         engine = request.engine
         return DisplayData(
-            pixels=_select(slices, request.modalities, engine.scored_modalities).pixels.astype(np.float16),
+            pixels=_select(slices, request, engine.scored_modalities).pixels.astype(np.float16),
             indices=slices.indices,
             pixel_mm=pixel_mm,
             modalities=engine.scored_modalities,
@@ -145,28 +144,7 @@ def _read(files: Files, request: SegmentRequest) -> Scan:
     return request.brain.apply(scan, Path(files[needed[0]]))
 
 
-def _select(slices: EngineSlices, present: tuple[str, ...], wanted: tuple[str, ...]) -> EngineSlices:
-    if present == wanted:
+def _select(slices: EngineSlices, request: SegmentRequest, wanted: tuple[str, ...]) -> EngineSlices:
+    if request.modalities == wanted:
         return slices
-    return replace(slices, pixels=slices.pixels[:, [present.index(name) for name in wanted]])
-
-
-def _explain(
-    request: SegmentRequest,
-    slices: EngineSlices,
-    decisions: Decisions,
-    findings: list[Finding],
-    grid: Grid,
-    progress: Progress,
-) -> tuple[Decisions, Curves | None]:
-    """Add the diffusion model's curves to a student's decisions, for the requested slices only."""
-    rows = rows_to_explain(request.explain, findings, slices.indices, grid)
-    if request.explainer is None or not len(rows):
-        return decisions, None
-    some = replace(slices, pixels=slices.pixels[rows], indices=slices.indices[rows])
-    evidence = request.explainer.gather_evidence(some, progress)
-    return add_evidence(decisions, rows, evidence), Curves.from_evidence(evidence).expand(rows, len(slices.indices))
-
-
-def _describe_file(path: str | Path) -> dict[str, str]:
-    return {"file": str(path), "sha256": file_sha256(path)}
+    return replace(slices, pixels=slices.pixels[:, [request.modalities.index(name) for name in wanted]])

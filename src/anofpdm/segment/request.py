@@ -11,19 +11,18 @@ import torch
 
 from anofpdm import __version__
 from anofpdm.errors import ConfigError, ModelError
-from anofpdm.method.calibration import Calibration
-from anofpdm.method.decision import OURS, DecisionSettings
+from anofpdm.method.decision import OURS
 from anofpdm.method.many_slices import batch_for
 from anofpdm.options import Detector, Engine, Threshold, parse
 from anofpdm.report.explanation import Explain, normalize_explain
-from anofpdm.segment.brain import BrainSource
 from anofpdm.segment.engines import DiffusionEngine, SegmentEngine, StudentEngine
+from anofpdm.segment.scan_input import BrainSource
 
 if TYPE_CHECKING:
     from anofpdm.segment.model import Model
 
 EXPLAINER_SETTINGS = ("calibration_sha256", "precision", "seed")  # recorded beside those of the student
-NOT_FOR_STUDENTS = ("detector", "threshold", "context", "peak", "smallest", "seed")
+NOT_FOR_STUDENTS = ("detector", "threshold", "context", "peak", "smallest")
 
 
 class SegmentOptions(TypedDict, total=False):
@@ -81,12 +80,10 @@ def resolve_request(model: "Model", options: SegmentOptions) -> SegmentRequest:
         if explain is not None and wanted is Engine.DIFFUSION:
             raise ConfigError("--explain: the diffusion engine explains every slice anyway; omit it")
         return SegmentRequest(_diffusion_engine(model, options), model.trained.sha256, brain)
-    unused = [name for name in NOT_FOR_STUDENTS if options.get(name) is not None]
-    if explain is not None and "seed" in unused:  # noise seed of the explanation
-        unused.remove("seed")
+    refused = NOT_FOR_STUDENTS if explain is not None else (*NOT_FOR_STUDENTS, "seed")  # of the explanation's noise
+    unused = ", ".join(f"--{name}" for name in refused if options.get(name) is not None)
     if unused:
-        names = ", ".join(f"--{name}" for name in unused)
-        raise ConfigError(f"{names}: not an option of the student engine; add --engine diffusion, or omit it")
+        raise ConfigError(f"{unused}: not an option of the student engine; add --engine diffusion, or omit it")
     assert model.student is not None
     explainer = None if explain is None else _diffusion_engine(model, options)
     return SegmentRequest(StudentEngine(model.student), model.trained.sha256, brain, explain, explainer)
@@ -103,24 +100,14 @@ def _resolve_engine(model: "Model", wanted: Engine) -> Engine:
 
 
 def _diffusion_engine(model: "Model", options: SegmentOptions) -> DiffusionEngine:
-    seed = options.get("seed")
-    return DiffusionEngine(
-        model.trained,
-        model.calibration,
-        model.calibration_sha256,
-        _decision_settings(model.calibration, options),
-        model.calibration.seed if seed is None else seed,
-        options.get("batch") or batch_for(model.trained.device),
-    )
-
-
-def _decision_settings(calibration: Calibration, options: SegmentOptions) -> DecisionSettings:
-    """The calibrated defaults, with the given options in their place."""
+    """With the calibrated defaults where no option is given."""
     given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
     mask_options = {"threshold": "threshold", "peak": "peak_share", "smallest": "smallest"}
-    return replace(
+    decision = replace(
         OURS,
         detector=given.get("detector", OURS.detector),
-        context_mm=given.get("context", calibration.context_mm),
+        context_mm=given.get("context", model.calibration.context_mm),
         mask=replace(OURS.mask, **{field: given[name] for name, field in mask_options.items() if name in given}),
     )
+    seed, batch = given.get("seed", model.calibration.seed), given.get("batch") or batch_for(model.trained.device)
+    return DiffusionEngine(model.trained, model.calibration, model.calibration_sha256, decision, seed, batch)

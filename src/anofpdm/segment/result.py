@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -14,8 +14,11 @@ from anofpdm.report.findings import Finding
 from anofpdm.report.overview import draw_overview
 from anofpdm.report.page import render_report
 from anofpdm.scans import Grid, write_nifti
-from anofpdm.segment.outputs import ANOMALY_MAP, FINDINGS, MASK, OVERVIEW, REPORT, SLICES, SUMMARY
+from anofpdm.segment import outputs
 from anofpdm.util.files import encode_csv, translate_write_errors, write_atomically
+
+if TYPE_CHECKING:
+    from anofpdm.scans.dicom.read import Study  # needs pydicom, an optional dependency
 
 FINDING_COLUMNS = ("finding", "volume_ml", "x_mm", "y_mm", "z_mm", "peak", "peak_x_mm", "peak_y_mm", "peak_z_mm")
 
@@ -48,24 +51,32 @@ class Segmentation:
         folder = Path(folder)
         with translate_write_errors(folder):
             folder.mkdir(parents=True, exist_ok=True)
-        for file in (SUMMARY, OVERVIEW, REPORT):  # of an earlier run; the summary first
+        rows = (row.values() for row in self.slices)
+        for file in (outputs.SUMMARY, outputs.OVERVIEW, outputs.REPORT):  # of an earlier run; the summary first
             (folder / name(file)).unlink(missing_ok=True)
-        write_nifti(folder / name(MASK), self.mask.astype(np.uint8), self.grid)
-        write_nifti(folder / name(ANOMALY_MAP), self.anomaly_map, self.grid)
-        write_atomically(folder / name(FINDINGS), encode_csv(FINDING_COLUMNS, map(_finding_row, self.findings)))
-        write_atomically(folder / name(SLICES), encode_csv(self.slices[0], (row.values() for row in self.slices)))
+        write_nifti(folder / name(outputs.MASK), self.mask.astype(np.uint8), self.grid)
+        write_nifti(folder / name(outputs.ANOMALY_MAP), self.anomaly_map, self.grid)
+        write_atomically(folder / name(outputs.FINDINGS), encode_csv(FINDING_COLUMNS, map(_finding_row, self.findings)))
+        write_atomically(folder / name(outputs.SLICES), encode_csv(self.slices[0], rows))
         title = title or folder.resolve().name
         if picture:
-            write_atomically(folder / name(OVERVIEW), self.overview(title))
+            write_atomically(folder / name(outputs.OVERVIEW), self.overview(title))
         if report:
-            write_atomically(folder / name(REPORT), render_report(self, title))
+            write_atomically(folder / name(outputs.REPORT), render_report(self, title))
         counts = {
             "volume_ml": round(self.volume_ml, 4),
             "findings": len(self.findings),
             "slices": len(self.slices),
             "slices_detected": int(self.decisions.detected.sum()),
         }
-        write_atomically(folder / name(SUMMARY), json.dumps({**counts, **self.summary}, indent=2).encode())
+        write_atomically(folder / name(outputs.SUMMARY), json.dumps({**counts, **self.summary}, indent=2).encode())
+
+    def save_dicom(self, study: "Study", folder: Path, title: str, name: Callable[[str], str] = str) -> None:
+        """Write the mask as DICOM SEG and the overview as secondary capture into a folder of saved results."""
+        from anofpdm.scans.dicom.seg import write_capture, write_seg
+
+        write_seg(folder / name(outputs.DICOM_SEG), self.mask, study)
+        write_capture(folder / name(outputs.DICOM_CAPTURE), self.overview(title), study)
 
     def overview(self, title: str) -> bytes:
         """PNG with the most affected slices, their maps and masks."""

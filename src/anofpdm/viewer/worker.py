@@ -145,10 +145,8 @@ def _segment(model: "Model", request: "SegmentRequest", task: Task, pipe: Connec
         result = model.segment(files, request=request, progress=PipeProgress(pipe))
     result.save(task.out, title=task.title)
     if study is not None:
-        from anofpdm.segment.dicom import write_dicom
-
         with contextlib.suppress(ScanError):  # the NIfTI mask exists; DICOM results are then not offered
-            write_dicom(result, study, task.out, task.title)
+            result.save_dicom(study, task.out, task.title)
 
 
 class PipeProgress:
