@@ -26,10 +26,9 @@ from anofpdm.evaluation.ablations.study import measured_slices
 from anofpdm.evaluation.metrics.pixels import average_precision
 from anofpdm.evaluation.truth import Truth
 from anofpdm.labels import HEALTHY, UNHEALTHY
-from anofpdm.method.decision import DecisionSettings, decide
+from anofpdm.method.decision import VARIANTS, DecisionSettings, decide
 from anofpdm.method.evidence import concatenate
 from anofpdm.method.many_slices import EvidenceRequest, evidence_batches, slice_seeds
-from anofpdm.method.variants import VARIANTS
 from anofpdm.network.predictor import load_trained
 from anofpdm.network.schedule import NoiseSchedule
 from anofpdm.util.drawing import Line, chart

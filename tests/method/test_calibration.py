@@ -222,7 +222,9 @@ def test_order_of_slices_changes_nothing():
 def test_a_calibration_survives_its_file():
     evidence, labels, patients = made_up()
     places = SlicePositions(patients, np.arange(len(labels)) * 2.0)
-    found = calibrate(evidence, labels, patients, positions=places).for_model("abc", ["flair"])
+    found = replace(
+        calibrate(evidence, labels, patients, positions=places), checkpoint_sha256="abc", modalities=("flair",)
+    )
     again = from_json(to_json(found), "here")
     assert to_json(again) == to_json(found)
     assert again.settings == found.settings
@@ -256,7 +258,7 @@ def test_a_file_without_map_auc_is_read():
 )
 def test_a_file_with_invalid_values_is_refused(before, after):
     evidence, labels, patients = made_up()
-    text = to_json(calibrate(evidence, labels, patients).for_model("abc", ["flair"]))
+    text = to_json(replace(calibrate(evidence, labels, patients), checkpoint_sha256="abc", modalities=("flair",)))
     from_json(text, "here")
     assert before in text
     with pytest.raises(CalibrationError, match="calibrate again"):

@@ -10,9 +10,8 @@ from anofpdm.calibration.files import from_json, to_json
 from anofpdm.errors import CalibrationError, ConfigError, MethodError
 from anofpdm.method import calibrate
 from anofpdm.method.context import SlicePositions
-from anofpdm.method.decision import DecisionSettings, decide
+from anofpdm.method.decision import VARIANTS, DecisionSettings, decide
 from anofpdm.method.mask import MaskSettings, drop_small_components, mask, mask_quantiles, median_filtered, thresholds
-from anofpdm.method.variants import VARIANTS
 from anofpdm.options import Signal
 from tests.method.test_calibration import made_up
 from tests.method.worlds import literal_mask

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from anofpdm.cohorts.store import Cohort, check_slices, foreground
 from anofpdm.errors import CalibrationError
@@ -87,8 +86,13 @@ class LabelledEvidence:
         )
         if signal != Signal.ERROR:
             calibration = refit_maps(calibration, self.evidence.with_signal(signal), self.labels, self.positions)
-        calibration = calibration.for_model(self.model.sha256, self.model.modalities)
-        return replace(calibration, seed=config.seed, foreground=self.foreground)
+        return replace(
+            calibration,
+            seed=config.seed,
+            foreground=self.foreground,
+            checkpoint_sha256=self.model.sha256,
+            modalities=tuple(self.model.modalities),
+        )
 
 
 @dataclass(frozen=True)
@@ -175,12 +179,8 @@ def compact(evidence: Evidence, *, last_maps: bool = False) -> Evidence:
     if not last_maps:
         maps = evidence.maps_by_signal.items()
         evidence = replace(evidence, maps_by_signal={key: SignalMaps(m.mean, m.last[:, :, :0, :0]) for key, m in maps})
-    return evidence.map(lambda tensor: _half(tensor).cpu() if tensor.ndim == 4 else tensor.cpu())
-
-
-def _half(maps: Tensor) -> Tensor:
-    """Without clamping, errors can exceed the range of half precision."""
-    return maps.clamp(max=torch.finfo(torch.float16).max).half()
+    largest = torch.finfo(torch.float16).max  # which errors of unclamped estimates can exceed
+    return evidence.map(lambda tensor: (tensor.clamp(max=largest).half() if tensor.ndim == 4 else tensor).cpu())
 
 
 def slice_positions(cohort: Cohort, rows: np.ndarray) -> SlicePositions:

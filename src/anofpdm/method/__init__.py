@@ -5,13 +5,4 @@ from anofpdm.method.calibration import Calibration, calibrate
 from anofpdm.method.evidence import Evidence, forward_evidence
 from anofpdm.network.schedule import NoiseSchedule
 
-__all__ = [
-    "HEALTHY",
-    "NULL",
-    "UNHEALTHY",
-    "Calibration",
-    "Evidence",
-    "NoiseSchedule",
-    "calibrate",
-    "forward_evidence",
-]
+__all__ = ["HEALTHY", "NULL", "UNHEALTHY", "Calibration", "Evidence", "NoiseSchedule", "calibrate", "forward_evidence"]

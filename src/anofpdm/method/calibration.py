@@ -137,9 +137,6 @@ class Calibration:
             f"calibrate with --context {context_mm:g}"
         )
 
-    def for_model(self, checkpoint_sha256: str, modalities: Sequence[str]) -> "Calibration":
-        return replace(self, checkpoint_sha256=checkpoint_sha256, modalities=tuple(modalities))
-
     def for_signal(self, signal: Signal) -> "Calibration":
         """For maps of another signal. Strength, detectors and M_max hold; a threshold from healthy maps does not."""
         if signal == self.settings.signal:
@@ -165,13 +162,13 @@ def calibrate(
     candidates = rate_strengths(evidence, unhealthy)
     best, chosen = choose_strength(candidates, accuracy_ratio, strength_by)
     at_chosen = evidence.at(chosen.strength)
-    divergence_max = float(_numpy(at_chosen.divergence).max())
+    divergence_max = float(to_numpy(at_chosen.divergence).max())
     if not divergence_max > 0:
         raise CalibrationError("guidance has no effect: the model ignores its labels; train it longer")
     contexts = [0.0] if positions is None or context_mm == 0 else [0.0, context_mm]
     positions = positions or SlicePositions.unrelated(len(unhealthy))
     fitted = tuple(_fit_context(sigma_mm, at_chosen, positions, unhealthy, patients) for sigma_mm in contexts)
-    cosine_accuracy = _cosine_accuracy(_numpy(at_chosen.similarity[:, 0]), unhealthy, patients)
+    cosine_accuracy = _cosine_accuracy(to_numpy(at_chosen.similarity[:, 0]), unhealthy, patients)
     return Calibration(
         settings=evidence.settings,
         strength=chosen.strength,
@@ -194,7 +191,7 @@ def _fit_context(
     sigma_mm: float, evidence: Evidence, positions: SlicePositions, unhealthy: np.ndarray, patients: np.ndarray
 ) -> ContextFit:
     """Detector and threshold at one strength, with evidence smoothed across slices by `sigma_mm`."""
-    divergence, maps = _numpy(evidence.divergence[:, 0]), _numpy(evidence.maps[:, 0])  # [N, K], [N, H, W]
+    divergence, maps = to_numpy(evidence.divergence[:, 0]), to_numpy(evidence.maps[:, 0])  # [N, K], [N, H, W]
     logs = smooth_across_slices(log_curves(divergence), positions, sigma_mm)
     curve, accuracy = fit_and_validate(logs, unhealthy, patients)
     return ContextFit(sigma_mm, curve, accuracy, _healthy_threshold(sigma_mm, maps, positions, unhealthy))
@@ -202,11 +199,11 @@ def _fit_context(
 
 def rate_strengths(evidence: Evidence, unhealthy: np.ndarray) -> tuple[Candidate, ...]:
     """For each strength: the best cut of the cosine and its accuracy, and the AUC of the maps."""
-    similarity = _numpy(evidence.similarity)  # [N, W]
+    similarity = to_numpy(evidence.similarity)  # [N, W]
     candidates = []
     for column, strength in enumerate(evidence.strengths):
         cut = best_cut(similarity[:, column], unhealthy)
-        map_auc = auc(smallest_lesion_level(_numpy(evidence.maps[:, column])), unhealthy)
+        map_auc = auc(smallest_lesion_level(to_numpy(evidence.maps[:, column])), unhealthy)
         cosine_auc = auc(-similarity[:, column], unhealthy)
         candidates.append(Candidate(strength, cut.accuracy, cut.value, cosine_auc, map_auc))
     return tuple(sorted(candidates, key=lambda one: one.strength))
@@ -236,7 +233,7 @@ def refit_maps(
     calibration: Calibration, evidence: Evidence, labels: np.ndarray, positions: SlicePositions
 ) -> Calibration:
     """The same strength and detectors for maps of the evidence's signal: thresholds are fitted to those."""
-    maps, unhealthy = _numpy(evidence.at(calibration.strength).maps[:, 0]), labels == UNHEALTHY
+    maps, unhealthy = to_numpy(evidence.at(calibration.strength).maps[:, 0]), labels == UNHEALTHY
     fitted = tuple(
         replace(fit, healthy_threshold=_healthy_threshold(fit.context_mm, maps, positions, unhealthy))
         for fit in calibration.fitted
@@ -281,7 +278,7 @@ def _checked_labels(
     return labels == UNHEALTHY, patients
 
 
-def _numpy(tensor: Tensor) -> np.ndarray:
+def to_numpy(tensor: Tensor) -> np.ndarray:
     """Maps, which may be in half precision, in float32; everything else in float64."""
     array: np.ndarray = tensor.cpu().to(torch.float32 if tensor.ndim == 3 else torch.float64).numpy()
     return array

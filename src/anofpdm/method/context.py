@@ -36,13 +36,9 @@ def smooth_across_slices(values: np.ndarray, positions: SlicePositions, sigma_mm
     result = np.empty_like(values)
     for scan in np.unique(positions.scans):
         rows = np.flatnonzero(positions.scans == scan)
-        flat = values[rows].reshape(len(rows), -1)
-        result[rows] = (_weights(positions.heights_mm[rows], sigma_mm) @ flat).reshape(values[rows].shape)
+        heights_mm, flat = positions.heights_mm[rows], values[rows].reshape(len(rows), -1)
+        apart = np.abs(heights_mm[:, None] - heights_mm[None, :]) / sigma_mm
+        weights = np.where(apart <= REACH, np.exp(-(apart**2) / 2), 0.0)  # [n, n]
+        weights = (weights / weights.sum(axis=1, keepdims=True)).astype(np.float32)
+        result[rows] = (weights @ flat).reshape(values[rows].shape)
     return result
-
-
-def _weights(heights_mm: np.ndarray, sigma_mm: float) -> np.ndarray:
-    """[n, n], rows sum to 1."""
-    apart = np.abs(heights_mm[:, None] - heights_mm[None, :]) / sigma_mm
-    weights = np.where(apart <= REACH, np.exp(-(apart**2) / 2), 0.0)
-    return (weights / weights.sum(axis=1, keepdims=True)).astype(np.float32)

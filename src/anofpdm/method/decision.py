@@ -1,17 +1,16 @@
-"""From evidence to a decision on each slice: detected or not, and the mask."""
+"""From evidence to a decision on each slice: detected or not, and the mask. The paper's variants by name."""
 
 from dataclasses import dataclass, field
 
 import numpy as np
-from torch import Tensor
 
 from anofpdm.errors import CalibrationError, MethodError
-from anofpdm.method.calibration import CONTEXT_MM, Calibration, ContextFit
+from anofpdm.method.calibration import CONTEXT_MM, Calibration, ContextFit, to_numpy
 from anofpdm.method.context import SlicePositions, smooth_across_slices
 from anofpdm.method.detection import log_curves
 from anofpdm.method.evidence import Evidence
 from anofpdm.method.mask import MaskSettings, mask, mask_quantiles, median_filtered, thresholds
-from anofpdm.options import Detector, Threshold, parse
+from anofpdm.options import Detector, Encoding, Signal, Threshold, parse
 
 PEAK_SHARE = 0.2  # maps spread beyond the edge of a strong lesion; values below this share of the peak are not lesion
 
@@ -32,9 +31,28 @@ class DecisionSettings:
 
 
 PAPER = DecisionSettings(detector=Detector.COSINE)
-OURS = DecisionSettings(
-    context_mm=CONTEXT_MM, mask=MaskSettings(Threshold.BOTH, peak_share=PEAK_SHARE)
-)  # the default of `anofpdm segment`
+# The default of `anofpdm segment`:
+OURS = DecisionSettings(context_mm=CONTEXT_MM, mask=MaskSettings(Threshold.BOTH, peak_share=PEAK_SHARE))
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One of the seven of the paper."""
+
+    encoding: Encoding
+    signal: Signal = Signal.ERROR
+    last_map: bool = False
+
+
+VARIANTS = {
+    "anofpdm-ddim": Variant(Encoding.DDIM),
+    "anofpdm-ddpm": Variant(Encoding.DDPM),
+    "anofpdm-ddim-last": Variant(Encoding.DDIM, last_map=True),
+    "anofpdm-ddpm-last": Variant(Encoding.DDPM, last_map=True),
+    "gradient": Variant(Encoding.DDIM, Signal.GRADIENT),
+    "gradient-last": Variant(Encoding.DDIM, Signal.GRADIENT, last_map=True),
+    "gradient-weighted": Variant(Encoding.DDIM, Signal.GRADIENT_WEIGHTED),
+}
 
 
 @dataclass(frozen=True)
@@ -74,10 +92,10 @@ def decide(
     fit = fit_for(calibration, settings)
     evidence = evidence.at(calibration.strength)
     positions = positions or SlicePositions.unrelated(len(evidence))
-    raw = (evidence.last_maps if settings.last_map else evidence.maps)[:, 0].cpu().float().numpy()
+    raw = to_numpy((evidence.last_maps if settings.last_map else evidence.maps)[:, 0])
     maps = smooth_across_slices(raw, positions, settings.context_mm)
-    logs = smooth_across_slices(log_curves(_numpy(evidence.divergence)), positions, settings.context_mm)
-    similarity, log_odds = _numpy(evidence.similarity), fit.curve.scores(logs)
+    logs = smooth_across_slices(log_curves(to_numpy(evidence.divergence[:, 0])), positions, settings.context_mm)
+    similarity, log_odds = to_numpy(evidence.similarity[:, 0]), fit.curve.scores(logs)
     detector = calibration.detector if settings.detector == Detector.CALIBRATED else settings.detector
     score = {
         Detector.COSINE: calibration.cut - similarity,
@@ -85,7 +103,7 @@ def decide(
         Detector.NONE: maps.max(axis=(1, 2)),
     }[detector]
     detected = similarity <= calibration.cut if detector == Detector.COSINE else score >= 0
-    end_divergence = _numpy(evidence.end_divergence)
+    end_divergence = to_numpy(evidence.end_divergence[:, 0])
     quantile = mask_quantiles(end_divergence, calibration.divergence_max)
     smooth = median_filtered(maps)
     cuts = thresholds(maps, quantile, fit.healthy_threshold, settings.mask)
@@ -104,9 +122,3 @@ def decide(
         quantile=quantile,
         threshold=cuts,
     )
-
-
-def _numpy(tensor: Tensor) -> np.ndarray:
-    """[N, 1, ...] -> [N, ...] on the CPU."""
-    array: np.ndarray = tensor[:, 0].cpu().double().numpy()
-    return array

@@ -17,9 +17,7 @@ FOLDS = 5
 MAX_STEPS, TOLERANCE = 100, 1e-8  # of Newton's method
 
 Scores = np.ndarray  # [N], larger is more unhealthy
-Fit = Callable[
-    [np.ndarray], Callable[[np.ndarray], Scores]
-]  # training rows -> (rows -> scores, at or above 0: detected)
+Fit = Callable[[np.ndarray], Callable[[np.ndarray], Scores]]  # training rows -> (rows -> scores, detected from 0 on)
 
 
 # ---- cosine: the paper's ---------------------------------------------------------------------------------------------

@@ -12,9 +12,8 @@ from anofpdm.cohorts.inputs import Target
 from anofpdm.cohorts.subjects import Subject
 from anofpdm.errors import AnoFPDMError, ConfigError, OutputError, ScanError, ScanWarning
 from anofpdm.segment import outputs
-from anofpdm.segment.engines import TASK
+from anofpdm.segment.engines import TASK, SegmentRequest
 from anofpdm.segment.model import Model
-from anofpdm.segment.request import SegmentRequest
 from anofpdm.segment.scan_input import file_sha256
 from anofpdm.util.distributed import World
 from anofpdm.util.files import folder_lock, remove_temporary_files, write_atomically

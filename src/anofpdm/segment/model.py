@@ -31,8 +31,7 @@ from anofpdm.report.display import Curves, DisplayData
 from anofpdm.report.explanation import rows_to_explain, warn_missing_slices
 from anofpdm.report.findings import find_lesions
 from anofpdm.scans import AxialPlanes, Scan, read_scan, scan_slices
-from anofpdm.segment.engines import EngineSlices
-from anofpdm.segment.request import SegmentOptions, SegmentRequest, resolve_request
+from anofpdm.segment.engines import EngineSlices, SegmentOptions, SegmentRequest, resolve_request
 from anofpdm.segment.result import Segmentation, slice_table
 from anofpdm.segment.scan_input import file_sha256, record_warnings, warn_unusual_foreground, warn_unusual_spacing
 from anofpdm.student.model import Student, load_student

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING
 from anofpdm.errors import AnoFPDMError, OutputError, ScanError, ScanWarning
 
 if TYPE_CHECKING:
+    from anofpdm.segment.engines import SegmentRequest
     from anofpdm.segment.model import Model
-    from anofpdm.segment.request import SegmentRequest
 
 DICOM = "dicom"  # form field with all modalities in one zip
 PROGRESS_SECONDS = 0.1  # between two progress messages

@@ -26,10 +26,9 @@ from anofpdm.evaluation.ablations.study import NO_DETECTOR, Study, measured_slic
 from anofpdm.evaluation.ablations.tables import Ablation
 from anofpdm.evaluation.metrics.pixels import average_precision
 from anofpdm.method.calibration import Calibration
-from anofpdm.method.decision import decide
+from anofpdm.method.decision import VARIANTS, Variant, decide
 from anofpdm.method.evidence import Evidence
 from anofpdm.method.many_slices import TASK, EvidenceRequest, gather_evidence, slice_seeds
-from anofpdm.method.variants import VARIANTS, Variant
 from anofpdm.network.predictor import TrainedModel
 from anofpdm.options import Encoding, Signal, StrengthBy
 from anofpdm.util.progress import Progress, silent

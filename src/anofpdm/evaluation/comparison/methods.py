@@ -12,9 +12,8 @@ from anofpdm.evaluation.comparison.models import Models, how_to_get
 from anofpdm.evaluation.comparison.names import SETUPS, MethodChoice, Setup
 from anofpdm.evaluation.comparison.reconstructions import Setting, SquaredDifference, setting_grid
 from anofpdm.method.calibration import CONTEXT_MM
-from anofpdm.method.decision import OURS, PAPER, PEAK_SHARE, DecisionSettings
+from anofpdm.method.decision import OURS, PAPER, PEAK_SHARE, VARIANTS, DecisionSettings
 from anofpdm.method.mask import MaskSettings
-from anofpdm.method.variants import VARIANTS
 from anofpdm.options import Detector, Encoding, Signal, Threshold
 
 
