@@ -15,8 +15,8 @@ from pathlib import Path
 
 import numpy as np
 
+from anofpdm.evaluation.comparison.predictions import PredictionStore
 from anofpdm.evaluation.comparison.scores import GroundTruth, Predictions, score_predictions
-from anofpdm.evaluation.comparison.store import PredictionStore
 
 SIDE, SLICES_A_PATIENT, LESION = 128, 60, 24
 

@@ -23,14 +23,12 @@ from anofpdm.cli.evaluate import model_paths
 from anofpdm.cli.options import resolve_device
 from anofpdm.cohorts import Cohort, open_cohort
 from anofpdm.evaluation.comparison.calibrations import load_method_calibration
-from anofpdm.evaluation.comparison.cost import STUDENT_EVALUATIONS, EvaluationCounter
 from anofpdm.evaluation.comparison.methods import (
     METHODS,
     EvidenceMethod,
     ReconstructionMethod,
-    mean_over_scored,
 )
-from anofpdm.evaluation.comparison.models import Models, load_models
+from anofpdm.evaluation.comparison.models import STUDENT_EVALUATIONS, CostMeter, Models, load_models
 from anofpdm.evaluation.comparison.results import ResultsFolder
 from anofpdm.evaluation.comparison.tuning import Tuned
 from anofpdm.method.calibration import Calibration
@@ -40,6 +38,7 @@ from anofpdm.method.mask import mask, median_filtered
 from anofpdm.network.predictor import load_trained
 from anofpdm.student.model import Student
 from anofpdm.student.network import cohort_pixels
+from anofpdm.util.distributed import World
 
 Run = Callable[[Models], object]  # from slices to masks
 
@@ -63,7 +62,7 @@ def main() -> None:
     print("| method | evaluations a slice | ms a slice |\n| --- | --- | --- |")
     channels = trained.channels(calibration_options(args.scores)["score"])
     for method, run in Batch(cohort, rows, channels, device).runs(args.scores, models):
-        counter = EvaluationCounter(models)
+        counter = CostMeter(models, World())
         run(counter.models)
         counter.count, start = 0, now(device)
         run(counter.models)
@@ -108,7 +107,7 @@ class Batch:
         def run(models: Models) -> np.ndarray:
             x0 = torch.from_numpy(pixels).to(self.device)
             difference = method.squared_difference(models, x0, seeds, tuned.setting)
-            maps = median_filtered(mean_over_scored(difference, self.channels).float().cpu().numpy())
+            maps = median_filtered(difference[:, list(self.channels)].mean(1).float().cpu().numpy())
             return mask(maps, np.full(len(maps), tuned.threshold))
 
         return run

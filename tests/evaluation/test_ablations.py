@@ -240,16 +240,16 @@ def test_magnitudes_inside_and_outside(kept, done):
 
 def test_gallery_tiles_are_at_the_requested_levels(kept, done):
     evidence, signals, gradients = kept
-    shown, study = done[0].gallery, done[3]
-    assert shown.levels == (100, 200, 500)  # the nearest that the climb visits
-    columns = [evidence.settings.levels.index(level) for level in shown.levels]
+    _, _, _, study, measurements = done
+    assert study.gallery_levels == (100, 200, 500)  # the nearest among the noise levels
+    columns = [evidence.settings.levels.index(level) for level in study.gallery_levels]
     for number, (scan, index, size, end) in enumerate(table(done, "gallery").rows):
         rows = study.rows[study.unhealthy]
         (row,) = np.flatnonzero((study.cohort.scans[rows] == scan) & (study.cohort.indices[rows] == index))
         wanted = [*columns, evidence.settings.levels.index(end)]
-        np.testing.assert_allclose(shown.tiles[number, 0], signals[row, wanted], rtol=1e-2, atol=1e-4)
-        np.testing.assert_allclose(shown.tiles[number, 1], gradients[row, wanted], rtol=1e-2, atol=1e-4)
-        assert size == shown.lesions[number].sum() > 0
+        np.testing.assert_allclose(measurements.tiles[number, 0], signals[row, wanted], rtol=1e-2, atol=1e-4)
+        np.testing.assert_allclose(measurements.tiles[number, 1], gradients[row, wanted], rtol=1e-2, atol=1e-4)
+        assert size == study.lesions[study.unhealthy[row]].sum() > 0
 
 
 # ---- tables, recomputed ----------------------------------------------------------------------------------------------
@@ -362,7 +362,7 @@ def test_figures(done):
     assert [one.name for one in found.tables] == NAMES == [*FIGURES, "gallery"]
     for one in found.tables[:-1]:
         assert not_blank(FIGURES[one.name](one)), one.name
-    assert not_blank(draw_gallery(found.gallery))
+    assert not_blank(draw_gallery(found))
 
 
 def test_the_page_and_the_numbers(done):

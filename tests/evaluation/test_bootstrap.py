@@ -172,14 +172,14 @@ def test_rankings_equal_explicit_resampling():
             return number(maps[rows][inside[rows]], truth[rows][inside[rows]])
 
         slow = literal(of_rows, patients, repeats=2000, seed=2)
-        np.testing.assert_allclose([estimate.low, estimate.high], slow, atol=0.08 * (slow[1] - slow[0]))
+        np.testing.assert_allclose(estimate.interval, slow, atol=0.08 * (slow[1] - slow[0]))
 
 
 def test_perfect_maps_have_an_interval_of_width_0():
     _, truth, inside, patients = lesion_maps(3, 0.1)
     found = ranking_bootstrap(truth.astype(float), truth, inside, patients)
     for estimate in (found.average_precision, found.roc_auc):
-        assert (estimate.value, estimate.low, estimate.high) == (1, 1, 1)
+        assert (estimate.value, *estimate.interval) == (1, 1, 1)
 
 
 def test_identical_patients_have_an_interval_of_width_0():
@@ -188,7 +188,7 @@ def test_identical_patients_have_an_interval_of_width_0():
     maps, truth, inside = (np.tile(part, (3, 1, 1)) for part in (maps, truth, inside))
     found = ranking_bootstrap(maps, truth, inside, patients)
     for estimate in (found.average_precision, found.roc_auc):
-        np.testing.assert_allclose([estimate.low, estimate.high], estimate.value, rtol=1e-12)
+        np.testing.assert_allclose(estimate.interval, estimate.value, rtol=1e-12)
 
 
 def test_image_level_scores_can_be_resampled():
@@ -198,17 +198,17 @@ def test_image_level_scores_can_be_resampled():
     scores = rng.normal(size=len(patients)) + unhealthy
     found = ranking_bootstrap(scores, unhealthy, np.ones_like(unhealthy), patients, repeats=2000).roc_auc
     slow = literal(lambda rows: roc_auc(scores[rows], unhealthy[rows]), patients, repeats=2000, seed=1)
-    np.testing.assert_allclose([found.low, found.high], slow, atol=0.08 * (slow[1] - slow[0]))
+    np.testing.assert_allclose(found.interval, slow, atol=0.08 * (slow[1] - slow[0]))
 
 
 def test_rankings_without_a_lesion_or_a_second_patient_are_undefined():
     maps, truth, inside, patients = lesion_maps(5, 0.1)
     healthy = ranking_bootstrap(maps, np.zeros_like(truth), inside, patients)
     for estimate in (healthy.average_precision, healthy.roc_auc):
-        assert np.isnan([estimate.value, estimate.low, estimate.high]).all()
+        assert np.isnan([estimate.value, *estimate.interval]).all()
     alone = ranking_bootstrap(maps, truth, inside, np.zeros_like(patients)).roc_auc
     assert alone.value == roc_auc(maps[inside], truth[inside])
-    assert np.isnan([alone.low, alone.high]).all()
+    assert np.isnan(alone.interval).all()
 
 
 def test_invalid_rankings_are_refused():

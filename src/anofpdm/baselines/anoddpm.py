@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from anofpdm.baselines.ddim import Predict
+from anofpdm.baselines.ddim import Predict, estimate_clean
 from anofpdm.network.schedule import NoiseSchedule
 from anofpdm.network.simplex import random_permutations, simplex_noise
 
@@ -22,10 +22,7 @@ def reconstruct(
     """Noise to `level`, then DDPM sampling down to 0, one level at a time."""
     x = schedule.add_noise(x0, level, draw(level))
     for t in range(level, -1, -1):
-        clean = schedule.clean(x, predict(x, t), t)
-        if clamp:
-            clean = clean.clamp(-1, 1)
-        mean, deviation = schedule.posterior(x, clean, t)
+        mean, deviation = schedule.posterior(x, estimate_clean(predict, x, t, schedule, clamp), t)
         x = mean + deviation * draw(t) if t else mean
     return x
 

@@ -18,7 +18,7 @@ def encode(
     """DDIM inversion through ascending levels; `noise` is added at the first level."""
     x = schedule.add_noise(x0, levels[0], noise)
     for t, above in pairwise(levels):
-        x = schedule.ddim_step(x, _clean(predict, x, t, schedule, clamp), t, above)
+        x = schedule.ddim_step(x, estimate_clean(predict, x, t, schedule, clamp), t, above)
     return x
 
 
@@ -28,11 +28,11 @@ def decode(
 ) -> Tensor:
     """DDIM sampling through descending levels to the clean slice."""
     for t, below in pairwise(reversed(levels)):
-        x = schedule.ddim_step(x, _clean(predict, x, t, schedule, clamp), t, below)
-    return _clean(predict, x, levels[0], schedule, clamp)
+        x = schedule.ddim_step(x, estimate_clean(predict, x, t, schedule, clamp), t, below)
+    return estimate_clean(predict, x, levels[0], schedule, clamp)
 
 
-def _clean(predict: Predict, x: Tensor, t: int, schedule: NoiseSchedule, clamp: bool) -> Tensor:
+def estimate_clean(predict: Predict, x: Tensor, t: int, schedule: NoiseSchedule, clamp: bool) -> Tensor:
     clean = schedule.clean(x, predict(x, t), t)
     return clean.clamp(-1, 1) if clamp else clean
 

@@ -4,9 +4,11 @@ import contextlib
 import csv
 import errno
 import io
+import math
 import os
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 from anofpdm.errors import AnoFPDMError, OutputError
 
@@ -80,6 +82,15 @@ def encode_csv(columns: Iterable[str], rows: Iterable[Iterable[object]]) -> byte
     writer.writerow(list(columns))
     writer.writerows(map(list, rows))  # lazily: there may be a million
     return text.getvalue().encode()
+
+
+def without_nan(value: Any) -> Any:
+    """For JSON: numbers that are undefined or infinite become null."""
+    if isinstance(value, dict):
+        return {name: without_nan(one) for name, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [without_nan(one) for one in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 @contextlib.contextmanager

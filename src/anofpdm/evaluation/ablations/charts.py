@@ -1,5 +1,6 @@
 """Charts of the ablations, each drawn from its table alone."""
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 
@@ -7,18 +8,7 @@ import numpy as np
 from PIL import Image, ImageDraw
 
 from anofpdm.evaluation.ablations.tables import Ablation
-from anofpdm.util.drawing import (
-    BACKGROUND,
-    BLUE,
-    FOREGROUND,
-    GRIDLINE,
-    MUTED,
-    ORANGE,
-    Line,
-    chart,
-    font,
-    hstack_images,
-)
+from anofpdm.util.drawing import BACKGROUND, BLUE, FOREGROUND, GRIDLINE, MUTED, ORANGE, Line, chart, font, hstack_images
 
 WIDE = (540, 280)
 GREEN, VIOLET = (110, 196, 130), (186, 130, 230)
@@ -26,14 +16,14 @@ GREEN, VIOLET = (110, 196, 130), (186, 130, 230)
 
 def _mse_curves(table: Ablation) -> Image.Image:
     levels = table.column("level")
-    names = [name for name in table.columns if name != "level"]
-    highest = max(max(table.column(name)) for name in names)
+    highest = max(max(table.column(name)) for name in table.columns if name != "level")
 
     def panel(group: str) -> Image.Image:
         lines = []
         for kind, colour, name in (("guided", ORANGE, "MSE^h, guided"), ("unguided", BLUE, "MSE^0, unguided")):
+            dimmed = int(0.55 * colour[0]), int(0.55 * colour[1]), int(0.55 * colour[2])
             thin = [table.column(f"{group}_{kind}_{quartile}") for quartile in ("q25", "q75")]
-            lines += [Line(levels, values, _dimmed(colour), width=1) for values in thin]
+            lines += [Line(levels, values, dimmed, width=1) for values in thin]
             lines.append(Line(levels, table.column(f"{group}_{kind}_mean"), colour, name))
         title = f"{group.capitalize()} slices, w* = {table.numbers['strength']:g} (thin: quartiles)"
         return chart(lines, title, xlabel="noise level t", ylim=(0.0, highest))
@@ -42,17 +32,16 @@ def _mse_curves(table: Ablation) -> Image.Image:
 
 
 def _sam(table: Ablation) -> Image.Image:
-    levels, end = table.column("level"), [(table.numbers["median_end_step"], "median t_e")]
-    magnitudes = [
-        Line(levels, table.column("inside"), ORANGE, "inside the lesion"),
-        Line(levels, table.column("outside"), BLUE, "outside"),
-    ]
-    panels = [
-        ("Mean magnitude of S_t", magnitudes),
-        ("Inside / outside", [Line(levels, table.column("ratio"), GREEN)]),
-        ("Divergence M_t", [Line(levels, table.column("divergence"), VIOLET)]),
-    ]
-    return hstack_images([chart(lines, title, xlabel="noise level t", vlines=end) for title, lines in panels])
+    def line(column: str, colour: tuple[int, int, int], name: str = "") -> Line:
+        return Line(table.column("level"), table.column(column), colour, name)
+
+    panels = {
+        "Mean magnitude of S_t": [line("inside", ORANGE, "inside the lesion"), line("outside", BLUE, "outside")],
+        "Inside / outside": [line("ratio", GREEN)],
+        "Divergence M_t": [line("divergence", VIOLET)],
+    }
+    end = [(table.numbers["median_end_step"], "median t_e")]
+    return hstack_images([chart(lines, title, xlabel="noise level t", vlines=end) for title, lines in panels.items()])
 
 
 def _lesion_size(table: Ablation) -> Image.Image:
@@ -63,93 +52,49 @@ def _lesion_size(table: Ablation) -> Image.Image:
 
 def _strength(table: Ablation) -> Image.Image:
     marks = [(table.numbers["best_strength"], "w_best"), (table.numbers["strength"], "w*")]
-    panels = [
-        ("Image-level accuracy, best cosine threshold", "accuracy", BLUE),
-        ("Unhealthy DICE", "unhealthy_dice", ORANGE),
-    ]
-    return hstack_images(
-        [
-            chart(
-                [Line(table.column("strength"), table.column(name), colour, dots=True)],
-                title,
-                xlabel="guidance strength w",
-                vlines=marks,
-                ylim=_tenths(table.column(name)),
-            )
-            for title, name, colour in panels
-        ]
-    )
+
+    def panel(title: str, column: str, colour: tuple[int, int, int]) -> Image.Image:
+        line = Line(table.column("strength"), table.column(column), colour, dots=True)
+        return chart([line], title, xlabel="guidance strength w", vlines=marks, ylim=_tenths(line.y))
+
+    accuracy = panel("Image-level accuracy, best cosine threshold", "accuracy", BLUE)
+    return hstack_images([accuracy, panel("Unhealthy DICE", "unhealthy_dice", ORANGE)])
 
 
 def _end_step(table: Ablation) -> Image.Image:
     line = Line(table.column("factor"), table.column("unhealthy_dice"), ORANGE, dots=True)
-    return chart(
-        [line],
-        "Unhealthy DICE by end step",
-        size=WIDE,
-        xlabel="multiple of t_e",
-        vlines=[(1, "t_e")],
-        ylim=_tenths(line.y),
-    )
+    title, end, limits = "Unhealthy DICE by end step", [(1, "t_e")], _tenths(line.y)
+    return chart([line], title, size=WIDE, xlabel="multiple of t_e", vlines=end, ylim=limits)
 
 
 def _threshold(table: Ablation) -> Image.Image:
     fixed = [row for row in table.rows if row[0] == "fixed"]
     quantiles = [float(row[1]) for row in fixed]
     lines = [Line(quantiles, [float(row[2]) for row in fixed], MUTED, "fixed quantile", dots=True)]
-    names = {"dynamic": "dynamic (the paper's)", "healthy": "from healthy slices", "both": "both"}
-    scores = {str(row[0]): float(row[2]) for row in table.rows if row[0] != "fixed"}
-    for colour, (name, label) in zip((ORANGE, BLUE, GREEN), names.items(), strict=True):
+    scores = {row[0]: float(row[2]) for row in table.rows}
+    others = {"dynamic": "dynamic (the paper's)", "healthy": "from healthy slices", "both": "both"}
+    for colour, (name, label) in zip((ORANGE, BLUE, GREEN), others.items(), strict=True):
         lines.append(Line([quantiles[0], quantiles[-1]], [scores[name]] * 2, colour, label))
-    return chart(
-        lines,
-        "Unhealthy DICE by threshold",
-        size=WIDE,
-        xlabel="fixed quantile of the map",
-        ylim=_tenths(table.column("unhealthy_dice")),
-    )
+    title, limits = "Unhealthy DICE by threshold", _tenths(table.column("unhealthy_dice"))
+    return chart(lines, title, size=WIDE, xlabel="fixed quantile of the map", ylim=limits)
 
 
 def _levels(table: Ablation) -> Image.Image:
-    lines = [
-        Line(table.column("levels"), table.column("unhealthy_dice"), ORANGE, "unhealthy DICE", dots=True),
-        Line(table.column("levels"), table.column("auprc"), BLUE, "AUPRC", dots=True),
-    ]
-    both = [*table.column("unhealthy_dice"), *table.column("auprc")]
-    return chart(lines, "Quality by number of noise levels", size=WIDE, xlabel="levels K", ylim=_tenths(both))
+    counts, dice, auprc = (table.column(name) for name in ("levels", "unhealthy_dice", "auprc"))
+    lines = [Line(counts, dice, ORANGE, "unhealthy DICE", dots=True), Line(counts, auprc, BLUE, "AUPRC", dots=True)]
+    limits = _tenths([*dice, *auprc])
+    return chart(lines, "Quality by number of noise levels", size=WIDE, xlabel="levels K", ylim=limits)
 
 
-def _variants(table: Ablation) -> Image.Image:
-    return _panels_of_bars(table, {"Unhealthy DICE": "unhealthy_dice", "AUPRC": "auprc"})
-
-
-def _detector(table: Ablation) -> Image.Image:
-    panels = {"Accuracy, held-out patients": "accuracy", "AUC, held-out patients": "auc", "Mixed DICE": "mixed_dice"}
-    return _panels_of_bars(table, panels)
-
-
-FIGURES: dict[str, Callable[[Ablation], Image.Image]] = {
-    "mse_curves": _mse_curves,
-    "sam": _sam,
-    "lesion_size": _lesion_size,
-    "strength": _strength,
-    "end_step": _end_step,
-    "threshold": _threshold,
-    "levels": _levels,
-    "variants": _variants,
-    "detector": _detector,
-}
-
-
-def _panels_of_bars(table: Ablation, panels: dict[str, str]) -> Image.Image:
-    """A panel per column, a bar per row, named by the first column."""
+def _bars(table: Ablation, panels: dict[str, str]) -> Image.Image:
+    """A panel per column, by title; a bar per row, named by the first column."""
     names = [str(row[0]) for row in table.rows]
     return hstack_images(
-        [_bars(dict(zip(names, table.column(column), strict=True)), title) for title, column in panels.items()]
+        [_panel(dict(zip(names, table.column(column), strict=True)), title) for title, column in panels.items()]
     )
 
 
-def _bars(values: dict[str, float], title: str) -> Image.Image:
+def _panel(values: dict[str, float], title: str) -> Image.Image:
     """Horizontal bars from 0 to 1; undefined values are left out."""
     finite = {name: value for name, value in values.items() if math.isfinite(value)}
     left, width, height = 20 + max((int(font().getlength(name)) for name in values), default=0), 170, 22
@@ -173,6 +118,19 @@ def _tenths(values: Sequence[float] | np.ndarray) -> tuple[float, float]:
     return low / 10, max(high, low + 1) / 10
 
 
-def _dimmed(colour: tuple[int, int, int]) -> tuple[int, int, int]:
-    red, green, blue = (int(0.55 * value) for value in colour)
-    return red, green, blue
+DETECTOR_PANELS = {
+    "Accuracy, held-out patients": "accuracy",
+    "AUC, held-out patients": "auc",
+    "Mixed DICE": "mixed_dice",
+}
+FIGURES: dict[str, Callable[[Ablation], Image.Image]] = {
+    "mse_curves": _mse_curves,
+    "sam": _sam,
+    "lesion_size": _lesion_size,
+    "strength": _strength,
+    "end_step": _end_step,
+    "threshold": _threshold,
+    "levels": _levels,
+    "variants": functools.partial(_bars, panels={"Unhealthy DICE": "unhealthy_dice", "AUPRC": "auprc"}),
+    "detector": functools.partial(_bars, panels=DETECTOR_PANELS),
+}

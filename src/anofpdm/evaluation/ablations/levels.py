@@ -7,9 +7,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from anofpdm.cohorts.store import Cohort
+from anofpdm.calibration.fit import CalibrationConfig
+from anofpdm.evaluation.ablations.study import Study
 from anofpdm.evaluation.metrics.pixels import dice
-from anofpdm.method.evidence import EvidenceSettings, SignalMap
+from anofpdm.method.evidence import SignalMap
 from anofpdm.method.forward_process import Level
 from anofpdm.method.many_slices import EvidenceRequest, evidence_batches, slice_seeds
 from anofpdm.method.mask import MaskSettings, mask, median_filtered, thresholds
@@ -19,6 +20,7 @@ from anofpdm.util.progress import Progress
 FACTORS = (0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 3.0)  # of the end step
 KINDS = ("SAM", "gradient")
 HIGHEST_LEVEL = 999
+MASK = MaskSettings()
 
 
 def extend_levels(levels: Sequence[int], end_step: int) -> tuple[int, ...]:
@@ -29,20 +31,9 @@ def extend_levels(levels: Sequence[int], end_step: int) -> tuple[int, ...]:
 
 
 @dataclass(frozen=True)
-class LesionSlices:
-    """Input of the second pass: U slices with a lesion."""
-
-    rows: np.ndarray  # [U], in the cohort
-    lesions: np.ndarray  # bool [U, H, W]
-    foreground: np.ndarray  # bool [U, H, W]
-    end_step: np.ndarray  # [U], t_e
-    quantile: np.ndarray  # [U], of the dynamic threshold
-    gallery: tuple[int, ...]  # indices of the slices in the gallery
-    gallery_levels: tuple[int, ...]  # shown at these levels, and at their end steps
-
-
-@dataclass(frozen=True)
 class LevelMeasurements:
+    """Of U slices with a lesion."""
+
     inside: np.ndarray  # [U, K], mean of S_t over the lesion
     outside: np.ndarray  # [U, K], over the foreground around it
     dice: np.ndarray  # [U, F], of the map up to each factor of the end step
@@ -65,26 +56,15 @@ class EndStepMaps:
         self.maps = torch.where(within[..., None, None], (self.sum / self.count)[:, None], self.maps)
 
 
-def second_pass(
-    model: TrainedModel,
-    cohort: Cohort,
-    slices: LesionSlices,
-    *,
-    settings: EvidenceSettings,
-    strength: float,
-    seed: int,
-    batch: int,
-    progress: Progress,
-) -> LevelMeasurements:
+def second_pass(model: TrainedModel, study: Study, config: CalibrationConfig, progress: Progress) -> LevelMeasurements:
     """Levels continue beyond the calibrated range, up to the largest multiple of an end step."""
-    calibrated = len(settings.levels)
-    settings = replace(settings, levels=extend_levels(settings.levels, int(slices.end_step.max())))
-    recorder = _Recorder(slices, settings, calibrated, model.device)
+    recorder, calibration = _Recorder(study, model.device), study.calibrated.calibration
+    rows = study.rows[study.unhealthy]
     for _ in evidence_batches(
         model.predict,
-        lambda some: cohort.pixels(slices.rows[some]),
-        slice_seeds(cohort.indices[slices.rows], seed),
-        EvidenceRequest(settings, [strength], model.device, batch),
+        lambda some: study.cohort.pixels(rows[some]),
+        slice_seeds(study.cohort.indices[rows], config.seed),
+        EvidenceRequest(recorder.settings, [calibration.strength], model.device, config.batch),
         progress,
         recorder,
     ):
@@ -95,13 +75,14 @@ def second_pass(
 class _Recorder:
     """Callback of every level of every batch."""
 
-    def __init__(self, slices: LesionSlices, settings: EvidenceSettings, calibrated: int, device: torch.device):
-        self.slices, self.settings, self.calibrated, self.device = slices, settings, calibrated, device
-        self.start = 0
-        self.inside: list[np.ndarray] = []  # one entry per batch
-        self.outside: list[np.ndarray] = []
-        self.dice: list[np.ndarray] = []
-        shape = (len(slices.gallery), len(KINDS), len(slices.gallery_levels) + 1, *slices.lesions.shape[1:])
+    def __init__(self, study: Study, device: torch.device):
+        unhealthy, settings = study.unhealthy, study.calibrated.calibration.settings
+        self.study, self.device, self.start = study, device, 0
+        self.lesions, self.end_step = study.lesions[unhealthy], study.decisions.end_step[unhealthy]
+        self.quantile, self.calibrated = study.decisions.quantile[unhealthy], len(settings.levels)
+        self.settings = replace(settings, levels=extend_levels(settings.levels, int(self.end_step.max())))
+        self.parts: list[tuple[np.ndarray, ...]] = []  # inside, outside and DICE of each batch
+        shape = (len(study.gallery), len(KINDS), len(study.gallery_levels) + 1, *self.lesions.shape[1:])
         self.tiles = np.zeros(shape, dtype=np.float32)
 
     def __call__(self, level: Level, signal_map: SignalMap) -> None:
@@ -109,27 +90,25 @@ class _Recorder:
         if level.number == 0:
             self._begin(signal)
         self.ends.add(level.t, signal)
-        self.magnitudes.append(torch.stack([_mean_in(signal, region) for region in self.regions]))
+        means = [(signal * region).sum((1, 2)) / region.sum((1, 2)) for region in self.regions]  # NaN: no region
+        self.magnitudes.append(torch.stack(means))
         self._record_tiles(level, signal)
         if level.number + 1 == len(self.settings.levels):
             self._finish()
 
     def _begin(self, signal: Tensor) -> None:
         self.now = slice(self.start, self.start + len(signal))
-        lesions = self.slices.lesions[self.now]
-        around = self.slices.foreground[self.now] & ~lesions
+        lesions = self.lesions[self.now]
+        around = self.study.foreground[self.now] & ~lesions
         self.regions = [torch.from_numpy(region).to(self.device) for region in (lesions, around)]
-        end_step = torch.from_numpy(self.slices.end_step[self.now]).to(self.device)
-        self.ends = EndStepMaps(end_step, FACTORS, signal)
+        self.ends = EndStepMaps(torch.from_numpy(self.end_step[self.now]).to(self.device), FACTORS, signal)
         self.magnitudes: list[Tensor] = []  # [2, n] per level
 
     def _record_tiles(self, level: Level, signal: Tensor) -> None:
-        for place, number in enumerate(self.slices.gallery):
-            if number not in range(self.now.start, self.now.stop):
-                continue
-            wanted = (*self.slices.gallery_levels, int(self.slices.end_step[number]))
+        for place, number in enumerate(self.study.gallery):
+            wanted = (*self.study.gallery_levels, int(self.end_step[number]))
             columns = [column for column, t in enumerate(wanted) if t == level.t]
-            if columns:
+            if columns and self.now.start <= number < self.now.stop:
                 row, channels = number - self.start, list(self.settings.channels)
                 gradient = (level.healthy[row] - level.unguided[row])[channels].square().mean(0)
                 both = torch.stack([signal[row], gradient]).cpu().float().numpy()
@@ -137,27 +116,15 @@ class _Recorder:
 
     def _finish(self) -> None:
         magnitudes = torch.stack(self.magnitudes[: self.calibrated], -1)  # [2, n, K]
-        inside, outside = magnitudes.cpu().float().numpy()
-        self.inside.append(inside)
-        self.outside.append(outside)
-        maps = self.ends.maps.cpu().float().numpy()
-        quantile, lesions = self.slices.quantile[self.now], self.slices.lesions[self.now]
-        masks = [masks_at(maps[:, column], quantile) for column in range(len(FACTORS))]
-        self.dice.append(np.stack([dice(one, lesions) for one in masks], axis=1))
+        maps = self.ends.maps.cpu().float().numpy().swapaxes(0, 1)  # [F, n, H, W]
+        quantile, lesions = self.quantile[self.now], self.lesions[self.now]
+        cuts = [thresholds(one, quantile, None, MASK) for one in maps]
+        masks = [mask(median_filtered(one), cut, MASK.smallest) for one, cut in zip(maps, cuts, strict=True)]
+        scores = np.stack([dice(one, lesions) for one in masks], axis=1)
+        self.parts.append((*magnitudes.cpu().float().numpy(), scores))
         self.start = self.now.stop
 
     def measurements(self) -> LevelMeasurements:
-        inside, outside, scores = (np.concatenate(parts) for parts in (self.inside, self.outside, self.dice))
-        beyond = self.slices.end_step[:, None] * np.array(FACTORS) > HIGHEST_LEVEL
+        inside, outside, scores = (np.concatenate(parts) for parts in zip(*self.parts, strict=True))
+        beyond = self.end_step[:, None] * np.array(FACTORS) > HIGHEST_LEVEL
         return LevelMeasurements(inside, outside, scores, beyond.mean(axis=0), self.tiles)
-
-
-def masks_at(maps: np.ndarray, quantiles: np.ndarray) -> np.ndarray:
-    """Masks [n, H, W] of maps thresholded at their own quantiles."""
-    settings = MaskSettings()
-    return mask(median_filtered(maps), thresholds(maps, quantiles, None, settings), settings.smallest)
-
-
-def _mean_in(images: Tensor, region: Tensor) -> Tensor:
-    """[n, H, W] each -> [n]; NaN where the region is empty."""
-    return (images * region).sum((1, 2)) / region.sum((1, 2))

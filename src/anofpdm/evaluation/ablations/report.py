@@ -2,22 +2,18 @@
 
 import html
 import json
-import math
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from PIL import Image, ImageDraw
 
 from anofpdm.evaluation.ablations.charts import FIGURES
-from anofpdm.evaluation.ablations.gallery import Gallery
 from anofpdm.evaluation.ablations.levels import KINDS
 from anofpdm.evaluation.ablations.run import Ablations
-from anofpdm.evaluation.ablations.tables import Cell
 from anofpdm.util.drawing import BACKGROUND, FOREGROUND, MUTED, draw_outline, encode_png, font, grey_tile, heat_tile
-from anofpdm.util.files import encode_csv, write_atomically
+from anofpdm.util.files import encode_csv, without_nan, write_atomically
 
-PAGE, NUMBERS, GALLERY = "index.html", "ablations.json", "gallery"
+PAGE, NUMBERS = "index.html", "ablations.json"
 TILE, GAP, CAPTION, SIDE = 112, 4, 18, 66
 WHITE_PERCENTILE = 99.5  # of a tile
 
@@ -25,38 +21,43 @@ WHITE_PERCENTILE = 99.5  # of a tile
 def write_report(ablations: Ablations, out: Path) -> None:
     out.mkdir(parents=True, exist_ok=True)
     for one in ablations.tables:
-        picture = draw_gallery(ablations.gallery) if one.name == GALLERY else FIGURES[one.name](one)
+        picture = FIGURES[one.name](one) if one.name in FIGURES else draw_gallery(ablations)
         write_atomically(out / f"{one.name}.png", encode_png(picture))
-        write_atomically(out / f"{one.name}.csv", encode_csv(one.columns, [map(_cell, row) for row in one.rows]))
+        rows = (["" if value is None else value for value in without_nan(row)] for row in one.rows)
+        write_atomically(out / f"{one.name}.csv", encode_csv(one.columns, rows))
     write_atomically(out / NUMBERS, to_json(ablations).encode())
     write_atomically(out / PAGE, render_page(ablations).encode())
 
 
-def draw_gallery(gallery: Gallery) -> Image.Image:
+def draw_gallery(ablations: Ablations) -> Image.Image:
     """A block per slice: S_t above the gradient, input and ground truth on the left."""
-    headings = ["input", "truth", *(f"t = {level}" for level in gallery.levels), "t_e"]
+    study, rows = ablations.study, ablations.tables[-1].rows
+    shown = study.unhealthy[study.gallery]
+    pixels = study.cohort.pixels(study.rows[shown])[:, study.calibrated.calibration.settings.channels[0]]
+    headings = ["input", "truth", *(f"t = {level}" for level in study.gallery_levels), "t_e"]
     block = CAPTION + len(KINDS) * (TILE + GAP) + GAP
-    size = SIDE + len(headings) * (TILE + GAP), CAPTION + GAP + len(gallery.pixels) * block
-    sheet = Image.new("RGB", size, BACKGROUND)
+    sheet = Image.new("RGB", (SIDE + len(headings) * (TILE + GAP), CAPTION + GAP + len(rows) * block), BACKGROUND)
     pen = ImageDraw.Draw(sheet)
     for column, heading in enumerate(headings):
         pen.text((SIDE + column * (TILE + GAP), 4), heading, FOREGROUND, font())
-    for number in range(len(gallery.captions)):
-        _draw_block(sheet, gallery, number, CAPTION + GAP + number * block)
+    for number, (scan, index, size, end) in enumerate(rows):
+        top = CAPTION + GAP + number * block
+        caption = f"{scan}, slice {index}: lesion of {size} pixels, t_e = {end}"
+        pen.text((SIDE, top), caption, MUTED, font())
+        tiles = ablations.measurements.tiles[number]
+        _draw_block(sheet, pixels[number], study.lesions[shown[number]], tiles, top + CAPTION)
     return sheet
 
 
-def _draw_block(sheet: Image.Image, gallery: Gallery, number: int, top: int) -> None:
-    pen = ImageDraw.Draw(sheet)
-    pen.text((SIDE, top), gallery.captions[number], MUTED, font())
-    top += CAPTION
+def _draw_block(sheet: Image.Image, pixels: np.ndarray, lesion: np.ndarray, tiles: np.ndarray, top: int) -> None:
+    """tiles [2, levels + 1, H, W]."""
     for row, kind in enumerate(KINDS):
         y = top + row * (TILE + GAP)
-        pen.text((6, y + TILE // 2 - 6), kind, MUTED, font())
-        for column, image in enumerate(gallery.tiles[number][row], start=2):  # tiles [2, levels + 1, H, W]
+        ImageDraw.Draw(sheet).text((6, y + TILE // 2 - 6), kind, MUTED, font())
+        for column, image in enumerate(tiles[row], start=2):
             tile = heat_tile(image, float(np.percentile(image, WHITE_PERCENTILE)), TILE)
             sheet.paste(tile, (SIDE + column * (TILE + GAP), y))
-    lesion, grey = gallery.lesions[number], grey_tile(gallery.pixels[number], TILE)
+    grey = grey_tile(pixels, TILE)
     sheet.paste(grey, (SIDE, top))
     sheet.paste(draw_outline(grey, lesion), (SIDE, top + TILE + GAP))
     sheet.paste(grey_tile(np.where(lesion, 1.0, -1.0), TILE), (SIDE + TILE + GAP, top))
@@ -71,7 +72,7 @@ def to_json(ablations: Ablations) -> str:
         }
         for one in ablations.tables
     }
-    return json.dumps(_plain({"settings": ablations.settings, "ablations": tables}), indent=2, allow_nan=False)
+    return json.dumps(without_nan({"settings": ablations.settings, "ablations": tables}), indent=2, allow_nan=False)
 
 
 def render_page(ablations: Ablations) -> str:
@@ -95,17 +96,3 @@ def render_page(ablations: Ablations) -> str:
         f"</style></head><body><h1>Ablations</h1><p>{html.escape(about)}</p>{''.join(parts)}"
         f'<p>All numbers and settings: <a href="{NUMBERS}">{NUMBERS}</a></p></body></html>\n'
     )
-
-
-def _cell(value: Cell) -> Cell:
-    """Undefined numbers are empty cells."""
-    return "" if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _plain(value: Any) -> Any:
-    """For JSON: undefined numbers are null."""
-    if isinstance(value, dict):
-        return {name: _plain(one) for name, one in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(one) for one in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value

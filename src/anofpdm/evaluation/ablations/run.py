@@ -8,7 +8,7 @@ every other number of levels and the other encoding a pass each.
 import math
 import platform
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import accumulate
 from typing import Any
 
@@ -20,9 +20,8 @@ from anofpdm.calibration.fit import CalibrationConfig, fit_calibration
 from anofpdm.cohorts.store import Cohort
 from anofpdm.errors import EvaluationError
 from anofpdm.evaluation.ablations import tables
-from anofpdm.evaluation.ablations.gallery import Gallery, build_gallery, choose_levels, choose_slices, gallery_table
-from anofpdm.evaluation.ablations.levels import LesionSlices, LevelMeasurements, second_pass
-from anofpdm.evaluation.ablations.study import NO_DETECTOR, Study, measured_slices
+from anofpdm.evaluation.ablations.levels import LevelMeasurements, second_pass
+from anofpdm.evaluation.ablations.study import NO_DETECTOR, Study, choose_levels, measured_slices
 from anofpdm.evaluation.ablations.tables import Ablation
 from anofpdm.evaluation.metrics.pixels import average_precision
 from anofpdm.method.calibration import Calibration
@@ -30,7 +29,7 @@ from anofpdm.method.decision import VARIANTS, Variant, decide
 from anofpdm.method.evidence import Evidence
 from anofpdm.method.many_slices import TASK, EvidenceRequest, gather_evidence, slice_seeds
 from anofpdm.network.predictor import TrainedModel
-from anofpdm.options import Encoding, Signal, StrengthBy
+from anofpdm.options import Encoding, Signal
 from anofpdm.util.progress import Progress, silent
 
 COMPARED = {**VARIANTS, "gradient-above": Variant(Encoding.DDIM, Signal.GRADIENT_ABOVE)}
@@ -39,9 +38,7 @@ Quality = tuple[float, float]  # unhealthy DICE, AUPRC
 
 @dataclass(frozen=True)
 class AblationConfig:
-    calibration: CalibrationConfig = field(
-        default_factory=lambda: CalibrationConfig(signal=Signal.ERROR, strength_by=StrengthBy.COSINE)
-    )
+    calibration: CalibrationConfig
     levels_tried: tuple[int, ...] = (10, 20, 30, 60)
     gallery_levels: tuple[int, ...] = ()  # default: evenly spaced
     variants: tuple[str, ...] = tuple(COMPARED)
@@ -68,7 +65,8 @@ class AblationConfig:
 @dataclass(frozen=True)
 class Ablations:
     tables: list[Ablation]
-    gallery: Gallery
+    study: Study
+    measurements: LevelMeasurements
     settings: dict[str, Any]  # everything that determines the numbers
 
 
@@ -79,31 +77,11 @@ def ablate(model: TrainedModel, cohort: Cohort, config: AblationConfig, progress
 
     calibrated = fit_calibration(model, measured, config.calibration, first_report, last_maps=True)
     decisions = decide(calibrated.evidence, calibrated.calibration, NO_DETECTOR)
-    study = Study(measured, rows, lesions, calibrated, decisions)
-    slices = _lesion_slices(study, config)
-    measurements = second_pass(
-        model,
-        measured,
-        slices,
-        settings=calibrated.calibration.settings,
-        strength=calibrated.calibration.strength,
-        seed=config.calibration.seed,
-        batch=config.calibration.batch,
-        progress=second_report,
-    )
-    by_levels, by_variant = _other_passes(model, study, slices.foreground, config, reports)
-    all_tables = _tables(study, slices, measurements, by_levels, by_variant)
-    return Ablations(all_tables, build_gallery(study, slices, measurements), _settings(model, study, config))
-
-
-def _tables(
-    study: Study,
-    slices: LesionSlices,
-    measurements: LevelMeasurements,
-    by_levels: dict[int, Quality],
-    by_variant: dict[str, Quality],
-) -> list[Ablation]:
-    return [
+    gallery_levels = choose_levels(calibrated.calibration.settings.levels, config.gallery_levels)
+    study = Study(measured, rows, lesions, calibrated, decisions, gallery_levels)
+    measurements = second_pass(model, study, config.calibration, second_report)
+    by_levels, by_variant = _other_passes(model, study, config, reports)
+    all_tables = [
         tables.mse_curves(study),
         tables.sam(study, measurements),
         tables.lesion_size(study),
@@ -113,8 +91,9 @@ def _tables(
         tables.levels(by_levels),
         tables.variants(by_variant),
         tables.detector(study),
-        gallery_table(study, slices),
+        tables.gallery(study),
     ]
+    return Ablations(all_tables, study, measurements, _settings(model, study, config))
 
 
 # ---- passes ----------------------------------------------------------------------------------------------------------
@@ -142,7 +121,7 @@ def _reports(
 
 
 def _other_passes(
-    model: TrainedModel, study: Study, inside: np.ndarray, config: AblationConfig, reports: Sequence[Progress]
+    model: TrainedModel, study: Study, config: AblationConfig, reports: Sequence[Progress]
 ) -> tuple[dict[int, Quality], dict[str, Quality]]:
     """Quality by number of levels, and by variant."""
     gradient_report, *other_reports = reports
@@ -151,15 +130,17 @@ def _other_passes(
     by_kind = {("ddim", "error"): first, **_gradient_evidence(model, study, config, gradient_report)}
     for options, report in zip(config.other_passes(), other_reports, strict=True):
         other_encoding = options.levels == config.calibration.levels
-        calibrated = fit_calibration(model, study.cohort, options, report, last_maps=other_encoding)
+        evidence = study.unhealthy_evidence(
+            fit_calibration(model, study.cohort, options, report, last_maps=other_encoding)
+        )
         if other_encoding:
-            by_kind[options.encoding, options.signal] = study.unhealthy_evidence(calibrated)
+            by_kind[options.encoding, options.signal] = evidence
         else:
-            by_levels[options.levels] = study.unhealthy_evidence(calibrated)
+            by_levels[options.levels] = evidence
     return (
-        {count: _quality(study, *by_levels[count], inside) for count in sorted(by_levels)},
+        {count: _quality(study, *evidence) for count, evidence in by_levels.items()},
         {
-            name: _quality(study, *by_kind[one.encoding, one.signal], inside, last_map=one.last_map)
+            name: _quality(study, *by_kind[one.encoding, one.signal], last_map=one.last_map)
             for name, one in config.compared().items()
         },
     )
@@ -184,26 +165,10 @@ def _gradient_evidence(
     return {("ddim", signal): (evidence.with_signal(signal), calibration.for_signal(signal)) for signal in signals}
 
 
-def _lesion_slices(study: Study, config: AblationConfig) -> LesionSlices:
-    unhealthy = study.unhealthy
-    rows, lesions = study.rows[unhealthy], study.lesions[unhealthy]
-    return LesionSlices(
-        rows=rows,
-        lesions=lesions,
-        foreground=study.unhealthy_foreground(),
-        end_step=study.decisions.end_step[unhealthy],
-        quantile=study.decisions.quantile[unhealthy],
-        gallery=choose_slices(lesions.sum(axis=(1, 2)), study.cohort.scans[rows]),
-        gallery_levels=choose_levels(study.calibrated.calibration.settings.levels, config.gallery_levels),
-    )
-
-
-def _quality(
-    study: Study, evidence: Evidence, calibration: Calibration, inside: np.ndarray, *, last_map: bool = False
-) -> Quality:
+def _quality(study: Study, evidence: Evidence, calibration: Calibration, *, last_map: bool = False) -> Quality:
     decisions = decide(evidence, calibration, replace(NO_DETECTOR, last_map=last_map))
-    ranked = average_precision(decisions.maps[inside], study.lesions[study.unhealthy][inside])
-    return study.unhealthy_dice(decisions.drawn), ranked
+    lesions = study.lesions[study.unhealthy][study.foreground]
+    return study.unhealthy_dice(decisions.drawn), average_precision(decisions.maps[study.foreground], lesions)
 
 
 def _settings(model: TrainedModel, study: Study, config: AblationConfig) -> dict[str, Any]:

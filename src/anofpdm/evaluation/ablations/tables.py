@@ -15,7 +15,7 @@ from anofpdm.method.mask import MaskSettings, mask, thresholds
 from anofpdm.options import Threshold
 
 FIXED = tuple(round(0.90 + 0.01 * step, 2) for step in range(9))  # quantiles
-Cell = str | int | float
+Row = tuple[str | int | float, ...]
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Ablation:
     name: str
     summary: str
     columns: tuple[str, ...]
-    rows: list[tuple[Cell, ...]]
+    rows: list[Row]
     numbers: dict[str, float] = field(default_factory=dict)
 
     def column(self, name: str) -> list[Any]:
@@ -47,9 +47,8 @@ def mse_curves(study: Study) -> Ablation:
         f"{calibration.strength:g}, for {int((~unhealthy).sum())} healthy and {int(unhealthy.sum())} unhealthy slices; "
         "thin lines are quartiles."
     )
-    return Ablation(
-        "mse_curves", summary, tuple(table), table_rows(*table.values()), {"strength": calibration.strength}
-    )
+    rows = table_rows(*table.values())
+    return Ablation("mse_curves", summary, tuple(table), rows, {"strength": calibration.strength})
 
 
 def sam(study: Study, measurements: LevelMeasurements) -> Ablation:
@@ -72,7 +71,8 @@ def sam(study: Study, measurements: LevelMeasurements) -> Ablation:
 def lesion_size(study: Study) -> Ablation:
     unhealthy, rows = study.unhealthy, study.rows[study.unhealthy]
     sizes, divergence = study.lesions[unhealthy].sum(axis=(1, 2)), study.decisions.end_divergence[unhealthy]
-    r = _pearson(sizes, divergence)
+    varies = len(sizes) > 1 and np.ptp(sizes) and np.ptp(divergence)
+    r = float(np.corrcoef(sizes, divergence)[0, 1]) if varies else float("nan")
     summary = f"Lesion size against the divergence at the end step: Pearson r = {r:.3f} over {len(unhealthy)} slices."
     table = table_rows(study.cohort.scans[rows], study.cohort.indices[rows], sizes, divergence)
     return Ablation("lesion_size", summary, ("scan", "slice", "pixels", "divergence"), table, {"pearson_r": r})
@@ -80,21 +80,20 @@ def lesion_size(study: Study) -> Ablation:
 
 def strength(study: Study) -> Ablation:
     evidence, calibration = study.calibrated.evidence, study.calibrated.calibration
-    scores = []
+    rows: list[Row] = []
     for one in calibration.candidates:
         at_strength = evidence.at(one.strength)
         changed = replace(calibration, strength=one.strength, divergence_max=float(at_strength.end_divergence.max()))
         decided = decide(at_strength.map(lambda tensor: tensor[study.unhealthy]), changed, NO_DETECTOR)
-        scores.append(study.unhealthy_dice(decided.drawn))
-    rows = [(c.strength, c.accuracy, c.auc, score) for c, score in zip(calibration.candidates, scores, strict=True)]
-    highest = rows[int(np.argmax(scores))][0]
+        rows.append((one.strength, one.accuracy, one.auc, study.unhealthy_dice(decided.drawn)))
+    highest = max(rows, key=lambda row: row[3])[0]
     summary = (
         f"Image-level accuracy at the best cosine threshold, and unhealthy DICE, against the guidance strength: labels "
         f"give w_best = {calibration.best_strength:g} and w* = {calibration.strength:g}; DICE, which needs masks, is "
         f"highest at {highest:g}."
     )
     marks = {"best_strength": calibration.best_strength, "strength": calibration.strength}
-    return Ablation("strength", summary, ("strength", "accuracy", "auc", "unhealthy_dice"), list(rows), marks)
+    return Ablation("strength", summary, ("strength", "accuracy", "auc", "unhealthy_dice"), rows, marks)
 
 
 def end_step(measurements: LevelMeasurements) -> Ablation:
@@ -105,12 +104,8 @@ def end_step(measurements: LevelMeasurements) -> Ablation:
         f"{means[FACTORS.index(1)]:.3f} at t_e itself, highest ({means.max():.3f}) at {best:g} t_e. "
         f"Levels end at 999: at 3 t_e, {measurements.cut_short[-1]:.0%} of slices are cut short."
     )
-    return Ablation(
-        "end_step",
-        summary,
-        ("factor", "unhealthy_dice", "cut_short"),
-        table_rows(FACTORS, means, measurements.cut_short),
-    )
+    rows = table_rows(FACTORS, means, measurements.cut_short)
+    return Ablation("end_step", summary, ("factor", "unhealthy_dice", "cut_short"), rows)
 
 
 def threshold(study: Study) -> Ablation:
@@ -124,7 +119,7 @@ def threshold(study: Study) -> Ablation:
 
     quantile = study.decisions.quantile[unhealthy]
     by_name = {"dynamic": Threshold.QUANTILE, "healthy": Threshold.HEALTHY, "both": Threshold.BOTH}
-    rows: list[tuple[Cell, ...]] = [(name, "", score(quantile, kind)) for name, kind in by_name.items()]
+    rows: list[Row] = [(name, "", score(quantile, kind)) for name, kind in by_name.items()]
     rows += [("fixed", fixed, score(np.full(len(unhealthy), fixed), Threshold.QUANTILE)) for fixed in FIXED]
     best = max(rows[len(by_name) :], key=lambda row: row[2])
     summary = (
@@ -136,13 +131,13 @@ def threshold(study: Study) -> Ablation:
 
 
 def levels(by_levels: dict[int, tuple[float, float]]) -> Ablation:
-    rows: list[tuple[Cell, ...]] = [(count, *by_levels[count]) for count in sorted(by_levels)]
+    rows: list[Row] = [(count, *by_levels[count]) for count in sorted(by_levels)]
     summary = "Unhealthy DICE and AUPRC against the number of noise levels K, calibrated with labels for each K."
     return Ablation("levels", summary, ("levels", "unhealthy_dice", "auprc"), rows)
 
 
 def variants(by_name: dict[str, tuple[float, float]]) -> Ablation:
-    rows: list[tuple[Cell, ...]] = [(name, *quality) for name, quality in by_name.items()]
+    rows: list[Row] = [(name, *quality) for name, quality in by_name.items()]
     summary = (
         "Unhealthy DICE and AUPRC of the paper's variants, each encoding calibrated with labels: DDIM inversion or "
         "fresh noise at every level; maps averaged up to the end step or the last map alone; maps of the gradient, "
@@ -161,7 +156,7 @@ def detector(study: Study) -> Ablation:
         "none": (undefined, np.ones(n, dtype=bool)),
         "all-empty": (undefined, np.zeros(n, dtype=bool)),
     }
-    rows: list[tuple[Cell, ...]] = [
+    rows: list[Row] = [
         (name, rated.accuracy, rated.auc, float(dice(decisions.drawn & detected[:, None, None], study.lesions).mean()))
         for name, (rated, detected) in detectors.items()
     ]
@@ -172,13 +167,17 @@ def detector(study: Study) -> Ablation:
     return Ablation("detector", summary, ("detector", "accuracy", "auc", "mixed_dice"), rows)
 
 
-def table_rows(*columns: Any) -> list[tuple[Cell, ...]]:
+def gallery(study: Study) -> Ablation:
+    shown = study.unhealthy[study.gallery]
+    sizes, rows = study.lesions[shown].sum(axis=(1, 2)), study.rows[shown]
+    summary = (
+        "S_t and the gradient (e_h - e_0)^2 of example slices, with the input and the lesion mask. Each tile has its "
+        "own scale; the last column is the slice's own end step."
+    )
+    table = table_rows(study.cohort.scans[rows], study.cohort.indices[rows], sizes, study.decisions.end_step[shown])
+    return Ablation("gallery", summary, ("scan", "slice", "pixels", "end_step"), table)
+
+
+def table_rows(*columns: Any) -> list[Row]:
     """Rows of plain Python values."""
     return list(zip(*(np.asarray(column).tolist() for column in columns), strict=True))
-
-
-def _pearson(x: np.ndarray, y: np.ndarray) -> float:
-    """NaN if either is constant."""
-    if len(x) < 2 or not np.ptp(x) or not np.ptp(y):
-        return float("nan")
-    return float(np.corrcoef(x, y)[0, 1])

@@ -5,9 +5,10 @@ from pathlib import Path
 
 from anofpdm.calibration.files import from_json, to_json
 from anofpdm.calibration.fit import CalibrationConfig, fit_calibration
-from anofpdm.errors import CalibrationError, EvaluationError, MethodError
+from anofpdm.errors import EvaluationError
 from anofpdm.evaluation.comparison.job import EvaluationJob
 from anofpdm.evaluation.comparison.methods import EvidenceMethod
+from anofpdm.evaluation.comparison.predictions import raised_in_all_processes
 from anofpdm.evaluation.comparison.results import ResultsFolder
 from anofpdm.method.calibration import Calibration
 from anofpdm.options import Signal, StrengthBy
@@ -16,12 +17,13 @@ from anofpdm.util.files import write_atomically
 
 def calibrate_methods(job: EvaluationJob, methods: dict[str, EvidenceMethod]) -> dict[str, Calibration]:
     """By method; all of one encoding. Calibrations in the folder are kept: results were made with them."""
-    strength_by = job.config.calibration.strength_by
+    strength_by, world = job.config.calibration.strength_by, job.world
     for method in sorted(methods.values(), key=lambda one: calibrated_signal(one) == Signal.ERROR):
-        exists = calibration_path(job.folder, method, strength_by).is_file()
-        if not job.world.all_gather(exists)[0]:
-            signal = calibrated_signal(method)
-            _calibrate_once(job, replace(job.config.calibration, encoding=method.encoding, signal=signal))
+        if not world.all_gather(calibration_path(job.folder, method, strength_by).is_file())[0]:
+            with raised_in_all_processes(world):
+                if world.is_main:
+                    signal = calibrated_signal(method)
+                    _write_calibrations(job, replace(job.config.calibration, encoding=method.encoding, signal=signal))
     return {name: load_method_calibration(job.folder, method, strength_by) for name, method in methods.items()}
 
 
@@ -40,26 +42,13 @@ def calibrated_signal(method: EvidenceMethod) -> Signal:
     return Signal.ERROR if method.paper_strength else method.signal
 
 
-def _calibrate_once(job: EvaluationJob, options: CalibrationConfig) -> None:
-    """In the main process; an error is raised in all processes."""
-    error = ""
-    if job.world.is_main:
-        try:
-            _write_calibrations(job, options)
-        except (CalibrationError, EvaluationError, MethodError) as raised:
-            error = str(raised)
-    if errors := [one for one in job.world.all_gather(error) if one]:
-        raise EvaluationError(errors[0])
-
-
 def _write_calibrations(job: EvaluationJob, options: CalibrationConfig) -> None:
     """One pass of the network gives every rule for the strength, and the error signal in addition to the requested."""
     task, ours = f"Calibrating ({options.encoding})", options.strength_by
     fitted = fit_calibration(
         job.model, job.cohort, options, lambda _task, done, total, _note="": job.progress(task, done, total)
     )
-    wanted = {(Signal.ERROR, StrengthBy.COSINE), (Signal.ERROR, ours), (options.signal, ours)}
-    for signal, by in sorted(wanted):
+    for signal, by in sorted({(Signal.ERROR, StrengthBy.COSINE), (Signal.ERROR, ours), (options.signal, ours)}):
         path = job.folder.calibration(options.encoding, by, signal)
         calibration = fitted.gathered.fit(options, signal, by)
         if not path.is_file():

@@ -10,23 +10,21 @@ import numpy as np
 
 from anofpdm import __version__
 from anofpdm.calibration.fit import CalibrationConfig
-from anofpdm.cohorts.store import Cohort
-from anofpdm.errors import ConfigError
-from anofpdm.evaluation.comparison.evaluation_set import EvaluationSet, load_evaluation_set, sample_rows
+from anofpdm.cohorts.store import Cohort, foreground
+from anofpdm.errors import ConfigError, EvaluationError
 from anofpdm.evaluation.comparison.methods import MethodSelection
 from anofpdm.evaluation.comparison.models import Models
 from anofpdm.evaluation.comparison.names import EMPTY, SETUPS, Setup
-from anofpdm.evaluation.comparison.predictions import Workload
 from anofpdm.evaluation.comparison.results import Examples, ResultsFolder, load_scores
-from anofpdm.evaluation.comparison.scores import Scores
-from anofpdm.evaluation.comparison.store import PredictionStore, shared_store
+from anofpdm.evaluation.comparison.scores import GroundTruth, Scores
+from anofpdm.evaluation.truth import Truth
 from anofpdm.network.predictor import TrainedModel
 from anofpdm.options import Signal
 from anofpdm.util.distributed import World
 from anofpdm.util.progress import Progress, silent
 
 PROTOCOL = 4  # raised whenever the same settings no longer give the same numbers
-COHORT_HASHES = ("preparation_sha256", "slices_sha256", "tables_sha256")
+CHUNK = 500  # slices read at once
 Results = dict[str, dict[Setup, list[Scores]]]  # by method and setup, one entry a seed
 
 
@@ -48,6 +46,29 @@ class EvaluationConfig:
 
 
 @dataclass(frozen=True)
+class EvaluationSet:
+    """Slices that methods are scored on."""
+
+    rows: np.ndarray  # [n], in the cohort's order
+    truth: GroundTruth
+
+    def positions(self, setup: Setup) -> slice | np.ndarray:
+        """Positions of a setup's slices. All of them are a slice object, which does not copy arrays."""
+        return np.flatnonzero(self.truth.unhealthy) if setup == Setup.UNHEALTHY else slice(None)
+
+
+def sample_rows(cohort: Cohort, split: str, most: int | None, seed: int) -> np.ndarray:
+    """Every slice of scans with a lesion mask, once; or a random sample of them, without replacement."""
+    rows = cohort.rows(split)
+    rows = rows[Truth(cohort).available[rows]]
+    if not len(rows):
+        raise EvaluationError(f"{cohort.path}: no slice of the {split!r} split has a lesion mask")
+    if most is None or most >= len(rows):
+        return rows
+    return np.sort(np.random.default_rng(seed).choice(rows, most, replace=False))
+
+
+@dataclass(frozen=True)
 class EvaluationJob:
     model: TrainedModel
     models: Models
@@ -64,28 +85,37 @@ class EvaluationJob:
 
     @functools.cached_property
     def evaluation_set(self) -> EvaluationSet:
-        config = self.config
-        rows = sample_rows(self.cohort, config.split, config.sample, config.sample_seed)
-        return load_evaluation_set(self.cohort, rows)
+        cohort, config = self.cohort, self.config
+        rows = sample_rows(cohort, config.split, config.sample, config.sample_seed)
+        chunks = np.array_split(rows, -(-len(rows) // CHUNK))
+        inside = np.concatenate([foreground(cohort.pixels(chunk)) for chunk in chunks])
+        masks = Truth(cohort).masks(rows)
+        return EvaluationSet(rows, GroundTruth(masks, inside, cohort.patients[rows], cohort.pixel_mm[rows]))
 
-    def workload(self, rows: np.ndarray, seed: int, task: str) -> Workload:
-        channels = self.model.channels(self.config.calibration.score)
-        report = functools.partial(self.progress, task)
-        return Workload(self.cohort, rows, channels, self.model.device, self.config.batch, seed, self.world, report)
+    @functools.cached_property
+    def example_positions(self) -> np.ndarray:
+        """Positions of unhealthy slices for the figure, from the smallest lesion to the largest."""
+        areas = self.evaluation_set.truth.masks.sum(axis=(1, 2))
+        by_area = np.argsort(areas, kind="stable")[int((areas == 0).sum()) :]
+        count = min(self.config.examples, len(by_area))
+        return by_area[np.linspace(0, len(by_area) - 1, count).round().astype(int)]
 
-    def new_store(self, name: str, count: int) -> PredictionStore:
-        return shared_store(self.folder.work(name), count, self.model.size, self.world)
+    @property
+    def channels(self) -> tuple[int, ...]:
+        """The scored ones."""
+        return self.model.channels(self.config.calibration.score)
 
     def settings(self) -> dict[str, Any]:
         """Results in one folder must share these. Methods and seeds may be added; batches change no number."""
         options = {name: value for name, value in asdict(self.config).items() if name not in ("seeds", "batch")}
         options["calibration"].pop("batch")
+        cohort_hashes = ("preparation_sha256", "slices_sha256", "tables_sha256")
         settings = {
             "anofpdm": __version__,
             "protocol": PROTOCOL,
             "model_sha256": self.model.sha256,
             "precision": self.model.predict.precision,
-            "cohort": {name: self.cohort.manifest.get(name) for name in COHORT_HASHES},
+            "cohort": {name: self.cohort.manifest.get(name) for name in cohort_hashes},
             "options": options,
         }
         return json.loads(json.dumps(settings))
@@ -98,9 +128,10 @@ class EvaluationJob:
         return {name: self.models.hashes.get(name, "") for name in needs}
 
     def setups(self, method: str) -> tuple[Setup, ...]:
-        """In which the method is scored here."""
+        """In which the method is scored here: without any lesion there is no unhealthy setup."""
         supported = self.methods.registry[method].setups if method in self.methods.registry else SETUPS
-        return tuple(setup for setup in self.evaluation_set.setups if setup in supported)
+        available = SETUPS if self.evaluation_set.truth.unhealthy.any() else (Setup.MIXED,)
+        return tuple(setup for setup in available if setup in supported)
 
     def load(self, method: str, setup: Setup, seed: int) -> tuple[Scores, Examples] | None:
         return load_scores(self.folder.scores(method, setup, seed), self.provenance(method))

@@ -1,33 +1,40 @@
 """Registry of the methods that can be evaluated. The command line, tables and figures all use it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import product
 from typing import ClassVar
 
 from torch import Tensor
 
+from anofpdm.baselines import anoddpm, cg_cdm, ddim_classifier, ddim_classifier_free
+from anofpdm.baselines.ddim import Predict, levels_up_to
 from anofpdm.errors import ConfigError
-from anofpdm.evaluation.comparison import reconstructions as compared
-from anofpdm.evaluation.comparison.models import Models, how_to_get
+from anofpdm.evaluation.comparison.models import Models, how_to_get, required
 from anofpdm.evaluation.comparison.names import SETUPS, MethodChoice, Setup
-from anofpdm.evaluation.comparison.reconstructions import Setting, SquaredDifference, setting_grid
 from anofpdm.method.calibration import CONTEXT_MM
 from anofpdm.method.decision import OURS, PAPER, PEAK_SHARE, VARIANTS, DecisionSettings
+from anofpdm.method.forward_process import slice_noise
 from anofpdm.method.mask import MaskSettings
+from anofpdm.network.schedule import NoiseSchedule
 from anofpdm.options import Detector, Encoding, Signal, Threshold
+
+DDIM_LEVELS = 100  # in a range of 1000; proportionally fewer below a lower top
+
+Setting = Mapping[str, float]
+SquaredDifference = Callable[[Models, Tensor, Sequence[int], Setting], Tensor]  # x0, seeds -> [N, C, H, W]
 
 
 @dataclass(frozen=True)
 class EvidenceMethod:
     """Masks from the evidence of the forward process, calibrated with image-level labels."""
 
-    encoding: Encoding
-    signal: Signal
     decision: DecisionSettings
+    signal: Signal = Signal.ERROR
+    encoding: Encoding = Encoding.DDIM
     paper_strength: bool = True  # guidance strength chosen as in the paper, by the cosine
 
     needs: ClassVar[tuple[str, ...]] = ()
-    tuned_with_masks: ClassVar[bool] = False
     setups: ClassVar[tuple[Setup, ...]] = SETUPS
 
 
@@ -36,7 +43,6 @@ class StudentMethod:
     """The model's student, calibrated with image-level labels when it was trained."""
 
     needs: ClassVar[tuple[str, ...]] = ("student",)
-    tuned_with_masks: ClassVar[bool] = False
     setups: ClassVar[tuple[Setup, ...]] = SETUPS
 
 
@@ -44,58 +50,118 @@ class StudentMethod:
 class ReconstructionMethod:
     """A comparison method. Its setting and threshold are tuned with lesion masks of the validation split."""
 
-    squared_difference: SquaredDifference
+    squared_difference: SquaredDifference  # of a slice and its healthy reconstruction
     grid: tuple[Setting, ...]  # first the setting of its authors, or of the paper
     needs: tuple[str, ...]
     setups: tuple[Setup, ...] = SETUPS
 
-    tuned_with_masks: ClassVar[bool] = True
-
 
 Method = EvidenceMethod | StudentMethod | ReconstructionMethod
+
+# ---- comparison methods ----------------------------------------------------------------------------------------------
+
+
+def anoddpm_gaussian(models: Models, x0: Tensor, seeds: Sequence[int], setting: Setting) -> Tensor:
+    return _anoddpm(required(models.healthy, "healthy"), x0, anoddpm.gaussian_draws(x0, seeds), setting)
+
+
+def anoddpm_simplex(models: Models, x0: Tensor, seeds: Sequence[int], setting: Setting) -> Tensor:
+    return _anoddpm(required(models.simplex, "simplex"), x0, anoddpm.simplex_draws(x0, seeds), setting)
+
+
+def _anoddpm(predict: Predict, x0: Tensor, draw: anoddpm.SampleNoise, setting: Setting) -> Tensor:
+    schedule = NoiseSchedule.linear()
+    return (anoddpm.reconstruct(predict, x0, level=int(setting["level"]), draw=draw, schedule=schedule) - x0).square()
+
+
+def classifier_guided(models: Models, x0: Tensor, seeds: Sequence[int], setting: Setting) -> Tensor:
+    reconstructed = ddim_classifier.reconstruct(
+        required(models.unconditional, "unconditional"),
+        required(models.classifier, "classifier"),
+        x0,
+        levels=_levels(setting),
+        scale=setting["scale"],
+        noise=slice_noise(x0, seeds)(),
+        schedule=NoiseSchedule.linear(),
+        invert=bool(setting["invert"]),
+    )
+    return (reconstructed - x0).square()
+
+
+def classifier_free(models: Models, x0: Tensor, seeds: Sequence[int], setting: Setting) -> Tensor:
+    reconstructed = ddim_classifier_free.reconstruct(
+        models.guided,
+        x0,
+        levels=_levels(setting),
+        strength=setting["strength"],
+        noise=slice_noise(x0, seeds)(),
+        schedule=NoiseSchedule.linear(),
+    )
+    return (reconstructed - x0).square()
+
+
+def label_gradient(models: Models, x0: Tensor, seeds: Sequence[int], setting: Setting) -> Tensor:
+    """CG-CDM: the finite-difference gradient with respect to the label, squared."""
+    unhealthy, healthier = cg_cdm.paths(
+        models.guided,
+        required(models.classifier, "classifier"),
+        x0,
+        levels=levels_up_to(int(setting["level"]), int(setting["steps"])),
+        scale=setting["scale"],
+        noise=slice_noise(x0, seeds)(),
+        schedule=NoiseSchedule.linear(),
+    )
+    return ((unhealthy - healthier) / cg_cdm.HEALTHY_SHARE).square()
+
+
+def _levels(setting: Setting) -> list[int]:
+    top = int(setting["level"])
+    return levels_up_to(top, max(2, round(DDIM_LEVELS * top / 1000)))
+
+
+def describe_setting(setting: Setting) -> str:
+    return ", ".join(f"{name} {value:g}" for name, value in setting.items())
+
+
+def _grid(**values: Sequence[float]) -> tuple[Setting, ...]:
+    """All combinations. The first takes the first of all values."""
+    return tuple(dict(zip(values, combination, strict=True)) for combination in product(*values.values()))
+
+
+# ---- registry --------------------------------------------------------------------------------------------------------
+
 CURVE = replace(PAPER, detector=Detector.CURVE)
 
 METHODS: dict[str, Method] = {
-    "anoddpm-gaussian": ReconstructionMethod(
-        compared.anoddpm_gaussian, setting_grid(level=(300, 200, 400)), ("healthy",)
-    ),
-    "anoddpm-simplex": ReconstructionMethod(
-        compared.anoddpm_simplex, setting_grid(level=(200, 100, 300)), ("simplex",)
-    ),
+    "anoddpm-gaussian": ReconstructionMethod(anoddpm_gaussian, _grid(level=(300, 200, 400)), ("healthy",)),
+    "anoddpm-simplex": ReconstructionMethod(anoddpm_simplex, _grid(level=(200, 100, 300)), ("simplex",)),
     "ddim-classifier": ReconstructionMethod(
-        compared.classifier_guided,
+        classifier_guided,
         (
-            *setting_grid(level=(500,), scale=(100, 300), invert=(1,)),  # as Wolleb et al.
-            *setting_grid(level=(200,), scale=(1000, 500), invert=(0,)),  # as run by the AnoFPDM authors
+            *_grid(level=(500,), scale=(100, 300), invert=(1,)),  # as Wolleb et al.
+            *_grid(level=(200,), scale=(1000, 500), invert=(0,)),  # as run by the AnoFPDM authors
         ),
         ("unconditional", "classifier"),
     ),
     "ddim-classifier-free": ReconstructionMethod(
-        compared.classifier_free, setting_grid(level=(450, 300, 750), strength=(1.1, 1.3, 2.0)), ()
+        classifier_free, _grid(level=(450, 300, 750), strength=(1.1, 1.3, 2.0)), ()
     ),
     "cg-cdm": ReconstructionMethod(
-        compared.label_gradient,
-        setting_grid(level=(400, 200), scale=(10, 100), steps=(10,)),
-        ("classifier",),
-        setups=(Setup.UNHEALTHY,),
+        label_gradient, _grid(level=(400, 200), scale=(10, 100), steps=(10,)), ("classifier",), (Setup.UNHEALTHY,)
     ),
     **{
-        name: EvidenceMethod(one.encoding, one.signal, replace(PAPER, last_map=one.last_map))
+        name: EvidenceMethod(replace(PAPER, last_map=one.last_map), one.signal, one.encoding)
         for name, one in VARIANTS.items()
     },
-    "gradient-above": EvidenceMethod(Encoding.DDIM, Signal.GRADIENT_ABOVE, PAPER),  # `gradient` needs many levels
+    "gradient-above": EvidenceMethod(PAPER, Signal.GRADIENT_ABOVE),  # `gradient` needs many levels
     # Our additions: the paper's method with the curve detector, then one further change each, then all.
-    "anofpdm-curve": EvidenceMethod(Encoding.DDIM, Signal.ERROR, CURVE),
-    "anofpdm-healthy": EvidenceMethod(
-        Encoding.DDIM, Signal.ERROR, replace(CURVE, mask=MaskSettings(Threshold.HEALTHY))
-    ),
-    "anofpdm-context": EvidenceMethod(Encoding.DDIM, Signal.ERROR, replace(CURVE, context_mm=CONTEXT_MM)),
-    "anofpdm-peak": EvidenceMethod(
-        Encoding.DDIM, Signal.ERROR, replace(CURVE, mask=MaskSettings(peak_share=PEAK_SHARE))
-    ),
-    "anofpdm-by-map": EvidenceMethod(Encoding.DDIM, Signal.ERROR, CURVE, paper_strength=False),
-    "anofpdm-ours": EvidenceMethod(Encoding.DDIM, Signal.ERROR, OURS, paper_strength=False),
-    "anofpdm-agreement": EvidenceMethod(Encoding.DDIM, Signal.AGREEMENT, OURS, paper_strength=False),
+    "anofpdm-curve": EvidenceMethod(CURVE),
+    "anofpdm-healthy": EvidenceMethod(replace(CURVE, mask=MaskSettings(Threshold.HEALTHY))),
+    "anofpdm-context": EvidenceMethod(replace(CURVE, context_mm=CONTEXT_MM)),
+    "anofpdm-peak": EvidenceMethod(replace(CURVE, mask=MaskSettings(peak_share=PEAK_SHARE))),
+    "anofpdm-by-map": EvidenceMethod(CURVE, paper_strength=False),
+    "anofpdm-ours": EvidenceMethod(OURS, paper_strength=False),
+    "anofpdm-agreement": EvidenceMethod(OURS, Signal.AGREEMENT, paper_strength=False),
     "anofpdm-student": StudentMethod(),
 }
 
@@ -115,12 +181,3 @@ class MethodSelection:
             if missing := models.missing(METHODS[name].needs):
                 raise ConfigError(f"{name} needs further models: {'; '.join(map(how_to_get, missing))}")
         return cls(tuple(name for name in METHODS if name in selected))
-
-    def evidence_methods(self) -> dict[str, EvidenceMethod]:
-        named = ((name, self.registry[name]) for name in self.names)
-        return {name: method for name, method in named if isinstance(method, EvidenceMethod)}
-
-
-def mean_over_scored(difference: Tensor, channels: Sequence[int]) -> Tensor:
-    """[N, C, H, W] -> [N, H, W], over the scored channels."""
-    return difference[:, list(channels)].mean(1)

@@ -1,10 +1,11 @@
-"""The networks that methods need."""
+"""The networks that methods need, and the cost of running them."""
 
 import contextlib
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -15,8 +16,10 @@ from anofpdm.evaluation.comparison.names import MODEL_TASKS
 from anofpdm.method.guidance import PredictNoise
 from anofpdm.network.predictor import Guide, HealthyGradient, TrainedModel, load_guide, load_trained
 from anofpdm.student.model import Student, load_student
+from anofpdm.util.distributed import World
 
 Network = TypeVar("Network")
+STUDENT_EVALUATIONS = 2.0  # the slice and its mirror image
 
 
 @dataclass(frozen=True)
@@ -37,32 +40,24 @@ class Models:
 
 def load_models(trained: TrainedModel, given: Mapping[str, Path], device: torch.device, precision: str) -> Models:
     """The trained model, its student, and the models given by name (see MODEL_TASKS)."""
+    networks: dict[str, Any] = {}
     hashes: dict[str, str] = {}
-
-    def checked(name: str, loaded: TrainedModel | Guide) -> None:
+    for name in (name for name in MODEL_TASKS if name in given):
+        task, noise = MODEL_TASKS[name]
+        loaded: TrainedModel | Guide
+        if task == "classifier":
+            loaded = load_guide(given[name], device)
+            networks[name] = loaded.gradient
+        else:
+            loaded = load_trained(given[name], device, precision, task=task, noise=noise)
+            networks[name] = without_labels(loaded.predict)
         if loaded.modalities != trained.modalities or loaded.size != trained.size:
             raise ConfigError(f"--with {name}={given[name]}: modalities or size differ from those of {trained.folder}")
         hashes[name] = loaded.sha256
-
-    def predictor(name: str) -> Predict | None:
-        if name not in given:
-            return None
-        task, noise = MODEL_TASKS[name]
-        loaded = load_trained(given[name], device, precision, task=task, noise=noise)
-        checked(name, loaded)
-        return without_labels(loaded.predict)
-
-    healthy, simplex, unconditional = (predictor(name) for name in ("healthy", "simplex", "unconditional"))
-    guide = load_guide(given["classifier"], device) if "classifier" in given else None
-    if guide is not None:
-        checked("classifier", guide)
-    student = None
     with contextlib.suppress(ModelError):  # a student of another model is ignored
-        student = load_student(trained.folder, trained.sha256, device)
-    if student is not None:
-        hashes["student"] = student.sha256
-    gradient = guide.gradient if guide is not None else None
-    return Models(trained.predict, healthy, simplex, unconditional, gradient, student, hashes)
+        if student := load_student(trained.folder, trained.sha256, device):
+            networks["student"], hashes["student"] = student, student.sha256
+    return Models(trained.predict, **networks, hashes=hashes)
 
 
 def required(network: Network | None, name: str) -> Network:
@@ -81,8 +76,27 @@ def how_to_get(name: str) -> str:
 
 def without_labels(predict: PredictNoise) -> Predict:
     """A network trained without labels: label 0 for every slice."""
+    return lambda x, t: predict(x, t, torch.zeros(len(x), dtype=torch.long, device=x.device))
 
-    def predict_noise(x: Tensor, t: int) -> Tensor:
-        return predict(x, t, torch.zeros(len(x), dtype=torch.long, device=x.device))
 
-    return predict_noise
+class CostMeter:
+    """Counts the slices that pass through the networks of `models`, and the time since its creation."""
+
+    def __init__(self, models: Models, world: World):
+        self.count, self.world, self.start = 0, world, time.perf_counter()
+        networks = {name: getattr(models, name) for name in ("guided", *MODEL_TASKS)}
+        counted: dict[str, Any] = {name: self._counted(network) for name, network in networks.items() if network}
+        self.models = replace(models, **counted)
+
+    def _counted(self, network: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        def counted(x: Tensor, *rest: Any) -> Tensor:
+            self.count += len(x)
+            return network(x, *rest)
+
+        return counted
+
+    def cost(self, n_slices: int) -> dict[str, float]:
+        """Of one slice: evaluations of any network, and seconds."""
+        count = sum(self.world.all_gather(self.count))
+        seconds = self.world.count * (time.perf_counter() - self.start)
+        return {"evaluations": count / n_slices, "seconds": seconds / n_slices}

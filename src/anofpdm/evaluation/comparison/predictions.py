@@ -1,58 +1,124 @@
-"""Predictions of each kind of method for all slices of a set, shared among processes, into a store."""
+"""Predictions of each kind of method for all slices of a set, shared among processes, into a store on disk."""
 
-from collections.abc import Callable, Iterator, Mapping
+import contextlib
+import os
+import shutil
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 import torch
 
 from anofpdm.calibration.fit import slice_positions
-from anofpdm.cohorts.store import Cohort
-from anofpdm.errors import EvaluationError, MethodError
-from anofpdm.evaluation.comparison.methods import EvidenceMethod, ReconstructionMethod, mean_over_scored
+from anofpdm.errors import CalibrationError, EvaluationError, MethodError
+from anofpdm.evaluation.comparison.job import EvaluationJob
+from anofpdm.evaluation.comparison.methods import EvidenceMethod, ReconstructionMethod, Setting, describe_setting
 from anofpdm.evaluation.comparison.models import Models
-from anofpdm.evaluation.comparison.reconstructions import Setting, describe_setting
-from anofpdm.evaluation.comparison.store import PredictionStore
+from anofpdm.evaluation.comparison.results import WORK
 from anofpdm.method.calibration import Calibration
-from anofpdm.method.decision import decide
+from anofpdm.method.decision import Decisions, decide
 from anofpdm.method.many_slices import EvidenceRequest, gather_evidence, slice_seeds
 from anofpdm.method.mask import mask, median_filtered
 from anofpdm.options import Signal
 from anofpdm.student.model import Student
 from anofpdm.student.network import cohort_pixels
 from anofpdm.util.distributed import World
+from anofpdm.util.files import translate_write_errors
 
 CHUNK = 500  # slices thresholded at once
 SCANS_BATCH = 60  # slices, at least, in batches of whole scans
 
 
+class PredictionStore:
+    """Memory-mapped arrays [n, ...] in a folder: the maps of ten thousand slices need not fit into memory.
+
+    Several processes may write, each at its own positions.
+    """
+
+    def __init__(self, folder: Path, count: int, side: int, *, create: bool):
+        self.folder, self.count = folder, count
+        self.arrays: dict[str, np.ndarray] = {}
+        if not create:
+            self.arrays = {path.stem: np.lib.format.open_memmap(path, mode="r+") for path in folder.glob("*.npy")}
+            return
+        with translate_write_errors(folder):
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir(parents=True)
+        image = (count, side, side)
+        self.arrays = {
+            "maps": self._new_array("maps", np.float32, image),
+            "masks": self._new_array("masks", np.bool_, image),  # before the detector
+            "detected": self._new_array("detected", np.bool_, (count,)),
+            "score": self._new_array("score", np.float64, (count,)),
+            "threshold": self._new_array("threshold", np.float64, (count,)),
+        }
+
+    def _new_array(self, name: str, dtype: type, shape: tuple[int, ...]) -> np.ndarray:
+        """Disk space is allocated at once: a full disk under a memory map kills the process without a message."""
+        path = self.folder / f"{name}.npy"
+        with translate_write_errors(path):
+            array = np.lib.format.open_memmap(path, mode="w+", dtype=dtype, shape=shape)
+            if hasattr(os, "posix_fallocate"):
+                with path.open("r+b") as file:
+                    os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
+            return array
+
+    def put(self, positions: np.ndarray, **values: np.ndarray) -> None:
+        for name, value in values.items():
+            self.arrays[name][positions] = value
+
+    def put_decisions(self, positions: np.ndarray, decisions: Decisions) -> None:
+        of_name = {name: getattr(decisions, name) for name in ("maps", "detected", "score", "threshold")}
+        self.put(positions, masks=decisions.drawn, **of_name)
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        return self.arrays[name]
+
+    def remove(self) -> None:
+        self.arrays.clear()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def new_store(job: EvaluationJob, name: str, count: int) -> PredictionStore:
+    """One store for all processes, in scratch space: the main one creates it, the others open it."""
+    folder, side = job.out / WORK / name, job.model.size
+    store = PredictionStore(folder, count, side, create=True) if job.world.is_main else None
+    job.world.all_gather(None)
+    return store or PredictionStore(folder, count, side, create=False)
+
+
 @dataclass(frozen=True)
 class Workload:
-    """Slices that a method is run on, and how."""
+    """Slices that a method is run on, and the seed of their noise."""
 
-    cohort: Cohort
+    job: EvaluationJob
     rows: np.ndarray  # in the cohort's order
-    channels: tuple[int, ...]  # the scored ones
-    device: torch.device
-    batch: int
     seed: int
-    world: World
-    report: Callable[[int, int], None]  # progress: done, total
+    task: str  # as progress reports it
+
+    def report(self, done: int, total: int) -> None:
+        self.job.progress(self.task, done, total)
 
     def scan_batches(self) -> list[np.ndarray]:
         """This process's share of positions within `rows`, in whole scans: context needs adjacent slices."""
-        return list(self._scan_batches())[self.world.rank :: self.world.count]
+        world, scans, starts = self.job.world, self.job.cohort.scans[self.rows], [0]
+        for position in np.flatnonzero(scans[1:] != scans[:-1]) + 1:
+            if position - starts[-1] >= SCANS_BATCH:
+                starts.append(int(position))
+        return np.split(np.arange(len(self.rows)), starts[1:])[world.rank :: world.count]
 
-    def _scan_batches(self) -> Iterator[np.ndarray]:
-        scans = self.cohort.scans[self.rows]
-        batch: list[int] = []
-        for position in range(len(self.rows)):
-            if len(batch) >= SCANS_BATCH and scans[position] != scans[position - 1]:
-                yield np.array(batch)
-                batch = []
-            batch.append(position)
-        if batch:
-            yield np.array(batch)
+
+@contextlib.contextmanager
+def raised_in_all_processes(world: World) -> Iterator[None]:
+    """An error in one process is raised in all, so that none waits for it."""
+    error = ""
+    try:
+        yield
+    except (CalibrationError, EvaluationError, MethodError) as raised:
+        error = str(raised)
+    if errors := [one for one in world.all_gather(error) if one]:
+        raise EvaluationError(errors[0])
 
 
 def predict_from_evidence(
@@ -62,45 +128,40 @@ def predict_from_evidence(
     models: Models,
     work: Workload,
 ) -> None:
-    """One pass of the network for all methods. An error in one process is raised in all, so that none waits."""
-    batches = work.scan_batches()
+    """One pass of the network for all methods."""
+    cohort, batches = work.job.cohort, work.scan_batches()
     (settings,) = {replace(calibration.settings, signal=Signal.ERROR) for calibration in calibrations.values()}
     strengths = sorted({calibration.strength for calibration in calibrations.values()})
     signals = tuple(sorted({method.signal for method in methods.values()}))
-    request = EvidenceRequest(settings, strengths, work.device, work.batch, signals)
+    request = EvidenceRequest(settings, strengths, work.job.model.device, work.job.config.batch, signals)
 
     def predict_batch(number: int, positions: np.ndarray) -> None:
         rows = work.rows[positions]
         evidence = gather_evidence(
             models.guided,
-            lambda some: work.cohort.pixels(rows[some]),
-            slice_seeds(work.cohort.indices[rows], work.seed),
+            lambda some: cohort.pixels(rows[some]),
+            slice_seeds(cohort.indices[rows], work.seed),
             request,
             lambda _task, done, total, _note="": work.report(
                 number * 1000 + int(1000 * done // total), 1000 * len(batches)
             ),
         )
+        places = slice_positions(cohort, rows)
         for name, method in methods.items():
-            places = slice_positions(work.cohort, rows)
             decisions = decide(evidence.with_signal(method.signal), calibrations[name], method.decision, places)
             stores[name].put_decisions(positions, decisions)
 
-    error = ""
-    try:
+    with raised_in_all_processes(work.job.world):
         for number, positions in enumerate(batches):
             predict_batch(number, positions)
-    except MethodError as raised:
-        error = str(raised)
-    if errors := [one for one in work.world.all_gather(error) if one]:
-        raise MethodError(errors[0])
 
 
 def predict_with_student(student: Student, store: PredictionStore, work: Workload) -> None:
-    batches = work.scan_batches()
+    cohort, batches = work.job.cohort, work.scan_batches()
     for number, positions in enumerate(batches):
         rows = work.rows[positions]
-        pixels = cohort_pixels(work.cohort, rows, student.config.modalities)
-        store.put_decisions(positions, student.decide(pixels, slice_positions(work.cohort, rows)))
+        pixels = cohort_pixels(cohort, rows, student.config.modalities)
+        store.put_decisions(positions, student.decide(pixels, slice_positions(cohort, rows)))
         work.report(number + 1, len(batches))
 
 
@@ -110,23 +171,23 @@ def reconstruct_maps(
     store: PredictionStore,
     models: Models,
     work: Workload,
-    positions: np.ndarray | None = None,  # default: all
+    positions: np.ndarray,
 ) -> None:
     """Median-filtered maps of a comparison method; masks follow from a threshold."""
-    positions = np.arange(len(work.rows)) if positions is None else positions
-    share = np.array_split(positions, work.world.count)[work.world.rank]
+    job, world, size = work.job, work.job.world, work.job.config.batch
+    share, channels = np.array_split(positions, world.count)[world.rank], list(job.channels)
     non_finite = 0
-    for start in range(0, len(share), work.batch):
-        batch = share[start : start + work.batch]
+    for start in range(0, len(share), size):
+        batch = share[start : start + size]
         rows = work.rows[batch]
-        x0 = torch.from_numpy(work.cohort.pixels(rows)).to(work.device)
-        seeds = slice_seeds(work.cohort.indices[rows], work.seed)
+        x0 = torch.from_numpy(job.cohort.pixels(rows)).to(job.model.device)
+        seeds = slice_seeds(job.cohort.indices[rows], work.seed)
         difference = method.squared_difference(models, x0, seeds, setting)
-        maps = mean_over_scored(difference, work.channels).float().cpu().numpy()
+        maps = difference[:, channels].mean(1).float().cpu().numpy()
         non_finite += int((~np.isfinite(maps).all(axis=(1, 2))).sum())
         store.put(batch, maps=median_filtered(maps))
         work.report(start + len(batch), len(share))
-    if total := sum(work.world.all_gather(non_finite)):  # raised in all processes, so that none waits
+    if total := sum(world.all_gather(non_finite)):  # raised in all processes, so that none waits
         raise EvaluationError(
             f"{total} maps have non-finite values (with {describe_setting(setting)}); train its model longer"
         )

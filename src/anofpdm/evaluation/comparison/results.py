@@ -7,7 +7,7 @@ import shutil
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +19,8 @@ from anofpdm.evaluation.metrics.lesions import SizeBin
 from anofpdm.util.distributed import World
 from anofpdm.util.files import folder_lock, remove_temporary_files, write_atomically
 
+WORK = "work"  # scratch space, removed afterwards
 Examples = dict[str, np.ndarray]  # "maps" and "masks" of the example slices
-Provenance = Mapping[str, str]  # hashes of the models that only this method needs
 
 
 @dataclass(frozen=True)
@@ -31,17 +31,10 @@ class ResultsFolder:
         """Without suffix: numbers are in .json, slices in .npz."""
         return self.path / "methods" / method / f"{setup}-seed{seed}"
 
-    def tuned(self, method: str) -> Path:
-        return self.path / f"tuned-{method}.json"
-
     def calibration(self, encoding: str, strength_by: str, signal: str) -> Path:
         by = "" if strength_by == "cosine" else f"-by-{strength_by}"
         of = "" if signal == "error" else f"-of-{signal}"
         return self.path / f"calibration-{encoding}{by}{of}.json"
-
-    def work(self, name: str) -> Path:
-        """Scratch space, removed afterwards."""
-        return self.path / "work" / name
 
     @contextlib.contextmanager
     def locked(self, settings: dict[str, Any], world: World) -> Iterator[None]:
@@ -55,18 +48,14 @@ class ResultsFolder:
         world.all_gather(None)
         with folder_lock(self.path) if world.is_main else contextlib.nullcontext():
             if world.is_main:
-                self._remove_leftovers()
+                shutil.rmtree(self.path / WORK, ignore_errors=True)  # of a run that was killed
+                for folder in (self.path, *self.path.glob("methods/*")):
+                    remove_temporary_files(folder)
                 write_atomically(path, json.dumps(settings, indent=2).encode())
             yield
 
-    def _remove_leftovers(self) -> None:
-        """Of a run that was killed."""
-        shutil.rmtree(self.path / "work", ignore_errors=True)
-        for folder in (self.path, *self.path.glob("methods/*")):
-            remove_temporary_files(folder)
 
-
-def save_scores(scores: Scores, path: Path, provenance: Provenance, examples: Examples) -> None:
+def save_scores(scores: Scores, path: Path, provenance: Mapping[str, str], examples: Examples) -> None:
     """Slices first, numbers last: a result is complete if its .json exists."""
     path.parent.mkdir(parents=True, exist_ok=True)
     buffer = io.BytesIO()
@@ -74,17 +63,11 @@ def save_scores(scores: Scores, path: Path, provenance: Provenance, examples: Ex
     np.savez_compressed(buffer, **arrays)
     path.with_suffix(".json").unlink(missing_ok=True)
     write_atomically(path.with_suffix(".npz"), buffer.getvalue())
-    payload = {
-        "numbers": scores.numbers,
-        "intervals": scores.intervals,
-        "by_size": [size.to_dict() for size in scores.by_size],
-        "by_patient": {name: asdict(patient) for name, patient in scores.by_patient.items()},
-        "made_with": dict(provenance),
-    }
+    payload = {**scores.to_dict(), "made_with": dict(provenance)}
     write_atomically(path.with_suffix(".json"), json.dumps(payload, indent=2).encode())
 
 
-def load_scores(path: Path, provenance: Provenance) -> tuple[Scores, Examples] | None:
+def load_scores(path: Path, provenance: Mapping[str, str]) -> tuple[Scores, Examples] | None:
     """None if missing, incomplete, or made with other models."""
     try:
         payload = json.loads(path.with_suffix(".json").read_text())

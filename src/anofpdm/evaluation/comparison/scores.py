@@ -1,10 +1,17 @@
 """Scores of one method's predictions on a set of slices."""
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 
-from anofpdm.evaluation.metrics.bootstrap import Ranking, patient_bootstrap, ranking_bootstrap, ratio_bootstrap
+from anofpdm.evaluation.metrics.bootstrap import (
+    Interval,
+    Ranking,
+    patient_bootstrap,
+    ranking_bootstrap,
+    ratio_bootstrap,
+)
 from anofpdm.evaluation.metrics.lesions import LesionCounts, SizeBin, dice_by_size, hd95, lesion_area, lesion_counts
 from anofpdm.evaluation.metrics.pixels import Confusion, confusion, dice, iou, mean_defined, volume_dice
 from anofpdm.method.detection import auc
@@ -50,10 +57,16 @@ class Scores:
     """Of one method, setup and seed."""
 
     numbers: dict[str, float]
-    intervals: dict[str, tuple[float, float]]  # 95%, over patients
+    intervals: dict[str, Interval]  # 95%, over patients
     by_size: list[SizeBin]
     by_patient: dict[str, PatientScore]
     slices: dict[str, np.ndarray]  # [n] each
+
+    def to_dict(self) -> dict[str, Any]:
+        """Without the slices."""
+        by_patient = {name: asdict(one) for name, one in self.by_patient.items()}
+        by_size = [{**asdict(size), "name": size.name} for size in self.by_size]
+        return {"numbers": self.numbers, "intervals": self.intervals, "by_size": by_size, "by_patient": by_patient}
 
 
 def score_predictions(predicted: Predictions, truth: GroundTruth) -> Scores:
@@ -70,21 +83,28 @@ def score_predictions(predicted: Predictions, truth: GroundTruth) -> Scores:
     pixels, lesions = confusion(masks, truth.masks), lesion_counts(masks, truth.masks)
     ranking = ranking_bootstrap(predicted.maps, truth.masks, truth.foreground, patients)
     volumes = volume_dice(masks, truth.masks, patients)
+    with_small = masks if predicted.masks_with_small is None else predicted.masks_with_small
     numbers = {
-        **_slice_numbers(slices, ranking, pixels),
-        "dice_with_small": _dice_with_small(predicted, truth),
+        "dice": float(slices["dice"].mean()),
+        "iou": float(slices["iou"].mean()),
+        "auprc": ranking.average_precision.value,
+        "auroc": ranking.roc_auc.value,
+        "precision": pixels.precision,
+        "recall": pixels.recall,
+        "hd95_mm": mean_defined(slices["hd95_mm"]),
+        "hd95_slices": float((~np.isnan(slices["hd95_mm"])).sum()),
+        "dice_with_small": float(dice(with_small, truth.masks).mean()),
         "lesion_f1": lesions.f1,
         "volume_dice": mean_defined(volumes),
         "accuracy": float((predicted.detected == truth.unhealthy).astype(float).mean()),
         "image_auc": auc(predicted.score, truth.unhealthy),
     }
-    intervals = {
-        **_slice_intervals(slices, ranking, patients),
-        "volume_dice": patient_bootstrap(volumes, np.unique(patients)),
-        **_pooled_intervals(pixels, lesions, patients),
-        **_detection_intervals(predicted, truth),
+    intervals = _intervals(predicted, truth, slices, ranking, volumes, pixels, lesions)
+    own_dice = {patient: slices["dice"][patients == patient] for patient in np.unique(patients)}
+    by_patient = {
+        str(patient): PatientScore(float(own.mean()), float(volume), len(own))
+        for (patient, own), volume in zip(own_dice.items(), volumes, strict=True)
     }
-    by_patient = _by_patient(slices["dice"], volumes, patients)
     return Scores(numbers, intervals, dice_by_size(masks, truth.masks), by_patient, slices)
 
 
@@ -103,58 +123,28 @@ def without_detector(scores: Scores) -> Scores:
     return scores
 
 
-def _slice_numbers(slices: dict[str, np.ndarray], ranking: Ranking, pixels: Confusion) -> dict[str, float]:
-    return {
-        "dice": float(slices["dice"].mean()),
-        "iou": float(slices["iou"].mean()),
-        "auprc": ranking.average_precision.value,
-        "auroc": ranking.roc_auc.value,
-        "precision": pixels.precision,
-        "recall": pixels.recall,
-        "hd95_mm": mean_defined(slices["hd95_mm"]),
-        "hd95_slices": float((~np.isnan(slices["hd95_mm"])).sum()),
-    }
-
-
-def _dice_with_small(predicted: Predictions, truth: GroundTruth) -> float:
-    masks = predicted.masks if predicted.masks_with_small is None else predicted.masks_with_small
-    return float(dice(masks, truth.masks).mean())
-
-
-def _slice_intervals(
-    slices: dict[str, np.ndarray], ranking: Ranking, patients: np.ndarray
-) -> dict[str, tuple[float, float]]:
-    return {
+def _intervals(
+    predicted: Predictions,
+    truth: GroundTruth,
+    slices: dict[str, np.ndarray],
+    ranking: Ranking,
+    volumes: np.ndarray,
+    pixels: Confusion,
+    lesions: LesionCounts,
+) -> dict[str, Interval]:
+    patients, unhealthy, errors = truth.patients, truth.unhealthy, lesions.missed + lesions.false
+    intervals = {
         **{name: patient_bootstrap(slices[name], patients) for name in ("dice", "iou", "hd95_mm")},
-        "auprc": (ranking.average_precision.low, ranking.average_precision.high),
-        "auroc": (ranking.roc_auc.low, ranking.roc_auc.high),
-    }
-
-
-def _pooled_intervals(pixels: Confusion, lesions: LesionCounts, patients: np.ndarray) -> dict[str, tuple[float, float]]:
-    errors = lesions.missed + lesions.false
-    return {
+        "auprc": ranking.average_precision.interval,
+        "auroc": ranking.roc_auc.interval,
+        "volume_dice": patient_bootstrap(volumes, np.unique(patients)),
         "precision": ratio_bootstrap(pixels.tp, pixels.tp + pixels.fp, patients),
         "recall": ratio_bootstrap(pixels.tp, pixels.tp + pixels.fn, patients),
         "lesion_f1": ratio_bootstrap(2 * lesions.detected, 2 * lesions.detected + errors, patients),
+        "accuracy": patient_bootstrap((predicted.detected == unhealthy).astype(float), patients),
     }
-
-
-def _detection_intervals(predicted: Predictions, truth: GroundTruth) -> dict[str, tuple[float, float]]:
-    unhealthy, patients = truth.unhealthy, truth.patients
-    correct = (predicted.detected == unhealthy).astype(float)
-    intervals = {"accuracy": patient_bootstrap(correct, patients)}
     if unhealthy.any() and not unhealthy.all():
         everywhere = np.ones(len(unhealthy), dtype=bool)
-        area = ranking_bootstrap(predicted.score, unhealthy, everywhere, patients).roc_auc
-        intervals["image_auc"] = (area.low, area.high)
+        by_score = ranking_bootstrap(predicted.score, unhealthy, everywhere, patients)
+        intervals["image_auc"] = by_score.roc_auc.interval
     return intervals
-
-
-def _by_patient(dice_scores: np.ndarray, volumes: np.ndarray, patients: np.ndarray) -> dict[str, PatientScore]:
-    return {
-        str(patient): PatientScore(
-            float(dice_scores[patients == patient].mean()), float(volume), int((patients == patient).sum())
-        )
-        for patient, volume in zip(np.unique(patients), volumes, strict=True)
-    }

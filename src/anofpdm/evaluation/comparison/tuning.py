@@ -12,15 +12,14 @@ from dataclasses import asdict, dataclass, field
 import numpy as np
 
 from anofpdm.errors import EvaluationError
-from anofpdm.evaluation.comparison.evaluation_set import sample_rows
-from anofpdm.evaluation.comparison.job import EvaluationJob
-from anofpdm.evaluation.comparison.methods import ReconstructionMethod
+from anofpdm.evaluation.comparison.job import EvaluationJob, sample_rows
+from anofpdm.evaluation.comparison.methods import ReconstructionMethod, Setting, describe_setting
 from anofpdm.evaluation.comparison.names import SETUPS, Setup
-from anofpdm.evaluation.comparison.predictions import reconstruct_maps
-from anofpdm.evaluation.comparison.reconstructions import Setting, describe_setting
+from anofpdm.evaluation.comparison.predictions import Workload, new_store, reconstruct_maps
 from anofpdm.evaluation.metrics.pixels import dice
 from anofpdm.evaluation.truth import Truth
 from anofpdm.method.mask import mask
+from anofpdm.util.distributed import World
 from anofpdm.util.files import write_atomically
 from anofpdm.util.progress import Progress, silent
 
@@ -45,18 +44,18 @@ class Search:
     grid: Sequence[Setting]
     setups: Sequence[Setup] = SETUPS
     beyond: bool = True  # also beyond the grid, step by step while DICE improves
-    agree: Callable[[list[Setting]], list[Setting]] = field(default=lambda settings: settings)  # among processes
+    world: World = field(default_factory=World)
 
 
 def tune(job: EvaluationJob, name: str, method: ReconstructionMethod) -> dict[Setup, Tuned]:
     """The best setting and threshold of each setup, from the folder if they were tuned with the same models."""
-    path, provenance, world = job.folder.tuned(name), job.provenance(name), job.world
+    path, provenance, world = job.out / f"tuned-{name}.json", job.provenance(name), job.world
     stored = json.loads(path.read_text()) if path.is_file() else {}
     if not world.all_gather(stored.get("made_with") == provenance)[0]:
         config = job.config
         rows = sample_rows(job.cohort, "val", config.tune, config.sample_seed)
         grid = method.grid if config.whole_grid else method.grid[:1]
-        search = Search(grid, method.setups, config.whole_grid, lambda settings: world.all_gather(settings)[0])
+        search = Search(grid, method.setups, config.whole_grid, world)
         ranked = search_settings(
             lambda setting: _maps(job, name, method, setting, rows),
             search,
@@ -74,9 +73,9 @@ def tune(job: EvaluationJob, name: str, method: ReconstructionMethod) -> dict[Se
 def _maps(
     job: EvaluationJob, name: str, method: ReconstructionMethod, setting: Setting, rows: np.ndarray
 ) -> np.ndarray:
-    store = job.new_store(f"tuning-{name}", len(rows))
+    store = new_store(job, f"tuning-{name}", len(rows))
     task = f"Tuning {name}: {describe_setting(setting)}"
-    reconstruct_maps(method, setting, store, job.models, job.workload(rows, 0, task))
+    reconstruct_maps(method, setting, store, job.models, Workload(job, rows, 0, task), np.arange(len(rows)))
     job.world.all_gather(None)
     maps = np.array(store["maps"])
     job.world.all_gather(None)
@@ -98,21 +97,19 @@ def search_settings(
     unhealthy = np.asarray(truth.any(axis=(1, 2)))
     if not unhealthy.any():
         raise EvaluationError(f"none of the {len(truth)} slices for tuning has a lesion; raise --tune")
-    members = {
-        setup: unhealthy if setup == Setup.UNHEALTHY else np.ones(len(truth), dtype=bool) for setup in search.setups
-    }
+    members = {setup: unhealthy | (setup == Setup.MIXED) for setup in search.setups}
     tuned: dict[Setup, list[Tuned]] = {setup: [] for setup in members}
 
     def attempt(setting: Setting) -> None:
         for setup, one in _best_thresholds(setting, maps_of(setting), truth, members, progress).items():
             tuned[setup].append(one)
 
-    for setting in search.grid:
-        attempt(setting)
     tried = list(search.grid)
+    for setting in tried:
+        attempt(setting)
     for _ in range(STEPS_BEYOND if search.beyond else 0):
         best = [max(several, key=lambda one: one.dice).setting for several in tuned.values()]
-        further = search.agree(settings_beyond(best, tried))
+        further = search.world.all_gather(settings_beyond(best, tried))[0]
         for setting in further:
             with contextlib.suppress(EvaluationError):  # an extreme setting: non-finite maps
                 attempt(setting)
@@ -147,18 +144,17 @@ def _connected(setting: Setting, settings: Sequence[Setting]) -> list[Setting]:
 
 
 def _neighbours(name: str, value: float, tried: Sequence[float]) -> list[float]:
+    def extrapolate(previous: float) -> float:
+        """The next value by the same factor; levels are integers."""
+        further = float(f"{value * value / previous:.3g}")
+        return min(round(further), HIGHEST_LEVEL) if name == "level" else further
+
     if len(tried) < 2:
         return []
     place = tried.index(value)
-    below = tried[place - 1] if place else _extrapolate(name, tried[1], value)
-    above = tried[place + 1] if place + 1 < len(tried) else _extrapolate(name, tried[-2], value)
+    below = tried[place - 1] if place else extrapolate(tried[1])
+    above = tried[place + 1] if place + 1 < len(tried) else extrapolate(tried[-2])
     return [below, above]
-
-
-def _extrapolate(name: str, previous: float, value: float) -> float:
-    """The next value by the same factor; levels are integers."""
-    further = float(f"{value * value / previous:.3g}")
-    return min(round(further), HIGHEST_LEVEL) if name == "level" else further
 
 
 def _best_thresholds(

@@ -5,6 +5,7 @@ resamples the same patients: intervals of two methods on one set are paired. Sam
 are left out; with fewer than two patients both ends are NaN.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,7 +22,6 @@ from anofpdm.evaluation.metrics.pixels import (
 
 REPEATS = 1000
 BINS = 4096  # of the scores, at most
-ENDS = (0.025, 0.975)  # of a 95% interval
 
 Interval = tuple[float, float]
 
@@ -29,8 +29,7 @@ Interval = tuple[float, float]
 @dataclass(frozen=True)
 class Estimate:
     value: float  # exact
-    low: float
-    high: float
+    interval: Interval
 
 
 @dataclass(frozen=True)
@@ -58,31 +57,25 @@ def ratio_bootstrap(
 
 
 def ranking_bootstrap(
-    maps: np.ndarray,
-    truth: np.ndarray,
-    inside: np.ndarray,
-    patients: np.ndarray,
-    repeats: int = REPEATS,
-    seed: int = 0,
+    maps: np.ndarray, truth: np.ndarray, inside: np.ndarray, patients: np.ndarray, repeats: int = REPEATS, seed: int = 0
 ) -> Ranking:
     """AUPRC and AUROC of the pixels `inside`, pooled: maps, truth and inside [N, ...], patients [N].
 
     Values are exact; intervals use binned scores.
     """
     check_patients(patients, len(maps))
-    true, false = score_histograms(maps, truth, inside, patients)  # [P, B]
-    times = resample(len(true), repeats, seed).astype(float)  # [R, P]
-    resampled = times @ true, times @ false  # [R, B]
-    whole = true.sum(axis=0), false.sum(axis=0)  # [B]
+    counts = score_histograms(maps, truth, inside, patients)  # [P, B] each
+    times = resample(len(counts[0]), repeats, seed).astype(float)  # [R, P]
 
-    def estimate(exact: float, areas: np.ndarray, binned: np.ndarray) -> Estimate:
+    def estimate(exact: float, area: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> Estimate:
         """The interval is shifted by the binning error on the whole set."""
-        return Estimate(exact, *_interval(np.clip(areas + (exact - binned), 0, 1)))
+        areas, binned = area(*(times @ one for one in counts)), area(*(one.sum(axis=0) for one in counts))
+        return Estimate(exact, _interval(np.clip(areas + (exact - binned), 0, 1)))
 
     pixels, lesion = maps[inside], truth[inside]
     return Ranking(
-        estimate(average_precision(pixels, lesion), precision_recall_area(*resampled), precision_recall_area(*whole)),
-        estimate(roc_auc(pixels, lesion), roc_area(*resampled), roc_area(*whole)),
+        estimate(average_precision(pixels, lesion), precision_recall_area),
+        estimate(roc_auc(pixels, lesion), roc_area),
     )
 
 
@@ -124,5 +117,5 @@ def _interval(values: np.ndarray) -> Interval:
     defined = values[~np.isnan(values)]
     if not len(defined):
         return float("nan"), float("nan")
-    low, high = np.quantile(defined, ENDS)
+    low, high = np.quantile(defined, (0.025, 0.975))
     return float(low), float(high)

@@ -1,6 +1,6 @@
 """Lesion-wise metrics: distance of borders, detected lesions, and DICE by lesion size."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 import numpy as np
 from scipy.ndimage import label
@@ -80,9 +80,6 @@ class SizeBin:
     @property
     def name(self) -> str:
         return f"over {self.above}" if np.isinf(self.up_to) else f"{self.above + 1}-{self.up_to:.0f}"
-
-    def to_dict(self) -> dict[str, float | str]:
-        return {**asdict(self), "name": self.name}
 
 
 def dice_by_size(predicted: np.ndarray, truth: np.ndarray) -> list[SizeBin]:

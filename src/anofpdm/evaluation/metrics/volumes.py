@@ -29,7 +29,10 @@ def score_volume(mask: np.ndarray, grid: Grid, detected: Mapping[int, bool], tru
             f"{truth_file}: shape {volume.voxels.shape}, but the scan has {mask.shape}; is it the mask of another scan?"
         )
     truth = volume.voxels > 0
-    lesion = _lesion_by_slice(truth, grid)
+    axes = nib.orientations.io_orientation(grid.affine)  # [3, 2]: world axis and direction
+    axis = int(np.flatnonzero(axes[:, 0] == 2)[0])
+    has_lesion = np.asarray(np.moveaxis(truth, axis, 0).any(axis=(1, 2)))
+    lesion = has_lesion[:: int(axes[axis, 1])]  # [z], from the inferior end
     millilitres = abs(float(np.linalg.det(grid.affine[:3, :3]))) / 1000
     return VolumeScore(
         dice=float(dice(mask[None], truth[None])[0]),
@@ -38,11 +41,3 @@ def score_volume(mask: np.ndarray, grid: Grid, detected: Mapping[int, bool], tru
         slices=len(detected),
         slices_correct=sum(bool(lesion[index]) == called for index, called in detected.items()),
     )
-
-
-def _lesion_by_slice(truth: np.ndarray, grid: Grid) -> np.ndarray:
-    """[z] bool, from the inferior end."""
-    axes = nib.orientations.io_orientation(grid.affine)  # [3, 2]: world axis and direction
-    axis = int(np.flatnonzero(axes[:, 0] == 2)[0])
-    has_lesion: np.ndarray = np.asarray(np.moveaxis(truth, axis, 0).any(axis=(1, 2)))
-    return has_lesion if axes[axis, 1] > 0 else has_lesion[::-1]
