@@ -109,7 +109,7 @@ def _part_name(path: str) -> str:
 
 
 def _expected_parts(config: pytest.Config) -> list[str]:
-    """Parts that were asked for as a whole; with -k or :: only some of their cases were."""
+    """Parts that are run completely; with -k or :: only some of their cases are."""
     if config.option.keyword:
         return []
     paths = [(config.invocation_params.dir / arg).resolve() for arg in config.args if "::" not in arg]

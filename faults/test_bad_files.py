@@ -5,6 +5,7 @@ Never a traceback, a hang, a partial or wrong result, or more than 1 GiB of memo
 
 import contextlib
 import csv
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -25,6 +26,7 @@ MAX_MEMORY = 1 << 30
 TIMEOUT = 120  # seconds, on a machine that does other work, too
 FRESH = list(CASES)[:: len(CASES) // 15]  # also run as fresh processes
 PROBLEM = ("anofpdm: ", "failed: ")  # how the line of an error message begins
+PROGRESS = re.compile(r"━| 0/|…|: \d+%(, .* left)?$")
 INCOMPLETE = {"journal.jsonl", "slices.npy", "masks.npy", ".lock"}  # files of a cohort that has no manifest yet
 
 Arrays = dict[str, np.ndarray]
@@ -123,9 +125,8 @@ def error_lines(run: Run) -> list[str]:
 
 
 def _stray_lines(err: str) -> list[str]:
-    """Lines that are neither the error message nor a progress bar."""
-    bar = ("━", " 0/", "…")
-    lines = (line for line in err.splitlines() if line.strip() and not any(mark in line for mark in bar))
+    """Lines that are neither the error message nor progress."""
+    lines = (line for line in err.splitlines() if line.strip() and not PROGRESS.search(line))
     return [line for line in lines if not line.startswith(PROBLEM)]
 
 

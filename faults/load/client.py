@@ -1,4 +1,4 @@
-"""A client of the server. It has a scan of its own and knows the right result, byte by byte."""
+"""A client of the server. It has a scan of its own, and compares the result with the right one, byte by byte."""
 
 import contextlib
 import hashlib
