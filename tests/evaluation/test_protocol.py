@@ -123,6 +123,7 @@ def test_every_method_has_a_row_and_all_files_are_written(everything):
     assert all(f"| {name} |" in table for name in results)
     assert "| M | anoddpm-simplex |" in table
     assert "| L | anofpdm-ddim |" in table
+    assert (everything.out / "table.tex").read_text().count(r"\\") == len(results) + 2
     assert (everything.out / "examples.png").read_bytes().startswith(b"\x89PNG")
     page = (everything.out / "index.html").read_text()
     assert "http" not in page.replace("https://www.w3.org", "")

@@ -12,7 +12,7 @@ from anofpdm import __version__
 from anofpdm.evaluation.comparison.job import EvaluationJob
 from anofpdm.evaluation.comparison.names import Setup
 from anofpdm.evaluation.comparison.protocol import Failures
-from anofpdm.evaluation.comparison.tables import as_json, markdown, patients_csv, slices_csv
+from anofpdm.evaluation.comparison.tables import as_json, latex, markdown, patients_csv, slices_csv
 from anofpdm.util.drawing import BACKGROUND, FOREGROUND, MUTED, draw_outline, encode_png, font, grey_tile, heat_tile
 from anofpdm.util.files import write_atomically
 
@@ -54,6 +54,7 @@ def write_report(job: EvaluationJob, failures: Failures) -> None:
         "slices.csv": slices_csv(results, job),
         "patients.csv": patients_csv(results, job),
         MARKDOWN: table.encode(),
+        "table.tex": latex(results).encode(),
     }
     for name, data in files.items():
         write_atomically(out / name, data)

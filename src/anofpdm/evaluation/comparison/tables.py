@@ -80,10 +80,37 @@ def _table(heads: Iterable[str], cells: Mapping[str, Sequence[str]]) -> list[str
     """A row a method."""
     rows = [["", "method", *heads]]
     rows.append(["---"] * len(rows[0]))
-    for name, values in cells.items():
-        mark = "" if name == EMPTY else "M" if isinstance(METHODS[name], ReconstructionMethod) else "L"
-        rows.append([mark, name, *values])
+    rows += [[_mark(name), name, *values] for name, values in cells.items()]
     return [f"| {' | '.join(row)} |" for row in rows]
+
+
+def _mark(name: str) -> str:
+    return "" if name == EMPTY else "M" if isinstance(METHODS[name], ReconstructionMethod) else "L"
+
+
+def latex(results: Results) -> str:
+    """The main table for booktabs."""
+    heads = " & ".join(list(MAIN.values()) * 2)
+    lines = [
+        "% L: image-level labels only; M: tuned with lesion masks of the validation split",
+        r"\begin{tabular}{llcccccc}",
+        r"\toprule",
+        r"&& \multicolumn{3}{c}{Mixed} & \multicolumn{3}{c}{Unhealthy}\\",
+        r"\cmidrule(lr){3-5} \cmidrule(lr){6-8}",
+        rf" & Method & {heads}\\",
+        r"\midrule",
+    ]
+    for name, by_setup in results.items():
+        cells = " & ".join(_latex_cell(by_setup.get(setup), key) for setup in ORDER for key in MAIN)
+        lines.append(rf"{_mark(name)} & {name} & {cells}\\")
+    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", ""])
+
+
+def _latex_cell(several: Sequence[Scores] | None, key: str) -> str:
+    mean, deviation, _ = summary(several, key) if several else (math.nan, math.nan, None)
+    if math.isnan(mean):
+        return "-"
+    return f"{100 * mean:.1f}" if len(several or ()) == 1 else rf"{100 * mean:.1f}$\pm${100 * deviation:.1f}"
 
 
 def slices_csv(results: Results, job: EvaluationJob) -> bytes:
