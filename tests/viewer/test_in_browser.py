@@ -273,7 +273,7 @@ def test_without_niivue_the_report_is_shown(start, results_folder, open_page, tm
     frame.locator("body[data-ready]").wait_for()
     before = frame.locator("#which").text_content()
     frame.locator("#next").click()
-    assert frame.locator("#which").text_content() != before
+    playwright.expect(frame.locator("#which")).not_to_have_text(before)
     assert page.locator("#film").is_hidden()
 
 
