@@ -15,6 +15,7 @@ from anofpdm.cli.main import app
 from anofpdm.demo.run import BUNDLED
 from anofpdm.evaluation.comparison.methods import METHODS, ReconstructionMethod
 from anofpdm.network import config
+from anofpdm.options import Preset
 from tests import toys
 
 PHANTOMS = ("--kind", "tumour", "--patients", 6, "--seed", 80, "--slices", 10)  # each with a lesion
@@ -48,7 +49,7 @@ def home(tmp_path_factory):
     train = ("train", home / "cohort", "--batch", 4, "--steps", 3, "--no-pictures", "--device", "cpu")
     anofpdm(*train, "--out", home / "guided", "--from", BUNDLED / "tumour")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(config.PRESETS, "tiny", NARROW)
+        patch.setitem(config.PRESETS, Preset.TINY, NARROW)
         for name, words in OTHERS.items():
             anofpdm(*train, "--out", home / name, "--preset", "tiny", *words)
     return home
@@ -64,7 +65,7 @@ def test_phantoms_to_masks(home, tmp_path):
     flair, truth = (nib.Nifti1Image.from_filename(next(scan.glob(f"*{name}.nii.gz"))) for name in ("flair", "seg"))
     np.testing.assert_array_equal(mask.affine, flair.affine)
     assert mask.shape == flair.shape
-    assert toys.dice(mask.get_fdata() > 0, truth.get_fdata() > 0) > 0.4  # 0.58 to 0.62 over four seeds
+    assert toys.dice(mask.get_fdata() > 0, truth.get_fdata() > 0) > 0.4  # 0.58 to 0.62 with three seeds
 
 
 def test_phantoms_to_the_papers_table(home, tmp_path, monkeypatch):
