@@ -27,7 +27,7 @@ from anofpdm.method.calibration import STRENGTHS, Calibration
 from anofpdm.method.context import SlicePositions
 from anofpdm.method.decision import DecisionSettings, decide
 from anofpdm.method.evidence import Evidence, EvidenceSettings, concatenate, spread_levels
-from anofpdm.method.many_slices import EvidenceRequest, evidence_batches, slice_seeds
+from anofpdm.method.gather import EvidenceRequest, evidence_batches, slice_seeds
 from anofpdm.method.mask import MaskSettings
 from anofpdm.network.predictor import load_trained
 from anofpdm.options import Threshold

@@ -33,7 +33,8 @@ from anofpdm.evaluation.comparison.results import ResultsFolder
 from anofpdm.evaluation.comparison.tuning import Tuned
 from anofpdm.method.calibration import Calibration
 from anofpdm.method.decision import decide
-from anofpdm.method.many_slices import EvidenceRequest, gather_evidence, slice_seeds
+from anofpdm.method.evidence import concatenate
+from anofpdm.method.gather import EvidenceRequest, evidence_batches, slice_seeds
 from anofpdm.method.mask import mask, median_filtered
 from anofpdm.network.predictor import load_trained
 from anofpdm.student.model import Student
@@ -117,7 +118,7 @@ class Batch:
 
         def run(models: Models) -> object:
             request = EvidenceRequest(calibration.settings, [calibration.strength], self.device)
-            evidence = gather_evidence(models.guided, lambda some: pixels[some], seeds, request)
+            evidence = concatenate(evidence_batches(models.guided, lambda some: pixels[some], seeds, request))
             return decide(evidence, calibration, method.decision, slice_positions(self.cohort, self.rows))
 
         return run

@@ -42,7 +42,7 @@ from anofpdm.method.context import SlicePositions
 from anofpdm.method.decision import OURS, DecisionSettings, decide
 from anofpdm.method.detection import auc
 from anofpdm.method.evidence import Evidence, EvidenceSettings, SignalMaps, concatenate, spread_levels
-from anofpdm.method.many_slices import EvidenceRequest, batch_for, evidence_batches, gather_evidence, slice_seeds
+from anofpdm.method.gather import EvidenceRequest, batch_for, evidence_batches, slice_seeds
 from anofpdm.method.mask import MaskSettings, mask, mask_quantiles, median_filtered, smallest_lesion_level, thresholds
 from anofpdm.network.predictor import TrainedModel, load_trained
 from anofpdm.options import Signal
@@ -214,11 +214,13 @@ def lowest_level(args: argparse.Namespace, model: TrainedModel, cohort: Cohort) 
     for levels in (int(word) for word in args.levels.split(",")):
         start = time.perf_counter()
         settings = EvidenceSettings(spread_levels(levels), model.channels(()))
-        evidence = gather_evidence(
-            model.predict,
-            lambda some: cohort.pixels(rows[some]),
-            slice_seeds(cohort.indices[rows]),
-            EvidenceRequest(settings, [args.strength], model.device, batch_for(model.device), tuple(signals)),
+        evidence = concatenate(
+            evidence_batches(
+                model.predict,
+                lambda some: cohort.pixels(rows[some]),
+                slice_seeds(cohort.indices[rows]),
+                EvidenceRequest(settings, [args.strength], model.device, batch_for(model.device), tuple(signals)),
+            )
         )
         seconds = time.perf_counter() - start
         for signal, averaged in signals.items():

@@ -32,8 +32,8 @@ from anofpdm.errors import (
 )
 from anofpdm.labels import HEALTHY, NULL
 from anofpdm.method.calibration import Candidate
-from anofpdm.method.evidence import EvidenceSettings, SignalMaps
-from anofpdm.method.many_slices import EvidenceRequest, gather_evidence, slice_seeds
+from anofpdm.method.evidence import EvidenceSettings, SignalMaps, concatenate
+from anofpdm.method.gather import EvidenceRequest, evidence_batches, slice_seeds
 from anofpdm.network.predictor import load_trained
 from anofpdm.network.schedule import NoiseSchedule
 from anofpdm.options import Signal
@@ -190,7 +190,7 @@ def test_the_foreground_range_is_of_whole_scans(made):
 def test_compact_maps_beyond_half_precision_stay_finite():
     pixels = np.zeros((1, 2, 8, 8), np.float32)
     request = EvidenceRequest(EvidenceSettings(tuple(range(0, 600, 100)), (0, 1)), [0.0, 3.0], CPU, 1)
-    found = gather_evidence(Rounding(), lambda rows: pixels[rows], slice_seeds(range(1)), request)
+    found = concatenate(evidence_batches(Rounding(), lambda rows: pixels[rows], slice_seeds(range(1)), request))
     large = SignalMaps(torch.full_like(found.maps, 1e6), found.last_maps)
     kept = compact(replace(found, maps_by_signal={Signal.ERROR: large}))
     assert kept.maps.dtype == torch.float16

@@ -28,7 +28,7 @@ from anofpdm.evaluation.truth import Truth
 from anofpdm.labels import HEALTHY, UNHEALTHY
 from anofpdm.method.decision import VARIANTS, DecisionSettings, decide
 from anofpdm.method.evidence import concatenate
-from anofpdm.method.many_slices import EvidenceRequest, evidence_batches, slice_seeds
+from anofpdm.method.gather import EvidenceRequest, evidence_batches, slice_seeds
 from anofpdm.network.predictor import load_trained
 from anofpdm.network.schedule import NoiseSchedule
 from anofpdm.util.drawing import Line, chart

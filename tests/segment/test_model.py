@@ -23,12 +23,12 @@ from anofpdm.errors import (
     ScanError,
     ScanWarning,
 )
+from anofpdm.method import NoiseSchedule, forward_evidence
 from anofpdm.method.evidence import EvidenceSettings
+from anofpdm.method.gather import slice_seeds
 from anofpdm.network.predictor import load_trained
 from anofpdm.scans import read_scan, scan_slices
-from anofpdm.segment.engines import EngineSlices
 from anofpdm.segment.outputs import ANOMALY_MAP, FINDINGS, MASK, REPORT, SLICES, SUMMARY
-from anofpdm.util.progress import silent
 from tests import toys
 from tests.segment.known_model import BY_HEALTHY, SHAPE, SIZE, known_model, scan_files
 
@@ -97,8 +97,15 @@ def test_the_report_shows_the_pixels_and_curves_of_the_network(tmp_path):
     slices = scan_slices(read_scan(files), SIZE)
     assert display.modalities == ("t2",)
     np.testing.assert_allclose(display.pixels[:, 0], slices.pixels[:, 1], atol=1e-3)
-    engine = model.request(**BY_HEALTHY, batch=100, seed=0).engine
-    evidence = engine.gather_evidence(EngineSlices(slices.pixels, slices.indices, 1.0), silent)
+    evidence = forward_evidence(
+        model.trained.predict,
+        torch.from_numpy(slices.pixels),
+        levels=(0, 20, 40),
+        strengths=[model.calibration.strength],
+        schedule=NoiseSchedule.linear(),
+        seeds=slice_seeds(slices.indices),
+        channels=(1,),
+    )
     assert display.curves.levels == (0, 20, 40)
     np.testing.assert_array_equal(display.curves.divergence, evidence.divergence[:, 0])
     np.testing.assert_array_equal(display.curves.mse_guided, evidence.mse_guided[:, 0])

@@ -16,7 +16,7 @@ from anofpdm.cohorts import open_cohort
 from anofpdm.errors import ConfigError, ModelError, ScanError, ScanWarning, TrainingError
 from anofpdm.labels import HEALTHY
 from anofpdm.method.decision import DecisionSettings
-from anofpdm.method.many_slices import gather_evidence
+from anofpdm.method.gather import evidence_batches
 from anofpdm.method.mask import MaskSettings
 from anofpdm.network.predictor import load_trained
 from anofpdm.report.page_data import build_page_data
@@ -156,10 +156,10 @@ def test_slices_labelled_healthy_have_empty_masks_and_are_not_evaluated(copied, 
     model, cohort = opened(copied)
     rows = cohort.rows("train")
     evaluated = []
-    plain = gather_evidence
+    plain = evidence_batches
     monkeypatch.setattr(
         targets,
-        "gather_evidence",
+        "evidence_batches",
         lambda *args, **options: (evaluated.append(len(args[2])), plain(*args, **options))[1],
     )
     masks = pseudo_label(teacher_of(model), cohort, rows, World())

@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from anofpdm.labels import HEALTHY, NULL
-from anofpdm.method.evidence import forward_evidence, spread_levels
+from anofpdm.method.evidence import spread_levels
+from anofpdm.method.gather import forward_evidence
 from anofpdm.network.config import preset
 from anofpdm.network.predictor import NoisePredictor
 from anofpdm.network.schedule import NoiseSchedule

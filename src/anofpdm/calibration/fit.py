@@ -22,7 +22,7 @@ from anofpdm.method.calibration import (
 )
 from anofpdm.method.context import SlicePositions
 from anofpdm.method.evidence import AUTHORS_TOP, Evidence, EvidenceSettings, SignalMaps, concatenate, spread_levels
-from anofpdm.method.many_slices import BATCH, EvidenceRequest, evidence_batches, slice_seeds
+from anofpdm.method.gather import BATCH, EvidenceRequest, evidence_batches, slice_seeds
 from anofpdm.network.predictor import TrainedModel
 from anofpdm.options import Encoding, Signal, Split, StrengthBy, parse
 from anofpdm.util.progress import Progress, silent

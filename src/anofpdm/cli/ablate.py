@@ -42,7 +42,7 @@ def ablate(
     from anofpdm.evaluation.ablations.run import COMPARED, AblationConfig
     from anofpdm.evaluation.ablations.run import ablate as run
     from anofpdm.evaluation.ablations.study import measured_slices
-    from anofpdm.method.many_slices import batch_for
+    from anofpdm.method.gather import batch_for
     from anofpdm.network.predictor import load_trained
     from anofpdm.util.distributed import set_local_device
     from anofpdm.util.files import folder_lock

@@ -60,7 +60,7 @@ def calibrate(
     from anofpdm.calibration.files import save_calibration
     from anofpdm.calibration.fit import CalibrationConfig, fit_calibration
     from anofpdm.cohorts import open_cohort
-    from anofpdm.method.many_slices import batch_for
+    from anofpdm.method.gather import batch_for
     from anofpdm.network.predictor import load_trained
     from anofpdm.util.distributed import set_local_device
     from anofpdm.util.files import folder_lock

@@ -71,7 +71,7 @@ def evaluate(
     from anofpdm.evaluation.comparison.methods import MethodSelection
     from anofpdm.evaluation.comparison.models import load_models
     from anofpdm.evaluation.comparison.protocol import evaluate as run
-    from anofpdm.method.many_slices import batch_for
+    from anofpdm.method.gather import batch_for
     from anofpdm.network.predictor import load_trained
     from anofpdm.util.distributed import World, set_local_device
 

@@ -2,7 +2,8 @@
 
 from anofpdm.labels import HEALTHY, NULL, UNHEALTHY
 from anofpdm.method.calibration import Calibration, calibrate
-from anofpdm.method.evidence import Evidence, forward_evidence
+from anofpdm.method.evidence import Evidence
+from anofpdm.method.gather import forward_evidence
 from anofpdm.network.schedule import NoiseSchedule
 
 __all__ = ["HEALTHY", "NULL", "UNHEALTHY", "Calibration", "Evidence", "NoiseSchedule", "calibrate", "forward_evidence"]

@@ -24,6 +24,16 @@ class Level:
     unguided: Tensor  # e_0, the noise predicted without a label
     clean: Tensor  # u_t, the clean slice that follows from e_0
 
+    def select(self, channels: Tensor) -> "Level":
+        """These channels only."""
+        tensors = (self.x, self.healthy, self.unguided, self.clean)
+        return Level(self.number, self.t, *(select_channels(tensor, channels) for tensor in tensors))
+
+
+def select_channels(x: Tensor, channels: Tensor) -> Tensor:
+    """[N, C, H, W] -> [N, len(channels), H, W]; as it is where those are all."""
+    return x if len(channels) == x.shape[1] else x.index_select(1, channels)
+
 
 def forward_process(
     predict: NoisePair,

@@ -24,7 +24,7 @@ def noise_pair(predict_noise: PredictNoise) -> NoisePair:
 
 
 def guided_estimate(
-    x: Tensor, healthy: Tensor, unguided: Tensor, t: int, *, strengths: Tensor, schedule: NoiseSchedule
+    x: Tensor, healthy: Tensor, unguided: Tensor, t: int, strengths: Tensor, schedule: NoiseSchedule
 ) -> Tensor:
     """g_t, the clean slice guided towards healthy: x [N, C, H, W], strengths [W] -> [N, W, C, H, W].
 

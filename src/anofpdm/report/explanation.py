@@ -9,7 +9,6 @@ import numpy as np
 
 from anofpdm.errors import ConfigError, ScanWarning
 from anofpdm.method.decision import Decisions
-from anofpdm.method.evidence import Evidence
 from anofpdm.report.findings import Finding
 from anofpdm.report.page_data import axial_index
 from anofpdm.scans import Grid
@@ -44,9 +43,9 @@ def rows_to_explain(explain: Explain, findings: Iterable[Finding], indices: np.n
     return np.flatnonzero(np.isin(indices, list(explain or ())))
 
 
-def add_evidence(decisions: Decisions, rows: np.ndarray, evidence: Evidence) -> Decisions:
-    """A student's decisions with the diffusion model's evidence filled in for these rows."""
+def add_evidence(decisions: Decisions, rows: np.ndarray, explained: Decisions) -> Decisions:
+    """A student's decisions with the evidence filled in that the diffusion model decided on in these rows."""
     filled = {name: getattr(decisions, name).copy() for name in ("similarity", "end_step", "end_divergence")}
     for name, values in filled.items():
-        values[rows] = getattr(evidence, name)[:, 0].cpu().numpy()
+        values[rows] = getattr(explained, name)
     return replace(decisions, **filled)

@@ -16,8 +16,8 @@ from anofpdm.errors import ConfigError, ModelError
 from anofpdm.method.calibration import Calibration
 from anofpdm.method.context import SlicePositions
 from anofpdm.method.decision import OURS, Decisions, DecisionSettings, decide, fit_for
-from anofpdm.method.evidence import Evidence
-from anofpdm.method.many_slices import EvidenceRequest, batch_for, gather_evidence, slice_seeds
+from anofpdm.method.evidence import concatenate
+from anofpdm.method.gather import EvidenceRequest, batch_for, evidence_batches, slice_seeds
 from anofpdm.network.predictor import TrainedModel
 from anofpdm.options import Detector, Engine, Threshold, parse
 from anofpdm.report.display import Curves
@@ -80,15 +80,12 @@ class DiffusionEngine:
 
     def decide(self, slices: EngineSlices, progress: Progress) -> tuple[Decisions, Curves | None]:
         """Detect and mask each slice; with the curves that explain it, where the engine has any."""
-        evidence = self.gather_evidence(slices, progress)
-        decisions = decide(evidence, self.calibration, self.decision, slices.positions)
-        return decisions, Curves.from_evidence(evidence)
-
-    def gather_evidence(self, slices: EngineSlices, progress: Progress) -> Evidence:
-        """At the calibrated guidance strength."""
         calibration, seeds = self.calibration, slice_seeds(slices.indices, self.seed)
         request = EvidenceRequest(calibration.settings, [calibration.strength], self.trained.device, self.batch)
-        return gather_evidence(self.trained.predict, lambda rows: slices.pixels[rows], seeds, request, progress)
+        batches = evidence_batches(self.trained.predict, lambda rows: slices.pixels[rows], seeds, request, progress)
+        evidence = concatenate(batches)
+        decisions = decide(evidence, calibration, self.decision, slices.positions)
+        return decisions, Curves.from_evidence(evidence)
 
     def explain(
         self, decisions: Decisions, slices: EngineSlices, rows: np.ndarray, progress: Progress
@@ -96,9 +93,9 @@ class DiffusionEngine:
         """A student's decisions with this engine's evidence added for some rows of the slices, and its curves."""
         if not len(rows):
             return decisions, None
-        some = replace(slices, pixels=slices.pixels[rows], indices=slices.indices[rows])
-        evidence = self.gather_evidence(some, progress)
-        return add_evidence(decisions, rows, evidence), Curves.from_evidence(evidence).expand(rows, len(slices.indices))
+        own, curves = self.decide(replace(slices, pixels=slices.pixels[rows], indices=slices.indices[rows]), progress)
+        assert curves is not None
+        return add_evidence(decisions, rows, own), curves.expand(rows, len(slices.indices))
 
     def settings(self) -> dict[str, Any]:
         """Everything that determines the result, for summary.json."""

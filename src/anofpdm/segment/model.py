@@ -4,7 +4,7 @@ A scan is cut into axial slices. An engine (engines.py) decides on each slice:
 
  -  DiffusionEngine, the method of the paper. The diffusion model was trained with one label per slice, healthy or
     unhealthy. Each slice is noised level by level; at each level the model estimates the noise-free slice twice, once
-    guided towards "healthy" and once unguided (method/guidance.py, collected by method/evidence.py). How far the two
+    guided towards "healthy" and once unguided (method/guidance.py, collected by method/gather.py). How far the two
     estimates diverge over the levels shows whether the slice has a lesion (method/detection.py); where the slice
     differs from the guided estimate shows the lesion (method/mask.py).
  -  StudentEngine, a small network trained on such masks (student/). It needs one forward pass per slice.

@@ -18,7 +18,8 @@ from anofpdm.cohorts.store import Cohort
 from anofpdm.labels import HEALTHY, NULL
 from anofpdm.method.calibration import Calibration
 from anofpdm.method.decision import DecisionSettings, decide
-from anofpdm.method.many_slices import EvidenceRequest, batch_for, gather_evidence, slice_seeds
+from anofpdm.method.evidence import concatenate
+from anofpdm.method.gather import EvidenceRequest, batch_for, evidence_batches, slice_seeds
 from anofpdm.network.predictor import TrainedModel
 from anofpdm.network.training.augment import CHANCES, augment
 from anofpdm.student.model import FOLDER
@@ -125,11 +126,13 @@ def pseudo_label_scan(teacher: Teacher, cohort: Cohort, rows: np.ndarray) -> np.
     if not len(candidates):
         return masks
     batch = teacher.batch or batch_for(model.device)
-    evidence = gather_evidence(
-        model.predict,
-        lambda some: cohort.pixels(rows[candidates[some]]),
-        slice_seeds(cohort.indices[rows[candidates]], calibration.seed),
-        EvidenceRequest(calibration.settings, [calibration.strength], model.device, batch),
+    evidence = concatenate(
+        evidence_batches(
+            model.predict,
+            lambda some: cohort.pixels(rows[candidates[some]]),
+            slice_seeds(cohort.indices[rows[candidates]], calibration.seed),
+            EvidenceRequest(calibration.settings, [calibration.strength], model.device, batch),
+        )
     )
     decisions = decide(evidence, calibration, teacher.decision, slice_positions(cohort, rows[candidates]))
     probability = soft_threshold(decisions.maps, decisions.threshold)

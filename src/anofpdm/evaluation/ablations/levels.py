@@ -10,9 +10,8 @@ from torch import Tensor
 from anofpdm.calibration.fit import CalibrationConfig
 from anofpdm.evaluation.ablations.study import Study
 from anofpdm.evaluation.metrics.pixels import dice
-from anofpdm.method.evidence import SignalMap
 from anofpdm.method.forward_process import Level
-from anofpdm.method.many_slices import EvidenceRequest, evidence_batches, slice_seeds
+from anofpdm.method.gather import EvidenceRequest, SignalMap, evidence_batches, slice_seeds
 from anofpdm.method.mask import MaskSettings, mask, median_filtered, thresholds
 from anofpdm.network.predictor import TrainedModel
 from anofpdm.util.progress import Progress

@@ -26,8 +26,8 @@ from anofpdm.evaluation.ablations.tables import Ablation
 from anofpdm.evaluation.metrics.pixels import average_precision
 from anofpdm.method.calibration import Calibration
 from anofpdm.method.decision import VARIANTS, Variant, decide
-from anofpdm.method.evidence import Evidence
-from anofpdm.method.many_slices import TASK, EvidenceRequest, gather_evidence, slice_seeds
+from anofpdm.method.evidence import Evidence, concatenate
+from anofpdm.method.gather import TASK, EvidenceRequest, evidence_batches, slice_seeds
 from anofpdm.network.predictor import TrainedModel
 from anofpdm.options import Encoding, Signal
 from anofpdm.util.progress import Progress, silent
@@ -155,12 +155,14 @@ def _gradient_evidence(
         return {}
     rows, calibration = study.rows[study.unhealthy], study.calibrated.calibration
     batch = config.calibration.batch
-    evidence = gather_evidence(
-        model.predict,
-        lambda some: study.cohort.pixels(rows[some]),
-        slice_seeds(study.cohort.indices[rows], config.calibration.seed),
-        EvidenceRequest(calibration.settings, [calibration.strength], model.device, batch, tuple(signals)),
-        report,
+    evidence = concatenate(
+        evidence_batches(
+            model.predict,
+            lambda some: study.cohort.pixels(rows[some]),
+            slice_seeds(study.cohort.indices[rows], config.calibration.seed),
+            EvidenceRequest(calibration.settings, [calibration.strength], model.device, batch, tuple(signals)),
+            report,
+        )
     )
     return {("ddim", signal): (evidence.with_signal(signal), calibration.for_signal(signal)) for signal in signals}
 

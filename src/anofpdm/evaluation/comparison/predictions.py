@@ -18,7 +18,8 @@ from anofpdm.evaluation.comparison.models import Models
 from anofpdm.evaluation.comparison.results import WORK
 from anofpdm.method.calibration import Calibration
 from anofpdm.method.decision import Decisions, decide
-from anofpdm.method.many_slices import EvidenceRequest, gather_evidence, slice_seeds
+from anofpdm.method.evidence import concatenate
+from anofpdm.method.gather import EvidenceRequest, evidence_batches, slice_seeds
 from anofpdm.method.mask import mask, median_filtered
 from anofpdm.options import Signal
 from anofpdm.student.model import Student
@@ -137,14 +138,16 @@ def predict_from_evidence(
 
     def predict_batch(number: int, positions: np.ndarray) -> None:
         rows = work.rows[positions]
-        evidence = gather_evidence(
-            models.guided,
-            lambda some: cohort.pixels(rows[some]),
-            slice_seeds(cohort.indices[rows], work.seed),
-            request,
-            lambda _task, done, total, _note="": work.report(
-                number * 1000 + int(1000 * done // total), 1000 * len(batches)
-            ),
+        evidence = concatenate(
+            evidence_batches(
+                models.guided,
+                lambda some: cohort.pixels(rows[some]),
+                slice_seeds(cohort.indices[rows], work.seed),
+                request,
+                lambda _task, done, total, _note="": work.report(
+                    number * 1000 + int(1000 * done // total), 1000 * len(batches)
+                ),
+            )
         )
         places = slice_positions(cohort, rows)
         for name, method in methods.items():

@@ -10,7 +10,7 @@ from anofpdm.errors import (
     ModelError,
 )
 from anofpdm.method.evidence import EvidenceSettings, concatenate
-from anofpdm.method.many_slices import EvidenceRequest, evidence_batches, gather_evidence, slice_seeds
+from anofpdm.method.gather import EvidenceRequest, evidence_batches, slice_seeds
 from anofpdm.network.predictor import NoisePredictor, load_trained
 from tests import toys
 from tests.method.worlds import FIELDS
@@ -27,7 +27,7 @@ def made(tmp_path_factory):
 def evidence(predict, pixels, batch):
     settings = EvidenceSettings(tuple(range(0, 600, 100)), (0, 1))
     request = EvidenceRequest(settings, [0.0, 3.0], CPU, batch)
-    return gather_evidence(predict, lambda rows: pixels[rows], slice_seeds(range(len(pixels))), request)
+    return concatenate(evidence_batches(predict, lambda rows: pixels[rows], slice_seeds(range(len(pixels))), request))
 
 
 def test_the_batch_size_changes_curves_by_less_than_1e_4(made):

@@ -1,0 +1,181 @@
+"""The method's entry point: the evidence of any number of slices, batch by batch.
+
+A slice passes through rising noise levels (forward_process.py). At each, the estimate guided towards healthy
+(guidance.py) is compared with the slice and with the unguided estimate (running_evidence.py).
+"""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from anofpdm.errors import MethodError
+from anofpdm.method.evidence import Evidence, EvidenceSettings, concatenate
+from anofpdm.method.forward_process import Level, forward_process, select_channels, slice_noise
+from anofpdm.method.guidance import PredictNoise, guided_estimate, noise_pair
+from anofpdm.method.running_evidence import RunningEvidence
+from anofpdm.network.schedule import NoiseSchedule
+from anofpdm.options import Encoding, Signal, parse
+from anofpdm.util.progress import Progress, silent
+
+BATCH, BATCH_ON_CPU = 50, 8  # slices; a CPU gains nothing from more, and activations would fill gigabytes
+TASK = "Noise levels"  # as progress reports it
+Pixels = Callable[[np.ndarray], np.ndarray | Tensor]  # rows -> slices [n, C, H, W]
+SignalMap = Callable[[], Tensor]  # computes the first signal's map [N, W, H, W] at the current level
+OnLevel = Callable[[Level, SignalMap], None]
+
+
+@dataclass(frozen=True)
+class EvidenceRequest:
+    """What evidence is gathered, and in which portions."""
+
+    settings: EvidenceSettings
+    strengths: Sequence[float]
+    device: torch.device
+    batch: int = BATCH
+    signals: tuple[Signal, ...] = ()  # default: the settings' own; `maps` are those of the first
+    schedule: NoiseSchedule = field(default_factory=NoiseSchedule.linear)
+    dtype: torch.dtype = torch.float32
+
+    def __post_init__(self) -> None:
+        levels, strengths = self.settings.levels, self.strengths
+        if levels[-1] >= len(self.schedule):
+            raise MethodError(f"noise levels must lie in 0..{len(self.schedule) - 1}; got {list(levels)}")
+        if not len(strengths) or len(set(strengths)) < len(strengths):
+            raise MethodError(f"guidance strengths must be distinct, at least one of them; got {list(strengths)}")
+        if not all(math.isfinite(w) for w in strengths):
+            raise MethodError(f"guidance strengths must be finite; got {list(strengths)}")
+
+
+def batch_for(device: torch.device) -> int:
+    return BATCH_ON_CPU if device.type == "cpu" else BATCH
+
+
+def slice_seeds(indices: Sequence[int] | np.ndarray, seed: int = 0) -> list[int]:
+    """A slice's seed depends on its position in its scan: the same scan gives the same result under any name."""
+    return [(seed * 1_000_003 + int(index)) % 2**63 for index in indices]
+
+
+def evidence_batches(
+    predict_noise: PredictNoise,
+    pixels: Pixels,
+    seeds: Sequence[int],  # one a slice
+    request: EvidenceRequest,
+    progress: Progress = silent,
+    on_level: OnLevel | None = None,
+) -> Iterator[Evidence]:
+    """The evidence of slices 0, 1, ..., batch by batch. A batch that does not fit into memory is repeated in halves;
+    `on_level` then starts again at its first level."""
+    settings, schedule = request.settings, request.schedule
+
+    @torch.no_grad()
+    def gather(rows: np.ndarray, on_level: OnLevel) -> Evidence:
+        x0 = torch.as_tensor(pixels(rows)).to(request.device, request.dtype)  # [N, C, H, W] in [-1, 1]
+        scored = _scored_channels(settings, x0)
+        strengths = torch.tensor(request.strengths, dtype=x0.dtype).to(x0.device)  # [W]
+        signals = request.signals or (settings.signal,)
+        running = RunningEvidence(select_channels(x0, scored), signals, strengths, schedule)
+        for level in forward_process(
+            noise_pair(predict_noise),
+            x0,
+            settings.levels,
+            draw=slice_noise(x0, [seeds[int(row)] for row in rows]),
+            schedule=schedule,
+            encoding=settings.encoding,
+            clamp=settings.clamp,
+        ):
+            part = level.select(scored)
+            guided = guided_estimate(part.x, part.healthy, part.unguided, part.t, strengths, schedule)
+            running.add(part, guided.clamp(-1, 1) if settings.clamp else guided)
+            on_level(level, running.current_map)
+        return running.evidence(settings, tuple(float(w) for w in request.strengths))
+
+    for evidence in _batches_that_fit(gather, len(seeds), request, progress, on_level):
+        if not evidence.divergence.isfinite().all():
+            raise MethodError("the network predicts non-finite values; try --precision fp32, or train it again")
+        yield evidence
+
+
+def forward_evidence(
+    predict_noise: PredictNoise,
+    x0: Tensor,  # [N, C, H, W] in [-1, 1]
+    *,
+    levels: Sequence[int],
+    strengths: Sequence[float],
+    schedule: NoiseSchedule,
+    seeds: Sequence[int],  # one a slice
+    channels: Sequence[int] | None = None,  # the scored ones; default: all
+    encoding: Encoding | str = Encoding.DDIM,
+    signal: Signal | str | Sequence[Signal] = Signal.ERROR,  # of several, `maps` are those of the first
+    clamp: bool = True,
+    on_level: OnLevel | None = None,
+) -> Evidence:
+    """The evidence of one batch of slices, without files or models: for experiments."""
+    if x0.ndim != 4 or not len(x0):
+        raise MethodError(f"slices must be [N, C, H, W], at least one; got {tuple(x0.shape)}")
+    if len(seeds) != len(x0):
+        raise MethodError(f"{len(seeds)} seeds for {len(x0)} slices; give one for each slice")
+    scored = tuple(range(x0.shape[1])) if channels is None else tuple(channels)
+    signals = (parse(Signal, signal),) if isinstance(signal, str) else tuple(signal)
+    settings = EvidenceSettings(tuple(levels), scored, parse(Encoding, encoding), signals[0], clamp)
+    request = EvidenceRequest(settings, strengths, x0.device, len(x0), signals, schedule, x0.dtype)
+    pixels: Pixels = lambda rows: x0[rows[0] : rows[-1] + 1]  # noqa: E731
+    batches = list(evidence_batches(predict_noise, pixels, seeds, request, on_level=on_level))
+    return batches[0] if len(batches) == 1 else concatenate(batches)
+
+
+def _scored_channels(settings: EvidenceSettings, x0: Tensor) -> Tensor:
+    if max(settings.channels) >= x0.shape[1]:
+        raise MethodError(f"scored channel {max(settings.channels)} does not exist: slices have {x0.shape[1]} channels")
+    return torch.tensor(settings.channels).to(x0.device)
+
+
+def _batches_that_fit(
+    gather: Callable[[np.ndarray, OnLevel], Evidence],
+    count: int,
+    request: EvidenceRequest,
+    progress: Progress,
+    on_level: OnLevel | None,
+) -> Iterator[Evidence]:
+    start, size = 0, request.batch
+    while start < count:
+        rows = np.arange(start, min(start + size, count))
+        watch = _LevelWatch(rows, count, len(request.settings.levels), progress, on_level)
+        evidence = _unless_out_of_memory(gather, rows, watch)
+        if evidence is not None:
+            yield evidence
+            start += len(rows)
+        elif len(rows) == 1 or (watch.finished and on_level is not None):
+            raise MethodError(f"not enough memory for a batch of {len(rows)}; free some, or lower --batch")
+        else:
+            size = (len(rows) + 1) // 2
+
+
+def _unless_out_of_memory(
+    gather: Callable[[np.ndarray, OnLevel], Evidence], rows: np.ndarray, on_level: OnLevel
+) -> Evidence | None:
+    try:
+        return gather(rows, on_level)
+    except torch.OutOfMemoryError:
+        pass  # leaving the except block frees what the attempt held
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+    return None
+
+
+class _LevelWatch:
+    """Reports progress at each level of a batch, and calls `on_level`."""
+
+    def __init__(self, rows: np.ndarray, count: int, levels: int, progress: Progress, on_level: OnLevel | None):
+        self.rows, self.count, self.levels, self.progress, self.on_level = rows, count, levels, progress, on_level
+        self.finished = False
+
+    def __call__(self, level: Level, signal_map: SignalMap) -> None:
+        done = level.number + 1
+        self.finished = done == self.levels
+        self.progress(TASK, int(self.rows[0]) * self.levels + len(self.rows) * done, self.count * self.levels)
+        if self.on_level is not None:
+            self.on_level(level, signal_map)

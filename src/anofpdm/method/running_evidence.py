@@ -1,0 +1,88 @@
+"""Evidence while it is gathered.
+
+Neither the forward process nor the network's predictions depend on the strength, and the end step is a running maximum.
+So one pass serves all strengths, and nothing is kept per level but three numbers a slice.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from anofpdm.method.evidence import Evidence, EvidenceSettings, SignalMaps
+from anofpdm.method.forward_process import Level
+from anofpdm.method.signals import LevelTerms, combine, components, counted_levels, level_map
+from anofpdm.network.schedule import NoiseSchedule
+from anofpdm.options import Signal
+
+
+class RunningEvidence:
+    """The largest divergence so far, which sets each slice's end step, and the sums up to it."""
+
+    def __init__(self, x0: Tensor, signals: Sequence[Signal], strengths: Tensor, schedule: NoiseSchedule):
+        """Scored channels of the slices [N, C, H, W]; strengths [W]."""
+        self.x0, self.signals, self.strengths, self.schedule = x0[:, None], signals, strengths, schedule
+        n, _, height, width = x0.shape
+        shape = (n, len(strengths), height, width)
+        self.sums = {part: _RunningSum(x0, shape) for signal in signals for part in components(signal)}
+        self.largest = x0.new_full(shape[:2], -torch.inf)
+        self.end = torch.zeros(shape[:2], dtype=torch.long, device=x0.device)  # number of the level
+        self.curves: list[tuple[Tensor, Tensor, Tensor]] = []
+
+    def add(self, level: Level, guided: Tensor) -> None:
+        """The next level, in its scored channels, and its guided estimate g_t [N, W, C, H, W]."""
+        unguided = level.clean[:, None]  # u_t
+        divergence = pixel_mean((guided - unguided).square())  # M_t
+        error = (guided - self.x0).square()  # S_t
+        self.curves.append((divergence, pixel_mean(error), pixel_mean((unguided - self.x0).square())[:, 0]))
+        is_maximum = divergence > self.largest
+        self.largest = torch.where(is_maximum, divergence, self.largest)
+        self.end.masked_fill_(is_maximum, level.number)
+        terms = LevelTerms(level.t, level.number == 0, error, level.healthy, level.unguided, self.strengths)
+        for component, running in self.sums.items():
+            running.add(level_map(component, terms, self.schedule), is_maximum)
+
+    def current_map(self) -> Tensor:
+        """The first signal at the last level that was added."""
+        maps = {component: running.current for component, running in self.sums.items()}
+        return combine(self.signals[0], maps, torch.full_like(self.end, len(self.curves) == 1, dtype=torch.bool))
+
+    def evidence(self, settings: EvidenceSettings, strengths: tuple[float, ...]) -> Evidence:
+        divergence, mse_guided, mse_unguided = (torch.stack(curve, -1) for curve in zip(*self.curves, strict=True))
+        means = {
+            component: running.at_end / counted_levels(component, self.end)[..., None, None]
+            for component, running in self.sums.items()
+        }
+        lasts = {component: running.last for component, running in self.sums.items()}
+        at_lowest = self.end == 0
+        return Evidence(
+            settings,
+            strengths,
+            divergence,
+            mse_guided,
+            mse_unguided,
+            end_step=torch.tensor(settings.levels).to(self.end.device)[self.end],
+            maps_by_signal={
+                signal: SignalMaps(combine(signal, means, at_lowest), combine(signal, lasts, at_lowest))
+                for signal in self.signals
+            },
+        )
+
+
+class _RunningSum:
+    """A signal [N, W, H, W] summed over levels, copied whenever a slice's divergence sets a new maximum."""
+
+    def __init__(self, x0: Tensor, shape: tuple[int, ...]):
+        self.total, self.at_end, self.last = (x0.new_zeros(shape) for _ in range(3))
+        self.current = self.last
+
+    def add(self, signal: Tensor, is_maximum: Tensor) -> None:
+        self.current = signal.expand_as(self.total)
+        self.total = self.total + self.current
+        self.at_end = torch.where(is_maximum[..., None, None], self.total, self.at_end)
+        self.last = torch.where(is_maximum[..., None, None], self.current, self.last)
+
+
+def pixel_mean(x: Tensor) -> Tensor:
+    """[N, W, C, H, W] -> [N, W]. Rows first: the order of the sum does not depend on the batch."""
+    return x.sum(-1).sum((-2, -1)) / (x.shape[-3] * x.shape[-2] * x.shape[-1])
