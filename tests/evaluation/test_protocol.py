@@ -3,9 +3,7 @@
 import csv
 import json
 import shutil
-import subprocess
-import sys
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,106 +11,59 @@ import torch
 from sklearn.metrics import average_precision_score
 from typer.testing import CliRunner
 
-from anofpdm.calibration.fit import CalibrationConfig
 from anofpdm.cli.main import app
 from anofpdm.cohorts import open_cohort
 from anofpdm.cohorts.plan import plan_cohort
 from anofpdm.cohorts.prepare import prepare
 from anofpdm.errors import AnoFPDMError, CohortError, ConfigError, EvaluationError
-from anofpdm.evaluation.comparison.job import EvaluationConfig, EvaluationJob
 from anofpdm.evaluation.comparison.methods import METHODS, MethodSelection, ReconstructionMethod
 from anofpdm.evaluation.comparison.models import load_models
 from anofpdm.evaluation.comparison.names import MethodChoice
 from anofpdm.evaluation.comparison.page import write_report
 from anofpdm.evaluation.comparison.protocol import evaluate
 from anofpdm.evaluation.comparison.scores import GroundTruth, Predictions, score_empty, score_predictions
+from anofpdm.evaluation.metrics import bootstrap
 from anofpdm.evaluation.truth import Truth
-from anofpdm.method.detection import CurveDetector
-from anofpdm.network import checkpoint
-from anofpdm.network.classifier import build_network
-from anofpdm.network.config import preset
 from anofpdm.network.predictor import load_trained
-from anofpdm.student.model import Student, StudentCalibration, save_student
-from anofpdm.student.network import StudentConfig, StudentNet
 from anofpdm.util.distributed import World
-from tests import toys
-
-CPU = torch.device("cpu")
-TASKS = {
-    "guided": ("guided", "gaussian"), "healthy": ("healthy", "gaussian"), "simplex": ("healthy", "simplex"),
-    "unconditional": ("unconditional", "gaussian"), "classifier": ("classifier", "gaussian"),
-}  # fmt: skip
-QUICK = {"level": 6, "scale": 300.0, "invert": 1, "strength": 1.0, "steps": 3}
-# The same methods, less far up: every name, every code path, a hundredth of the time.
-SHORT = {
-    name: replace(one, grid=({**QUICK}, {**QUICK, "level": 10})) if isinstance(one, ReconstructionMethod) else one
-    for name, one in METHODS.items()
-}
+from tests.evaluation.comparison_toys import CPU, SAMPLE, fill, new_job
 
 
-def made_up(folder, task, noise):
-    torch.manual_seed(3)
-    labels = {} if task == "guided" else {"n_labels": 1, "null_label": 0}
-    network = build_network(task, preset("tiny", 2, channels=8, multipliers=(1, 2), attention=(2,), **labels))
-    for parameter in network.parameters():
-        if not parameter.any():
-            torch.nn.init.normal_(parameter, std=0.05)
-    payload = {
-        "format": checkpoint.FORMAT, "task": task, "modalities": ["flair", "t2"], "size": 16, "step": 0,
-        "network": asdict(network.config), "training": {"noise": noise},
-    }  # fmt: skip
-    folder.mkdir(parents=True)
-    checkpoint.save_model(folder, dict(network.named_parameters()), payload)
+@pytest.fixture(scope="module", autouse=True)
+def few_bins():
+    """Intervals are not tested here."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(bootstrap, "BINS", 64)
+        yield
 
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
     folder = tmp_path_factory.mktemp("made")
-    split = "\n".join(f"p{number},{('train', 'val', 'test')[number // 4]}" for number in range(12))
-    (folder / "split.csv").write_text(f"patient,split\n{split}\n")
-    scans = toys.brats_cohort(folder / "scans", 12)
-    prepare(plan_cohort("brats21", scans, size=16, split=folder / "split.csv"), folder / "cohort")
-    for name, (task, noise) in TASKS.items():
-        made_up(folder / name, task, noise)
-    torch.manual_seed(4)
-    student = StudentNet(StudentConfig(("flair", "t2"), 16, width=8, multipliers=(1, 2)))
-    flat = np.ones(1)
-    detector = CurveDetector(0 * flat, flat, flat / len(flat), offset=0.0, strength=1.0)
-    calibration = StudentCalibration(detector, accuracy=0.5, auc=0.5, n_healthy=1, n_unhealthy=1, smallest=0)
-    sha256 = checkpoint.load_model(folder / "guided")[2]
-    save_student(folder / "guided", Student(student.eval(), calibration, sha256, CPU), {})
+    fill(folder)
     return folder
-
-
-class Blurred:
-    """An untrained network's answers are as rough as noise; smoothed, its maps have regions that a mask can take."""
-
-    device, precision = CPU, "fp32"
-
-    def __init__(self, predict):
-        self.predict = predict
-
-    def __call__(self, x, t, labels):
-        return torch.nn.functional.avg_pool2d(self.predict(x, t, labels), 5, 1, 2, count_include_pad=False)
-
-
-def new_job(made, out, names=("anofpdm-ddim",), batch=32, seeds=(0,), **changes):
-    trained = load_trained(made / "guided", CPU)
-    trained = replace(trained, predict=Blurred(trained.predict))  # type: ignore[arg-type]
-    others = {name: made / name for name in TASKS if name != "guided"}
-    calibration = CalibrationConfig(signal="error", score=("flair",), levels=4, strengths=(0.0, 2.0), batch=batch)
-    config = EvaluationConfig(calibration=calibration, sample=40, tune=20, seeds=seeds, batch=batch, **changes)
-    models = load_models(trained, others, CPU, "fp32")
-    cohort = open_cohort(made / "cohort")
-    return EvaluationJob(trained, models, cohort, MethodSelection(tuple(names), SHORT), out, config)
 
 
 @pytest.fixture(scope="module")
 def everything(made, tmp_path_factory):
-    run = new_job(made, tmp_path_factory.mktemp("everything"), METHODS, seeds=(0, 1))
+    run = new_job(made, tmp_path_factory.mktemp("everything"), METHODS, batch=SAMPLE, seeds=(0, 1))
     evaluate(run)
     write_report(run, {})
     return run
+
+
+@pytest.fixture
+def copied(everything, tmp_path):
+    """Copies its folder, with the results of the methods named and every calibration."""
+
+    def copy(*methods):
+        shutil.copytree(everything.out, tmp_path / "out")
+        for path in (tmp_path / "out/methods").iterdir():
+            if path.name not in methods:
+                shutil.rmtree(path)
+        return tmp_path / "out"
+
+    return copy
 
 
 def test_every_method_has_a_row_and_all_files_are_written(everything):
@@ -146,7 +97,7 @@ def test_every_slice_is_scored_exactly_once(everything):
     visited = [(r["method"], r["setup"], r["seed"], r["scan"], r["slice"]) for r in rows]
     assert len(set(visited)) == len(visited)
     mixed = [r for r in rows if r["method"] == "gradient" and r["setup"] == "mixed" and r["seed"] == "1"]
-    assert len(mixed) == 40
+    assert len(mixed) == SAMPLE
     lesions = [r for r in mixed if float(r["lesion_pixels"]) > 0]
     unhealthy = [r for r in rows if r["method"] == "gradient" and r["setup"] == "unhealthy" and r["seed"] == "1"]
     assert {(r["scan"], r["slice"]) for r in lesions} == {(r["scan"], r["slice"]) for r in unhealthy}
@@ -201,8 +152,8 @@ def test_setups_with_different_settings_reconstruct_only_their_own_slices(made, 
     (run.out / "tuned-bright.json").write_text(json.dumps({"made_with": {}, "best_first": tuned}))
     evaluate(run)
     unhealthy = run.evaluation_set.truth.unhealthy
-    assert 0 < unhealthy.sum() < 40
-    assert sum(count for level, count in mapped if level == 2) == 40
+    assert 0 < unhealthy.sum() < SAMPLE
+    assert sum(count for level, count in mapped if level == 2) == SAMPLE
     assert sum(count for level, count in mapped if level == 1) == unhealthy.sum()
     scores = run.results()["bright"]
     of_mixed = scores["mixed"][0].slices["dice"][unhealthy]  # above 0.5 lie the same pixels
@@ -226,35 +177,35 @@ def test_resuming_computes_only_missing_results(everything, made):
     assert changed == {"anoddpm-gaussian"}
 
 
-def test_adding_a_method_keeps_results_of_other_methods(made, tmp_path):
-    evaluate(new_job(made, tmp_path / "out", ("anofpdm-ddim",)))
-    stamp = (tmp_path / "out/methods/anofpdm-ddim/mixed-seed0.json").stat().st_mtime_ns
-    both = new_job(made, tmp_path / "out", ("anofpdm-ddim", "gradient-above"))
+def test_adding_a_method_keeps_results_of_other_methods(made, copied):
+    out = copied("anofpdm-ddim")
+    stamp = (out / "methods/anofpdm-ddim/mixed-seed0.json").stat().st_mtime_ns
+    both = new_job(made, out, ("anofpdm-ddim", "gradient-above"))
+    assert set(both.results()) == {"anofpdm-ddim"}
     evaluate(both)
     assert {"anofpdm-ddim", "gradient-above"} < set(both.results())
-    assert (tmp_path / "out/methods/anofpdm-ddim/mixed-seed0.json").stat().st_mtime_ns == stamp
+    assert (out / "methods/anofpdm-ddim/mixed-seed0.json").stat().st_mtime_ns == stamp
 
 
 @pytest.mark.parametrize("first", [True, False])  # when it calibrates, or when it decides
-def test_failure_in_another_process_is_not_stored_as_done(made, tmp_path, first):
-    if not first:
-        evaluate(new_job(made, tmp_path / "out", ("gradient",)))  # which has the same calibration
+def test_failure_in_another_process_is_not_stored_as_done(made, copied, tmp_path, first):
+    out = tmp_path / "out" if first else copied()  # with the calibration
 
     class World2(World):
         def all_gather(self, payload):
             return [payload, "the other one has run out of memory"] if payload == "" else super().all_gather(payload)
 
-    run = replace(new_job(made, tmp_path / "out", ("anofpdm-ddim",)), world=World2())
+    run = replace(new_job(made, out, ("anofpdm-ddim",)), world=World2())
     assert evaluate(run) == {"anofpdm-ddim": "the other one has run out of memory"}
-    assert not (tmp_path / "out/methods/anofpdm-ddim").exists()
+    assert not (out / "methods/anofpdm-ddim").exists()
 
 
-def test_folder_of_another_protocol_version_is_refused(made, tmp_path):
-    evaluate(new_job(made, tmp_path / "out"))
-    payload = json.loads((tmp_path / "out/settings.json").read_text())
-    (tmp_path / "out/settings.json").write_text(json.dumps({**payload, "protocol": 1}))
+def test_folder_of_another_protocol_version_is_refused(made, copied):
+    out = copied("anofpdm-ddim")
+    payload = json.loads((out / "settings.json").read_text())
+    (out / "settings.json").write_text(json.dumps({**payload, "protocol": 1}))
     with pytest.raises(ConfigError, match="with different protocol"):
-        evaluate(new_job(made, tmp_path / "out"))
+        evaluate(new_job(made, out))
 
 
 def test_folder_with_other_options_is_refused(everything, made):
@@ -265,36 +216,15 @@ def test_folder_with_other_options_is_refused(everything, made):
 NAMES = ("anoddpm-gaussian", "ddim-classifier", "anofpdm-ddim", "anofpdm-ddpm", "anofpdm-ours")
 
 
-def test_batch_size_does_not_change_scores(made, tmp_path):
-    one, other = new_job(made, tmp_path / "a", NAMES, batch=40), new_job(made, tmp_path / "b", NAMES, batch=7)
-    evaluate(one)
+def test_batch_size_does_not_change_scores(everything, made, tmp_path):
+    other = new_job(made, tmp_path, NAMES, batch=7)
     evaluate(other)
     for name in NAMES:
-        for setup, several in one.results()[name].items():
+        for setup, several in everything.results()[name].items():
             theirs = other.results()[name][setup][0].numbers
             for key, value in several[0].numbers.items():
                 if key != "seconds":
                     assert theirs[key] == pytest.approx(value, abs=2e-3, nan_ok=True), (name, setup, key)
-
-
-def test_number_of_processes_does_not_change_scores(made, tmp_path):
-    words = ["evaluate", made / "guided", made / "cohort", "--with", f"classifier={made / 'classifier'}"]
-    for name in ("anofpdm-ddim", "anofpdm-ddpm", "ddim-classifier-free", "cg-cdm"):
-        words += ["--method", name]
-    words += ["--sample", 16, "--tune", 12, "--seeds", 1]
-    words += ["--levels", 3, "--first-setting", "--device", "cpu", "--batch", 8]
-    done = CliRunner().invoke(app, [*map(str, words), "--out", str(tmp_path / "one")])
-    assert done.exit_code == 0, done.output
-    run = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "29633"]
-    command = [*run, "-m", "anofpdm", *map(str, words), "--out", str(tmp_path / "two")]
-    both = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
-    assert both.returncode == 0, both.stderr
-    one, two = (json.loads((tmp_path / name / "results.json").read_text())["methods"] for name in ("one", "two"))
-    for name, by_setup in one.items():
-        for setup, several in by_setup.items():
-            for key, value in several["mean"].items():
-                if key != "seconds":
-                    assert two[name][setup]["mean"][key] == pytest.approx(value, abs=2e-3), (name, setup, key)
 
 
 def test_scores_of_a_small_set_computed_by_hand():
@@ -317,10 +247,10 @@ def test_scores_of_a_small_set_computed_by_hand():
     assert score_empty(known).numbers["dice"] == pytest.approx(1 / 3)
 
 
-def test_stored_calibrations_are_kept(made, tmp_path):
-    out = tmp_path / "out"
-    evaluate(new_job(made, out, ("anofpdm-ddim", "anofpdm-ours")))
+def test_stored_calibrations_are_kept(made, copied):
+    out = copied("anofpdm-ours")
     stored, other = out / "calibration-ddim-by-map.json", out / "calibration-ddim-by-map-of-agreement.json"
+    other.unlink()
     kept = stored.read_bytes() + b"\n"  # another byte, the same calibration
     stored.write_bytes(kept)
     evaluate(new_job(made, out, ("anofpdm-ddim", "anofpdm-ours", "anofpdm-agreement")))
@@ -365,8 +295,6 @@ def test_wrong_options_are_usage_errors_before_anything_is_loaded(tmp_path, wron
 
 
 def test_cohort_without_masks_is_refused(made, tmp_path):
-    import shutil
-
     shutil.copytree(made / "cohort", tmp_path / "bare")
     shutil.rmtree(tmp_path / "bare" / "truth")
     run = replace(new_job(made, tmp_path / "out"), cohort=open_cohort(tmp_path / "bare"))
@@ -378,9 +306,8 @@ def test_all_slices_of_the_cohort_have_masks(made):
     assert Truth(open_cohort(made / "cohort")).available.all()
 
 
-def test_changed_comparison_model_invalidates_its_results_only(made, tmp_path):
-    run = new_job(made, tmp_path, ("anoddpm-gaussian",))
-    evaluate(run)
+def test_changed_comparison_model_invalidates_its_results_only(everything):
+    run = everything
     assert run.results()["anoddpm-gaussian"]
     other = replace(run, models=replace(run.models, hashes={**run.models.hashes, "healthy": "another"}))
     assert "anoddpm-gaussian" not in other.results()
