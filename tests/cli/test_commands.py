@@ -1,7 +1,9 @@
 """The commands: processes, exit codes, one-line errors."""
 
+import contextlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,6 +18,8 @@ from anofpdm.cli.main import app, defer_signals
 from anofpdm.cli.segment import parse_explain, print_reports
 from anofpdm.cohorts import open_cohort
 from anofpdm.errors import Terminated
+from anofpdm.network.config import PRESETS
+from anofpdm.options import Preset
 from tests import toys
 
 
@@ -25,7 +29,7 @@ def anofpdm(*words, **options):
 
 
 def here(*words):
-    """In this process: starting a new one takes seconds."""
+    """In this process: starting a new one takes seconds. `main` only adds a signal handler to `app`."""
     return CliRunner().invoke(app, [str(word) for word in words])
 
 
@@ -53,23 +57,33 @@ def test_help_needs_nothing_heavy():
 
 @pytest.mark.parametrize("words", [(), ("--help",), ("prepare", "--help"), ("phantom", "--help")])
 def test_help(words):
-    done = anofpdm(*words)
-    assert "Usage: " in done.stdout + done.stderr
-    assert "Traceback" not in done.stderr
+    done = here(*words)
+    assert "Usage: " in done.output
+    assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
 
 
 @pytest.fixture(scope="module")
 def cohort(tmp_path_factory):
     folder = tmp_path_factory.mktemp("cohort")
     source = toys.brats_cohort(folder / "scans", 8)
-    assert anofpdm("prepare", "brats21", source, folder / "cohort", "--size", 16).returncode == 0
+    done = here("prepare", "brats21", source, folder / "cohort", "--size", 16, "--workers", 1)
+    assert done.exit_code == 0, done.output
     return folder / "cohort"
+
+
+@contextlib.contextmanager
+def smaller_preset():
+    """`--preset tiny` with fewer weights, for speed; `test_other_tasks` and `bench` use the real one."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(PRESETS, Preset.TINY, {"channels": 8, "multipliers": (1, 2), "blocks": 1, "attention": (2,)})
+        yield
 
 
 class TestTrain:
     def test_train_resume_and_fine_tune(self, cohort, tmp_path):
         words = ("train", cohort, "--preset", "tiny", "--batch", 4, "--no-pictures", "--device", "cpu")
-        done = here(*words, "--out", tmp_path / "m", "--steps", 2)
+        with smaller_preset():
+            done = here(*words, "--out", tmp_path / "m", "--steps", 2)
         assert done.exit_code == 0, done.output
         assert "jumped" not in done.stdout
         assert "holds a model already" in refused(*words, "--out", tmp_path / "m", "--steps", 3)
@@ -110,7 +124,8 @@ def model(cohort, tmp_path_factory):
     """Trained for a few steps only, enough to run."""
     folder = tmp_path_factory.mktemp("model") / "m"
     words = ("train", cohort, "--out", folder, "--preset", "tiny", "--batch", 4, "--steps", 20, "--learning-rate", 0.01)
-    done = here(*words, "--no-pictures", "--device", "cpu")
+    with smaller_preset():
+        done = here(*words, "--no-pictures", "--device", "cpu")
     assert done.exit_code == 0, done.output
     return folder
 
@@ -142,40 +157,48 @@ class TestCalibrate:
             assert CliRunner().invoke(app, ["calibrate", str(model), str(cohort), *wrong]).exit_code == 2
 
 
+@pytest.fixture(scope="module")
+def segmented(calibrated, cohort, tmp_path_factory):
+    """All scans, by one process."""
+    model, _ = calibrated
+    out = tmp_path_factory.mktemp("segmented")
+    words = ("segment", model, cohort.parent / "scans", "--out", out, "--device", "cpu")
+    return out, words, here(*words)
+
+
 class TestSegment:
     def scans(self, cohort):
         return cohort.parent / "scans"
 
-    def test_a_folder_of_scans_and_again(self, calibrated, cohort, tmp_path):
-        model, _ = calibrated
-        words = ("segment", model, self.scans(cohort), "--out", tmp_path, "--device", "cpu")
-        done = anofpdm(*words)
-        assert done.returncode == 0, done.stderr
+    def test_a_folder_of_scans_and_again(self, segmented):
+        out, words, done = segmented
+        assert done.exit_code == 0, done.output
         assert "8 scans segmented" in done.stdout
-        names = {path.name for path in (tmp_path / "p3").iterdir()}
+        names = {path.name for path in (out / "p3").iterdir()}
         wanted = "mask.nii.gz anomaly_map.nii.gz findings.csv slices.csv summary.json overview.png report.html"
         assert names == set(wanted.split())
-        assert "0 scans segmented, 8 already complete" in anofpdm(*words).stdout
+        assert "0 scans segmented, 8 already complete" in here(*words).stdout
 
-    def test_two_processes_share_the_work_and_change_nothing(self, calibrated, cohort, tmp_path):
+    def test_two_processes_share_the_work_and_change_nothing(self, segmented, calibrated, cohort, tmp_path):
         model, _ = calibrated
-        words = ("segment", model, self.scans(cohort), "--device", "cpu", "--no-pictures")
+        words = ("segment", model, self.scans(cohort), "--device", "cpu", "--no-pictures", "--out", tmp_path)
         run = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "29611"]
-        command = [*run, "-m", "anofpdm", *map(str, words), "--out", str(tmp_path / "two")]
+        command = [*run, "-m", "anofpdm", *map(str, words)]
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=180)
         assert done.returncode == 0, done.stderr
         assert "8 scans segmented" in done.stdout
-        assert anofpdm(*words, "--out", tmp_path / "one").returncode == 0
-        for path in sorted((tmp_path / "one").rglob("*.nii.gz")):
-            there = tmp_path / "two" / path.relative_to(tmp_path / "one")
-            assert path.read_bytes() == there.read_bytes()
+        one, *_ = segmented
+        paths = sorted(one.rglob("*.nii.gz"))
+        assert len(paths) == 16
+        for path in paths:
+            assert path.read_bytes() == (tmp_path / path.relative_to(one)).read_bytes()
 
     def test_one_broken_scan_of_several(self, calibrated, tmp_path):
         model, _ = calibrated
         source = toys.brats_cohort(tmp_path / "scans", 2)
         (source / "p1" / "p1_t2.nii.gz").write_bytes(b"not a scan")
-        done = anofpdm("segment", model, source, "--out", tmp_path / "out", "--device", "cpu")
-        assert done.returncode == 3
+        done = here("segment", model, source, "--out", tmp_path / "out", "--device", "cpu")
+        assert done.exit_code == 3, done.output
         assert "failed: p1" in done.stdout
         assert "p1_t2.nii.gz" in done.stdout
         assert (tmp_path / "out" / "p0" / "mask.nii.gz").is_file()
@@ -213,12 +236,11 @@ class TestSegment:
         assert "warning: p: two" in output
 
     def test_a_calibration_of_other_weights(self, calibrated, cohort, tmp_path):
-        import shutil
-
         model, _ = calibrated
         shutil.copytree(model, tmp_path / "m")
         words = ("train", cohort, "--out", tmp_path / "m", "--resume", "--steps", 21, "--no-pictures")
-        assert anofpdm(*words).returncode == 0
+        done = here(*words)
+        assert done.exit_code == 0, done.output
         assert "another checkpoint" in refused("segment", tmp_path / "m", self.scans(cohort), "--out", tmp_path / "o")
 
 
@@ -233,10 +255,11 @@ def test_wrong_slices_to_explain(text):
         parse_explain(text)
 
 
-def test_bench_prints_a_table(tmp_path):
+def test_bench_prints_a_table(tmp_path, monkeypatch):
+    monkeypatch.setattr("torch.backends.cudnn.benchmark", False)  # the command sets it
     words = ("bench", "--device", "cpu", "--batch", 1, "--size", 16, "--levels", 2, "--literal-levels", 2, "--no-scan")
-    done = anofpdm(*words, "--json", tmp_path / "b.json")
-    assert done.returncode == 0, done.stderr
+    done = here(*words, "--json", tmp_path / "b.json")
+    assert done.exit_code == 0, done.output
     assert "literal loop" in done.stdout
     assert "native-space mask" not in done.stdout
     assert json.loads((tmp_path / "b.json").read_text())["scan_seconds"] is None
@@ -263,7 +286,7 @@ class TestPrepare:
     def test_in_part(self, tmp_path):
         source = toys.brats_cohort(tmp_path / "scans")
         (source / "p1" / "p1_flair.nii.gz").write_bytes(b"no scan")
-        done = anofpdm("prepare", "brats21", source, tmp_path / "out", "--size", 24)
+        done = anofpdm("prepare", "brats21", source, tmp_path / "out", "--size", 24, "--workers", 1)
         assert done.returncode == 3
         assert "p1_flair.nii.gz: not a NIfTI file" in done.stdout
         assert "3 scans" in done.stdout
@@ -271,7 +294,8 @@ class TestPrepare:
     def test_strict(self, tmp_path):
         source = toys.brats_cohort(tmp_path / "scans")
         (source / "p0" / "p0_flair.nii.gz").write_bytes(b"no scan")
-        assert "not a NIfTI file" in refused("prepare", "brats21", source, tmp_path / "out", "--strict")
+        words = ("prepare", "brats21", source, tmp_path / "out", "--strict", "--workers", 1)
+        assert "not a NIfTI file" in refused(*words)
 
     def test_wrong_paths(self, tmp_path):
         assert "no such folder" in refused("prepare", "brats21", tmp_path / "none", tmp_path / "out")
@@ -281,8 +305,8 @@ class TestPrepare:
         assert not (tmp_path / "out").exists()
 
     def test_invalid_arguments_are_usage_errors(self, tmp_path):
-        assert anofpdm("prepare", "brats22", tmp_path, tmp_path / "out").returncode == 2
-        assert anofpdm("prepare", "bids", tmp_path, tmp_path / "out", "--entity", "iso").returncode == 2
+        assert here("prepare", "brats22", tmp_path, tmp_path / "out").exit_code == 2
+        assert here("prepare", "bids", tmp_path, tmp_path / "out", "--entity", "iso").exit_code == 2
 
     def test_a_full_disk(self, tmp_path):
         """A limit on file size simulates a full disk; afterwards the same command resumes."""
@@ -302,11 +326,11 @@ class TestPrepare:
         assert done.returncode == 1
         assert "Traceback" not in done.stderr
         assert "File too large" in done.stderr
-        assert anofpdm(*words).returncode == 0
+        assert here(*words).exit_code == 0
         assert len(set(open_cohort(tmp_path / "out").scans)) == 4
 
     def test_ctrl_c(self, tmp_path):
-        source = toys.brats_cohort(tmp_path / "scans", 30, (96, 96, 60))
+        source = toys.brats_cohort(tmp_path / "scans", 30, (48, 48, 40))
         words = ("prepare", "brats21", source, tmp_path / "out", "--size", 96, "--workers", 2)
         run = subprocess.Popen(
             [sys.executable, "-m", "anofpdm", *map(str, words)],
@@ -324,7 +348,7 @@ class TestPrepare:
         assert run.returncode == 130
         assert "re-run the same command to resume" in errors
         assert "Traceback" not in errors
-        assert anofpdm(*words).returncode == 0
+        assert here(*words).exit_code == 0
         assert len(set(open_cohort(tmp_path / "out").scans)) == 30
 
 
