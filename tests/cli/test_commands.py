@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 
+import nibabel as nib
 import pytest
 from typer import BadParameter
 from typer.testing import CliRunner
@@ -159,10 +160,11 @@ class TestCalibrate:
 
 @pytest.fixture(scope="module")
 def segmented(calibrated, cohort, tmp_path_factory):
-    """All scans, by one process."""
+    """All scans, by one process; without a detector, so that lesions are found."""
     model, _ = calibrated
     out = tmp_path_factory.mktemp("segmented")
-    words = ("segment", model, cohort.parent / "scans", "--out", out, "--device", "cpu")
+    choices = ("--device", "cpu", "--detector", "none")
+    words = ("segment", model, cohort.parent / "scans", *choices, "--out", out)
     return out, words, here(*words)
 
 
@@ -179,17 +181,16 @@ class TestSegment:
         assert names == set(wanted.split())
         assert "0 scans segmented, 8 already complete" in here(*words).stdout
 
-    def test_two_processes_share_the_work_and_change_nothing(self, segmented, calibrated, cohort, tmp_path):
-        model, _ = calibrated
-        words = ("segment", model, self.scans(cohort), "--device", "cpu", "--no-pictures", "--out", tmp_path)
+    def test_two_processes_share_the_work_and_change_nothing(self, segmented, tmp_path):
+        one, words, _ = segmented
         run = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "29611"]
-        command = [*run, "-m", "anofpdm", *map(str, words)]
+        command = [*run, "-m", "anofpdm", *map(str, words[:-1]), str(tmp_path), "--no-pictures"]
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=180)
         assert done.returncode == 0, done.stderr
         assert "8 scans segmented" in done.stdout
-        one, *_ = segmented
         paths = sorted(one.rglob("*.nii.gz"))
         assert len(paths) == 16
+        assert any(nib.Nifti1Image.from_filename(path).get_fdata().any() for path in one.rglob("mask.nii.gz"))
         for path in paths:
             assert path.read_bytes() == (tmp_path / path.relative_to(one)).read_bytes()
 
