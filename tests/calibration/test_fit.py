@@ -1,5 +1,6 @@
 """Calibration of a model on a cohort."""
 
+import functools
 import json
 import shutil
 from dataclasses import replace
@@ -42,7 +43,7 @@ from tests import toys
 from tests.segment.known_model import Rounding
 
 CPU = torch.device("cpu")
-SMALL = CalibrationConfig(levels=6, strengths=(0.0, 2.0), split="train", batch=16)
+SMALL = CalibrationConfig(levels=4, strengths=(0.0, 2.0), split="train", batch=64)
 
 
 @pytest.fixture(scope="module")
@@ -50,18 +51,23 @@ def made(tmp_path_factory):
     return toys.untrained(tmp_path_factory.mktemp("made"))
 
 
-def test_lesion_masks_of_the_cohort_have_no_influence(made, tmp_path):
+@pytest.fixture(scope="module")
+def fit(made):
+    """Fits a calibration to the cohort with a configuration; once for each."""
     model, cohort = load_trained(made / "model", CPU), open_cohort(made / "cohort")
-    with_masks = fit_calibration(model, cohort, SMALL).calibration
+    return functools.cache(lambda config: fit_calibration(model, cohort, config))
+
+
+def test_lesion_masks_of_the_cohort_have_no_influence(made, fit, tmp_path):
+    model, with_masks = load_trained(made / "model", CPU), fit(SMALL).calibration
     shutil.copytree(made / "cohort", tmp_path / "cohort")
     shutil.rmtree(tmp_path / "cohort" / "truth")
     without = fit_calibration(model, open_cohort(tmp_path / "cohort"), SMALL).calibration
     assert to_json(without) == to_json(with_masks)
 
 
-def test_a_missing_calibration_or_one_of_another_checkpoint_is_refused(made, tmp_path):
-    model = load_trained(made / "model", CPU)
-    fitted = fit_calibration(model, open_cohort(made / "cohort"), SMALL)
+def test_a_missing_calibration_or_one_of_another_checkpoint_is_refused(made, fit, tmp_path):
+    fitted = fit(SMALL)
     save_calibration(fitted.calibration, draw_calibration(fitted), made / "model")
     shutil.copytree(made / "model", tmp_path / "m")
     payload = json.loads((tmp_path / "m" / "calibration.json").read_text())
@@ -106,19 +112,18 @@ def test_maps_of_agreement_change_only_what_depends_on_maps(made):
 
 
 @pytest.mark.parametrize(("weak", "signal"), [(0.0, "error"), (1.01, "agreement")])
-def test_signal_auto_is_agreement_where_maps_of_errors_are_weak(made, monkeypatch, weak, signal):
+def test_signal_auto_is_agreement_where_maps_of_errors_are_weak(made, fit, monkeypatch, weak, signal):
     model, cohort = load_trained(made / "model", CPU), open_cohort(made / "cohort")
     monkeypatch.setattr("anofpdm.calibration.fit.WEAK_MAPS", weak)
     assert SMALL.signal == "auto"
     chosen = fit_calibration(model, cohort, SMALL).calibration
     assert chosen.settings.signal == signal
-    given = fit_calibration(model, cohort, replace(SMALL, signal=signal)).calibration
+    given = fit(replace(SMALL, signal=signal)).calibration
     assert to_json(chosen) == to_json(given)
 
 
-def test_weak_maps_are_those_of_the_chosen_strength(made):
-    model, cohort = load_trained(made / "model", CPU), open_cohort(made / "cohort")
-    found = fit_calibration(model, cohort, SMALL).calibration
+def test_weak_maps_are_those_of_the_chosen_strength(fit):
+    found = fit(SMALL).calibration
     for map_auc, signal in ((0.849, "agreement"), (0.851, "error")):
         candidates = Candidate(2.0, 0.9, 0.9, 0.9, 1.7 - map_auc), Candidate(5.0, 0.9, 0.9, 0.9, map_auc)
         by_errors = replace(found, candidates=candidates, strength=5.0)
@@ -132,8 +137,8 @@ def test_an_unknown_signal_is_refused():
 
 def test_segmentation_uses_the_calibrated_signal(made, tmp_path):
     shutil.copytree(made / "model", tmp_path / "m")
-    words = ["calibrate", str(tmp_path / "m"), str(made / "cohort"), "--levels", "6", "--strengths", "0,2"]
-    words += ["--split", "train", "--device", "cpu"]
+    words = ["calibrate", str(tmp_path / "m"), str(made / "cohort"), "--levels", "3", "--strengths", "0,2"]
+    words += ["--split", "train", "--most", "40", "--device", "cpu"]
     files = {name: made / "scans" / "p1" / f"p1_{name}.nii.gz" for name in ("flair", "t2")}
     maps = {}
     for signal in ("error", "agreement"):

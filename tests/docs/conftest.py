@@ -1,5 +1,6 @@
 """Small things that stand for what the pages name: scans, cohorts, models, results. All of it is made in a moment."""
 
+import contextlib
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +11,8 @@ from torch import nn
 from typer.testing import CliRunner
 
 from anofpdm.cli.main import app
+from anofpdm.cohorts import prepare
+from anofpdm.cohorts.phantoms import cohort as phantoms
 from anofpdm.demo import run as demo
 from anofpdm.evaluation.comparison.methods import METHODS, ReconstructionMethod
 from anofpdm.method import mask
@@ -49,12 +52,20 @@ def shelf(tmp_path_factory):
         for name, method in METHODS.items():
             if isinstance(method, ReconstructionMethod):
                 patch.setitem(METHODS, name, replace(method, grid=(TOY_SETTING,)))
+        for module in (phantoms, prepare):  # a process of its own takes seconds to start
+            patch.setattr(module, "worker_pool", lambda _workers: contextlib.nullcontext())
+        for module in (phantoms, demo):
+            patch.setattr(module, "write_phantoms", write_small_phantoms)
         folder = tmp_path_factory.mktemp("shelf")
         patch.setattr(demo, "BUNDLED", folder / "bundled")
         with pytest.MonkeyPatch.context() as elsewhere:
             elsewhere.chdir(folder)
             fill()
         yield folder
+
+
+def write_small_phantoms(*args, write=phantoms.write_phantoms, **options) -> None:
+    write(*args, **{**options, "size": 32, "slices": 8})
 
 
 def talkative(module: nn.Module) -> nn.Module:
