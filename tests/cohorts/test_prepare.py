@@ -269,15 +269,15 @@ class TestResume:
         command = [sys.executable, "-m", "anofpdm", "prepare", "brats21", str(source), "--size", "48", "--workers", "2"]
         calm, hurt = tmp_path / "calm", tmp_path / "hurt"
         prepare(plan_cohort("brats21", source, size=48), calm)
-        chance, journal = random.Random(0), hurt / "journal.jsonl"
+        chance, array = random.Random(0), hurt / "slices.npy"
         for _ in range(3):
-            before = journal.stat().st_size if journal.exists() else 0
+            before = array.stat().st_size if array.exists() else 0
             run = subprocess.Popen(
                 [*command, str(hurt)], start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
             )
-            while run.poll() is None and (not journal.exists() or journal.stat().st_size <= before):
-                time.sleep(0.002)
-            time.sleep(chance.uniform(0, 0.02))  # a scan takes about 0.01 s
+            while run.poll() is None and (not array.exists() or array.stat().st_size <= before):
+                time.sleep(0.001)
+            time.sleep(chance.choice((0, 0.02)))  # before the scan is in the journal, or later
             os.killpg(run.pid, signal.SIGKILL)
             run.wait()
             try:
