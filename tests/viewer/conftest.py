@@ -19,6 +19,7 @@ import pytest
 from tests import toys
 
 SHAPE = (32, 36, 14)
+SLOW_SERVER = str(Path(__file__).with_name("slow_server.py"))
 FINISHED = ("done", "failed", "cancelled")
 
 
@@ -33,7 +34,7 @@ def model(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def slow_model(model, tmp_path_factory):
-    """Slow enough to be interrupted."""
+    """Many calls of the network: slow in a server started with `slow=True`."""
     folder = tmp_path_factory.mktemp("slow") / "model"
     shutil.copytree(model, folder)
     return add_calibration(folder, levels=8)
@@ -47,10 +48,10 @@ def save_untrained(folder: Path) -> Path:
     from anofpdm.network.unet import UNet
 
     torch.manual_seed(0)
-    network = UNet(preset("tiny", 2))
+    network = UNet(preset("tiny", 2, channels=8, multipliers=(1, 2, 2), attention=(4,)))
     for parameter in network.parameters():
         if not parameter.any():
-            torch.nn.init.normal_(parameter, std=0.05)
+            torch.nn.init.normal_(parameter, std=0.2)
     config = {"format": checkpoint.FORMAT, "task": "guided", "modalities": ["flair", "t2"], "size": 32, "step": 0}
     folder.mkdir(parents=True)
     checkpoint.save_model(folder, network.state_dict(), {**config, "network": {**network.config.__dict__}})
@@ -127,11 +128,12 @@ def encode_form(parts, names=None) -> tuple[bytes, str]:
 
 
 class Server:
-    """`anofpdm serve` or `view`, started from the command line."""
+    """`anofpdm serve` or `view`, started from the command line. `slow`: a scan takes seconds."""
 
-    def __init__(self, *arguments, log: Path, env=None):
+    def __init__(self, *arguments, log: Path, env=None, slow=False):
         self.log = log
-        command = [sys.executable, "-m", "anofpdm", *map(str, arguments), "--port", "0"]
+        program = [SLOW_SERVER] if slow else ["-m", "anofpdm"]
+        command = [sys.executable, *program, *map(str, arguments), "--port", "0"]
         env = {**os.environ, "OMP_NUM_THREADS": "1", **(env or {})}
         self.process = subprocess.Popen(
             command, stdout=log.open("w"), stderr=subprocess.STDOUT, env=env, start_new_session=True

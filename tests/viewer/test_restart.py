@@ -23,10 +23,10 @@ class Restarting:
 
     def __init__(self, start, *arguments):
         self._start, self._arguments = start, arguments
-        self.now = start(*arguments)
+        self.now = start(*arguments, slow=True)
 
     def restart(self):
-        self.now = self._start(*self._arguments)
+        self.now = self._start(*self._arguments, slow=True)
         return self.now
 
 
