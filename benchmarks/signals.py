@@ -46,6 +46,7 @@ from anofpdm.method.gather import EvidenceRequest, batch_for, evidence_batches, 
 from anofpdm.method.mask import MaskSettings, mask, mask_quantiles, median_filtered, smallest_lesion_level, thresholds
 from anofpdm.network.predictor import TrainedModel, load_trained
 from anofpdm.options import Signal
+from anofpdm.util.distributed import World
 from anofpdm.util.progress import silent
 
 
@@ -158,7 +159,7 @@ def strengths(args: argparse.Namespace, model: TrainedModel, cohort: Cohort) -> 
     torch.backends.cudnn.benchmark = True
     config = calibration_config(args)
     rows = labelled_rows(cohort, "val", config.most, config.seed)
-    gathered = gather_labelled(model, cohort, config, silent)
+    gathered = gather_labelled(model, cohort, config, silent, World())
     slices = Labelled(
         gathered.labels,
         gathered.patients,

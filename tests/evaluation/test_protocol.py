@@ -15,7 +15,7 @@ from anofpdm.cli.main import app
 from anofpdm.cohorts import open_cohort
 from anofpdm.cohorts.plan import plan_cohort
 from anofpdm.cohorts.prepare import prepare
-from anofpdm.errors import AnoFPDMError, CohortError, ConfigError, EvaluationError
+from anofpdm.errors import AnoFPDMError, CohortError, ConfigError, EvaluationError, MethodError
 from anofpdm.evaluation.comparison.methods import METHODS, MethodSelection, ReconstructionMethod
 from anofpdm.evaluation.comparison.models import load_models
 from anofpdm.evaluation.comparison.names import MethodChoice
@@ -193,7 +193,8 @@ def test_failure_in_another_process_is_not_stored_as_done(made, copied, tmp_path
 
     class World2(World):
         def all_gather(self, payload):
-            return [payload, "the other one has run out of memory"] if payload == "" else super().all_gather(payload)
+            other = [MethodError("the other one has run out of memory")] if payload is None else []  # no error here
+            return [*super().all_gather(payload), *other]
 
     run = replace(new_job(made, out, ("anofpdm-ddim",)), world=World2())
     assert evaluate(run) == {"anofpdm-ddim": "the other one has run out of memory"}

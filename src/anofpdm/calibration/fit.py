@@ -21,10 +21,11 @@ from anofpdm.method.calibration import (
     refit_maps,
 )
 from anofpdm.method.context import SlicePositions
-from anofpdm.method.evidence import AUTHORS_TOP, Evidence, EvidenceSettings, SignalMaps, concatenate, spread_levels
-from anofpdm.method.gather import BATCH, EvidenceRequest, evidence_batches, slice_seeds
+from anofpdm.method.evidence import AUTHORS_TOP, Evidence, EvidenceSettings, SignalMaps, spread_levels
+from anofpdm.method.gather import BATCH, EvidenceRequest, gather_shared, slice_seeds
 from anofpdm.network.predictor import TrainedModel
 from anofpdm.options import Encoding, Signal, Split, StrengthBy, parse
+from anofpdm.util.distributed import World
 from anofpdm.util.progress import Progress, silent
 
 LEVELS = 10  # on real slices as good as 600: results/levels.md
@@ -115,11 +116,12 @@ def fit_calibration(
     cohort: Cohort,
     config: CalibrationConfig,
     progress: Progress = silent,
+    world: World | None = None,
     *,
     last_maps: bool = False,
 ) -> FittedCalibration:
     """Calibrate on image-level labels of one split. `last_maps` keeps them in the evidence; calibration needs none."""
-    gathered = gather_labelled(model, cohort, config, progress, last_maps=last_maps)
+    gathered = gather_labelled(model, cohort, config, progress, world or World(), last_maps=last_maps)
     signal = Signal.ERROR if config.signal == Signal.AUTO else config.signal
     calibration = gathered.fit(config, signal, config.strength_by)
     if config.signal == Signal.AUTO and has_weak_maps(calibration):
@@ -133,22 +135,31 @@ def has_weak_maps(by_errors: Calibration) -> bool:
 
 
 def gather_labelled(
-    model: TrainedModel, cohort: Cohort, config: CalibrationConfig, progress: Progress, *, last_maps: bool = False
+    model: TrainedModel,
+    cohort: Cohort,
+    config: CalibrationConfig,
+    progress: Progress,
+    world: World,
+    *,
+    last_maps: bool = False,
 ) -> LabelledEvidence:
+    """In every process; the network's part is shared among them."""
     check_model_fits(model, cohort)
     settings = config.settings(model.channels(config.score))
     rows = labelled_rows(cohort, config.split, config.most, config.seed)
     check_both_classes(cohort.labels[rows])
     check_slices(cohort, rows)
-    batches = evidence_batches(
+    evidence = gather_shared(
         model.predict,
         lambda some: cohort.pixels(rows[some]),
         slice_seeds(cohort.indices[rows], config.seed),
         EvidenceRequest(settings, config.strengths, model.device, config.batch, config.signals),
+        world,
         progress,
+        lambda batch: compact(batch, last_maps=last_maps),
     )
     return LabelledEvidence(
-        concatenate([compact(batch, last_maps=last_maps) for batch in batches]),
+        evidence,
         cohort.labels[rows],
         cohort.patients[rows],
         slice_positions(cohort, rows),

@@ -31,7 +31,10 @@ def ablate(
     seed: options.Seed = 0,
     device: options.Device = "auto",
 ) -> None:
-    """The paper's ablations, calibrated with image-level labels of one split and scored with its lesion masks."""
+    """The paper's ablations, calibrated with image-level labels of one split and scored with its lesion masks.
+
+    Several GPUs: torchrun --nproc-per-node 4 -m anofpdm ablate ...
+    """
     candidates = options.parse_numbers(strengths, "--strengths")
     tried = _parse_integers(levels_tried, "--levels-tried", 1)
     gallery = _parse_integers(gallery_levels, "--gallery-levels", 0)
@@ -44,7 +47,7 @@ def ablate(
     from anofpdm.evaluation.ablations.study import measured_slices
     from anofpdm.method.gather import batch_for
     from anofpdm.network.predictor import load_trained
-    from anofpdm.util.distributed import set_local_device
+    from anofpdm.util.distributed import World, set_local_device
     from anofpdm.util.files import folder_lock
 
     where = set_local_device(options.resolve_device(device))
@@ -64,13 +67,18 @@ def ablate(
     names = tuple(COMPARED) if variants else ("anofpdm-ddim", "anofpdm-ddim-last")
     measured_slices(slices, calibration)  # refuses missing masks before anything is written
     out.mkdir(parents=True, exist_ok=True)
-    with folder_lock(out):
-        with progress_bars() as progress:
-            ablations = run(trained, slices, AblationConfig(calibration, tried, gallery, names), progress)
-        write_report(ablations, out)
-    for table in ablations.tables:
-        print(f"{table.name}: {table.summary}")
-    print(f"{len(ablations.tables)} figures and tables; report: {out / PAGE}")
+    world = World.from_environment(where)
+    try:
+        with folder_lock(out, needed=world.is_main), progress_bars(world.is_main) as progress:
+            ablations = run(trained, slices, AblationConfig(calibration, tried, gallery, names), progress, world)
+            if world.is_main:
+                write_report(ablations, out)
+    finally:
+        world.close()
+    if world.is_main:
+        for table in ablations.tables:
+            print(f"{table.name}: {table.summary}")
+        print(f"{len(ablations.tables)} figures and tables; report: {out / PAGE}")
 
 
 def _parse_integers(text: str, option: str, lowest: int) -> tuple[int, ...]:

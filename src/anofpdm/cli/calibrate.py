@@ -55,6 +55,8 @@ def calibrate(
     """Choose guidance strength and signal, fit both detectors and the thresholds, from image-level labels alone.
 
     Writes calibration.json and calibration.png beside the weights.
+
+    Several GPUs: torchrun --nproc-per-node 4 -m anofpdm calibrate ...
     """
     from anofpdm.calibration.figure import draw_calibration
     from anofpdm.calibration.files import save_calibration
@@ -62,7 +64,7 @@ def calibrate(
     from anofpdm.cohorts import open_cohort
     from anofpdm.method.gather import batch_for
     from anofpdm.network.predictor import load_trained
-    from anofpdm.util.distributed import set_local_device
+    from anofpdm.util.distributed import World, set_local_device
     from anofpdm.util.files import folder_lock
 
     where = set_local_device(options.resolve_device(device))
@@ -83,11 +85,16 @@ def calibrate(
     )
     trained = load_trained(model, where, precision)
     slices = open_cohort(cohort)
-    with folder_lock(model):
-        with progress_bars() as progress:
-            fitted = fit_calibration(trained, slices, config, progress)
-        save_calibration(fitted.calibration, draw_calibration(fitted), model)
-    _print(fitted, model, automatic=signal == Signal.AUTO)
+    world = World.from_environment(where)
+    try:
+        with folder_lock(model, needed=world.is_main), progress_bars(world.is_main) as progress:
+            fitted = fit_calibration(trained, slices, config, progress, world)
+            if world.is_main:
+                save_calibration(fitted.calibration, draw_calibration(fitted), model)
+    finally:
+        world.close()
+    if world.is_main:
+        _print(fitted, model, automatic=signal == Signal.AUTO)
 
 
 def _print(fitted: "FittedCalibration", model: Path, *, automatic: bool) -> None:

@@ -19,6 +19,7 @@ from anofpdm.method.guidance import PredictNoise, guided_estimate, noise_pair
 from anofpdm.method.running_evidence import RunningEvidence
 from anofpdm.network.schedule import NoiseSchedule
 from anofpdm.options import Encoding, Signal, parse
+from anofpdm.util.distributed import World
 from anofpdm.util.progress import Progress, silent
 
 BATCH, BATCH_ON_CPU = 50, 8  # slices; a CPU gains nothing from more, and activations would fill gigabytes
@@ -97,6 +98,28 @@ def evidence_batches(
         if not evidence.divergence.isfinite().all():
             raise MethodError("the network predicts non-finite values; try --precision fp32, or train it again")
         yield evidence
+
+
+def gather_shared(
+    predict_noise: PredictNoise,
+    pixels: Pixels,
+    seeds: Sequence[int],
+    request: EvidenceRequest,
+    world: World,
+    progress: Progress = silent,
+    keep: Callable[[Evidence], Evidence] = lambda batch: batch,  # what is kept of a batch
+) -> Evidence:
+    """The evidence of all slices, in every process; batches are shared among the processes."""
+    mine = world.share(len(seeds), request.batch)
+    with world.raise_in_all():
+        own_seeds = [seeds[row] for row in mine]
+        batches = evidence_batches(predict_noise, lambda some: pixels(mine[some]), own_seeds, request, progress)
+        own = [concatenate(map(keep, batches))] if len(mine) else []
+    shares = world.all_gather((mine, own))
+    rows = np.concatenate([share[0] for share in shares])
+    order = torch.from_numpy(np.argsort(rows))
+    evidence = concatenate(part for share in shares for part in share[1])
+    return evidence if world.count == 1 else evidence.map(lambda tensor: tensor[order])
 
 
 def forward_evidence(

@@ -1,6 +1,5 @@
 """Segment many scans, over several processes if wanted; results that are complete already are kept."""
 
-import contextlib
 import json
 import warnings
 from collections.abc import Callable, Sequence
@@ -74,7 +73,7 @@ class BatchSegmentation:
         """Segment this process's share of the scans. A scan that fails is reported, and the others continue."""
         world = world or World()
         self.out.mkdir(parents=True, exist_ok=True)
-        with folder_lock(self.out) if world.is_main else contextlib.nullcontext():
+        with folder_lock(self.out, needed=world.is_main):
             if world.is_main:
                 remove_temporary_files(self.out)
                 if any(target.bids for target in self.targets):

@@ -80,7 +80,7 @@ def _locked_folder(folder: Path, world: World) -> Iterator[None]:
     """Lock the student's folder for this run, and remove temporary files of killed ones."""
     with translate_write_errors(folder):
         folder.mkdir(exist_ok=True)
-    with folder_lock(folder) if world.is_main else contextlib.nullcontext():
+    with folder_lock(folder, needed=world.is_main):
         if world.is_main:
             for subfolder in (folder, *folder.glob(f"{CACHE}/*")):
                 remove_temporary_files(subfolder)

@@ -1,14 +1,17 @@
 """Devices, and the processes of a run: one, or as many as torchrun started."""
 
+import contextlib
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, TypeVar
 
+import numpy as np
 import torch
 import torch.distributed as dist
 
-from anofpdm.errors import ConfigError
+from anofpdm.errors import AnoFPDMError, ConfigError
 
 Item = TypeVar("Item")
 TIMEOUT = timedelta(days=7)  # a process that has finished waits for the others
@@ -38,6 +41,11 @@ class World:
         share = batch // self.count
         return slice(self.rank * share, (self.rank + 1) * share)
 
+    def share(self, count: int, batch: int) -> np.ndarray:
+        """This process's part of 0 .. count - 1, in whole batches: they are the same for any number of processes."""
+        numbers = np.arange(count)
+        return numbers[numbers // batch % self.count == self.rank]
+
     def any(self, flag: bool, device: torch.device) -> bool:
         """True in every process if the flag is set in any of them."""
         if self.count == 1:
@@ -53,6 +61,18 @@ class World:
         items: list[Any] = [None] * self.count
         dist.all_gather_object(items, item)
         return items
+
+    @contextlib.contextmanager
+    def raise_in_all(self) -> Iterator[None]:
+        """An error of one process is raised in all, so that none waits for it."""
+        error: AnoFPDMError | None = None
+        try:
+            yield
+        except AnoFPDMError as raised:
+            error = raised
+        for one in self.all_gather(error):
+            if one is not None:
+                raise one
 
     def close(self) -> None:
         if self.count > 1 and dist.is_initialized():

@@ -94,11 +94,14 @@ def without_nan(value: Any) -> Any:
 
 
 @contextlib.contextmanager
-def folder_lock(folder: Path) -> Iterator[None]:
-    """Exclusive lock for writing to `folder`; a second process is refused at once. Released when the process ends."""
+def folder_lock(folder: Path, *, needed: bool = True) -> Iterator[None]:
+    """Exclusive lock for writing to `folder`; a second run is refused at once. Released when the process ends.
+    Of the processes of one run, only the main one needs it."""
     try:
         import fcntl
     except ImportError:  # Windows
+        needed = False
+    if not needed:
         yield
         return
     with (folder / ".lock").open("w") as lock:

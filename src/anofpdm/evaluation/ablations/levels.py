@@ -14,6 +14,7 @@ from anofpdm.method.forward_process import Level
 from anofpdm.method.gather import EvidenceRequest, SignalMap, evidence_batches, slice_seeds
 from anofpdm.method.mask import MaskSettings, mask, median_filtered, thresholds
 from anofpdm.network.predictor import TrainedModel
+from anofpdm.util.distributed import World
 from anofpdm.util.progress import Progress
 
 FACTORS = (0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 3.0)  # of the end step
@@ -55,28 +56,43 @@ class EndStepMaps:
         self.maps = torch.where(within[..., None, None], (self.sum / self.count)[:, None], self.maps)
 
 
-def second_pass(model: TrainedModel, study: Study, config: CalibrationConfig, progress: Progress) -> LevelMeasurements:
+def second_pass(
+    model: TrainedModel, study: Study, config: CalibrationConfig, progress: Progress, world: World
+) -> LevelMeasurements:
     """Levels continue beyond the calibrated range, up to the largest multiple of an end step."""
-    recorder, calibration = _Recorder(study, model.device), study.calibrated.calibration
-    rows = study.rows[study.unhealthy]
-    for _ in evidence_batches(
-        model.predict,
-        lambda some: study.cohort.pixels(rows[some]),
-        slice_seeds(study.cohort.indices[rows], config.seed),
-        EvidenceRequest(recorder.settings, [calibration.strength], model.device, config.batch),
-        progress,
-        recorder,
-    ):
-        pass
-    return recorder.measurements()
+    mine = world.share(len(study.unhealthy), config.batch)
+    recorder, rows = _Recorder(study, mine, model.device), study.rows[study.unhealthy[mine]]
+    with world.raise_in_all():
+        for _ in evidence_batches(
+            model.predict,
+            lambda some: study.cohort.pixels(rows[some]),
+            slice_seeds(study.cohort.indices[rows], config.seed),
+            EvidenceRequest(recorder.settings, [study.calibrated.calibration.strength], model.device, config.batch),
+            progress,
+            recorder,
+        ):
+            pass
+    return _merge(world.all_gather((mine, recorder.parts, recorder.tiles)), recorder.end_step)
+
+
+Share = tuple[np.ndarray, list[tuple[np.ndarray, ...]], np.ndarray]  # of a process: slices, measurements, tiles
+
+
+def _merge(shares: Sequence[Share], end_step: np.ndarray) -> LevelMeasurements:
+    order = np.argsort(np.concatenate([slices for slices, _, _ in shares]))
+    parts = [part for _, parts, _ in shares for part in parts]
+    inside, outside, scores = (np.concatenate(one)[order] for one in zip(*parts, strict=True))
+    beyond = end_step[:, None] * np.array(FACTORS) > HIGHEST_LEVEL
+    tiles = np.sum([tiles for _, _, tiles in shares], axis=0)  # each is of one process, 0 in the others
+    return LevelMeasurements(inside, outside, scores, beyond.mean(axis=0), tiles)
 
 
 class _Recorder:
-    """Callback of every level of every batch."""
+    """Callback of every level of every batch of some of the slices with a lesion."""
 
-    def __init__(self, study: Study, device: torch.device):
+    def __init__(self, study: Study, slices: np.ndarray, device: torch.device):
         unhealthy, settings = study.unhealthy, study.calibrated.calibration.settings
-        self.study, self.device, self.start = study, device, 0
+        self.study, self.slices, self.device, self.start = study, slices, device, 0
         self.lesions, self.end_step = study.lesions[unhealthy], study.decisions.end_step[unhealthy]
         self.quantile, self.calibrated = study.decisions.quantile[unhealthy], len(settings.levels)
         self.settings = replace(settings, levels=extend_levels(settings.levels, int(self.end_step.max())))
@@ -96,7 +112,7 @@ class _Recorder:
             self._finish()
 
     def _begin(self, signal: Tensor) -> None:
-        self.now = slice(self.start, self.start + len(signal))
+        self.now = self.slices[self.start : self.start + len(signal)]
         lesions = self.lesions[self.now]
         around = self.study.foreground[self.now] & ~lesions
         self.regions = [torch.from_numpy(region).to(self.device) for region in (lesions, around)]
@@ -107,8 +123,8 @@ class _Recorder:
         for place, number in enumerate(self.study.gallery):
             wanted = (*self.study.gallery_levels, int(self.end_step[number]))
             columns = [column for column, t in enumerate(wanted) if t == level.t]
-            if columns and self.now.start <= number < self.now.stop:
-                row, channels = number - self.start, list(self.settings.channels)
+            if columns and number in self.now:
+                row, channels = int(np.flatnonzero(self.now == number)[0]), list(self.settings.channels)
                 gradient = (level.healthy[row] - level.unguided[row])[channels].square().mean(0)
                 both = torch.stack([signal[row], gradient]).cpu().float().numpy()
                 self.tiles[place][:, columns] = both[:, None]
@@ -121,9 +137,4 @@ class _Recorder:
         masks = [mask(median_filtered(one), cut, MASK.smallest) for one, cut in zip(maps, cuts, strict=True)]
         scores = np.stack([dice(one, lesions) for one in masks], axis=1)
         self.parts.append((*magnitudes.cpu().float().numpy(), scores))
-        self.start = self.now.stop
-
-    def measurements(self) -> LevelMeasurements:
-        inside, outside, scores = (np.concatenate(parts) for parts in zip(*self.parts, strict=True))
-        beyond = self.end_step[:, None] * np.array(FACTORS) > HIGHEST_LEVEL
-        return LevelMeasurements(inside, outside, scores, beyond.mean(axis=0), self.tiles)
+        self.start += len(self.now)

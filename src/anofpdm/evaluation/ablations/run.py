@@ -26,10 +26,11 @@ from anofpdm.evaluation.ablations.tables import Ablation
 from anofpdm.evaluation.metrics.pixels import average_precision
 from anofpdm.method.calibration import Calibration
 from anofpdm.method.decision import VARIANTS, Variant, decide
-from anofpdm.method.evidence import Evidence, concatenate
-from anofpdm.method.gather import TASK, EvidenceRequest, evidence_batches, slice_seeds
+from anofpdm.method.evidence import Evidence
+from anofpdm.method.gather import TASK, EvidenceRequest, gather_shared, slice_seeds
 from anofpdm.network.predictor import TrainedModel
 from anofpdm.options import Encoding, Signal
+from anofpdm.util.distributed import World
 from anofpdm.util.progress import Progress, silent
 
 COMPARED = {**VARIANTS, "gradient-above": Variant(Encoding.DDIM, Signal.GRADIENT_ABOVE)}
@@ -70,17 +71,25 @@ class Ablations:
     settings: dict[str, Any]  # everything that determines the numbers
 
 
-def ablate(model: TrainedModel, cohort: Cohort, config: AblationConfig, progress: Progress = silent) -> Ablations:
+def ablate(
+    model: TrainedModel,
+    cohort: Cohort,
+    config: AblationConfig,
+    progress: Progress = silent,
+    world: World | None = None,
+) -> Ablations:
+    """In every process; the network's passes are shared among them."""
+    world = world or World()
     measured, rows, lesions = measured_slices(cohort, config.calibration)
     n_unhealthy = int(lesions.any(axis=(1, 2)).sum())
     first_report, second_report, *reports = _reports(model, config, len(rows), n_unhealthy, progress)
 
-    calibrated = fit_calibration(model, measured, config.calibration, first_report, last_maps=True)
+    calibrated = fit_calibration(model, measured, config.calibration, first_report, world, last_maps=True)
     decisions = decide(calibrated.evidence, calibrated.calibration, NO_DETECTOR)
     gallery_levels = choose_levels(calibrated.calibration.settings.levels, config.gallery_levels)
     study = Study(measured, rows, lesions, calibrated, decisions, gallery_levels)
-    measurements = second_pass(model, study, config.calibration, second_report)
-    by_levels, by_variant = _other_passes(model, study, config, reports)
+    measurements = second_pass(model, study, config.calibration, second_report, world)
+    by_levels, by_variant = _other_passes(model, study, config, reports, world)
     all_tables = [
         tables.mse_curves(study),
         tables.sam(study, measurements),
@@ -121,17 +130,17 @@ def _reports(
 
 
 def _other_passes(
-    model: TrainedModel, study: Study, config: AblationConfig, reports: Sequence[Progress]
+    model: TrainedModel, study: Study, config: AblationConfig, reports: Sequence[Progress], world: World
 ) -> tuple[dict[int, Quality], dict[str, Quality]]:
     """Quality by number of levels, and by variant."""
     gradient_report, *other_reports = reports
     first = study.unhealthy_evidence(study.calibrated)
     by_levels = {config.calibration.levels: first}
-    by_kind = {("ddim", "error"): first, **_gradient_evidence(model, study, config, gradient_report)}
+    by_kind = {("ddim", "error"): first, **_gradient_evidence(model, study, config, gradient_report, world)}
     for options, report in zip(config.other_passes(), other_reports, strict=True):
         other_encoding = options.levels == config.calibration.levels
         evidence = study.unhealthy_evidence(
-            fit_calibration(model, study.cohort, options, report, last_maps=other_encoding)
+            fit_calibration(model, study.cohort, options, report, world, last_maps=other_encoding)
         )
         if other_encoding:
             by_kind[options.encoding, options.signal] = evidence
@@ -147,7 +156,7 @@ def _other_passes(
 
 
 def _gradient_evidence(
-    model: TrainedModel, study: Study, config: AblationConfig, report: Progress
+    model: TrainedModel, study: Study, config: AblationConfig, report: Progress, world: World
 ) -> dict[tuple[str, str], tuple[Evidence, Calibration]]:
     """By encoding and signal, of slices with a lesion, in one pass. The calibration is that of the first pass."""
     signals = sorted({one.signal for one in config.compared().values()} - {"error"})
@@ -155,14 +164,13 @@ def _gradient_evidence(
         return {}
     rows, calibration = study.rows[study.unhealthy], study.calibrated.calibration
     batch = config.calibration.batch
-    evidence = concatenate(
-        evidence_batches(
-            model.predict,
-            lambda some: study.cohort.pixels(rows[some]),
-            slice_seeds(study.cohort.indices[rows], config.calibration.seed),
-            EvidenceRequest(calibration.settings, [calibration.strength], model.device, batch, tuple(signals)),
-            report,
-        )
+    evidence = gather_shared(
+        model.predict,
+        lambda some: study.cohort.pixels(rows[some]),
+        slice_seeds(study.cohort.indices[rows], config.calibration.seed),
+        EvidenceRequest(calibration.settings, [calibration.strength], model.device, batch, tuple(signals)),
+        world,
+        report,
     )
     return {("ddim", signal): (evidence.with_signal(signal), calibration.for_signal(signal)) for signal in signals}
 

@@ -8,11 +8,11 @@ from anofpdm.calibration.fit import CalibrationConfig, fit_calibration
 from anofpdm.errors import EvaluationError
 from anofpdm.evaluation.comparison.job import EvaluationJob
 from anofpdm.evaluation.comparison.methods import EvidenceMethod
-from anofpdm.evaluation.comparison.predictions import raised_in_all_processes
 from anofpdm.evaluation.comparison.results import ResultsFolder
 from anofpdm.method.calibration import Calibration
 from anofpdm.options import Signal, StrengthBy
 from anofpdm.util.files import write_atomically
+from anofpdm.util.progress import Progress
 
 
 def calibrate_methods(job: EvaluationJob, methods: dict[str, EvidenceMethod]) -> dict[str, Calibration]:
@@ -20,10 +20,8 @@ def calibrate_methods(job: EvaluationJob, methods: dict[str, EvidenceMethod]) ->
     strength_by, world = job.config.calibration.strength_by, job.world
     for method in sorted(methods.values(), key=lambda one: calibrated_signal(one) == Signal.ERROR):
         if not world.all_gather(calibration_path(job.folder, method, strength_by).is_file())[0]:
-            with raised_in_all_processes(world):
-                if world.is_main:
-                    signal = calibrated_signal(method)
-                    _write_calibrations(job, replace(job.config.calibration, encoding=method.encoding, signal=signal))
+            signal = calibrated_signal(method)
+            _write_calibrations(job, replace(job.config.calibration, encoding=method.encoding, signal=signal))
     return {name: load_method_calibration(job.folder, method, strength_by) for name, method in methods.items()}
 
 
@@ -45,17 +43,19 @@ def calibrated_signal(method: EvidenceMethod) -> Signal:
 def _write_calibrations(job: EvaluationJob, options: CalibrationConfig) -> None:
     """One pass of the network gives every rule for the strength, and the error signal in addition to the requested."""
     task, ours = f"Calibrating ({options.encoding})", options.strength_by
-    fitted = fit_calibration(
-        job.model, job.cohort, options, lambda _task, done, total, _note="": job.progress(task, done, total)
-    )
-    for signal, by in sorted({(Signal.ERROR, StrengthBy.COSINE), (Signal.ERROR, ours), (options.signal, ours)}):
-        path = job.folder.calibration(options.encoding, by, signal)
-        calibration = fitted.gathered.fit(options, signal, by)
-        if not path.is_file():
-            write_atomically(path, to_json(calibration).encode())
-            continue
-        stored = from_json(path.read_text(), str(path))
-        if (stored.strength, stored.settings) != (calibration.strength, calibration.settings):
-            raise EvaluationError(
-                f"{path}: a new calibration gives another strength or other levels; use another --out"
-            )
+    progress: Progress = lambda _task, done, total, _note="": job.progress(task, done, total)  # noqa: E731
+    fitted = fit_calibration(job.model, job.cohort, options, progress, job.world)
+    with job.world.raise_in_all():
+        if job.world.is_main:
+            for signal, by in sorted({(Signal.ERROR, StrengthBy.COSINE), (Signal.ERROR, ours), (options.signal, ours)}):
+                calibration = fitted.gathered.fit(options, signal, by)
+                _write_calibration(job.folder.calibration(options.encoding, by, signal), calibration)
+
+
+def _write_calibration(path: Path, calibration: Calibration) -> None:
+    if not path.is_file():
+        write_atomically(path, to_json(calibration).encode())
+        return
+    stored = from_json(path.read_text(), str(path))
+    if (stored.strength, stored.settings) != (calibration.strength, calibration.settings):
+        raise EvaluationError(f"{path}: a new calibration gives another strength or other levels; use another --out")

@@ -1,9 +1,8 @@
 """Predictions of each kind of method for all slices of a set, shared among processes, into a store on disk."""
 
-import contextlib
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -11,7 +10,7 @@ import numpy as np
 import torch
 
 from anofpdm.calibration.fit import slice_positions
-from anofpdm.errors import CalibrationError, EvaluationError, MethodError
+from anofpdm.errors import EvaluationError
 from anofpdm.evaluation.comparison.job import EvaluationJob
 from anofpdm.evaluation.comparison.methods import EvidenceMethod, ReconstructionMethod, Setting, describe_setting
 from anofpdm.evaluation.comparison.models import Models
@@ -110,18 +109,6 @@ class Workload:
         return np.split(np.arange(len(self.rows)), starts[1:])[world.rank :: world.count]
 
 
-@contextlib.contextmanager
-def raised_in_all_processes(world: World) -> Iterator[None]:
-    """An error in one process is raised in all, so that none waits for it."""
-    error = ""
-    try:
-        yield
-    except (CalibrationError, EvaluationError, MethodError) as raised:
-        error = str(raised)
-    if errors := [one for one in world.all_gather(error) if one]:
-        raise EvaluationError(errors[0])
-
-
 def predict_from_evidence(
     methods: dict[str, EvidenceMethod],  # of one encoding
     stores: dict[str, PredictionStore],
@@ -154,7 +141,7 @@ def predict_from_evidence(
             decisions = decide(evidence.with_signal(method.signal), calibrations[name], method.decision, places)
             stores[name].put_decisions(positions, decisions)
 
-    with raised_in_all_processes(work.job.world):
+    with work.job.world.raise_in_all():
         for number, positions in enumerate(batches):
             predict_batch(number, positions)
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from anofpdm.calibration.fit import check_model_fits
 from anofpdm.cohorts.store import check_slices
-from anofpdm.errors import EvaluationError, MethodError
+from anofpdm.errors import CalibrationError, EvaluationError, MethodError
 from anofpdm.evaluation.comparison.calibrations import calibrate_methods
 from anofpdm.evaluation.comparison.job import EvaluationJob
 from anofpdm.evaluation.comparison.methods import EvidenceMethod, ReconstructionMethod, StudentMethod
@@ -46,7 +46,7 @@ def evaluate(job: EvaluationJob) -> Failures:
     def recorded(*names: str) -> Iterator[None]:
         try:
             yield
-        except (EvaluationError, MethodError) as error:  # raised in all processes
+        except (CalibrationError, EvaluationError, MethodError) as error:  # raised in all processes
             failures.update(dict.fromkeys(names, str(error)))
 
     with job.folder.locked(job.settings(), job.world):

@@ -46,7 +46,7 @@ class ResultsFolder:
             differing = ", ".join(sorted(name for name in settings if stored.get(name) != settings[name]))
             raise ConfigError(f"{self.path}: holds an evaluation with different {differing}; choose another --out")
         world.all_gather(None)
-        with folder_lock(self.path) if world.is_main else contextlib.nullcontext():
+        with folder_lock(self.path, needed=world.is_main):
             if world.is_main:
                 shutil.rmtree(self.path / WORK, ignore_errors=True)  # of a run that was killed
                 for folder in (self.path, *self.path.glob("methods/*")):

@@ -1,0 +1,59 @@
+"""Two processes share the network's passes, and change no number."""
+
+import shutil
+
+import pytest
+from typer.testing import CliRunner
+
+from anofpdm.calibration.files import FIGURE, FILE
+from anofpdm.cli.main import app
+from anofpdm.errors import MethodError
+from anofpdm.util.distributed import World
+from tests import toys
+from tests.two_processes import run_in_two_processes
+
+QUICK = ("--split", "train", "--most", 20, "--levels", 3, "--strengths", "0,2", "--batch", 8, "--device", "cpu")
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    return toys.untrained(tmp_path_factory.mktemp("made"))
+
+
+def run_in_one_process(*words):
+    done = CliRunner().invoke(app, [str(word) for word in words])
+    assert done.exit_code == 0, done.output
+    return done.stdout
+
+
+def test_calibrate(made, tmp_path):
+    models = [shutil.copytree(made / "model", tmp_path / name) for name in ("one", "two")]
+    outputs = [
+        run("calibrate", model, made / "cohort", *QUICK).replace(str(model), "MODEL")
+        for run, model in zip((run_in_one_process, run_in_two_processes), models, strict=True)
+    ]
+    assert outputs[0] == outputs[1]
+    for name in (FILE, FIGURE):
+        assert (models[0] / name).read_bytes() == (models[1] / name).read_bytes()
+
+
+def test_ablate(made, tmp_path):
+    for run, name in ((run_in_one_process, "one"), (run_in_two_processes, "two")):
+        run("ablate", made / "model", made / "cohort", "--levels-tried", "2", *QUICK, "--out", tmp_path / name)
+    files = sorted(path.name for path in (tmp_path / "one").iterdir())
+    assert files == sorted(path.name for path in (tmp_path / "two").iterdir())
+    assert len(files) > 10
+    for name in files:
+        assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes(), name
+
+
+def test_shares_are_whole_batches_and_cover_everything():
+    shares = [World(rank, 3).share(22, 5).tolist() for rank in range(3)]
+    assert shares == [[0, 1, 2, 3, 4, 15, 16, 17, 18, 19], [5, 6, 7, 8, 9, 20, 21], [10, 11, 12, 13, 14]]
+    assert [World(rank, 3).share(4, 5).tolist() for rank in range(3)] == [[0, 1, 2, 3], [], []]
+
+
+def test_an_error_of_another_process_is_raised(monkeypatch):
+    monkeypatch.setattr(World, "all_gather", lambda _self, error: [error, MethodError("in process 1")])
+    with pytest.raises(MethodError, match="in process 1"), World(0, 2).raise_in_all():
+        pass
