@@ -76,8 +76,9 @@ def own_scans(engine: str, fast_model: Path, extent: Extent, tmp_path_factory: p
     options = ("--engine", engine, "--device", "cpu", "--no-pictures", "--no-report")
     run_successfully("segment", fast_model, folder / "scans", "--out", folder / "results", *options, timeout=600)
     scans = [own_scan(folder / "scans" / name, folder / "results" / name, MODALITIES[engine]) for name in names]
-    for role in ("mask", "map"):
-        assert len({scan.expected[role] for scan in scans}) == len(scans), f"two scans have the same {role}"
+    different = {role: len({scan.expected[role] for scan in scans}) for role in ("mask", "map")}
+    assert different["map"] == len(scans), "two scans have the same map: results could be mixed up unseen"
+    assert different["mask"] > 0.9 * len(scans), "too many equal masks; a student finds nothing in a few scans"
     return scans
 
 

@@ -202,7 +202,7 @@ def test_demo_needs_no_network(workspace: Path, extent: Extent, record) -> None:
     out = workspace / "demo"
     run_without_network(workspace, ("demo", "--out", out, "--patients", "1", "--device", "cpu"))
     page = (out / "index.html").read_text()
-    assert page.count("data:image/png") == 2, "a tumour and a stroke"
+    assert page.count("data:image/png") == 4, "a tumour and a stroke, each by both engines"
     assert not re.search(r"(?:src|href)=\"(?:https?:)?//", page)
     assert len(list((out / "results").rglob("summary.json"))) == 2
     how = "in a network namespace of its own" if network_namespace() else "with sockets refused"

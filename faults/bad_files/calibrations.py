@@ -20,7 +20,7 @@ BAD_ENTRIES: dict[str, tuple[Any, ...]] = {
     "fitted": ([], [{}], None, "x", [1]), "foreground": ([1], ["a", "b"], None, [NAN, 1]),
     "fitted.0.curve.centre": ([], [1.0], "x", [["a"]], [NAN, 1]), "fitted.0.curve.scale": ([0, 0], [1.0]),
     "fitted.0.curve.weights": ([1.0], [[1, 2], [3, 4]]), "fitted.0.curve.offset": ("x", None, INF),
-    "fitted.0.healthy_threshold": ("x", None, NAN, -1), "fitted.0.context_mm": ("x", None, -1),
+    "fitted.0.healthy_threshold": ("x", NAN, -1), "fitted.0.context_mm": ("x", None, -1),
     "seed": ("x", -1, 1.5, 10**400, None), "modalities": (None, ["t1"], "flair"),
     "checkpoint_sha256": (None, "0" * 64, 7), "cosine_accuracy": (None, [], {"accuracy": "x"}),
     "candidates": (None, [1], [{}]), "other": (1,),

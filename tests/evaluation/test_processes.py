@@ -1,10 +1,6 @@
 """A comparison shared by two processes."""
 
 import json
-import socket
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -12,23 +8,13 @@ from typer.testing import CliRunner
 from anofpdm.cli.main import app
 from anofpdm.evaluation.comparison.methods import METHODS
 from tests.evaluation.comparison_toys import SHORT, fill
+from tests.two_processes import run_in_two_processes
 
-# Two processes with the environment that torchrun gives them, forked after the imports, which take most of the time.
-FORKED = """
-import os, sys
-from anofpdm.cli.main import main
+SHORT_METHODS = """
 from anofpdm.evaluation.comparison.methods import METHODS
 from tests.evaluation.comparison_toys import SHORT
 
 METHODS.update(SHORT)
-children = []
-for rank in range(2):
-    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE="2")
-    children += [os.fork()]
-    if not children[-1]:
-        main()
-        sys.exit(0)
-sys.exit(max(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) != 0 for child in children))
 """
 
 
@@ -43,14 +29,7 @@ def test_number_of_processes_does_not_change_scores(tmp_path, monkeypatch):
         monkeypatch.setitem(METHODS, name, method)
     done = CliRunner().invoke(app, [*map(str, words), "--out", str(tmp_path / "one")])
     assert done.exit_code == 0, done.output
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        monkeypatch.setenv("MASTER_PORT", str(free.getsockname()[1]))
-    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
-    command = [sys.executable, "-c", FORKED, *map(str, words), "--out", str(tmp_path / "two")]
-    root = Path(__file__).parents[2]
-    both = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300, cwd=root)
-    assert both.returncode == 0, both.stderr
+    run_in_two_processes(*words, "--out", tmp_path / "two", before=SHORT_METHODS)
     one, two = (json.loads((tmp_path / name / "results.json").read_text())["methods"] for name in ("one", "two"))
     assert len(one) > 4
     for name, by_setup in one.items():

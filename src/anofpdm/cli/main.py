@@ -31,7 +31,7 @@ from anofpdm.errors import AnoFPDMError, Terminated
 from anofpdm.util.files import RESUME_HINT, write_error_hint
 from anofpdm.util.text import printable
 
-WITHOUT_TORCH = (phantom, prepare, view)
+WITHOUT_TORCH = (phantom, prepare, serve, view)  # of serve, only its workers import it
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
 

@@ -229,12 +229,18 @@ def _scaling(header: nib.Nifti1Header, path: Path) -> tuple[float, float]:
 def _finite_float32(voxels: np.ndarray, path: Path) -> np.ndarray:
     with np.errstate(over="ignore"):
         voxels = voxels.astype(np.float32, copy=False)
-    finite = np.isfinite(voxels)
-    if not finite.all():
-        first = ", ".join(map(str, np.unravel_index(finite.argmin(), finite.shape)))
-        count = finite.size - np.count_nonzero(finite)
+    bad = [_first_nonfinite(voxels[..., k], k) for k in range(voxels.shape[2])]  # slice by slice, to save memory
+    if count := sum(n for n, _ in bad):
+        first = ", ".join(map(str, min(voxel for n, voxel in bad if n)))
         raise ScanError(
             f"{path}: {count} voxels are NaN or infinite, the first at voxel ({first}); "
             "replace them, e.g. with 0 outside the head (fslmaths -nan)"
         )
     return voxels
+
+
+def _first_nonfinite(plane: np.ndarray, k: int) -> tuple[int, tuple[int, int, int]]:
+    """Number of voxels [i, j] that are NaN or infinite, and the first of them."""
+    finite = np.isfinite(plane)
+    i, j = np.unravel_index(finite.argmin(), finite.shape)
+    return finite.size - int(np.count_nonzero(finite)), (int(i), int(j), k)
