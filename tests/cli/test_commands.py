@@ -22,6 +22,7 @@ from anofpdm.errors import Terminated
 from anofpdm.network.config import PRESETS
 from anofpdm.options import Preset
 from tests import toys
+from tests.two_processes import run_in_two_processes
 
 
 def anofpdm(*words, **options):
@@ -183,11 +184,7 @@ class TestSegment:
 
     def test_two_processes_share_the_work_and_change_nothing(self, segmented, tmp_path):
         one, words, _ = segmented
-        run = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "29611"]
-        command = [*run, "-m", "anofpdm", *map(str, words[:-1]), str(tmp_path), "--no-pictures"]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=180)
-        assert done.returncode == 0, done.stderr
-        assert "8 scans segmented" in done.stdout
+        assert "8 scans segmented" in run_in_two_processes(*words[:-1], tmp_path, "--no-pictures")
         paths = sorted(one.rglob("*.nii.gz"))
         assert len(paths) == 16
         assert any(nib.Nifti1Image.from_filename(path).get_fdata().any() for path in one.rglob("mask.nii.gz"))

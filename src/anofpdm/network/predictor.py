@@ -14,6 +14,7 @@ from anofpdm.labels import HEALTHY, UNHEALTHY
 from anofpdm.network import checkpoint
 from anofpdm.network.classifier import Network, build_network
 from anofpdm.network.config import UNetConfig
+from anofpdm.network.cpu import fast_gradients
 from anofpdm.network.kernels.cuda_graph import CudaGraph
 from anofpdm.network.unet import UNet
 from anofpdm.options import Noise, Precision, Task, parse
@@ -188,7 +189,9 @@ def load_guide(folder: Path, device: torch.device) -> Guide:
     @torch.enable_grad()
     def gradient(x: Tensor, t: int) -> Tensor:
         x = x.detach().requires_grad_()
-        return torch.autograd.grad(logits(x, t).log_softmax(dim=1)[:, HEALTHY].sum(), x)[0]
+        log_healthy = logits(x, t).log_softmax(dim=1)[:, HEALTHY].sum()
+        with fast_gradients(x.device):
+            return torch.autograd.grad(log_healthy, x)[0]
 
     @torch.no_grad()
     def log_odds(x: Tensor, t: int) -> Tensor:

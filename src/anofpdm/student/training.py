@@ -15,6 +15,7 @@ from torch import Tensor
 
 from anofpdm.errors import ConfigError, TrainingError
 from anofpdm.labels import NULL, UNHEALTHY
+from anofpdm.network.cpu import fast_gradients
 from anofpdm.student.network import StudentConfig, StudentNet
 from anofpdm.student.targets import PseudoLabels
 from anofpdm.util.progress import Progress, silent
@@ -100,7 +101,8 @@ def _update(
         pixel_logits, slice_logits = network(x)
     loss = mask_loss(pixel_logits.float(), mask) + label_share * label_loss(slice_logits.float(), labels)
     optimiser.zero_grad(set_to_none=True)
-    loss.backward()
+    with fast_gradients(loss.device):
+        loss.backward()
     optimiser.step()
     return loss.detach()
 

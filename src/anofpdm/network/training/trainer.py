@@ -14,6 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from anofpdm.errors import ModelError, TrainingError
 from anofpdm.network.classifier import Network, build_network
+from anofpdm.network.cpu import fast_gradients
 from anofpdm.network.kernels.cuda_graph import CudaGraph
 from anofpdm.network.schedule import NoiseSchedule
 from anofpdm.network.simplex import random_permutations, simplex_noise
@@ -177,7 +178,8 @@ class Trainer:
         for start in range(0, count, self.micro_batch):
             part = Inputs(*(tensor[start : start + self.micro_batch] for tensor in inputs))
             losses = self.losses(part)
-            (losses.sum() / count).backward()
+            with fast_gradients(self.device):
+                (losses.sum() / count).backward()
             total += losses.detach().sum() / count
             bins = part.t * LEVEL_BINS // len(self.schedule)
             self.level_loss[0].index_add_(0, bins, losses.detach())

@@ -7,7 +7,7 @@ import contextlib
 import logging
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, BinaryIO
 
 from anofpdm.errors import ScanError
@@ -180,8 +180,8 @@ def _frames(tags: Tags, file: str) -> tuple[Frame, ...]:
             raise EOFError
         return tuple(_enhanced_frame(tags, group, shared, file, index) for index, group in enumerate(groups))
     if int(tags.get("NumberOfFrames") or 1) > 1:
-        many = range(min(int(tags.NumberOfFrames), MAX_FRAMES))
-        return tuple(_frame(tags, pydicom.Dataset(), file, index, _traits(tags)) for index in many)
+        first = _frame(tags, pydicom.Dataset(), file, 0, _traits(tags))
+        return tuple(replace(first, index=index) for index in range(min(int(tags.NumberOfFrames), MAX_FRAMES)))
     return (_frame(tags, tags, file, None, _traits(tags)),)
 
 
