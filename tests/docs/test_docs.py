@@ -57,6 +57,7 @@ QUICK_BENCHMARKS = {
     "benchmarks/prepare.py": ["--copies", "1", "--repeats", "1"],
     "benchmarks/phantom.py": ["--patients", "4"],
     "benchmarks/precision.py": ["--slices", "1"],
+    "benchmarks/gradients.py": [],
     "benchmarks/simplex.py": ["--batch", "1", "--channels", "1", "--size", "16", "--rounds", "1", "--device", "cpu"],
     "benchmarks/evaluation.py": ["--slices", "20"],
     "benchmarks/levels.py": ["--levels", "2", "--precision-at", "2", "--precisions", "fp32", "--device", "cpu"],
@@ -310,16 +311,16 @@ def run_python(command: Command, patch: pytest.MonkeyPatch) -> None:
         assert all(line in command.page.read_text() for line in done.stdout.splitlines())
         return
     assert words[0].startswith("benchmarks/"), command.text
-    said = io.StringIO()
+    printed = io.StringIO()
     if words[0] in NEED_A_GPU:
         patch.setattr(sys, "argv", [words[0], "--help"])
-        with contextlib.redirect_stdout(said), pytest.raises(SystemExit, match=r"^0$"):
+        with contextlib.redirect_stdout(printed), pytest.raises(SystemExit, match=r"^0$"):
             runpy.run_path(str(ROOT / words[0]), run_name="__main__")
         return
     patch.setattr(sys, "argv", [*words, *QUICK_BENCHMARKS[words[0]]])
-    with contextlib.redirect_stdout(said):
+    with contextlib.redirect_stdout(printed):
         runpy.run_path(str(ROOT / words[0]), run_name="__main__")
-    assert said.getvalue().strip()
+    assert printed.getvalue().strip()
 
 
 def run_server(words: list[str], folder: Path, patch: pytest.MonkeyPatch) -> None:
@@ -382,9 +383,9 @@ def parse(words: list[str], *, whole: bool = True) -> None:
 def parse_torchrun(words: list[str]) -> None:
     from torch.distributed.run import get_args_parser
 
-    said = get_args_parser().parse_args(words)
-    assert (said.module, said.training_script) == (True, "anofpdm"), words
-    parse([one for word in said.training_script_args for one in PLACEHOLDERS.get(word, [word])])
+    printed = get_args_parser().parse_args(words)
+    assert (printed.module, printed.training_script) == (True, "anofpdm"), words
+    parse([one for word in printed.training_script_args for one in PLACEHOLDERS.get(word, [word])])
 
 
 @pytest.mark.parametrize("command", PARSED, ids=lambda command: f"{command.page.name}:{command.line}")
