@@ -1,12 +1,13 @@
 """Time of a convolution and of its gradients on this CPU, with oneDNN and without."""
 
+import argparse
 import platform
 import time
 
 import torch
 from torch import Tensor, nn
 
-SHAPES = ((8, 32), (16, 32), (32, 64), (64, 64))  # channels, pixels along a side
+SIDES = {8: 32, 16: 32, 32: 64, 64: 64}  # channels: pixels along a side
 BATCH, REPEATS = 8, 5
 
 
@@ -25,12 +26,16 @@ def milliseconds(convolution: nn.Module, x: Tensor, *, onednn: bool) -> tuple[fl
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--channels", type=int, nargs="+", choices=SIDES, default=list(SIDES))
+    chosen = parser.parse_args().channels
     print(
         f"{platform.machine()}, torch {torch.__version__}, {torch.get_num_threads()} threads, batch {BATCH}, 3 x 3, ms"
     )
     print("layout         channels  pixels   forward: oneDNN   torch   backward: oneDNN   torch")
     for layout in (torch.contiguous_format, torch.channels_last):
-        for channels, side in SHAPES:
+        for channels in chosen:
+            side = SIDES[channels]
             convolution = nn.Conv2d(channels, channels, 3, padding=1, bias=False)
             convolution.weight.data = convolution.weight.data.contiguous(memory_format=layout)
             x = torch.randn(BATCH, channels, side, side).contiguous(memory_format=layout).requires_grad_()

@@ -57,7 +57,7 @@ QUICK_BENCHMARKS = {
     "benchmarks/prepare.py": ["--copies", "1", "--repeats", "1"],
     "benchmarks/phantom.py": ["--patients", "4"],
     "benchmarks/precision.py": ["--slices", "1"],
-    "benchmarks/gradients.py": [],
+    "benchmarks/gradients.py": ["--channels", "16"],
     "benchmarks/simplex.py": ["--batch", "1", "--channels", "1", "--size", "16", "--rounds", "1", "--device", "cpu"],
     "benchmarks/evaluation.py": ["--slices", "20"],
     "benchmarks/levels.py": ["--levels", "2", "--precision-at", "2", "--precisions", "fp32", "--device", "cpu"],
@@ -266,7 +266,7 @@ def test_commands(block, shelf, run_anofpdm, tmp_path, monkeypatch):
 
 
 @pytest.fixture(scope="module")
-def told(shelf, run_anofpdm, tmp_path_factory):  # noqa: ARG001  the shelf makes networks small
+def followed(shelf, run_anofpdm, tmp_path_factory):  # noqa: ARG001  the shelf makes networks small
     """The folder in which the commands of a story were run, one after the other."""
     folder = tmp_path_factory.mktemp("story")
     with pytest.MonkeyPatch.context() as patch:
@@ -275,15 +275,15 @@ def told(shelf, run_anofpdm, tmp_path_factory):  # noqa: ARG001  the shelf makes
     return folder
 
 
-def test_a_story_can_be_followed(told):
+def test_a_story_can_be_followed(followed):
     """And leaves the files that it tells its reader to look at."""
     text = "\n".join(page.read_text() for page in PAGES if page.name in STORIES)
     named = [span for span in inline_code(text) if re.fullmatch(r"(cohort|demo|masks|model|scores)(/[\w.]+)*", span)]
     assert len(named) > 3
     for name in named:
-        assert (told / name).exists(), name
-    assert list(told.glob("masks/*/report.html"))
-    assert list(told.glob("masks_of_student/*/report.html"))
+        assert (followed / name).exists(), name
+    assert list(followed.glob("masks/*/report.html"))
+    assert list(followed.glob("masks_of_student/*/report.html"))
 
 
 def run(command: Command, run_anofpdm, folder: Path, patch: pytest.MonkeyPatch) -> None:
@@ -324,7 +324,7 @@ def run_python(command: Command, patch: pytest.MonkeyPatch) -> None:
 
 
 def run_server(words: list[str], folder: Path, patch: pytest.MonkeyPatch) -> None:
-    """Started, asked for its page, stopped."""
+    """Start it, request its page, stop it."""
     if "--set-up" in words:  # fetches something from elsewhere
         parse(words)
         return

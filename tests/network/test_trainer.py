@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import socket
 import subprocess
 import sys
 
@@ -151,7 +152,7 @@ class TestStep:
 
 
 TWO_PROCESSES = """
-import gc, sys
+import gc, os, sys
 import torch
 from safetensors.torch import save_file
 from anofpdm.cohorts import open_cohort
@@ -183,28 +184,39 @@ def train(world, out, short_of_memory=False):
     if world.is_main:
         save_file({name: p.grad.contiguous() for name, p in trainer.network.named_parameters()}, out)
 
-one, two, short = sys.argv[2:]
-world = World.from_environment(torch.device("cpu"))
-train(world, two)
-train(world, short, short_of_memory=True)
-if world.is_main:
-    train(World(), one)
-gc.collect()  # whatever still holds gloo's threads when Python ends may bring the process down
-world.close()
+def share(rank, one, two, short):
+    os.environ.update(RANK=str(rank), WORLD_SIZE="2")
+    world = World.from_environment(torch.device("cpu"))
+    train(world, two)
+    train(world, short, short_of_memory=True)
+    if world.is_main:
+        train(World(), one)
+    gc.collect()  # whatever still holds gloo's threads when Python ends may bring the process down
+    world.close()
+
+children = []
+for rank in range(2):  # forked after the imports, which take most of the time
+    children += [os.fork()]
+    if not children[-1]:
+        share(rank, *sys.argv[2:])
+        sys.exit(0)
+sys.exit(max(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) != 0 for child in children))
 """
 
 
 def test_two_processes_compute_the_gradient_of_one(cohort, tmp_path):
-    """DDP over gloo, as torchrun starts it, on a split batch; and one process on the joined batch, two steps in. Also
-    when one of the two runs out of memory: both must then work in smaller portions."""
+    """DDP over gloo on a split batch, with the environment that torchrun sets; and one process on the joined batch, two
+    steps in. Also when one of the two runs out of memory: both must then work in smaller portions."""
     from safetensors.torch import load_file
 
     script = tmp_path / "script.py"
     script.write_text(TWO_PROCESSES)
     files = [tmp_path / name for name in ("one", "two", "short")]
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
-    command = [*torchrun, str(script), str(cohort.path), *map(str, files)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, str(script), str(cohort.path), *map(str, files)]
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1])}
+    environment = {**os.environ, **address, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=180, env=environment)
     assert done.returncode == 0, done.stderr
     one, two, short = map(load_file, files)

@@ -14,6 +14,7 @@ from anofpdm.method.context import SlicePositions
 from anofpdm.method.detection import CurveDetector
 from anofpdm.method.mask import mask
 from anofpdm.network import checkpoint
+from anofpdm.student.cpu import CpuStudent
 from anofpdm.student.model import (
     Student,
     StudentCalibration,
@@ -290,3 +291,14 @@ def test_onnx_predicts_the_same(trained, tmp_path):
     payload = session.get_modelmeta().custom_metadata_map
     assert json.loads(payload["anofpdm_config"])["modalities"] == ["flair"]
     assert json.loads(payload["anofpdm_calibration"]) == student.calibration.to_dict()
+
+
+@pytest.mark.parametrize("multipliers", [(1,), (1, 2), (1, 2, 4, 4)])
+def test_the_forward_pass_on_a_cpu_is_that_of_the_network(multipliers):
+    torch.manual_seed(3)
+    network = StudentNet(StudentConfig(("flair", "t2"), 24, (-2.0, 2.0), width=16, multipliers=multipliers)).eval()
+    x = torch.rand(3, 6, 24, 40) * 2 - 1
+    with torch.no_grad():
+        expected, found = network(x), CpuStudent(network)(x)
+    for one, other in zip(expected, found, strict=True):
+        torch.testing.assert_close(other, one, rtol=1e-5, atol=1e-5)

@@ -19,12 +19,17 @@ class Finding:
 
 def find_lesions(mask: np.ndarray, anomaly_map: np.ndarray, affine: np.ndarray) -> list[Finding]:
     """mask and map [i, j, k]; the affine takes voxel indices to scanner millimetres."""
-    components, count = ndimage.label(mask, CONNECTIVITY)
+    whole = ndimage.find_objects(mask.astype(np.uint8))  # its bounding box
+    if not whole:
+        return []
+    corner = np.array([part.start for part in whole[0]])
+    components, count = ndimage.label(mask[whole[0]], CONNECTIVITY)
+    anomaly_map = anomaly_map[whole[0]]
     voxel_ml = abs(float(np.linalg.det(affine[:3, :3]))) / 1000
     lesions = []
     for number, box in enumerate(ndimage.find_objects(components, count), start=1):
         inside = components[box] == number
-        start = np.array([part.start for part in box])
+        start = corner + [part.start for part in box]
         voxels = np.argwhere(inside) + start  # [n, 3]
         values = anomaly_map[box][inside]
         lesions.append(

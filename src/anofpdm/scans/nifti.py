@@ -1,7 +1,6 @@
 """Reading and writing NIfTI: strict checks of header and length, geometry preserved."""
 
 import contextlib
-import gzip
 import logging
 import math
 import struct
@@ -11,6 +10,7 @@ from pathlib import Path
 
 import nibabel as nib
 import numpy as np
+from zlib_ng import zlib_ng
 
 from anofpdm.errors import ScanError
 from anofpdm.scans.grid import Grid, grid_of
@@ -20,7 +20,7 @@ from anofpdm.util.files import write_atomically
 MAX_VOXELS = 512**3  # more than any head scan at 0.5 mm; checked before allocation
 MAX_BYTES = 4 * MAX_VOXELS  # of voxel data
 MAX_OFFSET = 64 << 20  # of the voxel data, after header extensions
-COMPRESSION = 1  # level; fast, and sufficient for maps and masks
+COMPRESSION = 2  # level of zlib-ng: the size of zlib's level 1 in half the time
 # Types that NIfTI, or many of its readers, do not support, and their replacements.
 STORED_AS = {"b1": np.uint8, "f2": np.float32, "i8": np.int32}
 HEADERS = {348: (nib.Nifti1Header, b"n+1"), 540: (nib.Nifti2Header, b"n+2")}
@@ -79,7 +79,7 @@ def write_nifti(path: Path, voxels: np.ndarray, where: Grid | np.ndarray) -> Non
     image = kind(voxels.reshape(grid.header.get_data_shape()), grid.affine, header)
     data = image.to_bytes()
     if path.name.endswith(".gz"):
-        data = gzip.compress(data, COMPRESSION, mtime=0)
+        data = zlib_ng.compress(data, COMPRESSION, wbits=31)  # gzip, without a time stamp
     write_atomically(path, data)
 
 

@@ -19,11 +19,12 @@ from anofpdm.method.decision import Decisions
 from anofpdm.method.detection import CurveDetector, fit_and_validate
 from anofpdm.method.mask import SMALLEST, mask, smallest_lesion_level, smallest_pixels
 from anofpdm.network.checkpoint import FORMAT, WEIGHTS, load_model, save_model
+from anofpdm.student.cpu import CpuStudent
 from anofpdm.student.network import Pixels, StudentConfig, StudentNet, neighbour_rows, predict_logits, stack_slices
 from anofpdm.util.progress import Progress, silent
 
 FOLDER, TASK, ONNX = "student", "student", "student.onnx"
-BATCH = 32
+BATCH, BATCH_ON_CPU = 32, 8  # slices
 DETECTION_MM = 5.0  # sigma of the smoothing across slices, before a slice is called unhealthy
 MIN_AUC_GAIN = 0.02  # by which pixels must detect better than the slice output to be used
 
@@ -124,11 +125,12 @@ def predict_slices(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Logits of lesion [n, H, W] of every slice, and of the slice being unhealthy [n]."""
     rows = neighbour_rows(positions, network.config.neighbours_mm)
+    forward, batch = (CpuStudent(network), BATCH_ON_CPU) if device.type == "cpu" else (network, BATCH)
     parts = []
-    for start in range(0, len(rows), BATCH):
-        x = torch.from_numpy(stack_slices(pixels, rows[start : start + BATCH])).to(device)
-        parts.append([part.cpu().numpy() for part in predict_logits(network, x)])
-        progress("Segmenting", min(start + BATCH, len(rows)), len(rows))
+    for start in range(0, len(rows), batch):
+        x = torch.from_numpy(stack_slices(pixels, rows[start : start + batch])).to(device)
+        parts.append([part.cpu().numpy() for part in predict_logits(forward, x)])
+        progress("Segmenting", min(start + batch, len(rows)), len(rows))
     pixel_logits, slice_logits = (np.concatenate(part) for part in zip(*parts, strict=True))
     return pixel_logits, slice_logits
 

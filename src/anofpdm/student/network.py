@@ -19,6 +19,7 @@ from anofpdm.method.context import SlicePositions
 MAX_COUNT = 4096
 MIN_DISTANCE_MM = 2.0  # closer slices are nearly identical
 
+Forward = Callable[[Tensor], tuple[Tensor, Tensor]]  # as StudentNet.forward
 Pixels = Callable[[np.ndarray], np.ndarray]  # rows -> slices [n, C, H, W] of the student's modalities
 
 
@@ -64,15 +65,26 @@ class StudentNet(nn.Module):
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """x [N, C, H, W] in -1 to 1 -> logits of lesion [N, H, W], and of the slice being unhealthy [N]."""
-        skips: list[Tensor] = []
-        for depth, block in enumerate(self.down):
-            x = block(F.max_pool2d(x, 2) if depth else x)
-            skips.append(x)
-        slice_logits: Tensor = self.whole(torch.cat([x.mean(dim=(2, 3)), x.amax(dim=(2, 3))], dim=1))[:, 0]
+        skips = self.encode(x)
+        x = skips[-1]
+        slice_logits = self.slice_logits(x)
         for depth, block in enumerate(self.up, start=2):
             x = block(torch.cat([F.interpolate(x, scale_factor=2), skips[-depth]], dim=1))
         pixel_logits: Tensor = self.last(x)[:, 0]
         return pixel_logits, slice_logits
+
+    def encode(self, x: Tensor) -> list[Tensor]:
+        """The outputs of all down blocks."""
+        skips: list[Tensor] = []
+        for depth, block in enumerate(self.down):
+            x = block(F.max_pool2d(x, 2) if depth else x)
+            skips.append(x)
+        return skips
+
+    def slice_logits(self, x: Tensor) -> Tensor:
+        """[N], from the output of the last down block."""
+        logits: Tensor = self.whole(torch.cat([x.mean(dim=(2, 3)), x.amax(dim=(2, 3))], dim=1))[:, 0]
+        return logits
 
 
 class Block(nn.Sequential):
@@ -84,14 +96,14 @@ class Block(nn.Sequential):
         super().__init__(*layers)
 
 
-def mirror_mean(network: nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:
+def mirror_mean(network: Forward, x: Tensor) -> tuple[Tensor, Tensor]:
     """[N, C, H, W] -> [N, H, W] and [N]: the mean logits of each slice and its mirror image."""
     (pixel_logits, slice_logits), (mirrored, slice_mirrored) = network(x), network(x.flip(-1))
     return (pixel_logits + mirrored.flip(-1)) / 2, (slice_logits + slice_mirrored) / 2
 
 
 @torch.no_grad()
-def predict_logits(network: StudentNet, x: Tensor) -> tuple[Tensor, Tensor]:
+def predict_logits(network: Forward, x: Tensor) -> tuple[Tensor, Tensor]:
     """As `mirror_mean`, in float32."""
     pixel_logits, slice_logits = mirror_mean(network, x)
     return pixel_logits.float(), slice_logits.float()
