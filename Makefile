@@ -12,7 +12,7 @@ demo: $(INSTALLED)
 test: $(INSTALLED)
 	$(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder --durations=20
 
-faults: $(INSTALLED) # kills, full disks, bad files, on Linux; about 45 minutes
+faults: $(INSTALLED) # kills, full disks, bad files, on Linux; about an hour
 	$(BIN)/python -m pytest $(FAULTS)
 
 faults-sample: $(INSTALLED) # a seeded sample of each part, under five minutes

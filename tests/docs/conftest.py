@@ -92,8 +92,8 @@ def fill() -> None:
     fill_study()
     fill_models()
     anofpdm("segment", "MODEL", "SCAN", "--out", "DIR", "--device", "cpu")
-    shutil.copytree("MODEL", "taught")
-    anofpdm("distill", "taught", "COHORT", "--steps", 1, "--width", 8, "--device", "cpu")
+    shutil.copytree("MODEL", "with_student")
+    anofpdm("distill", "with_student", "COHORT", "--steps", 1, "--width", 8, "--device", "cpu")
 
 
 def parts(scans: list[Path]) -> list[str]:

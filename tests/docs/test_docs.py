@@ -239,11 +239,11 @@ def cheaper(words: list[str]) -> list[str]:
     return [*kept, *(part for one in given for part in one if part)]
 
 
-def sandbox(shelf: Path, folder: Path, *, taught: bool) -> None:
+def sandbox(shelf: Path, folder: Path, *, with_student: bool) -> None:
     """Everything that a page may name."""
     for thing in shelf.iterdir():
         if thing.name == "MODEL":  # commands write into it
-            shutil.copytree(shelf / "taught" if taught else thing, folder / thing.name)
+            shutil.copytree(shelf / "with_student" if with_student else thing, folder / thing.name)
         else:
             (folder / thing.name).symlink_to(thing)
 
@@ -257,7 +257,7 @@ def take_away(path: Path) -> None:
 
 @pytest.mark.parametrize("block", RUN, ids=str)
 def test_commands(block, shelf, run_anofpdm, tmp_path, monkeypatch):
-    sandbox(shelf, tmp_path, taught="student" in block.text)
+    sandbox(shelf, tmp_path, with_student="student" in block.text)
     monkeypatch.setenv("PATH", str(shelf / "bin"), prepend=":")
     for command in filter(is_run, block.commands):
         if command.made:

@@ -12,8 +12,8 @@ SLOW_GRADIENTS = ("aarch64", "arm64")
 
 @contextlib.contextmanager
 def fast_gradients(device: torch.device) -> Iterator[None]:
-    """For the backward pass. On ARM, oneDNN's gradients of convolutions take 1.4 to 3.5 times as long as torch's own,
-    while its forward pass is the faster one (benchmarks/gradients.py)."""
+    """For the backward pass. On ARM, oneDNN's gradients of convolutions take 1.4 to 3.5 times as long as torch's own;
+    its forward pass, with channels last, does not (benchmarks/gradients.py)."""
     if device.type != "cpu" or platform.machine() not in SLOW_GRADIENTS:
         yield
         return

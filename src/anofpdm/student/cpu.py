@@ -1,8 +1,8 @@
 """The student's forward pass on a CPU: the same function, with fewer products and less memory traffic.
 
 A 3 x 3 convolution of an upsampled image (nearest neighbour, by 2) equals four 2 x 2 convolutions of the image itself,
-one for each place in a 2 x 2 block of the result: 16 products per pixel in place of 36, and no upsampled copy. The skip
-connection is convolved on its own and added, instead of concatenated.
+one for each place in a 2 x 2 block of the result: 16 products per pixel of the image in place of 36, and no upsampled
+copy. The skip connection is convolved on its own and added, instead of concatenated.
 """
 
 import copy
