@@ -37,7 +37,7 @@ body{font:16px/1.55 system-ui,sans-serif;max-width:80rem;margin:2rem auto;paddin
 h1{font-size:1.6rem}h2{font-size:1.15rem;margin-top:2.2rem}
 table{border-collapse:collapse;display:block;overflow-x:auto}
 td,th{padding:.3rem .8rem .3rem 0;border-bottom:1px solid #8885;text-align:left;white-space:nowrap}
-td:first-child{white-space:normal;overflow-wrap:anywhere}
+th{white-space:normal;vertical-align:bottom}
 img{max-width:100%;border:1px solid #8884;border-radius:4px}
 .quiet{opacity:.75}
 """
