@@ -14,11 +14,12 @@ pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium here")
 
 
 @pytest.fixture(scope="module")
-def browser():
+def context():
+    """Every test opens pages of its own in it: a report stores nothing in the browser."""
     with playwright.sync_playwright() as driver:
-        opened = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield opened
-        opened.close()
+        browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield browser.new_context()
+        browser.close()
 
 
 @dataclass
@@ -38,16 +39,17 @@ class Opened:
 
 
 @pytest.fixture
-def open_page(browser, tmp_path):
-    contexts: list = []
+def open_page(context, tmp_path):
     all_opened: list = []
 
-    def open_report(result, title="p1", **options):
-        path = tmp_path / f"{len(contexts)} report.html"
+    def open_report(result, title="p1", viewport=None, color_scheme=None):
+        path = tmp_path / f"{len(all_opened)} report.html"
         path.write_bytes(render_report(result, title))
-        contexts.append(browser.new_context(**options))
-        opened = Opened(contexts[-1].new_page())
+        opened = Opened(context.new_page())
         all_opened.append(opened)
+        if viewport is not None:
+            opened.page.set_viewport_size(viewport)
+        opened.page.emulate_media(color_scheme=color_scheme)
         opened.page.set_default_timeout(10_000)
         opened.page.on("console", lambda message: opened.errors.append(message.text))
         opened.page.on("pageerror", lambda error: opened.errors.append(str(error)))
@@ -61,8 +63,8 @@ def open_page(browser, tmp_path):
     for opened in all_opened:
         assert opened.errors == []
         assert all(url.startswith(("file:", "data:")) for url in opened.requests)
-    for context in contexts:
-        context.close()
+        opened.page.close()
+    assert context.storage_state() == {"cookies": [], "origins": []}
 
 
 def test_every_kind_of_result_opens_without_errors(any_kind, open_page):

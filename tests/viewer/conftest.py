@@ -19,7 +19,7 @@ import pytest
 from tests import toys
 
 SHAPE = (32, 36, 14)
-SLOW_SERVER = str(Path(__file__).with_name("slow_server.py"))
+HELD_SERVER = str(Path(__file__).with_name("held_server.py"))
 FINISHED = ("done", "failed", "cancelled")
 
 
@@ -29,15 +29,7 @@ FINISHED = ("done", "failed", "cancelled")
 @pytest.fixture(scope="session")
 def model(tmp_path_factory):
     """Segments a scan quickly."""
-    return add_calibration(save_untrained(tmp_path_factory.mktemp("quick") / "model"), levels=3)
-
-
-@pytest.fixture(scope="session")
-def slow_model(model, tmp_path_factory):
-    """Many calls of the network: slow in a server started with `slow=True`."""
-    folder = tmp_path_factory.mktemp("slow") / "model"
-    shutil.copytree(model, folder)
-    return add_calibration(folder, levels=8)
+    return add_calibration(save_untrained(tmp_path_factory.mktemp("untrained") / "model"))
 
 
 def save_untrained(folder: Path) -> Path:
@@ -58,8 +50,8 @@ def save_untrained(folder: Path) -> Path:
     return folder
 
 
-def add_calibration(folder: Path, levels: int) -> Path:
-    """More levels take more time. Every slice is classified as unhealthy, so that there is a lesion to show."""
+def add_calibration(folder: Path, levels: int = 3) -> Path:
+    """Every slice is classified as unhealthy, so that there is a lesion to show."""
     import torch
 
     from anofpdm.calibration.files import to_json
@@ -128,13 +120,13 @@ def encode_form(parts, names=None) -> tuple[bytes, str]:
 
 
 class Server:
-    """`anofpdm serve` or `view`, started from the command line. `slow`: a scan takes seconds."""
+    """`anofpdm serve` or `view`, started from the command line, or what `held_by` starts in its place."""
 
-    def __init__(self, *arguments, log: Path, env=None, slow=False):
+    def __init__(self, *arguments, log: Path, env=None, held_by=None):
         self.log = log
-        program = [SLOW_SERVER] if slow else ["-m", "anofpdm"]
+        program = [HELD_SERVER] if held_by else ["-m", "anofpdm"]
         command = [sys.executable, *program, *map(str, arguments), "--port", "0"]
-        env = {**os.environ, "OMP_NUM_THREADS": "1", **(env or {})}
+        env = {**os.environ, "OMP_NUM_THREADS": "1", **(held_by.env if held_by else {}), **(env or {})}
         self.process = subprocess.Popen(
             command, stdout=log.open("w"), stderr=subprocess.STDOUT, env=env, start_new_session=True
         )
@@ -192,6 +184,20 @@ class Server:
         return self.process.wait(20)
 
 
+class Hold:
+    """Lets a server hold every scan in the middle (held_server.py); with a result, the model is not loaded."""
+
+    def __init__(self, file: Path, result: Path | None = None):
+        self._file = file
+        self.env = {"HOLD_SCANS": str(file)} | ({"HELD_RESULT": str(result)} if result else {})
+
+    def close(self) -> None:
+        self._file.touch()
+
+    def release(self) -> None:
+        self._file.unlink(missing_ok=True)
+
+
 @pytest.fixture(scope="session")
 def start(tmp_path_factory):
     """Starts servers, which are stopped after the tests."""
@@ -206,6 +212,18 @@ def start(tmp_path_factory):
         if server.process.poll() is None:
             server.process.kill()
             server.process.wait()
+
+
+@pytest.fixture(scope="session")
+def make_hold(tmp_path_factory):
+    """Closed at first."""
+
+    def make(result=None):
+        hold = Hold(tmp_path_factory.mktemp("hold") / "hold", result)
+        hold.close()
+        return hold
+
+    return make
 
 
 @pytest.fixture(scope="session")

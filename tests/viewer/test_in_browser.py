@@ -28,8 +28,13 @@ def browser():
 
 
 @pytest.fixture(scope="module")
-def serving(start, slow_model, tmp_path_factory):
-    return start("serve", slow_model, "--out", tmp_path_factory.mktemp("store"), "--device", "cpu", slow=True)
+def hold(make_hold):
+    return make_hold()
+
+
+@pytest.fixture(scope="module")
+def serving(start, hold, model, tmp_path_factory):
+    return start("serve", model, "--out", tmp_path_factory.mktemp("store"), "--device", "cpu", held_by=hold)
 
 
 @dataclass
@@ -60,36 +65,42 @@ class Opened:
             self.page.wait_for_timeout(50)
         raise AssertionError(f"never true: {condition}")
 
+    def assert_no_errors(self):
+        assert [text for text in self.errors if not any(word in text for word in IGNORED)] == []
+        assert self.foreign_requests == []
+
     def fits(self):
         return self.page.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
 
 
+def open_home(browser, server, **options) -> Opened:
+    """In a context of its own: nothing is remembered from other tests."""
+    context = browser.new_context(**{"viewport": {"width": 760, "height": 700}, **options})
+    opened = Opened(context.new_page())
+    home = f"http://127.0.0.1:{server.port}/"
+    opened.page.set_default_timeout(45_000)
+    opened.page.on("console", lambda message: opened.errors.append(message.text))
+    opened.page.on("pageerror", lambda error: opened.errors.append(str(error)))
+    opened.page.on(
+        "request",
+        lambda one: one.url.startswith((home, "blob:", "data:")) or opened.foreign_requests.append(one.url),
+    )
+    opened.go(home)
+    return opened
+
+
 @pytest.fixture
 def open_page(browser):
-    contexts, all_opened = [], []
+    all_opened = []
 
-    def open_home(server, **options):
-        options = {"viewport": {"width": 760, "height": 700}, **options}
-        contexts.append(browser.new_context(**options))
-        opened = Opened(contexts[-1].new_page())
-        all_opened.append(opened)
-        home = f"http://127.0.0.1:{server.port}/"
-        opened.page.set_default_timeout(45_000)
-        opened.page.on("console", lambda message: opened.errors.append(message.text))
-        opened.page.on("pageerror", lambda error: opened.errors.append(str(error)))
-        opened.page.on(
-            "request",
-            lambda one: one.url.startswith((home, "blob:", "data:")) or opened.foreign_requests.append(one.url),
-        )
-        opened.go(home)
-        return opened
+    def open_and_remember(server, **options):
+        all_opened.append(open_home(browser, server, **options))
+        return all_opened[-1]
 
-    yield open_home
+    yield open_and_remember
     for opened in all_opened:
-        assert [text for text in opened.errors if not any(word in text for word in IGNORED)] == []
-        assert opened.foreign_requests == []
-    for context in contexts:
-        context.close()
+        opened.assert_no_errors()
+        opened.page.context.close()
 
 
 def count_cyan(film):
@@ -106,7 +117,8 @@ def count_different(one, other):
 
 
 @with_niivue
-def test_upload_progress_result_download_and_delete(serving, open_page, make_scan, tmp_path):
+def test_upload_progress_result_download_and_delete(serving, hold, open_page, make_scan, tmp_path):
+    hold.close()
     opened = open_page(serving)
     page = opened.page
     for modality, path in make_scan(3).items():
@@ -117,6 +129,7 @@ def test_upload_progress_result_download_and_delete(serving, open_page, make_sca
     assert page.text_content("#scans .file") == "anna"
     opened.wait_until("(bar => bar && 0 < bar.value && bar.value < bar.max)(document.querySelector('#scans progress'))")
     assert "%" in page.text_content("#scans .state")
+    hold.release()
     page.wait_for_selector("#scans li[data-state=done]")
     page.click("#scans .open")
     page.wait_for_selector("body[data-ready]")
@@ -131,15 +144,24 @@ def test_upload_progress_result_download_and_delete(serving, open_page, make_sca
     page.wait_for_selector("#none:not([hidden])")
 
 
-@pytest.fixture
-def volume(view_server, open_page):
-    """The first result of the folder, in the axial view."""
-    opened = open_page(view_server)
+@pytest.fixture(scope="module")
+def first_result(view_server, browser):
+    """The first result of the folder, opened once: software rendering takes seconds to begin."""
+    opened = open_home(browser, view_server)
     opened.page.click("#rows a >> nth=0")
     opened.page.wait_for_selector("body[data-ready]")
-    opened.page.click("label:has(input[value=axial])")
-    opened.page.uncheck("#map-on")
-    return opened
+    yield opened
+    opened.page.context.close()
+
+
+@pytest.fixture
+def volume(first_result):
+    """In the axial view, with the mask and without the map."""
+    first_result.page.click("label:has(input[value=axial])")
+    first_result.page.check("#mask-on")
+    first_result.page.uncheck("#map-on")
+    yield first_result
+    first_result.assert_no_errors()
 
 
 @with_niivue
@@ -224,7 +246,8 @@ def test_dropped_files_are_assigned_to_modalities(serving, open_page):
     assert "notes.txt" in page.text_content("#error-form")
 
 
-def test_queue_positions_and_cancel_on_a_phone(serving, open_page, scan):
+def test_queue_positions_and_cancel_on_a_phone(serving, hold, open_page, scan):
+    hold.close()
     opened = open_page(serving, viewport={"width": 360, "height": 740})
     page = opened.page
     for _ in range(2):

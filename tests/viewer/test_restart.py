@@ -14,19 +14,20 @@ def folder(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def slow(start, slow_model, folder):
-    return Restarting(start, "serve", slow_model, "--out", folder, "--device", "cpu", "--queue", 3)
+def held(start, make_hold, model, results_folder, folder):
+    hold = make_hold(results_folder / "p1")
+    return Restarting(start, hold, "serve", model, "--out", folder, "--device", "cpu", "--queue", 3)
 
 
 class Restarting:
-    """A server that these tests stop and restart."""
+    """A server that these tests stop and restart. It holds scans in the middle until they are released."""
 
-    def __init__(self, start, *arguments):
-        self._start, self._arguments = start, arguments
-        self.now = start(*arguments, slow=True)
+    def __init__(self, start, hold, *arguments):
+        self._start, self._arguments, self.hold = start, arguments, hold
+        self.now = start(*arguments, held_by=hold)
 
     def restart(self):
-        self.now = self._start(*self._arguments, slow=True)
+        self.now = self._start(*self._arguments, held_by=self.hold)
         return self.now
 
 
@@ -47,8 +48,8 @@ def is_alive(pid):
         return False
 
 
-def test_progress_cancel_and_a_full_queue(slow, scan, folder):
-    server = slow.now
+def test_progress_cancel_and_a_full_queue(held, scan, folder):
+    server = held.now
     first, second, third = (server.upload(scan).json for _ in range(3))
     wait_for_progress(server, first)
     assert [server.job(one["id"])["ahead"] for one in (first, second, third)] == [0, 1, 2]
@@ -71,25 +72,27 @@ def test_progress_cancel_and_a_full_queue(slow, scan, folder):
     assert not is_alive(worker)
 
 
-def test_a_dead_worker_is_replaced_and_its_scan_repeated(slow, scan, folder):
-    server = slow.now
+def test_a_dead_worker_is_replaced_and_its_scan_repeated(held, scan, folder):
+    server = held.now
     job = server.upload(scan).json
     wait_for_progress(server, job)
     (worker,) = server.workers()
     os.kill(worker, signal.SIGKILL)
+    held.hold.release()
     assert server.wait(job["id"], "done", "failed")["state"] == "done"
     assert not list((folder / "jobs" / job["id"]).glob("attempt-*"))
 
 
-def test_a_second_server_in_the_same_folder_is_refused(slow, start, model, folder):
+def test_a_second_server_in_the_same_folder_is_refused(held, start, model, folder):
     with pytest.raises(AssertionError, match="another run is writing here"):
         start("serve", model, "--out", folder, "--device", "cpu")
-    assert slow.now.process.poll() is None
+    assert held.now.process.poll() is None
 
 
-def test_a_killed_server_loses_nothing(slow, make_scan, folder):
-    server = slow.now
+def test_a_killed_server_loses_nothing(held, make_scan, folder):
+    server = held.now
     (finished,) = ({"id": place.name} for place in (folder / "jobs").iterdir() if (place / "result").is_dir())
+    held.hold.close()
     running, waiting = server.upload(make_scan(1)).json, server.upload(make_scan(2)).json
     wait_for_progress(server, running)
     (worker,) = server.workers()
@@ -100,7 +103,7 @@ def test_a_killed_server_loses_nothing(slow, make_scan, folder):
     assert not is_alive(worker)
     (folder / "incoming" / "half").mkdir()  # an upload in progress
 
-    server = slow.restart()
+    server = held.restart()
     assert server.job(finished["id"])["state"] == "done"
     assert server.request(f"/api/results/{finished['id']}/files/mask").status == 200
     assert server.job(running["id"])["ahead"] <= server.job(waiting["id"])["ahead"]
@@ -110,7 +113,8 @@ def test_a_killed_server_loses_nothing(slow, make_scan, folder):
     # Ctrl-C while a scan is running: a message and exit code 130
     assert server.stop() == 130
     assert "anofpdm: stopped" in server.log.read_text()
-    server = slow.restart()
+    held.hold.release()
+    server = held.restart()
     for one in (running, waiting):
         assert server.wait(one["id"])["state"] == "done"
     assert server.stop(signal.SIGTERM) in (-signal.SIGTERM, 143, 0)
