@@ -5,7 +5,6 @@ import http.client
 import json
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
