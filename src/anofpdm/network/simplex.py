@@ -107,12 +107,25 @@ def _plane(t: int, octave: int, height: int, width: int, device: torch.device) -
     near = torch.stack(nears, 1)  # [P, neighbours]
     order = near.argsort(dim=1, descending=True)[:, : int((near > 0).sum(1).max())]  # those within reach, C at most
     lattice = torch.stack([torch.stack(axis, 1).gather(1, order) for axis in zip(*points, strict=True)], -1)
-    unique, index = lattice.view(-1, 3).unique(dim=0, return_inverse=True)
+    unique, index = _unique_points(lattice.view(-1, 3))
     index = index.view(order.shape)  # [P, C]
     weights = [torch.stack(axis, 1).gather(1, order) * near.gather(1, order) for axis in zip(*vectors, strict=True)]
     rows = torch.cat([index + number * len(unique) for number in range(3)], dim=1)
     i, j, k = unique.T
     return Plane((i, j, k), rows, torch.cat(weights, dim=1))
+
+
+def _unique_points(points: Tensor) -> tuple[Tensor, Tensor]:
+    """Integers [N, 3] -> the different rows [L, 3] in order, and the index [N] of each row among them.
+
+    `Tensor.unique(dim=0)` gives the same, but takes ten times as long.
+    """
+    first = points.amin(0)
+    _, height, depth = (points.amax(0) - first + 1).tolist()
+    i, j, k = (points - first).T
+    numbers, index = ((i * height + j) * depth + k).unique(return_inverse=True)
+    row, k = numbers // depth, numbers % depth
+    return torch.stack([row // height, row % height, k], 1) + first, index
 
 
 def _hashed(permutations: Tensor, i: Tensor, j: Tensor, k: Tensor) -> Tensor:

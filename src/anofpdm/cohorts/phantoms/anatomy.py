@@ -62,11 +62,13 @@ def _spline_along(knots: Floats, axis: int, steps: Floats) -> Floats:
     first = np.floor(steps).astype(int)
     t = (steps - first).astype(np.float32)
     weights = ((1 - t) ** 3 / 6, (3 * t**3 - 6 * t**2 + 4) / 6, (-3 * t**3 + 3 * t**2 + 3 * t + 1) / 6, t**3 / 6)
-    column = tuple(-1 if a == axis else 1 for a in range(3))
-    out = np.zeros([len(steps) if a == axis else n for a, n in enumerate(knots.shape)], np.float32)
+    planes = np.ascontiguousarray(np.moveaxis(knots, axis, 0))  # whole planes are gathered faster than single values
+    out = np.zeros((len(steps), *planes.shape[1:]), np.float32)
+    term = np.empty_like(out)
     for tap, weight in enumerate(weights):
-        out += weight.reshape(column) * np.take(knots, first + tap, axis=axis)
-    return out
+        np.multiply(weight[:, None, None], planes[first + tap], out=term)
+        out += term
+    return np.ascontiguousarray(np.moveaxis(out, 0, axis))
 
 
 def ramp(values: NDArray[np.floating[Any]], low: float, high: float) -> Floats:
