@@ -23,6 +23,7 @@ from anofpdm.cli.distill import distill
 from anofpdm.cli.evaluate import evaluate
 from anofpdm.cli.phantom import phantom
 from anofpdm.cli.prepare import prepare
+from anofpdm.cli.score import score
 from anofpdm.cli.segment import segment
 from anofpdm.cli.serve import serve
 from anofpdm.cli.train import train
@@ -31,7 +32,7 @@ from anofpdm.errors import AnoFPDMError, Terminated
 from anofpdm.util.files import RESUME_HINT, write_error_hint
 from anofpdm.util.text import printable
 
-WITHOUT_TORCH = (phantom, prepare, serve, view)  # of serve, only its workers import it
+WITHOUT_TORCH = (phantom, prepare, score, serve, view)  # of serve, only its workers import it
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
 
@@ -77,7 +78,21 @@ def _stop(message: str, code: int) -> None:
     raise typer.Exit(code)
 
 
-for subcommand in (demo, phantom, prepare, train, calibrate, distill, segment, evaluate, ablate, view, serve, bench):
+for subcommand in (
+    demo,
+    phantom,
+    prepare,
+    train,
+    calibrate,
+    distill,
+    segment,
+    score,
+    evaluate,
+    ablate,
+    view,
+    serve,
+    bench,
+):
     add_command(subcommand)
 
 

@@ -48,7 +48,7 @@ class GivenLabels:
 
 def read_labels(path: Path) -> GivenLabels:
     given = GivenLabels(path)
-    for line, row in _rows(path, ("subject", "label"), optional="slice"):
+    for line, row in read_rows(path, ("subject", "label"), optional="slice"):
         where = f"{path}, line {line}"
         subject, index = row["subject"], _strip_decimals(row.get("slice", ""))
         label = LABELS.get(_strip_decimals(row["label"]).lower())
@@ -74,7 +74,7 @@ def read_labels(path: Path) -> GivenLabels:
 def read_split(path: Path) -> dict[str, Split]:
     """Patient (or scan) to train, val or test."""
     splits: dict[str, Split] = {}
-    for line, row in _rows(path, ("patient", "split")):
+    for line, row in read_rows(path, ("patient", "split")):
         split = SPLITS.get(row["split"].lower())
         if split is None:
             raise CohortError(f"{path}, line {line}: invalid split {row['split']!r}; use train, val or test")
@@ -96,7 +96,7 @@ def check_known(names: Collection[str], known: Collection[str], what: str) -> No
     raise CohortError(f"{what}: no scan is named {unknown[0]}{others}{hint}; correct the name or remove the row")
 
 
-def _rows(path: Path, needed: tuple[str, ...], optional: str = "") -> Iterator[tuple[int, dict[str, str]]]:
+def read_rows(path: Path, needed: tuple[str, ...], optional: str = "") -> Iterator[tuple[int, dict[str, str]]]:
     """Line number and stripped cells of each row; the separator is detected, a byte-order mark is allowed."""
     try:
         text = unicodedata.normalize("NFC", read_regular_file(path).decode("utf-8-sig"))

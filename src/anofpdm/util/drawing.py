@@ -65,11 +65,12 @@ def chart(
     xlabel: str = "",
     vlines: Sequence[tuple[float, str]] = (),  # vertical lines, each with a caption
     ylim: tuple[float, float] | None = None,
+    log_x: bool = False,  # x is given as log10, and labelled with the number itself
 ) -> Image.Image:
     """A line chart on axes of its own."""
     xs = np.concatenate([np.asarray(line.x, dtype=float) for line in lines] + [np.array([at for at, _ in vlines])])
     ys = np.concatenate([np.asarray(line.y, dtype=float) for line in lines])
-    axes = _Axes(size, _range(xs), ylim or _range(ys))
+    axes = _Axes(size, _range(xs), ylim or _range(ys), log_x=log_x)
     image = Image.new("RGB", size, BACKGROUND)
     pen = ImageDraw.Draw(image)
     pen.text((8, 6), title, FOREGROUND, font(12))
@@ -97,6 +98,7 @@ class _Axes:
     ylim: tuple[float, float]
     left: int = 52
     top: int = 40
+    log_x: bool = False
 
     @property
     def right(self) -> int:
@@ -122,8 +124,9 @@ def _draw_ticks(pen: ImageDraw.ImageDraw, axes: _Axes, xlabel: str) -> None:
         pen.line([axes.position(low_x, y), axes.position(high_x, y)], GRIDLINE)
         start = max(axes.left - 5 - pen.textlength(f"{y:.3g}", font()), 1)
         pen.text((start, axes.position(low_x, y)[1] - 7), f"{y:.3g}", MUTED, font())
-        at, half = axes.position(x, low_y)[0], pen.textlength(f"{x:.3g}", font()) / 2
-        pen.text((min(at, axes.size[0] - 3 - half) - half, axes.bottom + 4), f"{x:.3g}", MUTED, font())
+        label = f"{10**x if axes.log_x else x:.3g}"
+        at, half = axes.position(x, low_y)[0], pen.textlength(label, font()) / 2
+        pen.text((min(at, axes.size[0] - 3 - half) - half, axes.bottom + 4), label, MUTED, font())
     pen.text(((axes.left + axes.right) / 2 - 3 * len(xlabel), axes.bottom + 17), xlabel, MUTED, font())
 
 

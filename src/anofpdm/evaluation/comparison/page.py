@@ -13,18 +13,12 @@ from anofpdm.evaluation.comparison.job import EvaluationJob
 from anofpdm.evaluation.comparison.names import Setup
 from anofpdm.evaluation.comparison.protocol import Failures
 from anofpdm.evaluation.comparison.tables import as_json, latex, markdown, patients_csv, slices_csv
+from anofpdm.evaluation.html_page import STYLE, html_tables
 from anofpdm.util.drawing import BACKGROUND, FOREGROUND, MUTED, draw_outline, encode_png, font, grey_tile, heat_tile
 from anofpdm.util.files import write_atomically
 
 TILE, GAP, CAPTION, SIDE = 112, 4, 18, 60
 MARKDOWN, PICTURE, PAGE = "table.md", "examples.png", "index.html"
-STYLE = """
-body{font:16px/1.5 system-ui,sans-serif;max-width:75rem;margin:2rem auto;padding:0 1rem;color:#222;background:#fff}
-table{border-collapse:collapse;font-size:.85rem;display:block;overflow-x:auto}
-td,th{padding:.25rem .6rem;border-bottom:1px solid #8884;text-align:left;white-space:nowrap}
-img{max-width:100%}pre{overflow-x:auto;font-size:.8rem}
-@media(prefers-color-scheme:dark){body{color:#ddd;background:#151517}a{color:#8ab4f8}}
-"""
 EXAMPLES = (
     "<h2>Examples</h2><p>From small lesions to large. Below each method's map, its mask before the detector.</p>"
     f'<img src="{PICTURE}" alt="input, ground truth, and map and mask of each method for example slices">'
@@ -104,22 +98,3 @@ Files: {" ".join(f'<a href="{name}">{name}</a>' for name in files)}</p>
 <details><summary>Settings</summary><pre>{html.escape(json.dumps(settings, indent=2, default=str))}</pre></details>
 <p>anofpdm {__version__}</p></html>
 """
-
-
-def html_tables(text: str) -> str:
-    """The Markdown of our tables as HTML."""
-    parts, rows = [], []
-    for line in [*text.splitlines(), ""]:
-        if line.startswith("|"):
-            rows.append([html.escape(cell.strip()) for cell in line.strip("|").split("|")])
-            continue
-        if rows:
-            head, body = rows[0], [row for row in rows[1:] if set("".join(row)) != {"-"}]
-            cells = ["<tr>" + "".join(f"<td>{cell}</td>" for cell in row) + "</tr>" for row in body]
-            parts.append("<table><tr>" + "".join(f"<th>{c}</th>" for c in head) + "</tr>" + "".join(cells) + "</table>")
-            rows = []
-        if line.startswith("### "):
-            parts.append(f"<h2>{html.escape(line[4:])}</h2>")
-        elif line:
-            parts.append(f"<p>{html.escape(line)}</p>")
-    return "\n".join(parts)

@@ -99,7 +99,7 @@ def find_lesions(pair: Pair, rule: LesionRule) -> list[Lesion]:
     one_voxel[truth.labels] = truth.voxels
     measure = _LesionMeasurement(pair, rule, near.label_at(one_voxel), near.count)
     lesions = [measure.lesion(number, np.flatnonzero(column)) for number, column in enumerate(matches.T)]
-    return lesions + [measure.false_component(number) for number in np.flatnonzero(~matches.any(axis=1))]
+    return lesions + [measure.false_component(int(number)) for number in np.flatnonzero(~matches.any(axis=1))]
 
 
 class _LesionMeasurement:
@@ -113,6 +113,8 @@ class _LesionMeasurement:
         self.sizes = np.bincount(lesion_of_part, pair.truth.components.sizes, count)
         self.overlaps = np.zeros((len(self.predicted_sizes), count))  # [component, lesion]
         np.add.at(self.overlaps.T, lesion_of_part, pair.overlaps.T)
+        self.centres = _centres(pair.truth.surface, self.lesion_of_element, count)
+        self.predicted_centres = _centres(pair.predicted.surface, self.part_of_element, len(self.predicted_sizes))
 
     def lesion(self, number: int, matched: np.ndarray) -> Lesion:
         """`matched`: predicted components that touch the dilated lesion."""
@@ -124,13 +126,12 @@ class _LesionMeasurement:
             dice=float(2 * self.overlaps[matched, number].sum() / (size + predicted)),
             hd95_mm=self._hd95(number, matched) if len(matched) else PENALTY_MM,
             counted=size * self.voxel_ml * 1000 > self.rule.ignored_mm3,
-            centre=_centre(self.pair.truth.surface, self.lesion_of_element == number),
+            centre=self.centres[number],
         )
 
     def false_component(self, number: int) -> Lesion:
         volume = float(self.predicted_sizes[number]) * self.voxel_ml
-        centre = _centre(self.pair.predicted.surface, self.part_of_element == number)
-        return Lesion("false", volume, volume, 0.0, PENALTY_MM, True, centre)
+        return Lesion("false", volume, volume, 0.0, PENALTY_MM, True, self.predicted_centres[number])
 
     def _hd95(self, number: int, matched: np.ndarray) -> float:
         predicted, truth = np.isin(self.part_of_element, matched), self.lesion_of_element == number
@@ -152,9 +153,11 @@ class _LesionMeasurement:
         return Distances(mm, whole.nearest[chosen], whole.areas[chosen])
 
 
-def _centre(surface: Surface, chosen: np.ndarray) -> tuple[float, float, float]:
-    i, j, k = (surface.cells[chosen].mean(axis=0) + 0.5).tolist()
-    return i, j, k
+def _centres(surface: Surface, labels: np.ndarray, count: int) -> list[tuple[float, float, float]]:
+    """Mean position of the elements of each label."""
+    sums = [np.bincount(labels, place, count) for place in surface.cells.T]
+    i, j, k = np.array(sums) / np.maximum(np.bincount(labels, minlength=count), 1) + 0.5
+    return list(zip(i.tolist(), j.tolist(), k.tolist(), strict=True))
 
 
 def _count_pairs(rows: np.ndarray, columns: np.ndarray, shape: tuple[int, int]) -> np.ndarray:

@@ -38,25 +38,27 @@ from anofpdm.evaluation.metrics.surfaces import (
 
 @dataclass(frozen=True)
 class ScanScores:
-    dice: float
-    iou: float
-    precision: float  # NaN without a prediction, if there is a lesion
-    recall: float  # NaN without a lesion, if there is a prediction
-    truth_ml: float
-    predicted_ml: float
-    difference_ml: float  # predicted minus true
-    relative_difference: float  # of the true volume; NaN without a lesion, if there is a prediction
-    hd95_mm: float  # PENALTY_MM if one mask is empty
-    surface_distance_mm: float  # mean; NaN if one mask is empty
-    surface_dice_1mm: float
-    surface_dice_2mm: float
-    lesion_dice: float  # lesion-wise, BraTS
-    lesion_hd95_mm: float
-    lesion_f1: float  # ISLES, ATLAS
-    lesions_truth: int  # connected components
-    lesions_predicted: int
-    lesion_count_difference: int  # absolute
-    panoptic_quality: float
+    """The defaults are the scores of two empty masks: nothing to find, and nothing found."""
+
+    dice: float = 1.0
+    iou: float = 1.0
+    precision: float = 1.0  # NaN without a prediction, if there is a lesion
+    recall: float = 1.0  # NaN without a lesion, if there is a prediction
+    truth_ml: float = 0.0
+    predicted_ml: float = 0.0
+    difference_ml: float = 0.0  # predicted minus true
+    relative_difference: float = 0.0  # of the true volume; NaN without a lesion, if there is a prediction
+    hd95_mm: float = 0.0  # PENALTY_MM if one mask is empty
+    surface_distance_mm: float = 0.0  # mean; NaN if one mask is empty
+    surface_dice_1mm: float = 1.0
+    surface_dice_2mm: float = 1.0
+    lesion_dice: float = 1.0  # lesion-wise, BraTS
+    lesion_hd95_mm: float = 0.0
+    lesion_f1: float = 1.0  # ISLES, ATLAS
+    lesions_truth: int = 0  # connected components
+    lesions_predicted: int = 0
+    lesion_count_difference: int = 0  # absolute
+    panoptic_quality: float = 1.0
     lesions: tuple[Lesion, ...] = ()
 
     def numbers(self) -> dict[str, float]:
@@ -75,7 +77,7 @@ def score_masks(predicted: np.ndarray, truth: np.ndarray, spacing_mm: Spacing, r
         predicted, truth, i, k = predicted.T, truth.T, k, i
     box = _bounding_box(predicted, truth)
     if box is None:
-        return _both_empty()
+        return ScanScores()
     margin, spacing = rule.dilations + 1, (i, j, k)
     one, other = (_label_parts(_pad(mask[box], margin), spacing) for mask in (predicted, truth))
     scores = _score(one, other, spacing, rule)
@@ -151,13 +153,6 @@ def _surface_scores(there: Distances | None, back: Distances | None) -> dict[str
     return {
         "hd95_mm": hd95, "surface_distance_mm": mean, "surface_dice_1mm": dice[0], "surface_dice_2mm": dice[1],
     }  # fmt: skip
-
-
-def _both_empty() -> ScanScores:
-    """Nothing to find, and nothing found: perfect."""
-    names = [field.name for field in dataclasses.fields(ScanScores) if field.name != "lesions"]
-    perfect = ("dice", "iou", "precision", "recall", "panoptic_quality", "lesion_f1")
-    return ScanScores(**{name: 1.0 if name in perfect or "_dice" in name else 0.0 for name in names})
 
 
 def _shift_centre(lesion: Lesion, start: np.ndarray, *, reverse: bool) -> Lesion:

@@ -16,7 +16,7 @@ from anofpdm.evaluation.metrics.components import pack_bits
 Spacing = tuple[float, float, float]  # voxel size along each array axis, mm
 Point = tuple[int, int, int]
 
-NEAR = 4.0  # distances up to this many voxel edges are found by lookup, larger ones by a tree
+NEAR = 4.0  # distances up to this many voxel edges are looked up, larger ones found with a tree
 SLACK_MM = 1e-3  # of tolerances: voxel sizes in a header are rounded
 
 
@@ -61,7 +61,8 @@ class Distances:
         """Weighted by area."""
         order = np.argsort(self.mm)
         share = np.cumsum(self.areas[order]) / self.areas.sum()
-        return float(self.mm[order[min(np.searchsorted(share, percent / 100), len(order) - 1)]])
+        place = min(int(np.searchsorted(share, percent / 100)), len(order) - 1)
+        return float(self.mm[order[place]])
 
 
 def measure_distances(one: Surface, other: Surface, spacing: Spacing) -> Distances:
@@ -101,6 +102,8 @@ def find_nearest(points: np.ndarray, others: np.ndarray, spacing: Spacing) -> tu
         hit = there > 0
         distances[left[hit]], nearest[left[hit]] = distance, there[hit] - 1
         left = left[~hit]
+        if distance >= 2 * min(spacing) and hit.sum() <= 0.01 * len(hit):  # the rest is far apart
+            break
     if len(left):
         tree = KDTree(others * spacing, leafsize=32, compact_nodes=False, balanced_tree=False)  # quick to build
         nearest[left] = tree.query(points[left] * spacing)[1]
@@ -139,7 +142,7 @@ def element_triangles() -> np.ndarray:
     table = np.zeros((256, 4, 3))
     for code in range(1, 255):
         if code.bit_count() <= 4:
-            corners = {corner for bit, corner in enumerate(itertools.product((0, 1), repeat=3)) if code >> bit & 1}
+            corners = {(bit >> 2, bit >> 1 & 1, bit & 1) for bit in range(8) if code >> bit & 1}
             triangles = np.concatenate([_triangles(np.array(polygon) / 2) for polygon in _polygons(corners)])
             table[code, : len(triangles)] = triangles
     many = [code for code in range(256) if code.bit_count() > 4]

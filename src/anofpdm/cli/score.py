@@ -1,0 +1,112 @@
+"""anofpdm score: compare masks with masks."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from anofpdm.cli.options import Workers, worker_count
+from anofpdm.cli.progress import progress_bars
+from anofpdm.util.text import printable
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from anofpdm.evaluation.scoring.masks import Labels
+    from anofpdm.evaluation.scoring.run import ScoringReport
+
+MAX_ROWS = 40  # scans on the terminal
+
+
+def parse_labels(text: str | None, option: str) -> "Labels":
+    """`all`, or integers: 1,2,3."""
+    if text is None or text.strip().lower() == "all":
+        return None if text is None else "all"
+    words = [word.strip() for word in text.split(",")]
+    if not all(word.isdecimal() and int(word) > 0 for word in words):
+        raise typer.BadParameter(f"{text!r}: give integers above 0, e.g. 1,2,3, or all", param_hint=option)
+    return tuple(int(word) for word in words)
+
+
+def score(
+    predicted: Annotated[Path, typer.Argument(metavar="PREDICTED", help="Predicted mask (NIfTI), or a folder.")],
+    truth: Annotated[Path, typer.Argument(metavar="TRUTH", help="True mask (NIfTI), or a folder.")],
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for tables (CSV, JSON, Markdown) and a page. Default: none written.")
+    ] = None,
+    pairs: Annotated[
+        Path | None,
+        typer.Option(
+            help="CSV file (predicted,truth) of files in the two folders. Default: paired by file name, or by subject "
+            "and session."
+        ),
+    ] = None,
+    label: Annotated[
+        str | None,
+        typer.Option(help="Labels that are lesion, e.g. 1,2,3, or all (above 0). Default: only 0 and 1 are allowed."),
+    ] = None,
+    predicted_label: Annotated[
+        str | None, typer.Option(help="The same for predicted masks, if different. Default: as --label.")
+    ] = None,
+    image: Annotated[
+        Path | None, typer.Option(help="Image, or folder of images, to show behind the masks on the page.")
+    ] = None,
+    workers: Workers = 0,
+) -> None:
+    """Score predicted lesion masks against true ones: overlap, volumes, surface distances, and scores per lesion.
+
+    3D, in millimetres, on the grid of the true mask; axes may be permuted or flipped. Pairs that fail are listed, and
+    the others are scored (exit code 3).
+    """
+    true_labels = parse_labels(label, "--label")
+    own_labels = parse_labels(predicted_label, "--predicted-label") if predicted_label else true_labels
+    from rich.console import Console
+
+    from anofpdm.evaluation.scoring.pairs import find_pairs
+    from anofpdm.evaluation.scoring.run import score_pairs
+
+    pairing = find_pairs(predicted, truth, pairs)
+    with progress_bars() as progress:
+        report = score_pairs(pairing, (own_labels, true_labels), worker_count(workers), progress)
+    if out is not None:
+        from anofpdm.evaluation.scoring.page import write_report
+
+        write_report(report, out, (own_labels, true_labels), image)
+    console = Console(highlight=False, soft_wrap=True, markup=False)
+    print_scores(console, report)
+    for scan in report.scans:
+        for text in scan.warnings:
+            console.print(printable(f"warning: {scan.pair.name}: {text}"))
+    for name, reason in report.failed.items():
+        console.print(printable(f"failed: {name}: {reason}"))
+    if out is not None:
+        console.print(printable(f"{len(report.scans)} scans scored, results in {out}"))
+    if report.failed:
+        raise typer.Exit(3)
+
+
+def print_scores(console: "Console", report: "ScoringReport") -> None:
+    from rich.table import Column, Table
+
+    from anofpdm.evaluation.scoring.summary import TITLES, summarise
+    from anofpdm.evaluation.scoring.tables import SCAN_COLUMNS, describe, format_score, scan_rows, summary_rows
+
+    if not report.scans:
+        return
+    if len(report.scans) == 1:
+        table = Table("", printable(report.scans[0].pair.name), box=None)
+        for name, value in report.scans[0].scores.numbers().items():
+            table.add_row(TITLES[name], format_score(name, value))
+        console.print(table)
+        return
+    if len(report.scans) <= MAX_ROWS:
+        table = Table(Column("", no_wrap=True), *SCAN_COLUMNS.values(), box=None)
+        for row in scan_rows(report):
+            table.add_row(*map(printable, row))
+        console.print(table, "")
+    summary = summarise(report.scans)
+    table = Table("", "mean", "median", "scans", box=None)
+    for row in summary_rows(summary):
+        table.add_row(*row)
+    console.print(table)
+    console.print(describe(summary))
