@@ -90,6 +90,7 @@ def fill() -> None:
     fill_files(scans[0])
     fill_own_scans()
     fill_study()
+    fill_masks()
     fill_models()
     anofpdm("segment", "MODEL", "SCAN", "--out", "DIR", "--device", "cpu")
     shutil.copytree("MODEL", "with_student")
@@ -140,6 +141,18 @@ def fill_study() -> None:
     for number, name in names.items():
         voxels = np.ascontiguousarray(toys.head((20, 20, 12), number).transpose(2, 1, 0))
         dicom_toys.Series(voxels, SeriesNumber=number, SeriesDescription=name).save(Path("STUDY", name))
+
+
+def fill_masks() -> None:
+    """Predicted masks beside true ones, in folders and alone; one folder has the labels of BraTS."""
+    mask = toys.ball(toys.affine_of(shape=(24, 24, 20)), (24, 24, 20), (2, 0, 0), 6).astype(np.uint8)
+    for number in (1, 2):
+        toys.save(Path("PREDICTED", f"p{number}.nii.gz"), np.roll(mask, number, axis=0))
+        toys.save(Path("TRUTH", f"p{number}.nii.gz"), mask)
+        toys.save(Path("labelled", f"p{number}.nii.gz"), 2 * mask)
+    toys.save(Path("predicted.nii.gz"), np.roll(mask, 1, axis=1))
+    toys.save(Path("truth.nii.gz"), mask)
+    Path("pairs.csv").write_text("predicted,truth\np1.nii.gz,p1.nii.gz\n")
 
 
 def fill_models() -> None:

@@ -45,7 +45,12 @@ def test_a_mistyped_option_gets_a_suggestion(name):
 
 @pytest.mark.parametrize(
     ("typed", "offered"),
-    [("seg", ["segment"]), ("s", ["segment", "serve"]), ("train --min", ["--minutes"]), ("bench --j", ["--json"])],
+    [
+        ("seg", ["segment"]),
+        ("s", ["segment", "score", "serve"]),
+        ("train --min", ["--minutes"]),
+        ("bench --j", ["--json"]),
+    ],
 )
 def test_completion(typed, offered):
     words = ["anofpdm", *typed.split()]

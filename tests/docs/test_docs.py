@@ -39,6 +39,7 @@ CHEAPER: dict[str, dict[str, str | None]] = {  # options that are given ("": a f
     "calibrate": {"--levels": "3", "--device": "cpu"},
     "distill": {"--minutes": None, "--steps": "1", "--width": "8", "--device": "cpu"},
     "segment": {"--device": "cpu"},
+    "score": {"--workers": "1"},
     "evaluate": {"--levels": "3", "--sample": "6", "--tune": "4", "--seeds": "1", "--device": "cpu"},
     "ablate": {"--levels": "3", "--levels-tried": "2,3", "--most": "20", "--device": "cpu"},
     "bench": {
@@ -60,6 +61,7 @@ QUICK_BENCHMARKS = {
     "benchmarks/gradients.py": ["--channels", "16"],
     "benchmarks/simplex.py": ["--batch", "1", "--channels", "1", "--size", "16", "--rounds", "1", "--device", "cpu"],
     "benchmarks/evaluation.py": ["--slices", "20"],
+    "benchmarks/scoring.py": ["--repeats", "1", "--pairs", "4"],
     "benchmarks/levels.py": ["--levels", "2", "--precision-at", "2", "--precisions", "fp32", "--device", "cpu"],
 }
 SERVERS = ("view", "serve")

@@ -29,8 +29,8 @@ def parse_labels(text: str | None, option: str) -> "Labels":
 
 
 def score(
-    predicted: Annotated[Path, typer.Argument(metavar="PREDICTED", help="Predicted mask (NIfTI), or a folder.")],
-    truth: Annotated[Path, typer.Argument(metavar="TRUTH", help="True mask (NIfTI), or a folder.")],
+    predicted: Annotated[Path, typer.Argument(help="Predicted mask (NIfTI), or a folder.")],
+    truth: Annotated[Path, typer.Argument(help="True mask (NIfTI), or a folder.")],
     out: Annotated[
         Path | None, typer.Option(help="Folder for tables (CSV, JSON, Markdown) and a page. Default: none written.")
     ] = None,
@@ -55,8 +55,7 @@ def score(
 ) -> None:
     """Score predicted lesion masks against true ones: overlap, volumes, surface distances, and scores per lesion.
 
-    3D, in millimetres, on the grid of the true mask; axes may be permuted or flipped. Pairs that fail are listed, and
-    the others are scored (exit code 3).
+    In 3D, on the grid of the true mask. A pair that fails is listed, and the others are scored (exit code 3).
     """
     true_labels = parse_labels(label, "--label")
     own_labels = parse_labels(predicted_label, "--predicted-label") if predicted_label else true_labels
