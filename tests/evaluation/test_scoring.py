@@ -5,6 +5,8 @@ import gzip
 import html.parser
 import json
 import shutil
+import subprocess
+import sys
 
 import nibabel as nib
 import numpy as np
@@ -125,6 +127,15 @@ class TestPairing:
         pairs = self.pairs(tmp_path / "out", tmp_path / "brats")
         assert pairs == {(scan, "BraTS-GLI-00007"): ("mask.nii.gz", f"{scan}-seg.nii.gz")}
 
+    def test_names_without_a_scan_are_paired_by_folder(self, tmp_path):
+        for folder, scan in (("a", "s1"), ("b", "s2")):
+            save(tmp_path / folder / scan / "mask.nii.gz", lesion())
+        failed = find_pairs(tmp_path / "a", tmp_path / "b").failed
+        assert list(failed) == [str(tmp_path / "a" / "s1" / "mask.nii.gz"), str(tmp_path / "b" / "s2" / "mask.nii.gz")]
+        save(tmp_path / "b" / "s1" / "seg.nii.gz", lesion())
+        (tmp_path / "b" / "s2" / "mask.nii.gz").unlink()
+        assert self.pairs(tmp_path / "a", tmp_path / "b") == {("s1", "s1"): ("mask.nii.gz", "seg.nii.gz")}
+
     def test_bids(self, tmp_path):
         for session in (1, 2):
             name = f"sub-01_ses-{session}"
@@ -134,8 +145,8 @@ class TestPairing:
             save(tmp_path / "raw" / f"{name}_T1w.nii.gz", lesion())
         pairs = self.pairs(tmp_path / "out", tmp_path / "raw")
         assert list(pairs) == [("sub-01_ses-1", "sub-01"), ("sub-01_ses-2", "sub-01")]
-        pair = find_pairs(tmp_path / "out", tmp_path / "raw").pairs[0]
-        assert find_image(tmp_path / "raw", pair).name == "sub-01_ses-1_T1w.nii.gz"
+        for number, pair in enumerate(find_pairs(tmp_path / "out", tmp_path / "raw").pairs, start=1):
+            assert find_image(tmp_path / "raw", pair).name == f"sub-01_ses-{number}_T1w.nii.gz"
 
     def test_equal_names_decide_where_a_scan_has_several_files(self, tmp_path):
         for number in (1, 2):
@@ -165,6 +176,7 @@ class TestPairing:
         for words, message in (
             ((folders[0], folders[1] / "none"), "no such file or folder"),
             ((folders[0], folders[1] / "p1.nii.gz"), "a file and a folder"),
+            ((folders[0] / "p1.nii.gz", folders[1] / "p1.nii.gz", "--pairs", "x.csv"), "for two folders"),
         ):
             done = CliRunner().invoke(app, ["score", *map(str, words)])
             assert done.exit_code == 1
@@ -246,6 +258,11 @@ def tags_of(text):
 
     Parser().feed(text)
     return found
+
+
+def test_torch_is_not_needed():
+    code = "import sys; sys.modules['torch'] = None; import anofpdm.evaluation.scoring.page, anofpdm.cli.score"
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 class TestResults:

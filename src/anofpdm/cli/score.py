@@ -49,7 +49,7 @@ def score(
         str | None, typer.Option(help="The same for predicted masks, if different. Default: as --label.")
     ] = None,
     image: Annotated[
-        Path | None, typer.Option(help="Image, or folder of images, to show behind the masks on the page.")
+        Path | None, typer.Option(exists=True, help="Image, or folder of images, to show behind the masks on the page.")
     ] = None,
     workers: Workers = 0,
 ) -> None:
@@ -79,7 +79,7 @@ def score(
     for name, reason in report.failed.items():
         console.print(printable(f"failed: {name}: {reason}"))
     if out is not None:
-        console.print(printable(f"{len(report.scans)} scans scored, results in {out}"))
+        console.print(printable(f"scored: {len(report.scans)}, failed: {len(report.failed)}, results in {out}"))
     if report.failed:
         raise typer.Exit(3)
 

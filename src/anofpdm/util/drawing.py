@@ -38,11 +38,11 @@ def heat_tile(values: np.ndarray, highest: float, side: int) -> Image.Image:
     return Image.fromarray(colours.astype(np.uint8)).resize((side, side), Image.Resampling.BILINEAR)
 
 
-def draw_outline(tile: Image.Image, mask: np.ndarray, colour: Colour = OUTLINE) -> Image.Image:
+def draw_outline(tile: Image.Image, mask: np.ndarray, colour: Colour = OUTLINE, width: int = 1) -> Image.Image:
     """The tile with the pixels just outside the mask [H, W] coloured."""
     large = np.array(Image.fromarray(mask.astype(np.uint8) * 255).resize(tile.size, Image.Resampling.BILINEAR)) >= 128
     drawn = np.array(tile)
-    drawn[ndimage.binary_dilation(large) & ~large] = colour
+    drawn[ndimage.binary_dilation(large, iterations=width) & ~large] = colour
     return Image.fromarray(drawn)
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from anofpdm.evaluation.metrics.components import Components, dilate, find_components
 from anofpdm.evaluation.metrics.surfaces import Distances, Spacing, Surface, find_nearest, hausdorff
 
-PENALTY_MM = 374.0  # HD95 of what has no counterpart, as in BraTS: the diagonal of 240 x 240 x 155 mm and more
+PENALTY_MM = 374.0  # HD95 of what has no counterpart, as in BraTS: the diagonal of its images, rounded up
 MATCH_IOU = 0.5  # panoptic quality: components match above this; no component can then match two
 
 

@@ -74,13 +74,11 @@ def _pictures(report: ScoringReport, labels: tuple[Labels, Labels], images: Path
     """Charts, then examples; nothing without a scored scan."""
     if not report.scans:
         return ""
-    charts = [_embed(volume_chart(report.scans), "Bland-Altman plot of volumes")] if len(report.scans) > 1 else []
-    charts += [_embed(dice_chart(report.scans), "DICE against the true volume")] if len(report.scans) > 1 else []
-    parts = [f"<h2>Plots</h2>{''.join(charts)}"] if charts else []
-    parts.append(
-        '<h2>Examples</h2><p>Outlines: <b style="color:#3a8f52">truth</b>, <b style="color:#c06a10">prediction'
-    )
-    parts[-1] += "</b>. Axial slices, the patient's right on the left; slice 0 is the most inferior.</p>"
+    parts = []
+    if len(report.scans) > 1:
+        parts = ["<h2>Plots</h2>", _embed(volume_chart(report.scans), "Bland-Altman plot of volumes")]
+        parts.append(_embed(dice_chart(report.scans), "DICE against the true volume"))
+    parts.append(f"<h2>Examples</h2><p>{LEGEND}</p>")
     for title, scan in choose_examples(report.scans).items():
         heading = f"{title}{scan.pair.name}, DICE {format_score('dice', scan.scores.dice)}"
         parts.append(f"<h3>{html.escape(heading)}</h3>")
@@ -135,22 +133,22 @@ def dice_chart(scans: Sequence[ScoredScan]) -> Image.Image:
 
 
 def draw_scan(pair: Pair, labels: tuple[Labels, Labels], images: Path | None) -> Image.Image:
-    """Axial slices with both outlines, evenly spread over the lesion, in the part of the slices where the masks are."""
+    """Axial slices with both outlines, spread evenly over both masks, cut to the part with masks."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ScanWarning)
         predicted, truth, grid = read_pair(pair.predicted, pair.truth, labels)
         image = _read_image(images, pair, grid)
     planes = AxialPlanes(grid, SIZE)
-    areas = np.count_nonzero(planes.axial(predicted | truth), axis=(1, 2))
-    shown = _spread_slices(areas)
+    areas = [np.count_nonzero(planes.axial(mask), axis=(1, 2)) for mask in (predicted, truth)]
+    shown = _spread_slices(sum(area / max(area.sum(), 1) for area in areas))
     masks = [planes.to_network(planes.axial(mask)[shown]) >= 0.5 for mask in (predicted, truth)]
     pixels = np.zeros(masks[0].shape) if image is None else planes.to_network(planes.axial(image)[shown])
     part = _square(masks[0] | masks[1])
     sheet = Image.new("RGB", (len(shown) * (TILE + GAP), TILE + CAPTION), drawing.BACKGROUND)
     for column, index in enumerate(shown):
         tile = drawing.grey_tile(2 * pixels[column][part] - 1, TILE)
-        for mask, colour in ((masks[1], TRUE), (masks[0], PREDICTED)):
-            tile = drawing.draw_outline(tile, mask[column][part], colour)
+        tile = drawing.draw_outline(tile, masks[1][column][part], TRUE, width=2)  # wide: visible below the other
+        tile = drawing.draw_outline(tile, masks[0][column][part], PREDICTED)
         sheet.paste(tile, (column * (TILE + GAP), CAPTION))
         pen = ImageDraw.Draw(sheet)
         pen.text((column * (TILE + GAP), 3), f"slice {index}", drawing.MUTED, drawing.font())

@@ -31,7 +31,9 @@ class Pairing:
 
 
 @dataclass(frozen=True)
-class _Key:
+class _File:
+    path: Path
+    name: str  # without the extension; where that names no scan (mask.nii.gz), its path in the folder
     scan: str
     is_mask: bool  # by its name
 
@@ -43,10 +45,12 @@ def find_pairs(predicted: Path, truth: Path, table: Path | None = None) -> Pairi
             raise EvaluationError(f"{path}: no such file or folder; check the path")
     if predicted.is_dir() != truth.is_dir():
         raise EvaluationError(f"{predicted} and {truth}: a file and a folder; give two files or two folders")
+    if table is not None and not truth.is_dir():
+        raise EvaluationError(f"--pairs {table}: for two folders; omit it")
     if table is not None:
         return _read_table(table, predicted, truth)
     if not predicted.is_dir():
-        return Pairing([_make_pair(_scan_key(truth).scan, predicted, truth)])
+        return Pairing([_make_pair(_describe(truth, truth.parent).scan, predicted, truth)])
     return _pair_folders(predicted, truth)
 
 
@@ -54,76 +58,68 @@ def find_image(images: Path, pair: Pair) -> Path | None:
     """The file itself, or the first image of the scan in a folder."""
     if not images.is_dir():
         return images
-    names = (pair.name, pair.patient)
-    return next(
-        (
-            path
-            for path in nifti_files(images)
-            if not _scan_key(path).is_mask
-            and any(stem(path.name) == name or stem(path.name).startswith((f"{name}_", f"{name}-")) for name in names)
-        ),
-        None,
-    )
+    scan = _describe(pair.truth, pair.truth.parent).scan
+    files = (_describe(path, images) for path in nifti_files(images))
+    of_scan = (file.path for file in files if not file.is_mask and f"{file.scan}_".startswith((f"{scan}_", f"{scan}-")))
+    return next(of_scan, None)
 
 
 def _pair_folders(predicted: Path, truth: Path) -> Pairing:
     """Files of equal names first, then files of one scan."""
-    pairing = Pairing()
-    masks = [_masks_in(folder) for folder in (predicted, truth)]
+    pairing, masks = Pairing(), [_masks_in(folder) for folder in (predicted, truth)]
     for folder, found in zip((predicted, truth), masks, strict=True):
         if not found:
             pairing.failed[str(folder)] = "no NIfTI file (.nii, .nii.gz) in this folder; check the path"
     if pairing.failed:
         return pairing
-    named = [_group(found, lambda path: stem(path.name)) for found in masks]
-    same = [name for name in named[1] if len(named[1][name]) == len(named[0].get(name, ())) == 1]
-    pairing.pairs = [_make_pair(name, named[0][name][0], named[1][name][0]) for name in same]
-    rest = [[path for path in found if stem(path.name) not in same] for found in masks]
-    scans = [_group(found, lambda path: _scan_key(path).scan) for found in rest]
-    for scan in sorted({*scans[0], *scans[1]}):
-        ours, theirs = (group.get(scan, []) for group in scans)
-        if len(ours) == len(theirs) == 1:
-            pairing.pairs.append(_make_pair(scan, ours[0], theirs[0]))
-        elif ours and theirs:
-            several = ours if len(ours) > 1 else theirs
+    ours, theirs = (_group(found, lambda file: file.name) for found in masks)
+    same = {name for name in theirs if len(theirs[name]) == len(ours.get(name, ())) == 1}
+    pairing.pairs = [_make_pair(name, ours[name][0], theirs[name][0]) for name in same]
+    rest = ([file for file in found if file.name not in same] for found in masks)
+    ours, theirs = (_group(found, lambda file: file.scan) for found in rest)
+    for scan in {*ours, *theirs}:
+        one, other = ours.get(scan, []), theirs.get(scan, [])
+        if len(one) == len(other) == 1:
+            pairing.pairs.append(_make_pair(scan, one[0], other[0]))
+        elif one and other:
+            several = one if len(one) > 1 else other
             pairing.failed[scan] = f"several files: {several[0]} and {several[1]}; {REMEDY}"
         else:
-            other = truth if ours else predicted
-            pairing.failed |= {
-                str(path): f"no mask of this scan in {other}; add it, {REMEDY}" for path in ours + theirs
-            }
+            reason = f"no mask of this scan in {truth if one else predicted}; add it, {REMEDY}"
+            pairing.failed |= dict.fromkeys(map(str, one + other), reason)
     pairing.pairs.sort(key=lambda pair: pair.name)
+    pairing.failed = dict(sorted(pairing.failed.items()))
     return pairing
 
 
-def _group(paths: Iterable[Path], key: Callable[[Path], str]) -> dict[str, list[Path]]:
+def _group(files: Iterable[_File], key: Callable[[_File], str]) -> dict[str, list[Path]]:
     groups: dict[str, list[Path]] = {}
-    for path in paths:
-        groups.setdefault(key(path), []).append(path)
+    for file in files:
+        groups.setdefault(key(file), []).append(file.path)
     return groups
 
 
-def _masks_in(folder: Path) -> list[Path]:
+def _masks_in(folder: Path) -> list[_File]:
     """If any file is a mask by its name, only such files: others are images or maps."""
-    paths = list(nifti_files(folder))
-    return [path for path in paths if _scan_key(path).is_mask] or paths
+    files = [_describe(path, folder) for path in nifti_files(folder)]
+    return [file for file in files if file.is_mask] or files
 
 
-def _scan_key(path: Path) -> _Key:
-    """The scan that a file belongs to: BIDS subject and session, a name before _seg or _mask, or a folder's name."""
+def _describe(path: Path, folder: Path) -> _File:
+    """A scan is a BIDS subject and session, a name before _seg or _mask, or a folder's name."""
     whole = normalise_name(stem(path.name))
     match = NAMED_MASK.fullmatch(whole)
     entities, _ = bids.parse(whole)
     if "sub" in entities:
         session = f"_ses-{entities['ses']}" if "ses" in entities else ""
-        return _Key(f"sub-{entities['sub']}{session}", match is not None)
-    if match is None:
-        return _Key(whole, False)
-    return _Key(match["scan"] or normalise_name(path.resolve().parent.name), True)
+        return _File(path, whole, f"sub-{entities['sub']}{session}", match is not None)
+    if match is None or match["scan"]:
+        return _File(path, whole, match["scan"] if match else whole, match is not None)
+    return _File(path, stem(str(path.relative_to(folder))), normalise_name(path.resolve().parent.name), True)
 
 
 def _make_pair(name: str, predicted: Path, truth: Path) -> Pair:
-    scan = _scan_key(truth).scan
+    scan = _describe(truth, truth.parent).scan
     visit, entities = VISIT.fullmatch(scan), bids.parse(f"{scan}_")[0]
     patient = visit["patient"] if visit else f"sub-{entities['sub']}" if "sub" in entities else scan
     return Pair(name, patient, predicted, truth)
@@ -140,6 +136,6 @@ def _read_table(table: Path, predicted: Path, truth: Path) -> Pairing:
         if missing:
             pairing.failed[str(missing[0])] = f"no such file ({table}, line {line}); correct the row"
             continue
-        pair = _make_pair(row.get("name") or _scan_key(theirs).scan, ours, theirs)
+        pair = _make_pair(row.get("name") or _describe(theirs, truth).scan, ours, theirs)
         pairing.pairs.append(Pair(pair.name, row.get("patient") or pair.patient, ours, theirs))
     return pairing

@@ -14,7 +14,6 @@ from anofpdm.util.files import encode_csv, without_nan
 SCAN_COLUMNS = {
     "dice": "DICE",
     "hd95_mm": "HD95 mm",
-    "surface_dice_2mm": "surface DICE 2 mm",
     "lesion_dice": "lesion DICE",
     "lesion_hd95_mm": "lesion HD95 mm",
     "lesion_f1": "lesion F1",
@@ -109,7 +108,8 @@ def scan_rows(report: ScoringReport) -> list[list[str]]:
 
 
 def describe(summary: Summary) -> str:
-    text = f"{summary.scans} scans of {summary.patients} patients."
+    plural = ["" if count == 1 else "s" for count in (summary.scans, summary.patients)]
+    text = f"{summary.scans} scan{plural[0]} of {summary.patients} patient{plural[1]}."
     if summary.patients > 1:
         text += " In brackets 95% intervals of the mean, from a bootstrap over patients."
     if not any(summary.scores[name].mean for name in ("truth_ml", "predicted_ml")):
