@@ -5,6 +5,7 @@ import gzip
 import html.parser
 import json
 import shutil
+import struct
 import subprocess
 import sys
 
@@ -78,6 +79,16 @@ class TestFiles:
     def test_types(self, tmp_path, dtype):
         paths = [save(tmp_path / name, lesion().astype(dtype)) for name in ("a.nii", "b.nii")]
         assert score_pair(find_pairs(*paths).pairs[0]).scores.dice == 1
+
+    def test_labels_that_the_header_scales(self, tmp_path):
+        """255 times a float32 of 1 / 255 is not exactly 1."""
+        predicted = save(tmp_path / "a.nii", 255 * lesion())
+        raw = bytearray(predicted.read_bytes())
+        struct.pack_into("<ff", raw, 112, 1 / 255, 0)  # scl_slope and scl_inter
+        predicted.write_bytes(raw)
+        truth = save(tmp_path / "b.nii", lesion())
+        assert np.asarray(nib.load(predicted).dataobj).max() == pytest.approx(1)
+        assert score_pair(find_pairs(predicted, truth).pairs[0]).scores.dice == 1
 
 
 class TestLabels:
@@ -310,6 +321,12 @@ class TestResults:
         alone = score_pairs(pairing, (None, None))
         monkeypatch.setattr(scoring, "PAIRS_PER_WORKER", 1)
         assert score_pairs(pairing, (None, None), workers=2) == alone
+
+    def test_noise_is_refused(self, tmp_path):
+        noise = np.zeros((2, 60, 60, 60), dtype=np.uint8)
+        noise[:, ::2, ::2, ::2] = np.random.default_rng(0).random((2, 30, 30, 30)) < 0.2
+        paths = [save(tmp_path / f"{name}.nii", one, np.eye(4)) for name, one in zip("ab", noise, strict=True)]
+        assert f"{paths[0]}: " in run(*paths, code=3)
 
     def test_page(self, folders, tmp_path):
         """Self-contained; best, median and worst; names are escaped."""

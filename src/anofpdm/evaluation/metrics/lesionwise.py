@@ -5,10 +5,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from anofpdm.errors import EvaluationError
 from anofpdm.evaluation.metrics.components import Components, dilate, find_components
 from anofpdm.evaluation.metrics.surfaces import Distances, Spacing, Surface, find_nearest, hausdorff
 
 PENALTY_MM = 374.0  # HD95 of what has no counterpart, as in BraTS: the diagonal of its images, rounded up
+MAX_PAIRS = 2 * 10**7  # of components: noise rather than masks
 MATCH_IOU = 0.5  # panoptic quality: components match above this; no component can then match two
 
 
@@ -162,6 +164,10 @@ def _centres(surface: Surface, labels: np.ndarray, count: int) -> list[tuple[flo
 
 def _count_pairs(rows: np.ndarray, columns: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
     """How often each pair of labels occurs, of this shape."""
+    if shape[0] * shape[1] > MAX_PAIRS:
+        raise EvaluationError(
+            f"{shape[0]} predicted and {shape[1]} true components are too many to match; remove the smallest first"
+        )
     return np.bincount(rows * shape[1] + columns, minlength=shape[0] * shape[1]).reshape(shape)
 
 

@@ -12,6 +12,7 @@ from anofpdm.scans import Grid, read_volume
 from anofpdm.scans.grid import corner_gap_mm
 
 MAX_GAP_MM = 0.01  # between corners of one grid in two files; headers are rounded
+MAX_ROUNDING = 1e-3  # of a label that a header scales, e.g. 255 by 1 / 255
 MAX_NAMED = 8  # labels in a message
 
 Labels = (
@@ -70,7 +71,7 @@ def _select(voxels: np.ndarray, labels: Labels, path: Path) -> np.ndarray:
 def _integers(voxels: np.ndarray, path: Path) -> np.ndarray:
     """Labels that are stored as floats."""
     rounded = np.rint(voxels)
-    broken = voxels != rounded
+    broken = np.abs(voxels - rounded) > MAX_ROUNDING
     if broken.any():
         raise EvaluationError(
             f"{path}: has values such as {voxels[broken][0]:.3g}, so it is not a mask but a map; threshold it first"

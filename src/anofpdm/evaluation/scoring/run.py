@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
 
-from anofpdm.errors import AnoFPDMError, ScanWarning
+from anofpdm.errors import AnoFPDMError, EvaluationError, ScanWarning
 from anofpdm.evaluation.metrics.scan import ScanScores, score_masks
 from anofpdm.evaluation.scoring.masks import Labels, read_pair
 from anofpdm.evaluation.scoring.pairs import Pair, Pairing
@@ -38,7 +38,11 @@ def score_pair(pair: Pair, labels: tuple[Labels, Labels] = (None, None)) -> Scor
         warnings.simplefilter("always", ScanWarning)
         predicted, truth, grid = read_pair(pair.predicted, pair.truth, labels)
     i, j, k = grid.spacing_mm.tolist()
-    return ScoredScan(pair, score_masks(predicted, truth, (i, j, k)), tuple(str(one.message) for one in caught))
+    try:
+        scores = score_masks(predicted, truth, (i, j, k))
+    except EvaluationError as problem:
+        raise EvaluationError(f"{pair.predicted}: {problem}") from None
+    return ScoredScan(pair, scores, tuple(str(one.message) for one in caught))
 
 
 def score_pairs(
