@@ -97,18 +97,22 @@ def _logistic(features: np.ndarray, truth: np.ndarray, strength: float) -> np.nd
     penalty[-1] = 1e-9  # not 0, so that labels of one class have a solution too
     weights = np.zeros(features.shape[1])
 
-    def loss(weights: np.ndarray) -> float:
+    def odds_and_loss(weights: np.ndarray) -> tuple[np.ndarray, float]:
         odds = features @ weights
-        return float(strength * (np.logaddexp(0, odds) - truth * odds).sum() + (penalty * weights**2).sum() / 2)
+        log_loss = (np.logaddexp(0, odds) - truth * odds).sum()
+        return odds, float(strength * log_loss + (penalty * weights**2).sum() / 2)
 
+    odds, before = odds_and_loss(weights)
     for _ in range(MAX_STEPS):
-        chance = expit(features @ weights)
+        chance = expit(odds)
         gradient = strength * features.T @ (chance - truth) + penalty * weights
         hessian = strength * (features * (chance * (1 - chance))[:, None]).T @ features + np.diag(penalty)
-        step, before = np.linalg.solve(hessian, gradient), loss(weights)
-        while loss(weights - step) > before and np.abs(step).max() > TOLERANCE:
+        step = np.linalg.solve(hessian, gradient)
+        odds, after = odds_and_loss(weights - step)
+        while after > before and np.abs(step).max() > TOLERANCE:
             step /= 2
-        weights = weights - step
+            odds, after = odds_and_loss(weights - step)
+        weights, before = weights - step, after
         if np.abs(step).max() <= TOLERANCE:
             break
     return weights
