@@ -15,7 +15,16 @@ if os.environ.get("CI"):
     settings.load_profile("ci")
 
 
+# They take longest. Started first, none of them is left for one worker while the other has nothing to do.
+LONG_FILES = (
+    "docs/test_docs.py", "viewer/test_in_browser.py", "test_end_to_end.py", "cli/test_commands.py",
+    "evaluation/test_protocol.py", "cohorts/test_phantom.py", "cohorts/test_prepare.py", "demo/test_demo.py",
+    "report/test_page_in_browser.py",
+)  # fmt: skip
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: not item.path.as_posix().endswith(LONG_FILES))  # otherwise the order is kept
     on_gpu = [item for item in items if item.get_closest_marker("gpu")]
     if on_gpu:
         import torch
