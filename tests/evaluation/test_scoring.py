@@ -87,7 +87,7 @@ class TestFiles:
         struct.pack_into("<ff", raw, 112, 1 / 255, 0)  # scl_slope and scl_inter
         predicted.write_bytes(raw)
         truth = save(tmp_path / "b.nii", lesion())
-        assert np.asarray(nib.load(predicted).dataobj).max() == pytest.approx(1)
+        assert nib.Nifti1Image.from_filename(predicted).get_fdata().max() == pytest.approx(1)
         assert score_pair(find_pairs(predicted, truth).pairs[0]).scores.dice == 1
 
 
