@@ -15,7 +15,7 @@ SAGITTAL = np.array([[0.0, 1, 0], [0, 0, -1]])
 CORONAL = np.array([[1.0, 0, 0], [0, 0, -1]])
 OBLIQUE = AXIAL @ Rotation.from_euler("xyz", (17, -9, 24), degrees=True).as_matrix().T
 STUDY, SPACE = generate_uid(), generate_uid()
-PATIENT = {"PatientName": "Secret^Sarah", "PatientID": "MRN-FOURSEVEN", "PatientBirthDate": "19700101", "PatientSex": "F"}
+PATIENT = {"PatientName": "Secret^Sarah", "PatientID": "MRN-QUARTZ", "PatientBirthDate": "19700101", "PatientSex": "F"}
 
 
 class Series:

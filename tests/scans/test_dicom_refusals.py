@@ -33,7 +33,7 @@ def check_refused(caplog, recwarn, capfd):
         for word in words:
             assert word in message
         texts = [message, caplog.text, *(str(one.message) for one in recwarn), *capfd.readouterr()]
-        assert not any(secret in text for secret in ("Secret", "Sarah", "FOURSEVEN", "19700101") for text in texts)
+        assert not any(secret in text for secret in ("Secret", "Sarah", "QUARTZ", "19700101") for text in texts)
 
     return check
 
