@@ -94,7 +94,7 @@ def untrained(folder: Path) -> Path:
 
     prepare(plan_cohort("brats21", brats_cohort(folder / "scans", 8), size=16), folder / "cohort")
     torch.manual_seed(0)
-    network = UNet(preset("tiny", 2, channels=8, multipliers=(1, 2), attention=(2,)))
+    network = UNet(preset("tiny", 2, channels=4, multipliers=(1, 2), attention=(2,)))
     for parameter in network.parameters():
         if not parameter.any():
             torch.nn.init.normal_(parameter, std=0.05)
