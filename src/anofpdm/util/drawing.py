@@ -3,6 +3,7 @@
 import io
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
@@ -15,13 +16,14 @@ HEAT = np.array([(0, 0, 0), (60, 15, 90), (190, 55, 80), (250, 150, 40), (255, 2
 Colour = tuple[int, int, int]
 
 
+@cache
 def font(size: int = 11) -> ImageFont.ImageFont | ImageFont.FreeTypeFont:
     return ImageFont.load_default(size)
 
 
 def encode_png(image: Image.Image) -> bytes:
     buffer = io.BytesIO()
-    image.save(buffer, "PNG")
+    image.save(buffer, "PNG", compress_level=3)  # half the time of the default, and files that are 7% larger
     return buffer.getvalue()
 
 
