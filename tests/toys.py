@@ -33,21 +33,20 @@ ORIENTATIONS = [
 ]  # all 48
 
 
-def world_of(affine: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    """[i, j, k, 3]: where each voxel's centre is, in scanner millimetres."""
-    index = np.stack(np.meshgrid(*[np.arange(n) for n in shape], indexing="ij"), axis=-1)
-    return index @ affine[:3, :3].T + affine[:3, 3]
-
-
 def ball(affine: np.ndarray, shape: tuple[int, ...], centre: tuple[float, ...], radius: float) -> np.ndarray:
     """bool [i, j, k]: a ball given in millimetres."""
-    return np.linalg.norm(world_of(affine, shape) - np.asarray(centre), axis=-1) <= radius
+    i, j, k = np.ogrid[tuple(slice(n) for n in shape)]
+    squared = np.zeros(shape)
+    for (a, b, c, first), middle in zip(affine[:3], centre, strict=True):
+        squared += ((a * i + b * j) + (c * k + (first - middle))) ** 2
+    return squared <= radius**2
 
 
 def head(shape: tuple[int, ...] = (24, 24, 20), seed: int = 0, affine: np.ndarray | None = None) -> np.ndarray:
     """int16 [i, j, k]: a bright, noisy ball in the dark."""
     affine = affine_of(shape=shape) if affine is None else affine
-    extent = np.abs(world_of(affine, shape)).max(axis=(0, 1, 2)).min()
+    corners = np.array([*itertools.product(*((0, n - 1) for n in shape))])
+    extent = np.abs(corners @ affine[:3, :3].T + affine[:3, 3]).max(axis=0).min()
     inside = ball(affine, shape, (0, 0, 0), 0.9 * extent)
     noise = np.random.default_rng(seed).integers(300, 700, shape)
     return np.where(inside, noise, 0).astype(np.int16)
