@@ -34,12 +34,12 @@ ORIENTATIONS = [
 
 
 def ball(affine: np.ndarray, shape: tuple[int, ...], centre: tuple[float, ...], radius: float) -> np.ndarray:
-    """bool [i, j, k]: a ball given in millimetres."""
+    """bool [i, j, k]: a ball given in millimetres; empty where the radius is negative."""
     i, j, k = np.ogrid[tuple(slice(n) for n in shape)]
     squared = np.zeros(shape)
     for (a, b, c, first), middle in zip(affine[:3], centre, strict=True):
         squared += ((a * i + b * j) + (c * k + (first - middle))) ** 2
-    return squared <= radius**2
+    return np.sqrt(squared) <= radius
 
 
 def head(shape: tuple[int, ...] = (24, 24, 20), seed: int = 0, affine: np.ndarray | None = None) -> np.ndarray:
