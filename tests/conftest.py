@@ -15,6 +15,14 @@ if os.environ.get("CI"):
     settings.load_profile("ci")
 
 
+@pytest.fixture(scope="session", autouse=True)
+def small_contact_sheets():
+    """One row of slices instead of six: nearly all tests that prepare a cohort do not look at its contact sheet."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("anofpdm.cohorts.contact_sheet.MAX_ROWS", 1)
+        yield
+
+
 # They take longest. Started first, none of them is left for one worker while the other has nothing to do.
 LONG_FILES = (
     "docs/test_docs.py", "viewer/test_in_browser.py", "test_end_to_end.py", "cli/test_commands.py",

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from anofpdm.cohorts import open_cohort
+from anofpdm.cohorts import contact_sheet, open_cohort
 from anofpdm.cohorts.plan import plan_cohort
 from anofpdm.cohorts.prepare import prepare
 from anofpdm.cohorts.store import check_slices
@@ -117,9 +117,16 @@ class TestContent:
         prepared(source, tmp_path, workers=2)
         assert contents(tmp_path) == contents(undisturbed)
 
-    def test_the_contact_sheet_has_red_outlines(self, undisturbed):
-        sheet = np.array(Image.open(undisturbed / "contact_sheet.png").convert("RGB")).astype(int)
-        assert min(sheet.shape[:2]) > 150
+    @pytest.mark.parametrize("rows", [1, 6])  # of slices: in these tests, and otherwise
+    def test_the_contact_sheet_has_red_outlines(self, undisturbed, tmp_path, monkeypatch, rows):
+        assert contact_sheet.MAX_ROWS == 1
+        path = undisturbed / "contact_sheet.png"
+        if rows > 1:
+            path = tmp_path / "sheet.png"
+            monkeypatch.setattr(contact_sheet, "MAX_ROWS", rows)
+            contact_sheet.draw_contact_sheet(open_cohort(undisturbed), path)
+        sheet = np.array(Image.open(path).convert("RGB")).astype(int)
+        assert min(sheet.shape[:2]) > 150 * rows
         assert (sheet[..., 0] - sheet[..., 2] > 100).sum() > 100
 
     def test_without_masks_from_a_table(self, tmp_path):
