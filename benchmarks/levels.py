@@ -112,9 +112,9 @@ class Study:
             predict,
             lambda rows: self.cohort.pixels(self.rows[rows]),
             slice_seeds(self.cohort.indices[self.rows]),
-            EvidenceRequest(settings, STRENGTHS, device, args.batch),
+            EvidenceRequest(settings, STRENGTHS, device, args.batch, keep=compact),
         )
-        evidence = concatenate([compact(batch) for batch in batches])
+        evidence = concatenate(batches)
         seconds = time.perf_counter() - start
         return evidence, predict.precision, seconds
 

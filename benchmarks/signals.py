@@ -121,9 +121,9 @@ def error_and_gradient(
         model.predict,
         lambda some: cohort.pixels(rows[some]),
         slice_seeds(cohort.indices[rows], config.seed),
-        EvidenceRequest(settings, config.strengths, model.device, batch_for(model.device), both),
+        EvidenceRequest(settings, config.strengths, model.device, batch_for(model.device), both, keep=compact),
     )
-    evidence = concatenate([compact(batch) for batch in batches])
+    evidence = concatenate(batches)
     calibration = calibrate(
         evidence,
         cohort.labels[rows],

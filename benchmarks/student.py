@@ -35,7 +35,7 @@ from anofpdm.student.network import (
     default_neighbours_mm,
     neighbour_rows,
 )
-from anofpdm.student.targets import PseudoLabels, Teacher, pseudo_label, pseudo_label_scan
+from anofpdm.student.targets import PseudoLabels, Teacher, evidence_of_scans, mask_scan, pseudo_label
 from anofpdm.student.training import LABEL_SHARE, StudentTrainingConfig, train_student
 from anofpdm.util.distributed import World
 
@@ -164,7 +164,8 @@ class Study:
         calibration = self.teacher.calibration
         other = replace(self.teacher, calibration=replace(calibration, seed=calibration.seed + 1))
         twice = data.masks.astype(np.float64)
-        twice[~agreed] += pseudo_label_scan(other, cohort, rows[~agreed])
+        (evidence,) = evidence_of_scans(other, cohort, [rows[~agreed]])
+        twice[~agreed] += mask_scan(other, cohort, rows[~agreed], evidence)
         twice[~agreed] /= 2
         return replace(data, masks=np.round(twice).astype(np.uint8))
 

@@ -10,7 +10,7 @@ from anofpdm.errors import (
     ModelError,
 )
 from anofpdm.method.evidence import EvidenceSettings, concatenate
-from anofpdm.method.gather import EvidenceRequest, evidence_batches, slice_seeds
+from anofpdm.method.gather import EvidenceRequest, evidence_batches, regroup, slice_seeds
 from anofpdm.network.predictor import NoisePredictor, load_trained
 from tests import toys
 from tests.method.worlds import FIELDS
@@ -35,6 +35,25 @@ def test_the_batch_size_changes_curves_by_less_than_1e_4(made):
     pixels = open_cohort(made / "cohort").pixels(np.arange(14))
     one, other = evidence(predict, pixels, 14), evidence(predict, pixels, 4)
     check_alike(one, other)
+
+
+def test_batches_are_regrouped_into_scans(made):
+    predict = load_trained(made / "model", CPU).predict
+    pixels, sizes = open_cohort(made / "cohort").pixels(np.arange(9)), [1, 5, 2, 1]
+    request = EvidenceRequest(EvidenceSettings((0, 100), (0, 1)), [0.0], CPU, 4)
+    batches = list(evidence_batches(predict, lambda rows: pixels[rows], slice_seeds(range(9)), request))
+    groups = list(regroup(iter(batches), sizes))
+    assert [len(group) for group in groups] == sizes
+    assert torch.equal(concatenate(groups).maps, concatenate(batches).maps)
+    assert torch.equal(concatenate(groups).divergence, concatenate(batches).divergence)
+
+
+@pytest.mark.parametrize(
+    ("count", "most", "expected"), [(763, 50, 48), (50, 50, 50), (51, 50, 26), (3, 50, 3), (0, 9, 9)]
+)
+def test_batches_have_nearly_equal_sizes(count, most, expected):
+    request = EvidenceRequest(EvidenceSettings((0,), (0,)), [0.0], CPU, most)
+    assert request.in_even_batches(count).batch == expected
 
 
 def check_alike(one, other):

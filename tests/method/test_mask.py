@@ -11,7 +11,15 @@ from anofpdm.errors import CalibrationError, ConfigError, MethodError
 from anofpdm.method import calibrate
 from anofpdm.method.context import SlicePositions
 from anofpdm.method.decision import VARIANTS, DecisionSettings, decide
-from anofpdm.method.mask import MaskSettings, drop_small_components, mask, mask_quantiles, median_filtered, thresholds
+from anofpdm.method.mask import (
+    MaskSettings,
+    drop_small_components,
+    mask,
+    mask_quantiles,
+    median_filtered,
+    median_image,
+    thresholds,
+)
 from anofpdm.options import Signal
 from tests.method.test_calibration import made_up
 from tests.method.worlds import literal_mask
@@ -31,6 +39,20 @@ def test_the_papers_mask_pixel_by_pixel(strength):
     assert found.any()
     for one, image in zip(found, maps, strict=True):
         np.testing.assert_array_equal(one, literal_mask(image, strength, 1.0))
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(1, 3), st.integers(1, 20), st.integers(1, 20), st.integers(0, 2**32 - 1))
+def test_the_median_filter_is_scipys(count, height, width, seed):
+    maps = np.random.default_rng(seed).integers(0, 9, (count, height, width)).astype(np.float32)  # with ties
+    expected = [ndimage.median_filter(one, size=5, mode="reflect") for one in maps]
+    np.testing.assert_array_equal(median_filtered(maps), expected)
+
+
+@pytest.mark.parametrize("count", [1, 3, 9, 25])
+def test_the_median_of_images_is_numpys(count):
+    images = np.random.default_rng(count).random((count, 11, 7))
+    np.testing.assert_array_equal(median_image(list(images)), np.median(images, axis=0))
 
 
 def test_quantiles_fall_from_98_to_90_percent_in_a_hundred_steps():

@@ -68,7 +68,7 @@ class TestStep:
         trainer, rates = trainer_of(cohort, warm_up=4, learning_rate=1e-3), []
         for _ in range(6):
             trainer.update(inputs_of(trainer, cohort))
-            rates.append(trainer.optimiser.param_groups[0]["lr"])
+            rates.append(trainer.optimiser.learning_rate)
         np.testing.assert_allclose(rates, [0.25e-3, 0.5e-3, 0.75e-3, 1e-3, 1e-3, 1e-3])
 
     def test_the_loss_falls(self, cohort):

@@ -177,7 +177,7 @@ def test_the_probability_is_one_half_at_the_threshold():
 
 def test_an_interrupted_run_resumes_with_cached_pseudo_labels(copied, monkeypatch):
     model, cohort = opened(copied)
-    rows, plain = cohort.rows("train"), targets.pseudo_label_scan
+    rows, plain = cohort.rows("train"), targets.mask_scan
     seen: list[np.ndarray] = []
 
     def interrupted(*args):
@@ -187,10 +187,10 @@ def test_an_interrupted_run_resumes_with_cached_pseudo_labels(copied, monkeypatc
         return plain(*args)
 
     teacher = teacher_of(model)
-    monkeypatch.setattr(targets, "pseudo_label_scan", interrupted)
+    monkeypatch.setattr(targets, "mask_scan", interrupted)
     with pytest.raises(KeyboardInterrupt):
         pseudo_label(teacher, cohort, rows, World())
-    monkeypatch.setattr(targets, "pseudo_label_scan", lambda *args: (seen.append(args[2]), plain(*args))[1])
+    monkeypatch.setattr(targets, "mask_scan", lambda *args: (seen.append(args[2]), plain(*args))[1])
     whole = pseudo_label(teacher, cohort, rows, World())
     assert len(seen) == len(np.unique(cohort.scans[rows]))
     shutil.rmtree(copied / "model" / "student")

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from anofpdm.errors import AnoFPDMError
-from anofpdm.util.workers import worker_pool
+from anofpdm.util.workers import map_in_threads, worker_pool
 
 
 def die(_number):
@@ -54,3 +54,27 @@ def is_running(pid):
             return file.read().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
         return False
+
+
+def test_threads_keep_the_order_and_hold_few_items():
+    taken, finished = [], []
+
+    def items():
+        for number in range(20):
+            taken.append(number)
+            yield number
+
+    for result in map_in_threads(lambda number: number**2, items(), threads=2):
+        finished.append(result)
+        assert len(taken) - len(finished) <= 4
+    assert finished == [number**2 for number in range(20)]
+
+
+def test_an_error_in_a_thread_is_raised():
+    def broken(number):
+        if number == 3:
+            raise ValueError("3 is broken")
+        return number
+
+    with pytest.raises(ValueError, match="3 is broken"):
+        list(map_in_threads(broken, range(10)))

@@ -153,10 +153,16 @@ def gather_labelled(
         model.predict,
         lambda some: cohort.pixels(rows[some]),
         slice_seeds(cohort.indices[rows], config.seed),
-        EvidenceRequest(settings, config.strengths, model.device, config.batch, config.signals),
+        EvidenceRequest(
+            settings,
+            config.strengths,
+            model.device,
+            config.batch,
+            config.signals,
+            keep=lambda batch: compact(batch, last_maps=last_maps),
+        ),
         world,
         progress,
-        lambda batch: compact(batch, last_maps=last_maps),
     )
     return LabelledEvidence(
         evidence,
@@ -186,12 +192,12 @@ def labelled_rows(cohort: Cohort, split: str, most: int, seed: int) -> np.ndarra
 
 
 def compact(evidence: Evidence, *, last_maps: bool = False) -> Evidence:
-    """On the CPU, maps in half precision: thousands of them are kept until the strength is known."""
+    """Maps in half precision: thousands of them are kept until the strength is known."""
     if not last_maps:
         maps = evidence.maps_by_signal.items()
         evidence = replace(evidence, maps_by_signal={key: SignalMaps(m.mean, m.last[:, :, :0, :0]) for key, m in maps})
     largest = torch.finfo(torch.float16).max  # which errors of unclamped estimates can exceed
-    return evidence.map(lambda tensor: (tensor.clamp(max=largest).half() if tensor.ndim == 4 else tensor).cpu())
+    return evidence.map(lambda tensor: tensor.clamp(max=largest).half() if tensor.ndim == 4 else tensor)
 
 
 def slice_positions(cohort: Cohort, rows: np.ndarray) -> SlicePositions:

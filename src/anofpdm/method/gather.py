@@ -5,8 +5,9 @@ A slice passes through rising noise levels (forward_process.py). At each, the es
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -40,6 +41,7 @@ class EvidenceRequest:
     signals: tuple[Signal, ...] = ()  # default: the settings' own; `maps` are those of the first
     schedule: NoiseSchedule = field(default_factory=NoiseSchedule.linear)
     dtype: torch.dtype = torch.float32
+    keep: Callable[[Evidence], Evidence] = lambda batch: batch  # what is kept of a batch
 
     def __post_init__(self) -> None:
         levels, strengths = self.settings.levels, self.strengths
@@ -49,6 +51,10 @@ class EvidenceRequest:
             raise MethodError(f"guidance strengths must be distinct, at least one of them; got {list(strengths)}")
         if not all(math.isfinite(w) for w in strengths):
             raise MethodError(f"guidance strengths must be finite; got {list(strengths)}")
+
+    def in_even_batches(self, count: int) -> "EvidenceRequest":
+        """Batches of nearly equal size for so many slices: on a GPU another size takes a second to prepare."""
+        return replace(self, batch=-(-count // max(1, -(-count // self.batch)))) if count else self
 
 
 def batch_for(device: torch.device) -> int:
@@ -68,8 +74,8 @@ def evidence_batches(
     progress: Progress = silent,
     on_level: OnLevel | None = None,
 ) -> Iterator[Evidence]:
-    """The evidence of slices 0, 1, ..., batch by batch. A batch that does not fit into memory is repeated in halves;
-    `on_level` then starts again at its first level."""
+    """The evidence of slices 0, 1, ..., batch by batch, on the CPU. A batch that does not fit into memory is repeated
+    in halves; `on_level` then starts again at its first level."""
     settings, schedule = request.settings, request.schedule
 
     @torch.no_grad()
@@ -92,9 +98,9 @@ def evidence_batches(
             guided = guided_estimate(part.x, part.healthy, part.unguided, part.t, strengths, schedule)
             running.add(part, guided.clamp(-1, 1) if settings.clamp else guided)
             on_level(level, running.current_map)
-        return running.evidence(settings, tuple(float(w) for w in request.strengths))
+        return request.keep(running.evidence(settings, tuple(float(w) for w in request.strengths)))
 
-    for evidence in _batches_that_fit(gather, len(seeds), request, progress, on_level):
+    for evidence in _on_cpu(_batches_that_fit(gather, len(seeds), request, progress, on_level)):
         if not evidence.divergence.isfinite().all():
             raise MethodError("the network predicts non-finite values; try --precision fp32, or train it again")
         yield evidence
@@ -107,19 +113,30 @@ def gather_shared(
     request: EvidenceRequest,
     world: World,
     progress: Progress = silent,
-    keep: Callable[[Evidence], Evidence] = lambda batch: batch,  # what is kept of a batch
 ) -> Evidence:
     """The evidence of all slices, in every process; batches are shared among the processes."""
+    request = request.in_even_batches(len(seeds))
     mine = world.share(len(seeds), request.batch)
     with world.raise_in_all():
         own_seeds = [seeds[row] for row in mine]
         batches = evidence_batches(predict_noise, lambda some: pixels(mine[some]), own_seeds, request, progress)
-        own = [concatenate(map(keep, batches))] if len(mine) else []
+        own = [concatenate(batches)] if len(mine) else []
     shares = world.all_gather((mine, own))
     rows = np.concatenate([share[0] for share in shares])
     order = torch.from_numpy(np.argsort(rows))
     evidence = concatenate(part for share in shares for part in share[1])
     return evidence if world.count == 1 else evidence.map(lambda tensor: tensor[order])
+
+
+def regroup(batches: Iterable[Evidence], sizes: Sequence[int]) -> Iterator[Evidence]:
+    """The same slices in groups of these sizes, each at least 1: those of a scan each, for example."""
+    batches, waiting = iter(batches), list[Evidence]()
+    for size in sizes:
+        while sum(map(len, waiting)) < size:
+            waiting.append(next(batches))
+        whole = concatenate(waiting)
+        yield whole.map(lambda tensor: tensor[:size])  # noqa: B023
+        waiting = [whole.map(lambda tensor: tensor[size:])]  # noqa: B023
 
 
 def forward_evidence(
@@ -148,6 +165,28 @@ def forward_evidence(
     pixels: Pixels = lambda rows: x0[rows[0] : rows[-1] + 1]  # noqa: E731
     batches = list(evidence_batches(predict_noise, pixels, seeds, request, on_level=on_level))
     return batches[0] if len(batches) == 1 else concatenate(batches)
+
+
+def _on_cpu(batches: Iterable[Evidence]) -> Iterator[Evidence]:
+    """A GPU starts the next batch before the copy of this one is waited for."""
+    copies: deque[tuple[Evidence, torch.cuda.Event]] = deque()
+    for batch in batches:
+        if not batch.divergence.is_cuda:
+            yield batch
+            continue
+        with torch.cuda.device(batch.divergence.device):
+            copied = torch.cuda.Event()
+            copies.append((batch.map(lambda tensor: tensor.to("cpu", non_blocking=True)), copied))
+            copied.record()
+        if len(copies) > 1:
+            yield _after(*copies.popleft())
+    for copy in copies:
+        yield _after(*copy)
+
+
+def _after(evidence: Evidence, copied: "torch.cuda.Event") -> Evidence:
+    copied.synchronize()
+    return evidence
 
 
 def _scored_channels(settings: EvidenceSettings, x0: Tensor) -> Tensor:

@@ -36,8 +36,42 @@ def mask_quantiles(end_divergence: np.ndarray, divergence_max: float) -> np.ndar
 
 
 def median_filtered(maps: np.ndarray) -> np.ndarray:
-    """[N, H, W], each map on its own, by a 5 x 5 median."""
-    return np.stack([ndimage.median_filter(image, size=MEDIAN, mode="reflect") for image in maps])
+    """[N, H, W], each map on its own, by a 5 x 5 median; beyond its edges a map is mirrored."""
+    height, width = maps.shape[1:]
+    result = np.empty_like(maps)
+    for image, filtered in zip(maps, result, strict=True):
+        padded = np.pad(image, MEDIAN // 2, mode="symmetric")
+        windows = [padded[i : i + height, j : j + width] for i in range(MEDIAN) for j in range(MEDIAN)]
+        filtered[:] = median_image(windows)
+    return result
+
+
+def median_image(images: Sequence[np.ndarray]) -> np.ndarray:
+    """The median at each pixel of an odd number of images.
+
+    Of any (n + 1) / 2 + 1 of n values, the smallest and the largest are not the median. Both are dropped and another
+    value is added, until three are left. Minima and maxima of whole images are several times faster than sorting.
+    """
+    count = len(images) // 2 + 2
+    kept, unused = [image.copy() for image in images[:count]], list(images[count:])
+    while len(kept) > 3 or unused:
+        smallest, *kept, _ = _extremes_to_ends(kept)
+        if unused:
+            np.copyto(smallest, unused.pop())  # its memory is reused
+            kept.append(smallest)
+    return _extremes_to_ends(kept)[len(kept) // 2]
+
+
+def _extremes_to_ends(images: list[np.ndarray]) -> list[np.ndarray]:
+    """The same values at each pixel, the smallest in the first image and the largest in the last; in place."""
+    count, spare = len(images), np.empty_like(images[0])
+    pairs = [(i, count - 1 - i) for i in range(count // 2)]  # lower in the first half, higher in the second
+    pairs += [(0, i) for i in range(1, (count + 1) // 2)] + [(i, count - 1) for i in range(count // 2, count - 1)]
+    for lower, higher in pairs:
+        np.minimum(images[lower], images[higher], out=spare)
+        np.maximum(images[lower], images[higher], out=images[higher])
+        images[lower], spare = spare, images[lower]
+    return images
 
 
 def thresholds(

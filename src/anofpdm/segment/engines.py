@@ -82,6 +82,7 @@ class DiffusionEngine:
         """Detect and mask each slice; with the curves that explain it, where the engine has any."""
         calibration, seeds = self.calibration, slice_seeds(slices.indices, self.seed)
         request = EvidenceRequest(calibration.settings, [calibration.strength], self.trained.device, self.batch)
+        request = request.in_even_batches(len(seeds))
         batches = evidence_batches(self.trained.predict, lambda rows: slices.pixels[rows], seeds, request, progress)
         evidence = concatenate(batches)
         decisions = decide(evidence, calibration, self.decision, slices.positions)

@@ -6,11 +6,10 @@ No lesion mask is read: a cohort gives no access to one, and the diffusion model
 import hashlib
 import io
 import json
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from anofpdm import __version__
 from anofpdm.calibration.fit import slice_positions
@@ -18,15 +17,15 @@ from anofpdm.cohorts.store import Cohort
 from anofpdm.labels import HEALTHY, NULL
 from anofpdm.method.calibration import Calibration
 from anofpdm.method.decision import DecisionSettings, decide
-from anofpdm.method.evidence import concatenate
-from anofpdm.method.gather import EvidenceRequest, batch_for, evidence_batches, slice_seeds
+from anofpdm.method.evidence import Evidence
+from anofpdm.method.gather import EvidenceRequest, batch_for, evidence_batches, regroup, slice_seeds
 from anofpdm.network.predictor import TrainedModel
-from anofpdm.network.training.augment import CHANCES, augment
 from anofpdm.student.model import FOLDER
 from anofpdm.student.network import Pixels, stack_slices
 from anofpdm.util.distributed import World
 from anofpdm.util.files import translate_write_errors, write_atomically
 from anofpdm.util.progress import Progress, silent
+from anofpdm.util.workers import map_in_threads
 
 CACHE = "pseudo_labels"  # subfolder of the student's, one file per scan
 STEEPNESS = 3  # exponent of the soft threshold
@@ -48,20 +47,6 @@ class PseudoLabels:
     def inputs(self, rows: np.ndarray) -> np.ndarray:
         """[n, C * (1 + neighbours), H, W] float32, slice by slice."""
         return stack_slices(self.pixels, self.neighbours[rows])
-
-    def augmented_batch(
-        self, rows: np.ndarray, inputs: np.ndarray, generator: torch.Generator, device: torch.device
-    ) -> tuple[Tensor, Tensor]:
-        """Inputs and their masks [n, H, W], augmented together."""
-        x = torch.from_numpy(inputs).to(device)
-        mask = torch.from_numpy(self.masks[rows]).to(device, torch.float32)[:, None] / 255
-        stacked = self.neighbours.shape[1]
-        chances = torch.rand(len(rows), CHANCES + x.shape[1] // stacked, generator=generator) * 2 - 1
-        brightness = chances[:, CHANCES:].repeat(1, stacked)  # the same for neighbours: they are of one scan
-        unchanged = torch.zeros(len(rows), 1)  # a mask has no brightness
-        chances = torch.cat([chances[:, :CHANCES], brightness, unchanged], dim=1)
-        augmented = augment(torch.cat([x, 2 * mask - 1], dim=1), chances.to(device))
-        return augmented[:, :-1], (augmented[:, -1] + 1) / 2
 
 
 @dataclass(frozen=True)
@@ -97,48 +82,68 @@ def pseudo_label(
     cache = teacher.model.folder / FOLDER / CACHE / teacher.fingerprint(cohort)[:16]
     with translate_write_errors(cache):
         cache.mkdir(parents=True, exist_ok=True)
-    scans = list(dict.fromkeys(cohort.scans[rows].tolist()))
+    scans = [np.flatnonzero(cohort.scans[rows] == scan) for scan in dict.fromkeys(cohort.scans[rows].tolist())]
     files = [cache / f"{number:06d}.npz" for number in range(len(scans))]
     share = range(world.rank, len(scans), world.count)
-    for done, number in enumerate(share):
-        if not files[number].is_file():
-            buffer = io.BytesIO()
-            masks = pseudo_label_scan(teacher, cohort, rows[cohort.scans[rows] == scans[number]])
-            np.savez_compressed(buffer, masks=masks)
-            write_atomically(files[number], buffer.getvalue())
-        progress("Pseudo-labelling", done + 1, len(share))
+    missing = [number for number in share if not files[number].is_file()]
+
+    def save(job: tuple[int, Evidence | None]) -> None:
+        number, evidence = job
+        buffer = io.BytesIO()
+        np.savez_compressed(buffer, masks=mask_scan(teacher, cohort, rows[scans[number]], evidence))
+        write_atomically(files[number], buffer.getvalue())
+
+    evidence = evidence_of_scans(teacher, cohort, [rows[scans[number]] for number in missing])
+    jobs = zip(missing, evidence, strict=True)
+    for done, _ in enumerate(map_in_threads(save, jobs), len(share) - len(missing) + 1):
+        progress("Pseudo-labelling", done, len(share))
     world.all_gather(None)
     if not world.is_main:
         return None
     masks = np.zeros((len(rows), teacher.model.size, teacher.model.size), dtype=np.uint8)
     for scan, file in zip(scans, files, strict=True):
-        masks[cohort.scans[rows] == scan] = np.load(file)["masks"]
+        masks[scan] = np.load(file)["masks"]
     return masks
 
 
-def pseudo_label_scan(teacher: Teacher, cohort: Cohort, rows: np.ndarray) -> np.ndarray:
+def evidence_of_scans(teacher: Teacher, cohort: Cohort, scans: Sequence[np.ndarray]) -> Iterator[Evidence | None]:
+    """Evidence of those rows of each scan that are not labelled healthy; None where all are. Batches do not end with a
+    scan: large ones of equal size keep a GPU busy."""
+    model, calibration = teacher.model, teacher.calibration
+    sizes = [len(_not_healthy(cohort, scan)) for scan in scans]
+    if not any(sizes):
+        yield from [None] * len(scans)
+        return
+    rows = np.concatenate([_not_healthy(cohort, scan) for scan in scans])
+    batch = teacher.batch or batch_for(model.device)
+    request = EvidenceRequest(calibration.settings, [calibration.strength], model.device, batch)
+    batches = evidence_batches(
+        model.predict,
+        lambda some: cohort.pixels(rows[some]),
+        slice_seeds(cohort.indices[rows], calibration.seed),
+        request.in_even_batches(len(rows)),
+    )
+    groups = regroup(batches, [size for size in sizes if size])
+    for size in sizes:
+        yield next(groups) if size else None
+
+
+def mask_scan(teacher: Teacher, cohort: Cohort, rows: np.ndarray, evidence: Evidence | None) -> np.ndarray:
     """uint8 [n, H, W] masks of one scan's slices. Empty for slices labelled healthy, and for unlabelled ones in which
     nothing is detected."""
-    model, calibration = teacher.model, teacher.calibration
-    masks = np.zeros((len(rows), model.size, model.size), dtype=np.uint8)
-    labels = cohort.labels[rows]
-    candidates = np.flatnonzero(labels != HEALTHY)
-    if not len(candidates):
+    masks = np.zeros((len(rows), teacher.model.size, teacher.model.size), dtype=np.uint8)
+    if evidence is None:
         return masks
-    batch = teacher.batch or batch_for(model.device)
-    evidence = concatenate(
-        evidence_batches(
-            model.predict,
-            lambda some: cohort.pixels(rows[candidates[some]]),
-            slice_seeds(cohort.indices[rows[candidates]], calibration.seed),
-            EvidenceRequest(calibration.settings, [calibration.strength], model.device, batch),
-        )
-    )
-    decisions = decide(evidence, calibration, teacher.decision, slice_positions(cohort, rows[candidates]))
+    candidates = _not_healthy(cohort, rows)
+    decisions = decide(evidence, teacher.calibration, teacher.decision, slice_positions(cohort, candidates))
     probability = soft_threshold(decisions.maps, decisions.threshold)
-    probability[(labels[candidates] == NULL) & ~decisions.detected] = 0
-    masks[candidates] = np.round(255 * probability)
+    probability[(cohort.labels[candidates] == NULL) & ~decisions.detected] = 0
+    masks[cohort.labels[rows] != HEALTHY] = np.round(255 * probability)
     return masks
+
+
+def _not_healthy(cohort: Cohort, rows: np.ndarray) -> np.ndarray:
+    return rows[cohort.labels[rows] != HEALTHY]
 
 
 def soft_threshold(maps: np.ndarray, thresholds: np.ndarray) -> np.ndarray:

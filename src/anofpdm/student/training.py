@@ -1,14 +1,10 @@
 """Student training. Every step is determined by the seed and the step's number."""
 
 import copy
-import itertools
 import math
 import time
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -16,6 +12,9 @@ from torch import Tensor
 from anofpdm.errors import ConfigError, TrainingError
 from anofpdm.labels import NULL, UNHEALTHY
 from anofpdm.network.cpu import fast_gradients
+from anofpdm.network.kernels.cuda_graph import CudaGraph
+from anofpdm.network.training.optimiser import AdamW
+from anofpdm.student.batches import StudentBatch, training_batches
 from anofpdm.student.network import StudentConfig, StudentNet
 from anofpdm.student.targets import PseudoLabels
 from anofpdm.util.progress import Progress, silent
@@ -24,6 +23,7 @@ WARM_UP = 50  # steps
 AVERAGE = 0.999  # decay of the weights' moving average
 LABEL_SHARE = 0.2  # weight of the loss on image-level labels
 REPORT_STEPS = 20
+RECORD_AFTER = 3  # steps, during which libraries choose their kernels
 
 
 @dataclass(frozen=True)
@@ -57,18 +57,12 @@ def train_student(
 ) -> StudentNet:
     """The network with the moving average of its weights."""
     torch.manual_seed(training.seed)
-    network = StudentNet(config).to(device).train()
-    average = copy.deepcopy(network)
-    optimiser = torch.optim.AdamW(network.parameters(), training.learning_rate, weight_decay=1e-4)
+    trainer = StudentTrainer(StudentNet(config), training, device)
     start = time.monotonic()
     done = 0.0
-    for step, (rows, inputs) in enumerate(_read_ahead(data, training)):
-        set_learning_rate(optimiser, training.learning_rate, step, done)
-        generator = torch.Generator().manual_seed(training.seed * 1_000_003 + step)
-        x, mask = data.augmented_batch(rows, inputs, generator, device)
-        labels = torch.from_numpy(data.labels[rows]).to(device)
-        loss = _update(network, optimiser, x, mask, labels, training.label_share)
-        _update_average(average, network, step + 1)
+    for step, batch in enumerate(training_batches(data, training.batch, training.seed, device)):
+        trainer.set_learning_rate(step, done)
+        loss = trainer.update(batch)
         done = training.fraction_done(step + 1, time.monotonic() - start)
         if (step + 1) % REPORT_STEPS == 0 or done >= 1:
             if not math.isfinite(float(loss)):
@@ -76,35 +70,58 @@ def train_student(
             progress("Student training", min(done, 1.0), 1.0, f"Student training, loss {float(loss):.4f}")
         if done >= 1:
             break
-    return average.eval()
+    return trainer.averaged_network()
 
 
-def _read_ahead(data: PseudoLabels, training: StudentTrainingConfig) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Rows and inputs of every step; those of the next step are read in the background."""
-    with ThreadPoolExecutor(1) as reader:
+class StudentTrainer:
+    """On a GPU a step is recorded as a CUDA graph: its kernels are so short that Python would take four times as long
+    to start them."""
 
-        def read(step: int) -> tuple[np.ndarray, np.ndarray]:
-            rows = rows_of_step(len(data), step, training)
-            return rows, data.inputs(rows)
+    def __init__(self, network: StudentNet, training: StudentTrainingConfig, device: torch.device):
+        self.training, on_gpu = training, device.type == "cuda"
+        memory_format = torch.channels_last if on_gpu else torch.contiguous_format
+        self.network: StudentNet = network.to(device).to(memory_format=memory_format).train()  # type: ignore[call-overload]
+        self.average = copy.deepcopy(self.network)
+        self.optimiser = AdamW(self.network.parameters(), training.learning_rate, weight_decay=1e-4)
+        self.step = 0
+        self._uses_graph = on_gpu
+        self._graph: CudaGraph | None = None
 
-        pending = reader.submit(read, 0)
-        for step in itertools.count(1):
-            current = pending.result()
-            pending = reader.submit(read, step)
-            yield current
+    def update(self, batch: StudentBatch) -> Tensor:
+        """One step; returns the loss."""
+        if self._uses_graph and self._graph is None and self.step == RECORD_AFTER:
+            self._graph = CudaGraph(self._optimise, batch)
+        loss = self._optimise(*batch) if self._graph is None else self._graph(*batch)
+        self.step += 1
+        self._update_average()
+        return loss
 
+    def _optimise(self, *tensors: Tensor) -> Tensor:
+        batch = StudentBatch(*tensors)
+        x, mask = batch.augment()
+        with torch.autocast(x.device.type, torch.bfloat16, enabled=x.is_cuda, cache_enabled=False):
+            pixel_logits, slice_logits = self.network(x)
+        loss = mask_loss(pixel_logits.float(), mask)
+        loss = loss + self.training.label_share * label_loss(slice_logits.float(), batch.labels)
+        self.optimiser.zero_grad()
+        with fast_gradients(loss.device):
+            loss.backward()
+        self.optimiser.step()
+        return loss.detach()
 
-def _update(
-    network: StudentNet, optimiser: torch.optim.Optimizer, x: Tensor, mask: Tensor, labels: Tensor, label_share: float
-) -> Tensor:
-    with torch.autocast(x.device.type, torch.bfloat16, enabled=x.is_cuda):
-        pixel_logits, slice_logits = network(x)
-    loss = mask_loss(pixel_logits.float(), mask) + label_share * label_loss(slice_logits.float(), labels)
-    optimiser.zero_grad(set_to_none=True)
-    with fast_gradients(loss.device):
-        loss.backward()
-    optimiser.step()
-    return loss.detach()
+    def set_learning_rate(self, step: int, done: float) -> None:
+        """Linear warm-up, then half a cosine down to 0."""
+        share = min(1.0, (step + 1) / WARM_UP) * (1 + math.cos(math.pi * min(done, 1.0))) / 2
+        self.optimiser.learning_rate = self.training.learning_rate * share
+
+    @torch.no_grad()
+    def _update_average(self) -> None:
+        decay = min(AVERAGE, (1 + self.step) / (10 + self.step))
+        torch._foreach_lerp_(list(self.average.parameters()), list(self.network.parameters()), 1 - decay)
+
+    def averaged_network(self) -> StudentNet:
+        network: StudentNet = self.average.to(memory_format=torch.contiguous_format).eval()
+        return network
 
 
 def mask_loss(logits: Tensor, mask: Tensor) -> Tensor:
@@ -120,27 +137,3 @@ def label_loss(logits: Tensor, labels: Tensor) -> Tensor:
     target = (labels == UNHEALTHY).float()
     loss = F.binary_cross_entropy_with_logits(logits, target, reduction="none")
     return (loss * labelled).sum() / labelled.sum().clamp(min=1)
-
-
-def rows_of_step(count: int, step: int, training: StudentTrainingConfig) -> np.ndarray:
-    """[batch]: every slice once per epoch, reshuffled each time."""
-    positions = np.arange(step * training.batch, (step + 1) * training.batch)
-    rows = np.empty(len(positions), dtype=np.int64)
-    for epoch in np.unique(positions // count):
-        order = np.random.default_rng([training.seed, int(epoch)]).permutation(count)
-        here = positions // count == epoch
-        rows[here] = order[positions[here] % count]
-    return rows
-
-
-def set_learning_rate(optimiser: torch.optim.Optimizer, highest: float, step: int, done: float) -> None:
-    """Linear warm-up, then half a cosine down to 0."""
-    rate = highest * min(1.0, (step + 1) / WARM_UP) * (1 + math.cos(math.pi * min(done, 1.0))) / 2
-    for group in optimiser.param_groups:
-        group["lr"] = rate
-
-
-@torch.no_grad()
-def _update_average(average: StudentNet, network: StudentNet, step: int) -> None:
-    decay = min(AVERAGE, (1 + step) / (10 + step))
-    torch._foreach_lerp_(list(average.parameters()), list(network.parameters()), 1 - decay)

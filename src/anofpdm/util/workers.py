@@ -1,17 +1,42 @@
-"""Worker processes that ignore Ctrl-C and end with their parent."""
+"""Worker processes that ignore Ctrl-C and end with their parent, and threads that work beside a GPU."""
 
 import contextlib
 import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Iterator
-from concurrent.futures import Executor, ProcessPoolExecutor
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing.connection import wait
 from multiprocessing.context import SpawnContext, SpawnProcess
+from typing import TypeVar
 
 from anofpdm.errors import AnoFPDMError
+
+THREADS = 4
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+def map_in_threads(
+    function: Callable[[Item], Result], items: Iterable[Item], threads: int = THREADS
+) -> Iterator[Result]:
+    """Results in the order of the items. The next item is taken while threads work on the previous ones; at most twice
+    as many items as threads are held."""
+    pending: deque[Future[Result]] = deque()
+    with ThreadPoolExecutor(threads) as pool:
+        try:
+            for item in items:
+                pending.append(pool.submit(function, item))
+                if len(pending) >= 2 * threads:
+                    yield pending.popleft().result()
+            while pending:
+                yield pending.popleft().result()
+        finally:
+            for future in pending:
+                future.cancel()
 
 
 @contextlib.contextmanager

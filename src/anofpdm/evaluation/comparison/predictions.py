@@ -17,14 +17,15 @@ from anofpdm.evaluation.comparison.models import Models
 from anofpdm.evaluation.comparison.results import WORK
 from anofpdm.method.calibration import Calibration
 from anofpdm.method.decision import Decisions, decide
-from anofpdm.method.evidence import concatenate
-from anofpdm.method.gather import EvidenceRequest, evidence_batches, slice_seeds
+from anofpdm.method.evidence import Evidence
+from anofpdm.method.gather import EvidenceRequest, evidence_batches, regroup, slice_seeds
 from anofpdm.method.mask import mask, median_filtered
 from anofpdm.options import Signal
 from anofpdm.student.model import Student
 from anofpdm.student.network import cohort_pixels
 from anofpdm.util.distributed import World
 from anofpdm.util.files import translate_write_errors
+from anofpdm.util.workers import map_in_threads
 
 CHUNK = 500  # slices thresholded at once
 SCANS_BATCH = 60  # slices, at least, in batches of whole scans
@@ -116,34 +117,32 @@ def predict_from_evidence(
     models: Models,
     work: Workload,
 ) -> None:
-    """One pass of the network for all methods."""
-    cohort, batches = work.job.cohort, work.scan_batches()
+    """One pass of the network for all methods. Threads decide while the network computes the next slices."""
+    cohort, scans = work.job.cohort, work.scan_batches()
     (settings,) = {replace(calibration.settings, signal=Signal.ERROR) for calibration in calibrations.values()}
     strengths = sorted({calibration.strength for calibration in calibrations.values()})
     signals = tuple(sorted({method.signal for method in methods.values()}))
+    rows = work.rows[np.concatenate([np.empty(0, dtype=int), *scans])]
     request = EvidenceRequest(settings, strengths, work.job.model.device, work.job.config.batch, signals)
+    batches = evidence_batches(
+        models.guided,
+        lambda some: cohort.pixels(rows[some]),
+        slice_seeds(cohort.indices[rows], work.seed),
+        request.in_even_batches(len(rows)),
+        lambda _task, done, total, _note="": work.report(done, total),
+    )
 
-    def predict_batch(number: int, positions: np.ndarray) -> None:
-        rows = work.rows[positions]
-        evidence = concatenate(
-            evidence_batches(
-                models.guided,
-                lambda some: cohort.pixels(rows[some]),
-                slice_seeds(cohort.indices[rows], work.seed),
-                request,
-                lambda _task, done, total, _note="": work.report(
-                    number * 1000 + int(1000 * done // total), 1000 * len(batches)
-                ),
-            )
-        )
-        places = slice_positions(cohort, rows)
+    def decide_all(job: tuple[np.ndarray, Evidence]) -> None:
+        positions, evidence = job
+        places = slice_positions(cohort, work.rows[positions])
         for name, method in methods.items():
             decisions = decide(evidence.with_signal(method.signal), calibrations[name], method.decision, places)
             stores[name].put_decisions(positions, decisions)
 
     with work.job.world.raise_in_all():
-        for number, positions in enumerate(batches):
-            predict_batch(number, positions)
+        jobs = zip(scans, regroup(batches, [len(positions) for positions in scans]), strict=True)
+        for _ in map_in_threads(decide_all, jobs):
+            pass
 
 
 def predict_with_student(student: Student, store: PredictionStore, work: Workload) -> None:

@@ -20,6 +20,7 @@ from anofpdm.network.schedule import NoiseSchedule
 from anofpdm.network.simplex import random_permutations, simplex_noise
 from anofpdm.network.training.augment import CHANCES, augment
 from anofpdm.network.training.config import TrainingConfig
+from anofpdm.network.training.optimiser import AdamW
 from anofpdm.options import Noise, Task
 from anofpdm.util.distributed import World, is_out_of_memory
 
@@ -51,15 +52,7 @@ class Trainer:
         self.runner: nn.Module = self.network
         if self.world.count > 1:
             self.runner = DistributedDataParallel(self.network, device_ids=[device.index] if on_gpu else None)
-        self.learning_rate = torch.tensor(config.learning_rate, device=device)
-        self.optimiser = torch.optim.AdamW(
-            self.network.parameters(),
-            self.learning_rate if on_gpu else config.learning_rate,
-            betas=(0.9, 0.999),
-            weight_decay=0.0,
-            fused=on_gpu,
-            capturable=on_gpu,
-        )
+        self.optimiser = AdamW(self.network.parameters(), config.learning_rate)
         self._graph: CudaGraph | None = None
         self._uses_graph = on_gpu and self.world.count == 1
         self.micro_batch = config.batch // self.world.count  # halved when memory runs out
@@ -118,7 +111,7 @@ class Trainer:
         return loss
 
     def _optimise(self, *tensors: Tensor) -> Tensor:
-        self.optimiser.zero_grad(set_to_none=True)
+        self.optimiser.zero_grad()
         loss = self._backward(Inputs(*tensors))
         nn.utils.clip_grad_norm_(self.network.parameters(), self.config.clip)
         self.optimiser.step()
@@ -148,7 +141,7 @@ class Trainer:
                     raise
                 short = True
             self.level_loss.zero_()
-            self.optimiser.zero_grad(set_to_none=True)
+            self.optimiser.zero_grad()
             if not self.world.any(short, self.device):
                 break
             self._halve()
@@ -196,10 +189,7 @@ class Trainer:
 
     def _set_learning_rate(self) -> None:
         share = min(1.0, (self.step + 1) / self.config.warm_up) if self.config.warm_up else 1.0
-        self.learning_rate.fill_(self.config.learning_rate * share)
-        if self.device.type != "cuda":  # on a GPU the optimiser reads the tensor
-            for group in self.optimiser.param_groups:
-                group["lr"] = self.config.learning_rate * share
+        self.optimiser.learning_rate = self.config.learning_rate * share
 
     @torch.no_grad()
     def _update_average(self) -> None:
@@ -213,10 +203,8 @@ class Trainer:
     def state(self) -> dict[str, Tensor]:
         tensors: dict[str, Tensor] = {NETWORK + name: parameter for name, parameter in self.network.named_parameters()}
         tensors |= {AVERAGE + name: average for name, average in self.average.items()}
-        for name, parameter in self.network.named_parameters():
-            if moments := self.optimiser.state.get(parameter):
-                tensors[FIRST_MOMENT + name] = moments["exp_avg"]
-                tensors[SECOND_MOMENT + name] = moments["exp_avg_sq"]
+        for prefix, moments in self._moments().items():
+            tensors |= {prefix + name: moment for name, moment in moments.items()}
         return tensors
 
     @torch.no_grad()
@@ -229,12 +217,17 @@ class Trainer:
         for name, parameter in self.network.named_parameters():
             parameter.copy_(tensors[NETWORK + name])
             self.average[name].copy_(tensors[AVERAGE + name])
-            if step:
-                self.optimiser.state[parameter] = {
-                    "step": torch.tensor(float(step), device=self.device if self.device.type == "cuda" else "cpu"),
-                    "exp_avg": torch.empty_like(parameter).copy_(tensors[FIRST_MOMENT + name]),
-                    "exp_avg_sq": torch.empty_like(parameter).copy_(tensors[SECOND_MOMENT + name]),
-                }
+        if step:
+            self.optimiser.set_steps(step)
+            for prefix, moments in self._moments().items():
+                for name, moment in moments.items():
+                    moment.copy_(tensors[prefix + name])
+
+    def _moments(self) -> dict[str, dict[str, Tensor]]:
+        """By prefix and name of the parameter."""
+        names, optimiser = [name for name, _ in self.network.named_parameters()], self.optimiser
+        moments = {FIRST_MOMENT: optimiser.first_moments, SECOND_MOMENT: optimiser.second_moments}
+        return {prefix: dict(zip(names, some, strict=True)) for prefix, some in moments.items()}
 
     def load_weights(self, weights: Mapping[str, Tensor]) -> None:
         """Start at step 0 with a model's weights."""
