@@ -4,7 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from anofpdm.calibration.files import from_json, to_json
-from anofpdm.calibration.fit import CalibrationConfig, fit_calibration
+from anofpdm.calibration.fit import CalibrationConfig, gather_labelled
 from anofpdm.errors import EvaluationError
 from anofpdm.evaluation.comparison.job import EvaluationJob
 from anofpdm.evaluation.comparison.methods import EvidenceMethod
@@ -44,11 +44,11 @@ def _write_calibrations(job: EvaluationJob, options: CalibrationConfig) -> None:
     """One pass of the network gives every rule for the strength, and the error signal in addition to the requested."""
     task, ours = f"Calibrating ({options.encoding})", options.strength_by
     progress: Progress = lambda _task, done, total, _note="": job.progress(task, done, total)  # noqa: E731
-    fitted = fit_calibration(job.model, job.cohort, options, progress, job.world)
+    gathered = gather_labelled(job.model, job.cohort, options, progress, job.world)
     with job.world.raise_in_all():
         if job.world.is_main:
             for signal, by in sorted({(Signal.ERROR, StrengthBy.COSINE), (Signal.ERROR, ours), (options.signal, ours)}):
-                calibration = fitted.gathered.fit(options, signal, by)
+                calibration = gathered.fit(options, signal, by)
                 _write_calibration(job.folder.calibration(options.encoding, by, signal), calibration)
 
 

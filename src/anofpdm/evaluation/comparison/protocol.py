@@ -31,7 +31,9 @@ from anofpdm.evaluation.comparison.predictions import (
 from anofpdm.evaluation.comparison.results import Examples, save_scores
 from anofpdm.evaluation.comparison.scores import Predictions, Scores, score_empty, score_predictions, without_detector
 from anofpdm.evaluation.comparison.tuning import Tuned, tune
+from anofpdm.util.workers import map_in_threads
 
+SCORING_THREADS = 2  # each needs a copy of all maps
 Failures = dict[str, str]  # methods that could not be evaluated, and why
 
 
@@ -79,6 +81,9 @@ class Outcome:
     cost: Mapping[str, float]
 
 
+Outcomes = Mapping[Setup, Outcome]
+
+
 def run_evidence_methods(job: EvaluationJob, methods: dict[str, EvidenceMethod]) -> None:
     """Methods of one encoding, in one pass of the network a seed."""
     rows = job.evaluation_set.rows
@@ -93,8 +98,8 @@ def run_evidence_methods(job: EvaluationJob, methods: dict[str, EvidenceMethod])
         work = Workload(job, rows, seed, f"Evidence ({encoding}), seed {seed}")
         predict_from_evidence(left, stores, calibrations, meter.models, work)
         cost = meter.cost(len(rows))
-        for name, store in stores.items():
-            _score(job, name, dict.fromkeys(job.setups(name), Outcome(store, cost)), seed, gated=True)
+        predicted = {name: dict.fromkeys(job.setups(name), Outcome(store, cost)) for name, store in stores.items()}
+        _score(job, predicted, seed, gated=True)
 
 
 def run_student(job: EvaluationJob, name: str) -> None:
@@ -108,7 +113,7 @@ def run_student(job: EvaluationJob, name: str) -> None:
         predict_with_student(student, store, Workload(job, rows, seed, f"{name}, seed {seed}"))
         outcome = Outcome(store, {**meter.cost(len(rows)), "evaluations": STUDENT_EVALUATIONS})
         job.world.all_gather(None)
-        _score(job, name, dict.fromkeys(job.setups(name), outcome), seed, gated=True)
+        _score(job, {name: dict.fromkeys(job.setups(name), outcome)}, seed, gated=True)
 
 
 def run_reconstruction(job: EvaluationJob, name: str, method: ReconstructionMethod) -> None:
@@ -119,7 +124,7 @@ def run_reconstruction(job: EvaluationJob, name: str, method: ReconstructionMeth
         for setup in sorted(job.setups(name)):  # mixed, which has all slices, first
             same = [one for other, one in outcomes.items() if tuned[other].setting == tuned[setup].setting]
             outcomes[setup] = _reconstruct(job, name, method, setup, seed, tuned[setup], same)
-        _score(job, name, outcomes, seed, gated=False)
+        _score(job, {name: outcomes}, seed, gated=False)
 
 
 def _reconstruct(
@@ -161,20 +166,24 @@ def score_empty_masks(job: EvaluationJob) -> None:
                 save_scores(scores, job.folder.scores(EMPTY, setup, seed), job.provenance(EMPTY), {})
 
 
-def _score(job: EvaluationJob, name: str, outcomes: Mapping[Setup, Outcome], seed: int, *, gated: bool) -> None:
-    """Scores of stored predictions, whose disk space is then freed."""
+def _score(job: EvaluationJob, predicted: Mapping[str, Outcomes], seed: int, *, gated: bool) -> None:
+    """Scores of the stored predictions of some methods, whose disk space is then freed."""
+    scored = [(name, setup, outcome) for name, outcomes in predicted.items() for setup, outcome in outcomes.items()]
+
+    def score(one: tuple[str, Setup, Outcome]) -> None:
+        name, setup, outcome = one
+        scores = _setup_scores(job, setup, outcome.store, gated=gated)
+        scores.numbers.update(outcome.cost)
+        path = job.folder.scores(name, setup, seed)
+        save_scores(scores, path, job.provenance(name), _examples(job, outcome.store, seed))
+
     if job.world.is_main:
-        task = f"Scoring {name}, seed {seed}"
-        for number, (setup, outcome) in enumerate(outcomes.items()):
-            job.progress(task, number, len(outcomes))
-            scores = _setup_scores(job, setup, outcome.store, gated=gated)
-            scores.numbers.update(outcome.cost)
-            path = job.folder.scores(name, setup, seed)
-            save_scores(scores, path, job.provenance(name), _examples(job, outcome.store, seed))
-        job.progress(task, len(outcomes), len(outcomes))
+        task = f"Scoring {', '.join(predicted)}, seed {seed}"
+        for done, _ in enumerate(map_in_threads(score, scored, SCORING_THREADS), 1):
+            job.progress(task, done, len(scored))
     job.world.all_gather(None)
     if job.world.is_main:
-        for outcome in outcomes.values():
+        for _, _, outcome in scored:
             outcome.store.remove()
 
 

@@ -12,12 +12,11 @@ import numpy as np
 
 from anofpdm.errors import EvaluationError
 from anofpdm.evaluation.metrics.pixels import (
-    average_precision,
     check_patients,
     check_scores,
+    count_by_score,
     precision_recall_area,
     roc_area,
-    roc_auc,
 )
 
 REPEATS = 1000
@@ -72,11 +71,8 @@ def ranking_bootstrap(
         areas, binned = area(*(times @ one for one in counts)), area(*(one.sum(axis=0) for one in counts))
         return Estimate(exact, _interval(np.clip(areas + (exact - binned), 0, 1)))
 
-    pixels, lesion = maps[inside], truth[inside]
-    return Ranking(
-        estimate(average_precision(pixels, lesion), precision_recall_area),
-        estimate(roc_auc(pixels, lesion), roc_area),
-    )
+    exact_counts = count_by_score(maps[inside], truth[inside])
+    return Ranking(*(estimate(float(area(*exact_counts)), area) for area in (precision_recall_area, roc_area)))
 
 
 def score_histograms(
@@ -87,8 +83,9 @@ def score_histograms(
         raise EvaluationError(
             f"the maps are {maps.shape}, the truth is {truth.shape}, the foreground {inside.shape}; they must match"
         )
-    check_scores(maps[inside], truth[inside])
-    edges = _edges(maps[inside], truth[inside])
+    pixels, lesions = maps[inside], truth[inside]
+    check_scores(pixels, lesions)
+    edges = _edges(pixels, lesions)
     names, place = np.unique(patients, return_inverse=True)
     counts = np.zeros((2, len(names), len(edges) + 1))
     for patient, scores, lesion, pixels in zip(place, maps, truth, inside, strict=True):

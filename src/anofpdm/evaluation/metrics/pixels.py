@@ -96,12 +96,12 @@ def _ratio(top: float, bottom: float) -> float:
 
 def average_precision(scores: np.ndarray, truth: np.ndarray) -> float:
     """The exact area below precision and recall, one step for every distinct score. Both flat, [n]."""
-    return float(precision_recall_area(*_groups(scores, truth)))
+    return float(precision_recall_area(*count_by_score(scores, truth)))
 
 
 def roc_auc(scores: np.ndarray, truth: np.ndarray) -> float:
     """The chance that a lesion pixel scores above another; ties count half. Both flat, [n]."""
-    return float(roc_area(*_groups(scores, truth)))
+    return float(roc_area(*count_by_score(scores, truth)))
 
 
 def precision_recall_area(true: np.ndarray, false: np.ndarray) -> np.ndarray:
@@ -128,7 +128,7 @@ def check_scores(scores: np.ndarray, truth: np.ndarray) -> None:
         raise EvaluationError(f"{n_broken} of {scores.size} scores are not numbers (NaN), so they cannot be ranked")
 
 
-def _groups(scores: np.ndarray, truth: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def count_by_score(scores: np.ndarray, truth: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """How many are true and how many false, by falling score; falses between two true scores are one group.
 
     Neither area depends on the order within a run of falses. Two plain sorts are far quicker than one argsort.
