@@ -39,7 +39,17 @@ RULES = (
     ("masks and filters", ("scipy/ndimage", "method/mask.py", "method/context.py", "method/decision.py")),
     ("masks and filters", ("method/calibration.py", "method/detection.py", "scans/", "cohorts/")),
     ("scores", ("evaluation/metrics/", "evaluation/comparison/scores.py")),
-    ("network", ("torch/", "network/", "student/network.py", "student/cpu.py", "student/training.py", "baselines/")),
+    (
+        "network",
+        (
+            "site-packages/torch/",
+            "network/",
+            "student/network.py",
+            "student/cpu.py",
+            "student/training.py",
+            "baselines/",
+        ),
+    ),
     ("network", ("method/",)),
 )
 TRANSFERS = (".cpu()", ".cpu(", ".numpy()", ".to(", "from_numpy", "pin_memory", "Tensor.cpu", ".item()", "float(loss")

@@ -3,6 +3,7 @@
 A cohort gives no access to lesion masks, and neither does anything here.
 """
 
+import functools
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -16,8 +17,10 @@ from anofpdm.method.calibration import (
     CONTEXT_MM,
     STRENGTHS,
     Calibration,
+    Candidate,
     calibrate,
     check_both_classes,
+    rate_strengths,
     refit_maps,
 )
 from anofpdm.method.context import SlicePositions
@@ -74,6 +77,11 @@ class LabelledEvidence:
     foreground: tuple[float, float]
     model: TrainedModel
 
+    @functools.cached_property
+    def candidates(self) -> tuple[Candidate, ...]:
+        """The same for every rule that chooses one of them."""
+        return rate_strengths(self.evidence, self.labels == UNHEALTHY)
+
     def fit(self, config: CalibrationConfig, signal: Signal, strength_by: StrengthBy) -> Calibration:
         """For maps of a signal that was gathered. The strength is always chosen with maps of errors."""
         calibration = calibrate(
@@ -84,6 +92,7 @@ class LabelledEvidence:
             positions=self.positions,
             context_mm=config.context_mm,
             strength_by=strength_by,
+            candidates=self.candidates,
         )
         if signal != Signal.ERROR:
             calibration = refit_maps(calibration, self.evidence.with_signal(signal), self.labels, self.positions)

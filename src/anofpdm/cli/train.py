@@ -51,7 +51,6 @@ def train(
     ] = False,
 ) -> None:
     """Train a network on a prepared cohort. Several GPUs: torchrun --nproc-per-node 4 -m anofpdm train ..."""
-    import torch
 
     from anofpdm.cohorts import open_cohort
     from anofpdm.network.training import run
@@ -60,7 +59,6 @@ def train(
     from anofpdm.util.distributed import World, set_local_device
 
     limits = TrainingLimits(steps, minutes, save_minutes, sample_steps=25 if pictures else 0, half_weights=half_weights)
-    torch.backends.cudnn.benchmark = True  # all slices have the same size: choose the fastest kernels once
     slices = open_cohort(cohort)
     local_device = set_local_device(resolve_device(device))
     world = World.from_environment(local_device)

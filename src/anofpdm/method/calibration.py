@@ -156,10 +156,11 @@ def calibrate(
     positions: SlicePositions | None = None,  # default: slices are not neighbours
     context_mm: float = CONTEXT_MM,
     strength_by: StrengthBy = StrengthBy.COSINE,
+    candidates: tuple[Candidate, ...] | None = None,  # as rate_strengths gives them; default: computed here
 ) -> Calibration:
     """Guidance strength, detectors and thresholds from slices that are labelled healthy or unhealthy."""
     unhealthy, patients = _checked_labels(evidence, labels, patients)
-    candidates = rate_strengths(evidence, unhealthy)
+    candidates = candidates or rate_strengths(evidence, unhealthy)
     best, chosen = choose_strength(candidates, accuracy_ratio, strength_by)
     at_chosen = evidence.at(chosen.strength)
     divergence_max = float(to_numpy(at_chosen.divergence).max())

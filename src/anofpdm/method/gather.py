@@ -80,9 +80,9 @@ def evidence_batches(
 
     @torch.no_grad()
     def gather(rows: np.ndarray, on_level: OnLevel) -> Evidence:
-        x0 = torch.as_tensor(pixels(rows)).to(request.device, request.dtype)  # [N, C, H, W] in [-1, 1]
+        x0 = _to_device(torch.as_tensor(pixels(rows)).to(request.dtype), request.device)  # [N, C, H, W] in [-1, 1]
         scored = _scored_channels(settings, x0)
-        strengths = torch.tensor(request.strengths, dtype=x0.dtype).to(x0.device)  # [W]
+        strengths = _to_device(torch.tensor(request.strengths, dtype=x0.dtype), x0.device)  # [W]
         signals = request.signals or (settings.signal,)
         running = RunningEvidence(select_channels(x0, scored), signals, strengths, schedule)
         for level in forward_process(
@@ -192,7 +192,14 @@ def _after(evidence: Evidence, copied: "torch.cuda.Event") -> Evidence:
 def _scored_channels(settings: EvidenceSettings, x0: Tensor) -> Tensor:
     if max(settings.channels) >= x0.shape[1]:
         raise MethodError(f"scored channel {max(settings.channels)} does not exist: slices have {x0.shape[1]} channels")
-    return torch.tensor(settings.channels).to(x0.device)
+    return _to_device(torch.tensor(settings.channels), x0.device)
+
+
+def _to_device(tensor: Tensor, device: torch.device) -> Tensor:
+    """A GPU copies from pinned memory without waiting for the kernels that were started before."""
+    if device.type == "cuda" and not tensor.is_cuda:
+        tensor = tensor.pin_memory()
+    return tensor.to(device, non_blocking=True)
 
 
 def _batches_that_fit(

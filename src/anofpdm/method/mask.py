@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 from scipy import ndimage
 
 from anofpdm.errors import CalibrationError, MethodError
@@ -103,8 +104,9 @@ def smallest_pixels(shape: Sequence[int], smallest: int = SMALLEST) -> int:
 
 def smallest_lesion_level(maps: np.ndarray) -> np.ndarray:
     """[N, H, W] -> [N]: the value that as many pixels reach as the smallest lesion has."""
-    rank = max(0, smallest_pixels(maps.shape[1:]) - 1)
-    return np.asarray(-np.partition(-maps.reshape(len(maps), -1), rank, axis=1)[:, rank])
+    flat = torch.from_numpy(np.ascontiguousarray(maps)).flatten(1)
+    largest = flat.topk(max(1, smallest_pixels(maps.shape[1:])), dim=1).values  # far faster than np.partition
+    return np.asarray(largest[:, -1])
 
 
 def drop_small_components(image: np.ndarray, limit: int) -> np.ndarray:

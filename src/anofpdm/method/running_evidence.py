@@ -61,7 +61,7 @@ class RunningEvidence:
             divergence,
             mse_guided,
             mse_unguided,
-            end_step=torch.tensor(settings.levels).to(self.end.device)[self.end],
+            end_step=torch.tensor(settings.levels).to(self.end.device, non_blocking=True)[self.end],
             maps_by_signal={
                 signal: SignalMaps(combine(signal, means, at_lowest), combine(signal, lasts, at_lowest))
                 for signal in self.signals

@@ -62,7 +62,8 @@ def train_student(
     done = 0.0
     for step, batch in enumerate(training_batches(data, training.batch, training.seed, device)):
         trainer.set_learning_rate(step, done)
-        loss = trainer.update(batch)
+        with torch.backends.cudnn.flags(enabled=True, benchmark=True):  # a handful of shapes: choose kernels once
+            loss = trainer.update(batch)
         done = training.fraction_done(step + 1, time.monotonic() - start)
         if (step + 1) % REPORT_STEPS == 0 or done >= 1:
             if not math.isfinite(float(loss)):

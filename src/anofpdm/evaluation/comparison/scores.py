@@ -13,7 +13,7 @@ from anofpdm.evaluation.metrics.bootstrap import (
     ratio_bootstrap,
 )
 from anofpdm.evaluation.metrics.lesions import LesionCounts, SizeBin, dice_by_size, hd95, lesion_area, lesion_counts
-from anofpdm.evaluation.metrics.pixels import Confusion, confusion, dice, iou, mean_defined, volume_dice
+from anofpdm.evaluation.metrics.pixels import Confusion, confusion, dice, mean_defined
 from anofpdm.method.detection import auc
 
 
@@ -71,18 +71,18 @@ class Scores:
 
 def score_predictions(predicted: Predictions, truth: GroundTruth) -> Scores:
     masks, patients = predicted.masks, truth.patients
+    pixels, lesions = confusion(masks, truth.masks), lesion_counts(masks, truth.masks)
     slices = {
-        "dice": dice(masks, truth.masks),
-        "iou": iou(masks, truth.masks),
+        "dice": pixels.dice,
+        "iou": pixels.iou,
         "hd95_mm": hd95(masks, truth.masks) * truth.pixel_mm,
         "lesion_pixels": lesion_area(truth.masks),
         "drawn_pixels": lesion_area(masks),
         "detected": predicted.detected,
         "score": predicted.score,
     }
-    pixels, lesions = confusion(masks, truth.masks), lesion_counts(masks, truth.masks)
     ranking = ranking_bootstrap(predicted.maps, truth.masks, truth.foreground, patients)
-    volumes = volume_dice(masks, truth.masks, patients)
+    volumes = pixels.by_patient(patients).volume_dice
     with_small = masks if predicted.masks_with_small is None else predicted.masks_with_small
     numbers = {
         "dice": float(slices["dice"].mean()),

@@ -16,28 +16,6 @@ def mean_defined(values: np.ndarray) -> float:
 # ---- masks -----------------------------------------------------------------------------------------------------------
 
 
-def dice(predicted: np.ndarray, truth: np.ndarray) -> np.ndarray:
-    """bool [N, H, W] each -> [N]; 1 where neither has a pixel."""
-    both, areas = _overlap(predicted, truth)
-    return np.where(areas, 2 * both / np.maximum(areas, 1), 1.0)
-
-
-def iou(predicted: np.ndarray, truth: np.ndarray) -> np.ndarray:
-    """bool [N, H, W] each -> [N]; 1 where neither has a pixel."""
-    both, areas = _overlap(predicted, truth)
-    union = areas - both
-    return np.where(union, both / np.maximum(union, 1), 1.0)
-
-
-def volume_dice(predicted: np.ndarray, truth: np.ndarray, patients: np.ndarray) -> np.ndarray:
-    """bool [N, H, W], names [N] -> [P], as np.unique(patients) sorts them; NaN for a patient without a lesion."""
-    check_patients(patients, len(truth))
-    names, place = np.unique(patients, return_inverse=True)
-    both, areas = (np.bincount(place, counts, len(names)) for counts in _overlap(predicted, truth))
-    lesion = np.bincount(place, _per_slice(truth), len(names)) > 0
-    return np.where(lesion, 2 * both / np.maximum(areas, 1), np.nan)
-
-
 @dataclass(frozen=True)
 class Confusion:
     """Pixels per slice, [N] each."""
@@ -45,6 +23,29 @@ class Confusion:
     tp: np.ndarray
     fp: np.ndarray
     fn: np.ndarray
+
+    @property
+    def dice(self) -> np.ndarray:
+        """[N]; 1 where neither mask has a pixel."""
+        areas = 2 * self.tp + self.fp + self.fn
+        return np.where(areas, 2 * self.tp / np.maximum(areas, 1), 1.0)
+
+    @property
+    def iou(self) -> np.ndarray:
+        """[N]; 1 where neither mask has a pixel."""
+        union = self.tp + self.fp + self.fn
+        return np.where(union, self.tp / np.maximum(union, 1), 1.0)
+
+    def by_patient(self, patients: np.ndarray) -> "Confusion":
+        """Summed over the slices of each patient, as np.unique(patients) sorts them."""
+        check_patients(patients, len(self.tp))
+        names, place = np.unique(patients, return_inverse=True)
+        return Confusion(*(np.bincount(place, counts, len(names)) for counts in (self.tp, self.fp, self.fn)))
+
+    @property
+    def volume_dice(self) -> np.ndarray:
+        """[N]; NaN where there is no lesion."""
+        return np.where(self.tp + self.fn > 0, self.dice, np.nan)
 
     @property
     def precision(self) -> float:
@@ -60,9 +61,23 @@ class Confusion:
 def confusion(predicted: np.ndarray, truth: np.ndarray) -> Confusion:
     """bool [N, H, W] each."""
     check_masks(predicted, truth)
-    return Confusion(
-        tp=_per_slice(predicted & truth), fp=_per_slice(predicted & ~truth), fn=_per_slice(~predicted & truth)
-    )
+    tp = _per_slice(predicted & truth)
+    return Confusion(tp, _per_slice(predicted) - tp, _per_slice(truth) - tp)
+
+
+def dice(predicted: np.ndarray, truth: np.ndarray) -> np.ndarray:
+    """bool [N, H, W] each -> [N]; 1 where neither has a pixel."""
+    return confusion(predicted, truth).dice
+
+
+def iou(predicted: np.ndarray, truth: np.ndarray) -> np.ndarray:
+    """bool [N, H, W] each -> [N]; 1 where neither has a pixel."""
+    return confusion(predicted, truth).iou
+
+
+def volume_dice(predicted: np.ndarray, truth: np.ndarray, patients: np.ndarray) -> np.ndarray:
+    """bool [N, H, W], names [N] -> [P], as np.unique(patients) sorts them; NaN for a patient without a lesion."""
+    return confusion(predicted, truth).by_patient(patients).volume_dice
 
 
 def check_masks(predicted: np.ndarray, truth: np.ndarray) -> None:
@@ -75,12 +90,6 @@ def check_masks(predicted: np.ndarray, truth: np.ndarray) -> None:
 def check_patients(patients: np.ndarray, n_slices: int) -> None:
     if len(patients) != n_slices:
         raise EvaluationError(f"{len(patients)} patient names for {n_slices} slices; every slice needs its patient")
-
-
-def _overlap(predicted: np.ndarray, truth: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Pixels in both, and the sum of both areas, per slice."""
-    check_masks(predicted, truth)
-    return _per_slice(predicted & truth), _per_slice(predicted) + _per_slice(truth)
 
 
 def _per_slice(mask: np.ndarray) -> np.ndarray:

@@ -90,6 +90,17 @@ def norm_silu_of_two(x: Tensor, other: Tensor, weight: Tensor, bias: Tensor, *, 
     return y
 
 
+def norm_tokens(x: Tensor, weight: Tensor, bias: Tensor, *, groups: int) -> Tensor:
+    """The norm of x [N, C, H, W] as [N, H * W + 1, C]; the last of each slice is not set. No backward pass."""
+    x = x.contiguous(memory_format=torch.channels_last)
+    n, channels, height, width = x.shape
+    y = x.new_empty(n, height * width + 1, channels)
+    with torch.cuda.device_of(x):
+        none = x.new_zeros(n, channels)
+        _applied([x], _coefficients([x], weight, bias, none, none, groups), y, activate=False)
+    return y
+
+
 def norm_coefficients(x: Tensor, weight: Tensor, bias: Tensor, *, groups: int) -> Tensor:
     """[N, 4, C] float32: gain, offset, mean and 1 / deviation, so that the norm of x is gain * x + offset."""
     with torch.cuda.device_of(x):
@@ -120,14 +131,14 @@ def _coefficients(
 
 
 def _applied(parts: Sequence[Tensor], coefficients: Tensor, y: Tensor, activate: bool) -> None:
-    n, channels, height, width = y.shape
-    places, first = height * width, 0
+    """Into y, whose slices may be longer than those of the parts; channels are last in memory."""
+    n, channels, first = len(y), coefficients.shape[2], 0
+    places = parts[0].shape[2] * parts[0].shape[3]
     for part in parts:
         tile = _tile(part.shape[1])
         tiles = (n, triton.cdiv(places, tile[0]))
-        _apply[tiles](
-            *(part, coefficients, y, places, part.shape[1], first, channels, activate), *tile, num_warps=WARPS
-        )
+        sizes = (places, part.shape[1], first, channels, y.stride(0))
+        _apply[tiles](part, coefficients, y, *sizes, activate, *tile, num_warps=WARPS)
         first += part.shape[1]
 
 
@@ -201,10 +212,10 @@ def _gain_and_offset(
 
 @triton.jit
 def _apply(
-    x, coefficients, y, places, channels, first, row,
+    x, coefficients, y, places, channels, first, row, stride,
     ACTIVATE: tl.constexpr, ROWS: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
-    """Writes channels from `first` on of y [N, places, row]."""
+    """Writes channels from `first` on of y [N, places, row]; from slice to slice, y advances by `stride`."""
     n, channel = tl.program_id(0), tl.arange(0, WIDE)
     gain = tl.load(coefficients + n * 4 * row + first + channel, channel < channels, 0.0)
     offset = tl.load(coefficients + (n * 4 + 1) * row + first + channel, channel < channels, 0.0)
@@ -213,7 +224,7 @@ def _apply(
     z = tl.load(x + at, inside, 0.0).to(tl.float32) * gain[None, :] + offset[None, :]
     if ACTIVATE:
         z = z * tl.sigmoid(z)
-    to = n.to(tl.int64) * places * row + place[:, None] * row + first + channel[None, :]
+    to = n.to(tl.int64) * stride + place[:, None] * row + first + channel[None, :]
     tl.store(y + to, z.to(y.dtype.element_ty), inside)
 
 
