@@ -52,6 +52,8 @@ def test_the_mask_overlays_the_lesion_in_any_orientation(axes, tmp_path):
         slope = float(image.header["scl_slope"])
         assert np.isnan(slope) or slope in (0.0, 1.0)
     np.testing.assert_array_equal(nib.Nifti1Image.from_filename(tmp_path / "out" / MASK).get_fdata() > 0, result.mask)
+    saved = nib.Nifti1Image.from_filename(tmp_path / "out" / ANOMALY_MAP).get_fdata()
+    np.testing.assert_allclose(saved, result.anomaly_map, rtol=0, atol=4e-6)
 
 
 def test_tables_and_summary_agree_with_the_mask(tmp_path):

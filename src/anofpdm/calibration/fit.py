@@ -4,7 +4,7 @@ A cohort gives no access to lesion masks, and neither does anything here.
 """
 
 import functools
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -20,6 +20,7 @@ from anofpdm.method.calibration import (
     Candidate,
     calibrate,
     check_both_classes,
+    choose_strength,
     rate_strengths,
     refit_maps,
 )
@@ -76,6 +77,7 @@ class LabelledEvidence:
     positions: SlicePositions
     foreground: tuple[float, float]
     model: TrainedModel
+    fits: dict[tuple[float, float, float], Calibration] = field(default_factory=dict)  # made so far
 
     @functools.cached_property
     def candidates(self) -> tuple[Candidate, ...]:
@@ -84,16 +86,7 @@ class LabelledEvidence:
 
     def fit(self, config: CalibrationConfig, signal: Signal, strength_by: StrengthBy) -> Calibration:
         """For maps of a signal that was gathered. The strength is always chosen with maps of errors."""
-        calibration = calibrate(
-            self.evidence,
-            self.labels,
-            self.patients,
-            config.accuracy_ratio,
-            positions=self.positions,
-            context_mm=config.context_mm,
-            strength_by=strength_by,
-            candidates=self.candidates,
-        )
+        calibration = self._fit_errors(config, strength_by)
         if signal != Signal.ERROR:
             calibration = refit_maps(calibration, self.evidence.with_signal(signal), self.labels, self.positions)
         return replace(
@@ -103,6 +96,23 @@ class LabelledEvidence:
             checkpoint_sha256=self.model.sha256,
             modalities=tuple(self.model.modalities),
         )
+
+    def _fit_errors(self, config: CalibrationConfig, strength_by: StrengthBy) -> Calibration:
+        """Rules that choose the same strength share their detectors and thresholds."""
+        best, chosen = choose_strength(self.candidates, config.accuracy_ratio, strength_by)
+        key = (chosen.strength, config.accuracy_ratio, config.context_mm)
+        if key not in self.fits:
+            self.fits[key] = calibrate(
+                self.evidence,
+                self.labels,
+                self.patients,
+                config.accuracy_ratio,
+                positions=self.positions,
+                context_mm=config.context_mm,
+                strength_by=strength_by,
+                candidates=self.candidates,
+            )
+        return replace(self.fits[key], best_strength=best.strength, strength_by=strength_by)
 
 
 @dataclass(frozen=True)
@@ -160,7 +170,7 @@ def gather_labelled(
     check_slices(cohort, rows)
     evidence = gather_shared(
         model.predict,
-        lambda some: cohort.pixels(rows[some]),
+        lambda some: cohort.slices[rows[some]],
         slice_seeds(cohort.indices[rows], config.seed),
         EvidenceRequest(
             settings,

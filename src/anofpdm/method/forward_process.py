@@ -9,6 +9,7 @@ from torch import Tensor
 from anofpdm.method.guidance import NoisePair
 from anofpdm.network.schedule import NoiseSchedule
 from anofpdm.options import Encoding
+from anofpdm.util.workers import THREADS, map_in_threads
 
 Draw = Callable[[], Tensor]  # the next noise, [N, C, H, W]
 
@@ -67,9 +68,13 @@ def slice_noise(x0: Tensor, seeds: Sequence[int]) -> Draw:
     generators = [torch.Generator().manual_seed(seed) for seed in seeds]
 
     def draw() -> Tensor:
-        noise = torch.stack([torch.randn(x0.shape[1:], generator=generator) for generator in generators])
-        if x0.is_cuda:
-            noise = noise.pin_memory()
+        noise = torch.empty(len(generators), *x0.shape[1:], pin_memory=x0.is_cuda)
+
+        def fill(row: int) -> None:
+            torch.randn(x0.shape[1:], generator=generators[row], out=noise[row])
+
+        for _ in map_in_threads(fill, range(len(generators)), THREADS if x0.is_cuda else 1):  # a GPU waits for it
+            pass
         return noise.to(x0.device, x0.dtype, non_blocking=True)
 
     return draw

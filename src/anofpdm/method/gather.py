@@ -80,7 +80,7 @@ def evidence_batches(
 
     @torch.no_grad()
     def gather(rows: np.ndarray, on_level: OnLevel) -> Evidence:
-        x0 = _to_device(torch.as_tensor(pixels(rows)).to(request.dtype), request.device)  # [N, C, H, W] in [-1, 1]
+        x0 = _to_device(torch.as_tensor(pixels(rows)), request.device).to(request.dtype)  # [N, C, H, W] in [-1, 1]
         scored = _scored_channels(settings, x0)
         strengths = _to_device(torch.tensor(request.strengths, dtype=x0.dtype), x0.device)  # [W]
         signals = request.signals or (settings.signal,)

@@ -119,7 +119,7 @@ def evidence_of_scans(teacher: Teacher, cohort: Cohort, scans: Sequence[np.ndarr
     request = EvidenceRequest(calibration.settings, [calibration.strength], model.device, batch)
     batches = evidence_batches(
         model.predict,
-        lambda some: cohort.pixels(rows[some]),
+        lambda some: cohort.slices[rows[some]],
         slice_seeds(cohort.indices[rows], calibration.seed),
         request.in_even_batches(len(rows)),
     )

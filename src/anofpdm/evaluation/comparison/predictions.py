@@ -126,7 +126,7 @@ def predict_from_evidence(
     request = EvidenceRequest(settings, strengths, work.job.model.device, work.job.config.batch, signals)
     batches = evidence_batches(
         models.guided,
-        lambda some: cohort.pixels(rows[some]),
+        lambda some: cohort.slices[rows[some]],
         slice_seeds(cohort.indices[rows], work.seed),
         request.in_even_batches(len(rows)),
         lambda _task, done, total, _note="": work.report(done, total),
