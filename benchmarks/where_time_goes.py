@@ -74,7 +74,8 @@ def main() -> None:
         args.json.write_text(
             json.dumps({"seconds": seconds, "gpu_busy": sampler.busy * seconds / sampler.total, **shares})
         )
-    sys.exit(code)
+    if code:
+        sys.exit(code)
 
 
 def run(arguments: list[str]) -> int:
