@@ -62,7 +62,7 @@ QUICK_BENCHMARKS = {
     "benchmarks/simplex.py": ["--batch", "1", "--channels", "1", "--size", "16", "--rounds", "1", "--device", "cpu"],
     "benchmarks/evaluation.py": ["--slices", "20"],
     "benchmarks/scoring.py": ["--repeats", "1", "--pairs", "4"],
-    "benchmarks/where_time_goes.py": ["--levels", "2", "--strengths", "0,3", "--device", "cpu"],
+    "benchmarks/where_time_goes.py": ["--levels", "3", "--strengths", "0,2", "--split", "train", "--device", "cpu"],
     "benchmarks/levels.py": ["--levels", "2", "--precision-at", "2", "--precisions", "fp32", "--device", "cpu"],
 }
 SERVERS = ("view", "serve")
