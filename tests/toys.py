@@ -81,8 +81,8 @@ def brats_cohort(root: Path, patients: int = 4, shape: tuple[int, ...] = (24, 24
     return root
 
 
-def untrained(folder: Path) -> Path:
-    """A cohort of small heads, and a model that knows nothing but has something to say."""
+def untrained(folder: Path, channels: int = 4) -> Path:
+    """A cohort of small heads, and an untrained model whose predictions depend on the label."""
     import torch
 
     from anofpdm.cohorts.plan import plan_cohort
@@ -93,7 +93,7 @@ def untrained(folder: Path) -> Path:
 
     prepare(plan_cohort("brats21", brats_cohort(folder / "scans", 8), size=16), folder / "cohort")
     torch.manual_seed(0)
-    network = UNet(preset("tiny", 2, channels=4, multipliers=(1, 2), attention=(2,)))
+    network = UNet(preset("tiny", 2, channels=channels, multipliers=(1, 2), attention=(2,)))
     for parameter in network.parameters():
         if not parameter.any():
             torch.nn.init.normal_(parameter, std=0.05)
