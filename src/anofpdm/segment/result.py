@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 FINDING_COLUMNS = ("finding", "volume_ml", "x_mm", "y_mm", "z_mm", "peak", "peak_x_mm", "peak_y_mm", "peak_z_mm")
 
-MAP_STEPS = 2.0**17  # values of a saved map are multiples of 1 / 131,072: 0.9 s of compression become 0.2
+MAP_STEPS = 2.0**17  # values of a saved map are multiples of 1 / 131,072
 
 
 @dataclass(frozen=True)
