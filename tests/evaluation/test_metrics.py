@@ -20,7 +20,6 @@ from anofpdm.evaluation.metrics.pixels import (
     average_precision,
     confusion,
     dice,
-    iou,
     mean_defined,
     roc_auc,
     volume_dice,
@@ -54,7 +53,7 @@ def test_dice_and_iou_counted_by_hand():
     predicted = masks("##/..", "#./..", "../..", "../..", "##/##")
     truth = masks("#./#.", "../.#", "../..", "##/..", "##/##")
     np.testing.assert_allclose(dice(predicted, truth), [2 / 4, 0, 1, 0, 1])
-    np.testing.assert_allclose(iou(predicted, truth), [1 / 3, 0, 1, 0, 1])
+    np.testing.assert_allclose(confusion(predicted, truth).iou, [1 / 3, 0, 1, 0, 1])
 
 
 @settings(deadline=None)
@@ -63,7 +62,7 @@ def test_dice_and_iou_equal_scikit_learn(predicted, truth):
     for row, (one, other) in enumerate(zip(predicted, truth, strict=True)):
         flat = other.ravel(), one.ravel()
         assert dice(predicted, truth)[row] == pytest.approx(f1_score(*flat, zero_division=1), abs=1e-9)
-        assert iou(predicted, truth)[row] == pytest.approx(jaccard_score(*flat, zero_division=1), abs=1e-9)
+        assert confusion(predicted, truth).iou[row] == pytest.approx(jaccard_score(*flat, zero_division=1), abs=1e-9)
 
 
 def test_pooled_precision_and_recall_counted_by_hand():
@@ -108,7 +107,7 @@ def test_volume_dice_of_patients_with_one_slice_is_dice():
     np.testing.assert_allclose(volume_dice(predicted, truth, np.arange(20)), dice(predicted, truth))
 
 
-@pytest.mark.parametrize("measure", [dice, iou, confusion])
+@pytest.mark.parametrize("measure", [dice, confusion])
 def test_incompatible_masks_are_refused(measure):
     with pytest.raises(EvaluationError, match="must match"):
         measure(EMPTY, FULL[:, :2])

@@ -70,11 +70,6 @@ def dice(predicted: np.ndarray, truth: np.ndarray) -> np.ndarray:
     return confusion(predicted, truth).dice
 
 
-def iou(predicted: np.ndarray, truth: np.ndarray) -> np.ndarray:
-    """bool [N, H, W] each -> [N]; 1 where neither has a pixel."""
-    return confusion(predicted, truth).iou
-
-
 def volume_dice(predicted: np.ndarray, truth: np.ndarray, patients: np.ndarray) -> np.ndarray:
     """bool [N, H, W], names [N] -> [P], as np.unique(patients) sorts them; NaN for a patient without a lesion."""
     return confusion(predicted, truth).by_patient(patients).volume_dice
