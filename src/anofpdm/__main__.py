@@ -1,6 +1,14 @@
-"""`python -m anofpdm` is the same as `anofpdm`."""
+"""The program: `anofpdm`, or `python -m anofpdm`."""
 
-from anofpdm.cli.main import main
+import gc
+
+
+def main() -> None:
+    gc.disable()  # until a command runs: start-up makes many objects and hardly any garbage
+    from anofpdm.cli.main import main as run
+
+    run()
+
 
 if __name__ == "__main__":
     main()

@@ -1,6 +1,7 @@
 """The commands: processes, exit codes, one-line errors."""
 
 import contextlib
+import gc
 import json
 import os
 import shutil
@@ -55,6 +56,16 @@ def test_help_needs_nothing_heavy():
     code = f"import sys, anofpdm.cli.main; print([name for name in {heavy} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_garbage_is_collected_while_a_command_runs(tmp_path):
+    """The program starts without garbage collection (__main__.py)."""
+    gc.disable()
+    try:
+        refused("score", tmp_path / "missing", tmp_path)
+        assert gc.isenabled()
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("words", [(), ("--help",), ("prepare", "--help"), ("phantom", "--help")])

@@ -5,6 +5,7 @@
 
 import contextlib
 import functools
+import gc
 import importlib
 import signal
 import sys
@@ -46,6 +47,7 @@ def add_command(function: Callable[..., None]) -> None:
             if function not in WITHOUT_TORCH:
                 with defer_signals():
                     importlib.import_module("torch")
+            gc.enable()  # disabled in __main__.py
             function(*args, **options)
         except AnoFPDMError as problem:
             _stop(str(problem), 1)
