@@ -49,8 +49,8 @@ def test_a_subject_with_two_runs_leaves_the_layout_bids(tmp_path):
     ours = tmp_path / "derivatives" / "anofpdm" / "sub-01" / "anat"
     toys.save(ours / "sub-01_label-lesion_desc-anofpdm_mask.nii.gz", toys.head())
     found = find_targets([str(tmp_path)], ("flair", "t2"))
-    assert [(one.subject.name, one.bids, one.subject.mask) for one in found] == [
-        ("sub-01", True, None), ("sub-02", True, None),
+    assert [(one.subject.name, one.bids, one.subject.masks) for one in found] == [
+        ("sub-01", True, ()), ("sub-02", True, ()),
     ]  # fmt: skip
     assert "flair=FILE t2=FILE" in found[1].subject.problem
 

@@ -26,7 +26,7 @@ class TestBrats:
         assert {role: path.name for role, path in subject.images.items()} == {
             role: f"BraTS2021_00000_{role}.nii.gz" for role in ("flair", "t1", "t1ce", "t2")
         }
-        assert subject.mask.name == "BraTS2021_00000_seg.nii.gz"
+        assert subject.masks[0].name == "BraTS2021_00000_seg.nii.gz"
 
     def test_later_names_and_two_visits_of_one_patient(self, tmp_path):
         for visit in ("000", "001"):
@@ -43,7 +43,7 @@ class TestBrats:
         touch(tmp_path, "BraTS-GLI-00119-000_flair.nii", "BraTS-GLI-00119-000_T2.nii")
         (subject,) = brats.find_subjects(tmp_path)
         assert set(subject.images) == {"flair", "t2"}
-        assert subject.mask is None
+        assert not subject.masks
 
     def test_other_files_are_skipped(self, tmp_path):
         touch(
@@ -92,8 +92,8 @@ def test_atlas_tree(tmp_path):
     hidden, known = bids.find_atlas_subjects(tmp_path)[::-1]
     assert (known.name, known.patient) == ("sub-r001s001_ses-1", "sub-r001s001")
     assert list(known.images) == ["t1"]
-    assert known.mask.name.endswith("label-L_desc-T1lesion_mask.nii.gz")
-    assert hidden.mask is None
+    assert known.masks[0].name.endswith("label-L_desc-T1lesion_mask.nii.gz")
+    assert not hidden.masks
     plan = plan_cohort("atlas2", tmp_path)
     assert plan.split["sub-r100s001"] == "train"  # no mask, no label: cannot be tested on
 
@@ -108,7 +108,7 @@ class TestBids:
         first, second = bids.find_subjects(tmp_path)
         assert set(first.images) == {"t1", "t1ce", "flair"}
         assert "derivatives" not in first.images["t1"].parts
-        assert first.mask.name == "sub-01_ses-a_label-lesion_mask.nii.gz"
+        assert first.masks[0].name == "sub-01_ses-a_label-lesion_mask.nii.gz"
         assert set(second.images) == {"t2"}
         assert first.patient == second.patient == "sub-01"
 
@@ -149,7 +149,7 @@ class TestFolder:
         touch(tmp_path, "p1_flair.nii.gz", "p1_seg.nii.gz", "p2/flair.nii.gz", "p2/mask.nii.gz")
         first, second = folder.find_subjects(tmp_path)
         assert set(first.images) == set(second.images) == {"flair"}
-        assert (first.mask.name, second.mask.name) == ("p1_seg.nii.gz", "mask.nii.gz")
+        assert (first.masks[0].name, second.masks[0].name) == ("p1_seg.nii.gz", "mask.nii.gz")
 
     def test_custom_modality_names(self, tmp_path):
         touch(tmp_path, "p1_qsm.nii.gz")

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from anofpdm.cohorts.layouts import bids, brats, folder
-from anofpdm.cohorts.subjects import Subject, all_modalities, with_modalities
+from anofpdm.cohorts.subjects import Subject, all_modalities, require_one_mask, with_modalities
 from anofpdm.cohorts.tables import GivenLabels, check_known, read_labels, read_split
 from anofpdm.cohorts.writer import Preparation, Settings
 from anofpdm.errors import CohortError
@@ -53,7 +53,7 @@ class Plan:
 
     @property
     def settings(self) -> Settings:
-        with_masks = any(subject.mask for subject in self.subjects)
+        with_masks = any(subject.masks for subject in self.subjects)
         return {**self.preparation, "kind": str(self.layout), "masks": with_masks, "split": self.split_from}
 
 
@@ -78,7 +78,11 @@ def plan_cohort(
         raise CohortError(f"--entity chooses among BIDS files and does not apply to {layout}; leave it out")
     if not SIZES[0] <= size <= SIZES[1] or size % 8:
         raise CohortError(f"--size {size}: choose a multiple of 8 from {SIZES[0]} to {SIZES[1]}")
-    subjects = _find_subjects(layout, source, modalities, entities)
+    subjects = find_subjects(layout, source, modalities, entities)
+    if not subjects:
+        raise CohortError(
+            f"{source}: no scan in the {layout} layout found; expected files such as {FILE_NAMES[layout]}"
+        )
     chosen = modalities or all_modalities(subjects, brats.MODALITIES)
     subjects = with_modalities(subjects, chosen)
     names = {subject.name for subject in subjects} | {subject.patient for subject in subjects}
@@ -91,9 +95,10 @@ def plan_cohort(
     return Plan(layout, source, subjects, chosen, _split(subjects, given, split, seed), split_from, size, given)
 
 
-def _find_subjects(
-    layout: Layout, source: Path, modalities: tuple[str, ...], entities: Mapping[str, str] | None
+def find_subjects(
+    layout: Layout, source: Path, modalities: tuple[str, ...] = (), entities: Mapping[str, str] | None = None
 ) -> list[Subject]:
+    """Scans with their masks; what makes a scan or its mask unusable is recorded as the subject's problem."""
     finders: dict[Layout, Callable[[Path], list[Subject]]] = {
         Layout.BRATS21: brats.find_subjects,
         Layout.ATLAS2: bids.find_atlas_subjects,
@@ -101,11 +106,9 @@ def _find_subjects(
         Layout.NIFTI: partial(folder.find_subjects, modalities=modalities),
     }
     subjects = finders[layout](source)
-    if not subjects:
-        raise CohortError(
-            f"{source}: no scan in the {layout} layout found; expected files such as {FILE_NAMES[layout]}"
-        )
-    return subjects
+    if layout is Layout.ATLAS2:  # has joined its masks
+        return subjects
+    return require_one_mask(subjects, remedy=bids.REMEDY if layout is Layout.BIDS else "keep one")
 
 
 def _given_labels(layout: Layout, source: Path, path: Path | None) -> GivenLabels | None:
@@ -124,7 +127,7 @@ def _split(subjects: list[Subject], given: GivenLabels | None, path: Path | None
     if given is not None:
         labelled = {subject.name for subject in subjects if {subject.name, subject.patient} & given.subjects}
     else:
-        labelled = {subject.name for subject in subjects if subject.mask is not None}
+        labelled = {subject.name for subject in subjects if subject.masks}
     return split_subjects(subjects, labelled, seed)
 
 

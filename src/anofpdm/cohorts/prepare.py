@@ -23,7 +23,7 @@ from anofpdm.cohorts.tables import GivenLabels
 from anofpdm.cohorts.writer import ALL_FILES, JOURNAL, MANIFEST, SHEET, Manifest, ScanEntry, StoreWriter
 from anofpdm.errors import AnoFPDMError, CohortError, ScanError, ScanWarning
 from anofpdm.labels import NULL
-from anofpdm.scans import AxialPlanes, mask_slices, read_scan, read_volume, scan_slices
+from anofpdm.scans import AxialPlanes, Grid, mask_slices, read_scan, read_volume, scan_slices
 from anofpdm.scans.grid import check_same_grid
 from anofpdm.scans.slices import LEAST_FOREGROUND
 from anofpdm.util.files import folder_lock, remove_temporary_files, write_atomically
@@ -88,10 +88,8 @@ def prepare_scan(subject: Subject, source: Path, size: int) -> PreparedScan:
         slices = scan_slices(scan, size, np.float16)
         planes = AxialPlanes(scan.grid, size)
         masks = None
-        if subject.mask is not None:
-            drawn = read_volume(subject.mask, allow_constant=True)
-            check_same_grid(scan.grid, next(iter(subject.images.values())), drawn.grid, subject.mask)
-            masks = mask_slices(drawn.voxels, planes, slices.indices)
+        if subject.masks:
+            masks = mask_slices(_read_lesions(subject, scan.grid), planes, slices.indices)
     if not len(slices.indices):
         raise ScanError(
             f"{subject.name}: no axial slice has {LEAST_FOREGROUND:.1%} of its area above 0; check the scan"
@@ -110,6 +108,16 @@ def prepare_scan(subject: Subject, source: Path, size: int) -> PreparedScan:
         warnings=[str(warning.message) for warning in caught],
     )
     return PreparedScan(entry, slices.pixels, masks)
+
+
+def _read_lesions(subject: Subject, grid: Grid) -> np.ndarray:
+    """Union of the subject's masks, bool [i, j, k]; any value above 0 is lesion."""
+    image, lesions = next(iter(subject.images.values())), np.zeros(grid.shape, dtype=bool)
+    for path in subject.masks:
+        drawn = read_volume(path, allow_constant=True)
+        check_same_grid(grid, image, drawn.grid, path)
+        lesions |= drawn.voxels > 0
+    return lesions
 
 
 Result = PreparedScan | AnoFPDMError
@@ -246,8 +254,8 @@ def _check_unchanged(plan: Plan, entries: list[ScanEntry]) -> None:
 
 
 def _fingerprints(subject: Subject, source: Path) -> dict[str, list[str | int]]:
-    files = subject.images | ({"mask": subject.mask} if subject.mask else {})
+    masks = {f"mask {number}" if number > 1 else "mask": path for number, path in enumerate(subject.masks, start=1)}
     return {
         role: [path.relative_to(source).as_posix(), path.stat().st_size, path.stat().st_mtime_ns]
-        for role, path in files.items()
+        for role, path in {**subject.images, **masks}.items()
     }

@@ -17,7 +17,7 @@ class Subject:
     name: str  # name of the scan; unique in a cohort
     patient: str  # all scans of a patient are in one split
     images: dict[str, Path] = field(default_factory=dict)  # modality to file
-    mask: Path | None = None
+    masks: tuple[Path, ...] = ()  # lesions; several only where a layout joins them
     problem: str | None = None  # why it cannot be used, if known before any file is opened
 
 
@@ -53,7 +53,10 @@ def stem(name: str) -> str:
 
 
 def group_files(files: Iterable[SourceFile], *, remedy: str = "keep one") -> list[Subject]:
-    """One subject per name, sorted; two files with the same role are recorded as the subject's problem."""
+    """One subject per name, sorted; two images of one modality are recorded as the subject's problem.
+
+    Several masks are kept: segmentation does not need them. `require_one_mask` refuses them.
+    """
     parts: dict[str, dict[str, list[Path]]] = {}
     patients: dict[str, str] = {}
     for name, patient, role, path in files:
@@ -62,10 +65,22 @@ def group_files(files: Iterable[SourceFile], *, remedy: str = "keep one") -> lis
         patients[name] = normalise_name(patient)
     subjects = []
     for name in sorted(parts):
-        images = {role: paths[0] for role, paths in parts[name].items()}
-        mask = images.pop(MASK, None)
-        subjects.append(Subject(name, patients[name], images, mask, _problem(parts[name], remedy)))
+        masks = tuple(parts[name].get(MASK, ()))
+        images = {role: paths[0] for role, paths in parts[name].items() if role != MASK}
+        subjects.append(Subject(name, patients[name], images, masks, _problem(parts[name], remedy)))
     return subjects
+
+
+def require_one_mask(subjects: list[Subject], *, same_folder: bool = False, remedy: str = "keep one") -> list[Subject]:
+    """Record several masks as the subject's problem; `same_folder`: only if they are in different folders."""
+    checked = []
+    for subject in subjects:
+        masks = subject.masks
+        joined = same_folder and len({path.parent for path in masks}) == 1
+        if len(masks) > 1 and not joined and subject.problem is None:
+            subject = replace(subject, problem=_two_files(MASK, masks, remedy))
+        checked.append(subject)
+    return checked
 
 
 def normalise_name(name: str) -> str:
@@ -97,8 +112,12 @@ def all_modalities(subjects: list[Subject], order: tuple[str, ...]) -> tuple[str
 
 def _problem(parts: dict[str, list[Path]], remedy: str) -> str | None:
     for role, paths in parts.items():
-        if len(paths) > 1:
-            return f"two files for its {role}: {paths[0]} and {paths[1]}; {remedy}"
+        if len(paths) > 1 and role != MASK:
+            return _two_files(role, paths, remedy)
         if normalise_name(str(paths[0])) != unicodedata.normalize("NFC", str(paths[0])):
             return f"the name of its {role} is not valid UTF-8; rename the file or folder"
     return None
+
+
+def _two_files(role: str, paths: Sequence[Path], remedy: str) -> str:
+    return f"two files for its {role}: {paths[0]} and {paths[1]}; {remedy}"

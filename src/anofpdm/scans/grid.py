@@ -49,14 +49,21 @@ def grid_of(header: nib.Nifti1Header, shape: tuple[int, int, int], path: Path) -
 
 
 def check_same_grid(first: Grid, first_path: Path, other: Grid, other_path: Path) -> None:
-    if other.shape != first.shape:
-        difference = f"{_times(other.shape)} voxels, not {_times(first.shape)}"
-    else:
+    apart = ""
+    if other.shape == first.shape:
         gap = corner_gap_mm(first.affine, other.affine, first.shape)
         if gap <= MAX_GRID_GAP_MM:
             return
-        difference = f"their corners are {gap:.3g} mm apart"
-    raise ScanError(f"{other_path} is not on the grid of {first_path} ({difference}); resample it onto that grid first")
+        apart = f", corners {gap:.3g} mm apart"
+    raise ScanError(
+        f"{other_path} is not on the grid of {first_path} ({describe_grid(other)}, not {describe_grid(first)}{apart}); "
+        "resample it onto that grid first"
+    )
+
+
+def describe_grid(grid: Grid) -> str:
+    spacing = " x ".join(f"{edge:.3g}" for edge in grid.spacing_mm)
+    return f"{_times(grid.shape)} voxels of {spacing} mm ({''.join(nib.aff2axcodes(grid.affine))})"
 
 
 def corner_gap_mm(a: np.ndarray, b: np.ndarray, shape: tuple[int, int, int]) -> float:

@@ -1,15 +1,30 @@
 """Any BIDS folder: sub-01/ses-1/anat/sub-01_ses-1_FLAIR.nii.gz; lesion masks next to the images or in derivatives/.
 
+A mask without a session, or of an image without one, belongs to the image if the subject has no other session.
+
 ATLAS v2.0 as distributed is a BIDS tree of T1 scans below site folders, a lesion mask next to each:
 
 Training/R001/sub-r001s001/ses-1/anat/sub-r001s001_ses-1_space-MNI152NLin2009aSym_T1w.nii.gz
                                       sub-r001s001_ses-1_space-MNI152NLin2009aSym_label-L_desc-T1lesion_mask.nii.gz
+
+Further masks in the same folder (desc-T1lesion-2) are further lesions of the scan; its mask is their union.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
-from anofpdm.cohorts.subjects import MASK, Source, SourceFile, Subject, group_files, nifti_files, stem, with_modalities
+from anofpdm.cohorts.subjects import (
+    MASK,
+    Source,
+    SourceFile,
+    Subject,
+    group_files,
+    nifti_files,
+    require_one_mask,
+    stem,
+    with_modalities,
+)
 
 SUFFIXES = {"FLAIR": "flair", "T1w": "t1", "T2w": "t2", "PDw": "pd", "T2starw": "t2star"}
 CONTRAST_ENHANCED = {"t1": "t1ce"}
@@ -24,14 +39,18 @@ REMEDY = "keep one, or choose with --entity, for example --entity run=1"
 def find_subjects(source: Source, entities: Entities | None = None, *, remedy: str = REMEDY) -> list[Subject]:
     """`entities` chooses among several files of one kind: {"acq": "iso"}, or {"acq": ""} for the one without."""
     candidates: dict[tuple[str, str], list[tuple[SourceFile, Entities]]] = {}
-    for file, its_entities in _files(source):
+    for file, its_entities in _match_sessions(list(_files(source))):
         candidates.setdefault((file.name, file.role), []).append((file, its_entities))
     chosen = [file for group in candidates.values() for file in _pick(group, entities or {})]
-    return group_files(chosen, remedy=remedy)
+    subjects = group_files(chosen, remedy=remedy)
+    return [
+        one if one.images else replace(one, problem=one.problem or _missing_image(one, subjects)) for one in subjects
+    ]
 
 
 def find_atlas_subjects(source: Path) -> list[Subject]:
-    return with_modalities(find_subjects(source), ("t1",))
+    subjects = require_one_mask(find_subjects(source, remedy="keep one"), same_folder=True)
+    return with_modalities(subjects, ("t1",), remedy="remove its other files")
 
 
 def parse(name: str) -> tuple[dict[str, str], str]:
@@ -48,6 +67,28 @@ def _files(source: Source) -> Iterator[tuple[SourceFile, Entities]]:
             patient = f"sub-{entities['sub']}"
             name = f"{patient}_ses-{entities['ses']}" if "ses" in entities else patient
             yield SourceFile(name, patient, role, path), entities
+
+
+def _match_sessions(files: Sequence[tuple[SourceFile, Entities]]) -> Iterator[tuple[SourceFile, Entities]]:
+    """Where image and mask do not both name a session, and there is one image, the mask gets its name."""
+    scans: dict[str, set[str]] = {}
+    for file, _ in files:
+        if file.role != MASK:
+            scans.setdefault(file.patient, set()).add(file.name)
+    for file, entities in files:
+        names = scans.get(file.patient, set())
+        if file.role == MASK and len(names) == 1 and file.patient in {file.name, *names}:
+            file = file._replace(name=next(iter(names)))
+        yield file, entities
+
+
+def _missing_image(subject: Subject, subjects: Sequence[Subject]) -> str:
+    """Of a subject that has a mask only."""
+    mask = subject.masks[0]
+    others = [one.name for one in subjects if one.patient == subject.patient and one.images]
+    if subject.name == subject.patient and others:
+        return f"{mask} names no session, and there are {' and '.join(others)}; add the session to its name"
+    return f"no image for its mask {mask}; add the image, or remove the mask"
 
 
 def _pick(candidates: list[tuple[SourceFile, Entities]], wanted: Entities) -> list[SourceFile]:

@@ -9,7 +9,7 @@ import numpy as np
 
 from anofpdm.errors import EvaluationError
 from anofpdm.scans import Grid, read_volume
-from anofpdm.scans.grid import corner_gap_mm
+from anofpdm.scans.grid import corner_gap_mm, describe_grid
 
 MAX_GAP_MM = 0.01  # between corners of one grid in two files; headers are rounded
 MAX_ROUNDING = 1e-3  # of a label that a header scales, e.g. 255 by 1 / 255
@@ -46,11 +46,6 @@ def align(voxels: np.ndarray, grid: Grid, target: Grid, paths: tuple[Path, Path]
         f"{paths[0]}: {describe_grid(grid)}, but {paths[1]} has {describe_grid(target)}{apart}; "
         "resample it onto that grid (nearest neighbour), or give the mask in the space of the other"
     )
-
-
-def describe_grid(grid: Grid) -> str:
-    shape, spacing = " x ".join(map(str, grid.shape)), " x ".join(f"{edge:.3g}" for edge in grid.spacing_mm)
-    return f"{shape} voxels of {spacing} mm ({''.join(nib.aff2axcodes(grid.affine))})"
 
 
 def _select(voxels: np.ndarray, labels: Labels, path: Path) -> np.ndarray:
