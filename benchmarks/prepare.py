@@ -52,11 +52,10 @@ def copy_subjects(scans: Path, source: Path, copies: int) -> list[Path]:
     subjects = find_subjects(scans)
     for number in range(copies):
         subject = subjects[number % len(subjects)]
-        for role, path in {**subject.images, "seg": subject.mask}.items():
-            if path is not None:
-                home = source / f"copy_{number:03d}"
-                home.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(path, home / f"copy_{number:03d}_{role}.nii.gz")
+        for role, path in [*subject.images.items(), *(("seg", mask) for mask in subject.masks)]:
+            home = source / f"copy_{number:03d}"
+            home.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(path, home / f"copy_{number:03d}_{role}.nii.gz")
     return sorted(source.rglob("*.nii.gz"))
 
 
