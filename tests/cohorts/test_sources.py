@@ -151,6 +151,11 @@ class TestFolder:
         assert set(first.images) == set(second.images) == {"flair"}
         assert (first.masks[0].name, second.masks[0].name) == ("p1_seg.nii.gz", "mask.nii.gz")
 
+    def test_our_own_results_are_no_masks(self, tmp_path):
+        touch(tmp_path, "p1.nii.gz", "results/p1/mask.nii.gz", "results/p1/anomaly_map.nii.gz")
+        (subject,) = folder.find_subjects(tmp_path)
+        assert (subject.name, subject.masks) == ("p1", ())
+
     def test_custom_modality_names(self, tmp_path):
         touch(tmp_path, "p1_qsm.nii.gz")
         assert folder.find_subjects(tmp_path, ("qsm",))[0].images.keys() == {"qsm"}

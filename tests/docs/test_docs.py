@@ -229,6 +229,8 @@ def cheaper(words: list[str]) -> list[str]:
     """The words of `anofpdm ...` after the program's name."""
     assert words[0] in CHEAPER, f"unknown command: anofpdm {shlex.join(words)}"
     wanted = dict(CHEAPER[words[0]])
+    if words[0] == "evaluate" and "--native" in words:  # the other options do not apply
+        wanted = {"--device": "cpu", "--workers": "1"}
     if words[0] == "train" and "--resume" in words:
         wanted |= {"--steps": "5", "--batch": None}
     kept: list[str] = []

@@ -6,18 +6,36 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from anofpdm.cli import options
+from anofpdm.cli.native import NativeOptions, check_options, evaluate_native
 from anofpdm.cli.progress import progress_bars
 from anofpdm.evaluation.comparison.names import DEFAULT_METHODS, MODEL_TASKS, MethodChoice
-from anofpdm.options import Precision, Signal, Split, StrengthBy
+from anofpdm.options import Engine, Precision, Signal, Split, StrengthBy
 
 if TYPE_CHECKING:
     from anofpdm.evaluation.comparison.job import EvaluationJob
 
 
 def evaluate(
+    context: typer.Context,
     model: Annotated[Path, typer.Argument(help="Folder of a trained model.")],
     cohort: Annotated[Path, typer.Argument(help="Prepared cohort with lesion masks.")],
     out: Annotated[Path, typer.Option(help="Folder for the results.")],
+    native: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="SRC",
+            help="Folder of source files, as for prepare. Instead of comparing methods on slices, segment the whole "
+            "scans of the split from their files, and score the masks in native space as `anofpdm score` does. Scans "
+            "are found by patient name.",
+        ),
+    ] = None,
+    engine: Annotated[
+        list[Engine] | None,
+        typer.Option(help="--native: what makes the masks; may be repeated. Default: all engines of the model."),
+    ] = None,
+    workers: Annotated[
+        int, typer.Option(min=0, help="--native: worker processes for scoring; 0 means one per CPU core.")
+    ] = 0,
     method: Annotated[
         list[MethodChoice] | None,
         typer.Option(
@@ -59,10 +77,17 @@ def evaluate(
     precision: options.PrecisionOption = Precision.AUTO,
     device: options.Device = "auto",
 ) -> None:
-    """Compare methods on the same slices with the same metrics. Re-run the same command to resume.
+    """Compare methods on the same slices with the same metrics, or score whole scans (--native).
+
+    Re-run the same command to resume.
 
     Several GPUs: torchrun --nproc-per-node 4 -m anofpdm evaluate ...
     """
+    check_options(context, native=native is not None)
+    if native is not None:
+        engines = tuple(engine or ())
+        evaluate_native(NativeOptions(model, cohort, native, out, engines, split, batch, precision, device, workers))
+        return
     given, candidates = model_paths(other or []), options.parse_numbers(strengths, "--strengths")
 
     from anofpdm.calibration.fit import CalibrationConfig

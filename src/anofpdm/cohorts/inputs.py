@@ -74,7 +74,7 @@ def find_targets(
     for path in folders:
         prepared = _is_prepared(path)
         targets += _cohort_targets(path, modalities, split) if prepared else _best_layout(path, modalities, str(path))
-    return _check_names(targets)
+    return check_names(targets)
 
 
 def preview_dicom(
@@ -129,7 +129,7 @@ def _best_layout(source: Source, modalities: tuple[str, ...], where: str) -> lis
     }
     best: tuple[int, Layout, list[Subject]] = (-1, Layout.NIFTI, [])
     for layout, find in layouts.items():
-        subjects = _select_modalities([one for one in find(source) if one.images], modalities)
+        subjects = select_modalities([one for one in find(source) if one.images], modalities)
         usable = sum(one.problem is None for one in subjects)
         if subjects and usable > best[0]:
             best = (usable, layout, subjects)
@@ -170,12 +170,15 @@ def _assignment_hint(modalities: tuple[str, ...]) -> str:
     return f"give the files as {' '.join(f'{name}=FILE' for name in modalities)}"
 
 
-def _select_modalities(subjects: list[Subject], modalities: tuple[str, ...]) -> list[Subject]:
+def select_modalities(
+    subjects: Sequence[Subject], modalities: tuple[str, ...], remedy: str | None = None
+) -> list[Subject]:
     """For a model of one modality, a file without a modality in its name has that modality."""
+    subjects = list(subjects)
     for number, one in enumerate(subjects):
         if len(modalities) == 1 and list(one.images) == [folder.UNNAMED]:
             subjects[number] = replace(one, images={modalities[0]: one.images[folder.UNNAMED]})
-    return with_modalities(subjects, modalities, remedy=_assignment_hint(modalities))
+    return with_modalities(subjects, modalities, remedy=remedy or _assignment_hint(modalities))
 
 
 def _explicit_target(assigned: Sequence[str], modalities: tuple[str, ...]) -> Target:
@@ -191,7 +194,7 @@ def _explicit_target(assigned: Sequence[str], modalities: tuple[str, ...]) -> Ta
         if not path.is_file():
             raise CohortError(f"{path}: no such file; check the path")
     name = folder.find_subjects([pairs[0][1]])[0].name or "scan"
-    (subject,) = _select_modalities([Subject(name, name, files)], modalities)
+    (subject,) = select_modalities([Subject(name, name, files)], modalities)
     if subject.problem:
         raise CohortError(f"{name}: {subject.problem}")
     return Target(subject, bids=False)
@@ -212,7 +215,7 @@ def _cohort_targets(path: Path, modalities: tuple[str, ...], split: str | None) 
     }
     layout = parse(Layout, cohort.manifest["kind"])
     wanted = set((cohort.scans if split is None else cohort.scans[cohort.rows(split)]).tolist())
-    subjects = _select_modalities([one for one in finders[layout](source) if one.name in wanted], modalities)
+    subjects = select_modalities([one for one in finders[layout](source) if one.name in wanted], modalities)
     return [Target(one, bids=finders[layout] is find_bids) for one in subjects]
 
 
@@ -220,7 +223,7 @@ def _is_prepared(path: Path) -> bool:
     return (path / MANIFEST).is_file()
 
 
-def _check_names(targets: list[Target]) -> list[Target]:
+def check_names(targets: list[Target]) -> list[Target]:
     """Scans of equal names would overwrite each other's results."""
     seen: dict[str, Target] = {}
     for target in targets:

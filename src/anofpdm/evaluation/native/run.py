@@ -1,0 +1,112 @@
+"""Segment the scans of a split with each engine, and score the masks against those in the source folder."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from anofpdm.cohorts.inputs import Target
+from anofpdm.cohorts.split_scans import SplitScans
+from anofpdm.cohorts.store import Cohort
+from anofpdm.cohorts.subjects import Subject
+from anofpdm.errors import AnoFPDMError, ConfigError
+from anofpdm.evaluation.scoring.masks import Labels, align, read_mask
+from anofpdm.evaluation.scoring.pairs import Pair, Pairing
+from anofpdm.evaluation.scoring.run import ScoringReport, score_pairs
+from anofpdm.network.checkpoint import CONFIG
+from anofpdm.options import Engine
+from anofpdm.scans import write_nifti
+from anofpdm.segment import outputs
+from anofpdm.segment.engines import SegmentRequest
+from anofpdm.segment.many import BatchSegmentation, OutputOptions, RunReport, result_location
+from anofpdm.segment.model import Model
+from anofpdm.util.distributed import World
+from anofpdm.util.progress import Progress, silent
+
+LABELS: tuple[Labels, Labels] = (None, "all")  # of predicted and true masks: as in preparation, all above 0 is lesion
+TRUTH = "truth"  # folder for the union of several masks of one scan
+
+
+@dataclass(frozen=True)
+class NativeEvaluation:
+    model: Model
+    scans: SplitScans
+    out: Path  # a folder per engine in it
+    workers: int = 1  # processes for scoring
+
+    def __post_init__(self) -> None:
+        if self.out.resolve().is_relative_to(self.scans.source.resolve()):
+            raise ConfigError(f"--out {self.out}: inside --native {self.scans.source}; choose a folder outside of it")
+
+    def run(self, request: SegmentRequest, world: World | None = None, progress: Progress = silent) -> "EngineReport":
+        """With one engine. In several processes, each segments its share; the first one scores."""
+        world = world or World()
+        targets, folder = self.scans.targets(request.modalities), self.out / request.engine.name
+        batch = BatchSegmentation(self.model, request, targets, folder, OutputOptions(overview=False, report=False))
+        reports = world.all_gather(batch.run(world, progress))
+        report = EngineReport(request.engine.name, folder, reports)
+        if world.is_main:
+            report.scoring = score_pairs(self._pairing(targets, report), LABELS, self.workers, progress)
+        return report
+
+    def _pairing(self, targets: Sequence[Target], report: "EngineReport") -> Pairing:
+        pairing = Pairing(failed=dict(report.failed))
+        reason = f"no lesion mask in {self.scans.source}; add it, or remove the scan"
+        pairing.failed |= dict.fromkeys(self.scans.without_mask, reason)
+        for target in targets:
+            subject = target.subject
+            if subject.name in report.failed:
+                continue
+            folder, name = result_location(target, report.folder)
+            try:
+                truth = find_truth(subject, self.out / TRUTH)
+            except (AnoFPDMError, OSError) as problem:
+                pairing.failed[subject.name] = str(problem)
+                continue
+            pairing.pairs.append(Pair(subject.name, subject.patient, folder / name(outputs.MASK), truth))
+        return pairing
+
+
+@dataclass
+class EngineReport:
+    engine: Engine
+    folder: Path  # of masks and scores
+    segmentation: list[RunReport]  # of each process
+    scoring: ScoringReport = field(default_factory=ScoringReport)
+
+    @property
+    def failed(self) -> dict[str, str]:
+        """Scans that were not segmented, and why."""
+        return {name: reason for report in self.segmentation for name, reason in report.failed.items()}
+
+    @property
+    def warnings(self) -> list[tuple[str, str]]:
+        """Scan and text."""
+        texts = [(name, text) for one in self.segmentation for name, some in one.warnings.items() for text in some]
+        return texts + [(scan.pair.name, text) for scan in self.scoring.scans for text in scan.warnings]
+
+
+def find_truth(subject: Subject, folder: Path) -> Path:
+    """The subject's mask file; of several, their union, written to `folder`."""
+    first, *others = subject.masks
+    if not others:
+        return first
+    union, grid = read_mask(first, "all")
+    for path in others:
+        mask, own_grid = read_mask(path, "all")
+        union = union | align(mask, own_grid, grid, (path, first))
+    folder.mkdir(parents=True, exist_ok=True)
+    written = folder / f"{subject.name}_mask.nii.gz"
+    write_nifti(written, union.astype(np.uint8), grid)
+    return written
+
+
+def is_trained_on(cohort: Cohort, folder: Path) -> bool:
+    """Whether the model in `folder` was trained on this cohort with this split."""
+    try:
+        hashes = json.loads((folder / CONFIG).read_text())["cohort"]["tables_sha256"]
+        return bool(hashes["split.csv"] == cohort.manifest["tables_sha256"]["split.csv"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
