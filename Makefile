@@ -4,7 +4,7 @@ BIN := .venv/bin
 INSTALLED := .venv/.installed
 FAULTS ?= faults
 
-.PHONY: demo test faults faults-sample check format viewer clean
+.PHONY: demo test faults faults-sample guard check format viewer clean
 
 demo: $(INSTALLED)
 	$(BIN)/anofpdm demo --out demo
@@ -17,6 +17,9 @@ faults: $(INSTALLED) # kills, full disks, bad files, on Linux; about an hour
 
 faults-sample: $(INSTALLED) # a seeded sample of each part, under five minutes
 	$(BIN)/python -m pytest $(FAULTS) --sample -n 2 --dist loadfile
+
+guard: $(INSTALLED) # fails if something became slower; ratios within one run
+	$(BIN)/python benchmarks/guard.py
 
 viewer: $(INSTALLED) # niivue, for view and serve; needs npm
 	$(BIN)/anofpdm serve --set-up

@@ -33,19 +33,28 @@ def main() -> None:
     parser.add_argument("--copies", type=int, default=20)
     parser.add_argument("--repeats", type=int, default=5)
     args = parser.parse_args()
-    with tempfile.TemporaryDirectory() as scratch, worker_pool(WORKERS) as pool:
-        assert pool is not None
-        source, out = Path(scratch, "scans"), Path(scratch, "cohort")
-        paths = copy_subjects(args.scans, source, args.copies)
-        plan = plan_cohort("brats21", source)
-        list(pool.map(time.sleep, [0.5] * WORKERS))  # workers up
-        prepare(plan, out, WORKERS, pool=pool, overwrite=True)  # and warm
+    with tempfile.TemporaryDirectory() as scratch:
+        paths = copy_subjects(args.scans, Path(scratch, "scans"), args.copies)
+        reading, preparing = time_preparing(Path(scratch), paths, args.repeats)
+        report(reading, preparing, args.copies, len(paths))
+        report_batches(Path(scratch, "cohort"))
+
+
+def time_preparing(
+    folder: Path, paths: list[Path], repeats: int, workers: int = WORKERS
+) -> tuple[list[float], list[float]]:
+    """Seconds of reading and of preparing, by turns. `paths` are the files in folder/scans; writes folder/cohort."""
+    out = folder / "cohort"
+    with worker_pool(workers) as pool:
+        plan = plan_cohort("brats21", folder / "scans")
+        if pool is not None:
+            list(pool.map(time.sleep, [0.5] * workers))  # workers up
+        prepare(plan, out, workers, pool=pool, overwrite=True)  # and warm
         reading, preparing = [], []
-        for _ in range(args.repeats):
+        for _ in range(repeats):
             reading.append(seconds(lambda: read_all(paths)))
-            preparing.append(seconds(lambda: prepare(plan, out, WORKERS, pool=pool, overwrite=True)))
-        report(reading, preparing, len(plan.subjects), len(paths))
-        report_batches(out)
+            preparing.append(seconds(lambda: prepare(plan, out, workers, pool=pool, overwrite=True)))
+    return reading, preparing
 
 
 def copy_subjects(scans: Path, source: Path, copies: int) -> list[Path]:

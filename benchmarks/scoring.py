@@ -26,6 +26,7 @@ from anofpdm.evaluation.scoring.run import score_pair, score_pairs
 from anofpdm.scans import read_volume
 
 SHAPE = (240, 240, 155)
+READING, SCORING = "reading both, nibabel", "reading and scoring"
 PROCESSES = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
 
 
@@ -74,11 +75,19 @@ def add_lesion(mask: np.ndarray, centre: tuple[int, int, int], radius: float) ->
 
 
 def report_times(pair: Pair, labels: Labels, repeats: int) -> None:
+    medians = time_pair(pair, labels, repeats)
+    for name, seconds in medians.items():
+        print(f"  {name:24s} {1000 * seconds:7.1f} ms")
+    print(f"  ratio to nibabel         {medians[SCORING] / medians[READING]:7.2f}")
+
+
+def time_pair(pair: Pair, labels: Labels, repeats: int) -> dict[str, float]:
+    """Median seconds."""
     paths = (pair.predicted, pair.truth)
     actions: dict[str, Callable[[], object]] = {
-        "reading both, nibabel": lambda: [np.asanyarray(nib.load(path).dataobj) for path in paths],  # type: ignore[attr-defined]
+        READING: lambda: [np.asanyarray(nib.load(path).dataobj) for path in paths],  # type: ignore[attr-defined]
         "reading both, anofpdm": lambda: [read_volume(path, allow_constant=True) for path in paths],
-        "reading and scoring": lambda: score_pair(pair, (labels, labels)),
+        SCORING: lambda: score_pair(pair, (labels, labels)),
     }
     times: dict[str, list[float]] = {name: [] for name in actions}
     for _ in range(repeats):
@@ -86,11 +95,7 @@ def report_times(pair: Pair, labels: Labels, repeats: int) -> None:
             start = time.perf_counter()
             action()
             times[name].append(time.perf_counter() - start)
-    medians = {name: statistics.median(values) for name, values in times.items()}
-    for name, seconds in medians.items():
-        print(f"  {name:24s} {1000 * seconds:7.1f} ms")
-    reading, _, scoring = medians.values()
-    print(f"  ratio to nibabel         {scoring / reading:7.2f}")
+    return {name: statistics.median(values) for name, values in times.items()}
 
 
 def report_many(pair: Pair, labels: Labels, count: int) -> None:

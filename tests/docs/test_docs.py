@@ -53,7 +53,7 @@ CHEAPER: dict[str, dict[str, str | None]] = {  # options that are given ("": a f
     "view": {"--host": "127.0.0.1", "--port": "0", "--open": None},
     "serve": {"--host": "127.0.0.1", "--port": "0", "--open": None, "--device": "cpu"},
 }
-NEED_A_GPU = ("benchmarks/training.py",)  # only their help
+ONLY_HELP = ("benchmarks/training.py", "benchmarks/scaling.py")  # one needs a GPU, the other minutes
 QUICK_BENCHMARKS = {
     "benchmarks/prepare.py": ["--copies", "1", "--repeats", "1"],
     "benchmarks/phantom.py": ["--patients", "4"],
@@ -63,6 +63,7 @@ QUICK_BENCHMARKS = {
     "benchmarks/evaluation.py": ["--slices", "20"],
     "benchmarks/scoring.py": ["--repeats", "1", "--pairs", "4"],
     "benchmarks/where_time_goes.py": ["--levels", "3", "--strengths", "0,2", "--split", "train", "--device", "cpu"],
+    "benchmarks/guard.py": ["--only", "median", "--margin", "1000"],
     "benchmarks/levels.py": ["--levels", "2", "--precision-at", "2", "--precisions", "fp32", "--device", "cpu"],
 }
 SERVERS = ("view", "serve")
@@ -317,7 +318,8 @@ def run_python(command: Command, patch: pytest.MonkeyPatch) -> None:
         return
     assert words[0].startswith("benchmarks/"), command.text
     printed = io.StringIO()
-    if words[0] in NEED_A_GPU:
+    patch.syspath_prepend(str(ROOT / "benchmarks"))  # Python finds modules next to a script
+    if words[0] in ONLY_HELP:
         patch.setattr(sys, "argv", [words[0], "--help"])
         with contextlib.redirect_stdout(printed), pytest.raises(SystemExit, match=r"^0$"):
             runpy.run_path(str(ROOT / words[0]), run_name="__main__")

@@ -25,13 +25,13 @@ MODALITIES = ("flair", "t2")
 NEIGHBOURS_MM = (-2.0, 2.0)
 
 
-def scan_seconds(device: torch.device) -> float:
-    """Of the second run, when kernels are chosen and files are cached."""
+def scan_seconds(device: torch.device, shape: tuple[int, int, int] | None = None) -> float:
+    """Of the second run, when kernels are chosen and files are cached. Without a shape: a scan of full size."""
     model = random_model(device)
     with tempfile.TemporaryDirectory() as folder:
         files = {name: Path(folder) / f"{name}.nii.gz" for name in MODALITIES}
         for seed, file in enumerate(files.values()):
-            write_nifti(file, *random_head(seed))
+            write_nifti(file, *random_head(seed, shape or SHAPE))
         for _ in range(2):
             start = time.perf_counter()
             result = model.segment(files)
@@ -40,11 +40,11 @@ def scan_seconds(device: torch.device) -> float:
     return seconds
 
 
-def random_head(seed: int) -> tuple[np.ndarray, np.ndarray]:
+def random_head(seed: int, shape: tuple[int, int, int]) -> tuple[np.ndarray, np.ndarray]:
     """Noise in an ellipsoid of the size of a brain, and the affine."""
-    axes = np.ogrid[tuple(slice(-1, 1, complex(0, n)) for n in SHAPE)]
+    axes = np.ogrid[tuple(slice(-1, 1, complex(0, n)) for n in shape)]
     inside = sum((axis / radius) ** 2 for axis, radius in zip(axes, (0.58, 0.72, 0.88), strict=True)) < 1
-    noise = np.random.default_rng(seed).normal(300, 60, SHAPE)
+    noise = np.random.default_rng(seed).normal(300, 60, shape)
     return np.where(inside, noise, 0).clip(0).astype(np.int16), np.diag([-1.0, -1.0, 1.0, 1.0])
 
 

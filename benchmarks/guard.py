@@ -1,0 +1,161 @@
+"""Check that nothing became slower: ratios of times within one run, each against its limit.
+
+    python benchmarks/guard.py [--only NAME] [--margin 1]
+
+Exit code 1 if a ratio is above its limit; its name is printed. Both times of a ratio are measured by turns in the same
+run, on one core, so that other machines and other work on them change the ratios little. A minute.
+"""
+
+import argparse
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import nibabel as nib
+import numpy as np
+import torch
+from prepare import read_all, time_preparing
+from scipy import ndimage
+from scoring import READING, SCORING, synthetic_pair, time_pair
+
+from anofpdm.bench import scan
+from anofpdm.bench.forward import BenchConfig, measure
+from anofpdm.cohorts.phantoms.cohort import write_phantoms
+from anofpdm.evaluation.scoring.pairs import Pair
+from anofpdm.method.mask import MEDIAN, median_filtered
+from anofpdm.options import Preset
+
+
+@dataclass(frozen=True)
+class Limit:
+    usual: float  # ratio
+    margin: float  # a regression is a ratio above usual * margin
+
+    @property
+    def ratio(self) -> float:
+        return self.usual * self.margin
+
+
+LIMITS = {
+    "forward process / literal loop": Limit(0.55, 1.3),
+    "student's scan / reading its files": Limit(100, 1.4),
+    "prepare / reading with nibabel": Limit(1.0, 1.4),
+    "score / reading with nibabel": Limit(2.1, 1.3),
+    "median filter / scipy's": Limit(0.3, 1.5),
+    "anofpdm --help / importing typer and rich": Limit(1.3, 1.15),
+}
+CPU = torch.device("cpu")
+SCAN = (240, 240, 40)  # a quarter of a head: fewer seconds
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", help="Ratios whose name contains this.")
+    parser.add_argument("--margin", type=float, default=1.0, help="Factor of all limits.")
+    args = parser.parse_args()
+    names = [name for name in LIMITS if not args.only or args.only in name]
+    if not names:
+        parser.error(f"--only {args.only}: none of {', '.join(LIMITS)}")
+    torch.set_num_threads(1)
+    print(f"{'ratio':42s} measured   usual   limit")
+    measured = {}
+    for name in names:
+        measured[name] = MEASURES[name]()
+        limit = LIMITS[name]
+        print(f"{name:42s} {measured[name]:8.2f} {limit.usual:7.2f} {limit.ratio * args.margin:7.2f}", flush=True)
+    slower = regressions(measured, args.margin)
+    if slower:
+        sys.exit(f"slower than the limit: {'; '.join(slower)}")
+
+
+def regressions(measured: Mapping[str, float], margin: float = 1.0) -> list[str]:
+    return [name for name, ratio in measured.items() if not ratio <= LIMITS[name].ratio * margin]
+
+
+# ---- the ratios ------------------------------------------------------------------------------------------------------
+
+
+def forward_ratio() -> float:
+    config = BenchConfig(CPU, Preset.TINY, side=64, batch=2, levels=(5,), literal_levels=5)
+    ratios = []
+    for _ in range(3):
+        ours = next(row for row in measure(config) if row.way.startswith("ours"))
+        assert ours.times_faster is not None
+        ratios.append(1 / ours.times_faster)
+    return statistics.median(ratios)
+
+
+def scan_ratio() -> float:
+    with tempfile.TemporaryDirectory() as folder:
+        paths = [Path(folder, f"{seed}.nii.gz") for seed in range(len(scan.MODALITIES))]
+        for seed, path in enumerate(paths):
+            voxels, affine = scan.random_head(seed, SCAN)
+            nib.save(nib.Nifti1Image(voxels, affine), path)
+        before = median_seconds(lambda: read_all(paths))
+        segmenting = scan.scan_seconds(CPU, SCAN)
+        return segmenting / statistics.mean([before, median_seconds(lambda: read_all(paths))])
+
+
+def prepare_ratio() -> float:
+    with tempfile.TemporaryDirectory() as folder:
+        write_phantoms(Path(folder, "scans"), "tumour", 4, 0, workers=2)
+        paths = sorted(Path(folder, "scans").rglob("*.nii.gz"))
+        reading, preparing = time_preparing(Path(folder), paths, repeats=7, workers=1)
+        return statistics.median(p / r for p, r in zip(preparing, reading, strict=True))
+
+
+def score_ratio() -> float:
+    with tempfile.TemporaryDirectory() as folder:
+        medians = time_pair(Pair("scan", "scan", *synthetic_pair(Path(folder))), None, repeats=15)
+        return medians[SCORING] / medians[READING]
+
+
+def median_filter_ratio() -> float:
+    maps = np.random.default_rng(0).random((8, 128, 128), dtype=np.float32)
+    return ratio_of(
+        lambda: median_filtered(maps),
+        lambda: [ndimage.median_filter(one, MEDIAN, mode="reflect") for one in maps],
+    )
+
+
+def help_ratio() -> float:
+    def run(*words: str) -> Callable[[], object]:
+        return lambda: subprocess.run([sys.executable, *words], stdout=subprocess.DEVNULL, check=True)
+
+    return ratio_of(run("-m", "anofpdm", "--help"), run("-c", "import typer, typer.rich_utils"))
+
+
+MEASURES: dict[str, Callable[[], float]] = {
+    "forward process / literal loop": forward_ratio,
+    "student's scan / reading its files": scan_ratio,
+    "prepare / reading with nibabel": prepare_ratio,
+    "score / reading with nibabel": score_ratio,
+    "median filter / scipy's": median_filter_ratio,
+    "anofpdm --help / importing typer and rich": help_ratio,
+}
+
+
+def ratio_of(action: Callable[[], object], reference: Callable[[], object], repeats: int = 15) -> float:
+    """Of the median times; the two run by turns."""
+    times: list[tuple[float, float]] = [(seconds(action), seconds(reference)) for _ in range(repeats + 1)][1:]
+    first, second = zip(*times, strict=True)
+    return statistics.median(first) / statistics.median(second)
+
+
+def median_seconds(action: Callable[[], object], repeats: int = 5) -> float:
+    return statistics.median(seconds(action) for _ in range(repeats))
+
+
+def seconds(action: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    action()
+    return time.perf_counter() - start
+
+
+if __name__ == "__main__":
+    main()

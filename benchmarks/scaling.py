@@ -1,0 +1,219 @@
+"""Time and peak memory of the commands at 1, 2, 4 and 8 times the slices.
+
+    python benchmarks/scaling.py [--patients 4] [--times 1,2,4,8] [--plot FILE.svg] [--project 100000,1000000]
+
+Phantom cohorts; half of the patients are in the training split, a quarter each in the others. The model is the bundled
+one for tumours, that of `--model`, or with `--model-steps` a network of `--preset` that is trained for so many steps on
+the smallest cohort. Each command is a process of its own. Memory is that of its largest process, and on a GPU also the
+most that tensors took there. The slices of a command are those that it uses: calibrate runs on the training split,
+evaluate on the other two. Train is measured per step, from its log. `--project` computes the time of larger cohorts on
+several GPUs from the fitted lines.
+"""
+
+import argparse
+import csv
+import importlib.util
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from line_chart import Panel, Series, draw_panels
+from scaling_report import Measured, StepCosts, print_lines, print_projection, print_table
+
+SPLIT = ("train", "val", "test", "train")  # of patients; every fourth phantom is healthy
+NOTE_GPU_PEAK = """
+import atexit, pathlib, sys
+from anofpdm.__main__ import main
+file = pathlib.Path(sys.argv.pop(1))
+def note():
+    torch = sys.modules.get("torch")
+    if torch and torch.cuda.is_initialized():
+        file.write_text(str(torch.cuda.max_memory_allocated()))
+atexit.register(note)
+main()
+"""
+
+
+def main() -> None:
+    args = parse_arguments()
+    with tempfile.TemporaryDirectory(dir=args.folder) as scratch:
+        bench = Scaling(args, Path(scratch))
+        measured = bench.measure()
+        print_table(measured)
+        lines = print_lines(measured)
+        if args.project:
+            counts = [int(word) for word in args.project.split(",")]
+            print_projection(lines, bench.step_costs(measured), counts)
+    if args.json:
+        args.json.write_text(json.dumps([vars(one) for one in measured], indent=1))
+    if args.plot:
+        plot(measured, args.plot)
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--patients", type=int, default=4, help="Of the smallest cohort; a multiple of 4.")
+    parser.add_argument("--times", default="1,2,4,8", help="Sizes of the cohorts, as multiples of the smallest.")
+    parser.add_argument("--slices", type=int, default=8, help="Slices of a scan.")
+    parser.add_argument(
+        "--size", type=int, default=64, help="Pixels along each side of a slice; 64 for the bundled model."
+    )
+    parser.add_argument("--preset", default="tiny", help="Network that is trained.")
+    parser.add_argument("--model", type=Path, help="Trained model of the other commands; four modalities.")
+    parser.add_argument("--model-steps", type=int, help="Train the model of the other commands for so many steps.")
+    parser.add_argument("--steps", type=int, default=6, help="Training steps that are timed.")
+    parser.add_argument("--batch", type=int, default=8, help="Slices of a training step.")
+    parser.add_argument("--student-steps", type=int, default=2)
+    parser.add_argument("--levels", type=int, default=3)
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--project", help="Numbers of slices, e.g. 100000,1000000.")
+    parser.add_argument("--plot", type=Path, help="Also draw seconds and memory over slices (SVG).")
+    parser.add_argument("--json", type=Path, help="Also write all measurements to this file.")
+    parser.add_argument("--folder", type=Path, help="Where the temporary folder is made.")
+    return parser.parse_args()
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Of one process."""
+
+    seconds: float
+    cpu_seconds: float  # of all its cores
+    mib: float
+    gpu_mib: float | None
+
+
+class Scaling:
+    def __init__(self, args: argparse.Namespace, folder: Path) -> None:
+        self.args, self.folder = args, folder
+        self.times = sorted(int(word) for word in args.times.split(","))
+        self.device = ("--device", args.device)
+
+    def measure(self) -> list[Measured]:
+        count = self.args.patients * self.times[-1]
+        size = ("--size", self.args.size, "--slices", self.args.slices)
+        self.run("phantom", self.folder / "scans", "--kind", "tumour", "--patients", count, *size)
+        found = []
+        for times in self.times:
+            costs = self.run_commands(times)
+            slices = self.count_slices(times)
+            found += [Measured(name, slices[name], *vars(cost).values()) for name, cost in costs.items()]
+        return found
+
+    def run_commands(self, times: int) -> dict[str, Cost]:
+        scans, cohort, model = (self.folder / f"{name}{times}" for name in ("scans", "cohort", "model"))
+        split = self.choose_scans(scans, times)
+        levels = ("--levels", self.args.levels)
+        costs = {"prepare": self.run("prepare", "brats21", scans, cohort, "--size", self.args.size, "--split", split)}
+        costs["train, a step"] = self.train_step(cohort, self.folder / f"trained{times}")
+        self.make_model(cohort, model)
+        everything = ("--split", "train", "--most", 10**9)
+        costs["calibrate"] = self.run("calibrate", model, cohort, *everything, *levels, *self.device)
+        costs["distill"] = self.run("distill", model, cohort, "--steps", self.args.student_steps, *self.device)
+        for engine in ("diffusion", "student"):
+            out = self.folder / f"{engine}{times}"
+            words = ("segment", model, scans, "--engine", engine, "--out", out, *self.device)
+            costs[f"segment, {engine}"] = self.run(*words)
+        words = ("evaluate", model, cohort, "--method", "anofpdm-ours", "--seeds", 1)
+        costs["evaluate"] = self.run(*words, "--out", self.folder / f"scores{times}", *levels, *self.device)
+        return costs
+
+    def choose_scans(self, scans: Path, times: int) -> Path:
+        """Link the first patients into a folder; a CSV file with their split."""
+        patients = sorted(path for path in (self.folder / "scans").iterdir() if path.is_dir())
+        patients = patients[: self.args.patients * times]
+        for patient in patients:
+            shutil.copytree(patient, scans / patient.name, copy_function=os.link)
+        split = self.folder / f"split{times}.csv"
+        parts = (f"{patient.name},{SPLIT[number % 4]}\n" for number, patient in enumerate(patients))
+        split.write_text("patient,split\n" + "".join(parts))
+        return split
+
+    def make_model(self, cohort: Path, model: Path) -> None:
+        source = self.args.model or (self.folder / "model" if self.args.model_steps else bundled_model())
+        if not source.exists():
+            words = ("--preset", self.args.preset, "--steps", self.args.model_steps, "--no-pictures")
+            self.run("train", cohort, "--out", source, *words, *self.device)
+        shutil.copytree(source, model)
+
+    def train_step(self, cohort: Path, out: Path) -> Cost:
+        words = ("--preset", self.args.preset, "--steps", self.args.steps, "--batch", self.args.batch, "--no-pictures")
+        whole = self.run("train", cohort, "--out", out, *words, *self.device)
+        lines = [json.loads(line) for line in (out / "log.jsonl").read_text().splitlines()]
+        rates = [line["steps_per_second"] for line in lines[1:] or lines]  # the first steps compile and allocate
+        return Cost(1 / statistics.median(rates), whole.cpu_seconds / self.args.steps, whole.mib, whole.gpu_mib)
+
+    def count_slices(self, times: int) -> dict[str, int]:
+        cohort = self.folder / f"cohort{times}"
+        part_of = {row["patient"]: row["split"] for row in read_rows(cohort / "split.csv")}
+        counts = dict.fromkeys(("train", "val", "test"), 0)
+        for row in read_rows(cohort / "scans.csv"):
+            counts[part_of[row["patient"]]] += int(row["slices"])
+        train, val, test = counts.values()
+        every = dict.fromkeys(("prepare", "segment, diffusion", "segment, student"), train + val + test)
+        return every | {"train, a step": train, "calibrate": train, "distill": train + val, "evaluate": val + test}
+
+    def step_costs(self, measured: list[Measured]) -> StepCosts:
+        """A student's step: the teacher's masks are on disk, so that two runs differ in their steps only."""
+        first, more = self.args.student_steps, 3 * self.args.student_steps
+        model, cohort = (self.folder / f"{name}{self.times[0]}" for name in ("model", "cohort"))
+        few, many = (self.run("distill", model, cohort, "--steps", steps, *self.device) for steps in (first, more))
+        train = statistics.median(one.seconds for one in measured if one.command == "train, a step")
+        return StepCosts(train, self.args.batch, (many.seconds - few.seconds) / (more - first), first)
+
+    def run(self, *words: object) -> Cost:
+        """Run an anofpdm command; a failure ends the benchmark."""
+        peak, log = self.folder / "gpu_peak", self.folder / "output"
+        peak.unlink(missing_ok=True)
+        start = time.perf_counter()
+        with log.open("w") as output:
+            process = subprocess.Popen(
+                [sys.executable, "-c", NOTE_GPU_PEAK, peak, *map(str, words)], stdout=output, stderr=output
+            )
+            _, status, usage = os.wait4(process.pid, 0)
+        seconds = time.perf_counter() - start
+        process.returncode = os.waitstatus_to_exitcode(status)
+        if process.returncode:
+            sys.exit(f"anofpdm {words[0]} failed:\n{log.read_text()[-2000:]}")
+        print(f"  {words[0]}: {seconds:.1f} s", file=sys.stderr, flush=True)
+        gpu = int(peak.read_text()) / 2**20 if peak.exists() else None
+        return Cost(seconds, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024, gpu)
+
+
+def bundled_model() -> Path:
+    package = importlib.util.find_spec("anofpdm")
+    assert package is not None
+    assert package.origin is not None
+    return Path(package.origin).parent / "models" / "tumour"
+
+
+def read_rows(path: Path) -> list[dict[str, str]]:
+    with path.open() as file:
+        return list(csv.DictReader(file))
+
+
+def plot(measured: list[Measured], path: Path) -> None:
+    names = list(dict.fromkeys(one.command for one in measured))
+
+    def series(value: str) -> list[Series]:
+        return [
+            Series(name, [(one.slices, getattr(one, value)) for one in measured if one.command == name])
+            for name in names
+        ]
+
+    panels = [Panel("seconds", "slices", series("seconds")), Panel("peak memory, MiB", "slices", series("mib"))]
+    if any(one.gpu_mib for one in measured):
+        on_gpu = [one for one in series("gpu_mib") if all(y for _, y in one.points)]
+        panels.append(Panel("peak GPU memory, MiB", "slices", on_gpu))
+    draw_panels(panels, names, path)
+
+
+if __name__ == "__main__":
+    main()
