@@ -69,7 +69,7 @@ def evaluate_native(given: NativeOptions) -> None:
     if not world.is_main:
         return
     write_report(reports, scans, cohort, given.out)
-    notes = scans.notes()
+    notes = scans.notes(given.source)
     if not is_trained_on(cohort, given.model):
         notes.append(f"note: {given.model} was trained on another cohort or split; compare the patients of both")
     _print(reports, [*notes, f"tables: {given.out / MARKDOWN}, pages: {given.out}/ENGINE/index.html"])

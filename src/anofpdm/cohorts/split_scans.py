@@ -15,7 +15,7 @@ from anofpdm.errors import CohortError
 from anofpdm.options import Layout, Split, parse
 
 BIDS_NAMES = (Layout.BIDS, Layout.ATLAS2)  # layouts whose results get BIDS names
-MAX_NAMED = 8  # names in a message
+MAX_NAMED = 20  # names in a message
 
 
 @dataclass(frozen=True)
@@ -41,16 +41,16 @@ class SplitScans:
     def without_mask(self) -> list[str]:
         return [one.name for one in self.subjects if not one.masks and not one.problem]
 
-    def notes(self) -> list[str]:
-        """What was not scored, and why, in words."""
+    def notes(self, folder: object) -> list[str]:
+        """What was not scored, and why. `folder` is how the texts name the source."""
         notes = []
         if self.absent:
             count = len(self.absent)
             names = ", ".join(self.absent[:MAX_NAMED]) + (", ..." if count > MAX_NAMED else "")
-            notes.append(f"skipped: {count} of the {self.split} patients, not in {self.source}: {names}")
+            notes.append(f"skipped: {count} of the {self.split} patients, not in {folder}: {names}")
         if self.left_out:
             counts = ", ".join(f"{count} {where}" for where, count in self.left_out.items())
-            notes.append(f"left out: scans in {self.source} that are not of the {self.split} split ({counts})")
+            notes.append(f"left out: scans in {folder} that are not of the {self.split} split ({counts})")
         return notes
 
 

@@ -42,7 +42,7 @@ def to_markdown(summaries: dict[str, Summary], scans: SplitScans) -> str:
     for name, title in TITLES.items():
         cells = (format_statistic(name, one.scores[name]) for one in summaries.values())
         lines.append(f"| {title} | {' | '.join(cells)} |")
-    lines += [part for note in scans.notes() for part in ("", note)]
+    lines += [part for note in scans.notes(scans.source.name) for part in ("", note)]
     return "\n".join(lines) + "\n"
 
 
