@@ -119,10 +119,11 @@ class Scaling:
         costs["distill"] = self.run("distill", model, cohort, "--steps", self.args.student_steps, *self.device)
         for engine in ("diffusion", "student"):
             out = self.folder / f"{engine}{times}"
-            words = ("segment", model, scans, "--engine", engine, "--out", out, *self.device)
-            costs[f"segment, {engine}"] = self.run(*words)
-        words = ("evaluate", model, cohort, "--method", "anofpdm-ours", "--seeds", 1)
-        costs["evaluate"] = self.run(*words, "--out", self.folder / f"scores{times}", *levels, *self.device)
+            costs[f"segment, {engine}"] = self.run(
+                "segment", model, scans, "--engine", engine, "--out", out, *self.device
+            )
+        what = ("--method", "anofpdm-ours", "--seeds", 1, "--out", self.folder / f"scores{times}")
+        costs["evaluate"] = self.run("evaluate", model, cohort, *what, *levels, *self.device)
         return costs
 
     def choose_scans(self, scans: Path, times: int) -> Path:

@@ -55,16 +55,16 @@ def print_table(measured: Sequence[Measured]) -> None:
 
 def print_lines(measured: Sequence[Measured]) -> dict[str, Line]:
     lines = {}
-    print("\ncommand              fixed s   s/1,000 slices   off the line   memory grows   MiB/1,000 slices")
+    print("\n                     seconds                        CPU seconds                    MiB")
+    print("command                fixed  per 1,000  off the line    fixed  per 1,000  off the line  growth  per 1,000")
     for name in sorted({one.command for one in measured}):
         rows = [one for one in measured if one.command == name]
         slices = [one.slices for one in rows]
         line = lines[name] = fit_line(slices, [one.seconds for one in rows])
+        cpu = fit_line(slices, [one.cpu_seconds for one in rows])
         memory = fit_line(slices, [one.mib for one in rows])
-        print(
-            f"{name:19s} {line.fixed:8.2f} {1000 * line.per_slice:16.2f} {line.deviation:14.0%} "
-            f"{rows[-1].mib / rows[0].mib:13.2f}x {1000 * memory.per_slice:18.0f}"
-        )
+        times = "".join(f"{one.fixed:8.2f} {1000 * one.per_slice:10.2f} {one.deviation:13.0%} " for one in (line, cpu))
+        print(f"{name:19s} {times}{rows[-1].mib / rows[0].mib:6.2f}x {1000 * memory.per_slice:10.0f}")
     return lines
 
 
@@ -90,4 +90,4 @@ def project(name: str, lines: Mapping[str, Line], steps: StepCosts, count: int, 
         return STUDENT_STEPS * steps.student
     line = lines[name]
     fixed = line.fixed - (steps.student * steps.student_steps if name == "distill" else 0)
-    return max(fixed, 0.0) + line.per_slice * count / (1 if name == "prepare" else gpus)
+    return max(fixed, 0.0) + max(line.per_slice, 0.0) * count / (1 if name == "prepare" else gpus)
