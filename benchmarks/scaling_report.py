@@ -70,6 +70,7 @@ def print_lines(measured: Sequence[Measured]) -> dict[str, Line]:
 
 def print_projection(lines: Mapping[str, Line], steps: StepCosts, counts: Sequence[int]) -> None:
     print("\nComputed, not measured: hours, from the lines above")
+    print("GPUs share slices or batches equally; start-up, preparing and the student's training are not divided")
     print("                                " + "".join(f"{count:>12,d} slices          " for count in counts))
     print("command, on so many GPUs:       " + "".join(f"{gpus:9d}" for _ in counts for gpus in GPUS))
     for name in ("prepare", "train, one epoch", *_divided(lines), f"student, {STUDENT_STEPS} steps"):
