@@ -16,6 +16,7 @@ from anofpdm.cohorts import open_cohort
 from anofpdm.cohorts.plan import plan_cohort
 from anofpdm.cohorts.prepare import prepare
 from anofpdm.errors import AnoFPDMError, CohortError, ConfigError, EvaluationError, MethodError
+from anofpdm.evaluation.comparison import scoring
 from anofpdm.evaluation.comparison.methods import METHODS, MethodSelection, ReconstructionMethod
 from anofpdm.evaluation.comparison.models import load_models
 from anofpdm.evaluation.comparison.names import MethodChoice
@@ -103,6 +104,21 @@ def test_every_slice_is_scored_exactly_once(everything):
     assert {(r["scan"], r["slice"]) for r in lesions} == {(r["scan"], r["slice"]) for r in unhealthy}
     table = np.mean([float(r["dice"]) for r in mixed])
     assert everything.results()["gradient"]["mixed"][1].numbers["dice"] == pytest.approx(table, abs=1e-5)
+
+
+def test_worker_processes_give_the_same_scores(everything, made, tmp_path, monkeypatch):
+    """A worker has the usual bins, so intervals differ from those of this module."""
+    monkeypatch.setattr(scoring, "WORKER_SLICES", 1)
+    monkeypatch.setattr(scoring, "cpu_cores", lambda: 2)
+    run = new_job(made, tmp_path / "out", ["anofpdm-ddim", "cg-cdm"], batch=SAMPLE)
+    assert not evaluate(run)
+    for name, by_setup in run.results().items():
+        for setup, (found,) in by_setup.items():
+            expected = everything.results()[name][setup][0]
+            same = {key: value for key, value in expected.numbers.items() if key != "seconds"}
+            assert {key: found.numbers[key] for key in same} == pytest.approx(same, nan_ok=True), (name, setup)
+            np.testing.assert_allclose(found.slices["score"], expected.slices["score"])
+    assert not list((tmp_path / "out").glob("work/*"))
 
 
 def test_all_empty_scores_the_share_of_healthy_slices(everything):

@@ -1,6 +1,5 @@
 """Options shared by several commands."""
 
-import os
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -40,8 +39,9 @@ def parse_numbers(text: str, option: str, lowest: int = 0) -> tuple[float, ...]:
 
 
 def worker_count(workers: int) -> int:
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return workers or cores
+    from anofpdm.util.workers import cpu_cores
+
+    return workers or cpu_cores()
 
 
 def resolve_device(device: str) -> "torch.device":

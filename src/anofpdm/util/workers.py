@@ -20,6 +20,11 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
+def cpu_cores() -> int:
+    """That this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def map_in_threads(
     function: Callable[[Item], Result], items: Iterable[Item], threads: int = THREADS
 ) -> Iterator[Result]:

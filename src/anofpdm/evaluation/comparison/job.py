@@ -53,8 +53,7 @@ class EvaluationSet:
     truth: GroundTruth
 
     def positions(self, setup: Setup) -> slice | np.ndarray:
-        """Positions of a setup's slices. All of them are a slice object, which does not copy arrays."""
-        return np.flatnonzero(self.truth.unhealthy) if setup == Setup.UNHEALTHY else slice(None)
+        return self.truth.positions(setup)
 
 
 def sample_rows(cohort: Cohort, split: str, most: int | None, seed: int) -> np.ndarray:

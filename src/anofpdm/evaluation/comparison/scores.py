@@ -1,10 +1,12 @@
-"""Scores of one method's predictions on a set of slices."""
+"""Scores of one method's predictions on a set of slices. Worker processes import this: no torch here."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from anofpdm.evaluation.comparison.names import Setup
 from anofpdm.evaluation.metrics.bootstrap import (
     Interval,
     Ranking,
@@ -13,8 +15,7 @@ from anofpdm.evaluation.metrics.bootstrap import (
     ratio_bootstrap,
 )
 from anofpdm.evaluation.metrics.lesions import LesionCounts, SizeBin, dice_by_size, hd95, lesion_area, lesion_counts
-from anofpdm.evaluation.metrics.pixels import Confusion, confusion, dice, mean_defined
-from anofpdm.method.detection import auc
+from anofpdm.evaluation.metrics.pixels import Confusion, confusion, dice, mean_defined, roc_auc
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,19 @@ class GroundTruth:
     def unhealthy(self) -> np.ndarray:
         return np.asarray(self.masks.any(axis=(1, 2)))
 
+    def positions(self, setup: Setup) -> slice | np.ndarray:
+        """Positions of a setup's slices. All of them are a slice object, which does not copy arrays."""
+        return np.flatnonzero(self.unhealthy) if setup == Setup.UNHEALTHY else slice(None)
+
+    def save(self, folder: Path) -> None:
+        folder.mkdir(parents=True)
+        for field in fields(self):
+            np.save(folder / f"{field.name}.npy", getattr(self, field.name))
+
+    @classmethod
+    def open(cls, folder: Path) -> "GroundTruth":
+        return cls(*(_open(folder, field.name) for field in fields(cls)))
+
 
 @dataclass(frozen=True)
 class Predictions:
@@ -43,6 +57,12 @@ class Predictions:
     detected: np.ndarray  # bool [n]
     score: np.ndarray  # [n], higher is more unhealthy
     masks_with_small: np.ndarray | None = None  # masks before small components are removed
+
+    def gated(self) -> "Predictions":
+        """Masks of slices that are called healthy are emptied."""
+        detected, with_small = self.detected[:, None, None], self.masks_with_small
+        with_small = None if with_small is None else with_small & detected
+        return replace(self, masks=self.masks & detected, masks_with_small=with_small)
 
 
 @dataclass(frozen=True)
@@ -97,7 +117,7 @@ def score_predictions(predicted: Predictions, truth: GroundTruth) -> Scores:
         "lesion_f1": lesions.f1,
         "volume_dice": mean_defined(volumes),
         "accuracy": float((predicted.detected == truth.unhealthy).astype(float).mean()),
-        "image_auc": auc(predicted.score, truth.unhealthy),
+        "image_auc": roc_auc(predicted.score, truth.unhealthy),
     }
     intervals = _intervals(predicted, truth, slices, ranking, volumes, pixels, lesions)
     own_dice = {patient: slices["dice"][patients == patient] for patient in np.unique(patients)}
@@ -113,6 +133,28 @@ def score_empty(truth: GroundTruth) -> Scores:
     nothing = np.zeros(len(truth.masks), dtype=bool)
     maps = np.zeros(truth.masks.shape, dtype=np.float32)
     return score_predictions(Predictions(maps, np.zeros_like(truth.masks), nothing, nothing.astype(float)), truth)
+
+
+def score_stored(truth_folder: Path, folder: Path | None, setup: Setup, gated: bool) -> Scores:
+    """Of the predictions in a folder, or of predicting nothing.
+
+    `gated`: in the mixed setup a detector empties the masks of slices that it calls healthy.
+    """
+    whole = GroundTruth.open(truth_folder)
+    positions = whole.positions(setup)
+    truth = whole.take(positions)
+    if folder is None:
+        scores = score_empty(truth)
+    else:
+        predicted = open_predictions(folder, positions)
+        scores = score_predictions(predicted.gated() if gated and setup == Setup.MIXED else predicted, truth)
+    return without_detector(scores) if setup == Setup.UNHEALTHY else scores
+
+
+def open_predictions(folder: Path, positions: slice | np.ndarray) -> Predictions:
+    names = ("maps", "masks", "detected", "score", "threshold")
+    maps, masks, detected, score, threshold = (np.array(_open(folder, name)[positions]) for name in names)
+    return Predictions(maps, masks, detected, score, masks_with_small=maps >= threshold[:, None, None])
 
 
 def without_detector(scores: Scores) -> Scores:
@@ -148,3 +190,7 @@ def _intervals(
         by_score = ranking_bootstrap(predicted.score, unhealthy, everywhere, patients)
         intervals["image_auc"] = by_score.roc_auc.interval
     return intervals
+
+
+def _open(folder: Path, name: str) -> np.ndarray:
+    return np.asarray(np.load(folder / f"{name}.npy", mmap_mode="r"))

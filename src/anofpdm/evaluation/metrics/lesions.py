@@ -63,6 +63,8 @@ def lesion_counts(predicted: np.ndarray, truth: np.ndarray) -> LesionCounts:
 
 def _touched(mask: np.ndarray, other: np.ndarray) -> tuple[int, int]:
     """How many components of a mask share a pixel with another, and how many do not."""
+    if not mask.any():
+        return 0, 0
     components, count = label(mask, EIGHT_NEIGHBOURS)
     touched = len(np.unique(components[mask & other]))
     return touched, count - touched
