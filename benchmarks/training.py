@@ -32,7 +32,7 @@ def main() -> None:
     parser.add_argument("--profile", action="store_true", help="also where the GPU's time goes")
     args = parser.parse_args()
     torch.backends.cudnn.benchmark = True
-    peak = matrix_peak(torch.device("cuda", 0))
+    peak = matrix_peak(torch.device("cuda", 0), torch.bfloat16)
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, bf16 matrix peak {peak:.0f} TFLOP/s", flush=True)
     print("preset  way        first step   steps/s   TFLOP/s   of peak   GiB", flush=True)
     for name in args.presets.split(","):

@@ -36,6 +36,7 @@ class TwoGaussians:
 
     def __call__(self, x, t, labels):
         a = self.bars[t]
+        x = x.repeat(len(labels) // len(x), 1, 1, 1)
         clean = torch.stack([self.clean(one, t, int(label)) for one, label in zip(x, labels, strict=True)])
         return (x - np.sqrt(a) * clean) / np.sqrt(1 - a)
 
@@ -57,6 +58,7 @@ class Elementwise:
         self.difference = difference
 
     def __call__(self, x, t, labels):
+        x = x.repeat(len(labels) // len(x), 1, 1, 1)
         lean = torch.where(labels == HEALTHY, self.difference, 0.0).to(x)[:, None, None, None]
         return torch.tanh(x) * (0.5 + 0.4 * np.cos(t / 150)) + lean * torch.sin(3 * x + t / 100)
 

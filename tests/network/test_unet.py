@@ -82,6 +82,13 @@ def test_weighted_labels_act_in_embedding_and_attention(network, x):
             assert not torch.allclose(changed(x, T, weighted(0.4, 0.6, 0)), changed(x, T, labelled(label)))
 
 
+def test_several_labels_in_one_call(network, x):
+    """Layers before the first use of a label are computed once, with the same result."""
+    labels, levels = torch.tensor([HEALTHY, NULL]).repeat_interleave(len(x)), torch.full((len(x),), 100)
+    alone = torch.cat([network(x, levels, some) for some in labels.split(len(x))])
+    torch.testing.assert_close(network(x, levels, labels), alone, rtol=1e-6, atol=1e-6)
+
+
 def test_slices_are_independent(network, x):
     together = network(x, T, torch.tensor([0, 1, 2]))
     alone = torch.cat([network(x[i : i + 1], T[i : i + 1], torch.tensor([i])) for i in range(3)])

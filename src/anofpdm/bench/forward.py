@@ -55,7 +55,7 @@ class Timing:
 
 
 def measure(config: BenchConfig) -> Iterator[Timing]:
-    peak = matrix_peak(config.device) if config.device.type == "cuda" else None
+    peak = matrix_peak(config.device, torch.float16) if config.device.type == "cuda" else None
     flops = slice_flops(config)
     network = random_network(config)
     generator = torch.Generator().manual_seed(0)
@@ -185,9 +185,9 @@ def slice_flops(config: BenchConfig) -> float:
     return float(counter.get_total_flops())
 
 
-def matrix_peak(device: torch.device, side: int = 8192) -> float:
-    """TFLOP/s of a large bf16 matrix product."""
-    a, b = (torch.randn(side, side, device=device, dtype=torch.bfloat16) for _ in range(2))
+def matrix_peak(device: torch.device, dtype: torch.dtype, side: int = 8192) -> float:
+    """TFLOP/s of a large matrix product."""
+    a, b = (torch.randn(side, side, device=device, dtype=dtype) for _ in range(2))
 
     def run(times: int) -> None:
         for _ in range(times):

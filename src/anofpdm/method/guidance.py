@@ -8,16 +8,17 @@ from torch import Tensor
 from anofpdm.labels import HEALTHY, NULL
 from anofpdm.network.schedule import NoiseSchedule
 
-PredictNoise = Callable[[Tensor, int, Tensor], Tensor]  # x [N, C, H, W], t, labels [N] -> noise [N, C, H, W]
+# x [N, C, H, W], t, labels [k * N] -> noise [k * N, C, H, W]: all slices with their first labels, then the next ones.
+PredictNoise = Callable[[Tensor, int, Tensor], Tensor]
 NoisePair = Callable[[Tensor, int], tuple[Tensor, Tensor]]  # x, t -> e_h (label HEALTHY), e_0 (label NULL)
 
 
 def noise_pair(predict_noise: PredictNoise) -> NoisePair:
-    """Both predictions in one batch of 2N: the only two evaluations that a level needs."""
+    """Both predictions in one call: the only two evaluations that a level needs."""
 
     def predict_both(x: Tensor, t: int) -> tuple[Tensor, Tensor]:
         labels = torch.tensor([HEALTHY, NULL]).repeat_interleave(len(x)).to(x.device, non_blocking=True)
-        healthy, unguided = predict_noise(torch.cat([x, x]), t, labels).to(x.dtype).contiguous().chunk(2)
+        healthy, unguided = predict_noise(x, t, labels).to(x.dtype).contiguous().chunk(2)
         return healthy, unguided
 
     return predict_both

@@ -52,20 +52,23 @@ class NoisePredictor:
     def __call__(self, x: Tensor, t: int, labels: Tensor) -> Tensor:
         """x [N, C, H, W], labels [N] or weights of each [N, n_labels] -> noise [N, C, H, W], float32.
 
-        In smaller batches if memory runs out.
+        With k * N labels, the noise of every slice k times. In smaller batches if memory runs out.
         """
+        by_slice = labels.unflatten(0, (-1, len(x))).transpose(0, 1)  # [N, k, ...]
         while True:
             batch = self.max_batch or len(x)
             try:
                 with torch.cuda.device(x.device) if x.is_cuda else contextlib.nullcontext():
-                    pairs = zip(x.split(batch), labels.split(batch), strict=True)
-                    return torch.cat([self._predict(part, t, part_labels) for part, part_labels in pairs])
+                    pairs = zip(x.split(batch), by_slice.split(batch), strict=True)
+                    parts = [self._predict(part, t, part_labels) for part, part_labels in pairs]
+                    return torch.cat(parts, dim=1).flatten(0, 1)
             except RuntimeError as problem:
                 if not is_out_of_memory(problem):
                     raise
             self._halve(batch)  # outside of the handler, where the failed attempt no longer holds its memory
 
     def _predict(self, x: Tensor, t: int, labels: Tensor) -> Tensor:
+        """x [N, C, H, W], labels [N, k, ...] -> [k, N, C, H, W]."""
         levels = torch.full((len(x),), t, device=x.device)
         if not self._uses_graphs:
             return self._forward(x, levels, labels)
@@ -77,14 +80,17 @@ class NoisePredictor:
                 self._graphs.pop(next(iter(self._graphs)))
             self._forward(x, levels, labels)  # libraries choose their kernels here
             self._graphs[shape] = CudaGraph(self._forward, (x, levels, labels), self._pool)
-        return self._graphs[shape](x, levels, labels)[:count].clone()
+        return self._graphs[shape](x, levels, labels)[:, :count].clone()
 
     def _forward(self, x: Tensor, levels: Tensor, labels: Tensor) -> Tensor:
+        flat = labels.transpose(0, 1).flatten(0, 1)
+        with self._arithmetic():
+            return self.network(x, levels, flat).unflatten(0, (-1, len(x)))
+
+    def _arithmetic(self) -> contextlib.AbstractContextManager[None]:
         if self.precision == Precision.FP32:
-            with _without_tf32():
-                return self.network(x, levels, labels)
-        with torch.autocast(x.device.type, DTYPES[self.precision], cache_enabled=False):
-            return self.network(x, levels, labels)
+            return _without_tf32()
+        return torch.autocast(self.device.type, DTYPES[self.precision], cache_enabled=False)
 
     def _halve(self, batch: int) -> None:
         if batch == 1:

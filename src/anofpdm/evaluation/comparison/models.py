@@ -89,9 +89,10 @@ class CostMeter:
         self.models = replace(models, **counted)
 
     def _counted(self, network: Callable[..., Tensor]) -> Callable[..., Tensor]:
-        def counted(x: Tensor, *rest: Any) -> Tensor:
-            self.count += len(x)
-            return network(x, *rest)
+        def counted(*inputs: Any) -> Tensor:
+            result = network(*inputs)
+            self.count += len(result)
+            return result
 
         return counted
 

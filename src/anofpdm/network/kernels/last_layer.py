@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from anofpdm.network.kernels.fused_norm import norm_coefficients
 
-ROWS = 64  # pixels per program
+ROWS, SUMS = 64, 1024  # pixels per program
 
 
 def last_layer(x: Tensor, norm: nn.GroupNorm, conv: nn.Conv2d) -> Tensor:
@@ -25,24 +25,16 @@ def last_layer(x: Tensor, norm: nn.GroupNorm, conv: nn.Conv2d) -> Tensor:
     products = x.new_empty((n, height, width, columns), dtype=torch.float32)
     grid = (n, triton.cdiv(height * width, ROWS))
     with torch.cuda.device_of(x):
-        _tap_products[grid](
+        _tap_products[grid](  # contributions of each pixel to its neighbours
             *(x, coefficients, taps, products, height * width, channels, columns, ROWS),
             *(triton.next_power_of_2(max(16, channels)), triton.next_power_of_2(max(16, columns))),
         )
-    result = _shifted_sum(products.view(n, height, width, 3, 3, -1))
-    if conv.bias is not None:
-        result = result + conv.bias
-    return result.permute(0, 3, 1, 2).contiguous()
-
-
-def _shifted_sum(products: Tensor) -> Tensor:
-    """[N, H, W, 3, 3, out]: contributions of each pixel to its neighbours -> [N, H, W, out]."""
-    n, height, width, _, _, out = products.shape
-    padded = products.new_zeros(n, height + 2, width + 2, out)
-    for i in range(3):
-        for j in range(3):
-            padded[:, 2 - i : 2 - i + height, 2 - j : 2 - j + width] += products[:, :, :, i, j]
-    return padded[:, 1:-1, 1:-1]
+        result = products.new_empty(n, len(conv.weight), height, width)
+        bias = torch.zeros_like(result[0, :, 0, 0]) if conv.bias is None else conv.bias.float()
+        _sum_of_shifted[(n * len(conv.weight), triton.cdiv(height * width, SUMS))](
+            *(products, bias, result, height, width, len(conv.weight), SUMS)
+        )
+    return result
 
 
 @triton.jit
@@ -63,3 +55,20 @@ def _tap_products(
     found = tl.dot(z, w, input_precision="tf32x3")  # three products of 11 bits each: float32 but for the last bits
     to = (n.to(tl.int64) * places + place[:, None]) * columns + column[None, :]
     tl.store(products + to, found, (place[:, None] < places) & (column[None, :] < columns))
+
+
+@triton.jit
+def _sum_of_shifted(products, bias, result, height, width, out, ROWS: tl.constexpr):
+    """products [N, H, W, 3, 3, out] -> result [N, out, H, W]: tap (i, j) is for the pixel (1 - i, 1 - j) away."""
+    n, channel = tl.program_id(0) // out, tl.program_id(0) % out
+    place = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
+    y, x = place // width, place % width
+    total = tl.zeros((ROWS,), tl.float32)
+    for i in tl.static_range(3):
+        for j in tl.static_range(3):
+            row, column = y + (i - 1), x + (j - 1)
+            inside = (row >= 0) & (row < height) & (column >= 0) & (column < width)
+            at = ((n.to(tl.int64) * height + row) * width + column) * 9 * out + (i * 3 + j) * out + channel
+            total += tl.load(products + at, inside, 0.0)
+    to = tl.program_id(0).to(tl.int64) * height * width + place
+    tl.store(result + to, total + tl.load(bias + channel), place < height * width)
