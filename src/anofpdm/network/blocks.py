@@ -189,7 +189,7 @@ def zero_init(module: Module) -> Module:
 
 def repeat(x: Tensor, count: int) -> Tensor:
     """[N, C, H, W] -> [count, C, H, W]."""
-    return x if len(x) == count else x.repeat(count // len(x), 1, 1, 1)
+    return x if len(x) == count else torch.cat([x] * (count // len(x)))  # which keeps channels last in memory
 
 
 def upsample(x: Tensor) -> Tensor:
