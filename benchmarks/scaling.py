@@ -45,14 +45,17 @@ def main() -> None:
     args = parse_arguments()
     with tempfile.TemporaryDirectory(dir=args.folder) as scratch:
         bench = Scaling(args, Path(scratch))
-        measured = bench.measure()
+        bench.make_scans()
+        measured: list[Measured] = []
+        for times in bench.times:
+            measured += bench.measure(times)
+            if args.json:  # after each size: a run that is stopped loses only the last one
+                args.json.write_text(json.dumps([vars(one) for one in measured], indent=1))
         print_table(measured)
         lines = print_lines(measured)
         if args.project:
             counts = [int(word) for word in args.project.split(",")]
             print_projection(lines, bench.step_costs(measured), counts)
-    if args.json:
-        args.json.write_text(json.dumps([vars(one) for one in measured], indent=1))
     if args.plot:
         plot(measured, args.plot)
 
@@ -96,16 +99,14 @@ class Scaling:
         self.times = sorted(int(word) for word in args.times.split(","))
         self.device = ("--device", args.device)
 
-    def measure(self) -> list[Measured]:
+    def make_scans(self) -> None:
         count = self.args.patients * self.times[-1]
         size = ("--size", self.args.size, "--slices", self.args.slices)
         self.run("phantom", self.folder / "scans", "--kind", "tumour", "--patients", count, *size)
-        found = []
-        for times in self.times:
-            costs = self.run_commands(times)
-            slices = self.count_slices(times)
-            found += [Measured(name, slices[name], *vars(cost).values()) for name, cost in costs.items()]
-        return found
+
+    def measure(self, times: int) -> list[Measured]:
+        costs, slices = self.run_commands(times), self.count_slices(times)
+        return [Measured(name, slices[name], *vars(cost).values()) for name, cost in costs.items()]
 
     def run_commands(self, times: int) -> dict[str, Cost]:
         scans, cohort, model = (self.folder / f"{name}{times}" for name in ("scans", "cohort", "model"))
