@@ -121,6 +121,15 @@ def test_worker_processes_give_the_same_scores(everything, made, tmp_path, monke
     assert not list((tmp_path / "out").glob("work/*"))
 
 
+def test_the_default_is_what_calibration_chooses(everything):
+    chosen = json.loads((everything.out / "calibration-ddim-by-map-of-auto.json").read_text())["settings"]["signal"]
+    same = {"error": "anofpdm-ours", "agreement": "anofpdm-agreement"}[chosen]
+    results = everything.results()
+    for setup, (found, _) in results["anofpdm-default"].items():
+        assert found.numbers["dice"] == results[same][setup][0].numbers["dice"]
+        np.testing.assert_array_equal(found.slices["score"], results[same][setup][0].slices["score"])
+
+
 def test_all_empty_scores_the_share_of_healthy_slices(everything):
     truth = everything.evaluation_set.truth
     results = everything.results()["all-empty"]

@@ -85,8 +85,10 @@ class LabelledEvidence:
         return rate_strengths(self.evidence, self.labels == UNHEALTHY)
 
     def fit(self, config: CalibrationConfig, signal: Signal, strength_by: StrengthBy) -> Calibration:
-        """For maps of a signal that was gathered. The strength is always chosen with maps of errors."""
+        """For maps of a signal that was gathered, or of the better one. The strength is chosen with maps of errors."""
         calibration = self._fit_errors(config, strength_by)
+        if signal == Signal.AUTO:
+            signal = Signal.AGREEMENT if has_weak_maps(calibration) else Signal.ERROR
         if signal != Signal.ERROR:
             calibration = refit_maps(calibration, self.evidence.with_signal(signal), self.labels, self.positions)
         return replace(
@@ -141,11 +143,7 @@ def fit_calibration(
 ) -> FittedCalibration:
     """Calibrate on image-level labels of one split. `last_maps` keeps them in the evidence; calibration needs none."""
     gathered = gather_labelled(model, cohort, config, progress, world or World(), last_maps=last_maps)
-    signal = Signal.ERROR if config.signal == Signal.AUTO else config.signal
-    calibration = gathered.fit(config, signal, config.strength_by)
-    if config.signal == Signal.AUTO and has_weak_maps(calibration):
-        calibration = gathered.fit(config, Signal.AGREEMENT, config.strength_by)
-    return FittedCalibration(calibration, gathered)
+    return FittedCalibration(gathered.fit(config, config.signal, config.strength_by), gathered)
 
 
 def has_weak_maps(by_errors: Calibration) -> bool:

@@ -27,7 +27,8 @@ def calibrate_methods(job: EvaluationJob, methods: dict[str, EvidenceMethod]) ->
 
 def load_method_calibration(folder: ResultsFolder, method: EvidenceMethod, strength_by: str) -> Calibration:
     path = calibration_path(folder, method, strength_by)
-    return from_json(path.read_text(), str(path)).for_signal(method.signal)
+    calibration = from_json(path.read_text(), str(path))
+    return calibration if method.signal == Signal.AUTO else calibration.for_signal(method.signal)
 
 
 def calibration_path(folder: ResultsFolder, method: EvidenceMethod, strength_by: str) -> Path:

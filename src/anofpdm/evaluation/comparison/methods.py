@@ -30,7 +30,7 @@ class EvidenceMethod:
     """Masks from the evidence of the forward process, calibrated with image-level labels."""
 
     decision: DecisionSettings
-    signal: Signal = Signal.ERROR
+    signal: Signal = Signal.ERROR  # AUTO: the one that calibration chooses
     encoding: Encoding = Encoding.DDIM
     paper_strength: bool = True  # guidance strength chosen as in the paper, by the cosine
 
@@ -162,6 +162,7 @@ METHODS: dict[str, Method] = {
     "anofpdm-by-map": EvidenceMethod(CURVE, paper_strength=False),
     "anofpdm-ours": EvidenceMethod(OURS, paper_strength=False),
     "anofpdm-agreement": EvidenceMethod(OURS, Signal.AGREEMENT, paper_strength=False),
+    "anofpdm-default": EvidenceMethod(OURS, Signal.AUTO, paper_strength=False),  # as calibrated for `anofpdm segment`
     "anofpdm-student": StudentMethod(),
 }
 

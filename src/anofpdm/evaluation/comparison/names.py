@@ -34,6 +34,7 @@ class MethodChoice(StrEnum):
     ANOFPDM_BY_MAP = "anofpdm-by-map"
     ANOFPDM_OURS = "anofpdm-ours"
     ANOFPDM_AGREEMENT = "anofpdm-agreement"
+    ANOFPDM_DEFAULT = "anofpdm-default"
     ANOFPDM_STUDENT = "anofpdm-student"
 
 

@@ -121,7 +121,8 @@ def predict_from_evidence(
     cohort, scans = work.job.cohort, work.scan_batches()
     (settings,) = {replace(calibration.settings, signal=Signal.ERROR) for calibration in calibrations.values()}
     strengths = sorted({calibration.strength for calibration in calibrations.values()})
-    signals = tuple(sorted({method.signal for method in methods.values()}))
+    signal_of = {name: calibrations[name].settings.signal for name in methods}
+    signals = tuple(sorted(set(signal_of.values())))
     rows = work.rows[np.concatenate([np.empty(0, dtype=int), *scans])]
     request = EvidenceRequest(settings, strengths, work.job.model.device, work.job.config.batch, signals)
     batches = evidence_batches(
@@ -136,7 +137,7 @@ def predict_from_evidence(
         positions, evidence = job
         places = slice_positions(cohort, work.rows[positions])
         for name, method in methods.items():
-            decisions = decide(evidence.with_signal(method.signal), calibrations[name], method.decision, places)
+            decisions = decide(evidence.with_signal(signal_of[name]), calibrations[name], method.decision, places)
             stores[name].put_decisions(positions, decisions)
 
     with work.job.world.raise_in_all():
