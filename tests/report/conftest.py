@@ -33,7 +33,7 @@ def decisions_of(rng, drawn, detector):
     return Decisions(
         maps=maps, masks=drawn & detected[:, None, None], drawn=drawn, detected=detected, score=score,
         similarity=similarity, log_odds=odds, end_step=rng.choice(LEVELS, n), end_divergence=rng.random(n) / 100,
-        quantile=rng.uniform(0.9, 0.98, n), threshold=np.full(n, 0.5),
+        quantile=rng.uniform(0.9, 0.98, n), threshold=np.full(n, 0.5), estimated_dice=np.full(n, np.nan),
     )  # fmt: skip
 
 
@@ -94,6 +94,7 @@ KINDS = {
     "cosine": {"detector": "cosine", "threshold": "both", "modalities": ("flair",)},
     "no detector": {"detector": "none", "threshold": "healthy"},
     "student": {"detector": "student", "engine": "student", "curves": False},
+    "estimated": {"engine": "student", "curves": False, "changes": {"estimated_dice": np.linspace(0.5, 0.9, 9)}},
     "no findings": {"radius": -1.0},
     "one slice": {"n": 1, "first": 6},
     "non-finite": {"changes": dict.fromkeys(("score", "threshold", "quantile", "end_step"), np.full(9, np.nan))},

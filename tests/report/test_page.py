@@ -258,6 +258,13 @@ class TestDecisionOfASlice:
         assert read.data["levels"] is None
         assert "No curves over noise levels: the student network predicts each slice in one step." in read.visible
 
+    def test_an_estimated_overlap_is_shown_with_a_sentence(self, make):
+        estimates = {"estimated_dice": np.full(9, 0.8249)}
+        read = ParsedPage(render_report(make(engine="student", curves=False, changes=estimates), "p1"))
+        assert "Expected overlap with a manual mask (DICE): about 0.82. It is estimated without" in read.visible
+        assert "Expected DICE about 0.82" in read.visible
+        assert "Expected" not in ParsedPage(render_report(make(), "p1")).visible
+
     def test_smoothing_across_slices_is_stated(self, make):
         alone, together = make(), make()
         together.summary["settings"]["decision"]["context_mm"] = 2.0

@@ -70,6 +70,7 @@ class Decisions:
     end_divergence: np.ndarray  # M at t_e
     quantile: np.ndarray
     threshold: np.ndarray
+    estimated_dice: np.ndarray  # of each mask; NaN where it is empty, or the engine has no estimate
 
 
 def fit_for(calibration: Calibration, settings: DecisionSettings) -> ContextFit:
@@ -121,4 +122,5 @@ def decide(
         end_divergence=end_divergence,
         quantile=quantile,
         threshold=cuts,
+        estimated_dice=np.full(len(smooth), np.nan),
     )

@@ -4,6 +4,7 @@ import base64
 import hashlib
 import html
 import json
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from importlib import resources
@@ -40,6 +41,7 @@ def render_report(result: SegmentedScan, title: str) -> bytes:
         "warnings": _render_warnings(result.summary),
         "summary": _render_summary(result),
         "figures": _render_figures(result, rules),
+        "estimate": _render_estimate(result.estimated_dice),
         "identity": _render_identity(result),
         "panels": _render_panels(result.display),
         "curves": _render_curves(result.display),
@@ -97,7 +99,14 @@ def _render_figures(result: SegmentedScan, rules: DecisionRules) -> str:
         "Largest finding": largest,
     }
     slices = {"Unhealthy slices": f"{detected} of {count}"} if rules.detects else {"Analysed slices": str(count)}
-    return _render_pairs({**figures, **slices})
+    estimate = result.estimated_dice
+    overlap = {"Expected DICE": f"about {estimate:.2f}"} if math.isfinite(estimate) else {}
+    return _render_pairs({**figures, **slices, **overlap})
+
+
+def _render_estimate(estimate: float) -> str:
+    sentence = wording.describe_estimate(estimate)
+    return f'<p class="quiet" id="estimate">{html.escape(sentence)}</p>' if sentence else ""
 
 
 def _render_identity(result: SegmentedScan) -> str:

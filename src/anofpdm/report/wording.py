@@ -48,6 +48,17 @@ def describe_scan(result: SegmentedScan) -> list[str]:
     return [slices, volume, f"{which} centre is {position} of the scanner origin."]
 
 
+def describe_estimate(estimate: float) -> str:
+    """A sentence on the estimated DICE of a scan; empty if there is none."""
+    if not math.isfinite(estimate):
+        return ""
+    return (
+        f"Expected overlap with a manual mask (DICE): about {estimate:.2f}. It is estimated without a manual mask, "
+        "from the student's probabilities and from the agreement of its masks of the scan and of the mirrored scan. "
+        "It tends to be too high and ignores lesions that were missed; use it to choose the scans to check first."
+    )
+
+
 def _describe_slices(result: SegmentedScan) -> str:
     detected, count = int(result.decisions.detected.sum()), len(result.decisions.detected)
     slices = count_noun(count, "slice")

@@ -1,6 +1,7 @@
 """The result of a segmented scan, and how it is written to a folder."""
 
 import json
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,6 +41,12 @@ class Segmentation:
     def volume_ml(self) -> float:
         return float(self.mask.sum() * abs(np.linalg.det(self.grid.affine[:3, :3])) / 1000)
 
+    @property
+    def estimated_dice(self) -> float:
+        """Of the scan, without a manual mask: the mean over slices, weighted by the area of their masks. NaN where no
+        lesion was found, or the engine has no estimate."""
+        return average_estimate(self.decisions)
+
     def save(
         self,
         folder: str | Path,
@@ -67,6 +74,7 @@ class Segmentation:
             write_atomically(folder / name(outputs.REPORT), render_report(self, title))
         counts = {
             "volume_ml": round(self.volume_ml, 4),
+            "estimated_dice": None if math.isnan(self.estimated_dice) else round(self.estimated_dice, 4),
             "findings": len(self.findings),
             "slices": len(self.slices),
             "slices_detected": int(self.decisions.detected.sum()),
@@ -86,6 +94,13 @@ class Segmentation:
         return draw_overview(display.pixels[:, 0], display.indices, self.decisions, caption, display.pixel_mm)
 
 
+def average_estimate(decisions: Decisions) -> float:
+    """Mean estimated DICE of the slices, weighted by the area of their masks; NaN if no slice has an estimate."""
+    areas = decisions.masks.sum(axis=(1, 2))
+    known = ~np.isnan(decisions.estimated_dice)
+    return float(np.average(decisions.estimated_dice[known], weights=areas[known])) if known.any() else math.nan
+
+
 def slice_table(decisions: Decisions, indices: np.ndarray, pixel_mm: float) -> list[dict[str, Any]]:
     """One row per slice. Columns that only the diffusion engine has are nan (-1: end_step) for a student."""
     areas = decisions.masks.sum(axis=(1, 2)) * pixel_mm**2
@@ -100,6 +115,7 @@ def slice_table(decisions: Decisions, indices: np.ndarray, pixel_mm: float) -> l
             "quantile": f"{decisions.quantile[row]:.4f}",
             "threshold": f"{decisions.threshold[row]:.6g}",
             "area_mm2": f"{areas[row]:.1f}",
+            "estimated_dice": f"{decisions.estimated_dice[row]:.4f}",
         }
         for row in range(len(indices))
     ]

@@ -1,7 +1,7 @@
 """A trained student: predicts masks and decisions of a scan's slices. It is saved in its teacher's folder."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -19,8 +19,9 @@ from anofpdm.method.decision import Decisions
 from anofpdm.method.detection import CurveDetector, fit_and_validate
 from anofpdm.method.mask import SMALLEST, mask, smallest_lesion_level, smallest_pixels
 from anofpdm.network.checkpoint import FORMAT, WEIGHTS, load_model, save_model
+from anofpdm.student.confidence import estimate_dice
 from anofpdm.student.cpu import CpuStudent
-from anofpdm.student.network import Pixels, StudentConfig, StudentNet, neighbour_rows, predict_logits, stack_slices
+from anofpdm.student.network import Pixels, StudentConfig, StudentNet, neighbour_rows, predict_passes, stack_slices
 from anofpdm.util.progress import Progress, silent
 
 FOLDER, TASK, ONNX = "student", "student", "student.onnx"
@@ -91,19 +92,23 @@ class Student:
     def decide(self, pixels: Pixels, positions: SlicePositions, progress: Progress = silent) -> Decisions:
         """Masks and detections of a scan's slices."""
         calibration = self.calibration
-        pixel_logits, slice_logits = predict_slices(self.network, pixels, positions, self.device, progress)
+        passes, slice_passes = predict_both(self.network, pixels, positions, self.device, progress)
+        pixel_logits, slice_logits = passes.mean(axis=0), slice_passes.mean(axis=0)
         values = detection_values(
             calibration.detect_by, pixel_logits, slice_logits, positions, calibration.detection_mm
         )
         score = calibration.detector.scores(values[:, None])
-        logits = smooth_across_slices(pixel_logits, positions, calibration.context_mm)
+        logits, *both = (
+            smooth_across_slices(one, positions, calibration.context_mm) for one in (pixel_logits, *passes)
+        )
         thresholds = mask_thresholds(logits, calibration.smallest)
         drawn = mask(logits, thresholds, calibration.smallest)
         detected = score >= 0
+        maps, masks = expit(logits), drawn & detected[:, None, None]
         undefined = np.full(len(logits), np.nan)
         return Decisions(
-            maps=expit(logits),
-            masks=drawn & detected[:, None, None],
+            maps=maps,
+            masks=masks,
             drawn=drawn,
             detected=detected,
             score=score,
@@ -113,6 +118,7 @@ class Student:
             end_divergence=undefined,
             quantile=undefined,
             threshold=expit(thresholds),
+            estimated_dice=estimate_dice(both, thresholds, maps, masks),
         )
 
 
@@ -124,15 +130,35 @@ def predict_slices(
     progress: Progress = silent,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Logits of lesion [n, H, W] of every slice, and of the slice being unhealthy [n]."""
+    batches = _predict_batches(network, pixels, positions, device, progress)
+    means = [(of_pixels.mean(axis=0), of_slices.mean(axis=0)) for of_pixels, of_slices in batches]
+    pixel_logits, slice_logits = (np.concatenate(part) for part in zip(*means, strict=True))
+    return pixel_logits, slice_logits
+
+
+def predict_both(
+    network: StudentNet,
+    pixels: Pixels,
+    positions: SlicePositions,
+    device: torch.device,
+    progress: Progress = silent,
+) -> tuple[np.ndarray, np.ndarray]:
+    """[2, n, H, W] and [2, n]: as `predict_slices`, of the slices and of their mirror images, not averaged."""
+    batches = _predict_batches(network, pixels, positions, device, progress)
+    of_pixels, of_slices = (np.concatenate(part, axis=1) for part in zip(*batches, strict=True))
+    return of_pixels, of_slices
+
+
+def _predict_batches(
+    network: StudentNet, pixels: Pixels, positions: SlicePositions, device: torch.device, progress: Progress
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     rows = neighbour_rows(positions, network.config.neighbours_mm)
     forward, batch = (CpuStudent(network), BATCH_ON_CPU) if device.type == "cpu" else (network, BATCH)
-    parts = []
     for start in range(0, len(rows), batch):
         x = torch.from_numpy(stack_slices(pixels, rows[start : start + batch])).to(device)
-        parts.append([part.cpu().numpy() for part in predict_logits(forward, x)])
+        of_pixels, of_slices = predict_passes(forward, x)
+        yield of_pixels.cpu().numpy(), of_slices.cpu().numpy()
         progress("Segmenting", min(start + batch, len(rows)), len(rows))
-    pixel_logits, slice_logits = (np.concatenate(part) for part in zip(*parts, strict=True))
-    return pixel_logits, slice_logits
 
 
 def detection_values(

@@ -108,17 +108,30 @@ class Block(nn.Sequential):
         return x
 
 
+def mirror_passes(network: Forward, x: Tensor) -> tuple[Tensor, Tensor]:
+    """[N, C, H, W] -> [2, N, H, W] and [2, N]: the logits of each slice, and of its mirror image, mirrored back."""
+    (pixel_logits, slice_logits), (mirrored, slice_mirrored) = network(x), network(x.flip(-1))
+    return torch.stack([pixel_logits, mirrored.flip(-1)]), torch.stack([slice_logits, slice_mirrored])
+
+
 def mirror_mean(network: Forward, x: Tensor) -> tuple[Tensor, Tensor]:
     """[N, C, H, W] -> [N, H, W] and [N]: the mean logits of each slice and its mirror image."""
-    (pixel_logits, slice_logits), (mirrored, slice_mirrored) = network(x), network(x.flip(-1))
-    return (pixel_logits + mirrored.flip(-1)) / 2, (slice_logits + slice_mirrored) / 2
+    pixel_logits, slice_logits = mirror_passes(network, x)
+    return pixel_logits.mean(dim=0), slice_logits.mean(dim=0)
+
+
+@torch.no_grad()
+def predict_passes(network: Forward, x: Tensor) -> tuple[Tensor, Tensor]:
+    """As `mirror_passes`, in float32."""
+    pixel_logits, slice_logits = mirror_passes(network, x)
+    return pixel_logits.float(), slice_logits.float()
 
 
 @torch.no_grad()
 def predict_logits(network: Forward, x: Tensor) -> tuple[Tensor, Tensor]:
     """As `mirror_mean`, in float32."""
-    pixel_logits, slice_logits = mirror_mean(network, x)
-    return pixel_logits.float(), slice_logits.float()
+    pixel_logits, slice_logits = predict_passes(network, x)
+    return pixel_logits.mean(dim=0), slice_logits.mean(dim=0)
 
 
 # ---- inputs ----------------------------------------------------------------------------------------------------------
