@@ -1,0 +1,153 @@
+"""A student trained on given targets and scored on a split: what studies of the student share. Not a command."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from anofpdm.calibration.fit import slice_positions
+from anofpdm.cohorts import Cohort
+from anofpdm.evaluation.metrics.lesions import dice_by_size
+from anofpdm.evaluation.metrics.pixels import confusion, dice, mean_defined, volume_dice
+from anofpdm.evaluation.truth import Truth
+from anofpdm.method.context import SlicePositions, smooth_across_slices
+from anofpdm.method.mask import SMALLEST, mask
+from anofpdm.student.model import StudentCalibration, detection_values, fit_student_calibration, mask_thresholds
+from anofpdm.student.model import predict_slices as predict
+from anofpdm.student.network import (
+    Pixels,
+    StudentConfig,
+    StudentNet,
+    cohort_pixels,
+    default_neighbours_mm,
+    neighbour_rows,
+)
+from anofpdm.student.targets import PseudoLabels
+from anofpdm.student.training import StudentTrainingConfig, train_student
+
+SCORES = ("unhealthy", "mixed", "volume", "precision", "recall", "accuracy")
+
+
+@dataclass(frozen=True)
+class Part:
+    """Slices of one split, and their masks for scores."""
+
+    cohort: Cohort
+    rows: np.ndarray
+
+    @property
+    def positions(self) -> SlicePositions:
+        return slice_positions(self.cohort, self.rows)
+
+    @property
+    def labels(self) -> np.ndarray:
+        return self.cohort.labels[self.rows]
+
+    @property
+    def patients(self) -> np.ndarray:
+        return self.cohort.patients[self.rows]
+
+    def pixels(self, modalities: Sequence[str]) -> Pixels:
+        return cohort_pixels(self.cohort, self.rows, modalities)
+
+    def truth(self) -> np.ndarray:
+        return Truth(self.cohort).masks(self.rows)
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a student is trained."""
+
+    modalities: tuple[str, ...]
+    training: StudentTrainingConfig
+    sides: int = 1  # neighbouring slices on each side
+    width: int = 32
+
+    def neighbours_mm(self, positions: SlicePositions) -> tuple[float, ...]:
+        below, above = default_neighbours_mm(positions)
+        steps = range(1, self.sides + 1)
+        return (*(below * step for step in reversed(steps)), *(above * step for step in steps))
+
+
+def train(recipe: Recipe, part: Part, targets: np.ndarray, size: int, device: torch.device) -> StudentNet:
+    """On targets uint8 [n, H, W], of the slices of this part."""
+    config = StudentConfig(recipe.modalities, size, recipe.neighbours_mm(part.positions), recipe.width)
+    neighbours = neighbour_rows(part.positions, config.neighbours_mm)
+    data = PseudoLabels(part.pixels(recipe.modalities), targets, neighbours, part.labels)
+    return train_student(config, data, recipe.training, device)
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """Of one or several students, averaged."""
+
+    pixel_logits: np.ndarray  # [n, H, W]
+    slice_logits: np.ndarray  # [n]
+    calibration: StudentCalibration
+
+    @classmethod
+    def of(cls, network: StudentNet, part: Part, calibrate_on: Part, device: torch.device) -> "Outputs":
+        names = network.config.modalities
+        calibration = fit_student_calibration(
+            network,
+            calibrate_on.pixels(names),
+            calibrate_on.labels,
+            calibrate_on.patients,
+            calibrate_on.positions,
+            device,
+        )
+        return cls(*predict(network, part.pixels(names), part.positions, device), calibration)
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """How masks follow from logits."""
+
+    cut: float = 0.0  # logit
+    smallest: int = SMALLEST
+    at_least: bool = True  # draw at least as many pixels as the smallest component has
+
+
+def draw(outputs: Outputs, positions: SlicePositions, drawing: Drawing) -> tuple[np.ndarray, np.ndarray]:
+    """Masks [n, H, W] before detection, and detections [n]."""
+    calibration = outputs.calibration
+    logits = smooth_across_slices(outputs.pixel_logits, positions, calibration.context_mm) - drawing.cut
+    cuts = mask_thresholds(logits, drawing.smallest) if drawing.at_least else np.zeros(len(logits))
+    values = detection_values(calibration.detect_by, outputs.pixel_logits, outputs.slice_logits, positions)
+    return mask(logits, cuts, drawing.smallest), calibration.detector.scores(values[:, None]) >= 0
+
+
+def score(drawn: np.ndarray, detected: np.ndarray, truth: np.ndarray, patients: np.ndarray) -> dict[str, float]:
+    """In percent; by size: DICE of unhealthy slices."""
+    unhealthy, masks = truth.any(axis=(1, 2)), drawn & detected[:, None, None]
+    pixels = confusion(drawn[unhealthy], truth[unhealthy])
+    numbers = {
+        "unhealthy": dice(drawn, truth)[unhealthy].mean(),
+        "mixed": dice(masks, truth).mean(),
+        "volume": mean_defined(volume_dice(masks, truth, patients)),
+        "precision": pixels.precision,
+        "recall": pixels.recall,
+        "accuracy": (detected == unhealthy).mean(),
+        **{size.name: size.dice for size in dice_by_size(drawn, truth)},
+    }
+    return {name: 100 * float(value) for name, value in numbers.items()}
+
+
+def print_head(columns: Sequence[str]) -> None:
+    print(f"| {' | '.join(columns)} |\n|{' --- |' * len(columns)}", flush=True)
+
+
+def print_row(name: str, numbers: dict[str, float], columns: Sequence[str]) -> None:
+    print(f"| {name} | {' | '.join(f'{numbers[column]:.1f}' for column in columns)} |", flush=True)
+
+
+def size_of(cohort: Cohort) -> int:
+    return int(cohort.slices.shape[-1])
+
+
+def existing(path: Path) -> Path:
+    if not path.exists():
+        raise SystemExit(f"{path}: no such folder")
+    return path
