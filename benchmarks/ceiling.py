@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from student_study import SCORES, Drawing, Outputs, Part, Recipe, draw, print_head, score, size_of, train
+from student_study import SCORES, Drawing, Outputs, Part, Recipe, draw, print_head, score, train
 
 from anofpdm.cli.options import parse_names, resolve_device
 from anofpdm.cohorts import open_cohort
@@ -48,7 +48,7 @@ def main() -> None:
     for count in [*counts, None]:
         part = everyone if count is None else some_patients(everyone, count, args.seed)
         targets = np.where(part.truth(), 255, 0).astype(np.uint8)
-        network = train(recipe, part, targets, size_of(cohort), device)
+        network = train(recipe, part, targets, device)
         drawing = best_drawing(Outputs.of(network, val, val, device), val)
         name = f"masks of {len(np.unique(part.patients))} patients (cut {drawing.cut:g}, smallest {drawing.smallest})"
         report(name, Outputs.of(network, test, val, device), test, drawing, columns)

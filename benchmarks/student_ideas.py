@@ -26,7 +26,8 @@ from student_changes import (
     paste_lesions,
     several_seeds,
 )
-from student_study import SCORES, Drawing, Outputs, Part, Recipe, draw, print_head, print_row, score, size_of, train
+from student_study import SCORES, Drawing, Outputs, Part, Recipe, draw, print_head, print_row, score, train
+from student_synthetic import Synthetic, make_synthetic
 from torch import Tensor
 
 from anofpdm.calibration.files import load_calibration
@@ -82,6 +83,7 @@ class Idea:
     targets: Callable[["Study", Targets, Recipe], Targets] | None = None
     mask_loss: Callable[[Tensor, Tensor], Tensor] | None = None
     augment: Callable[[StudentBatch], tuple[Tensor, Tensor]] | None = None
+    synthetic: int = 0  # slices with synthetic lesions
     students: int = 1  # whose logits are averaged
 
 
@@ -115,9 +117,10 @@ class Study:
         assert masks is not None
         return masks
 
-    def train(self, recipe: Recipe, targets: Targets, part: Part | None = None) -> StudentNet:
-        part = part or self.train_part
-        return train(recipe, part, targets, size_of(part.cohort), self.teacher.model.device)
+    def train(
+        self, recipe: Recipe, targets: Targets, part: Part | None = None, synthetic: Synthetic | None = None
+    ) -> StudentNet:
+        return train(recipe, part or self.train_part, targets, self.teacher.model.device, synthetic)
 
     def run(self, names: str, seed: int) -> Outputs:
         ideas = [IDEAS[name] for name in names.split("+")]
@@ -132,8 +135,10 @@ class Study:
             targets = self.pseudo_labels()
             for idea in ideas:
                 targets = idea.targets(self, targets, recipe) if idea.targets else targets
-            count = max(idea.students for idea in ideas)
-            return self.outputs([self.train(with_seed(recipe, 10 * seed + one), targets) for one in range(count)])
+            more, count = max(idea.synthetic for idea in ideas), max(idea.students for idea in ideas)
+            synthetic = make_synthetic(self, targets, more) if more else None
+            recipes = [with_seed(recipe, 10 * seed + one) for one in range(count)]
+            return self.outputs([self.train(one, targets, synthetic=synthetic) for one in recipes])
         finally:
             setattr(student_training, "mask_loss", loss)  # noqa: B010
             setattr(StudentBatch, "augment", augment)  # noqa: B010
@@ -175,6 +180,7 @@ IDEAS = {
     "by slice": Idea(mask_loss=loss_by_slice),
     "by area": Idea(mask_loss=loss_by_area),
     "pasted": Idea(augment=paste_lesions),
+    "inpainted": Idea(synthetic=1500),
     "three students": Idea(students=3),
 }
 
