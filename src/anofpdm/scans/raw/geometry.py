@@ -1,0 +1,93 @@
+"""Transforms between series, and resampling.
+
+A transform is a matrix [4, 4] from millimetres (RAS+) of the reference to millimetres of another series: for each
+position on the reference, where to look in the series.
+"""
+
+import numpy as np
+from scipy import ndimage
+
+from anofpdm.errors import ScanError
+from anofpdm.scans.grid import Grid
+
+LPS = np.diag([-1.0, -1.0, 1.0, 1.0])  # from RAS+ to LPS+, and back
+MOST_SAMPLES = 16  # along an axis of a voxel
+
+
+def rigid_matrix(degrees: tuple[float, ...], centre: np.ndarray, target: np.ndarray) -> np.ndarray:
+    """Rotates by angles about x, then y, then z around `centre`, which it moves to `target`."""
+    x, y, z = np.radians(degrees)
+    about_x = np.array([[1, 0, 0], [0, np.cos(x), -np.sin(x)], [0, np.sin(x), np.cos(x)]])
+    about_y = np.array([[np.cos(y), 0, np.sin(y)], [0, 1, 0], [-np.sin(y), 0, np.cos(y)]])
+    about_z = np.array([[np.cos(z), -np.sin(z), 0], [np.sin(z), np.cos(z), 0], [0, 0, 1]])
+    matrix = np.eye(4)
+    matrix[:3, :3] = about_z @ about_y @ about_x
+    matrix[:3, 3] = target - matrix[:3, :3] @ centre
+    return matrix
+
+
+def apply(matrix: np.ndarray, points: np.ndarray) -> np.ndarray:
+    """[n, 3] -> [n, 3]."""
+    moved: np.ndarray = points @ matrix[:3, :3].T + matrix[:3, 3]
+    return moved
+
+
+def resample(voxels: np.ndarray, grid: Grid, onto: Grid, matrix: np.ndarray) -> np.ndarray:
+    """float32 voxels at the positions of grid `onto`, by linear interpolation, 0 off the grid.
+
+    `matrix` maps positions of `onto` to positions of `grid`. Where voxels of `onto` are longer than those of `grid`,
+    several positions within each are averaged, so that a thick slice is the mean of the thin ones that it covers.
+    """
+    indices = np.linalg.inv(grid.affine) @ matrix @ onto.affine  # voxel of `onto` -> voxel of `grid`
+    if np.allclose(indices, np.eye(4), atol=1e-6) and grid.shape == onto.shape:
+        return voxels.astype(np.float32)
+    factors = [max(1, min(MOST_SAMPLES, round(float(np.linalg.norm(step))))) for step in indices[:3, :3].T]
+    offsets = [(np.arange(factor) + 0.5) / factor - 0.5 for factor in factors]  # in voxels of `onto`
+    total = np.zeros(onto.shape, np.float32)
+    part = np.empty(onto.shape, np.float32)
+    source = np.ascontiguousarray(voxels, dtype=np.float32)
+    for offset in np.stack(np.meshgrid(*offsets, indexing="ij"), axis=-1).reshape(-1, 3):
+        ndimage.affine_transform(
+            source, indices[:3, :3], apply(indices, offset), onto.shape, output=part, order=1, mode="grid-constant"
+        )
+        total += part
+    return total / np.float32(np.prod(factors))
+
+
+def coverage(grid: Grid, onto: Grid, matrix: np.ndarray) -> np.ndarray:
+    """bool on grid `onto`: positions inside the field of view of `grid`."""
+    indices = np.linalg.inv(grid.affine) @ matrix @ onto.affine
+    i, j, k = np.ogrid[tuple(slice(n) for n in onto.shape)]
+    inside = np.ones(onto.shape, dtype=bool)
+    for row, size in zip(indices[:3], grid.shape, strict=True):
+        index = row[0] * i + row[1] * j + row[2] * k + row[3]
+        inside &= (index >= -0.5) & (index <= size - 0.5)
+    return inside
+
+
+def encode_transform(matrix: np.ndarray) -> bytes:
+    """ITK's text format, as read by ITK, ANTs and 3D Slicer; ITK counts in LPS+."""
+    lps = LPS @ matrix @ LPS
+    numbers = " ".join(repr(float(number)) for number in [*lps[:3, :3].ravel(), *lps[:3, 3]])
+    lines = (
+        "#Insight Transform File V1.0",
+        "#Transform 0",
+        "Transform: AffineTransform_double_3_3",
+        f"Parameters: {numbers}",
+        "FixedParameters: 0 0 0",
+    )
+    return ("\n".join(lines) + "\n").encode()
+
+
+def decode_transform(text: str, where: object) -> np.ndarray:
+    """A linear 3D transform in ITK's text format."""
+    fields = dict(line.split(":", 1) for line in text.splitlines() if ":" in line and not line.startswith("#"))
+    try:
+        parameters = np.array(fields["Parameters"].split(), dtype=np.float64)
+        centre = np.array(fields["FixedParameters"].split(), dtype=np.float64)
+        lps = np.eye(4)
+        lps[:3, :3] = parameters[:9].reshape(3, 3)
+        lps[:3, 3] = parameters[9:] + centre - lps[:3, :3] @ centre
+    except (KeyError, ValueError) as problem:
+        raise ScanError(f"{where}: not a linear transform in ITK's text format ({problem})") from None
+    return LPS @ lps @ LPS
