@@ -12,12 +12,14 @@ os.environ["OMP_NUM_THREADS"] = "1"
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # in the background of a script; processes would inherit that
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+import nibabel as nib
+import numpy as np
 import pytest
 
 from faults.extent import FULL, SAMPLE, Extent
 from faults.folders import Disk
 from faults.processes import RunningCommand, run_successfully
-from faults.resumable import QUICK
+from faults.resumable import QUICK, predicted_masks
 from faults.summary import Cell, Summary, skip_without
 from tests import toys
 
@@ -96,8 +98,12 @@ def toy(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def many_scans(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Enough scans that `prepare` is still busy when a fault is injected."""
-    return toys.brats_cohort(tmp_path_factory.mktemp("many") / "scans", 40)
+    """Enough scans that `prepare` is still busy when a fault is injected; predicted masks are beside them."""
+    scans = toys.brats_cohort(tmp_path_factory.mktemp("many") / "scans", 40)
+    for path in scans.rglob("*_seg.nii.gz"):
+        mask = nib.load(path)
+        toys.save(predicted_masks(scans) / path.name, np.roll(np.asarray(mask.dataobj), 1, axis=0), mask.affine)
+    return scans
 
 
 @pytest.fixture

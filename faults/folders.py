@@ -32,9 +32,13 @@ def temporary_files(folder: Path) -> list[Path]:
 
 
 def hash_files(folder: Path) -> dict[str, str]:
-    """Relative path to hash of every file but the lock, without measured times."""
+    """Relative path to hash of every file but locks, without measured times and the path of the folder."""
     files = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != ".lock")
-    return {path.relative_to(folder).as_posix(): hashlib.sha256(_without_times(path)).hexdigest() for path in files}
+    contents = {path.relative_to(folder).as_posix(): _without_times(path) for path in files}
+    return {
+        name: hashlib.sha256(content.replace(str(folder).encode(), b"OUT")).hexdigest()
+        for name, content in contents.items()
+    }
 
 
 def _without_times(path: Path) -> bytes:

@@ -112,6 +112,7 @@ def _serve() -> None:
     import anofpdm.cohorts.prepare
     import anofpdm.evaluation.comparison.page
     import anofpdm.evaluation.comparison.protocol
+    import anofpdm.evaluation.native.report
     import anofpdm.scans.dicom.seg
     import anofpdm.segment.many  # noqa: F401
     from anofpdm.cli.main import main

@@ -17,9 +17,13 @@ from faults.processes import Argument
 CPU = ("--device", "cpu")
 QUICK = ("--levels", "3", "--strengths", "0,2", *CPU)
 STEPS = 12
-NAMES = ("phantom", "prepare", "train", "calibrate", "distill", "segment", "evaluate")
+NATIVE = "evaluate --native"
+NAMES = ("phantom", "prepare", "train", "calibrate", "distill", "segment", "evaluate", NATIVE, "score")
 INTO_MODEL = ("calibrate", "distill")  # their output folder is the model
-LOCK_FOLDERS = {"phantom": "", "prepare": "", "train": "", "distill": "student", "segment": "", "evaluate": ""}
+LOCK_FOLDERS = {
+    "phantom": "", "prepare": "", "train": "", "distill": "student", "segment": "", "evaluate": "", NATIVE: "",
+    "score": "",
+}  # fmt: skip
 
 Arguments = tuple[Argument, ...]
 Completed = frozenset[Hashable]
@@ -59,6 +63,8 @@ def command_named(name: str, toy: Path, many_scans: Path) -> Command:
         "distill": lambda: distill(cohort),
         "segment": lambda: segment(toy / "model", cohort),
         "evaluate": lambda: evaluate(toy / "model", cohort),
+        NATIVE: lambda: evaluate_native(toy / "model", cohort, toy / "scans"),
+        "score": lambda: score(many_scans),
     }
     return makers[name]()
 
@@ -120,13 +126,14 @@ def segment(model: Path, cohort: Path) -> Command:
     def start(out: Path) -> Arguments:
         return "segment", model, cohort, "--out", out, "--engine", "diffusion", *CPU
 
-    def completed(out: Path) -> Completed:
-        """A scan with a summary is complete. Temporary files of a killed write are checked elsewhere."""
-        scans = [path.parent for path in out.glob("*/summary.json")]
-        files = {scan.name: hash_files(scan).items() for scan in scans}
-        return frozenset((scan, *sorted(f for f in some if not f[0].startswith("."))) for scan, some in files.items())
+    return Command("segment", start, _segmented, hash_files, "all files except measured seconds, byte by byte")
 
-    return Command("segment", start, completed, hash_files, "all files except measured seconds, byte by byte")
+
+def _segmented(out: Path) -> Completed:
+    """A scan with a summary is complete. Temporary files of a killed write are checked elsewhere."""
+    scans = [path.parent for path in out.glob("*/summary.json")]
+    files = {scan.name: hash_files(scan).items() for scan in scans}
+    return frozenset((scan, *sorted(f for f in some if not f[0].startswith("."))) for scan, some in files.items())
 
 
 def evaluate(model: Path, cohort: Path) -> Command:
@@ -150,6 +157,32 @@ def evaluate(model: Path, cohort: Path) -> Command:
         return {name: digest for name, digest in hash_files(out).items() if not name.endswith((".md", ".tex", ".html"))}
 
     return Command("evaluate", start, completed, result, "all scores, maps and masks, byte by byte")
+
+
+def evaluate_native(model: Path, cohort: Path, scans: Path) -> Command:
+    def start(out: Path) -> Arguments:
+        options = ("--engine", "diffusion", "--split", "train", "--workers", "1", *CPU)
+        return "evaluate", model, cohort, "--native", scans, "--out", out, *options
+
+    def completed(out: Path) -> Completed:
+        return _segmented(out / "diffusion")
+
+    return Command(NATIVE, start, completed, hash_files, "all masks, scores and pages, byte by byte")
+
+
+def score(scans: Path) -> Command:
+    def start(out: Path) -> Arguments:
+        return "score", predicted_masks(scans), scans, "--out", out, "--image", scans, "--workers", "2"
+
+    def completed(out: Path) -> Completed:
+        return frozenset(file for file in hash_files(out).items() if not file[0].startswith("."))
+
+    return Command("score", start, completed, hash_files, "all tables and the page, byte by byte")
+
+
+def predicted_masks(scans: Path) -> Path:
+    """The folder of predictions for a cohort of scans, beside it."""
+    return scans.with_name("predicted")
 
 
 def phantom() -> Command:

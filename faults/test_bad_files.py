@@ -112,11 +112,12 @@ def check_right(run: Run, expected: Arrays, result: Arrays) -> None:
 
 
 def check_no_partial_result(run: Run, folder: Path) -> None:
-    scans = folder / "out" / "scans.csv"
-    if run.code == 3 and scans.is_file():  # the other scans are prepared, without the one that failed
-        assert f"\n{error_lines(run)[0].split(': ')[1]}," not in scans.read_text()
+    out = folder / "out"
+    tables = [path for path in (out / "scans.csv", *out.rglob("scores.csv")) if path.is_file()]
+    if run.code == 3 and tables:  # the other scans are prepared or scored, without the one that failed
+        assert all(f"\n{error_lines(run)[0].split(': ')[1]}," not in table.read_text() for table in tables)
         return
-    written = [path.name for path in (folder / "out").rglob("*") if path.is_file()]
+    written = [path.name for path in out.rglob("*") if path.is_file()]
     assert set(written) <= INCOMPLETE, "a partial result"
 
 
@@ -136,6 +137,10 @@ def read_results(folder: Path, command: str) -> Arrays:
         with (folder / "out" / "slices.csv").open(newline="") as file:
             labels = np.array([len(row["label"]) for row in csv.DictReader(file)])  # each label has its own length
         return {"slices": np.load(folder / "out" / "slices.npy"), "labels": labels}
+    if command == "score":
+        (scan,) = csv.DictReader((folder / "out" / "scores.csv").open(newline=""))
+        names = [name for name in scan if name not in ("scan", "patient", "predicted", "truth")]
+        return {"scores": np.array([float(scan[name] or "nan") for name in names])}
     (place,) = (path.parent for path in (folder / "out").rglob("summary.json"))
     images = {name: nib.load(place / f"{name}.nii.gz") for name in ("anomaly_map", "mask")}
     return {name: np.asarray(image.dataobj) for name, image in images.items()} | {"affine": images["mask"].affine}

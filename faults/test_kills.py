@@ -35,22 +35,22 @@ class Counts:
 
 def run_undisturbed(command: Command, out: Path) -> Undisturbed:
     running = RunningCommand(*command.start(out))
-    assert wait_until(lambda: has_lock(out) or running.ended)
+    assert wait_until(lambda: command.lock(out).is_file() or running.ended)
     start = time.monotonic()
     outcome = running.wait()
     assert outcome.code == 0, outcome
     return Undisturbed(out, time.monotonic() - start)
 
 
-def has_lock(out: Path) -> bool:
-    return (out / ".lock").is_file()
+def lock_time(lock: Path) -> int:
+    return lock.stat().st_mtime_ns if lock.is_file() else 0
 
 
-def wait_for_moment(running: RunningCommand, out: Path, rng: random.Random, seconds: float) -> None:
+def wait_for_moment(running: RunningCommand, lock: Path, out: Path, rng: random.Random, seconds: float) -> None:
     """Wait for a random time after the lock, for a number of changes in the folder, or for a file that is being
     written; or for the end of the command."""
-    old = (out / ".lock").stat().st_mtime_ns if has_lock(out) else 0
-    assert wait_until(lambda: running.ended or (has_lock(out) and (out / ".lock").stat().st_mtime_ns != old))
+    old = lock_time(lock)
+    assert wait_until(lambda: running.ended or lock_time(lock) != old)
     way = rng.choice(("time", "write", "change"))
     if way != "change":
         deadline = time.monotonic() + rng.uniform(0, seconds)
@@ -83,7 +83,7 @@ class KillRounds:
         while True:
             running = RunningCommand(*arguments)
             if counts.kills < self.limit:
-                wait_for_moment(running, out, self.rng, self.undisturbed.seconds)
+                wait_for_moment(running, command.lock(out), out, self.rng, self.undisturbed.seconds)
             if counts.kills == self.limit or running.ended:
                 outcome = running.wait()
                 assert outcome.code == 0, outcome
@@ -118,7 +118,7 @@ def kill_and_compare(command: Command, workspace: Path, rng: random.Random, kill
     return counts
 
 
-@pytest.mark.parametrize("name", ["prepare", "segment", "evaluate"])
+@pytest.mark.parametrize("name", ["prepare", "segment", "evaluate", resumable.NATIVE, "score"])
 def test_kills(
     name: str, toy: Path, many_scans: Path, workspace: Path, rng: random.Random, extent: Extent, record
 ) -> None:

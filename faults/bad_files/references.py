@@ -4,6 +4,7 @@ import shutil
 from pathlib import Path
 
 from faults.bad_files.base import LABELS, Make, ValidFiles, prepare_flair, prepare_patients, segment, segment_valid
+from faults.bad_files.scores import score_image, score_moved
 
 
 def _prepare(folder: Path, files: ValidFiles) -> list[str]:
@@ -24,4 +25,6 @@ REFERENCES: dict[str, Make] = {
     "study": lambda _folder, files: segment(files, str(files.study)),
     "labels": _labels,
     "patients": lambda _folder, files: prepare_patients(files),
+    "score": score_moved,
+    "score image": score_image,
 }

@@ -67,7 +67,7 @@ def test_an_empty_mask_has_no_estimate():
 
 def decisions_with(masks, estimates):
     empty = np.full(len(masks), np.nan)
-    return Decisions(masks, masks, masks, masks.any((1, 2)), *[empty] * 7, np.array(estimates))
+    return Decisions(masks, masks, masks, masks.any((1, 2)), *[empty] * 7, estimated_dice=np.array(estimates))
 
 
 def test_the_estimate_of_a_scan_is_weighted_by_area():

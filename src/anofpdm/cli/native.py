@@ -53,6 +53,7 @@ def evaluate_native(given: NativeOptions) -> None:
     from anofpdm.evaluation.native.run import NativeEvaluation, is_trained_on
     from anofpdm.segment.model import load
     from anofpdm.util.distributed import World, set_local_device
+    from anofpdm.util.files import folder_lock
 
     local_device = set_local_device(options.resolve_device(given.device))
     cohort, loaded = open_cohort(given.cohort), load(given.model, local_device, given.precision)
@@ -61,14 +62,18 @@ def evaluate_native(given: NativeOptions) -> None:
     scans = find_split_scans(cohort, given.source, needed, given.split)
     evaluation = NativeEvaluation(loaded, scans, given.out, options.worker_count(given.workers))
     world = World.from_environment(local_device)
-    try:
-        with progress_bars(world.is_main) as progress:
-            reports = [evaluation.run(request, world, progress) for request in requests]
-    finally:
-        world.close()
-    if not world.is_main:
-        return
-    write_report(reports, scans, cohort, given.out)
+    given.out.mkdir(parents=True, exist_ok=True)
+    with folder_lock(given.out, needed=world.is_main):
+        if world.is_main:
+            evaluation.remove_temporary_files()
+        try:
+            with progress_bars(world.is_main) as progress:
+                reports = [evaluation.run(request, world, progress) for request in requests]
+        finally:
+            world.close()
+        if not world.is_main:
+            return
+        write_report(reports, scans, cohort, given.out)
     notes = scans.notes(given.source)
     if not is_trained_on(cohort, given.model):
         notes.append(f"note: {given.model} was trained on another cohort or split; compare the patients of both")

@@ -91,8 +91,11 @@ class Student:
 
     def decide(self, pixels: Pixels, positions: SlicePositions, progress: Progress = silent) -> Decisions:
         """Masks and detections of a scan's slices."""
+        return self.decide_from(*predict_both(self.network, pixels, positions, self.device, progress), positions)
+
+    def decide_from(self, passes: np.ndarray, slice_passes: np.ndarray, positions: SlicePositions) -> Decisions:
+        """From the logits that `predict_both` returns."""
         calibration = self.calibration
-        passes, slice_passes = predict_both(self.network, pixels, positions, self.device, progress)
         pixel_logits, slice_logits = passes.mean(axis=0), slice_passes.mean(axis=0)
         values = detection_values(
             calibration.detect_by, pixel_logits, slice_logits, positions, calibration.detection_mm

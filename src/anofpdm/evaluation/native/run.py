@@ -23,6 +23,7 @@ from anofpdm.segment.engines import SegmentRequest
 from anofpdm.segment.many import BatchSegmentation, OutputOptions, RunReport, result_location
 from anofpdm.segment.model import Model
 from anofpdm.util.distributed import World
+from anofpdm.util.files import remove_temporary_files
 from anofpdm.util.progress import Progress, silent
 
 LABELS: tuple[Labels, Labels] = (None, "all")  # of predicted and true masks: as in preparation, all above 0 is lesion
@@ -39,6 +40,11 @@ class NativeEvaluation:
     def __post_init__(self) -> None:
         if self.out.resolve().is_relative_to(self.scans.source.resolve()):
             raise ConfigError(f"--out {self.out}: inside --native {self.scans.source}; choose a folder outside of it")
+
+    def remove_temporary_files(self) -> None:
+        """Of a run that was killed; requires the lock of the folder."""
+        for folder in (self.out, self.out / TRUTH):
+            remove_temporary_files(folder)
 
     def run(self, request: SegmentRequest, world: World | None = None, progress: Progress = silent) -> "EngineReport":
         """With one engine. In several processes, each segments its share; the first one scores."""

@@ -23,7 +23,7 @@ from anofpdm.evaluation.scoring.tables import format_score, lesions_csv, scores_
 from anofpdm.scans import AxialPlanes, Grid, read_volume
 from anofpdm.scans.slices import foreground_percentile
 from anofpdm.util import drawing
-from anofpdm.util.files import folder_lock, write_atomically
+from anofpdm.util.files import folder_lock, remove_temporary_files, write_atomically
 
 PAGE = "index.html"
 TRUE, PREDICTED = (110, 196, 130), drawing.ORANGE  # colours of outlines
@@ -44,6 +44,7 @@ def write_report(
     settings = {"label": _name_labels(labels[1]), "predicted_label": _name_labels(labels[0])}
     text = to_markdown(report, summary)
     with folder_lock(out):
+        remove_temporary_files(out)  # of a run that was killed
         files = {
             "scores.csv": scores_csv(report),
             "lesions.csv": lesions_csv(report),

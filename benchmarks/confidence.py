@@ -1,0 +1,133 @@
+"""How far a student's probabilities and its estimated DICE can be trusted: both against the lesion masks of a cohort.
+
+    python benchmarks/confidence.py MODEL COHORT [--split val] [--device cpu]
+
+Reliability: expected calibration error and its table, of lesion probabilities per pixel (in the foreground) and of the
+detector's probability per slice (against the image-level label). Estimates: correlation with the volume DICE of each
+scan, for candidates that need no lesion mask; `product` is the one that `anofpdm segment` reports. Scans without a
+lesion, or without a predicted one, are left out.
+"""
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+from scipy.special import expit
+from scipy.stats import pearsonr, spearmanr
+
+from anofpdm.calibration.fit import slice_positions
+from anofpdm.cohorts import Cohort, open_cohort
+from anofpdm.evaluation.metrics.pixels import dice, volume_dice
+from anofpdm.evaluation.metrics.reliability import Reliability, reliability
+from anofpdm.evaluation.truth import Truth
+from anofpdm.labels import NULL, UNHEALTHY
+from anofpdm.method.context import smooth_across_slices
+from anofpdm.method.decision import Decisions
+from anofpdm.network.predictor import load_trained
+from anofpdm.student.confidence import expected_dice, mirror_agreement
+from anofpdm.student.model import Student, load_student, mask_thresholds, predict_both
+from anofpdm.student.network import cohort_pixels
+
+FOREGROUND = -0.95  # mean over the modalities, as in `anofpdm evaluate`
+
+COLUMNS = ("estimate", "Pearson", "Spearman", "mean estimate - DICE", "mean absolute error", "slices: Spearman")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model", type=Path)
+    parser.add_argument("cohort", type=Path)
+    parser.add_argument("--split", default="val")
+    parser.add_argument("--scans", type=int, default=0, help="the first so many; 0: all")
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    args = parser.parse_args()
+    device, cohort = torch.device(args.device), open_cohort(args.cohort)
+    student = load_student(args.model, load_trained(args.model, device).sha256, device)
+    assert student is not None, f"{args.model} has no student; run `anofpdm distill`"
+    rows = cohort.rows(args.split)
+    rows = rows[cohort.has_mask[rows] & (cohort.labels[rows] != NULL)]
+    scans = np.unique(cohort.scans[rows])[: args.scans or None]
+    rows = rows[np.isin(cohort.scans[rows], scans)]
+    decisions, agreement = predict(student, cohort, rows)
+    report_reliability(decisions, cohort, rows)
+    report_estimates(decisions, agreement, cohort, rows)
+
+
+def predict(student: Student, cohort: Cohort, rows: np.ndarray) -> tuple[Decisions, np.ndarray]:
+    """The student's decisions, and the agreement of both passes in each slice [n]."""
+    pixels, positions = cohort_pixels(cohort, rows, student.config.modalities), slice_positions(cohort, rows)
+    passes, slice_passes = predict_both(student.network, pixels, positions, student.device)
+    smooth = [smooth_across_slices(one, positions, student.calibration.context_mm) for one in passes]
+    thresholds = mask_thresholds((smooth[0] + smooth[1]) / 2, student.calibration.smallest)
+    return student.decide_from(passes, slice_passes, positions), mirror_agreement(smooth[0], smooth[1], thresholds)
+
+
+# ---- reliability -----------------------------------------------------------------------------------------------------
+
+
+def report_reliability(decisions: Decisions, cohort: Cohort, rows: np.ndarray) -> None:
+    inside = cohort.pixels(rows).mean(axis=1) > FOREGROUND
+    truth = Truth(cohort).masks(rows)
+    tables = {
+        "pixel": reliability(decisions.maps[inside], truth[inside]),
+        "slice": reliability(expit(decisions.score), cohort.labels[rows] == UNHEALTHY),
+    }
+    for name, table in tables.items():
+        print(f"expected calibration error per {name}: {table.calibration_error:.4f}")
+    heads = (f"{name}: mean probability, share of lesion, count" for name in tables)
+    print(f"\n| bin | {' | '.join(heads)} |\n|---|---|---|")
+    bins = len(next(iter(tables.values())).count)
+    for row in range(bins):
+        cells = (describe_bin(table, row) for table in tables.values())
+        print(f"| {row / bins:.1f} to {(row + 1) / bins:.1f} | {' | '.join(cells)} |")
+
+
+def describe_bin(table: Reliability, row: int) -> str:
+    if not table.count[row]:
+        return "-"
+    return f"{table.mean_probability[row]:.3f}, {table.positive_share[row]:.3f}, {table.count[row]:,}"
+
+
+# ---- estimates -------------------------------------------------------------------------------------------------------
+
+
+def report_estimates(decisions: Decisions, agreement: np.ndarray, cohort: Cohort, rows: np.ndarray) -> None:
+    truth, scans, masks = Truth(cohort).masks(rows), cohort.scans[rows], decisions.masks
+    areas = masks.sum(axis=(1, 2))
+    expected = expected_dice(decisions.maps, masks)
+    inside = (decisions.maps * masks).sum(axis=(1, 2)) / np.maximum(areas, 1)
+    estimates = {
+        "agreement with the mirrored pass": agreement,
+        "expected DICE": expected,
+        "mean probability in the mask": inside,
+        "product of the first two": decisions.estimated_dice,
+    }
+    measured = volume_dice(masks, truth, scans)
+    predicted = per_scan(scans, lambda one: areas[one].sum()) > 0
+    kept = predicted & ~np.isnan(measured)
+    print(f"\n{kept.sum()} scans, mean volume DICE {measured[kept].mean():.3f}")
+    print(f"\n| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}")
+    drawn, slices = areas > 0, dice(masks, truth)
+    for name, values in estimates.items():
+        known = np.where(drawn, values, 0.0)
+        scan = per_scan(scans, lambda one, known=known: (known[one] * areas[one]).sum() / max(areas[one].sum(), 1))
+        gap = scan[kept] - measured[kept]
+        numbers = (
+            pearsonr(scan[kept], measured[kept]).statistic,
+            spearmanr(scan[kept], measured[kept]).statistic,
+            gap.mean(),
+            np.abs(gap).mean(),
+            spearmanr(values[drawn], slices[drawn]).statistic,
+        )
+        print(f"| {name} | {' | '.join(f'{number:.3f}' for number in numbers)} |")
+
+
+def per_scan(scans: np.ndarray, function: Callable[[np.ndarray], float]) -> np.ndarray:
+    """Of each scan's positions, as np.unique(scans) sorts them."""
+    return np.array([function(np.flatnonzero(scans == scan)) for scan in np.unique(scans)])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,189 @@
+"""Damaged and unusual masks, pairs and source folders, scored by `score` and `evaluate --native`."""
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import nibabel as nib
+import numpy as np
+
+from faults.bad_files.base import AFFINE, UNUSUAL, Case, Make, ValidFiles
+from faults.bad_files.nifti_bytes import flipped, gzips, truncated, wrong_types
+from faults.bad_files.nifti_scan import Scan, to_nifti
+from faults.bad_files.tables import NO_TABLES
+
+KIND = "scoring"
+NATIVE = ("--split", "test", "--engine", "student", "--workers", "1")  # q2 and q3
+MASK = "q3_seg.nii.gz"
+
+BAD_PAIRS = {
+    "without rows": "predicted,truth\n", "without a column": "predicted\nq1_seg.nii.gz\n",
+    "with a missing file": "predicted,truth\nq9.nii.gz,q1_seg.nii.gz\n", "with an empty cell": "predicted,truth\nx,\n",
+    "with a path outside": "predicted,truth\n../../x.nii.gz,q1_seg.nii.gz\n",
+}  # fmt: skip
+BAD_VOXELS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "of other labels": lambda mask: 2 * mask,
+    "of negative labels": lambda mask: -mask.astype(np.int16),
+    "of fractions": lambda mask: mask.astype(np.float32) / 2,
+    "of NaN": lambda mask: np.where(mask, np.nan, 0).astype(np.float32),
+    "of infinity": lambda mask: np.where(mask, np.inf, 0).astype(np.float32),
+    "of another shape": lambda mask: mask[:-1],
+    "in 4D": lambda mask: np.stack([mask, mask], axis=-1),
+    "in 2D": lambda mask: mask[..., 2],
+}
+VALID_VOXELS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "of int16": lambda mask: mask.astype(np.int16),
+    "of float32": lambda mask: mask.astype(np.float32),
+    "of float64, big-endian": lambda mask: mask.astype(">f8"),
+    "of int32, big-endian": lambda mask: mask.astype(">i4"),
+    "with a fourth axis of 1": lambda mask: mask[..., None],
+}
+
+
+def cases() -> Iterator[Case]:
+    for number, scan in enumerate(scan for source in (truncated, flipped, wrong_types, gzips) for scan in source()):
+        if scan.valid or number % 4 == 0:
+            yield from _files(scan, number)
+    for name, change in BAD_VOXELS.items():
+        yield Case(f"score mask {name}", KIND, _voxels(change), mentions="p_mask.nii")
+    for name, change in VALID_VOXELS.items():
+        yield Case(f"score mask {name}", UNUSUAL, _voxels(change), True, reference="score")
+    yield Case("score mask with axes in another order", UNUSUAL, _reoriented, True, reference="score")
+    for name, content in {**NO_TABLES, **{name: text.encode() for name, text in BAD_PAIRS.items()}}.items():
+        mentions = {"with a missing file": "q9.nii.gz", "with a path outside": "x.nii.gz"}.get(name, "pairs.csv")
+        yield Case(f"score pairs {name}", KIND, _pairs(content), mentions=mentions)
+    yield from _folders()
+    yield from _native()
+
+
+def score_mask(files: ValidFiles, predicted: str, *options: str) -> list[str]:
+    """Against the lesion of a valid patient."""
+    return ["score", predicted, str(files.patients / MASK), "--out", "out", *options]
+
+
+def score_moved(folder: Path, files: ValidFiles) -> list[str]:
+    (folder / "p_mask.nii").write_bytes(to_nifti(_moved(files)))
+    return score_mask(files, "p_mask.nii")
+
+
+def score_image(_folder: Path, files: ValidFiles) -> list[str]:
+    return score_mask(files, str(files.scan_path()), "--label", "all")
+
+
+def _files(scan: Scan, number: int) -> Iterator[Case]:
+    """An image as predicted or as true mask: all above 0 is lesion."""
+
+    def make(folder: Path, files: ValidFiles) -> list[str]:
+        predicted, truth, *options = score_mask(files, scan.write(folder, files), "--label", "all")[1:]
+        pair = (predicted, truth) if scan.valid or number % 8 else (truth, predicted)
+        return ["score", *pair, *options]
+
+    mentions, kind = f"p_flair{scan.suffix}", UNUSUAL if scan.valid else KIND
+    yield Case(f"score {scan.name}", kind, make, scan.valid, mentions, "score image")
+
+
+def _voxels(change: Callable[[np.ndarray], np.ndarray]) -> Make:
+    def make(folder: Path, files: ValidFiles) -> list[str]:
+        (folder / "p_mask.nii").write_bytes(to_nifti(change(_moved(files))))
+        return score_mask(files, "p_mask.nii")
+
+    return make
+
+
+def _moved(files: ValidFiles) -> np.ndarray:
+    """The lesion, a voxel further."""
+    return np.roll(np.asarray(nib.load(files.patients / MASK).dataobj), 1, axis=0)
+
+
+def _reoriented(folder: Path, files: ValidFiles) -> list[str]:
+    turn = nib.orientations.axcodes2ornt("SAR")
+    image = nib.Nifti1Image(_moved(files), AFFINE)
+    nib.save(image.as_reoriented(nib.orientations.ornt_transform(nib.io_orientation(AFFINE), turn)), folder / "m.nii")
+    return score_mask(files, "m.nii")
+
+
+def _pairs(content: bytes) -> Make:
+    def make(folder: Path, files: ValidFiles) -> list[str]:
+        (folder / "pairs.csv").write_bytes(content)
+        return ["score", str(files.patients), str(files.patients), "--pairs", "pairs.csv", "--out", "out"]
+
+    return make
+
+
+# ---- folders ---------------------------------------------------------------------------------------------------------
+
+
+def _replace_mask(put: Callable[[Path], object]) -> Callable[[Path, ValidFiles], Path]:
+    """A copy of the patients, with something else in place of one mask."""
+
+    def make(folder: Path, files: ValidFiles) -> Path:
+        copy = folder / "patients7"
+        shutil.copytree(files.patients, copy)
+        (copy / MASK).unlink()
+        put(copy / MASK)
+        return copy
+
+    return make
+
+
+BROKEN_MASK: dict[str, Callable[[Path], object]] = {
+    "empty": Path.touch,
+    "text": lambda path: path.write_text("not a mask"),
+    "a pipe": os.mkfifo,
+    "a broken link": lambda path: path.symlink_to("nowhere"),
+    "of another grid": lambda path: nib.save(nib.Nifti1Image(np.ones((20, 20, 5), np.uint8), 2 * AFFINE), path),
+}
+
+
+def _folders() -> Iterator[Case]:
+    for name, put in BROKEN_MASK.items():
+        copy = _replace_mask(put)
+
+        def make(folder: Path, files: ValidFiles, copy: Callable[..., Path] = copy) -> list[str]:
+            return ["score", copy(folder, files).name, str(files.patients), "--out", "out"]
+
+        yield Case(f"score folder with a mask {name}", KIND, make, mentions=MASK)
+    yield Case("score an empty folder", KIND, _empty_folder, mentions="src")
+    yield Case("score a file and a folder", KIND, _file_and_folder, mentions="a file and a folder")
+
+
+def _empty_folder(folder: Path, files: ValidFiles) -> list[str]:
+    (folder / "src").mkdir()
+    return ["score", "src", str(files.patients)]
+
+
+def _file_and_folder(_folder: Path, files: ValidFiles) -> list[str]:
+    return ["score", str(files.patients / MASK), str(files.patients)]
+
+
+def evaluate_native(files: ValidFiles, source: str) -> list[str]:
+    return ["evaluate", str(files.model), str(files.cohort), "--native", source, "--out", "out", *NATIVE]
+
+
+def _native() -> Iterator[Case]:
+    for name, put in BROKEN_MASK.items():
+        copy = _replace_mask(put)
+
+        def make(folder: Path, files: ValidFiles, copy: Callable[..., Path] = copy) -> list[str]:
+            return evaluate_native(files, copy(folder, files).name)
+
+        mentions = "q3" if name in ("a pipe", "a broken link") else MASK  # not seen as files of the scan
+        yield Case(f"evaluate --native mask {name}", KIND, make, mentions=mentions)
+    yield Case("evaluate --native image truncated", KIND, _truncated_image, mentions="q3_flair")
+    yield Case("evaluate --native an empty source", KIND, _empty_source, mentions="src")
+    yield Case(
+        "evaluate --native source missing", KIND, lambda _, files: evaluate_native(files, "gone"), mentions="gone"
+    )
+
+
+def _truncated_image(folder: Path, files: ValidFiles) -> list[str]:
+    shutil.copytree(files.patients, folder / "patients7")
+    path = folder / "patients7" / "q3_flair.nii.gz"
+    path.write_bytes(path.read_bytes()[:-20])
+    return evaluate_native(files, "patients7")
+
+
+def _empty_source(folder: Path, files: ValidFiles) -> list[str]:
+    (folder / "src").mkdir()
+    return evaluate_native(files, "src")
