@@ -3,9 +3,11 @@
 import html
 
 STYLE = """
-body{font:16px/1.5 system-ui,sans-serif;max-width:75rem;margin:2rem auto;padding:0 1rem;color:#222;background:#fff}
+body{font:16px/1.5 system-ui,sans-serif;max-width:75rem;margin:2rem auto;padding:0 1rem;color:#222;background:#fff;
+overflow-wrap:anywhere}
 table{border-collapse:collapse;font-size:.85rem;display:block;overflow-x:auto}
 td,th{padding:.25rem .6rem;border-bottom:1px solid #8884;text-align:left;white-space:nowrap}
+td:first-child{white-space:normal;min-width:8rem;max-width:24rem}
 img{max-width:100%}pre{overflow-x:auto;font-size:.8rem}
 @media(prefers-color-scheme:dark){body{color:#ddd;background:#151517}a{color:#8ab4f8}}
 """

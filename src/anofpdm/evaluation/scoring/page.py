@@ -32,6 +32,7 @@ SMALLEST_PART = 128
 CHART = (540, 300)
 LEGEND = """Outlines: <b style="color:#3a8f52">truth</b>, <b style="color:#c06a10">prediction</b>. Axial slices, the
 patient's right on the left, numbered from the inferior end; the part of the slices with masks is shown."""
+SLICES_STYLE = ".slices{overflow-x:auto}.slices img{max-width:none;height:14rem}"  # scroll rather than shrink
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'"
 
 
@@ -64,7 +65,7 @@ def _name_labels(labels: Labels) -> Any:
 def _render(body: str, files: Sequence[str]) -> str:
     links = " ".join(f"<code>{name}</code>" for name in files)
     return f"""<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">
-<meta http-equiv="Content-Security-Policy" content="{POLICY}"><title>Scores</title><style>{STYLE}</style>
+<meta http-equiv="Content-Security-Policy" content="{POLICY}"><title>Scores</title><style>{STYLE}{SLICES_STYLE}</style>
 <h1>Scores of predicted masks</h1>
 {body}
 <p>The same numbers are in {links}. Definitions: docs/score.md of anofpdm {__version__}.</p></html>
@@ -83,7 +84,8 @@ def _pictures(report: ScoringReport, labels: tuple[Labels, Labels], images: Path
     for title, scan in choose_examples(report.scans).items():
         heading = f"{title}{scan.pair.name}, DICE {format_score('dice', scan.scores.dice)}"
         parts.append(f"<h3>{html.escape(heading)}</h3>")
-        parts.append(_embed(draw_scan(scan.pair, labels, images), f"outlines of both masks, {heading}"))
+        picture = _embed(draw_scan(scan.pair, labels, images), f"outlines of both masks, {heading}")
+        parts.append(f'<div class="slices" tabindex="0">{picture}</div>')
     return "\n".join(parts)
 
 
@@ -152,7 +154,7 @@ def draw_scan(pair: Pair, labels: tuple[Labels, Labels], images: Path | None) ->
         tile = drawing.draw_outline(tile, masks[0][column][part], PREDICTED)
         sheet.paste(tile, (column * (TILE + GAP), CAPTION))
         pen = ImageDraw.Draw(sheet)
-        pen.text((column * (TILE + GAP), 3), f"slice {index}", drawing.MUTED, drawing.font())
+        pen.text((column * (TILE + GAP) + 3, 3), f"slice {index}", drawing.MUTED, drawing.font())
     return sheet
 
 
