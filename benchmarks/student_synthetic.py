@@ -13,6 +13,7 @@ from scipy import ndimage
 from torch import Tensor
 
 from anofpdm.labels import HEALTHY, NULL, UNHEALTHY
+from anofpdm.method.context import SlicePositions
 from anofpdm.method.guidance import PredictNoise
 from anofpdm.network.schedule import NoiseSchedule
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 TOP, STEPS, STRENGTH = 600, 30, 3.0  # noise level to start from, levels, guidance towards UNHEALTHY
 BATCH = 50
+NEAR = 0.1  # of the height of a brain: how far away a region may come from
 CHANGED = 0.1  # of values in -1 to 1, smoothed: where a pixel counts as lesion
 
 
@@ -39,9 +41,14 @@ def make_synthetic(study: "Study", targets: np.ndarray, count: int, seed: int = 
     healthy = np.flatnonzero(part.labels == HEALTHY)
     areas = (targets > 127).sum(axis=(1, 2))
     donors = np.flatnonzero(areas > 0)
-    chance = 1 / log_density(areas[donors])
     rows = rng.choice(healthy, count, replace=count > len(healthy))
-    regions = targets[rng.choice(donors, count, p=chance / chance.sum())] > 127
+    heights, chance = relative_heights(part.positions), 1 / log_density(areas[donors])
+    chosen = []
+    for row in rows:
+        near = chance * (np.abs(heights[donors] - heights[row]) < NEAR)
+        near = near if near.any() else chance
+        chosen.append(rng.choice(donors, p=near / near.sum()))
+    regions = targets[np.array(chosen)] > 127
     device, schedule = study.teacher.model.device, NoiseSchedule.linear()
     pixels = part.pixels(study.teacher.model.modalities)
     made = []
@@ -55,6 +62,16 @@ def make_synthetic(study: "Study", targets: np.ndarray, count: int, seed: int = 
     after = np.concatenate(made)
     found = np.stack([changed(*one) for one in zip(pixels(rows), after, regions, strict=True)])
     return Synthetic(rows, after, np.where(found, 255, 0).astype(np.uint8))
+
+
+def relative_heights(positions: SlicePositions) -> np.ndarray:
+    """[n]: 0 at the lowest slice of a scan, 1 at the highest."""
+    heights = np.zeros(len(positions.scans))
+    for scan in np.unique(positions.scans):
+        own = positions.scans == scan
+        low, high = positions.heights_mm[own].min(), positions.heights_mm[own].max()
+        heights[own] = (positions.heights_mm[own] - low) / max(high - low, 1e-6)
+    return heights
 
 
 def log_density(areas: np.ndarray) -> np.ndarray:
