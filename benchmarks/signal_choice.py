@@ -27,7 +27,7 @@ from anofpdm.cli.options import resolve_device
 from anofpdm.cohorts import Cohort, open_cohort
 from anofpdm.cohorts.store import foreground
 from anofpdm.evaluation.ablations.study import measured_slices
-from anofpdm.evaluation.metrics.pixels import dice
+from anofpdm.evaluation.metrics.pixels import dice, mean_defined
 from anofpdm.labels import UNHEALTHY
 from anofpdm.method.calibration import Calibration, refit_maps
 from anofpdm.method.context import SlicePositions
@@ -150,7 +150,7 @@ def neighbour_dice(masks: np.ndarray, positions: SlicePositions, unhealthy: np.n
     order = np.lexsort((positions.heights_mm, positions.scans))
     before, after = order[:-1], order[1:]
     both = (positions.scans[before] == positions.scans[after]) & unhealthy[before] & unhealthy[after]
-    return float(dice(masks[before[both]], masks[after[both]]).mean())
+    return mean_defined(dice(masks[before[both]], masks[after[both]]))
 
 
 def largest_share(mask: np.ndarray) -> float:

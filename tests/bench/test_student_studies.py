@@ -1,0 +1,182 @@
+"""The studies of student and signal: their parts against known answers, and every command on a toy cohort."""
+
+import json
+import runpy
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from scipy import ndimage
+
+from anofpdm.cli.main import app
+from anofpdm.cohorts import open_cohort
+from anofpdm.evaluation.truth import Truth
+from anofpdm.labels import HEALTHY, NULL, UNHEALTHY
+from anofpdm.network.schedule import NoiseSchedule
+from anofpdm.student.batches import StudentBatch
+from tests import toys
+from tests.evaluation.comparison_toys import fill
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+
+
+@pytest.fixture(autouse=True)
+def find_benchmarks(monkeypatch):
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    from typer.testing import CliRunner
+
+    folder = tmp_path_factory.mktemp("made")
+    fill(folder)
+    words = ["calibrate", str(folder / "guided"), str(folder / "cohort"), "--levels", "2", "--strengths", "0,2"]
+    assert CliRunner().invoke(app, [*words, "--device", "cpu"]).exit_code == 0
+    return folder
+
+
+# ---- parts -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("radius", "sign"), [(11, 1), (16, 1), (12, -1)])
+def test_edges_move_to_where_the_image_has_them(radius, sign):
+    """A blurred disc, bright or dark, and a mask with the wrong radius."""
+    changes = toys.benchmark("student_changes")
+    rows, columns = np.mgrid[:128, :128]
+    distance = np.hypot(rows - 60, columns - 70)
+    brain, lesion = np.hypot(rows - 64, columns - 64) < 55, distance < 14
+    image = np.where(brain, 0.0, -1.0) + sign * 0.5 * ndimage.gaussian_filter(lesion.astype(float), 1.0)
+    image += brain * np.random.default_rng(0).normal(0, 0.05, image.shape)
+    target = np.where(distance < radius, 255, 0).astype(np.uint8)
+    moved = changes.moved_edge(target, image[None]) > 127
+    assert toys.dice(target > 127, lesion) < 0.9
+    assert toys.dice(moved, lesion) > 0.97
+
+
+def test_small_lesions_keep_their_edges():
+    changes = toys.benchmark("student_changes")
+    target = np.zeros((64, 64), np.uint8)
+    target[30:36, 30:36] = 255
+    np.testing.assert_array_equal(changes.moved_edge(target, np.random.default_rng(0).random((1, 64, 64))), target)
+
+
+def test_synthetic_lesions_change_nothing_outside_and_look_unhealthy_inside():
+    """The denoiser knows that unhealthy pixels are 0.5 and all others -0.5."""
+    synthetic = toys.benchmark("student_synthetic")
+    schedule, means = NoiseSchedule.linear(), {UNHEALTHY: 0.5, NULL: -0.5}
+
+    def predict(x, t, labels):
+        x = x.repeat(len(labels) // len(x), 1, 1, 1)
+        clean = torch.stack([torch.full_like(x[0], means[int(label)]) for label in labels])
+        return schedule.noise_in(x, clean, t)
+
+    x0 = torch.full((2, 1, 8, 8), -0.5)
+    region = torch.zeros(2, 1, 8, 8, dtype=torch.bool)
+    region[:, :, 2:5, 3:6] = True
+    noise = torch.randn(x0.shape, generator=torch.Generator().manual_seed(0))
+    found = synthetic.inpaint(predict, x0, region, noise, schedule)
+    assert torch.equal(found[~region], x0[~region])
+    assert (found[region] > 0.4).all()
+
+
+def test_pasted_lesions_go_into_slices_without_one():
+    changes = toys.benchmark("student_changes")
+    x = torch.full((2, 1, 16, 16), -0.5)
+    x[0, :, 4:12, 4:12] = 0.8
+    mask = torch.zeros(2, 16, 16, dtype=torch.uint8)
+    mask[0, 4:12, 4:12] = 255
+    chances = torch.zeros(2, 7)
+    chances[:, 0] = 0.01  # hardly turned, and above 0: slices that take a lesion
+    batch = StudentBatch(x, mask, torch.tensor([UNHEALTHY, HEALTHY]), chances)
+    images, masks = changes.paste_lesions(batch)
+    assert masks[1].sum() == pytest.approx(64, rel=0.05)
+    assert images[1, 0, 8, 8] > images[1, 0, 0, 8] + 0.5
+    assert batch.labels.tolist() == [UNHEALTHY, NULL]
+    torch.testing.assert_close(masks[0], masks[1])
+
+
+# ---- commands --------------------------------------------------------------------------------------------------------
+
+
+def run(monkeypatch, capsys, name, *words):
+    monkeypatch.setattr(sys, "argv", [name, *map(str, words)])
+    runpy.run_path(str(BENCHMARKS / f"{name}.py"), run_name="__main__")
+    return capsys.readouterr().out
+
+
+def test_ideas(made, tmp_path, monkeypatch, capsys):
+    ideas = "default,all modalities+edges+filled+hard,cross half+by slice,two slices each side+pasted+by area"
+    words = ("--ideas", ideas, "--steps", 1, "--device", "cpu", "--out", tmp_path / "found.json")
+    printed = run(monkeypatch, capsys, "student_ideas", made / "guided", made / "cohort", *words)
+    assert printed.count("\n") == 2 + 2 * 4  # two sizes of the smallest component each
+    found = json.loads((tmp_path / "found.json").read_text())
+    assert all(0 <= row["mixed"] <= 100 for row in found)
+
+
+def test_ceiling(made, monkeypatch, capsys):
+    words = (made / "cohort", "--steps", 2, "--patients", 1, "--device", "cpu")
+    printed = run(monkeypatch, capsys, "ceiling", *words)
+    assert "masks of 1 patients" in printed
+    assert "masks of 4 patients" in printed
+
+
+def test_mirror(made, monkeypatch, capsys):
+    printed = run(monkeypatch, capsys, "mirror", made / "guided", made / "cohort", "--device", "cpu")
+    assert printed.count("| diffusion |") == printed.count("| student |") == 3
+
+
+def test_signal_choice(made, tmp_path, monkeypatch, capsys):
+    out = tmp_path / "one.json"
+    words = ("measure", made / "guided", made / "cohort", "--levels", 2, "--device", "cpu", "--out", out)
+    run(monkeypatch, capsys, "signal_choice", *words)
+    rows = json.loads(out.read_text())["rows"]
+    assert [round(row["share"], 2) for row in rows] == [0, 0.2, 0.33, 0.5, 0.67]
+    rule = run(monkeypatch, capsys, "signal_choice", "judge", out, out)
+    assert "| always 0.33 |" in rule
+
+
+@pytest.mark.parametrize(
+    ("words", "healthy", "unlabelled"), [(("--share", 0.25), None, 0.75), (("--per-scan", 2), None, None),
+                                         (("--small", 1e9), 1.0, 0.0)]
+)  # fmt: skip
+def test_labels(made, tmp_path, monkeypatch, capsys, words, healthy, unlabelled):
+    run(monkeypatch, capsys, "labels", made / "cohort", tmp_path / "out", *words)
+    before, after = open_cohort(made / "cohort"), open_cohort(tmp_path / "out")
+    train, test = before.rows("train"), before.rows("test")
+    np.testing.assert_array_equal(after.labels[test], before.labels[test])
+    np.testing.assert_array_equal(after.slices, before.slices)
+    np.testing.assert_array_equal(Truth(after).masks(train), Truth(before).masks(train))
+    if healthy is not None:
+        assert (after.labels[train] == HEALTHY).mean() == healthy
+    if unlabelled is not None:
+        assert (after.labels[train] == NULL).mean() == pytest.approx(unlabelled, abs=0.02)
+    else:
+        labelled = train[after.labels[train] != NULL]
+        assert all(np.count_nonzero(before.scans[labelled] == scan) == 2 for scan in np.unique(before.scans[train]))
+
+
+def test_wrong_labels(made, tmp_path, monkeypatch, capsys):
+    run(monkeypatch, capsys, "labels", made / "cohort", tmp_path / "out", "--wrong", 0.2)
+    before, after = open_cohort(made / "cohort"), open_cohort(tmp_path / "out")
+    rows = np.concatenate([before.rows("train"), before.rows("val")])
+    assert (before.labels[rows] != after.labels[rows]).mean() == pytest.approx(0.2, abs=0.02)
+
+
+def test_detection_limits(tmp_path, monkeypatch, capsys):
+    """Two scans: lesions of 40 and 300 pixels; the detector misses the small one and is wrong beside it."""
+    columns = "method,setup,seed,patient,scan,slice,lesion_pixels,detected,score"
+    pixels = {"a": [0, 0, 40, 300, 0], "b": [0, 0, 0, 0, 0]}
+    calls = {"a": [0, 1, 0, 1, 0], "b": [0, 0, 0, 0, 0]}
+    rows = [
+        f"anofpdm-curve,mixed,0,{scan},{scan},{number},{area},{calls[scan][number]},{calls[scan][number]}"
+        for scan in pixels
+        for number, area in enumerate(pixels[scan])
+    ]
+    (tmp_path / "slices.csv").write_text("\n".join([columns, *rows]))
+    printed = run(monkeypatch, capsys, "detection_limits", tmp_path)
+    row = next(line for line in printed.splitlines() if line.startswith("| anofpdm-curve"))
+    cells = [cell.strip() for cell in row.strip("|").split("|")]
+    assert cells[1:] == ["0%", "-", "100%", "-", "-", "50%", "100%", "80.0%", "0.688", "1.000"]
