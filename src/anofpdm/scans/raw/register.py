@@ -49,14 +49,14 @@ class Head:
 @dataclass(frozen=True)
 class Registration:
     matrix: np.ndarray  # [4, 4], millimetres of the reference to millimetres of the series
-    information: float  # mutual information inside the brain at the best position found, in nats
+    best_information: float  # mutual information inside the brain at the best position found, in nats
     information_of_headers: float  # at the position in the headers
     kept: bool  # whether the position in the headers was kept
 
     @property
     def gain(self) -> float:
         """Relative to the position in the headers."""
-        return (self.information - self.information_of_headers) / max(self.information_of_headers, 1e-6)
+        return (self.best_information - self.information_of_headers) / max(self.information_of_headers, 1e-6)
 
 
 def register_rigid(reference: Head, series: Head) -> Registration:

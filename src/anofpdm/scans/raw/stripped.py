@@ -1,0 +1,30 @@
+"""What the series of a scan need: nothing, where they lie on one grid and hold the brain only."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from scipy import ndimage
+
+from anofpdm.scans.grid import MAX_GRID_GAP_MM, corner_gap_mm
+from anofpdm.scans.nifti import Volume
+
+LEAST_EMPTY = 0.3  # fraction of the voxels of a stripped scan that are exactly 0
+LARGEST_BRAIN_ML = 2300.0  # a head with its scalp has more
+
+
+def on_one_grid(volumes: Sequence[Volume]) -> bool:
+    first = volumes[0].grid
+    return all(
+        one.grid.shape == first.shape and corner_gap_mm(first.affine, one.grid.affine, first.shape) <= MAX_GRID_GAP_MM
+        for one in volumes[1:]
+    )
+
+
+def is_stripped(volume: Volume) -> bool:
+    """Exactly 0 around something that is no larger than a brain. Some scanners set the air around the head to 0 too."""
+    foreground = volume.voxels > 0
+    if foreground.mean() > 1 - LEAST_EMPTY:
+        return False
+    filled = ndimage.binary_fill_holes(foreground)
+    voxel_ml = abs(np.linalg.det(volume.grid.affine[:3, :3])) / 1000
+    return bool(filled.sum() * voxel_ml <= LARGEST_BRAIN_ML)
