@@ -14,6 +14,7 @@ from anofpdm.cli.main import app
 from anofpdm.cohorts import open_cohort
 from anofpdm.cohorts.split_scans import find_split_scans
 from anofpdm.demo.run import BUNDLED
+from anofpdm.evaluation.native import estimates
 from anofpdm.evaluation.scoring.summary import TITLES
 from anofpdm.options import Layout, Split
 
@@ -81,6 +82,18 @@ def scores(folder):
 
 def scans_in(folder):
     return list(dict.fromkeys(scan for scan, _ in scores(folder)))
+
+
+def test_estimated_dice_is_compared_with_the_measured_one(tumours, tmp_path, monkeypatch):
+    home, (first, second, *_) = tumours
+    monkeypatch.setattr(estimates, "FEWEST", 2)
+    evaluate(home / "cohort", home / "scans", tmp_path / "out", *STUDENT)
+    result = json.loads((tmp_path / "out" / "native.json").read_text())["engines"]["student"]["estimates"]
+    folders = (tmp_path / "out" / "student" / name for name in (first, second))
+    summaries = [json.loads((folder / "summary.json").read_text()) for folder in folders]
+    assert result["scans"] == 2
+    assert result["mean_estimate"] == pytest.approx(np.mean([one["estimated_dice"] for one in summaries]))
+    assert "student: DICE estimated without masks: mean 0." in (tmp_path / "out" / "native.md").read_text()
 
 
 def test_scores_are_those_of_segment_and_score(tumours, tmp_path):

@@ -3,12 +3,14 @@
 import dataclasses
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from anofpdm import __version__
 from anofpdm.cohorts.split_scans import SplitScans
 from anofpdm.cohorts.store import Cohort
+from anofpdm.evaluation.native.estimates import EstimateCheck, check_estimates
 from anofpdm.evaluation.native.run import LABELS, EngineReport
 from anofpdm.evaluation.scoring.page import write_report as write_scores
 from anofpdm.evaluation.scoring.summary import TITLES, Summary, summarise
@@ -22,33 +24,40 @@ EXPLANATION = (
 )
 
 
+@dataclass(frozen=True)
+class EngineResult:
+    summary: Summary
+    failed: dict[str, str]  # scan to reason
+    estimates: EstimateCheck | None  # None: the engine has no estimates, or too few
+
+
 def write_report(reports: Sequence[EngineReport], scans: SplitScans, cohort: Cohort, out: Path) -> None:
-    summaries = {}
+    results = {}
     for report in reports:
         write_scores(report.scoring, report.folder, LABELS, scans.source)
-        summaries[str(report.engine)] = summarise(report.scoring.scans)
-    text = to_markdown(summaries, scans)
+        check = check_estimates(report.scoring, report.estimates)
+        results[str(report.engine)] = EngineResult(summarise(report.scoring.scans), report.scoring.failed, check)
+    text = to_markdown(results, scans)
     write_atomically(out / MARKDOWN, text.encode(errors="replace"))
-    failed = {str(report.engine): report.scoring.failed for report in reports}
-    content = without_nan(to_dict(summaries, failed, scans, cohort))
+    content = without_nan(to_dict(results, scans, cohort))
     write_atomically(out / JSON, json.dumps(content, indent=2, allow_nan=False).encode(errors="replace"))
 
 
-def to_markdown(summaries: dict[str, Summary], scans: SplitScans) -> str:
+def to_markdown(results: dict[str, EngineResult], scans: SplitScans) -> str:
     """A column per engine: means and intervals."""
     lines = [f"Whole scans of the {scans.split} split, in native space. {EXPLANATION}", ""]
-    heads = [f"{engine} (n = {one.scans})" for engine, one in summaries.items()]
+    heads = [f"{engine} (n = {one.summary.scans})" for engine, one in results.items()]
     lines += [f"| score | {' | '.join(heads)} |", f"|---|{'---|' * len(heads)}"]
     for name, title in TITLES.items():
-        cells = (format_statistic(name, one.scores[name]) for one in summaries.values())
+        cells = (format_statistic(name, one.summary.scores[name]) for one in results.values())
         lines.append(f"| {title} | {' | '.join(cells)} |")
-    lines += [part for note in scans.notes(scans.source.name) for part in ("", note)]
+    checks = {engine: one.estimates for engine, one in results.items()}
+    notes = [f"{engine}: {check.describe()}" for engine, check in checks.items() if check is not None]
+    lines += [part for note in (*notes, *scans.notes(scans.source.name)) for part in ("", note)]
     return "\n".join(lines) + "\n"
 
 
-def to_dict(
-    summaries: dict[str, Summary], failed: dict[str, dict[str, str]], scans: SplitScans, cohort: Cohort
-) -> dict[str, Any]:
+def to_dict(results: dict[str, EngineResult], scans: SplitScans, cohort: Cohort) -> dict[str, Any]:
     return {
         "anofpdm": __version__,
         "source": str(scans.source),
@@ -57,8 +66,5 @@ def to_dict(
         "cohort": {name: cohort.manifest.get(name) for name in ("slices_sha256", "tables_sha256")},
         "absent_patients": list(scans.absent),
         "left_out_scans": scans.left_out,
-        "engines": {
-            engine: {"summary": dataclasses.asdict(summary), "failed": failed[engine]}
-            for engine, summary in summaries.items()
-        },
+        "engines": {engine: dataclasses.asdict(result) for engine, result in results.items()},
     }

@@ -12,6 +12,7 @@ from anofpdm.cohorts.split_scans import SplitScans
 from anofpdm.cohorts.store import Cohort
 from anofpdm.cohorts.subjects import Subject
 from anofpdm.errors import AnoFPDMError, ConfigError
+from anofpdm.evaluation.native.estimates import read_estimate
 from anofpdm.evaluation.scoring.masks import Labels, align, read_mask
 from anofpdm.evaluation.scoring.pairs import Pair, Pairing
 from anofpdm.evaluation.scoring.run import ScoringReport, score_pairs
@@ -55,6 +56,7 @@ class NativeEvaluation:
         report = EngineReport(request.engine.name, folder, reports)
         if world.is_main:
             report.scoring = score_pairs(self._pairing(targets, report), LABELS, self.workers, progress)
+            report.estimates = _read_estimates(targets, folder)
         return report
 
     def _pairing(self, targets: Sequence[Target], report: "EngineReport") -> Pairing:
@@ -81,6 +83,7 @@ class EngineReport:
     folder: Path  # of masks and scores
     segmentation: list[RunReport]  # of each process
     scoring: ScoringReport = field(default_factory=ScoringReport)
+    estimates: dict[str, float] = field(default_factory=dict)  # scan to estimated DICE, where the engine has one
 
     @property
     def failed(self) -> dict[str, str]:
@@ -92,6 +95,14 @@ class EngineReport:
         """Scan and text."""
         texts = [(name, text) for one in self.segmentation for name, some in one.warnings.items() for text in some]
         return texts + [(scan.pair.name, text) for scan in self.scoring.scans for text in scan.warnings]
+
+
+def _read_estimates(targets: Sequence[Target], out: Path) -> dict[str, float]:
+    found = {}
+    for target in targets:
+        folder, name = result_location(target, out)
+        found[target.subject.name] = read_estimate(folder / name(outputs.SUMMARY))
+    return {scan: estimate for scan, estimate in found.items() if estimate is not None}
 
 
 def find_truth(subject: Subject, folder: Path) -> Path:
