@@ -47,7 +47,7 @@ LIMITS = {
     "student's scan / reading its files": Limit(235, 1.35),
     "prepare / reading with nibabel": Limit(3.4, 1.35),
     "median filter / scipy's": Limit(0.27, 1.4),
-    "anofpdm --help / importing typer and rich": Limit(1.33, 1.12),
+    "help page / importing typer and rich": Limit(1.33, 1.12),
 }
 CPU = torch.device("cpu")
 SCAN = (240, 240, 24)  # a part of a head: fewer seconds
@@ -137,7 +137,7 @@ MEASURES: dict[str, Callable[[], float]] = {
     "prepare / reading with nibabel": prepare_ratio,
     "score / reading with nibabel": score_ratio,
     "median filter / scipy's": median_filter_ratio,
-    "anofpdm --help / importing typer and rich": help_ratio,
+    "help page / importing typer and rich": help_ratio,
 }
 
 
