@@ -9,7 +9,6 @@ lesion, or without a predicted one, are left out.
 """
 
 import argparse
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -105,14 +104,13 @@ def report_estimates(decisions: Decisions, agreement: np.ndarray, cohort: Cohort
         "product of the first two": decisions.estimated_dice,
     }
     measured = volume_dice(masks, truth, scans)
-    predicted = per_scan(scans, lambda one: areas[one].sum()) > 0
-    kept = predicted & ~np.isnan(measured)
+    kept = (sum_per_scan(areas, scans) > 0) & ~np.isnan(measured)
     print(f"\n{kept.sum()} scans, mean volume DICE {measured[kept].mean():.3f}")
     print(f"\n| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}")
     drawn, slices = areas > 0, dice(masks, truth)
     for name, values in estimates.items():
-        known = np.where(drawn, values, 0.0)
-        scan = per_scan(scans, lambda one, known=known: (known[one] * areas[one]).sum() / max(areas[one].sum(), 1))
+        weighted = np.where(drawn, values, 0.0) * areas
+        scan = sum_per_scan(weighted, scans) / np.maximum(sum_per_scan(areas, scans), 1)
         gap = scan[kept] - measured[kept]
         numbers = (
             pearsonr(scan[kept], measured[kept]).statistic,
@@ -124,9 +122,10 @@ def report_estimates(decisions: Decisions, agreement: np.ndarray, cohort: Cohort
         print(f"| {name} | {' | '.join(f'{number:.3f}' for number in numbers)} |")
 
 
-def per_scan(scans: np.ndarray, function: Callable[[np.ndarray], float]) -> np.ndarray:
-    """Of each scan's positions, as np.unique(scans) sorts them."""
-    return np.array([function(np.flatnonzero(scans == scan)) for scan in np.unique(scans)])
+def sum_per_scan(values: np.ndarray, scans: np.ndarray) -> np.ndarray:
+    """[n], [n] -> [scans], as np.unique(scans) sorts them."""
+    _, place = np.unique(scans, return_inverse=True)
+    return np.bincount(place, values)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 import csv
 import json
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
@@ -67,7 +67,9 @@ def test_an_empty_mask_has_no_estimate():
 
 def decisions_with(masks, estimates):
     empty = np.full(len(masks), np.nan)
-    return Decisions(masks, masks, masks, masks.any((1, 2)), *[empty] * 7, estimated_dice=np.array(estimates))
+    values = {field.name: empty for field in fields(Decisions)}
+    values |= {"maps": masks, "masks": masks, "drawn": masks, "estimated_dice": np.array(estimates)}
+    return Decisions(**values)
 
 
 def test_the_estimate_of_a_scan_is_weighted_by_area():
