@@ -24,7 +24,7 @@ TORCHRUN = (Path(sys.executable).with_name("torchrun"), "--nproc-per-node", "2",
 
 
 @pytest.mark.sample(1)
-@pytest.mark.parametrize("name", ["prepare", "phantom"])
+@pytest.mark.parametrize("name", ["prepare", "phantom", "score"])
 def test_killed_worker(
     name: str, toy: Path, many_scans: Path, workspace: Path, rng: random.Random, extent: Extent, record
 ) -> None:
