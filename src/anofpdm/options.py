@@ -107,6 +107,14 @@ class Noise(StrEnum):
     SIMPLEX = "simplex"
 
 
+class Raw(StrEnum):
+    """Whether series of a scan are registered and stripped first. `auto`: where they need it."""
+
+    AUTO = "auto"
+    ALWAYS = "always"
+    NEVER = "never"
+
+
 class Split(StrEnum):
     """Part of a cohort."""
 

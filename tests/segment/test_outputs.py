@@ -20,6 +20,7 @@ def test_file_names():
         "DICOM_SEG": "mask_seg.dcm",
         "DICOM_CAPTURE": "report_capture.dcm",
         "BIDS_DESCRIPTION": "dataset_description.json",
+        "PREPARATION": "preparation",
     }
 
 

@@ -1,5 +1,6 @@
 """anofpdm segment: lesion masks for scans, in their own space."""
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -7,7 +8,7 @@ import typer
 
 from anofpdm.cli.options import Batch, Device, PrecisionOption, resolve_device
 from anofpdm.cli.progress import progress_bars
-from anofpdm.options import Detector, Engine, Precision, Split, Threshold
+from anofpdm.options import Detector, Engine, Precision, Raw, Split, Threshold
 from anofpdm.util.text import printable
 
 if TYPE_CHECKING:
@@ -69,6 +70,9 @@ def segment(
     skull_strip: Annotated[
         str | None, typer.Option(help="Skull-stripping command, containing {input} and {output}.")
     ] = None,
+    raw: Annotated[
+        Raw, typer.Option(help="Register and skull-strip the series of a scan first. auto: where they need it.")
+    ] = Raw.AUTO,
     series: Annotated[
         list[str] | None, typer.Option(help="DICOM: the series of a modality, e.g. flair=3. May be repeated.")
     ] = None,
@@ -109,6 +113,7 @@ def segment(
         batch=batch,
         brain_mask=brain_mask,
         skull_strip=skull_strip,
+        raw=raw,
     )
     unneeded = set(loaded.trained.modalities) - set(request.modalities)
     inputs, series = (_without(unneeded, words) for words in (inputs, series or []))
@@ -117,7 +122,7 @@ def segment(
             print(line)
         return
     targets = find_targets(inputs, request.modalities, split, _parse_series(series))
-    run = BatchSegmentation(loaded, request, targets, out, OutputOptions(pictures, report, dicom), strict)
+    run = BatchSegmentation(loaded, request, targets, out, OutputOptions(pictures, report, dicom), strict, _print_stage)
     world = World.from_environment(local_device)
     try:
         with progress_bars(world.is_main) as progress:
@@ -129,6 +134,10 @@ def segment(
         print_reports(reports, out)
     if any(one.failed for one in reports):
         raise typer.Exit(3)
+
+
+def _print_stage(line: str) -> None:
+    print(printable(line), file=sys.stderr, flush=True)
 
 
 def _without(modalities: set[str], words: list[str]) -> list[str]:

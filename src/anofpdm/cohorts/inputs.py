@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 Finder = Callable[[Source], list[Subject]]
 OUR_FILES = ("mask.nii.gz", "anomaly_map.nii.gz")  # results outside BIDS
+OUR_PREFIXES = ("mask_on_", "anomaly_map_on_")  # on the grids of a raw study's series
 DERIVED_SUFFIXES = ("_brain", "_mask", "_brainmask")  # files derived from the scan of that name
 INVALID_NAMES = ("", ".", "..")  # as the name of a result folder
 
@@ -154,7 +155,7 @@ def _any_scans(source: Source, modalities: tuple[str, ...]) -> list[Subject]:
 
 
 def _is_derived(path: Path, source: Source) -> bool:
-    if path.name in OUR_FILES or f"_desc-{bids.OUR_DESC}_" in path.name:
+    if path.name in OUR_FILES or path.name.startswith(OUR_PREFIXES) or f"_desc-{bids.OUR_DESC}_" in path.name:
         return True
     return isinstance(source, Path) and "derivatives" in path.relative_to(source).parts
 

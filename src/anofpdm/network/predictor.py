@@ -2,7 +2,7 @@
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from anofpdm.network import checkpoint
 from anofpdm.network.classifier import Network, build_network
 from anofpdm.network.config import UNetConfig
 from anofpdm.network.cpu import fast_gradients
+from anofpdm.network.expects import ScanExpectation
 from anofpdm.network.kernels.cuda_graph import CudaGraph
 from anofpdm.network.unet import UNet
 from anofpdm.options import Noise, Precision, Task, parse
@@ -146,6 +147,7 @@ class TrainedModel:
     modalities: tuple[str, ...]  # in the order of the network's channels
     size: int  # slices are size x size
     sha256: str
+    expects: ScanExpectation = field(default_factory=ScanExpectation)
 
     @property
     def device(self) -> torch.device:
@@ -171,7 +173,8 @@ def load_trained(
     network, payload, digest = _load(folder, task, noise)
     assert isinstance(network, UNet)
     predict = NoisePredictor(network, device, precision)
-    return TrainedModel(folder, predict, tuple(payload["modalities"]), int(payload["size"]), digest)
+    expects = ScanExpectation.from_dict(payload.get("expects", {}))
+    return TrainedModel(folder, predict, tuple(payload["modalities"]), int(payload["size"]), digest, expects)
 
 
 @dataclass(frozen=True)
@@ -213,6 +216,7 @@ def _load(folder: Path, task: str, noise: str) -> tuple[Network, dict[str, Any],
         trained_for = payload["task"], payload.get("training", {}).get("noise", Noise.GAUSSIAN)
         config = UNetConfig.from_dict(payload["network"])
         _check_slices(payload, config)
+        ScanExpectation.from_dict(payload.get("expects", {}))
     except (ConfigError, ModelError, KeyError, TypeError, ValueError, AttributeError) as problem:
         raise ModelError(f"{folder}: invalid configuration ({problem}); train it again") from None
     if trained_for != (task, noise):

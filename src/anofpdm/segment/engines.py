@@ -19,7 +19,7 @@ from anofpdm.method.decision import OURS, Decisions, DecisionSettings, decide, f
 from anofpdm.method.evidence import concatenate
 from anofpdm.method.gather import EvidenceRequest, batch_for, evidence_batches, slice_seeds
 from anofpdm.network.predictor import TrainedModel
-from anofpdm.options import Detector, Engine, Threshold, parse
+from anofpdm.options import Detector, Engine, Raw, Threshold, parse
 from anofpdm.report.display import Curves
 from anofpdm.report.explanation import Explain, add_evidence, normalize_explain
 from anofpdm.segment.scan_input import BrainSource
@@ -157,6 +157,7 @@ class SegmentOptions(TypedDict, total=False):
     batch: int | None  # slices per batch
     brain_mask: str | Path | None
     skull_strip: str | None  # command with {input} and {output}
+    raw: Raw | str | None  # whether series are registered and stripped first; default: never
 
 
 @dataclass(frozen=True)
@@ -166,6 +167,7 @@ class SegmentRequest:
     brain: BrainSource
     explain: Explain = None
     explainer: DiffusionEngine | None = None  # given together with `explain`
+    raw: Raw = Raw.NEVER
 
     @property
     def modalities(self) -> tuple[str, ...]:
@@ -182,6 +184,8 @@ class SegmentRequest:
             "brain_mask": self.brain.description(),
             **self.engine.settings(),
         }
+        if self.raw is Raw.ALWAYS:  # auto and never give the same result, or the second gives none
+            settings["raw"] = self.raw
         if self.explainer is None:
             return settings
         explained = self.explain if isinstance(self.explain, str) else list(self.explain or ())
@@ -194,17 +198,18 @@ def resolve_request(model: "Model", options: SegmentOptions) -> SegmentRequest:
     wanted = parse(Engine, options.get("engine") or Engine.AUTO)
     explain = normalize_explain(options.get("explain"))
     brain = BrainSource(options.get("brain_mask"), options.get("skull_strip"))
+    raw = parse(Raw, options.get("raw") or Raw.NEVER)
     if _resolve_engine(model, wanted) is Engine.DIFFUSION:
         if explain is not None and wanted is Engine.DIFFUSION:
             raise ConfigError("--explain: the diffusion engine explains every slice anyway; omit it")
-        return SegmentRequest(_diffusion_engine(model, options), model.trained.sha256, brain)
+        return SegmentRequest(_diffusion_engine(model, options), model.trained.sha256, brain, raw=raw)
     refused = NOT_FOR_STUDENTS if explain is not None else (*NOT_FOR_STUDENTS, "seed")  # of the explanation's noise
     unused = ", ".join(f"--{name}" for name in refused if options.get(name) is not None)
     if unused:
         raise ConfigError(f"{unused}: not an option of the student engine; add --engine diffusion, or omit it")
     assert model.student is not None
     explainer = None if explain is None else _diffusion_engine(model, options)
-    return SegmentRequest(StudentEngine(model.student), model.trained.sha256, brain, explain, explainer)
+    return SegmentRequest(StudentEngine(model.student), model.trained.sha256, brain, explain, explainer, raw)
 
 
 def _resolve_engine(model: "Model", wanted: Engine) -> Engine:

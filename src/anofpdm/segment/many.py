@@ -10,9 +10,11 @@ from anofpdm import __version__
 from anofpdm.cohorts.inputs import Target
 from anofpdm.cohorts.subjects import Subject
 from anofpdm.errors import AnoFPDMError, ConfigError, OutputError, ScanError, ScanWarning
+from anofpdm.scans.raw.preparation import discard
 from anofpdm.segment import outputs
 from anofpdm.segment.engines import TASK, SegmentRequest
 from anofpdm.segment.model import Model
+from anofpdm.segment.raw_input import RawRun
 from anofpdm.segment.scan_input import file_sha256
 from anofpdm.util.distributed import World
 from anofpdm.util.files import folder_lock, remove_temporary_files, write_atomically
@@ -59,6 +61,7 @@ class BatchSegmentation:
     out: Path
     outputs: OutputOptions = OutputOptions()
     strict: bool = False  # stop at the first scan that fails
+    report_stage: Callable[[str], None] = discard  # receives a line per stage of a raw study
 
     def __post_init__(self) -> None:
         if self.outputs.dicom and not any(target.study is not None for target in self.targets):
@@ -114,7 +117,8 @@ class BatchSegmentation:
         if volume is not None:
             report.skipped[subject.name] = volume
             return
-        result = self.model.segment(subject.images, request=self.request, progress=progress)
+        raw = RawRun(folder / outputs.PREPARATION, lambda line: self.report_stage(f"{subject.name}: {line}"))
+        result = self.model.segment(subject.images, request=self.request, progress=progress, raw_run=raw)
         if target.study is not None:
             for key, series in target.study.to_dict().items():
                 file = _name_series(str(subject.images[key]), target, subject)

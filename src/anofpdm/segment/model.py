@@ -16,7 +16,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Unpack
+from typing import Any, Unpack
 
 import numpy as np
 import torch
@@ -30,8 +30,10 @@ from anofpdm.options import Precision
 from anofpdm.report.display import Curves, DisplayData
 from anofpdm.report.explanation import rows_to_explain, warn_missing_slices
 from anofpdm.report.findings import find_lesions
-from anofpdm.scans import AxialPlanes, Scan, read_scan, scan_slices
+from anofpdm.scans import AxialPlanes, Grid, Scan, scan_slices
+from anofpdm.scans.raw.study import Study
 from anofpdm.segment.engines import EngineSlices, SegmentOptions, SegmentRequest, resolve_request
+from anofpdm.segment.raw_input import RawRun, read_input
 from anofpdm.segment.result import Segmentation, slice_table
 from anofpdm.segment.scan_input import file_sha256, record_warnings, warn_unusual_foreground, warn_unusual_spacing
 from anofpdm.student.model import Student, load_student
@@ -71,39 +73,36 @@ class Model:
         *,
         request: SegmentRequest | None = None,  # instead of options
         progress: Progress = silent,
+        raw_run: RawRun | None = None,  # where a raw study's preparation is kept
         **options: Unpack[SegmentOptions],
     ) -> Segmentation:
         """Segment one scan."""
         start = time.perf_counter()
         request = request or self.request(**options)
         with record_warnings() as warnings:
-            scan = _read(files, request)
+            scan, study = read_input(files, request, self.trained.expects, self.calibration.foreground, raw_run)
             planes = AxialPlanes(scan.grid, self.trained.size)
             slices = self._checked_slices(scan, planes.spacing_mm, request, next(iter(files.values())))
         own_progress = progress if request.explainer is None else portion(progress, 0, STUDENT_PORTION)
         decisions, curves = request.engine.decide(_select(slices, request, request.engine.modalities), own_progress)
-        anomaly_map = planes.to_native(decisions.maps, slices.indices)
-        mask = planes.to_native(decisions.masks, slices.indices) >= 0.5
-        findings = find_lesions(mask, anomaly_map, scan.grid.affine)
+        native = [planes.to_native(one, slices.indices) for one in (decisions.maps, decisions.masks)]
+        grid, (anomaly_map, mask) = _in_place(study, scan, *native)
+        mask = mask >= 0.5
+        findings = find_lesions(mask, anomaly_map, grid.affine)
         if request.explainer is not None:
             rest = portion(progress, STUDENT_PORTION, 1 - STUDENT_PORTION)
-            rows = rows_to_explain(request.explain, findings, slices.indices, scan.grid)
+            rows = rows_to_explain(request.explain, findings, slices.indices, grid)
             decisions, curves = request.explainer.explain(decisions, slices, rows, rest)
-        inputs = {name: {"file": str(files[name]), "sha256": file_sha256(files[name])} for name in request.modalities}
         return Segmentation(
             mask=mask,
             anomaly_map=anomaly_map,
-            grid=scan.grid,
+            grid=grid,
             slices=slice_table(decisions, slices.indices, planes.pixel_mm),
             findings=findings,
             decisions=decisions,
-            summary={
-                "settings": request.settings(),
-                "inputs": inputs,
-                "warnings": warnings,
-                "seconds": round(time.perf_counter() - start, 2),
-            },
+            summary=_summary(files, request, warnings, time.perf_counter() - start),
             display=self._display_data(request, slices, planes.pixel_mm, curves),
+            series=() if study is None else study.series,
         )
 
     def _checked_slices(self, scan: Scan, spacing_mm: float, request: SegmentRequest, where: object) -> EngineSlices:
@@ -131,16 +130,16 @@ class Model:
         )
 
 
-def _read(files: Files, request: SegmentRequest) -> Scan:
-    needed = request.modalities
-    missing = [name for name in needed if name not in files]
-    if missing:
-        raise ScanError(
-            f"no {' or '.join(missing)} given; the model needs {', '.join(needed)} of every scan, "
-            f"and got {', '.join(files) or 'nothing'}"
-        )
-    scan = read_scan({name: Path(files[name]) for name in needed})
-    return request.brain.apply(scan, Path(files[needed[0]]))
+def _summary(files: Files, request: SegmentRequest, warnings: list[str], seconds: float) -> dict[str, Any]:
+    inputs = {name: {"file": str(files[name]), "sha256": file_sha256(files[name])} for name in request.modalities}
+    return {"settings": request.settings(), "inputs": inputs, "warnings": warnings, "seconds": round(seconds, 2)}
+
+
+def _in_place(study: Study | None, scan: Scan, *volumes: np.ndarray) -> tuple[Grid, list[np.ndarray]]:
+    """Volumes on the grid of the scan, brought to the reference's own grid where a raw study was prepared."""
+    if study is None:
+        return scan.grid, list(volumes)
+    return study.reference.grid, [study.to_reference(volume) for volume in volumes]
 
 
 def _select(slices: EngineSlices, request: SegmentRequest, wanted: tuple[str, ...]) -> EngineSlices:

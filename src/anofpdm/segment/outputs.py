@@ -11,7 +11,14 @@ DICOM_SEG = "mask_seg.dcm"
 DICOM_CAPTURE = "report_capture.dcm"
 BIDS_DESCRIPTION = "dataset_description.json"
 
+PREPARATION = "preparation"  # folder: brain masks, transforms and registered series of a raw study
+
 _BIDS_SUFFIXES = {MASK: "_label-lesion_desc-anofpdm_mask.nii.gz", ANOMALY_MAP: "_desc-anofpdm_anomalymap.nii.gz"}
+
+
+def on_series(file: str, series: str) -> str:
+    """Name of a mask or map on the grid of one series of a raw study."""
+    return file.replace(".nii.gz", f"_on_{series}.nii.gz")
 
 
 def bids_suffix(file: str) -> str:

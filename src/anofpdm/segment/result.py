@@ -15,6 +15,7 @@ from anofpdm.report.findings import Finding
 from anofpdm.report.overview import draw_overview
 from anofpdm.report.page import render_report
 from anofpdm.scans import Grid, write_nifti
+from anofpdm.scans.raw.study import PlacedSeries, to_series
 from anofpdm.segment import outputs
 from anofpdm.util.files import encode_csv, translate_write_errors, write_atomically
 
@@ -36,6 +37,7 @@ class Segmentation:
     decisions: Decisions  # on the slices of the network
     summary: dict[str, Any]  # settings, inputs, warnings, seconds
     display: DisplayData
+    series: tuple[PlacedSeries, ...] = ()  # of a raw study, the reference first; `grid` is that of the reference
 
     @property
     def volume_ml(self) -> float:
@@ -65,6 +67,7 @@ class Segmentation:
             (folder / name(file)).unlink(missing_ok=True)
         write_nifti(folder / name(outputs.MASK), self.mask.astype(np.uint8), self.grid)
         write_nifti(folder / name(outputs.ANOMALY_MAP), round_map(self.anomaly_map), self.grid)
+        self._save_on_series(folder, name)
         write_atomically(folder / name(outputs.FINDINGS), encode_csv(FINDING_COLUMNS, map(_finding_row, self.findings)))
         write_atomically(folder / name(outputs.SLICES), encode_csv(self.slices[0], rows))
         title = title or folder.resolve().name
@@ -80,6 +83,14 @@ class Segmentation:
             "slices_detected": int(self.decisions.detected.sum()),
         }
         write_atomically(folder / name(outputs.SUMMARY), json.dumps({**counts, **self.summary}, indent=2).encode())
+
+    def _save_on_series(self, folder: Path, name: Callable[[str], str]) -> None:
+        """Mask and map of a raw study on the grid of each of its series."""
+        for one in self.series:
+            mask = to_series(self.mask, self.series[0], one) >= 0.5
+            write_nifti(folder / name(outputs.on_series(outputs.MASK, one.name)), mask.astype(np.uint8), one.grid)
+            anomaly_map = round_map(to_series(self.anomaly_map, self.series[0], one))
+            write_nifti(folder / name(outputs.on_series(outputs.ANOMALY_MAP, one.name)), anomaly_map, one.grid)
 
     def save_dicom(self, study: "Study", folder: Path, title: str, name: Callable[[str], str] = str) -> None:
         """Write the mask as DICOM SEG and the overview as secondary capture into a folder of saved results."""

@@ -14,7 +14,7 @@ from anofpdm.scans.raw.geometry import resample
 from anofpdm.scans.raw.header import check_header
 from anofpdm.scans.raw.preparation import Preparation
 from anofpdm.scans.raw.stripped import is_stripped, on_one_grid
-from anofpdm.scans.raw.study import StudyOptions, prepare_study
+from anofpdm.scans.raw.study import StudyOptions, prepare_study, to_series
 from tests.scans.raw.worlds import mean_error_mm, moved_head, random_rigid, thick_grid, tumour_phantom
 
 FLAIR, T2 = ((1.5, 1.5, 5.0), (130, 150, 30)), ((1.8, 1.8, 4.0), (112, 120, 40))
@@ -56,8 +56,8 @@ def test_a_study_is_prepared_stored_and_reused(files, tmp_path):
     # On the grid of the scan, the reference has its own voxels, and T2 shows the same anatomy.
     size = study.scan.grid.spacing_mm * study.scan.grid.shape
     np.testing.assert_allclose(size[:2], 240, atol=1.5)
-    own = study.to_native(study.scan.volumes[0], flair)
-    kept = study.to_native(study.brain.astype(np.float32), flair) == 1
+    own = study.to_reference(study.scan.volumes[0])
+    kept = study.to_reference(study.brain.astype(np.float32)) == 1
     original = read_volume(files["flair"]).voxels
     np.testing.assert_array_equal(own[kept], original[kept])
 
@@ -84,7 +84,7 @@ def _check_native_masks(study):
     source = Grid.from_affine(phantom.mask.shape, phantom.affine)
     lesion = resample(phantom.mask > 0, source, study.scan.grid, np.eye(4)) >= 0.5
     for one, matrix in zip(study.series, (np.eye(4), MOVEMENT), strict=True):
-        found = study.to_native(lesion.astype(np.float32), one) >= 0.5
+        found = to_series(study.to_reference(lesion), study.reference, one) >= 0.5
         truth = resample(phantom.mask > 0, source, one.grid, np.linalg.inv(matrix)) >= 0.5
         assert 2 * (found & truth).sum() / (found.sum() + truth.sum()) > 0.85
 
@@ -120,8 +120,8 @@ def test_stripped_scans_on_one_grid_are_recognised(files, tmp_path):
     flair, t2 = (read_volume(path) for path in files.values())
     assert is_stripped(flair)
     assert is_stripped(t2)
-    assert not on_one_grid([flair, t2])
-    assert on_one_grid([flair, flair])
+    assert not on_one_grid([flair.grid, t2.grid])
+    assert on_one_grid([flair.grid, flair.grid])
     noisy = np.random.default_rng(0).rayleigh(10, flair.grid.shape).astype(np.float32) + flair.voxels
     write_nifti(tmp_path / "raw.nii.gz", noisy, flair.grid)
     assert not is_stripped(read_volume(tmp_path / "raw.nii.gz"))

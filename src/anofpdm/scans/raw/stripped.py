@@ -5,18 +5,18 @@ from collections.abc import Sequence
 import numpy as np
 from scipy import ndimage
 
-from anofpdm.scans.grid import MAX_GRID_GAP_MM, corner_gap_mm
+from anofpdm.scans.grid import MAX_GRID_GAP_MM, Grid, corner_gap_mm
 from anofpdm.scans.nifti import Volume
 
 LEAST_EMPTY = 0.3  # fraction of the voxels of a stripped scan that are exactly 0
 LARGEST_BRAIN_ML = 2300.0  # a head with its scalp has more
 
 
-def on_one_grid(volumes: Sequence[Volume]) -> bool:
-    first = volumes[0].grid
+def on_one_grid(grids: Sequence[Grid]) -> bool:
+    first = grids[0]
     return all(
-        one.grid.shape == first.shape and corner_gap_mm(first.affine, one.grid.affine, first.shape) <= MAX_GRID_GAP_MM
-        for one in volumes[1:]
+        one.shape == first.shape and corner_gap_mm(first.affine, one.affine, first.shape) <= MAX_GRID_GAP_MM
+        for one in grids[1:]
     )
 
 

@@ -65,9 +65,14 @@ class Study:
     def reference(self) -> PlacedSeries:
         return self.series[0]
 
-    def to_native(self, volume: np.ndarray, series: PlacedSeries) -> np.ndarray:
-        """float32 on the series' own grid, of a volume on the grid of the scan; linear, 0 outside."""
-        return resample(volume, self.scan.grid, series.grid, np.linalg.inv(series.matrix))
+    def to_reference(self, volume: np.ndarray) -> np.ndarray:
+        """float32 on the reference's own grid, of a volume on the grid of the scan; 0 outside."""
+        return resample(volume, self.scan.grid, self.reference.grid, np.eye(4))
+
+
+def to_series(volume: np.ndarray, reference: PlacedSeries, series: PlacedSeries) -> np.ndarray:
+    """float32 on the grid of a series, of a volume on the grid of the reference; linear, 0 outside."""
+    return resample(volume, reference.grid, series.grid, np.linalg.inv(series.matrix))
 
 
 def prepare_study(files: Mapping[str, Path], tools: StudyTools, options: StudyOptions | None = None) -> Study:

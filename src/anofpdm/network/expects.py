@@ -1,0 +1,26 @@
+"""What a model expects of a scan, as recorded under "expects" in its config.json; every entry is optional."""
+
+from dataclasses import dataclass
+from typing import Any
+
+FIELD_OF_VIEW_MM = 240.0  # of the slices in BraTS
+TEMPLATES = ("mni152",)
+
+
+@dataclass(frozen=True)
+class ScanExpectation:
+    skull: bool = False  # whether the model was trained on whole heads
+    template: str | None = None  # space that scans are registered to; None: their own
+    field_of_view_mm: float = FIELD_OF_VIEW_MM  # along the longer side of a slice
+
+    def __post_init__(self) -> None:
+        if type(self.skull) is not bool:
+            raise ValueError(f"expects.skull is {self.skull!r}, not true or false")
+        if self.template is not None and self.template not in TEMPLATES:
+            raise ValueError(f"expects.template is {self.template!r}; known are {', '.join(TEMPLATES)}")
+        if type(self.field_of_view_mm) not in (int, float) or not 50 <= self.field_of_view_mm <= 1000:
+            raise ValueError(f"expects.field_of_view_mm is {self.field_of_view_mm!r}, not a number from 50 to 1000")
+
+    @classmethod
+    def from_dict(cls, payload: dict[str, Any]) -> "ScanExpectation":
+        return cls(**payload)
