@@ -32,17 +32,21 @@ def files(tmp_path_factory):
     return {name: folder / f"{name}.nii.gz" for name in heads}
 
 
-def stored_brain(volume):
+class StoredBrain:
     """The phantom's own: its scans are stripped."""
-    stored_brain.calls += 1
-    return volume.voxels > 0
+
+    calls = 0
+
+    def __call__(self, volume):
+        self.calls += 1
+        return volume.voxels > 0
 
 
-stored_brain.calls = 0
+stored_brain = StoredBrain()
 
 
 def test_a_study_is_prepared_stored_and_reused(files, tmp_path):
-    lines = []
+    lines: list[str] = []
     tools = Preparation(stored_brain, "phantom", tmp_path / "preparation", lines.append)
     study = prepare_study(files, tools)
     tools.save_study(study)
@@ -70,7 +74,7 @@ def test_a_study_is_prepared_stored_and_reused(files, tmp_path):
         np.testing.assert_allclose(one, two, atol=1e-3)
     manifest = json.loads((tmp_path / "preparation" / "manifest.json").read_text())
     assert manifest["study"]["series"]["t2"]["agreement"]["dice"] == t2.agreement.dice
-    assert nib.load(tmp_path / "preparation" / "t2.nii.gz").shape == study.scan.grid.shape
+    assert nib.nifti1.load(tmp_path / "preparation" / "t2.nii.gz").shape == study.scan.grid.shape
 
     # Other brains: nothing stored applies.
     prepare_study({"flair": files["flair"]}, Preparation(stored_brain, "other", tmp_path / "preparation"))
