@@ -128,10 +128,24 @@ def test_safe_code_is_not_reported(text: str) -> None:
     assert not find_unsafe(text)
 
 
+# Deepbet's weights have this format only. Loaded are the bytes whose hash was compared with one in the source.
+PINNED_FILES = ("src/anofpdm/scans/raw/brain.py: torch.jit.load loads code",)
+
+
+def test_weights_of_another_package_are_loaded_only_if_their_hash_is_known(tmp_path: Path) -> None:
+    from anofpdm.errors import ConfigError
+    from anofpdm.scans.raw import brain
+
+    (tmp_path / brain.FINDER[0]).write_bytes(b"something else")
+    with pytest.raises(ConfigError, match="not the file of deepbet"):
+        brain._load(tmp_path, brain.FINDER)
+
+
 def test_package_has_no_unsafe_code(record) -> None:
     files = sorted(SOURCE.rglob("*.py"))
     assert len(files) > 50
     findings = [f"{path.relative_to(ROOT)}:{what}" for path in files for what in find_unsafe(path.read_text())]
+    findings = [one for one in findings if re.sub(r":\d+:", ":", one) not in PINNED_FILES]
     assert not findings
     result = "no pickle, eval, exec, shell, download or unchecked extraction"
     record(SUPPLY_CHAIN, "source files checked for unsafe code", len(files), result)

@@ -41,7 +41,9 @@ class GroundTruth:
     def save(self, folder: Path) -> None:
         folder.mkdir(parents=True)
         for field in fields(self):
-            np.save(folder / f"{field.name}.npy", getattr(self, field.name))
+            values = np.asarray(getattr(self, field.name))
+            file = folder / f"{field.name}.npy"
+            np.lib.format.open_memmap(file, "w+", values.dtype, values.shape)[...] = values
 
     @classmethod
     def open(cls, folder: Path) -> "GroundTruth":

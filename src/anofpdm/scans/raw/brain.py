@@ -5,6 +5,7 @@ Its weight files are loaded directly. The package's own code would import a user
 
 import hashlib
 import importlib.util
+import io
 import warnings
 from dataclasses import dataclass
 from functools import partial
@@ -58,11 +59,12 @@ def _load(folder: Path, network: tuple[str, int, str]) -> "Weights":
 
     name, _, sha256 = network
     path = folder / name
-    if not path.is_file() or hashlib.sha256(path.read_bytes()).hexdigest() != sha256:
+    data = path.read_bytes() if path.is_file() else b""
+    if hashlib.sha256(data).hexdigest() != sha256:
         raise ConfigError(f"{path} is missing or not the file of deepbet 1.0.2; run {INSTALL_HINT} again")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch.jit.load is deprecated, but this is its format
-        return dict(torch.jit.load(path, map_location="cpu").state_dict())
+        return dict(torch.jit.load(io.BytesIO(data), map_location="cpu").state_dict())
 
 
 def extract_brain(voxels: np.ndarray, grid: Grid, networks: Networks, path: Path | str) -> np.ndarray:
