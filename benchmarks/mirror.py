@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import torch
+from student_study import Drawing, Outputs, draw
 
 from anofpdm.calibration.files import load_calibration
 from anofpdm.calibration.fit import slice_positions
@@ -23,15 +23,14 @@ from anofpdm.evaluation.metrics.bootstrap import patient_bootstrap
 from anofpdm.evaluation.metrics.pixels import dice
 from anofpdm.evaluation.truth import Truth
 from anofpdm.method.context import SlicePositions
-from anofpdm.method.decision import OURS, Decisions, decide
+from anofpdm.method.decision import OURS, decide
 from anofpdm.method.evidence import concatenate
 from anofpdm.method.gather import EvidenceRequest, batch_for, evidence_batches, slice_seeds
 from anofpdm.network.predictor import TrainedModel, load_trained
-from anofpdm.student import model as student_model
-from anofpdm.student.network import Forward
+from anofpdm.student.model import Student, load_student, predict_both
 
 Pixels = Callable[[np.ndarray], np.ndarray]  # rows -> [n, C, H, W]
-Segment = Callable[[Pixels], Decisions]
+Segment = Callable[[Pixels], tuple[np.ndarray, np.ndarray]]  # masks before detection [n, H, W], and detections [n]
 
 
 def main() -> None:
@@ -77,11 +76,12 @@ class Slices:
 
 def engines(trained: TrainedModel, slices: Slices) -> dict[str, Segment]:
     found = {"diffusion": diffusion(trained, slices)}
-    student = student_model.load_student(trained.folder, trained.sha256, trained.device)
+    student = load_student(trained.folder, trained.sha256, trained.device)
     if student is not None:
-        setattr(student_model, "predict_logits", predict_without_mirroring)  # noqa: B010
         channels = [slices.cohort.modalities.index(name) for name in student.config.modalities]
-        found["student"] = lambda pixels: student.decide(lambda some: pixels(some)[:, channels], slices.positions)
+        found["student"] = lambda pixels: draw_without_mirroring(
+            student, lambda some: pixels(some)[:, channels], slices.positions
+        )
     return found
 
 
@@ -92,23 +92,27 @@ def diffusion(trained: TrainedModel, slices: Slices) -> Segment:
     ).in_even_batches(len(slices.rows))
     seeds = slice_seeds(slices.cohort.indices[slices.rows])
 
-    def segment(pixels: Pixels) -> Decisions:
+    def segment(pixels: Pixels) -> tuple[np.ndarray, np.ndarray]:
         evidence = concatenate(evidence_batches(trained.predict, pixels, seeds, request))
-        return decide(evidence, calibration, OURS, slices.positions)
+        decisions = decide(evidence, calibration, OURS, slices.positions)
+        return decisions.drawn, decisions.detected
 
     return segment
 
 
-@torch.no_grad()
-def predict_without_mirroring(network: Forward, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    pixel_logits, slice_logits = network(x)
-    return pixel_logits.float(), slice_logits.float()
+def draw_without_mirroring(
+    student: Student, pixels: Pixels, positions: SlicePositions
+) -> tuple[np.ndarray, np.ndarray]:
+    """From the first of the two predictions that a student averages."""
+    of_pixels, of_slices = predict_both(student.network, pixels, positions, student.device)
+    outputs = Outputs(of_pixels[0], of_slices[0], student.calibration)
+    return draw(outputs, positions, Drawing(smallest=student.calibration.smallest))
 
 
 def compare(name: str, segment: Segment, slices: Slices) -> None:
     """Prints a row for each score."""
-    original = slice_scores(segment(slices.pixels), slices.truth)
-    mirrored = slice_scores(segment(lambda some: mirror(slices.pixels(some))), mirror(slices.truth))
+    original = slice_scores(*segment(slices.pixels), slices.truth)
+    mirrored = slice_scores(*segment(lambda some: mirror(slices.pixels(some))), mirror(slices.truth))
     unhealthy = slices.truth.any(axis=(1, 2))
     for score, which in (("unhealthy DICE", unhealthy), ("mixed DICE", ...), ("accuracy", ...)):
         before, after, patients = original[score][which], mirrored[score][which], slices.patients[which]
@@ -117,10 +121,10 @@ def compare(name: str, segment: Segment, slices: Slices) -> None:
         print(f"| {name} | {score} | {100 * before.mean():.1f} | {100 * after.mean():.1f} | {change} |", flush=True)
 
 
-def slice_scores(decisions: Decisions, truth: np.ndarray) -> dict[str, np.ndarray]:
+def slice_scores(drawn: np.ndarray, detected: np.ndarray, truth: np.ndarray) -> dict[str, np.ndarray]:
     """[n] each."""
-    correct = decisions.detected == truth.any(axis=(1, 2))
-    scores = {"unhealthy DICE": dice(decisions.drawn, truth), "mixed DICE": dice(decisions.masks, truth)}
+    correct = detected == truth.any(axis=(1, 2))
+    scores = {"unhealthy DICE": dice(drawn, truth), "mixed DICE": dice(drawn & detected[:, None, None], truth)}
     return {**scores, "accuracy": correct.astype(float)}
 
 

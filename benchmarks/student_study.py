@@ -139,7 +139,9 @@ def draw(outputs: Outputs, positions: SlicePositions, drawing: Drawing) -> tuple
     calibration = outputs.calibration
     logits = smooth_across_slices(outputs.pixel_logits, positions, calibration.context_mm) - drawing.cut
     cuts = mask_thresholds(logits, drawing.smallest) if drawing.at_least else np.zeros(len(logits))
-    values = detection_values(calibration.detect_by, outputs.pixel_logits, outputs.slice_logits, positions)
+    values = detection_values(
+        calibration.detect_by, outputs.pixel_logits, outputs.slice_logits, positions, calibration.detection_mm
+    )
     return mask(logits, cuts, drawing.smallest), calibration.detector.scores(values[:, None]) >= 0
 
 

@@ -10,12 +10,15 @@ import pytest
 import torch
 from scipy import ndimage
 
+from anofpdm.calibration.fit import slice_positions
 from anofpdm.cli.main import app
 from anofpdm.cohorts import open_cohort
 from anofpdm.evaluation.truth import Truth
 from anofpdm.labels import HEALTHY, NULL, UNHEALTHY
+from anofpdm.network.predictor import load_trained
 from anofpdm.network.schedule import NoiseSchedule
 from anofpdm.student.batches import StudentBatch
+from anofpdm.student.model import load_student, predict_slices
 from tests import toys
 from tests.evaluation.comparison_toys import fill
 
@@ -126,6 +129,20 @@ def test_ceiling(made, monkeypatch, capsys):
 def test_mirror(made, monkeypatch, capsys):
     printed = run(monkeypatch, capsys, "mirror", made / "guided", made / "cohort", "--device", "cpu")
     assert printed.count("| diffusion |") == printed.count("| student |") == 3
+
+
+def test_mirror_uses_one_prediction_of_the_student(made):
+    """The mean of both predictions would follow the image exactly, and no side could be preferred."""
+    mirror, cohort = toys.benchmark("mirror"), open_cohort(made / "cohort")
+    rows, device = cohort.rows("val"), torch.device("cpu")
+    student = load_student(made / "guided", load_trained(made / "guided", device).sha256, device)
+    assert student is not None
+    images = cohort.pixels(rows)
+    positions, sides = slice_positions(cohort, rows), (images, mirror.mirror(images))
+    averaged = [predict_slices(student.network, side.__getitem__, positions, device)[0] for side in sides]
+    np.testing.assert_allclose(mirror.mirror(averaged[1]), averaged[0], atol=1e-5)
+    drawn = [mirror.draw_without_mirroring(student, side.__getitem__, positions)[0] for side in sides]
+    assert (mirror.mirror(drawn[1]) != drawn[0]).any()
 
 
 def test_signal_choice(made, tmp_path, monkeypatch, capsys):

@@ -133,7 +133,7 @@ def _table(timings: "list[Timing]") -> "Table":
             "" if row.times_faster is None else f"{row.times_faster:.2f}",
             f"{row.times_faster_than_600:.1f}",
             f"{row.tflops:.2f}" if row.tflops else "",
-            "" if row.of_peak is None else f"{row.of_peak:.1%}",
+            "" if row.of_peak is None else f"{row.of_peak:.0%}",
             "" if row.memory_gib is None else f"{row.memory_gib:.2f}",
         )
     return table
