@@ -296,7 +296,7 @@ class TestGrids:
         ],
     )
     def test_series_on_different_grids(self, changes, word, tmp_path, check_refused):
-        words = ("series 4 'T2 TSE'", "series 3 'AX T2 FLAIR'", word, "dcm2niix", "resample")
+        words = ("series 4 'T2 TSE'", "series 3 'AX T2 FLAIR'", word, "--raw auto", "resample")
         check_refused(self.pair(tmp_path, **changes), *words, modalities=("flair", "t2"))
 
     def test_rounding_errors_are_accepted(self, tmp_path):

@@ -121,7 +121,7 @@ def segment(
         for line in preview_dicom(inputs, request.modalities, _parse_series(series)):
             print(line)
         return
-    targets = find_targets(inputs, request.modalities, split, _parse_series(series))
+    targets = find_targets(inputs, request.modalities, split, _parse_series(series), request.raw)
     run = BatchSegmentation(loaded, request, targets, out, OutputOptions(pictures, report, dicom), strict, _print_stage)
     world = World.from_environment(local_device)
     try:

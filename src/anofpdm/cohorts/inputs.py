@@ -13,7 +13,7 @@ from anofpdm.cohorts.store import open_cohort
 from anofpdm.cohorts.subjects import Source, Subject, nifti_files, normalise_name, stem, with_modalities
 from anofpdm.cohorts.writer import MANIFEST
 from anofpdm.errors import AnoFPDMError, CohortError
-from anofpdm.options import Layout, parse
+from anofpdm.options import Layout, Raw, parse
 from anofpdm.scans.dicom.source import holds_dicom, is_zip
 
 if TYPE_CHECKING:
@@ -49,6 +49,7 @@ def find_targets(
     modalities: tuple[str, ...],
     split: str | None = None,
     series: Mapping[str, str] | None = None,  # DICOM: modality to number, UID or description
+    raw: Raw = Raw.NEVER,  # never: DICOM series on different grids are refused
 ) -> list[Target]:
     """Each input is a folder, a NIfTI file, DICOM, or modality=file. Files of one subject are one scan."""
     targets: list[Target] = []
@@ -62,7 +63,8 @@ def find_targets(
     studies = [path for path in paths if _is_dicom(path)]
     if series and not studies:
         raise CohortError("--series applies to DICOM inputs only, and there are none; leave it out")
-    targets += [_dicom_target(path, modalities, series, alone=len(inputs) == 1) for path in studies]
+    read = partial(_read_study, modalities=modalities, series=series, raw=raw)
+    targets += [_dicom_target(path, modalities, read, alone=len(inputs) == 1) for path in studies]
     files = [path for path in paths if path.is_file() and path not in studies]
     for path in files:
         if stem(path.name) == path.name:
@@ -105,15 +107,19 @@ def _is_dicom(path: Path) -> bool:
     return holds_dicom(path)
 
 
-def _dicom_target(path: Path, modalities: tuple[str, ...], series: Mapping[str, str] | None, *, alone: bool) -> Target:
+def _read_study(path: Path, modalities: tuple[str, ...], series: Mapping[str, str] | None, raw: Raw) -> "Study":
+    from anofpdm.scans.dicom.read import read_study
+
+    return read_study(path, modalities, series, one_grid=raw is Raw.NEVER)
+
+
+def _dicom_target(path: Path, modalities: tuple[str, ...], read: "Callable[[Path], Study]", *, alone: bool) -> Target:
     """One study, not converted yet. If there are other inputs, an error is recorded and reported later."""
     folder_name = path.name if path.name not in INVALID_NAMES else path.resolve().name
     name = normalise_name(Path(folder_name).stem if path.is_file() else folder_name) or "scan"
     subject = Subject(name, name, dict.fromkeys(modalities, path))
     try:
-        from anofpdm.scans.dicom.read import read_study
-
-        study = read_study(path, modalities, series)
+        study = read(path)
     except AnoFPDMError as problem:
         if alone:
             raise

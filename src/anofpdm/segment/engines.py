@@ -182,10 +182,9 @@ class SegmentRequest:
             "engine": self.engine.name,
             "model_sha256": self.model_sha256,
             "brain_mask": self.brain.description(),
+            "raw": self.raw,
             **self.engine.settings(),
         }
-        if self.raw is Raw.ALWAYS:  # auto and never give the same result, or the second gives none
-            settings["raw"] = self.raw
         if self.explainer is None:
             return settings
         explained = self.explain if isinstance(self.explain, str) else list(self.explain or ())

@@ -3,13 +3,14 @@
 import json
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from anofpdm import __version__
 from anofpdm.cohorts.inputs import Target
 from anofpdm.cohorts.subjects import Subject
 from anofpdm.errors import AnoFPDMError, ConfigError, OutputError, ScanError, ScanWarning
+from anofpdm.options import Raw
 from anofpdm.scans.raw.preparation import discard
 from anofpdm.segment import outputs
 from anofpdm.segment.engines import TASK, SegmentRequest
@@ -112,13 +113,19 @@ class BatchSegmentation:
 
     def _segment(self, target: Target, subject: Subject, report: RunReport, progress: Progress) -> None:
         """`subject` has NIfTI files, also where the target is DICOM."""
-        folder, name = result_location(target, self.out)
-        volume = self._finished_volume(lambda file: folder / name(file), subject, is_dicom=target.study is not None)
+        (folder, name), request = result_location(target, self.out), self._request_for(target)
+        volume = self._finished_volume(lambda file: folder / name(file), subject, request, target.study is not None)
         if volume is not None:
             report.skipped[subject.name] = volume
             return
-        raw = RawRun(folder / outputs.PREPARATION, lambda line: self.report_stage(f"{subject.name}: {line}"))
-        result = self.model.segment(subject.images, request=self.request, progress=progress, raw_run=raw)
+
+        def report_line(line: str) -> None:
+            self.report_stage(f"{subject.name}: {_name_series(line, target, subject)}")
+
+        for line in target.study.ignored if target.study is not None else ():
+            report_line(line)
+        raw = RawRun(folder / outputs.PREPARATION, report_line)
+        result = self.model.segment(subject.images, request=request, progress=progress, raw_run=raw)
         if target.study is not None:
             for key, series in target.study.to_dict().items():
                 file = _name_series(str(subject.images[key]), target, subject)
@@ -134,9 +141,17 @@ class BatchSegmentation:
         if result.summary["warnings"]:
             report.warnings[subject.name] = result.summary["warnings"]
 
-    def _finished_volume(self, path: Callable[[str], Path], subject: Subject, *, is_dicom: bool) -> float | None:
+    def _request_for(self, target: Target) -> SegmentRequest:
+        """DICOM series may have one grid but different frames of reference: the patient may have moved."""
+        if target.study is None or target.study.on_one_grid or self.request.raw is Raw.NEVER:
+            return self.request
+        return replace(self.request, raw=Raw.ALWAYS)
+
+    def _finished_volume(
+        self, path: Callable[[str], Path], subject: Subject, request: SegmentRequest, is_dicom: bool
+    ) -> float | None:
         """Lesion volume of a complete result of the same files with the same settings."""
-        settings = json.loads(json.dumps(self.request.settings()))
+        settings = json.loads(json.dumps(request.settings()))
         if not all(path(file).is_file() for file in self.outputs.files(is_dicom=is_dicom)):
             return None
         try:

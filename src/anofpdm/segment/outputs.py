@@ -17,8 +17,9 @@ _BIDS_SUFFIXES = {MASK: "_label-lesion_desc-anofpdm_mask.nii.gz", ANOMALY_MAP: "
 
 
 def on_series(file: str, series: str) -> str:
-    """Name of a mask or map on the grid of one series of a raw study."""
-    return file.replace(".nii.gz", f"_on_{series}.nii.gz")
+    """Name of a mask, map or DICOM-SEG on the grid of one series of a raw study."""
+    stem, dot, extension = file.partition(".")
+    return f"{stem}_on_{series}{dot}{extension}"
 
 
 def bids_suffix(file: str) -> str:

@@ -65,6 +65,7 @@ class Segmentation:
         rows = (row.values() for row in self.slices)
         for file in (outputs.SUMMARY, outputs.OVERVIEW, outputs.REPORT):  # of an earlier run; the summary first
             (folder / name(file)).unlink(missing_ok=True)
+        _remove_on_series(folder, name)
         write_nifti(folder / name(outputs.MASK), self.mask.astype(np.uint8), self.grid)
         write_nifti(folder / name(outputs.ANOMALY_MAP), round_map(self.anomaly_map), self.grid)
         self._save_on_series(folder, name)
@@ -87,15 +88,22 @@ class Segmentation:
     def _save_on_series(self, folder: Path, name: Callable[[str], str]) -> None:
         """Mask and map of a raw study on the grid of each of its series."""
         for one in self.series:
-            mask = to_series(self.mask, self.series[0], one) >= 0.5
-            write_nifti(folder / name(outputs.on_series(outputs.MASK, one.name)), mask.astype(np.uint8), one.grid)
+            mask = self.mask_on(one).astype(np.uint8)
+            write_nifti(folder / name(outputs.on_series(outputs.MASK, one.name)), mask, one.grid)
             anomaly_map = round_map(to_series(self.anomaly_map, self.series[0], one))
             write_nifti(folder / name(outputs.on_series(outputs.ANOMALY_MAP, one.name)), anomaly_map, one.grid)
 
-    def save_dicom(self, study: "Study", folder: Path, title: str, name: Callable[[str], str] = str) -> None:
-        """Write the mask as DICOM SEG and the overview as secondary capture into a folder of saved results."""
-        from anofpdm.scans.dicom.seg import write_capture, write_seg
+    def mask_on(self, series: PlacedSeries) -> np.ndarray:
+        """bool, on the grid of one series of a raw study."""
+        return np.asarray(to_series(self.mask, self.series[0], series) >= 0.5)
 
+    def save_dicom(self, study: "Study", folder: Path, title: str, name: Callable[[str], str] = str) -> None:
+        """Write the mask as DICOM SEG, for each series of a raw study, and the overview as secondary capture."""
+        from anofpdm.scans.dicom.seg import FIRST_NUMBER_ON_SERIES, write_capture, write_seg
+
+        for number, one in enumerate(self.series[1:], start=FIRST_NUMBER_ON_SERIES):
+            path = folder / name(outputs.on_series(outputs.DICOM_SEG, one.name))
+            write_seg(path, self.mask_on(one), study.only(one.name), number)
         write_seg(folder / name(outputs.DICOM_SEG), self.mask, study)
         write_capture(folder / name(outputs.DICOM_CAPTURE), self.overview(title), study)
 
@@ -103,6 +111,15 @@ class Segmentation:
         """PNG with the most affected slices, their maps and masks."""
         caption, display = f"{title}: {self.volume_ml:.1f} ml in {len(self.findings)} findings", self.display
         return draw_overview(display.pixels[:, 0], display.indices, self.decisions, caption, display.pixel_mm)
+
+
+def _remove_on_series(folder: Path, name: Callable[[str], str]) -> None:
+    """Masks and maps of an earlier run on the grids of series."""
+    for file in (outputs.MASK, outputs.ANOMALY_MAP, outputs.DICOM_SEG):
+        before, after = name(outputs.on_series(file, "\0")).split("\0")
+        for path in list(folder.iterdir()):
+            if path.name.startswith(before) and path.name.endswith(after):
+                path.unlink(missing_ok=True)
 
 
 def average_estimate(decisions: Decisions) -> float:

@@ -9,6 +9,7 @@ from anofpdm.options import PhantomKind
 from anofpdm.scans.grid import Grid
 from anofpdm.scans.raw.geometry import apply, resample, rigid_matrix
 from anofpdm.scans.raw.register import Head
+from tests.dicom_toys import Series
 
 
 @cache
@@ -46,3 +47,18 @@ def mean_error_mm(found: np.ndarray, true: np.ndarray, head: Head) -> float:
     """Mean distance of positions inside the brain by two transforms."""
     positions = apply(head.grid.affine, np.argwhere(head.brain)[::20])
     return float(np.linalg.norm(apply(found, positions) - apply(true, positions), axis=1).mean())
+
+
+def dicom_series(head: Head, **tags: object) -> Series:
+    """The head as a DICOM series: columns, rows and slices are the axes of its grid."""
+    affine = np.diag([-1.0, -1.0, 1.0, 1.0]) @ head.grid.affine  # DICOM counts in LPS+
+    across, down, step = head.grid.spacing_mm
+    cosines = (affine[:3, :2] / (across, down)).T
+    return Series(
+        np.round(head.voxels * (1000 / head.voxels.max())).astype(np.int16).transpose(2, 1, 0),
+        cosines=cosines,
+        spacing=(down, across),
+        step=step,
+        origin=affine[:3, 3],
+        **tags,
+    )

@@ -190,6 +190,16 @@ def choose(series: Sequence[Series], modalities: Sequence[str], override: Mappin
     return chosen
 
 
+def explain_ignored(series: Sequence[Series], chosen: Mapping[str, Series]) -> list[str]:
+    """A line for each series that was not chosen."""
+    others = [one for one in series if not any(one is used for used in chosen.values())]
+    guesses = [(one.label, guess(one.label)) for one in others]
+    return [
+        f"{label} ignored: {found.reason if found.modality is None else f'{found.modality}, not needed'}"
+        for label, found in guesses
+    ]
+
+
 def find_candidates(
     series: Sequence[Series], modalities: Sequence[str], override: Mapping[str, str]
 ) -> dict[str, list[Series]]:

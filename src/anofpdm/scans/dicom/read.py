@@ -1,45 +1,54 @@
-"""Reading DICOM: a folder or zip with the series of one study becomes one volume per modality, all on one grid.
+"""Reading DICOM: a folder or zip with the series of one study becomes one volume per modality.
 
 source.py finds files, header.py reads their tags, series.py sorts slices and computes affines, match.py assigns series
 to modalities, seg.py writes results as DICOM. World coordinates are those of NIfTI (RAS+), as a converter writes them.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
 from anofpdm.errors import ScanError
 from anofpdm.scans.dicom.header import is_decodable, read_tags, silence_libraries
-from anofpdm.scans.dicom.match import Preview, choose, preview_rows
+from anofpdm.scans.dicom.match import Preview, choose, explain_ignored, preview_rows
 from anofpdm.scans.dicom.series import MAX_OFFSET_MM, Series, find_series
 from anofpdm.scans.dicom.source import Source, listed, open_source
 from anofpdm.scans.grid import Grid, corner_gap_mm
 from anofpdm.scans.nifti import Volume, write_nifti
 from anofpdm.util.text import printable
 
-REMEDY = (
-    "convert them (e.g. with dcm2niix), register and resample them onto one grid (ANTs, FLIRT, your own tool), "
-    "and give the NIfTI files"
-)
+REMEDY = "segment it with --raw auto, or register and resample the series onto one grid and give the NIfTI files"
 
 
 @dataclass(frozen=True)
 class Study:
-    """Series of one study, one per modality, on one grid. Only headers are read until `volumes` or `convert`."""
+    """Series of one study, one per modality. Only headers are read until `volumes` or `convert`."""
 
     path: Path  # the folder or zip
     series: dict[str, Series]  # by modality, in the requested order
+    ignored: tuple[str, ...] = ()  # the other series, and why they are not used
 
     @property
     def reference(self) -> Series:
-        """The series whose grid is used for all volumes and results."""
+        """The series whose grid is that of results, and of all volumes where the series are on one grid."""
         return next(iter(self.series.values()))
 
     @property
     def grid(self) -> Grid:
         return self.reference.grid
+
+    @property
+    def on_one_grid(self) -> bool:
+        return _grid_problem(self.series) is None
+
+    def only(self, modality: str) -> "Study":
+        """With one series, which is then the reference."""
+        return replace(self, series={modality: self.series[modality]})
+
+    def grid_of(self, modality: str) -> Grid:
+        return self.grid if self.on_one_grid else self.series[modality].grid
 
     def to_dict(self) -> dict[str, dict[str, str | int | None]]:
         """The series of each modality, for a summary; without patient data."""
@@ -48,7 +57,8 @@ class Study:
 
     def volumes(self) -> dict[str, Volume]:
         with open_source(self.path) as source:
-            return {name: Volume(self.path, _voxels(source, one), self.grid) for name, one in self.series.items()}
+            series = self.series.items()
+            return {name: Volume(self.path, _voxels(source, one), self.grid_of(name)) for name, one in series}
 
     def convert(self, folder: Path) -> dict[str, Path]:
         """Write a NIfTI file per modality to `folder`."""
@@ -56,12 +66,17 @@ class Study:
         with open_source(self.path) as source:
             for name, one in self.series.items():
                 files[name] = folder / f"{name}.nii"
-                write_nifti(files[name], _voxels(source, one), self.grid)
+                write_nifti(files[name], _voxels(source, one), self.grid_of(name))
         return files
 
 
-def read_study(path: Path, modalities: Sequence[str], override: Mapping[str, str] | None = None) -> Study:
-    """Find the series of each modality; `override` gives some by number, UID or description: {"flair": "3"}."""
+def read_study(
+    path: Path, modalities: Sequence[str], override: Mapping[str, str] | None = None, *, one_grid: bool = True
+) -> Study:
+    """Find the series of each modality; `override` gives some by number, UID or description: {"flair": "3"}.
+
+    With `one_grid`, series on different grids are refused.
+    """
     with open_source(path) as source:
         series = _all_series(source)
     try:
@@ -69,10 +84,11 @@ def read_study(path: Path, modalities: Sequence[str], override: Mapping[str, str
         for modality, one in chosen.items():
             if one.problem is not None:
                 raise ScanError(f"{modality}, {one.label}: {one.problem}")
-        _check_one_grid(chosen)
+        if one_grid and (gap := _grid_problem(chosen)) is not None:
+            raise ScanError(f"{gap}; {REMEDY}")
     except ScanError as problem:
         raise ScanError(f"{path}: {problem}") from None
-    return Study(path, chosen)
+    return Study(path, chosen, tuple(explain_ignored(series, chosen)))
 
 
 def preview(path: Path, modalities: Sequence[str], override: Mapping[str, str] | None = None) -> Preview:
@@ -100,7 +116,8 @@ def _all_series(source: Source) -> list[Series]:
     return series
 
 
-def _check_one_grid(chosen: Mapping[str, Series]) -> None:
+def _grid_problem(chosen: Mapping[str, Series]) -> str | None:
+    """How the first series that is not on the reference's grid differs from it."""
     (first_name, first), *others = chosen.items()
     for name, one in others:
         if one.shape != first.shape:
@@ -112,9 +129,8 @@ def _check_one_grid(chosen: Mapping[str, Series]) -> None:
             difference = "different frames of reference, so the patient may have moved"
         else:
             continue
-        raise ScanError(
-            f"{name}, {one.label}, is not on the grid of {first_name}, {first.label} ({difference}); {REMEDY}"
-        )
+        return f"{name}, {one.label}, is not on the grid of {first_name}, {first.label} ({difference})"
+    return None
 
 
 def _voxels(source: Source, series: Series) -> np.ndarray:

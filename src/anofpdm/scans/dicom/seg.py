@@ -28,6 +28,7 @@ except ImportError:
 LABEL = "Lesion, suspected (AnoFPDM, research use)"
 NOTE = "Research use only, not for diagnosis"
 SERIES_NUMBERS = (9001, 9002)  # mask and image; far from the scanner's numbers
+FIRST_NUMBER_ON_SERIES = 9003  # masks on the grids of the other series of a raw study
 # Required in every object of a study, possibly empty.
 TEXTS = ("PatientID", "PatientName", "AccessionNumber", "StudyID", "ReferringPhysicianName")
 CHECKED: dict[str, Callable[[Any], Any]] = {
@@ -35,7 +36,7 @@ CHECKED: dict[str, Callable[[Any], Any]] = {
 }  # fmt: skip
 
 
-def write_seg(path: Path, mask: np.ndarray, study: Study) -> None:
+def write_seg(path: Path, mask: np.ndarray, study: Study, series_number: int = SERIES_NUMBERS[0]) -> None:
     """`mask` [i, j, k] on the study's grid; above 0 is lesion. An empty mask is written with all frames."""
     if mask.shape != study.reference.shape:
         raise ValueError(f"mask of shape {mask.shape} does not fill a grid of {study.reference.shape}")
@@ -51,7 +52,7 @@ def write_seg(path: Path, mask: np.ndarray, study: Study) -> None:
             pixel_array=planes,
             segmentation_type="BINARY",
             segment_descriptions=[_segment_description()],
-            series_number=SERIES_NUMBERS[0],
+            series_number=series_number,
             series_description="AnoFPDM lesion mask (research use)",
             content_label="LESION",
             content_description=NOTE,

@@ -122,7 +122,7 @@ def describe_study(study: Study, sha256: dict[str, str]) -> dict[str, Any]:
 
 
 def _describe_series(one: PlacedSeries) -> dict[str, Any]:
-    described: dict[str, Any] = {"file": str(one.path), "brain_ml": round(one.brain_ml, 1)}
+    described: dict[str, Any] = {"file": one.path.name, "brain_ml": round(one.brain_ml, 1)}
     if one.registration is not None and one.agreement is not None:
         described |= {"registration": _numbers(one.registration), "agreement": asdict(one.agreement)}
     return described
