@@ -73,6 +73,10 @@ def segment(
     raw: Annotated[
         Raw, typer.Option(help="Register and skull-strip the series of a scan first. auto: where they need it.")
     ] = Raw.AUTO,
+    preparations: Annotated[
+        Path | None,
+        typer.Option(help="Folder for prepared raw series, shared by runs with several models. Default: in --out."),
+    ] = None,
     series: Annotated[
         list[str] | None, typer.Option(help="DICOM: the series of a modality, e.g. flair=3. May be repeated.")
     ] = None,
@@ -122,7 +126,8 @@ def segment(
             print(line)
         return
     targets = find_targets(inputs, request.modalities, split, _parse_series(series), request.raw)
-    run = BatchSegmentation(loaded, request, targets, out, OutputOptions(pictures, report, dicom), strict, _print_stage)
+    wanted = OutputOptions(pictures, report, dicom)
+    run = BatchSegmentation(loaded, request, targets, out, wanted, strict, _print_stage, preparations)
     world = World.from_environment(local_device)
     try:
         with progress_bars(world.is_main) as progress:

@@ -14,6 +14,7 @@ from typing import Any
 from anofpdm.report import wording
 from anofpdm.report.display import DecisionRules, DisplayData, SegmentedScan
 from anofpdm.report.page_data import FindingData, Score, axial_axis, build_page_data, encode_sheets
+from anofpdm.report.prepared import render_preparation
 
 POLICY = "default-src 'none'; script-src '{script}'; style-src '{style}'; img-src data:; base-uri 'none'"
 SHORT_HASH = 12
@@ -43,6 +44,7 @@ def render_report(result: SegmentedScan, title: str) -> bytes:
         "figures": _render_figures(result, rules),
         "estimate": _render_estimate(result.estimated_dice),
         "identity": _render_identity(result),
+        "preparation": render_preparation(result),
         "panels": _render_panels(result.display),
         "curves": _render_curves(result.display),
         "notes": _render_notes(result.display, rules),

@@ -63,6 +63,7 @@ class BatchSegmentation:
     outputs: OutputOptions = OutputOptions()
     strict: bool = False  # stop at the first scan that fails
     report_stage: Callable[[str], None] = discard  # receives a line per stage of a raw study
+    preparations: Path | None = None  # folder for prepared raw studies, shared by runs; None: in the folder of the scan
 
     def __post_init__(self) -> None:
         if self.outputs.dicom and not any(target.study is not None for target in self.targets):
@@ -124,7 +125,8 @@ class BatchSegmentation:
 
         for line in target.study.ignored if target.study is not None else ():
             report_line(line)
-        raw = RawRun(folder / outputs.PREPARATION, report_line)
+        prepared = folder / outputs.PREPARATION if self.preparations is None else self.preparations / subject.name
+        raw = RawRun(prepared, report_line)
         result = self.model.segment(subject.images, request=request, progress=progress, raw_run=raw)
         if target.study is not None:
             for key, series in target.study.to_dict().items():
@@ -167,7 +169,7 @@ def _progress_of_one(progress: Progress, number: int, count: int, name: str) -> 
     """Progress of one scan, as a part of all; the bar shows the name of the scan."""
 
     def update(task: str, done: float, total: float, note: str = "") -> None:  # noqa: ARG001
-        progress(TASK, number + done / total, count, name)
+        progress(TASK, number + done / total, count, f"{name}: {note}" if note else name)
 
     return update
 

@@ -42,6 +42,7 @@ from anofpdm.util.progress import Progress, portion, silent
 
 Files = Mapping[str, str | Path]
 STUDENT_PORTION = 0.1  # of the time, where the diffusion model explains slices afterwards
+PREPARATION_PORTION = 0.8  # of the time, where a raw study is prepared first
 
 
 def load(folder: str | Path, device: str | torch.device = "auto", precision: str = Precision.AUTO) -> "Model":
@@ -80,9 +81,12 @@ class Model:
         start = time.perf_counter()
         request = request or self.request(**options)
         with record_warnings() as warnings:
-            scan, study = read_input(files, request, self.trained.expects, self.calibration.foreground, raw_run)
+            run = replace(raw_run or RawRun(), progress=portion(progress, 0, PREPARATION_PORTION))
+            scan, study = read_input(files, request, self.trained.expects, self.calibration.foreground, run)
             planes = AxialPlanes(scan.grid, self.trained.size)
             slices = self._checked_slices(scan, planes.spacing_mm, request, next(iter(files.values())))
+        if study is not None:
+            progress = portion(progress, PREPARATION_PORTION, 1 - PREPARATION_PORTION)
         own_progress = progress if request.explainer is None else portion(progress, 0, STUDENT_PORTION)
         decisions, curves = request.engine.decide(_select(slices, request, request.engine.modalities), own_progress)
         native = [planes.to_native(one, slices.indices) for one in (decisions.maps, decisions.masks)]
@@ -100,9 +104,10 @@ class Model:
             slices=slice_table(decisions, slices.indices, planes.pixel_mm),
             findings=findings,
             decisions=decisions,
-            summary=_summary(files, request, warnings, time.perf_counter() - start),
+            summary=_summary(files, request, warnings, study) | {"seconds": round(time.perf_counter() - start, 2)},
             display=self._display_data(request, slices, planes.pixel_mm, curves),
             series=() if study is None else study.series,
+            pictures={} if study is None else study.pictures,
         )
 
     def _checked_slices(self, scan: Scan, spacing_mm: float, request: SegmentRequest, where: object) -> EngineSlices:
@@ -130,9 +135,10 @@ class Model:
         )
 
 
-def _summary(files: Files, request: SegmentRequest, warnings: list[str], seconds: float) -> dict[str, Any]:
+def _summary(files: Files, request: SegmentRequest, warnings: list[str], study: Study | None) -> dict[str, Any]:
     inputs = {name: {"file": str(files[name]), "sha256": file_sha256(files[name])} for name in request.modalities}
-    return {"settings": request.settings(), "inputs": inputs, "warnings": warnings, "seconds": round(seconds, 2)}
+    prepared = {} if study is None else {"study": study.record}
+    return {"settings": request.settings(), "inputs": inputs, "warnings": warnings, **prepared}
 
 
 def _in_place(study: Study | None, scan: Scan, *volumes: np.ndarray) -> tuple[Grid, list[np.ndarray]]:

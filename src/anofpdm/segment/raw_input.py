@@ -15,10 +15,11 @@ from anofpdm.scans.nifti import Volume, read_grid
 from anofpdm.scans.raw.brain import Networks, extract_brain, load_networks
 from anofpdm.scans.raw.preparation import Preparation, discard
 from anofpdm.scans.raw.stripped import is_stripped, on_one_grid
-from anofpdm.scans.raw.study import Study, StudyOptions, prepare_study
+from anofpdm.scans.raw.study import Study, StudyOptions
 from anofpdm.scans.slices import LEAST_FOREGROUND
 from anofpdm.segment.engines import SegmentRequest
 from anofpdm.segment.scan_input import FOREGROUND_TOLERANCE, BrainSource, strip_skull
+from anofpdm.util.progress import Progress, silent
 
 DEEPBET = "deepbet 1.0.2"
 
@@ -29,6 +30,7 @@ class RawRun:
 
     folder: Path | None = None
     report: Callable[[str], None] = discard
+    progress: Progress = silent
 
 
 def read_input(
@@ -72,9 +74,8 @@ def _prepare(paths: dict[str, Path], brain: BrainSource, expects: ScanExpectatio
     if expects.template is not None:
         raise ConfigError(f"the model expects scans in {expects.template} space; register them first, with --raw never")
     method = brain.description() or DEEPBET
-    tools = Preparation(_BrainFinder(brain), method, run.folder, run.report)
-    study = prepare_study(paths, tools, StudyOptions(not expects.skull, float(expects.field_of_view_mm)))
-    tools.save_study(study)
+    tools = Preparation(_BrainFinder(brain), method, run.folder, run.report, run.progress)
+    study = tools.prepare(paths, StudyOptions(not expects.skull, float(expects.field_of_view_mm)))
     return study.scan, study
 
 

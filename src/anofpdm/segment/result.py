@@ -2,8 +2,8 @@
 
 import json
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,9 +35,10 @@ class Segmentation:
     slices: list[dict[str, Any]]  # rows of slices.csv
     findings: list[Finding]  # largest first
     decisions: Decisions  # on the slices of the network
-    summary: dict[str, Any]  # settings, inputs, warnings, seconds
+    summary: dict[str, Any]  # settings, inputs, warnings, seconds; of a raw study, what was done to it
     display: DisplayData
     series: tuple[PlacedSeries, ...] = ()  # of a raw study, the reference first; `grid` is that of the reference
+    pictures: Mapping[str, bytes] = field(default_factory=dict)  # PNG by series of a raw study: brain and registration
 
     @property
     def volume_ml(self) -> float:

@@ -8,7 +8,7 @@ import math
 import os
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from anofpdm.errors import AnoFPDMError, OutputError
 
@@ -94,9 +94,9 @@ def without_nan(value: Any) -> Any:
 
 
 @contextlib.contextmanager
-def folder_lock(folder: Path, *, needed: bool = True) -> Iterator[None]:
-    """Exclusive lock for writing to `folder`; a second run is refused at once. Released when the process ends.
-    Of the processes of one run, only the main one needs it."""
+def folder_lock(folder: Path, *, needed: bool = True, on_wait: Callable[[], None] | None = None) -> Iterator[None]:
+    """Exclusive lock for writing to `folder`; a second run is refused at once or, with `on_wait`, which is called
+    first, waits. Released when the process ends. Of the processes of one run, only the main one needs it."""
     try:
         import fcntl
     except ImportError:  # Windows
@@ -104,9 +104,18 @@ def folder_lock(folder: Path, *, needed: bool = True) -> Iterator[None]:
     if not needed:
         yield
         return
-    with (folder / ".lock").open("w") as lock:
+    with _open_lock(folder) as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            raise AnoFPDMError(f"{folder}: another run is writing here; wait for it or choose another folder") from None
+            if on_wait is None:
+                message = f"{folder}: another run is writing here; wait for it or choose another folder"
+                raise AnoFPDMError(message) from None
+            on_wait()
+            fcntl.flock(lock, fcntl.LOCK_EX)
         yield
+
+
+def _open_lock(folder: Path) -> IO[str]:
+    with translate_write_errors(folder):
+        return (folder / ".lock").open("w")

@@ -26,6 +26,11 @@ def rigid_matrix(degrees: tuple[float, ...], centre: np.ndarray, target: np.ndar
     return matrix
 
 
+def rotation_degrees(matrix: np.ndarray) -> float:
+    """Angle of the rotation of a rigid transform."""
+    return float(np.degrees(np.arccos(np.clip((np.trace(matrix[:3, :3]) - 1) / 2, -1, 1))))
+
+
 def apply(matrix: np.ndarray, points: np.ndarray) -> np.ndarray:
     """[n, 3] -> [n, 3]."""
     moved: np.ndarray = points @ matrix[:3, :3].T + matrix[:3, 3]

@@ -1,29 +1,27 @@
 """Brains and registrations of a study, computed once and kept in a folder, together with the registered series.
 
-The manifest records the sha256 of every file that a step was computed from. A later run, with another model or other
-series of the same study, reuses the steps that still apply.
+A later run, with another model or other series of the same study, reuses the stages that still apply.
 """
 
-import hashlib
-import json
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+import contextlib
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from anofpdm import __version__
 from anofpdm.errors import AnoFPDMError
 from anofpdm.scans.nifti import Volume, read_volume, write_nifti
-from anofpdm.scans.raw.geometry import decode_transform, encode_transform
+from anofpdm.scans.raw.geometry import decode_transform, encode_transform, rotation_degrees
+from anofpdm.scans.raw.place import BRAIN, REGISTRATION, PlacedSeries
 from anofpdm.scans.raw.register import Head, Registration, register_rigid
-from anofpdm.scans.raw.study import PlacedSeries, Study
-from anofpdm.util.files import read_regular_file, translate_write_errors, write_atomically
+from anofpdm.scans.raw.store import Key, StageStore, file_sha256
+from anofpdm.scans.raw.study import Study, StudyOptions, prepare_study
+from anofpdm.util.files import write_atomically
+from anofpdm.util.progress import Progress, silent
 
-FORMAT = 1  # incremented whenever a step is computed in another way
-MANIFEST = "manifest.json"
-
+TASK = "Preparing"
 FindBrain = Callable[[Volume], np.ndarray]
 
 
@@ -36,102 +34,135 @@ class Preparation:
     """The tools of `prepare_study`; they store what they compute."""
 
     find_brain: FindBrain
-    method: str  # of finding brains; stored steps of another one are not used
+    method: str  # of finding brains; stored stages of another one are not used
     folder: Path | None = None  # None: nothing is kept
     report: Callable[[str], None] = discard
+    progress: Progress = silent
     sha256: dict[str, str] = field(default_factory=dict)  # by name of the series, the reference first
+    reused: set[tuple[str, str]] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self._store = None if self.folder is None else StageStore(self.folder)
+
+    def prepare(self, files: Mapping[str, Path], options: StudyOptions | None = None) -> Study:
+        """Prepare a study and write everything to the folder. Other runs that use the folder wait meanwhile."""
+        with self._locked():
+            return self.save_study(prepare_study(files, self, options))
+
+    def _locked(self) -> contextlib.AbstractContextManager[None]:
+        if self._store is None:
+            return contextlib.nullcontext()
+        return self._store.locked(lambda: self.report(f"waiting for another run that writes to {self.folder}"))
+
+    def advance(self, done: int, total: int, note: str) -> None:
+        self.progress(TASK, done, total, note)
 
     def brain_of(self, name: str, volume: Volume) -> np.ndarray:
-        self.sha256[name] = _sha256(volume.path)
+        self.sha256[name] = file_sha256(volume.path)
         file, key = f"brain_{name}.nii.gz", {"series": [self.sha256[name]], "method": self.method}
-        if self.folder is not None and self._step(file, key) is not None:
-            try:
-                stored = read_volume(self.folder / file, allow_constant=True)
-                if stored.grid.shape == volume.grid.shape:
-                    return np.asarray(stored.voxels > 0)
-            except AnoFPDMError:  # damaged or removed: computed again
-                pass
+        stored = self._stored_brain(file, key, volume)
+        if stored is not None:
+            self.reused.add((BRAIN, name))
+            return stored
         brain = self.find_brain(volume)
-        if self.folder is not None:
-            write_nifti(self._path(file), brain.astype(np.uint8), volume.grid)
-            self._record(file, key)
+        if self._store is not None:
+            write_nifti(self._store.path(file), brain.astype(np.uint8), volume.grid)
+            self._store.record(file, key)
         return brain
+
+    def _stored_brain(self, file: str, key: Key, volume: Volume) -> np.ndarray | None:
+        if self._store is None or self._store.find(file, key) is None:
+            return None
+        try:
+            stored = read_volume(self._store.folder / file, allow_constant=True)
+        except AnoFPDMError:
+            return None
+        return np.asarray(stored.voxels > 0) if stored.grid.shape == volume.grid.shape else None
 
     def register(self, name: str, reference: Head, series: Head) -> Registration:
         first = next(iter(self.sha256))
-        file = f"{name}_to_{first}.txt"
+        file = transform_file(name, first)
         key = {"series": [self.sha256[first], self.sha256[name]], "method": self.method}
-        step = self._step(file, key)
-        if self.folder is not None and step is not None:
-            try:
-                matrix = decode_transform((self.folder / file).read_text(), file)
-                return Registration(matrix, **step["registration"])
-            except (AnoFPDMError, OSError, ValueError, KeyError, TypeError):
-                pass
+        stored = self._stored_registration(file, key)
+        if stored is not None:
+            self.reused.add((REGISTRATION, name))
+            return stored
         found = register_rigid(reference, series)
-        if self.folder is not None:
-            write_atomically(self._path(file), encode_transform(found.matrix))
-            self._record(file, key, registration=_numbers(found))
+        if self._store is not None:
+            write_atomically(self._store.path(file), encode_transform(found.matrix))
+            self._store.record(file, key, registration=_numbers(found))
         return found
 
-    def save_study(self, study: Study) -> None:
-        """The registered series, the brain mask that all voted for, and the manifest, last."""
-        if self.folder is None:
-            return
-        for name, volume in zip(study.scan.modalities, study.scan.volumes, strict=True):
-            write_nifti(self._path(f"{name}.nii.gz"), volume, study.scan.grid)
-        write_nifti(self._path("brain.nii.gz"), study.brain.astype(np.uint8), study.scan.grid)
-        self._update(study=describe_study(study, self.sha256) | {"brain_extraction": self.method})
-
-    def _step(self, file: str, key: dict[str, Any]) -> dict[str, Any] | None:
-        """The record of a step that was computed from the same files in the same way."""
-        step = self._manifest()["steps"].get(file)
-        return step if isinstance(step, dict) and step.get("key") == key else None
-
-    def _record(self, file: str, key: dict[str, Any], **more: Any) -> None:
-        self._update(steps=self._manifest()["steps"] | {file: {"key": key, **more}})
-
-    def _manifest(self) -> dict[str, Any]:
-        empty = {"format": FORMAT, "anofpdm": __version__, "steps": {}}
-        if self.folder is None:
-            return empty
+    def _stored_registration(self, file: str, key: Key) -> Registration | None:
+        stage = None if self._store is None else self._store.find(file, key)
+        if self._store is None or stage is None:
+            return None
         try:
-            manifest = json.loads(read_regular_file(self.folder / MANIFEST))
-        except (OSError, ValueError):
-            return empty
-        fits = isinstance(manifest, dict) and manifest.get("format") == FORMAT
-        return manifest if fits and isinstance(manifest.get("steps"), dict) else empty
+            matrix = decode_transform((self._store.folder / file).read_text(), file)
+            return Registration(matrix, **stage["registration"])
+        except (AnoFPDMError, OSError, ValueError, KeyError, TypeError):
+            return None
 
-    def _update(self, **parts: Any) -> None:
-        write_atomically(self._path(MANIFEST), json.dumps(self._manifest() | parts, indent=2).encode())
+    def save_failure(self, name: str, picture: bytes) -> Path | None:
+        if self._store is None:
+            return None
+        path = self._store.path(f"failed_{name}.png")
+        write_atomically(path, picture)
+        return path
 
-    def _path(self, file: str) -> Path:
-        assert self.folder is not None
-        with translate_write_errors(self.folder):
-            self.folder.mkdir(parents=True, exist_ok=True)
-        return self.folder / file
+    def save_study(self, study: Study) -> Study:
+        """Write the registered series, the brain mask by vote, pictures and, last, the manifest. Returns the study
+        with its record."""
+        record = self._describe(study)
+        if self._store is not None:
+            folder = self._store.path("")
+            for old in folder.glob("failed_*.png"):  # of an earlier run
+                old.unlink(missing_ok=True)
+            for name, volume in zip(study.scan.modalities, study.scan.volumes, strict=True):
+                write_nifti(folder / f"{name}.nii.gz", volume, study.scan.grid)
+            write_nifti(folder / "brain.nii.gz", study.brain.astype(np.uint8), study.scan.grid)
+            for name, picture in study.pictures.items():
+                write_atomically(folder / f"{name}.png", picture)
+            self._store.update(study=record)
+        return replace(study, record=record)
+
+    def _describe(self, study: Study) -> dict[str, Any]:
+        voxel_ml = abs(np.linalg.det(study.scan.grid.affine[:3, :3])) / 1000
+        seconds = sum(sum(one.seconds.values()) for one in study.series)
+        return {
+            "folder": None if self.folder is None else str(self.folder),
+            "reference": study.reference.name,
+            "brain_extraction": self.method,
+            "brain_ml": round(float(study.brain.sum() * voxel_ml), 1),
+            "seconds": round(seconds, 1),
+            "series": {one.name: self._describe_series(one, study.reference) for one in study.series},
+        }
+
+    def _describe_series(self, one: PlacedSeries, reference: PlacedSeries) -> dict[str, Any]:
+        described: dict[str, Any] = {
+            "file": one.path.name,
+            "sha256": self.sha256[one.name],
+            "shape": list(one.grid.shape),
+            "spacing_mm": [round(float(edge), 4) for edge in one.grid.spacing_mm],
+            "brain_ml": round(one.brain_ml, 1),
+            "seconds": {stage: round(seconds, 1) for stage, seconds in one.seconds.items()},
+            "reused": sorted(stage for stage, name in self.reused if name == one.name),
+        }
+        if one.registration is not None and one.agreement is not None:
+            described["registration"] = {
+                "transform": transform_file(one.name, reference.name),
+                "matrix": one.matrix.tolist(),  # millimetres (RAS+) of the reference to millimetres of the series
+                "moved_mm": round(one.moved_mm, 2),
+                "rotated_degrees": round(rotation_degrees(one.matrix), 2),
+                **_numbers(one.registration),
+            }
+            described["agreement"] = asdict(one.agreement)
+        return described
 
 
-def describe_study(study: Study, sha256: dict[str, str]) -> dict[str, Any]:
-    """For the manifest and the summary of a segmented scan."""
-    return {
-        "reference": study.reference.name,
-        "brain_ml": round(float(study.brain.sum() * abs(np.linalg.det(study.scan.grid.affine[:3, :3])) / 1000), 1),
-        "series": {one.name: {"sha256": sha256[one.name], **_describe_series(one)} for one in study.series},
-    }
-
-
-def _describe_series(one: PlacedSeries) -> dict[str, Any]:
-    described: dict[str, Any] = {"file": one.path.name, "brain_ml": round(one.brain_ml, 1)}
-    if one.registration is not None and one.agreement is not None:
-        described |= {"registration": _numbers(one.registration), "agreement": asdict(one.agreement)}
-    return described
+def transform_file(name: str, reference: str) -> str:
+    return f"{name}_to_{reference}.txt"
 
 
 def _numbers(found: Registration) -> dict[str, Any]:
     return {name: value for name, value in asdict(found).items() if name != "matrix"}
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

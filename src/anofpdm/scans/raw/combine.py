@@ -1,0 +1,68 @@
+"""Registered series on one grid: resampled once, the brain by a vote, and pictures of both."""
+
+import nibabel as nib
+import numpy as np
+
+from anofpdm.scans.grid import Grid
+from anofpdm.scans.raw.geometry import apply, coverage, resample
+from anofpdm.scans.raw.pictures import Images, choose_planes, cut_planes, draw_series
+from anofpdm.scans.raw.register import Head
+
+REFERENCE_WEIGHT = 1.5  # in the vote over brain masks: decides between two series
+
+
+class CombinedSeries:
+    """The reference keeps its own voxels: its grid is only cropped or padded, by whole voxels and within its slices,
+    to the field of view that the model was trained with."""
+
+    def __init__(self, name: str, reference: Head, field_of_view_mm: float):
+        self.grid = working_grid(reference, field_of_view_mm)
+        self.volumes: dict[str, np.ndarray] = {}  # float32, on the grid
+        self._planes = choose_planes(reference)
+        self._images: dict[str, Images] = {}  # with skull, for the pictures
+        self._votes = np.zeros(self.grid.shape, np.float32)
+        self._weights = np.zeros(self.grid.shape, np.float32)
+        self._reference = name
+        self.add(name, reference, np.eye(4), REFERENCE_WEIGHT)
+
+    def add(self, name: str, series: Head, matrix: np.ndarray, weight: float = 1.0) -> None:
+        self.volumes[name] = resample(series.voxels, series.grid, self.grid, matrix)
+        self._images[name] = cut_planes(series.voxels, series.grid, self._planes, matrix)
+        self._votes += weight * resample(series.brain, series.grid, self.grid, matrix)
+        inside = True if name == self._reference else coverage(series.grid, self.grid, matrix)
+        self._weights += np.float32(weight) * inside
+
+    def vote(self) -> np.ndarray:
+        """bool: brain in most of the series that cover a voxel."""
+        brain: np.ndarray = self._votes >= 0.5 * self._weights
+        return brain
+
+    def draw(self, brain: np.ndarray) -> dict[str, bytes]:
+        """PNG of each series, with the outline of the brain and, on the others, the edges of the reference."""
+        outline = cut_planes(brain, self.grid, self._planes, np.eye(4)) >= 0.5
+        pictures = {}
+        for name, images in self._images.items():
+            if name == self._reference:
+                pictures[name] = draw_series(f"{name}: reference. Blue: brain mask", images, outline)
+            else:
+                title = f"{name}, registered. Orange: edges of {self._reference}. Blue: brain mask"
+                pictures[name] = draw_series(title, images, outline, self._images[self._reference])
+        return pictures
+
+
+def working_grid(head: Head, field_of_view_mm: float) -> Grid:
+    """The reference's grid, cropped or padded within its axial slices to a square around the brain."""
+    axial = int(np.argmax(nib.io_orientation(head.grid.affine)[:, 0] == 2))  # the axis from inferior to superior
+    shape, first = list(head.grid.shape), np.zeros(3)
+    for axis in range(3):
+        if axis == axial:
+            continue
+        others = tuple(other for other in range(3) if other != axis)
+        inside = np.flatnonzero(head.brain.any(axis=others))
+        size = round(field_of_view_mm / head.grid.spacing_mm[axis])
+        size = max(size, int(inside[-1] - inside[0] + 1))
+        first[axis] = (inside[0] + inside[-1]) // 2 - size // 2
+        shape[axis] = size
+    affine = head.grid.affine.copy()
+    affine[:3, 3] = apply(head.grid.affine, first)
+    return Grid.from_affine((shape[0], shape[1], shape[2]), affine)
