@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from PIL import Image
 from scipy import ndimage
 
 from anofpdm.method.decision import Decisions
@@ -9,8 +10,10 @@ from anofpdm.report.display import Curves, DisplayData
 from anofpdm.report.findings import find_lesions
 from anofpdm.scans import AxialPlanes, Grid
 from anofpdm.segment.result import Segmentation
+from anofpdm.util.drawing import encode_png
 from tests import toys
 
+PICTURE = encode_png(Image.new("RGB", (1194, 224)))
 SIZE, LEVELS, CUT = 32, (0, 100, 200, 300, 400), 0.99
 
 
@@ -52,6 +55,7 @@ def segmented(
     radius=7.0,
     axes="LPS",
     changes=None,
+    study=None,
 ):
     """A ball of noise with a spherical lesion; slices are numbered from `first`."""
     rng = np.random.default_rng(3)
@@ -75,11 +79,13 @@ def segmented(
         summary={
             "settings": settings_of(detector, threshold), "warnings": list(warnings), "seconds": 1.5,
             "inputs": {name: {"file": path, "sha256": "0" * 64} for name, path in files.items()},
+            **({"study": study} if study else {}),
         },
         display=DisplayData(
             pixels.astype(np.float16), indices, planes.pixel_mm, tuple(modalities), CUT,
             curves=Curves(LEVELS, *by_level) if curves else None, engine=engine,
         ),
+        pictures=dict.fromkeys((study or {"series": ()})["series"], PICTURE),
     )  # fmt: skip
 
 
@@ -89,7 +95,17 @@ def make():
 
 
 NASTY = "</script ><script >alert(1)</script><img src=x onerror=alert(2)>&amp;\"'<!--\u2028"
+STUDY = {
+    "folder": "/data/preparation", "reference": "flair", "series": {
+        "flair": {"file": "flair.nii.gz", "brain_ml": 1400.0, "seconds": {"brain": 5.0}, "reused": []},
+        "t2": {
+            "file": NASTY, "brain_ml": 1390.0, "seconds": {"brain": 5.0, "registration": 7.0}, "reused": ["brain"],
+            "registration": {"kept": False, "moved_mm": 3.14, "rotated_degrees": 18.2}, "agreement": {"dice": 0.96},
+        },
+    },
+}  # fmt: skip
 KINDS = {
+    "raw study": {"study": STUDY},
     "default": {},
     "cosine": {"detector": "cosine", "threshold": "both", "modalities": ("flair",)},
     "no detector": {"detector": "none", "threshold": "healthy"},

@@ -17,6 +17,7 @@ from anofpdm.report.page import encode_script_json, render_report
 from anofpdm.report.page_data import HEAT_COLOURS, axial_index, column_count, overview_rows, start_row, white_level
 from anofpdm.scans import AxialPlanes, Grid
 from tests import toys
+from tests.report.conftest import STUDY
 
 NASTY = "</script ><script >alert(1)</script><img src=x onerror=alert(2)>&amp;\"'<!--\u2028"
 
@@ -58,7 +59,7 @@ class ParsedPage(HTMLParser):
         return json.loads(self.inside("script")[0])
 
     def sheet(self, name):
-        (src,) = [one["src"] for one in self.all("img") if one["data-sheet"] == name]
+        (src,) = [one["src"] for one in self.all("img") if one.get("data-sheet") == name]
         return Image.open(io.BytesIO(base64.b64decode(src.removeprefix("data:image/png;base64,"), validate=True)))
 
     def tiles(self, name, count, size):
@@ -180,6 +181,17 @@ def test_the_summary_of_the_scan(make):
     assert "not a medical device" in text
     assert "Warning" not in text
     assert "Anna's scan" in text
+
+
+def test_the_preparation_of_a_raw_study_is_described(make):
+    read = ParsedPage(render_report(make(study=STUDY), "p1"))
+    assert "2 series on one grid; the reference is FLAIR." in read.visible
+    assert "1390 ml moved by 3.1 mm, rotated by 18.2° 0.96 (DICE) 12.0 (reused)" in read.visible
+    alts = [one["alt"] for one in read.all("img") if one.get("class") == "planes"]
+    assert alts[1] == "Planes of T2 with the outline of the brain mask, edges of FLAIR"
+    assert "onerror=alert(2)" in read.visible  # as text
+    assert "/data" not in read.visible
+    assert "preparation" not in ParsedPage(render_report(make(), "p1")).visible
 
 
 def test_file_names_that_are_not_utf8(make):

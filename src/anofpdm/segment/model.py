@@ -81,12 +81,10 @@ class Model:
         start = time.perf_counter()
         request = request or self.request(**options)
         with record_warnings() as warnings:
-            run = replace(raw_run or RawRun(), progress=portion(progress, 0, PREPARATION_PORTION))
-            scan, study = read_input(files, request, self.trained.expects, self.calibration.foreground, run)
+            scan, study = self._read(files, request, raw_run, progress)
             planes = AxialPlanes(scan.grid, self.trained.size)
             slices = self._checked_slices(scan, planes.spacing_mm, request, next(iter(files.values())))
-        if study is not None:
-            progress = portion(progress, PREPARATION_PORTION, 1 - PREPARATION_PORTION)
+        progress = _after_preparation(progress, study)
         own_progress = progress if request.explainer is None else portion(progress, 0, STUDENT_PORTION)
         decisions, curves = request.engine.decide(_select(slices, request, request.engine.modalities), own_progress)
         native = [planes.to_native(one, slices.indices) for one in (decisions.maps, decisions.masks)]
@@ -109,6 +107,12 @@ class Model:
             series=() if study is None else study.series,
             pictures={} if study is None else study.pictures,
         )
+
+    def _read(
+        self, files: Files, request: SegmentRequest, run: RawRun | None, progress: Progress
+    ) -> tuple[Scan, Study | None]:
+        run = replace(run or RawRun(), progress=portion(progress, 0, PREPARATION_PORTION))
+        return read_input(files, request, self.trained.expects, self.calibration.foreground, run)
 
     def _checked_slices(self, scan: Scan, spacing_mm: float, request: SegmentRequest, where: object) -> EngineSlices:
         slices = scan_slices(scan, self.trained.size)
@@ -133,6 +137,10 @@ class Model:
             curves=curves,
             engine=engine.name,
         )
+
+
+def _after_preparation(progress: Progress, study: Study | None) -> Progress:
+    return progress if study is None else portion(progress, PREPARATION_PORTION, 1 - PREPARATION_PORTION)
 
 
 def _summary(files: Files, request: SegmentRequest, warnings: list[str], study: Study | None) -> dict[str, Any]:

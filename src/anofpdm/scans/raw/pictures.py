@@ -87,7 +87,7 @@ def find_edges(images: Images, brain: Masks) -> Masks:
         images, smooth, order=(0, 0, 2)
     )
     slope = np.hypot(*(ndimage.gaussian_filter(images, smooth, order=order) for order in ((0, 1, 0), (0, 0, 1))))
-    head = images > 0.1 * np.percentile(images, 99)
+    head = ndimage.binary_dilation(images > 0.1 * np.percentile(images, 99), np.ones((1, 5, 5)))  # with its border
     strong = np.zeros(images.shape, bool)
     for region in (head & brain, head & ~brain):
         if region.any():
