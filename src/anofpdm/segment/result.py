@@ -15,7 +15,8 @@ from anofpdm.report.findings import Finding
 from anofpdm.report.overview import draw_overview
 from anofpdm.report.page import render_report
 from anofpdm.scans import Grid, write_nifti
-from anofpdm.scans.raw.study import PlacedSeries, to_series
+from anofpdm.scans.raw.place import PlacedSeries
+from anofpdm.scans.raw.study import to_series
 from anofpdm.segment import outputs
 from anofpdm.util.files import encode_csv, translate_write_errors, write_atomically
 
