@@ -115,6 +115,13 @@ class Raw(StrEnum):
     NEVER = "never"
 
 
+class Template(StrEnum):
+    """Space that scans are brought to."""
+
+    NONE = "none"
+    MNI152 = "mni152"
+
+
 class Split(StrEnum):
     """Part of a cohort."""
 

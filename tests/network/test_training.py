@@ -16,6 +16,7 @@ from anofpdm.errors import ConfigError, ModelError, TrainingError
 from anofpdm.network import checkpoint
 from anofpdm.network.classifier import build_network
 from anofpdm.network.config import UNetConfig
+from anofpdm.network.expects import ScanExpectation
 from anofpdm.network.predictor import load_trained
 from anofpdm.network.training import run
 from anofpdm.network.training.config import TrainingConfig, TrainingLimits
@@ -35,6 +36,24 @@ class TestRun:
         assert [json.loads(line)["step"] for line in (tmp_path / "log.jsonl").read_text().splitlines()] == [2, 4]
         assert Image.open(tmp_path / "samples.png").size[0] > 4 * 2 * 16
         assert Image.open(tmp_path / "loss_by_level.png").size[0] > 100
+
+    def test_a_model_records_what_its_scans_have_in_common(self, cohort, tmp_path):
+        expects = {"skull": True, "template": "mni152", "field_of_view_mm": 192.0, "orientation": "axial"}
+        changed = dataclasses.replace(cohort, manifest={**cohort.manifest, "expects": expects})
+        run.train(trainer_of(changed), changed, tmp_path, TrainingLimits(steps=1, **QUIET))
+        assert load_trained(tmp_path, CPU).expects == ScanExpectation(True, "mni152", 192.0)
+
+    def test_what_an_older_model_expects_is_read_from_its_config_file(self, cohort, tmp_path):
+        older = {name: value for name, value in cohort.manifest.items() if name != "expects"}
+        changed = dataclasses.replace(cohort, manifest=older)
+        run.train(trainer_of(changed), changed, tmp_path, TrainingLimits(steps=1, **QUIET))
+        assert load_trained(tmp_path, CPU).expects == ScanExpectation()
+        config = json.loads((tmp_path / "config.json").read_text())
+        (tmp_path / "config.json").write_text(json.dumps({**config, "expects": {"skull": True}}))
+        assert load_trained(tmp_path, CPU).expects == ScanExpectation(skull=True)
+        (tmp_path / "config.json").write_text(json.dumps({**config, "expects": {"template": "talairach"}}))
+        with pytest.raises(ModelError, match=r"talairach.*known are mni152"):
+            load_trained(tmp_path, CPU)
 
     def test_a_resumed_run_equals_an_uninterrupted_one(self, cohort, tmp_path):
         run.train(trainer_of(cohort), cohort, tmp_path / "whole", TrainingLimits(steps=9, **QUIET))

@@ -1,21 +1,29 @@
 """Raw studies of phantoms, segmented with the bundled model: masks on the grid of every series."""
 
 import json
+import sys
+from dataclasses import replace
 
 import nibabel as nib
 import numpy as np
 import pydicom
 import pytest
+from scipy import ndimage
 
 from anofpdm.cohorts.inputs import find_targets
 from anofpdm.demo.run import BUNDLED
 from anofpdm.errors import ScanError
+from anofpdm.network.expects import ScanExpectation
 from anofpdm.options import Raw
+from anofpdm.scans import read_volume, write_nifti
 from anofpdm.scans.grid import Grid
 from anofpdm.scans.raw.geometry import resample
 from anofpdm.scans.raw.register import Head
+from anofpdm.scans.raw.run import RawRun
+from anofpdm.scans.raw.template import in_template_space
 from anofpdm.segment.many import BatchSegmentation, OutputOptions
 from anofpdm.segment.model import load
+from anofpdm.segment.raw_input import read_input
 from tests.dicom_toys import Series
 from tests.dicom_toys import head as noise
 from tests.scans.raw.worlds import dicom_series, moved_head, random_rigid, thick_grid, tumour_phantom
@@ -78,6 +86,81 @@ def test_a_dicom_study_on_several_grids_becomes_a_dicom_seg_per_series(model, tm
         assert "anofpdm-" not in (folder / file).read_text()  # the temporary folder of converted series
     assert json.loads((folder / "summary.json").read_text())["inputs"]["t2"]["series"] == 6
     assert list(run.run().skipped) == ["anna"]
+
+
+def test_a_model_in_template_space_gets_the_scan_there_and_the_mask_comes_back(model, tmp_path):
+    expects = ScanExpectation(template="mni152")
+    in_space = replace(model, trained=replace(model.trained, expects=expects))
+    files = {}
+    for name in ("flair", "t2"):
+        head = stripped_head(name)
+        files[name] = tmp_path / f"{name}.nii.gz"
+        write_nifti(files[name], head.voxels, head.grid)
+    lines: list[str] = []
+    run = RawRun(tmp_path / "preparation", lines.append)
+    result = in_space.segment(files, engine="student", raw="auto", raw_run=run)
+    assert any("registered to mni152, affine, brains overlap by 0.9" in line for line in lines)
+    prepared = read_volume(tmp_path / "preparation" / "t2.nii.gz")
+    assert in_template_space(prepared.voxels > 0, prepared.grid)
+    assert result.grid.shape == GRIDS["flair"][1]
+    assert dice(result.mask, lesion_on(result.grid, "flair")) > 0.6
+    prepared_files = {name: tmp_path / "preparation" / f"{name}.nii.gz" for name in files}
+    request = in_space.request(engine="student", raw="auto")
+    _, study = read_input(prepared_files, request, expects, (0.0, 1.0), None)
+    assert study is None  # in template space: used as it is
+
+
+@pytest.mark.filterwarnings("ignore::anofpdm.errors.ScanWarning")  # of the distance between slices
+def test_a_model_with_skull_gets_the_skull(model, tmp_path):
+    """The whole head of one series, whose brain is given, on another grid than the other series."""
+    with_skull = replace(model, trained=replace(model.trained, expects=ScanExpectation(skull=True)))
+    files = {}
+    for name in ("flair", "t2"):
+        head = stripped_head(name)
+        shell = ndimage.binary_dilation(head.brain, iterations=4) & ~ndimage.binary_dilation(head.brain, iterations=2)
+        files[name] = tmp_path / f"{name}.nii.gz"
+        write_nifti(files[name], np.where(shell, 0.8 * head.voxels.max(), head.voxels + 1), head.grid)
+        write_nifti(tmp_path / f"{name}_brain.nii.gz", head.brain.astype(np.uint8), head.grid)
+    command = f"{sys.executable} -c 'import shutil,sys; shutil.copy(sys.argv[1][:-7] + \"_brain.nii.gz\", sys.argv[2])'"
+    options = {"raw": "auto", "skull_strip": command + " {input} {output}", "engine": "student"}
+    with_skull.segment(files, raw_run=RawRun(tmp_path / "with"), **options)
+    model.segment(files, raw_run=RawRun(tmp_path / "without"), **options)
+    for kept, folder in ((True, "with"), (False, "without")):
+        prepared = read_volume(tmp_path / folder / "t2.nii.gz").voxels
+        brain = read_volume(tmp_path / folder / "brain.nii.gz").voxels > 0
+        assert (prepared[~brain] > 0).any() == kept
+
+
+def test_auto_leaves_stripped_scans_on_one_grid_as_they_are(model, tmp_path):
+    phantom = tumour_phantom()
+    files = {name: tmp_path / f"{name}.nii.gz" for name in ("flair", "t2")}
+    for name, path in files.items():
+        write_nifti(path, phantom.volumes[name], phantom.affine)
+    for raw in Raw.AUTO, Raw.NEVER:
+        model.segment(files, engine="student", raw=raw).save(tmp_path / raw, picture=False, report=False)
+    for file in ("mask.nii.gz", "anomaly_map.nii.gz", "findings.csv", "slices.csv"):
+        assert (tmp_path / "auto" / file).read_bytes() == (tmp_path / "never" / file).read_bytes()
+    assert not (tmp_path / "auto" / "mask_on_t2.nii.gz").exists()
+
+
+def test_a_result_with_raw_is_not_complete_without_it(model, tmp_path):
+    phantom = tumour_phantom()
+    (tmp_path / "in" / "p").mkdir(parents=True)
+    for name in ("flair", "t2"):
+        write_nifti(tmp_path / "in" / "p" / f"p_{name}.nii.gz", phantom.volumes[name], phantom.affine)
+    targets = find_targets([str(tmp_path / "in")], ("flair", "t2"))
+
+    def run(raw: Raw):
+        request = model.request(engine="student", raw=raw)
+        return BatchSegmentation(model, request, targets, tmp_path / "out", OutputOptions(False, False)).run()
+
+    assert list(run(Raw.ALWAYS).segmented) == ["p"]
+    assert (tmp_path / "out" / "p" / "mask_on_t2.nii.gz").is_file()
+    assert list(run(Raw.ALWAYS).skipped) == ["p"]
+    assert list(run(Raw.NEVER).segmented) == ["p"]
+    assert not (tmp_path / "out" / "p" / "mask_on_t2.nii.gz").exists()
+    assert list(run(Raw.AUTO).segmented) == ["p"]
+    assert list(run(Raw.AUTO).skipped) == ["p"]
 
 
 def test_without_raw_a_dicom_study_on_two_grids_is_refused_with_the_remedy(tmp_path):

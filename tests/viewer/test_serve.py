@@ -148,7 +148,7 @@ MALFORMED = {
     "four-dimensional": (nifti((4, 4, 4, 3)), "4D"),
     "a bomb of voxels": (header_only((500, 500, 500)), "more than this server accepts"),
     "a larger bomb": (gzip.compress(header_only((30000, 30000, 30000))), "more than"),
-    "another grid": (nifti((8, 8, 9)), "not on the grid of flair.nii.gz"),
+    "a slab on another grid": (nifti((8, 8, 9)), "covers only 8 mm"),
     "a zip": (b"PK\x03\x04" + bytes(100), "in the field for DICOM"),
 }
 

@@ -1,5 +1,6 @@
 """anofpdm prepare: convert downloaded scans into a cohort for training and evaluation."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -7,7 +8,7 @@ import typer
 
 from anofpdm.cli.options import Seed, Workers, parse_names, worker_count
 from anofpdm.cli.progress import progress_bars
-from anofpdm.options import Layout, Split
+from anofpdm.options import Layout, Raw, Split, Template
 from anofpdm.util.text import printable
 
 if TYPE_CHECKING:
@@ -39,6 +40,18 @@ def prepare(
         list[str] | None,
         typer.Option(help="bids: which of several files to use, e.g. acq=iso. May be given several times."),
     ] = None,
+    raw: Annotated[
+        Raw,
+        typer.Option(
+            help="Register and skull-strip the series of a scan first. auto: where they have different grids."
+        ),
+    ] = Raw.AUTO,
+    keep_skull: Annotated[
+        bool, typer.Option("--keep-skull", help="Raw scans: register them, but keep the skull.")
+    ] = False,
+    template: Annotated[
+        Template, typer.Option(help="Space of the scans. mni152: those in another space are registered to it.")
+    ] = Template.NONE,
     workers: Workers = 0,
     seed: Seed = 0,
     strict: Annotated[bool, typer.Option(help="Stop at the first scan that fails.")] = False,
@@ -51,6 +64,7 @@ def prepare(
     from anofpdm.cohorts import open_cohort
     from anofpdm.cohorts import prepare as preparation
     from anofpdm.cohorts.plan import plan_cohort
+    from anofpdm.cohorts.raw_scans import RawOptions
 
     plan = plan_cohort(
         layout,
@@ -62,6 +76,7 @@ def prepare(
         seed=seed,
         entities=_parse_entities(entity or []),
     )
+    plan = replace(plan, raw=RawOptions(raw, keep_skull, template))
     with progress_bars() as progress:
         report = preparation.prepare(
             plan, out, worker_count(workers), strict=strict, overwrite=overwrite, on_progress=progress

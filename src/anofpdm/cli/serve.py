@@ -7,7 +7,7 @@ import typer
 
 from anofpdm.cli.options import Batch, Device
 from anofpdm.cli.view import Host, Name, Open, Port, SetUp, Token, announce, install_niivue, log_to_terminal
-from anofpdm.options import Engine
+from anofpdm.options import Engine, Raw
 
 
 def serve(
@@ -26,6 +26,9 @@ def serve(
     upload_mb: Annotated[int, typer.Option(min=1, help="Largest upload in MiB, all files of a scan together.")] = 1024,
     queue: Annotated[int, typer.Option(min=1, help="Most scans in the queue; further uploads are refused.")] = 20,
     seed: Annotated[int | None, typer.Option(min=0, help="Noise seed. Default: that of the calibration.")] = None,
+    raw: Annotated[
+        Raw, typer.Option(help="Register and skull-strip the series of a scan first. auto: where they need it.")
+    ] = Raw.AUTO,
     batch: Batch = None,
     device: Device = "auto",
     set_up: SetUp = False,
@@ -49,5 +52,5 @@ def serve(
     log_to_terminal()
     folder = out or default_folder(model)
     limits = Limits(upload_bytes=upload_mb * MIB, waiting=queue)
-    worker = WorkerConfig(model.resolve(), device, engine, seed, batch)
+    worker = WorkerConfig(model.resolve(), device, engine, seed, batch, raw)
     run_serve(worker, folder, access, limits, lambda address: announce(address, open_browser, folder))

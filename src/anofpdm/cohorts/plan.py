@@ -2,13 +2,14 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 from anofpdm.cohorts.layouts import bids, brats, folder
+from anofpdm.cohorts.raw_scans import RawOptions
 from anofpdm.cohorts.subjects import Subject, all_modalities, require_one_mask, with_modalities
 from anofpdm.cohorts.tables import GivenLabels, check_known, read_labels, read_split
 from anofpdm.cohorts.writer import Preparation, Settings
@@ -39,6 +40,7 @@ class Plan:
     split_from: str  # "seed 0", or "given" for a split file
     size: int = 128
     labels: GivenLabels | None = None  # None: labels are derived from the masks
+    raw: RawOptions = field(default_factory=RawOptions)
 
     @property
     def preparation(self) -> Preparation:
@@ -49,6 +51,7 @@ class Plan:
             "bright_percentile": BRIGHT_PERCENTILE,
             "least_foreground": LEAST_FOREGROUND,
             "resize": "area, aspect ratio kept, padded",
+            **self.raw.settings(),  # type: ignore[typeddict-item]
         }
 
     @property

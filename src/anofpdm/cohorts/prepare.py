@@ -5,26 +5,28 @@ import hashlib
 import json
 import warnings
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from anofpdm import __version__
 from anofpdm.cohorts.contact_sheet import draw_contact_sheet
 from anofpdm.cohorts.plan import Plan
+from anofpdm.cohorts.raw_scans import RawOptions, read_subject
 from anofpdm.cohorts.store import Cohort, cohort_tables, read_cohort
 from anofpdm.cohorts.subjects import Subject
 from anofpdm.cohorts.tables import GivenLabels
-from anofpdm.cohorts.writer import ALL_FILES, JOURNAL, MANIFEST, SHEET, Manifest, ScanEntry, StoreWriter
+from anofpdm.cohorts.writer import ALL_FILES, JOURNAL, MANIFEST, RAW_FOLDER, SHEET, Manifest, ScanEntry, StoreWriter
 from anofpdm.errors import AnoFPDMError, CohortError, ScanError, ScanWarning
 from anofpdm.labels import NULL
-from anofpdm.scans import AxialPlanes, Grid, mask_slices, read_scan, read_volume, scan_slices
-from anofpdm.scans.grid import check_same_grid
+from anofpdm.options import Raw, Template
+from anofpdm.scans import AxialPlanes, mask_slices, scan_slices
 from anofpdm.scans.slices import LEAST_FOREGROUND
 from anofpdm.util.files import folder_lock, remove_temporary_files, write_atomically
 from anofpdm.util.progress import Progress, silent
@@ -59,6 +61,11 @@ def prepare(
 ) -> Report:
     """Prepare the scans of `plan` that `out` does not hold yet. An existing worker pool may be passed."""
     _check_out(out)
+    if plan.labels is not None and plan.raw.template is not Template.NONE and plan.raw.raw is not Raw.NEVER:
+        raise CohortError(
+            f"{plan.labels.path}: its labels are of slices of the scans, which are others after registration to "
+            f"{plan.raw.template}; give --raw never if the scans are in that space, or leave out --template"
+        )
     with folder_lock(out), contextlib.nullcontext(pool) if pool else worker_pool(workers) as pool:
         remove_temporary_files(out)
         for name in ALL_FILES if overwrite else ():
@@ -67,7 +74,11 @@ def prepare(
         complete = False
         try:
             _check_unchanged(plan, writer.entries)
-            report = _prepare_missing(plan, writer, _results(plan, writer.entries, pool, workers), strict, on_progress)
+            run = partial(
+                _try_prepare, source=plan.source, size=plan.size, raw=plan.raw, raw_folder=(out / RAW_FOLDER).resolve()
+            )
+            results = _results(plan, writer.entries, run, pool, workers)
+            report = _prepare_missing(plan, writer, results, strict, on_progress)
             if not writer.entries:
                 reason = next(iter(report.failed.values()), "no scan found")
                 raise CohortError(f"{plan.source}: no scan could be prepared; first reason: {reason}")
@@ -78,18 +89,18 @@ def prepare(
     return report
 
 
-def prepare_scan(subject: Subject, source: Path, size: int) -> PreparedScan:
-    """Read one scan and cut it into network slices."""
+def prepare_scan(
+    subject: Subject, source: Path, size: int, raw: RawOptions | None = None, raw_folder: Path | None = None
+) -> PreparedScan:
+    """Read one scan and cut it into network slices. `raw_folder` keeps the preparation of raw studies."""
     if subject.problem:
         raise ScanError(f"{subject.name}: {subject.problem}")
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", ScanWarning)
-        scan = read_scan(subject.images)
-        slices = scan_slices(scan, size, np.float16)
-        planes = AxialPlanes(scan.grid, size)
-        masks = None
-        if subject.masks:
-            masks = mask_slices(_read_lesions(subject, scan.grid), planes, slices.indices)
+        found = read_subject(subject, raw or RawOptions(), raw_folder and raw_folder / subject.name)
+        slices = scan_slices(found.scan, size, np.float16)
+        planes = AxialPlanes(found.scan.grid, size)
+        masks = mask_slices(found.lesions(subject), planes, slices.indices) if subject.masks else None
     if not len(slices.indices):
         raise ScanError(
             f"{subject.name}: no axial slice has {LEAST_FOREGROUND:.1%} of its area above 0; check the scan"
@@ -106,18 +117,9 @@ def prepare_scan(subject: Subject, source: Path, size: int) -> PreparedScan:
         spacing_mm=planes.spacing_mm,
         sha256=hashlib.sha256(slices.pixels.data).hexdigest(),
         warnings=[str(warning.message) for warning in caught],
+        skull=found.skull,
     )
     return PreparedScan(entry, slices.pixels, masks)
-
-
-def _read_lesions(subject: Subject, grid: Grid) -> np.ndarray:
-    """Union of the subject's masks, bool [i, j, k]; any value above 0 is lesion."""
-    image, lesions = next(iter(subject.images.values())), np.zeros(grid.shape, dtype=bool)
-    for path in subject.masks:
-        drawn = read_volume(path, allow_constant=True)
-        check_same_grid(grid, image, drawn.grid, path)
-        lesions |= drawn.voxels > 0
-    return lesions
 
 
 Result = PreparedScan | AnoFPDMError
@@ -147,12 +149,15 @@ def _prepare_missing(
 
 
 def _results(
-    plan: Plan, entries: list[ScanEntry], pool: Executor | None, workers: int
+    plan: Plan,
+    entries: list[ScanEntry],
+    run: "Callable[[Subject], Result]",
+    pool: Executor | None,
+    workers: int,
 ) -> Iterator[tuple[Subject, Result]]:
     """Scans not prepared yet, in their order, whatever the number of workers; few are in memory at a time."""
     done = {entry.scan for entry in entries}
     missing = (subject for subject in plan.subjects if subject.name not in done)
-    run = partial(_try_prepare, source=plan.source, size=plan.size)
     if pool is None:
         yield from ((subject, run(subject)) for subject in missing)
         return
@@ -163,9 +168,9 @@ def _results(
         pending.extend((subject, pool.submit(run, subject)) for subject in islice(missing, 1))
 
 
-def _try_prepare(subject: Subject, source: Path, size: int) -> Result:
+def _try_prepare(subject: Subject, source: Path, size: int, raw: RawOptions, raw_folder: Path) -> Result:
     try:
-        return prepare_scan(subject, source, size)
+        return prepare_scan(subject, source, size, raw, raw_folder)
     except AnoFPDMError as problem:
         return problem
     except OSError as problem:
@@ -205,6 +210,7 @@ def _finish(plan: Plan, out: Path, entries: list[ScanEntry], report: Report) -> 
         "slices": sum(len(entry.indices) for entry in entries),
         "failed": report.failed,
         "warnings": report.warnings,
+        "expects": expected_scans(plan, entries),
     }
     encoded = json.dumps(manifest, indent=2).encode()
     if (out / MANIFEST).is_file() and (out / MANIFEST).read_bytes() == encoded and (out / SHEET).is_file():
@@ -214,6 +220,17 @@ def _finish(plan: Plan, out: Path, entries: list[ScanEntry], report: Report) -> 
         write_atomically(out / name, table)
     draw_contact_sheet(read_cohort(out, manifest), out / SHEET)
     write_atomically(out / MANIFEST, encoded)
+
+
+def expected_scans(plan: Plan, entries: list[ScanEntry]) -> dict[str, Any]:
+    """What these scans have in common, in the form that a model records it (network/expects.py)."""
+    field_of_view = float(np.median([entry.pixel_mm for entry in entries])) * plan.size
+    return {
+        "skull": sum(entry.skull for entry in entries) * 2 > len(entries),
+        "template": None if plan.raw.template is Template.NONE else str(plan.raw.template),
+        "field_of_view_mm": round(min(max(field_of_view, 50.0), 1000.0), 1),
+        "orientation": "axial",
+    }
 
 
 def _skipped_labels(plan: Plan, entry: ScanEntry) -> list[str]:
@@ -232,7 +249,7 @@ def _check_out(out: Path) -> None:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as problem:
         raise CohortError(f"{out}: cannot be created ({problem.strerror}); choose another folder") from None
-    ours = {Path(name).parts[0] for name in ALL_FILES}
+    ours = {Path(name).parts[0] for name in (*ALL_FILES, RAW_FOLDER)}
     names = {path.name for path in out.iterdir() if not path.name.startswith(".")}
     if names and JOURNAL not in names and names - ours:
         raise CohortError(f"{out}: contains other files ({sorted(names - ours)[0]}); choose an empty or new folder")

@@ -10,7 +10,7 @@ import json
 import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, TypedDict
+from typing import Any, BinaryIO, NotRequired, TypedDict
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from anofpdm.util.files import translate_write_errors
 
 JOURNAL, SLICES, MASKS, MANIFEST = "journal.jsonl", "slices.npy", "truth/masks.npy", "manifest.json"
 SHEET = "contact_sheet.png"
+RAW_FOLDER = "preparation"  # brain masks and transforms of raw studies
 ALL_FILES = (MANIFEST, JOURNAL, SLICES, MASKS, "slices.csv", "scans.csv", "split.csv", SHEET)
 HEADER_BYTES = 128
 
@@ -32,6 +33,9 @@ class Preparation(TypedDict):
     bright_percentile: float
     least_foreground: float
     resize: str
+    raw: NotRequired[str]  # always or never; absent: auto
+    keep_skull: NotRequired[bool]
+    template: NotRequired[str]
 
 
 class Settings(Preparation):
@@ -59,6 +63,7 @@ class Manifest(TypedDict):
     slices: int
     failed: dict[str, str]
     warnings: dict[str, list[str]]
+    expects: NotRequired[dict[str, Any]]  # what the scans have in common; a model trained on them expects it
 
 
 @dataclass(frozen=True)
@@ -76,6 +81,7 @@ class ScanEntry:
     spacing_mm: float  # between neighbouring native slices
     sha256: str  # of the prepared slices
     warnings: list[str]
+    skull: bool = False  # whether the scan shows more than the brain
 
     def __post_init__(self) -> None:
         kinds = {"scan": str, "patient": str, "sources": dict, "indices": list, "sha256": str}

@@ -1,10 +1,12 @@
-"""What a model expects of a scan, as recorded under "expects" in its config.json; every entry is optional."""
+"""What a model expects of a scan. `prepare` determines it from the scans of a cohort, `train` records it in the model.
+Every entry is optional. A model trained before it was recorded may have "expects" in its config.json instead."""
 
 from dataclasses import dataclass
 from typing import Any
 
 FIELD_OF_VIEW_MM = 240.0  # of the slices in BraTS
 TEMPLATES = ("mni152",)
+AXIAL = "axial"  # the first row is anterior, the first column is the patient's right
 
 
 @dataclass(frozen=True)
@@ -12,6 +14,7 @@ class ScanExpectation:
     skull: bool = False  # whether the model was trained on whole heads
     template: str | None = None  # space that scans are registered to; None: their own
     field_of_view_mm: float = FIELD_OF_VIEW_MM  # along the longer side of a slice
+    orientation: str = AXIAL  # of the slices
 
     def __post_init__(self) -> None:
         if type(self.skull) is not bool:
@@ -20,6 +23,8 @@ class ScanExpectation:
             raise ValueError(f"expects.template is {self.template!r}; known are {', '.join(TEMPLATES)}")
         if type(self.field_of_view_mm) not in (int, float) or not 50 <= self.field_of_view_mm <= 1000:
             raise ValueError(f"expects.field_of_view_mm is {self.field_of_view_mm!r}, not a number from 50 to 1000")
+        if self.orientation != AXIAL:
+            raise ValueError(f"expects.orientation is {self.orientation!r}; known is {AXIAL}")
 
     @classmethod
     def from_dict(cls, payload: dict[str, Any]) -> "ScanExpectation":

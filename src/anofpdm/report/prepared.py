@@ -22,6 +22,10 @@ def render_preparation(result: SegmentedScan) -> str:
         return ""
     reference = str(study["reference"])
     lead = f"{len(study['series'])} series on one grid; the reference is {reference.upper()}."
+    if study.get("template"):
+        lead += (
+            f" Registered to {study['template']['name']}: brains overlap by {study['template']['overlap']:.2f} (DICE)."
+        )
     rows = "".join(_render_row(name, one, reference) for name, one in study["series"].items())
     head = "".join(f'<th scope="col">{name}</th>' for name in COLUMNS)
     return (

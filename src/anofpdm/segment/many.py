@@ -12,10 +12,10 @@ from anofpdm.cohorts.subjects import Subject
 from anofpdm.errors import AnoFPDMError, ConfigError, OutputError, ScanError, ScanWarning
 from anofpdm.options import Raw
 from anofpdm.scans.raw.preparation import discard
+from anofpdm.scans.raw.run import RawRun
 from anofpdm.segment import outputs
 from anofpdm.segment.engines import TASK, SegmentRequest
 from anofpdm.segment.model import Model
-from anofpdm.segment.raw_input import RawRun
 from anofpdm.segment.scan_input import file_sha256
 from anofpdm.util.distributed import World
 from anofpdm.util.files import folder_lock, remove_temporary_files, write_atomically

@@ -31,9 +31,10 @@ from anofpdm.report.display import Curves, DisplayData
 from anofpdm.report.explanation import rows_to_explain, warn_missing_slices
 from anofpdm.report.findings import find_lesions
 from anofpdm.scans import AxialPlanes, Grid, Scan, scan_slices
+from anofpdm.scans.raw.run import RawRun
 from anofpdm.scans.raw.study import Study
 from anofpdm.segment.engines import EngineSlices, SegmentOptions, SegmentRequest, resolve_request
-from anofpdm.segment.raw_input import RawRun, read_input
+from anofpdm.segment.raw_input import read_input
 from anofpdm.segment.result import Segmentation, slice_table
 from anofpdm.segment.scan_input import file_sha256, record_warnings, warn_unusual_foreground, warn_unusual_spacing
 from anofpdm.student.model import Student, load_student

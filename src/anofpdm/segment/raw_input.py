@@ -1,36 +1,24 @@
 """The scan that a model sees: the files as they are, or a raw study, registered and stripped first."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+import tempfile
+from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 
 import numpy as np
-from scipy import ndimage
 
-from anofpdm.errors import ConfigError, ScanError
+from anofpdm.errors import ScanError
 from anofpdm.network.expects import ScanExpectation
 from anofpdm.options import Raw
 from anofpdm.scans import Scan, read_scan, read_volume
 from anofpdm.scans.nifti import Volume, read_grid
-from anofpdm.scans.raw.brain import Networks, extract_brain, load_networks
-from anofpdm.scans.raw.preparation import Preparation, discard
+from anofpdm.scans.raw.run import BrainFinder, RawRun, prepare_raw
 from anofpdm.scans.raw.stripped import is_stripped, on_one_grid
 from anofpdm.scans.raw.study import Study, StudyOptions
+from anofpdm.scans.raw.template import in_template_space
 from anofpdm.scans.slices import LEAST_FOREGROUND
 from anofpdm.segment.engines import SegmentRequest
 from anofpdm.segment.scan_input import FOREGROUND_TOLERANCE, BrainSource, strip_skull
-from anofpdm.util.progress import Progress, silent
-
-DEEPBET = "deepbet 1.0.2"
-
-
-@dataclass(frozen=True)
-class RawRun:
-    """Where the preparation of a raw study is kept, and what receives a line per stage."""
-
-    folder: Path | None = None
-    report: Callable[[str], None] = discard
-    progress: Progress = silent
 
 
 def read_input(
@@ -54,9 +42,16 @@ def read_input(
     if request.raw is Raw.AUTO and on_one_grid([read_grid(path) for path in paths.values()]):
         scan = read_scan(paths)
         given = request.brain.mask is not None or request.brain.command is not None
-        if given or expects.skull or not _is_whole_head(scan, paths, foreground):
-            return request.brain.apply(scan, paths[needed[0]]), None
+        whole = not given and not expects.skull and _is_whole_head(scan, paths, foreground)
+        stripped = scan if whole else request.brain.apply(scan, paths[needed[0]])
+        if not whole and _is_in_place(stripped, expects):
+            return stripped, None
     return _prepare(paths, request.brain, expects, run or RawRun())
+
+
+def _is_in_place(scan: Scan, expects: ScanExpectation) -> bool:
+    """Whether the scan lies where the model expects it. A head with its skull cannot be compared with the template."""
+    return expects.template is None or in_template_space(scan.volumes[0] > 0, scan.grid)
 
 
 def _is_whole_head(scan: Scan, paths: Mapping[str, Path], foreground: tuple[float, float]) -> bool:
@@ -71,33 +66,13 @@ def _is_whole_head(scan: Scan, paths: Mapping[str, Path], foreground: tuple[floa
 
 
 def _prepare(paths: dict[str, Path], brain: BrainSource, expects: ScanExpectation, run: RawRun) -> tuple[Scan, Study]:
-    if expects.template is not None:
-        raise ConfigError(f"the model expects scans in {expects.template} space; register them first, with --raw never")
-    method = brain.description() or DEEPBET
-    tools = Preparation(_BrainFinder(brain), method, run.folder, run.report, run.progress)
-    study = tools.prepare(paths, StudyOptions(not expects.skull, float(expects.field_of_view_mm)))
+    options = StudyOptions(not expects.skull, float(expects.field_of_view_mm), expects.template is not None)
+    command = None if brain.command is None else partial(_run_command, brain.command)
+    finder = BrainFinder(None if brain.mask is None else Path(brain.mask), command, brain.description())
+    study = prepare_raw(paths, finder, options, run)
     return study.scan, study
 
 
-class _BrainFinder:
-    """The brain of a series: all of it where it is stripped; else by the user's mask or command, or by deepbet."""
-
-    def __init__(self, brain: BrainSource):
-        self.brain = brain
-        self.networks: Networks | None = None  # loaded when needed
-
-    def __call__(self, volume: Volume) -> np.ndarray:
-        if self.brain.command is not None:
-            import tempfile
-
-            with tempfile.TemporaryDirectory() as folder:
-                mask = read_volume(strip_skull(self.brain.command, volume.path, Path(folder)), allow_constant=True)
-            return np.asarray(mask.voxels > 0)
-        if self.brain.mask is not None:
-            mask = read_volume(Path(self.brain.mask), allow_constant=True)
-            if on_one_grid([volume.grid, mask.grid]):
-                return np.asarray(mask.voxels > 0)
-        if is_stripped(volume):
-            return np.asarray(ndimage.binary_fill_holes(volume.voxels > 0))
-        self.networks = self.networks or load_networks()
-        return extract_brain(volume.voxels, volume.grid, self.networks, volume.path)
+def _run_command(command: str, image: Path) -> Volume:
+    with tempfile.TemporaryDirectory() as folder:
+        return read_volume(strip_skull(command, image, Path(folder)), allow_constant=True)

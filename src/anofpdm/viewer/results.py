@@ -138,7 +138,7 @@ def _find_results(root: Path) -> Iterator[Result]:
 
 def read_result(root: Path, folder: Path, stem: str = "", key: str | None = None, title: str = "") -> Result | None:
     names = {role: stem + outputs.bids_suffix(file) if stem else file for role, file in FILES.items()}
-    paths = {role: folder / name for role, name in names.items()}
+    paths = {role: folder / name for role, name in names.items()} | _masks_on_series(folder, stem)
     files = {  # regular files below the root, also after links are resolved
         role: path for role, path in paths.items() if path.is_file() and path.resolve().is_relative_to(root)
     }
@@ -152,6 +152,14 @@ def read_result(root: Path, folder: Path, stem: str = "", key: str | None = None
     title = title or (name if name != "." else root.name)
     key = key or hashlib.sha256(os.fsencode(files["summary"])).hexdigest()[:20]
     return Result(key, title, files, summary)
+
+
+def _masks_on_series(folder: Path, stem: str) -> dict[str, Path]:
+    """Masks of a raw study on the grids of its series, by role."""
+    file = outputs.on_series(outputs.MASK, "\0")
+    before, after = (stem + outputs.bids_suffix(file) if stem else file).split("\0")
+    names = [path.name for path in folder.iterdir() if path.name.startswith(before) and path.name.endswith(after)]
+    return {f"mask-on-{name[len(before) : -len(after)]}": folder / name for name in sorted(names)}
 
 
 def _read_limited(path: Path) -> bytes:

@@ -46,7 +46,8 @@ def create_serve_app(runner: Runner, niivue: Niivue, limits: Limits) -> FastAPI:
         await asyncio.to_thread(runner.stop)
 
     app = pages.create_app("AnoFPDM segmentation server", DESCRIPTION, stop_at_shutdown)
-    uploads = UploadHandler(store, model.modalities, limits, dicom=importlib.util.find_spec("pydicom") is not None)
+    dicom = importlib.util.find_spec("pydicom") is not None
+    uploads = UploadHandler(store, model.modalities, limits, dicom=dicom, raw=model.raw)
 
     @app.get("/api/status", tags=["server"])
     def get_status() -> ServeStatus:

@@ -12,6 +12,8 @@ from starlette.requests import ClientDisconnect, Request
 
 from anofpdm.errors import AnoFPDMError
 from anofpdm.scans.grid import Grid, check_same_grid
+from anofpdm.scans.raw.header import check_header
+from anofpdm.scans.raw.stripped import on_one_grid
 from anofpdm.viewer.jobs import INPUT, Job, JobStore
 from anofpdm.viewer.limits import MIB, Limits, RequestError
 from anofpdm.viewer.multipart import SERIES, FormReceiver, Upload, check_request_headers
@@ -22,8 +24,8 @@ DRAIN_BYTES, DRAIN_SECONDS = 16 * MIB, 1.0
 
 
 class UploadHandler:
-    def __init__(self, store: JobStore, modalities: tuple[str, ...], limits: Limits, *, dicom: bool):
-        self.modalities, self.dicom = modalities, dicom
+    def __init__(self, store: JobStore, modalities: tuple[str, ...], limits: Limits, *, dicom: bool, raw: bool = False):
+        self.modalities, self.dicom, self.raw = modalities, dicom, raw  # raw: series on different grids are accepted
         self._store, self._limits = store, limits
         self._uploads = 0  # in progress; changed only in the event loop
         self._check_lock = threading.Lock()  # one check at a time: a zip's directory takes memory
@@ -100,7 +102,10 @@ class UploadHandler:
             with _errors_for(modality):
                 grid = check_nifti(files[modality], name, self._limits)
                 first = first or (grid, name)
-                check_same_grid(*first, grid, name)
+                if not self.raw:
+                    check_same_grid(*first, grid, name)
+                elif not on_one_grid([first[0], grid]):
+                    check_header(grid, name)
         return names
 
 

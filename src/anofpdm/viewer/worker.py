@@ -12,12 +12,14 @@ import threading
 import time
 import traceback
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from anofpdm.errors import AnoFPDMError, OutputError, ScanError, ScanWarning
+from anofpdm.options import Raw
+from anofpdm.segment import outputs
 
 if TYPE_CHECKING:
     from anofpdm.segment.engines import SegmentRequest
@@ -35,6 +37,7 @@ class WorkerConfig:
     engine: str = "auto"
     seed: int | None = None
     batch: int | None = None
+    raw: str = Raw.AUTO
 
 
 @dataclass(frozen=True)
@@ -57,6 +60,7 @@ class Ready:
 
     name: str
     modalities: tuple[str, ...]
+    raw: bool = False  # whether series on different grids are accepted
 
 
 @dataclass(frozen=True)
@@ -94,11 +98,11 @@ def run_worker(config: WorkerConfig, pipe: Connection) -> None:
 
         try:
             model = load(config.model, config.device)
-            request = model.request(engine=config.engine, seed=config.seed, batch=config.batch)
+            request = model.request(engine=config.engine, seed=config.seed, batch=config.batch, raw=config.raw)
         except AnoFPDMError as error:
             pipe.send(Failed(str(error)))
             return
-        pipe.send(Ready(model.trained.folder.resolve().name, request.modalities))
+        pipe.send(Ready(model.trained.folder.resolve().name, request.modalities, request.raw is not Raw.NEVER))
         while True:
             pipe.send(_run_task(model, request, pipe.recv(), pipe))
 
@@ -129,6 +133,8 @@ def _write_failure(reason: str | None) -> Failed:
 
 
 def _segment(model: "Model", request: "SegmentRequest", task: Task, pipe: Connection) -> None:
+    from anofpdm.scans.raw.run import RawRun
+
     files: dict[str, str | Path] = {name: Path(file) for name, file in task.files.items()}
     study = None
     if DICOM in files:
@@ -136,13 +142,16 @@ def _segment(model: "Model", request: "SegmentRequest", task: Task, pipe: Connec
         from anofpdm.viewer.upload_check import adapt_to_web, parse_series_text
 
         try:
-            study = read_study(Path(files[DICOM]), request.modalities, parse_series_text(task.series))
+            series = parse_series_text(task.series)
+            study = read_study(Path(files[DICOM]), request.modalities, series, one_grid=request.raw is Raw.NEVER)
+            request = request if study.on_one_grid else replace(request, raw=Raw.ALWAYS)
             files = {**study.convert(Path())}
         except ScanError as error:
             raise ScanError(adapt_to_web(str(error))) from None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ScanWarning)  # they are in the summary
-        result = model.segment(files, request=request, progress=PipeProgress(pipe))
+        raw_run = RawRun(Path(os.path.relpath(task.out / outputs.PREPARATION)))  # recorded: no path of the server
+        result = model.segment(files, request=request, progress=PipeProgress(pipe), raw_run=raw_run)
     result.save(task.out, title=task.title)
     if study is not None:
         with contextlib.suppress(ScanError):  # the NIfTI mask exists; DICOM results are then not offered

@@ -207,6 +207,8 @@ class _Run:
             "size": cohort.slices.shape[-1],
             "cohort": cohort_identity(cohort),
         }
+        if "expects" in cohort.manifest:
+            config["expects"] = cohort.manifest["expects"]
         checkpoint.save_state(self.out, trainer.state(), config)
         half = self.limits.half_weights
         weights = {name: average.half() if half else average for name, average in trainer.average.items()}

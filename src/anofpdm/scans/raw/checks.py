@@ -14,6 +14,7 @@ PLAUSIBLE_BRAIN_ML = (500.0, 2400.0)
 LEAST_AGREEMENT = 0.85  # DICE of two series' brain masks after registration, where both see the brain
 # Nats. Measured on real scans: 0.28 to 0.44 for series of one patient, 0.07 to 0.12 for those of two.
 LEAST_INFORMATION, GOOD_INFORMATION = 0.16, 0.24
+LEAST_TEMPLATE_OVERLAP = 0.85  # DICE of the brains after registration to the template
 LEAST_COVERAGE, GOOD_COVERAGE = 0.7, 0.95  # of the reference's brain by another series
 
 
@@ -31,6 +32,14 @@ def check_brain(head: Head, path: object) -> None:
         raise ScanError(
             f"{path}: a brain of {head.volume_ml:.0f} ml was found, plausible are {low:.0f} to {high:.0f} ml; "
             "is it a whole head? Give --skull-strip or --brain-mask if it is"
+        )
+
+
+def check_template(found: Registration, overlap: float, path: object) -> None:
+    if overlap < LEAST_TEMPLATE_OVERLAP or found.best_information < LEAST_INFORMATION:
+        raise ScanError(
+            f"{path}: does not fit the template (brains overlap by {overlap:.2f}, mutual information "
+            f"{found.best_information:.2f} after registration); is it a whole head?"
         )
 
 

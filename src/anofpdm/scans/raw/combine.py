@@ -6,6 +6,7 @@ import numpy as np
 from anofpdm.scans.grid import Grid
 from anofpdm.scans.raw.geometry import apply, coverage, resample
 from anofpdm.scans.raw.pictures import Images, choose_planes, cut_planes, draw_series
+from anofpdm.scans.raw.place import TemplatePosition
 from anofpdm.scans.raw.register import Head
 
 REFERENCE_WEIGHT = 1.5  # in the vote over brain masks: decides between two series
@@ -13,10 +14,12 @@ REFERENCE_WEIGHT = 1.5  # in the vote over brain masks: decides between two seri
 
 class CombinedSeries:
     """The reference keeps its own voxels: its grid is only cropped or padded, by whole voxels and within its slices,
-    to the field of view that the model was trained with."""
+    to the field of view that the model was trained with. In template space, the grid is that of the template, treated
+    in the same way."""
 
-    def __init__(self, name: str, reference: Head, field_of_view_mm: float):
-        self.grid = working_grid(reference, field_of_view_mm)
+    def __init__(self, name: str, reference: Head, field_of_view_mm: float, template: TemplatePosition | None = None):
+        self.grid = working_grid(reference if template is None else template.head, field_of_view_mm)
+        self._to_reference = np.eye(4) if template is None else template.matrix  # from millimetres of the grid
         self.volumes: dict[str, np.ndarray] = {}  # float32, on the grid
         self._planes = choose_planes(reference)
         self._images: dict[str, Images] = {}  # with skull, for the pictures
@@ -26,10 +29,11 @@ class CombinedSeries:
         self.add(name, reference, np.eye(4), REFERENCE_WEIGHT)
 
     def add(self, name: str, series: Head, matrix: np.ndarray, weight: float = 1.0) -> None:
-        self.volumes[name] = resample(series.voxels, series.grid, self.grid, matrix)
         self._images[name] = cut_planes(series.voxels, series.grid, self._planes, matrix)
-        self._votes += weight * resample(series.brain, series.grid, self.grid, matrix)
-        inside = True if name == self._reference else coverage(series.grid, self.grid, matrix)
+        to_series = matrix @ self._to_reference
+        self.volumes[name] = resample(series.voxels, series.grid, self.grid, to_series)
+        self._votes += weight * resample(series.brain, series.grid, self.grid, to_series)
+        inside = True if name == self._reference else coverage(series.grid, self.grid, to_series)
         self._weights += np.float32(weight) * inside
 
     def vote(self) -> np.ndarray:
@@ -39,7 +43,7 @@ class CombinedSeries:
 
     def draw(self, brain: np.ndarray) -> dict[str, bytes]:
         """PNG of each series, with the outline of the brain and, on the others, the edges of the reference."""
-        outline = cut_planes(brain, self.grid, self._planes, np.eye(4)) >= 0.5
+        outline = cut_planes(brain, self.grid, self._planes, np.linalg.inv(self._to_reference)) >= 0.5
         pictures = {}
         for name, images in self._images.items():
             if name == self._reference:

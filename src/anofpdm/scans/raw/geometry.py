@@ -59,6 +59,16 @@ def resample(voxels: np.ndarray, grid: Grid, onto: Grid, matrix: np.ndarray) -> 
     return total / np.float32(np.prod(factors))
 
 
+def average_blocks(voxels: np.ndarray, grid: Grid, largest_mm: float) -> tuple[np.ndarray, Grid]:
+    """float32 means of blocks of voxels, at most `largest_mm` long, and their grid; incomplete blocks are cut."""
+    i, j, k = (max(1, int(largest_mm / step + 1e-6)) for step in grid.spacing_mm)
+    a, b, c = (n // factor for n, factor in zip(grid.shape, (i, j, k), strict=True))
+    blocks = voxels[: a * i, : b * j, : c * k].reshape(a, i, b, j, c, k)
+    affine = grid.affine @ np.diag([i, j, k, 1.0])
+    affine[:3, 3] = apply(grid.affine, (np.array([i, j, k]) - 1) / 2)
+    return blocks.mean(axis=(1, 3, 5), dtype=np.float32), Grid.from_affine((a, b, c), affine)
+
+
 def coverage(grid: Grid, onto: Grid, matrix: np.ndarray) -> np.ndarray:
     """bool on grid `onto`: positions inside the field of view of `grid`."""
     indices = np.linalg.inv(grid.affine) @ matrix @ onto.affine

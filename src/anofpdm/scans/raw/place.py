@@ -15,12 +15,13 @@ import numpy as np
 from anofpdm.errors import ScanError
 from anofpdm.scans.grid import Grid
 from anofpdm.scans.nifti import Volume, read_volume
-from anofpdm.scans.raw.checks import Agreement, check_brain, check_registration, measure_agreement
+from anofpdm.scans.raw.checks import Agreement, check_brain, check_registration, check_template, measure_agreement
 from anofpdm.scans.raw.geometry import apply, rotation_degrees
 from anofpdm.scans.raw.pictures import draw_brain, draw_registration
 from anofpdm.scans.raw.register import Head, Registration
+from anofpdm.scans.raw.template import MNI152, load_template, overlap_with
 
-BRAIN, REGISTRATION = "brain", "registration"  # stages
+BRAIN, REGISTRATION, TEMPLATE = "brain", "registration", "template"  # stages
 
 
 class StudyTools(Protocol):
@@ -34,6 +35,8 @@ class StudyTools(Protocol):
         """bool [i, j, k]."""
 
     def register(self, name: str, reference: Head, series: Head) -> Registration: ...
+
+    def register_to_template(self, template: Head, reference: Head) -> Registration: ...
 
     def report(self, line: str) -> None:
         """A line for the user: which stage took how long."""
@@ -56,6 +59,17 @@ class PlacedSeries:
     agreement: Agreement | None = None
     moved_mm: float = 0.0  # by registration, in the centre of the reference's brain
     seconds: Mapping[str, float] = field(default_factory=dict)  # by stage
+
+
+@dataclass(frozen=True)
+class TemplatePosition:
+    """Where the template lies in the study."""
+
+    name: str
+    head: Head
+    matrix: np.ndarray  # [4, 4], millimetres of the template to millimetres of the reference
+    registration: Registration
+    overlap: float  # DICE of the brains
 
 
 @dataclass
@@ -100,6 +114,18 @@ class Placement:
         return PlacedSeries(
             name, path, series.grid, found.matrix, series.volume_ml, found, agreement, float(moved_mm), seconds
         )
+
+    def place_template(self, reference: PlacedSeries, head: Head) -> TemplatePosition:
+        with self._timed(TEMPLATE, reference.name, f"registration to {MNI152}"):
+            template = load_template()
+            found = self.tools.register_to_template(template, head)
+            overlap = overlap_with(template, head.brain, head.grid, found.matrix)
+            title = f"{reference.name}, registered. Orange: edges of {MNI152}. Blue: its brain. Red: brain"
+            with self._picture(reference.name, lambda: draw_registration(title, template, head, found.matrix)):
+                check_template(found, overlap, reference.path)
+        position = "already in its space" if found.kept else "affine"
+        self._report(TEMPLATE, reference.name, f"registered to {MNI152}, {position}, brains overlap by {overlap:.2f}")
+        return TemplatePosition(MNI152, template, found.matrix, found, overlap)
 
     @contextlib.contextmanager
     def _timed(self, stage: str, name: str, note: str) -> Iterator[None]:

@@ -14,10 +14,11 @@ import numpy as np
 from anofpdm.errors import AnoFPDMError
 from anofpdm.scans.nifti import Volume, read_volume, write_nifti
 from anofpdm.scans.raw.geometry import decode_transform, encode_transform, rotation_degrees
-from anofpdm.scans.raw.place import BRAIN, REGISTRATION, PlacedSeries
+from anofpdm.scans.raw.place import BRAIN, REGISTRATION, TEMPLATE, PlacedSeries, TemplatePosition
 from anofpdm.scans.raw.register import Head, Registration, register_rigid
 from anofpdm.scans.raw.store import Key, StageStore, file_sha256
 from anofpdm.scans.raw.study import Study, StudyOptions, prepare_study
+from anofpdm.scans.raw.template import MNI152, register_affine
 from anofpdm.util.files import write_atomically
 from anofpdm.util.progress import Progress, silent
 
@@ -38,6 +39,7 @@ class Preparation:
     folder: Path | None = None  # None: nothing is kept
     report: Callable[[str], None] = discard
     progress: Progress = silent
+    keep_series: bool = True  # also the registered series; else only what is slow to compute again, and pictures
     sha256: dict[str, str] = field(default_factory=dict)  # by name of the series, the reference first
     reused: set[tuple[str, str]] = field(default_factory=set)
 
@@ -81,13 +83,24 @@ class Preparation:
 
     def register(self, name: str, reference: Head, series: Head) -> Registration:
         first = next(iter(self.sha256))
-        file = transform_file(name, first)
         key = {"series": [self.sha256[first], self.sha256[name]], "method": self.method}
+        stage = (REGISTRATION, name)
+        return self._registered(transform_file(name, first), key, stage, lambda: register_rigid(reference, series))
+
+    def register_to_template(self, template: Head, reference: Head) -> Registration:
+        first = next(iter(self.sha256))
+        file, key = transform_file(MNI152, first), {"series": [self.sha256[first]], "method": self.method}
+        return self._registered(file, key, (TEMPLATE, first), lambda: register_affine(template, reference))
+
+    def _registered(
+        self, file: str, key: Key, stage: tuple[str, str], compute: Callable[[], Registration]
+    ) -> Registration:
+        """Stored by an earlier run, or computed and stored."""
         stored = self._stored_registration(file, key)
         if stored is not None:
-            self.reused.add((REGISTRATION, name))
+            self.reused.add(stage)
             return stored
-        found = register_rigid(reference, series)
+        found = compute()
         if self._store is not None:
             write_atomically(self._store.path(file), encode_transform(found.matrix))
             self._store.record(file, key, registration=_numbers(found))
@@ -118,9 +131,10 @@ class Preparation:
             folder = self._store.path("")
             for old in folder.glob("failed_*.png"):  # of an earlier run
                 old.unlink(missing_ok=True)
-            for name, volume in zip(study.scan.modalities, study.scan.volumes, strict=True):
+            for name, volume in zip(study.scan.modalities, study.scan.volumes, strict=True) if self.keep_series else ():
                 write_nifti(folder / f"{name}.nii.gz", volume, study.scan.grid)
-            write_nifti(folder / "brain.nii.gz", study.brain.astype(np.uint8), study.scan.grid)
+            if self.keep_series:
+                write_nifti(folder / "brain.nii.gz", study.brain.astype(np.uint8), study.scan.grid)
             for name, picture in study.pictures.items():
                 write_atomically(folder / f"{name}.png", picture)
             self._store.update(study=record)
@@ -132,6 +146,7 @@ class Preparation:
         return {
             "folder": None if self.folder is None else str(self.folder),
             "reference": study.reference.name,
+            "template": None if study.template is None else _describe_template(study.template),
             "brain_extraction": self.method,
             "brain_ml": round(float(study.brain.sum() * voxel_ml), 1),
             "seconds": round(seconds, 1),
@@ -158,6 +173,15 @@ class Preparation:
             }
             described["agreement"] = asdict(one.agreement)
         return described
+
+
+def _describe_template(template: TemplatePosition) -> dict[str, Any]:
+    return {
+        "name": template.name,
+        "matrix": template.matrix.tolist(),  # millimetres (RAS+) of the template to millimetres of the reference
+        "overlap": template.overlap,
+        **_numbers(template.registration),
+    }
 
 
 def transform_file(name: str, reference: str) -> str:

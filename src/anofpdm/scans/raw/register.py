@@ -15,7 +15,7 @@ import numpy as np
 from scipy import ndimage, optimize
 
 from anofpdm.scans.grid import Grid
-from anofpdm.scans.raw.geometry import apply, resample, rigid_matrix
+from anofpdm.scans.raw.geometry import apply, average_blocks, resample, rigid_matrix
 
 COARSE_MM = 4.0
 ANGLES = (-50.0, -25.0, 0.0, 25.0, 50.0)  # degrees about each axis
@@ -62,7 +62,7 @@ class Registration:
 def register_rigid(reference: Head, series: Head) -> Registration:
     """Where the series lies relative to the reference."""
     centre = reference.centre_mm
-    start = _search_coarse(coarse_brain(reference), coarse_brain(series), centre, series.centre_mm)
+    start = search_coarse(coarse_brain(reference), coarse_brain(series), centre, series.centre_mm)
     metric = Metric(_smoothed(reference), _smoothed(series), FINE_POINTS)
     headers = metric(np.eye(4))
     found = optimise(metric, start, centre, step_mm=1.0)
@@ -117,7 +117,7 @@ def optimise(metric: Metric, start: np.ndarray, centre: np.ndarray, step_mm: flo
     return moved(found.x)
 
 
-def _search_coarse(reference: Head, series: Head, centre: np.ndarray, target: np.ndarray) -> np.ndarray:
+def search_coarse(reference: Head, series: Head, centre: np.ndarray, target: np.ndarray) -> np.ndarray:
     around = ndimage.binary_dilation(reference.brain, iterations=2)  # with the outline of the brain
     metric = Metric(Head(reference.voxels, around, reference.grid), series, COARSE_POINTS)
     turned = [rigid_matrix(angles, centre, target) for angles in itertools.product(ANGLES, repeat=3)]
@@ -136,8 +136,10 @@ def coarse_brain(head: Head) -> Head:
     affine[:3, 3] = first
     i, j, k = (int(n) for n in np.ceil((last - first) / COARSE_MM))
     grid = Grid.from_affine((i, j, k), affine)
-    stripped = resample(np.where(head.brain, head.voxels, 0), head.grid, grid, np.eye(4))
-    brain = resample(head.brain, head.grid, grid, np.eye(4)) >= 0.5
+    stripped = resample(
+        *average_blocks(np.where(head.brain, head.voxels, 0), head.grid, COARSE_MM / 2), grid, np.eye(4)
+    )
+    brain = resample(*average_blocks(head.brain, head.grid, COARSE_MM / 2), grid, np.eye(4)) >= 0.5
     return Head(ndimage.gaussian_filter(stripped, 0.7), brain, grid)
 
 

@@ -7,6 +7,7 @@ from scipy import ndimage
 
 from anofpdm.scans.grid import MAX_GRID_GAP_MM, Grid, corner_gap_mm
 from anofpdm.scans.nifti import Volume
+from anofpdm.scans.slices import Scan
 
 LEAST_EMPTY = 0.3  # fraction of the voxels of a stripped scan that are exactly 0
 LARGEST_BRAIN_ML = 2300.0  # a head with its scalp has more
@@ -18,6 +19,12 @@ def on_one_grid(grids: Sequence[Grid]) -> bool:
         one.shape == first.shape and corner_gap_mm(first.affine, one.affine, first.shape) <= MAX_GRID_GAP_MM
         for one in grids[1:]
     )
+
+
+def shows_skull(scan: Scan) -> bool:
+    """Whether a series shows more than a brain."""
+    voxel_ml = abs(np.linalg.det(scan.grid.affine[:3, :3])) / 1000
+    return any((volume > 0).sum() * voxel_ml > LARGEST_BRAIN_ML for volume in scan.volumes)
 
 
 def is_stripped(volume: Volume) -> bool:

@@ -12,7 +12,7 @@ from anofpdm.scans.nifti import read_volume
 from anofpdm.scans.raw.combine import CombinedSeries
 from anofpdm.scans.raw.geometry import resample
 from anofpdm.scans.raw.header import check_header
-from anofpdm.scans.raw.place import PlacedSeries, Placement, StudyTools
+from anofpdm.scans.raw.place import PlacedSeries, Placement, StudyTools, TemplatePosition
 from anofpdm.scans.slices import Scan
 
 FIELD_OF_VIEW_MM = 240.0  # of the slices in BraTS; a model may record another one
@@ -22,6 +22,7 @@ FIELD_OF_VIEW_MM = 240.0  # of the slices in BraTS; a model may record another o
 class StudyOptions:
     strip: bool = True  # set voxels outside the brain to 0
     field_of_view_mm: float = FIELD_OF_VIEW_MM
+    template: bool = False  # whether the scan is brought to MNI space
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,7 @@ class Study:
     series: tuple[PlacedSeries, ...]  # the reference first
     pictures: Mapping[str, bytes] = field(default_factory=dict)  # PNG of each series, with brain and edges
     record: Mapping[str, Any] = field(default_factory=dict)  # what was done, for manifest and summary
+    template: TemplatePosition | None = None  # None: the scan is in the space of the reference
 
     @property
     def reference(self) -> PlacedSeries:
@@ -38,7 +40,13 @@ class Study:
 
     def to_reference(self, volume: np.ndarray) -> np.ndarray:
         """float32 on the reference's own grid, of a volume on the grid of the scan; 0 outside."""
-        return resample(volume, self.scan.grid, self.reference.grid, np.eye(4))
+        back = np.eye(4) if self.template is None else np.linalg.inv(self.template.matrix)
+        return resample(volume, self.scan.grid, self.reference.grid, back)
+
+    def from_series(self, volume: np.ndarray, series: PlacedSeries) -> np.ndarray:
+        """float32 on the grid of the scan, of a volume on the grid of a series."""
+        to_reference = np.eye(4) if self.template is None else self.template.matrix
+        return resample(volume, series.grid, self.scan.grid, series.matrix @ to_reference)
 
 
 def to_series(volume: np.ndarray, reference: PlacedSeries, series: PlacedSeries) -> np.ndarray:
@@ -52,11 +60,12 @@ def prepare_study(files: Mapping[str, Path], tools: StudyTools, options: StudyOp
     for path in files.values():
         check_header(read_volume(path).grid, path)
     (name, path), *others = files.items()
-    placement = Placement(tools, 2 * len(files) - 1)
+    placement = Placement(tools, 2 * len(files) - 1 + options.template)
     head = placement.extract(name, path)
     tools.report(f"reference: {name} ({path})")
     placed = [placement.reference(name, path, head)]
-    combined = CombinedSeries(name, head, options.field_of_view_mm)
+    template = placement.place_template(placed[0], head) if options.template else None
+    combined = CombinedSeries(name, head, options.field_of_view_mm, template)
     for other, other_path in others:
         series = placement.extract(other, other_path)
         placed.append(placement.place(other, other_path, series, head, placed[0]))
@@ -67,4 +76,4 @@ def prepare_study(files: Mapping[str, Path], tools: StudyTools, options: StudyOp
     pictures = combined.draw(brain)
     volumes = [np.where(brain, one, 0) if options.strip else one for one in combined.volumes.values()]
     scan = Scan(tuple(files), tuple(np.clip(volume, 0, None) for volume in volumes), combined.grid)
-    return Study(scan, brain, tuple(placed), pictures)
+    return Study(scan, brain, tuple(placed), pictures, template=template)

@@ -1,0 +1,73 @@
+"""The scan of a subject: its files as they are, or a raw study, registered and stripped first."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from anofpdm.cohorts.subjects import Subject
+from anofpdm.errors import ScanError
+from anofpdm.options import Raw, Template
+from anofpdm.scans import Scan, read_scan, read_volume
+from anofpdm.scans.grid import check_same_grid
+from anofpdm.scans.nifti import read_grid
+from anofpdm.scans.raw.run import BrainFinder, RawRun, prepare_raw
+from anofpdm.scans.raw.stripped import on_one_grid, shows_skull
+from anofpdm.scans.raw.study import Study, StudyOptions
+from anofpdm.scans.raw.template import in_template_space
+
+
+@dataclass(frozen=True)
+class RawOptions:
+    """Auto prepares subjects whose series are on different grids, or outside the space of the template."""
+
+    raw: Raw = Raw.AUTO
+    keep_skull: bool = False  # of raw studies that are prepared
+    template: Template = Template.NONE
+
+    def settings(self) -> dict[str, str | bool]:
+        """What differs from the defaults, for the settings of the cohort."""
+        chosen: dict[str, str | bool] = {} if self.raw is Raw.AUTO else {"raw": str(self.raw)}
+        if self.keep_skull:
+            chosen["keep_skull"] = True
+        return chosen if self.template is Template.NONE else {**chosen, "template": str(self.template)}
+
+
+@dataclass(frozen=True)
+class SubjectScan:
+    scan: Scan
+    skull: bool  # whether it shows more than the brain
+    study: Study | None = None  # of a raw study that was prepared
+
+    def lesions(self, subject: Subject) -> np.ndarray:
+        """Union of the subject's masks, bool, on the grid of the scan; any value above 0 is lesion."""
+        lesions = np.zeros(self.scan.grid.shape, dtype=bool)
+        for path in subject.masks:
+            lesions |= self._lesion(path, next(iter(subject.images.values())))
+        return lesions
+
+    def _lesion(self, path: Path, image: Path) -> np.ndarray:
+        drawn = read_volume(path, allow_constant=True)
+        if self.study is None:
+            check_same_grid(self.scan.grid, image, drawn.grid, path)
+            return np.asarray(drawn.voxels > 0)
+        for series in self.study.series:
+            if on_one_grid([series.grid, drawn.grid]):
+                return np.asarray(self.study.from_series(drawn.voxels > 0, series) >= 0.5)
+        names = ", ".join(str(series.path) for series in self.study.series)
+        raise ScanError(f"{path} is not on the grid of any of {names}; resample it onto that of one of them")
+
+
+def read_subject(subject: Subject, options: RawOptions, folder: Path | None) -> SubjectScan:
+    """`folder` keeps brain masks and transforms of a raw study for later runs."""
+    paths = subject.images
+    grids = [] if options.raw is not Raw.AUTO else [read_grid(path) for path in paths.values()]
+    if options.raw is Raw.NEVER or (grids and on_one_grid(grids)):
+        scan = read_scan(paths)
+        skull = shows_skull(scan)
+        in_place = options.template is Template.NONE or options.raw is Raw.NEVER
+        if in_place or (not skull and in_template_space(scan.volumes[0] > 0, scan.grid)):
+            return SubjectScan(scan, skull)
+    study_options = StudyOptions(strip=not options.keep_skull, template=options.template is not Template.NONE)
+    study = prepare_raw(paths, BrainFinder(), study_options, RawRun(folder, keep_series=False))
+    return SubjectScan(study.scan, options.keep_skull, study)

@@ -1,0 +1,80 @@
+"""The average brain of MNI space, and the affine registration of a study to it.
+
+The template is nilearn's copy of ICBM 152 2009a (T1, 1 mm), which is part of its package and free to use. Mutual
+information does not need equal contrasts, so that a study without T1 is registered by another series.
+"""
+
+import numpy as np
+from scipy import ndimage, optimize
+
+from anofpdm.errors import ConfigError
+from anofpdm.scans.grid import Grid
+from anofpdm.scans.raw.geometry import coverage, resample, rigid_matrix
+from anofpdm.scans.raw.register import LEAST_GAIN, Head, Metric, Registration, coarse_brain, search_coarse
+
+MNI152 = "mni152"
+INSTALL_HINT = "pip install 'anofpdm[raw]'"
+SAME_SPACE = 0.9  # DICE with the template's brain: the scan is in its space already
+LEAST_MOVEMENT_MM = 2.0  # mean over the brain; normalisations of different programs differ as much
+AROUND = 4  # voxels around the template's brain that the metric includes: its outline fixes the scales
+POINTS = 12_000
+# Size of a step along each parameter: degrees, millimetres, relative sizes along the axes, shears.
+STEPS = np.array([1.0] * 3 + [1.0] * 3 + [0.02] * 3 + [0.02] * 3)
+
+
+def load_template(resolution: int = 1) -> Head:
+    """T1 and brain mask, on a grid of `resolution` mm."""
+    try:
+        from nilearn.datasets import load_mni152_brain_mask, load_mni152_template
+    except ImportError:
+        raise ConfigError(f"MNI space needs nilearn, which is not installed; run {INSTALL_HINT}") from None
+    image = load_mni152_template(resolution)
+    brain = np.asarray(load_mni152_brain_mask(resolution).dataobj) > 0
+    grid = Grid.from_affine(brain.shape, image.affine)
+    return Head(np.where(brain, np.asarray(image.dataobj, np.float32), 0), brain, grid)
+
+
+def overlap_with(template: Head, brain: np.ndarray, grid: Grid, matrix: np.ndarray) -> float:
+    """DICE of the template's brain and a scan's, in the field of view of the scan; `matrix` maps template to scan."""
+    theirs = resample(brain, grid, template.grid, matrix) >= 0.5
+    ours = template.brain & coverage(grid, template.grid, matrix)
+    return float(2 * (ours & theirs).sum() / max(1, ours.sum() + theirs.sum()))
+
+
+def in_template_space(brain: np.ndarray, grid: Grid) -> bool:
+    return overlap_with(load_template(2), brain, grid, np.eye(4)) >= SAME_SPACE
+
+
+def register_affine(template: Head, reference: Head) -> Registration:
+    """From millimetres of the template to those of the reference; 12 parameters."""
+    centre = template.centre_mm
+    stripped = Head(np.where(reference.brain, reference.voxels, 0), reference.brain, reference.grid)
+    size = (reference.volume_ml / template.volume_ml) ** (1 / 3)
+    rigid = search_coarse(coarse_brain(template), coarse_brain(stripped), centre, reference.centre_mm)
+    around = ndimage.binary_dilation(template.brain, iterations=AROUND)
+    metric = Metric(Head(template.voxels, around, template.grid), stripped, POINTS)
+    starts = [rigid, rigid @ affine_matrix(np.array([0.0] * 6 + [size - 1] * 3 + [0.0] * 3), centre), np.eye(4)]
+    found = optimise_affine(metric, max(starts, key=metric), centre)
+    headers, best = metric(np.eye(4)), metric(found)
+    movement = np.linalg.norm(metric.displacements(found), axis=1).mean()
+    kept = bool(best - headers < LEAST_GAIN * headers or movement < LEAST_MOVEMENT_MM)
+    return Registration(np.eye(4) if kept else found, best, headers, kept)
+
+
+def optimise_affine(metric: Metric, start: np.ndarray, centre: np.ndarray) -> np.ndarray:
+    def moved(steps: np.ndarray) -> np.ndarray:
+        return start @ affine_matrix(steps * STEPS, centre)
+
+    options = {"direc": np.eye(12), "xtol": 0.05, "ftol": 1e-4, "maxiter": 8}
+    found = optimize.minimize(lambda steps: -metric(moved(steps)), np.zeros(12), method="Powell", options=options)
+    return moved(found.x)
+
+
+def affine_matrix(parameters: np.ndarray, centre: np.ndarray) -> np.ndarray:
+    """Degrees about x, y, z; millimetres; relative changes of size along x, y, z; shears xy, xz, yz; about `centre`."""
+    degrees, shift, sizes, (xy, xz, yz) = parameters.reshape(4, 3)
+    stretch = np.array([[1 + sizes[0], xy, xz], [0, 1 + sizes[1], yz], [0, 0, 1 + sizes[2]]])
+    matrix = rigid_matrix(tuple(degrees), np.zeros(3), np.zeros(3))
+    matrix[:3, :3] = matrix[:3, :3] @ stretch
+    matrix[:3, 3] = centre + shift - matrix[:3, :3] @ centre
+    return matrix

@@ -1,0 +1,103 @@
+"""Cohorts of raw scans: series on different grids, registered first, with their lesion masks and labels."""
+
+import json
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from anofpdm.cohorts import open_cohort
+from anofpdm.cohorts.plan import plan_cohort
+from anofpdm.cohorts.prepare import prepare
+from anofpdm.cohorts.raw_scans import RawOptions
+from anofpdm.errors import CohortError
+from anofpdm.evaluation.truth import Truth
+from anofpdm.options import Raw, Template
+from anofpdm.scans import write_nifti
+from anofpdm.scans.grid import Grid
+from anofpdm.scans.raw.geometry import resample
+from tests import toys
+from tests.scans.raw.worlds import moved_head, random_rigid, thick_grid, tumour_phantom
+
+MOVEMENT = random_rigid(np.random.default_rng(8), 12.0, 15.0)
+GRIDS = {
+    "flair": thick_grid(np.eye(4), (2.0, 2.0, 4.0), (100, 110, 38)),
+    "t2": thick_grid(MOVEMENT, (1.8, 1.8, 5.0), (112, 120, 32)),
+}
+
+
+def raw_cohort(folder, mask_on):
+    """One patient in the BraTS layout, T2 after a movement, with the lesion mask on the grid of one of the series."""
+    phantom = tumour_phantom()
+    source = Grid.from_affine(phantom.mask.shape, phantom.affine)
+    for (name, grid), matrix in zip(GRIDS.items(), (np.eye(4), MOVEMENT), strict=True):
+        head = moved_head(name, matrix, grid)
+        (folder / "p").mkdir(parents=True, exist_ok=True)
+        write_nifti(folder / "p" / f"p_{name}.nii.gz", np.where(head.brain, head.voxels, 0), grid)
+        if name == mask_on:
+            lesion = resample(phantom.mask > 0, source, grid, np.linalg.inv(matrix)) >= 0.5
+            write_nifti(folder / "p" / "p_seg.nii.gz", lesion.astype(np.uint8), grid)
+    return folder
+
+
+@pytest.mark.parametrize("mask_on", ["flair", "t2"])
+def test_raw_scans_become_slices_with_their_lesions(mask_on, tmp_path):
+    plan = plan_cohort("brats21", raw_cohort(tmp_path / "in", mask_on), size=64)
+    assert not prepare(plan, tmp_path / "out").failed
+    cohort = open_cohort(tmp_path / "out")
+    assert cohort.modalities == ("flair", "t2")
+    truth = Truth(cohort).masks(np.arange(len(cohort)))
+    # The phantom's lesions are brighter than other tissue in T2, which is registered to FLAIR.
+    brightness = cohort.pixels(np.arange(len(cohort)))[:, 1]
+    assert brightness[truth].mean() > brightness[(brightness > -1) & ~truth].mean() + 0.2
+    phantom_ml = (tumour_phantom().mask > 0).sum() * abs(np.linalg.det(tumour_phantom().affine[:3, :3])) / 1000
+    found_ml = truth.sum() * cohort.pixel_mm[0] ** 2 * cohort.spacing_mm[0] / 1000
+    assert found_ml == pytest.approx(phantom_ml, rel=0.15)
+    expects = json.loads((tmp_path / "out" / "manifest.json").read_text())["expects"]
+    assert expects == {
+        "skull": False, "template": None, "field_of_view_mm": pytest.approx(240, abs=2), "orientation": "axial"
+    }  # fmt: skip
+
+
+def test_registrations_are_kept_for_another_size(tmp_path, monkeypatch):
+    source = raw_cohort(tmp_path / "in", "flair")
+    prepare(plan_cohort("brats21", source, size=64), tmp_path / "out")
+    stored = {path.name for path in (tmp_path / "out" / "preparation" / "p").iterdir()}
+    assert {"brain_flair.nii.gz", "brain_t2.nii.gz", "manifest.json", "t2_to_flair.txt", "t2.png"} <= stored
+    assert "t2.nii.gz" not in stored
+    monkeypatch.setattr("anofpdm.scans.raw.preparation.register_rigid", None)  # is not called
+    report = prepare(plan_cohort("brats21", source, size=32), tmp_path / "out", overwrite=True)
+    assert not report.failed
+
+
+def test_never_refuses_raw_scans_and_auto_leaves_others_as_they_are(tmp_path):
+    raw = plan_cohort("brats21", raw_cohort(tmp_path / "in", "flair"), size=64)
+    with pytest.raises(CohortError, match="is not on the grid of"):
+        prepare(replace(raw, raw=RawOptions(Raw.NEVER)), tmp_path / "refused")
+    toys.brats_cohort(tmp_path / "toys", 3)
+    plan = plan_cohort("brats21", tmp_path / "toys", size=16)
+    for name in Raw.AUTO, Raw.NEVER:
+        prepare(replace(plan, raw=RawOptions(name)), tmp_path / name)
+    slices = [(tmp_path / name / "slices.npy").read_bytes() for name in (Raw.AUTO, Raw.NEVER)]
+    assert slices[0] == slices[1]
+
+
+def test_without_the_extra_the_error_names_it(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "deepbet", None)
+    source = raw_cohort(tmp_path / "in", "flair")
+    grid = GRIDS["t2"]
+    head = moved_head("t2", MOVEMENT, grid)
+    noisy = head.voxels + np.random.default_rng(0).rayleigh(10, grid.shape)  # the air around it is not 0
+    write_nifti(source / "p" / "p_t2.nii.gz", noisy.astype(np.float32), grid)
+    with pytest.raises(CohortError, match=r"pip install 'anofpdm\[raw\]'"):
+        prepare(plan_cohort("brats21", source, size=64), tmp_path / "out")
+
+
+def test_labels_of_slices_do_not_fit_a_template(tmp_path):
+    toys.brats_cohort(tmp_path / "in", 1, masks=False)
+    (tmp_path / "labels.csv").write_text("subject,slice,label\np0,10,healthy\n")
+    plan = plan_cohort("brats21", tmp_path / "in", size=16, labels=tmp_path / "labels.csv")
+    plan = replace(plan, raw=RawOptions(template=Template.MNI152))
+    with pytest.raises(CohortError, match=r"labels\.csv: .* give --raw never"):
+        prepare(plan, tmp_path / "out")

@@ -1,0 +1,80 @@
+"""Registration to MNI space: the template itself, deformed by a known affine, and studies of phantoms."""
+
+import numpy as np
+import pytest
+
+from anofpdm.errors import ConfigError, ScanError
+from anofpdm.scans import write_nifti
+from anofpdm.scans.grid import Grid
+from anofpdm.scans.raw.geometry import apply, resample
+from anofpdm.scans.raw.preparation import Preparation
+from anofpdm.scans.raw.register import Head
+from anofpdm.scans.raw.study import StudyOptions, prepare_study
+from anofpdm.scans.raw.template import affine_matrix, in_template_space, load_template, register_affine
+from tests.scans.raw.worlds import moved_head, random_rigid, thick_grid, tumour_phantom
+
+pytest.importorskip("nilearn")
+CENTRE = np.array([0.0, -17.0, 6.0])
+DEFORMED = affine_matrix(np.array([12, -8, 15, 20, -10, 15, 0.08, -0.06, 0.05, 0.03, -0.02, 0.02]), CENTRE)
+
+
+@pytest.mark.parametrize("contrast", ["t1", "inverted"])
+def test_a_known_affine_is_recovered(contrast):
+    template = load_template(2)
+    grid = thick_grid(DEFORMED @ random_rigid(np.random.default_rng(1), 5.0, 3.0), (2.0, 2.0, 4.0), (110, 120, 48))
+    back = np.linalg.inv(DEFORMED)
+    brain = resample(template.brain, template.grid, grid, back) >= 0.5
+    voxels = resample(template.voxels, template.grid, grid, back)
+    if contrast == "inverted":  # fluid bright, white matter dark
+        voxels = np.where(brain, voxels.max() - voxels, 0)
+    found = register_affine(template, Head(voxels, brain, grid))
+    positions = apply(template.grid.affine, np.argwhere(template.brain)[::50])
+    assert not found.kept
+    assert np.linalg.norm(apply(found.matrix, positions) - apply(DEFORMED, positions), axis=1).mean() < 1.0
+
+
+def test_the_space_of_a_scan_is_recognised():
+    template = load_template(2)
+    assert in_template_space(template.brain, template.grid)
+    assert not in_template_space(template.brain, Grid.from_affine(template.grid.shape, DEFORMED @ template.grid.affine))
+    assert register_affine(template, template).kept
+
+
+def test_a_study_comes_in_template_space_and_masks_go_back(tmp_path):
+    """Phantoms are variations of the template."""
+    movement = random_rigid(np.random.default_rng(3), 15.0, 20.0)
+    grid = thick_grid(movement, (1.5, 1.5, 4.0), (130, 150, 38))
+    head = moved_head("flair", movement, grid)
+    write_nifti(tmp_path / "flair.nii.gz", np.where(head.brain, head.voxels, 0), grid)
+    tools = Preparation(lambda volume: volume.voxels > 0, "phantom", tmp_path / "preparation")
+    study = prepare_study({"flair": tmp_path / "flair.nii.gz"}, tools, StudyOptions(template=True))
+    assert study.template is not None
+    assert study.template.overlap > 0.9
+    assert in_template_space(study.brain, study.scan.grid)
+    np.testing.assert_allclose(study.scan.grid.affine[:3, :3], np.eye(3))
+    phantom = tumour_phantom()
+    source = Grid.from_affine(phantom.mask.shape, phantom.affine)
+    lesion = resample(phantom.mask > 0, source, grid, np.linalg.inv(movement)) >= 0.5
+    in_scan = study.from_series(lesion, study.reference) >= 0.5
+    back = study.to_reference(in_scan) >= 0.5
+    assert 2 * (back & lesion).sum() / (back.sum() + lesion.sum()) > 0.9
+    again = prepare_study({"flair": tmp_path / "flair.nii.gz"}, tools, StudyOptions(template=True))
+    assert again.template is not None
+    np.testing.assert_allclose(again.template.matrix, study.template.matrix, atol=1e-9)
+
+
+def test_something_else_does_not_fit_the_template(tmp_path):
+    grid = Grid.from_affine((60, 60, 60), np.diag([3.0, 3.0, 3.0, 1.0]))
+    voxels = np.random.default_rng(0).uniform(10, 20, grid.shape).astype(np.float32)
+    bar = np.zeros(grid.shape, bool)
+    bar[5:55, 18:42, 18:42] = True  # of the volume of a brain, but no brain
+    write_nifti(tmp_path / "flair.nii.gz", voxels * bar, grid)
+    tools = Preparation(lambda volume: volume.voxels > 0, "phantom")
+    with pytest.raises(ScanError, match="does not fit the template"):
+        prepare_study({"flair": tmp_path / "flair.nii.gz"}, tools, StudyOptions(template=True))
+
+
+def test_the_error_names_the_extra(monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "nilearn.datasets", None)
+    with pytest.raises(ConfigError, match=r"pip install 'anofpdm\[raw\]'"):
+        load_template()
