@@ -1,0 +1,231 @@
+"""Raw studies against what is known of them.
+
+    python benchmarks/raw.py brains RAW_GLIOMA
+    python benchmarks/raw.py lesion MODEL RAW_GLIOMA
+    python benchmarks/raw.py transforms RAW_MS
+    python benchmarks/raw.py disturbed MODEL SCANS [--count 20] [--degrees 30] [--mm 40] [--skulls RAW_MS]
+    python benchmarks/raw.py cost MODEL RAW_GLIOMA
+
+brains: DICE of extracted brains against `reference_brain_*`. lesion: DICE of the mask against
+`reference_lesion_on_flair`, which is approximate. transforms: mean distance, inside the brain, of positions by our
+registrations and by those of the publishers (`*_to_FLAIR.txt`). disturbed: every series of a registered scan is moved
+and sampled on a thick-slice grid of its own; DICE of the mask against that of the scan as it was, and against that of
+perfectly registered series on the same grid. cost: seconds and peak memory of a four-series study, in a new process.
+"""
+
+import argparse
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+from raw_disturbed import Disturbance, Skull, draw_disturbance, read_heads, write_aligned, write_disturbed
+
+from anofpdm.cohorts.inputs import find_targets
+from anofpdm.scans import read_volume
+from anofpdm.scans.grid import Grid
+from anofpdm.scans.raw.brain import extract_brain, load_networks
+from anofpdm.scans.raw.geometry import apply, decode_transform, resample
+from anofpdm.scans.raw.place import PlacedSeries
+from anofpdm.scans.raw.preparation import Preparation
+from anofpdm.scans.raw.register import Head, register_rigid
+from anofpdm.segment.model import Model, load
+from anofpdm.segment.raw_input import DEEPBET, BrainFinder, RawRun
+from anofpdm.segment.scan_input import BrainSource
+
+SERIES = ("flair", "t1", "t1ce", "t2")
+LEAST_BRAIN_DICE = {"flair": 0.95, "t1": 0.95, "t1ce": 0.95, "t2": 0.93}
+MOST_MM = 1.0
+LEAST_MEAN_DICE, LEAST_DICE = 0.95, 0.90
+MOST_SECONDS, MOST_MIB = 90, 2048
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(dest="command", required=True)
+    for name, words in {
+        "brains": ["folder"], "lesion": ["model", "folder"], "transforms": ["folder"],
+        "disturbed": ["model", "folder"], "cost": ["model", "folder"], "study": ["model", "folder"],
+    }.items():  # fmt: skip
+        command = commands.add_parser(name)
+        for word in words:
+            command.add_argument(word, type=Path)
+        if name == "disturbed":
+            command.add_argument("--count", type=int, default=20)
+            command.add_argument("--degrees", type=float, default=30.0)
+            command.add_argument("--mm", type=float, default=40.0)
+            command.add_argument("--seed", type=int, default=0)
+            command.add_argument("--skulls", type=Path, help="Folder of the raw_ms study.")
+    args = parser.parse_args()
+    measure = {
+        "brains": measure_brains, "lesion": measure_lesion, "transforms": measure_transforms,
+        "disturbed": measure_disturbed, "cost": measure_cost, "study": run_study,
+    }  # fmt: skip
+    measure[args.command](args)
+
+
+def verdict(good: bool) -> str:
+    return "met" if good else "NOT MET"
+
+
+def dice(a: np.ndarray, b: np.ndarray) -> float:
+    total = a.sum() + b.sum()
+    return float(2 * (a & b).sum() / total) if total else 1.0
+
+
+def series_files(folder: Path) -> dict[str, Path]:
+    """One file per series, by the end of its name."""
+    found = {name: [path for path in folder.glob(f"*_{name}.nii*") if "reference" not in path.name] for name in SERIES}
+    return {name: paths[0] for name, paths in found.items() if paths}
+
+
+# ---- real studies ----------------------------------------------------------------------------------------------------
+
+
+def measure_brains(args: argparse.Namespace) -> None:
+    networks = load_networks()
+    print("| series | DICE | floor | | seconds |\n| --- | --- | --- | --- | --- |")
+    for name, path in series_files(args.folder).items():
+        volume = read_volume(path)
+        truth = read_volume(args.folder / f"reference_brain_{name}.nii.gz").voxels > 0
+        start = time.perf_counter()
+        brain = extract_brain(volume.voxels, volume.grid, networks, path)
+        seconds, score = time.perf_counter() - start, dice(brain, truth)
+        floor = LEAST_BRAIN_DICE[name]
+        print(f"| {name} | {score:.3f} | {floor} | {verdict(score >= floor)} | {seconds:.1f} |", flush=True)
+
+
+def measure_lesion(args: argparse.Namespace) -> None:
+    model = load(args.model, "cpu")
+    with tempfile.TemporaryDirectory() as folder:
+        result = model.segment(series_files(args.folder), raw="always", raw_run=RawRun(Path(folder), print))
+    truth = read_volume(args.folder / "reference_lesion_on_flair.nii.gz").voxels > 0
+    print(f"{result.volume_ml:.1f} ml, reference {truth.sum() * voxel_ml(result.grid):.1f} ml, ", end="")
+    print(f"DICE {dice(result.mask, truth):.3f}")
+
+
+def voxel_ml(grid: Grid) -> float:
+    return float(abs(np.linalg.det(grid.affine[:3, :3])) / 1000)
+
+
+def measure_transforms(args: argparse.Namespace) -> None:
+    networks = load_networks()
+
+    def head(path: Path) -> Head:
+        volume = read_volume(path)
+        brain = extract_brain(volume.voxels, volume.grid, networks, path)
+        return Head(volume.voxels.astype(np.float32), brain, volume.grid)
+
+    reference = head(next(args.folder.glob("*_FLAIR.nii.gz")))
+    print("| series | distance, mm | largest | limit | | without registration |\n" + "| --- " * 6 + "|")
+    for transform in sorted(args.folder.glob("*_to_FLAIR.txt")):
+        published = decode_transform(transform.read_text(), transform)
+        name = transform.name.removesuffix("_intrastudy_to_FLAIR.txt")
+        found = register_rigid(reference, head(args.folder / f"{name}.nii.gz"))
+        ours, still = (distances_mm(one, published, reference) for one in (found.matrix, np.eye(4)))
+        print(
+            f"| {name} | {ours.mean():.2f} | {ours.max():.2f} | {MOST_MM} | {verdict(ours.mean() <= MOST_MM)} ", end=""
+        )
+        print(f"| {still.mean():.2f} |", flush=True)
+
+
+def distances_mm(one: np.ndarray, other: np.ndarray, head: Head) -> np.ndarray:
+    """Inside the brain."""
+    points = apply(head.grid.affine, np.argwhere(head.brain)[::20])
+    return np.asarray(np.linalg.norm(apply(one, points) - apply(other, points), axis=1))
+
+
+# ---- constructed studies ---------------------------------------------------------------------------------------------
+
+
+def measure_disturbed(args: argparse.Namespace) -> None:
+    model, rng = load(args.model, "cpu"), np.random.default_rng(args.seed)
+    skull = Skull.read_raw_ms(args.skulls, load_networks()) if args.skulls else None
+    targets = find_targets([str(args.folder)], model.trained.modalities, None, None)
+    print("| scan | seed | DICE to undisturbed | to perfect registration | registration error, mm | volume, ml |")
+    print("| --- " * 6 + "|")
+    scores = []
+    for number in range(args.count):
+        target = targets[number % len(targets)]
+        scores.append(disturb_once(model, target.subject.images, skull, (args.degrees, args.mm), rng))
+        undisturbed, aligned, error, volume = scores[-1]
+        row = f"{undisturbed:.3f} | {aligned:.3f} | {error:.2f} | {volume:.0f}"
+        print(f"| {target.subject.name} | {args.seed}.{number} | {row} |", flush=True)
+    for column, name in enumerate(("undisturbed prediction", "prediction with perfect registration")):
+        values = np.array([score[column] for score in scores])
+        met = verdict(values.mean() >= LEAST_MEAN_DICE and values.min() >= LEAST_DICE)
+        print(f"\nDICE to the {name}: mean {values.mean():.3f} (floor {LEAST_MEAN_DICE}), ", end="")
+        print(f"worst {values.min():.3f} (floor {LEAST_DICE}): {met}")
+
+
+def disturb_once(
+    model: Model,
+    images: Mapping[str, Path],
+    skull: Skull | None,
+    limits: tuple[float, float],
+    rng: np.random.Generator,
+) -> tuple[float, float, float, float]:
+    """DICE to the undisturbed prediction and to that with perfect registration, largest mean error, lesion volume."""
+    request = model.request(raw="never")
+    before = model.segment(images, request=request)
+    heads = read_heads({name: Path(path) for name, path in images.items()})
+    reference = request.modalities[0]
+    disturbance = draw_disturbance(tuple(heads), heads[reference].centre_mm, rng, *limits)
+    with tempfile.TemporaryDirectory() as name:
+        raw, aligned = Path(name, "raw"), Path(name, "aligned")
+        for folder in (raw, aligned):
+            folder.mkdir()
+        files = write_disturbed(heads if skull is None else skull.around(heads), disturbance, raw)
+        ordered = {one: files[one] for one in (*request.modalities, *files)}
+        study = Preparation(BrainFinder(BrainSource()), DEEPBET, raw / "preparation").prepare(ordered)
+        after = model.segment(files, raw="always", raw_run=RawRun(raw / "preparation"))
+        perfect = model.segment(write_aligned(heads, disturbance, reference, aligned), request=request)
+    there = np.linalg.inv(disturbance.movements[reference])
+    moved = resample(before.mask, before.grid, after.grid, there) >= 0.5
+    errors = [placement_error(one, disturbance, heads[reference]) for one in study.series[1:]]
+    volume = before.volume_ml
+    return dice(after.mask, moved), dice(after.mask, perfect.mask), max(errors, default=0.0), volume
+
+
+def placement_error(series: PlacedSeries, disturbance: Disturbance, reference: Head) -> float:
+    """Mean over the brain, in millimetres."""
+    first = next(iter(disturbance.movements))
+    moved = Head(
+        reference.voxels,
+        reference.brain,
+        Grid.from_affine(reference.grid.shape, disturbance.movements[first] @ reference.grid.affine),
+    )
+    return float(distances_mm(series.matrix, disturbance.true_matrix(first, series.name), moved).mean())
+
+
+# ---- cost ------------------------------------------------------------------------------------------------------------
+
+
+def measure_cost(args: argparse.Namespace) -> None:
+    start = time.perf_counter()
+    words = [sys.executable, __file__, "study", str(args.model), str(args.folder)]
+    subprocess.run(words, check=True)
+    seconds = time.perf_counter() - start
+    mib = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
+    cores = len(os.sched_getaffinity(0))
+    print(f"{seconds:.0f} s on {cores} cores (limit {MOST_SECONDS} s): {verdict(seconds <= MOST_SECONDS)}")
+    print(f"{mib:.0f} MiB at most (limit {MOST_MIB} MiB): {verdict(mib <= MOST_MIB)}")
+
+
+def run_study(args: argparse.Namespace) -> None:
+    """Prepare all series, then segment with those that the model needs, and write all results."""
+    model, files = load(args.model, "cpu"), series_files(args.folder)
+    with tempfile.TemporaryDirectory() as name:
+        needed = model.request().modalities
+        ordered = {one: files[one] for one in (*needed, *files)}
+        Preparation(BrainFinder(BrainSource()), DEEPBET, Path(name, "preparation"), print).prepare(ordered)
+        model.segment(files, raw="always", raw_run=RawRun(Path(name, "preparation"))).save(Path(name, "out"))
+
+
+if __name__ == "__main__":
+    main()

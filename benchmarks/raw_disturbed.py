@@ -1,0 +1,153 @@
+"""Raw studies whose truth is known: series of a registered scan, each moved by a rigid transform of its own, sampled on
+a thick-slice grid of its own and, where stripping is tested, put into the head of another patient."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from scipy import ndimage
+
+from anofpdm.scans import read_volume, write_nifti
+from anofpdm.scans.grid import Grid
+from anofpdm.scans.raw.brain import Networks, extract_brain
+from anofpdm.scans.raw.geometry import apply, decode_transform, resample, rigid_matrix
+from anofpdm.scans.raw.register import Head
+
+IN_PLANE_MM, SLICE_MM = (0.8, 1.2), (3.0, 5.0)
+FIELD_OF_VIEW_MM = np.array([240.0, 240.0, 185.0])
+TILT_DEGREES, TILT_MM = 5.0, 5.0  # slices are not planned exactly along the head
+HEADROOM_MM = 30  # around a brain, for skull and scalp
+FLUID_SHARE = {"t2": 1.6}  # brightness of fluid around the brain, of the median of the brain; others: 0.3
+MS_SERIES = {"flair": "FLAIR", "t1": "T1W", "t1ce": "T1W", "t2": "T2W"}
+
+
+@dataclass(frozen=True)
+class Disturbance:
+    """Of one study; matrices map the original position of the head to that during a series."""
+
+    movements: Mapping[str, np.ndarray]
+    grids: Mapping[str, Grid]
+
+    def true_matrix(self, reference: str, name: str) -> np.ndarray:
+        """What registration should find: from positions in the reference to positions in a series."""
+        return np.asarray(self.movements[name] @ np.linalg.inv(self.movements[reference]))
+
+
+def draw_disturbance(
+    names: Sequence[str], centre: np.ndarray, rng: np.random.Generator, degrees: float, mm: float
+) -> Disturbance:
+    """The head lies anywhere during the first series, the reference; for each other one it has moved, by rotations up
+    to `degrees` and shifts up to `mm`, uniform. The grid of a series is planned along the head."""
+    movements: dict[str, np.ndarray] = {}
+    grids = {}
+    for name in names:
+        moved = random_rigid(rng, centre, rng.uniform(0, degrees), rng.uniform(0, mm))
+        movements[name] = movements[names[0]] @ moved if movements else moved
+        tilt = random_rigid(rng, centre, rng.uniform(0, TILT_DEGREES), rng.uniform(0, TILT_MM))
+        edges = np.array([*[rng.uniform(*IN_PLANE_MM)] * 2, rng.uniform(*SLICE_MM)])
+        i, j, k = (int(n) for n in np.ceil(FIELD_OF_VIEW_MM / edges))
+        affine = np.diag([-edges[0], -edges[1], edges[2], 1.0])
+        affine[:3, 3] = centre - affine[:3, :3] @ ((np.array([i, j, k]) - 1) / 2)
+        grids[name] = Grid.from_affine((i, j, k), movements[name] @ tilt @ affine)
+    return Disturbance(movements, grids)
+
+
+def random_rigid(rng: np.random.Generator, centre: np.ndarray, degrees: float, mm: float) -> np.ndarray:
+    angles, shift = rng.normal(size=3), rng.normal(size=3)
+    rotated = tuple(degrees * angles / np.linalg.norm(angles))
+    return rigid_matrix(rotated, centre, centre + mm * shift / np.linalg.norm(shift))
+
+
+def write_disturbed(heads: Mapping[str, Head], disturbance: Disturbance, folder: Path) -> dict[str, Path]:
+    """The series as a scanner would have recorded them."""
+    files = {}
+    for name, head in heads.items():
+        grid = disturbance.grids[name]
+        voxels = resample(head.voxels, head.grid, grid, np.linalg.inv(disturbance.movements[name]))
+        files[name] = folder / f"scan_{name}.nii.gz"
+        write_nifti(files[name], np.round(voxels).astype(np.int16), grid)
+    return files
+
+
+def write_aligned(heads: Mapping[str, Head], disturbance: Disturbance, reference: str, folder: Path) -> dict[str, Path]:
+    """All series on the grid of the disturbed reference, at their true positions: what perfect registration gives."""
+    still = Disturbance(
+        dict.fromkeys(heads, disturbance.movements[reference]), dict.fromkeys(heads, disturbance.grids[reference])
+    )
+    return write_disturbed(heads, still, folder)
+
+
+def read_heads(files: Mapping[str, Path]) -> dict[str, Head]:
+    """Stripped scans: what is not 0 is brain. Scaled so that rounding to integers loses nothing."""
+    heads = {}
+    for name, path in files.items():
+        volume = read_volume(path)
+        voxels = np.clip(volume.voxels, 0, None).astype(np.float32)
+        brain = ndimage.binary_fill_holes(voxels > 0)
+        heads[name] = Head(voxels * np.float32(1000 / np.percentile(voxels[brain], 99)), brain, volume.grid)
+    return heads
+
+
+# ---- skulls ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Skull:
+    """A whole head of another patient, by modality, with its brain; all in the space of one series."""
+
+    heads: Mapping[str, Head]
+    to_series: Mapping[str, np.ndarray]  # millimetres of that space to millimetres of a series
+
+    @classmethod
+    def read_raw_ms(cls, folder: Path, networks: Networks) -> "Skull":
+        heads, to_series = {}, {}
+        for name, file in MS_SERIES.items():
+            volume = read_volume(folder / f"study1_{file}.nii.gz")
+            brain = extract_brain(volume.voxels, volume.grid, networks, volume.path)
+            heads[name] = Head(volume.voxels.astype(np.float32), brain, volume.grid)
+            transform = folder / f"study1_{file}_intrastudy_to_FLAIR.txt"
+            to_series[name] = decode_transform(transform.read_text(), transform) if transform.is_file() else np.eye(4)
+        return cls(heads, to_series)
+
+    def around(self, heads: Mapping[str, Head]) -> dict[str, Head]:
+        """The brains inside this head, scaled to their size."""
+        first = next(iter(heads.values()))
+        grid = enlarge(first.grid)
+        fit = fit_boxes(first, self.heads["flair"])
+        return {name: self._around(name, head, grid, fit) for name, head in heads.items()}
+
+    def _around(self, name: str, head: Head, grid: Grid, fit: np.ndarray) -> Head:
+        other, matrix = self.heads[name], self.to_series[name] @ fit
+        brain = resample(head.brain, head.grid, grid, np.eye(4)) >= 0.5
+        inside = resample(head.voxels, head.grid, grid, np.eye(4))
+        around = resample(other.voxels, other.grid, grid, matrix)
+        level = float(np.median(inside[brain]))
+        around *= level / float(np.median(other.voxels[other.brain]))
+        emptied = resample(other.brain, other.grid, grid, matrix) >= 0.5
+        fluid = FLUID_SHARE.get(name, 0.3) * level
+        voxels = np.where(brain, inside, np.where(emptied | ndimage.binary_dilation(brain), fluid, around))
+        noise = np.random.default_rng(0).normal(0, 0.02 * level, voxels.shape)
+        return Head(np.abs(voxels + noise).astype(np.float32), brain, grid)
+
+
+def enlarge(grid: Grid) -> Grid:
+    """With room for a skull on every side."""
+    margin = np.ceil(HEADROOM_MM / grid.spacing_mm).astype(int)
+    affine = grid.affine.copy()
+    affine[:3, 3] = apply(grid.affine, -margin.astype(float))
+    i, j, k = (int(n) for n in np.array(grid.shape) + 2 * margin)
+    return Grid.from_affine((i, j, k), affine)
+
+
+def fit_boxes(head: Head, other: Head) -> np.ndarray:
+    """Affine from millimetres of a head to millimetres of another one: the boxes around the brains coincide."""
+    boxes = []
+    for one in (head, other):
+        points = apply(one.grid.affine, np.argwhere(one.brain)[::7])
+        boxes.append(np.percentile(points, [0.5, 99.5], axis=0))
+    (low, high), (other_low, other_high) = boxes
+    scale = (other_high - other_low) / (high - low)
+    matrix = np.diag([*scale, 1.0])
+    matrix[:3, 3] = other_low - scale * low
+    return matrix
