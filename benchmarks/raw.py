@@ -22,6 +22,7 @@ import tempfile
 import time
 import warnings
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -38,6 +39,7 @@ from anofpdm.scans.raw.preparation import Preparation
 from anofpdm.scans.raw.register import Head, register_rigid
 from anofpdm.segment.model import Model, load
 from anofpdm.segment.raw_input import DEEPBET, BrainFinder, RawRun
+from anofpdm.segment.result import Segmentation
 from anofpdm.segment.scan_input import BrainSource
 
 SERIES = ("flair", "t1", "t1ce", "t2")
@@ -149,49 +151,61 @@ def measure_disturbed(args: argparse.Namespace) -> None:
     model, rng = load(args.model, "cpu"), np.random.default_rng(args.seed)
     skull = Skull.read_raw_ms(args.skulls, load_networks()) if args.skulls else None
     targets = find_targets([str(args.folder)], model.trained.modalities, None, None)
-    print("| scan | seed | DICE to undisturbed | to perfect registration | registration error, mm | volume, ml |")
+    scans = [Undisturbed.of_scan(model, one.subject.images, skull) for one in targets[: args.count]]
+    print("| scan | number | DICE to undisturbed | to perfect registration | registration error, mm | seconds |")
     print("| --- " * 6 + "|")
     scores = []
     for number in range(args.count):
-        target = targets[number % len(targets)]
-        scores.append(disturb_once(model, target.subject.images, skull, (args.degrees, args.mm), rng))
-        undisturbed, aligned, error, volume = scores[-1]
-        row = f"{undisturbed:.3f} | {aligned:.3f} | {error:.2f} | {volume:.0f}"
-        print(f"| {target.subject.name} | {args.seed}.{number} | {row} |", flush=True)
+        start = time.perf_counter()
+        scores.append(disturb_once(model, scans[number % len(scans)], rng, (args.degrees, args.mm)))
+        undisturbed, aligned, errors = scores[-1]
+        shown = ", ".join(f"{name} {error:.2f}" for name, error in errors.items())
+        row = f"{undisturbed:.3f} | {aligned:.3f} | {shown} | {time.perf_counter() - start:.0f}"
+        print(f"| {targets[number % len(scans)].subject.name} | {number} | {row} |", flush=True)
     for column, name in enumerate(("undisturbed prediction", "prediction with perfect registration")):
         values = np.array([score[column] for score in scores])
         met = verdict(values.mean() >= LEAST_MEAN_DICE and values.min() >= LEAST_DICE)
         print(f"\nDICE to the {name}: mean {values.mean():.3f} (floor {LEAST_MEAN_DICE}), ", end="")
         print(f"worst {values.min():.3f} (floor {LEAST_DICE}): {met}")
+    errors_mm = np.array([error for score in scores for error in score[2].values()])
+    if len(errors_mm):
+        print(f"\nRegistration error: mean {errors_mm.mean():.2f} mm, worst {errors_mm.max():.2f} mm, ", end="")
+        print(f"above {MOST_MM} mm in {(errors_mm > MOST_MM).sum()} of {len(errors_mm)} series")
+
+
+@dataclass(frozen=True)
+class Undisturbed:
+    stripped: Mapping[str, Head]
+    whole: Mapping[str, Head]  # with a skull, where stripping is tested
+    prediction: Segmentation
+
+    @classmethod
+    def of_scan(cls, model: Model, images: Mapping[str, str | Path], skull: Skull | None) -> "Undisturbed":
+        heads = read_heads({name: Path(path) for name, path in images.items()})
+        whole = heads if skull is None else skull.around(heads)
+        return cls(heads, whole, model.segment(images, raw="never"))
 
 
 def disturb_once(
-    model: Model,
-    images: Mapping[str, Path],
-    skull: Skull | None,
-    limits: tuple[float, float],
-    rng: np.random.Generator,
-) -> tuple[float, float, float, float]:
-    """DICE to the undisturbed prediction and to that with perfect registration, largest mean error, lesion volume."""
-    request = model.request(raw="never")
-    before = model.segment(images, request=request)
-    heads = read_heads({name: Path(path) for name, path in images.items()})
-    reference = request.modalities[0]
-    disturbance = draw_disturbance(tuple(heads), heads[reference].centre_mm, rng, *limits)
+    model: Model, scan: Undisturbed, rng: np.random.Generator, limits: tuple[float, float]
+) -> tuple[float, float, dict[str, float]]:
+    """DICE to the undisturbed prediction and to that with perfect registration; error of each series."""
+    needed = model.request().modalities
+    names = tuple(dict.fromkeys((*needed, *scan.stripped)))  # the reference first
+    reference = names[0]
+    disturbance = draw_disturbance(names, scan.stripped[reference].centre_mm, rng, *limits)
     with tempfile.TemporaryDirectory() as name:
         raw, aligned = Path(name, "raw"), Path(name, "aligned")
         for folder in (raw, aligned):
             folder.mkdir()
-        files = write_disturbed(heads if skull is None else skull.around(heads), disturbance, raw)
-        ordered = {one: files[one] for one in (*request.modalities, *files)}
-        study = Preparation(BrainFinder(BrainSource()), DEEPBET, raw / "preparation").prepare(ordered)
+        files = write_disturbed({one: scan.whole[one] for one in names}, disturbance, raw)
+        study = Preparation(BrainFinder(BrainSource()), DEEPBET, raw / "preparation").prepare(files)
         after = model.segment(files, raw="always", raw_run=RawRun(raw / "preparation"))
-        perfect = model.segment(write_aligned(heads, disturbance, reference, aligned), request=request)
+        perfect = model.segment(write_aligned(scan.stripped, disturbance, reference, aligned), raw="never")
     there = np.linalg.inv(disturbance.movements[reference])
-    moved = resample(before.mask, before.grid, after.grid, there) >= 0.5
-    errors = [placement_error(one, disturbance, heads[reference]) for one in study.series[1:]]
-    volume = before.volume_ml
-    return dice(after.mask, moved), dice(after.mask, perfect.mask), max(errors, default=0.0), volume
+    before = resample(scan.prediction.mask, scan.prediction.grid, after.grid, there) >= 0.5
+    errors = {one.name: placement_error(one, disturbance, scan.stripped[reference]) for one in study.series[1:]}
+    return dice(after.mask, before), dice(after.mask, perfect.mask), errors
 
 
 def placement_error(series: PlacedSeries, disturbance: Disturbance, reference: Head) -> float:
