@@ -35,12 +35,11 @@ from anofpdm.scans.grid import Grid
 from anofpdm.scans.raw.brain import extract_brain, load_networks
 from anofpdm.scans.raw.geometry import apply, decode_transform, resample
 from anofpdm.scans.raw.place import PlacedSeries
-from anofpdm.scans.raw.preparation import Preparation
 from anofpdm.scans.raw.register import Head, register_rigid
+from anofpdm.scans.raw.run import BrainFinder, RawRun, prepare_raw
+from anofpdm.scans.raw.study import StudyOptions
 from anofpdm.segment.model import Model, load
-from anofpdm.segment.raw_input import DEEPBET, BrainFinder, RawRun
 from anofpdm.segment.result import Segmentation
-from anofpdm.segment.scan_input import BrainSource
 
 SERIES = ("flair", "t1", "t1ce", "t2")
 LEAST_BRAIN_DICE = {"flair": 0.95, "t1": 0.95, "t1ce": 0.95, "t2": 0.93}
@@ -199,7 +198,7 @@ def disturb_once(
         for folder in (raw, aligned):
             folder.mkdir()
         files = write_disturbed({one: scan.whole[one] for one in names}, disturbance, raw)
-        study = Preparation(BrainFinder(BrainSource()), DEEPBET, raw / "preparation").prepare(files)
+        study = prepare_raw(files, BrainFinder(), StudyOptions(), RawRun(raw / "preparation"))
         after = model.segment(files, raw="always", raw_run=RawRun(raw / "preparation"))
         perfect = model.segment(write_aligned(scan.stripped, disturbance, reference, aligned), raw="never")
     there = np.linalg.inv(disturbance.movements[reference])
@@ -239,7 +238,7 @@ def run_study(args: argparse.Namespace) -> None:
     with tempfile.TemporaryDirectory() as name:
         needed = model.request().modalities
         ordered = {one: files[one] for one in (*needed, *files)}
-        Preparation(BrainFinder(BrainSource()), DEEPBET, Path(name, "preparation"), print).prepare(ordered)
+        prepare_raw(ordered, BrainFinder(), StudyOptions(), RawRun(Path(name, "preparation"), print))
         model.segment(files, raw="always", raw_run=RawRun(Path(name, "preparation"))).save(Path(name, "out"))
 
 
