@@ -10,7 +10,9 @@ brains: DICE of extracted brains against `reference_brain_*`. lesion: DICE of th
 `reference_lesion_on_flair`, which is approximate. transforms: mean distance, inside the brain, of positions by our
 registrations and by those of the publishers (`*_to_FLAIR.txt`). disturbed: every series of a registered scan is moved
 and sampled on a thick-slice grid of its own; DICE of the mask against that of the scan as it was, and against that of
-perfectly registered series on the same grid. cost: seconds and peak memory of a four-series study, in a new process.
+perfectly registered series on the same grid; distance of every registration to the movement. The series of the scan may
+not have been registered perfectly: how far registration moves those is printed first. cost: seconds and peak memory of
+a four-series study, in a new process.
 """
 
 import argparse
@@ -21,7 +23,7 @@ import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -151,7 +153,10 @@ def measure_disturbed(args: argparse.Namespace) -> None:
     skull = Skull.read_raw_ms(args.skulls, load_networks()) if args.skulls else None
     targets = find_targets([str(args.folder)], model.trained.modalities, None, None)
     scans = [Undisturbed.of_scan(model, one.subject.images, skull) for one in targets[: args.count]]
-    print("| scan | number | DICE to undisturbed | to perfect registration | registration error, mm | seconds |")
+    for target, scan in zip(targets, scans, strict=False):
+        moved = ", ".join(f"{name} {mm:.2f}" for name, mm in scan.residual_mm().items())
+        print(f"{target.subject.name}: registration of the scan as it was moves {moved} mm")
+    print("\n| scan | number | DICE to undisturbed | to perfect registration | registration error, mm | seconds |")
     print("| --- " * 6 + "|")
     scores = []
     for number in range(args.count):
@@ -161,6 +166,10 @@ def measure_disturbed(args: argparse.Namespace) -> None:
         shown = ", ".join(f"{name} {error:.2f}" for name, error in errors.items())
         row = f"{undisturbed:.3f} | {aligned:.3f} | {shown} | {time.perf_counter() - start:.0f}"
         print(f"| {targets[number % len(scans)].subject.name} | {number} | {row} |", flush=True)
+    print_summary(scores)
+
+
+def print_summary(scores: Sequence[tuple[float, float, dict[str, float]]]) -> None:
     for column, name in enumerate(("undisturbed prediction", "prediction with perfect registration")):
         values = np.array([score[column] for score in scores])
         met = verdict(values.mean() >= LEAST_MEAN_DICE and values.min() >= LEAST_DICE)
@@ -183,6 +192,12 @@ class Undisturbed:
         heads = read_heads({name: Path(path) for name, path in images.items()})
         whole = heads if skull is None else skull.around(heads)
         return cls(heads, whole, model.segment(images, raw="never"))
+
+    def residual_mm(self) -> dict[str, float]:
+        """Mean distance by which registration moves the series of the scan, which its publishers have registered."""
+        (_, reference), *others = self.stripped.items()
+        moved = {name: register_rigid(reference, head).matrix for name, head in others}
+        return {name: float(distances_mm(matrix, np.eye(4), reference).mean()) for name, matrix in moved.items()}
 
 
 def disturb_once(
@@ -226,9 +241,11 @@ def measure_cost(args: argparse.Namespace) -> None:
     words = [sys.executable, __file__, "study", str(args.model), str(args.folder)]
     subprocess.run(words, check=True)
     seconds = time.perf_counter() - start
-    mib = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    mib, computed = used.ru_maxrss / 1024, used.ru_utime + used.ru_stime
     cores = len(os.sched_getaffinity(0))
-    print(f"{seconds:.0f} s on {cores} cores (limit {MOST_SECONDS} s): {verdict(seconds <= MOST_SECONDS)}")
+    print(f"{seconds:.0f} s on {cores} cores (limit {MOST_SECONDS} s): {verdict(seconds <= MOST_SECONDS)}", end="; ")
+    print(f"{computed:.0f} s of computing")
     print(f"{mib:.0f} MiB at most (limit {MOST_MIB} MiB): {verdict(mib <= MOST_MIB)}")
 
 

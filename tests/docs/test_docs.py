@@ -53,7 +53,11 @@ CHEAPER: dict[str, dict[str, str | None]] = {  # options that are given ("": a f
     "view": {"--host": "127.0.0.1", "--port": "0", "--open": None},
     "serve": {"--host": "127.0.0.1", "--port": "0", "--open": None, "--device": "cpu"},
 }
-ONLY_HELP = ("benchmarks/training.py", "benchmarks/scaling.py")  # one needs a GPU, the other minutes
+ONLY_HELP = (  # they need a GPU, minutes, or real scans
+    "benchmarks/training.py",
+    "benchmarks/scaling.py",
+    "benchmarks/raw.py",
+)
 QUICK_BENCHMARKS = {
     "benchmarks/prepare.py": ["--copies", "1", "--repeats", "1"],
     "benchmarks/phantom.py": ["--patients", "4"],
