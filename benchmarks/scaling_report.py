@@ -26,6 +26,13 @@ class Line:
     fixed: float
     per_slice: float
     deviation: float  # largest, as a fraction of the measured seconds
+    rise: float = 0.0  # from the fewest slices to the most, in seconds
+    scatter: float = 0.0  # largest deviation, in seconds
+
+    @property
+    def resolved(self) -> bool:
+        """Whether the growth with the slices is larger than the scatter of the measurements."""
+        return self.rise > self.scatter
 
 
 @dataclass(frozen=True)
@@ -40,8 +47,11 @@ def fit_line(slices: Sequence[int], seconds: Sequence[float]) -> Line:
     if len(slices) < 2:
         return Line(seconds[0], 0.0, 0.0)
     per_slice, fixed = np.polyfit(slices, seconds, 1)
-    predicted = fixed + per_slice * np.asarray(slices)
-    return Line(float(fixed), float(per_slice), float(np.abs(predicted / np.asarray(seconds) - 1).max()))
+    error = np.abs(fixed + per_slice * np.asarray(slices) - np.asarray(seconds))
+    rise = per_slice * (max(slices) - min(slices))
+    return Line(
+        float(fixed), float(per_slice), float((error / np.asarray(seconds)).max()), float(rise), float(error.max())
+    )
 
 
 def print_table(measured: Sequence[Measured]) -> None:
@@ -74,6 +84,9 @@ def print_projection(lines: Mapping[str, Line], steps: StepCosts, counts: Sequen
     print("                                " + "".join(f"{count:>12,d} slices          " for count in counts))
     print("command, on so many GPUs:       " + "".join(f"{gpus:9d}" for _ in counts for gpus in GPUS))
     for name in ("prepare", "train, one epoch", *_divided(lines), f"student, {STUDENT_STEPS} steps"):
+        if name in lines and not lines[name].resolved:
+            print(f"{name:31s} start-up hides how its time grows; measure more slices")
+            continue
         hours = [project(name, lines, steps, count, gpus) / 3600 for count in counts for gpus in GPUS]
         print(f"{name:31s} " + "".join(f"{value:9.3g}" for value in hours))
 

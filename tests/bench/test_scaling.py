@@ -44,6 +44,16 @@ def test_projection(report):
     assert times["student, 3000 steps", 1] == times["student, 3000 steps", 8] == pytest.approx(60)
 
 
+def test_a_slope_within_the_scatter_is_not_projected(report, capsys):
+    steady = report.fit_line([10, 20, 40, 80], [10.0, 10.9, 9.1, 10.2])
+    growing = report.fit_line([10, 20, 40, 80], [10.0, 11.9, 14.1, 22.2])
+    lines = {"prepare": growing, "calibrate": steady, "distill": growing}
+    report.print_projection(lines, report.StepCosts(0.1, 50, 0.02, 1), [1000])
+    printed = {line.split()[0]: line for line in capsys.readouterr().out.splitlines() if line}
+    assert "start-up hides" in printed["calibrate"]
+    assert "start-up hides" not in printed["distill"]
+
+
 def test_tables_name_every_command(report, capsys):
     measured = [
         report.Measured(name, 10 * times, float(times), 2.0 * times, 100.0)
