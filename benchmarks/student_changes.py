@@ -1,19 +1,17 @@
-"""Changes of targets, losses and augmentation that `student_ideas.py` tries. Not a command."""
+"""Changes of targets and losses that `student_ideas.py` tries. Not a command."""
 
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 import torch.nn.functional as F
 from scipy import ndimage
 from scipy.special import expit
 from torch import Tensor
 
-from anofpdm.labels import HEALTHY, NULL
+from anofpdm.labels import HEALTHY
 from anofpdm.student import training as student_training
-from anofpdm.student.batches import StudentBatch
 from anofpdm.student.model import predict_slices
 
 if TYPE_CHECKING:
@@ -24,45 +22,6 @@ Targets = np.ndarray  # uint8 [n, H, W]: probability of lesion times 255
 
 
 # ---- targets ---------------------------------------------------------------------------------------------------------
-
-BAND, RING = 3, 8  # pixels: how far an edge moves; how far normal brain is looked for
-LARGE = 200  # pixels of a lesion whose edges are moved
-FRACTION, SOFTNESS = 0.5, 0.15  # of the way from normal brain to lesion
-
-
-def move_edges(study: "Study", targets: Targets, _recipe: "Recipe") -> Targets:
-    """The edge of each large lesion goes where the image is half way between lesion and normal brain."""
-    pixels, result = study.train_part.pixels(study.scored), targets.copy()
-    for row in np.flatnonzero((targets > 127).any(axis=(1, 2))):
-        result[row] = moved_edge(targets[row], pixels(np.array([row]))[0])
-    return result
-
-
-def moved_edge(target: np.ndarray, image: np.ndarray) -> np.ndarray:
-    """target uint8 [H, W], image [C, H, W] in -1 to 1."""
-    brain, moved = (image > -0.95).any(axis=0), target.astype(np.float64) / 255
-    components, count = ndimage.label(target > 127, np.ones((3, 3)))
-    for number in range(1, count + 1):
-        lesion = components == number
-        if lesion.sum() < LARGE:
-            continue
-        outside = ndimage.distance_transform_edt(~lesion)
-        inside = ndimage.distance_transform_edt(lesion)
-        normal = brain & (outside > BAND) & (outside <= RING) & (components == 0)
-        core = inside > BAND
-        if normal.sum() < 20 or core.sum() < 20:
-            continue
-        levels = [(np.median(channel[normal]), np.median(channel[core]), channel) for channel in image]
-        contrast = sum(abs(high - low) for low, high, _ in levels)
-        if contrast < 0.1:
-            continue
-        way = (
-            sum(np.sign(high - low) * (channel - low) for low, high, channel in levels) / contrast
-        )  # 0 normal, 1 lesion
-        band = brain & ((outside <= BAND) & (outside > 0) | lesion & (inside <= BAND))
-        band &= (components == 0) | lesion
-        moved[band] = expit((ndimage.gaussian_filter(way, 0.5)[band] - FRACTION) / SOFTNESS)
-    return np.round(255 * moved).astype(np.uint8)
 
 
 def fill_holes(_study: "Study", targets: Targets, _recipe: "Recipe") -> Targets:
@@ -126,23 +85,4 @@ def loss_by_area(logits: Tensor, mask: Tensor) -> Tensor:
     return student_mask_loss(logits, mask) - F.binary_cross_entropy_with_logits(logits, mask) + entropy
 
 
-student_mask_loss, student_augment = student_training.mask_loss, StudentBatch.augment
-
-
-def paste_lesions(batch: StudentBatch) -> tuple[Tensor, Tensor]:
-    """Lesions of other slices of the batch, blended into half of the slices without one."""
-    x, mask = student_augment(batch)
-    donor, lesion = x.roll(1, 0), mask.roll(1, 0)
-    brain = (x > -0.95).float().amax(1)  # [n, H, W]
-    free = (mask.amax((1, 2)) < 0.05) & (batch.chances[:, 0] > 0)  # slices without a lesion
-    wide = F.avg_pool2d(F.max_pool2d((lesion > 0.5).float()[:, None], 3, 1, 1), 3, 1, 1)[:, 0]
-    alpha = wide * brain * free[:, None, None].float()
-
-    def level(image: Tensor, where: Tensor) -> Tensor:
-        return (image * where[:, None]).sum((2, 3)) / where.sum((1, 2)).clamp(min=1)[:, None]  # [n, C]
-
-    shift = level(x, brain) - level(donor, (donor > -0.95).float().amax(1))
-    pasted = (donor + shift[:, :, None, None]).clamp(-1, 1)
-    blended = x + alpha[:, None] * (pasted - x)
-    batch.labels.masked_fill_(free & (lesion.amax((1, 2)) > 0.5), NULL)
-    return blended, torch.where(free[:, None, None], lesion * brain, mask)
+student_mask_loss = student_training.mask_loss

@@ -22,8 +22,6 @@ from student_changes import (
     hard,
     loss_by_area,
     loss_by_slice,
-    move_edges,
-    paste_lesions,
     several_seeds,
 )
 from student_study import SCORES, Drawing, Outputs, Part, Recipe, draw, print_head, print_row, score, train
@@ -35,7 +33,7 @@ from anofpdm.cohorts import open_cohort
 from anofpdm.method.decision import OURS
 from anofpdm.network.predictor import load_trained
 from anofpdm.student import training as student_training
-from anofpdm.student.batches import StudentBatch
+from anofpdm.student.edges import move_edges
 from anofpdm.student.network import StudentNet
 from anofpdm.student.targets import Teacher, pseudo_label
 from anofpdm.student.training import StudentTrainingConfig
@@ -82,7 +80,7 @@ class Idea:
     recipe: Callable[["Study", Recipe], Recipe] | None = None
     targets: Callable[["Study", Targets, Recipe], Targets] | None = None
     mask_loss: Callable[[Tensor, Tensor], Tensor] | None = None
-    augment: Callable[[StudentBatch], tuple[Tensor, Tensor]] | None = None
+    keep_edges: bool = False  # of the pseudo-labels
     synthetic: int = 0  # slices with synthetic lesions
     students: int = 1  # whose logits are averaged
 
@@ -127,21 +125,21 @@ class Study:
         recipe = Recipe(self.scored, StudentTrainingConfig(self.steps, seed=seed))
         for idea in ideas:
             recipe = idea.recipe(self, recipe) if idea.recipe else recipe
-        loss, augment = student_training.mask_loss, StudentBatch.augment
+        loss = student_training.mask_loss
         try:
             for idea in ideas:
                 setattr(student_training, "mask_loss", idea.mask_loss or student_training.mask_loss)  # noqa: B010
-                setattr(StudentBatch, "augment", idea.augment or StudentBatch.augment)  # noqa: B010
             targets = self.pseudo_labels()
             for idea in ideas:
                 targets = idea.targets(self, targets, recipe) if idea.targets else targets
+            if not any(idea.keep_edges for idea in ideas):
+                targets = move_edges(targets, self.train_part.pixels(self.scored))
             more, count = max(idea.synthetic for idea in ideas), max(idea.students for idea in ideas)
             synthetic = make_synthetic(self, targets, more) if more else None
             recipes = [with_seed(recipe, 10 * seed + one) for one in range(count)]
             return self.outputs([self.train(one, targets, synthetic=synthetic) for one in recipes])
         finally:
             setattr(student_training, "mask_loss", loss)  # noqa: B010
-            setattr(StudentBatch, "augment", augment)  # noqa: B010
 
     def outputs(self, networks: list[StudentNet]) -> Outputs:
         """The mean of several; the detector is that of the first."""
@@ -161,6 +159,10 @@ def all_modalities(study: Study, recipe: Recipe) -> Recipe:
     return replace(recipe, modalities=study.teacher.model.modalities)
 
 
+def nothing_pasted(_study: Study, recipe: Recipe) -> Recipe:
+    return replace(recipe, training=replace(recipe.training, paste_share=0.0))
+
+
 def longer(_study: Study, recipe: Recipe) -> Recipe:
     return replace(recipe, training=replace(recipe.training, steps=2 * (recipe.training.steps or 0)))
 
@@ -171,7 +173,8 @@ IDEAS = {
     "two slices each side": Idea(recipe=lambda _, recipe: replace(recipe, sides=2)),
     "wider": Idea(recipe=lambda _, recipe: replace(recipe, width=48)),
     "longer": Idea(recipe=longer),
-    "edges": Idea(targets=move_edges),
+    "edges not moved": Idea(keep_edges=True),
+    "nothing pasted": Idea(recipe=nothing_pasted),
     "filled": Idea(targets=fill_holes),
     "hard": Idea(targets=hard),
     "three seeds": Idea(targets=several_seeds),
@@ -179,7 +182,6 @@ IDEAS = {
     "cross": Idea(targets=cross_fitted(1.0)),
     "by slice": Idea(mask_loss=loss_by_slice),
     "by area": Idea(mask_loss=loss_by_area),
-    "pasted": Idea(augment=paste_lesions),
     "inpainted": Idea(synthetic=1500),
     "three students": Idea(students=3),
 }

@@ -14,7 +14,7 @@ from anofpdm.method.context import SlicePositions
 from anofpdm.method.detection import CurveDetector
 from anofpdm.method.mask import mask
 from anofpdm.network import checkpoint
-from anofpdm.student.batches import rows_of_step, training_batches
+from anofpdm.student.batches import paste_lesions, rows_of_step, training_batches
 from anofpdm.student.cpu import CpuStudent
 from anofpdm.student.model import (
     Student,
@@ -96,7 +96,7 @@ class TestInputs:
         _, masks = blobs(8)
         bright = np.where(masks[:, None], 0.9, -0.9).astype(np.float32)
         data = pseudo_labels(lambda rows: bright[rows], masks)
-        x, mask = next(training_batches(data, 8, 1, CPU)).augment()
+        x, mask, _ = next(training_batches(data, 8, 1, CPU)).augment()
         inside = mask > 0.95
         assert inside.any()
         assert (x[:, 0][inside] > 0.3).float().mean() > 0.99
@@ -110,6 +110,26 @@ class TestInputs:
         one, two = (next(training_batches(data, 4, 5, CPU)).augment() for _ in range(2))
         assert torch.equal(one[0], two[0])
         assert torch.equal(one[1], two[1])
+
+    def test_lesions_are_pasted_into_slices_without_one(self):
+        x = torch.full((3, 1, 16, 16), -0.5)
+        x[0, :, 4:12, 4:12] = 0.8
+        mask = torch.zeros(3, 16, 16)
+        mask[0, 4:12, 4:12] = 1
+        labels = torch.tensor([UNHEALTHY, HEALTHY, HEALTHY])
+        images, masks, after = paste_lesions(x, mask, labels, torch.ones(3, dtype=torch.bool))
+        assert torch.equal(masks[1], mask[0])
+        assert images[1, 0, 8, 8] > images[1, 0, 0, 8] + 0.5
+        assert after.tolist() == [UNHEALTHY, NULL, HEALTHY]  # the third has a neighbour without a lesion
+        for unchanged in (0, 2):
+            torch.testing.assert_close(images[unchanged], x[unchanged])
+            torch.testing.assert_close(masks[unchanged], mask[unchanged])
+
+    def test_nothing_is_pasted_unless_chosen(self):
+        _, masks = blobs(8)
+        data = pseudo_labels(lambda rows: masks[rows, None].astype(np.float32), masks)
+        shares = {share: next(training_batches(data, 8, 5, CPU, share)).pasted.float().mean() for share in (0.0, 1.0)}
+        assert shares == {0.0: 0, 1.0: 1}
 
 
 class TestTraining:

@@ -8,12 +8,16 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
+from anofpdm.labels import NULL
 from anofpdm.network.training.augment import CHANCES, augment
+from anofpdm.student.edges import BACKGROUND
 from anofpdm.student.targets import PseudoLabels
 
 LOAD = 500  # slices copied to a GPU at once
+NO_LESION = 0.05  # probability that no pixel reaches in a slice without a lesion
 
 
 class StudentBatch(NamedTuple):
@@ -21,15 +25,40 @@ class StudentBatch(NamedTuple):
     mask: Tensor  # uint8 [n, H, W]: probability of lesion times 255
     labels: Tensor  # [n]
     chances: Tensor  # [n, CHANCES + k * C + 1] in [-1, 1], for the augmentation
+    pasted: Tensor  # bool [n]: whether another slice's lesion is pasted, if the slice has none
 
-    def augment(self) -> tuple[Tensor, Tensor]:
-        """Inputs [n, k * C, H, W] and their masks [n, H, W] in 0 to 1, augmented together."""
+    def augment(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Inputs [n, k * C, H, W], their masks [n, H, W] in 0 to 1, augmented together, and labels [n]."""
         mask = self.mask.float()[:, None] / 255
         augmented = augment(torch.cat([self.x, 2 * mask - 1], dim=1), self.chances)
-        return augmented[:, :-1], (augmented[:, -1] + 1) / 2
+        return paste_lesions(augmented[:, :-1], (augmented[:, -1] + 1) / 2, self.labels, self.pasted)
 
 
-def training_batches(data: PseudoLabels, batch: int, seed: int, device: torch.device) -> Iterator[StudentBatch]:
+def paste_lesions(x: Tensor, mask: Tensor, labels: Tensor, where: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Blend the previous slice's lesion into slices of the batch that have none, at its place, with the brightness of
+    the slice. The label of such a slice becomes unknown: its lesion is synthetic."""
+    donor, lesion = x.roll(1, 0), mask.roll(1, 0)
+    brain = _brain(x)
+    where = where & (mask.amax((1, 2)) < NO_LESION)
+    edge = F.max_pool2d((lesion > 0.5).float()[:, None], 3, 1, 1)
+    weight = F.avg_pool2d(edge, 3, 1, 1) * (brain * where[:, None, None])[:, None]  # [n, 1, H, W]
+    brightness = _mean(x, brain) - _mean(donor, _brain(donor))  # [n, k * C, 1, 1]
+    x = x + weight * ((donor + brightness).clamp(-1, 1) - x)
+    labels = labels.masked_fill(where & (lesion.amax((1, 2)) > 0.5), NULL)
+    return x, torch.where(where[:, None, None], lesion * brain, mask), labels
+
+
+def _brain(x: Tensor) -> Tensor:
+    return (x > BACKGROUND).float().amax(1)  # [n, H, W]
+
+
+def _mean(x: Tensor, where: Tensor) -> Tensor:
+    return ((x * where[:, None]).sum((2, 3)) / where.sum((1, 2)).clamp(min=1)[:, None])[:, :, None, None]
+
+
+def training_batches(
+    data: PseudoLabels, batch: int, seed: int, device: torch.device, paste_share: float = 0.0
+) -> Iterator[StudentBatch]:
     """Without end. A GPU keeps all slices in its memory if they take less than half of what is free there."""
     rows_of_steps = (rows_of_step(len(data), step, batch, seed) for step in itertools.count())
     inputs = _from_gpu(data, rows_of_steps, device) if _fits(data, device) else _from_files(data, rows_of_steps, device)
@@ -37,7 +66,8 @@ def training_batches(data: PseudoLabels, batch: int, seed: int, device: torch.de
         mask, labels = torch.from_numpy(data.masks[rows]), torch.from_numpy(data.labels[rows])
         generator = torch.Generator().manual_seed(seed * 1_000_003 + step)
         chances = draw_chances(len(rows), x.shape[1], data.neighbours.shape[1], generator)
-        yield StudentBatch(x, *(part.to(device, non_blocking=True) for part in (mask, labels, chances)))
+        pasted = torch.rand(len(rows), generator=generator) < paste_share
+        yield StudentBatch(x, *(part.to(device, non_blocking=True) for part in (mask, labels, chances, pasted)))
 
 
 def rows_of_step(count: int, step: int, batch: int, seed: int) -> np.ndarray:

@@ -16,6 +16,7 @@ from anofpdm.labels import HEALTHY, UNHEALTHY
 from anofpdm.method.calibration import Calibration
 from anofpdm.method.decision import OURS, DecisionSettings, fit_for
 from anofpdm.network.predictor import TrainedModel
+from anofpdm.student.edges import move_edges
 from anofpdm.student.model import FOLDER, Student, fit_student_calibration, save_student
 from anofpdm.student.network import StudentConfig, cohort_pixels, default_neighbours_mm, neighbour_rows
 from anofpdm.student.targets import CACHE, HASHED, PseudoLabels, Teacher, fingerprint, pseudo_label
@@ -31,6 +32,7 @@ class DistillConfig:
     decision: DecisionSettings | None = None  # of the teacher; none given: as scans are segmented by default
     width: int = 32
     neighbours_mm: tuple[float, ...] | None = None  # none given: one slice on each side
+    move_edges: bool = True  # of the pseudo-labels
     half_weights: bool = False
     batch: int | None = None  # of the teacher
 
@@ -103,7 +105,10 @@ def _train(
         )
     model, rows, modalities = teacher.model, cohort.rows("train"), network_config.modalities
     neighbours = neighbour_rows(slice_positions(cohort, rows), network_config.neighbours_mm)
-    data = PseudoLabels(cohort_pixels(cohort, rows, modalities), masks, neighbours, cohort.labels[rows])
+    pixels = cohort_pixels(cohort, rows, modalities)
+    if config.move_edges:
+        masks = move_edges(masks, pixels)
+    data = PseudoLabels(pixels, masks, neighbours, cohort.labels[rows])
     network = train_student(network_config, data, config.training, model.device, progress)
     if config.half_weights:
         network.half().float()  # calibrate the weights that are saved

@@ -22,6 +22,7 @@ from anofpdm.util.progress import Progress, silent
 WARM_UP = 50  # steps
 AVERAGE = 0.999  # decay of the weights' moving average
 LABEL_SHARE = 0.2  # weight of the loss on image-level labels
+PASTE_SHARE = 0.5  # of slices without a lesion, into which one of another slice is pasted
 REPORT_STEPS = 20
 RECORD_AFTER = 3  # steps, during which libraries choose their kernels
 
@@ -34,6 +35,7 @@ class StudentTrainingConfig:
     learning_rate: float = 1e-3
     seed: int = 0
     label_share: float = LABEL_SHARE
+    paste_share: float = PASTE_SHARE
 
     def __post_init__(self) -> None:
         if self.minutes is not None and not self.minutes > 0:
@@ -42,6 +44,8 @@ class StudentTrainingConfig:
             raise ConfigError("no training time given; use --steps or --minutes")
         if self.batch < 1 or not self.learning_rate > 0:
             raise ConfigError(f"batch size and learning rate must be greater than 0, got {self}")
+        if not 0 <= self.paste_share <= 1:
+            raise ConfigError(f"the share of slices with a pasted lesion must be 0 to 1, got {self.paste_share}")
 
     def fraction_done(self, step: int, seconds: float) -> float:
         fractions = [step / self.steps] if self.steps else []
@@ -58,9 +62,10 @@ def train_student(
     """The network with the moving average of its weights."""
     torch.manual_seed(training.seed)
     trainer = StudentTrainer(StudentNet(config), training, device)
+    batches = training_batches(data, training.batch, training.seed, device, training.paste_share)
     start = time.monotonic()
     done = 0.0
-    for step, batch in enumerate(training_batches(data, training.batch, training.seed, device)):
+    for step, batch in enumerate(batches):
         trainer.set_learning_rate(step, done)
         with torch.backends.cudnn.flags(enabled=True, benchmark=True):  # a handful of shapes: choose kernels once
             loss = trainer.update(batch)
@@ -99,11 +104,11 @@ class StudentTrainer:
 
     def _optimise(self, *tensors: Tensor) -> Tensor:
         batch = StudentBatch(*tensors)
-        x, mask = batch.augment()
+        x, mask, labels = batch.augment()
         with torch.autocast(x.device.type, torch.bfloat16, enabled=x.is_cuda, cache_enabled=False):
             pixel_logits, slice_logits = self.network(x)
         loss = mask_loss(pixel_logits.float(), mask)
-        loss = loss + self.training.label_share * label_loss(slice_logits.float(), batch.labels)
+        loss = loss + self.training.label_share * label_loss(slice_logits.float(), labels)
         self.optimiser.zero_grad()
         with fast_gradients(loss.device):
             loss.backward()

@@ -1,0 +1,77 @@
+"""Edges of pseudo-labels, moved to where the image has them.
+
+A teacher's map is smooth: its threshold crosses the lesion's edge within a few pixels of the true one. In the image the
+edge is sharper. For lesions large enough to measure both sides, it is where intensities are half way between those of
+the lesion and those of the tissue around it.
+"""
+
+import numpy as np
+from scipy import ndimage
+from scipy.special import expit
+
+from anofpdm.method.mask import AT_SIDE, smallest_pixels
+from anofpdm.student.network import Pixels
+from anofpdm.util.workers import map_in_threads
+
+# Pixels, for a side of 128:
+LARGE = 200  # area of a lesion whose edge is moved
+BAND = 3  # how far an edge moves
+RING = 8  # how far from the lesion normal tissue is measured
+
+MIN_PIXELS = 20  # on either side, for a median
+MIN_CONTRAST = 0.1  # between lesion and normal tissue, summed over modalities; intensities span 2
+SOFTNESS = 0.15  # of the way from normal tissue to lesion, over which the probability rises
+BACKGROUND = -0.95  # intensities below are outside the head
+CHUNK = 64  # slices
+
+
+def move_edges(masks: np.ndarray, pixels: Pixels) -> np.ndarray:
+    """uint8 [N, H, W] pseudo-labels (probability of lesion times 255) of the slices of `pixels` -> the same, with the
+    edges of large lesions moved."""
+    moved = masks.copy()
+    rows = np.flatnonzero((masks > 127).sum((1, 2)) >= smallest_pixels(masks.shape[1:], LARGE))
+
+    def move(some: np.ndarray) -> np.ndarray:
+        return np.stack([move_edge(mask, image) for mask, image in zip(masks[some], pixels(some), strict=True)])
+
+    chunks = [rows[start : start + CHUNK] for start in range(0, len(rows), CHUNK)]
+    for some, result in zip(chunks, map_in_threads(move, chunks), strict=True):
+        moved[some] = result
+    return moved
+
+
+def move_edge(mask: np.ndarray, image: np.ndarray) -> np.ndarray:
+    """Of one slice: uint8 [H, W] and [C, H, W] in [-1, 1] -> uint8 [H, W]."""
+    brain = (image > BACKGROUND).any(axis=0)
+    components, _ = ndimage.label(mask > 127, np.ones((3, 3)))
+    large, scale = smallest_pixels(mask.shape, LARGE), mask.shape[0] / AT_SIDE
+    band, ring = (max(1, round(scale * distance)) for distance in (BAND, RING))
+    moved = mask.copy()
+    for number, box in enumerate(ndimage.find_objects(components), 1):
+        if np.count_nonzero(components[box] == number) < large:
+            continue
+        around = tuple(slice(max(0, side.start - ring - 1), side.stop + ring + 1) for side in box)
+        lesion = components[around] == number
+        tissue = brain[around] & (components[around] == 0)
+        moved[around] = _move_one(moved[around], image[:, *around], lesion, tissue, (band, ring))
+    return moved
+
+
+def _move_one(
+    mask: np.ndarray, image: np.ndarray, lesion: np.ndarray, tissue: np.ndarray, widths: tuple[int, int]
+) -> np.ndarray:
+    """The same, of the surroundings of one lesion; arrays [H, W], the image [C, H, W]."""
+    band, ring = widths
+    outside, inside = (ndimage.distance_transform_edt(part) for part in (~lesion, lesion))
+    normal, core = tissue & (outside > band) & (outside <= ring), inside > band
+    if min(normal.sum(), core.sum()) < MIN_PIXELS:
+        return mask
+    low, high = (np.median(image[:, where], axis=1) for where in (normal, core))  # [C]
+    contrast = np.abs(high - low).sum()
+    if contrast < MIN_CONTRAST:
+        return mask
+    # 0 in normal tissue, 1 in the lesion; modalities count by their contrast
+    way = np.tensordot(np.sign(high - low), image - low[:, None, None], axes=1) / contrast
+    probability = expit((ndimage.gaussian_filter(way, 0.5) - 0.5) / SOFTNESS)
+    near = tissue & (outside <= band) | lesion & ~core
+    return np.where(near, np.round(255 * probability), mask).astype(np.uint8)
