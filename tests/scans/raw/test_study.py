@@ -67,7 +67,16 @@ def test_a_study_is_prepared_stored_and_reused(files, tmp_path):
 
     # Nothing is computed again, whatever the order of later runs, and files on disk are complete.
     calls = stored_brain.calls
-    again = prepare_study(files, Preparation(stored_brain, "phantom", tmp_path / "preparation"))
+    steps: list[tuple[float, float, str]] = []
+
+    def progress(task, done, total, note=""):  # noqa: ARG001
+        steps.append((done, total, note))
+
+    tools = Preparation(stored_brain, "phantom", tmp_path / "preparation", progress=progress)
+    again = prepare_study(files, tools)
+    assert [done for done, _, _ in steps] == [0, 1, 1, 2, 2, 3]
+    assert {total for _, total, _ in steps} == {3}
+    assert [note for _, _, note in steps[::2]] == ["brain of flair", "brain of t2", "registration of t2"]
     assert stored_brain.calls == calls
     np.testing.assert_allclose(again.series[1].matrix, t2.matrix, atol=1e-12)
     for one, two in zip(again.scan.volumes, study.scan.volumes, strict=True):
