@@ -7,10 +7,13 @@ import numpy as np
 
 from anofpdm.errors import ScanError, ScanWarning
 from anofpdm.scans.grid import Grid
-from anofpdm.scans.raw.geometry import coverage, resample
+from anofpdm.scans.raw.geometry import average_blocks, coverage, resample
 from anofpdm.scans.raw.register import Head, Registration
 
 PLAUSIBLE_BRAIN_ML = (500.0, 2400.0)
+MOST_CUT = 0.6
+BLOCK_MM = 4.0
+LEAST_CONTRAST = 0.15
 LEAST_AGREEMENT = 0.85  # DICE of two series' brain masks after registration, where both see the brain
 # Nats. Measured on real scans: 0.28 to 0.44 for series of one patient, 0.07 to 0.12 for those of two.
 LEAST_INFORMATION, GOOD_INFORMATION = 0.16, 0.24
@@ -33,6 +36,30 @@ def check_brain(head: Head, path: object) -> None:
             f"{path}: a brain of {head.volume_ml:.0f} ml was found, plausible are {low:.0f} to {high:.0f} ml; "
             "is it a whole head? Give --skull-strip or --brain-mask if it is"
         )
+    if (cut := cut_share(head.brain)) > MOST_CUT:
+        raise ScanError(
+            f"{path}: the brain is cut off by the edge of the scan ({cut:.0%} of its largest cross-section is on the "
+            "edge); give a series that covers the brain"
+        )
+    if (contrast := tissue_contrast(head)) < LEAST_CONTRAST:
+        raise ScanError(
+            f"{path}: what was found is too uniform for a brain (contrast {contrast:.2f}, at least "
+            f"{LEAST_CONTRAST:.2f}); is it a phantom?"
+        )
+
+
+def cut_share(brain: np.ndarray) -> float:
+    """Area of the brain on an outermost plane of the scan, relative to its largest plane; the most of all six."""
+    areas = [brain.sum(axis=tuple(o for o in range(3) if o != axis)) for axis in range(3)]
+    return float(max(max(area[0], area[-1]) / max(1, area.max()) for area in areas))
+
+
+def tissue_contrast(head: Head) -> float:
+    """Range of the brain's values relative to their median, without noise: on means of blocks inside the brain."""
+    means = average_blocks(head.voxels, head.grid, BLOCK_MM)[0]
+    inside = average_blocks(head.brain, head.grid, BLOCK_MM)[0] > 0.99
+    low, middle, high = np.percentile(means[inside], [5, 50, 95]) if inside.any() else (0.0, 1.0, 1.0)
+    return float((high - low) / max(abs(middle), 1e-6))
 
 
 def check_template(found: Registration, overlap: float, path: object) -> None:
