@@ -193,7 +193,7 @@ def bundled_model() -> Path:
     package = importlib.util.find_spec("anofpdm")
     assert package is not None
     assert package.origin is not None
-    return Path(package.origin).parent / "models" / "tumour"
+    return Path(package.origin).parent / "models" / "phantom-tumour"
 
 
 def read_rows(path: Path) -> list[dict[str, str]]:

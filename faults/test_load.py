@@ -43,7 +43,7 @@ def fast_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from anofpdm.calibration.files import from_json, to_json
 
     folder = tmp_path_factory.mktemp("fast") / "tumour"
-    shutil.copytree(str(resources.files("anofpdm") / "models" / "tumour"), folder)
+    shutil.copytree(str(resources.files("anofpdm") / "models" / "phantom-tumour"), folder)
     path = folder / "calibration.json"
     calibration = from_json(path.read_text(), str(path))
     names = ("centre", "scale", "weights")

@@ -20,7 +20,7 @@ from faults.summary import FAULTS
 from tests.scans.raw.worlds import moved_head, random_rigid, thick_grid
 
 GRIDS = {"flair": ((1.8, 1.8, 5.0), (112, 128, 30)), "t2": ((2.0, 2.0, 4.0), (100, 112, 38))}
-MODEL = Path(str(resources.files("anofpdm"))) / "models" / "tumour"
+MODEL = Path(str(resources.files("anofpdm"))) / "models" / "phantom-tumour"
 STAGES = ("brain_flair.nii.gz", "brain_t2.nii.gz", "t2_to_flair.txt")
 AMPLE = 1_000_000  # kilobytes
 

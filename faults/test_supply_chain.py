@@ -22,7 +22,7 @@ from faults.supply_chain.secret_patterns import files_in, find_secrets, is_secre
 from faults.supply_chain.unsafe_code import find_unsafe
 
 SOURCE = ROOT / "src" / "anofpdm"
-TUMOUR_MODEL = SOURCE / "models" / "tumour"
+TUMOUR_MODEL = SOURCE / "models" / "phantom-tumour"
 FROM_PYTHON = {"pip"}  # part of every virtual environment
 
 

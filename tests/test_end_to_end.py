@@ -47,7 +47,7 @@ def home(tmp_path_factory):
     split = ("--split", home / "split.csv", "--workers", 1)
     anofpdm("prepare", "brats21", home / "scans", home / "cohort", "--size", 32, *split)
     train = ("train", home / "cohort", "--batch", 4, "--steps", 3, "--no-pictures", "--device", "cpu")
-    anofpdm(*train, "--out", home / "guided", "--from", BUNDLED / "tumour")
+    anofpdm(*train, "--out", home / "guided", "--from", BUNDLED / "phantom-tumour")
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(config.PRESETS, Preset.TINY, NARROW)
         for name, words in OTHERS.items():

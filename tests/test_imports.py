@@ -17,6 +17,7 @@ LAYERS = [
     "baselines",
     "calibration",
     "student",
+    "models",
     "report",
     "segment",
     "evaluation",

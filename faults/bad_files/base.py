@@ -105,7 +105,7 @@ def make_valid_files(root: Path) -> ValidFiles:
 
 def _make_model(folder: Path) -> None:
     """The bundled model, with fewer noise levels."""
-    shutil.copytree(str(resources.files("anofpdm") / "models" / "tumour"), folder)
+    shutil.copytree(str(resources.files("anofpdm") / "models" / "phantom-tumour"), folder)
     calibration = json.loads((folder / "calibration.json").read_text())
     calibration["settings"]["levels"] = [calibration["settings"]["levels"][level] for level in LEVELS]
     for fit in calibration["fitted"]:

@@ -83,7 +83,7 @@ def test_a_skull_encloses_the_brain_and_leaves_it_unchanged():
 
 
 def test_a_disturbed_study_of_a_phantom(scans, monkeypatch, capsys):
-    words = ["disturbed", BUNDLED / "tumour", scans, "--count", "1", "--degrees", "10", "--mm", "10"]
+    words = ["disturbed", BUNDLED / "phantom-tumour", scans, "--count", "1", "--degrees", "10", "--mm", "10"]
     monkeypatch.setattr(sys, "argv", ["raw.py", *map(str, words)])
     runpy.run_path(str(BENCHMARKS / "raw.py"), run_name="__main__")
     printed = capsys.readouterr().out

@@ -33,13 +33,15 @@ class Links(HTMLParser):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_bundled_model_is_small_and_has_a_card(kind):
-    files = [path for path in (BUNDLED / kind).rglob("*") if path.is_file()]
+    files = [path for path in (BUNDLED / f"phantom-{kind}").rglob("*") if path.is_file()]
     own = {"weights.safetensors", "config.json", "README.md"}
     student = {f"student/{name}" for name in own}
-    assert {path.relative_to(BUNDLED / kind).as_posix() for path in files} == own | student | {"calibration.json"}
+    assert {path.relative_to(BUNDLED / f"phantom-{kind}").as_posix() for path in files} == own | student | {
+        "calibration.json"
+    }
     assert sum(path.stat().st_size for path in files) < MOST_BYTES
-    card = (BUNDLED / kind / "README.md").read_text()
-    assert json.loads((BUNDLED / kind / "config.json").read_text())["sha256"] in card
+    card = (BUNDLED / f"phantom-{kind}" / "README.md").read_text()
+    assert json.loads((BUNDLED / f"phantom-{kind}" / "config.json").read_text())["sha256"] in card
     for word in ("anofpdm phantom", "anofpdm prepare", "anofpdm train", "anofpdm calibrate", "distill", "Limits"):
         assert word in card
 

@@ -163,12 +163,12 @@ def fill_models() -> None:
         ("M2", "COHORT", ("--task", "healthy", "--noise", "simplex")),
         ("M3", "COHORT", ("--task", "unconditional")),
         ("M4", "COHORT", ("--task", "classifier")),
-        ("bundled/stroke", "strokes", ()),
+        ("bundled/phantom-stroke", "strokes", ()),
     ):
         train = ("train", cohort, "--out", name, "--preset", "tiny", "--batch", 4, "--steps", 2, "--no-pictures")
         anofpdm(*train, "--device", "cpu", *words)
     quick = ("--levels", 3, "--strengths", "0,2", "--split", "train", "--device", "cpu")
     anofpdm("calibrate", "MODEL", "COHORT", *quick)
-    anofpdm("calibrate", "bundled/stroke", "strokes", *quick)
-    shutil.copytree("MODEL", "bundled/tumour")
+    anofpdm("calibrate", "bundled/phantom-stroke", "strokes", *quick)
+    shutil.copytree("MODEL", "bundled/phantom-tumour")
     shutil.copytree("MODEL", "OTHER")

@@ -66,7 +66,7 @@ def copied(tumours, tmp_path):
 
 
 def evaluate(cohort, source, out, *words, code=0, model="tumour"):
-    command = ("evaluate", BUNDLED / model, cohort, "--native", source, "--out", out, *QUICK)
+    command = ("evaluate", BUNDLED / f"phantom-{model}", cohort, "--native", source, "--out", out, *QUICK)
     return anofpdm(*command, *words, code=code)
 
 
@@ -105,7 +105,7 @@ def test_scores_are_those_of_segment_and_score(tumours, tmp_path):
     for engine in summaries:
         folder = tmp_path / "by_hand" / engine
         words = ("--out", folder, "--engine", engine, "--device", "cpu", "--no-report", "--no-pictures")
-        anofpdm("segment", BUNDLED / "tumour", tmp_path / "test_scans", *words)
+        anofpdm("segment", BUNDLED / "phantom-tumour", tmp_path / "test_scans", *words)
         table = ("--out", tmp_path / f"scores_{engine}", "--label", "all")
         anofpdm("score", folder, tmp_path / "test_scans", *table, "--workers", 1)
         expected, ours = scores(tmp_path / f"scores_{engine}"), scores(tmp_path / "out" / engine)
@@ -220,7 +220,7 @@ class TestFailures:
     @pytest.mark.parametrize("words", [("--engine", "student"), ("--workers", 2)])
     def test_its_options_need_it(self, tumours, tmp_path, words):
         home, _ = tumours
-        command = ("evaluate", BUNDLED / "tumour", home / "cohort", "--out", tmp_path, *words)
+        command = ("evaluate", BUNDLED / "phantom-tumour", home / "cohort", "--out", tmp_path, *words)
         assert "applies to --native only" in anofpdm(*command, code=2)
 
 

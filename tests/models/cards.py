@@ -7,7 +7,7 @@ from anofpdm.demo.run import BUNDLED
 
 def lower_bound(kind: str, method: str, column: str) -> float:
     """The lower end of a 95% interval in the table of a bundled model's card, as a fraction."""
-    lines = (BUNDLED / kind / "README.md").read_text().splitlines()
+    lines = (BUNDLED / f"phantom-{kind}" / "README.md").read_text().splitlines()
     rows = [[cell.strip() for cell in line.strip("| ").split("|")] for line in lines if line.startswith("|")]
     header = next(row for row in rows if row[0] == "method")
     (cells,) = (row for row in rows if row[0] == method)

@@ -18,7 +18,7 @@ MARGIN = 0.1  # three phantoms in place of the card's 16
 def test_a_student_scores_as_its_card_states(kind, tmp_path):
     assert SEED not in MODEL_SEEDS
     write_phantoms(tmp_path, kind, 3, SEED)
-    model = load(BUNDLED / kind, "cpu")
+    model = load(BUNDLED / f"phantom-{kind}", "cpu")
     scores = []
     for target in find_targets([str(tmp_path)], model.trained.modalities):
         images = target.subject.images

@@ -45,7 +45,7 @@ MOVEMENTS = {
 
 @pytest.fixture(scope="module")
 def model():
-    return load(BUNDLED / "tumour", "cpu")
+    return load(BUNDLED / "phantom-tumour", "cpu")
 
 
 def stripped_head(name: str) -> Head:

@@ -36,7 +36,7 @@ def scan(tmp_path_factory):
 def another_model(tmp_path_factory):
     """The same weights, for scans with a smaller field of view."""
     folder = tmp_path_factory.mktemp("model") / "narrow"
-    shutil.copytree(BUNDLED / "tumour", folder)
+    shutil.copytree(BUNDLED / "phantom-tumour", folder)
     weights, config, before = load_model(folder)
     after = save_model(folder, weights, config | {"expects": {"field_of_view_mm": 220.0}})
     calibration = folder / "calibration.json"
@@ -55,7 +55,7 @@ def segment(model, scan, out, *words):
 @pytest.fixture(scope="module")
 def done(scan, tmp_path_factory):
     out = tmp_path_factory.mktemp("out")
-    result = segment(BUNDLED / "tumour", scan, out / "first", "--preparations", out / "prepared")
+    result = segment(BUNDLED / "phantom-tumour", scan, out / "first", "--preparations", out / "prepared")
     assert result.exit_code == 0, result.output
     return out, result
 
@@ -127,7 +127,7 @@ def test_a_second_run_with_another_model_reuses_the_preparation(scan, done, anot
 
 def test_the_result_is_the_same_with_a_stored_preparation(scan, done):
     out, _ = done
-    assert segment(BUNDLED / "tumour", scan, out / "third", "--preparations", out / "prepared").exit_code == 0
+    assert segment(BUNDLED / "phantom-tumour", scan, out / "third", "--preparations", out / "prepared").exit_code == 0
     for file in ("mask.nii.gz", "mask_on_t2.nii.gz"):
         assert (out / "third" / "anna" / file).read_bytes() == (out / "first" / "anna" / file).read_bytes()
 
@@ -138,7 +138,7 @@ def test_a_series_that_does_not_fit_is_refused_with_a_picture(scan, tmp_path):
     texture = np.where(t2.voxels > 0, 100 + 50 * noise / noise.std(), 0).clip(0).astype(np.float32)
     shutil.copy(scan / "anna_flair.nii.gz", tmp_path)
     write_nifti(tmp_path / "anna_t2.nii.gz", texture, t2.grid)
-    result = segment(BUNDLED / "tumour", tmp_path, tmp_path / "out")
+    result = segment(BUNDLED / "phantom-tumour", tmp_path, tmp_path / "out")
     assert result.exit_code == 3
     picture = tmp_path / "out" / "anna" / "preparation" / "failed_t2.png"
     assert f"does not fit {tmp_path / 'anna_flair.nii.gz'}" in result.output
@@ -146,5 +146,5 @@ def test_a_series_that_does_not_fit_is_refused_with_a_picture(scan, tmp_path):
     assert picture.read_bytes().startswith(b"\x89PNG")
     assert [path.name for path in (tmp_path / "out" / "anna").iterdir()] == ["preparation"]  # nothing is segmented
     shutil.copy(scan / "anna_t2.nii.gz", tmp_path)
-    assert segment(BUNDLED / "tumour", tmp_path, tmp_path / "out").exit_code == 0
+    assert segment(BUNDLED / "phantom-tumour", tmp_path, tmp_path / "out").exit_code == 0
     assert not picture.exists()

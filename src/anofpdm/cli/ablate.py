@@ -6,12 +6,13 @@ from typing import Annotated
 import typer
 
 from anofpdm.cli import options
+from anofpdm.cli.options import Model
 from anofpdm.cli.progress import progress_bars
 from anofpdm.options import Precision, Signal, Split, StrengthBy
 
 
 def ablate(
-    model: Annotated[Path, typer.Argument(help="Folder of a trained model.")],
+    model: Model,
     cohort: Annotated[Path, typer.Argument(help="Prepared cohort with lesion masks.")],
     out: Annotated[Path, typer.Option(help="Folder for figures, tables and the page.")],
     score: options.Score = "",

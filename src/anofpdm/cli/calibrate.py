@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from anofpdm.cli import options
+from anofpdm.cli.options import OwnModel
 from anofpdm.cli.progress import progress_bars
 from anofpdm.options import Encoding, Precision, Signal, Split, StrengthBy
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def calibrate(
-    model: Annotated[Path, typer.Argument(help="Folder of a trained model.")],
+    model: OwnModel,
     cohort: Annotated[Path, typer.Argument(help="Prepared cohort with image-level labels.")],
     score: options.Score = "",
     strengths: options.Strengths = options.STRENGTHS,

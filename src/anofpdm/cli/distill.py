@@ -6,15 +6,13 @@ from typing import Annotated
 
 import typer
 
-from anofpdm.cli.options import Batch, Device, Seed, resolve_device
+from anofpdm.cli.options import Batch, Device, OwnModel, Seed, resolve_device
 from anofpdm.cli.progress import progress_bars
 from anofpdm.options import Precision
 
 
 def distill(
-    model: Annotated[
-        Path, typer.Argument(help="Trained and calibrated model; the student is saved inside its folder.")
-    ],
+    model: OwnModel,
     cohort: Annotated[Path, typer.Argument(help="Prepared cohort. Its lesion masks are not used.")],
     steps: Annotated[int, typer.Option(min=1, help="Maximum training steps.")] = 3000,
     minutes: Annotated[float | None, typer.Option(min=0, help="Maximum training time (minutes).")] = None,

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 def evaluate(
     context: typer.Context,
-    model: Annotated[Path, typer.Argument(help="Folder of a trained model.")],
+    model: options.Model,
     cohort: Annotated[Path, typer.Argument(help="Prepared cohort with lesion masks.")],
     out: Annotated[Path, typer.Option(help="Folder for the results.")],
     native: Annotated[

@@ -22,6 +22,7 @@ from anofpdm.cli.calibrate import calibrate
 from anofpdm.cli.demo import demo
 from anofpdm.cli.distill import distill
 from anofpdm.cli.evaluate import evaluate
+from anofpdm.cli.models import models
 from anofpdm.cli.phantom import phantom
 from anofpdm.cli.prepare import prepare
 from anofpdm.cli.score import score
@@ -33,7 +34,7 @@ from anofpdm.errors import AnoFPDMError, Terminated
 from anofpdm.util.files import RESUME_HINT, write_error_hint
 from anofpdm.util.text import printable
 
-WITHOUT_TORCH = (phantom, prepare, score, serve, view)  # of serve, only its workers import it
+WITHOUT_TORCH = (models, phantom, prepare, score, serve, view)  # of serve, only its workers import it
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
 
@@ -94,6 +95,7 @@ for subcommand in (
     view,
     serve,
     bench,
+    models,
 ):
     add_command(subcommand)
 

@@ -1,5 +1,6 @@
 """Options shared by several commands."""
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -9,6 +10,42 @@ from anofpdm.options import Precision
 if TYPE_CHECKING:
     import torch
 
+
+def _shipped_or_folder(name: str) -> Path:
+    from anofpdm.errors import ModelError
+    from anofpdm.models.registry import model_folder
+
+    try:
+        return model_folder(name)
+    except ModelError as problem:
+        raise typer.BadParameter(str(problem)) from None
+
+
+def _writable(name: str) -> Path:
+    from anofpdm.errors import ModelError
+    from anofpdm.models.registry import writable_folder
+
+    try:
+        return writable_folder(name)
+    except ModelError as problem:
+        raise typer.BadParameter(str(problem)) from None
+
+
+SHIPPED = "Folder of a trained and calibrated model, or the name of one that ships (anofpdm models)."
+Model = Annotated[Path, typer.Argument(parser=_shipped_or_folder, metavar="MODEL", help=SHIPPED)]
+OptionalModel = Annotated[Path | None, typer.Argument(parser=_shipped_or_folder, metavar="[MODEL]", help=SHIPPED)]
+OwnModel = Annotated[
+    Path, typer.Argument(parser=_writable, metavar="MODEL", help="Folder of a trained model; results are saved in it.")
+]
+FromModel = Annotated[
+    Path | None,
+    typer.Option(
+        "--from",
+        parser=_shipped_or_folder,
+        metavar="MODEL",
+        help="Fine-tune: start with the weights of this model, a folder or the name of one that ships.",
+    ),
+]
 Workers = Annotated[int, typer.Option(min=0, help="Worker processes; 0 means one per CPU core.")]
 Seed = Annotated[int, typer.Option(min=0, help="Random seed.")]
 Score = Annotated[str, typer.Option(help="Scored modalities, e.g. flair,t2. Default: all.")]

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from anofpdm.cli.options import Batch, Device, PrecisionOption, resolve_device
+from anofpdm.cli.options import Batch, Device, Model, PrecisionOption, resolve_device
 from anofpdm.cli.progress import progress_bars
 from anofpdm.options import Detector, Engine, Precision, Raw, Split, Threshold
 from anofpdm.util.text import printable
@@ -27,7 +27,7 @@ def parse_explain(text: str) -> "Explain":
 
 
 def segment(
-    model: Annotated[Path, typer.Argument(help="A trained and calibrated model.")],
+    model: Model,
     inputs: Annotated[
         list[str],
         typer.Argument(

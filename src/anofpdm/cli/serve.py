@@ -5,13 +5,13 @@ from typing import Annotated
 
 import typer
 
-from anofpdm.cli.options import Batch, Device
+from anofpdm.cli.options import Batch, Device, OptionalModel
 from anofpdm.cli.view import Host, Name, Open, Port, SetUp, Token, announce, install_niivue, log_to_terminal
 from anofpdm.options import Engine, Raw
 
 
 def serve(
-    model: Annotated[Path | None, typer.Argument(help="Folder of a trained and calibrated model.")] = None,
+    model: OptionalModel = None,
     out: Annotated[
         Path | None, typer.Option(help="Folder for scans and results. Default: one per model, under ~/.local/state.")
     ] = None,

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from anofpdm.cli.options import Device, resolve_device
+from anofpdm.cli.options import Device, FromModel, resolve_device
 from anofpdm.cli.progress import progress_bars
 from anofpdm.errors import ConfigError
 from anofpdm.options import Noise, Preset, Task
@@ -28,9 +28,7 @@ def train(
     steps: Annotated[int | None, typer.Option(min=1, help="Stop at this step, counted from the first start.")] = None,
     minutes: Annotated[float | None, typer.Option(min=0, help="Stop after this time (minutes).")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Resume from the last save in --out.")] = False,
-    from_model: Annotated[
-        Path | None, typer.Option("--from", help="Fine-tune: start with this model's weights.")
-    ] = None,
+    from_model: FromModel = None,
     batch: Annotated[int | None, typer.Option(min=1, help="Slices per step, over all processes. Default: 64.")] = None,
     learning_rate: Annotated[float | None, typer.Option(help="Learning rate after warm-up. Default: 1e-4.")] = None,
     augment: Annotated[

@@ -17,6 +17,7 @@ from anofpdm.cohorts.inputs import Target, find_targets
 from anofpdm.cohorts.phantoms.cohort import write_phantoms
 from anofpdm.errors import CohortError
 from anofpdm.evaluation.metrics.volumes import VolumeScore, score_volume
+from anofpdm.models import registry
 from anofpdm.options import Engine
 from anofpdm.segment.model import Model, load
 from anofpdm.segment.outputs import OVERVIEW, REPORT
@@ -24,7 +25,7 @@ from anofpdm.segment.result import Segmentation
 from anofpdm.util.files import folder_lock, write_atomically
 from anofpdm.util.progress import Progress, silent
 
-BUNDLED = Path(__file__).parents[1] / "models"
+BUNDLED = registry.FOLDER
 PAGE, MARKER = "index.html", "demo.txt"
 FOLDERS = ("scans", "results")
 SEED = 2024
@@ -83,7 +84,7 @@ def run_demo(
         for kind in TRUTH_SUFFIXES:
             scans = out / "scans" / kind
             write_phantoms(scans, kind, patients, seed, slices=slices)
-            results += _segment_phantoms(load(BUNDLED / kind, device), scans, kind, out, progress)
+            results += _segment_phantoms(load(BUNDLED / f"phantom-{kind}", device), scans, kind, out, progress)
         write_atomically(out / PAGE, render_page(results, out, new_brains=seed not in MODEL_SEEDS).encode())
     return results
 

@@ -25,6 +25,7 @@ from anofpdm.calibration.files import load_calibration
 from anofpdm.calibration.fit import foreground_share
 from anofpdm.errors import ModelError, ScanError
 from anofpdm.method.calibration import Calibration
+from anofpdm.models.registry import model_folder
 from anofpdm.network.predictor import TrainedModel, load_trained
 from anofpdm.options import Precision
 from anofpdm.report.display import Curves, DisplayData
@@ -47,8 +48,8 @@ PREPARATION_PORTION = 0.8  # of the time, where a raw study is prepared first
 
 
 def load(folder: str | Path, device: str | torch.device = "auto", precision: str = Precision.AUTO) -> "Model":
-    """A trained and calibrated model, with its student if it has one."""
-    trained = load_trained(Path(folder), resolve_device(device), precision)
+    """A trained and calibrated model, with its student if it has one: a folder, or the name of a model that ships."""
+    trained = load_trained(model_folder(folder), resolve_device(device), precision)
     calibration, digest = load_calibration(trained)
     try:
         student, problem = load_student(trained.folder, trained.sha256, trained.device), ""

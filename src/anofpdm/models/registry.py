@@ -1,0 +1,111 @@
+"""Models that ship with the package: their names, and what each is for.
+
+A name works wherever the folder of a model is expected. A folder of that name in the working directory comes first.
+"""
+
+import difflib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from anofpdm.errors import ModelError
+
+FOLDER = Path(__file__).parent
+FACTS, CARD, WEIGHTS = "facts.json", "README.md", "weights.safetensors"
+
+
+@dataclass(frozen=True)
+class Score:
+    """One line of a model's card."""
+
+    what: str  # "student, unhealthy DICE"
+    data: str
+    value: float
+    interval: tuple[float, float]  # 95%, over patients
+
+    def __str__(self) -> str:
+        low, high = self.interval
+        return f"{self.value:.1f} ({low:.1f}-{high:.1f})"
+
+
+@dataclass(frozen=True)
+class ShippedModel:
+    """What ships under a name. Everything here is also in the model's card."""
+
+    name: str
+    folder: Path
+    scans: str  # what scans it is for
+    needs: tuple[str, ...]  # modalities
+    licence: str  # of the weights
+    uses: tuple[str, ...] = ()  # modalities that it uses if they are given
+    scores: tuple[Score, ...] = field(default=())
+
+    @classmethod
+    def from_folder(cls, folder: Path) -> "ShippedModel":
+        payload = json.loads((folder / FACTS).read_text())
+        lists = {key: tuple(payload.get(key, ())) for key in ("needs", "uses")}
+        scores = tuple(_score(one) for one in payload["scores"])
+        return cls(folder.name, folder, payload["scans"], licence=payload["licence"], scores=scores, **lists)
+
+    @property
+    def megabytes(self) -> float:
+        return sum(path.stat().st_size for path in self.folder.rglob("*") if path.is_file()) / 1e6
+
+    @property
+    def engines(self) -> tuple[str, ...]:
+        """The diffusion model, the student, or both."""
+        places = {"diffusion": self.folder / WEIGHTS, "student": self.folder / "student" / WEIGHTS}
+        return tuple(name for name, path in places.items() if path.is_file())
+
+    @property
+    def card(self) -> str:
+        return (self.folder / CARD).read_text()
+
+
+def _score(payload: Mapping[str, Any]) -> Score:
+    low, high = payload["interval"]
+    return Score(payload["what"], payload["data"], payload["value"], (low, high))
+
+
+@cache
+def shipped_models() -> dict[str, ShippedModel]:
+    """By name. An install may leave some out."""
+    folders = sorted(path.parent for path in FOLDER.glob(f"*/{FACTS}"))
+    return {folder.name: ShippedModel.from_folder(folder) for folder in folders}
+
+
+def shipped_model(name: str) -> ShippedModel:
+    try:
+        return shipped_models()[name]
+    except KeyError:
+        raise ModelError(f"{name}: no model of that name ships; {_suggest(name)}") from None
+
+
+def model_folder(name: str | Path) -> Path:
+    """The folder of a model, given by its path or by the name of one that ships."""
+    path = Path(name)
+    if path.is_dir() or str(name) not in shipped_models():
+        if not path.exists() and path.name == str(name):
+            raise ModelError(f"{name}: neither a folder nor the name of a model that ships; {_suggest(str(name))}")
+        return path
+    return shipped_models()[str(name)].folder
+
+
+def writable_folder(name: str | Path) -> Path:
+    """The same, for commands that write into the folder: not for models that ship."""
+    path = model_folder(name)
+    if path.is_relative_to(FOLDER):
+        raise ModelError(
+            f"{name}: this command writes into the model's folder, and this model ships with the package; "
+            f"copy it first with `anofpdm models {path.name} --copy FOLDER`"
+        )
+    return path
+
+
+def _suggest(name: str) -> str:
+    names = list(shipped_models())
+    close = difflib.get_close_matches(name, names, 1)
+    return f"did you mean {close[0]}?" if close else f"those that ship are {', '.join(names)}"

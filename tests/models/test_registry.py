@@ -1,0 +1,80 @@
+"""Models that ship: names instead of folders, facts that agree with cards, no writing into the package."""
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import anofpdm
+from anofpdm.cli.main import app
+from anofpdm.errors import ModelError
+from anofpdm.models.registry import FOLDER, model_folder, shipped_models
+from anofpdm.network.checkpoint import load_model
+
+
+def run(*words):
+    return CliRunner().invoke(app, list(map(str, words)))
+
+
+@pytest.mark.parametrize("name", shipped_models())
+class TestEveryModel:
+    def test_facts_agree_with_the_card(self, name):
+        model = shipped_models()[name]
+        numbers = {f"{score.value:.1f} ({score.interval[0]:.1f}-{score.interval[1]:.1f})" for score in model.scores}
+        assert numbers
+        assert all(number in model.card for number in numbers)
+        assert model.licence in (model.card if "DATA_LICENSE" in model.card else "Apache-2.0")
+        needs_licence = "phantom" not in name
+        assert (model.folder / "DATA_LICENSE").is_file() == needs_licence
+
+    def test_needs_are_modalities_of_its_student(self, name):
+        _, config, _ = load_model(shipped_models()[name].folder / "student")
+        wanted = {*shipped_models()[name].needs, *shipped_models()[name].uses}
+        assert wanted == set(config["network"]["modalities"])
+
+    def test_sizes_allow_shipping(self, name):
+        sizes = [path.stat().st_size for path in shipped_models()[name].folder.rglob("*") if path.is_file()]
+        assert max(sizes) < 15e6
+
+
+def test_all_weights_together_are_small():
+    assert sum(model.megabytes for model in shipped_models().values()) < 40
+
+
+def test_list_and_card():
+    listed = run("models")
+    assert listed.exit_code == 0
+    assert all(name in listed.output for name in shipped_models())
+    assert [one["name"] for one in json.loads(run("models", "--json").output)] == list(shipped_models())
+    card = run("models", "phantom-tumour")
+    assert card.output.strip() == (FOLDER / "phantom-tumour" / "README.md").read_text().strip()
+    unknown = run("models", "phantom-tumuor")
+    assert unknown.exit_code == 1
+    assert "did you mean phantom-tumour?" in unknown.output
+
+
+def test_a_folder_of_that_name_comes_first(tmp_path, monkeypatch):
+    assert model_folder("phantom-tumour") == FOLDER / "phantom-tumour"
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "phantom-tumour").mkdir()
+    assert model_folder("phantom-tumour") == Path("phantom-tumour")
+    assert model_folder(tmp_path / "elsewhere") == tmp_path / "elsewhere"  # the loader reports what is missing
+    with pytest.raises(ModelError, match="neither a folder nor the name"):
+        model_folder("elsewhere")
+
+
+def test_a_name_loads():
+    named, by_folder = (anofpdm.load(one, "cpu") for one in ("phantom-stroke", FOLDER / "phantom-stroke"))
+    assert named.trained.sha256 == by_folder.trained.sha256
+
+
+def test_nothing_is_written_into_the_package(tmp_path):
+    for command in ("calibrate", "distill"):
+        refused = run(command, "phantom-stroke", tmp_path)
+        assert refused.exit_code == 2
+        assert "--copy" in " ".join(refused.output.split())
+    copied = run("models", "phantom-stroke", "--copy", tmp_path / "own")
+    assert copied.exit_code == 0
+    assert load_model(tmp_path / "own")[2] == load_model(FOLDER / "phantom-stroke")[2]
+    assert run("models", "phantom-stroke", "--copy", tmp_path / "own").exit_code == 1
