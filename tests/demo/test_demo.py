@@ -37,7 +37,8 @@ def test_a_bundled_model_is_small_and_has_a_card(kind):
     own = {"weights.safetensors", "config.json", "README.md"}
     student = {f"student/{name}" for name in own}
     assert {path.relative_to(BUNDLED / f"phantom-{kind}").as_posix() for path in files} == own | student | {
-        "calibration.json"
+        "calibration.json",
+        "facts.json",
     }
     assert sum(path.stat().st_size for path in files) < MOST_BYTES
     card = (BUNDLED / f"phantom-{kind}" / "README.md").read_text()

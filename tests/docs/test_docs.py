@@ -42,6 +42,7 @@ CHEAPER: dict[str, dict[str, str | None]] = {  # options that are given ("": a f
     "score": {"--workers": "1"},
     "evaluate": {"--levels": "3", "--sample": "6", "--tune": "4", "--seeds": "1", "--device": "cpu"},
     "ablate": {"--levels": "3", "--levels-tried": "2,3", "--most": "20", "--device": "cpu"},
+    "models": {},
     "bench": {
         "--batch": "1",
         "--size": "16",

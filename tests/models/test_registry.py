@@ -60,8 +60,8 @@ def test_a_folder_of_that_name_comes_first(tmp_path, monkeypatch):
     (tmp_path / "phantom-tumour").mkdir()
     assert model_folder("phantom-tumour") == Path("phantom-tumour")
     assert model_folder(tmp_path / "elsewhere") == tmp_path / "elsewhere"  # the loader reports what is missing
-    with pytest.raises(ModelError, match="neither a folder nor the name"):
-        model_folder("elsewhere")
+    with pytest.raises(ModelError, match="anofpdm models"):
+        anofpdm.load("elsewhere", "cpu")
 
 
 def test_a_name_loads():

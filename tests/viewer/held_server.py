@@ -11,6 +11,8 @@ import time
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
+from anofpdm.options import Raw
+
 HOLD, RESULT = Path(os.environ["HOLD_SCANS"]), os.environ.get("HELD_RESULT")
 
 
@@ -35,7 +37,7 @@ class StoredModel:
         self.trained = SimpleNamespace(folder=folder)
 
     def request(self, **_choices):
-        return SimpleNamespace(modalities=("flair", "t2"))
+        return SimpleNamespace(modalities=("flair", "t2"), raw=Raw.NEVER)
 
     def segment(self, _files, *, progress, **_choices):
         while HOLD.exists():

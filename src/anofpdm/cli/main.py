@@ -94,8 +94,8 @@ for subcommand in (
     ablate,
     view,
     serve,
-    bench,
     models,
+    bench,
 ):
     add_command(subcommand)
 

@@ -12,13 +12,9 @@ if TYPE_CHECKING:
 
 
 def _shipped_or_folder(name: str) -> Path:
-    from anofpdm.errors import ModelError
     from anofpdm.models.registry import model_folder
 
-    try:
-        return model_folder(name)
-    except ModelError as problem:
-        raise typer.BadParameter(str(problem)) from None
+    return model_folder(name)
 
 
 def _writable(name: str) -> Path:

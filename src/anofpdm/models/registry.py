@@ -87,11 +87,8 @@ def shipped_model(name: str) -> ShippedModel:
 def model_folder(name: str | Path) -> Path:
     """The folder of a model, given by its path or by the name of one that ships."""
     path = Path(name)
-    if path.is_dir() or str(name) not in shipped_models():
-        if not path.exists() and path.name == str(name):
-            raise ModelError(f"{name}: neither a folder nor the name of a model that ships; {_suggest(str(name))}")
-        return path
-    return shipped_models()[str(name)].folder
+    shipped = shipped_models().get(str(name))
+    return path if shipped is None or path.is_dir() else shipped.folder
 
 
 def writable_folder(name: str | Path) -> Path:

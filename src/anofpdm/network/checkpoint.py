@@ -39,7 +39,10 @@ def save_model(folder: Path, weights: Tensors, config: Mapping[str, Any]) -> str
 def load_model(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any], str]:
     """Weights, configuration and hash."""
     if not (folder / WEIGHTS).is_file():
-        raise ModelError(f"{folder}: not a model (no {WEIGHTS}); train one with `anofpdm train`, or check the path")
+        raise ModelError(
+            f"{folder}: not a model (no {WEIGHTS}); check the path, train one with `anofpdm train`, or use one "
+            "that ships (`anofpdm models` lists them)"
+        )
     return _read(folder / WEIGHTS, "restore it from a backup, or resume its training to write it again")
 
 
