@@ -131,6 +131,28 @@ class TestInputs:
         shares = {share: next(training_batches(data, 8, 5, CPU, share)).pasted.float().mean() for share in (0.0, 1.0)}
         assert shares == {0.0: 0, 1.0: 1}
 
+    def test_optional_modalities_are_missing_in_half_of_the_slices(self):
+        """With their neighbours; a missing channel is background, and the others are unchanged."""
+        masks = np.zeros((200, 16, 16), bool)
+        pixels = np.random.default_rng(0).uniform(-0.9, 0.9, (200, 3, 16, 16)).astype(np.float32)
+        neighbours = neighbour_rows(SlicePositions(np.zeros(200), np.arange(200.0)), (-1.0, 1.0))
+        data = PseudoLabels(lambda rows: pixels[rows], masks * np.uint8(255), neighbours, np.zeros(200, int))
+        whole, some = (next(training_batches(data, 200, 3, CPU, 0.0, optional)) for optional in ((), (0, 2)))
+        assert not whole.missing.any()
+        missing = some.missing.view(200, 3, 3)  # slice, offset, modality
+        assert torch.equal(missing[:, 0], missing[:, 1])
+        assert not missing[:, :, 1].any()
+        assert 0.4 < missing[:, :, 0].float().mean() < 0.6
+        assert not torch.equal(missing[:, :, 0], missing[:, :, 2])
+        x, before = some.augment()[0], whole.augment()[0]
+        assert (x[some.missing] == -1).all()
+        assert torch.equal(x[~some.missing], before[~some.missing])
+
+    @pytest.mark.parametrize("optional", [("t2",), ("flair",), ("flair", "t1")])
+    def test_optional_modalities_are_some_of_the_student(self, optional):
+        with pytest.raises(ConfigError, match="optional modalities"):
+            StudentConfig(("flair",) if optional == ("flair",) else ("flair", "t1"), 16, optional=optional)
+
 
 class TestTraining:
     def test_a_student_learns_to_segment(self, trained):

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from anofpdm.cli.options import Batch, Device, OwnModel, Seed, resolve_device
+from anofpdm.cli.options import Batch, Device, OwnModel, Seed, parse_names, resolve_device
 from anofpdm.cli.progress import progress_bars
 from anofpdm.options import Precision
 
@@ -24,6 +24,12 @@ def distill(
             "auto: one slice on each side; none: no neighbours."
         ),
     ] = "auto",
+    modalities: Annotated[
+        str, typer.Option(help="Modalities of the student, e.g. flair,t2. Default: the scored ones, and the optional.")
+    ] = "",
+    optional: Annotated[
+        str, typer.Option(help="Modalities that a scan may lack, e.g. t1,t1ce,t2. The student is trained for both.")
+    ] = "",
     learning_rate: Annotated[float, typer.Option(help="Highest learning rate.")] = 1e-3,
     seed: Seed = 0,
     half_weights: Annotated[
@@ -52,6 +58,8 @@ def distill(
 
     config = distillation.DistillConfig(
         StudentTrainingConfig(steps, minutes, learning_rate=learning_rate, seed=seed),
+        modalities=parse_names(modalities) or None,
+        optional=parse_names(optional),
         width=width,
         neighbours_mm=_parse_offsets(neighbours),
         half_weights=half_weights,

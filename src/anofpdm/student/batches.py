@@ -26,12 +26,14 @@ class StudentBatch(NamedTuple):
     labels: Tensor  # [n]
     chances: Tensor  # [n, CHANCES + k * C + 1] in [-1, 1], for the augmentation
     pasted: Tensor  # bool [n]: whether another slice's lesion is pasted, if the slice has none
+    missing: Tensor  # bool [n, k * C]: channels that become background, as where a scan lacks a modality
 
     def augment(self) -> tuple[Tensor, Tensor, Tensor]:
         """Inputs [n, k * C, H, W], their masks [n, H, W] in 0 to 1, augmented together, and labels [n]."""
         mask = self.mask.float()[:, None] / 255
         augmented = augment(torch.cat([self.x, 2 * mask - 1], dim=1), self.chances)
-        return paste_lesions(augmented[:, :-1], (augmented[:, -1] + 1) / 2, self.labels, self.pasted)
+        x, mask, labels = paste_lesions(augmented[:, :-1], (augmented[:, -1] + 1) / 2, self.labels, self.pasted)
+        return x.masked_fill(self.missing[:, :, None, None], -1.0), mask, labels
 
 
 def paste_lesions(x: Tensor, mask: Tensor, labels: Tensor, where: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -57,7 +59,12 @@ def _mean(x: Tensor, where: Tensor) -> Tensor:
 
 
 def training_batches(
-    data: PseudoLabels, batch: int, seed: int, device: torch.device, paste_share: float = 0.0
+    data: PseudoLabels,
+    batch: int,
+    seed: int,
+    device: torch.device,
+    paste_share: float = 0.0,
+    optional: tuple[int, ...] = (),  # channels of a slice
 ) -> Iterator[StudentBatch]:
     """Without end. A GPU keeps all slices in its memory if they take less than half of what is free there."""
     rows_of_steps = (rows_of_step(len(data), step, batch, seed) for step in itertools.count())
@@ -67,7 +74,9 @@ def training_batches(
         generator = torch.Generator().manual_seed(seed * 1_000_003 + step)
         chances = draw_chances(len(rows), x.shape[1], data.neighbours.shape[1], generator)
         pasted = torch.rand(len(rows), generator=generator) < paste_share
-        yield StudentBatch(x, *(part.to(device, non_blocking=True) for part in (mask, labels, chances, pasted)))
+        missing = draw_missing(len(rows), x.shape[1], data.neighbours.shape[1], optional, generator)
+        drawn = (mask, labels, chances, pasted, missing)
+        yield StudentBatch(x, *(part.to(device, non_blocking=True) for part in drawn))
 
 
 def rows_of_step(count: int, step: int, batch: int, seed: int) -> np.ndarray:
@@ -90,6 +99,16 @@ def draw_chances(count: int, channels: int, stacked: int, generator: torch.Gener
     chances = torch.rand(count, CHANCES + channels // stacked, generator=generator) * 2 - 1
     brightness = chances[:, CHANCES:].repeat(1, stacked)
     return torch.cat([chances[:, :CHANCES], brightness, torch.zeros(count, 1)], dim=1)
+
+
+def draw_missing(
+    count: int, channels: int, stacked: int, optional: tuple[int, ...], generator: torch.Generator
+) -> Tensor:
+    """bool [count, channels]: each optional modality is missing in half of the slices, with its neighbours."""
+    missing = torch.zeros(count, channels // stacked, dtype=torch.bool)
+    if optional:
+        missing[:, list(optional)] = torch.rand(count, len(optional), generator=generator) < 0.5
+    return missing.repeat(1, stacked)
 
 
 def _fits(data: PseudoLabels, device: torch.device) -> bool:

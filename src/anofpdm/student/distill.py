@@ -30,6 +30,8 @@ from anofpdm.util.progress import Progress, silent
 class DistillConfig:
     training: StudentTrainingConfig = field(default_factory=StudentTrainingConfig)
     decision: DecisionSettings | None = None  # of the teacher; none given: as scans are segmented by default
+    modalities: tuple[str, ...] | None = None  # none given: those that the teacher's maps are based on
+    optional: tuple[str, ...] = ()  # those of them that a scan may lack
     width: int = 32
     neighbours_mm: tuple[float, ...] | None = None  # none given: one slice on each side
     move_edges: bool = True  # of the pseudo-labels
@@ -70,11 +72,16 @@ def _student_config(teacher: Teacher, cohort: Cohort, config: DistillConfig) -> 
     if not len(rows):
         raise TrainingError(f"{cohort.path}: no slice in its training split to train a student on")
     model = teacher.model
-    modalities = tuple(model.modalities[channel] for channel in teacher.calibration.settings.channels)
+    scored = tuple(model.modalities[channel] for channel in teacher.calibration.settings.channels)
+    modalities = config.modalities or tuple(name for name in model.modalities if name in {*scored, *config.optional})
+    if unknown := [name for name in (*modalities, *config.optional) if name not in cohort.modalities]:
+        raise TrainingError(
+            f"{cohort.path}: has no {', '.join(unknown)}; its modalities are {', '.join(cohort.modalities)}"
+        )
     neighbours_mm = config.neighbours_mm
     if neighbours_mm is None:
         neighbours_mm = default_neighbours_mm(slice_positions(cohort, rows))
-    return StudentConfig(modalities, model.size, neighbours_mm, config.width)
+    return StudentConfig(modalities, model.size, neighbours_mm, config.width, optional=config.optional)
 
 
 @contextlib.contextmanager

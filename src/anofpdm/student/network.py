@@ -31,12 +31,15 @@ class StudentConfig:
     neighbours_mm: tuple[float, ...] = ()  # offsets of further input slices; negative: below
     width: int = 32
     multipliers: tuple[int, ...] = (1, 2, 4, 4)  # of the width, one per resolution
+    optional: tuple[str, ...] = ()  # modalities that a scan may lack; their channels are then background
 
     def __post_init__(self) -> None:
         if not self.modalities or self.width < 8 or self.width % 8 or not self.multipliers:
             raise ConfigError(f"a student needs modalities and a width divisible by 8, got {self}")
         if len(set(self.modalities)) < len(self.modalities) or not all(isinstance(m, str) for m in self.modalities):
             raise ConfigError(f"a student needs distinct names of modalities, got {self}")
+        if not set(self.optional) < set(self.modalities):
+            raise ConfigError(f"optional modalities must be some of the student's, and not all of them; got {self}")
         counts = (self.size, self.width, *self.multipliers)
         if any(type(count) is not int or not 0 < count <= MAX_COUNT for count in counts):
             raise ConfigError(f"size, width and multipliers must be integers from 1 to {MAX_COUNT}, got {self}")
@@ -44,6 +47,11 @@ class StudentConfig:
             raise ConfigError(f"neighbours_mm must be finite numbers, got {self}")
         if self.size % 2 ** (len(self.multipliers) - 1):
             raise ConfigError(f"slices of {self.size} x {self.size} cannot be halved {len(self.multipliers) - 1} times")
+
+    @property
+    def needed(self) -> tuple[str, ...]:
+        """Modalities that every scan must have."""
+        return tuple(name for name in self.modalities if name not in self.optional)
 
     @property
     def in_channels(self) -> int:

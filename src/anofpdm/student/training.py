@@ -62,7 +62,8 @@ def train_student(
     """The network with the moving average of its weights."""
     torch.manual_seed(training.seed)
     trainer = StudentTrainer(StudentNet(config), training, device)
-    batches = training_batches(data, training.batch, training.seed, device, training.paste_share)
+    optional = tuple(config.modalities.index(name) for name in config.optional)
+    batches = training_batches(data, training.batch, training.seed, device, training.paste_share, optional)
     start = time.monotonic()
     done = 0.0
     for step, batch in enumerate(batches):
