@@ -151,7 +151,7 @@ def distances_mm(one: np.ndarray, other: np.ndarray, head: Head) -> np.ndarray:
 def measure_disturbed(args: argparse.Namespace) -> None:
     model, rng = load(args.model, "cpu"), np.random.default_rng(args.seed)
     skull = Skull.read_raw_ms(args.skulls, load_networks()) if args.skulls else None
-    targets = find_targets([str(args.folder)], model.trained.modalities, None, None)
+    targets = find_targets([str(args.folder)], model.modalities, None, None)
     scans = [Undisturbed.of_scan(model, one.subject.images, skull) for one in targets[: args.count]]
     for target, scan in zip(targets, scans, strict=False):
         moved = ", ".join(f"{name} {mm:.2f}" for name, mm in scan.residual_mm().items())

@@ -93,7 +93,7 @@ def test_the_page_links_to_the_reports(demo):
 
 def test_the_first_brain_is_segmented_by_both_engines(tmp_path, monkeypatch):
     class FakeModel:
-        trained = SimpleNamespace(modalities=("flair", "t1", "t1ce", "t2"))
+        modalities = ("flair", "t1", "t1ce", "t2")
 
         def request(self):
             return SimpleNamespace(engine=SimpleNamespace(name="student"))

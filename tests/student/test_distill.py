@@ -270,3 +270,28 @@ def test_a_cohort_without_training_slices_is_refused(copied):
     cohort.splits[:] = "val"
     with pytest.raises(TrainingError, match="no slice in its training split"):
         distill(model.trained, model.calibration, cohort, QUICK)
+
+
+def test_a_student_alone_is_a_model(copied):
+    """The same mask without its diffusion model; what needs that is refused."""
+    distilled(copied)
+    scans = {name: toys.save(copied / f"{name}.nii.gz", toys.head(seed=1)) for name in ("flair", "t2")}
+    whole = load(copied / "model", "cpu")
+    expected = whole.segment(scans)
+    for path in (copied / "model").glob("*"):
+        if path.is_file():
+            path.unlink()
+    alone = load(copied / "model", "cpu")
+    assert alone.trained is None
+    assert (alone.modalities, alone.size, alone.sha256) == (whole.modalities, whole.size, whole.sha256)
+    assert (alone.expects, alone.foreground) == (whole.expects, whole.foreground)
+    found = alone.segment(scans)
+    np.testing.assert_array_equal(found.mask, expected.mask)
+    np.testing.assert_array_equal(found.anomaly_map, expected.anomaly_map)
+    found.save(copied / "out")
+    assert "student" in (copied / "out" / "report.html").read_text()
+    for options in ({"engine": "diffusion"}, {"explain": "findings"}):
+        with pytest.raises(ModelError, match="has a student only"):
+            alone.request(**options)
+    with pytest.raises(ModelError, match="has a student only"):
+        load_trained(copied / "model", CPU)

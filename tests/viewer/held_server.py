@@ -34,7 +34,7 @@ class StoredModel:
     """Stands for a loaded model: its result for every scan is the stored one."""
 
     def __init__(self, folder: Path, _device: str):
-        self.trained = SimpleNamespace(folder=folder)
+        self.folder = folder
 
     def request(self, **_choices):
         return SimpleNamespace(modalities=("flair", "t2"), raw=Raw.NEVER)

@@ -119,7 +119,7 @@ def segment(
         skull_strip=skull_strip,
         raw=raw,
     )
-    unneeded = set(loaded.trained.modalities) - set(request.modalities)
+    unneeded = set(loaded.modalities) - set(request.modalities)
     inputs, series = (_without(unneeded, words) for words in (inputs, series or []))
     if preview:
         for line in preview_dicom(inputs, request.modalities, _parse_series(series)):

@@ -91,7 +91,7 @@ def run_demo(
 
 def _segment_phantoms(model: Model, scans: Path, kind: str, out: Path, progress: Progress) -> Iterator[DemoResult]:
     """All scans by the default engine; the first one by the diffusion engine, too, which takes longer."""
-    targets = find_targets([str(scans)], model.trained.modalities)
+    targets = find_targets([str(scans)], model.modalities)
     default = model.request().engine.name
     runs = [(target, default) for target in targets]
     if default != Engine.DIFFUSION:

@@ -39,6 +39,8 @@ def save_model(folder: Path, weights: Tensors, config: Mapping[str, Any]) -> str
 def load_model(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any], str]:
     """Weights, configuration and hash."""
     if not (folder / WEIGHTS).is_file():
+        if (folder / "student" / WEIGHTS).is_file():
+            raise ModelError(f"{folder}: has a student only, and this command needs its diffusion model")
         raise ModelError(
             f"{folder}: not a model (no {WEIGHTS}); check the path, train one with `anofpdm train`, or use one "
             "that ships (`anofpdm models` lists them)"

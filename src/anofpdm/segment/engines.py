@@ -201,21 +201,21 @@ def resolve_request(model: "Model", options: SegmentOptions) -> SegmentRequest:
     if _resolve_engine(model, wanted) is Engine.DIFFUSION:
         if explain is not None and wanted is Engine.DIFFUSION:
             raise ConfigError("--explain: the diffusion engine explains every slice anyway; omit it")
-        return SegmentRequest(_diffusion_engine(model, options), model.trained.sha256, brain, raw=raw)
+        return SegmentRequest(_diffusion_engine(model, options), model.sha256, brain, raw=raw)
     refused = NOT_FOR_STUDENTS if explain is not None else (*NOT_FOR_STUDENTS, "seed")  # of the explanation's noise
     unused = ", ".join(f"--{name}" for name in refused if options.get(name) is not None)
     if unused:
         raise ConfigError(f"{unused}: not an option of the student engine; add --engine diffusion, or omit it")
     assert model.student is not None
     explainer = None if explain is None else _diffusion_engine(model, options)
-    return SegmentRequest(StudentEngine(model.student), model.trained.sha256, brain, explain, explainer, raw)
+    return SegmentRequest(StudentEngine(model.student), model.sha256, brain, explain, explainer, raw)
 
 
 def _resolve_engine(model: "Model", wanted: Engine) -> Engine:
     if wanted is not Engine.DIFFUSION and model.student_problem:
         raise ModelError(f"{model.student_problem}; or add --engine diffusion")
     if wanted is Engine.STUDENT and model.student is None:
-        raise ConfigError(f"{model.trained.folder} has no student; train one with `anofpdm distill`")
+        raise ConfigError(f"{model.folder} has no student; train one with `anofpdm distill`")
     if wanted is not Engine.AUTO:
         return wanted
     return Engine.DIFFUSION if model.student is None else Engine.STUDENT
@@ -223,13 +223,14 @@ def _resolve_engine(model: "Model", wanted: Engine) -> Engine:
 
 def _diffusion_engine(model: "Model", options: SegmentOptions) -> DiffusionEngine:
     """With the calibrated defaults where no option is given."""
+    trained, calibration = model.diffusion
     given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
     mask_options = {"threshold": "threshold", "peak": "peak_share", "smallest": "smallest"}
     decision = replace(
         OURS,
         detector=given.get("detector", OURS.detector),
-        context_mm=given.get("context", model.calibration.context_mm),
+        context_mm=given.get("context", calibration.context_mm),
         mask=replace(OURS.mask, **{field: given[name] for name, field in mask_options.items() if name in given}),
     )
-    seed, batch = given.get("seed", model.calibration.seed), given.get("batch") or batch_for(model.trained.device)
-    return DiffusionEngine(model.trained, model.calibration, model.calibration_sha256, decision, seed, batch)
+    seed, batch = given.get("seed", calibration.seed), given.get("batch") or batch_for(trained.device)
+    return DiffusionEngine(trained, calibration, model.calibration_sha256, decision, seed, batch)

@@ -26,6 +26,8 @@ from anofpdm.calibration.fit import foreground_share
 from anofpdm.errors import ModelError, ScanError
 from anofpdm.method.calibration import Calibration
 from anofpdm.models.registry import model_folder
+from anofpdm.network.checkpoint import WEIGHTS
+from anofpdm.network.expects import ScanExpectation
 from anofpdm.network.predictor import TrainedModel, load_trained
 from anofpdm.options import Precision
 from anofpdm.report.display import Curves, DisplayData
@@ -49,22 +51,66 @@ PREPARATION_PORTION = 0.8  # of the time, where a raw study is prepared first
 
 def load(folder: str | Path, device: str | torch.device = "auto", precision: str = Precision.AUTO) -> "Model":
     """A trained and calibrated model, with its student if it has one: a folder, or the name of a model that ships."""
-    trained = load_trained(model_folder(folder), resolve_device(device), precision)
+    path, where = model_folder(folder), resolve_device(device)
+    if not (path / WEIGHTS).is_file() and (student := load_student(path, None, where)):
+        return Model(None, None, "", student, folder=path)
+    trained = load_trained(path, where, precision)
     calibration, digest = load_calibration(trained)
     try:
         student, problem = load_student(trained.folder, trained.sha256, trained.device), ""
     except ModelError as error:
         student, problem = None, str(error)  # the diffusion engine still works
-    return Model(trained, calibration, digest, student, problem)
+    return Model(trained, calibration, digest, student, problem, path)
 
 
 @dataclass(frozen=True)
 class Model:
-    trained: TrainedModel
-    calibration: Calibration
+    """A diffusion model with its calibration, a student, or both."""
+
+    trained: TrainedModel | None
+    calibration: Calibration | None
     calibration_sha256: str
     student: Student | None = None
     student_problem: str = ""  # why the student in the folder cannot be used
+    folder: Path = Path()
+
+    @property
+    def diffusion(self) -> tuple[TrainedModel, Calibration]:
+        if self.trained is None or self.calibration is None:
+            raise ModelError(
+                f"{self.folder}: has a student only; --engine diffusion and --explain need its diffusion model, which "
+                "was left out"
+            )
+        return self.trained, self.calibration
+
+    @property
+    def modalities(self) -> tuple[str, ...]:
+        """Of all its engines."""
+        return self.trained.modalities if self.trained else self._only_student.config.modalities
+
+    @property
+    def size(self) -> int:
+        """Slices are size x size."""
+        return self.trained.size if self.trained else self._only_student.config.size
+
+    @property
+    def sha256(self) -> str:
+        """Of the diffusion model, also where only its student is left."""
+        return self.trained.sha256 if self.trained else self._only_student.teacher_sha256
+
+    @property
+    def expects(self) -> ScanExpectation:
+        return self.trained.expects if self.trained else self._only_student.expects or ScanExpectation()
+
+    @property
+    def foreground(self) -> tuple[float, float]:
+        """Smallest and largest fraction of foreground among the scans in calibration."""
+        return self.calibration.foreground if self.calibration else self._only_student.foreground or (0.0, 1.0)
+
+    @property
+    def _only_student(self) -> Student:
+        assert self.student is not None
+        return self.student
 
     def request(self, **options: Unpack[SegmentOptions]) -> SegmentRequest:
         """The options with all defaults of this model resolved; for many scans, do it once."""
@@ -84,7 +130,7 @@ class Model:
         request = request or self.request(**options)
         with record_warnings() as warnings:
             scan, study = self._read(files, request, raw_run, progress)
-            planes = AxialPlanes(scan.grid, self.trained.size)
+            planes = AxialPlanes(scan.grid, self.size)
             slices = self._checked_slices(scan, planes.spacing_mm, request, next(iter(files.values())))
         progress = _after_preparation(progress, study)
         own_progress = progress if request.explainer is None else portion(progress, 0, STUDENT_PORTION)
@@ -114,13 +160,13 @@ class Model:
         self, files: Files, request: SegmentRequest, run: RawRun | None, progress: Progress
     ) -> tuple[Scan, Study | None]:
         run = replace(run or RawRun(), progress=portion(progress, 0, PREPARATION_PORTION))
-        return read_input(files, request, self.trained.expects, self.calibration.foreground, run)
+        return read_input(files, request, self.expects, self.foreground, run)
 
     def _checked_slices(self, scan: Scan, spacing_mm: float, request: SegmentRequest, where: object) -> EngineSlices:
-        slices = scan_slices(scan, self.trained.size)
+        slices = scan_slices(scan, self.size)
         if not len(slices.indices):
             raise ScanError(f"{where}: no axial slice has enough foreground; is it a head scan?")
-        warn_unusual_foreground(foreground_share(slices.pixels), self.calibration.foreground, where)
+        warn_unusual_foreground(foreground_share(slices.pixels), self.foreground, where)
         warn_unusual_spacing(spacing_mm, request.engine.neighbours_mm, where)
         warn_missing_slices(request.explain, slices.indices, where)
         return EngineSlices(slices.pixels, slices.indices, spacing_mm)
@@ -134,7 +180,7 @@ class Model:
             indices=slices.indices,
             pixel_mm=pixel_mm,
             modalities=engine.scored_modalities,
-            cosine_cut=self.calibration.cut,
+            cosine_cut=self.calibration.cut if self.calibration else float("nan"),
             healthy_level=engine.healthy_level,
             curves=curves,
             engine=engine.name,

@@ -128,7 +128,9 @@ def _train(
         slice_positions(cohort, val),
         model.device,
     )
-    student = Student(network, calibration, model.sha256, model.device)
+    student = Student(
+        network, calibration, model.sha256, model.device, "", model.expects, teacher.calibration.foreground
+    )
     _save(student, teacher, cohort, config, len(masks), with_lesion)
     return student
 

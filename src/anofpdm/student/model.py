@@ -19,6 +19,7 @@ from anofpdm.method.decision import Decisions
 from anofpdm.method.detection import CurveDetector, fit_and_validate
 from anofpdm.method.mask import SMALLEST, mask, smallest_lesion_level, smallest_pixels
 from anofpdm.network.checkpoint import FORMAT, WEIGHTS, load_model, save_model
+from anofpdm.network.expects import ScanExpectation
 from anofpdm.student.confidence import estimate_dice
 from anofpdm.student.cpu import CpuStudent
 from anofpdm.student.network import Pixels, StudentConfig, StudentNet, neighbour_rows, predict_passes, stack_slices
@@ -84,6 +85,8 @@ class Student:
     teacher_sha256: str
     device: torch.device
     sha256: str = ""
+    expects: ScanExpectation | None = None  # None: as its teacher
+    foreground: tuple[float, float] | None = None  # smallest and largest fraction among the scans in calibration
 
     @property
     def config(self) -> StudentConfig:
@@ -230,6 +233,8 @@ def save_student(model_folder: Path, student: Student, provenance: Mapping[str, 
         "calibration": student.calibration.to_dict(),
         "teacher_sha256": student.teacher_sha256,
         "distillation": provenance,
+        "expects": None if student.expects is None else asdict(student.expects),
+        "foreground": student.foreground,
     }
     folder = model_folder / FOLDER
     folder.mkdir(parents=True, exist_ok=True)
@@ -238,15 +243,15 @@ def save_student(model_folder: Path, student: Student, provenance: Mapping[str, 
     save_model(folder, {name: w.half() if half else w for name, w in weights.items()}, payload)
 
 
-def load_student(model_folder: Path, teacher_sha256: str, device: torch.device) -> Student | None:
-    """None if the model has no student; a student of another model is an error."""
+def load_student(model_folder: Path, teacher_sha256: str | None, device: torch.device) -> Student | None:
+    """None if the model has no student; a student of another model is an error. Without a teacher, any is accepted."""
     folder = model_folder / FOLDER
     if not (folder / WEIGHTS).is_file():
         return None
     weights, payload, digest = load_model(folder)
     if payload.get("task") != TASK:
         raise ModelError(f"{folder}: not a student; remove it, or distill again")
-    if payload.get("teacher_sha256") != teacher_sha256:
+    if teacher_sha256 is not None and payload.get("teacher_sha256") != teacher_sha256:
         raise ModelError(
             f"{folder}: the student of another model than the one in {model_folder}; run `anofpdm distill` again, "
             "or remove it"
@@ -255,10 +260,21 @@ def load_student(model_folder: Path, teacher_sha256: str, device: torch.device) 
         values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in payload["network"].items()}
         network = StudentNet(StudentConfig(**values))
         calibration = StudentCalibration.from_dict(payload["calibration"])
+        scans = _recorded_scans(payload)
     except (ConfigError, MethodError, KeyError, TypeError, ValueError, AttributeError) as problem:
         raise ModelError(f"{folder}: damaged, or of another version ({problem}); distill again, or remove it") from None
     try:
         network.load_state_dict({name: tensor.float() for name, tensor in weights.items()})
     except RuntimeError:
         raise ModelError(f"{folder}: the weights do not fit the network in its configuration; distill again") from None
-    return Student(network.to(device).eval(), calibration, teacher_sha256, device, digest)
+    return Student(network.to(device).eval(), calibration, payload["teacher_sha256"], device, digest, *scans)
+
+
+def _recorded_scans(payload: Mapping[str, Any]) -> tuple[ScanExpectation | None, tuple[float, float] | None]:
+    """What the student expects of a scan; students of earlier versions have recorded nothing."""
+    expects, foreground = payload.get("expects"), payload.get("foreground")
+    low, high = (0.0, 1.0) if foreground is None else foreground
+    if not 0 <= low <= high <= 1:
+        raise ValueError(f"foreground {foreground!r}")
+    recorded = None if expects is None else ScanExpectation.from_dict(expects)
+    return recorded, None if foreground is None else (low, high)

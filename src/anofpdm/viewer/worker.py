@@ -102,7 +102,7 @@ def run_worker(config: WorkerConfig, pipe: Connection) -> None:
         except AnoFPDMError as error:
             pipe.send(Failed(str(error)))
             return
-        pipe.send(Ready(model.trained.folder.resolve().name, request.modalities, request.raw is not Raw.NEVER))
+        pipe.send(Ready(model.folder.resolve().name, request.modalities, request.raw is not Raw.NEVER))
         while True:
             pipe.send(_run_task(model, request, pipe.recv(), pipe))
 
