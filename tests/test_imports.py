@@ -24,6 +24,7 @@ LAYERS = [
     "demo",
     "viewer",
     "bench",
+    "fit",
     "cli",
 ]
 FOUNDATION = {"__init__", "errors", "labels", "options", "util"}

@@ -34,6 +34,14 @@ STORIES = ("first-hour.md",)  # pages whose commands follow from each other, in 
 CHEAPER: dict[str, dict[str, str | None]] = {  # options that are given ("": a flag), or taken away where there is None
     "demo": {"--patients": "1", "--device": "cpu"},
     "phantom": {"--patients": "8", "--size": "32", "--slices": "8", "--workers": "1"},
+    "fit": {
+        "--minutes": None,
+        "--steps": "3",
+        "--preset": "tiny",
+        "--size": "16",
+        "--workers": "1",
+        "--device": "cpu",
+    },
     "prepare": {"--size": "16", "--workers": "1"},
     "train": {"--minutes": None, "--steps": "3", "--batch": "4", "--device": "cpu"},
     "calibrate": {"--levels": "3", "--device": "cpu"},

@@ -22,6 +22,7 @@ from anofpdm.cli.calibrate import calibrate
 from anofpdm.cli.demo import demo
 from anofpdm.cli.distill import distill
 from anofpdm.cli.evaluate import evaluate
+from anofpdm.cli.fit import fit
 from anofpdm.cli.models import models
 from anofpdm.cli.phantom import phantom
 from anofpdm.cli.prepare import prepare
@@ -84,6 +85,7 @@ def _stop(message: str, code: int) -> None:
 for subcommand in (
     demo,
     phantom,
+    fit,
     prepare,
     train,
     calibrate,

@@ -11,7 +11,7 @@ import numpy as np
 from anofpdm.cohorts.layouts import bids, brats, folder
 from anofpdm.cohorts.raw_scans import RawOptions
 from anofpdm.cohorts.subjects import Subject, all_modalities, require_one_mask, with_modalities
-from anofpdm.cohorts.tables import GivenLabels, check_known, read_labels, read_split
+from anofpdm.cohorts.tables import GivenLabels, read_labels, read_split
 from anofpdm.cohorts.writer import Preparation, Settings
 from anofpdm.errors import CohortError
 from anofpdm.options import Layout, Split, parse
@@ -91,7 +91,7 @@ def plan_cohort(
     names = {subject.name for subject in subjects} | {subject.patient for subject in subjects}
     given = _given_labels(layout, source, labels)
     if given is not None:
-        check_known(given.subjects, names, str(given.path))
+        given.check_known(names)
     if all(subject.problem for subject in subjects):
         raise CohortError(f"{source}: no scan can be used ({subjects[0].name}: {subjects[0].problem})")
     split_from = f"seed {seed}" if split is None else "given"

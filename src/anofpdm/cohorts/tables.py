@@ -28,6 +28,7 @@ class GivenLabels:
     path: Path
     scans: dict[str, int] = field(default_factory=dict)  # rows without a slice
     slices: dict[str, dict[int, int]] = field(default_factory=dict)
+    lines: dict[tuple[str, int | None], int] = field(default_factory=dict)  # by subject and slice; None: the scan
 
     @property
     def subjects(self) -> set[str]:
@@ -39,11 +40,22 @@ class GivenLabels:
         for index, label in self.slices.get(subject, {}).items():
             if index >= n_slices:
                 raise CohortError(
-                    f"{self.path}: slice {index} of {subject} does not exist, it has slices 0 to {n_slices - 1} "
-                    "(counted from the inferior end); correct the row"
+                    f"{self.where(subject, index)}: slice {index} of {subject} does not exist, "
+                    f"it has slices 0 to {n_slices - 1} (counted from the inferior end); correct the row"
                 )
             labels[index] = label
         return labels
+
+    def where(self, subject: str, index: int | None = None) -> str:
+        """File and line of a slice's row; without a slice, of the subject's first row."""
+        rows = [line for (name, number), line in self.lines.items() if name == subject and index in (None, number)]
+        return f"{self.path}, line {min(rows)}" if rows else str(self.path)
+
+    def check_known(self, scans: Collection[str]) -> None:
+        """Refuse rows of scans that do not exist."""
+        unknown = sorted(self.subjects - set(scans))
+        if unknown:
+            check_known(self.subjects, scans, self.where(unknown[0]))
 
 
 def read_labels(path: Path) -> GivenLabels:
@@ -66,6 +78,7 @@ def read_labels(path: Path) -> GivenLabels:
             earlier = given.slices.setdefault(subject, {}).setdefault(int(index), label)
         else:
             earlier = given.scans.setdefault(subject, label)
+        given.lines.setdefault((subject, int(index) if index else None), line)
         if earlier != label:
             raise CohortError(f"{where}: contradicts an earlier row of {subject}; keep one of them")
     return given

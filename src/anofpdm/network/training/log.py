@@ -46,6 +46,20 @@ class TrainingLog:
             self._board.close()
 
 
+def read_log(folder: Path) -> list[dict[str, Any]]:
+    """Lines of a model's log: step, loss, steps_per_second."""
+    return _lines(folder / LOG)
+
+
+def minutes_trained(folder: Path) -> float:
+    """Time spent on the steps in the log, over all runs."""
+    lines, before, seconds = read_log(folder), 0, 0.0
+    for line in lines:
+        seconds += (line["step"] - before) / max(line["steps_per_second"], 1e-9)
+        before = line["step"]
+    return seconds / 60
+
+
 def _lines(log: Path) -> list[dict[str, Any]]:
     """Without an incomplete last line of a killed run."""
     lines = log.read_text().splitlines() if log.is_file() else []
@@ -71,7 +85,7 @@ class Jump:
 
 def loss_jump(folder: Path) -> Jump | None:
     """The first in a log, by medians of the 20 lines before and the 5 after; at the end of the log, of at least 3."""
-    lines = _lines(folder / LOG)
+    lines = read_log(folder)
     losses = [line["loss"] for line in lines]
     for now in range(20, len(lines) - 2):
         old, new = median(losses[now - 20 : now]), median(losses[now : now + 5])

@@ -1,0 +1,68 @@
+"""anofpdm fit: a model from a group's own scans and labels, in one command."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from anofpdm.cli import options
+from anofpdm.cli.progress import progress_bars
+from anofpdm.options import Layout, Preset, Raw
+from anofpdm.util.text import printable
+
+
+def fit(
+    src: Annotated[Path, typer.Argument(help="Folder with the scans.")],
+    out: Annotated[Path, typer.Option(help="Folder of the model.")],
+    labels: Annotated[
+        Path | None,
+        typer.Option(
+            help="CSV file (subject,slice,label) of image-level labels. Default: SRC/labels.csv (nifti), or labels "
+            "derived from lesion masks (the other layouts)."
+        ),
+    ] = None,
+    layout: Annotated[
+        Layout | None, typer.Option(help="Folder layout of SRC. Default: bids if SRC looks like it, else nifti.")
+    ] = None,
+    split: Annotated[
+        Path | None,
+        typer.Option(help="CSV file (patient,split). Default: a fifth of the patients for validation, at random."),
+    ] = None,
+    modalities: Annotated[
+        str, typer.Option(help="Modalities to use, in this order, e.g. flair,t1. Default: all that are found.")
+    ] = "",
+    size: Annotated[int, typer.Option(help="Pixels along each side of a slice, a multiple of 16.")] = 128,
+    raw: Annotated[
+        Raw,
+        typer.Option(
+            help="Register and skull-strip the series of a scan first. auto: where they have different grids."
+        ),
+    ] = Raw.AUTO,
+    preset: Annotated[Preset, typer.Option(help="Size of the network.")] = Preset.SMALL,
+    steps: Annotated[int | None, typer.Option(min=1, help="Training steps, over all runs. Default: 10,000.")] = None,
+    minutes: Annotated[
+        float | None, typer.Option(min=0, help="Training time (minutes), over all runs, instead of --steps.")
+    ] = None,
+    score: options.Score = "",
+    seed: options.Seed = 0,
+    workers: options.Workers = 0,
+    device: options.Device = "auto",
+) -> None:
+    """Prepare, train, calibrate and distil a model on your own scans, and write a page about it (OUT/index.html).
+
+    Re-run the same command to resume: finished stages are skipped. With more --steps or --minutes, training continues.
+    """
+    from anofpdm.fit.config import Budget, Data, FitConfig, detect_layout
+    from anofpdm.fit.run import Reports, run_fit
+    from anofpdm.util.distributed import set_local_device
+
+    names = options.parse_names(modalities)
+    data = Data(src, layout or detect_layout(src), labels, split, names, size, raw)
+    scored = options.parse_names(score)
+    config = FitConfig(data, out, Budget(steps, minutes), preset, scored, seed, options.worker_count(workers))
+    local_device = set_local_device(options.resolve_device(device))
+    with progress_bars() as progress:
+        result = run_fit(config, local_device, Reports(lambda note: print(printable(note), flush=True), progress))
+    print(f"model saved in {out}; open {out / 'index.html'}")
+    if result.is_partial:
+        raise typer.Exit(3)

@@ -1,0 +1,154 @@
+"""The stages of a fit. Each is skipped when its result is complete, and resumes as its own command does."""
+
+from dataclasses import asdict, replace
+
+import torch
+
+from anofpdm.calibration.figure import draw_calibration
+from anofpdm.calibration.files import load_calibration, save_calibration
+from anofpdm.calibration.fit import CalibrationConfig, fit_calibration
+from anofpdm.cohorts.plan import Plan, plan_cohort
+from anofpdm.cohorts.prepare import prepare
+from anofpdm.cohorts.raw_scans import RawOptions
+from anofpdm.cohorts.store import Cohort, open_cohort
+from anofpdm.errors import CalibrationError, CohortError, ConfigError, ModelError
+from anofpdm.fit.config import LEARNING_RATE, FitConfig
+from anofpdm.fit.split import draw_split
+from anofpdm.labels import HEALTHY, UNHEALTHY
+from anofpdm.method.calibration import Calibration
+from anofpdm.method.gather import batch_for
+from anofpdm.network.checkpoint import STATE, holds_model, load_model, load_state
+from anofpdm.network.config import preset
+from anofpdm.network.predictor import TrainedModel
+from anofpdm.network.training import run
+from anofpdm.network.training.batches import training_rows
+from anofpdm.network.training.config import TrainingConfig, TrainingLimits
+from anofpdm.network.training.log import minutes_trained
+from anofpdm.network.training.trainer import Trainer
+from anofpdm.options import Split, Task
+from anofpdm.student.distill import DistillConfig, distill
+from anofpdm.student.model import FOLDER, Student, load_student
+from anofpdm.student.targets import fingerprint
+from anofpdm.student.training import StudentTrainingConfig
+from anofpdm.util.distributed import World
+from anofpdm.util.files import folder_lock
+from anofpdm.util.progress import Progress
+
+TIME_TOLERANCE = 0.02  # share of --minutes: the last step may have ended a little early
+
+# ---- prepare ---------------------------------------------------------------------------------------------------------
+
+
+def prepare_cohort(config: FitConfig, progress: Progress) -> Cohort:
+    """Once training has begun, its cohort stays as it is."""
+    if not config.has_begun_training:
+        prepare(plan_data(config), config.cohort, config.workers, on_progress=progress)
+    cohort = open_cohort(config.cohort)
+    check_labels(cohort)
+    if unknown := [name for name in config.score if name not in cohort.modalities]:
+        raise ConfigError(f"--score {','.join(unknown)}: not among the modalities {', '.join(cohort.modalities)}")
+    return cohort
+
+
+def plan_data(config: FitConfig) -> Plan:
+    data = config.data
+    plan = plan_cohort(
+        data.layout,
+        data.source,
+        size=data.size,
+        modalities=data.modalities,
+        labels=data.labels,
+        split=data.split,
+        seed=config.seed,
+    )
+    plan = replace(plan, raw=RawOptions(data.raw))
+    if data.split is None:
+        plan = replace(plan, split=draw_split(plan, config.seed), split_from=f"fit, seed {config.seed}")
+    return plan
+
+
+def check_labels(cohort: Cohort) -> None:
+    """Everything that calibration and distillation will need, before hours of training."""
+    training_rows(cohort, Task.GUIDED)
+    labels = cohort.labels[cohort.rows(Split.VAL)]
+    counts = [int((labels == label).sum()) for label in (HEALTHY, UNHEALTHY)]
+    if not all(counts):
+        raise CohortError(
+            f"{cohort.path}: its validation patients have {counts[0]} healthy and {counts[1]} unhealthy slices, and "
+            "both kinds are needed; label slices of more patients, or choose validation patients with --split"
+        )
+
+
+# ---- train -----------------------------------------------------------------------------------------------------------
+
+
+def is_trained(config: FitConfig) -> bool:
+    if not (config.out / STATE).is_file():
+        return False
+    step, budget = trained_step(config), config.budget
+    if budget.minutes is not None:
+        enough = minutes_trained(config.out) >= (1 - TIME_TOLERANCE) * budget.minutes
+    else:
+        enough = step >= (budget.steps or 0)
+    return enough and holds_model(config.out, step)
+
+
+def trained_step(config: FitConfig) -> int:
+    return int(load_state(config.out)[1]["step"]) if (config.out / STATE).is_file() else 0
+
+
+def train_model(config: FitConfig, cohort: Cohort, device: torch.device, progress: Progress) -> None:
+    trainer = _trainer(config, cohort, device)
+    budget, minutes = config.budget, None
+    if budget.minutes is not None:
+        minutes = max(budget.minutes - minutes_trained(config.out), 1e-3)
+    progress("Training", 0.0, 1.0)
+    run.train(trainer, cohort, config.out, TrainingLimits(budget.steps, minutes), progress)
+
+
+def _trainer(config: FitConfig, cohort: Cohort, device: torch.device) -> Trainer:
+    if (config.out / STATE).is_file():
+        return run.resume(config.out, cohort, device=device, world=World())
+    training = TrainingConfig(seed=config.seed, learning_rate=LEARNING_RATE)
+    return run.start(cohort, preset(config.preset, len(cohort.modalities)), training, device=device, world=World())
+
+
+# ---- calibrate and distil --------------------------------------------------------------------------------------------
+
+
+def load_finished_calibration(config: FitConfig, model: TrainedModel) -> Calibration | None:
+    """None if there is none for these weights and scored modalities."""
+    try:
+        calibration, _ = load_calibration(model)
+    except CalibrationError:
+        return None
+    return calibration if calibration.settings.channels == model.channels(config.score) else None
+
+
+def calibrate_model(config: FitConfig, model: TrainedModel, cohort: Cohort, progress: Progress) -> Calibration:
+    settings = CalibrationConfig(score=config.score, seed=config.seed, batch=batch_for(model.device))
+    with folder_lock(config.out):
+        fitted = fit_calibration(model, cohort, settings, progress)
+        save_calibration(fitted.calibration, draw_calibration(fitted), config.out)
+    return fitted.calibration
+
+
+def load_finished_student(model: TrainedModel, calibration: Calibration) -> Student | None:
+    """None if there is none of these weights and this calibration."""
+    try:
+        student = load_student(model.folder, model.sha256, model.device)
+        payload = load_model(model.folder / FOLDER)[1] if student else {}
+    except ModelError:
+        return None
+    same = payload.get("distillation", {}).get("calibration") == fingerprint(asdict(calibration))
+    return student if same else None
+
+
+def distill_model(
+    config: FitConfig, model: TrainedModel, calibration: Calibration, cohort: Cohort, progress: Progress
+) -> Student:
+    budget = config.budget
+    training = StudentTrainingConfig(budget.student_steps, budget.student_minutes, seed=config.seed)
+    student = distill(model, calibration, cohort, DistillConfig(training), World(), progress)
+    assert student is not None  # this is the main process
+    return student
