@@ -3,13 +3,15 @@
 import json
 import shutil
 import signal
+import time
 
 import numpy as np
 import pytest
+import torch
 
 from anofpdm.cohorts import open_cohort
 from anofpdm.evaluation.burden import detected_by_burden
-from anofpdm.fit import stages
+from anofpdm.fit import estimate, stages
 from anofpdm.fit.config import Budget, Data, FitConfig, detect_layout
 from anofpdm.fit.estimate import Speed, estimate_time
 from anofpdm.fit.split import draw_split
@@ -207,14 +209,28 @@ def test_estimate_counts_what_is_left(fitted):
     speed = Speed(training_step=2.0, evaluation=0.1, student_step=3.0)
     val, train = cohort.rows("val"), cohort.rows("train")
     half = FitConfig(Data(cohort.path, Layout.NIFTI), fitted[1], Budget(100))
-    estimate = estimate_time(half, cohort, speed, 40, 0.0)
-    assert (estimate.steps, estimate.training) == (60, 120.0)
-    assert estimate.calibration == pytest.approx(len(val) * 10 * 0.1)
-    assert estimate.distillation == pytest.approx((cohort.labels[train] == 1).sum() * 10 * 0.1 + 100 * 3.0)
+    left = estimate_time(half, cohort, speed, 40, 0.0)
+    assert (left.steps, left.training) == (60, 120.0)
+    assert left.calibration == pytest.approx(len(val) * 10 * 0.1)
+    assert left.distillation == pytest.approx((cohort.labels[train] == 1).sum() * 10 * 0.1 + 100 * 3.0)
     timed = FitConfig(Data(cohort.path, Layout.NIFTI), fitted[1], Budget(minutes=10))
-    estimate = estimate_time(timed, cohort, speed, 40, 4.0)
-    assert (estimate.steps, estimate.training) == (180, 360.0)
-    assert estimate.distillation == pytest.approx((cohort.labels[train] == 1).sum() * 10 * 0.1 + 300.0)
+    left = estimate_time(timed, cohort, speed, 40, 4.0)
+    assert (left.steps, left.training) == (180, 360.0)
+    assert left.distillation == pytest.approx((cohort.labels[train] == 1).sum() * 10 * 0.1 + 300.0)
+
+
+def test_speed_is_measured(fitted, world):
+    """Against the time of a whole training batch, within the noise of a busy machine."""
+    out, data = fitted[1], Data(world[0], Layout.NIFTI, world[1], size=16)
+    cohort, device = open_cohort(out / "cohort"), torch.device("cpu")
+    speed = estimate.measure_speed(FitConfig(data, out, preset=Preset.TINY), cohort, device)
+    assert all(np.isfinite(value) and value > 0 for value in (speed.evaluation, speed.student_step))
+    step = estimate._training_step(cohort, config.preset(Preset.TINY, 1), 64, device)
+    step()
+    start = time.perf_counter()
+    for _ in range(3):
+        step()
+    assert speed.training_step == pytest.approx((time.perf_counter() - start) / 3, rel=4)
 
 
 def test_detection_by_burden(tmp_path):

@@ -111,6 +111,7 @@ def _student_step(network: StudentConfig, batch: int, device: torch.device) -> C
         torch.zeros(batch, dtype=torch.long, device=device),
         torch.zeros(batch, CHANCES + network.in_channels + 1, device=device),
         torch.zeros(batch, dtype=torch.bool, device=device),
+        torch.zeros(batch, network.in_channels, dtype=torch.bool, device=device),
     )
     return lambda: trainer.update(tensors)
 
