@@ -89,6 +89,14 @@ def test_ceiling(made, monkeypatch, capsys):
     assert "masks of 4 patients" in printed
 
 
+def test_unlike_training(made, monkeypatch, capsys):
+    monkeypatch.setattr("anofpdm.student.typical.MIN_SCANS", 2)
+    monkeypatch.setattr("anofpdm.student.typical.FOLDS", 2)
+    printed = run(monkeypatch, capsys, "unlike_training", made / "cohort")
+    assert "test split" in printed
+    assert all(0 <= float(line.split("|")[4]) <= 100 for line in printed.splitlines()[2:])
+
+
 def test_mirror(made, monkeypatch, capsys):
     printed = run(monkeypatch, capsys, "mirror", made / "guided", made / "cohort", "--device", "cpu")
     assert printed.count("| diffusion |") == printed.count("| student |") == 3

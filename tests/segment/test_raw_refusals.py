@@ -40,7 +40,17 @@ def bottle():
 
 def segment(folder, *words, modalities=("flair", "t2")):
     files = [f"{name}={folder / f'anna_{name}.nii.gz'}" for name in modalities]
-    command = ["segment", BUNDLED / "phantom-tumour", *files, "--out", folder / "out", "--engine", "student", "--device", "cpu"]
+    command = [
+        "segment",
+        BUNDLED / "phantom-tumour",
+        *files,
+        "--out",
+        folder / "out",
+        "--engine",
+        "student",
+        "--device",
+        "cpu",
+    ]
     result = CliRunner().invoke(app, [str(word) for word in (*command, *words)])
     written = [path.name for path in (folder / "out").rglob("*") if path.name in ("summary.json", "mask.nii.gz")]
     assert not written

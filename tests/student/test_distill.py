@@ -26,6 +26,7 @@ from anofpdm.student.distill import DistillConfig, distill
 from anofpdm.student.model import load_student
 from anofpdm.student.targets import Teacher, pseudo_label, soft_threshold
 from anofpdm.student.training import StudentTrainingConfig
+from anofpdm.student.typical import describe_cohort
 from anofpdm.util.distributed import World
 from tests import toys
 
@@ -295,3 +296,25 @@ def test_a_student_alone_is_a_model(copied):
             alone.request(**options)
     with pytest.raises(ModelError, match="has a student only"):
         load_trained(copied / "model", CPU)
+
+
+def test_a_scan_unlike_those_in_training_is_reported(copied, monkeypatch):
+    """The toy cohort has too few scans, so that the limit is fitted on repeated ones with a little noise."""
+    model, cohort = opened(copied)
+    modalities = ("flair", "t2")
+    numbers = describe_cohort(cohort, cohort.rows("train"), modalities)
+    random = np.random.default_rng(0)
+    many = np.concatenate([numbers + random.normal(0, 0.02, numbers.shape) for _ in range(20)])
+    monkeypatch.setattr("anofpdm.student.distill.describe_cohort", lambda *_: many)
+    distill(model.trained, model.calibration, cohort, QUICK)
+    model = load(copied / "model", "cpu")
+    assert model.student.typical.modalities == modalities
+    for seed, name in enumerate(modalities):
+        toys.save(copied / f"{name}.nii.gz", toys.head(seed=seed))
+    usual = model.segment({name: copied / f"{name}.nii.gz" for name in modalities})
+    head = toys.head(seed=0)
+    noise = toys.save(copied / "noise.nii.gz", np.where(head > 0, random.uniform(1, 100, head.shape), 0))
+    with pytest.warns(ScanWarning, match="unlike the scans in training"):
+        strange = model.segment({"flair": noise, "t2": noise})
+    assert not [one for one in usual.summary["warnings"] if "unlike" in one]
+    assert [one for one in strange.summary["warnings"] if "Do not rely on its mask" in one]

@@ -39,8 +39,15 @@ from anofpdm.scans.raw.study import Study
 from anofpdm.segment.engines import EngineSlices, SegmentOptions, SegmentRequest, resolve_request
 from anofpdm.segment.raw_input import read_input
 from anofpdm.segment.result import Segmentation, slice_table
-from anofpdm.segment.scan_input import file_sha256, record_warnings, warn_unusual_foreground, warn_unusual_spacing
+from anofpdm.segment.scan_input import (
+    file_sha256,
+    record_warnings,
+    warn_unlike_training,
+    warn_unusual_foreground,
+    warn_unusual_spacing,
+)
 from anofpdm.student.model import Student, load_student
+from anofpdm.student.typical import describe_scan
 from anofpdm.util.distributed import resolve_device
 from anofpdm.util.progress import Progress, portion, silent
 
@@ -169,7 +176,17 @@ class Model:
         warn_unusual_foreground(foreground_share(slices.pixels), self.foreground, where)
         warn_unusual_spacing(spacing_mm, request.engine.neighbours_mm, where)
         warn_missing_slices(request.explain, slices.indices, where)
+        self._warn_unlike_training(slices.pixels, request, where)
         return EngineSlices(slices.pixels, slices.indices, spacing_mm)
+
+    def _warn_unlike_training(self, pixels: np.ndarray, request: SegmentRequest, where: object) -> None:
+        typical = self.student.typical if self.student else None
+        if typical is None:
+            return
+        given = [name for name in typical.modalities if name in request.modalities]
+        numbers = describe_scan(pixels[:, [request.modalities.index(name) for name in given]])
+        if different := typical.unusual(numbers, given):
+            warn_unlike_training(different, typical.distance(numbers, given), typical.limit, where)
 
     def _display_data(
         self, request: SegmentRequest, slices: EngineSlices, pixel_mm: float, curves: Curves | None

@@ -108,6 +108,15 @@ def warn_unusual_foreground(fraction: float, calibrated: tuple[float, float], wh
     )
 
 
+def warn_unlike_training(different: str, distance: float, limit: float, where: object) -> None:
+    warnings.warn(
+        f"{where}: unlike the scans in training (distance {distance:.1f}, limit {limit:.1f}). What differs most is "
+        f"{different}. Do not rely on its mask; check that these are the scans and modalities the model is for",
+        ScanWarning,
+        stacklevel=2,
+    )
+
+
 def warn_unusual_spacing(spacing_mm: float, neighbours_mm: Sequence[float], where: object) -> None:
     """Warn where no slice lies near any of the offsets at which the student network was trained with neighbours."""
     distances = [abs(mm - round(mm / spacing_mm) * spacing_mm) / abs(mm) for mm in neighbours_mm]

@@ -21,6 +21,7 @@ from anofpdm.student.model import FOLDER, Student, fit_student_calibration, save
 from anofpdm.student.network import StudentConfig, cohort_pixels, default_neighbours_mm, neighbour_rows
 from anofpdm.student.targets import CACHE, HASHED, PseudoLabels, Teacher, fingerprint, pseudo_label
 from anofpdm.student.training import StudentTrainingConfig, train_student
+from anofpdm.student.typical import describe_cohort, fit_typical
 from anofpdm.util.distributed import World
 from anofpdm.util.files import folder_lock, remove_temporary_files, translate_write_errors, write_atomically
 from anofpdm.util.progress import Progress, silent
@@ -128,9 +129,9 @@ def _train(
         slice_positions(cohort, val),
         model.device,
     )
-    student = Student(
-        network, calibration, model.sha256, model.device, "", model.expects, teacher.calibration.foreground
-    )
+    typical = fit_typical(describe_cohort(cohort, rows, modalities), modalities)
+    scans = (model.expects, teacher.calibration.foreground, typical)
+    student = Student(network, calibration, model.sha256, model.device, "", *scans)
     _save(student, teacher, cohort, config, len(masks), with_lesion)
     return student
 

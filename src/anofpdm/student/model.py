@@ -23,6 +23,7 @@ from anofpdm.network.expects import ScanExpectation
 from anofpdm.student.confidence import estimate_dice
 from anofpdm.student.cpu import CpuStudent
 from anofpdm.student.network import Pixels, StudentConfig, StudentNet, neighbour_rows, predict_passes, stack_slices
+from anofpdm.student.typical import TypicalScans
 from anofpdm.util.progress import Progress, silent
 
 FOLDER, TASK, ONNX = "student", "student", "student.onnx"
@@ -87,6 +88,7 @@ class Student:
     sha256: str = ""
     expects: ScanExpectation | None = None  # None: as its teacher
     foreground: tuple[float, float] | None = None  # smallest and largest fraction among the scans in calibration
+    typical: TypicalScans | None = None  # the training scans
 
     @property
     def config(self) -> StudentConfig:
@@ -235,6 +237,7 @@ def save_student(model_folder: Path, student: Student, provenance: Mapping[str, 
         "distillation": provenance,
         "expects": None if student.expects is None else asdict(student.expects),
         "foreground": student.foreground,
+        "typical": None if student.typical is None else student.typical.to_dict(),
     }
     folder = model_folder / FOLDER
     folder.mkdir(parents=True, exist_ok=True)
@@ -270,11 +273,14 @@ def load_student(model_folder: Path, teacher_sha256: str | None, device: torch.d
     return Student(network.to(device).eval(), calibration, payload["teacher_sha256"], device, digest, *scans)
 
 
-def _recorded_scans(payload: Mapping[str, Any]) -> tuple[ScanExpectation | None, tuple[float, float] | None]:
+def _recorded_scans(
+    payload: Mapping[str, Any],
+) -> tuple[ScanExpectation | None, tuple[float, float] | None, TypicalScans | None]:
     """What the student expects of a scan; students of earlier versions have recorded nothing."""
     expects, foreground = payload.get("expects"), payload.get("foreground")
     low, high = (0.0, 1.0) if foreground is None else foreground
     if not 0 <= low <= high <= 1:
         raise ValueError(f"foreground {foreground!r}")
     recorded = None if expects is None else ScanExpectation.from_dict(expects)
-    return recorded, None if foreground is None else (low, high)
+    typical = None if payload.get("typical") is None else TypicalScans.from_dict(payload["typical"])
+    return recorded, None if foreground is None else (low, high), typical

@@ -1,0 +1,172 @@
+"""Whether a scan is like those that the model was trained on.
+
+A scan is described by some numbers: the outline of its foreground, and for each modality its intensities, its outer rim
+and where it is bright. The training scans give their mean and covariance. A scan further from the mean, by Mahalanobis
+distance, than nearly all training scans is reported as unusual, with the group of numbers that differs most.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy import ndimage
+
+from anofpdm.cohorts.store import Cohort
+from anofpdm.method.mask import AT_SIDE
+from anofpdm.util.workers import map_in_threads
+
+SLICES = 12  # per scan, from the part of the head where slices are large
+LARGE = 0.4  # of the largest slice's area
+BACKGROUND = -0.95
+RIM, INNER = 6, 12  # pixels from the outside, for a side of 128
+QUANTILES = (0.1, 0.25, 0.5, 0.75, 0.9)
+BLOCKS = 4  # along a side of the bounding box
+SHRINK = 0.1  # of the covariance towards a multiple of the identity
+CLIP = 6.0  # robust standard deviations, in the covariance
+FOLDS = 5
+EXCEEDED = 0.03  # fraction of held-out training scans beyond the limit
+MIN_SCANS = 20  # fewer give no covariance
+
+OUTLINE = "outline"
+PARTS = {"intensities": len(QUANTILES) + 2, "rim": 2, "layout": BLOCKS * BLOCKS // 2}  # numbers per modality
+MEANING = {
+    OUTLINE: "the outline of its foreground: field of view, orientation, cropping, or skull",
+    "intensities": "the intensities of {modality}: another sequence, or another scaling",
+    "rim": "the outer rim of {modality}: a skull that is there, or was removed",
+    "layout": "where {modality} is bright: orientation, another sequence, or a very large lesion",
+}
+
+
+def describe_scan(pixels: np.ndarray) -> np.ndarray:
+    """[n, C, H, W] in [-1, 1] -> [6 + 17 C] numbers."""
+    areas = (pixels > BACKGROUND).any(axis=1).sum(axis=(1, 2))
+    large = np.flatnonzero(areas >= LARGE * areas.max())
+    chosen = pixels[large[np.linspace(0, len(large) - 1, min(SLICES, len(large))).astype(int)]]
+    image = (chosen.astype(np.float32) + 1) / 2
+    foreground = (chosen > BACKGROUND).any(axis=1)  # [n, H, W]
+    boxes = [ndimage.find_objects(one.astype(int))[0] for one in foreground]
+    depth = np.stack([ndimage.distance_transform_edt(one) for one in foreground]) * AT_SIDE / pixels.shape[-1]
+    per_modality = [_describe_modality(image[:, one], foreground, depth, boxes) for one in range(pixels.shape[1])]
+    return np.concatenate([_describe_outline(foreground, boxes), *per_modality])
+
+
+def _describe_outline(foreground: np.ndarray, boxes: Sequence[tuple[slice, slice]]) -> np.ndarray:
+    side = foreground.shape[-1]
+    heights, widths = (np.array([box[axis].stop - box[axis].start for box in boxes]) for axis in (0, 1))
+    areas = foreground.sum(axis=(1, 2))
+    front = [one[box][: height // 2].sum() for one, box, height in zip(foreground, boxes, heights, strict=True)]
+    columns = (heights / side, widths / side, heights / widths, areas / (heights * widths), front / areas)
+    return np.array([*(np.median(column) for column in columns), areas.mean() / side**2])
+
+
+def _describe_modality(
+    image: np.ndarray, foreground: np.ndarray, depth: np.ndarray, boxes: Sequence[tuple[slice, slice]]
+) -> np.ndarray:
+    """Of image [n, H, W] in 0 to 1; in the order of PARTS."""
+    values = image[foreground]
+    rim, inner = (part if part.size else values for part in (image[foreground & (depth <= RIM)], image[depth > INNER]))
+    steps = np.abs(np.diff(image, axis=2))[depth[:, :, 1:] > INNER]
+    sharpness = steps.mean() / (values.std() + 1e-6) if steps.size else 0.0
+    intensities = [*np.quantile(values, QUANTILES), sharpness, values.std() / (values.mean() + 1e-6)]
+    layout = np.median([_block_means(one[box]) for one, box in zip(image, boxes, strict=True)], axis=0)
+    return np.array([*intensities, np.median(rim) - np.median(inner), rim.std(), *layout / (layout.mean() + 1e-6)])
+
+
+def _block_means(image: np.ndarray) -> np.ndarray:
+    """Means of 4 x 4 blocks, of the left and right side together: 4 x 2 numbers."""
+    rows, columns = (np.linspace(0, count - 1, 4 * BLOCKS).astype(int) for count in image.shape)
+    sampled = image[np.ix_(rows, columns)].reshape(BLOCKS, 4, BLOCKS, 4).mean(axis=(1, 3))
+    symmetric: np.ndarray = ((sampled + sampled[:, ::-1]) / 2)[:, : BLOCKS // 2]
+    return symmetric.ravel()
+
+
+@dataclass(frozen=True)
+class TypicalScans:
+    """Training scans, as mean and covariance of their numbers."""
+
+    modalities: tuple[str, ...]
+    centre: np.ndarray  # [D]
+    scale: np.ndarray  # [D]
+    covariance: np.ndarray  # [D, D] of the standardised numbers
+    limit: float  # of the distance
+
+    def __post_init__(self) -> None:
+        count = 6 + sum(PARTS.values()) * len(self.modalities)
+        shapes = (self.centre.shape, self.scale.shape, self.covariance.shape)
+        if shapes != ((count,), (count,), (count, count)):
+            raise ValueError(f"typical scans: numbers of shapes {shapes} for {len(self.modalities)} modalities")
+        arrays = (self.centre, self.scale, self.covariance, np.array(self.limit))
+        if not all(np.isfinite(array).all() for array in arrays) or not (self.scale > 0).all():
+            raise ValueError("typical scans: numbers must be finite, and scales above 0")
+
+    def distance(self, numbers: np.ndarray, given: Sequence[str], group: str | None = None) -> float:
+        """Of a scan with these modalities: 1 is the mean distance of training scans. `group`: of those numbers only."""
+        names, groups = _columns(self.modalities), _columns(tuple(given))
+        used = [names.index(one) for one in groups]
+        own = [at for at, one in enumerate(groups) if group is None or one[0] == group]
+        at = [used[one] for one in own]
+        away = (numbers[own] - self.centre[at]) / self.scale[at]
+        return float(np.sqrt(away @ np.linalg.solve(self.covariance[np.ix_(at, at)], away) / len(at)))
+
+    def unusual(self, numbers: np.ndarray, given: Sequence[str]) -> str | None:
+        """What differs most, in words; None if the scan is like those in training."""
+        if self.distance(numbers, given) <= self.limit:
+            return None
+        groups = dict.fromkeys(name for name, _ in _columns(tuple(given)))
+        most = max(groups, key=lambda group: self.distance(numbers, given, group))
+        part, _, modality = most.partition(" ")
+        return MEANING[part].format(modality=modality.upper())
+
+    def to_dict(self) -> dict[str, Any]:
+        arrays = {name: np.round(getattr(self, name), 6).tolist() for name in ("centre", "scale", "covariance")}
+        return {"modalities": list(self.modalities), "limit": self.limit, **arrays}
+
+    @classmethod
+    def from_dict(cls, payload: Mapping[str, Any]) -> "TypicalScans":
+        arrays = {name: np.asarray(payload[name], float) for name in ("centre", "scale", "covariance")}
+        return cls(modalities=tuple(payload["modalities"]), limit=float(payload["limit"]), **arrays)
+
+
+def _columns(modalities: tuple[str, ...]) -> list[tuple[str, int]]:
+    """Group and number of each column."""
+    outline = [(OUTLINE, number) for number in range(6)]
+    parts = [(f"{part} {name}", at) for name in modalities for part, count in PARTS.items() for at in range(count)]
+    return outline + parts
+
+
+def fit_typical(numbers: np.ndarray, modalities: tuple[str, ...], seed: int = 0) -> TypicalScans | None:
+    """[scans, D]. The limit is exceeded by few of the scans, each compared with the others. None for too few scans."""
+    if len(numbers) < MIN_SCANS:
+        return None
+    fold = np.random.default_rng(seed).permutation(len(numbers)) % FOLDS
+    held_out = np.empty(len(numbers))
+    for number in range(FOLDS):
+        others = _fit(numbers[fold != number], modalities, np.inf)
+        held_out[fold == number] = [others.distance(one, modalities) for one in numbers[fold == number]]
+    return _fit(numbers, modalities, float(np.quantile(held_out, 1 - EXCEEDED)))
+
+
+def _fit(numbers: np.ndarray, modalities: tuple[str, ...], limit: float) -> TypicalScans:
+    median = np.median(numbers, axis=0)
+    robust = 1.4826 * np.median(np.abs(numbers - median), axis=0)
+    scale = np.maximum(robust, numbers.std(axis=0) / 4) + 1e-3  # an outline has few distinct values: robust may be 0
+    standard = np.clip((numbers - median) / scale, -CLIP, CLIP)
+    covariance = np.cov(standard.T)
+    even = np.trace(covariance) / len(covariance) * np.eye(len(covariance))
+    centre = median + scale * standard.mean(axis=0)
+    return TypicalScans(modalities, centre, scale, (1 - SHRINK) * covariance + SHRINK * even, min(limit, 1e9))
+
+
+def describe_cohort(cohort: Cohort, rows: np.ndarray, modalities: Sequence[str]) -> np.ndarray:
+    """[scans, D] of the scans of these rows."""
+    channels = [cohort.modalities.index(name) for name in modalities]
+
+    def scans() -> Iterator[np.ndarray]:
+        for scan in dict.fromkeys(cohort.scans[rows].tolist()):
+            yield rows[cohort.scans[rows] == scan]
+
+    def describe(of_scan: np.ndarray) -> np.ndarray:
+        return describe_scan(cohort.pixels(of_scan)[:, channels])
+
+    return np.stack(list(map_in_threads(describe, scans())))

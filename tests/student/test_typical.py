@@ -1,0 +1,93 @@
+"""Scans unlike those in training, on drawn heads and on numbers with a known distribution."""
+
+import numpy as np
+import pytest
+
+from anofpdm.student.typical import PARTS, TypicalScans, describe_scan, fit_typical
+
+ONE = ("flair",)
+
+
+def heads(seed, *, count=40, rim=0.2, size=48, invert=False, modalities=1):
+    """[count] scans of 6 slices: ellipses with a bright centre, all a little different."""
+    random = np.random.default_rng(seed)
+    rows, columns = np.mgrid[-1 : 1 : size * 1j, -1 : 1 : size * 1j]
+    scans = []
+    for _ in range(count):
+        height, width = random.normal(0.85, 0.02), random.normal(0.7, 0.02)
+        radius = np.sqrt((rows / height) ** 2 + ((columns) / width) ** 2)
+        inside = radius < 1
+        image = 0.5 + random.normal(0.2, 0.02) * np.cos(3 * radius) + 0.1 * rows + rim * (radius > 0.85)
+        image = np.where(inside, 1 - image if invert else image, 0)
+        noise = random.normal(0, 0.02, (6, modalities, size, size)) * inside
+        scans.append(2 * np.clip(image + noise, 0, 1) - 1)
+    return scans
+
+
+def described(*args, **options):
+    return np.stack([describe_scan(scan) for scan in heads(*args, **options)])
+
+
+@pytest.fixture(scope="module")
+def typical():
+    return fit_typical(described(0, count=120), ONE)
+
+
+def test_the_number_of_numbers():
+    for modalities in (1, 3):
+        assert described(1, count=1, modalities=modalities).shape == (1, 6 + sum(PARTS.values()) * modalities)
+
+
+def test_few_other_scans_of_the_same_kind_are_unusual(typical):
+    assert np.mean([typical.unusual(one, ONE) is not None for one in described(1, count=100)]) <= 0.1
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"rim": 0.5}, "rim|intensities"),
+        ({"invert": True}, "intensities|bright|rim"),
+        ({"size": 96}, "intensities"),  # twice the pixels: smoother
+    ],
+)
+def test_other_heads_are_unusual(typical, change, words):
+    found = [typical.unusual(one, ONE) for one in described(2, count=20, **change)]
+    assert all(found)
+    assert all(any(word in text for word in words.split("|")) for text in found)
+
+
+def test_an_upside_down_or_cropped_head_is_unusual(typical):
+    for scan in heads(3, count=10):
+        assert typical.unusual(describe_scan(scan[:, :, ::-1]), ONE)
+        cropped = scan.copy()
+        cropped[..., :20] = -1
+        assert typical.unusual(describe_scan(cropped), ONE)
+
+
+def test_distances_are_mahalanobis():
+    """Of independent numbers with known spread, the mean squared distance is 1; with a part of the modalities too."""
+    names = ("flair", "t2")
+    count = 6 + sum(PARTS.values()) * 2
+    spread = np.linspace(0.5, 2, count)
+    random = np.random.default_rng(0)
+    typical = fit_typical(random.normal(3, spread, (4000, count)), names)
+    others = random.normal(3, spread, (500, count))
+    assert np.mean([typical.distance(one, names) ** 2 for one in others]) == pytest.approx(1, rel=0.05)
+    part = others[:, : 6 + sum(PARTS.values())]
+    assert np.mean([typical.distance(one, ONE) ** 2 for one in part]) == pytest.approx(1, rel=0.05)
+    second = np.concatenate([others[:, :6], others[:, 6 + sum(PARTS.values()) :]], axis=1)
+    assert np.mean([typical.distance(one, ("t2",)) ** 2 for one in second]) == pytest.approx(1, rel=0.05)
+    assert np.mean([typical.unusual(one, names) is not None for one in others]) == pytest.approx(0.03, abs=0.025)
+
+
+def test_saved_and_read(typical):
+    again = TypicalScans.from_dict(typical.to_dict())
+    for one in described(4, count=5):
+        assert again.distance(one, ONE) == pytest.approx(typical.distance(one, ONE), rel=1e-3)
+    for wrong in ({"centre": [0.0]}, {"limit": float("nan")}, {"modalities": ["a", "b"]}):
+        with pytest.raises(ValueError, match="typical scans"):
+            TypicalScans.from_dict({**typical.to_dict(), **wrong})
+
+
+def test_too_few_scans():
+    assert fit_typical(described(5, count=5), ONE) is None
