@@ -58,6 +58,14 @@ class StrengthBy(StrEnum):
     MAP = "map"
 
 
+class WeightFormat(StrEnum):
+    """Of saved weights."""
+
+    FLOAT32 = "float32"
+    FLOAT16 = "float16"
+    INT8 = "int8"  # with a scale per output channel
+
+
 class Precision(StrEnum):
     """Of the network's arithmetic. `auto`: fp16 on a GPU, fp32 on a CPU."""
 
@@ -87,6 +95,7 @@ class Preset(StrEnum):
     """Size of the network."""
 
     TINY = "tiny"
+    COMPACT = "compact"
     SMALL = "small"
     PAPER = "paper"
 

@@ -36,7 +36,7 @@ def test_predictions_on_gpu_and_cpu_agree():
     torch.testing.assert_close(here, there, rtol=1e-2, atol=1e-2 * float(there.abs().max()))
 
 
-@pytest.mark.parametrize("name", ["tiny", "small", "paper"])
+@pytest.mark.parametrize("name", ["tiny", "compact", "small", "paper"])
 def test_attention_uses_a_flash_kernel_forward_and_backward(name):
     network = UNet(preset(name, 4)).to(GPU).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     x, t = torch.randn(2, 4, 128, 128, device=GPU), torch.tensor([10, 500], device=GPU)
@@ -107,7 +107,7 @@ def test_half_precision_resolves_the_difference_between_labels():
     assert error["fp16"] < 0.25 * error["bf16"]
 
 
-@pytest.mark.parametrize("name", ["tiny", "small", "paper"])
+@pytest.mark.parametrize("name", ["tiny", "compact", "small", "paper"])
 def test_inference_kernels_equal_plain_layers(name):
     """Skips without concatenation and the fused last layer: the same as plain layers in float32."""
     network = without_zeros(UNet(preset(name, 4))).to(GPU).to(memory_format=torch.channels_last).eval()

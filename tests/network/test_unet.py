@@ -164,7 +164,7 @@ def test_presets():
     assert 90e6 < sizes["paper"] < 110e6
     assert 20e6 < sizes["small"] < 30e6
     assert sizes["tiny"] * 2 < 6e6  # bytes in half precision
-    with pytest.raises(ConfigError, match="tiny, small, paper"):
+    with pytest.raises(ConfigError, match="tiny, compact, small, paper"):
         preset("huge", 4)
 
 

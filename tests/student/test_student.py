@@ -14,6 +14,7 @@ from anofpdm.method.context import SlicePositions
 from anofpdm.method.detection import CurveDetector
 from anofpdm.method.mask import mask
 from anofpdm.network import checkpoint
+from anofpdm.options import WeightFormat
 from anofpdm.student.batches import paste_lesions, rows_of_step, training_batches
 from anofpdm.student.cpu import CpuStudent
 from anofpdm.student.model import (
@@ -293,8 +294,9 @@ class TestOnDisk:
         with pytest.raises(ValueError, match="single finite number"):
             StudentCalibration.from_dict(payload)
 
-    def test_half_weights_predict_nearly_the_same(self, trained, tmp_path):
-        save_student(tmp_path, self.student(trained), {}, half=True)
+    @pytest.mark.parametrize("stored", [WeightFormat.FLOAT16, WeightFormat.INT8])
+    def test_smaller_weights_predict_nearly_the_same(self, trained, tmp_path, stored):
+        save_student(tmp_path, self.student(trained), {}, stored)
         again = load_student(tmp_path, "abc", CPU)
         x = torch.from_numpy(blobs(2)[0])
         torch.testing.assert_close(predict_logits(again.network, x), predict_logits(trained, x), rtol=0.02, atol=0.05)

@@ -6,9 +6,9 @@ from typing import Annotated
 
 import typer
 
-from anofpdm.cli.options import Batch, Device, OwnModel, Seed, parse_names, resolve_device
+from anofpdm.cli.options import Batch, Device, OwnModel, Seed, Weights, parse_names, resolve_device
 from anofpdm.cli.progress import progress_bars
-from anofpdm.options import Precision
+from anofpdm.options import Precision, WeightFormat
 
 
 def distill(
@@ -32,9 +32,7 @@ def distill(
     ] = "",
     learning_rate: Annotated[float, typer.Option(help="Highest learning rate.")] = 1e-3,
     seed: Seed = 0,
-    half_weights: Annotated[
-        bool, typer.Option("--half-weights", help="Save the student in half precision, at half the size.")
-    ] = False,
+    weights: Weights = WeightFormat.FLOAT32,
     onnx: Annotated[bool, typer.Option("--onnx", help="Also export the student to ONNX.")] = False,
     batch: Batch = None,
     precision: Annotated[Precision, typer.Option(help="Precision of the diffusion model.")] = Precision.AUTO,
@@ -62,7 +60,7 @@ def distill(
         optional=parse_names(optional),
         width=width,
         neighbours_mm=_parse_offsets(neighbours),
-        half_weights=half_weights,
+        weights=weights,
         batch=batch,
     )
     if onnx:

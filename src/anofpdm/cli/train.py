@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from anofpdm.cli.options import Device, FromModel, resolve_device
+from anofpdm.cli.options import Device, FromModel, Weights, resolve_device
 from anofpdm.cli.progress import progress_bars
 from anofpdm.errors import ConfigError
-from anofpdm.options import Noise, Preset, Task
+from anofpdm.options import Noise, Preset, Task, WeightFormat
 
 if TYPE_CHECKING:
     import torch
@@ -44,9 +44,7 @@ def train(
     device: Device = "auto",
     save_minutes: Annotated[float, typer.Option(min=0, help="Time between saves (minutes).")] = 5.0,
     pictures: Annotated[bool, typer.Option(help="Draw samples of the network at every save.")] = True,
-    half_weights: Annotated[
-        bool, typer.Option("--half-weights", help="Save the model in half precision, at half the size.")
-    ] = False,
+    weights: Weights = WeightFormat.FLOAT32,
 ) -> None:
     """Train a network on a prepared cohort. Several GPUs: torchrun --nproc-per-node 4 -m anofpdm train ..."""
 
@@ -56,7 +54,7 @@ def train(
     from anofpdm.network.training.pictures import SAMPLES
     from anofpdm.util.distributed import World, set_local_device
 
-    limits = TrainingLimits(steps, minutes, save_minutes, sample_steps=25 if pictures else 0, half_weights=half_weights)
+    limits = TrainingLimits(steps, minutes, save_minutes, sample_steps=25 if pictures else 0, weights=weights)
     slices = open_cohort(cohort)
     local_device = set_local_device(resolve_device(device))
     world = World.from_environment(local_device)

@@ -20,6 +20,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from anofpdm.errors import ModelError
+from anofpdm.network.weight_format import restore
 from anofpdm.util.files import write_atomically
 
 FORMAT = 1
@@ -45,7 +46,10 @@ def load_model(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any], str]:
             f"{folder}: not a model (no {WEIGHTS}); check the path, train one with `anofpdm train`, or use one "
             "that ships (`anofpdm models` lists them)"
         )
-    return _read(folder / WEIGHTS, "restore it from a backup, or resume its training to write it again")
+    tensors, config, digest = _read(
+        folder / WEIGHTS, "restore it from a backup, or resume its training to write it again"
+    )
+    return restore(tensors), config, digest
 
 
 def holds_model(folder: Path, step: int) -> bool:

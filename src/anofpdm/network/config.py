@@ -55,6 +55,7 @@ class UNetConfig:
 PRESETS: dict[Preset, dict[str, Any]] = {
     Preset.PAPER: {},
     Preset.SMALL: {"channels": 64},
+    Preset.COMPACT: {"channels": 48, "multipliers": (1, 1, 2, 3, 3)},
     Preset.TINY: {"channels": 32, "multipliers": (1, 2, 2, 3), "blocks": 1, "attention": (4, 8)},
 }
 

@@ -16,6 +16,8 @@ from anofpdm.labels import HEALTHY, UNHEALTHY
 from anofpdm.method.calibration import Calibration
 from anofpdm.method.decision import OURS, DecisionSettings, fit_for
 from anofpdm.network.predictor import TrainedModel
+from anofpdm.network.weight_format import round_to
+from anofpdm.options import WeightFormat
 from anofpdm.student.edges import move_edges
 from anofpdm.student.model import FOLDER, Student, fit_student_calibration, save_student
 from anofpdm.student.network import StudentConfig, cohort_pixels, default_neighbours_mm, neighbour_rows
@@ -36,7 +38,7 @@ class DistillConfig:
     width: int = 32
     neighbours_mm: tuple[float, ...] | None = None  # none given: one slice on each side
     move_edges: bool = True  # of the pseudo-labels
-    half_weights: bool = False
+    weights: WeightFormat = WeightFormat.FLOAT32  # of the saved student
     batch: int | None = None  # of the teacher
 
 
@@ -118,8 +120,7 @@ def _train(
         masks = move_edges(masks, pixels)
     data = PseudoLabels(pixels, masks, neighbours, cohort.labels[rows])
     network = train_student(network_config, data, config.training, model.device, progress)
-    if config.half_weights:
-        network.half().float()  # calibrate the weights that are saved
+    network.load_state_dict(round_to(network.state_dict(), config.weights))  # calibrate the weights that are saved
     val = cohort.rows("val")
     calibration = fit_student_calibration(
         network,
@@ -149,7 +150,7 @@ def _save(
         "slices": n_slices,
         "with_lesion": n_with_lesion,
     }
-    save_student(folder, student, provenance, half=config.half_weights)
+    save_student(folder, student, provenance, config.weights)
     card = student_card(student, config.training, n_slices, n_with_lesion)
     write_atomically(folder / FOLDER / "README.md", card.encode())
 

@@ -20,6 +20,8 @@ from anofpdm.method.detection import CurveDetector, fit_and_validate
 from anofpdm.method.mask import SMALLEST, mask, smallest_lesion_level, smallest_pixels
 from anofpdm.network.checkpoint import FORMAT, WEIGHTS, load_model, save_model
 from anofpdm.network.expects import ScanExpectation
+from anofpdm.network.weight_format import store
+from anofpdm.options import WeightFormat
 from anofpdm.student.confidence import estimate_dice
 from anofpdm.student.cpu import CpuStudent
 from anofpdm.student.network import Pixels, StudentConfig, StudentNet, neighbour_rows, predict_passes, stack_slices
@@ -227,7 +229,12 @@ def fit_student_calibration(
 # ---- on disk ---------------------------------------------------------------------------------------------------------
 
 
-def save_student(model_folder: Path, student: Student, provenance: Mapping[str, Any], *, half: bool = False) -> None:
+def save_student(
+    model_folder: Path,
+    student: Student,
+    provenance: Mapping[str, Any],
+    weights: WeightFormat = WeightFormat.FLOAT32,
+) -> None:
     payload = {
         "format": FORMAT,
         "task": TASK,
@@ -242,8 +249,7 @@ def save_student(model_folder: Path, student: Student, provenance: Mapping[str, 
     folder = model_folder / FOLDER
     folder.mkdir(parents=True, exist_ok=True)
     (folder / ONNX).unlink(missing_ok=True)  # of the previous student
-    weights = student.network.state_dict()
-    save_model(folder, {name: w.half() if half else w for name, w in weights.items()}, payload)
+    save_model(folder, store(student.network.state_dict(), weights), payload)
 
 
 def load_student(model_folder: Path, teacher_sha256: str | None, device: torch.device) -> Student | None:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from anofpdm.errors import ConfigError
-from anofpdm.options import Noise, Task, parse
+from anofpdm.options import Noise, Task, WeightFormat, parse
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class TrainingLimits:
     save_minutes: float = 5.0
     log_steps: int = 50
     sample_steps: int = 25  # DDIM steps of sampled pictures; 0: no pictures
-    half_weights: bool = False  # of the saved model; the state that a run resumes from is in full precision
+    weights: WeightFormat = WeightFormat.FLOAT32  # of the saved model; a run resumes from a state in full precision
 
     def __post_init__(self) -> None:
         if self.steps is None and self.minutes is None:

@@ -24,6 +24,7 @@ from anofpdm.network.training.config import TrainingConfig, TrainingLimits
 from anofpdm.network.training.log import TrainingLog, TrainingStatus
 from anofpdm.network.training.pictures import save_pictures
 from anofpdm.network.training.trainer import Trainer
+from anofpdm.network.weight_format import store
 from anofpdm.options import Task
 from anofpdm.util.distributed import World
 from anofpdm.util.files import folder_lock, remove_temporary_files
@@ -210,9 +211,7 @@ class _Run:
         if "expects" in cohort.manifest:
             config["expects"] = cohort.manifest["expects"]
         checkpoint.save_state(self.out, trainer.state(), config)
-        half = self.limits.half_weights
-        weights = {name: average.half() if half else average for name, average in trainer.average.items()}
-        checkpoint.save_model(self.out, weights, config)
+        checkpoint.save_model(self.out, store(trainer.average, self.limits.weights), config)
         if self.limits.sample_steps:
             save_pictures(trainer, cohort.slices.shape[1:], self.out, self.limits.sample_steps)
 
