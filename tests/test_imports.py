@@ -24,6 +24,7 @@ LAYERS = [
     "demo",
     "viewer",
     "bench",
+    "bids_app",
     "fit",
     "cli",
 ]

@@ -131,6 +131,13 @@ class Template(StrEnum):
     MNI152 = "mni152"
 
 
+class AnalysisLevel(StrEnum):
+    """Of a BIDS App."""
+
+    PARTICIPANT = "participant"
+    GROUP = "group"
+
+
 class Split(StrEnum):
     """Part of a cohort."""
 

@@ -131,6 +131,7 @@ def fill_own_scans() -> None:
         own_labels += [f"{patient},9,unhealthy"] * (number % 2)
         labels += [f"sub-{number},,healthy"]
         split += [f"{patient},{'val' if number < 2 else 'train'}"]
+    Path("my_bids/dataset_description.json").write_text('{"Name": "mine", "BIDSVersion": "1.9.0"}')
     Path("my_scans/labels.csv").write_text("\n".join(own_labels))
     Path("labels.csv").write_text("\n".join(labels))
     Path("split.csv").write_text("\n".join(split))

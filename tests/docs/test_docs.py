@@ -47,6 +47,7 @@ CHEAPER: dict[str, dict[str, str | None]] = {  # options that are given ("": a f
     "calibrate": {"--levels": "3", "--device": "cpu"},
     "distill": {"--minutes": None, "--steps": "1", "--width": "8", "--device": "cpu"},
     "segment": {"--device": "cpu"},
+    "bids": {"--device": "cpu"},
     "score": {"--workers": "1"},
     "evaluate": {"--levels": "3", "--sample": "6", "--tune": "4", "--seeds": "1", "--device": "cpu"},
     "ablate": {"--levels": "3", "--levels-tried": "2,3", "--most": "20", "--device": "cpu"},
@@ -82,8 +83,9 @@ QUICK_BENCHMARKS = {
 SERVERS = ("view", "serve")
 PLACEHOLDERS = {"INPUT...": ["SCAN"], "N": ["4"], "S": ["7"], "M": ["60"], "NAME": ["all"]}
 OUTPUTS = {"phantom": 1, "prepare": 3}  # which word names what is made; otherwise the one after --out
-ONLY_PARSED = ("torchrun", "srun", "pip", "make", "curl", "ssh", "bash")  # bash: a script
-PROGRAMS = ("anofpdm", "python", "torchrun", "srun", "pip", "make", "curl", "ssh")
+CONTAINERS = ("docker", "apptainer")
+ONLY_PARSED = ("torchrun", "srun", "pip", "make", "curl", "ssh", "bash", *CONTAINERS)  # bash: a script
+PROGRAMS = ("anofpdm", "python", "torchrun", "srun", "pip", "make", "curl", "ssh", *CONTAINERS)
 
 
 # ---- what is on a page -----------------------------------------------------------------------------------------------
@@ -408,6 +410,16 @@ def parse_torchrun(words: list[str]) -> None:
     parse([one for word in printed.training_script_args for one in PLACEHOLDERS.get(word, [word])])
 
 
+def parse_container(words: list[str]) -> None:
+    """What is built exists; what is run in it is a command."""
+    if words[0] == "build":
+        assert all((ROOT / word).is_file() for word in words if word.startswith("containers/")), words
+        return
+    assert words[0] == "run", words
+    image = next(number for number, word in enumerate(words) if word in ("anofpdm", "anofpdm.sif"))
+    parse(words[image + 1 :])
+
+
 @pytest.mark.parametrize("command", PARSED, ids=lambda command: f"{command.page.name}:{command.line}")
 def test_command_is_parsed(command):
     if command.kind == "bash":
@@ -421,6 +433,8 @@ def test_command_is_parsed(command):
             parse_torchrun(words[1:])
     elif command.kind == "torchrun":
         parse_torchrun(command.words[1:])
+    elif command.kind in CONTAINERS:
+        parse_container(command.words[1:])
     elif command.kind in ("curl", "ssh"):  # they need another machine, or a server
         assert "anofpdm" not in command.words
     elif command.kind == "make":

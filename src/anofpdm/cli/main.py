@@ -18,6 +18,7 @@ import typer
 from anofpdm import __version__
 from anofpdm.cli.ablate import ablate
 from anofpdm.cli.bench import bench
+from anofpdm.cli.bids import SpacedLists, bids
 from anofpdm.cli.calibrate import calibrate
 from anofpdm.cli.demo import demo
 from anofpdm.cli.distill import distill
@@ -59,7 +60,7 @@ def add_command(function: Callable[..., None]) -> None:
             where = f"{problem.filename}: " if problem.filename else ""
             _stop(f"{where}{problem.strerror or problem}; {write_error_hint(problem)}", 1)
 
-    app.command()(command)
+    app.command(cls=SpacedLists if function is bids else None)(command)
 
 
 def _print_version(wanted: bool) -> None:
@@ -91,6 +92,7 @@ for subcommand in (
     calibrate,
     distill,
     segment,
+    bids,
     score,
     evaluate,
     ablate,

@@ -30,6 +30,9 @@ def _writable(name: str) -> Path:
 SHIPPED = "Folder of a trained and calibrated model, or the name of one that ships (anofpdm models)."
 Model = Annotated[Path, typer.Argument(parser=_shipped_or_folder, metavar="MODEL", help=SHIPPED)]
 OptionalModel = Annotated[Path | None, typer.Argument(parser=_shipped_or_folder, metavar="[MODEL]", help=SHIPPED)]
+OptionalModelOption = Annotated[
+    Path | None, typer.Option("--model", parser=_shipped_or_folder, metavar="MODEL", help=SHIPPED)
+]
 OwnModel = Annotated[
     Path, typer.Argument(parser=_writable, metavar="MODEL", help="Folder of a trained model; results are saved in it.")
 ]

@@ -1,0 +1,60 @@
+"""Files of a derivative data set that are not about one participant."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from anofpdm import __version__
+from anofpdm.errors import CohortError
+from anofpdm.segment import outputs
+from anofpdm.util.files import read_regular_file, write_atomically
+
+BIDS_VERSION = "1.9.0"
+RAW = "raw"  # name of the source data set in BIDS URIs
+README = f"""# Lesion masks by AnoFPDM
+
+Made by `anofpdm bids` {__version__} from image-level labels of other patients: no lesion was drawn by hand. A research
+tool, not a medical device.
+
+ - `*_label-lesion_desc-anofpdm_mask.nii.gz`: 1 is lesion, on the grid of the first image in `Sources` of its JSON file.
+ - `*_desc-anofpdm_anomalymap.nii.gz`: what the mask was thresholded from; its JSON file has the units.
+ - `*_desc-anofpdm_report.html`: open it in a browser before using a mask.
+ - `*_desc-anofpdm_findings.csv`, `_slices.csv`, `_summary.json`: lesions, slices, settings and warnings.
+ - `group_lesions.tsv`, `group_lesions.json`: a row per scan, and what its columns mean (`anofpdm bids ... group`).
+"""
+# Names that BIDS has no place for.
+IGNORED = ("*_anomalymap.*", "*_report.html", "*_overview.png", "*_findings.csv", "*_slices.csv", "*_summary.json",
+           "*_on_*", "preparation/", "group_lesions.*", ".lock")  # fmt: skip
+
+
+def check_source(source: Path) -> dict[str, Any]:
+    """Its dataset_description.json, which every BIDS data set has."""
+    path = source / outputs.BIDS_DESCRIPTION
+    try:
+        description: dict[str, Any] = json.loads(read_regular_file(path))
+        missing = [key for key in ("Name", "BIDSVersion") if not description.get(key)]
+    except (OSError, ValueError, AttributeError, RecursionError) as problem:
+        reason = getattr(problem, "strerror", None) or problem
+        raise CohortError(f"{path}: {reason}; add it, or use --skip-bids-validation") from None
+    if missing:
+        raise CohortError(f"{path}: no {' and no '.join(missing)}; add it, or use --skip-bids-validation")
+    return description
+
+
+def write_dataset(out: Path, source: Path, description: dict[str, Any]) -> None:
+    """`description`: of the source, as far as known."""
+    url = source.resolve().as_uri()
+    origin = {"URL": url} | ({"DOI": description["DatasetDOI"]} if description.get("DatasetDOI") else {})
+    name = description.get("Name")
+    content = {
+        "Name": f"Lesion masks of {name}" if name else "Lesion masks by AnoFPDM",
+        "BIDSVersion": BIDS_VERSION,
+        "DatasetType": "derivative",
+        "GeneratedBy": [{"Name": "anofpdm", "Version": __version__, "Description": "Lesion masks in brain MRI"}],
+        "SourceDatasets": [origin],
+        "DatasetLinks": {RAW: url},
+    }
+    write_atomically(out / outputs.BIDS_DESCRIPTION, json.dumps(content, indent=2).encode())
+    write_atomically(out / ".bidsignore", "".join(f"{pattern}\n" for pattern in IGNORED).encode())
+    if not (out / "README.md").is_file():
+        write_atomically(out / "README.md", README.encode())

@@ -1,0 +1,56 @@
+"""Group level: a table with a row per scan, and a data dictionary of its columns."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from anofpdm.errors import CohortError
+from anofpdm.segment import outputs
+from anofpdm.util.files import folder_lock, read_regular_file, write_atomically
+
+TABLE, DICTIONARY = "group_lesions.tsv", "group_lesions.json"
+COLUMNS: dict[str, dict[str, Any]] = {
+    "participant_id": {"Description": "Participant"},
+    "session_id": {"Description": "Session; n/a without sessions"},
+    "volume_ml": {"Description": "Volume of the lesion mask", "Units": "mL"},
+    "findings": {"Description": "Number of connected components of the mask"},
+    "slices": {"Description": "Number of axial slices that were examined"},
+    "slices_detected": {"Description": "Number of axial slices called unhealthy"},
+    "estimated_dice": {"Description": "Estimated DICE of the mask, without a manual mask; n/a if it has no estimate"},
+    "warnings": {"Description": "Number of warnings; their texts are in the summary of the scan"},
+    "engine": {"Description": "What made the mask", "Levels": {"student": "One pass", "diffusion": "Noise levels"}},
+    "model_sha256": {"Description": "Hash of the model; volumes are comparable only where it is the same"},
+}
+
+
+def write_group_table(out: Path) -> int:
+    """Of all results in the folder; returns the number of scans."""
+    rows = list(_rows(out))
+    if not rows:
+        raise CohortError(f"{out}: no results of participants; run `anofpdm bids BIDS_DIR {out} participant` first")
+    lines = ["\t".join(COLUMNS), *("\t".join(_cell(row[name]) for name in COLUMNS) for row in rows)]
+    with folder_lock(out):
+        write_atomically(out / TABLE, ("\n".join(lines) + "\n").encode())
+        write_atomically(out / DICTIONARY, json.dumps(COLUMNS, indent=2).encode())
+    return len(rows)
+
+
+def _rows(out: Path) -> Iterator[dict[str, Any]]:
+    suffix = outputs.bids_suffix(outputs.SUMMARY)
+    for path in sorted(out.glob(f"sub-*/**/*{suffix}")):
+        participant, _, session = path.name.removesuffix(suffix).partition("_")
+        try:
+            summary = json.loads(read_regular_file(path))
+            row = {name: summary[name] for name in ("volume_ml", "findings", "slices", "slices_detected")}
+            row["estimated_dice"] = summary.get("estimated_dice")
+            settings = summary["settings"]
+            row |= {"engine": settings["engine"], "model_sha256": settings["model_sha256"]}
+            row["warnings"] = len(summary["warnings"])
+        except (OSError, ValueError, KeyError, TypeError) as problem:
+            raise CohortError(f"{path}: damaged ({problem}); segment the participant again") from None
+        yield {"participant_id": participant, "session_id": session or None, **row}
+
+
+def _cell(value: object) -> str:
+    return "n/a" if value is None else str(value)

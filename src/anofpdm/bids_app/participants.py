@@ -1,0 +1,93 @@
+"""Participant level: masks, maps and reports of some or all participants."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from anofpdm.bids_app.dataset import RAW, check_source, write_dataset
+from anofpdm.cohorts.inputs import Target, select_modalities
+from anofpdm.cohorts.layouts.bids import find_subjects
+from anofpdm.errors import CohortError
+from anofpdm.options import Engine
+from anofpdm.segment import outputs
+from anofpdm.segment.engines import SegmentRequest
+from anofpdm.segment.many import BatchSegmentation, RunReport, result_location
+from anofpdm.segment.model import Model
+from anofpdm.util.distributed import World
+from anofpdm.util.files import write_atomically
+from anofpdm.util.progress import Progress, silent
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Labels of participants and sessions, with or without `sub-` and `ses-`; empty: all."""
+
+    participants: tuple[str, ...] = ()
+    sessions: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name, prefix in (("participants", "sub-"), ("sessions", "ses-")):
+            labels = (label.removeprefix(prefix) for label in getattr(self, name))
+            object.__setattr__(self, name, tuple(f"{prefix}{label}" for label in labels))
+
+    def includes(self, scan: str) -> bool:
+        """A scan is named sub-01 or sub-01_ses-1."""
+        participant, _, session = scan.partition("_")
+        return (not self.participants or participant in self.participants) and (
+            not self.sessions or session in self.sessions
+        )
+
+
+@dataclass(frozen=True)
+class BidsRun:
+    source: Path
+    out: Path
+    selection: Selection = Selection()
+    validate: bool = True
+
+    def targets(self, modalities: tuple[str, ...]) -> list[Target]:
+        """Scans of the selected participants; a participant without any is an error."""
+        found = [one for one in find_subjects(self.source) if one.images]
+        chosen = [one for one in found if self.selection.includes(one.name)]
+        patients = {one.patient for one in chosen}
+        if missing := [name for name in self.selection.participants if name not in patients]:
+            known = ", ".join(sorted({one.patient for one in found})[:5]) or "none"
+            raise CohortError(f"{self.source}: no scan of {', '.join(missing)} (participants with scans: {known}, ...)")
+        if not chosen:
+            raise CohortError(f"{self.source}: no scan found; expected files such as sub-01/anat/sub-01_T1w.nii.gz")
+        return [Target(one, bids=True) for one in select_modalities(chosen, modalities)]
+
+    def run(self, model: Model, request: SegmentRequest, world: World, progress: Progress = silent) -> RunReport:
+        description = check_source(self.source) if self.validate else {}
+        targets = self.targets(request.modalities)
+        report = BatchSegmentation(model, request, targets, self.out).run(world, progress)
+        if world.is_main:
+            write_dataset(self.out, self.source, description)
+        for target in targets:
+            if target.subject.name in {*report.segmented, *report.skipped}:
+                write_sidecars(target, self.source, self.out, request)
+        return report
+
+
+def write_sidecars(target: Target, source: Path, out: Path, request: SegmentRequest) -> None:
+    """JSON files beside mask and map: units, and which files they were made from."""
+    folder, name = result_location(target, out)
+    common = _sources(target, source) | {"ModelSha256": request.model_sha256, "Engine": str(request.engine.name)}
+    student = request.engine.name == Engine.STUDENT
+    units = "probability of lesion, from 0 to 1" if student else "arbitrary; larger is more anomalous"
+    mask = {"Type": "Lesion", "Description": "Predicted lesion mask", "Units": "1 is lesion, 0 is not", **common}
+    anomaly_map = {"Description": "Map that the mask was thresholded from", "Units": units, **common}
+    for file, content in ((outputs.MASK, mask), (outputs.ANOMALY_MAP, anomaly_map)):
+        path = folder / name(file).replace(".nii.gz", ".json")
+        write_atomically(path, json.dumps(content, indent=2).encode())
+
+
+def _sources(target: Target, source: Path) -> dict[str, Any]:
+    """BIDS URIs; the grid of results is that of the first file."""
+    files: Sequence[str] = [
+        f"bids:{RAW}:{path.absolute().relative_to(source.absolute()).as_posix()}"
+        for path in target.subject.images.values()
+    ]
+    return {"Sources": files, "SpatialReference": files[0]}

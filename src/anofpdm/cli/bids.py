@@ -1,0 +1,92 @@
+"""anofpdm bids: a BIDS App."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from typer.core import TyperCommand
+
+from anofpdm.cli import options
+from anofpdm.cli.progress import progress_bars
+from anofpdm.options import AnalysisLevel, Engine, Precision, Raw
+
+LISTS = ("--participant-label", "--session-label")
+
+
+class SpacedLists(TyperCommand):
+    """Accepts `--participant-label 01 02`, as BIDS Apps do; typer alone needs the option before each label."""
+
+    def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]
+        return super().parse_args(ctx, repeat_options(args))
+
+
+def repeat_options(words: list[str]) -> list[str]:
+    """['--participant-label', '01', '02'] -> ['--participant-label', '01', '--participant-label', '02']."""
+    repeated: list[str] = []
+    current, is_first = "", False
+    for word in words:
+        if word.startswith("-"):
+            current, is_first = (word if word in LISTS else ""), True
+        elif current and not is_first:
+            repeated.append(current)
+        else:
+            is_first = False
+        repeated.append(word)
+    return repeated
+
+
+def bids(
+    bids_dir: Annotated[Path, typer.Argument(help="BIDS data set.")],
+    out: Annotated[Path, typer.Argument(help="Folder for the derivative data set.")],
+    level: Annotated[
+        AnalysisLevel, typer.Argument(help="participant: masks and reports; group: a table over all of them.")
+    ],
+    model: options.OptionalModelOption = None,
+    participant_label: Annotated[
+        list[str] | None, typer.Option(help="Participants, with or without sub-, e.g. 01 02. Default: all.")
+    ] = None,
+    session_label: Annotated[
+        list[str] | None, typer.Option(help="Sessions, with or without ses-. Default: all.")
+    ] = None,
+    skip_bids_validation: Annotated[
+        bool, typer.Option("--skip-bids-validation", help="Do not require a valid dataset_description.json.")
+    ] = False,
+    engine: Annotated[
+        Engine, typer.Option(help="What makes the masks. auto: the student, if the model has one.")
+    ] = Engine.AUTO,
+    raw: Annotated[
+        Raw, typer.Option(help="Register and skull-strip the series of a scan first. auto: where they need it.")
+    ] = Raw.AUTO,
+    precision: options.PrecisionOption = Precision.AUTO,
+    device: options.Device = "auto",
+) -> None:
+    """Segment the participants of a BIDS data set into a BIDS derivative, or join their results into a table.
+
+    Re-run the same command to resume. Several GPUs: torchrun --nproc-per-node 4 -m anofpdm bids ...
+    """
+    if level is AnalysisLevel.GROUP:
+        from anofpdm.bids_app.group import TABLE, write_group_table
+
+        print(f"{write_group_table(out)} scans in {out / TABLE}")
+        return
+    if model is None:
+        raise typer.BadParameter("needed for participant", param_hint="--model")
+    from anofpdm.bids_app.participants import BidsRun, Selection
+    from anofpdm.cli.segment import print_reports
+    from anofpdm.segment.model import load
+    from anofpdm.util.distributed import World, set_local_device
+
+    selection = Selection(tuple(participant_label or ()), tuple(session_label or ()))
+    run = BidsRun(bids_dir, out, selection, validate=not skip_bids_validation)
+    local_device = set_local_device(options.resolve_device(device))
+    loaded = load(model, local_device, precision)
+    world = World.from_environment(local_device)
+    try:
+        with progress_bars(world.is_main) as progress:
+            reports = world.all_gather(run.run(loaded, loaded.request(engine=engine, raw=raw), world, progress))
+    finally:
+        world.close()
+    if world.is_main:
+        print_reports(reports, out)
+    if any(one.failed for one in reports):
+        raise typer.Exit(3)

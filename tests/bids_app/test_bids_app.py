@@ -1,0 +1,171 @@
+"""The BIDS App on a small data set, with a model that ships."""
+
+import csv
+import json
+import shutil
+import subprocess
+
+import nibabel as nib
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from anofpdm.cli.bids import repeat_options
+from anofpdm.cli.main import app
+from anofpdm.cohorts.plan import find_subjects
+from anofpdm.options import Layout
+from tests import toys
+
+SHAPE = (24, 26, 16)
+SCANS = ("sub-01/anat/sub-01", "sub-02/ses-1/anat/sub-02_ses-1", "sub-02/ses-2/anat/sub-02_ses-2")
+MASK, MAP = "_label-lesion_desc-anofpdm_mask", "_desc-anofpdm_anomalymap"
+
+
+def bids(*words, code=0):
+    done = CliRunner().invoke(app, ["bids", *map(str, words)])
+    if done.exception is not None and not isinstance(done.exception, SystemExit):
+        raise done.exception
+    assert done.exit_code == code, done.output
+    return done.output
+
+
+def participants(source, out, *words, code=0):
+    words = (source, out, "participant", "--model", "phantom-stroke", "--device", "cpu", "--raw", "never", *words)
+    return bids(*words, code=code)
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("raw")
+    for number, scan in enumerate(SCANS):
+        voxels = toys.head(SHAPE, number)
+        toys.save(folder / f"{scan}_T1w.nii.gz", voxels, toys.affine_of(spacing=(5.0, 5.0, 6.0), shape=SHAPE))
+    description = {"Name": "toys", "BIDSVersion": "1.9.0", "DatasetDOI": "doi:10.0000/toys"}
+    (folder / "dataset_description.json").write_text(json.dumps(description))
+    (folder / "README").write_text("Noise in the shape of heads, for tests of software.")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def derivative(source, tmp_path_factory):
+    out = tmp_path_factory.mktemp("derivatives") / "anofpdm"
+    participants(source, out)
+    bids(source, out, "group")
+    return out
+
+
+def test_results_are_on_the_grid_of_their_source(source, derivative):
+    for scan in SCANS:
+        image = nib.load(source / f"{scan}_T1w.nii.gz")
+        for suffix in (MASK, MAP):
+            result = nib.load(derivative / f"{scan}{suffix}.nii.gz")
+            assert result.shape == SHAPE
+            np.testing.assert_allclose(result.affine, image.affine, atol=1e-5)
+        assert (derivative / f"{scan}_desc-anofpdm_report.html").stat().st_size > 1000
+
+
+def test_sidecars_name_units_and_sources(source, derivative):
+    links = json.loads((derivative / "dataset_description.json").read_text())["DatasetLinks"]
+    assert links == {"raw": source.resolve().as_uri()}
+    for scan in SCANS:
+        for suffix in (MASK, MAP):
+            sidecar = json.loads((derivative / f"{scan}{suffix}.json").read_text())
+            assert sidecar["Units"]
+            assert [(source / uri.removeprefix("bids:raw:")).is_file() for uri in sidecar["Sources"]] == [True]
+    assert "probability" in sidecar["Units"]
+
+
+def test_the_description_is_that_of_a_derivative(derivative):
+    description = json.loads((derivative / "dataset_description.json").read_text())
+    assert description["DatasetType"] == "derivative"
+    assert description["GeneratedBy"][0]["Name"] == "anofpdm"
+    assert description["SourceDatasets"][0]["DOI"] == "doi:10.0000/toys"
+
+
+def test_the_group_table(derivative):
+    with (derivative / "group_lesions.tsv").open() as file:
+        rows = list(csv.DictReader(file, delimiter="\t"))
+    assert [(row["participant_id"], row["session_id"]) for row in rows] == [
+        ("sub-01", "n/a"), ("sub-02", "ses-1"), ("sub-02", "ses-2"),
+    ]  # fmt: skip
+    dictionary = json.loads((derivative / "group_lesions.json").read_text())
+    assert list(dictionary) == list(rows[0])
+    for scan, row in zip(SCANS, rows, strict=True):
+        mask = nib.load(derivative / f"{scan}{MASK}.nii.gz")
+        volume = np.count_nonzero(mask.get_fdata()) * 5 * 5 * 6 / 1000
+        assert float(row["volume_ml"]) == pytest.approx(volume, abs=1e-3)
+
+
+def test_a_finished_participant_is_not_segmented_again(source, derivative):
+    assert "3 already complete" in participants(source, derivative)
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (("--participant-label", "01", "02", "--session-label", "2"), ["sub-02/ses-2"]),
+        (("--participant-label", "sub-01"), ["sub-01"]),
+        (("--session-label", "ses-1"), ["sub-02/ses-1"]),
+    ],
+)
+def test_participants_and_sessions_are_selected(words, expected, source, tmp_path):
+    """A participant without the session is an error; here participant 01 has none."""
+    code = 1 if "01" in words else 0
+    output = participants(source, tmp_path, *words, code=code)
+    if code:
+        assert "no scan of sub-01" in output
+        return
+    found = sorted(path.parent.parent.relative_to(tmp_path).as_posix() for path in tmp_path.glob(f"**/*{MASK}.nii.gz"))
+    assert found == expected
+
+
+def test_lists_are_separated_by_spaces():
+    words = ["in", "out", "participant", "--participant-label", "01", "02", "--model", "m", "x"]
+    assert repeat_options(words) == [
+        *words[:5], "--participant-label", "02", "--model", "m", "x",
+    ]  # fmt: skip
+
+
+def test_our_masks_are_not_taken_for_manual_ones(source, derivative, tmp_path):
+    """Although they lie where `prepare` looks for masks."""
+    shutil.copytree(source, tmp_path / "data")
+    shutil.copytree(derivative, tmp_path / "data" / "derivatives" / "anofpdm")
+    subjects = find_subjects(Layout.BIDS, tmp_path / "data")
+    assert len(subjects) == len(SCANS)
+    assert not any(subject.masks for subject in subjects)
+
+
+class TestWrongInput:
+    def test_no_description(self, source, tmp_path):
+        shutil.copytree(source / "sub-01", tmp_path / "in" / "sub-01")
+        output = participants(tmp_path / "in", tmp_path / "out", code=1)
+        assert "dataset_description.json" in output
+        assert "--skip-bids-validation" in output
+        participants(tmp_path / "in", tmp_path / "out", "--skip-bids-validation")
+
+    def test_no_model(self, source, tmp_path):
+        assert "--model" in bids(source, tmp_path, "participant", code=2)
+
+    def test_unknown_participant(self, source, tmp_path):
+        assert "sub-09" in participants(source, tmp_path, "--participant-label", "09", code=1)
+
+    def test_a_group_without_participants(self, source, tmp_path):
+        assert "no results" in bids(source, tmp_path, "group", code=1)
+
+
+@pytest.mark.skipif(shutil.which("bids-validator-deno") is None, reason="bids-validator-deno is not on the path")
+def test_the_validator_accepts_the_derivative(derivative):
+    """The current validator, which knows derivatives."""
+    words = ["bids-validator-deno", "--json", derivative]
+    issues = json.loads(subprocess.run(words, capture_output=True, text=True, check=False).stdout)["issues"]["issues"]
+    assert [issue for issue in issues if issue["severity"] == "error"] == []
+
+
+@pytest.mark.skipif(shutil.which("bids-validator") is None, reason="npm's bids-validator is not on the path")
+def test_the_validator_of_npm_accepts_the_data_set_with_its_derivative(source, derivative, tmp_path):
+    """Its last version, 1.15, does not know names of derivatives, and rejects those of any App on their own."""
+    shutil.copytree(source, tmp_path / "data")
+    shutil.copytree(derivative, tmp_path / "data" / "derivatives" / "anofpdm")
+    words = ["bids-validator", "--json", tmp_path / "data"]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert json.loads(done.stdout)["issues"]["errors"] == []
