@@ -56,9 +56,9 @@ def derivative(source, tmp_path_factory):
 
 def test_results_are_on_the_grid_of_their_source(source, derivative):
     for scan in SCANS:
-        image = nib.load(source / f"{scan}_T1w.nii.gz")
+        image = nib.nifti1.load(source / f"{scan}_T1w.nii.gz")
         for suffix in (MASK, MAP):
-            result = nib.load(derivative / f"{scan}{suffix}.nii.gz")
+            result = nib.nifti1.load(derivative / f"{scan}{suffix}.nii.gz")
             assert result.shape == SHAPE
             np.testing.assert_allclose(result.affine, image.affine, atol=1e-5)
         assert (derivative / f"{scan}_desc-anofpdm_report.html").stat().st_size > 1000
@@ -91,7 +91,7 @@ def test_the_group_table(derivative):
     dictionary = json.loads((derivative / "group_lesions.json").read_text())
     assert list(dictionary) == list(rows[0])
     for scan, row in zip(SCANS, rows, strict=True):
-        mask = nib.load(derivative / f"{scan}{MASK}.nii.gz")
+        mask = nib.nifti1.load(derivative / f"{scan}{MASK}.nii.gz")
         volume = np.count_nonzero(mask.get_fdata()) * 5 * 5 * 6 / 1000
         assert float(row["volume_ml"]) == pytest.approx(volume, abs=1e-3)
 

@@ -29,7 +29,8 @@ def lines(path):
 
 def sections(path):
     """Header lines under "", and the lines of each %section."""
-    found, current = {"": []}, ""
+    found: dict[str, list[str]] = {"": []}
+    current = ""
     for line in lines(path):
         if line.startswith("%"):
             current = line[1:]
