@@ -3,7 +3,6 @@
 import pytest
 import torch
 
-from anofpdm.errors import ModelError
 from anofpdm.network import checkpoint
 from anofpdm.network.classifier import build_network
 from anofpdm.network.config import preset
@@ -37,7 +36,7 @@ def test_rounding_errors_are_bounded_per_channel(weights, stored, error):
 
 
 def test_files_are_read_back_and_smaller(weights, tmp_path):
-    sizes = {}
+    sizes: dict[str, int] = {}
     for stored in WeightFormat:
         (tmp_path / stored).mkdir()
         checkpoint.save_model(tmp_path / stored, store(weights, stored), CONFIG)
@@ -51,7 +50,7 @@ def test_files_are_read_back_and_smaller(weights, tmp_path):
 def test_scales_that_do_not_fit_are_refused(weights):
     tensors = store(weights, WeightFormat.INT8)
     tensors["conv" + SCALE] = torch.ones(3)
-    with pytest.raises(ModelError, match="do not fit their scales"):
+    with pytest.raises(ValueError, match="do not fit their scales"):
         restore(tensors)
 
 

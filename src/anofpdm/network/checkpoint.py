@@ -49,7 +49,10 @@ def load_model(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any], str]:
     tensors, config, digest = _read(
         folder / WEIGHTS, "restore it from a backup, or resume its training to write it again"
     )
-    return restore(tensors), config, digest
+    try:
+        return restore(tensors), config, digest
+    except ValueError as problem:
+        raise ModelError(f"{folder}: {problem}; train it again") from None
 
 
 def holds_model(folder: Path, step: int) -> bool:

@@ -5,7 +5,6 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from anofpdm.errors import ModelError
 from anofpdm.options import WeightFormat
 
 SCALE = "::scale"  # suffix of the scales of an 8-bit tensor
@@ -40,7 +39,7 @@ def restore(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         scale = tensors.get(name + SCALE)
         if scale is not None:
             if tensor.dtype != torch.int8 or scale.shape != tensor.shape[:1]:
-                raise ModelError(f"8-bit weights {name} of shape {tuple(tensor.shape)} do not fit their scales")
+                raise ValueError(f"8-bit weights {name} of shape {tuple(tensor.shape)} do not fit their scales")
             tensor = tensor.float() * scale.view(-1, *[1] * (tensor.ndim - 1))
         weights[name] = tensor
     return weights
