@@ -2,12 +2,14 @@
 
 import json
 import runpy
+import shutil
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from typer.testing import CliRunner
 
 from anofpdm.calibration.fit import slice_positions
 from anofpdm.cli.main import app
@@ -16,6 +18,7 @@ from anofpdm.evaluation.truth import Truth
 from anofpdm.labels import HEALTHY, NULL, UNHEALTHY
 from anofpdm.network.predictor import load_trained
 from anofpdm.network.schedule import NoiseSchedule
+from anofpdm.segment.model import load
 from anofpdm.student.model import load_student, predict_slices
 from tests import toys
 from tests.evaluation.comparison_toys import fill
@@ -30,8 +33,6 @@ def find_benchmarks(monkeypatch):
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    from typer.testing import CliRunner
-
     folder = tmp_path_factory.mktemp("made")
     fill(folder)
     words = ["calibrate", str(folder / "guided"), str(folder / "cohort"), "--levels", "2", "--strengths", "0,2"]
@@ -95,6 +96,35 @@ def test_unlike_training(made, monkeypatch, capsys):
     printed = run(monkeypatch, capsys, "unlike_training", made / "cohort")
     assert "test split" in printed
     assert all(0 <= float(line.split("|")[4]) <= 100 for line in printed.splitlines()[2:])
+
+
+def test_train_models(made, tmp_path, monkeypatch):
+    """Stages whose results exist are not repeated; the result is a model."""
+    module, started = toys.benchmark("train_models"), []
+
+    def run(words):
+        started.append(words[0])
+        shutil.copytree(made / "guided", words[words.index("--out") + 1])  # trained, calibrated, with a student
+
+    monkeypatch.setattr(module, "run", run)
+    words = ("train_models", "stroke", made / "cohort", "--out", tmp_path / "out", "--steps", 7)
+    monkeypatch.setattr(sys, "argv", list(map(str, words)))
+    module.main()
+    module.main()
+    assert started == ["train"]
+    record = json.loads((tmp_path / "out" / "recipe.json").read_text())
+    assert record["recipe"]["steps"] == 7
+    assert "--steps 7" in record["commands"][0]
+    assert load(tmp_path / "out", "cpu").student is not None
+
+
+@pytest.mark.parametrize("name", ["glioma", "stroke", "lgg"])
+def test_commands_of_shipped_models_are_parsed(name, tmp_path):
+    """They fail at the cohort, which does not exist, and not at an option."""
+    recipe = toys.benchmark("train_models").RECIPES[name]
+    for words in recipe.commands(tmp_path / "cohort", tmp_path / "model", "cpu").values():
+        result = CliRunner().invoke(app, words)
+        assert result.exit_code == 1, result.output
 
 
 def test_mirror(made, monkeypatch, capsys):
