@@ -47,6 +47,7 @@ CHEAPER: dict[str, dict[str, str | None]] = {  # options that are given ("": a f
     "calibrate": {"--levels": "3", "--device": "cpu"},
     "distill": {"--minutes": None, "--steps": "1", "--width": "8", "--device": "cpu"},
     "segment": {"--device": "cpu"},
+    "join": {},
     "bids": {"--device": "cpu"},
     "score": {"--workers": "1"},
     "evaluate": {"--levels": "3", "--sample": "6", "--tune": "4", "--seeds": "1", "--device": "cpu"},
@@ -110,7 +111,8 @@ class Command:
         words = self.words[1:] if self.kind == "anofpdm" else [""]
         if words[0] in OUTPUTS:
             return [word for word in words if not word.startswith("--")][OUTPUTS[words[0]]]
-        return words[words.index("--out") + 1] if "--out" in words and "--resume" not in words else None
+        added = {"--resume", "--part"} & set(words)  # to what is there
+        return words[words.index("--out") + 1] if "--out" in words and not added else None
 
 
 @dataclass(frozen=True)
@@ -429,8 +431,8 @@ def test_command_is_parsed(command):
         asked = [shlex.split(line)[1:] for line in lines if line.startswith("srun ")]
         assert asked, command.text
         for words in asked:
-            assert words[0] == "torchrun"
-            parse_torchrun(words[1:])
+            assert words[0] in ("torchrun", "anofpdm")
+            (parse_torchrun if words[0] == "torchrun" else parse)(words[1:])
     elif command.kind == "torchrun":
         parse_torchrun(command.words[1:])
     elif command.kind in CONTAINERS:

@@ -54,7 +54,12 @@ def write_dataset(out: Path, source: Path, description: dict[str, Any]) -> None:
         "SourceDatasets": [origin],
         "DatasetLinks": {RAW: url},
     }
-    write_atomically(out / outputs.BIDS_DESCRIPTION, json.dumps(content, indent=2).encode())
-    write_atomically(out / ".bidsignore", "".join(f"{pattern}\n" for pattern in IGNORED).encode())
-    if not (out / "README.md").is_file():
-        write_atomically(out / "README.md", README.encode())
+    files = {
+        outputs.BIDS_DESCRIPTION: json.dumps(content, indent=2),
+        ".bidsignore": "".join(f"{pattern}\n" for pattern in IGNORED),
+        "README.md": README,
+    }
+    for name, text in files.items():
+        path = out / name
+        if not path.is_file() or (name != "README.md" and path.read_text() != text):  # jobs of others may be running
+            write_atomically(path, text.encode())

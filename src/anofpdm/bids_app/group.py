@@ -7,7 +7,8 @@ from typing import Any
 
 from anofpdm.errors import CohortError
 from anofpdm.segment import outputs
-from anofpdm.util.files import folder_lock, read_regular_file, write_atomically
+from anofpdm.segment.join import read_summary
+from anofpdm.util.files import folder_lock, write_atomically
 
 TABLE, DICTIONARY = "group_lesions.tsv", "group_lesions.json"
 COLUMNS: dict[str, dict[str, Any]] = {
@@ -40,16 +41,7 @@ def _rows(out: Path) -> Iterator[dict[str, Any]]:
     suffix = outputs.bids_suffix(outputs.SUMMARY)
     for path in sorted(out.glob(f"sub-*/**/*{suffix}")):
         participant, _, session = path.name.removesuffix(suffix).partition("_")
-        try:
-            summary = json.loads(read_regular_file(path))
-            row = {name: summary[name] for name in ("volume_ml", "findings", "slices", "slices_detected")}
-            row["estimated_dice"] = summary.get("estimated_dice")
-            settings = summary["settings"]
-            row |= {"engine": settings["engine"], "model_sha256": settings["model_sha256"]}
-            row["warnings"] = len(summary["warnings"])
-        except (OSError, ValueError, KeyError, TypeError) as problem:
-            raise CohortError(f"{path}: damaged ({problem}); segment the participant again") from None
-        yield {"participant_id": participant, "session_id": session or None, **row}
+        yield {"participant_id": participant, "session_id": session or None, **read_summary(path)}
 
 
 def _cell(value: object) -> str:

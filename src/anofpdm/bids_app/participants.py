@@ -32,6 +32,11 @@ class Selection:
             labels = (label.removeprefix(prefix) for label in getattr(self, name))
             object.__setattr__(self, name, tuple(f"{prefix}{label}" for label in labels))
 
+    @property
+    def is_partial(self) -> bool:
+        """Jobs of other participants may then write into the same folder."""
+        return bool(self.participants or self.sessions)
+
     def includes(self, scan: str) -> bool:
         """A scan is named sub-01 or sub-01_ses-1."""
         participant, _, session = scan.partition("_")
@@ -62,9 +67,12 @@ class BidsRun:
     def run(self, model: Model, request: SegmentRequest, world: World, progress: Progress = silent) -> RunReport:
         description = check_source(self.source) if self.validate else {}
         targets = self.targets(request.modalities)
-        report = BatchSegmentation(model, request, targets, self.out).run(world, progress)
         if world.is_main:
+            self.out.mkdir(parents=True, exist_ok=True)
             write_dataset(self.out, self.source, description)
+        report = BatchSegmentation(model, request, targets, self.out, shared=self.selection.is_partial).run(
+            world, progress
+        )
         for target in targets:
             if target.subject.name in {*report.segmented, *report.skipped}:
                 write_sidecars(target, self.source, self.out, request)

@@ -24,6 +24,7 @@ from anofpdm.cli.demo import demo
 from anofpdm.cli.distill import distill
 from anofpdm.cli.evaluate import evaluate
 from anofpdm.cli.fit import fit
+from anofpdm.cli.join import join
 from anofpdm.cli.models import models
 from anofpdm.cli.phantom import phantom
 from anofpdm.cli.prepare import prepare
@@ -36,7 +37,7 @@ from anofpdm.errors import AnoFPDMError, Terminated
 from anofpdm.util.files import RESUME_HINT, write_error_hint
 from anofpdm.util.text import printable
 
-WITHOUT_TORCH = (models, phantom, prepare, score, serve, view)  # of serve, only its workers import it
+WITHOUT_TORCH = (join, models, phantom, prepare, score, serve, view)  # of serve, only its workers import it
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
 
@@ -92,6 +93,7 @@ for subcommand in (
     calibrate,
     distill,
     segment,
+    join,
     bids,
     score,
     evaluate,

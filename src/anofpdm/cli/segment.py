@@ -85,6 +85,10 @@ def segment(
     ] = False,
     dicom: Annotated[bool, typer.Option("--dicom", help="DICOM: also write the results as DICOM.")] = False,
     split: Annotated[Split | None, typer.Option(help="Only this split of a prepared cohort.")] = None,
+    part: Annotated[
+        str | None,
+        typer.Option(metavar="K/N", help="Only part K of N of the scans: for array jobs, which share --out."),
+    ] = None,
     batch: Batch = None,
     precision: PrecisionOption = Precision.AUTO,
     seed: Annotated[int | None, typer.Option(min=0, help="Noise seed. Default: as calibrated.")] = None,
@@ -99,10 +103,12 @@ def segment(
     """
     slices_to_explain = None if explain is None else parse_explain(explain)
     from anofpdm.cohorts.inputs import find_targets, preview_dicom
+    from anofpdm.segment.join import Part, write_part
     from anofpdm.segment.many import BatchSegmentation, OutputOptions
     from anofpdm.segment.model import load
     from anofpdm.util.distributed import World, set_local_device
 
+    share = None if part is None else Part.parse(part)
     local_device = set_local_device(resolve_device(device))
     loaded = load(model, local_device, precision)
     request = loaded.request(
@@ -126,8 +132,11 @@ def segment(
             print(line)
         return
     targets = find_targets(inputs, request.modalities, split, _parse_series(series), request.raw)
+    targets = targets if share is None else share.select(targets)
     wanted = OutputOptions(pictures, report, dicom)
-    run = BatchSegmentation(loaded, request, targets, out, wanted, strict, _print_stage, preparations)
+    run = BatchSegmentation(
+        loaded, request, targets, out, wanted, strict, _print_stage, preparations, share is not None
+    )
     world = World.from_environment(local_device)
     try:
         with progress_bars(world.is_main) as progress:
@@ -137,6 +146,9 @@ def segment(
         world.close()
     if world.is_main:
         print_reports(reports, out)
+        if share is not None:
+            failed = {name: reason for one in reports for name, reason in one.failed.items()}
+            write_part(out, share, [target.subject.name for target in targets], failed)
     if any(one.failed for one in reports):
         raise typer.Exit(3)
 

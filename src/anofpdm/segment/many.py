@@ -16,9 +16,10 @@ from anofpdm.scans.raw.run import RawRun
 from anofpdm.segment import outputs
 from anofpdm.segment.engines import TASK, SegmentRequest
 from anofpdm.segment.model import Model
+from anofpdm.segment.result import Segmentation
 from anofpdm.segment.scan_input import file_sha256
 from anofpdm.util.distributed import World
-from anofpdm.util.files import folder_lock, remove_temporary_files, write_atomically
+from anofpdm.util.files import folder_lock, remove_temporary_files, translate_write_errors, write_atomically
 from anofpdm.util.progress import Progress, silent
 
 BIDS_DATASET = {
@@ -64,6 +65,7 @@ class BatchSegmentation:
     strict: bool = False  # stop at the first scan that fails
     report_stage: Callable[[str], None] = discard  # receives a line per stage of a raw study
     preparations: Path | None = None  # folder for prepared raw studies, shared by runs; None: in the folder of the scan
+    shared: bool = False  # other runs write results of other scans into `out` at the same time
 
     def __post_init__(self) -> None:
         if self.outputs.dicom and not any(target.study is not None for target in self.targets):
@@ -78,12 +80,18 @@ class BatchSegmentation:
         """Segment this process's share of the scans. A scan that fails is reported, and the others continue."""
         world = world or World()
         self.out.mkdir(parents=True, exist_ok=True)
-        with folder_lock(self.out, needed=world.is_main):
+        with folder_lock(self.out, needed=world.is_main, shared=self.shared):
             if world.is_main:
-                remove_temporary_files(self.out)
-                if any(target.bids for target in self.targets):
-                    write_atomically(self.out / outputs.BIDS_DESCRIPTION, json.dumps(BIDS_DATASET, indent=2).encode())
+                self._prepare_folder()
             return self._run_share(list(self.targets)[world.rank :: world.count], progress)
+
+    def _prepare_folder(self) -> None:
+        if not self.shared:
+            remove_temporary_files(self.out)
+        description = json.dumps(BIDS_DATASET, indent=2).encode()
+        path = self.out / outputs.BIDS_DESCRIPTION
+        if any(target.bids for target in self.targets) and not path.is_file():
+            write_atomically(path, description)
 
     def _run_share(self, targets: Sequence[Target], progress: Progress) -> RunReport:
         report = RunReport()
@@ -133,15 +141,20 @@ class BatchSegmentation:
                 file = _name_series(str(subject.images[key]), target, subject)
                 result.summary["inputs"][key] |= {**series, "file": file}
             result.summary["warnings"] = [_name_series(one, target, subject) for one in result.summary["warnings"]]
-        remove_temporary_files(folder)
-        for file in (outputs.DICOM_SEG, outputs.DICOM_CAPTURE):  # of an earlier run, with another mask
-            (folder / name(file)).unlink(missing_ok=True)
-        result.save(folder, name, picture=self.outputs.overview, report=self.outputs.report, title=subject.name)
-        if target.study is not None and self.outputs.dicom:  # last: if it fails, the NIfTI files exist
-            result.save_dicom(target.study, folder, subject.name, name)
+        with folder_lock(_created(folder), needed=self.shared):
+            self._save(target, result, folder, name)
         report.segmented[subject.name] = result.volume_ml
         if result.summary["warnings"]:
             report.warnings[subject.name] = result.summary["warnings"]
+
+    def _save(self, target: Target, result: Segmentation, folder: Path, name: Callable[[str], str]) -> None:
+        title = target.subject.name
+        remove_temporary_files(folder)
+        for file in (outputs.DICOM_SEG, outputs.DICOM_CAPTURE):  # of an earlier run, with another mask
+            (folder / name(file)).unlink(missing_ok=True)
+        result.save(folder, name, picture=self.outputs.overview, report=self.outputs.report, title=title)
+        if target.study is not None and self.outputs.dicom:  # last: if it fails, the NIfTI files exist
+            result.save_dicom(target.study, folder, title, name)
 
     def _request_for(self, target: Target) -> SegmentRequest:
         """DICOM series may have one grid but different frames of reference: the patient may have moved."""
@@ -163,6 +176,12 @@ class BatchSegmentation:
             return float(summary["volume_ml"]) if same_files and summary["settings"] == settings else None
         except (OSError, ValueError, KeyError, TypeError):
             return None
+
+
+def _created(folder: Path) -> Path:
+    with translate_write_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    return folder
 
 
 def _progress_of_one(progress: Progress, number: int, count: int, name: str) -> Progress:

@@ -94,9 +94,12 @@ def without_nan(value: Any) -> Any:
 
 
 @contextlib.contextmanager
-def folder_lock(folder: Path, *, needed: bool = True, on_wait: Callable[[], None] | None = None) -> Iterator[None]:
+def folder_lock(
+    folder: Path, *, needed: bool = True, on_wait: Callable[[], None] | None = None, shared: bool = False
+) -> Iterator[None]:
     """Exclusive lock for writing to `folder`; a second run is refused at once or, with `on_wait`, which is called
-    first, waits. Released when the process ends. Of the processes of one run, only the main one needs it."""
+    first, waits. Released when the process ends. Of the processes of one run, only the main one needs it. Runs that
+    write different files in the folder can share it."""
     try:
         import fcntl
     except ImportError:  # Windows
@@ -105,14 +108,15 @@ def folder_lock(folder: Path, *, needed: bool = True, on_wait: Callable[[], None
         yield
         return
     with _open_lock(folder) as lock:
+        kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(lock, kind | fcntl.LOCK_NB)
         except OSError:
             if on_wait is None:
                 message = f"{folder}: another run is writing here; wait for it or choose another folder"
                 raise AnoFPDMError(message) from None
             on_wait()
-            fcntl.flock(lock, fcntl.LOCK_EX)
+            fcntl.flock(lock, kind)
         yield
 
 

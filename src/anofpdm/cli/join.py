@@ -1,0 +1,24 @@
+"""anofpdm join: one table of the results of array jobs."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from anofpdm.util.text import printable
+
+
+def join(
+    out: Annotated[Path, typer.Argument(metavar="DIR", help="Folder that `anofpdm segment` wrote results into.")],
+) -> None:
+    """Write DIR/scans.csv with a row per scan, and check that all parts of an array job are complete (--part)."""
+    from anofpdm.segment.join import TABLE, join_results
+
+    joined = join_results(out)
+    for scan, reason in joined.failed.items():
+        print(printable(f"failed: {scan}: {reason}"))
+    for what in joined.missing:
+        print(printable(f"missing: {what}"))
+    print(f"{len(joined.rows)} scans in {out / TABLE}")
+    if joined.failed or joined.missing:
+        raise typer.Exit(3)

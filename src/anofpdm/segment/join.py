@@ -1,0 +1,122 @@
+"""Array jobs: each segments a part of the scans into one folder; their results are joined into one table.
+
+DIR/parts/3-of-10.json is written at the end of each job: its scans, and those that failed. Imports no torch.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from anofpdm.errors import ConfigError, OutputError
+from anofpdm.segment import outputs
+from anofpdm.util.files import encode_csv, folder_lock, read_regular_file, write_atomically
+
+Item = TypeVar("Item")
+PARTS, TABLE = "parts", "scans.csv"
+COUNTS = ("volume_ml", "findings", "slices", "slices_detected", "estimated_dice")
+COLUMNS = ("scan", *COUNTS, "warnings", "engine", "model_sha256", "folder")
+
+
+@dataclass(frozen=True)
+class Part:
+    """Part `number` of `count`, from 1."""
+
+    number: int
+    count: int
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.number <= self.count:
+            raise ConfigError(f"--part {self}: parts are numbered from 1 to {self.count}")
+
+    @classmethod
+    def parse(cls, text: str) -> "Part":
+        match = re.fullmatch(r"(\d{1,6})/(\d{1,6})", text)
+        if not match:
+            raise ConfigError(f"--part {text}: write it as number/count, e.g. 3/10")
+        return cls(int(match[1]), int(match[2]))
+
+    def __str__(self) -> str:
+        return f"{self.number}/{self.count}"
+
+    @property
+    def file(self) -> str:
+        return f"{self.number}-of-{self.count}.json"
+
+    def select(self, items: Sequence[Item]) -> list[Item]:
+        """Every item is in exactly one part."""
+        return list(items[self.number - 1 :: self.count])
+
+
+@dataclass(frozen=True)
+class JoinedResults:
+    rows: list[dict[str, Any]]
+    failed: dict[str, str]  # scan to reason
+    missing: list[str]  # parts without a record, and scans without a result
+
+
+def write_part(out: Path, part: Part, scans: Sequence[str], failed: Mapping[str, str]) -> None:
+    folder = out / PARTS
+    folder.mkdir(parents=True, exist_ok=True)
+    write_atomically(folder / part.file, json.dumps({"scans": list(scans), "failed": dict(failed)}, indent=2).encode())
+
+
+def join_results(out: Path) -> JoinedResults:
+    """Write a table of all results in the folder, and check that every part is complete."""
+    rows = sorted(_rows(out), key=lambda row: str(row["scan"]))
+    if not rows and not (out / PARTS).is_dir():
+        raise OutputError(f"{out}: no results of `anofpdm segment` in it; check the path")
+    missing, scans, failed = _read_parts(out)
+    found = {row["scan"] for row in rows}
+    missing += [f"result of {scan}" for scan in scans if scan not in found and scan not in failed]
+    with folder_lock(out):
+        cells = (["" if row[name] is None else row[name] for name in COLUMNS] for row in rows)
+        write_atomically(out / TABLE, encode_csv(COLUMNS, cells))
+    return JoinedResults(rows, failed, missing)
+
+
+def read_summary(path: Path) -> dict[str, Any]:
+    """Columns of a scan's summary.json."""
+    try:
+        summary = json.loads(read_regular_file(path))
+        settings = summary["settings"]
+        return {
+            **{name: summary[name] for name in COUNTS if name != "estimated_dice"},
+            "estimated_dice": summary.get("estimated_dice"),
+            "warnings": len(summary["warnings"]),
+            "engine": settings["engine"],
+            "model_sha256": settings["model_sha256"],
+        }
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as problem:
+        raise OutputError(f"{path}: damaged ({problem}); remove it and segment the scan again") from None
+
+
+def _rows(out: Path) -> Iterator[dict[str, Any]]:
+    suffix = outputs.bids_suffix(outputs.SUMMARY)
+    for path in [*out.glob(f"*/{outputs.SUMMARY}"), *out.glob(f"sub-*/**/*{suffix}")]:
+        scan = path.parent.name if path.name == outputs.SUMMARY else path.name.removesuffix(suffix)
+        yield {"scan": scan, **read_summary(path), "folder": path.parent.relative_to(out).as_posix()}
+
+
+def _read_parts(out: Path) -> tuple[list[str], list[str], dict[str, str]]:
+    """Missing parts, all scans, and those that failed. Without array jobs, nothing."""
+    names = sorted(path.name for path in (out / PARTS).glob("*-of-*.json"))
+    counts = {int(name.removesuffix(".json").split("-of-")[1]) for name in names}
+    if len(counts) > 1:
+        listed = " and ".join(map(str, sorted(counts)))
+        raise OutputError(f"{out / PARTS}: of jobs with {listed} parts; remove the records of the older ones")
+    scans: list[str] = []
+    failed: dict[str, str] = {}
+    missing = []
+    for count in counts:
+        for number in range(1, count + 1):
+            path = out / PARTS / Part(number, count).file
+            if not path.is_file():
+                missing.append(f"part {number}/{count}")
+                continue
+            record = json.loads(read_regular_file(path))
+            scans += record["scans"]
+            failed |= record["failed"]
+    return missing, scans, failed
