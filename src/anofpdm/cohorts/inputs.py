@@ -33,6 +33,7 @@ class Target:
     subject: Subject  # with the modalities of the model only, in their order
     bids: bool  # whether its results get BIDS names
     study: "Study | None" = None  # for DICOM; the images are then the folder or zip until `open`
+    notes: tuple[str, ...] = ()  # lines for the user: how files or series were chosen
 
     @contextlib.contextmanager
     def open(self) -> Iterator[Subject]:
@@ -62,7 +63,7 @@ def find_targets(
             raise CohortError(f"{path}: no such file or folder; check the path")
     studies = [path for path in paths if _is_dicom(path)]
     if series and not studies:
-        raise CohortError("--series applies to DICOM inputs only, and there are none; leave it out")
+        raise CohortError(f"--series applies to DICOM inputs only, and there are none; {_assignment_hint(modalities)}")
     read = partial(_read_study, modalities=modalities, series=series, raw=raw)
     targets += [_dicom_target(path, modalities, read, alone=len(inputs) == 1) for path in studies]
     files = [path for path in paths if path.is_file() and path not in studies]
@@ -70,14 +71,19 @@ def find_targets(
         if stem(path.name) == path.name:
             raise CohortError(f"{path}: not a NIfTI file name (.nii, .nii.gz); convert it, e.g. with dcm2niix")
     if files:
-        targets += _best_layout(files, modalities, ", ".join(map(str, files)))
+        targets += _best_layout(files, modalities, ", ".join(map(str, files)), raw)
     folders = [path for path in paths if path.is_dir() and path not in studies]
     if split is not None and not any(map(_is_prepared, folders)):
         raise CohortError(f"--split {split} applies to prepared cohorts only, and there is none; leave it out")
     for path in folders:
-        prepared = _is_prepared(path)
-        targets += _cohort_targets(path, modalities, split) if prepared else _best_layout(path, modalities, str(path))
+        targets += _folder_targets(path, modalities, split, raw)
     return check_names(targets)
+
+
+def _folder_targets(path: Path, modalities: tuple[str, ...], split: str | None, raw: Raw) -> list[Target]:
+    if _is_prepared(path):
+        return _cohort_targets(path, modalities, split)
+    return _best_layout(path, modalities, str(path), raw)
 
 
 def preview_dicom(
@@ -124,11 +130,11 @@ def _dicom_target(path: Path, modalities: tuple[str, ...], read: "Callable[[Path
         if alone:
             raise
         return Target(replace(subject, problem=str(problem)), bids=False)
-    return Target(subject, bids=False, study=study)
+    return Target(subject, bids=False, study=study, notes=study.notes)
 
 
-def _best_layout(source: Source, modalities: tuple[str, ...], where: str) -> list[Target]:
-    """BIDS, if it gives any usable scan; else the layout that gives the most usable scans."""
+def _best_layout(source: Source, modalities: tuple[str, ...], where: str, raw: Raw) -> list[Target]:
+    """BIDS, if it gives any usable scan; else the layout that gives the most usable scans; else one by its images."""
     layouts: dict[Layout, Finder] = {
         Layout.BIDS: partial(bids.find_subjects, remedy=_assignment_hint(modalities)),
         Layout.BRATS21: brats.find_subjects,  # after BIDS, whose names it would accept too
@@ -148,8 +154,19 @@ def _best_layout(source: Source, modalities: tuple[str, ...], where: str) -> lis
         found = f"{count} NIfTI files" if count else "no NIfTI or DICOM file"
         raise CohortError(f"{where}: no scan found ({found}); give a folder with {', '.join(modalities)}")
     if not usable:
-        raise CohortError(f"{where}: {subjects[0].name}: {subjects[0].problem}")
+        unnamed = None if raw is Raw.NEVER else _target_by_images(source, modalities)
+        if unnamed is None:
+            raise CohortError(f"{where}: {subjects[0].name}: {subjects[0].problem}")
+        return [unnamed]
     return [Target(one, bids=layout is Layout.BIDS) for one in subjects]
+
+
+def _target_by_images(source: Source, modalities: tuple[str, ...]) -> Target | None:
+    from anofpdm.cohorts.by_image import subject_by_images
+
+    files = [path for path in nifti_files(source) if not _is_derived(path, source)]
+    found = subject_by_images(files, modalities, _assignment_hint(modalities))
+    return None if found is None else Target(found[0], bids=False, notes=found[1])
 
 
 def _any_scans(source: Source, modalities: tuple[str, ...]) -> list[Subject]:

@@ -131,7 +131,7 @@ class BatchSegmentation:
         def report_line(line: str) -> None:
             self.report_stage(f"{subject.name}: {_name_series(line, target, subject)}")
 
-        for line in target.study.ignored if target.study is not None else ():
+        for line in target.notes:
             report_line(line)
         prepared = folder / outputs.PREPARATION if self.preparations is None else self.preparations / subject.name
         raw = RawRun(prepared, report_line)

@@ -47,6 +47,7 @@ BEFORE = (
 )
 CONTRAST_SUFFIX = r"\w*( (contrast\w*|gad\w*|gd|km|ce|c|enhanced|mdc)\b)?"  # belongs to the word before it
 CONFLICTS = {("t1", "t1ce"), ("t2", "flair")}  # description and protocol name, where the protocol is more specific
+UNNAMED = "its name does not give the contrast"
 NO_AGENT = ("", "no", "none", "n", "0", "no contrast", "without")
 
 
@@ -84,7 +85,7 @@ def guess(label: Label) -> Guess:
     by_description = _guess_from_text(label.description, label.agent, "description")
     by_protocol = _guess_from_text(label.protocol, label.agent, "protocol name")
     if by_description is None or by_protocol is None:
-        return by_description or by_protocol or Guess(None, "its name does not give the contrast")
+        return by_description or by_protocol or Guess(None, UNNAMED)
     if (by_description.modality, by_protocol.modality) in CONFLICTS:
         names = f"{by_description.modality} by its description, {by_protocol.modality} by its protocol name"
         return Guess(None, f"{names}; choose with --series")

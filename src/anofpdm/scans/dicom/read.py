@@ -28,7 +28,7 @@ class Study:
 
     path: Path  # the folder or zip
     series: dict[str, Series]  # by modality, in the requested order
-    ignored: tuple[str, ...] = ()  # the other series, and why they are not used
+    notes: tuple[str, ...] = ()  # lines on series chosen by their images, and on those that are not used
 
     @property
     def reference(self) -> Series:
@@ -75,12 +75,13 @@ def read_study(
 ) -> Study:
     """Find the series of each modality; `override` gives some by number, UID or description: {"flair": "3"}.
 
-    With `one_grid`, series on different grids are refused.
+    With `one_grid`, series on different grids are refused. Without, series may also be chosen by their images.
     """
     with open_source(path) as source:
         series = _all_series(source)
     try:
-        chosen = choose(series, modalities, override or {})
+        by_image = {} if one_grid else _choose_by_image(path, series, modalities, override or {})
+        chosen = choose(series, modalities, {**(override or {}), **by_image})
         for modality, one in chosen.items():
             if one.problem is not None:
                 raise ScanError(f"{modality}, {one.label}: {one.problem}")
@@ -88,7 +89,20 @@ def read_study(
             raise ScanError(f"{gap}; {REMEDY}")
     except ScanError as problem:
         raise ScanError(f"{path}: {problem}") from None
-    return Study(path, chosen, tuple(explain_ignored(series, chosen)))
+    notes = [f"{chosen[name].label} is used as {name}, by its image" for name in by_image]
+    return Study(path, chosen, (*notes, *explain_ignored(series, chosen)))
+
+
+def _choose_by_image(
+    path: Path, series: Sequence[Series], modalities: Sequence[str], override: Mapping[str, str]
+) -> dict[str, str]:
+    from anofpdm.scans.dicom.by_image import choose_by_image
+
+    def read(one: Series) -> Volume:
+        with open_source(path) as source:
+            return Volume(path, _voxels(source, one), one.grid)
+
+    return choose_by_image(series, modalities, override, read)
 
 
 def preview(path: Path, modalities: Sequence[str], override: Mapping[str, str] | None = None) -> Preview:

@@ -1,0 +1,159 @@
+"""How well the contrast of series is told from their images: confusion tables, and the fit.
+
+    python benchmarks/contrast.py DATA --tools TOOLS [--split val] [--raw]
+    python benchmarks/contrast.py DATA --tools TOOLS --fit src/anofpdm/scans/raw/contrast.json
+
+DATA holds packs of slices (brats_gli_128, arc_t1_128) and raw scans (brats_gli_raw, raw_glioma, raw_ms, arc_raw),
+TOOLS the program that reads the packs (unpack.py). The fit uses every second (arc_t1_128: eighth) training patient, and
+phantoms, each as it is and with slices three times as thick. The tables are of the patients of another split, of other
+phantoms and, with --raw, of the raw scans (whose BraTS and ARC patients are test patients of the packs). Brains of
+whole heads are found with deepbet.
+"""
+
+import argparse
+import itertools
+import json
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from scipy import ndimage
+
+from anofpdm.cohorts.phantoms.cohort import PhantomConfig, make_phantom
+from anofpdm.options import PhantomKind
+from anofpdm.scans import read_volume
+from anofpdm.scans.grid import Grid
+from anofpdm.scans.raw.contrast import CONTRASTS, assign_series, compare_contrasts, measure_contrast
+from anofpdm.scans.raw.register import Head
+from anofpdm.scans.raw.run import BrainFinder
+
+PACKS = {"brats_gli_128": (240, 2), "arc_t1_128": (192, 8)}  # field of view in mm; training patients: one of so many
+THICK = 3  # slices
+RAW = {
+    "brats_gli_raw": {"_flair.": "flair", "_t1.": "t1", "_t1ce.": "t1ce", "_t2.": "t2"},
+    "raw_glioma": {"6692_flair.": "flair", "6692_t1.": "t1", "6692_t1ce.": "t1ce", "6692_t2.": "t2"},
+    "raw_ms": {"FLAIR.nii": "flair", "T1W.nii": "t1", "T2W.nii": "t2"},
+    "arc_raw": {"_T1w.": "t1"},
+}
+SUBSETS = (("flair", "t2"), ("flair", "t1"), ("t1", "t1ce"), ("flair", "t1", "t2"), CONTRASTS)
+
+
+@dataclass(frozen=True)
+class Sample:
+    source: str
+    patient: str
+    contrast: str
+    measured: np.ndarray  # [9]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("data", type=Path)
+    parser.add_argument("--tools", type=Path, required=True)
+    parser.add_argument("--split", choices=("val", "test"), default="val")
+    parser.add_argument("--raw", action="store_true", help="Also the raw scans.")
+    parser.add_argument("--fit", type=Path, help="Fit the distributions and write them to this file, no table.")
+    args = parser.parse_args()
+    sys.path.insert(0, str(args.tools))
+    if args.fit:
+        fit(args.fit, [*packs(args.data, "train"), *phantoms(range(3))])
+        return
+    samples = [*packs(args.data, args.split), *phantoms(range(100, 106)), *(raw_scans(args.data) if args.raw else ())]
+    print_alone(samples)
+    print_together(samples)
+
+
+def packs(data: Path, split: str) -> Iterator[Sample]:
+    import unpack
+
+    for name, (field_of_view, every) in PACKS.items():
+        pack = unpack.load(data / name)
+        affine = np.diag([-field_of_view / 128, -field_of_view / 128, 2.0, 1.0])
+        for patient in np.unique(pack.patients[pack.split == split])[:: every if split == "train" else 1]:
+            rows = np.flatnonzero(pack.patients == patient)
+            rows = rows[np.argsort(pack.z[rows])]
+            for channel, contrast in enumerate(pack.modalities):
+                voxels = pack.images[rows, channel].transpose(2, 1, 0).astype(np.float32)
+                foreground = ndimage.binary_opening(voxels > 0.06 * voxels.max())  # without traces of compression
+                head = Head(voxels, ndimage.binary_fill_holes(foreground), Grid.from_affine(voxels.shape, affine))
+                yield from measure(name, patient, contrast, head)
+
+
+def phantoms(seeds: range) -> Iterator[Sample]:
+    for seed in seeds:
+        phantom = make_phantom(PhantomConfig(PhantomKind.TUMOUR, 1000 + seed, size=120, slices=75), seed)
+        grid = Grid.from_affine(phantom.mask.shape, phantom.affine)
+        for contrast in CONTRASTS:
+            voxels = phantom.volumes[contrast].astype(np.float32)
+            head = Head(voxels, ndimage.binary_fill_holes(voxels > 0), grid)
+            yield from measure("phantoms", str(seed), contrast, head)
+
+
+def measure(source: str, patient: str, contrast: str, head: Head) -> Iterator[Sample]:
+    yield Sample(source, patient, contrast, measure_contrast(head))
+    yield Sample(f"{source}, thick slices", patient, contrast, measure_contrast(thicken(head)))
+
+
+def thicken(head: Head) -> Head:
+    i, j, k = head.grid.shape
+    grid = Grid.from_affine((i, j, k // THICK), head.grid.affine @ np.diag([1, 1, THICK, 1.0]))
+    voxels, brain = (
+        one[:, :, : k // THICK * THICK].reshape(i, j, -1, THICK).mean(axis=3) for one in (head.voxels, head.brain)
+    )
+    return Head(voxels, brain >= 0.5, grid)
+
+
+def raw_scans(data: Path) -> Iterator[Sample]:
+    find_brain = BrainFinder()
+    for name, contrasts in RAW.items():
+        for path in sorted((data / name).rglob("*.nii.gz")):
+            for pattern, contrast in contrasts.items():
+                if pattern in path.name and "reference" not in path.name:
+                    volume = read_volume(path)
+                    head = Head(volume.voxels.astype(np.float32), find_brain(volume), volume.grid)
+                    yield Sample(name, str(path.parent), contrast, measure_contrast(head))
+
+
+def fit(path: Path, samples: list[Sample]) -> None:
+    groups = [np.array([one.measured for one in samples if one.contrast == name]) for name in CONTRASTS]
+    covariance = np.mean([np.cov(group.T) for group in groups], axis=0)
+    means = {name: group.mean(axis=0).round(4).tolist() for name, group in zip(CONTRASTS, groups, strict=True)}
+    path.write_text(json.dumps({"means": means, "covariance": covariance.round(6).tolist()}, indent=1) + "\n")
+
+
+def print_alone(samples: list[Sample]) -> None:
+    """What each series is, taken alone."""
+    columns = (*CONTRASTS, "refused")
+    print(f"\n| one series alone | contrast | {' | '.join(columns)} |\n|{'---|' * (len(columns) + 2)}")
+    for source, contrast in itertools.product(dict.fromkeys(one.source for one in samples), CONTRASTS):
+        rows = [one for one in samples if (one.source, one.contrast) == (source, contrast)]
+        answers = [answer_alone(one.measured) for one in rows]
+        if rows:
+            print(f"| {source} | {contrast} | {' | '.join(str(answers.count(name)) for name in columns)} |")
+
+
+def answer_alone(measured: np.ndarray) -> str:
+    likelihoods = compare_contrasts(measured)
+    found = {name: assign_series({"it": likelihoods}, (name,)) for name in CONTRASTS}
+    return next((name for name, one in found.items() if one is not None and one.sure), "refused")
+
+
+def print_together(samples: list[Sample]) -> None:
+    print("\n| series of one study | contrasts | right | wrong | refused |\n|---|---|---|---|---|")
+    for source, subset in itertools.product(dict.fromkeys(one.source for one in samples), SUBSETS):
+        studies: dict[str, dict[str, dict[str, float]]] = {}
+        for one in samples:
+            if one.source == source and one.contrast in subset:
+                studies.setdefault(one.patient, {})[one.contrast] = compare_contrasts(one.measured)
+        found = [assign_series(study, subset) for study in studies.values() if len(study) == len(subset)]
+        sure = [one for one in found if one is not None and one.sure]
+        right = sum(all(name == series for name, series in one.series.items()) for one in sure)
+        if found:
+            counts = f"{right} | {len(sure) - right} | {len(found) - len(sure)}"
+            print(f"| {source} | {', '.join(subset)} | {counts} |")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,36 @@
+"""Series whose names do not give their contrast, assigned to modalities by their images."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from anofpdm.errors import ScanError
+from anofpdm.scans.nifti import Volume
+from anofpdm.scans.raw.contrast import assign_series, compare_contrasts, describe_series, measure_contrast
+from anofpdm.scans.raw.header import check_header
+from anofpdm.scans.raw.register import Head
+from anofpdm.scans.raw.run import BrainFinder
+
+MOST_SERIES = 12  # of one study
+
+
+def assign_volumes(
+    volumes: Mapping[str, Volume], modalities: Sequence[str], known: Sequence[str], remedy: str
+) -> dict[str, str]:
+    """Modality to series. ScanError where the images do not give it; `remedy` is then for the user.
+
+    `known`: contrasts that other series of the study have by their names.
+    """
+    find_brain = BrainFinder()
+    likelihoods = {}
+    for name, volume in volumes.items():
+        check_header(volume.grid, volume.path)
+        head = Head(volume.voxels.astype(np.float32), find_brain(volume), volume.grid)
+        likelihoods[name] = compare_contrasts(measure_contrast(head))
+    found = assign_series(likelihoods, modalities, known)
+    if found is None or not found.sure:
+        what = ", ".join(modalities)
+        raise ScanError(
+            f"neither names nor images give {what} (by the images, {describe_series(likelihoods)}); {remedy}"
+        )
+    return dict(found.series)
