@@ -11,6 +11,7 @@ whole heads are found with deepbet.
 """
 
 import argparse
+import importlib
 import itertools
 import json
 import sys
@@ -31,13 +32,18 @@ from anofpdm.scans.raw.run import BrainFinder
 
 PACKS = {"brats_gli_128": (240, 2), "arc_t1_128": (192, 8)}  # field of view in mm; training patients: one of so many
 THICK = 3  # slices
+SHARED = 0.4  # of the covariance of each contrast: the mean of all, so that few scans suffice
 RAW = {
     "brats_gli_raw": {"_flair.": "flair", "_t1.": "t1", "_t1ce.": "t1ce", "_t2.": "t2"},
     "raw_glioma": {"6692_flair.": "flair", "6692_t1.": "t1", "6692_t1ce.": "t1ce", "6692_t2.": "t2"},
     "raw_ms": {"FLAIR.nii": "flair", "T1W.nii": "t1", "T2W.nii": "t2"},
     "arc_raw": {"_T1w.": "t1"},
 }
-SUBSETS = (("flair", "t2"), ("flair", "t1"), ("t1", "t1ce"), ("flair", "t1", "t2"), CONTRASTS)
+PAIR = ("flair", "t2")
+CASES = (  # series that are given, modalities that the model needs
+    *((one, one) for one in (PAIR, ("flair", "t1"), ("t1", "t1ce"), ("flair", "t1", "t2"), CONTRASTS)),
+    (CONTRASTS, PAIR), (("t1", "t2"), PAIR), (("t1ce", "t2"), PAIR), (("flair", "t1"), PAIR), (("t1", "t1ce"), PAIR),
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -45,7 +51,7 @@ class Sample:
     source: str
     patient: str
     contrast: str
-    measured: np.ndarray  # [9]
+    measured: np.ndarray  # [11]
 
 
 def main() -> None:
@@ -66,8 +72,7 @@ def main() -> None:
 
 
 def packs(data: Path, split: str) -> Iterator[Sample]:
-    import unpack
-
+    unpack = importlib.import_module("unpack")
     for name, (field_of_view, every) in PACKS.items():
         pack = unpack.load(data / name)
         affine = np.diag([-field_of_view / 128, -field_of_view / 128, 2.0, 1.0])
@@ -117,10 +122,14 @@ def raw_scans(data: Path) -> Iterator[Sample]:
 
 
 def fit(path: Path, samples: list[Sample]) -> None:
-    groups = [np.array([one.measured for one in samples if one.contrast == name]) for name in CONTRASTS]
-    covariance = np.mean([np.cov(group.T) for group in groups], axis=0)
-    means = {name: group.mean(axis=0).round(4).tolist() for name, group in zip(CONTRASTS, groups, strict=True)}
-    path.write_text(json.dumps({"means": means, "covariance": covariance.round(6).tolist()}, indent=1) + "\n")
+    groups = {name: np.array([one.measured for one in samples if one.contrast == name]) for name in CONTRASTS}
+    own = {name: np.cov(group.T) for name, group in groups.items()}
+    shared = np.mean(list(own.values()), axis=0)
+    numbers = {}
+    for name, group in groups.items():
+        covariance = (1 - SHARED) * own[name] + SHARED * shared
+        numbers[name] = {"mean": group.mean(axis=0).round(4).tolist(), "covariance": covariance.round(6).tolist()}
+    path.write_text(json.dumps(numbers) + "\n")
 
 
 def print_alone(samples: list[Sample]) -> None:
@@ -141,18 +150,19 @@ def answer_alone(measured: np.ndarray) -> str:
 
 
 def print_together(samples: list[Sample]) -> None:
-    print("\n| series of one study | contrasts | right | wrong | refused |\n|---|---|---|---|---|")
-    for source, subset in itertools.product(dict.fromkeys(one.source for one in samples), SUBSETS):
+    """Where a modality is not among the series, refusing is right."""
+    print("\n| studies | series | needed | right | wrong | refused |\n|---|---|---|---|---|---|")
+    for source, (given, needed) in itertools.product(dict.fromkeys(one.source for one in samples), CASES):
         studies: dict[str, dict[str, dict[str, float]]] = {}
         for one in samples:
-            if one.source == source and one.contrast in subset:
+            if one.source == source and one.contrast in given:
                 studies.setdefault(one.patient, {})[one.contrast] = compare_contrasts(one.measured)
-        found = [assign_series(study, subset) for study in studies.values() if len(study) == len(subset)]
+        found = [assign_series(study, needed) for study in studies.values() if len(study) == len(given)]
         sure = [one for one in found if one is not None and one.sure]
         right = sum(all(name == series for name, series in one.series.items()) for one in sure)
         if found:
             counts = f"{right} | {len(sure) - right} | {len(found) - len(sure)}"
-            print(f"| {source} | {', '.join(subset)} | {counts} |")
+            print(f"| {source} | {', '.join(given)} | {', '.join(needed)} | {counts} |")
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ import pytest
 from PIL import Image
 
 from anofpdm.report import wording
+from anofpdm.report.display import SliceSpace
 from anofpdm.report.page import encode_script_json, render_report
 from anofpdm.report.page_data import HEAT_COLOURS, axial_index, column_count, overview_rows, start_row, white_level
 from anofpdm.scans import AxialPlanes, Grid
@@ -348,7 +349,7 @@ def test_axial_index_in_any_orientation(axes):
     marked[voxel] = 1
     grid = Grid.from_affine(shape, affine)
     (z,) = np.flatnonzero(AxialPlanes(grid, 16).axial(marked).any(axis=(1, 2)))
-    assert axial_index((affine @ [*voxel, 1])[:3], grid) == z
+    assert axial_index((affine @ [*voxel, 1])[:3], SliceSpace(grid, np.eye(4))) == z
 
 
 def test_a_finding_links_to_its_slice(make):

@@ -1,6 +1,7 @@
 """Raw studies of phantoms, segmented with the bundled model: masks on the grid of every series."""
 
 import json
+import re
 import sys
 from dataclasses import replace
 
@@ -15,6 +16,8 @@ from anofpdm.demo.run import BUNDLED
 from anofpdm.errors import ScanError
 from anofpdm.network.expects import ScanExpectation
 from anofpdm.options import Raw
+from anofpdm.report.page import render_report
+from anofpdm.report.page_data import build_page_data
 from anofpdm.scans import read_volume, write_nifti
 from anofpdm.scans.grid import Grid
 from anofpdm.scans.raw.geometry import resample
@@ -88,14 +91,40 @@ def test_a_dicom_study_on_several_grids_becomes_a_dicom_seg_per_series(model, tm
     assert list(run.run().skipped) == ["anna"]
 
 
-def test_a_model_in_template_space_gets_the_scan_there_and_the_mask_comes_back(model, tmp_path):
-    expects = ScanExpectation(template="mni152")
-    in_space = replace(model, trained=replace(model.trained, expects=expects))
-    files = {}
-    for name in ("flair", "t2"):
+def in_template_space_of(model):
+    return replace(model, trained=replace(model.trained, expects=ScanExpectation(template="mni152")))
+
+
+def write_stripped(folder, names=("flair", "t2")):
+    files = {name: folder / f"{name}.nii.gz" for name in names}
+    for name, path in files.items():
         head = stripped_head(name)
-        files[name] = tmp_path / f"{name}.nii.gz"
-        write_nifti(files[name], head.voxels, head.grid)
+        write_nifti(path, head.voxels, head.grid)
+    return files
+
+
+def test_findings_are_explained_and_shown_at_their_slices_in_template_space(model, tmp_path):
+    """Slices are those of the template, findings are on the grid of the reference."""
+    files = write_stripped(tmp_path, model.trained.modalities)
+    result = in_template_space_of(model).segment(files, engine="student", explain="findings", raw="auto")
+    masks = result.decisions.masks > 0  # [n, H, W], on the slices of the template
+    labels, _ = ndimage.label(masks, np.ones((3, 3, 3)))
+    largest = 1 + np.bincount(labels.ravel())[1:].argmax()
+    centre = ndimage.center_of_mass(labels == largest)[0]
+    explained = np.flatnonzero(result.display.curves.explained)
+    assert abs(explained - centre).min() <= 2
+    assert masks[explained].any(axis=(1, 2)).all()
+    (first, *_) = build_page_data(result).findings
+    assert abs(first.row - centre) <= 2
+    assert first.row in explained
+    (shown,) = re.findall(r"slices \d+ to (\d+) of (\d+)", render_report(result, "anna").decode())
+    assert int(shown[0]) < int(shown[1])
+
+
+def test_a_model_in_template_space_gets_the_scan_there_and_the_mask_comes_back(model, tmp_path):
+    in_space = in_template_space_of(model)
+    expects = in_space.trained.expects
+    files = write_stripped(tmp_path)
     lines: list[str] = []
     run = RawRun(tmp_path / "preparation", lines.append)
     result = in_space.segment(files, engine="student", raw="auto", raw_run=run)

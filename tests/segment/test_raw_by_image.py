@@ -64,7 +64,7 @@ def test_two_series_of_one_contrast_are_refused(study, tmp_path):
     shutil.copytree(study, tmp_path / "anna")
     shutil.copy(study / "scan3.nii.gz", tmp_path / "anna" / "scan4.nii.gz")
     result = segment(tmp_path / "anna", "--out", tmp_path / "out")
-    assert result.exit_code == 3, result.output
+    assert result.exit_code == 1, result.output
     assert "neither names nor images give flair, t2" in result.output
     assert "scan4.nii.gz: t2" in result.output
     assert "give the files as flair=FILE t2=FILE" in result.output
@@ -73,7 +73,7 @@ def test_two_series_of_one_contrast_are_refused(study, tmp_path):
 
 def test_without_raw_names_decide(study, tmp_path):
     result = segment(study, "--out", tmp_path / "out", "--raw", "never")
-    assert result.exit_code == 3
+    assert result.exit_code == 1
     assert "no flair or t2 image" in result.output
 
 
@@ -93,6 +93,6 @@ def test_dicom_series_that_are_not_clear_are_refused(tmp_path):
         series = dicom_series(stripped("t2"), SeriesNumber=number, SeriesDescription=f"AX {number}")
         series.save(tmp_path / "anna" / str(number))
     result = segment(tmp_path / "anna", "--out", tmp_path / "out")
-    assert result.exit_code == 3, result.output
+    assert result.exit_code == 1, result.output
     assert "series 4 'AX 4': t2" in result.output
     assert "--series flair=NUMBER --series t2=NUMBER" in result.output

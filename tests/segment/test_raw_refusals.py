@@ -18,8 +18,8 @@ from tests.scans.raw.worlds import moved_head, thick_grid
 GRIDS = {"flair": ((2.0, 2.0, 5.0), (100, 110, 30)), "t2": ((1.8, 1.8, 6.0), (112, 120, 26))}
 
 
-def stripped(name):
-    head = moved_head(name, np.eye(4), thick_grid(np.eye(4), *GRIDS[name]))
+def stripped(name, seed=3):
+    head = moved_head(name, np.eye(4), thick_grid(np.eye(4), *GRIDS[name]), seed)
     return replace(head, voxels=np.where(head.brain, head.voxels, 0))
 
 
@@ -40,18 +40,8 @@ def bottle():
 
 def segment(folder, *words, modalities=("flair", "t2")):
     files = [f"{name}={folder / f'anna_{name}.nii.gz'}" for name in modalities]
-    command = [
-        "segment",
-        BUNDLED / "phantom-tumour",
-        *files,
-        "--out",
-        folder / "out",
-        "--engine",
-        "student",
-        "--device",
-        "cpu",
-    ]
-    result = CliRunner().invoke(app, [str(word) for word in (*command, *words)])
+    command = ["segment", BUNDLED / "phantom-tumour", *files, "--out", folder / "out", "--engine", "student"]
+    result = CliRunner().invoke(app, [str(word) for word in (*command, "--device", "cpu", *words)])
     written = [path.name for path in (folder / "out").rglob("*") if path.name in ("summary.json", "mask.nii.gz")]
     assert not written
     return result
@@ -61,6 +51,7 @@ CASES = {
     "a cropped series": (lambda: {"t2": slab(stripped("t2"), 0, 13)}, "brain is cut off by the edge|shows only"),
     "a cropped reference": (lambda: {"flair": slab(stripped("flair"), 11, 30)}, "the brain is cut off by the edge"),
     "a bottle": (lambda: {"t2": bottle()}, "too uniform for a brain"),
+    "another patient": (lambda: {"t2": stripped("t2", seed=5)}, "is it of the same patient"),
     "a localiser": (lambda: {"t2": slab(stripped("t2"), 10, 13)}, "only 3 slices, a localiser or a slab"),
 }
 

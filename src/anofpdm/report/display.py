@@ -39,6 +39,14 @@ class Curves:
 
 
 @dataclass(frozen=True)
+class SliceSpace:
+    """Where the slices of the network lie. The result of a model in template space is on another grid."""
+
+    grid: Grid
+    matrix: np.ndarray  # [4, 4], millimetres of the result to millimetres of the grid
+
+
+@dataclass(frozen=True)
 class DisplayData:
     """What pictures need in addition to the decisions."""
 
@@ -50,6 +58,11 @@ class DisplayData:
     healthy_level: float = 0.0  # nearly all map pixels of healthy slices are below it
     curves: Curves | None = None  # None: made without the diffusion model
     engine: str = "diffusion"  # that made the masks
+    space: SliceSpace | None = None  # None: on the grid of the result
+
+
+def slice_space(result: "SegmentedScan") -> SliceSpace:
+    return result.display.space or SliceSpace(result.grid, np.eye(4))
 
 
 class SegmentedScan(Protocol):

@@ -9,9 +9,9 @@ import numpy as np
 
 from anofpdm.errors import ConfigError, ScanWarning
 from anofpdm.method.decision import Decisions
+from anofpdm.report.display import SliceSpace
 from anofpdm.report.findings import Finding
 from anofpdm.report.page_data import axial_index
-from anofpdm.scans import Grid
 
 # Slice numbers counted from the inferior end, or the central slice of each finding.
 Explain = Sequence[int] | Literal["findings"] | None
@@ -35,10 +35,12 @@ def warn_missing_slices(explain: Explain, indices: np.ndarray, where: object) ->
         warnings.warn(text, ScanWarning, stacklevel=2)
 
 
-def rows_to_explain(explain: Explain, findings: Iterable[Finding], indices: np.ndarray, grid: Grid) -> np.ndarray:
+def rows_to_explain(
+    explain: Explain, findings: Iterable[Finding], indices: np.ndarray, space: SliceSpace
+) -> np.ndarray:
     """Rows of the requested slices; for findings, the rows nearest to their centres."""
     if explain == "findings":
-        centres = [axial_index(finding.centre_mm, grid) for finding in findings]
+        centres = [axial_index(finding.centre_mm, space) for finding in findings]
         return np.unique([np.abs(indices - number).argmin() for number in centres]).astype(int)
     return np.flatnonzero(np.isin(indices, list(explain or ())))
 

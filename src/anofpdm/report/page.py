@@ -12,7 +12,7 @@ from string import Template
 from typing import Any
 
 from anofpdm.report import wording
-from anofpdm.report.display import DecisionRules, DisplayData, SegmentedScan
+from anofpdm.report.display import DecisionRules, DisplayData, SegmentedScan, slice_space
 from anofpdm.report.page_data import FindingData, Score, axial_axis, build_page_data, encode_sheets
 from anofpdm.report.prepared import render_preparation
 
@@ -118,7 +118,8 @@ def _render_identity(result: SegmentedScan) -> str:
     pairs["Grid"] = f"{shape} voxels of {spacing} mm"
     indices = result.display.indices  # slices with too little brain are not analysed
     slices = f"slices {indices[0]} to {indices[-1]}" if len(indices) > 1 else f"slice {indices[0]}"
-    pairs["Analysed"] = f"{slices} of {grid.shape[axial_axis(grid)[0]]}"
+    planes = slice_space(result).grid
+    pairs["Analysed"] = f"{slices} of {planes.shape[axial_axis(planes)[0]]}"
     pairs["Scored modalities"] = ", ".join(name.upper() for name in result.display.modalities)
     pairs["Masks made by"] = ENGINES.get(engine, engine)
     return _render_pairs(pairs)

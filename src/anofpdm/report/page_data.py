@@ -9,7 +9,7 @@ import numpy as np
 from PIL import Image
 
 from anofpdm.report import wording
-from anofpdm.report.display import DecisionRules, SegmentedScan
+from anofpdm.report.display import DecisionRules, SegmentedScan, SliceSpace, slice_space
 from anofpdm.report.findings import Finding
 from anofpdm.scans import Grid
 from anofpdm.util.drawing import HEAT, encode_png
@@ -157,7 +157,7 @@ def _slice(result: SegmentedScan, row: int, area: float, rules: DecisionRules) -
 
 def _finding(finding: Finding, result: SegmentedScan) -> FindingData:
     indices = result.display.indices
-    row = int(np.abs(indices - axial_index(finding.centre_mm, result.grid)).argmin())
+    row = int(np.abs(indices - axial_index(finding.centre_mm, slice_space(result))).argmin())
     return FindingData(
         number=finding.number,
         volume_ml=_round(finding.volume_ml),
@@ -169,9 +169,10 @@ def _finding(finding: Finding, result: SegmentedScan) -> FindingData:
     )
 
 
-def axial_index(position_mm: Iterable[float], grid: Grid) -> int:
-    """Number of the axial slice that contains a position, counted from the inferior end."""
-    voxel = np.linalg.solve(grid.affine, [*position_mm, 1.0])
+def axial_index(position_mm: Iterable[float], space: SliceSpace) -> int:
+    """Number of the axial slice that contains a position of the result, counted from the inferior end."""
+    grid = space.grid
+    voxel = np.linalg.solve(grid.affine, space.matrix @ [*position_mm, 1.0])
     axis, upwards = axial_axis(grid)
     index = round(float(voxel[axis]))
     return index if upwards else grid.shape[axis] - 1 - index

@@ -30,7 +30,7 @@ from anofpdm.network.checkpoint import WEIGHTS
 from anofpdm.network.expects import ScanExpectation
 from anofpdm.network.predictor import TrainedModel, load_trained
 from anofpdm.options import Precision
-from anofpdm.report.display import Curves, DisplayData
+from anofpdm.report.display import Curves, DisplayData, SliceSpace
 from anofpdm.report.explanation import rows_to_explain, warn_missing_slices
 from anofpdm.report.findings import find_lesions
 from anofpdm.scans import AxialPlanes, Grid, Scan, scan_slices
@@ -144,11 +144,11 @@ class Model:
         decisions, curves = request.engine.decide(_select(slices, request, request.engine.modalities), own_progress)
         native = [planes.to_native(one, slices.indices) for one in (decisions.maps, decisions.masks)]
         grid, (anomaly_map, mask) = _in_place(study, scan, *native)
-        mask = mask >= 0.5
+        mask, space = mask >= 0.5, _slice_space(study, scan)
         findings = find_lesions(mask, anomaly_map, grid.affine)
         if request.explainer is not None:
             rest = portion(progress, STUDENT_PORTION, 1 - STUDENT_PORTION)
-            rows = rows_to_explain(request.explain, findings, slices.indices, grid)
+            rows = rows_to_explain(request.explain, findings, slices.indices, space)
             decisions, curves = request.explainer.explain(decisions, slices, rows, rest)
         return Segmentation(
             mask=mask,
@@ -158,7 +158,7 @@ class Model:
             findings=findings,
             decisions=decisions,
             summary=_summary(files, request, warnings, study) | {"seconds": round(time.perf_counter() - start, 2)},
-            display=self._display_data(request, slices, planes.pixel_mm, curves),
+            display=self._display_data(request, slices, planes.pixel_mm, curves, space),
             series=() if study is None else study.series,
             pictures={} if study is None else study.pictures,
         )
@@ -189,7 +189,7 @@ class Model:
             warn_unlike_training(different, typical.distance(numbers, given), typical.limit, where)
 
     def _display_data(
-        self, request: SegmentRequest, slices: EngineSlices, pixel_mm: float, curves: Curves | None
+        self, request: SegmentRequest, slices: EngineSlices, pixel_mm: float, curves: Curves | None, space: SliceSpace
     ) -> DisplayData:
         engine = request.engine
         return DisplayData(
@@ -201,6 +201,7 @@ class Model:
             healthy_level=engine.healthy_level,
             curves=curves,
             engine=engine.name,
+            space=space,
         )
 
 
@@ -219,6 +220,10 @@ def _in_place(study: Study | None, scan: Scan, *volumes: np.ndarray) -> tuple[Gr
     if study is None:
         return scan.grid, list(volumes)
     return study.reference.grid, [study.to_reference(volume) for volume in volumes]
+
+
+def _slice_space(study: Study | None, scan: Scan) -> SliceSpace:
+    return SliceSpace(scan.grid, np.eye(4) if study is None else study.reference_to_scan)
 
 
 def _select(slices: EngineSlices, request: SegmentRequest, wanted: tuple[str, ...]) -> EngineSlices:

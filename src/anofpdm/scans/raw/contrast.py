@@ -1,9 +1,9 @@
 """Which contrast a series has, by its image: FLAIR, T1, T1 with contrast agent, or T2.
 
-Brightness in the brain, relative to its median, is measured below the surface, in the middle where the ventricles lie,
-and over all. Each contrast is a normal distribution of these nine numbers. Series of one study have different
-contrasts, so that all of them are decided together, by the probability of each assignment; one that is not clear is
-refused. The distributions are fitted, and the decisions counted, by benchmarks/contrast.py.
+Brightness in the brain, relative to its median, is measured in white and grey matter (where an average brain has them,
+once the boxes around both brains coincide), around the ventricles, below the surface and over all. Each contrast is a
+normal distribution of these eleven numbers. Series of one study have different contrasts, so that all of them are
+decided together; what is not clear is refused. Fitted and measured by benchmarks/contrast.py.
 """
 
 import itertools
@@ -17,8 +17,10 @@ import numpy as np
 from scipy import ndimage
 
 from anofpdm.errors import ScanError
+from anofpdm.scans.grid import Grid
 from anofpdm.scans.raw.geometry import apply, average_blocks
 from anofpdm.scans.raw.register import Head
+from anofpdm.scans.raw.template import load_template, load_tissues
 
 CONTRASTS = ("flair", "t1", "t1ce", "t2")
 DISTRIBUTIONS = Path(__file__).with_name("contrast.json")
@@ -27,70 +29,108 @@ EDGE_MM = 3.0  # below the surface of the brain mask, which differs most between
 SHELLS_MM = ((3.0, 7.0), (7.0, 12.0))  # below the surface
 QUANTILES = (0.25, 0.75, 0.95, 0.99)
 MIDDLE_QUANTILES = (0.05, 0.5, 0.95)  # fluid in the ventricles is the darkest or the brightest there
+MIDDLE_MM = ((-35.0, 35.0), (-50.0, 35.0), (-10.0, 35.0))  # around the lateral ventricles, in MNI space
+LEAST_TISSUE = 0.75  # probability
 DARKEST = 0.02  # of the median; smaller values would dominate the logarithms
 LEAST_VOXELS = 500
-UNUSUAL = 30.0  # squared Mahalanobis distance of a series that is rather none of these contrasts
-CONFIDENCE = 0.5  # factor of log likelihoods: scanners differ by more than the scans of the fit
+UNUSUAL = 40.0  # squared Mahalanobis distance of a series that is rather none of these contrasts
 SURE = 0.95  # least probability of an assignment
 
 Likelihoods = Mapping[str, float]  # logarithm, by contrast
 
 
 def measure_contrast(head: Head) -> np.ndarray:
-    """[9], logarithms of brightness relative to the median; independent of the scale of the values."""
+    """[11], logarithms of brightness relative to the median; independent of the scale of the values."""
     voxels, grid = average_blocks(head.voxels, head.grid, BLOCK_MM)
-    brain = average_blocks(head.brain, head.grid, BLOCK_MM)[0] >= 0.5
-    depth = ndimage.distance_transform_edt(np.pad(brain, 1), grid.spacing_mm)[1:-1, 1:-1, 1:-1]
+    depth = _depth(average_blocks(head.brain, head.grid, BLOCK_MM)[0] >= 0.5, grid)
     inside = (depth > EDGE_MM) & (voxels > 0)
     if inside.sum() < LEAST_VOXELS:
         raise ScanError("too few voxels of the brain are above 0")
-    values = voxels[inside] / np.median(voxels[inside])
-    depths = depth[inside]
-    shells = [values[(depths > low) & (depths <= high)] for low, high in SHELLS_MM]
-    middle = values[_in_the_middle(apply(grid.affine, np.argwhere(inside)))]
+    values, depths = voxels[inside] / np.median(voxels[inside]), depth[inside]
+    positions = _to_template(apply(grid.affine, np.argwhere(inside)))
+    (low, high), tissues = np.transpose(MIDDLE_MM), _tissues()
+    parts = [values[tissue.at(positions) > LEAST_TISSUE] for tissue in (tissues.white, tissues.grey)]
+    parts += [values[(depths > first) & (depths <= last)] for first, last in SHELLS_MM]
+    middle = values[((positions > low) & (positions < high)).all(axis=1)]
     measured = [
+        *(np.median(part) if len(part) else 1.0 for part in parts),
         *np.quantile(middle if len(middle) else values, MIDDLE_QUANTILES),
         *np.quantile(values, QUANTILES),
-        *(np.median(shell) if len(shell) else 1.0 for shell in shells),
     ]
     return np.log(np.maximum(measured, DARKEST))
 
 
-def _in_the_middle(positions: np.ndarray) -> np.ndarray:
-    """bool [n] of positions [n, 3] in RAS+: around the lateral ventricles, by the box of the brain."""
-    low, high = np.percentile(positions, [1, 99], axis=0)
-    width, length, _ = high - low
-    x, y = (positions[:, 0] - low[0]) / width, (positions[:, 1] - low[1]) / length
-    below_top = (high[2] - positions[:, 2]) / width  # the lower end depends on the field of view
-    middle: np.ndarray = (abs(x - 0.5) < 0.24) & (y > 0.31) & (y < 0.79) & (below_top > 0.3) & (below_top < 0.64)
-    return middle
+def _depth(brain: np.ndarray, grid: Grid) -> np.ndarray:
+    """Millimetres below the surface of the brain."""
+    return np.asarray(ndimage.distance_transform_edt(np.pad(brain, 1), grid.spacing_mm)[1:-1, 1:-1, 1:-1])
+
+
+@dataclass(frozen=True)
+class Tissue:
+    probability: np.ndarray
+    to_voxels: np.ndarray  # [4, 4]
+
+    def at(self, positions: np.ndarray) -> np.ndarray:
+        """[n] at positions [n, 3] in MNI space."""
+        voxels = apply(self.to_voxels, positions).T
+        return np.asarray(ndimage.map_coordinates(self.probability, voxels, order=1, output=np.float32))
+
+
+@dataclass(frozen=True)
+class Tissues:
+    white: Tissue
+    grey: Tissue
+    box: np.ndarray  # [2, 3], of the brain, in millimetres
 
 
 @cache
-def _distributions() -> tuple[np.ndarray, np.ndarray]:
-    """Mean of each contrast [4, 9], and the inverse of the covariance [9, 9] that they share."""
+def _tissues() -> Tissues:
+    brain = load_template(2)
+    inside = _depth(brain.brain, brain.grid) > EDGE_MM
+    to_voxels = np.linalg.inv(brain.grid.affine)
+    grey, white = (Tissue(one, to_voxels) for one in load_tissues(2))
+    return Tissues(white, grey, _box(apply(brain.grid.affine, np.argwhere(inside))))
+
+
+def _box(positions: np.ndarray) -> np.ndarray:
+    return np.asarray(np.percentile(positions, [1, 99], axis=0))
+
+
+def _to_template(positions: np.ndarray) -> np.ndarray:
+    """Positions in a brain, by its box, in the template. The lower end of a brain depends on the field of view."""
+    (low, high), (there_low, there_high) = _box(positions), _tissues().box
+    scale = (there_high - there_low) / (high - low)
+    scale[2] = (scale[0] + scale[1]) / 2
+    moved: np.ndarray = there_high - scale * (high - positions)
+    return moved
+
+
+@cache
+def _distributions() -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """Mean [11] and covariance [11, 11] of each contrast."""
     stored = json.loads(DISTRIBUTIONS.read_text())
-    means = np.array([stored["means"][name] for name in CONTRASTS])
-    return means, np.linalg.inv(np.array(stored["covariance"]))
+    return {name: (np.array(stored[name]["mean"]), np.array(stored[name]["covariance"])) for name in CONTRASTS}
 
 
 def compare_contrasts(measured: np.ndarray) -> dict[str, float]:
-    """Log likelihood of each contrast, up to a constant."""
-    means, precision = _distributions()
-    return {
-        name: float(-0.5 * CONFIDENCE * (measured - mean) @ precision @ (measured - mean))
-        for name, mean in zip(CONTRASTS, means, strict=True)
-    }
+    """Log likelihood of each contrast, relative to the highest density of the widest one."""
+    spreads = {name: np.linalg.slogdet(covariance)[1] for name, (_, covariance) in _distributions().items()}
+    likelihoods = {}
+    for name, (mean, covariance) in _distributions().items():
+        distance = (measured - mean) @ np.linalg.solve(covariance, measured - mean)
+        likelihoods[name] = float(-0.5 * (distance + spreads[name] - max(spreads.values())))
+    return likelihoods
 
 
 @dataclass(frozen=True)
 class Assignment:
     series: Mapping[str, str]  # modality to series
-    probability: float
+    probability: float  # among all assignments that include these modalities
+    plausible: bool  # no assignment without one of them is more probable
 
     @property
     def sure(self) -> bool:
-        return self.probability >= SURE
+        return self.plausible and self.probability >= SURE
 
 
 def assign_series(
@@ -98,19 +138,22 @@ def assign_series(
 ) -> Assignment | None:
     """The most probable assignment of modalities to series; None where there is none.
 
-    Every series has another contrast, or none of them; `known` are contrasts that other series of the study have.
+    Every series has another contrast, or none of them; `known` are contrasts that other series of the study have. The
+    user's choice of the model is evidence that its modalities are there, except for a series alone.
     """
     free = [name for name in CONTRASTS if name not in known]
     if len(series) < len(modalities) or not set(modalities) <= set(free):
         return None
-    scores: dict[tuple[str | None, ...], float] = {}
-    for given in _possible(free, series):
-        choice = tuple(given.get(name) for name in modalities)
-        scores[choice] = float(np.logaddexp(scores.get(choice, -np.inf), _log_likelihood(series, given)))
-    total = np.logaddexp.reduce(list(scores.values()))
-    best = max((choice for choice in scores if None not in choice), key=scores.__getitem__)
-    chosen = {name: one for name, one in zip(modalities, best, strict=True) if one is not None}
-    return Assignment(chosen, float(np.exp(scores[best] - total)))
+    every = [(given, _log_likelihood(series, given)) for given in _possible(free, series)]
+    complete = [(given, score) for given, score in every if set(modalities) <= set(given)]
+    scores: dict[tuple[str, ...], float] = {}
+    for given, score in complete:
+        choice = tuple(given[name] for name in modalities)
+        scores[choice] = float(np.logaddexp(scores.get(choice, -np.inf), score))
+    best = max(scores, key=scores.__getitem__)
+    total = np.logaddexp.reduce([score for _, score in (every if len(series) == 1 else complete)])
+    plausible = max(score for _, score in complete) >= max(score for _, score in every)
+    return Assignment(dict(zip(modalities, best, strict=True)), float(np.exp(scores[best] - total)), plausible)
 
 
 def _possible(contrasts: Sequence[str], series: Collection[str]) -> Iterator[dict[str, str]]:
@@ -124,7 +167,7 @@ def _possible(contrasts: Sequence[str], series: Collection[str]) -> Iterator[dic
 def _log_likelihood(series: Mapping[str, Likelihoods], given: Mapping[str, str]) -> float:
     """Of contrasts to series; the series that are not among them have another contrast."""
     others = len(series) - len(given)
-    return sum(series[one][name] for name, one in given.items()) - 0.5 * CONFIDENCE * UNUSUAL * others
+    return sum(series[one][name] for name, one in given.items()) - 0.5 * UNUSUAL * others
 
 
 def describe_series(series: Mapping[str, Likelihoods]) -> str:
@@ -134,6 +177,6 @@ def describe_series(series: Mapping[str, Likelihoods]) -> str:
         ranked = sorted(likelihoods, key=lambda name: -likelihoods[name])
         odds = np.exp(np.array([likelihoods[name] for name in ranked]) - likelihoods[ranked[0]])
         likely = [name for name, share in zip(ranked, odds / odds.sum(), strict=True) if share > 1 - SURE]
-        unusual = likelihoods[ranked[0]] < -0.5 * CONFIDENCE * UNUSUAL
+        unusual = likelihoods[ranked[0]] < -0.5 * UNUSUAL
         described.append(f"{one}: {'none of them' if unusual else ' or '.join(likely)}")
     return ", ".join(described)

@@ -38,10 +38,14 @@ class Study:
     def reference(self) -> PlacedSeries:
         return self.series[0]
 
+    @property
+    def reference_to_scan(self) -> np.ndarray:
+        """[4, 4], millimetres of the reference to millimetres of the scan."""
+        return np.eye(4) if self.template is None else np.linalg.inv(self.template.matrix)
+
     def to_reference(self, volume: np.ndarray) -> np.ndarray:
         """float32 on the reference's own grid, of a volume on the grid of the scan; 0 outside."""
-        back = np.eye(4) if self.template is None else np.linalg.inv(self.template.matrix)
-        return resample(volume, self.scan.grid, self.reference.grid, back)
+        return resample(volume, self.scan.grid, self.reference.grid, self.reference_to_scan)
 
     def from_series(self, volume: np.ndarray, series: PlacedSeries) -> np.ndarray:
         """float32 on the grid of the scan, of a volume on the grid of a series."""

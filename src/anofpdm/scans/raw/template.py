@@ -34,6 +34,16 @@ def load_template(resolution: int = 1) -> Head:
     return Head(np.where(brain, np.asarray(image.dataobj, np.float32), 0), brain, grid)
 
 
+def load_tissues(resolution: int = 1) -> tuple[np.ndarray, np.ndarray]:
+    """Probabilities of grey and white matter, float32, on the grid of `load_template`."""
+    try:
+        from nilearn.datasets import load_mni152_gm_template, load_mni152_wm_template
+    except ImportError:
+        raise ConfigError(f"MNI space needs nilearn, which is not installed; run {INSTALL_HINT}") from None
+    grey, white = (load(resolution) for load in (load_mni152_gm_template, load_mni152_wm_template))
+    return np.asarray(grey.dataobj, np.float32), np.asarray(white.dataobj, np.float32)
+
+
 def overlap_with(template: Head, brain: np.ndarray, grid: Grid, matrix: np.ndarray) -> float:
     """DICE of the template's brain and a scan's, in the field of view of the scan; `matrix` maps template to scan."""
     theirs = resample(brain, grid, template.grid, matrix) >= 0.5
