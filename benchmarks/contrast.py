@@ -1,6 +1,6 @@
 """How well the contrast of series is told from their images: confusion tables, and the fit.
 
-    python benchmarks/contrast.py DATA --tools TOOLS [--split val] [--raw]
+    python benchmarks/contrast.py DATA --tools TOOLS [--split val|test|none] [--raw]
     python benchmarks/contrast.py DATA --tools TOOLS --fit src/anofpdm/scans/raw/contrast.json
 
 DATA holds packs of slices (brats_gli_128, arc_t1_128) and raw scans (brats_gli_raw, raw_glioma, raw_ms, arc_raw),
@@ -58,7 +58,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", type=Path)
     parser.add_argument("--tools", type=Path, required=True)
-    parser.add_argument("--split", choices=("val", "test"), default="val")
+    parser.add_argument("--split", choices=("val", "test", "none"), default="val", help="none: no packs, no phantoms.")
     parser.add_argument("--raw", action="store_true", help="Also the raw scans.")
     parser.add_argument("--fit", type=Path, help="Fit the distributions and write them to this file, no table.")
     args = parser.parse_args()
@@ -66,7 +66,8 @@ def main() -> None:
     if args.fit:
         fit(args.fit, [*packs(args.data, "train"), *phantoms(range(3))])
         return
-    samples = [*packs(args.data, args.split), *phantoms(range(100, 106)), *(raw_scans(args.data) if args.raw else ())]
+    samples = [] if args.split == "none" else [*packs(args.data, args.split), *phantoms(range(100, 106))]
+    samples += raw_scans(args.data) if args.raw else ()
     print_alone(samples)
     print_together(samples)
 
