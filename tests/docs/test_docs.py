@@ -67,7 +67,11 @@ CHEAPER: dict[str, dict[str, str | None]] = {  # options that are given ("": a f
 ONLY_HELP = (  # they need a GPU, minutes, or real scans
     "benchmarks/training.py",
     "benchmarks/scaling.py",
+    "benchmarks/contrast.py",
+    "benchmarks/movements.py",
+    "benchmarks/patients.py",
     "benchmarks/raw.py",
+    "benchmarks/raw_dicom.py",
 )
 QUICK_BENCHMARKS = {
     "benchmarks/prepare.py": ["--copies", "1", "--repeats", "1"],
