@@ -81,7 +81,7 @@ class Placement:
     done: int = 0
     seconds: dict[tuple[str, str], float] = field(default_factory=dict)  # by stage and series
 
-    def extract(self, name: str, path: Path) -> Head:
+    def find_brain(self, name: str, path: Path) -> Head:
         """The series with its brain."""
         with self._timed(BRAIN, name, f"brain of {name}"):
             volume = read_volume(path)

@@ -65,13 +65,13 @@ def prepare_study(files: Mapping[str, Path], tools: StudyTools, options: StudyOp
         check_header(read_volume(path).grid, path)
     (name, path), *others = files.items()
     placement = Placement(tools, 2 * len(files) - 1 + options.template)
-    head = placement.extract(name, path)
+    head = placement.find_brain(name, path)
     tools.report(f"reference: {name} ({path})")
     placed = [placement.reference(name, path, head)]
     template = placement.place_template(placed[0], head) if options.template else None
     combined = CombinedSeries(name, head, options.field_of_view_mm, template)
     for other, other_path in others:
-        series = placement.extract(other, other_path)
+        series = placement.find_brain(other, other_path)
         placed.append(placement.place(other, other_path, series, head, placed[0]))
         combined.add(other, series, placed[-1].matrix)
     brain = combined.vote()
