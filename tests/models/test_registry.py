@@ -24,7 +24,7 @@ class TestEveryModel:
         numbers = {f"{score.value:.1f} ({score.interval[0]:.1f}-{score.interval[1]:.1f})" for score in model.scores}
         assert numbers
         assert all(number in model.card for number in numbers)
-        assert model.licence in (model.card if "DATA_LICENSE" in model.card else "Apache-2.0")
+        assert model.licence in model.card
         needs_licence = "phantom" not in name
         assert (model.folder / "DATA_LICENSE").is_file() == needs_licence
 

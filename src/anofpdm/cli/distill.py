@@ -28,7 +28,8 @@ def distill(
         str, typer.Option(help="Modalities of the student, e.g. flair,t2. Default: the scored ones, and the optional.")
     ] = "",
     optional: Annotated[
-        str, typer.Option(help="Modalities that a scan may lack, e.g. t1,t1ce,t2. The student is trained for both.")
+        str,
+        typer.Option(help="Modalities left out in half of the training slices. `segment` needs all of them so far."),
     ] = "",
     learning_rate: Annotated[float, typer.Option(help="Highest learning rate.")] = 1e-3,
     seed: Seed = 0,

@@ -6,7 +6,7 @@ A name works wherever the folder of a model is expected. A folder of that name i
 import difflib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -41,7 +41,7 @@ class ShippedModel:
     needs: tuple[str, ...]  # modalities
     licence: str  # of the weights
     uses: tuple[str, ...] = ()  # modalities that it uses if they are given
-    scores: tuple[Score, ...] = field(default=())
+    scores: tuple[Score, ...] = ()
 
     @classmethod
     def from_folder(cls, folder: Path) -> "ShippedModel":

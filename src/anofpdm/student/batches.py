@@ -13,7 +13,7 @@ from torch import Tensor
 
 from anofpdm.labels import NULL
 from anofpdm.network.training.augment import CHANCES, augment
-from anofpdm.student.edges import BACKGROUND
+from anofpdm.student.network import BACKGROUND
 from anofpdm.student.targets import PseudoLabels
 
 LOAD = 500  # slices copied to a GPU at once

@@ -10,7 +10,7 @@ from scipy import ndimage
 from scipy.special import expit
 
 from anofpdm.method.mask import AT_SIDE, smallest_pixels
-from anofpdm.student.network import Pixels
+from anofpdm.student.network import BACKGROUND, Pixels
 from anofpdm.util.workers import map_in_threads
 
 # Pixels, for a side of 128:
@@ -21,7 +21,6 @@ RING = 8  # how far from the lesion normal tissue is measured
 MIN_PIXELS = 20  # on either side, for a median
 MIN_CONTRAST = 0.1  # between lesion and normal tissue, summed over modalities; intensities span 2
 SOFTNESS = 0.15  # of the way from normal tissue to lesion, over which the probability rises
-BACKGROUND = -0.95  # intensities below are outside the head
 CHUNK = 64  # slices
 
 

@@ -18,6 +18,7 @@ from anofpdm.method.context import SlicePositions
 from anofpdm.network.blocks import apply_norm
 
 MAX_COUNT = 4096
+BACKGROUND = -0.95  # intensities below are outside the head
 MIN_DISTANCE_MM = 2.0  # closer slices are nearly identical
 
 Forward = Callable[[Tensor], tuple[Tensor, Tensor]]  # as StudentNet.forward

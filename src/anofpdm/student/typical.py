@@ -14,11 +14,11 @@ from scipy import ndimage
 
 from anofpdm.cohorts.store import Cohort
 from anofpdm.method.mask import AT_SIDE
+from anofpdm.student.network import BACKGROUND
 from anofpdm.util.workers import map_in_threads
 
 SLICES = 12  # per scan, from the part of the head where slices are large
 LARGE = 0.4  # of the largest slice's area
-BACKGROUND = -0.95
 RIM, INNER = 6, 12  # pixels from the outside, for a side of 128
 QUANTILES = (0.1, 0.25, 0.5, 0.75, 0.9)
 BLOCKS = 4  # along a side of the bounding box
@@ -135,11 +135,11 @@ def _columns(modalities: tuple[str, ...]) -> list[tuple[str, int]]:
     return outline + parts
 
 
-def fit_typical(numbers: np.ndarray, modalities: tuple[str, ...], seed: int = 0) -> TypicalScans | None:
+def fit_typical(numbers: np.ndarray, modalities: tuple[str, ...]) -> TypicalScans | None:
     """[scans, D]. The limit is exceeded by few of the scans, each compared with the others. None for too few scans."""
     if len(numbers) < MIN_SCANS:
         return None
-    fold = np.random.default_rng(seed).permutation(len(numbers)) % FOLDS
+    fold = np.random.default_rng(0).permutation(len(numbers)) % FOLDS
     held_out = np.empty(len(numbers))
     for number in range(FOLDS):
         others = _fit(numbers[fold != number], modalities, np.inf)
