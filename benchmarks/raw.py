@@ -28,7 +28,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from raw_disturbed import Disturbance, Skull, draw_disturbance, read_heads, write_aligned, write_disturbed
+from raw_disturbed import (
+    Disturbance,
+    Skull,
+    draw_disturbance,
+    read_heads,
+    write_aligned,
+    write_disturbed,
+    write_returned,
+)
 
 from anofpdm.cohorts.inputs import find_targets
 from anofpdm.errors import ScanWarning
@@ -40,6 +48,7 @@ from anofpdm.scans.raw.place import PlacedSeries
 from anofpdm.scans.raw.register import Head, register_rigid
 from anofpdm.scans.raw.run import BrainFinder, RawRun, prepare_raw
 from anofpdm.scans.raw.study import StudyOptions
+from anofpdm.scans.raw.template import load_template, register_affine
 from anofpdm.segment.model import Model, load
 from anofpdm.segment.result import Segmentation
 
@@ -154,8 +163,8 @@ def measure_disturbed(args: argparse.Namespace) -> None:
     targets = find_targets([str(args.folder)], model.modalities, None, None)
     scans = [Undisturbed.of_scan(model, one.subject.images, skull) for one in targets[: args.count]]
     for target, scan in zip(targets, scans, strict=False):
-        moved = ", ".join(f"{name} {mm:.2f}" for name, mm in scan.residual_mm().items())
-        print(f"{target.subject.name}: registration of the scan as it was moves {moved} mm")
+        moved = ", ".join(f"{name} {mm:.2f}" for name, mm in scan.residual_mm(model.expects.template).items())
+        print(f"{target.subject.name}: registration of the scan as it was moves {moved} mm", flush=True)
     print("\n| scan | number | DICE to undisturbed | to perfect registration | registration error, mm | seconds |")
     print("| --- " * 6 + "|")
     scores = []
@@ -193,10 +202,12 @@ class Undisturbed:
         whole = heads if skull is None else skull.around(heads)
         return cls(heads, whole, model.segment(images, raw="never"))
 
-    def residual_mm(self) -> dict[str, float]:
+    def residual_mm(self, template: str | None) -> dict[str, float]:
         """Mean distance by which registration moves the series of the scan, which its publishers have registered."""
         (_, reference), *others = self.stripped.items()
         moved = {name: register_rigid(reference, head).matrix for name, head in others}
+        if template is not None:
+            moved[template] = register_affine(load_template(), reference).matrix
         return {name: float(distances_mm(matrix, np.eye(4), reference).mean()) for name, matrix in moved.items()}
 
 
@@ -209,17 +220,31 @@ def disturb_once(
     reference = names[0]
     disturbance = draw_disturbance(names, scan.stripped[reference].centre_mm, rng, *limits)
     with tempfile.TemporaryDirectory() as name:
-        raw, aligned = Path(name, "raw"), Path(name, "aligned")
-        for folder in (raw, aligned):
-            folder.mkdir()
+        raw = Path(name, "raw")
+        raw.mkdir()
         files = write_disturbed({one: scan.whole[one] for one in names}, disturbance, raw)
-        study = prepare_raw(files, BrainFinder(), StudyOptions(), RawRun(raw / "preparation"))
+        options = StudyOptions(template=model.expects.template is not None)
+        study = prepare_raw(files, BrainFinder(), options, RawRun(raw / "preparation"))
         after = model.segment(files, raw="always", raw_run=RawRun(raw / "preparation"))
-        perfect = model.segment(write_aligned(scan.stripped, disturbance, reference, aligned), raw="never")
     there = np.linalg.inv(disturbance.movements[reference])
     before = resample(scan.prediction.mask, scan.prediction.grid, after.grid, there) >= 0.5
+    perfect = predict_perfect(model, scan, disturbance, reference)
     errors = {one.name: placement_error(one, disturbance, scan.stripped[reference]) for one in study.series[1:]}
-    return dice(after.mask, before), dice(after.mask, perfect.mask), errors
+    if study.template is not None:
+        error = distances_mm(study.template.matrix, disturbance.movements[reference], scan.stripped[reference])
+        errors[study.template.name] = float(error.mean())
+    return dice(after.mask, before), dice(after.mask, perfect), errors
+
+
+def predict_perfect(model: Model, scan: Undisturbed, disturbance: Disturbance, reference: str) -> np.ndarray:
+    """Mask on the grid of the disturbed reference, of series at their true positions and perfectly stripped. A model in
+    template space sees them where the scan was."""
+    with tempfile.TemporaryDirectory() as name:
+        if model.expects.template is None:
+            return model.segment(write_aligned(scan.stripped, disturbance, reference, Path(name)), raw="never").mask
+        result = model.segment(write_returned(scan.stripped, disturbance, Path(name)), raw="never")
+    there = np.linalg.inv(disturbance.movements[reference])
+    return resample(result.mask, result.grid, disturbance.grids[reference], there) >= 0.5
 
 
 def placement_error(series: PlacedSeries, disturbance: Disturbance, reference: Head) -> float:

@@ -78,6 +78,17 @@ def write_aligned(heads: Mapping[str, Head], disturbance: Disturbance, reference
     return write_disturbed(heads, still, folder)
 
 
+def write_returned(heads: Mapping[str, Head], disturbance: Disturbance, folder: Path) -> dict[str, Path]:
+    """The disturbed series, resampled to where the scan was: what perfect registration to a template gives."""
+    files = {}
+    for name, head in heads.items():
+        movement, grid = disturbance.movements[name], disturbance.grids[name]
+        thick = resample(head.voxels, head.grid, grid, np.linalg.inv(movement))
+        files[name] = folder / f"scan_{name}.nii.gz"
+        write_nifti(files[name], np.round(resample(thick, grid, head.grid, movement)).astype(np.int16), head.grid)
+    return files
+
+
 def read_heads(files: Mapping[str, Path]) -> dict[str, Head]:
     """Stripped scans: what is not 0 is brain. Scaled so that rounding to integers loses nothing."""
     heads = {}

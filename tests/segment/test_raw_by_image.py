@@ -8,7 +8,8 @@ from typer.testing import CliRunner
 
 from anofpdm.cli.main import app
 from anofpdm.demo.run import BUNDLED
-from anofpdm.scans import write_nifti
+from anofpdm.scans import read_volume, write_nifti
+from anofpdm.scans.raw import run
 from anofpdm.scans.raw.register import Head
 from tests.dicom_toys import Series
 from tests.dicom_toys import head as noise
@@ -51,6 +52,30 @@ def test_files_are_chosen_by_their_images(study, tmp_path):
     assert chosen == (tmp_path / "given" / SERIES["flair"] / "mask.nii.gz").read_bytes()
 
 
+@pytest.fixture
+def extracted(monkeypatch):
+    """Names of the files whose brains are extracted, as for heads with a skull."""
+    files = []
+
+    def extract(voxels, _grid, _networks, path):
+        files.append(path.name)
+        return voxels > 0
+
+    monkeypatch.setattr(run, "is_stripped", lambda _volume: False)
+    monkeypatch.setattr(run, "load_networks", object)
+    monkeypatch.setattr(run, "extract_brain", extract)
+    return files
+
+
+def test_the_brain_of_each_file_is_extracted_once(study, tmp_path, extracted):
+    result = segment(study, "--out", tmp_path / "out")
+    assert result.exit_code == 0, result.output
+    assert sorted(extracted) == sorted(f"{name}.nii.gz" for name in SERIES.values())
+    for name in ("flair", "t2"):  # what preparation used is what was extracted
+        used = read_volume(tmp_path / "out" / "anna" / "preparation" / f"brain_{name}.nii.gz")
+        np.testing.assert_array_equal(used.voxels > 0, read_volume(study / f"{SERIES[name]}.nii.gz").voxels > 0)
+
+
 def test_names_that_give_a_contrast_count(study, tmp_path):
     shutil.copytree(study, tmp_path / "anna")
     (tmp_path / "anna" / "scan7.nii.gz").rename(tmp_path / "anna" / "scan7_flair.nii.gz")
@@ -77,7 +102,7 @@ def test_without_raw_names_decide(study, tmp_path):
     assert "no flair or t2 image" in result.output
 
 
-def test_dicom_series_are_chosen_by_their_images(tmp_path):
+def test_dicom_series_are_chosen_by_their_images(tmp_path, extracted):
     for number, name in enumerate(GRIDS, start=3):
         series = dicom_series(stripped(name), SeriesNumber=number, SeriesDescription=f"AX {number}")
         series.save(tmp_path / "anna" / name)
@@ -86,6 +111,7 @@ def test_dicom_series_are_chosen_by_their_images(tmp_path):
     assert result.exit_code == 0, result.output
     assert "anna: series 5 'AX 5' is used as flair, by its image" in result.stderr
     assert "anna: series 3 'AX 3' is used as t2, by its image" in result.stderr
+    assert len(extracted) == len(GRIDS)  # once each, also after conversion to NIfTI
 
 
 def test_dicom_series_that_are_not_clear_are_refused(tmp_path):

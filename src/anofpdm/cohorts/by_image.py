@@ -1,6 +1,7 @@
 """NIfTI files of one study, some of whose names do not give their contrast: assigned to modalities by their images."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from anofpdm.cohorts.layouts import folder
@@ -8,12 +9,18 @@ from anofpdm.cohorts.subjects import MASK, Subject, normalise_name, stem
 from anofpdm.errors import CohortError, ConfigError, ScanError
 from anofpdm.scans import read_volume
 from anofpdm.scans.raw.by_image import MOST_SERIES, assign_volumes
+from anofpdm.scans.raw.found import FoundBrains
 
 
-def subject_by_images(
-    files: Sequence[Path], modalities: tuple[str, ...], remedy: str
-) -> tuple[Subject, tuple[str, ...]] | None:
-    """The subject, and a line for each file that was chosen by its image; None where the files cannot be one study.
+@dataclass(frozen=True)
+class SubjectByImages:
+    subject: Subject
+    notes: tuple[str, ...]  # a line for each file that was chosen by its image
+    brains: FoundBrains  # of these files
+
+
+def subject_by_images(files: Sequence[Path], modalities: tuple[str, ...], remedy: str) -> SubjectByImages | None:
+    """None where the files cannot be one study.
 
     CohortError where the images do not give the modalities.
     """
@@ -24,15 +31,16 @@ def subject_by_images(
     where = unnamed[0].parent
     try:
         volumes = {path.name: read_volume(path) for path in unnamed}
-        chosen = assign_volumes(volumes, missing, tuple(named), remedy)
+        assigned = assign_volumes(volumes, missing, tuple(named), remedy)
     except ConfigError:  # deepbet is not installed: the names alone decide
         return None
     except ScanError as problem:
         raise CohortError(f"{where}: {problem}") from None
-    images = named | {name: where / file for name, file in chosen.items()}
+    images = named | {name: where / file for name, file in assigned.series.items()}
     name = normalise_name(where.resolve().name) or "scan"
-    lines = tuple(f"{file} is used as {modality}, by its image" for modality, file in chosen.items())
-    return Subject(name, name, {modality: images[modality] for modality in modalities}), lines
+    lines = tuple(f"{file} is used as {modality}, by its image" for modality, file in assigned.series.items())
+    subject = Subject(name, name, {modality: images[modality] for modality in modalities})
+    return SubjectByImages(subject, lines, assigned.brains)
 
 
 def _split(files: Sequence[Path], modalities: tuple[str, ...]) -> tuple[dict[str, Path], list[Path]]:

@@ -15,6 +15,7 @@ from anofpdm.cohorts.writer import MANIFEST
 from anofpdm.errors import AnoFPDMError, CohortError
 from anofpdm.options import Layout, Raw, parse
 from anofpdm.scans.dicom.source import holds_dicom, is_zip
+from anofpdm.scans.raw.found import NO_BRAINS, FoundBrains
 
 if TYPE_CHECKING:
     from anofpdm.scans.dicom.read import Study  # needs pydicom, an optional dependency
@@ -34,6 +35,7 @@ class Target:
     bids: bool  # whether its results get BIDS names
     study: "Study | None" = None  # for DICOM; the images are then the folder or zip until `open`
     notes: tuple[str, ...] = ()  # lines for the user: how files or series were chosen
+    brains: FoundBrains = NO_BRAINS  # of series that were chosen by their images
 
     @contextlib.contextmanager
     def open(self) -> Iterator[Subject]:
@@ -130,7 +132,7 @@ def _dicom_target(path: Path, modalities: tuple[str, ...], read: "Callable[[Path
         if alone:
             raise
         return Target(replace(subject, problem=str(problem)), bids=False)
-    return Target(subject, bids=False, study=study, notes=study.notes)
+    return Target(subject, bids=False, study=study, notes=study.notes, brains=study.brains)
 
 
 def _best_layout(source: Source, modalities: tuple[str, ...], where: str, raw: Raw) -> list[Target]:
@@ -166,7 +168,7 @@ def _target_by_images(source: Source, modalities: tuple[str, ...]) -> Target | N
 
     files = [path for path in nifti_files(source) if not _is_derived(path, source)]
     found = subject_by_images(files, modalities, _assignment_hint(modalities))
-    return None if found is None else Target(found[0], bids=False, notes=found[1])
+    return None if found is None else Target(found.subject, bids=False, notes=found.notes, brains=found.brains)
 
 
 def _any_scans(source: Source, modalities: tuple[str, ...]) -> list[Subject]:

@@ -134,7 +134,7 @@ class BatchSegmentation:
         for line in target.notes:
             report_line(line)
         prepared = folder / outputs.PREPARATION if self.preparations is None else self.preparations / subject.name
-        raw = RawRun(prepared, report_line)
+        raw = RawRun(prepared, report_line, brains=target.brains)
         result = self.model.segment(subject.images, request=request, progress=progress, raw_run=raw)
         if target.study is not None:
             for key, series in target.study.to_dict().items():

@@ -68,7 +68,7 @@ def _is_whole_head(scan: Scan, paths: Mapping[str, Path], foreground: tuple[floa
 def _prepare(paths: dict[str, Path], brain: BrainSource, expects: ScanExpectation, run: RawRun) -> tuple[Scan, Study]:
     options = StudyOptions(not expects.skull, float(expects.field_of_view_mm), expects.template is not None)
     command = None if brain.command is None else partial(_run_command, brain.command)
-    finder = BrainFinder(None if brain.mask is None else Path(brain.mask), command, brain.description())
+    finder = BrainFinder(None if brain.mask is None else Path(brain.mask), command, brain.description(), run.brains)
     study = prepare_raw(paths, finder, options, run)
     return study.scan, study
 

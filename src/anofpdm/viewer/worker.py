@@ -133,10 +133,11 @@ def _write_failure(reason: str | None) -> Failed:
 
 
 def _segment(model: "Model", request: "SegmentRequest", task: Task, pipe: Connection) -> None:
+    from anofpdm.scans.raw.found import NO_BRAINS
     from anofpdm.scans.raw.run import RawRun
 
     files: dict[str, str | Path] = {name: Path(file) for name, file in task.files.items()}
-    study = None
+    study, brains = None, NO_BRAINS
     if DICOM in files:
         from anofpdm.scans.dicom.read import read_study
         from anofpdm.viewer.upload_check import adapt_to_web, parse_series_text
@@ -145,12 +146,13 @@ def _segment(model: "Model", request: "SegmentRequest", task: Task, pipe: Connec
             series = parse_series_text(task.series)
             study = read_study(Path(files[DICOM]), request.modalities, series, one_grid=request.raw is Raw.NEVER)
             request = request if study.on_one_grid else replace(request, raw=Raw.ALWAYS)
-            files = {**study.convert(Path())}
+            files, brains = {**study.convert(Path())}, study.brains
         except ScanError as error:
             raise ScanError(adapt_to_web(str(error))) from None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ScanWarning)  # they are in the summary
-        raw_run = RawRun(Path(os.path.relpath(task.out / outputs.PREPARATION)))  # recorded: no path of the server
+        folder = Path(os.path.relpath(task.out / outputs.PREPARATION))  # recorded: no path of the server
+        raw_run = RawRun(folder, brains=brains)
         result = model.segment(files, request=request, progress=PipeProgress(pipe), raw_run=raw_run)
     result.save(task.out, title=task.title)
     if study is not None:

@@ -6,13 +6,14 @@ from anofpdm.errors import ConfigError, ScanError
 from anofpdm.scans.dicom.match import UNNAMED, find_candidates, guess
 from anofpdm.scans.dicom.series import Series
 from anofpdm.scans.nifti import Volume
+from anofpdm.scans.raw.found import Assignment
 from anofpdm.scans.raw.header import check_header
 
 
 def choose_by_image(
     series: Sequence[Series], modalities: Sequence[str], override: Mapping[str, str], read: Callable[[Series], Volume]
-) -> dict[str, str]:
-    """Modality to UID, for modalities that no series has by its name; ScanError where the images do not tell either."""
+) -> Assignment:
+    """UIDs for modalities that no series has by its name; ScanError where the images do not tell either."""
     given = {name: word for name, word in override.items() if name in modalities}
     candidates = find_candidates(series, modalities, given)
     missing = [name for name, found in candidates.items() if not found]
@@ -21,20 +22,19 @@ def choose_by_image(
     from anofpdm.scans.raw.by_image import MOST_SERIES, assign_volumes
 
     if not missing or not len(missing) <= len(unnamed) <= MOST_SERIES:
-        return {}
+        return Assignment()
     known = {*given, *(name for one in series if (name := guess(one.label).modality) is not None)}
     remedy = f"choose with {' '.join(f'--series {name}=NUMBER' for name in missing)} (--preview lists all)"
     try:
         volumes = {one.label.uid: read(one) for one in unnamed}
-        chosen = assign_volumes(volumes, missing, tuple(known), remedy)
+        return assign_volumes(volumes, missing, tuple(known), remedy)
     except ConfigError:  # deepbet is not installed: the names alone decide
-        return {}
+        return Assignment()
     except ScanError as problem:
         text = str(problem)
         for one in unnamed:
             text = text.replace(one.label.uid, str(one.label))
         raise ScanError(text) from None
-    return chosen
 
 
 def _is_unnamed(one: Series) -> bool:

@@ -17,6 +17,7 @@ from anofpdm.scans.dicom.series import MAX_OFFSET_MM, Series, find_series
 from anofpdm.scans.dicom.source import Source, listed, open_source
 from anofpdm.scans.grid import Grid, corner_gap_mm
 from anofpdm.scans.nifti import Volume, write_nifti
+from anofpdm.scans.raw.found import NO_BRAINS, Assignment, FoundBrains
 from anofpdm.util.text import printable
 
 REMEDY = "segment it with --raw auto, or register and resample the series onto one grid and give the NIfTI files"
@@ -29,6 +30,7 @@ class Study:
     path: Path  # the folder or zip
     series: dict[str, Series]  # by modality, in the requested order
     notes: tuple[str, ...] = ()  # lines on series chosen by their images, and on those that are not used
+    brains: FoundBrains = NO_BRAINS  # of series chosen by their images
 
     @property
     def reference(self) -> Series:
@@ -80,8 +82,8 @@ def read_study(
     with open_source(path) as source:
         series = _all_series(source)
     try:
-        by_image = {} if one_grid else _choose_by_image(path, series, modalities, override or {})
-        chosen = choose(series, modalities, {**(override or {}), **by_image})
+        by_image = Assignment() if one_grid else _choose_by_image(path, series, modalities, override or {})
+        chosen = choose(series, modalities, {**(override or {}), **by_image.series})
         for modality, one in chosen.items():
             if one.problem is not None:
                 raise ScanError(f"{modality}, {one.label}: {one.problem}")
@@ -89,13 +91,13 @@ def read_study(
             raise ScanError(f"{gap}; {REMEDY}")
     except ScanError as problem:
         raise ScanError(f"{path}: {problem}") from None
-    notes = [f"{chosen[name].label} is used as {name}, by its image" for name in by_image]
-    return Study(path, chosen, (*notes, *explain_ignored(series, chosen)))
+    notes = [f"{chosen[name].label} is used as {name}, by its image" for name in by_image.series]
+    return Study(path, chosen, (*notes, *explain_ignored(series, chosen)), by_image.brains)
 
 
 def _choose_by_image(
     path: Path, series: Sequence[Series], modalities: Sequence[str], override: Mapping[str, str]
-) -> dict[str, str]:
+) -> Assignment:
     from anofpdm.scans.dicom.by_image import choose_by_image
 
     def read(one: Series) -> Volume:

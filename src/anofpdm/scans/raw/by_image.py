@@ -7,6 +7,7 @@ import numpy as np
 from anofpdm.errors import ScanError
 from anofpdm.scans.nifti import Volume
 from anofpdm.scans.raw.contrast import assign_series, compare_contrasts, describe_series, measure_contrast
+from anofpdm.scans.raw.found import Assignment, FoundBrains
 from anofpdm.scans.raw.header import check_header
 from anofpdm.scans.raw.register import Head
 from anofpdm.scans.raw.run import BrainFinder
@@ -16,16 +17,17 @@ MOST_SERIES = 12  # of one study
 
 def assign_volumes(
     volumes: Mapping[str, Volume], modalities: Sequence[str], known: Sequence[str], remedy: str
-) -> dict[str, str]:
-    """Modality to series. ScanError where the images do not give it; `remedy` is then for the user.
+) -> Assignment:
+    """ScanError where the images do not give every modality; `remedy` is then for the user.
 
     `known`: contrasts that other series of the study have by their names.
     """
     find_brain = BrainFinder()
-    likelihoods = {}
+    likelihoods, brains = {}, {}
     for name, volume in volumes.items():
         check_header(volume.grid, volume.path)
-        head = Head(volume.voxels.astype(np.float32), find_brain(volume), volume.grid)
+        brains[name] = find_brain(volume)
+        head = Head(volume.voxels.astype(np.float32), brains[name], volume.grid)
         likelihoods[name] = compare_contrasts(measure_contrast(head))
     found = assign_series(likelihoods, modalities, known)
     if found is None or not found.sure:
@@ -33,4 +35,5 @@ def assign_volumes(
         raise ScanError(
             f"neither names nor images give {what} (by the images, {describe_series(likelihoods)}); {remedy}"
         )
-    return dict(found.series)
+    chosen = found.series.values()
+    return Assignment(dict(found.series), FoundBrains.of((volumes[name], brains[name]) for name in chosen))

@@ -9,6 +9,7 @@ from scipy import ndimage
 
 from anofpdm.scans.nifti import Volume, read_volume
 from anofpdm.scans.raw.brain import Networks, extract_brain, load_networks
+from anofpdm.scans.raw.found import NO_BRAINS, FoundBrains
 from anofpdm.scans.raw.preparation import Preparation, discard
 from anofpdm.scans.raw.stripped import is_stripped, on_one_grid
 from anofpdm.scans.raw.study import Study, StudyOptions
@@ -25,6 +26,7 @@ class RawRun:
     report: Callable[[str], None] = discard
     progress: Progress = silent
     keep_series: bool = True  # also the registered series; else only what is slow to compute again, and pictures
+    brains: FoundBrains = NO_BRAINS  # used where deepbet would find them again
 
 
 class BrainFinder:
@@ -35,8 +37,10 @@ class BrainFinder:
         mask: Path | None = None,
         command: Callable[[Path], Volume] | None = None,
         description: str | None = None,  # of mask or command, for the manifest
+        found: FoundBrains = NO_BRAINS,  # not found again
     ):
         self.mask, self.command, self.description = mask, command, description or DEEPBET
+        self.found = found
         self.networks: Networks | None = None  # loaded when needed
 
     def __call__(self, volume: Volume) -> np.ndarray:
@@ -46,6 +50,8 @@ class BrainFinder:
             mask = read_volume(self.mask, allow_constant=True)
             if on_one_grid([volume.grid, mask.grid]):
                 return np.asarray(mask.voxels > 0)
+        if (known := self.found.get(volume)) is not None:
+            return known
         if is_stripped(volume):
             return np.asarray(ndimage.binary_fill_holes(volume.voxels > 0))
         self.networks = self.networks or load_networks()
