@@ -7,13 +7,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from anofpdm.cohorts.phantoms.cohort import PhantomConfig, make_phantom
 from anofpdm.demo.run import BUNDLED
+from anofpdm.options import PhantomKind
 from anofpdm.scans import read_volume, write_nifti
 from anofpdm.scans.grid import Grid
 from anofpdm.scans.raw.geometry import apply, resample, rotation_degrees
 from anofpdm.scans.raw.register import Head
 from tests import toys
-from tests.scans.raw.worlds import tumour_phantom
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
@@ -26,7 +27,8 @@ def find_benchmarks(monkeypatch):
 @pytest.fixture(scope="module")
 def scans(tmp_path_factory):
     """A registered, stripped phantom in the BraTS21 layout."""
-    folder, phantom = tmp_path_factory.mktemp("scans"), tumour_phantom()
+    folder = tmp_path_factory.mktemp("scans")
+    phantom = make_phantom(PhantomConfig(PhantomKind.TUMOUR, 3, size=80, slices=50), 1)
     grid = Grid.from_affine(phantom.mask.shape, phantom.affine)
     (folder / "BraTS2021_00001").mkdir()
     for name, volume in phantom.volumes.items():
@@ -83,6 +85,7 @@ def test_a_skull_encloses_the_brain_and_leaves_it_unchanged():
 
 
 def test_a_disturbed_study_of_a_phantom(scans, monkeypatch, capsys):
+    monkeypatch.setattr(toys.benchmark("raw_disturbed"), "IN_PLANE_MM", (1.8, 2.2))  # a quarter of the voxels
     words = ["disturbed", BUNDLED / "phantom-tumour", scans, "--count", "1", "--degrees", "10", "--mm", "10"]
     monkeypatch.setattr(sys, "argv", ["raw.py", *map(str, words)])
     runpy.run_path(str(BENCHMARKS / "raw.py"), run_name="__main__")

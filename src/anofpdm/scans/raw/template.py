@@ -4,6 +4,8 @@ The template is nilearn's copy of ICBM 152 2009a (T1, 1 mm), which is part of it
 information does not need equal contrasts, so that a study without T1 is registered by another series.
 """
 
+from functools import cache
+
 import numpy as np
 from scipy import ndimage, optimize
 
@@ -22,8 +24,9 @@ POINTS = 12_000
 STEPS = np.array([1.0] * 3 + [1.0] * 3 + [0.02] * 3 + [0.02] * 3)
 
 
+@cache
 def load_template(resolution: int = 1) -> Head:
-    """T1 and brain mask, on a grid of `resolution` mm."""
+    """T1 and brain mask, on a grid of `resolution` mm; read-only."""
     try:
         from nilearn.datasets import load_mni152_brain_mask, load_mni152_template
     except ImportError:
@@ -31,7 +34,10 @@ def load_template(resolution: int = 1) -> Head:
     image = load_mni152_template(resolution)
     brain = np.asarray(load_mni152_brain_mask(resolution).dataobj) > 0
     grid = Grid.from_affine(brain.shape, image.affine)
-    return Head(np.where(brain, np.asarray(image.dataobj, np.float32), 0), brain, grid)
+    voxels = np.where(brain, np.asarray(image.dataobj, np.float32), 0)
+    for array in (voxels, brain):
+        array.flags.writeable = False
+    return Head(voxels, brain, grid)
 
 
 def load_tissues(resolution: int = 1) -> tuple[np.ndarray, np.ndarray]:
