@@ -11,6 +11,7 @@ from anofpdm.cohorts.inputs import Target, select_modalities
 from anofpdm.cohorts.layouts.bids import find_subjects
 from anofpdm.errors import CohortError
 from anofpdm.options import Engine
+from anofpdm.scans.modalities import InputModalities
 from anofpdm.segment import outputs
 from anofpdm.segment.engines import SegmentRequest
 from anofpdm.segment.many import BatchSegmentation, RunReport, result_location
@@ -52,7 +53,7 @@ class BidsRun:
     selection: Selection = Selection()
     validate: bool = True
 
-    def targets(self, modalities: tuple[str, ...]) -> list[Target]:
+    def targets(self, modalities: InputModalities | tuple[str, ...]) -> list[Target]:
         """Scans of the selected participants; a participant without any is an error."""
         found = [one for one in find_subjects(self.source) if one.images]
         chosen = [one for one in found if self.selection.includes(one.name)]
@@ -66,7 +67,7 @@ class BidsRun:
 
     def run(self, model: Model, request: SegmentRequest, world: World, progress: Progress = silent) -> RunReport:
         description = check_source(self.source) if self.validate else {}
-        targets = self.targets(request.modalities)
+        targets = self.targets(request.inputs)
         if world.is_main:
             self.out.mkdir(parents=True, exist_ok=True)
             write_dataset(self.out, self.source, description)
@@ -83,6 +84,7 @@ def write_sidecars(target: Target, source: Path, out: Path, request: SegmentRequ
     """JSON files beside mask and map: units, and which files they were made from."""
     folder, name = result_location(target, out)
     common = _sources(target, source) | {"ModelSha256": request.model_sha256, "Engine": str(request.engine.name)}
+    common["MissingModalities"] = list(request.inputs.missing(target.subject.images))
     student = request.engine.name == Engine.STUDENT
     units = "probability of lesion, from 0 to 1" if student else "arbitrary; larger is more anomalous"
     mask = {"Type": "Lesion", "Description": "Predicted lesion mask", "Units": "1 is lesion, 0 is not", **common}

@@ -128,10 +128,10 @@ def segment(
     unneeded = set(loaded.modalities) - set(request.modalities)
     inputs, series = (_without(unneeded, words) for words in (inputs, series or []))
     if preview:
-        for line in preview_dicom(inputs, request.modalities, _parse_series(series)):
+        for line in preview_dicom(inputs, request.inputs, _parse_series(series)):
             print(line)
         return
-    targets = find_targets(inputs, request.modalities, split, _parse_series(series), request.raw)
+    targets = find_targets(inputs, request.inputs, split, _parse_series(series), request.raw)
     targets = targets if share is None else share.select(targets)
     wanted = OutputOptions(pictures, report, dicom)
     run = BatchSegmentation(
@@ -176,8 +176,11 @@ def print_reports(reports: "list[RunReport]", out: Path) -> None:
     console = Console(highlight=False, soft_wrap=True, markup=False)
     segmented = {name: ml for report in reports for name, ml in report.segmented.items()}
     skipped = {name: ml for report in reports for name, ml in report.skipped.items()}
+    missing = {name: names for report in reports for name, names in report.missing.items()}
     for name, ml in sorted({**skipped, **segmented}.items()):
-        console.print(printable(f"{name}: {ml:.1f} ml" + ("  (already complete)" if name in skipped else "")))
+        notes = [f"without {', '.join(missing[name])}"] if name in missing else []
+        notes += ["already complete"] if name in skipped else []
+        console.print(printable(f"{name}: {ml:.1f} ml" + (f"  ({'; '.join(notes)})" if notes else "")))
     for report in reports:
         for name, texts in report.warnings.items():
             for text in texts:

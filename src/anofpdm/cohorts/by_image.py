@@ -8,6 +8,7 @@ from anofpdm.cohorts.layouts import folder
 from anofpdm.cohorts.subjects import MASK, Subject, normalise_name, stem
 from anofpdm.errors import CohortError, ConfigError, ScanError
 from anofpdm.scans import read_volume
+from anofpdm.scans.modalities import InputModalities
 from anofpdm.scans.raw.by_image import MOST_SERIES, assign_volumes
 from anofpdm.scans.raw.found import FoundBrains
 
@@ -19,14 +20,14 @@ class SubjectByImages:
     brains: FoundBrains  # of these files
 
 
-def subject_by_images(files: Sequence[Path], modalities: tuple[str, ...], remedy: str) -> SubjectByImages | None:
+def subject_by_images(files: Sequence[Path], modalities: InputModalities, remedy: str) -> SubjectByImages | None:
     """None where the files cannot be one study.
 
     CohortError where the images do not give the modalities.
     """
-    named, unnamed = _split(files, modalities)
-    missing = [name for name in modalities if name not in named]
-    if len(modalities) < 2 or not 0 < len(missing) <= len(unnamed) <= MOST_SERIES:
+    named, unnamed = _split(files, modalities.names)
+    missing = modalities.without(named)
+    if len(modalities.names) < 2 or not 0 < len(missing.needed) <= len(unnamed) <= MOST_SERIES:
         return None
     where = unnamed[0].parent
     try:
@@ -39,7 +40,7 @@ def subject_by_images(files: Sequence[Path], modalities: tuple[str, ...], remedy
     images = named | {name: where / file for name, file in assigned.series.items()}
     name = normalise_name(where.resolve().name) or "scan"
     lines = tuple(f"{file} is used as {modality}, by its image" for modality, file in assigned.series.items())
-    subject = Subject(name, name, {modality: images[modality] for modality in modalities})
+    subject = Subject(name, name, {modality: images[modality] for modality in modalities.select(images)})
     return SubjectByImages(subject, lines, assigned.brains)
 
 

@@ -15,6 +15,7 @@ from anofpdm.cohorts.writer import MANIFEST
 from anofpdm.errors import AnoFPDMError, CohortError
 from anofpdm.options import Layout, Raw, parse
 from anofpdm.scans.dicom.source import holds_dicom, is_zip
+from anofpdm.scans.modalities import InputModalities, as_inputs
 from anofpdm.scans.raw.found import NO_BRAINS, FoundBrains
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ INVALID_NAMES = ("", ".", "..")  # as the name of a result folder
 class Target:
     """A scan to segment."""
 
-    subject: Subject  # with the modalities of the model only, in their order
+    subject: Subject  # with the modalities of the model only, in their order; optional ones may be missing
     bids: bool  # whether its results get BIDS names
     study: "Study | None" = None  # for DICOM; the images are then the folder or zip until `open`
     notes: tuple[str, ...] = ()  # lines for the user: how files or series were chosen
@@ -49,13 +50,13 @@ class Target:
 
 def find_targets(
     inputs: Sequence[str],
-    modalities: tuple[str, ...],
+    modalities: InputModalities | tuple[str, ...],
     split: str | None = None,
     series: Mapping[str, str] | None = None,  # DICOM: modality to number, UID or description
     raw: Raw = Raw.NEVER,  # never: DICOM series on different grids are refused
 ) -> list[Target]:
     """Each input is a folder, a NIfTI file, DICOM, or modality=file. Files of one subject are one scan."""
-    targets: list[Target] = []
+    modalities, targets = as_inputs(modalities), list[Target]()
     assigned = [one for one in inputs if "=" in one and not Path(one).exists()]
     if assigned:
         targets.append(_explicit_target(assigned, modalities))
@@ -82,14 +83,16 @@ def find_targets(
     return check_names(targets)
 
 
-def _folder_targets(path: Path, modalities: tuple[str, ...], split: str | None, raw: Raw) -> list[Target]:
+def _folder_targets(path: Path, modalities: InputModalities, split: str | None, raw: Raw) -> list[Target]:
     if _is_prepared(path):
         return _cohort_targets(path, modalities, split)
     return _best_layout(path, modalities, str(path), raw)
 
 
 def preview_dicom(
-    inputs: Sequence[str], modalities: tuple[str, ...], series: Mapping[str, str] | None = None
+    inputs: Sequence[str],
+    modalities: InputModalities | tuple[str, ...],
+    series: Mapping[str, str] | None = None,
 ) -> list[str]:
     """Table, as lines of text, of the series in these DICOM inputs and of those that would be used."""
     lines: list[str] = []
@@ -100,7 +103,7 @@ def preview_dicom(
             from anofpdm.scans.dicom.match import preview_lines
             from anofpdm.scans.dicom.read import preview
 
-            lines += [f"{path}:", *preview_lines(preview(path, modalities, series))]
+            lines += [f"{path}:", *preview_lines(preview(path, as_inputs(modalities).names, series))]
     if not lines:
         raise CohortError("--preview shows the series of DICOM inputs, and there are none; leave it out")
     return lines
@@ -115,46 +118,48 @@ def _is_dicom(path: Path) -> bool:
     return holds_dicom(path)
 
 
-def _read_study(path: Path, modalities: tuple[str, ...], series: Mapping[str, str] | None, raw: Raw) -> "Study":
+def _read_study(path: Path, modalities: InputModalities, series: Mapping[str, str] | None, raw: Raw) -> "Study":
     from anofpdm.scans.dicom.read import read_study
 
     return read_study(path, modalities, series, one_grid=raw is Raw.NEVER)
 
 
-def _dicom_target(path: Path, modalities: tuple[str, ...], read: "Callable[[Path], Study]", *, alone: bool) -> Target:
+def _dicom_target(path: Path, modalities: InputModalities, read: "Callable[[Path], Study]", *, alone: bool) -> Target:
     """One study, not converted yet. If there are other inputs, an error is recorded and reported later."""
     folder_name = path.name if path.name not in INVALID_NAMES else path.resolve().name
     name = normalise_name(Path(folder_name).stem if path.is_file() else folder_name) or "scan"
-    subject = Subject(name, name, dict.fromkeys(modalities, path))
+    subject = Subject(name, name, dict.fromkeys(modalities.names, path))
     try:
         study = read(path)
     except AnoFPDMError as problem:
         if alone:
             raise
         return Target(replace(subject, problem=str(problem)), bids=False)
+    subject = replace(subject, images=dict.fromkeys(study.series, path))
     return Target(subject, bids=False, study=study, notes=study.notes, brains=study.brains)
 
 
-def _best_layout(source: Source, modalities: tuple[str, ...], where: str, raw: Raw) -> list[Target]:
-    """BIDS, if it gives any usable scan; else the layout that gives the most usable scans; else one by its images."""
+def _best_layout(source: Source, modalities: InputModalities, where: str, raw: Raw) -> list[Target]:
+    """BIDS, if it gives any usable scan; else the layout that gives the most usable scans, and of equals the one that
+    gives the most files; else one scan by its images."""
     layouts: dict[Layout, Finder] = {
         Layout.BIDS: partial(bids.find_subjects, remedy=_assignment_hint(modalities)),
         Layout.BRATS21: brats.find_subjects,  # after BIDS, whose names it would accept too
-        Layout.NIFTI: partial(_any_scans, modalities=modalities),
+        Layout.NIFTI: partial(_any_scans, modalities=modalities.names),
     }
-    best: tuple[int, Layout, list[Subject]] = (-1, Layout.NIFTI, [])
+    best: tuple[tuple[int, int], Layout, list[Subject]] = ((-1, 0), Layout.NIFTI, [])
     for layout, find in layouts.items():
         subjects = select_modalities([one for one in find(source) if one.images], modalities)
-        usable = sum(one.problem is None for one in subjects)
-        if subjects and usable > best[0]:
-            best = (usable, layout, subjects)
-        if layout is Layout.BIDS and usable:
+        images = [len(one.images) for one in subjects if one.problem is None]
+        if subjects and (len(images), sum(images)) > best[0]:
+            best = ((len(images), sum(images)), layout, subjects)
+        if layout is Layout.BIDS and images:
             break
-    usable, layout, subjects = best
+    (usable, _), layout, subjects = best
     if not subjects:
         count = sum(1 for _ in nifti_files(source))
         found = f"{count} NIfTI files" if count else "no NIfTI or DICOM file"
-        raise CohortError(f"{where}: no scan found ({found}); give a folder with {', '.join(modalities)}")
+        raise CohortError(f"{where}: no scan found ({found}); give a folder with {', '.join(modalities.needed)}")
     if not usable:
         unnamed = None if raw is Raw.NEVER else _target_by_images(source, modalities)
         if unnamed is None:
@@ -163,7 +168,7 @@ def _best_layout(source: Source, modalities: tuple[str, ...], where: str, raw: R
     return [Target(one, bids=layout is Layout.BIDS) for one in subjects]
 
 
-def _target_by_images(source: Source, modalities: tuple[str, ...]) -> Target | None:
+def _target_by_images(source: Source, modalities: InputModalities) -> Target | None:
     from anofpdm.cohorts.by_image import subject_by_images
 
     files = [path for path in nifti_files(source) if not _is_derived(path, source)]
@@ -192,30 +197,30 @@ def _is_derived_name(name: str, names: Sequence[str]) -> bool:
     return any(name != other and name.startswith((f"{other}_", f"{other}-")) for other in names)
 
 
-def _assignment_hint(modalities: tuple[str, ...]) -> str:
-    return f"give the files as {' '.join(f'{name}=FILE' for name in modalities)}"
+def _assignment_hint(modalities: InputModalities) -> str:
+    return f"give the files as {modalities.assignments()}"
 
 
 def select_modalities(
-    subjects: Sequence[Subject], modalities: tuple[str, ...], remedy: str | None = None
+    subjects: Sequence[Subject], modalities: InputModalities | tuple[str, ...], remedy: str | None = None
 ) -> list[Subject]:
     """For a model of one modality, a file without a modality in its name has that modality."""
-    subjects = list(subjects)
+    subjects, wanted = list(subjects), as_inputs(modalities)
     for number, one in enumerate(subjects):
-        if len(modalities) == 1 and list(one.images) == [folder.UNNAMED]:
-            subjects[number] = replace(one, images={modalities[0]: one.images[folder.UNNAMED]})
-    return with_modalities(subjects, modalities, remedy=remedy or _assignment_hint(modalities))
+        if len(wanted.names) == 1 and list(one.images) == [folder.UNNAMED]:
+            subjects[number] = replace(one, images={wanted.names[0]: one.images[folder.UNNAMED]})
+    return with_modalities(subjects, wanted, remedy=remedy or _assignment_hint(wanted))
 
 
-def _explicit_target(assigned: Sequence[str], modalities: tuple[str, ...]) -> Target:
+def _explicit_target(assigned: Sequence[str], modalities: InputModalities) -> Target:
     pairs = [(name.lower(), Path(path)) for name, _, path in (text.partition("=") for text in assigned)]
     files = dict(pairs)
     for name, path in pairs:
         if sum(name == other for other, _ in pairs) > 1:
             raise CohortError(f"{name}={path}: duplicate {name}; give each modality once")
     for name, path in pairs:
-        if name not in modalities:
-            raise CohortError(f"{name}={path}: not a modality of the model; choose from {', '.join(modalities)}")
+        if name not in modalities.names:
+            raise CohortError(f"{name}={path}: not a modality of the model; choose from {', '.join(modalities.names)}")
     for path in files.values():
         if not path.is_file():
             raise CohortError(f"{path}: no such file; check the path")
@@ -226,7 +231,7 @@ def _explicit_target(assigned: Sequence[str], modalities: tuple[str, ...]) -> Ta
     return Target(subject, bids=False)
 
 
-def _cohort_targets(path: Path, modalities: tuple[str, ...], split: str | None) -> list[Target]:
+def _cohort_targets(path: Path, modalities: InputModalities, split: str | None) -> list[Target]:
     """The scans that a prepared cohort was made from."""
     cohort = open_cohort(path)
     source = Path(cohort.manifest["source"])
@@ -237,7 +242,7 @@ def _cohort_targets(path: Path, modalities: tuple[str, ...], split: str | None) 
         Layout.BRATS21: brats.find_subjects,
         Layout.ATLAS2: find_bids,
         Layout.BIDS: find_bids,
-        Layout.NIFTI: partial(folder.find_subjects, modalities=modalities),
+        Layout.NIFTI: partial(folder.find_subjects, modalities=modalities.names),
     }
     layout = parse(Layout, cohort.manifest["kind"])
     wanted = set((cohort.scans if split is None else cohort.scans[cohort.rows(split)]).tolist())

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from anofpdm.errors import CohortError
+from anofpdm.scans.modalities import InputModalities, as_inputs
 from anofpdm.util.files import walk_files
 
 MASK = "mask"
@@ -89,17 +90,19 @@ def normalise_name(name: str) -> str:
 
 
 def with_modalities(
-    subjects: list[Subject], modalities: tuple[str, ...], *, remedy: str = "choose modalities with --modalities"
+    subjects: list[Subject],
+    modalities: InputModalities | tuple[str, ...],
+    *,
+    remedy: str = "choose modalities with --modalities",
 ) -> list[Subject]:
-    """The same subjects with these modalities only, in this order; a missing one is recorded as a problem."""
-    selected = []
+    """The same subjects with these modalities only, in this order; a missing needed one is recorded as a problem."""
+    wanted, selected = as_inputs(modalities), []
     for subject in subjects:
-        missing = " or ".join(modality for modality in modalities if modality not in subject.images)
-        problem = subject.problem
+        missing, problem = " or ".join(wanted.missing_needed(subject.images)), subject.problem
         if missing and problem is None:
             has = ", ".join(subject.images) or "none"
-            problem = f"no {missing} image (found: {has}); add it, or {remedy}"
-        images = {modality: subject.images[modality] for modality in modalities if modality in subject.images}
+            problem = f"no {missing} image (found: {has}); add it, or {remedy}{wanted.explain()}"
+        images = {modality: subject.images[modality] for modality in wanted.select(subject.images)}
         selected.append(replace(subject, images=images, problem=problem))
     return selected
 

@@ -115,6 +115,8 @@ def _render_identity(result: SegmentedScan) -> str:
     grid, engine = result.grid, result.display.engine
     shape, spacing = " x ".join(map(str, grid.shape)), " x ".join(f"{edge:.3g}" for edge in grid.spacing_mm)
     pairs = {name.upper(): wording.file_name(source["file"]) for name, source in result.summary["inputs"].items()}
+    if missing := result.summary.get("missing_modalities"):
+        pairs["Missing modalities"] = ", ".join(name.upper() for name in missing)
     pairs["Grid"] = f"{shape} voxels of {spacing} mm"
     indices = result.display.indices  # slices with too little brain are not analysed
     slices = f"slices {indices[0]} to {indices[-1]}" if len(indices) > 1 else f"slice {indices[0]}"

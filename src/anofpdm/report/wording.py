@@ -34,18 +34,18 @@ def count_noun(count: int, noun: str) -> str:
 
 
 def describe_scan(result: SegmentedScan) -> list[str]:
-    """Sentences on the slices, the lesion volume and the largest finding."""
-    slices = _describe_slices(result)
+    """Sentences on the slices, the lesion volume and the largest finding, and on missing modalities."""
+    slices, missing = _describe_slices(result), _describe_missing(result)
     if not result.findings:
         detected = bool(result.decisions.detected.any())
         empty = ["However, no region above the threshold was large enough to be kept."] if detected else []
-        return ["No lesion was found.", slices, *empty]
+        return ["No lesion was found.", slices, *empty, *missing]
     largest, count = result.findings[0], len(result.findings)
     total = format_millilitres(result.volume_ml)
     volume = f"The lesion mask has a volume of {total} in {count_noun(count, 'finding')}."
     which = "Its" if count == 1 else f"The largest has {format_millilitres(largest.volume_ml)}; its"
     position = describe_position(largest, has_orientation(result))
-    return [slices, volume, f"{which} centre is {position} of the scanner origin."]
+    return [slices, volume, f"{which} centre is {position} of the scanner origin.", *missing]
 
 
 def describe_estimate(estimate: float) -> str:
@@ -57,6 +57,14 @@ def describe_estimate(estimate: float) -> str:
         "from the student's probabilities and from the agreement of its masks of the scan and of the mirrored scan. "
         "It tends to be too high and ignores lesions that were missed; use it to choose the scans to check first."
     )
+
+
+def _describe_missing(result: SegmentedScan) -> list[str]:
+    names = [name.upper() for name in result.summary.get("missing_modalities", ())]
+    if not names:
+        return []
+    verb, them = ("is", "it") if len(names) == 1 else ("are", "them")
+    return [f"{', '.join(names)} {verb} missing in this scan; the mask may be less accurate than with {them}."]
 
 
 def _describe_slices(result: SegmentedScan) -> str:

@@ -22,6 +22,7 @@ from anofpdm.network.predictor import TrainedModel
 from anofpdm.options import Detector, Engine, Raw, Threshold, parse
 from anofpdm.report.display import Curves
 from anofpdm.report.explanation import Explain, add_evidence, normalize_explain
+from anofpdm.scans.modalities import InputModalities
 from anofpdm.segment.scan_input import BrainSource
 from anofpdm.student.model import Student
 from anofpdm.util.progress import Progress
@@ -58,6 +59,7 @@ class DiffusionEngine:
     seed: int
     batch: int
     name: ClassVar = Engine.DIFFUSION
+    optional: ClassVar[tuple[str, ...]] = ()  # modalities that a scan may lack
     neighbours_mm: ClassVar[tuple[float, ...]] = ()  # offsets of slices that the network takes as further channels
 
     def __post_init__(self) -> None:
@@ -65,7 +67,7 @@ class DiffusionEngine:
 
     @property
     def modalities(self) -> tuple[str, ...]:
-        """Modalities that a scan must have, in the order of the channels."""
+        """In the order of the channels."""
         return self.trained.modalities
 
     @property
@@ -129,6 +131,10 @@ class StudentEngine:
         return self.student.config.modalities
 
     @property
+    def optional(self) -> tuple[str, ...]:
+        return self.student.config.optional
+
+    @property
     def scored_modalities(self) -> tuple[str, ...]:
         return self.modalities
 
@@ -168,11 +174,19 @@ class SegmentRequest:
     explain: Explain = None
     explainer: DiffusionEngine | None = None  # given together with `explain`
     raw: Raw = Raw.NEVER
+    advice: str = ""  # for messages on a missing modality
+
+    @property
+    def inputs(self) -> InputModalities:
+        """Modalities that a scan must have, and those that it may lack."""
+        engine = self.explainer or self.engine
+        needed = tuple(name for name in engine.modalities if name not in engine.optional)
+        return InputModalities(needed, engine.optional, self.advice)
 
     @property
     def modalities(self) -> tuple[str, ...]:
-        """Modalities that a scan must have."""
-        return (self.explainer or self.engine).modalities
+        """All of them; those that a scan must have first."""
+        return self.inputs.names
 
     def settings(self) -> dict[str, Any]:
         """Everything but the scan that determines the result. Results are comparable only where these are equal."""
@@ -201,14 +215,24 @@ def resolve_request(model: "Model", options: SegmentOptions) -> SegmentRequest:
     if _resolve_engine(model, wanted) is Engine.DIFFUSION:
         if explain is not None and wanted is Engine.DIFFUSION:
             raise ConfigError("--explain: the diffusion engine explains every slice anyway; omit it")
-        return SegmentRequest(_diffusion_engine(model, options), model.sha256, brain, raw=raw)
+        advice = _advise(model, "the diffusion engine", "--engine student")
+        return SegmentRequest(_diffusion_engine(model, options), model.sha256, brain, raw=raw, advice=advice)
     refused = NOT_FOR_STUDENTS if explain is not None else (*NOT_FOR_STUDENTS, "seed")  # of the explanation's noise
     unused = ", ".join(f"--{name}" for name in refused if options.get(name) is not None)
     if unused:
         raise ConfigError(f"{unused}: not an option of the student engine; add --engine diffusion, or omit it")
     assert model.student is not None
     explainer = None if explain is None else _diffusion_engine(model, options)
-    return SegmentRequest(StudentEngine(model.student), model.sha256, brain, explain, explainer, raw)
+    advice = "" if explain is None else _advise(model, "--explain", "the student alone")
+    return SegmentRequest(StudentEngine(model.student), model.sha256, brain, explain, explainer, raw, advice)
+
+
+def _advise(model: "Model", what: str, instead: str) -> str:
+    """Where a modality is missing that only the diffusion model needs."""
+    needed = model.student.config.needed if model.student else ()
+    if not needed or set(model.modalities) <= set(needed):
+        return ""
+    return f"{what} needs every modality that the diffusion model was trained with; {instead} needs {', '.join(needed)}"
 
 
 def _resolve_engine(model: "Model", wanted: Engine) -> Engine:

@@ -17,7 +17,7 @@ from anofpdm.util.files import encode_csv, folder_lock, read_regular_file, write
 Item = TypeVar("Item")
 PARTS, TABLE = "parts", "scans.csv"
 COUNTS = ("volume_ml", "findings", "slices", "slices_detected", "estimated_dice")
-COLUMNS = ("scan", *COUNTS, "warnings", "engine", "model_sha256", "folder")
+COLUMNS = ("scan", *COUNTS, outputs.MISSING_MODALITIES, "warnings", "engine", "model_sha256", "folder")
 
 
 @dataclass(frozen=True)
@@ -85,6 +85,7 @@ def read_summary(path: Path) -> dict[str, Any]:
         return {
             **{name: summary[name] for name in COUNTS if name != "estimated_dice"},
             "estimated_dice": summary.get("estimated_dice"),
+            outputs.MISSING_MODALITIES: " ".join(summary.get(outputs.MISSING_MODALITIES, ())),
             "warnings": len(summary["warnings"]),
             "engine": settings["engine"],
             "model_sha256": settings["model_sha256"],

@@ -51,6 +51,7 @@ class RunReport:
     skipped: dict[str, float] = field(default_factory=dict)  # complete results of an earlier run
     failed: dict[str, str] = field(default_factory=dict)  # scan to reason
     warnings: dict[str, list[str]] = field(default_factory=dict)
+    missing: dict[str, tuple[str, ...]] = field(default_factory=dict)  # scan to the optional modalities that it lacks
 
 
 @dataclass(frozen=True)
@@ -123,6 +124,8 @@ class BatchSegmentation:
     def _segment(self, target: Target, subject: Subject, report: RunReport, progress: Progress) -> None:
         """`subject` has NIfTI files, also where the target is DICOM."""
         (folder, name), request = result_location(target, self.out), self._request_for(target)
+        if missing := request.inputs.missing(subject.images):
+            report.missing[subject.name] = missing
         volume = self._finished_volume(lambda file: folder / name(file), subject, request, target.study is not None)
         if volume is not None:
             report.skipped[subject.name] = volume
@@ -172,7 +175,9 @@ class BatchSegmentation:
         try:
             summary = json.loads(path(outputs.SUMMARY).read_text())
             hashes = {key: summary["inputs"][key]["sha256"] for key in subject.images}
-            same_files = all(hashes[key] == file_sha256(image) for key, image in subject.images.items())
+            same_files = set(summary["inputs"]) == set(subject.images) and all(
+                hashes[key] == file_sha256(image) for key, image in subject.images.items()
+            )
             return float(summary["volume_ml"]) if same_files and summary["settings"] == settings else None
         except (OSError, ValueError, KeyError, TypeError):
             return None

@@ -37,6 +37,7 @@ from anofpdm.scans import AxialPlanes, Grid, Scan, scan_slices
 from anofpdm.scans.raw.run import RawRun
 from anofpdm.scans.raw.study import Study
 from anofpdm.segment.engines import EngineSlices, SegmentOptions, SegmentRequest, resolve_request
+from anofpdm.segment.outputs import MISSING_MODALITIES
 from anofpdm.segment.raw_input import read_input
 from anofpdm.segment.result import Segmentation, slice_table
 from anofpdm.segment.scan_input import (
@@ -47,6 +48,7 @@ from anofpdm.segment.scan_input import (
     warn_unusual_spacing,
 )
 from anofpdm.student.model import Student, load_student
+from anofpdm.student.network import fill_missing
 from anofpdm.student.typical import describe_scan
 from anofpdm.util.distributed import resolve_device
 from anofpdm.util.progress import Progress, portion, silent
@@ -138,7 +140,7 @@ class Model:
         with record_warnings() as warnings:
             scan, study = self._read(files, request, raw_run, progress)
             planes = AxialPlanes(scan.grid, self.size)
-            slices = self._checked_slices(scan, planes.spacing_mm, request, next(iter(files.values())))
+            slices = self._checked_slices(scan, planes.spacing_mm, request, files[scan.modalities[0]])
         progress = _after_preparation(progress, study)
         own_progress = progress if request.explainer is None else portion(progress, 0, STUDENT_PORTION)
         decisions, curves = request.engine.decide(_select(slices, request, request.engine.modalities), own_progress)
@@ -157,8 +159,9 @@ class Model:
             slices=slice_table(decisions, slices.indices, planes.pixel_mm),
             findings=findings,
             decisions=decisions,
-            summary=_summary(files, request, warnings, study) | {"seconds": round(time.perf_counter() - start, 2)},
-            display=self._display_data(request, slices, planes.pixel_mm, curves, space),
+            summary=_summary(files, scan, request, warnings, study)
+            | {"seconds": round(time.perf_counter() - start, 2)},
+            display=self._display_data(request, scan, slices, curves, space),
             series=() if study is None else study.series,
             pictures={} if study is None else study.pictures,
         )
@@ -166,6 +169,10 @@ class Model:
     def _read(
         self, files: Files, request: SegmentRequest, run: RawRun | None, progress: Progress
     ) -> tuple[Scan, Study | None]:
+        unknown = [name for name in files if name not in {*self.modalities, *request.modalities}]
+        if unknown and request.inputs.optional:  # a misspelt optional modality would count as missing
+            known = ", ".join(request.modalities)
+            raise ScanError(f"{', '.join(unknown)}: not a modality of the model; choose from {known}")
         run = replace(run or RawRun(), progress=portion(progress, 0, PREPARATION_PORTION))
         return read_input(files, request, self.expects, self.foreground, run)
 
@@ -176,27 +183,30 @@ class Model:
         warn_unusual_foreground(foreground_share(slices.pixels), self.foreground, where)
         warn_unusual_spacing(spacing_mm, request.engine.neighbours_mm, where)
         warn_missing_slices(request.explain, slices.indices, where)
-        self._warn_unlike_training(slices.pixels, request, where)
-        return EngineSlices(slices.pixels, slices.indices, spacing_mm)
+        self._warn_unlike_training(slices.pixels, scan.modalities, where)
+        pixels = fill_missing(slices.pixels, scan.modalities, request.modalities)
+        return EngineSlices(pixels, slices.indices, spacing_mm)
 
-    def _warn_unlike_training(self, pixels: np.ndarray, request: SegmentRequest, where: object) -> None:
+    def _warn_unlike_training(self, pixels: np.ndarray, modalities: tuple[str, ...], where: object) -> None:
+        """By the modalities that the scan has."""
         typical = self.student.typical if self.student else None
         if typical is None:
             return
-        given = [name for name in typical.modalities if name in request.modalities]
-        numbers = describe_scan(pixels[:, [request.modalities.index(name) for name in given]])
+        given = tuple(name for name in typical.modalities if name in modalities)
+        numbers = describe_scan(pixels[:, [modalities.index(name) for name in given]])
         if different := typical.unusual(numbers, given):
-            warn_unlike_training(different, typical.distance(numbers, given), typical.limit, where)
+            warn_unlike_training(different, typical.distance(numbers, given), typical.limit_for(given), where)
 
     def _display_data(
-        self, request: SegmentRequest, slices: EngineSlices, pixel_mm: float, curves: Curves | None, space: SliceSpace
+        self, request: SegmentRequest, scan: Scan, slices: EngineSlices, curves: Curves | None, space: SliceSpace
     ) -> DisplayData:
         engine = request.engine
+        shown = tuple(name for name in engine.scored_modalities if name in scan.modalities)
         return DisplayData(
-            pixels=_select(slices, request, engine.scored_modalities).pixels.astype(np.float16),
+            pixels=_select(slices, request, shown).pixels.astype(np.float16),
             indices=slices.indices,
-            pixel_mm=pixel_mm,
-            modalities=engine.scored_modalities,
+            pixel_mm=AxialPlanes(scan.grid, self.size).pixel_mm,
+            modalities=shown,
             cosine_cut=self.calibration.cut if self.calibration else float("nan"),
             healthy_level=engine.healthy_level,
             curves=curves,
@@ -209,10 +219,16 @@ def _after_preparation(progress: Progress, study: Study | None) -> Progress:
     return progress if study is None else portion(progress, PREPARATION_PORTION, 1 - PREPARATION_PORTION)
 
 
-def _summary(files: Files, request: SegmentRequest, warnings: list[str], study: Study | None) -> dict[str, Any]:
-    inputs = {name: {"file": str(files[name]), "sha256": file_sha256(files[name])} for name in request.modalities}
-    prepared = {} if study is None else {"study": study.record}
-    return {"settings": request.settings(), "inputs": inputs, "warnings": warnings, **prepared}
+def _summary(
+    files: Files, scan: Scan, request: SegmentRequest, warnings: list[str], study: Study | None
+) -> dict[str, Any]:
+    return {
+        "settings": request.settings(),
+        "inputs": {name: {"file": str(files[name]), "sha256": file_sha256(files[name])} for name in scan.modalities},
+        MISSING_MODALITIES: list(request.inputs.missing(scan.modalities)),
+        "warnings": warnings,
+        **({} if study is None else {"study": study.record}),
+    }
 
 
 def _in_place(study: Study | None, scan: Scan, *volumes: np.ndarray) -> tuple[Grid, list[np.ndarray]]:

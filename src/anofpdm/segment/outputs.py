@@ -10,6 +10,7 @@ REPORT = "report.html"
 DICOM_SEG = "mask_seg.dcm"
 DICOM_CAPTURE = "report_capture.dcm"
 BIDS_DESCRIPTION = "dataset_description.json"
+MISSING_MODALITIES = "missing_modalities"  # key of the summary: optional modalities that the scan lacks
 
 PREPARATION = "preparation"  # folder: brain masks, transforms and registered series of a raw study
 

@@ -29,21 +29,21 @@ def read_input(
     run: RawRun | None,
 ) -> tuple[Scan, Study | None]:
     """The scan, and the study that it was prepared from, if it was."""
-    needed = request.modalities
-    missing = [name for name in needed if name not in files]
-    if missing:
+    inputs = request.inputs
+    if missing := inputs.missing_needed(files):
         raise ScanError(
-            f"no {' or '.join(missing)} given; the model needs {', '.join(needed)} of every scan, "
-            f"and got {', '.join(files) or 'nothing'}"
+            f"no {' or '.join(missing)} given; the model needs {', '.join(inputs.needed)} of every scan, "
+            f"and got {', '.join(files) or 'nothing'}{inputs.explain()}"
         )
-    paths = {name: Path(files[name]) for name in needed}
+    paths = {name: Path(files[name]) for name in inputs.select(files)}
+    first = paths[inputs.needed[0]]
     if request.raw is Raw.NEVER or not all(path.is_file() for path in paths.values()):
-        return request.brain.apply(read_scan(paths), paths[needed[0]]), None
+        return request.brain.apply(read_scan(paths), first), None
     if request.raw is Raw.AUTO and on_one_grid([read_grid(path) for path in paths.values()]):
         scan = read_scan(paths)
         given = request.brain.mask is not None or request.brain.command is not None
         whole = not given and not expects.skull and _is_whole_head(scan, paths, foreground)
-        stripped = scan if whole else request.brain.apply(scan, paths[needed[0]])
+        stripped = scan if whole else request.brain.apply(scan, first)
         if not whole and _is_in_place(stripped, expects):
             return stripped, None
     return _prepare(paths, request.brain, expects, run or RawRun())

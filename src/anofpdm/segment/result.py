@@ -101,13 +101,14 @@ class Segmentation:
 
     def save_dicom(self, study: "Study", folder: Path, title: str, name: Callable[[str], str] = str) -> None:
         """Write the mask as DICOM SEG, for each series of a raw study, and the overview as secondary capture."""
-        from anofpdm.scans.dicom.seg import FIRST_NUMBER_ON_SERIES, write_capture, write_seg
+        from anofpdm.scans.dicom.seg import FIRST_NUMBER_ON_SERIES, SERIES_NUMBERS, write_capture, write_seg
 
+        missing = self.summary.get(outputs.MISSING_MODALITIES, ())
         for number, one in enumerate(self.series[1:], start=FIRST_NUMBER_ON_SERIES):
             path = folder / name(outputs.on_series(outputs.DICOM_SEG, one.name))
-            write_seg(path, self.mask_on(one), study.only(one.name), number)
-        write_seg(folder / name(outputs.DICOM_SEG), self.mask, study)
-        write_capture(folder / name(outputs.DICOM_CAPTURE), self.overview(title), study)
+            write_seg(path, self.mask_on(one), study.only(one.name), number, missing)
+        write_seg(folder / name(outputs.DICOM_SEG), self.mask, study, SERIES_NUMBERS[0], missing)
+        write_capture(folder / name(outputs.DICOM_CAPTURE), self.overview(title), study, missing)
 
     def overview(self, title: str) -> bytes:
         """PNG with the most affected slices, their maps and masks."""

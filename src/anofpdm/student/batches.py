@@ -13,7 +13,7 @@ from torch import Tensor
 
 from anofpdm.labels import NULL
 from anofpdm.network.training.augment import CHANCES, augment
-from anofpdm.student.network import BACKGROUND
+from anofpdm.student.network import BACKGROUND, MISSING
 from anofpdm.student.targets import PseudoLabels
 
 LOAD = 500  # slices copied to a GPU at once
@@ -33,7 +33,7 @@ class StudentBatch(NamedTuple):
         mask = self.mask.float()[:, None] / 255
         augmented = augment(torch.cat([self.x, 2 * mask - 1], dim=1), self.chances)
         x, mask, labels = paste_lesions(augmented[:, :-1], (augmented[:, -1] + 1) / 2, self.labels, self.pasted)
-        return x.masked_fill(self.missing[:, :, None, None], -1.0), mask, labels
+        return x.masked_fill(self.missing[:, :, None, None], MISSING), mask, labels
 
 
 def paste_lesions(x: Tensor, mask: Tensor, labels: Tensor, where: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -130,7 +130,7 @@ def _train(
         slice_positions(cohort, val),
         model.device,
     )
-    typical = fit_typical(describe_cohort(cohort, rows, modalities), modalities)
+    typical = fit_typical(describe_cohort(cohort, rows, modalities), modalities, network_config.optional)
     scans = (model.expects, teacher.calibration.foreground, typical)
     student = Student(network, calibration, model.sha256, model.device, "", *scans)
     _save(student, teacher, cohort, config, len(masks), with_lesion)
@@ -161,6 +161,7 @@ def student_card(student: Student, training: StudentTrainingConfig, n_slices: in
     limits += [f"{training.minutes:g} minutes"] if training.minutes else []
     offsets = ", ".join(f"{offset:g}" for offset in config.neighbours_mm)
     neighbours = f", and the slices at {offsets} mm from it" if offsets else ""
+    optional = f"\nOptional, a scan may lack them: {', '.join(config.optional)}.\n" if config.optional else ""
     rating = (
         "accuracy on other patients unknown, as all slices are of one patient"
         if math.isnan(calibration.accuracy)
@@ -170,7 +171,7 @@ def student_card(student: Student, training: StudentTrainingConfig, n_slices: in
 
 A U-Net of width {config.width} that segments a slice in a single pass. Its input is {", ".join(config.modalities)}
 of a slice of {config.size} x {config.size} pixels{neighbours}.
-
+{optional}
  - Teacher: the diffusion model in the parent folder (`{student.teacher_sha256}`). Its masks are the pseudo-labels.
  - Training slices: {n_slices}, {n_with_lesion} of them with a lesion in the pseudo-label.
  - Human annotation: image-level labels only. No lesion mask was used.

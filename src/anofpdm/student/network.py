@@ -4,7 +4,7 @@ Its inputs are slices, each stacked with neighbouring slices of its scan.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,6 +19,7 @@ from anofpdm.network.blocks import apply_norm
 
 MAX_COUNT = 4096
 BACKGROUND = -0.95  # intensities below are outside the head
+MISSING = -1.0  # of all pixels of a modality that a scan lacks: background
 MIN_DISTANCE_MM = 2.0  # closer slices are nearly identical
 
 Forward = Callable[[Tensor], tuple[Tensor, Tensor]]  # as StudentNet.forward
@@ -146,10 +147,23 @@ def predict_logits(network: Forward, x: Tensor) -> tuple[Tensor, Tensor]:
 # ---- inputs ----------------------------------------------------------------------------------------------------------
 
 
-def cohort_pixels(cohort: Cohort, rows: np.ndarray, modalities: Sequence[str]) -> Pixels:
-    """Slices of these modalities, indexed within `rows`."""
-    channels = [cohort.modalities.index(name) for name in modalities]
-    return lambda indices: cohort.pixels(rows[indices])[:, channels]
+def cohort_pixels(cohort: Cohort, rows: np.ndarray, modalities: Sequence[str], without: Collection[str] = ()) -> Pixels:
+    """Slices of these modalities, indexed within `rows`; those in `without` as if the scans lacked them."""
+    given = [name for name in modalities if name not in without]
+    channels = [cohort.modalities.index(name) for name in given]
+    return lambda indices: fill_missing(cohort.pixels(rows[indices])[:, channels], given, modalities)
+
+
+def fill_missing(pixels: np.ndarray, given: Sequence[str], modalities: Sequence[str]) -> np.ndarray:
+    """[n, len(given), H, W] -> [n, len(modalities), H, W]: channels of modalities that are not given are background, as
+    in training."""
+    if list(given) == list(modalities):
+        return pixels
+    filled = np.full((len(pixels), len(modalities), *pixels.shape[2:]), MISSING, pixels.dtype)
+    for channel, name in enumerate(modalities):
+        if name in given:
+            filled[:, channel] = pixels[:, list(given).index(name)]
+    return filled
 
 
 def stack_slices(pixels: Pixels, rows: np.ndarray) -> np.ndarray:

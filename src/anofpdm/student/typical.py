@@ -5,8 +5,9 @@ and where it is bright. The training scans give their mean and covariance. A sca
 distance, than nearly all training scans is reported as unusual, with the group of numbers that differs most.
 """
 
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -90,13 +91,14 @@ class TypicalScans:
     scale: np.ndarray  # [D]
     covariance: np.ndarray  # [D, D] of the standardised numbers
     limit: float  # of the distance
+    limits: Mapping[str, float] = field(default_factory=dict)  # of scans that lack optional modalities, by those given
 
     def __post_init__(self) -> None:
         count = 6 + sum(PARTS.values()) * len(self.modalities)
         shapes = (self.centre.shape, self.scale.shape, self.covariance.shape)
         if shapes != ((count,), (count,), (count, count)):
             raise ValueError(f"typical scans: numbers of shapes {shapes} for {len(self.modalities)} modalities")
-        arrays = (self.centre, self.scale, self.covariance, np.array(self.limit))
+        arrays = (self.centre, self.scale, self.covariance, np.array([self.limit, *self.limits.values()]))
         if not all(np.isfinite(array).all() for array in arrays) or not (self.scale > 0).all():
             raise ValueError("typical scans: numbers must be finite, and scales above 0")
 
@@ -109,9 +111,13 @@ class TypicalScans:
         away = (numbers[own] - self.centre[at]) / self.scale[at]
         return float(np.sqrt(away @ np.linalg.solve(self.covariance[np.ix_(at, at)], away) / len(at)))
 
+    def limit_for(self, given: Sequence[str]) -> float:
+        """The distance has fewer terms, and thus a wider spread, where modalities are missing."""
+        return self.limits.get(_key(given), self.limit)
+
     def unusual(self, numbers: np.ndarray, given: Sequence[str]) -> str | None:
         """What differs most, in words; None if the scan is like those in training."""
-        if self.distance(numbers, given) <= self.limit:
+        if self.distance(numbers, given) <= self.limit_for(given):
             return None
         groups = dict.fromkeys(name for name, _ in _columns(tuple(given)))
         most = max(groups, key=lambda group: self.distance(numbers, given, group))
@@ -120,12 +126,13 @@ class TypicalScans:
 
     def to_dict(self) -> dict[str, Any]:
         arrays = {name: np.round(getattr(self, name), 6).tolist() for name in ("centre", "scale", "covariance")}
-        return {"modalities": list(self.modalities), "limit": self.limit, **arrays}
+        return {"modalities": list(self.modalities), "limit": self.limit, "limits": dict(self.limits), **arrays}
 
     @classmethod
     def from_dict(cls, payload: Mapping[str, Any]) -> "TypicalScans":
         arrays = {name: np.asarray(payload[name], float) for name in ("centre", "scale", "covariance")}
-        return cls(modalities=tuple(payload["modalities"]), limit=float(payload["limit"]), **arrays)
+        limits = {str(given): float(limit) for given, limit in payload.get("limits", {}).items()}
+        return cls(modalities=tuple(payload["modalities"]), limit=float(payload["limit"]), limits=limits, **arrays)
 
 
 def _columns(modalities: tuple[str, ...]) -> list[tuple[str, int]]:
@@ -135,19 +142,40 @@ def _columns(modalities: tuple[str, ...]) -> list[tuple[str, int]]:
     return outline + parts
 
 
-def fit_typical(numbers: np.ndarray, modalities: tuple[str, ...]) -> TypicalScans | None:
-    """[scans, D]. The limit is exceeded by few of the scans, each compared with the others. None for too few scans."""
+def _key(given: Sequence[str]) -> str:
+    return ",".join(given)
+
+
+def fit_typical(numbers: np.ndarray, modalities: tuple[str, ...], optional: Sequence[str] = ()) -> TypicalScans | None:
+    """[scans, D]. A limit is exceeded by few of the scans, each compared with the others; one for every set of optional
+    modalities that a scan may have. None for too few scans."""
     if len(numbers) < MIN_SCANS:
         return None
+    sets = [tuple(one for one in modalities if one not in missing) for missing in subsets(optional)]
     fold = np.random.default_rng(0).permutation(len(numbers)) % FOLDS
-    held_out = np.empty(len(numbers))
+    held_out = {given: np.empty(len(numbers)) for given in sets}
     for number in range(FOLDS):
-        others = _fit(numbers[fold != number], modalities, np.inf)
-        held_out[fold == number] = [others.distance(one, modalities) for one in numbers[fold == number]]
-    return _fit(numbers, modalities, float(np.quantile(held_out, 1 - EXCEEDED)))
+        others, here = _fit(numbers[fold != number], modalities), fold == number
+        for given, distances in held_out.items():
+            distances[here] = [others.distance(one, given) for one in _select(numbers[here], modalities, given)]
+    limits = {given: min(float(np.quantile(one, 1 - EXCEEDED)), 1e9) for given, one in held_out.items()}
+    limit = limits.pop(modalities)
+    return replace(_fit(numbers, modalities), limit=limit, limits={_key(one): value for one, value in limits.items()})
 
 
-def _fit(numbers: np.ndarray, modalities: tuple[str, ...], limit: float) -> TypicalScans:
+def subsets(names: Sequence[str]) -> list[tuple[str, ...]]:
+    """All of them, from the empty one to the whole."""
+    return [some for size in range(len(names) + 1) for some in itertools.combinations(names, size)]
+
+
+def _select(numbers: np.ndarray, modalities: tuple[str, ...], given: tuple[str, ...]) -> np.ndarray:
+    """The columns of the given modalities. The outline of a head is nearly the same in all of them."""
+    columns = _columns(modalities)
+    return numbers[:, [columns.index(one) for one in _columns(given)]]
+
+
+def _fit(numbers: np.ndarray, modalities: tuple[str, ...]) -> TypicalScans:
+    """Without a limit."""
     median = np.median(numbers, axis=0)
     robust = 1.4826 * np.median(np.abs(numbers - median), axis=0)
     scale = np.maximum(robust, numbers.std(axis=0) / 4) + 1e-3  # an outline has few distinct values: robust may be 0
@@ -155,7 +183,7 @@ def _fit(numbers: np.ndarray, modalities: tuple[str, ...], limit: float) -> Typi
     covariance = np.cov(standard.T)
     even = np.trace(covariance) / len(covariance) * np.eye(len(covariance))
     centre = median + scale * standard.mean(axis=0)
-    return TypicalScans(modalities, centre, scale, (1 - SHRINK) * covariance + SHRINK * even, min(limit, 1e9))
+    return TypicalScans(modalities, centre, scale, (1 - SHRINK) * covariance + SHRINK * even, 1e9)
 
 
 def describe_cohort(cohort: Cohort, rows: np.ndarray, modalities: Sequence[str]) -> np.ndarray:

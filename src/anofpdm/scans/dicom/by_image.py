@@ -5,26 +5,30 @@ from collections.abc import Callable, Mapping, Sequence
 from anofpdm.errors import ConfigError, ScanError
 from anofpdm.scans.dicom.match import UNNAMED, find_candidates, guess
 from anofpdm.scans.dicom.series import Series
+from anofpdm.scans.modalities import InputModalities
 from anofpdm.scans.nifti import Volume
 from anofpdm.scans.raw.found import Assignment
 from anofpdm.scans.raw.header import check_header
 
 
 def choose_by_image(
-    series: Sequence[Series], modalities: Sequence[str], override: Mapping[str, str], read: Callable[[Series], Volume]
+    series: Sequence[Series], modalities: InputModalities, override: Mapping[str, str], read: Callable[[Series], Volume]
 ) -> Assignment:
-    """UIDs for modalities that no series has by its name; ScanError where the images do not tell either."""
-    given = {name: word for name, word in override.items() if name in modalities}
-    candidates = find_candidates(series, modalities, given)
-    missing = [name for name, found in candidates.items() if not found]
+    """UIDs for modalities that no series has by its name; ScanError where the images do not tell either.
+
+    Images are compared only where a needed modality is missing.
+    """
+    given = {name: word for name, word in override.items() if name in modalities.names}
+    candidates = find_candidates(series, modalities.names, given)
+    missing = modalities.without([name for name, found in candidates.items() if found])
     taken = [one for found in candidates.values() for one in found]
     unnamed = [one for one in series if _is_unnamed(one) and not any(one is other for other in taken)]
     from anofpdm.scans.raw.by_image import MOST_SERIES, assign_volumes
 
-    if not missing or not len(missing) <= len(unnamed) <= MOST_SERIES:
+    if not 0 < len(missing.needed) <= len(unnamed) <= MOST_SERIES:
         return Assignment()
     known = {*given, *(name for one in series if (name := guess(one.label).modality) is not None)}
-    remedy = f"choose with {' '.join(f'--series {name}=NUMBER' for name in missing)} (--preview lists all)"
+    remedy = f"choose with {' '.join(f'--series {name}=NUMBER' for name in missing.needed)} (--preview lists all)"
     try:
         volumes = {one.label.uid: read(one) for one in unnamed}
         return assign_volumes(volumes, missing, tuple(known), remedy)

@@ -8,6 +8,7 @@ from anofpdm.errors import ConfigError, ScanError
 from anofpdm.scans.dicom.header import Label
 from anofpdm.scans.dicom.series import Series
 from anofpdm.scans.dicom.source import listed
+from anofpdm.scans.modalities import InputModalities
 
 # Series that are not used, by patterns in their names (with _ - . / replaced by spaces). The first match counts.
 EXCLUDED = {
@@ -172,20 +173,21 @@ def _list_series(series: Sequence[Series]) -> str:
     return names + (f" and {len(series) - 12} more" if len(series) > 12 else "")
 
 
-def choose(series: Sequence[Series], modalities: Sequence[str], override: Mapping[str, str]) -> dict[str, Series]:
-    """One series per modality; no match or several matches are errors."""
-    unknown = [name for name in override if name not in modalities]
+def choose(series: Sequence[Series], modalities: InputModalities, override: Mapping[str, str]) -> dict[str, Series]:
+    """One series per modality; several matches are errors, and so is no match of a needed modality."""
+    unknown = [name for name in override if name not in modalities.names]
     if unknown:
         raise ScanError(
             f"--series {unknown[0]}={override[unknown[0]]}: not a modality of the model; "
-            f"choose from {', '.join(modalities)}"
+            f"choose from {', '.join(modalities.names)}"
         )
-    candidates = find_candidates(series, modalities, override)
+    candidates = find_candidates(series, modalities.names, override)
     for modality, found in candidates.items():
-        _check_one(found, modality, series)
-    chosen = {modality: found[0] for modality, found in candidates.items()}
+        if found or modality in modalities.needed:
+            _check_one(found, modality, series, modalities.explain())
+    chosen = {modality: found[0] for modality, found in candidates.items() if found}
     for modality, one in chosen.items():
-        for other in modalities:
+        for other in chosen:
             if other != modality and chosen[other] is one:
                 raise ScanError(f"{one.label} cannot be both {modality} and {other}; choose another with --series")
     return chosen
@@ -214,11 +216,11 @@ def find_candidates(
     }
 
 
-def _check_one(found: Sequence[Series], modality: str, series: Sequence[Series]) -> None:
+def _check_one(found: Sequence[Series], modality: str, series: Sequence[Series], explained: str) -> None:
     if not found:
         raise ScanError(
             f"no series is {modality} by its name (found: {_list_series(series)}); "
-            f"choose it with --series {modality}=NUMBER (--preview lists all)"
+            f"choose it with --series {modality}=NUMBER (--preview lists all){explained}"
         )
     if len(found) > 1:
         options = " or ".join(f"--series {modality}={series_key(one, series)}" for one in found)

@@ -16,6 +16,7 @@ from anofpdm.scans.dicom.match import Preview, choose, explain_ignored, preview_
 from anofpdm.scans.dicom.series import MAX_OFFSET_MM, Series, find_series
 from anofpdm.scans.dicom.source import Source, listed, open_source
 from anofpdm.scans.grid import Grid, corner_gap_mm
+from anofpdm.scans.modalities import InputModalities, as_inputs
 from anofpdm.scans.nifti import Volume, write_nifti
 from anofpdm.scans.raw.found import NO_BRAINS, Assignment, FoundBrains
 from anofpdm.util.text import printable
@@ -28,7 +29,7 @@ class Study:
     """Series of one study, one per modality. Only headers are read until `volumes` or `convert`."""
 
     path: Path  # the folder or zip
-    series: dict[str, Series]  # by modality, in the requested order
+    series: dict[str, Series]  # by modality, in the requested order; optional ones may be missing
     notes: tuple[str, ...] = ()  # lines on series chosen by their images, and on those that are not used
     brains: FoundBrains = NO_BRAINS  # of series chosen by their images
 
@@ -73,7 +74,11 @@ class Study:
 
 
 def read_study(
-    path: Path, modalities: Sequence[str], override: Mapping[str, str] | None = None, *, one_grid: bool = True
+    path: Path,
+    modalities: InputModalities | Sequence[str],
+    override: Mapping[str, str] | None = None,
+    *,
+    one_grid: bool = True,
 ) -> Study:
     """Find the series of each modality; `override` gives some by number, UID or description: {"flair": "3"}.
 
@@ -82,8 +87,9 @@ def read_study(
     with open_source(path) as source:
         series = _all_series(source)
     try:
-        by_image = Assignment() if one_grid else _choose_by_image(path, series, modalities, override or {})
-        chosen = choose(series, modalities, {**(override or {}), **by_image.series})
+        wanted = as_inputs(modalities)
+        by_image = Assignment() if one_grid else _choose_by_image(path, series, wanted, override or {})
+        chosen = choose(series, wanted, {**(override or {}), **by_image.series})
         for modality, one in chosen.items():
             if one.problem is not None:
                 raise ScanError(f"{modality}, {one.label}: {one.problem}")
@@ -96,7 +102,7 @@ def read_study(
 
 
 def _choose_by_image(
-    path: Path, series: Sequence[Series], modalities: Sequence[str], override: Mapping[str, str]
+    path: Path, series: Sequence[Series], modalities: InputModalities, override: Mapping[str, str]
 ) -> Assignment:
     from anofpdm.scans.dicom.by_image import choose_by_image
 

@@ -27,6 +27,7 @@ except ImportError:
 
 LABEL = "Lesion, suspected (AnoFPDM, research use)"
 NOTE = "Research use only, not for diagnosis"
+LONG_STRING = 64  # characters
 SERIES_NUMBERS = (9001, 9002)  # mask and image; far from the scanner's numbers
 FIRST_NUMBER_ON_SERIES = 9003  # masks on the grids of the other series of a raw study
 # Required in every object of a study, possibly empty.
@@ -36,7 +37,13 @@ CHECKED: dict[str, Callable[[Any], Any]] = {
 }  # fmt: skip
 
 
-def write_seg(path: Path, mask: np.ndarray, study: Study, series_number: int = SERIES_NUMBERS[0]) -> None:
+def write_seg(
+    path: Path,
+    mask: np.ndarray,
+    study: Study,
+    series_number: int = SERIES_NUMBERS[0],
+    missing: Sequence[str] = (),  # modalities that the model also takes
+) -> None:
     """`mask` [i, j, k] on the study's grid; above 0 is lesion. An empty mask is written with all frames."""
     if mask.shape != study.reference.shape:
         raise ValueError(f"mask of shape {mask.shape} does not fill a grid of {study.reference.shape}")
@@ -51,18 +58,25 @@ def write_seg(path: Path, mask: np.ndarray, study: Study, series_number: int = S
             source_images=sources,
             pixel_array=planes,
             segmentation_type="BINARY",
-            segment_descriptions=[_segment_description()],
+            segment_descriptions=[_segment_description(missing)],
             series_number=series_number,
             series_description="AnoFPDM lesion mask (research use)",
             content_label="LESION",
-            content_description=NOTE,
+            content_description=describe_content(missing),
             content_creator_name="AnoFPDM",
             **_equipment(),
         )
         _save(path, result)
 
 
-def write_capture(path: Path, image: bytes | np.ndarray, study: Study) -> None:
+def describe_content(missing: Sequence[str] = ()) -> str:
+    """At most 64 characters, the length of a DICOM long string."""
+    names = ", ".join(name.upper() for name in missing)
+    texts = (f"{NOTE}; without {names}", f"{NOTE}; {len(missing)} modalities missing") if missing else (NOTE,)
+    return next(text for text in texts if len(text) <= LONG_STRING)
+
+
+def write_capture(path: Path, image: bytes | np.ndarray, study: Study, missing: Sequence[str] = ()) -> None:
     """`image` is a PNG file, or uint8 [row, column, 3], with slices in radiological convention."""
     pixels = _rgb(image) if isinstance(image, bytes) else np.ascontiguousarray(image, dtype=np.uint8)
     (first,) = _headers(study, [study.reference.frames[0].file])
@@ -80,12 +94,16 @@ def write_capture(path: Path, image: bytes | np.ndarray, study: Study) -> None:
             **_equipment(),
         )
         result.BurnedInAnnotation = "YES"  # it contains the scan's name
-        result.DerivationDescription = NOTE
+        result.DerivationDescription = _derivation(missing)
         _save(path, result)
 
 
-def _segment_description() -> Any:
-    return highdicom.seg.SegmentDescription(
+def _derivation(missing: Sequence[str]) -> str:
+    return f"{NOTE}. Modalities that the scan lacks: {', '.join(missing)}" if missing else NOTE
+
+
+def _segment_description(missing: Sequence[str]) -> Any:
+    description = highdicom.seg.SegmentDescription(
         segment_number=1,
         segment_label=LABEL,
         segmented_property_category=codes.SCT.MorphologicallyAbnormalStructure,
@@ -97,6 +115,8 @@ def _segment_description() -> Any:
         anatomic_regions=[codes.SCT.Brain],
         display_color=highdicom.color.CIELabColor.from_rgb(255, 0, 0),
     )
+    description.SegmentDescription = _derivation(missing)
+    return description
 
 
 def _equipment() -> dict[str, Any]:

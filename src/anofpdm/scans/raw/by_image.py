@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from anofpdm.errors import ScanError
+from anofpdm.scans.modalities import InputModalities, as_inputs
 from anofpdm.scans.nifti import Volume
 from anofpdm.scans.raw.contrast import assign_series, compare_contrasts, describe_series, measure_contrast
 from anofpdm.scans.raw.found import Assignment, FoundBrains
@@ -16,12 +17,14 @@ MOST_SERIES = 12  # of one study
 
 
 def assign_volumes(
-    volumes: Mapping[str, Volume], modalities: Sequence[str], known: Sequence[str], remedy: str
+    volumes: Mapping[str, Volume], modalities: InputModalities | Sequence[str], known: Sequence[str], remedy: str
 ) -> Assignment:
-    """ScanError where the images do not give every modality; `remedy` is then for the user.
+    """ScanError where the images do not give those needed; `remedy` is then for the user. Optional ones are assigned
+    only where all of them can be.
 
     `known`: contrasts that other series of the study have by their names.
     """
+    wanted = as_inputs(modalities)
     find_brain = BrainFinder()
     likelihoods, brains = {}, {}
     for name, volume in volumes.items():
@@ -29,11 +32,10 @@ def assign_volumes(
         brains[name] = find_brain(volume)
         head = Head(volume.voxels.astype(np.float32), brains[name], volume.grid)
         likelihoods[name] = compare_contrasts(measure_contrast(head))
-    found = assign_series(likelihoods, modalities, known)
-    if found is None or not found.sure:
-        what = ", ".join(modalities)
-        raise ScanError(
-            f"neither names nor images give {what} (by the images, {describe_series(likelihoods)}); {remedy}"
-        )
-    chosen = found.series.values()
-    return Assignment(dict(found.series), FoundBrains.of((volumes[name], brains[name]) for name in chosen))
+    for names in dict.fromkeys((wanted.names, wanted.needed)):
+        found = assign_series(likelihoods, names, known)
+        if found is not None and found.sure:
+            chosen = found.series.values()
+            return Assignment(dict(found.series), FoundBrains.of((volumes[name], brains[name]) for name in chosen))
+    what = ", ".join(wanted.needed)
+    raise ScanError(f"neither names nor images give {what} (by the images, {describe_series(likelihoods)}); {remedy}")
