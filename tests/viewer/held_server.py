@@ -12,6 +12,7 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 from anofpdm.options import Raw
+from anofpdm.scans.modalities import InputModalities
 
 HOLD, RESULT = Path(os.environ["HOLD_SCANS"]), os.environ.get("HELD_RESULT")
 
@@ -37,7 +38,7 @@ class StoredModel:
         self.folder = folder
 
     def request(self, **_choices):
-        return SimpleNamespace(modalities=("flair", "t2"), raw=Raw.NEVER)
+        return SimpleNamespace(inputs=InputModalities(("flair", "t2")), raw=Raw.NEVER)
 
     def segment(self, _files, *, progress, **_choices):
         while HOLD.exists():

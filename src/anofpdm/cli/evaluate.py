@@ -1,5 +1,6 @@
 """anofpdm evaluate: the paper's comparison on a prepared cohort."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -53,6 +54,14 @@ def evaluate(
             help=f"Model of a comparison method; NAME is one of {', '.join(MODEL_TASKS)}. May be repeated.",
         ),
     ] = None,
+    without: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="MODALITIES",
+            help="Evaluate the student also without these of its optional modalities, e.g. t1,t1ce. May be repeated; "
+            "every: without each set of them.",
+        ),
+    ] = None,
     score: options.Score = "",
     strength_by: Annotated[
         StrengthBy,
@@ -86,7 +95,8 @@ def evaluate(
     check_options(context, native=native is not None)
     if native is not None:
         engines = tuple(engine or ())
-        evaluate_native(NativeOptions(model, cohort, native, out, engines, split, batch, precision, device, workers))
+        chosen = NativeOptions(model, cohort, native, out, engines, split, batch, precision, device, workers)
+        evaluate_native(replace(chosen, without=tuple(without or ())))
         return
     given, candidates = model_paths(other or []), options.parse_numbers(strengths, "--strengths")
 
@@ -96,6 +106,7 @@ def evaluate(
     from anofpdm.evaluation.comparison.methods import MethodSelection
     from anofpdm.evaluation.comparison.models import load_models
     from anofpdm.evaluation.comparison.protocol import evaluate as run
+    from anofpdm.evaluation.missing import missing_sets
     from anofpdm.method.gather import batch_for
     from anofpdm.network.predictor import load_trained
     from anofpdm.util.distributed import World, set_local_device
@@ -122,7 +133,7 @@ def evaluate(
         batch=batch,
     )
     choices = method or list(DEFAULT_METHODS)
-    selection = MethodSelection.from_choices(choices, models)
+    selection = MethodSelection.from_choices(choices, models, missing_sets(without or [], models.student))
     world = World.from_environment(where)
     try:
         with progress_bars(world.is_main) as progress:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from anofpdm.evaluation.native.run import EngineReport
     from anofpdm.segment.model import Model
 
-SHARED = {"model", "cohort", "out", "split", "batch", "precision", "device"}  # parameters of both modes
+SHARED = {"model", "cohort", "out", "split", "without", "batch", "precision", "device"}  # parameters of both modes
 NATIVE = {"native", "engine", "workers"}
 
 
@@ -33,6 +33,7 @@ class NativeOptions:
     precision: Precision = Precision.AUTO
     device: str = "auto"
     workers: int = 0
+    without: tuple[str, ...] = ()  # sets of optional modalities, separated by commas
 
 
 def check_options(context: typer.Context, *, native: bool) -> None:
@@ -49,6 +50,7 @@ def check_options(context: typer.Context, *, native: bool) -> None:
 def evaluate_native(given: NativeOptions) -> None:
     from anofpdm.cohorts import open_cohort
     from anofpdm.cohorts.split_scans import find_split_scans
+    from anofpdm.evaluation.missing import missing_sets
     from anofpdm.evaluation.native.report import MARKDOWN, write_report
     from anofpdm.evaluation.native.run import NativeEvaluation, is_trained_on
     from anofpdm.segment.model import load
@@ -58,8 +60,9 @@ def evaluate_native(given: NativeOptions) -> None:
     local_device = set_local_device(options.resolve_device(given.device))
     cohort, loaded = open_cohort(given.cohort), load(given.model, local_device, given.precision)
     requests = [loaded.request(engine=engine, batch=given.batch) for engine in choose_engines(loaded, given.engines)]
-    needed = min((request.modalities for request in requests), key=len)  # a student may need fewer than the model
-    scans = find_split_scans(cohort, given.source, needed, given.split)
+    sets = missing_sets(given.without, loaded.student)
+    inputs = min((request.inputs for request in requests), key=lambda one: len(one.needed))  # a student needs fewer
+    scans = find_split_scans(cohort, given.source, inputs, given.split)
     evaluation = NativeEvaluation(loaded, scans, given.out, options.worker_count(given.workers))
     world = World.from_environment(local_device)
     given.out.mkdir(parents=True, exist_ok=True)
@@ -68,7 +71,11 @@ def evaluate_native(given: NativeOptions) -> None:
             evaluation.remove_temporary_files()
         try:
             with progress_bars(world.is_main) as progress:
-                reports = [evaluation.run(request, world, progress) for request in requests]
+                reports = [
+                    evaluation.run(request, world, progress, missing)
+                    for request in requests
+                    for missing in ((), *(sets if request.engine.name is Engine.STUDENT else ()))
+                ]
         finally:
             world.close()
         if not world.is_main:

@@ -13,6 +13,7 @@ from anofpdm.cohorts.store import Cohort
 from anofpdm.cohorts.subjects import Subject
 from anofpdm.errors import CohortError
 from anofpdm.options import Layout, Split, parse
+from anofpdm.scans.modalities import InputModalities, as_inputs
 
 BIDS_NAMES = (Layout.BIDS, Layout.ATLAS2)  # layouts whose results get BIDS names
 MAX_NAMED = 20  # names in a message
@@ -27,14 +28,14 @@ class SplitScans:
     absent: tuple[str, ...]  # patients of the split without a scan in the folder
     left_out: dict[str, int]  # number of scans by split, other than this one; "not in the cohort": of other patients
 
-    def targets(self, modalities: tuple[str, ...]) -> list[Target]:
+    def targets(self, modalities: InputModalities | tuple[str, ...]) -> list[Target]:
         """Scans with a mask, or with a problem that is reported when they are segmented."""
         masked = [one for one in self.subjects if one.masks or one.problem]
         selected = select_modalities(masked, modalities, remedy="remove its other files")
         return check_names([Target(one, bids=self.layout in BIDS_NAMES) for one in selected])
 
-    def usable(self, modalities: tuple[str, ...]) -> int:
-        """Number of scans with a mask, all modalities and no problem."""
+    def usable(self, modalities: InputModalities | tuple[str, ...]) -> int:
+        """Number of scans with a mask, all needed modalities and no problem."""
         return sum(bool(one.masks) and one.problem is None for one in select_modalities(self.subjects, modalities))
 
     @property
@@ -54,11 +55,13 @@ class SplitScans:
         return notes
 
 
-def find_split_scans(cohort: Cohort, source: Path, modalities: tuple[str, ...], split: Split) -> SplitScans:
+def find_split_scans(
+    cohort: Cohort, source: Path, modalities: InputModalities | tuple[str, ...], split: Split
+) -> SplitScans:
     """In the layout that gives the most usable scans of the split; of equals, first the cohort's own."""
     own = parse(Layout, cohort.manifest["kind"])
-    layouts = (own, *(one for one in Layout if one is not own))
-    found = [_assign(cohort, find_subjects(one, source, modalities), source, one, split) for one in layouts]
+    layouts, names = (own, *(one for one in Layout if one is not own)), as_inputs(modalities).names
+    found = [_assign(cohort, find_subjects(one, source, names), source, one, split) for one in layouts]
     best = max(found, key=lambda scans: (scans.usable(modalities), len(scans.subjects) > 0))  # of equals, the first
     if not best.subjects:
         raise CohortError(_nothing_found(best, cohort))

@@ -5,7 +5,6 @@ and where it is bright. The training scans give their mean and covariance. A sca
 distance, than nearly all training scans is reported as unusual, with the group of numbers that differs most.
 """
 
-import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -16,6 +15,7 @@ from scipy import ndimage
 from anofpdm.cohorts.store import Cohort
 from anofpdm.method.mask import AT_SIDE
 from anofpdm.student.network import BACKGROUND
+from anofpdm.util.sets import subsets
 from anofpdm.util.workers import map_in_threads
 
 SLICES = 12  # per scan, from the part of the head where slices are large
@@ -161,11 +161,6 @@ def fit_typical(numbers: np.ndarray, modalities: tuple[str, ...], optional: Sequ
     limits = {given: min(float(np.quantile(one, 1 - EXCEEDED)), 1e9) for given, one in held_out.items()}
     limit = limits.pop(modalities)
     return replace(_fit(numbers, modalities), limit=limit, limits={_key(one): value for one, value in limits.items()})
-
-
-def subsets(names: Sequence[str]) -> list[tuple[str, ...]]:
-    """All of them, from the empty one to the whole."""
-    return [some for size in range(len(names) + 1) for some in itertools.combinations(names, size)]
 
 
 def _select(numbers: np.ndarray, modalities: tuple[str, ...], given: tuple[str, ...]) -> np.ndarray:

@@ -21,12 +21,12 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from anofpdm.segment.outputs import SUMMARY
+from anofpdm.segment.outputs import MISSING_MODALITIES, SUMMARY
 from anofpdm.util.files import write_atomically
 from anofpdm.viewer.limits import scan_not_found
 
 STATE, INPUT, RESULT = "job.json", "input", "result"
-SUMMARY_FIELDS = ("volume_ml", "findings", "slices", "slices_detected", "warnings")
+SUMMARY_FIELDS = ("volume_ml", "findings", "slices", "slices_detected", MISSING_MODALITIES, "warnings")
 
 
 class JobState(StrEnum):

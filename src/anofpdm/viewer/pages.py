@@ -134,6 +134,7 @@ def describe_result(result: Result) -> ResultResponse:
 
     return ResultResponse(
         **result.list_item().model_dump(),
+        missing_modalities=result.missing_modalities(),
         notes=result.warnings(),
         lesions=result.lesions(),
         scans=[describe(f"{SCAN}{name}", path) for name, path in result.scans().items()],

@@ -69,6 +69,10 @@ class Result:
         count = len(self.summary.get("warnings") or [])
         return ResultListItem(key=self.key, title=self.title, warnings=count, **numbers)
 
+    def missing_modalities(self) -> list[str]:
+        names = self.summary.get(outputs.MISSING_MODALITIES)
+        return [str(name) for name in names] if isinstance(names, list) else []
+
     def lesions(self) -> list[dict[str, float]]:
         """Rows of the table of findings, largest first; none if the table is damaged."""
         try:

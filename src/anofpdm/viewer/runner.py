@@ -10,6 +10,7 @@ from multiprocessing.process import BaseProcess
 from typing import Any
 
 from anofpdm.errors import AnoFPDMError, ModelError
+from anofpdm.scans.modalities import InputModalities
 from anofpdm.viewer.jobs import INPUT, Job, JobState, JobStore
 from anofpdm.viewer.limits import RequestError
 from anofpdm.viewer.worker import Advanced, Crashed, Failed, Finished, Ready, Task, WorkerConfig, run_worker
@@ -63,7 +64,7 @@ class Runner:
         self._progress: dict[str, Advanced] = {}
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="runner", daemon=True)
-        self.model = Ready("", ())
+        self.model = Ready("", InputModalities(()))
 
     def start(self) -> None:
         """Load the model first: a server that cannot segment does not start."""

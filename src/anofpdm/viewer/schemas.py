@@ -26,7 +26,8 @@ class Status(BaseModel):
 
 class ServeStatus(Status):
     model: str
-    modalities: list[str] = Field(description="Modalities that a scan needs.")
+    modalities: list[str] = Field(description="Modalities that the model takes.")
+    optional: list[str] = Field(description="Those of them that a scan may lack.")
     dicom: bool = Field(description="Whether a zip of DICOM files is accepted.")
     upload_bytes: int = Field(description="Largest upload.")
     waiting: int = Field(description="Scans in the queue.")
@@ -45,7 +46,8 @@ class JobResponse(BaseModel):
     finished: float | None
     error: str | None = Field(description="Why it failed.")
     found: dict[str, Any] = Field(
-        description="When done: volume_ml, findings, slices, slices_detected (classified as unhealthy), warnings."
+        description="When done: volume_ml, findings, slices, slices_detected (classified as unhealthy), "
+        "missing_modalities, warnings."
     )
 
 
@@ -67,6 +69,7 @@ class ResultListItem(BaseModel):
 
 
 class ResultResponse(ResultListItem):
+    missing_modalities: list[str] = Field(description="Optional modalities of the model that the scan lacks.")
     notes: list[str] = Field(description="The warnings.")
     lesions: list[dict[str, float]] = Field(description="The findings, largest first: rows of findings.csv.")
     scans: list[FileResponseItem] = Field(description="Scans that the result was made from, if still available.")

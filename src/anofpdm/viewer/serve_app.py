@@ -47,7 +47,7 @@ def create_serve_app(runner: Runner, niivue: Niivue, limits: Limits) -> FastAPI:
 
     app = pages.create_app("AnoFPDM segmentation server", DESCRIPTION, stop_at_shutdown)
     dicom = importlib.util.find_spec("pydicom") is not None
-    uploads = UploadHandler(store, model.modalities, limits, dicom=dicom, raw=model.raw)
+    uploads = UploadHandler(store, model.inputs, limits, dicom=dicom, raw=model.raw)
 
     @app.get("/api/status", tags=["server"])
     def get_status() -> ServeStatus:
@@ -57,7 +57,8 @@ def create_serve_app(runner: Runner, niivue: Niivue, limits: Limits) -> FastAPI:
             version=__version__,
             viewer=pages.viewer_status(niivue),
             model=model.name,
-            modalities=list(model.modalities),
+            modalities=list(model.inputs.names),
+            optional=list(model.inputs.optional),
             dicom=uploads.dicom,
             upload_bytes=limits.upload_bytes,
             waiting=len(store.queued()),
@@ -72,7 +73,7 @@ def create_serve_app(runner: Runner, niivue: Niivue, limits: Limits) -> FastAPI:
 
 def _create_jobs_router(uploads: UploadHandler, runner: Runner) -> APIRouter:
     router = APIRouter(prefix="/api/jobs", tags=["scans"])
-    form = form_schema(uploads.modalities, uploads.dicom)
+    form = form_schema(uploads.inputs, uploads.dicom)
 
     @router.post("", status_code=202, responses=UPLOAD_ERRORS, openapi_extra=form)
     async def upload_scan(request: Request) -> JobResponse:

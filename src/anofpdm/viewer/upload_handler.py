@@ -12,6 +12,7 @@ from starlette.requests import ClientDisconnect, Request
 
 from anofpdm.errors import AnoFPDMError
 from anofpdm.scans.grid import Grid, check_same_grid
+from anofpdm.scans.modalities import InputModalities
 from anofpdm.scans.raw.header import check_header
 from anofpdm.scans.raw.stripped import on_one_grid
 from anofpdm.viewer.jobs import INPUT, Job, JobStore
@@ -24,8 +25,8 @@ DRAIN_BYTES, DRAIN_SECONDS = 16 * MIB, 1.0
 
 
 class UploadHandler:
-    def __init__(self, store: JobStore, modalities: tuple[str, ...], limits: Limits, *, dicom: bool, raw: bool = False):
-        self.modalities, self.dicom, self.raw = modalities, dicom, raw  # raw: series on different grids are accepted
+    def __init__(self, store: JobStore, inputs: InputModalities, limits: Limits, *, dicom: bool, raw: bool = False):
+        self.inputs, self.dicom, self.raw = inputs, dicom, raw  # raw: series on different grids are accepted
         self._store, self._limits = store, limits
         self._uploads = 0  # in progress; changed only in the event loop
         self._check_lock = threading.Lock()  # one check at a time: a zip's directory takes memory
@@ -58,7 +59,7 @@ class UploadHandler:
         boundary = check_request_headers(
             headers.get("content-type", ""), headers.get("content-length"), self._store.folder, limits
         )
-        fields = (*self.modalities, *([DICOM] if self.dicom else []))
+        fields = (*self.inputs.names, *([DICOM] if self.dicom else []))
         with self._store.incoming() as folder:
             upload = await FormReceiver(folder / INPUT, fields, boundary, limits).receive(request.stream())
             return await asyncio.to_thread(self._accept, folder, upload)
@@ -85,13 +86,12 @@ class UploadHandler:
 
     def _check_files(self, files: dict[str, Path]) -> dict[str, str]:
         """Returns the file name for each modality."""
-        missing = [name for name in self.modalities if name not in files]
-        if missing:
-            needs = ", ".join(self.modalities)
+        if missing := self.inputs.missing_needed(files):
+            needs = ", ".join(self.inputs.needed) + self.inputs.explain()
             raise RequestError(422, f"The {missing[0]} file is missing; the model needs {needs}.", missing[0])
         names: dict[str, str] = {}
         first: tuple[Grid, Path] | None = None
-        for modality in self.modalities:
+        for modality in self.inputs.select(files):
             with files[modality].open("rb") as file:
                 magic = file.read(4)
             if magic.startswith(ZIP):
@@ -131,10 +131,12 @@ async def _drain(request: Request) -> None:
                     return
 
 
-def form_schema(modalities: tuple[str, ...], dicom: bool) -> dict[str, Any]:
+def form_schema(inputs: InputModalities, dicom: bool) -> dict[str, Any]:
     """OpenAPI description of the form, which FastAPI cannot derive because the body is streamed."""
     binary = {"type": "string", "format": "binary"}
-    parts = {name: {**binary, "description": f"NIfTI file of the {name} image."} for name in modalities}
+    parts = {name: {**binary, "description": f"NIfTI file of the {name} image."} for name in inputs.needed}
+    for name in inputs.optional:
+        parts[name] = {**binary, "description": f"NIfTI file of the {name} image; optional."}
     if dicom:
         parts[DICOM] = {**binary, "description": "Zip of the DICOM files of one study, instead of NIfTI files."}
         parts[SERIES] = {"type": "string", "description": "Which DICOM series is which modality: flair=3, t2=7."}

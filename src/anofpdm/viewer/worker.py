@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from anofpdm.errors import AnoFPDMError, OutputError, ScanError, ScanWarning
 from anofpdm.options import Raw
+from anofpdm.scans.modalities import InputModalities
 from anofpdm.segment import outputs
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ class Ready:
     """The loaded model."""
 
     name: str
-    modalities: tuple[str, ...]
+    inputs: InputModalities
     raw: bool = False  # whether series on different grids are accepted
 
 
@@ -102,7 +103,8 @@ def run_worker(config: WorkerConfig, pipe: Connection) -> None:
         except AnoFPDMError as error:
             pipe.send(Failed(str(error)))
             return
-        pipe.send(Ready(model.folder.resolve().name, request.modalities, request.raw is not Raw.NEVER))
+        inputs = replace(request.inputs, advice="")  # which names options of the command line
+        pipe.send(Ready(model.folder.resolve().name, inputs, request.raw is not Raw.NEVER))
         while True:
             pipe.send(_run_task(model, request, pipe.recv(), pipe))
 
@@ -144,7 +146,8 @@ def _segment(model: "Model", request: "SegmentRequest", task: Task, pipe: Connec
 
         try:
             series = parse_series_text(task.series)
-            study = read_study(Path(files[DICOM]), request.modalities, series, one_grid=request.raw is Raw.NEVER)
+            inputs = replace(request.inputs, advice="")
+            study = read_study(Path(files[DICOM]), inputs, series, one_grid=request.raw is Raw.NEVER)
             request = request if study.on_one_grid else replace(request, raw=Raw.ALWAYS)
             files, brains = {**study.convert(Path())}, study.brains
         except ScanError as error:

@@ -12,12 +12,14 @@ from anofpdm.baselines.ddim import Predict, levels_up_to
 from anofpdm.errors import ConfigError
 from anofpdm.evaluation.comparison.models import Models, how_to_get, required
 from anofpdm.evaluation.comparison.names import SETUPS, MethodChoice, Setup
+from anofpdm.evaluation.missing import name_without
 from anofpdm.method.calibration import CONTEXT_MM
 from anofpdm.method.decision import OURS, PAPER, PEAK_SHARE, VARIANTS, DecisionSettings
 from anofpdm.method.forward_process import slice_noise
 from anofpdm.method.mask import MaskSettings
 from anofpdm.network.schedule import NoiseSchedule
 from anofpdm.options import Detector, Encoding, Signal, Threshold
+from anofpdm.util.sets import subsets
 
 DDIM_LEVELS = 100  # in a range of 1000; proportionally fewer below a lower top
 
@@ -41,6 +43,8 @@ class EvidenceMethod:
 @dataclass(frozen=True)
 class StudentMethod:
     """The model's student, calibrated with image-level labels when it was trained."""
+
+    without: tuple[str, ...] = ()  # optional modalities that are left out, as if the scans lacked them
 
     needs: ClassVar[tuple[str, ...]] = ("student",)
     setups: ClassVar[tuple[Setup, ...]] = SETUPS
@@ -167,6 +171,12 @@ METHODS: dict[str, Method] = {
 }
 
 
+def student_methods(optional: Sequence[str]) -> dict[str, StudentMethod]:
+    """The student without each set of its optional modalities, from one of them to all."""
+    sets = [one for one in subsets(optional) if one]
+    return {name_without(MethodChoice.ANOFPDM_STUDENT, one): StudentMethod(one) for one in sets}
+
+
 @dataclass(frozen=True)
 class MethodSelection:
     """Methods to run, in the order of the registry."""
@@ -175,10 +185,15 @@ class MethodSelection:
     registry: Mapping[str, Method] = field(default_factory=lambda: METHODS)
 
     @classmethod
-    def from_choices(cls, choices: Sequence[MethodChoice], models: Models) -> "MethodSelection":
+    def from_choices(
+        cls, choices: Sequence[MethodChoice], models: Models, without: Sequence[tuple[str, ...]] = ()
+    ) -> "MethodSelection":
+        """`without`: sets of optional modalities; the student is also evaluated without each of them."""
         available = [name for name in METHODS if not models.missing(METHODS[name].needs)]
         selected = available if MethodChoice.ALL in choices else [str(choice) for choice in choices]
         for name in selected:
             if missing := models.missing(METHODS[name].needs):
                 raise ConfigError(f"{name} needs further models: {'; '.join(map(how_to_get, missing))}")
-        return cls(tuple(name for name in METHODS if name in selected))
+        reduced = student_methods(() if models.student is None else models.student.config.optional)
+        names = [name for name, method in reduced.items() if method.without in without]
+        return cls((*(name for name in METHODS if name in selected), *names), METHODS | reduced)

@@ -146,11 +146,13 @@ def predict_from_evidence(
             pass
 
 
-def predict_with_student(student: Student, store: PredictionStore, work: Workload) -> None:
+def predict_with_student(
+    student: Student, store: PredictionStore, work: Workload, without: tuple[str, ...] = ()
+) -> None:
     cohort, batches = work.job.cohort, work.scan_batches()
     for number, positions in enumerate(batches):
         rows = work.rows[positions]
-        pixels = cohort_pixels(cohort, rows, student.config.modalities)
+        pixels = cohort_pixels(cohort, rows, student.config.modalities, without)
         store.put_decisions(positions, student.decide(pixels, slice_positions(cohort, rows)))
         work.report(number + 1, len(batches))
 

@@ -55,7 +55,7 @@ def evaluate(job: EvaluationJob) -> Failures:
                 with recorded(name):
                     run_reconstruction(job, name, method, scorer)
             elif isinstance(method, StudentMethod):
-                run_student(job, name, scorer)
+                run_student(job, name, method, scorer)
             else:
                 by_encoding.setdefault(method.encoding, {})[name] = method
         for _, some in sorted(by_encoding.items()):
@@ -85,7 +85,7 @@ def run_evidence_methods(job: EvaluationJob, methods: dict[str, EvidenceMethod],
             scorer.submit(name, seed, dict.fromkeys(job.setups(name), Outcome(store, cost)), gated=True)
 
 
-def run_student(job: EvaluationJob, name: str, scorer: Scorer) -> None:
+def run_student(job: EvaluationJob, name: str, method: StudentMethod, scorer: Scorer) -> None:
     """The student uses no noise: every seed gives the same result."""
     rows, student = job.evaluation_set.rows, required(job.models.student, "student")
     for seed in job.config.seeds:
@@ -93,7 +93,7 @@ def run_student(job: EvaluationJob, name: str, scorer: Scorer) -> None:
             continue
         store = new_store(job, f"{name}-{seed}", len(rows))
         meter = CostMeter(job.models, job.world)
-        predict_with_student(student, store, Workload(job, rows, seed, f"{name}, seed {seed}"))
+        predict_with_student(student, store, Workload(job, rows, seed, f"{name}, seed {seed}"), method.without)
         outcome = Outcome(store, {**meter.cost(len(rows)), "evaluations": STUDENT_EVALUATIONS})
         job.world.all_gather(None)
         scorer.submit(name, seed, dict.fromkeys(job.setups(name), outcome), gated=True)

@@ -85,7 +85,7 @@ def _table(heads: Iterable[str], cells: Mapping[str, Sequence[str]]) -> list[str
 
 
 def _mark(name: str) -> str:
-    return "" if name == EMPTY else "M" if isinstance(METHODS[name], ReconstructionMethod) else "L"
+    return "" if name == EMPTY else "M" if isinstance(METHODS.get(name), ReconstructionMethod) else "L"
 
 
 def latex(results: Results) -> str:

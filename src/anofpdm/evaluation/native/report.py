@@ -36,7 +36,7 @@ def write_report(reports: Sequence[EngineReport], scans: SplitScans, cohort: Coh
     for report in reports:
         write_scores(report.scoring, report.folder, LABELS, scans.source)
         check = check_estimates(report.scoring, report.estimates)
-        results[str(report.engine)] = EngineResult(summarise(report.scoring.scans), report.scoring.failed, check)
+        results[report.engine] = EngineResult(summarise(report.scoring.scans), report.scoring.failed, check)
     text = to_markdown(results, scans)
     write_atomically(out / MARKDOWN, text.encode(errors="replace"))
     content = without_nan(to_dict(results, scans, cohort))

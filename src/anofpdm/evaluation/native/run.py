@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -12,12 +12,12 @@ from anofpdm.cohorts.split_scans import SplitScans
 from anofpdm.cohorts.store import Cohort
 from anofpdm.cohorts.subjects import Subject
 from anofpdm.errors import AnoFPDMError, ConfigError
+from anofpdm.evaluation.missing import name_without
 from anofpdm.evaluation.native.estimates import read_estimate
 from anofpdm.evaluation.scoring.masks import Labels, align, read_mask
 from anofpdm.evaluation.scoring.pairs import Pair, Pairing
 from anofpdm.evaluation.scoring.run import ScoringReport, score_pairs
 from anofpdm.network.checkpoint import CONFIG
-from anofpdm.options import Engine
 from anofpdm.scans import write_nifti
 from anofpdm.segment import outputs
 from anofpdm.segment.engines import SegmentRequest
@@ -47,13 +47,20 @@ class NativeEvaluation:
         for folder in (self.out, self.out / TRUTH):
             remove_temporary_files(folder)
 
-    def run(self, request: SegmentRequest, world: World | None = None, progress: Progress = silent) -> "EngineReport":
+    def run(
+        self,
+        request: SegmentRequest,
+        world: World | None = None,
+        progress: Progress = silent,
+        without: tuple[str, ...] = (),  # optional modalities that are left out
+    ) -> "EngineReport":
         """With one engine. In several processes, each segments its share; the first one scores."""
-        world = world or World()
-        targets, folder = self.scans.targets(request.modalities), self.out / request.engine.name
+        world, name = world or World(), name_without(request.engine.name, without)
+        targets = [_leave_out(target, without) for target in self.scans.targets(request.inputs)]
+        folder = self.out / name
         batch = BatchSegmentation(self.model, request, targets, folder, OutputOptions(overview=False, report=False))
         reports = world.all_gather(batch.run(world, progress))
-        report = EngineReport(request.engine.name, folder, reports)
+        report = EngineReport(name, folder, reports)
         if world.is_main:
             report.scoring = score_pairs(self._pairing(targets, report), LABELS, self.workers, progress)
             report.estimates = _read_estimates(targets, folder)
@@ -79,7 +86,7 @@ class NativeEvaluation:
 
 @dataclass
 class EngineReport:
-    engine: Engine
+    engine: str  # with the modalities that were left out
     folder: Path  # of masks and scores
     segmentation: list[RunReport]  # of each process
     scoring: ScoringReport = field(default_factory=ScoringReport)
@@ -95,6 +102,11 @@ class EngineReport:
         """Scan and text."""
         texts = [(name, text) for one in self.segmentation for name, some in one.warnings.items() for text in some]
         return texts + [(scan.pair.name, text) for scan in self.scoring.scans for text in scan.warnings]
+
+
+def _leave_out(target: Target, modalities: tuple[str, ...]) -> Target:
+    images = {name: path for name, path in target.subject.images.items() if name not in modalities}
+    return replace(target, subject=replace(target.subject, images=images))
 
 
 def _read_estimates(targets: Sequence[Target], out: Path) -> dict[str, float]:

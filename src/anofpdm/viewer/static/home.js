@@ -9,10 +9,10 @@ let status = null, upload = null, listed = [], timer = 0;
 
 // ---- form -----------------------------------------------------------------------------------------------------------
 
-function makeSlot(modality) {
+function makeSlot(modality, optional) {
   const input = make("input", { type: "file", id: `file-${modality}`, accept: ".nii,.gz,.nii.gz", "aria-describedby": `error-${modality}` });
   return make("div", { className: "slot", id: `slot-${modality}` },
-    make("label", { htmlFor: `file-${modality}`, text: modality.toUpperCase() }), input,
+    make("label", { htmlFor: `file-${modality}`, text: `${modality.toUpperCase()}${optional ? " (optional)" : ""}` }), input,
     make("p", { className: "error", id: `error-${modality}`, role: "alert", hidden: true }));
 }
 
@@ -77,13 +77,13 @@ function buildForm() {
   const given = status.modalities.filter(chosen);
   if (zip && given.length) throw new RequestError(0, { error: "Give either a zip of DICOM files or one file per modality, not both.", field: "dicom" });
   if (!zip) {
-    const missing = status.modalities.filter((one) => !chosen(one));
-    if (missing.length === status.modalities.length) throw new RequestError(0, { error: "Choose the files of a scan first." });
+    const missing = status.modalities.filter((one) => !chosen(one) && !status.optional.includes(one));
+    if (!given.length) throw new RequestError(0, { error: "Choose the files of a scan first." });
     if (missing.length) throw new RequestError(0, { error: `The ${missing[0].toUpperCase()} file is missing; the model needs it.`, field: missing[0] });
   }
   const form = new FormData();
   let bytes = 0;
-  for (const field of zip ? ["dicom"] : status.modalities) {
+  for (const field of zip ? ["dicom"] : given) {
     form.append(field, chosen(field), field); // the original file name is not sent
     bytes += chosen(field).size;
   }
@@ -91,7 +91,7 @@ function buildForm() {
   if (bytes > status.upload_bytes) {
     throw new RequestError(0, { error: `The files have ${formatBytes(bytes)} in total; the server accepts ${formatBytes(status.upload_bytes)}.` });
   }
-  return { form, name: scanName((zip || chosen(status.modalities[0])).name) };
+  return { form, name: scanName((zip || chosen(given[0])).name) };
 }
 
 /** p1_flair.nii.gz gives p1. */
@@ -154,9 +154,10 @@ function describeState(job) {
   if (job.state === "running") return job.total ? `Running: ${percent(job)}%${timeLeft(job)}` : "Running: starting";
   if (job.state === "cancelled") return "Cancelled; the uploaded files were deleted";
   if (job.state === "failed") return `Failed: ${job.error}`;
-  const { volume_ml: volume, findings, warnings } = job.found;
+  const { volume_ml: volume, findings, warnings, missing_modalities: missing } = job.found;
   const found = findings ? `${formatMillilitres(volume)} in ${findings} ${findings === 1 ? "finding" : "findings"}` : "no lesion was found";
-  return `Done: ${found}${warnings?.length ? "; with warnings" : ""}`;
+  const without = missing?.length ? `; without ${missing.join(", ").toUpperCase()}` : "";
+  return `Done: ${found}${without}${warnings?.length ? "; with warnings" : ""}`;
 }
 
 const percent = (job) => Math.floor((100 * job.done) / job.total);
@@ -253,8 +254,10 @@ async function refreshRepeatedly() {
 async function loadStatus() {
   const loaded = await request("/api/status");
   byId("model").textContent = `AnoFPDM, model ${loaded.model}`;
-  byId("needs").textContent = `The model needs ${loaded.modalities.map((one) => one.toUpperCase()).join(", ")} as NIfTI files on the same grid, at most ${formatBytes(loaded.upload_bytes)} in total.`;
-  byId("slots").replaceChildren(...loaded.modalities.map(makeSlot));
+  const needed = loaded.modalities.filter((one) => !loaded.optional.includes(one)).join(", ").toUpperCase();
+  const optional = loaded.optional.length ? ` and, if there are any, ${loaded.optional.join(", ").toUpperCase()}` : "";
+  byId("needs").textContent = `The model needs ${needed}${optional} as NIfTI files on the same grid, at most ${formatBytes(loaded.upload_bytes)} in total.`;
+  byId("slots").replaceChildren(...loaded.modalities.map((one) => makeSlot(one, loaded.optional.includes(one))));
   byId("dicom-part").hidden = !loaded.dicom;
   status = loaded;
   for (const field of fields()) byId(`file-${field}`).addEventListener("change", () => markSlot(field));

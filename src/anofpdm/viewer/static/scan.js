@@ -13,6 +13,7 @@ function showFigures(result) {
   const figures = { "Lesion volume": formatMillilitres(result.volume_ml), Findings: formatCount(result.findings) };
   figures["Largest finding"] = result.lesions.length ? formatMillilitres(result.lesions[0].volume_ml) : "-";
   figures["Unhealthy slices"] = result.slices === null ? "-" : `${formatCount(result.slices_detected)} of ${result.slices}`;
+  if (result.missing_modalities.length) figures["Missing modalities"] = result.missing_modalities.join(", ").toUpperCase();
   byId("figures").replaceChildren(...Object.entries(figures).map(([name, value]) =>
     make("div", {}, make("dt", { text: name }), make("dd", { text: value }))));
 }
