@@ -91,3 +91,35 @@ def test_saved_and_read(typical):
 
 def test_too_few_scans():
     assert fit_typical(described(5, count=5), ONE) is None
+
+
+def test_limits_of_scans_that_lack_modalities():
+    """Independent numbers: fewer of them spread more, so that the limit of all modalities would flag too many."""
+    names, per_modality = ("flair", "t1", "t2"), sum(PARTS.values())
+    count = 6 + per_modality * 3
+    random = np.random.default_rng(1)
+    typical = fit_typical(random.normal(0, 1, (3000, count)), names, ("t1", "t2"))
+    assert set(typical.limits) == {"flair,t1", "flair,t2", "flair"}
+    assert typical.limit == typical.limit_for(names) < typical.limits["flair,t2"] < typical.limits["flair"]
+    others = random.normal(0, 1, (2000, count))
+    flagged = {}
+    for given in (names, ("flair", "t2"), ("flair",)):
+        columns = [*range(6)]
+        for name in given:
+            columns += range(6 + names.index(name) * per_modality, 6 + (names.index(name) + 1) * per_modality)
+        flagged[given] = np.mean([typical.unusual(one, given) is not None for one in others[:, columns]])
+    assert all(share == pytest.approx(0.03, abs=0.015) for share in flagged.values()), flagged
+    again = TypicalScans.from_dict(typical.to_dict())
+    assert again.limits == typical.limits
+    old = {name: value for name, value in typical.to_dict().items() if name != "limits"}
+    assert TypicalScans.from_dict(old).limit_for(ONE) == typical.limit
+
+
+def test_a_scan_that_lacks_a_modality_is_compared_by_the_others():
+    names = ("flair", "t2")
+    typical = fit_typical(described(0, count=120, modalities=2), names, ("t2",))
+    alone = [describe_scan(scan[:, :1]) for scan in heads(1, count=60, modalities=2)]
+    assert np.mean([typical.unusual(one, ONE) is not None for one in alone]) <= 0.1
+    filled = [np.concatenate([scan[:, :1], np.full_like(scan[:, :1], -1)], axis=1) for scan in heads(2, count=10)]
+    assert all(typical.unusual(describe_scan(scan), names) for scan in filled)  # an empty channel would be unusual
+    assert all(typical.unusual(describe_scan(scan), ONE) for scan in heads(3, count=10, invert=True))

@@ -1,0 +1,109 @@
+"""anofpdm evaluate --without: a student, with modalities left out as if the scans lacked them."""
+
+import csv
+import json
+import shutil
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from anofpdm.calibration.fit import slice_positions
+from anofpdm.cli.main import app
+from anofpdm.errors import ConfigError
+from anofpdm.evaluation.comparison.methods import METHODS, MethodSelection
+from anofpdm.evaluation.comparison.names import MethodChoice
+from anofpdm.evaluation.comparison.protocol import evaluate
+from anofpdm.evaluation.metrics import bootstrap
+from anofpdm.evaluation.missing import missing_sets
+from anofpdm.network import checkpoint
+from anofpdm.student.model import save_student
+from tests.evaluation.comparison_toys import fill, new_job
+from tests.optional_toys import make_student
+
+STUDENT = MethodChoice.ANOFPDM_STUDENT
+WITHOUT_T2 = "anofpdm-student-without-t2"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def few_bins():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(bootstrap, "BINS", 64)
+        yield
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("made")
+    fill(folder)
+    sha256 = checkpoint.load_model(folder / "guided")[2]
+    save_student(folder / "guided", make_student(sha256, ("flair", "t2"), ("t2",), 16), {})
+    return folder
+
+
+def test_scores_are_those_of_slices_with_background_in_place_of_a_modality(made, tmp_path):
+    job = new_job(made, tmp_path / "out")
+    selection = MethodSelection.from_choices([STUDENT], job.models, missing_sets(["t2"], job.models.student))
+    assert selection.names == (STUDENT, WITHOUT_T2)
+    job = replace(job, methods=selection)
+    assert evaluate(job) == {}
+    results, rows = job.results(), job.evaluation_set.rows
+    pixels = job.cohort.pixels(rows)
+    pixels[:, 1] = -1
+    decisions = job.models.student.decide(lambda some: pixels[some], slice_positions(job.cohort, rows))
+    masks, truth = decisions.drawn & decisions.detected[:, None, None], job.evaluation_set.truth.masks
+    pairs = zip(masks, truth, strict=True)
+    dice = [2 * (a & b).sum() / (a.sum() + b.sum()) if a.any() or b.any() else 1.0 for a, b in pairs]
+    assert results[WITHOUT_T2]["mixed"][0].numbers["dice"] == pytest.approx(np.mean(dice))
+    assert results[WITHOUT_T2]["mixed"][0].numbers["dice"] != results[STUDENT]["mixed"][0].numbers["dice"]
+
+
+def test_sets_of_modalities():
+    student = make_student()
+    assert missing_sets(["t2", "t2,t1", "t1,t2"], student) == [("t2",), ("t1", "t2")]
+    assert missing_sets(["every"], student) == [("t1",), ("t2",), ("t1", "t2")]
+    assert missing_sets([], None) == []
+    with pytest.raises(ConfigError, match="'flair' is not optional; choose from t1, t2, or every"):
+        missing_sets(["t1,flair"], student)
+    for without_optional in (None, make_student(optional=())):
+        with pytest.raises(ConfigError, match="no student with optional modalities"):
+            missing_sets(["t1"], without_optional)
+
+
+def test_tables_of_the_command_line(made, tmp_path):
+    """On slices, and on whole scans. Earlier results of the folder stay in the table."""
+    words = [made / "cohort", "--device", "cpu"]
+    on_slices = [
+        "evaluate",
+        made / "guided",
+        *words,
+        "--out",
+        tmp_path / "out",
+        "--method",
+        STUDENT,
+        "--sample",
+        12,
+        "--seeds",
+        1,
+        "--levels",
+        2,
+    ]
+    shutil.copytree(made / "guided" / "student", tmp_path / "alone" / "student")
+    whole = ["evaluate", tmp_path / "alone", *words, "--out", tmp_path / "native", "--native", made / "scans"]
+    whole += ["--engine", "student", "--workers", 1]
+    for command, option in ((on_slices, ["--without", "every"]), (on_slices, []), (whole, ["--without", "t2"])):
+        done = CliRunner().invoke(app, [str(word) for word in (*command, *option)])
+        assert done.exit_code == 0, done.output
+    table = (tmp_path / "out" / "table.md").read_text()
+    assert all(f"| L | {name} |" in table for name in (STUDENT, WITHOUT_T2))
+    assert WITHOUT_T2 in {row["method"] for row in csv.DictReader((tmp_path / "out" / "slices.csv").open())}
+    engines = json.loads((tmp_path / "native" / "native.json").read_text())["engines"]
+    assert list(engines) == ["student", "student-without-t2"]
+    summaries = list((tmp_path / "native" / "student-without-t2").glob("*/summary.json"))
+    assert len(summaries) == 4
+    assert all(json.loads(path.read_text())["missing_modalities"] == ["t2"] for path in summaries)
+
+
+def test_methods_without_a_set_are_not_among_the_usual_ones():
+    assert WITHOUT_T2 not in METHODS

@@ -1,0 +1,37 @@
+"""A small student, untrained, that needs FLAIR and takes T1 and T2 where they are given."""
+
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from anofpdm.method.detection import CurveDetector
+from anofpdm.student.model import Student, StudentCalibration, save_student
+from anofpdm.student.network import StudentConfig, StudentNet
+from tests import toys
+
+CPU = torch.device("cpu")
+SIZE, SHAPE = 32, (28, 30, 14)
+CHANNELS, OPTIONAL = ("t1", "flair", "t2"), ("t1", "t2")  # the needed one is not the first channel
+NEIGHBOURS_MM = (-4.0, 4.0)
+
+
+def make_student(sha256: str = "teacher", channels=CHANNELS, optional=OPTIONAL, size: int = SIZE) -> Student:
+    """Every slice is called unhealthy; masks have no smallest size."""
+    torch.manual_seed(1)
+    network = StudentNet(StudentConfig(channels, size, NEIGHBOURS_MM, 8, (1, 2), optional)).eval()
+    detector = CurveDetector(np.zeros(1), np.ones(1), np.zeros(1), offset=1.0, strength=1.0)
+    return Student(network, StudentCalibration(detector, 1.0, 1.0, 5, 5, smallest=0), sha256, CPU)
+
+
+def save_model(folder: Path, **changes) -> Path:
+    """A student alone, which is a whole model."""
+    save_student(folder, make_student(**changes), {})
+    return folder
+
+
+def scan_files(folder: Path, name: str = "p", modalities=CHANNELS, shape=SHAPE) -> dict[str, Path]:
+    affine = toys.affine_of(spacing=(5.0, 5.0, 4.0), shape=shape)
+    seeds = {"t1": 1, "flair": 2, "t2": 3}
+    heads = {modality: toys.head(shape, seeds[modality]) for modality in modalities}
+    return {one: toys.save(folder / f"{name}_{one}.nii.gz", head, affine) for one, head in heads.items()}

@@ -1,0 +1,270 @@
+"""Scans that lack modalities which the student was trained to work without."""
+
+import csv
+import json
+from dataclasses import replace
+
+import nibabel as nib
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from anofpdm.cli.main import app
+from anofpdm.cohorts.inputs import find_targets
+from anofpdm.errors import CohortError, ScanError
+from anofpdm.options import Raw
+from anofpdm.scans import AxialPlanes, read_scan, scan_slices, write_nifti
+from anofpdm.scans.modalities import InputModalities
+from anofpdm.segment.engines import EngineSlices
+from anofpdm.segment.many import BatchSegmentation, OutputOptions
+from anofpdm.segment.model import load
+from tests import dicom_toys
+from tests.optional_toys import CHANNELS, SIZE, make_student, save_model, scan_files
+from tests.scans.raw.worlds import moved_head, random_rigid, thick_grid
+from tests.segment.known_model import known_model
+from tests.segment.known_model import scan_files as known_scan
+
+WANTED = InputModalities(("flair",), ("t1", "t2"))
+QUICK = OutputOptions(overview=False, report=False)
+SETS = [("flair", "t1", "t2"), ("flair", "t2"), ("t1", "flair"), ("flair",)]
+
+
+@pytest.fixture(scope="module")
+def model_folder(tmp_path_factory):
+    return save_model(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture(scope="module")
+def model(model_folder):
+    return load(model_folder, "cpu")
+
+
+def run(model, targets, out, outputs=QUICK, **options):
+    return BatchSegmentation(model, model.request(**options), targets, out, outputs).run()
+
+
+def summary_of(folder):
+    return json.loads((folder / "summary.json").read_text())
+
+
+# ---- one scan --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("given", SETS)
+def test_missing_channels_are_background(model, given, tmp_path):
+    """As the student decides on slices whose missing channels are filled by hand."""
+    files = {name: path for name, path in scan_files(tmp_path).items() if name in given}
+    found = model.segment(files)
+    scan = read_scan(files)
+    slices = scan_slices(scan, SIZE)
+    pixels = np.full((len(slices.indices), len(CHANNELS), SIZE, SIZE), -1, np.float32)
+    for name in given:
+        pixels[:, CHANNELS.index(name)] = slices.pixels[:, scan.modalities.index(name)]
+    places = EngineSlices(pixels, slices.indices, AxialPlanes(scan.grid, SIZE).spacing_mm).positions
+    expected = model.student.decide(lambda rows: pixels[rows], places)
+    np.testing.assert_array_equal(found.decisions.maps, expected.maps)
+    np.testing.assert_array_equal(found.decisions.masks, expected.masks)
+    assert found.decisions.masks.any()
+    assert set(found.summary["inputs"]) == set(given)
+    assert found.summary["missing_modalities"] == [name for name in ("t1", "t2") if name not in given]
+    assert found.display.modalities == tuple(name for name in CHANNELS if name in given)
+
+
+def test_what_is_missing_matters(model, tmp_path):
+    """Otherwise the tests above would compare equal maps."""
+    files = scan_files(tmp_path)
+    maps = [model.segment({name: files[name] for name in given}).anomaly_map for given in SETS]
+    for number, one in enumerate(maps):
+        assert all(not np.array_equal(one, other) for other in maps[:number])
+
+
+def test_a_needed_modality_is_named_with_the_optional_ones(model, tmp_path):
+    files = scan_files(tmp_path)
+    with pytest.raises(ScanError, match=r"no flair given; the model needs flair .* got t1, t2; optional: t1, t2"):
+        model.segment({name: files[name] for name in ("t1", "t2")})
+
+
+def test_a_misspelt_modality_does_not_count_as_missing(model, tmp_path):
+    files = scan_files(tmp_path)
+    with pytest.raises(ScanError, match="t1w: not a modality of the model; choose from flair, t1, t2"):
+        model.segment({"flair": files["flair"], "t1w": files["t1"]})
+
+
+def test_the_report_states_what_is_missing(model, tmp_path):
+    files = scan_files(tmp_path)
+    model.segment(files).save(tmp_path / "all")
+    model.segment({"flair": files["flair"]}).save(tmp_path / "some")
+    page = (tmp_path / "some" / "report.html").read_text()
+    assert "<dt>Missing modalities</dt><dd>T1, T2</dd>" in page
+    assert "T1, T2 are missing in this scan; the mask may be less accurate" in page
+    assert 'data-name="FLAIR"' in page
+    assert 'data-name="T2"' not in page
+    assert "missing" not in (tmp_path / "all" / "report.html").read_text().split("<script")[0].lower()
+
+
+class TestDiffusion:
+    def model(self):
+        return replace(known_model(), student=make_student(channels=("flair", "t2"), optional=("t2",), size=64))
+
+    @pytest.mark.parametrize(
+        ("options", "words"),
+        [
+            ({"engine": "diffusion"}, "the diffusion engine needs every modality .*; --engine student needs flair"),
+            ({"explain": [18]}, "--explain needs every modality .*; the student alone needs flair"),
+        ],
+    )
+    def test_it_needs_all_modalities(self, options, words, tmp_path):
+        files, _, _ = known_scan(tmp_path)
+        model, flair = self.model(), {"flair": files["flair"]}
+        assert model.segment(flair).summary["missing_modalities"] == ["t2"]
+        with pytest.raises(ScanError, match=f"no t2 given.*; {words}"):
+            model.segment(flair, **options)
+        with pytest.raises(CohortError, match=f"no t2 image .*; {words}"):
+            find_targets([f"flair={files['flair']}"], model.request(**options).inputs)
+        assert model.segment(files, **options).summary["missing_modalities"] == []
+
+
+# ---- many scans ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def cohort(tmp_path):
+    scan_files(tmp_path / "in", "anna")
+    scan_files(tmp_path / "in", "ben", ("flair",))
+    scan_files(tmp_path / "in", "cleo", ("t1", "t2"))
+    return tmp_path / "in"
+
+
+def test_scans_of_a_folder_may_lack_optional_modalities(model, cohort, tmp_path):
+    targets = find_targets([str(cohort)], WANTED)
+    assert [(one.subject.name, tuple(one.subject.images)) for one in targets] == [
+        ("anna", ("flair", "t1", "t2")),
+        ("ben", ("flair",)),
+        ("cleo", ("t1", "t2")),
+    ]
+    report = run(model, targets, tmp_path / "out")
+    assert set(report.segmented) == {"anna", "ben"}
+    assert report.missing == {"ben": ("t1", "t2")}
+    assert "no flair image (found: t1, t2)" in report.failed["cleo"]
+    assert "optional: t1, t2" in report.failed["cleo"]
+
+
+def test_a_layout_that_recognises_more_files_is_preferred(tmp_path):
+    """BraTS names do not include T1w; the general layout knows them."""
+    files = scan_files(tmp_path, "anna", ("flair", "t1"))
+    files["t1"].rename(tmp_path / "anna_T1w.nii.gz")
+    (target,) = find_targets([str(tmp_path)], WANTED)
+    assert set(target.subject.images) == {"flair", "t1"}
+
+
+def test_files_given_by_modality(tmp_path):
+    files = scan_files(tmp_path)
+    (target,) = find_targets([f"t2={files['t2']}", f"flair={files['flair']}"], WANTED)
+    assert tuple(target.subject.images) == ("flair", "t2")
+    with pytest.raises(CohortError, match=r"give the files as flair=FILE \[t1=FILE\] \[t2=FILE\]; optional: t1, t2"):
+        find_targets([f"t2={files['t2']}"], WANTED)
+
+
+def test_a_result_with_other_modalities_is_not_complete(model, tmp_path):
+    files = scan_files(tmp_path / "in")
+    both, one = ([f"{name}={files[name]}" for name in names] for names in (("flair", "t2"), ("flair",)))
+    for words, skipped in ((both, False), (both, True), (one, False), (one, True), (both, False)):
+        report = run(model, find_targets(words, WANTED), tmp_path / "out")
+        assert bool(report.skipped) == skipped
+    assert summary_of(tmp_path / "out" / "p")["missing_modalities"] == ["t1"]
+
+
+def test_the_command_line_and_the_joined_table(model_folder, cohort, tmp_path):
+    words = ["segment", model_folder, cohort, "--out", tmp_path / "out", "--device", "cpu", "--no-report"]
+    done = CliRunner().invoke(app, [str(word) for word in words])
+    assert done.exit_code == 3, done.output
+    assert "(without t1, t2)" in done.output
+    assert "failed: cleo: cleo: no flair image" in done.output
+    again = CliRunner().invoke(app, [str(word) for word in words])
+    assert "(without t1, t2; already complete)" in again.output
+    assert CliRunner().invoke(app, ["join", str(tmp_path / "out")]).exit_code == 0
+    rows = {row["scan"]: row for row in csv.DictReader((tmp_path / "out" / "scans.csv").open())}
+    assert {name: row["missing_modalities"] for name, row in rows.items()} == {"anna": "", "ben": "t1 t2"}
+
+
+def test_bids_sidecars_name_missing_modalities(model_folder, tmp_path):
+    files = scan_files(tmp_path, "x", ("flair", "t2"))
+    anat = tmp_path / "raw" / "sub-01" / "anat"
+    anat.mkdir(parents=True)
+    files["flair"].rename(anat / "sub-01_FLAIR.nii.gz")
+    files["t2"].rename(anat / "sub-01_T2w.nii.gz")
+    (tmp_path / "raw" / "dataset_description.json").write_text(json.dumps({"Name": "toys", "BIDSVersion": "1.9.0"}))
+    words = ["bids", tmp_path / "raw", tmp_path / "out", "participant", "--model", model_folder, "--device", "cpu"]
+    done = CliRunner().invoke(app, [str(word) for word in (*words, "--raw", "never")])
+    assert done.exit_code == 0, done.output
+    sidecar = next((tmp_path / "out").rglob("*_mask.json"))
+    assert json.loads(sidecar.read_text())["MissingModalities"] == ["t1"]
+
+
+# ---- DICOM and raw studies -------------------------------------------------------------------------------------------
+
+
+def dicom_study(folder, names):
+    for number, name in enumerate(names, start=3):
+        voxels = dicom_toys.head(12, 32, 30, seed=number)
+        dicom_toys.Series(voxels, SeriesNumber=number, SeriesDescription=name).save(folder, f"S{number}")
+    return folder
+
+
+def test_a_dicom_study_may_lack_a_series(model, tmp_path):
+    pydicom = pytest.importorskip("pydicom")
+    place = dicom_study(tmp_path / "anna", ["AX T2", "AX FLAIR"])
+    targets = find_targets([str(place)], WANTED)
+    assert tuple(targets[0].subject.images) == ("flair", "t2")
+    report = run(model, targets, tmp_path / "out", OutputOptions(dicom=True))
+    assert report.missing == {"anna": ("t1",)}, report.failed
+    folder = tmp_path / "out" / "anna"
+    summary = summary_of(folder)
+    assert (set(summary["inputs"]), summary["missing_modalities"]) == ({"flair", "t2"}, ["t1"])
+    seg = pydicom.dcmread(folder / "mask_seg.dcm")
+    assert seg.ContentDescription == "Research use only, not for diagnosis; without T1"
+    assert seg.SegmentSequence[0].SegmentDescription.endswith("Modalities that the scan lacks: t1")
+    assert seg.ReferencedSeriesSequence[0].SeriesInstanceUID == summary["inputs"]["flair"]["uid"]
+    assert "lacks: t1" in pydicom.dcmread(folder / "report_capture.dcm").DerivationDescription
+
+
+def test_a_dicom_study_without_a_needed_series_is_refused(tmp_path):
+    place = dicom_study(tmp_path / "anna", ["AX T2", "SAG T1"])
+    with pytest.raises(ScanError, match=r"no series is flair by its name .*; optional: t1, t2"):
+        find_targets([str(place)], WANTED)
+
+
+def test_an_optional_series_must_not_be_ambiguous(tmp_path):
+    place = dicom_study(tmp_path / "anna", ["AX FLAIR", "AX T2", "COR T2"])
+    with pytest.raises(ScanError, match="2 series could be t2"):
+        find_targets([str(place)], WANTED)
+    (target,) = find_targets([str(place)], WANTED, series={"t2": "5"})
+    assert target.study.series["t2"].label.number == 5
+
+
+def test_the_description_of_a_dicom_seg_is_never_too_long():
+    pytest.importorskip("pydicom")
+    from anofpdm.scans.dicom.seg import describe_content
+
+    assert describe_content(("t1", "t1ce", "t2")).endswith("; without T1, T1CE, T2")
+    for count in range(12):
+        assert len(describe_content(("contrast",) * count)) <= 64
+
+
+def test_a_raw_study_may_lack_a_series(model, tmp_path):
+    """FLAIR is the reference, although T1 is the first channel."""
+    movement = random_rigid(np.random.default_rng(8), 6.0, 5.0)
+    places = {"t1": movement, "flair": np.eye(4)}
+    files = {}
+    for name, matrix in places.items():
+        head = moved_head(name, matrix, thick_grid(matrix, (2.0, 2.0, 5.0), (100, 110, 30)))
+        files[name] = tmp_path / f"anna_{name}.nii.gz"
+        write_nifti(files[name], np.where(head.brain, head.voxels, 0), head.grid)
+    request = model.request(raw="auto")
+    targets = find_targets([str(path) for path in files.values()], request.inputs, raw=Raw.AUTO)
+    report = BatchSegmentation(model, request, targets, tmp_path / "out", QUICK).run()
+    assert report.missing == {"anna": ("t2",)}, report.failed
+    summary = summary_of(tmp_path / "out" / "anna")
+    assert (summary["study"]["reference"], set(summary["study"]["series"])) == ("flair", {"flair", "t1"})
+    mask = nib.nifti1.load(tmp_path / "out" / "anna" / "mask.nii.gz")
+    np.testing.assert_allclose(mask.affine, nib.nifti1.load(files["flair"]).affine, atol=1e-4)
