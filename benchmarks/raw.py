@@ -165,26 +165,26 @@ def measure_disturbed(args: argparse.Namespace) -> None:
     for target, scan in zip(targets, scans, strict=False):
         moved = ", ".join(f"{name} {mm:.2f}" for name, mm in scan.residual_mm(model.expects.template).items())
         print(f"{target.subject.name}: registration of the scan as it was moves {moved} mm", flush=True)
-    print("\n| scan | number | DICE to undisturbed | to perfect registration | registration error, mm | seconds |")
-    print("| --- " * 6 + "|")
+    print("\n| scan | number | DICE to undisturbed | to perfect registration | perfect to undisturbed ", end="")
+    print("| registration error, mm | seconds |\n" + "| --- " * 7 + "|")
     scores = []
     for number in range(args.count):
         start = time.perf_counter()
         scores.append(disturb_once(model, scans[number % len(scans)], rng, (args.degrees, args.mm)))
-        undisturbed, aligned, errors = scores[-1]
+        undisturbed, aligned, slices, errors = scores[-1]
         shown = ", ".join(f"{name} {error:.2f}" for name, error in errors.items())
-        row = f"{undisturbed:.3f} | {aligned:.3f} | {shown} | {time.perf_counter() - start:.0f}"
+        row = f"{undisturbed:.3f} | {aligned:.3f} | {slices:.3f} | {shown} | {time.perf_counter() - start:.0f}"
         print(f"| {targets[number % len(scans)].subject.name} | {number} | {row} |", flush=True)
     print_summary(scores)
 
 
-def print_summary(scores: Sequence[tuple[float, float, dict[str, float]]]) -> None:
+def print_summary(scores: Sequence[tuple[float, float, float, dict[str, float]]]) -> None:
     for column, name in enumerate(("undisturbed prediction", "prediction with perfect registration")):
         values = np.array([score[column] for score in scores])
         met = verdict(values.mean() >= LEAST_MEAN_DICE and values.min() >= LEAST_DICE)
         print(f"\nDICE to the {name}: mean {values.mean():.3f} (floor {LEAST_MEAN_DICE}), ", end="")
         print(f"worst {values.min():.3f} (floor {LEAST_DICE}): {met}")
-    errors_mm = np.array([error for score in scores for error in score[2].values()])
+    errors_mm = np.array([error for score in scores for error in score[-1].values()])
     if len(errors_mm):
         print(f"\nRegistration error: mean {errors_mm.mean():.2f} mm, worst {errors_mm.max():.2f} mm, ", end="")
         print(f"above {MOST_MM} mm in {(errors_mm > MOST_MM).sum()} of {len(errors_mm)} series")
@@ -213,8 +213,8 @@ class Undisturbed:
 
 def disturb_once(
     model: Model, scan: Undisturbed, rng: np.random.Generator, limits: tuple[float, float]
-) -> tuple[float, float, dict[str, float]]:
-    """DICE to the undisturbed prediction and to that with perfect registration; error of each series."""
+) -> tuple[float, float, float, dict[str, float]]:
+    """DICE to the undisturbed prediction, to that with perfect registration, and of these two; error of each series."""
     needed = model.request().modalities
     names = tuple(dict.fromkeys((*needed, *scan.stripped)))  # the reference first
     reference = names[0]
@@ -233,7 +233,7 @@ def disturb_once(
     if study.template is not None:
         error = distances_mm(study.template.matrix, disturbance.movements[reference], scan.stripped[reference])
         errors[study.template.name] = float(error.mean())
-    return dice(after.mask, before), dice(after.mask, perfect), errors
+    return dice(after.mask, before), dice(after.mask, perfect), dice(perfect, before), errors
 
 
 def predict_perfect(model: Model, scan: Undisturbed, disturbance: Disturbance, reference: str) -> np.ndarray:

@@ -92,7 +92,7 @@ def test_a_disturbed_study_of_a_phantom(scans, monkeypatch, capsys):
     printed = capsys.readouterr().out
     (row,) = [line.split("|") for line in printed.splitlines() if line.startswith("| BraTS2021_00001")]
     undisturbed, aligned = float(row[3]), float(row[4])
-    errors = [float(one.split()[1]) for one in row[5].split(",")]
+    errors = [float(one.split()[1]) for one in row[6].split(",")]
     assert aligned > 0.85
     assert undisturbed > 0.6  # thick slices of a small phantom
     assert len(errors) == 3

@@ -72,6 +72,7 @@ ONLY_HELP = (  # they need a GPU, minutes, or real scans
     "benchmarks/patients.py",
     "benchmarks/raw.py",
     "benchmarks/raw_dicom.py",
+    "benchmarks/raw_unnamed.py",
 )
 QUICK_BENCHMARKS = {
     "benchmarks/prepare.py": ["--copies", "1", "--repeats", "1"],
