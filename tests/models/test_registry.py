@@ -1,6 +1,7 @@
 """Models that ship: names instead of folders, facts that agree with cards, no writing into the package."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from typer.testing import CliRunner
 import anofpdm
 from anofpdm.cli.main import app
 from anofpdm.errors import ModelError
+from anofpdm.models import registry
 from anofpdm.models.registry import FOLDER, model_folder, shipped_models
 from anofpdm.network.checkpoint import load_model
 
@@ -32,6 +34,8 @@ class TestEveryModel:
         _, config, _ = load_model(shipped_models()[name].folder / "student")
         wanted = {*shipped_models()[name].needs, *shipped_models()[name].uses}
         assert wanted == set(config["network"]["modalities"])
+        assert set(shipped_models()[name].uses) == set(config["network"].get("optional", ()))
+        assert all(modality in shipped_models()[name].card.lower() for modality in wanted)
 
     def test_sizes_allow_shipping(self, name):
         sizes = [path.stat().st_size for path in shipped_models()[name].folder.rglob("*") if path.is_file()]
@@ -52,6 +56,16 @@ def test_list_and_card():
     unknown = run("models", "phantom-tumuor")
     assert unknown.exit_code == 1
     assert "did you mean phantom-tumour?" in unknown.output
+
+
+def test_optional_modalities_are_listed(monkeypatch):
+    known = shipped_models()["phantom-tumour"]
+    monkeypatch.setattr(
+        registry, "shipped_models", lambda: {"toy": replace(known, needs=("flair",), uses=("t1", "t2"))}
+    )
+    assert "needs     flair (optional: t1, t2)" in run("models").output
+    (listed,) = json.loads(run("models", "--json").output)
+    assert (listed["needs"], listed["uses"]) == (["flair"], ["t1", "t2"])
 
 
 def test_a_folder_of_that_name_comes_first(tmp_path, monkeypatch):

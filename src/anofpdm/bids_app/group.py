@@ -19,6 +19,7 @@ COLUMNS: dict[str, dict[str, Any]] = {
     "slices": {"Description": "Number of axial slices that were examined"},
     "slices_detected": {"Description": "Number of axial slices called unhealthy"},
     "estimated_dice": {"Description": "Estimated DICE of the mask, without a manual mask; n/a if it has no estimate"},
+    outputs.MISSING_MODALITIES: {"Description": "Optional modalities that the scan lacks; n/a if none"},
     "warnings": {"Description": "Number of warnings; their texts are in the summary of the scan"},
     "engine": {"Description": "What made the mask", "Levels": {"student": "One pass", "diffusion": "Noise levels"}},
     "model_sha256": {"Description": "Hash of the model; volumes are comparable only where it is the same"},
@@ -45,4 +46,4 @@ def _rows(out: Path) -> Iterator[dict[str, Any]]:
 
 
 def _cell(value: object) -> str:
-    return "n/a" if value is None else str(value)
+    return "n/a" if value in (None, "") else str(value)

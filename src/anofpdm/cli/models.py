@@ -44,7 +44,7 @@ def models(
 def _table(models: "list[ShippedModel]") -> str:
     blocks = []
     for model in models:
-        needs = ", ".join(model.needs) + (f" (and {', '.join(model.uses)} if given)" if model.uses else "")
+        needs = ", ".join(model.needs) + (f" (optional: {', '.join(model.uses)})" if model.uses else "")
         lines = [
             f"{model.name}: {model.scans}",
             f"  needs     {needs}",

@@ -26,7 +26,7 @@ class Status(BaseModel):
 
 class ServeStatus(Status):
     model: str
-    modalities: list[str] = Field(description="Modalities that the model takes.")
+    modalities: list[str] = Field(description="Modalities that the model takes; those needed first.")
     optional: list[str] = Field(description="Those of them that a scan may lack.")
     dicom: bool = Field(description="Whether a zip of DICOM files is accepted.")
     upload_bytes: int = Field(description="Largest upload.")
