@@ -170,6 +170,18 @@ def _log_likelihood(series: Mapping[str, Likelihoods], given: Mapping[str, str])
     return sum(series[one][name] for name, one in given.items()) - 0.5 * UNUSUAL * others
 
 
+def find_other_contrast(head: Head, named: str) -> str | None:
+    """The contrast that the image clearly has where it is not the named one. T1 before and after contrast agent, which
+    images often do not tell apart, count as the same."""
+    if named not in CONTRASTS:
+        return None
+    likelihoods = compare_contrasts(measure_contrast(head))
+    best = max(likelihoods, key=lambda name: likelihoods[name])
+    found = assign_series({"series": likelihoods}, [best])
+    same = best == named or {best, named} == {"t1", "t1ce"}
+    return None if same or found is None or not found.sure else best
+
+
 def describe_series(series: Mapping[str, Likelihoods]) -> str:
     """For messages: what each series looks most like, taken alone."""
     described = []

@@ -5,6 +5,7 @@ Where a check fails, a picture of what was found is kept and named in the messag
 
 import contextlib
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,16 +13,31 @@ from typing import Protocol
 
 import numpy as np
 
-from anofpdm.errors import ScanError
+from anofpdm.errors import ConfigError, ScanError, ScanWarning
 from anofpdm.scans.grid import Grid
 from anofpdm.scans.nifti import Volume, read_volume
 from anofpdm.scans.raw.checks import Agreement, check_brain, check_registration, check_template, measure_agreement
+from anofpdm.scans.raw.contrast import find_other_contrast
 from anofpdm.scans.raw.geometry import apply, rotation_degrees
 from anofpdm.scans.raw.pictures import draw_brain, draw_registration
 from anofpdm.scans.raw.register import Head, Registration
 from anofpdm.scans.raw.template import MNI152, load_template, overlap_with
 
 BRAIN, REGISTRATION, TEMPLATE = "brain", "registration", "template"  # stages
+
+
+def warn_other_contrast(head: Head, name: str, path: Path) -> None:
+    """Where the image is clearly another contrast than the name says."""
+    try:
+        other = find_other_contrast(head, name)
+    except (ScanError, ConfigError):  # too few voxels, or nilearn is not installed
+        return
+    if other is not None:
+        warnings.warn(
+            f"{path}: given as {name}, but its image looks like {other}; check that no files are mixed up",
+            ScanWarning,
+            stacklevel=2,
+        )
 
 
 class StudyTools(Protocol):
@@ -91,6 +107,7 @@ class Placement:
                 head = Head(voxels, self.tools.brain_of(name, volume), volume.grid)
             with self._picture(name, lambda: draw_brain(f"{name}. Blue: brain of {head.volume_ml:.0f} ml", head)):
                 check_brain(head, path)
+            warn_other_contrast(head, name, path)
         self._report(BRAIN, name, f"brain of {head.volume_ml:.0f} ml")
         return head
 
