@@ -3,7 +3,8 @@
     python benchmarks/raw_unnamed.py MODEL RAW_GLIOMA
 
 The series are copied as scan1.nii.gz, scan2.nii.gz, and so on. From files to written results, without loading the
-model; both ways alternate in one process.
+model; both ways alternate in one process. The ratio is of computing time, which other work on the machine hardly
+changes.
 """
 
 import argparse
@@ -32,7 +33,7 @@ def main() -> None:
     args = parser.parse_args()
     warnings.simplefilter("ignore", ScanWarning)
     model = load(args.model, "cpu")
-    seconds: dict[bool, list[float]] = {False: [], True: []}
+    seconds: dict[bool, list[tuple[float, float]]] = {False: [], True: []}  # elapsed, computing
     with tempfile.TemporaryDirectory() as name:
         study = Path(name, "study")
         study.mkdir()
@@ -41,19 +42,21 @@ def main() -> None:
         for number in range(args.rounds):
             for reuse in seconds:
                 seconds[reuse].append(segment_unnamed(model, study, Path(name, f"{number}_{reuse}"), reuse))
-    again, once = (statistics.median(seconds[reuse]) for reuse in (False, True))
-    print(f"extracted again {again:.0f} s; extracted once {once:.0f} s: {once / again:.2f} of it")
-    print(f"limit {MOST_SECONDS} s: {verdict(once <= MOST_SECONDS)}")
+    again, once = (statistics.median(computing for _, computing in seconds[reuse]) for reuse in (False, True))
+    elapsed = statistics.median(elapsed for elapsed, _ in seconds[True])
+    print(f"computing: extracted again {again:.0f} s; extracted once {once:.0f} s: {once / again:.2f} of it")
+    print(f"elapsed, extracted once: {elapsed:.0f} s (limit {MOST_SECONDS} s): {verdict(elapsed <= MOST_SECONDS)}")
 
 
-def segment_unnamed(model: Model, study: Path, out: Path, reuse: bool) -> float:
-    start = time.perf_counter()
+def segment_unnamed(model: Model, study: Path, out: Path, reuse: bool) -> tuple[float, float]:
+    start, computed = time.perf_counter(), time.process_time()
     (target,) = find_targets([str(study)], model.request().modalities, raw=Raw.AUTO)
     run = RawRun(out / "preparation", brains=target.brains if reuse else NO_BRAINS)
     model.segment(target.subject.images, raw=Raw.AUTO, raw_run=run).save(out)
-    seconds = time.perf_counter() - start
-    print(f"{'once' if reuse else 'again'}: {seconds:.1f} s; {'; '.join(target.notes)}", flush=True)
-    return seconds
+    elapsed, computing = time.perf_counter() - start, time.process_time() - computed
+    print(f"{'once' if reuse else 'again'}: {elapsed:.1f} s, {computing:.1f} s of computing", end="; ")
+    print("; ".join(target.notes), flush=True)
+    return elapsed, computing
 
 
 if __name__ == "__main__":
