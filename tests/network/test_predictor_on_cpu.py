@@ -1,9 +1,13 @@
 """The noise predictor with a small network."""
 
+import copy
+
 import pytest
 import torch
 
+from anofpdm.network.config import UNetConfig
 from anofpdm.network.predictor import NoisePredictor, load_trained
+from anofpdm.network.unet import UNet
 from tests import toys
 
 CPU = torch.device("cpu")
@@ -43,3 +47,34 @@ def test_float32_products_are_not_rounded_and_the_users_setting_is_restored(made
     finally:
         torch.set_float32_matmul_precision(before)
     assert seen == ["highest"]
+
+
+@pytest.mark.parametrize("labels", [1, 2])
+def test_threads_over_slices_and_winograd_change_nothing(labels, monkeypatch):
+    """The same noise as from one thread and direct convolutions, whatever the number of slices."""
+    from anofpdm.network import predictor
+    from anofpdm.network.cpu import SliceThreads
+
+    network = without_zeros(UNet(UNetConfig(2, channels=64, multipliers=(1, 2), attention=(2,), heads=2)))
+    monkeypatch.setattr(predictor, "is_faster_here", lambda: False)
+    plain = NoisePredictor(copy.deepcopy(network), CPU)
+    monkeypatch.setattr(predictor, "is_faster_here", lambda: True)
+    fast = NoisePredictor(network, CPU)
+    fast._threads = SliceThreads(2)
+    threads, before = torch.get_num_threads(), torch.get_float32_matmul_precision()
+    for count in (1, 2, 5):
+        x = torch.randn(count, 2, 16, 16, generator=torch.Generator().manual_seed(count))
+        classes = torch.arange(labels).repeat_interleave(count)
+        found = fast(x, 300, classes)
+        assert not found.requires_grad
+        torch.testing.assert_close(found, plain(x, 300, classes), rtol=0, atol=1e-5)
+    assert (torch.get_num_threads(), torch.get_float32_matmul_precision()) == (threads, before)
+
+
+def without_zeros(network):
+    """Layers that start at zero would hide those before them."""
+    torch.manual_seed(1)
+    for parameter in network.parameters():
+        if not parameter.any():
+            torch.nn.init.normal_(parameter, std=0.02)
+    return network

@@ -15,10 +15,11 @@ from anofpdm.labels import HEALTHY, UNHEALTHY
 from anofpdm.network import checkpoint
 from anofpdm.network.classifier import Network, build_network
 from anofpdm.network.config import UNetConfig
-from anofpdm.network.cpu import fast_gradients
+from anofpdm.network.cpu import SliceThreads, fast_gradients
 from anofpdm.network.expects import ScanExpectation
 from anofpdm.network.kernels.cuda_graph import CudaGraph
 from anofpdm.network.unet import UNet
+from anofpdm.network.winograd import is_faster_here, use_winograd
 from anofpdm.options import Noise, Precision, Task, parse
 from anofpdm.util.distributed import is_out_of_memory
 
@@ -45,6 +46,10 @@ class NoisePredictor:
             if isinstance(module, nn.Conv2d | nn.Linear) and module is not network.last:
                 module.to(DTYPES[self.precision])  # once, not at every call
         self.network = network.to(device).to(memory_format=network.memory_format).eval()  # type: ignore[call-overload]
+        self._threads: SliceThreads | None = None
+        if self.precision == Precision.FP32 and device.type == "cpu" and is_faster_here():
+            use_winograd(self.network)
+            self._threads = SliceThreads(torch.get_num_threads()) if torch.get_num_threads() > 1 else None
         self.max_batch: int | None = None  # set once memory has run out
         self._uses_graphs = device.type == "cuda"
         self._graphs: dict[tuple[int, ...], CudaGraph] = {}
@@ -85,9 +90,16 @@ class NoisePredictor:
         return self._graphs[shape](x, levels, labels)[:, :count].clone()
 
     def _forward(self, x: Tensor, levels: Tensor, labels: Tensor) -> Tensor:
-        flat = labels.transpose(0, 1).flatten(0, 1)
         with self._arithmetic():
-            return self.network(x, levels, flat).unflatten(0, (-1, len(x)))
+            if self._threads and len(x) >= self._threads.count:
+                return torch.cat(self._threads.map(self._run_network, x, levels, labels), dim=1)
+            return self._run_network(x, levels, labels)
+
+    @torch.no_grad()  # which does not hold in other threads
+    def _run_network(self, x: Tensor, levels: Tensor, labels: Tensor) -> Tensor:
+        flat = labels.transpose(0, 1).flatten(0, 1)
+        noise: Tensor = self.network(x, levels, flat)
+        return noise.unflatten(0, (-1, len(x)))
 
     def _arithmetic(self) -> contextlib.AbstractContextManager[None]:
         if self.precision == Precision.FP32:
