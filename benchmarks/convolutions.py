@@ -10,6 +10,7 @@ import os
 import platform
 import time
 from collections.abc import Callable
+from functools import partial
 
 os.environ.setdefault("MIMALLOC_PURGE_DELAY", "100")  # as the command line has it, before torch is imported
 
@@ -42,7 +43,7 @@ def time_layers(turns: int) -> None:
         direct = nn.Conv2d(channels, out, 3, padding=1, bias=False).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         winograd = WinogradConvolution(direct)
         x = torch.randn(2 * BATCH, channels, side, side).contiguous(memory_format=torch.channels_last)
-        plain, fast = (1000 * seconds(lambda layer=layer, x=x: layer(x), turns)[0] for layer in (direct, winograd))
+        plain, fast = (1000 * seconds(partial(layer, x), turns)[0] for layer in (direct, winograd))
         print(f"{channels:4} {out:4}  {side:2} x {side:2}  {plain:7.1f}  {fast:8.1f}")
 
 
@@ -60,7 +61,7 @@ def time_network(name: str, turns: int) -> None:
         x, labels = torch.randn(BATCH, channels, model.size, model.size), torch.tensor([0, 2]).repeat_interleave(BATCH)
         for over_slices in (False, True):
             use_threads(model.predict, threads if over_slices else 0)
-            cpu, wall = seconds(lambda model=model, x=x, labels=labels: model.predict(x, 300, labels), turns)
+            cpu, wall = seconds(partial(model.predict, x, 300, labels), turns)
             kind = "Winograd" if winograd else "direct"
             print(f"{kind:8}, threads {'over slices  ' if over_slices else 'within layers'}   {cpu:5.2f} {wall:5.2f}")
 

@@ -10,6 +10,7 @@ from anofpdm.network.blocks import Attention, ScaledNorm, upsample
 from anofpdm.network.classifier import NoisedClassifier
 from anofpdm.network.config import UNetConfig, preset
 from anofpdm.network.unet import Embedding, UNet
+from anofpdm.network.upsampled import UpsampledConvolution
 
 SMALL = UNetConfig(2, channels=8, multipliers=(1, 2, 2), blocks=1, attention=(2, 4))
 
@@ -184,3 +185,11 @@ def test_the_classifier_depends_on_noise_level_and_slice():
     assert logits.shape == (3, 2)
     assert not torch.allclose(logits, classifier(x, T.flip(0)))
     assert not torch.allclose(logits, classifier(-x, T))
+
+
+def test_an_upsampled_image_is_convolved_without_computing_it():
+    convolution = torch.nn.Conv2d(6, 5, 3, padding=1, bias=False)
+    x = torch.randn(2, 6, 5, 8, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        expected = convolution(torch.nn.functional.interpolate(x, scale_factor=2))
+        torch.testing.assert_close(UpsampledConvolution(convolution)(x), expected, rtol=1e-5, atol=1e-6)

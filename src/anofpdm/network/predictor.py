@@ -47,13 +47,18 @@ class NoisePredictor:
                 module.to(DTYPES[self.precision])  # once, not at every call
         self.network = network.to(device).to(memory_format=network.memory_format).eval()  # type: ignore[call-overload]
         self._threads: SliceThreads | None = None
-        if self.precision == Precision.FP32 and device.type == "cpu" and is_faster_here():
-            use_winograd(self.network)
-            self._threads = SliceThreads(torch.get_num_threads()) if torch.get_num_threads() > 1 else None
+        if self.precision == Precision.FP32 and device.type == "cpu":
+            self._use_fast_layers()
         self.max_batch: int | None = None  # set once memory has run out
         self._uses_graphs = device.type == "cuda"
         self._graphs: dict[tuple[int, ...], CudaGraph] = {}
         self._pool = self._new_pool()
+
+    def _use_fast_layers(self) -> None:
+        self.network.decoder.skip_upsampling()
+        if is_faster_here():
+            use_winograd(self.network)
+            self._threads = SliceThreads(torch.get_num_threads()) if torch.get_num_threads() > 1 else None
 
     @torch.no_grad()
     def __call__(self, x: Tensor, t: int, labels: Tensor) -> Tensor:

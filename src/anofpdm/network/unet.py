@@ -23,6 +23,7 @@ from anofpdm.network.blocks import (
     zero_init,
 )
 from anofpdm.network.config import UNetConfig
+from anofpdm.network.upsampled import UpsampledConvolution
 
 
 class UNet(nn.Module):
@@ -138,9 +139,14 @@ class Decoder(nn.Module):
                 self.ups.append(conv3(width, width))
         self.blocks = config.blocks + 1
 
+    def skip_upsampling(self) -> None:
+        """For inference on a CPU."""
+        self.ups = nn.ModuleList(UpsampledConvolution(up) if isinstance(up, nn.Conv2d) else up for up in self.ups)
+
     def forward(self, x: Tensor, skips: list[Tensor], embedding: Tensor, labels: Tensor) -> Tensor:
         for number, stage in enumerate(self.stages):
             if number and number % self.blocks == 0:
-                x = self.ups[number // self.blocks - 1](upsample(x))
+                up = self.ups[number // self.blocks - 1]
+                x = up(x) if isinstance(up, UpsampledConvolution) else up(upsample(x))
             x = stage(x, embedding, labels, skips[-1 - number])
         return x

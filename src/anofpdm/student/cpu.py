@@ -1,8 +1,7 @@
 """The student's forward pass on a CPU: the same function, with fewer products and less memory traffic.
 
-A 3 x 3 convolution of an upsampled image (nearest neighbour, by 2) equals four 2 x 2 convolutions of the image itself,
-one for each place in a 2 x 2 block of the result: 16 products per pixel of the image in place of 36, and no upsampled
-copy. The skip connection is convolved on its own and added, instead of concatenated.
+Upsampled images are not computed (network/upsampled.py). The skip connection is convolved on its own and added, instead
+of concatenated.
 """
 
 import copy
@@ -11,10 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from anofpdm.network.upsampled import convolve_by_place, weights_by_place
 from anofpdm.student.network import StudentNet
-
-# Along one axis: [place in the block, tap of the small kernel, tap of the large kernel], 1 where both meet one pixel.
-TAPS = torch.tensor([[[1.0, 0, 0], [0, 1, 1]], [[1, 1, 0], [0, 0, 1]]])
 
 
 class CpuStudent:
@@ -42,17 +39,13 @@ class UpBlock:
         weight: Tensor = first.weight  # type: ignore[assignment]
         self.width = len(weight)
         self.skip_weight = weight[:, -self.width :].contiguous(memory_format=torch.channels_last)
-        by_place = torch.einsum("apy,bqx,kcyx->abkcpq", TAPS, TAPS, weight[:, : -self.width])
-        self.weight = by_place.flatten(0, 2).contiguous(memory_format=torch.channels_last)  # [4 * width, C, 2, 2]
+        self.weight = weights_by_place(weight[:, : -self.width])
 
     def __call__(self, x: Tensor, skip: Tensor) -> Tensor:
         """x [N, C, H, W], skip [N, width, 2 H, 2 W] -> [N, width, 2 H, 2 W]."""
-        height, width = x.shape[2:]
-        parts = F.conv2d(x, self.weight, padding=1).chunk(4, dim=1)  # each [N, width, H + 1, W + 1]
         result = F.conv2d(skip, self.skip_weight, padding=1)
-        for place, part in enumerate(parts):
-            a, b = divmod(place, 2)
-            result[:, :, a::2, b::2] += part[:, :, a : a + height, b : b + width]
+        for (a, b), part in convolve_by_place(x, self.weight):
+            result[:, :, a::2, b::2] += part
         for layer in self.rest:
             result = layer(result)
         return result
