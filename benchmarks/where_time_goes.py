@@ -139,6 +139,8 @@ def classify(frame: FrameType, busy: bool) -> tuple[str, str]:
     place = f"{Path(own.f_code.co_filename).name}:{own.f_lineno} {own.f_code.co_name}"
     if any("<frozen importlib" in one.f_code.co_filename for one in frames):
         return "start-up", place
+    if own.f_code.co_filename.endswith("network/cpu.py"):  # waits for threads that run the network
+        return "network", place
     line = linecache.getline(own.f_code.co_filename, own.f_lineno)
     if any(word in line for word in TRANSFERS):
         return ("network" if busy else "transfers"), place

@@ -40,8 +40,6 @@ class WinogradConvolution(nn.Module):
         weight = convolution.weight.detach().double()  # [out, C, 3, 3]
         points = torch.einsum("ij,ocjk,lk->ilco", WEIGHTS_TO_POINTS, weight, WEIGHTS_TO_POINTS)
         self.weight = points.flatten(0, 1).float()  # [36, C, out]
-        self.to_points = torch.kron(PIXELS_TO_POINTS, PIXELS_TO_POINTS)  # [36, 36]
-        self.to_pixels = torch.kron(POINTS_TO_PIXELS, POINTS_TO_PIXELS)  # [16, 36]
 
     def forward(self, x: Tensor) -> Tensor:
         """x [N, C, H, W]; directly where the sides are no multiples of 4."""
@@ -52,10 +50,16 @@ class WinogradConvolution(nn.Module):
             return result
         padded = F.pad(x.permute(0, 2, 3, 1), (0, 0, 1, 1, 1, 1))  # [N, H + 2, W + 2, C]
         tiles = padded.unfold(1, IN, OUT).unfold(2, IN, OUT).permute(4, 5, 0, 1, 2, 3)  # [6, 6, N, rows, columns, C]
-        points = (self.to_points @ tiles.reshape(IN * IN, -1)).view(IN * IN, -1, channels)
-        sums = torch.bmm(points, self.weight).flatten(1)  # [36, N * rows * columns * out]
-        pixels = (self.to_pixels @ sums).view(OUT, OUT, n, rows, columns, -1)
+        points = transform(PIXELS_TO_POINTS, tiles.reshape(IN, IN, -1))
+        sums = torch.bmm(points.view(IN * IN, -1, channels), self.weight)  # [36, N * rows * columns, out]
+        pixels = transform(POINTS_TO_PIXELS, sums.view(IN, IN, -1)).view(OUT, OUT, n, rows, columns, -1)
         return pixels.permute(2, 3, 0, 4, 1, 5).reshape(n, height, width, -1).permute(0, 3, 1, 2)
+
+
+def transform(matrix: Tensor, x: Tensor) -> Tensor:
+    """Along both sides: matrix [m, 6], x [6, 6, M] -> [m, m, M]."""
+    rows = (matrix @ x.flatten(1)).view(-1, *x.shape[1:])  # [m, 6, M]
+    return matrix @ rows
 
 
 def is_faster_here() -> bool:
