@@ -12,6 +12,7 @@ from scipy import ndimage
 from typer.testing import CliRunner
 
 import anofpdm
+from anofpdm.calibration import signal_choice
 from anofpdm.calibration.figure import draw_calibration
 from anofpdm.calibration.files import save_calibration, to_json
 from anofpdm.calibration.fit import (
@@ -20,7 +21,6 @@ from anofpdm.calibration.fit import (
     fit_calibration,
     foreground_range,
     foreground_share,
-    has_weak_maps,
 )
 from anofpdm.cli.main import app
 from anofpdm.cohorts import open_cohort
@@ -32,7 +32,6 @@ from anofpdm.errors import (
     ModelError,
 )
 from anofpdm.labels import HEALTHY, NULL
-from anofpdm.method.calibration import Candidate
 from anofpdm.method.evidence import EvidenceSettings, SignalMaps, concatenate
 from anofpdm.method.gather import EvidenceRequest, evidence_batches, slice_seeds
 from anofpdm.network.predictor import load_trained
@@ -111,23 +110,17 @@ def test_maps_of_agreement_change_only_what_depends_on_maps(made):
     assert steps[-1][0] == steps[-1][1]
 
 
-@pytest.mark.parametrize(("weak", "signal"), [(0.0, "error"), (1.01, "agreement")])
-def test_signal_auto_is_agreement_where_maps_of_errors_are_weak(made, fit, monkeypatch, weak, signal):
+def test_signal_auto_uses_the_maps_that_stand_out_most(made, fit, monkeypatch):
+    """Thresholds are then those of a calibration for these maps."""
     model, cohort = load_trained(made / "model", CPU), open_cohort(made / "cohort")
-    monkeypatch.setattr("anofpdm.calibration.fit.WEAK_MAPS", weak)
     assert SMALL.signal == "auto"
+    for best, signal in ((0.0, "error"), (1 / 3, "agreement")):  # a third is also what --signal agreement uses
+        monkeypatch.setattr(signal_choice, "contrast", lambda _calibration, _maps, share, best=best: -abs(share - best))
+        chosen = fit_calibration(model, cohort, SMALL).calibration
+        assert to_json(chosen) == to_json(fit(replace(SMALL, signal=signal)).calibration)
+    monkeypatch.setattr(signal_choice, "contrast", lambda _calibration, _maps, share: share)
     chosen = fit_calibration(model, cohort, SMALL).calibration
-    assert chosen.settings.signal == signal
-    given = fit(replace(SMALL, signal=signal)).calibration
-    assert to_json(chosen) == to_json(given)
-
-
-def test_weak_maps_are_those_of_the_chosen_strength(fit):
-    found = fit(SMALL).calibration
-    for map_auc, signal in ((0.849, "agreement"), (0.851, "error")):
-        candidates = Candidate(2.0, 0.9, 0.9, 0.9, 1.7 - map_auc), Candidate(5.0, 0.9, 0.9, 0.9, map_auc)
-        by_errors = replace(found, candidates=candidates, strength=5.0)
-        assert has_weak_maps(by_errors) == (signal == "agreement")
+    assert (chosen.settings.signal, chosen.settings.gradient_share) == ("agreement", 2 / 3)
 
 
 def test_an_unknown_signal_is_refused():
@@ -135,7 +128,7 @@ def test_an_unknown_signal_is_refused():
         replace(SMALL, signal="x")
 
 
-def test_segmentation_uses_the_calibrated_signal(made, tmp_path):
+def test_segmentation_uses_the_calibrated_signal(made, tmp_path, monkeypatch):
     shutil.copytree(made / "model", tmp_path / "m")
     words = ["calibrate", str(tmp_path / "m"), str(made / "cohort"), "--levels", "3", "--strengths", "0,2"]
     words += ["--split", "train", "--most", "40", "--device", "cpu"]
@@ -149,9 +142,15 @@ def test_segmentation_uses_the_calibrated_signal(made, tmp_path):
         assert found.summary["settings"]["signal"] == signal
         maps[signal] = found.anomaly_map
     assert not np.allclose(maps["error"], maps["agreement"])
-    done = CliRunner().invoke(app, words)  # an untrained model: its maps are weak
-    assert "below 0.85: using maps of agreement" in done.output
+    monkeypatch.setattr(signal_choice, "contrast", lambda _calibration, _maps, share: -abs(share - 1 / 3))
+    done = CliRunner().invoke(app, words)
+    assert "using maps of agreement, 33% gradient" in done.output
     assert np.allclose(anofpdm.load(tmp_path / "m", device="cpu").segment(files).anomaly_map, maps["agreement"])
+    monkeypatch.setattr(signal_choice, "contrast", lambda _calibration, _maps, share: share)
+    assert "67% gradient" in CliRunner().invoke(app, words).output
+    found = anofpdm.load(tmp_path / "m", device="cpu").segment(files)
+    assert found.summary["settings"]["gradient_share"] == 2 / 3
+    assert not np.allclose(found.anomaly_map, maps["agreement"])
 
 
 def test_a_locked_model_is_not_calibrated(made):

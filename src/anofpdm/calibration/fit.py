@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import torch
 
+from anofpdm.calibration.signal_choice import LabelledMaps, choose_maps
 from anofpdm.cohorts.store import Cohort, check_slices, foreground
 from anofpdm.errors import CalibrationError
 from anofpdm.labels import HEALTHY, UNHEALTHY
@@ -27,13 +28,13 @@ from anofpdm.method.calibration import (
 from anofpdm.method.context import SlicePositions
 from anofpdm.method.evidence import AUTHORS_TOP, Evidence, EvidenceSettings, SignalMaps, spread_levels
 from anofpdm.method.gather import BATCH, EvidenceRequest, gather_shared, slice_seeds
+from anofpdm.method.signals import components
 from anofpdm.network.predictor import TrainedModel
 from anofpdm.options import Encoding, Signal, Split, StrengthBy, parse
 from anofpdm.util.distributed import World
 from anofpdm.util.progress import Progress, silent
 
 LEVELS = 10  # on real slices as good as 600: results/levels.md
-WEAK_MAPS = 0.85  # AUC on labels below which `auto` takes agreement instead of errors: results/agreement.md
 
 
 @dataclass(frozen=True)
@@ -63,8 +64,8 @@ class CalibrationConfig:
     @property
     def signals(self) -> tuple[Signal, ...]:
         """What is gathered: always the errors, whose maps choose the strength; others hardly depend on it."""
-        other = Signal.AGREEMENT if self.signal == Signal.AUTO else self.signal
-        return tuple(dict.fromkeys((Signal.ERROR, other)))
+        other = components(Signal.AGREEMENT if self.signal == Signal.AUTO else self.signal)
+        return tuple(dict.fromkeys((Signal.ERROR, *other)))
 
 
 @dataclass(frozen=True)
@@ -75,7 +76,8 @@ class LabelledEvidence:
     labels: np.ndarray
     patients: np.ndarray
     positions: SlicePositions
-    foreground: tuple[float, float]
+    inside: np.ndarray  # [n, H, W], whether in the brain
+    foreground: tuple[float, float]  # smallest and largest fraction among the scans
     model: TrainedModel
     fits: dict[tuple[float, float, float], Calibration] = field(default_factory=dict)  # made so far
 
@@ -85,12 +87,15 @@ class LabelledEvidence:
         return rate_strengths(self.evidence, self.labels == UNHEALTHY)
 
     def fit(self, config: CalibrationConfig, signal: Signal, strength_by: StrengthBy) -> Calibration:
-        """For maps of a signal that was gathered, or of the better one. The strength is chosen with maps of errors."""
+        """For maps of a signal that was gathered, or of the best one. The strength is chosen with maps of errors."""
         calibration = self._fit_errors(config, strength_by)
+        evidence = self.evidence.at(calibration.strength)
         if signal == Signal.AUTO:
-            signal = Signal.AGREEMENT if has_weak_maps(calibration) else Signal.ERROR
-        if signal != Signal.ERROR:
-            calibration = refit_maps(calibration, self.evidence.with_signal(signal), self.labels, self.positions)
+            settings = choose_maps(calibration, LabelledMaps(evidence, self.labels, self.inside))
+        else:
+            settings = replace(calibration.settings, signal=signal)
+        if settings.signal != Signal.ERROR:
+            calibration = refit_maps(calibration, evidence.with_maps_of(settings), self.labels, self.positions)
         return replace(
             calibration,
             seed=config.seed,
@@ -146,11 +151,6 @@ def fit_calibration(
     return FittedCalibration(gathered.fit(config, config.signal, config.strength_by), gathered)
 
 
-def has_weak_maps(by_errors: Calibration) -> bool:
-    """Maps of errors that separate labels badly respond to edges: agreement with gradients suppresses those."""
-    return (by_errors.chosen_candidate.map_auc or 0.0) < WEAK_MAPS
-
-
 def gather_labelled(
     model: TrainedModel,
     cohort: Cohort,
@@ -186,6 +186,7 @@ def gather_labelled(
         cohort.labels[rows],
         cohort.patients[rows],
         slice_positions(cohort, rows),
+        foreground(cohort.pixels(rows)),
         foreground_range(cohort, np.unique(cohort.scans[rows])),
         model,
     )

@@ -33,7 +33,7 @@ def calibrate(
         Signal,
         typer.Option(
             help="Signal averaged into the anomaly map. error: as in the paper. agreement: geometric mean of error and "
-            "gradient. auto: agreement where maps of errors separate the labels badly."
+            "gradient. auto: errors, or agreement with the share of the gradient whose maps stand out most."
         ),
     ] = Signal.AUTO,
     accuracy_ratio: Annotated[
@@ -142,7 +142,6 @@ def _detector_table(calibration: "Calibration") -> "Table":
 
 
 def _notes(calibration: "Calibration", model: Path, *, automatic: bool) -> list[str]:
-    from anofpdm.calibration.fit import WEAK_MAPS
     from anofpdm.method.calibration import choose_strength
 
     by_map, signal, notes = calibration.strength_by == StrengthBy.MAP, calibration.settings.signal, []
@@ -150,10 +149,8 @@ def _notes(calibration: "Calibration", model: Path, *, automatic: bool) -> list[
         paper = choose_strength(calibration.candidates, calibration.accuracy_ratio)[1].strength
         notes.append(f"strength chosen by maps of errors; the paper's rule (--strength-by cosine) chooses {paper:g}")
     if automatic and signal != Signal.ERROR:
-        notes.append(
-            f"maps of errors separate the labels with an AUC of {calibration.chosen_candidate.map_auc:.3f}, below "
-            f"{WEAK_MAPS}: using maps of {signal}; --signal error keeps maps of errors"
-        )
+        share = calibration.settings.gradient_share
+        notes.append(f"using maps of {signal}, {share:.0%} gradient: they stand out most; --signal error uses errors")
     if calibration.at_edge:
         which, strength = ("chosen", calibration.strength) if by_map else ("best", calibration.best_strength)
         notes.append(f"note: the {which} strength, {strength:g}, is the largest candidate; try larger ones too")

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from anofpdm.errors import MethodError
+from anofpdm.method.signals import COMPONENTS, GRADIENT_SHARE, combine
 from anofpdm.options import Encoding, Signal, parse
 
 AUTHORS_TOP = 600  # the authors' code uses levels 0 .. 599
@@ -23,6 +24,7 @@ class EvidenceSettings:
     encoding: Encoding = Encoding.DDIM
     signal: Signal = Signal.ERROR
     clamp: bool = True
+    gradient_share: float = GRADIENT_SHARE  # of maps of agreement
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "encoding", parse(Encoding, self.encoding))
@@ -35,6 +37,8 @@ class EvidenceSettings:
             raise MethodError(f"noise levels must increase, at least one of them; got {list(self.levels)}")
         if not self.channels or len(set(self.channels)) < len(self.channels) or min(self.channels) < 0:
             raise MethodError(f"scored channels must be distinct, at least one of them; got {list(self.channels)}")
+        if not isinstance(self.gradient_share, int | float) or not 0 <= self.gradient_share <= 1:
+            raise MethodError(f"the share of the gradient must lie in 0 to 1; got {self.gradient_share}")
         if self.levels[0] < 0:
             raise MethodError(f"noise levels must not be negative; got {list(self.levels)}")
 
@@ -100,6 +104,21 @@ class Evidence:
     def with_signal(self, signal: Signal) -> "Evidence":
         """The same evidence, with the maps of another signal that was gathered in the same pass."""
         return replace(self, settings=replace(self.settings, signal=signal))
+
+    def with_maps_of(self, settings: EvidenceSettings) -> "Evidence":
+        """With the maps of these settings; those of agreement from its components, where they were gathered."""
+        both = COMPONENTS.get(settings.signal, ())
+        if not both or not set(both) <= set(self.maps_by_signal):
+            return self.with_signal(settings.signal)
+        at_lowest = self.end_step == settings.levels[0]
+
+        def combined(of: Callable[[SignalMaps], Tensor]) -> Tensor:
+            parts = {one: of(self.maps_by_signal[one]).float() for one in both}
+            return combine(settings.signal, parts, at_lowest, settings.gradient_share)
+
+        agreement = SignalMaps(combined(lambda maps: maps.mean), combined(lambda maps: maps.last))
+        maps = {**self.maps_by_signal, settings.signal: agreement}
+        return replace(self, settings=settings, maps_by_signal=maps)
 
     def map(self, change: Callable[[Tensor], Tensor]) -> "Evidence":
         """The same change applied to every tensor: moved to another device, or some of the slices taken."""

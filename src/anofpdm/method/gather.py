@@ -84,7 +84,7 @@ def evidence_batches(
         scored = _scored_channels(settings, x0)
         strengths = _to_device(torch.tensor(request.strengths, dtype=x0.dtype), x0.device)  # [W]
         signals = request.signals or (settings.signal,)
-        running = RunningEvidence(select_channels(x0, scored), signals, strengths, schedule)
+        running = RunningEvidence(select_channels(x0, scored), settings, signals, strengths, schedule)
         for level in forward_process(
             noise_pair(predict_noise),
             x0,
@@ -98,7 +98,7 @@ def evidence_batches(
             guided = guided_estimate(part.x, part.healthy, part.unguided, part.t, strengths, schedule)
             running.add(part, guided.clamp(-1, 1) if settings.clamp else guided)
             on_level(level, running.current_map)
-        return request.keep(running.evidence(settings, tuple(float(w) for w in request.strengths)))
+        return request.keep(running.evidence(tuple(float(w) for w in request.strengths)))
 
     for evidence in _on_cpu(_batches_that_fit(gather, len(seeds), request, progress, on_level)):
         if not evidence.divergence.isfinite().all():

@@ -19,9 +19,16 @@ from anofpdm.options import Signal
 class RunningEvidence:
     """The largest divergence so far, which sets each slice's end step, and the sums up to it."""
 
-    def __init__(self, x0: Tensor, signals: Sequence[Signal], strengths: Tensor, schedule: NoiseSchedule):
-        """Scored channels of the slices [N, C, H, W]; strengths [W]."""
-        self.x0, self.signals, self.strengths, self.schedule = x0[:, None], signals, strengths, schedule
+    def __init__(
+        self,
+        x0: Tensor,  # [N, C, H, W], scored channels of the slices
+        settings: EvidenceSettings,
+        signals: Sequence[Signal],
+        strengths: Tensor,  # [W]
+        schedule: NoiseSchedule,
+    ):
+        self.x0, self.settings, self.signals = x0[:, None], settings, signals
+        self.strengths, self.schedule = strengths, schedule
         n, _, height, width = x0.shape
         shape = (n, len(strengths), height, width)
         self.sums = {part: _RunningSum(x0, shape) for signal in signals for part in components(signal)}
@@ -45,25 +52,26 @@ class RunningEvidence:
     def current_map(self) -> Tensor:
         """The first signal at the last level that was added."""
         maps = {component: running.current for component, running in self.sums.items()}
-        return combine(self.signals[0], maps, torch.full_like(self.end, len(self.curves) == 1, dtype=torch.bool))
+        at_lowest = torch.full_like(self.end, len(self.curves) == 1, dtype=torch.bool)
+        return combine(self.signals[0], maps, at_lowest, self.settings.gradient_share)
 
-    def evidence(self, settings: EvidenceSettings, strengths: tuple[float, ...]) -> Evidence:
+    def evidence(self, strengths: tuple[float, ...]) -> Evidence:
         divergence, mse_guided, mse_unguided = (torch.stack(curve, -1) for curve in zip(*self.curves, strict=True))
         means = {
             component: running.at_end / counted_levels(component, self.end)[..., None, None]
             for component, running in self.sums.items()
         }
         lasts = {component: running.last for component, running in self.sums.items()}
-        at_lowest = self.end == 0
+        at_lowest, share = self.end == 0, self.settings.gradient_share
         return Evidence(
-            settings,
+            self.settings,
             strengths,
             divergence,
             mse_guided,
             mse_unguided,
-            end_step=torch.tensor(settings.levels).to(self.end.device, non_blocking=True)[self.end],
+            end_step=torch.tensor(self.settings.levels).to(self.end.device, non_blocking=True)[self.end],
             maps_by_signal={
-                signal: SignalMaps(combine(signal, means, at_lowest), combine(signal, lasts, at_lowest))
+                signal: SignalMaps(*(combine(signal, maps, at_lowest, share) for maps in (means, lasts)))
                 for signal in self.signals
             },
         )

@@ -14,7 +14,7 @@ from anofpdm.network.schedule import NoiseSchedule
 from anofpdm.options import Signal
 
 COMPONENTS = {Signal.AGREEMENT: (Signal.ERROR, Signal.GRADIENT_ABOVE)}  # signals that combine the maps of others
-GRADIENT_EXPONENT = 1 / 3  # of the gradient in `agreement`; the error has the rest
+GRADIENT_SHARE = 1 / 3  # default exponent of the gradient in `agreement`; the error has the rest
 LOWEST_LEVEL_WEIGHT = 1e-12  # in `gradient-above`; not 0, so that a slice that ends at this level still has a map
 
 
@@ -58,7 +58,7 @@ def counted_levels(signal: Signal, end: Tensor) -> Tensor:
     return end.clamp(min=1) if signal == Signal.GRADIENT_ABOVE else end + 1
 
 
-def combine(signal: Signal, maps: Mapping[Signal, Tensor], at_lowest: Tensor) -> Tensor:
+def combine(signal: Signal, maps: Mapping[Signal, Tensor], at_lowest: Tensor, gradient_share: float) -> Tensor:
     """A signal's maps [N, W, H, W] from those of its components.
 
     `agreement` is a weighted geometric mean: high where both the error and the gradient are. Where only the lowest
@@ -67,5 +67,5 @@ def combine(signal: Signal, maps: Mapping[Signal, Tensor], at_lowest: Tensor) ->
     if signal != Signal.AGREEMENT:
         return maps[signal]
     error, gradient = (maps[component] for component in components(signal))
-    mean = error ** (1 - GRADIENT_EXPONENT) * gradient**GRADIENT_EXPONENT
+    mean = error ** (1 - gradient_share) * gradient**gradient_share
     return torch.where(at_lowest[..., None, None], error, mean)

@@ -109,6 +109,7 @@ class DiffusionEngine:
             "strength": calibration.strength,
             "strength_by": calibration.strength_by,
             "signal": calibration.settings.signal,
+            "gradient_share": calibration.settings.gradient_share,
             "detector": calibration.detector if detector == Detector.CALIBRATED else detector,
             "scored": list(self.scored_modalities),
             "levels": len(calibration.settings.levels),

@@ -20,6 +20,7 @@ from anofpdm.method.decision import Decisions, decide
 from anofpdm.method.evidence import Evidence
 from anofpdm.method.gather import EvidenceRequest, evidence_batches, regroup, slice_seeds
 from anofpdm.method.mask import mask, median_filtered
+from anofpdm.method.signals import GRADIENT_SHARE, components
 from anofpdm.options import Signal
 from anofpdm.student.model import Student
 from anofpdm.student.network import cohort_pixels
@@ -119,10 +120,13 @@ def predict_from_evidence(
 ) -> None:
     """One pass of the network for all methods. Threads decide while the network computes the next slices."""
     cohort, scans = work.job.cohort, work.scan_batches()
-    (settings,) = {replace(calibration.settings, signal=Signal.ERROR) for calibration in calibrations.values()}
+    (settings,) = {
+        replace(calibration.settings, signal=Signal.ERROR, gradient_share=GRADIENT_SHARE)
+        for calibration in calibrations.values()
+    }
     strengths = sorted({calibration.strength for calibration in calibrations.values()})
-    signal_of = {name: calibrations[name].settings.signal for name in methods}
-    signals = tuple(sorted(set(signal_of.values())))
+    maps_of = {name: calibrations[name].settings for name in methods}
+    signals = tuple(sorted({part for one in maps_of.values() for part in components(one.signal)}))
     rows = work.rows[np.concatenate([np.empty(0, dtype=int), *scans])]
     request = EvidenceRequest(settings, strengths, work.job.model.device, work.job.config.batch, signals)
     batches = evidence_batches(
@@ -137,7 +141,7 @@ def predict_from_evidence(
         positions, evidence = job
         places = slice_positions(cohort, work.rows[positions])
         for name, method in methods.items():
-            decisions = decide(evidence.with_signal(signal_of[name]), calibrations[name], method.decision, places)
+            decisions = decide(evidence.with_maps_of(maps_of[name]), calibrations[name], method.decision, places)
             stores[name].put_decisions(positions, decisions)
 
     with work.job.world.raise_in_all():

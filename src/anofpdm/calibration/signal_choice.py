@@ -1,0 +1,64 @@
+"""Which maps suit a model: errors, or agreement with some share of the gradient? Chosen with image-level labels.
+
+Masks are made for slices labelled unhealthy, with each share. The maps whose values inside their masks stand out most
+from those of the rest of the brain are chosen: maps that respond to edges everywhere stand out less.
+"""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+
+from anofpdm.labels import UNHEALTHY
+from anofpdm.method.calibration import Calibration, refit_maps, to_numpy
+from anofpdm.method.context import SlicePositions
+from anofpdm.method.decision import OURS, decide
+from anofpdm.method.evidence import Evidence, EvidenceSettings
+from anofpdm.options import Signal
+from anofpdm.util.workers import map_in_threads
+
+SHARES = (0.0, 0.2, 1 / 3, 0.5, 2 / 3)  # of the gradient; 0: maps of errors
+MOST = 400  # slices
+TINY = 1e-12
+
+
+@dataclass(frozen=True)
+class LabelledMaps:
+    """Evidence at one strength, with the components of agreement, of labelled slices."""
+
+    evidence: Evidence
+    labels: np.ndarray
+    inside: np.ndarray  # [n, H, W], whether in the brain
+
+    def thinned(self, most: int) -> "LabelledMaps":
+        """Every n-th slice."""
+        rows = np.arange(0, len(self.labels), max(1, -(-len(self.labels) // most)))
+        chosen = self.evidence.map(lambda tensor: tensor[torch.from_numpy(rows)])
+        return LabelledMaps(chosen, self.labels[rows], self.inside[rows])
+
+
+def choose_maps(calibration: Calibration, maps: LabelledMaps) -> EvidenceSettings:
+    """The calibration's settings, with the signal whose maps have the highest contrast."""
+    maps = maps.thinned(MOST)
+    found = dict(map_in_threads(lambda share: (share, contrast(calibration, maps, share)), SHARES))
+    return with_share(calibration.settings, max(SHARES, key=lambda share: found[share]))
+
+
+def with_share(settings: EvidenceSettings, share: float) -> EvidenceSettings:
+    return replace(settings, signal=Signal.AGREEMENT, gradient_share=share) if share else settings
+
+
+def contrast(calibration: Calibration, maps: LabelledMaps, share: float) -> float:
+    """Mean logarithm of the ratio of a map's mean inside its mask and in the rest of the brain."""
+    evidence = maps.evidence.with_maps_of(with_share(calibration.settings, share))
+    alone = SlicePositions.unrelated(len(evidence))
+    without_context = replace(calibration, fitted=(calibration.with_context(0.0),))
+    refitted = refit_maps(without_context, evidence, maps.labels, alone)
+    masks = decide(evidence, refitted, replace(OURS, context_mm=0.0), alone).drawn
+    values = to_numpy(evidence.maps[:, 0])
+    ratios = []
+    for row in np.flatnonzero(maps.labels == UNHEALTHY):
+        lesion, rest = masks[row] & maps.inside[row], maps.inside[row] & ~masks[row]
+        if lesion.any() and rest.any():
+            ratios.append(np.log(max(values[row][lesion].mean(), TINY) / max(values[row][rest].mean(), TINY)))
+    return float(np.mean(ratios)) if ratios else 0.0
