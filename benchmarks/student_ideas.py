@@ -163,6 +163,10 @@ def nothing_pasted(_study: Study, recipe: Recipe) -> Recipe:
     return replace(recipe, training=replace(recipe.training, paste_share=0.0))
 
 
+def thick_slices(_study: Study, recipe: Recipe) -> Recipe:
+    return replace(recipe, training=replace(recipe.training, thick_share=0.5))
+
+
 def longer(_study: Study, recipe: Recipe) -> Recipe:
     return replace(recipe, training=replace(recipe.training, steps=2 * (recipe.training.steps or 0)))
 
@@ -175,6 +179,7 @@ IDEAS = {
     "longer": Idea(recipe=longer),
     "edges not moved": Idea(keep_edges=True),
     "nothing pasted": Idea(recipe=nothing_pasted),
+    "thick slices": Idea(recipe=thick_slices),
     "filled": Idea(targets=fill_holes),
     "hard": Idea(targets=hard),
     "three seeds": Idea(targets=several_seeds),

@@ -65,6 +65,7 @@ def training_batches(
     device: torch.device,
     paste_share: float = 0.0,
     optional: tuple[int, ...] = (),  # channels of a slice
+    thick_share: float = 0.0,
 ) -> Iterator[StudentBatch]:
     """Without end. A GPU keeps all slices in its memory if they take less than half of what is free there."""
     rows_of_steps = (rows_of_step(len(data), step, batch, seed) for step in itertools.count())
@@ -75,7 +76,9 @@ def training_batches(
         chances = draw_chances(len(rows), x.shape[1], data.neighbours.shape[1], generator)
         pasted = torch.rand(len(rows), generator=generator) < paste_share
         missing = draw_missing(len(rows), x.shape[1], data.neighbours.shape[1], optional, generator)
+        thickness = draw_thickness(len(rows), thick_share, generator)
         drawn = (mask, labels, chances, pasted, missing)
+        x = thicken(x, thickness.to(device, non_blocking=True), data.neighbours.shape[1]) if thick_share else x
         yield StudentBatch(x, *(part.to(device, non_blocking=True) for part in drawn))
 
 
@@ -109,6 +112,19 @@ def draw_missing(
     if optional:
         missing[:, list(optional)] = torch.rand(count, len(optional), generator=generator) < 0.5
     return missing.repeat(1, stacked)
+
+
+def draw_thickness(count: int, thick_share: float, generator: torch.Generator) -> Tensor:
+    """[count] in 0 to 1; 0 for slices that stay as they are."""
+    drawn = torch.rand(2, count, generator=generator)
+    return drawn[0] * (drawn[1] < thick_share)
+
+
+def thicken(x: Tensor, thickness: Tensor, stacked: int) -> Tensor:
+    """x [n, k * C, H, W]: slices and neighbours, moved towards their mean as in a scan with thicker slices."""
+    slices = x.unflatten(1, (stacked, -1))  # [n, k, C, H, W]
+    mean = slices.mean(1, keepdim=True)
+    return torch.lerp(slices, mean.expand_as(slices), thickness[:, None, None, None, None]).flatten(1, 2)
 
 
 def _fits(data: PseudoLabels, device: torch.device) -> bool:

@@ -36,6 +36,7 @@ class StudentTrainingConfig:
     seed: int = 0
     label_share: float = LABEL_SHARE
     paste_share: float = PASTE_SHARE
+    thick_share: float = 0.0  # of slices that look as in a scan with thicker slices
 
     def __post_init__(self) -> None:
         if self.minutes is not None and not self.minutes > 0:
@@ -44,8 +45,8 @@ class StudentTrainingConfig:
             raise ConfigError("no training time given; use --steps or --minutes")
         if self.batch < 1 or not self.learning_rate > 0:
             raise ConfigError(f"batch size and learning rate must be greater than 0, got {self}")
-        if not 0 <= self.paste_share <= 1:
-            raise ConfigError(f"the share of slices with a pasted lesion must be 0 to 1, got {self.paste_share}")
+        if not 0 <= self.paste_share <= 1 or not 0 <= self.thick_share <= 1:
+            raise ConfigError(f"shares of slices must be 0 to 1, got {self}")
 
     def fraction_done(self, step: int, seconds: float) -> float:
         fractions = [step / self.steps] if self.steps else []
@@ -63,7 +64,8 @@ def train_student(
     torch.manual_seed(training.seed)
     trainer = StudentTrainer(StudentNet(config), training, device)
     optional = tuple(config.modalities.index(name) for name in config.optional)
-    batches = training_batches(data, training.batch, training.seed, device, training.paste_share, optional)
+    shares = training.paste_share, optional, training.thick_share
+    batches = training_batches(data, training.batch, training.seed, device, *shares)
     start = time.monotonic()
     done = 0.0
     for step, batch in enumerate(batches):
