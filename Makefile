@@ -4,7 +4,7 @@ BIN := .venv/bin
 INSTALLED := .venv/.installed
 FAULTS ?= faults
 
-.PHONY: demo test faults faults-sample guard check format viewer clean
+.PHONY: demo test faults faults-sample guard check format site viewer clean
 
 demo: $(INSTALLED)
 	$(BIN)/anofpdm demo --out demo
@@ -24,6 +24,9 @@ guard: $(INSTALLED) # fails if something became slower; ratios within one run
 viewer: $(INSTALLED) # niivue, for view and serve; needs npm
 	$(BIN)/anofpdm serve --set-up
 
+site: $(INSTALLED) # the documentation as a web site: open site/index.html
+	$(BIN)/python -m mkdocs build --strict
+
 check: $(INSTALLED)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -40,4 +43,4 @@ $(INSTALLED): pyproject.toml constraints.txt
 	touch $@
 
 clean:
-	rm -rf .venv demo
+	rm -rf .venv demo site

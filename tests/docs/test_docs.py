@@ -13,6 +13,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import textwrap
 import urllib.error
 import urllib.request
 from collections.abc import Sequence
@@ -26,7 +27,7 @@ import typer
 from anofpdm.cli.main import app
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 STORIES = ("first-hour.md",)  # pages whose commands follow from each other, in a folder that is empty at first
 
 # ---- the tables ------------------------------------------------------------------------------------------------------
@@ -73,6 +74,7 @@ ONLY_HELP = (  # they need a GPU, minutes, or real scans
     "benchmarks/raw.py",
     "benchmarks/raw_dicom.py",
     "benchmarks/raw_unnamed.py",
+    "benchmarks/unlike_training.py",
 )
 QUICK_BENCHMARKS = {
     "benchmarks/prepare.py": ["--copies", "1", "--repeats", "1"],
@@ -159,7 +161,8 @@ def blocks_of(page: Path) -> list[Block]:
         if line.strip() and (fenced or (line.startswith("    ") and (current or not before))):
             current.append(line if fenced else line[4:])
         elif current:
-            found.append(Block(page, number - len(current), tuple(current)))
+            lines = textwrap.dedent("\n".join(current)).splitlines()  # code in a list
+            found.append(Block(page, number - len(current), tuple(lines)))
             current = []
         before = line.strip()
     return found
@@ -197,7 +200,7 @@ PARSED = [one for one in [*(one for block in BLOCKS for one in block.commands), 
 
 def test_commands_are_found():
     """By another way of looking: lines that begin as commands do."""
-    starts = re.compile(rf"^(?: {{4}})?(?:{'|'.join(PROGRAMS)}) ")
+    starts = re.compile(rf"^(?: {{4}})*(?:{'|'.join(PROGRAMS)}) ")
     for page in PAGES:
         lines = page.read_text().splitlines()
         commands = [command for block in blocks_of(page) for command in block.commands]
@@ -549,8 +552,8 @@ def test_links_lead_somewhere(page):
 def test_the_index_leads_to_every_page():
     index = (ROOT / "docs" / "README.md").read_text()
     for page in PAGES:
-        if page.parent.name == "docs" and page.name != "README.md":
-            assert f"]({page.name})" in index
+        if page.is_relative_to(ROOT / "docs") and page.name != "README.md":
+            assert f"]({page.relative_to(ROOT / 'docs').as_posix()})" in index
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
