@@ -18,6 +18,7 @@ LAYERS = [
     "calibration",
     "student",
     "models",
+    "export",
     "report",
     "segment",
     "evaluation",

@@ -131,6 +131,13 @@ class Template(StrEnum):
     MNI152 = "mni152"
 
 
+class ExportFormat(StrEnum):
+    """Formats that a student is exported to."""
+
+    ONNX = "onnx"
+    MONAI = "monai"
+
+
 class AnalysisLevel(StrEnum):
     """Of a BIDS App."""
 

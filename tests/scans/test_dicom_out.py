@@ -12,7 +12,8 @@ from anofpdm import __version__
 from anofpdm.errors import ScanError
 from anofpdm.scans import read_volume, write_nifti
 from anofpdm.scans.dicom.read import preview, read_study
-from anofpdm.scans.dicom.seg import LABEL, write_capture, write_seg
+from anofpdm.scans.dicom.seg import write_capture, write_seg
+from anofpdm.scans.lesion_label import LESION_NAME
 from tests import dicom_toys
 from tests.dicom_toys import AXIAL, OBLIQUE, PATIENT, SAGITTAL, Series
 
@@ -102,7 +103,7 @@ def test_attributes(tmp_path):
     write_seg(tmp_path / "mask_seg.dcm", random_mask(study.reference.shape), study)
     seg = pydicom.dcmread(tmp_path / "mask_seg.dcm")
     (segment,) = seg.SegmentSequence
-    assert segment.SegmentLabel == LABEL == "Lesion, suspected (AnoFPDM, research use)"
+    assert segment.SegmentLabel == LESION_NAME == "Lesion, suspected (AnoFPDM, research use)"
     assert segment.SegmentAlgorithmType == "AUTOMATIC"
     algorithm = segment.SegmentationAlgorithmIdentificationSequence[0]
     assert (algorithm.AlgorithmName, algorithm.AlgorithmVersion) == ("AnoFPDM", __version__)

@@ -17,9 +17,12 @@ def test_file_names():
         "SUMMARY": "summary.json",
         "OVERVIEW": "overview.png",
         "REPORT": "report.html",
+        "SEG_NRRD": "mask.seg.nrrd",
+        "LABEL_TABLE": "mask_labels.txt",
         "DICOM_SEG": "mask_seg.dcm",
         "DICOM_CAPTURE": "report_capture.dcm",
         "BIDS_DESCRIPTION": "dataset_description.json",
+        "MISSING_MODALITIES": "missing_modalities",
         "PREPARATION": "preparation",
     }
 
@@ -27,6 +30,7 @@ def test_file_names():
 def test_bids_names():
     assert outputs.bids_suffix(outputs.MASK) == "_label-lesion_desc-anofpdm_mask.nii.gz"
     assert outputs.bids_suffix(outputs.ANOMALY_MAP) == "_desc-anofpdm_anomalymap.nii.gz"
+    assert outputs.bids_suffix(outputs.SEG_NRRD) == "_label-lesion_desc-anofpdm_mask.seg.nrrd"
     assert outputs.bids_suffix(outputs.REPORT) == "_desc-anofpdm_report.html"
 
 

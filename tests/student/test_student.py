@@ -327,26 +327,6 @@ def test_neighbours_add_input_channels():
     assert (logits.shape, slice_logits.shape) == ((1, 32, 32), (1,))
 
 
-def test_onnx_predicts_the_same(trained, tmp_path):
-    onnxruntime = pytest.importorskip("onnxruntime")
-    from anofpdm.student.export import export_onnx
-
-    student = Student(trained, StudentCalibration(DETECTOR, 0.9, 0.95, 5, 6), "abc", CPU)
-    export_onnx(student, tmp_path / "student.onnx")
-    session = onnxruntime.InferenceSession(tmp_path / "student.onnx", providers=["CPUExecutionProvider"])
-    slices, _ = blobs(12, seed=4)
-    for count in (1, 12):
-        logits, slice_logits = session.run(None, {"slices": slices[:count]})
-        ours, our_slice_logits = (part.numpy() for part in predict_logits(trained, torch.from_numpy(slices[:count])))
-        np.testing.assert_allclose(logits, ours, atol=1e-3)
-        np.testing.assert_allclose(slice_logits, our_slice_logits, atol=1e-3)
-        both = ((logits >= 0) & (ours >= 0)).sum()
-        assert 2 * both / ((logits >= 0).sum() + (ours >= 0).sum()) > 0.999
-    payload = session.get_modelmeta().custom_metadata_map
-    assert json.loads(payload["anofpdm_config"])["modalities"] == ["flair"]
-    assert json.loads(payload["anofpdm_calibration"]) == student.calibration.to_dict()
-
-
 @pytest.mark.parametrize("multipliers", [(1,), (1, 2), (1, 2, 4, 4)])
 def test_the_forward_pass_on_a_cpu_is_that_of_the_network(multipliers):
     torch.manual_seed(3)

@@ -34,7 +34,6 @@ def distill(
     learning_rate: Annotated[float, typer.Option(help="Highest learning rate.")] = 1e-3,
     seed: Seed = 0,
     weights: Weights = WeightFormat.FLOAT32,
-    onnx: Annotated[bool, typer.Option("--onnx", help="Also export the student to ONNX.")] = False,
     batch: Batch = None,
     precision: Annotated[Precision, typer.Option(help="Precision of the diffusion model.")] = Precision.AUTO,
     device: Device = "auto",
@@ -50,8 +49,7 @@ def distill(
     from anofpdm.cohorts import open_cohort
     from anofpdm.network.predictor import load_trained
     from anofpdm.student import distill as distillation
-    from anofpdm.student.export import check_can_export, export_onnx
-    from anofpdm.student.model import FOLDER, ONNX
+    from anofpdm.student.model import FOLDER
     from anofpdm.student.training import StudentTrainingConfig
     from anofpdm.util.distributed import World, set_local_device
 
@@ -64,8 +62,6 @@ def distill(
         weights=weights,
         batch=batch,
     )
-    if onnx:
-        check_can_export()
     torch.backends.cudnn.benchmark = True
     local_device = set_local_device(resolve_device(device))
     trained = load_trained(model, local_device, precision)
@@ -78,8 +74,6 @@ def distill(
         world.close()
     if student is None:
         return
-    if onnx:
-        export_onnx(student, model / FOLDER / ONNX)
     rating = student.calibration
     print(
         f"student saved in {model / FOLDER}: accuracy {rating.accuracy:.3f}, AUC {rating.auc:.3f} on "

@@ -23,6 +23,7 @@ from anofpdm.cli.calibrate import calibrate
 from anofpdm.cli.demo import demo
 from anofpdm.cli.distill import distill
 from anofpdm.cli.evaluate import evaluate
+from anofpdm.cli.export import export
 from anofpdm.cli.fit import fit
 from anofpdm.cli.join import join
 from anofpdm.cli.models import models
@@ -101,6 +102,7 @@ for subcommand in (
     view,
     serve,
     models,
+    export,
     bench,
 ):
     add_command(subcommand)

@@ -84,6 +84,12 @@ def segment(
         bool, typer.Option("--preview", help="DICOM: list the series that would be used, and exit.")
     ] = False,
     dicom: Annotated[bool, typer.Option("--dicom", help="DICOM: also write the results as DICOM.")] = False,
+    seg_nrrd: Annotated[
+        bool, typer.Option("--seg-nrrd", help="Also write masks as .seg.nrrd, segmentations of 3D Slicer.")
+    ] = False,
+    label_table: Annotated[
+        bool, typer.Option("--label-table", help="Also write name and colour of the label in masks, for ITK-SNAP.")
+    ] = False,
     split: Annotated[Split | None, typer.Option(help="Only this split of a prepared cohort.")] = None,
     part: Annotated[
         str | None,
@@ -133,7 +139,7 @@ def segment(
         return
     targets = find_targets(inputs, request.inputs, split, _parse_series(series), request.raw)
     targets = targets if share is None else share.select(targets)
-    wanted = OutputOptions(pictures, report, dicom)
+    wanted = OutputOptions(pictures, report, dicom, seg_nrrd, label_table)
     run = BatchSegmentation(
         loaded, request, targets, out, wanted, strict, _print_stage, preparations, share is not None
     )

@@ -37,10 +37,13 @@ class OutputOptions:
     overview: bool = True
     report: bool = True
     dicom: bool = False  # for scans that are DICOM
+    seg_nrrd: bool = False
+    label_table: bool = False
 
     def files(self, *, is_dicom: bool) -> tuple[str, ...]:
         """Files without which a result is incomplete."""
         optional = {outputs.OVERVIEW: self.overview, outputs.REPORT: self.report}
+        optional |= {outputs.SEG_NRRD: self.seg_nrrd, outputs.LABEL_TABLE: self.label_table}
         optional |= dict.fromkeys((outputs.DICOM_SEG, outputs.DICOM_CAPTURE), self.dicom and is_dicom)
         return (outputs.MASK, outputs.ANOMALY_MAP, *(file for file, wanted in optional.items() if wanted))
 
@@ -153,9 +156,17 @@ class BatchSegmentation:
     def _save(self, target: Target, result: Segmentation, folder: Path, name: Callable[[str], str]) -> None:
         title = target.subject.name
         remove_temporary_files(folder)
-        for file in (outputs.DICOM_SEG, outputs.DICOM_CAPTURE):  # of an earlier run, with another mask
+        for file in (
+            outputs.SEG_NRRD,
+            outputs.DICOM_SEG,
+            outputs.DICOM_CAPTURE,
+        ):  # of an earlier run, with another mask
             (folder / name(file)).unlink(missing_ok=True)
         result.save(folder, name, picture=self.outputs.overview, report=self.outputs.report, title=title)
+        if self.outputs.seg_nrrd:
+            result.save_seg_nrrd(folder, name)
+        if self.outputs.label_table:
+            result.save_label_table(folder, name)
         if target.study is not None and self.outputs.dicom:  # last: if it fails, the NIfTI files exist
             result.save_dicom(target.study, folder, title, name)
 

@@ -7,6 +7,8 @@ SLICES = "slices.csv"
 SUMMARY = "summary.json"  # written last: where it exists, the other files are complete
 OVERVIEW = "overview.png"
 REPORT = "report.html"
+SEG_NRRD = "mask.seg.nrrd"  # for 3D Slicer
+LABEL_TABLE = "mask_labels.txt"  # for ITK-SNAP
 DICOM_SEG = "mask_seg.dcm"
 DICOM_CAPTURE = "report_capture.dcm"
 BIDS_DESCRIPTION = "dataset_description.json"
@@ -14,7 +16,11 @@ MISSING_MODALITIES = "missing_modalities"  # key of the summary: optional modali
 
 PREPARATION = "preparation"  # folder: brain masks, transforms and registered series of a raw study
 
-_BIDS_SUFFIXES = {MASK: "_label-lesion_desc-anofpdm_mask.nii.gz", ANOMALY_MAP: "_desc-anofpdm_anomalymap.nii.gz"}
+_BIDS_SUFFIXES = {
+    MASK: "_label-lesion_desc-anofpdm_mask.nii.gz",
+    SEG_NRRD: "_label-lesion_desc-anofpdm_mask.seg.nrrd",
+    ANOMALY_MAP: "_desc-anofpdm_anomalymap.nii.gz",
+}
 
 
 def on_series(file: str, series: str) -> str:

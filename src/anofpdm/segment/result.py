@@ -15,8 +15,10 @@ from anofpdm.report.findings import Finding
 from anofpdm.report.overview import draw_overview
 from anofpdm.report.page import render_report
 from anofpdm.scans import Grid, write_nifti
+from anofpdm.scans.lesion_label import label_table
 from anofpdm.scans.raw.place import PlacedSeries
 from anofpdm.scans.raw.study import to_series
+from anofpdm.scans.seg_nrrd import write_seg_nrrd
 from anofpdm.segment import outputs
 from anofpdm.util.files import encode_csv, translate_write_errors, write_atomically
 
@@ -99,6 +101,17 @@ class Segmentation:
         """bool, on the grid of one series of a raw study."""
         return np.asarray(to_series(self.mask, self.series[0], series) >= 0.5)
 
+    def save_seg_nrrd(self, folder: str | Path, name: Callable[[str], str] = str) -> None:
+        """Write the mask for 3D Slicer, with name and colour; also on the grid of each series of a raw study."""
+        folder = Path(folder)
+        for one in self.series:
+            write_seg_nrrd(folder / name(outputs.on_series(outputs.SEG_NRRD, one.name)), self.mask_on(one), one.grid)
+        write_seg_nrrd(folder / name(outputs.SEG_NRRD), self.mask, self.grid)
+
+    def save_label_table(self, folder: str | Path, name: Callable[[str], str] = str) -> None:
+        """Write name and colour of the label in mask.nii.gz, for ITK-SNAP."""
+        write_atomically(Path(folder) / name(outputs.LABEL_TABLE), label_table())
+
     def save_dicom(self, study: "Study", folder: Path, title: str, name: Callable[[str], str] = str) -> None:
         """Write the mask as DICOM SEG, for each series of a raw study, and the overview as secondary capture."""
         from anofpdm.scans.dicom.seg import FIRST_NUMBER_ON_SERIES, SERIES_NUMBERS, write_capture, write_seg
@@ -118,7 +131,7 @@ class Segmentation:
 
 def _remove_on_series(folder: Path, name: Callable[[str], str]) -> None:
     """Masks and maps of an earlier run on the grids of series."""
-    for file in (outputs.MASK, outputs.ANOMALY_MAP, outputs.DICOM_SEG):
+    for file in (outputs.MASK, outputs.ANOMALY_MAP, outputs.DICOM_SEG, outputs.SEG_NRRD):
         before, after = name(outputs.on_series(file, "\0")).split("\0")
         for path in list(folder.iterdir()):
             if path.name.startswith(before) and path.name.endswith(after):

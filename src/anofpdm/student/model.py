@@ -28,7 +28,7 @@ from anofpdm.student.network import Pixels, StudentConfig, StudentNet, neighbour
 from anofpdm.student.typical import TypicalScans
 from anofpdm.util.progress import Progress, silent
 
-FOLDER, TASK, ONNX = "student", "student", "student.onnx"
+FOLDER, TASK = "student", "student"
 BATCH, BATCH_ON_CPU = 32, 8  # slices
 DETECTION_MM = 5.0  # sigma of the smoothing across slices, before a slice is called unhealthy
 MIN_AUC_GAIN = 0.02  # by which pixels must detect better than the slice output to be used
@@ -248,7 +248,6 @@ def save_student(
     }
     folder = model_folder / FOLDER
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / ONNX).unlink(missing_ok=True)  # of the previous student
     save_model(folder, store(student.network.state_dict(), weights), payload)
 
 

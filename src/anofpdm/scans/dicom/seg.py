@@ -14,6 +14,7 @@ from anofpdm.errors import ScanError
 from anofpdm.scans.dicom.header import Tags, read_tags, silence_libraries
 from anofpdm.scans.dicom.read import Study
 from anofpdm.scans.dicom.source import open_source
+from anofpdm.scans.lesion_label import LESION_NAME
 from anofpdm.util.files import write_atomically
 
 try:
@@ -25,7 +26,6 @@ try:
 except ImportError:
     raise ScanError("writing DICOM needs optional packages; run pip install 'anofpdm[dicom]'") from None
 
-LABEL = "Lesion, suspected (AnoFPDM, research use)"
 NOTE = "Research use only, not for diagnosis"
 LONG_STRING = 64  # characters
 SERIES_NUMBERS = (9001, 9002)  # mask and image; far from the scanner's numbers
@@ -105,7 +105,7 @@ def _derivation(missing: Sequence[str]) -> str:
 def _segment_description(missing: Sequence[str]) -> Any:
     description = highdicom.seg.SegmentDescription(
         segment_number=1,
-        segment_label=LABEL,
+        segment_label=LESION_NAME,
         segmented_property_category=codes.SCT.MorphologicallyAbnormalStructure,
         segmented_property_type=codes.SCT.Lesion,
         algorithm_type="AUTOMATIC",

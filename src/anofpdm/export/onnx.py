@@ -8,23 +8,13 @@ from dataclasses import asdict
 from pathlib import Path
 
 import torch
-from torch import Tensor, nn
 
 from anofpdm.errors import ConfigError
+from anofpdm.export.whole_scan import MirrorMean
 from anofpdm.student.model import Student
-from anofpdm.student.network import StudentNet, mirror_mean
 from anofpdm.util.files import write_atomically
 
 OPSET = 18
-
-
-class MirrorMean(nn.Module):
-    def __init__(self, network: StudentNet):
-        super().__init__()
-        self.network = network
-
-    def forward(self, slices: Tensor) -> tuple[Tensor, Tensor]:
-        return mirror_mean(self.network, slices)
 
 
 def check_can_export() -> None:

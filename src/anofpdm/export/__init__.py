@@ -1,0 +1,1 @@
+"""Export of a student to formats that other programs run: ONNX and MONAI bundles."""
