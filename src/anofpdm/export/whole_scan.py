@@ -179,10 +179,10 @@ def compile_whole_scan(student: Student) -> bytes:
     network = MirrorMean(copied).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     shape = (2, config.in_channels, config.size, config.size)
     example = torch.zeros(shape).contiguous(memory_format=torch.channels_last)
+    buffer = io.BytesIO()
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")
         traced = torch.jit.trace(network, example, check_trace=False)
         module = torch.jit.script(WholeScan(student, traced).eval())
-    buffer = io.BytesIO()
-    torch.jit.save(module, buffer)
+        torch.jit.save(module, buffer)
     return buffer.getvalue()
