@@ -3,8 +3,9 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 FAULTS ?= faults
+PYTHONS ?= $(PYTHON)
 
-.PHONY: demo test faults faults-sample guard check format site viewer clean
+.PHONY: demo test faults faults-sample guard check format site viewer package clean
 
 demo: $(INSTALLED)
 	$(BIN)/anofpdm demo --out demo
@@ -26,6 +27,9 @@ viewer: $(INSTALLED) # niivue, for view and serve; needs npm
 
 site: $(INSTALLED) # the documentation as a web site: open site/index.html
 	$(BIN)/python -m mkdocs build --strict
+
+package: # wheel and sdist into dist/, checked, and run in new environments with each of PYTHONS
+	.ci/package $(PYTHONS)
 
 check: $(INSTALLED)
 	$(BIN)/ruff check .
