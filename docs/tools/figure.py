@@ -1,4 +1,4 @@
-"""Draws the figures of the README from phantoms: python docs/tools/figure.py
+"""Draws the figures of the README from phantoms: python -m docs.tools.figure
 
 docs/method.svg shows how the method works, with the pictures and numbers of one slice; docs/result.png shows results of
 a model that ships. Takes some minutes on a CPU.
@@ -12,7 +12,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from method_svg import Pictures, draw_method
 from PIL import Image
 
 import anofpdm
@@ -24,6 +23,7 @@ from anofpdm.scans import AxialPlanes, mask_slices, read_scan, read_volume, scan
 from anofpdm.segment.model import Model
 from anofpdm.segment.result import Segmentation
 from anofpdm.util.drawing import BLUE, OUTLINE, draw_outline, encode_png, grey_tile, heat_tile
+from docs.tools.method_svg import Pictures, draw_method
 
 DOCS = Path(__file__).resolve().parents[1]
 SEED, PATIENTS = 2024, 4  # of phantoms that the model was not trained on
@@ -81,8 +81,8 @@ def gather_pictures(model: Model, result: Result) -> Pictures:
         strengths = torch.tensor([calibration.strength])
         guided = guided_estimate(level.x, level.healthy, level.unguided, level.t, strengths, schedule)[:, 0]
         if level.t in SHOWN:
-            parts = (tensor[0, flair].numpy() for tensor in (level.x, guided.clamp(-1, 1), level.clean))
-            rows.append((level.t, *parts))
+            noisy, healthy, unguided = (tensor[0, flair].numpy() for tensor in (level.x, guided, level.clean))
+            rows.append((level.t, noisy, np.clip(healthy, -1, 1), unguided))
 
     evidence = forward_evidence(
         trained.predict,
@@ -99,7 +99,7 @@ def gather_pictures(model: Model, result: Result) -> Pictures:
     return Pictures(
         unhealthy=picture(shown),
         healthy=picture(grey(result.pixels[healthy, flair])),
-        levels=tuple((t, *(picture(grey(part)) for part in parts)) for t, *parts in rows),
+        levels=tuple((t, picture(grey(x)), picture(grey(g)), picture(grey(u))) for t, x, g, u in rows),
         map=picture(heat_tile(decisions.maps[row][CROP, CROP], float(decisions.maps[row].max()), TILE)),
         mask=picture(draw_outline(shown, decisions.masks[row][CROP, CROP], width=2)),
         steps=calibration.settings.levels,
