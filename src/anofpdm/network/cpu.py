@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 SLOW_GRADIENTS = ("aarch64", "arm64")
+MOST_PARTS = 8  # of a batch; a CPU's batch has 8 slices
 
 
 @contextlib.contextmanager
@@ -29,14 +30,15 @@ class SliceThreads:
     """Computes parts of a batch in threads of their own, instead of every layer in several threads: layers have no
     thread to wait for, which costs most when other programs use the cores."""
 
-    def __init__(self, count: int):
-        self.count = count
-        self._pool = ThreadPoolExecutor(count, "slices", initializer=torch.set_num_threads, initargs=(1,))
+    def __init__(self, threads: int):
+        self.count = min(threads, MOST_PARTS)
+        self._each = threads // self.count  # threads for the layers of a part
+        self._pool = ThreadPoolExecutor(self.count, "slices", initializer=torch.set_num_threads, initargs=(self._each,))
 
     def map(self, function: Callable[..., Tensor], *batches: Tensor) -> list[Tensor]:
         """Results of `function` for consecutive parts of the batches."""
         before = torch.get_num_threads()
-        torch.set_num_threads(1)
+        torch.set_num_threads(self._each)
         try:
             return list(self._pool.map(function, *(batch.tensor_split(self.count) for batch in batches)))
         finally:
