@@ -50,7 +50,8 @@ def main() -> None:
         targets = np.where(part.truth(), 255, 0).astype(np.uint8)
         network = train(recipe, part, targets, device)
         drawing = best_drawing(Outputs.of(network, val, val, device), val)
-        name = f"masks of {len(np.unique(part.patients))} patients (cut {drawing.cut:g}, smallest {drawing.smallest})"
+        chosen = f"cut {drawing.cut:g}, smallest {drawing.smallest}{', linked' * drawing.linked}"
+        name = f"masks of {len(np.unique(part.patients))} patients ({chosen})"
         report(name, Outputs.of(network, test, val, device), test, drawing, columns)
 
 
@@ -75,10 +76,11 @@ def some_patients(part: Part, count: int, seed: int) -> Part:
 def best_drawing(outputs: Outputs, val: Part) -> Drawing:
     """With masks of the validation split."""
     truth, patients, positions = val.truth(), val.patients, val.positions
-    choices = [Drawing(cut, smallest, at_least=False) for cut, smallest in itertools.product(CUTS, SMALLEST)]
+    settings = itertools.product(CUTS, SMALLEST, (False, True))
+    choices = [Drawing(cut, smallest, at_least=False, linked=linked) for cut, smallest, linked in settings]
 
     def mean_dice(drawing: Drawing) -> float:
-        numbers = score(*draw(outputs, positions, drawing), truth, patients)
+        numbers = score(draw(outputs, positions, drawing), truth, patients)
         return numbers["unhealthy"] + numbers["mixed"]
 
     return max(choices, key=mean_dice)
@@ -86,11 +88,11 @@ def best_drawing(outputs: Outputs, val: Part) -> Drawing:
 
 def report(name: str, outputs: Outputs, part: Part, drawing: Drawing, columns: tuple[str, ...]) -> None:
     truth, patients = part.truth(), part.patients
-    drawn, detected = draw(outputs, part.positions, drawing)
-    numbers, unhealthy = score(drawn, detected, truth, patients), truth.any(axis=(1, 2))
+    result, unhealthy = draw(outputs, part.positions, drawing), truth.any(axis=(1, 2))
+    numbers = score(result, truth, patients)
     intervals = (
-        patient_bootstrap(dice(drawn, truth)[unhealthy], patients[unhealthy]),
-        patient_bootstrap(dice(drawn & detected[:, None, None], truth), patients),
+        patient_bootstrap(dice(result.drawn, truth)[unhealthy], patients[unhealthy]),
+        patient_bootstrap(dice(result.masks, truth), patients),
     )
     ends = " | ".join(f"{100 * low:.1f}-{100 * high:.1f}" for low, high in intervals)
     cells = " | ".join(f"{numbers[column]:.1f}" for column in columns)

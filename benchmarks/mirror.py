@@ -106,7 +106,8 @@ def draw_without_mirroring(
     """From the first of the two predictions that a student averages."""
     of_pixels, of_slices = predict_both(student.network, pixels, positions, student.device)
     outputs = Outputs(of_pixels[0], of_slices[0], student.calibration)
-    return draw(outputs, positions, Drawing(smallest=student.calibration.smallest))
+    result = draw(outputs, positions, Drawing(smallest=student.calibration.smallest))
+    return result.drawn, result.detected
 
 
 def compare(name: str, segment: Segment, slices: Slices) -> None:

@@ -41,7 +41,11 @@ from anofpdm.util.distributed import World
 
 Targets = np.ndarray  # uint8 [n, H, W]: probability of lesion times 255
 SIZES = ("1-50", "51-200", "201-500", "501-1000", "over 1000")
-COMPONENTS = (40, 10)  # pixels of the smallest component
+DRAWINGS = {  # by the smallest component, in pixels; linked: smaller ones that continue a lesion are kept
+    Drawing(): "40 linked",
+    Drawing(linked=False): "40",
+    Drawing(smallest=10, linked=False): "10",
+}
 
 
 def main() -> None:
@@ -63,9 +67,8 @@ def main() -> None:
             start = time.perf_counter()
             outputs = study.run(name, seed)
             seconds = time.perf_counter() - start
-            for smallest in COMPONENTS:
-                drawing = Drawing(smallest=smallest)
-                numbers = score(*draw(outputs, study.val.positions, drawing), study.truth, study.val.patients)
+            for drawing, smallest in DRAWINGS.items():
+                numbers = score(draw(outputs, study.val.positions, drawing), study.truth, study.val.patients)
                 numbers["s"] = seconds
                 print_row(f"{name}, {seed}, {smallest}", numbers, (*columns, "s"))
                 found.append({"idea": name, "seed": seed, "smallest": smallest, **numbers})

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -15,6 +16,7 @@ from anofpdm.evaluation.truth import Truth
 from anofpdm.labels import NULL, UNHEALTHY
 from anofpdm.method.context import SlicePositions, smooth_across_slices
 from anofpdm.method.mask import SMALLEST, mask
+from anofpdm.student.linked import draw_masks
 from anofpdm.student.model import StudentCalibration, detection_values, fit_student_calibration, mask_thresholds
 from anofpdm.student.model import predict_slices as predict
 from anofpdm.student.network import (
@@ -132,22 +134,32 @@ class Drawing:
     cut: float = 0.0  # logit
     smallest: int = SMALLEST
     at_least: bool = True  # draw at least as many pixels as the smallest component has
+    linked: bool = True  # keep smaller components that continue a lesion of an adjacent slice
 
 
-def draw(outputs: Outputs, positions: SlicePositions, drawing: Drawing) -> tuple[np.ndarray, np.ndarray]:
-    """Masks [n, H, W] before detection, and detections [n]."""
+class Drawn(NamedTuple):
+    drawn: np.ndarray  # masks [n, H, W] before detection
+    masks: np.ndarray  # empty where nothing is detected
+    detected: np.ndarray  # [n]
+
+
+def draw(outputs: Outputs, positions: SlicePositions, drawing: Drawing) -> Drawn:
     calibration = outputs.calibration
     logits = smooth_across_slices(outputs.pixel_logits, positions, calibration.context_mm) - drawing.cut
     cuts = mask_thresholds(logits, drawing.smallest) if drawing.at_least else np.zeros(len(logits))
     values = detection_values(
         calibration.detect_by, outputs.pixel_logits, outputs.slice_logits, positions, calibration.detection_mm
     )
-    return mask(logits, cuts, drawing.smallest), calibration.detector.scores(values[:, None]) >= 0
+    scores = calibration.detector.scores(values[:, None])
+    if drawing.linked:
+        return Drawn(*draw_masks(mask(logits, cuts, 0), scores, drawing.smallest, positions), scores >= 0)
+    drawn = mask(logits, cuts, drawing.smallest)
+    return Drawn(drawn, drawn & (scores >= 0)[:, None, None], scores >= 0)
 
 
-def score(drawn: np.ndarray, detected: np.ndarray, truth: np.ndarray, patients: np.ndarray) -> dict[str, float]:
+def score(result: Drawn, truth: np.ndarray, patients: np.ndarray) -> dict[str, float]:
     """In percent; by size: DICE of unhealthy slices."""
-    unhealthy, masks = truth.any(axis=(1, 2)), drawn & detected[:, None, None]
+    (drawn, masks, detected), unhealthy = result, truth.any(axis=(1, 2))
     pixels = confusion(drawn[unhealthy], truth[unhealthy])
     numbers = {
         "unhealthy": dice(drawn, truth)[unhealthy].mean(),

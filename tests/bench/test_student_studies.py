@@ -78,7 +78,7 @@ def test_ideas(made, tmp_path, monkeypatch, capsys):
     )
     words = ("--ideas", ideas, "--steps", 1, "--device", "cpu", "--out", tmp_path / "found.json")
     printed = run(monkeypatch, capsys, "student_ideas", made / "guided", made / "cohort", *words)
-    assert printed.count("\n") == 2 + 2 * 4  # two sizes of the smallest component each
+    assert printed.count("\n") == 2 + 3 * 4  # three ways to draw masks each
     found = json.loads((tmp_path / "found.json").read_text())
     assert all(0 <= row["mixed"] <= 100 for row in found)
 

@@ -24,6 +24,7 @@ from anofpdm.network.weight_format import store
 from anofpdm.options import WeightFormat
 from anofpdm.student.confidence import estimate_dice
 from anofpdm.student.cpu import CpuStudent
+from anofpdm.student.linked import draw_masks
 from anofpdm.student.network import Pixels, StudentConfig, StudentNet, neighbour_rows, predict_passes, stack_slices
 from anofpdm.student.typical import TypicalScans
 from anofpdm.util.progress import Progress, silent
@@ -112,15 +113,15 @@ class Student:
             smooth_across_slices(one, positions, calibration.context_mm) for one in (pixel_logits, *passes)
         )
         thresholds = mask_thresholds(logits, calibration.smallest)
-        drawn = mask(logits, thresholds, calibration.smallest)
-        detected = score >= 0
-        maps, masks = expit(logits), drawn & detected[:, None, None]
+        above = mask(logits, thresholds, smallest=0)
+        drawn, masks = draw_masks(above, score, calibration.smallest, positions)
+        maps = expit(logits)
         undefined = np.full(len(logits), np.nan)
         return Decisions(
             maps=maps,
             masks=masks,
             drawn=drawn,
-            detected=detected,
+            detected=score >= 0,
             score=score,
             similarity=undefined,
             log_odds=score,
