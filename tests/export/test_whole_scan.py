@@ -9,9 +9,11 @@ import pytest
 import torch
 
 from anofpdm.export.whole_scan import WholeScan, compile_whole_scan
+from anofpdm.method.context import SlicePositions
 from anofpdm.method.detection import CurveDetector
 from anofpdm.method.mask import drop_small_components
 from anofpdm.segment.model import Model
+from anofpdm.student.linked import drop_unlinked
 from anofpdm.student.model import DetectBy, Student
 from tests import toys
 from tests.export.export_toys import MAX_GAP, canonical, ours
@@ -73,10 +75,16 @@ def test_an_empty_scan_has_no_lesion():
     assert not found.any()
 
 
-def test_small_components_are_those_of_scipy():
+def test_components_are_those_of_scipy_and_linked_as_the_students():
     student = students()["slice"]
     module = WholeScan(student, torch.nn.Identity())
     images = np.random.default_rng(0).random((6, 32, 32)) < np.linspace(0.2, 0.5, 6)[:, None, None]
-    expected = np.stack([drop_small_components(image, module.smallest) for image in images])
-    np.testing.assert_array_equal(module.drop_small(torch.from_numpy(images)).numpy(), expected)
-    assert 0 < expected.sum() < images.sum()
+    heights = np.array([4.0, 2.0, 8.0, 0.0, 6.0, 10.0])
+    expected, has_large = drop_unlinked(images, module.smallest, SlicePositions(np.zeros(6), heights))
+    kept, large = module.drop_unlinked(torch.from_numpy(images), torch.from_numpy(heights))
+    np.testing.assert_array_equal(kept.numpy(), expected)
+    np.testing.assert_array_equal(large.numpy(), has_large)
+    alone = np.stack([drop_small_components(image, module.smallest) for image in images])
+    _, sizes = module.label_components(torch.from_numpy(images))
+    np.testing.assert_array_equal(images & (sizes.numpy() > module.smallest), alone)
+    assert alone.sum() < expected.sum() < images.sum()

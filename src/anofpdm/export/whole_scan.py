@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from anofpdm.method.context import REACH
 from anofpdm.method.mask import SMALLEST, smallest_pixels
 from anofpdm.scans.slices import BRIGHT_PERCENTILE, LEAST_FOREGROUND
+from anofpdm.student.linked import CLEAR
 from anofpdm.student.model import BATCH_ON_CPU, DetectBy, Student
 from anofpdm.student.network import StudentNet, mirror_mean
 
@@ -46,6 +47,7 @@ class WholeScan(nn.Module):
         self.centre, self.scale = float(detector.centre[0]), float(detector.scale[0])
         self.weight, self.offset = float(detector.weights[0]), float(detector.offset)
         self.smallest = smallest_pixels((size, size), calibration.smallest)
+        self.clear = CLEAR
         self.smallest_lesion = max(1, smallest_pixels((size, size), SMALLEST))
         self.percentile, self.least_foreground = BRIGHT_PERCENTILE, LEAST_FOREGROUND
         self.reach, self.batch = REACH, BATCH_ON_CPU
@@ -114,11 +116,12 @@ class WholeScan(nn.Module):
             values = self.kth_largest(self.smooth(pixel_logits, heights, self.detection_mm), self.smallest_lesion)
         else:
             values = self.smooth(slice_logits, heights, self.detection_mm)
-        detected = (values.double() - self.centre) / self.scale * self.weight + self.offset >= 0
+        score = (values.double() - self.centre) / self.scale * self.weight + self.offset
         rank = min(self.size * self.size, self.smallest + 1)
         thresholds = self.kth_largest(logits, rank).clamp(max=0.0)
-        above = (logits >= thresholds[:, None, None]) & detected[:, None, None]
-        return torch.stack([logits.sigmoid(), self.drop_small(above).float()], dim=1)
+        drawn, has_large = self.drop_unlinked(logits >= thresholds[:, None, None], heights)
+        shown = (score >= 0) & (has_large | (score >= self.clear))
+        return torch.stack([logits.sigmoid(), (drawn & shown[:, None, None]).float()], dim=1)
 
     def predict(self, pixels: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Logits of lesion [n, size, size], and of each slice being unhealthy [n]."""
@@ -155,8 +158,24 @@ class WholeScan(nn.Module):
         """[n, size, size] -> [n]."""
         return images.flatten(1).topk(k, dim=1).values[:, -1]
 
-    def drop_small(self, above: Tensor) -> Tensor:
-        """bool [n, size, size] without components (8 neighbours) of `smallest` pixels or fewer."""
+    def drop_unlinked(self, above: Tensor, heights: Tensor) -> tuple[Tensor, Tensor]:
+        """As student/linked.py: bool [n, size, size] without components of `smallest` pixels or fewer, unless they
+        overlap a kept component of the next or previous slice; and bool [n], whether a slice has a larger one."""
+        labels, sizes = self.label_components(above)
+        kept = above & (sizes > self.smallest)
+        has_large = kept.flatten(1).any(dim=1)
+        order = heights.argsort()
+        for rows in [order, order.flip(0)]:
+            for number in range(rows.shape[0] - 1):
+                row, following = int(rows[number]), int(rows[number + 1])
+                touched = labels[following][kept[row]]
+                touched = touched[touched > 0]
+                if touched.numel() > 0:
+                    kept[following] = kept[following] | torch.isin(labels[following], touched)
+        return kept, has_large
+
+    def label_components(self, above: Tensor) -> tuple[Tensor, Tensor]:
+        """Of bool [n, size, size], by pixel: the number of its component (8 neighbours), and the size of that."""
         n, pixels = above.shape[0], self.size * self.size
         inside = above.float()
         numbers = torch.arange(1, pixels + 1, device=above.device).float()  # exact up to 4096 x 4096
@@ -168,7 +187,7 @@ class WholeScan(nn.Module):
             labels = spread
         flat = labels.flatten(1).long()
         sizes = torch.zeros([n, pixels + 1], device=above.device).scatter_add(1, flat, torch.ones_like(flat).float())
-        return above & (sizes.gather(1, flat) > self.smallest).reshape(above.shape)
+        return labels, sizes.gather(1, flat).reshape(above.shape)
 
 
 def compile_whole_scan(student: Student) -> bytes:
