@@ -11,6 +11,7 @@ import platform
 import time
 from collections.abc import Callable
 from functools import partial
+from unittest import mock
 
 os.environ.setdefault("MIMALLOC_PURGE_DELAY", "100")  # as the command line has it, before torch is imported
 
@@ -48,8 +49,8 @@ def time_layers(turns: int) -> None:
 
 
 def load(name: str, *, winograd: bool) -> TrainedModel:
-    predictor.is_faster_here = lambda: winograd  # type: ignore[attr-defined]
-    return load_trained(model_folder(name), torch.device("cpu"))
+    with mock.patch.object(predictor, "is_faster_here", return_value=winograd):
+        return load_trained(model_folder(name), torch.device("cpu"))
 
 
 def time_network(name: str, turns: int) -> None:

@@ -82,6 +82,7 @@ QUICK_BENCHMARKS = {
     "benchmarks/phantom.py": ["--patients", "4"],
     "benchmarks/precision.py": ["--slices", "1"],
     "benchmarks/gradients.py": ["--channels", "16"],
+    "benchmarks/convolutions.py": ["--turns", "1"],
     "benchmarks/simplex.py": ["--batch", "1", "--channels", "1", "--size", "16", "--rounds", "1", "--device", "cpu"],
     "benchmarks/evaluation.py": ["--slices", "20"],
     "benchmarks/scoring.py": ["--repeats", "1", "--pairs", "4"],
