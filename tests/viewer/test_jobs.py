@@ -50,6 +50,7 @@ def test_a_finished_job_is_restored(store, tmp_path):
     assert again == job
     assert again.found == {
         "volume_ml": 1.5, "findings": 2, "slices": None, "slices_detected": None, "warnings": None,
+        "missing_modalities": None,
     }  # fmt: skip
 
 
