@@ -5,6 +5,7 @@ point is multiplied by its transformed weight, and the sums over channels are tr
 times those of a direct convolution, a hundredth of those of half precision.
 """
 
+import functools
 import platform
 
 import torch
@@ -37,9 +38,13 @@ class WinogradConvolution(nn.Module):
     def __init__(self, convolution: nn.Conv2d):
         super().__init__()
         self.direct = convolution
-        weight = convolution.weight.detach().double()  # [out, C, 3, 3]
+
+    @functools.cached_property
+    def weight(self) -> Tensor:
+        """[36, C, out]; four times the memory of the convolution's, and only needed where the network is used."""
+        weight = self.direct.weight.detach().double()  # [out, C, 3, 3]
         points = torch.einsum("ij,ocjk,lk->ilco", WEIGHTS_TO_POINTS, weight, WEIGHTS_TO_POINTS)
-        self.weight = points.flatten(0, 1).float()  # [36, C, out]
+        return points.flatten(0, 1).float()
 
     def forward(self, x: Tensor) -> Tensor:
         """x [N, C, H, W]; directly where the sides are no multiples of 4."""
