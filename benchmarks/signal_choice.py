@@ -23,6 +23,7 @@ from scipy import ndimage
 from signals import calibration_config, error_and_gradient, geometric_mean, table_head
 
 from anofpdm.calibration.fit import slice_positions
+from anofpdm.calibration.signal_choice import SHARES, map_contrast
 from anofpdm.cli.options import resolve_device
 from anofpdm.cohorts import Cohort, open_cohort
 from anofpdm.cohorts.store import foreground
@@ -38,7 +39,6 @@ from anofpdm.method.mask import smallest_lesion_level
 from anofpdm.network.predictor import TrainedModel, load_trained
 from anofpdm.options import Signal
 
-SHARES = (0.0, 0.2, 1 / 3, 0.5, 2 / 3)
 SEEDS = (0, 1)
 QUANTITIES = {  # label-only; 1: higher is better, -1: lower
     "auc": 1,  # separation of labels by the maps
@@ -140,7 +140,7 @@ def quantities(seeds: Sequence[Maps], share: float, inside: np.ndarray) -> dict[
         "seeds": float(dice(masks[0], masks[1])[unhealthy].mean()),
         "neighbours": neighbour_dice(alone.drawn, first.positions, unhealthy),
         "compact": float(np.mean([largest_share(mask) for mask in alone.drawn[unhealthy]])),
-        "contrast": contrast(maps[unhealthy], alone.drawn[unhealthy], inside[unhealthy]),
+        "contrast": map_contrast(maps[unhealthy], alone.drawn[unhealthy], inside[unhealthy]),
         "like_healthy": similarity_to_healthy(maps, unhealthy, inside),
     }
 
@@ -157,14 +157,6 @@ def largest_share(mask: np.ndarray) -> float:
     components, count = ndimage.label(mask, np.ones((3, 3)))
     sizes = np.bincount(components.ravel(), minlength=2)[1:]
     return float(sizes.max() / sizes.sum()) if count else 0.0
-
-
-def contrast(maps: np.ndarray, masks: np.ndarray, inside: np.ndarray) -> float:
-    ratios = []
-    for values, mask, brain in zip(maps, masks, inside, strict=True):
-        if (mask & brain).any() and (brain & ~mask).any():
-            ratios.append(np.log(values[mask & brain].mean() / max(values[brain & ~mask].mean(), 1e-12)))
-    return float(np.mean(ratios)) if ratios else 0.0
 
 
 def similarity_to_healthy(maps: np.ndarray, unhealthy: np.ndarray, inside: np.ndarray) -> float:

@@ -15,7 +15,6 @@ from anofpdm.errors import ConfigError
 from anofpdm.evaluation.comparison.methods import METHODS, MethodSelection
 from anofpdm.evaluation.comparison.names import MethodChoice
 from anofpdm.evaluation.comparison.protocol import evaluate
-from anofpdm.evaluation.metrics import bootstrap
 from anofpdm.evaluation.missing import missing_sets
 from anofpdm.network import checkpoint
 from anofpdm.student.model import save_student
@@ -26,11 +25,7 @@ STUDENT = MethodChoice.ANOFPDM_STUDENT
 WITHOUT_T2 = "anofpdm-student-without-t2"
 
 
-@pytest.fixture(scope="module", autouse=True)
-def few_bins():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(bootstrap, "BINS", 64)
-        yield
+pytestmark = pytest.mark.usefixtures("few_bins")
 
 
 @pytest.fixture(scope="module")

@@ -23,19 +23,12 @@ from anofpdm.evaluation.comparison.names import MethodChoice
 from anofpdm.evaluation.comparison.page import write_report
 from anofpdm.evaluation.comparison.protocol import evaluate
 from anofpdm.evaluation.comparison.scores import GroundTruth, Predictions, score_empty, score_predictions
-from anofpdm.evaluation.metrics import bootstrap
 from anofpdm.evaluation.truth import Truth
 from anofpdm.network.predictor import load_trained
 from anofpdm.util.distributed import World
 from tests.evaluation.comparison_toys import CPU, SAMPLE, fill, new_job
 
-
-@pytest.fixture(scope="module", autouse=True)
-def few_bins():
-    """Intervals are not tested here."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(bootstrap, "BINS", 64)
-        yield
+pytestmark = pytest.mark.usefixtures("few_bins")
 
 
 @pytest.fixture(scope="module")

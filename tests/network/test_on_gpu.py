@@ -13,18 +13,10 @@ from anofpdm.network.simplex import random_permutations, simplex_noise
 from anofpdm.network.training.config import TrainingConfig
 from anofpdm.network.training.trainer import Trainer
 from anofpdm.network.unet import UNet
+from tests.network.trainers import without_zeros
 
 pytestmark = pytest.mark.gpu
 GPU = torch.device("cuda", 0)
-
-
-def without_zeros(network):
-    """Layers that start at zero would hide those before them."""
-    torch.manual_seed(1)
-    for parameter in network.parameters():
-        if not parameter.any():
-            torch.nn.init.normal_(parameter, std=0.02)
-    return network
 
 
 def test_predictions_on_gpu_and_cpu_agree():

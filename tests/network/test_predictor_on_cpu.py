@@ -9,6 +9,7 @@ from anofpdm.network.config import UNetConfig
 from anofpdm.network.predictor import NoisePredictor, load_trained
 from anofpdm.network.unet import UNet
 from tests import toys
+from tests.network.trainers import without_zeros
 
 CPU = torch.device("cpu")
 
@@ -69,12 +70,3 @@ def test_threads_over_slices_and_winograd_change_nothing(labels, monkeypatch):
         assert not found.requires_grad
         torch.testing.assert_close(found, plain(x, 300, classes), rtol=0, atol=1e-5)
     assert (torch.get_num_threads(), torch.get_float32_matmul_precision()) == (threads, before)
-
-
-def without_zeros(network):
-    """Layers that start at zero would hide those before them."""
-    torch.manual_seed(1)
-    for parameter in network.parameters():
-        if not parameter.any():
-            torch.nn.init.normal_(parameter, std=0.02)
-    return network

@@ -31,8 +31,9 @@ class LabelledMaps:
     inside: np.ndarray  # [n, H, W], whether in the brain
 
     def thinned(self, most: int) -> "LabelledMaps":
-        """Every n-th slice."""
-        rows = np.arange(0, len(self.labels), max(1, -(-len(self.labels) // most)))
+        """Every n-th slice of each label."""
+        step = max(1, -(-len(self.labels) // most))
+        rows = np.sort(np.concatenate([np.flatnonzero(self.labels == one)[::step] for one in np.unique(self.labels)]))
         chosen = self.evidence.map(lambda tensor: tensor[torch.from_numpy(rows)])
         return LabelledMaps(chosen, self.labels[rows], self.inside[rows])
 
@@ -55,10 +56,15 @@ def contrast(calibration: Calibration, maps: LabelledMaps, share: float) -> floa
     without_context = replace(calibration, fitted=(calibration.with_context(0.0),))
     refitted = refit_maps(without_context, evidence, maps.labels, alone)
     masks = decide(evidence, refitted, replace(OURS, context_mm=0.0), alone).drawn
-    values = to_numpy(evidence.maps[:, 0])
+    unhealthy = maps.labels == UNHEALTHY
+    return map_contrast(to_numpy(evidence.maps[:, 0])[unhealthy], masks[unhealthy], maps.inside[unhealthy])
+
+
+def map_contrast(maps: np.ndarray, masks: np.ndarray, inside: np.ndarray) -> float:
+    """All [n, H, W]. Slices whose mask is empty, or the whole brain, do not count."""
     ratios = []
-    for row in np.flatnonzero(maps.labels == UNHEALTHY):
-        lesion, rest = masks[row] & maps.inside[row], maps.inside[row] & ~masks[row]
+    for values, mask, brain in zip(maps, masks, inside, strict=True):
+        lesion, rest = mask & brain, brain & ~mask
         if lesion.any() and rest.any():
-            ratios.append(np.log(max(values[row][lesion].mean(), TINY) / max(values[row][rest].mean(), TINY)))
+            ratios.append(np.log(max(values[lesion].mean(), TINY) / max(values[rest].mean(), TINY)))
     return float(np.mean(ratios)) if ratios else 0.0
