@@ -13,7 +13,7 @@ from collections.abc import Callable
 from functools import partial
 from unittest import mock
 
-os.environ.setdefault("MIMALLOC_PURGE_DELAY", "100")  # as the command line has it, before torch is imported
+os.environ.setdefault("MIMALLOC_PURGE_DELAY", "100")  # before torch is imported; see keep_freed_memory
 
 import torch
 from torch import nn
@@ -23,6 +23,7 @@ from anofpdm.network import predictor
 from anofpdm.network.cpu import SliceThreads
 from anofpdm.network.predictor import NoisePredictor, TrainedModel, load_trained
 from anofpdm.network.winograd import WinogradConvolution
+from anofpdm.util.memory import keep_freed_memory
 
 LAYERS = ((32, 32, 64), (64, 32, 64), (64, 64, 64), (128, 64, 32), (64, 64, 16), (192, 96, 8))  # in, out, pixels
 BATCH = 8
@@ -77,6 +78,7 @@ def main() -> None:
     parser.add_argument("model", nargs="?", default="phantom-tumour")
     parser.add_argument("--turns", type=int, default=5)
     args = parser.parse_args()
+    keep_freed_memory()
     threads = torch.get_num_threads()
     print(f"{platform.machine()}, torch {torch.__version__}, {threads} threads\n")
     torch.set_num_threads(1)

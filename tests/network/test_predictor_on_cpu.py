@@ -59,6 +59,7 @@ def test_threads_over_slices_and_winograd_change_nothing(labels, monkeypatch):
     network = without_zeros(UNet(UNetConfig(2, channels=64, multipliers=(1, 2), attention=(2,), heads=2)))
     monkeypatch.setattr(predictor, "is_faster_here", lambda: False)
     plain = NoisePredictor(copy.deepcopy(network), CPU)
+    plain._threads = None
     monkeypatch.setattr(predictor, "is_faster_here", lambda: True)
     fast = NoisePredictor(network, CPU)
     fast._threads = SliceThreads(2)

@@ -32,6 +32,7 @@ from anofpdm.student.network import (
     default_neighbours_mm,
     neighbour_rows,
     predict_logits,
+    predict_passes,
     stack_slices,
 )
 from anofpdm.student.targets import PseudoLabels
@@ -336,3 +337,14 @@ def test_the_forward_pass_on_a_cpu_is_that_of_the_network(multipliers):
         expected, found = network(x), CpuStudent(network)(x)
     for one, other in zip(expected, found, strict=True):
         torch.testing.assert_close(other, one, rtol=1e-5, atol=1e-5)
+
+
+def test_threads_over_slices_change_nothing():
+    torch.manual_seed(4)
+    network = StudentNet(StudentConfig(("flair",), 24, (-2.0, 2.0), width=8, multipliers=(1, 2))).eval()
+    on_cpu = CpuStudent(network)
+    for count in (1, 2, 5):
+        x = torch.rand(count, 3, 24, 24) * 2 - 1
+        for one, other in zip(predict_passes(network, x), on_cpu.passes(x), strict=True):
+            torch.testing.assert_close(other, one, rtol=1e-5, atol=1e-5)
+            assert not other.requires_grad

@@ -36,6 +36,7 @@ from anofpdm.cli.train import train
 from anofpdm.cli.view import view
 from anofpdm.errors import AnoFPDMError, Terminated
 from anofpdm.util.files import RESUME_HINT, write_error_hint
+from anofpdm.util.memory import keep_freed_memory
 from anofpdm.util.text import printable
 
 WITHOUT_TORCH = (join, models, phantom, prepare, score, serve, view)  # of serve, only its workers import it
@@ -49,6 +50,7 @@ def add_command(function: Callable[..., None]) -> None:
     @functools.wraps(function)
     def command(*args: object, **options: object) -> None:
         try:
+            keep_freed_memory()
             if function not in WITHOUT_TORCH:
                 with defer_signals():
                     importlib.import_module("torch")

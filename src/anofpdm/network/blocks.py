@@ -150,7 +150,7 @@ def apply_norm(
         groups = norm.num_groups
         return norm_silu(x, norm.weight, norm.bias, groups=groups, scale=scale, shift=shift, activate=activate)
     plain = modulate(norm(x), scale, shift)
-    return F.silu(plain) if activate else plain
+    return F.silu(plain, inplace=not plain.requires_grad) if activate else plain
 
 
 def use_inference_kernels(module: ScaledNorm | Attention, x: Tensor) -> bool:

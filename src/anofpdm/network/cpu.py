@@ -5,9 +5,12 @@ import platform
 import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
 
 import torch
 from torch import Tensor
+
+T = TypeVar("T")
 
 SLOW_GRADIENTS = ("aarch64", "arm64")
 MOST_PARTS = 8  # of a batch; a CPU's batch has 8 slices
@@ -30,13 +33,17 @@ class SliceThreads:
     """Computes parts of a batch in threads of their own, instead of every layer in several threads: layers have no
     thread to wait for, which costs most when other programs use the cores."""
 
-    def __init__(self, threads: int):
+    def __init__(self, threads: int | None = None):
+        threads = threads or torch.get_num_threads()
         self.count = min(threads, MOST_PARTS)
         self._each = threads // self.count  # threads for the layers of a part
         self._pool = ThreadPoolExecutor(self.count, "slices", initializer=torch.set_num_threads, initargs=(self._each,))
 
-    def map(self, function: Callable[..., Tensor], *batches: Tensor) -> list[Tensor]:
-        """Results of `function` for consecutive parts of the batches."""
+    def map(self, function: Callable[..., T], *batches: Tensor) -> list[T]:
+        """Results of `function` for consecutive parts of the batches; gradients are off in other threads' parts only if
+        the function turns them off."""
+        if self.count == 1 or len(batches[0]) < self.count:
+            return [function(*batches)]
         before = torch.get_num_threads()
         torch.set_num_threads(self._each)
         try:

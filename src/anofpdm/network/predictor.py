@@ -56,9 +56,9 @@ class NoisePredictor:
 
     def _use_fast_layers(self) -> None:
         self.network.decoder.skip_upsampling()
+        self._threads = SliceThreads()
         if is_faster_here():
             use_winograd(self.network)
-            self._threads = SliceThreads(torch.get_num_threads()) if torch.get_num_threads() > 1 else None
 
     @torch.no_grad()
     def __call__(self, x: Tensor, t: int, labels: Tensor) -> Tensor:
@@ -96,7 +96,7 @@ class NoisePredictor:
 
     def _forward(self, x: Tensor, levels: Tensor, labels: Tensor) -> Tensor:
         with self._arithmetic():
-            if self._threads and len(x) >= self._threads.count:
+            if self._threads:
                 return torch.cat(self._threads.map(self._run_network, x, levels, labels), dim=1)
             return self._run_network(x, levels, labels)
 

@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -164,10 +165,11 @@ def _predict_batches(
     network: StudentNet, pixels: Pixels, positions: SlicePositions, device: torch.device, progress: Progress
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     rows = neighbour_rows(positions, network.config.neighbours_mm)
-    forward, batch = (CpuStudent(network), BATCH_ON_CPU) if device.type == "cpu" else (network, BATCH)
+    on_cpu = device.type == "cpu"
+    passes, batch = (CpuStudent(network).passes, BATCH_ON_CPU) if on_cpu else (partial(predict_passes, network), BATCH)
     for start in range(0, len(rows), batch):
         x = torch.from_numpy(stack_slices(pixels, rows[start : start + batch])).to(device)
-        of_pixels, of_slices = predict_passes(forward, x)
+        of_pixels, of_slices = passes(x)
         yield of_pixels.cpu().numpy(), of_slices.cpu().numpy()
         progress("Segmenting", min(start + batch, len(rows)), len(rows))
 

@@ -21,6 +21,7 @@ from anofpdm.errors import AnoFPDMError, OutputError, ScanError, ScanWarning
 from anofpdm.options import Raw
 from anofpdm.scans.modalities import InputModalities
 from anofpdm.segment import outputs
+from anofpdm.util.memory import keep_freed_memory
 
 if TYPE_CHECKING:
     from anofpdm.segment.engines import SegmentRequest
@@ -94,6 +95,7 @@ def run_worker(config: WorkerConfig, pipe: Connection) -> None:
     threading.Thread(target=_exit_with_server, daemon=True).start()
     with contextlib.suppress(OSError, AttributeError):
         os.nice(NICENESS)
+    keep_freed_memory()
     with contextlib.suppress(EOFError, BrokenPipeError):
         from anofpdm.segment.model import load
 
