@@ -59,7 +59,7 @@ def test_dockerfile():
     assert instructions[0][0] == "FROM"
     check_image(instructions[0][1])
     copied = [word for name, rest in instructions if name == "COPY" for word in rest.split()[:-1]]
-    assert set(copied) >= {"pyproject.toml", "constraints.txt", "src"}
+    assert set(copied) >= {"pyproject.toml", "hatch_build.py", "constraints.txt", "src"}
     assert all((ROOT / word).exists() for word in copied)
     (install,) = [rest for name, rest in instructions if name == "RUN"]
     check_install(install)

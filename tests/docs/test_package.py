@@ -55,13 +55,15 @@ def test_models_are_in_the_wheel_as_they_are(name, wheel):
 def test_metadata(wheel):
     metadata = email.message_from_string(read(wheel, "METADATA"))
     assert metadata["Version"] == anofpdm.__version__
-    assert metadata["License-Expression"] == "Apache-2.0"
+    licences = metadata["License-Expression"].split(" AND ")
+    assert licences == ["Apache-2.0", "CC-BY-NC-SA-4.0", "LicenseRef-BraTS-research"]
     assert metadata["Description-Content-Type"] == "text/markdown"
     required = [line for line in metadata.get_all("Requires-Dist") if "extra ==" not in line]
     names = {re.match(r"[\w-]+", line)[0].lower() for line in required}
     assert {"torch", "nibabel", "typer"} <= names
     assert not names & OPTIONAL
-    assert read(wheel, "licenses/LICENSE") == (ROOT / "LICENSE").read_text()
+    for path in [ROOT / "LICENSE", *SOURCE.glob("anofpdm/models/*/DATA_LICENSE")]:
+        assert read(wheel, f"licenses/{path.relative_to(ROOT).as_posix()}") == path.read_text()
 
 
 def test_entry_point(wheel):

@@ -14,6 +14,7 @@ import anofpdm
 from anofpdm.cli.main import app
 from anofpdm.cohorts.phantoms.cohort import write_phantoms
 from anofpdm.export.monai_bundle import BundleSource, bundle_files
+from anofpdm.models.registry import ShippedModel
 from anofpdm.segment.model import load
 from tests.export.export_toys import MAX_GAP, reorient
 from tests.optional_toys import save_model, scan_files
@@ -108,6 +109,19 @@ def test_licences_of_the_model_go_along(tmp_path):
     files = bundle_files(source)
     assert (files["LICENSE"], files["docs/data_license.txt"]) == (b"CC BY 4.0", b"of the scans")
     assert json.loads(files["configs/metadata.json"])["copyright"] == "Licence of the weights: see LICENSE"
+
+
+@pytest.mark.parametrize("licence", ["Apache-2.0", "CC-BY-NC-SA-4.0"])
+def test_terms_of_shipped_weights_become_the_licence(licence, tmp_path, monkeypatch):
+    folder = save_model(tmp_path / "model")
+    terms = f"SPDX-License-Identifier: {licence}\nof the scans\n"
+    (folder / "DATA_LICENSE").write_text(terms)
+    model = ShippedModel("model", folder, "scans", ("flair",), licence)
+    monkeypatch.setattr(BundleSource, "shipped", model)
+    files = bundle_files(BundleSource(load(folder, "cpu").student, folder))
+    assert files["docs/data_license.txt"].decode() == terms
+    assert files["LICENSE"].decode().startswith(terms)
+    assert ("Apache License" in files["LICENSE"].decode()) == (licence == "Apache-2.0")
 
 
 def test_what_exists_is_kept(tmp_path):

@@ -32,6 +32,7 @@ PAPER = (
 )
 AXES = [["L", "R"], ["P", "A"], ["I", "S"]]
 LICENCE_FILES = {"LICENSE": "LICENSE", "DATA_LICENSE": "docs/data_license.txt"}  # in the model, in the bundle
+CODE_LICENCE = "Apache-2.0"
 
 
 @dataclass(frozen=True)
@@ -190,21 +191,20 @@ def _cards(folder: Path) -> dict[str, bytes]:
 
 
 def _licences(source: BundleSource) -> dict[str, bytes]:
-    """Files of the model; for shipped weights under the licence of the code, the licence of this package."""
+    """Files of the model. A shipped one without LICENSE: the terms in DATA_LICENSE, and the text if Apache-2.0."""
     found = {there: source.folder / here for here, there in LICENCE_FILES.items() if (source.folder / here).is_file()}
     licences = {name: path.read_bytes() for name, path in found.items()}
     if "LICENSE" not in licences and source.shipped:
-        licences["LICENSE"] = (
-            f"SPDX-License-Identifier: {source.licence}\n\n{_package_licence(source.licence)}".encode()
-        )
+        terms = licences.get("docs/data_license.txt", f"SPDX-License-Identifier: {source.licence}\n".encode())
+        text = _package_licence() if source.licence == CODE_LICENCE else ""
+        licences["LICENSE"] = terms + f"\n{text}".encode()
     return licences
 
 
-def _package_licence(licence: str) -> str:
-    """The text, if it is the licence of the code and installed with it."""
-    distribution = importlib.metadata.distribution("anofpdm")
-    files = [path for path in distribution.files or () if path.name == "LICENSE"]
-    return files[0].read_text() if files and distribution.metadata["License-Expression"] == licence else ""
+def _package_licence() -> str:
+    """The text, if it is installed."""
+    files = [path for path in importlib.metadata.files("anofpdm") or () if path.name == "LICENSE"]
+    return files[0].read_text() if files else ""
 
 
 def _readme(source: BundleSource) -> str:
