@@ -45,8 +45,8 @@ class Recipe:
 
 
 RECIPES = {
-    "glioma": Recipe("compact", 3300, "flair,t2", "t1,t1ce,t2"),
-    "stroke": Recipe("compact", 3300, "t1"),
+    "glioma": Recipe("compact", 5000, "flair,t2", "t1,t1ce,t2", student_steps=6000),
+    "stroke": Recipe("compact", 5000, "t1"),
     "lgg": Recipe("small", 2500, "flair", student_only=True),
 }
 

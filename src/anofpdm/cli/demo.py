@@ -17,6 +17,7 @@ def demo(
 ) -> None:
     """Segment lesions in synthetic brains with the bundled models, and write a page that compares with the truth."""
     from anofpdm.demo.run import PAGE, run_demo
+    from anofpdm.models.registry import shipped_models
 
     with progress_bars() as progress:
         results = run_demo(out, device=resolve_device(device), patients=patients, seed=seed, progress=progress)
@@ -24,3 +25,7 @@ def demo(
         truth = f"{one.score.lesion_ml:.1f} ml" if one.score.lesion_ml else "none"
         print(f"{one.title}: true lesion {truth}, segmented {one.score.predicted_ml:.1f} ml, DICE {one.score.dice:.2f}")
     print(f"open {out / PAGE} in a browser")
+    real = [name for name in shipped_models() if not name.startswith("phantom-")]
+    if real:
+        print(f"models of real scans: {', '.join(real)} (`anofpdm models` describes them); your own scan:")
+        print(f"    anofpdm segment {real[0]} STUDY --out result")

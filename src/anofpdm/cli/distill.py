@@ -29,7 +29,7 @@ def distill(
     ] = "",
     optional: Annotated[
         str,
-        typer.Option(help="Modalities left out in half of the training slices. `segment` needs all of them so far."),
+        typer.Option(help="Modalities that a scan may lack; each is left out in half of the training slices."),
     ] = "",
     learning_rate: Annotated[float, typer.Option(help="Highest learning rate.")] = 1e-3,
     seed: Seed = 0,
