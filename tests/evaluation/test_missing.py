@@ -102,3 +102,30 @@ def test_tables_of_the_command_line(made, tmp_path):
 
 def test_methods_without_a_set_are_not_among_the_usual_ones():
     assert WITHOUT_T2 not in METHODS
+
+
+def test_a_student_without_its_diffusion_model(made, tmp_path):
+    """The same scores, and other methods name what is missing."""
+    alone = tmp_path / "alone"
+    shutil.copytree(made / "guided" / "student", alone / "student")
+    tables = []
+    for number, model in enumerate((made / "guided", alone)):
+        words = ["evaluate", model, made / "cohort", "--device", "cpu", "--method", STUDENT, "--seeds", 1]
+        result = CliRunner().invoke(app, [*map(str, words), "--out", str(tmp_path / str(number))])
+        assert result.exit_code == 0, result.output
+        tables.append(next(line for line in result.output.splitlines() if STUDENT in line and "|" in line))
+    assert tables[0] == tables[1]
+    words = [
+        "evaluate",
+        alone,
+        made / "cohort",
+        "--device",
+        "cpu",
+        "--out",
+        tmp_path / "more",
+        "--method",
+        "anofpdm-ours",
+    ]
+    refused = CliRunner().invoke(app, list(map(str, words)))
+    assert refused.exit_code == 1
+    assert "has a student only, and this command needs its diffusion model" in refused.output

@@ -104,16 +104,16 @@ def evaluate(
     from anofpdm.cohorts import open_cohort
     from anofpdm.evaluation.comparison.job import EvaluationConfig, EvaluationJob
     from anofpdm.evaluation.comparison.methods import MethodSelection
-    from anofpdm.evaluation.comparison.models import load_models
+    from anofpdm.evaluation.comparison.models import load_evaluated, load_models
     from anofpdm.evaluation.comparison.protocol import evaluate as run
     from anofpdm.evaluation.missing import missing_sets
     from anofpdm.method.gather import batch_for
-    from anofpdm.network.predictor import load_trained
     from anofpdm.util.distributed import World, set_local_device
 
     where = set_local_device(options.resolve_device(device))
     batch = batch or batch_for(where)
-    trained = load_trained(model, where, precision)
+    choices = method or list(DEFAULT_METHODS)
+    trained = load_evaluated(model, where, precision, choices)
     models = load_models(trained, given, where, precision)
     config = EvaluationConfig(
         calibration=CalibrationConfig(
@@ -132,7 +132,6 @@ def evaluate(
         seeds=tuple(range(seeds)),
         batch=batch,
     )
-    choices = method or list(DEFAULT_METHODS)
     selection = MethodSelection.from_choices(choices, models, missing_sets(without or [], models.student))
     world = World.from_environment(where)
     try:

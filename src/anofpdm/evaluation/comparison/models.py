@@ -2,7 +2,7 @@
 
 import contextlib
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -12,9 +12,11 @@ from torch import Tensor
 
 from anofpdm.baselines.ddim import Predict
 from anofpdm.errors import ConfigError, ModelError
-from anofpdm.evaluation.comparison.names import MODEL_TASKS
+from anofpdm.evaluation.comparison.names import MODEL_TASKS, MethodChoice
 from anofpdm.method.guidance import PredictNoise
+from anofpdm.network.checkpoint import WEIGHTS
 from anofpdm.network.predictor import Guide, HealthyGradient, TrainedModel, load_guide, load_trained
+from anofpdm.options import Precision
 from anofpdm.student.model import Student, load_student
 from anofpdm.util.distributed import World
 
@@ -38,6 +40,29 @@ class Models:
         return [name for name in needs if getattr(self, name) is None]
 
 
+class NoDiffusionModel:
+    """In place of a network, where a student is evaluated that has no diffusion model."""
+
+    precision = Precision.FP32
+
+    def __init__(self, folder: Path, device: torch.device):
+        self.folder, self.device = folder, device
+
+    def __call__(self, *_: object) -> Tensor:
+        raise ModelError(f"{self.folder}: has a student only, and this needs its diffusion model")
+
+
+def load_evaluated(folder: Path, device: torch.device, precision: str, methods: Collection[str]) -> TrainedModel:
+    """The diffusion model of a folder; without one, a stand-in if only its student is evaluated."""
+    if (folder / WEIGHTS).is_file() or set(methods) != {MethodChoice.ANOFPDM_STUDENT}:
+        return load_trained(folder, device, precision)
+    student = load_student(folder, None, device)
+    if student is None:
+        return load_trained(folder, device, precision)  # which reports what is missing
+    predict: Any = NoDiffusionModel(folder, device)
+    return TrainedModel(folder, predict, student.config.modalities, student.config.size, student.sha256)
+
+
 def load_models(trained: TrainedModel, given: Mapping[str, Path], device: torch.device, precision: str) -> Models:
     """The trained model, its student, and the models given by name (see MODEL_TASKS)."""
     networks: dict[str, Any] = {}
@@ -55,7 +80,8 @@ def load_models(trained: TrainedModel, given: Mapping[str, Path], device: torch.
             raise ConfigError(f"--with {name}={given[name]}: modalities or size differ from those of {trained.folder}")
         hashes[name] = loaded.sha256
     with contextlib.suppress(ModelError):  # a student of another model is ignored
-        if student := load_student(trained.folder, trained.sha256, device):
+        teacher = None if isinstance(trained.predict, NoDiffusionModel) else trained.sha256
+        if student := load_student(trained.folder, teacher, device):
             networks["student"], hashes["student"] = student, student.sha256
     return Models(trained.predict, **networks, hashes=hashes)
 
