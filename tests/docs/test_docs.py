@@ -78,6 +78,7 @@ ONLY_HELP = (  # they need a GPU, minutes, or real scans
     "benchmarks/unlike_training.py",
 )
 QUICK_BENCHMARKS = {
+    "benchmarks/mirror.py": ["--device", "cpu"],
     "benchmarks/prepare.py": ["--copies", "1", "--repeats", "1"],
     "benchmarks/phantom.py": ["--patients", "4"],
     "benchmarks/precision.py": ["--slices", "1"],

@@ -31,6 +31,12 @@ def distill(
         str,
         typer.Option(help="Modalities that a scan may lack; each is left out in half of the training slices."),
     ] = "",
+    thick_slices: Annotated[
+        float,
+        typer.Option(
+            min=0, max=1, help="Share of training slices that look as in a scan with thicker slices, e.g. 0.5."
+        ),
+    ] = 0.0,
     learning_rate: Annotated[float, typer.Option(help="Highest learning rate.")] = 1e-3,
     seed: Seed = 0,
     weights: Weights = WeightFormat.FLOAT32,
@@ -54,7 +60,7 @@ def distill(
     from anofpdm.util.distributed import World, set_local_device
 
     config = distillation.DistillConfig(
-        StudentTrainingConfig(steps, minutes, learning_rate=learning_rate, seed=seed),
+        StudentTrainingConfig(steps, minutes, learning_rate=learning_rate, seed=seed, thick_share=thick_slices),
         modalities=parse_names(modalities) or None,
         optional=parse_names(optional),
         width=width,
