@@ -40,8 +40,8 @@ class SliceThreads:
         self._pool = ThreadPoolExecutor(self.count, "slices", initializer=torch.set_num_threads, initargs=(self._each,))
 
     def map(self, function: Callable[..., T], *batches: Tensor) -> list[T]:
-        """Results of `function` for consecutive parts of the batches; gradients are off in other threads' parts only if
-        the function turns them off."""
+        """Results of `function` for consecutive parts of the batches. It must turn off gradients itself: `no_grad` does
+        not hold in other threads."""
         if self.count == 1 or len(batches[0]) < self.count:
             return [function(*batches)]
         before = torch.get_num_threads()

@@ -1,1 +1,1 @@
-"""Helpers independent of scans: atomic files, locks, worker pools, processes, drawing, progress, text."""
+"""Helpers independent of scans: atomic files, locks, worker pools, processes, memory, drawing, progress, text."""
