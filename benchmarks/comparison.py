@@ -76,6 +76,7 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--levels", default="60")
     parser.add_argument("--other-levels", default="10", help="further numbers of levels for our methods")
     parser.add_argument("--tune", default="200", help="validation slices for tuning comparison methods")
+    parser.add_argument("--sample", default="", help="number of slices of the test split, drawn at random; default: all")
     parser.add_argument("--first-setting", action="store_true", help="fast, but not a fair comparison")
     parser.add_argument("--jobs", type=at_least_one, default=1)
     parser.add_argument("--device", default="auto")
@@ -144,6 +145,7 @@ class Commands:
         given = [word for name in networks for word in ("--with", f"{name}={args.out / name}")]
         how = ["--levels", levels or args.levels, "--tune", args.tune, "--seeds", "1", *self._score]
         how += ["--first-setting"] if args.first_setting else []
+        how += ["--sample", args.sample] if args.sample else []
         return self._with_device("evaluate", self._guided, args.cohort, "--out", args.out / out, *chosen, *given, *how)
 
     def scores(self, parts: Sequence[str]) -> list[str]:
