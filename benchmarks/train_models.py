@@ -47,7 +47,7 @@ class Recipe:
 
 
 RECIPES = {
-    "glioma": Recipe("compact", 5000, "flair,t2", "t1,t1ce,t2", student_steps=6000),
+    "glioma": Recipe("compact", 5000, "flair,t2", "t2"),
     "stroke": Recipe("compact", 5000, "t1", student_steps=6000, thick_slices=0.5),
     "lgg": Recipe("small", 2500, "flair", student_only=True),
 }

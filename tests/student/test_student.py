@@ -145,7 +145,7 @@ class TestInputs:
                 torch.testing.assert_close(found[1, modality + 2 * place], mean[1])
                 torch.testing.assert_close(found[2, modality + 2 * place], 0.75 * own[2, place] + 0.25 * mean[2])
 
-    def test_optional_modalities_are_missing_in_half_of_the_slices(self):
+    def test_optional_modalities_are_missing_in_a_quarter_of_the_slices(self):
         """With their neighbours; a missing channel is background, and the others are unchanged."""
         masks = np.zeros((200, 16, 16), bool)
         pixels = np.random.default_rng(0).uniform(-0.9, 0.9, (200, 3, 16, 16)).astype(np.float32)
@@ -156,7 +156,7 @@ class TestInputs:
         missing = some.missing.view(200, 3, 3)  # slice, offset, modality
         assert torch.equal(missing[:, 0], missing[:, 1])
         assert not missing[:, :, 1].any()
-        assert 0.4 < missing[:, :, 0].float().mean() < 0.6
+        assert 0.18 < missing[:, :, 0].float().mean() < 0.32
         assert not torch.equal(missing[:, :, 0], missing[:, :, 2])
         x, before = some.augment()[0], whole.augment()[0]
         assert (x[some.missing] == -1).all()

@@ -29,7 +29,7 @@ def distill(
     ] = "",
     optional: Annotated[
         str,
-        typer.Option(help="Modalities that a scan may lack; each is left out in half of the training slices."),
+        typer.Option(help="Modalities that a scan may lack; each is left out in a quarter of the training slices."),
     ] = "",
     thick_slices: Annotated[
         float,

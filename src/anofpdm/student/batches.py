@@ -17,6 +17,7 @@ from anofpdm.student.network import BACKGROUND, MISSING
 from anofpdm.student.targets import PseudoLabels
 
 LOAD = 500  # slices copied to a GPU at once
+MISSING_SHARE = 0.25  # of the slices, for each optional modality
 NO_LESION = 0.05  # probability that no pixel reaches in a slice without a lesion
 
 
@@ -107,10 +108,10 @@ def draw_chances(count: int, channels: int, stacked: int, generator: torch.Gener
 def draw_missing(
     count: int, channels: int, stacked: int, optional: tuple[int, ...], generator: torch.Generator
 ) -> Tensor:
-    """bool [count, channels]: each optional modality is missing in half of the slices, with its neighbours."""
+    """bool [count, channels]: each optional modality is missing in some of the slices, with its neighbours."""
     missing = torch.zeros(count, channels // stacked, dtype=torch.bool)
     if optional:
-        missing[:, list(optional)] = torch.rand(count, len(optional), generator=generator) < 0.5
+        missing[:, list(optional)] = torch.rand(count, len(optional), generator=generator) < MISSING_SHARE
     return missing.repeat(1, stacked)
 
 
