@@ -187,7 +187,10 @@ class TestSegment:
     def test_a_folder_of_scans_and_again(self, segmented):
         out, words, done = segmented
         assert done.exit_code == 0, done.output
-        assert "8 scans segmented" in done.stdout
+        assert done.stdout.endswith(
+            f"8 scans segmented, 0 already complete, results in {out}\n"
+            f"each scan has a report; all in a browser: anofpdm view {out}\n"
+        )
         names = {path.name for path in (out / "p3").iterdir()}
         wanted = "mask.nii.gz anomaly_map.nii.gz findings.csv slices.csv summary.json overview.png report.html"
         assert names == set(wanted.split())
@@ -209,6 +212,7 @@ class TestSegment:
         done = here("segment", model, source, "--out", tmp_path / "out", "--device", "cpu")
         assert done.exit_code == 3, done.output
         assert "failed: p1" in done.stdout
+        assert "1 scan segmented, 0 already complete, 1 failed" in done.stdout
         assert "p1_t2.nii.gz" in done.stdout
         assert (tmp_path / "out" / "p0" / "mask.nii.gz").is_file()
         assert not (tmp_path / "out" / "p1").exists()
@@ -235,6 +239,12 @@ class TestSegment:
     def test_a_wrong_word_is_a_usage_error_before_the_model_is_loaded(self, option, tmp_path):
         done = here("segment", tmp_path / "no-model", tmp_path, "--out", tmp_path / "out", option, "some")
         assert done.exit_code == 2, done.output
+
+    def test_next_step_after_one_scan_is_its_report(self, calibrated, cohort, tmp_path):
+        words = ("segment", calibrated[0], self.scans(cohort) / "p1", "--device", "cpu")
+        assert f"open {tmp_path / 'p1' / 'report.html'} in a browser" in here(*words, "--out", tmp_path).stdout
+        assert (tmp_path / "p1" / "report.html").is_file()
+        assert "in a browser" not in here(*words, "--out", tmp_path / "none", "--no-report").stdout
 
     def test_every_warning_of_a_scan_is_printed(self, capsys, tmp_path):
         from anofpdm.segment.many import RunReport

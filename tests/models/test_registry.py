@@ -78,6 +78,17 @@ def test_a_folder_of_that_name_comes_first(tmp_path, monkeypatch):
         anofpdm.load("elsewhere", "cpu")
 
 
+def test_a_misspelt_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    refused = run("segment", "phantom-tumuor", tmp_path, "--out", tmp_path / "out")
+    assert refused.exit_code == 2
+    assert "did you mean phantom-tumour?" in " ".join(refused.output.replace("│", " ").split())
+    with pytest.raises(ModelError, match=r"no such folder.*did you mean phantom-tumour\?"):
+        anofpdm.load("phantom-tumuor", "cpu")
+    (tmp_path / "phantom-tumuor").mkdir()
+    assert model_folder("phantom-tumuor") == Path("phantom-tumuor")
+
+
 def test_a_name_loads():
     named, by_folder = (anofpdm.load(one, "cpu") for one in ("phantom-stroke", FOLDER / "phantom-stroke"))
     assert named.trained.sha256 == by_folder.trained.sha256

@@ -174,6 +174,7 @@ def test_the_summary_of_the_scan(make):
     assert f"{detected} of 9 slices were classified as unhealthy." in text
     assert f"The lesion mask has a volume of {finding.volume_ml:.1f} ml in 1 finding." in text
     assert "14 mm right, 10 mm posterior and" in text
+    assert "from the scanner origin." in text
     assert "14 R, 10 P," in text
     assert "32 x 32 x 14 voxels of 2 x 2 x 3 mm" in text
     assert "slices 3 to 11 of 14" in text
@@ -182,6 +183,13 @@ def test_the_summary_of_the_scan(make):
     assert "not a medical device" in text
     assert "Warning" not in text
     assert "Anna's scan" in text
+
+
+def test_the_footer_names_a_calibration_only_if_there_is_one(make):
+    result = make()
+    assert f"model {'4f' * 6}, calibration {'a1' * 6}." in ParsedPage(render_report(result, "p1")).visible
+    del result.summary["settings"]["calibration_sha256"]  # a student
+    assert f"anofpdm 0.1.0, model {'4f' * 6}." in ParsedPage(render_report(result, "p1")).visible
 
 
 def test_the_preparation_of_a_raw_study_is_described(make):

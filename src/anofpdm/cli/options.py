@@ -1,5 +1,6 @@
 """Options shared by several commands."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,15 +15,20 @@ if TYPE_CHECKING:
 def _shipped_or_folder(name: str) -> Path:
     from anofpdm.models.registry import model_folder
 
-    return model_folder(name)
+    return _parse(name, model_folder)
 
 
 def _writable(name: str) -> Path:
-    from anofpdm.errors import ModelError
     from anofpdm.models.registry import writable_folder
 
+    return _parse(name, writable_folder)
+
+
+def _parse(name: str, find: Callable[[str], Path]) -> Path:
+    from anofpdm.errors import ModelError
+
     try:
-        return writable_folder(name)
+        return find(name)
     except ModelError as problem:
         raise typer.BadParameter(str(problem)) from None
 

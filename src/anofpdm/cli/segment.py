@@ -12,6 +12,9 @@ from anofpdm.options import Detector, Engine, Precision, Raw, Split, Threshold
 from anofpdm.util.text import printable
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from anofpdm.cohorts.inputs import Target
     from anofpdm.report.explanation import Explain
     from anofpdm.segment.many import RunReport
 
@@ -152,6 +155,8 @@ def segment(
         world.close()
     if world.is_main:
         print_reports(reports, out)
+        if report and any(one.segmented or one.skipped for one in reports):
+            print(printable(_next_step(targets, out)))
         if share is not None:
             failed = {name: reason for one in reports for name, reason in one.failed.items()}
             write_part(out, share, [target.subject.name for target in targets], failed)
@@ -193,4 +198,18 @@ def print_reports(reports: "list[RunReport]", out: Path) -> None:
                 console.print(printable(f"warning: {name}: {text}"))
         for name, reason in report.failed.items():
             console.print(printable(f"failed: {name}: {reason}"))
-    console.print(printable(f"{len(segmented)} scans segmented, {len(skipped)} already complete, results in {out}"))
+    counts = [f"{len(segmented)} {'scan' if len(segmented) == 1 else 'scans'} segmented"]
+    counts += [f"{len(skipped)} already complete"]
+    counts += [f"{failed} failed"] if (failed := sum(len(report.failed) for report in reports)) else []
+    console.print(printable(f"{', '.join(counts)}, results in {out}"))
+
+
+def _next_step(targets: "Sequence[Target]", out: Path) -> str:
+    """How to look at the results."""
+    from anofpdm.segment import outputs
+    from anofpdm.segment.many import result_location
+
+    if len(targets) > 1:
+        return f"each scan has a report; all in a browser: anofpdm view {out}"
+    folder, name = result_location(targets[0], out)
+    return f"open {folder / name(outputs.REPORT)} in a browser"

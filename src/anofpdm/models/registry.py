@@ -88,7 +88,11 @@ def model_folder(name: str | Path) -> Path:
     """The folder of a model, given by its path or by the name of one that ships."""
     path = Path(name)
     shipped = shipped_models().get(str(name))
-    return path if shipped is None or path.is_dir() else shipped.folder
+    if shipped is not None:
+        return path if path.is_dir() else shipped.folder
+    if not path.exists() and _close_names(str(name)):
+        raise ModelError(f"{name}: no such folder, and no model of that name ships; {_suggest(str(name))}")
+    return path
 
 
 def writable_folder(name: str | Path) -> Path:
@@ -102,7 +106,10 @@ def writable_folder(name: str | Path) -> Path:
     return path
 
 
+def _close_names(name: str) -> list[str]:
+    return difflib.get_close_matches(name, shipped_models(), 1)
+
+
 def _suggest(name: str) -> str:
-    names = list(shipped_models())
-    close = difflib.get_close_matches(name, names, 1)
-    return f"did you mean {close[0]}?" if close else f"those that ship are {', '.join(names)}"
+    close = _close_names(name)
+    return f"did you mean {close[0]}?" if close else f"those that ship are {', '.join(shipped_models())}"

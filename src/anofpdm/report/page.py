@@ -139,10 +139,10 @@ def _render_settings(summary: Mapping[str, Any]) -> str:
 
 
 def _render_provenance(settings: Mapping[str, Any]) -> str:
-    version, model, calibration = (
-        settings.get(name, wording.UNDEFINED) for name in ("anofpdm", "model_sha256", "calibration_sha256")
-    )
-    return html.escape(f"anofpdm {version}, model {model[:SHORT_HASH]}, calibration {calibration[:SHORT_HASH]}")
+    words = [f"anofpdm {settings.get('anofpdm', wording.UNDEFINED)}"]
+    hashes = {name: settings.get(f"{name}_sha256") for name in ("model", "calibration")}  # a student has no calibration
+    words += [f"{name} {digest[:SHORT_HASH]}" for name, digest in hashes.items() if digest]
+    return html.escape(", ".join(words))
 
 
 def _flatten(prefix: str, value: Any) -> Iterable[tuple[str, str]]:

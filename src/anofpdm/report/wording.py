@@ -45,7 +45,7 @@ def describe_scan(result: SegmentedScan) -> list[str]:
     volume = f"The lesion mask has a volume of {total} in {count_noun(count, 'finding')}."
     which = "Its" if count == 1 else f"The largest has {format_millilitres(largest.volume_ml)}; its"
     position = describe_position(largest, has_orientation(result))
-    return [slices, volume, f"{which} centre is {position} of the scanner origin.", *missing]
+    return [slices, volume, f"{which} centre is {position} from the scanner origin.", *missing]
 
 
 def describe_estimate(estimate: float) -> str:

@@ -44,7 +44,7 @@ def check_brain(head: Head, path: object) -> None:
     if (contrast := tissue_contrast(head)) < LEAST_CONTRAST:
         raise ScanError(
             f"{path}: what was found is too uniform for a brain (contrast {contrast:.2f}, at least "
-            f"{LEAST_CONTRAST:.2f}); is it a phantom?"
+            f"{LEAST_CONTRAST:.2f}); is it a mask, or a phantom?"
         )
 
 
