@@ -76,7 +76,7 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--levels", default="60")
     parser.add_argument("--other-levels", default="10", help="further numbers of levels for our methods")
     parser.add_argument("--tune", default="200", help="validation slices for tuning comparison methods")
-    parser.add_argument("--sample", default="", help="number of slices of the test split, drawn at random; default: all")
+    parser.add_argument("--sample", default="", help="test slices, drawn at random; default: all")
     parser.add_argument("--first-setting", action="store_true", help="fast, but not a fair comparison")
     parser.add_argument("--jobs", type=at_least_one, default=1)
     parser.add_argument("--device", default="auto")
@@ -202,7 +202,7 @@ def run(tasks: Sequence[Task], out: Path, jobs: int) -> list[str]:
                     (logs / f"{name}.done").touch()
                 else:
                     failed.append(name)
-                report("done" if name in done else f"FAILED: {last_line(logs / f'{name}.log')}", name)
+                report("done" if name in done else failure(process.returncode, logs / f"{name}.log"), name)
             for task in [task for task in left if set(task.needs) & set(failed)]:
                 left.remove(task)
                 failed.append(task.name)
@@ -224,6 +224,11 @@ def report(message: str, name: str) -> None:
     print(f"{time.strftime('%H:%M:%S')} {name}: {message}", flush=True)
 
 
+def failure(code: int, log: Path) -> str:
+    how = f"stopped by signal {-code}" if code < 0 else f"exit code {code}"
+    return f"FAILED, {how}: {last_line(log)}"
+
+
 def last_line(log: Path) -> str:
     lines = log.read_text(errors="replace").split("\n") if log.is_file() else []
     return next((line.strip() for line in reversed(lines) if any(map(str.isalnum, line))), "no output")
@@ -238,7 +243,7 @@ def start(task: Task, out: Path) -> subprocess.Popen[bytes]:
     with contextlib.ExitStack() as open_files:
         log = open_files.enter_context((out / "logs" / f"{task.name}.log").open("wb"))
         output = open_files.enter_context((out / "claims.md").open("wb")) if claims else log
-        return subprocess.Popen([sys.executable, *command], stdout=output, stderr=log)
+        return subprocess.Popen([sys.executable, "-X", "faulthandler", *command], stdout=output, stderr=log)
 
 
 if __name__ == "__main__":
