@@ -63,6 +63,40 @@ def test_probabilities_and_mask_are_ours(bundle, tmp_path):
     assert (mask != result.mask).sum() <= 1e-3 * result.mask.sum()
 
 
+def middle_of_phantom(folder: Path, modalities, slices: int = 12) -> dict[str, Path]:
+    """A phantom, cut to the slices with most of its lesion."""
+    write_phantoms(folder / "scans", "tumour", 1, 5)
+    (scan,) = (path for path in (folder / "scans").iterdir() if path.is_dir())
+    lesion = nib.Nifti1Image.from_filename(scan / f"{scan.name}_seg.nii.gz").get_fdata() > 0
+    first = int(lesion.sum(axis=(0, 1)).argmax()) - slices // 2
+    files = {name: folder / f"p_{name}.nii.gz" for name in modalities}
+    for name, path in files.items():
+        image = nib.Nifti1Image.from_filename(scan / f"{scan.name}_{name}.nii.gz")
+        nib.save(image.slicer[:, :, first : first + slices], path)
+    return files
+
+
+@pytest.mark.filterwarnings("ignore::anofpdm.errors.ScanWarning")  # a phantom is unlike the scans in training
+def test_the_glioma_model_with_and_without_optional_modalities(tmp_path):
+    export("glioma", "--format", "monai", "--out", tmp_path / "bundle")
+    model = load("glioma", "cpu")
+    config = model.student.config
+    files = middle_of_phantom(tmp_path, config.modalities)
+    needed = tuple(name for name in config.modalities if name not in config.optional)
+    assert set(needed) < set(files)
+    for names in (tuple(files), needed):
+        given = {name: files[name] for name in names}
+        result = model.segment(given, engine="student", raw="never")
+        run_bundle(tmp_path / "bundle", tmp_path / "-".join(names), **given)
+        probability, mask = (
+            nib.Nifti1Image.from_filename(tmp_path / "-".join(names) / f"p_flair_{kind}.nii.gz").get_fdata()
+            for kind in ("probability", "mask")
+        )
+        assert result.mask.any()
+        np.testing.assert_allclose(probability, result.anomaly_map, atol=MAX_GAP)
+        assert (mask != result.mask).sum() <= 1e-3 * result.mask.sum()
+
+
 def test_a_scan_without_an_optional_modality(tmp_path):
     model = load(save_model(tmp_path / "model"), "cpu")
     export(model.folder, "--format", "monai", "--out", tmp_path / "bundle")

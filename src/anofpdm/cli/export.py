@@ -31,4 +31,4 @@ def export(
         from anofpdm.export.monai_bundle import BundleSource, export_monai
 
         export_monai(BundleSource(loaded.student, model), out)
-    print(f"{to} written to {out}")
+    print(f"{'ONNX file' if to is ExportFormat.ONNX else 'MONAI bundle'} written to {out}")
