@@ -18,13 +18,15 @@ from tests.docs.test_docs import parse, subcommands
 ROOT = Path(__file__).parents[2]
 DOCKERFILE, APPTAINER = ROOT / "containers" / "Dockerfile", ROOT / "containers" / "anofpdm.def"
 DESCRIPTOR: dict[str, Any] = json.loads((ROOT / "boutiques" / "anofpdm.json").read_text())
-INSTRUCTIONS = {"FROM", "WORKDIR", "COPY", "ENV", "RUN", "ENTRYPOINT"}
+INSTRUCTIONS = {"FROM", "WORKDIR", "COPY", "RUN", "ENTRYPOINT"}  # not ENV: settings of pip are for the build only
 CHOICES = {"level": AnalysisLevel, "engine": Engine, "raw": Raw}
 SECTIONS = {"files", "post", "runscript"}
 
 
 def lines(path):
-    return [line for line in path.read_text().splitlines() if line.strip() and not line.startswith("#")]
+    """Without comments; continued lines are joined."""
+    text = re.sub(r"\\\n\s*", "", path.read_text())
+    return [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
 
 
 def sections(path):
