@@ -1,4 +1,5 @@
 import dataclasses
+import threading
 
 import numpy as np
 import pytest
@@ -97,6 +98,15 @@ def test_a_reading_error_is_raised_by_the_consumer(cohort):
     broken = dataclasses.replace(cohort, slices=cohort.slices[:3])
     with pytest.raises(IndexError):
         list(read_ahead(broken, order_of(cohort), range(3), part=slice(None), pin=False))
+
+
+def test_no_reader_is_left_when_the_consumer_stops(cohort):
+    before = set(threading.enumerate())
+    batches = read_ahead(cohort, order_of(cohort), range(1000), part=slice(None), pin=False)
+    next(batches)
+    assert set(threading.enumerate()) - before
+    batches.close()
+    assert not set(threading.enumerate()) - before
 
 
 class TestAugment:

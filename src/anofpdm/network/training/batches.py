@@ -104,7 +104,8 @@ def read_ahead(
         except BaseException as problem:  # raised by the consumer
             pending.put(problem)
 
-    threading.Thread(target=read, daemon=True).start()
+    reader = threading.Thread(target=read, daemon=True)
+    reader.start()
     try:
         while (item := pending.get()) is not None:
             if isinstance(item, BaseException):
@@ -114,3 +115,4 @@ def read_ahead(
         stop.set()
         while not pending.empty():
             pending.get_nowait()
+        reader.join(timeout=10)  # it must not use CUDA while the process ends; a file that hangs does not keep it
