@@ -16,10 +16,12 @@ from anofpdm.cli.main import app
 from anofpdm.cohorts import open_cohort
 from anofpdm.evaluation.truth import Truth
 from anofpdm.labels import HEALTHY, NULL, UNHEALTHY
+from anofpdm.network.checkpoint import load_model, save_model
 from anofpdm.network.predictor import load_trained
 from anofpdm.network.schedule import NoiseSchedule
 from anofpdm.segment.model import load
 from anofpdm.student.model import load_student, predict_slices
+from anofpdm.student.typical import describe_scan
 from tests import toys
 from tests.evaluation.comparison_toys import fill
 
@@ -90,12 +92,47 @@ def test_ceiling(made, monkeypatch, capsys):
     assert "masks of 4 patients" in printed
 
 
-def test_unlike_training(made, monkeypatch, capsys):
+def with_provenance(source, model, cohort):
+    """A copy of the model, whose student records its cohort as `anofpdm distill` does."""
+    shutil.copytree(source, model)
+    weights, payload, _ = load_model(model / "student")
+    recorded = {name: cohort.manifest[name] for name in ("slices_sha256", "tables_sha256")}
+    save_model(model / "student", weights, {**payload, "distillation": {"cohort": recorded}})
+    return model
+
+
+def test_refit_typical_and_unlike_training(made, tmp_path, monkeypatch, capsys):
+    """The check is fitted again, weights stay; shares of reported scans are those of the check, scan by scan."""
     monkeypatch.setattr("anofpdm.student.typical.MIN_SCANS", 2)
     monkeypatch.setattr("anofpdm.student.typical.FOLDS", 2)
-    printed = run(monkeypatch, capsys, "unlike_training", made / "cohort")
-    assert "test split" in printed
-    assert all(0 <= float(line.split("|")[4]) <= 100 for line in printed.splitlines()[2:])
+    cohort = open_cohort(made / "cohort")
+    model = with_provenance(made / "guided", tmp_path / "guided", cohort)
+    before = load_student(model, None, torch.device("cpu"))
+    assert before.sha256 in run(monkeypatch, capsys, "refit_typical", model, made / "cohort")
+    after = load_student(model, None, torch.device("cpu"))
+    assert (before.typical, after.sha256 == before.sha256) == (None, False)
+    for old, new in zip(before.network.parameters(), after.network.parameters(), strict=True):
+        assert torch.equal(old, new)
+    files = ("--files", f"{model}={made / 'scans'}")
+    lines = run(monkeypatch, capsys, "unlike_training", f"{model}={made / 'cohort'}", *files).splitlines()[2:]
+    shares = {cells[2].strip(): float(cells[6]) for cells in (line.split("|") for line in lines)}
+    modalities, rows = after.config.modalities, cohort.rows("test")
+    channels = [cohort.modalities.index(name) for name in modalities]
+    found = [
+        after.typical.unusual(describe_scan(cohort.pixels(rows[cohort.scans[rows] == scan])[:, channels]), modalities)
+        for scan in np.unique(cohort.scans[rows])
+    ]
+    expected = 100 * sum(one is not None for one in found) / len(found)
+    assert shares[f"own test patients, {' '.join(modalities)}"] == pytest.approx(expected, abs=0.05)
+    assert f"own scans from files, {' '.join(modalities)}" in shares
+
+
+def test_a_check_is_not_refitted_on_another_cohort(made, tmp_path):
+    cohort = open_cohort(made / "cohort")
+    model = with_provenance(made / "guided", tmp_path / "guided", cohort)
+    cohort.manifest["slices_sha256"] = "another"
+    with pytest.raises(SystemExit, match="another cohort"):
+        toys.benchmark("refit_typical").refit(model / "student", cohort)
 
 
 def test_train_models(made, tmp_path, monkeypatch):

@@ -1,10 +1,12 @@
 """Models that ship: names instead of folders, facts that agree with cards, no writing into the package."""
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
 import anofpdm
@@ -13,6 +15,7 @@ from anofpdm.errors import ModelError
 from anofpdm.models import registry
 from anofpdm.models.registry import FOLDER, model_folder, shipped_models
 from anofpdm.network.checkpoint import load_model
+from anofpdm.student.model import load_student
 
 
 def run(*words):
@@ -36,6 +39,17 @@ class TestEveryModel:
         assert wanted == set(config["network"]["modalities"])
         assert set(shipped_models()[name].uses) == set(config["network"].get("optional", ()))
         assert all(modality in shipped_models()[name].card.lower() for modality in wanted)
+
+    def test_a_model_of_real_scans_has_a_check_for_unlike_scans(self, name):
+        student = load_student(shipped_models()[name].folder, None, torch.device("cpu"))
+        assert (student.typical is not None) == ("phantom" not in name)
+
+    def test_hashes_in_the_card_are_those_of_the_files(self, name):
+        model = shipped_models()[name]
+        hashes = {json.loads(path.read_text())["sha256"] for path in model.folder.rglob("config.json")}
+        assert set(re.findall(r"[0-9a-f]{64}", model.card)) <= hashes
+        for path in model.folder.rglob("config.json"):
+            assert load_model(path.parent)[2] == json.loads(path.read_text())["sha256"]
 
     def test_sizes_allow_shipping(self, name):
         sizes = [path.stat().st_size for path in shipped_models()[name].folder.rglob("*") if path.is_file()]

@@ -2,8 +2,9 @@
 
 import numpy as np
 import pytest
+from scipy import ndimage
 
-from anofpdm.student.typical import PARTS, TypicalScans, describe_scan, fit_typical
+from anofpdm.student.typical import PARTS, TypicalScans, describe_scan, fit_typical, read_typical
 
 ONE = ("flair",)
 
@@ -87,6 +88,29 @@ def test_saved_and_read(typical):
     for wrong in ({"centre": [0.0]}, {"limit": float("nan")}, {"modalities": ["a", "b"]}):
         with pytest.raises(ValueError, match="typical scans"):
             TypicalScans.from_dict({**typical.to_dict(), **wrong})
+
+
+def test_a_check_of_earlier_numbers_is_not_used(typical):
+    now = typical.to_dict()
+    assert read_typical(now).limit == typical.limit
+    for other in (None, {**now, "version": 1}, {name: value for name, value in now.items() if name != "version"}):
+        assert read_typical(other) is None
+
+
+def test_resampling_and_slice_density_hardly_change_the_numbers():
+    """The outermost pixels half outside, noise that alternates from pixel to pixel, every second slice only."""
+    (scan,) = heads(6, count=1, size=128)
+    image = (scan + 1) / 2
+    inside = image[0, 0] > 0
+    edge = inside & ~ndimage.binary_erosion(inside)
+    chequered = 0.02 * np.where(np.indices(inside.shape).sum(axis=0) % 2, 1, -1)
+    cut, noisy = np.where(edge, image * 0.5, image), np.where(inside, image + chequered, 0)
+    before, cut, noisy = (describe_scan(2 * one - 1) for one in (image, cut, noisy))
+    sharpness, rim_spread = 6 + 5, 6 + 8
+    assert noisy[sharpness] == pytest.approx(before[sharpness], rel=0.1)
+    assert cut[rim_spread] == pytest.approx(before[rim_spread], rel=1e-6)
+    many = np.repeat(scan, 4, axis=0)  # 24 slices
+    np.testing.assert_allclose(describe_scan(many), describe_scan(many[::2]), atol=1e-6)
 
 
 def test_too_few_scans():

@@ -27,7 +27,7 @@ from anofpdm.student.confidence import estimate_dice
 from anofpdm.student.cpu import CpuStudent
 from anofpdm.student.linked import draw_masks
 from anofpdm.student.network import Pixels, StudentConfig, StudentNet, neighbour_rows, predict_passes, stack_slices
-from anofpdm.student.typical import TypicalScans
+from anofpdm.student.typical import TypicalScans, read_typical
 from anofpdm.util.progress import Progress, silent
 
 FOLDER, TASK = "student", "student"
@@ -290,5 +290,4 @@ def _recorded_scans(
     if not 0 <= low <= high <= 1:
         raise ValueError(f"foreground {foreground!r}")
     recorded = None if expects is None else ScanExpectation.from_dict(expects)
-    typical = None if payload.get("typical") is None else TypicalScans.from_dict(payload["typical"])
-    return recorded, None if foreground is None else (low, high), typical
+    return recorded, None if foreground is None else (low, high), read_typical(payload.get("typical"))

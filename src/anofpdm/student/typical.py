@@ -20,7 +20,7 @@ from anofpdm.util.workers import map_in_threads
 
 SLICES = 12  # per scan, from the part of the head where slices are large
 LARGE = 0.4  # of the largest slice's area
-RIM, INNER = 6, 12  # pixels from the outside, for a side of 128
+EDGE, RIM, INNER = 2, 6, 12  # pixels from the outside, for a side of 128
 QUANTILES = (0.1, 0.25, 0.5, 0.75, 0.9)
 BLOCKS = 4  # along a side of the bounding box
 SHRINK = 0.1  # of the covariance towards a multiple of the identity
@@ -28,6 +28,7 @@ CLIP = 6.0  # robust standard deviations, in the covariance
 FOLDS = 5
 EXCEEDED = 0.03  # fraction of held-out training scans beyond the limit
 MIN_SCANS = 20  # fewer give no covariance
+VERSION = 2  # of the numbers; a check of other numbers is not used
 
 OUTLINE = "outline"
 PARTS = {"intensities": len(QUANTILES) + 2, "rim": 2, "layout": BLOCKS * BLOCKS // 2}  # numbers per modality
@@ -64,14 +65,23 @@ def _describe_outline(foreground: np.ndarray, boxes: Sequence[tuple[slice, slice
 def _describe_modality(
     image: np.ndarray, foreground: np.ndarray, depth: np.ndarray, boxes: Sequence[tuple[slice, slice]]
 ) -> np.ndarray:
-    """Of image [n, H, W] in 0 to 1; in the order of PARTS."""
+    """Of image [n, H, W] in 0 to 1; in the order of PARTS. The outermost pixels, which are partly outside, and noise in
+    single pixels depend on resampling and compression: neither the rim nor the sharpness contains them."""
     values = image[foreground]
-    rim, inner = (part if part.size else values for part in (image[foreground & (depth <= RIM)], image[depth > INNER]))
-    steps = np.abs(np.diff(image, axis=2))[depth[:, :, 1:] > INNER]
+    parts = (image[(depth > EDGE) & (depth <= RIM)], image[depth > INNER])
+    rim, inner = (part if part.size else values for part in parts)
+    steps = np.abs(np.diff(_halve(image), axis=2))[_halve(depth)[:, :, 1:] > INNER]
     sharpness = steps.mean() / (values.std() + 1e-6) if steps.size else 0.0
     intensities = [*np.quantile(values, QUANTILES), sharpness, values.std() / (values.mean() + 1e-6)]
     layout = np.median([_block_means(one[box]) for one, box in zip(image, boxes, strict=True)], axis=0)
     return np.array([*intensities, np.median(rim) - np.median(inner), rim.std(), *layout / (layout.mean() + 1e-6)])
+
+
+def _halve(images: np.ndarray) -> np.ndarray:
+    """[n, H, W] -> [n, H // 2, W // 2]: means of 2 x 2 pixels."""
+    even = images[:, : images.shape[1] // 2 * 2, : images.shape[2] // 2 * 2]
+    halved: np.ndarray = (even[:, ::2, ::2] + even[:, 1::2, ::2] + even[:, ::2, 1::2] + even[:, 1::2, 1::2]) / 4
+    return halved
 
 
 def _block_means(image: np.ndarray) -> np.ndarray:
@@ -126,13 +136,19 @@ class TypicalScans:
 
     def to_dict(self) -> dict[str, Any]:
         arrays = {name: np.round(getattr(self, name), 6).tolist() for name in ("centre", "scale", "covariance")}
-        return {"modalities": list(self.modalities), "limit": self.limit, "limits": dict(self.limits), **arrays}
+        limits = {"limit": self.limit, "limits": dict(self.limits)}
+        return {"version": VERSION, "modalities": list(self.modalities), **limits, **arrays}
 
     @classmethod
     def from_dict(cls, payload: Mapping[str, Any]) -> "TypicalScans":
         arrays = {name: np.asarray(payload[name], float) for name in ("centre", "scale", "covariance")}
         limits = {str(given): float(limit) for given, limit in payload.get("limits", {}).items()}
         return cls(modalities=tuple(payload["modalities"]), limit=float(payload["limit"]), limits=limits, **arrays)
+
+
+def read_typical(payload: Mapping[str, Any] | None) -> TypicalScans | None:
+    """None also for a check of an earlier version, whose numbers are not computed any more."""
+    return None if payload is None or payload.get("version") != VERSION else TypicalScans.from_dict(payload)
 
 
 def _columns(modalities: tuple[str, ...]) -> list[tuple[str, int]]:
