@@ -2,6 +2,7 @@
 
     python benchmarks/confidence.py MODEL COHORT [--split val] [--device cpu]
 
+MODEL: a folder, or the name of a model that ships; a student alone is enough. It gets all of its modalities.
 Reliability: expected calibration error and its table, of lesion probabilities per pixel (in the foreground) and of the
 detector's probability per slice (against the image-level label). Estimates: correlation with the volume DICE of each
 scan, for candidates that need no lesion mask; `product` is the one that `anofpdm segment` reports. Scans without a
@@ -24,7 +25,7 @@ from anofpdm.evaluation.truth import Truth
 from anofpdm.labels import NULL, UNHEALTHY
 from anofpdm.method.context import smooth_across_slices
 from anofpdm.method.decision import Decisions
-from anofpdm.network.predictor import load_trained
+from anofpdm.models.registry import model_folder
 from anofpdm.student.confidence import expected_dice, mirror_agreement
 from anofpdm.student.model import Student, load_student, mask_thresholds, predict_both
 from anofpdm.student.network import cohort_pixels
@@ -36,14 +37,14 @@ COLUMNS = ("estimate", "Pearson", "Spearman", "mean estimate - DICE", "mean abso
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("model", type=Path)
+    parser.add_argument("model", type=model_folder)
     parser.add_argument("cohort", type=Path)
     parser.add_argument("--split", default="val")
     parser.add_argument("--scans", type=int, default=0, help="the first so many; 0: all")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     args = parser.parse_args()
     device, cohort = torch.device(args.device), open_cohort(args.cohort)
-    student = load_student(args.model, load_trained(args.model, device).sha256, device)
+    student = load_student(args.model, None, device)
     assert student is not None, f"{args.model} has no student; run `anofpdm distill`"
     rows = cohort.rows(args.split)
     rows = rows[cohort.has_mask[rows] & (cohort.labels[rows] != NULL)]

@@ -15,6 +15,7 @@ from anofpdm.cohorts import open_cohort
 from anofpdm.cohorts.split_scans import find_split_scans
 from anofpdm.demo.run import BUNDLED
 from anofpdm.evaluation.native import estimates
+from anofpdm.evaluation.native.run import is_trained_on
 from anofpdm.evaluation.scoring.summary import TITLES
 from anofpdm.options import Layout, Split
 
@@ -256,3 +257,18 @@ def test_several_masks_of_a_stroke_are_joined(strokes, tmp_path):
     expected = scores(tmp_path / "whole" / "student")
     assert scans_in(tmp_path / "whole" / "student") == [f"{patient}_ses-1"]
     assert scores(tmp_path / "parts" / "student") == pytest.approx(expected, nan_ok=True)
+
+
+@pytest.mark.parametrize("student_only", [False, True])
+def test_training_cohort_is_recognised(tumours, tmp_path, student_only):
+    """By the hash of its split, also where only a student is left."""
+    cohort = open_cohort(tumours[0] / "cohort")
+    folder, recorded = tmp_path / "student" if student_only else tmp_path, {"cohort": cohort.manifest}
+    folder.mkdir(exist_ok=True)
+    content = {"distillation": recorded} if student_only else recorded
+    (folder / "config.json").write_text(json.dumps(content))
+    assert is_trained_on(cohort, tmp_path)
+    recorded["cohort"] = {"tables_sha256": {"split.csv": "another"}}
+    (folder / "config.json").write_text(json.dumps(content))
+    assert not is_trained_on(cohort, tmp_path)
+    assert not is_trained_on(cohort, tmp_path / "nothing")

@@ -23,6 +23,7 @@ from anofpdm.segment import outputs
 from anofpdm.segment.engines import SegmentRequest
 from anofpdm.segment.many import BatchSegmentation, OutputOptions, RunReport, result_location
 from anofpdm.segment.model import Model
+from anofpdm.student.model import FOLDER as STUDENT
 from anofpdm.util.distributed import World
 from anofpdm.util.files import remove_temporary_files
 from anofpdm.util.progress import Progress, silent
@@ -133,9 +134,11 @@ def find_truth(subject: Subject, folder: Path) -> Path:
 
 
 def is_trained_on(cohort: Cohort, folder: Path) -> bool:
-    """Whether the model in `folder` was trained on this cohort with this split."""
+    """Whether the model in `folder`, or its student where that is all, was trained on this cohort with this split."""
     try:
-        hashes = json.loads((folder / CONFIG).read_text())["cohort"]["tables_sha256"]
+        alone = not (folder / CONFIG).is_file()
+        config = json.loads((folder / STUDENT / CONFIG if alone else folder / CONFIG).read_text())
+        hashes = (config["distillation"] if alone else config)["cohort"]["tables_sha256"]
         return bool(hashes["split.csv"] == cohort.manifest["tables_sha256"]["split.csv"])
     except (OSError, ValueError, KeyError, TypeError):
         return False
