@@ -263,12 +263,10 @@ def test_several_masks_of_a_stroke_are_joined(strokes, tmp_path):
 def test_training_cohort_is_recognised(tumours, tmp_path, student_only):
     """By the hash of its split, also where only a student is left."""
     cohort = open_cohort(tumours[0] / "cohort")
-    folder, recorded = tmp_path / "student" if student_only else tmp_path, {"cohort": cohort.manifest}
+    folder = tmp_path / "student" if student_only else tmp_path
     folder.mkdir(exist_ok=True)
-    content = {"distillation": recorded} if student_only else recorded
-    (folder / "config.json").write_text(json.dumps(content))
-    assert is_trained_on(cohort, tmp_path)
-    recorded["cohort"] = {"tables_sha256": {"split.csv": "another"}}
-    (folder / "config.json").write_text(json.dumps(content))
-    assert not is_trained_on(cohort, tmp_path)
+    for split, same in ((cohort.manifest["tables_sha256"]["split.csv"], True), ("another", False)):
+        recorded = {"cohort": {"tables_sha256": {"split.csv": split}}}
+        (folder / "config.json").write_text(json.dumps({"distillation": recorded} if student_only else recorded))
+        assert is_trained_on(cohort, tmp_path) == same
     assert not is_trained_on(cohort, tmp_path / "nothing")
