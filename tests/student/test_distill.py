@@ -8,10 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from typer.testing import CliRunner
 
 from anofpdm.calibration.figure import draw_calibration
 from anofpdm.calibration.files import save_calibration
 from anofpdm.calibration.fit import CalibrationConfig, fit_calibration
+from anofpdm.cli.main import app
 from anofpdm.cohorts import open_cohort
 from anofpdm.errors import ConfigError, ModelError, ScanError, ScanWarning, TrainingError
 from anofpdm.labels import HEALTHY
@@ -318,3 +320,17 @@ def test_a_scan_unlike_those_in_training_is_reported(copied, monkeypatch):
         strange = model.segment({"flair": noise, "t2": noise})
     assert not [one for one in usual.summary["warnings"] if "unlike" in one]
     assert [one for one in strange.summary["warnings"] if "Do not rely on its mask" in one]
+
+
+def test_the_command_passes_its_options_on(made, monkeypatch):
+    seen = []
+    monkeypatch.setattr("anofpdm.student.distill.distill", lambda *given: seen.append(given[3]))
+    words = ("distill", made / "model", made / "cohort", "--width", 8, "--device", "cpu", "--seed", 3)
+    done = CliRunner().invoke(app, [*map(str, words), "--thick-slices", "0.5", "--optional", "t2"])
+    assert done.exit_code == 0, done.output
+    assert (seen[0].training.thick_share, seen[0].training.seed, seen[0].optional, seen[0].width) == (
+        0.5,
+        3,
+        ("t2",),
+        8,
+    )
