@@ -386,3 +386,13 @@ def test_a_signal_during_an_import_is_deferred(number):
     assert done
     assert isinstance(problem.value, Terminated) == (number == signal.SIGTERM)
     assert signal.getsignal(number) is before
+
+
+def test_output_that_nobody_reads_ends_quietly():
+    """As in `anofpdm models | head -1`."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "anofpdm", "models"]
+    with os.fdopen(writer, "wb") as output:
+        done = subprocess.run(command, stdout=output, stderr=subprocess.PIPE, check=False)
+    assert (done.returncode, done.stderr) == (141, b"")

@@ -1,12 +1,15 @@
 """The `anofpdm` command: its subcommands, and the translation of errors into one line and an exit code.
 
-0 success, 1 failure, 2 usage error, 3 partial success (failures are listed), 130 stopped with Ctrl-C, 143 with SIGTERM.
+0 success, 1 failure, 2 usage error, 3 partial success (failures are listed), 130 stopped with Ctrl-C, 143 with SIGTERM,
+141 if nobody reads the output any more.
 """
 
 import contextlib
 import functools
 import gc
 import importlib
+import os
+import select
 import signal
 import sys
 import threading
@@ -56,11 +59,14 @@ def add_command(function: Callable[..., None]) -> None:
                     importlib.import_module("torch")
             gc.enable()  # disabled in __main__.py
             function(*args, **options)
+            sys.stdout.flush()
         except AnoFPDMError as problem:
             _stop(str(problem), 1)
         except KeyboardInterrupt as problem:
             _stop(f"stopped, finished work is kept; {RESUME_HINT}", 143 if isinstance(problem, Terminated) else 130)
         except OSError as problem:  # disk full, no permission
+            if isinstance(problem, BrokenPipeError) and _nobody_reads():
+                raise typer.Exit(141) from None
             where = f"{problem.filename}: " if problem.filename else ""
             _stop(f"{where}{problem.strerror or problem}; {write_error_hint(problem)}", 1)
 
@@ -80,6 +86,20 @@ def about(
     ] = False,
 ) -> None:
     """Lesion segmentation in brain MRI, trained with image-level labels only. A research tool, not a medical device."""
+
+
+def _nobody_reads() -> bool:
+    """Whether the program that read the output has ended, as in `anofpdm models | head -1`."""
+    try:
+        output = sys.stdout.fileno()
+        pipes = select.poll()
+        pipes.register(output, select.POLLERR)
+        closed = bool(pipes.poll(0))
+    except (AttributeError, OSError):  # no such call, or no such file
+        return False
+    if closed:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), output)  # for what is still buffered
+    return closed
 
 
 def _stop(message: str, code: int) -> None:
