@@ -37,15 +37,27 @@ def site_paths() -> dict[str, str]:
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
     """Add results and model cards to the navigation."""
     pages = [path for path in site_paths().values() if path.endswith(".md")]
-    results = sorted(
-        (path for path in pages if path.startswith("results/")), key=lambda path: (path[8].islower(), path)
-    )
+    cards = sorted((path for path in pages if path.startswith("models/")), key=lambda path: Path(path).stem)
     config.nav = [
         *(config.nav or []),
-        {"Results": results},
-        {"Model cards": sorted(path for path in pages if path.startswith("models/"))},
+        {"Results": in_order([path for path in pages if path.startswith("results/")])},
+        {"Model cards": [{card_title(path): path} for path in cards]},
     ]
     return config
+
+
+def in_order(results: list[str]) -> list[str]:
+    """The page of all results, those in the order of its links, then others."""
+    linked = LINK.findall((ROOT / "results/README.md").read_text())
+    order = ["README.md", *dict.fromkeys(target for _, target, _, _ in linked)]
+    places = {f"results/{name}": place for place, name in enumerate(order)}
+    return sorted(results, key=lambda path: (places.get(path, len(places)), path))
+
+
+def card_title(path: str) -> str:
+    """In the navigation, where every student's card would be called 'Student network'."""
+    name = Path(path).stem
+    return f"{name.removesuffix('-student')}: its student" if name.endswith("-student") else name
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
