@@ -111,7 +111,8 @@ class TestRun:
         tasks = [comparison.Task("claims", (), lambda: ["claims"]), comparison.Task("x", (), lambda: ["nonsense"])]
         assert sorted(comparison.run(tasks, tmp_path, jobs=1)) == ["claims", "x"]
         output = capsys.readouterr().out
-        assert "claims: FAILED: FileNotFoundError" in output
+        assert "claims: FAILED, exit code 1: FileNotFoundError" in output
+        assert "signal 11" in comparison.failure(-11, tmp_path / "logs" / "x.log")
         assert "No such command 'nonsense'" in (tmp_path / "logs" / "x.log").read_text()
 
     def test_fewer_than_one_job_is_refused(self, comparison, capsys):
