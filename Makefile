@@ -16,7 +16,7 @@ test: $(INSTALLED)
 faults: $(INSTALLED) # kills, full disks, bad files, on Linux; about an hour
 	$(BIN)/python -m pytest $(FAULTS)
 
-faults-sample: $(INSTALLED) # a seeded sample of each part, under five minutes
+faults-sample: $(INSTALLED) # a seeded sample of each part, some minutes
 	$(BIN)/python -m pytest $(FAULTS) --sample -n 2 --dist loadfile
 
 guard: $(INSTALLED) # fails if something became slower; ratios within one run
