@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from student_study import SCORES, Drawing, Outputs, Part, Recipe, draw, print_head, score, train
+from student_study import SCORES, Drawing, Outputs, Part, Recipe, Smoothed, draw, print_head, score, train
 
 from anofpdm.cli.options import parse_names, resolve_device
 from anofpdm.cohorts import open_cohort
@@ -24,6 +24,7 @@ from anofpdm.evaluation.metrics.pixels import dice
 from anofpdm.network.predictor import load_trained
 from anofpdm.student.model import load_student
 from anofpdm.student.training import StudentTrainingConfig
+from anofpdm.util.workers import cpu_cores, map_in_threads
 
 CUTS, SMALLEST = (-1.5, -1.0, -0.5, 0.0, 0.5), (0, 5, 10, 20, 40)
 SIZES = ("1-50", "51-200", "201-500", "501-1000", "over 1000")
@@ -75,15 +76,17 @@ def some_patients(part: Part, count: int, seed: int) -> Part:
 
 def best_drawing(outputs: Outputs, val: Part) -> Drawing:
     """With masks of the validation split."""
-    truth, patients, positions = val.truth(), val.patients, val.positions
+    truth, smoothed = val.truth(), Smoothed.of(outputs, val.positions)
+    unhealthy = truth.any(axis=(1, 2))
     settings = itertools.product(CUTS, SMALLEST, (False, True))
     choices = [Drawing(cut, smallest, at_least=False, linked=linked) for cut, smallest, linked in settings]
 
     def mean_dice(drawing: Drawing) -> float:
-        numbers = score(draw(outputs, positions, drawing), truth, patients)
-        return numbers["unhealthy"] + numbers["mixed"]
+        result = smoothed.draw(drawing)
+        return float(dice(result.drawn[unhealthy], truth[unhealthy]).mean() + dice(result.masks, truth).mean())
 
-    return max(choices, key=mean_dice)
+    found = list(map_in_threads(mean_dice, choices, cpu_cores()))
+    return choices[int(np.argmax(found))]
 
 
 def report(name: str, outputs: Outputs, part: Part, drawing: Drawing, columns: tuple[str, ...]) -> None:

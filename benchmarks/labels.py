@@ -1,13 +1,14 @@
 """A prepared cohort with fewer or worse image-level labels: how many are enough?
 
-    python benchmarks/labels.py COHORT OUT --share 0.1     labels of a tenth of the training slices
-    python benchmarks/labels.py COHORT OUT --wrong 0.05    a twentieth of all labels are wrong
-    python benchmarks/labels.py COHORT OUT --small 50      slices with lesions below 50 pixels are labelled healthy
-    python benchmarks/labels.py COHORT OUT --per-scan 3    labels of three slices of each training scan
+    python benchmarks/labels.py COHORT OUT --share 0.1         labels of a tenth of the training slices
+    python benchmarks/labels.py COHORT OUT --wrong 0.05        a twentieth of all labels are wrong
+    python benchmarks/labels.py COHORT OUT --small 50          slices with lesions below 50 pixels are labelled healthy
+    python benchmarks/labels.py COHORT OUT --per-scan 3        labels of three slices of each training scan
+    python benchmarks/labels.py COHORT OUT --val-patients 4    labels of four validation patients
 
 OUT shares its slices with COHORT (hard links); only labels differ. --share and --per-scan change the training split
-only, whose other slices become unlabelled; --wrong and --small change training and validation. `--small` reads lesion
-masks, as a simulation of readers who overlook small lesions.
+only, --val-patients the validation split only; their other slices become unlabelled. --wrong and --small change both.
+`--small` reads lesion masks, as a simulation of readers who overlook small lesions.
 """
 
 import argparse
@@ -49,6 +50,7 @@ def arguments() -> argparse.ArgumentParser:
     how.add_argument("--wrong", type=float)
     how.add_argument("--small", type=float)
     how.add_argument("--per-scan", type=int)
+    how.add_argument("--val-patients", type=int)
     parser.add_argument("--seed", type=int, default=0)
     return parser
 
@@ -64,6 +66,11 @@ def degraded(cohort: Cohort, args: argparse.Namespace) -> np.ndarray:
             rng.permutation(train[cohort.scans[train] == scan])[: args.per_scan] for scan in scans_of(cohort, train)
         ]
         labels[np.setdiff1d(train, np.concatenate(kept))] = NULL
+    elif args.val_patients is not None:
+        val = cohort.rows("val")
+        patients = np.asarray(cohort.patients[val])
+        chosen = rng.permutation(np.unique(patients))[: args.val_patients]
+        labels[val[~np.isin(patients, chosen)]] = NULL
     elif args.wrong is not None:
         labelled = both[labels[both] != NULL]
         some = rng.permutation(labelled)[: round(args.wrong * len(labelled))]

@@ -143,18 +143,33 @@ class Drawn(NamedTuple):
     detected: np.ndarray  # [n]
 
 
+class Smoothed(NamedTuple):
+    """Outputs smoothed across slices: what masks are drawn from."""
+
+    logits: np.ndarray  # [n, H, W]
+    scores: np.ndarray  # [n], of the detector
+    positions: SlicePositions
+
+    @classmethod
+    def of(cls, outputs: Outputs, positions: SlicePositions) -> "Smoothed":
+        calibration = outputs.calibration
+        values = detection_values(
+            calibration.detect_by, outputs.pixel_logits, outputs.slice_logits, positions, calibration.detection_mm
+        )
+        logits = smooth_across_slices(outputs.pixel_logits, positions, calibration.context_mm)
+        return cls(logits, calibration.detector.scores(values[:, None]), positions)
+
+    def draw(self, drawing: Drawing) -> Drawn:
+        logits, scores = self.logits - drawing.cut, self.scores
+        cuts = mask_thresholds(logits, drawing.smallest) if drawing.at_least else np.zeros(len(logits))
+        if drawing.linked:
+            return Drawn(*draw_masks(mask(logits, cuts, 0), scores, drawing.smallest, self.positions), scores >= 0)
+        drawn = mask(logits, cuts, drawing.smallest)
+        return Drawn(drawn, drawn & (scores >= 0)[:, None, None], scores >= 0)
+
+
 def draw(outputs: Outputs, positions: SlicePositions, drawing: Drawing) -> Drawn:
-    calibration = outputs.calibration
-    logits = smooth_across_slices(outputs.pixel_logits, positions, calibration.context_mm) - drawing.cut
-    cuts = mask_thresholds(logits, drawing.smallest) if drawing.at_least else np.zeros(len(logits))
-    values = detection_values(
-        calibration.detect_by, outputs.pixel_logits, outputs.slice_logits, positions, calibration.detection_mm
-    )
-    scores = calibration.detector.scores(values[:, None])
-    if drawing.linked:
-        return Drawn(*draw_masks(mask(logits, cuts, 0), scores, drawing.smallest, positions), scores >= 0)
-    drawn = mask(logits, cuts, drawing.smallest)
-    return Drawn(drawn, drawn & (scores >= 0)[:, None, None], scores >= 0)
+    return Smoothed.of(outputs, positions).draw(drawing)
 
 
 def score(result: Drawn, truth: np.ndarray, patients: np.ndarray) -> dict[str, float]:

@@ -30,7 +30,7 @@ class Signal(StrEnum):
     ERROR = "error"  # S_t, as in the paper
     GRADIENT = "gradient"
     GRADIENT_WEIGHTED = "gradient-weighted"
-    GRADIENT_ABOVE = "gradient-above"  # without the lowest level
+    GRADIENT_ABOVE = "gradient-above"  # without the lowest tenth of the levels
     AGREEMENT = "agreement"  # geometric mean of error and gradient-above
 
 

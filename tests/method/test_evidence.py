@@ -59,7 +59,7 @@ def test_several_signals_of_one_pass_equal_those_of_a_pass_each(encoding):
 
 
 @pytest.mark.parametrize("encoding", ["ddim", "ddpm"])
-@pytest.mark.parametrize("levels", [(7,), tuple(range(0, 600, 60))])
+@pytest.mark.parametrize("levels", [(7,), (0,), tuple(range(0, 600, 60)), tuple(range(0, 600, 10))])
 def test_agreement_is_two_parts_error_and_one_part_gradient(encoding, levels):
     x0, strengths, seeds, channels, world = some_slices(), [0.0, 5.0], [5, 6, 7], [0, 2], Elementwise()
     seen = []

@@ -82,7 +82,7 @@ def literal_agreement(predict, x0, levels, strengths, seeds, channels, encoding,
         literal(predict, x0, levels, strengths, seeds, channels, encoding, signal, clamp)
         for signal in ("error", "gradient-above")
     )
-    alone = (error["end_step"] == levels[0])[..., None, None]  # nothing to agree with
+    alone = (error["end_step"] <= 0.1 * max(levels))[..., None, None]  # low levels only: nothing to agree with
     both = {name: np.cbrt(error[name] ** 2 * gradient[name]) for name in ("maps", "last_maps")}
     return {**error, **{name: np.where(alone, error[name], both[name]) for name in both}}
 
@@ -118,14 +118,15 @@ def _literal_slice(predict, slice_, levels, strengths, seed, channels, encoding,
                 "error": (g - x_0).square(),
                 "gradient": gradient,
                 "gradient-weighted": c**2 * gradient,
-                "gradient-above": gradient * (1e-12 if t == levels[0] else 1),
+                "gradient-above": gradient * (1e-12 if t <= 0.1 * max(levels) else 1),
             }[signal]
             signals.append(chosen[channels].mean(0).numpy())
         end = int(np.argmax(moved))
         result["divergence"].append(moved)
         result["mse_guided"].append(errors)
         result["end_step"].append(levels[end])
-        counted = max(end, 1) if signal == "gradient-above" else end + 1
+        above = sum(t > 0.1 * max(levels) for t in levels[: end + 1])
+        counted = max(above, 1) if signal == "gradient-above" else end + 1
         result["maps"].append(np.sum(signals[: end + 1], axis=0) / counted)
         result["last_maps"].append(signals[end])
     return result

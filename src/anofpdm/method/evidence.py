@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from anofpdm.errors import MethodError
-from anofpdm.method.signals import COMPONENTS, GRADIENT_SHARE, combine
+from anofpdm.method.signals import COMPONENTS, GRADIENT_SHARE, LOW_SHARE, combine
 from anofpdm.options import Encoding, Signal, parse
 
 AUTHORS_TOP = 600  # the authors' code uses levels 0 .. 599
@@ -110,11 +110,11 @@ class Evidence:
         both = COMPONENTS.get(settings.signal, ())
         if not both or not set(both) <= set(self.maps_by_signal):
             return self.with_signal(settings.signal)
-        at_lowest = self.end_step == settings.levels[0]
+        ends_low = self.end_step <= LOW_SHARE * settings.levels[-1]
 
         def combined(of: Callable[[SignalMaps], Tensor]) -> Tensor:
             parts = {one: of(self.maps_by_signal[one]).float() for one in both}
-            return combine(settings.signal, parts, at_lowest, settings.gradient_share)
+            return combine(settings.signal, parts, ends_low, settings.gradient_share)
 
         agreement = SignalMaps(combined(lambda maps: maps.mean), combined(lambda maps: maps.last))
         maps = {**self.maps_by_signal, settings.signal: agreement}

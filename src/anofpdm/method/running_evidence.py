@@ -11,7 +11,7 @@ from torch import Tensor
 
 from anofpdm.method.evidence import Evidence, EvidenceSettings, SignalMaps
 from anofpdm.method.forward_process import Level
-from anofpdm.method.signals import LevelTerms, combine, components, counted_levels, level_map
+from anofpdm.method.signals import LevelTerms, combine, components, counted_levels, level_map, low_levels
 from anofpdm.network.schedule import NoiseSchedule
 from anofpdm.options import Signal
 
@@ -28,7 +28,7 @@ class RunningEvidence:
         schedule: NoiseSchedule,
     ):
         self.x0, self.settings, self.signals = x0[:, None], settings, signals
-        self.strengths, self.schedule = strengths, schedule
+        self.strengths, self.schedule, self.low = strengths, schedule, low_levels(settings.levels)
         n, _, height, width = x0.shape
         shape = (n, len(strengths), height, width)
         self.sums = {part: _RunningSum(x0, shape) for signal in signals for part in components(signal)}
@@ -45,24 +45,24 @@ class RunningEvidence:
         is_maximum = divergence > self.largest
         self.largest = torch.where(is_maximum, divergence, self.largest)
         self.end.masked_fill_(is_maximum, level.number)
-        terms = LevelTerms(level.t, level.number == 0, error, level.healthy, level.unguided, self.strengths)
+        terms = LevelTerms(level.t, level.number < self.low, error, level.healthy, level.unguided, self.strengths)
         for component, running in self.sums.items():
             running.add(level_map(component, terms, self.schedule), is_maximum)
 
     def current_map(self) -> Tensor:
         """The first signal at the last level that was added."""
         maps = {component: running.current for component, running in self.sums.items()}
-        at_lowest = torch.full_like(self.end, len(self.curves) == 1, dtype=torch.bool)
-        return combine(self.signals[0], maps, at_lowest, self.settings.gradient_share)
+        is_low = torch.full_like(self.end, len(self.curves) <= self.low, dtype=torch.bool)
+        return combine(self.signals[0], maps, is_low, self.settings.gradient_share)
 
     def evidence(self, strengths: tuple[float, ...]) -> Evidence:
         divergence, mse_guided, mse_unguided = (torch.stack(curve, -1) for curve in zip(*self.curves, strict=True))
         means = {
-            component: running.at_end / counted_levels(component, self.end)[..., None, None]
+            component: running.at_end / counted_levels(component, self.end, self.low)[..., None, None]
             for component, running in self.sums.items()
         }
         lasts = {component: running.last for component, running in self.sums.items()}
-        at_lowest, share = self.end == 0, self.settings.gradient_share
+        ends_low, share = self.end < self.low, self.settings.gradient_share
         return Evidence(
             self.settings,
             strengths,
@@ -71,7 +71,7 @@ class RunningEvidence:
             mse_unguided,
             end_step=torch.tensor(self.settings.levels).to(self.end.device, non_blocking=True)[self.end],
             maps_by_signal={
-                signal: SignalMaps(*(combine(signal, maps, at_lowest, share) for maps in (means, lasts)))
+                signal: SignalMaps(*(combine(signal, maps, ends_low, share) for maps in (means, lasts)))
                 for signal in self.signals
             },
         )

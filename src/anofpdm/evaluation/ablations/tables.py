@@ -141,7 +141,7 @@ def variants(by_name: dict[str, tuple[float, float]]) -> Ablation:
     summary = (
         "Unhealthy DICE and AUPRC of the paper's variants, each encoding calibrated with labels: DDIM inversion or "
         "fresh noise at every level; maps averaged up to the end step or the last map alone; maps of the gradient, "
-        "also without the lowest level (gradient-above)."
+        "also without the lowest tenth of the levels (gradient-above)."
     )
     return Ablation("variants", summary, ("variant", "unhealthy_dice", "auprc"), rows)
 
