@@ -48,7 +48,7 @@ class Recipe:
 
 RECIPES = {
     "glioma": Recipe("compact", 5000, "flair,t2", "t2"),
-    "stroke": Recipe("compact", 5000, "t1", student_steps=6000, thick_slices=0.5),
+    "stroke": Recipe("compact", 5000, "t1", student_steps=6000, thick_slices=0.7),
     "lgg": Recipe("small", 2500, "flair", student_only=True),
 }
 

@@ -15,7 +15,7 @@ from anofpdm.method.detection import CurveDetector
 from anofpdm.method.mask import mask
 from anofpdm.network import checkpoint
 from anofpdm.options import WeightFormat
-from anofpdm.student.batches import paste_lesions, rows_of_step, thicken, training_batches
+from anofpdm.student.batches import paste_lesions, rows_of_step, training_batches
 from anofpdm.student.cpu import CpuStudent
 from anofpdm.student.model import (
     Student,
@@ -132,18 +132,6 @@ class TestInputs:
         data = pseudo_labels(lambda rows: masks[rows, None].astype(np.float32), masks)
         shares = {share: next(training_batches(data, 8, 5, CPU, share)).pasted.float().mean() for share in (0.0, 1.0)}
         assert shares == {0.0: 0, 1.0: 1}
-
-    def test_thick_slices_are_between_their_own_and_the_mean_of_all(self):
-        """Slices of two modalities, each stacked with two neighbours."""
-        x = torch.randn(3, 6, 4, 4, generator=torch.Generator().manual_seed(0))
-        found = thicken(x, torch.tensor([0.0, 1.0, 0.25]), 3)
-        torch.testing.assert_close(found[0], x[0])
-        for modality in (0, 1):
-            own = x[:, modality::2]  # [3, slices, 4, 4]
-            mean = own.mean(1)
-            for place in range(3):
-                torch.testing.assert_close(found[1, modality + 2 * place], mean[1])
-                torch.testing.assert_close(found[2, modality + 2 * place], 0.75 * own[2, place] + 0.25 * mean[2])
 
     def test_optional_modalities_are_missing_in_a_quarter_of_the_slices(self):
         """With their neighbours; a missing channel is background, and the others are unchanged."""

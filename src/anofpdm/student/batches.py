@@ -13,8 +13,9 @@ from torch import Tensor
 
 from anofpdm.labels import NULL
 from anofpdm.network.training.augment import CHANCES, augment
-from anofpdm.student.network import BACKGROUND, MISSING
+from anofpdm.student.network import BACKGROUND, MISSING, stack_slices
 from anofpdm.student.targets import PseudoLabels
+from anofpdm.student.thick_slices import draw_weights, mix, window_rows
 
 LOAD = 500  # slices copied to a GPU at once
 MISSING_SHARE = 0.25  # of the slices, for each optional modality
@@ -70,16 +71,19 @@ def training_batches(
 ) -> Iterator[StudentBatch]:
     """Without end. A GPU keeps all slices in its memory if they take less than half of what is free there."""
     rows_of_steps = (rows_of_step(len(data), step, batch, seed) for step in itertools.count())
-    inputs = _from_gpu(data, rows_of_steps, device) if _fits(data, device) else _from_files(data, rows_of_steps, device)
-    for step, (rows, x) in enumerate(inputs):
+    stacks = window_rows(data.neighbours) if thick_share else data.neighbours
+    read = _from_gpu if _fits(data, device) else _from_files
+    for step, (rows, x) in enumerate(read(data, stacks, rows_of_steps, device)):
         mask, labels = torch.from_numpy(data.masks[rows]), torch.from_numpy(data.labels[rows])
         generator = torch.Generator().manual_seed(seed * 1_000_003 + step)
-        chances = draw_chances(len(rows), x.shape[1], data.neighbours.shape[1], generator)
+        stacked = data.neighbours.shape[1]
+        channels = x.shape[1] // stacks.shape[1] * stacked
+        chances = draw_chances(len(rows), channels, stacked, generator)
         pasted = torch.rand(len(rows), generator=generator) < paste_share
-        missing = draw_missing(len(rows), x.shape[1], data.neighbours.shape[1], optional, generator)
-        thickness = draw_thickness(len(rows), thick_share, generator)
+        missing = draw_missing(len(rows), channels, stacked, optional, generator)
         drawn = (mask, labels, chances, pasted, missing)
-        x = thicken(x, thickness.to(device, non_blocking=True), data.neighbours.shape[1]) if thick_share else x
+        if thick_share:
+            x = mix(x, draw_weights(len(rows), thick_share, generator).to(device, non_blocking=True))
         yield StudentBatch(x, *(part.to(device, non_blocking=True) for part in drawn))
 
 
@@ -115,19 +119,6 @@ def draw_missing(
     return missing.repeat(1, stacked)
 
 
-def draw_thickness(count: int, thick_share: float, generator: torch.Generator) -> Tensor:
-    """[count] in 0 to 1; 0 for slices that stay as they are."""
-    drawn = torch.rand(2, count, generator=generator)
-    return drawn[0] * (drawn[1] < thick_share)
-
-
-def thicken(x: Tensor, thickness: Tensor, stacked: int) -> Tensor:
-    """x [n, k * C, H, W]: slices and neighbours, moved towards their mean as in a scan with thicker slices."""
-    slices = x.unflatten(1, (stacked, -1))  # [n, k, C, H, W]
-    mean = slices.mean(1, keepdim=True)
-    return torch.lerp(slices, mean.expand_as(slices), thickness[:, None, None, None, None]).flatten(1, 2)
-
-
 def _fits(data: PseudoLabels, device: torch.device) -> bool:
     if device.type != "cuda":
         return False
@@ -136,28 +127,29 @@ def _fits(data: PseudoLabels, device: torch.device) -> bool:
 
 
 def _from_gpu(
-    data: PseudoLabels, rows_of_steps: Iterator[np.ndarray], device: torch.device
+    data: PseudoLabels, stacks: np.ndarray, rows_of_steps: Iterator[np.ndarray], device: torch.device
 ) -> Iterator[tuple[np.ndarray, Tensor]]:
-    """Rows and inputs of every step. Slices are kept in float16, as cohorts store them."""
+    """Rows of every step, and the slices [n, k * C, H, W] of their stacks [N, k]. Slices are kept in float16, as
+    cohorts store them."""
     every = np.arange(data.neighbours.max() + 1)
     parts = [torch.from_numpy(data.pixels(every[start : start + LOAD])).half() for start in every[::LOAD]]
     slices = torch.cat([part.to(device) for part in parts])  # [N, C, H, W]
     for rows in rows_of_steps:
-        neighbours = torch.from_numpy(data.neighbours[rows]).to(device, non_blocking=True)  # [n, k]
-        yield rows, slices[neighbours].flatten(1, 2).float()
+        stack = torch.from_numpy(stacks[rows]).to(device, non_blocking=True)  # [n, k]
+        yield rows, slices[stack].flatten(1, 2).float()
 
 
 def _from_files(
-    data: PseudoLabels, rows_of_steps: Iterator[np.ndarray], device: torch.device
+    data: PseudoLabels, stacks: np.ndarray, rows_of_steps: Iterator[np.ndarray], device: torch.device
 ) -> Iterator[tuple[np.ndarray, Tensor]]:
-    """Rows and inputs of every step; those of the next step are read in the background."""
+    """As `_from_gpu`; slices of the next step are read in the background."""
+
+    def read(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return rows, stack_slices(data.pixels, stacks[rows])
+
     with ThreadPoolExecutor(1) as reader:
-        pending = reader.submit(_read, data, next(rows_of_steps))
+        pending = reader.submit(read, next(rows_of_steps))
         for rows in rows_of_steps:
             current = pending.result()
-            pending = reader.submit(_read, data, rows)
+            pending = reader.submit(read, rows)
             yield current[0], torch.from_numpy(current[1]).to(device)
-
-
-def _read(data: PseudoLabels, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    return rows, data.inputs(rows)

@@ -21,7 +21,7 @@ from anofpdm.method.evidence import Evidence
 from anofpdm.method.gather import EvidenceRequest, batch_for, evidence_batches, regroup, slice_seeds
 from anofpdm.network.predictor import TrainedModel
 from anofpdm.student.model import FOLDER
-from anofpdm.student.network import Pixels, stack_slices
+from anofpdm.student.network import Pixels
 from anofpdm.util.distributed import World
 from anofpdm.util.files import translate_write_errors, write_atomically
 from anofpdm.util.progress import Progress, silent
@@ -43,10 +43,6 @@ class PseudoLabels:
 
     def __len__(self) -> int:
         return len(self.masks)
-
-    def inputs(self, rows: np.ndarray) -> np.ndarray:
-        """[n, C * (1 + neighbours), H, W] float32, slice by slice."""
-        return stack_slices(self.pixels, self.neighbours[rows])
 
 
 @dataclass(frozen=True)

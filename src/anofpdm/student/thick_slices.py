@@ -1,0 +1,51 @@
+"""Training slices as they look in a scan with thick slices, resampled to the distance of the cohort's slices: a thick
+slice is the mean of what it covers, and between two of them is interpolated."""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from anofpdm.errors import ConfigError
+
+REACH = 4  # slices on each side that may contribute
+THICKNESS = (1.25, 2.75)  # of a thick slice, in distances between slices
+SLOTS = (0.0, -1.0, 1.0)  # positions of the student's input slices, in distances between slices
+
+
+def window_rows(neighbours: np.ndarray) -> np.ndarray:
+    """Rows [N, 3] of each slice, the one below and the one above -> rows [N, 2 * REACH + 1] from below to above."""
+    if neighbours.shape[1] != len(SLOTS):
+        raise ConfigError("thick slices need a student with one neighbouring slice on each side, which is the default")
+    here, below, above = neighbours.T
+    down, up = [here], [here]
+    for _ in range(REACH):
+        down.append(below[down[-1]])
+        up.append(above[up[-1]])
+    return np.stack([*reversed(down[1:]), *up], axis=1)
+
+
+def draw_weights(count: int, share: float, generator: torch.Generator) -> Tensor:
+    """[count, 3, 2 * REACH + 1]: weights of the slices of a window in each input slice. Thickness and position of the
+    thick slices are drawn for each; all but a share of the slices stay as they are."""
+    drawn = torch.rand(3, count, generator=generator)[..., None, None]
+    thickness = THICKNESS[0] + drawn[0] * (THICKNESS[1] - THICKNESS[0])
+    slot, slices = torch.tensor(SLOTS)[:, None], torch.arange(-REACH, REACH + 1.0)
+    first = drawn[1] * thickness  # centre of one thick slice; the others follow at their thickness
+    lower = first + thickness * torch.floor((slot - first) / thickness)
+    between = (slot - lower) / thickness  # 0 at the centre of the lower thick slice, 1 at that of the upper
+    weights = (1 - between) * _cover(slices, lower, thickness) + between * _cover(slices, lower + thickness, thickness)
+    weights = weights / weights.sum(-1, keepdim=True)
+    return torch.where(drawn[2] < share, weights, (slices == slot).float())
+
+
+def _cover(slices: Tensor, centre: Tensor, thickness: Tensor) -> Tensor:
+    """Share of a thick slice that each slice fills."""
+    low = torch.maximum(slices - 0.5, centre - thickness / 2)
+    high = torch.minimum(slices + 0.5, centre + thickness / 2)
+    return (high - low).clamp(min=0) / thickness
+
+
+def mix(x: Tensor, weights: Tensor) -> Tensor:
+    """Windows [n, (2 * REACH + 1) * C, H, W] -> inputs [n, 3 * C, H, W]."""
+    windows = x.unflatten(1, (weights.shape[-1], -1))
+    return torch.einsum("nkj,njchw->nkchw", weights, windows).flatten(1, 2)

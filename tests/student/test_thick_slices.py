@@ -1,0 +1,82 @@
+import numpy as np
+import pytest
+import torch
+
+from anofpdm.errors import ConfigError
+from anofpdm.labels import HEALTHY
+from anofpdm.student.batches import training_batches
+from anofpdm.student.targets import PseudoLabels
+from anofpdm.student.thick_slices import REACH, THICKNESS, draw_weights, mix, window_rows
+
+FINE = 400  # positions per slice in the literal version
+SIDE = 2 * REACH + 1
+
+
+def weights(count=60, share=1.0, seed=3):
+    return draw_weights(count, share, torch.Generator().manual_seed(seed))
+
+
+def drawn_thickness(count=60, seed=3):
+    """Thickness of each, and the position of the centre of one thick slice."""
+    uniform = torch.rand(3, count, generator=torch.Generator().manual_seed(seed)).double().numpy()
+    thickness = THICKNESS[0] + uniform[0] * (THICKNESS[1] - THICKNESS[0])
+    return thickness, uniform[1] * thickness
+
+
+def literal(values, thickness, first, position):
+    """A stack of slices as a step function, averaged over each thick slice, interpolated between their centres."""
+    heights = (np.arange(SIDE * FINE) + 0.5) / FINE - REACH - 0.5
+    steps = np.repeat(values, FINE)
+    centres = first + thickness * np.arange(-6, 7)
+    means = [steps[np.abs(heights - centre) <= thickness / 2] for centre in centres]
+    return np.interp(position, centres, [one.mean() if len(one) else 0 for one in means])
+
+
+def test_a_thick_slice_is_the_mean_of_what_it_covers_and_between_two_is_interpolated():
+    values = np.random.default_rng(0).normal(size=SIDE)
+    values[[0, -1]] = values[[1, -2]]  # the literal version sees no further
+    found = (weights().double().numpy() * values).sum(-1)
+    compared = 0
+    for row, (thickness, first) in enumerate(zip(*drawn_thickness(), strict=True)):
+        if 1 + 1.5 * thickness > REACH + 0.5:  # may reach out of the window, whose weights then fill the rest
+            continue
+        expected = [literal(values, thickness, first, position) for position in (0, -1, 1)]
+        np.testing.assert_allclose(found[row], expected, atol=0.02)
+        compared += 1
+    assert compared > 30
+
+
+def test_weights_sum_to_one_and_are_not_negative():
+    found = weights()
+    torch.testing.assert_close(found.sum(-1), torch.ones(60, 3))
+    assert found.min() >= 0
+
+
+def test_a_share_of_the_slices_stays_as_it_is():
+    x = torch.randn(400, SIDE * 2, 3, 3, generator=torch.Generator().manual_seed(0))
+    own = x[:, [2 * (REACH + offset) + channel for offset in (0, -1, 1) for channel in (0, 1)]]
+    same = (mix(x, weights(400, share=0.3)) == own).flatten(1).all(1)
+    assert 0.6 < same.float().mean() < 0.8
+    torch.testing.assert_close(mix(x, weights(400, share=0.0)), own)
+
+
+def test_windows_follow_the_neighbours_and_end_with_the_scan():
+    below, above = [0, 0, 1, 2, 4, 4], [1, 2, 3, 3, 5, 5]  # two scans, of four slices and of two
+    rows = window_rows(np.stack([np.arange(6), below, above], axis=1))
+    assert rows[2].tolist() == [0, 0, 0, 1, 2, 3, 3, 3, 3]
+    assert rows[4].tolist() == [4, 4, 4, 4, 4, 5, 5, 5, 5]
+
+
+def test_batches_of_thick_slices_have_the_shape_of_the_others():
+    slices = np.random.default_rng(0).uniform(-1, 1, (12, 2, 8, 8)).astype(np.float32)
+    rows = np.arange(12)
+    neighbours = np.stack([rows, np.maximum(rows - 1, 0), np.minimum(rows + 1, 11)], axis=1)
+    data = PseudoLabels(lambda chosen: slices[chosen], np.zeros((12, 8, 8), np.uint8), neighbours, np.full(12, HEALTHY))
+    thin, thick = (next(training_batches(data, 6, 0, torch.device("cpu"), 0.0, (), share)).x for share in (0.0, 1.0))
+    assert thin.shape == thick.shape == (6, 6, 8, 8)
+    assert thick.std() < 0.9 * thin.std()
+
+
+def test_a_student_without_neighbours_cannot_learn_from_thick_slices():
+    with pytest.raises(ConfigError, match="one neighbouring slice on each side"):
+        window_rows(np.arange(5)[:, None])
