@@ -86,11 +86,28 @@ def test_ideas(made, tmp_path, monkeypatch, capsys):
     assert all(0 <= row["mixed"] <= 100 for row in found)
 
 
-def test_ceiling(made, monkeypatch, capsys):
-    words = (made / "cohort", "--steps", 2, "--patients", 1, "--device", "cpu")
+def test_ceiling_and_its_figure(made, tmp_path, monkeypatch, capsys):
+    words = (made / "cohort", "--steps", 2, "--patients", 1, "--device", "cpu", "--model", made / "guided")
     printed = run(monkeypatch, capsys, "ceiling", *words)
     assert "masks of 1 patients" in printed
     assert "masks of 4 patients" in printed
+    (tmp_path / "table.txt").write_text(printed)
+    run(monkeypatch, capsys, "labels_worth", f"toys={tmp_path / 'table.txt'}", "--out", tmp_path / "figure.svg")
+    figure = (tmp_path / "figure.svg").read_text()
+    assert figure.count("<circle") == 4  # two numbers of patients, unhealthy and mixed
+    assert figure.count("labels only") == 2
+
+
+def test_scores_of_a_ceiling_are_read_from_its_table():
+    from labels_worth import Score, read_scores
+
+    table = """
+| trained on | unhealthy | mixed | unhealthy, 95% | mixed, 95% |
+| --- | --- | --- | --- | --- |
+| labels (the student) | 65.2 | 79.4 | 60.3-69.8 | 77.1-81.7 |
+| masks of 20 patients (cut -1.5, smallest 40, linked) | 65.2 | 80.1 | 56.9-71.7 | 76.3-83.3 |
+"""
+    assert read_scores(table, "mixed") == [Score(None, 79.4, (77.1, 81.7)), Score(20, 80.1, (76.3, 83.3))]
 
 
 def with_provenance(source, model, cohort):
@@ -251,6 +268,16 @@ def test_labels(made, tmp_path, monkeypatch, capsys, words, healthy, unlabelled)
     else:
         labelled = train[after.labels[train] != NULL]
         assert all(np.count_nonzero(before.scans[labelled] == scan) == 2 for scan in np.unique(before.scans[train]))
+
+
+def test_labels_of_some_validation_patients(made, tmp_path, monkeypatch, capsys):
+    run(monkeypatch, capsys, "labels", made / "cohort", tmp_path / "out", "--val-patients", 1)
+    before, after = open_cohort(made / "cohort"), open_cohort(tmp_path / "out")
+    val, others = before.rows("val"), np.concatenate([before.rows("train"), before.rows("test")])
+    np.testing.assert_array_equal(after.labels[others], before.labels[others])
+    kept = np.unique(before.patients[val[after.labels[val] != NULL]])
+    assert len(kept) == 1
+    np.testing.assert_array_equal(after.labels[val] == NULL, before.patients[val] != kept[0])
 
 
 def test_wrong_labels(made, tmp_path, monkeypatch, capsys):
