@@ -5,10 +5,13 @@
     python benchmarks/labels.py COHORT OUT --small 50          slices with lesions below 50 pixels are labelled healthy
     python benchmarks/labels.py COHORT OUT --per-scan 3        labels of three slices of each training scan
     python benchmarks/labels.py COHORT OUT --val-patients 4    labels of four validation patients
+    python benchmarks/labels.py COHORT OUT --scans 1           labels of whole scans, and of one slice of unhealthy ones
 
 OUT shares its slices with COHORT (hard links); only labels differ. --share and --per-scan change the training split
 only, --val-patients the validation split only; their other slices become unlabelled. --wrong and --small change both.
-`--small` reads lesion masks, as a simulation of readers who overlook small lesions.
+`--small` reads lesion masks, as a simulation of readers who overlook small lesions. `--scans` simulates patients and
+controls, because these cohorts have no healthy scans: of half of the patients, only the healthy slices are labelled;
+scans of the others are labelled unhealthy as a whole. It changes training and validation.
 """
 
 import argparse
@@ -27,15 +30,13 @@ from anofpdm.evaluation.metrics.lesions import lesion_area
 from anofpdm.evaluation.truth import Truth
 from anofpdm.labels import HEALTHY, LABEL_NAMES, NULL, UNHEALTHY
 
-TABLE = "slices.csv"
-
 
 def main() -> None:
     args = arguments().parse_args()
     cohort = open_cohort(args.cohort)
-    labels = degraded(cohort, args)
+    labels, unhealthy_scans = degraded(cohort, args)
     shutil.copytree(args.cohort, args.out, copy_function=os.link)
-    write_labels(args.out, labels)
+    write_labels(args.out, labels, unhealthy_scans)
     train = open_cohort(args.out).labels[cohort.rows("train")]
     counts = ", ".join(f"{np.count_nonzero(train == label)} {name}" for label, name in enumerate(LABEL_NAMES))
     print(f"{args.out}: training slices {counts}")
@@ -51,26 +52,29 @@ def arguments() -> argparse.ArgumentParser:
     how.add_argument("--small", type=float)
     how.add_argument("--per-scan", type=int)
     how.add_argument("--val-patients", type=int)
+    how.add_argument("--scans", type=int)
     parser.add_argument("--seed", type=int, default=0)
     return parser
 
 
-def degraded(cohort: Cohort, args: argparse.Namespace) -> np.ndarray:
-    """[N] labels."""
-    rng, labels, train = np.random.default_rng(args.seed), cohort.labels.copy(), cohort.rows("train")
-    both = np.concatenate([train, cohort.rows("val")])
+def degraded(cohort: Cohort, args: argparse.Namespace) -> tuple[np.ndarray, set[str]]:
+    """[N] labels, and scans that are labelled unhealthy as a whole."""
+    rng, labels, train, val = (
+        np.random.default_rng(args.seed),
+        cohort.labels.copy(),
+        *map(cohort.rows, ("train", "val")),
+    )
+    both = np.concatenate([train, val])
+    if args.scans is not None:
+        parts = [label_scans(cohort, labels, rows, args.scans, rng) for rows in (train, val)]
+        return labels, set.union(*parts)
     if args.share is not None:
         labels[rng.permutation(train)[round(args.share * len(train)) :]] = NULL
     elif args.per_scan is not None:
-        kept = [
-            rng.permutation(train[cohort.scans[train] == scan])[: args.per_scan] for scan in scans_of(cohort, train)
-        ]
-        labels[np.setdiff1d(train, np.concatenate(kept))] = NULL
+        labels[np.setdiff1d(train, some_of_each_scan(cohort, train, args.per_scan, rng))] = NULL
     elif args.val_patients is not None:
-        val = cohort.rows("val")
-        patients = np.asarray(cohort.patients[val])
-        chosen = rng.permutation(np.unique(patients))[: args.val_patients]
-        labels[val[~np.isin(patients, chosen)]] = NULL
+        chosen = rng.permutation(np.unique(cohort.patients[val]))[: args.val_patients]
+        labels[val[~np.isin(cohort.patients[val], chosen)]] = NULL
     elif args.wrong is not None:
         labelled = both[labels[both] != NULL]
         some = rng.permutation(labelled)[: round(args.wrong * len(labelled))]
@@ -78,24 +82,42 @@ def degraded(cohort: Cohort, args: argparse.Namespace) -> np.ndarray:
     else:
         areas = lesion_area(Truth(cohort).masks(both))
         labels[both[(areas > 0) & (areas < args.small)]] = HEALTHY
-    return labels
+    return labels, set()
+
+
+def label_scans(cohort: Cohort, labels: np.ndarray, rows: np.ndarray, count: int, rng: np.random.Generator) -> set[str]:
+    """Change the labels of these rows: half of the patients are controls. Returns the scans of the others, which keep
+    the labels of `count` slices each."""
+    patients = rng.permutation(np.unique(cohort.patients[rows]))
+    is_control = np.isin(cohort.patients[rows], patients[: len(patients) // 2])
+    controls, others = rows[is_control], rows[~is_control]
+    labels[controls[labels[controls] == UNHEALTHY]] = NULL
+    labels[np.setdiff1d(others, some_of_each_scan(cohort, others, count, rng))] = NULL
+    return set(scans_of(cohort, others).tolist())
+
+
+def some_of_each_scan(cohort: Cohort, rows: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
+    picked = [rng.permutation(rows[cohort.scans[rows] == scan])[:count] for scan in scans_of(cohort, rows)]
+    return np.concatenate([rows[:0], *picked])
 
 
 def scans_of(cohort: Cohort, rows: np.ndarray) -> np.ndarray:
     return np.asarray(np.unique(cohort.scans[rows]))
 
 
-def write_labels(folder: Path, labels: np.ndarray) -> None:
-    with (folder / TABLE).open(newline="") as file:
-        rows = list(csv.DictReader(file))
-    buffer = io.StringIO()
-    writer = csv.DictWriter(buffer, list(rows[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows({**row, "label": LABEL_NAMES[label]} for row, label in zip(rows, labels, strict=True))
+def write_labels(folder: Path, labels: np.ndarray, unhealthy_scans: set[str]) -> None:
+    with (folder / "slices.csv").open(newline="") as file:
+        slices = [{**row, "label": LABEL_NAMES[label]} for row, label in zip(csv.DictReader(file), labels, strict=True)]
+    with (folder / "scans.csv").open(newline="") as file:
+        scans = [{**row, "label": "unhealthy" * (row["scan"] in unhealthy_scans)} for row in csv.DictReader(file)]
     manifest = json.loads((folder / "manifest.json").read_text())
-    table = buffer.getvalue().encode()
-    manifest["tables_sha256"][TABLE] = hashlib.sha256(table).hexdigest()
-    replace_file(folder / TABLE, table)
+    for name, rows in (("slices.csv", slices), ("scans.csv", scans)):
+        buffer = io.StringIO()
+        writer = csv.DictWriter(buffer, list(rows[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+        manifest["tables_sha256"][name] = hashlib.sha256(buffer.getvalue().encode()).hexdigest()
+        replace_file(folder / name, buffer.getvalue().encode())
     replace_file(folder / "manifest.json", json.dumps(manifest, indent=2).encode())
 
 

@@ -74,7 +74,7 @@ def shape(score: Score, left: float, top: float) -> str:
     if score.patients is None:
         band = f'<rect x="{left}" y="{high:.1f}" width="{WIDTH}" height="{low - high:.1f}" fill="{COLOURS[1]}" '
         line = f'<path d="M{left} {y:.1f}h{WIDTH}" stroke="{COLOURS[1]}" stroke-width="2"/>'
-        words = text(left + WIDTH - 4, low + 14, f"labels only: {score.value:g}", "end")
+        words = text(left + WIDTH - 4, low + 14, f"labels only: {score.value:.1f}", "end")
         return f'{band}opacity="0.15"/>{line}{words}'
     x = place_x(score.patients, left)
     bar = f'<path d="M{x:.1f} {high:.1f}V{low:.1f}" stroke="{COLOURS[0]}" stroke-width="2"/>'

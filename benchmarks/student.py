@@ -26,7 +26,8 @@ from anofpdm.method.context import smooth_across_slices
 from anofpdm.method.decision import OURS
 from anofpdm.method.mask import mask
 from anofpdm.network.predictor import load_trained
-from anofpdm.student.model import detection_values, fit_student_calibration, mask_thresholds, predict_slices
+from anofpdm.student.calibration import fit_student_calibration
+from anofpdm.student.model import detection_values, mask_thresholds, predict_slices
 from anofpdm.student.network import (
     Pixels,
     StudentConfig,

@@ -16,8 +16,9 @@ from anofpdm.evaluation.truth import Truth
 from anofpdm.labels import NULL, UNHEALTHY
 from anofpdm.method.context import SlicePositions, smooth_across_slices
 from anofpdm.method.mask import SMALLEST, mask
+from anofpdm.student.calibration import fit_student_calibration
 from anofpdm.student.linked import draw_masks
-from anofpdm.student.model import StudentCalibration, detection_values, fit_student_calibration, mask_thresholds
+from anofpdm.student.model import StudentCalibration, detection_values, mask_thresholds
 from anofpdm.student.model import predict_slices as predict
 from anofpdm.student.network import (
     Pixels,

@@ -280,6 +280,22 @@ def test_labels_of_some_validation_patients(made, tmp_path, monkeypatch, capsys)
     np.testing.assert_array_equal(after.labels[val] == NULL, before.patients[val] != kept[0])
 
 
+@pytest.mark.parametrize("count", [0, 1])
+def test_labels_of_whole_scans(made, tmp_path, monkeypatch, capsys, count):
+    run(monkeypatch, capsys, "labels", made / "cohort", tmp_path / "out", "--scans", count)
+    before, after = open_cohort(made / "cohort"), open_cohort(tmp_path / "out")
+    train, test = before.rows("train"), before.rows("test")
+    np.testing.assert_array_equal(after.labels[test], before.labels[test])
+    unhealthy = np.unique(after.scans[train][after.suspected[train]])
+    controls = train[~np.isin(after.scans[train], unhealthy)]
+    assert len(np.unique(after.patients[controls])) == len(np.unique(after.patients[train])) // 2
+    np.testing.assert_array_equal(after.labels[controls] == HEALTHY, before.labels[controls] == HEALTHY)
+    for scan in unhealthy:
+        rows = train[after.scans[train] == scan]
+        assert np.count_nonzero(after.labels[rows] != NULL) == count
+        np.testing.assert_array_equal(after.suspected[rows], after.labels[rows] == NULL)
+
+
 def test_wrong_labels(made, tmp_path, monkeypatch, capsys):
     run(monkeypatch, capsys, "labels", made / "cohort", tmp_path / "out", "--wrong", 0.2)
     before, after = open_cohort(made / "cohort"), open_cohort(tmp_path / "out")

@@ -31,7 +31,7 @@ from anofpdm.errors import (
     ConfigError,
     ModelError,
 )
-from anofpdm.labels import HEALTHY, NULL
+from anofpdm.labels import HEALTHY, NULL, UNHEALTHY
 from anofpdm.method.evidence import EvidenceSettings, SignalMaps, concatenate
 from anofpdm.method.gather import EvidenceRequest, evidence_batches, slice_seeds
 from anofpdm.network.predictor import load_trained
@@ -199,3 +199,29 @@ def test_compact_maps_beyond_half_precision_stay_finite():
     kept = compact(replace(found, maps_by_signal={Signal.ERROR: large}))
     assert kept.maps.dtype == torch.float16
     assert kept.maps.isfinite().all()
+
+
+def test_labels_of_whole_scans(made, tmp_path):
+    """Slices of scans that are labelled unhealthy as a whole are given labels, and calibration uses them."""
+    shutil.copytree(made / "model", tmp_path / "model")
+    source, folder = toys.brats_cohort(tmp_path / "scans", 4, masks=False), tmp_path / "cohort"
+    (source / "labels.csv").write_text(
+        "subject,slice,label\np0,,healthy\np1,,healthy\np2,,unhealthy\np3,,unhealthy\np3,9,healthy\n"
+    )
+    (tmp_path / "split.csv").write_text("patient,split\n" + "".join(f"p{number},train\n" for number in range(4)))
+    words = ("prepare", "nifti", source, folder, "--size", 16, "--split", tmp_path / "split.csv", "--raw", "never")
+    assert CliRunner().invoke(app, [*map(str, words)]).exit_code == 0
+    cohort = open_cohort(folder)
+    fitted = fit_calibration(load_trained(tmp_path / "model", CPU), cohort, SMALL)
+    scans = fitted.gathered.positions.scans
+    healthy_scan = np.isin(scans, ("p0", "p1"))
+    assert (fitted.labels[healthy_scan] == HEALTHY).all()
+    assert set(fitted.labels[~healthy_scan].tolist()) <= {HEALTHY, UNHEALTHY}
+    assert all((fitted.labels[scans == scan] == UNHEALTHY).any() for scan in ("p2", "p3"))
+    np.testing.assert_array_equal(
+        fitted.gathered.suspected, cohort.suspected[(cohort.labels != NULL) | cohort.suspected]
+    )
+    words = ("calibrate", tmp_path / "model", folder, "--split", "train", "--levels", 4, "--strengths", "0,2")
+    done = CliRunner().invoke(app, [*map(str, words), "--device", "cpu"])
+    assert done.exit_code == 0, done.output
+    assert f"labels of {cohort.suspected.sum()} slices were estimated" in done.output

@@ -138,6 +138,7 @@ class TestContent:
         assert set(cohort.labels[cohort.scans == "p0"]) == {HEALTHY}
         ill = cohort.scans == "p1"
         np.testing.assert_array_equal(cohort.labels[ill], np.where(cohort.indices[ill] == 9, UNHEALTHY, NULL))
+        np.testing.assert_array_equal(cohort.suspected, ill & (cohort.labels == NULL))
         assert set(cohort.labels[cohort.scans == "p2"]) == {NULL}
         assert not (tmp_path / "out" / "truth").exists()
         assert not report.warnings

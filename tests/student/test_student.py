@@ -16,11 +16,11 @@ from anofpdm.method.mask import mask
 from anofpdm.network import checkpoint
 from anofpdm.options import WeightFormat
 from anofpdm.student.batches import paste_lesions, rows_of_step, training_batches
+from anofpdm.student.calibration import fit_student_calibration
 from anofpdm.student.cpu import CpuStudent
 from anofpdm.student.model import (
     Student,
     StudentCalibration,
-    fit_student_calibration,
     load_student,
     mask_thresholds,
     predict_slices,
@@ -250,6 +250,20 @@ class TestDecisions:
         again = StudentCalibration.from_dict(json.loads(json.dumps(calibration.to_dict())))
         decisions = Student(network, again, "teacher", CPU).decide(lambda rows: slices[rows], far_apart(len(labels)))
         assert (decisions.detected == (labels == 1)).all()
+
+    def test_labels_of_whole_scans_are_enough_where_some_scans_are_healthy(self, trained):
+        """Scans of the last patients are labelled unhealthy as a whole, and healthy slices of the others."""
+        slices, masks = blobs(seed=3)
+        truth, patients = masks.any((1, 2)).astype(int), np.arange(len(masks)) // 8
+        suspected = patients >= patients.max() // 2
+        positions = SlicePositions(patients.astype(str), np.arange(len(masks)) * 100.0)
+        labels = np.where(suspected | (truth == UNHEALTHY), NULL, truth)
+        calibration = fit_student_calibration(
+            trained, lambda rows: slices[rows], labels, patients, positions, CPU, suspected
+        )
+        assert calibration.n_healthy + calibration.n_unhealthy == np.count_nonzero(suspected | (labels == HEALTHY))
+        decisions = Student(trained, calibration, "teacher", CPU).decide(lambda rows: slices[rows], positions)
+        assert (decisions.detected == (truth == 1)).mean() > 0.95
 
     def test_labels_of_one_kind_are_refused(self, trained):
         slices, _ = blobs(4)

@@ -24,16 +24,21 @@ from anofpdm.method.calibration import (
     choose_strength,
     rate_strengths,
     refit_maps,
+    to_numpy,
 )
-from anofpdm.method.context import SlicePositions
+from anofpdm.method.context import SlicePositions, smooth_across_slices
 from anofpdm.method.evidence import AUTHORS_TOP, Evidence, EvidenceSettings, SignalMaps, spread_levels
 from anofpdm.method.gather import BATCH, EvidenceRequest, gather_shared, slice_seeds
+from anofpdm.method.mask import smallest_lesion_level
+from anofpdm.method.scan_labels import estimate_labels
 from anofpdm.method.signals import components
 from anofpdm.network.predictor import TrainedModel
 from anofpdm.options import Encoding, Signal, Split, StrengthBy, parse
 from anofpdm.util.distributed import World
 from anofpdm.util.progress import Progress, silent
 
+SCORE_MM = 5.0  # smoothing across slices of what estimates their labels
+TINY = 1e-12
 LEVELS = 10  # on real slices as good as 600: results/levels.md
 
 
@@ -79,6 +84,7 @@ class LabelledEvidence:
     inside: np.ndarray  # [n, H, W], whether in the brain
     foreground: tuple[float, float]  # smallest and largest fraction among the scans
     model: TrainedModel
+    suspected: np.ndarray  # [n], whether the label was estimated from one of the whole scan
     fits: dict[tuple[float, float, float], Calibration] = field(default_factory=dict)  # made so far
 
     @functools.cached_property
@@ -162,40 +168,44 @@ def gather_labelled(
 ) -> LabelledEvidence:
     """In every process; the network's part is shared among them."""
     check_model_fits(model, cohort)
-    settings = config.settings(model.channels(config.score))
     rows = labelled_rows(cohort, config.split, config.most, config.seed)
-    check_both_classes(cohort.labels[rows])
+    labels, suspected, positions = cohort.labels[rows], cohort.suspected[rows], slice_positions(cohort, rows)
+    check_both_classes(np.where(suspected, UNHEALTHY, labels))
     check_slices(cohort, rows)
-    evidence = gather_shared(
-        model.predict,
-        lambda some: cohort.slices[rows[some]],
-        slice_seeds(cohort.indices[rows], config.seed),
-        EvidenceRequest(
-            settings,
-            config.strengths,
-            model.device,
-            config.batch,
-            config.signals,
-            keep=lambda batch: compact(batch, last_maps=last_maps),
-        ),
-        world,
-        progress,
+    request = EvidenceRequest(
+        config.settings(model.channels(config.score)),
+        config.strengths,
+        model.device,
+        config.batch,
+        config.signals,
+        keep=lambda batch: compact(batch, last_maps=last_maps),
     )
-    return LabelledEvidence(
-        evidence,
-        cohort.labels[rows],
-        cohort.patients[rows],
-        slice_positions(cohort, rows),
-        foreground(cohort.pixels(rows)),
-        foreground_range(cohort, np.unique(cohort.scans[rows])),
-        model,
-    )
+    seeds = slice_seeds(cohort.indices[rows], config.seed)
+    evidence = gather_shared(model.predict, lambda some: cohort.slices[rows[some]], seeds, request, world, progress)
+    if suspected.any():
+        labels = estimate_slice_labels(evidence, labels, suspected, positions)
+    inside, share = foreground(cohort.pixels(rows)), foreground_range(cohort, np.unique(cohort.scans[rows]))
+    return LabelledEvidence(evidence, labels, cohort.patients[rows], positions, inside, share, model, suspected)
+
+
+def estimate_slice_labels(
+    evidence: Evidence, labels: np.ndarray, suspected: np.ndarray, positions: SlicePositions
+) -> np.ndarray:
+    """Labels [n] with those of suspected slices estimated, from maps of errors.
+
+    The strength is the one whose maps separate suspected from healthy slices best: that it has the highest AUC among
+    all does not change if some suspected slices are healthy.
+    """
+    best = max(rate_strengths(evidence, suspected | (labels == UNHEALTHY)), key=lambda one: one.map_auc or 0.0)
+    levels = smallest_lesion_level(to_numpy(evidence.at(best.strength).maps[:, 0]))
+    scores = smooth_across_slices(np.log(np.maximum(levels, TINY)), positions, SCORE_MM)
+    return estimate_labels(scores, labels, suspected, positions.scans)
 
 
 def labelled_rows(cohort: Cohort, split: str, most: int, seed: int) -> np.ndarray:
-    """Rows of whole scans, drawn at random until there are enough, in the cohort's order."""
+    """Rows of labelled scans, drawn at random until there are enough, in the cohort's order."""
     rows = cohort.rows(split)
-    rows = rows[np.isin(cohort.labels[rows], (HEALTHY, UNHEALTHY))]
+    rows = rows[np.isin(cohort.labels[rows], (HEALTHY, UNHEALTHY)) | cohort.suspected[rows]]
     if not len(rows):
         raise CalibrationError(
             f"{cohort.path}: no slice of its split '{split}' is labelled healthy or unhealthy; choose another --split"

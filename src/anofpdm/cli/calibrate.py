@@ -102,6 +102,7 @@ def _print(fitted: "FittedCalibration", model: Path, *, automatic: bool) -> None
     from rich.console import Console
 
     from anofpdm.calibration.files import FIGURE, FILE
+    from anofpdm.labels import UNHEALTHY
 
     calibration = fitted.calibration
     console = Console(highlight=False, soft_wrap=True)
@@ -109,6 +110,13 @@ def _print(fitted: "FittedCalibration", model: Path, *, automatic: bool) -> None
     console.print(_detector_table(calibration))
     for note in _notes(calibration, model, automatic=automatic):
         console.print(note, markup=False)
+    if (suspected := fitted.gathered.suspected).any():
+        n_unhealthy = int((fitted.labels[suspected] == UNHEALTHY).sum())
+        console.print(
+            f"labels of {suspected.sum()} slices were estimated, as their scans are labelled unhealthy as a whole: "
+            f"{n_unhealthy} unhealthy",
+            markup=False,
+        )
     console.print(
         f"{calibration.n_healthy} healthy and {calibration.n_unhealthy} unhealthy slices of {calibration.n_patients} "
         f"patients, noise levels 0..{calibration.settings.levels[-1]}, maps of {calibration.settings.signal}; "

@@ -24,7 +24,7 @@ from anofpdm.cohorts.subjects import Subject
 from anofpdm.cohorts.tables import GivenLabels
 from anofpdm.cohorts.writer import ALL_FILES, JOURNAL, MANIFEST, RAW_FOLDER, SHEET, Manifest, ScanEntry, StoreWriter
 from anofpdm.errors import AnoFPDMError, CohortError, ScanError, ScanWarning
-from anofpdm.labels import NULL
+from anofpdm.labels import NULL, UNHEALTHY
 from anofpdm.options import Raw, Template
 from anofpdm.scans import AxialPlanes, mask_slices, scan_slices
 from anofpdm.scans.slices import LEAST_FOREGROUND
@@ -188,12 +188,18 @@ def _labels(plan: Plan, entry: ScanEntry) -> np.ndarray:
     return np.full(len(entry.indices), NULL)
 
 
+def _is_unhealthy(plan: Plan, entry: ScanEntry) -> bool:
+    """Labelled so as a whole."""
+    return plan.labels is not None and plan.labels.scans.get(_name_in_table(plan.labels, entry)) == UNHEALTHY
+
+
 def _finish(plan: Plan, out: Path, entries: list[ScanEntry], report: Report) -> None:
     """Write the tables, the contact sheet, and last the manifest, which marks the cohort as complete."""
     report.warnings = {
         entry.scan: notes for entry in entries if (notes := entry.warnings + _skipped_labels(plan, entry))
     }
-    tables = cohort_tables(entries, [_labels(plan, entry) for entry in entries])
+    unhealthy = {entry.scan for entry in entries if _is_unhealthy(plan, entry)}
+    tables = cohort_tables(entries, [_labels(plan, entry) for entry in entries], unhealthy)
     content = hashlib.sha256("".join(entry.sha256 for entry in entries).encode()).hexdigest()
     manifest: Manifest = {
         "format": Cohort.FORMAT,

@@ -15,7 +15,7 @@ import hashlib
 import io
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tokenize import TokenError
@@ -25,9 +25,10 @@ import numpy as np
 
 from anofpdm.cohorts.writer import JOURNAL, MANIFEST, SLICES, Manifest, ScanEntry
 from anofpdm.errors import CohortError
-from anofpdm.labels import LABEL_NAMES
+from anofpdm.labels import LABEL_NAMES, NULL, UNHEALTHY
 from anofpdm.util.files import encode_csv, read_regular_file
 
+UNHEALTHY_SCAN = LABEL_NAMES[UNHEALTHY]
 DARK = -0.95  # pixels whose mean over modalities is at most this are background
 
 
@@ -48,6 +49,7 @@ class Cohort:
     pixel_mm: np.ndarray  # [N], edge of a network pixel
     spacing_mm: np.ndarray  # [N], between neighbouring native slices
     has_mask: np.ndarray  # [N], whether the scan has a lesion mask
+    suspected: np.ndarray  # [N], whether the slice is unlabelled and its scan labelled unhealthy as a whole
 
     @property
     def modalities(self) -> tuple[str, ...]:
@@ -91,12 +93,13 @@ def read_cohort(path: Path, manifest: Manifest) -> Cohort:
         scans = {scan["scan"]: scan for scan in _read_table(path / "scans.csv")}
         split = {row["patient"]: row["split"] for row in _read_table(path / "split.csv")}
         names = [row["scan"] for row in rows]
+        labels = np.array([LABEL_NAMES.index(row["label"]) for row in rows])
         size, channels = manifest["preparation"]["size"], len(manifest["preparation"]["modalities"])
         cohort = Cohort(
             path=path,
             manifest=manifest,
             slices=open_array(path / SLICES, (len(rows), channels, size, size), np.float16),
-            labels=np.array([LABEL_NAMES.index(row["label"]) for row in rows]),
+            labels=labels,
             scans=np.array(names),
             patients=np.array([scans[name]["patient"] for name in names]),
             splits=np.array([split[scans[name]["patient"]] for name in names]),
@@ -104,6 +107,7 @@ def read_cohort(path: Path, manifest: Manifest) -> Cohort:
             pixel_mm=np.array([float(scans[name]["pixel_mm"]) for name in names]),
             spacing_mm=np.array([float(scans[name]["spacing_mm"]) for name in names]),
             has_mask=np.array([scans[name]["mask"] == "1" for name in names]),
+            suspected=(labels == NULL) & np.array([scans[name].get("label") == UNHEALTHY_SCAN for name in names]),
         )
     except (KeyError, ValueError, TypeError, OSError, EOFError, csv.Error) as problem:
         raise CohortError(f"{path}: damaged ({problem}); prepare it again with --overwrite") from None
@@ -137,19 +141,22 @@ def check_slices(cohort: Cohort, rows: np.ndarray) -> None:
             )
 
 
-def cohort_tables(entries: Sequence[ScanEntry], labels: Sequence[np.ndarray]) -> dict[str, bytes]:
-    """The three CSV files, by name."""
+def cohort_tables(
+    entries: Sequence[ScanEntry], labels: Sequence[np.ndarray], unhealthy: Collection[str] = ()
+) -> dict[str, bytes]:
+    """The three CSV files, by name. `unhealthy`: scans that are labelled so as a whole."""
     slices = [
         (entry.scan, index, LABEL_NAMES[label])
         for entry, of_scan in zip(entries, labels, strict=True)
         for index, label in zip(entry.indices, of_scan, strict=True)
     ]
     scans = [
-        (e.scan, e.patient, len(e.indices), e.n_native, e.pixel_mm, e.spacing_mm, int(e.lesion is not None))
+        (e.scan, e.patient, len(e.indices), e.n_native, e.pixel_mm, e.spacing_mm, int(e.lesion is not None), label)
         for e in entries
+        for label in [UNHEALTHY_SCAN if e.scan in unhealthy else ""]
     ]
     split = {entry.patient: entry.split for entry in entries}
-    columns = ("scan", "patient", "slices", "native_slices", "pixel_mm", "spacing_mm", "mask")
+    columns = ("scan", "patient", "slices", "native_slices", "pixel_mm", "spacing_mm", "mask", "label")
     return {
         "slices.csv": encode_csv(("scan", "slice", "label"), slices),
         "scans.csv": encode_csv(columns, scans),

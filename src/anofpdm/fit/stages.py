@@ -2,6 +2,7 @@
 
 from dataclasses import asdict, replace
 
+import numpy as np
 import torch
 
 from anofpdm.calibration.figure import draw_calibration
@@ -70,7 +71,8 @@ def plan_data(config: FitConfig) -> Plan:
 def check_labels(cohort: Cohort) -> None:
     """Everything that calibration and distillation will need, before hours of training."""
     training_rows(cohort, Task.GUIDED)
-    labels = cohort.labels[cohort.rows(Split.VAL)]
+    rows = cohort.rows(Split.VAL)
+    labels = np.where(cohort.suspected[rows], UNHEALTHY, cohort.labels[rows])
     counts = [int((labels == label).sum()) for label in (HEALTHY, UNHEALTHY)]
     if not all(counts):
         raise CohortError(

@@ -18,8 +18,9 @@ from anofpdm.method.decision import OURS, DecisionSettings, fit_for
 from anofpdm.network.predictor import TrainedModel
 from anofpdm.network.weight_format import round_to
 from anofpdm.options import WeightFormat
+from anofpdm.student.calibration import fit_student_calibration
 from anofpdm.student.edges import move_edges
-from anofpdm.student.model import FOLDER, Student, fit_student_calibration, save_student
+from anofpdm.student.model import FOLDER, Student, save_student
 from anofpdm.student.network import StudentConfig, cohort_pixels, default_neighbours_mm, neighbour_rows
 from anofpdm.student.targets import CACHE, HASHED, PseudoLabels, Teacher, fingerprint, pseudo_label
 from anofpdm.student.training import StudentTrainingConfig, train_student
@@ -58,7 +59,8 @@ def distill(
     config = replace(config, decision=decision)
     teacher = Teacher(model, calibration, decision, config.batch)
     network_config = _student_config(teacher, cohort, config)
-    if not {HEALTHY, UNHEALTHY} <= set(cohort.labels[cohort.rows("val")].tolist()):
+    val = cohort.rows("val")
+    if not {HEALTHY, UNHEALTHY} <= set(np.where(cohort.suspected[val], UNHEALTHY, cohort.labels[val]).tolist()):
         raise CalibrationError(
             f"{cohort.path}: a student is calibrated on healthy and unhealthy slices of the val split, "
             "and one kind is missing there; label some, or prepare with another --split"
@@ -129,6 +131,7 @@ def _train(
         cohort.patients[val],
         slice_positions(cohort, val),
         model.device,
+        cohort.suspected[val],
     )
     typical = fit_typical(describe_cohort(cohort, rows, modalities), modalities, network_config.optional)
     scans = (model.expects, teacher.calibration.foreground, typical)

@@ -12,12 +12,11 @@ import numpy as np
 import torch
 from scipy.special import expit
 
-from anofpdm.errors import CalibrationError, ConfigError, MethodError, ModelError
-from anofpdm.labels import HEALTHY, UNHEALTHY
+from anofpdm.errors import ConfigError, MethodError, ModelError
 from anofpdm.method.calibration import CONTEXT_MM
 from anofpdm.method.context import SlicePositions, smooth_across_slices
 from anofpdm.method.decision import Decisions
-from anofpdm.method.detection import CurveDetector, fit_and_validate
+from anofpdm.method.detection import CurveDetector
 from anofpdm.method.mask import SMALLEST, mask, smallest_lesion_level, smallest_pixels
 from anofpdm.network.checkpoint import FORMAT, WEIGHTS, load_model, save_model
 from anofpdm.network.expects import ScanExpectation
@@ -33,7 +32,6 @@ from anofpdm.util.progress import Progress, silent
 FOLDER, TASK = "student", "student"
 BATCH, BATCH_ON_CPU = 32, 8  # slices
 DETECTION_MM = 5.0  # sigma of the smoothing across slices, before a slice is called unhealthy
-MIN_AUC_GAIN = 0.02  # by which pixels must detect better than the slice output to be used
 
 
 class DetectBy(StrEnum):
@@ -193,40 +191,6 @@ def mask_thresholds(logits: np.ndarray, smallest: int = SMALLEST) -> np.ndarray:
     flat = logits.reshape(len(logits), -1)
     rank = min(flat.shape[1] - 1, smallest_pixels(logits.shape[1:], smallest))
     return np.minimum(0, -np.partition(-flat, rank, axis=1)[:, rank])
-
-
-def fit_student_calibration(
-    network: StudentNet,
-    pixels: Pixels,
-    labels: np.ndarray,
-    patients: np.ndarray,
-    positions: SlicePositions,
-    device: torch.device,
-) -> StudentCalibration:
-    """Fit the detector to image-level labels. It uses the slice output, unless pixels separate the labels clearly
-    better, as they do if no training slice was labelled unhealthy."""
-    labelled = np.isin(labels, (HEALTHY, UNHEALTHY))
-    unhealthy = labels[labelled] == UNHEALTHY
-    if unhealthy.all() or not unhealthy.any():
-        raise CalibrationError("a student is calibrated on healthy and unhealthy slices, and one kind is missing")
-    logits = predict_slices(network, pixels, positions, device)
-    fits = {
-        detect_by: fit_and_validate(
-            detection_values(detect_by, *logits, positions)[labelled, None], unhealthy, patients[labelled]
-        )
-        for detect_by in DetectBy
-    }
-    gain = fits[DetectBy.PIXELS][1].auc > fits[DetectBy.SLICE][1].auc + MIN_AUC_GAIN
-    detect_by = DetectBy.PIXELS if gain else DetectBy.SLICE
-    detector, rating = fits[detect_by]
-    return StudentCalibration(
-        detector=detector,
-        accuracy=rating.accuracy,
-        auc=rating.auc,
-        n_healthy=int((~unhealthy).sum()),
-        n_unhealthy=int(unhealthy.sum()),
-        detect_by=detect_by,
-    )
 
 
 # ---- on disk ---------------------------------------------------------------------------------------------------------

@@ -1,0 +1,28 @@
+"""Labels of slices from labels of whole scans: which slices of a scan that is labelled unhealthy are so?
+
+Suspected slices are a mixture: some look like slices labelled healthy, the others have a lesion. The share of suspected
+slices above a threshold minus that of healthy ones is Youden's index of the threshold, times the share of slices with a
+lesion. So the threshold with the largest difference is the best one, although no slice with a lesion is known.
+"""
+
+import numpy as np
+
+from anofpdm.labels import HEALTHY, UNHEALTHY
+
+
+def estimate_labels(scores: np.ndarray, labels: np.ndarray, suspected: np.ndarray, scans: np.ndarray) -> np.ndarray:
+    """Labels [n], those of suspected slices from scores [n] that are higher for slices with a lesion. Each scan keeps
+    at least one unhealthy slice: its highest."""
+    cut = best_threshold(scores[suspected], scores[labels == HEALTHY])
+    estimated = np.where(suspected, np.where(scores >= cut, UNHEALTHY, HEALTHY), labels)
+    for scan in np.unique(scans[suspected]):
+        rows = np.flatnonzero(suspected & (scans == scan))
+        estimated[rows[np.argmax(scores[rows])]] = UNHEALTHY
+    return np.asarray(estimated)
+
+
+def best_threshold(suspected: np.ndarray, healthy: np.ndarray) -> float:
+    """The score with the largest share of suspected slices at or above it, minus that of healthy ones."""
+    cuts = np.unique(np.concatenate([suspected, healthy]))
+    above = [1 - np.searchsorted(np.sort(one), cuts) / len(one) for one in (suspected, healthy)]
+    return float(cuts[np.argmax(above[0] - above[1])])
