@@ -209,8 +209,8 @@ def test_labels_of_whole_scans(made, tmp_path):
         "subject,slice,label\np0,,healthy\np1,,healthy\np2,,unhealthy\np3,,unhealthy\np3,9,healthy\n"
     )
     (tmp_path / "split.csv").write_text("patient,split\n" + "".join(f"p{number},train\n" for number in range(4)))
-    words = ("prepare", "nifti", source, folder, "--size", 16, "--split", tmp_path / "split.csv", "--raw", "never")
-    assert CliRunner().invoke(app, [*map(str, words)]).exit_code == 0
+    preparing = ("prepare", "nifti", source, folder, "--size", 16, "--split", tmp_path / "split.csv", "--raw", "never")
+    assert CliRunner().invoke(app, [*map(str, preparing)]).exit_code == 0
     cohort = open_cohort(folder)
     fitted = fit_calibration(load_trained(tmp_path / "model", CPU), cohort, SMALL)
     scans = fitted.gathered.positions.scans
