@@ -15,6 +15,7 @@ from anofpdm.fit import estimate, stages
 from anofpdm.fit.config import Budget, Data, FitConfig, detect_layout
 from anofpdm.fit.estimate import Speed, estimate_time
 from anofpdm.fit.split import draw_split
+from anofpdm.labels import HEALTHY, NULL
 from anofpdm.method import mask
 from anofpdm.network import config
 from anofpdm.network.checkpoint import load_model
@@ -195,6 +196,21 @@ def test_validation_has_both_kinds_of_patients(world, tmp_path):
         kinds = [int(name[1:]) % 2 for name, part in split.items() if part is Split.VAL]
         assert (len(split), kinds.count(0), kinds.count(1)) == (PATIENTS, 1, 1)
     assert len({tuple(sorted(draw_split(plan, seed).items())) for seed in range(20)}) > 5
+
+
+def test_labels_of_whole_scans(world, tmp_path):
+    """Validation has scans of both kinds, and the labels of slices are estimated."""
+    labels = tmp_path / "labels.csv"
+    rows = [f"p{number},,{'unhealthy' if number % 2 else 'healthy'}" for number in range(PATIENTS)]
+    labels.write_text("\n".join(["subject,slice,label", *rows]))
+    fit(world[0], "--labels", labels, "--out", tmp_path / "model", *STEPS, *QUICK)
+    cohort = open_cohort(tmp_path / "model" / "cohort")
+    val = cohort.rows(Split.VAL)
+    assert cohort.suspected[val].any()
+    assert set(cohort.labels[val].tolist()) == {HEALTHY, NULL}
+    calibration = json.loads((tmp_path / "model" / "calibration.json").read_text())
+    assert calibration["n_healthy"] + calibration["n_unhealthy"] == len(val)
+    assert (tmp_path / "model" / "student" / "weights.safetensors").is_file()
 
 
 def test_layout_is_detected(world, tmp_path):
