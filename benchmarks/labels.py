@@ -59,11 +59,8 @@ def arguments() -> argparse.ArgumentParser:
 
 def degraded(cohort: Cohort, args: argparse.Namespace) -> tuple[np.ndarray, set[str]]:
     """[N] labels, and scans that are labelled unhealthy as a whole."""
-    rng, labels, train, val = (
-        np.random.default_rng(args.seed),
-        cohort.labels.copy(),
-        *map(cohort.rows, ("train", "val")),
-    )
+    rng, labels = np.random.default_rng(args.seed), cohort.labels.copy()
+    train, val = cohort.rows("train"), cohort.rows("val")
     both = np.concatenate([train, val])
     if args.scans is not None:
         parts = [label_scans(cohort, labels, rows, args.scans, rng) for rows in (train, val)]
@@ -109,7 +106,9 @@ def write_labels(folder: Path, labels: np.ndarray, unhealthy_scans: set[str]) ->
     with (folder / "slices.csv").open(newline="") as file:
         slices = [{**row, "label": LABEL_NAMES[label]} for row, label in zip(csv.DictReader(file), labels, strict=True)]
     with (folder / "scans.csv").open(newline="") as file:
-        scans = [{**row, "label": "unhealthy" * (row["scan"] in unhealthy_scans)} for row in csv.DictReader(file)]
+        scans = list(csv.DictReader(file))
+    if unhealthy_scans:
+        scans = [{**row, "label": "unhealthy" * (row["scan"] in unhealthy_scans)} for row in scans]
     manifest = json.loads((folder / "manifest.json").read_text())
     for name, rows in (("slices.csv", slices), ("scans.csv", scans)):
         buffer = io.StringIO()

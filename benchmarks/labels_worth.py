@@ -7,6 +7,7 @@ and band, the student trained on labels of all of them.
 """
 
 import argparse
+import html
 import math
 import re
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from plot import COLOURS
 
 WIDTH, HEIGHT, LEFT, TOP, GAP = 300, 220, 50, 40, 40
 SETUPS = ("unhealthy", "mixed")
-LOWEST, HIGHEST = 50.0, 100.0  # of the axis of DICE
+HIGHEST = 100  # of the axis of DICE
 TICKS = (5, 10, 20, 40, 80, 160)  # patients
 
 
@@ -32,12 +33,14 @@ def main() -> None:
     parser.add_argument("tables", nargs="+", metavar="NAME=FILE")
     parser.add_argument("--out", type=Path, default=Path("labels-worth.svg"))
     args = parser.parse_args()
+    tables = {name: Path(path).read_text() for name, path in (word.split("=", 1) for word in args.tables)}
+    found = {(name, setup): read_scores(table, setup) for name, table in tables.items() for setup in SETUPS}
+    lowest = 10 * int(min(score.interval[0] for scores in found.values() for score in scores) / 10)
     parts = []
-    for column, (name, path) in enumerate(word.split("=", 1) for word in args.tables):
-        table = Path(path).read_text()
+    for column, name in enumerate(tables):
         for row, setup in enumerate(SETUPS):
-            corner = LEFT + column * (WIDTH + LEFT + GAP), TOP + row * (HEIGHT + 90)
-            parts.append(panel(f"{name}, {setup} DICE", read_scores(table, setup), *corner))
+            axes = Axes(LEFT + column * (WIDTH + LEFT + GAP), TOP + row * (HEIGHT + 90), lowest)
+            parts.append(panel(f"{html.escape(name)}, {setup} DICE", found[name, setup], axes))
     wide, high = len(args.tables) * (WIDTH + LEFT + GAP) + 10, TOP + len(SETUPS) * (HEIGHT + 90)
     args.out.write_text(
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {wide} {high}" width="{wide}" height="{high}" '
@@ -60,33 +63,39 @@ def read_scores(table: str, setup: str) -> list[Score]:
     return found
 
 
-def panel(title: str, scores: list[Score], left: float, top: float) -> str:
-    shapes = [text(left + WIDTH / 2, top - 12, title), text(left + WIDTH / 2, top + HEIGHT + 36, "patients with masks")]
-    for tick in range(int(LOWEST), int(HIGHEST) + 1, 10):
-        shapes.append(f'<path d="M{left} {place_y(tick, top):.1f}h{WIDTH}" stroke="#ddd"/>')
-        shapes.append(text(left - 18, place_y(tick, top) + 4, str(tick)))
-    shapes += [text(place_x(tick, left), top + HEIGHT + 18, str(tick)) for tick in TICKS]
-    return "\n".join([*shapes, *(shape(score, left, top) for score in scores)])
+@dataclass(frozen=True)
+class Axes:
+    left: float
+    top: float
+    lowest: int  # DICE
+
+    def x(self, patients: float) -> float:
+        return self.left + WIDTH * (0.08 + 0.84 * math.log(patients / TICKS[0]) / math.log(TICKS[-1] / TICKS[0]))
+
+    def y(self, value: float) -> float:
+        return self.top + HEIGHT * (HIGHEST - value) / (HIGHEST - self.lowest)
 
 
-def shape(score: Score, left: float, top: float) -> str:
-    y, high, low = (place_y(value, top) for value in (score.value, score.interval[1], score.interval[0]))
+def panel(title: str, scores: list[Score], axes: Axes) -> str:
+    left, middle, bottom = axes.left, axes.left + WIDTH / 2, axes.top + HEIGHT
+    shapes = [text(middle, axes.top - 12, title), text(middle, bottom + 36, "patients with masks")]
+    for tick in range(axes.lowest, HIGHEST + 1, 10):
+        shapes.append(f'<path d="M{left} {axes.y(tick):.1f}h{WIDTH}" stroke="#ddd"/>')
+        shapes.append(text(left - 18, axes.y(tick) + 4, str(tick)))
+    shapes += [text(axes.x(tick), bottom + 18, str(tick)) for tick in TICKS]
+    return "\n".join([*shapes, *(shape(score, axes) for score in scores)])
+
+
+def shape(score: Score, axes: Axes) -> str:
+    left, (y, high, low) = axes.left, (axes.y(value) for value in (score.value, score.interval[1], score.interval[0]))
     if score.patients is None:
         band = f'<rect x="{left}" y="{high:.1f}" width="{WIDTH}" height="{low - high:.1f}" fill="{COLOURS[1]}" '
         line = f'<path d="M{left} {y:.1f}h{WIDTH}" stroke="{COLOURS[1]}" stroke-width="2"/>'
         words = text(left + WIDTH - 4, low + 14, f"labels only: {score.value:.1f}", "end")
         return f'{band}opacity="0.15"/>{line}{words}'
-    x = place_x(score.patients, left)
+    x = axes.x(score.patients)
     bar = f'<path d="M{x:.1f} {high:.1f}V{low:.1f}" stroke="{COLOURS[0]}" stroke-width="2"/>'
     return f'{bar}<circle cx="{x:.1f}" cy="{y:.1f}" r="4" fill="{COLOURS[0]}"/>'
-
-
-def place_x(patients: float, left: float) -> float:
-    return left + WIDTH * (0.08 + 0.84 * math.log(patients / TICKS[0]) / math.log(TICKS[-1] / TICKS[0]))
-
-
-def place_y(value: float, top: float) -> float:
-    return top + HEIGHT * (HIGHEST - value) / (HIGHEST - LOWEST)
 
 
 def text(x: float, y: float, words: str, anchor: str = "middle") -> str:

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 from scipy import ndimage
-from signals import calibration_config, error_and_gradient, geometric_mean, table_head
+from signals import agreement_maps, calibration_config, error_and_gradient, table_head
 
 from anofpdm.calibration.fit import slice_positions
 from anofpdm.calibration.signal_choice import SHARES, map_contrast
@@ -84,7 +84,7 @@ class Maps:
     positions: SlicePositions
 
     def evidence(self, share: float) -> Evidence:
-        maps = SignalMaps(geometric_mean(self.error.maps, self.gradient.maps, share), self.error.last_maps)
+        maps = SignalMaps(agreement_maps(self.error, self.gradient, share), self.error.last_maps)
         return replace(self.error, maps_by_signal={Signal.ERROR: maps})
 
     def decide(self, share: float, context_mm: float = OURS.context_mm) -> Decisions:

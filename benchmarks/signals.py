@@ -100,7 +100,7 @@ def agreement(args: argparse.Namespace, model: TrainedModel, cohort: Cohort) -> 
     print(f"{len(rows)} slices, {int(unhealthy.sum())} with a lesion; w = {calibration.strength:g}, by error maps\n")
     print(table_head(("share of gradients", "AUC of maps", "unhealthy DICE", "mixed DICE", "AUPRC")))
     for share in (float(word) for word in args.shares.split(",")):
-        maps = SignalMaps(geometric_mean(error.maps, gradient.maps, share), error.last_maps)
+        maps = SignalMaps(agreement_maps(error, gradient, share), error.last_maps)
         agreed = replace(error, maps_by_signal={Signal.ERROR: maps})
         decisions = decide(agreed, refit_maps(calibration, agreed, labels, positions), decision, positions)
         scores = (
@@ -136,9 +136,12 @@ def error_and_gradient(
     return error, gradient, calibration
 
 
-def geometric_mean(error: torch.Tensor, gradient: torch.Tensor, share: float) -> torch.Tensor:
+def agreement_maps(error: Evidence, gradient: Evidence, share: float) -> torch.Tensor:
     """The method's agreement signal, with another share of the gradient."""
-    return error.float() ** (1 - share) * gradient.float() ** share
+    settings = replace(error.settings, signal=Signal.AGREEMENT, gradient_share=share)
+    both = {Signal.ERROR: error, Signal.GRADIENT_ABOVE: gradient}
+    maps = {signal: evidence.maps_by_signal[signal] for signal, evidence in both.items()}
+    return replace(error, maps_by_signal=maps).with_maps_of(settings).maps
 
 
 # ---- strengths -------------------------------------------------------------------------------------------------------
@@ -203,7 +206,7 @@ def strength_rows(evidence: Evidence, slices: Labelled, shares: Sequence[float])
 
 
 def lowest_level(args: argparse.Namespace, model: TrainedModel, cohort: Cohort) -> None:
-    signals = {Signal.GRADIENT: "all levels", Signal.GRADIENT_ABOVE: "without level 0"}
+    signals = {Signal.GRADIENT: "all levels", Signal.GRADIENT_ABOVE: "without the lowest tenth"}
     rows = cohort.rows("test")
     lesions = Truth(cohort).masks(rows)
     unhealthy = np.flatnonzero(lesions.any(axis=(1, 2)))

@@ -124,6 +124,7 @@ class Outputs:
             calibrate_on.patients,
             calibrate_on.positions,
             device,
+            calibrate_on.cohort.suspected[calibrate_on.rows],
         )
         return cls(*predict(network, part.pixels(names), part.positions, device), calibration)
 

@@ -205,9 +205,7 @@ def test_labels_of_whole_scans(made, tmp_path):
     """Slices of scans that are labelled unhealthy as a whole are given labels, and calibration uses them."""
     shutil.copytree(made / "model", tmp_path / "model")
     source, folder = toys.brats_cohort(tmp_path / "scans", 4, masks=False), tmp_path / "cohort"
-    (source / "labels.csv").write_text(
-        "subject,slice,label\np0,,healthy\np1,,healthy\np2,,unhealthy\np3,,unhealthy\np3,9,healthy\n"
-    )
+    (source / "labels.csv").write_text("subject,slice,label\np0,,healthy\np1,,healthy\np2,,unhealthy\np3,,unhealthy\n")
     (tmp_path / "split.csv").write_text("patient,split\n" + "".join(f"p{number},train\n" for number in range(4)))
     preparing = ("prepare", "nifti", source, folder, "--size", 16, "--split", tmp_path / "split.csv", "--raw", "never")
     assert CliRunner().invoke(app, [*map(str, preparing)]).exit_code == 0
@@ -218,9 +216,8 @@ def test_labels_of_whole_scans(made, tmp_path):
     assert (fitted.labels[healthy_scan] == HEALTHY).all()
     assert set(fitted.labels[~healthy_scan].tolist()) <= {HEALTHY, UNHEALTHY}
     assert all((fitted.labels[scans == scan] == UNHEALTHY).any() for scan in ("p2", "p3"))
-    np.testing.assert_array_equal(
-        fitted.gathered.suspected, cohort.suspected[(cohort.labels != NULL) | cohort.suspected]
-    )
+    np.testing.assert_array_equal(fitted.gathered.suspected, ~healthy_scan)
+    assert fitted.calibration.n_estimated == cohort.suspected.sum()
     words = ("calibrate", tmp_path / "model", folder, "--split", "train", "--levels", 4, "--strengths", "0,2")
     done = CliRunner().invoke(app, [*map(str, words), "--device", "cpu"])
     assert done.exit_code == 0, done.output

@@ -138,12 +138,20 @@ class TestContent:
         assert set(cohort.labels[cohort.scans == "p0"]) == {HEALTHY}
         ill = cohort.scans == "p1"
         np.testing.assert_array_equal(cohort.labels[ill], np.where(cohort.indices[ill] == 9, UNHEALTHY, NULL))
-        np.testing.assert_array_equal(cohort.suspected, ill & (cohort.labels == NULL))
+        assert not cohort.suspected.any()  # of p1 a slice is labelled
         assert set(cohort.labels[cohort.scans == "p2"]) == {NULL}
         assert not (tmp_path / "out" / "truth").exists()
         assert not report.warnings
         with pytest.raises(CohortError, match="no lesion masks"):
             Truth(cohort)
+
+    def test_labels_of_whole_scans(self, tmp_path):
+        source = toys.brats_cohort(tmp_path / "scans", 3, masks=False)
+        (source / "labels.csv").write_text("subject,slice,label\np0,,healthy\np1,,unhealthy\n")
+        prepared(source, tmp_path / "out", kind="nifti")
+        cohort = open_cohort(tmp_path / "out")
+        np.testing.assert_array_equal(cohort.suspected, cohort.scans == "p1")
+        np.testing.assert_array_equal(cohort.labels == HEALTHY, cohort.scans == "p0")
 
     def test_a_labelled_slice_without_brain_is_reported(self, source, tmp_path):
         (tmp_path / "labels.csv").write_text("subject,slice,label\np1,0,unhealthy\np1,9,unhealthy\n")

@@ -334,3 +334,11 @@ def test_the_command_passes_its_options_on(made, monkeypatch):
         ("t2",),
         8,
     )
+
+
+@pytest.mark.parametrize("neighbours", ["none", "-4,-2", "-4,-2,2,4"])
+def test_thick_slices_need_one_neighbour_on_each_side(made, neighbours):
+    words = ("distill", made / "model", made / "cohort", "--device", "cpu", "--thick-slices", 0.5)
+    done = CliRunner().invoke(app, [*map(str, words), f"--neighbours={neighbours}"])
+    assert done.exit_code == 1
+    assert "use --neighbours auto" in done.output

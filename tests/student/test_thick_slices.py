@@ -1,8 +1,6 @@
 import numpy as np
-import pytest
 import torch
 
-from anofpdm.errors import ConfigError
 from anofpdm.labels import HEALTHY
 from anofpdm.student.batches import training_batches
 from anofpdm.student.targets import PseudoLabels
@@ -75,8 +73,3 @@ def test_batches_of_thick_slices_have_the_shape_of_the_others():
     thin, thick = (next(training_batches(data, 6, 0, torch.device("cpu"), 0.0, (), share)).x for share in (0.0, 1.0))
     assert thin.shape == thick.shape == (6, 6, 8, 8)
     assert thick.std() < 0.9 * thin.std()
-
-
-def test_a_student_without_neighbours_cannot_learn_from_thick_slices():
-    with pytest.raises(ConfigError, match="one neighbouring slice on each side"):
-        window_rows(np.arange(5)[:, None])

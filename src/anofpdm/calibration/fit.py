@@ -37,7 +37,7 @@ from anofpdm.options import Encoding, Signal, Split, StrengthBy, parse
 from anofpdm.util.distributed import World
 from anofpdm.util.progress import Progress, silent
 
-SCORE_MM = 5.0  # smoothing across slices of what estimates their labels
+SCORE_MM = 5.0  # smoothing (sigma) of the scores that slice labels are estimated from
 TINY = 1e-12
 LEVELS = 10  # on real slices as good as 600: results/levels.md
 
@@ -84,7 +84,7 @@ class LabelledEvidence:
     inside: np.ndarray  # [n, H, W], whether in the brain
     foreground: tuple[float, float]  # smallest and largest fraction among the scans
     model: TrainedModel
-    suspected: np.ndarray  # [n], whether the label was estimated from one of the whole scan
+    suspected: np.ndarray  # [n], whether the slice's label was estimated
     fits: dict[tuple[float, float, float], Calibration] = field(default_factory=dict)  # made so far
 
     @functools.cached_property
@@ -108,6 +108,7 @@ class LabelledEvidence:
             foreground=self.foreground,
             checkpoint_sha256=self.model.sha256,
             modalities=tuple(self.model.modalities),
+            n_estimated=int(self.suspected.sum()),
         )
 
     def _fit_errors(self, config: CalibrationConfig, strength_by: StrengthBy) -> Calibration:
@@ -193,8 +194,8 @@ def estimate_slice_labels(
 ) -> np.ndarray:
     """Labels [n] with those of suspected slices estimated, from maps of errors.
 
-    The strength is the one whose maps separate suspected from healthy slices best: that it has the highest AUC among
-    all does not change if some suspected slices are healthy.
+    The strength is the one whose maps separate suspected from healthy slices best. Healthy slices among the suspected
+    ones do not change which strength has the highest AUC.
     """
     best = max(rate_strengths(evidence, suspected | (labels == UNHEALTHY)), key=lambda one: one.map_auc or 0.0)
     levels = smallest_lesion_level(to_numpy(evidence.at(best.strength).maps[:, 0]))

@@ -110,11 +110,11 @@ def _print(fitted: "FittedCalibration", model: Path, *, automatic: bool) -> None
     console.print(_detector_table(calibration))
     for note in _notes(calibration, model, automatic=automatic):
         console.print(note, markup=False)
-    if (suspected := fitted.gathered.suspected).any():
-        n_unhealthy = int((fitted.labels[suspected] == UNHEALTHY).sum())
+    if calibration.n_estimated:
+        n_unhealthy = int((fitted.labels[fitted.gathered.suspected] == UNHEALTHY).sum())
         console.print(
-            f"labels of {suspected.sum()} slices were estimated, as their scans are labelled unhealthy as a whole: "
-            f"{n_unhealthy} unhealthy",
+            f"labels of {calibration.n_estimated} slices were estimated, as their scans are labelled unhealthy as a "
+            f"whole: {n_unhealthy} unhealthy; accuracies refer to these estimates",
             markup=False,
         )
     console.print(

@@ -53,6 +53,7 @@ def distill(
 
     from anofpdm.calibration.files import load_calibration
     from anofpdm.cohorts import open_cohort
+    from anofpdm.labels import estimated_note
     from anofpdm.network.predictor import load_trained
     from anofpdm.student import distill as distillation
     from anofpdm.student.model import FOLDER
@@ -83,7 +84,8 @@ def distill(
     rating = student.calibration
     print(
         f"student saved in {model / FOLDER}: accuracy {rating.accuracy:.3f}, AUC {rating.auc:.3f} on "
-        f"{rating.n_healthy} healthy and {rating.n_unhealthy} unhealthy slices; `anofpdm segment` uses it by default"
+        f"{rating.n_healthy} healthy and {rating.n_unhealthy} unhealthy slices{estimated_note(rating.n_estimated)}; "
+        "`anofpdm segment` uses it by default"
     )
 
 

@@ -189,7 +189,7 @@ def _labels(plan: Plan, entry: ScanEntry) -> np.ndarray:
 
 
 def _is_unhealthy(plan: Plan, entry: ScanEntry) -> bool:
-    """Labelled so as a whole."""
+    """Whether the whole scan is labelled unhealthy."""
     return plan.labels is not None and plan.labels.scans.get(_name_in_table(plan.labels, entry)) == UNHEALTHY
 
 

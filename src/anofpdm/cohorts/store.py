@@ -3,7 +3,7 @@
 manifest.json       origin, preparation settings, hashes; written last, so that it marks a complete cohort
 slices.npy          float16 [N, C, size, size] in [-1, 1]
 slices.csv          scan, slice, label                        one row per row of slices.npy
-scans.csv           scan, patient, slices, native_slices, pixel_mm, spacing_mm, mask
+scans.csv           scan, patient, slices, native_slices, pixel_mm, spacing_mm, mask, and label of whole scans if any
 split.csv           patient, split
 contact_sheet.png   an overview of slices
 truth/masks.npy     lesions, bits packed [N, size, size / 8]; only opened by evaluation
@@ -15,7 +15,7 @@ import hashlib
 import io
 import json
 import os
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tokenize import TokenError
@@ -49,7 +49,7 @@ class Cohort:
     pixel_mm: np.ndarray  # [N], edge of a network pixel
     spacing_mm: np.ndarray  # [N], between neighbouring native slices
     has_mask: np.ndarray  # [N], whether the scan has a lesion mask
-    suspected: np.ndarray  # [N], whether the slice is unlabelled and its scan labelled unhealthy as a whole
+    suspected: np.ndarray  # [N], whether its scan is labelled unhealthy as a whole, and no slice of it is labelled
 
     @property
     def modalities(self) -> tuple[str, ...]:
@@ -107,7 +107,7 @@ def read_cohort(path: Path, manifest: Manifest) -> Cohort:
             pixel_mm=np.array([float(scans[name]["pixel_mm"]) for name in names]),
             spacing_mm=np.array([float(scans[name]["spacing_mm"]) for name in names]),
             has_mask=np.array([scans[name]["mask"] == "1" for name in names]),
-            suspected=(labels == NULL) & np.array([scans[name].get("label") == UNHEALTHY_SCAN for name in names]),
+            suspected=_suspected(names, labels, scans),
         )
     except (KeyError, ValueError, TypeError, OSError, EOFError, csv.Error) as problem:
         raise CohortError(f"{path}: damaged ({problem}); prepare it again with --overwrite") from None
@@ -117,6 +117,12 @@ def read_cohort(path: Path, manifest: Manifest) -> Cohort:
             "prepare it again with --overwrite"
         )
     return cohort
+
+
+def _suspected(names: Sequence[str], labels: np.ndarray, scans: Mapping[str, Mapping[str, str]]) -> np.ndarray:
+    """bool [N]. Labels of single slices are better than estimates: scans that have some are left to them."""
+    labelled = {name for name, label in zip(names, labels, strict=True) if label != NULL}
+    return np.array([scans[name].get("label") == UNHEALTHY_SCAN and name not in labelled for name in names], dtype=bool)
 
 
 def check_slices(cohort: Cohort, rows: np.ndarray) -> None:
@@ -144,19 +150,21 @@ def check_slices(cohort: Cohort, rows: np.ndarray) -> None:
 def cohort_tables(
     entries: Sequence[ScanEntry], labels: Sequence[np.ndarray], unhealthy: Collection[str] = ()
 ) -> dict[str, bytes]:
-    """The three CSV files, by name. `unhealthy`: scans that are labelled so as a whole."""
+    """The three CSV files, by name. `unhealthy`: scans that are labelled unhealthy as a whole."""
     slices = [
         (entry.scan, index, LABEL_NAMES[label])
         for entry, of_scan in zip(entries, labels, strict=True)
         for index, label in zip(entry.indices, of_scan, strict=True)
     ]
     scans = [
-        (e.scan, e.patient, len(e.indices), e.n_native, e.pixel_mm, e.spacing_mm, int(e.lesion is not None), label)
+        (e.scan, e.patient, len(e.indices), e.n_native, e.pixel_mm, e.spacing_mm, int(e.lesion is not None))
+        + ((UNHEALTHY_SCAN if e.scan in unhealthy else "",) if unhealthy else ())
         for e in entries
-        for label in [UNHEALTHY_SCAN if e.scan in unhealthy else ""]
     ]
     split = {entry.patient: entry.split for entry in entries}
-    columns = ("scan", "patient", "slices", "native_slices", "pixel_mm", "spacing_mm", "mask", "label")
+    columns = ("scan", "patient", "slices", "native_slices", "pixel_mm", "spacing_mm", "mask") + ("label",) * bool(
+        unhealthy
+    )
     return {
         "slices.csv": encode_csv(("scan", "slice", "label"), slices),
         "scans.csv": encode_csv(columns, scans),

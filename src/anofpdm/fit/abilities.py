@@ -62,7 +62,7 @@ def rate_model(cohort: Cohort, calibration: Calibration, student: Student | None
         ratings.append(DetectorRating("student", rating.accuracy, rating.auc))
         rows = cohort.rows(Split.VAL)
         detected = _detect(cohort, rows, student)
-        found = _count_found(cohort.labels[rows], detected)
+        found = _count_found(cohort, rows, detected)
         burden = tuple(detected_by_burden(cohort, rows, detected))
     return Abilities(
         tuple(ratings), calibration.n_healthy, calibration.n_unhealthy, found, burden, _warnings(cohort, calibration)
@@ -75,13 +75,15 @@ def _detect(cohort: Cohort, rows: np.ndarray, student: Student) -> np.ndarray:
     return student.decide(pixels, slice_positions(cohort, rows)).detected
 
 
-def _count_found(labels: np.ndarray, detected: np.ndarray) -> tuple[tuple[str, int, str], ...]:
-    rows = []
-    for name, label in (("healthy", HEALTHY), ("unhealthy", UNHEALTHY)):
-        chosen = labels == label
+def _count_found(cohort: Cohort, rows: np.ndarray, detected: np.ndarray) -> tuple[tuple[str, int, str], ...]:
+    labels, suspected = cohort.labels[rows], cohort.suspected[rows]
+    kinds = {"healthy": labels == HEALTHY, "unhealthy": labels == UNHEALTHY}
+    kinds |= {"all of unhealthy scans": suspected} if suspected.any() else {}
+    counts = []
+    for name, chosen in kinds.items():
         n_slices, n_detected = int(chosen.sum()), int(detected[chosen].sum())
-        rows.append((name, n_slices, f"{n_detected} ({n_detected / max(n_slices, 1):.0%})"))
-    return tuple(rows)
+        counts.append((name, n_slices, f"{n_detected} ({n_detected / max(n_slices, 1):.0%})"))
+    return tuple(counts)
 
 
 def _warnings(cohort: Cohort, calibration: Calibration) -> tuple[str, ...]:
@@ -96,5 +98,10 @@ def _warnings(cohort: Cohort, calibration: Calibration) -> tuple[str, ...]:
         found.append(
             "No patient has both healthy and unhealthy slices. Anything that differs between the two groups of "
             "patients, such as the scanner, may be what is detected; label healthy slices of unhealthy patients too."
+        )
+    if calibration.n_estimated:
+        found.append(
+            "Labels of slices were estimated from those of whole scans, so the numbers below are rough; label some "
+            "slices."
         )
     return tuple(found)

@@ -63,7 +63,7 @@ def estimate_time(config: FitConfig, cohort: Cohort, speed: Speed, step: int, mi
         steps = max(0, (budget.steps or 0) - step)
         training = steps * speed.training_step
     val, train = cohort.rows("val"), cohort.rows("train")
-    n_calibrated = min(int((cohort.labels[val] != NULL).sum()), CalibrationConfig.most)
+    n_calibrated = min(int(((cohort.labels[val] != NULL) | cohort.suspected[val]).sum()), CalibrationConfig.most)
     n_labelled = int((cohort.labels[train] != HEALTHY).sum())  # pseudo-labels of the others are empty
     student = budget.student_steps * speed.student_step
     if budget.student_minutes is not None:
@@ -129,13 +129,13 @@ def _seconds_per_slice(make: Callable[[int], Call], batch: int, device: torch.de
 
 
 def _seconds(call: Call, device: torch.device) -> float:
-    """Median time of a call after a warm-up; of the first one, if that takes as long as a whole measurement."""
+    """Shortest time of some calls, at least two, after a warm-up: other programs make calls longer, never shorter."""
     for _ in range(WARM_UP if device.type == "cuda" else 1):
         first = _time(call, device)
     times = [first] if first > SECONDS else []
-    while len(times) < REPEATS and sum(times) < SECONDS:
+    while len(times) < 2 or (len(times) < REPEATS and sum(times) < SECONDS):
         times.append(_time(call, device))
-    return float(np.median(times))
+    return min(times)
 
 
 def _time(call: Call, device: torch.device) -> float:

@@ -17,7 +17,7 @@ from anofpdm.cohorts.writer import SHEET
 from anofpdm.evaluation.html_page import STYLE
 from anofpdm.fit.abilities import Abilities, rate_model
 from anofpdm.fit.config import FitConfig
-from anofpdm.labels import LABEL_NAMES
+from anofpdm.labels import LABEL_NAMES, estimated_note
 from anofpdm.method.calibration import Calibration
 from anofpdm.network.predictor import TrainedModel
 from anofpdm.network.training.log import loss_jump, minutes_trained, read_log
@@ -121,7 +121,7 @@ def _calibration_section(config: FitConfig, result: FitResult) -> str:
     return f"""<h2>Calibration</h2>
 <p>Guidance strength {calibration.strength:g}; maps of {html.escape(str(calibration.settings.signal))}; scored
 modalities: {html.escape(scored)}. Chosen by {calibration.n_healthy} healthy and {calibration.n_unhealthy} unhealthy
-slices of {calibration.n_patients} patients.</p>{picture}
+slices of {calibration.n_patients} patients{estimated_note(calibration.n_estimated)}.</p>{picture}
 """
 
 

@@ -1,7 +1,7 @@
 """Training and validation patients of a fit.
 
 The split of `anofpdm prepare` keeps 5% of the patients for validation, which is one or two of a small cohort: too few
-to calibrate on. Here it is a fifth, drawn separately from patients with and without slices labelled unhealthy.
+to calibrate on. Here it is a fifth, drawn separately from patients with and without an unhealthy label.
 """
 
 from collections import defaultdict
@@ -39,7 +39,7 @@ def _count_val(count: int) -> int:
 
 
 def _kind(scans: Sequence[Subject], labels: GivenLabels | None) -> tuple[object, ...]:
-    """Labels that a patient's slices have, as far as known before the scans are read; () for none."""
+    """Labels that a patient's scans or slices have, as far as known before the scans are read; () for none."""
     if labels is None:
         return ("mask",) if any(scan.masks for scan in scans) else ()
     names = {name for scan in scans for name in (scan.name, scan.patient)}

@@ -85,6 +85,7 @@ class Calibration:
     checkpoint_sha256: str = ""
     foreground: tuple[float, float] = (0.0, 1.0)  # smallest and largest foreground fraction among the scans
     strength_by: StrengthBy = StrengthBy.COSINE
+    n_estimated: int = 0  # slices whose label was estimated from that of their scan
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "strength_by", parse(StrengthBy, self.strength_by))

@@ -1,4 +1,4 @@
-"""Labels of slices from labels of whole scans: which slices of a scan that is labelled unhealthy are so?
+"""Labels of slices from labels of whole scans: which slices of an unhealthy scan have a lesion?
 
 Suspected slices are a mixture: some look like slices labelled healthy, the others have a lesion. The share of suspected
 slices above a threshold minus that of healthy ones is Youden's index of the threshold, times the share of slices with a

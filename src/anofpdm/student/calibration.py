@@ -40,10 +40,10 @@ def fit_student_calibration(
     fits = {detect_by: fit(detect_by, assumed) for detect_by in DetectBy}
     gain = fits[DetectBy.PIXELS][1].auc > fits[DetectBy.SLICE][1].auc + MIN_AUC_GAIN
     detect_by = DetectBy.PIXELS if gain else DetectBy.SLICE
-    if suspected.any():
-        labels = estimate_labels(values[detect_by], labels, suspected, positions.scans)
-        fits[detect_by] = fit(detect_by, labels)
     detector, rating = fits[detect_by]
+    if suspected.any():  # the rating stays that of assumed labels: estimated ones come from the values they would rate
+        labels = estimate_labels(values[detect_by], labels, suspected, positions.scans)
+        detector, _ = fit(detect_by, labels)
     unhealthy = labels[labelled] == UNHEALTHY
     return StudentCalibration(
         detector=detector,
@@ -52,4 +52,5 @@ def fit_student_calibration(
         n_healthy=int((~unhealthy).sum()),
         n_unhealthy=int(unhealthy.sum()),
         detect_by=detect_by,
+        n_estimated=int(suspected.sum()),
     )

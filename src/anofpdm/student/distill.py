@@ -11,8 +11,8 @@ import numpy as np
 from anofpdm import __version__
 from anofpdm.calibration.fit import check_model_fits, slice_positions
 from anofpdm.cohorts.store import Cohort
-from anofpdm.errors import CalibrationError, TrainingError
-from anofpdm.labels import HEALTHY, UNHEALTHY
+from anofpdm.errors import CalibrationError, ConfigError, TrainingError
+from anofpdm.labels import HEALTHY, UNHEALTHY, estimated_note
 from anofpdm.method.calibration import Calibration
 from anofpdm.method.decision import OURS, DecisionSettings, fit_for
 from anofpdm.network.predictor import TrainedModel
@@ -86,6 +86,10 @@ def _student_config(teacher: Teacher, cohort: Cohort, config: DistillConfig) -> 
     neighbours_mm = config.neighbours_mm
     if neighbours_mm is None:
         neighbours_mm = default_neighbours_mm(slice_positions(cohort, rows))
+    if config.training.thick_share and not (len(neighbours_mm) == 2 and neighbours_mm[0] == -neighbours_mm[1] < 0):
+        raise ConfigError(
+            "--thick-slices needs a student with one neighbouring slice below and one above; use --neighbours auto"
+        )
     return StudentConfig(modalities, model.size, neighbours_mm, config.width, optional=config.optional)
 
 
@@ -165,6 +169,7 @@ def student_card(student: Student, training: StudentTrainingConfig, n_slices: in
     offsets = ", ".join(f"{offset:g}" for offset in config.neighbours_mm)
     neighbours = f", and the slices at {offsets} mm from it" if offsets else ""
     optional = f"\nOptional, a scan may lack them: {', '.join(config.optional)}.\n" if config.optional else ""
+    estimated = estimated_note(calibration.n_estimated)
     rating = (
         "accuracy on other patients unknown, as all slices are of one patient"
         if math.isnan(calibration.accuracy)
@@ -180,7 +185,7 @@ of a slice of {config.size} x {config.size} pixels{neighbours}.
  - Human annotation: image-level labels only. No lesion mask was used.
  - Training: at most {" or ".join(limits)}, batch size {training.batch}, learning rate {training.learning_rate:g},
    seed {training.seed}; anofpdm {__version__}.
- - Calibration: {calibration.n_healthy} healthy and {calibration.n_unhealthy} unhealthy slices; {rating}.
+ - Calibration: {calibration.n_healthy} healthy and {calibration.n_unhealthy} unhealthy slices{estimated}; {rating}.
 
 Limits: the student reproduces its teacher's errors, and is valid only for scans like those it was trained on. It does
 not explain its masks; `anofpdm segment --explain` computes an explanation with the diffusion model. A research tool,

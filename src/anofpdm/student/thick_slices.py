@@ -1,21 +1,17 @@
-"""Training slices as they look in a scan with thick slices, resampled to the distance of the cohort's slices: a thick
-slice is the mean of what it covers, and between two of them is interpolated."""
+"""Training slices as they look in a scan with thick slices, resampled to the distance between a slice and its
+neighbours: a thick slice is the mean of what it covers, and slices between two thick ones are interpolated."""
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from anofpdm.errors import ConfigError
-
 REACH = 4  # slices on each side that may contribute
-THICKNESS = (1.25, 2.75)  # of a thick slice, in distances between slices
-SLOTS = (0.0, -1.0, 1.0)  # positions of the student's input slices, in distances between slices
+THICKNESS = (1.25, 2.75)  # of a thick slice, in distances between neighbours
+SLOTS = (0.0, -1.0, 1.0)  # positions of the student's input slices, in the same unit
 
 
 def window_rows(neighbours: np.ndarray) -> np.ndarray:
     """Rows [N, 3] of each slice, the one below and the one above -> rows [N, 2 * REACH + 1] from below to above."""
-    if neighbours.shape[1] != len(SLOTS):
-        raise ConfigError("thick slices need a student with one neighbouring slice on each side, which is the default")
     here, below, above = neighbours.T
     down, up = [here], [here]
     for _ in range(REACH):
