@@ -1,7 +1,9 @@
 import numpy as np
+import pytest
 import torch
 
 from anofpdm.labels import HEALTHY
+from anofpdm.student import batches
 from anofpdm.student.batches import training_batches
 from anofpdm.student.targets import PseudoLabels
 from anofpdm.student.thick_slices import REACH, THICKNESS, draw_weights, mix, window_rows
@@ -63,6 +65,22 @@ def test_windows_follow_the_neighbours_and_end_with_the_scan():
     rows = window_rows(np.stack([np.arange(6), below, above], axis=1))
     assert rows[2].tolist() == [0, 0, 0, 1, 2, 3, 3, 3, 3]
     assert rows[4].tolist() == [4, 4, 4, 4, 4, 5, 5, 5, 5]
+
+
+@pytest.mark.parametrize("thick_share", [0.0, 0.6])
+def test_batches_are_the_same_from_memory_and_from_files(monkeypatch, thick_share):
+    """The reader of a GPU works on any device."""
+    slices = np.random.default_rng(0).uniform(-1, 1, (12, 2, 8, 8)).astype(np.float16).astype(np.float32)
+    rows = np.arange(12)
+    neighbours = np.stack([rows, np.maximum(rows - 1, 0), np.minimum(rows + 1, 11)], axis=1)
+    data = PseudoLabels(lambda chosen: slices[chosen], np.zeros((12, 8, 8), np.uint8), neighbours, np.full(12, HEALTHY))
+    found = []
+    for fits in (True, False):
+        monkeypatch.setattr(batches, "_fits", lambda *_, fits=fits: fits)
+        source = training_batches(data, 5, 3, torch.device("cpu"), 0.5, (), thick_share)
+        found.append([next(source) for _ in range(4)])
+    for one, other in zip(*found, strict=True):
+        assert all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
 
 
 def test_batches_of_thick_slices_have_the_shape_of_the_others():

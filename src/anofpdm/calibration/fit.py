@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import torch
 
-from anofpdm.calibration.signal_choice import LabelledMaps, choose_maps
+from anofpdm.calibration.signal_choice import TINY, LabelledMaps, choose_maps
 from anofpdm.cohorts.store import Cohort, check_slices, foreground
 from anofpdm.errors import CalibrationError
 from anofpdm.labels import HEALTHY, UNHEALTHY
@@ -38,7 +38,6 @@ from anofpdm.util.distributed import World
 from anofpdm.util.progress import Progress, silent
 
 SCORE_MM = 5.0  # smoothing (sigma) of the scores that slice labels are estimated from
-TINY = 1e-12
 LEVELS = 10  # on real slices as good as 600: results/levels.md
 
 
@@ -171,7 +170,7 @@ def gather_labelled(
     check_model_fits(model, cohort)
     rows = labelled_rows(cohort, config.split, config.most, config.seed)
     labels, suspected, positions = cohort.labels[rows], cohort.suspected[rows], slice_positions(cohort, rows)
-    check_both_classes(np.where(suspected, UNHEALTHY, labels))
+    check_both_classes(cohort.assumed_labels[rows])
     check_slices(cohort, rows)
     request = EvidenceRequest(
         config.settings(model.channels(config.score)),
@@ -206,7 +205,7 @@ def estimate_slice_labels(
 def labelled_rows(cohort: Cohort, split: str, most: int, seed: int) -> np.ndarray:
     """Rows of labelled scans, drawn at random until there are enough, in the cohort's order."""
     rows = cohort.rows(split)
-    rows = rows[np.isin(cohort.labels[rows], (HEALTHY, UNHEALTHY)) | cohort.suspected[rows]]
+    rows = rows[np.isin(cohort.assumed_labels[rows], (HEALTHY, UNHEALTHY))]
     if not len(rows):
         raise CalibrationError(
             f"{cohort.path}: no slice of its split '{split}' is labelled healthy or unhealthy; choose another --split"

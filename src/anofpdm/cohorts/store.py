@@ -55,6 +55,11 @@ class Cohort:
     def modalities(self) -> tuple[str, ...]:
         return tuple(self.manifest["preparation"]["modalities"])
 
+    @property
+    def assumed_labels(self) -> np.ndarray:
+        """[N]: as if all slices of scans that are labelled unhealthy as a whole were unhealthy."""
+        return np.where(self.suspected, UNHEALTHY, self.labels)
+
     def __len__(self) -> int:
         return len(self.labels)
 

@@ -63,7 +63,7 @@ def estimate_time(config: FitConfig, cohort: Cohort, speed: Speed, step: int, mi
         steps = max(0, (budget.steps or 0) - step)
         training = steps * speed.training_step
     val, train = cohort.rows("val"), cohort.rows("train")
-    n_calibrated = min(int(((cohort.labels[val] != NULL) | cohort.suspected[val]).sum()), CalibrationConfig.most)
+    n_calibrated = min(int((cohort.assumed_labels[val] != NULL).sum()), CalibrationConfig.most)
     n_labelled = int((cohort.labels[train] != HEALTHY).sum())  # pseudo-labels of the others are empty
     student = budget.student_steps * speed.student_step
     if budget.student_minutes is not None:

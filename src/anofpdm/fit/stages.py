@@ -2,7 +2,6 @@
 
 from dataclasses import asdict, replace
 
-import numpy as np
 import torch
 
 from anofpdm.calibration.figure import draw_calibration
@@ -71,8 +70,7 @@ def plan_data(config: FitConfig) -> Plan:
 def check_labels(cohort: Cohort) -> None:
     """Everything that calibration and distillation will need, before hours of training."""
     training_rows(cohort, Task.GUIDED)
-    rows = cohort.rows(Split.VAL)
-    labels = np.where(cohort.suspected[rows], UNHEALTHY, cohort.labels[rows])
+    labels = cohort.assumed_labels[cohort.rows(Split.VAL)]
     counts = [int((labels == label).sum()) for label in (HEALTHY, UNHEALTHY)]
     if not all(counts):
         raise CohortError(

@@ -60,7 +60,7 @@ def distill(
     teacher = Teacher(model, calibration, decision, config.batch)
     network_config = _student_config(teacher, cohort, config)
     val = cohort.rows("val")
-    if not {HEALTHY, UNHEALTHY} <= set(np.where(cohort.suspected[val], UNHEALTHY, cohort.labels[val]).tolist()):
+    if not {HEALTHY, UNHEALTHY} <= set(cohort.assumed_labels[val].tolist()):
         raise CalibrationError(
             f"{cohort.path}: a student is calibrated on healthy and unhealthy slices of the val split, "
             "and one kind is missing there; label some, or prepare with another --split"

@@ -84,8 +84,7 @@ def measured_slices(cohort: Cohort, config: CalibrationConfig) -> tuple[Cohort, 
             "prepare the cohort with masks"
         )
     rows = labelled_rows(measured, config.split, config.most, config.seed)
-    n_unhealthy = int((cohort.suspected[rows] | (cohort.labels[rows] == UNHEALTHY)).sum())
-    lesions = truth.masks(rows)
+    n_unhealthy, lesions = int((cohort.assumed_labels[rows] == UNHEALTHY).sum()), truth.masks(rows)
     if n_unhealthy in (0, len(rows)) or not lesions.any():
         raise EvaluationError(
             f"{cohort.path}: need both classes and a lesion, got {len(rows) - n_unhealthy} healthy and {n_unhealthy} "
