@@ -26,6 +26,7 @@ from anofpdm.method.context import SlicePositions
 from anofpdm.method.decision import OURS, decide
 from anofpdm.method.evidence import concatenate
 from anofpdm.method.gather import EvidenceRequest, batch_for, evidence_batches, slice_seeds
+from anofpdm.models.registry import model_folder
 from anofpdm.network.predictor import TrainedModel, load_trained
 from anofpdm.student.model import Student, load_student, predict_both
 
@@ -35,7 +36,7 @@ Segment = Callable[[Pixels], tuple[np.ndarray, np.ndarray]]  # masks before dete
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("model", type=Path)
+    parser.add_argument("model", type=model_folder)
     parser.add_argument("cohort", type=Path)
     parser.add_argument("--split", default="val")
     parser.add_argument("--device", default="auto")
