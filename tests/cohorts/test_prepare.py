@@ -138,7 +138,7 @@ class TestContent:
         assert set(cohort.labels[cohort.scans == "p0"]) == {HEALTHY}
         ill = cohort.scans == "p1"
         np.testing.assert_array_equal(cohort.labels[ill], np.where(cohort.indices[ill] == 9, UNHEALTHY, NULL))
-        assert not cohort.suspected.any()  # of p1 a slice is labelled
+        np.testing.assert_array_equal(cohort.suspected, ill & (cohort.indices != 9))
         assert set(cohort.labels[cohort.scans == "p2"]) == {NULL}
         assert not (tmp_path / "out" / "truth").exists()
         assert not report.warnings
@@ -152,6 +152,15 @@ class TestContent:
         cohort = open_cohort(tmp_path / "out")
         np.testing.assert_array_equal(cohort.suspected, cohort.scans == "p1")
         np.testing.assert_array_equal(cohort.labels == HEALTHY, cohort.scans == "p0")
+
+    def test_isolated_labels_are_reported_and_kept(self, tmp_path):
+        source = toys.brats_cohort(tmp_path / "scans", 3, masks=False)
+        rows = [f"p1,{index},{'healthy' if index in (8, 12, 13) else 'unhealthy'}" for index in range(6, 14)]
+        (source / "labels.csv").write_text("\n".join(["subject,slice,label", "p0,,healthy", *rows]))
+        report = prepared(source, tmp_path / "out", kind="nifti")
+        assert report.warnings == {"p1": ["labelled unlike both adjacent slices, check these labels: 8"]}
+        cohort = open_cohort(tmp_path / "out")
+        assert cohort.labels[(cohort.scans == "p1") & (cohort.indices == 8)].tolist() == [HEALTHY]
 
     def test_a_labelled_slice_without_brain_is_reported(self, source, tmp_path):
         (tmp_path / "labels.csv").write_text("subject,slice,label\np1,0,unhealthy\np1,9,unhealthy\n")

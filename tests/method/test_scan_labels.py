@@ -38,3 +38,13 @@ def test_labels_that_are_known_are_kept():
     labels, suspected = np.array([UNHEALTHY, HEALTHY, HEALTHY, 2]), np.array([False, False, False, True])
     estimated = estimate_labels(scores, labels, suspected, np.array([*"abcd"]))
     assert estimated.tolist() == [UNHEALTHY, HEALTHY, HEALTHY, UNHEALTHY]
+
+
+def test_a_known_unhealthy_slice_is_enough_for_its_scan():
+    scores = np.array([0.0, 0.1, 5.0, 0.0, 0.1, 7.0])
+    labels, suspected = (
+        np.array([HEALTHY, HEALTHY, 2, UNHEALTHY, 2, 2]),
+        np.array([False, False, True, False, True, True]),
+    )
+    estimated = estimate_labels(scores, labels, suspected, np.array([*"aabccd"]))
+    assert estimated.tolist() == [HEALTHY, HEALTHY, UNHEALTHY, UNHEALTHY, HEALTHY, UNHEALTHY]

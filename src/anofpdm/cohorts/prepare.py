@@ -21,7 +21,7 @@ from anofpdm.cohorts.plan import Plan
 from anofpdm.cohorts.raw_scans import RawOptions, read_subject
 from anofpdm.cohorts.store import Cohort, cohort_tables, read_cohort
 from anofpdm.cohorts.subjects import Subject
-from anofpdm.cohorts.tables import GivenLabels
+from anofpdm.cohorts.tables import GivenLabels, isolated_labels
 from anofpdm.cohorts.writer import ALL_FILES, JOURNAL, MANIFEST, RAW_FOLDER, SHEET, Manifest, ScanEntry, StoreWriter
 from anofpdm.errors import AnoFPDMError, CohortError, ScanError, ScanWarning
 from anofpdm.labels import NULL, UNHEALTHY
@@ -195,9 +195,7 @@ def _is_unhealthy(plan: Plan, entry: ScanEntry) -> bool:
 
 def _finish(plan: Plan, out: Path, entries: list[ScanEntry], report: Report) -> None:
     """Write the tables, the contact sheet, and last the manifest, which marks the cohort as complete."""
-    report.warnings = {
-        entry.scan: notes for entry in entries if (notes := entry.warnings + _skipped_labels(plan, entry))
-    }
+    report.warnings = {entry.scan: notes for entry in entries if (notes := entry.warnings + _label_notes(plan, entry))}
     unhealthy = {entry.scan for entry in entries if _is_unhealthy(plan, entry)}
     tables = cohort_tables(entries, [_labels(plan, entry) for entry in entries], unhealthy)
     content = hashlib.sha256("".join(entry.sha256 for entry in entries).encode()).hexdigest()
@@ -239,11 +237,16 @@ def expected_scans(plan: Plan, entries: list[ScanEntry]) -> dict[str, Any]:
     }
 
 
-def _skipped_labels(plan: Plan, entry: ScanEntry) -> list[str]:
-    """A note on labelled slices that were dropped because they show too little brain."""
-    labelled = plan.labels.slices.get(_name_in_table(plan.labels, entry), {}) if plan.labels else {}
-    missing = ", ".join(map(str, sorted(set(labelled) - set(entry.indices))))
-    return [f"labelled slices with too little brain were skipped: {missing}"] if missing else []
+def _label_notes(plan: Plan, entry: ScanEntry) -> list[str]:
+    """On labelled slices that were dropped because they show too little brain, and on labels that may be wrong."""
+    if plan.labels is None:
+        return []
+    labelled = plan.labels.slices.get(_name_in_table(plan.labels, entry), {})
+    notes = {
+        "labelled slices with too little brain were skipped": sorted(set(labelled) - set(entry.indices)),
+        "labelled unlike both adjacent slices, check these labels": isolated_labels(labelled),
+    }
+    return [f"{note}: {', '.join(map(str, found))}" for note, found in notes.items() if found]
 
 
 def _name_in_table(labels: GivenLabels, entry: ScanEntry) -> str:

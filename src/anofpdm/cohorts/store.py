@@ -49,7 +49,7 @@ class Cohort:
     pixel_mm: np.ndarray  # [N], edge of a network pixel
     spacing_mm: np.ndarray  # [N], between neighbouring native slices
     has_mask: np.ndarray  # [N], whether the scan has a lesion mask
-    suspected: np.ndarray  # [N], whether its scan is labelled unhealthy as a whole, and no slice of it is labelled
+    suspected: np.ndarray  # [N], whether its scan is labelled unhealthy as a whole, and the slice is not labelled
 
     @property
     def modalities(self) -> tuple[str, ...]:
@@ -125,9 +125,8 @@ def read_cohort(path: Path, manifest: Manifest) -> Cohort:
 
 
 def _suspected(names: Sequence[str], labels: np.ndarray, scans: Mapping[str, Mapping[str, str]]) -> np.ndarray:
-    """bool [N]. Labels of single slices are better than estimates: scans that have some are left to them."""
-    labelled = {name for name, label in zip(names, labels, strict=True) if label != NULL}
-    return np.array([scans[name].get("label") == UNHEALTHY_SCAN and name not in labelled for name in names], dtype=bool)
+    in_unhealthy = np.array([scans[name].get("label") == UNHEALTHY_SCAN for name in names], dtype=bool)
+    return in_unhealthy & (labels == NULL)
 
 
 def check_slices(cohort: Cohort, rows: np.ndarray) -> None:

@@ -4,7 +4,7 @@ import csv
 import difflib
 import re
 import unicodedata
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -82,6 +82,17 @@ def read_labels(path: Path) -> GivenLabels:
         if earlier != label:
             raise CohortError(f"{where}: contradicts an earlier row of {subject}; keep one of them")
     return given
+
+
+def isolated_labels(labels: Mapping[int, int]) -> list[int]:
+    """Slices labelled healthy between two unhealthy ones, or the reverse. Lesions are mostly larger than one slice, so
+    that such labels are often errors."""
+    opposite = {HEALTHY: UNHEALTHY, UNHEALTHY: HEALTHY}
+    return [
+        index
+        for index, label in sorted(labels.items())
+        if label in opposite and labels.get(index - 1) == labels.get(index + 1) == opposite[label]
+    ]
 
 
 def read_split(path: Path) -> dict[str, Split]:

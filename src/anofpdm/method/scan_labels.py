@@ -11,13 +11,14 @@ from anofpdm.labels import HEALTHY, UNHEALTHY
 
 
 def estimate_labels(scores: np.ndarray, labels: np.ndarray, suspected: np.ndarray, scans: np.ndarray) -> np.ndarray:
-    """Labels [n], those of suspected slices from scores [n] that are higher for slices with a lesion. Each scan keeps
-    at least one unhealthy slice: its highest."""
+    """Labels [n], those of suspected slices from scores [n] that are higher for slices with a lesion. A scan none of
+    whose slices would be unhealthy keeps its highest one."""
     cut = best_threshold(scores[suspected], scores[labels == HEALTHY])
     estimated = np.where(suspected, np.where(scores >= cut, UNHEALTHY, HEALTHY), labels)
     for scan in np.unique(scans[suspected]):
-        rows = np.flatnonzero(suspected & (scans == scan))
-        estimated[rows[np.argmax(scores[rows])]] = UNHEALTHY
+        if not (estimated[scans == scan] == UNHEALTHY).any():
+            rows = np.flatnonzero(suspected & (scans == scan))
+            estimated[rows[np.argmax(scores[rows])]] = UNHEALTHY
     return np.asarray(estimated)
 
 
