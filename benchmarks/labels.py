@@ -26,6 +26,7 @@ from pathlib import Path
 import numpy as np
 
 from anofpdm.cohorts import Cohort, open_cohort
+from anofpdm.cohorts.tables import isolated_labels
 from anofpdm.evaluation.metrics.lesions import lesion_area
 from anofpdm.evaluation.truth import Truth
 from anofpdm.labels import HEALTHY, LABEL_NAMES, NULL, UNHEALTHY
@@ -35,6 +36,8 @@ def main() -> None:
     args = arguments().parse_args()
     cohort = open_cohort(args.cohort)
     labels, unhealthy_scans = degraded(cohort, args)
+    if args.drop_isolated:
+        drop_isolated(cohort, labels)
     shutil.copytree(args.cohort, args.out, copy_function=os.link)
     write_labels(args.out, labels, unhealthy_scans)
     train = open_cohort(args.out).labels[cohort.rows("train")]
@@ -54,6 +57,9 @@ def arguments() -> argparse.ArgumentParser:
     how.add_argument("--val-patients", type=int)
     how.add_argument("--scans", type=int)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--drop-isolated", action="store_true", help="Leave out labels unlike those of both neighbours."
+    )
     return parser
 
 
@@ -96,6 +102,13 @@ def label_scans(cohort: Cohort, labels: np.ndarray, rows: np.ndarray, count: int
 def some_of_each_scan(cohort: Cohort, rows: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
     picked = [rng.permutation(rows[cohort.scans[rows] == scan])[:count] for scan in scans_of(cohort, rows)]
     return np.concatenate([rows[:0], *picked])
+
+
+def drop_isolated(cohort: Cohort, labels: np.ndarray) -> None:
+    for scan in np.unique(cohort.scans):
+        rows = np.flatnonzero(cohort.scans == scan)
+        found = isolated_labels(dict(zip(cohort.indices[rows].tolist(), labels[rows].tolist(), strict=True)))
+        labels[rows[np.isin(cohort.indices[rows], found)]] = NULL
 
 
 def scans_of(cohort: Cohort, rows: np.ndarray) -> np.ndarray:

@@ -295,7 +295,7 @@ def test_labels_of_whole_scans(made, tmp_path, monkeypatch, capsys, count):
     for scan in unhealthy:
         rows = train[after.scans[train] == scan]
         assert np.count_nonzero(after.labels[rows] != NULL) == count
-        assert after.suspected[rows].all() == (count == 0)  # labels of slices are used instead, where there are some
+        np.testing.assert_array_equal(after.suspected[rows], after.labels[rows] == NULL)
 
 
 def test_wrong_labels(made, tmp_path, monkeypatch, capsys):
@@ -303,6 +303,40 @@ def test_wrong_labels(made, tmp_path, monkeypatch, capsys):
     before, after = open_cohort(made / "cohort"), open_cohort(tmp_path / "out")
     rows = np.concatenate([before.rows("train"), before.rows("val")])
     assert (before.labels[rows] != after.labels[rows]).mean() == pytest.approx(0.2, abs=0.02)
+    run(monkeypatch, capsys, "labels", made / "cohort", tmp_path / "fewer", "--wrong", 0.2, "--drop-isolated")
+    fewer = open_cohort(tmp_path / "fewer").labels
+    neighbours = np.stack([np.roll(after.labels, 1), np.roll(after.labels, -1)])
+    same_scan = (np.roll(after.scans, 1) == after.scans) & (np.roll(after.scans, -1) == after.scans)
+    isolated = same_scan & (neighbours != after.labels).all(0)
+    assert isolated.sum() > 5
+    np.testing.assert_array_equal(fewer, np.where(isolated, NULL, after.labels))
+
+
+def test_label_studies(made, tmp_path, monkeypatch, capsys):
+    """Every command is run, in this process; the pseudo-labels of a model trained for two steps would be empty."""
+
+    def run_here(tasks, _out, _jobs):
+        for number, task in enumerate(tasks):
+            assert set(task.needs) <= {one.name for one in tasks[:number]}
+            result = CliRunner().invoke(app, task.command())
+            assert result.exit_code == 0, result.output
+        return []
+
+    def squares(_teacher, cohort, rows, _world, _progress):
+        masks = np.zeros((len(rows), 16, 16), np.uint8)
+        masks[cohort.labels[rows] != HEALTHY, 4:8, 4:8] = 255
+        return masks
+
+    monkeypatch.setattr("comparison.run", run_here)
+    monkeypatch.setattr("anofpdm.student.distill.pseudo_label", squares)
+    words = ("run", made / "cohort", "--out", tmp_path / "out", "--studies", "all slices;whole scans, 1 slice of each")
+    words += ("--preset", "tiny", "--steps", 2, "--student-steps", 2, "--device", "cpu")
+    printed = run(monkeypatch, capsys, "label_studies", *words)
+    assert re.search(r"all slices \| (\d+) of \1 \|", printed)
+    shown = run(monkeypatch, capsys, "label_studies", "show", f"toys={tmp_path / 'out'}", "--out", tmp_path / "a.svg")
+    assert printed.splitlines()[-1].startswith("| whole scans, 1 slice of each |")
+    assert printed.splitlines()[-1] in shown
+    assert (tmp_path / "a.svg").read_text().count("<circle") == 2
 
 
 def test_detection_limits(tmp_path, monkeypatch, capsys):

@@ -388,6 +388,35 @@ def test_a_signal_during_an_import_is_deferred(number):
     assert signal.getsignal(number) is before
 
 
+LOSES_INTERRUPT = """
+import sys, time
+from anofpdm.cli import main as cli
+from anofpdm.errors import Terminated
+
+class Callback:
+    def __del__(self):
+        raise {problem}
+
+def lose():
+    Callback()
+    time.sleep(60)
+
+cli.WITHOUT_TORCH = (lose,)
+cli.add_command(lose)
+sys.argv = ["anofpdm", "lose"]
+cli.main()
+"""
+
+
+@pytest.mark.parametrize(("problem", "code"), [("KeyboardInterrupt", 130), ("Terminated", 143)])
+def test_an_interrupt_that_python_would_ignore_still_stops(problem, code):
+    script = LOSES_INTERRUPT.format(problem=problem)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=50, check=False)
+    assert done.returncode == code
+    assert done.stderr.startswith("anofpdm: stopped, finished work is kept")
+    assert done.stderr.count("\n") == 1
+
+
 def test_output_that_nobody_reads_ends_quietly():
     """As in `anofpdm models | head -1`."""
     reader, writer = os.pipe()

@@ -152,8 +152,20 @@ def _terminate(_number: int, _frame: object) -> None:
     raise Terminated
 
 
+def _repeat_lost_interrupt(unraisable: "sys.UnraisableHookArgs") -> None:
+    """Python ignores exceptions in callbacks of its garbage collection, an interrupt too. Raise it again, outside."""
+    if isinstance(unraisable.exc_value, KeyboardInterrupt):
+        number = signal.SIGTERM if isinstance(unraisable.exc_value, Terminated) else signal.SIGINT
+        timer = threading.Timer(0.05, os.kill, (os.getpid(), number))
+        timer.daemon = True
+        timer.start()
+    else:
+        sys.__unraisablehook__(unraisable)
+
+
 def main() -> None:
     signal.signal(signal.SIGTERM, _terminate)
+    sys.unraisablehook = _repeat_lost_interrupt
     app(prog_name="anofpdm")
 
 

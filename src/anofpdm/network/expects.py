@@ -1,5 +1,5 @@
 """What a model expects of a scan. `prepare` determines it from the scans of a cohort, `train` records it in the model.
-Every entry is optional. A model trained before it was recorded may have "expects" in its config.json instead."""
+Every entry is optional."""
 
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,6 @@
 """A trained network as a callable: noisy slices, a noise level and labels -> predicted noise."""
 
 import contextlib
-import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -191,7 +190,7 @@ def load_trained(
     network, payload, digest = _load(folder, task, noise)
     assert isinstance(network, UNet)
     predict = NoisePredictor(network, device, precision)
-    expects = _expectation(folder, payload)
+    expects = ScanExpectation.from_dict(payload.get("expects") or {})
     return TrainedModel(folder, predict, tuple(payload["modalities"]), int(payload["size"]), digest, expects)
 
 
@@ -234,7 +233,7 @@ def _load(folder: Path, task: str, noise: str) -> tuple[Network, dict[str, Any],
         trained_for = payload["task"], payload.get("training", {}).get("noise", Noise.GAUSSIAN)
         config = UNetConfig.from_dict(payload["network"])
         _check_slices(payload, config)
-        _expectation(folder, payload)
+        ScanExpectation.from_dict(payload.get("expects") or {})
     except (ConfigError, ModelError, KeyError, TypeError, ValueError, AttributeError) as problem:
         raise ModelError(f"{folder}: invalid configuration ({problem}); train it again") from None
     if trained_for != (task, noise):
@@ -252,15 +251,6 @@ def _load(folder: Path, task: str, noise: str) -> tuple[Network, dict[str, Any],
     except RuntimeError:
         raise ModelError(f"{folder}: the weights do not fit the network in its configuration; train it again") from None
     return network, payload, digest
-
-
-def _expectation(folder: Path, payload: dict[str, Any]) -> ScanExpectation:
-    """Recorded in training; for models trained before it was recorded, the entry in config.json, if there is one."""
-    recorded = payload.get("expects")
-    path = folder / checkpoint.CONFIG
-    if recorded is None and path.is_file():
-        recorded = json.loads(path.read_text()).get("expects")
-    return ScanExpectation.from_dict(recorded or {})
 
 
 def _check_slices(payload: dict[str, Any], config: UNetConfig) -> None:
