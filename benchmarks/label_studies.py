@@ -4,8 +4,8 @@
     python benchmarks/label_studies.py show glioma=FOLDER ARC=FOLDER [--out labels-needed.svg]
 
 run: for each study a cohort whose labels benchmarks/labels.py changed, a diffusion model, its calibration, its student
-and the student's scores. `--jobs` commands run at a time; re-run the same command to resume. FOLDER/results.json has
-the scores. show: a table and a figure of some of them.
+and the student's scores. `--jobs` commands run at a time; re-run the same command to resume (with other steps or
+another preset, in a new FOLDER). FOLDER/results.json has the scores. show: a table and a figure of some of them.
 """
 
 import argparse
@@ -92,10 +92,12 @@ def arguments() -> argparse.ArgumentParser:
 
 def run(args: argparse.Namespace) -> None:
     studies = args.studies.split(";")
+    if unknown := [study for study in studies if study not in STUDIES]:
+        sys.exit(f"no study is named {unknown[0]!r}; known are {'; '.join(STUDIES)}")
     for study in studies:
         make_cohort(study, args)
     failed = run_tasks([task for study in studies for task in tasks_of(study, args)], args.out, args.jobs)
-    scores = [score_of(study, args) for study in studies if f"{short(study)}-evaluate" not in failed]
+    scores = [score_of(study, args) for study in STUDIES if (scores_of(study, args) / "results.json").is_file()]
     (args.out / "results.json").write_text(json.dumps([asdict(score) for score in scores], indent=1))
     if failed:
         sys.exit(f"not done: {', '.join(failed)}; see {args.out / 'logs'}, and run this again")
@@ -108,6 +110,10 @@ def short(study: str) -> str:
 
 def cohort_of(study: str, args: argparse.Namespace) -> Path:
     return args.out / f"{short(study)}-cohort" if STUDIES[study] else args.cohort
+
+
+def scores_of(study: str, args: argparse.Namespace) -> Path:
+    return Path(args.out / f"{short(study)}-scores")
 
 
 def make_cohort(study: str, args: argparse.Namespace) -> None:
@@ -127,7 +133,7 @@ def tasks_of(study: str, args: argparse.Namespace) -> list[Task]:
         "calibrate": ("calibrate", model, cohort, *score),
         "distill": ("distill", model, cohort, "--steps", args.student_steps, "--seed", 0),
         "evaluate": ("evaluate", model, args.cohort, "--split", "val", "--seeds", 1, "--method", STUDENT, *score,
-                     "--out", args.out / f"{name}-scores"),
+                     "--out", scores_of(study, args)),
     }  # fmt: skip
 
     def command(stage: str) -> list[str]:
@@ -145,7 +151,7 @@ def tasks_of(study: str, args: argparse.Namespace) -> list[Task]:
 def score_of(study: str, args: argparse.Namespace) -> Score:
     cohort = open_cohort(cohort_of(study, args))
     train = cohort.rows("train")
-    results = json.loads((args.out / f"{short(study)}-scores" / "results.json").read_text())["methods"][STUDENT]
+    results = json.loads((scores_of(study, args) / "results.json").read_text())["methods"][STUDENT]
 
     def dice(setup: str) -> tuple[float, float, float]:
         first = results[setup]["seeds"][0]

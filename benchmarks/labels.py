@@ -6,6 +6,7 @@
     python benchmarks/labels.py COHORT OUT --per-scan 3        labels of three slices of each training scan
     python benchmarks/labels.py COHORT OUT --val-patients 4    labels of four validation patients
     python benchmarks/labels.py COHORT OUT --scans 1           labels of whole scans, and of one slice of unhealthy ones
+    python benchmarks/labels.py COHORT OUT --wrong 0.05 --drop-isolated    without labels unlike both neighbours'
 
 OUT shares its slices with COHORT (hard links); only labels differ. --share and --per-scan change the training split
 only, --val-patients the validation split only; their other slices become unlabelled. --wrong and --small change both.
@@ -38,8 +39,11 @@ def main() -> None:
     labels, unhealthy_scans = degraded(cohort, args)
     if args.drop_isolated:
         drop_isolated(cohort, labels)
-    shutil.copytree(args.cohort, args.out, copy_function=os.link)
-    write_labels(args.out, labels, unhealthy_scans)
+    unfinished = args.out.with_name(f"{args.out.name}.unfinished")
+    shutil.rmtree(unfinished, ignore_errors=True)
+    shutil.copytree(args.cohort, unfinished, copy_function=os.link)
+    write_labels(unfinished, labels, unhealthy_scans)
+    unfinished.rename(args.out)
     train = open_cohort(args.out).labels[cohort.rows("train")]
     counts = ", ".join(f"{np.count_nonzero(train == label)} {name}" for label, name in enumerate(LABEL_NAMES))
     print(f"{args.out}: training slices {counts}")
@@ -105,10 +109,13 @@ def some_of_each_scan(cohort: Cohort, rows: np.ndarray, count: int, rng: np.rand
 
 
 def drop_isolated(cohort: Cohort, labels: np.ndarray) -> None:
-    for scan in np.unique(cohort.scans):
+    """In training and validation."""
+    both = np.concatenate([cohort.rows("train"), cohort.rows("val")])
+    for scan in scans_of(cohort, both):
         rows = np.flatnonzero(cohort.scans == scan)
-        found = isolated_labels(dict(zip(cohort.indices[rows].tolist(), labels[rows].tolist(), strict=True)))
-        labels[rows[np.isin(cohort.indices[rows], found)]] = NULL
+        native = np.full(cohort.indices[rows].max() + 1, NULL)
+        native[cohort.indices[rows]] = labels[rows]
+        labels[rows[np.isin(cohort.indices[rows], isolated_labels(native))]] = NULL
 
 
 def scans_of(cohort: Cohort, rows: np.ndarray) -> np.ndarray:

@@ -156,10 +156,13 @@ class TestContent:
     def test_isolated_labels_are_reported_and_kept(self, tmp_path):
         source = toys.brats_cohort(tmp_path / "scans", 3, masks=False)
         rows = [f"p1,{index},{'healthy' if index in (8, 12, 13) else 'unhealthy'}" for index in range(6, 14)]
+        rows += ["p0,7,unhealthy", "p2,8,unhealthy", "p2,9,healthy", "p2,11,unhealthy"]  # of p2 slice 10 has no label
         (source / "labels.csv").write_text("\n".join(["subject,slice,label", "p0,,healthy", *rows]))
         report = prepared(source, tmp_path / "out", kind="nifti")
-        assert report.warnings == {"p1": ["labelled unlike both adjacent slices, check these labels: 8"]}
+        note = "labelled unlike both adjacent slices, check these labels"
+        assert report.warnings == {"p0": [f"{note}: 7"], "p1": [f"{note}: 8"]}
         cohort = open_cohort(tmp_path / "out")
+        assert cohort.notes == [f"note: p0: {note}: 7", f"note: p1: {note}: 8"]
         assert cohort.labels[(cohort.scans == "p1") & (cohort.indices == 8)].tolist() == [HEALTHY]
 
     def test_a_labelled_slice_without_brain_is_reported(self, source, tmp_path):

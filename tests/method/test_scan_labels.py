@@ -40,6 +40,14 @@ def test_labels_that_are_known_are_kept():
     assert estimated.tolist() == [UNHEALTHY, HEALTHY, HEALTHY, UNHEALTHY]
 
 
+def test_a_suspected_slice_beside_many_labelled_ones_is_judged_by_those():
+    """Alone it would be its own threshold, and unhealthy."""
+    scores = np.concatenate([np.linspace(0, 1, 50), np.linspace(4, 5, 50), [0.6]])
+    labels = np.array([HEALTHY] * 50 + [UNHEALTHY] * 50 + [2])
+    suspected, scans = labels == 2, np.array(["a"] * 50 + ["b"] * 51)
+    assert estimate_labels(scores, labels, suspected, scans)[-1] == HEALTHY
+
+
 def test_a_known_unhealthy_slice_is_enough_for_its_scan():
     scores = np.array([0.0, 0.1, 5.0, 0.0, 0.1, 7.0])
     labels, suspected = (

@@ -265,6 +265,19 @@ class TestDecisions:
         decisions = Student(trained, calibration, "teacher", CPU).decide(lambda rows: slices[rows], positions)
         assert (decisions.detected == (truth == 1)).mean() > 0.95
 
+    def test_labelled_slices_rate_a_detector_where_others_are_estimated(self, trained):
+        """Three quarters of the slices of unhealthy scans are not labelled; assumed unhealthy, they would lower it."""
+        slices, masks = blobs(seed=3)
+        truth, patients = masks.any((1, 2)).astype(int), np.arange(len(masks)) // 8
+        suspected = np.random.default_rng(0).random(len(masks)) < 0.75
+        positions = SlicePositions(patients.astype(str), np.arange(len(masks)) * 100.0)
+        labels = np.where(suspected, NULL, truth)
+        some = (trained, lambda rows: slices[rows], labels, patients, positions, CPU)
+        calibration = fit_student_calibration(*some, suspected)
+        assert calibration.auc == fit_student_calibration(*some).auc
+        assert calibration.auc > 0.95
+        assert calibration.n_healthy + calibration.n_unhealthy == len(masks)
+
     def test_labels_of_one_kind_are_refused(self, trained):
         slices, _ = blobs(4)
         with pytest.raises(CalibrationError, match="one kind is missing"):

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from anofpdm.cohorts import Cohort
     from anofpdm.cohorts.prepare import Report
 
-MAX_NOTES = 10
-
 
 def prepare(
     layout: Annotated[Layout, typer.Argument(help="Folder layout of SRC.")],
@@ -108,9 +106,7 @@ def _print_summary(cohort: "Cohort", report: "Report") -> None:
         table.add_row(split, str(len(np.unique(cohort.patients[rows]))), *counts)
     console.print(table)
     lines = [f"note: the {split} split is empty" for split in Split if not len(cohort.rows(split))]
-    lines += [f"note: {scan}: {notes[0]}" for scan, notes in list(report.warnings.items())[:MAX_NOTES]]
-    if len(report.warnings) > MAX_NOTES:
-        lines.append(f"notes on {len(report.warnings) - MAX_NOTES} more scans are in {cohort.path / 'manifest.json'}")
+    lines += cohort.notes
     lines += [f"failed: {scan}: {reason}" for scan, reason in report.failed.items()]
     failed = f"; {len(report.failed)} scans failed: fix them and re-run the same command" if report.failed else ""
     lines += [

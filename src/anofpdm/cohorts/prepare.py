@@ -241,10 +241,13 @@ def _label_notes(plan: Plan, entry: ScanEntry) -> list[str]:
     """On labelled slices that were dropped because they show too little brain, and on labels that may be wrong."""
     if plan.labels is None:
         return []
-    labelled = plan.labels.slices.get(_name_in_table(plan.labels, entry), {})
+    name = _name_in_table(plan.labels, entry)
+    labelled = plan.labels.slices.get(name, {})
     notes = {
         "labelled slices with too little brain were skipped": sorted(set(labelled) - set(entry.indices)),
-        "labelled unlike both adjacent slices, check these labels": isolated_labels(labelled),
+        "labelled unlike both adjacent slices, check these labels": isolated_labels(
+            plan.labels.slice_labels(name, entry.n_native)
+        ),
     }
     return [f"{note}: {', '.join(map(str, found))}" for note, found in notes.items() if found]
 

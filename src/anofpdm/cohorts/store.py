@@ -29,6 +29,7 @@ from anofpdm.labels import LABEL_NAMES, NULL, UNHEALTHY
 from anofpdm.util.files import encode_csv, read_regular_file
 
 UNHEALTHY_SCAN = LABEL_NAMES[UNHEALTHY]
+MAX_NOTES = 10  # scans
 DARK = -0.95  # pixels whose mean over modalities is at most this are background
 
 
@@ -57,8 +58,15 @@ class Cohort:
 
     @property
     def assumed_labels(self) -> np.ndarray:
-        """[N]: as if all slices of scans that are labelled unhealthy as a whole were unhealthy."""
+        """[N]: as if all unlabelled slices of scans that are labelled unhealthy as a whole were unhealthy."""
         return np.where(self.suspected, UNHEALTHY, self.labels)
+
+    @property
+    def notes(self) -> list[str]:
+        """Lines on what was noticed when the scans were prepared."""
+        found = [f"note: {scan}: {'; '.join(notes)}" for scan, notes in self.manifest.get("warnings", {}).items()]
+        more = len(found) - MAX_NOTES
+        return found[:MAX_NOTES] + [f"notes on {more} more scans are in {self.path / MANIFEST}"] * (more > 0)
 
     def __len__(self) -> int:
         return len(self.labels)

@@ -4,7 +4,7 @@ import csv
 import difflib
 import re
 import unicodedata
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -84,15 +84,12 @@ def read_labels(path: Path) -> GivenLabels:
     return given
 
 
-def isolated_labels(labels: Mapping[int, int]) -> list[int]:
-    """Slices labelled healthy between two unhealthy ones, or the reverse. Lesions are mostly larger than one slice, so
-    that such labels are often errors."""
-    opposite = {HEALTHY: UNHEALTHY, UNHEALTHY: HEALTHY}
-    return [
-        index
-        for index, label in sorted(labels.items())
-        if label in opposite and labels.get(index - 1) == labels.get(index + 1) == opposite[label]
-    ]
+def isolated_labels(labels: np.ndarray) -> list[int]:
+    """Of the slices of a scan [n], those labelled healthy between two unhealthy ones, or the reverse. Lesions mostly
+    extend over several slices, so that such labels are often errors."""
+    below, own, above = labels[:-2], labels[1:-1], labels[2:]
+    isolated = (below == above) & (own != below) & (own != NULL) & (below != NULL)
+    return (1 + np.flatnonzero(isolated)).tolist()
 
 
 def read_split(path: Path) -> dict[str, Split]:

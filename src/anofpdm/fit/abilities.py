@@ -78,7 +78,7 @@ def _detect(cohort: Cohort, rows: np.ndarray, student: Student) -> np.ndarray:
 def _count_found(cohort: Cohort, rows: np.ndarray, detected: np.ndarray) -> tuple[tuple[str, int, str], ...]:
     labels, suspected = cohort.labels[rows], cohort.suspected[rows]
     kinds = {"healthy": labels == HEALTHY, "unhealthy": labels == UNHEALTHY}
-    kinds |= {"all of unhealthy scans": suspected} if suspected.any() else {}
+    kinds |= {"unlabelled, of unhealthy scans": suspected} if suspected.any() else {}
     counts = []
     for name, chosen in kinds.items():
         n_slices, n_detected = int(chosen.sum()), int(detected[chosen].sum())
@@ -101,7 +101,7 @@ def _warnings(cohort: Cohort, calibration: Calibration) -> tuple[str, ...]:
         )
     if calibration.n_estimated:
         found.append(
-            "Labels of slices were estimated from those of whole scans, so the numbers below are rough; label some "
+            "Labels of slices were estimated from those of whole scans, so the numbers below are rough; label more "
             "slices."
         )
     return tuple(found)

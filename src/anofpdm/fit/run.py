@@ -49,8 +49,8 @@ def _prepare(config: FitConfig, reports: Reports) -> Cohort:
     scans, failed = cohort.manifest["scans"], cohort.manifest["failed"]
     modalities = ", ".join(cohort.modalities)
     reports.note(f"1/5 prepare: {scans} scans, {len(cohort)} slices of {modalities} in {cohort.path}")
-    for scan, reason in failed.items():
-        reports.note(f"failed: {scan}: {reason}")
+    for note in (*cohort.notes, *(f"failed: {scan}: {reason}" for scan, reason in failed.items())):
+        reports.note(note)
     return cohort
 
 

@@ -2,7 +2,8 @@
 
 Suspected slices are a mixture: some look like slices labelled healthy, the others have a lesion. The share of suspected
 slices above a threshold minus that of healthy ones is Youden's index of the threshold, times the share of slices with a
-lesion. So the threshold with the largest difference is the best one, although no slice with a lesion is known.
+lesion. So the threshold with the largest difference is the best one, although no slice with a lesion need be known.
+Slices that are known to have one count among the suspected.
 """
 
 import numpy as np
@@ -13,7 +14,7 @@ from anofpdm.labels import HEALTHY, UNHEALTHY
 def estimate_labels(scores: np.ndarray, labels: np.ndarray, suspected: np.ndarray, scans: np.ndarray) -> np.ndarray:
     """Labels [n], those of suspected slices from scores [n] that are higher for slices with a lesion. A scan none of
     whose slices would be unhealthy keeps its highest one."""
-    cut = best_threshold(scores[suspected], scores[labels == HEALTHY])
+    cut = best_threshold(scores[suspected | (labels == UNHEALTHY)], scores[labels == HEALTHY])
     estimated = np.where(suspected, np.where(scores >= cut, UNHEALTHY, HEALTHY), labels)
     for scan in np.unique(scans[suspected]):
         if not (estimated[scans == scan] == UNHEALTHY).any():
@@ -22,8 +23,8 @@ def estimate_labels(scores: np.ndarray, labels: np.ndarray, suspected: np.ndarra
     return np.asarray(estimated)
 
 
-def best_threshold(suspected: np.ndarray, healthy: np.ndarray) -> float:
-    """The score with the largest share of suspected slices at or above it, minus that of healthy ones."""
-    cuts = np.unique(np.concatenate([suspected, healthy]))
-    above = [1 - np.searchsorted(np.sort(one), cuts) / len(one) for one in (suspected, healthy)]
+def best_threshold(others: np.ndarray, healthy: np.ndarray) -> float:
+    """The score with the largest share of the other slices at or above it, minus that of healthy ones."""
+    cuts = np.unique(np.concatenate([others, healthy]))
+    above = [1 - np.searchsorted(np.sort(one), cuts) / len(one) for one in (others, healthy)]
     return float(cuts[np.argmax(above[0] - above[1])])

@@ -4,7 +4,7 @@ import numpy as np
 import torch
 
 from anofpdm.errors import CalibrationError
-from anofpdm.labels import HEALTHY, UNHEALTHY
+from anofpdm.labels import HEALTHY, NULL, UNHEALTHY
 from anofpdm.method.context import SlicePositions
 from anofpdm.method.detection import Accuracy, CurveDetector, fit_and_validate
 from anofpdm.method.scan_labels import estimate_labels
@@ -24,33 +24,39 @@ def fit_student_calibration(
     suspected: np.ndarray | None = None,
 ) -> StudentCalibration:
     """Fit the detector to image-level labels. It uses the slice output, unless pixels separate the labels clearly
-    better, as they do if no training slice was labelled unhealthy. Labels of suspected slices [n], of scans that are
-    labelled as a whole, are estimated first."""
+    better, as they do if no training slice was labelled unhealthy. Labels of suspected slices [n], unlabelled ones of
+    unhealthy scans, are estimated first."""
     suspected = np.zeros(len(labels), bool) if suspected is None else suspected
     assumed = np.where(suspected, UNHEALTHY, labels)
-    labelled = np.isin(assumed, (HEALTHY, UNHEALTHY))
-    if len(np.unique(assumed[labelled])) < 2:
+    if not _has_both(assumed):
         raise CalibrationError("a student is calibrated on healthy and unhealthy slices, and one kind is missing")
     logits = predict_slices(network, pixels, positions, device)
     values = {detect_by: detection_values(detect_by, *logits, positions) for detect_by in DetectBy}
-
-    def fit(detect_by: DetectBy, labels: np.ndarray) -> tuple[CurveDetector, Accuracy]:
-        return fit_and_validate(values[detect_by][labelled, None], labels[labelled] == UNHEALTHY, patients[labelled])
-
-    fits = {detect_by: fit(detect_by, assumed) for detect_by in DetectBy}
+    # Not rated by estimated labels, which come from the values they would rate. Assumed ones rate too low.
+    rated_by = labels if _has_both(labels) else assumed
+    fits = {detect_by: _fit(values[detect_by], rated_by, patients) for detect_by in DetectBy}
     gain = fits[DetectBy.PIXELS][1].auc > fits[DetectBy.SLICE][1].auc + MIN_AUC_GAIN
     detect_by = DetectBy.PIXELS if gain else DetectBy.SLICE
     detector, rating = fits[detect_by]
-    if suspected.any():  # the rating stays that of assumed labels: estimated ones come from the values they would rate
+    if suspected.any():
         labels = estimate_labels(values[detect_by], labels, suspected, positions.scans)
-        detector, _ = fit(detect_by, labels)
-    unhealthy = labels[labelled] == UNHEALTHY
+        detector, _ = _fit(values[detect_by], labels, patients)
     return StudentCalibration(
         detector=detector,
         accuracy=rating.accuracy,
         auc=rating.auc,
-        n_healthy=int((~unhealthy).sum()),
-        n_unhealthy=int(unhealthy.sum()),
+        n_healthy=int((labels == HEALTHY).sum()),
+        n_unhealthy=int((labels == UNHEALTHY).sum()),
         detect_by=detect_by,
         n_estimated=int(suspected.sum()),
     )
+
+
+def _has_both(labels: np.ndarray) -> bool:
+    return {HEALTHY, UNHEALTHY} <= set(labels.tolist())
+
+
+def _fit(values: np.ndarray, labels: np.ndarray, patients: np.ndarray) -> tuple[CurveDetector, Accuracy]:
+    """Of the labelled slices."""
+    labelled = labels != NULL
+    return fit_and_validate(values[labelled, None], labels[labelled] == UNHEALTHY, patients[labelled])
