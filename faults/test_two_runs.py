@@ -15,10 +15,18 @@ def start_and_suspend(command: Command, toy: Path, out: Path) -> RunningCommand:
     """A run that holds the lock of its folder and is suspended."""
     command.create_folder(out, toy)
     running = RunningCommand(*command.start(out))
-    assert wait_until(lambda: command.lock(out).is_file() or running.ended), running.kill()
+    assert wait_until(lambda: is_held(command.lock(out)) or running.ended), running.kill()
     running.send(signal.SIGSTOP)
     assert not running.ended, running.wait()
     return running
+
+
+def is_held(lock: Path) -> bool:
+    """Whether a process holds it: the file exists a moment before."""
+    if not lock.is_file():
+        return False
+    inode = f":{lock.stat().st_ino}"
+    return any(word.endswith(inode) for line in Path("/proc/locks").read_text().splitlines() for word in line.split())
 
 
 @pytest.mark.sample(1)
