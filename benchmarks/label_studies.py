@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 from comparison import Task, at_least_one
 from comparison import run as run_tasks
-from plot import COLOURS
+from plot import COLOURS, svg
 
 from anofpdm.cohorts import open_cohort
 from anofpdm.labels import NULL
@@ -200,12 +200,7 @@ def figure(cohorts: dict[str, list[Score]]) -> str:
     for column, (name, scores) in enumerate(cohorts.items()):
         parts += column_of(name, scores, studies, LEFT + column * (WIDTH + GAP))
     wide, high = LEFT + len(cohorts) * (WIDTH + GAP), TOP + ROW * len(studies) + 40
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {wide} {high}" width="{wide}" height="{high}" '
-        'font-family="sans-serif" font-size="12" fill="#333"><rect width="100%" height="100%" fill="#fff"/>\n'
-        + "\n".join(parts)
-        + "</svg>\n"
-    )
+    return svg(parts, wide, high)
 
 
 def column_of(name: str, scores: Sequence[Score], studies: Sequence[str], left: float) -> list[str]:

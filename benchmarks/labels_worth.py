@@ -13,7 +13,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from plot import COLOURS
+from plot import COLOURS, svg
 
 WIDTH, HEIGHT, LEFT, TOP, GAP = 300, 220, 50, 40, 40
 SETUPS = ("unhealthy", "mixed")
@@ -42,12 +42,7 @@ def main() -> None:
             axes = Axes(LEFT + column * (WIDTH + LEFT + GAP), TOP + row * (HEIGHT + 90), lowest)
             parts.append(panel(f"{html.escape(name)}, {setup} DICE", found[name, setup], axes))
     wide, high = len(args.tables) * (WIDTH + LEFT + GAP) + 10, TOP + len(SETUPS) * (HEIGHT + 90)
-    args.out.write_text(
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {wide} {high}" width="{wide}" height="{high}" '
-        'font-family="sans-serif" font-size="12" fill="#333"><rect width="100%" height="100%" fill="#fff"/>'
-        + "\n".join(parts)
-        + "</svg>\n"
-    )
+    args.out.write_text(svg(parts, wide, high))
 
 
 def read_scores(table: str, setup: str) -> list[Score]:

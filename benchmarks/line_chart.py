@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from plot import COLOURS
+from plot import COLOURS, svg
 
 WIDTH, HEIGHT, LEFT, TOP, GAP = 320, 260, 60, 40, 40
 
@@ -50,12 +50,7 @@ def draw_panels(panels: Sequence[Panel], names: Sequence[str], path: Path) -> No
     parts = [_panel(panel, LEFT + number * (WIDTH + LEFT + GAP), colours) for number, panel in enumerate(panels)]
     wide = len(panels) * (WIDTH + LEFT + GAP)
     high = TOP + HEIGHT + 60 + 20 * math.ceil(len(names) / 4)
-    path.write_text(
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {wide} {high}" width="{wide}" height="{high}" '
-        'font-family="sans-serif" font-size="12" fill="#333"><rect width="100%" height="100%" fill="#fff"/>'
-        + "\n".join([*parts, _key(colours, wide)])
-        + "</svg>\n"
-    )
+    path.write_text(svg([*parts, _key(colours, wide)], wide, high))
 
 
 def _panel(panel: Panel, left: float, colours: dict[str, str]) -> str:

@@ -27,9 +27,14 @@ def main() -> None:
     methods = [name for name in dict.fromkeys(row["method"] for row in slices) if name != "all-empty"]
     parts = [_key(methods), _by_size(slices, methods, LEFT), _by_patient(patients, methods, 2 * LEFT + WIDTH + GAP)]
     wide, high = 2 * (LEFT + WIDTH) + GAP + 20, TOP + HEIGHT + 70
-    args.out.write_text(
+    args.out.write_text(svg(parts, wide, high))
+
+
+def svg(parts: Sequence[str], wide: float, high: float) -> str:
+    """A picture of these shapes on white."""
+    return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {wide} {high}" width="{wide}" height="{high}" '
-        f'font-family="sans-serif" font-size="12" fill="#333"><rect width="100%" height="100%" fill="#fff"/>'
+        'font-family="sans-serif" font-size="12" fill="#333"><rect width="100%" height="100%" fill="#fff"/>'
         + "\n".join(parts)
         + "</svg>\n"
     )

@@ -190,8 +190,7 @@ def load_trained(
     network, payload, digest = _load(folder, task, noise)
     assert isinstance(network, UNet)
     predict = NoisePredictor(network, device, precision)
-    expects = ScanExpectation.from_dict(payload.get("expects") or {})
-    return TrainedModel(folder, predict, tuple(payload["modalities"]), int(payload["size"]), digest, expects)
+    return TrainedModel(folder, predict, tuple(payload["modalities"]), int(payload["size"]), digest, payload["expects"])
 
 
 @dataclass(frozen=True)
@@ -233,7 +232,7 @@ def _load(folder: Path, task: str, noise: str) -> tuple[Network, dict[str, Any],
         trained_for = payload["task"], payload.get("training", {}).get("noise", Noise.GAUSSIAN)
         config = UNetConfig.from_dict(payload["network"])
         _check_slices(payload, config)
-        ScanExpectation.from_dict(payload.get("expects") or {})
+        payload["expects"] = ScanExpectation.from_dict(payload.get("expects") or {})
     except (ConfigError, ModelError, KeyError, TypeError, ValueError, AttributeError) as problem:
         raise ModelError(f"{folder}: invalid configuration ({problem}); train it again") from None
     if trained_for != (task, noise):

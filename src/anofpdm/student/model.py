@@ -54,7 +54,7 @@ class StudentCalibration:
     detection_mm: float = DETECTION_MM
     smallest: int = SMALLEST
     detect_by: DetectBy = DetectBy.SLICE
-    n_estimated: int = 0  # slices whose label was estimated from that of their scan; accuracy and AUC assume unhealthy
+    n_estimated: int = 0  # slices whose label was estimated from that of their scan; accuracy and AUC do not use it
 
     def __post_init__(self) -> None:
         arrays = (self.detector.centre, self.detector.scale, self.detector.weights)
