@@ -4,12 +4,16 @@
     python benchmarks/labels.py COHORT OUT --wrong 0.05        a twentieth of all labels are wrong
     python benchmarks/labels.py COHORT OUT --small 50          slices with lesions below 50 pixels are labelled healthy
     python benchmarks/labels.py COHORT OUT --per-scan 3        labels of three slices of each training scan
+    python benchmarks/labels.py COHORT OUT --every 5           labels of every fifth slice of each training scan
     python benchmarks/labels.py COHORT OUT --val-patients 4    labels of four validation patients
     python benchmarks/labels.py COHORT OUT --scans 1           labels of whole scans, and of one slice of unhealthy ones
     python benchmarks/labels.py COHORT OUT --wrong 0.05 --drop-isolated    without labels unlike both neighbours'
+    python benchmarks/labels.py COHORT OUT --every 5 --fill 20             unlabelled slices between two with the same
+                                                                           label, at most 20 mm apart, get that label
 
-OUT shares its slices with COHORT (hard links); only labels differ. --share and --per-scan change the training split
-only, --val-patients the validation split only; their other slices become unlabelled. --wrong and --small change both.
+OUT shares its slices with COHORT (hard links); only labels differ. --share, --per-scan and --every change the training
+split only, --val-patients the validation split only; their other slices become unlabelled. --wrong and --small change
+both.
 `--small` reads lesion masks, as a simulation of readers who overlook small lesions. `--scans` simulates patients and
 controls, because these cohorts have no healthy scans: of half of the patients, only the healthy slices are labelled;
 scans of the others are labelled unhealthy as a whole. It changes training and validation.
@@ -19,6 +23,7 @@ import argparse
 import csv
 import hashlib
 import io
+import itertools
 import json
 import os
 import shutil
@@ -27,7 +32,7 @@ from pathlib import Path
 import numpy as np
 
 from anofpdm.cohorts import Cohort, open_cohort
-from anofpdm.cohorts.tables import isolated_labels
+from anofpdm.cohorts.slice_labels import isolated_labels
 from anofpdm.evaluation.metrics.lesions import lesion_area
 from anofpdm.evaluation.truth import Truth
 from anofpdm.labels import HEALTHY, LABEL_NAMES, NULL, UNHEALTHY
@@ -39,6 +44,8 @@ def main() -> None:
     labels, unhealthy_scans = degraded(cohort, args)
     if args.drop_isolated:
         drop_isolated(cohort, labels)
+    if args.fill:
+        fill_between(cohort, labels, args.fill)
     unfinished = args.out.with_name(f"{args.out.name}.unfinished")
     shutil.rmtree(unfinished, ignore_errors=True)
     shutil.copytree(args.cohort, unfinished, copy_function=os.link)
@@ -46,7 +53,8 @@ def main() -> None:
     unfinished.rename(args.out)
     train = open_cohort(args.out).labels[cohort.rows("train")]
     counts = ", ".join(f"{np.count_nonzero(train == label)} {name}" for label, name in enumerate(LABEL_NAMES))
-    print(f"{args.out}: training slices {counts}")
+    wrong = np.count_nonzero((train != NULL) & (train != cohort.labels[cohort.rows("train")]))
+    print(f"{args.out}: training slices {counts}; {wrong} labels wrong")
 
 
 def arguments() -> argparse.ArgumentParser:
@@ -58,12 +66,14 @@ def arguments() -> argparse.ArgumentParser:
     how.add_argument("--wrong", type=float)
     how.add_argument("--small", type=float)
     how.add_argument("--per-scan", type=int)
+    how.add_argument("--every", type=int)
     how.add_argument("--val-patients", type=int)
     how.add_argument("--scans", type=int)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument(
         "--drop-isolated", action="store_true", help="Leave out labels unlike those of both neighbours."
     )
+    parser.add_argument("--fill", type=float, default=0.0, help="mm: label slices between two of the same label.")
     return parser
 
 
@@ -79,6 +89,8 @@ def degraded(cohort: Cohort, args: argparse.Namespace) -> tuple[np.ndarray, set[
         labels[rng.permutation(train)[round(args.share * len(train)) :]] = NULL
     elif args.per_scan is not None:
         labels[np.setdiff1d(train, some_of_each_scan(cohort, train, args.per_scan, rng))] = NULL
+    elif args.every is not None:
+        labels[np.setdiff1d(train, every_of_each_scan(cohort, train, args.every, rng))] = NULL
     elif args.val_patients is not None:
         chosen = rng.permutation(np.unique(cohort.patients[val]))[: args.val_patients]
         labels[val[~np.isin(cohort.patients[val], chosen)]] = NULL
@@ -108,6 +120,12 @@ def some_of_each_scan(cohort: Cohort, rows: np.ndarray, count: int, rng: np.rand
     return np.concatenate([rows[:0], *picked])
 
 
+def every_of_each_scan(cohort: Cohort, rows: np.ndarray, step: int, rng: np.random.Generator) -> np.ndarray:
+    """Every `step`-th slice of each scan, from a random one of the first."""
+    picked = [rows[cohort.scans[rows] == scan][rng.integers(step) :: step] for scan in scans_of(cohort, rows)]
+    return np.concatenate([rows[:0], *picked])
+
+
 def drop_isolated(cohort: Cohort, labels: np.ndarray) -> None:
     """In training and validation."""
     both = np.concatenate([cohort.rows("train"), cohort.rows("val")])
@@ -116,6 +134,15 @@ def drop_isolated(cohort: Cohort, labels: np.ndarray) -> None:
         native = np.full(cohort.indices[rows].max() + 1, NULL)
         native[cohort.indices[rows]] = labels[rows]
         labels[rows[np.isin(cohort.indices[rows], isolated_labels(native))]] = NULL
+
+
+def fill_between(cohort: Cohort, labels: np.ndarray, most_mm: float) -> None:
+    """In training and validation."""
+    known = np.flatnonzero((labels != NULL) & (cohort.splits != "test"))
+    for below, above in itertools.pairwise(known):  # rows of a scan are in order
+        gap_mm = (cohort.indices[above] - cohort.indices[below]) * cohort.spacing_mm[below]
+        if cohort.scans[below] == cohort.scans[above] and labels[below] == labels[above] and gap_mm <= most_mm:
+            labels[below + 1 : above] = labels[below]
 
 
 def scans_of(cohort: Cohort, rows: np.ndarray) -> np.ndarray:

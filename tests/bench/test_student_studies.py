@@ -298,6 +298,30 @@ def test_labels_of_whole_scans(made, tmp_path, monkeypatch, capsys, count):
         np.testing.assert_array_equal(after.suspected[rows], after.labels[rows] == NULL)
 
 
+def test_labels_of_every_third_slice(made, tmp_path, monkeypatch, capsys):
+    run(monkeypatch, capsys, "labels", made / "cohort", tmp_path / "out", "--every", 3)
+    printed = run(monkeypatch, capsys, "labels", made / "cohort", tmp_path / "filled", "--every", 3, "--fill", 3)
+    before, few, filled = (open_cohort(path) for path in (made / "cohort", tmp_path / "out", tmp_path / "filled"))
+    train = before.rows("train")
+    np.testing.assert_array_equal(np.delete(few.labels, train), np.delete(before.labels, train))
+    for scan in np.unique(before.scans[train]):
+        rows = np.flatnonzero(before.scans == scan)
+        known = np.flatnonzero(few.labels[rows] != NULL)
+        assert set(np.diff(known)) == {3}
+        assert known[0] < 3
+        assert known[-1] >= len(rows) - 3
+        np.testing.assert_array_equal(few.labels[rows][known], before.labels[rows][known])
+        # Between two known slices with the same label: that label.
+        nearest = np.clip(np.searchsorted(known, np.arange(len(rows)), side="right"), 1, len(known) - 1)
+        low, high = few.labels[rows][known[nearest - 1]], few.labels[rows][known[nearest]]
+        between = (np.arange(len(rows)) >= known[0]) & (np.arange(len(rows)) <= known[-1]) & (low == high)
+        expected = np.where(between, low, few.labels[rows])
+        np.testing.assert_array_equal(filled.labels[rows], expected)
+    wrong = (filled.labels != before.labels) & (filled.labels != NULL)
+    assert f"; {wrong[train].sum()} labels wrong" in printed
+    assert (filled.labels[train] != NULL).sum() > 1.5 * (few.labels[train] != NULL).sum()
+
+
 def test_wrong_labels(made, tmp_path, monkeypatch, capsys):
     run(monkeypatch, capsys, "labels", made / "cohort", tmp_path / "out", "--wrong", 0.2)
     before, after = open_cohort(made / "cohort"), open_cohort(tmp_path / "out")

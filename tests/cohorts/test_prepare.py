@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 import tracemalloc
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -153,16 +154,45 @@ class TestContent:
         np.testing.assert_array_equal(cohort.suspected, cohort.scans == "p1")
         np.testing.assert_array_equal(cohort.labels == HEALTHY, cohort.scans == "p0")
 
-    def test_isolated_labels_are_reported_and_kept(self, tmp_path):
+    ISOLATED = "labelled unlike both adjacent slices, check these labels"
+
+    @pytest.fixture
+    def with_isolated(self, tmp_path):
+        """Slice 7 of p0 and slice 8 of p1 are labelled unlike both neighbours; of p2, slice 10 has no label."""
         source = toys.brats_cohort(tmp_path / "scans", 3, masks=False)
         rows = [f"p1,{index},{'healthy' if index in (8, 12, 13) else 'unhealthy'}" for index in range(6, 14)]
-        rows += ["p0,7,unhealthy", "p2,8,unhealthy", "p2,9,healthy", "p2,11,unhealthy"]  # of p2 slice 10 has no label
+        rows += ["p0,7,unhealthy", "p2,8,unhealthy", "p2,9,healthy", "p2,11,unhealthy"]
         (source / "labels.csv").write_text("\n".join(["subject,slice,label", "p0,,healthy", *rows]))
-        report = prepared(source, tmp_path / "out", kind="nifti")
-        note = "labelled unlike both adjacent slices, check these labels"
-        assert report.warnings == {"p0": [f"{note}: 7"], "p1": [f"{note}: 8"]}
+        (tmp_path / "split.csv").write_text("patient,split\np0,train\np1,val\np2,train\n")
+        return source
+
+    def test_isolated_labels_are_left_out_and_reported(self, with_isolated, tmp_path):
+        options = {"split": tmp_path / "split.csv"}
+        report = prepared(with_isolated, tmp_path / "out", kind="nifti", plan_options=options)
+        assert report.warnings == {"p0": [f"{self.ISOLATED} (left out): 7"], "p1": [f"{self.ISOLATED} (left out): 8"]}
         cohort = open_cohort(tmp_path / "out")
-        assert cohort.notes == [f"note: p0: {note}: 7", f"note: p1: {note}: 8"]
+        assert cohort.notes[1] == f"note: p1: {self.ISOLATED} (left out): 8"
+        plan = plan_cohort("nifti", with_isolated, size=SIZE, **options)
+        prepare(replace(plan, keep_isolated=True), tmp_path / "all")
+        kept = open_cohort(tmp_path / "all")
+        left_out = ((kept.scans == "p0") & (kept.indices == 7)) | ((kept.scans == "p1") & (kept.indices == 8))
+        assert set(kept.labels[left_out]) == {HEALTHY, UNHEALTHY}
+        np.testing.assert_array_equal(cohort.labels, np.where(left_out, NULL, kept.labels))
+
+    def test_isolated_labels_of_the_test_split_are_kept(self, with_isolated, tmp_path):
+        (tmp_path / "split.csv").write_text("patient,split\np0,test\np1,val\np2,train\n")
+        report = prepared(with_isolated, tmp_path / "out", kind="nifti", plan_options={"split": tmp_path / "split.csv"})
+        assert report.warnings["p0"] == [f"{self.ISOLATED} (kept): 7"]
+        cohort = open_cohort(tmp_path / "out")
+        assert cohort.labels[(cohort.scans == "p0") & (cohort.indices == 7)].tolist() == [UNHEALTHY]
+
+    def test_isolated_labels_of_thick_slices_are_kept(self, with_isolated, tmp_path):
+        for path in with_isolated.rglob("*.nii.gz"):
+            affine = toys.affine_of(spacing=(1, 1, 3.1), shape=(24, 24, 20))
+            toys.save(path, toys.head(affine=affine), affine)
+        report = prepared(with_isolated, tmp_path / "out", kind="nifti")
+        assert report.warnings["p1"][-1] == f"{self.ISOLATED} (kept): 8"
+        cohort = open_cohort(tmp_path / "out")
         assert cohort.labels[(cohort.scans == "p1") & (cohort.indices == 8)].tolist() == [HEALTHY]
 
     def test_a_labelled_slice_without_brain_is_reported(self, source, tmp_path):

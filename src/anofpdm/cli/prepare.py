@@ -30,6 +30,14 @@ def prepare(
             "nifti: SRC/labels.csv."
         ),
     ] = None,
+    keep_isolated: Annotated[
+        bool,
+        typer.Option(
+            "--keep-isolated",
+            help="Use labels unlike those of both adjacent slices; by default they are left out of training and "
+            "validation, as probable errors, where slices are thin (up to 3 mm).",
+        ),
+    ] = False,
     size: Annotated[int, typer.Option(help="Pixels along each side of a slice, a multiple of 8.")] = 128,
     modalities: Annotated[
         str, typer.Option(help="Modalities to use, in this order, e.g. flair,t1. Default: all that are found.")
@@ -74,7 +82,7 @@ def prepare(
         seed=seed,
         entities=_parse_entities(entity or []),
     )
-    plan = replace(plan, raw=RawOptions(raw, keep_skull, template))
+    plan = replace(plan, raw=RawOptions(raw, keep_skull, template), keep_isolated=keep_isolated)
     with progress_bars() as progress:
         report = preparation.prepare(
             plan, out, worker_count(workers), strict=strict, overwrite=overwrite, on_progress=progress

@@ -41,6 +41,7 @@ class Plan:
     size: int = 128
     labels: GivenLabels | None = None  # None: labels are derived from the masks
     raw: RawOptions = field(default_factory=RawOptions)
+    keep_isolated: bool = False  # labels unlike those of both adjacent slices
 
     @property
     def preparation(self) -> Preparation:

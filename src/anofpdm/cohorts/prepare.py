@@ -19,12 +19,11 @@ from anofpdm import __version__
 from anofpdm.cohorts.contact_sheet import draw_contact_sheet
 from anofpdm.cohorts.plan import Plan
 from anofpdm.cohorts.raw_scans import RawOptions, read_subject
+from anofpdm.cohorts.slice_labels import is_unhealthy_scan, label_notes, slice_labels
 from anofpdm.cohorts.store import Cohort, cohort_tables, read_cohort
 from anofpdm.cohorts.subjects import Subject
-from anofpdm.cohorts.tables import GivenLabels, isolated_labels
 from anofpdm.cohorts.writer import ALL_FILES, JOURNAL, MANIFEST, RAW_FOLDER, SHEET, Manifest, ScanEntry, StoreWriter
 from anofpdm.errors import AnoFPDMError, CohortError, ScanError, ScanWarning
-from anofpdm.labels import NULL, UNHEALTHY
 from anofpdm.options import Raw, Template
 from anofpdm.scans import AxialPlanes, mask_slices, scan_slices
 from anofpdm.scans.slices import LEAST_FOREGROUND
@@ -133,7 +132,7 @@ def _prepare_missing(
     for number, (subject, result) in enumerate(results, start=1):
         if isinstance(result, PreparedScan):
             try:
-                _labels(plan, result.entry)
+                slice_labels(plan, result.entry)
                 # A patient stays in its split when scans are added to the folder: a model may have been trained on it.
                 earlier = (entry.split for entry in writer.entries if entry.patient == subject.patient)
                 entry = replace(result.entry, split=next(earlier, plan.split[subject.patient]))
@@ -179,25 +178,11 @@ def _try_prepare(subject: Subject, source: Path, size: int, raw: RawOptions, raw
         return ScanError(f"{subject.name}: out of memory; try --workers 1")
 
 
-def _labels(plan: Plan, entry: ScanEntry) -> np.ndarray:
-    """[n kept slices]: from the label file if there is one, else from the mask, else NULL."""
-    if plan.labels is not None:
-        return plan.labels.slice_labels(_name_in_table(plan.labels, entry), entry.n_native)[entry.indices]
-    if entry.lesion is not None:
-        return np.array(entry.lesion, dtype=int)
-    return np.full(len(entry.indices), NULL)
-
-
-def _is_unhealthy(plan: Plan, entry: ScanEntry) -> bool:
-    """Whether the whole scan is labelled unhealthy."""
-    return plan.labels is not None and plan.labels.scans.get(_name_in_table(plan.labels, entry)) == UNHEALTHY
-
-
 def _finish(plan: Plan, out: Path, entries: list[ScanEntry], report: Report) -> None:
     """Write the tables, the contact sheet, and last the manifest, which marks the cohort as complete."""
-    report.warnings = {entry.scan: notes for entry in entries if (notes := entry.warnings + _label_notes(plan, entry))}
-    unhealthy = {entry.scan for entry in entries if _is_unhealthy(plan, entry)}
-    tables = cohort_tables(entries, [_labels(plan, entry) for entry in entries], unhealthy)
+    report.warnings = {entry.scan: notes for entry in entries if (notes := entry.warnings + label_notes(plan, entry))}
+    unhealthy = {entry.scan for entry in entries if is_unhealthy_scan(plan, entry)}
+    tables = cohort_tables(entries, [slice_labels(plan, entry) for entry in entries], unhealthy)
     content = hashlib.sha256("".join(entry.sha256 for entry in entries).encode()).hexdigest()
     manifest: Manifest = {
         "format": Cohort.FORMAT,
@@ -235,25 +220,6 @@ def expected_scans(plan: Plan, entries: list[ScanEntry]) -> dict[str, Any]:
         "field_of_view_mm": round(min(max(field_of_view, 50.0), 1000.0), 1),
         "orientation": "axial",
     }
-
-
-def _label_notes(plan: Plan, entry: ScanEntry) -> list[str]:
-    """On labelled slices that were dropped because they show too little brain, and on labels that may be wrong."""
-    if plan.labels is None:
-        return []
-    name = _name_in_table(plan.labels, entry)
-    labelled = plan.labels.slices.get(name, {})
-    notes = {
-        "labelled slices with too little brain were skipped": sorted(set(labelled) - set(entry.indices)),
-        "labelled unlike both adjacent slices, check these labels": isolated_labels(
-            plan.labels.slice_labels(name, entry.n_native)
-        ),
-    }
-    return [f"{note}: {', '.join(map(str, found))}" for note, found in notes.items() if found]
-
-
-def _name_in_table(labels: GivenLabels, entry: ScanEntry) -> str:
-    return entry.scan if entry.scan in labels.subjects else entry.patient
 
 
 def _check_out(out: Path) -> None:

@@ -84,14 +84,6 @@ def read_labels(path: Path) -> GivenLabels:
     return given
 
 
-def isolated_labels(labels: np.ndarray) -> list[int]:
-    """Of the slices of a scan [n], those labelled healthy between two unhealthy ones, or the reverse. Lesions mostly
-    extend over several slices, so that such labels are often errors."""
-    below, own, above = labels[:-2], labels[1:-1], labels[2:]
-    isolated = (below == above) & (own != below) & (own != NULL) & (below != NULL)
-    return (1 + np.flatnonzero(isolated)).tolist()
-
-
 def read_split(path: Path) -> dict[str, Split]:
     """Patient (or scan) to train, val or test."""
     splits: dict[str, Split] = {}

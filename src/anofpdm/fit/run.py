@@ -51,6 +51,7 @@ def _prepare(config: FitConfig, reports: Reports) -> Cohort:
     reports.note(f"1/5 prepare: {scans} scans, {len(cohort)} slices of {modalities} in {cohort.path}")
     for note in (*cohort.notes, *(f"failed: {scan}: {reason}" for scan, reason in failed.items())):
         reports.note(note)
+    stages.check_labels(cohort)  # the notes may explain why there are too few
     return cohort
 
 

@@ -44,7 +44,6 @@ def prepare_cohort(config: FitConfig, progress: Progress) -> Cohort:
     if not config.has_begun_training:
         prepare(plan_data(config), config.cohort, config.workers, on_progress=progress)
     cohort = open_cohort(config.cohort)
-    check_labels(cohort)
     if unknown := [name for name in config.score if name not in cohort.modalities]:
         raise ConfigError(f"--score {','.join(unknown)}: not among the modalities {', '.join(cohort.modalities)}")
     return cohort

@@ -1,0 +1,63 @@
+"""Image-level labels of the slices of a prepared scan.
+
+A lesion in a single thin slice is rare, so that a label unlike those of both adjacent slices is probably an error. In
+training and validation such labels are left out: a few wrong labels weaken the guidance much more than missing ones.
+"""
+
+import numpy as np
+
+from anofpdm.cohorts.plan import Plan
+from anofpdm.cohorts.tables import GivenLabels
+from anofpdm.cohorts.writer import ScanEntry
+from anofpdm.labels import NULL, UNHEALTHY
+from anofpdm.options import Split
+
+THIN_MM = 3.0  # between slices; measured with 2 mm
+
+
+def slice_labels(plan: Plan, entry: ScanEntry) -> np.ndarray:
+    """[n kept slices]: from the label file if there is one, else from the mask, else NULL."""
+    if plan.labels is not None:
+        labels = plan.labels.slice_labels(_name_in_table(plan.labels, entry), entry.n_native)
+        if _leaves_out_isolated(plan, entry):
+            labels[isolated_labels(labels)] = NULL
+        return np.asarray(labels[entry.indices])
+    if entry.lesion is not None:
+        return np.array(entry.lesion, dtype=int)
+    return np.full(len(entry.indices), NULL)
+
+
+def is_unhealthy_scan(plan: Plan, entry: ScanEntry) -> bool:
+    """Whether the whole scan is labelled unhealthy."""
+    return plan.labels is not None and plan.labels.scans.get(_name_in_table(plan.labels, entry)) == UNHEALTHY
+
+
+def label_notes(plan: Plan, entry: ScanEntry) -> list[str]:
+    """On labelled slices that were dropped because they show too little brain, and on labels that may be wrong."""
+    if plan.labels is None:
+        return []
+    name = _name_in_table(plan.labels, entry)
+    isolated = isolated_labels(plan.labels.slice_labels(name, entry.n_native))
+    what = "left out" if _leaves_out_isolated(plan, entry) else "kept"
+    notes = {
+        "labelled slices with too little brain were skipped": sorted(
+            set(plan.labels.slices.get(name, {})) - set(entry.indices)
+        ),
+        f"labelled unlike both adjacent slices, check these labels ({what})": isolated,
+    }
+    return [f"{note}: {', '.join(map(str, found))}" for note, found in notes.items() if found]
+
+
+def isolated_labels(labels: np.ndarray) -> list[int]:
+    """Of the slices of a scan [n], those labelled healthy between two unhealthy ones, or the reverse."""
+    below, own, above = labels[:-2], labels[1:-1], labels[2:]
+    isolated = (below == above) & (own != below) & (own != NULL) & (below != NULL)
+    return (1 + np.flatnonzero(isolated)).tolist()
+
+
+def _leaves_out_isolated(plan: Plan, entry: ScanEntry) -> bool:
+    return not plan.keep_isolated and entry.spacing_mm <= THIN_MM and entry.split != Split.TEST
+
+
+def _name_in_table(labels: GivenLabels, entry: ScanEntry) -> str:
+    return entry.scan if entry.scan in labels.subjects else entry.patient
