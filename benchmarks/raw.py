@@ -10,9 +10,9 @@ brains: DICE of extracted brains against `reference_brain_*`. lesion: DICE of th
 `reference_lesion_on_flair`, which is approximate. transforms: mean distance, inside the brain, of positions by our
 registrations and by those of the publishers (`*_to_FLAIR.txt`). disturbed: every series of a registered scan is moved
 and sampled on a thick-slice grid of its own; DICE of the mask against that of the scan as it was, and against that of
-perfectly registered series on the same grid; distance of every registration to the movement. The series of the scan may
-not have been registered perfectly: how far registration moves those is printed first. cost: seconds and peak memory of
-a four-series study, in a new process.
+perfectly registered series on the same grid; both masks against the scan's reference mask, if it has one; distance of
+every registration to the movement. The series of the scan may not have been registered perfectly: how far registration
+moves those is printed first. cost: seconds and peak memory of a four-series study, in a new process.
 """
 
 import argparse
@@ -23,34 +23,23 @@ import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from raw_disturbed import (
-    Disturbance,
-    Skull,
-    draw_disturbance,
-    read_heads,
-    write_aligned,
-    write_disturbed,
-    write_returned,
-)
+from raw_disturbed import Skull
+from raw_masks import DisturbedScores, Undisturbed, dice, distances_mm, disturb_once
 
 from anofpdm.cohorts.inputs import find_targets
 from anofpdm.errors import ScanWarning
 from anofpdm.scans import read_volume
 from anofpdm.scans.grid import Grid
 from anofpdm.scans.raw.brain import extract_brain, load_networks
-from anofpdm.scans.raw.geometry import apply, decode_transform, resample
-from anofpdm.scans.raw.place import PlacedSeries
+from anofpdm.scans.raw.geometry import decode_transform
 from anofpdm.scans.raw.register import Head, register_rigid
 from anofpdm.scans.raw.run import BrainFinder, RawRun, prepare_raw
 from anofpdm.scans.raw.study import StudyOptions
-from anofpdm.scans.raw.template import load_template, register_affine
-from anofpdm.segment.model import Model, load
-from anofpdm.segment.result import Segmentation
+from anofpdm.segment.model import load
 
 SERIES = ("flair", "t1", "t1ce", "t2")
 LEAST_BRAIN_DICE = {"flair": 0.95, "t1": 0.95, "t1ce": 0.95, "t2": 0.93}
@@ -86,11 +75,6 @@ def main() -> None:
 
 def verdict(good: bool) -> str:
     return "met" if good else "NOT MET"
-
-
-def dice(a: np.ndarray, b: np.ndarray) -> float:
-    total = a.sum() + b.sum()
-    return float(2 * (a & b).sum() / total) if total else 1.0
 
 
 def series_files(folder: Path) -> dict[str, Path]:
@@ -148,12 +132,6 @@ def measure_transforms(args: argparse.Namespace) -> None:
         print(f"| {name} | {row} |", flush=True)
 
 
-def distances_mm(one: np.ndarray, other: np.ndarray, head: Head) -> np.ndarray:
-    """Inside the brain."""
-    points = apply(head.grid.affine, np.argwhere(head.brain)[::20])
-    return np.asarray(np.linalg.norm(apply(one, points) - apply(other, points), axis=1))
-
-
 # ---- constructed studies ---------------------------------------------------------------------------------------------
 
 
@@ -161,101 +139,38 @@ def measure_disturbed(args: argparse.Namespace) -> None:
     model, rng = load(args.model, "cpu"), np.random.default_rng(args.seed)
     skull = Skull.read_raw_ms(args.skulls, load_networks()) if args.skulls else None
     targets = find_targets([str(args.folder)], model.modalities, None, None)
-    scans = [Undisturbed.of_scan(model, one.subject.images, skull) for one in targets[: args.count]]
+    scans = [Undisturbed.of_scan(model, one.subject, skull) for one in targets[: args.count]]
     for target, scan in zip(targets, scans, strict=False):
         moved = ", ".join(f"{name} {mm:.2f}" for name, mm in scan.residual_mm(model.expects.template).items())
         print(f"{target.subject.name}: registration of the scan as it was moves {moved} mm", flush=True)
     print("\n| scan | number | DICE to undisturbed | to perfect registration | perfect to undisturbed ", end="")
-    print("| registration error, mm | seconds |\n" + "| --- " * 7 + "|")
+    print(
+        "| undisturbed to reference mask | disturbed to it | registration error, mm | seconds |\n" + "| --- " * 9 + "|"
+    )
     scores = []
     for number in range(args.count):
         start = time.perf_counter()
-        scores.append(disturb_once(model, scans[number % len(scans)], rng, (args.degrees, args.mm)))
-        undisturbed, aligned, slices, errors = scores[-1]
-        shown = ", ".join(f"{name} {error:.2f}" for name, error in errors.items())
-        row = f"{undisturbed:.3f} | {aligned:.3f} | {slices:.3f} | {shown} | {time.perf_counter() - start:.0f}"
+        one = disturb_once(model, scans[number % len(scans)], rng, (args.degrees, args.mm))
+        errors = ", ".join(f"{name} {error:.2f}" for name, error in one.errors_mm.items())
+        numbers = (one.undisturbed, one.perfect, one.perfect_undisturbed, one.reference_before, one.reference_after)
+        row = " | ".join([*(f"{dice:.3f}" for dice in numbers), errors, f"{time.perf_counter() - start:.0f}"])
         print(f"| {targets[number % len(scans)].subject.name} | {number} | {row} |", flush=True)
+        scores.append(one)
     print_summary(scores)
 
 
-def print_summary(scores: Sequence[tuple[float, float, float, dict[str, float]]]) -> None:
-    for column, name in enumerate(("undisturbed prediction", "prediction with perfect registration")):
-        values = np.array([score[column] for score in scores])
+def print_summary(scores: Sequence[DisturbedScores]) -> None:
+    for name, what in (("undisturbed", "undisturbed prediction"), ("perfect", "prediction with perfect registration")):
+        values = np.array([getattr(score, name) for score in scores])
         met = verdict(values.mean() >= LEAST_MEAN_DICE and values.min() >= LEAST_DICE)
-        print(f"\nDICE to the {name}: mean {values.mean():.3f} (floor {LEAST_MEAN_DICE}), ", end="")
+        print(f"\nDICE to the {what}: mean {values.mean():.3f} (floor {LEAST_MEAN_DICE}), ", end="")
         print(f"worst {values.min():.3f} (floor {LEAST_DICE}): {met}")
-    errors_mm = np.array([error for score in scores for error in score[-1].values()])
+    before, after = (np.mean([getattr(one, f"reference_{when}") for one in scores]) for when in ("before", "after"))
+    print(f"\nDICE to the reference masks: mean {before:.3f} undisturbed, {after:.3f} disturbed")
+    errors_mm = np.array([error for score in scores for error in score.errors_mm.values()])
     if len(errors_mm):
         print(f"\nRegistration error: mean {errors_mm.mean():.2f} mm, worst {errors_mm.max():.2f} mm, ", end="")
         print(f"above {MOST_MM} mm in {(errors_mm > MOST_MM).sum()} of {len(errors_mm)} series")
-
-
-@dataclass(frozen=True)
-class Undisturbed:
-    stripped: Mapping[str, Head]
-    whole: Mapping[str, Head]  # with a skull, where stripping is tested
-    prediction: Segmentation
-
-    @classmethod
-    def of_scan(cls, model: Model, images: Mapping[str, str | Path], skull: Skull | None) -> "Undisturbed":
-        heads = read_heads({name: Path(path) for name, path in images.items()})
-        whole = heads if skull is None else skull.around(heads)
-        return cls(heads, whole, model.segment(images, raw="never"))
-
-    def residual_mm(self, template: str | None) -> dict[str, float]:
-        """Mean distance by which registration moves the series of the scan, which its publishers have registered."""
-        (_, reference), *others = self.stripped.items()
-        moved = {name: register_rigid(reference, head).matrix for name, head in others}
-        if template is not None:
-            moved[template] = register_affine(load_template(), reference).matrix
-        return {name: float(distances_mm(matrix, np.eye(4), reference).mean()) for name, matrix in moved.items()}
-
-
-def disturb_once(
-    model: Model, scan: Undisturbed, rng: np.random.Generator, limits: tuple[float, float]
-) -> tuple[float, float, float, dict[str, float]]:
-    """DICE to the undisturbed prediction, to that with perfect registration, and of these two; error of each series."""
-    needed = model.request().modalities
-    names = tuple(dict.fromkeys((*needed, *scan.stripped)))  # the reference first
-    reference = names[0]
-    disturbance = draw_disturbance(names, scan.stripped[reference].centre_mm, rng, *limits)
-    with tempfile.TemporaryDirectory() as name:
-        raw = Path(name, "raw")
-        raw.mkdir()
-        files = write_disturbed({one: scan.whole[one] for one in names}, disturbance, raw)
-        options = StudyOptions(template=model.expects.template is not None)
-        study = prepare_raw(files, BrainFinder(), options, RawRun(raw / "preparation"))
-        after = model.segment(files, raw="always", raw_run=RawRun(raw / "preparation"))
-    there = np.linalg.inv(disturbance.movements[reference])
-    before = resample(scan.prediction.mask, scan.prediction.grid, after.grid, there) >= 0.5
-    perfect = predict_perfect(model, scan, disturbance, reference)
-    errors = {one.name: placement_error(one, disturbance, scan.stripped[reference]) for one in study.series[1:]}
-    if study.template is not None:
-        error = distances_mm(study.template.matrix, disturbance.movements[reference], scan.stripped[reference])
-        errors[study.template.name] = float(error.mean())
-    return dice(after.mask, before), dice(after.mask, perfect), dice(perfect, before), errors
-
-
-def predict_perfect(model: Model, scan: Undisturbed, disturbance: Disturbance, reference: str) -> np.ndarray:
-    """Mask on the grid of the disturbed reference, of series at their true positions and perfectly stripped. A model in
-    template space sees them where the scan was."""
-    with tempfile.TemporaryDirectory() as name:
-        if model.expects.template is None:
-            return model.segment(write_aligned(scan.stripped, disturbance, reference, Path(name)), raw="never").mask
-        result = model.segment(write_returned(scan.stripped, disturbance, Path(name)), raw="never")
-    there = np.linalg.inv(disturbance.movements[reference])
-    return resample(result.mask, result.grid, disturbance.grids[reference], there) >= 0.5
-
-
-def placement_error(series: PlacedSeries, disturbance: Disturbance, reference: Head) -> float:
-    """Mean over the brain, in millimetres."""
-    first = next(iter(disturbance.movements))
-    moved = Head(
-        reference.voxels,
-        reference.brain,
-        Grid.from_affine(reference.grid.shape, disturbance.movements[first] @ reference.grid.affine),
-    )
-    return float(distances_mm(series.matrix, disturbance.true_matrix(first, series.name), moved).mean())
 
 
 # ---- cost ------------------------------------------------------------------------------------------------------------

@@ -31,7 +31,7 @@ def scans(tmp_path_factory):
     phantom = make_phantom(PhantomConfig(PhantomKind.TUMOUR, 3, size=80, slices=50), 1)
     grid = Grid.from_affine(phantom.mask.shape, phantom.affine)
     (folder / "BraTS2021_00001").mkdir()
-    for name, volume in phantom.volumes.items():
+    for name, volume in {**phantom.volumes, "seg": phantom.mask}.items():
         write_nifti(folder / "BraTS2021_00001" / f"BraTS2021_00001_{name}.nii.gz", volume.astype(np.float32), grid)
     return folder
 
@@ -92,9 +92,12 @@ def test_a_disturbed_study_of_a_phantom(scans, monkeypatch, capsys):
     printed = capsys.readouterr().out
     (row,) = [line.split("|") for line in printed.splitlines() if line.startswith("| BraTS2021_00001")]
     undisturbed, aligned = float(row[3]), float(row[4])
-    errors = [float(one.split()[1]) for one in row[6].split(",")]
+    before, after = float(row[6]), float(row[7])  # to the mask of the phantom
+    errors = [float(one.split()[1]) for one in row[8].split(",")]
     assert aligned > 0.85
     assert undisturbed > 0.6  # thick slices of a small phantom
+    assert 0.5 < before < 1
+    assert 2 * abs(before - after) < 1 - undisturbed + 0.1
     assert len(errors) == 3
     assert max(errors) < 1.5
     assert "Registration error: mean" in printed

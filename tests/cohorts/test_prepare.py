@@ -186,14 +186,15 @@ class TestContent:
         cohort = open_cohort(tmp_path / "out")
         assert cohort.labels[(cohort.scans == "p0") & (cohort.indices == 7)].tolist() == [UNHEALTHY]
 
-    def test_isolated_labels_of_thick_slices_are_kept(self, with_isolated, tmp_path):
+    @pytest.mark.parametrize(("spacing_mm", "what", "label"), [(3.0004, "left out", NULL), (3.1, "kept", HEALTHY)])
+    def test_isolated_labels_of_thick_slices_are_kept(self, spacing_mm, what, label, with_isolated, tmp_path):
         for path in with_isolated.rglob("*.nii.gz"):
-            affine = toys.affine_of(spacing=(1, 1, 3.1), shape=(24, 24, 20))
+            affine = toys.affine_of(spacing=(1, 1, spacing_mm), shape=(24, 24, 20))
             toys.save(path, toys.head(affine=affine), affine)
-        report = prepared(with_isolated, tmp_path / "out", kind="nifti")
-        assert report.warnings["p1"][-1] == f"{self.ISOLATED} (kept): 8"
+        report = prepared(with_isolated, tmp_path / "out", kind="nifti", plan_options={"split": tmp_path / "split.csv"})
+        assert report.warnings["p1"][-1] == f"{self.ISOLATED} ({what}): 8"
         cohort = open_cohort(tmp_path / "out")
-        assert cohort.labels[(cohort.scans == "p1") & (cohort.indices == 8)].tolist() == [HEALTHY]
+        assert cohort.labels[(cohort.scans == "p1") & (cohort.indices == 8)].tolist() == [label]
 
     def test_a_labelled_slice_without_brain_is_reported(self, source, tmp_path):
         (tmp_path / "labels.csv").write_text("subject,slice,label\np1,0,unhealthy\np1,9,unhealthy\n")

@@ -23,6 +23,7 @@ from anofpdm.network.training.log import minutes_trained
 from anofpdm.network.training.trainer import Trainer
 from anofpdm.options import Layout, Preset, Split
 from anofpdm.student import distill
+from anofpdm.util.progress import silent
 from tests import toys
 from tests.fit.fit_toys import NARROW, PATIENTS, QUICK, SHAPE, fit, lesion, write_cohort
 
@@ -196,6 +197,17 @@ def test_validation_has_both_kinds_of_patients(world, tmp_path):
         kinds = [int(name[1:]) % 2 for name, part in split.items() if part is Split.VAL]
         assert (len(split), kinds.count(0), kinds.count(1)) == (PATIENTS, 1, 1)
     assert len({tuple(sorted(draw_split(plan, seed).items())) for seed in range(20)}) > 5
+
+
+def test_isolated_labels_are_left_out_unless_kept(world, tmp_path):
+    text, middle = world[1].read_text(), SHAPE[2] // 2
+    assert all(f"p1,{middle + step},1" in text for step in (-1, 0, 1))  # inside the lesion
+    labels = tmp_path / "labels.csv"
+    labels.write_text(text.replace(f"p1,{middle},1", f"p1,{middle},0"))
+    for keep, expected in ((False, NULL), (True, HEALTHY)):
+        config = FitConfig(Data(world[0], Layout.NIFTI, labels, size=16, keep_isolated=keep), tmp_path / str(keep))
+        cohort = stages.prepare_cohort(config, silent)
+        assert cohort.labels[(cohort.scans == "p1") & (cohort.indices == middle)].tolist() == [expected]
 
 
 def test_labels_of_whole_scans(world, tmp_path):

@@ -38,6 +38,7 @@ def fit(
             help="Register and skull-strip the series of a scan first. auto: where they have different grids."
         ),
     ] = Raw.AUTO,
+    keep_isolated: options.KeepIsolated = False,
     preset: Annotated[Preset, typer.Option(help="Size of the network.")] = Preset.SMALL,
     steps: Annotated[int | None, typer.Option(min=1, help="Training steps, over all runs. Default: 10,000.")] = None,
     minutes: Annotated[
@@ -57,7 +58,7 @@ def fit(
     from anofpdm.util.distributed import set_local_device
 
     names = options.parse_names(modalities)
-    data = Data(src, layout or detect_layout(src), labels, split, names, size, raw)
+    data = Data(src, layout or detect_layout(src), labels, split, names, size, raw, keep_isolated)
     scored = options.parse_names(score)
     config = FitConfig(data, out, Budget(steps, minutes), preset, scored, seed, options.worker_count(workers))
     local_device = set_local_device(options.resolve_device(device))

@@ -66,6 +66,14 @@ Batch = Annotated[
     int | None,
     typer.Option(min=1, help="Slices per batch, halved when memory runs out. Default: 50 on a GPU, 8 on a CPU."),
 ]
+KeepIsolated = Annotated[
+    bool,
+    typer.Option(
+        "--keep-isolated",
+        help="Use labels unlike those of both adjacent slices; by default they are left out of training and "
+        "validation, as probable errors, where slices are thin (up to 3 mm).",
+    ),
+]
 Device = Annotated[str, typer.Option(help="auto (a GPU if there is one), cpu, cuda, cuda:1 or mps.")]
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from anofpdm.cli.options import Seed, Workers, parse_names, worker_count
+from anofpdm.cli.options import KeepIsolated, Seed, Workers, parse_names, worker_count
 from anofpdm.cli.progress import progress_bars
 from anofpdm.options import Layout, Raw, Split, Template
 from anofpdm.util.text import printable
@@ -30,14 +30,7 @@ def prepare(
             "nifti: SRC/labels.csv."
         ),
     ] = None,
-    keep_isolated: Annotated[
-        bool,
-        typer.Option(
-            "--keep-isolated",
-            help="Use labels unlike those of both adjacent slices; by default they are left out of training and "
-            "validation, as probable errors, where slices are thin (up to 3 mm).",
-        ),
-    ] = False,
+    keep_isolated: KeepIsolated = False,
     size: Annotated[int, typer.Option(help="Pixels along each side of a slice, a multiple of 8.")] = 128,
     modalities: Annotated[
         str, typer.Option(help="Modalities to use, in this order, e.g. flair,t1. Default: all that are found.")

@@ -190,6 +190,7 @@ def _finish(plan: Plan, out: Path, entries: list[ScanEntry], report: Report) -> 
         "kind": str(plan.layout),
         "source": str(plan.source),
         "labels": "given" if plan.labels else "from masks",
+        "isolated_labels": "kept" if plan.keep_isolated else "left out",
         "split": plan.split_from,
         "preparation": plan.preparation,
         "preparation_sha256": hashlib.sha256(json.dumps(plan.preparation, sort_keys=True).encode()).hexdigest(),

@@ -1,7 +1,8 @@
 """Image-level labels of the slices of a prepared scan.
 
 A lesion in a single thin slice is rare, so that a label unlike those of both adjacent slices is probably an error. In
-training and validation such labels are left out: a few wrong labels weaken the guidance much more than missing ones.
+training and validation such labels are left out, as if they had not been given: a few wrong labels weaken the guidance
+much more than missing ones.
 """
 
 import numpy as np
@@ -13,6 +14,7 @@ from anofpdm.labels import NULL, UNHEALTHY
 from anofpdm.options import Split
 
 THIN_MM = 3.0  # between slices; measured with 2 mm
+TOLERANCE_MM = 1e-3  # headers are rounded
 
 
 def slice_labels(plan: Plan, entry: ScanEntry) -> np.ndarray:
@@ -56,7 +58,7 @@ def isolated_labels(labels: np.ndarray) -> list[int]:
 
 
 def _leaves_out_isolated(plan: Plan, entry: ScanEntry) -> bool:
-    return not plan.keep_isolated and entry.spacing_mm <= THIN_MM and entry.split != Split.TEST
+    return not plan.keep_isolated and entry.spacing_mm <= THIN_MM + TOLERANCE_MM and entry.split != Split.TEST
 
 
 def _name_in_table(labels: GivenLabels, entry: ScanEntry) -> str:

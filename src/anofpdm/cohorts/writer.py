@@ -54,6 +54,7 @@ class Manifest(TypedDict):
     kind: str  # layout
     source: str
     labels: str
+    isolated_labels: NotRequired[str]  # kept or left out
     split: str
     preparation: Preparation
     preparation_sha256: str

@@ -30,6 +30,7 @@ class Data:
     modalities: tuple[str, ...] = ()
     size: int = 128
     raw: Raw = Raw.AUTO
+    keep_isolated: bool = False
 
 
 @dataclass(frozen=True)
@@ -88,6 +89,7 @@ class FitConfig:
             "--modalities": ",".join(data.modalities),
             "--size": data.size,
             "--raw": str(data.raw),
+            "--keep-isolated": data.keep_isolated,
             "--preset": str(self.preset),
             "--seed": self.seed,
         }

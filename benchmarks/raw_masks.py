@@ -1,0 +1,132 @@
+"""Masks of disturbed studies (raw_disturbed.py), compared with those of the scan as it was."""
+
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from raw_disturbed import (
+    Disturbance,
+    Skull,
+    draw_disturbance,
+    read_heads,
+    write_aligned,
+    write_disturbed,
+    write_returned,
+)
+
+from anofpdm.cohorts.subjects import Subject
+from anofpdm.scans import read_volume
+from anofpdm.scans.grid import Grid
+from anofpdm.scans.raw.geometry import apply, resample
+from anofpdm.scans.raw.place import PlacedSeries
+from anofpdm.scans.raw.register import Head, register_rigid
+from anofpdm.scans.raw.run import BrainFinder, RawRun, prepare_raw
+from anofpdm.scans.raw.study import StudyOptions
+from anofpdm.scans.raw.template import load_template, register_affine
+from anofpdm.segment.model import Model
+from anofpdm.segment.result import Segmentation
+
+
+@dataclass(frozen=True)
+class DisturbedScores:
+    """Of one study: DICE, and the mean error of each registration."""
+
+    undisturbed: float  # to the prediction of the scan as it was
+    perfect: float  # to the prediction with perfect registration
+    perfect_undisturbed: float  # of these two
+    reference_before: float  # of the undisturbed prediction to the reference mask; NaN without one
+    reference_after: float
+    errors_mm: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Undisturbed:
+    stripped: Mapping[str, Head]
+    whole: Mapping[str, Head]  # with a skull, where stripping is tested
+    prediction: Segmentation
+    reference: np.ndarray | None  # lesion mask on the grid of the prediction
+
+    @classmethod
+    def of_scan(cls, model: Model, subject: Subject, skull: Skull | None) -> "Undisturbed":
+        heads = read_heads({name: Path(path) for name, path in subject.images.items()})
+        whole = heads if skull is None else skull.around(heads)
+        reference = read_volume(subject.masks[0]).voxels > 0 if subject.masks else None
+        return cls(heads, whole, model.segment(subject.images, raw="never"), reference)
+
+    def residual_mm(self, template: str | None) -> dict[str, float]:
+        """Mean distance by which registration moves the series of the scan, which its publishers have registered."""
+        (_, reference), *others = self.stripped.items()
+        moved = {name: register_rigid(reference, head).matrix for name, head in others}
+        if template is not None:
+            moved[template] = register_affine(load_template(), reference).matrix
+        return {name: float(distances_mm(matrix, np.eye(4), reference).mean()) for name, matrix in moved.items()}
+
+
+def disturb_once(
+    model: Model, scan: Undisturbed, rng: np.random.Generator, limits: tuple[float, float]
+) -> DisturbedScores:
+    needed = model.request().modalities
+    names = tuple(dict.fromkeys((*needed, *scan.stripped)))  # the reference first
+    reference = names[0]
+    disturbance = draw_disturbance(names, scan.stripped[reference].centre_mm, rng, *limits)
+    with tempfile.TemporaryDirectory() as name:
+        raw = Path(name, "raw")
+        raw.mkdir()
+        files = write_disturbed({one: scan.whole[one] for one in names}, disturbance, raw)
+        options = StudyOptions(template=model.expects.template is not None)
+        study = prepare_raw(files, BrainFinder(), options, RawRun(raw / "preparation"))
+        after = model.segment(files, raw="always", raw_run=RawRun(raw / "preparation"))
+    there = np.linalg.inv(disturbance.movements[reference])
+
+    def moved(mask: np.ndarray) -> np.ndarray:
+        return np.asarray(resample(mask, scan.prediction.grid, after.grid, there) >= 0.5)
+
+    before, perfect = moved(scan.prediction.mask), predict_perfect(model, scan, disturbance, reference)
+    errors = {one.name: placement_error(one, disturbance, scan.stripped[reference]) for one in study.series[1:]}
+    if study.template is not None:
+        error = distances_mm(study.template.matrix, disturbance.movements[reference], scan.stripped[reference])
+        errors[study.template.name] = float(error.mean())
+    truth = None if scan.reference is None else moved(scan.reference)
+    return DisturbedScores(
+        undisturbed=dice(after.mask, before),
+        perfect=dice(after.mask, perfect),
+        perfect_undisturbed=dice(perfect, before),
+        reference_before=np.nan if truth is None else dice(before, truth),
+        reference_after=np.nan if truth is None else dice(after.mask, truth),
+        errors_mm=errors,
+    )
+
+
+def predict_perfect(model: Model, scan: Undisturbed, disturbance: Disturbance, reference: str) -> np.ndarray:
+    """Mask on the grid of the disturbed reference, of series at their true positions and perfectly stripped. A model in
+    template space sees them where the scan was."""
+    with tempfile.TemporaryDirectory() as name:
+        if model.expects.template is None:
+            return model.segment(write_aligned(scan.stripped, disturbance, reference, Path(name)), raw="never").mask
+        result = model.segment(write_returned(scan.stripped, disturbance, Path(name)), raw="never")
+    there = np.linalg.inv(disturbance.movements[reference])
+    return resample(result.mask, result.grid, disturbance.grids[reference], there) >= 0.5
+
+
+def placement_error(series: PlacedSeries, disturbance: Disturbance, reference: Head) -> float:
+    """Mean over the brain, in millimetres."""
+    first = next(iter(disturbance.movements))
+    moved = Head(
+        reference.voxels,
+        reference.brain,
+        Grid.from_affine(reference.grid.shape, disturbance.movements[first] @ reference.grid.affine),
+    )
+    return float(distances_mm(series.matrix, disturbance.true_matrix(first, series.name), moved).mean())
+
+
+def dice(a: np.ndarray, b: np.ndarray) -> float:
+    total = a.sum() + b.sum()
+    return float(2 * (a & b).sum() / total) if total else 1.0
+
+
+def distances_mm(one: np.ndarray, other: np.ndarray, head: Head) -> np.ndarray:
+    """Inside the brain."""
+    points = apply(head.grid.affine, np.argwhere(head.brain)[::20])
+    return np.asarray(np.linalg.norm(apply(one, points) - apply(other, points), axis=1))
