@@ -13,6 +13,7 @@ from anofpdm.scans.grid import Grid
 from anofpdm.scans.raw.brain import Networks, extract_brain
 from anofpdm.scans.raw.geometry import apply, decode_transform, resample, rigid_matrix
 from anofpdm.scans.raw.register import Head
+from anofpdm.scans.raw.thick import divide_slices, resample_series
 
 IN_PLANE_MM, SLICE_MM = (0.8, 1.2), (3.0, 5.0)
 FIELD_OF_VIEW_MM = np.array([240.0, 240.0, 185.0])
@@ -63,30 +64,46 @@ def write_disturbed(heads: Mapping[str, Head], disturbance: Disturbance, folder:
     """The series as a scanner would have recorded them."""
     files = {}
     for name, head in heads.items():
-        grid = disturbance.grids[name]
-        voxels = resample(head.voxels, head.grid, grid, np.linalg.inv(disturbance.movements[name]))
+        scanned = scan_head(head, disturbance.grids[name], disturbance.movements[name])
         files[name] = folder / f"scan_{name}.nii.gz"
-        write_nifti(files[name], np.round(voxels).astype(np.int16), grid)
+        write_nifti(files[name], np.round(scanned.voxels).astype(np.int16), scanned.grid)
     return files
 
 
-def write_aligned(heads: Mapping[str, Head], disturbance: Disturbance, reference: str, folder: Path) -> dict[str, Path]:
-    """All series on the grid of the disturbed reference, at their true positions: what perfect registration gives."""
-    still = Disturbance(
-        dict.fromkeys(heads, disturbance.movements[reference]), dict.fromkeys(heads, disturbance.grids[reference])
-    )
-    return write_disturbed(heads, still, folder)
+def write_aligned(
+    heads: Mapping[str, Head], disturbance: Disturbance, reference: str, folder: Path, slice_mm: float | None
+) -> dict[str, Path]:
+    """All series on the slices of the disturbed reference, divided for the model, at their true positions: what perfect
+    registration gives."""
+    movement, grid = disturbance.movements[reference], disturbance.grids[reference]
+    onto = grid if slice_mm is None else divide_slices(grid, 2, slice_mm)
+    return {
+        name: write_restored(folder / f"scan_{name}.nii.gz", scan_head(head, grid, movement), onto, np.eye(4))
+        for name, head in heads.items()
+    }
 
 
 def write_returned(heads: Mapping[str, Head], disturbance: Disturbance, folder: Path) -> dict[str, Path]:
     """The disturbed series, resampled to where the scan was: what perfect registration to a template gives."""
     files = {}
     for name, head in heads.items():
-        movement, grid = disturbance.movements[name], disturbance.grids[name]
-        thick = resample(head.voxels, head.grid, grid, np.linalg.inv(movement))
-        files[name] = folder / f"scan_{name}.nii.gz"
-        write_nifti(files[name], np.round(resample(thick, grid, head.grid, movement)).astype(np.int16), head.grid)
+        movement = disturbance.movements[name]
+        thick = scan_head(head, disturbance.grids[name], movement)
+        files[name] = write_restored(folder / f"scan_{name}.nii.gz", thick, head.grid, movement)
     return files
+
+
+def scan_head(head: Head, grid: Grid, movement: np.ndarray) -> Head:
+    """The head after a movement, as a scanner would have recorded it on this grid."""
+    there = np.linalg.inv(movement)
+    return Head(
+        resample(head.voxels, head.grid, grid, there), resample(head.brain, head.grid, grid, there) >= 0.5, grid
+    )
+
+
+def write_restored(path: Path, thick: Head, onto: Grid, matrix: np.ndarray) -> Path:
+    write_nifti(path, np.round(resample_series(thick, onto, matrix)).astype(np.int16), onto)
+    return path
 
 
 def read_heads(files: Mapping[str, Path]) -> dict[str, Head]:

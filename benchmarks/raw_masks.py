@@ -23,9 +23,9 @@ from anofpdm.scans.raw.geometry import apply, resample
 from anofpdm.scans.raw.place import PlacedSeries
 from anofpdm.scans.raw.register import Head, register_rigid
 from anofpdm.scans.raw.run import BrainFinder, RawRun, prepare_raw
-from anofpdm.scans.raw.study import StudyOptions
 from anofpdm.scans.raw.template import load_template, register_affine
 from anofpdm.segment.model import Model
+from anofpdm.segment.raw_input import study_options
 from anofpdm.segment.result import Segmentation
 
 
@@ -75,7 +75,7 @@ def disturb_once(
         raw = Path(name, "raw")
         raw.mkdir()
         files = write_disturbed({one: scan.whole[one] for one in names}, disturbance, raw)
-        options = StudyOptions(template=model.expects.template is not None)
+        options = study_options(model.request(), model.expects)
         study = prepare_raw(files, BrainFinder(), options, RawRun(raw / "preparation"))
         after = model.segment(files, raw="always", raw_run=RawRun(raw / "preparation"))
     there = np.linalg.inv(disturbance.movements[reference])
@@ -102,12 +102,15 @@ def disturb_once(
 def predict_perfect(model: Model, scan: Undisturbed, disturbance: Disturbance, reference: str) -> np.ndarray:
     """Mask on the grid of the disturbed reference, of series at their true positions and perfectly stripped. A model in
     template space sees them where the scan was."""
+    there, slice_mm = np.eye(4), study_options(model.request(), model.expects).slice_mm
     with tempfile.TemporaryDirectory() as name:
         if model.expects.template is None:
-            return model.segment(write_aligned(scan.stripped, disturbance, reference, Path(name)), raw="never").mask
-        result = model.segment(write_returned(scan.stripped, disturbance, Path(name)), raw="never")
-    there = np.linalg.inv(disturbance.movements[reference])
-    return resample(result.mask, result.grid, disturbance.grids[reference], there) >= 0.5
+            files = write_aligned(scan.stripped, disturbance, reference, Path(name), slice_mm)
+        else:
+            files = write_returned(scan.stripped, disturbance, Path(name))
+            there = np.linalg.inv(disturbance.movements[reference])
+        result = model.segment(files, raw="never")
+    return np.asarray(resample(result.mask, result.grid, disturbance.grids[reference], there) >= 0.5)
 
 
 def placement_error(series: PlacedSeries, disturbance: Disturbance, reference: Head) -> float:

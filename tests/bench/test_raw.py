@@ -63,7 +63,7 @@ def test_perfectly_registered_series_show_the_same_positions(tmp_path):
     made = disturbed.draw_disturbance(tuple(heads), np.zeros(3), np.random.default_rng(0), 20.0, 20.0)
     (tmp_path / "raw").mkdir()
     raw = disturbed.write_disturbed(heads, made, tmp_path / "raw")
-    aligned = disturbed.write_aligned(heads, made, "flair", tmp_path)
+    aligned = disturbed.write_aligned(heads, made, "flair", tmp_path, None)
     moved, still = (read_volume(path) for path in (raw["t2"], aligned["t2"]))
     back = resample(moved.voxels, moved.grid, still.grid, made.true_matrix("flair", "t2"))
     assert toys.dice(back > 50, still.voxels > 50) > 0.97
@@ -101,3 +101,14 @@ def test_a_disturbed_study_of_a_phantom(scans, monkeypatch, capsys):
     assert len(errors) == 3
     assert max(errors) < 1.5
     assert "Registration error: mean" in printed
+
+
+def test_the_distance_between_slices(scans, tmp_path, monkeypatch, capsys):
+    (tmp_path / "split.csv").write_text("patient,split\nBraTS2021_00001,val\n")
+    words = [BUNDLED / "phantom-tumour", scans, "--split", tmp_path / "split.csv", "--distances", "2,9"]
+    monkeypatch.setattr(sys, "argv", ["slice_distance.py", *map(str, words)])
+    runpy.run_path(str(BENCHMARKS / "slice_distance.py"), run_name="__main__")
+    rows = [line.split("|") for line in capsys.readouterr().out.splitlines() if line.startswith(("| 2 ", "| 9 "))]
+    as_it_is, stretched = (float(row[2]) for row in rows)
+    assert 0.5 < as_it_is < 1
+    assert stretched != as_it_is  # without neighbours

@@ -12,6 +12,7 @@ from anofpdm.export.whole_scan import WholeScan, compile_whole_scan
 from anofpdm.method.context import SlicePositions
 from anofpdm.method.detection import CurveDetector
 from anofpdm.method.mask import drop_small_components
+from anofpdm.network.expects import ScanExpectation
 from anofpdm.segment.model import Model
 from anofpdm.student.linked import drop_unlinked
 from anofpdm.student.model import DetectBy, Student
@@ -28,7 +29,9 @@ def students() -> dict[str, Student]:
     student = make_student()
     some = {"detector": DETECTOR, "smallest": 60}
     by = {kind: replace(student.calibration, detect_by=kind, **some) for kind in DetectBy}
-    return {"all": student} | {str(kind): replace(student, calibration=one) for kind, one in by.items()}
+    counted = replace(student, expects=ScanExpectation(nominal_slice_mm=4.0))
+    found = {str(kind): replace(student, calibration=one) for kind, one in by.items()}
+    return {"all": student, "counted": counted, **found}
 
 
 def run(student: Student, images: dict[str, nib.Nifti1Image]) -> np.ndarray:
@@ -51,6 +54,7 @@ def run(student: Student, images: dict[str, nib.Nifti1Image]) -> np.ndarray:
         ("slice", "PIR", (3.0, 3.5, 5.0), CHANNELS),
         ("pixels", "SRA", (2.5, 5.0, 5.0), CHANNELS),
         ("slice", "RAS", (5.0, 5.0, 8.5), ("flair",)),  # slices too far apart to be neighbours
+        ("counted", "RAS", (5.0, 5.0, 8.5), CHANNELS),  # the distance between slices does not count
     ],
 )
 def test_it_agrees_with_segment(kind, codes, spacing, given, tmp_path):

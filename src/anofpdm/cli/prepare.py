@@ -31,6 +31,14 @@ def prepare(
         ),
     ] = None,
     keep_isolated: KeepIsolated = False,
+    unknown_spacing: Annotated[
+        bool,
+        typer.Option(
+            "--unknown-spacing",
+            help="The headers have no true distance between slices, e.g. of converted pictures. The model then counts "
+            "slices instead of measuring their distance, in every scan.",
+        ),
+    ] = False,
     size: Annotated[int, typer.Option(help="Pixels along each side of a slice, a multiple of 8.")] = 128,
     modalities: Annotated[
         str, typer.Option(help="Modalities to use, in this order, e.g. flair,t1. Default: all that are found.")
@@ -75,7 +83,12 @@ def prepare(
         seed=seed,
         entities=_parse_entities(entity or []),
     )
-    plan = replace(plan, raw=RawOptions(raw, keep_skull, template), keep_isolated=keep_isolated)
+    plan = replace(
+        plan,
+        raw=RawOptions(raw, keep_skull, template),
+        keep_isolated=keep_isolated,
+        unknown_spacing=unknown_spacing,
+    )
     with progress_bars() as progress:
         report = preparation.prepare(
             plan, out, worker_count(workers), strict=strict, overwrite=overwrite, on_progress=progress

@@ -215,11 +215,13 @@ def _finish(plan: Plan, out: Path, entries: list[ScanEntry], report: Report) -> 
 def expected_scans(plan: Plan, entries: list[ScanEntry]) -> dict[str, Any]:
     """What these scans have in common, in the form that a model records it (network/expects.py)."""
     field_of_view = float(np.median([entry.pixel_mm for entry in entries])) * plan.size
+    distances = [entry.spacing_mm for entry in entries]
     return {
         "skull": sum(entry.skull for entry in entries) * 2 > len(entries),
         "template": None if plan.raw.template is Template.NONE else str(plan.raw.template),
         "field_of_view_mm": round(min(max(field_of_view, 50.0), 1000.0), 1),
         "orientation": "axial",
+        **({"nominal_slice_mm": float(np.median(distances))} if plan.unknown_spacing else {}),
     }
 
 

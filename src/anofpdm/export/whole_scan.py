@@ -51,6 +51,8 @@ class WholeScan(nn.Module):
         self.smallest_lesion = max(1, smallest_pixels((size, size), SMALLEST))
         self.percentile, self.least_foreground = BRIGHT_PERCENTILE, LEAST_FOREGROUND
         self.reach, self.batch = REACH, BATCH_ON_CPU
+        nominal = None if student.expects is None else student.expects.nominal_slice_mm
+        self.nominal_slice_mm = float(nominal or 0.0)  # 0: the distance in the header counts
 
     def forward(self, image: Tensor, spacing: Tensor) -> Tensor:
         results: list[Tensor] = []
@@ -63,6 +65,8 @@ class WholeScan(nn.Module):
         axial = volumes.permute(3, 0, 2, 1).flip([2, 3])  # [z, C, y, x]: anterior row and right column first
         result = torch.zeros([axial.shape[0], 2, axial.shape[2], axial.shape[3]], device=volumes.device)
         dx, dy, dz = float(spacing[0]), float(spacing[1]), float(spacing[2])
+        if self.nominal_slice_mm > 0:
+            dz = self.nominal_slice_mm
         kept = (axial > 0).any(dim=1).float().mean(dim=[1, 2]) >= self.least_foreground
         if bool(kept.any()):
             indices = torch.nonzero(kept)[:, 0]

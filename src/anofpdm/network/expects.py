@@ -15,6 +15,9 @@ class ScanExpectation:
     template: str | None = None  # space that scans are registered to; None: their own
     field_of_view_mm: float = FIELD_OF_VIEW_MM  # along the longer side of a slice
     orientation: str = AXIAL  # of the slices
+    nominal_slice_mm: float | None = (
+        None  # distance that slices are taken to have, where training scans did not tell it
+    )
 
     def __post_init__(self) -> None:
         if type(self.skull) is not bool:
@@ -23,6 +26,9 @@ class ScanExpectation:
             raise ValueError(f"expects.template is {self.template!r}; known are {', '.join(TEMPLATES)}")
         if type(self.field_of_view_mm) not in (int, float) or not 50 <= self.field_of_view_mm <= 1000:
             raise ValueError(f"expects.field_of_view_mm is {self.field_of_view_mm!r}, not a number from 50 to 1000")
+        nominal = self.nominal_slice_mm
+        if nominal is not None and (type(nominal) not in (int, float) or not 0 < nominal <= 100):
+            raise ValueError(f"expects.nominal_slice_mm is {nominal!r}, not a number above 0 and up to 100")
         if self.orientation != AXIAL:
             raise ValueError(f"expects.orientation is {self.orientation!r}; known is {AXIAL}")
 

@@ -140,7 +140,8 @@ class Model:
         with record_warnings() as warnings:
             scan, study = self._read(files, request, raw_run, progress)
             planes = AxialPlanes(scan.grid, self.size)
-            slices = self._checked_slices(scan, planes.spacing_mm, request, files[scan.modalities[0]])
+            distance_mm = self.expects.nominal_slice_mm or planes.spacing_mm
+            slices = self._checked_slices(scan, distance_mm, request, files[scan.modalities[0]])
         progress = _after_preparation(progress, study)
         own_progress = progress if request.explainer is None else portion(progress, 0, STUDENT_PORTION)
         decisions, curves = request.engine.decide(_select(slices, request, request.engine.modalities), own_progress)

@@ -46,7 +46,19 @@ def read_input(
         stripped = scan if whole else request.brain.apply(scan, first)
         if not whole and _is_in_place(stripped, expects):
             return stripped, None
-    return _prepare(paths, request.brain, expects, run or RawRun())
+    return _prepare(paths, request.brain, study_options(request, expects), run or RawRun())
+
+
+def study_options(request: SegmentRequest, expects: ScanExpectation) -> StudyOptions:
+    """Slices so thick that the network would have no neighbours of a slice are divided."""
+    counted = expects.nominal_slice_mm is not None
+    distances = () if counted else [abs(mm) for mm in request.engine.neighbours_mm]
+    return StudyOptions(
+        strip=not expects.skull,
+        field_of_view_mm=float(expects.field_of_view_mm),
+        template=expects.template is not None,
+        slice_mm=min(distances, default=None),
+    )
 
 
 def _is_in_place(scan: Scan, expects: ScanExpectation) -> bool:
@@ -65,8 +77,7 @@ def _is_whole_head(scan: Scan, paths: Mapping[str, Path], foreground: tuple[floa
     return large and not any(is_stripped(Volume(path, volume, scan.grid)) for path, volume in volumes)
 
 
-def _prepare(paths: dict[str, Path], brain: BrainSource, expects: ScanExpectation, run: RawRun) -> tuple[Scan, Study]:
-    options = StudyOptions(not expects.skull, float(expects.field_of_view_mm), expects.template is not None)
+def _prepare(paths: dict[str, Path], brain: BrainSource, options: StudyOptions, run: RawRun) -> tuple[Scan, Study]:
     command = None if brain.command is None else partial(_run_command, brain.command)
     finder = BrainFinder(None if brain.mask is None else Path(brain.mask), command, brain.description(), run.brains)
     study = prepare_raw(paths, finder, options, run)

@@ -140,6 +140,18 @@ def test_stripped_scans_on_one_grid_are_recognised(files, tmp_path):
     assert not is_stripped(read_volume(tmp_path / "raw.nii.gz"))
 
 
+def test_thick_slices_of_the_reference_are_divided(files):
+    tools = Preparation(stored_brain, "phantom")
+    study = prepare_study(files, tools, StudyOptions(slice_mm=2.0))
+    np.testing.assert_allclose(study.scan.grid.spacing_mm, [1.5, 1.5, 5 / 3], rtol=1e-5)
+    own = study.to_reference(study.scan.volumes[0])  # means over the thick slices
+    inside = ndimage.binary_erosion(study.to_reference(study.brain.astype(np.float32)) == 1)
+    original = read_volume(files["flair"]).voxels
+    assert np.abs(own - original)[inside].mean() < 0.02 * original[inside].mean()
+    thin = prepare_study(files, tools, StudyOptions(slice_mm=4.0))  # 5 mm are not much more
+    np.testing.assert_allclose(thin.scan.grid.spacing_mm, [1.5, 1.5, 5.0], rtol=1e-5)
+
+
 def test_a_model_with_skull_gets_the_skull(files):
     study = prepare_study({"flair": files["flair"]}, Preparation(stored_brain, "phantom"), StudyOptions(strip=False))
     outside = ~study.brain

@@ -8,17 +8,25 @@ from anofpdm.scans.raw.geometry import apply, coverage, resample
 from anofpdm.scans.raw.pictures import Images, choose_planes, cut_planes, draw_series
 from anofpdm.scans.raw.place import TemplatePosition
 from anofpdm.scans.raw.register import Head
+from anofpdm.scans.raw.thick import divide_slices, resample_series
 
 REFERENCE_WEIGHT = 1.5  # in the vote over brain masks: decides between two series
 
 
 class CombinedSeries:
     """The reference keeps its own voxels: its grid is only cropped or padded, by whole voxels and within its slices,
-    to the field of view that the model was trained with. In template space, the grid is that of the template, treated
-    in the same way."""
+    to the field of view that the model was trained with. Slices much thicker than `slice_mm` are divided. In template
+    space, the grid is that of the template, treated in the same way."""
 
-    def __init__(self, name: str, reference: Head, field_of_view_mm: float, template: TemplatePosition | None = None):
-        self.grid = working_grid(reference if template is None else template.head, field_of_view_mm)
+    def __init__(
+        self,
+        name: str,
+        reference: Head,
+        field_of_view_mm: float,
+        template: TemplatePosition | None = None,
+        slice_mm: float | None = None,
+    ):
+        self.grid = working_grid(reference if template is None else template.head, field_of_view_mm, slice_mm)
         self._to_reference = np.eye(4) if template is None else template.matrix  # from millimetres of the grid
         self.volumes: dict[str, np.ndarray] = {}  # float32, on the grid
         self._planes = choose_planes(reference)
@@ -31,7 +39,7 @@ class CombinedSeries:
     def add(self, name: str, series: Head, matrix: np.ndarray, weight: float = 1.0) -> None:
         self._images[name] = cut_planes(series.voxels, series.grid, self._planes, matrix)
         to_series = matrix @ self._to_reference
-        self.volumes[name] = resample(series.voxels, series.grid, self.grid, to_series)
+        self.volumes[name] = resample_series(series, self.grid, to_series)
         self._votes += weight * resample(series.brain, series.grid, self.grid, to_series)
         inside = True if name == self._reference else coverage(series.grid, self.grid, to_series)
         self._weights += np.float32(weight) * inside
@@ -54,7 +62,7 @@ class CombinedSeries:
         return pictures
 
 
-def working_grid(head: Head, field_of_view_mm: float) -> Grid:
+def working_grid(head: Head, field_of_view_mm: float, slice_mm: float | None = None) -> Grid:
     """The reference's grid, cropped or padded within its axial slices to a square around the brain."""
     axial = int(np.argmax(nib.io_orientation(head.grid.affine)[:, 0] == 2))  # the axis from inferior to superior
     shape, first = list(head.grid.shape), np.zeros(3)
@@ -69,4 +77,5 @@ def working_grid(head: Head, field_of_view_mm: float) -> Grid:
         shape[axis] = size
     affine = head.grid.affine.copy()
     affine[:3, 3] = apply(head.grid.affine, first)
-    return Grid.from_affine((shape[0], shape[1], shape[2]), affine)
+    grid = Grid.from_affine((shape[0], shape[1], shape[2]), affine)
+    return grid if slice_mm is None else divide_slices(grid, axial, slice_mm)

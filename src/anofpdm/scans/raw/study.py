@@ -23,6 +23,7 @@ class StudyOptions:
     strip: bool = True  # set voxels outside the brain to 0
     field_of_view_mm: float = FIELD_OF_VIEW_MM
     template: bool = False  # whether the scan is brought to MNI space
+    slice_mm: float | None = None  # thicker slices of the reference are divided; None: they stay as they are
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,7 @@ def prepare_study(files: Mapping[str, Path], tools: StudyTools, options: StudyOp
     tools.report(f"reference: {name} ({path})")
     placed = [placement.reference(name, path, head)]
     template = placement.place_template(placed[0], head) if options.template else None
-    combined = CombinedSeries(name, head, options.field_of_view_mm, template)
+    combined = CombinedSeries(name, head, options.field_of_view_mm, template, options.slice_mm)
     for other, other_path in others:
         series = placement.find_brain(other, other_path)
         placed.append(placement.place(other, other_path, series, head, placed[0]))

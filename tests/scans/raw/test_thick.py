@@ -1,0 +1,75 @@
+"""Thin slices from thick ones, against the volume that the thick slices were made of."""
+
+import numpy as np
+import pytest
+
+from anofpdm.scans.grid import Grid
+from anofpdm.scans.raw.geometry import apply, resample
+from anofpdm.scans.raw.register import Head
+from anofpdm.scans.raw.thick import crop_to_brain, divide_slices, resample_series
+from tests.scans.raw.worlds import moved_head, random_rigid, thick_grid, tumour_phantom
+
+
+@pytest.fixture(scope="module")
+def original():
+    phantom = tumour_phantom()
+    grid = Grid.from_affine(phantom.mask.shape, phantom.affine)
+    return Head(phantom.volumes["t1"], phantom.volumes["t1"] > 0, grid)
+
+
+@pytest.fixture(scope="module")
+def movement():
+    return random_rigid(np.random.default_rng(1), 8, 5)
+
+
+def scanned(movement: np.ndarray, slice_mm: float) -> Head:
+    """With noise."""
+    return moved_head("t1", movement, thick_grid(movement, (2.0, 2.0, slice_mm), (100, 115, int(180 / slice_mm))))
+
+
+def test_closer_to_the_original_than_linear_interpolation(original, movement):
+    thick = scanned(movement, 5.0)
+    linear = resample(thick.voxels, thick.grid, original.grid, movement)
+    restored = resample_series(thick, original.grid, movement)
+    errors = [np.sqrt(np.mean((one - original.voxels)[original.brain] ** 2)) for one in (linear, restored)]
+    assert errors[1] < 0.9 * errors[0]
+    assert restored.dtype == np.float32
+    assert restored.min() >= 0
+
+
+def test_means_over_thick_slices_are_those_of_the_series(original, movement):
+    thick = scanned(movement, 5.0)
+    linear = resample(thick.voxels, thick.grid, original.grid, movement)
+    residuals = [
+        np.abs(thick.voxels - resample(thin, original.grid, thick.grid, np.linalg.inv(movement)))[thick.brain].mean()
+        for thin in (linear, resample_series(thick, original.grid, movement))
+    ]
+    assert residuals[1] < 0.4 * residuals[0]
+
+
+def test_thin_slices_are_interpolated(original, movement):
+    thin = scanned(movement, 2.5)
+    linear = resample(thin.voxels, thin.grid, original.grid, movement)
+    np.testing.assert_array_equal(resample_series(thin, original.grid, movement), linear)
+
+
+@pytest.mark.parametrize(("slice_mm", "parts"), [(2.0, 3), (2.5, 2), (5.0 / 3, 3), (3.4, 1), (1.0, 5)])
+def test_divided_slices_fill_the_thick_ones(slice_mm, parts, movement):
+    grid = thick_grid(movement, (2.0, 2.0, 5.0), (6, 7, 4))
+    divided = divide_slices(grid, 2, slice_mm)
+    assert divided.shape == (6, 7, 4 * parts)
+    numbers = np.stack(np.meshgrid(*map(np.arange, divided.shape), indexing="ij"), axis=-1).reshape(-1, 3)
+    positions = apply(divided.affine, numbers.astype(float)).reshape(6, 7, 4, parts, 3)
+    centres = np.stack(np.meshgrid(*map(np.arange, grid.shape), indexing="ij"), axis=-1).reshape(-1, 3)
+    expected = apply(grid.affine, centres.astype(float)).reshape(6, 7, 4, 3)
+    np.testing.assert_allclose(positions.mean(axis=3), expected, atol=1e-9)
+    assert np.linalg.norm(divided.affine[:3, 2]) == pytest.approx(5.0 / parts)
+
+
+def test_the_box_around_the_brain_keeps_positions(movement):
+    thick = scanned(movement, 5.0)
+    voxels, grid = crop_to_brain(thick)
+    assert voxels.shape == grid.shape
+    assert voxels.size < thick.voxels.size
+    there = resample(voxels, grid, thick.grid, np.eye(4))
+    np.testing.assert_allclose(there[thick.brain], thick.voxels[thick.brain], rtol=1e-4)

@@ -1,0 +1,76 @@
+"""The distance between slices: as in the header, or counted where the headers of training scans had no true one."""
+
+import warnings
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from anofpdm.cohorts import open_cohort
+from anofpdm.cohorts.plan import plan_cohort
+from anofpdm.cohorts.prepare import prepare
+from anofpdm.errors import ScanWarning
+from anofpdm.network.expects import ScanExpectation
+from anofpdm.scans import write_nifti
+from anofpdm.segment.model import Model
+from anofpdm.segment.raw_input import read_input
+from tests import toys
+from tests.optional_toys import CHANNELS, SHAPE, make_student
+from tests.scans.raw.worlds import moved_head, thick_grid
+
+COUNTED = ScanExpectation(nominal_slice_mm=4.0)
+
+
+def model_that(expects: ScanExpectation | None) -> Model:
+    return Model(None, None, "", replace(make_student(), expects=expects))
+
+
+def maps_and_warnings(model: Model, folder, slice_mm: float) -> tuple[np.ndarray, list[str]]:
+    affine = toys.affine_of(spacing=(5.0, 5.0, slice_mm), shape=SHAPE)
+    files = {
+        name: toys.save(folder / f"{slice_mm:g}_{name}.nii.gz", toys.head(SHAPE, seed), affine)
+        for seed, name in enumerate(CHANNELS)
+    }
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", ScanWarning)
+        result = model.segment(files)
+    return result.decisions.maps, [str(one.message) for one in caught if "mm apart" in str(one.message)]
+
+
+def test_slices_are_counted_where_no_distance_was_known(tmp_path):
+    nominal, _ = maps_and_warnings(model_that(COUNTED), tmp_path, 4.0)
+    counted, warned = maps_and_warnings(model_that(COUNTED), tmp_path, 9.0)
+    np.testing.assert_array_equal(counted, nominal)
+    assert warned == []
+    measured, warned = maps_and_warnings(model_that(None), tmp_path, 9.0)  # too far apart for neighbours at 4 mm
+    assert np.abs(measured - nominal).max() > 1e-3
+    assert len(warned) == 1
+
+
+@pytest.mark.parametrize(("expects", "slice_mm"), [(ScanExpectation(), 3.75), (COUNTED, 7.5)])
+def test_thick_slices_of_a_raw_study_are_divided_unless_slices_are_counted(expects, slice_mm, tmp_path):
+    head = moved_head("flair", np.eye(4), thick_grid(np.eye(4), (2.0, 2.0, 7.5), (100, 110, 20)))
+    path = tmp_path / "flair.nii.gz"
+    write_nifti(path, np.where(head.brain, head.voxels, 0), head.grid)
+    model = model_that(expects)
+    request = model.request(raw="always")
+    scan, study = read_input({"flair": path}, request, model.expects, model.foreground, None)
+    assert study is not None
+    assert scan.grid.spacing_mm[2] == pytest.approx(slice_mm)  # 7.5 mm in parts of at most 4 mm
+
+
+def test_prepare_records_that_the_distance_is_unknown(tmp_path):
+    source = toys.brats_cohort(tmp_path / "scans", 3)
+    plan = plan_cohort("brats21", source, size=32)
+    for name, unknown in (("known", False), ("unknown", True)):
+        prepare(replace(plan, unknown_spacing=unknown), tmp_path / name)
+    expects = [open_cohort(tmp_path / name).manifest["expects"] for name in ("known", "unknown")]
+    assert "nominal_slice_mm" not in expects[0]
+    spacing = open_cohort(tmp_path / "unknown").spacing_mm
+    assert ScanExpectation.from_dict(expects[1]).nominal_slice_mm == float(np.median(spacing))
+
+
+@pytest.mark.parametrize("wrong", [0, -2.0, "2", True, 1000.0])
+def test_a_wrong_distance_is_refused(wrong):
+    with pytest.raises(ValueError, match="nominal_slice_mm"):
+        ScanExpectation(nominal_slice_mm=wrong)
