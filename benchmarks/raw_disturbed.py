@@ -76,7 +76,7 @@ def write_aligned(
     """All series on the slices of the disturbed reference, divided for the model, at their true positions: what perfect
     registration gives."""
     movement, grid = disturbance.movements[reference], disturbance.grids[reference]
-    onto = grid if slice_mm is None else divide_slices(grid, 2, slice_mm)
+    onto = grid if slice_mm is None else divide_slices(grid, slice_mm)
     return {
         name: write_restored(folder / f"scan_{name}.nii.gz", scan_head(head, grid, movement), onto, np.eye(4))
         for name, head in heads.items()

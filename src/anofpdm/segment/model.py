@@ -140,8 +140,7 @@ class Model:
         with record_warnings() as warnings:
             scan, study = self._read(files, request, raw_run, progress)
             planes = AxialPlanes(scan.grid, self.size)
-            distance_mm = self.expects.nominal_slice_mm or planes.spacing_mm
-            slices = self._checked_slices(scan, distance_mm, request, files[scan.modalities[0]])
+            slices = self._checked_slices(scan, planes.spacing_mm, request, files[scan.modalities[0]])
         progress = _after_preparation(progress, study)
         own_progress = progress if request.explainer is None else portion(progress, 0, STUDENT_PORTION)
         decisions, curves = request.engine.decide(_select(slices, request, request.engine.modalities), own_progress)
@@ -178,7 +177,7 @@ class Model:
         return read_input(files, request, self.expects, self.foreground, run)
 
     def _checked_slices(self, scan: Scan, spacing_mm: float, request: SegmentRequest, where: object) -> EngineSlices:
-        slices = scan_slices(scan, self.size)
+        slices, spacing_mm = scan_slices(scan, self.size), self.expects.nominal_slice_mm or spacing_mm
         if not len(slices.indices):
             raise ScanError(f"{where}: no axial slice has enough foreground; is it a head scan?")
         warn_unusual_foreground(foreground_share(slices.pixels), self.foreground, where)

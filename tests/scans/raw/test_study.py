@@ -141,8 +141,10 @@ def test_stripped_scans_on_one_grid_are_recognised(files, tmp_path):
 
 
 def test_thick_slices_of_the_reference_are_divided(files):
-    tools = Preparation(stored_brain, "phantom")
+    lines: list[str] = []
+    tools = Preparation(stored_brain, "phantom", report=lines.append)
     study = prepare_study(files, tools, StudyOptions(slice_mm=2.0))
+    assert "flair: slices of 5 mm divided into slices of 1.67 mm" in lines
     np.testing.assert_allclose(study.scan.grid.spacing_mm, [1.5, 1.5, 5 / 3], rtol=1e-5)
     own = study.to_reference(study.scan.volumes[0])  # means over the thick slices
     inside = ndimage.binary_erosion(study.to_reference(study.brain.astype(np.float32)) == 1)

@@ -56,7 +56,7 @@ def test_thin_slices_are_interpolated(original, movement):
 @pytest.mark.parametrize(("slice_mm", "parts"), [(2.0, 3), (2.5, 2), (5.0 / 3, 3), (3.4, 1), (1.0, 5)])
 def test_divided_slices_fill_the_thick_ones(slice_mm, parts, movement):
     grid = thick_grid(movement, (2.0, 2.0, 5.0), (6, 7, 4))
-    divided = divide_slices(grid, 2, slice_mm)
+    divided = divide_slices(grid, slice_mm)
     assert divided.shape == (6, 7, 4 * parts)
     numbers = np.stack(np.meshgrid(*map(np.arange, divided.shape), indexing="ij"), axis=-1).reshape(-1, 3)
     positions = apply(divided.affine, numbers.astype(float)).reshape(6, 7, 4, parts, 3)

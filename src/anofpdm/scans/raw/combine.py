@@ -1,33 +1,21 @@
 """Registered series on one grid: resampled once, the brain by a vote, and pictures of both."""
 
-import nibabel as nib
 import numpy as np
 
 from anofpdm.scans.grid import Grid
 from anofpdm.scans.raw.geometry import apply, coverage, resample
 from anofpdm.scans.raw.pictures import Images, choose_planes, cut_planes, draw_series
-from anofpdm.scans.raw.place import TemplatePosition
 from anofpdm.scans.raw.register import Head
-from anofpdm.scans.raw.thick import divide_slices, resample_series
+from anofpdm.scans.raw.thick import axial_axis, divide_slices, resample_series
 
 REFERENCE_WEIGHT = 1.5  # in the vote over brain masks: decides between two series
 
 
 class CombinedSeries:
-    """The reference keeps its own voxels: its grid is only cropped or padded, by whole voxels and within its slices,
-    to the field of view that the model was trained with. Slices much thicker than `slice_mm` are divided. In template
-    space, the grid is that of the template, treated in the same way."""
+    """Series on the working grid. `to_reference` maps its millimetres to those of the reference."""
 
-    def __init__(
-        self,
-        name: str,
-        reference: Head,
-        field_of_view_mm: float,
-        template: TemplatePosition | None = None,
-        slice_mm: float | None = None,
-    ):
-        self.grid = working_grid(reference if template is None else template.head, field_of_view_mm, slice_mm)
-        self._to_reference = np.eye(4) if template is None else template.matrix  # from millimetres of the grid
+    def __init__(self, name: str, reference: Head, grid: Grid, to_reference: np.ndarray):
+        self.grid, self._to_reference = grid, to_reference
         self.volumes: dict[str, np.ndarray] = {}  # float32, on the grid
         self._planes = choose_planes(reference)
         self._images: dict[str, Images] = {}  # with skull, for the pictures
@@ -63,8 +51,9 @@ class CombinedSeries:
 
 
 def working_grid(head: Head, field_of_view_mm: float, slice_mm: float | None = None) -> Grid:
-    """The reference's grid, cropped or padded within its axial slices to a square around the brain."""
-    axial = int(np.argmax(nib.io_orientation(head.grid.affine)[:, 0] == 2))  # the axis from inferior to superior
+    """The grid of the reference or the template, cropped or padded within its axial slices, by whole voxels, to a square
+    around the brain. Slices much thicker than `slice_mm` are divided."""
+    axial = axial_axis(head.grid)
     shape, first = list(head.grid.shape), np.zeros(3)
     for axis in range(3):
         if axis == axial:
@@ -78,4 +67,4 @@ def working_grid(head: Head, field_of_view_mm: float, slice_mm: float | None = N
     affine = head.grid.affine.copy()
     affine[:3, 3] = apply(head.grid.affine, first)
     grid = Grid.from_affine((shape[0], shape[1], shape[2]), affine)
-    return grid if slice_mm is None else divide_slices(grid, axial, slice_mm)
+    return grid if slice_mm is None else divide_slices(grid, slice_mm)

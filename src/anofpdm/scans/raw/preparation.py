@@ -149,6 +149,7 @@ class Preparation:
             "template": None if study.template is None else _describe_template(study.template),
             "brain_extraction": self.method,
             "brain_ml": round(float(study.brain.sum() * voxel_ml), 1),
+            "spacing_mm": [round(float(edge), 4) for edge in study.scan.grid.spacing_mm],  # as the network sees it
             "seconds": round(seconds, 1),
             "series": {one.name: self._describe_series(one, study.reference) for one in study.series},
         }

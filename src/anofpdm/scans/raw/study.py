@@ -9,10 +9,11 @@ import numpy as np
 
 from anofpdm.errors import ScanError
 from anofpdm.scans.nifti import read_volume
-from anofpdm.scans.raw.combine import CombinedSeries
+from anofpdm.scans.raw.combine import CombinedSeries, working_grid
 from anofpdm.scans.raw.geometry import resample
 from anofpdm.scans.raw.header import check_header
 from anofpdm.scans.raw.place import PlacedSeries, Placement, StudyTools, TemplatePosition
+from anofpdm.scans.raw.thick import axial_axis
 from anofpdm.scans.slices import Scan
 
 FIELD_OF_VIEW_MM = 240.0  # of the slices in BraTS; a model may record another one
@@ -70,7 +71,11 @@ def prepare_study(files: Mapping[str, Path], tools: StudyTools, options: StudyOp
     tools.report(f"reference: {name} ({path})")
     placed = [placement.reference(name, path, head)]
     template = placement.place_template(placed[0], head) if options.template else None
-    combined = CombinedSeries(name, head, options.field_of_view_mm, template, options.slice_mm)
+    grid = working_grid(head if template is None else template.head, options.field_of_view_mm, options.slice_mm)
+    thick_mm, thin_mm = (float(one.spacing_mm[axial_axis(one)]) for one in (head.grid, grid))
+    if template is None and thin_mm < thick_mm:
+        tools.report(f"{name}: slices of {thick_mm:.3g} mm divided into slices of {thin_mm:.3g} mm")
+    combined = CombinedSeries(name, head, grid, np.eye(4) if template is None else template.matrix)
     for other, other_path in others:
         series = placement.find_brain(other, other_path)
         placed.append(placement.place(other, other_path, series, head, placed[0]))

@@ -6,6 +6,7 @@ corrected until their own means over the thick slices are those of the series (i
 
 import math
 
+import nibabel as nib
 import numpy as np
 from scipy import ndimage
 
@@ -31,8 +32,14 @@ def resample_series(series: Head, onto: Grid, matrix: np.ndarray) -> np.ndarray:
     return np.clip(thin, 0, None)
 
 
-def divide_slices(grid: Grid, axis: int, slice_mm: float) -> Grid:
-    """The same field of view with slices of at most `slice_mm`, if those along `axis` are much thicker."""
+def axial_axis(grid: Grid) -> int:
+    """The array axis from inferior to superior."""
+    return int(np.argmax(nib.io_orientation(grid.affine)[:, 0] == 2))
+
+
+def divide_slices(grid: Grid, slice_mm: float) -> Grid:
+    """The same field of view with axial slices of at most `slice_mm`, if they are much thicker."""
+    axis = axial_axis(grid)
     thickness = float(grid.spacing_mm[axis])
     if thickness <= THICK * slice_mm:
         return grid
