@@ -51,7 +51,7 @@ class CombinedSeries:
 
 
 def working_grid(head: Head, field_of_view_mm: float, slice_mm: float | None = None) -> Grid:
-    """The grid of the reference or the template, cropped or padded within its axial slices, by whole voxels, to a square
+    """Grid of the reference or the template, cropped or padded by whole voxels, within its axial slices, to a square
     around the brain. Slices much thicker than `slice_mm` are divided."""
     axial = axial_axis(head.grid)
     shape, first = list(head.grid.shape), np.zeros(3)
