@@ -38,8 +38,8 @@ from anofpdm.scans.raw.brain import extract_brain, load_networks
 from anofpdm.scans.raw.geometry import decode_transform
 from anofpdm.scans.raw.register import Head, register_rigid
 from anofpdm.scans.raw.run import BrainFinder, RawRun, prepare_raw
-from anofpdm.scans.raw.study import StudyOptions
 from anofpdm.segment.model import load
+from anofpdm.segment.raw_input import study_options
 
 SERIES = ("flair", "t1", "t1ce", "t2")
 LEAST_BRAIN_DICE = {"flair": 0.95, "t1": 0.95, "t1ce": 0.95, "t2": 0.93}
@@ -195,7 +195,8 @@ def run_study(args: argparse.Namespace) -> None:
     with tempfile.TemporaryDirectory() as name:
         needed = model.request().modalities
         ordered = {one: files[one] for one in (*needed, *files)}
-        prepare_raw(ordered, BrainFinder(), StudyOptions(), RawRun(Path(name, "preparation"), print))
+        options = study_options(model.request(), model.expects)
+        prepare_raw(ordered, BrainFinder(), options, RawRun(Path(name, "preparation"), print))
         model.segment(files, raw="always", raw_run=RawRun(Path(name, "preparation"))).save(Path(name, "out"))
 
 

@@ -2,7 +2,7 @@
 
     python benchmarks/train_models.py glioma COHORT --out FOLDER
 
-Cohorts: the packs of slices as NIfTI files, prepared by `anofpdm prepare brats21|atlas2` as the cards state. FOLDER/recipe.json records
+Cohorts: the packs of slices as NIfTI files, prepared with the command in each model's card. FOLDER/recipe.json records
 the commands, the commit and the hash of the cohort, for the card. Re-run the same command to resume. `lgg` ships as
 a student alone: its diffusion model stays in FOLDER/diffusion.
 """

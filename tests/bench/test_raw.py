@@ -97,7 +97,7 @@ def test_a_disturbed_study_of_a_phantom(scans, monkeypatch, capsys):
     assert aligned > 0.85
     assert undisturbed > 0.6  # thick slices of a small phantom
     assert 0.5 < before < 1
-    assert 2 * abs(before - after) < 1 - undisturbed + 0.1
+    assert abs(before - after) < 0.15
     assert len(errors) == 3
     assert max(errors) < 1.5
     assert "Registration error: mean" in printed
@@ -111,7 +111,7 @@ def test_the_distance_between_slices(scans, tmp_path, monkeypatch, capsys):
     rows = [line.split("|") for line in capsys.readouterr().out.splitlines() if line.startswith(("| 2 ", "| 9 "))]
     as_it_is, stretched = (float(row[2]) for row in rows)
     assert 0.5 < as_it_is < 1
-    assert stretched != as_it_is  # without neighbours
+    assert stretched < as_it_is  # without neighbours
 
 
 def test_restored_slices_of_a_phantom(scans, tmp_path, monkeypatch, capsys):

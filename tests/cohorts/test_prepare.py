@@ -196,6 +196,11 @@ class TestContent:
         cohort = open_cohort(tmp_path / "out")
         assert cohort.labels[(cohort.scans == "p1") & (cohort.indices == 8)].tolist() == [label]
 
+    def test_isolated_labels_are_kept_where_the_distance_is_unknown(self, with_isolated, tmp_path):
+        plan = plan_cohort("nifti", with_isolated, size=SIZE, split=tmp_path / "split.csv")
+        report = prepare(replace(plan, unknown_spacing=True), tmp_path / "out")
+        assert report.warnings["p1"] == [f"{self.ISOLATED} (kept): 8"]
+
     def test_a_labelled_slice_without_brain_is_reported(self, source, tmp_path):
         (tmp_path / "labels.csv").write_text("subject,slice,label\np1,0,unhealthy\np1,9,unhealthy\n")
         report = prepared(source, tmp_path / "out", plan_options={"labels": tmp_path / "labels.csv"})

@@ -3,12 +3,14 @@
 import warnings
 from dataclasses import replace
 
+import nibabel as nib
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
+from anofpdm.calibration.fit import slice_positions
+from anofpdm.cli.main import app
 from anofpdm.cohorts import open_cohort
-from anofpdm.cohorts.plan import plan_cohort
-from anofpdm.cohorts.prepare import prepare
 from anofpdm.errors import ScanWarning
 from anofpdm.network.expects import ScanExpectation
 from anofpdm.scans import write_nifti
@@ -59,15 +61,24 @@ def test_thick_slices_of_a_raw_study_are_divided_unless_slices_are_counted(expec
     assert scan.grid.spacing_mm[2] == pytest.approx(slice_mm)  # 7.5 mm in parts of at most 4 mm
 
 
-def test_prepare_records_that_the_distance_is_unknown(tmp_path):
+def test_a_cohort_without_known_distances_counts_slices(tmp_path):
     source = toys.brats_cohort(tmp_path / "scans", 3)
-    plan = plan_cohort("brats21", source, size=32)
-    for name, unknown in (("known", False), ("unknown", True)):
-        prepare(replace(plan, unknown_spacing=unknown), tmp_path / name)
-    expects = [open_cohort(tmp_path / name).manifest["expects"] for name in ("known", "unknown")]
-    assert "nominal_slice_mm" not in expects[0]
-    spacing = open_cohort(tmp_path / "unknown").spacing_mm
-    assert ScanExpectation.from_dict(expects[1]).nominal_slice_mm == float(np.median(spacing))
+    for number, slice_mm in enumerate((1.0, 2.0, 6.0)):
+        affine = toys.affine_of(spacing=(1, 1, slice_mm), shape=(24, 24, 20))
+        for path in source.rglob(f"p{number}_*.nii.gz"):
+            toys.save(path, np.asarray(nib.nifti1.load(path).dataobj), affine)
+    for name, words in (("known", []), ("unknown", ["--unknown-spacing"])):
+        done = CliRunner().invoke(
+            app, ["prepare", "brats21", str(source), str(tmp_path / name), "--size", "32", "--raw", "never", *words]
+        )
+        assert done.exit_code == 0, done.output
+    known, unknown = (open_cohort(tmp_path / name) for name in ("known", "unknown"))
+    rows = np.arange(len(known))
+    assert "nominal_slice_mm" not in known.manifest["expects"]
+    np.testing.assert_array_equal(slice_positions(known, rows).heights_mm, known.indices * known.spacing_mm)
+    assert unknown.manifest["expects"]["nominal_slice_mm"] == 2
+    np.testing.assert_array_equal(slice_positions(unknown, rows).heights_mm, unknown.indices * 2.0)
+    np.testing.assert_array_equal(slice_positions(known, rows, COUNTED).heights_mm, known.indices * 4.0)  # by a model
 
 
 @pytest.mark.parametrize("wrong", [0, -2.0, "2", True, 1000.0])

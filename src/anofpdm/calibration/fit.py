@@ -32,6 +32,7 @@ from anofpdm.method.gather import BATCH, EvidenceRequest, gather_shared, slice_s
 from anofpdm.method.mask import smallest_lesion_level
 from anofpdm.method.scan_labels import estimate_labels
 from anofpdm.method.signals import components
+from anofpdm.network.expects import ScanExpectation
 from anofpdm.network.predictor import TrainedModel
 from anofpdm.options import Encoding, Signal, Split, StrengthBy, parse
 from anofpdm.util.distributed import World
@@ -228,8 +229,11 @@ def compact(evidence: Evidence, *, last_maps: bool = False) -> Evidence:
     return evidence.map(lambda tensor: tensor.clamp(max=largest).half() if tensor.ndim == 4 else tensor)
 
 
-def slice_positions(cohort: Cohort, rows: np.ndarray) -> SlicePositions:
-    return SlicePositions(cohort.scans[rows], cohort.indices[rows] * cohort.spacing_mm[rows])
+def slice_positions(cohort: Cohort, rows: np.ndarray, expects: ScanExpectation | None = None) -> SlicePositions:
+    """By the distances in the headers, unless the cohort, or a model, assumes one for every scan."""
+    expects = expects or ScanExpectation.from_dict(cohort.manifest.get("expects", {}))
+    distances_mm = expects.nominal_slice_mm or cohort.spacing_mm[rows]
+    return SlicePositions(cohort.scans[rows], cohort.indices[rows] * distances_mm)
 
 
 def foreground_range(cohort: Cohort, scans: np.ndarray) -> tuple[float, float]:

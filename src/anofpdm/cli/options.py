@@ -70,8 +70,8 @@ KeepIsolated = Annotated[
     bool,
     typer.Option(
         "--keep-isolated",
-        help="Use labels unlike those of both adjacent slices; by default they are left out of training and "
-        "validation, as probable errors, where slices are thin (up to 3 mm).",
+        help="Use labels of the table that are unlike those of both adjacent slices. By default they are left out of "
+        "training and validation, as probable errors, where slices are thin (up to 3 mm).",
     ),
 ]
 Device = Annotated[str, typer.Option(help="auto (a GPU if there is one), cpu, cuda, cuda:1 or mps.")]

@@ -17,7 +17,7 @@ from anofpdm.errors import CohortError
 from anofpdm.options import Layout, Split, parse
 from anofpdm.scans.slices import BRIGHT_PERCENTILE, LEAST_FOREGROUND
 
-PREPARATION_VERSION = 1  # incremented whenever the same scan would give other slices
+PREPARATION_VERSION = 2  # incremented whenever the same scan would give other slices
 SIZES = (16, 512)
 TRAIN_SHARE, VAL_SHARE = 0.75, 0.05  # of the patients; the rest is the test split
 FILE_NAMES = {

@@ -190,7 +190,6 @@ def _finish(plan: Plan, out: Path, entries: list[ScanEntry], report: Report) -> 
         "kind": str(plan.layout),
         "source": str(plan.source),
         "labels": "given" if plan.labels else "from masks",
-        "isolated_labels": "kept" if plan.keep_isolated else "left out",
         "split": plan.split_from,
         "preparation": plan.preparation,
         "preparation_sha256": hashlib.sha256(json.dumps(plan.preparation, sort_keys=True).encode()).hexdigest(),
@@ -202,6 +201,8 @@ def _finish(plan: Plan, out: Path, entries: list[ScanEntry], report: Report) -> 
         "warnings": report.warnings,
         "expects": expected_scans(plan, entries),
     }
+    if plan.labels is not None:
+        manifest["isolated_labels"] = "kept" if plan.keep_isolated else "left out"
     encoded = json.dumps(manifest, indent=2).encode()
     if (out / MANIFEST).is_file() and (out / MANIFEST).read_bytes() == encoded and (out / SHEET).is_file():
         return  # nothing new; do not disturb readers

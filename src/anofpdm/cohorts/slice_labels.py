@@ -58,7 +58,8 @@ def isolated_labels(labels: np.ndarray) -> list[int]:
 
 
 def _leaves_out_isolated(plan: Plan, entry: ScanEntry) -> bool:
-    return not plan.keep_isolated and entry.spacing_mm <= THIN_MM + TOLERANCE_MM and entry.split != Split.TEST
+    thin = not plan.unknown_spacing and entry.spacing_mm <= THIN_MM + TOLERANCE_MM
+    return thin and not plan.keep_isolated and entry.split != Split.TEST
 
 
 def _name_in_table(labels: GivenLabels, entry: ScanEntry) -> str:

@@ -118,15 +118,20 @@ def _check_same(config: FitConfig, payload: dict[str, Any], recorded: dict[str, 
     for option, value in payload["settings"].items():
         before = recorded["settings"].get(option)
         if before != value:
-            what = "another file" if option == "--split" else before or "its default"
             raise ConfigError(
-                f"{config.out} was started with {option} {what}; re-run with that, or choose another --out"
+                f"{config.out} was started {_describe(option, before)}; re-run like that, or choose another --out"
             )
     if recorded["labels"] != payload["labels"] and config.has_begun_training:
         raise CohortError(
             f"{_labels_file(config.data) or 'labels'}: changed since {config.out} was trained; restore the file, "
             "or choose another --out"
         )
+
+
+def _describe(option: str, value: Any) -> str:
+    if isinstance(value, bool):
+        return f"with {option}" if value else f"without {option}"
+    return f"with {option} {'another file' if option == '--split' else value or 'its default'}"
 
 
 def _read(path: Path) -> dict[str, Any]:

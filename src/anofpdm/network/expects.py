@@ -15,9 +15,7 @@ class ScanExpectation:
     template: str | None = None  # space that scans are registered to; None: their own
     field_of_view_mm: float = FIELD_OF_VIEW_MM  # along the longer side of a slice
     orientation: str = AXIAL  # of the slices
-    nominal_slice_mm: float | None = (
-        None  # distance that slices are taken to have, where training scans did not tell it
-    )
+    nominal_slice_mm: float | None = None  # slice distance assumed for every scan; None: as in the header
 
     def __post_init__(self) -> None:
         if type(self.skull) is not bool:

@@ -40,7 +40,8 @@ class Curves:
 
 @dataclass(frozen=True)
 class SliceSpace:
-    """Where the slices of the network lie. The result of a model in template space is on another grid."""
+    """Where the slices of the network lie. Of a raw study, they may be divided or in template space; the result is on
+    the grid of the reference."""
 
     grid: Grid
     matrix: np.ndarray  # [4, 4], millimetres of the result to millimetres of the grid

@@ -13,7 +13,7 @@ from typing import Any
 
 from anofpdm.report import wording
 from anofpdm.report.display import DecisionRules, DisplayData, SegmentedScan, slice_space
-from anofpdm.report.page_data import FindingData, Score, axial_axis, build_page_data, encode_sheets
+from anofpdm.report.page_data import FindingData, Score, build_page_data, encode_sheets
 from anofpdm.report.prepared import render_preparation
 
 POLICY = "default-src 'none'; script-src '{script}'; style-src '{style}'; img-src data:; base-uri 'none'"
@@ -121,7 +121,8 @@ def _render_identity(result: SegmentedScan) -> str:
     indices = result.display.indices  # slices with too little brain are not analysed
     slices = f"slices {indices[0]} to {indices[-1]}" if len(indices) > 1 else f"slice {indices[0]}"
     planes = slice_space(result).grid
-    pairs["Analysed"] = f"{slices} of {planes.shape[axial_axis(planes)[0]]}"
+    apart = f", {planes.slice_mm:.3g} mm apart" if not math.isclose(planes.slice_mm, grid.slice_mm) else ""
+    pairs["Analysed"] = f"{slices} of {planes.shape[planes.axial_axis]}{apart}"
     pairs["Scored modalities"] = ", ".join(name.upper() for name in result.display.modalities)
     pairs["Masks made by"] = ENGINES.get(engine, engine)
     return _render_pairs(pairs)

@@ -4,14 +4,12 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-import nibabel as nib
 import numpy as np
 from PIL import Image
 
 from anofpdm.report import wording
 from anofpdm.report.display import DecisionRules, SegmentedScan, SliceSpace, slice_space
 from anofpdm.report.findings import Finding
-from anofpdm.scans import Grid
 from anofpdm.util.drawing import HEAT, encode_png
 
 OVERVIEW_SLICES = 24
@@ -173,16 +171,10 @@ def axial_index(position_mm: Iterable[float], space: SliceSpace) -> int:
     """Number of the axial slice that contains a position of the result, counted from the inferior end."""
     grid = space.grid
     voxel = np.linalg.solve(grid.affine, space.matrix @ [*position_mm, 1.0])
-    axis, upwards = axial_axis(grid)
+    axis = grid.axial_axis
     index = round(float(voxel[axis]))
+    upwards = grid.affine[2, axis] > 0
     return index if upwards else grid.shape[axis] - 1 - index
-
-
-def axial_axis(grid: Grid) -> tuple[int, bool]:
-    """The array axis from inferior to superior, and whether its index increases upwards."""
-    orientation = nib.io_orientation(grid.affine)  # [3, 2]: world axis and direction of each array axis
-    axis = int(np.flatnonzero(orientation[:, 0] == 2)[0])
-    return axis, bool(orientation[axis, 1] > 0)
 
 
 def _round_all(values: Iterable[float]) -> list[Number]:

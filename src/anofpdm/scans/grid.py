@@ -37,6 +37,16 @@ class Grid:
         """[3], voxel size along each array axis."""
         return np.linalg.norm(self.affine[:3, :3], axis=0)
 
+    @property
+    def axial_axis(self) -> int:
+        """The array axis from inferior to superior."""
+        return int(np.argmax(nib.io_orientation(self.affine)[:, 0] == 2))
+
+    @property
+    def slice_mm(self) -> float:
+        """Distance of axial slices."""
+        return float(self.spacing_mm[self.axial_axis])
+
 
 def grid_of(header: nib.Nifti1Header, shape: tuple[int, int, int], path: Path) -> Grid:
     """The grid that a header describes; ambiguous or invalid geometry is refused."""

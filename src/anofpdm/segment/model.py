@@ -177,7 +177,8 @@ class Model:
         return read_input(files, request, self.expects, self.foreground, run)
 
     def _checked_slices(self, scan: Scan, spacing_mm: float, request: SegmentRequest, where: object) -> EngineSlices:
-        slices, spacing_mm = scan_slices(scan, self.size), self.expects.nominal_slice_mm or spacing_mm
+        slices = scan_slices(scan, self.size)
+        spacing_mm = self.expects.nominal_slice_mm or spacing_mm
         if not len(slices.indices):
             raise ScanError(f"{where}: no axial slice has enough foreground; is it a head scan?")
         warn_unusual_foreground(foreground_share(slices.pixels), self.foreground, where)

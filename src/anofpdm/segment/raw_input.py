@@ -50,7 +50,7 @@ def read_input(
 
 
 def study_options(request: SegmentRequest, expects: ScanExpectation) -> StudyOptions:
-    """Slices so thick that the network would have no neighbours of a slice are divided."""
+    """Slices are divided where they are too far apart for the nearest neighbours that the network takes."""
     counted = expects.nominal_slice_mm is not None
     distances = () if counted else [abs(mm) for mm in request.engine.neighbours_mm]
     return StudyOptions(

@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 
 from anofpdm.scans.grid import Grid
-from anofpdm.scans.raw.geometry import apply, resample
+from anofpdm.scans.raw.geometry import apply, coverage, resample
 from anofpdm.scans.raw.register import Head
-from anofpdm.scans.raw.thick import crop_to_brain, divide_slices, resample_series
+from anofpdm.scans.raw.thick import crop_to_brain, crop_to_grid, divide_slices, resample_series
+from tests import toys
 from tests.scans.raw.worlds import moved_head, random_rigid, thick_grid, tumour_phantom
 
 
@@ -53,6 +54,14 @@ def test_thin_slices_are_interpolated(original, movement):
     np.testing.assert_array_equal(resample_series(thin, original.grid, movement), linear)
 
 
+def test_slices_are_divided_along_the_axial_axis_whatever_the_order():
+    affine = toys.affine_of("SLP", (5.0, 2.0, 3.0), (4, 6, 7))
+    divided = divide_slices(Grid.from_affine((4, 6, 7), affine), 2.0)
+    assert divided.shape == (12, 6, 7)
+    first, last = apply(divided.affine, np.array([[1.0, 0, 0], [10.0, 5, 6]]))  # the middle parts of two slices
+    np.testing.assert_allclose([first, last], apply(affine, np.array([[0.0, 0, 0], [3.0, 5, 6]])), atol=1e-9)
+
+
 @pytest.mark.parametrize(("slice_mm", "parts"), [(2.0, 3), (2.5, 2), (5.0 / 3, 3), (3.4, 1), (1.0, 5)])
 def test_divided_slices_fill_the_thick_ones(slice_mm, parts, movement):
     grid = thick_grid(movement, (2.0, 2.0, 5.0), (6, 7, 4))
@@ -68,8 +77,27 @@ def test_divided_slices_fill_the_thick_ones(slice_mm, parts, movement):
 
 def test_the_box_around_the_brain_keeps_positions(movement):
     thick = scanned(movement, 5.0)
-    voxels, grid = crop_to_brain(thick)
+    box, grid = crop_to_brain(thick)
+    voxels = thick.voxels[box]
     assert voxels.shape == grid.shape
     assert voxels.size < thick.voxels.size
     there = resample(voxels, grid, thick.grid, np.eye(4))
     np.testing.assert_allclose(there[thick.brain], thick.voxels[thick.brain], rtol=1e-4)
+    again, same = crop_to_grid(thick.grid, grid, np.eye(4))
+    assert all(a.start <= b.start < b.stop <= a.stop for a, b in zip(again, box, strict=True))
+    assert same.shape == tuple(side.stop - side.start for side in again)
+
+
+@pytest.mark.parametrize("onto", ["divided", "inside", "partly outside"])
+def test_a_uniform_head_stays_uniform_at_every_border(onto, movement):
+    """The brain reaches the first and the last slice; the new grid ends inside the head, or beyond it."""
+    grid = thick_grid(movement, (2.0, 2.0, 5.0), (30, 32, 12))
+    head = Head(np.full(grid.shape, 100, np.float32), np.ones(grid.shape, bool), grid)
+    if onto == "divided":
+        target, matrix = divide_slices(grid, 2.0), np.eye(4)
+    else:
+        shape = (20, 20, 30) if onto == "inside" else (70, 70, 70)
+        target, matrix = thick_grid(np.eye(4), (1.0, 1.0, 1.0), shape), movement
+    inside = coverage(grid, target, matrix)
+    assert inside.any()
+    np.testing.assert_allclose(resample_series(head, target, matrix)[inside], 100, atol=0.5)

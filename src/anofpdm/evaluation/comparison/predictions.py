@@ -157,7 +157,7 @@ def predict_with_student(
     for number, positions in enumerate(batches):
         rows = work.rows[positions]
         pixels = cohort_pixels(cohort, rows, student.config.modalities, without)
-        store.put_decisions(positions, student.decide(pixels, slice_positions(cohort, rows)))
+        store.put_decisions(positions, student.decide(pixels, slice_positions(cohort, rows, student.expects)))
         work.report(number + 1, len(batches))
 
 

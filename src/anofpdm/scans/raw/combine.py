@@ -6,7 +6,7 @@ from anofpdm.scans.grid import Grid
 from anofpdm.scans.raw.geometry import apply, coverage, resample
 from anofpdm.scans.raw.pictures import Images, choose_planes, cut_planes, draw_series
 from anofpdm.scans.raw.register import Head
-from anofpdm.scans.raw.thick import axial_axis, divide_slices, resample_series
+from anofpdm.scans.raw.thick import divide_slices, resample_series
 
 REFERENCE_WEIGHT = 1.5  # in the vote over brain masks: decides between two series
 
@@ -53,7 +53,7 @@ class CombinedSeries:
 def working_grid(head: Head, field_of_view_mm: float, slice_mm: float | None = None) -> Grid:
     """Grid of the reference or the template, cropped or padded by whole voxels, within its axial slices, to a square
     around the brain. Slices much thicker than `slice_mm` are divided."""
-    axial = axial_axis(head.grid)
+    axial = head.grid.axial_axis
     shape, first = list(head.grid.shape), np.zeros(3)
     for axis in range(3):
         if axis == axial:

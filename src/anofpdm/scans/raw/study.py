@@ -13,7 +13,6 @@ from anofpdm.scans.raw.combine import CombinedSeries, working_grid
 from anofpdm.scans.raw.geometry import resample
 from anofpdm.scans.raw.header import check_header
 from anofpdm.scans.raw.place import PlacedSeries, Placement, StudyTools, TemplatePosition
-from anofpdm.scans.raw.thick import axial_axis
 from anofpdm.scans.slices import Scan
 
 FIELD_OF_VIEW_MM = 240.0  # of the slices in BraTS; a model may record another one
@@ -24,7 +23,7 @@ class StudyOptions:
     strip: bool = True  # set voxels outside the brain to 0
     field_of_view_mm: float = FIELD_OF_VIEW_MM
     template: bool = False  # whether the scan is brought to MNI space
-    slice_mm: float | None = None  # thicker slices of the reference are divided; None: they stay as they are
+    slice_mm: float | None = None  # slices more than 1.5 times as thick are divided; None: none
 
 
 @dataclass(frozen=True)
@@ -72,9 +71,8 @@ def prepare_study(files: Mapping[str, Path], tools: StudyTools, options: StudyOp
     placed = [placement.reference(name, path, head)]
     template = placement.place_template(placed[0], head) if options.template else None
     grid = working_grid(head if template is None else template.head, options.field_of_view_mm, options.slice_mm)
-    thick_mm, thin_mm = (float(one.spacing_mm[axial_axis(one)]) for one in (head.grid, grid))
-    if template is None and thin_mm < thick_mm:
-        tools.report(f"{name}: slices of {thick_mm:.3g} mm divided into slices of {thin_mm:.3g} mm")
+    if template is None and grid.slice_mm < head.grid.slice_mm:
+        tools.report(f"{name}: slices of {head.grid.slice_mm:.3g} mm divided into slices of {grid.slice_mm:.3g} mm")
     combined = CombinedSeries(name, head, grid, np.eye(4) if template is None else template.matrix)
     for other, other_path in others:
         series = placement.find_brain(other, other_path)
@@ -84,6 +82,9 @@ def prepare_study(files: Mapping[str, Path], tools: StudyTools, options: StudyOp
     if not brain.any():
         raise ScanError(f"{path}: the brain mask is empty; give --brain-mask or --skull-strip")
     pictures = combined.draw(brain)
-    volumes = [np.where(brain, one, 0) if options.strip else one for one in combined.volumes.values()]
-    scan = Scan(tuple(files), tuple(np.clip(volume, 0, None) for volume in volumes), combined.grid)
+    for volume in combined.volumes.values():
+        np.clip(volume, 0, None, out=volume)
+        if options.strip:
+            volume[~brain] = 0
+    scan = Scan(tuple(files), tuple(combined.volumes.values()), combined.grid)
     return Study(scan, brain, tuple(placed), pictures, template=template)

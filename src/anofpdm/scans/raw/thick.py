@@ -4,9 +4,9 @@ A thick slice is a mean, and linear interpolation between such slices blurs them
 corrected until their own means over the thick slices are those of the series (iterative back-projection).
 """
 
+import itertools
 import math
 
-import nibabel as nib
 import numpy as np
 from scipy import ndimage
 
@@ -14,36 +14,40 @@ from anofpdm.scans.grid import Grid
 from anofpdm.scans.raw.geometry import apply, resample
 from anofpdm.scans.raw.register import Head
 
-THICK = 1.5  # times as long as the new slices
+THICK = 1.5  # times as long as the new voxels
 TOLERANCE = 1e-3  # headers are rounded
 ROUNDS = 3  # of corrections
 MARGIN = 2  # voxels around the brain that are corrected, too
+Box = tuple[slice, slice, slice]
 
 
 def resample_series(series: Head, onto: Grid, matrix: np.ndarray) -> np.ndarray:
     """float32 voxels on grid `onto`; `matrix` maps its millimetres to those of the series."""
-    thin = resample(series.voxels, series.grid, onto, matrix)
     if series.grid.spacing_mm.max() <= THICK * onto.spacing_mm.max():
-        return thin
-    thick, grid = crop_to_brain(series)
+        return resample(series.voxels, series.grid, onto, matrix)
+    padded = np.pad(series.voxels, 1, mode="edge")  # the outer half of the outermost slices is not darker
+    thin = resample(padded, _shifted(series.grid, np.full(3, -1), padded.shape), onto, matrix)
+    box, grid = crop_to_brain(series)
+    onto_box, part = crop_to_grid(onto, grid, np.linalg.inv(matrix))
+    _correct(thin[onto_box], part, series.voxels[box].astype(np.float32), grid, matrix)
+    return np.clip(thin, 0, None, out=thin)
+
+
+def _correct(thin: np.ndarray, part: Grid, thick: np.ndarray, grid: Grid, matrix: np.ndarray) -> None:
+    """Add, in place, what the means of thin slices lack; thick slices that are mostly outside `part` have no mean."""
+    back = np.linalg.inv(matrix)
+    covered = resample(np.ones(part.shape, np.float32), part, grid, back)
     for _ in range(ROUNDS):
-        difference = thick - resample(thin, onto, grid, np.linalg.inv(matrix))
-        thin += resample(difference, grid, onto, matrix)
-    return np.clip(thin, 0, None)
-
-
-def axial_axis(grid: Grid) -> int:
-    """The array axis from inferior to superior."""
-    return int(np.argmax(nib.io_orientation(grid.affine)[:, 0] == 2))
+        means = resample(thin, part, grid, back) / np.maximum(covered, 0.5)
+        thin += resample(np.where(covered > 0.5, thick - means, 0), grid, part, matrix)
 
 
 def divide_slices(grid: Grid, slice_mm: float) -> Grid:
     """The same field of view with axial slices of at most `slice_mm`, if they are much thicker."""
-    axis = axial_axis(grid)
-    thickness = float(grid.spacing_mm[axis])
-    if thickness <= THICK * slice_mm:
+    axis = grid.axial_axis
+    if grid.slice_mm <= THICK * slice_mm:
         return grid
-    parts = math.ceil(thickness / slice_mm - TOLERANCE)
+    parts = math.ceil(grid.slice_mm / slice_mm - TOLERANCE)
     lowest, scale = np.zeros(3), np.ones(4)
     lowest[axis], scale[axis] = (1 / parts - 1) / 2, 1 / parts
     affine = grid.affine @ np.diag(scale)
@@ -52,12 +56,30 @@ def divide_slices(grid: Grid, slice_mm: float) -> Grid:
     return Grid.from_affine((i, j, k), affine)
 
 
-def crop_to_brain(series: Head) -> tuple[np.ndarray, Grid]:
-    """float32 voxels in a box around the brain, and their grid."""
+def crop_to_brain(series: Head) -> tuple[Box, Grid]:
+    """A box around the brain, and its grid."""
     (box,) = ndimage.find_objects(series.brain.astype(np.uint8))
-    first = np.array([max(0, side.start - MARGIN) for side in box])
-    last = [min(n, side.stop + MARGIN) for side, n in zip(box, series.grid.shape, strict=True)]
-    inside = series.voxels[tuple(slice(a, b) for a, b in zip(first, last, strict=True))].astype(np.float32)
-    affine = series.grid.affine.copy()
-    affine[:3, 3] = apply(series.grid.affine, first.astype(float))
-    return inside, Grid.from_affine(inside.shape, affine)
+    return _box(series.grid, [side.start - MARGIN for side in box], [side.stop + MARGIN for side in box])
+
+
+def crop_to_grid(grid: Grid, other: Grid, matrix: np.ndarray) -> tuple[Box, Grid]:
+    """The box of `grid` that contains `other`, and its grid; `matrix` maps millimetres of `other` to its own."""
+    corners = np.array(list(itertools.product(*((-0.5, n - 0.5) for n in other.shape))))
+    inside = apply(np.linalg.inv(grid.affine) @ matrix @ other.affine, corners)
+    return _box(grid, np.floor(inside.min(axis=0)), np.ceil(inside.max(axis=0)) + 1)
+
+
+def _box(grid: Grid, first: "np.ndarray | list[int]", last: "np.ndarray | list[int]") -> tuple[Box, Grid]:
+    """Cut off at the edges of the grid."""
+    low = np.clip(np.asarray(first, dtype=int), 0, np.array(grid.shape) - 1)
+    high = np.clip(np.asarray(last, dtype=int), low + 1, grid.shape)
+    i, j, k = (slice(int(a), int(b)) for a, b in zip(low, high, strict=True))
+    return (i, j, k), _shifted(grid, low, tuple(int(n) for n in high - low))
+
+
+def _shifted(grid: Grid, first: np.ndarray, shape: tuple[int, ...]) -> Grid:
+    """The same voxels, of which the first has this number."""
+    affine = grid.affine.copy()
+    affine[:3, 3] = apply(grid.affine, first.astype(float))
+    i, j, k = shape
+    return Grid.from_affine((i, j, k), affine)
