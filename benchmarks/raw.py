@@ -64,6 +64,7 @@ def main() -> None:
             command.add_argument("--mm", type=float, default=40.0)
             command.add_argument("--seed", type=int, default=0)
             command.add_argument("--skulls", type=Path, help="Folder of the raw_ms study.")
+            command.add_argument("--needed", action="store_true", help="Only the series that the model uses.")
     args = parser.parse_args()
     measure = {
         "brains": measure_brains, "lesion": measure_lesion, "transforms": measure_transforms,
@@ -141,7 +142,8 @@ def measure_disturbed(args: argparse.Namespace) -> None:
     targets = find_targets([str(args.folder)], model.modalities, None, None)
     scans = [Undisturbed.of_scan(model, one.subject, skull) for one in targets[: args.count]]
     for target, scan in zip(targets, scans, strict=False):
-        moved = ", ".join(f"{name} {mm:.2f}" for name, mm in scan.residual_mm(model.expects.template).items())
+        names = model.request().modalities if args.needed else SERIES
+        moved = ", ".join(f"{name} {mm:.2f}" for name, mm in scan.residual_mm(model.expects.template, names).items())
         print(f"{target.subject.name}: registration of the scan as it was moves {moved} mm", flush=True)
     print("\n| scan | number | DICE to undisturbed | to perfect registration | perfect to undisturbed ", end="")
     print(
@@ -150,7 +152,7 @@ def measure_disturbed(args: argparse.Namespace) -> None:
     scores = []
     for number in range(args.count):
         start = time.perf_counter()
-        one = disturb_once(model, scans[number % len(scans)], rng, (args.degrees, args.mm))
+        one = disturb_once(model, scans[number % len(scans)], rng, (args.degrees, args.mm), not args.needed)
         errors = ", ".join(f"{name} {error:.2f}" for name, error in one.errors_mm.items())
         numbers = (one.undisturbed, one.perfect, one.perfect_undisturbed, one.reference_before, one.reference_after)
         row = " | ".join([*(f"{dice:.3f}" for dice in numbers), errors, f"{time.perf_counter() - start:.0f}"])

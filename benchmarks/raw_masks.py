@@ -1,7 +1,7 @@
 """Masks of disturbed studies (raw_disturbed.py), compared with those of the scan as it was."""
 
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -55,22 +55,24 @@ class Undisturbed:
         reference = read_volume(subject.masks[0]).voxels > 0 if subject.masks else None
         return cls(heads, whole, model.segment(subject.images, raw="never"), reference)
 
-    def residual_mm(self, template: str | None) -> dict[str, float]:
-        """Mean distance by which registration moves the series of the scan, which its publishers have registered."""
+    def residual_mm(self, template: str | None, names: Collection[str]) -> dict[str, float]:
+        """Mean distance by which registration moves series of the scan, which its publishers have registered."""
         (_, reference), *others = self.stripped.items()
-        moved = {name: register_rigid(reference, head).matrix for name, head in others}
+        moved = {name: register_rigid(reference, head).matrix for name, head in others if name in names}
         if template is not None:
             moved[template] = register_affine(load_template(), reference).matrix
         return {name: float(distances_mm(matrix, np.eye(4), reference).mean()) for name, matrix in moved.items()}
 
 
 def disturb_once(
-    model: Model, scan: Undisturbed, rng: np.random.Generator, limits: tuple[float, float]
+    model: Model, scan: Undisturbed, rng: np.random.Generator, limits: tuple[float, float], all_series: bool = True
 ) -> DisturbedScores:
+    """`all_series`: also those that the model does not use, to measure their registration."""
     needed = model.request().modalities
     names = tuple(dict.fromkeys((*needed, *scan.stripped)))  # the reference first
     reference = names[0]
     disturbance = draw_disturbance(names, scan.stripped[reference].centre_mm, rng, *limits)
+    names = names if all_series else needed
     with tempfile.TemporaryDirectory() as name:
         raw = Path(name, "raw")
         raw.mkdir()
@@ -105,7 +107,8 @@ def predict_perfect(model: Model, scan: Undisturbed, disturbance: Disturbance, r
     there, slice_mm = np.eye(4), study_options(model.request(), model.expects).slice_mm
     with tempfile.TemporaryDirectory() as name:
         if model.expects.template is None:
-            files = write_aligned(scan.stripped, disturbance, reference, Path(name), slice_mm)
+            used = {one: scan.stripped[one] for one in model.request().modalities}
+            files = write_aligned(used, disturbance, reference, Path(name), slice_mm)
         else:
             files = write_returned(scan.stripped, disturbance, Path(name))
             there = np.linalg.inv(disturbance.movements[reference])
