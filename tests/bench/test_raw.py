@@ -14,6 +14,7 @@ from anofpdm.scans import read_volume, write_nifti
 from anofpdm.scans.grid import Grid
 from anofpdm.scans.raw.geometry import apply, resample, rotation_degrees
 from anofpdm.scans.raw.register import Head
+from anofpdm.segment.model import load
 from tests import toys
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
@@ -104,14 +105,20 @@ def test_a_disturbed_study_of_a_phantom(scans, monkeypatch, capsys):
 
 
 def test_the_distance_between_slices(scans, tmp_path, monkeypatch, capsys):
+    folder = scans / "BraTS2021_00001"
+    mask = read_volume(folder / "BraTS2021_00001_seg.nii.gz")
+    own = f"{mask.grid.slice_mm:g}"
     (tmp_path / "split.csv").write_text("patient,split\nBraTS2021_00001,val\n")
-    words = [BUNDLED / "phantom-tumour", scans, "--split", tmp_path / "split.csv", "--distances", "2,9"]
+    words = [BUNDLED / "phantom-tumour", scans, "--split", tmp_path / "split.csv", "--distances", f"{own},9"]
     monkeypatch.setattr(sys, "argv", ["slice_distance.py", *map(str, words)])
     runpy.run_path(str(BENCHMARKS / "slice_distance.py"), run_name="__main__")
-    rows = [line.split("|") for line in capsys.readouterr().out.splitlines() if line.startswith(("| 2 ", "| 9 "))]
-    as_it_is, stretched = (float(row[2]) for row in rows)
-    assert 0.5 < as_it_is < 1
-    assert stretched < as_it_is  # without neighbours
+    printed = [line.split("|") for line in capsys.readouterr().out.splitlines() if line.startswith("|")]
+    rows = {row[1].strip(): row for row in printed}
+    model = load(BUNDLED / "phantom-tumour", "cpu")
+    files = {name: folder / f"BraTS2021_00001_{name}.nii.gz" for name in model.modalities}
+    expected = toys.dice(model.segment(files).mask, mask.voxels > 0)
+    assert float(rows[own][2]) == pytest.approx(expected, abs=6e-4)
+    assert rows["9"][2] != rows[own][2]  # without neighbours
 
 
 def test_restored_slices_of_a_phantom(scans, tmp_path, monkeypatch, capsys):
