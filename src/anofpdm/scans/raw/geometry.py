@@ -4,11 +4,14 @@ A transform is a matrix [4, 4] from millimetres (RAS+) of the reference to milli
 position on the reference, where to look in the series.
 """
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 from scipy import ndimage
 
 from anofpdm.errors import ScanError
 from anofpdm.scans.grid import Grid
+from anofpdm.util.workers import cpu_cores
 
 LPS = np.diag([-1.0, -1.0, 1.0, 1.0])  # from RAS+ to LPS+, and back
 MOST_SAMPLES = 16  # along an axis of a voxel
@@ -52,11 +55,21 @@ def resample(voxels: np.ndarray, grid: Grid, onto: Grid, matrix: np.ndarray) -> 
     part = np.empty(onto.shape, np.float32)
     source = np.ascontiguousarray(voxels, dtype=np.float32)
     for offset in np.stack(np.meshgrid(*offsets, indexing="ij"), axis=-1).reshape(-1, 3):
-        ndimage.affine_transform(
-            source, indices[:3, :3], apply(indices, offset), onto.shape, output=part, order=1, mode="grid-constant"
-        )
+        _sample(source, indices[:3, :3], apply(indices, offset), part)
         total += part
     return total / np.float32(np.prod(factors))
+
+
+def _sample(source: np.ndarray, matrix: np.ndarray, offset: np.ndarray, out: np.ndarray) -> None:
+    """Linear interpolation at `matrix @ index + offset` for every index of `out`, in a thread per CPU core."""
+
+    def fill(rows: slice) -> None:
+        part, start = out[rows], offset + matrix[:, 0] * rows.start
+        ndimage.affine_transform(source, matrix, start, part.shape, output=part, order=1, mode="grid-constant")
+
+    step = -(-len(out) // cpu_cores())
+    with ThreadPoolExecutor() as threads:
+        list(threads.map(fill, [slice(first, first + step) for first in range(0, len(out), step)]))
 
 
 def average_blocks(voxels: np.ndarray, grid: Grid, largest_mm: float) -> tuple[np.ndarray, Grid]:
