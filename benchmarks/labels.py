@@ -23,16 +23,16 @@ import argparse
 import csv
 import hashlib
 import io
-import itertools
 import json
 import os
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 
 from anofpdm.cohorts import Cohort, open_cohort
-from anofpdm.cohorts.slice_labels import isolated_labels
+from anofpdm.cohorts.slice_labels import fill_between, isolated_labels
 from anofpdm.evaluation.metrics.lesions import lesion_area
 from anofpdm.evaluation.truth import Truth
 from anofpdm.labels import HEALTHY, LABEL_NAMES, NULL, UNHEALTHY
@@ -45,7 +45,7 @@ def main() -> None:
     if args.drop_isolated:
         drop_isolated(cohort, labels)
     if args.fill:
-        fill_between(cohort, labels, args.fill)
+        fill(cohort, labels, args.fill)
     unfinished = args.out.with_name(f"{args.out.name}.unfinished")
     shutil.rmtree(unfinished, ignore_errors=True)
     shutil.copytree(args.cohort, unfinished, copy_function=os.link)
@@ -128,21 +128,24 @@ def every_of_each_scan(cohort: Cohort, rows: np.ndarray, step: int, rng: np.rand
 
 def drop_isolated(cohort: Cohort, labels: np.ndarray) -> None:
     """In training and validation."""
-    both = np.concatenate([cohort.rows("train"), cohort.rows("val")])
-    for scan in scans_of(cohort, both):
+    for rows, native in native_labels(cohort, labels):
+        native[isolated_labels(native)] = NULL
+        labels[rows] = native[cohort.indices[rows]]
+
+
+def fill(cohort: Cohort, labels: np.ndarray, most_mm: float) -> None:
+    """In training and validation."""
+    for rows, native in native_labels(cohort, labels):
+        labels[rows] = fill_between(native, most_mm / cohort.spacing_mm[rows[0]])[cohort.indices[rows]]
+
+
+def native_labels(cohort: Cohort, labels: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Of every scan for training or validation: its rows, and the labels of all its slices."""
+    for scan in scans_of(cohort, np.concatenate([cohort.rows("train"), cohort.rows("val")])):
         rows = np.flatnonzero(cohort.scans == scan)
         native = np.full(cohort.indices[rows].max() + 1, NULL)
         native[cohort.indices[rows]] = labels[rows]
-        labels[rows[np.isin(cohort.indices[rows], isolated_labels(native))]] = NULL
-
-
-def fill_between(cohort: Cohort, labels: np.ndarray, most_mm: float) -> None:
-    """In training and validation."""
-    known = np.flatnonzero((labels != NULL) & (cohort.splits != "test"))
-    for below, above in itertools.pairwise(known):  # rows of a scan are in order
-        gap_mm = (cohort.indices[above] - cohort.indices[below]) * cohort.spacing_mm[below]
-        if cohort.scans[below] == cohort.scans[above] and labels[below] == labels[above] and gap_mm <= most_mm:
-            labels[below + 1 : above] = labels[below]
+        yield rows, native
 
 
 def scans_of(cohort: Cohort, rows: np.ndarray) -> np.ndarray:

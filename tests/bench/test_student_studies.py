@@ -86,6 +86,16 @@ def test_ideas(made, tmp_path, monkeypatch, capsys):
     assert all(0 <= row["mixed"] <= 100 for row in found)
 
 
+def test_cuts(made, monkeypatch, capsys):
+    """The higher the cut, the fewer pixels: recall falls."""
+    printed = run(monkeypatch, capsys, "cuts", made / "guided", made / "cohort", "--cuts", "5,0,-5", "--device", "cpu")
+    rows = [line.split(" | ") for line in printed.splitlines()[2:]]
+    assert [row[0] for row in rows] == ["| 5", "| 0", "| -5"]
+    recall = [float(row[5]) for row in rows]
+    assert recall == sorted(recall)
+    assert recall[0] < recall[-1]
+
+
 def test_ceiling_and_its_figure(made, tmp_path, monkeypatch, capsys):
     words = (made / "cohort", "--steps", 2, "--patients", 1, "--device", "cpu", "--model", made / "guided")
     printed = run(monkeypatch, capsys, "ceiling", *words)

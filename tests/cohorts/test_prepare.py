@@ -201,6 +201,22 @@ class TestContent:
         report = prepare(replace(plan, unknown_spacing=True), tmp_path / "out")
         assert report.warnings["p1"] == [f"{self.ISOLATED} (kept): 8"]
 
+    def test_labels_are_filled_between_equal_ones_that_are_near(self, tmp_path):
+        source = toys.brats_cohort(tmp_path / "scans", 3, masks=False)  # slices of 1 mm
+        given = {5: "healthy", 8: "healthy", 10: "unhealthy", 12: "unhealthy", 16: "unhealthy"}
+        rows = [f"{name},{index},{label}" for name in ("p1", "p2") for index, label in given.items()]
+        (source / "labels.csv").write_text("\n".join(["subject,slice,label", "p0,,healthy", *rows]))
+        (tmp_path / "split.csv").write_text("patient,split\np0,train\np1,train\np2,test\n")
+        plan = plan_cohort("nifti", source, size=SIZE, split=tmp_path / "split.csv")
+        prepare(plan, tmp_path / "given")
+        prepare(replace(plan, fill_labels_mm=3.0), tmp_path / "filled")
+        before, after = (open_cohort(tmp_path / name) for name in ("given", "filled"))
+        changed = before.labels != after.labels
+        assert set(before.labels[changed]) == {NULL}
+        found = list(zip(after.scans[changed], after.indices[changed].tolist(), after.labels[changed], strict=True))
+        assert found == [("p1", 6, HEALTHY), ("p1", 7, HEALTHY), ("p1", 11, UNHEALTHY)]
+        assert after.manifest["fill_labels_mm"] == 3.0
+
     def test_a_labelled_slice_without_brain_is_reported(self, source, tmp_path):
         (tmp_path / "labels.csv").write_text("subject,slice,label\np1,0,unhealthy\np1,9,unhealthy\n")
         report = prepared(source, tmp_path / "out", plan_options={"labels": tmp_path / "labels.csv"})

@@ -171,6 +171,7 @@ class TestWrongInput:
         assert "--preset tiny" in fit(*words, "--preset", "small", "--size", 16, "--device", "cpu", code=1)
         assert "give one of them" in fit(*words, "--minutes", 1, *QUICK, code=1)
         assert "was started without --keep-isolated" in fit(*words, *QUICK, "--keep-isolated", code=1)
+        assert "was started without --fill-labels" in fit(*words, *QUICK, "--fill-labels", 20, code=1)
 
     def test_labels_cannot_change_after_training(self, fitted, world, tmp_path):
         labels = tmp_path / "labels.csv"

@@ -39,6 +39,7 @@ def fit(
         ),
     ] = Raw.AUTO,
     keep_isolated: options.KeepIsolated = False,
+    fill_labels: options.FillLabels = 0.0,
     preset: Annotated[Preset, typer.Option(help="Size of the network.")] = Preset.SMALL,
     steps: Annotated[int | None, typer.Option(min=1, help="Training steps, over all runs. Default: 10,000.")] = None,
     minutes: Annotated[
@@ -58,7 +59,7 @@ def fit(
     from anofpdm.util.distributed import set_local_device
 
     names = options.parse_names(modalities)
-    data = Data(src, layout or detect_layout(src), labels, split, names, size, raw, keep_isolated)
+    data = Data(src, layout or detect_layout(src), labels, split, names, size, raw, keep_isolated, fill_labels)
     scored = options.parse_names(score)
     config = FitConfig(data, out, Budget(steps, minutes), preset, scored, seed, options.worker_count(workers))
     local_device = set_local_device(options.resolve_device(device))

@@ -74,6 +74,15 @@ KeepIsolated = Annotated[
         "training and validation, as probable errors, where slices are thin (up to 3 mm).",
     ),
 ]
+FillLabels = Annotated[
+    float,
+    typer.Option(
+        min=0,
+        metavar="MM",
+        help="Training and validation slices without a label, between two that have the same one and are at most this "
+        "far apart, get it, too; e.g. 20 where every tenth slice of 2 mm is labelled. 0: none.",
+    ),
+]
 Device = Annotated[str, typer.Option(help="auto (a GPU if there is one), cpu, cuda, cuda:1 or mps.")]
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from anofpdm.cli.options import KeepIsolated, Seed, Workers, parse_names, worker_count
+from anofpdm.cli.options import FillLabels, KeepIsolated, Seed, Workers, parse_names, worker_count
 from anofpdm.cli.progress import progress_bars
 from anofpdm.options import Layout, Raw, Split, Template
 from anofpdm.util.text import printable
@@ -31,6 +31,7 @@ def prepare(
         ),
     ] = None,
     keep_isolated: KeepIsolated = False,
+    fill_labels: FillLabels = 0.0,
     unknown_spacing: Annotated[
         bool,
         typer.Option(
@@ -87,6 +88,7 @@ def prepare(
         plan,
         raw=RawOptions(raw, keep_skull, template),
         keep_isolated=keep_isolated,
+        fill_labels_mm=fill_labels,
         unknown_spacing=unknown_spacing,
     )
     with progress_bars() as progress:

@@ -42,6 +42,7 @@ class Plan:
     labels: GivenLabels | None = None  # None: labels are derived from the masks
     raw: RawOptions = field(default_factory=RawOptions)
     keep_isolated: bool = False  # labels unlike those of both adjacent slices
+    fill_labels_mm: float = 0.0  # most between two slices with the same label, for those between them to get it
     unknown_spacing: bool = False  # the headers have no true distance between slices
 
     @property

@@ -203,6 +203,7 @@ def _finish(plan: Plan, out: Path, entries: list[ScanEntry], report: Report) -> 
     }
     if plan.labels is not None:
         manifest["isolated_labels"] = "kept" if plan.keep_isolated else "left out"
+        manifest["fill_labels_mm"] = plan.fill_labels_mm
     encoded = json.dumps(manifest, indent=2).encode()
     if (out / MANIFEST).is_file() and (out / MANIFEST).read_bytes() == encoded and (out / SHEET).is_file():
         return  # nothing new; do not disturb readers

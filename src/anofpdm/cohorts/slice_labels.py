@@ -2,8 +2,11 @@
 
 A lesion in a single thin slice is rare, so that a label unlike those of both adjacent slices is probably an error. In
 training and validation such labels are left out, as if they had not been given: a few wrong labels weaken the guidance
-much more than missing ones.
+much more than missing ones. Where only every tenth slice is labelled, those between two with the same label can get it,
+too.
 """
+
+import itertools
 
 import numpy as np
 
@@ -23,6 +26,8 @@ def slice_labels(plan: Plan, entry: ScanEntry) -> np.ndarray:
         labels = plan.labels.slice_labels(_name_in_table(plan.labels, entry), entry.n_native)
         if _leaves_out_isolated(plan, entry):
             labels[isolated_labels(labels)] = NULL
+        if plan.fill_labels_mm and entry.split != Split.TEST:
+            labels = fill_between(labels, plan.fill_labels_mm / entry.spacing_mm)
         return np.asarray(labels[entry.indices])
     if entry.lesion is not None:
         return np.array(entry.lesion, dtype=int)
@@ -55,6 +60,15 @@ def isolated_labels(labels: np.ndarray) -> list[int]:
     below, own, above = labels[:-2], labels[1:-1], labels[2:]
     isolated = (below == above) & (own != below) & (own != NULL) & (below != NULL)
     return (1 + np.flatnonzero(isolated)).tolist()
+
+
+def fill_between(labels: np.ndarray, most: float) -> np.ndarray:
+    """Of the slices of a scan [n]: those between two with the same label, at most `most` slices apart, get it, too."""
+    filled, known = labels.copy(), np.flatnonzero(labels != NULL)
+    for below, above in itertools.pairwise(known.tolist()):
+        if labels[below] == labels[above] and above - below <= most + TOLERANCE_MM:
+            filled[below:above] = labels[below]
+    return filled
 
 
 def _leaves_out_isolated(plan: Plan, entry: ScanEntry) -> bool:

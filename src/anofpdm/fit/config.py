@@ -31,6 +31,7 @@ class Data:
     size: int = 128
     raw: Raw = Raw.AUTO
     keep_isolated: bool = False
+    fill_labels_mm: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -90,6 +91,7 @@ class FitConfig:
             "--size": data.size,
             "--raw": str(data.raw),
             "--keep-isolated": data.keep_isolated,
+            "--fill-labels": data.fill_labels_mm,
             "--preset": str(self.preset),
             "--seed": self.seed,
         }
@@ -131,7 +133,9 @@ def _check_same(config: FitConfig, payload: dict[str, Any], recorded: dict[str, 
 def _describe(option: str, value: Any) -> str:
     if isinstance(value, bool):
         return f"with {option}" if value else f"without {option}"
-    return f"with {option} {'another file' if option == '--split' else value or 'its default'}"
+    if not value:
+        return f"without {option}"
+    return f"with {option} {'another file' if option == '--split' else value}"
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -60,7 +60,8 @@ def plan_data(config: FitConfig) -> Plan:
         split=data.split,
         seed=config.seed,
     )
-    plan = replace(plan, raw=RawOptions(data.raw), keep_isolated=data.keep_isolated)
+    plan = replace(plan, raw=RawOptions(data.raw))
+    plan = replace(plan, keep_isolated=data.keep_isolated, fill_labels_mm=data.fill_labels_mm)
     if data.split is None:
         plan = replace(plan, split=draw_split(plan, config.seed), split_from=f"fit, seed {config.seed}")
     return plan

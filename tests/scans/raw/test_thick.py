@@ -2,11 +2,12 @@
 
 import numpy as np
 import pytest
+from scipy.interpolate import interp1d
 
 from anofpdm.scans.grid import Grid
 from anofpdm.scans.raw.geometry import apply, coverage, resample
 from anofpdm.scans.raw.register import Head
-from anofpdm.scans.raw.thick import crop_to_brain, crop_to_grid, divide_slices, resample_series
+from anofpdm.scans.raw.thick import ROUNDS, divide_slices, resample_series, restore
 from tests import toys
 from tests.scans.raw.worlds import moved_head, random_rigid, thick_grid, tumour_phantom
 
@@ -33,19 +34,35 @@ def test_closer_to_the_original_than_linear_interpolation(original, movement):
     linear = resample(thick.voxels, thick.grid, original.grid, movement)
     restored = resample_series(thick, original.grid, movement)
     errors = [np.sqrt(np.mean((one - original.voxels)[original.brain] ** 2)) for one in (linear, restored)]
-    assert errors[1] < 0.9 * errors[0]
+    assert errors[1] < 0.93 * errors[0]
     assert restored.dtype == np.float32
     assert restored.min() >= 0
 
 
-def test_means_over_thick_slices_are_those_of_the_series(original, movement):
-    thick = scanned(movement, 5.0)
-    linear = resample(thick.voxels, thick.grid, original.grid, movement)
-    residuals = [
-        np.abs(thick.voxels - resample(thin, original.grid, thick.grid, np.linalg.inv(movement)))[thick.brain].mean()
-        for thin in (linear, resample_series(thick, original.grid, movement))
-    ]
-    assert residuals[1] < 0.4 * residuals[0]
+@pytest.mark.parametrize("axis", [0, 1, 2])
+def test_means_over_thick_slices_are_those_of_the_series(original, axis):
+    """By iterations on the volume itself: interpolate, compare means, add what is missing."""
+    thin = np.moveaxis(original.voxels[:, :, :80].astype(float), 2, axis)
+    thick = block_means(thin, axis, 5)
+    expected = interpolated(thick, axis, 5)
+    before = np.abs(block_means(expected, axis, 5) - thick).mean()
+    for _ in range(ROUNDS):
+        expected = expected + interpolated(thick - block_means(expected, axis, 5), axis, 5)
+    found = restore(thick, axis, 5)
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-2)
+    assert np.abs(block_means(found, axis, 5) - thick).mean() < 0.1 * before
+
+
+def block_means(voxels, axis, parts):
+    moved = np.moveaxis(voxels, axis, -1)
+    return np.moveaxis(moved.reshape(*moved.shape[:-1], -1, parts).mean(axis=-1), -1, axis)
+
+
+def interpolated(thick, axis, parts):
+    """By scipy, the outermost slices continued."""
+    count = thick.shape[axis]
+    centres = np.clip((np.arange(count * parts) + 0.5) / parts - 0.5, 0, count - 1)
+    return interp1d(np.arange(count), thick, axis=axis)(centres)
 
 
 def test_thin_slices_are_interpolated(original, movement):
@@ -73,19 +90,6 @@ def test_divided_slices_fill_the_thick_ones(slice_mm, parts, movement):
     expected = apply(grid.affine, centres.astype(float)).reshape(6, 7, 4, 3)
     np.testing.assert_allclose(positions.mean(axis=3), expected, atol=1e-9)
     assert np.linalg.norm(divided.affine[:3, 2]) == pytest.approx(5.0 / parts)
-
-
-def test_the_box_around_the_brain_keeps_positions(movement):
-    thick = scanned(movement, 5.0)
-    box, grid = crop_to_brain(thick)
-    voxels = thick.voxels[box]
-    assert voxels.shape == grid.shape
-    assert voxels.size < thick.voxels.size
-    there = resample(voxels, grid, thick.grid, np.eye(4))
-    np.testing.assert_allclose(there[thick.brain], thick.voxels[thick.brain], rtol=1e-4)
-    again, same = crop_to_grid(thick.grid, grid, np.eye(4))
-    assert all(a.start <= b.start < b.stop <= a.stop for a, b in zip(again, box, strict=True))
-    assert same.shape == tuple(side.stop - side.start for side in again)
 
 
 @pytest.mark.parametrize("onto", ["divided", "inside", "partly outside"])

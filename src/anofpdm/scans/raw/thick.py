@@ -1,14 +1,13 @@
 """Thin slices from thick ones.
 
 A thick slice is a mean, and linear interpolation between such slices blurs them once more. Here the thin slices are
-corrected until their own means over the thick slices are those of the series (iterative back-projection).
+corrected until their own means over the thick slices are those of the series (iterative back-projection). Slices are
+corrected along the series' own axis, before it is resampled.
 """
 
-import itertools
 import math
 
 import numpy as np
-from scipy import ndimage
 
 from anofpdm.scans.grid import Grid
 from anofpdm.scans.raw.geometry import apply, resample
@@ -17,37 +16,48 @@ from anofpdm.scans.raw.register import Head
 THICK = 1.5  # times as long as the new voxels
 TOLERANCE = 1e-3  # headers are rounded
 ROUNDS = 3  # of corrections
-MARGIN = 2  # voxels around the brain that are corrected, too
-Box = tuple[slice, slice, slice]
 
 
 def resample_series(series: Head, onto: Grid, matrix: np.ndarray) -> np.ndarray:
     """float32 voxels on grid `onto`; `matrix` maps its millimetres to those of the series."""
-    if series.grid.spacing_mm.max() <= THICK * onto.spacing_mm.max():
-        return resample(series.voxels, series.grid, onto, matrix)
-    padded = np.pad(series.voxels, 1, mode="edge")  # the outer half of the outermost slices is not darker
-    thin = resample(padded, _shifted(series.grid, np.full(3, -1), padded.shape), onto, matrix)
-    box, grid = crop_to_brain(series)
-    onto_box, part = crop_to_grid(onto, grid, np.linalg.inv(matrix))
-    _correct(thin[onto_box], part, series.voxels[box].astype(np.float32), grid, matrix)
-    return np.clip(thin, 0, None, out=thin)
+    axis = int(np.argmax(series.grid.spacing_mm))
+    grid = divide(series.grid, axis, float(onto.spacing_mm.max()))
+    if grid.shape == series.grid.shape:
+        return resample(series.voxels, grid, onto, matrix)
+    thin = restore(series.voxels, axis, grid.shape[axis] // series.grid.shape[axis])
+    if not _same(grid, onto, matrix):  # the outer half of the outermost slices is not darker
+        thin, grid = np.pad(thin, 1, mode="edge"), _padded(grid)
+    return np.clip(resample(thin, grid, onto, matrix), 0, None)
 
 
-def _correct(thin: np.ndarray, part: Grid, thick: np.ndarray, grid: Grid, matrix: np.ndarray) -> None:
-    """Add, in place, what the means of thin slices lack; thick slices that are mostly outside `part` have no mean."""
-    back = np.linalg.inv(matrix)
-    covered = resample(np.ones(part.shape, np.float32), part, grid, back)
+def restore(voxels: np.ndarray, axis: int, parts: int) -> np.ndarray:
+    """float32, with `parts` thin slices for each thick one along an axis."""
+    weights = restoring_weights(voxels.shape[axis], parts).astype(np.float32)
+    moved = np.moveaxis(voxels, axis, -1).astype(np.float32) @ weights.T
+    return np.ascontiguousarray(np.moveaxis(moved, -1, axis))
+
+
+def restoring_weights(count: int, parts: int) -> np.ndarray:
+    """[count * parts, count]: of the thick slices in every thin one."""
+    centres = (np.arange(count * parts) + 0.5) / parts - 0.5  # of thin slices, in thick ones
+    between = np.stack([np.interp(centres, np.arange(count), one) for one in np.eye(count)], axis=1)
+    means = np.repeat(np.eye(count), parts, axis=1) / parts  # [count, count * parts]
+    thin = between
     for _ in range(ROUNDS):
-        means = resample(thin, part, grid, back) / np.maximum(covered, 0.5)
-        thin += resample(np.where(covered > 0.5, thick - means, 0), grid, part, matrix)
+        thin = thin + between @ (np.eye(count) - means @ thin)
+    return thin
 
 
 def divide_slices(grid: Grid, slice_mm: float) -> Grid:
     """The same field of view with axial slices of at most `slice_mm`, if they are much thicker."""
-    axis = grid.axial_axis
-    if grid.slice_mm <= THICK * slice_mm:
+    return divide(grid, grid.axial_axis, slice_mm)
+
+
+def divide(grid: Grid, axis: int, slice_mm: float) -> Grid:
+    thickness = float(grid.spacing_mm[axis])
+    if thickness <= THICK * slice_mm:
         return grid
-    parts = math.ceil(grid.slice_mm / slice_mm - TOLERANCE)
+    parts = math.ceil(thickness / slice_mm - TOLERANCE)
     lowest, scale = np.zeros(3), np.ones(4)
     lowest[axis], scale[axis] = (1 / parts - 1) / 2, 1 / parts
     affine = grid.affine @ np.diag(scale)
@@ -56,30 +66,13 @@ def divide_slices(grid: Grid, slice_mm: float) -> Grid:
     return Grid.from_affine((i, j, k), affine)
 
 
-def crop_to_brain(series: Head) -> tuple[Box, Grid]:
-    """A box around the brain, and its grid."""
-    (box,) = ndimage.find_objects(series.brain.astype(np.uint8))
-    return _box(series.grid, [side.start - MARGIN for side in box], [side.stop + MARGIN for side in box])
+def _same(grid: Grid, onto: Grid, matrix: np.ndarray) -> bool:
+    return grid.shape == onto.shape and np.allclose(matrix @ onto.affine, grid.affine, atol=1e-6)
 
 
-def crop_to_grid(grid: Grid, other: Grid, matrix: np.ndarray) -> tuple[Box, Grid]:
-    """The box of `grid` that contains `other`, and its grid; `matrix` maps millimetres of `other` to its own."""
-    corners = np.array(list(itertools.product(*((-0.5, n - 0.5) for n in other.shape))))
-    inside = apply(np.linalg.inv(grid.affine) @ matrix @ other.affine, corners)
-    return _box(grid, np.floor(inside.min(axis=0)), np.ceil(inside.max(axis=0)) + 1)
-
-
-def _box(grid: Grid, first: "np.ndarray | list[int]", last: "np.ndarray | list[int]") -> tuple[Box, Grid]:
-    """Cut off at the edges of the grid."""
-    low = np.clip(np.asarray(first, dtype=int), 0, np.array(grid.shape) - 1)
-    high = np.clip(np.asarray(last, dtype=int), low + 1, grid.shape)
-    i, j, k = (slice(int(a), int(b)) for a, b in zip(low, high, strict=True))
-    return (i, j, k), _shifted(grid, low, tuple(int(n) for n in high - low))
-
-
-def _shifted(grid: Grid, first: np.ndarray, shape: tuple[int, ...]) -> Grid:
-    """The same voxels, of which the first has this number."""
+def _padded(grid: Grid) -> Grid:
+    """One more voxel on each side."""
     affine = grid.affine.copy()
-    affine[:3, 3] = apply(grid.affine, first.astype(float))
-    i, j, k = shape
-    return Grid.from_affine((i, j, k), affine)
+    affine[:3, 3] = apply(grid.affine, np.full(3, -1.0))
+    i, j, k = grid.shape
+    return Grid.from_affine((i + 2, j + 2, k + 2), affine)
