@@ -1,21 +1,24 @@
 """Masks of thick slices: as they are, divided by linear interpolation, and divided and restored (scans/raw/thick.py).
 
-    python benchmarks/thick_slices.py MODEL FILES --split split.csv [--count 8]
+    python benchmarks/thick_slices.py MODEL FILES --split split.csv [--count 8] [--mm 1]
 
 Every needed or optional series of a registered, stripped validation scan is sampled on a tilted grid of its own with
 slices of 3 to 5 mm. Registration is perfect. DICE of the mask to that of the scan as it was; and of both to the
-reference mask. A model in template space sees the series where the scan was: there is no "as they are".
+reference mask. A model in template space sees the series where the scan was: there is no "as they are". --mm: scans of
+other voxels (the packs have 1.5 to 2 mm) are resampled first, by cubic splines.
 """
 
 import argparse
 import tempfile
 import warnings
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 from raw_disturbed import Disturbance, draw_disturbance, read_heads, scan_head
 from raw_masks import dice
+from scipy import ndimage
 
 from anofpdm.cohorts.inputs import find_targets
 from anofpdm.cohorts.subjects import Subject
@@ -24,7 +27,7 @@ from anofpdm.errors import ScanWarning
 from anofpdm.options import Split
 from anofpdm.scans import read_volume, write_nifti
 from anofpdm.scans.grid import Grid
-from anofpdm.scans.raw.geometry import resample
+from anofpdm.scans.raw.geometry import apply, resample
 from anofpdm.scans.raw.register import Head
 from anofpdm.scans.raw.thick import divide_slices, resample_series
 from anofpdm.segment.model import Model, load
@@ -40,17 +43,44 @@ def main() -> None:
     parser.add_argument("--split", type=Path, required=True, help="Table with the columns patient and split.")
     parser.add_argument("--count", type=int, default=8, help="Scans.")
     parser.add_argument("--seed", type=int, default=5)
+    parser.add_argument("--mm", type=float, help="Edges of voxels; default: as they are.")
     args = parser.parse_args()
     warnings.simplefilter("ignore", ScanWarning)
     model, split, rng = load(args.model, "cpu"), read_split(args.split), np.random.default_rng(args.seed)
     targets = find_targets([str(args.files)], model.request().modalities, None, None)
     subjects = [one.subject for one in targets if split.get(one.subject.patient) == Split.VAL][: args.count]
-    scores = [compare(model, subject, rng) for subject in subjects]
+    with tempfile.TemporaryDirectory() as folder:
+        if args.mm:
+            subjects = [with_voxels(subject, args.mm, Path(folder)) for subject in subjects]
+        scores = [compare(model, subject, rng) for subject in subjects]
     print(f"\n| {len(scores)} scans | DICE to undisturbed: mean | median | worst | to the reference mask, mean |")
     print("| --- " * 5 + "|")
     for name in scores[0]:
         same, truth = np.array([one[name] for one in scores]).T
         print(f"| {name} | {same.mean():.3f} | {np.median(same):.3f} | {same.min():.3f} | {truth.mean():.3f} |")
+
+
+def with_voxels(subject: Subject, mm: float, folder: Path) -> Subject:
+    """The same scan with cubic voxels, in files of the folder; its mask with voxels of which half is lesion."""
+    images = {name: folder / f"{subject.name}_{name}.nii.gz" for name in subject.images}
+    for name, path in images.items():
+        volume = read_volume(subject.images[name])
+        brain, grid = zoom(volume.voxels > 0, volume.grid, mm, 1)
+        voxels = np.where(brain >= 0.5, np.clip(zoom(volume.voxels, volume.grid, mm, 3)[0], 1, None), 0)
+        write_nifti(path, np.round(voxels).astype(np.int16), grid)
+    truth = read_volume(subject.masks[0])
+    mask, grid = zoom(truth.voxels > 0, truth.grid, mm, 1)
+    write_nifti(folder / f"{subject.name}_mask.nii.gz", (mask >= 0.5).astype(np.uint8), grid)
+    return replace(subject, images=images, masks=(folder / f"{subject.name}_mask.nii.gz",))
+
+
+def zoom(voxels: np.ndarray, grid: Grid, mm: float, order: int) -> tuple[np.ndarray, Grid]:
+    scale = mm / grid.spacing_mm  # of the new voxels, in old ones
+    shape = tuple(int(n) for n in np.floor(np.array(grid.shape) / scale))
+    affine = grid.affine @ np.diag([*scale, 1.0])
+    affine[:3, 3] = apply(grid.affine, (scale - 1) / 2)
+    found = ndimage.affine_transform(voxels.astype(np.float32), np.diag(scale), (scale - 1) / 2, shape, order=order)
+    return found, Grid.from_affine((shape[0], shape[1], shape[2]), affine)
 
 
 def compare(model: Model, subject: Subject, rng: np.random.Generator) -> dict[str, tuple[float, float]]:

@@ -121,14 +121,16 @@ def test_the_distance_between_slices(scans, tmp_path, monkeypatch, capsys):
     assert rows["9"][2] != rows[own][2]  # without neighbours
 
 
-def test_restored_slices_of_a_phantom(scans, tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize("voxels", [(), ("--mm", 1.5)])
+def test_restored_slices_of_a_phantom(scans, voxels, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(toys.benchmark("raw_disturbed"), "IN_PLANE_MM", (1.8, 2.2))
     monkeypatch.setattr(toys.benchmark("raw_disturbed"), "SLICE_MM", (5.0, 5.5))
     (tmp_path / "split.csv").write_text("patient,split\nBraTS2021_00001,val\n")
-    words = [BUNDLED / "phantom-tumour", scans, "--split", tmp_path / "split.csv"]
+    words = [BUNDLED / "phantom-tumour", scans, "--split", tmp_path / "split.csv", *voxels]
     monkeypatch.setattr(sys, "argv", ["thick_slices.py", *map(str, words)])
     runpy.run_path(str(BENCHMARKS / "thick_slices.py"), run_name="__main__")
     rows = {line.split("|")[1].strip(): line.split("|") for line in capsys.readouterr().out.splitlines() if "|" in line}
     thick, restored = (float(rows[name][2]) for name in ("as they are", "divided and restored"))
     assert float(rows["undisturbed"][2]) == 1
     assert restored > thick > 0.5
+    assert float(rows["undisturbed"][5]) > 0.7  # to the mask, wherever its voxels are
