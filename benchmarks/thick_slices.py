@@ -9,6 +9,7 @@ other voxels (the packs have 1.5 to 2 mm) are resampled first, by cubic splines.
 """
 
 import argparse
+import sys
 import tempfile
 import warnings
 from collections.abc import Mapping
@@ -48,7 +49,10 @@ def main() -> None:
     warnings.simplefilter("ignore", ScanWarning)
     model, split, rng = load(args.model, "cpu"), read_split(args.split), np.random.default_rng(args.seed)
     targets = find_targets([str(args.files)], model.request().modalities, None, None)
-    subjects = [one.subject for one in targets if split.get(one.subject.patient) == Split.VAL][: args.count]
+    part = [split.get(one.subject.patient, split.get(one.subject.name)) for one in targets]  # or by scan
+    subjects = [one.subject for one, split in zip(targets, part, strict=True) if split == Split.VAL][: args.count]
+    if not subjects:
+        sys.exit(f"{args.split}: no scan of {args.files} is in its validation split")
     with tempfile.TemporaryDirectory() as folder:
         if args.mm:
             subjects = [with_voxels(subject, args.mm, Path(folder)) for subject in subjects]
