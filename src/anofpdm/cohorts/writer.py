@@ -55,6 +55,7 @@ class Manifest(TypedDict):
     source: str
     labels: str
     isolated_labels: NotRequired[str]  # kept or left out
+    fill_labels_mm: NotRequired[float]
     split: str
     preparation: Preparation
     preparation_sha256: str
