@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from nilearn import datasets
 
 from anofpdm.errors import ConfigError, ScanError
 from anofpdm.scans import write_nifti
@@ -11,7 +12,7 @@ from anofpdm.scans.raw.geometry import apply, resample
 from anofpdm.scans.raw.preparation import Preparation
 from anofpdm.scans.raw.register import Head
 from anofpdm.scans.raw.study import StudyOptions, prepare_study
-from anofpdm.scans.raw.template import affine_matrix, in_template_space, load_template, register_affine
+from anofpdm.scans.raw.template import affine_matrix, in_template_space, load_template, load_tissues, register_affine
 from tests.scans.raw.worlds import moved_head, random_rigid, thick_grid, tumour_phantom
 
 pytest.importorskip("nilearn")
@@ -73,6 +74,16 @@ def test_something_else_does_not_fit_the_template(tmp_path):
     tools = Preparation(lambda volume: volume.voxels > 0, "phantom")
     with pytest.raises(ScanError, match="does not fit the template"):
         prepare_study({"flair": tmp_path / "flair.nii.gz"}, tools, StudyOptions(template=True))
+
+
+def test_coarse_templates_are_those_of_nilearn():
+    template, (grey, white) = load_template(2), load_tissues(2)
+    expected = datasets.load_mni152_template(2)
+    np.testing.assert_array_equal(template.brain, np.asarray(datasets.load_mni152_brain_mask(2).dataobj) > 0)
+    np.testing.assert_allclose(template.voxels, np.where(template.brain, expected.dataobj, 0), atol=1e-6)
+    np.testing.assert_allclose(template.grid.affine, expected.affine)
+    np.testing.assert_allclose(grey, datasets.load_mni152_gm_template(2).dataobj, atol=1e-6)
+    np.testing.assert_allclose(white, datasets.load_mni152_wm_template(2).dataobj, atol=1e-6)
 
 
 def test_the_error_names_the_extra(monkeypatch):

@@ -16,6 +16,7 @@ from scipy import ndimage, optimize
 
 from anofpdm.scans.grid import Grid
 from anofpdm.scans.raw.geometry import apply, average_blocks, resample, rigid_matrix
+from anofpdm.util.workers import cpu_cores, map_in_threads
 
 COARSE_MM = 4.0
 ANGLES = (-50.0, -25.0, 0.0, 25.0, 50.0)  # degrees about each axis
@@ -123,7 +124,8 @@ def search_coarse(reference: Head, series: Head, centre: np.ndarray, target: np.
     turned = [rigid_matrix(angles, centre, target) for angles in itertools.product(ANGLES, repeat=3)]
     best = np.argsort([metric(start) for start in turned])[::-1][:COARSE_STARTS]
     starts = [np.eye(4), rigid_matrix((0, 0, 0), centre, target), *(turned[row] for row in best)]
-    return max((optimise(metric, start, centre, step_mm=4.0) for start in starts), key=metric)
+    found = map_in_threads(lambda start: optimise(metric, start, centre, step_mm=4.0), starts, cpu_cores())
+    return max(found, key=metric)
 
 
 def coarse_brain(head: Head) -> Head:

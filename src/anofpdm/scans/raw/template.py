@@ -5,6 +5,7 @@ information does not need equal contrasts, so that a study without T1 is registe
 """
 
 from functools import cache
+from typing import Any
 
 import numpy as np
 from scipy import ndimage, optimize
@@ -27,14 +28,11 @@ STEPS = np.array([1.0] * 3 + [1.0] * 3 + [0.02] * 3 + [0.02] * 3)
 @cache
 def load_template(resolution: int = 1) -> Head:
     """T1 and brain mask, on a grid of `resolution` mm; read-only."""
-    try:
-        from nilearn.datasets import load_mni152_brain_mask, load_mni152_template
-    except ImportError:
-        raise ConfigError(f"MNI space needs nilearn, which is not installed; run {INSTALL_HINT}") from None
-    image = load_mni152_template(resolution)
-    brain = np.asarray(load_mni152_brain_mask(resolution).dataobj) > 0
-    grid = Grid.from_affine(brain.shape, image.affine)
-    voxels = np.where(brain, np.asarray(image.dataobj, np.float32), 0)
+    image, mask = _load("template"), _load("brain_mask")
+    every = (slice(None, None, resolution),) * 3
+    brain = np.asarray(mask.dataobj)[every] > 0
+    grid = Grid.from_affine(brain.shape, image.affine @ np.diag([resolution] * 3 + [1.0]))
+    voxels = np.where(brain, np.asarray(image.dataobj, np.float32)[every], 0)
     for array in (voxels, brain):
         array.flags.writeable = False
     return Head(voxels, brain, grid)
@@ -42,12 +40,18 @@ def load_template(resolution: int = 1) -> Head:
 
 def load_tissues(resolution: int = 1) -> tuple[np.ndarray, np.ndarray]:
     """Probabilities of grey and white matter, float32, on the grid of `load_template`."""
+    every = (slice(None, None, resolution),) * 3
+    grey, white = (np.asarray(_load(name).dataobj, np.float32)[every] for name in ("gm_template", "wm_template"))
+    return grey, white
+
+
+def _load(name: str) -> Any:
+    """An image of 1 mm. Coarser ones of nilearn are every n-th voxel of it, but take seconds."""
     try:
-        from nilearn.datasets import load_mni152_gm_template, load_mni152_wm_template
+        import nilearn.datasets as datasets
     except ImportError:
         raise ConfigError(f"MNI space needs nilearn, which is not installed; run {INSTALL_HINT}") from None
-    grey, white = (load(resolution) for load in (load_mni152_gm_template, load_mni152_wm_template))
-    return np.asarray(grey.dataobj, np.float32), np.asarray(white.dataobj, np.float32)
+    return getattr(datasets, f"load_mni152_{name}")(1)
 
 
 def overlap_with(template: Head, brain: np.ndarray, grid: Grid, matrix: np.ndarray) -> float:

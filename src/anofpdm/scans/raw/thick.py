@@ -1,13 +1,15 @@
 """Thin slices from thick ones.
 
 A thick slice is a mean, and linear interpolation between such slices blurs them once more. Here the thin slices are
-corrected until their own means over the thick slices are those of the series (iterative back-projection). Slices are
-corrected along the series' own axis, before it is resampled.
+corrected until their own means over the thick slices are those of the series (iterative back-projection): first along
+the series' own axis, which is fast, then on the new grid, because resampling blurs, too.
 """
 
+import itertools
 import math
 
 import numpy as np
+from scipy import ndimage
 
 from anofpdm.scans.grid import Grid
 from anofpdm.scans.raw.geometry import apply, resample
@@ -15,7 +17,10 @@ from anofpdm.scans.raw.register import Head
 
 THICK = 1.5  # times as long as the new voxels
 TOLERANCE = 1e-3  # headers are rounded
-ROUNDS = 3  # of corrections
+ROUNDS = 3  # of corrections along the axis
+ROUNDS_RESAMPLED = 2  # on the new grid
+MARGIN = 2  # voxels around the brain that are corrected there, too
+Box = tuple[slice, slice, slice]
 
 
 def resample_series(series: Head, onto: Grid, matrix: np.ndarray) -> np.ndarray:
@@ -25,9 +30,23 @@ def resample_series(series: Head, onto: Grid, matrix: np.ndarray) -> np.ndarray:
     if grid.shape == series.grid.shape:
         return resample(series.voxels, grid, onto, matrix)
     thin = restore(series.voxels, axis, grid.shape[axis] // series.grid.shape[axis])
-    if not _same(grid, onto, matrix):  # the outer half of the outermost slices is not darker
-        thin, grid = np.pad(thin, 1, mode="edge"), _padded(grid)
-    return np.clip(resample(thin, grid, onto, matrix), 0, None)
+    if not _same(grid, onto, matrix):
+        padded = np.pad(thin, 1, mode="edge")  # the outer half of the outermost slices is not darker
+        thin = resample(padded, _shifted(grid, np.full(3, -1), padded.shape), onto, matrix)
+        _correct_brain(thin, onto, series, matrix)
+    return np.clip(thin, 0, None, out=thin)
+
+
+def _correct_brain(thin: np.ndarray, onto: Grid, series: Head, matrix: np.ndarray) -> None:
+    """Add, in place, what the means over thick slices lack. Thick slices mostly outside the new grid have no mean."""
+    back = np.linalg.inv(matrix)
+    box, grid = crop_to_brain(series)
+    onto_box, part = crop_to_grid(onto, grid, back)
+    thick, inside = series.voxels[box].astype(np.float32), thin[onto_box]
+    covered = resample(np.ones(part.shape, np.float32), part, grid, back)
+    for _ in range(ROUNDS_RESAMPLED):
+        means = resample(inside, part, grid, back) / np.maximum(covered, 0.5)
+        inside += resample(np.where(covered > 0.5, thick - means, 0), grid, part, matrix)
 
 
 def restore(voxels: np.ndarray, axis: int, parts: int) -> np.ndarray:
@@ -70,9 +89,30 @@ def _same(grid: Grid, onto: Grid, matrix: np.ndarray) -> bool:
     return grid.shape == onto.shape and np.allclose(matrix @ onto.affine, grid.affine, atol=1e-6)
 
 
-def _padded(grid: Grid) -> Grid:
-    """One more voxel on each side."""
+def crop_to_brain(series: Head) -> tuple[Box, Grid]:
+    """A box around the brain, and its grid."""
+    (box,) = ndimage.find_objects(series.brain.astype(np.uint8))
+    return _box(series.grid, [side.start - MARGIN for side in box], [side.stop + MARGIN for side in box])
+
+
+def crop_to_grid(grid: Grid, other: Grid, matrix: np.ndarray) -> tuple[Box, Grid]:
+    """The box of `grid` that contains `other`, and its grid; `matrix` maps millimetres of `other` to its own."""
+    corners = np.array(list(itertools.product(*((-0.5, n - 0.5) for n in other.shape))))
+    inside = apply(np.linalg.inv(grid.affine) @ matrix @ other.affine, corners)
+    return _box(grid, np.floor(inside.min(axis=0)), np.ceil(inside.max(axis=0)) + 1)
+
+
+def _box(grid: Grid, first: "np.ndarray | list[int]", last: "np.ndarray | list[int]") -> tuple[Box, Grid]:
+    """Cut off at the edges of the grid."""
+    low = np.clip(np.asarray(first, dtype=int), 0, np.array(grid.shape) - 1)
+    high = np.clip(np.asarray(last, dtype=int), low + 1, grid.shape)
+    i, j, k = (slice(int(a), int(b)) for a, b in zip(low, high, strict=True))
+    return (i, j, k), _shifted(grid, low, tuple(int(n) for n in high - low))
+
+
+def _shifted(grid: Grid, first: np.ndarray, shape: tuple[int, ...]) -> Grid:
+    """The same voxels, of which the first has this number."""
     affine = grid.affine.copy()
-    affine[:3, 3] = apply(grid.affine, np.full(3, -1.0))
-    i, j, k = grid.shape
-    return Grid.from_affine((i + 2, j + 2, k + 2), affine)
+    affine[:3, 3] = apply(grid.affine, first.astype(float))
+    i, j, k = shape
+    return Grid.from_affine((i, j, k), affine)
