@@ -5,7 +5,7 @@ import pytest
 from scipy.interpolate import interp1d
 
 from anofpdm.scans.grid import Grid
-from anofpdm.scans.raw.geometry import apply, coverage, resample
+from anofpdm.scans.raw.geometry import apply, coverage, resample, whole_voxels
 from anofpdm.scans.raw.register import Head
 from anofpdm.scans.raw.thick import ROUNDS, crop_to_brain, crop_to_grid, divide_slices, resample_series, restore
 from tests import toys
@@ -73,6 +73,20 @@ def interpolated(thick, axis, parts):
     count = thick.shape[axis]
     centres = np.clip((np.arange(count * parts) + 0.5) / parts - 0.5, 0, count - 1)
     return interp1d(np.arange(count), thick, axis=axis)(centres)
+
+
+@pytest.mark.parametrize("first", [(-3, 2, 0), (4, -2, 1), (0, 0, 0), (50, 0, 0)])
+def test_shifts_by_whole_voxels_are_those_of_interpolation(first):
+    """Against a shift that is off by a thousandth of a voxel, which is interpolated."""
+    thick = scanned(np.eye(4), 5.0)
+    head = Head(thick.voxels[:40, :50], thick.brain[:40, :50], Grid.from_affine((40, 50, 36), thick.grid.affine))
+    affine, near = head.grid.affine.copy(), head.grid.affine.copy()
+    affine[:3, 3], near[:3, 3] = (apply(affine, np.array(first) + off) for off in (0.0, 1e-3))
+    onto, beside = (Grid.from_affine((45, 45, 30), one) for one in (affine, near))
+    assert whole_voxels(head.grid, onto, np.eye(4)).tolist() == list(first)
+    assert whole_voxels(head.grid, beside, np.eye(4)) is None
+    exact, interpolated = (resample(head.voxels, head.grid, one, np.eye(4)) for one in (onto, beside))
+    np.testing.assert_allclose(exact, interpolated, atol=0.01 * head.voxels.max())
 
 
 def test_thin_slices_are_interpolated(original, movement):

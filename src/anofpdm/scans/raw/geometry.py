@@ -46,9 +46,10 @@ def resample(voxels: np.ndarray, grid: Grid, onto: Grid, matrix: np.ndarray) -> 
     `matrix` maps positions of `onto` to positions of `grid`. Where voxels of `onto` are longer than those of `grid`,
     several positions within each are averaged, so that a thick slice is the mean of the thin ones that it covers.
     """
+    shift = whole_voxels(grid, onto, matrix)
+    if shift is not None:
+        return _shifted(voxels, shift, onto.shape)
     indices = np.linalg.inv(grid.affine) @ matrix @ onto.affine  # voxel of `onto` -> voxel of `grid`
-    if np.allclose(indices, np.eye(4), atol=1e-6) and grid.shape == onto.shape:
-        return voxels.astype(np.float32)
     factors = [max(1, min(MOST_SAMPLES, round(float(np.linalg.norm(step))))) for step in indices[:3, :3].T]
     offsets = [(np.arange(factor) + 0.5) / factor - 0.5 for factor in factors]  # in voxels of `onto`
     total = np.zeros(onto.shape, np.float32)
@@ -58,6 +59,26 @@ def resample(voxels: np.ndarray, grid: Grid, onto: Grid, matrix: np.ndarray) -> 
         _sample(source, indices[:3, :3], apply(indices, offset), part)
         total += part
     return total / np.float32(np.prod(factors))
+
+
+def whole_voxels(grid: Grid, onto: Grid, matrix: np.ndarray) -> np.ndarray | None:
+    """[3], number of the voxel of `grid` at the first one of `onto`, if all of them lie on voxels of `grid`."""
+    indices = np.linalg.inv(grid.affine) @ matrix @ onto.affine
+    shift = np.round(indices[:3, 3])
+    expected = np.eye(4)
+    expected[:3, 3] = shift
+    return shift.astype(int) if np.allclose(indices, expected, rtol=0, atol=1e-6) else None
+
+
+def _shifted(voxels: np.ndarray, first: np.ndarray, shape: tuple[int, int, int]) -> np.ndarray:
+    """float32 voxels from number `first` on, 0 off the grid."""
+    result = np.zeros(shape, np.float32)
+    low, high = np.maximum(first, 0), np.minimum(first + shape, voxels.shape)
+    if (high > low).all():
+        there = tuple(slice(a, b) for a, b in zip(low, high, strict=True))
+        here = tuple(slice(a, b) for a, b in zip(low - first, high - first, strict=True))
+        result[here] = voxels[there]
+    return result
 
 
 def _sample(source: np.ndarray, matrix: np.ndarray, offset: np.ndarray, out: np.ndarray) -> None:

@@ -79,21 +79,23 @@ class Metric:
     def __init__(self, reference: Head, series: Head, points: int, seed: int = 0):
         rng = np.random.default_rng(seed)
         inside = np.argwhere(reference.brain)
-        chosen = inside[rng.choice(len(inside), min(points, len(inside)), replace=False)]
+        rows = rng.choice(len(inside), min(points, len(inside)), replace=False)
+        chosen = inside[
+            np.sort(rows)
+        ]  # neighbours in memory follow each other: interpolation takes a third of the time
         positions = chosen + rng.uniform(-0.5, 0.5, chosen.shape)
         values = ndimage.map_coordinates(reference.voxels, positions.T, order=1, mode="nearest", output=np.float32)
         self._row = np.round(_in_bins(values, *_range(reference))).astype(int) * BINS
-        self._mm = apply(reference.grid.affine, positions)
-        self._series, self._range, self._to_voxels = series, _range(series), np.linalg.inv(series.grid.affine)
+        self._mm = np.ascontiguousarray(apply(reference.grid.affine, positions).T)  # [3, n]
+        self._voxels, self._range = np.ascontiguousarray(series.voxels, np.float32), _range(series)
+        self._to_voxels, self._last = np.linalg.inv(series.grid.affine), np.array([series.grid.shape]).T - 0.5
 
     def __call__(self, matrix: np.ndarray) -> float:
-        voxels = apply(self._to_voxels @ matrix, self._mm)
-        seen = ((voxels >= -0.5) & (voxels <= np.array(self._series.grid.shape) - 0.5)).all(axis=1)
+        voxels = self._moved(self._to_voxels @ matrix)
+        seen = ((voxels >= -0.5) & (voxels <= self._last)).all(axis=0)
         if seen.mean() < LEAST_OVERLAP:
             return 0.0
-        values = ndimage.map_coordinates(
-            self._series.voxels, voxels[seen].T, order=1, mode="nearest", output=np.float32
-        )
+        values = ndimage.map_coordinates(self._voxels, voxels[:, seen], order=1, mode="nearest", output=np.float32)
         bins = _in_bins(values, *self._range)
         lower = bins.astype(int)
         upper_share = bins - lower
@@ -104,7 +106,12 @@ class Metric:
 
     def displacements(self, matrix: np.ndarray) -> np.ndarray:
         """[n, 3] in millimetres, of the points inside the brain."""
-        return apply(matrix, self._mm) - self._mm
+        moved: np.ndarray = self._moved(matrix) - self._mm
+        return moved.T
+
+    def _moved(self, matrix: np.ndarray) -> np.ndarray:
+        moved: np.ndarray = matrix[:3, :3] @ self._mm + matrix[:3, 3:]
+        return moved
 
 
 def optimise(metric: Metric, start: np.ndarray, centre: np.ndarray, step_mm: float) -> np.ndarray:

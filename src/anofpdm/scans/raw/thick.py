@@ -12,13 +12,13 @@ import numpy as np
 from scipy import ndimage
 
 from anofpdm.scans.grid import Grid
-from anofpdm.scans.raw.geometry import apply, resample
+from anofpdm.scans.raw.geometry import apply, resample, whole_voxels
 from anofpdm.scans.raw.register import Head
 
 THICK = 1.5  # times as long as the new voxels
 TOLERANCE = 1e-3  # headers are rounded
 ROUNDS = 3  # of corrections along the axis
-ROUNDS_RESAMPLED = 2  # on the new grid
+STEP = 1.5  # size of the one correction on the new grid; as good as two of size 1
 MARGIN = 2  # voxels around the brain that are corrected there, too
 Box = tuple[slice, slice, slice]
 
@@ -30,7 +30,9 @@ def resample_series(series: Head, onto: Grid, matrix: np.ndarray) -> np.ndarray:
     if grid.shape == series.grid.shape:
         return resample(series.voxels, grid, onto, matrix)
     thin = restore(series.voxels, axis, grid.shape[axis] // series.grid.shape[axis])
-    if not _same(grid, onto, matrix):
+    if whole_voxels(grid, onto, matrix) is not None:
+        thin = resample(thin, grid, onto, matrix)
+    else:
         padded = np.pad(thin, 1, mode="edge")  # the outer half of the outermost slices is not darker
         thin = resample(padded, _shifted(grid, np.full(3, -1), padded.shape), onto, matrix)
         _correct_brain(thin, onto, series, matrix)
@@ -44,9 +46,8 @@ def _correct_brain(thin: np.ndarray, onto: Grid, series: Head, matrix: np.ndarra
     onto_box, part = crop_to_grid(onto, grid, back)
     thick, inside = series.voxels[box].astype(np.float32), thin[onto_box]
     covered = resample(np.ones(part.shape, np.float32), part, grid, back)
-    for _ in range(ROUNDS_RESAMPLED):
-        means = resample(inside, part, grid, back) / np.maximum(covered, 0.5)
-        inside += resample(np.where(covered > 0.5, thick - means, 0), grid, part, matrix)
+    means = resample(inside, part, grid, back) / np.maximum(covered, 0.5)
+    inside += STEP * resample(np.where(covered > 0.5, thick - means, 0), grid, part, matrix)
 
 
 def restore(voxels: np.ndarray, axis: int, parts: int) -> np.ndarray:
@@ -83,10 +84,6 @@ def divide(grid: Grid, axis: int, slice_mm: float) -> Grid:
     affine[:3, 3] = apply(grid.affine, lowest)
     i, j, k = (n * parts if number == axis else n for number, n in enumerate(grid.shape))
     return Grid.from_affine((i, j, k), affine)
-
-
-def _same(grid: Grid, onto: Grid, matrix: np.ndarray) -> bool:
-    return grid.shape == onto.shape and np.allclose(matrix @ onto.affine, grid.affine, atol=1e-6)
 
 
 def crop_to_brain(series: Head) -> tuple[Box, Grid]:
