@@ -10,9 +10,11 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # started in the backgrou
 import pytest
 from hypothesis import settings
 
-settings.register_profile("ci", derandomize=True)  # the same examples every time; elsewhere, new ones are tried
-if os.environ.get("CI"):
-    settings.load_profile("ci")
+# Without a deadline: on a busy machine an example may take any time. In CI the same examples every time; elsewhere, new
+# ones are tried.
+settings.register_profile("anywhere", deadline=None)
+settings.register_profile("ci", deadline=None, derandomize=True)
+settings.load_profile("ci" if os.environ.get("CI") else "anywhere")
 
 
 @pytest.fixture(scope="session", autouse=True)

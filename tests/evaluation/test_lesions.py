@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis.extra.numpy import arrays
 from scipy.ndimage import binary_erosion
 from scipy.spatial.distance import cdist
@@ -34,7 +34,6 @@ def brute_force(one: np.ndarray, other: np.ndarray) -> float:
     return float(np.percentile([*apart.min(axis=0), *apart.min(axis=1)], 95))
 
 
-@settings(deadline=None)
 @given(arrays(bool, (2, 3, 7, 6)))
 def test_hd95_equals_explicit_pairwise_distances(pair):
     pair[:, :, 3, 3] = True  # none is empty
@@ -114,7 +113,6 @@ def components(mask: np.ndarray) -> list[set[tuple[int, int]]]:
     return found
 
 
-@settings(deadline=None)
 @given(arrays(bool, (2, 1, 6, 7)))
 def test_lesions_equal_explicit_flood_fill(pair):
     predicted, truth = (components(mask[0]) for mask in pair)

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from sklearn.metrics import (
@@ -56,7 +56,6 @@ def test_dice_and_iou_counted_by_hand():
     np.testing.assert_allclose(confusion(predicted, truth).iou, [1 / 3, 0, 1, 0, 1])
 
 
-@settings(deadline=None)
 @given(MASKS, MASKS)
 def test_dice_and_iou_equal_scikit_learn(predicted, truth):
     for row, (one, other) in enumerate(zip(predicted, truth, strict=True)):
@@ -72,7 +71,6 @@ def test_pooled_precision_and_recall_counted_by_hand():
     assert counts.recall == 1 / 3
 
 
-@settings(deadline=None)
 @given(MASKS, MASKS)
 def test_pooled_precision_and_recall_equal_scikit_learn(predicted, truth):
     counts, flat = confusion(predicted, truth), (truth.ravel(), predicted.ravel())
@@ -135,7 +133,6 @@ def test_average_precision_and_auc_counted_by_hand():
     assert roc_auc(scores, truth) == pytest.approx((2 + 1.5) / 4)  # pairs won, a tie for half
 
 
-@settings(deadline=None)
 @given(ranked())
 def test_average_precision_and_auc_equal_scikit_learn(pixels):
     scores, truth = pixels

@@ -55,7 +55,7 @@ def every_cut(similarity, unhealthy):
     return max(float(((similarity <= cut) == unhealthy).mean()) for cut in tried)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.lists(st.tuples(st.integers(0, 12), st.booleans()), min_size=1, max_size=30))
 def test_no_cut_is_more_accurate_than_the_best_cut(slices):
     similarity = np.array([value / 7 for value, _ in slices])
@@ -118,7 +118,7 @@ def test_the_curve_detector_is_scikit_learns_logistic_regression(strength):
     np.testing.assert_allclose(ours.scores(logs), theirs.decision_function(standard), atol=1e-3)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(st.tuples(st.integers(0, 5), st.booleans()), min_size=2, max_size=40))
 def test_auc_is_scikit_learns(slices):
     scores, truth = np.array([s for s, _ in slices], float), np.array([t for _, t in slices])

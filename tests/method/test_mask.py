@@ -41,7 +41,7 @@ def test_the_papers_mask_pixel_by_pixel(strength):
         np.testing.assert_array_equal(one, literal_mask(image, strength, 1.0))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.integers(1, 3), st.integers(1, 20), st.integers(1, 20), st.integers(0, 2**32 - 1))
 def test_the_median_filter_is_scipys(count, height, width, seed):
     maps = np.random.default_rng(seed).integers(0, 9, (count, height, width)).astype(np.float32)  # with ties
@@ -69,7 +69,7 @@ def test_thresholds_from_healthy_slices_and_from_both():
     np.testing.assert_allclose(thresholds(maps, quantiles, 0.2, MaskSettings("both")) ** 2, paper * 0.2)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.integers(0, 2**32 - 1), st.integers(0, 30), st.floats(0.05, 0.6))
 def test_no_component_of_the_limit_or_fewer_is_left_and_no_larger_one_is_lost(seed, limit, share):
     drawn = np.random.default_rng(seed).random((24, 24)) < share

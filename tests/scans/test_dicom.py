@@ -56,7 +56,7 @@ class TestGeometry:
         assert read_scan(files).modalities == FLAIR
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(
     angles=st.tuples(*[st.floats(-180, 180)] * 3),
     origin=st.tuples(*[st.floats(-300, 300)] * 3),

@@ -139,7 +139,7 @@ class TestRefuses:
     def test_header_and_image_pair(self, plain):
         check_refused(changed(plain, 344, "4s", b"ni1\0"), ".hdr/.img")
 
-    @settings(max_examples=60, deadline=None)
+    @settings(max_examples=60)
     @given(share=st.floats(0, 1, exclude_max=True), is_packed=st.booleans())
     def test_truncated_anywhere(self, tmp_path_factory, share, is_packed):
         folder = tmp_path_factory.mktemp("cut")
@@ -148,7 +148,7 @@ class TestRefuses:
         path.write_bytes(whole[: int(share * len(whole))])
         check_refused(path)
 
-    @settings(max_examples=100, deadline=None)
+    @settings(max_examples=100)
     @given(st.data())
     def test_a_wrong_byte_in_the_compressed_stream_never_gives_wrong_voxels(self, tmp_path_factory, data):
         """Refused, or, if the byte has no effect (a time stamp, padding bits), equal voxels."""
@@ -311,7 +311,7 @@ class TestRefusesGeometry:
 
 
 class TestWrites:
-    @settings(max_examples=30, deadline=None)
+    @settings(max_examples=30)
     @given(
         st.sampled_from(toys.ORIENTATIONS),
         st.tuples(*[st.floats(0.5, 3.0)] * 3),

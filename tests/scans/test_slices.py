@@ -13,7 +13,7 @@ SIZE = 128
 orientations = st.sampled_from(toys.ORIENTATIONS)
 tilts = st.tuples(*[st.floats(-25, 25)] * 3)
 spacings = st.tuples(*[st.floats(0.6, 3.0)] * 3)
-quick = settings(max_examples=25, deadline=None)
+quick = settings(max_examples=25)
 
 
 def planes_of(affine: np.ndarray, shape: tuple[int, int, int], size: int = SIZE) -> AxialPlanes:

@@ -37,7 +37,7 @@ def receive(body, cuts, folder, limits=None, wait=0.0):
     return asyncio.run(receiver.receive(chunks(body, cuts, wait)))
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(cuts=st.lists(st.integers(0, len(BODY)), max_size=12).map(sorted))
 def test_files_do_not_depend_on_the_chunks(tmp_path, cuts):
     shutil.rmtree(tmp_path / "in", ignore_errors=True)
@@ -49,7 +49,7 @@ def test_files_do_not_depend_on_the_chunks(tmp_path, cuts):
     assert {path.name for path in (tmp_path / "in").iterdir()} == {"part-0", "part-1"}
 
 
-@settings(max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.binary(max_size=300), at=st.integers(0, len(BODY)))
 def test_random_bytes_are_refused_or_read(tmp_path, data, at):
     shutil.rmtree(tmp_path / "in", ignore_errors=True)
@@ -144,7 +144,7 @@ def test_a_zip64_with_a_large_central_directory(tmp_path, monkeypatch):
         check_zip(path, Path("a.zip"), Limits(zip_directory_bytes=1000))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(data=st.binary(max_size=200))
 def test_files_that_are_not_a_zip(data, tmp_path_factory):
     path = tmp_path_factory.mktemp("z") / "a.zip"
