@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from nilearn import datasets
 
 from anofpdm.errors import ConfigError, ScanError
 from anofpdm.scans import write_nifti
@@ -15,7 +14,7 @@ from anofpdm.scans.raw.study import StudyOptions, prepare_study
 from anofpdm.scans.raw.template import affine_matrix, in_template_space, load_template, load_tissues, register_affine
 from tests.scans.raw.worlds import moved_head, random_rigid, thick_grid, tumour_phantom
 
-pytest.importorskip("nilearn")
+datasets = pytest.importorskip("nilearn.datasets")
 CENTRE = np.array([0.0, -17.0, 6.0])
 DEFORMED = affine_matrix(np.array([12, -8, 15, 20, -10, 15, 0.08, -0.06, 0.05, 0.03, -0.02, 0.02]), CENTRE)
 

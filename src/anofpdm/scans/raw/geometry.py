@@ -48,7 +48,7 @@ def resample(voxels: np.ndarray, grid: Grid, onto: Grid, matrix: np.ndarray) -> 
     """
     shift = whole_voxels(grid, onto, matrix)
     if shift is not None:
-        return _shifted(voxels, shift, onto.shape)
+        return _copy_from(voxels, shift, onto.shape)
     indices = np.linalg.inv(grid.affine) @ matrix @ onto.affine  # voxel of `onto` -> voxel of `grid`
     factors = [max(1, min(MOST_SAMPLES, round(float(np.linalg.norm(step))))) for step in indices[:3, :3].T]
     offsets = [(np.arange(factor) + 0.5) / factor - 0.5 for factor in factors]  # in voxels of `onto`
@@ -70,7 +70,7 @@ def whole_voxels(grid: Grid, onto: Grid, matrix: np.ndarray) -> np.ndarray | Non
     return shift.astype(int) if np.allclose(indices, expected, rtol=0, atol=1e-6) else None
 
 
-def _shifted(voxels: np.ndarray, first: np.ndarray, shape: tuple[int, int, int]) -> np.ndarray:
+def _copy_from(voxels: np.ndarray, first: np.ndarray, shape: tuple[int, int, int]) -> np.ndarray:
     """float32 voxels from number `first` on, 0 off the grid."""
     result = np.zeros(shape, np.float32)
     low, high = np.maximum(first, 0), np.minimum(first + shape, voxels.shape)
