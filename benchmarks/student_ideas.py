@@ -106,7 +106,7 @@ class Study:
 
     @property
     def scored(self) -> tuple[str, ...]:
-        return tuple(self.teacher.model.modalities[one] for one in self.teacher.calibration.settings.channels)
+        return self.teacher.scored
 
     def pseudo_labels(self, seed: int | None = None) -> Targets:
         """Of the calibration's noise seed, or another."""

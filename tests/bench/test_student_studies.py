@@ -393,3 +393,37 @@ def test_detection_limits(tmp_path, monkeypatch, capsys):
     row = next(line for line in printed.splitlines() if line.startswith("| anofpdm-curve"))
     cells = [cell.strip() for cell in row.strip("|").split("|")]
     assert cells[1:] == ["0%", "-", "100%", "-", "-", "50%", "100%", "80.0%", "0.688", "1.000"]
+
+
+def test_agreement_of_thin_and_thick_slices(made, tmp_path, monkeypatch, capsys):
+    ideas = "shipped,by slice,merged+two views,three students"
+    words = ("--ideas", ideas, "--steps", 1, "--device", "cpu", "--keep", tmp_path, "--out", tmp_path / "found.json")
+    run(monkeypatch, capsys, "student_agreement", made / "guided", made / "cohort", *words)
+    found = json.loads((tmp_path / "found.json").read_text())
+    assert [row["idea"] for row in found] == ideas.split(",")
+    assert all(0 <= row["worst"] <= row["tenth"] <= row["quarter"] <= 1 for row in found)
+    assert len(list(tmp_path.glob("default_*.pt"))) == 3
+
+
+def test_thickened_slices_keep_means_and_what_is_equal_in_all_slices(made):
+    agreement, study = toys.benchmark("student_agreement"), toys.benchmark("student_study")
+    cohort = open_cohort(made / "cohort")
+    part = study.Part(cohort, cohort.rows("val"))
+    rng = np.random.default_rng(0)
+    same = np.broadcast_to(rng.uniform(-0.9, 0.9, (1, 2, 8, 8)), (len(part.rows), 2, 8, 8)).astype(np.float32)
+    np.testing.assert_allclose(agreement.thicken(same, part, 6, 1 / 3), same, atol=1e-5)
+    slices = rng.uniform(-0.3, 0.3, same.shape).astype(np.float32)
+    thin, rows = agreement.thicken(slices, part, 6, 0.0), agreement.scans(part)[0]
+    parts = max(2, round(6 / np.median(np.diff(part.positions.heights_mm[rows]))))
+    whole = rows[: len(rows) // parts * parts]
+    residual = [one[whole].reshape(-1, parts, *one.shape[1:]).mean(1) for one in (slices, thin)]
+    assert np.abs(residual[1] - residual[0]).max() < np.abs(residual[0]).max()
+    assert np.abs(thin[whole]).std() < np.abs(slices[whole]).std()
+
+
+def test_further_modalities(made, tmp_path, monkeypatch, capsys):
+    words = ("--further", "t2", "--variants", "plain,late 0.6", "--steps", 2, "--device", "cpu")
+    out = tmp_path / "found.json"
+    run(monkeypatch, capsys, "student_modalities", made / "guided", made / "cohort", *words, "--out", out)
+    found = [(row["variant"], row["given"]) for row in json.loads(out.read_text())]
+    assert sorted(found) == [("late 0.6", "flair"), ("late 0.6", "flair+t2"), ("plain", "flair")]

@@ -15,7 +15,7 @@ from anofpdm.method.detection import CurveDetector
 from anofpdm.method.mask import mask
 from anofpdm.network import checkpoint
 from anofpdm.options import WeightFormat
-from anofpdm.student.batches import paste_lesions, rows_of_step, training_batches
+from anofpdm.student.batches import draw_missing, paste_lesions, rows_of_step, training_batches
 from anofpdm.student.calibration import fit_student_calibration
 from anofpdm.student.cpu import CpuStudent
 from anofpdm.student.model import (
@@ -150,6 +150,12 @@ class TestInputs:
         assert (x[some.missing] == -1).all()
         assert torch.equal(x[~some.missing], before[~some.missing])
 
+    def test_further_modalities_are_missing_together_in_half_of_the_other_slices(self):
+        missing = draw_missing(4000, 9, 3, (1, 2), (1, 2), torch.Generator().manual_seed(0)).view(4000, 3, 3)[:, 0]
+        assert not missing[:, 0].any()
+        np.testing.assert_allclose(missing[:, 1:].float().mean(0), 1 - 0.75 * 0.5, atol=0.03)
+        assert abs(missing[:, 1:].all(1).float().mean() - (0.5 + 0.5 * 0.25**2)) < 0.03
+
     @pytest.mark.parametrize("optional", [("t2",), ("flair",), ("flair", "t1")])
     def test_optional_modalities_are_some_of_the_student(self, optional):
         with pytest.raises(ConfigError, match="optional modalities"):
@@ -157,6 +163,23 @@ class TestInputs:
 
 
 class TestTraining:
+    def test_further_modalities_join_late(self, monkeypatch):
+        """Until then, what they show makes no difference."""
+        config = StudentConfig(("flair", "t1"), 32, (), 8, (1, 2), ("t1",))
+        images, masks = blobs(8)
+        monkeypatch.setattr("anofpdm.student.batches.FURTHER_MISSING_SHARE", 0.0)
+
+        def weights(t1, join):
+            monkeypatch.setattr("anofpdm.student.training.FURTHER_FROM", join)
+            pixels = np.concatenate([images, np.full_like(images, t1)], axis=1)
+            data = pseudo_labels(lambda rows: pixels[rows], masks)
+            training = StudentTrainingConfig(steps=4, batch=4, paste_share=0.0)
+            network = train_student(config, data, training, CPU, further=("t1",))
+            return torch.cat([one.flatten() for one in network.parameters()])
+
+        assert torch.equal(weights(0.5, 1.0), weights(-0.5, 1.0))
+        assert not torch.equal(weights(0.5, 0.5), weights(-0.5, 0.5))
+
     def test_a_student_learns_to_segment(self, trained):
         slices, masks = blobs(seed=9)
         logits, slice_logits = predict_slices(trained, lambda rows: slices[rows], far_apart(len(slices)), CPU)

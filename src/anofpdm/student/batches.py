@@ -19,6 +19,7 @@ from anofpdm.student.thick_slices import draw_weights, mix, window_rows
 
 LOAD = 500  # slices copied to a GPU at once
 MISSING_SHARE = 0.25  # of the slices, for each optional modality
+FURTHER_MISSING_SHARE = 0.5  # of the slices that lack all further modalities, on which pseudo-labels are not based
 NO_LESION = 0.05  # probability that no pixel reaches in a slice without a lesion
 
 
@@ -29,6 +30,10 @@ class StudentBatch(NamedTuple):
     chances: Tensor  # [n, CHANCES + k * C + 1] in [-1, 1], for the augmentation
     pasted: Tensor  # bool [n]: whether another slice's lesion is pasted, if the slice has none
     missing: Tensor  # bool [n, k * C]: channels that become background, as where a scan lacks a modality
+
+    def without(self, channels: Tensor) -> "StudentBatch":
+        """As if all scans lacked these, bool [k * C]."""
+        return self._replace(missing=self.missing | channels)
 
     def augment(self) -> tuple[Tensor, Tensor, Tensor]:
         """Inputs [n, k * C, H, W], their masks [n, H, W] in 0 to 1, augmented together, and labels [n]."""
@@ -68,6 +73,7 @@ def training_batches(
     paste_share: float = 0.0,
     optional: tuple[int, ...] = (),  # channels of a slice
     thick_share: float = 0.0,
+    further: tuple[int, ...] = (),  # optional channels of a slice on which pseudo-labels are not based
 ) -> Iterator[StudentBatch]:
     """Without end. A GPU keeps all slices in its memory if they take less than half of what is free there."""
     rows_of_steps = (rows_of_step(len(data), step, batch, seed) for step in itertools.count())
@@ -80,7 +86,7 @@ def training_batches(
         channels = x.shape[1] // stacks.shape[1] * stacked
         chances = draw_chances(len(rows), channels, stacked, generator)
         pasted = torch.rand(len(rows), generator=generator) < paste_share
-        missing = draw_missing(len(rows), channels, stacked, optional, generator)
+        missing = draw_missing(len(rows), channels, stacked, optional, further, generator)
         drawn = (mask, labels, chances, pasted, missing)
         if thick_share:
             x = mix(x, draw_weights(len(rows), thick_share, generator).to(device, non_blocking=True))
@@ -110,12 +116,20 @@ def draw_chances(count: int, channels: int, stacked: int, generator: torch.Gener
 
 
 def draw_missing(
-    count: int, channels: int, stacked: int, optional: tuple[int, ...], generator: torch.Generator
+    count: int,
+    channels: int,
+    stacked: int,
+    optional: tuple[int, ...],
+    further: tuple[int, ...],
+    generator: torch.Generator,
 ) -> Tensor:
-    """bool [count, channels]: each optional modality is missing in some of the slices, with its neighbours."""
+    """bool [count, channels]: each optional modality is missing in some of the slices, with its neighbours, and all
+    further ones together in others."""
     missing = torch.zeros(count, channels // stacked, dtype=torch.bool)
     if optional:
         missing[:, list(optional)] = torch.rand(count, len(optional), generator=generator) < MISSING_SHARE
+    if further:
+        missing[:, list(further)] |= torch.rand(count, 1, generator=generator) < FURTHER_MISSING_SHARE
     return missing.repeat(1, stacked)
 
 

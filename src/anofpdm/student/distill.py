@@ -77,8 +77,8 @@ def _student_config(teacher: Teacher, cohort: Cohort, config: DistillConfig) -> 
     if not len(rows):
         raise TrainingError(f"{cohort.path}: no slice in its training split to train a student on")
     model = teacher.model
-    scored = tuple(model.modalities[channel] for channel in teacher.calibration.settings.channels)
-    modalities = config.modalities or tuple(name for name in model.modalities if name in {*scored, *config.optional})
+    used = {*teacher.scored, *config.optional}
+    modalities = config.modalities or tuple(name for name in model.modalities if name in used)
     if unknown := [name for name in (*modalities, *config.optional) if name not in cohort.modalities]:
         raise TrainingError(
             f"{cohort.path}: has no {', '.join(unknown)}; its modalities are {', '.join(cohort.modalities)}"
@@ -125,7 +125,8 @@ def _train(
     if config.move_edges:
         masks = move_edges(masks, pixels)
     data = PseudoLabels(pixels, masks, neighbours, cohort.labels[rows])
-    network = train_student(network_config, data, config.training, model.device, progress)
+    further = [name for name in network_config.optional if name not in teacher.scored]
+    network = train_student(network_config, data, config.training, model.device, progress, further)
     network.load_state_dict(round_to(network.state_dict(), config.weights))  # calibrate the weights that are saved
     val = cohort.rows("val")
     calibration = fit_student_calibration(

@@ -54,6 +54,11 @@ class Teacher:
     decision: DecisionSettings
     batch: int | None = None  # none given: by device
 
+    @property
+    def scored(self) -> tuple[str, ...]:
+        """Modalities that its maps are based on."""
+        return tuple(self.model.modalities[channel] for channel in self.calibration.settings.channels)
+
     def fingerprint(self, cohort: Cohort) -> str:
         """Of everything that pseudo-labels depend on."""
         return fingerprint(

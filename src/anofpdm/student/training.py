@@ -3,6 +3,7 @@
 import copy
 import math
 import time
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import torch
@@ -23,6 +24,7 @@ WARM_UP = 50  # steps
 AVERAGE = 0.999  # decay of the weights' moving average
 LABEL_SHARE = 0.2  # weight of the loss on image-level labels
 PASTE_SHARE = 0.5  # of slices without a lesion, into which one of another slice is pasted
+FURTHER_FROM = 0.6  # part of training after which modalities join on which pseudo-labels are not based
 REPORT_STEPS = 20
 RECORD_AFTER = 3  # steps, during which libraries choose their kernels
 
@@ -59,19 +61,25 @@ def train_student(
     training: StudentTrainingConfig,
     device: torch.device,
     progress: Progress = silent,
+    further: Collection[str] = (),
 ) -> StudentNet:
-    """The network with the moving average of its weights."""
+    """The network with the moving average of its weights. `further`: optional modalities on which the pseudo-labels are
+    not based. With more inputs a network learns the errors of its targets sooner, so these join late."""
     torch.manual_seed(training.seed)
-    trainer = StudentTrainer(StudentNet(config), training, device)
-    optional = tuple(config.modalities.index(name) for name in config.optional)
-    shares = training.paste_share, optional, training.thick_share
+    network, late = StudentNet(config), channels_of(further, config)
+    with torch.no_grad():
+        next(network.down.parameters())[:, late] = 0
+    trainer = StudentTrainer(network, training, device)
+    optional, added = ([config.modalities.index(name) for name in names] for names in (config.optional, further))
+    shares = training.paste_share, tuple(optional), training.thick_share, tuple(added)
     batches = training_batches(data, training.batch, training.seed, device, *shares)
+    late = late.to(device)
     start = time.monotonic()
     done = 0.0
     for step, batch in enumerate(batches):
         trainer.set_learning_rate(step, done)
         with torch.backends.cudnn.flags(enabled=True, benchmark=True):  # a handful of shapes: choose kernels once
-            loss = trainer.update(batch)
+            loss = trainer.update(batch.without(late) if done < FURTHER_FROM else batch)
         done = training.fraction_done(step + 1, time.monotonic() - start)
         if (step + 1) % REPORT_STEPS == 0 or done >= 1:
             if not math.isfinite(float(loss)):
@@ -80,6 +88,12 @@ def train_student(
         if done >= 1:
             break
     return trainer.averaged_network()
+
+
+def channels_of(modalities: Collection[str], config: StudentConfig) -> Tensor:
+    """bool [k * C]: the network's input channels of these modalities, in the slice and its neighbours."""
+    of_slice = [name in modalities for name in config.modalities]
+    return torch.tensor(of_slice).repeat(config.in_channels // len(of_slice))
 
 
 class StudentTrainer:
