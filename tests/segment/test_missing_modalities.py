@@ -234,12 +234,31 @@ def test_a_dicom_study_without_a_needed_series_is_refused(tmp_path):
         find_targets([str(place)], WANTED)
 
 
-def test_an_optional_series_must_not_be_ambiguous(tmp_path):
+def test_an_ambiguous_optional_series_is_left_out_unless_chosen(tmp_path):
     place = dicom_study(tmp_path / "anna", ["AX FLAIR", "AX T2", "COR T2"])
-    with pytest.raises(ScanError, match="2 series could be t2"):
-        find_targets([str(place)], WANTED)
+    (target,) = find_targets([str(place)], WANTED)
+    assert tuple(target.study.series) == ("flair",)
+    notes = [line for line in target.study.notes if "one of 2 that could be t2" in line]
+    assert [line.split()[-1] for line in notes] == ["t2=4", "t2=5"]
     (target,) = find_targets([str(place)], WANTED, series={"t2": "5"})
     assert target.study.series["t2"].label.number == 5
+
+
+def test_an_optional_series_that_cannot_be_used_is_left_out_unless_chosen(tmp_path, monkeypatch):
+    from anofpdm.scans.dicom import read
+
+    place = dicom_study(tmp_path / "anna", ["AX FLAIR", "AX T2"])
+    every = read._all_series
+
+    def damaged(source):
+        return [replace(one, problem="slices are missing") if one.label.number == 4 else one for one in every(source)]
+
+    monkeypatch.setattr("anofpdm.scans.dicom.read._all_series", damaged)
+    (target,) = find_targets([str(place)], WANTED)
+    assert tuple(target.study.series) == ("flair",)
+    assert any(line.endswith("ignored: t2, but slices are missing") for line in target.study.notes)
+    with pytest.raises(ScanError, match="slices are missing"):
+        find_targets([str(place)], WANTED, series={"t2": "4"})
 
 
 def test_the_description_of_a_dicom_seg_is_never_too_long():

@@ -27,7 +27,7 @@ from anofpdm.student import targets
 from anofpdm.student.distill import DistillConfig, distill
 from anofpdm.student.model import load_student
 from anofpdm.student.targets import Teacher, pseudo_label, soft_threshold
-from anofpdm.student.training import StudentTrainingConfig
+from anofpdm.student.training import StudentTrainingConfig, train_student
 from anofpdm.student.typical import describe_cohort
 from anofpdm.util.distributed import World
 from tests import toys
@@ -247,6 +247,28 @@ def test_a_student_needs_only_its_own_modalities(copied):
     assert loaded.segment({"flair": flair}).mask.shape == toys.head().shape
     with pytest.raises(ScanError, match="no t2 given"):
         loaded.segment({"flair": flair}, engine="diffusion")
+
+
+def test_edges_of_targets_are_moved_by_what_these_are_based_on(copied, monkeypatch):
+    """And modalities on which they are not based are further ones, which join late."""
+    channels, late = [], []
+
+    def move(masks, pixels):
+        channels.append(pixels(np.arange(1)).shape[1])
+        return masks
+
+    def train(config, data, training, device, progress, further):
+        late.append(further)
+        return train_student(config, data, training, device, progress, further)
+
+    monkeypatch.setattr("anofpdm.student.distill.move_edges", move)
+    monkeypatch.setattr("anofpdm.student.distill.train_student", train)
+    model, cohort = opened(copied)
+    narrow = replace(model.calibration, settings=replace(model.calibration.settings, channels=(0,)))
+    for calibration in (narrow, model.calibration):
+        distill(model.trained, calibration, cohort, replace(QUICK, optional=("t2",)))
+    assert channels == [1, 2]
+    assert late == [["t2"], []]
 
 
 @pytest.mark.parametrize(("neighbours_mm", "alone"), [((-0.3, 0.3), True), ((-1.0, 1.0), False), ((), False)])

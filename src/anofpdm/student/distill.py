@@ -122,8 +122,8 @@ def _train(
     model, rows, modalities = teacher.model, cohort.rows("train"), network_config.modalities
     neighbours = neighbour_rows(slice_positions(cohort, rows), network_config.neighbours_mm)
     pixels = cohort_pixels(cohort, rows, modalities)
-    if config.move_edges:
-        masks = move_edges(masks, pixels)
+    if config.move_edges:  # by what the pseudo-labels are based on; with further modalities, masks lose a point
+        masks = move_edges(masks, cohort_pixels(cohort, rows, teacher.scored))
     data = PseudoLabels(pixels, masks, neighbours, cohort.labels[rows])
     further = [name for name in network_config.optional if name not in teacher.scored]
     network = train_student(network_config, data, config.training, model.device, progress, further)

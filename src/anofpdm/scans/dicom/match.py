@@ -174,7 +174,8 @@ def _list_series(series: Sequence[Series]) -> str:
 
 
 def choose(series: Sequence[Series], modalities: InputModalities, override: Mapping[str, str]) -> dict[str, Series]:
-    """One series per modality; several matches are errors, and so is no match of a needed modality."""
+    """One series per modality; no match or several are errors where it is needed. An optional modality is left out
+    unless a single series can be used as it."""
     unknown = [name for name in override if name not in modalities.names]
     if unknown:
         raise ScanError(
@@ -182,9 +183,12 @@ def choose(series: Sequence[Series], modalities: InputModalities, override: Mapp
             f"choose from {', '.join(modalities.names)}"
         )
     candidates = find_candidates(series, modalities.names, override)
-    for modality, found in candidates.items():
-        if found or modality in modalities.needed:
-            _check_one(found, modality, series, modalities.explain())
+    for modality in modalities.needed:
+        _check_one(candidates[modality], modality, series, modalities.explain())
+    for modality in modalities.optional:
+        if modality not in override:
+            usable = [one for one in candidates[modality] if one.problem is None]
+            candidates[modality] = usable if len(usable) == 1 else []
     chosen = {modality: found[0] for modality, found in candidates.items() if found}
     for modality, one in chosen.items():
         for other in chosen:
@@ -193,14 +197,23 @@ def choose(series: Sequence[Series], modalities: InputModalities, override: Mapp
     return chosen
 
 
-def explain_ignored(series: Sequence[Series], chosen: Mapping[str, Series]) -> list[str]:
+def explain_ignored(series: Sequence[Series], chosen: Mapping[str, Series], optional: Sequence[str] = ()) -> list[str]:
     """A line for each series that was not chosen."""
     others = [one for one in series if not any(one is used for used in chosen.values())]
-    guesses = [(one.label, guess(one.label)) for one in others]
-    return [
-        f"{label} ignored: {found.reason if found.modality is None else f'{found.modality}, not needed'}"
-        for label, found in guesses
-    ]
+    return [f"{one.label} ignored: {_why_ignored(one, others, chosen, optional)}" for one in others]
+
+
+def _why_ignored(one: Series, others: Sequence[Series], chosen: Mapping[str, Series], optional: Sequence[str]) -> str:
+    found = guess(one.label)
+    modality = found.modality
+    if modality is None:
+        return found.reason
+    if modality in chosen or modality not in optional:
+        return f"{modality}, not needed"
+    if one.problem is not None:
+        return f"{modality}, but {one.problem}"
+    count = sum(guess(other.label).modality == modality and other.problem is None for other in others)
+    return f"one of {count} that could be {modality}; use it with --series {modality}={series_key(one, others)}"
 
 
 def find_candidates(

@@ -98,7 +98,7 @@ def read_study(
     except ScanError as problem:
         raise ScanError(f"{path}: {problem}") from None
     notes = [f"{chosen[name].label} is used as {name}, by its image" for name in by_image.series]
-    return Study(path, chosen, (*notes, *explain_ignored(series, chosen)), by_image.brains)
+    return Study(path, chosen, (*notes, *explain_ignored(series, chosen, wanted.optional)), by_image.brains)
 
 
 def _choose_by_image(
