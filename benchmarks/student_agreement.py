@@ -1,42 +1,34 @@
 """Students that are to draw the same masks of thin and of thick slices: what was tried. Validation split.
 
-    python benchmarks/student_agreement.py MODEL COHORT [--ideas "default,two views"] [--seeds 0,1] [--keep FOLDER]
+    python benchmarks/student_agreement.py MODEL COHORT [--ideas "thick,merged"] [--seeds 0,1] [--keep FOLDER]
 
 Agreement: DICE of the masks of a scan with those of the same scan with slices of 4 and 6 mm (means over its own
 slices, restored as raw studies are), by scan and position of the thick slices; 1 where both are empty.
-Ideas, joined by +: "shipped", the student in the folder of the model; "by slice", a loss by slice; "two views", each
-slice is learnt thin and thick, with a loss on the difference; "merged", the targets are mean predictions of three
-students (--keep: where these are stored).
+Students are trained with thick slices (anofpdm distill --thick-slices). Ideas, joined by +: "shipped", the student in
+the folder of the model; "thin", without thick slices; "weight 3", of the loss on the difference between thin and thick
+slices; "merged", as with --students 3; "three students", their mean logits (--keep: where the three are stored).
 """
 
 import argparse
 import json
 import time
-from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
 import torch
-import torch.nn.functional as F
-from scipy.special import expit
-from student_changes import loss_by_slice
-from student_ideas import Study, Targets
+from student_ideas import Study, Targets, with_seed
 from student_study import Drawing, Outputs, Part, Recipe, draw, print_head, score
-from torch import Tensor
 
-from anofpdm.labels import HEALTHY
 from anofpdm.scans.raw.thick import restoring_weights
 from anofpdm.student import training as student_training
-from anofpdm.student.batches import StudentBatch, training_batches
+from anofpdm.student.distill import mean_prediction
 from anofpdm.student.edges import move_edges
 from anofpdm.student.model import load_student, predict_slices
-from anofpdm.student.network import Pixels, StudentConfig, StudentNet, neighbour_rows
+from anofpdm.student.network import Pixels, StudentNet
 from anofpdm.student.targets import PseudoLabels
-from anofpdm.student.training import PASTE_SHARE, StudentTrainer, StudentTrainingConfig, label_loss
+from anofpdm.student.training import StudentTrainingConfig, view_loss
 
-THICK_SHARE = 0.7  # as in the training of `stroke`
-PAIRS = 24  # slices of a step, each seen thin and thick
 THICK = ((4, 0.0), (4, 0.5), (6, 0.0), (6, 1 / 3), (6, 2 / 3))  # mm, and the position of the first in its thickness
 COLUMNS = ("unhealthy", "mixed", "volume", "accuracy")
 
@@ -45,7 +37,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", type=Path)
     parser.add_argument("cohort", type=Path)
-    parser.add_argument("--ideas", default="shipped,default,by slice,two views,merged,merged+two views,three students")
+    parser.add_argument(
+        "--ideas", default="shipped,thin,thick,weight 3,merged,merged+weight 3,merged+thin,three students"
+    )
     parser.add_argument("--seeds", default="0")
     parser.add_argument("--steps", type=int, default=4000)
     parser.add_argument("--keep", type=Path)
@@ -71,95 +65,37 @@ def main() -> None:
 
 def students(study: Study, name: str, seed: int, keep: Path | None) -> list[StudentNet]:
     """One, or several whose logits are averaged."""
+    model, part = study.teacher.model, study.train_part
     if name == "shipped":
-        student = load_student(study.teacher.model.folder, None, study.teacher.model.device)
+        student = load_student(model.folder, None, model.device)
         assert student is not None
         return [student.network]
-    ideas, recipe = name.split("+"), thick_recipe(study, seed)
-    targets = move_edges(study.pseudo_labels(), study.train_part.pixels(study.scored))
-    if name in ("default", "three students"):
-        return [default_student(study, targets, one, keep) for one in ([seed] if name == "default" else range(3))]
-    if "merged" in ideas:
-        targets = merge(study, [default_student(study, targets, one, keep) for one in range(3)])
-    if "two views" in ideas:
-        return [train_views(study, recipe, targets)]
-    loss = student_training.mask_loss
-    try:
-        setattr(student_training, "mask_loss", loss_by_slice if "by slice" in ideas else loss)  # noqa: B010
+    ideas = name.split("+")
+    recipe = Recipe(study.scored, StudentTrainingConfig(study.steps, seed=seed, thick_slices="thin" not in ideas))
+    targets = move_edges(study.pseudo_labels(), part.pixels(study.scored))
+    if "merged" in ideas or "three students" in ideas:
+        others = [first_student(study, recipe, targets, one, keep) for one in range(seed + 1, seed + 4)]
+        if "three students" in ideas:
+            return others
+        data = PseudoLabels(part.pixels(study.scored), targets, np.empty((0, 3), int), part.labels)
+        targets = mean_prediction(others, data, part.positions, model.device)
+    weight = next((float(word.split()[1]) for word in ideas if word.startswith("weight ")), 1.0)
+    with patch.object(student_training, "view_loss", lambda *logits: weight * view_loss(*logits)):
         return [study.train(recipe, targets)]
-    finally:
-        setattr(student_training, "mask_loss", loss)  # noqa: B010
 
 
-def thick_recipe(study: Study, seed: int) -> Recipe:
-    return Recipe(study.scored, StudentTrainingConfig(study.steps, seed=seed, thick_share=THICK_SHARE))
-
-
-def default_student(study: Study, targets: Targets, seed: int, keep: Path | None) -> StudentNet:
+def first_student(study: Study, recipe: Recipe, targets: Targets, seed: int, keep: Path | None) -> StudentNet:
     """Read from the folder if it is there."""
-    path = None if keep is None else keep / f"default_{seed}.pt"
+    kind = "thick" if recipe.training.thick_slices else "thin"
+    path = None if keep is None else keep / f"{kind}_{seed}.pt"
     if path is not None and path.is_file():
         network: StudentNet = torch.load(path, weights_only=False, map_location=study.teacher.model.device)
         return network
-    network = study.train(thick_recipe(study, seed), targets)
+    network = study.train(with_seed(recipe, seed), targets)
     if path is not None:
         torch.save(network, path.with_suffix(".part"))
         path.with_suffix(".part").replace(path)
     return network
-
-
-def merge(study: Study, networks: list[StudentNet]) -> Targets:
-    part, device = study.train_part, study.teacher.model.device
-    pixels = part.pixels(study.scored)
-    mean = np.mean([expit(predict_slices(one, pixels, part.positions, device)[0]) for one in networks], axis=0)
-    mean[part.labels == HEALTHY] = 0
-    return np.round(255 * mean).astype(np.uint8)
-
-
-def train_views(study: Study, recipe: Recipe, targets: Targets) -> StudentNet:
-    part, device, training = study.train_part, study.teacher.model.device, replace(recipe.training, batch=PAIRS)
-    size = int(part.cohort.slices.shape[-1])
-    config = StudentConfig(recipe.modalities, size, recipe.neighbours_mm(part.positions))
-    neighbours = neighbour_rows(part.positions, config.neighbours_mm)
-    data = PseudoLabels(part.pixels(recipe.modalities), targets, neighbours, part.labels)
-    torch.manual_seed(training.seed)
-    trainer = TwoViews(StudentNet(config), training, device)
-    for step, batch in enumerate(both_views(data, training, device)):
-        trainer.set_learning_rate(step, step / study.steps)
-        trainer.update(batch)
-        if step + 1 == study.steps:
-            break
-    return trainer.averaged_network()
-
-
-def both_views(data: PseudoLabels, training: StudentTrainingConfig, device: torch.device) -> Iterator[StudentBatch]:
-    """The same slices, augmented alike, thin and then thick."""
-    drawn = (training_batches(data, training.batch, training.seed, device, PASTE_SHARE, (), one) for one in (0.0, 1.0))
-    for thin, thick in zip(*drawn, strict=True):
-        yield StudentBatch(*(torch.cat(parts) for parts in zip(thin, thick, strict=True)))
-
-
-class TwoViews(StudentTrainer):
-    def _optimise(self, *tensors: Tensor) -> Tensor:
-        views = zip(*(tensor.chunk(2) for tensor in tensors), strict=True)
-        augmented = [StudentBatch(*view).augment() for view in views]
-        x, mask, labels = (torch.cat(parts) for parts in zip(*augmented, strict=True))
-        with torch.autocast(x.device.type, torch.bfloat16, enabled=x.is_cuda, cache_enabled=False):
-            pixel_logits, slice_logits = (logits.float() for logits in self.network(x))
-        loss = student_training.mask_loss(pixel_logits, mask) + difference(pixel_logits, slice_logits)
-        loss = loss + self.training.label_share * label_loss(slice_logits, labels)
-        self.optimiser.zero_grad()
-        loss.backward()
-        self.optimiser.step()
-        return loss.detach()
-
-
-def difference(pixel_logits: Tensor, slice_logits: Tensor) -> Tensor:
-    """Between the first half of a batch and the second: one minus the DICE of probabilities, and that of the labels."""
-    thin, thick = pixel_logits.sigmoid().chunk(2)
-    agreement = 2 * (thin * thick).sum() / (thin.square() + thick.square()).sum().clamp(min=1)
-    thin_label, thick_label = slice_logits.chunk(2)
-    return 1 - agreement + 0.2 * F.smooth_l1_loss(thin_label, thick_label)
 
 
 # ---- scores ----------------------------------------------------------------------------------------------------------

@@ -167,7 +167,7 @@ def nothing_pasted(_study: Study, recipe: Recipe) -> Recipe:
 
 
 def thick_slices(_study: Study, recipe: Recipe) -> Recipe:
-    return replace(recipe, training=replace(recipe.training, thick_share=0.5))
+    return replace(recipe, training=replace(recipe.training, thick_slices=True))
 
 
 def longer(_study: Study, recipe: Recipe) -> Recipe:

@@ -27,7 +27,8 @@ class Recipe:
     score: str  # modalities that maps are based on
     optional: str = ""  # modalities that a scan may lack
     student_steps: int = 3000
-    thick_slices: float = 0.0  # share of the student's training slices
+    thick_slices: bool = False
+    students: int = 1  # from whose mean prediction the student learns
     seed: int = 0
     student_only: bool = False
 
@@ -37,18 +38,19 @@ class Recipe:
         train = ["--preset", self.preset, "--steps", str(self.steps), "--learning-rate", "2e-4"]
         saved = ["--seed", str(self.seed), "--weights", "float16" if self.student_only else "int8"]
         optional = ["--optional", self.optional] if self.optional else []
-        thick = ["--thick-slices", str(self.thick_slices)] if self.thick_slices else []
+        thick = ["--thick-slices"] if self.thick_slices else []
+        several = ["--students", str(self.students)] if self.students > 1 else []
         steps = ["--steps", str(self.student_steps), "--seed", str(self.seed), "--weights", "float16"]
         return {
             "train": ["train", str(cohort), "--out", str(model), *train, *saved, *on],
             "calibrate": ["calibrate", str(model), str(cohort), "--score", self.score, *on],
-            "distill": ["distill", str(model), str(cohort), *steps, *optional, *thick, *on],
+            "distill": ["distill", str(model), str(cohort), *steps, *optional, *thick, *several, *on],
         }
 
 
 RECIPES = {
     "glioma": Recipe("compact", 5000, "flair,t2", "t2"),
-    "stroke": Recipe("compact", 5000, "t1", student_steps=6000, thick_slices=0.7),
+    "stroke": Recipe("compact", 5000, "t1", student_steps=4000, thick_slices=True, students=3),
     "lgg": Recipe("small", 2500, "flair", student_only=True),
 }
 

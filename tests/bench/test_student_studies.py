@@ -396,13 +396,13 @@ def test_detection_limits(tmp_path, monkeypatch, capsys):
 
 
 def test_agreement_of_thin_and_thick_slices(made, tmp_path, monkeypatch, capsys):
-    ideas = "shipped,by slice,merged+two views,three students"
+    ideas = "shipped,thin,merged+weight 3,three students"
     words = ("--ideas", ideas, "--steps", 1, "--device", "cpu", "--keep", tmp_path, "--out", tmp_path / "found.json")
     run(monkeypatch, capsys, "student_agreement", made / "guided", made / "cohort", *words)
     found = json.loads((tmp_path / "found.json").read_text())
     assert [row["idea"] for row in found] == ideas.split(",")
     assert all(0 <= row["worst"] <= row["tenth"] <= row["quarter"] <= 1 for row in found)
-    assert len(list(tmp_path.glob("default_*.pt"))) == 3
+    assert len(list(tmp_path.glob("thick_*.pt"))) == 3
 
 
 def test_thickened_slices_keep_means_and_what_is_equal_in_all_slices(made):

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from anofpdm.calibration.figure import draw_calibration
 from anofpdm.calibration.files import save_calibration
-from anofpdm.calibration.fit import CalibrationConfig, fit_calibration
+from anofpdm.calibration.fit import CalibrationConfig, fit_calibration, slice_positions
 from anofpdm.cli.main import app
 from anofpdm.cohorts import open_cohort
 from anofpdm.errors import ConfigError, ModelError, ScanError, ScanWarning, TrainingError
@@ -25,7 +25,7 @@ from anofpdm.report.page_data import build_page_data
 from anofpdm.segment.model import load
 from anofpdm.student import targets
 from anofpdm.student.distill import DistillConfig, distill
-from anofpdm.student.model import load_student
+from anofpdm.student.model import load_student, predict_slices
 from anofpdm.student.targets import Teacher, pseudo_label, soft_threshold
 from anofpdm.student.training import StudentTrainingConfig, train_student
 from anofpdm.student.typical import describe_cohort
@@ -236,6 +236,34 @@ def test_a_damaged_student_leaves_the_diffusion_model_usable(copied):
             model.request(engine=engine)
 
 
+def test_a_student_learns_from_the_mean_prediction_of_others(copied, monkeypatch):
+    trained = []
+
+    def train(config, data, training, *rest):
+        trained.append((training.seed, data, train_student(config, data, training, *rest)))
+        return trained[-1][-1]
+
+    monkeypatch.setattr("anofpdm.student.distill.train_student", train)
+    done = []
+
+    def report(task, part, total, _note=""):
+        if task == "Student training":
+            done.append(part / total)
+
+    model, cohort = opened(copied)
+    distill(model.trained, model.calibration, cohort, replace(QUICK, students=2), progress=report)
+    assert [seed for seed, _, _ in trained] == [1, 2, 0]
+    (_, first, one), (_, _, other), (_, last, _) = trained
+    rows = np.flatnonzero(cohort.splits == "train")
+    positions = slice_positions(cohort, rows)
+    logits = [predict_slices(network, first.pixels, positions, CPU)[0] for network in (one, other)]
+    expected = np.mean([1 / (1 + np.exp(-part)) for part in logits], axis=0)
+    expected[cohort.labels[rows] == HEALTHY] = 0
+    assert np.abs(last.masks - 255 * expected).max() <= 0.5001
+    assert done == sorted(done)
+    assert done[-1] == 1
+
+
 def test_a_student_needs_only_its_own_modalities(copied):
     model, cohort = opened(copied)
     narrow = replace(model.calibration, settings=replace(model.calibration.settings, channels=(0,)))
@@ -348,19 +376,16 @@ def test_the_command_passes_its_options_on(made, monkeypatch):
     seen = []
     monkeypatch.setattr("anofpdm.student.distill.distill", lambda *given: seen.append(given[3]))
     words = ("distill", made / "model", made / "cohort", "--width", 8, "--device", "cpu", "--seed", 3)
-    done = CliRunner().invoke(app, [*map(str, words), "--thick-slices", "0.5", "--optional", "t2"])
+    done = CliRunner().invoke(app, [*map(str, words), "--thick-slices", "--students", "3", "--optional", "t2"])
     assert done.exit_code == 0, done.output
-    assert (seen[0].training.thick_share, seen[0].training.seed, seen[0].optional, seen[0].width) == (
-        0.5,
-        3,
-        ("t2",),
-        8,
-    )
+    (config,) = seen
+    assert (config.training.thick_slices, config.training.seed, config.students) == (True, 3, 3)
+    assert (config.optional, config.width) == (("t2",), 8)
 
 
 @pytest.mark.parametrize("neighbours", ["none", "-4,-2", "-4,-2,2,4"])
 def test_thick_slices_need_one_neighbour_on_each_side(made, neighbours):
-    words = ("distill", made / "model", made / "cohort", "--device", "cpu", "--thick-slices", 0.5)
+    words = ("distill", made / "model", made / "cohort", "--device", "cpu", "--thick-slices")
     done = CliRunner().invoke(app, [*map(str, words), f"--neighbours={neighbours}"])
     assert done.exit_code == 1
     assert "use --neighbours auto" in done.output

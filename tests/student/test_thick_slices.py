@@ -2,23 +2,25 @@ import numpy as np
 import pytest
 import torch
 
-from anofpdm.labels import HEALTHY
+from anofpdm.labels import HEALTHY, UNHEALTHY
 from anofpdm.student import batches
 from anofpdm.student.batches import training_batches
+from anofpdm.student.network import StudentConfig
 from anofpdm.student.targets import PseudoLabels
-from anofpdm.student.thick_slices import REACH, THICKNESS, draw_weights, mix, window_rows
+from anofpdm.student.thick_slices import REACH, THICKNESS, draw_weights, mix, own_slices, window_rows
+from anofpdm.student.training import StudentTrainingConfig, train_student, view_loss
 
 FINE = 400  # positions per slice in the literal version
 SIDE = 2 * REACH + 1
 
 
-def weights(count=60, share=1.0, seed=3):
-    return draw_weights(count, share, torch.Generator().manual_seed(seed))
+def weights(count=60, seed=3):
+    return draw_weights(count, torch.Generator().manual_seed(seed))
 
 
 def drawn_thickness(count=60, seed=3):
     """Thickness of each, and the position of the centre of one thick slice."""
-    uniform = torch.rand(3, count, generator=torch.Generator().manual_seed(seed)).double().numpy()
+    uniform = torch.rand(2, count, generator=torch.Generator().manual_seed(seed)).double().numpy()
     thickness = THICKNESS[0] + uniform[0] * (THICKNESS[1] - THICKNESS[0])
     return thickness, uniform[1] * thickness
 
@@ -52,12 +54,12 @@ def test_weights_sum_to_one_and_are_not_negative():
     assert found.min() >= 0
 
 
-def test_a_share_of_the_slices_stays_as_it_is():
-    x = torch.randn(400, SIDE * 2, 3, 3, generator=torch.Generator().manual_seed(0))
+def test_the_own_slices_of_a_window_are_the_slice_and_its_neighbours():
+    x = torch.randn(4, SIDE * 2, 3, 3, generator=torch.Generator().manual_seed(0))
     own = x[:, [2 * (REACH + offset) + channel for offset in (0, -1, 1) for channel in (0, 1)]]
-    same = (mix(x, weights(400, share=0.3)) == own).flatten(1).all(1)
-    assert 0.6 < same.float().mean() < 0.8
-    torch.testing.assert_close(mix(x, weights(400, share=0.0)), own)
+    assert torch.equal(own_slices(x), own)
+    at = torch.eye(SIDE)[[REACH + offset for offset in (0, -1, 1)]].expand(4, -1, -1)
+    assert torch.equal(mix(x, at), own)
 
 
 def test_windows_follow_the_neighbours_and_end_with_the_scan():
@@ -67,8 +69,8 @@ def test_windows_follow_the_neighbours_and_end_with_the_scan():
     assert rows[4].tolist() == [4, 4, 4, 4, 4, 5, 5, 5, 5]
 
 
-@pytest.mark.parametrize("thick_share", [0.0, 0.6])
-def test_batches_are_the_same_from_memory_and_from_files(monkeypatch, thick_share):
+@pytest.mark.parametrize("thick", [False, True])
+def test_batches_are_the_same_from_memory_and_from_files(monkeypatch, thick):
     """The reader of a GPU works on any device."""
     slices = np.random.default_rng(0).uniform(-1, 1, (12, 2, 8, 8)).astype(np.float16).astype(np.float32)
     rows = np.arange(12)
@@ -77,17 +79,52 @@ def test_batches_are_the_same_from_memory_and_from_files(monkeypatch, thick_shar
     found = []
     for fits in (True, False):
         monkeypatch.setattr(batches, "_fits", lambda *_, fits=fits: fits)
-        source = training_batches(data, 5, 3, torch.device("cpu"), 0.5, (), thick_share)
+        source = training_batches(data, 5, 3, torch.device("cpu"), 0.5, (), thick)
         found.append([next(source) for _ in range(4)])
     for one, other in zip(*found, strict=True):
         assert all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
 
 
-def test_batches_of_thick_slices_have_the_shape_of_the_others():
+def test_thick_slices_follow_the_same_slices_as_they_are():
     slices = np.random.default_rng(0).uniform(-1, 1, (12, 2, 8, 8)).astype(np.float32)
     rows = np.arange(12)
     neighbours = np.stack([rows, np.maximum(rows - 1, 0), np.minimum(rows + 1, 11)], axis=1)
     data = PseudoLabels(lambda chosen: slices[chosen], np.zeros((12, 8, 8), np.uint8), neighbours, np.full(12, HEALTHY))
-    thin, thick = (next(training_batches(data, 6, 0, torch.device("cpu"), 0.0, (), share)).x for share in (0.0, 1.0))
-    assert thin.shape == thick.shape == (6, 6, 8, 8)
-    assert thick.std() < 0.9 * thin.std()
+    alone, both = (next(training_batches(data, 6, 0, torch.device("cpu"), 0.5, (1,), thick)) for thick in (False, True))
+    thin, thick = both.views(2)
+    assert all(torch.equal(one, other) for one, other in zip(thin, alone, strict=True))
+    assert all(torch.equal(one, other) for one, other in zip(thin[1:], thick[1:], strict=True))
+    assert thick.x.std() < 0.9 * thin.x.std()
+
+
+def test_the_difference_of_views_is_that_of_their_predictions():
+    logits, slices = torch.randn(3, 4, 4), torch.randn(3)
+    same = view_loss(torch.cat([logits * 9, logits * 9]), torch.cat([slices, slices]))
+    assert abs(float(same)) < 1e-6
+    one, other = torch.full((1, 4, 4), 30.0), torch.full((1, 4, 4), -30.0)  # probabilities 1 and 0
+    torch.testing.assert_close(
+        view_loss(torch.cat([one, other]), torch.tensor([0.0, 3.0])), torch.tensor(1 + 0.2 * 2.5)
+    )
+
+
+def test_a_student_of_two_views_has_the_same_prediction_for_both():
+    """Slices whose thick version is another image: trained with views, the outputs differ less."""
+    rng = np.random.default_rng(0)
+    slices = rng.normal(-0.3, 0.3, (24, 1, 16, 16)).astype(np.float32)
+    masks = np.zeros((24, 16, 16), np.uint8)
+    slices[::2, 0, 4:10, 4:10] += 0.8
+    masks[::2, 4:10, 4:10] = 255
+    rows = np.arange(24)
+    neighbours = np.stack([rows, np.maximum(rows - 1, 0), np.minimum(rows + 1, 23)], axis=1)
+    labels = np.where(masks.any((1, 2)), UNHEALTHY, HEALTHY)
+    data = PseudoLabels(lambda chosen: slices[chosen], masks, neighbours, labels)
+    config = StudentConfig(("flair",), 16, (-1.0, 1.0), 8, (1, 2))
+    thin, thick = next(training_batches(data, 24, 0, torch.device("cpu"), 0.0, (), True)).views(2)
+    gaps = []
+    for views in (False, True):
+        training = StudentTrainingConfig(60, batch=8, learning_rate=3e-3, paste_share=0.0, thick_slices=views)
+        network = train_student(config, data, training, torch.device("cpu"))
+        with torch.no_grad():
+            one, other = (network(view.x)[0].sigmoid() for view in (thin, thick))
+        gaps.append(float((one - other).abs().mean()))
+    assert gaps[1] < gaps[0]

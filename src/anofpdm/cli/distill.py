@@ -32,11 +32,18 @@ def distill(
         typer.Option(help="Modalities that a scan may lack; each is left out in a quarter of the training slices."),
     ] = "",
     thick_slices: Annotated[
-        float,
+        bool,
         typer.Option(
-            min=0, max=1, help="Share of training slices that look as in a scan with thicker slices, e.g. 0.5."
+            "--thick-slices",
+            help="Learn each slice also as in a scan with thicker slices, and the same mask for both.",
         ),
-    ] = 0.0,
+    ] = False,
+    students: Annotated[
+        int,
+        typer.Option(
+            min=1, max=9, help="Train as many students first; the one that is saved learns from their mean prediction."
+        ),
+    ] = 1,
     learning_rate: Annotated[float, typer.Option(help="Highest learning rate.")] = 1e-3,
     seed: Seed = 0,
     weights: Weights = WeightFormat.FLOAT32,
@@ -61,9 +68,10 @@ def distill(
     from anofpdm.util.distributed import World, set_local_device
 
     config = distillation.DistillConfig(
-        StudentTrainingConfig(steps, minutes, learning_rate=learning_rate, seed=seed, thick_share=thick_slices),
+        StudentTrainingConfig(steps, minutes, learning_rate=learning_rate, seed=seed, thick_slices=thick_slices),
         modalities=parse_names(modalities) or None,
         optional=parse_names(optional),
+        students=students,
         width=width,
         neighbours_mm=_parse_offsets(neighbours),
         weights=weights,

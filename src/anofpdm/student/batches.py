@@ -15,7 +15,7 @@ from anofpdm.labels import NULL
 from anofpdm.network.training.augment import CHANCES, augment
 from anofpdm.student.network import BACKGROUND, MISSING, stack_slices
 from anofpdm.student.targets import PseudoLabels
-from anofpdm.student.thick_slices import draw_weights, mix, window_rows
+from anofpdm.student.thick_slices import draw_weights, mix, own_slices, window_rows
 
 LOAD = 500  # slices copied to a GPU at once
 MISSING_SHARE = 0.25  # of the slices, for each optional modality
@@ -30,6 +30,10 @@ class StudentBatch(NamedTuple):
     chances: Tensor  # [n, CHANCES + k * C + 1] in [-1, 1], for the augmentation
     pasted: Tensor  # bool [n]: whether another slice's lesion is pasted, if the slice has none
     missing: Tensor  # bool [n, k * C]: channels that become background, as where a scan lacks a modality
+
+    def views(self, count: int) -> "list[StudentBatch]":
+        """Equal parts of the batch."""
+        return [StudentBatch(*parts) for parts in zip(*(tensor.chunk(count) for tensor in self), strict=True)]
 
     def without(self, channels: Tensor) -> "StudentBatch":
         """As if all scans lacked these, bool [k * C]."""
@@ -72,12 +76,13 @@ def training_batches(
     device: torch.device,
     paste_share: float = 0.0,
     optional: tuple[int, ...] = (),  # channels of a slice
-    thick_share: float = 0.0,
+    thick_slices: bool = False,
     further: tuple[int, ...] = (),  # optional channels of a slice on which pseudo-labels are not based
 ) -> Iterator[StudentBatch]:
-    """Without end. A GPU keeps all slices in its memory if they take less than half of what is free there."""
+    """Without end. With thick slices, a batch has all slices as they are, and then again, augmented alike, as in a scan
+    with thicker slices. A GPU keeps all slices in its memory if they take less than half of what is free there."""
     rows_of_steps = (rows_of_step(len(data), step, batch, seed) for step in itertools.count())
-    stacks = window_rows(data.neighbours) if thick_share else data.neighbours
+    stacks = window_rows(data.neighbours) if thick_slices else data.neighbours
     read = _from_gpu if _fits(data, device) else _from_files
     for step, (rows, x) in enumerate(read(data, stacks, rows_of_steps, device)):
         mask, labels = torch.from_numpy(data.masks[rows]), torch.from_numpy(data.labels[rows])
@@ -87,9 +92,10 @@ def training_batches(
         chances = draw_chances(len(rows), channels, stacked, generator)
         pasted = torch.rand(len(rows), generator=generator) < paste_share
         missing = draw_missing(len(rows), channels, stacked, optional, further, generator)
-        drawn = (mask, labels, chances, pasted, missing)
-        if thick_share:
-            x = mix(x, draw_weights(len(rows), thick_share, generator).to(device, non_blocking=True))
+        drawn = [mask, labels, chances, pasted, missing]
+        if thick_slices:
+            weights = draw_weights(len(rows), generator).to(device, non_blocking=True)
+            x, drawn = torch.cat([own_slices(x), mix(x, weights)]), [torch.cat([part, part]) for part in drawn]
         yield StudentBatch(x, *(part.to(device, non_blocking=True) for part in drawn))
 
 

@@ -2,11 +2,13 @@
 
 import contextlib
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
+import torch
+from scipy.special import expit
 
 from anofpdm import __version__
 from anofpdm.calibration.fit import check_model_fits, slice_positions
@@ -14,20 +16,21 @@ from anofpdm.cohorts.store import Cohort
 from anofpdm.errors import CalibrationError, ConfigError, TrainingError
 from anofpdm.labels import HEALTHY, UNHEALTHY, estimated_note
 from anofpdm.method.calibration import Calibration
+from anofpdm.method.context import SlicePositions
 from anofpdm.method.decision import OURS, DecisionSettings, fit_for
 from anofpdm.network.predictor import TrainedModel
 from anofpdm.network.weight_format import round_to
 from anofpdm.options import WeightFormat
 from anofpdm.student.calibration import fit_student_calibration
 from anofpdm.student.edges import move_edges
-from anofpdm.student.model import FOLDER, Student, save_student
-from anofpdm.student.network import StudentConfig, cohort_pixels, default_neighbours_mm, neighbour_rows
+from anofpdm.student.model import FOLDER, Student, predict_slices, save_student
+from anofpdm.student.network import StudentConfig, StudentNet, cohort_pixels, default_neighbours_mm, neighbour_rows
 from anofpdm.student.targets import CACHE, HASHED, PseudoLabels, Teacher, fingerprint, pseudo_label
 from anofpdm.student.training import StudentTrainingConfig, train_student
 from anofpdm.student.typical import describe_cohort, fit_typical
 from anofpdm.util.distributed import World
 from anofpdm.util.files import folder_lock, remove_temporary_files, translate_write_errors, write_atomically
-from anofpdm.util.progress import Progress, silent
+from anofpdm.util.progress import Progress, portion, silent
 
 
 @dataclass(frozen=True)
@@ -36,6 +39,7 @@ class DistillConfig:
     decision: DecisionSettings | None = None  # of the teacher; none given: as scans are segmented by default
     modalities: tuple[str, ...] | None = None  # none given: those that the teacher's maps are based on
     optional: tuple[str, ...] = ()  # those of them that a scan may lack
+    students: int = 1  # more: the one that is saved learns from the mean prediction of as many others
     width: int = 32
     neighbours_mm: tuple[float, ...] | None = None  # none given: one slice on each side
     move_edges: bool = True  # of the pseudo-labels
@@ -86,7 +90,7 @@ def _student_config(teacher: Teacher, cohort: Cohort, config: DistillConfig) -> 
     neighbours_mm = config.neighbours_mm
     if neighbours_mm is None:
         neighbours_mm = default_neighbours_mm(slice_positions(cohort, rows))
-    if config.training.thick_share and not (len(neighbours_mm) == 2 and neighbours_mm[0] == -neighbours_mm[1] < 0):
+    if config.training.thick_slices and not (len(neighbours_mm) == 2 and neighbours_mm[0] == -neighbours_mm[1] < 0):
         raise ConfigError(
             "--thick-slices needs a student with one neighbouring slice below and one above; use --neighbours auto"
         )
@@ -126,7 +130,9 @@ def _train(
         masks = move_edges(masks, cohort_pixels(cohort, rows, teacher.scored))
     data = PseudoLabels(pixels, masks, neighbours, cohort.labels[rows])
     further = [name for name in network_config.optional if name not in teacher.scored]
-    network = train_student(network_config, data, config.training, model.device, progress, further)
+    network = _train_network(
+        network_config, data, slice_positions(cohort, rows), config, model.device, progress, further
+    )
     network.load_state_dict(round_to(network.state_dict(), config.weights))  # calibrate the weights that are saved
     val = cohort.rows("val")
     calibration = fit_student_calibration(
@@ -143,6 +149,40 @@ def _train(
     student = Student(network, calibration, model.sha256, model.device, "", *scans)
     _save(student, teacher, cohort, config, len(masks), with_lesion)
     return student
+
+
+def _train_network(
+    network_config: StudentConfig,
+    data: PseudoLabels,
+    positions: SlicePositions,
+    config: DistillConfig,
+    device: torch.device,
+    progress: Progress,
+    further: Sequence[str],
+) -> StudentNet:
+    training, others = config.training, config.students if config.students > 1 else 0
+    share = 1 / (others + 1)
+    seeds = range(training.seed + 1, training.seed + 1 + others)
+    networks = [
+        train_student(
+            network_config, data, replace(training, seed=seed), device, portion(progress, n * share, share), further
+        )
+        for n, seed in enumerate(seeds)
+    ]
+    if networks:
+        data = replace(data, masks=mean_prediction(networks, data, positions, device))
+    return train_student(network_config, data, training, device, portion(progress, others * share, share), further)
+
+
+def mean_prediction(
+    networks: Sequence[StudentNet], data: PseudoLabels, positions: SlicePositions, device: torch.device
+) -> np.ndarray:
+    """uint8 [n, H, W] masks: the mean probability; empty for slices labelled healthy."""
+    mean = np.zeros(data.masks.shape, np.float32)
+    for network in networks:
+        mean += expit(predict_slices(network, data.pixels, positions, device)[0]) / len(networks)
+    mean[data.labels == HEALTHY] = 0
+    return np.round(255 * mean).astype(np.uint8)
 
 
 def _save(

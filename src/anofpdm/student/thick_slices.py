@@ -20,18 +20,17 @@ def window_rows(neighbours: np.ndarray) -> np.ndarray:
     return np.stack([*reversed(down[1:]), *up], axis=1)
 
 
-def draw_weights(count: int, share: float, generator: torch.Generator) -> Tensor:
+def draw_weights(count: int, generator: torch.Generator) -> Tensor:
     """[count, 3, 2 * REACH + 1]: weights of the slices of a window in each input slice. Thickness and position of the
-    thick slices are drawn for each; all but a share of the slices stay as they are."""
-    drawn = torch.rand(3, count, generator=generator)[..., None, None]
+    thick slices are drawn for each."""
+    drawn = torch.rand(2, count, generator=generator)[..., None, None]
     thickness = THICKNESS[0] + drawn[0] * (THICKNESS[1] - THICKNESS[0])
     slot, slices = torch.tensor(SLOTS)[:, None], torch.arange(-REACH, REACH + 1.0)
     first = drawn[1] * thickness  # centre of one thick slice; the others follow at their thickness
     lower = first + thickness * torch.floor((slot - first) / thickness)
     between = (slot - lower) / thickness  # 0 at the centre of the lower thick slice, 1 at that of the upper
     weights = (1 - between) * _cover(slices, lower, thickness) + between * _cover(slices, lower + thickness, thickness)
-    weights = weights / weights.sum(-1, keepdim=True)
-    return torch.where(drawn[2] < share, weights, (slices == slot).float())
+    return weights / weights.sum(-1, keepdim=True)
 
 
 def _cover(slices: Tensor, centre: Tensor, thickness: Tensor) -> Tensor:
@@ -45,3 +44,9 @@ def mix(x: Tensor, weights: Tensor) -> Tensor:
     """Windows [n, (2 * REACH + 1) * C, H, W] -> inputs [n, 3 * C, H, W]."""
     windows = x.unflatten(1, (weights.shape[-1], -1))
     return torch.einsum("nkj,njchw->nkchw", weights, windows).flatten(1, 2)
+
+
+def own_slices(x: Tensor) -> Tensor:
+    """Windows [n, (2 * REACH + 1) * C, H, W] -> inputs [n, 3 * C, H, W] of the slices as they are."""
+    windows = x.unflatten(1, (2 * REACH + 1, -1))
+    return windows[:, [REACH + int(slot) for slot in SLOTS]].flatten(1, 2)

@@ -24,6 +24,7 @@ WARM_UP = 50  # steps
 AVERAGE = 0.999  # decay of the weights' moving average
 LABEL_SHARE = 0.2  # weight of the loss on image-level labels
 PASTE_SHARE = 0.5  # of slices without a lesion, into which one of another slice is pasted
+VIEW_SHARE = 0.2  # weight of the slice output in the difference between views of a slice
 FURTHER_FROM = 0.6  # part of training after which modalities join on which pseudo-labels are not based
 REPORT_STEPS = 20
 RECORD_AFTER = 3  # steps, during which libraries choose their kernels
@@ -38,7 +39,7 @@ class StudentTrainingConfig:
     seed: int = 0
     label_share: float = LABEL_SHARE
     paste_share: float = PASTE_SHARE
-    thick_share: float = 0.0  # of slices that look as in a scan with thicker slices
+    thick_slices: bool = False  # learn each slice also as in a scan with thicker slices, and the same mask for both
 
     def __post_init__(self) -> None:
         if self.minutes is not None and not self.minutes > 0:
@@ -47,7 +48,7 @@ class StudentTrainingConfig:
             raise ConfigError("no training time given; use --steps or --minutes")
         if self.batch < 1 or not self.learning_rate > 0:
             raise ConfigError(f"batch size and learning rate must be greater than 0, got {self}")
-        if not 0 <= self.paste_share <= 1 or not 0 <= self.thick_share <= 1:
+        if not 0 <= self.paste_share <= 1:
             raise ConfigError(f"shares of slices must be 0 to 1, got {self}")
 
     def fraction_done(self, step: int, seconds: float) -> float:
@@ -71,8 +72,8 @@ def train_student(
         next(network.down.parameters())[:, late] = 0
     trainer = StudentTrainer(network, training, device)
     optional, added = ([config.modalities.index(name) for name in names] for names in (config.optional, further))
-    shares = training.paste_share, tuple(optional), training.thick_share, tuple(added)
-    batches = training_batches(data, training.batch, training.seed, device, *shares)
+    kinds = training.paste_share, tuple(optional), training.thick_slices, tuple(added)
+    batches = training_batches(data, training.batch, training.seed, device, *kinds)
     late = late.to(device)
     start = time.monotonic()
     done = 0.0
@@ -120,12 +121,14 @@ class StudentTrainer:
         return loss
 
     def _optimise(self, *tensors: Tensor) -> Tensor:
-        batch = StudentBatch(*tensors)
-        x, mask, labels = batch.augment()
+        views = StudentBatch(*tensors).views(2 if self.training.thick_slices else 1)
+        augmented = [view.augment() for view in views]  # each by itself: lesions are pasted from slice to slice
+        x, mask, labels = (torch.cat(parts) for parts in zip(*augmented, strict=True))
         with torch.autocast(x.device.type, torch.bfloat16, enabled=x.is_cuda, cache_enabled=False):
-            pixel_logits, slice_logits = self.network(x)
-        loss = mask_loss(pixel_logits.float(), mask)
-        loss = loss + self.training.label_share * label_loss(slice_logits.float(), labels)
+            pixel_logits, slice_logits = (logits.float() for logits in self.network(x))
+        loss = mask_loss(pixel_logits, mask) + self.training.label_share * label_loss(slice_logits, labels)
+        if self.training.thick_slices:
+            loss = loss + view_loss(pixel_logits, slice_logits)
         self.optimiser.zero_grad()
         with fast_gradients(loss.device):
             loss.backward()
@@ -160,3 +163,11 @@ def label_loss(logits: Tensor, labels: Tensor) -> Tensor:
     target = (labels == UNHEALTHY).float()
     loss = F.binary_cross_entropy_with_logits(logits, target, reduction="none")
     return (loss * labelled).sum() / labelled.sum().clamp(min=1)
+
+
+def view_loss(pixel_logits: Tensor, slice_logits: Tensor) -> Tensor:
+    """Difference between two views of the same slices, the halves of a batch: one minus the DICE of probabilities, and
+    a share of the distance between the slices' logits."""
+    (one, other), (slice_one, slice_other) = pixel_logits.sigmoid().chunk(2), slice_logits.chunk(2)
+    agreement = 2 * (one * other).sum() / (one.square() + other.square()).sum().clamp(min=1)
+    return 1 - agreement + VIEW_SHARE * F.smooth_l1_loss(slice_one, slice_other)
