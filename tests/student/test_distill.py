@@ -240,6 +240,7 @@ def test_a_student_learns_from_the_mean_prediction_of_others(copied, monkeypatch
     trained = []
 
     def train(config, data, training, *rest):
+        assert training.minutes == 3
         trained.append((training.seed, data, train_student(config, data, training, *rest)))
         return trained[-1][-1]
 
@@ -251,7 +252,8 @@ def test_a_student_learns_from_the_mean_prediction_of_others(copied, monkeypatch
             done.append(part / total)
 
     model, cohort = opened(copied)
-    distill(model.trained, model.calibration, cohort, replace(QUICK, students=2), progress=report)
+    config = replace(QUICK, students=2, training=replace(QUICK.training, minutes=9))
+    distill(model.trained, model.calibration, cohort, config, progress=report)
     assert [seed for seed, _, _ in trained] == [1, 2, 0]
     (_, first, one), (_, _, other), (_, last, _) = trained
     rows = np.flatnonzero(cohort.splits == "train")

@@ -160,8 +160,10 @@ def _train_network(
     progress: Progress,
     further: Sequence[str],
 ) -> StudentNet:
-    training, others = config.training, config.students if config.students > 1 else 0
+    others = config.students if config.students > 1 else 0
     share = 1 / (others + 1)
+    minutes = config.training.minutes
+    training = replace(config.training, minutes=None if minutes is None else minutes * share)
     seeds = range(training.seed + 1, training.seed + 1 + others)
     networks = [
         train_student(
