@@ -49,7 +49,7 @@ class Recipe:
 
 
 RECIPES = {
-    "glioma": Recipe("compact", 5000, "flair,t2", "t2"),
+    "glioma": Recipe("compact", 5000, "flair,t2", "t1,t1ce,t2"),
     "stroke": Recipe("compact", 5000, "t1", student_steps=4000, thick_slices=True, students=3),
     "lgg": Recipe("small", 2500, "flair", student_only=True),
 }
