@@ -25,7 +25,7 @@ from anofpdm.student import training as student_training
 from anofpdm.student.distill import mean_prediction
 from anofpdm.student.edges import move_edges
 from anofpdm.student.model import load_student, predict_slices
-from anofpdm.student.network import Pixels, StudentNet
+from anofpdm.student.network import Pixels, StudentConfig, StudentNet
 from anofpdm.student.targets import PseudoLabels
 from anofpdm.student.training import StudentTrainingConfig, view_loss
 
@@ -86,14 +86,16 @@ def students(study: Study, name: str, seed: int, keep: Path | None) -> list[Stud
 
 def first_student(study: Study, recipe: Recipe, targets: Targets, seed: int, keep: Path | None) -> StudentNet:
     """Read from the folder if it is there."""
-    kind = "thick" if recipe.training.thick_slices else "thin"
+    kind, device = "thick" if recipe.training.thick_slices else "thin", study.teacher.model.device
     path = None if keep is None else keep / f"{kind}_{seed}.pt"
     if path is not None and path.is_file():
-        network: StudentNet = torch.load(path, weights_only=False, map_location=study.teacher.model.device)
-        return network
+        size, positions = int(study.train_part.cohort.slices.shape[-1]), study.train_part.positions
+        network = StudentNet(StudentConfig(recipe.modalities, size, recipe.neighbours_mm(positions), recipe.width))
+        network.load_state_dict(torch.load(path, weights_only=True, map_location="cpu"))
+        return network.to(device).eval()
     network = study.train(with_seed(recipe, seed), targets)
     if path is not None:
-        torch.save(network, path.with_suffix(".part"))
+        torch.save(network.state_dict(), path.with_suffix(".part"))
         path.with_suffix(".part").replace(path)
     return network
 
