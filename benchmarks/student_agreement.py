@@ -3,7 +3,8 @@
     python benchmarks/student_agreement.py MODEL COHORT [--ideas "thick,merged"] [--seeds 0,1] [--keep FOLDER]
 
 Agreement: DICE of the masks of a scan with those of the same scan with slices of 4 and 6 mm (means over its own
-slices, restored as raw studies are), by scan and position of the thick slices; 1 where both are empty.
+slices, restored as raw studies are), by scan and position of the thick slices; 1 where both are empty. "Moved": the
+thick slices are also turned, scaled and shifted a little, as registration to a template does, and the predictions back.
 Students are trained with thick slices (anofpdm distill --thick-slices). Ideas, joined by +: "shipped", the student in
 the folder of the model; "thin", without thick slices; "weight 3", of the loss on the difference between thin and thick
 slices; "merged", as with --students 3; "three students", their mean logits (--keep: where the three are stored).
@@ -11,12 +12,14 @@ slices; "merged", as with --students 3; "three students", their mean logits (--k
 
 import argparse
 import json
+import math
 import time
 from pathlib import Path
 from unittest.mock import patch
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from student_ideas import Study, Targets, with_seed
 from student_study import Drawing, Outputs, Part, Recipe, draw, print_head, score
 
@@ -25,11 +28,19 @@ from anofpdm.student import training as student_training
 from anofpdm.student.distill import mean_prediction
 from anofpdm.student.edges import move_edges
 from anofpdm.student.model import load_student, predict_slices
-from anofpdm.student.network import Pixels, StudentConfig, StudentNet
+from anofpdm.student.network import MISSING, Pixels, StudentConfig, StudentNet
 from anofpdm.student.targets import PseudoLabels
 from anofpdm.student.training import StudentTrainingConfig, view_loss
 
 THICK = ((4, 0.0), (4, 0.5), (6, 0.0), (6, 1 / 3), (6, 2 / 3))  # mm, and the position of the first in its thickness
+MOVES = (  # of each: degrees, magnification, and pixels to the right and down
+    (1.0, 1.015, 0.7, -0.4),
+    (-1.5, 0.985, -0.5, 0.8),
+    (1.5, 0.98, 0.6, 0.6),
+    (-1.0, 1.02, -0.8, 0.3),
+    (0.5, 0.985, 0.4, -0.9),
+)
+NO_LESION = -20.0  # logit of what moves into a slice
 COLUMNS = ("unhealthy", "mixed", "volume", "accuracy")
 
 
@@ -48,7 +59,8 @@ def main() -> None:
     args = parser.parse_args()
     study, found = Study.start(args), []
     thick = [f"{name}, thick" for name in COLUMNS]
-    print_head(("idea, seed", *COLUMNS, *thick, "agreement: mean", "quarter of scans", "tenth", "worst", "s"))
+    agree = [f"{kind}: {name}" for kind in ("agreement", "moved") for name in ("mean", "quarter", "tenth", "worst")]
+    print_head(("idea, seed", *COLUMNS, *thick, *agree, "s"))
     for name in args.ideas.split(","):
         for seed in map(int, args.seeds.split(",")):
             start = time.perf_counter()
@@ -108,22 +120,35 @@ def compare(study: Study, networks: list[StudentNet]) -> dict[str, float]:
     calibration = Outputs.of(networks[0], val, val, device).calibration
     slices = val.pixels(study.scored)(np.arange(len(val.rows))).astype(np.float32)
 
-    def masks(pixels: Pixels) -> tuple[np.ndarray, dict[str, float]]:
+    def masks(pixels: Pixels, back: np.ndarray | None = None) -> tuple[np.ndarray, dict[str, float]]:
         logits = [predict_slices(network, pixels, val.positions, device) for network in networks]
         of_pixels, of_slices = (np.mean(part, axis=0) for part in zip(*logits, strict=True))
+        if back is not None:
+            of_pixels = resample(of_pixels[:, None], back, NO_LESION)[:, 0]
         drawn = draw(Outputs(of_pixels, of_slices, calibration), val.positions, Drawing())
         return drawn.masks, score(drawn, study.truth, val.patients)
 
     thin, numbers = masks(slices.__getitem__)
-    found = [masks(thicken(slices, val, *one).__getitem__) for one in THICK]
-    agreement = np.array([[overlap(thin[rows], one[rows]) for rows in scans(val)] for one, _ in found])
+    thick = [thicken(slices, val, *one) for one in THICK]
+    found = [masks(one.__getitem__) for one in thick]
+    matrices = [move_matrix(move, slices.shape[-1]) for move in MOVES]
+    versions = [resample(one, matrix, MISSING) for one, matrix in zip(thick, matrices, strict=True)]
+    moved = [masks(one.__getitem__, np.linalg.inv(matrix)) for one, matrix in zip(versions, matrices, strict=True)]
     return {
         **{name: numbers[name] for name in COLUMNS},
         **{f"{name}, thick": float(np.mean([one[name] for _, one in found])) for name in COLUMNS},
-        "mean": float(agreement.mean()),
-        "quarter": float(np.quantile(agreement, 0.25)),
-        "tenth": float(np.quantile(agreement, 0.1)),
-        "worst": float(agreement.min()),
+        **agreement(thin, [one for one, _ in found], val),
+        **{f"moved: {name}": value for name, value in agreement(thin, [one for one, _ in moved], val).items()},
+    }
+
+
+def agreement(thin: np.ndarray, others: list[np.ndarray], part: Part) -> dict[str, float]:
+    by_scan = np.array([[overlap(thin[rows], one[rows]) for rows in scans(part)] for one in others])
+    return {
+        "mean": float(by_scan.mean()),
+        "quarter": float(np.quantile(by_scan, 0.25)),
+        "tenth": float(np.quantile(by_scan, 0.1)),
+        "worst": float(by_scan.min()),
     }
 
 
@@ -151,6 +176,20 @@ def thicken(slices: np.ndarray, part: Part, mm: float, position: float) -> np.nd
         thin = np.tensordot(restoring_weights(len(thick), parts).astype(np.float32), thick, 1)
         result[rows] = thin[below : below + len(rows)].clip(-1, 1)
     return np.where(slices <= -0.99, slices, result)
+
+
+def move_matrix(move: tuple[float, float, float, float], size: int) -> np.ndarray:
+    """[3, 3], in units of half the side of a slice: positions in the moved slice to positions in the slice."""
+    degrees, magnification, right, down = move
+    cosine, sine = (function(math.radians(degrees)) / magnification for function in (math.cos, math.sin))
+    return np.array([[cosine, -sine, -2 * right / size], [sine, cosine, -2 * down / size], [0.0, 0.0, 1.0]])
+
+
+def resample(images: np.ndarray, matrix: np.ndarray, outside: float) -> np.ndarray:
+    """[n, C, H, W] float32: linear interpolation at the positions that the matrix maps pixels to."""
+    rows = torch.tensor(matrix[None, :2], dtype=torch.float32).expand(len(images), -1, -1)
+    grid = F.affine_grid(rows, list(images.shape), align_corners=False)
+    return (F.grid_sample(torch.from_numpy(images) - outside, grid, align_corners=False) + outside).numpy()
 
 
 if __name__ == "__main__":

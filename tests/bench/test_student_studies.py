@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from scipy import ndimage
 from typer.testing import CliRunner
 
 from anofpdm.calibration.fit import slice_positions
@@ -401,8 +402,27 @@ def test_agreement_of_thin_and_thick_slices(made, tmp_path, monkeypatch, capsys)
     run(monkeypatch, capsys, "student_agreement", made / "guided", made / "cohort", *words)
     found = json.loads((tmp_path / "found.json").read_text())
     assert [row["idea"] for row in found] == ideas.split(",")
-    assert all(0 <= row["worst"] <= row["tenth"] <= row["quarter"] <= 1 for row in found)
+    for kind in ("", "moved: "):
+        ordered = [[row[f"{kind}{name}"] for name in ("worst", "tenth", "quarter")] for row in found]
+        assert all(0 <= worst <= tenth <= quarter <= 1 for worst, tenth, quarter in ordered)
     assert len(list(tmp_path.glob("thick_*.pt"))) == 3
+
+
+@pytest.mark.parametrize("move", [(0.0, 1.0, 2.0, -3.0), (10.0, 1.2, 0.5, 1.5)])
+def test_slices_are_moved_as_scipy_does_and_back(move):
+    agreement = toys.benchmark("student_agreement")
+    y, x = np.mgrid[:48, :48]
+    blob = np.exp(-((y - 20) ** 2 + (x - 27) ** 2) / 50).astype(np.float32)
+    matrix = agreement.move_matrix(move, 48)
+    moved = agreement.resample(blob[None, None], matrix, 0.0)
+    turned, middle = matrix[:2, :2][::-1, ::-1], np.full(2, 23.5)  # rows before columns
+    expected = ndimage.affine_transform(blob, turned, middle + matrix[:2, 2][::-1] * 24 - turned @ middle, order=1)
+    np.testing.assert_allclose(moved[0, 0], expected, atol=1e-3)
+    back = agreement.resample(moved, np.linalg.inv(matrix), 0.0)[0, 0]
+    np.testing.assert_allclose(back, blob, atol=0.03)
+    if move[:2] == (0.0, 1.0):
+        shift = np.subtract(ndimage.center_of_mass(moved[0, 0]), ndimage.center_of_mass(blob))
+        np.testing.assert_allclose(shift, (-3, 2), atol=0.02)
 
 
 def test_thickened_slices_keep_means_and_what_is_equal_in_all_slices(made):
