@@ -50,7 +50,7 @@ def main() -> None:
 
 def segment_unnamed(model: Model, study: Path, out: Path, reuse: bool) -> tuple[float, float]:
     start, computed = time.perf_counter(), time.process_time()
-    (target,) = find_targets([str(study)], model.request().modalities, raw=Raw.AUTO)
+    (target,) = find_targets([str(study)], model.request().inputs, raw=Raw.AUTO)
     run = RawRun(out / "preparation", brains=target.brains if reuse else NO_BRAINS)
     model.segment(target.subject.images, raw=Raw.AUTO, raw_run=run).save(out)
     elapsed, computing = time.perf_counter() - start, time.process_time() - computed

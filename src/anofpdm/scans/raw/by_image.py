@@ -1,6 +1,7 @@
 """Series whose names do not give their contrast, assigned to modalities by their images."""
 
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -19,8 +20,8 @@ MOST_SERIES = 12  # of one study
 def assign_volumes(
     volumes: Mapping[str, Volume], modalities: InputModalities | Sequence[str], known: Sequence[str], remedy: str
 ) -> Assignment:
-    """ScanError where the images do not give those needed; `remedy` is then for the user. Optional ones are assigned
-    only where all of them can be.
+    """ScanError where the images do not give those needed; `remedy` is then for the user. As many optional ones are
+    assigned as the images give.
 
     `known`: contrasts that other series of the study have by their names.
     """
@@ -32,10 +33,17 @@ def assign_volumes(
         brains[name] = find_brain(volume)
         head = Head(volume.voxels.astype(np.float32), brains[name], volume.grid)
         likelihoods[name] = compare_contrasts(measure_contrast(head))
-    for names in dict.fromkeys((wanted.names, wanted.needed)):
+    for names in _most_first(wanted):
         found = assign_series(likelihoods, names, known)
         if found is not None and found.sure:
             chosen = found.series.values()
             return Assignment(dict(found.series), FoundBrains.of((volumes[name], brains[name]) for name in chosen))
     what = ", ".join(wanted.needed)
     raise ScanError(f"neither names nor images give {what} (by the images, {describe_series(likelihoods)}); {remedy}")
+
+
+def _most_first(wanted: InputModalities) -> Iterator[tuple[str, ...]]:
+    """All that are needed, with all optional ones, then with fewer."""
+    for count in range(len(wanted.optional), -1, -1):
+        for optional in itertools.combinations(wanted.optional, count):
+            yield (*wanted.needed, *optional)
