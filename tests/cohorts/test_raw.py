@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from anofpdm.cohorts import open_cohort
+from anofpdm.cohorts import open_cohort, raw_scans
 from anofpdm.cohorts.plan import plan_cohort
 from anofpdm.cohorts.prepare import prepare
 from anofpdm.cohorts.raw_scans import RawOptions
@@ -101,3 +101,19 @@ def test_labels_of_slices_do_not_fit_a_template(tmp_path):
     plan = replace(plan, raw=RawOptions(template=Template.MNI152))
     with pytest.raises(CohortError, match=r"labels\.csv: .* give --raw never"):
         prepare(plan, tmp_path / "out")
+
+
+@pytest.mark.parametrize(("patients", "known"), [(8, True), (4, False)])
+def test_where_scans_lie_in_template_space_is_measured_on_training_scans(patients, known, tmp_path, monkeypatch):
+    """The mean over training scans; none where there are too few."""
+    toys.brats_cohort(tmp_path / "in", patients)
+    plan = plan_cohort("brats21", tmp_path / "in", size=16)
+    plan = replace(plan, raw=RawOptions(Raw.NEVER, template=Template.MNI152))
+    training = [one.name for one in plan.subjects if plan.split[one.patient] == "train"]
+    measured = iter(range(100))
+    monkeypatch.setattr(raw_scans, "measure_affine", lambda _: [float(next(measured))] * 12)
+    prepare(plan, tmp_path / "out")
+    assert next(measured) == len(training)
+    expects = json.loads((tmp_path / "out" / "manifest.json").read_text())["expects"]
+    mean = [(len(training) - 1) / 2] * 12
+    assert expects.get("template_affine") == (mean if known else None)

@@ -42,6 +42,9 @@ class TestRun:
         changed = dataclasses.replace(cohort, manifest={**cohort.manifest, "expects": expects})
         run.train(trainer_of(changed), changed, tmp_path, TrainingLimits(steps=1, **QUIET))
         assert load_trained(tmp_path, CPU).expects == ScanExpectation(True, "mni152", 192.0)
+        moved = dataclasses.replace(cohort, manifest={**cohort.manifest, "expects": {"template_affine": [0.5] * 12}})
+        run.train(trainer_of(moved), moved, tmp_path / "moved", TrainingLimits(steps=1, **QUIET))
+        assert load_trained(tmp_path / "moved", CPU).expects == ScanExpectation(template_affine=(0.5,) * 12)
 
     def test_a_model_without_expectations_has_the_defaults(self, cohort, tmp_path):
         older = {name: value for name, value in cohort.manifest.items() if name != "expects"}
@@ -51,10 +54,19 @@ class TestRun:
         (tmp_path / "config.json").write_text("")  # for people; not needed
         assert load_trained(tmp_path, CPU).expects == ScanExpectation()
 
-    def test_expectations_that_are_not_known_are_refused(self, cohort, tmp_path):
-        changed = dataclasses.replace(cohort, manifest={**cohort.manifest, "expects": {"template": "talairach"}})
+    @pytest.mark.parametrize(
+        ("expects", "reason"),
+        [
+            ({"template": "talairach"}, r"talairach.*known are mni152"),
+            ({"template_affine": [1.0] * 9}, "not 12 finite numbers"),
+            ({"template_affine": [1.0] * 11 + ["a"]}, "not 12 finite numbers"),
+            ({"template_affine": 1.0}, "invalid configuration"),
+        ],
+    )
+    def test_expectations_that_are_not_known_are_refused(self, cohort, tmp_path, expects, reason):
+        changed = dataclasses.replace(cohort, manifest={**cohort.manifest, "expects": expects})
         run.train(trainer_of(changed), changed, tmp_path, TrainingLimits(steps=1, **QUIET))
-        with pytest.raises(ModelError, match=r"talairach.*known are mni152"):
+        with pytest.raises(ModelError, match=reason):
             load_trained(tmp_path, CPU)
 
     def test_a_resumed_run_equals_an_uninterrupted_one(self, cohort, tmp_path):

@@ -14,11 +14,12 @@ from anofpdm.cohorts.subjects import Subject, all_modalities, require_one_mask, 
 from anofpdm.cohorts.tables import GivenLabels, read_labels, read_split
 from anofpdm.cohorts.writer import Preparation, Settings
 from anofpdm.errors import CohortError
-from anofpdm.options import Layout, Split, parse
+from anofpdm.options import Layout, Split, Template, parse
 from anofpdm.scans.slices import BRIGHT_PERCENTILE, LEAST_FOREGROUND
 
 PREPARATION_VERSION = 2  # incremented whenever the same scan would give other slices
 SIZES = (16, 512)
+MEASURED = 24  # scans whose position in template space is measured, at some seconds each
 TRAIN_SHARE, VAL_SHARE = 0.75, 0.05  # of the patients; the rest is the test split
 FILE_NAMES = {
     Layout.BRATS21: "<subject>_flair.nii.gz, _t1, _t1ce, _t2, _seg (or -t2f, -t1n, -t1c, -t2w)",
@@ -56,6 +57,15 @@ class Plan:
             "resize": "area, aspect ratio kept, padded",
             **self.raw.settings(),  # type: ignore[typeddict-item]
         }
+
+    @property
+    def measured(self) -> frozenset[str]:
+        """Training scans whose position in template space is measured."""
+        if self.raw.template is Template.NONE:
+            return frozenset()
+        names = [one.name for one in self.subjects if not one.problem and self.split[one.patient] == Split.TRAIN]
+        chosen = np.linspace(0, len(names) - 1, min(len(names), MEASURED)).round().astype(int)
+        return frozenset(names[number] for number in chosen)
 
     @property
     def settings(self) -> Settings:

@@ -32,6 +32,7 @@ from anofpdm.util.progress import Progress, silent
 from anofpdm.util.workers import worker_pool
 
 TASK = "Preparing scans"
+LEAST_MEASURED = 4  # scans; the mean of fewer is less exact than the template itself
 
 
 @dataclass
@@ -39,6 +40,15 @@ class Report:
     failed: dict[str, str] = field(default_factory=dict)  # scan to reason
     warnings: dict[str, list[str]] = field(default_factory=dict)
     n_resumed: int = 0  # scans prepared by earlier runs
+
+
+@dataclass(frozen=True)
+class ScanSettings:
+    source: Path
+    size: int
+    raw: RawOptions
+    raw_folder: Path  # keeps the preparation of raw studies
+    measured: frozenset[str]  # scans whose position in template space is measured
 
 
 @dataclass(frozen=True)
@@ -73,9 +83,8 @@ def prepare(
         complete = False
         try:
             _check_unchanged(plan, writer.entries)
-            run = partial(
-                _try_prepare, source=plan.source, size=plan.size, raw=plan.raw, raw_folder=(out / RAW_FOLDER).resolve()
-            )
+            settings = ScanSettings(plan.source, plan.size, plan.raw, (out / RAW_FOLDER).resolve(), plan.measured)
+            run = partial(_try_prepare, settings=settings)
             results = _results(plan, writer.entries, run, pool, workers)
             report = _prepare_missing(plan, writer, results, strict, on_progress)
             if not writer.entries:
@@ -88,17 +97,15 @@ def prepare(
     return report
 
 
-def prepare_scan(
-    subject: Subject, source: Path, size: int, raw: RawOptions | None = None, raw_folder: Path | None = None
-) -> PreparedScan:
-    """Read one scan and cut it into network slices. `raw_folder` keeps the preparation of raw studies."""
+def prepare_scan(subject: Subject, settings: ScanSettings) -> PreparedScan:
+    """Read one scan and cut it into network slices."""
     if subject.problem:
         raise ScanError(f"{subject.name}: {subject.problem}")
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", ScanWarning)
-        found = read_subject(subject, raw or RawOptions(), raw_folder and raw_folder / subject.name)
-        slices = scan_slices(found.scan, size, np.float16)
-        planes = AxialPlanes(found.scan.grid, size)
+        found = read_subject(subject, settings.raw, settings.raw_folder / subject.name)
+        slices = scan_slices(found.scan, settings.size, np.float16)
+        planes = AxialPlanes(found.scan.grid, settings.size)
         masks = mask_slices(found.lesions(subject), planes, slices.indices) if subject.masks else None
     if not len(slices.indices):
         raise ScanError(
@@ -108,7 +115,7 @@ def prepare_scan(
         scan=subject.name,
         patient=subject.patient,
         split="",  # set when it is added to the cohort
-        sources=_fingerprints(subject, source),
+        sources=_fingerprints(subject, settings.source),
         n_native=planes.shape[0],
         indices=slices.indices.tolist(),
         lesion=None if masks is None else [bool(mask.any()) for mask in masks],
@@ -117,6 +124,7 @@ def prepare_scan(
         sha256=hashlib.sha256(slices.pixels.data).hexdigest(),
         warnings=[str(warning.message) for warning in caught],
         skull=found.skull,
+        template_affine=found.template_affine() if subject.name in settings.measured else None,
     )
     return PreparedScan(entry, slices.pixels, masks)
 
@@ -167,9 +175,9 @@ def _results(
         pending.extend((subject, pool.submit(run, subject)) for subject in islice(missing, 1))
 
 
-def _try_prepare(subject: Subject, source: Path, size: int, raw: RawOptions, raw_folder: Path) -> Result:
+def _try_prepare(subject: Subject, settings: ScanSettings) -> Result:
     try:
-        return prepare_scan(subject, source, size, raw, raw_folder)
+        return prepare_scan(subject, settings)
     except AnoFPDMError as problem:
         return problem
     except OSError as problem:
@@ -218,12 +226,15 @@ def expected_scans(plan: Plan, entries: list[ScanEntry]) -> dict[str, Any]:
     """What these scans have in common, in the form that a model records it (network/expects.py)."""
     field_of_view = float(np.median([entry.pixel_mm for entry in entries])) * plan.size
     distances = [entry.spacing_mm for entry in entries]
+    affines = [entry.template_affine for entry in entries if entry.template_affine is not None]
+    mean_affine = np.mean(affines, axis=0).round(6).tolist() if len(affines) >= LEAST_MEASURED else None
     return {
         "skull": sum(entry.skull for entry in entries) * 2 > len(entries),
         "template": None if plan.raw.template is Template.NONE else str(plan.raw.template),
         "field_of_view_mm": round(min(max(field_of_view, 50.0), 1000.0), 1),
         "orientation": "axial",
         **({"nominal_slice_mm": float(np.median(distances))} if plan.unknown_spacing else {}),
+        **({} if mean_affine is None else {"template_affine": mean_affine}),
     }
 
 

@@ -4,17 +4,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from scipy import ndimage
 
 from anofpdm.cohorts.subjects import Subject
-from anofpdm.errors import ScanError
+from anofpdm.errors import ConfigError, ScanError
 from anofpdm.options import Raw, Template
 from anofpdm.scans import Scan, read_scan, read_volume
 from anofpdm.scans.grid import check_same_grid
 from anofpdm.scans.nifti import read_grid
+from anofpdm.scans.raw.register import Head
 from anofpdm.scans.raw.run import BrainFinder, RawRun, prepare_raw
 from anofpdm.scans.raw.stripped import on_one_grid, shows_skull
 from anofpdm.scans.raw.study import Study, StudyOptions
-from anofpdm.scans.raw.template import in_template_space
+from anofpdm.scans.raw.template import in_template_space, measure_affine
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,16 @@ class SubjectScan:
     scan: Scan
     skull: bool  # whether it shows more than the brain
     study: Study | None = None  # of a raw study that was prepared
+
+    def template_affine(self) -> list[float] | None:
+        """From the template to the scan; None where it shows a skull or is in another space, or without nilearn."""
+        if self.study is not None:  # registered here
+            return np.eye(4)[:3].ravel().tolist()
+        brain = ndimage.binary_fill_holes(self.scan.volumes[0] > 0)
+        try:
+            return None if self.skull else measure_affine(Head(self.scan.volumes[0], brain, self.scan.grid))
+        except ConfigError:
+            return None
 
     def lesions(self, subject: Subject) -> np.ndarray:
         """Union of the subject's masks, bool, on the grid of the scan; any value above 0 is lesion."""

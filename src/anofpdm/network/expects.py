@@ -1,6 +1,7 @@
 """What a model expects of a scan. `prepare` determines it from the scans of a cohort, `train` records it in the model.
 Every entry is optional."""
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +17,9 @@ class ScanExpectation:
     field_of_view_mm: float = FIELD_OF_VIEW_MM  # along the longer side of a slice
     orientation: str = AXIAL  # of the slices
     nominal_slice_mm: float | None = None  # slice distance assumed for every scan; None: as in the header
+    # Rows of an affine matrix [3, 4], from millimetres of the template to those of the training scans, mean over them:
+    # programs normalise scans to the same template differently. None: no difference.
+    template_affine: tuple[float, ...] | None = None
 
     def __post_init__(self) -> None:
         if type(self.skull) is not bool:
@@ -27,9 +31,15 @@ class ScanExpectation:
         nominal = self.nominal_slice_mm
         if nominal is not None and (type(nominal) not in (int, float) or not 0 < nominal <= 100):
             raise ValueError(f"expects.nominal_slice_mm is {nominal!r}, not a number above 0 and up to 100")
+        affine = self.template_affine
+        if affine is not None and not (
+            len(affine) == 12 and all(type(number) in (int, float) and math.isfinite(number) for number in affine)
+        ):
+            raise ValueError(f"expects.template_affine is {affine!r}, not 12 finite numbers")
         if self.orientation != AXIAL:
             raise ValueError(f"expects.orientation is {self.orientation!r}; known is {AXIAL}")
 
     @classmethod
     def from_dict(cls, payload: dict[str, Any]) -> "ScanExpectation":
-        return cls(**payload)
+        affine = payload.get("template_affine")
+        return cls(**{**payload, "template_affine": None if affine is None else tuple(affine)})

@@ -57,6 +57,7 @@ def study_options(request: SegmentRequest, expects: ScanExpectation) -> StudyOpt
         strip=not expects.skull,
         field_of_view_mm=float(expects.field_of_view_mm),
         template=expects.template is not None,
+        template_affine=expects.template_affine,
         slice_mm=min(distances, default=None),
     )
 

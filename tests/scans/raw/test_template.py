@@ -11,7 +11,14 @@ from anofpdm.scans.raw.geometry import apply, resample
 from anofpdm.scans.raw.preparation import Preparation
 from anofpdm.scans.raw.register import Head
 from anofpdm.scans.raw.study import StudyOptions, prepare_study
-from anofpdm.scans.raw.template import affine_matrix, in_template_space, load_template, load_tissues, register_affine
+from anofpdm.scans.raw.template import (
+    affine_matrix,
+    in_template_space,
+    load_template,
+    load_tissues,
+    measure_affine,
+    register_affine,
+)
 from tests.scans.raw.worlds import moved_head, random_rigid, thick_grid, tumour_phantom
 
 datasets = pytest.importorskip("nilearn.datasets")
@@ -41,13 +48,55 @@ def test_the_space_of_a_scan_is_recognised():
     assert register_affine(template, template).kept
 
 
-def test_a_study_comes_in_template_space_and_masks_go_back(tmp_path, monkeypatch):
+def test_how_another_program_normalised_a_scan_is_measured():
+    """Slightly smaller and tilted, as scans are that were normalised to another average brain."""
+    template = load_template(2)
+    grid, other = template.grid, affine_matrix(np.array([1, 0, -1, 1, 0, -1, -0.02, -0.01, 0.01, 0, 0, 0]), CENTRE)
+    brain, voxels = (resample(one, grid, grid, np.linalg.inv(other)) for one in (template.brain, template.voxels))
+    measured = measure_affine(Head(voxels, brain >= 0.5, grid))
+    assert measured is not None
+    matrix = np.vstack([np.reshape(measured, (3, 4)), [0, 0, 0, 1]])
+    positions = apply(grid.affine, np.argwhere(template.brain)[::50])
+    expected = apply(other, positions)
+    assert np.linalg.norm(apply(matrix, positions) - expected, axis=1).mean() < 0.5
+    assert np.linalg.norm(positions - expected, axis=1).mean() > 1.5
+    elsewhere = Grid.from_affine(grid.shape, DEFORMED @ grid.affine)
+    assert measure_affine(Head(template.voxels, template.brain, elsewhere)) is None
+
+
+MOVEMENT = random_rigid(np.random.default_rng(3), 15.0, 20.0)
+
+
+@pytest.fixture
+def tools(tmp_path):
+    return Preparation(lambda volume: volume.voxels > 0, "phantom", tmp_path / "preparation")
+
+
+def write_moved(path):
+    grid = thick_grid(MOVEMENT, (2.0, 2.0, 4.0), (98, 112, 38))
+    head = moved_head("flair", MOVEMENT, grid)
+    write_nifti(path, np.where(head.brain, head.voxels, 0), grid)
+    return head
+
+
+def test_a_study_comes_to_where_the_model_expects_it(tmp_path, tools):
+    """The brain is where the affine puts it, and masks come back to the same voxels."""
+    head = write_moved(tmp_path / "flair.nii.gz")
+    shifted = affine_matrix(np.array([0, 0, 0, 9.0, -6.0, 4.0, 0.05, 0, 0, 0, 0, 0]), CENTRE)
+    options = StudyOptions(template=True, template_affine=tuple(shifted[:3].ravel()))
+    files = {"flair": tmp_path / "flair.nii.gz"}
+    studies = [prepare_study(files, tools, one) for one in (StudyOptions(template=True), options)]
+    plain, moved = (Head(one.scan.volumes[0], one.brain, one.scan.grid).centre_mm for one in studies)
+    np.testing.assert_allclose(moved, apply(shifted, plain), atol=0.3)
+    for study in studies:
+        back = study.to_reference(study.brain) >= 0.5
+        assert 2 * (back & head.brain).sum() / (back.sum() + head.brain.sum()) > 0.97
+
+
+def test_a_study_comes_in_template_space_and_masks_go_back(tmp_path, tools, monkeypatch):
     """Phantoms are variations of the template."""
-    movement = random_rigid(np.random.default_rng(3), 15.0, 20.0)
-    grid = thick_grid(movement, (2.0, 2.0, 4.0), (98, 112, 38))
-    head = moved_head("flair", movement, grid)
-    write_nifti(tmp_path / "flair.nii.gz", np.where(head.brain, head.voxels, 0), grid)
-    tools = Preparation(lambda volume: volume.voxels > 0, "phantom", tmp_path / "preparation")
+    head = write_moved(tmp_path / "flair.nii.gz")
+    grid = head.grid
     study = prepare_study({"flair": tmp_path / "flair.nii.gz"}, tools, StudyOptions(template=True))
     assert study.template is not None
     assert study.template.overlap > 0.9
@@ -55,7 +104,7 @@ def test_a_study_comes_in_template_space_and_masks_go_back(tmp_path, monkeypatch
     np.testing.assert_allclose(study.scan.grid.affine[:3, :3], np.eye(3))
     phantom = tumour_phantom()
     source = Grid.from_affine(phantom.mask.shape, phantom.affine)
-    lesion = resample(phantom.mask > 0, source, grid, np.linalg.inv(movement)) >= 0.5
+    lesion = resample(phantom.mask > 0, source, grid, np.linalg.inv(MOVEMENT)) >= 0.5
     in_scan = study.from_series(lesion, study.reference) >= 0.5
     back = study.to_reference(in_scan) >= 0.5
     assert 2 * (back & lesion).sum() / (back.sum() + lesion.sum()) > 0.9

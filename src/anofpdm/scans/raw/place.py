@@ -6,7 +6,7 @@ Where a check fails, a picture of what was found is kept and named in the messag
 import contextlib
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -21,7 +21,7 @@ from anofpdm.scans.raw.contrast import find_other_contrast
 from anofpdm.scans.raw.geometry import apply, rotation_degrees
 from anofpdm.scans.raw.pictures import draw_brain, draw_registration
 from anofpdm.scans.raw.register import Head, Registration
-from anofpdm.scans.raw.template import MNI152, load_template, overlap_with
+from anofpdm.scans.raw.template import MNI152, load_template, overlap_with, scan_position
 
 BRAIN, REGISTRATION, TEMPLATE = "brain", "registration", "template"  # stages
 
@@ -79,11 +79,11 @@ class PlacedSeries:
 
 @dataclass(frozen=True)
 class TemplatePosition:
-    """Where the template lies in the study."""
+    """Where the space of the template lies in the study."""
 
     name: str
     head: Head
-    matrix: np.ndarray  # [4, 4], millimetres of the template to millimetres of the reference
+    matrix: np.ndarray  # [4, 4], millimetres of the scan in that space to millimetres of the reference
     registration: Registration
     overlap: float  # DICE of the brains
 
@@ -132,7 +132,9 @@ class Placement:
             name, path, series.grid, found.matrix, series.volume_ml, found, agreement, float(moved_mm), seconds
         )
 
-    def place_template(self, reference: PlacedSeries, head: Head) -> TemplatePosition:
+    def place_template(
+        self, reference: PlacedSeries, head: Head, template_affine: Sequence[float] | None = None
+    ) -> TemplatePosition:
         with self._timed(TEMPLATE, reference.name, f"registration to {MNI152}"):
             template = load_template()
             found = self.tools.register_to_template(template, head)
@@ -142,7 +144,7 @@ class Placement:
                 check_template(found, overlap, reference.path)
         position = "already in its space" if found.kept else "affine"
         self._report(TEMPLATE, reference.name, f"registered to {MNI152}, {position}, brains overlap by {overlap:.2f}")
-        return TemplatePosition(MNI152, template, found.matrix, found, overlap)
+        return TemplatePosition(MNI152, template, scan_position(found, template_affine), found, overlap)
 
     @contextlib.contextmanager
     def _timed(self, stage: str, name: str, note: str) -> Iterator[None]:

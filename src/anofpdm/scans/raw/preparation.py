@@ -179,7 +179,7 @@ class Preparation:
 def _describe_template(template: TemplatePosition) -> dict[str, Any]:
     return {
         "name": template.name,
-        "matrix": template.matrix.tolist(),  # millimetres (RAS+) of the template to millimetres of the reference
+        "matrix": template.matrix.tolist(),  # millimetres (RAS+) of the scan in its space to those of the reference
         "overlap": template.overlap,
         **_numbers(template.registration),
     }

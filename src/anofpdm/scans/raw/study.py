@@ -23,6 +23,7 @@ class StudyOptions:
     strip: bool = True  # set voxels outside the brain to 0
     field_of_view_mm: float = FIELD_OF_VIEW_MM
     template: bool = False  # whether the scan is brought to MNI space
+    template_affine: tuple[float, ...] | None = None  # from the template to the space that the model expects
     slice_mm: float | None = None  # slices more than 1.5 times as thick are divided; None: none
 
 
@@ -69,7 +70,7 @@ def prepare_study(files: Mapping[str, Path], tools: StudyTools, options: StudyOp
     head = placement.find_brain(name, path)
     tools.report(f"reference: {name} ({path})")
     placed = [placement.reference(name, path, head)]
-    template = placement.place_template(placed[0], head) if options.template else None
+    template = placement.place_template(placed[0], head, options.template_affine) if options.template else None
     grid = working_grid(head if template is None else template.head, options.field_of_view_mm, options.slice_mm)
     if template is None and grid.slice_mm < head.grid.slice_mm:
         tools.report(f"{name}: slices of {head.grid.slice_mm:.3g} mm divided into slices of {grid.slice_mm:.3g} mm")

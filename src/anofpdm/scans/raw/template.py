@@ -4,6 +4,7 @@ The template is nilearn's copy of ICBM 152 2009a (T1, 1 mm), which is part of it
 information does not need equal contrasts, so that a study without T1 is registered by another series.
 """
 
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -67,6 +68,15 @@ def in_template_space(brain: np.ndarray, grid: Grid) -> bool:
 
 def register_affine(template: Head, reference: Head) -> Registration:
     """From millimetres of the template to those of the reference; 12 parameters."""
+    found, metric = find_affine(template, reference)
+    headers, best = metric(np.eye(4)), metric(found)
+    movement = np.linalg.norm(metric.displacements(found), axis=1).mean()
+    kept = bool(best - headers < LEAST_GAIN * headers or movement < LEAST_MOVEMENT_MM)
+    return Registration(np.eye(4) if kept else found, best, headers, kept)
+
+
+def find_affine(template: Head, reference: Head) -> tuple[np.ndarray, Metric]:
+    """The best one [4, 4], and what rates it."""
     centre = template.centre_mm
     stripped = Head(np.where(reference.brain, reference.voxels, 0), reference.brain, reference.grid)
     size = (reference.volume_ml / template.volume_ml) ** (1 / 3)
@@ -74,11 +84,25 @@ def register_affine(template: Head, reference: Head) -> Registration:
     around = ndimage.binary_dilation(template.brain, iterations=AROUND)
     metric = Metric(Head(template.voxels, around, template.grid), stripped, POINTS)
     starts = [rigid, rigid @ affine_matrix(np.array([0.0] * 6 + [size - 1] * 3 + [0.0] * 3), centre), np.eye(4)]
-    found = optimise_affine(metric, max(starts, key=metric), centre)
-    headers, best = metric(np.eye(4)), metric(found)
-    movement = np.linalg.norm(metric.displacements(found), axis=1).mean()
-    kept = bool(best - headers < LEAST_GAIN * headers or movement < LEAST_MOVEMENT_MM)
-    return Registration(np.eye(4) if kept else found, best, headers, kept)
+    return optimise_affine(metric, max(starts, key=metric), centre), metric
+
+
+def scan_position(found: Registration, template_affine: Sequence[float] | None) -> np.ndarray:
+    """[4, 4], from millimetres of the space that a model expects to those of the reference. The space differs from the
+    template by `template_affine` (network/expects.py). A scan that is in template space already is left there."""
+    if found.kept or template_affine is None:
+        return found.matrix
+    position: np.ndarray = found.matrix @ np.linalg.inv(np.vstack([np.reshape(template_affine, (3, 4)), np.eye(4)[3]]))
+    return position
+
+
+def measure_affine(scan: Head) -> list[float] | None:
+    """Of a scan in template space: how its normalisation differs from our registration, as 12 numbers. None where it is
+    in another space."""
+    if not in_template_space(scan.brain, scan.grid):
+        return None
+    matrix = find_affine(load_template(), scan)[0]
+    return [round(float(number), 6) for number in matrix[:3].ravel()]
 
 
 def optimise_affine(metric: Metric, start: np.ndarray, centre: np.ndarray) -> np.ndarray:
