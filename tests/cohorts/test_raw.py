@@ -14,9 +14,9 @@ from anofpdm.cohorts.raw_scans import RawOptions
 from anofpdm.errors import CohortError
 from anofpdm.evaluation.truth import Truth
 from anofpdm.options import Raw, Template
-from anofpdm.scans import write_nifti
+from anofpdm.scans import read_volume, write_nifti
 from anofpdm.scans.grid import Grid
-from anofpdm.scans.raw.geometry import resample
+from anofpdm.scans.raw.geometry import apply, resample
 from tests import toys
 from tests.scans.raw.worlds import moved_head, random_rigid, thick_grid, tumour_phantom
 
@@ -110,10 +110,16 @@ def test_where_scans_lie_in_template_space_is_measured_on_training_scans(patient
     plan = plan_cohort("brats21", tmp_path / "in", size=16)
     plan = replace(plan, raw=RawOptions(Raw.NEVER, template=Template.MNI152))
     training = [one.name for one in plan.subjects if plan.split[one.patient] == "train"]
-    measured = iter(range(100))
-    monkeypatch.setattr(raw_scans, "measure_affine", lambda _: [float(next(measured))] * 12)
+    shifts = iter(range(100))
+    monkeypatch.setattr(raw_scans, "measure_affine", lambda _: np.eye(4) * next(shifts))
     prepare(plan, tmp_path / "out")
-    assert next(measured) == len(training)
+    assert next(shifts) == len(training)
     expects = json.loads((tmp_path / "out" / "manifest.json").read_text())["expects"]
-    mean = [(len(training) - 1) / 2] * 12
-    assert expects.get("template_affine") == (mean if known else None)
+    if known:
+        mean = np.reshape(expects["template_affine"], (3, 4))
+        np.testing.assert_allclose(mean, np.eye(4)[:3] * (len(training) - 1) / 2)
+        image = read_volume(next((tmp_path / "in").glob("*/*flair.nii.gz")))
+        corners = [apply(image.grid.affine, np.array(corner)) for corner in ([0, 0, 0], np.array(image.grid.shape) - 1)]
+        assert expects["centre_mm"] == pytest.approx(np.mean(corners, axis=0)[:2])
+    else:
+        assert not {"template_affine", "centre_mm"} & set(expects)

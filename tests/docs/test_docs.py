@@ -75,6 +75,7 @@ ONLY_HELP = (  # they need a GPU, minutes, or real scans
     "benchmarks/raw.py",
     "benchmarks/raw_dicom.py",
     "benchmarks/raw_unnamed.py",
+    "benchmarks/template_position.py",
     "benchmarks/thick_slices.py",
     "benchmarks/unlike_training.py",
 )

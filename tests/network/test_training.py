@@ -42,9 +42,12 @@ class TestRun:
         changed = dataclasses.replace(cohort, manifest={**cohort.manifest, "expects": expects})
         run.train(trainer_of(changed), changed, tmp_path, TrainingLimits(steps=1, **QUIET))
         assert load_trained(tmp_path, CPU).expects == ScanExpectation(True, "mni152", 192.0)
-        moved = dataclasses.replace(cohort, manifest={**cohort.manifest, "expects": {"template_affine": [0.5] * 12}})
+        there = {"template_affine": [0.5] * 12, "centre_mm": [-0.5, 1]}
+        moved = dataclasses.replace(cohort, manifest={**cohort.manifest, "expects": there})
         run.train(trainer_of(moved), moved, tmp_path / "moved", TrainingLimits(steps=1, **QUIET))
-        assert load_trained(tmp_path / "moved", CPU).expects == ScanExpectation(template_affine=(0.5,) * 12)
+        assert load_trained(tmp_path / "moved", CPU).expects == ScanExpectation(
+            template_affine=(0.5,) * 12, centre_mm=(-0.5, 1)
+        )
 
     def test_a_model_without_expectations_has_the_defaults(self, cohort, tmp_path):
         older = {name: value for name, value in cohort.manifest.items() if name != "expects"}
@@ -61,6 +64,7 @@ class TestRun:
             ({"template_affine": [1.0] * 9}, "not 12 finite numbers"),
             ({"template_affine": [1.0] * 11 + ["a"]}, "not 12 finite numbers"),
             ({"template_affine": 1.0}, "invalid configuration"),
+            ({"centre_mm": [float("nan"), 1.0]}, "not 2 finite numbers"),
         ],
     )
     def test_expectations_that_are_not_known_are_refused(self, cohort, tmp_path, expects, reason):

@@ -5,7 +5,7 @@ import hashlib
 import json
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -124,7 +124,7 @@ def prepare_scan(subject: Subject, settings: ScanSettings) -> PreparedScan:
         sha256=hashlib.sha256(slices.pixels.data).hexdigest(),
         warnings=[str(warning.message) for warning in caught],
         skull=found.skull,
-        template_affine=found.template_affine() if subject.name in settings.measured else None,
+        position=found.position() if subject.name in settings.measured else None,
     )
     return PreparedScan(entry, slices.pixels, masks)
 
@@ -226,16 +226,21 @@ def expected_scans(plan: Plan, entries: list[ScanEntry]) -> dict[str, Any]:
     """What these scans have in common, in the form that a model records it (network/expects.py)."""
     field_of_view = float(np.median([entry.pixel_mm for entry in entries])) * plan.size
     distances = [entry.spacing_mm for entry in entries]
-    affines = [entry.template_affine for entry in entries if entry.template_affine is not None]
-    mean_affine = np.mean(affines, axis=0).round(6).tolist() if len(affines) >= LEAST_MEASURED else None
+    positions = [entry.position for entry in entries if entry.position is not None]
     return {
         "skull": sum(entry.skull for entry in entries) * 2 > len(entries),
         "template": None if plan.raw.template is Template.NONE else str(plan.raw.template),
         "field_of_view_mm": round(min(max(field_of_view, 50.0), 1000.0), 1),
         "orientation": "axial",
         **({"nominal_slice_mm": float(np.median(distances))} if plan.unknown_spacing else {}),
-        **({} if mean_affine is None else {"template_affine": mean_affine}),
+        **(mean_position(positions) if len(positions) >= LEAST_MEASURED else {}),
     }
+
+
+def mean_position(positions: Sequence[Mapping[str, list[float]]]) -> dict[str, list[float]]:
+    affine = np.mean([one["template_affine"] for one in positions], axis=0)
+    centre_mm = np.median([one["centre_mm"] for one in positions], axis=0)
+    return {"template_affine": affine.round(6).tolist(), "centre_mm": centre_mm.round(3).tolist()}
 
 
 def _check_out(out: Path) -> None:

@@ -12,6 +12,7 @@ from anofpdm.options import Raw, Template
 from anofpdm.scans import Scan, read_scan, read_volume
 from anofpdm.scans.grid import check_same_grid
 from anofpdm.scans.nifti import read_grid
+from anofpdm.scans.raw.geometry import apply
 from anofpdm.scans.raw.register import Head
 from anofpdm.scans.raw.run import BrainFinder, RawRun, prepare_raw
 from anofpdm.scans.raw.stripped import on_one_grid, shows_skull
@@ -41,10 +42,19 @@ class SubjectScan:
     skull: bool  # whether it shows more than the brain
     study: Study | None = None  # of a raw study that was prepared
 
-    def template_affine(self) -> list[float] | None:
-        """From the template to the scan; None where it shows a skull or is in another space, or without nilearn."""
+    def position(self) -> dict[str, list[float]] | None:
+        """Where the scan lies in template space, as a model records it (network/expects.py). None where it shows a
+        skull or is in another space, or without nilearn."""
+        affine, grid = self._template_affine(), self.scan.grid
+        if affine is None:
+            return None
+        centre_mm = apply(grid.affine, (np.array(grid.shape) - 1) / 2)[:2]
+        numbers = {"template_affine": affine[:3].ravel(), "centre_mm": centre_mm}
+        return {name: array.round(6).tolist() for name, array in numbers.items()}
+
+    def _template_affine(self) -> np.ndarray | None:
         if self.study is not None:  # registered here
-            return np.eye(4)[:3].ravel().tolist()
+            return np.eye(4)
         brain = ndimage.binary_fill_holes(self.scan.volumes[0] > 0)
         try:
             return None if self.skull else measure_affine(Head(self.scan.volumes[0], brain, self.scan.grid))

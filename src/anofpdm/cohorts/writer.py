@@ -84,7 +84,7 @@ class ScanEntry:
     sha256: str  # of the prepared slices
     warnings: list[str]
     skull: bool = False  # whether the scan shows more than the brain
-    template_affine: list[float] | None = None  # from the template to the scan; measured for some of a cohort
+    position: dict[str, list[float]] | None = None  # in template space; measured for some scans of a cohort
 
     def __post_init__(self) -> None:
         kinds = {"scan": str, "patient": str, "sources": dict, "indices": list, "sha256": str}

@@ -20,6 +20,7 @@ class ScanExpectation:
     # Rows of an affine matrix [3, 4], from millimetres of the template to those of the training scans, mean over them:
     # programs normalise scans to the same template differently. None: no difference.
     template_affine: tuple[float, ...] | None = None
+    centre_mm: tuple[float, ...] | None = None  # x and y of the middle of a slice, in template space
 
     def __post_init__(self) -> None:
         if type(self.skull) is not bool:
@@ -31,15 +32,14 @@ class ScanExpectation:
         nominal = self.nominal_slice_mm
         if nominal is not None and (type(nominal) not in (int, float) or not 0 < nominal <= 100):
             raise ValueError(f"expects.nominal_slice_mm is {nominal!r}, not a number above 0 and up to 100")
-        affine = self.template_affine
-        if affine is not None and not (
-            len(affine) == 12 and all(type(number) in (int, float) and math.isfinite(number) for number in affine)
-        ):
-            raise ValueError(f"expects.template_affine is {affine!r}, not 12 finite numbers")
+        for name, numbers, count in (("template_affine", self.template_affine, 12), ("centre_mm", self.centre_mm, 2)):
+            finite = all(type(one) in (int, float) and math.isfinite(one) for one in numbers or ())
+            if numbers is not None and (len(numbers) != count or not finite):
+                raise ValueError(f"expects.{name} is {numbers!r}, not {count} finite numbers")
         if self.orientation != AXIAL:
             raise ValueError(f"expects.orientation is {self.orientation!r}; known is {AXIAL}")
 
     @classmethod
     def from_dict(cls, payload: dict[str, Any]) -> "ScanExpectation":
-        affine = payload.get("template_affine")
-        return cls(**{**payload, "template_affine": None if affine is None else tuple(affine)})
+        values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in payload.items()}
+        return cls(**values)

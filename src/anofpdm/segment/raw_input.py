@@ -58,6 +58,7 @@ def study_options(request: SegmentRequest, expects: ScanExpectation) -> StudyOpt
         field_of_view_mm=float(expects.field_of_view_mm),
         template=expects.template is not None,
         template_affine=expects.template_affine,
+        centre_mm=expects.centre_mm,
         slice_mm=min(distances, default=None),
     )
 

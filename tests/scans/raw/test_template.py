@@ -55,10 +55,9 @@ def test_how_another_program_normalised_a_scan_is_measured():
     brain, voxels = (resample(one, grid, grid, np.linalg.inv(other)) for one in (template.brain, template.voxels))
     measured = measure_affine(Head(voxels, brain >= 0.5, grid))
     assert measured is not None
-    matrix = np.vstack([np.reshape(measured, (3, 4)), [0, 0, 0, 1]])
     positions = apply(grid.affine, np.argwhere(template.brain)[::50])
     expected = apply(other, positions)
-    assert np.linalg.norm(apply(matrix, positions) - expected, axis=1).mean() < 0.5
+    assert np.linalg.norm(apply(measured, positions) - expected, axis=1).mean() < 0.5
     assert np.linalg.norm(positions - expected, axis=1).mean() > 1.5
     elsewhere = Grid.from_affine(grid.shape, DEFORMED @ grid.affine)
     assert measure_affine(Head(template.voxels, template.brain, elsewhere)) is None
@@ -83,11 +82,14 @@ def test_a_study_comes_to_where_the_model_expects_it(tmp_path, tools):
     """The brain is where the affine puts it, and masks come back to the same voxels."""
     head = write_moved(tmp_path / "flair.nii.gz")
     shifted = affine_matrix(np.array([0, 0, 0, 9.0, -6.0, 4.0, 0.05, 0, 0, 0, 0, 0]), CENTRE)
-    options = StudyOptions(template=True, template_affine=tuple(shifted[:3].ravel()))
+    there = {"template_affine": tuple(shifted[:3].ravel()), "centre_mm": (7.3, -25.0)}
+    options = StudyOptions(template=True, **there)
     files = {"flair": tmp_path / "flair.nii.gz"}
     studies = [prepare_study(files, tools, one) for one in (StudyOptions(template=True), options)]
     plain, moved = (Head(one.scan.volumes[0], one.brain, one.scan.grid).centre_mm for one in studies)
     np.testing.assert_allclose(moved, apply(shifted, plain), atol=0.3)
+    grid = studies[1].scan.grid
+    np.testing.assert_allclose(apply(grid.affine, (np.array(grid.shape) - 1) / 2)[:2], there["centre_mm"])
     for study in studies:
         back = study.to_reference(study.brain) >= 0.5
         assert 2 * (back & head.brain).sum() / (back.sum() + head.brain.sum()) > 0.97

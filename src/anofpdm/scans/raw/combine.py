@@ -1,5 +1,8 @@
 """Registered series on one grid: resampled once, the brain by a vote, and pictures of both."""
 
+import math
+from collections.abc import Sequence
+
 import numpy as np
 
 from anofpdm.scans.grid import Grid
@@ -50,19 +53,23 @@ class CombinedSeries:
         return pictures
 
 
-def working_grid(head: Head, field_of_view_mm: float, slice_mm: float | None = None) -> Grid:
-    """Grid of the reference or the template, cropped or padded by whole voxels, within its axial slices, to a square
-    around the brain. Slices much thicker than `slice_mm` are divided."""
+def working_grid(
+    head: Head, field_of_view_mm: float, slice_mm: float | None = None, centre_mm: Sequence[float] | None = None
+) -> Grid:
+    """Grid of the reference or the template, cropped or padded, within its axial slices, to a square around the brain:
+    by whole voxels, or centred at x and y of `centre_mm`. Slices much thicker than `slice_mm` are divided."""
     axial = head.grid.axial_axis
+    given = None if centre_mm is None else apply(np.linalg.inv(head.grid.affine), np.array([*centre_mm, 0.0]))
     shape, first = list(head.grid.shape), np.zeros(3)
     for axis in range(3):
         if axis == axial:
             continue
         others = tuple(other for other in range(3) if other != axis)
         inside = np.flatnonzero(head.brain.any(axis=others))
+        middle = (inside[0] + inside[-1]) / 2 if given is None else given[axis]
         size = round(field_of_view_mm / head.grid.spacing_mm[axis])
-        size = max(size, int(inside[-1] - inside[0] + 1))
-        first[axis] = (inside[0] + inside[-1]) // 2 - size // 2
+        size = max(size, math.ceil(2 * max(middle - inside[0], inside[-1] - middle) + 1))
+        first[axis] = middle - (size - 1) / 2 if given is not None else math.floor(middle) - size // 2
         shape[axis] = size
     affine = head.grid.affine.copy()
     affine[:3, 3] = apply(head.grid.affine, first)

@@ -96,13 +96,10 @@ def scan_position(found: Registration, template_affine: Sequence[float] | None) 
     return position
 
 
-def measure_affine(scan: Head) -> list[float] | None:
-    """Of a scan in template space: how its normalisation differs from our registration, as 12 numbers. None where it is
-    in another space."""
-    if not in_template_space(scan.brain, scan.grid):
-        return None
-    matrix = find_affine(load_template(), scan)[0]
-    return [round(float(number), 6) for number in matrix[:3].ravel()]
+def measure_affine(scan: Head) -> np.ndarray | None:
+    """[4, 4], of a scan in template space: how its normalisation differs from our registration. None where it is in
+    another space."""
+    return find_affine(load_template(), scan)[0] if in_template_space(scan.brain, scan.grid) else None
 
 
 def optimise_affine(metric: Metric, start: np.ndarray, centre: np.ndarray) -> np.ndarray:

@@ -1,11 +1,11 @@
 """Where the scans of a cohort lie in template space: programs normalise scans to the same template differently.
 
-    python benchmarks/template_affine.py FILES --split split.csv [--index index.csv] [--record MODEL]
+    python benchmarks/template_position.py FILES --split split.csv [--index index.csv] [--record MODEL]
 
-FILES: scans in the layout of ATLAS. Prints the mean affine from the template to training scans (a model's
-`expects.template_affine`; of as many scans as `anofpdm prepare` measures), and how far validation scans lie from where
-registration to the template puts them, without the affine and with it. --index: the table of the pack `arc_t1_128`,
-whose files have lost their position. --record: writes the affine into a model, whose weights stay the same.
+FILES: scans in the layout of ATLAS. Prints what a model records of them: the mean affine from the template to training
+scans (as many as `anofpdm prepare` measures) and the middle of their slices; and how far validation scans lie from
+where registration to the template puts them, without the affine and with it. --index: the table of the pack
+`arc_t1_128`, whose files have lost their position. --record: writes both into a model, whose weights stay the same.
 """
 
 import argparse
@@ -47,8 +47,11 @@ def main() -> None:
     plan = plan_cohort(Layout.ATLAS2, args.files, split=args.split)
     plan = replace(plan, raw=RawOptions(template=Template.MNI152))
     chosen = [one for one in plan.subjects if one.name in plan.measured]
-    mean = np.mean([measure(one, heights)[0] for one in chosen], axis=0).round(6)
-    print(f"mean of {len(chosen)} training scans:", *mean[:3].ravel())
+    found = [measure(one, heights) for one in chosen]
+    mean = np.mean([matrix for matrix, _ in found], axis=0).round(6)
+    middle = np.median([apply(head.grid.affine, (np.array(head.grid.shape) - 1) / 2) for _, head in found], axis=0)
+    position = {"template_affine": mean[:3].ravel().tolist(), "centre_mm": middle[:2].round(3).tolist()}
+    print(f"{len(chosen)} training scans: {json.dumps(position)}")
     held_out = [one for one in plan.subjects if plan.split[one.patient] == Split.VAL]
     gaps = np.array([distances(*measure(one, heights), mean) for one in held_out])
     for name, values in zip(("template", "template with the mean affine"), gaps.T, strict=True):
@@ -56,7 +59,7 @@ def main() -> None:
             f"{len(gaps)} validation scans, distance to the {name}: {values.mean():.2f} mm, at most {values.max():.2f}"
         )
     if args.record:
-        record(args.record, mean[:3].ravel().tolist())
+        record(args.record, position)
 
 
 def lowest_slices(index: Path) -> dict[str, int]:
@@ -86,11 +89,11 @@ def distances(found: np.ndarray, head: Head, mean: np.ndarray) -> tuple[float, f
 # ---- models ----------------------------------------------------------------------------------------------------------
 
 
-def record(model: Path, affine: list[float]) -> None:
+def record(model: Path, position: dict[str, list[float]]) -> None:
     """In the diffusion model and its student, whose hashes change with their configuration."""
 
     def changed(config: dict[str, Any]) -> dict[str, Any]:
-        return config | {"expects": (config.get("expects") or {}) | {"template_affine": affine}}
+        return config | {"expects": (config.get("expects") or {}) | position}
 
     digest = rewrite(model, changed)
     calibration = json.loads((model / "calibration.json").read_text()) | {"checkpoint_sha256": digest}

@@ -22,7 +22,7 @@ AFFINE = (1.0, 0.0, 0.0, 3.0, 0.0, 1.0, 0.0, 4.0, 0.0, 0.0, 1.0, 0.0)  # all sca
 @pytest.fixture
 def benchmark(monkeypatch):
     monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "benchmarks"))
-    module = toys.benchmark("template_affine")
+    module = toys.benchmark("template_position")
     grid = Grid.from_affine((9, 9, 9), np.diag([2.0, 2.0, 2.0, 1.0]))
     cube = Head(np.ones(grid.shape), np.ones(grid.shape, bool), grid)
     matrix = np.vstack([np.reshape(AFFINE, (3, 4)), np.eye(4)[3]])
@@ -44,15 +44,15 @@ def test_distances_and_a_model_that_records_the_affine(benchmark, tmp_path, monk
     shutil.copytree(BUNDLED / "phantom-tumour", model)
     before = load_model(model)[0]
     words = [str(tmp_path / "files"), "--split", str(tmp_path / "split.csv"), "--record", str(model)]
-    monkeypatch.setattr(sys, "argv", ["template_affine.py", *words])
+    monkeypatch.setattr(sys, "argv", ["template_position.py", *words])
     benchmark.main()
     printed = capsys.readouterr().out
-    assert "mean of 2 training scans" in printed
+    assert '2 training scans: {"template_affine": [1.0,' in printed
     assert "1 validation scans, distance to the template: 5.00 mm" in printed
     assert "to the template with the mean affine: 0.00 mm" in printed
     found = load(str(model), "cpu")
     assert found.expects == found.student.expects
-    assert found.expects == replace(load("phantom-tumour", "cpu").expects, template_affine=AFFINE)
+    assert found.expects == replace(load("phantom-tumour", "cpu").expects, template_affine=AFFINE, centre_mm=(8.0, 8.0))
     for name, tensor in load_model(model)[0].items():
         np.testing.assert_array_equal(tensor, before[name])
 
