@@ -2,6 +2,7 @@
 
 import csv
 import json
+from dataclasses import replace
 
 import nibabel as nib
 import numpy as np
@@ -26,6 +27,7 @@ from anofpdm.errors import (
 from anofpdm.method import NoiseSchedule, forward_evidence
 from anofpdm.method.evidence import EvidenceSettings
 from anofpdm.method.gather import slice_seeds
+from anofpdm.network.expects import ScanExpectation
 from anofpdm.network.predictor import load_trained
 from anofpdm.scans import read_scan, scan_slices
 from anofpdm.segment.outputs import ANOMALY_MAP, FINDINGS, MASK, REPORT, SLICES, SUMMARY
@@ -154,6 +156,17 @@ class TestBadScans:
         bare = narrow.segment(files, brain_mask=brain, **BY_HEALTHY)
         assert bare.anomaly_map[~toys.ball(affine, SHAPE, (0, 0, 0), 16)].max() < 0.05
         assert (bare.mask & lesion).any()
+
+    @pytest.mark.parametrize(
+        ("expected_mm", "hint"),
+        [(60.0, r"its slices show 88 mm, in training 60 mm; --raw always crops them"), (88.0, "is it cropped")],
+    )
+    def test_a_scan_with_much_around_the_brain_gives_a_warning(self, expected_mm, hint, tmp_path):
+        files, _, _ = scan_files(tmp_path, spacing=(2.0, 2.0, 2.0))
+        model = known_model(foreground=(0.9, 0.95))
+        model = replace(model, trained=replace(model.trained, expects=ScanExpectation(field_of_view_mm=expected_mm)))
+        with pytest.warns(ScanWarning, match=hint):
+            model.segment(files, **BY_HEALTHY)
 
     def test_a_brain_mask_of_another_scan(self, tmp_path):
         files, _, affine = scan_files(tmp_path)

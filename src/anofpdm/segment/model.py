@@ -140,7 +140,7 @@ class Model:
         with record_warnings() as warnings:
             scan, study = self._read(files, request, raw_run, progress)
             planes = AxialPlanes(scan.grid, self.size)
-            slices = self._checked_slices(scan, planes.spacing_mm, request, files[scan.modalities[0]])
+            slices = self._checked_slices(scan, planes, request, files[scan.modalities[0]])
         progress = _after_preparation(progress, study)
         own_progress = progress if request.explainer is None else portion(progress, 0, STUDENT_PORTION)
         decisions, curves = request.engine.decide(_select(slices, request, request.engine.modalities), own_progress)
@@ -176,12 +176,13 @@ class Model:
         run = replace(run or RawRun(), progress=portion(progress, 0, PREPARATION_PORTION))
         return read_input(files, request, self.expects, self.foreground, run)
 
-    def _checked_slices(self, scan: Scan, spacing_mm: float, request: SegmentRequest, where: object) -> EngineSlices:
+    def _checked_slices(self, scan: Scan, planes: AxialPlanes, request: SegmentRequest, where: object) -> EngineSlices:
         slices = scan_slices(scan, self.size)
-        spacing_mm = self.expects.nominal_slice_mm or spacing_mm
+        spacing_mm = self.expects.nominal_slice_mm or planes.spacing_mm
         if not len(slices.indices):
             raise ScanError(f"{where}: no axial slice has enough foreground; is it a head scan?")
-        warn_unusual_foreground(foreground_share(slices.pixels), self.foreground, where)
+        views_mm = planes.pixel_mm * self.size, self.expects.field_of_view_mm
+        warn_unusual_foreground(foreground_share(slices.pixels), self.foreground, views_mm, where)
         warn_unusual_spacing(spacing_mm, request.engine.neighbours_mm, where)
         warn_missing_slices(request.explain, slices.indices, where)
         self._warn_unlike_training(slices.pixels, scan.modalities, where)

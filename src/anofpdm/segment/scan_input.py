@@ -19,6 +19,7 @@ from anofpdm.errors import ConfigError, ScanError, ScanWarning
 from anofpdm.scans import Scan, read_volume
 from anofpdm.scans.grid import check_same_grid
 
+WIDE_VIEW = 1.05  # times the field of view in training
 FOREGROUND_TOLERANCE = 0.08  # fraction of the pixels, beyond the range seen in calibration
 
 
@@ -93,12 +94,17 @@ def record_warnings() -> Iterator[list[str]]:
         warnings.warn(one.message, one.category, stacklevel=4)
 
 
-def warn_unusual_foreground(fraction: float, calibrated: tuple[float, float], where: object) -> None:
-    low, high = calibrated
+def warn_unusual_foreground(
+    fraction: float, calibrated: tuple[float, float], views_mm: tuple[float, float], where: object
+) -> None:
+    """`views_mm`: fields of view of the slices, and of those in training."""
+    (low, high), (view_mm, expected_mm) = calibrated, views_mm
     if fraction > high + FOREGROUND_TOLERANCE:
         hint = "is it skull-stripped? If the model's scans were, give --brain-mask or --skull-strip"
     elif fraction < low - FOREGROUND_TOLERANCE:
         hint = "is it cropped, or another kind of scan?"
+        if view_mm > WIDE_VIEW * expected_mm:
+            hint = f"its slices show {view_mm:.0f} mm, in training {expected_mm:.0f} mm; --raw always crops them"
     else:
         return
     warnings.warn(
