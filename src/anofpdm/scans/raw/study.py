@@ -72,8 +72,8 @@ def prepare_study(files: Mapping[str, Path], tools: StudyTools, options: StudyOp
     tools.report(f"reference: {name} ({path})")
     placed = [placement.reference(name, path, head)]
     template = placement.place_template(placed[0], head, options.template_affine) if options.template else None
-    shown = head if template is None else template.head
-    grid = working_grid(shown, options.field_of_view_mm, options.slice_mm, options.centre_mm)
+    centred_on = head if template is None else template.head
+    grid = working_grid(centred_on, options.field_of_view_mm, options.slice_mm, options.centre_mm)
     if template is None and grid.slice_mm < head.grid.slice_mm:
         tools.report(f"{name}: slices of {head.grid.slice_mm:.3g} mm divided into slices of {grid.slice_mm:.3g} mm")
     combined = CombinedSeries(name, head, grid, np.eye(4) if template is None else template.matrix)

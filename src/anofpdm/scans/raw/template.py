@@ -76,7 +76,7 @@ def register_affine(template: Head, reference: Head) -> Registration:
 
 
 def find_affine(template: Head, reference: Head) -> tuple[np.ndarray, Metric]:
-    """The best one [4, 4], and what rates it."""
+    """The best affine [4, 4], and the metric by which it was found."""
     centre = template.centre_mm
     stripped = Head(np.where(reference.brain, reference.voxels, 0), reference.brain, reference.grid)
     size = (reference.volume_ml / template.volume_ml) ** (1 / 3)
