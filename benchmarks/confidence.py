@@ -27,6 +27,7 @@ from anofpdm.method.context import smooth_across_slices
 from anofpdm.method.decision import Decisions
 from anofpdm.models.registry import model_folder
 from anofpdm.student.confidence import expected_dice, mirror_agreement
+from anofpdm.student.faint import lower_thresholds
 from anofpdm.student.model import Student, load_student, mask_thresholds, predict_both
 from anofpdm.student.network import cohort_pixels
 
@@ -60,6 +61,8 @@ def predict(student: Student, cohort: Cohort, rows: np.ndarray) -> tuple[Decisio
     pixels, positions = cohort_pixels(cohort, rows, student.config.modalities), slice_positions(cohort, rows)
     passes, slice_passes = predict_both(student.network, pixels, positions, student.device)
     smooth = [smooth_across_slices(one, positions, student.calibration.context_mm) for one in passes]
+    lowered = lower_thresholds((smooth[0] + smooth[1]) / 2, positions, student.calibration.faint_span)
+    smooth = [one - lowered for one in smooth]
     thresholds = mask_thresholds((smooth[0] + smooth[1]) / 2, student.calibration.smallest)
     return student.decide_from(passes, slice_passes, positions), mirror_agreement(smooth[0], smooth[1], thresholds)
 

@@ -27,7 +27,7 @@ from anofpdm.method.decision import OURS
 from anofpdm.method.mask import mask
 from anofpdm.network.predictor import load_trained
 from anofpdm.student.calibration import fit_student_calibration
-from anofpdm.student.model import detection_values, mask_thresholds, predict_slices
+from anofpdm.student.model import mask_thresholds, predict_slices
 from anofpdm.student.network import (
     Pixels,
     StudentConfig,
@@ -143,8 +143,7 @@ class Study:
             self.places,
             self.device,
         )
-        values = detection_values(calibration.detect_by, *logits, self.places)
-        detected = calibration.detector.scores(values[:, None]) >= 0
+        detected = calibration.scores(*logits, self.places) >= 0
         for count in (None, 40, 160):
             cuts = np.zeros(len(odds)) if count is None else mask_thresholds(odds, count)
             self.print_row(name, count, odds, cuts, detected, calibration.accuracy, seconds)

@@ -17,8 +17,9 @@ from anofpdm.labels import NULL, UNHEALTHY
 from anofpdm.method.context import SlicePositions, smooth_across_slices
 from anofpdm.method.mask import SMALLEST, mask
 from anofpdm.student.calibration import fit_student_calibration
+from anofpdm.student.faint import lower_thresholds
 from anofpdm.student.linked import draw_masks
-from anofpdm.student.model import StudentCalibration, detection_values, mask_thresholds
+from anofpdm.student.model import StudentCalibration, mask_thresholds
 from anofpdm.student.model import predict_slices as predict
 from anofpdm.student.network import (
     Pixels,
@@ -148,18 +149,16 @@ class Drawn(NamedTuple):
 class Smoothed(NamedTuple):
     """Outputs smoothed across slices: what masks are drawn from."""
 
-    logits: np.ndarray  # [n, H, W]
+    logits: np.ndarray  # [n, H, W], minus the threshold of faint lesions
     scores: np.ndarray  # [n], of the detector
     positions: SlicePositions
 
     @classmethod
     def of(cls, outputs: Outputs, positions: SlicePositions) -> "Smoothed":
         calibration = outputs.calibration
-        values = detection_values(
-            calibration.detect_by, outputs.pixel_logits, outputs.slice_logits, positions, calibration.detection_mm
-        )
         logits = smooth_across_slices(outputs.pixel_logits, positions, calibration.context_mm)
-        return cls(logits, calibration.detector.scores(values[:, None]), positions)
+        scores = calibration.scores(outputs.pixel_logits, outputs.slice_logits, positions)
+        return cls(logits - lower_thresholds(logits, positions, calibration.faint_span), scores, positions)
 
     def draw(self, drawing: Drawing) -> Drawn:
         logits, scores = self.logits - drawing.cut, self.scores

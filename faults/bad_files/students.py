@@ -21,7 +21,8 @@ BAD_NETWORK: dict[str, tuple[Any, ...]] = {
 }  # fmt: skip
 BAD_CALIBRATION: dict[str, tuple[Any, ...]] = {
     "detector": (None, "x", {}), "accuracy": ("x", [1]), "context_mm": ("x", -1, NAN, None),
-    "detection_mm": ("x", -1, NAN, None), "smallest": ("x", -1, 1.5, None), "detect_by": ("x", 1, None), "other": (1,),
+    "detection_mm": ("x", -1, NAN, None), "smallest": ("x", -1, 1.5, None), "detect_by": ("x", 1, None, "both"),
+    "faint_span": ("x", 0, NAN), "other": (1,),
 }  # fmt: skip
 
 

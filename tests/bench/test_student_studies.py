@@ -22,7 +22,9 @@ from anofpdm.network.checkpoint import load_model, save_model
 from anofpdm.network.predictor import load_trained
 from anofpdm.network.schedule import NoiseSchedule
 from anofpdm.segment.model import load
+from anofpdm.student.faint import SPAN
 from anofpdm.student.model import load_student, predict_slices
+from anofpdm.student.network import cohort_pixels
 from anofpdm.student.typical import describe_scan
 from tests import toys
 from tests.evaluation.comparison_toys import fill
@@ -154,6 +156,24 @@ def test_refit_typical_and_unlike_training(made, tmp_path, monkeypatch, capsys):
     expected = 100 * sum(one is not None for one in found) / len(found)
     assert shares[f"own test patients, {' '.join(modalities)}"] == pytest.approx(expected, abs=0.05)
     assert f"own scans from files, {' '.join(modalities)}" in shares
+
+
+def test_refit_detector_keeps_the_weights(made, tmp_path, monkeypatch, capsys):
+    """The new detector is the one that `anofpdm distill` would have fitted."""
+    cohort, cpu = open_cohort(made / "cohort"), torch.device("cpu")
+    model = with_provenance(made / "guided", tmp_path / "guided", cohort)
+    before = load_student(model, None, cpu)
+    lines = run(monkeypatch, capsys, "refit_detector", model, made / "cohort")
+    after = load_student(model, None, cpu)
+    assert f"{before.sha256} -> {after.sha256}" in lines
+    assert (after.calibration.detect_by, after.calibration.faint_span) == ("both", SPAN)
+    rows, positions = cohort.rows("val"), slice_positions(cohort, cohort.rows("val"))
+    pixels = cohort_pixels(cohort, rows, after.config.modalities)
+    scores = after.calibration.scores(*predict_slices(after.network, pixels, positions, cpu), positions)
+    accurate = ((scores >= 0) == (cohort.labels[rows] == UNHEALTHY)).mean()
+    assert accurate >= max(np.mean(cohort.labels[rows] == one) for one in (HEALTHY, UNHEALTHY))
+    for old, new in zip(before.network.parameters(), after.network.parameters(), strict=True):
+        assert torch.equal(old, new)
 
 
 def test_a_check_is_not_refitted_on_another_cohort(made, tmp_path):

@@ -14,6 +14,7 @@ from anofpdm.method.detection import CurveDetector
 from anofpdm.method.mask import drop_small_components
 from anofpdm.network.expects import ScanExpectation
 from anofpdm.segment.model import Model
+from anofpdm.student.faint import lower_thresholds
 from anofpdm.student.linked import drop_unlinked
 from anofpdm.student.model import DetectBy, Student
 from tests import toys
@@ -21,14 +22,19 @@ from tests.export.export_toys import MAX_GAP, canonical, ours
 from tests.optional_toys import CHANNELS, make_student
 
 SHAPE = (30, 26, 17)
-DETECTOR = CurveDetector(np.zeros(1), np.ones(1), np.ones(1), offset=0.0, strength=1.0)
+
+
+def detector(kind: DetectBy) -> CurveDetector:
+    return CurveDetector(np.zeros(kind.numbers), np.ones(kind.numbers), np.ones(kind.numbers), offset=0.0, strength=1.0)
 
 
 def students() -> dict[str, Student]:
-    """All slices detected and any size kept; some slices by their own output; some by their pixels."""
+    """All slices detected and any size kept; some slices by their own output; some by their pixels; some by both, and
+    faint lesions lowered."""
     student = make_student()
-    some = {"detector": DETECTOR, "smallest": 60}
-    by = {kind: replace(student.calibration, detect_by=kind, **some) for kind in DetectBy}
+    calibration = replace(student.calibration, smallest=60)
+    by = {kind: replace(calibration, detect_by=kind, detector=detector(kind)) for kind in DetectBy}
+    by[DetectBy.BOTH] = replace(by[DetectBy.BOTH], faint_span=0.5)
     counted = replace(student, expects=ScanExpectation(nominal_slice_mm=4.0))
     found = {str(kind): replace(student, calibration=one) for kind, one in by.items()}
     return {"all": student, "counted": counted, **found}
@@ -53,6 +59,7 @@ def run(student: Student, images: dict[str, nib.Nifti1Image]) -> np.ndarray:
         ("all", "LPS", (5.0, 5.0, 4.0), CHANNELS),
         ("slice", "PIR", (3.0, 3.5, 5.0), CHANNELS),
         ("pixels", "SRA", (2.5, 5.0, 5.0), CHANNELS),
+        ("both", "RAS", (5.0, 5.0, 4.0), CHANNELS),
         ("slice", "RAS", (5.0, 5.0, 8.5), ("flair",)),  # slices too far apart to be neighbours
         ("counted", "RAS", (5.0, 5.0, 8.5), CHANNELS),  # the distance between slices does not count
     ],
@@ -77,6 +84,14 @@ def test_an_empty_scan_has_no_lesion():
         found = WholeScan(student, torch.nn.Identity())(torch.zeros(1, 3, 8, 9, 10), torch.ones(1, 3))
     assert found.shape == (1, 2, 8, 9, 10)
     assert not found.any()
+
+
+def test_faint_lesions_are_lowered_as_by_the_student():
+    module = WholeScan(students()["both"], torch.nn.Identity())
+    logits = np.random.default_rng(0).normal(-4, 2, (6, 32, 32)).astype(np.float32)
+    expected = lower_thresholds(logits, SlicePositions(np.zeros(6), np.arange(6.0)), 0.5)
+    np.testing.assert_array_equal(module.lower_thresholds(torch.from_numpy(logits)).numpy(), expected)
+    assert expected.any()
 
 
 def test_components_are_those_of_scipy_and_linked_as_the_students():

@@ -19,6 +19,7 @@ from anofpdm.student.batches import draw_missing, paste_lesions, rows_of_step, t
 from anofpdm.student.calibration import fit_student_calibration
 from anofpdm.student.cpu import CpuStudent
 from anofpdm.student.model import (
+    DetectBy,
     Student,
     StudentCalibration,
     load_student,
@@ -251,7 +252,7 @@ class TestDecisions:
             trained, lambda rows: slices[rows], labels, patients, far_apart(len(labels)), CPU
         )
         assert calibration.accuracy == 1.0
-        assert calibration.detect_by == "slice"
+        assert calibration.detect_by == "both"
         student = Student(trained, calibration, "teacher", CPU)
         decisions = student.decide(lambda rows: slices[rows], far_apart(len(labels)))
         assert (decisions.detected == (labels == 1)).all()
@@ -259,7 +260,7 @@ class TestDecisions:
         assert np.isnan(decisions.similarity).all()
         assert ((decisions.maps >= 0) & (decisions.maps <= 1)).all()
 
-    def test_without_a_useful_slice_output_detection_uses_pixels(self, trained):
+    def test_without_a_useful_slice_output_detection_is_by_pixels(self, trained):
         """For example if no training slice was labelled."""
         network = copy.deepcopy(trained)
         for parameter in network.whole.parameters():
@@ -269,7 +270,8 @@ class TestDecisions:
         calibration = fit_student_calibration(
             network, lambda rows: slices[rows], labels, patients, far_apart(len(labels)), CPU
         )
-        assert (calibration.detect_by, calibration.accuracy) == ("pixels", 1.0)
+        assert calibration.accuracy == 1.0
+        assert calibration.detector.weights[1] == pytest.approx(0, abs=1e-9)
         again = StudentCalibration.from_dict(json.loads(json.dumps(calibration.to_dict())))
         decisions = Student(network, again, "teacher", CPU).decide(lambda rows: slices[rows], far_apart(len(labels)))
         assert (decisions.detected == (labels == 1)).all()
@@ -339,10 +341,11 @@ class TestOnDisk:
         with pytest.raises(ModelError, match="distill again"):
             load_student(tmp_path, "abc", CPU)
 
-    def test_a_detector_of_several_numbers_is_refused(self, trained):
-        payload = self.student(trained).calibration.to_dict()
-        payload["detector"] |= {name: [1.0, 2.0] for name in ("centre", "scale", "weights")}
-        with pytest.raises(ValueError, match="single finite number"):
+    @pytest.mark.parametrize("detect_by", DetectBy)
+    def test_a_detector_of_another_count_of_numbers_is_refused(self, trained, detect_by):
+        payload = self.student(trained).calibration.to_dict() | {"detect_by": detect_by}
+        payload["detector"] |= {name: [1.0] * (3 - detect_by.numbers) for name in ("centre", "scale", "weights")}
+        with pytest.raises(ValueError, match=f"{detect_by.numbers} per slice"):
             StudentCalibration.from_dict(payload)
 
     @pytest.mark.parametrize("stored", [WeightFormat.FLOAT16, WeightFormat.INT8])

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from anofpdm.method.context import REACH
 from anofpdm.method.mask import SMALLEST, smallest_pixels
 from anofpdm.scans.slices import BRIGHT_PERCENTILE, LEAST_FOREGROUND
+from anofpdm.student.faint import LOWEST
 from anofpdm.student.linked import CLEAR
 from anofpdm.student.model import BATCH_ON_CPU, DetectBy, Student
 from anofpdm.student.network import StudentNet, mirror_mean
@@ -43,9 +44,14 @@ class WholeScan(nn.Module):
         self.neighbours_mm: list[float] = list(map(float, student.config.neighbours_mm))
         self.context_mm = float(calibration.context_mm)
         self.detection_mm = float(calibration.detection_mm)
-        self.detect_by_pixels = calibration.detect_by == DetectBy.PIXELS
-        self.centre, self.scale = float(detector.centre[0]), float(detector.scale[0])
-        self.weight, self.offset = float(detector.weights[0]), float(detector.offset)
+        self.by_pixels = calibration.detect_by != DetectBy.SLICE
+        self.by_slice = calibration.detect_by != DetectBy.PIXELS
+        self.centre: list[float] = detector.centre.tolist()  # of one number per slice, or two
+        self.scale: list[float] = detector.scale.tolist()
+        self.weights: list[float] = detector.weights.tolist()
+        self.offset = float(detector.offset)
+        self.faint_span = float(calibration.faint_span or 0.0)  # 0: none
+        self.lowest = LOWEST
         self.smallest = smallest_pixels((size, size), calibration.smallest)
         self.clear = CLEAR
         self.smallest_lesion = max(1, smallest_pixels((size, size), SMALLEST))
@@ -116,16 +122,42 @@ class WholeScan(nn.Module):
         """Slices [n, C, size, size] -> [n, 2, size, size]: probability of lesion, and mask."""
         pixel_logits, slice_logits = self.predict(pixels, self.neighbour_rows(heights))
         logits = self.smooth(pixel_logits, heights, self.context_mm)
-        if self.detect_by_pixels:
-            values = self.kth_largest(self.smooth(pixel_logits, heights, self.detection_mm), self.smallest_lesion)
-        else:
-            values = self.smooth(slice_logits, heights, self.detection_mm)
-        score = (values.double() - self.centre) / self.scale * self.weight + self.offset
+        score = self.score(pixel_logits, slice_logits, heights)
         rank = min(self.size * self.size, self.smallest + 1)
-        thresholds = self.kth_largest(logits, rank).clamp(max=0.0)
-        drawn, has_large = self.drop_unlinked(logits >= thresholds[:, None, None], heights)
+        raised = logits - self.lower_thresholds(logits)
+        thresholds = self.kth_largest(raised, rank).clamp(max=0.0)
+        drawn, has_large = self.drop_unlinked(raised >= thresholds[:, None, None], heights)
         shown = (score >= 0) & (has_large | (score >= self.clear))
         return torch.stack([logits.sigmoid(), (drawn & shown[:, None, None]).float()], dim=1)
+
+    def score(self, pixel_logits: Tensor, slice_logits: Tensor, heights: Tensor) -> Tensor:
+        """[n]: unhealthy from 0 on."""
+        values: list[Tensor] = []
+        if self.by_pixels:
+            pixels_mm = self.context_mm if self.by_slice else self.detection_mm
+            values.append(self.kth_largest(self.smooth(pixel_logits, heights, pixels_mm), self.smallest_lesion))
+        if self.by_slice:
+            values.append(self.smooth(slice_logits, heights, self.detection_mm))
+        score = torch.full_like(heights, self.offset)
+        for number, value in enumerate(values):
+            score = score + (value.double() - self.centre[number]) / self.scale[number] * self.weights[number]
+        return score
+
+    def lower_thresholds(self, logits: Tensor) -> Tensor:
+        """As student/faint.py: the threshold at each pixel [n, size, size]. Slices from the lowest to the highest."""
+        if self.faint_span <= 0:
+            return torch.zeros_like(logits)
+        inside = logits > self.lowest
+        below = torch.full_like(logits, self.lowest)
+        peaks = torch.where(inside, logits, below)
+        spreading = True
+        while spreading:  # every lesion takes its largest logit
+            spread = F.max_pool3d(peaks[None, None], 3, 1, 1)[0, 0]
+            spread = torch.where(inside, spread, below)
+            spreading = not torch.equal(spread, peaks)
+            peaks = spread
+        lowered = (peaks - self.faint_span).clamp(self.lowest, 0.0)
+        return torch.where(peaks >= 0, lowered, torch.zeros_like(lowered))
 
     def predict(self, pixels: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Logits of lesion [n, size, size], and of each slice being unhealthy [n]."""

@@ -24,6 +24,7 @@ from anofpdm.network.weight_format import store
 from anofpdm.options import WeightFormat
 from anofpdm.student.confidence import estimate_dice
 from anofpdm.student.cpu import CpuStudent
+from anofpdm.student.faint import lower_thresholds
 from anofpdm.student.linked import draw_masks
 from anofpdm.student.network import Pixels, StudentConfig, StudentNet, neighbour_rows, predict_passes, stack_slices
 from anofpdm.student.typical import TypicalScans, read_typical
@@ -37,15 +38,21 @@ DETECTION_MM = 5.0  # sigma of the smoothing across slices, before a slice is ca
 class DetectBy(StrEnum):
     """Output by which the student calls a slice unhealthy."""
 
+    BOTH = "both"
+    PIXELS = "pixels"  # this and the next: of students that were calibrated before both were used together
     SLICE = "slice"
-    PIXELS = "pixels"
+
+    @property
+    def numbers(self) -> int:
+        """Numbers per slice."""
+        return 2 if self is DetectBy.BOTH else 1
 
 
 @dataclass(frozen=True)
 class StudentCalibration:
     """Fitted to image-level labels."""
 
-    detector: CurveDetector  # of one number per slice
+    detector: CurveDetector  # of one number per slice, or two
     accuracy: float  # cross-validated over patients, like the AUC; NaN if all slices are of one patient
     auc: float
     n_healthy: int
@@ -55,18 +62,28 @@ class StudentCalibration:
     smallest: int = SMALLEST
     detect_by: DetectBy = DetectBy.SLICE
     n_estimated: int = 0  # slices whose label was estimated from that of their scan; accuracy and AUC do not use it
+    faint_span: float | None = None  # how far below its peak a faint lesion is drawn; None: threshold 0 everywhere
 
     def __post_init__(self) -> None:
         arrays = (self.detector.centre, self.detector.scale, self.detector.weights)
-        if any(array.shape != (1,) or not np.isfinite(array).all() for array in arrays):
-            raise ValueError("the detector is not one of a single finite number")
+        if any(array.shape != (self.detect_by.numbers,) or not np.isfinite(array).all() for array in arrays):
+            raise ValueError(f"the detector is not one of finite numbers, {self.detect_by.numbers} per slice")
         lengths = (self.context_mm, self.detection_mm)
         if not all(isinstance(mm, int | float) and 0 <= mm < math.inf for mm in lengths):
             raise ValueError(f"context_mm and detection_mm must be finite and at least 0, got {lengths}")
         if type(self.smallest) is not int or self.smallest < 0:
             raise ValueError(f"smallest must be an integer of at least 0, got {self.smallest!r}")
+        span = self.faint_span
+        if span is not None and not (isinstance(span, int | float) and 0 < span < math.inf):
+            raise ValueError(f"faint_span must be finite and greater than 0, got {span!r}")
         if not all(isinstance(rating, int | float) for rating in (self.accuracy, self.auc)):
             raise ValueError("accuracy and auc must be numbers")
+
+    def scores(self, pixel_logits: np.ndarray, slice_logits: np.ndarray, positions: SlicePositions) -> np.ndarray:
+        """[n]: the detector's scores of slices; unhealthy from 0 on."""
+        lengths_mm = self.context_mm, self.detection_mm
+        values = detection_values(self.detect_by, pixel_logits, slice_logits, positions, *lengths_mm)
+        return self.detector.scores(values)
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON: lists instead of arrays, None instead of NaN."""
@@ -105,15 +122,13 @@ class Student:
         """From the logits that `predict_both` returns."""
         calibration = self.calibration
         pixel_logits, slice_logits = passes.mean(axis=0), slice_passes.mean(axis=0)
-        values = detection_values(
-            calibration.detect_by, pixel_logits, slice_logits, positions, calibration.detection_mm
-        )
-        score = calibration.detector.scores(values[:, None])
+        score = calibration.scores(pixel_logits, slice_logits, positions)
         logits, *both = (
             smooth_across_slices(one, positions, calibration.context_mm) for one in (pixel_logits, *passes)
         )
-        thresholds = mask_thresholds(logits, calibration.smallest)
-        above = mask(logits, thresholds, smallest=0)
+        lowered = lower_thresholds(logits, positions, calibration.faint_span)
+        thresholds = mask_thresholds(logits - lowered, calibration.smallest)
+        above = mask(logits - lowered, thresholds, smallest=0)
         drawn, masks = draw_masks(above, score, calibration.smallest, positions)
         maps = expit(logits)
         undefined = np.full(len(logits), np.nan)
@@ -129,7 +144,7 @@ class Student:
             end_divergence=undefined,
             quantile=undefined,
             threshold=expit(thresholds),
-            estimated_dice=estimate_dice(both, thresholds, maps, masks),
+            estimated_dice=estimate_dice([one - lowered for one in both], thresholds, maps, masks),
         )
 
 
@@ -178,12 +193,18 @@ def detection_values(
     pixel_logits: np.ndarray,
     slice_logits: np.ndarray,
     positions: SlicePositions,
+    context_mm: float = CONTEXT_MM,
     detection_mm: float = DETECTION_MM,
 ) -> np.ndarray:
-    """[n]: the slice logit, or the pixel logit exceeded by as many pixels as the smallest lesion has."""
-    if detect_by == DetectBy.SLICE:
-        return smooth_across_slices(slice_logits, positions, detection_mm)
-    return smallest_lesion_level(smooth_across_slices(pixel_logits, positions, detection_mm))
+    """[n, numbers]: the pixel logit exceeded by as many pixels as the smallest lesion has, the slice logit, or both.
+    Together, pixels are smoothed as masks are: they end the detected slices where the lesion ends."""
+    pixels_mm = context_mm if detect_by is DetectBy.BOTH else detection_mm
+    found = []
+    if detect_by is not DetectBy.SLICE:
+        found.append(smallest_lesion_level(smooth_across_slices(pixel_logits, positions, pixels_mm)))
+    if detect_by is not DetectBy.PIXELS:
+        found.append(smooth_across_slices(slice_logits, positions, detection_mm))
+    return np.stack(found, axis=1)
 
 
 def mask_thresholds(logits: np.ndarray, smallest: int = SMALLEST) -> np.ndarray:
