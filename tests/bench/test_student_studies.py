@@ -23,7 +23,7 @@ from anofpdm.network.predictor import load_trained
 from anofpdm.network.schedule import NoiseSchedule
 from anofpdm.segment.model import load
 from anofpdm.student.faint import SPAN
-from anofpdm.student.model import load_student, predict_slices
+from anofpdm.student.model import DetectBy, load_student, predict_slices
 from anofpdm.student.network import cohort_pixels
 from anofpdm.student.typical import describe_scan
 from tests import toys
@@ -97,6 +97,15 @@ def test_cuts(made, monkeypatch, capsys):
     recall = [float(row[5]) for row in rows]
     assert recall == sorted(recall)
     assert recall[0] < recall[-1]
+
+
+def test_faint(made, monkeypatch, capsys):
+    """Three detectors; lower thresholds in faint lesions draw more: recall rises."""
+    words = (made / "guided", made / "cohort", "--spans", "0.5,20", "--device", "cpu")
+    rows = [line.split(" | ") for line in run(monkeypatch, capsys, "faint", *words).splitlines()[2:]]
+    assert [row[0].split(",")[0] for row in rows] == [f"| {kind}" for kind in DetectBy for _ in range(3)]
+    recall = np.array([float(row[6]) for row in rows]).reshape(3, 3)
+    assert (np.diff(recall, axis=1) >= 0).all()
 
 
 def test_ceiling_and_its_figure(made, tmp_path, monkeypatch, capsys):
