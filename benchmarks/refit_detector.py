@@ -2,9 +2,9 @@
 
     python benchmarks/refit_detector.py MODEL COHORT
 
-MODEL: a folder with a student, trained on the training split of COHORT; its weights stay as they are. Image-level
-labels of the validation split are used, no lesion masks. The hash of the student changes, because it covers the
-detector too.
+MODEL: the name of a model that ships, or a folder with a student; it was trained on the training split of COHORT. Its
+weights stay as they are. Image-level labels of the validation split are used, no lesion masks. The hash of the student
+changes, because it covers the detector too.
 """
 
 import argparse
@@ -15,6 +15,7 @@ from refit_typical import load_of_cohort
 
 from anofpdm.calibration.fit import slice_positions
 from anofpdm.cohorts import Cohort, open_cohort
+from anofpdm.models.registry import model_folder
 from anofpdm.network.checkpoint import save_model
 from anofpdm.student.calibration import fit_student_calibration
 from anofpdm.student.model import FOLDER, load_student
@@ -23,11 +24,11 @@ from anofpdm.student.network import cohort_pixels
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("model", type=Path)
+    parser.add_argument("model")
     parser.add_argument("cohort", type=Path)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     args = parser.parse_args()
-    refit(args.model, open_cohort(args.cohort), torch.device(args.device))
+    refit(model_folder(args.model), open_cohort(args.cohort), torch.device(args.device))
 
 
 def refit(model: Path, cohort: Cohort, device: torch.device) -> None:
