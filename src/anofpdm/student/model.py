@@ -39,7 +39,7 @@ class DetectBy(StrEnum):
     """Output by which the student calls a slice unhealthy."""
 
     BOTH = "both"
-    PIXELS = "pixels"  # this and the next: of students that were calibrated before both were used together
+    PIXELS = "pixels"  # one output alone: students calibrated by earlier versions
     SLICE = "slice"
 
     @property
@@ -197,7 +197,7 @@ def detection_values(
     detection_mm: float = DETECTION_MM,
 ) -> np.ndarray:
     """[n, numbers]: the pixel logit exceeded by as many pixels as the smallest lesion has, the slice logit, or both.
-    Together, pixels are smoothed as masks are: they end the detected slices where the lesion ends."""
+    For both, pixels are smoothed as masks are, so that detection ends where the lesion ends."""
     pixels_mm = context_mm if detect_by is DetectBy.BOTH else detection_mm
     found = []
     if detect_by is not DetectBy.SLICE:
