@@ -33,8 +33,9 @@ def decisions_of(rng, drawn, detector):
     similarity = np.where(lesion, 0.97, 0.995) + 0.001 * rng.random(n)
     detected = {"none": np.ones(n, bool), "cosine": similarity <= CUT}.get(detector, odds >= 0)
     score = {"none": maps.max(axis=(1, 2)), "cosine": CUT - similarity}.get(detector, odds)
+    masks = drawn & detected[:, None, None]
     return Decisions(
-        maps=maps, masks=drawn & detected[:, None, None], drawn=drawn, detected=detected, score=score,
+        maps=maps, masks=masks, outlines=masks.astype(np.float32), drawn=drawn, detected=detected, score=score,
         similarity=similarity, log_odds=odds, end_step=rng.choice(LEVELS, n), end_divergence=rng.random(n) / 100,
         quantile=rng.uniform(0.9, 0.98, n), threshold=np.full(n, 0.5), estimated_dice=np.full(n, np.nan),
     )  # fmt: skip

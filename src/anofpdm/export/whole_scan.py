@@ -19,6 +19,7 @@ from anofpdm.student.faint import LOWEST
 from anofpdm.student.linked import CLEAR
 from anofpdm.student.model import BATCH_ON_CPU, DetectBy, Student
 from anofpdm.student.network import StudentNet, mirror_mean
+from anofpdm.student.outlines import SPREAD
 
 
 class MirrorMean(nn.Module):
@@ -52,6 +53,7 @@ class WholeScan(nn.Module):
         self.offset = float(detector.offset)
         self.faint_span = float(calibration.faint_span or 0.0)  # 0: none
         self.lowest = LOWEST
+        self.spread = SPREAD
         self.smallest = smallest_pixels((size, size), calibration.smallest)
         self.clear = CLEAR
         self.smallest_lesion = max(1, smallest_pixels((size, size), SMALLEST))
@@ -119,16 +121,23 @@ class WholeScan(nn.Module):
         return (torch.where(overlap < 1e-6 * width, torch.zeros_like(overlap), overlap) / width).float()
 
     def decide(self, pixels: Tensor, heights: Tensor) -> Tensor:
-        """Slices [n, C, size, size] -> [n, 2, size, size]: probability of lesion, and mask."""
+        """Slices [n, C, size, size] -> [n, 2, size, size]: probability of lesion, and levels, 0.5 or more in masks."""
         pixel_logits, slice_logits = self.predict(pixels, self.neighbour_rows(heights))
         logits = self.smooth(pixel_logits, heights, self.context_mm)
         score = self.score(pixel_logits, slice_logits, heights)
         rank = min(self.size * self.size, self.smallest + 1)
         raised = logits - self.lower_thresholds(logits)
-        thresholds = self.kth_largest(raised, rank).clamp(max=0.0)
-        drawn, has_large = self.drop_unlinked(raised >= thresholds[:, None, None], heights)
+        raised = raised - self.kth_largest(raised, rank).clamp(max=0.0)[:, None, None]
+        drawn, has_large = self.drop_unlinked(raised >= 0, heights)
         shown = (score >= 0) & (has_large | (score >= self.clear))
-        return torch.stack([logits.sigmoid(), (drawn & shown[:, None, None]).float()], dim=1)
+        levels = self.outline_levels(raised, drawn & shown[:, None, None])
+        return torch.stack([logits.sigmoid(), levels], dim=1)
+
+    def outline_levels(self, raised: Tensor, masks: Tensor) -> Tensor:
+        """As student/outlines.py."""
+        levels = (raised / self.spread).clamp(-1, 1) / 2 + 0.5
+        drawn = masks | ((raised < 0) & masks.flatten(1).any(dim=1)[:, None, None])
+        return torch.where(drawn, levels, torch.zeros_like(levels))
 
     def score(self, pixel_logits: Tensor, slice_logits: Tensor, heights: Tensor) -> Tensor:
         """[n]: unhealthy from 0 on."""

@@ -61,6 +61,7 @@ class Decisions:
 
     maps: np.ndarray  # filtered: what is thresholded, and what ranks pixels
     masks: np.ndarray  # empty where nothing was detected
+    outlines: np.ndarray  # 0 to 1, at least 0.5 in masks: interpolated where masks are needed on another grid
     drawn: np.ndarray  # masks before the detector empties those of healthy slices
     detected: np.ndarray
     score: np.ndarray  # of the detector in use: detected at 0 and above
@@ -110,9 +111,11 @@ def decide(
     cuts = thresholds(maps, quantile, fit.healthy_threshold, settings.mask)
     cuts = np.maximum(cuts, settings.mask.peak_share * smooth.max(axis=(1, 2)))
     drawn = mask(smooth, cuts, settings.mask.smallest)
+    masks = drawn & detected[:, None, None]
     return Decisions(
         maps=smooth,
-        masks=drawn & detected[:, None, None],
+        masks=masks,
+        outlines=masks.astype(np.float32),
         drawn=drawn,
         detected=detected,
         score=score,

@@ -144,7 +144,7 @@ class Model:
         progress = _after_preparation(progress, study)
         own_progress = progress if request.explainer is None else portion(progress, 0, STUDENT_PORTION)
         decisions, curves = request.engine.decide(_select(slices, request, request.engine.modalities), own_progress)
-        native = [planes.to_native(one, slices.indices) for one in (decisions.maps, decisions.masks)]
+        native = [planes.to_native(one, slices.indices) for one in (decisions.maps, decisions.outlines)]
         grid, (anomaly_map, mask) = _in_place(study, scan, *native)
         mask, space = mask >= 0.5, _slice_space(study, scan)
         findings = find_lesions(mask, anomaly_map, grid.affine)

@@ -17,7 +17,7 @@ from anofpdm.method.calibration import CONTEXT_MM
 from anofpdm.method.context import SlicePositions, smooth_across_slices
 from anofpdm.method.decision import Decisions
 from anofpdm.method.detection import CurveDetector
-from anofpdm.method.mask import SMALLEST, mask, smallest_lesion_level, smallest_pixels
+from anofpdm.method.mask import SMALLEST, smallest_lesion_level, smallest_pixels
 from anofpdm.network.checkpoint import FORMAT, WEIGHTS, load_model, save_model
 from anofpdm.network.expects import ScanExpectation
 from anofpdm.network.weight_format import store
@@ -27,6 +27,7 @@ from anofpdm.student.cpu import CpuStudent
 from anofpdm.student.faint import lower_thresholds
 from anofpdm.student.linked import draw_masks
 from anofpdm.student.network import Pixels, StudentConfig, StudentNet, neighbour_rows, predict_passes, stack_slices
+from anofpdm.student.outlines import outline_levels
 from anofpdm.student.typical import TypicalScans, read_typical
 from anofpdm.util.progress import Progress, silent
 
@@ -128,13 +129,14 @@ class Student:
         )
         lowered = lower_thresholds(logits, positions, calibration.faint_span)
         thresholds = mask_thresholds(logits - lowered, calibration.smallest)
-        above = mask(logits - lowered, thresholds, smallest=0)
-        drawn, masks = draw_masks(above, score, calibration.smallest, positions)
+        raised = logits - lowered - thresholds[:, None, None]
+        drawn, masks = draw_masks(raised >= 0, score, calibration.smallest, positions)
         maps = expit(logits)
         undefined = np.full(len(logits), np.nan)
         return Decisions(
             maps=maps,
             masks=masks,
+            outlines=outline_levels(raised, masks),
             drawn=drawn,
             detected=score >= 0,
             score=score,
