@@ -1,23 +1,20 @@
 """Masks of thick slices: as they are, divided by linear interpolation, and divided and restored (scans/raw/thick.py).
 
-    python benchmarks/thick_slices.py MODEL FILES --split split.csv [--count 8] [--mm 1] [--by-pixels]
+    python benchmarks/thick_slices.py MODEL FILES --split split.csv [--count 8] [--mm 1]
 
 Every needed or optional series of a registered, stripped validation scan is sampled on a tilted grid of its own with
 slices of 3 to 5 mm. Registration is perfect. DICE of the mask to that of the scan as it was; and of both to the
 reference mask. A model in template space sees the series where the scan was: there is no "as they are". --mm: scans of
-other voxels (the packs have 1.5 to 2 mm) are resampled first, by cubic splines. --by-pixels: masks interpolated from
-pixels that are lesion or not, as before student/outlines.py.
+other voxels (the packs have 1.5 to 2 mm) are resampled first, by cubic splines.
 """
 
 import argparse
-import contextlib
 import sys
 import tempfile
 import warnings
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from unittest.mock import patch
 
 import numpy as np
 from raw_disturbed import Disturbance, draw_disturbance, read_heads, scan_head
@@ -36,7 +33,6 @@ from anofpdm.scans.raw.register import Head
 from anofpdm.scans.raw.thick import divide_slices, resample_series
 from anofpdm.segment.model import Model, load
 from anofpdm.segment.raw_input import study_options
-from anofpdm.student import model as student_model
 
 DEGREES, MM = 30.0, 40.0
 
@@ -48,7 +44,6 @@ def main() -> None:
     parser.add_argument("--split", type=Path, required=True, help="Table with the columns patient and split.")
     parser.add_argument("--count", type=int, default=8, help="Scans.")
     parser.add_argument("--seed", type=int, default=5)
-    parser.add_argument("--by-pixels", action="store_true")
     parser.add_argument("--mm", type=float, help="Edges of voxels; default: as they are.")
     args = parser.parse_args()
     warnings.simplefilter("ignore", ScanWarning)
@@ -61,17 +56,12 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         if args.mm:
             subjects = [with_voxels(subject, args.mm, Path(folder)) for subject in subjects]
-        with by_pixels() if args.by_pixels else contextlib.nullcontext():
-            scores = [compare(model, subject, rng) for subject in subjects]
+        scores = [compare(model, subject, rng) for subject in subjects]
     print(f"\n| {len(scores)} scans | DICE to undisturbed: mean | median | worst | to the reference mask, mean |")
     print("| --- " * 5 + "|")
     for name in scores[0]:
         same, truth = np.array([one[name] for one in scores]).T
         print(f"| {name} | {same.mean():.3f} | {np.median(same):.3f} | {same.min():.3f} | {truth.mean():.3f} |")
-
-
-def by_pixels() -> contextlib.AbstractContextManager[object]:
-    return patch.object(student_model, "outline_levels", lambda _raised, masks: masks.astype(np.float32))
 
 
 def with_voxels(subject: Subject, mm: float, folder: Path) -> Subject:
