@@ -94,17 +94,12 @@ def decide(
     fit = fit_for(calibration, settings)
     evidence = evidence.at(calibration.strength)
     positions = positions or SlicePositions.unrelated(len(evidence))
-    raw = to_numpy((evidence.last_maps if settings.last_map else evidence.maps)[:, 0])
-    maps = smooth_across_slices(raw, positions, settings.context_mm)
-    logs = smooth_across_slices(log_curves(to_numpy(evidence.divergence[:, 0])), positions, settings.context_mm)
+    maps = to_numpy((evidence.last_maps if settings.last_map else evidence.maps)[:, 0])
+    logs = log_curves(to_numpy(evidence.divergence[:, 0]))
+    maps, logs = (smooth_across_slices(one, positions, settings.context_mm) for one in (maps, logs))
     similarity, log_odds = to_numpy(evidence.similarity[:, 0]), fit.curve.scores(logs)
     detector = calibration.detector if settings.detector == Detector.CALIBRATED else settings.detector
-    score = {
-        Detector.COSINE: calibration.cut - similarity,
-        Detector.CURVE: log_odds,
-        Detector.NONE: maps.max(axis=(1, 2)),
-    }[detector]
-    detected = similarity <= calibration.cut if detector == Detector.COSINE else score >= 0
+    score, detected = detect(detector, similarity, calibration.cut, log_odds, maps)
     end_divergence = to_numpy(evidence.end_divergence[:, 0])
     quantile = mask_quantiles(end_divergence, calibration.divergence_max)
     smooth = median_filtered(maps)
@@ -127,3 +122,13 @@ def decide(
         threshold=cuts,
         estimated_dice=np.full(len(smooth), np.nan),
     )
+
+
+def detect(
+    detector: Detector, similarity: np.ndarray, cut: float, log_odds: np.ndarray, maps: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """[n] each: the score of this detector, and whether a lesion is detected."""
+    if detector == Detector.COSINE:
+        return cut - similarity, similarity <= cut
+    score = log_odds if detector == Detector.CURVE else maps.max(axis=(1, 2))
+    return score, score >= 0
