@@ -99,7 +99,7 @@ def decide(
     maps, logs = (smooth_across_slices(one, positions, settings.context_mm) for one in (maps, logs))
     similarity, log_odds = to_numpy(evidence.similarity[:, 0]), fit.curve.scores(logs)
     detector = calibration.detector if settings.detector == Detector.CALIBRATED else settings.detector
-    score, detected = detect(detector, similarity, calibration.cut, log_odds, maps)
+    score, detected = _detect(detector, similarity, calibration.cut, log_odds, maps)
     end_divergence = to_numpy(evidence.end_divergence[:, 0])
     quantile = mask_quantiles(end_divergence, calibration.divergence_max)
     smooth = median_filtered(maps)
@@ -124,7 +124,7 @@ def decide(
     )
 
 
-def detect(
+def _detect(
     detector: Detector, similarity: np.ndarray, cut: float, log_odds: np.ndarray, maps: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """[n] each: the score of this detector, and whether a lesion is detected."""

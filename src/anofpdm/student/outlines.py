@@ -10,8 +10,8 @@ SPREAD = 2.0  # logits from the edge of a lesion to where levels are 0 or 1
 
 
 def outline_levels(raised: np.ndarray, masks: np.ndarray) -> np.ndarray:
-    """Logits minus their thresholds, and the masks that were drawn where these are at least 0, both [n, H, W] ->
-    float32 [n, H, W]: 0.5 and more in the masks, 0 in what was not drawn."""
+    """[n, H, W] each: logits minus their thresholds, and masks, parts of where these are at least 0 -> float32
+    [n, H, W] from 0 to 1: 0.5 or more in masks; 0 in other components, and in slices without a mask."""
     levels = np.clip(raised / SPREAD, -1, 1, dtype=np.float32) / 2 + np.float32(0.5)
     not_drawn = (raised >= 0) & ~masks
     levels[not_drawn | ~masks.any(axis=(1, 2), keepdims=True)] = 0
