@@ -43,6 +43,7 @@ class TestLabels:
         ("row", "message"),
         [
             ("a,,sick", "line 2: invalid label 'sick'"),
+            ("a,3,2", r"line 2: invalid label '2'; use healthy \(0\), unhealthy \(1\) or unknown"),
             ("a,-1,1", "line 2: invalid slice '-1'"),
             ("a,x,1", "line 2: invalid slice 'x'"),
             (",3,1", "line 2: no subject"),
@@ -52,6 +53,10 @@ class TestLabels:
     def test_errors_name_the_line(self, tmp_path, row, message):
         with pytest.raises(CohortError, match=message):
             read_labels(written(tmp_path / "labels.csv", f"subject,slice,label\n{row}\n"))
+
+    def test_the_word_unknown_is_the_same_as_no_row(self, tmp_path):
+        labels = read_labels(written(tmp_path / "labels.csv", "subject,slice,label\na,3,Unknown\na,4,\na,5,1\n"))
+        assert labels.slice_labels("a", 7).tolist() == [NULL] * 5 + [UNHEALTHY, NULL]
 
     def test_a_slice_beyond_the_scan(self, tmp_path):
         labels = read_labels(written(tmp_path / "labels.csv", "subject,slice,label\na,60,1\n"))

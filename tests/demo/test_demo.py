@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from anofpdm.demo.run import BUNDLED, PAGE, run_demo
-from anofpdm.errors import AnoFPDMError, CohortError, ScanWarning
+from anofpdm.errors import AnoFPDMError, CohortError, EvaluationError, ScanWarning
 from anofpdm.evaluation.metrics.volumes import score_volume
 from anofpdm.scans import Grid, read_volume
 from anofpdm.segment.outputs import MASK
@@ -155,6 +155,24 @@ class TestVolumeScore:
         score = score_volume(lesion, grid, {1: True, 4: False}, path)  # the fourth from above is the second from below
         assert score.slices_correct == 2
         assert score.dice == 1
+
+    def test_a_truth_with_flipped_axes_is_turned_to_the_scan(self, tmp_path):
+        """Equal shapes: compared voxel by voxel, left and right would be exchanged without a word."""
+        grid = self.grid()
+        path, lesion = self.truth(tmp_path, grid)
+        lesion[3, 4, 4] = True
+        image = nib.Nifti1Image(lesion.astype(np.uint8), grid.affine)
+        nib.save(image.as_reoriented(np.array([[0, -1], [1, -1], [2, 1]])), path)
+        with pytest.warns(ScanWarning, match="axes reordered from LPS to RAS"):
+            assert score_volume(lesion, grid, {4: True}, path).dice == 1
+
+    def test_a_truth_elsewhere_is_refused(self, tmp_path):
+        grid = self.grid()
+        path, lesion = self.truth(tmp_path, grid)
+        moved = nib.affines.from_matvec(grid.affine[:3, :3], [500, 0, 0])
+        nib.save(nib.Nifti1Image(lesion.astype(np.uint8), moved), path)
+        with pytest.raises(EvaluationError, match="overlap by 0%"):
+            score_volume(lesion, grid, {4: True}, path)
 
     def test_an_empty_mask_of_a_healthy_scan_scores_1(self, tmp_path):
         grid = self.grid()

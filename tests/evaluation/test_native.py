@@ -239,7 +239,7 @@ def test_a_second_run_resumes(copied, tmp_path):
 
 
 def test_several_masks_of_a_stroke_are_joined(strokes, tmp_path):
-    """A mask in two files, with the values 0 and 255, scores as the whole."""
+    """A mask in two files, with the values 0 and 255, one of them with its axes flipped, scores as the whole."""
     home, (patient, *_) = strokes
     shutil.copytree(home / "scans", tmp_path / "scans")
     (mask,) = (tmp_path / "scans").rglob(f"{patient}_*_mask.nii.gz")
@@ -251,9 +251,12 @@ def test_several_masks_of_a_stroke_are_joined(strokes, tmp_path):
         half[part] = 255 * (voxels[part] > 0)
         assert half.any()
         name = mask.name if number == 1 else mask.name.replace("T1lesion", f"T1lesion-{number}")
-        nib.save(nib.Nifti1Image(half, whole.affine), mask.with_name(name))
+        image = nib.Nifti1Image(half, whole.affine)
+        flips = [[0, -1 if number == 2 else 1], [1, 1], [2, 1]]
+        nib.save(image.as_reoriented(np.array(flips)), mask.with_name(name))
     for source, out in ((home / "scans", "whole"), (tmp_path / "scans", "parts")):
-        evaluate(home / "cohort", source, tmp_path / out, *STUDENT, model="stroke")
+        text = evaluate(home / "cohort", source, tmp_path / out, *STUDENT, model="stroke")
+    assert "axes reordered" in text
     expected = scores(tmp_path / "whole" / "student")
     assert scans_in(tmp_path / "whole" / "student") == [f"{patient}_ses-1"]
     assert scores(tmp_path / "parts" / "student") == pytest.approx(expected, nan_ok=True)

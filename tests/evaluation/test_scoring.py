@@ -8,13 +8,16 @@ import shutil
 import struct
 import subprocess
 import sys
+import warnings
 
 import nibabel as nib
 import numpy as np
 import pytest
+import SimpleITK
 from typer.testing import CliRunner
 
 from anofpdm.cli.main import app
+from anofpdm.errors import ScanWarning
 from anofpdm.evaluation.metrics.scan import score_masks
 from anofpdm.evaluation.scoring import run as scoring
 from anofpdm.evaluation.scoring.masks import read_pair
@@ -68,7 +71,9 @@ class TestFiles:
         start, target = nib.io_orientation(AFFINE), nib.orientations.axcodes2ornt(codes)
         turned = plain.as_reoriented(nib.orientations.ornt_transform(start, target))
         predicted = save(tmp_path / "predicted.nii.gz", np.asarray(turned.dataobj), turned.affine)
-        mask, _, _ = read_pair(predicted, truth, (None, None))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ScanWarning)
+            mask, _, _ = read_pair(predicted, truth, (None, None))
         assert np.array_equal(mask, lesion((2, 1, 1)))
 
     def test_no_orientation_in_the_header_is_reported(self, tmp_path):
@@ -89,6 +94,61 @@ class TestFiles:
         truth = save(tmp_path / "b.nii", lesion())
         assert nib.Nifti1Image.from_filename(predicted).get_fdata().max() == pytest.approx(1)
         assert score_pair(find_pairs(predicted, truth).pairs[0]).scores.dice == 1
+
+
+class TestGrids:
+    """Masks of one space on different grids; the expected voxels are SimpleITK's."""
+
+    @pytest.mark.parametrize("kind", ["shifted", "finer", "coarser", "cut", "turned and finer", "tilted"])
+    def test_resampled_as_simpleitk_does(self, tmp_path, kind):
+        codes, spacing, shape, tilt = {
+            "shifted": ("RAS", SPACING, (23, 26, 18), (0, 0, 0)),
+            "finer": ("RAS", (0.7, 0.65, 0.93), (35, 38, 52), (0, 0, 0)),
+            "coarser": ("RAS", (2.1, 1.7, 3.1), (11, 13, 15), (0, 0, 0)),
+            "cut": ("RAS", SPACING, (17, 20, 11), (0, 0, 0)),
+            "turned and finer": ("ILP", (0.9, 0.77, 0.7), (52, 31, 33), (0, 0, 0)),
+            "tilted": ("LPS", SPACING, SHAPE, (0, 0, 9)),
+        }[kind]
+        affine = toys.affine_of(codes, spacing, tilt, shape)
+        affine[:3, 3] += 1.3, -0.3, 0.4  # voxels halfway between two others would have two nearest ones
+        predicted = save(tmp_path / "predicted.nii.gz", toys.ball(affine, shape, (3, 2, 2), 6).astype(np.uint8), affine)
+        truth = save(tmp_path / "truth.nii.gz", lesion())
+        text = run(predicted, truth, "--out", tmp_path / "out")
+        with pytest.warns(ScanWarning, match="nearest"):
+            mask, _, _ = read_pair(predicted, truth, (None, None))
+        expected = nearest_by_simpleitk(predicted, truth)
+        assert np.array_equal(mask, expected)
+        assert mask.any()
+        assert f"{score_masks(mask, lesion() > 0, SPACING).dice:.3f}" in text
+        (note,) = json.loads((tmp_path / "out" / "scores.json").read_text())["scans"][0]["warnings"]
+        assert f"{predicted}: resampled (nearest neighbour)" in note
+        assert f": {note}" in text
+        assert "resampled (nearest neighbour)" in (tmp_path / "out" / "index.html").read_text()
+
+    @pytest.mark.parametrize("codes", ["LPS", "SRA"])
+    def test_flipped_and_permuted_axes_are_stated(self, tmp_path, codes):
+        affine, shape = toys.affine_of(codes, (1, 1, 1), shape=(20, 20, 20)), (20, 20, 20)
+        predicted = save(tmp_path / "a.nii", toys.ball(affine, shape, (3, 2, -1), 5).astype(np.uint8), affine)
+        plain = toys.affine_of("RAS", (1, 1, 1), shape=shape)
+        truth = save(tmp_path / "b.nii", toys.ball(plain, shape, (3, 2, -1), 5).astype(np.uint8), plain)
+        text = run(predicted, truth)
+        assert "DICE                                    1.000" in text
+        assert f"warning: b: {predicted}: axes reordered from {codes} to RAS" in text
+
+    def test_lesion_voxels_outside_the_true_grid_are_counted(self, tmp_path):
+        affine = nib.affines.from_matvec(AFFINE[:3, :3], AFFINE[:3, 3] + [8, 0, 0])
+        predicted = save(tmp_path / "a.nii", np.ones(SHAPE, np.uint8), affine)
+        text = run(predicted, save(tmp_path / "b.nii", lesion()))
+        assert f"{8 * 26 * 18} of its {22 * 26 * 18} lesion voxels are outside of that grid" in text
+
+    def test_the_same_grid_needs_no_remark(self, tmp_path):
+        assert "warning" not in run(save(tmp_path / "a.nii", lesion()), save(tmp_path / "b.nii", lesion()))
+
+
+def nearest_by_simpleitk(path, reference):
+    moving, target = (SimpleITK.ReadImage(str(file)) for file in (path, reference))
+    resampled = SimpleITK.Resample(moving, target, SimpleITK.Transform(), SimpleITK.sitkNearestNeighbor, 0)
+    return SimpleITK.GetArrayFromImage(resampled).T > 0
 
 
 class TestLabels:
@@ -204,12 +264,14 @@ class TestBadInput:
         if kind == "missing":
             path.unlink()
             return (truth if path.parent == predicted else predicted) / "p2.nii.gz"
-        if kind == "shape":
-            save(path, lesion()[1:])
-        elif kind == "shift":
-            save(path, lesion(), toys.affine_of("RAS", SPACING, shape=(23, 26, 18)))
-        elif kind == "spacing":
-            save(path, lesion(), toys.affine_of("RAS", (1, 0.8, 2.6), shape=SHAPE))
+        if kind == "elsewhere":
+            save(path, lesion(), nib.affines.from_matvec(AFFINE[:3, :3], AFFINE[:3, 3] + [15, 0, 0]))
+        elif kind == "unoriented":
+            toys.save(path, lesion(), AFFINE, codes=(0, 0))
+        elif kind == "contradiction":
+            image = nib.load(save(path, lesion()))
+            image.set_qform(toys.affine_of("LAS", SPACING, shape=SHAPE), code=1)
+            nib.save(nib.Nifti1Image(lesion(), None, image.header), path)
         elif kind == "labels":
             save(path, 3 * lesion())
         elif kind == "map":
@@ -229,9 +291,9 @@ class TestBadInput:
         ("kind", "message"),
         [
             ("missing", "no mask of this scan in"),
-            ("shape", "21 x 26 x 18 voxels of 1 x 0.8 x 2.5 mm (RAS)"),
-            ("shift", "corners 0.5 mm apart"),
-            ("spacing", "1 x 0.8 x 2.6 mm"),
+            ("elsewhere", "fields of view overlap by 33% of the smaller"),
+            ("unoriented", "no orientation in its header"),
+            ("contradiction", "qform and sform disagree"),
             ("labels", "has the values 0, 3"),
             ("map", "not a mask but a map"),
             ("nan", "NaN or infinite"),

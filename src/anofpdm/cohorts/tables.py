@@ -16,7 +16,7 @@ from anofpdm.options import Split
 from anofpdm.util.files import read_regular_file
 
 LABELS = {"0": HEALTHY, "healthy": HEALTHY, "1": UNHEALTHY, "unhealthy": UNHEALTHY}
-LABELS |= dict.fromkeys(("", "2", "unlabelled", "unlabeled", "unknown"), NULL)
+LABELS |= dict.fromkeys(("", "unlabelled", "unlabeled", "unknown"), NULL)
 SPLITS = {str(split): split for split in Split}
 SPLITS |= {"training": Split.TRAIN, "valid": Split.VAL, "validation": Split.VAL}
 
@@ -68,7 +68,7 @@ def read_labels(path: Path) -> GivenLabels:
             raise CohortError(f"{where}: no subject; enter the name of the scan")
         if label is None:
             raise CohortError(
-                f"{where}: invalid label {row['label']!r}; use healthy (0), unhealthy (1) or leave it empty"
+                f"{where}: invalid label {row['label']!r}; use healthy (0), unhealthy (1) or unknown (or leave it empty)"
             )
         if index and not (index.isdecimal() and len(index) < 10):
             raise CohortError(

@@ -7,7 +7,7 @@ from pathlib import Path
 import nibabel as nib
 import numpy as np
 
-from anofpdm.errors import EvaluationError
+from anofpdm.evaluation.alignment import align
 from anofpdm.evaluation.metrics.pixels import dice
 from anofpdm.scans import Grid, read_volume
 
@@ -24,11 +24,7 @@ class VolumeScore:
 def score_volume(mask: np.ndarray, grid: Grid, detected: Mapping[int, bool], truth_file: Path) -> VolumeScore:
     """`detected` is by axial index, from the inferior end."""
     volume = read_volume(truth_file, allow_constant=True)
-    if volume.voxels.shape != mask.shape:
-        raise EvaluationError(
-            f"{truth_file}: shape {volume.voxels.shape}, but the scan has {mask.shape}; is it the mask of another scan?"
-        )
-    truth = volume.voxels > 0
+    truth = align(volume.voxels > 0, volume.grid, grid, (truth_file, "the scan"))
     axes = nib.orientations.io_orientation(grid.affine)  # [3, 2]: world axis and direction
     axis = int(np.flatnonzero(axes[:, 0] == 2)[0])
     has_lesion = np.asarray(np.moveaxis(truth, axis, 0).any(axis=(1, 2)))

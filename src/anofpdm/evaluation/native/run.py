@@ -1,6 +1,7 @@
 """Segment the scans of a split with each engine, and score the masks against those in the source folder."""
 
 import json
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -11,10 +12,11 @@ from anofpdm.cohorts.inputs import Target
 from anofpdm.cohorts.split_scans import SplitScans
 from anofpdm.cohorts.store import Cohort
 from anofpdm.cohorts.subjects import Subject
-from anofpdm.errors import AnoFPDMError, ConfigError
+from anofpdm.errors import AnoFPDMError, ConfigError, ScanWarning
+from anofpdm.evaluation.alignment import align
 from anofpdm.evaluation.missing import name_without
 from anofpdm.evaluation.native.estimates import read_estimate
-from anofpdm.evaluation.scoring.masks import Labels, align, read_mask
+from anofpdm.evaluation.scoring.masks import Labels, read_mask
 from anofpdm.evaluation.scoring.pairs import Pair, Pairing
 from anofpdm.evaluation.scoring.run import ScoringReport, score_pairs
 from anofpdm.network.checkpoint import CONFIG
@@ -77,10 +79,13 @@ class NativeEvaluation:
                 continue
             folder, name = result_location(target, report.folder)
             try:
-                truth = find_truth(subject, self.out / TRUTH)
+                with warnings.catch_warnings(record=True) as caught:
+                    warnings.simplefilter("always", ScanWarning)
+                    truth = find_truth(subject, self.out / TRUTH)
             except (AnoFPDMError, OSError) as problem:
                 pairing.failed[subject.name] = str(problem)
                 continue
+            report.truth_warnings += [(subject.name, str(warning.message)) for warning in caught]
             pairing.pairs.append(Pair(subject.name, subject.patient, folder / name(outputs.MASK), truth))
         return pairing
 
@@ -92,6 +97,7 @@ class EngineReport:
     segmentation: list[RunReport]  # of each process
     scoring: ScoringReport = field(default_factory=ScoringReport)
     estimates: dict[str, float] = field(default_factory=dict)  # scan to estimated DICE, where the engine has one
+    truth_warnings: list[tuple[str, str]] = field(default_factory=list)  # scan and text, of masks that were joined
 
     @property
     def failed(self) -> dict[str, str]:
@@ -102,7 +108,8 @@ class EngineReport:
     def warnings(self) -> list[tuple[str, str]]:
         """Scan and text."""
         texts = [(name, text) for one in self.segmentation for name, some in one.warnings.items() for text in some]
-        return texts + [(scan.pair.name, text) for scan in self.scoring.scans for text in scan.warnings]
+        scored = [(scan.pair.name, text) for scan in self.scoring.scans for text in scan.warnings]
+        return texts + self.truth_warnings + scored
 
 
 def _leave_out(target: Target, modalities: tuple[str, ...]) -> Target:

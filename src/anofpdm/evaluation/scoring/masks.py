@@ -4,14 +4,12 @@ import functools
 from pathlib import Path
 from typing import Literal
 
-import nibabel as nib
 import numpy as np
 
 from anofpdm.errors import EvaluationError
+from anofpdm.evaluation.alignment import align
 from anofpdm.scans import Grid, read_volume
-from anofpdm.scans.grid import corner_gap_mm, describe_grid
 
-MAX_GAP_MM = 0.01  # between corners of one grid in two files; headers are rounded
 MAX_ROUNDING = 1e-3  # of a label that a header scales, e.g. 255 by 1 / 255
 MAX_NAMED = 8  # labels in a message
 
@@ -27,25 +25,10 @@ def read_mask(path: Path, labels: Labels) -> tuple[np.ndarray, Grid]:
 
 
 def read_pair(predicted: Path, truth: Path, labels: tuple[Labels, Labels]) -> tuple[np.ndarray, np.ndarray, Grid]:
-    """Predicted and true mask, bool [i, j, k], in the axis order of the true one, and its grid."""
+    """Predicted and true mask, bool [i, j, k], on the grid of the true one, and that grid."""
     true_mask, grid = read_mask(truth, labels[1])
     mask, own_grid = read_mask(predicted, labels[0])
     return align(mask, own_grid, grid, (predicted, truth)), true_mask, grid
-
-
-def align(voxels: np.ndarray, grid: Grid, target: Grid, paths: tuple[Path, Path]) -> np.ndarray:
-    """Voxels with axes reordered and flipped as in the target; a grid that differs otherwise is refused."""
-    turn = nib.io_orientation(np.linalg.inv(target.affine) @ grid.affine)
-    turned: np.ndarray = nib.apply_orientation(voxels, turn)
-    affine = grid.affine @ nib.orientations.inv_ornt_aff(turn, grid.shape)
-    gap = corner_gap_mm(affine, target.affine, target.shape) if turned.shape == target.shape else None
-    if gap is not None and gap <= MAX_GAP_MM:
-        return turned
-    apart = "" if gap is None else f", corners {gap:.3g} mm apart"
-    raise EvaluationError(
-        f"{paths[0]}: {describe_grid(grid)}, but {paths[1]} has {describe_grid(target)}{apart}; "
-        "resample it onto that grid (nearest neighbour), or give the mask in the space of the other"
-    )
 
 
 def _select(voxels: np.ndarray, labels: Labels, path: Path) -> np.ndarray:

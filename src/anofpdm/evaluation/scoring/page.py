@@ -14,8 +14,9 @@ from PIL import Image, ImageDraw
 
 from anofpdm import __version__
 from anofpdm.errors import AnoFPDMError, ScanWarning
+from anofpdm.evaluation.alignment import align
 from anofpdm.evaluation.html_page import STYLE, html_tables
-from anofpdm.evaluation.scoring.masks import Labels, align, read_pair
+from anofpdm.evaluation.scoring.masks import Labels, read_pair
 from anofpdm.evaluation.scoring.pairs import Pair, find_image
 from anofpdm.evaluation.scoring.run import ScoredScan, ScoringReport
 from anofpdm.evaluation.scoring.summary import summarise

@@ -133,9 +133,10 @@ def to_markdown(report: ScoringReport, summary: Summary) -> str:
     lines += ["", "### Lesions by volume", "", *_table(["volume", "lesions", "found", "mean DICE"], lesions)]
     lines += ["", f"Lesions as BraTS merges and matches them; {summary.false_components} false components."]
     lines += ["", "### Scans", "", *_table(["scan", *SCAN_COLUMNS.values()], scan_rows(report))]
-    if report.failed:
-        lines += ["", "### Not scored", ""]
-        lines += [f"{name}: {reason}\n" for name, reason in report.failed.items()]
+    notes = [(scan.pair.name, text) for scan in report.scans for text in scan.warnings]
+    for title, remarks in (("Warnings", notes), ("Not scored", list(report.failed.items()))):
+        if remarks:
+            lines += ["", f"### {title}", "", *(f"{name}: {text}\n" for name, text in remarks)]
     return "\n".join(lines) + "\n"
 
 
