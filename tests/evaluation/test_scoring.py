@@ -4,6 +4,7 @@ import csv
 import gzip
 import html.parser
 import json
+import os
 import shutil
 import struct
 import subprocess
@@ -320,6 +321,34 @@ class TestBadInput:
         text = run(*folders, "--out", tmp_path / "out", code=3)
         assert f"failed: {folders[side]}: no NIfTI file" in text
         assert (tmp_path / "out" / "index.html").is_file()
+
+
+class TestSpecialFiles:
+    """They are named, and never opened: reading a pipe would block for ever."""
+
+    def test_a_pipe_as_an_argument(self, tmp_path):
+        os.mkfifo(tmp_path / "a.nii.gz")
+        truth = save(tmp_path / "b.nii.gz", lesion())
+        done = in_a_process(tmp_path / "a.nii.gz", truth)
+        assert done.returncode == 3
+        assert f"{tmp_path / 'a.nii.gz'}: a pipe or a device, not a file" in done.stdout
+
+    def test_in_folders(self, folders):
+        os.mkfifo(folders[0] / "p4.nii.gz")
+        (folders[0] / "p5.nii.gz").mkdir()
+        (folders[1] / "p6.nii").symlink_to("/dev/zero")
+        save(folders[1] / "p4.nii.gz", lesion())
+        done = in_a_process(*folders)
+        assert done.returncode == 3
+        for path in (folders[0] / "p4.nii.gz", folders[0] / "p5.nii.gz", folders[1] / "p6.nii"):
+            assert f"failed: {path}: a folder, a pipe or a device, not a file" in done.stdout
+        assert "3 scans of 3 patients" in done.stdout
+
+
+def in_a_process(*words):
+    """Such a read cannot be interrupted in this one."""
+    command = [sys.executable, "-m", "anofpdm", "score", *map(str, words)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, env={**os.environ, "COLUMNS": "200"})
 
 
 def tags_of(text):

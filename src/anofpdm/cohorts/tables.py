@@ -68,7 +68,7 @@ def read_labels(path: Path) -> GivenLabels:
             raise CohortError(f"{where}: no subject; enter the name of the scan")
         if label is None:
             raise CohortError(
-                f"{where}: invalid label {row['label']!r}; use healthy (0), unhealthy (1) or unknown (or leave it empty)"
+                f"{where}: invalid label {row['label']!r}; use healthy (0), unhealthy (1) or unknown (empty)"
             )
         if index and not (index.isdecimal() and len(index) < 10):
             raise CohortError(

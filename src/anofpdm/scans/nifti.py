@@ -3,10 +3,12 @@
 import contextlib
 import logging
 import math
+import stat
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 import nibabel as nib
 import numpy as np
@@ -37,7 +39,7 @@ class Volume:
 def read_volume(path: Path, *, allow_constant: bool = False) -> Volume:
     """One 3D image. `allow_constant` is for masks, which may be empty; a constant scan is refused."""
     try:
-        with path.open("rb") as file:
+        with _open_regular(path) as file:
             header, shape, data = _read_declared(open_stream(file), path)
     except FileNotFoundError:
         raise ScanError(f"{path}: no such file; check the path") from None
@@ -60,7 +62,7 @@ def read_volume(path: Path, *, allow_constant: bool = False) -> Volume:
 def read_grid(path: Path, display_path: Path | None = None) -> Grid:
     """From the header alone; error messages name `display_path`."""
     shown = display_path or path
-    with path.open("rb") as file, _translate_read_errors(shown):
+    with _open_regular(path) as file, _translate_read_errors(shown):
         header, _ = _read_header(open_stream(file), shown)
     shape = _shape(header, shown)
     _stored_type(header, shown)
@@ -95,6 +97,14 @@ def _header_for_results(header: nib.Nifti1Header, dtype: np.dtype) -> nib.Nifti1
     result.extensions.clear()
     result.check_fix(SILENT, error_level=logging.CRITICAL + 1)  # fixes harmless oddities that nibabel would warn about
     return result
+
+
+def _open_regular(path: Path) -> BinaryIO:
+    """Not a pipe or a device, which might never end."""
+    mode = path.stat().st_mode
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+        raise ScanError(f"{path}: a pipe or a device, not a file; save the scan to a file first")
+    return path.open("rb")
 
 
 def _read_declared(stream: Stream, path: Path) -> tuple[nib.Nifti1Header, tuple[int, int, int], bytes | bytearray]:
