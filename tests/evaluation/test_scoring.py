@@ -25,6 +25,7 @@ from anofpdm.evaluation.scoring.masks import read_pair
 from anofpdm.evaluation.scoring.pairs import find_image, find_pairs
 from anofpdm.evaluation.scoring.run import score_pair, score_pairs
 from anofpdm.evaluation.scoring.summary import summarise
+from anofpdm.evaluation.scoring.tables import scan_rows
 from tests import toys
 
 SHAPE, SPACING = (22, 26, 18), (1.0, 0.8, 2.5)
@@ -385,6 +386,23 @@ class TestResults:
         lesions = list(csv.DictReader((tmp_path / "out" / "lesions.csv").open()))
         assert [row["kind"] for row in lesions] == ["found", "found", "found", "missed"]
         assert [float(row["centre_i"]) for row in lesions] == pytest.approx([10.5] * 4)
+
+    @pytest.mark.parametrize("alone", [False, True])
+    def test_the_terminal_has_80_columns(self, tmp_path, alone):
+        """Numbers are complete at their longest, and names wrap."""
+        name, big = "BraTS-GLI-00001-000_ses-01-first-visit_acq-1_seg.nii.gz", toys.affine_of("RAS", (9, 9, 9))
+        save(tmp_path / "a" / name, toys.ball(big, (40, 40, 40), (90, 0, 0), 60).astype(np.uint8), big)
+        save(tmp_path / "b" / name, toys.ball(big, (40, 40, 40), (-90, 0, 0), 30).astype(np.uint8), big)
+        for folder in () if alone else ("a", "b"):
+            save(tmp_path / folder / "p2.nii", lesion())
+        text = (
+            CliRunner().invoke(app, ["score", str(tmp_path / "a"), str(tmp_path / "b")], env={"COLUMNS": "80"}).stdout
+        )
+        assert "…" not in text
+        assert max(map(len, text.splitlines())) <= 80
+        report = score_pairs(find_pairs(tmp_path / "a", tmp_path / "b"), (None, None))
+        for value in scan_rows(report)[0][1:]:
+            assert value in text.split()
 
     def test_by_volume(self, folders):
         save(folders[1] / "p3.nii.gz", 0 * lesion())

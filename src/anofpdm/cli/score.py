@@ -93,19 +93,20 @@ def print_scores(console: "Console", report: "ScoringReport") -> None:
     if not report.scans:
         return
     if len(report.scans) == 1:
-        table = Table("", printable(report.scans[0].pair.name), box=None)
+        table = Table("", Column(printable(report.scans[0].pair.name), overflow="fold"), box=None)
         for name, value in report.scans[0].scores.numbers().items():
             table.add_row(TITLES[name], format_score(name, value))
         console.print(table)
         return
     if len(report.scans) <= MAX_ROWS:
-        table = Table(Column("", no_wrap=True), *SCAN_COLUMNS.values(), box=None)
+        heads = (title.replace(" ", "\n", 1) for title in SCAN_COLUMNS.values())  # in two lines: fits 80 columns
+        table = Table(Column("", overflow="fold"), *(Column(head, no_wrap=True) for head in heads), box=None)
         for row in scan_rows(report):
             table.add_row(*map(printable, row))
         console.print(table, "")
     summary = summarise(report.scans)
-    table = Table("", "mean", "median", "scans", box=None)
+    table = Table("", *(Column(head, no_wrap=True) for head in ("mean", "median", "scans")), box=None)
     for row in summary_rows(summary):
         table.add_row(*row)
     console.print(table)
-    console.print(describe(summary))
+    console.print(describe(summary), soft_wrap=False)
