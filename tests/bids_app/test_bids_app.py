@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from anofpdm.bids_app.group import write_group_table
 from anofpdm.cli.bids import repeat_options
 from anofpdm.cli.main import app
 from anofpdm.cohorts.plan import find_subjects
@@ -94,6 +95,17 @@ def test_the_group_table(derivative):
         mask = nib.nifti1.load(derivative / f"{scan}{MASK}.nii.gz")
         volume = np.count_nonzero(mask.get_fdata()) * 5 * 5 * 6 / 1000
         assert float(row["volume_ml"]) == pytest.approx(volume, abs=1e-3)
+
+
+def test_text_in_the_group_table_that_a_spreadsheet_would_run_is_escaped(tmp_path):
+    counts = {"volume_ml": -1.5, "findings": 0, "slices": 1, "slices_detected": 0, "warnings": []}
+    summary = {**counts, "settings": {"engine": "=cmd", "model_sha256": "0"}}
+    (tmp_path / "sub-1").mkdir()
+    (tmp_path / "sub-1" / "sub-1_desc-anofpdm_summary.json").write_text(json.dumps(summary))
+    write_group_table(tmp_path)
+    with (tmp_path / "group_lesions.tsv").open() as file:
+        (row,) = csv.DictReader(file, delimiter="\t")
+    assert (row["engine"], row["volume_ml"]) == ("'=cmd", "-1.5")
 
 
 def test_a_finished_participant_is_not_segmented_again(source, derivative):

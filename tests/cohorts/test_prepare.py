@@ -292,6 +292,22 @@ class TestFailures:
             prepared(broken, tmp_path / "out")
 
 
+def test_names_that_a_spreadsheet_would_run_are_read_back(tmp_path):
+    """In tables they are escaped; labels and splits can be given with names as written there, or as they are."""
+    names = ["=a", "@b", "-c"]
+    for name in names:
+        toys.save(tmp_path / "scans" / f"{name}_flair.nii.gz", toys.head())
+    labels, split = tmp_path / "labels.csv", tmp_path / "split.csv"
+    labels.write_text("subject,slice,label\n=a,,0\n'@b,,1\n-c,,0\n")
+    split.write_text("patient,split\n'=a,train\n@b,val\n-c,train\n")
+    options = {"labels": labels, "split": split}
+    prepared(tmp_path / "scans", tmp_path / "out", kind="nifti", plan_options=options)
+    assert "\n'=a,'=a,16," in (tmp_path / "out" / "scans.csv").read_text()
+    cohort = open_cohort(tmp_path / "out")
+    assert set(cohort.scans) == set(names)
+    assert {*cohort.scans[cohort.rows("val")]} == {"@b"}
+
+
 class TestResume:
     def test_a_crash_at_any_write_changes_nothing(self, tmp_path, monkeypatch):
         """The first run is stopped at every flush in turn."""

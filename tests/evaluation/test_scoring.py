@@ -271,7 +271,7 @@ class TestBadInput:
         elif kind == "unoriented":
             toys.save(path, lesion(), AFFINE, codes=(0, 0))
         elif kind == "contradiction":
-            image = nib.load(save(path, lesion()))
+            image = nib.Nifti1Image.from_filename(save(path, lesion()))
             image.set_qform(toys.affine_of("LAS", SPACING, shape=SHAPE), code=1)
             nib.save(nib.Nifti1Image(lesion(), None, image.header), path)
         elif kind == "labels":

@@ -1,10 +1,12 @@
+import csv
 import errno
+import io
 import os
 
 import pytest
 
 from anofpdm.errors import AnoFPDMError, OutputError
-from anofpdm.util.files import folder_lock, remove_temporary_files, write_atomically
+from anofpdm.util.files import encode_csv, folder_lock, remove_temporary_files, unescape_cell, write_atomically
 
 
 def failing(number):
@@ -36,6 +38,37 @@ def test_only_temporary_files_are_removed(tmp_path):
     assert not (tmp_path / ".b.png.13.tmp").exists()
     remove_temporary_files(tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == [".lock", "a", "c.tmp"]
+
+
+FORMULAS = [
+    "=1+1",
+    "+cmd",
+    "-2+3",
+    "@SUM(A1)",
+    "\ta",
+    "\rb",
+    "\nc",
+    "\uff1da",
+    '=a,"b"\nc',
+    "-1_0",
+    "-e5",
+    "'=a",
+    "''-b",
+]
+PLAIN = ["a", "", "'a", "it's=b", "a=b", "a\rb", " =a", -5, -1.5e-7, "-0.25", "-1.5e-07", "+3", "-inf", None, 7]
+
+
+@pytest.mark.parametrize("text", FORMULAS)
+def test_text_that_a_spreadsheet_would_run_is_escaped_and_read_back(text):
+    ((cell,),) = csv.reader(io.StringIO(encode_csv([], [[text]]).decode().partition("\n")[2], newline=""))
+    assert cell == f"'{text}"
+    assert unescape_cell(cell) == text
+
+
+@pytest.mark.parametrize("value", PLAIN)
+def test_numbers_and_other_text_stay(value):
+    ((cell, _),) = csv.reader(io.StringIO(encode_csv([], [[value, 0]]).decode().partition("\n")[2], newline=""))
+    assert cell == unescape_cell(cell) == ("" if value is None else str(value))
 
 
 def test_a_folder_has_one_writer(tmp_path):

@@ -8,7 +8,7 @@ from typing import Any
 from anofpdm.errors import CohortError
 from anofpdm.segment import outputs
 from anofpdm.segment.join import read_summary
-from anofpdm.util.files import folder_lock, write_atomically
+from anofpdm.util.files import escape_cell, folder_lock, write_atomically
 
 TABLE, DICTIONARY = "group_lesions.tsv", "group_lesions.json"
 COLUMNS: dict[str, dict[str, Any]] = {
@@ -46,4 +46,4 @@ def _rows(out: Path) -> Iterator[dict[str, Any]]:
 
 
 def _cell(value: object) -> str:
-    return "n/a" if value in (None, "") else str(value)
+    return "n/a" if value in (None, "") else str(escape_cell(value))

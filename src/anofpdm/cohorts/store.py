@@ -26,7 +26,7 @@ import numpy as np
 from anofpdm.cohorts.writer import JOURNAL, MANIFEST, SLICES, Manifest, ScanEntry
 from anofpdm.errors import CohortError
 from anofpdm.labels import LABEL_NAMES, NULL, UNHEALTHY
-from anofpdm.util.files import encode_csv, read_regular_file
+from anofpdm.util.files import encode_csv, read_regular_file, unescape_cell
 
 UNHEALTHY_SCAN = LABEL_NAMES[UNHEALTHY]
 MAX_NOTES = 10  # scans
@@ -237,4 +237,6 @@ def _read(path: Path) -> bytes:
 
 
 def _read_table(path: Path) -> list[dict[str, str]]:
-    return list(csv.DictReader(io.StringIO(_read(path).decode(), newline="")))
+    rows = csv.reader(io.StringIO(_read(path).decode(), newline=""))
+    columns = next(rows, [])
+    return [dict(zip(columns, map(unescape_cell, row), strict=True)) for row in rows if row]

@@ -13,7 +13,7 @@ import numpy as np
 from anofpdm.errors import CohortError
 from anofpdm.labels import HEALTHY, NULL, UNHEALTHY
 from anofpdm.options import Split
-from anofpdm.util.files import read_regular_file
+from anofpdm.util.files import read_regular_file, unescape_cell
 
 LABELS = {"0": HEALTHY, "healthy": HEALTHY, "1": UNHEALTHY, "unhealthy": UNHEALTHY}
 LABELS |= dict.fromkeys(("", "unlabelled", "unlabeled", "unknown"), NULL)
@@ -129,7 +129,7 @@ def read_rows(path: Path, needed: tuple[str, ...], optional: str = "") -> Iterat
                 raise CohortError(
                     f"{path}, line {reader.line_num}: number of cells and columns differ; correct the row"
                 )
-            cells = {key: (value or "").strip() for key, value in row.items()}
+            cells = {key: unescape_cell((value or "").strip()) for key, value in row.items()}
             if any(cells.values()):
                 is_empty = False
                 yield reader.line_num, cells

@@ -4,8 +4,10 @@ import contextlib
 import csv
 import errno
 import io
+import itertools
 import math
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any
@@ -13,6 +15,8 @@ from typing import IO, Any
 from anofpdm.errors import AnoFPDMError, OutputError
 
 MAX_BYTES = 256 << 20  # a table of a million rows has 40 MB
+FORMULA = re.compile("'*[=+\\-@\\t\\r\\n\uff1d\uff0b\uff0d\uff20]")  # quotes: text that looks escaped is escaped again
+NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|-inf")
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 RESUME_HINT = "re-run the same command to resume (train: with --resume)"
@@ -78,10 +82,23 @@ def read_regular_file(path: Path) -> bytes:
 
 def encode_csv(columns: Iterable[str], rows: Iterable[Iterable[object]]) -> bytes:
     text = io.StringIO(newline="")
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(list(columns))
-    writer.writerows(map(list, rows))  # lazily: there may be a million
+    plain = csv.writer(text, lineterminator="\n")
+    quoted = csv.writer(text, lineterminator="\n", quoting=csv.QUOTE_ALL)
+    for row in itertools.chain([columns], rows):  # lazily: there may be a million
+        cells = [escape_cell(value) for value in row]
+        has_cr = any(isinstance(cell, str) and "\r" in cell for cell in cells)  # which `csv` does not quote
+        (quoted if has_cr else plain).writerow(cells)
     return text.getvalue().encode()
+
+
+def escape_cell(value: object) -> object:
+    """Text that a spreadsheet would run as a formula (OWASP: CSV injection) gets a quote in front. Numbers stay."""
+    text = str(value)
+    return f"'{text}" if FORMULA.match(text) and not NUMBER.fullmatch(text) else value
+
+
+def unescape_cell(text: str) -> str:
+    return text[1:] if text.startswith("'") and FORMULA.match(text) else text
 
 
 def without_nan(value: Any) -> Any:
