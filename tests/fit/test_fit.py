@@ -1,6 +1,7 @@
 """A fit from scans and labels to a model and a page, on a CPU, and what interrupts it."""
 
 import json
+import re
 import shutil
 import signal
 import time
@@ -13,7 +14,7 @@ from anofpdm.cohorts import open_cohort
 from anofpdm.evaluation.burden import detected_by_burden
 from anofpdm.fit import estimate, stages
 from anofpdm.fit.config import Budget, Data, FitConfig, detect_layout
-from anofpdm.fit.estimate import Speed, estimate_time
+from anofpdm.fit.estimate import Done, Speed, Work, estimate_time
 from anofpdm.fit.split import draw_split
 from anofpdm.labels import HEALTHY, NULL
 from anofpdm.method import mask
@@ -128,11 +129,33 @@ def test_more_steps_train_further_and_calibrate_again(fitted, world, tmp_path):
     assert all(now != before for now, before in zip(contents(model), contents(fitted[1]), strict=True))
 
 
-def test_minutes_count_over_all_runs(world, tmp_path):
+@pytest.fixture
+def fast(monkeypatch):
+    monkeypatch.setattr("anofpdm.fit.run.measure_speed", lambda *_: Speed(1e-4, 1e-7, 1e-4))
+
+
+@pytest.mark.usefixtures("fast")
+def test_minutes_count_over_all_runs(world, tmp_path, monkeypatch):
     words = (world[0], "--labels", world[1], "--out", tmp_path / "model", *QUICK)
-    fit(*words, "--minutes", 0.02)
-    assert minutes_trained(tmp_path / "model") == pytest.approx(0.02, rel=2)
-    assert "2/5 train: complete" in fit(*words, "--minutes", 0.02)
+    with monkeypatch.context() as patch:
+        patch.setattr(stages, "calibrate_model", interrupt)
+        fit(*words, "--minutes", 0.1, code=130)
+    trained = minutes_trained(tmp_path / "model")
+    assert 0.01 < trained < 0.1
+    assert "2/5 train: complete" in fit(*words, "--minutes", 0.1)
+    assert set(json.loads((tmp_path / "model" / "fit.json").read_text())["minutes"]) == {
+        "prepare", "calibrate", "distil",
+    }  # fmt: skip
+    assert "estimated time: 10 min" in fit(*words, "--minutes", 10, "--dry-run")  # would train further
+
+
+@pytest.mark.usefixtures("fast")
+def test_preparing_stops_when_the_minutes_are_over(world, tmp_path, monkeypatch):
+    """What is prepared is kept for the next run."""
+    monkeypatch.setattr("anofpdm.fit.run.measure_speed", lambda *_: Speed(1e-9, 1e-9, 1e-9))
+    words = (world[0], "--labels", world[1], "--out", tmp_path / "model", *QUICK)
+    assert "--minutes 0.0001: used up by preparing" in fit(*words, "--minutes", 0.0001, code=1)
+    assert (tmp_path / "model" / "cohort" / "journal.jsonl").is_file()
 
 
 class TestWrongInput:
@@ -158,12 +181,62 @@ class TestWrongInput:
         assert f"failed: p2: {labels}, line {len(lines) + 1}: slice 99 of p2 does not exist" in output
         assert "slice 99" in (tmp_path / "model" / "index.html").read_text()
 
-    def test_one_kind_of_label_stops_before_training(self, world, tmp_path):
+    @pytest.mark.parametrize(("given", "missing"), [(0, "unhealthy"), (1, "healthy")])
+    @pytest.mark.parametrize("index", ["", "5"])
+    def test_one_kind_of_label_stops_before_preparing(self, given, missing, index, world, tmp_path, monkeypatch):
+        monkeypatch.setattr(stages, "prepare", None)
         labels = tmp_path / "labels.csv"
-        labels.write_text("\n".join(["subject,slice,label", *(f"p{number},,healthy" for number in range(PATIENTS))]))
+        rows = [f"p{number},{index},{given}" for number in range(PATIENTS)]
+        labels.write_text("\n".join(["subject,slice,label", *rows]))
         output = fit(world[0], "--labels", labels, "--out", tmp_path / "model", *QUICK, code=1)
-        assert "healthy slices only" in output
-        assert not (tmp_path / "model" / "weights.safetensors").exists()
+        assert f"no {missing} slice or scan in labels.csv" in output
+        assert not (tmp_path / "model").exists()
+
+    def test_validation_patients_of_one_kind_stop_before_preparing(self, world, tmp_path, monkeypatch):
+        monkeypatch.setattr(stages, "prepare", None)
+        split = tmp_path / "split.csv"
+        rows = [f"p{number},{'val' if number in (0, 2) else 'train'}" for number in range(PATIENTS)]
+        split.write_text("\n".join(["patient,split", *rows]))
+        words = (world[0], "--labels", world[1], "--split", split, "--out", tmp_path / "model", *QUICK)
+        assert "no unhealthy slice or scan of the validation patients" in fit(*words, code=1)
+        assert not (tmp_path / "model").exists()
+
+    def test_a_missing_label_file(self, world, tmp_path):
+        words = (world[0], "--out", tmp_path / "model", *QUICK)
+        assert f"{world[0] / 'labels.csv'}: does not exist" in fit(*words, code=1)
+        assert f"{tmp_path / 'own.csv'}: does not exist" in fit(*words, "--labels", tmp_path / "own.csv", code=1)
+        assert not (tmp_path / "model").exists()
+
+    @pytest.mark.parametrize("exists", [False, True])
+    def test_scans_that_cannot_be_read_leave_nothing_behind(self, exists, world, tmp_path):
+        scans, model = tmp_path / "scans", tmp_path / "model"
+        scans.mkdir()
+        for path in world[0].iterdir():
+            (scans / path.name).write_bytes(b"")
+        if exists:
+            model.mkdir()
+            (model / "notes.txt").touch()
+        assert "no scan could be prepared" in fit(scans, "--labels", world[1], "--out", model, *STEPS, *QUICK, code=1)
+        assert [path.name for path in tmp_path.rglob("model/*")] == (["notes.txt"] if exists else [])
+        assert model.exists() == exists
+
+    def test_too_few_minutes_are_refused_with_those_needed(self, world, tmp_path, monkeypatch):
+        """By hand: 100 steps of an hour take two thirds of what is shared; a tenth is added, as speeds vary."""
+        words = (world[0], "--labels", world[1], "--out", tmp_path / "model", *QUICK)
+        output = fit(*words, "--minutes", 60, code=1)
+        assert "0 training steps fit" in output
+        assert "give --minutes 9901 or more, which is 100 steps" in output
+        assert not (tmp_path / "model").exists()
+        monkeypatch.setattr(stages, "prepare", interrupt)
+        fit(*words, "--minutes", 9901, code=130)
+
+    def test_one_step_and_then_a_long_calibration_is_refused(self, world, tmp_path, monkeypatch):
+        monkeypatch.setattr("anofpdm.fit.run.measure_speed", lambda *_: Speed(20.0, 11.0, 0.1))
+        words = (world[0], "--labels", world[1], "--out", tmp_path / "model", *QUICK)
+        output = fit(*words, "--steps", 1, code=1)
+        assert "--steps 1: less than a minute of training, and then " in output
+        assert "give --minutes" in output
+        assert not (tmp_path / "model").exists()
 
     def test_other_settings_are_refused(self, fitted, world):
         words = (world[0], "--labels", world[1], "--out", fitted[1], *STEPS)
@@ -189,6 +262,42 @@ class TestWrongInput:
     def test_several_processes_are_refused(self, world, tmp_path, monkeypatch):
         monkeypatch.setenv("WORLD_SIZE", "2")
         assert "torchrun" in fit(world[0], "--labels", world[1], "--out", tmp_path / "model", *QUICK, code=1)
+
+
+class TestDryRun:
+    def test_counts_and_time_and_nothing_written(self, world, tmp_path):
+        output = fit(world[0], "--labels", world[1], "--out", tmp_path / "model", "--dry-run", *STEPS, *QUICK)
+        assert "10 scans of flair can be read, 0 cannot" in output
+        assert "train: 8 patients" in output
+        assert "val: 2 patients" in output
+        unhealthy = sum(int(lesion(number).any(axis=(0, 1)).sum()) for number in range(PATIENTS))
+        counts = np.array(re.findall(r"(\d+) healthy, (\d+) unhealthy, (\d+) unlabelled", output), int).sum(axis=0)
+        assert counts.tolist() == [PATIENTS * SHAPE[2] - unhealthy, unhealthy, 0]
+        assert "estimated time: 4.0 hours" in output
+        assert not list(tmp_path.iterdir())
+
+    def test_broken_scans_and_wrong_slices_are_named(self, world, tmp_path):
+        shutil.copytree(world[0], tmp_path / "scans")
+        (tmp_path / "scans" / "p2_flair.nii.gz").write_bytes(b"")
+        labels = tmp_path / "labels.csv"
+        labels.write_text(world[1].read_text() + "\np4,99,1")
+        words = (tmp_path / "scans", "--labels", labels, "--out", tmp_path / "model", "--dry-run", *STEPS, *QUICK)
+        output = fit(*words, code=3)
+        assert "8 scans of flair can be read, 2 cannot" in output
+        assert "p2_flair.nii.gz: the file is empty" in output
+        assert "slice 99 of p4 does not exist" in output
+
+    def test_labels_from_masks(self, tmp_path):
+        toys.brats_cohort(tmp_path / "scans", patients=10)
+        output = fit(
+            tmp_path / "scans", "--layout", "brats21", "--out", tmp_path / "model", "--dry-run", *STEPS, *QUICK
+        )
+        assert "train: 8 patients; slices: 160, whose labels are derived from masks" in output
+        assert "estimated time: 4.0 hours" in output
+
+    def test_too_few_minutes(self, world, tmp_path):
+        words = (world[0], "--labels", world[1], "--out", tmp_path / "model", "--dry-run", *QUICK)
+        assert "give --minutes" in fit(*words, "--minutes", 1, code=1)
 
 
 def test_validation_has_both_kinds_of_patients(world, tmp_path):
@@ -238,24 +347,32 @@ def test_estimate_counts_what_is_left(fitted):
     cohort = open_cohort(fitted[1] / "cohort")
     speed = Speed(training_step=2.0, evaluation=0.1, student_step=3.0)
     val, train = cohort.rows("val"), cohort.rows("train")
-    half = FitConfig(Data(cohort.path, Layout.NIFTI), fitted[1], Budget(100))
-    left = estimate_time(half, cohort, speed, 40, 0.0)
-    assert (left.steps, left.training) == (60, 120.0)
+    work = Work.of(cohort)
+    assert (work.calibrated, work.pseudo_labelled) == (len(val), (cohort.labels[train] == 1).sum())
+    left = estimate_time(Budget(100), work, speed, Done(40))
+    assert (left.steps, left.training, left.student) == (60, 120.0, 300.0)
     assert left.calibration == pytest.approx(len(val) * 10 * 0.1)
-    assert left.distillation == pytest.approx((cohort.labels[train] == 1).sum() * 10 * 0.1 + 100 * 3.0)
-    timed = FitConfig(Data(cohort.path, Layout.NIFTI), fitted[1], Budget(minutes=10))
-    left = estimate_time(timed, cohort, speed, 40, 4.0)
-    assert (left.steps, left.training) == (180, 360.0)
-    assert left.distillation == pytest.approx((cohort.labels[train] == 1).sum() * 10 * 0.1 + 300.0)
+    assert left.labelling == pytest.approx((cohort.labels[train] == 1).sum() * 10 * 0.1)
+
+
+@pytest.mark.parametrize(("trained", "other"), [(0.0, 0.0), (4.0, 1.0)])
+def test_minutes_are_shared_by_all_stages(trained, other):
+    """By hand: evaluations take 60 s, 75 with a margin; a third of the rest is for the student."""
+    speed, work = Speed(training_step=2.0, evaluation=0.1, student_step=3.0), Work(20, 40)
+    left = estimate_time(Budget(minutes=20), work, speed, Done(10, trained, other))
+    shared = 60 * (20 - other) - 75
+    assert left.student == pytest.approx(shared / 3)
+    assert left.training == pytest.approx(2 * shared / 3 - 60 * trained)
+    assert left.steps == int(left.training / 2)
+    assert left.total + 60 * (trained + other) <= 60 * 20
 
 
 def test_speed_is_measured(fitted, world):
     """Against the time of a whole training batch, within the noise of a busy machine."""
-    out, data = fitted[1], Data(world[0], Layout.NIFTI, world[1], size=16)
-    cohort, device = open_cohort(out / "cohort"), torch.device("cpu")
-    speed = estimate.measure_speed(FitConfig(data, out, preset=Preset.TINY), cohort, device)
+    data, device = Data(world[0], Layout.NIFTI, world[1], size=16), torch.device("cpu")
+    speed = estimate.measure_speed(FitConfig(data, fitted[1], preset=Preset.TINY), 1, device)
     assert all(np.isfinite(value) and value > 0 for value in (speed.evaluation, speed.student_step))
-    step = estimate._training_step(cohort, config.preset(Preset.TINY, 1), 64, device)
+    step = estimate._training_step(config.preset(Preset.TINY, 1), 16, 64, device)
     step()
     start = time.perf_counter()
     for _ in range(3):

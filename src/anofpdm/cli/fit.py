@@ -1,5 +1,6 @@
 """anofpdm fit: a model from a group's own scans and labels, in one command."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -43,8 +44,11 @@ def fit(
     preset: Annotated[Preset, typer.Option(help="Size of the network.")] = Preset.SMALL,
     steps: Annotated[int | None, typer.Option(min=1, help="Training steps, over all runs. Default: 10,000.")] = None,
     minutes: Annotated[
-        float | None, typer.Option(min=0, help="Training time (minutes), over all runs, instead of --steps.")
+        float | None, typer.Option(min=0, help="Time for all stages (minutes), over all runs, instead of --steps.")
     ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only check labels, files and split, and estimate the time.")
+    ] = False,
     score: options.Score = "",
     seed: options.Seed = 0,
     workers: options.Workers = 0,
@@ -55,7 +59,7 @@ def fit(
     Re-run the same command to resume: finished stages are skipped. With more --steps or --minutes, training continues.
     """
     from anofpdm.fit.config import Budget, Data, FitConfig, detect_layout
-    from anofpdm.fit.run import Reports, run_fit
+    from anofpdm.fit.run import Reports, preview_fit, run_fit
     from anofpdm.util.distributed import set_local_device
 
     names = options.parse_names(modalities)
@@ -63,8 +67,13 @@ def fit(
     scored = options.parse_names(score)
     config = FitConfig(data, out, Budget(steps, minutes), preset, scored, seed, options.worker_count(workers))
     local_device = set_local_device(options.resolve_device(device))
+    reports = Reports(lambda note: print(printable(note), flush=True))
+    if dry_run:
+        if not preview_fit(config, local_device, reports):
+            raise typer.Exit(3)
+        return
     with progress_bars() as progress:
-        result = run_fit(config, local_device, Reports(lambda note: print(printable(note), flush=True), progress))
+        result = run_fit(config, local_device, replace(reports, progress=progress))
     print(f"model saved in {out}; open {out / 'index.html'}")
     if result.is_partial:
         raise typer.Exit(3)

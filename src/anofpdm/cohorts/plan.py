@@ -132,7 +132,7 @@ def _given_labels(layout: Layout, source: Path, path: Path | None) -> GivenLabel
         path = source / "labels.csv"
         if not path.is_file():
             raise CohortError(
-                f"{source}: no labels.csv in it; write one (columns subject,slice,label) or give one with --labels"
+                f"{path}: does not exist; write it (columns subject,slice,label), or give another file with --labels"
             )
     return None if path is None else read_labels(path)
 

@@ -113,6 +113,8 @@ def read_rows(path: Path, needed: tuple[str, ...], optional: str = "") -> Iterat
     """Line number and stripped cells of each row; the separator is detected, a byte-order mark is allowed."""
     try:
         text = unicodedata.normalize("NFC", read_regular_file(path).decode("utf-8-sig"))
+    except FileNotFoundError:
+        raise CohortError(f"{path}: does not exist; check the path") from None
     except (OSError, UnicodeDecodeError) as problem:
         raise CohortError(
             f"{path}: cannot be read as a CSV file ({problem}); check the path and save it as UTF-8"

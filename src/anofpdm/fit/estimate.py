@@ -1,30 +1,36 @@
 """How long a fit takes, from a short measurement on the device."""
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 
-from anofpdm.calibration.fit import LEVELS, CalibrationConfig, slice_positions
+from anofpdm.calibration.fit import LEVELS, CalibrationConfig
 from anofpdm.cohorts.store import Cohort
-from anofpdm.fit.config import FitConfig
+from anofpdm.errors import ConfigError
+from anofpdm.fit.config import STUDENT_SHARE, Budget, FitConfig
 from anofpdm.labels import HEALTHY, NULL
 from anofpdm.method.gather import batch_for
+from anofpdm.network.classifier import build_network
 from anofpdm.network.config import UNetConfig, preset
 from anofpdm.network.predictor import NoisePredictor
-from anofpdm.network.training import run
 from anofpdm.network.training.augment import CHANCES
 from anofpdm.network.training.config import TrainingConfig
+from anofpdm.network.training.trainer import Trainer
 from anofpdm.network.unet import UNet
+from anofpdm.options import Split, Task
 from anofpdm.student.batches import StudentBatch
-from anofpdm.student.network import StudentConfig, StudentNet, default_neighbours_mm
+from anofpdm.student.network import StudentConfig, StudentNet
 from anofpdm.student.training import StudentTrainer, StudentTrainingConfig
-from anofpdm.util.distributed import World
 
 SECONDS, REPEATS = 1.0, 20  # of a measurement, whichever ends first
 WARM_UP = 5  # a GPU records its kernels in these
+MARGIN = 1.25  # of the estimated time of evaluations: reading and writing come on top
+FEWEST_STEPS = 100  # of training; a useful model takes thousands
+LONG_REST = 300  # seconds
+NEIGHBOURS_MM = (-2.0, 2.0)  # of the student whose speed is measured
 SMALLEST_BATCH, LONG_CALL = 1, 0.25  # slices; seconds
 
 Call = Callable[[], object]
@@ -40,67 +46,112 @@ class Speed:
 
 
 @dataclass(frozen=True)
+class Work:
+    """Slices that the network evaluates after training."""
+
+    calibrated: int
+    pseudo_labelled: int
+
+    @classmethod
+    def of(cls, cohort: Cohort) -> "Work":
+        val, train = cohort.rows(Split.VAL), cohort.rows(Split.TRAIN)
+        calibrated = int((cohort.assumed_labels[val] != NULL).sum())
+        return cls(calibrated, int((cohort.labels[train] != HEALTHY).sum()))  # pseudo-labels of the others are empty
+
+
+@dataclass(frozen=True)
+class Done:
+    """Training steps so far, and minutes spent, over all runs."""
+
+    steps: int = 0
+    training: float = 0.0
+    other: float = 0.0  # stages
+
+
+@dataclass(frozen=True)
 class Estimate:
     """Seconds of each stage."""
 
     steps: int  # of training, from now on
     training: float
     calibration: float
-    distillation: float
+    labelling: float  # pseudo-labels
+    student: float
+
+    @property
+    def after_training(self) -> float:
+        return self.calibration + self.labelling + self.student
 
     @property
     def total(self) -> float:
-        return self.training + self.calibration + self.distillation
+        return self.training + self.after_training
 
 
-def estimate_time(config: FitConfig, cohort: Cohort, speed: Speed, step: int, minutes: float) -> Estimate:
-    """Of what is left after `step` training steps, which took `minutes`."""
-    budget = config.budget
-    if budget.minutes is not None:
-        training = 60 * max(0.0, budget.minutes - minutes)
-        steps = int(training / speed.training_step)
-    else:
-        steps = max(0, (budget.steps or 0) - step)
-        training = steps * speed.training_step
-    val, train = cohort.rows("val"), cohort.rows("train")
-    n_calibrated = min(int((cohort.assumed_labels[val] != NULL).sum()), CalibrationConfig.most)
-    n_labelled = int((cohort.labels[train] != HEALTHY).sum())  # pseudo-labels of the others are empty
-    student = budget.student_steps * speed.student_step
-    if budget.student_minutes is not None:
-        student = min(student, 60 * budget.student_minutes)
+def estimate_time(budget: Budget, work: Work, speed: Speed, done: Done) -> Estimate:
+    """Of what is left after preparing. --minutes are shared by all stages: training gets what the others leave."""
     per_slice = LEVELS * speed.evaluation
-    return Estimate(steps, training, n_calibrated * per_slice, n_labelled * per_slice + student)
+    calibration, labelling = min(work.calibrated, CalibrationConfig.most) * per_slice, work.pseudo_labelled * per_slice
+    student = budget.student_steps * speed.student_step
+    if budget.minutes is None:
+        steps = max(0, (budget.steps or 0) - done.steps)
+        return Estimate(steps, steps * speed.training_step, calibration, labelling, student)
+    shared = max(0.0, 60 * (budget.minutes - done.other) - MARGIN * (calibration + labelling))
+    student = min(student, STUDENT_SHARE * shared)
+    training = max(0.0, shared - student - 60 * done.training)
+    return Estimate(int(training / speed.training_step), training, calibration, labelling, student)
 
 
-def measure_speed(config: FitConfig, cohort: Cohort, device: torch.device) -> Speed:
+def check_enough(budget: Budget, estimate: Estimate, speed: Speed, done: Done) -> None:
+    """Refuse to calibrate for long what was hardly trained."""
+    if done.steps + estimate.steps >= FEWEST_STEPS:
+        return
+    training = max(0, FEWEST_STEPS - done.steps) * speed.training_step
+    evaluation = MARGIN * (estimate.calibration + estimate.labelling)
+    shared = (60 * done.training + training) / (1 - STUDENT_SHARE)
+    needed = math.ceil(1.1 * (done.other + (evaluation + shared) / 60))  # measured speeds vary
+    if budget.minutes is not None:
+        have = f"{estimate.steps} training steps fit into it beside calibration and student"
+    elif estimate.after_training > max(LONG_REST, 10 * estimate.training):
+        have = (
+            f"{describe_seconds(estimate.training)} of training, and then {describe_seconds(estimate.after_training)}"
+        )
+        have += " of calibration and student"
+    else:
+        return
+    raise ConfigError(
+        f"{budget}: {have}; give --minutes {needed} or more, which is {FEWEST_STEPS} steps, or make both faster "
+        "(--preset tiny --size 64)"
+    )
+
+
+def measure_speed(config: FitConfig, channels: int, device: torch.device) -> Speed:
     """Trains and evaluates throw-away networks for a few seconds."""
-    network, batch = preset(config.preset, len(cohort.modalities)), TrainingConfig.batch
-    per_slice = _seconds_per_slice(lambda size: _training_step(cohort, network, size, device), batch, device)
-    evaluated = _seconds_per_slice(lambda size: _evaluation(cohort, network, size, device), batch_for(device), device)
-    student = _student_config(config, cohort)
-    trained = _seconds_per_slice(lambda size: _student_step(student, size, device), StudentTrainingConfig.batch, device)
+    network, batch, size = preset(config.preset, channels), TrainingConfig.batch, config.data.size
+    per_slice = _seconds_per_slice(lambda count: _training_step(network, size, count, device), batch, device)
+    evaluated = _seconds_per_slice(lambda count: _evaluation(network, size, count, device), batch_for(device), device)
+    student, student_batch = _student_config(config, channels), StudentTrainingConfig.batch
+    trained = _seconds_per_slice(lambda count: _student_step(student, count, device), student_batch, device)
     if device.type == "cuda":
         torch.cuda.empty_cache()
-    return Speed(per_slice * batch, evaluated, trained * StudentTrainingConfig.batch)
+    return Speed(per_slice * batch, evaluated, trained * student_batch)
 
 
-def _training_step(cohort: Cohort, network: UNetConfig, batch: int, device: torch.device) -> Call:
-    trainer = run.start(cohort, network, TrainingConfig(batch=batch), device=device, world=World())
-    rows = np.resize(cohort.rows("train"), batch)
-    slices, labels = torch.from_numpy(cohort.slices[rows]), torch.from_numpy(cohort.labels[rows])
+def _training_step(network: UNetConfig, size: int, batch: int, device: torch.device) -> Call:
+    trainer = Trainer(build_network(Task.GUIDED, network), TrainingConfig(batch=batch), device)
+    slices = torch.zeros(batch, network.in_channels, size, size, dtype=torch.float16)
+    labels = torch.zeros(batch, dtype=torch.long)
     return lambda: trainer.update(trainer.inputs(slices, labels))
 
 
-def _evaluation(cohort: Cohort, network: UNetConfig, batch: int, device: torch.device) -> Call:
+def _evaluation(network: UNetConfig, size: int, batch: int, device: torch.device) -> Call:
     predict = NoisePredictor(UNet(network), device)
-    x = torch.from_numpy(cohort.pixels(np.resize(cohort.rows("train"), batch))).to(device)
+    x = torch.zeros(batch, network.in_channels, size, size, device=device)
     labels = torch.tensor([HEALTHY, NULL], device=device).repeat_interleave(batch)
     return lambda: predict(x, 300, labels)
 
 
-def _student_config(config: FitConfig, cohort: Cohort) -> StudentConfig:
-    neighbours = default_neighbours_mm(slice_positions(cohort, cohort.rows("train")))
-    return StudentConfig(config.score or cohort.modalities, cohort.slices.shape[-1], neighbours)
+def _student_config(config: FitConfig, channels: int) -> StudentConfig:
+    return StudentConfig(config.score or tuple(map(str, range(channels))), config.data.size, NEIGHBOURS_MM)
 
 
 def _student_step(network: StudentConfig, batch: int, device: torch.device) -> Call:

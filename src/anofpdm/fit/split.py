@@ -12,6 +12,7 @@ import numpy as np
 from anofpdm.cohorts.plan import Plan
 from anofpdm.cohorts.subjects import Subject
 from anofpdm.cohorts.tables import GivenLabels
+from anofpdm.errors import CohortError
 from anofpdm.labels import HEALTHY, UNHEALTHY
 from anofpdm.options import Split
 
@@ -31,6 +32,27 @@ def draw_split(plan: Plan, seed: int) -> dict[str, Split]:
         shuffled = np.random.default_rng([seed, number]).permutation(patients).tolist()
         split |= dict.fromkeys(shuffled[:n_val], Split.VAL) | dict.fromkeys(shuffled[n_val:], Split.TRAIN)
     return split
+
+
+def check_kinds(plan: Plan) -> None:
+    """Refuse labels of one kind only, before the scans are prepared. Labels from masks are not known yet."""
+    if plan.labels is None:
+        return
+    path, known = plan.labels.path, {split: _kinds_in(plan, split) for split in Split}
+    for label, name in ((HEALTHY, "healthy"), (UNHEALTHY, "unhealthy")):
+        if not any(label in kinds for kinds in known.values()):
+            raise CohortError(f"{path}: no {name} slice or scan in {path.name}; both kinds are needed, so label some")
+        if label not in known[Split.VAL] or (label == HEALTHY and label not in known[Split.TRAIN]):
+            split = "training" if label in known[Split.VAL] else "validation"
+            raise CohortError(
+                f"{path}: no {name} slice or scan of the {split} patients in {path.name}; label more patients, or "
+                "choose them with --split"
+            )
+
+
+def _kinds_in(plan: Plan, split: Split) -> set[object]:
+    usable = [scan for scan in plan.subjects if not scan.problem and plan.split[scan.patient] == split]
+    return set(_kind(usable, plan.labels))
 
 
 def _count_val(count: int) -> int:

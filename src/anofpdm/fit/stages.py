@@ -1,5 +1,6 @@
 """The stages of a fit. Each is skipped when its result is complete, and resumes as its own command does."""
 
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 
 import torch
@@ -13,7 +14,9 @@ from anofpdm.cohorts.raw_scans import RawOptions
 from anofpdm.cohorts.store import Cohort, open_cohort
 from anofpdm.errors import CalibrationError, CohortError, ConfigError, ModelError
 from anofpdm.fit.config import LEARNING_RATE, FitConfig
-from anofpdm.fit.split import draw_split
+from anofpdm.fit.estimate import Estimate
+from anofpdm.fit.record import is_trained_for, record_trained, student_minutes
+from anofpdm.fit.split import check_kinds, draw_split
 from anofpdm.labels import HEALTHY, UNHEALTHY
 from anofpdm.method.calibration import Calibration
 from anofpdm.method.gather import batch_for
@@ -23,7 +26,6 @@ from anofpdm.network.predictor import TrainedModel
 from anofpdm.network.training import run
 from anofpdm.network.training.batches import training_rows
 from anofpdm.network.training.config import TrainingConfig, TrainingLimits
-from anofpdm.network.training.log import minutes_trained
 from anofpdm.network.training.trainer import Trainer
 from anofpdm.options import Split, Task
 from anofpdm.student.distill import DistillConfig, distill
@@ -34,18 +36,17 @@ from anofpdm.util.distributed import World
 from anofpdm.util.files import folder_lock
 from anofpdm.util.progress import Progress
 
-TIME_TOLERANCE = 0.02  # share of --minutes: the last step may have ended a little early
+SHORTEST = 1e-3  # minutes
 
 # ---- prepare ---------------------------------------------------------------------------------------------------------
 
 
-def prepare_cohort(config: FitConfig, progress: Progress) -> Cohort:
+def prepare_cohort(config: FitConfig, progress: Progress, plan: Plan | None = None) -> Cohort:
     """Once training has begun, its cohort stays as it is."""
     if not config.has_begun_training:
-        prepare(plan_data(config), config.cohort, config.workers, on_progress=progress)
+        prepare(plan or plan_data(config), config.cohort, config.workers, on_progress=progress)
     cohort = open_cohort(config.cohort)
-    if unknown := [name for name in config.score if name not in cohort.modalities]:
-        raise ConfigError(f"--score {','.join(unknown)}: not among the modalities {', '.join(cohort.modalities)}")
+    _check_score(config, cohort.modalities)
     return cohort
 
 
@@ -64,7 +65,14 @@ def plan_data(config: FitConfig) -> Plan:
     plan = replace(plan, keep_isolated=data.keep_isolated, fill_labels_mm=data.fill_labels_mm)
     if data.split is None:
         plan = replace(plan, split=draw_split(plan, config.seed), split_from=f"fit, seed {config.seed}")
+    _check_score(config, plan.modalities)
+    check_kinds(plan)
     return plan
+
+
+def _check_score(config: FitConfig, modalities: Sequence[str]) -> None:
+    if unknown := [name for name in config.score if name not in modalities]:
+        raise ConfigError(f"--score {','.join(unknown)}: not among the modalities {', '.join(modalities)}")
 
 
 def check_labels(cohort: Cohort) -> None:
@@ -86,10 +94,7 @@ def is_trained(config: FitConfig) -> bool:
     if not (config.out / STATE).is_file():
         return False
     step, budget = trained_step(config), config.budget
-    if budget.minutes is not None:
-        enough = minutes_trained(config.out) >= (1 - TIME_TOLERANCE) * budget.minutes
-    else:
-        enough = step >= (budget.steps or 0)
+    enough = step >= (budget.steps or 0) if budget.minutes is None else is_trained_for(config, budget.minutes)
     return enough and holds_model(config.out, step)
 
 
@@ -97,13 +102,15 @@ def trained_step(config: FitConfig) -> int:
     return int(load_state(config.out)[1]["step"]) if (config.out / STATE).is_file() else 0
 
 
-def train_model(config: FitConfig, cohort: Cohort, device: torch.device, progress: Progress) -> None:
-    trainer = _trainer(config, cohort, device)
-    budget, minutes = config.budget, None
-    if budget.minutes is not None:
-        minutes = max(budget.minutes - minutes_trained(config.out), 1e-3)
+def train_model(
+    config: FitConfig, cohort: Cohort, estimate: Estimate, device: torch.device, progress: Progress
+) -> None:
+    limited = config.budget.minutes is not None
+    limits = TrainingLimits(config.budget.steps, max(estimate.training / 60, SHORTEST) if limited else None)
     progress("Training", 0.0, 1.0)
-    run.train(trainer, cohort, config.out, TrainingLimits(budget.steps, minutes), progress)
+    run.train(_trainer(config, cohort, device), cohort, config.out, limits, progress)
+    if limited:
+        record_trained(config, max(estimate.student / 60, SHORTEST))
 
 
 def _trainer(config: FitConfig, cohort: Cohort, device: torch.device) -> Trainer:
@@ -147,8 +154,7 @@ def load_finished_student(model: TrainedModel, calibration: Calibration) -> Stud
 def distill_model(
     config: FitConfig, model: TrainedModel, calibration: Calibration, cohort: Cohort, progress: Progress
 ) -> Student:
-    budget = config.budget
-    training = StudentTrainingConfig(budget.student_steps, budget.student_minutes, seed=config.seed)
+    training = StudentTrainingConfig(config.budget.student_steps, student_minutes(config), seed=config.seed)
     student = distill(model, calibration, cohort, DistillConfig(training), World(), progress)
     assert student is not None  # this is the main process
     return student
