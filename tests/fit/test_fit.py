@@ -289,9 +289,8 @@ class TestDryRun:
 
     def test_labels_from_masks(self, tmp_path):
         toys.brats_cohort(tmp_path / "scans", patients=10)
-        output = fit(
-            tmp_path / "scans", "--layout", "brats21", "--out", tmp_path / "model", "--dry-run", *STEPS, *QUICK
-        )
+        words = (tmp_path / "scans", "--layout", "brats21", "--out", tmp_path / "model", "--dry-run", *STEPS, *QUICK)
+        output = fit(*words)
         assert "train: 8 patients; slices: 160, whose labels are derived from masks" in output
         assert "estimated time: 4.0 hours" in output
 

@@ -31,7 +31,7 @@ MARGIN = 1.25  # of the estimated time of evaluations: reading and writing come 
 FEWEST_STEPS = 100  # of training; a useful model takes thousands
 LONG_REST = 300  # seconds
 NEIGHBOURS_MM = (-2.0, 2.0)  # of the student whose speed is measured
-SMALLEST_BATCH, LONG_CALL = 1, 0.25  # slices; seconds
+SMALLEST_BATCH, LONG_CALL, VERY_LONG_CALL = 1, 0.25, 4.0  # slices; seconds
 
 Call = Callable[[], object]
 
@@ -119,8 +119,8 @@ def check_enough(budget: Budget, estimate: Estimate, speed: Speed, done: Done) -
     else:
         return
     raise ConfigError(
-        f"{budget}: {have}; give --minutes {needed} or more, which is {FEWEST_STEPS} steps, or make both faster "
-        "(--preset tiny --size 64)"
+        f"{budget}: {have}; give --minutes {needed} or more, which is {FEWEST_STEPS} steps, or make both faster (a "
+        "GPU, or --preset tiny --size 64)"
     )
 
 
@@ -180,9 +180,12 @@ def _seconds_per_slice(make: Callable[[int], Call], batch: int, device: torch.de
 
 
 def _seconds(call: Call, device: torch.device) -> float:
-    """Shortest time of some calls, at least two, after a warm-up: other programs make calls longer, never shorter."""
+    """Shortest time of some calls, at least two, after a warm-up: other programs make calls longer, never shorter. A
+    very long first call is not repeated."""
     for _ in range(WARM_UP if device.type == "cuda" else 1):
         first = _time(call, device)
+        if first > VERY_LONG_CALL:
+            return first
     times = [first] if first > SECONDS else []
     while len(times) < 2 or (len(times) < REPEATS and sum(times) < SECONDS):
         times.append(_time(call, device))
