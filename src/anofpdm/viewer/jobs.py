@@ -172,7 +172,7 @@ class JobStore:
         try:
             job = Job(**json.loads((folder / STATE).read_text()))
             job = replace(job, state=JobState(job.state))
-        except (OSError, ValueError, TypeError):
+        except (OSError, ValueError, TypeError, RecursionError):
             return  # unreadable: left on disk
         if job.id != folder.name:
             return

@@ -15,7 +15,7 @@ from anofpdm.viewer import pages
 from anofpdm.viewer.jobs import INPUT, RESULT, Job, JobState, JobStore
 from anofpdm.viewer.limits import Limits, RequestError, scan_not_found
 from anofpdm.viewer.niivue import Niivue
-from anofpdm.viewer.results import SCAN, Result, read_result
+from anofpdm.viewer.results import SCAN, Result, read_result, require_readable
 from anofpdm.viewer.runner import Runner
 from anofpdm.viewer.schemas import JobResponse, ServeStatus
 from anofpdm.viewer.upload_handler import UploadHandler, form_schema
@@ -131,4 +131,5 @@ def find_result(store: JobStore, key: str) -> Result:
         raise scan_not_found()
     nifti = sorted(path for path in (folder / INPUT).iterdir() if path.name.endswith((".nii", ".nii.gz")))
     scans = {f"{SCAN}{path.name.partition('.')[0]}": path for path in nifti}
-    return replace(result, files={**result.files, **scans}, summary={**result.summary, "inputs": {}})
+    summary = require_readable(result).summary.model_copy(update={"inputs": {}})
+    return replace(result, files={**result.files, **scans}, summary=summary)
