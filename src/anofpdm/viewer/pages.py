@@ -12,7 +12,7 @@ from fastapi.responses import FileResponse, JSONResponse, Response
 from starlette.exceptions import HTTPException
 
 from anofpdm import __version__
-from anofpdm.viewer.limits import RequestError
+from anofpdm.viewer.limits import RETRY_SECONDS, RequestError
 from anofpdm.viewer.niivue import Niivue
 from anofpdm.viewer.results import SCAN, Result, media_type
 from anofpdm.viewer.schemas import ErrorResponse, FileResponseItem, ResultResponse, ViewerStatus
@@ -29,7 +29,6 @@ REPORT_HEADERS = {
     ),
     "X-Frame-Options": "SAMEORIGIN",
 }
-RETRY_SECONDS = 30  # after a response that the server is busy
 MESSAGES = {
     404: "There is no such page.",
     405: "This method is not allowed here.",
