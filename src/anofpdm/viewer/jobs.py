@@ -93,6 +93,10 @@ class JobStore:
     def running(self) -> list[Job]:
         return self._in_state(JobState.RUNNING)
 
+    def newest(self, count: int) -> list[Job]:
+        with self._lock:
+            return sorted(self._jobs.values(), key=lambda job: -job.number)[:count]
+
     def path(self, job: Job, part: str = "") -> Path:
         return self.folder / "jobs" / job.id / part
 

@@ -40,6 +40,7 @@ class ServeStatus(Status):
     model: str
     modalities: list[str] = Field(description="Modalities that the model takes; those needed first.")
     optional: list[str] = Field(description="Those of them that a scan may lack.")
+    raw: bool = Field(description="Whether series may be on different grids, or of whole heads.")
     dicom: bool = Field(description="Whether a zip of DICOM files is accepted.")
     upload_bytes: int = Field(description="Largest upload.")
     waiting: int = Field(description="Scans in the queue.")
@@ -47,7 +48,7 @@ class ServeStatus(Status):
 
 
 class JobResponse(BaseModel):
-    id: str = Field(description="128 random bits. Keep it secret: whoever has the id has access to the scan.")
+    id: str = Field(description="128 random bits.")
     name: str
     state: str = Field(description="queued, running, done, failed or cancelled")
     ahead: int = Field(description="Number of scans that are processed before this one.")
