@@ -174,8 +174,9 @@ const isFinished = (job) => !["queued", "running"].includes(job.state);
 function makeItem(job, name) {
   const item = make("li", { id: `scan-${job.id}` });
   item.dataset.state = job.state;
+  const date = new Date(1000 * job.accepted).toLocaleString();
   item.append(make("div", { className: "row" }, make("span", { className: "file", text: name }),
-    make("span", { className: "quiet push", text: `${job.name}, ${new Date(1000 * job.accepted).toLocaleString()}` })));
+    make("span", { className: "quiet push", text: name === job.name ? date : `${job.name}, ${date}` })));
   item.append(make("div", { className: `state ${job.state}`, text: describeState(job) }));
   if (job.state === "running") {
     item.append(make("progress", { max: job.total || 1, value: job.done, "aria-label": "Progress" }));
