@@ -9,6 +9,8 @@ from collections.abc import Callable
 
 from faults.load.client import FORM, TIMEOUT, Client
 
+HALF_OPEN = 40
+
 # ---- ordinary --------------------------------------------------------------------------------------------------------
 
 
@@ -95,6 +97,21 @@ def break_off(client: Client) -> None:
     client.sleep(1)
 
 
+def leave_half_open(client: Client) -> None:
+    """Many requests without the end of their headers: the server closes them."""
+    with contextlib.ExitStack() as stack:
+        connections = [stack.enter_context(client.connect()) for _ in range(HALF_OPEN)]
+        for connection in connections:
+            connection.sendall(b"GET /api/status HTTP/1.1\r\nHost: ")
+        for connection in connections:
+            connection.settimeout(60)
+            with contextlib.suppress(ConnectionError):
+                if connection.recv(100):
+                    client.report("a response to half a request")
+    client.counts["half-open requests"] += 1
+    client.sleep(5)
+
+
 def send_garbage(client: Client) -> None:
     """Bytes that are not HTTP, or only begin like it."""
     start = client.rng.choice(
@@ -171,13 +188,13 @@ def request_others(client: Client) -> None:
 
 Behaviour = Callable[[Client], None]
 CLIENTS: dict[Behaviour, int] = {
-    upload_and_check: 24, cancel: 1,
+    upload_and_check: 23, cancel: 1,
     upload_slowly: 6, download_slowly: 4, stop_sending: 2,
-    break_off: 3, send_garbage: 2, send_no_form: 2, declare_wrong_length: 2, upload_damaged: 1, disappear: 2,
-    request_others: 1,
+    break_off: 3, leave_half_open: 1, send_garbage: 2, send_no_form: 2, declare_wrong_length: 2,
+    upload_damaged: 1, disappear: 2, request_others: 1,
 }  # fmt: skip
 EVENTS = ("broken upload", "garbage", "no form", "wrong length", "disappeared", "stopped sending", "slow upload",
-          "slow download", "requests for others", "scans failed", "scans done")  # fmt: skip
+          "slow download", "half-open requests", "requests for others", "scans failed", "scans done")  # fmt: skip
 
 
 def repeat(client: Client, behaviour: Behaviour) -> None:

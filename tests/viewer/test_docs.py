@@ -15,7 +15,7 @@ LINES = [line.strip() for line in PAGE.read_text().splitlines() if line.strip().
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="no curl here")
 def test_curl_commands_of_the_documentation(server, scan, tmp_path):
-    assert len(LINES) == 4, "a new command needs to be added to this test"
+    assert len(LINES) == 5, "a new command needs to be added to this test"
     for name, path in scan.items():
         shutil.copy(path, tmp_path / f"{name}.nii.gz")
 
@@ -25,9 +25,10 @@ def test_curl_commands_of_the_documentation(server, scan, tmp_path):
         assert ran.returncode == 0, ran.stderr
         return ran.stdout
 
-    upload, query, download, delete = LINES
+    upload, listing, query, download, delete = LINES
     job = json.loads(run(upload))["id"]
     server.wait(job, "done")
+    assert job in [one["id"] for one in json.loads(run(listing))]
     assert json.loads(run(query, job))["state"] == "done"
     before = set(tmp_path.iterdir())
     run(download, job)

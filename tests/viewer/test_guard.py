@@ -114,3 +114,11 @@ def test_a_token_is_generated_and_required_on_other_hosts(start, results_folder)
     assert server.request("/api/results", headers={"Cookie": cookie.partition(";")[0]}).status == 200
     assert server.log.read_text().count(token) == 1
     assert server.stop() == 130
+
+
+def test_the_list_of_scans_requires_the_token(start, model, make_hold, results_folder, tmp_path):
+    token = "a-very-long-token"
+    server = start("serve", model, "--out", tmp_path, "--token", token, held_by=make_hold(results_folder / "p1"))
+    for headers, status in (({}, 401), ({"Authorization": "Bearer other"}, 401), ({"Host": "evil.example"}, 421)):
+        assert server.request("/api/jobs", headers=headers).status == status
+    assert server.request("/api/jobs", headers={"Authorization": f"Bearer {token}"}).json == []

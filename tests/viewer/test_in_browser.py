@@ -285,7 +285,7 @@ def test_the_list_of_results_on_a_narrow_dark_screen(view_server, open_page):
     assert page.evaluate("document.activeElement.id") == "back"
 
 
-def test_without_niivue_the_report_is_shown(start, results_folder, open_page, tmp_path):
+def test_without_niivue_the_report_fills_the_window(start, results_folder, open_page, tmp_path):
     server = start("view", results_folder, env={"XDG_CACHE_HOME": str(tmp_path)})
     opened = open_page(server)
     page = opened.page
@@ -293,12 +293,51 @@ def test_without_niivue_the_report_is_shown(start, results_folder, open_page, tm
     page.wait_for_selector("body[data-ready]")
     assert "'anofpdm serve --set-up' installs it with npm" in page.text_content("#why-not")
     assert page.locator("#volumes").is_hidden()
+    window, report = page.viewport_size, page.locator("#slices").bounding_box()
+    assert report["width"] == window["width"]
+    assert report["height"] > 0.75 * window["height"]
+    assert report["y"] + report["height"] == pytest.approx(window["height"], abs=1)
+    assert page.locator("#report-files a").count() > 4
     frame = page.frame_locator("#slices")
     frame.locator("body[data-ready]").wait_for()
     before = frame.locator("#which").text_content()
     frame.locator("#next").press("Enter")  # a click can miss: the frame scrolls to #browser while it loads
     playwright.expect(frame.locator("#which")).not_to_have_text(before)
     assert page.locator("#film").is_hidden()
+
+
+def test_a_damaged_result_is_listed_with_the_reason(start, results_folder, open_page, tmp_path):
+    shutil.copytree(results_folder, tmp_path / "results")
+    (tmp_path / "results" / "p1" / "summary.json").write_text("[" * 100_000)
+    opened = open_page(start("view", tmp_path / "results"))
+    rows = opened.page.locator("#rows tr")
+    assert rows.nth(0).inner_text().split("\t") == ["p1", "Unreadable: summary.json: nested too deeply"]
+    assert rows.nth(0).locator("a").count() == 0
+    assert rows.nth(1).locator("a").count() == 1
+
+
+def test_scans_of_another_browser_are_found(serving, hold, open_page, scan):
+    hold.release()
+    job = serving.upload(scan).json
+    opened = open_page(serving)
+    page = opened.page
+    assert page.locator("#none").is_visible()
+    page.click("#others summary")
+    page.wait_for_selector(f"#other-scans #scan-{job['id']}[data-state=done]")
+    page.click(f"#scan-{job['id']} .open")
+    page.wait_for_selector("body[data-ready]")
+    assert page.text_content("h1") == job["name"]
+    page.once("dialog", lambda dialog: dialog.accept())
+    page.click("#delete")
+    page.wait_for_url("**/")
+    assert serving.request(f"/api/jobs/{job['id']}").status == 404
+
+
+def test_the_page_tells_which_series_are_taken(serving, start, make_hold, results_folder, model, open_page, tmp_path):
+    assert "Series on different grids, or of whole heads" in open_page(serving).page.text_content("#needs")
+    options = ("--out", tmp_path, "--raw", "never")
+    strict = start("serve", model, *options, held_by=make_hold(results_folder / "p1"))
+    assert "stripped brains on the same grid" in open_page(strict).page.text_content("#needs")
 
 
 def test_a_foreign_report_has_no_access_to_the_server(start, results_folder, open_page, tmp_path):

@@ -55,6 +55,20 @@ def test_a_scan_becomes_a_result(server, scan, done_job):
     assert result["volume_ml"] == done_job["found"]["volume_ml"]
 
 
+def test_all_scans_are_listed_newest_first(server, make_scan, done_job):
+    """For whoever can reach the server: an id that another browser stores is not needed."""
+    newer = server.upload(make_scan(11)).json
+    listed = server.request("/api/jobs").json
+    ids = [job["id"] for job in listed]
+    assert ids.index(newer["id"]) < ids.index(done_job["id"])
+    assert listed[ids.index(done_job["id"])] == server.job(done_job["id"])
+    assert [job["id"] for job in server.request("/api/jobs?limit=1").json] == [newer["id"]]
+    for limit in ("0", "-1", "1e9", "x"):
+        assert server.request(f"/api/jobs?limit={limit}").status == 422
+    server.request(f"/api/jobs/{newer['id']}", "DELETE")
+    assert newer["id"] not in [job["id"] for job in server.request("/api/jobs").json]
+
+
 def test_paths_of_the_server_are_not_exposed(server, done_job, store_folder):
     urls = [one["url"] for one in server.request(f"/api/results/{done_job['id']}").json["files"]]
     for url in [f"/api/jobs/{done_job['id']}", f"/api/results/{done_job['id']}", "/api/status", *urls]:

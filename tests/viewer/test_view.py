@@ -2,7 +2,9 @@
 
 import hashlib
 import json
+import os
 import shutil
+import sys
 
 import pytest
 
@@ -52,10 +54,10 @@ def test_a_manipulated_summary_gives_access_to_no_other_file(copied, tmp_path):
     summary = copied / "p1" / SUMMARY
     content = json.loads(summary.read_text())
     for file, digest in (
-        (secret, known), ("/etc/passwd", known), (tmp_path / "nowhere.nii", known), (summary, "0" * 64), (None, None),
+        (secret, known), ("/etc/passwd", known), (tmp_path / "nowhere.nii", known), (summary, "0" * 64), (None, ""),
         (tmp_path, known), ("/dev/zero.nii", known), ("\x00.nii", known),
     ):  # fmt: skip
-        content["inputs"] = {"flair": {"file": str(file), "sha256": digest}, "t2": "no", "t1": {}}
+        content["inputs"] = {"flair": {"file": str(file), "sha256": digest}, "t1": {}}
         summary.write_text(json.dumps(content))
         assert find_p1(copied).scans() == {}
         with pytest.raises(RequestError):
@@ -68,15 +70,109 @@ def test_a_manipulated_summary_gives_access_to_no_other_file(copied, tmp_path):
     assert find_p1(copied).scans() == {}
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"volume_ml": 1', "\xff", "1" * 20])
-def test_a_damaged_summary_is_ignored(copied, text):
-    (copied / "p1" / SUMMARY).write_text(text)
-    assert [one.title for one in ResultFolder(copied).search()] == ["sub-07_ses-1"]
+DAMAGED = {
+    "empty": (b"", "Expecting value"),
+    "cut": (b'{"volume_ml": 1', "Expecting"),
+    "a number": (b"1" * 20, "not a summary of anofpdm segment"),
+    "a list": (b"[]", "not a summary of anofpdm segment"),
+    "empty object": (b"{}", "not a summary of anofpdm segment"),
+    "not UTF-8": (b'{"volume_ml": "\xff"}', "decode"),
+    "nested": (b'{"volume_ml": 1, "x": ' + b"[" * 100_000 + b"]" * 100_000 + b"}", "nested too deeply"),
+    "nested objects": (b'{"volume_ml": 1, "inputs": ' + b'{"a":' * 50_000 + b"1" + b"}" * 50_000 + b"}", "nested"),
+    "large": (b'{"volume_ml": 1, "x": "' + b"x" * (5 << 20) + b'"}', "larger than 4 MiB"),
+    "volume as text": (b'{"volume_ml": "much"}', "volume_ml: "),
+    "volume as object": (b'{"volume_ml": {"a": []}}', "volume_ml: "),
+    "NaN": (b'{"volume_ml": NaN}', "volume_ml: "),
+    "infinite": (b'{"volume_ml": 1e999}', "volume_ml: "),
+    "negative": (b'{"volume_ml": -1.5}', "volume_ml: "),
+    "huge count": (b'{"volume_ml": 1, "findings": 1' + b"0" * 400 + b"}", "findings: "),
+    "too many digits": (b'{"volume_ml": 1, "findings": 1' + b"0" * 5000 + b"}", "digits"),
+    "a fraction of a slice": (b'{"volume_ml": 1, "slices": 1.5}', "slices: "),
+    "seconds": (b'{"volume_ml": 1, "seconds": [1]}', "seconds: "),
+    "one warning": (b'{"volume_ml": 1, "warnings": "one"}', "warnings: "),
+    "a warning of numbers": (b'{"volume_ml": 1, "warnings": [[1]]}', "warnings.0: "),
+    "half a character": (b'{"volume_ml": 1, "warnings": ["\\ud800"]}', "warnings.0: "),
+    "inputs": (b'{"volume_ml": 1, "inputs": [1]}', "inputs: "),
+    "an input": (b'{"volume_ml": 1, "inputs": {"flair": "no"}}', "inputs.flair: "),
+    "a file": (b'{"volume_ml": 1, "inputs": {"flair": {"file": [[[[1]]]]}}}', "inputs.flair.file: "),
+    "modalities": (b'{"volume_ml": 1, "missing_modalities": {"t1": 1}}', "missing_modalities: "),
+}
+
+
+@pytest.fixture(scope="module")
+def view_damaged(start, results_folder, tmp_path_factory):
+    """A server of two results; one of their summaries can be replaced."""
+    folder = tmp_path_factory.mktemp("damaged") / "results"
+    shutil.copytree(results_folder, folder)
+    return start("view", folder), folder / "p1"
+
+
+@pytest.mark.parametrize(("content", "reason"), DAMAGED.values(), ids=DAMAGED.keys())
+def test_only_the_result_with_a_damaged_summary_is_unreadable(view_damaged, content, reason):
+    server, folder = view_damaged
+    (folder / SUMMARY).write_bytes(content)
+    assert_unreadable(server, "p1", reason)
+
+
+def assert_unreadable(server, title, reason):
+    response = server.request("/api/results")
+    assert response.status == 200, response.body
+    listed = {one["title"]: one for one in response.json}
+    assert set(listed) == {title, "sub-07_ses-1"}
+    assert reason in listed[title]["unreadable"]
+    assert listed[title]["volume_ml"] is None
+    for path in ("", "/files/mask", "/files/summary", "/files/scan-flair"):
+        response = server.request(f"/api/results/{listed[title]['key']}{path}")
+        assert response.status == 422
+        assert reason in response.error
+        assert "segment the scan again" in response.error
+    other = listed["sub-07_ses-1"]
+    assert other["unreadable"] is None
+    assert server.request(f"/api/results/{other['key']}").json["lesions"]
+    assert "Traceback" not in server.log.read_text()
+
+
+def test_summaries_that_are_not_files(view_damaged, tmp_path):
+    server, folder = view_damaged
+    path = folder / SUMMARY
+    path.unlink(missing_ok=True)
+    os.mkfifo(path)
+    assert_unreadable(server, "p1", "not a regular file")
+    path.unlink()
+    path.symlink_to(path)
+    assert_unreadable(server, "p1", "not a regular file")
+    path.unlink()
+    (tmp_path / SUMMARY).write_text('{"volume_ml": 1}')
+    path.symlink_to(tmp_path / SUMMARY)
+    assert_unreadable(server, "p1", "not a regular file in this folder")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="file names are UTF-8 here")
+def test_names_of_folders_that_cannot_be_sent(view_damaged):
+    server, folder = view_damaged
+    (folder / SUMMARY).unlink(missing_ok=True)
+    (folder / SUMMARY).write_text("[]")
+    other = folder.rename(folder.with_name("p\udcff"))  # the byte 255
+    try:
+        assert_unreadable(server, "p\ufffd", "not a summary")
+        (other / SUMMARY).write_text('{"volume_ml": 1}')
+        (one,) = [one for one in server.request("/api/results").json if one["volume_ml"] == 1]
+        result = server.request(f"/api/results/{one['key']}").json
+        assert all(server.request(file["url"]).status == 200 for file in result["files"])
+    finally:
+        other.rename(folder)
+
+
+def test_a_summary_of_another_program_is_ignored(copied):
+    (copied / "other").mkdir()
+    (copied / "other" / SUMMARY).write_text('{"mean": {"Dice": 0.9}}')
+    assert len(ResultFolder(copied).search()) == 2
 
 
 def test_a_damaged_table_of_findings(copied):
-    (copied / "p1" / FINDINGS).write_text("finding,volume_ml\na,b\n")
-    assert find_p1(copied).lesions() == []
+    for text in ("a,b", "1,nan", "1,1e999", "1,2,3", "1", "1," + "1" * 200_000, "1,\0"):
+        (copied / "p1" / FINDINGS).write_text(f"finding,volume_ml\n{text}\n")
+        assert find_p1(copied).lesions() == [], text[:20]
 
 
 def test_warnings_do_not_contain_folders(copied):

@@ -93,6 +93,10 @@ class JobStore:
     def running(self) -> list[Job]:
         return self._in_state(JobState.RUNNING)
 
+    def newest(self, count: int) -> list[Job]:
+        with self._lock:
+            return sorted(self._jobs.values(), key=lambda job: -job.number)[:count]
+
     def path(self, job: Job, part: str = "") -> Path:
         return self.folder / "jobs" / job.id / part
 
@@ -172,7 +176,7 @@ class JobStore:
         try:
             job = Job(**json.loads((folder / STATE).read_text()))
             job = replace(job, state=JobState(job.state))
-        except (OSError, ValueError, TypeError):
+        except (OSError, ValueError, TypeError, RecursionError):
             return  # unreadable: left on disk
         if job.id != folder.name:
             return

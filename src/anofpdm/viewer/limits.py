@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from anofpdm.errors import AnoFPDMError
 
 MIB = 1 << 20
+RETRY_SECONDS = 30  # after a response that the server is busy
 
 
 @dataclass(frozen=True)
@@ -20,6 +21,10 @@ class Limits:
     upload_seconds: float = 3600.0  # for a whole upload
     attempts: int = 3  # a scan whose processing ended the server or its worker this often fails
     connections: int = 400
+    connections_per_address: int = 100
+    head_seconds: float = (
+        5.0  # from the start of a connection, or its next request, to the end of the request's headers
+    )
 
 
 class RequestError(AnoFPDMError):

@@ -1,7 +1,8 @@
-"""niivue, the volume viewer: one file of an npm package, installed once into the user's cache.
+"""niivue, the volume viewer: one file of an npm package, in the wheel (hatch_build.py) or in the user's cache.
 
 npm checks the package against the hash in package-lock.json. The file itself is checked against the hash in
-package.json at every start of a server. It is not part of this repository.
+package.json at every start of a server. It is not part of this repository. Imports only the standard library, so that
+a build can use it.
 """
 
 import hashlib
@@ -18,7 +19,10 @@ from anofpdm.errors import AnoFPDMError
 from anofpdm.util.files import write_atomically
 
 COMMAND = "anofpdm serve --set-up"
-NPM = ("npm", "ci", "--ignore-scripts", "--omit=optional", "--omit=dev", "--no-audit", "--no-fund")
+NPM = (
+    "npm", "ci", "--ignore-scripts", "--omit=optional", "--omit=dev", "--no-audit", "--no-fund",
+    "--fetch-retries=1", "--fetch-retry-mintimeout=2000", "--fetch-timeout=30000",
+)  # fmt: skip
 TIMEOUT_SECONDS = 300
 
 
@@ -29,15 +33,18 @@ class Niivue:
 
 
 def find_niivue() -> Niivue:
-    """The installed file, if it exists and has the expected hash."""
-    path = cache_path()
-    try:
-        digest = hashlib.sha256(path.read_bytes()).hexdigest()
-    except OSError:
-        return Niivue(None, f"The volume viewer (niivue) is not installed; '{COMMAND}' installs it with npm.")
-    if digest != _pinned()["sha256"]:
+    """The file of the wheel or of the cache, if it has the expected hash."""
+    digests = {path: _digest(path) for path in (packaged_path(), cache_path())}
+    for path, digest in digests.items():
+        if digest == _pinned()["sha256"]:
+            return Niivue(path)
+    if any(digests.values()):
         return Niivue(None, f"The volume viewer (niivue) has an unexpected hash; '{COMMAND}' reinstalls it.")
-    return Niivue(path)
+    return Niivue(None, f"The volume viewer (niivue) is not installed; '{COMMAND}' installs it with npm.")
+
+
+def packaged_path() -> Path:
+    return Path(str(resources.files("anofpdm.viewer") / "static" / "niivue.js"))
 
 
 def cache_path() -> Path:
@@ -46,21 +53,36 @@ def cache_path() -> Path:
 
 
 def install_niivue() -> Path:
-    """Install it with npm from the lock file; only the one file that is needed is kept."""
-    npm = shutil.which(NPM[0])
-    if npm is None:
-        raise AnoFPDMError("npm is not installed; install Node.js with npm. Without niivue, pages show the report only")
+    """Into the cache; only the one file that is needed is kept."""
     with tempfile.TemporaryDirectory() as folder:
-        for name in ("package.json", "package-lock.json"):
-            (Path(folder) / name).write_bytes(_read_resource(name))
-        _run([npm, *NPM[1:]], Path(folder))
-        data = (Path(folder) / _pinned()["file"]).read_bytes()
-    if hashlib.sha256(data).hexdigest() != _pinned()["sha256"]:
-        raise AnoFPDMError("the file from npm does not have the hash in package.json; nothing was changed")
+        data = fetch_niivue(Path(folder)).read_bytes()
     path = cache_path()
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, data)
     return path
+
+
+def fetch_niivue(folder: Path) -> Path:
+    """Install it with npm from the lock file into `folder`; returns the one file that is needed."""
+    npm = shutil.which(NPM[0])
+    if npm is None:
+        raise AnoFPDMError("npm is not installed; install Node.js with npm. Without niivue, pages show the report only")
+    for name in ("package.json", "package-lock.json"):
+        (folder / name).write_bytes(_read_resource(name))
+    _run([npm, *NPM[1:]], folder)
+    path = folder / _pinned()["file"]
+    if not path.is_file():
+        raise AnoFPDMError(f"npm installed no {_pinned()['file']}; use another version of npm")
+    if _digest(path) != _pinned()["sha256"]:
+        raise AnoFPDMError("the file from npm does not have the hash in package.json; nothing was changed")
+    return path
+
+
+def _digest(path: Path) -> str | None:
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError:
+        return None
 
 
 def _run(command: list[str], folder: Path) -> None:

@@ -12,7 +12,7 @@ from fastapi.responses import FileResponse, JSONResponse, Response
 from starlette.exceptions import HTTPException
 
 from anofpdm import __version__
-from anofpdm.viewer.limits import RequestError
+from anofpdm.viewer.limits import RETRY_SECONDS, RequestError
 from anofpdm.viewer.niivue import Niivue
 from anofpdm.viewer.results import SCAN, Result, media_type
 from anofpdm.viewer.schemas import ErrorResponse, FileResponseItem, ResultResponse, ViewerStatus
@@ -29,7 +29,6 @@ REPORT_HEADERS = {
     ),
     "X-Frame-Options": "SAMEORIGIN",
 }
-RETRY_SECONDS = 30  # after a response that the server is busy
 MESSAGES = {
     404: "There is no such page.",
     405: "This method is not allowed here.",
@@ -44,6 +43,7 @@ def document_errors(descriptions: dict[int, str]) -> dict[int | str, dict[str, o
 
 
 NOT_FOUND = document_errors({404: "No such scan."})
+UNREADABLE = document_errors({422: "The result cannot be read: its summary is damaged."})
 
 
 def static_path(name: str) -> Path:
@@ -104,7 +104,7 @@ def viewer_status(niivue: Niivue) -> ViewerStatus:
 
 
 def create_results_router(lookup: Callable[[str], Result]) -> APIRouter:
-    router = APIRouter(prefix="/api/results", tags=["results"], responses=NOT_FOUND)
+    router = APIRouter(prefix="/api/results", tags=["results"], responses={**NOT_FOUND, **UNREADABLE})
 
     @router.get("/{key}")
     def get_result(key: str) -> ResultResponse:
@@ -134,7 +134,7 @@ def describe_result(result: Result) -> ResultResponse:
 
     return ResultResponse(
         **result.list_item().model_dump(),
-        missing_modalities=result.missing_modalities(),
+        missing_modalities=result.summary.missing_modalities,
         notes=result.warnings(),
         lesions=result.lesions(),
         scans=[describe(f"{SCAN}{name}", path) for name, path in result.scans().items()],
@@ -146,5 +146,6 @@ def download_name(result: Result, role: str, path: Path) -> str:
     """File name for a download, of ASCII letters only."""
     is_scan = role.startswith(SCAN)
     name = role.removeprefix(SCAN) + path.name[path.name.index(".") :] if is_scan else path.name
-    prefix = re.sub(r"[^A-Za-z0-9._-]+", "_", result.title).strip("._") or "result"
+    name, title = (re.sub(r"[^A-Za-z0-9._-]+", "_", text) for text in (name, result.title))
+    prefix = title.strip("._") or "result"
     return name if name.startswith(prefix) else f"{prefix}_{name}"

@@ -4,16 +4,18 @@ as they are unchanged. A client gives a key and a role; both are looked up, and 
 import csv
 import hashlib
 import json
+import math
 import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+
+from pydantic import ValidationError
 
 from anofpdm.segment import outputs
 from anofpdm.viewer.limits import RequestError, scan_not_found
-from anofpdm.viewer.schemas import ResultListItem
+from anofpdm.viewer.schemas import ResultListItem, Summary
 
 FILES = {
     "mask": outputs.MASK,
@@ -41,7 +43,8 @@ class Result:
     key: str
     title: str
     files: dict[str, Path]  # by role
-    summary: dict[str, Any]
+    summary: Summary
+    unreadable: str = ""  # why; the summary is then empty
 
     def file(self, role: str) -> Path:
         path = self.files.get(role) or (self._scan(role.removeprefix(SCAN)) if role.startswith(SCAN) else None)
@@ -52,50 +55,42 @@ class Result:
     def scans(self) -> dict[str, Path]:
         """By modality: scans stored with the result, and unchanged scans named in the summary."""
         stored = {role.removeprefix(SCAN): path for role, path in self.files.items() if role.startswith(SCAN)}
-        named = {name: self._scan(name) for name in self._inputs()}
+        named = {name: self._scan(name) for name in self.summary.inputs}
         return {**stored, **{name: path for name, path in named.items() if path is not None}}
 
     def warnings(self) -> list[str]:
         """Warnings, with file names but without folders."""
-        warnings = [str(text) for text in self.summary.get("warnings") or []]
-        for source in self._inputs().values():
-            file = str(source.get("file", "")) if isinstance(source, dict) else ""
-            warnings = [text.replace(file, Path(file).name) for text in warnings] if file else warnings
+        warnings = self.summary.warnings
+        for file in (source.file for source in self.summary.inputs.values() if source.file):
+            warnings = [text.replace(file, Path(file).name) for text in warnings]
         return [FOLDERS.sub("", text) for text in warnings]
 
     def list_item(self) -> ResultListItem:
-        names = ("volume_ml", "findings", "slices", "slices_detected", "seconds")
-        numbers = {name: self.summary.get(name) for name in names}
-        count = len(self.summary.get("warnings") or [])
-        return ResultListItem(key=self.key, title=self.title, warnings=count, **numbers)
-
-    def missing_modalities(self) -> list[str]:
-        names = self.summary.get(outputs.MISSING_MODALITIES)
-        return [str(name) for name in names] if isinstance(names, list) else []
+        numbers = self.summary.model_dump(include={"volume_ml", "findings", "slices", "slices_detected", "seconds"})
+        count = len(self.summary.warnings)
+        unreadable = self.unreadable or None
+        return ResultListItem(key=self.key, title=self.title, warnings=count, unreadable=unreadable, **numbers)
 
     def lesions(self) -> list[dict[str, float]]:
         """Rows of the table of findings, largest first; none if the table is damaged."""
         try:
             text = _read_limited(self.file("findings")).decode()
-            return [{name: float(cell) for name, cell in row.items()} for row in csv.DictReader(text.splitlines())]
-        except (OSError, ValueError, TypeError, RequestError):
+            rows = [{name: float(cell) for name, cell in row.items()} for row in csv.DictReader(text.splitlines())]
+        except (OSError, ValueError, TypeError, RequestError, csv.Error):
             return []
-
-    def _inputs(self) -> dict[str, Any]:
-        inputs = self.summary.get("inputs")
-        return inputs if isinstance(inputs, dict) else {}
+        return rows if all(math.isfinite(cell) for row in rows for cell in row.values()) else []
 
     def _scan(self, modality: str) -> Path | None:
         """If it is a NIfTI file with the hash in the summary: a manipulated summary gives access to no other file."""
-        source = self._inputs().get(modality)
-        if not isinstance(source, dict):
+        source = self.summary.inputs.get(modality)
+        if source is None:
             return None
-        path = Path(str(source.get("file")))
+        path = Path(source.file)
         try:
             if not path.name.endswith((".nii", ".nii.gz")) or not path.is_file():
                 return None
             with path.open("rb") as file:
-                same = hashlib.file_digest(file, "sha256").hexdigest() == source.get("sha256")
+                same = hashlib.file_digest(file, "sha256").hexdigest() == source.sha256
         except (OSError, ValueError):
             return None
         return path if same else None
@@ -123,7 +118,7 @@ class ResultFolder:
         result = self._results.get(key)
         if result is None:
             raise scan_not_found()
-        return result
+        return require_readable(result)
 
 
 def _find_results(root: Path) -> Iterator[Result]:
@@ -141,21 +136,62 @@ def _find_results(root: Path) -> Iterator[Result]:
 
 
 def read_result(root: Path, folder: Path, stem: str = "", key: str | None = None, title: str = "") -> Result | None:
+    """None if there is no summary, or that of another program."""
+    name = stem + outputs.bids_suffix(outputs.SUMMARY) if stem else outputs.SUMMARY
+    if not os.path.lexists(folder / name):
+        return None
+    scan = stem or folder.relative_to(root).as_posix()
+    title = title or _printable(scan if scan != "." else root.name)
+    key = key or hashlib.sha256(os.fsencode(folder / name)).hexdigest()[:20]
+    summary, unreadable = Summary(), ""
+    files: dict[str, Path] = {}
+    try:
+        files = _result_files(root, folder, stem)
+        payload = _parse_summary(files.get("summary"))
+        if payload is None and "mask" not in files:
+            return None
+        summary = Summary.model_validate(payload)
+    except (OSError, ValueError, RecursionError) as problem:  # pydantic's and json's errors are ValueErrors
+        unreadable = f"{_printable(name)}: {_describe(problem)}"
+    return Result(key, title, files, summary, unreadable)
+
+
+def require_readable(result: Result) -> Result:
+    if result.unreadable:
+        raise RequestError(422, f"This result cannot be read. {result.unreadable}; segment the scan again.")
+    return result
+
+
+def _result_files(root: Path, folder: Path, stem: str) -> dict[str, Path]:
+    """Regular files below the root, also after links are resolved, by role."""
     names = {role: stem + outputs.bids_suffix(file) if stem else file for role, file in FILES.items()}
     paths = {role: folder / name for role, name in names.items()} | _masks_on_series(folder, stem)
-    files = {  # regular files below the root, also after links are resolved
-        role: path for role, path in paths.items() if path.is_file() and path.resolve().is_relative_to(root)
-    }
-    try:
-        summary = json.loads(_read_limited(files["summary"]))
-    except (OSError, ValueError, KeyError):
-        return None
-    if not isinstance(summary, dict) or "volume_ml" not in summary:  # of another program
-        return None
-    name = stem or folder.relative_to(root).as_posix()
-    title = title or (name if name != "." else root.name)
-    key = key or hashlib.sha256(os.fsencode(files["summary"])).hexdigest()[:20]
-    return Result(key, title, files, summary)
+    return {role: path for role, path in paths.items() if path.is_file() and path.resolve().is_relative_to(root)}
+
+
+def _parse_summary(path: Path | None) -> object:
+    """None if it is of another program."""
+    if path is None:
+        raise ValueError("not a regular file in this folder")
+    payload = json.loads(_read_limited(path))
+    return None if isinstance(payload, dict) and "volume_ml" not in payload else payload
+
+
+def _describe(problem: Exception) -> str:
+    if isinstance(problem, ValidationError):
+        first = problem.errors(include_url=False, include_input=False)[0]
+        place = ".".join(map(str, first["loc"]))
+        return f"{place}: {first['msg']}" if place else "not a summary of anofpdm segment"
+    if isinstance(problem, RecursionError):
+        return "nested too deeply"
+    if isinstance(problem, OSError):
+        return problem.strerror or type(problem).__name__
+    return str(problem)
+
+
+def _printable(name: str) -> str:
+    """Of a file; names that are not UTF-8 cannot be sent."""
+    return os.fsencode(name).decode(errors="replace")
 
 
 def _masks_on_series(folder: Path, stem: str) -> dict[str, Path]:
@@ -163,10 +199,10 @@ def _masks_on_series(folder: Path, stem: str) -> dict[str, Path]:
     file = outputs.on_series(outputs.MASK, "\0")
     before, after = (stem + outputs.bids_suffix(file) if stem else file).split("\0")
     names = [path.name for path in folder.iterdir() if path.name.startswith(before) and path.name.endswith(after)]
-    return {f"mask-on-{name[len(before) : -len(after)]}": folder / name for name in sorted(names)}
+    return {_printable(f"mask-on-{name[len(before) : -len(after)]}"): folder / name for name in sorted(names)}
 
 
 def _read_limited(path: Path) -> bytes:
     if path.stat().st_size > MAX_TABLE_BYTES:
-        raise ValueError(f"{path.name} is too large")
+        raise ValueError(f"larger than {MAX_TABLE_BYTES >> 20} MiB")
     return path.read_bytes()

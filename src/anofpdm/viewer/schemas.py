@@ -1,8 +1,20 @@
 """Requests and responses of the HTTP API, as its documentation shows them."""
 
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+Quantity = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Count = Annotated[int, Field(ge=0, lt=2**53)]  # JavaScript's largest exact integer
+
+
+def _check_encodable(text: str) -> str:
+    """JSON can contain half a surrogate pair, which a response cannot."""
+    text.encode()
+    return text
+
+
+Text = Annotated[str, AfterValidator(_check_encodable)]
 
 
 class ErrorResponse(BaseModel):
@@ -28,6 +40,7 @@ class ServeStatus(Status):
     model: str
     modalities: list[str] = Field(description="Modalities that the model takes; those needed first.")
     optional: list[str] = Field(description="Those of them that a scan may lack.")
+    raw: bool = Field(description="Whether series may be on different grids, or of whole heads.")
     dicom: bool = Field(description="Whether a zip of DICOM files is accepted.")
     upload_bytes: int = Field(description="Largest upload.")
     waiting: int = Field(description="Scans in the queue.")
@@ -35,7 +48,7 @@ class ServeStatus(Status):
 
 
 class JobResponse(BaseModel):
-    id: str = Field(description="128 random bits. Keep it secret: whoever has the id has access to the scan.")
+    id: str = Field(description="128 random bits.")
     name: str
     state: str = Field(description="queued, running, done, failed or cancelled")
     ahead: int = Field(description="Number of scans that are processed before this one.")
@@ -57,6 +70,26 @@ class FileResponseItem(BaseModel):
     url: str
 
 
+class InputFile(BaseModel):
+    file: Text = ""
+    sha256: str = ""
+
+
+class Summary(BaseModel):
+    """What pages show of a summary.json, which may come from elsewhere."""
+
+    model_config = ConfigDict(strict=True)
+
+    volume_ml: Quantity | None = None
+    findings: Count | None = None
+    slices: Count | None = None
+    slices_detected: Count | None = None
+    seconds: Quantity | None = None
+    warnings: list[Text] = []
+    missing_modalities: list[Text] = []
+    inputs: dict[Text, InputFile] = {}  # by modality
+
+
 class ResultListItem(BaseModel):
     key: str = Field(description="Identifies the result in URLs.")
     title: str
@@ -66,6 +99,7 @@ class ResultListItem(BaseModel):
     slices_detected: int | None = Field(description="Number of slices classified as unhealthy.")
     seconds: float | None = Field(description="Processing time.")
     warnings: int = Field(description="Number of warnings.")
+    unreadable: str | None = Field(description="Why the result cannot be read; its numbers are then null.")
 
 
 class ResultResponse(ResultListItem):

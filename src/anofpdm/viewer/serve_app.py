@@ -15,7 +15,7 @@ from anofpdm.viewer import pages
 from anofpdm.viewer.jobs import INPUT, RESULT, Job, JobState, JobStore
 from anofpdm.viewer.limits import Limits, RequestError, scan_not_found
 from anofpdm.viewer.niivue import Niivue
-from anofpdm.viewer.results import SCAN, Result, read_result
+from anofpdm.viewer.results import SCAN, Result, read_result, require_readable
 from anofpdm.viewer.runner import Runner
 from anofpdm.viewer.schemas import JobResponse, ServeStatus
 from anofpdm.viewer.upload_handler import UploadHandler, form_schema
@@ -24,7 +24,8 @@ DESCRIPTION = (
     "Lesion masks for brain MRI. Upload a scan (POST /api/jobs), keep its id, query its state (GET /api/jobs/ID), "
     "then download the result (GET /api/results/ID). Research tool, not a medical device."
 )
-JobIds = Annotated[list[str], Query(alias="id", max_length=200, description="Id of a scan; repeatable.")]
+JobIds = Annotated[list[str], Query(alias="id", max_length=200, description="Id of a scan; repeatable. Default: all.")]
+Limit = Annotated[int, Query(ge=1, le=1000, description="Without ids: most scans in the list.")]
 UPLOAD_ERRORS = pages.document_errors(
     {
         400: "The form is invalid.",
@@ -59,6 +60,7 @@ def create_serve_app(runner: Runner, niivue: Niivue, limits: Limits) -> FastAPI:
             model=model.name,
             modalities=list(model.inputs.names),
             optional=list(model.inputs.optional),
+            raw=model.raw,
             dicom=uploads.dicom,
             upload_bytes=limits.upload_bytes,
             waiting=len(store.queued()),
@@ -86,13 +88,13 @@ def _create_jobs_router(uploads: UploadHandler, runner: Runner) -> APIRouter:
         return describe_job(job, runner)
 
     @router.get("")
-    def list_jobs(ids: JobIds) -> list[JobResponse]:
-        """State of several scans, given by id; unknown ids are omitted. There is no list of all scans."""
-        jobs = []
+    def list_jobs(ids: JobIds = [], limit: Limit = 200) -> list[JobResponse]:  # noqa: B006
+        """State of the scans with these ids, without unknown ones. Without ids, of all scans, newest first."""
+        jobs = [] if ids else runner.store.newest(limit)
         for job_id in ids:
             with contextlib.suppress(RequestError):
-                jobs.append(describe_job(runner.store.get(job_id), runner))
-        return jobs
+                jobs.append(runner.store.get(job_id))
+        return [describe_job(job, runner) for job in jobs]
 
     @router.get("/{job_id}", responses=pages.NOT_FOUND)
     def get_job(job_id: str) -> JobResponse:
@@ -131,4 +133,5 @@ def find_result(store: JobStore, key: str) -> Result:
         raise scan_not_found()
     nifti = sorted(path for path in (folder / INPUT).iterdir() if path.name.endswith((".nii", ".nii.gz")))
     scans = {f"{SCAN}{path.name.partition('.')[0]}": path for path in nifti}
-    return replace(result, files={**result.files, **scans}, summary={**result.summary, "inputs": {}})
+    summary = require_readable(result).summary.model_copy(update={"inputs": {}})
+    return replace(result, files={**result.files, **scans}, summary=summary)

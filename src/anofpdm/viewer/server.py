@@ -18,7 +18,9 @@ from anofpdm.viewer.access import Access, is_loopback
 from anofpdm.viewer.limits import Limits
 
 if TYPE_CHECKING:
+    import uvicorn
     from fastapi import FastAPI
+    from starlette.types import ASGIApp
 
     from anofpdm.viewer.worker import WorkerConfig
 
@@ -71,23 +73,30 @@ def _run(app: "FastAPI", access: Access, listener: socket.socket, on_ready: OnRe
     access = replace(access, port=int(listener.getsockname()[1]))
     if access.token is None and not is_loopback(access.host):
         access = replace(access, token=secrets.token_urlsafe(24))
-    config = uvicorn.Config(
-        Guard(app, access, static_path("login.html")),
+    config = create_config(Guard(app, access, static_path("login.html")), limits)
+    for name in ("uvicorn.error", "uvicorn", "python_multipart"):  # their messages can quote a request
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+    on_ready(access.address)
+    uvicorn.Server(config).run(sockets=[listener])
+
+
+def create_config(app: "ASGIApp", limits: Limits) -> "uvicorn.Config":
+    import uvicorn
+
+    from anofpdm.viewer.connections import limited_protocol
+
+    return uvicorn.Config(
+        app,
         log_config=None,
         access_log=False,
         server_header=False,
         proxy_headers=False,
         ws="none",
-        http="h11",
+        http=limited_protocol(limits),
         lifespan="on",
-        limit_concurrency=limits.connections,
         timeout_keep_alive=KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=SHUTDOWN_SECONDS,
     )
-    for name in ("uvicorn.error", "uvicorn", "python_multipart"):  # their messages can quote a request
-        logging.getLogger(name).setLevel(logging.CRITICAL)
-    on_ready(access.address)
-    uvicorn.Server(config).run(sockets=[listener])
 
 
 @contextlib.contextmanager

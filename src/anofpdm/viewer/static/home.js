@@ -174,8 +174,9 @@ const isFinished = (job) => !["queued", "running"].includes(job.state);
 function makeItem(job, name) {
   const item = make("li", { id: `scan-${job.id}` });
   item.dataset.state = job.state;
+  const date = new Date(1000 * job.accepted).toLocaleString();
   item.append(make("div", { className: "row" }, make("span", { className: "file", text: name }),
-    make("span", { className: "quiet push", text: `${job.name}, ${new Date(1000 * job.accepted).toLocaleString()}` })));
+    make("span", { className: "quiet push", text: name === job.name ? date : `${job.name}, ${date}` })));
   item.append(make("div", { className: `state ${job.state}`, text: describeState(job) }));
   if (job.state === "running") {
     item.append(make("progress", { max: job.total || 1, value: job.done, "aria-label": "Progress" }));
@@ -189,10 +190,9 @@ function makeItem(job, name) {
 }
 
 /** Updates only what has changed, so that focus and clicks are not lost. */
-function showJobs(jobs) {
+function showJobs(jobs, list, none) {
   const names = new Map(rememberedScans().map((one) => [one.id, one.name]));
-  byId("none").hidden = jobs.length > 0;
-  const list = byId("scans");
+  none.hidden = jobs.length > 0;
   for (const item of [...list.children]) if (!jobs.some((job) => item.id === `scan-${job.id}`)) item.remove();
   jobs.forEach((job, at) => {
     const drawn = byId(`scan-${job.id}`);
@@ -212,8 +212,10 @@ async function refresh() {
   const ids = rememberedScans().map((one) => one.id);
   const jobs = ids.length ? await request(`/api/jobs?${ids.map((id) => `id=${encodeURIComponent(id)}`).join("&")}`) : [];
   for (const id of ids) if (!jobs.some((job) => job.id === id)) forget(id);
-  listed = jobs;
-  showJobs(jobs);
+  const others = byId("others").open ? (await request("/api/jobs")).filter((job) => !ids.includes(job.id)) : [];
+  listed = [...jobs, ...others];
+  showJobs(jobs, byId("scans"), byId("none"));
+  showJobs(others, byId("other-scans"), byId("no-others"));
 }
 
 async function cancel(job) {
@@ -256,7 +258,11 @@ async function loadStatus() {
   byId("model").textContent = `AnoFPDM, model ${loaded.model}`;
   const needed = loaded.modalities.filter((one) => !loaded.optional.includes(one)).join(", ").toUpperCase();
   const optional = loaded.optional.length ? ` and, if there are any, ${loaded.optional.join(", ").toUpperCase()}` : "";
-  byId("needs").textContent = `The model needs ${needed}${optional} as NIfTI files on the same grid, at most ${formatBytes(loaded.upload_bytes)} in total.`;
+  const size = formatBytes(loaded.upload_bytes);
+  const form = loaded.raw
+    ? `as NIfTI files, at most ${size} in total. Series on different grids, or of whole heads, are registered and stripped first.`
+    : `as NIfTI files of stripped brains on the same grid, at most ${size} in total.`;
+  byId("needs").textContent = `The model needs ${needed}${optional} ${form}`;
   byId("slots").replaceChildren(...loaded.modalities.map((one) => makeSlot(one, loaded.optional.includes(one))));
   byId("dicom-part").hidden = !loaded.dicom;
   status = loaded;
@@ -279,6 +285,7 @@ function addListeners() {
     if (status) assignDropped([...event.dataTransfer.files]);
   });
   byId("form").addEventListener("submit", send);
+  byId("others").addEventListener("toggle", refreshRepeatedly);
   byId("stop").addEventListener("click", () => upload?.abort());
 }
 

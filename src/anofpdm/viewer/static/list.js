@@ -4,6 +4,10 @@ import { byId, formatCount, formatMillilitres, make, request, showTrouble } from
 let results = [];
 
 function row(one) {
+  if (one.unreadable) {
+    const reason = make("td", { className: "failed", colSpan: 5, text: `Unreadable: ${one.unreadable}` });
+    return make("tr", {}, make("td", { text: one.title }), reason);
+  }
   const unhealthy = one.slices_detected === null ? "-" : `${one.slices_detected} of ${one.slices}`;
   const open = make("a", { className: "button", href: `/scan#${one.key}`, text: "Open", "aria-label": `Open ${one.title}` });
   return make("tr", {}, make("td", { text: one.title }), make("td", { text: formatMillilitres(one.volume_ml) }),

@@ -52,13 +52,16 @@ function showFiles(result) {
   }));
 }
 
+/** In the whole window: the report has the summary, warnings and findings. */
 function showReport(result, reason) {
   const report = result.files.find((one) => one.role === "report");
   byId("volumes").hidden = true;
   byId("fallback").hidden = false;
   byId("why-not").textContent = `${reason} ${report ? "The report is shown instead." : ""}`;
   byId("no-slices").hidden = Boolean(report);
-  if (report) Object.assign(byId("slices"), { hidden: false, src: `${report.url}#browser` });
+  if (!report) return;
+  document.body.classList.add("report-only");
+  Object.assign(byId("slices"), { hidden: false, src: report.url });
 }
 
 async function showVolumes(result, status) {

@@ -1,0 +1,129 @@
+"""Connections without a complete request, and many of them from one address."""
+
+import contextlib
+import socket
+import sys
+import threading
+import time
+
+import pytest
+
+uvicorn = pytest.importorskip("uvicorn")
+
+from anofpdm.segment.outputs import SUMMARY  # noqa: E402
+from anofpdm.viewer.limits import Limits  # noqa: E402
+from anofpdm.viewer.server import create_config  # noqa: E402
+
+HALF = b"GET /api/results HTTP/1.1\r\nHost: 127.0.0.1\r\nX: "
+WHOLE = b"GET %s HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
+LIMITS = Limits(connections=6, connections_per_address=3, head_seconds=0.4)
+
+
+@pytest.fixture
+def connect():
+    """Opens connections, which are closed after the test."""
+    with contextlib.ExitStack() as stack:
+
+        def connect(port, sent=b"", source="127.0.0.1"):
+            peer = socket.create_connection(("127.0.0.1", port), timeout=10, source_address=(source, 0))
+            stack.callback(peer.close)
+            peer.sendall(sent)
+            return peer
+
+        yield connect
+
+
+@pytest.fixture
+def limited():
+    """Port of a server with LIMITS, in a thread: /wait responds when its client has left, all else at once."""
+
+    async def app(scope, receive, send):
+        while scope["path"] == "/wait" and (await receive())["type"] != "http.disconnect":
+            pass
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
+        await send({"type": "http.response.body", "body": b"ok"})
+
+    config = create_config(app, LIMITS)
+    config.lifespan = "off"
+    server = uvicorn.Server(config)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+        thread.start()
+        yield listener.getsockname()[1]
+        server.should_exit = True
+        thread.join()
+
+
+def receive(peer) -> bytes:
+    """Until the connection ends, or is silent."""
+    peer.settimeout(0.2)
+    received = b""
+    with contextlib.suppress(TimeoutError, ConnectionError):
+        while piece := peer.recv(65536):
+            received += piece
+    return received
+
+
+def seconds_until_closed(peer) -> float:
+    peer.settimeout(10)
+    began = time.monotonic()
+    with contextlib.suppress(ConnectionError):
+        assert peer.recv(100) == b""
+    return time.monotonic() - began
+
+
+def test_hundreds_of_half_open_requests_lock_nobody_out(start, tmp_path, connect):
+    (tmp_path / SUMMARY).write_text('{"volume_ml": 1}')
+    server = start("view", tmp_path)
+    for _ in range(450):
+        connect(server.port, HALF)
+    began = time.monotonic()
+    for path in ("/", "/api/results"):
+        assert server.request(path).status == 200
+    assert time.monotonic() - began < 3
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET", HALF])
+def test_a_request_head_has_a_deadline(limited, connect, sent):
+    assert 0.1 < seconds_until_closed(connect(limited, sent)) < 3
+
+
+def test_the_deadline_is_not_extended_by_more_bytes(limited, connect):
+    peer = connect(limited, HALF)
+    began = time.monotonic()
+    with contextlib.suppress(ConnectionError):
+        while time.monotonic() - began < 5:
+            peer.sendall(b"x")
+            time.sleep(0.05)
+    assert time.monotonic() - began < 3
+
+
+def test_the_deadline_holds_for_every_request_of_a_connection(limited, connect):
+    peer = connect(limited, WHOLE % b"/")
+    assert receive(peer).endswith(b"ok")
+    peer.sendall(WHOLE % b"/")
+    assert receive(peer).endswith(b"ok")
+    peer.sendall(HALF)
+    assert seconds_until_closed(peer) < 3
+
+
+def test_a_request_in_progress_and_an_idle_connection_have_no_deadline(limited, connect):
+    busy, idle = connect(limited, WHOLE % b"/wait"), connect(limited, WHOLE % b"/")
+    assert receive(idle).endswith(b"ok")
+    time.sleep(2 * LIMITS.head_seconds)
+    assert receive(busy) == b""
+    idle.sendall(WHOLE % b"/")
+    assert receive(idle).endswith(b"ok")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="127.0.0.2 is an address of this machine only on Linux")
+def test_one_address_has_a_share_of_the_connections(limited, connect):
+    waiting = [connect(limited, WHOLE % b"/wait") for _ in range(LIMITS.connections_per_address)]
+    assert receive(waiting[-1]) == b""
+    refused = receive(connect(limited, WHOLE % b"/"))
+    assert refused.startswith(b"HTTP/1.1 503")
+    assert b"retry-after: 30" in refused.lower()
+    assert b"Too many requests are in progress" in refused
+    assert receive(connect(limited, WHOLE % b"/", source="127.0.0.2")).endswith(b"ok")
+    waiting.pop().close()
+    assert receive(connect(limited, WHOLE % b"/")).endswith(b"ok")
