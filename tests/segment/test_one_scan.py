@@ -115,7 +115,7 @@ def test_help_lists_what_segment_takes_and_returns():
     text = inspect.getdoc(Model.segment) or ""
     absent = [name for name in SegmentOptions.__annotations__ if name not in text]
     assert not absent
-    for word in ('{"flair": path', "DICOM", "Returns mask", "save("):
+    for word in ('{"flair": path, "t2": path}', "DICOM", "Returns mask", "save("):
         assert word in text
 
 

@@ -1,5 +1,6 @@
 """Options shared by several commands."""
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -67,8 +68,8 @@ KeepIsolated = Annotated[
     bool,
     typer.Option(
         "--keep-isolated",
-        help="Use labels of the table that are unlike those of both adjacent slices. By default they are left out of "
-        "training and validation, as probable errors, where slices are thin (up to 3 mm).",
+        help="Keep labels of the CSV file that differ from those of both adjacent slices. By default they are excluded "
+        "from training and validation as probable errors, where slices are at most 3 mm apart.",
     ),
 ]
 FillLabels = Annotated[
@@ -76,8 +77,8 @@ FillLabels = Annotated[
     typer.Option(
         min=0,
         metavar="MM",
-        help="Training and validation slices without a label, between two that have the same one and are at most this "
-        "far apart, get it, too; e.g. 20 where every tenth slice of 2 mm is labelled. 0: none.",
+        help="Give an unlabelled training or validation slice the label of the labelled slices below and above it, if "
+        "they agree and are at most this far apart; e.g. 20 where every tenth slice of 2 mm is labelled. 0: off.",
     ),
 ]
 RAW, DIFFUSION = "Raw studies", "Diffusion engine only"
@@ -91,6 +92,7 @@ RawOption = Annotated[
         help="Register and skull-strip the series of a scan first. auto: where they need it.", rich_help_panel=RAW
     ),
 ]
+DiffusionBatch = Annotated[int | None, typer.Option(min=1, help=BATCH_HELP, rich_help_panel=DIFFUSION)]
 DiffusionPrecision = Annotated[Precision, typer.Option(help=PRECISION_HELP, rich_help_panel=DIFFUSION)]
 Smallest = Annotated[
     int | None,
@@ -113,7 +115,18 @@ ThresholdProbability = Annotated[
         "and in small lesions.",
     ),
 ]
-Device = Annotated[str, typer.Option(help="auto (a GPU if there is one), cpu, cuda, cuda:1 or mps.")]
+
+
+def _device_name(device: str) -> str:
+    """A typo is a usage error, before torch is imported."""
+    if not re.fullmatch(r"auto|cpu|mps|cuda(:\d+)?", device):
+        raise typer.BadParameter(f"{device!r}: use auto, cpu, cuda, cuda:1 or mps")
+    return device
+
+
+Device = Annotated[
+    str, typer.Option(callback=_device_name, help="auto (a GPU if there is one), cpu, cuda, cuda:1 or mps.")
+]
 
 
 def parse_names(text: str) -> tuple[str, ...]:

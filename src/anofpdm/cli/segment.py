@@ -140,9 +140,7 @@ def segment(
     seed: Annotated[
         int | None, typer.Option(min=0, help="Noise seed, also of --explain.", rich_help_panel=options.DIFFUSION)
     ] = None,
-    batch: Annotated[
-        int | None, typer.Option(min=1, help=options.BATCH_HELP, rich_help_panel=options.DIFFUSION)
-    ] = None,
+    batch: options.DiffusionBatch = None,
     precision: options.DiffusionPrecision = Precision.AUTO,
 ) -> None:
     """Write mask, anomaly map, findings and tables for every scan. Re-run the same command to resume.

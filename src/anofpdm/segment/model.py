@@ -140,17 +140,17 @@ class Model:
     ) -> Segmentation:
         """Segment one scan.
 
-        `scan`: NIfTI files by modality, {"flair": path, "t2": path}, in upper or lower case; or what `anofpdm segment`
-        takes: a path or several, of NIfTI files, a folder in any supported layout, a DICOM folder, or a zip of one.
-        Options, all with the model's default:
+        `scan` is a mapping from modality to NIfTI file, `{"flair": path, "t2": path}`, in upper or lower case; or what
+        `anofpdm segment` takes: one path or several, of NIfTI files, a folder in any supported layout, or DICOM (a
+        folder or zip). The options, by default those of the model:
 
-        engine: "auto" (the student if there is one), "student" or "diffusion"
-        threshold_probability: lesion probability from which a pixel belongs to a student's mask, between 0 and 1
-        smallest: components of at most this many pixels (of 128 x 128) are dropped
-        explain: "findings" or slice numbers: the report of a student's mask shows the diffusion model's curves there
-        raw: "auto", "always" or "never" register and skull-strip series first; "never" by default for files by modality
-        brain_mask, skull_strip: file of a brain mask, or a command that contains {input} and {output}
-        detector, threshold, context, peak, seed, batch: of the diffusion engine, as in `anofpdm segment --help`
+        - engine: "auto" (the student if there is one), "student" or "diffusion"
+        - threshold_probability: lesion probability from which a pixel belongs to a student's mask, between 0 and 1
+        - smallest: components of at most this many pixels (of 128 x 128) are dropped
+        - explain: "findings" or slice numbers, where a student's report shows the curves of the diffusion model
+        - raw: "auto", "always" or "never" register and skull-strip series; "never" by default for a mapping
+        - brain_mask, skull_strip: file of a brain mask, or a command that contains {input} and {output}
+        - detector, threshold, context, peak, seed, batch: of the diffusion engine, as in `anofpdm segment --help`
 
         Returns mask, anomaly_map, findings, slices, volume_ml, estimated_dice, summary; `save(folder)` writes them.
         """
