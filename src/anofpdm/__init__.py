@@ -16,3 +16,7 @@ def __getattr__(name: str) -> Any:
 
         return load
     raise AttributeError(f"module 'anofpdm' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -43,6 +43,23 @@ def test_a_mistyped_option_gets_a_suggestion(name):
                 assert whole in said(name, f"{whole[:-2]}{whole[-1]}"), whole
 
 
+def test_options_of_segment_are_in_panels():
+    help_text = said("segment", "--help", COLUMNS="80")
+    titles = ("Options", "Files", "Raw studies", "DICOM", "Clusters", "Diffusion engine only")
+    places = [help_text.index(f" {title} ") for title in titles]
+    assert places == sorted(places)
+    cut_off = [name for option in COMMANDS["segment"].params for name in option.opts if name not in help_text]
+    assert not cut_off
+
+
+@pytest.mark.parametrize("name", ["detector", "threshold", "context", "peak", "seed"])
+def test_no_default_is_shown_that_the_default_engine_refuses(name):
+    (option,) = [one for one in COMMANDS["segment"].params if one.name == name]
+    assert option.rich_help_panel == "Diffusion engine only"
+    assert option.default is None
+    assert "efault" not in option.help
+
+
 @pytest.mark.parametrize(
     ("typed", "offered"),
     [

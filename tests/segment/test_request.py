@@ -8,6 +8,7 @@ import pytest
 from anofpdm.errors import CalibrationError, ConfigError, ModelError
 from anofpdm.options import Engine
 from anofpdm.segment.engines import DiffusionEngine, StudentEngine
+from anofpdm.student.drawing import CALIBRATED
 from anofpdm.student.network import StudentConfig
 from tests.segment.known_model import known_model
 
@@ -15,7 +16,7 @@ from tests.segment.known_model import known_model
 def model_with_student():
     calibration = SimpleNamespace(to_dict=lambda: {"accuracy": 1.0})
     config = StudentConfig(("t2",), 64, (-2.0, 2.0))
-    student = SimpleNamespace(config=config, sha256="5", calibration=calibration)
+    student = SimpleNamespace(config=config, sha256="5", calibration=calibration, drawing=CALIBRATED)
     return replace(known_model(seed=7), student=student)
 
 

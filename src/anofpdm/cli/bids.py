@@ -51,14 +51,12 @@ def bids(
     skip_bids_validation: Annotated[
         bool, typer.Option("--skip-bids-validation", help="Do not require a valid dataset_description.json.")
     ] = False,
-    engine: Annotated[
-        Engine, typer.Option(help="What makes the masks. auto: the student, if the model has one.")
-    ] = Engine.AUTO,
-    raw: Annotated[
-        Raw, typer.Option(help="Register and skull-strip the series of a scan first. auto: where they need it.")
-    ] = Raw.AUTO,
-    precision: options.PrecisionOption = Precision.AUTO,
+    engine: options.EngineOption = Engine.AUTO,
+    threshold_probability: options.ThresholdProbability = None,
+    smallest: options.Smallest = None,
     device: options.Device = "auto",
+    raw: options.RawOption = Raw.AUTO,
+    precision: options.DiffusionPrecision = Precision.AUTO,
 ) -> None:
     """Segment the participants of a BIDS data set into a BIDS derivative, or join their results into a table.
 
@@ -80,10 +78,11 @@ def bids(
     run = BidsRun(bids_dir, out, selection, validate=not skip_bids_validation)
     local_device = set_local_device(options.resolve_device(device))
     loaded = load(model, local_device, precision)
+    request = loaded.request(engine=engine, raw=raw, threshold_probability=threshold_probability, smallest=smallest)
     world = World.from_environment(local_device)
     try:
         with progress_bars(world.is_main) as progress:
-            reports = world.all_gather(run.run(loaded, loaded.request(engine=engine, raw=raw), world, progress))
+            reports = world.all_gather(run.run(loaded, request, world, progress))
     finally:
         world.close()
     if world.is_main:

@@ -33,7 +33,7 @@ def calibrate(
         Signal,
         typer.Option(
             help="Signal averaged into the anomaly map. error: as in the paper. agreement: geometric mean of error and "
-            "gradient. auto: errors, or agreement with the share of the gradient whose maps stand out most."
+            "gradient. auto: error, or agreement with the best share of the gradient."
         ),
     ] = Signal.AUTO,
     accuracy_ratio: Annotated[

@@ -20,12 +20,12 @@ def distill(
     neighbours: Annotated[
         str,
         typer.Option(
-            help="Offsets of neighbouring slices that the student also gets as input (mm), e.g. -4,4; "
+            help="Offsets (mm) of neighbouring slices that are further inputs of the student, e.g. -4,4; "
             "auto: one slice on each side; none: no neighbours."
         ),
     ] = "auto",
     modalities: Annotated[
-        str, typer.Option(help="Modalities of the student, e.g. flair,t2. Default: the scored ones, and the optional.")
+        str, typer.Option(help="Modalities of the student, e.g. flair,t2. Default: the scored and the optional ones.")
     ] = "",
     optional: Annotated[
         str,
@@ -35,16 +35,16 @@ def distill(
         bool,
         typer.Option(
             "--thick-slices",
-            help="Learn each slice also as in a scan with thicker slices, and the same mask for both.",
+            help="Also train on slices averaged as in scans with thicker slices, with the same masks.",
         ),
     ] = False,
     students: Annotated[
         int,
         typer.Option(
-            min=1, max=9, help="Train as many students first; the one that is saved learns from their mean prediction."
+            min=1, max=9, help="Train this number of students first; the saved one is trained on their mean prediction."
         ),
     ] = 1,
-    learning_rate: Annotated[float, typer.Option(help="Highest learning rate.")] = 1e-3,
+    learning_rate: Annotated[float, typer.Option(help="Maximum learning rate.")] = 1e-3,
     seed: Seed = 0,
     weights: Weights = WeightFormat.FLOAT32,
     batch: Batch = None,

@@ -32,7 +32,7 @@ def evaluate(
     ] = None,
     engine: Annotated[
         list[Engine] | None,
-        typer.Option(help="--native: what makes the masks; may be repeated. Default: all engines of the model."),
+        typer.Option(help="--native: engine that makes the masks; may be repeated. Default: all engines of the model."),
     ] = None,
     workers: Annotated[
         int, typer.Option(min=0, help="--native: worker processes for scoring; 0 means one per CPU core.")

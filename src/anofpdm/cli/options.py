@@ -1,12 +1,13 @@
 """Options shared by several commands."""
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from anofpdm.options import Precision, WeightFormat
+from anofpdm.options import Engine, Precision, Raw, WeightFormat
 
 if TYPE_CHECKING:
     import torch
@@ -56,22 +57,19 @@ Seed = Annotated[int, typer.Option(min=0, help="Random seed.")]
 Score = Annotated[str, typer.Option(help="Scored modalities, e.g. flair,t2. Default: all.")]
 Strengths = Annotated[str, typer.Option(help="Candidate guidance strengths, separated by commas.")]
 STRENGTHS = "0,1,2,3,4,5,8,12,20,30"
-PrecisionOption = Annotated[
-    Precision, typer.Option(help="Arithmetic of the diffusion model. auto: fp16 on a GPU, fp32 on a CPU.")
-]
+PRECISION_HELP = "Arithmetic of the diffusion model. auto: fp16 on a GPU, fp32 on a CPU."
+PrecisionOption = Annotated[Precision, typer.Option(help=PRECISION_HELP)]
 Weights = Annotated[
     WeightFormat, typer.Option(help="Format of the saved weights. float16: half the size; int8: a quarter.")
 ]
-Batch = Annotated[
-    int | None,
-    typer.Option(min=1, help="Slices per batch, halved when memory runs out. Default: 50 on a GPU, 8 on a CPU."),
-]
+BATCH_HELP = "Slices per batch, halved when memory runs out. Default: 50 on a GPU, 8 on a CPU."
+Batch = Annotated[int | None, typer.Option(min=1, help=BATCH_HELP)]
 KeepIsolated = Annotated[
     bool,
     typer.Option(
         "--keep-isolated",
-        help="Use labels of the table that are unlike those of both adjacent slices. By default they are left out of "
-        "training and validation, as probable errors, where slices are thin (up to 3 mm).",
+        help="Keep labels of the CSV file that differ from those of both adjacent slices. By default they are excluded "
+        "from training and validation as probable errors, where slices are at most 3 mm apart.",
     ),
 ]
 FillLabels = Annotated[
@@ -79,11 +77,56 @@ FillLabels = Annotated[
     typer.Option(
         min=0,
         metavar="MM",
-        help="Training and validation slices without a label, between two that have the same one and are at most this "
-        "far apart, get it, too; e.g. 20 where every tenth slice of 2 mm is labelled. 0: none.",
+        help="Give an unlabelled training or validation slice the label of the labelled slices below and above it, if "
+        "they agree and are at most this far apart; e.g. 20 where every tenth slice of 2 mm is labelled. 0: off.",
     ),
 ]
-Device = Annotated[str, typer.Option(help="auto (a GPU if there is one), cpu, cuda, cuda:1 or mps.")]
+RAW, DIFFUSION = "Raw studies", "Diffusion engine only"
+EngineOption = Annotated[
+    Engine,
+    typer.Option(metavar="ENGINE", help="Network: student, diffusion, or auto, the student if the model has one."),
+]
+RawOption = Annotated[
+    Raw,
+    typer.Option(
+        help="Register and skull-strip the series of a scan first. auto: where they need it.", rich_help_panel=RAW
+    ),
+]
+DiffusionBatch = Annotated[int | None, typer.Option(min=1, help=BATCH_HELP, rich_help_panel=DIFFUSION)]
+DiffusionPrecision = Annotated[Precision, typer.Option(help=PRECISION_HELP, rich_help_panel=DIFFUSION)]
+Smallest = Annotated[
+    int | None,
+    typer.Option(min=0, metavar="PIXELS", help="Drop components of at most this size (of 128 x 128). Default: 40."),
+]
+
+
+def _inside_0_and_1(probability: float | None) -> float | None:
+    if probability is not None and not 0 < probability < 1:
+        raise typer.BadParameter(f"{probability:g} is not above 0 and below 1")
+    return probability
+
+
+ThresholdProbability = Annotated[
+    float | None,
+    typer.Option(
+        callback=_inside_0_and_1,
+        metavar="0..1",
+        help="Lesion probability from which a pixel belongs to the mask (student engine). Default: 0.5, lower in faint "
+        "and in small lesions.",
+    ),
+]
+
+
+def _device_name(device: str) -> str:
+    """A typo is a usage error, before torch is imported."""
+    if not re.fullmatch(r"auto|cpu|mps|cuda(:\d+)?", device):
+        raise typer.BadParameter(f"{device!r}: use auto, cpu, cuda, cuda:1 or mps")
+    return device
+
+
+Device = Annotated[
+    str, typer.Option(callback=_device_name, help="auto (a GPU if there is one), cpu, cuda, cuda:1 or mps.")
+]
 
 
 def parse_names(text: str) -> tuple[str, ...]:

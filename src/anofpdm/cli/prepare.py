@@ -36,8 +36,8 @@ def prepare(
         bool,
         typer.Option(
             "--unknown-spacing",
-            help="The headers have no true distance between slices, e.g. of converted pictures. The model then counts "
-            "slices instead of measuring their distance, in every scan.",
+            help="Ignore the distance between slices in the headers, e.g. of converted pictures. The model then counts "
+            "slices instead of millimetres, in every scan.",
         ),
     ] = False,
     size: Annotated[int, typer.Option(help="Pixels along each side of a slice, a multiple of 8.")] = 128,
@@ -58,7 +58,7 @@ def prepare(
         bool, typer.Option("--keep-skull", help="Raw scans: register them, but keep the skull.")
     ] = False,
     template: Annotated[
-        Template, typer.Option(help="Space of the scans. mni152: those in another space are registered to it.")
+        Template, typer.Option(help="Space of the prepared scans. mni152: scans in another space are registered to it.")
     ] = Template.NONE,
     workers: Workers = 0,
     seed: Seed = 0,

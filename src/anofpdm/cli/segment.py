@@ -6,10 +6,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from anofpdm.cli.options import Batch, Device, Model, PrecisionOption, resolve_device
+from anofpdm.cli import options
+from anofpdm.cli.options import Device, Model, resolve_device
 from anofpdm.cli.progress import progress_bars
 from anofpdm.options import Detector, Engine, Precision, Raw, Split, Threshold
 from anofpdm.util.text import printable
+
+FILES, DICOM, CLUSTERS = "Files", "DICOM", "Clusters"
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,73 +41,107 @@ def segment(
         ),
     ],
     out: Annotated[Path, typer.Option(help="Folder for the results, with one subfolder per scan.")],
-    engine: Annotated[
-        Engine, typer.Option(help="What makes the masks. auto: the student, if the model has one.")
-    ] = Engine.AUTO,
+    engine: options.EngineOption = Engine.AUTO,
+    threshold_probability: options.ThresholdProbability = None,
+    smallest: options.Smallest = None,
     explain: Annotated[
         str | None,
         typer.Option(
-            help="Student engine: let the report show the diffusion model's curves too, for slices (70,71) or findings."
+            help="Show the diffusion model's curves in the report of a student's mask: findings, or slices (70,71)."
         ),
     ] = None,
+    split: Annotated[Split | None, typer.Option(help="Only this split of a prepared cohort.")] = None,
+    device: Device = "auto",
+    report: Annotated[bool, typer.Option(help="Write a report (HTML) of each scan.", rich_help_panel=FILES)] = True,
+    pictures: Annotated[
+        bool, typer.Option(help="Write an overview picture of each scan.", rich_help_panel=FILES)
+    ] = True,
+    seg_nrrd: Annotated[
+        bool,
+        typer.Option(
+            "--seg-nrrd",
+            help="Also write masks as .seg.nrrd, segmentations of 3D Slicer.",
+            rich_help_panel=FILES,
+        ),
+    ] = False,
+    label_table: Annotated[
+        bool,
+        typer.Option(
+            "--label-table",
+            help="Also write name and colour of the label in masks, for ITK-SNAP.",
+            rich_help_panel=FILES,
+        ),
+    ] = False,
+    raw: options.RawOption = Raw.AUTO,
+    brain_mask: Annotated[
+        Path | None, typer.Option(help="Brain mask (NIfTI) of a single scan.", rich_help_panel=options.RAW)
+    ] = None,
+    skull_strip: Annotated[
+        str | None,
+        typer.Option(help="Skull-stripping command, containing {input} and {output}.", rich_help_panel=options.RAW),
+    ] = None,
+    preparations: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder for prepared raw series, shared by runs with several models. Default: in --out.",
+            rich_help_panel=options.RAW,
+        ),
+    ] = None,
+    series: Annotated[
+        list[str] | None,
+        typer.Option(help="Series of a modality, e.g. flair=3. May be repeated.", rich_help_panel=DICOM),
+    ] = None,
+    preview: Annotated[
+        bool,
+        typer.Option("--preview", help="List the series that would be used, and exit.", rich_help_panel=DICOM),
+    ] = False,
+    dicom: Annotated[
+        bool, typer.Option("--dicom", help="Also write the results as DICOM.", rich_help_panel=DICOM)
+    ] = False,
+    part: Annotated[
+        str | None,
+        typer.Option(
+            metavar="K/N",
+            help="Only part K of N of the scans, for array jobs that share --out.",
+            rich_help_panel=CLUSTERS,
+        ),
+    ] = None,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Stop at the first scan that fails.", rich_help_panel=CLUSTERS)
+    ] = False,
     detector: Annotated[
         Detector | None,
-        typer.Option(help="What decides whether a slice is unhealthy. Default: calibrated, the more accurate one."),
+        typer.Option(
+            help="Detector of unhealthy slices. calibrated: the one that was more accurate in calibration.",
+            rich_help_panel=options.DIFFUSION,
+        ),
     ] = None,
     threshold: Annotated[
         Threshold | None,
         typer.Option(
-            help="Threshold of the anomaly map: a quantile (the paper), a percentile of healthy slices, or their "
-            "geometric mean. Default: both."
+            help="Threshold of the anomaly map: a quantile (the paper), a percentile of healthy slices, or both: their "
+            "geometric mean.",
+            rich_help_panel=options.DIFFUSION,
         ),
     ] = None,
     context: Annotated[
-        float | None, typer.Option(min=0, help="Smoothing across slices (sigma, mm). Default: as calibrated.")
+        float | None,
+        typer.Option(min=0, help="Smoothing across slices (sigma, mm).", rich_help_panel=options.DIFFUSION),
     ] = None,
     peak: Annotated[
         float | None,
-        typer.Option(min=0, max=0.99, help="Fraction of a slice's maximum that its mask must reach. Default: 0.2."),
+        typer.Option(
+            min=0,
+            max=0.99,
+            help="Fraction of a slice's maximum that its mask must reach.",
+            rich_help_panel=options.DIFFUSION,
+        ),
     ] = None,
-    smallest: Annotated[
-        int | None,
-        typer.Option(min=0, help="Remove components of at most this many pixels (of 128 x 128). Default: 40."),
+    seed: Annotated[
+        int | None, typer.Option(min=0, help="Noise seed, also of --explain.", rich_help_panel=options.DIFFUSION)
     ] = None,
-    brain_mask: Annotated[Path | None, typer.Option(help="Brain mask (NIfTI) of a single scan.")] = None,
-    skull_strip: Annotated[
-        str | None, typer.Option(help="Skull-stripping command, containing {input} and {output}.")
-    ] = None,
-    raw: Annotated[
-        Raw, typer.Option(help="Register and skull-strip the series of a scan first. auto: where they need it.")
-    ] = Raw.AUTO,
-    preparations: Annotated[
-        Path | None,
-        typer.Option(help="Folder for prepared raw series, shared by runs with several models. Default: in --out."),
-    ] = None,
-    series: Annotated[
-        list[str] | None, typer.Option(help="DICOM: the series of a modality, e.g. flair=3. May be repeated.")
-    ] = None,
-    preview: Annotated[
-        bool, typer.Option("--preview", help="DICOM: list the series that would be used, and exit.")
-    ] = False,
-    dicom: Annotated[bool, typer.Option("--dicom", help="DICOM: also write the results as DICOM.")] = False,
-    seg_nrrd: Annotated[
-        bool, typer.Option("--seg-nrrd", help="Also write masks as .seg.nrrd, segmentations of 3D Slicer.")
-    ] = False,
-    label_table: Annotated[
-        bool, typer.Option("--label-table", help="Also write name and colour of the label in masks, for ITK-SNAP.")
-    ] = False,
-    split: Annotated[Split | None, typer.Option(help="Only this split of a prepared cohort.")] = None,
-    part: Annotated[
-        str | None,
-        typer.Option(metavar="K/N", help="Only part K of N of the scans: for array jobs, which share --out."),
-    ] = None,
-    batch: Batch = None,
-    precision: PrecisionOption = Precision.AUTO,
-    seed: Annotated[int | None, typer.Option(min=0, help="Noise seed. Default: as calibrated.")] = None,
-    strict: Annotated[bool, typer.Option(help="Stop at the first scan that fails.")] = False,
-    pictures: Annotated[bool, typer.Option(help="Write an overview picture of each scan.")] = True,
-    report: Annotated[bool, typer.Option(help="Write a report (HTML) of each scan.")] = True,
-    device: Device = "auto",
+    batch: options.DiffusionBatch = None,
+    precision: options.DiffusionPrecision = Precision.AUTO,
 ) -> None:
     """Write mask, anomaly map, findings and tables for every scan. Re-run the same command to resume.
 
@@ -128,6 +165,7 @@ def segment(
         context=context,
         peak=peak,
         smallest=smallest,
+        threshold_probability=threshold_probability,
         seed=seed,
         batch=batch,
         brain_mask=brain_mask,

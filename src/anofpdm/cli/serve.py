@@ -5,13 +5,13 @@ from typing import Annotated
 
 import typer
 
-from anofpdm.cli.options import Batch, Device, OptionalModel
+from anofpdm.cli import options
 from anofpdm.cli.view import Host, Name, Open, Port, SetUp, Token, announce, install_niivue, log_to_terminal
 from anofpdm.options import Engine, Raw
 
 
 def serve(
-    model: OptionalModel = None,
+    model: options.OptionalModel = None,
     out: Annotated[
         Path | None, typer.Option(help="Folder for scans and results. Default: one per model, under ~/.local/state.")
     ] = None,
@@ -20,18 +20,16 @@ def serve(
     token: Token = None,
     name: Name = None,
     open_browser: Open = False,
-    engine: Annotated[
-        Engine, typer.Option(help="Network that makes the masks. auto: the student network, if the model has one.")
-    ] = Engine.AUTO,
-    upload_mb: Annotated[int, typer.Option(min=1, help="Largest upload in MiB, all files of a scan together.")] = 1024,
-    queue: Annotated[int, typer.Option(min=1, help="Most scans in the queue; further uploads are refused.")] = 20,
-    seed: Annotated[int | None, typer.Option(min=0, help="Noise seed. Default: that of the calibration.")] = None,
-    raw: Annotated[
-        Raw, typer.Option(help="Register and skull-strip the series of a scan first. auto: where they need it.")
-    ] = Raw.AUTO,
-    batch: Batch = None,
-    device: Device = "auto",
+    engine: options.EngineOption = Engine.AUTO,
+    upload_mb: Annotated[int, typer.Option(min=1, help="Maximum upload (MiB), all files of a scan together.")] = 1024,
+    queue: Annotated[
+        int, typer.Option(min=1, help="Maximum number of queued scans; further uploads are refused.")
+    ] = 20,
+    device: options.Device = "auto",
     set_up: SetUp = False,
+    raw: options.RawOption = Raw.AUTO,
+    seed: Annotated[int | None, typer.Option(min=0, help="Noise seed.", rich_help_panel=options.DIFFUSION)] = None,
+    batch: options.DiffusionBatch = None,
 ) -> None:
     """Segment scans that are uploaded in a browser, one after another, and show the results.
 

@@ -95,6 +95,7 @@ class DecisionRules:
     threshold: str
     peak_share: float
     context_mm: float
+    threshold_chosen: bool = False  # of a student, by the user
 
     @classmethod
     def from_settings(cls, settings: Mapping[str, Any]) -> "DecisionRules":
@@ -105,6 +106,7 @@ class DecisionRules:
             threshold=mask.get("threshold", ""),
             peak_share=mask.get("peak_share", 0.0),
             context_mm=decision.get("context_mm", 0.0),
+            threshold_chosen="threshold_probability" in settings,
         )
 
     @property

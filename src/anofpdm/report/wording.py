@@ -145,6 +145,8 @@ def _describe_mask(row: int, decisions: Decisions, display: DisplayData, rules: 
 
 def _describe_threshold(row: int, decisions: Decisions, display: DisplayData, rules: DecisionRules) -> str:
     threshold = decisions.threshold[row]
+    if rules.threshold_chosen:
+        return "lesion probability, chosen with --threshold-probability"
     if display.engine == "student":
         lowered = f"lowered from {STUDENT_THRESHOLD:g}, which too few pixels reach"
         return lowered if threshold < STUDENT_THRESHOLD else "lesion probability"

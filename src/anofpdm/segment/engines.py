@@ -24,6 +24,7 @@ from anofpdm.report.display import Curves
 from anofpdm.report.explanation import Explain, add_evidence, normalize_explain
 from anofpdm.scans.modalities import InputModalities
 from anofpdm.segment.scan_input import BrainSource
+from anofpdm.student.drawing import DrawingChoices
 from anofpdm.student.model import Student
 from anofpdm.util.progress import Progress
 
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
 TASK = "Segmenting"
 EXPLAINER_SETTINGS = ("calibration_sha256", "precision", "seed")  # recorded beside those of the student
-NOT_FOR_STUDENTS = ("detector", "threshold", "context", "peak", "smallest")
+NOT_FOR_STUDENTS = ("detector", "threshold", "context", "peak")
 
 
 @dataclass(frozen=True)
@@ -147,7 +148,8 @@ class StudentEngine:
         return self.student.decide(lambda rows: slices.pixels[rows], slices.positions, progress), None
 
     def settings(self) -> dict[str, Any]:
-        return {"student_sha256": self.student.sha256, "student": self.student.calibration.to_dict()}
+        calibration = self.student.calibration.to_dict()
+        return {"student_sha256": self.student.sha256, "student": calibration, **self.student.drawing.settings()}
 
 
 class SegmentOptions(TypedDict, total=False):
@@ -159,7 +161,8 @@ class SegmentOptions(TypedDict, total=False):
     threshold: Threshold | str | None
     context: float | None  # smoothing across slices, sigma in mm
     peak: float | None  # fraction of a slice's maximum that its mask must reach
-    smallest: int | None  # components of at most this many pixels are removed
+    threshold_probability: float | None  # student engine: pixels of at least this probability are lesion
+    smallest: int | None  # components of at most this many pixels (of 128 x 128) are removed
     seed: int | None  # noise seed
     batch: int | None  # slices per batch
     brain_mask: str | Path | None
@@ -216,16 +219,17 @@ def resolve_request(model: "Model", options: SegmentOptions) -> SegmentRequest:
     if _resolve_engine(model, wanted) is Engine.DIFFUSION:
         if explain is not None and wanted is Engine.DIFFUSION:
             raise ConfigError("--explain: the diffusion engine explains every slice anyway; omit it")
+        if options.get("threshold_probability") is not None:
+            raise ConfigError("--threshold-probability: not an option of the diffusion engine; use --threshold")
         advice = _advise(model, "the diffusion engine", "--engine student")
         return SegmentRequest(_diffusion_engine(model, options), model.sha256, brain, raw=raw, advice=advice)
     refused = NOT_FOR_STUDENTS if explain is not None else (*NOT_FOR_STUDENTS, "seed")  # of the explanation's noise
     unused = ", ".join(f"--{name}" for name in refused if options.get(name) is not None)
     if unused:
         raise ConfigError(f"{unused}: not an option of the student engine; add --engine diffusion, or omit it")
-    assert model.student is not None
     explainer = None if explain is None else _diffusion_engine(model, options)
     advice = "" if explain is None else _advise(model, "--explain", "the student alone")
-    return SegmentRequest(StudentEngine(model.student), model.sha256, brain, explain, explainer, raw, advice)
+    return SegmentRequest(_student_engine(model, options), model.sha256, brain, explain, explainer, raw, advice)
 
 
 def _advise(model: "Model", what: str, instead: str) -> str:
@@ -244,6 +248,12 @@ def _resolve_engine(model: "Model", wanted: Engine) -> Engine:
     if wanted is not Engine.AUTO:
         return wanted
     return Engine.DIFFUSION if model.student is None else Engine.STUDENT
+
+
+def _student_engine(model: "Model", options: SegmentOptions) -> StudentEngine:
+    assert model.student is not None
+    choices = DrawingChoices(options.get("threshold_probability"), options.get("smallest"))
+    return StudentEngine(replace(model.student, drawing=choices) if choices.settings() else model.student)
 
 
 def _diffusion_engine(model: "Model", options: SegmentOptions) -> DiffusionEngine:

@@ -3,19 +3,19 @@
 import json
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from anofpdm import __version__
 from anofpdm.cohorts.inputs import Target
 from anofpdm.cohorts.subjects import Subject
 from anofpdm.errors import AnoFPDMError, ConfigError, OutputError, ScanError, ScanWarning
-from anofpdm.options import Raw
 from anofpdm.scans.raw.preparation import discard
 from anofpdm.scans.raw.run import RawRun
 from anofpdm.segment import outputs
 from anofpdm.segment.engines import TASK, SegmentRequest
 from anofpdm.segment.model import Model
+from anofpdm.segment.one_scan import name_series, request_for, segment_target
 from anofpdm.segment.result import Segmentation
 from anofpdm.segment.scan_input import file_sha256
 from anofpdm.util.distributed import World
@@ -122,11 +122,11 @@ class BatchSegmentation:
             try:
                 self._segment(target, subject, report, progress)
             except ScanError as problem:
-                raise ScanError(_name_series(str(problem), target, subject)) from None
+                raise ScanError(name_series(str(problem), target, subject)) from None
 
     def _segment(self, target: Target, subject: Subject, report: RunReport, progress: Progress) -> None:
         """`subject` has NIfTI files, also where the target is DICOM."""
-        (folder, name), request = result_location(target, self.out), self._request_for(target)
+        (folder, name), request = result_location(target, self.out), request_for(target, self.request)
         if missing := request.inputs.missing(subject.images):
             report.missing[subject.name] = missing
         volume = self._finished_volume(lambda file: folder / name(file), subject, request, target.study is not None)
@@ -135,18 +135,13 @@ class BatchSegmentation:
             return
 
         def report_line(line: str) -> None:
-            self.report_stage(f"{subject.name}: {_name_series(line, target, subject)}")
+            self.report_stage(f"{subject.name}: {name_series(line, target, subject)}")
 
         for line in target.notes:
             report_line(line)
         prepared = folder / outputs.PREPARATION if self.preparations is None else self.preparations / subject.name
         raw = RawRun(prepared, report_line, brains=target.brains)
-        result = self.model.segment(subject.images, request=request, progress=progress, raw_run=raw)
-        if target.study is not None:
-            for key, series in target.study.to_dict().items():
-                file = _name_series(str(subject.images[key]), target, subject)
-                result.summary["inputs"][key] |= {**series, "file": file}
-            result.summary["warnings"] = [_name_series(one, target, subject) for one in result.summary["warnings"]]
+        result = segment_target(self.model, target, subject, request, progress, raw)
         with folder_lock(_created(folder), needed=self.shared):
             self._save(target, result, folder, name)
         report.segmented[subject.name] = result.volume_ml
@@ -169,12 +164,6 @@ class BatchSegmentation:
             result.save_label_table(folder, name)
         if target.study is not None and self.outputs.dicom:  # last: if it fails, the NIfTI files exist
             result.save_dicom(target.study, folder, title, name)
-
-    def _request_for(self, target: Target) -> SegmentRequest:
-        """DICOM series may have one grid but different frames of reference: the patient may have moved."""
-        if target.study is None or target.study.on_one_grid or self.request.raw is Raw.NEVER:
-            return self.request
-        return replace(self.request, raw=Raw.ALWAYS)
 
     def _finished_volume(
         self, path: Callable[[str], Path], subject: Subject, request: SegmentRequest, is_dicom: bool
@@ -215,13 +204,3 @@ def result_location(target: Target, out: Path) -> tuple[Path, Callable[[str], st
     if not target.bids:
         return out / name, str
     return out.joinpath(*name.split("_"), "anat"), lambda file: name + outputs.bids_suffix(file)
-
-
-def _name_series(text: str, target: Target, subject: Subject) -> str:
-    """Replace the temporary NIfTI files in a text by the DICOM series that they were converted from."""
-    if target.study is None:
-        return text
-    for name, series in target.study.to_dict().items():
-        label = f"{target.study.path.name}, series {series['series']} ({series['description']})"
-        text = text.replace(str(subject.images[name]), label)
-    return text

@@ -29,14 +29,16 @@ from anofpdm.models.registry import model_folder
 from anofpdm.network.checkpoint import WEIGHTS
 from anofpdm.network.expects import ScanExpectation
 from anofpdm.network.predictor import TrainedModel, load_trained
-from anofpdm.options import Precision
+from anofpdm.options import Precision, Raw
 from anofpdm.report.display import Curves, DisplayData, SliceSpace
 from anofpdm.report.explanation import rows_to_explain, warn_missing_slices
 from anofpdm.report.findings import find_lesions
 from anofpdm.scans import AxialPlanes, Grid, Scan, scan_slices
 from anofpdm.scans.raw.run import RawRun
 from anofpdm.scans.raw.study import Study
+from anofpdm.segment.description import describe_model
 from anofpdm.segment.engines import EngineSlices, SegmentOptions, SegmentRequest, resolve_request
+from anofpdm.segment.one_scan import Files, Source, lowercase_names, segment_source
 from anofpdm.segment.outputs import MISSING_MODALITIES
 from anofpdm.segment.raw_input import read_input
 from anofpdm.segment.result import Segmentation, slice_table
@@ -53,7 +55,6 @@ from anofpdm.student.typical import describe_scan
 from anofpdm.util.distributed import resolve_device
 from anofpdm.util.progress import Progress, portion, silent
 
-Files = Mapping[str, str | Path]
 STUDENT_PORTION = 0.1  # of the time, where the diffusion model explains slices afterwards
 PREPARATION_PORTION = 0.8  # of the time, where a raw study is prepared first
 
@@ -82,6 +83,9 @@ class Model:
     student: Student | None = None
     student_problem: str = ""  # why the student in the folder cannot be used
     folder: Path = Path()
+
+    def __repr__(self) -> str:
+        return describe_model(self)
 
     @property
     def diffusion(self) -> tuple[TrainedModel, Calibration]:
@@ -127,16 +131,40 @@ class Model:
 
     def segment(
         self,
-        files: Files,  # modality to NIfTI file
+        scan: Files | Source,
         *,
         request: SegmentRequest | None = None,  # instead of options
         progress: Progress = silent,
         raw_run: RawRun | None = None,  # where a raw study's preparation is kept
         **options: Unpack[SegmentOptions],
     ) -> Segmentation:
-        """Segment one scan."""
-        start = time.perf_counter()
+        """Segment one scan.
+
+        `scan` is a mapping from modality to NIfTI file, `{"flair": path, "t2": path}`, in upper or lower case; or what
+        `anofpdm segment` takes: one path or several, of NIfTI files, a folder in any supported layout, or DICOM (a
+        folder or zip). The options, by default those of the model:
+
+        - engine: "auto" (the student if there is one), "student" or "diffusion"
+        - threshold_probability: lesion probability from which a pixel belongs to a student's mask, between 0 and 1
+        - smallest: components of at most this many pixels (of 128 x 128) are dropped
+        - explain: "findings" or slice numbers, where a student's report shows the curves of the diffusion model
+        - raw: "auto", "always" or "never" register and skull-strip series; "never" by default for a mapping
+        - brain_mask, skull_strip: file of a brain mask, or a command that contains {input} and {output}
+        - detector, threshold, context, peak, seed, batch: of the diffusion engine, as in `anofpdm segment --help`
+
+        Returns mask, anomaly_map, findings, slices, volume_ml, estimated_dice, summary; `save(folder)` writes them.
+        """
+        as_command = request is None and options.get("raw") is None
         request = request or self.request(**options)
+        if not isinstance(scan, Mapping):
+            request = replace(request, raw=Raw.AUTO) if as_command else request
+            return segment_source(self, scan, request, progress, raw_run)
+        return self._segment_files(lowercase_names(scan), request, progress, raw_run)
+
+    def _segment_files(
+        self, files: Files, request: SegmentRequest, progress: Progress, raw_run: RawRun | None
+    ) -> Segmentation:
+        start = time.perf_counter()
         with record_warnings() as warnings:
             scan, study = self._read(files, request, raw_run, progress)
             planes = AxialPlanes(scan.grid, self.size)

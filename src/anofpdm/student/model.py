@@ -24,6 +24,7 @@ from anofpdm.network.weight_format import store
 from anofpdm.options import WeightFormat
 from anofpdm.student.confidence import estimate_dice
 from anofpdm.student.cpu import CpuStudent
+from anofpdm.student.drawing import CALIBRATED, DrawingChoices
 from anofpdm.student.faint import lower_thresholds
 from anofpdm.student.linked import draw_masks
 from anofpdm.student.network import Pixels, StudentConfig, StudentNet, neighbour_rows, predict_passes, stack_slices
@@ -110,6 +111,7 @@ class Student:
     expects: ScanExpectation | None = None  # None: as its teacher
     foreground: tuple[float, float] | None = None  # smallest and largest fraction among the scans in calibration
     typical: TypicalScans | None = None  # the training scans
+    drawing: DrawingChoices = CALIBRATED
 
     @property
     def config(self) -> StudentConfig:
@@ -127,10 +129,11 @@ class Student:
         logits, *both = (
             smooth_across_slices(one, positions, calibration.context_mm) for one in (pixel_logits, *passes)
         )
-        lowered = lower_thresholds(logits, positions, calibration.faint_span)
-        thresholds = mask_thresholds(logits - lowered, calibration.smallest)
+        lowered, thresholds = self._thresholds(logits, positions)
         raised = logits - lowered - thresholds[:, None, None]
-        drawn, masks = draw_masks(raised >= 0, score, calibration.smallest, positions)
+        chosen = self.drawing.smallest
+        smallest = calibration.smallest if chosen is None else chosen
+        drawn, masks = draw_masks(raised >= 0, score, smallest, positions)
         maps = expit(logits)
         undefined = np.full(len(logits), np.nan)
         return Decisions(
@@ -148,6 +151,13 @@ class Student:
             threshold=expit(thresholds),
             estimated_dice=estimate_dice([one - lowered for one in both], thresholds, maps, masks),
         )
+
+    def _thresholds(self, logits: np.ndarray, positions: SlicePositions) -> tuple[np.ndarray, np.ndarray]:
+        """Of logits [n, H, W]: lowered thresholds of faint lesions [n, H, W], and the rest, [n], of each slice."""
+        if (chosen := self.drawing.threshold_logit) is not None:
+            return np.zeros_like(logits), np.full(len(logits), chosen, logits.dtype)
+        lowered = lower_thresholds(logits, positions, self.calibration.faint_span)
+        return lowered, mask_thresholds(logits - lowered, self.calibration.smallest)
 
 
 def predict_slices(

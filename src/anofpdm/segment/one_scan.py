@@ -1,0 +1,92 @@
+"""A scan in any form that the command line takes: files, a folder, DICOM."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from anofpdm.cohorts.inputs import Target, find_targets
+from anofpdm.cohorts.subjects import Subject
+from anofpdm.errors import CohortError, ScanError
+from anofpdm.options import Raw
+from anofpdm.scans.raw.run import RawRun
+from anofpdm.segment.engines import SegmentRequest
+from anofpdm.segment.result import Segmentation
+from anofpdm.util.progress import Progress
+
+if TYPE_CHECKING:
+    from anofpdm.segment.model import Model
+
+Files = Mapping[str, str | Path]
+Source = str | Path | Sequence[str | Path]
+NAMED = 5  # scans in a message
+
+
+def lowercase_names(files: Files) -> dict[str, str | Path]:
+    """Modalities as models name them."""
+    lowercase = {name.lower(): path for name, path in files.items()}
+    if len(lowercase) < len(files):
+        raise ScanError(f"{', '.join(files)}: duplicate modality; give each modality once")
+    return lowercase
+
+
+def find_scan(source: Source, request: SegmentRequest) -> Target:
+    """The only scan in files, a folder, or a DICOM study."""
+    paths = [str(path) for path in ([source] if isinstance(source, str | Path) else source)]
+    if not paths:
+        raise CohortError("no file given; give the files of a scan, or its folder")
+    targets = find_targets(paths, request.inputs, raw=request.raw)
+    if len(targets) > 1:
+        names = ", ".join(target.subject.name for target in targets[:NAMED]) + (", ..." if targets[NAMED:] else "")
+        raise CohortError(
+            f"{', '.join(paths)}: {len(targets)} scans ({names}); give the files or the folder of one of them. "
+            "To segment all: anofpdm segment MODEL FOLDER --out DIR"
+        )
+    (target,) = targets
+    if target.subject.problem:
+        raise ScanError(f"{target.subject.name}: {target.subject.problem}")
+    return target
+
+
+def segment_source(
+    model: "Model", source: Source, request: SegmentRequest, progress: Progress, run: RawRun | None
+) -> Segmentation:
+    target = find_scan(source, request)
+    run = replace(run or RawRun(), brains=target.brains)
+    for note in target.notes:
+        run.report(note)
+    with target.open() as subject:
+        try:
+            return segment_target(model, target, subject, request_for(target, request), progress, run)
+        except ScanError as problem:
+            raise ScanError(name_series(str(problem), target, subject)) from None
+
+
+def segment_target(
+    model: "Model", target: Target, subject: Subject, request: SegmentRequest, progress: Progress, run: RawRun
+) -> Segmentation:
+    """`subject` has NIfTI files, also where the target is DICOM; the summary then names the series."""
+    result = model.segment(subject.images, request=request, progress=progress, raw_run=run)
+    if target.study is not None:
+        for key, series in target.study.to_dict().items():
+            file = name_series(str(subject.images[key]), target, subject)
+            result.summary["inputs"][key] |= {**series, "file": file}
+        result.summary["warnings"] = [name_series(one, target, subject) for one in result.summary["warnings"]]
+    return result
+
+
+def request_for(target: Target, request: SegmentRequest) -> SegmentRequest:
+    """DICOM series may have one grid but different frames of reference: the patient may have moved."""
+    if target.study is None or target.study.on_one_grid or request.raw is Raw.NEVER:
+        return request
+    return replace(request, raw=Raw.ALWAYS)
+
+
+def name_series(text: str, target: Target, subject: Subject) -> str:
+    """Replace the temporary NIfTI files in a text by the DICOM series that they were converted from."""
+    if target.study is None:
+        return text
+    for name, series in target.study.to_dict().items():
+        label = f"{target.study.path.name}, series {series['series']} ({series['description']})"
+        text = text.replace(str(subject.images[name]), label)
+    return text

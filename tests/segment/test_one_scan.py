@@ -1,0 +1,126 @@
+"""Model.segment takes a scan in every form that the command line takes it, and a model describes itself."""
+
+import inspect
+import shutil
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import anofpdm
+from anofpdm.errors import CohortError, ScanError
+from anofpdm.segment.engines import SegmentOptions
+from anofpdm.segment.model import Model, load
+from tests import dicom_toys
+from tests.optional_toys import save_model, scan_files
+from tests.segment.known_model import BY_HEALTHY, known_model
+from tests.segment.known_model import scan_files as known_scan
+from tests.segment.test_dicom import study
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory):
+    """A model, the files of a scan, and its mask."""
+    folder = tmp_path_factory.mktemp("world")
+    files, lesion, _ = known_scan(folder / "one")
+    return known_model(), files, lesion
+
+
+def same_mask(world, scan, **options):
+    model, files, _ = world
+    expected = model.segment(files, **BY_HEALTHY)
+    assert expected.mask.any()
+    result = model.segment(scan, **BY_HEALTHY, **options)
+    np.testing.assert_array_equal(result.mask, expected.mask)
+    assert list(result.summary["inputs"]) == ["flair", "t2"]
+    return result
+
+
+@pytest.mark.parametrize("spell", [str.upper, str.title, str.lower])
+def test_modalities_in_any_case(world, spell):
+    same_mask(world, {spell(name): str(path) for name, path in world[1].items()})
+
+
+@pytest.mark.parametrize("kind", [str, lambda path: path])
+def test_a_folder_with_one_scan(world, kind):
+    same_mask(world, kind(world[1]["flair"].parent))
+
+
+def test_files_whose_names_tell_the_modality(world):
+    same_mask(world, list(world[1].values()))
+
+
+def test_a_folder_in_bids_layout(world, tmp_path):
+    for name, path in world[1].items():
+        target = tmp_path / "sub-01" / "anat" / f"sub-01_{ {'flair': 'FLAIR', 't2': 'T2w'}[name] }.nii.gz"
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(path, target)
+    same_mask(world, tmp_path)
+
+
+def test_one_file_for_a_model_of_one_modality(tmp_path):
+    model = load(save_model(tmp_path / "model"), "cpu")
+    files = scan_files(tmp_path / "scan")
+    result = model.segment(files["flair"], raw="never")
+    assert result.summary["missing_modalities"] == ["t1", "t2"]
+    np.testing.assert_array_equal(result.mask, model.segment({"FLAIR": files["flair"]}).mask)
+
+
+@pytest.mark.parametrize("kind", ["folder", "zip"])
+def test_a_dicom_study(kind, tmp_path):
+    place, lesion, _ = study(tmp_path / "anna")
+    if kind == "zip":
+        place = dicom_toys.zipped(place, tmp_path / "anna.zip")
+    result = known_model().segment(place, **BY_HEALTHY)
+    assert result.mask.shape == lesion.shape
+    assert result.mask.any()
+    assert result.summary["inputs"]["flair"]["file"] == f"{place.name}, series 3 (AX T2 FLAIR)"
+
+
+def test_several_scans_are_refused_with_what_to_do(world, tmp_path):
+    for name in ("anna", "bert"):
+        known_scan(tmp_path, name=name)
+    with pytest.raises(CohortError, match=r"2 scans \(anna, bert\); give the files .* To segment all: anofpdm segment"):
+        world[0].segment(tmp_path)
+
+
+def test_what_is_no_scan_is_refused(world, tmp_path):
+    model, files, _ = world
+    for scan, message in (
+        (tmp_path / "gone", "no such file or folder"),
+        ([], "no file given"),
+        (files["flair"], "no t2"),
+    ):
+        with pytest.raises(CohortError, match=message):
+            model.segment(scan)
+    with pytest.raises(ScanError, match="duplicate modality"):
+        model.segment({"flair": files["flair"], "FLAIR": files["t2"]})
+
+
+def test_a_model_prints_as_three_lines(tmp_path):
+    folder = save_model(tmp_path / "toy")
+    name, modalities, engines = str(load(folder, "cpu")).splitlines()
+    assert name == f"AnoFPDM model toy: {folder}"
+    assert modalities == "modalities: FLAIR needed, T1, T2 optional"
+    size = (folder / "student" / "weights.safetensors").stat().st_size / 1e6
+    assert engines == f"engines: student ({size:.1f} MB); slices of 32 x 32 pixels"
+    assert repr(known_model()).splitlines()[1:] == [
+        "modalities: FLAIR, T2 needed",
+        "engines: diffusion; slices of 64 x 64 pixels",
+    ]
+
+
+def test_help_lists_what_segment_takes_and_returns():
+    text = inspect.getdoc(Model.segment) or ""
+    absent = [name for name in SegmentOptions.__annotations__ if name not in text]
+    assert not absent
+    for word in ('{"flair": path, "t2": path}', "DICOM", "Returns mask", "save("):
+        assert word in text
+
+
+def test_load_is_listed_and_importing_stays_light():
+    assert "load" in dir(anofpdm)
+    code = "import sys, anofpdm; dir(anofpdm); print([name for name in ('numpy', 'torch') if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
