@@ -94,8 +94,7 @@ def _training_step(cohort: Cohort, network: UNetConfig, batch: int, device: torc
 def _evaluation(cohort: Cohort, network: UNetConfig, batch: int, device: torch.device) -> Call:
     predict = NoisePredictor(UNet(network), device)
     x = torch.from_numpy(cohort.pixels(np.resize(cohort.rows("train"), batch))).to(device)
-    labels = torch.tensor([HEALTHY, NULL], device=device).repeat_interleave(batch)
-    return lambda: predict(x, 300, labels)
+    return lambda: predict.predict_pair(x, 300, (HEALTHY, NULL))
 
 
 def _student_config(config: FitConfig, cohort: Cohort) -> StudentConfig:
