@@ -18,6 +18,7 @@ os.environ.setdefault("MIMALLOC_PURGE_DELAY", "100")  # before torch is imported
 import torch
 from torch import nn
 
+from anofpdm.labels import HEALTHY, NULL
 from anofpdm.models.registry import model_folder
 from anofpdm.network import predictor
 from anofpdm.network.cpu import SliceThreads
@@ -60,10 +61,10 @@ def time_network(name: str, turns: int) -> None:
     for winograd in (False, True):
         model = load(name, winograd=winograd)
         channels = len(model.modalities)
-        x, labels = torch.randn(BATCH, channels, model.size, model.size), torch.tensor([0, 2]).repeat_interleave(BATCH)
+        x = torch.randn(BATCH, channels, model.size, model.size)
         for over_slices in (False, True):
             use_threads(model.predict, threads if over_slices else 0)
-            cpu, wall = seconds(partial(model.predict, x, 300, labels), turns)
+            cpu, wall = seconds(partial(model.predict.predict_pair, x, 300, (HEALTHY, NULL)), turns)
             kind = "Winograd" if winograd else "direct"
             print(f"{kind:8}, threads {'over slices  ' if over_slices else 'within layers'}   {cpu:5.2f} {wall:5.2f}")
 

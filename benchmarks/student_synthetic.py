@@ -14,7 +14,7 @@ from torch import Tensor
 
 from anofpdm.labels import HEALTHY, NULL, UNHEALTHY
 from anofpdm.method.context import SlicePositions
-from anofpdm.method.guidance import PredictNoise
+from anofpdm.method.guidance import PredictNoise, noise_pair
 from anofpdm.network.schedule import NoiseSchedule
 
 if TYPE_CHECKING:
@@ -84,10 +84,10 @@ def log_density(areas: np.ndarray) -> np.ndarray:
 def inpaint(predict: PredictNoise, x0: Tensor, region: Tensor, noise: Tensor, schedule: NoiseSchedule) -> Tensor:
     """x0 [N, C, H, W], region bool [N, 1, H, W] -> slices with a lesion inside the region."""
     levels = np.linspace(TOP - 1, 0, STEPS).round().astype(int).tolist()
-    labels = torch.tensor([UNHEALTHY, NULL]).repeat_interleave(len(x0)).to(x0.device)
+    predict_pair = noise_pair(predict, (UNHEALTHY, NULL))
     x = schedule.add_noise(x0, levels[0], noise)
     for t, t_next in zip(levels, [*levels[1:], -1], strict=True):
-        unhealthy, unguided = predict(x, t, labels).chunk(2)
+        unhealthy, unguided = predict_pair(x, t)
         clean = schedule.clean(x, (1 + STRENGTH) * unhealthy - STRENGTH * unguided, t).clamp(-1, 1)
         clean = torch.where(region, clean, x0)
         if t_next < 0:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from faults.bad_files.base import UNUSUAL, Case, Change, Make, ValidFiles, flip_byte, segment_valid
+from faults.bad_files.base import Case, Change, Make, ValidFiles, flip_byte, segment_valid
 
 DEEP = b"[" * 100_000
 NOT_JSON = {
@@ -58,7 +58,7 @@ def cases(kind: str = "model") -> Iterator[Case]:
         yield Case(f"segment model with a valid hash, {name}", kind, _with_metadata(changes), mentions="model7")
     for name, content in {"empty": b"", "invalid": b"{]", "of other weights": b'{"sha256": "0"}'}.items():
         change = lambda _data, content=content: content  # noqa: E731
-        yield change_model(f"config {name}", UNUSUAL, "config.json", change, valid=True)
+        yield change_model(f"config {name}", kind, "config.json", change)
 
 
 def change_model(

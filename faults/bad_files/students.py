@@ -41,7 +41,7 @@ def cases(kind: str = "student") -> Iterator[Case]:
     for name in ("auto", "student"):
         yield Case(f"segment without a student, engine {name}", kind, _without(name), name == "auto", "no student")
     config, empty = "student/config.json", lambda _data: b""
-    yield change_model("student config empty", UNUSUAL, config, empty, valid=True, engine="student")
+    yield change_model("student config empty", kind, config, empty, engine="student")
     yield change_model("student damaged, not used", UNUSUAL, WEIGHTS, lambda data: data[:500], valid=True)
 
 

@@ -65,7 +65,6 @@ class Counting:
 
     def __call__(self, x, t, labels):
         predicted = self.predict(x, t, labels)
-        x = x.repeat(len(labels) // len(x), 1, 1, 1)
         self.calls.append((t, len(x)))
         _, spread = NoiseSchedule.linear().signal_and_noise(t, x)
         blurred = torch.nn.functional.avg_pool2d(x, 3, 1, 1, count_include_pad=False)

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from anofpdm.errors import ConfigError, MethodError
+from anofpdm.labels import HEALTHY, NULL
 from anofpdm.method import NoiseSchedule, forward_evidence
 from anofpdm.method.evidence import concatenate, spread_levels
 from anofpdm.options import Signal
@@ -88,7 +89,6 @@ def test_the_end_step_may_be_the_first_level_or_the_last(peak, end):
         a = alpha_bars()[t]
         wanted = 0.2 if t == levels[peak] else 0.1
         lean = wanted * math.sqrt(a) / math.sqrt(1 - a)
-        x = x.repeat(len(labels) // len(x), 1, 1, 1)
         return 0.0 * x + torch.where(labels == 0, lean, 0.0).to(x)[:, None, None, None]
 
     x0 = some_slices()
@@ -179,17 +179,59 @@ def test_with_an_elementwise_denoiser_batches_and_order_change_no_bit(encoding):
             assert torch.equal(getattr(whole, name)[:, [2]], getattr(one_strength, name)), name
 
 
+class Labelled(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.mix, self.label = torch.nn.Conv2d(3, 3, 3, padding=1).double(), torch.nn.Embedding(3, 3).double()
+
+    def forward(self, x, t, labels):
+        return torch.tanh(self.mix(x) + self.label(labels)[:, :, None, None]) * (1 + t / 1000)
+
+
+def as_specified(x, t, labels):
+    """predict_noise(x [N, C, H, W], t: int, labels [N] long) -> [N, C, H, W]"""
+    assert x.shape == (len(labels), 3, 12, 12)
+    assert isinstance(t, int)
+    assert labels.dtype == torch.long
+    return 0.5 * x + 0.1 * (labels == 0).to(x).view(-1, 1, 1, 1) * x.roll(1, dims=2) + t / 10_000
+
+
+@pytest.mark.parametrize("predict", [as_specified, Labelled()], ids=["function", "module"])
+def test_any_callable_of_slices_level_and_labels_predicts_noise(predict):
+    x0, levels, strengths, seeds = some_slices(), [0, 100, 300, 500], [0.0, 2.0], [5, 6, 7]
+    found = forward_evidence(predict, x0, levels=levels, strengths=strengths, schedule=SCHEDULE, seeds=seeds)
+    with torch.no_grad():
+        expected = literal(predict, x0, levels, strengths, seeds, [0, 1, 2], "ddim", "error", True)
+    for name in FIELDS:
+        np.testing.assert_allclose(getattr(found, name).numpy(), expected[name], rtol=1e-5, atol=1e-10, err_msg=name)
+
+
+def test_a_network_may_predict_the_noise_of_two_labels_at_once():
+    class WithPairs(Elementwise):
+        def predict_pair(self, x, t, labels):
+            pairs.append((len(x), t, labels))
+            return torch.stack([self(x, t, torch.full((len(x),), label)) for label in labels])
+
+    pairs: list = []
+    settings: dict[str, Any] = {"levels": [0, 300], "strengths": [2.0], "schedule": SCHEDULE, "seeds": [5, 6, 7]}
+    found = forward_evidence(WithPairs(), some_slices(), **settings)
+    plain = forward_evidence(Elementwise(), some_slices(), **settings)
+    assert pairs == [(3, 0, (HEALTHY, NULL)), (3, 300, (HEALTHY, NULL))]
+    assert all(torch.equal(getattr(found, name), getattr(plain, name)) for name in FIELDS)
+
+
 def test_two_predictions_a_level_in_one_batch_for_any_number_of_strengths():
     called = []
 
     def counting(x, t, labels):
         called.append((len(x), t, labels.tolist()))
-        return torch.zeros(len(labels), *x.shape[1:])
+        return torch.zeros_like(x)
 
     forward_evidence(
         counting, some_slices(), levels=[0, 10, 20], strengths=range(8), schedule=SCHEDULE, seeds=[0, 1, 2]
     )
-    assert called == [(3, t, [0, 0, 0, 2, 2, 2]) for t in (0, 10, 20)]
+    assert called == [(6, t, [0, 0, 0, 2, 2, 2]) for t in (0, 10, 20)]
 
 
 def test_nothing_grows_with_the_number_of_levels_but_the_curves():
@@ -246,7 +288,7 @@ def test_invalid_arguments_are_refused(changes, match):
 
 def test_a_network_that_overflows_is_reported():
     def overflowing(x, _t, _labels):
-        return torch.cat([x, x]) / 0
+        return x / 0
 
     with pytest.raises(MethodError, match="non-finite"):
         forward_evidence(overflowing, some_slices(), levels=[0], strengths=[1.0], schedule=SCHEDULE, seeds=[0, 1, 2])

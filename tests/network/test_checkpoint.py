@@ -21,6 +21,29 @@ def test_round_trip(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["config.json", "weights.safetensors"]
 
 
+@pytest.mark.parametrize("content", ["", "{]", "[1]", '{"sha256": "0"}', {"step": 8}, {"other": 1}, {"sha256": "0"}])
+def test_a_copy_of_the_configuration_that_differs_is_refused(tmp_path, content):
+    """Edited by hand it would have no effect."""
+    checkpoint.save_model(tmp_path, WEIGHTS, CONFIG)
+    copy = tmp_path / "config.json"
+    config = json.loads(copy.read_text())
+    copy.write_text(json.dumps(config))
+    checkpoint.load_model(tmp_path)  # another layout, the same configuration
+    copy.write_text(content if isinstance(content, str) else json.dumps({**config, **content}))
+    with pytest.raises(ModelError, match=r"config\.json: differs .* restore config.json, or remove it"):
+        checkpoint.load_model(tmp_path)
+    copy.unlink()
+    assert checkpoint.load_model(tmp_path)[1] == CONFIG
+
+
+def test_weights_are_never_beside_the_configuration_of_others(tmp_path, monkeypatch):
+    """As after a kill between the two files."""
+    checkpoint.save_model(tmp_path, WEIGHTS, CONFIG)
+    monkeypatch.setattr(checkpoint, "write_atomically", lambda *_: None)
+    checkpoint.save_model(tmp_path, WEIGHTS, {**CONFIG, "step": 8})
+    assert checkpoint.load_model(tmp_path)[1]["step"] == 8
+
+
 def test_the_hash_depends_on_weights_and_configuration_only(tmp_path):
     first = checkpoint.save_model(tmp_path, WEIGHTS, CONFIG)
     assert checkpoint.save_model(tmp_path, dict(reversed(WEIGHTS.items())), CONFIG) == first

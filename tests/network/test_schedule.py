@@ -89,13 +89,13 @@ def test_sampling_a_gaussian_gives_that_gaussian(schedule):
     """The exact denoiser of N(mean, deviation^2) maps pure noise to that distribution."""
     mean, deviation = 0.3, 0.2
 
-    def predict(x, t, _labels):
+    def predict(x, t):
         a = schedule.alpha_bar[t].to(x)
         clean = mean + a.sqrt() * deviation**2 / (a * deviation**2 + 1 - a) * (x - a.sqrt() * mean)
         return schedule.noise_in(x, clean, t)
 
     noise = torch.randn(64, 1, 32, 32, generator=torch.Generator().manual_seed(0))
-    drawn = sample(predict, noise, torch.zeros(64, dtype=torch.long), schedule=schedule, steps=200)
+    drawn = sample(predict, noise, schedule=schedule, steps=200)
     assert drawn.mean().item() == pytest.approx(mean, abs=0.01)
     assert drawn.std().item() == pytest.approx(deviation, rel=0.05)
 
@@ -104,12 +104,11 @@ def test_sampling_a_gaussian_gives_that_gaussian(schedule):
 def test_levels_of_sampling_are_evenly_spaced_from_the_last(total, expected):
     levels = []
 
-    def predict(x, t, _labels):
+    def predict(x, t):
         levels.append(t)
         return x
 
-    labels = torch.zeros(1, dtype=torch.long)
-    sample(predict, torch.zeros(1, 1, 4, 4), labels, schedule=NoiseSchedule.linear(total), steps=len(expected))
+    sample(predict, torch.zeros(1, 1, 4, 4), schedule=NoiseSchedule.linear(total), steps=len(expected))
     assert levels == expected
 
 

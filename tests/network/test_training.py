@@ -54,7 +54,7 @@ class TestRun:
         changed = dataclasses.replace(cohort, manifest=older)
         run.train(trainer_of(changed), changed, tmp_path, TrainingLimits(steps=1, **QUIET))
         assert load_trained(tmp_path, CPU).expects == ScanExpectation()
-        (tmp_path / "config.json").write_text("")  # for people; not needed
+        (tmp_path / "config.json").unlink()  # for people; not needed
         assert load_trained(tmp_path, CPU).expects == ScanExpectation()
 
     @pytest.mark.parametrize(
@@ -249,6 +249,21 @@ class TestRefuses:
         run.train(trainer_of(cohort), cohort, tmp_path, TrainingLimits(steps=1, **QUIET))
         with pytest.raises(ModelError, match="cannot be fine-tuned for task 'classifier'"):
             run.start_from(tmp_path, cohort, TrainingConfig(task=Task.CLASSIFIER), device=CPU, world=World())
+
+    def test_a_student_in_place_of_a_model(self, cohort, tmp_path):
+        (tmp_path / "student").mkdir()
+        checkpoint.save_model(tmp_path / "student", {}, {"format": checkpoint.FORMAT, "task": "student"})
+        for folder, reason in ((tmp_path, "has a student only"), (tmp_path / "student", r"task 'student'.*--from")):
+            with pytest.raises(ModelError, match=reason):
+                run.start_from(folder, cohort, TrainingConfig(), device=CPU, world=World())
+
+    @pytest.mark.parametrize("changes", [{"training": {"momentum": 0.9}}, {"training": None}, {"network": {"x": 1}}])
+    def test_a_state_of_another_version(self, cohort, tmp_path, changes):
+        run.train(trainer_of(cohort), cohort, tmp_path, TrainingLimits(steps=1, **QUIET))
+        tensors, payload = checkpoint.load_state(tmp_path)
+        checkpoint.save_state(tmp_path, tensors, {**payload, **changes})
+        with pytest.raises(ModelError, match="of another version"):
+            run.resume(tmp_path, cohort, device=CPU, world=World())
 
     def test_an_unknown_noise(self):
         with pytest.raises(ConfigError, match="a classifier is trained with gaussian noise, not simplex"):

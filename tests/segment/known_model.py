@@ -25,7 +25,6 @@ class Rounding:
 
     def __call__(self, x, t, labels):
         schedule = NoiseSchedule.linear()
-        x = x.repeat(len(labels) // len(x), 1, 1, 1)
         signal, spread = schedule.signal_and_noise(t, x)
         value = x / signal
         tissue = torch.where(value > (BRAIN + LESION) / 2, BRAIN, LESION)

@@ -20,7 +20,7 @@ HOLD, RESULT = Path(os.environ["HOLD_SCANS"]), os.environ.get("HELD_RESULT")
 def hold_in_the_middle_of_a_scan() -> None:
     from anofpdm.network.predictor import NoisePredictor
 
-    predict = NoisePredictor.__call__
+    predict = NoisePredictor.predict_pair
 
     def hold_and_predict(self, x, t, labels):
         while t > 0 and HOLD.exists():
@@ -28,7 +28,7 @@ def hold_in_the_middle_of_a_scan() -> None:
         time.sleep(0.02)  # so that progress is reported
         return predict(self, x, t, labels)
 
-    NoisePredictor.__call__ = hold_and_predict  # type: ignore[method-assign]
+    NoisePredictor.predict_pair = hold_and_predict  # type: ignore[method-assign]
 
 
 class StoredModel:

@@ -146,8 +146,7 @@ def _training_step(network: UNetConfig, size: int, batch: int, device: torch.dev
 def _evaluation(network: UNetConfig, size: int, batch: int, device: torch.device) -> Call:
     predict = NoisePredictor(UNet(network), device)
     x = torch.zeros(batch, network.in_channels, size, size, device=device)
-    labels = torch.tensor([HEALTHY, NULL], device=device).repeat_interleave(batch)
-    return lambda: predict(x, 300, labels)
+    return lambda: predict.predict_pair(x, 300, (HEALTHY, NULL))
 
 
 def _student_config(config: FitConfig, channels: int) -> StudentConfig:

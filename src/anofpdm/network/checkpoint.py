@@ -1,7 +1,7 @@
 """Model files: safetensors and JSON, verified when read, written atomically, never pickled.
 
 weights.safetensors          averaged weights; the header holds the configuration and a hash of both
-config.json                  the same configuration, to be read by people
+config.json                  a copy of the configuration, to be read by people; refused where it differs
 state.safetensors            everything needed to resume training: network, average, optimiser, step
 state.previous.safetensors   the previous state, as a backup
 """
@@ -32,6 +32,7 @@ Tensors = Mapping[str, Tensor]
 
 def save_model(folder: Path, weights: Tensors, config: Mapping[str, Any]) -> str:
     """Returns the hash by which calibrations and results name this model."""
+    (folder / CONFIG).unlink(missing_ok=True)  # killed here: no configuration, rather than that of other weights
     digest = _write(folder / WEIGHTS, weights, config)
     write_atomically(folder / CONFIG, json.dumps({**config, "sha256": digest}, indent=2).encode())
     return digest
@@ -49,6 +50,7 @@ def load_model(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any], str]:
     tensors, config, digest = _read(
         folder / WEIGHTS, "restore it from a backup, or resume its training to write it again"
     )
+    _check_copy(folder / CONFIG, {**config, "sha256": digest})
     try:
         return restore(tensors), config, digest
     except ValueError as problem:
@@ -58,10 +60,25 @@ def load_model(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any], str]:
 def holds_model(folder: Path, step: int) -> bool:
     """Whether the model is complete and of this step. The state is saved first, so a run may be killed in between."""
     try:
-        _, config, digest = load_model(folder)
-        return config["step"] == step and json.loads((folder / CONFIG).read_text())["sha256"] == digest
-    except (ModelError, OSError, ValueError, KeyError):
+        return (folder / CONFIG).is_file() and bool(load_model(folder)[1]["step"] == step)
+    except (ModelError, KeyError):
         return False
+
+
+def _check_copy(path: Path, config: Mapping[str, Any]) -> None:
+    """A copy edited by hand would have no effect."""
+    if not path.is_file():
+        return
+    try:
+        copy = json.loads(path.read_text())
+        same = json.dumps(copy, sort_keys=True) == json.dumps(config, sort_keys=True)
+    except (OSError, ValueError, RecursionError):
+        same = False
+    if not same:
+        raise ModelError(
+            f"{path}: differs from the configuration stored in {WEIGHTS}, which is the one that counts and cannot be "
+            f"edited; restore {CONFIG}, or remove it"
+        )
 
 
 def save_state(folder: Path, tensors: Tensors, config: Mapping[str, Any]) -> None:

@@ -61,18 +61,27 @@ class NoisePredictor:
 
     @torch.no_grad()
     def __call__(self, x: Tensor, t: int, labels: Tensor) -> Tensor:
-        """x [N, C, H, W], labels [N] or weights of each [N, n_labels] -> noise [N, C, H, W], float32.
+        """x [N, C, H, W], labels [N] or weights of each [N, n_labels] -> noise [N, C, H, W], float32."""
+        return self._predict_in_batches(x, t, labels[:, None])[0]
 
-        With k * N labels, the noise of every slice k times. In smaller batches if memory runs out.
+    @torch.no_grad()
+    def predict_pair(self, x: Tensor, t: int, labels: tuple[int, int]) -> Tensor:
+        """x [N, C, H, W] -> noise [2, N, C, H, W], float32, of the same slices with two labels.
+
+        Layers before the first use of a label are computed once.
         """
-        by_slice = labels.unflatten(0, (-1, len(x))).transpose(0, 1)  # [N, k, ...]
+        by_slice = torch.tensor(labels).repeat(len(x), 1).to(x.device, non_blocking=True)
+        return self._predict_in_batches(x, t, by_slice)
+
+    def _predict_in_batches(self, x: Tensor, t: int, labels: Tensor) -> Tensor:
+        """x [N, C, H, W], labels [N, k, ...] -> [k, N, C, H, W]. In smaller batches if memory runs out."""
         while True:
             batch = self.max_batch or len(x)
             try:
                 with torch.cuda.device(x.device) if x.is_cuda else contextlib.nullcontext():
-                    pairs = zip(x.split(batch), by_slice.split(batch), strict=True)
-                    parts = [self._predict(part, t, part_labels) for part, part_labels in pairs]
-                    return torch.cat(parts, dim=1).flatten(0, 1)
+                    batches = zip(x.split(batch), labels.split(batch), strict=True)
+                    parts = [self._predict(part, t, part_labels) for part, part_labels in batches]
+                    return torch.cat(parts, dim=1)
             except RuntimeError as problem:
                 if not is_out_of_memory(problem):
                     raise

@@ -13,7 +13,7 @@ from torch import Tensor
 from anofpdm.baselines.ddim import Predict
 from anofpdm.errors import ConfigError, ModelError
 from anofpdm.evaluation.comparison.names import MODEL_TASKS, MethodChoice
-from anofpdm.method.guidance import PredictNoise
+from anofpdm.method.guidance import PredictNoise, PredictsPairs
 from anofpdm.network.checkpoint import WEIGHTS
 from anofpdm.network.predictor import Guide, HealthyGradient, TrainedModel, load_guide, load_trained
 from anofpdm.options import Precision
@@ -112,12 +112,14 @@ class CostMeter:
         self.count, self.world, self.start = 0, world, time.perf_counter()
         networks = {name: getattr(models, name) for name in ("guided", *MODEL_TASKS)}
         counted: dict[str, Any] = {name: self._counted(network) for name, network in networks.items() if network}
+        if isinstance(models.guided, PredictsPairs):
+            counted["guided"].predict_pair = self._counted(models.guided.predict_pair)
         self.models = replace(models, **counted)
 
     def _counted(self, network: Callable[..., Tensor]) -> Callable[..., Tensor]:
         def counted(*inputs: Any) -> Tensor:
             result = network(*inputs)
-            self.count += len(result)
+            self.count += result.shape[:-3].numel()  # [N, C, H, W], or a pair of labels [2, N, C, H, W]
             return result
 
         return counted

@@ -17,7 +17,6 @@ from anofpdm.util.files import write_atomically
 
 SAMPLES, LEVELS = "samples.png", "loss_by_level.png"
 GAP, CAPTION = 6, 20
-PredictNoise = Callable[[Tensor, int, Tensor], Tensor]  # x [N, C, H, W], t, labels [N] -> noise [N, C, H, W]
 
 
 @torch.no_grad()
@@ -36,11 +35,11 @@ def save_pictures(trainer: Trainer, shape: Sequence[int], out: Path, steps: int,
     noise = torch.randn(1, columns, *shape, generator=torch.Generator().manual_seed(0))
     noise = noise.expand(n_labels, columns, *shape).flatten(0, 1).to(trainer.device)
 
-    def predict(x: Tensor, t: int, labels: Tensor) -> Tensor:
+    def predict(x: Tensor, t: int) -> Tensor:
         return network(x, torch.full((len(x),), t, device=x.device), labels)
 
     try:
-        samples = sample(predict, noise, labels, schedule=trainer.schedule, steps=steps)
+        samples = sample(predict, noise, schedule=trainer.schedule, steps=steps)
     except torch.OutOfMemoryError:
         return  # training needs the memory more
     label_names = ["no label" if label == null else LABEL_NAMES[label] for label in range(n_labels)]
@@ -50,14 +49,15 @@ def save_pictures(trainer: Trainer, shape: Sequence[int], out: Path, steps: int,
 
 
 @torch.no_grad()
-def sample(
-    predict_noise: PredictNoise, noise: Tensor, labels: Tensor, *, schedule: NoiseSchedule, steps: int
-) -> Tensor:
-    """Pure noise [N, C, H, W] -> slices in [-1, 1], by DDIM over evenly spaced levels, the noisiest included."""
+def sample(predict: Callable[[Tensor, int], Tensor], noise: Tensor, *, schedule: NoiseSchedule, steps: int) -> Tensor:
+    """Pure noise [N, C, H, W] -> slices in [-1, 1], by DDIM over evenly spaced levels, the noisiest included.
+
+    `predict`: x [N, C, H, W], t -> the noise in x.
+    """
     levels = [round((number + 1) * len(schedule) / steps) - 1 for number in reversed(range(steps))]
     x = noise
     for t, t_next in zip(levels, [*levels[1:], None], strict=True):
-        clean = schedule.clean(x, predict_noise(x, t, labels), t).clamp(-1, 1)
+        clean = schedule.clean(x, predict(x, t), t).clamp(-1, 1)
         x = clean if t_next is None else schedule.ddim_step(x, clean, t, t_next)
     return x
 

@@ -50,7 +50,10 @@ def start(
 def start_from(model: Path, cohort: Cohort, config: TrainingConfig, *, device: torch.device, world: World) -> Trainer:
     """A trainer at step 0 with the weights of a model, for fine-tuning."""
     weights, payload, _ = checkpoint.load_model(model)
-    modalities, task = payload["modalities"], payload["task"]
+    task = payload.get("task")
+    if task not in set(Task):
+        raise ModelError(f"{model}: not a diffusion model (task {task!r}); give the folder of one with --from")
+    modalities = payload["modalities"]
     if modalities != list(cohort.modalities):
         raise ModelError(
             f"{model} was trained on {', '.join(modalities)}, and {cohort.path} has {', '.join(cohort.modalities)}; "
@@ -74,8 +77,13 @@ def resume(model: Path, cohort: Cohort, *, device: torch.device, world: World) -
             f"{model} was trained on another cohort than {cohort.path} (or its labels or split have changed since); "
             "use the same cohort, or fine-tune with --from"
         )
-    config, network = TrainingConfig(**payload["training"]), UNetConfig.from_dict(payload["network"])
-    trainer = start(cohort, network, config, device=device, world=world)
+    try:
+        config = TrainingConfig(**payload["training"])
+    except (KeyError, TypeError) as problem:
+        raise ModelError(
+            f"{model}: the state of another version ({problem}); resume with that version, or fine-tune with --from"
+        ) from None
+    trainer = start(cohort, UNetConfig.from_dict(payload["network"]), config, device=device, world=world)
     trainer.restore(tensors, payload["step"])
     return trainer
 
