@@ -137,6 +137,11 @@
   const formatScore = (value) => formatNumber(value, data.score.digits);
   const formatArea = (one) => (isNumber(one.area_mm2) ? `${one.area_mm2.toFixed(0)} mm\u00b2` : "-");
 
+  function formatThreshold(one) {
+    const [low, high] = [formatNumber(one.threshold), formatNumber(one.highest_threshold)];
+    return low === high || !isNumber(one.threshold) ? low : `${low} to ${high}`;
+  }
+
   function describeSlice(one) {
     const label = detects ? `, ${one.detected ? "unhealthy" : "healthy"}` : "";
     return `slice ${one.slice}${label}, ${one.area_mm2 ? formatArea(one) : "empty mask"}`;
@@ -146,7 +151,7 @@
     const pairs = [[data.score.short, formatScore(one.score)], ["Score threshold", formatScore(data.score.threshold)]];
     if (one.divergence) pairs.push(["End step t_e", formatNumber(one.end_step, 4)], ["M at t_e", formatNumber(one.end_divergence)]);
     if (isNumber(one.quantile)) pairs.push(["Quantile", formatNumber(one.quantile)]);
-    return [...pairs, ["Map threshold", formatNumber(one.threshold)], ["Mask area", formatArea(one)]];
+    return [...pairs, ["Map threshold", formatThreshold(one)], ["Mask area", formatArea(one)]];
   }
 
   function showNumbers(one) {

@@ -26,7 +26,7 @@ CHARTS = {
     "divergence": "Divergence <var>M<sub>t</sub></var>: mean squared difference of the two estimates",
 }
 MAP_SCALE = (  # colour bar of the map, with a mark at the threshold of the slice
-    '<span class="scale" aria-hidden="true" title="The mark is the threshold of this slice"><span>0</span>'
+    '<span class="scale" aria-hidden="true" title="The mark is the lowest threshold in this slice"><span>0</span>'
     '<span class="bar"><span id="threshold-mark"></span></span><span id="map-maximum"></span></span>'
 )
 

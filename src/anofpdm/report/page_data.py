@@ -42,6 +42,7 @@ class SliceData:
     end_divergence: Number
     quantile: Number
     threshold: Number
+    highest_threshold: Number
     decision: str  # in sentences
     divergence: list[Number] | None = None  # curves over the noise levels, where there are any
     mse_guided: list[Number] | None = None
@@ -146,6 +147,7 @@ def _slice(result: SegmentedScan, row: int, area: float, rules: DecisionRules) -
         end_divergence=_round(decisions.end_divergence[row]),
         quantile=_round(decisions.quantile[row]),
         threshold=_round(decisions.threshold[row]),
+        highest_threshold=_round(decisions.highest_threshold[row]),
         decision=wording.describe_decision(row, decisions, display, rules),
         divergence=None if curves is None else _round_all(curves.divergence[row]),
         mse_guided=None if curves is None else _round_all(curves.mse_guided[row]),
