@@ -26,6 +26,7 @@ import numpy as np
 from anofpdm.cohorts.writer import JOURNAL, MANIFEST, SLICES, Manifest, ScanEntry
 from anofpdm.errors import CohortError
 from anofpdm.labels import LABEL_NAMES, NULL, UNHEALTHY
+from anofpdm.scans.grid import NO_ORIENTATION
 from anofpdm.util.files import encode_csv, read_regular_file
 
 UNHEALTHY_SCAN = LABEL_NAMES[UNHEALTHY]
@@ -70,6 +71,11 @@ class Cohort:
 
     def __len__(self) -> int:
         return len(self.labels)
+
+    def oriented(self, row: int) -> bool:
+        """Whether the scan's left and right are known."""
+        notes = self.manifest.get("warnings", {}).get(self.scans[row], [])
+        return not any(NO_ORIENTATION in note for note in notes)
 
     def rows(self, split: str) -> np.ndarray:
         return np.flatnonzero(self.splits == split)

@@ -59,6 +59,17 @@
     context.restore();
   }
 
+  /** The patient's right is on the left. */
+  function drawSides(context) {
+    const { width, height } = context.canvas;
+    Object.assign(context, { font: "600 26px system-ui, sans-serif", textBaseline: "middle", lineWidth: 4 });
+    for (const [letter, x] of [["R", 8], ["L", width - 8 - context.measureText("L").width]]) {
+      Object.assign(context, { fillStyle: "#d7dce0", strokeStyle: HALO });
+      context.strokeText(letter, x, height / 2);
+      context.fillText(letter, x, height / 2);
+    }
+  }
+
   /** The map as an overlay: dark pixels are transparent. */
   function mapOverlay(row) {
     draw(scratchContext, "map", row);
@@ -204,6 +215,7 @@
       const context = canvas.getContext("2d");
       draw(context, "0", row);
       drawOutline(context, row, 2);
+      if (data.oriented) drawSides(context);
       Object.assign(button, { type: "button", className: isUnhealthy(one) ? "unhealthy" : "" });
       button.dataset.row = row;
       button.setAttribute("aria-label", `Show ${describeSlice(one)}`);

@@ -49,7 +49,7 @@ def describe_scan(result: SegmentedScan) -> list[str]:
     total = format_millilitres(result.volume_ml)
     volume = f"The lesion mask has a volume of {total} in {count_noun(count, 'finding')}."
     which = "Its" if count == 1 else f"The largest has {format_millilitres(largest.volume_ml)}; its"
-    position = describe_position(largest, has_orientation(result))
+    position = describe_position(largest, result.grid.oriented)
     return [slices, volume, f"{which} centre is {position} from the scanner origin.", *missing]
 
 
@@ -101,12 +101,6 @@ def format_position(position_mm: Iterable[float], oriented: bool) -> str:
     if not oriented:
         letters[0] = f"{letters[0][:-1]}?"
     return ", ".join(letters)
-
-
-def has_orientation(result: SegmentedScan) -> bool:
-    """Whether the file's header states an orientation; without it, left and right are unknown."""
-    header = result.grid.header
-    return bool(int(header["sform_code"]) or int(header["qform_code"]))
 
 
 # ---- a slice ---------------------------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ MAX_SHEAR = 1e-3  # cosine between two voxel axes; rounding in a header stays be
 VOXEL_MM = (0.02, 50.0)  # smallest and largest plausible voxel edge
 MAX_FORM_GAP_MM = 1.0
 MAX_GRID_GAP_MM = 1e-3
+NO_ORIENTATION = "no orientation in the header"  # part of a warning
 UNITS_OF_LENGTH = 0x07  # bits of xyzt_units for the unit of length
 
 
@@ -36,6 +37,11 @@ class Grid:
     def spacing_mm(self) -> np.ndarray:
         """[3], voxel size along each array axis."""
         return np.linalg.norm(self.affine[:3, :3], axis=0)
+
+    @property
+    def oriented(self) -> bool:
+        """Whether the header states an orientation; without it, left and right are unknown."""
+        return bool(int(self.header["sform_code"]) or int(self.header["qform_code"]))
 
     @property
     def axial_axis(self) -> int:
@@ -101,7 +107,7 @@ def _choose_affine(header: nib.Nifti1Header, shape: tuple[int, int, int], path: 
             )
     if sform is None and qform is None:
         warnings.warn(
-            f"{path}: no orientation in the header (qform and sform codes are 0); "
+            f"{path}: {NO_ORIENTATION} (qform and sform codes are 0); "
             "the third axis is taken as inferior to superior; left and right are unknown",
             ScanWarning,
             stacklevel=2,
