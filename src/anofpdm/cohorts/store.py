@@ -24,9 +24,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from anofpdm.cohorts.writer import JOURNAL, MANIFEST, SLICES, Manifest, ScanEntry
-from anofpdm.errors import CohortError
+from anofpdm.errors import NO_ORIENTATION, CohortError
 from anofpdm.labels import LABEL_NAMES, NULL, UNHEALTHY
-from anofpdm.scans.grid import NO_ORIENTATION
 from anofpdm.util.files import encode_csv, read_regular_file
 
 UNHEALTHY_SCAN = LABEL_NAMES[UNHEALTHY]

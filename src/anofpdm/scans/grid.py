@@ -8,13 +8,12 @@ from pathlib import Path
 import nibabel as nib
 import numpy as np
 
-from anofpdm.errors import ScanError, ScanWarning
+from anofpdm.errors import NO_ORIENTATION, ScanError, ScanWarning
 
 MAX_SHEAR = 1e-3  # cosine between two voxel axes; rounding in a header stays below it
 VOXEL_MM = (0.02, 50.0)  # smallest and largest plausible voxel edge
 MAX_FORM_GAP_MM = 1.0
 MAX_GRID_GAP_MM = 1e-3
-NO_ORIENTATION = "no orientation in the header"  # part of a warning
 UNITS_OF_LENGTH = 0x07  # bits of xyzt_units for the unit of length
 
 
