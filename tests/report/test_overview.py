@@ -4,9 +4,12 @@ import io
 
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import Image, ImageDraw
 
+from anofpdm.errors import ScanWarning
 from anofpdm.report import overview
+from anofpdm.report.display import SliceSpace
+from anofpdm.report.explanation import rows_to_explain, warn_missing_slices
 from anofpdm.util import drawing
 from tests.report.conftest import segmented
 
@@ -36,27 +39,27 @@ def test_the_lesion_of_the_right_side_is_beside_the_letter_r(axes):
 
 
 def test_slices_and_findings_are_counted(monkeypatch):
-    texts = []
-    monkeypatch.setattr(overview.ImageDraw, "Draw", lambda image: Recorder(image, texts))
-    segmented(first=3).overview("p")
+    texts: list[str] = []
+    write = ImageDraw.ImageDraw.text
+
+    def record(pen, at, text, *args, **options):
+        texts.append(text)
+        write(pen, at, text, *args, **options)
+
+    monkeypatch.setattr(ImageDraw.ImageDraw, "text", record)
+    result = segmented(first=3)
+    result.overview("p")
     assert any(text.endswith("in 1 finding") for text in texts)
-    assert {text.split(",")[0] for text in texts} >= {"slice 7", "slice 9"}
-    assert all(text.split(",")[0] != "slice 3" for text in texts)  # the lowest is the fourth of the scan
+    shown = {int(text.split(",")[0].removeprefix("slice ")) for text in texts if text.startswith("slice ")}
+    assert shown == set((3 + 1 + np.flatnonzero(result.decisions.masks.any(axis=(1, 2)))).tolist())  # from 1
 
 
-class Recorder:
-    def __init__(self, image, texts):
-        self.pen, self.texts = original(image), texts
-
-    def text(self, at, text, *args, **options):
-        self.texts.append(text)
-        self.pen.text(at, text, *args, **options)
-
-    def __getattr__(self, name):
-        return getattr(self.pen, name)
-
-
-original = overview.ImageDraw.Draw
+def test_slices_to_explain_are_counted_as_pictures_count():
+    indices = np.arange(3, 12)
+    space = SliceSpace(segmented().grid, np.eye(4))
+    assert rows_to_explain((4, 12), [], indices, space).tolist() == [0, 8]
+    with pytest.warns(ScanWarning, match=r"no slice 3 to explain; slices 4 to 12 were analysed \(counted from 1\)"):
+        warn_missing_slices((3, 4), indices, "p")
 
 
 def test_the_true_lesion_is_outlined():

@@ -16,10 +16,9 @@ from anofpdm import __version__
 from anofpdm.cohorts.inputs import Target, find_targets
 from anofpdm.cohorts.phantoms.cohort import write_phantoms
 from anofpdm.errors import CohortError
-from anofpdm.evaluation.metrics.volumes import VolumeScore, score_volume
+from anofpdm.evaluation.metrics.volumes import VolumeScore, score_volume, true_slices
 from anofpdm.models import registry
 from anofpdm.options import Engine
-from anofpdm.scans import AxialPlanes, mask_slices, read_volume
 from anofpdm.segment.model import Model, load
 from anofpdm.segment.outputs import REPORT
 from anofpdm.segment.result import Segmentation
@@ -116,9 +115,8 @@ def _segment(model: Model, target: Target, engine: Engine, kind: str, out: Path,
     folder_of_scan = next(iter(images.values())).parent
     truth = next(path for path in folder_of_scan.iterdir() if path.name.endswith(f"{TRUTH_SUFFIXES[kind]}.nii.gz"))
     score = score_volume(result.mask, result.grid, detected, truth)
-    planes = AxialPlanes(result.grid, model.size)
-    lesion = mask_slices(read_volume(truth, allow_constant=True).voxels, planes, result.display.indices)
-    return DemoResult(kind, name, engine, folder, result, score, result.overview(f"{name}, {engine}", lesion))
+    picture = result.overview(f"{name}, {engine}", true_slices(truth, result.grid, model.size, result.display.indices))
+    return DemoResult(kind, name, engine, folder, result, score, picture)
 
 
 def render_page(results: Sequence[DemoResult], out: Path, *, new_brains: bool) -> str:
