@@ -45,5 +45,8 @@ class Terminated(KeyboardInterrupt):
     """SIGTERM, for example from a job scheduler."""
 
 
+NO_ORIENTATION = "no orientation in the header"  # part of the warning of a scan whose left and right are unknown
+
+
 class ScanWarning(UserWarning):
     """A usable scan with something about it to check."""

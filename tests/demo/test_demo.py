@@ -1,5 +1,7 @@
 """The bundled models and the demo."""
 
+import base64
+import io
 import json
 import shutil
 from html.parser import HTMLParser
@@ -8,12 +10,15 @@ from types import SimpleNamespace
 import nibabel as nib
 import numpy as np
 import pytest
+from PIL import Image
 
 from anofpdm.demo.run import BUNDLED, PAGE, run_demo
 from anofpdm.errors import AnoFPDMError, CohortError, EvaluationError, ScanWarning
 from anofpdm.evaluation.metrics.volumes import score_volume
+from anofpdm.report.overview import CAPTION, HEADING, TILE
 from anofpdm.scans import Grid, read_volume
 from anofpdm.segment.outputs import MASK
+from anofpdm.util.drawing import BLUE, OUTLINE
 from anofpdm.util.files import folder_lock
 from tests.models.cards import lower_bound
 
@@ -89,6 +94,19 @@ def test_the_page_links_to_the_reports(demo):
     assert len(local) == 2 * len(results)
     for link in local:
         assert (out / link).is_file()
+
+
+def test_the_page_shows_the_true_lesion_in_every_picture(demo):
+    out, results = demo
+    links = Links()
+    links.feed((out / PAGE).read_text())
+    pictures = [link.removeprefix("data:image/png;base64,") for link in links.found if link.startswith("data:")]
+    assert len(pictures) == len(results)
+    for picture in pictures:
+        sheet = Image.open(io.BytesIO(base64.b64decode(picture))).crop((0, 0, 10_000, HEADING + CAPTION + TILE))
+        colours = {colour for _, colour in sheet.getcolors(2**24)}
+        assert {BLUE, OUTLINE} <= colours
+    assert "true lesion</b>. Slices are" in (out / PAGE).read_text()
 
 
 def test_the_first_brain_is_segmented_by_both_engines(tmp_path, monkeypatch):

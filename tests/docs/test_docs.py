@@ -531,8 +531,8 @@ def test_what_is_named_in_passing(page):
             assert (ROOT / span).is_file() or (ROOT / "src" / "anofpdm" / span).is_file(), span
 
 
-def test_the_readme_names_every_command():
-    table = [line for line in (ROOT / "README.md").read_text().splitlines() if line.startswith("| `anofpdm ")]
+def test_the_index_names_every_command():
+    table = [line for line in (ROOT / "docs" / "README.md").read_text().splitlines() if line.startswith("| `anofpdm ")]
     assert [line.split()[2].strip("`") for line in table] == list(subcommands())
 
 

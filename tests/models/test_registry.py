@@ -65,11 +65,34 @@ def test_list_and_card():
     assert listed.exit_code == 0
     assert all(name in listed.output for name in shipped_models())
     assert [one["name"] for one in json.loads(run("models", "--json").output)] == list(shipped_models())
-    card = run("models", "phantom-tumour")
-    assert card.output.strip() == (FOLDER / "phantom-tumour" / "README.md").read_text().strip()
     unknown = run("models", "phantom-tumuor")
     assert unknown.exit_code == 1
     assert "did you mean phantom-tumour?" in unknown.output
+
+
+@pytest.mark.parametrize("name", shipped_models())
+def test_the_card_fits_a_terminal_and_has_no_links_into_the_repository(name):
+    card = run("models", name).output
+    assert max(len(line) for line in card.splitlines() if "://" not in line) <= 80
+    assert "](" not in card
+    assert "../" not in card
+    words = re.findall(r"[0-9a-f]{64}|--\w[\w-]+|\d[\d.,]*", shipped_models()[name].card)
+    assert set(words) <= set(re.findall(r"[0-9a-f]{64}|--\w[\w-]+|\d[\d.,]*", re.sub(r"(?<=\w)-\n", "-", card)))
+
+
+def test_tables_of_a_card_are_columns_and_commands_can_be_pasted():
+    card = run("models", "glioma").output.splitlines()
+    (row,) = (line for line in card if line.startswith("HD95"))
+    assert re.fullmatch(r"HD95, mm +9\.58 \(3\.16 to 18\.49\)", row)
+    start = next(n for n, line in enumerate(card) if line.startswith("    anofpdm evaluate glioma cohort --split"))
+    command = card[start]
+    while command.endswith("\\"):
+        start += 1
+        command = command[:-1] + card[start].strip()
+    expected = next(
+        line for line in shipped_models()["glioma"].card.splitlines() if "evaluate glioma cohort --sp" in line
+    )
+    assert command == expected
 
 
 def test_optional_modalities_are_listed(monkeypatch):

@@ -37,7 +37,8 @@ def decisions_of(rng, drawn, detector):
     return Decisions(
         maps=maps, masks=masks, outlines=masks.astype(np.float32), drawn=drawn, detected=detected, score=score,
         similarity=similarity, log_odds=odds, end_step=rng.choice(LEVELS, n), end_divergence=rng.random(n) / 100,
-        quantile=rng.uniform(0.9, 0.98, n), threshold=np.full(n, 0.5), estimated_dice=np.full(n, np.nan),
+        quantile=rng.uniform(0.9, 0.98, n), threshold=np.full(n, 0.5), highest_threshold=np.full(n, 0.5),
+        estimated_dice=np.full(n, np.nan),
     )  # fmt: skip
 
 

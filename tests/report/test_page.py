@@ -147,7 +147,7 @@ def test_numbers_agree_with_the_segmentation(make):
     result = make()
     data, decisions, curves = ParsedPage(render_report(result, "p1")).data, result.decisions, result.display.curves
     slices = data["slices"]
-    assert [one["slice"] for one in slices] == result.display.indices.tolist()
+    assert [one["slice"] for one in slices] == (result.display.indices + 1).tolist()  # counted from 1
     assert [one["detected"] for one in slices] == decisions.detected.tolist()
     assert_close([one["score"] for one in slices], decisions.log_odds)
     assert_close([one["end_step"] for one in slices], decisions.end_step)
@@ -177,7 +177,8 @@ def test_the_summary_of_the_scan(make):
     assert "from the scanner origin." in text
     assert "14 R, 10 P," in text
     assert "32 x 32 x 14 voxels of 2 x 2 x 3 mm" in text
-    assert "slices 3 to 11 of 14" in text
+    assert "slices 4 to 12 of 14" in text
+    assert "Slices are counted from 1 at the inferior end. They are seen from the feet: the patient's right (R)" in text
     assert "flair.nii.gz" in text
     assert "/data" not in text
     assert "not a medical device" in text
@@ -364,7 +365,7 @@ def test_a_finding_links_to_its_slice(make):
     result = make()
     (finding,) = ParsedPage(render_report(result, "p1")).data["findings"]
     assert result.decisions.masks[finding["row"]].any()
-    assert finding["slice"] == result.display.indices[finding["row"]]
+    assert finding["slice"] == result.display.indices[finding["row"]] + 1
 
 
 @pytest.mark.parametrize(

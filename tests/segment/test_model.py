@@ -63,6 +63,7 @@ def test_tables_and_summary_agree_with_the_mask(tmp_path):
     result = known_model().segment(files, **BY_HEALTHY)
     result.save(tmp_path / "out")
     rows = list(csv.DictReader((tmp_path / "out" / SLICES).open()))
+    assert all(int(row["number"]) == int(row["slice"]) + 1 for row in rows)  # counted from 1, as pictures do
     with_mask = [int(row["slice"]) for row in rows if float(row["area_mm2"]) > 0]
     slices_of_ball = np.flatnonzero(lesion.any(axis=(0, 1)))  # LPS: the third axis is inferior to superior
     assert set(with_mask) <= set(slices_of_ball.tolist())

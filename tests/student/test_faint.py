@@ -1,9 +1,22 @@
 """Thresholds of faint lesions, on logits drawn by hand and against a search voxel by voxel."""
 
-import numpy as np
+import json
+import re
+import warnings
 
+import numpy as np
+import pytest
+import torch
+
+from anofpdm.errors import ScanWarning
 from anofpdm.method.context import SlicePositions
+from anofpdm.method.detection import CurveDetector
+from anofpdm.report.page import render_report
+from anofpdm.segment.model import Model
 from anofpdm.student.faint import LOWEST, lesion_peaks, lower_thresholds
+from anofpdm.student.model import Student, StudentCalibration
+from anofpdm.student.network import StudentConfig, StudentNet
+from tests import toys
 
 NOTHING = -9.0
 
@@ -62,3 +75,52 @@ def test_peaks_are_those_of_a_search_from_voxel_to_voxel():
         expected[start] = max(images[one] for one in seen)
     np.testing.assert_array_equal(found, expected)
     assert len(np.unique(found)) > 4
+
+
+class KnownStudent(Student):
+    """Its logits rise with the brightness of FLAIR; a slice is unhealthy where one of them is above 0."""
+
+    def decide(self, pixels, positions, progress=None):  # noqa: ARG002
+        logits = 20 * pixels(np.arange(len(positions.scans)))[:, 0] - 8
+        slice_logits = np.where(logits.max(axis=(1, 2)) > 0, 5.0, -5.0)
+        return self.decide_from(np.stack([logits, logits]), np.stack([slice_logits, slice_logits]), positions)
+
+
+@pytest.fixture(scope="module")
+def with_a_faint_lesion(tmp_path_factory):
+    """Segmentation of a head with a bright ball on one side, and a faint one, slightly higher, on the other."""
+    shape, side = (40, 40, 30), 40
+    affine = toys.affine_of(spacing=(4.0, 4.0, 4.0), shape=shape)
+    bright, faint = (toys.ball(affine, shape, centre, 18) for centre in ((30, 0, -10), (-30, 0, 6)))
+    head = np.where(toys.ball(affine, shape, (0, 0, 0), 56), 100, 0) + 100 * bright + 50 * faint
+    file = toys.save(tmp_path_factory.mktemp("scan") / "p_flair.nii.gz", head.astype(np.int16), affine)
+    detector = CurveDetector(np.zeros(1), np.ones(1), np.ones(1), offset=0.0, strength=1.0)
+    calibration = StudentCalibration(detector, 1.0, 1.0, 5, 5, detection_mm=0.0, smallest=4, faint_span=5.0)
+    network = StudentNet(StudentConfig(("flair",), side, (-4.0, 4.0), 8, (1, 2))).eval()
+    student = KnownStudent(network, calibration, "teacher", torch.device("cpu"))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ScanWarning)
+        return Model(None, None, "", student).segment({"flair": file})
+
+
+def test_the_threshold_of_a_slice_is_the_lowest_that_its_mask_was_drawn_with(with_a_faint_lesion):
+    decisions, kinds = with_a_faint_lesion.decisions, set()
+    for row, maps, mask in zip(with_a_faint_lesion.slices, decisions.maps, decisions.masks, strict=True):
+        if mask.any():
+            lowest = float(row["threshold"])
+            assert maps[mask].min() >= lowest - 1e-6
+            halves = [maps[:, half][mask[:, half]] for half in (slice(20), slice(20, None))]
+            kinds.add((*(half.size > 0 for half in halves), lowest < 0.5))
+    # The patient's right is on the left: the bright ball alone, both, and the faint one alone.
+    assert kinds == {(True, False, False), (True, True, True), (False, True, True)}
+
+
+def test_the_report_names_the_thresholds_of_faint_lesions(with_a_faint_lesion):
+    page = render_report(with_a_faint_lesion, "p").decode()
+    slices = json.loads(re.search(r'id="data">(.*?)</script>', page, re.DOTALL)[1])["slices"]
+    alone, together = set(), set()
+    for one, row in zip(slices, with_a_faint_lesion.slices, strict=True):
+        threshold = f"{float(row['threshold']):.3g}"
+        alone.add(f"at least {threshold} (lowered from 0.5, as the lesion is faint or small" in one["decision"])
+        together.add(f"at least {threshold} to 0.5 (lesion probability, lower where a" in one["decision"])
+    assert alone == together == {True, False}

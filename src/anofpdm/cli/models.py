@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -9,6 +10,9 @@ import typer
 
 if TYPE_CHECKING:
     from anofpdm.models.registry import ShippedModel
+
+
+WIDTH = 80  # where the output is no terminal
 
 
 def models(
@@ -24,6 +28,7 @@ def models(
     """
     from anofpdm.errors import ModelError
     from anofpdm.models.registry import shipped_model, shipped_models
+    from anofpdm.util.markdown import to_terminal
 
     if name is None:
         if copy is not None:
@@ -33,12 +38,17 @@ def models(
         return
     model = shipped_model(name)
     if copy is None:
-        print(json.dumps(_to_dict(model), indent=1) if as_json else model.card.rstrip())
+        print(json.dumps(_to_dict(model), indent=1) if as_json else to_terminal(model.card, _width()).rstrip())
         return
     if copy.exists():
         raise ModelError(f"{copy}: exists already; choose another folder")
     shutil.copytree(model.folder, copy)
     print(f"{name} copied to {copy}")
+
+
+def _width() -> int:
+    """Of the terminal."""
+    return shutil.get_terminal_size((WIDTH, 24)).columns if sys.stdout.isatty() else WIDTH
 
 
 def _table(models: "list[ShippedModel]") -> str:

@@ -8,7 +8,7 @@ from PIL import Image, ImageDraw
 from anofpdm.cohorts.store import Cohort
 from anofpdm.cohorts.writer import MASKS
 from anofpdm.labels import LABEL_NAMES, UNHEALTHY
-from anofpdm.util.drawing import BACKGROUND, FOREGROUND, MUTED, draw_outline, encode_png, font, grey_tile
+from anofpdm.util.drawing import BACKGROUND, FOREGROUND, MUTED, draw_outline, encode_png, font, grey_tile, mark_sides
 from anofpdm.util.files import write_atomically
 
 TILE, GAP, CAPTION, HEADING = 144, 6, 32, 50
@@ -28,10 +28,11 @@ def draw_contact_sheet(cohort: Cohort, path: Path) -> None:
     pen.text((2 * GAP, 26), f"{', '.join(cohort.modalities)}{order}", MUTED, font(11))
     for number, row in enumerate(rows):
         left, top = GAP + number % across * block[0], HEADING + number // across * block[1]
-        details = f"slice {cohort.indices[row]}, {LABEL_NAMES[cohort.labels[row]]}, {cohort.splits[row]}"
+        details = f"slice {cohort.indices[row] + 1}, {LABEL_NAMES[cohort.labels[row]]}, {cohort.splits[row]}"
         for line, text in enumerate((str(cohort.scans[row]), details)):
             pen.text((left + GAP, top + 14 * line), _shorten(text, block[0] - 2 * GAP), MUTED, font(11))
         for channel, tile in enumerate(_tiles(cohort, row)):
+            tile = mark_sides(tile) if cohort.oriented(row) else tile
             sheet.paste(tile, (left + GAP + channel * (TILE + GAP), top + CAPTION))
     write_atomically(path, encode_png(sheet))
 

@@ -24,7 +24,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from anofpdm.cohorts.writer import JOURNAL, MANIFEST, SLICES, Manifest, ScanEntry
-from anofpdm.errors import CohortError
+from anofpdm.errors import NO_ORIENTATION, CohortError
 from anofpdm.labels import LABEL_NAMES, NULL, UNHEALTHY
 from anofpdm.util.files import encode_csv, read_regular_file, unescape_cell
 
@@ -70,6 +70,11 @@ class Cohort:
 
     def __len__(self) -> int:
         return len(self.labels)
+
+    def oriented(self, row: int) -> bool:
+        """Whether the scan's left and right are known."""
+        notes = self.manifest.get("warnings", {}).get(self.scans[row], [])
+        return not any(NO_ORIENTATION in note for note in notes)
 
     def rows(self, split: str) -> np.ndarray:
         return np.flatnonzero(self.splits == split)

@@ -16,12 +16,13 @@ from anofpdm import __version__
 from anofpdm.cohorts.inputs import Target, find_targets
 from anofpdm.cohorts.phantoms.cohort import write_phantoms
 from anofpdm.errors import CohortError
-from anofpdm.evaluation.metrics.volumes import VolumeScore, score_volume
+from anofpdm.evaluation.metrics.volumes import VolumeScore, score_volume, true_slices
 from anofpdm.models import registry
 from anofpdm.options import Engine
 from anofpdm.segment.model import Model, load
-from anofpdm.segment.outputs import OVERVIEW, REPORT
+from anofpdm.segment.outputs import REPORT
 from anofpdm.segment.result import Segmentation
+from anofpdm.util.drawing import BLUE, OUTLINE, Colour
 from anofpdm.util.files import folder_lock, write_atomically
 from anofpdm.util.progress import Progress, silent
 
@@ -55,6 +56,7 @@ class DemoResult:
     folder: Path
     result: Segmentation
     score: VolumeScore
+    picture: bytes  # PNG: the overview with the true lesion
 
     @property
     def title(self) -> str:
@@ -112,7 +114,9 @@ def _segment(model: Model, target: Target, engine: Engine, kind: str, out: Path,
     detected = {int(row["slice"]): bool(row["detected"]) for row in result.slices}
     folder_of_scan = next(iter(images.values())).parent
     truth = next(path for path in folder_of_scan.iterdir() if path.name.endswith(f"{TRUTH_SUFFIXES[kind]}.nii.gz"))
-    return DemoResult(kind, name, engine, folder, result, score_volume(result.mask, result.grid, detected, truth))
+    score = score_volume(result.mask, result.grid, detected, truth)
+    picture = result.overview(f"{name}, {engine}", true_slices(truth, result.grid, model.size, result.display.indices))
+    return DemoResult(kind, name, engine, folder, result, score, picture)
 
 
 def render_page(results: Sequence[DemoResult], out: Path, *, new_brains: bool) -> str:
@@ -126,6 +130,8 @@ def render_page(results: Sequence[DemoResult], out: Path, *, new_brains: bool) -
 <p>The bundled models were trained on synthetic brains (phantoms) with one label per slice: healthy or unhealthy. They
 never saw a lesion mask{unseen}. The true lesion of a phantom is known; the last columns
 compare with it. {engines}</p>
+<p>Outlines: <b style="color:{_css(OUTLINE)}">mask</b>, <b style="color:{_css(BLUE)}">true lesion</b>. Slices are
+counted from 1 at the inferior end and seen from the feet: the patient's right (R) is on the left.</p>
 <table><tr><th>scan</th><th>engine</th><th>seconds</th><th>called unhealthy</th><th>slices called correctly</th>
 <th>segmented volume</th><th>true volume</th><th>DICE</th><th></th></tr>{rows}</table>
 {"".join(_section(one, out) for one in results)}
@@ -149,9 +155,9 @@ def _row(one: DemoResult, out: Path) -> str:
 
 
 def _section(one: DemoResult, out: Path) -> str:
-    picture = base64.b64encode((one.folder / OVERVIEW).read_bytes()).decode()
+    picture = base64.b64encode(one.picture).decode()
     return f"""<h2>{html.escape(one.title)}</h2><p>{html.escape(describe(one))} {_link(one, out)}</p>
-<img alt="slices with anomaly maps and masks; lesion area and score of each slice"
+<img alt="slices with outlines of mask and true lesion, anomaly maps; lesion area and score of each slice"
 src="data:image/png;base64,{picture}">
 """
 
@@ -163,8 +169,12 @@ def describe(one: DemoResult) -> str:
     if not findings:
         return f"No lesion was found. {truth}"
     centre = ", ".join(f"{mm:.0f}" for mm in findings[0].centre_mm)
-    count = "One finding" if len(findings) == 1 else f"{len(findings)} findings"
-    return f"{count}; the largest has {findings[0].volume_ml:.1f} ml, centre at ({centre}) mm. {truth}"
+    lead = "1 finding of" if len(findings) == 1 else f"{len(findings)} findings; the largest has"
+    return f"{lead} {findings[0].volume_ml:.1f} ml, centre at ({centre}) mm. {truth}"
+
+
+def _css(colour: Colour) -> str:
+    return f"rgb{colour}"
 
 
 def _link(one: DemoResult, out: Path) -> str:

@@ -70,7 +70,8 @@ class Decisions:
     end_step: np.ndarray  # t_e
     end_divergence: np.ndarray  # M at t_e
     quantile: np.ndarray
-    threshold: np.ndarray
+    threshold: np.ndarray  # of the map: the lowest in the mask, where a student draws each lesion by one of its own
+    highest_threshold: np.ndarray
     estimated_dice: np.ndarray  # of each mask; NaN where it is empty, or the engine has no estimate
 
 
@@ -120,6 +121,7 @@ def decide(
         end_divergence=end_divergence,
         quantile=quantile,
         threshold=cuts,
+        highest_threshold=cuts,
         estimated_dice=np.full(len(smooth), np.nan),
     )
 

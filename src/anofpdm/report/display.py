@@ -52,7 +52,7 @@ class DisplayData:
     """What pictures need in addition to the decisions."""
 
     pixels: np.ndarray  # [n, M, H, W] of the scored modalities, in [-1, 1]; half precision suffices
-    indices: np.ndarray  # [n], slice numbers from the inferior end
+    indices: np.ndarray  # [n], axial positions in the scan, counted from 0 at the inferior end
     pixel_mm: float
     modalities: tuple[str, ...]  # M, the scored ones
     cosine_cut: float  # unhealthy at or below, with the cosine detector
@@ -60,6 +60,11 @@ class DisplayData:
     curves: Curves | None = None  # None: made without the diffusion model
     engine: str = "diffusion"  # that made the masks
     space: SliceSpace | None = None  # None: on the grid of the result
+
+    @property
+    def numbers(self) -> np.ndarray:
+        """[n]: slices as people count them, from 1 at the inferior end."""
+        return self.indices + 1
 
 
 def slice_space(result: "SegmentedScan") -> SliceSpace:

@@ -13,7 +13,7 @@ from anofpdm.report.display import SliceSpace
 from anofpdm.report.findings import Finding
 from anofpdm.report.page_data import axial_index
 
-# Slice numbers counted from the inferior end, or the central slice of each finding.
+# Slices, counted from 1 at the inferior end, or the central slice of each finding.
 Explain = Sequence[int] | Literal["findings"] | None
 
 
@@ -28,9 +28,9 @@ def normalize_explain(explain: Explain) -> Explain:
 
 def warn_missing_slices(explain: Explain, indices: np.ndarray, where: object) -> None:
     """Warn about requested slices that are not among the analysed ones."""
-    missing = [] if explain is None or explain == "findings" else sorted(set(explain) - set(indices.tolist()))
+    missing = [] if explain is None or explain == "findings" else sorted(set(explain) - set((indices + 1).tolist()))
     if missing:
-        analysed = f"slices {indices[0]} to {indices[-1]} were analysed"
+        analysed = f"slices {indices[0] + 1} to {indices[-1] + 1} were analysed (counted from 1)"
         text = f"{where}: no slice {', '.join(map(str, missing))} to explain; {analysed}"
         warnings.warn(text, ScanWarning, stacklevel=2)
 
@@ -38,11 +38,11 @@ def warn_missing_slices(explain: Explain, indices: np.ndarray, where: object) ->
 def rows_to_explain(
     explain: Explain, findings: Iterable[Finding], indices: np.ndarray, space: SliceSpace
 ) -> np.ndarray:
-    """Rows of the requested slices; for findings, the rows nearest to their centres."""
+    """Rows of the requested slices, `indices` counting from 0; for findings, the rows nearest to their centres."""
     if explain == "findings":
         centres = [axial_index(finding.centre_mm, space) for finding in findings]
         return np.unique([np.abs(indices - number).argmin() for number in centres]).astype(int)
-    return np.flatnonzero(np.isin(indices, list(explain or ())))
+    return np.flatnonzero(np.isin(indices + 1, list(explain or ())))
 
 
 def add_evidence(decisions: Decisions, rows: np.ndarray, explained: Decisions) -> Decisions:

@@ -59,6 +59,17 @@
     context.restore();
   }
 
+  /** The patient's right is on the left. */
+  function drawSides(context) {
+    const { width, height } = context.canvas;
+    Object.assign(context, { font: "600 26px system-ui, sans-serif", textBaseline: "middle", lineWidth: 4 });
+    for (const [letter, x] of [["R", 8], ["L", width - 8 - context.measureText("L").width]]) {
+      Object.assign(context, { fillStyle: "#d7dce0", strokeStyle: HALO });
+      context.strokeText(letter, x, height / 2);
+      context.fillText(letter, x, height / 2);
+    }
+  }
+
   /** The map as an overlay: dark pixels are transparent. */
   function mapOverlay(row) {
     draw(scratchContext, "map", row);
@@ -137,6 +148,11 @@
   const formatScore = (value) => formatNumber(value, data.score.digits);
   const formatArea = (one) => (isNumber(one.area_mm2) ? `${one.area_mm2.toFixed(0)} mm\u00b2` : "-");
 
+  function formatThreshold(one) {
+    const [low, high] = [formatNumber(one.threshold), formatNumber(one.highest_threshold)];
+    return low === high || !isNumber(one.threshold) ? low : `${low} to ${high}`;
+  }
+
   function describeSlice(one) {
     const label = detects ? `, ${one.detected ? "unhealthy" : "healthy"}` : "";
     return `slice ${one.slice}${label}, ${one.area_mm2 ? formatArea(one) : "empty mask"}`;
@@ -146,7 +162,7 @@
     const pairs = [[data.score.short, formatScore(one.score)], ["Score threshold", formatScore(data.score.threshold)]];
     if (one.divergence) pairs.push(["End step t_e", formatNumber(one.end_step, 4)], ["M at t_e", formatNumber(one.end_divergence)]);
     if (isNumber(one.quantile)) pairs.push(["Quantile", formatNumber(one.quantile)]);
-    return [...pairs, ["Map threshold", formatNumber(one.threshold)], ["Mask area", formatArea(one)]];
+    return [...pairs, ["Map threshold", formatThreshold(one)], ["Mask area", formatArea(one)]];
   }
 
   function showNumbers(one) {
@@ -199,6 +215,7 @@
       const context = canvas.getContext("2d");
       draw(context, "0", row);
       drawOutline(context, row, 2);
+      if (data.oriented) drawSides(context);
       Object.assign(button, { type: "button", className: isUnhealthy(one) ? "unhealthy" : "" });
       button.dataset.row = row;
       button.setAttribute("aria-label", `Show ${describeSlice(one)}`);

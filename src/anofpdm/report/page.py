@@ -26,7 +26,7 @@ CHARTS = {
     "divergence": "Divergence <var>M<sub>t</sub></var>: mean squared difference of the two estimates",
 }
 MAP_SCALE = (  # colour bar of the map, with a mark at the threshold of the slice
-    '<span class="scale" aria-hidden="true" title="The mark is the threshold of this slice"><span>0</span>'
+    '<span class="scale" aria-hidden="true" title="The mark is the lowest threshold in this slice"><span>0</span>'
     '<span class="bar"><span id="threshold-mark"></span></span><span id="map-maximum"></span></span>'
 )
 
@@ -46,6 +46,9 @@ def render_report(result: SegmentedScan, title: str) -> bytes:
         "identity": _render_identity(result),
         "preparation": render_preparation(result),
         "panels": _render_panels(result.display),
+        "sides": " They are seen from the feet: the patient's right (R) is on the left."
+        if result.grid.oriented
+        else "",
         "curves": _render_curves(result.display),
         "notes": _render_notes(result.display, rules),
         "score": _render_score(data.score),
@@ -118,8 +121,8 @@ def _render_identity(result: SegmentedScan) -> str:
     if missing := result.summary.get("missing_modalities"):
         pairs["Missing modalities"] = ", ".join(name.upper() for name in missing)
     pairs["Grid"] = f"{shape} voxels of {spacing} mm"
-    indices = result.display.indices  # slices with too little brain are not analysed
-    slices = f"slices {indices[0]} to {indices[-1]}" if len(indices) > 1 else f"slice {indices[0]}"
+    numbers = result.display.numbers  # slices with too little brain are not analysed
+    slices = f"slices {numbers[0]} to {numbers[-1]}" if len(numbers) > 1 else f"slice {numbers[0]}"
     planes = slice_space(result).grid
     apart = f", {planes.slice_mm:.3g} mm apart" if not math.isclose(planes.slice_mm, grid.slice_mm) else ""
     pairs["Analysed"] = f"{slices} of {planes.shape[planes.axial_axis]}{apart}"
@@ -197,7 +200,7 @@ def _render_notes(display: DisplayData, rules: DecisionRules) -> str:
         engine = ENGINES.get(display.engine, display.engine)
         notes["no-curves"] = f"No curves over noise levels: the {engine} predicts each slice in one step."
     elif display.curves.explained is not None:
-        numbers = [str(index) for index in display.indices[display.curves.explained]]
+        numbers = [str(number) for number in display.numbers[display.curves.explained]]
         curves = f"Curves of the diffusion model are shown for slice{'s' if len(numbers) > 1 else ''}"
         notes["explained"] = f"The masks were made by the student network. {curves} {', '.join(numbers)}."
     if rules.context_mm:
@@ -220,7 +223,7 @@ def _render_score(score: Score) -> str:
 def _render_findings(result: SegmentedScan, positions: list[FindingData]) -> str:
     if not result.findings:
         return "<p>None.</p>"
-    oriented = wording.has_orientation(result)
+    oriented = result.grid.oriented
     rows = []
     for finding, position in zip(result.findings, positions, strict=True):
         cells = (

@@ -34,7 +34,7 @@ class Score:
 
 @dataclass(frozen=True)
 class SliceData:
-    slice: int
+    slice: int  # counted from 1
     detected: bool
     area_mm2: Number
     score: Number
@@ -42,6 +42,7 @@ class SliceData:
     end_divergence: Number
     quantile: Number
     threshold: Number
+    highest_threshold: Number
     decision: str  # in sentences
     divergence: list[Number] | None = None  # curves over the noise levels, where there are any
     mse_guided: list[Number] | None = None
@@ -84,7 +85,7 @@ def build_page_data(result: SegmentedScan) -> PageData:
         size=int(display.pixels.shape[-1]),
         columns=column_count(len(display.indices)),
         map_maximum=_round(white_level(decisions.maps, display.healthy_level)),
-        oriented=wording.has_orientation(result),
+        oriented=result.grid.oriented,
         score=_score(rules.detector, display.cosine_cut),
         levels=None if curves is None else list(curves.levels),
         slices=[_slice(result, row, float(area), rules) for row, area in enumerate(areas)],
@@ -138,7 +139,7 @@ def _slice(result: SegmentedScan, row: int, area: float, rules: DecisionRules) -
     score = decisions.similarity if rules.detector == "cosine" else decisions.score
     curves = display.curves if display.curves is not None and display.curves.has(row) else None
     return SliceData(
-        slice=int(display.indices[row]),
+        slice=int(display.numbers[row]),
         detected=bool(decisions.detected[row]),
         area_mm2=_round(area),
         score=_round(score[row], 9),
@@ -146,6 +147,7 @@ def _slice(result: SegmentedScan, row: int, area: float, rules: DecisionRules) -
         end_divergence=_round(decisions.end_divergence[row]),
         quantile=_round(decisions.quantile[row]),
         threshold=_round(decisions.threshold[row]),
+        highest_threshold=_round(decisions.highest_threshold[row]),
         decision=wording.describe_decision(row, decisions, display, rules),
         divergence=None if curves is None else _round_all(curves.divergence[row]),
         mse_guided=None if curves is None else _round_all(curves.mse_guided[row]),
@@ -154,8 +156,8 @@ def _slice(result: SegmentedScan, row: int, area: float, rules: DecisionRules) -
 
 
 def _finding(finding: Finding, result: SegmentedScan) -> FindingData:
-    indices = result.display.indices
-    row = int(np.abs(indices - axial_index(finding.centre_mm, slice_space(result))).argmin())
+    display = result.display
+    row = int(np.abs(display.indices - axial_index(finding.centre_mm, slice_space(result))).argmin())
     return FindingData(
         number=finding.number,
         volume_ml=_round(finding.volume_ml),
@@ -163,12 +165,12 @@ def _finding(finding: Finding, result: SegmentedScan) -> FindingData:
         peak=_round(finding.peak),
         peak_mm=_round_all(finding.peak_mm),
         row=row,
-        slice=int(indices[row]),
+        slice=int(display.numbers[row]),
     )
 
 
 def axial_index(position_mm: Iterable[float], space: SliceSpace) -> int:
-    """Number of the axial slice that contains a position of the result, counted from the inferior end."""
+    """Position of the axial slice that contains a point of the result, counted from 0 at the inferior end."""
     grid = space.grid
     voxel = np.linalg.solve(grid.affine, space.matrix @ [*position_mm, 1.0])
     axis = grid.axial_axis

@@ -12,7 +12,7 @@ from anofpdm.report.findings import Finding
 DIRECTIONS = (("right", "left"), ("anterior", "posterior"), ("superior", "inferior"))
 UNDEFINED = "-"
 FOLDERS = re.compile(r"(?:(?<=[\s\"'(=])|^)(?:~|[A-Za-z]:)?[/\\](?:[^\s/\\]*[/\\])*")
-STUDENT_THRESHOLD = 0.5  # lesion probability; a student lowers it where too few pixels reach it
+STUDENT_THRESHOLD = 0.5  # lesion probability; a student lowers it in faint lesions, and where too few pixels reach it
 
 
 # ---- numbers ---------------------------------------------------------------------------------------------------------
@@ -20,6 +20,11 @@ STUDENT_THRESHOLD = 0.5  # lesion probability; a student lowers it where too few
 
 def format_number(value: float, spec: str = ".3g") -> str:
     return format(value, spec) if math.isfinite(value) else UNDEFINED
+
+
+def format_range(lowest: float, highest: float) -> str:
+    low, high = format_number(lowest), format_number(highest)
+    return f"{low} to {high}" if lowest < highest and low != high else low
 
 
 def format_millilitres(value: float) -> str:
@@ -44,7 +49,7 @@ def describe_scan(result: SegmentedScan) -> list[str]:
     total = format_millilitres(result.volume_ml)
     volume = f"The lesion mask has a volume of {total} in {count_noun(count, 'finding')}."
     which = "Its" if count == 1 else f"The largest has {format_millilitres(largest.volume_ml)}; its"
-    position = describe_position(largest, has_orientation(result))
+    position = describe_position(largest, result.grid.oriented)
     return [slices, volume, f"{which} centre is {position} from the scanner origin.", *missing]
 
 
@@ -98,12 +103,6 @@ def format_position(position_mm: Iterable[float], oriented: bool) -> str:
     return ", ".join(letters)
 
 
-def has_orientation(result: SegmentedScan) -> bool:
-    """Whether the file's header states an orientation; without it, left and right are unknown."""
-    header = result.grid.header
-    return bool(int(header["sform_code"]) or int(header["qform_code"]))
-
-
 # ---- a slice ---------------------------------------------------------------------------------------------------------
 
 
@@ -135,7 +134,8 @@ def _describe_class(row: int, decisions: Decisions, display: DisplayData, detect
 def _describe_mask(row: int, decisions: Decisions, display: DisplayData, rules: DecisionRules) -> str:
     if not decisions.detected[row]:
         return "Its mask is empty."
-    threshold = f"{format_number(decisions.threshold[row])} ({_describe_threshold(row, decisions, display, rules)})"
+    threshold = format_range(decisions.threshold[row], decisions.highest_threshold[row])
+    threshold = f"{threshold} ({_describe_threshold(row, decisions, display, rules)})"
     area = decisions.masks[row].sum() * display.pixel_mm**2
     if not area:
         return f"Its mask is empty: no region where the anomaly map is at least {threshold} is large enough."
@@ -148,7 +148,9 @@ def _describe_threshold(row: int, decisions: Decisions, display: DisplayData, ru
     if rules.threshold_chosen:
         return "lesion probability, chosen with --threshold-probability"
     if display.engine == "student":
-        lowered = f"lowered from {STUDENT_THRESHOLD:g}, which too few pixels reach"
+        if threshold < decisions.highest_threshold[row]:
+            return "lesion probability, lower where a lesion is faint"
+        lowered = f"lowered from {STUDENT_THRESHOLD:g}, as the lesion is faint or small in this slice"
         return lowered if threshold < STUDENT_THRESHOLD else "lesion probability"
     peak = rules.peak_share * decisions.maps[row].max()
     if rules.peak_share and math.isclose(threshold, peak, rel_tol=1e-6):

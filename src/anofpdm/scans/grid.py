@@ -8,7 +8,7 @@ from pathlib import Path
 import nibabel as nib
 import numpy as np
 
-from anofpdm.errors import ScanError, ScanWarning
+from anofpdm.errors import NO_ORIENTATION, ScanError, ScanWarning
 
 MAX_SHEAR = 1e-3  # cosine between two voxel axes; rounding in a header stays below it
 VOXEL_MM = (0.02, 50.0)  # smallest and largest plausible voxel edge
@@ -36,6 +36,11 @@ class Grid:
     def spacing_mm(self) -> np.ndarray:
         """[3], voxel size along each array axis."""
         return np.linalg.norm(self.affine[:3, :3], axis=0)
+
+    @property
+    def oriented(self) -> bool:
+        """Whether the header states an orientation; without it, left and right are unknown."""
+        return bool(int(self.header["sform_code"]) or int(self.header["qform_code"]))
 
     @property
     def axial_axis(self) -> int:
@@ -101,7 +106,7 @@ def _choose_affine(header: nib.Nifti1Header, shape: tuple[int, int, int], path: 
             )
     if sform is None and qform is None:
         warnings.warn(
-            f"{path}: no orientation in the header (qform and sform codes are 0); "
+            f"{path}: {NO_ORIENTATION} (qform and sform codes are 0); "
             "the third axis is taken as inferior to superior; left and right are unknown",
             ScanWarning,
             stacklevel=2,

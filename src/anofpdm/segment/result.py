@@ -14,6 +14,7 @@ from anofpdm.report.display import DisplayData
 from anofpdm.report.findings import Finding
 from anofpdm.report.overview import draw_overview
 from anofpdm.report.page import render_report
+from anofpdm.report.wording import count_noun
 from anofpdm.scans import Grid, write_nifti
 from anofpdm.scans.lesion_label import label_table
 from anofpdm.scans.raw.place import PlacedSeries
@@ -123,10 +124,10 @@ class Segmentation:
         write_seg(folder / name(outputs.DICOM_SEG), self.mask, study, SERIES_NUMBERS[0], missing)
         write_capture(folder / name(outputs.DICOM_CAPTURE), self.overview(title), study, missing)
 
-    def overview(self, title: str) -> bytes:
-        """PNG with the most affected slices, their maps and masks."""
-        caption, display = f"{title}: {self.volume_ml:.1f} ml in {len(self.findings)} findings", self.display
-        return draw_overview(display.pixels[:, 0], display.indices, self.decisions, caption, display.pixel_mm)
+    def overview(self, title: str, truth: np.ndarray | None = None) -> bytes:
+        """PNG with the most affected slices, their maps and masks; with the true lesion, bool [n, H, W], if given."""
+        caption = f"{title}: {self.volume_ml:.1f} ml in {count_noun(len(self.findings), 'finding')}"
+        return draw_overview(self.display, self.decisions, caption, oriented=self.grid.oriented, truth=truth)
 
 
 def _remove_on_series(folder: Path, name: Callable[[str], str]) -> None:
@@ -150,7 +151,8 @@ def slice_table(decisions: Decisions, indices: np.ndarray, pixel_mm: float) -> l
     areas = decisions.masks.sum(axis=(1, 2)) * pixel_mm**2
     return [
         {
-            "slice": int(indices[row]),
+            "slice": int(indices[row]),  # from 0, as in labels.csv
+            "number": int(indices[row]) + 1,  # as pictures and pages count
             "detected": int(decisions.detected[row]),
             "cosine": f"{decisions.similarity[row]:.6f}",
             "log_odds": f"{decisions.log_odds[row]:.4f}",

@@ -28,6 +28,14 @@ def lower_thresholds(logits: np.ndarray, positions: SlicePositions, span: float 
     return thresholds
 
 
+def applied_thresholds(thresholds: np.ndarray, above: np.ndarray, masks: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """[n] each: the lowest and the highest threshold of the pixels [n, H, W] of each mask; of those above their
+    threshold where the mask is empty."""
+    pixels = np.where(masks.any(axis=(1, 2), keepdims=True), masks, above)
+    lowest = np.where(pixels, thresholds, np.inf).min(axis=(1, 2))
+    return lowest, np.where(pixels, thresholds, -np.inf).max(axis=(1, 2))
+
+
 def lesion_peaks(logits: np.ndarray) -> np.ndarray:
     """[n, H, W], adjacent slices of a scan: the largest logit of the lesion that a pixel belongs to; -inf outside."""
     lesions, count = ndimage.label(logits > LOWEST, ALL_NEIGHBOURS)

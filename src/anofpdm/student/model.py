@@ -25,7 +25,7 @@ from anofpdm.options import WeightFormat
 from anofpdm.student.confidence import estimate_dice
 from anofpdm.student.cpu import CpuStudent
 from anofpdm.student.drawing import CALIBRATED, DrawingChoices
-from anofpdm.student.faint import lower_thresholds
+from anofpdm.student.faint import applied_thresholds, lower_thresholds
 from anofpdm.student.linked import draw_masks
 from anofpdm.student.network import Pixels, StudentConfig, StudentNet, neighbour_rows, predict_passes, stack_slices
 from anofpdm.student.outlines import outline_levels
@@ -134,6 +134,7 @@ class Student:
         chosen = self.drawing.smallest
         smallest = calibration.smallest if chosen is None else chosen
         drawn, masks = draw_masks(raised >= 0, score, smallest, positions)
+        lowest, highest = applied_thresholds(lowered + thresholds[:, None, None], raised >= 0, masks)
         maps = expit(logits)
         undefined = np.full(len(logits), np.nan)
         return Decisions(
@@ -148,7 +149,8 @@ class Student:
             end_step=np.full(len(logits), -1),
             end_divergence=undefined,
             quantile=undefined,
-            threshold=expit(thresholds),
+            threshold=expit(lowest),
+            highest_threshold=expit(highest),
             estimated_dice=estimate_dice([one - lowered for one in both], thresholds, maps, masks),
         )
 

@@ -48,6 +48,14 @@ def draw_outline(tile: Image.Image, mask: np.ndarray, colour: Colour = OUTLINE, 
     return Image.fromarray(drawn)
 
 
+def mark_sides(tile: Image.Image, left: str = "R", right: str = "L") -> Image.Image:
+    """The tile with a letter at its left and right edge. In axial slices, the patient's right is on the left."""
+    pen, middle = ImageDraw.Draw(tile), tile.height // 2 - 7
+    for x, letter in ((3.0, left), (tile.width - 3 - pen.textlength(right, font()), right)):
+        pen.text((x, middle), letter, FOREGROUND, font(), stroke_width=1, stroke_fill=BACKGROUND)
+    return tile
+
+
 @dataclass(frozen=True)
 class Line:
     x: Sequence[float] | np.ndarray

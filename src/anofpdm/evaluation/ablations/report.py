@@ -10,7 +10,17 @@ from PIL import Image, ImageDraw
 from anofpdm.evaluation.ablations.charts import FIGURES
 from anofpdm.evaluation.ablations.levels import KINDS
 from anofpdm.evaluation.ablations.run import Ablations
-from anofpdm.util.drawing import BACKGROUND, FOREGROUND, MUTED, draw_outline, encode_png, font, grey_tile, heat_tile
+from anofpdm.util.drawing import (
+    BACKGROUND,
+    FOREGROUND,
+    MUTED,
+    draw_outline,
+    encode_png,
+    font,
+    grey_tile,
+    heat_tile,
+    mark_sides,
+)
 from anofpdm.util.files import encode_csv, without_nan, write_atomically
 
 PAGE, NUMBERS = "index.html", "ablations.json"
@@ -42,11 +52,20 @@ def draw_gallery(ablations: Ablations) -> Image.Image:
         pen.text((SIDE + column * (TILE + GAP), 4), heading, FOREGROUND, font())
     for number, (scan, index, size, end) in enumerate(rows):
         top = CAPTION + GAP + number * block
-        caption = f"{scan}, slice {index}: lesion of {size} pixels, t_e = {end}"
+        caption = f"{scan}, slice {int(index) + 1}: lesion of {size} pixels, t_e = {end}"
         pen.text((SIDE, top), caption, MUTED, font())
         tiles = ablations.measurements.tiles[number]
         _draw_block(sheet, pixels[number], study.lesions[shown[number]], tiles, top + CAPTION)
+        if study.cohort.oriented(study.rows[shown[number]]):
+            _mark_sides(sheet, len(headings), top + CAPTION)
     return sheet
+
+
+def _mark_sides(sheet: Image.Image, columns: int, top: int) -> None:
+    for row, column in np.ndindex(len(KINDS), columns):
+        corner = SIDE + column * (TILE + GAP), top + row * (TILE + GAP)
+        if (row, column) != (1, 1):  # no tile
+            sheet.paste(mark_sides(sheet.crop((*corner, corner[0] + TILE, corner[1] + TILE))), corner)
 
 
 def _draw_block(sheet: Image.Image, pixels: np.ndarray, lesion: np.ndarray, tiles: np.ndarray, top: int) -> None:

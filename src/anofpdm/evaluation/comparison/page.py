@@ -14,7 +14,17 @@ from anofpdm.evaluation.comparison.names import Setup
 from anofpdm.evaluation.comparison.protocol import Failures
 from anofpdm.evaluation.comparison.tables import as_json, latex, markdown, patients_csv, slices_csv
 from anofpdm.evaluation.html_page import STYLE, html_tables
-from anofpdm.util.drawing import BACKGROUND, FOREGROUND, MUTED, draw_outline, encode_png, font, grey_tile, heat_tile
+from anofpdm.util.drawing import (
+    BACKGROUND,
+    FOREGROUND,
+    MUTED,
+    draw_outline,
+    encode_png,
+    font,
+    grey_tile,
+    heat_tile,
+    mark_sides,
+)
 from anofpdm.util.files import write_atomically
 
 TILE, GAP, CAPTION, SIDE = 112, 4, 18, 60
@@ -75,13 +85,14 @@ def examples(job: EvaluationJob, names: list[str]) -> bytes:
     sheet = Image.new("RGB", (SIDE + len(columns) * (TILE + GAP), CAPTION + len(rows) * step), BACKGROUND)
     pen, tops = ImageDraw.Draw(sheet), [CAPTION + number * step for number in range(len(rows))]
     for row, top in zip(rows, tops, strict=True):
-        pen.text((GAP, top + TILE - 6), f"slice {job.cohort.indices[row]}", MUTED, font())
+        pen.text((GAP, top + TILE - 6), f"slice {job.cohort.indices[row] + 1}", MUTED, font())
     for column, (name, (tiles, masks)) in enumerate(columns.items()):
         left = SIDE + column * (TILE + GAP)
         pen.text((left, 3), name, FOREGROUND, font())
-        for tile, one, mask, top in zip(tiles, pixels, masks, tops, strict=True):
-            sheet.paste(tile, (left, top))
-            sheet.paste(draw_outline(grey_tile(one, TILE), mask), (left, top + TILE + GAP))
+        for tile, one, mask, top, row in zip(tiles, pixels, masks, tops, rows, strict=True):
+            for number, image in enumerate((tile, draw_outline(grey_tile(one, TILE), mask))):
+                marked = mark_sides(image) if job.cohort.oriented(row) else image
+                sheet.paste(marked, (left, top + number * (TILE + GAP)))
     return encode_png(sheet)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from anofpdm.evaluation.alignment import align
 from anofpdm.evaluation.metrics.pixels import dice
-from anofpdm.scans import Grid, read_volume
+from anofpdm.scans import AxialPlanes, Grid, mask_slices, read_volume
 
 
 @dataclass(frozen=True)
@@ -37,3 +37,8 @@ def score_volume(mask: np.ndarray, grid: Grid, detected: Mapping[int, bool], tru
         slices=len(detected),
         slices_correct=sum(bool(lesion[index]) == called for index, called in detected.items()),
     )
+
+
+def true_slices(truth_file: Path, grid: Grid, size: int, indices: np.ndarray) -> np.ndarray:
+    """bool [n, size, size]: the true lesion in slices of the network."""
+    return mask_slices(read_volume(truth_file, allow_constant=True).voxels, AxialPlanes(grid, size), indices)

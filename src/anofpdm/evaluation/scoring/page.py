@@ -32,7 +32,7 @@ SIZE, TILE, GAP, CAPTION, TILES = 512, 220, 6, 20, 5  # pixels of a whole slice,
 SMALLEST_PART = 128
 CHART = (540, 300)
 LEGEND = """Outlines: <b style="color:#3a8f52">truth</b>, <b style="color:#c06a10">prediction</b>. Axial slices, the
-patient's right on the left, numbered from the inferior end; the part of the slices with masks is shown."""
+patient's right on the left, counted from 1 at the inferior end; the part of the slices with masks is shown."""
 SLICES_STYLE = ".slices{overflow-x:auto}.slices img{max-width:none;height:14rem}"  # scroll rather than shrink
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'"
 
@@ -153,9 +153,10 @@ def draw_scan(pair: Pair, labels: tuple[Labels, Labels], images: Path | None) ->
         tile = drawing.grey_tile(2 * pixels[column][part] - 1, TILE)
         tile = drawing.draw_outline(tile, masks[1][column][part], TRUE, width=2)  # wide: visible below the other
         tile = drawing.draw_outline(tile, masks[0][column][part], PREDICTED)
+        tile = drawing.mark_sides(tile) if grid.oriented else tile
         sheet.paste(tile, (column * (TILE + GAP), CAPTION))
         pen = ImageDraw.Draw(sheet)
-        pen.text((column * (TILE + GAP) + 3, 3), f"slice {index}", drawing.MUTED, drawing.font())
+        pen.text((column * (TILE + GAP) + 3, 3), f"slice {index + 1}", drawing.MUTED, drawing.font())
     return sheet
 
 

@@ -60,6 +60,7 @@ def draw_series(
         tile = drawing.draw_outline(Image.fromarray(pixels), inside, BRAIN_COLOUR)
         if other_brain is not None:
             tile = drawing.draw_outline(tile, other_brain[number], OTHER_BRAIN_COLOUR)
+        tile = drawing.mark_sides(tile, *(("R", "L") if number < len(images) - 1 else ("A", "P")))
         sheet.paste(tile, (GAP + number * (SIDE + GAP), HEADING))
     return drawing.encode_png(sheet)
 

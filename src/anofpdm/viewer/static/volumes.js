@@ -143,9 +143,9 @@ class Volumes {
     const position = this.nv.scene.crosshairPos, slices = Number(byId("slice").max) + 1;
     const number = Math.min(slices - 1, Math.max(0, Math.floor(position[2] * slices)));
     byId("slice").value = number;
-    byId("slice-value").textContent = String(number);
+    byId("slice-value").textContent = String(number + 1);
     const [x, y, z] = this.nv.frac2mm(position);
     const coordinates = [[x, "RL"], [y, "AP"], [z, "SI"]].map(([at, sides]) => `${Math.abs(at).toFixed(0)} mm ${sides[at < 0 ? 1 : 0]}`);
-    byId("where").textContent = `Crosshair at ${coordinates.join(", ")}; axial slice ${number}, numbered from the inferior end`;
+    byId("where").textContent = `Crosshair at ${coordinates.join(", ")}; axial slice ${number + 1}, counted from 1 at the inferior end`;
   }
 }
