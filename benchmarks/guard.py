@@ -19,14 +19,11 @@ from pathlib import Path
 import nibabel as nib
 import numpy as np
 import torch
-from prepare import read_all, time_preparing
+from files import ratio, read_all, synthetic_pair, time_preparing, time_scoring
 from scipy import ndimage
-from scoring import READING, SCORING, synthetic_pair, time_pair
 
 from anofpdm.bench import scan
 from anofpdm.bench.forward import BenchConfig, measure
-from anofpdm.cohorts.phantoms.cohort import write_phantoms
-from anofpdm.evaluation.scoring.pairs import Pair
 from anofpdm.method.mask import MEDIAN, median_filtered
 from anofpdm.options import Preset
 
@@ -103,17 +100,14 @@ def scan_ratio() -> float:
 
 def prepare_ratio() -> float:
     with tempfile.TemporaryDirectory() as folder:
-        write_phantoms(Path(folder, "scans"), "tumour", 4, 0, workers=2)
-        paths = sorted(Path(folder, "scans").rglob("*.nii.gz"))
-        reading, preparing = time_preparing(Path(folder), paths, repeats=5, workers=1)
+        reading, preparing = time_preparing(Path(folder), 4, repeats=5, workers=1)
         return statistics.median(p / r for p, r in zip(preparing, reading, strict=True))
 
 
 def score_ratio() -> float:
     with tempfile.TemporaryDirectory() as folder:
-        pair = Pair("scan", "scan", *synthetic_pair(Path(folder)))
-        rounds = [time_pair(pair, None, repeats=7) for _ in range(3)]
-        return statistics.median(one[SCORING] / one[READING] for one in rounds)
+        pair = synthetic_pair(Path(folder))
+        return statistics.median(ratio(time_scoring(pair, repeats=7)) for _ in range(3))
 
 
 def median_filter_ratio() -> float:

@@ -1,13 +1,12 @@
 """Time and peak memory of the commands at 1, 2, 4 and 8 times the slices.
 
-    python benchmarks/scaling.py [--patients 4] [--times 1,2,4,8] [--plot FILE.svg] [--project 100000,1000000]
+    python benchmarks/scaling.py [--patients 4] [--times 1,2,4,8]
 
 Phantom cohorts; half of the patients are in the training split, a quarter each in the others. The model is the bundled
 one for tumours, that of `--model`, or with `--model-steps` a network of `--preset` that is trained for so many steps on
 the smallest cohort. Each command is a process of its own. Memory is that of its largest process, and on a GPU also the
 most that tensors took there. The slices of a command are those that it uses: calibrate runs on the training split,
-evaluate on the other two. Train is measured per step, from its log. `--project` computes the time of larger cohorts on
-several GPUs from the fitted lines.
+evaluate on the other two. Train is measured per step, from its log.
 """
 
 import argparse
@@ -21,11 +20,11 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from line_chart import Panel, Series, draw_panels
-from scaling_report import Measured, StepCosts, print_lines, print_projection, print_table
+import numpy as np
 
 SPLIT = ("train", "val", "test", "train")  # of patients; every fourth phantom is healthy
 NOTE_GPU_PEAK = """
@@ -50,14 +49,9 @@ def main() -> None:
         for times in bench.times:
             measured += bench.measure(times)
             if args.json:  # after each size: a run that is stopped loses only the last one
-                args.json.write_text(json.dumps([vars(one) for one in measured], indent=1))
+                args.json.write_text(json.dumps([vars(row) for row in measured], indent=1))
         print_table(measured)
-        lines = print_lines(measured)
-        if args.project:
-            counts = [int(word) for word in args.project.split(",")]
-            print_projection(lines, bench.step_costs(measured), counts)
-    if args.plot:
-        plot(measured, args.plot)
+        print_lines(measured)
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -76,8 +70,6 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--student-steps", type=int, default=2)
     parser.add_argument("--levels", type=int, default=3)
     parser.add_argument("--device", default="auto")
-    parser.add_argument("--project", help="Numbers of slices, e.g. 100000,1000000.")
-    parser.add_argument("--plot", type=Path, help="Also draw seconds and memory over slices (SVG).")
     parser.add_argument("--json", type=Path, help="Also write all measurements to this file.")
     parser.add_argument("--folder", type=Path, help="Where the temporary folder is made.")
     return parser.parse_args()
@@ -91,6 +83,16 @@ class Cost:
     cpu_seconds: float  # of all its cores
     mib: float
     gpu_mib: float | None
+
+
+@dataclass(frozen=True)
+class Measured:
+    command: str
+    slices: int
+    seconds: float
+    cpu_seconds: float  # of all cores
+    mib: float  # of the largest process
+    gpu_mib: float | None = None
 
 
 class Scaling:
@@ -162,14 +164,6 @@ class Scaling:
         every = dict.fromkeys(("prepare", "segment, diffusion", "segment, student"), train + val + test)
         return every | {"train, a step": train, "calibrate": train, "distill": train + val, "evaluate": val + test}
 
-    def step_costs(self, measured: list[Measured]) -> StepCosts:
-        """A student's step: the teacher's masks are on disk, so that two runs differ in their steps only."""
-        first, more = self.args.student_steps, 3 * self.args.student_steps
-        model, cohort = (self.folder / f"{name}{self.times[0]}" for name in ("model", "cohort"))
-        few, many = (self.run("distill", model, cohort, "--steps", steps, *self.device) for steps in (first, more))
-        train = statistics.median(one.seconds for one in measured if one.command == "train, a step")
-        return StepCosts(train, self.args.batch, (many.seconds - few.seconds) / (more - first), first)
-
     def run(self, *words: object) -> Cost:
         """Run an anofpdm command; a failure ends the benchmark."""
         peak, log = self.folder / "gpu_peak", self.folder / "output"
@@ -201,20 +195,44 @@ def read_rows(path: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def plot(measured: list[Measured], path: Path) -> None:
-    names = list(dict.fromkeys(one.command for one in measured))
+# ---- tables ----------------------------------------------------------------------------------------------------------
 
-    def series(value: str) -> list[Series]:
-        return [
-            Series(name, [(one.slices, getattr(one, value)) for one in measured if one.command == name])
-            for name in names
-        ]
 
-    panels = [Panel("seconds", "slices", series("seconds")), Panel("peak memory, MiB", "slices", series("mib"))]
-    if any(one.gpu_mib for one in measured):
-        on_gpu = [one for one in series("gpu_mib") if all(y for _, y in one.points)]
-        panels.append(Panel("peak GPU memory, MiB", "slices", on_gpu))
-    draw_panels(panels, names, path)
+@dataclass(frozen=True)
+class Line:
+    """fixed + per_slice * slices, by least squares."""
+
+    fixed: float
+    per_slice: float
+    deviation: float  # largest, as a fraction of the measured values
+
+
+def fit_line(slices: Sequence[int], values: Sequence[float]) -> Line:
+    if len(slices) < 2:
+        return Line(values[0], 0.0, 0.0)
+    per_slice, fixed = np.polyfit(slices, values, 1)
+    error = np.abs(fixed + per_slice * np.asarray(slices) - np.asarray(values))
+    return Line(float(fixed), float(per_slice), float((error / np.asarray(values)).max()))
+
+
+def print_table(measured: Sequence[Measured]) -> None:
+    print("command              slices   seconds     CPU s      MiB   GPU MiB")
+    for row in sorted(measured, key=lambda row: row.command):  # sizes stay in order
+        gpu = f"{row.gpu_mib:9.0f}" if row.gpu_mib else ""
+        times = f"{row.seconds:9.2f} {row.cpu_seconds:9.2f} {row.mib:8.0f}"
+        print(f"{row.command:19s} {row.slices:7d} {times} {gpu}".rstrip())
+
+
+def print_lines(measured: Sequence[Measured]) -> None:
+    print("\n                     seconds                        CPU seconds                    MiB")
+    print("command                fixed  per 1,000  off the line    fixed  per 1,000  off the line  growth  per 1,000")
+    for name in sorted({row.command for row in measured}):
+        rows = [row for row in measured if row.command == name]
+        slices = [row.slices for row in rows]
+        lines = [fit_line(slices, [row.seconds for row in rows]), fit_line(slices, [row.cpu_seconds for row in rows])]
+        memory = fit_line(slices, [row.mib for row in rows])
+        times = "".join(f"{line.fixed:8.2f} {1000 * line.per_slice:10.2f} {line.deviation:13.0%} " for line in lines)
+        print(f"{name:19s} {times}{rows[-1].mib / rows[0].mib:6.2f}x {1000 * memory.per_slice:10.0f}")
 
 
 if __name__ == "__main__":

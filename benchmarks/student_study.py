@@ -6,14 +6,12 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from student_synthetic import Synthetic
 
 from anofpdm.calibration.fit import slice_positions
 from anofpdm.cohorts import Cohort
 from anofpdm.evaluation.metrics.lesions import dice_by_size
 from anofpdm.evaluation.metrics.pixels import confusion, dice, mean_defined, volume_dice
 from anofpdm.evaluation.truth import Truth
-from anofpdm.labels import NULL, UNHEALTHY
 from anofpdm.method.context import SlicePositions, smooth_across_slices
 from anofpdm.method.mask import SMALLEST, mask
 from anofpdm.student.calibration import fit_student_calibration
@@ -67,44 +65,16 @@ class Recipe:
 
     modalities: tuple[str, ...]
     training: StudentTrainingConfig
-    sides: int = 1  # neighbouring slices on each side
     width: int = 32
 
-    def neighbours_mm(self, positions: SlicePositions) -> tuple[float, ...]:
-        below, above = default_neighbours_mm(positions)
-        steps = range(1, self.sides + 1)
-        return (*(below * step for step in reversed(steps)), *(above * step for step in steps))
 
-
-def train(
-    recipe: Recipe, part: Part, targets: np.ndarray, device: torch.device, synthetic: Synthetic | None = None
-) -> StudentNet:
-    """On targets uint8 [n, H, W], of the slices of this part, and on synthetic slices beside them."""
+def train(recipe: Recipe, part: Part, targets: np.ndarray, device: torch.device) -> StudentNet:
+    """On targets uint8 [n, H, W], of the slices of this part."""
     size = int(part.cohort.slices.shape[-1])
-    config = StudentConfig(recipe.modalities, size, recipe.neighbours_mm(part.positions), recipe.width)
+    config = StudentConfig(recipe.modalities, size, default_neighbours_mm(part.positions), recipe.width)
     neighbours = neighbour_rows(part.positions, config.neighbours_mm)
     data = PseudoLabels(part.pixels(recipe.modalities), targets, neighbours, part.labels)
-    if synthetic is not None:
-        data = with_synthetic(data, synthetic, [part.cohort.modalities.index(name) for name in recipe.modalities])
     return train_student(config, data, recipe.training, device)
-
-
-def with_synthetic(data: PseudoLabels, synthetic: Synthetic, channels: list[int]) -> PseudoLabels:
-    """Synthetic slices follow the others; their neighbours are those of the slices they replace."""
-    count, own = len(data), synthetic.pixels[:, channels]
-    neighbours = data.neighbours[synthetic.rows].copy()
-    neighbours[:, 0] = count + np.arange(len(own))
-
-    def pixels(rows: np.ndarray) -> np.ndarray:
-        real = data.pixels(np.where(rows < count, rows, 0))
-        return np.where((rows < count)[:, None, None, None], real, own[np.where(rows < count, 0, rows - count)])
-
-    return PseudoLabels(
-        pixels,
-        np.concatenate([data.masks, synthetic.targets]),
-        np.concatenate([data.neighbours, neighbours]),
-        np.concatenate([data.labels, np.where(synthetic.targets.any(axis=(1, 2)), UNHEALTHY, NULL)]),
-    )
 
 
 @dataclass(frozen=True)
@@ -191,7 +161,3 @@ def score(result: Drawn, truth: np.ndarray, patients: np.ndarray) -> dict[str, f
 
 def print_head(columns: Sequence[str]) -> None:
     print(f"| {' | '.join(columns)} |\n|{' --- |' * len(columns)}", flush=True)
-
-
-def print_row(name: str, numbers: dict[str, float], columns: Sequence[str]) -> None:
-    print(f"| {name} | {' | '.join(f'{numbers[column]:.1f}' for column in columns)} |", flush=True)

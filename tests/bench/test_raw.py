@@ -14,7 +14,6 @@ from anofpdm.scans import read_volume, write_nifti
 from anofpdm.scans.grid import Grid
 from anofpdm.scans.raw.geometry import apply, resample, rotation_degrees
 from anofpdm.scans.raw.register import Head
-from anofpdm.segment.model import load
 from tests import toys
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
@@ -102,35 +101,3 @@ def test_a_disturbed_study_of_a_phantom(scans, monkeypatch, capsys):
     assert len(errors) == 3
     assert max(errors) < 1.5
     assert "Registration error: mean" in printed
-
-
-def test_the_distance_between_slices(scans, tmp_path, monkeypatch, capsys):
-    folder = scans / "BraTS2021_00001"
-    mask = read_volume(folder / "BraTS2021_00001_seg.nii.gz")
-    own = f"{mask.grid.slice_mm:g}"
-    (tmp_path / "split.csv").write_text("patient,split\nBraTS2021_00001,val\n")
-    words = [BUNDLED / "phantom-tumour", scans, "--split", tmp_path / "split.csv", "--distances", f"{own},9"]
-    monkeypatch.setattr(sys, "argv", ["slice_distance.py", *map(str, words)])
-    runpy.run_path(str(BENCHMARKS / "slice_distance.py"), run_name="__main__")
-    printed = [line.split("|") for line in capsys.readouterr().out.splitlines() if line.startswith("|")]
-    rows = {row[1].strip(): row for row in printed}
-    model = load(BUNDLED / "phantom-tumour", "cpu")
-    files = {name: folder / f"BraTS2021_00001_{name}.nii.gz" for name in model.modalities}
-    expected = toys.dice(model.segment(files).mask, mask.voxels > 0)
-    assert float(rows[own][2]) == pytest.approx(expected, abs=6e-4)
-    assert rows["9"][2] != rows[own][2]  # without neighbours
-
-
-@pytest.mark.parametrize("voxels", [(), ("--mm", 1.5)])
-def test_restored_slices_of_a_phantom(scans, voxels, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(toys.benchmark("raw_disturbed"), "IN_PLANE_MM", (1.8, 2.2))
-    monkeypatch.setattr(toys.benchmark("raw_disturbed"), "SLICE_MM", (5.0, 5.5))
-    (tmp_path / "split.csv").write_text("patient,split\nBraTS2021_00001,val\n")
-    words = [BUNDLED / "phantom-tumour", scans, "--split", tmp_path / "split.csv", *voxels]
-    monkeypatch.setattr(sys, "argv", ["thick_slices.py", *map(str, words)])
-    runpy.run_path(str(BENCHMARKS / "thick_slices.py"), run_name="__main__")
-    rows = {line.split("|")[1].strip(): line.split("|") for line in capsys.readouterr().out.splitlines() if "|" in line}
-    thick, restored = (float(rows[name][2]) for name in ("as they are", "divided and restored"))
-    assert float(rows["undisturbed"][2]) == 1
-    assert restored > thick > 0.5
-    assert float(rows["undisturbed"][5]) > 0.7  # to the mask, wherever its voxels are

@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from scipy import ndimage
 from typer.testing import CliRunner
 
 from anofpdm.calibration.fit import slice_positions
@@ -19,13 +18,10 @@ from anofpdm.cohorts import open_cohort
 from anofpdm.evaluation.truth import Truth
 from anofpdm.labels import HEALTHY, NULL, UNHEALTHY
 from anofpdm.network.checkpoint import load_model, save_model
-from anofpdm.network.predictor import load_trained
-from anofpdm.network.schedule import NoiseSchedule
 from anofpdm.segment.model import load
 from anofpdm.student.faint import SPAN
-from anofpdm.student.model import DetectBy, load_student, predict_slices
+from anofpdm.student.model import load_student, predict_slices
 from anofpdm.student.network import cohort_pixels
-from anofpdm.student.typical import describe_scan
 from tests import toys
 from tests.evaluation.comparison_toys import fill
 
@@ -46,27 +42,6 @@ def made(tmp_path_factory):
     return folder
 
 
-# ---- parts -----------------------------------------------------------------------------------------------------------
-
-
-def test_synthetic_lesions_change_nothing_outside_and_look_unhealthy_inside():
-    """The denoiser knows that unhealthy pixels are 0.5 and all others -0.5."""
-    synthetic = toys.benchmark("student_synthetic")
-    schedule, means = NoiseSchedule.linear(), {UNHEALTHY: 0.5, NULL: -0.5}
-
-    def predict(x, t, labels):
-        clean = torch.stack([torch.full_like(x[0], means[int(label)]) for label in labels])
-        return schedule.noise_in(x, clean, t)
-
-    x0 = torch.full((2, 1, 8, 8), -0.5)
-    region = torch.zeros(2, 1, 8, 8, dtype=torch.bool)
-    region[:, :, 2:5, 3:6] = True
-    noise = torch.randn(x0.shape, generator=torch.Generator().manual_seed(0))
-    found = synthetic.inpaint(predict, x0, region, noise, schedule)
-    assert torch.equal(found[~region], x0[~region])
-    assert (found[region] > 0.4).all()
-
-
 # ---- commands --------------------------------------------------------------------------------------------------------
 
 
@@ -74,37 +49,6 @@ def run(monkeypatch, capsys, name, *words):
     monkeypatch.setattr(sys, "argv", [name, *map(str, words)])
     runpy.run_path(str(BENCHMARKS / f"{name}.py"), run_name="__main__")
     return capsys.readouterr().out
-
-
-def test_ideas(made, tmp_path, monkeypatch, capsys):
-    ideas = (
-        "default,all modalities+filled+hard,cross half+by slice+edges not moved,"
-        "two slices each side+nothing pasted+by area"
-    )
-    words = ("--ideas", ideas, "--steps", 1, "--device", "cpu", "--out", tmp_path / "found.json")
-    printed = run(monkeypatch, capsys, "student_ideas", made / "guided", made / "cohort", *words)
-    assert printed.count("\n") == 2 + 3 * 4  # three ways to draw masks each
-    found = json.loads((tmp_path / "found.json").read_text())
-    assert all(0 <= row["mixed"] <= 100 for row in found)
-
-
-def test_cuts(made, monkeypatch, capsys):
-    """The higher the cut, the fewer pixels: recall falls."""
-    printed = run(monkeypatch, capsys, "cuts", made / "guided", made / "cohort", "--cuts", "5,0,-5", "--device", "cpu")
-    rows = [line.split(" | ") for line in printed.splitlines()[2:]]
-    assert [row[0] for row in rows] == ["| 5", "| 0", "| -5"]
-    recall = [float(row[5]) for row in rows]
-    assert recall == sorted(recall)
-    assert recall[0] < recall[-1]
-
-
-def test_faint(made, monkeypatch, capsys):
-    """Three detectors; lower thresholds in faint lesions draw more: recall rises."""
-    words = (made / "guided", made / "cohort", "--spans", "0.5,20", "--device", "cpu")
-    rows = [line.split(" | ") for line in run(monkeypatch, capsys, "faint", *words).splitlines()[2:]]
-    assert [row[0].split(",")[0] for row in rows] == [f"| {kind}" for kind in DetectBy for _ in range(3)]
-    recall = np.array([float(row[6]) for row in rows]).reshape(3, 3)
-    assert (np.diff(recall, axis=1) >= 0).all()
 
 
 def test_ceiling_and_its_figure(made, tmp_path, monkeypatch, capsys):
@@ -140,30 +84,18 @@ def with_provenance(source, model, cohort):
     return model
 
 
-def test_refit_typical_and_unlike_training(made, tmp_path, monkeypatch, capsys):
-    """The check is fitted again, weights stay; shares of reported scans are those of the check, scan by scan."""
+def test_refit_check_keeps_the_weights(made, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("anofpdm.student.typical.MIN_SCANS", 2)
     monkeypatch.setattr("anofpdm.student.typical.FOLDS", 2)
-    cohort = open_cohort(made / "cohort")
-    model = with_provenance(made / "guided", tmp_path / "guided", cohort)
+    model = with_provenance(made / "guided", tmp_path / "guided", open_cohort(made / "cohort"))
     before = load_student(model, None, torch.device("cpu"))
-    assert before.sha256 in run(monkeypatch, capsys, "refit_typical", model, made / "cohort")
+    printed = run(monkeypatch, capsys, "refit", "typical", model, made / "cohort")
     after = load_student(model, None, torch.device("cpu"))
-    assert (before.typical, after.sha256 == before.sha256) == (None, False)
+    assert f"{before.sha256} -> {after.sha256}" in printed
+    assert before.typical is None
+    assert after.typical.modalities == after.config.modalities
     for old, new in zip(before.network.parameters(), after.network.parameters(), strict=True):
         assert torch.equal(old, new)
-    files = ("--files", f"{model}={made / 'scans'}")
-    lines = run(monkeypatch, capsys, "unlike_training", f"{model}={made / 'cohort'}", *files).splitlines()[2:]
-    shares = {cells[2].strip(): float(cells[6]) for cells in (line.split("|") for line in lines)}
-    modalities, rows = after.config.modalities, cohort.rows("test")
-    channels = [cohort.modalities.index(name) for name in modalities]
-    found = [
-        after.typical.unusual(describe_scan(cohort.pixels(rows[cohort.scans[rows] == scan])[:, channels]), modalities)
-        for scan in np.unique(cohort.scans[rows])
-    ]
-    expected = 100 * sum(one is not None for one in found) / len(found)
-    assert shares[f"own test patients, {' '.join(modalities)}"] == pytest.approx(expected, abs=0.05)
-    assert f"own scans from files, {' '.join(modalities)}" in shares
 
 
 def test_refit_detector_keeps_the_weights(made, tmp_path, monkeypatch, capsys):
@@ -171,7 +103,7 @@ def test_refit_detector_keeps_the_weights(made, tmp_path, monkeypatch, capsys):
     cohort, cpu = open_cohort(made / "cohort"), torch.device("cpu")
     model = with_provenance(made / "guided", tmp_path / "guided", cohort)
     before = load_student(model, None, cpu)
-    lines = run(monkeypatch, capsys, "refit_detector", model, made / "cohort")
+    lines = run(monkeypatch, capsys, "refit", "detector", model, made / "cohort")
     after = load_student(model, None, cpu)
     assert f"{before.sha256} -> {after.sha256}" in lines
     assert (after.calibration.detect_by, after.calibration.faint_span) == ("both", SPAN)
@@ -189,7 +121,7 @@ def test_a_check_is_not_refitted_on_another_cohort(made, tmp_path):
     model = with_provenance(made / "guided", tmp_path / "guided", cohort)
     cohort.manifest["slices_sha256"] = "another"
     with pytest.raises(SystemExit, match="another cohort"):
-        toys.benchmark("refit_typical").refit(model / "student", cohort)
+        toys.benchmark("refit").refit("typical", model, cohort, torch.device("cpu"))
 
 
 def calibration_error(probabilities, truth):
@@ -258,35 +190,6 @@ def test_commands_of_shipped_models_are_parsed(name, tmp_path):
     for words in recipe.commands(tmp_path / "cohort", tmp_path / "model", "cpu").values():
         result = CliRunner().invoke(app, words)
         assert result.exit_code == 1, result.output
-
-
-def test_mirror(made, monkeypatch, capsys):
-    printed = run(monkeypatch, capsys, "mirror", made / "guided", made / "cohort", "--device", "cpu")
-    assert printed.count("| diffusion |") == printed.count("| student |") == 3
-
-
-def test_mirror_uses_one_prediction_of_the_student(made):
-    """The mean of both predictions would follow the image exactly, and no side could be preferred."""
-    mirror, cohort = toys.benchmark("mirror"), open_cohort(made / "cohort")
-    rows, device = cohort.rows("val"), torch.device("cpu")
-    student = load_student(made / "guided", load_trained(made / "guided", device).sha256, device)
-    assert student is not None
-    images = cohort.pixels(rows)
-    positions, sides = slice_positions(cohort, rows), (images, mirror.mirror(images))
-    averaged = [predict_slices(student.network, side.__getitem__, positions, device)[0] for side in sides]
-    np.testing.assert_allclose(mirror.mirror(averaged[1]), averaged[0], atol=1e-5)
-    drawn = [mirror.draw_without_mirroring(student, side.__getitem__, positions)[0] for side in sides]
-    assert (mirror.mirror(drawn[1]) != drawn[0]).any()
-
-
-def test_signal_choice(made, tmp_path, monkeypatch, capsys):
-    out = tmp_path / "one.json"
-    words = ("measure", made / "guided", made / "cohort", "--levels", 2, "--device", "cpu", "--out", out)
-    run(monkeypatch, capsys, "signal_choice", *words)
-    rows = json.loads(out.read_text())["rows"]
-    assert [round(row["share"], 2) for row in rows] == [0, 0.2, 0.33, 0.5, 0.67]
-    rule = run(monkeypatch, capsys, "signal_choice", "judge", out, out)
-    assert "| always 0.33 |" in rule
 
 
 @pytest.mark.parametrize(
@@ -405,73 +308,3 @@ def test_label_studies(made, tmp_path, monkeypatch, capsys):
     assert printed.splitlines()[-1].startswith("| whole scans, 1 slice of each |")
     assert printed.splitlines()[-1] in shown
     assert (tmp_path / "a.svg").read_text().count("<circle") == 2
-
-
-def test_detection_limits(tmp_path, monkeypatch, capsys):
-    """Two scans: lesions of 40 and 300 pixels; the detector misses the small one and is wrong beside it."""
-    columns = "method,setup,seed,patient,scan,slice,lesion_pixels,detected,score"
-    pixels = {"a": [0, 0, 40, 300, 0], "b": [0, 0, 0, 0, 0]}
-    calls = {"a": [0, 1, 0, 1, 0], "b": [0, 0, 0, 0, 0]}
-    rows = [
-        f"anofpdm-curve,mixed,0,{scan},{scan},{number},{area},{calls[scan][number]},{calls[scan][number]}"
-        for scan in pixels
-        for number, area in enumerate(pixels[scan])
-    ]
-    (tmp_path / "slices.csv").write_text("\n".join([columns, *rows]))
-    printed = run(monkeypatch, capsys, "detection_limits", tmp_path)
-    row = next(line for line in printed.splitlines() if line.startswith("| anofpdm-curve"))
-    cells = [cell.strip() for cell in row.strip("|").split("|")]
-    assert cells[1:] == ["0%", "-", "100%", "-", "-", "50%", "100%", "80.0%", "0.688", "1.000"]
-
-
-def test_agreement_of_thin_and_thick_slices(made, tmp_path, monkeypatch, capsys):
-    ideas = "shipped,thin,merged+weight 3,three students"
-    words = ("--ideas", ideas, "--steps", 1, "--device", "cpu", "--keep", tmp_path, "--out", tmp_path / "found.json")
-    run(monkeypatch, capsys, "student_agreement", made / "guided", made / "cohort", *words)
-    found = json.loads((tmp_path / "found.json").read_text())
-    assert [row["idea"] for row in found] == ideas.split(",")
-    for kind in ("", "moved: "):
-        ordered = [[row[f"{kind}{name}"] for name in ("worst", "tenth", "quarter")] for row in found]
-        assert all(0 <= worst <= tenth <= quarter <= 1 for worst, tenth, quarter in ordered)
-    assert len(list(tmp_path.glob("thick_*.pt"))) == 3
-
-
-@pytest.mark.parametrize("move", [(0.0, 1.0, 2.0, -3.0), (10.0, 1.2, 0.5, 1.5)])
-def test_slices_are_moved_as_scipy_does_and_back(move):
-    agreement = toys.benchmark("student_agreement")
-    y, x = np.mgrid[:48, :48]
-    blob = np.exp(-((y - 20) ** 2 + (x - 27) ** 2) / 50).astype(np.float32)
-    matrix = agreement.move_matrix(move, 48)
-    moved = agreement.resample(blob[None, None], matrix, 0.0)
-    turned, middle = matrix[:2, :2][::-1, ::-1], np.full(2, 23.5)  # rows before columns
-    expected = ndimage.affine_transform(blob, turned, middle + matrix[:2, 2][::-1] * 24 - turned @ middle, order=1)
-    np.testing.assert_allclose(moved[0, 0], expected, atol=1e-3)
-    back = agreement.resample(moved, np.linalg.inv(matrix), 0.0)[0, 0]
-    np.testing.assert_allclose(back, blob, atol=0.03)
-    if move[:2] == (0.0, 1.0):
-        shift = np.subtract(ndimage.center_of_mass(moved[0, 0]), ndimage.center_of_mass(blob))
-        np.testing.assert_allclose(shift, (-3, 2), atol=0.02)
-
-
-def test_thickened_slices_keep_means_and_what_is_equal_in_all_slices(made):
-    agreement, study = toys.benchmark("student_agreement"), toys.benchmark("student_study")
-    cohort = open_cohort(made / "cohort")
-    part = study.Part(cohort, cohort.rows("val"))
-    rng = np.random.default_rng(0)
-    same = np.broadcast_to(rng.uniform(-0.9, 0.9, (1, 2, 8, 8)), (len(part.rows), 2, 8, 8)).astype(np.float32)
-    np.testing.assert_allclose(agreement.thicken(same, part, 6, 1 / 3), same, atol=1e-5)
-    slices = rng.uniform(-0.3, 0.3, same.shape).astype(np.float32)
-    thin, rows = agreement.thicken(slices, part, 6, 0.0), agreement.scans(part)[0]
-    parts = max(2, round(6 / np.median(np.diff(part.positions.heights_mm[rows]))))
-    whole = rows[: len(rows) // parts * parts]
-    residual = [one[whole].reshape(-1, parts, *one.shape[1:]).mean(1) for one in (slices, thin)]
-    assert np.abs(residual[1] - residual[0]).max() < np.abs(residual[0]).max()
-    assert np.abs(thin[whole]).std() < np.abs(slices[whole]).std()
-
-
-def test_further_modalities(made, tmp_path, monkeypatch, capsys):
-    words = ("--further", "t2", "--variants", "plain,late 0.6", "--steps", 2, "--device", "cpu")
-    out = tmp_path / "found.json"
-    run(monkeypatch, capsys, "student_modalities", made / "guided", made / "cohort", *words, "--out", out)
-    found = [(row["variant"], row["given"]) for row in json.loads(out.read_text())]
-    assert sorted(found) == [("late 0.6", "flair"), ("late 0.6", "flair+t2"), ("plain", "flair")]

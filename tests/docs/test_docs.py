@@ -70,29 +70,10 @@ ONLY_HELP = (  # they need a GPU, minutes, or real scans
     "benchmarks/training.py",
     "benchmarks/scaling.py",
     "benchmarks/contrast.py",
-    "benchmarks/movements.py",
-    "benchmarks/patients.py",
     "benchmarks/raw.py",
-    "benchmarks/raw_dicom.py",
-    "benchmarks/raw_unnamed.py",
-    "benchmarks/template_position.py",
-    "benchmarks/thick_slices.py",
-    "benchmarks/unlike_training.py",
+    "benchmarks/files.py",
 )
-QUICK_BENCHMARKS = {
-    "benchmarks/mirror.py": ["--device", "cpu"],
-    "benchmarks/prepare.py": ["--copies", "1", "--repeats", "1"],
-    "benchmarks/phantom.py": ["--patients", "4"],
-    "benchmarks/precision.py": ["--slices", "1"],
-    "benchmarks/gradients.py": ["--channels", "16"],
-    "benchmarks/convolutions.py": ["--turns", "1"],
-    "benchmarks/simplex.py": ["--batch", "1", "--channels", "1", "--size", "16", "--rounds", "1", "--device", "cpu"],
-    "benchmarks/evaluation.py": ["--slices", "20"],
-    "benchmarks/scoring.py": ["--repeats", "1", "--pairs", "4"],
-    "benchmarks/where_time_goes.py": ["--levels", "3", "--strengths", "0,2", "--split", "train", "--device", "cpu"],
-    "benchmarks/guard.py": ["--only", "median", "--margin", "1000"],
-    "benchmarks/levels.py": ["--levels", "2", "--precision-at", "2", "--precisions", "fp32", "--device", "cpu"],
-}
+QUICK_BENCHMARKS = {"benchmarks/guard.py": ["--only", "median", "--margin", "1000"]}
 SERVERS = ("view", "serve")
 PLACEHOLDERS = {"INPUT...": ["SCAN"], "N": ["4"], "S": ["7"], "M": ["60"], "NAME": ["all"]}
 OUTPUTS = {"phantom": 1, "prepare": 3}  # which word names what is made; otherwise the one after --out

@@ -39,7 +39,7 @@ from anofpdm.util.distributed import World
 from anofpdm.util.progress import Progress, silent
 
 SCORE_MM = 5.0  # smoothing (sigma) of the scores that slice labels are estimated from
-LEVELS = 10  # on real slices as good as 600: results/levels.md
+LEVELS = 10  # on real slices as good as 600: results/design.md
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class CalibrationConfig:
     signal: Signal = Signal.AUTO
     clamp: bool = True
     accuracy_ratio: float = ACCURACY_RATIO
-    strength_by: StrengthBy = StrengthBy.MAP  # the better choice: results/strengths.md
+    strength_by: StrengthBy = StrengthBy.MAP  # the better choice: results/design.md
     context_mm: float = CONTEXT_MM  # smoothing across slices
     split: str = Split.VAL
     most: int = 2000  # slices, in whole scans

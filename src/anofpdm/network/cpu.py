@@ -19,7 +19,7 @@ MOST_PARTS = 8  # of a batch; a CPU's batch has 8 slices
 @contextlib.contextmanager
 def fast_gradients(device: torch.device) -> Iterator[None]:
     """For the backward pass. On ARM, oneDNN's gradients of convolutions take 1.4 to 3.5 times as long as torch's own;
-    its forward pass, with channels last, does not (benchmarks/gradients.py)."""
+    its forward pass, with channels last, does not (docs/benchmarks.md)."""
     if device.type != "cpu" or platform.machine() not in SLOW_GRADIENTS:
         yield
         return

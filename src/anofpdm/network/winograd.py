@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 OUT, IN = 4, 6  # pixels along a side: computed, and read
 MIN_CHANNELS = 64  # below, the transforms take longer than they save
-FASTER_ON = ("aarch64",)  # with benchmarks/convolutions.py; Macs ("arm64") have not been measured
+FASTER_ON = ("aarch64",)  # docs/benchmarks.md; Macs ("arm64") have not been measured
 
 PIXELS_TO_POINTS = torch.tensor(
     [
