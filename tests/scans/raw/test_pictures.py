@@ -4,7 +4,7 @@ import io
 
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import Image, ImageDraw
 
 from anofpdm.scans.grid import Grid
 from anofpdm.scans.raw.pictures import (
@@ -80,3 +80,10 @@ def test_a_wrong_registration_is_visible_in_its_picture():
     assert (orange.min() - centre) * PIXEL_MM == pytest.approx(-60, abs=8)
     assert (orange.max() - centre) * PIXEL_MM == pytest.approx(60, abs=8)
     assert (grey.mean() - centre) * PIXEL_MM == pytest.approx(25, abs=4)
+
+
+def test_sides_are_marked_on_every_plane(monkeypatch):
+    texts: list[str] = []
+    monkeypatch.setattr(ImageDraw.ImageDraw, "text", lambda _pen, _at, text, *_args, **_options: texts.append(text))
+    draw_registration("t2", ball_head("RAS"), ball_head("RAS"), np.eye(4))
+    assert texts == ["t2", *["R", "L"] * SAGITTAL, "A", "P"]

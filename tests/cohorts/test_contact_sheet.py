@@ -1,0 +1,31 @@
+"""The contact sheet: how slices are counted, and which side is which."""
+
+import numpy as np
+import pytest
+from PIL import ImageDraw
+
+from anofpdm.cohorts import contact_sheet, open_cohort
+from anofpdm.cohorts.plan import plan_cohort
+from anofpdm.cohorts.prepare import prepare
+from tests import toys
+
+SHAPE = (24, 24, 20)
+
+
+@pytest.mark.parametrize("oriented", [True, False])
+def test_slices_are_counted_from_1_and_sides_marked_where_they_are_known(tmp_path, monkeypatch, oriented):
+    lesion = toys.ball(toys.affine_of(shape=SHAPE), SHAPE, (3, -2, 1), 4)
+    for number in range(2):
+        for role, voxels in (("flair", toys.head(SHAPE, number)), ("seg", lesion.astype(np.uint8))):
+            codes = (1, 1) if oriented else (0, 0)
+            toys.save(tmp_path / "scans" / f"p{number}" / f"p{number}_{role}.nii.gz", voxels, codes=codes)
+    texts: list[str] = []
+    monkeypatch.setattr(ImageDraw.ImageDraw, "text", lambda _pen, _at, text, *_args, **_options: texts.append(text))
+    plan = plan_cohort("brats21", tmp_path / "scans", size=16, modalities=("flair",))
+    prepare(plan, tmp_path / "cohort")
+    cohort = open_cohort(tmp_path / "cohort")
+    shown = [int(text.split(",")[0].removeprefix("slice ")) for text in texts if text.startswith("slice ")]
+    rows = contact_sheet.choose_rows(cohort, contact_sheet.TILES_PER_ROW * contact_sheet.MAX_ROWS)
+    assert shown == (cohort.indices[rows] + 1).tolist()
+    assert texts.count("R") == texts.count("L") == (len(shown) if oriented else 0)
+    assert [cohort.oriented(row) for row in range(len(cohort))] == [oriented] * len(cohort)
