@@ -47,3 +47,7 @@ class Terminated(KeyboardInterrupt):
 
 class ScanWarning(UserWarning):
     """A usable scan with something about it to check."""
+
+
+class ContrastWarning(ScanWarning):
+    """An image that contradicts the modality it was given as; its mask is not rated."""

@@ -93,6 +93,9 @@ def segment(
     label_table: Annotated[
         bool, typer.Option("--label-table", help="Also write name and colour of the label in masks, for ITK-SNAP.")
     ] = False,
+    trust_header: Annotated[
+        bool, typer.Option("--trust-header", help="Segment also a scan whose size in its header no head has.")
+    ] = False,
     split: Annotated[Split | None, typer.Option(help="Only this split of a prepared cohort.")] = None,
     part: Annotated[
         str | None,
@@ -133,6 +136,7 @@ def segment(
         brain_mask=brain_mask,
         skull_strip=skull_strip,
         raw=raw,
+        trust_header=trust_header,
     )
     unneeded = set(loaded.modalities) - set(request.modalities)
     inputs, series = (_without(unneeded, words) for words in (inputs, series or []))

@@ -11,6 +11,7 @@ from anofpdm.cohorts.inputs import Target
 from anofpdm.cohorts.subjects import Subject
 from anofpdm.errors import AnoFPDMError, ConfigError, OutputError, ScanError, ScanWarning
 from anofpdm.options import Raw
+from anofpdm.scans.plausible import DICOM_HEADER, NIFTI_HEADER
 from anofpdm.scans.raw.preparation import discard
 from anofpdm.scans.raw.run import RawRun
 from anofpdm.segment import outputs
@@ -223,5 +224,5 @@ def _name_series(text: str, target: Target, subject: Subject) -> str:
         return text
     for name, series in target.study.to_dict().items():
         label = f"{target.study.path.name}, series {series['series']} ({series['description']})"
-        text = text.replace(str(subject.images[name]), label)
+        text = text.replace(str(subject.images[name]), label).replace(NIFTI_HEADER, DICOM_HEADER)
     return text
