@@ -1,13 +1,15 @@
 """How well the contrast of series is told from their images: confusion tables, and the fit.
 
     python benchmarks/contrast.py DATA --tools TOOLS [--split val|test|none] [--raw]
+    python benchmarks/contrast.py DATA --tools TOOLS --names
     python benchmarks/contrast.py DATA --tools TOOLS --fit src/anofpdm/scans/raw/contrast.json
 
 DATA holds packs of slices (brats_gli_128, arc_t1_128) and raw scans (brats_gli_raw, raw_glioma, raw_ms, arc_raw),
 TOOLS the program that reads the packs (unpack.py). The fit uses every second (arc_t1_128: eighth) training patient, and
 phantoms, each as it is and with slices three times as thick. The tables are of the patients of another split, of other
 phantoms and, with --raw, of the raw scans (whose BraTS and ARC patients are test patients of the packs). Brains of
-whole heads are found with deepbet.
+whole heads are found with deepbet. --names: how often right names of the glioma cohort (all splits) are contradicted,
+and wrong ones reported.
 """
 
 import argparse
@@ -26,7 +28,14 @@ from anofpdm.cohorts.phantoms.cohort import PhantomConfig, make_phantom
 from anofpdm.options import PhantomKind
 from anofpdm.scans import read_volume
 from anofpdm.scans.grid import Grid
-from anofpdm.scans.raw.contrast import CONTRASTS, assign_series, compare_contrasts, measure_contrast
+from anofpdm.scans.raw.contrast import (
+    CONTRASTS,
+    assign_series,
+    compare_contrasts,
+    measure_contrast,
+    measure_stripped,
+)
+from anofpdm.scans.raw.mixed_up import find_mixed_up
 from anofpdm.scans.raw.register import Head
 from anofpdm.scans.raw.run import BrainFinder
 
@@ -45,6 +54,12 @@ CASES = (  # series that are given, modalities that the model needs
     (CONTRASTS, PAIR), (("t1", "t2"), PAIR), (("t1ce", "t2"), PAIR), (("flair", "t1"), PAIR), (("t1", "t1ce"), PAIR),
 )  # fmt: skip
 
+NAMED = (  # as what series are given, and what they are
+    *((given, given) for given in (("flair",), ("t1",), ("t1ce",), ("t2",), PAIR, CONTRASTS)),
+    (("flair",), ("t1",)), (("flair",), ("t1ce",)), (("flair",), ("t2",)), (PAIR, ("t2", "flair")),
+    (PAIR, ("t1", "t2")), (CONTRASTS, ("t2", "t1", "t1ce", "flair")), (CONTRASTS, ("t1", "flair", "t1ce", "t2")),
+)  # fmt: skip
+
 
 @dataclass(frozen=True)
 class Sample:
@@ -61,8 +76,12 @@ def main() -> None:
     parser.add_argument("--split", choices=("val", "test", "none"), default="val", help="none: no packs, no phantoms.")
     parser.add_argument("--raw", action="store_true", help="Also the raw scans.")
     parser.add_argument("--fit", type=Path, help="Fit the distributions and write them to this file, no table.")
+    parser.add_argument("--names", action="store_true", help="Check the names of series, no other table.")
     args = parser.parse_args()
     sys.path.insert(0, str(args.tools))
+    if args.names:
+        print_names(args.data / "brats_gli_128")
+        return
     if args.fit:
         fit(args.fit, [*packs(args.data, "train"), *phantoms(range(3))])
         return
@@ -164,6 +183,24 @@ def print_together(samples: list[Sample]) -> None:
         if found:
             counts = f"{right} | {len(sure) - right} | {len(found) - len(sure)}"
             print(f"| {source} | {', '.join(given)} | {', '.join(needed)} | {counts} |")
+
+
+def print_names(folder: Path) -> None:
+    """Series given under right and wrong names; as `anofpdm segment` compares them."""
+    pack = importlib.import_module("unpack").load(folder)
+    affine = np.diag([-240 / 128, -240 / 128, 2.0, 1.0])
+    patients = []
+    for patient in np.unique(pack.patients):
+        rows = np.flatnonzero(pack.patients == patient)
+        voxels = pack.images[rows[np.argsort(pack.z[rows])]].transpose(1, 3, 2, 0).astype(np.float32)
+        measured = measure_stripped(list(voxels), Grid.from_affine(voxels.shape[1:], affine))
+        patients.append(dict(zip(pack.modalities, map(compare_contrasts, measured), strict=True)))
+    print("| given as | image | patients | reported | as an exchange |\n|---|---|---|---|---|")
+    for given, images in NAMED:
+        named = [{name: of[image] for name, image in zip(given, images, strict=True)} for of in patients]
+        reported = [one for one in map(find_mixed_up, named) if one is not None]
+        exchanged = sum(one.exchanged for one in reported)
+        print(f"| {', '.join(given)} | {', '.join(images)} | {len(named)} | {len(reported)} | {exchanged} |")
 
 
 if __name__ == "__main__":

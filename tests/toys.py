@@ -10,6 +10,8 @@ import nibabel as nib
 import numpy as np
 from scipy.spatial.transform import Rotation
 
+SPACING = (4.0, 4.0, 4.0)  # mm; few voxels are then as large as a head
+
 
 def affine_of(
     codes: str = "LPS", spacing: tuple[float, ...] = (1, 1, 1), tilt: tuple[float, ...] = (0, 0, 0), shape=(40, 40, 40)
@@ -44,7 +46,7 @@ def ball(affine: np.ndarray, shape: tuple[int, ...], centre: tuple[float, ...], 
 
 def head(shape: tuple[int, ...] = (24, 24, 20), seed: int = 0, affine: np.ndarray | None = None) -> np.ndarray:
     """int16 [i, j, k]: a bright, noisy ball in the dark."""
-    affine = affine_of(shape=shape) if affine is None else affine
+    affine = affine_of(shape=shape, spacing=SPACING) if affine is None else affine
     corners = np.array([*itertools.product(*((0, n - 1) for n in shape))])
     extent = np.abs(corners @ affine[:3, :3].T + affine[:3, 3]).max(axis=0).min()
     inside = ball(affine, shape, (0, 0, 0), 0.9 * extent)
@@ -54,7 +56,7 @@ def head(shape: tuple[int, ...] = (24, 24, 20), seed: int = 0, affine: np.ndarra
 
 def save(path: Path, voxels: np.ndarray, affine: np.ndarray | None = None, *, codes=(1, 1)) -> Path:
     """A plain nibabel file: independent of our own writer."""
-    affine = affine_of(shape=voxels.shape[:3]) if affine is None else affine
+    affine = affine_of(shape=voxels.shape[:3], spacing=SPACING) if affine is None else affine
     image = nib.Nifti1Image(voxels, affine)
     image.set_qform(affine, code=codes[0])
     image.set_sform(affine, code=codes[1])
@@ -70,13 +72,13 @@ def dice(a: np.ndarray, b: np.ndarray) -> float:
 
 def brats_cohort(root: Path, patients: int = 4, shape: tuple[int, ...] = (24, 24, 20), *, masks: bool = True) -> Path:
     """FLAIR and T2 of a few heads in the BraTS21 layout; odd patients have a ball of a lesion, even ones none."""
-    affine = affine_of(shape=shape)
+    affine = affine_of(shape=shape, spacing=SPACING)
     for number in range(patients):
         stem = f"p{number}/p{number}_"
         for seed, modality in enumerate(("flair", "t2")):
             save(root / f"{stem}{modality}.nii.gz", head(shape, 10 * number + seed), affine)
         if masks:
-            lesion = ball(affine, shape, (3, -2, 1), 4 if number % 2 else -1)
+            lesion = ball(affine, shape, (12, -8, 4), 16 if number % 2 else -1)
             save(root / f"{stem}seg.nii.gz", lesion.astype(np.uint8), affine)
     return root
 

@@ -50,3 +50,7 @@ NO_ORIENTATION = "no orientation in the header"  # part of the warning of a scan
 
 class ScanWarning(UserWarning):
     """A usable scan with something about it to check."""
+
+
+class ContrastWarning(ScanWarning):
+    """An image that contradicts the modality it was given as; its mask is not rated."""

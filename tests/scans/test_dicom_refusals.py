@@ -72,8 +72,8 @@ class TestSlices:
         check_refused(series.save(tmp_path), "11.3 degrees", "gantry")
 
     def test_a_single_slice(self, tmp_path, check_refused):
-        Series().save(tmp_path, without=range(1, 12))
-        check_refused(tmp_path, "a single image", "IM000.dcm", "give the folder")
+        Series().save(tmp_path, without=range(1, 12), SliceThickness=None)
+        check_refused(tmp_path, "a single image", "IM000.dcm", "without SliceThickness", "give the folder")
         check_refused(tmp_path / "IM000.dcm", "a single image")
 
     @pytest.mark.parametrize("lost", ["ImagePositionPatient", "ImageOrientationPatient", "PixelSpacing"])

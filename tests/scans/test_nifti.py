@@ -174,9 +174,8 @@ class TestRefuses:
         plain.write_bytes(plain.read_bytes() + b"\0\1")
         check_refused(plain, "more data than its header declares")
 
-    def test_two_dimensions(self, tmp_path):
-        check_refused(toys.save(tmp_path / "a.nii", toys.head()[:, :, 0], toys.affine_of()), "2D")
-        check_refused(toys.save(tmp_path / "b.nii", toys.head()[:, :, :1]), "2D")
+    def test_one_dimension(self, tmp_path):
+        check_refused(toys.save(tmp_path / "a.nii", toys.head()[:, 12, 10], toys.affine_of()), "a single row")
 
     def test_four_dimensions(self, tmp_path):
         path = toys.save(tmp_path / "scan.nii.gz", np.stack([toys.head()] * 3, axis=-1))

@@ -61,5 +61,6 @@ def scan_files(folder, axes="LPS", spacing=(1.0, 1.0, 1.0), centre=(6.0, -5.0, 4
     head = toys.ball(affine, SHAPE, (0, 0, 0), 17)
     lesion = toys.ball(affine, SHAPE, centre, radius)
     voxels = np.where(lesion, 50, np.where(head, 100, 0)).astype(np.int16)
-    files = {m: toys.save(folder / f"{name}_{m}.nii.gz", voxels, affine) for m in ("flair", "t2")}
+    scales = {"flair": 1, "t2": 2}  # the same after normalisation; equal images are refused
+    files = {m: toys.save(folder / f"{name}_{m}.nii.gz", scale * voxels, affine) for m, scale in scales.items()}
     return files, lesion, affine

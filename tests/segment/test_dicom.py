@@ -26,7 +26,7 @@ def study(folder):
     origin = affine[:3, 3] * (-1, -1, 1)  # DICOM's axes point left and back
     for number, name in {3: "AX T2 FLAIR", 4: "AX T2"}.items():
         series = Series(
-            voxels.transpose(2, 1, 0),
+            voxels.transpose(2, 1, 0) * (number - 2),  # the same after normalisation
             spacing=(1.0, 1.0),
             step=2.0,
             origin=origin,

@@ -53,6 +53,7 @@ def test_other_settings_or_another_scan_are_segmented_again(tmp_path):
     assert list(segment_all(targets, tmp_path / "out", smallest=90).skipped) == ["p0"]
 
 
+@pytest.mark.filterwarnings("ignore:.*the lesion mask is")
 def test_a_partly_overwritten_result_is_not_complete(tmp_path, monkeypatch):
     (target,) = targets_in(tmp_path / "in", 1)
     segment_all([target], tmp_path / "out")

@@ -158,7 +158,7 @@ MALFORMED = {
     "text": (b"hello, world", "not a NIfTI file"),
     "cut in the header": (nifti()[:200], "truncated"),
     "corrupt gzip": (gzip.compress(nifti())[:20] + b"x" * 200, "t2.nii.gz"),
-    "two-dimensional": (nifti((8, 8, 1)), "single 2D image"),
+    "a slice on another grid": (nifti((8, 8, 1)), "only 1 slices"),
     "four-dimensional": (nifti((4, 4, 4, 3)), "4D"),
     "a bomb of voxels": (header_only((500, 500, 500)), "more than this server accepts"),
     "a larger bomb": (gzip.compress(header_only((30000, 30000, 30000))), "more than"),

@@ -72,6 +72,9 @@ def segment(
             rich_help_panel=FILES,
         ),
     ] = False,
+    trust_header: Annotated[
+        bool, typer.Option("--trust-header", help="Segment also a scan whose size in its header no head has.")
+    ] = False,
     raw: options.RawOption = Raw.AUTO,
     brain_mask: Annotated[
         Path | None, typer.Option(help="Brain mask (NIfTI) of a single scan.", rich_help_panel=options.RAW)
@@ -171,6 +174,7 @@ def segment(
         brain_mask=brain_mask,
         skull_strip=skull_strip,
         raw=raw,
+        trust_header=trust_header,
     )
     unneeded = set(loaded.modalities) - set(request.modalities)
     inputs, series = (_without(unneeded, words) for words in (inputs, series or []))

@@ -14,6 +14,14 @@ MAX_SHEAR = 1e-3  # cosine between two voxel axes; rounding in a header stays be
 VOXEL_MM = (0.02, 50.0)  # smallest and largest plausible voxel edge
 MAX_FORM_GAP_MM = 1.0
 MAX_GRID_GAP_MM = 1e-3
+MAX_SIZE_ERROR = 0.01  # of pixdim, relative to sform
+UNITS = {
+    1000.0: "micrometres",
+    10.0: "tenths of a millimetre",
+    1 / 10: "centimetres",
+    1 / 25.4: "inches",
+    1e-3: "metres",
+}
 UNITS_OF_LENGTH = 0x07  # bits of xyzt_units for the unit of length
 
 
@@ -60,6 +68,8 @@ def grid_of(header: nib.Nifti1Header, shape: tuple[int, int, int], path: Path) -
         raise ScanError(f"{path}: its header is in {unit}; convert it to millimetres first")
     affine = _choose_affine(header, shape, path)
     check_affine(affine, path)
+    if int(header["sform_code"]) and not int(header["qform_code"]):
+        _warn_other_size(header, affine, path)
     return Grid(shape, affine, header)
 
 
@@ -115,6 +125,20 @@ def _choose_affine(header: nib.Nifti1Header, shape: tuple[int, int, int], path: 
     return np.asarray(qform if sform is None else sform, dtype=np.float64)
 
 
+def _warn_other_size(header: nib.Nifti1Header, sform: np.ndarray, path: Path) -> None:
+    """Where the voxel sizes in pixdim and sform differ. With a qform, its comparison with the sform includes them."""
+    pixdim, edges = np.abs(np.asarray(header["pixdim"][1:4], float)), np.linalg.norm(sform[:3, :3], axis=0)
+    if np.allclose(pixdim, edges, rtol=MAX_SIZE_ERROR, atol=0):
+        return
+    by_pixdim, by_sform = (" x ".join(f"{mm:.3g}" for mm in size) for size in (pixdim, edges))
+    warnings.warn(
+        f"{path}: its header states voxels of {by_pixdim} mm in pixdim and of {by_sform} mm in sform (qform is not "
+        "set); sform is used. Volumes in ml are wrong if pixdim is right",
+        ScanWarning,
+        stacklevel=3,
+    )
+
+
 def check_affine(affine: np.ndarray, path: Path | str) -> None:
     axes = affine[:3, :3]
     if not np.isfinite(affine).all():
@@ -126,7 +150,10 @@ def check_affine(affine: np.ndarray, path: Path | str) -> None:
         )
     if lengths.min() < VOXEL_MM[0] or lengths.max() > VOXEL_MM[1]:
         size = " x ".join(f"{length:.3g}" for length in lengths)
-        raise ScanError(f"{path}: voxels of {size} mm are implausible for a head; check the units in the header")
+        unit = likely_unit(float(np.sort(lengths)[1]))
+        raise ScanError(
+            f"{path}: voxels of {size} mm are implausible for a head; check the units in the header: {unit}"
+        )
     cosines = np.abs((axes / lengths).T @ (axes / lengths) - np.eye(3))
     if cosines.max() > MAX_SHEAR:
         angle = np.degrees(np.arccos(cosines.max()))
@@ -134,6 +161,14 @@ def check_affine(affine: np.ndarray, path: Path | str) -> None:
             f"{path}: its affine is sheared (two voxel axes are at {angle:.1f} degrees, not 90); "
             "resample it onto an orthogonal grid first"
         )
+
+
+def likely_unit(factor: float) -> str:
+    """What the unit of a header probably is, where sizes in it are too large by a factor."""
+    value, name = min(UNITS.items(), key=lambda item: abs(np.log(item[0] / factor)))
+    if abs(np.log10(value / factor)) > 0.35:
+        return f"wrong by a factor of about {max(factor, 1 / factor):.2g}"
+    return f"probably in {name} rather than millimetres"
 
 
 def _times(shape: tuple[int, ...]) -> str:

@@ -166,13 +166,13 @@ def _shape(header: nib.Nifti1Header, path: Path) -> tuple[int, int, int]:
         raise ScanError(f"{path}: its header declares {size} voxels, so it is damaged; copy it again")
     if min(declared) == 0:
         raise ScanError(f"{path}: empty, {size} voxels; export it again")
-    if axes < 3 or declared[2] == 1:
-        raise ScanError(f"{path}: a single 2D image ({size}); give a 3D scan")
+    if axes < 2:
+        raise ScanError(f"{path}: a single row of voxels ({size}); give a slice or a 3D scan")
     if math.prod(declared[3:]) > 1:
         raise ScanError(f"{path}: {axes}D ({size}); split it and give one 3D volume per file (fslsplit, nib-split)")
     if math.prod(declared) > MAX_VOXELS:
         raise ScanError(f"{path}: declares {size} voxels, more than a head scan has ({MAX_VOXELS:,}); resample it")
-    return declared[0], declared[1], declared[2]
+    return declared[0], declared[1], declared[2] if axes > 2 else 1
 
 
 def _bytes_wanted(header: nib.Nifti1Header, shape: tuple[int, int, int], path: Path) -> int:

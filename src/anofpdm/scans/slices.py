@@ -6,6 +6,7 @@ derived from the scan's geometry.
 """
 
 import functools
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +17,7 @@ from scipy import sparse
 
 from anofpdm.errors import ScanError
 from anofpdm.scans.grid import Grid, check_same_grid
-from anofpdm.scans.nifti import read_volume
+from anofpdm.scans.nifti import Volume, read_volume
 
 BRIGHT_PERCENTILE = 99.0  # of a volume's foreground; scaled to 1
 LEAST_FOREGROUND = 0.025  # of a slice's area; slices with less are skipped
@@ -44,10 +45,17 @@ def read_scan(files: dict[str, Path]) -> Scan:
     volumes = [read_volume(path) for path in files.values()]
     for volume in volumes[1:]:
         check_same_grid(volumes[0].grid, volumes[0].path, volume.grid, volume.path)
+    for first, second in itertools.combinations(volumes, 2):
+        check_different(first, second)
     for volume in volumes:
         if not (volume.voxels > 0).any():
             raise ScanError(f"{volume.path}: no voxel is above 0; check the scan's scaling")
     return Scan(tuple(files), tuple(volume.voxels for volume in volumes), volumes[0].grid)
+
+
+def check_different(first: Volume, second: Volume) -> None:
+    if np.array_equal(first.voxels, second.voxels):
+        raise ScanError(f"{second.path}: exactly the image of {first.path}; give the file of each modality")
 
 
 class AxialPlanes:

@@ -168,6 +168,7 @@ class SegmentOptions(TypedDict, total=False):
     brain_mask: str | Path | None
     skull_strip: str | None  # command with {input} and {output}
     raw: Raw | str | None  # whether series are registered and stripped first; default: never
+    trust_header: bool  # segment also what has a size that no head has
 
 
 @dataclass(frozen=True)
@@ -179,6 +180,7 @@ class SegmentRequest:
     explainer: DiffusionEngine | None = None  # given together with `explain`
     raw: Raw = Raw.NEVER
     advice: str = ""  # for messages on a missing modality
+    trust_header: bool = False
 
     @property
     def inputs(self) -> InputModalities:
@@ -201,6 +203,7 @@ class SegmentRequest:
             "model_sha256": self.model_sha256,
             "brain_mask": self.brain.description(),
             "raw": self.raw,
+            **({"trust_header": True} if self.trust_header else {}),
             **self.engine.settings(),
         }
         if self.explainer is None:
@@ -215,21 +218,23 @@ def resolve_request(model: "Model", options: SegmentOptions) -> SegmentRequest:
     wanted = parse(Engine, options.get("engine") or Engine.AUTO)
     explain = normalize_explain(options.get("explain"))
     brain = BrainSource(options.get("brain_mask"), options.get("skull_strip"))
-    raw = parse(Raw, options.get("raw") or Raw.NEVER)
+    raw, trust = parse(Raw, options.get("raw") or Raw.NEVER), bool(options.get("trust_header"))
     if _resolve_engine(model, wanted) is Engine.DIFFUSION:
         if explain is not None and wanted is Engine.DIFFUSION:
             raise ConfigError("--explain: the diffusion engine explains every slice anyway; omit it")
         if options.get("threshold_probability") is not None:
             raise ConfigError("--threshold-probability: not an option of the diffusion engine; use --threshold")
         advice = _advise(model, "the diffusion engine", "--engine student")
-        return SegmentRequest(_diffusion_engine(model, options), model.sha256, brain, raw=raw, advice=advice)
+        diffusion = _diffusion_engine(model, options)
+        return SegmentRequest(diffusion, model.sha256, brain, raw=raw, advice=advice, trust_header=trust)
     refused = NOT_FOR_STUDENTS if explain is not None else (*NOT_FOR_STUDENTS, "seed")  # of the explanation's noise
     unused = ", ".join(f"--{name}" for name in refused if options.get(name) is not None)
     if unused:
         raise ConfigError(f"{unused}: not an option of the student engine; add --engine diffusion, or omit it")
     explainer = None if explain is None else _diffusion_engine(model, options)
     advice = "" if explain is None else _advise(model, "--explain", "the student alone")
-    return SegmentRequest(_student_engine(model, options), model.sha256, brain, explain, explainer, raw, advice)
+    engine = _student_engine(model, options)
+    return SegmentRequest(engine, model.sha256, brain, explain, explainer, raw, advice, trust)
 
 
 def _advise(model: "Model", what: str, instead: str) -> str:

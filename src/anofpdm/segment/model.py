@@ -22,7 +22,6 @@ import numpy as np
 import torch
 
 from anofpdm.calibration.files import load_calibration
-from anofpdm.calibration.fit import foreground_share
 from anofpdm.errors import ModelError, ScanError
 from anofpdm.method.calibration import Calibration
 from anofpdm.models.registry import model_folder
@@ -42,16 +41,17 @@ from anofpdm.segment.one_scan import Files, Source, lowercase_names, segment_sou
 from anofpdm.segment.outputs import MISSING_MODALITIES
 from anofpdm.segment.raw_input import read_input
 from anofpdm.segment.result import Segmentation, slice_table
-from anofpdm.segment.scan_input import (
-    file_sha256,
-    record_warnings,
-    warn_unlike_training,
-    warn_unusual_foreground,
+from anofpdm.segment.scan_checks import (
+    check_kind,
+    check_names,
+    check_parts,
+    check_shape,
+    warn_large_lesion,
     warn_unusual_spacing,
 )
+from anofpdm.segment.scan_input import RecordedWarnings, file_sha256
 from anofpdm.student.model import Student, load_student
 from anofpdm.student.network import fill_missing
-from anofpdm.student.typical import describe_scan
 from anofpdm.util.distributed import resolve_device
 from anofpdm.util.progress import Progress, portion, silent
 
@@ -150,6 +150,7 @@ class Model:
         - explain: "findings" or slice numbers, where a student's report shows the curves of the diffusion model
         - raw: "auto", "always" or "never" register and skull-strip series; "never" by default for a mapping
         - brain_mask, skull_strip: file of a brain mask, or a command that contains {input} and {output}
+        - trust_header: segment also a scan whose size in its header no head has
         - detector, threshold, context, peak, seed, batch: of the diffusion engine, as in `anofpdm segment --help`
 
         Returns mask, anomaly_map, findings, slices, volume_ml, estimated_dice, summary; `save(folder)` writes them.
@@ -165,17 +166,22 @@ class Model:
         self, files: Files, request: SegmentRequest, progress: Progress, raw_run: RawRun | None
     ) -> Segmentation:
         start = time.perf_counter()
-        with record_warnings() as warnings:
+        warned = RecordedWarnings()
+        with warned.record():
             scan, study = self._read(files, request, raw_run, progress)
             planes = AxialPlanes(scan.grid, self.size)
-            slices = self._checked_slices(scan, planes, request, files[scan.modalities[0]])
+            slices = self._checked_slices(scan, planes, request, files, study)
         progress = _after_preparation(progress, study)
         own_progress = progress if request.explainer is None else portion(progress, 0, STUDENT_PORTION)
         decisions, curves = request.engine.decide(_select(slices, request, request.engine.modalities), own_progress)
+        if warned.contradicted:
+            decisions = replace(decisions, estimated_dice=np.full_like(decisions.estimated_dice, np.nan))
         native = [planes.to_native(one, slices.indices) for one in (decisions.maps, decisions.outlines)]
         grid, (anomaly_map, mask) = _in_place(study, scan, *native)
         mask, space = mask >= 0.5, _slice_space(study, scan)
         findings = find_lesions(mask, anomaly_map, grid.affine)
+        with warned.record():
+            warn_large_lesion(sum(one.volume_ml for one in findings), scan, study, files[scan.modalities[0]])
         if request.explainer is not None:
             rest = portion(progress, STUDENT_PORTION, 1 - STUDENT_PORTION)
             rows = rows_to_explain(request.explain, findings, slices.indices, space)
@@ -187,7 +193,7 @@ class Model:
             slices=slice_table(decisions, slices.indices, planes.pixel_mm),
             findings=findings,
             decisions=decisions,
-            summary=_summary(files, scan, request, warnings, study)
+            summary=_summary(files, scan, request, warned.texts, study)
             | {"seconds": round(time.perf_counter() - start, 2)},
             display=self._display_data(request, scan, slices, curves, space),
             series=() if study is None else study.series,
@@ -201,31 +207,25 @@ class Model:
         if unknown and request.inputs.optional:  # a misspelt optional modality would count as missing
             known = ", ".join(request.modalities)
             raise ScanError(f"{', '.join(unknown)}: not a modality of the model; choose from {known}")
+        check_names({name: path for name, path in files.items() if name in request.modalities})
         run = replace(run or RawRun(), progress=portion(progress, 0, PREPARATION_PORTION))
         return read_input(files, request, self.expects, self.foreground, run)
 
-    def _checked_slices(self, scan: Scan, planes: AxialPlanes, request: SegmentRequest, where: object) -> EngineSlices:
+    def _checked_slices(
+        self, scan: Scan, planes: AxialPlanes, request: SegmentRequest, files: Files, study: Study | None
+    ) -> EngineSlices:
+        where = files[scan.modalities[0]]
+        check_shape(scan, where)
         slices = scan_slices(scan, self.size)
         spacing_mm = self.expects.nominal_slice_mm or planes.spacing_mm
         if not len(slices.indices):
             raise ScanError(f"{where}: no axial slice has enough foreground; is it a head scan?")
-        views_mm = planes.pixel_mm * self.size, self.expects.field_of_view_mm
-        warn_unusual_foreground(foreground_share(slices.pixels), self.foreground, views_mm, where)
+        check_parts(scan, study, where)
+        check_kind(self, slices, scan, study, files)
         warn_unusual_spacing(spacing_mm, request.engine.neighbours_mm, where)
         warn_missing_slices(request.explain, slices.indices, where)
-        self._warn_unlike_training(slices.pixels, scan.modalities, where)
         pixels = fill_missing(slices.pixels, scan.modalities, request.modalities)
         return EngineSlices(pixels, slices.indices, spacing_mm)
-
-    def _warn_unlike_training(self, pixels: np.ndarray, modalities: tuple[str, ...], where: object) -> None:
-        """By the modalities that the scan has."""
-        typical = self.student.typical if self.student else None
-        if typical is None:
-            return
-        given = tuple(name for name in typical.modalities if name in modalities)
-        numbers = describe_scan(pixels[:, [modalities.index(name) for name in given]])
-        if different := typical.unusual(numbers, given):
-            warn_unlike_training(different, typical.distance(numbers, given), typical.limit_for(given), where)
 
     def _display_data(
         self, request: SegmentRequest, scan: Scan, slices: EngineSlices, curves: Curves | None, space: SliceSpace

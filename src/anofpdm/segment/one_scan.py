@@ -9,6 +9,7 @@ from anofpdm.cohorts.inputs import Target, find_targets
 from anofpdm.cohorts.subjects import Subject
 from anofpdm.errors import CohortError, ScanError
 from anofpdm.options import Raw
+from anofpdm.scans.plausible import DICOM_HEADER, NIFTI_HEADER
 from anofpdm.scans.raw.run import RawRun
 from anofpdm.segment.engines import SegmentRequest
 from anofpdm.segment.result import Segmentation
@@ -88,5 +89,5 @@ def name_series(text: str, target: Target, subject: Subject) -> str:
         return text
     for name, series in target.study.to_dict().items():
         label = f"{target.study.path.name}, series {series['series']} ({series['description']})"
-        text = text.replace(str(subject.images[name]), label)
+        text = text.replace(str(subject.images[name]), label).replace(NIFTI_HEADER, DICOM_HEADER)
     return text

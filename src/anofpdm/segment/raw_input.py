@@ -12,13 +12,15 @@ from anofpdm.network.expects import ScanExpectation
 from anofpdm.options import Raw
 from anofpdm.scans import Scan, read_scan, read_volume
 from anofpdm.scans.nifti import Volume, read_grid
+from anofpdm.scans.plausible import check_head
 from anofpdm.scans.raw.run import BrainFinder, RawRun, prepare_raw
 from anofpdm.scans.raw.stripped import is_stripped, on_one_grid
 from anofpdm.scans.raw.study import Study, StudyOptions
 from anofpdm.scans.raw.template import in_template_space
 from anofpdm.scans.slices import LEAST_FOREGROUND
 from anofpdm.segment.engines import SegmentRequest
-from anofpdm.segment.scan_input import FOREGROUND_TOLERANCE, BrainSource, strip_skull
+from anofpdm.segment.scan_checks import FOREGROUND_TOLERANCE
+from anofpdm.segment.scan_input import BrainSource, strip_skull
 
 
 def read_input(
@@ -38,9 +40,9 @@ def read_input(
     paths = {name: Path(files[name]) for name in inputs.select(files)}
     first = paths[inputs.needed[0]]
     if request.raw is Raw.NEVER or not all(path.is_file() for path in paths.values()):
-        return request.brain.apply(read_scan(paths), first), None
+        return request.brain.apply(_check(read_scan(paths), request, first), first), None
     if request.raw is Raw.AUTO and on_one_grid([read_grid(path) for path in paths.values()]):
-        scan = read_scan(paths)
+        scan = _check(read_scan(paths), request, first)
         given = request.brain.mask is not None or request.brain.command is not None
         whole = not given and not expects.skull and _is_whole_head(scan, paths, foreground)
         stripped = scan if whole else request.brain.apply(scan, first)
@@ -60,7 +62,14 @@ def study_options(request: SegmentRequest, expects: ScanExpectation) -> StudyOpt
         template_affine=expects.template_affine,
         centre_mm=expects.centre_mm,
         slice_mm=min(distances, default=None),
+        trust_header=request.trust_header,
     )
+
+
+def _check(scan: Scan, request: SegmentRequest, where: Path) -> Scan:
+    if not request.trust_header:
+        check_head(scan.volumes, scan.grid, where)
+    return scan
 
 
 def _is_in_place(scan: Scan, expects: ScanExpectation) -> bool:

@@ -1,7 +1,4 @@
-"""A scan before it is segmented: its brain, by a mask file or the user's skull-stripping command, and warnings.
-
-Warnings are about scans that can be segmented but differ from those that the model was calibrated or trained on.
-"""
+"""A scan before it is segmented: its brain, by a mask file or the user's skull-stripping command, and its warnings."""
 
 import contextlib
 import hashlib
@@ -9,18 +6,15 @@ import shlex
 import subprocess
 import tempfile
 import warnings
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
-from anofpdm.errors import ConfigError, ScanError, ScanWarning
+from anofpdm.errors import ConfigError, ContrastWarning, ScanError, ScanWarning
 from anofpdm.scans import Scan, read_volume
 from anofpdm.scans.grid import check_same_grid
-
-WIDE_VIEW = 1.05  # times the field of view in training
-FOREGROUND_TOLERANCE = 0.08  # fraction of the pixels, beyond the range seen in calibration
 
 
 @dataclass(frozen=True)
@@ -82,55 +76,21 @@ def file_sha256(path: str | Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-@contextlib.contextmanager
-def record_warnings() -> Iterator[list[str]]:
-    """Collect the texts of scan warnings, then issue all warnings again."""
-    texts: list[str] = []
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always", ScanWarning)
-        yield texts
-    texts += [str(one.message) for one in caught if issubclass(one.category, ScanWarning)]
-    for one in caught:
-        warnings.warn(one.message, one.category, stacklevel=4)
+@dataclass
+class RecordedWarnings:
+    """Scan warnings that were given so far."""
 
+    texts: list[str] = field(default_factory=list)
+    contradicted: bool = False  # an image is another contrast than it was given as
 
-def warn_unusual_foreground(
-    fraction: float, calibrated: tuple[float, float], views_mm: tuple[float, float], where: object
-) -> None:
-    """`views_mm`: fields of view of the slices, and of those in training."""
-    (low, high), (view_mm, expected_mm) = calibrated, views_mm
-    if fraction > high + FOREGROUND_TOLERANCE:
-        hint = "is it skull-stripped? If the model's scans were, give --brain-mask or --skull-strip"
-    elif fraction < low - FOREGROUND_TOLERANCE:
-        hint = "is it cropped, or another kind of scan?"
-        if view_mm > WIDE_VIEW * expected_mm:
-            hint = f"its slices show {view_mm:.0f} mm, in training {expected_mm:.0f} mm; --raw always crops them"
-    else:
-        return
-    warnings.warn(
-        f"{where}: {fraction:.0%} of its slices is foreground, in calibration it was {low:.0%} to {high:.0%}; {hint}",
-        ScanWarning,
-        stacklevel=2,
-    )
-
-
-def warn_unlike_training(different: str, distance: float, limit: float, where: object) -> None:
-    warnings.warn(
-        f"{where}: unlike the scans in training (distance {distance:.1f}, limit {limit:.1f}). What differs most is "
-        f"{different}. Do not rely on its mask; check that these are the scans and modalities the model is for",
-        ScanWarning,
-        stacklevel=2,
-    )
-
-
-def warn_unusual_spacing(spacing_mm: float, neighbours_mm: Sequence[float], where: object) -> None:
-    """Warn where no slice lies near any of the offsets at which the student network was trained with neighbours."""
-    distances = [abs(mm - round(mm / spacing_mm) * spacing_mm) / abs(mm) for mm in neighbours_mm]
-    if distances and min(distances) > 0.5:
-        warnings.warn(
-            f"{where}: its slices are {spacing_mm:g} mm apart, but the student was trained with neighbours at "
-            f"{', '.join(f'{mm:g}' for mm in neighbours_mm)} mm; it processes each slice alone. "
-            "Masks may be worse; compare with --engine diffusion",
-            ScanWarning,
-            stacklevel=2,
-        )
+    @contextlib.contextmanager
+    def record(self) -> Iterator[None]:
+        """Collect scan warnings, each text once, then issue all warnings again."""
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always", ScanWarning)
+            yield
+        of_scan = [one for one in caught if issubclass(one.category, ScanWarning)]
+        self.texts = list(dict.fromkeys([*self.texts, *(str(one.message) for one in of_scan)]))
+        self.contradicted |= any(issubclass(one.category, ContrastWarning) for one in of_scan)
+        for one in caught:
+            warnings.warn(one.message, one.category, stacklevel=4)

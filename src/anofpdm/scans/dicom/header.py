@@ -28,7 +28,7 @@ READ_TAGS = [
     "SeriesInstanceUID", "SeriesNumber", "ImagePositionPatient", "ImageOrientationPatient", "FrameOfReferenceUID",
     "TemporalPositionIdentifier", "SamplesPerPixel", "PhotometricInterpretation", "NumberOfFrames", "Rows", "Columns",
     "PixelSpacing", "BitsAllocated", "RescaleIntercept", "RescaleSlope", "SharedFunctionalGroupsSequence",
-    "PerFrameFunctionalGroupsSequence",
+    "PerFrameFunctionalGroupsSequence", "SliceThickness",
 ]  # fmt: skip
 TABLE_OF_CONTENTS = "1.2.840.10008.1.3.10"  # a DICOMDIR, whatever its name
 MAX_FRAMES = 4096  # of a file without frame positions, which is refused anyway; the count may be damaged
@@ -44,6 +44,7 @@ class Frame:
     position: tuple[float, ...] | None  # [3] of the first pixel's centre, LPS millimetres
     orientation: tuple[float, ...] | None  # [6] along a row, then along a column
     spacing: tuple[float, ...] | None  # [2] from row to row, then from column to column
+    thickness: float | None  # millimetres
     size: tuple[int, int]  # rows, columns
     traits: tuple[tuple[str, str], ...]  # equal in all slices of a volume, e.g. echo time: name and value
     slope: float
@@ -222,6 +223,7 @@ def _frame(tags: Tags, geometry: Tags, file: str, index: int | None, traits: tup
         position=_numbers(geometry.get("ImagePositionPatient"), 3),
         orientation=_numbers(geometry.get("ImageOrientationPatient"), 6),
         spacing=_numbers(geometry.get("PixelSpacing"), 2),
+        thickness=_positive(geometry.get("SliceThickness")),
         size=(int(tags.Rows), int(tags.Columns)),
         traits=(*traits, ("colours", _text(tags, "PhotometricInterpretation"))),
         slope=1.0 if slope is None else float(slope),
@@ -235,6 +237,10 @@ def _numbers(values: Any, count: int) -> tuple[float, ...] | None:
     if values is None or isinstance(values, str | float | int) or len(values) != count:
         return None
     return tuple(float(value) for value in values)
+
+
+def _positive(value: Any) -> float | None:
+    return float(value) if value is not None and float(value) > 0 else None
 
 
 def _number(value: Any) -> str:

@@ -79,8 +79,8 @@ def _check_alike(frames: Sequence[Frame]) -> None:
     _check_equal("orientations", frames, _directions(frames))
     for what, _ in frames[0].traits:
         _check_equal(what, frames, [dict(frame.traits).get(what, "") for frame in frames])
-    if len(frames) == 1:
-        raise ScanError(f"a single image ({frames[0].name}); give the folder with all slices")
+    if len(frames) == 1 and frames[0].thickness is None:
+        raise ScanError(f"a single image ({frames[0].name}) without SliceThickness; give the folder with all slices")
     rows, columns = frames[0].size
     if rows * columns * len(frames) > MAX_VOXELS:
         raise ScanError(
@@ -140,6 +140,8 @@ def compute_geometry(frames: Sequence[Frame]) -> tuple[list[Frame], np.ndarray]:
 
 def _regular_step(frames: Sequence[Frame], positions: np.ndarray, normal: np.ndarray) -> np.ndarray:
     """[3] from slice to slice; missing, duplicate or misaligned slices are refused."""
+    if len(frames) == 1:
+        return np.asarray(normal * (frames[0].thickness or 1.0))
     heights = positions @ normal
     gaps = np.diff(heights)
     usual = float(np.median(gaps))

@@ -33,6 +33,7 @@ MIDDLE_MM = ((-35.0, 35.0), (-50.0, 35.0), (-10.0, 35.0))  # around the lateral 
 LEAST_TISSUE = 0.75  # probability
 DARKEST = 0.02  # of the median; smaller values would dominate the logarithms
 LEAST_VOXELS = 500
+FAINT = 0.06  # of the maximum; below it, traces of resampling and compression around a stripped brain
 UNUSUAL = 40.0  # squared Mahalanobis distance of a series that is rather none of these contrasts
 SURE = 0.95  # least probability of an assignment
 
@@ -42,16 +43,53 @@ Likelihoods = Mapping[str, float]  # logarithm, by contrast
 def measure_contrast(head: Head) -> np.ndarray:
     """[11], logarithms of brightness relative to the median; independent of the scale of the values."""
     voxels, grid = average_blocks(head.voxels, head.grid, BLOCK_MM)
-    depth = _depth(average_blocks(head.brain, head.grid, BLOCK_MM)[0] >= 0.5, grid)
+    return _measure(voxels, _depth(average_blocks(head.brain, head.grid, BLOCK_MM)[0] >= 0.5, grid), grid)
+
+
+def measure_stripped(volumes: Sequence[np.ndarray], grid: Grid) -> list[np.ndarray]:
+    """[11] of each series of a stripped brain; the series share a grid, and where its voxels are is computed once."""
+    averaged = [average_blocks(volume, grid, BLOCK_MM) for volume in volumes]
+    brain = np.logical_or.reduce([voxels > FAINT * voxels.max() for voxels, _ in averaged])
+    depth = _depth(ndimage.binary_fill_holes(ndimage.binary_opening(brain)), averaged[0][1])
+    inside = depth > EDGE_MM
+    places = _find_places(inside, depth, averaged[0][1]) if inside.any() else None
+    return [_describe(voxels[inside], places) for voxels, _ in averaged]
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where voxels are in the brain: [n] each."""
+
+    depths: np.ndarray  # millimetres below the surface
+    white: np.ndarray  # whether white matter
+    grey: np.ndarray
+    middle: np.ndarray  # around the lateral ventricles
+
+    def at(self, kept: np.ndarray) -> "Places":
+        return Places(self.depths[kept], self.white[kept], self.grey[kept], self.middle[kept])
+
+
+def _measure(voxels: np.ndarray, depth: np.ndarray, grid: Grid) -> np.ndarray:
     inside = (depth > EDGE_MM) & (voxels > 0)
-    if inside.sum() < LEAST_VOXELS:
-        raise ScanError("too few voxels of the brain are above 0")
-    values, depths = voxels[inside] / np.median(voxels[inside]), depth[inside]
+    places = _find_places(inside, depth, grid) if inside.any() else None
+    return _describe(voxels[inside], places)
+
+
+def _find_places(inside: np.ndarray, depth: np.ndarray, grid: Grid) -> Places:
     positions = _to_template(apply(grid.affine, np.argwhere(inside)))
     (low, high), tissues = np.transpose(MIDDLE_MM), _tissues()
-    parts = [values[tissue.at(positions) > LEAST_TISSUE] for tissue in (tissues.white, tissues.grey)]
-    parts += [values[(depths > first) & (depths <= last)] for first, last in SHELLS_MM]
-    middle = values[((positions > low) & (positions < high)).all(axis=1)]
+    white, grey = (tissue.at(positions) > LEAST_TISSUE for tissue in (tissues.white, tissues.grey))
+    return Places(depth[inside], white, grey, ((positions > low) & (positions < high)).all(axis=1))
+
+
+def _describe(voxels: np.ndarray, places: Places | None) -> np.ndarray:
+    above = voxels > 0
+    if places is None or above.sum() < LEAST_VOXELS:
+        raise ScanError("too few voxels of the brain are above 0")
+    places, values = places.at(above), voxels[above] / np.median(voxels[above])
+    parts = [values[places.white], values[places.grey]]
+    parts += [values[(places.depths > first) & (places.depths <= last)] for first, last in SHELLS_MM]
+    middle = values[places.middle]
     measured = [
         *(np.median(part) if len(part) else 1.0 for part in parts),
         *np.quantile(middle if len(middle) else values, MIDDLE_QUANTILES),
@@ -168,18 +206,6 @@ def _log_likelihood(series: Mapping[str, Likelihoods], given: Mapping[str, str])
     """Of contrasts to series; the series that are not among them have another contrast."""
     others = len(series) - len(given)
     return sum(series[one][name] for name, one in given.items()) - 0.5 * UNUSUAL * others
-
-
-def find_other_contrast(head: Head, named: str) -> str | None:
-    """The contrast that the image clearly has where it is not the named one. T1 before and after contrast agent, which
-    images often do not tell apart, count as the same."""
-    if named not in CONTRASTS:
-        return None
-    likelihoods = compare_contrasts(measure_contrast(head))
-    best = max(likelihoods, key=lambda name: likelihoods[name])
-    found = assign_series({"series": likelihoods}, [best])
-    same = best == named or {best, named} == {"t1", "t1ce"}
-    return None if same or found is None or not found.sure else best
 
 
 def describe_series(series: Mapping[str, Likelihoods]) -> str:

@@ -5,7 +5,6 @@ Where a check fails, a picture of what was found is kept and named in the messag
 
 import contextlib
 import time
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,31 +12,17 @@ from typing import Protocol
 
 import numpy as np
 
-from anofpdm.errors import ConfigError, ScanError, ScanWarning
+from anofpdm.errors import ConfigError, ScanError
 from anofpdm.scans.grid import Grid
 from anofpdm.scans.nifti import Volume, read_volume
 from anofpdm.scans.raw.checks import Agreement, check_brain, check_registration, check_template, measure_agreement
-from anofpdm.scans.raw.contrast import find_other_contrast
+from anofpdm.scans.raw.contrast import CONTRASTS, Likelihoods, compare_contrasts, measure_contrast
 from anofpdm.scans.raw.geometry import apply, rotation_degrees
 from anofpdm.scans.raw.pictures import draw_brain, draw_registration
 from anofpdm.scans.raw.register import Head, Registration
 from anofpdm.scans.raw.template import MNI152, load_template, overlap_with, scan_position
 
 BRAIN, REGISTRATION, TEMPLATE = "brain", "registration", "template"  # stages
-
-
-def warn_other_contrast(head: Head, name: str, path: Path) -> None:
-    """Where the image is clearly another contrast than the name says."""
-    try:
-        other = find_other_contrast(head, name)
-    except (ScanError, ConfigError):  # too few voxels, or nilearn is not installed
-        return
-    if other is not None:
-        warnings.warn(
-            f"{path}: given as {name}, but its image looks like {other}; check that no files are mixed up",
-            ScanWarning,
-            stacklevel=2,
-        )
 
 
 class StudyTools(Protocol):
@@ -86,6 +71,7 @@ class TemplatePosition:
     matrix: np.ndarray  # [4, 4], millimetres of the scan in that space to millimetres of the reference
     registration: Registration
     overlap: float  # DICE of the brains
+    seconds: float = 0.0
 
 
 @dataclass
@@ -96,6 +82,7 @@ class Placement:
     stages: int  # in total
     done: int = 0
     seconds: dict[tuple[str, str], float] = field(default_factory=dict)  # by stage and series
+    contrasts: dict[str, Likelihoods] = field(default_factory=dict)  # by series, where they can be measured
 
     def find_brain(self, name: str, path: Path) -> Head:
         """The series with its brain."""
@@ -107,9 +94,15 @@ class Placement:
                 head = Head(voxels, self.tools.brain_of(name, volume), volume.grid)
             with self._picture(name, lambda: draw_brain(f"{name}. Blue: brain of {head.volume_ml:.0f} ml", head)):
                 check_brain(head, path)
-            warn_other_contrast(head, name, path)
+            self._compare(name, head)
         self._report(BRAIN, name, f"brain of {head.volume_ml:.0f} ml")
         return head
+
+    def _compare(self, name: str, head: Head) -> None:
+        """With the known contrasts."""
+        with contextlib.suppress(ScanError, ConfigError):  # too few voxels, or nilearn is not installed
+            if name in CONTRASTS:
+                self.contrasts[name] = compare_contrasts(measure_contrast(head))
 
     def reference(self, name: str, path: Path, head: Head) -> PlacedSeries:
         seconds = {BRAIN: self.seconds[BRAIN, name]}
@@ -144,7 +137,8 @@ class Placement:
                 check_template(found, overlap, reference.path)
         position = "already in its space" if found.kept else "affine"
         self._report(TEMPLATE, reference.name, f"registered to {MNI152}, {position}, brains overlap by {overlap:.2f}")
-        return TemplatePosition(MNI152, template, scan_position(found, template_affine), found, overlap)
+        seconds = self.seconds[TEMPLATE, reference.name]
+        return TemplatePosition(MNI152, template, scan_position(found, template_affine), found, overlap, seconds)
 
     @contextlib.contextmanager
     def _timed(self, stage: str, name: str, note: str) -> Iterator[None]:

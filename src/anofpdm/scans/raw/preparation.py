@@ -48,6 +48,8 @@ class Preparation:
 
     def prepare(self, files: Mapping[str, Path], options: StudyOptions | None = None) -> Study:
         """Prepare a study and write everything to the folder. Other runs that use the folder wait meanwhile."""
+        self.sha256.clear()
+        self.reused.clear()
         with self._locked():
             return self.save_study(prepare_study(files, self, options))
 
@@ -143,6 +145,7 @@ class Preparation:
     def _describe(self, study: Study) -> dict[str, Any]:
         voxel_ml = abs(np.linalg.det(study.scan.grid.affine[:3, :3])) / 1000
         seconds = sum(sum(one.seconds.values()) for one in study.series)
+        seconds += 0 if study.template is None else study.template.seconds
         return {
             "folder": None if self.folder is None else str(self.folder),
             "reference": study.reference.name,
@@ -181,6 +184,7 @@ def _describe_template(template: TemplatePosition) -> dict[str, Any]:
         "name": template.name,
         "matrix": template.matrix.tolist(),  # millimetres (RAS+) of the scan in its space to those of the reference
         "overlap": template.overlap,
+        "seconds": round(template.seconds, 1),
         **_numbers(template.registration),
     }
 

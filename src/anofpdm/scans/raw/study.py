@@ -9,9 +9,11 @@ import numpy as np
 
 from anofpdm.errors import ScanError
 from anofpdm.scans.nifti import read_volume
+from anofpdm.scans.plausible import check_head, warn_cut_top, warn_empty_planes
 from anofpdm.scans.raw.combine import CombinedSeries, working_grid
 from anofpdm.scans.raw.geometry import resample
 from anofpdm.scans.raw.header import check_header
+from anofpdm.scans.raw.mixed_up import warn_mixed_up
 from anofpdm.scans.raw.place import PlacedSeries, Placement, StudyTools, TemplatePosition
 from anofpdm.scans.slices import Scan
 
@@ -26,6 +28,7 @@ class StudyOptions:
     template_affine: tuple[float, ...] | None = None  # from the template to the space that the model expects
     centre_mm: tuple[float, ...] | None = None  # of slices in template space; None: of the template's brain
     slice_mm: float | None = None  # slices more than 1.5 times as thick are divided; None: none
+    trust_header: bool = False  # sizes that no head has are not refused
 
 
 @dataclass(frozen=True)
@@ -64,11 +67,11 @@ def to_series(volume: np.ndarray, reference: PlacedSeries, series: PlacedSeries)
 def prepare_study(files: Mapping[str, Path], tools: StudyTools, options: StudyOptions | None = None) -> Study:
     """The first series is the reference."""
     options = options or StudyOptions()
-    for path in files.values():
-        check_header(read_volume(path).grid, path)
+    _check_files(files, options)
     (name, path), *others = files.items()
     placement = Placement(tools, 2 * len(files) - 1 + options.template)
     head = placement.find_brain(name, path)
+    warn_cut_top(head.brain, head.grid, path)
     tools.report(f"reference: {name} ({path})")
     placed = [placement.reference(name, path, head)]
     template = placement.place_template(placed[0], head, options.template_affine) if options.template else None
@@ -81,6 +84,7 @@ def prepare_study(files: Mapping[str, Path], tools: StudyTools, options: StudyOp
         series = placement.find_brain(other, other_path)
         placed.append(placement.place(other, other_path, series, head, placed[0]))
         combined.add(other, series, placed[-1].matrix)
+    warn_mixed_up(placement.contrasts, files)
     brain = combined.vote()
     if not brain.any():
         raise ScanError(f"{path}: the brain mask is empty; give --brain-mask or --skull-strip")
@@ -91,3 +95,13 @@ def prepare_study(files: Mapping[str, Path], tools: StudyTools, options: StudyOp
             volume[~brain] = 0
     scan = Scan(tuple(files), tuple(combined.volumes.values()), combined.grid)
     return Study(scan, brain, tuple(placed), pictures, template=template)
+
+
+def _check_files(files: Mapping[str, Path], options: StudyOptions) -> None:
+    """Before anything is computed."""
+    for path in files.values():
+        volume = read_volume(path)
+        if not options.trust_header:
+            check_head([volume.voxels], volume.grid, path)
+        check_header(volume.grid, path)
+        warn_empty_planes([volume.voxels], volume.grid, path)

@@ -1,0 +1,114 @@
+"""Whether a scan can be a human head, by its size in millimetres, and whether parts of it are missing.
+
+Limits leave room for preterm infants (brains of at least 60 mm), neck and shoulders in the field of view, slabs and
+single slices. They find units that are wrong by a factor of about 7 and more, and of 2 in stripped brains.
+"""
+
+import warnings
+from collections.abc import Sequence
+
+import numpy as np
+
+from anofpdm.errors import ScanError, ScanWarning
+from anofpdm.scans.grid import Grid, describe_grid, likely_unit
+
+EXTENT_MM = (30.0, 600.0)  # of the foreground: the second largest extent at least, the largest at most
+SMALLEST_VOXEL_MM = 0.15  # living heads move too much for smaller ones
+LARGEST_HEAD_ML = 10_000.0  # with the neck, where the air is 0
+LEAST_AIR = 0.3  # fraction of voxels that are 0, if the air is
+USUAL_MM = 180.0
+TOP_MM = 70.0  # from the largest axial section of a brain to its top
+LEAST_CUT_MM = 8.0
+SLAB_MM = 60.0  # lower brains are slabs, given as such
+NIFTI_HEADER = "sform and pixdim in its header"  # of files that DICOM was converted to
+DICOM_HEADER = "PixelSpacing and ImagePositionPatient"
+
+
+def check_head(volumes: Sequence[np.ndarray], grid: Grid, where: object) -> None:
+    """ScanError where the foreground has a size that no head has."""
+    foreground = _foreground(volumes)
+    extent = _extent_mm(foreground, grid)
+    millilitres = foreground.sum() * abs(np.linalg.det(grid.affine[:3, :3])) / 1000
+    size = f"{' x '.join(f'{mm:.0f}' for mm in extent)} mm"
+    if extent.max() > EXTENT_MM[1]:
+        problem = f"shows something of {size}, larger than a head"
+    elif np.sort(extent)[1] < EXTENT_MM[0]:
+        problem = f"shows something of {size}, smaller than the head of a preterm infant"
+    elif grid.spacing_mm.min() < SMALLEST_VOXEL_MM:
+        problem = f"has voxels smaller than {SMALLEST_VOXEL_MM:g} mm, too small for a scan of a head"
+    elif millilitres > LARGEST_HEAD_ML and foreground.mean() <= 1 - LEAST_AIR:
+        problem = f"shows something of {millilitres:,.0f} ml, larger than a head"
+    else:
+        return
+    raise ScanError(
+        f"{where}: {problem} ({describe_grid(grid)}). The voxel size comes from {header_field(grid)}, "
+        f"{likely_unit(float(extent.max()) / USUAL_MM)}; correct it, or give --trust-header if it is right"
+    )
+
+
+def header_field(grid: Grid) -> str:
+    if int(grid.header["sform_code"]):
+        return NIFTI_HEADER
+    return f"pixdim in its header (sform unset, qform {'set' if int(grid.header['qform_code']) else 'unset'})"
+
+
+def warn_empty_planes(volumes: Sequence[np.ndarray], grid: Grid, where: object) -> None:
+    """Planes without any voxel above 0 between planes that have some."""
+    foreground = _foreground(volumes)
+    for axis in range(3):
+        filled = _planes(foreground, axis) > 0
+        inside = np.flatnonzero(filled)
+        if not len(inside):
+            return
+        empty = np.flatnonzero(~filled[inside[0] : inside[-1]]) + inside[0]
+        if len(empty):
+            what = "axial slices" if axis == grid.axial_axis else f"planes along axis {axis + 1} of the file"
+            share = f"{len(empty)} of its {inside[-1] - inside[0] + 1} {what} inside the head"
+            warnings.warn(
+                f"{where}: {share} are empty (the first is number {empty[0] + 1} in the file); "
+                "lesions there are missed. Export the scan again",
+                ScanWarning,
+                stacklevel=2,
+            )
+
+
+def warn_cut_top(brain: np.ndarray, grid: Grid, where: object) -> None:
+    """Where the brain ends at the upper edge of the image. At the lower edge that is usual."""
+    axis = grid.axial_axis
+    areas = _planes(brain, axis)
+    areas = areas if grid.affine[2, axis] > 0 else areas[::-1]
+    if np.count_nonzero(areas) * grid.slice_mm < SLAB_MM:
+        return
+    depth_mm = TOP_MM * (1 - np.sqrt(1 - areas[-1] / areas.max()))  # of an ellipsoid
+    missing_mm = depth_mm - grid.slice_mm / 2
+    if missing_mm > max(LEAST_CUT_MM, grid.slice_mm):
+        warnings.warn(
+            f"{where}: the brain reaches the upper edge of the image; about {missing_mm / grid.slice_mm:.0f} slices "
+            f"({missing_mm:.0f} mm) may be missing at the top. Lesions there are missed; "
+            "check that the series is complete",
+            ScanWarning,
+            stacklevel=2,
+        )
+
+
+def shows_air(volumes: Sequence[np.ndarray]) -> bool:
+    """Whether much around the head is exactly 0, as after skull-stripping."""
+    return bool(_foreground(volumes).mean() <= 1 - LEAST_AIR)
+
+
+def _foreground(volumes: Sequence[np.ndarray]) -> np.ndarray:
+    foreground = volumes[0] > 0
+    for volume in volumes[1:]:
+        foreground |= volume > 0
+    return foreground
+
+
+def _planes(mask: np.ndarray, axis: int) -> np.ndarray:
+    """Number of voxels in each plane across an axis."""
+    return np.asarray(mask.sum(axis=tuple(other for other in range(3) if other != axis)))
+
+
+def _extent_mm(mask: np.ndarray, grid: Grid) -> np.ndarray:
+    """[3], of the bounding box."""
+    sides = [np.flatnonzero(_planes(mask, axis)) for axis in range(3)]
+    return np.array([side[-1] - side[0] + 1 if len(side) else 0 for side in sides]) * grid.spacing_mm

@@ -1,0 +1,189 @@
+"""Scans whose result would be wrong without a word: refused, or warned about in the summary."""
+
+import json
+
+import nibabel as nib
+import numpy as np
+import pytest
+
+from anofpdm.cohorts.inputs import find_targets
+from anofpdm.cohorts.phantoms.cohort import PhantomConfig, make_phantom
+from anofpdm.errors import ScanError, ScanWarning
+from anofpdm.options import PhantomKind
+from anofpdm.scans import read_volume
+from anofpdm.segment.many import BatchSegmentation, OutputOptions
+from anofpdm.segment.model import load
+from tests import dicom_toys, toys
+from tests.segment.known_model import BY_HEALTHY, known_model, scan_files
+
+pytestmark = pytest.mark.filterwarnings("ignore::anofpdm.errors.ScanWarning")
+
+
+def segment(files, **options):
+    return known_model().segment(files, **BY_HEALTHY, **options)
+
+
+def warnings_of(files, **options):
+    return segment(files, **options).summary["warnings"]
+
+
+@pytest.fixture(scope="module")
+def phantom(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("phantom")
+    drawn = make_phantom(PhantomConfig(PhantomKind.TUMOUR, 1003, size=100, slices=60), 2)
+    return {name: toys.save(folder / f"p_{name}.nii.gz", drawn.volumes[name], drawn.affine) for name in ("flair", "t2")}
+
+
+@pytest.fixture(scope="module")
+def phantom_model():
+    return load("phantom-tumour", "cpu")
+
+
+class TestSize:
+    @pytest.mark.parametrize(("scale", "words"), [(0.1, "centimetres"), (10.0, "tenths of a millimetre")])
+    def test_wrong_units_are_refused_unless_trusted(self, scale, words, tmp_path):
+        files, _, _ = scan_files(tmp_path)
+        resized(files, 4 * scale)
+        with pytest.raises(
+            ScanError, match=f"a.* (head|infant) .*sform and pixdim in its header, .*{words}.*--trust-header"
+        ):
+            segment(files)
+        trusted = segment(files, trust_header=True)
+        assert trusted.summary["settings"]["trust_header"] is True
+        assert trusted.mask.any()
+
+    @pytest.mark.parametrize("spacing", [(2.0, 2.0, 2.0), (4.0, 4.0, 4.0), (3.0, 3.0, 6.0)])
+    def test_plausible_heads_are_not(self, spacing, tmp_path):
+        files, _, _ = scan_files(tmp_path)
+        assert "trust_header" not in segment(resized(files, spacing)).summary["settings"]
+
+    def test_dicom_names_its_tags(self, tmp_path):
+        voxels = np.zeros((20, 40, 40), np.int16)
+        voxels[2:-2, 3:-3, 3:-3] = np.random.default_rng(0).integers(300, 700, (16, 34, 34))
+        for number, name in {3: "AX T2 FLAIR", 4: "AX T2"}.items():
+            tags = {"SeriesNumber": number, "SeriesDescription": name}
+            series = dicom_toys.Series(voxels + number, spacing=(0.5, 0.5), step=0.5, **tags)
+            series.save(tmp_path / "anna" / f"s{number}")
+        model = known_model()
+        targets = find_targets([str(tmp_path / "anna")], ("flair", "t2"))
+        report = BatchSegmentation(model, model.request(), targets, tmp_path / "out").run()
+        assert "PixelSpacing and ImagePositionPatient" in report.failed["anna"]
+
+    def test_pixdim_and_sform_that_disagree(self, tmp_path):
+        image = nib.Nifti1Image(toys.head(), np.diag([4.0, 4.0, 4.0, 1.0]))
+        image.set_qform(None, code=0)
+        image.set_sform(image.affine, code=1)
+        image.header["pixdim"][1:4] = (2.0, 2.0, 2.0)
+        nib.save(image, tmp_path / "a.nii")
+        with pytest.warns(ScanWarning, match="2 x 2 x 2 mm in pixdim and of 4 x 4 x 4 mm in sform"):
+            read_volume(tmp_path / "a.nii")
+
+    def test_a_lesion_of_a_third_of_the_brain(self, tmp_path):
+        large, _, _ = scan_files(tmp_path / "large", radius=14.0, centre=(0.0, 0.0, 0.0))
+        small, _, _ = scan_files(tmp_path / "small")
+        assert any("% of the brain, more than nearly any lesion" in text for text in warnings_of(large))
+        assert not any("of the brain" in text for text in warnings_of(small))
+
+
+def resized(files, spacing):
+    """The same voxels with another voxel size."""
+    for path in files.values():
+        voxels = np.asarray(nib.load(path).dataobj)
+        toys.save(path, voxels, toys.affine_of("LPS", np.broadcast_to(spacing, 3), shape=voxels.shape))
+    return files
+
+
+class TestContrast:
+    def test_a_phantom_gives_no_warning(self, phantom, phantom_model):
+        result = phantom_model.segment(phantom)
+        assert not any("given as" in text for text in result.summary["warnings"])
+        assert result.estimated_dice > 0
+
+    def test_an_exchange_takes_the_estimate_away(self, phantom, phantom_model, tmp_path):
+        files = {name: tmp_path / f"{name}.nii.gz" for name in phantom}
+        for name, path in files.items():
+            path.write_bytes(phantom[{"flair": "t2", "t2": "flair"}[name]].read_bytes())
+        result = phantom_model.segment(files)
+        (text,) = [one for one in result.summary["warnings"] if "given as" in one]
+        assert "is given as flair, but its image looks like t2" in text
+        assert "DICE" in text
+        assert not any("unlike" in one for one in result.summary["warnings"])  # of one cause, one warning
+        result.save(tmp_path / "out", picture=False, report=False)
+        assert json.loads((tmp_path / "out" / "summary.json").read_text())["estimated_dice"] is None
+
+    def test_equal_images_are_refused(self, tmp_path):
+        files, _, _ = scan_files(tmp_path)
+        with pytest.raises(ScanError, match="exactly the image of"):
+            segment({"flair": files["flair"], "t2": files["flair"]})
+
+    def test_a_file_named_as_another_modality(self, tmp_path):
+        files, _, _ = scan_files(tmp_path)
+        other = files["flair"].rename(tmp_path / "p_t1.nii.gz")
+        (text,) = warnings_of({**files, "flair": other})
+        assert text.startswith(f"{other}: given as flair, but its name is that of a t1 image")
+
+
+class TestParts:
+    def test_empty_slices(self, tmp_path):
+        files, _, _ = scan_files(tmp_path)
+        for path in files.values():
+            voxels = np.asarray(nib.load(path).dataobj).copy()
+            voxels[:, :, 10:26:2] = 0
+            toys.save(path, voxels, nib.load(path).affine)
+        (text,) = [one for one in warnings_of(files) if "empty" in one]
+        assert "8 of its 34 axial slices inside the head are empty (the first is number 11 in the file)" in text
+
+    @pytest.mark.parametrize("axes", ["LPS", "LPI"])
+    def test_missing_top_slices(self, axes, tmp_path):
+        files, _, _ = scan_files(tmp_path, axes=axes)
+        resized_to = {
+            m: recut(path, axes, slice(0, 27) if axes == "LPS" else slice(9, None)) for m, path in files.items()
+        }
+        (text,) = [one for one in warnings_of(resized_to) if "upper edge" in one]
+        assert "may be missing at the top" in text
+
+    def test_a_whole_brain_and_missing_lower_slices_are_usual(self, tmp_path):
+        files, _, _ = scan_files(tmp_path)
+        lower = {m: recut(path, "LPS", slice(9, None)) for m, path in files.items()}
+        assert not any("edge" in one for one in warnings_of(lower))
+
+
+def recut(path, axes, kept):
+    voxels = np.asarray(nib.load(path).dataobj)[:, :, kept]
+    return toys.save(path, voxels, toys.affine_of(axes, (4.0, 4.0, 4.0), shape=voxels.shape))
+
+
+class TestOneSlice:
+    def test_nifti_of_one_slice(self, tmp_path):
+        files, lesion, _ = scan_files(tmp_path)
+        for flat in (True, False):
+            for path in files.values():
+                voxels = np.asarray(nib.load(path).dataobj).reshape(40, 44, -1)
+                plane = voxels[:, :, voxels.shape[2] // 2 + 2 * (voxels.shape[2] > 1)]
+                affine = toys.affine_of("LPS", (4.0, 4.0, 6.0), shape=(40, 44, 1))
+                toys.save(path, plane if flat else plane[:, :, None], affine)
+            result = segment(files)
+            result.save(tmp_path / "out")
+            mask = np.asarray(nib.load(tmp_path / "out" / "mask.nii.gz").dataobj).reshape(40, 44)
+            assert toys.dice(mask > 0, lesion[:, :, 20]) > 0.9
+
+    def test_a_sagittal_slice_is_refused(self, tmp_path):
+        shape, affine = (1, 40, 40), np.diag([6.0, 4.0, 4.0, 1.0])
+        voxels = np.random.default_rng(0).integers(300, 700, shape)
+        files = {
+            name: toys.save(tmp_path / f"{name}.nii", (voxels + seed).astype(np.int16), affine)
+            for seed, name in enumerate(("flair", "t2"))
+        }
+        with pytest.raises(ScanError, match="a single slice that is not axial"):
+            segment(files)
+
+    def test_dicom_of_one_slice(self, tmp_path):
+        plane = toys.head((40, 40, 40))[None, :, :, 20]
+        for number, name in {3: "AX T2 FLAIR", 4: "AX T2"}.items():
+            tags = {"SeriesNumber": number, "SeriesDescription": name}
+            dicom_toys.Series(plane + number * (plane > 0), spacing=(4.0, 4.0), **tags).save(tmp_path / "anna" / name)
+        model = known_model()
+        targets = find_targets([str(tmp_path / "anna")], ("flair", "t2"))
+        report = BatchSegmentation(model, model.request(), targets, tmp_path / "out", OutputOptions(False, False)).run()
+        assert report.failed == {}
+        assert nib.load(tmp_path / "out" / "anna" / "mask.nii.gz").header.get_zooms()[2] == pytest.approx(2.0)
