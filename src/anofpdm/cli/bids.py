@@ -57,6 +57,7 @@ def bids(
     raw: Annotated[
         Raw, typer.Option(help="Register and skull-strip the series of a scan first. auto: where they need it.")
     ] = Raw.AUTO,
+    overwrite: options.Overwrite = False,
     precision: options.PrecisionOption = Precision.AUTO,
     device: options.Device = "auto",
 ) -> None:
@@ -72,7 +73,7 @@ def bids(
     if model is None:
         raise typer.BadParameter("needed for participant", param_hint="--model")
     from anofpdm.bids_app.participants import BidsRun, Selection
-    from anofpdm.cli.segment import print_reports
+    from anofpdm.cli.segment import print_reports, raise_if_all_refused
     from anofpdm.segment.model import load
     from anofpdm.util.distributed import World, set_local_device
 
@@ -83,9 +84,11 @@ def bids(
     world = World.from_environment(local_device)
     try:
         with progress_bars(world.is_main) as progress:
-            reports = world.all_gather(run.run(loaded, loaded.request(engine=engine, raw=raw), world, progress))
+            request = loaded.request(engine=engine, raw=raw)
+            reports = world.all_gather(run.run(loaded, request, world, progress, overwrite=overwrite))
     finally:
         world.close()
+    raise_if_all_refused(reports)
     if world.is_main:
         print_reports(reports, out)
     if any(one.failed for one in reports):

@@ -83,6 +83,12 @@ FillLabels = Annotated[
         "far apart, get it, too; e.g. 20 where every tenth slice of 2 mm is labelled. 0: none.",
     ),
 ]
+Overwrite = Annotated[
+    bool,
+    typer.Option(
+        "--overwrite", help="Replace results of another model, other options or another input, instead of refusing."
+    ),
+]
 Device = Annotated[str, typer.Option(help="auto (a GPU if there is one), cpu, cuda, cuda:1 or mps.")]
 
 

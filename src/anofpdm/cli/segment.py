@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from anofpdm.cli.options import Batch, Device, Model, PrecisionOption, resolve_device
+from anofpdm.cli.options import Batch, Device, Model, Overwrite, PrecisionOption, resolve_device
 from anofpdm.cli.progress import progress_bars
 from anofpdm.options import Detector, Engine, Precision, Raw, Split, Threshold
 from anofpdm.util.text import printable
@@ -101,6 +101,7 @@ def segment(
     batch: Batch = None,
     precision: PrecisionOption = Precision.AUTO,
     seed: Annotated[int | None, typer.Option(min=0, help="Noise seed. Default: as calibrated.")] = None,
+    overwrite: Overwrite = False,
     strict: Annotated[bool, typer.Option(help="Stop at the first scan that fails.")] = False,
     pictures: Annotated[bool, typer.Option(help="Write an overview picture of each scan.")] = True,
     report: Annotated[bool, typer.Option(help="Write a report (HTML) of each scan.")] = True,
@@ -144,7 +145,7 @@ def segment(
     targets = targets if share is None else share.select(targets)
     wanted = OutputOptions(pictures, report, dicom, seg_nrrd, label_table)
     run = BatchSegmentation(
-        loaded, request, targets, out, wanted, strict, _print_stage, preparations, share is not None
+        loaded, request, targets, out, wanted, strict, _print_stage, preparations, share is not None, overwrite
     )
     world = World.from_environment(local_device)
     try:
@@ -153,6 +154,7 @@ def segment(
             reports = world.all_gather(run.run(world, progress))
     finally:
         world.close()
+    raise_if_all_refused(reports)
     if world.is_main:
         print_reports(reports, out)
         if report and any(one.segmented or one.skipped for one in reports):
@@ -179,6 +181,17 @@ def _parse_series(words: list[str]) -> dict[str, str] | None:
     from anofpdm.scans.dicom.match import parse_series
 
     return parse_series(words)
+
+
+def raise_if_all_refused(reports: "Sequence[RunReport]") -> None:
+    """One error where every scan has a result of another model, other options or another input."""
+    from anofpdm.errors import OutputError
+
+    refused = [report.failed[name] for report in reports for name in report.refused]
+    others = any(report.segmented or report.skipped or len(report.failed) > len(report.refused) for report in reports)
+    if refused and not others:
+        count = f" ({len(refused)} scans are refused)" if len(refused) > 1 else ""
+        raise OutputError(f"{refused[0]}{count}")
 
 
 def print_reports(reports: "list[RunReport]", out: Path) -> None:

@@ -23,7 +23,7 @@ import torch
 
 from anofpdm.calibration.files import load_calibration
 from anofpdm.calibration.fit import foreground_share
-from anofpdm.errors import ModelError, ScanError
+from anofpdm.errors import ConfigError, ModelError, ScanError
 from anofpdm.method.calibration import Calibration
 from anofpdm.models.registry import model_folder
 from anofpdm.network.checkpoint import WEIGHTS
@@ -93,6 +93,11 @@ class Model:
         return self.trained, self.calibration
 
     @property
+    def name(self) -> str:
+        """Of its folder, for messages and summaries; empty if it has none."""
+        return "" if self.folder == Path() else self.folder.resolve().name
+
+    @property
     def modalities(self) -> tuple[str, ...]:
         """Of all its engines."""
         return self.trained.modalities if self.trained else self._only_student.config.modalities
@@ -135,6 +140,8 @@ class Model:
         **options: Unpack[SegmentOptions],
     ) -> Segmentation:
         """Segment one scan."""
+        if request is not None and options:
+            raise ConfigError(f"{', '.join(options)}: has no effect beside request=; pass it to Model.request")
         start = time.perf_counter()
         request = request or self.request(**options)
         with record_warnings() as warnings:
@@ -160,7 +167,7 @@ class Model:
             findings=findings,
             decisions=decisions,
             summary=_summary(files, scan, request, warnings, study)
-            | {"seconds": round(time.perf_counter() - start, 2)},
+            | {"model": self.name, "seconds": round(time.perf_counter() - start, 2)},
             display=self._display_data(request, scan, slices, curves, space),
             series=() if study is None else study.series,
             pictures={} if study is None else study.pictures,
