@@ -71,8 +71,7 @@ def test_array_jobs_refuse_too_and_resume(place):
 def test_a_bids_app_refuses_and_overwrites(place):
     anat = place / "bids" / "sub-01" / "anat"
     (place / "in" / "p1_flair.nii.gz").rename(anat.mkdir(parents=True) or anat / "sub-01_FLAIR.nii.gz")
-    words = ("bids", place / "bids", place / "out", "participant", "--skip-bids-validation", "--device", "cpu")
-    words = (*words, "--raw", "never")
+    words = ("bids", place / "bids", place / "out", "participant", "--skip-bids-validation", *FAST[2:])
     run(*words, "--model", place / "first")
     assert "was made by first" in run(*words, "--model", place / "second", code=1).stderr
     assert "1 already complete" in run(*words, "--model", place / "first").stdout

@@ -96,7 +96,7 @@ def test_a_result_of_something_else_is_refused_before_any_scan_is_segmented(chan
 
 
 def test_an_image_more_is_another_input(tmp_path):
-    files, _, _ = scan_files(tmp_path / "in")
+    scan_files(tmp_path / "in")
     (target,) = find_targets([str(tmp_path / "in")], ("flair", "t2"))
     segment_all([target], tmp_path / "out")
     summary = tmp_path / "out" / "p" / "summary.json"

@@ -22,6 +22,7 @@ from anofpdm.segment.model import Model
 from anofpdm.segment.result import Segmentation
 from anofpdm.util.distributed import World
 from anofpdm.util.files import folder_lock, remove_temporary_files, translate_write_errors, write_atomically
+from anofpdm.util.memory import REMEDY, is_out_of_memory
 from anofpdm.util.progress import Progress, silent
 
 BIDS_DATASET = {
@@ -127,6 +128,10 @@ class BatchSegmentation:
             report.failed[target.subject.name] = str(problem)
             if self.strict:
                 raise
+        except (MemoryError, RuntimeError) as problem:
+            if self.strict or not is_out_of_memory(problem):
+                raise
+            report.failed[target.subject.name] = f"not enough memory; {REMEDY}"
 
     def _is_complete(self, target: Target, images: Mapping[str, Path] | None, report: RunReport) -> bool:
         """Whether an earlier run made this result. Refuses one of something else. Without images, never complete."""

@@ -25,6 +25,7 @@ from anofpdm.calibration.files import load_calibration
 from anofpdm.calibration.fit import foreground_share
 from anofpdm.errors import ConfigError, ModelError, ScanError
 from anofpdm.method.calibration import Calibration
+from anofpdm.method.decision import Decisions
 from anofpdm.models.registry import model_folder
 from anofpdm.network.checkpoint import WEIGHTS
 from anofpdm.network.expects import ScanExpectation
@@ -36,7 +37,8 @@ from anofpdm.report.findings import find_lesions
 from anofpdm.scans import AxialPlanes, Grid, Scan, scan_slices
 from anofpdm.scans.raw.run import RawRun
 from anofpdm.scans.raw.study import Study
-from anofpdm.segment.engines import EngineSlices, SegmentOptions, SegmentRequest, resolve_request
+from anofpdm.segment.engines import DiffusionEngine, EngineSlices, SegmentOptions, SegmentRequest, resolve_request
+from anofpdm.segment.fallback import use_engine
 from anofpdm.segment.outputs import MISSING_MODALITIES
 from anofpdm.segment.raw_input import read_input
 from anofpdm.segment.result import Segmentation, slice_table
@@ -140,25 +142,23 @@ class Model:
         **options: Unpack[SegmentOptions],
     ) -> Segmentation:
         """Segment one scan."""
+        start = time.perf_counter()
         if request is not None and options:
             raise ConfigError(f"{', '.join(options)}: has no effect beside request=; pass it to Model.request")
-        start = time.perf_counter()
         request = request or self.request(**options)
         with record_warnings() as warnings:
             scan, study = self._read(files, request, raw_run, progress)
             planes = AxialPlanes(scan.grid, self.size)
             slices = self._checked_slices(scan, planes, request, files[scan.modalities[0]])
-        progress = _after_preparation(progress, study)
-        own_progress = progress if request.explainer is None else portion(progress, 0, STUDENT_PORTION)
-        decisions, curves = request.engine.decide(_select(slices, request, request.engine.modalities), own_progress)
-        native = [planes.to_native(one, slices.indices) for one in (decisions.maps, decisions.outlines)]
-        grid, (anomaly_map, mask) = _in_place(study, scan, *native)
-        mask, space = mask >= 0.5, _slice_space(study, scan)
-        findings = find_lesions(mask, anomaly_map, grid.affine)
-        if request.explainer is not None:
-            rest = portion(progress, STUDENT_PORTION, 1 - STUDENT_PORTION)
-            rows = rows_to_explain(request.explain, findings, slices.indices, space)
-            decisions, curves = request.explainer.explain(decisions, slices, rows, rest)
+            progress = _after_preparation(progress, study)
+            decisions, curves = _decide(slices, request, progress)
+            native = [planes.to_native(one, slices.indices) for one in (decisions.maps, decisions.outlines)]
+            grid, (anomaly_map, mask) = _in_place(study, scan, *native)
+            mask, space = mask >= 0.5, _slice_space(study, scan)
+            findings = find_lesions(mask, anomaly_map, grid.affine)
+            if request.explainer is not None:
+                rows = rows_to_explain(request.explain, findings, slices.indices, space)
+                decisions, curves = _explain(decisions, slices, rows, request.explainer, progress)
         return Segmentation(
             mask=mask,
             anomaly_map=anomaly_map,
@@ -222,6 +222,19 @@ class Model:
             engine=engine.name,
             space=space,
         )
+
+
+def _decide(slices: EngineSlices, request: SegmentRequest, progress: Progress) -> tuple[Decisions, Curves | None]:
+    progress = progress if request.explainer is None else portion(progress, 0, STUDENT_PORTION)
+    own = _select(slices, request, request.engine.modalities)
+    return use_engine(request.engine, lambda engine: engine.decide(own, progress))
+
+
+def _explain(
+    decisions: Decisions, slices: EngineSlices, rows: np.ndarray, explainer: DiffusionEngine, progress: Progress
+) -> tuple[Decisions, Curves | None]:
+    rest = portion(progress, STUDENT_PORTION, 1 - STUDENT_PORTION)
+    return use_engine(explainer, lambda engine: engine.explain(decisions, slices, rows, rest))
 
 
 def _after_preparation(progress: Progress, study: Study | None) -> Progress:
