@@ -37,6 +37,10 @@ class EvaluationError(AnoFPDMError):
     """Masks, maps or patients that cannot be compared with the ground truth."""
 
 
+class NotEnoughMemoryError(AnoFPDMError):
+    """Memory that does not suffice even for one slice."""
+
+
 class OutputError(AnoFPDMError):
     """A file that cannot be written: disk full, or no permission."""
 

@@ -5,10 +5,7 @@ import pytest
 import torch
 
 from anofpdm.cohorts import open_cohort
-from anofpdm.errors import (
-    MethodError,
-    ModelError,
-)
+from anofpdm.errors import NotEnoughMemoryError
 from anofpdm.method.evidence import EvidenceSettings, concatenate
 from anofpdm.method.gather import EvidenceRequest, evidence_batches, regroup, slice_seeds
 from anofpdm.network.predictor import NoisePredictor, load_trained
@@ -84,7 +81,7 @@ def test_the_predictor_splits_batches_when_memory_is_short(made):
         def _forward(self, *_):
             raise torch.OutOfMemoryError("out of memory")
 
-    with pytest.raises(ModelError, match="not enough memory"):
+    with pytest.raises(NotEnoughMemoryError, match="single slice"):
         evidence(NoMemory(trained.network, CPU), pixels, 4)
 
 
@@ -109,5 +106,5 @@ def test_the_batch_is_halved_when_memory_is_short_outside_the_network():
         torch.testing.assert_close(getattr(found, name), getattr(whole, name), rtol=0, atol=0)
     assert progress[-1] == (21, 21)  # slices times levels
     largest = 0
-    with pytest.raises(MethodError, match="not enough memory for a batch of 1"):
+    with pytest.raises(NotEnoughMemoryError, match="single slice"):
         gather(run_out_of_memory)

@@ -3,6 +3,8 @@
 import json
 import shlex
 import sys
+from dataclasses import replace
+from pathlib import Path
 
 import nibabel as nib
 import numpy as np
@@ -19,9 +21,10 @@ from tests.segment.known_model import BY_HEALTHY, SHAPE, known_model, scan_files
 ALL, NO_OVERVIEW = OutputOptions(), OutputOptions(overview=False)
 
 
-def segment_all(targets, out, outputs=NO_OVERVIEW, model=None, **options):
+def segment_all(targets, out, outputs=NO_OVERVIEW, model=None, overwrite=False, **options):
     model = model or known_model()
-    return BatchSegmentation(model, model.request(**{**BY_HEALTHY, **options}), targets, out, outputs).run()
+    request = model.request(**{**BY_HEALTHY, **options})
+    return BatchSegmentation(model, request, targets, out, outputs, overwrite=overwrite).run()
 
 
 def targets_in(folder, count=3):
@@ -44,13 +47,80 @@ def test_a_second_run_resumes(tmp_path):
     assert nib.Nifti1Image.from_filename(tmp_path / "out" / "p1" / MASK).shape == SHAPE
 
 
-def test_other_settings_or_another_scan_are_segmented_again(tmp_path):
-    targets = targets_in(tmp_path / "in", 1)
-    segment_all(targets, tmp_path / "out")
-    assert list(segment_all(targets, tmp_path / "out", smallest=90).segmented) == ["p0"]
-    scan_files(tmp_path / "in", name="p0", radius=8.0)
-    assert list(segment_all(targets, tmp_path / "out", smallest=90).segmented) == ["p0"]
-    assert list(segment_all(targets, tmp_path / "out", smallest=90).skipped) == ["p0"]
+def named_model(name, **changes):
+    return replace(known_model(), folder=Path(name), **changes)
+
+
+def contents(folder):
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+
+
+@pytest.fixture
+def earlier(tmp_path):
+    """A scan and its result in out/, by a model named first."""
+    (target,) = targets_in(tmp_path / "in", 1)
+    segment_all([target], tmp_path / "out", model=named_model("first"))
+    return target, tmp_path / "out"
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"model": named_model("second", calibration_sha256="1" * 64)}, "was made by first (engine diffusion); "),
+        ({"model": named_model("first", calibration_sha256="1" * 64)}, "made by another version of first (engine"),
+        ({"smallest": 90, "peak": 0.1}, "with other options (smallest 0, now 90; peak_share 0.0, now 0.1)"),
+        ({"skull_strip": "cp {input} {output}"}, "options (brain_mask none, now command cp {input} {output})"),
+        ({"image": ("flair",)}, "was made from another flair image"),
+        ({"image": ("flair", "t2")}, "was made from another flair and t2 image"),
+    ],
+)
+def test_a_result_of_something_else_is_refused_before_any_scan_is_segmented(change, reason, earlier):
+    """Other scans of the run are segmented."""
+    target, out = earlier
+    before, options = contents(out / "p0"), dict(change)
+    for key in options.pop("image", ()):
+        target.subject.images[key].write_bytes(scan_files(out.parent / "new", radius=8.0)[0][key].read_bytes())
+    scan_files(out.parent / "in", name="p1")
+    targets = find_targets([str(out.parent / "in")], ("flair", "t2"))
+    report = segment_all(targets, out, **{"model": named_model("first"), **options})
+    assert list(report.segmented) == ["p1"]
+    assert report.refused == list(report.failed) == ["p0"]
+    assert report.failed["p0"].startswith(f"{out / 'p0'} was made ")
+    assert reason in report.failed["p0"]
+    assert report.failed["p0"].endswith("; give another --out, or --overwrite")
+    assert contents(out / "p0") == before
+    replaced = segment_all([target], out, overwrite=True, **{"model": named_model("first"), **options})
+    assert list(replaced.segmented) == ["p0"]
+    assert contents(out / "p0") != before
+    assert segment_all([target], out, overwrite=True, **{"model": named_model("first"), **options}).skipped
+
+
+def test_an_image_more_is_another_input(tmp_path):
+    scan_files(tmp_path / "in")
+    (target,) = find_targets([str(tmp_path / "in")], ("flair", "t2"))
+    segment_all([target], tmp_path / "out")
+    summary = tmp_path / "out" / "p" / "summary.json"
+    payload = json.loads(summary.read_text())
+    del payload["inputs"]["t2"]
+    summary.write_text(json.dumps(payload))
+    assert "made from flair, and now flair, t2 is given" in segment_all([target], tmp_path / "out").failed["p"]
+
+
+def test_results_of_another_version_are_kept_and_named(earlier, monkeypatch):
+    target, out = earlier
+    monkeypatch.setattr("torch.__version__", "9.9")
+    kept = segment_all([target], out, model=named_model("first"))
+    assert list(kept.skipped) == ["p0"]
+    assert ", now 9.9)" in kept.warnings["p0"][0]
+    assert segment_all([target], out, model=named_model("first"), overwrite=True).segmented
+    assert not segment_all([target], out, model=named_model("first")).warnings
+
+
+@pytest.mark.parametrize("damage", ["", "[]", '{"settings": 1}', '{"inputs": [1]}', 100_000 * "["])
+def test_a_damaged_summary_is_an_incomplete_result(damage, earlier):
+    target, out = earlier
+    (out / "p0" / "summary.json").write_text(damage)
+    assert segment_all([target], out, model=named_model("second")).segmented
 
 
 @pytest.mark.filterwarnings("ignore:.*the lesion mask is")
@@ -81,16 +151,13 @@ def test_a_result_with_a_missing_file_is_segmented_again(missing, tmp_path):
     assert segment_all(targets, tmp_path / "out", ALL).segmented
 
 
-def test_another_brain_mask_or_command_is_segmented_again(tmp_path):
+def test_another_brain_mask_is_another_option(tmp_path):
     targets = targets_in(tmp_path / "in", 1)
     affine, brain = toys.affine_of("LPS", shape=SHAPE), tmp_path / "brain.nii.gz"
     for radius in (16, 13):
         toys.save(brain, toys.ball(affine, SHAPE, (0, 0, 0), radius).astype(np.uint8), affine)
-        assert segment_all(targets, tmp_path / "out", brain_mask=brain).segmented
+        assert segment_all(targets, tmp_path / "out", brain_mask=brain, overwrite=True).segmented
         assert segment_all(targets, tmp_path / "out", brain_mask=brain).skipped
-    for command in ("cp {input} {output}", "cp -f {input} {output}"):
-        assert segment_all(targets, tmp_path / "out", skull_strip=command).segmented
-        assert segment_all(targets, tmp_path / "out", skull_strip=command).skipped
 
 
 def test_warnings_are_in_the_report_only(tmp_path, recwarn):

@@ -71,3 +71,9 @@ def test_explain_is_ignored_where_auto_is_the_diffusion_engine():
 def test_refused_options(model, options, error, match):
     with pytest.raises(error, match=match):
         model.request(**options)
+
+
+def test_options_beside_a_request_are_refused():
+    model = known_model()
+    with pytest.raises(ConfigError, match="seed, peak: has no effect beside request="):
+        model.segment({}, request=model.request(), seed=3, peak=None)

@@ -65,15 +65,24 @@ class BidsRun:
             raise CohortError(f"{self.source}: no scan found; expected files such as sub-01/anat/sub-01_T1w.nii.gz")
         return [Target(one, bids=True) for one in select_modalities(chosen, modalities)]
 
-    def run(self, model: Model, request: SegmentRequest, world: World, progress: Progress = silent) -> RunReport:
+    def run(
+        self,
+        model: Model,
+        request: SegmentRequest,
+        world: World,
+        progress: Progress = silent,
+        *,
+        overwrite: bool = False,  # results of another model, other options or another input
+    ) -> RunReport:
         description = check_source(self.source) if self.validate else {}
         targets = self.targets(request.inputs)
         if world.is_main:
             self.out.mkdir(parents=True, exist_ok=True)
             write_dataset(self.out, self.source, description)
-        report = BatchSegmentation(model, request, targets, self.out, shared=self.selection.is_partial).run(
-            world, progress
+        batch = BatchSegmentation(
+            model, request, targets, self.out, shared=self.selection.is_partial, overwrite=overwrite
         )
+        report = batch.run(world, progress)
         for target in targets:
             if target.subject.name in {*report.segmented, *report.skipped}:
                 write_sidecars(target, self.source, self.out, request)

@@ -54,6 +54,7 @@ def bids(
     engine: options.EngineOption = Engine.AUTO,
     threshold_probability: options.ThresholdProbability = None,
     smallest: options.Smallest = None,
+    overwrite: options.Overwrite = False,
     device: options.Device = "auto",
     raw: options.RawOption = Raw.AUTO,
     precision: options.DiffusionPrecision = Precision.AUTO,
@@ -70,7 +71,7 @@ def bids(
     if model is None:
         raise typer.BadParameter("needed for participant", param_hint="--model")
     from anofpdm.bids_app.participants import BidsRun, Selection
-    from anofpdm.cli.segment import print_reports
+    from anofpdm.cli.segment import print_reports, raise_if_all_refused
     from anofpdm.segment.model import load
     from anofpdm.util.distributed import World, set_local_device
 
@@ -82,9 +83,10 @@ def bids(
     world = World.from_environment(local_device)
     try:
         with progress_bars(world.is_main) as progress:
-            reports = world.all_gather(run.run(loaded, request, world, progress))
+            reports = world.all_gather(run.run(loaded, request, world, progress, overwrite=overwrite))
     finally:
         world.close()
+    raise_if_all_refused(reports)
     if world.is_main:
         print_reports(reports, out)
     if any(one.failed for one in reports):

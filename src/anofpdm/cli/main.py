@@ -39,7 +39,7 @@ from anofpdm.cli.train import train
 from anofpdm.cli.view import view
 from anofpdm.errors import AnoFPDMError, Terminated
 from anofpdm.util.files import RESUME_HINT, write_error_hint
-from anofpdm.util.memory import keep_freed_memory
+from anofpdm.util.memory import REMEDY, is_out_of_memory, keep_freed_memory
 from anofpdm.util.text import printable
 
 WITHOUT_TORCH = (join, models, phantom, prepare, score, serve, view)  # of serve, only its workers import it
@@ -64,7 +64,11 @@ def add_command(function: Callable[..., None]) -> None:
             _stop(str(problem), 1)
         except KeyboardInterrupt as problem:
             _stop(f"stopped, finished work is kept; {RESUME_HINT}", 143 if isinstance(problem, Terminated) else 130)
-        except OSError as problem:  # disk full, no permission
+        except Exception as problem:
+            if is_out_of_memory(problem):
+                _stop(f"not enough memory; {REMEDY}", 1)
+            if not isinstance(problem, OSError):  # disk full, no permission
+                raise
             if isinstance(problem, BrokenPipeError) and _nobody_reads():
                 raise typer.Exit(141) from None
             where = f"{problem.filename}: " if problem.filename else ""

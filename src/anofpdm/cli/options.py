@@ -127,6 +127,12 @@ def _device_name(device: str) -> str:
 Device = Annotated[
     str, typer.Option(callback=_device_name, help="auto (a GPU if there is one), cpu, cuda, cuda:1 or mps.")
 ]
+Overwrite = Annotated[
+    bool,
+    typer.Option(
+        "--overwrite", help="Replace results of another model, other options or another input, instead of refusing."
+    ),
+]
 
 
 def parse_names(text: str) -> tuple[str, ...]:

@@ -72,6 +72,7 @@ def segment(
             rich_help_panel=FILES,
         ),
     ] = False,
+    overwrite: options.Overwrite = False,
     trust_header: Annotated[
         bool, typer.Option("--trust-header", help="Segment also a scan whose size in its header no head has.")
     ] = False,
@@ -186,7 +187,7 @@ def segment(
     targets = targets if share is None else share.select(targets)
     wanted = OutputOptions(pictures, report, dicom, seg_nrrd, label_table)
     run = BatchSegmentation(
-        loaded, request, targets, out, wanted, strict, _print_stage, preparations, share is not None
+        loaded, request, targets, out, wanted, strict, _print_stage, preparations, share is not None, overwrite
     )
     world = World.from_environment(local_device)
     try:
@@ -195,6 +196,7 @@ def segment(
             reports = world.all_gather(run.run(world, progress))
     finally:
         world.close()
+    raise_if_all_refused(reports)
     if world.is_main:
         print_reports(reports, out)
         if report and any(one.segmented or one.skipped for one in reports):
@@ -221,6 +223,17 @@ def _parse_series(words: list[str]) -> dict[str, str] | None:
     from anofpdm.scans.dicom.match import parse_series
 
     return parse_series(words)
+
+
+def raise_if_all_refused(reports: "Sequence[RunReport]") -> None:
+    """One error where every scan has a result of another model, other options or another input."""
+    from anofpdm.errors import OutputError
+
+    refused = [report.failed[name] for report in reports for name in report.refused]
+    others = any(report.segmented or report.skipped or len(report.failed) > len(report.refused) for report in reports)
+    if refused and not others:
+        count = f" ({len(refused)} scans are refused)" if len(refused) > 1 else ""
+        raise OutputError(f"{refused[0]}{count}")
 
 
 def print_reports(reports: "list[RunReport]", out: Path) -> None:

@@ -8,12 +8,13 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from anofpdm.errors import MethodError
+from anofpdm.errors import MethodError, NotEnoughMemoryError
 from anofpdm.method.evidence import Evidence, EvidenceSettings, concatenate
 from anofpdm.method.forward_process import Level, forward_process, select_channels, slice_noise
 from anofpdm.method.guidance import PredictNoise, guided_estimate, noise_pair
@@ -21,6 +22,7 @@ from anofpdm.method.running_evidence import RunningEvidence
 from anofpdm.network.schedule import NoiseSchedule
 from anofpdm.options import Encoding, Signal, parse
 from anofpdm.util.distributed import World
+from anofpdm.util.memory import half_of, unless_out_of_memory
 from anofpdm.util.progress import Progress, silent
 
 BATCH, BATCH_ON_CPU = 50, 8  # slices; a CPU gains nothing from more, and activations would fill gigabytes
@@ -213,26 +215,14 @@ def _batches_that_fit(
     while start < count:
         rows = np.arange(start, min(start + size, count))
         watch = _LevelWatch(rows, count, len(request.settings.levels), progress, on_level)
-        evidence = _unless_out_of_memory(gather, rows, watch)
+        evidence = unless_out_of_memory(partial(gather, rows, watch))
         if evidence is not None:
             yield evidence
             start += len(rows)
-        elif len(rows) == 1 or (watch.finished and on_level is not None):
-            raise MethodError(f"not enough memory for a batch of {len(rows)}; free some, or lower --batch")
+        elif watch.finished and on_level is not None:
+            raise NotEnoughMemoryError(f"not enough memory for a batch of {len(rows)}; free some, or lower --batch")
         else:
-            size = (len(rows) + 1) // 2
-
-
-def _unless_out_of_memory(
-    gather: Callable[[np.ndarray, OnLevel], Evidence], rows: np.ndarray, on_level: OnLevel
-) -> Evidence | None:
-    try:
-        return gather(rows, on_level)
-    except torch.OutOfMemoryError:
-        pass  # leaving the except block frees what the attempt held
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()
-    return None
+            size = half_of(len(rows))
 
 
 class _LevelWatch:

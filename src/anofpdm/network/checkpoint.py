@@ -19,9 +19,10 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from anofpdm.errors import ModelError
+from anofpdm.errors import ModelError, NotEnoughMemoryError
 from anofpdm.network.weight_format import restore
 from anofpdm.util.files import write_atomically
+from anofpdm.util.memory import REMEDY, is_out_of_memory
 
 FORMAT = 1
 WEIGHTS, CONFIG = "weights.safetensors", "config.json"
@@ -136,6 +137,8 @@ def _read(path: Path, remedy: str) -> tuple[dict[str, Tensor], dict[str, Any], s
         if not isinstance(config, dict):
             raise ValueError("no configuration")
     except (SafetensorError, OSError, KeyError, ValueError, RecursionError) as problem:
+        if is_out_of_memory(problem):
+            raise NotEnoughMemoryError(f"{path}: not enough memory to load it; {REMEDY}") from None
         raise ModelError(f"{path}: damaged, or not an anofpdm file ({problem}); {remedy}") from None
     if config.get("format") != FORMAT:
         raise ModelError(

@@ -3,6 +3,7 @@
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from anofpdm.network.kernels.cuda_graph import CudaGraph
 from anofpdm.network.unet import UNet
 from anofpdm.network.winograd import is_faster_here, use_winograd
 from anofpdm.options import Noise, Precision, Task, parse
-from anofpdm.util.distributed import is_out_of_memory
+from anofpdm.util.memory import half_of, is_out_of_memory, release_cached_memory, unless_out_of_memory
 
 DTYPES = {Precision.FP32: torch.float32, Precision.BF16: torch.bfloat16, Precision.FP16: torch.float16}
 HealthyGradient = Callable[[Tensor, int], Tensor]  # x [N, C, H, W], t -> [N, C, H, W]
@@ -75,17 +76,18 @@ class NoisePredictor:
 
     def _predict_in_batches(self, x: Tensor, t: int, labels: Tensor) -> Tensor:
         """x [N, C, H, W], labels [N, k, ...] -> [k, N, C, H, W]. In smaller batches if memory runs out."""
+
+        def predict(batch: int) -> Tensor:
+            with torch.cuda.device(x.device) if x.is_cuda else contextlib.nullcontext():
+                batches = zip(x.split(batch), labels.split(batch), strict=True)
+                return torch.cat([self._predict(part, t, part_labels) for part, part_labels in batches], dim=1)
+
         while True:
-            batch = self.max_batch or len(x)
-            try:
-                with torch.cuda.device(x.device) if x.is_cuda else contextlib.nullcontext():
-                    batches = zip(x.split(batch), labels.split(batch), strict=True)
-                    parts = [self._predict(part, t, part_labels) for part, part_labels in batches]
-                    return torch.cat(parts, dim=1)
-            except RuntimeError as problem:
-                if not is_out_of_memory(problem):
-                    raise
-            self._halve(batch)  # outside of the handler, where the failed attempt no longer holds its memory
+            batch = min(self.max_batch or len(x), len(x))
+            noise = unless_out_of_memory(partial(predict, batch))
+            if noise is not None:
+                return noise
+            self._halve(batch)
 
     def _predict(self, x: Tensor, t: int, labels: Tensor) -> Tensor:
         """x [N, C, H, W], labels [N, k, ...] -> [k, N, C, H, W]."""
@@ -120,13 +122,11 @@ class NoisePredictor:
         return torch.autocast(self.device.type, DTYPES[self.precision], cache_enabled=False)
 
     def _halve(self, batch: int) -> None:
-        if batch == 1:
-            raise ModelError("not enough memory for a single slice; free some, or use --device cpu")
-        self.max_batch = (batch + 1) // 2
         self._graphs.clear()
         self._pool = self._new_pool()  # the old one is as large as the batch that did not fit
-        if self.device.type == "cuda":
-            torch.cuda.empty_cache()
+        release_cached_memory()
+        self.max_batch = None  # for the next scan, where there is not enough for a single slice of this one
+        self.max_batch = half_of(batch)
 
     def _new_pool(self) -> Any:
         return torch.cuda.graph_pool_handle() if self.device.type == "cuda" else None
@@ -256,7 +256,9 @@ def _load(folder: Path, task: str, noise: str) -> tuple[Network, dict[str, Any],
             raise RuntimeError("too few weights")
         network = build_network(task, config)
         network.load_state_dict({name: tensor.float() for name, tensor in weights.items()})
-    except RuntimeError:
+    except RuntimeError as problem:
+        if is_out_of_memory(problem):
+            raise
         raise ModelError(f"{folder}: the weights do not fit the network in its configuration; train it again") from None
     return network, payload, digest
 

@@ -4,9 +4,10 @@ Both engines have the same properties and methods. A request is engine, modaliti
 resolved once against a model: command line, server, demo and `Model.segment` obtain it from `Model.request`.
 """
 
+import copy
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, TypedDict
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypedDict
 
 import numpy as np
 import torch
@@ -18,7 +19,7 @@ from anofpdm.method.context import SlicePositions
 from anofpdm.method.decision import OURS, Decisions, DecisionSettings, decide, fit_for
 from anofpdm.method.evidence import concatenate
 from anofpdm.method.gather import EvidenceRequest, batch_for, evidence_batches, slice_seeds
-from anofpdm.network.predictor import TrainedModel
+from anofpdm.network.predictor import TrainedModel, load_trained
 from anofpdm.options import Detector, Engine, Raw, Threshold, parse
 from anofpdm.report.display import Curves
 from anofpdm.report.explanation import Explain, add_evidence, normalize_explain
@@ -65,6 +66,16 @@ class DiffusionEngine:
 
     def __post_init__(self) -> None:
         fit_for(self.calibration, self.decision)  # raises where the calibration has no such fit
+
+    @property
+    def device(self) -> torch.device:
+        return self.trained.device
+
+    def on_cpu(self) -> Self:
+        """Loaded again: weights on a GPU have been rounded."""
+        device = torch.device("cpu")
+        trained = load_trained(self.trained.folder, device)
+        return replace(self, trained=trained, batch=min(self.batch, batch_for(device)))
 
     @property
     def modalities(self) -> tuple[str, ...]:
@@ -127,6 +138,15 @@ class StudentEngine:
     student: Student
     name: ClassVar = Engine.STUDENT
     healthy_level: ClassVar = 0.5
+
+    @property
+    def device(self) -> torch.device:
+        return self.student.device
+
+    def on_cpu(self) -> Self:
+        device = torch.device("cpu")
+        network = copy.deepcopy(self.student.network).to(device)
+        return replace(self, student=replace(self.student, network=network, device=device))
 
     @property
     def modalities(self) -> tuple[str, ...]:

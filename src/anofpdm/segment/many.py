@@ -1,8 +1,10 @@
-"""Segment many scans, over several processes if wanted; results that are complete already are kept."""
+"""Segment many scans, over several processes if wanted. Results that are complete already are kept; those of another
+model, other options or another input are refused."""
 
+import contextlib
 import json
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -13,13 +15,14 @@ from anofpdm.errors import AnoFPDMError, ConfigError, OutputError, ScanError, Sc
 from anofpdm.scans.raw.preparation import discard
 from anofpdm.scans.raw.run import RawRun
 from anofpdm.segment import outputs
+from anofpdm.segment.earlier import EarlierResult
 from anofpdm.segment.engines import TASK, SegmentRequest
 from anofpdm.segment.model import Model
 from anofpdm.segment.one_scan import name_series, request_for, segment_target
 from anofpdm.segment.result import Segmentation
-from anofpdm.segment.scan_input import file_sha256
 from anofpdm.util.distributed import World
 from anofpdm.util.files import folder_lock, remove_temporary_files, translate_write_errors, write_atomically
+from anofpdm.util.memory import REMEDY, is_out_of_memory
 from anofpdm.util.progress import Progress, silent
 
 BIDS_DATASET = {
@@ -53,6 +56,7 @@ class RunReport:
     segmented: dict[str, float] = field(default_factory=dict)  # scan to lesion volume in ml
     skipped: dict[str, float] = field(default_factory=dict)  # complete results of an earlier run
     failed: dict[str, str] = field(default_factory=dict)  # scan to reason
+    refused: list[str] = field(default_factory=list)  # those of `failed` whose folder has a result of something else
     warnings: dict[str, list[str]] = field(default_factory=dict)
     missing: dict[str, tuple[str, ...]] = field(default_factory=dict)  # scan to the optional modalities that it lacks
 
@@ -70,6 +74,8 @@ class BatchSegmentation:
     report_stage: Callable[[str], None] = discard  # receives a line per stage of a raw study
     preparations: Path | None = None  # folder for prepared raw studies, shared by runs; None: in the folder of the scan
     shared: bool = False  # other runs write results of other scans into `out` at the same time
+    overwrite: bool = False  # replace results of another model, other options or another input
+    remedy: str = "give another --out, or --overwrite"  # where such a result is refused
 
     def __post_init__(self) -> None:
         if self.outputs.dicom and not any(target.study is not None for target in self.targets):
@@ -99,28 +105,69 @@ class BatchSegmentation:
 
     def _run_share(self, targets: Sequence[Target], progress: Progress) -> RunReport:
         report = RunReport()
+        for target in targets:  # before any is segmented
+            with self._record_failure(target, report), contextlib.suppress(OSError):  # reading it fails again, below
+                self._is_complete(target, None if target.study else target.subject.images, report)
         for number, target in enumerate(targets):
             name = target.subject.name
             update = _progress_of_one(progress, number, len(targets), name)
-            try:
-                with warnings.catch_warnings():
+            if name not in report.failed and name not in report.skipped:
+                with self._record_failure(target, report), warnings.catch_warnings():
                     warnings.simplefilter("ignore", ScanWarning)  # they are in the report
                     self._run_one(target, report, update)
-            except OutputError:
-                raise  # the disk is full for the next scan, too
-            except (AnoFPDMError, OSError) as problem:
-                report.failed[name] = str(problem)
-                if self.strict:
-                    raise
             update(TASK, 1, 1)
         return report
+
+    @contextlib.contextmanager
+    def _record_failure(self, target: Target, report: RunReport) -> Iterator[None]:
+        try:
+            yield
+        except OutputError:
+            raise  # the disk is full for the next scan, too
+        except (AnoFPDMError, OSError) as problem:
+            report.failed[target.subject.name] = str(problem)
+            if self.strict:
+                raise
+        except (MemoryError, RuntimeError) as problem:
+            if self.strict or not is_out_of_memory(problem):
+                raise
+            report.failed[target.subject.name] = f"not enough memory; {REMEDY}"
+
+    def _is_complete(self, target: Target, images: Mapping[str, Path] | None, report: RunReport) -> bool:
+        """Whether an earlier run made this result. Refuses one of something else. Without images, never complete."""
+        if target.subject.problem:
+            return False
+        (folder, name), request, scan = (
+            result_location(target, self.out),
+            request_for(target, self.request),
+            target.subject,
+        )
+        earlier, settings = EarlierResult.read(folder, name), request.settings()
+        if earlier is None:
+            return False
+        if conflict := earlier.conflict(self.model.name, settings, images):
+            if self.overwrite:
+                return False
+            report.refused.append(scan.name)
+            raise ConfigError(f"{folder} {conflict}; {self.remedy}")
+        note = earlier.version_note(settings)
+        files = self.outputs.files(is_dicom=target.study is not None)
+        if images is None or (note and self.overwrite) or not all((folder / name(file)).is_file() for file in files):
+            return False
+        report.skipped[scan.name] = earlier.volume_ml
+        if missing := request.inputs.missing(images):
+            report.missing[scan.name] = missing
+        if note:
+            report.warnings[scan.name] = [note]
+        return True
 
     def _run_one(self, target: Target, report: RunReport, progress: Progress) -> None:
         if target.subject.problem:
             raise ScanError(f"{target.subject.name}: {target.subject.problem}")
         with target.open() as subject:
             try:
-                self._segment(target, subject, report, progress)
+                if target.study is None or not self._is_complete(target, subject.images, report):
+                    self._segment(target, subject, report, progress)
             except ScanError as problem:
                 raise ScanError(name_series(str(problem), target, subject)) from None
 
@@ -129,10 +176,6 @@ class BatchSegmentation:
         (folder, name), request = result_location(target, self.out), request_for(target, self.request)
         if missing := request.inputs.missing(subject.images):
             report.missing[subject.name] = missing
-        volume = self._finished_volume(lambda file: folder / name(file), subject, request, target.study is not None)
-        if volume is not None:
-            report.skipped[subject.name] = volume
-            return
 
         def report_line(line: str) -> None:
             self.report_stage(f"{subject.name}: {name_series(line, target, subject)}")
@@ -165,23 +208,6 @@ class BatchSegmentation:
         if target.study is not None and self.outputs.dicom:  # last: if it fails, the NIfTI files exist
             result.save_dicom(target.study, folder, title, name)
 
-    def _finished_volume(
-        self, path: Callable[[str], Path], subject: Subject, request: SegmentRequest, is_dicom: bool
-    ) -> float | None:
-        """Lesion volume of a complete result of the same files with the same settings."""
-        settings = json.loads(json.dumps(request.settings()))
-        if not all(path(file).is_file() for file in self.outputs.files(is_dicom=is_dicom)):
-            return None
-        try:
-            summary = json.loads(path(outputs.SUMMARY).read_text())
-            hashes = {key: summary["inputs"][key]["sha256"] for key in subject.images}
-            same_files = set(summary["inputs"]) == set(subject.images) and all(
-                hashes[key] == file_sha256(image) for key, image in subject.images.items()
-            )
-            return float(summary["volume_ml"]) if same_files and summary["settings"] == settings else None
-        except (OSError, ValueError, KeyError, TypeError):
-            return None
-
 
 def _created(folder: Path) -> Path:
     with translate_write_errors(folder):
@@ -193,7 +219,7 @@ def _progress_of_one(progress: Progress, number: int, count: int, name: str) -> 
     """Progress of one scan, as a part of all; the bar shows the name of the scan."""
 
     def update(task: str, done: float, total: float, note: str = "") -> None:  # noqa: ARG001
-        progress(TASK, number + done / total, count, f"{name}: {note}" if note else name)
+        progress(TASK, number + (done / total if total else 0), count, f"{name}: {note}" if note else name)
 
     return update
 

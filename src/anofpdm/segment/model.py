@@ -22,8 +22,9 @@ import numpy as np
 import torch
 
 from anofpdm.calibration.files import load_calibration
-from anofpdm.errors import ModelError, ScanError
+from anofpdm.errors import ConfigError, ModelError, ScanError
 from anofpdm.method.calibration import Calibration
+from anofpdm.method.decision import Decisions
 from anofpdm.models.registry import model_folder
 from anofpdm.network.checkpoint import WEIGHTS
 from anofpdm.network.expects import ScanExpectation
@@ -36,7 +37,8 @@ from anofpdm.scans import AxialPlanes, Grid, Scan, scan_slices
 from anofpdm.scans.raw.run import RawRun
 from anofpdm.scans.raw.study import Study
 from anofpdm.segment.description import describe_model
-from anofpdm.segment.engines import EngineSlices, SegmentOptions, SegmentRequest, resolve_request
+from anofpdm.segment.engines import DiffusionEngine, EngineSlices, SegmentOptions, SegmentRequest, resolve_request
+from anofpdm.segment.fallback import use_engine
 from anofpdm.segment.one_scan import Files, Source, lowercase_names, segment_source
 from anofpdm.segment.outputs import MISSING_MODALITIES
 from anofpdm.segment.raw_input import read_input
@@ -97,6 +99,11 @@ class Model:
         return self.trained, self.calibration
 
     @property
+    def name(self) -> str:
+        """Of its folder, for messages and summaries; empty if it has none."""
+        return "" if self.folder == Path() else self.folder.resolve().name
+
+    @property
     def modalities(self) -> tuple[str, ...]:
         """Of all its engines."""
         return self.trained.modalities if self.trained else self._only_student.config.modalities
@@ -155,6 +162,8 @@ class Model:
 
         Returns mask, anomaly_map, findings, slices, volume_ml, estimated_dice, summary; `save(folder)` writes them.
         """
+        if request is not None and options:
+            raise ConfigError(f"{', '.join(options)}: has no effect beside request=; pass it to Model.request")
         as_command = request is None and options.get("raw") is None
         request = request or self.request(**options)
         if not isinstance(scan, Mapping):
@@ -171,21 +180,18 @@ class Model:
             scan, study = self._read(files, request, raw_run, progress)
             planes = AxialPlanes(scan.grid, self.size)
             slices = self._checked_slices(scan, planes, request, files, study)
-        progress = _after_preparation(progress, study)
-        own_progress = progress if request.explainer is None else portion(progress, 0, STUDENT_PORTION)
-        decisions, curves = request.engine.decide(_select(slices, request, request.engine.modalities), own_progress)
+            progress = _after_preparation(progress, study)
+            decisions, curves = _decide(slices, request, progress)
+            native = [planes.to_native(one, slices.indices) for one in (decisions.maps, decisions.outlines)]
+            grid, (anomaly_map, mask) = _in_place(study, scan, *native)
+            mask, space = mask >= 0.5, _slice_space(study, scan)
+            findings = find_lesions(mask, anomaly_map, grid.affine)
+            warn_large_lesion(sum(one.volume_ml for one in findings), scan, study, files[scan.modalities[0]])
+            if request.explainer is not None:
+                rows = rows_to_explain(request.explain, findings, slices.indices, space)
+                decisions, curves = _explain(decisions, slices, rows, request.explainer, progress)
         if warned.contradicted:
             decisions = replace(decisions, estimated_dice=np.full_like(decisions.estimated_dice, np.nan))
-        native = [planes.to_native(one, slices.indices) for one in (decisions.maps, decisions.outlines)]
-        grid, (anomaly_map, mask) = _in_place(study, scan, *native)
-        mask, space = mask >= 0.5, _slice_space(study, scan)
-        findings = find_lesions(mask, anomaly_map, grid.affine)
-        with warned.record():
-            warn_large_lesion(sum(one.volume_ml for one in findings), scan, study, files[scan.modalities[0]])
-        if request.explainer is not None:
-            rest = portion(progress, STUDENT_PORTION, 1 - STUDENT_PORTION)
-            rows = rows_to_explain(request.explain, findings, slices.indices, space)
-            decisions, curves = request.explainer.explain(decisions, slices, rows, rest)
         return Segmentation(
             mask=mask,
             anomaly_map=anomaly_map,
@@ -194,7 +200,7 @@ class Model:
             findings=findings,
             decisions=decisions,
             summary=_summary(files, scan, request, warned.texts, study)
-            | {"seconds": round(time.perf_counter() - start, 2)},
+            | {"model": self.name, "seconds": round(time.perf_counter() - start, 2)},
             display=self._display_data(request, scan, slices, curves, space),
             series=() if study is None else study.series,
             pictures={} if study is None else study.pictures,
@@ -243,6 +249,19 @@ class Model:
             engine=engine.name,
             space=space,
         )
+
+
+def _decide(slices: EngineSlices, request: SegmentRequest, progress: Progress) -> tuple[Decisions, Curves | None]:
+    progress = progress if request.explainer is None else portion(progress, 0, STUDENT_PORTION)
+    own = _select(slices, request, request.engine.modalities)
+    return use_engine(request.engine, lambda engine: engine.decide(own, progress))
+
+
+def _explain(
+    decisions: Decisions, slices: EngineSlices, rows: np.ndarray, explainer: DiffusionEngine, progress: Progress
+) -> tuple[Decisions, Curves | None]:
+    rest = portion(progress, STUDENT_PORTION, 1 - STUDENT_PORTION)
+    return use_engine(explainer, lambda engine: engine.explain(decisions, slices, rows, rest))
 
 
 def _after_preparation(progress: Progress, study: Study | None) -> Progress:

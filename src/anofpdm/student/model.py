@@ -30,6 +30,7 @@ from anofpdm.student.linked import draw_masks
 from anofpdm.student.network import Pixels, StudentConfig, StudentNet, neighbour_rows, predict_passes, stack_slices
 from anofpdm.student.outlines import outline_levels
 from anofpdm.student.typical import TypicalScans, read_typical
+from anofpdm.util.memory import in_batches_that_fit, is_out_of_memory
 from anofpdm.util.progress import Progress, silent
 
 FOLDER, TASK = "student", "student"
@@ -195,11 +196,14 @@ def _predict_batches(
     rows = neighbour_rows(positions, network.config.neighbours_mm)
     on_cpu = device.type == "cpu"
     passes, batch = (CpuStudent(network).passes, BATCH_ON_CPU) if on_cpu else (partial(predict_passes, network), BATCH)
-    for start in range(0, len(rows), batch):
-        x = torch.from_numpy(stack_slices(pixels, rows[start : start + batch])).to(device)
-        of_pixels, of_slices = passes(x)
-        yield of_pixels.cpu().numpy(), of_slices.cpu().numpy()
-        progress("Segmenting", min(start + batch, len(rows)), len(rows))
+
+    def predict(some: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        of_pixels, of_slices = passes(torch.from_numpy(stack_slices(pixels, some)).to(device))
+        return of_pixels.cpu().numpy(), of_slices.cpu().numpy()
+
+    for done, logits in in_batches_that_fit(predict, rows, batch):
+        yield logits
+        progress("Segmenting", done, len(rows))
 
 
 def detection_values(
@@ -276,7 +280,9 @@ def load_student(model_folder: Path, teacher_sha256: str | None, device: torch.d
         raise ModelError(f"{folder}: damaged, or of another version ({problem}); distill again, or remove it") from None
     try:
         network.load_state_dict({name: tensor.float() for name, tensor in weights.items()})
-    except RuntimeError:
+    except RuntimeError as problem:
+        if is_out_of_memory(problem):
+            raise
         raise ModelError(f"{folder}: the weights do not fit the network in its configuration; distill again") from None
     return Student(network.to(device).eval(), calibration, payload["teacher_sha256"], device, digest, *scans)
 

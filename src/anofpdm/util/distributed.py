@@ -96,11 +96,6 @@ def resolve_device(name: str | torch.device) -> torch.device:
     return chosen
 
 
-def is_out_of_memory(problem: RuntimeError) -> bool:
-    """A GPU raises its own error, a CPU a RuntimeError with a message."""
-    return isinstance(problem, torch.OutOfMemoryError) or "can't allocate memory" in str(problem)
-
-
 def set_local_device(device: torch.device) -> torch.device:
     """The GPU of this process where torchrun started several, set as the current one: Triton launches kernels there."""
     if device.type != "cuda":

@@ -1,11 +1,83 @@
-"""How the process treats memory that it has freed."""
+"""Memory that runs out, and how the process treats memory that it has freed."""
 
+import errno
 import os
 import sys
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
+
+from anofpdm.errors import NotEnoughMemoryError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+T = TypeVar("T")
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of malloc.h
 LARGEST_KEPT = 32 << 20  # bytes of one block; the C library allows no more
 KEPT = 512 << 20  # bytes in all
+REMEDY = "end other programs, or use a machine with more"
+MESSAGES = (  # of torch, C++, numpy, safetensors, Python's threads, the loader and oneDNN
+    "out of memory",
+    "bad_alloc",
+    "allocate memory",
+    "defaultcpuallocator",
+    "unable to allocate",
+    "can't start new thread",
+    "failed to map segment",
+    "could not create a primitive",
+)
+
+
+def is_out_of_memory(problem: BaseException) -> bool:
+    """Python raises a MemoryError, torch a RuntimeError, for a GPU one of its own class."""
+    if isinstance(problem, MemoryError) or (isinstance(problem, OSError) and problem.errno == errno.ENOMEM):
+        return True
+    text = str(problem).lower()
+    return type(problem).__name__ == "OutOfMemoryError" or any(message in text for message in MESSAGES)
+
+
+def unless_out_of_memory(compute: Callable[[], T]) -> T | None:
+    """None if memory ran out; what the attempt held is free then."""
+    try:
+        return compute()
+    except (MemoryError, RuntimeError) as problem:
+        if not is_out_of_memory(problem):
+            raise
+    release_cached_memory()  # outside of the handler, which holds the memory of the attempt
+    return None
+
+
+def in_batches_that_fit(
+    compute: Callable[["np.ndarray"], T], rows: "np.ndarray", batch: int
+) -> Iterator[tuple[int, T]]:
+    """How many rows are done, and the result of the last of them; batches are halved where memory runs out."""
+    start = 0
+    while start < len(rows):
+        some = rows[start : start + batch]
+        result = unless_out_of_memory(partial(compute, some))
+        if result is None:
+            batch = half_of(len(some))
+        else:
+            start += len(some)
+            yield start, result
+
+
+def release_cached_memory() -> None:
+    """What torch keeps of a GPU's memory for later."""
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_available():
+        torch.cuda.empty_cache()
+    if torch is not None and torch.backends.mps.is_available():
+        torch.mps.empty_cache()
+
+
+def half_of(batch: int) -> int:
+    """The batch to try next."""
+    if batch == 1:
+        raise NotEnoughMemoryError(f"not enough memory for a single slice; {REMEDY}")
+    return (batch + 1) // 2
 
 
 def keep_freed_memory() -> None:

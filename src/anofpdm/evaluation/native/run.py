@@ -61,7 +61,8 @@ class NativeEvaluation:
         world, name = world or World(), name_without(request.engine.name, without)
         targets = [_leave_out(target, without) for target in self.scans.targets(request.inputs)]
         folder = self.out / name
-        batch = BatchSegmentation(self.model, request, targets, folder, OutputOptions(overview=False, report=False))
+        files = OutputOptions(overview=False, report=False)
+        batch = BatchSegmentation(self.model, request, targets, folder, files, remedy="give another --out")
         reports = world.all_gather(batch.run(world, progress))
         report = EngineReport(name, folder, reports)
         if world.is_main:

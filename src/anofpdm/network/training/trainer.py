@@ -22,7 +22,8 @@ from anofpdm.network.training.augment import CHANCES, augment
 from anofpdm.network.training.config import TrainingConfig
 from anofpdm.network.training.optimiser import AdamW
 from anofpdm.options import Noise, Task
-from anofpdm.util.distributed import World, is_out_of_memory
+from anofpdm.util.distributed import World
+from anofpdm.util.memory import is_out_of_memory
 
 NETWORK, AVERAGE, FIRST_MOMENT, SECOND_MOMENT = "network.", "average.", "exp_avg.", "exp_avg_sq."
 LEVEL_BINS = 10

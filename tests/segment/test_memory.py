@@ -1,0 +1,177 @@
+"""Memory that runs out: batches are halved, then the CPU takes the scan, then that scan alone fails."""
+
+import subprocess
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from anofpdm.cohorts.inputs import find_targets
+from anofpdm.errors import NotEnoughMemoryError
+from anofpdm.segment.many import BatchSegmentation, OutputOptions
+from anofpdm.segment.model import load
+from anofpdm.student.cpu import CpuStudent
+from tests.optional_toys import save_model, scan_files
+from tests.segment import known_model
+
+META = torch.device("meta")  # stands for a GPU: another device than the CPU
+NO_BLOCK = (
+    "[enforce fail at alloc_cpu.cpp:124] DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes"
+)
+PROBLEMS = [
+    MemoryError(),
+    RuntimeError("std::bad_alloc"),
+    RuntimeError(NO_BLOCK),
+    RuntimeError("MPS backend out of memory (MPS allocated: 1 GB)"),
+    torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"),
+]
+
+
+@pytest.fixture(scope="module")
+def scans(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("scans")
+    for name in ("p1", "p2"):
+        scan_files(folder, name)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def student(tmp_path_factory):
+    return load(save_model(tmp_path_factory.mktemp("student")), "cpu")
+
+
+def limit_student(monkeypatch, largest, problem):
+    passes = CpuStudent.passes
+
+    def limited(self, x):
+        if len(x) > largest:
+            raise problem
+        return passes(self, x)
+
+    monkeypatch.setattr(CpuStudent, "passes", limited)
+
+
+def files_of(scans, name="p1"):
+    return {modality: scans / f"{name}_{modality}.nii.gz" for modality in ("flair", "t1", "t2")}
+
+
+@pytest.mark.parametrize("problem", PROBLEMS, ids=lambda problem: str(problem)[:20])
+@pytest.mark.parametrize("largest", [1, 3])
+def test_a_student_gives_the_same_mask_in_smaller_batches(problem, largest, student, scans, monkeypatch):
+    whole = student.segment(files_of(scans))
+    limit_student(monkeypatch, largest, problem)
+    result = student.segment(files_of(scans))
+    assert whole.mask.any()
+    np.testing.assert_array_equal(result.mask, whole.mask)
+    assert not result.summary["warnings"]
+
+
+class Limited(known_model.Rounding):
+    """Of a device, or a CPU, with memory for so many slices."""
+
+    def __init__(self, largest, problem, device="cpu"):
+        self.largest, self.problem, self.device = largest, problem, torch.device(device)
+
+    def __call__(self, x, t, labels):
+        if len(x) > self.largest:
+            raise self.problem
+        return super().__call__(x, t, labels)
+
+
+def limited_diffusion(*limit):
+    model = known_model.known_model()
+    return replace(model, trained=replace(model.trained, predict=Limited(*limit)))
+
+
+@pytest.mark.parametrize("problem", PROBLEMS, ids=lambda problem: str(problem)[:20])
+def test_the_diffusion_engine_gives_the_same_mask_in_smaller_batches(problem, tmp_path):
+    files, _, _ = known_model.scan_files(tmp_path)
+    whole = known_model.known_model().segment(files, **known_model.BY_HEALTHY)
+    result = limited_diffusion(3, problem).segment(files, **known_model.BY_HEALTHY)
+    assert whole.mask.any()
+    np.testing.assert_array_equal(result.mask, whole.mask)
+
+
+def test_the_cpu_takes_a_scan_that_does_not_fit_on_the_student_s_device(student, scans, monkeypatch):
+    def no_memory(*_):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    whole = student.segment(files_of(scans))
+    monkeypatch.setattr("anofpdm.student.model.predict_passes", no_memory)  # used on other devices than the CPU
+    elsewhere = replace(student, student=replace(student.student, device=META))
+    with pytest.warns(match="not enough memory on meta; computed on the CPU instead"):
+        result = elsewhere.segment(files_of(scans))
+    np.testing.assert_array_equal(result.mask, whole.mask)
+    assert any("not enough memory on meta" in text for text in result.summary["warnings"])
+    assert result.summary["settings"] == whole.summary["settings"]  # it is complete for a run that has the memory
+
+
+def test_the_cpu_takes_a_scan_that_does_not_fit_on_the_device_of_the_diffusion_model(tmp_path, monkeypatch):
+    files, _, _ = known_model.scan_files(tmp_path)
+    whole = known_model.known_model()
+    monkeypatch.setattr("anofpdm.segment.engines.load_trained", lambda *_: whole.trained)
+    model = limited_diffusion(0, torch.OutOfMemoryError("CUDA out of memory"), "meta")
+    with pytest.warns(match="not enough memory on meta"):
+        result = model.segment(files, **known_model.BY_HEALTHY)
+    np.testing.assert_array_equal(result.mask, whole.segment(files, **known_model.BY_HEALTHY).mask)
+
+
+def run(model, scans, out):
+    targets = find_targets([str(scans)], model.request().inputs)
+    return BatchSegmentation(model, model.request(), targets, out, OutputOptions(overview=False, report=False)).run()
+
+
+def test_a_scan_without_memory_fails_alone(student, scans, tmp_path, monkeypatch):
+    def short_for_p1(files, *_):
+        if "p1" in str(files["flair"]):
+            raise MemoryError
+
+    monkeypatch.setattr("anofpdm.segment.model.find_lesions", lambda *_: [])
+    read = type(student)._read
+    monkeypatch.setattr(type(student), "_read", lambda *words: short_for_p1(words[1]) or read(*words))
+    report = run(student, scans, tmp_path / "out")
+    assert report.failed == {"p1": "not enough memory; end other programs, or use a machine with more"}
+    assert list(report.segmented) == ["p2"]
+
+
+def test_one_slice_without_memory_is_one_clear_line(student, scans, tmp_path, monkeypatch):
+    with monkeypatch.context() as patch:
+        limit_student(patch, 0, MemoryError())
+        report = run(student, scans, tmp_path / "out")
+        assert set(report.failed.values()) == {
+            "not enough memory for a single slice; end other programs, or use a machine with more"
+        }
+        with pytest.raises(NotEnoughMemoryError):
+            student.segment(files_of(scans))
+    assert len(run(student, scans, tmp_path / "out").segmented) == 2
+
+
+def test_other_errors_are_not_taken_for_missing_memory(student, scans, tmp_path, monkeypatch):
+    limit_student(monkeypatch, 0, RuntimeError("sizes of tensors must match"))
+    with pytest.raises(RuntimeError, match="sizes"):
+        run(student, scans, tmp_path / "out")
+
+
+LOAD = """
+import sys, resource, torch
+import anofpdm.segment.model, scipy.ndimage
+from anofpdm.cli.main import main
+pages = int(open("/proc/self/statm").read().split()[0])
+limit = pages * resource.getpagesize() + (int(sys.argv.pop(1)) << 20)
+resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+main()
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="address space is limited on Linux only")
+@pytest.mark.parametrize("megabytes", [1, 4])
+def test_weights_that_do_not_fit_end_in_one_line(megabytes, scans, tmp_path):
+    words = ("segment", "phantom-stroke", scans / "p1_t1.nii.gz", "--out", tmp_path / "out", "--device", "cpu")
+    command = [sys.executable, "-c", LOAD, str(megabytes), *map(str, words)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 1
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("anofpdm: ")
+    assert "not enough memory" in line
