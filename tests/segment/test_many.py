@@ -215,7 +215,7 @@ def test_bids_input_gives_bids_names(tmp_path, monkeypatch):
     files["t2"].rename(place / "sub-01_ses-1_T2w.nii.gz")
     targets = find_targets([str(tmp_path / "bids")], ("flair", "t2"))
     titles = []
-    monkeypatch.setattr("anofpdm.segment.result.draw_overview", lambda *words: titles.append(words[3]) or b"")
+    monkeypatch.setattr("anofpdm.segment.result.draw_overview", lambda *words, **_: titles.append(words[2]) or b"")
     report = segment_all(targets, tmp_path / "out", ALL)
     assert list(report.segmented) == ["sub-01_ses-1"]
     assert titles[0].startswith("sub-01_ses-1: ")

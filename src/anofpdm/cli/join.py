@@ -19,6 +19,8 @@ def join(
         print(printable(f"failed: {scan}: {reason}"))
     for what in joined.missing:
         print(printable(f"missing: {what}"))
-    print(f"{len(joined.rows)} scans in {out / TABLE}")
+    counts = [f"{len(joined.rows)} scans in {out / TABLE}"]
+    counts += [f"{len(some)} {what}" for some, what in ((joined.failed, "failed"), (joined.missing, "missing")) if some]
+    print(", ".join(counts))
     if joined.failed or joined.missing:
         raise typer.Exit(3)

@@ -14,6 +14,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -37,7 +38,7 @@ from anofpdm.cli.segment import segment
 from anofpdm.cli.serve import serve
 from anofpdm.cli.train import train
 from anofpdm.cli.view import view
-from anofpdm.errors import AnoFPDMError, Terminated
+from anofpdm.errors import AnoFPDMError, OutputError, Terminated
 from anofpdm.util.files import RESUME_HINT, write_error_hint
 from anofpdm.util.memory import REMEDY, is_out_of_memory, keep_freed_memory
 from anofpdm.util.text import printable
@@ -54,6 +55,8 @@ def add_command(function: Callable[..., None]) -> None:
     def command(*args: object, **options: object) -> None:
         try:
             keep_freed_memory()
+            if function is not export:
+                refuse_file(options.get("out"))
             if function not in WITHOUT_TORCH:
                 with defer_signals():
                     importlib.import_module("torch")
@@ -63,7 +66,8 @@ def add_command(function: Callable[..., None]) -> None:
         except AnoFPDMError as problem:
             _stop(str(problem), 1)
         except KeyboardInterrupt as problem:
-            _stop(f"stopped, finished work is kept; {RESUME_HINT}", 143 if isinstance(problem, Terminated) else 130)
+            hint = f"{RESUME_HINT}, with --resume" if function is train else RESUME_HINT
+            _stop(f"stopped, finished work is kept; {hint}", 143 if isinstance(problem, Terminated) else 130)
         except Exception as problem:
             if is_out_of_memory(problem):
                 _stop(f"not enough memory; {REMEDY}", 1)
@@ -75,6 +79,11 @@ def add_command(function: Callable[..., None]) -> None:
             _stop(f"{where}{problem.strerror or problem}; {write_error_hint(problem)}", 1)
 
     app.command(cls=SpacedLists if function is bids else None)(command)
+
+
+def refuse_file(out: object) -> None:
+    if isinstance(out, Path) and out.exists() and not out.is_dir():
+        raise OutputError(f"{out} is a file, not a folder; choose another --out")
 
 
 def _print_version(wanted: bool) -> None:

@@ -35,15 +35,22 @@ def _terminal_bars(console: "Console") -> Iterator[Progress]:
     from rich import progress as rich
 
     text = rich.TextColumn("{task.description}", markup=False)
-    columns = (text, rich.BarColumn(), rich.TextColumn("{task.percentage:3.0f}%"), rich.TimeRemainingColumn())
+    columns = (text, rich.BarColumn(), rich.TextColumn("{task.percentage:3.0f}%{task.fields[left]}"))
     with rich.Progress(*columns, console=console) as bars:
         tasks: dict[str, rich.TaskID] = {}
+        timers: dict[str, _TaskTimer] = {}
 
         def update(task: str, done: float, total: float, note: str = "") -> None:
             if task not in tasks:
-                tasks[task] = bars.add_task(task, total=None)
+                tasks[task] = bars.add_task(task, total=None, left="")
+            if total and (task not in timers or done < timers[task].done):
+                timers[task] = _TaskTimer(time.monotonic(), done)
+            left = ""
+            if total:
+                timers[task].record(time.monotonic(), done)
+                left = _left(timers[task].remaining(total))
             description = _description(task, done, total, note)
-            bars.update(tasks[task], completed=done, total=total or None, description=description)
+            bars.update(tasks[task], completed=done, total=total or None, description=description, left=left)
 
         yield update
 
@@ -68,7 +75,7 @@ class LogProgress:
             self._write(f"{description}: 100%")
         elif done < total and now - timer.last_line >= SECONDS_BETWEEN_LINES:
             timer.last_line = now
-            self._write(f"{description}: {int(100 * done / total)}%, {_duration(timer.remaining(total))} left")
+            self._write(f"{description}: {int(100 * done / total)}%{_left(timer.remaining(total))}")
 
     def _write(self, line: str) -> None:
         with contextlib.suppress(OSError, ValueError):  # disk full, or the pipe's reader is gone: keep working
@@ -89,14 +96,20 @@ class _TaskTimer:
             self.samples.pop()
         self.samples.append((now, done))
 
-    def remaining(self, total: float) -> float:
-        """Seconds, from the speed in the second half of the time: resumed work is skipped in the first moments."""
+    def remaining(self, total: float) -> float | None:
+        """Seconds, from the speed in the second half of the time: resumed work is skipped in the first moments. None
+        unless the speeds in the third and the last quarter are within a factor of two."""
         now, done = self.samples[-1]
-        half = (self.start + now) / 2
-        since, before = next((sample for sample in reversed(self.samples) if sample[0] <= half), self.samples[0])
-        if done <= before:
-            since, before = self.samples[0]
-        return (now - since) * (total - done) / (done - before) if done > before else float("inf")
+        (since, before), (middle, halfway) = (self._sample_at(share) for share in (0.5, 0.75))
+        if not before < halfway < done or not since < middle < now:
+            return None
+        third, last = (halfway - before) / (middle - since), (done - halfway) / (now - middle)
+        return (now - since) * (total - done) / (done - before) if 0.5 <= third / last <= 2 else None
+
+    def _sample_at(self, share: float) -> tuple[float, float]:
+        """The last one before this share of the time since the start."""
+        then = self.start + share * (self.samples[-1][0] - self.start)
+        return next((sample for sample in reversed(self.samples) if sample[0] <= then), self.samples[0])
 
 
 def _description(task: str, done: float, total: float, note: str) -> str:
@@ -104,8 +117,11 @@ def _description(task: str, done: float, total: float, note: str) -> str:
     return printable(note or (f"{task} {done}/{total}" if counted else task))
 
 
+def _left(seconds: float | None) -> str:
+    """Nothing before the time can be known."""
+    return "" if seconds is None else f", {_duration(seconds)} left"
+
+
 def _duration(seconds: float) -> str:
-    if seconds == float("inf"):
-        return "unknown time"
     minutes = round(seconds / 60)
     return f"{seconds:.0f} s" if seconds < 90 else f"{minutes} min" if minutes < 90 else f"{minutes / 60:.1f} h"

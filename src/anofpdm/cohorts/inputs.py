@@ -17,6 +17,7 @@ from anofpdm.options import Layout, Raw, parse
 from anofpdm.scans.dicom.source import holds_dicom, is_zip
 from anofpdm.scans.modalities import InputModalities, as_inputs
 from anofpdm.scans.raw.found import NO_BRAINS, FoundBrains
+from anofpdm.util.files import describe_irregular
 
 if TYPE_CHECKING:
     from anofpdm.scans.dicom.read import Study  # needs pydicom, an optional dependency
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 Finder = Callable[[Source], list[Subject]]
 OUR_FILES = ("mask.nii.gz", "anomaly_map.nii.gz")  # results outside BIDS
 OUR_PREFIXES = ("mask_on_", "anomaly_map_on_")  # on the grids of a raw study's series
+DERIVED_WORDS = ("reference", "mask", "seg")  # first in the name of a file that is beside scans, but none itself
 DERIVED_SUFFIXES = ("_brain", "_mask", "_brainmask")  # files derived from the scan of that name
 INVALID_NAMES = ("", ".", "..")  # as the name of a result folder
 
@@ -62,8 +64,7 @@ def find_targets(
         targets.append(_explicit_target(assigned, modalities))
     paths = [Path(one) for one in inputs if one not in assigned]
     for path in paths:
-        if not path.exists():
-            raise CohortError(f"{path}: no such file or folder; check the path")
+        _check_path(path)
     studies = [path for path in paths if _is_dicom(path)]
     if series and not studies:
         raise CohortError(f"--series applies to DICOM inputs only, and there are none; {_assignment_hint(modalities)}")
@@ -81,6 +82,13 @@ def find_targets(
     for path in folders:
         targets += _folder_targets(path, modalities, split, raw)
     return check_names(targets)
+
+
+def _check_path(path: Path) -> None:
+    if not path.exists():
+        raise CohortError(f"{path}: no such file or folder; check the path")
+    if not path.is_dir() and (what := describe_irregular(path)):
+        raise CohortError(f"{path}: {what}, not a file or folder of scans; check the path")
 
 
 def _folder_targets(path: Path, modalities: InputModalities, split: str | None, raw: Raw) -> list[Target]:
@@ -149,7 +157,8 @@ def _best_layout(source: Source, modalities: InputModalities, where: str, raw: R
     }
     best: tuple[tuple[int, int], Layout, list[Subject]] = ((-1, 0), Layout.NIFTI, [])
     for layout, find in layouts.items():
-        subjects = select_modalities([one for one in find(source) if one.images], modalities)
+        candidates = [one for one in find(source) if one.images]
+        subjects = select_modalities([one for one in candidates if not _is_beside(one, candidates)], modalities)
         images = [len(one.images) for one in subjects if one.problem is None]
         if subjects and (len(images), sum(images)) > best[0]:
             best = ((len(images), sum(images)), layout, subjects)
@@ -164,14 +173,18 @@ def _best_layout(source: Source, modalities: InputModalities, where: str, raw: R
         unnamed = None if raw is Raw.NEVER else _target_by_images(source, modalities)
         if unnamed is None:
             raise CohortError(f"{where}: {subjects[0].name}: {subjects[0].problem}")
-        return [unnamed]
+        irregular = [
+            one for path in nifti_files(source) if describe_irregular(path) for one in folder.find_subjects([path])
+        ]
+        return [unnamed, *(Target(one, bids=False) for one in irregular)]
     return [Target(one, bids=layout is Layout.BIDS) for one in subjects]
 
 
 def _target_by_images(source: Source, modalities: InputModalities) -> Target | None:
     from anofpdm.cohorts.by_image import subject_by_images
 
-    files = [path for path in nifti_files(source) if not _is_derived(path, source)]
+    every = (path for path in nifti_files(source) if not _is_derived(path, source))
+    files = [path for path in every if not describe_irregular(path)]
     found = subject_by_images(files, modalities, _assignment_hint(modalities))
     return None if found is None else Target(found.subject, bids=False, notes=found.notes, brains=found.brains)
 
@@ -188,6 +201,19 @@ def _is_derived(path: Path, source: Source) -> bool:
     if path.name in OUR_FILES or path.name.startswith(OUR_PREFIXES) or f"_desc-{bids.OUR_DESC}_" in path.name:
         return True
     return isinstance(source, Path) and "derivatives" in path.relative_to(source).parts
+
+
+def _is_beside(subject: Subject, subjects: Sequence[Subject]) -> bool:
+    """For example reference_brain_t1, in a folder with another scan."""
+    folders = {path.parent for path in subject.images.values()}
+    others = (other for other in subjects if not _starts_derived(other.name))
+    return _starts_derived(subject.name) and any(
+        folders & {path.parent for path in other.images.values()} for other in others
+    )
+
+
+def _starts_derived(name: str) -> bool:
+    return name.lower().replace("-", "_").split("_")[0] in DERIVED_WORDS
 
 
 def _is_derived_name(name: str, names: Sequence[str]) -> bool:

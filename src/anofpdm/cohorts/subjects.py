@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from anofpdm.errors import CohortError
 from anofpdm.scans.modalities import InputModalities, as_inputs
-from anofpdm.util.files import walk_files
+from anofpdm.util.files import describe_irregular, walk_files
 
 MASK = "mask"
 
@@ -41,10 +41,14 @@ def nifti_files(source: Source) -> Iterator[Path]:
         return
     if not source.is_dir():
         raise CohortError(f"{source}: {'not a folder' if source.exists() else 'no such folder'}; check the path")
-    for path in walk_files(source, lambda name: name.startswith(".")):
-        # A broken link is reported later; opening a pipe or a device could block forever.
-        if stem(path.name) != path.name and (path.is_file() or not path.exists()):
+    for path in walk_files(source, lambda name: name.startswith("."), is_nifti_name):
+        # A folder with the name of a file may hold the file. Others, pipes and devices are reported by `group_files`.
+        if is_nifti_name(path.name) and not (path.is_dir() and any(nifti_files(path))):
             yield path
+
+
+def is_nifti_name(name: str) -> bool:
+    return stem(name) != name
 
 
 def stem(name: str) -> str:
@@ -115,6 +119,8 @@ def all_modalities(subjects: list[Subject], order: tuple[str, ...]) -> tuple[str
 
 def _problem(parts: dict[str, list[Path]], remedy: str) -> str | None:
     for role, paths in parts.items():
+        if irregular := [f"{path} is {what}" for path in paths if (what := describe_irregular(path))]:
+            return f"{irregular[0]}, not a file; remove it"
         if len(paths) > 1 and role != MASK:
             return _two_files(role, paths, remedy)
         if normalise_name(str(paths[0])) != unicodedata.normalize("NFC", str(paths[0])):

@@ -19,7 +19,7 @@ FORMULA = re.compile("'*[=+\\-@\\t\\r\\n\uff1d\uff0b\uff0d\uff20]")  # quotes: t
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|-inf")
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
-RESUME_HINT = "re-run the same command to resume (train: with --resume)"
+RESUME_HINT = "re-run the same command to resume"
 
 
 def write_atomically(path: Path, data: bytes) -> None:
@@ -57,8 +57,11 @@ def remove_temporary_files(folder: Path, pattern: str = "*") -> None:
         path.unlink(missing_ok=True)
 
 
-def walk_files(folder: Path, is_ignored: Callable[[str], bool]) -> Iterator[Path]:
-    """All files below a folder, sorted; ignored names and symlink loops are skipped."""
+def walk_files(
+    folder: Path, is_ignored: Callable[[str], bool], is_file_name: Callable[[str], bool] = lambda _name: False
+) -> Iterator[Path]:
+    """All files below a folder, sorted, and folders with the name of a file; ignored names and symlink loops are
+    skipped."""
     visited: set[str] = set()
     for current, folders, files in os.walk(folder, followlinks=True):
         real = os.path.realpath(current)
@@ -67,7 +70,8 @@ def walk_files(folder: Path, is_ignored: Callable[[str], bool]) -> Iterator[Path
             continue
         visited.add(real)
         folders[:] = sorted(name for name in folders if not is_ignored(name))
-        yield from (Path(current, name) for name in sorted(files) if not is_ignored(name))
+        named_like_files = [name for name in folders if is_file_name(name)]
+        yield from (Path(current, name) for name in sorted([*files, *named_like_files]) if not is_ignored(name))
 
 
 def read_regular_file(path: Path) -> bytes:
@@ -78,6 +82,13 @@ def read_regular_file(path: Path) -> bytes:
     if size > MAX_BYTES and path.is_file():
         raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), str(path))
     return path.read_bytes()
+
+
+def describe_irregular(path: Path) -> str:
+    """What is at a path instead of a file, for messages; empty for a file, and where there is nothing."""
+    if path.is_dir():
+        return "a folder"
+    return "" if path.is_file() or not path.exists() else "a pipe or a device"
 
 
 def encode_csv(columns: Iterable[str], rows: Iterable[Iterable[object]]) -> bytes:

@@ -1,0 +1,89 @@
+"""Pipes, folders and files of other kinds where scans are expected."""
+
+import os
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from anofpdm.cli.main import app
+from anofpdm.cohorts.inputs import find_targets
+from tests.optional_toys import save_model, scan_files
+
+FLAIR = ("flair",)
+
+
+def run(*words, code=0):
+    done = CliRunner().invoke(app, [str(word) for word in words])
+    assert done.exit_code == code, done.output
+    return done
+
+
+@pytest.mark.parametrize(
+    ("put", "what"),
+    [
+        (os.mkfifo, "a pipe or a device"),
+        (Path.mkdir, "a folder"),
+        (lambda path: path.symlink_to("/dev/zero"), "a pipe or a device"),
+    ],
+)
+def test_what_is_no_file_fails_by_name_and_is_counted(put, what, tmp_path):
+    model = save_model(tmp_path / "model", channels=FLAIR, optional=())
+    scan_files(tmp_path / "in", "p1", FLAIR)
+    put(tmp_path / "in" / "p2_flair.nii.gz")
+    words = ("--out", tmp_path / "out", "--device", "cpu", "--no-report", "--no-pictures", "--raw", "never")
+    done = run("segment", model, tmp_path / "in", *words, "--part", "1/1", code=3)
+    assert f"failed: p2: p2: {tmp_path / 'in' / 'p2_flair.nii.gz'} is {what}, not a file; remove it" in done.stdout
+    assert "1 scan segmented, 0 already complete, 1 failed" in done.stdout
+    assert run("join", tmp_path / "out", code=3).stdout.endswith("scans.csv, 1 failed\n")
+
+
+def test_a_pipe_as_input_is_refused(tmp_path):
+    os.mkfifo(tmp_path / "p_flair.nii.gz")
+    model = save_model(tmp_path / "model", channels=FLAIR, optional=())
+    done = run("segment", model, tmp_path / "p_flair.nii.gz", "--out", tmp_path / "out", code=1)
+    assert "p_flair.nii.gz: a pipe or a device, not a file" in done.stderr
+
+
+def test_a_folder_named_like_a_file_may_hold_the_file(tmp_path):
+    scan_files(tmp_path / "in" / "p1_flair.nii", "p1", FLAIR)
+    (target,) = find_targets([str(tmp_path / "in")], FLAIR)
+    assert target.subject.problem is None
+
+
+def test_files_beside_the_series_are_no_scans(tmp_path):
+    for name in ("p1", "reference_brain", "mask", "seg"):
+        scan_files(tmp_path / "in", name)
+    assert [one.subject.name for one in find_targets([str(tmp_path / "in")], ("flair", "t1"))] == ["p1"]
+    scan_files(tmp_path / "other", "reference_1")  # alone in its folder, it is a scan
+    assert [one.subject.name for one in find_targets([str(tmp_path / "other")], ("flair", "t1"))] == ["reference_1"]
+
+
+@pytest.mark.parametrize("command", ["segment", "bids", "prepare", "evaluate", "train", "demo"])
+def test_a_file_as_output_folder_is_refused(command, tmp_path):
+    model = save_model(tmp_path / "model", channels=FLAIR, optional=())
+    out = tmp_path / "out.txt"
+    out.touch()
+    words = {
+        "segment": (model, tmp_path, "--out", out),
+        "bids": (tmp_path, out, "participant", "--model", model),
+        "prepare": ("nifti", tmp_path, out),
+        "evaluate": (model, tmp_path, "--out", out),
+        "train": (tmp_path, "--out", out),
+        "demo": ("--out", out),
+    }
+    done = run(command, *words[command], code=1)
+    assert done.stderr == f"anofpdm: {out} is a file, not a folder; choose another --out\n"
+
+
+@pytest.mark.parametrize("command", ["segment", "train"])
+def test_the_hint_after_an_interrupt_is_of_the_command(command, tmp_path, monkeypatch):
+    def interrupted(*_words, **_options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("anofpdm.cli.main.refuse_file", interrupted)
+    model = save_model(tmp_path / "model", channels=FLAIR, optional=())
+    words = {"segment": (model, tmp_path, "--out", tmp_path), "train": (tmp_path, "--out", tmp_path)}
+    stderr = run(command, *words[command], code=130).stderr
+    assert ("--resume" in stderr) == (command == "train")
+    assert "re-run the same command to resume" in stderr
