@@ -46,6 +46,7 @@ from anofpdm.segment.scan_checks import (
     check_shape,
     warn_large_lesion,
     warn_unusual_spacing,
+    without_estimate,
 )
 from anofpdm.segment.scan_input import RecordedWarnings, file_sha256
 from anofpdm.student.model import Student, load_student
@@ -145,14 +146,13 @@ class Model:
         progress = _after_preparation(progress, study)
         own_progress = progress if request.explainer is None else portion(progress, 0, STUDENT_PORTION)
         decisions, curves = request.engine.decide(_select(slices, request, request.engine.modalities), own_progress)
-        if warned.contradicted:
-            decisions = replace(decisions, estimated_dice=np.full_like(decisions.estimated_dice, np.nan))
+        decisions = without_estimate(decisions) if warned.contradicted else decisions
         native = [planes.to_native(one, slices.indices) for one in (decisions.maps, decisions.outlines)]
         grid, (anomaly_map, mask) = _in_place(study, scan, *native)
         mask, space = mask >= 0.5, _slice_space(study, scan)
         findings = find_lesions(mask, anomaly_map, grid.affine)
         with warned.record():
-            warn_large_lesion(sum(one.volume_ml for one in findings), scan, study, files[scan.modalities[0]])
+            warn_large_lesion(findings, scan, study, files)
         if request.explainer is not None:
             rest = portion(progress, STUDENT_PORTION, 1 - STUDENT_PORTION)
             rows = rows_to_explain(request.explain, findings, slices.indices, space)
@@ -164,8 +164,7 @@ class Model:
             slices=slice_table(decisions, slices.indices, planes.pixel_mm),
             findings=findings,
             decisions=decisions,
-            summary=_summary(files, scan, request, warned.texts, study)
-            | {"seconds": round(time.perf_counter() - start, 2)},
+            summary=_summary(files, scan, request, warned.texts, study, start),
             display=self._display_data(request, scan, slices, curves, space),
             series=() if study is None else study.series,
             pictures={} if study is None else study.pictures,
@@ -221,7 +220,7 @@ def _after_preparation(progress: Progress, study: Study | None) -> Progress:
 
 
 def _summary(
-    files: Files, scan: Scan, request: SegmentRequest, warnings: list[str], study: Study | None
+    files: Files, scan: Scan, request: SegmentRequest, warnings: list[str], study: Study | None, start: float
 ) -> dict[str, Any]:
     return {
         "settings": request.settings(),
@@ -229,6 +228,7 @@ def _summary(
         MISSING_MODALITIES: list(request.inputs.missing(scan.modalities)),
         "warnings": warnings,
         **({} if study is None else {"study": study.record}),
+        "seconds": round(time.perf_counter() - start, 2),
     }
 
 
