@@ -136,9 +136,7 @@ class Model:
         **options: Unpack[SegmentOptions],
     ) -> Segmentation:
         """Segment one scan."""
-        start = time.perf_counter()
-        request = request or self.request(**options)
-        warned = RecordedWarnings()
+        start, warned, request = time.perf_counter(), RecordedWarnings(), request or self.request(**options)
         with warned.record():
             scan, study = self._read(files, request, raw_run, progress)
             planes = AxialPlanes(scan.grid, self.size)
@@ -150,9 +148,8 @@ class Model:
         native = [planes.to_native(one, slices.indices) for one in (decisions.maps, decisions.outlines)]
         grid, (anomaly_map, mask) = _in_place(study, scan, *native)
         mask, space = mask >= 0.5, _slice_space(study, scan)
-        findings = find_lesions(mask, anomaly_map, grid.affine)
         with warned.record():
-            warn_large_lesion(findings, scan, study, files)
+            warn_large_lesion(findings := find_lesions(mask, anomaly_map, grid.affine), scan, study, files)
         if request.explainer is not None:
             rest = portion(progress, STUDENT_PORTION, 1 - STUDENT_PORTION)
             rows = rows_to_explain(request.explain, findings, slices.indices, space)
