@@ -23,6 +23,10 @@ def segment(files, **options):
     return known_model().segment(files, **BY_HEALTHY, **options)
 
 
+def nibabel_voxels(path):
+    return np.asarray(nib.Nifti1Image.from_filename(path).dataobj)
+
+
 def warnings_of(files, **options):
     return segment(files, **options).summary["warnings"]
 
@@ -88,7 +92,7 @@ class TestSize:
 def resized(files, spacing):
     """The same voxels with another voxel size."""
     for path in files.values():
-        voxels = np.asarray(nib.load(path).dataobj)
+        voxels = nibabel_voxels(path)
         toys.save(path, voxels, toys.affine_of("LPS", np.broadcast_to(spacing, 3), shape=voxels.shape))
     return files
 
@@ -127,9 +131,9 @@ class TestParts:
     def test_empty_slices(self, tmp_path):
         files, _, _ = scan_files(tmp_path)
         for path in files.values():
-            voxels = np.asarray(nib.load(path).dataobj).copy()
+            voxels = nibabel_voxels(path).copy()
             voxels[:, :, 10:26:2] = 0
-            toys.save(path, voxels, nib.load(path).affine)
+            toys.save(path, voxels, nib.Nifti1Image.from_filename(path).affine)
         (text,) = [one for one in warnings_of(files) if "empty" in one]
         assert "8 of its 34 axial slices inside the head are empty (the first is number 11 in the file)" in text
 
@@ -149,7 +153,7 @@ class TestParts:
 
 
 def recut(path, axes, kept):
-    voxels = np.asarray(nib.load(path).dataobj)[:, :, kept]
+    voxels = nibabel_voxels(path)[:, :, kept]
     return toys.save(path, voxels, toys.affine_of(axes, (4.0, 4.0, 4.0), shape=voxels.shape))
 
 
@@ -158,13 +162,13 @@ class TestOneSlice:
         files, lesion, _ = scan_files(tmp_path)
         for flat in (True, False):
             for path in files.values():
-                voxels = np.asarray(nib.load(path).dataobj).reshape(40, 44, -1)
+                voxels = nibabel_voxels(path).reshape(40, 44, -1)
                 plane = voxels[:, :, voxels.shape[2] // 2 + 2 * (voxels.shape[2] > 1)]
                 affine = toys.affine_of("LPS", (4.0, 4.0, 6.0), shape=(40, 44, 1))
                 toys.save(path, plane if flat else plane[:, :, None], affine)
             result = segment(files)
             result.save(tmp_path / "out")
-            mask = np.asarray(nib.load(tmp_path / "out" / "mask.nii.gz").dataobj).reshape(40, 44)
+            mask = nibabel_voxels(tmp_path / "out" / "mask.nii.gz").reshape(40, 44)
             assert toys.dice(mask > 0, lesion[:, :, 20]) > 0.9
 
     def test_a_sagittal_slice_is_refused(self, tmp_path):
@@ -186,4 +190,6 @@ class TestOneSlice:
         targets = find_targets([str(tmp_path / "anna")], ("flair", "t2"))
         report = BatchSegmentation(model, model.request(), targets, tmp_path / "out", OutputOptions(False, False)).run()
         assert report.failed == {}
-        assert nib.load(tmp_path / "out" / "anna" / "mask.nii.gz").header.get_zooms()[2] == pytest.approx(2.0)
+        assert nib.Nifti1Image.from_filename(tmp_path / "out" / "anna" / "mask.nii.gz").header.get_zooms()[
+            2
+        ] == pytest.approx(2.0)

@@ -50,6 +50,7 @@ from anofpdm.segment.scan_checks import (
     check_shape,
     warn_large_lesion,
     warn_unusual_spacing,
+    without_estimate,
 )
 from anofpdm.segment.scan_input import RecordedWarnings, file_sha256
 from anofpdm.student.model import Student, load_student
@@ -186,12 +187,12 @@ class Model:
             grid, (anomaly_map, mask) = _in_place(study, scan, *native)
             mask, space = mask >= 0.5, _slice_space(study, scan)
             findings = find_lesions(mask, anomaly_map, grid.affine)
-            warn_large_lesion(sum(one.volume_ml for one in findings), scan, study, files[scan.modalities[0]])
+            warn_large_lesion(findings, scan, study, files)
             if request.explainer is not None:
                 rows = rows_to_explain(request.explain, findings, slices.indices, space)
                 decisions, curves = _explain(decisions, slices, rows, request.explainer, progress)
         if warned.contradicted:
-            decisions = replace(decisions, estimated_dice=np.full_like(decisions.estimated_dice, np.nan))
+            decisions = without_estimate(decisions)
         return Segmentation(
             mask=mask,
             anomaly_map=anomaly_map,
@@ -199,8 +200,7 @@ class Model:
             slices=slice_table(decisions, slices.indices, planes.pixel_mm),
             findings=findings,
             decisions=decisions,
-            summary=_summary(files, scan, request, warned.texts, study)
-            | {"model": self.name, "seconds": round(time.perf_counter() - start, 2)},
+            summary={"model": self.name, **_summary(files, scan, request, warned.texts, study, start)},
             display=self._display_data(request, scan, slices, curves, space),
             series=() if study is None else study.series,
             pictures={} if study is None else study.pictures,
@@ -269,7 +269,7 @@ def _after_preparation(progress: Progress, study: Study | None) -> Progress:
 
 
 def _summary(
-    files: Files, scan: Scan, request: SegmentRequest, warnings: list[str], study: Study | None
+    files: Files, scan: Scan, request: SegmentRequest, warnings: list[str], study: Study | None, start: float
 ) -> dict[str, Any]:
     return {
         "settings": request.settings(),
@@ -277,6 +277,7 @@ def _summary(
         MISSING_MODALITIES: list(request.inputs.missing(scan.modalities)),
         "warnings": warnings,
         **({} if study is None else {"study": study.record}),
+        "seconds": round(time.perf_counter() - start, 2),
     }
 
 

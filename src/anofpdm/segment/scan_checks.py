@@ -4,6 +4,7 @@ given, and what differs from the scans that the model was calibrated or trained 
 
 import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,8 @@ import numpy as np
 from anofpdm.calibration.fit import foreground_share
 from anofpdm.cohorts.layouts import folder
 from anofpdm.errors import ScanError, ScanWarning
+from anofpdm.method.decision import Decisions
+from anofpdm.report.findings import Finding
 from anofpdm.scans import AxialPlanes, Scan
 from anofpdm.scans.plausible import shows_air, warn_cut_top, warn_empty_planes
 from anofpdm.scans.raw.mixed_up import compare_slices, same_contrast, warn_mixed_up
@@ -121,15 +124,21 @@ def warn_unusual_spacing(spacing_mm: float, neighbours_mm: Sequence[float], wher
         )
 
 
-def warn_large_lesion(lesion_ml: float, scan: Scan, study: Study | None, where: object) -> None:
-    """`lesion_ml`: of the mask."""
+def without_estimate(decisions: Decisions) -> Decisions:
+    """Where the images contradict their names, an estimate from the probabilities would be too high."""
+    return replace(decisions, estimated_dice=np.full_like(decisions.estimated_dice, np.nan))
+
+
+def warn_large_lesion(
+    findings: Sequence[Finding], scan: Scan, study: Study | None, files: Mapping[str, str | Path]
+) -> None:
     voxel_ml = abs(np.linalg.det(scan.grid.affine[:3, :3])) / 1000
     brain = study.brain if study else np.logical_or.reduce([volume > 0 for volume in scan.volumes])
-    share = lesion_ml / min(float(brain.sum()) * voxel_ml, USUAL_BRAIN_ML)
+    share = sum(one.volume_ml for one in findings) / min(float(brain.sum()) * voxel_ml, USUAL_BRAIN_ML)
     if share > LARGEST_LESION:
         warnings.warn(
-            f"{where}: the lesion mask is {share:.0%} of the brain, more than nearly any lesion. Do not rely on it; "
-            "check the scan, its modalities and its voxel size",
+            f"{files[scan.modalities[0]]}: the lesion mask is {share:.0%} of the brain, more than nearly any lesion. "
+            "Do not rely on it; check the scan, its modalities and its voxel size",
             ScanWarning,
             stacklevel=2,
         )

@@ -10,9 +10,11 @@ from scipy import ndimage
 from anofpdm.errors import ScanError
 from anofpdm.scans import read_volume, write_nifti
 from anofpdm.scans.grid import Grid
+from anofpdm.scans.raw import preparation
 from anofpdm.scans.raw.geometry import resample
 from anofpdm.scans.raw.header import check_header
 from anofpdm.scans.raw.preparation import Preparation
+from anofpdm.scans.raw.register import Registration
 from anofpdm.scans.raw.stripped import is_stripped, on_one_grid
 from anofpdm.scans.raw.study import StudyOptions, prepare_study, to_series
 from tests.scans.raw.worlds import mean_error_mm, moved_head, random_rigid, thick_grid, tumour_phantom
@@ -43,6 +45,21 @@ class StoredBrain:
 
 
 stored_brain = StoredBrain()
+
+
+def test_a_second_study_has_its_own_reference(tmp_path, monkeypatch):
+    grid = thick_grid(np.eye(4), *T2)
+    files = {name: tmp_path / f"{name}.nii.gz" for name in ("flair", "t2")}
+    for name, path in files.items():
+        head = moved_head(name, np.eye(4), grid)
+        write_nifti(path, np.where(head.brain, head.voxels, 0), grid)
+    monkeypatch.setattr(preparation, "register_rigid", lambda *_: Registration(np.eye(4), 1.0, 1.0, kept=True))
+    tools = Preparation(stored_brain, "phantom", tmp_path / "preparation")
+    tools.prepare(files)
+    again = tools.prepare({name: files[name] for name in ("t2", "flair")})
+    assert again.record["reference"] == "t2"
+    assert (tmp_path / "preparation" / "flair_to_t2.txt").is_file()
+    assert not (tmp_path / "preparation" / "flair_to_flair.txt").exists()
 
 
 def test_a_study_is_prepared_stored_and_reused(files, tmp_path):

@@ -102,6 +102,8 @@ def test_a_study_comes_in_template_space_and_masks_go_back(tmp_path, tools, monk
     study = prepare_study({"flair": tmp_path / "flair.nii.gz"}, tools, StudyOptions(template=True))
     assert study.template is not None
     assert study.template.overlap > 0.9
+    record = tools.save_study(study).record
+    assert record["seconds"] >= record["template"]["seconds"] > 0
     assert in_template_space(study.brain, study.scan.grid)
     np.testing.assert_allclose(study.scan.grid.affine[:3, :3], np.eye(3))
     phantom = tumour_phantom()
@@ -138,6 +140,6 @@ def test_coarse_templates_are_those_of_nilearn():
 
 def test_the_error_names_the_extra(monkeypatch):
     load_template.cache_clear()
-    monkeypatch.setitem(__import__("sys").modules, "nilearn.datasets", None)
+    monkeypatch.setitem(__import__("sys").modules, "nilearn", None)
     with pytest.raises(ConfigError, match=r"pip install 'anofpdm\[raw\]'"):
         load_template()

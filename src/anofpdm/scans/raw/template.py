@@ -4,10 +4,13 @@ The template is nilearn's copy of ICBM 152 2009a (T1, 1 mm), which is part of it
 information does not need equal contrasts, so that a study without T1 is registered by another series.
 """
 
+import importlib.util
 from collections.abc import Sequence
 from functools import cache
+from pathlib import Path
 from typing import Any
 
+import nibabel as nib
 import numpy as np
 from scipy import ndimage, optimize
 
@@ -18,6 +21,7 @@ from anofpdm.scans.raw.register import LEAST_GAIN, Head, Metric, Registration, c
 
 MNI152 = "mni152"
 INSTALL_HINT = "pip install 'anofpdm[raw]'"
+BRAIN_ABOVE = 0.2  # of the maximum of the T1, as in nilearn
 SAME_SPACE = 0.9  # DICE with the template's brain: the scan is in its space already
 LEAST_MOVEMENT_MM = 2.0  # mean over the brain; normalisations of different programs differ as much
 AROUND = 4  # voxels around the template's brain that the metric includes: its outline fixes the scales
@@ -48,11 +52,28 @@ def load_tissues(resolution: int = 1) -> tuple[np.ndarray, np.ndarray]:
 
 def _load(name: str) -> Any:
     """An image of 1 mm. Coarser ones of nilearn are every n-th voxel of it, but take seconds."""
+    stored = _read_stored(name)
+    if stored is not None:
+        return stored
     try:
         import nilearn.datasets as datasets
     except ImportError:
         raise ConfigError(f"MNI space needs nilearn, which is not installed; run {INSTALL_HINT}") from None
     return getattr(datasets, f"load_mni152_{name}")(1)
+
+
+def _read_stored(name: str) -> Any | None:
+    """As nilearn reads it, without importing nilearn, which takes seconds; None where the file is elsewhere."""
+    package = importlib.util.find_spec("nilearn")
+    kind = {"gm_template": "gm", "wm_template": "wm"}.get(name, "t1")
+    file = f"datasets/data/mni_icbm152_{kind}_tal_nlin_sym_09a_converted.nii.gz"
+    path = None if package is None or package.origin is None else Path(package.origin).parent / file
+    if path is None or not path.is_file():
+        return None
+    image: Any = nib.load(path)
+    voxels = np.asarray(image.dataobj).astype(np.float32)
+    voxels /= voxels.max()
+    return nib.Nifti1Image((voxels > BRAIN_ABOVE).astype(np.int8) if name == "brain_mask" else voxels, image.affine)
 
 
 def overlap_with(template: Head, brain: np.ndarray, grid: Grid, matrix: np.ndarray) -> float:
