@@ -11,6 +11,8 @@ from typer.testing import CliRunner
 
 from anofpdm.calibration.fit import slice_positions
 from anofpdm.cli.main import app
+from anofpdm.cohorts.plan import plan_cohort
+from anofpdm.cohorts.prepare import prepare
 from anofpdm.errors import ConfigError
 from anofpdm.evaluation.comparison.methods import METHODS, MethodSelection
 from anofpdm.evaluation.comparison.names import MethodChoice
@@ -98,6 +100,38 @@ def test_tables_of_the_command_line(made, tmp_path):
     summaries = list((tmp_path / "native" / "student-without-t2").glob("*/summary.json"))
     assert len(summaries) == 4
     assert all(json.loads(path.read_text())["missing_modalities"] == ["t2"] for path in summaries)
+
+
+def test_a_cohort_with_neither_a_validation_split_nor_optional_modalities(made, tmp_path):
+    """The student alone, as with --without; other methods name what they lack."""
+    split = "".join(f"p{number},{'test' if number > 7 else 'train'}\n" for number in range(12))
+    (tmp_path / "split.csv").write_text(f"patient,split\n{split}")
+    options = {"size": 16, "split": tmp_path / "split.csv"}
+    for name, modalities in (("flair", ("flair",)), ("t2", ("t2",)), ("both", ("flair", "t2"))):
+        plan = plan_cohort("brats21", made / "scans", modalities=modalities, **options)
+        prepare(plan, tmp_path / name)
+
+    def run(cohort, *more):
+        words = ["evaluate", made / "guided", tmp_path / cohort, "--device", "cpu", "--seeds", 1, "--levels", 2, *more]
+        result = CliRunner().invoke(app, [*map(str, words), "--out", str(tmp_path / f"out-{cohort}-{len(more)}")])
+        rows = [line.split("|")[2:] for line in result.output.splitlines() if "anofpdm-" in line and "|" in line]
+        return result.exit_code, result.output, {row[0].strip(): row[1:] for row in rows}
+
+    code, output, scores = run("flair")
+    assert (code, list(scores)) == (0, [STUDENT]), output
+    assert "the student alone" in output
+    code, output, left_out = run("both", "--without", "t2")
+    assert (code, list(left_out)) == (0, [STUDENT, WITHOUT_T2]), output
+    assert scores[STUDENT][0] == left_out[WITHOUT_T2][0]  # mixed DICE: the same slices
+    code, output, _ = run("both", "--method", "anofpdm-ours")
+    assert code == 3
+    assert "no slice of its split 'val' is labelled healthy or unhealthy" in output
+    code, output, _ = run("flair", "--method", "anofpdm-ours")
+    assert code == 1
+    assert "was trained on flair, t2" in output
+    code, output, _ = run("t2", "--method", STUDENT)
+    assert code == 1
+    assert "its student needs flair" in output
 
 
 def test_methods_without_a_set_are_not_among_the_usual_ones():

@@ -209,7 +209,8 @@ def labelled_rows(cohort: Cohort, split: str, most: int, seed: int) -> np.ndarra
     rows = rows[np.isin(cohort.assumed_labels[rows], (HEALTHY, UNHEALTHY))]
     if not len(rows):
         raise CalibrationError(
-            f"{cohort.path}: no slice of its split '{split}' is labelled healthy or unhealthy; choose another --split"
+            f"{cohort.path}: no slice of its split '{split}' is labelled healthy or unhealthy, and calibration needs "
+            "such slices; label some, or choose another split"
         )
     scans = np.unique(cohort.scans[rows])
     taken: list[np.ndarray] = []

@@ -42,7 +42,8 @@ def evaluate(
         typer.Option(
             metavar="NAME",
             help=f"Method to evaluate; may be repeated. One of {', '.join(MethodChoice)} (all: every method whose "
-            f"models are given). Default: {', '.join(DEFAULT_METHODS)}.",
+            f"models are given). Default: {', '.join(DEFAULT_METHODS)}; the student alone where the cohort lacks a "
+            "validation split or modalities for these.",
             show_default=False,
         ),
     ] = None,
@@ -104,7 +105,7 @@ def evaluate(
     from anofpdm.cohorts import open_cohort
     from anofpdm.evaluation.comparison.job import EvaluationConfig, EvaluationJob
     from anofpdm.evaluation.comparison.methods import MethodSelection
-    from anofpdm.evaluation.comparison.models import load_evaluated, load_models
+    from anofpdm.evaluation.comparison.models import default_methods, load_evaluated, load_models
     from anofpdm.evaluation.comparison.protocol import evaluate as run
     from anofpdm.evaluation.missing import missing_sets
     from anofpdm.method.gather import batch_for
@@ -112,9 +113,10 @@ def evaluate(
 
     where = set_local_device(options.resolve_device(device))
     batch = batch or batch_for(where)
-    choices = method or list(DEFAULT_METHODS)
-    trained = load_evaluated(model, where, precision, choices)
+    slices = open_cohort(cohort)
+    trained = load_evaluated(model, where, precision, method or ())
     models = load_models(trained, given, where, precision)
+    choices = method or list(default_methods(trained, models, slices))
     config = EvaluationConfig(
         calibration=CalibrationConfig(
             score=options.parse_names(score),
@@ -136,11 +138,13 @@ def evaluate(
     world = World.from_environment(where)
     try:
         with progress_bars(world.is_main) as progress:
-            job = EvaluationJob(trained, models, open_cohort(cohort), selection, out, config, world, progress)
+            job = EvaluationJob(trained, models, slices, selection, out, config, world, progress)
             failures = run(job)
     finally:
         world.close()
     if world.is_main:
+        if choices == [MethodChoice.ANOFPDM_STUDENT] and not method:
+            print("the student alone: other methods need a diffusion model, its modalities and a validation split")
         _report(job, failures, all_methods=MethodChoice.ALL in choices)
     if failures:
         raise typer.Exit(3)

@@ -114,10 +114,6 @@ class Calibration:
             raise MethodError(f"a curve detector needs one weight for each of the {len(levels)} noise levels")
 
     @property
-    def chosen_candidate(self) -> Candidate:
-        return next(one for one in self.candidates if one.strength == self.strength)
-
-    @property
     def at_edge(self) -> bool:
         """Whether a larger strength than any candidate might be better still."""
         chosen = self.best_strength if self.strength_by == StrengthBy.COSINE else self.strength

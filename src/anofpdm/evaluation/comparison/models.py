@@ -11,12 +11,13 @@ import torch
 from torch import Tensor
 
 from anofpdm.baselines.ddim import Predict
-from anofpdm.errors import ConfigError, ModelError
-from anofpdm.evaluation.comparison.names import MODEL_TASKS, MethodChoice
+from anofpdm.cohorts.store import Cohort
+from anofpdm.errors import ConfigError, EvaluationError, ModelError
+from anofpdm.evaluation.comparison.names import DEFAULT_METHODS, MODEL_TASKS, MethodChoice
 from anofpdm.method.guidance import PredictNoise, PredictsPairs
 from anofpdm.network.checkpoint import WEIGHTS
 from anofpdm.network.predictor import Guide, HealthyGradient, TrainedModel, load_guide, load_trained
-from anofpdm.options import Precision
+from anofpdm.options import Precision, Split
 from anofpdm.student.model import Student, load_student
 from anofpdm.util.distributed import World
 
@@ -52,9 +53,9 @@ class NoDiffusionModel:
         raise ModelError(f"{self.folder}: has a student only, and this needs its diffusion model")
 
 
-def load_evaluated(folder: Path, device: torch.device, precision: str, methods: Collection[str]) -> TrainedModel:
+def load_evaluated(folder: Path, device: torch.device, precision: str, methods: Collection[str] = ()) -> TrainedModel:
     """The diffusion model of a folder; without one, a stand-in if only its student is evaluated."""
-    if (folder / WEIGHTS).is_file() or set(methods) != {MethodChoice.ANOFPDM_STUDENT}:
+    if (folder / WEIGHTS).is_file() or set(methods) - {MethodChoice.ANOFPDM_STUDENT}:
         return load_trained(folder, device, precision)
     student = load_student(folder, None, device)
     if student is None:
@@ -84,6 +85,28 @@ def load_models(trained: TrainedModel, given: Mapping[str, Path], device: torch.
         if student := load_student(trained.folder, teacher, device):
             networks["student"], hashes["student"] = student, student.sha256
     return Models(trained.predict, **networks, hashes=hashes)
+
+
+def default_methods(trained: TrainedModel, models: Models, cohort: Cohort) -> tuple[MethodChoice, ...]:
+    """The student alone where the others lack a diffusion model, modalities, or slices to calibrate with."""
+    others = cohort.modalities == trained.modalities and len(cohort.rows(Split.VAL)) > 0
+    if models.student is None or (others and not isinstance(trained.predict, NoDiffusionModel)):
+        return DEFAULT_METHODS
+    return (MethodChoice.ANOFPDM_STUDENT,)
+
+
+def check_student_fits(student: Student, folder: Path, cohort: Cohort) -> None:
+    needed, size = student.config.needed, student.config.size
+    if absent := [name for name in needed if name not in cohort.modalities]:
+        raise EvaluationError(
+            f"{folder}: its student needs {', '.join(needed)}, and {cohort.path} has no {', '.join(absent)}; prepare "
+            f"the cohort with --modalities {','.join(student.config.modalities)}"
+        )
+    if cohort.slices.shape[-1] != size:
+        raise EvaluationError(
+            f"{folder}: its student takes slices of {size} x {size}, but {cohort.path} has "
+            f"{cohort.slices.shape[-1]} x {cohort.slices.shape[-1]}; prepare the cohort with --size {size}"
+        )
 
 
 def required(network: Network | None, name: str) -> Network:

@@ -154,9 +154,10 @@ def predict_with_student(
     student: Student, store: PredictionStore, work: Workload, without: tuple[str, ...] = ()
 ) -> None:
     cohort, batches = work.job.cohort, work.scan_batches()
+    missing = {*without, *student.config.optional} - ({*cohort.modalities} - {*without})
     for number, positions in enumerate(batches):
         rows = work.rows[positions]
-        pixels = cohort_pixels(cohort, rows, student.config.modalities, without)
+        pixels = cohort_pixels(cohort, rows, student.config.modalities, missing)
         store.put_decisions(positions, student.decide(pixels, slice_positions(cohort, rows, student.expects)))
         work.report(number + 1, len(batches))
 

@@ -16,7 +16,7 @@ from anofpdm.errors import CalibrationError, EvaluationError, MethodError
 from anofpdm.evaluation.comparison.calibrations import calibrate_methods
 from anofpdm.evaluation.comparison.job import EvaluationJob
 from anofpdm.evaluation.comparison.methods import EvidenceMethod, ReconstructionMethod, StudentMethod
-from anofpdm.evaluation.comparison.models import STUDENT_EVALUATIONS, CostMeter, required
+from anofpdm.evaluation.comparison.models import STUDENT_EVALUATIONS, CostMeter, check_student_fits, required
 from anofpdm.evaluation.comparison.names import Setup
 from anofpdm.evaluation.comparison.predictions import (
     Workload,
@@ -34,7 +34,10 @@ Failures = dict[str, str]  # methods that could not be evaluated, and why
 
 def evaluate(job: EvaluationJob) -> Failures:
     """Inputs are checked before anything is written. A method that fails does not stop the others."""
-    check_model_fits(job.model, job.cohort)
+    if all(isinstance(job.methods.registry[name], StudentMethod) for name in job.methods.names):
+        check_student_fits(required(job.models.student, "student"), job.model.folder, job.cohort)
+    else:
+        check_model_fits(job.model, job.cohort)
     calibration_rows = job.cohort.rows(job.config.calibration.split)
     check_slices(job.cohort, np.union1d(job.evaluation_set.rows, calibration_rows))
     failures: Failures = {}

@@ -1,0 +1,283 @@
+"""Hand-made bugs, one at a time in a copy of the source: are they caught by the tests that should catch them?
+
+    python -m faults.mutants                       all, in the order of the table
+    python -m faults.mutants --sample 5 --seed 1   some, drawn at random
+    python -m faults.mutants --only student/       those whose file or tests contain this text
+
+Each row of MUTANTS is a file of src/anofpdm, the exact old text, the new text, and the test files that should fail.
+caught: they do. survived: they pass. stale: the old text is no longer there exactly once, or a test file is gone: mend
+the row. invalid: the tests could not run, which proves nothing. Exit code 1 unless all are caught.
+"""
+
+import argparse
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+FAILED, LIMIT_S = 1, 600  # pytest's exit code for failed tests, which collection errors do not have; seconds a bug
+MUTANTS = (
+    (
+        "scans/grid.py",
+        "np.argmax(nib.io_orientation(self.affine)[:, 0] == 2)",
+        "2",
+        "segment/test_slice_distance.py scans/raw/test_thick.py",
+    ),
+    (
+        "scans/slices.py",
+        "* (1, -1, -1)",
+        "* (1, -1, 1)",
+        "scans/test_slices.py",
+    ),
+    (
+        "scans/slices.py",
+        "(n_in - 1) / 2) * d_in",
+        "n_in / 2) * d_in",
+        "scans/test_slices.py",
+    ),
+    (
+        "scans/raw/geometry.py",
+        "(np.array([i, j, k]) - 1) / 2",
+        "np.array([i, j, k]) / 2",
+        "scans/raw/test_register.py scans/raw/test_study.py",
+    ),
+    (
+        "scans/raw/geometry.py",
+        "lps = LPS @ matrix @ LPS",
+        "lps = matrix",
+        "scans/raw/test_register.py scans/raw/test_study.py segment/test_raw.py",
+    ),
+    (
+        "cohorts/plan.py",
+        "elif splits.setdefault(subject.patient, split) != split:",
+        "elif False:",
+        "cohorts/test_prepare.py cohorts/test_tables.py",
+    ),
+    (
+        "cohorts/plan.py",
+        "n_train = min(n_train, count - 2)",
+        "pass",
+        "cohorts/test_prepare.py",
+    ),
+    (
+        "network/schedule.py",
+        "return (x - spread * noise) / signal",
+        "return x - spread * noise / signal",
+        "network/test_schedule.py",
+    ),
+    (
+        "network/schedule.py",
+        "if t else 1.0",
+        "if t else 0.0",
+        "network/test_schedule.py",
+    ),
+    (
+        "network/checkpoint.py",
+        "    if _digest(tensors, header) != digest:",
+        "    if False:",
+        "network/test_checkpoint.py",
+    ),
+    (
+        "method/guidance.py",
+        "weight = (1 + strengths.to(x))",
+        "weight = strengths.to(x)",
+        "method/test_evidence.py",
+    ),
+    (
+        "method/guidance.py",
+        "labels: tuple[int, int] = (HEALTHY, NULL)",
+        "labels: tuple[int, int] = (NULL, HEALTHY)",
+        "method/test_evidence.py",
+    ),
+    (
+        "method/running_evidence.py",
+        "is_maximum = divergence > self.largest",
+        "is_maximum = divergence >= self.largest",
+        "method/test_evidence.py",
+    ),
+    (
+        "method/mask.py",
+        "keep = sizes > limit",
+        "keep = sizes >= limit",
+        "method/test_mask.py",
+    ),
+    (
+        "method/mask.py",
+        'mode="symmetric"',
+        'mode="edge"',
+        "method/test_mask.py",
+    ),
+    (
+        "method/scan_labels.py",
+        "estimated[rows[np.argmax(scores[rows])]]",
+        "estimated[rows[np.argmin(scores[rows])]]",
+        "method/test_scan_labels.py",
+    ),
+    (
+        "calibration/fit.py",
+        "expects.nominal_slice_mm or cohort.spacing_mm[rows]",
+        "cohort.spacing_mm[rows]",
+        "calibration/test_fit.py segment/test_slice_distance.py",
+    ),
+    (
+        "calibration/fit.py",
+        "return min(shares), max(shares)",
+        "return min(shares), min(shares)",
+        "calibration/test_fit.py segment/test_model.py",
+    ),
+    (
+        "student/model.py",
+        "np.minimum(0, -np.partition",
+        "np.maximum(0, -np.partition",
+        "student/test_student.py",
+    ),
+    (
+        "student/linked.py",
+        "for rows in (order, order[::-1]):",
+        "for rows in (order,):",
+        "student/test_linked.py",
+    ),
+    (
+        "student/outlines.py",
+        "not_drawn = (raised >= 0) & ~masks",
+        "not_drawn = ~masks",
+        "student/test_outlines.py",
+    ),
+    (
+        "student/network.py",
+        "np.full((len(pixels), len(modalities), *pixels.shape[2:]), MISSING",
+        "np.full((len(pixels), len(modalities), *pixels.shape[2:]), 0.0",
+        "student/test_student.py evaluation/test_missing.py",
+    ),
+    (
+        "segment/join.py",
+        "if scan not in found and scan not in failed]",
+        "if scan not in found and scan in failed]",
+        "segment/test_join.py",
+    ),
+    (
+        "segment/join.py",
+        "items[self.number - 1 :: self.count]",
+        "items[self.number :: self.count]",
+        "segment/test_join.py",
+    ),
+    (
+        "report/findings.py",
+        "start = corner + [part.start for part in box]",
+        "start = np.array([part.start for part in box])",
+        "report/test_page.py",
+    ),
+    (
+        "report/findings.py",
+        "(-lesion[0], lesion[1])",
+        "(lesion[0], lesion[1])",
+        "report/test_page.py",
+    ),
+    (
+        "export/whole_scan.py",
+        "indices.double() * dz",
+        "indices.double() * dx",
+        "export/test_whole_scan.py",
+    ),
+    (
+        "export/whole_scan.py",
+        "drawn = masks | ((raised < 0)",
+        "drawn = masks | ((raised < 9)",
+        "export/test_whole_scan.py",
+    ),
+    (
+        "evaluation/metrics/pixels.py",
+        "areas = 2 * self.tp + self.fp + self.fn",
+        "areas = self.tp + self.fp + self.fn",
+        "evaluation/test_metrics.py",
+    ),
+    (
+        "evaluation/metrics/surfaces.py",
+        "np.array([shape[1] * shape[2], shape[2], 1])",
+        "np.array([shape[1] * shape[2], shape[1], 1])",
+        "evaluation/test_lesions.py evaluation/test_scan_scores.py",
+    ),
+    (
+        "evaluation/metrics/surfaces.py",
+        "return max(there.percentile(percent)",
+        "return min(there.percentile(percent)",
+        "evaluation/test_scan_scores.py",
+    ),
+    (
+        "evaluation/comparison/job.py",
+        "rows = rows[Truth(cohort).available[rows]]",
+        "pass",
+        "evaluation/test_protocol.py",
+    ),
+    (
+        "viewer/access.py",
+        "self.token is not None and hmac.compare_digest(text.encode(), self.token.encode())",
+        "self.token is not None",
+        "viewer/test_serve.py",
+    ),
+    (
+        "bids_app/participants.py",
+        "session in self.sessions",
+        "session not in self.sessions",
+        "bids_app/test_bids_app.py",
+    ),
+    (
+        "fit/stages.py",
+        "return student if same else None",
+        "return student",
+        "fit/test_fit.py",
+    ),
+)  # fmt: skip
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sample", type=int, help="number of bugs; default: all")
+    parser.add_argument("--seed", type=int, default=0, help="of --sample")
+    parser.add_argument("--only", default="", metavar="TEXT", help="rows whose file or tests contain it")
+    args = parser.parse_args()
+    rows = [row for row in MUTANTS if args.only in row[0] or args.only in row[3]]
+    if args.sample is not None:
+        rows = random.Random(args.seed).sample(rows, min(args.sample, len(rows)))
+    counts: dict[str, int] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(shutil.copytree(ROOT / "src", Path(folder) / "src"))
+        for row in rows:
+            outcome = try_mutant(source, *row)
+            counts[outcome] = counts.get(outcome, 0) + 1
+            print(f"{outcome:8}  {row[0]}: {row[1]}  ->  {row[2]}", flush=True)
+    print(", ".join(f"{count} {outcome}" for outcome, count in sorted(counts.items())))
+    return int(counts != {"caught": len(rows)})
+
+
+def try_mutant(source: Path, file: str, old: str, new: str, tests: str) -> str:
+    path, files = source / "anofpdm" / file, [ROOT / "tests" / name for name in tests.split()]
+    text = path.read_text() if path.is_file() else ""
+    if text.count(old) != 1 or not all(test.is_file() for test in files):
+        return "stale"
+    path.write_text(text.replace(old, new))
+    try:
+        return run_tests(source, files)
+    finally:
+        path.write_text(text)
+
+
+def run_tests(source: Path, files: list[Path]) -> str:
+    """The copy comes first on the path, and writes no bytecode, which could outlive a bug by its time stamp."""
+    where = {"PYTHONPATH": f"{source}{os.pathsep}{ROOT}", "PYTHONDONTWRITEBYTECODE": "1"}
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *map(str, files)]
+    try:
+        done = subprocess.run(
+            command, cwd=ROOT, env={**os.environ, **where}, capture_output=True, timeout=LIMIT_S, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return "caught"  # by a test that never ends
+    return {0: "survived", FAILED: "caught"}.get(done.returncode, "invalid")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
