@@ -106,7 +106,7 @@ class TestLabels:
     def test_missing_column_and_file(self, tmp_path):
         with pytest.raises(CohortError, match="no column 'label'"):
             read_labels(written(tmp_path / "labels.csv", "subject,slice\na,1\n"))
-        with pytest.raises(CohortError, match="cannot be read"):
+        with pytest.raises(CohortError, match="does not exist"):
             read_labels(tmp_path / "nothing.csv")
         (tmp_path / "image.csv").write_bytes(bytes(range(256)))
         with pytest.raises(CohortError, match="cannot be read"):
