@@ -156,12 +156,14 @@ class TestModalities:
     def test_one_grid_is_accepted(self, tmp_path):
         noise = np.eye(4) * 1e-8
         first = toys.save(tmp_path / "a.nii.gz", toys.head())
-        second = toys.save(tmp_path / "b.nii.gz", toys.head(seed=1), toys.affine_of(shape=(24, 24, 20)) + noise)
+        second = toys.save(
+            tmp_path / "b.nii.gz", toys.head(seed=1), toys.affine_of(shape=(24, 24, 20), spacing=toys.SPACING) + noise
+        )
         assert read_scan({"a": first, "b": second}).modalities == ("a", "b")
 
     def test_a_shifted_grid_is_refused_with_both_names(self, tmp_path):
         first = toys.save(tmp_path / "a.nii.gz", toys.head())
-        affine = toys.affine_of(shape=(24, 24, 20))
+        affine = toys.affine_of(shape=(24, 24, 20), spacing=toys.SPACING)
         affine[0, 3] += 0.002
         second = toys.save(tmp_path / "b.nii.gz", toys.head(), affine)
         with pytest.raises(ScanError, match=r"b\.nii\.gz is not on the grid of .*a\.nii\.gz .*0\.002 mm apart"):
@@ -170,7 +172,7 @@ class TestModalities:
     def test_another_shape_is_refused_with_both_shapes(self, tmp_path):
         first = toys.save(tmp_path / "a.nii.gz", toys.head())
         second = toys.save(tmp_path / "b.nii.gz", toys.head((24, 24, 21)))
-        with pytest.raises(ScanError, match=r"24 x 24 x 21 voxels of 1 x 1 x 1 mm .*, not 24 x 24 x 20 voxels"):
+        with pytest.raises(ScanError, match=r"24 x 24 x 21 voxels of 4 x 4 x 4 mm .*, not 24 x 24 x 20 voxels"):
             read_scan({"a": first, "b": second})
 
     def test_no_foreground_is_refused(self, tmp_path):

@@ -1,5 +1,7 @@
 """Memory that runs out: batches are halved, then the CPU takes the scan, then that scan alone fails."""
 
+import subprocess
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -164,3 +166,13 @@ def test_weights_that_do_not_fit_end_in_one_line(problem, student, scans, tmp_pa
     done = CliRunner().invoke(app, [str(word) for word in words])
     assert done.exit_code == 1
     assert done.stderr == "anofpdm: not enough memory; end other programs, or use a machine with more\n"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="limits of Linux")
+def test_a_small_limit_of_the_process_ends_in_one_line():
+    limit = "import resource; resource.setrlimit(resource.RLIMIT_AS, (700 << 20, 700 << 20))"
+    run = "from anofpdm.cli.main import app; app(['segment', 'phantom-stroke', 'scan.nii.gz', '--out', 'out'])"
+    done = subprocess.run([sys.executable, "-c", f"{limit}; {run}"], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert done.stderr.startswith("anofpdm: not enough memory: this process is limited to 700 MiB (ulimit -v)")
+    assert done.stderr.count("\n") == 1

@@ -40,7 +40,7 @@ from anofpdm.cli.train import train
 from anofpdm.cli.view import view
 from anofpdm.errors import AnoFPDMError, OutputError, Terminated
 from anofpdm.util.files import RESUME_HINT, write_error_hint
-from anofpdm.util.memory import REMEDY, is_out_of_memory, keep_freed_memory
+from anofpdm.util.memory import REMEDY, check_address_space, is_out_of_memory, keep_freed_memory
 from anofpdm.util.text import printable
 
 WITHOUT_TORCH = (join, models, phantom, prepare, score, serve, view)  # of serve, only its workers import it
@@ -50,6 +50,7 @@ app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
 
 def add_command(function: Callable[..., None]) -> None:
     """Register `function` as a subcommand and translate its errors."""
+    stop = functools.partial(_stop, f"{RESUME_HINT}, with --resume" if function is train else RESUME_HINT)
 
     @functools.wraps(function)
     def command(*args: object, **options: object) -> None:
@@ -58,25 +59,25 @@ def add_command(function: Callable[..., None]) -> None:
             if function is not export:
                 refuse_file(options.get("out"))
             if function not in WITHOUT_TORCH:
+                check_address_space()
                 with defer_signals():
                     importlib.import_module("torch")
             gc.enable()  # disabled in __main__.py
             function(*args, **options)
             sys.stdout.flush()
         except AnoFPDMError as problem:
-            _stop(str(problem), 1)
+            stop(str(problem), 1)
         except KeyboardInterrupt as problem:
-            hint = f"{RESUME_HINT}, with --resume" if function is train else RESUME_HINT
-            _stop(f"stopped, finished work is kept; {hint}", 143 if isinstance(problem, Terminated) else 130)
+            stop(f"stopped, finished work is kept; {RESUME_HINT}", 143 if isinstance(problem, Terminated) else 130)
         except Exception as problem:
             if is_out_of_memory(problem):
-                _stop(f"not enough memory; {REMEDY}", 1)
+                stop(f"not enough memory; {REMEDY}", 1)
             if not isinstance(problem, OSError):  # disk full, no permission
                 raise
             if isinstance(problem, BrokenPipeError) and _nobody_reads():
                 raise typer.Exit(141) from None
             where = f"{problem.filename}: " if problem.filename else ""
-            _stop(f"{where}{problem.strerror or problem}; {write_error_hint(problem)}", 1)
+            stop(f"{where}{problem.strerror or problem}; {write_error_hint(problem)}", 1)
 
     app.command(cls=SpacedLists if function is bids else None)(command)
 
@@ -101,6 +102,11 @@ def about(
     """Lesion segmentation in brain MRI, trained with image-level labels only. A research tool, not a medical device."""
 
 
+def _stop(resume_hint: str, message: str, code: int) -> None:
+    print(f"anofpdm: {printable(message.replace(RESUME_HINT, resume_hint))}", file=sys.stderr)
+    raise typer.Exit(code)
+
+
 def _nobody_reads() -> bool:
     """Whether the program that read the output has ended, as in `anofpdm models | head -1`."""
     try:
@@ -113,11 +119,6 @@ def _nobody_reads() -> bool:
     if closed:
         os.dup2(os.open(os.devnull, os.O_WRONLY), output)  # for what is still buffered
     return closed
-
-
-def _stop(message: str, code: int) -> None:
-    print(f"anofpdm: {printable(message)}", file=sys.stderr)
-    raise typer.Exit(code)
 
 
 for subcommand in (

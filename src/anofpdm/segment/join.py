@@ -90,7 +90,7 @@ def read_summary(path: Path) -> dict[str, Any]:
             "engine": settings["engine"],
             "model_sha256": settings["model_sha256"],
         }
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as problem:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as problem:
         raise OutputError(f"{path}: damaged ({problem}); remove it and segment the scan again") from None
 
 

@@ -17,6 +17,7 @@ T = TypeVar("T")
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of malloc.h
 LARGEST_KEPT = 32 << 20  # bytes of one block; the C library allows no more
 KEPT = 512 << 20  # bytes in all
+LEAST_ADDRESS_SPACE = 1 << 30  # bytes; with less, the libraries under torch abort, or wait for ever
 REMEDY = "end other programs, or use a machine with more"
 MESSAGES = (  # of torch, C++, numpy, safetensors, Python's threads, the loader and oneDNN
     "out of memory",
@@ -36,6 +37,20 @@ def is_out_of_memory(problem: BaseException) -> bool:
         return True
     text = str(problem).lower()
     return type(problem).__name__ == "OutOfMemoryError" or any(message in text for message in MESSAGES)
+
+
+def check_address_space() -> None:
+    """Raises NotEnoughMemoryError where a limit (`ulimit -v`) leaves too little even to import torch."""
+    if sys.platform == "win32":
+        return
+    import resource
+
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if limit != resource.RLIM_INFINITY and limit < LEAST_ADDRESS_SPACE:
+        raise NotEnoughMemoryError(
+            f"not enough memory: this process is limited to {limit >> 20} MiB (ulimit -v), and needs at least "
+            f"{LEAST_ADDRESS_SPACE >> 20} MiB; raise the limit"
+        )
 
 
 def unless_out_of_memory(compute: Callable[[], T]) -> T | None:

@@ -131,6 +131,13 @@ def test_a_series_of_something_else_is_refused(files, tmp_path):
         prepare_study(wrong, Preparation(stored_brain, "phantom"))
 
 
+def test_one_image_as_two_series_is_refused(files, tmp_path):
+    flair = read_volume(files["flair"])
+    write_nifti(tmp_path / "t2.nii.gz", flair.voxels, Grid.from_affine(flair.grid.shape, MOVEMENT @ flair.grid.affine))
+    with pytest.raises(ScanError, match=r"t2\.nii\.gz: exactly the image of .*flair\.nii\.gz"):
+        prepare_study({"flair": files["flair"], "t2": tmp_path / "t2.nii.gz"}, Preparation(stored_brain, "phantom"))
+
+
 def test_implausible_brains_are_refused(files):
     with pytest.raises(ScanError, match=r"a brain of \d+ ml was found, plausible are 500 to 2400 ml"):
         prepare_study(files, Preparation(lambda volume: volume.voxels >= np.percentile(volume.voxels, 99.9), "small"))

@@ -34,7 +34,7 @@ def read_estimate(summary: Path) -> float | None:
     """From the summary.json of a segmented scan; None where it has none."""
     try:
         value = json.loads(summary.read_text()).get("estimated_dice")
-    except (OSError, ValueError, AttributeError):
+    except (OSError, ValueError, AttributeError, RecursionError):
         return None
     return float(value) if isinstance(value, int | float) else None
 

@@ -1,5 +1,6 @@
 """A clinical study, series by series, to one grid: brains extracted, registered to a reference, resampled once."""
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +16,7 @@ from anofpdm.scans.raw.geometry import resample
 from anofpdm.scans.raw.header import check_header
 from anofpdm.scans.raw.mixed_up import warn_mixed_up
 from anofpdm.scans.raw.place import PlacedSeries, Placement, StudyTools, TemplatePosition
+from anofpdm.scans.raw.register import Head
 from anofpdm.scans.slices import Scan
 
 FIELD_OF_VIEW_MM = 240.0  # of the slices in BraTS; a model may record another one
@@ -64,6 +66,11 @@ def to_series(volume: np.ndarray, reference: PlacedSeries, series: PlacedSeries)
     return resample(volume, reference.grid, series.grid, np.linalg.inv(series.matrix))
 
 
+def _digest(head: Head) -> bytes:
+    """Of the voxels, whatever the grid."""
+    return hashlib.sha256(head.voxels.tobytes()).digest()
+
+
 def prepare_study(files: Mapping[str, Path], tools: StudyTools, options: StudyOptions | None = None) -> Study:
     """The first series is the reference."""
     options = options or StudyOptions()
@@ -73,7 +80,7 @@ def prepare_study(files: Mapping[str, Path], tools: StudyTools, options: StudyOp
     head = placement.find_brain(name, path)
     warn_cut_top(head.brain, head.grid, path)
     tools.report(f"reference: {name} ({path})")
-    placed = [placement.reference(name, path, head)]
+    placed, images = [placement.reference(name, path, head)], {_digest(head): path}
     template = placement.place_template(placed[0], head, options.template_affine) if options.template else None
     centred_on = head if template is None else template.head
     grid = working_grid(centred_on, options.field_of_view_mm, options.slice_mm, options.centre_mm)
@@ -82,6 +89,8 @@ def prepare_study(files: Mapping[str, Path], tools: StudyTools, options: StudyOp
     combined = CombinedSeries(name, head, grid, np.eye(4) if template is None else template.matrix)
     for other, other_path in others:
         series = placement.find_brain(other, other_path)
+        if (same := images.setdefault(_digest(series), other_path)) != other_path:
+            raise ScanError(f"{other_path}: exactly the image of {same}; give the file of each modality")
         placed.append(placement.place(other, other_path, series, head, placed[0]))
         combined.add(other, series, placed[-1].matrix)
     warn_mixed_up(placement.contrasts, files)
