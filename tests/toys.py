@@ -70,13 +70,15 @@ def dice(a: np.ndarray, b: np.ndarray) -> float:
     return 2 * float((a & b).sum()) / float(a.sum() + b.sum())
 
 
-def brats_cohort(root: Path, patients: int = 4, shape: tuple[int, ...] = (24, 24, 20), *, masks: bool = True) -> Path:
+def brats_cohort(
+    root: Path, patients: int = 4, shape: tuple[int, ...] = (24, 24, 20), *, masks: bool = True, slice_mm: float = 4.0
+) -> Path:
     """FLAIR and T2 of a few heads in the BraTS21 layout; odd patients have a ball of a lesion, even ones none."""
-    affine = affine_of(shape=shape, spacing=SPACING)
+    affine = affine_of(shape=shape, spacing=(*SPACING[:2], slice_mm))
     for number in range(patients):
         stem = f"p{number}/p{number}_"
         for seed, modality in enumerate(("flair", "t2")):
-            save(root / f"{stem}{modality}.nii.gz", head(shape, 10 * number + seed), affine)
+            save(root / f"{stem}{modality}.nii.gz", head(shape, 10 * number + seed, affine), affine)
         if masks:
             lesion = ball(affine, shape, (12, -8, 4), 16 if number % 2 else -1)
             save(root / f"{stem}seg.nii.gz", lesion.astype(np.uint8), affine)

@@ -242,7 +242,7 @@ def test_labels_of_whole_scans(made, tmp_path, monkeypatch, capsys, count):
 
 def test_labels_of_every_third_slice(made, tmp_path, monkeypatch, capsys):
     run(monkeypatch, capsys, "labels", made / "cohort", tmp_path / "out", "--every", 3)
-    printed = run(monkeypatch, capsys, "labels", made / "cohort", tmp_path / "filled", "--every", 3, "--fill", 3)
+    printed = run(monkeypatch, capsys, "labels", made / "cohort", tmp_path / "filled", "--every", 3, "--fill", 12)
     before, few, filled = (open_cohort(path) for path in (made / "cohort", tmp_path / "out", tmp_path / "filled"))
     train = before.rows("train")
     np.testing.assert_array_equal(np.delete(few.labels, train), np.delete(before.labels, train))

@@ -323,7 +323,7 @@ class TestPrepare:
         assert "no such folder" in refused("prepare", "brats21", tmp_path / "none", tmp_path / "out")
         source = toys.brats_cohort(tmp_path / "scans", 1)
         (tmp_path / "file").touch()
-        assert "cannot be created" in refused("prepare", "brats21", source, tmp_path / "file")
+        assert "is a file, not a folder" in refused("prepare", "brats21", source, tmp_path / "file")
         assert not (tmp_path / "out").exists()
 
     def test_invalid_arguments_are_usage_errors(self, tmp_path):

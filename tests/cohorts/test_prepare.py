@@ -87,8 +87,8 @@ class TestContent:
 
     def test_millimetres_are_kept(self, undisturbed):
         cohort = open_cohort(undisturbed)
-        assert (cohort.pixel_mm == 1).all()
-        assert (cohort.spacing_mm == 1).all()
+        assert (cohort.pixel_mm == 4).all()
+        assert (cohort.spacing_mm == 4).all()
 
     def test_hashes_depend_on_preparation_and_contents(self, source, undisturbed, tmp_path):
         manifest = json.loads((undisturbed / "manifest.json").read_text())
@@ -159,7 +159,7 @@ class TestContent:
     @pytest.fixture
     def with_isolated(self, tmp_path):
         """Slice 7 of p0 and slice 8 of p1 are labelled unlike both neighbours; of p2, slice 10 has no label."""
-        source = toys.brats_cohort(tmp_path / "scans", 3, masks=False)
+        source = toys.brats_cohort(tmp_path / "scans", 3, masks=False, slice_mm=3.0)
         rows = [f"p1,{index},{'healthy' if index in (8, 12, 13) else 'unhealthy'}" for index in range(6, 14)]
         rows += ["p0,7,unhealthy", "p2,8,unhealthy", "p2,9,healthy", "p2,11,unhealthy"]
         (source / "labels.csv").write_text("\n".join(["subject,slice,label", "p0,,healthy", *rows]))
@@ -188,9 +188,9 @@ class TestContent:
 
     @pytest.mark.parametrize(("spacing_mm", "what", "label"), [(3.0004, "left out", NULL), (3.1, "kept", HEALTHY)])
     def test_isolated_labels_of_thick_slices_are_kept(self, spacing_mm, what, label, with_isolated, tmp_path):
-        for path in with_isolated.rglob("*.nii.gz"):
-            affine = toys.affine_of(spacing=(1, 1, spacing_mm), shape=(24, 24, 20))
-            toys.save(path, toys.head(affine=affine), affine)
+        for seed, path in enumerate(with_isolated.rglob("*.nii.gz")):
+            affine = toys.affine_of(spacing=(4, 4, spacing_mm), shape=(24, 24, 20))
+            toys.save(path, toys.head(seed=seed, affine=affine), affine)
         report = prepared(with_isolated, tmp_path / "out", kind="nifti", plan_options={"split": tmp_path / "split.csv"})
         assert report.warnings["p1"][-1] == f"{self.ISOLATED} ({what}): 8"
         cohort = open_cohort(tmp_path / "out")
@@ -202,20 +202,20 @@ class TestContent:
         assert report.warnings["p1"] == [f"{self.ISOLATED} (kept): 8"]
 
     def test_labels_are_filled_between_equal_ones_that_are_near(self, tmp_path):
-        source = toys.brats_cohort(tmp_path / "scans", 3, masks=False)  # slices of 1 mm
+        source = toys.brats_cohort(tmp_path / "scans", 3, masks=False)  # slices of 4 mm
         given = {5: "healthy", 8: "healthy", 10: "unhealthy", 12: "unhealthy", 16: "unhealthy"}
         rows = [f"{name},{index},{label}" for name in ("p1", "p2") for index, label in given.items()]
         (source / "labels.csv").write_text("\n".join(["subject,slice,label", "p0,,healthy", *rows]))
         (tmp_path / "split.csv").write_text("patient,split\np0,train\np1,train\np2,test\n")
         plan = plan_cohort("nifti", source, size=SIZE, split=tmp_path / "split.csv")
         prepare(plan, tmp_path / "given")
-        prepare(replace(plan, fill_labels_mm=3.0), tmp_path / "filled")
+        prepare(replace(plan, fill_labels_mm=12.0), tmp_path / "filled")
         before, after = (open_cohort(tmp_path / name) for name in ("given", "filled"))
         changed = before.labels != after.labels
         assert set(before.labels[changed]) == {NULL}
         found = list(zip(after.scans[changed], after.indices[changed].tolist(), after.labels[changed], strict=True))
         assert found == [("p1", 6, HEALTHY), ("p1", 7, HEALTHY), ("p1", 11, UNHEALTHY)]
-        assert after.manifest["fill_labels_mm"] == 3.0
+        assert after.manifest["fill_labels_mm"] == 12.0
 
     def test_a_labelled_slice_without_brain_is_reported(self, source, tmp_path):
         (tmp_path / "labels.csv").write_text("subject,slice,label\np1,0,unhealthy\np1,9,unhealthy\n")
@@ -235,8 +235,8 @@ class TestContent:
 
     def test_warnings_of_a_scan_are_stored(self, tmp_path):
         source = toys.brats_cohort(tmp_path / "scans", 1, masks=False)
-        for path in source.rglob("*.nii.gz"):
-            toys.save(path, toys.head(), codes=(0, 0))
+        for seed, path in enumerate(source.rglob("*.nii.gz")):
+            toys.save(path, toys.head(seed=seed), codes=(0, 0))
         report = prepared(source, tmp_path / "out")
         assert "no orientation" in report.warnings["p0"][0]
 

@@ -63,12 +63,12 @@ class TestBrats:
         (tmp_path / "a" / "again").symlink_to(tmp_path)
         assert len(brats.find_subjects(tmp_path)) == 1
 
-    def test_pipes_are_skipped_and_broken_links_are_not(self, tmp_path):
+    def test_pipes_and_broken_links_are_kept_so_that_they_fail_by_name(self, tmp_path):
         touch(tmp_path, "a/a_flair.nii.gz")
         os.mkfifo(tmp_path / "a" / "a_t1.nii.gz")
         (tmp_path / "a" / "a_t2.nii.gz").symlink_to(tmp_path / "nowhere")
         (subject,) = brats.find_subjects(tmp_path)
-        assert set(subject.images) == {"flair", "t2"}
+        assert set(subject.images) == {"flair", "t1", "t2"}
 
     def test_an_undecodable_name_is_a_problem_of_that_subject(self, tmp_path):
         touch(tmp_path, "b_flair.nii.gz")
@@ -162,7 +162,7 @@ class TestFolder:
 
     def test_labels_are_required(self, tmp_path):
         touch(tmp_path, "p1.nii.gz")
-        with pytest.raises(CohortError, match=r"no labels\.csv"):
+        with pytest.raises(CohortError, match=r"labels\.csv: does not exist"):
             plan_cohort("nifti", tmp_path)
 
 

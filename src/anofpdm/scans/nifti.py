@@ -17,7 +17,7 @@ from zlib_ng import zlib_ng
 from anofpdm.errors import ScanError
 from anofpdm.scans.grid import Grid, grid_of
 from anofpdm.scans.gzip_stream import GzipError, Stream, open_stream
-from anofpdm.util.files import describe_irregular, write_atomically
+from anofpdm.util.files import write_atomically
 
 MAX_VOXELS = 512**3  # more than any head scan at 0.5 mm; checked before allocation
 MAX_BYTES = 4 * MAX_VOXELS  # of voxel data
@@ -38,8 +38,6 @@ class Volume:
 
 def read_volume(path: Path, *, allow_constant: bool = False) -> Volume:
     """One 3D image. `allow_constant` is for masks, which may be empty; a constant scan is refused."""
-    if describe_irregular(path) and not path.is_dir():  # a pipe could block forever
-        raise ScanError(f"{path}: a pipe or a device; a NIfTI file is expected")
     try:
         with _open_regular(path) as file:
             header, shape, data = _read_declared(open_stream(file), path)

@@ -10,10 +10,10 @@ from anofpdm.cohorts.layouts.brats import VISIT
 from anofpdm.cohorts.subjects import nifti_files, normalise_name, stem
 from anofpdm.cohorts.tables import read_rows
 from anofpdm.errors import EvaluationError
+from anofpdm.util.files import describe_irregular
 
 MASK_NAMES = "seg|segmentation|mask|msk|lesion|roi|label|labels|pred|prediction|predicted|truth|gt"
 NAMED_MASK = re.compile(rf"(?:(?P<scan>.+)[-_])?(?:{MASK_NAMES})", re.IGNORECASE | re.DOTALL)
-NOT_A_FILE = "a folder, a pipe or a device, not a file; remove or rename it"
 REMEDY = "rename it, or list the pairs in a CSV file (--pairs)"
 
 
@@ -72,7 +72,9 @@ def _pair_folders(predicted: Path, truth: Path) -> Pairing:
         if not found:
             pairing.failed[str(folder)] = "no NIfTI file (.nii, .nii.gz) in this folder; check the path"
     no_masks = bool(pairing.failed)
-    pairing.failed |= {str(path): NOT_A_FILE for folder in (predicted, truth) for path in _special_files(folder)}
+    for path in [*nifti_files(predicted), *nifti_files(truth)]:
+        if what := describe_irregular(path):
+            pairing.failed[str(path)] = f"is {what}, not a file; remove or rename it"
     if no_masks:
         return pairing
     ours, theirs = (_group(found, lambda file: file.name) for found in masks)
@@ -104,14 +106,8 @@ def _group(files: Iterable[_File], key: Callable[[_File], str]) -> dict[str, lis
 
 def _masks_in(folder: Path) -> list[_File]:
     """If any file is a mask by its name, only such files: others are images or maps."""
-    files = [_describe(path, folder) for path in nifti_files(folder)]
+    files = [_describe(path, folder) for path in nifti_files(folder) if not describe_irregular(path)]
     return [file for file in files if file.is_mask] or files
-
-
-def _special_files(folder: Path) -> list[Path]:
-    """Pipes, devices and folders with the name of a NIfTI file; folders only if there is none in them."""
-    named = [path for path in sorted(folder.rglob("*.[nN][iI][iI]*")) if stem(path.name) != path.name and path.exists()]
-    return [path for path in named if not (path.is_file() or (path.is_dir() and any(nifti_files(path))))]
 
 
 def _describe(path: Path, folder: Path) -> _File:
