@@ -141,7 +141,9 @@ def fill_study() -> None:
     names = {3: "AX T2 FLAIR", 4: "AX T1", 5: "AX T1 +C", 6: "AX T2"}
     for number, name in names.items():
         voxels = np.ascontiguousarray(toys.head((20, 20, 12), number).transpose(2, 1, 0))
-        dicom_toys.Series(voxels, SeriesNumber=number, SeriesDescription=name).save(Path("STUDY", name))
+        dicom_toys.Series(voxels, spacing=(6, 6), step=10, SeriesNumber=number, SeriesDescription=name).save(
+            Path("STUDY", name)
+        )
 
 
 def fill_masks() -> None:

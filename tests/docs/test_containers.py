@@ -19,6 +19,7 @@ ROOT = Path(__file__).parents[2]
 DOCKERFILE, APPTAINER = ROOT / "containers" / "Dockerfile", ROOT / "containers" / "anofpdm.def"
 DESCRIPTOR: dict[str, Any] = json.loads((ROOT / "boutiques" / "anofpdm.json").read_text())
 INSTRUCTIONS = {"FROM", "WORKDIR", "COPY", "RUN", "ENTRYPOINT"}  # not ENV: settings of pip are for the build only
+VALUES = {"device": "cpu"}  # of options whose values are checked
 CHOICES = {"level": AnalysisLevel, "engine": Engine, "raw": Raw}
 SECTIONS = {"files", "post", "runscript"}
 
@@ -112,7 +113,7 @@ def test_the_descriptor_is_that_of_the_command():
         assert one.get("optional", False) == (not option.required)
     line = DESCRIPTOR["command-line"]
     for one in DESCRIPTOR["inputs"]:
-        value = "" if one["type"] == "Flag" else one.get("value-choices", ["word"])[0]
+        value = "" if one["type"] == "Flag" else one.get("value-choices", [VALUES.get(one["id"], "word")])[0]
         line = line.replace(one["value-key"], f"{one.get('command-line-flag', '')} {value}")
     parse(shlex.split(line)[1:])
 

@@ -486,6 +486,23 @@ def inline_code(text: str) -> list[str]:
     return [" ".join(span.replace("\\|", "|").split()) for span in re.findall(r"`([^`]+)`", prose)]
 
 
+EARLIER = re.compile(r"`(benchmarks/\w+\.py)`\s+of\s+commit\s+([0-9a-f]{7,40})")  # scripts that were removed since
+
+
+def has_commit(commit: str) -> bool:
+    words = ["git", "cat-file", "-e", f"{commit}^{{commit}}"]
+    return subprocess.run(words, cwd=ROOT, capture_output=True, check=False).returncode == 0
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_scripts_of_earlier_commits_exist(page):
+    for script, commit in EARLIER.findall(page.read_text()):
+        if not has_commit(commit):
+            pytest.skip(f"no commit {commit} here")  # a shallow clone, or an unpacked archive
+        words = ["git", "cat-file", "-e", f"{commit}:{script}"]
+        assert subprocess.run(words, cwd=ROOT, capture_output=True, check=False).returncode == 0, script
+
+
 def variants(words: list[str]) -> list[list[str]]:
     """`a|b` is either, `[c d]` may be left out: with all of it, once for each either."""
     words = [word.strip("[]") if word not in PLACEHOLDERS else word for word in words]
@@ -498,7 +515,7 @@ def variants(words: list[str]) -> list[list[str]]:
 def test_what_is_named_in_passing(page):
     options = {name for one in subcommands().values() for option in one.params for name in option.opts}
     options |= {name for one in subcommands().values() for option in one.params for name in option.secondary_opts}
-    for span in inline_code(page.read_text()):
+    for span in inline_code(EARLIER.sub("", page.read_text())):
         if span.startswith("anofpdm --"):
             assert span in ("anofpdm --install-completion", "anofpdm --version", "anofpdm --help")
         elif re.match(r"anofpdm [a-z]", span):

@@ -61,7 +61,7 @@ def test_the_reference_has_docstrings_and_comments(site):
     for thing in (anofpdm.load, score_masks):
         assert thing.__doc__.split(":")[0].split(";")[0] in page
     assert "anomaly_map: np.ndarray — float32 [i, j, k]" in page  # a comment beside an attribute
-    assert "files: modality to NIfTI file" in page  # a comment beside a parameter
+    assert "request: instead of options" in page  # a comment beside a parameter
 
 
 def test_the_notebook_is_a_page(site):

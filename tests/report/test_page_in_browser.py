@@ -32,6 +32,7 @@ class Opened:
         return self.page.evaluate("[...document.querySelectorAll('canvas.panel')].map((one) => one.toDataURL())")
 
     def slice(self):
+        """Counted from 1, as in viewers."""
         return int(self.page.text_content("#which"))
 
     def scrolls_sideways(self):
@@ -72,7 +73,7 @@ def test_every_kind_of_result_opens_without_errors(any_kind, open_page):
     assert opened.page.text_content("h1") == "</script><script>alert(1)</script>"
     for key in ("Home", "ArrowRight", "End"):
         opened.page.press("#slider", key)
-    assert opened.slice() == any_kind.display.indices[-1]
+    assert opened.slice() == any_kind.display.indices[-1] + 1
     assert opened.page.text_content("#decision-text")
     assert "NaN" not in opened.page.inner_text("body")
     assert "undefined" not in opened.page.inner_text("body")
@@ -84,11 +85,11 @@ def test_the_slider_changes_slice_images_and_curves(make, open_page):
     before, curve = opened.images(), opened.page.inner_html("#divergence")
     decision = opened.page.text_content("#decision-text")
     opened.page.fill("#slider", "1")
-    assert opened.slice() == 4
+    assert opened.slice() == 5
     assert all(one != other for one, other in zip(before, opened.images(), strict=True))
     assert opened.page.inner_html("#divergence") != curve
     assert opened.page.text_content("#decision-text") != decision
-    assert opened.page.get_attribute("#slider", "aria-valuetext") == "slice 4, healthy, empty mask"
+    assert opened.page.get_attribute("#slider", "aria-valuetext") == "slice 5, healthy, empty mask"
 
 
 def test_the_panel_shows_the_slice(make, open_page):
@@ -118,26 +119,26 @@ def test_keys(make, open_page):
     opened = open_page(make(n=30, first=0))
     opened.page.focus("#panels")
     for key, wanted in (
-        ("Home", 0), ("ArrowRight", 1), ("ArrowUp", 2), ("PageUp", 12), ("ArrowLeft", 11), ("ArrowDown", 10),
-        ("PageDown", 0), ("PageDown", 0), ("End", 29), ("PageUp", 29), ("ArrowRight", 29),
+        ("Home", 1), ("ArrowRight", 2), ("ArrowUp", 3), ("PageUp", 13), ("ArrowLeft", 12), ("ArrowDown", 11),
+        ("PageDown", 1), ("PageDown", 1), ("End", 30), ("PageUp", 30), ("ArrowRight", 30),
     ):  # fmt: skip
         opened.page.keyboard.press(key)
         assert opened.slice() == wanted, key
     opened.page.focus("#slider")
     opened.page.keyboard.press("PageDown")
-    assert opened.slice() == 19
+    assert opened.slice() == 20
     opened.page.focus("#opacity")
     opened.page.keyboard.press("ArrowRight")
-    assert opened.slice() == 19
+    assert opened.slice() == 20
     assert opened.page.text_content("#opacity-value") == "5%"
     opened.page.focus("#outline")
     opened.page.keyboard.press("End")
-    assert opened.slice() == 19
+    assert opened.slice() == 20
     opened.page.click("#previous")
-    assert opened.slice() == 18
+    assert opened.slice() == 19
     opened.page.click("#next")
     opened.page.keyboard.press("ArrowRight")
-    assert opened.slice() == 20
+    assert opened.slice() == 21
 
 
 def test_outline_and_map_overlay_can_be_switched(make, open_page):
@@ -161,13 +162,13 @@ def test_strip_scores_findings_and_tiles_select_slices(make, open_page):
     for target in ("#strip", "#scores"):
         box = opened.page.locator(target).bounding_box()
         opened.page.locator(target).click(position={"x": box["width"] - 15, "y": box["height"] / 2})
-        assert opened.slice() == result.display.indices[-1]
+        assert opened.slice() == result.display.indices[-1] + 1
         opened.page.press("#slider", "Home")
     opened.page.click(".jump")
-    assert result.decisions.masks[opened.slice() - 3].any()
+    assert result.decisions.masks[opened.slice() - 4].any()
     assert opened.page.evaluate("document.activeElement.id") == "slider"
     opened.page.click("#overview li:first-child button")
-    assert opened.slice() == result.display.indices[0]
+    assert opened.slice() == result.display.indices[0] + 1
     assert opened.page.get_attribute("#overview li:first-child button", "aria-current") == "true"
 
 

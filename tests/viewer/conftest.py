@@ -74,7 +74,7 @@ def add_calibration(folder: Path, levels: int = 3) -> Path:
 
 def scan_files(folder: Path, seed: int = 0, shape=SHAPE) -> dict[str, Path]:
     """FLAIR and T2 of a small synthetic head, different for each seed."""
-    affine = toys.affine_of("LPS", (1, 1, 2), shape=shape)
+    affine = toys.affine_of("LPS", (4, 4, 8), shape=shape)
     return {
         name: toys.save(folder / f"{name}.nii.gz", toys.head(shape, 10 * seed + number, affine), affine)
         for number, name in enumerate(("flair", "t2"))

@@ -71,8 +71,7 @@ class Volumes {
     this.nv.volumes = [background, ...overlays];
     this.nv.addVolume(last); // draws all volumes
     this.overlayIndex = scan ? { map: 1, mask: 2 } : { mask: 1 };
-    const slices = background.dimsRAS[3];
-    Object.assign(byId("slice"), { max: slices - 1 });
+    Object.assign(byId("slice"), { max: background.dimsRAS[3] });
     this.updateOpacity();
     byId("loading").hidden = true;
     this.showPosition();
@@ -122,7 +121,7 @@ class Volumes {
 
   setSlice(number) {
     const position = [...this.nv.scene.crosshairPos];
-    position[2] = (number + 0.5) / (Number(byId("slice").max) + 1);
+    position[2] = (number - 0.5) / Number(byId("slice").max);
     this.move(position);
   }
 
@@ -140,12 +139,12 @@ class Volumes {
 
   showPosition() {
     if (!this.nv.volumes.length) return;
-    const position = this.nv.scene.crosshairPos, slices = Number(byId("slice").max) + 1;
-    const number = Math.min(slices - 1, Math.max(0, Math.floor(position[2] * slices)));
+    const position = this.nv.scene.crosshairPos, slices = Number(byId("slice").max);
+    const number = Math.min(slices, Math.max(1, Math.floor(position[2] * slices) + 1));
     byId("slice").value = number;
-    byId("slice-value").textContent = String(number + 1);
+    byId("slice-value").textContent = String(number);
     const [x, y, z] = this.nv.frac2mm(position);
     const coordinates = [[x, "RL"], [y, "AP"], [z, "SI"]].map(([at, sides]) => `${Math.abs(at).toFixed(0)} mm ${sides[at < 0 ? 1 : 0]}`);
-    byId("where").textContent = `Crosshair at ${coordinates.join(", ")}; axial slice ${number + 1}, counted from 1 at the inferior end`;
+    byId("where").textContent = `Crosshair at ${coordinates.join(", ")}; axial slice ${number}, counted from 1 at the inferior end`;
   }
 }
