@@ -14,7 +14,7 @@ from tests import dicom_toys, toys
 
 MODALITIES = ("flair", "t1", "t1ce", "t2")
 SHAPE = (20, 20, 5)
-AFFINE = toys.affine_of("LPS", (1, 1, 3), shape=SHAPE)
+AFFINE = toys.affine_of("LPS", (8, 8, 24), shape=SHAPE)  # as large as a head
 LEVELS = (0, 8)  # of the twenty of the bundled calibration: fast, and enough for a map to compare
 SMALL = ("--workers", "1", "--size", "64")
 FILES_ONLY = ("--no-pictures", "--no-report")
@@ -96,7 +96,7 @@ def make_valid_files(root: Path) -> ValidFiles:
     for number in range(4):
         for seed, modality in enumerate(MODALITIES):
             toys.save(files.patients / f"q{number}_{modality}.nii.gz", head(10 * number + seed), AFFINE)
-        lesion = toys.ball(AFFINE, SHAPE, (1, -1, 0), 3 if number % 2 else -1)
+        lesion = toys.ball(AFFINE, SHAPE, (8, -8, 0), 24 if number % 2 else -1)
         toys.save(files.patients / f"q{number}_seg.nii.gz", lesion.astype(np.uint8), AFFINE)
     (root / "split.csv").write_text(SPLIT)
     _make_model(files.model)

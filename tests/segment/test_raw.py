@@ -179,16 +179,19 @@ def test_a_result_with_raw_is_not_complete_without_it(model, tmp_path):
         write_nifti(tmp_path / "in" / "p" / f"p_{name}.nii.gz", phantom.volumes[name], phantom.affine)
     targets = find_targets([str(tmp_path / "in")], ("flair", "t2"))
 
-    def run(raw: Raw):
+    def run(raw: Raw, **changes):
         request = model.request(engine="student", raw=raw)
-        return BatchSegmentation(model, request, targets, tmp_path / "out", OutputOptions(False, False)).run()
+        outputs = OutputOptions(False, False)
+        return BatchSegmentation(model, request, targets, tmp_path / "out", outputs, **changes).run()
 
     assert list(run(Raw.ALWAYS).segmented) == ["p"]
     assert (tmp_path / "out" / "p" / "mask_on_t2.nii.gz").is_file()
     assert list(run(Raw.ALWAYS).skipped) == ["p"]
-    assert list(run(Raw.NEVER).segmented) == ["p"]
+    assert "was made with other options (raw always, now never)" in run(Raw.NEVER).failed["p"]
+    assert (tmp_path / "out" / "p" / "mask_on_t2.nii.gz").is_file()
+    assert list(run(Raw.NEVER, overwrite=True).segmented) == ["p"]
     assert not (tmp_path / "out" / "p" / "mask_on_t2.nii.gz").exists()
-    assert list(run(Raw.AUTO).segmented) == ["p"]
+    assert list(run(Raw.AUTO, overwrite=True).segmented) == ["p"]
     assert list(run(Raw.AUTO).skipped) == ["p"]
 
 

@@ -68,6 +68,11 @@ def opened(folder: Path):
     return model, cohort
 
 
+def two_heads(folder: Path) -> dict[str, Path]:
+    heads = {"flair": toys.head(seed=1), "t2": toys.head(seed=2)}
+    return {name: toys.save(folder / f"{name}.nii.gz", head) for name, head in heads.items()}
+
+
 def distilled(folder: Path, config: DistillConfig = QUICK):
     model, cohort = opened(folder)
     return distill(model.trained, model.calibration, cohort, config)
@@ -105,9 +110,9 @@ def test_the_diffusion_model_explains_masks_of_a_student(copied):
     """With the same curves as if it had segmented the scan itself."""
     distilled(copied)
     model = load(copied / "model", "cpu")
-    scans = {name: toys.save(copied / f"{name}.nii.gz", toys.head(seed=1)) for name in ("flair", "t2")}
+    scans = two_heads(copied)
     plain, whole = model.segment(scans), model.segment(scans, engine="diffusion")
-    numbers = [int(plain.display.indices[row]) for row in (2, 5)]
+    numbers = [int(plain.display.indices[row]) + 1 for row in (2, 5)]  # as the report counts
     found = model.segment(scans, explain=numbers)
     np.testing.assert_array_equal(found.mask, plain.mask)
     assert np.flatnonzero(found.display.curves.explained).tolist() == [2, 5]
@@ -134,8 +139,9 @@ def test_findings_are_explained_at_their_central_slice(copied):
     calibration = replace(model.student.calibration, smallest=0)
     eager = replace(calibration, detector=replace(calibration.detector, offset=1e9))  # detects everything
     model = replace(model, student=replace(model.student, calibration=eager))
-    scans = {name: toys.save(copied / f"{name}.nii.gz", toys.head(seed=1)) for name in ("flair", "t2")}
-    found = model.segment(scans, explain="findings")
+    scans = two_heads(copied)
+    with pytest.warns(ScanWarning, match="the lesion mask is"):
+        found = model.segment(scans, explain="findings")
     middles = {one.row for one in build_page_data(found).findings}
     assert middles
     assert set(np.flatnonzero(found.display.curves.explained)) == middles
@@ -301,10 +307,10 @@ def test_edges_of_targets_are_moved_by_what_these_are_based_on(copied, monkeypat
     assert late == [["t2"], []]
 
 
-@pytest.mark.parametrize(("neighbours_mm", "alone"), [((-0.3, 0.3), True), ((-1.0, 1.0), False), ((), False)])
+@pytest.mark.parametrize(("neighbours_mm", "alone"), [((-1.2, 1.2), True), ((-4.0, 4.0), False), ((), False)])
 def test_a_scan_with_another_slice_spacing_gives_a_warning(copied, neighbours_mm, alone):
     assert distilled(copied, replace(QUICK, neighbours_mm=neighbours_mm))
-    scans = {name: toys.save(copied / f"{name}.nii.gz", toys.head()) for name in ("flair", "t2")}
+    scans = two_heads(copied)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         load(copied / "model", "cpu").segment(scans)
@@ -330,7 +336,7 @@ def test_a_cohort_without_training_slices_is_refused(copied):
 def test_a_student_alone_is_a_model(copied):
     """The same mask without its diffusion model; what needs that is refused."""
     distilled(copied)
-    scans = {name: toys.save(copied / f"{name}.nii.gz", toys.head(seed=1)) for name in ("flair", "t2")}
+    scans = two_heads(copied)
     whole = load(copied / "model", "cpu")
     expected = whole.segment(scans)
     for path in (copied / "model").glob("*"):
@@ -367,9 +373,12 @@ def test_a_scan_unlike_those_in_training_is_reported(copied, monkeypatch):
         toys.save(copied / f"{name}.nii.gz", toys.head(seed=seed))
     usual = model.segment({name: copied / f"{name}.nii.gz" for name in modalities})
     head = toys.head(seed=0)
-    noise = toys.save(copied / "noise.nii.gz", np.where(head > 0, random.uniform(1, 100, head.shape), 0))
+    noise = {
+        name: toys.save(copied / f"noise_{name}.nii.gz", np.where(head > 0, random.uniform(1, 100, head.shape), 0))
+        for name in modalities
+    }
     with pytest.warns(ScanWarning, match="unlike the scans in training"):
-        strange = model.segment({"flair": noise, "t2": noise})
+        strange = model.segment(noise)
     assert not [one for one in usual.summary["warnings"] if "unlike" in one]
     assert [one for one in strange.summary["warnings"] if "Do not rely on its mask" in one]
 

@@ -47,7 +47,8 @@ def test_a_chosen_threshold_holds_for_every_pixel():
     """Also in faint and in small lesions, where the calibrated one is lower; what is called healthy stays empty."""
     calibrated, chosen = decide(student_with()), decide(student_with(threshold_probability=0.8, smallest=0))
     assert calibrated.maps[calibrated.masks].min() < 0.1  # of the faint lesion
-    np.testing.assert_allclose(chosen.threshold, 0.8, rtol=1e-6)
+    for thresholds in (chosen.threshold, chosen.highest_threshold):  # also of the slice without any pixel above it
+        np.testing.assert_allclose(thresholds, 0.8, rtol=1e-6)
     expected = (chosen.maps >= 0.8) & chosen.detected[:, None, None]
     np.testing.assert_array_equal(chosen.masks, expected)
     assert chosen.maps[HEALTHY_ROW].max() > 0.9

@@ -30,7 +30,8 @@ def lower_thresholds(logits: np.ndarray, positions: SlicePositions, span: float 
 
 def applied_thresholds(thresholds: np.ndarray, above: np.ndarray, masks: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """[n] each: the lowest and the highest threshold of the pixels [n, H, W] of each mask; of those above their
-    threshold where the mask is empty."""
+    threshold where the mask is empty, and of all where none is above."""
+    above = above | ~above.any(axis=(1, 2), keepdims=True)
     pixels = np.where(masks.any(axis=(1, 2), keepdims=True), masks, above)
     lowest = np.where(pixels, thresholds, np.inf).min(axis=(1, 2))
     return lowest, np.where(pixels, thresholds, -np.inf).max(axis=(1, 2))
