@@ -91,7 +91,7 @@ def make_valid_files(root: Path) -> ValidFiles:
     for seed, modality in enumerate(MODALITIES):
         toys.save(files.scan_path(modality), head(seed), AFFINE)
     for number, name in enumerate(("AX T2 FLAIR", "AX T1", "AX T1 +C", "AX T2"), start=1):
-        voxels, place = dicom_toys.head(6, 16, 14, seed=number), {"spacing": (7.2, 5.4), "step": 15.0}
+        voxels, place = dicom_toys.head(6, 16, 14, seed=number), {"spacing": (7.2, 5.4), "step": 6.0}
         series = dicom_toys.Series(voxels, **place, SeriesNumber=number, SeriesDescription=name)
         series.save(files.study, f"S{number}_")
     for number in range(4):
