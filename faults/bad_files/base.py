@@ -91,7 +91,8 @@ def make_valid_files(root: Path) -> ValidFiles:
     for seed, modality in enumerate(MODALITIES):
         toys.save(files.scan_path(modality), head(seed), AFFINE)
     for number, name in enumerate(("AX T2 FLAIR", "AX T1", "AX T1 +C", "AX T2"), start=1):
-        series = dicom_toys.Series(dicom_toys.head(6, 16, 14, seed=number), SeriesNumber=number, SeriesDescription=name)
+        voxels, place = dicom_toys.head(6, 16, 14, seed=number), {"spacing": (7.2, 5.4), "step": 6.0}
+        series = dicom_toys.Series(voxels, **place, SeriesNumber=number, SeriesDescription=name)
         series.save(files.study, f"S{number}_")
     for number in range(4):
         for seed, modality in enumerate(MODALITIES):
