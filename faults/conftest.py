@@ -91,7 +91,7 @@ def rng(request: pytest.FixtureRequest) -> random.Random:
 def toy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """scans/, cohort/ and an untrained, calibrated model/."""
     folder = tmp_path_factory.mktemp("toy")
-    toys.untrained(folder, channels=8)  # with 4, the teacher of `distill` finds no lesion
+    toys.untrained(folder, channels=12)  # with fewer, the teacher of `distill` finds no lesion
     run_successfully("calibrate", folder / "model", folder / "cohort", *QUICK)
     return folder
 

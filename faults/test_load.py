@@ -67,7 +67,7 @@ def engine(request: pytest.FixtureRequest) -> str:
 def own_scans(engine: str, fast_model: Path, extent: Extent, tmp_path_factory: pytest.TempPathFactory) -> list[OwnScan]:
     """One for each client, with the result of the command line."""
     folder = tmp_path_factory.mktemp("own")
-    affine = toys.affine_of("LPS", (1, 1, 4), shape=SHAPE)
+    affine = toys.affine_of("LPS", (5, 5, 25), shape=SHAPE)
     names = [f"client{number:02d}" for number in range(len(behaviours(extent)))]
     for number, name in enumerate(names):
         for channel, modality in enumerate(MODALITIES[engine]):

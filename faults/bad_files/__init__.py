@@ -3,10 +3,23 @@
 All of it is generated from a few small valid files (`base.ValidFiles`).
 """
 
-from faults.bad_files import calibrations, cohorts, dicom, models, names, nifti, paths, scores, students, tables, zips
+from faults.bad_files import (
+    calibrations,
+    cohorts,
+    dicom,
+    models,
+    names,
+    nifti,
+    paths,
+    results,
+    scores,
+    students,
+    tables,
+    zips,
+)
 from faults.bad_files.base import Case
 
-MODULES = (nifti, paths, names, tables, models, calibrations, students, cohorts, dicom, zips, scores)
+MODULES = (nifti, paths, names, tables, models, calibrations, students, cohorts, dicom, zips, scores, results)
 
 
 def all_cases() -> dict[str, Case]:

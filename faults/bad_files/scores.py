@@ -16,6 +16,7 @@ from faults.bad_files.tables import NO_TABLES
 KIND = "scoring"
 NATIVE = ("--split", "test", "--engine", "student", "--workers", "1")  # q2 and q3
 MASK = "q3_seg.nii.gz"
+ELSEWHERE = AFFINE + np.outer((5000, 0, 0, 0), (0, 0, 0, 1))  # no overlap
 
 BAD_PAIRS = {
     "without rows": "predicted,truth\n", "without a column": "predicted\nq1_seg.nii.gz\n",
@@ -28,9 +29,7 @@ BAD_VOXELS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "of fractions": lambda mask: mask.astype(np.float32) / 2,
     "of NaN": lambda mask: np.where(mask, np.nan, 0).astype(np.float32),
     "of infinity": lambda mask: np.where(mask, np.inf, 0).astype(np.float32),
-    "of another shape": lambda mask: mask[:-1],
     "in 4D": lambda mask: np.stack([mask, mask], axis=-1),
-    "in 2D": lambda mask: mask[..., 2],
 }
 VALID_VOXELS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "of int16": lambda mask: mask.astype(np.int16),
@@ -132,7 +131,7 @@ BROKEN_MASK: dict[str, Callable[[Path], object]] = {
     "text": lambda path: path.write_text("not a mask"),
     "a pipe": os.mkfifo,
     "a broken link": lambda path: path.symlink_to("nowhere"),
-    "of another grid": lambda path: nib.save(nib.Nifti1Image(np.ones((20, 20, 5), np.uint8), 2 * AFFINE), path),
+    "in another space": lambda path: nib.save(nib.Nifti1Image(np.ones((20, 20, 5), np.uint8), ELSEWHERE), path),
 }
 
 

@@ -341,9 +341,9 @@ class TestSpecialFiles:
         save(folders[1] / "p4.nii.gz", lesion())
         done = in_a_process(*folders)
         assert done.returncode == 3
-        pipe, folder, device = folders[0] / "p4.nii.gz", folders[0] / "p5.nii.gz", folders[1] / "p6.nii"
-        for path, what in ((pipe, "a pipe or a device"), (folder, "a folder"), (device, "a pipe or a device")):
-            assert f"failed: {path}: is {what}, not a file" in done.stdout
+        assert f"failed: p4: {folders[0] / 'p4.nii.gz'}: a pipe or a device, not a file" in done.stdout
+        for path in (folders[0] / "p5.nii.gz", folders[1] / "p6.nii"):
+            assert f"failed: {path}: no mask of this scan" in done.stdout
         assert "3 scans of 3 patients" in done.stdout
 
 

@@ -10,7 +10,6 @@ from anofpdm.cohorts.layouts.brats import VISIT
 from anofpdm.cohorts.subjects import nifti_files, normalise_name, stem
 from anofpdm.cohorts.tables import read_rows
 from anofpdm.errors import EvaluationError
-from anofpdm.util.files import describe_irregular
 
 MASK_NAMES = "seg|segmentation|mask|msk|lesion|roi|label|labels|pred|prediction|predicted|truth|gt"
 NAMED_MASK = re.compile(rf"(?:(?P<scan>.+)[-_])?(?:{MASK_NAMES})", re.IGNORECASE | re.DOTALL)
@@ -71,11 +70,7 @@ def _pair_folders(predicted: Path, truth: Path) -> Pairing:
     for folder, found in zip((predicted, truth), masks, strict=True):
         if not found:
             pairing.failed[str(folder)] = "no NIfTI file (.nii, .nii.gz) in this folder; check the path"
-    no_masks = bool(pairing.failed)
-    for path in [*nifti_files(predicted), *nifti_files(truth)]:
-        if what := describe_irregular(path):
-            pairing.failed[str(path)] = f"is {what}, not a file; remove or rename it"
-    if no_masks:
+    if pairing.failed:
         return pairing
     ours, theirs = (_group(found, lambda file: file.name) for found in masks)
     same = {name for name in theirs if len(theirs[name]) == len(ours.get(name, ())) == 1}
@@ -105,8 +100,9 @@ def _group(files: Iterable[_File], key: Callable[[_File], str]) -> dict[str, lis
 
 
 def _masks_in(folder: Path) -> list[_File]:
-    """If any file is a mask by its name, only such files: others are images or maps."""
-    files = [_describe(path, folder) for path in nifti_files(folder) if not describe_irregular(path)]
+    """If any file is a mask by its name, only such files: others are images or maps. Pipes, devices and folders that are
+    named like files are among them, and fail when they are read."""
+    files = [_describe(path, folder) for path in nifti_files(folder)]
     return [file for file in files if file.is_mask] or files
 
 
