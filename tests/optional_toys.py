@@ -17,11 +17,14 @@ NEIGHBOURS_MM = (-4.0, 4.0)
 FEW = -1.5  # bias of the lesion logits
 
 
-def make_student(sha256: str = "teacher", channels=CHANNELS, optional=OPTIONAL, size: int = SIZE) -> Student:
-    """Every slice is called unhealthy; masks have no smallest size, and are less than a third of the brain."""
+def make_student(
+    sha256: str = "teacher", channels=CHANNELS, optional=OPTIONAL, size: int = SIZE, bias: float | None = FEW
+) -> Student:
+    """Every slice is called unhealthy; masks have no smallest size. With `FEW` they cover less than a third of a brain."""
     torch.manual_seed(1)
     network = StudentNet(StudentConfig(channels, size, NEIGHBOURS_MM, 8, (1, 2), optional)).eval()
-    torch.nn.init.constant_(network.last.bias, FEW)
+    if bias is not None:
+        torch.nn.init.constant_(network.last.bias, bias)
     detector = CurveDetector(np.zeros(1), np.ones(1), np.zeros(1), offset=1.0, strength=1.0)
     return Student(network, StudentCalibration(detector, 1.0, 1.0, 5, 5, smallest=0), sha256, CPU)
 

@@ -35,7 +35,7 @@ def made(tmp_path_factory):
     folder = tmp_path_factory.mktemp("made")
     fill(folder)
     sha256 = checkpoint.load_model(folder / "guided")[2]
-    save_student(folder / "guided", make_student(sha256, ("flair", "t2"), ("t2",), 16), {})
+    save_student(folder / "guided", make_student(sha256, ("flair", "t2"), ("t2",), 16, bias=None), {})
     return folder
 
 

@@ -31,7 +31,7 @@ def detector(kind: DetectBy) -> CurveDetector:
 def students() -> dict[str, Student]:
     """All slices detected and any size kept; some slices by their own output; some by their pixels; some by both, and
     faint lesions lowered."""
-    student = make_student()
+    student = make_student(bias=None)
     calibration = replace(student.calibration, smallest=60)
     by = {kind: replace(calibration, detect_by=kind, detector=detector(kind)) for kind in DetectBy}
     by[DetectBy.BOTH] = replace(by[DetectBy.BOTH], faint_span=0.5)
@@ -79,7 +79,7 @@ def test_it_agrees_with_segment(kind, codes, spacing, given, tmp_path):
 
 
 def test_an_empty_scan_has_no_lesion():
-    student = make_student()
+    student = make_student(bias=None)
     with torch.no_grad():
         found = WholeScan(student, torch.nn.Identity())(torch.zeros(1, 3, 8, 9, 10), torch.ones(1, 3))
     assert found.shape == (1, 2, 8, 9, 10)

@@ -100,8 +100,8 @@ def _group(files: Iterable[_File], key: Callable[[_File], str]) -> dict[str, lis
 
 
 def _masks_in(folder: Path) -> list[_File]:
-    """If any file is a mask by its name, only such files: others are images or maps. Pipes, devices and folders that are
-    named like files are among them, and fail when they are read."""
+    """If any file is a mask by its name, only such files: others are images or maps. What is named like a file and is
+    none, such as a pipe, fails when it is read."""
     files = [_describe(path, folder) for path in nifti_files(folder)]
     return [file for file in files if file.is_mask] or files
 
