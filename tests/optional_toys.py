@@ -20,7 +20,7 @@ FEW = -1.5  # bias of the lesion logits
 def make_student(
     sha256: str = "teacher", channels=CHANNELS, optional=OPTIONAL, size: int = SIZE, bias: float | None = FEW
 ) -> Student:
-    """Every slice is called unhealthy; masks have no smallest size. With `FEW` they cover less than a third of a brain."""
+    """Every slice is called unhealthy; masks have no smallest size. With `FEW` they cover little."""
     torch.manual_seed(1)
     network = StudentNet(StudentConfig(channels, size, NEIGHBOURS_MM, 8, (1, 2), optional)).eval()
     if bias is not None:
