@@ -22,7 +22,7 @@ from anofpdm.method.guidance import guided_estimate
 from anofpdm.scans import AxialPlanes, mask_slices, read_scan, read_volume, scan_slices
 from anofpdm.segment.model import Model
 from anofpdm.segment.result import Segmentation
-from anofpdm.util.drawing import BLUE, OUTLINE, draw_outline, encode_png, grey_tile, heat_tile
+from anofpdm.util.drawing import BLUE, OUTLINE, draw_outline, encode_png, grey_tile, heat_tile, mark_sides
 from docs.tools.method_svg import Pictures, draw_method
 
 DOCS = Path(__file__).resolve().parents[1]
@@ -125,7 +125,7 @@ def draw_results(results: Sequence[Result], channel: int) -> bytes:
         outlined = draw_outline(image, result.truth[row][CROP, CROP], BLUE, 2)
         outlined = draw_outline(outlined, decisions.masks[row][CROP, CROP], OUTLINE, 2)
         for line, tile in enumerate((image, heat_tile(decisions.maps[row][CROP, CROP], 1.0, TILE), outlined)):
-            sheet.paste(tile, (number * TILE, line * TILE))
+            sheet.paste(mark_sides(tile), (number * TILE, line * TILE))
     return encode_png(sheet.quantize(128))
 
 
