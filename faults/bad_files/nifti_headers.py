@@ -75,7 +75,7 @@ def affines(kind: str = "affine") -> Iterator[Scan]:
         yield valid(f"{name} 0", set_field(name, "h", 0))
         yield valid(f"{name} 99", set_field(name, "h", 99))
     yield valid("qfac 0", _with_qfac_0)
-    yield valid("pixdim negative", set_field("pixdim", "3f", -1, -1, -3, index=1))
+    yield valid("pixdim negative", set_field("pixdim", "3f", -8, -8, -24, index=1))
 
 
 def _only_sform(rows: list[float]) -> Content:
