@@ -19,11 +19,11 @@ from student_study import SCORES, Drawing, Outputs, Part, Recipe, Smoothed, draw
 
 from anofpdm.cli.options import parse_names, resolve_device
 from anofpdm.cohorts import open_cohort
-from anofpdm.evaluation.metrics.bootstrap import patient_bootstrap
-from anofpdm.evaluation.metrics.pixels import dice
 from anofpdm.network.predictor import load_trained
-from anofpdm.student.model import load_student
-from anofpdm.student.training import StudentTrainingConfig
+from anofpdm.scoring.metrics.bootstrap import patient_bootstrap
+from anofpdm.scoring.metrics.pixels import dice
+from anofpdm.student.student import load_student
+from anofpdm.student.train_student import StudentTrainingConfig
 from anofpdm.util.workers import cpu_cores, map_in_threads
 
 CUTS, SMALLEST = (-1.5, -1.0, -0.5, 0.0, 0.5), (0, 5, 10, 20, 40)

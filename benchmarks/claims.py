@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from anofpdm.evaluation.metrics.bootstrap import patient_bootstrap
+from anofpdm.scoring.metrics.bootstrap import patient_bootstrap
 
 TUNED = ("anoddpm-gaussian", "anoddpm-simplex", "ddim-classifier", "ddim-classifier-free")
 GRADIENTS = ("gradient", "gradient-above", "gradient-last", "gradient-weighted")

@@ -23,10 +23,10 @@ from pathlib import Path
 
 from anofpdm.cohorts import open_cohort
 from anofpdm.errors import CohortError
-from anofpdm.evaluation.comparison.methods import METHODS, EvidenceMethod
-from anofpdm.evaluation.comparison.names import MODEL_TASKS
 from anofpdm.network.checkpoint import STATE
-from anofpdm.student.model import FOLDER as STUDENT
+from anofpdm.student.student import FOLDER as STUDENT
+from anofpdm.study.comparison.methods import METHODS, EvidenceMethod
+from anofpdm.study.comparison.names import MODEL_TASKS
 
 TRAINED = {name: ("--task", task, "--noise", noise) for name, (task, noise) in MODEL_TASKS.items()}
 # Also evaluated with other numbers of levels.

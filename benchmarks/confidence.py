@@ -17,19 +17,20 @@ import torch
 from scipy.special import expit
 from scipy.stats import pearsonr, spearmanr
 
-from anofpdm.calibration.fit import slice_positions
+from anofpdm.calibration.fit_calibration import slice_positions
 from anofpdm.cohorts import Cohort, open_cohort
-from anofpdm.evaluation.metrics.pixels import dice, volume_dice
-from anofpdm.evaluation.metrics.reliability import Reliability, reliability
-from anofpdm.evaluation.truth import Truth
 from anofpdm.labels import NULL, UNHEALTHY
 from anofpdm.method.context import smooth_across_slices
 from anofpdm.method.decision import Decisions
 from anofpdm.models.registry import model_folder
+from anofpdm.scoring.metrics.pixels import dice, volume_dice
+from anofpdm.scoring.metrics.reliability import Reliability, reliability
+from anofpdm.scoring.truth import Truth
 from anofpdm.student.confidence import expected_dice, mirror_agreement
 from anofpdm.student.faint import lower_thresholds
-from anofpdm.student.model import Student, load_student, mask_thresholds, predict_both
-from anofpdm.student.network import cohort_pixels
+from anofpdm.student.predict import predict_both
+from anofpdm.student.student import Student, load_student, mask_thresholds
+from anofpdm.student.student_network import cohort_pixels
 
 FOREGROUND = -0.95  # mean over the modalities, as in `anofpdm evaluate`
 

@@ -2,7 +2,7 @@
 
     python benchmarks/contrast.py DATA --tools TOOLS [--split val|test|none] [--raw]
     python benchmarks/contrast.py DATA --tools TOOLS --names
-    python benchmarks/contrast.py DATA --tools TOOLS --fit src/anofpdm/scans/raw/contrast.json
+    python benchmarks/contrast.py DATA --tools TOOLS --fit src/anofpdm/raw/contrast.json
 
 DATA holds packs of slices (brats_gli_128, arc_t1_128) and raw scans (brats_gli_raw, raw_glioma, raw_ms, arc_raw),
 TOOLS the program that reads the packs (unpack.py). The fit uses every second (arc_t1_128: eighth) training patient, and
@@ -24,20 +24,20 @@ from pathlib import Path
 import numpy as np
 from scipy import ndimage
 
-from anofpdm.cohorts.phantoms.cohort import PhantomConfig, make_phantom
 from anofpdm.options import PhantomKind
-from anofpdm.scans import read_volume
-from anofpdm.scans.grid import Grid
-from anofpdm.scans.raw.contrast import (
+from anofpdm.phantoms.phantom_cohort import PhantomConfig, make_phantom
+from anofpdm.raw.contrast import (
     CONTRASTS,
     assign_series,
     compare_contrasts,
     measure_contrast,
     measure_stripped,
 )
-from anofpdm.scans.raw.mixed_up import find_mixed_up
-from anofpdm.scans.raw.register import Head
-from anofpdm.scans.raw.run import BrainFinder
+from anofpdm.raw.mixed_up import find_mixed_up
+from anofpdm.raw.prepare_study import BrainFinder
+from anofpdm.raw.register import Head
+from anofpdm.scans import read_volume
+from anofpdm.scans.grid import Grid
 
 PACKS = {"brats_gli_128": (240, 2), "arc_t1_128": (192, 8)}  # field of view in mm; training patients: one of so many
 THICK = 3  # slices

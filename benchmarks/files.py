@@ -20,11 +20,11 @@ from pathlib import Path
 import nibabel as nib
 import numpy as np
 
-from anofpdm.cohorts.phantoms.cohort import write_phantoms
 from anofpdm.cohorts.plan import plan_cohort
 from anofpdm.cohorts.prepare import prepare
-from anofpdm.evaluation.scoring.pairs import Pair, Pairing
-from anofpdm.evaluation.scoring.run import score_pair, score_pairs
+from anofpdm.phantoms.phantom_cohort import write_phantoms
+from anofpdm.scoring.pairs import Pair, Pairing
+from anofpdm.scoring.score_pairs import score_pair, score_pairs
 from anofpdm.util.workers import worker_pool
 
 SHAPE = (240, 240, 155)

@@ -22,10 +22,10 @@ import torch
 from files import ratio, read_all, synthetic_pair, time_preparing, time_scoring
 from scipy import ndimage
 
-from anofpdm.bench import scan
-from anofpdm.bench.forward import BenchConfig, measure
 from anofpdm.method.mask import MEDIAN, median_filtered
 from anofpdm.options import Preset
+from anofpdm.study.bench import scan_speed
+from anofpdm.study.bench.forward import BenchConfig, measure
 
 
 @dataclass(frozen=True)
@@ -89,12 +89,12 @@ def forward_ratio() -> float:
 
 def scan_ratio() -> float:
     with tempfile.TemporaryDirectory() as folder:
-        paths = [Path(folder, f"{seed}.nii.gz") for seed in range(len(scan.MODALITIES))]
+        paths = [Path(folder, f"{seed}.nii.gz") for seed in range(len(scan_speed.MODALITIES))]
         for seed, path in enumerate(paths):
-            voxels, affine = scan.random_head(seed, SCAN)
+            voxels, affine = scan_speed.random_head(seed, SCAN)
             nib.save(nib.Nifti1Image(voxels, affine), path)
         before = median_seconds(lambda: read_all(paths))
-        segmenting = scan.scan_seconds(CPU, SCAN)
+        segmenting = scan_speed.scan_seconds(CPU, SCAN)
         return segmenting / statistics.mean([before, median_seconds(lambda: read_all(paths))])
 
 

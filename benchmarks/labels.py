@@ -33,9 +33,9 @@ import numpy as np
 
 from anofpdm.cohorts import Cohort, open_cohort
 from anofpdm.cohorts.slice_labels import fill_between, isolated_labels
-from anofpdm.evaluation.metrics.lesions import lesion_area
-from anofpdm.evaluation.truth import Truth
 from anofpdm.labels import HEALTHY, LABEL_NAMES, NULL, UNHEALTHY
+from anofpdm.scoring.metrics.lesions import lesion_area
+from anofpdm.scoring.truth import Truth
 
 
 def main() -> None:

@@ -30,14 +30,14 @@ import numpy as np
 from raw_disturbed import Skull
 from raw_masks import DisturbedScores, Undisturbed, dice, distances_mm, disturb_once
 
-from anofpdm.cohorts.inputs import find_targets
 from anofpdm.errors import ScanWarning
+from anofpdm.raw.brain import extract_brain, load_networks
+from anofpdm.raw.geometry import decode_transform
+from anofpdm.raw.prepare_study import BrainFinder, RawRun, prepare_raw
+from anofpdm.raw.register import Head, register_rigid
 from anofpdm.scans import read_volume
 from anofpdm.scans.grid import Grid
-from anofpdm.scans.raw.brain import extract_brain, load_networks
-from anofpdm.scans.raw.geometry import decode_transform
-from anofpdm.scans.raw.register import Head, register_rigid
-from anofpdm.scans.raw.run import BrainFinder, RawRun, prepare_raw
+from anofpdm.segment.inputs import find_targets
 from anofpdm.segment.model import load
 from anofpdm.segment.raw_input import study_options
 

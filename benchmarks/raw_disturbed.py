@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 from scipy import ndimage
 
+from anofpdm.raw.brain import Networks, extract_brain
+from anofpdm.raw.geometry import apply, decode_transform, resample, rigid_matrix
+from anofpdm.raw.register import Head
+from anofpdm.raw.thick import divide_slices, resample_series
 from anofpdm.scans import read_volume, write_nifti
 from anofpdm.scans.grid import Grid
-from anofpdm.scans.raw.brain import Networks, extract_brain
-from anofpdm.scans.raw.geometry import apply, decode_transform, resample, rigid_matrix
-from anofpdm.scans.raw.register import Head
-from anofpdm.scans.raw.thick import divide_slices, resample_series
 
 IN_PLANE_MM, SLICE_MM = (0.8, 1.2), (3.0, 5.0)
 FIELD_OF_VIEW_MM = np.array([240.0, 240.0, 185.0])

@@ -17,13 +17,13 @@ from raw_disturbed import (
 )
 
 from anofpdm.cohorts.subjects import Subject
+from anofpdm.raw.geometry import apply, resample
+from anofpdm.raw.place import PlacedSeries
+from anofpdm.raw.prepare_study import BrainFinder, RawRun, prepare_raw
+from anofpdm.raw.register import Head, register_rigid
+from anofpdm.raw.template import load_template, register_affine
 from anofpdm.scans import read_volume
 from anofpdm.scans.grid import Grid
-from anofpdm.scans.raw.geometry import apply, resample
-from anofpdm.scans.raw.place import PlacedSeries
-from anofpdm.scans.raw.register import Head, register_rigid
-from anofpdm.scans.raw.run import BrainFinder, RawRun, prepare_raw
-from anofpdm.scans.raw.template import load_template, register_affine
 from anofpdm.segment.model import Model
 from anofpdm.segment.raw_input import study_options
 from anofpdm.segment.result import Segmentation

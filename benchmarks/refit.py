@@ -13,13 +13,13 @@ from typing import Any
 
 import torch
 
-from anofpdm.calibration.fit import slice_positions
+from anofpdm.calibration.fit_calibration import slice_positions
 from anofpdm.cohorts import Cohort, open_cohort
 from anofpdm.models.registry import model_folder
 from anofpdm.network.checkpoint import load_model, save_model
-from anofpdm.student.calibration import fit_student_calibration
-from anofpdm.student.model import FOLDER, load_student
-from anofpdm.student.network import cohort_pixels
+from anofpdm.student.fit_detector import fit_student_calibration
+from anofpdm.student.student import FOLDER, load_student
+from anofpdm.student.student_network import cohort_pixels
 from anofpdm.student.targets import HASHED
 from anofpdm.student.typical import describe_cohort, fit_typical
 

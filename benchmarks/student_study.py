@@ -7,19 +7,19 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from anofpdm.calibration.fit import slice_positions
+from anofpdm.calibration.fit_calibration import slice_positions
 from anofpdm.cohorts import Cohort
-from anofpdm.evaluation.metrics.lesions import dice_by_size
-from anofpdm.evaluation.metrics.pixels import confusion, dice, mean_defined, volume_dice
-from anofpdm.evaluation.truth import Truth
 from anofpdm.method.context import SlicePositions, smooth_across_slices
 from anofpdm.method.mask import SMALLEST, mask
-from anofpdm.student.calibration import fit_student_calibration
+from anofpdm.scoring.metrics.lesions import dice_by_size
+from anofpdm.scoring.metrics.pixels import confusion, dice, mean_defined, volume_dice
+from anofpdm.scoring.truth import Truth
 from anofpdm.student.faint import lower_thresholds
+from anofpdm.student.fit_detector import fit_student_calibration
 from anofpdm.student.linked import draw_masks
-from anofpdm.student.model import StudentCalibration, mask_thresholds
-from anofpdm.student.model import predict_slices as predict
-from anofpdm.student.network import (
+from anofpdm.student.predict import predict_slices as predict
+from anofpdm.student.student import StudentCalibration, mask_thresholds
+from anofpdm.student.student_network import (
     Pixels,
     StudentConfig,
     StudentNet,
@@ -28,7 +28,7 @@ from anofpdm.student.network import (
     neighbour_rows,
 )
 from anofpdm.student.targets import PseudoLabels
-from anofpdm.student.training import StudentTrainingConfig, train_student
+from anofpdm.student.train_student import StudentTrainingConfig, train_student
 
 SCORES = ("unhealthy", "mixed", "volume", "precision", "recall", "accuracy")
 

@@ -13,12 +13,12 @@ from collections.abc import Callable
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from anofpdm.bench.forward import matrix_peak
 from anofpdm.network.classifier import build_network
 from anofpdm.network.config import UNetConfig, preset
-from anofpdm.network.training.config import TrainingConfig
 from anofpdm.network.training.trainer import Trainer
+from anofpdm.network.training.training_config import TrainingConfig
 from anofpdm.network.unet import UNet
+from anofpdm.study.bench.forward import matrix_peak
 
 SIDE, MODALITIES = 128, 4
 

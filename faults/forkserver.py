@@ -109,12 +109,6 @@ def _serve() -> None:
     import highdicom  # noqa: F401
     import pydicom  # noqa: F401
 
-    import anofpdm.cohorts.prepare
-    import anofpdm.evaluation.comparison.page
-    import anofpdm.evaluation.comparison.protocol
-    import anofpdm.evaluation.native.report
-    import anofpdm.scans.dicom.seg
-    import anofpdm.segment.many  # noqa: F401
     from anofpdm.cli.main import main
 
     print("ready", flush=True)

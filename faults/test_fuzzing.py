@@ -39,7 +39,7 @@ def _read_dicom(path: Path) -> None:
 
 
 def _read_calibration(path: Path) -> None:
-    from anofpdm.calibration.files import from_json, to_json
+    from anofpdm.calibration.calibration_file import from_json, to_json
 
     to_json(from_json(path.read_bytes().decode(errors="replace"), str(path)))
 
@@ -53,13 +53,13 @@ def _read_model(path: Path) -> None:
 
 
 def _read_labels(path: Path) -> None:
-    from anofpdm.cohorts.tables import read_labels
+    from anofpdm.cohorts.csv_tables import read_labels
 
     read_labels(path).slice_labels("q0", 5)
 
 
 def _read_split(path: Path) -> None:
-    from anofpdm.cohorts.tables import read_split
+    from anofpdm.cohorts.csv_tables import read_split
 
     read_split(path)
 
@@ -180,9 +180,9 @@ def _fuzz(reader: str, options: list[str]) -> None:
     import atheris
 
     with atheris.instrument_imports(include=["anofpdm", "pydicom"]):
-        import anofpdm.calibration.files
+        import anofpdm.calibration.calibration_file
+        import anofpdm.cohorts.csv_tables
         import anofpdm.cohorts.store
-        import anofpdm.cohorts.tables
         import anofpdm.network.predictor
         import anofpdm.scans.dicom.read  # noqa: F401
     from anofpdm.errors import AnoFPDMError

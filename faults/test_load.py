@@ -40,7 +40,7 @@ READERS = 8
 @pytest.fixture(scope="module")
 def fast_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The bundled model with few noise levels; every slice is called unhealthy, so that there is a mask to compare."""
-    from anofpdm.calibration.files import from_json, to_json
+    from anofpdm.calibration.calibration_file import from_json, to_json
 
     folder = tmp_path_factory.mktemp("fast") / "tumour"
     shutil.copytree(str(resources.files("anofpdm") / "models" / "phantom-tumour"), folder)

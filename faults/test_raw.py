@@ -11,13 +11,13 @@ import nibabel as nib
 import numpy as np
 import pytest
 
+from anofpdm.raw.cache import MANIFEST
 from anofpdm.scans import read_volume, write_nifti
-from anofpdm.scans.raw.store import MANIFEST
 from faults.extent import Extent
 from faults.folders import Disk, hash_files, temporary_files
 from faults.processes import Argument, Outcome, RunningCommand, assert_refused, run, run_successfully, wait_until
 from faults.summary import FAULTS
-from tests.scans.raw.worlds import moved_head, random_rigid, thick_grid
+from tests.raw.worlds import moved_head, random_rigid, thick_grid
 
 GRIDS = {"flair": ((1.8, 1.8, 5.0), (112, 128, 30)), "t2": ((2.0, 2.0, 4.0), (100, 112, 38))}
 MODEL = Path(str(resources.files("anofpdm"))) / "models" / "phantom-tumour"

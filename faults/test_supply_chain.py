@@ -129,14 +129,14 @@ def test_safe_code_is_not_reported(text: str) -> None:
 
 
 # Deepbet's weights have this format only. Loaded are the bytes whose hash was compared with one in the source.
-PINNED_FILES = ("src/anofpdm/scans/raw/brain.py: torch.jit.load loads code",)
+PINNED_FILES = ("src/anofpdm/raw/brain.py: torch.jit.load loads code",)
 # One function of the C library, which the process has loaded anyway, with two constants.
 NATIVE_CODE = ("src/anofpdm/util/memory.py: imports ctypes, which calls native code",)
 
 
 def test_weights_of_another_package_are_loaded_only_if_their_hash_is_known(tmp_path: Path) -> None:
     from anofpdm.errors import ConfigError
-    from anofpdm.scans.raw import brain
+    from anofpdm.raw import brain
 
     (tmp_path / brain.FINDER[0]).write_bytes(b"something else")
     with pytest.raises(ConfigError, match="not the file of deepbet"):

@@ -6,8 +6,8 @@ import numpy as np
 import torch
 
 from anofpdm.method.detection import CurveDetector
-from anofpdm.student.model import Student, StudentCalibration, save_student
-from anofpdm.student.network import StudentConfig, StudentNet
+from anofpdm.student.student import Student, StudentCalibration, save_student
+from anofpdm.student.student_network import StudentConfig, StudentNet
 from tests import toys
 
 CPU = torch.device("cpu")

@@ -12,10 +12,10 @@ import pytest
 from typer.testing import CliRunner
 
 from anofpdm.cli.main import app
-from anofpdm.demo.run import BUNDLED
-from anofpdm.evaluation.comparison.methods import METHODS, ReconstructionMethod
+from anofpdm.demo.run_demo import BUNDLED
 from anofpdm.network import config
 from anofpdm.options import Preset
+from anofpdm.study.comparison.methods import METHODS, ReconstructionMethod
 from tests import toys
 
 PHANTOMS = ("--kind", "tumour", "--patients", 6, "--seed", 80, "--slices", 10)  # each with a lesion

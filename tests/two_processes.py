@@ -9,7 +9,7 @@ from pathlib import Path
 # Forked after the imports, which take most of the time.
 FORKED = """
 import os, sys
-import anofpdm.evaluation.comparison.protocol
+import anofpdm.study.comparison.protocol
 from anofpdm.cli.main import main
 
 children = []

@@ -15,10 +15,10 @@ import torch
 from PIL import Image
 
 import anofpdm
-from anofpdm.cohorts.phantoms.cohort import write_phantoms
 from anofpdm.method import NoiseSchedule, forward_evidence
 from anofpdm.method.forward_process import Level
 from anofpdm.method.guidance import guided_estimate
+from anofpdm.phantoms.phantom_cohort import write_phantoms
 from anofpdm.scans import AxialPlanes, mask_slices, read_scan, read_volume, scan_slices
 from anofpdm.segment.model import Model
 from anofpdm.segment.result import Segmentation

@@ -13,9 +13,9 @@ from typer.testing import CliRunner
 
 import anofpdm
 from anofpdm.calibration import signal_choice
+from anofpdm.calibration.calibration_file import save_calibration, to_json
 from anofpdm.calibration.figure import draw_calibration
-from anofpdm.calibration.files import save_calibration, to_json
-from anofpdm.calibration.fit import (
+from anofpdm.calibration.fit_calibration import (
     CalibrationConfig,
     compact,
     fit_calibration,

@@ -5,7 +5,7 @@ import shutil
 import pytest
 from typer.testing import CliRunner
 
-from anofpdm.calibration.files import FIGURE, FILE
+from anofpdm.calibration.calibration_file import FIGURE, FILE
 from anofpdm.cli.main import app
 from anofpdm.errors import MethodError
 from anofpdm.util.distributed import World

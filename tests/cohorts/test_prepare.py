@@ -20,9 +20,9 @@ from anofpdm.cohorts.plan import plan_cohort
 from anofpdm.cohorts.prepare import prepare
 from anofpdm.cohorts.store import check_slices
 from anofpdm.errors import AnoFPDMError, CohortError, ScanError
-from anofpdm.evaluation.truth import Truth
 from anofpdm.labels import HEALTHY, NULL, UNHEALTHY
 from anofpdm.scans import read_scan, scan_slices
+from anofpdm.scoring.truth import Truth
 from anofpdm.util import files
 from tests import toys
 

@@ -12,13 +12,13 @@ from anofpdm.cohorts.plan import plan_cohort
 from anofpdm.cohorts.prepare import prepare
 from anofpdm.cohorts.raw_scans import RawOptions
 from anofpdm.errors import CohortError
-from anofpdm.evaluation.truth import Truth
 from anofpdm.options import Raw, Template
+from anofpdm.raw.geometry import apply, resample
 from anofpdm.scans import read_volume, write_nifti
 from anofpdm.scans.grid import Grid
-from anofpdm.scans.raw.geometry import apply, resample
+from anofpdm.scoring.truth import Truth
 from tests import toys
-from tests.scans.raw.worlds import moved_head, random_rigid, thick_grid, tumour_phantom
+from tests.raw.worlds import moved_head, random_rigid, thick_grid, tumour_phantom
 
 MOVEMENT = random_rigid(np.random.default_rng(8), 12.0, 15.0)
 GRIDS = {
@@ -66,7 +66,7 @@ def test_registrations_are_kept_for_another_size(tmp_path, monkeypatch):
     stored = {path.name for path in (tmp_path / "out" / "preparation" / "p").iterdir()}
     assert {"brain_flair.nii.gz", "brain_t2.nii.gz", "manifest.json", "t2_to_flair.txt", "t2.png"} <= stored
     assert "t2.nii.gz" not in stored
-    monkeypatch.setattr("anofpdm.scans.raw.preparation.register_rigid", None)  # is not called
+    monkeypatch.setattr("anofpdm.raw.preparation.register_rigid", None)  # is not called
     report = prepare(plan_cohort("brats21", source, size=32), tmp_path / "out", overwrite=True)
     assert not report.failed
 

@@ -3,9 +3,9 @@ import os
 import numpy as np
 import pytest
 
+from anofpdm.cohorts.csv_tables import check_known, read_labels, read_split
 from anofpdm.cohorts.plan import apply_split, draw_split, split_subjects
 from anofpdm.cohorts.subjects import Subject
-from anofpdm.cohorts.tables import check_known, read_labels, read_split
 from anofpdm.errors import CohortError
 from anofpdm.labels import HEALTHY, NULL, UNHEALTHY
 

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from anofpdm.demo.run import BUNDLED, PAGE, run_demo
+from anofpdm.demo.run_demo import BUNDLED, PAGE, run_demo
 from anofpdm.errors import AnoFPDMError, CohortError, EvaluationError, ScanWarning
-from anofpdm.evaluation.metrics.volumes import score_volume
 from anofpdm.report.overview import CAPTION, HEADING, TILE
 from anofpdm.scans import Grid, read_volume
+from anofpdm.scoring.metrics.volumes import score_volume
 from anofpdm.segment.outputs import MASK
 from anofpdm.util.drawing import BLUE, OUTLINE
 from anofpdm.util.files import folder_lock
@@ -117,12 +117,12 @@ def test_the_first_brain_is_segmented_by_both_engines(tmp_path, monkeypatch):
             return SimpleNamespace(engine=SimpleNamespace(name="student"))
 
     runs = []
-    monkeypatch.setattr("anofpdm.demo.run.load", lambda *_: FakeModel())
-    monkeypatch.setattr("anofpdm.demo.run.TRUTH_SUFFIXES", {"tumour": "seg"})
+    monkeypatch.setattr("anofpdm.demo.run_demo.load", lambda *_: FakeModel())
+    monkeypatch.setattr("anofpdm.demo.run_demo.TRUTH_SUFFIXES", {"tumour": "seg"})
     monkeypatch.setattr(
-        "anofpdm.demo.run._segment", lambda _m, target, engine, *_: runs.append((target.subject.name, engine))
+        "anofpdm.demo.run_demo._segment", lambda _m, target, engine, *_: runs.append((target.subject.name, engine))
     )
-    monkeypatch.setattr("anofpdm.demo.run.render_page", lambda *_, **__: "")
+    monkeypatch.setattr("anofpdm.demo.run_demo.render_page", lambda *_, **__: "")
     run_demo(tmp_path, device="cpu", patients=2, slices=10)
     (first, one), (again, two), (second, three) = runs
     assert (one, two, three) == ("student", "diffusion", "student")
@@ -130,7 +130,7 @@ def test_the_first_brain_is_segmented_by_both_engines(tmp_path, monkeypatch):
 
 
 def test_a_second_demo_replaces_only_the_first(demo, tmp_path, monkeypatch):
-    monkeypatch.setattr("anofpdm.demo.run.TRUTH_SUFFIXES", {})  # no phantoms: only the folder is prepared
+    monkeypatch.setattr("anofpdm.demo.run_demo.TRUTH_SUFFIXES", {})  # no phantoms: only the folder is prepared
     out, _ = demo
     (tmp_path / "results").mkdir()
     with pytest.raises(CohortError, match="not made by a demo"):

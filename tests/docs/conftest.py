@@ -12,11 +12,11 @@ from typer.testing import CliRunner
 
 from anofpdm.cli.main import app
 from anofpdm.cohorts import prepare
-from anofpdm.cohorts.phantoms import cohort as phantoms
-from anofpdm.demo import run as demo
-from anofpdm.evaluation.comparison.methods import METHODS, ReconstructionMethod
+from anofpdm.demo import run_demo as demo
 from anofpdm.method import mask
 from anofpdm.network import blocks, config, unet
+from anofpdm.phantoms import phantom_cohort as phantoms
+from anofpdm.study.comparison.methods import METHODS, ReconstructionMethod
 from tests import dicom_toys, toys
 
 TOY_NETWORK = {"channels": 8, "multipliers": (1, 2), "blocks": 1, "attention": (2,)}

@@ -55,7 +55,7 @@ def test_pages_look_as_in_the_repository(site, hooks):
 
 def test_the_reference_has_docstrings_and_comments(site):
     import anofpdm
-    from anofpdm.evaluation.metrics.scan import score_masks
+    from anofpdm.scoring.metrics.scan import score_masks
 
     page = re.sub(r"<[^>]+>", "", article(site, "api.md"))
     for thing in (anofpdm.load, score_masks):

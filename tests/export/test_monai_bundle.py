@@ -12,9 +12,9 @@ from typer.testing import CliRunner
 
 import anofpdm
 from anofpdm.cli.main import app
-from anofpdm.cohorts.phantoms.cohort import write_phantoms
 from anofpdm.export.monai_bundle import BundleSource, bundle_files
 from anofpdm.models.registry import ShippedModel
+from anofpdm.phantoms.phantom_cohort import write_phantoms
 from anofpdm.segment.model import load
 from tests.export.export_toys import MAX_GAP, reorient
 from tests.optional_toys import save_model, scan_files

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from anofpdm.cli.main import app
 from anofpdm.segment.model import load
-from anofpdm.student.network import predict_logits
+from anofpdm.student.student_network import predict_logits
 
 NAME = "phantom-stroke"
 

@@ -12,11 +12,11 @@ from anofpdm.export.whole_scan import WholeScan, compile_whole_scan
 from anofpdm.method.context import SlicePositions
 from anofpdm.method.detection import CurveDetector
 from anofpdm.method.mask import drop_small_components
-from anofpdm.network.expects import ScanExpectation
+from anofpdm.scans.expects import ScanExpectation
 from anofpdm.segment.model import Model
 from anofpdm.student.faint import lower_thresholds
 from anofpdm.student.linked import drop_unlinked
-from anofpdm.student.model import DetectBy, Student
+from anofpdm.student.student import DetectBy, Student
 from tests import toys
 from tests.export.export_toys import MAX_GAP, canonical, ours
 from tests.optional_toys import CHANNELS, make_student

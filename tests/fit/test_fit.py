@@ -11,10 +11,9 @@ import pytest
 import torch
 
 from anofpdm.cohorts import open_cohort
-from anofpdm.evaluation.burden import detected_by_burden
 from anofpdm.fit import estimate, stages
-from anofpdm.fit.config import Budget, Data, FitConfig, detect_layout
 from anofpdm.fit.estimate import Done, Speed, Work, estimate_time
+from anofpdm.fit.fit_config import Budget, Data, FitConfig, detect_layout
 from anofpdm.fit.split import draw_split
 from anofpdm.labels import HEALTHY, NULL
 from anofpdm.method import mask
@@ -23,7 +22,8 @@ from anofpdm.network.checkpoint import load_model
 from anofpdm.network.training.log import minutes_trained
 from anofpdm.network.training.trainer import Trainer
 from anofpdm.options import Layout, Preset, Split
-from anofpdm.student import distill
+from anofpdm.scoring.burden import detected_by_burden
+from anofpdm.student import distillation
 from anofpdm.util.progress import silent
 from tests import toys
 from tests.fit.fit_toys import NARROW, PATIENTS, QUICK, SHAPE, fit, lesion, write_cohort
@@ -35,7 +35,7 @@ STEPS = ("--steps", 4)
 def small_networks():
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(config.PRESETS, Preset.TINY, NARROW)
-        patch.setattr("anofpdm.fit.run.measure_speed", lambda *_: Speed(3600.0, 0.01, 0.01))
+        patch.setattr("anofpdm.fit.run_fit.measure_speed", lambda *_: Speed(3600.0, 0.01, 0.01))
         patch.setattr(mask, "MEDIAN", 1)  # slices are so small that a median would leave nothing of a lesion
         yield
 
@@ -95,7 +95,7 @@ def test_an_interrupted_fit_resumes(where, fitted, world, tmp_path, monkeypatch)
         elif where == "calibrate":
             patch.setattr(stages, "fit_calibration", interrupt)
         else:
-            patch.setattr(distill, "train_student", interrupt)
+            patch.setattr(distillation, "train_student", interrupt)
         assert "resume" in fit(*words, code=130)
     assert not (tmp_path / "model" / "index.html").exists()
     assert stages.is_trained(FitConfig(Data(world[0], Layout.NIFTI), tmp_path / "model", Budget(4))) == (
@@ -131,7 +131,7 @@ def test_more_steps_train_further_and_calibrate_again(fitted, world, tmp_path):
 
 @pytest.fixture
 def fast(monkeypatch):
-    monkeypatch.setattr("anofpdm.fit.run.measure_speed", lambda *_: Speed(1e-4, 1e-7, 1e-4))
+    monkeypatch.setattr("anofpdm.fit.run_fit.measure_speed", lambda *_: Speed(1e-4, 1e-7, 1e-4))
 
 
 @pytest.mark.usefixtures("fast")
@@ -152,7 +152,7 @@ def test_minutes_count_over_all_runs(world, tmp_path, monkeypatch):
 @pytest.mark.usefixtures("fast")
 def test_preparing_stops_when_the_minutes_are_over(world, tmp_path, monkeypatch):
     """What is prepared is kept for the next run."""
-    monkeypatch.setattr("anofpdm.fit.run.measure_speed", lambda *_: Speed(1e-9, 1e-9, 1e-9))
+    monkeypatch.setattr("anofpdm.fit.run_fit.measure_speed", lambda *_: Speed(1e-9, 1e-9, 1e-9))
     words = (world[0], "--labels", world[1], "--out", tmp_path / "model", *QUICK)
     assert "--minutes 0.0001: used up by preparing" in fit(*words, "--minutes", 0.0001, code=1)
     assert (tmp_path / "model" / "cohort" / "journal.jsonl").is_file()
@@ -231,7 +231,7 @@ class TestWrongInput:
         fit(*words, "--minutes", 9901, code=130)
 
     def test_one_step_and_then_a_long_calibration_is_refused(self, world, tmp_path, monkeypatch):
-        monkeypatch.setattr("anofpdm.fit.run.measure_speed", lambda *_: Speed(20.0, 11.0, 0.1))
+        monkeypatch.setattr("anofpdm.fit.run_fit.measure_speed", lambda *_: Speed(20.0, 11.0, 0.1))
         words = (world[0], "--labels", world[1], "--out", tmp_path / "model", *QUICK)
         output = fit(*words, "--steps", 1, code=1)
         assert "--steps 1: less than a minute of training, and then " in output

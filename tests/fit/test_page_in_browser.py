@@ -27,7 +27,7 @@ def page_file(tmp_path_factory):
     (scans / "p0" / "p0_t2.nii.gz").write_bytes(b"<b>no scan</b>")
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(config.PRESETS, Preset.TINY, NARROW)
-        patch.setattr("anofpdm.fit.run.measure_speed", lambda *_: Speed(1.0, 0.01, 0.01))
+        patch.setattr("anofpdm.fit.run_fit.measure_speed", lambda *_: Speed(1.0, 0.01, 0.01))
         patch.setattr(mask, "MEDIAN", 1)
         fit(scans, "--layout", "brats21", "--out", folder / "model", "--steps", 4, *QUICK, code=3)
     return folder / "model" / "index.html"

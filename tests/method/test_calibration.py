@@ -10,7 +10,7 @@ from scipy.ndimage import gaussian_filter, median_filter
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_auc_score
 
-from anofpdm.calibration.files import from_json, to_json
+from anofpdm.calibration.calibration_file import from_json, to_json
 from anofpdm.errors import CalibrationError, ConfigError
 from anofpdm.method import NoiseSchedule, calibrate, forward_evidence
 from anofpdm.method.calibration import Candidate, choose_strength

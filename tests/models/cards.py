@@ -2,7 +2,7 @@
 
 import re
 
-from anofpdm.demo.run import BUNDLED
+from anofpdm.demo.run_demo import BUNDLED
 
 
 def lower_bound(kind: str, method: str, column: str) -> float:

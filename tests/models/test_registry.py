@@ -15,7 +15,7 @@ from anofpdm.errors import ModelError
 from anofpdm.models import registry
 from anofpdm.models.registry import FOLDER, model_folder, shipped_models
 from anofpdm.network.checkpoint import load_model
-from anofpdm.student.model import load_student
+from anofpdm.student.student import load_student
 
 
 def run(*words):

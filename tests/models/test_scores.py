@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from anofpdm.cohorts.inputs import find_targets
-from anofpdm.cohorts.phantoms.cohort import write_phantoms
-from anofpdm.demo.run import BUNDLED, MODEL_SEEDS, TRUTH_SUFFIXES
-from anofpdm.evaluation.metrics.volumes import score_volume
+from anofpdm.demo.run_demo import BUNDLED, MODEL_SEEDS, TRUTH_SUFFIXES
+from anofpdm.phantoms.phantom_cohort import write_phantoms
+from anofpdm.scoring.metrics.volumes import score_volume
+from anofpdm.segment.inputs import find_targets
 from anofpdm.segment.model import load
 from tests.models.cards import lower_bound
 

@@ -5,7 +5,7 @@ import platform
 import pytest
 import torch
 
-from anofpdm.network.cpu import fast_gradients
+from anofpdm.network.fast.cpu import fast_gradients
 
 CPU = torch.device("cpu")
 

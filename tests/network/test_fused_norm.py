@@ -11,7 +11,7 @@ pytestmark = pytest.mark.gpu
 @pytest.mark.parametrize("with_scale", [False, True])
 @pytest.mark.parametrize(("channels", "side", "groups"), [(64, 128, 16), (192, 16, 16), (1024, 8, 32), (24, 9, 2)])
 def test_the_kernels_equal_the_plain_formula_and_its_gradients(channels, side, groups, with_scale, activate):
-    from anofpdm.network.kernels.fused_norm import norm_silu
+    from anofpdm.network.fast.fused_norm import norm_silu
 
     torch.manual_seed(0)
     x = (2 * torch.randn(3, channels, side, side, device="cuda") + 1).requires_grad_()
@@ -31,7 +31,7 @@ def test_the_kernels_equal_the_plain_formula_and_its_gradients(channels, side, g
 
 
 def test_in_half_precision_the_kernels_are_as_close_as_rounding_allows():
-    from anofpdm.network.kernels.fused_norm import norm_silu
+    from anofpdm.network.fast.fused_norm import norm_silu
 
     torch.manual_seed(0)
     x = torch.randn(4, 128, 32, 32, device="cuda", dtype=torch.bfloat16).contiguous(memory_format=torch.channels_last)

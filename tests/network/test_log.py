@@ -6,9 +6,9 @@ import types
 import numpy as np
 import pytest
 
-from anofpdm.network.training import run
-from anofpdm.network.training.config import TrainingLimits
+from anofpdm.network.training import run_training
 from anofpdm.network.training.log import TrainingLog, TrainingStatus, loss_jump
+from anofpdm.network.training.training_config import TrainingLimits
 from tests.network.trainers import QUIET, trainer_of
 
 
@@ -67,7 +67,7 @@ def test_tensorboard_is_written_if_installed(cohort, tmp_path, monkeypatch):
             calls.append(("closed",))
 
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", types.SimpleNamespace(SummaryWriter=Board))
-    run.train(trainer_of(cohort), cohort, tmp_path, TrainingLimits(steps=2, **QUIET))
+    run_training.train(trainer_of(cohort), cohort, tmp_path, TrainingLimits(steps=2, **QUIET))
     assert calls[0] == (tmp_path / "tensorboard", 1)
     assert [call[1] for call in calls[1:] if call[0] == "loss"] == [1, 2]
     assert calls[-1] == ("closed",)

@@ -10,8 +10,8 @@ from anofpdm.network.blocks import Attention, upsample
 from anofpdm.network.classifier import build_network
 from anofpdm.network.config import preset
 from anofpdm.network.simplex import random_permutations, simplex_noise
-from anofpdm.network.training.config import TrainingConfig
 from anofpdm.network.training.trainer import Trainer
+from anofpdm.network.training.training_config import TrainingConfig
 from anofpdm.network.unet import UNet
 from tests.network.trainers import without_zeros
 
@@ -113,7 +113,7 @@ def test_inference_kernels_equal_plain_layers(name):
 
 @pytest.mark.parametrize(("channels", "out", "side"), [(32, 1, 32), (64, 4, 128), (128, 2, 48)])
 def test_the_last_layer_is_exact_to_float32(channels, out, side):
-    from anofpdm.network.kernels.last_layer import last_layer
+    from anofpdm.network.fast.last_layer import last_layer
 
     torch.manual_seed(0)
     norm, conv = torch.nn.GroupNorm(8, channels).to(GPU), torch.nn.Conv2d(channels, out, 3, padding=1).to(GPU)

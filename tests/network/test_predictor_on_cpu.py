@@ -54,7 +54,7 @@ def test_float32_products_are_not_rounded_and_the_users_setting_is_restored(made
 def test_threads_over_slices_and_winograd_change_nothing(labels, monkeypatch):
     """The same noise as from one thread and direct convolutions, whatever the number of slices."""
     from anofpdm.network import predictor
-    from anofpdm.network.cpu import SliceThreads
+    from anofpdm.network.fast.cpu import SliceThreads
 
     network = without_zeros(UNet(UNetConfig(2, channels=64, multipliers=(1, 2), attention=(2,), heads=2)))
     monkeypatch.setattr(predictor, "is_faster_here", lambda: False)

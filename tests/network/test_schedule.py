@@ -5,7 +5,7 @@ import torch
 
 from anofpdm.errors import ConfigError
 from anofpdm.network.schedule import NoiseSchedule
-from anofpdm.network.training.pictures import sample
+from anofpdm.network.training.sample_pictures import sample
 
 
 @pytest.fixture

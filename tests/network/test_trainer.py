@@ -13,11 +13,11 @@ import torch
 from anofpdm.errors import TrainingError
 from anofpdm.network.classifier import build_network
 from anofpdm.network.simplex import random_permutations, simplex_noise
-from anofpdm.network.training import run
+from anofpdm.network.training import run_training
 from anofpdm.network.training import trainer as trainer_module
 from anofpdm.network.training.batches import SliceOrder
-from anofpdm.network.training.config import TrainingConfig
 from anofpdm.network.training.trainer import Trainer
+from anofpdm.network.training.training_config import TrainingConfig
 from anofpdm.util.distributed import World
 from tests.network.trainers import CPU, NETWORK, UNLABELLED, inputs_of, trainer_of
 
@@ -139,8 +139,10 @@ class TestStep:
             for trainer in (calm, pressed):
                 trainer.update(inputs_of(trainer, cohort))
         assert pressed.micro_batch == 2
-        assert run.memory_note(pressed) == "memory is short: 2 of 8 slices at a time, the batch size is unchanged"
-        assert run.memory_note(calm) == ""
+        assert (
+            run_training.memory_note(pressed) == "memory is short: 2 of 8 slices at a time, the batch size is unchanged"
+        )
+        assert run_training.memory_note(calm) == ""
         for name, average in calm.average.items():
             torch.testing.assert_close(average, pressed.average[name], rtol=1e-3, atol=1e-5)
 
@@ -158,7 +160,7 @@ from safetensors.torch import save_file
 from anofpdm.cohorts import open_cohort
 from anofpdm.network.training import run
 from anofpdm.network.training.batches import SliceOrder
-from anofpdm.network.training.config import TrainingConfig, TrainingLimits
+from anofpdm.network.training.training_config import TrainingConfig, TrainingLimits
 from anofpdm.network.config import UNetConfig
 from anofpdm.util.distributed import World
 

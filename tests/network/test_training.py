@@ -16,19 +16,19 @@ from anofpdm.errors import ConfigError, ModelError, TrainingError
 from anofpdm.network import checkpoint
 from anofpdm.network.classifier import build_network
 from anofpdm.network.config import UNetConfig
-from anofpdm.network.expects import ScanExpectation
 from anofpdm.network.predictor import load_trained
-from anofpdm.network.training import run
-from anofpdm.network.training.config import TrainingConfig, TrainingLimits
+from anofpdm.network.training import run_training
 from anofpdm.network.training.trainer import Trainer
+from anofpdm.network.training.training_config import TrainingConfig, TrainingLimits
 from anofpdm.options import Noise, Task
+from anofpdm.scans.expects import ScanExpectation
 from anofpdm.util.distributed import World
 from tests.network.trainers import CPU, NETWORK, QUIET, UNLABELLED, assert_same, trainer_of
 
 
 class TestRun:
     def test_files_of_a_run(self, cohort, tmp_path):
-        run.train(trainer_of(cohort), cohort, tmp_path, TrainingLimits(steps=4, log_steps=2, sample_steps=2))
+        run_training.train(trainer_of(cohort), cohort, tmp_path, TrainingLimits(steps=4, log_steps=2, sample_steps=2))
         weights, payload, _ = checkpoint.load_model(tmp_path)
         assert (payload["step"], payload["task"], payload["modalities"]) == (4, "guided", ["flair", "t2"])
         network = build_network("guided", UNetConfig.from_dict(payload["network"]))
@@ -40,11 +40,11 @@ class TestRun:
     def test_a_model_records_what_its_scans_have_in_common(self, cohort, tmp_path):
         expects = {"skull": True, "template": "mni152", "field_of_view_mm": 192.0, "orientation": "axial"}
         changed = dataclasses.replace(cohort, manifest={**cohort.manifest, "expects": expects})
-        run.train(trainer_of(changed), changed, tmp_path, TrainingLimits(steps=1, **QUIET))
+        run_training.train(trainer_of(changed), changed, tmp_path, TrainingLimits(steps=1, **QUIET))
         assert load_trained(tmp_path, CPU).expects == ScanExpectation(True, "mni152", 192.0)
         there = {"template_affine": [0.5] * 12, "centre_mm": [-0.5, 1]}
         moved = dataclasses.replace(cohort, manifest={**cohort.manifest, "expects": there})
-        run.train(trainer_of(moved), moved, tmp_path / "moved", TrainingLimits(steps=1, **QUIET))
+        run_training.train(trainer_of(moved), moved, tmp_path / "moved", TrainingLimits(steps=1, **QUIET))
         assert load_trained(tmp_path / "moved", CPU).expects == ScanExpectation(
             template_affine=(0.5,) * 12, centre_mm=(-0.5, 1)
         )
@@ -52,7 +52,7 @@ class TestRun:
     def test_a_model_without_expectations_has_the_defaults(self, cohort, tmp_path):
         older = {name: value for name, value in cohort.manifest.items() if name != "expects"}
         changed = dataclasses.replace(cohort, manifest=older)
-        run.train(trainer_of(changed), changed, tmp_path, TrainingLimits(steps=1, **QUIET))
+        run_training.train(trainer_of(changed), changed, tmp_path, TrainingLimits(steps=1, **QUIET))
         assert load_trained(tmp_path, CPU).expects == ScanExpectation()
         (tmp_path / "config.json").unlink()  # for people; not needed
         assert load_trained(tmp_path, CPU).expects == ScanExpectation()
@@ -69,16 +69,16 @@ class TestRun:
     )
     def test_expectations_that_are_not_known_are_refused(self, cohort, tmp_path, expects, reason):
         changed = dataclasses.replace(cohort, manifest={**cohort.manifest, "expects": expects})
-        run.train(trainer_of(changed), changed, tmp_path, TrainingLimits(steps=1, **QUIET))
+        run_training.train(trainer_of(changed), changed, tmp_path, TrainingLimits(steps=1, **QUIET))
         with pytest.raises(ModelError, match=reason):
             load_trained(tmp_path, CPU)
 
     def test_a_resumed_run_equals_an_uninterrupted_one(self, cohort, tmp_path):
-        run.train(trainer_of(cohort), cohort, tmp_path / "whole", TrainingLimits(steps=9, **QUIET))
-        run.train(trainer_of(cohort), cohort, tmp_path / "parts", TrainingLimits(steps=4, **QUIET))
-        again = run.resume(tmp_path / "parts", cohort, device=CPU, world=World())
+        run_training.train(trainer_of(cohort), cohort, tmp_path / "whole", TrainingLimits(steps=9, **QUIET))
+        run_training.train(trainer_of(cohort), cohort, tmp_path / "parts", TrainingLimits(steps=4, **QUIET))
+        again = run_training.resume(tmp_path / "parts", cohort, device=CPU, world=World())
         assert again.step == 4
-        run.train(again, cohort, tmp_path / "parts", TrainingLimits(steps=9, **QUIET))
+        run_training.train(again, cohort, tmp_path / "parts", TrainingLimits(steps=9, **QUIET))
         assert_same(checkpoint.load_state(tmp_path / "whole")[0], checkpoint.load_state(tmp_path / "parts")[0])
         logs = [(tmp_path / name / "log.jsonl").read_text().splitlines() for name in ("whole", "parts")]
         whole, parts = ([json.loads(line)["loss"] for line in log] for log in logs)
@@ -87,16 +87,16 @@ class TestRun:
     def test_killed_in_the_middle_of_a_save(self, cohort, tmp_path):
         """20 steps equal 12, a kill -9 during the next save, and 8 more."""
         limits = {steps: TrainingLimits(steps=steps, log_steps=4, sample_steps=0) for steps in (12, 20)}
-        run.train(trainer_of(cohort), cohort, tmp_path / "whole", limits[20])
-        run.train(trainer_of(cohort), cohort, tmp_path / "parts", limits[12])
+        run_training.train(trainer_of(cohort), cohort, tmp_path / "whole", limits[20])
+        run_training.train(trainer_of(cohort), cohort, tmp_path / "parts", limits[12])
         (tmp_path / "script.py").write_text(RESUME_AND_DIE)
         command = [sys.executable, str(tmp_path / "script.py"), str(cohort.path), str(tmp_path / "parts")]
         killed = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
         assert killed.returncode == -signal.SIGKILL, killed.stderr
         assert list((tmp_path / "parts").glob(".*.tmp"))  # half a file
         assert checkpoint.load_state(tmp_path / "parts")[1]["step"] == 12
-        again = run.resume(tmp_path / "parts", cohort, device=CPU, world=World())
-        run.train(again, cohort, tmp_path / "parts", limits[20])
+        again = run_training.resume(tmp_path / "parts", cohort, device=CPU, world=World())
+        run_training.train(again, cohort, tmp_path / "parts", limits[20])
         one, other = (checkpoint.load_state(tmp_path / name) for name in ("whole", "parts"))
         assert one[1] == other[1]
         assert_same(one[0], other[0])
@@ -105,29 +105,29 @@ class TestRun:
     @pytest.mark.parametrize("lost", ["weights.safetensors", "config.json"])
     def test_killed_between_saving_the_state_and_the_model(self, lost, cohort, tmp_path):
         """The state is of the last step, so there is nothing to train, but the model must be written."""
-        run.train(trainer_of(cohort), cohort, tmp_path, TrainingLimits(steps=3, **QUIET))
+        run_training.train(trainer_of(cohort), cohort, tmp_path, TrainingLimits(steps=3, **QUIET))
         early = {name: (tmp_path / name).read_bytes() for name in ("weights.safetensors", "config.json")}
-        again = run.resume(tmp_path, cohort, device=CPU, world=World())
-        run.train(again, cohort, tmp_path, TrainingLimits(steps=5, **QUIET))
+        again = run_training.resume(tmp_path, cohort, device=CPU, world=World())
+        run_training.train(again, cohort, tmp_path, TrainingLimits(steps=5, **QUIET))
         wanted = checkpoint.load_model(tmp_path)[0]
         for left in ("missing", "of an earlier save"):
             if left == "missing":
                 (tmp_path / lost).unlink()
             else:
                 (tmp_path / lost).write_bytes(early[lost])
-            again = run.resume(tmp_path, cohort, device=CPU, world=World())
-            run.train(again, cohort, tmp_path, TrainingLimits(steps=5, **QUIET))
+            again = run_training.resume(tmp_path, cohort, device=CPU, world=World())
+            run_training.train(again, cohort, tmp_path, TrainingLimits(steps=5, **QUIET))
             found, payload, digest = checkpoint.load_model(tmp_path)
             assert_same(found, wanted)
             assert payload["step"] == 5
             assert json.loads((tmp_path / "config.json").read_text())["sha256"] == digest
 
     def test_a_non_finite_loss_keeps_the_last_good_save(self, cohort, tmp_path):
-        run.train(trainer_of(cohort), cohort, tmp_path, TrainingLimits(steps=3, **QUIET))
-        trainer = run.resume(tmp_path, cohort, device=CPU, world=World())
+        run_training.train(trainer_of(cohort), cohort, tmp_path, TrainingLimits(steps=3, **QUIET))
+        trainer = run_training.resume(tmp_path, cohort, device=CPU, world=World())
         next(trainer.network.parameters()).data[0] = float("nan")
         with pytest.raises(TrainingError, match="non-finite loss at step 4; the last good save"):
-            run.train(trainer, cohort, tmp_path, TrainingLimits(steps=8, **QUIET))
+            run_training.train(trainer, cohort, tmp_path, TrainingLimits(steps=8, **QUIET))
         assert checkpoint.load_state(tmp_path)[1]["step"] == 3
 
     def test_ctrl_c_saves(self, cohort, tmp_path):
@@ -136,11 +136,11 @@ class TestRun:
                 os.kill(os.getpid(), signal.SIGINT)
 
         with pytest.raises(KeyboardInterrupt):
-            run.train(trainer_of(cohort), cohort, tmp_path, TrainingLimits(steps=50, **QUIET), interrupt)
+            run_training.train(trainer_of(cohort), cohort, tmp_path, TrainingLimits(steps=50, **QUIET), interrupt)
         assert checkpoint.load_state(tmp_path)[1]["step"] == 5
 
     def test_a_stop_request_takes_effect_at_the_end_of_a_step(self, cohort, tmp_path, monkeypatch):
-        run.train(trainer_of(cohort), cohort, tmp_path / "whole", TrainingLimits(steps=9, **QUIET))
+        run_training.train(trainer_of(cohort), cohort, tmp_path / "whole", TrainingLimits(steps=9, **QUIET))
         trainer = trainer_of(cohort)
         step = trainer.optimiser.step
 
@@ -151,28 +151,28 @@ class TestRun:
 
         monkeypatch.setattr(trainer.optimiser, "step", interrupted)
         with pytest.raises(KeyboardInterrupt):
-            run.train(trainer, cohort, tmp_path / "parts", TrainingLimits(steps=9, **QUIET))
-        again = run.resume(tmp_path / "parts", cohort, device=CPU, world=World())
+            run_training.train(trainer, cohort, tmp_path / "parts", TrainingLimits(steps=9, **QUIET))
+        again = run_training.resume(tmp_path / "parts", cohort, device=CPU, world=World())
         assert again.step == 5
-        run.train(again, cohort, tmp_path / "parts", TrainingLimits(steps=9, **QUIET))
+        run_training.train(again, cohort, tmp_path / "parts", TrainingLimits(steps=9, **QUIET))
         assert_same(checkpoint.load_state(tmp_path / "whole")[0], checkpoint.load_state(tmp_path / "parts")[0])
 
     def test_a_non_finite_loss_is_an_error_at_the_end(self, cohort, tmp_path):
         trainer = trainer_of(cohort)
         next(trainer.network.parameters()).data[0] = float("nan")
         with pytest.raises(TrainingError, match="non-finite loss"):
-            run.train(trainer, cohort, tmp_path, TrainingLimits(minutes=0.01, log_steps=10**6, sample_steps=0))
+            run_training.train(trainer, cohort, tmp_path, TrainingLimits(minutes=0.01, log_steps=10**6, sample_steps=0))
         assert not list(tmp_path.glob("*.safetensors"))
 
     def test_minutes(self, cohort, tmp_path):
         trainer = trainer_of(cohort)
-        run.train(trainer, cohort, tmp_path, TrainingLimits(minutes=0.02, **QUIET))
+        run_training.train(trainer, cohort, tmp_path, TrainingLimits(minutes=0.02, **QUIET))
         assert trainer.step >= 1
 
     def test_fine_tuning_starts_with_the_models_weights(self, cohort, tmp_path):
-        run.train(trainer_of(cohort), cohort, tmp_path, TrainingLimits(steps=3, **QUIET))
+        run_training.train(trainer_of(cohort), cohort, tmp_path, TrainingLimits(steps=3, **QUIET))
         weights, _, _ = checkpoint.load_model(tmp_path)
-        trainer = run.start_from(tmp_path, cohort, TrainingConfig(batch=8), device=CPU, world=World())
+        trainer = run_training.start_from(tmp_path, cohort, TrainingConfig(batch=8), device=CPU, world=World())
         assert trainer.step == 0
         assert_same(dict(trainer.network.named_parameters()), weights)
 
@@ -184,7 +184,7 @@ import torch
 from anofpdm.cohorts import open_cohort
 from anofpdm.network import checkpoint
 from anofpdm.network.training import run
-from anofpdm.network.training.config import TrainingLimits
+from anofpdm.network.training.training_config import TrainingLimits
 from anofpdm.util.distributed import World
 
 def torn(tensors, path, metadata):
@@ -203,7 +203,7 @@ import torch
 from anofpdm.cohorts import open_cohort
 from anofpdm.network.config import UNetConfig
 from anofpdm.network.training import run
-from anofpdm.network.training.config import TrainingConfig, TrainingLimits
+from anofpdm.network.training.training_config import TrainingConfig, TrainingLimits
 from anofpdm.util.distributed import World
 
 cohort, network = open_cohort(sys.argv[1]), UNetConfig(2, channels=8, multipliers=(1, 2), blocks=1, attention=(2,))
@@ -214,11 +214,11 @@ run.train(trainer, cohort, Path(sys.argv[2]), TrainingLimits(steps=2, log_steps=
 
 class TestRefuses:
     def test_another_cohort(self, cohort, tmp_path):
-        run.train(trainer_of(cohort), cohort, tmp_path, TrainingLimits(steps=1, **QUIET))
+        run_training.train(trainer_of(cohort), cohort, tmp_path, TrainingLimits(steps=1, **QUIET))
         for changed in ("preparation_sha256", "slices_sha256", "tables_sha256"):
             other = dataclasses.replace(cohort, manifest={**cohort.manifest, changed: "other"})
             with pytest.raises(ModelError, match="another cohort"):
-                run.resume(tmp_path, other, device=CPU, world=World())
+                run_training.resume(tmp_path, other, device=CPU, world=World())
 
     def test_weights_of_another_network(self, cohort):
         trainer = trainer_of(cohort)
@@ -228,42 +228,42 @@ class TestRefuses:
 
     def test_guiding_a_model_without_labels(self, cohort, tmp_path):
         trainer = trainer_of(cohort, UNLABELLED, task="unconditional")
-        run.train(trainer, cohort, tmp_path, TrainingLimits(steps=1, **QUIET))
+        run_training.train(trainer, cohort, tmp_path, TrainingLimits(steps=1, **QUIET))
         with pytest.raises(ModelError, match="cannot be guided"):
-            run.start_from(tmp_path, cohort, TrainingConfig(batch=8), device=CPU, world=World())
+            run_training.start_from(tmp_path, cohort, TrainingConfig(batch=8), device=CPU, world=World())
 
     def test_other_channels(self, cohort, tmp_path):
         with pytest.raises(ModelError, match="has 2 modalities, the network takes 4"):
             trainer_of(cohort, dataclasses.replace(NETWORK, in_channels=4))
-        run.train(trainer_of(cohort), cohort, tmp_path, TrainingLimits(steps=1, **QUIET))
+        run_training.train(trainer_of(cohort), cohort, tmp_path, TrainingLimits(steps=1, **QUIET))
         preparation = {**cohort.manifest["preparation"], "modalities": ["t1", "t2"]}
         other = dataclasses.replace(cohort, manifest={**cohort.manifest, "preparation": preparation})
         with pytest.raises(ModelError, match=r"trained on flair, t2, .* has t1, t2"):
-            run.start_from(tmp_path, other, TrainingConfig(), device=CPU, world=World())
+            run_training.start_from(tmp_path, other, TrainingConfig(), device=CPU, world=World())
 
     def test_a_side_that_cannot_be_halved(self, cohort):
         with pytest.raises(ModelError, match="needs a multiple of 64"):
             trainer_of(cohort, dataclasses.replace(NETWORK, multipliers=(1,) * 7))
 
     def test_a_model_of_another_kind(self, cohort, tmp_path):
-        run.train(trainer_of(cohort), cohort, tmp_path, TrainingLimits(steps=1, **QUIET))
+        run_training.train(trainer_of(cohort), cohort, tmp_path, TrainingLimits(steps=1, **QUIET))
         with pytest.raises(ModelError, match="cannot be fine-tuned for task 'classifier'"):
-            run.start_from(tmp_path, cohort, TrainingConfig(task=Task.CLASSIFIER), device=CPU, world=World())
+            run_training.start_from(tmp_path, cohort, TrainingConfig(task=Task.CLASSIFIER), device=CPU, world=World())
 
     def test_a_student_in_place_of_a_model(self, cohort, tmp_path):
         (tmp_path / "student").mkdir()
         checkpoint.save_model(tmp_path / "student", {}, {"format": checkpoint.FORMAT, "task": "student"})
         for folder, reason in ((tmp_path, "has a student only"), (tmp_path / "student", r"task 'student'.*--from")):
             with pytest.raises(ModelError, match=reason):
-                run.start_from(folder, cohort, TrainingConfig(), device=CPU, world=World())
+                run_training.start_from(folder, cohort, TrainingConfig(), device=CPU, world=World())
 
     @pytest.mark.parametrize("changes", [{"training": {"momentum": 0.9}}, {"training": None}, {"network": {"x": 1}}])
     def test_a_state_of_another_version(self, cohort, tmp_path, changes):
-        run.train(trainer_of(cohort), cohort, tmp_path, TrainingLimits(steps=1, **QUIET))
+        run_training.train(trainer_of(cohort), cohort, tmp_path, TrainingLimits(steps=1, **QUIET))
         tensors, payload = checkpoint.load_state(tmp_path)
         checkpoint.save_state(tmp_path, tensors, {**payload, **changes})
         with pytest.raises(ModelError, match="of another version"):
-            run.resume(tmp_path, cohort, device=CPU, world=World())
+            run_training.resume(tmp_path, cohort, device=CPU, world=World())
 
     def test_an_unknown_noise(self):
         with pytest.raises(ConfigError, match="a classifier is trained with gaussian noise, not simplex"):
@@ -273,7 +273,7 @@ class TestRefuses:
 
     def test_a_model_of_another_noise(self, cohort, tmp_path):
         trainer = trainer_of(cohort, UNLABELLED, task="healthy", noise="simplex")
-        run.train(trainer, cohort, tmp_path, TrainingLimits(steps=1, **QUIET))
+        run_training.train(trainer, cohort, tmp_path, TrainingLimits(steps=1, **QUIET))
         with pytest.raises(
             ModelError, match="with simplex noise; needed is a model for task 'healthy' with gaussian noise"
         ):

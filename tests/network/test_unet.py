@@ -9,8 +9,8 @@ from anofpdm.labels import HEALTHY, NULL, UNHEALTHY
 from anofpdm.network.blocks import Attention, ScaledNorm, upsample
 from anofpdm.network.classifier import NoisedClassifier
 from anofpdm.network.config import UNetConfig, preset
+from anofpdm.network.fast.upsampled import UpsampledConvolution
 from anofpdm.network.unet import Embedding, UNet
-from anofpdm.network.upsampled import UpsampledConvolution
 
 SMALL = UNetConfig(2, channels=8, multipliers=(1, 2, 2), blocks=1, attention=(2, 4))
 

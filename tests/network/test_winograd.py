@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from anofpdm.network.winograd import WinogradConvolution, suits, use_winograd
+from anofpdm.network.fast.winograd import WinogradConvolution, suits, use_winograd
 
 
 @pytest.mark.parametrize(("channels", "out", "height", "width"), [(64, 32, 8, 12), (128, 64, 4, 4), (3, 5, 16, 8)])

@@ -7,10 +7,10 @@ import torch
 
 from anofpdm.cohorts import Cohort
 from anofpdm.network.config import UNetConfig
-from anofpdm.network.training import run
+from anofpdm.network.training import run_training
 from anofpdm.network.training.batches import SliceOrder
-from anofpdm.network.training.config import TrainingConfig
 from anofpdm.network.training.trainer import Trainer
+from anofpdm.network.training.training_config import TrainingConfig
 from anofpdm.util.distributed import World
 
 CPU = torch.device("cpu")
@@ -21,7 +21,7 @@ QUIET: dict[str, Any] = {"log_steps": 1, "sample_steps": 0}
 
 def trainer_of(cohort: Cohort, network: UNetConfig = NETWORK, **options) -> Trainer:
     config = TrainingConfig(**{"batch": 8, "warm_up": 3, **options})
-    return run.start(cohort, network, config, device=CPU, world=World())
+    return run_training.start(cohort, network, config, device=CPU, world=World())
 
 
 def inputs_of(trainer: Trainer, cohort: Cohort):

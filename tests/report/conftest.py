@@ -7,8 +7,8 @@ from scipy import ndimage
 
 from anofpdm.method.decision import Decisions
 from anofpdm.report.display import Curves, DisplayData
-from anofpdm.report.findings import find_lesions
 from anofpdm.scans import AxialPlanes, Grid
+from anofpdm.scans.findings import find_lesions
 from anofpdm.segment.result import Segmentation
 from anofpdm.util.drawing import encode_png
 from tests import toys

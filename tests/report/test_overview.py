@@ -9,7 +9,7 @@ from PIL import Image, ImageDraw
 from anofpdm.errors import ScanWarning
 from anofpdm.report import overview
 from anofpdm.report.display import SliceSpace
-from anofpdm.report.explanation import rows_to_explain, warn_missing_slices
+from anofpdm.segment.explanation import rows_to_explain, warn_missing_slices
 from anofpdm.util import drawing
 from tests.report.conftest import segmented
 

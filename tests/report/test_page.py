@@ -14,8 +14,8 @@ from PIL import Image
 
 from anofpdm.report import wording
 from anofpdm.report.display import SliceSpace
-from anofpdm.report.page import encode_script_json, render_report
 from anofpdm.report.page_data import HEAT_COLOURS, axial_index, column_count, overview_rows, start_row, white_level
+from anofpdm.report.result_page import encode_script_json, render_report
 from anofpdm.scans import AxialPlanes, Grid
 from tests import toys
 from tests.report.conftest import STUDY

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from anofpdm.report.page import render_report
+from anofpdm.report.result_page import render_report
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)

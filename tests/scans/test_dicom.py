@@ -192,7 +192,7 @@ def test_dicom_libraries_are_imported_lazily(tmp_path):
     code = f"""
 import sys
 sys.modules.update(pydicom=None)  # which nibabel takes along wherever it is
-import anofpdm.scans, anofpdm.cohorts.inputs as inputs, anofpdm.cli.main
+import anofpdm.scans, anofpdm.segment.inputs as inputs, anofpdm.cli.main
 assert "highdicom" not in sys.modules
 assert not [name for name in sys.modules if name.startswith("anofpdm.scans.dicom.header")]
 try:

@@ -6,7 +6,7 @@ import nibabel as nib
 import numpy as np
 import pytest
 
-from anofpdm.cohorts.inputs import find_targets
+from anofpdm.segment.inputs import find_targets
 from anofpdm.segment.many import BatchSegmentation, OutputOptions
 from anofpdm.segment.outputs import DICOM_CAPTURE, DICOM_SEG
 from tests import dicom_toys, toys

@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from anofpdm.cli.main import app
-from anofpdm.cohorts.inputs import find_targets
+from anofpdm.segment.inputs import find_targets
 from tests.optional_toys import save_model, scan_files
 
 FLAIR = ("flair",)

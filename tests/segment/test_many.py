@@ -10,8 +10,8 @@ import nibabel as nib
 import numpy as np
 import pytest
 
-from anofpdm.cohorts.inputs import find_targets
 from anofpdm.errors import AnoFPDMError, OutputError, ScanWarning
+from anofpdm.segment.inputs import find_targets
 from anofpdm.segment.many import BatchSegmentation, OutputOptions
 from anofpdm.segment.outputs import ANOMALY_MAP, MASK, OVERVIEW, REPORT
 from anofpdm.util.files import folder_lock

@@ -10,11 +10,11 @@ import torch
 from typer.testing import CliRunner
 
 from anofpdm.cli.main import app
-from anofpdm.cohorts.inputs import find_targets
 from anofpdm.errors import NotEnoughMemoryError
+from anofpdm.segment.inputs import find_targets
 from anofpdm.segment.many import BatchSegmentation, OutputOptions
 from anofpdm.segment.model import load
-from anofpdm.student.cpu import CpuStudent
+from anofpdm.student.cpu_passes import CpuStudent
 from tests.optional_toys import save_model, scan_files
 from tests.segment import known_model
 
@@ -101,7 +101,7 @@ def test_the_cpu_takes_a_scan_that_does_not_fit_on_the_student_s_device(student,
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     whole = student.segment(files_of(scans))
-    monkeypatch.setattr("anofpdm.student.model.predict_passes", no_memory)  # used on other devices than the CPU
+    monkeypatch.setattr("anofpdm.student.student.predict_passes", no_memory)  # used on other devices than the CPU
     elsewhere = replace(student, student=replace(student.student, device=META))
     with pytest.warns(match="not enough memory on meta; computed on the CPU instead"):
         result = elsewhere.segment(files_of(scans))
@@ -161,7 +161,7 @@ def test_weights_that_do_not_fit_end_in_one_line(problem, student, scans, tmp_pa
     def no_memory(*_words, **_options):
         raise problem
 
-    monkeypatch.setattr("anofpdm.student.model.StudentNet.load_state_dict", no_memory)
+    monkeypatch.setattr("anofpdm.student.student.StudentNet.load_state_dict", no_memory)
     words = ("segment", student.folder, scans, "--out", tmp_path / "out", "--device", "cpu")
     done = CliRunner().invoke(app, [str(word) for word in words])
     assert done.exit_code == 1

@@ -10,17 +10,17 @@ import pytest
 from typer.testing import CliRunner
 
 from anofpdm.cli.main import app
-from anofpdm.cohorts.inputs import find_targets
 from anofpdm.errors import CohortError, ScanError
 from anofpdm.options import Raw
 from anofpdm.scans import AxialPlanes, read_scan, scan_slices, write_nifti
 from anofpdm.scans.modalities import InputModalities
 from anofpdm.segment.engines import EngineSlices
+from anofpdm.segment.inputs import find_targets
 from anofpdm.segment.many import BatchSegmentation, OutputOptions
 from anofpdm.segment.model import load
 from tests import dicom_toys
 from tests.optional_toys import CHANNELS, SIZE, make_student, save_model, scan_files
-from tests.scans.raw.worlds import moved_head, random_rigid, thick_grid
+from tests.raw.worlds import moved_head, random_rigid, thick_grid
 from tests.segment.known_model import known_model
 from tests.segment.known_model import scan_files as known_scan
 

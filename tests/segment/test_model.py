@@ -11,9 +11,9 @@ import torch
 from typer.testing import CliRunner
 
 import anofpdm
+from anofpdm.calibration.calibration_file import save_calibration
 from anofpdm.calibration.figure import draw_calibration
-from anofpdm.calibration.files import save_calibration
-from anofpdm.calibration.fit import (
+from anofpdm.calibration.fit_calibration import (
     CalibrationConfig,
     fit_calibration,
 )
@@ -27,9 +27,9 @@ from anofpdm.errors import (
 from anofpdm.method import NoiseSchedule, forward_evidence
 from anofpdm.method.evidence import EvidenceSettings
 from anofpdm.method.gather import slice_seeds
-from anofpdm.network.expects import ScanExpectation
 from anofpdm.network.predictor import load_trained
 from anofpdm.scans import read_scan, scan_slices
+from anofpdm.scans.expects import ScanExpectation
 from anofpdm.segment.outputs import ANOMALY_MAP, FINDINGS, MASK, REPORT, SLICES, SUMMARY
 from tests import toys
 from tests.segment.known_model import BY_HEALTHY, SHAPE, SIZE, known_model, scan_files

@@ -3,8 +3,8 @@
 import subprocess
 import sys
 
-from anofpdm.cohorts.inputs import OUR_FILES
 from anofpdm.segment import outputs
+from anofpdm.segment.inputs import OUR_FILES
 
 
 def test_file_names():

@@ -11,25 +11,25 @@ import pydicom
 import pytest
 from scipy import ndimage
 
-from anofpdm.cohorts.inputs import find_targets
-from anofpdm.demo.run import BUNDLED
+from anofpdm.demo.run_demo import BUNDLED
 from anofpdm.errors import ScanError
-from anofpdm.network.expects import ScanExpectation
 from anofpdm.options import Raw
-from anofpdm.report.page import render_report
+from anofpdm.raw.geometry import resample
+from anofpdm.raw.prepare_study import RawRun
+from anofpdm.raw.register import Head
+from anofpdm.raw.template import in_template_space
 from anofpdm.report.page_data import build_page_data
+from anofpdm.report.result_page import render_report
 from anofpdm.scans import read_volume, write_nifti
+from anofpdm.scans.expects import ScanExpectation
 from anofpdm.scans.grid import Grid
-from anofpdm.scans.raw.geometry import resample
-from anofpdm.scans.raw.register import Head
-from anofpdm.scans.raw.run import RawRun
-from anofpdm.scans.raw.template import in_template_space
+from anofpdm.segment.inputs import find_targets
 from anofpdm.segment.many import BatchSegmentation, OutputOptions
 from anofpdm.segment.model import load
 from anofpdm.segment.raw_input import read_input
 from tests.dicom_toys import Series
 from tests.dicom_toys import head as noise
-from tests.scans.raw.worlds import dicom_series, moved_head, random_rigid, thick_grid, tumour_phantom
+from tests.raw.worlds import dicom_series, moved_head, random_rigid, thick_grid, tumour_phantom
 from tests.scans.test_dicom_out import rebuilt
 from tests.toys import dice
 

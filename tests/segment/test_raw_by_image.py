@@ -7,13 +7,13 @@ import pytest
 from typer.testing import CliRunner
 
 from anofpdm.cli.main import app
-from anofpdm.demo.run import BUNDLED
+from anofpdm.demo.run_demo import BUNDLED
+from anofpdm.raw import prepare_study
+from anofpdm.raw.register import Head
 from anofpdm.scans import read_volume, write_nifti
-from anofpdm.scans.raw import run
-from anofpdm.scans.raw.register import Head
 from tests.dicom_toys import Series
 from tests.dicom_toys import head as noise
-from tests.scans.raw.worlds import dicom_series, moved_head, random_rigid, thick_grid
+from tests.raw.worlds import dicom_series, moved_head, random_rigid, thick_grid
 
 GRIDS = {"t2": ((1.8, 1.8, 5.0), (112, 120, 32)), "t1ce": ((1.8, 1.8, 4.0), (112, 120, 38)),
          "flair": ((2.0, 2.0, 4.0), (100, 112, 38)), "t1": ((1.8, 1.8, 4.5), (112, 120, 36))}  # fmt: skip
@@ -61,9 +61,9 @@ def extracted(monkeypatch):
         files.append(path.name)
         return voxels > 0
 
-    monkeypatch.setattr(run, "is_stripped", lambda _volume: False)
-    monkeypatch.setattr(run, "load_networks", object)
-    monkeypatch.setattr(run, "extract_brain", extract)
+    monkeypatch.setattr(prepare_study, "is_stripped", lambda _volume: False)
+    monkeypatch.setattr(prepare_study, "load_networks", object)
+    monkeypatch.setattr(prepare_study, "extract_brain", extract)
     return files
 
 

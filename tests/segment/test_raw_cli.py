@@ -12,10 +12,10 @@ from scipy import ndimage
 from typer.testing import CliRunner
 
 from anofpdm.cli.main import app
-from anofpdm.demo.run import BUNDLED
+from anofpdm.demo.run_demo import BUNDLED
 from anofpdm.network.checkpoint import load_model, save_model
 from anofpdm.scans import read_volume, write_nifti
-from tests.scans.raw.worlds import mean_error_mm, moved_head, random_rigid, thick_grid
+from tests.raw.worlds import mean_error_mm, moved_head, random_rigid, thick_grid
 
 GRIDS = {"flair": ((1.5, 1.5, 4.0), (130, 150, 38)), "t2": ((1.8, 1.8, 5.0), (112, 120, 32))}
 MOVEMENT = random_rigid(np.random.default_rng(3), 10.0, 12.0)

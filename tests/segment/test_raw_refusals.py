@@ -8,12 +8,12 @@ import pytest
 from typer.testing import CliRunner
 
 from anofpdm.cli.main import app
-from anofpdm.demo.run import BUNDLED
+from anofpdm.demo.run_demo import BUNDLED
+from anofpdm.raw.register import Head
 from anofpdm.scans import write_nifti
 from anofpdm.scans.grid import Grid
-from anofpdm.scans.raw.register import Head
 from tests import toys
-from tests.scans.raw.worlds import moved_head, thick_grid
+from tests.raw.worlds import moved_head, thick_grid
 
 GRIDS = {"flair": ((2.0, 2.0, 5.0), (100, 110, 30)), "t2": ((1.8, 1.8, 6.0), (112, 120, 26))}
 

@@ -9,7 +9,7 @@ from anofpdm.errors import CalibrationError, ConfigError, ModelError
 from anofpdm.options import Engine
 from anofpdm.segment.engines import DiffusionEngine, StudentEngine
 from anofpdm.student.drawing import CALIBRATED
-from anofpdm.student.network import StudentConfig
+from anofpdm.student.student_network import StudentConfig
 from tests.segment.known_model import known_model
 
 

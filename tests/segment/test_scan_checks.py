@@ -6,11 +6,11 @@ import nibabel as nib
 import numpy as np
 import pytest
 
-from anofpdm.cohorts.inputs import find_targets
-from anofpdm.cohorts.phantoms.cohort import PhantomConfig, make_phantom
 from anofpdm.errors import ScanError, ScanWarning
 from anofpdm.options import PhantomKind
+from anofpdm.phantoms.phantom_cohort import PhantomConfig, make_phantom
 from anofpdm.scans import read_volume
+from anofpdm.segment.inputs import find_targets
 from anofpdm.segment.many import BatchSegmentation, OutputOptions
 from anofpdm.segment.model import load
 from tests import dicom_toys, toys

@@ -8,17 +8,17 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from anofpdm.calibration.fit import slice_positions
+from anofpdm.calibration.fit_calibration import slice_positions
 from anofpdm.cli.main import app
 from anofpdm.cohorts import open_cohort
 from anofpdm.errors import ScanWarning
-from anofpdm.network.expects import ScanExpectation
 from anofpdm.scans import write_nifti
+from anofpdm.scans.expects import ScanExpectation
 from anofpdm.segment.model import Model
 from anofpdm.segment.raw_input import read_input
 from tests import toys
 from tests.optional_toys import CHANNELS, SHAPE, make_student
-from tests.scans.raw.worlds import moved_head, thick_grid
+from tests.raw.worlds import moved_head, thick_grid
 
 COUNTED = ScanExpectation(nominal_slice_mm=4.0)
 

@@ -8,15 +8,16 @@ import numpy as np
 import pytest
 import torch
 
-from anofpdm.evaluation.metrics.pixels import dice
 from anofpdm.method.context import SlicePositions
 from anofpdm.method.decision import Decisions
 from anofpdm.method.detection import CurveDetector
+from anofpdm.scoring.metrics.pixels import dice
 from anofpdm.segment.outputs import SLICES, SUMMARY
 from anofpdm.segment.result import average_estimate
 from anofpdm.student.confidence import estimate_dice, expected_dice, mirror_agreement
-from anofpdm.student.model import Student, StudentCalibration, predict_both, predict_slices
-from anofpdm.student.network import StudentConfig, StudentNet
+from anofpdm.student.predict import predict_both, predict_slices
+from anofpdm.student.student import Student, StudentCalibration
+from anofpdm.student.student_network import StudentConfig, StudentNet
 from tests.segment.known_model import BY_HEALTHY, SIZE, known_model, scan_files
 
 CPU = torch.device("cpu")

@@ -10,9 +10,9 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
+from anofpdm.calibration.calibration_file import save_calibration
 from anofpdm.calibration.figure import draw_calibration
-from anofpdm.calibration.files import save_calibration
-from anofpdm.calibration.fit import CalibrationConfig, fit_calibration, slice_positions
+from anofpdm.calibration.fit_calibration import CalibrationConfig, fit_calibration, slice_positions
 from anofpdm.cli.main import app
 from anofpdm.cohorts import open_cohort
 from anofpdm.errors import ConfigError, ModelError, ScanError, ScanWarning, TrainingError
@@ -24,10 +24,11 @@ from anofpdm.network.predictor import load_trained
 from anofpdm.report.page_data import build_page_data
 from anofpdm.segment.model import load
 from anofpdm.student import targets
-from anofpdm.student.distill import DistillConfig, distill
-from anofpdm.student.model import load_student, predict_slices
+from anofpdm.student.distillation import DistillConfig, distill
+from anofpdm.student.predict import predict_slices
+from anofpdm.student.student import load_student
 from anofpdm.student.targets import Teacher, pseudo_label, soft_threshold
-from anofpdm.student.training import StudentTrainingConfig, train_student
+from anofpdm.student.train_student import StudentTrainingConfig, train_student
 from anofpdm.student.typical import describe_cohort
 from anofpdm.util.distributed import World
 from tests import toys
@@ -250,7 +251,7 @@ def test_a_student_learns_from_the_mean_prediction_of_others(copied, monkeypatch
         trained.append((training.seed, data, train_student(config, data, training, *rest)))
         return trained[-1][-1]
 
-    monkeypatch.setattr("anofpdm.student.distill.train_student", train)
+    monkeypatch.setattr("anofpdm.student.distillation.train_student", train)
     done = []
 
     def report(task, part, total, _note=""):
@@ -297,8 +298,8 @@ def test_edges_of_targets_are_moved_by_what_these_are_based_on(copied, monkeypat
         late.append(further)
         return train_student(config, data, training, device, progress, further)
 
-    monkeypatch.setattr("anofpdm.student.distill.move_edges", move)
-    monkeypatch.setattr("anofpdm.student.distill.train_student", train)
+    monkeypatch.setattr("anofpdm.student.distillation.move_edges", move)
+    monkeypatch.setattr("anofpdm.student.distillation.train_student", train)
     model, cohort = opened(copied)
     narrow = replace(model.calibration, settings=replace(model.calibration.settings, channels=(0,)))
     for calibration in (narrow, model.calibration):
@@ -365,7 +366,7 @@ def test_a_scan_unlike_those_in_training_is_reported(copied, monkeypatch):
     numbers = describe_cohort(cohort, cohort.rows("train"), modalities)
     random = np.random.default_rng(0)
     many = np.concatenate([numbers + random.normal(0, 0.02, numbers.shape) for _ in range(20)])
-    monkeypatch.setattr("anofpdm.student.distill.describe_cohort", lambda *_: many)
+    monkeypatch.setattr("anofpdm.student.distillation.describe_cohort", lambda *_: many)
     distill(model.trained, model.calibration, cohort, QUICK)
     model = load(copied / "model", "cpu")
     assert model.student.typical.modalities == modalities
@@ -385,7 +386,7 @@ def test_a_scan_unlike_those_in_training_is_reported(copied, monkeypatch):
 
 def test_the_command_passes_its_options_on(made, monkeypatch):
     seen = []
-    monkeypatch.setattr("anofpdm.student.distill.distill", lambda *given: seen.append(given[3]))
+    monkeypatch.setattr("anofpdm.student.distillation.distill", lambda *given: seen.append(given[3]))
     words = ("distill", made / "model", made / "cohort", "--width", 8, "--device", "cpu", "--seed", 3)
     done = CliRunner().invoke(app, [*map(str, words), "--thick-slices", "--students", "3", "--optional", "t2"])
     assert done.exit_code == 0, done.output

@@ -10,7 +10,7 @@ from anofpdm.errors import ConfigError
 from anofpdm.method.context import SlicePositions
 from anofpdm.method.detection import CurveDetector
 from anofpdm.student.drawing import DrawingChoices
-from anofpdm.student.model import DetectBy, Student
+from anofpdm.student.student import DetectBy, Student
 from tests.optional_toys import make_student
 
 SIZE = 128

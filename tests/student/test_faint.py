@@ -11,11 +11,11 @@ import torch
 from anofpdm.errors import ScanWarning
 from anofpdm.method.context import SlicePositions
 from anofpdm.method.detection import CurveDetector
-from anofpdm.report.page import render_report
+from anofpdm.report.result_page import render_report
 from anofpdm.segment.model import Model
 from anofpdm.student.faint import LOWEST, lesion_peaks, lower_thresholds
-from anofpdm.student.model import Student, StudentCalibration
-from anofpdm.student.network import StudentConfig, StudentNet
+from anofpdm.student.student import Student, StudentCalibration
+from anofpdm.student.student_network import StudentConfig, StudentNet
 from tests import toys
 
 NOTHING = -9.0

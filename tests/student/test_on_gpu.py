@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 import torch
 
-from anofpdm.student import batches
-from anofpdm.student.batches import training_batches
-from anofpdm.student.network import StudentConfig, StudentNet
+from anofpdm.student import student_batches
+from anofpdm.student.student_batches import training_batches
+from anofpdm.student.student_network import StudentConfig, StudentNet
 from anofpdm.student.targets import PseudoLabels
-from anofpdm.student.training import StudentTrainer, StudentTrainingConfig
+from anofpdm.student.train_student import StudentTrainer, StudentTrainingConfig
 
 pytestmark = pytest.mark.gpu
 GPU = torch.device("cuda", 0)
@@ -27,7 +27,7 @@ def test_batches_are_the_same_from_the_gpu_and_from_files(monkeypatch):
     data = pseudo_labels()
     there = training_batches(data, 8, 3, GPU)
     from_gpu = [next(there) for _ in range(6)]
-    monkeypatch.setattr(batches, "_fits", lambda *_: False)
+    monkeypatch.setattr(student_batches, "_fits", lambda *_: False)
     elsewhere = training_batches(data, 8, 3, GPU)
     for one, other in zip(from_gpu, elsewhere, strict=False):
         assert all(torch.equal(a, b) for a, b in zip(one, other, strict=True))

@@ -15,19 +15,12 @@ from anofpdm.method.detection import CurveDetector
 from anofpdm.method.mask import mask
 from anofpdm.network import checkpoint
 from anofpdm.options import WeightFormat
-from anofpdm.student.batches import draw_missing, paste_lesions, rows_of_step, training_batches
-from anofpdm.student.calibration import fit_student_calibration
-from anofpdm.student.cpu import CpuStudent
-from anofpdm.student.model import (
-    DetectBy,
-    Student,
-    StudentCalibration,
-    load_student,
-    mask_thresholds,
-    predict_slices,
-    save_student,
-)
-from anofpdm.student.network import (
+from anofpdm.student.cpu_passes import CpuStudent
+from anofpdm.student.fit_detector import fit_student_calibration
+from anofpdm.student.predict import predict_slices
+from anofpdm.student.student import DetectBy, Student, StudentCalibration, load_student, mask_thresholds, save_student
+from anofpdm.student.student_batches import draw_missing, paste_lesions, rows_of_step, training_batches
+from anofpdm.student.student_network import (
     StudentConfig,
     StudentNet,
     default_neighbours_mm,
@@ -37,7 +30,7 @@ from anofpdm.student.network import (
     stack_slices,
 )
 from anofpdm.student.targets import PseudoLabels
-from anofpdm.student.training import StudentTrainingConfig, label_loss, mask_loss, train_student
+from anofpdm.student.train_student import StudentTrainingConfig, label_loss, mask_loss, train_student
 
 CPU = torch.device("cpu")
 DETECTOR = CurveDetector(np.array([1.0]), np.array([2.0]), np.array([3.0]), offset=0.5, strength=1.0)
@@ -168,10 +161,10 @@ class TestTraining:
         """Until then, what they show makes no difference."""
         config = StudentConfig(("flair", "t1"), 32, (), 8, (1, 2), ("t1",))
         images, masks = blobs(8)
-        monkeypatch.setattr("anofpdm.student.batches.FURTHER_MISSING_SHARE", 0.0)
+        monkeypatch.setattr("anofpdm.student.student_batches.FURTHER_MISSING_SHARE", 0.0)
 
         def weights(t1, join):
-            monkeypatch.setattr("anofpdm.student.training.FURTHER_FROM", join)
+            monkeypatch.setattr("anofpdm.student.train_student.FURTHER_FROM", join)
             pixels = np.concatenate([images, np.full_like(images, t1)], axis=1)
             data = pseudo_labels(lambda rows: pixels[rows], masks)
             training = StudentTrainingConfig(steps=4, batch=4, paste_share=0.0)

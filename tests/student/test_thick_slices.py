@@ -3,12 +3,12 @@ import pytest
 import torch
 
 from anofpdm.labels import HEALTHY, UNHEALTHY
-from anofpdm.student import batches
-from anofpdm.student.batches import training_batches
-from anofpdm.student.network import StudentConfig
+from anofpdm.student import student_batches
+from anofpdm.student.student_batches import training_batches
+from anofpdm.student.student_network import StudentConfig
 from anofpdm.student.targets import PseudoLabels
 from anofpdm.student.thick_slices import REACH, THICKNESS, draw_weights, mix, own_slices, window_rows
-from anofpdm.student.training import StudentTrainingConfig, train_student, view_loss
+from anofpdm.student.train_student import StudentTrainingConfig, train_student, view_loss
 
 FINE = 400  # positions per slice in the literal version
 SIDE = 2 * REACH + 1
@@ -78,7 +78,7 @@ def test_batches_are_the_same_from_memory_and_from_files(monkeypatch, thick):
     data = PseudoLabels(lambda chosen: slices[chosen], np.zeros((12, 8, 8), np.uint8), neighbours, np.full(12, HEALTHY))
     found = []
     for fits in (True, False):
-        monkeypatch.setattr(batches, "_fits", lambda *_, fits=fits: fits)
+        monkeypatch.setattr(student_batches, "_fits", lambda *_, fits=fits: fits)
         source = training_batches(data, 5, 3, torch.device("cpu"), 0.5, (), thick)
         found.append([next(source) for _ in range(4)])
     for one, other in zip(*found, strict=True):

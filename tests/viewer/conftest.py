@@ -53,7 +53,7 @@ def add_calibration(folder: Path, levels: int = 3) -> Path:
     """Every slice is classified as unhealthy, so that there is a lesion to show."""
     import torch
 
-    from anofpdm.calibration.files import to_json
+    from anofpdm.calibration.calibration_file import to_json
     from anofpdm.method.calibration import CONTEXT_MM, Calibration, ContextFit
     from anofpdm.method.detection import Accuracy, CurveDetector
     from anofpdm.method.evidence import EvidenceSettings

@@ -7,9 +7,9 @@ import nibabel as nib
 import numpy as np
 import pytest
 
+from anofpdm.raw.register import Head
 from anofpdm.scans import write_nifti
-from anofpdm.scans.raw.register import Head
-from tests.scans.raw.worlds import dicom_series, moved_head, random_rigid, thick_grid
+from tests.raw.worlds import dicom_series, moved_head, random_rigid, thick_grid
 
 MOVEMENT = random_rigid(np.random.default_rng(8), 10.0, 12.0)
 

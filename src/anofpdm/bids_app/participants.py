@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from anofpdm.bids_app.dataset import RAW, check_source, write_dataset
-from anofpdm.cohorts.inputs import Target, select_modalities
 from anofpdm.cohorts.layouts.bids import find_subjects
 from anofpdm.errors import CohortError
 from anofpdm.options import Engine
 from anofpdm.scans.modalities import InputModalities
 from anofpdm.segment import outputs
 from anofpdm.segment.engines import SegmentRequest
+from anofpdm.segment.inputs import Target, select_modalities
 from anofpdm.segment.many import BatchSegmentation, RunReport, result_location
 from anofpdm.segment.model import Model
 from anofpdm.util.distributed import World

@@ -40,14 +40,14 @@ def ablate(
     tried = _parse_integers(levels_tried, "--levels-tried", 1)
     gallery = _parse_integers(gallery_levels, "--gallery-levels", 0)
 
-    from anofpdm.calibration.fit import CalibrationConfig
+    from anofpdm.calibration.fit_calibration import CalibrationConfig
     from anofpdm.cohorts import open_cohort
-    from anofpdm.evaluation.ablations.report import PAGE, write_report
-    from anofpdm.evaluation.ablations.run import COMPARED, AblationConfig
-    from anofpdm.evaluation.ablations.run import ablate as run
-    from anofpdm.evaluation.ablations.study import measured_slices
     from anofpdm.method.gather import batch_for
     from anofpdm.network.predictor import load_trained
+    from anofpdm.study.ablations.ablation_report import PAGE, write_report
+    from anofpdm.study.ablations.evidence_passes import measured_slices
+    from anofpdm.study.ablations.run_ablations import COMPARED, AblationConfig
+    from anofpdm.study.ablations.run_ablations import ablate as run
     from anofpdm.util.distributed import World, set_local_device
     from anofpdm.util.files import folder_lock
 

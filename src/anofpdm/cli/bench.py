@@ -11,7 +11,7 @@ from anofpdm.options import Precision, Preset
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from anofpdm.bench.forward import BenchConfig, Timing
+    from anofpdm.study.bench.forward import BenchConfig, Timing
 
 
 def bench(
@@ -39,7 +39,7 @@ def bench(
     """Time the forward process, and a literal loop like the authors' as a reference, with random weights."""
     import torch
 
-    from anofpdm.bench.forward import BenchConfig
+    from anofpdm.study.bench.forward import BenchConfig
     from anofpdm.util.distributed import set_local_device
 
     local_device = set_local_device(resolve_device(device))
@@ -89,8 +89,8 @@ def _run(config: "BenchConfig", json_file: Path | None, scan: bool) -> None:
     import torch
     from rich.console import Console
 
-    from anofpdm.bench.forward import measure
-    from anofpdm.bench.scan import SHAPE, scan_seconds
+    from anofpdm.study.bench.forward import measure
+    from anofpdm.study.bench.scan_speed import SHAPE, scan_seconds
     from anofpdm.util.files import write_atomically
 
     name = torch.cuda.get_device_name(config.device) if config.device.type == "cuda" else platform.machine()

@@ -13,7 +13,7 @@ from anofpdm.options import Encoding, Precision, Signal, Split, StrengthBy
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from anofpdm.calibration.fit import FittedCalibration
+    from anofpdm.calibration.fit_calibration import FittedCalibration
     from anofpdm.method.calibration import Calibration
 
 
@@ -59,9 +59,9 @@ def calibrate(
 
     Several GPUs: torchrun --nproc-per-node 4 -m anofpdm calibrate ...
     """
+    from anofpdm.calibration.calibration_file import save_calibration
     from anofpdm.calibration.figure import draw_calibration
-    from anofpdm.calibration.files import save_calibration
-    from anofpdm.calibration.fit import CalibrationConfig, fit_calibration
+    from anofpdm.calibration.fit_calibration import CalibrationConfig, fit_calibration
     from anofpdm.cohorts import open_cohort
     from anofpdm.method.gather import batch_for
     from anofpdm.network.predictor import load_trained
@@ -101,7 +101,7 @@ def calibrate(
 def _print(fitted: "FittedCalibration", model: Path, *, automatic: bool) -> None:
     from rich.console import Console
 
-    from anofpdm.calibration.files import FIGURE, FILE
+    from anofpdm.calibration.calibration_file import FIGURE, FILE
     from anofpdm.labels import UNHEALTHY
 
     calibration = fitted.calibration

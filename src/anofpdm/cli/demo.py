@@ -16,7 +16,7 @@ def demo(
     device: Device = "auto",
 ) -> None:
     """Segment lesions in synthetic brains with the bundled models, and write a page that compares with the truth."""
-    from anofpdm.demo.run import PAGE, run_demo
+    from anofpdm.demo.run_demo import PAGE, run_demo
     from anofpdm.models.registry import shipped_models
 
     with progress_bars() as progress:

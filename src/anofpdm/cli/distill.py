@@ -58,13 +58,13 @@ def distill(
     """
     import torch
 
-    from anofpdm.calibration.files import load_calibration
+    from anofpdm.calibration.calibration_file import load_calibration
     from anofpdm.cohorts import open_cohort
     from anofpdm.labels import estimated_note
     from anofpdm.network.predictor import load_trained
-    from anofpdm.student import distill as distillation
-    from anofpdm.student.model import FOLDER
-    from anofpdm.student.training import StudentTrainingConfig
+    from anofpdm.student import distillation as distillation
+    from anofpdm.student.student import FOLDER
+    from anofpdm.student.train_student import StudentTrainingConfig
     from anofpdm.util.distributed import World, set_local_device
 
     config = distillation.DistillConfig(

@@ -9,11 +9,11 @@ import typer
 from anofpdm.cli import options
 from anofpdm.cli.native import NativeOptions, check_options, evaluate_native
 from anofpdm.cli.progress import progress_bars
-from anofpdm.evaluation.comparison.names import DEFAULT_METHODS, MODEL_TASKS, MethodChoice
 from anofpdm.options import Engine, Precision, Signal, Split, StrengthBy
+from anofpdm.study.comparison.names import DEFAULT_METHODS, MODEL_TASKS, MethodChoice
 
 if TYPE_CHECKING:
-    from anofpdm.evaluation.comparison.job import EvaluationJob
+    from anofpdm.study.comparison.job import EvaluationJob
 
 
 def evaluate(
@@ -101,14 +101,14 @@ def evaluate(
         return
     given, candidates = model_paths(other or []), options.parse_numbers(strengths, "--strengths")
 
-    from anofpdm.calibration.fit import CalibrationConfig
+    from anofpdm.calibration.fit_calibration import CalibrationConfig
     from anofpdm.cohorts import open_cohort
-    from anofpdm.evaluation.comparison.job import EvaluationConfig, EvaluationJob
-    from anofpdm.evaluation.comparison.methods import MethodSelection
-    from anofpdm.evaluation.comparison.models import default_methods, load_evaluated, load_models
-    from anofpdm.evaluation.comparison.protocol import evaluate as run
-    from anofpdm.evaluation.missing import missing_sets
     from anofpdm.method.gather import batch_for
+    from anofpdm.study.comparison.job import EvaluationConfig, EvaluationJob
+    from anofpdm.study.comparison.methods import MethodSelection
+    from anofpdm.study.comparison.protocol import evaluate as run
+    from anofpdm.study.comparison.rival_models import default_methods, load_evaluated, load_models
+    from anofpdm.study.missing import missing_sets
     from anofpdm.util.distributed import World, set_local_device
 
     where = set_local_device(options.resolve_device(device))
@@ -162,8 +162,8 @@ def model_paths(options: list[str]) -> dict[str, Path]:
 
 
 def _report(job: "EvaluationJob", failures: dict[str, str], *, all_methods: bool) -> None:
-    from anofpdm.evaluation.comparison.methods import METHODS
-    from anofpdm.evaluation.comparison.page import MARKDOWN, PAGE, write_report
+    from anofpdm.study.comparison.comparison_page import MARKDOWN, PAGE, write_report
+    from anofpdm.study.comparison.methods import METHODS
 
     write_report(job, failures)
     print((job.out / MARKDOWN).read_text().split("\n###")[0])

@@ -58,8 +58,8 @@ def fit(
 
     Re-run the same command to resume: finished stages are skipped. With more --steps or --minutes, training continues.
     """
-    from anofpdm.fit.config import Budget, Data, FitConfig, detect_layout
-    from anofpdm.fit.run import Reports, preview_fit, run_fit
+    from anofpdm.fit.fit_config import Budget, Data, FitConfig, detect_layout
+    from anofpdm.fit.run_fit import Reports, preview_fit, run_fit
     from anofpdm.util.distributed import set_local_device
 
     names = options.parse_names(modalities)

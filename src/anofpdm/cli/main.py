@@ -8,6 +8,7 @@ import contextlib
 import functools
 import gc
 import importlib
+import importlib.util
 import os
 import select
 import signal
@@ -20,13 +21,10 @@ from typing import Annotated
 import typer
 
 from anofpdm import __version__
-from anofpdm.cli.ablate import ablate
-from anofpdm.cli.bench import bench
 from anofpdm.cli.bids import SpacedLists, bids
 from anofpdm.cli.calibrate import calibrate
 from anofpdm.cli.demo import demo
 from anofpdm.cli.distill import distill
-from anofpdm.cli.evaluate import evaluate
 from anofpdm.cli.export import export
 from anofpdm.cli.fit import fit
 from anofpdm.cli.join import join
@@ -121,7 +119,18 @@ def _nobody_reads() -> bool:
     return closed
 
 
-for subcommand in (
+def study_commands() -> tuple[Callable[..., None], ...]:
+    """Commands of the research harness; none where its folder was deleted."""
+    if importlib.util.find_spec("anofpdm.study") is None:
+        return ()
+    from anofpdm.cli.ablate import ablate
+    from anofpdm.cli.bench import bench
+    from anofpdm.cli.evaluate import evaluate
+
+    return evaluate, ablate, bench
+
+
+COMMANDS: tuple[Callable[..., None], ...] = (
     demo,
     phantom,
     fit,
@@ -133,14 +142,13 @@ for subcommand in (
     join,
     bids,
     score,
-    evaluate,
-    ablate,
     view,
     serve,
     models,
     export,
-    bench,
-):
+    *study_commands(),
+)
+for subcommand in COMMANDS:
     add_command(subcommand)
 
 

@@ -14,8 +14,8 @@ from anofpdm.options import Engine, Precision, Split
 from anofpdm.util.text import printable
 
 if TYPE_CHECKING:
-    from anofpdm.evaluation.native.run import EngineReport
     from anofpdm.segment.model import Model
+    from anofpdm.study.native.run_native import EngineReport
 
 SHARED = {"model", "cohort", "out", "split", "without", "batch", "precision", "device"}  # parameters of both modes
 NATIVE = {"native", "engine", "workers"}
@@ -49,11 +49,11 @@ def check_options(context: typer.Context, *, native: bool) -> None:
 
 def evaluate_native(given: NativeOptions) -> None:
     from anofpdm.cohorts import open_cohort
-    from anofpdm.cohorts.split_scans import find_split_scans
-    from anofpdm.evaluation.missing import missing_sets
-    from anofpdm.evaluation.native.report import MARKDOWN, write_report
-    from anofpdm.evaluation.native.run import NativeEvaluation, is_trained_on
     from anofpdm.segment.model import load
+    from anofpdm.study.missing import missing_sets
+    from anofpdm.study.native.native_report import MARKDOWN, write_report
+    from anofpdm.study.native.run_native import NativeEvaluation, is_trained_on
+    from anofpdm.study.native.split_scans import find_split_scans
     from anofpdm.util.distributed import World, set_local_device
     from anofpdm.util.files import folder_lock
 

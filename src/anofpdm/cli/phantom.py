@@ -22,7 +22,7 @@ def phantom(
     workers: Workers = 0,
 ) -> None:
     """Generate synthetic brain scans with lesions, as NIfTI files for `prepare`. Equal seeds give equal files."""
-    from anofpdm.cohorts.phantoms.cohort import write_phantoms
+    from anofpdm.phantoms.phantom_cohort import write_phantoms
 
     with progress_bars() as progress:
         write_phantoms(

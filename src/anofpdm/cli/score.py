@@ -12,8 +12,8 @@ from anofpdm.util.text import printable
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from anofpdm.evaluation.scoring.masks import Labels
-    from anofpdm.evaluation.scoring.run import ScoringReport
+    from anofpdm.scoring.masks import Labels
+    from anofpdm.scoring.score_pairs import ScoringReport
 
 MAX_ROWS = 40  # scans on the terminal
 
@@ -61,14 +61,14 @@ def score(
     own_labels = parse_labels(predicted_label, "--predicted-label") if predicted_label else true_labels
     from rich.console import Console
 
-    from anofpdm.evaluation.scoring.pairs import find_pairs
-    from anofpdm.evaluation.scoring.run import score_pairs
+    from anofpdm.scoring.pairs import find_pairs
+    from anofpdm.scoring.score_pairs import score_pairs
 
     pairing = find_pairs(predicted, truth, pairs)
     with progress_bars() as progress:
         report = score_pairs(pairing, (own_labels, true_labels), worker_count(workers), progress)
     if out is not None:
-        from anofpdm.evaluation.scoring.page import write_report
+        from anofpdm.scoring.scores_page import write_report
 
         write_report(report, out, (own_labels, true_labels), image)
     console = Console(highlight=False, soft_wrap=True, markup=False)
@@ -87,8 +87,8 @@ def score(
 def print_scores(console: "Console", report: "ScoringReport") -> None:
     from rich.table import Column, Table
 
-    from anofpdm.evaluation.scoring.summary import TITLES, summarise
-    from anofpdm.evaluation.scoring.tables import SCAN_COLUMNS, describe, format_score, scan_rows, summary_rows
+    from anofpdm.scoring.scores_tables import SCAN_COLUMNS, describe, format_score, scan_rows, summary_rows
+    from anofpdm.scoring.summary import TITLES, summarise
 
     if not report.scans:
         return

@@ -17,8 +17,8 @@ FILES, DICOM, CLUSTERS = "Files", "DICOM", "Clusters"
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from anofpdm.cohorts.inputs import Target
-    from anofpdm.report.explanation import Explain
+    from anofpdm.segment.explanation import Explain
+    from anofpdm.segment.inputs import Target
     from anofpdm.segment.many import RunReport
 
 
@@ -152,7 +152,7 @@ def segment(
     Several GPUs: torchrun --nproc-per-node 4 -m anofpdm segment ...
     """
     slices_to_explain = None if explain is None else parse_explain(explain)
-    from anofpdm.cohorts.inputs import find_targets, preview_dicom
+    from anofpdm.segment.inputs import find_targets, preview_dicom
     from anofpdm.segment.join import Part, write_part
     from anofpdm.segment.many import BatchSegmentation, OutputOptions
     from anofpdm.segment.model import load

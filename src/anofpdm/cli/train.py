@@ -1,5 +1,6 @@
 """anofpdm train: a diffusion model from image-level labels."""
 
+import importlib.util
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -49,9 +50,9 @@ def train(
     """Train a network on a prepared cohort. Several GPUs: torchrun --nproc-per-node 4 -m anofpdm train ..."""
 
     from anofpdm.cohorts import open_cohort
-    from anofpdm.network.training import run
-    from anofpdm.network.training.config import TrainingLimits
-    from anofpdm.network.training.pictures import SAMPLES
+    from anofpdm.network.training import run_training
+    from anofpdm.network.training.sample_pictures import SAMPLES
+    from anofpdm.network.training.training_config import TrainingLimits
     from anofpdm.util.distributed import World, set_local_device
 
     limits = TrainingLimits(steps, minutes, save_minutes, sample_steps=25 if pictures else 0, weights=weights)
@@ -66,7 +67,7 @@ def train(
         trainer = make(slices, out, given, preset, from_model, device=local_device, world=world)
         with progress_bars(world.is_main) as progress:
             progress("Training", 0.0, 1.0)
-            run.train(trainer, slices, out, limits, progress)
+            run_training.train(trainer, slices, out, limits, progress)
     finally:
         world.close()
     if world.is_main:
@@ -80,9 +81,9 @@ def train(
 def _resume(
     cohort: "Cohort", out: Path, given: dict[str, Any], preset: Preset | None, from_model: Path | None, **where: Any
 ) -> "Trainer":
-    from anofpdm.network.training import run
+    from anofpdm.network.training import run_training
 
-    trainer = run.resume(out, cohort, **where)
+    trainer = run_training.resume(out, cohort, **where)
     changed = [f"--{name.replace('_', '-')}" for name, value in given.items() if getattr(trainer.config, name) != value]
     changed += ["--preset"] if preset else []
     changed += ["--from"] if from_model else []
@@ -96,8 +97,8 @@ def _start(
 ) -> "Trainer":
     from anofpdm.network import config as networks
     from anofpdm.network.checkpoint import STATE, WEIGHTS
-    from anofpdm.network.training import run
-    from anofpdm.network.training.config import TrainingConfig
+    from anofpdm.network.training import run_training
+    from anofpdm.network.training.training_config import TrainingConfig
 
     if (out / STATE).exists() or (out / WEIGHTS).exists():
         raise ConfigError(f"{out} holds a model already; add --resume to resume its training, or choose another --out")
@@ -105,10 +106,10 @@ def _start(
     if from_model:
         if preset:
             raise ConfigError("--preset cannot be combined with --from, which determines the network; leave one out")
-        return run.start_from(from_model, cohort, config, **where)
+        return run_training.start_from(from_model, cohort, config, **where)
     labels = {} if config.task == Task.GUIDED else {"n_labels": 1, "null_label": 0}
     network = networks.preset(preset or Preset.SMALL, len(cohort.modalities), **labels)
-    return run.start(cohort, network, config, **where)
+    return run_training.start(cohort, network, config, **where)
 
 
 def _warn_of_jump(model: Path) -> None:
@@ -122,8 +123,10 @@ def _warn_of_jump(model: Path) -> None:
 
 
 def _rate_classifier(model: Path, cohort: "Cohort", device: "torch.device") -> None:
-    from anofpdm.baselines.guide_rating import describe_rating, rate_classifier
+    if importlib.util.find_spec("anofpdm.study") is None:
+        return
     from anofpdm.network.predictor import load_guide
+    from anofpdm.study.rivals.guide_rating import describe_rating, rate_classifier
 
     with progress_bars() as progress:
         rating = rate_classifier(load_guide(model, device), cohort, device, on_progress=progress)

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import numpy as np
 
+from anofpdm.cohorts.csv_tables import GivenLabels, read_labels, read_split
 from anofpdm.cohorts.layouts import bids, brats, folder
 from anofpdm.cohorts.raw_scans import RawOptions
 from anofpdm.cohorts.subjects import Subject, all_modalities, require_one_mask, with_modalities
-from anofpdm.cohorts.tables import GivenLabels, read_labels, read_split
 from anofpdm.cohorts.writer import Preparation, Settings
 from anofpdm.errors import CohortError
 from anofpdm.options import Layout, Split, Template, parse

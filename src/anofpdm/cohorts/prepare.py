@@ -223,7 +223,7 @@ def _finish(plan: Plan, out: Path, entries: list[ScanEntry], report: Report) -> 
 
 
 def expected_scans(plan: Plan, entries: list[ScanEntry]) -> dict[str, Any]:
-    """What these scans have in common, in the form that a model records it (network/expects.py)."""
+    """What these scans have in common, in the form that a model records it (scans/expects.py)."""
     field_of_view = float(np.median([entry.pixel_mm for entry in entries])) * plan.size
     distances = [entry.spacing_mm for entry in entries]
     positions = [entry.position for entry in entries if entry.position is not None]

@@ -9,15 +9,15 @@ from scipy import ndimage
 from anofpdm.cohorts.subjects import Subject
 from anofpdm.errors import ConfigError, ScanError
 from anofpdm.options import Raw, Template
+from anofpdm.raw.geometry import apply
+from anofpdm.raw.prepare_study import BrainFinder, RawRun, prepare_raw
+from anofpdm.raw.register import Head
+from anofpdm.raw.stripped import on_one_grid, shows_skull
+from anofpdm.raw.study import Study, StudyOptions
+from anofpdm.raw.template import in_template_space, measure_affine
 from anofpdm.scans import Scan, read_scan, read_volume
 from anofpdm.scans.grid import check_same_grid
 from anofpdm.scans.nifti import read_grid
-from anofpdm.scans.raw.geometry import apply
-from anofpdm.scans.raw.register import Head
-from anofpdm.scans.raw.run import BrainFinder, RawRun, prepare_raw
-from anofpdm.scans.raw.stripped import on_one_grid, shows_skull
-from anofpdm.scans.raw.study import Study, StudyOptions
-from anofpdm.scans.raw.template import in_template_space, measure_affine
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class SubjectScan:
     study: Study | None = None  # of a raw study that was prepared
 
     def position(self) -> dict[str, list[float]] | None:
-        """Where the scan lies in template space, as a model records it (network/expects.py). None where it shows a
+        """Where the scan lies in template space, as a model records it (scans/expects.py). None where it shows a
         skull or is in another space, or without nilearn."""
         affine, grid = self._template_affine(), self.scan.grid
         if affine is None:

@@ -10,8 +10,8 @@ import itertools
 
 import numpy as np
 
+from anofpdm.cohorts.csv_tables import GivenLabels
 from anofpdm.cohorts.plan import Plan
-from anofpdm.cohorts.tables import GivenLabels
 from anofpdm.cohorts.writer import ScanEntry
 from anofpdm.labels import NULL, UNHEALTHY
 from anofpdm.options import Split

@@ -19,8 +19,8 @@ from anofpdm import __version__
 from anofpdm.errors import ConfigError
 from anofpdm.export.whole_scan import compile_whole_scan
 from anofpdm.models.registry import CARD, ShippedModel, shipped_models
-from anofpdm.student.model import FOLDER, Student
-from anofpdm.student.network import StudentConfig
+from anofpdm.student.student import FOLDER, Student
+from anofpdm.student.student_network import StudentConfig
 from anofpdm.util.files import translate_write_errors, write_atomically
 
 SCHEMA = "https://project-monai.github.io/schema/meta_schema_20240725.json"

@@ -11,7 +11,7 @@ import torch
 
 from anofpdm.errors import ConfigError
 from anofpdm.export.whole_scan import MirrorMean
-from anofpdm.student.model import Student
+from anofpdm.student.student import Student
 from anofpdm.util.files import write_atomically
 
 OPSET = 18

@@ -1,7 +1,7 @@
 """The student with everything around it as one TorchScript module: a scan in, probabilities and mask out.
 
-It repeats scans/slices.py, student/model.py and method/mask.py in the subset of Python that TorchScript compiles. Tests
-compare the two.
+It repeats scans/slices.py, student/student.py and method/mask.py in the subset of Python that TorchScript compiles.
+Tests compare the two.
 """
 
 import copy
@@ -17,9 +17,10 @@ from anofpdm.method.mask import SMALLEST, smallest_pixels
 from anofpdm.scans.slices import BRIGHT_PERCENTILE, LEAST_FOREGROUND
 from anofpdm.student.faint import LOWEST
 from anofpdm.student.linked import CLEAR
-from anofpdm.student.model import BATCH_ON_CPU, DetectBy, Student
-from anofpdm.student.network import StudentNet, mirror_mean
 from anofpdm.student.outlines import SPREAD
+from anofpdm.student.predict import BATCH_ON_CPU
+from anofpdm.student.student import DetectBy, Student
+from anofpdm.student.student_network import StudentNet, mirror_mean
 
 
 class MirrorMean(nn.Module):
@@ -239,7 +240,7 @@ def compile_whole_scan(student: Student) -> bytes:
     """The contents of a TorchScript file."""
     config = student.config
     copied = copy.deepcopy(student.network).cpu().eval()
-    # As in student/cpu.py: fast on a CPU, and group norms round in the same way.
+    # As in student/cpu_passes.py: fast on a CPU, and group norms round in the same way.
     network = MirrorMean(copied).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     shape = (2, config.in_channels, config.size, config.size)
     example = torch.zeros(shape).contiguous(memory_format=torch.channels_last)

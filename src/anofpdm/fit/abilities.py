@@ -5,14 +5,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from anofpdm.calibration.fit import slice_positions
+from anofpdm.calibration.fit_calibration import slice_positions
 from anofpdm.cohorts.store import Cohort
-from anofpdm.evaluation.burden import BurdenGroup, detected_by_burden
 from anofpdm.labels import HEALTHY, UNHEALTHY
 from anofpdm.method.calibration import Calibration
 from anofpdm.options import Split
-from anofpdm.student.model import Student
-from anofpdm.student.network import cohort_pixels
+from anofpdm.scoring.burden import BurdenGroup, detected_by_burden
+from anofpdm.student.student import Student
+from anofpdm.student.student_network import cohort_pixels
 
 WEAK, GOOD = 0.7, 0.9  # AUC
 FEW_PATIENTS = 10

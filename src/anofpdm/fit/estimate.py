@@ -7,23 +7,23 @@ from dataclasses import dataclass
 
 import torch
 
-from anofpdm.calibration.fit import LEVELS, CalibrationConfig
+from anofpdm.calibration.fit_calibration import LEVELS, CalibrationConfig
 from anofpdm.cohorts.store import Cohort
 from anofpdm.errors import ConfigError
-from anofpdm.fit.config import STUDENT_SHARE, Budget, FitConfig
+from anofpdm.fit.fit_config import STUDENT_SHARE, Budget, FitConfig
 from anofpdm.labels import HEALTHY, NULL
 from anofpdm.method.gather import batch_for
 from anofpdm.network.classifier import build_network
 from anofpdm.network.config import UNetConfig, preset
 from anofpdm.network.predictor import NoisePredictor
 from anofpdm.network.training.augment import CHANCES
-from anofpdm.network.training.config import TrainingConfig
 from anofpdm.network.training.trainer import Trainer
+from anofpdm.network.training.training_config import TrainingConfig
 from anofpdm.network.unet import UNet
 from anofpdm.options import Split, Task
-from anofpdm.student.batches import StudentBatch
-from anofpdm.student.network import StudentConfig, StudentNet
-from anofpdm.student.training import StudentTrainer, StudentTrainingConfig
+from anofpdm.student.student_batches import StudentBatch
+from anofpdm.student.student_network import StudentConfig, StudentNet
+from anofpdm.student.train_student import StudentTrainer, StudentTrainingConfig
 
 SECONDS, REPEATS = 1.0, 20  # of a measurement, whichever ends first
 WARM_UP = 5  # a GPU records its kernels in these

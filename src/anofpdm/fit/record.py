@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from anofpdm.errors import CohortError, ConfigError, ModelError
-from anofpdm.fit.config import STUDENT_SHARE, FitConfig, digest
+from anofpdm.fit.fit_config import STUDENT_SHARE, FitConfig, digest
 from anofpdm.util.files import read_regular_file, write_atomically
 
 FILE = "fit.json"

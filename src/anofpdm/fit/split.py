@@ -9,9 +9,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from anofpdm.cohorts.csv_tables import GivenLabels
 from anofpdm.cohorts.plan import Plan
 from anofpdm.cohorts.subjects import Subject
-from anofpdm.cohorts.tables import GivenLabels
 from anofpdm.errors import CohortError
 from anofpdm.labels import HEALTHY, UNHEALTHY
 from anofpdm.options import Split

@@ -5,16 +5,16 @@ from dataclasses import asdict, replace
 
 import torch
 
+from anofpdm.calibration.calibration_file import load_calibration, save_calibration
 from anofpdm.calibration.figure import draw_calibration
-from anofpdm.calibration.files import load_calibration, save_calibration
-from anofpdm.calibration.fit import CalibrationConfig, fit_calibration
+from anofpdm.calibration.fit_calibration import CalibrationConfig, fit_calibration
 from anofpdm.cohorts.plan import Plan, plan_cohort
 from anofpdm.cohorts.prepare import prepare
 from anofpdm.cohorts.raw_scans import RawOptions
 from anofpdm.cohorts.store import Cohort, open_cohort
 from anofpdm.errors import CalibrationError, CohortError, ConfigError, ModelError
-from anofpdm.fit.config import LEARNING_RATE, FitConfig
 from anofpdm.fit.estimate import Estimate
+from anofpdm.fit.fit_config import LEARNING_RATE, FitConfig
 from anofpdm.fit.record import is_trained_for, record_trained, student_minutes
 from anofpdm.fit.split import check_kinds, draw_split
 from anofpdm.labels import HEALTHY, UNHEALTHY
@@ -23,15 +23,15 @@ from anofpdm.method.gather import batch_for
 from anofpdm.network.checkpoint import STATE, holds_model, load_model, load_state
 from anofpdm.network.config import preset
 from anofpdm.network.predictor import TrainedModel
-from anofpdm.network.training import run
+from anofpdm.network.training import run_training
 from anofpdm.network.training.batches import training_rows
-from anofpdm.network.training.config import TrainingConfig, TrainingLimits
 from anofpdm.network.training.trainer import Trainer
+from anofpdm.network.training.training_config import TrainingConfig, TrainingLimits
 from anofpdm.options import Split, Task
-from anofpdm.student.distill import DistillConfig, distill
-from anofpdm.student.model import FOLDER, Student, load_student
+from anofpdm.student.distillation import DistillConfig, distill
+from anofpdm.student.student import FOLDER, Student, load_student
 from anofpdm.student.targets import fingerprint
-from anofpdm.student.training import StudentTrainingConfig
+from anofpdm.student.train_student import StudentTrainingConfig
 from anofpdm.util.distributed import World
 from anofpdm.util.files import folder_lock
 from anofpdm.util.progress import Progress
@@ -108,16 +108,18 @@ def train_model(
     limited = config.budget.minutes is not None
     limits = TrainingLimits(config.budget.steps, max(estimate.training / 60, SHORTEST) if limited else None)
     progress("Training", 0.0, 1.0)
-    run.train(_trainer(config, cohort, device), cohort, config.out, limits, progress)
+    run_training.train(_trainer(config, cohort, device), cohort, config.out, limits, progress)
     if limited:
         record_trained(config, max(estimate.student / 60, SHORTEST))
 
 
 def _trainer(config: FitConfig, cohort: Cohort, device: torch.device) -> Trainer:
     if (config.out / STATE).is_file():
-        return run.resume(config.out, cohort, device=device, world=World())
+        return run_training.resume(config.out, cohort, device=device, world=World())
     training = TrainingConfig(seed=config.seed, learning_rate=LEARNING_RATE)
-    return run.start(cohort, preset(config.preset, len(cohort.modalities)), training, device=device, world=World())
+    return run_training.start(
+        cohort, preset(config.preset, len(cohort.modalities)), training, device=device, world=World()
+    )
 
 
 # ---- calibrate and distil --------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from anofpdm.network.config import UNetConfig
-from anofpdm.network.kernels import has_triton
+from anofpdm.network.fast import has_triton
 
 Module = TypeVar("Module", bound=nn.Module)
 
@@ -50,7 +50,7 @@ class ResidualBlock(nn.Module):
         """
         scale, shift = self.modulation(embedding).chunk(2, dim=1)
         if skip is not None and use_inference_kernels(self.norm_in, x):
-            from anofpdm.network.kernels.fused_norm import norm_silu_of_two
+            from anofpdm.network.fast.fused_norm import norm_silu_of_two
 
             norm = self.norm_in.norm
             hidden = self.conv_in(norm_silu_of_two(x, skip, norm.weight, norm.bias, groups=norm.num_groups))
@@ -99,7 +99,7 @@ class Attention(nn.Module):
 
     def _tokens_in_place(self, x: Tensor, label: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """The same without concatenating, which would take a fifteenth of the network's time."""
-        from anofpdm.network.kernels.fused_norm import norm_tokens
+        from anofpdm.network.fast.fused_norm import norm_tokens
 
         tokens = norm_tokens(x, self.norm.weight, self.norm.bias, groups=self.norm.num_groups)  # [N, HW + 1, C]
         projected = self.places(tokens)
@@ -145,7 +145,7 @@ def apply_norm(
 ) -> Tensor:
     """Fused, on a GPU with Triton: by kernels, which keep channels last in memory. Otherwise by torch."""
     if x.is_cuda and fused and has_triton():
-        from anofpdm.network.kernels.fused_norm import norm_silu
+        from anofpdm.network.fast.fused_norm import norm_silu
 
         groups = norm.num_groups
         return norm_silu(x, norm.weight, norm.bias, groups=groups, scale=scale, shift=shift, activate=activate)

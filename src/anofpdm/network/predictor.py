@@ -15,12 +15,12 @@ from anofpdm.labels import HEALTHY, UNHEALTHY
 from anofpdm.network import checkpoint
 from anofpdm.network.classifier import Network, build_network
 from anofpdm.network.config import UNetConfig
-from anofpdm.network.cpu import SliceThreads, fast_gradients
-from anofpdm.network.expects import ScanExpectation
-from anofpdm.network.kernels.cuda_graph import CudaGraph
+from anofpdm.network.fast.cpu import SliceThreads, fast_gradients
+from anofpdm.network.fast.cuda_graph import CudaGraph
+from anofpdm.network.fast.winograd import is_faster_here, use_winograd
 from anofpdm.network.unet import UNet
-from anofpdm.network.winograd import is_faster_here, use_winograd
 from anofpdm.options import Noise, Precision, Task, parse
+from anofpdm.scans.expects import ScanExpectation
 from anofpdm.util.memory import half_of, is_out_of_memory, release_cached_memory, unless_out_of_memory
 
 DTYPES = {Precision.FP32: torch.float32, Precision.BF16: torch.bfloat16, Precision.FP16: torch.float16}

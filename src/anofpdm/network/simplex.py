@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from anofpdm.network.kernels import has_triton
+from anofpdm.network.fast import has_triton
 
 STRETCH, SQUISH = -1 / 6, 1 / 3  # onto the lattice's own axes, and back
 NORM = 103.0  # brings values into about -1 .. 1
@@ -30,7 +30,7 @@ def simplex_noise(permutations: Tensor, t: int | Tensor, height: int, width: int
     then share their geometry.
     """
     if permutations.is_cuda and has_triton():
-        from anofpdm.network.kernels.simplex import simplex_noise_on_gpu
+        from anofpdm.network.fast.simplex_kernel import simplex_noise_on_gpu
 
         return simplex_noise_on_gpu(permutations, t, height, width)
     total = torch.zeros(len(permutations), height * width, device=permutations.device)

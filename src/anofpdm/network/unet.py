@@ -23,7 +23,7 @@ from anofpdm.network.blocks import (
     zero_init,
 )
 from anofpdm.network.config import UNetConfig
-from anofpdm.network.upsampled import UpsampledConvolution
+from anofpdm.network.fast.upsampled import UpsampledConvolution
 
 
 class UNet(nn.Module):
@@ -64,7 +64,7 @@ class UNet(nn.Module):
         # In float32: the method subtracts predictions for two labels, and this layer's rounding would dominate.
         with torch.autocast(x.device.type, enabled=False):
             if use_inference_kernels(self.norm, x):
-                from anofpdm.network.kernels.last_layer import last_layer
+                from anofpdm.network.fast.last_layer import last_layer
 
                 return last_layer(x, self.norm.norm, self.last)
             return self.last(self.norm(x.float()))

@@ -8,8 +8,8 @@ import numpy as np
 
 from anofpdm.method.decision import Decisions
 from anofpdm.method.evidence import Evidence
-from anofpdm.report.findings import Finding
 from anofpdm.scans import Grid
+from anofpdm.scans.findings import Finding
 
 
 @dataclass(frozen=True)

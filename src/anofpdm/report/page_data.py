@@ -9,7 +9,7 @@ from PIL import Image
 
 from anofpdm.report import wording
 from anofpdm.report.display import DecisionRules, SegmentedScan, SliceSpace, slice_space
-from anofpdm.report.findings import Finding
+from anofpdm.scans.findings import Finding
 from anofpdm.util.drawing import HEAT, encode_png
 
 OVERVIEW_SLICES = 24

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from anofpdm.method.decision import Decisions
 from anofpdm.report.display import DecisionRules, DisplayData, SegmentedScan
-from anofpdm.report.findings import Finding
+from anofpdm.scans.findings import Finding
 
 DIRECTIONS = (("right", "left"), ("anterior", "posterior"), ("superior", "inferior"))
 UNDEFINED = "-"

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from anofpdm.network.checkpoint import WEIGHTS
-from anofpdm.student.model import FOLDER
+from anofpdm.student.student import FOLDER
 
 if TYPE_CHECKING:
     from anofpdm.segment.model import Model

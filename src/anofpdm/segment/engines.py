@@ -22,11 +22,11 @@ from anofpdm.method.gather import EvidenceRequest, batch_for, evidence_batches, 
 from anofpdm.network.predictor import TrainedModel, load_trained
 from anofpdm.options import Detector, Engine, Raw, Threshold, parse
 from anofpdm.report.display import Curves
-from anofpdm.report.explanation import Explain, add_evidence, normalize_explain
 from anofpdm.scans.modalities import InputModalities
+from anofpdm.segment.explanation import Explain, add_evidence, normalize_explain
 from anofpdm.segment.scan_input import BrainSource
 from anofpdm.student.drawing import DrawingChoices
-from anofpdm.student.model import Student
+from anofpdm.student.student import Student
 from anofpdm.util.progress import Progress
 
 if TYPE_CHECKING:

@@ -9,14 +9,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from anofpdm import __version__
-from anofpdm.cohorts.inputs import Target
 from anofpdm.cohorts.subjects import Subject
 from anofpdm.errors import AnoFPDMError, ConfigError, OutputError, ScanError, ScanWarning
-from anofpdm.scans.raw.preparation import discard
-from anofpdm.scans.raw.run import RawRun
+from anofpdm.raw.preparation import discard
+from anofpdm.raw.prepare_study import RawRun
 from anofpdm.segment import outputs
 from anofpdm.segment.earlier import EarlierResult
 from anofpdm.segment.engines import TASK, SegmentRequest
+from anofpdm.segment.inputs import Target
 from anofpdm.segment.model import Model
 from anofpdm.segment.one_scan import name_series, request_for, segment_target
 from anofpdm.segment.result import Segmentation

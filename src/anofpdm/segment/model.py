@@ -21,23 +21,23 @@ from typing import Any, Unpack
 import numpy as np
 import torch
 
-from anofpdm.calibration.files import load_calibration
+from anofpdm.calibration.calibration_file import load_calibration
 from anofpdm.errors import ConfigError, ModelError, ScanError
 from anofpdm.method.calibration import Calibration
 from anofpdm.method.decision import Decisions
 from anofpdm.models.registry import model_folder
 from anofpdm.network.checkpoint import WEIGHTS
-from anofpdm.network.expects import ScanExpectation
 from anofpdm.network.predictor import TrainedModel, load_trained
 from anofpdm.options import Precision, Raw
+from anofpdm.raw.prepare_study import RawRun
+from anofpdm.raw.study import Study
 from anofpdm.report.display import Curves, DisplayData, SliceSpace
-from anofpdm.report.explanation import rows_to_explain, warn_missing_slices
-from anofpdm.report.findings import find_lesions
 from anofpdm.scans import AxialPlanes, Grid, Scan, scan_slices
-from anofpdm.scans.raw.run import RawRun
-from anofpdm.scans.raw.study import Study
+from anofpdm.scans.expects import ScanExpectation
+from anofpdm.scans.findings import find_lesions
 from anofpdm.segment.description import describe_model
 from anofpdm.segment.engines import DiffusionEngine, EngineSlices, SegmentOptions, SegmentRequest, resolve_request
+from anofpdm.segment.explanation import rows_to_explain, warn_missing_slices
 from anofpdm.segment.fallback import use_engine
 from anofpdm.segment.one_scan import Files, Source, lowercase_names, segment_source
 from anofpdm.segment.outputs import MISSING_MODALITIES
@@ -53,8 +53,8 @@ from anofpdm.segment.scan_checks import (
     without_estimate,
 )
 from anofpdm.segment.scan_input import RecordedWarnings, file_sha256
-from anofpdm.student.model import Student, load_student
-from anofpdm.student.network import fill_missing
+from anofpdm.student.student import Student, load_student
+from anofpdm.student.student_network import fill_missing
 from anofpdm.util.distributed import resolve_device
 from anofpdm.util.progress import Progress, portion, silent
 

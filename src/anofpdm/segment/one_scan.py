@@ -5,13 +5,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from anofpdm.cohorts.inputs import Target, find_targets
 from anofpdm.cohorts.subjects import Subject
 from anofpdm.errors import CohortError, ScanError
 from anofpdm.options import Raw
+from anofpdm.raw.prepare_study import RawRun
 from anofpdm.scans.plausible import DICOM_HEADER, NIFTI_HEADER
-from anofpdm.scans.raw.run import RawRun
 from anofpdm.segment.engines import SegmentRequest
+from anofpdm.segment.inputs import Target, find_targets
 from anofpdm.segment.result import Segmentation
 from anofpdm.util.progress import Progress
 

@@ -8,15 +8,15 @@ from pathlib import Path
 import numpy as np
 
 from anofpdm.errors import ScanError
-from anofpdm.network.expects import ScanExpectation
 from anofpdm.options import Raw
+from anofpdm.raw.prepare_study import BrainFinder, RawRun, prepare_raw
+from anofpdm.raw.stripped import is_stripped, on_one_grid
+from anofpdm.raw.study import Study, StudyOptions
+from anofpdm.raw.template import in_template_space
 from anofpdm.scans import Scan, read_scan, read_volume
+from anofpdm.scans.expects import ScanExpectation
 from anofpdm.scans.nifti import Volume, read_grid
 from anofpdm.scans.plausible import check_head
-from anofpdm.scans.raw.run import BrainFinder, RawRun, prepare_raw
-from anofpdm.scans.raw.stripped import is_stripped, on_one_grid
-from anofpdm.scans.raw.study import Study, StudyOptions
-from anofpdm.scans.raw.template import in_template_space
 from anofpdm.scans.slices import LEAST_FOREGROUND
 from anofpdm.segment.engines import SegmentRequest
 from anofpdm.segment.scan_checks import FOREGROUND_TOLERANCE

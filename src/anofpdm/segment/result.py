@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from anofpdm.method.decision import Decisions
+from anofpdm.raw.place import PlacedSeries
+from anofpdm.raw.study import to_series
 from anofpdm.report.display import DisplayData
-from anofpdm.report.findings import Finding
 from anofpdm.report.overview import draw_overview
-from anofpdm.report.page import render_report
+from anofpdm.report.result_page import render_report
 from anofpdm.report.wording import count_noun
 from anofpdm.scans import Grid, write_nifti
+from anofpdm.scans.findings import Finding
 from anofpdm.scans.lesion_label import label_table
-from anofpdm.scans.raw.place import PlacedSeries
-from anofpdm.scans.raw.study import to_series
 from anofpdm.scans.seg_nrrd import write_seg_nrrd
 from anofpdm.segment import outputs
 from anofpdm.util.files import encode_csv, translate_write_errors, write_atomically

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from anofpdm.calibration.fit import foreground_share
+from anofpdm.calibration.fit_calibration import foreground_share
 from anofpdm.cohorts.layouts import folder
 from anofpdm.errors import ScanError, ScanWarning
 from anofpdm.method.decision import Decisions
-from anofpdm.report.findings import Finding
+from anofpdm.raw.mixed_up import compare_slices, same_contrast, warn_mixed_up
+from anofpdm.raw.study import Study
 from anofpdm.scans import AxialPlanes, Scan
+from anofpdm.scans.findings import Finding
 from anofpdm.scans.plausible import shows_air, warn_cut_top, warn_empty_planes
-from anofpdm.scans.raw.mixed_up import compare_slices, same_contrast, warn_mixed_up
-from anofpdm.scans.raw.study import Study
 from anofpdm.scans.slices import ScanSlices
 from anofpdm.student.typical import describe_scan
 

@@ -10,7 +10,7 @@ from scipy import ndimage
 from scipy.special import expit
 
 from anofpdm.method.mask import AT_SIDE, smallest_pixels
-from anofpdm.student.network import BACKGROUND, Pixels
+from anofpdm.student.student_network import BACKGROUND, Pixels
 from anofpdm.util.workers import map_in_threads
 
 # Pixels, for a side of 128:

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 import numpy as np
 
 from anofpdm import __version__
-from anofpdm.calibration.fit import slice_positions
+from anofpdm.calibration.fit_calibration import slice_positions
 from anofpdm.cohorts.store import Cohort
 from anofpdm.labels import HEALTHY, NULL
 from anofpdm.method.calibration import Calibration
@@ -20,8 +20,8 @@ from anofpdm.method.decision import DecisionSettings, decide
 from anofpdm.method.evidence import Evidence
 from anofpdm.method.gather import EvidenceRequest, batch_for, evidence_batches, regroup, slice_seeds
 from anofpdm.network.predictor import TrainedModel
-from anofpdm.student.model import FOLDER
-from anofpdm.student.network import Pixels
+from anofpdm.student.student import FOLDER
+from anofpdm.student.student_network import Pixels
 from anofpdm.util.distributed import World
 from anofpdm.util.files import translate_write_errors, write_atomically
 from anofpdm.util.progress import Progress, silent

@@ -14,7 +14,7 @@ from scipy import ndimage
 
 from anofpdm.cohorts.store import Cohort
 from anofpdm.method.mask import AT_SIDE
-from anofpdm.student.network import BACKGROUND
+from anofpdm.student.student_network import BACKGROUND
 from anofpdm.util.sets import subsets
 from anofpdm.util.workers import map_in_threads
 

@@ -11,10 +11,10 @@ from typing import Any
 from starlette.requests import ClientDisconnect, Request
 
 from anofpdm.errors import AnoFPDMError
+from anofpdm.raw.series_header import check_header
+from anofpdm.raw.stripped import on_one_grid
 from anofpdm.scans.grid import Grid, check_same_grid
 from anofpdm.scans.modalities import InputModalities
-from anofpdm.scans.raw.header import check_header
-from anofpdm.scans.raw.stripped import on_one_grid
 from anofpdm.viewer.jobs import INPUT, Job, JobStore
 from anofpdm.viewer.limits import MIB, Limits, RequestError
 from anofpdm.viewer.multipart import SERIES, FormReceiver, Upload, check_request_headers

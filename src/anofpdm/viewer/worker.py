@@ -137,19 +137,19 @@ def _write_failure(reason: str | None) -> Failed:
 
 
 def _segment(model: "Model", request: "SegmentRequest", task: Task, pipe: Connection) -> None:
-    from anofpdm.scans.raw.found import NO_BRAINS
-    from anofpdm.scans.raw.run import RawRun
+    from anofpdm.raw.prepare_study import RawRun
+    from anofpdm.scans.found_brains import NO_BRAINS
 
     files: dict[str, str | Path] = {name: Path(file) for name, file in task.files.items()}
     study, brains = None, NO_BRAINS
     if DICOM in files:
-        from anofpdm.scans.dicom.read import read_study
+        from anofpdm.segment.inputs import read_dicom_study
         from anofpdm.viewer.upload_check import adapt_to_web, parse_series_text
 
         try:
             series = parse_series_text(task.series)
             inputs = replace(request.inputs, advice="")
-            study = read_study(Path(files[DICOM]), inputs, series, one_grid=request.raw is Raw.NEVER)
+            study = read_dicom_study(Path(files[DICOM]), inputs, series, request.raw)
             request = request if study.on_one_grid else replace(request, raw=Raw.ALWAYS)
             files, brains = {**study.convert(Path())}, study.brains
         except ScanError as error:

@@ -14,13 +14,13 @@ from torch.nn.parallel import DistributedDataParallel
 
 from anofpdm.errors import ModelError, TrainingError
 from anofpdm.network.classifier import Network, build_network
-from anofpdm.network.cpu import fast_gradients
-from anofpdm.network.kernels.cuda_graph import CudaGraph
+from anofpdm.network.fast.cpu import fast_gradients
+from anofpdm.network.fast.cuda_graph import CudaGraph
 from anofpdm.network.schedule import NoiseSchedule
 from anofpdm.network.simplex import random_permutations, simplex_noise
 from anofpdm.network.training.augment import CHANCES, augment
-from anofpdm.network.training.config import TrainingConfig
 from anofpdm.network.training.optimiser import AdamW
+from anofpdm.network.training.training_config import TrainingConfig
 from anofpdm.options import Noise, Task
 from anofpdm.util.distributed import World
 from anofpdm.util.memory import is_out_of_memory

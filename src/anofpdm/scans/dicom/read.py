@@ -4,8 +4,9 @@ source.py finds files, header.py reads their tags, series.py sorts slices and co
 to modalities, seg.py writes results as DICOM. World coordinates are those of NIfTI (RAS+), as a converter writes them.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -15,13 +16,17 @@ from anofpdm.scans.dicom.header import is_decodable, read_tags, silence_librarie
 from anofpdm.scans.dicom.match import Preview, choose, explain_ignored, preview_rows
 from anofpdm.scans.dicom.series import MAX_OFFSET_MM, Series, find_series
 from anofpdm.scans.dicom.source import Source, listed, open_source
+from anofpdm.scans.found_brains import NO_BRAINS, Assignment, FoundBrains
 from anofpdm.scans.grid import Grid, corner_gap_mm
 from anofpdm.scans.modalities import InputModalities, as_inputs
 from anofpdm.scans.nifti import Volume, write_nifti
-from anofpdm.scans.raw.found import NO_BRAINS, Assignment, FoundBrains
 from anofpdm.util.text import printable
 
 REMEDY = "segment it with --raw auto, or register and resample the series onto one grid and give the NIfTI files"
+
+
+# Takes the series, the modalities, those that the user assigned, and a function that reads a series.
+ImageChooser = Callable[[Sequence[Series], InputModalities, Mapping[str, str], Callable[[Series], Volume]], Assignment]
 
 
 @dataclass(frozen=True)
@@ -77,23 +82,25 @@ def read_study(
     path: Path,
     modalities: InputModalities | Sequence[str],
     override: Mapping[str, str] | None = None,
-    *,
-    one_grid: bool = True,
+    choose_by_image: ImageChooser | None = None,
 ) -> Study:
     """Find the series of each modality; `override` gives some by number, UID or description: {"flair": "3"}.
 
-    With `one_grid`, series on different grids are refused. Without, series may also be chosen by their images.
+    Series that no name identifies are chosen by `choose_by_image` (raw/unnamed_dicom.py), and series may then lie on
+    different grids. Without it, they must lie on one.
     """
     with open_source(path) as source:
         series = _all_series(source)
     try:
         wanted = as_inputs(modalities)
-        by_image = Assignment() if one_grid else _choose_by_image(path, series, wanted, override or {})
+        by_image = Assignment()
+        if choose_by_image is not None:
+            by_image = choose_by_image(series, wanted, override or {}, partial(_read_volume, path))
         chosen = choose(series, wanted, {**(override or {}), **by_image.series})
         for modality, one in chosen.items():
             if one.problem is not None:
                 raise ScanError(f"{modality}, {one.label}: {one.problem}")
-        if one_grid and (gap := _grid_problem(chosen)) is not None:
+        if choose_by_image is None and (gap := _grid_problem(chosen)) is not None:
             raise ScanError(f"{gap}; {REMEDY}")
     except ScanError as problem:
         raise ScanError(f"{path}: {problem}") from None
@@ -101,16 +108,9 @@ def read_study(
     return Study(path, chosen, (*notes, *explain_ignored(series, chosen, wanted.optional)), by_image.brains)
 
 
-def _choose_by_image(
-    path: Path, series: Sequence[Series], modalities: InputModalities, override: Mapping[str, str]
-) -> Assignment:
-    from anofpdm.scans.dicom.by_image import choose_by_image
-
-    def read(one: Series) -> Volume:
-        with open_source(path) as source:
-            return Volume(path, _voxels(source, one), one.grid)
-
-    return choose_by_image(series, modalities, override, read)
+def _read_volume(path: Path, series: Series) -> Volume:
+    with open_source(path) as source:
+        return Volume(path, _voxels(source, series), series.grid)
 
 
 def preview(path: Path, modalities: Sequence[str], override: Mapping[str, str] | None = None) -> Preview:

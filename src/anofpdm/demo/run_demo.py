@@ -1,0 +1,182 @@
+"""The bundled models on synthetic brains (phantoms) that they were not trained on; needs no data and no internet.
+
+Output: out/scans (the phantoms), out/results (masks and reports), out/index.html (a page that compares with the truth).
+"""
+
+import base64
+import html
+import shutil
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from anofpdm import __version__
+from anofpdm.errors import CohortError
+from anofpdm.models import registry
+from anofpdm.options import Engine
+from anofpdm.phantoms.phantom_cohort import write_phantoms
+from anofpdm.scoring.metrics.volumes import VolumeScore, score_volume, true_slices
+from anofpdm.segment.inputs import Target, find_targets
+from anofpdm.segment.model import Model, load
+from anofpdm.segment.outputs import REPORT
+from anofpdm.segment.result import Segmentation
+from anofpdm.util.drawing import BLUE, OUTLINE, Colour
+from anofpdm.util.files import folder_lock, write_atomically
+from anofpdm.util.progress import Progress, silent
+
+BUNDLED = registry.FOLDER
+PAGE, MARKER = "index.html", "demo.txt"
+FOLDERS = ("scans", "results")
+SEED = 2024
+MODEL_SEEDS = (1, 2, 11, 12)  # of the phantoms that the bundled models were trained, calibrated and evaluated on
+SLICES = 60  # per phantom: 2.5 mm apart, as in training
+TRUTH_SUFFIXES = {"tumour": "seg", "stroke": "T1lesion_mask"}  # of the files with the true lesion
+STYLE = """
+:root{color-scheme:light dark}
+body{font:16px/1.55 system-ui,sans-serif;max-width:80rem;margin:2rem auto;padding:0 1rem}
+h1{font-size:1.6rem}h2{font-size:1.15rem;margin-top:2.2rem}
+table{border-collapse:collapse;display:block;overflow-x:auto}
+td,th{padding:.3rem .8rem .3rem 0;border-bottom:1px solid #8885;text-align:left;white-space:nowrap}
+th{white-space:normal;vertical-align:bottom}
+img{max-width:100%;border:1px solid #8884;border-radius:4px}
+.quiet{opacity:.75}
+"""
+ENGINES_EXPLAINED = """Two engines make masks. The diffusion engine denoises each slice at several noise levels; its
+reports show why a slice was called unhealthy. The student engine is a small network trained on masks of the diffusion
+engine; it needs one forward pass per slice."""
+
+
+@dataclass(frozen=True)
+class DemoResult:
+    kind: str
+    name: str
+    engine: Engine
+    folder: Path
+    result: Segmentation
+    score: VolumeScore
+    picture: bytes  # PNG: the overview with the true lesion
+
+    @property
+    def title(self) -> str:
+        return f"{self.name}, {self.engine}"
+
+
+def run_demo(
+    out: Path,
+    *,
+    device: str | torch.device = "auto",
+    patients: int = 2,  # of each kind
+    seed: int = SEED,
+    slices: int = SLICES,
+    progress: Progress = silent,
+) -> list[DemoResult]:
+    """Write phantoms, segment them and write the page. Replaces the output of an earlier demo."""
+    if out.exists() and not out.is_dir():
+        raise CohortError(f"{out} is a file; the demo needs a folder")
+    if any((out / name).exists() for name in FOLDERS) and not (out / MARKER).is_file():
+        raise CohortError(f"{out}: has scans or results that were not made by a demo; choose another --out")
+    out.mkdir(parents=True, exist_ok=True)
+    with folder_lock(out):
+        for name in FOLDERS:
+            shutil.rmtree(out / name, ignore_errors=True)
+        write_atomically(out / MARKER, b"Made by `anofpdm demo`; the next demo in this folder replaces it.\n")
+        results: list[DemoResult] = []
+        for kind in TRUTH_SUFFIXES:
+            scans = out / "scans" / kind
+            write_phantoms(scans, kind, patients, seed, slices=slices)
+            results += _segment_phantoms(load(BUNDLED / f"phantom-{kind}", device), scans, kind, out, progress)
+        write_atomically(out / PAGE, render_page(results, out, new_brains=seed not in MODEL_SEEDS).encode())
+    return results
+
+
+def _segment_phantoms(model: Model, scans: Path, kind: str, out: Path, progress: Progress) -> Iterator[DemoResult]:
+    """All scans by the default engine; the first one by the diffusion engine, too, which takes longer."""
+    targets = find_targets([str(scans)], model.modalities)
+    default = model.request().engine.name
+    runs = [(target, default) for target in targets]
+    if default != Engine.DIFFUSION:
+        runs.insert(1, (targets[0], Engine.DIFFUSION))
+    for target, engine in runs:
+        yield _segment(model, target, engine, kind, out, progress)
+
+
+def _segment(model: Model, target: Target, engine: Engine, kind: str, out: Path, progress: Progress) -> DemoResult:
+    name, images = target.subject.name, target.subject.images
+
+    def update(task: str, done: float, total: float, note: str = "") -> None:  # noqa: ARG001
+        progress(f"{name}, {engine}", done, total)
+
+    result = model.segment(images, engine=engine, progress=update)
+    folder = out / "results" / engine / name
+    result.save(folder, title=f"{name}, {engine}")
+    detected = {int(row["slice"]): bool(row["detected"]) for row in result.slices}
+    folder_of_scan = next(iter(images.values())).parent
+    truth = next(path for path in folder_of_scan.iterdir() if path.name.endswith(f"{TRUTH_SUFFIXES[kind]}.nii.gz"))
+    score = score_volume(result.mask, result.grid, detected, truth)
+    picture = result.overview(f"{name}, {engine}", true_slices(truth, result.grid, model.size, result.display.indices))
+    return DemoResult(kind, name, engine, folder, result, score, picture)
+
+
+def render_page(results: Sequence[DemoResult], out: Path, *, new_brains: bool) -> str:
+    """`new_brains`: the models were not trained, calibrated or evaluated on these phantoms."""
+    rows = "".join(_row(one, out) for one in results)
+    unseen = " and were not trained on these brains" if new_brains else ""
+    engines = "" if all(one.engine == Engine.DIFFUSION for one in results) else ENGINES_EXPLAINED
+    return f"""<!doctype html><html lang="en"><meta charset="utf-8">
+<meta name="viewport" content="width=device-width,initial-scale=1"><title>AnoFPDM: demo</title><style>{STYLE}</style>
+<h1>Lesions segmented by AnoFPDM in {len({one.name for one in results})} synthetic brains</h1>
+<p>The bundled models were trained on synthetic brains (phantoms) with one label per slice: healthy or unhealthy. They
+never saw a lesion mask{unseen}. The true lesion of a phantom is known; the last columns
+compare with it. {engines}</p>
+<p>Outlines: <b style="color:{_css(OUTLINE)}">mask</b>, <b style="color:{_css(BLUE)}">true lesion</b>. Slices are
+counted from 1 at the inferior end and seen from the feet: the patient's right (R) is on the left.</p>
+<table><tr><th>scan</th><th>engine</th><th>seconds</th><th>called unhealthy</th><th>slices called correctly</th>
+<th>segmented volume</th><th>true volume</th><th>DICE</th><th></th></tr>{rows}</table>
+{"".join(_section(one, out) for one in results)}
+<p class="quiet">anofpdm {__version__}. A research tool, not a medical device.</p></html>
+"""
+
+
+def _row(one: DemoResult, out: Path) -> str:
+    score, called = one.score, sum(int(row["detected"]) for row in one.result.slices)
+    cells = (
+        one.name,
+        one.engine,
+        f"{one.result.summary['seconds']:.1f}",
+        f"{called} of {score.slices} slices",
+        f"{score.slices_correct} of {score.slices}",
+        f"{score.predicted_ml:.1f} ml",
+        f"{score.lesion_ml:.1f} ml" if score.lesion_ml else "none",
+        f"{score.dice:.2f}",
+    )
+    return "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in cells) + f"<td>{_link(one, out)}</td></tr>"
+
+
+def _section(one: DemoResult, out: Path) -> str:
+    picture = base64.b64encode(one.picture).decode()
+    return f"""<h2>{html.escape(one.title)}</h2><p>{html.escape(describe(one))} {_link(one, out)}</p>
+<img alt="slices with outlines of mask and true lesion, anomaly maps; lesion area and score of each slice"
+src="data:image/png;base64,{picture}">
+"""
+
+
+def describe(one: DemoResult) -> str:
+    score, findings = one.score, one.result.findings
+    dice = f", DICE {score.dice:.2f}" if findings else ""
+    truth = f"The true lesion has {score.lesion_ml:.1f} ml{dice}." if score.lesion_ml else "The brain is healthy."
+    if not findings:
+        return f"No lesion was found. {truth}"
+    centre = ", ".join(f"{mm:.0f}" for mm in findings[0].centre_mm)
+    lead = "1 finding of" if len(findings) == 1 else f"{len(findings)} findings; the largest has"
+    return f"{lead} {findings[0].volume_ml:.1f} ml, centre at ({centre}) mm. {truth}"
+
+
+def _css(colour: Colour) -> str:
+    return f"rgb{colour}"
+
+
+def _link(one: DemoResult, out: Path) -> str:
+    path = (one.folder / REPORT).relative_to(out).as_posix()
+    return f'<a href="{html.escape(path)}">report{" with curves" if one.engine == Engine.DIFFUSION else ""}</a>'

@@ -1,0 +1,257 @@
+"""A training run from its first step to its last: steps, saves, log, pictures, stop requests."""
+
+import contextlib
+import math
+import signal
+import threading
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from anofpdm import __version__
+from anofpdm.cohorts.store import Cohort
+from anofpdm.errors import ModelError, Terminated, TrainingError
+from anofpdm.labels import LABEL_NAMES
+from anofpdm.network import checkpoint
+from anofpdm.network.classifier import build_network
+from anofpdm.network.config import UNetConfig
+from anofpdm.network.training.batches import SliceOrder, read_ahead
+from anofpdm.network.training.log import TrainingLog, TrainingStatus
+from anofpdm.network.training.sample_pictures import save_pictures
+from anofpdm.network.training.trainer import Trainer
+from anofpdm.network.training.training_config import TrainingConfig, TrainingLimits
+from anofpdm.network.weight_format import store
+from anofpdm.options import Task
+from anofpdm.util.distributed import World
+from anofpdm.util.files import folder_lock, remove_temporary_files
+from anofpdm.util.progress import Progress, silent
+
+NO_LIMIT = 10**12  # steps
+REPORT_SECONDS = 5.0
+CHECK_STEPS = 10  # how often several processes agree on time limits and stop requests
+
+
+# ---- starting --------------------------------------------------------------------------------------------------------
+
+
+def start(
+    cohort: Cohort, network: UNetConfig, config: TrainingConfig, *, device: torch.device, world: World
+) -> Trainer:
+    """A trainer at step 0, with the same weights in every process."""
+    torch.manual_seed(config.seed)
+    check_fits(cohort, network)
+    return Trainer(build_network(config.task, network), config, device, world)
+
+
+def start_from(model: Path, cohort: Cohort, config: TrainingConfig, *, device: torch.device, world: World) -> Trainer:
+    """A trainer at step 0 with the weights of a model, for fine-tuning."""
+    weights, payload, _ = checkpoint.load_model(model)
+    task = payload.get("task")
+    if task not in set(Task):
+        raise ModelError(f"{model}: not a diffusion model (task {task!r}); give the folder of one with --from")
+    modalities = payload["modalities"]
+    if modalities != list(cohort.modalities):
+        raise ModelError(
+            f"{model} was trained on {', '.join(modalities)}, and {cohort.path} has {', '.join(cohort.modalities)}; "
+            f"prepare the cohort with --modalities {','.join(modalities)}"
+        )
+    if (task == Task.CLASSIFIER) != (config.task == Task.CLASSIFIER):
+        raise ModelError(f"{model} was trained for task '{task}' and cannot be fine-tuned for task '{config.task}'")
+    network = UNetConfig.from_dict(payload["network"])
+    if config.task == Task.GUIDED and network.n_labels < len(LABEL_NAMES):
+        raise ModelError(f"{model} was trained without labels (task '{task}') and cannot be guided; set --task")
+    trainer = start(cohort, network, config, device=device, world=world)
+    trainer.load_weights(weights)
+    return trainer
+
+
+def resume(model: Path, cohort: Cohort, *, device: torch.device, world: World) -> Trainer:
+    """A trainer as it was at its last save."""
+    tensors, payload = checkpoint.load_state(model)
+    if payload.get("cohort") != cohort_identity(cohort):
+        raise ModelError(
+            f"{model} was trained on another cohort than {cohort.path} (or its labels or split have changed since); "
+            "use the same cohort, or fine-tune with --from"
+        )
+    try:
+        config = TrainingConfig(**payload["training"])
+    except (KeyError, TypeError) as problem:
+        raise ModelError(
+            f"{model}: the state of another version ({problem}); resume with that version, or fine-tune with --from"
+        ) from None
+    trainer = start(cohort, UNetConfig.from_dict(payload["network"]), config, device=device, world=world)
+    trainer.restore(tensors, payload["step"])
+    return trainer
+
+
+def cohort_identity(cohort: Cohort) -> dict[str, Any]:
+    """Hashes of slices, labels and split, which must be the same for a run to resume."""
+    return {name: cohort.manifest.get(name) for name in ("preparation_sha256", "slices_sha256", "tables_sha256")}
+
+
+def check_fits(cohort: Cohort, network: UNetConfig) -> None:
+    size, channels = cohort.slices.shape[-1], cohort.slices.shape[1]
+    if channels != network.in_channels:
+        raise ModelError(f"{cohort.path} has {channels} modalities, the network takes {network.in_channels}")
+    if size % network.side_divisor:
+        raise ModelError(
+            f"{cohort.path} has slices of {size} x {size}, and the network needs a multiple of {network.side_divisor}; "
+            "prepare the cohort with another --size"
+        )
+
+
+# ---- training --------------------------------------------------------------------------------------------------------
+
+
+def train(trainer: Trainer, cohort: Cohort, out: Path, limits: TrainingLimits, progress: Progress = silent) -> None:
+    """Train until a limit is reached. Saves into `out` regularly, at the end, and on Ctrl-C."""
+    out.mkdir(parents=True, exist_ok=True)
+    if not trainer.world.is_main:
+        _Run(trainer, cohort, out, limits, None, progress).train()
+        return
+    with folder_lock(out):
+        remove_temporary_files(out)
+        with contextlib.closing(TrainingLog(out, trainer.step)) as log:
+            _Run(trainer, cohort, out, limits, log, progress).train()
+
+
+class _Run:
+    def __init__(
+        self,
+        trainer: Trainer,
+        cohort: Cohort,
+        out: Path,
+        limits: TrainingLimits,
+        log: TrainingLog | None,  # of the main process
+        progress: Progress,
+    ):
+        self.trainer, self.cohort, self.out, self.limits = trainer, cohort, out, limits
+        self.log, self.progress = log, progress
+        self.start = self.last_save = self.last_report = time.monotonic()
+        self.first_step = self.reported_step = trainer.step
+
+    def train(self) -> None:
+        trainer, world, loss = self.trainer, self.trainer.world, None
+        with StopRequests() as stop, contextlib.closing(self._batches()) as batches:
+            for _, slices, labels in batches:
+                loss = trainer.update(trainer.inputs(slices, labels))
+                if self._time_to_report():
+                    self._report(loss)
+                if world.count > 1 and trainer.step % CHECK_STEPS:
+                    continue
+                requested = world.any(stop.requested, trainer.device)
+                out_of_time = world.any(self._fraction_of_time() >= 1, trainer.device)
+                time_to_save = time.monotonic() - self.last_save >= 60 * self.limits.save_minutes
+                if requested or world.any(time_to_save, trainer.device):
+                    self.last_save = time.monotonic()
+                    self._report(loss)  # before the save, after which the run may be killed
+                    self.save()
+                if requested:
+                    raise stop.exception
+                if out_of_time:
+                    break
+        if loss is not None:
+            self._report(loss)
+        if loss is not None or (world.is_main and not checkpoint.holds_model(self.out, trainer.step)):
+            self.save()
+
+    def _batches(self) -> Any:
+        trainer, config = self.trainer, self.trainer.config
+        order = SliceOrder.from_cohort(
+            self.cohort, config.task, batch=config.batch, balanced=config.balanced, seed=config.seed
+        )
+        steps = range(trainer.step, NO_LIMIT if self.limits.steps is None else self.limits.steps)
+        part = trainer.world.batch_slice(config.batch)
+        return read_ahead(self.cohort, order, steps, part=part, pin=trainer.device.type == "cuda")
+
+    def _time_to_report(self) -> bool:
+        """Several processes must report at the same steps; a single one also reports if the last time is long ago."""
+        if self.trainer.step % self.limits.log_steps == 0:
+            return True
+        return self.trainer.world.count == 1 and time.monotonic() - self.last_report > REPORT_SECONDS
+
+    def _report(self, loss: Tensor) -> None:
+        trainer = self.trainer
+        if trainer.world.any(not math.isfinite(float(loss)), trainer.device):
+            raise self._not_finite()
+        if self.log is None or self.reported_step == trainer.step:
+            return
+        now, limits = time.monotonic(), self.limits
+        speed = (trainer.step - self.reported_step) / max(now - self.last_report, 1e-9)
+        self.last_report, self.reported_step = now, trainer.step
+        fraction = self._fraction_of_time()
+        if limits.steps is not None:
+            fraction = max(fraction, (trainer.step - self.first_step) / max(limits.steps - self.first_step, 1))
+        status = TrainingStatus(trainer.step, float(loss), speed, min(1.0, fraction), memory_note(trainer))
+        self.log.write(status)
+        self.progress("Training", status.fraction_done, 1.0, str(status))
+
+    def _fraction_of_time(self) -> float:
+        return (time.monotonic() - self.start) / 60 / self.limits.minutes if self.limits.minutes else 0.0
+
+    def _not_finite(self) -> TrainingError:
+        return TrainingError(
+            f"non-finite loss at step {self.trainer.step}; the last good save, if any, is kept in {self.out}. "
+            "Resume from it, or start again with a smaller --learning-rate"
+        )
+
+    def save(self) -> None:
+        trainer, cohort = self.trainer, self.cohort
+        if not trainer.world.is_main:
+            return
+        if not all(bool(torch.isfinite(average).all()) for average in trainer.average.values()):
+            raise self._not_finite()
+        config = {
+            "format": checkpoint.FORMAT,
+            "anofpdm": __version__,
+            "task": trainer.config.task,
+            "step": trainer.step,
+            "training": asdict(trainer.config),
+            "network": asdict(trainer.network.config),
+            "modalities": list(cohort.modalities),
+            "size": cohort.slices.shape[-1],
+            "cohort": cohort_identity(cohort),
+        }
+        if "expects" in cohort.manifest:
+            config["expects"] = cohort.manifest["expects"]
+        checkpoint.save_state(self.out, trainer.state(), config)
+        checkpoint.save_model(self.out, store(trainer.average, self.limits.weights), config)
+        if self.limits.sample_steps:
+            save_pictures(trainer, cohort.slices.shape[1:], self.out, self.limits.sample_steps)
+
+
+def memory_note(trainer: Trainer) -> str:
+    share = trainer.config.batch // trainer.world.count
+    if trainer.micro_batch == share:
+        return ""
+    return f"memory is short: {trainer.micro_batch} of {share} slices at a time, the batch size is unchanged"
+
+
+class StopRequests:
+    """A signal takes effect at the end of the step, so that no half-finished step is saved; a second one at once."""
+
+    def __init__(self) -> None:
+        self.requested = False
+        self.exception: type[KeyboardInterrupt] = KeyboardInterrupt
+        self._previous: dict[int, Any] = {}
+
+    def __enter__(self) -> "StopRequests":
+        if threading.current_thread() is threading.main_thread():
+            signals = (signal.SIGINT, signal.SIGTERM)
+            self._previous = {number: signal.signal(number, self._handle) for number in signals}
+        return self
+
+    def _handle(self, number: int, _frame: object) -> None:
+        if number == signal.SIGTERM:
+            self.exception = Terminated
+        if self.requested:
+            raise self.exception
+        self.requested = True
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)

@@ -1,0 +1,171 @@
+"""Synthetic cohorts: brains with tumours or strokes, in the layouts of public data sets."""
+
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from concurrent.futures import as_completed
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from anofpdm.errors import CohortError
+from anofpdm.options import PhantomKind, parse
+from anofpdm.phantoms.anatomy import PhantomGrid, fold, make_head
+from anofpdm.phantoms.atlas import load_atlas
+from anofpdm.phantoms.painted_lesions import Lesion, displace, grow_stroke, grow_tumour, stroke_foci, tumour_foci
+from anofpdm.phantoms.tissue_contrast import normal_overlays, render
+from anofpdm.scans.nifti import write_nifti
+from anofpdm.util.files import folder_lock, remove_temporary_files, write_atomically
+from anofpdm.util.progress import Progress, silent
+from anofpdm.util.workers import worker_pool
+
+TASK = "Generating phantoms"
+MODALITIES = {PhantomKind.TUMOUR: ("flair", "t1", "t1ce", "t2"), PhantomKind.STROKE: ("t1",)}
+GENERATOR = 1  # incremented whenever the same seed would give other bytes
+HEALTHY_EVERY = 4  # one patient in four has no lesion
+STROKE_ATROPHY = 0.45  # stroke patients are older and have wider sulci
+
+
+@dataclass(frozen=True)
+class Phantom:
+    volumes: dict[str, np.ndarray]  # modality -> int16 [x, y, z], LPS for tumour, RAS for stroke
+    mask: np.ndarray  # uint8 [x, y, z]
+    affine: np.ndarray  # [4, 4]
+
+
+@dataclass(frozen=True)
+class PhantomConfig:
+    """Settings of a cohort; together with a patient's number they determine every byte of that patient."""
+
+    kind: PhantomKind
+    seed: int
+    size: int = 128
+    slices: int = 60
+
+    def __post_init__(self) -> None:
+        if self.size < 16 or self.slices < 2:
+            raise CohortError(f"phantom size {self.size}, {self.slices} slices: use at least size 16 and 2 slices")
+        if self.seed < 0:
+            raise CohortError(f"seed {self.seed}: use 0 or more")
+
+
+def write_phantoms(
+    out: Path,
+    kind: PhantomKind | str,
+    patients: int,
+    seed: int,
+    *,
+    size: int = 128,
+    slices: int = 60,
+    workers: int = 1,
+    on_progress: Progress = silent,
+) -> None:
+    """Write a cohort to `out`. Existing patients are kept, so that an interrupted run can be resumed."""
+    config = PhantomConfig(parse(PhantomKind, kind), seed, size, slices)
+    if patients < 1:
+        raise CohortError(f"{patients} patients: use at least 1")
+    if out.exists() and not out.is_dir():
+        raise CohortError(f"{out}: a file, where a folder is expected; choose another path")
+    out.mkdir(parents=True, exist_ok=True)
+    with folder_lock(out):
+        remove_temporary_files(out)
+        _check_record(out, config)
+        missing = [number for number in range(patients) if not _is_complete(out, config, number)]
+        already = patients - len(missing)
+        on_progress(TASK, already, patients)
+        for number, _ in enumerate(_run_all(partial(_write_patient, out, config), missing, workers), start=1):
+            on_progress(TASK, already + number, patients)
+
+
+def make_phantom(config: PhantomConfig, number: int) -> Phantom:
+    """One patient; equal arguments give equal arrays."""
+    tumour = config.kind is PhantomKind.TUMOUR
+    rng = np.random.default_rng([config.seed, number, list(PhantomKind).index(config.kind)])
+    grid, atlas = PhantomGrid(config.size, config.slices), load_atlas()
+    head = make_head(rng, grid, atlas)
+    healthy = (config.seed + number) % HEALTHY_EVERY == HEALTHY_EVERY - 1
+    foci = [] if healthy else (tumour_foci if tumour else stroke_foci)(rng, head, atlas)
+    # A tumour displaces tissue; an old infarct shrinks.
+    mni = displace(head, foci, rng.uniform(0.3, 0.6) if tumour else -rng.uniform(0.0, 0.25))
+    tissues = fold(rng, head, mni, atlas=atlas, atrophy=0.0 if tumour else STROKE_ATROPHY)
+    overlays = normal_overlays(rng, head, mni, tissues=tissues)
+    lesion = Lesion([], np.zeros(head.mm.shape[1], np.uint8))
+    if foci:
+        lesion = (grow_tumour if tumour else grow_stroke)(rng, head, tissues, foci=foci)
+    volumes = render(
+        rng, head, mni, tissues=tissues, overlays=[*overlays, *lesion.overlays], modalities=MODALITIES[config.kind]
+    )
+    phantom = Phantom(volumes, head.spread(lesion.labels), grid.affine())
+    return _flip_to_lps(phantom) if tumour else phantom
+
+
+def _flip_to_lps(ras: Phantom) -> Phantom:
+    """The same volume with its first two axes reversed, as in BraTS."""
+    flip = np.diag([-1.0, -1.0, 1.0, 1.0])
+    flip[:2, 3] = np.array(ras.mask.shape[:2]) - 1
+    volumes = {name: np.ascontiguousarray(volume[::-1, ::-1]) for name, volume in ras.volumes.items()}
+    return Phantom(volumes, np.ascontiguousarray(ras.mask[::-1, ::-1]), ras.affine @ flip)
+
+
+def _check_record(out: Path, config: PhantomConfig) -> None:
+    """Write the settings of this cohort, or check that the existing ones are equal."""
+    path = out / "phantom.json"
+    wanted = {**asdict(config), "generator": GENERATOR}
+    if not path.exists():
+        write_atomically(path, (json.dumps(wanted, indent=2) + "\n").encode())
+        return
+    try:
+        found = json.loads(path.read_text())
+    except ValueError:
+        raise CohortError(f"{path}: not valid JSON; delete {out}, or choose another folder") from None
+    if found != wanted:
+        existing = found if isinstance(found, dict) else {}
+        changed = ", ".join(
+            f"{key} {existing.get(key)}, not {wanted[key]}" for key in wanted if existing.get(key) != wanted[key]
+        )
+        raise CohortError(f"{out}: contains other phantoms ({changed}); choose another folder, or delete it first")
+
+
+def _run_all(write_one: Callable[[int], None], numbers: list[int], workers: int) -> Iterator[None]:
+    """Write all patients, yielding after each one."""
+    with worker_pool(min(workers, len(numbers))) as pool:
+        if pool is None:
+            yield from map(write_one, numbers)
+            return
+        for task in as_completed([pool.submit(write_one, number) for number in numbers]):
+            yield task.result()
+
+
+def _patient_folder(out: Path, config: PhantomConfig, number: int) -> Path:
+    if config.kind is PhantomKind.TUMOUR:
+        return out / f"PhantomTumour_{config.seed:04d}_{number:05d}"
+    return out / "Training" / "R001" / f"sub-phantom{config.seed:04d}s{number:05d}"
+
+
+def _file_names(folder: Path) -> dict[str, str]:
+    """Path of each scan and of the mask (`seg`), relative to the patient's folder."""
+    if not folder.name.startswith("sub-"):
+        return {name: f"{folder.name}_{name}.nii.gz" for name in (*MODALITIES[PhantomKind.TUMOUR], "seg")}
+    stem = f"ses-1/anat/{folder.name}_ses-1_space-MNI152NLin2009aSym"
+    return {"t1": f"{stem}_T1w.nii.gz", "seg": f"{stem}_label-L_desc-T1lesion_mask.nii.gz"}
+
+
+def _is_complete(out: Path, config: PhantomConfig, number: int) -> bool:
+    folder = _patient_folder(out, config, number)
+    return all((folder / name).is_file() for name in _file_names(folder).values())
+
+
+def _write_patient(out: Path, config: PhantomConfig, number: int) -> None:
+    """Write to a hidden folder and rename it when complete, so that an interrupted run leaves no partial patient."""
+    folder = _patient_folder(out, config, number)
+    part = folder.with_name(f".{folder.name}.part")
+    phantom = make_phantom(config, number)
+    for stale in (part, folder):
+        if stale.exists():
+            shutil.rmtree(stale)
+    for name, path in _file_names(folder).items():
+        (part / path).parent.mkdir(parents=True, exist_ok=True)
+        write_nifti(part / path, phantom.mask if name == "seg" else phantom.volumes[name], phantom.affine)
+    part.rename(folder)

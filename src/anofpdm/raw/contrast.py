@@ -1,0 +1,220 @@
+"""Which contrast a series has, by its image: FLAIR, T1, T1 with contrast agent, or T2.
+
+Brightness in the brain, relative to its median, is measured in white and grey matter (where an average brain has them,
+once the boxes around both brains coincide), around the ventricles, below the surface and over all. Each contrast is a
+normal distribution of these eleven numbers. Series of one study have different contrasts, so that all of them are
+decided together; what is not clear is refused. Fitted and measured by benchmarks/contrast.py.
+"""
+
+import itertools
+import json
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+from scipy import ndimage
+
+from anofpdm.errors import ScanError
+from anofpdm.raw.geometry import apply, average_blocks
+from anofpdm.raw.register import Head
+from anofpdm.raw.template import load_template, load_tissues
+from anofpdm.scans.grid import Grid
+
+CONTRASTS = ("flair", "t1", "t1ce", "t2")
+DISTRIBUTIONS = Path(__file__).with_name("contrast.json")
+BLOCK_MM = 2.0
+EDGE_MM = 3.0  # below the surface of the brain mask, which differs most between methods
+SHELLS_MM = ((3.0, 7.0), (7.0, 12.0))  # below the surface
+QUANTILES = (0.25, 0.75, 0.95, 0.99)
+MIDDLE_QUANTILES = (0.05, 0.5, 0.95)  # fluid in the ventricles is the darkest or the brightest there
+MIDDLE_MM = ((-35.0, 35.0), (-50.0, 35.0), (-10.0, 35.0))  # around the lateral ventricles, in MNI space
+LEAST_TISSUE = 0.75  # probability
+DARKEST = 0.02  # of the median; smaller values would dominate the logarithms
+LEAST_VOXELS = 500
+FAINT = 0.06  # of the maximum; below it, traces of resampling and compression around a stripped brain
+UNUSUAL = 40.0  # squared Mahalanobis distance of a series that is rather none of these contrasts
+SURE = 0.95  # least probability of an assignment
+
+Likelihoods = Mapping[str, float]  # logarithm, by contrast
+
+
+def measure_contrast(head: Head) -> np.ndarray:
+    """[11], logarithms of brightness relative to the median; independent of the scale of the values."""
+    voxels, grid = average_blocks(head.voxels, head.grid, BLOCK_MM)
+    return _measure(voxels, _depth(average_blocks(head.brain, head.grid, BLOCK_MM)[0] >= 0.5, grid), grid)
+
+
+def measure_stripped(volumes: Sequence[np.ndarray], grid: Grid) -> list[np.ndarray]:
+    """[11] of each series of a stripped brain; the series share a grid, and where its voxels are is computed once."""
+    averaged = [average_blocks(volume, grid, BLOCK_MM) for volume in volumes]
+    brain = np.logical_or.reduce([voxels > FAINT * voxels.max() for voxels, _ in averaged])
+    depth = _depth(ndimage.binary_fill_holes(ndimage.binary_opening(brain)), averaged[0][1])
+    inside = depth > EDGE_MM
+    places = _find_places(inside, depth, averaged[0][1]) if inside.any() else None
+    return [_describe(voxels[inside], places) for voxels, _ in averaged]
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where voxels are in the brain: [n] each."""
+
+    depths: np.ndarray  # millimetres below the surface
+    white: np.ndarray  # whether white matter
+    grey: np.ndarray
+    middle: np.ndarray  # around the lateral ventricles
+
+    def at(self, kept: np.ndarray) -> "Places":
+        return Places(self.depths[kept], self.white[kept], self.grey[kept], self.middle[kept])
+
+
+def _measure(voxels: np.ndarray, depth: np.ndarray, grid: Grid) -> np.ndarray:
+    inside = (depth > EDGE_MM) & (voxels > 0)
+    places = _find_places(inside, depth, grid) if inside.any() else None
+    return _describe(voxels[inside], places)
+
+
+def _find_places(inside: np.ndarray, depth: np.ndarray, grid: Grid) -> Places:
+    positions = _to_template(apply(grid.affine, np.argwhere(inside)))
+    (low, high), tissues = np.transpose(MIDDLE_MM), _tissues()
+    white, grey = (tissue.at(positions) > LEAST_TISSUE for tissue in (tissues.white, tissues.grey))
+    return Places(depth[inside], white, grey, ((positions > low) & (positions < high)).all(axis=1))
+
+
+def _describe(voxels: np.ndarray, places: Places | None) -> np.ndarray:
+    above = voxels > 0
+    if places is None or above.sum() < LEAST_VOXELS:
+        raise ScanError("too few voxels of the brain are above 0")
+    places, values = places.at(above), voxels[above] / np.median(voxels[above])
+    parts = [values[places.white], values[places.grey]]
+    parts += [values[(places.depths > first) & (places.depths <= last)] for first, last in SHELLS_MM]
+    middle = values[places.middle]
+    measured = [
+        *(np.median(part) if len(part) else 1.0 for part in parts),
+        *np.quantile(middle if len(middle) else values, MIDDLE_QUANTILES),
+        *np.quantile(values, QUANTILES),
+    ]
+    return np.log(np.maximum(measured, DARKEST))
+
+
+def _depth(brain: np.ndarray, grid: Grid) -> np.ndarray:
+    """Millimetres below the surface of the brain."""
+    return np.asarray(ndimage.distance_transform_edt(np.pad(brain, 1), grid.spacing_mm)[1:-1, 1:-1, 1:-1])
+
+
+@dataclass(frozen=True)
+class Tissue:
+    probability: np.ndarray
+    to_voxels: np.ndarray  # [4, 4]
+
+    def at(self, positions: np.ndarray) -> np.ndarray:
+        """[n] at positions [n, 3] in MNI space."""
+        voxels = apply(self.to_voxels, positions).T
+        return np.asarray(ndimage.map_coordinates(self.probability, voxels, order=1, output=np.float32))
+
+
+@dataclass(frozen=True)
+class Tissues:
+    white: Tissue
+    grey: Tissue
+    box: np.ndarray  # [2, 3], of the brain, in millimetres
+
+
+@cache
+def _tissues() -> Tissues:
+    brain = load_template(2)
+    inside = _depth(brain.brain, brain.grid) > EDGE_MM
+    to_voxels = np.linalg.inv(brain.grid.affine)
+    grey, white = (Tissue(one, to_voxels) for one in load_tissues(2))
+    return Tissues(white, grey, _box(apply(brain.grid.affine, np.argwhere(inside))))
+
+
+def _box(positions: np.ndarray) -> np.ndarray:
+    return np.asarray(np.percentile(positions, [1, 99], axis=0))
+
+
+def _to_template(positions: np.ndarray) -> np.ndarray:
+    """Positions in a brain, by its box, in the template. The lower end of a brain depends on the field of view."""
+    (low, high), (there_low, there_high) = _box(positions), _tissues().box
+    scale = (there_high - there_low) / (high - low)
+    scale[2] = (scale[0] + scale[1]) / 2
+    moved: np.ndarray = there_high - scale * (high - positions)
+    return moved
+
+
+@cache
+def _distributions() -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """Mean [11] and covariance [11, 11] of each contrast."""
+    stored = json.loads(DISTRIBUTIONS.read_text())
+    return {name: (np.array(stored[name]["mean"]), np.array(stored[name]["covariance"])) for name in CONTRASTS}
+
+
+def compare_contrasts(measured: np.ndarray) -> dict[str, float]:
+    """Log likelihood of each contrast, relative to the highest density of the widest one."""
+    spreads = {name: np.linalg.slogdet(covariance)[1] for name, (_, covariance) in _distributions().items()}
+    likelihoods = {}
+    for name, (mean, covariance) in _distributions().items():
+        distance = (measured - mean) @ np.linalg.solve(covariance, measured - mean)
+        likelihoods[name] = float(-0.5 * (distance + spreads[name] - max(spreads.values())))
+    return likelihoods
+
+
+@dataclass(frozen=True)
+class Assignment:
+    series: Mapping[str, str]  # modality to series
+    probability: float  # among all assignments that include these modalities
+    plausible: bool  # no assignment without one of them is more probable
+
+    @property
+    def sure(self) -> bool:
+        return self.plausible and self.probability >= SURE
+
+
+def assign_series(
+    series: Mapping[str, Likelihoods], modalities: Sequence[str], known: Sequence[str] = ()
+) -> Assignment | None:
+    """The most probable assignment of modalities to series; None where there is none.
+
+    Every series has another contrast, or none of them; `known` are contrasts that other series of the study have. The
+    user's choice of the model is evidence that its modalities are there, except for a series alone.
+    """
+    free = [name for name in CONTRASTS if name not in known]
+    if len(series) < len(modalities) or not set(modalities) <= set(free):
+        return None
+    every = [(given, _log_likelihood(series, given)) for given in _possible(free, series)]
+    complete = [(given, score) for given, score in every if set(modalities) <= set(given)]
+    scores: dict[tuple[str, ...], float] = {}
+    for given, score in complete:
+        choice = tuple(given[name] for name in modalities)
+        scores[choice] = float(np.logaddexp(scores.get(choice, -np.inf), score))
+    best = max(scores, key=scores.__getitem__)
+    total = np.logaddexp.reduce([score for _, score in (every if len(series) == 1 else complete)])
+    plausible = max(score for _, score in complete) >= max(score for _, score in every)
+    return Assignment(dict(zip(modalities, best, strict=True)), float(np.exp(scores[best] - total)), plausible)
+
+
+def _possible(contrasts: Sequence[str], series: Collection[str]) -> Iterator[dict[str, str]]:
+    """Contrast to series, each at most once."""
+    for chosen in itertools.product((None, *series), repeat=len(contrasts)):
+        given = {name: one for name, one in zip(contrasts, chosen, strict=True) if one is not None}
+        if len(set(given.values())) == len(given):
+            yield given
+
+
+def _log_likelihood(series: Mapping[str, Likelihoods], given: Mapping[str, str]) -> float:
+    """Of contrasts to series; the series that are not among them have another contrast."""
+    others = len(series) - len(given)
+    return sum(series[one][name] for name, one in given.items()) - 0.5 * UNUSUAL * others
+
+
+def describe_series(series: Mapping[str, Likelihoods]) -> str:
+    """For messages: what each series looks most like, taken alone."""
+    described = []
+    for one, likelihoods in series.items():
+        ranked = sorted(likelihoods, key=lambda name: -likelihoods[name])
+        odds = np.exp(np.array([likelihoods[name] for name in ranked]) - likelihoods[ranked[0]])
+        likely = [name for name, share in zip(ranked, odds / odds.sum(), strict=True) if share > 1 - SURE]
+        unusual = likelihoods[ranked[0]] < -0.5 * UNUSUAL
+        described.append(f"{one}: {'none of them' if unusual else ' or '.join(likely)}")
+    return ", ".join(described)

@@ -1,0 +1,116 @@
+"""Whether the images of named series contradict their names: another contrast, or two that are exchanged.
+
+All series of a study are decided together, by the likelihoods of contrast.py. The names count as evidence. T1 before
+and after contrast agent, which images often do not tell apart, count as the same.
+"""
+
+import itertools
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import ndimage
+
+from anofpdm.errors import ConfigError, ContrastWarning, ScanError
+from anofpdm.raw.contrast import CONTRASTS, SURE, UNUSUAL, Likelihoods, compare_contrasts, measure_stripped
+from anofpdm.scans.grid import Grid
+
+NAMES_RIGHT = 0.99  # before the images are seen
+LEAST_BRAIN_ML = 300.0  # parts of a brain may look like another contrast
+LEAST_RANGE = 0.1  # logarithm, from the lower quarter to the bright voxels; less is no image of a brain
+LOWER_QUARTER, BRIGHT = 7, 9  # among the measured numbers
+
+
+@dataclass(frozen=True)
+class MixedUp:
+    looks_like: Mapping[str, str]  # of series whose image contradicts the name: name to contrast
+    probability: float
+
+    @property
+    def exchanged(self) -> bool:
+        return set(self.looks_like) == set(self.looks_like.values())
+
+
+def compare_slices(
+    pixels: np.ndarray, modalities: Sequence[str], size_mm: tuple[float, float]
+) -> dict[str, Likelihoods]:
+    """Of the slices [n, C, H, W] of a stripped brain, in [-1, 1]; `size_mm` of a pixel, and between slices.
+
+    Without those that cannot be measured: no whole brain, uniform, or nilearn is not installed.
+    """
+    named = [name for name in modalities if name in CONTRASTS]
+    pixel_mm, spacing_mm = size_mm
+    box = ndimage.find_objects((pixels > -1).any(axis=(0, 1)).astype(int))[0]
+    volumes = [(pixels[:, modalities.index(name), *box].transpose(2, 1, 0) + 1) / 2 for name in named]
+    brain_ml = (pixels > -1).any(axis=1).sum() * pixel_mm**2 * spacing_mm / 1000
+    if not volumes or brain_ml < LEAST_BRAIN_ML:
+        return {}
+    grid = Grid.from_affine(volumes[0].shape, np.diag([-pixel_mm, -pixel_mm, spacing_mm, 1.0]))
+    try:
+        measured = measure_stripped(volumes, grid)
+    except (ScanError, ConfigError):
+        return {}
+    return {
+        name: compare_contrasts(numbers)
+        for name, numbers in zip(named, measured, strict=True)
+        if numbers[BRIGHT] - numbers[LOWER_QUARTER] > LEAST_RANGE
+    }
+
+
+def find_mixed_up(series: Mapping[str, Likelihoods]) -> MixedUp | None:
+    """By the names under which the series were given; None where no image clearly contradicts its name."""
+    names = tuple(series)
+    every = [(seen, _log_likelihood(series, seen)) for seen in _possible(names)]
+    total = np.logaddexp.reduce([score for _, score in every])
+    best = max(every, key=lambda one: one[1])[0]
+    if None in best:  # an unusual image tells nothing of the others
+        return None
+    looks_like, probability = {}, 1.0
+    for column, (name, seen) in enumerate(zip(names, best, strict=True)):
+        other = [score for contrasts, score in every if not same_contrast(contrasts[column], name)]
+        share = float(np.exp(np.logaddexp.reduce(other) - total))  # that the name is wrong
+        if share >= SURE and not same_contrast(seen, name):
+            looks_like[name], probability = str(seen), min(probability, share)
+    return MixedUp(looks_like, probability) if looks_like else None
+
+
+def warn_mixed_up(series: Mapping[str, Likelihoods], files: Mapping[str, object]) -> bool:
+    """Returns whether it warned."""
+    mixed_up = find_mixed_up(series)
+    if mixed_up is None:
+        return False
+    looks = [
+        f"{files[name]} is given as {name}, but its image looks like {seen}"
+        for name, seen in mixed_up.looks_like.items()
+    ]
+    what = f"{' and '.join(mixed_up.looks_like)} look exchanged: " if mixed_up.exchanged else ""
+    sure = f"{min(mixed_up.probability, 0.99):.0%}"
+    warnings.warn(
+        f"{what}{'; '.join(looks)} (at least {sure} sure); check that no files are mixed up. "
+        "The overlap with a manual mask (DICE) is not estimated",
+        ContrastWarning,
+        stacklevel=2,
+    )
+    return True
+
+
+def _possible(names: Sequence[str]) -> Iterator[tuple[str | None, ...]]:
+    """The contrast of each series, each at most once; None: none of them."""
+    for seen in itertools.product((*CONTRASTS, None), repeat=len(names)):
+        known = [contrast for contrast in seen if contrast]
+        if len(set(known)) == len(known):
+            yield seen
+
+
+def _log_likelihood(series: Mapping[str, Likelihoods], seen: Sequence[str | None]) -> float:
+    right = all(contrast is None or same_contrast(name, contrast) for name, contrast in zip(series, seen, strict=True))
+    images = (
+        -0.5 * UNUSUAL if contrast is None else likelihoods[contrast]
+        for likelihoods, contrast in zip(series.values(), seen, strict=True)
+    )
+    return float(np.log(NAMES_RIGHT if right else 1 - NAMES_RIGHT)) + sum(images)
+
+
+def same_contrast(name: str | None, other: str) -> bool:
+    return name == other or {name, other} == {"t1", "t1ce"}

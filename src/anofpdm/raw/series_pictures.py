@@ -1,0 +1,115 @@
+"""Pictures of a study by which a wrong registration or brain mask is recognised: planes through the reference, with
+the edges of the reference and the outline of the brain drawn on every series."""
+
+from collections.abc import Sequence
+
+import nibabel as nib
+import numpy as np
+from PIL import Image, ImageDraw
+from scipy import ndimage
+
+from anofpdm.raw.geometry import apply, resample
+from anofpdm.raw.register import Head
+from anofpdm.scans.grid import Grid
+from anofpdm.util import drawing
+
+SIDE, PIXEL_MM = 192, 1.25  # of a plane
+AXIAL_SHARES = (0.2, 0.4, 0.6, 0.8)  # of the slices with brain, from the inferior end
+EDGE_SIGMA = 1.6  # pixels
+EDGE_PERCENTILE = 85  # of the gradients in the brain, and outside of it; weaker edges are not drawn
+GAP, HEADING = 6, 26
+BRAIN_COLOUR, EDGE_COLOUR, OTHER_BRAIN_COLOUR = (80, 180, 255), drawing.ORANGE, (255, 60, 60)
+
+Images = np.ndarray  # float32 [planes, SIDE, SIDE]
+Masks = np.ndarray  # bool, the same shape
+
+
+def choose_planes(reference: Head) -> list[Grid]:
+    """Four axial planes on slices of the reference, a coronal and a sagittal one through the centre of its brain.
+    Each is a grid [column, row, 1], seen as radiologists do: the patient's right on the left, up is up."""
+    right, anterior, superior, axial = _directions(reference.grid)
+    inside = np.flatnonzero(reference.brain.any(axis=tuple(axis for axis in range(3) if axis != axial)))
+    centre = reference.centre_mm
+    centre_index = apply(np.linalg.inv(reference.grid.affine), centre)
+    planes = []
+    for share in AXIAL_SHARES:
+        index = centre_index.copy()
+        index[axial] = inside[round(share * (len(inside) - 1))]
+        planes.append(_plane(apply(reference.grid.affine, index), -right, -anterior))
+    axial_planes = sorted(planes, key=lambda plane: float(plane.affine[:3, 3] @ superior))
+    return [*axial_planes, _plane(centre, -right, -superior), _plane(centre, -anterior, -superior)]
+
+
+def cut_planes(voxels: np.ndarray, grid: Grid, planes: Sequence[Grid], matrix: np.ndarray) -> Images:
+    """Values of a series on planes of the reference; `matrix` is its registration."""
+    return np.stack([resample(voxels, grid, plane, matrix)[:, :, 0].T for plane in planes])
+
+
+def draw_series(
+    title: str, images: Images, brain: Masks, edges_of: Images | None = None, other_brain: Masks | None = None
+) -> bytes:
+    """PNG: the planes of a series, with the outline of the brain and the edges of another series."""
+    dark, bright = np.percentile(images, [1, 99.5])
+    shades = 2 * (images - dark) / max(float(bright - dark), 1e-6) - 1
+    edges = np.zeros(images.shape, bool) if edges_of is None else find_edges(edges_of, brain)
+    sheet = Image.new("RGB", (GAP + len(images) * (SIDE + GAP), HEADING + SIDE + GAP), drawing.BACKGROUND)
+    ImageDraw.Draw(sheet).text((GAP, 6), title, drawing.FOREGROUND, drawing.font(12))
+    for number, (shade, edge, inside) in enumerate(zip(shades, edges, brain, strict=True)):
+        pixels = np.array(drawing.grey_tile(shade, SIDE))
+        pixels[edge] = EDGE_COLOUR
+        tile = drawing.draw_outline(Image.fromarray(pixels), inside, BRAIN_COLOUR)
+        if other_brain is not None:
+            tile = drawing.draw_outline(tile, other_brain[number], OTHER_BRAIN_COLOUR)
+        tile = drawing.mark_sides(tile, *(("R", "L") if number < len(images) - 1 else ("A", "P")))
+        sheet.paste(tile, (GAP + number * (SIDE + GAP), HEADING))
+    return drawing.encode_png(sheet)
+
+
+def draw_brain(title: str, head: Head) -> bytes:
+    """One series and its brain, which may be empty."""
+    where = Head(head.voxels, head.brain if head.brain.any() else np.ones_like(head.brain), head.grid)
+    planes = choose_planes(where)
+    images, brain = (cut_planes(one, head.grid, planes, np.eye(4)) for one in (head.voxels, head.brain))
+    return draw_series(title, images, brain >= 0.5)
+
+
+def draw_registration(title: str, reference: Head, series: Head, matrix: np.ndarray) -> bytes:
+    """A series at the position that registration found, with the edges of the reference and both brains."""
+    planes = choose_planes(reference)
+    images, theirs = (cut_planes(one, series.grid, planes, matrix) for one in (series.voxels, series.brain))
+    edges, ours = (cut_planes(one, reference.grid, planes, np.eye(4)) for one in (reference.voxels, reference.brain))
+    return draw_series(title, images, ours >= 0.5, edges, theirs >= 0.5)
+
+
+def find_edges(images: Images, brain: Masks) -> Masks:
+    """Zero crossings of the Laplacian where the image changes most."""
+    smooth = (0, EDGE_SIGMA, EDGE_SIGMA)
+    laplacian = ndimage.gaussian_filter(images, smooth, order=(0, 2, 0)) + ndimage.gaussian_filter(
+        images, smooth, order=(0, 0, 2)
+    )
+    slope = np.hypot(*(ndimage.gaussian_filter(images, smooth, order=order) for order in ((0, 1, 0), (0, 0, 1))))
+    head = ndimage.binary_dilation(images > 0.1 * np.percentile(images, 99), np.ones((1, 5, 5)))  # with its border
+    strong = np.zeros(images.shape, bool)
+    for region in (head & brain, head & ~brain):
+        if region.any():
+            strong |= region & (slope >= np.percentile(slope[region], EDGE_PERCENTILE))
+    positive = laplacian > 0
+    crossing = np.zeros(images.shape, bool)
+    crossing[:, :-1] |= positive[:, :-1] != positive[:, 1:]
+    crossing[:, :, :-1] |= positive[:, :, :-1] != positive[:, :, 1:]
+    return np.asarray(crossing & strong)
+
+
+def _directions(grid: Grid) -> tuple[np.ndarray, np.ndarray, np.ndarray, int]:
+    """Unit vectors along the voxel axes that point right, anterior and superior; the array axis of the last one."""
+    orientation = nib.io_orientation(grid.affine)
+    vectors = (grid.affine[:3, :3] / grid.spacing_mm).T * orientation[:, 1:]  # one per array axis
+    order = np.argsort(orientation[:, 0])
+    return vectors[order[0]], vectors[order[1]], vectors[order[2]], int(order[2])
+
+
+def _plane(centre: np.ndarray, across: np.ndarray, down: np.ndarray) -> Grid:
+    affine = np.eye(4)
+    affine[:3, :3] = PIXEL_MM * np.stack([across, down, np.cross(across, down)], axis=1)
+    affine[:3, 3] = centre - affine[:3, :2].sum(axis=1) * (SIDE - 1) / 2
+    return Grid.from_affine((SIDE, SIDE, 1), affine)

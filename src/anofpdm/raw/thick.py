@@ -1,0 +1,115 @@
+"""Thin slices from thick ones.
+
+A thick slice is a mean, and linear interpolation between such slices blurs them once more. Here the thin slices are
+corrected until their own means over the thick slices are those of the series (iterative back-projection): first along
+the series' own axis, which is fast, then on the new grid, because resampling blurs, too.
+"""
+
+import itertools
+import math
+
+import numpy as np
+from scipy import ndimage
+
+from anofpdm.raw.geometry import apply, resample, whole_voxels
+from anofpdm.raw.register import Head
+from anofpdm.scans.grid import Grid
+
+THICK = 1.5  # times as long as the new voxels
+TOLERANCE = 1e-3  # headers are rounded
+ROUNDS = 3  # of corrections along the axis
+STEP = 1.5  # size of the one correction on the new grid; as good as two of size 1
+MARGIN = 2  # voxels around the brain that are corrected there, too
+Box = tuple[slice, slice, slice]
+
+
+def resample_series(series: Head, onto: Grid, matrix: np.ndarray) -> np.ndarray:
+    """float32 voxels on grid `onto`; `matrix` maps its millimetres to those of the series."""
+    axis = int(np.argmax(series.grid.spacing_mm))
+    grid = divide(series.grid, axis, float(onto.spacing_mm.max()))
+    if grid.shape == series.grid.shape:
+        return resample(series.voxels, grid, onto, matrix)
+    thin = restore(series.voxels, axis, grid.shape[axis] // series.grid.shape[axis])
+    if whole_voxels(grid, onto, matrix) is not None:
+        thin = resample(thin, grid, onto, matrix)
+    else:
+        padded = np.pad(thin, 1, mode="edge")  # the outer half of the outermost slices is not darker
+        thin = resample(padded, _shifted(grid, np.full(3, -1), padded.shape), onto, matrix)
+        _correct_brain(thin, onto, series, matrix)
+    return np.clip(thin, 0, None, out=thin)
+
+
+def _correct_brain(thin: np.ndarray, onto: Grid, series: Head, matrix: np.ndarray) -> None:
+    """Add, in place, what the means over thick slices lack. Thick slices mostly outside the new grid have no mean."""
+    back = np.linalg.inv(matrix)
+    box, grid = crop_to_brain(series)
+    onto_box, part = crop_to_grid(onto, grid, back)
+    thick, inside = series.voxels[box].astype(np.float32), thin[onto_box]
+    covered = resample(np.ones(part.shape, np.float32), part, grid, back)
+    means = resample(inside, part, grid, back) / np.maximum(covered, 0.5)
+    inside += STEP * resample(np.where(covered > 0.5, thick - means, 0), grid, part, matrix)
+
+
+def restore(voxels: np.ndarray, axis: int, parts: int) -> np.ndarray:
+    """float32, with `parts` thin slices for each thick one along an axis."""
+    weights = restoring_weights(voxels.shape[axis], parts).astype(np.float32)
+    moved = np.moveaxis(voxels, axis, -1).astype(np.float32) @ weights.T
+    return np.ascontiguousarray(np.moveaxis(moved, -1, axis))
+
+
+def restoring_weights(count: int, parts: int) -> np.ndarray:
+    """[count * parts, count]: of the thick slices in every thin one."""
+    centres = (np.arange(count * parts) + 0.5) / parts - 0.5  # of thin slices, in thick ones
+    between = np.stack([np.interp(centres, np.arange(count), one) for one in np.eye(count)], axis=1)
+    means = np.repeat(np.eye(count), parts, axis=1) / parts  # [count, count * parts]
+    thin = between
+    for _ in range(ROUNDS):
+        thin = thin + between @ (np.eye(count) - means @ thin)
+    return thin
+
+
+def divide_slices(grid: Grid, slice_mm: float) -> Grid:
+    """The same field of view with axial slices of at most `slice_mm`, if they are much thicker."""
+    return divide(grid, grid.axial_axis, slice_mm)
+
+
+def divide(grid: Grid, axis: int, slice_mm: float) -> Grid:
+    thickness = float(grid.spacing_mm[axis])
+    if thickness <= THICK * slice_mm:
+        return grid
+    parts = math.ceil(thickness / slice_mm - TOLERANCE)
+    lowest, scale = np.zeros(3), np.ones(4)
+    lowest[axis], scale[axis] = (1 / parts - 1) / 2, 1 / parts
+    affine = grid.affine @ np.diag(scale)
+    affine[:3, 3] = apply(grid.affine, lowest)
+    i, j, k = (n * parts if number == axis else n for number, n in enumerate(grid.shape))
+    return Grid.from_affine((i, j, k), affine)
+
+
+def crop_to_brain(series: Head) -> tuple[Box, Grid]:
+    """A box around the brain, and its grid."""
+    (box,) = ndimage.find_objects(series.brain.astype(np.uint8))
+    return _box(series.grid, [side.start - MARGIN for side in box], [side.stop + MARGIN for side in box])
+
+
+def crop_to_grid(grid: Grid, other: Grid, matrix: np.ndarray) -> tuple[Box, Grid]:
+    """The box of `grid` that contains `other`, and its grid; `matrix` maps millimetres of `other` to its own."""
+    corners = np.array(list(itertools.product(*((-0.5, n - 0.5) for n in other.shape))))
+    inside = apply(np.linalg.inv(grid.affine) @ matrix @ other.affine, corners)
+    return _box(grid, np.floor(inside.min(axis=0)), np.ceil(inside.max(axis=0)) + 1)
+
+
+def _box(grid: Grid, first: "np.ndarray | list[int]", last: "np.ndarray | list[int]") -> tuple[Box, Grid]:
+    """Cut off at the edges of the grid."""
+    low = np.clip(np.asarray(first, dtype=int), 0, np.array(grid.shape) - 1)
+    high = np.clip(np.asarray(last, dtype=int), low + 1, grid.shape)
+    i, j, k = (slice(int(a), int(b)) for a, b in zip(low, high, strict=True))
+    return (i, j, k), _shifted(grid, low, tuple(int(n) for n in high - low))
+
+
+def _shifted(grid: Grid, first: np.ndarray, shape: tuple[int, ...]) -> Grid:
+    """The same voxels, of which the first has this number."""
+    affine = grid.affine.copy()
+    affine[:3, 3] = apply(grid.affine, first.astype(float))
+    i, j, k = shape
+    return Grid.from_affine((i, j, k), affine)

@@ -1,0 +1,118 @@
+"""95% intervals from a bootstrap over patients.
+
+Slices of one patient are similar, so resampling slices would give intervals that are too narrow. The same seed
+resamples the same patients: intervals of two methods on one set are paired. Samples in which the number is undefined
+are left out; with fewer than two patients both ends are NaN.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from anofpdm.errors import EvaluationError
+from anofpdm.scoring.metrics.pixels import (
+    check_patients,
+    check_scores,
+    count_by_score,
+    precision_recall_area,
+    roc_area,
+)
+
+REPEATS = 1000
+BINS = 4096  # of the scores, at most
+
+Interval = tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Estimate:
+    value: float  # exact
+    interval: Interval
+
+
+@dataclass(frozen=True)
+class Ranking:
+    average_precision: Estimate
+    roc_auc: Estimate
+
+
+def patient_bootstrap(values: np.ndarray, patients: np.ndarray, repeats: int = REPEATS, seed: int = 0) -> Interval:
+    """Interval of the mean of values, both [N]; NaN values are left out."""
+    defined = ~np.isnan(values)
+    return ratio_bootstrap(np.where(defined, values, 0), defined, patients, repeats, seed)
+
+
+def ratio_bootstrap(
+    tops: np.ndarray, bottoms: np.ndarray, patients: np.ndarray, repeats: int = REPEATS, seed: int = 0
+) -> Interval:
+    """Interval of sum(tops) / sum(bottoms), all [N], such as pooled precision, recall and lesion-wise F1."""
+    check_patients(patients, len(tops))
+    check_patients(patients, len(bottoms))
+    names, place = np.unique(patients, return_inverse=True)
+    times = resample(len(names), repeats, seed)  # [R, P]
+    top, bottom = (times @ np.bincount(place, counts, len(names)) for counts in (tops, bottoms))  # [R]
+    return _interval(np.where(bottom > 0, top / np.where(bottom > 0, bottom, 1), np.nan))
+
+
+def ranking_bootstrap(
+    maps: np.ndarray, truth: np.ndarray, inside: np.ndarray, patients: np.ndarray, repeats: int = REPEATS, seed: int = 0
+) -> Ranking:
+    """AUPRC and AUROC of the pixels `inside`, pooled: maps, truth and inside [N, ...], patients [N].
+
+    Values are exact; intervals use binned scores.
+    """
+    check_patients(patients, len(maps))
+    counts = score_histograms(maps, truth, inside, patients)  # [P, B] each
+    times = resample(len(counts[0]), repeats, seed).astype(float)  # [R, P]
+
+    def estimate(exact: float, area: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> Estimate:
+        """The interval is shifted by the binning error on the whole set."""
+        areas, binned = area(*(times @ one for one in counts)), area(*(one.sum(axis=0) for one in counts))
+        return Estimate(exact, _interval(np.clip(areas + (exact - binned), 0, 1)))
+
+    exact_counts = count_by_score(maps[inside], truth[inside])
+    return Ranking(*(estimate(float(area(*exact_counts)), area) for area in (precision_recall_area, roc_area)))
+
+
+def score_histograms(
+    maps: np.ndarray, truth: np.ndarray, inside: np.ndarray, patients: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Counts of lesion pixels and of other pixels by patient and bin, highest scores first, [P, B] each."""
+    if not maps.shape == truth.shape == inside.shape:
+        raise EvaluationError(
+            f"the maps are {maps.shape}, the truth is {truth.shape}, the foreground {inside.shape}; they must match"
+        )
+    pixels, lesions = maps[inside], truth[inside]
+    check_scores(pixels, lesions)
+    edges = _edges(pixels, lesions)
+    names, place = np.unique(patients, return_inverse=True)
+    counts = np.zeros((2, len(names), len(edges) + 1))
+    for patient, scores, lesion, pixels in zip(place, maps, truth, inside, strict=True):
+        for kind, chosen in enumerate((lesion & pixels, ~lesion & pixels)):
+            bins = np.searchsorted(edges, scores[chosen], side="right")
+            counts[kind, patient] += np.bincount(bins, minlength=len(edges) + 1)
+    true, false = counts[..., ::-1]
+    return true, false
+
+
+def _edges(scores: np.ndarray, truth: np.ndarray) -> np.ndarray:
+    """Half at evenly spaced ranks of all scores, half at those of lesion scores, which are few and high."""
+    halves = [np.sort(part) for part in (scores, scores[truth]) if len(part)]
+    picked = [part[np.linspace(0, len(part) - 1, BINS // 2).round().astype(int)] for part in halves]
+    return np.unique(np.concatenate([[], *picked]))[1:]  # nothing lies below the lowest
+
+
+def resample(n_patients: int, repeats: int, seed: int) -> np.ndarray:
+    """How often each patient occurs in each sample of P patients with replacement, [R, P]."""
+    if n_patients < 2:
+        return np.zeros((repeats, n_patients), dtype=int)
+    return np.random.default_rng(seed).multinomial(n_patients, np.full(n_patients, 1 / n_patients), size=repeats)
+
+
+def _interval(values: np.ndarray) -> Interval:
+    defined = values[~np.isnan(values)]
+    if not len(defined):
+        return float("nan"), float("nan")
+    low, high = np.quantile(defined, (0.025, 0.975))
+    return float(low), float(high)

@@ -1,0 +1,142 @@
+"""Which predicted mask belongs to which true mask."""
+
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from anofpdm.cohorts.csv_tables import read_rows
+from anofpdm.cohorts.layouts import bids
+from anofpdm.cohorts.layouts.brats import VISIT
+from anofpdm.cohorts.subjects import nifti_files, normalise_name, stem
+from anofpdm.errors import EvaluationError
+
+MASK_NAMES = "seg|segmentation|mask|msk|lesion|roi|label|labels|pred|prediction|predicted|truth|gt"
+NAMED_MASK = re.compile(rf"(?:(?P<scan>.+)[-_])?(?:{MASK_NAMES})", re.IGNORECASE | re.DOTALL)
+REMEDY = "rename it, or list the pairs in a CSV file (--pairs)"
+
+
+@dataclass(frozen=True)
+class Pair:
+    name: str
+    patient: str
+    predicted: Path
+    truth: Path
+
+
+@dataclass
+class Pairing:
+    pairs: list[Pair] = field(default_factory=list)
+    failed: dict[str, str] = field(default_factory=dict)  # file or scan to reason
+
+
+@dataclass(frozen=True)
+class _File:
+    path: Path
+    name: str  # without the extension; where that names no scan (mask.nii.gz), its path in the folder
+    scan: str
+    is_mask: bool  # by its name
+
+
+def find_pairs(predicted: Path, truth: Path, table: Path | None = None) -> Pairing:
+    """Two files, or two folders whose files are paired by a table, by name, or by scan."""
+    for path in (predicted, truth):
+        if not path.exists():
+            raise EvaluationError(f"{path}: no such file or folder; check the path")
+    if predicted.is_dir() != truth.is_dir():
+        raise EvaluationError(f"{predicted} and {truth}: a file and a folder; give two files or two folders")
+    if table is not None and not truth.is_dir():
+        raise EvaluationError(f"--pairs {table}: for two folders; omit it")
+    if table is not None:
+        return _read_table(table, predicted, truth)
+    if not predicted.is_dir():
+        return Pairing([_make_pair(_describe(truth, truth.parent).scan, predicted, truth)])
+    return _pair_folders(predicted, truth)
+
+
+def find_image(images: Path, pair: Pair) -> Path | None:
+    """The file itself, or the first image of the scan in a folder."""
+    if not images.is_dir():
+        return images
+    scan = _describe(pair.truth, pair.truth.parent).scan
+    files = (_describe(path, images) for path in nifti_files(images))
+    of_scan = (file.path for file in files if not file.is_mask and f"{file.scan}_".startswith((f"{scan}_", f"{scan}-")))
+    return next(of_scan, None)
+
+
+def _pair_folders(predicted: Path, truth: Path) -> Pairing:
+    """Files of equal names first, then files of one scan."""
+    pairing, masks = Pairing(), [_masks_in(folder) for folder in (predicted, truth)]
+    for folder, found in zip((predicted, truth), masks, strict=True):
+        if not found:
+            pairing.failed[str(folder)] = "no NIfTI file (.nii, .nii.gz) in this folder; check the path"
+    if pairing.failed:
+        return pairing
+    ours, theirs = (_group(found, lambda file: file.name) for found in masks)
+    same = {name for name in theirs if len(theirs[name]) == len(ours.get(name, ())) == 1}
+    pairing.pairs = [_make_pair(name, ours[name][0], theirs[name][0]) for name in same]
+    rest = ([file for file in found if file.name not in same] for found in masks)
+    ours, theirs = (_group(found, lambda file: file.scan) for found in rest)
+    for scan in {*ours, *theirs}:
+        one, other = ours.get(scan, []), theirs.get(scan, [])
+        if len(one) == len(other) == 1:
+            pairing.pairs.append(_make_pair(scan, one[0], other[0]))
+        elif one and other:
+            several = one if len(one) > 1 else other
+            pairing.failed[scan] = f"several files: {several[0]} and {several[1]}; {REMEDY}"
+        else:
+            reason = f"no mask of this scan in {truth if one else predicted}; add it, {REMEDY}"
+            pairing.failed |= dict.fromkeys(map(str, one + other), reason)
+    pairing.pairs.sort(key=lambda pair: pair.name)
+    pairing.failed = dict(sorted(pairing.failed.items()))
+    return pairing
+
+
+def _group(files: Iterable[_File], key: Callable[[_File], str]) -> dict[str, list[Path]]:
+    groups: dict[str, list[Path]] = {}
+    for file in files:
+        groups.setdefault(key(file), []).append(file.path)
+    return groups
+
+
+def _masks_in(folder: Path) -> list[_File]:
+    """If any file is a mask by its name, only such files: others are images or maps. What is named like a file and is
+    none, such as a pipe, fails when it is read."""
+    files = [_describe(path, folder) for path in nifti_files(folder)]
+    return [file for file in files if file.is_mask] or files
+
+
+def _describe(path: Path, folder: Path) -> _File:
+    """A scan is a BIDS subject and session, a name before _seg or _mask, or a folder's name."""
+    whole = normalise_name(stem(path.name))
+    match = NAMED_MASK.fullmatch(whole)
+    entities, _ = bids.parse(whole)
+    if "sub" in entities:
+        session = f"_ses-{entities['ses']}" if "ses" in entities else ""
+        return _File(path, whole, f"sub-{entities['sub']}{session}", match is not None)
+    if match is None or match["scan"]:
+        return _File(path, whole, match["scan"] if match else whole, match is not None)
+    return _File(path, stem(str(path.relative_to(folder))), normalise_name(path.resolve().parent.name), True)
+
+
+def _make_pair(name: str, predicted: Path, truth: Path) -> Pair:
+    scan = _describe(truth, truth.parent).scan
+    visit, entities = VISIT.fullmatch(scan), bids.parse(f"{scan}_")[0]
+    patient = visit["patient"] if visit else f"sub-{entities['sub']}" if "sub" in entities else scan
+    return Pair(name, patient, predicted, truth)
+
+
+def _read_table(table: Path, predicted: Path, truth: Path) -> Pairing:
+    """Columns predicted and truth: paths in the two folders; optionally name and patient."""
+    pairing = Pairing()
+    for line, row in read_rows(table, ("predicted", "truth")):
+        if not row["predicted"] or not row["truth"]:
+            raise EvaluationError(f"{table}, line {line}: one of the two files is missing; correct the row")
+        ours, theirs = predicted / row["predicted"], truth / row["truth"]
+        missing = [path for path in (ours, theirs) if not path.is_file()]
+        if missing:
+            pairing.failed[str(missing[0])] = f"no such file ({table}, line {line}); correct the row"
+            continue
+        pair = _make_pair(row.get("name") or _describe(theirs, truth).scan, ours, theirs)
+        pairing.pairs.append(Pair(pair.name, row.get("patient") or pair.patient, ours, theirs))
+    return pairing

@@ -1,0 +1,88 @@
+"""Score many pairs of masks, in several processes; few are in memory at a time."""
+
+import warnings
+from collections import deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import islice
+
+from anofpdm.errors import AnoFPDMError, EvaluationError, ScanWarning
+from anofpdm.scoring.masks import Labels, read_pair
+from anofpdm.scoring.metrics.scan import ScanScores, score_masks
+from anofpdm.scoring.pairs import Pair, Pairing
+from anofpdm.util.progress import Progress, silent
+from anofpdm.util.workers import worker_pool
+
+TASK = "Scoring"
+PAIRS_PER_WORKER = 8  # at least: a process takes longer to start than to score this many
+
+
+@dataclass(frozen=True)
+class ScoredScan:
+    pair: Pair
+    scores: ScanScores
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass
+class ScoringReport:
+    scans: list[ScoredScan] = field(default_factory=list)
+    failed: dict[str, str] = field(default_factory=dict)  # file or scan to reason
+
+
+def score_pair(pair: Pair, labels: tuple[Labels, Labels] = (None, None)) -> ScoredScan:
+    """`labels` of the predicted and the true mask."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", ScanWarning)
+        predicted, truth, grid = read_pair(pair.predicted, pair.truth, labels)
+    i, j, k = grid.spacing_mm.tolist()
+    try:
+        scores = score_masks(predicted, truth, (i, j, k))
+    except EvaluationError as problem:
+        raise EvaluationError(f"{pair.predicted}: {problem}") from None
+    return ScoredScan(pair, scores, tuple(str(one.message) for one in caught))
+
+
+def score_pairs(
+    pairing: Pairing, labels: tuple[Labels, Labels], workers: int = 1, progress: Progress = silent
+) -> ScoringReport:
+    """A pair that cannot be scored is reported, and the others are scored."""
+    report, count = ScoringReport(failed=dict(pairing.failed)), len(pairing.pairs)
+    progress(TASK, 0, count)
+    with worker_pool(min(workers, count // PAIRS_PER_WORKER)) as pool:
+        for number, result in enumerate(_results(pairing.pairs, labels, pool, workers), start=1):
+            if isinstance(result, ScoredScan):
+                report.scans.append(result)
+            else:
+                pair, reason = result
+                report.failed[pair.name] = reason
+            progress(TASK, number, count)
+    return report
+
+
+Result = ScoredScan | tuple[Pair, str]
+
+
+def _results(
+    pairs: Sequence[Pair], labels: tuple[Labels, Labels], pool: Executor | None, workers: int
+) -> Iterator[Result]:
+    """In the order of the pairs."""
+    run, missing = partial(_try_score, labels=labels), iter(pairs)
+    if pool is None:
+        yield from map(run, missing)
+        return
+    pending = deque(pool.submit(run, pair) for pair in islice(missing, 2 * workers))
+    while pending:
+        yield pending.popleft().result()
+        pending.extend(pool.submit(run, pair) for pair in islice(missing, 1))
+
+
+def _try_score(pair: Pair, labels: tuple[Labels, Labels]) -> Result:
+    try:
+        return score_pair(pair, labels)
+    except (AnoFPDMError, OSError) as problem:
+        return pair, str(problem)
+    except MemoryError:
+        return pair, f"{pair.truth}: out of memory; try --workers 1"

@@ -1,0 +1,192 @@
+"""Files of a scored folder: tables, and a self-contained page with plots and the best, median and worst scans."""
+
+import base64
+import html
+import json
+import math
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image, ImageDraw
+
+from anofpdm import __version__
+from anofpdm.errors import AnoFPDMError, ScanWarning
+from anofpdm.scans import AxialPlanes, Grid, read_volume
+from anofpdm.scans.slices import foreground_percentile
+from anofpdm.scoring.alignment import align
+from anofpdm.scoring.html_page import STYLE, html_tables
+from anofpdm.scoring.masks import Labels, read_pair
+from anofpdm.scoring.pairs import Pair, find_image
+from anofpdm.scoring.score_pairs import ScoredScan, ScoringReport
+from anofpdm.scoring.scores_tables import format_score, lesions_csv, scores_csv, to_json, to_markdown
+from anofpdm.scoring.summary import summarise
+from anofpdm.util import drawing
+from anofpdm.util.files import folder_lock, remove_temporary_files, write_atomically
+
+PAGE = "index.html"
+TRUE, PREDICTED = (110, 196, 130), drawing.ORANGE  # colours of outlines
+SIZE, TILE, GAP, CAPTION, TILES = 512, 220, 6, 20, 5  # pixels of a whole slice, and of the part that is shown
+SMALLEST_PART = 128
+CHART = (540, 300)
+LEGEND = """Outlines: <b style="color:#3a8f52">truth</b>, <b style="color:#c06a10">prediction</b>. Axial slices, the
+patient's right on the left, counted from 1 at the inferior end; the part of the slices with masks is shown."""
+SLICES_STYLE = ".slices{overflow-x:auto}.slices img{max-width:none;height:14rem}"  # scroll rather than shrink
+POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'"
+
+
+def write_report(
+    report: ScoringReport, out: Path, labels: tuple[Labels, Labels] = (None, None), images: Path | None = None
+) -> None:
+    """`images`: a file, or a folder of images, shown behind the outlines."""
+    out.mkdir(parents=True, exist_ok=True)
+    summary = summarise(report.scans)
+    settings = {"label": _name_labels(labels[1]), "predicted_label": _name_labels(labels[0])}
+    text = to_markdown(report, summary)
+    with folder_lock(out):
+        remove_temporary_files(out)  # of a run that was killed
+        files = {
+            "scores.csv": scores_csv(report),
+            "lesions.csv": lesions_csv(report),
+            "scores.json": json.dumps(to_json(report, summary, settings), indent=2, allow_nan=False).encode(),
+            "scores.md": text.encode(errors="replace"),
+        }
+        for name, data in files.items():
+            write_atomically(out / name, data)
+        body = html_tables(text).replace("<h2>", _pictures(report, labels, images) + "<h2>", 1)
+        write_atomically(out / PAGE, _render(body, list(files)).encode(errors="replace"))
+
+
+def _name_labels(labels: Labels) -> Any:
+    return "0 and 1" if labels is None else labels if labels == "all" else list(labels)
+
+
+def _render(body: str, files: Sequence[str]) -> str:
+    links = " ".join(f"<code>{name}</code>" for name in files)
+    return f"""<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">
+<meta http-equiv="Content-Security-Policy" content="{POLICY}"><title>Scores</title><style>{STYLE}{SLICES_STYLE}</style>
+<h1>Scores of predicted masks</h1>
+{body}
+<p>The same numbers are in {links}. Definitions: docs/score.md of anofpdm {__version__}.</p></html>
+"""
+
+
+def _pictures(report: ScoringReport, labels: tuple[Labels, Labels], images: Path | None) -> str:
+    """Charts, then examples; nothing without a scored scan."""
+    if not report.scans:
+        return ""
+    parts = []
+    if len(report.scans) > 1:
+        parts = ["<h2>Plots</h2>", _embed(volume_chart(report.scans), "Bland-Altman plot of volumes")]
+        parts.append(_embed(dice_chart(report.scans), "DICE against the true volume"))
+    parts.append(f"<h2>Examples</h2><p>{LEGEND}</p>")
+    for title, scan in choose_examples(report.scans).items():
+        heading = f"{title}{scan.pair.name}, DICE {format_score('dice', scan.scores.dice)}"
+        parts.append(f"<h3>{html.escape(heading)}</h3>")
+        picture = _embed(draw_scan(scan.pair, labels, images), f"outlines of both masks, {heading}")
+        parts.append(f'<div class="slices" tabindex="0">{picture}</div>')
+    return "\n".join(parts)
+
+
+def _embed(picture: Image.Image, text: str) -> str:
+    data = base64.b64encode(drawing.encode_png(picture)).decode()
+    return f'<img src="data:image/png;base64,{data}" alt="{html.escape(text)}">'
+
+
+def choose_examples(scans: Sequence[ScoredScan]) -> dict[str, ScoredScan]:
+    """Best, median and worst by DICE, of the scans with a lesion if there are any."""
+    shown = [scan for scan in scans if scan.scores.truth_ml] or list(scans)
+    ordered = sorted(shown, key=lambda scan: -scan.scores.dice)
+    if len(ordered) == 1:
+        return {"": ordered[0]}
+    examples = {"Best: ": ordered[0], "Median: ": ordered[len(ordered) // 2], "Worst: ": ordered[-1]}
+    if len(ordered) == 2:
+        del examples["Median: "]
+    return examples
+
+
+# ---- charts ----------------------------------------------------------------------------------------------------------
+
+
+def volume_chart(scans: Sequence[ScoredScan]) -> Image.Image:
+    """Bland-Altman: difference against mean of the two volumes, with mean difference and limits of agreement."""
+    volumes = np.array([(scan.scores.predicted_ml, scan.scores.truth_ml) for scan in scans])
+    mean, difference = volumes.mean(axis=1), volumes[:, 0] - volumes[:, 1]
+    bias, spread = float(difference.mean()), 1.96 * float(difference.std(ddof=1))
+    ends = [float(mean.min()), float(mean.max())]
+    lines = [drawing.Line(mean, difference, drawing.BLUE, dots=True, joined=False)]
+    lines.append(drawing.Line(ends, [bias] * 2, drawing.ORANGE, f"mean {bias:+.3g} ml"))
+    for at in (bias - spread, bias + spread):
+        name = f"1.96 standard deviations ({bias - spread:.3g} to {bias + spread:.3g})" if at < bias else ""
+        lines.append(drawing.Line(ends, [at] * 2, drawing.MUTED, name, width=1))
+    title = "Predicted minus true volume, ml"
+    return drawing.chart(lines, title, size=CHART, xlabel="mean of both volumes, ml")
+
+
+def dice_chart(scans: Sequence[ScoredScan]) -> Image.Image:
+    points = [(math.log10(scan.scores.truth_ml), scan.scores.dice) for scan in scans if scan.scores.truth_ml]
+    x, y = zip(*points, strict=True) if points else ((), ())
+    line = drawing.Line(x, y, drawing.BLUE, dots=True, joined=False)
+    title = "DICE by true volume" + ("" if len(points) == len(scans) else " (scans with a lesion)")
+    return drawing.chart([line], title, size=CHART, xlabel="true volume, ml (log scale)", ylim=(0.0, 1.0), log_x=True)
+
+
+# ---- scans -----------------------------------------------------------------------------------------------------------
+
+
+def draw_scan(pair: Pair, labels: tuple[Labels, Labels], images: Path | None) -> Image.Image:
+    """Axial slices with both outlines, spread evenly over both masks, cut to the part with masks."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ScanWarning)
+        predicted, truth, grid = read_pair(pair.predicted, pair.truth, labels)
+        image = _read_image(images, pair, grid)
+    planes = AxialPlanes(grid, SIZE)
+    areas = [np.count_nonzero(planes.axial(mask), axis=(1, 2)) for mask in (predicted, truth)]
+    shown = _spread_slices(sum(area / max(area.sum(), 1) for area in areas))
+    masks = [planes.to_network(planes.axial(mask)[shown]) >= 0.5 for mask in (predicted, truth)]
+    pixels = np.zeros(masks[0].shape) if image is None else planes.to_network(planes.axial(image)[shown])
+    part = _square(masks[0] | masks[1])
+    sheet = Image.new("RGB", (len(shown) * (TILE + GAP), TILE + CAPTION), drawing.BACKGROUND)
+    for column, index in enumerate(shown):
+        tile = drawing.grey_tile(2 * pixels[column][part] - 1, TILE)
+        tile = drawing.draw_outline(tile, masks[1][column][part], TRUE, width=2)  # wide: visible below the other
+        tile = drawing.draw_outline(tile, masks[0][column][part], PREDICTED)
+        tile = drawing.mark_sides(tile) if grid.oriented else tile
+        sheet.paste(tile, (column * (TILE + GAP), CAPTION))
+        pen = ImageDraw.Draw(sheet)
+        pen.text((column * (TILE + GAP) + 3, 3), f"slice {index + 1}", drawing.MUTED, drawing.font())
+    return sheet
+
+
+def _read_image(images: Path | None, pair: Pair, grid: Grid) -> np.ndarray | None:
+    """In [0, 1], on the grid; None where there is no usable image."""
+    path = None if images is None else find_image(images, pair)
+    if path is None:
+        return None
+    try:
+        volume = read_volume(path)
+        voxels = align(volume.voxels, volume.grid, grid, (path, pair.truth))
+        return np.clip(voxels / foreground_percentile(voxels), 0, 1)
+    except (AnoFPDMError, OSError, ValueError):
+        return None
+
+
+def _spread_slices(areas: np.ndarray) -> np.ndarray:
+    """Up to TILES slices that divide the area evenly; the middle one if there is none."""
+    if not areas.any():
+        return np.array([len(areas) // 2])
+    share = np.cumsum(areas) / areas.sum()
+    return np.unique(np.searchsorted(share, (np.arange(TILES) + 0.5) / TILES))
+
+
+def _square(masks: np.ndarray) -> tuple[slice, slice]:
+    """Rows and columns around the masks [n, SIZE, SIZE], with a margin; the whole slice if they are empty."""
+    rows, columns = (np.flatnonzero(masks.any(axis=axes)) for axes in ((0, 2), (0, 1)))
+    if not len(rows):
+        return slice(0, SIZE), slice(0, SIZE)
+    extent = max(np.ptp(rows), np.ptp(columns)) + 1
+    side = int(min(max(1.4 * extent, SMALLEST_PART), SIZE))
+    starts = [min(max((int(one[0]) + int(one[-1]) - side) // 2, 0), SIZE - side) for one in (rows, columns)]
+    return slice(starts[0], starts[0] + side), slice(starts[1], starts[1] + side)

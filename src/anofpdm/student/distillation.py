@@ -1,0 +1,245 @@
+"""Distillation: pseudo-label the training split with the diffusion model, train a student on it, calibrate, save."""
+
+import contextlib
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from scipy.special import expit
+
+from anofpdm import __version__
+from anofpdm.calibration.fit_calibration import check_model_fits, slice_positions
+from anofpdm.cohorts.store import Cohort
+from anofpdm.errors import CalibrationError, ConfigError, TrainingError
+from anofpdm.labels import HEALTHY, UNHEALTHY, estimated_note
+from anofpdm.method.calibration import Calibration
+from anofpdm.method.context import SlicePositions
+from anofpdm.method.decision import OURS, DecisionSettings, fit_for
+from anofpdm.network.predictor import TrainedModel
+from anofpdm.network.weight_format import round_to
+from anofpdm.options import WeightFormat
+from anofpdm.student.edges import move_edges
+from anofpdm.student.fit_detector import fit_student_calibration
+from anofpdm.student.predict import predict_slices
+from anofpdm.student.student import FOLDER, Student, save_student
+from anofpdm.student.student_network import (
+    StudentConfig,
+    StudentNet,
+    cohort_pixels,
+    default_neighbours_mm,
+    neighbour_rows,
+)
+from anofpdm.student.targets import CACHE, HASHED, PseudoLabels, Teacher, fingerprint, pseudo_label
+from anofpdm.student.train_student import StudentTrainingConfig, train_student
+from anofpdm.student.typical import describe_cohort, fit_typical
+from anofpdm.util.distributed import World
+from anofpdm.util.files import folder_lock, remove_temporary_files, translate_write_errors, write_atomically
+from anofpdm.util.progress import Progress, portion, silent
+
+
+@dataclass(frozen=True)
+class DistillConfig:
+    training: StudentTrainingConfig = field(default_factory=StudentTrainingConfig)
+    decision: DecisionSettings | None = None  # of the teacher; none given: as scans are segmented by default
+    modalities: tuple[str, ...] | None = None  # none given: those that the teacher's maps are based on
+    optional: tuple[str, ...] = ()  # those of them that a scan may lack
+    students: int = 1  # more: the one that is saved learns from the mean prediction of as many others
+    width: int = 32
+    neighbours_mm: tuple[float, ...] | None = None  # none given: one slice on each side
+    move_edges: bool = True  # of the pseudo-labels
+    weights: WeightFormat = WeightFormat.FLOAT32  # of the saved student
+    batch: int | None = None  # of the teacher
+
+
+def distill(
+    model: TrainedModel,
+    calibration: Calibration,
+    cohort: Cohort,
+    config: DistillConfig,
+    world: World | None = None,
+    progress: Progress = silent,
+) -> Student | None:
+    """Train a student and save it in the model's folder. Returned by the main process; None in the others."""
+    world = world or World()
+    check_model_fits(model, cohort)
+    decision = config.decision or replace(OURS, context_mm=calibration.context_mm)
+    fit_for(calibration, decision)  # raises if not calibrated for it
+    config = replace(config, decision=decision)
+    teacher = Teacher(model, calibration, decision, config.batch)
+    network_config = _student_config(teacher, cohort, config)
+    val = cohort.rows("val")
+    if not {HEALTHY, UNHEALTHY} <= set(cohort.assumed_labels[val].tolist()):
+        raise CalibrationError(
+            f"{cohort.path}: a student is calibrated on healthy and unhealthy slices of the val split, "
+            "and one kind is missing there; label some, or prepare with another --split"
+        )
+    with _locked_folder(model.folder / FOLDER, world):
+        masks = pseudo_label(teacher, cohort, cohort.rows("train"), world, progress)
+        student = None if masks is None else _train(teacher, cohort, network_config, masks, config, progress)
+        world.all_gather(None)  # the other processes wait for the main one
+    return student
+
+
+def _student_config(teacher: Teacher, cohort: Cohort, config: DistillConfig) -> StudentConfig:
+    rows = cohort.rows("train")
+    if not len(rows):
+        raise TrainingError(f"{cohort.path}: no slice in its training split to train a student on")
+    model = teacher.model
+    used = {*teacher.scored, *config.optional}
+    modalities = config.modalities or tuple(name for name in model.modalities if name in used)
+    if unknown := [name for name in (*modalities, *config.optional) if name not in cohort.modalities]:
+        raise TrainingError(
+            f"{cohort.path}: has no {', '.join(unknown)}; its modalities are {', '.join(cohort.modalities)}"
+        )
+    neighbours_mm = config.neighbours_mm
+    if neighbours_mm is None:
+        neighbours_mm = default_neighbours_mm(slice_positions(cohort, rows))
+    if config.training.thick_slices and not (len(neighbours_mm) == 2 and neighbours_mm[0] == -neighbours_mm[1] < 0):
+        raise ConfigError(
+            "--thick-slices needs a student with one neighbouring slice below and one above; use --neighbours auto"
+        )
+    return StudentConfig(modalities, model.size, neighbours_mm, config.width, optional=config.optional)
+
+
+@contextlib.contextmanager
+def _locked_folder(folder: Path, world: World) -> Iterator[None]:
+    """Lock the student's folder for this run, and remove temporary files of killed ones."""
+    with translate_write_errors(folder):
+        folder.mkdir(exist_ok=True)
+    with folder_lock(folder, needed=world.is_main):
+        if world.is_main:
+            for subfolder in (folder, *folder.glob(f"{CACHE}/*")):
+                remove_temporary_files(subfolder)
+        world.all_gather(None)  # no process writes there before the clean-up
+        yield
+
+
+def _train(
+    teacher: Teacher,
+    cohort: Cohort,
+    network_config: StudentConfig,
+    masks: np.ndarray,
+    config: DistillConfig,
+    progress: Progress,
+) -> Student:
+    with_lesion = int((masks > 127).any((1, 2)).sum())
+    if not with_lesion:
+        raise TrainingError(
+            "the teacher found no lesion in the whole training split; calibrate it first, or train it longer"
+        )
+    model, rows, modalities = teacher.model, cohort.rows("train"), network_config.modalities
+    neighbours = neighbour_rows(slice_positions(cohort, rows), network_config.neighbours_mm)
+    pixels = cohort_pixels(cohort, rows, modalities)
+    if config.move_edges:  # by what the pseudo-labels are based on; with further modalities, masks lose a point
+        masks = move_edges(masks, cohort_pixels(cohort, rows, teacher.scored))
+    data = PseudoLabels(pixels, masks, neighbours, cohort.labels[rows])
+    further = [name for name in network_config.optional if name not in teacher.scored]
+    network = _train_network(
+        network_config, data, slice_positions(cohort, rows), config, model.device, progress, further
+    )
+    network.load_state_dict(round_to(network.state_dict(), config.weights))  # calibrate the weights that are saved
+    val = cohort.rows("val")
+    calibration = fit_student_calibration(
+        network,
+        cohort_pixels(cohort, val, modalities),
+        cohort.labels[val],
+        cohort.patients[val],
+        slice_positions(cohort, val),
+        model.device,
+        cohort.suspected[val],
+    )
+    typical = fit_typical(describe_cohort(cohort, rows, modalities), modalities, network_config.optional)
+    scans = (model.expects, teacher.calibration.foreground, typical)
+    student = Student(network, calibration, model.sha256, model.device, "", *scans)
+    _save(student, teacher, cohort, config, len(masks), with_lesion)
+    return student
+
+
+def _train_network(
+    network_config: StudentConfig,
+    data: PseudoLabels,
+    positions: SlicePositions,
+    config: DistillConfig,
+    device: torch.device,
+    progress: Progress,
+    further: Sequence[str],
+) -> StudentNet:
+    others = config.students if config.students > 1 else 0
+    share = 1 / (others + 1)
+    minutes = config.training.minutes
+    training = replace(config.training, minutes=None if minutes is None else minutes * share)
+    seeds = range(training.seed + 1, training.seed + 1 + others)
+    networks = [
+        train_student(
+            network_config, data, replace(training, seed=seed), device, portion(progress, n * share, share), further
+        )
+        for n, seed in enumerate(seeds)
+    ]
+    if networks:
+        data = replace(data, masks=mean_prediction(networks, data, positions, device))
+    return train_student(network_config, data, training, device, portion(progress, others * share, share), further)
+
+
+def mean_prediction(
+    networks: Sequence[StudentNet], data: PseudoLabels, positions: SlicePositions, device: torch.device
+) -> np.ndarray:
+    """uint8 [n, H, W] masks: the mean probability; empty for slices labelled healthy."""
+    mean = np.zeros(data.masks.shape, np.float32)
+    for network in networks:
+        mean += expit(predict_slices(network, data.pixels, positions, device)[0]) / len(networks)
+    mean[data.labels == HEALTHY] = 0
+    return np.round(255 * mean).astype(np.uint8)
+
+
+def _save(
+    student: Student, teacher: Teacher, cohort: Cohort, config: DistillConfig, n_slices: int, n_with_lesion: int
+) -> None:
+    folder = teacher.model.folder
+    provenance = {
+        "anofpdm": __version__,
+        "calibration": fingerprint(asdict(teacher.calibration)),
+        "cohort": {name: cohort.manifest.get(name) for name in HASHED},
+        "precision": teacher.model.predict.precision,
+        "config": asdict(config),
+        "slices": n_slices,
+        "with_lesion": n_with_lesion,
+    }
+    save_student(folder, student, provenance, config.weights)
+    card = student_card(student, config.training, n_slices, n_with_lesion)
+    write_atomically(folder / FOLDER / "README.md", card.encode())
+
+
+def student_card(student: Student, training: StudentTrainingConfig, n_slices: int, n_with_lesion: int) -> str:
+    config, calibration = student.config, student.calibration
+    limits = [f"{training.steps} steps"] if training.steps else []
+    limits += [f"{training.minutes:g} minutes"] if training.minutes else []
+    offsets = ", ".join(f"{offset:g}" for offset in config.neighbours_mm)
+    counted = student.expects is not None and student.expects.nominal_slice_mm is not None
+    where = f"{offsets} mm from it" + (", by a nominal distance: slices are counted" if counted else "")
+    neighbours = f", and the slices at {where}" if offsets else ""
+    optional = f"\nOptional, a scan may lack them: {', '.join(config.optional)}.\n" if config.optional else ""
+    estimated = estimated_note(calibration.n_estimated)
+    rating = (
+        "accuracy on other patients unknown, as all slices are of one patient"
+        if math.isnan(calibration.accuracy)
+        else f"accuracy {calibration.accuracy:.3f} and AUC {calibration.auc:.3f}, cross-validated over patients"
+    )
+    return f"""# Student network
+
+A U-Net of width {config.width} that segments a slice in a single pass. Its input is {", ".join(config.modalities)}
+of a slice of {config.size} x {config.size} pixels{neighbours}.
+{optional}
+ - Teacher: the diffusion model in the parent folder (`{student.teacher_sha256}`). Its masks are the pseudo-labels.
+ - Training slices: {n_slices}, {n_with_lesion} of them with a lesion in the pseudo-label.
+ - Human annotation: image-level labels only. No lesion mask was used.
+ - Training: at most {" or ".join(limits)}, batch size {training.batch}, learning rate {training.learning_rate:g},
+   seed {training.seed}; anofpdm {__version__}.
+ - Calibration: {calibration.n_healthy} healthy and {calibration.n_unhealthy} unhealthy slices{estimated}; {rating}.
+
+Limits: the student reproduces its teacher's errors, and is valid only for scans like those it was trained on. It does
+not explain its masks; `anofpdm segment --explain` computes an explanation with the diffusion model. A research tool,
+not a medical device. All settings: `config.json`.
+"""

@@ -1,0 +1,175 @@
+"""Batches of student training. Each is determined by the seed and the step's number."""
+
+import functools
+import itertools
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from anofpdm.labels import NULL
+from anofpdm.network.training.augment import CHANCES, augment
+from anofpdm.student.student_network import BACKGROUND, MISSING, stack_slices
+from anofpdm.student.targets import PseudoLabels
+from anofpdm.student.thick_slices import draw_weights, mix, own_slices, window_rows
+
+LOAD = 500  # slices copied to a GPU at once
+MISSING_SHARE = 0.25  # of the slices, for each optional modality
+FURTHER_MISSING_SHARE = 0.5  # of the slices that lack all further modalities, on which pseudo-labels are not based
+NO_LESION = 0.05  # probability that no pixel reaches in a slice without a lesion
+
+
+class StudentBatch(NamedTuple):
+    x: Tensor  # [n, k * C, H, W] float32: slices, each with its neighbours
+    mask: Tensor  # uint8 [n, H, W]: probability of lesion times 255
+    labels: Tensor  # [n]
+    chances: Tensor  # [n, CHANCES + k * C + 1] in [-1, 1], for the augmentation
+    pasted: Tensor  # bool [n]: whether another slice's lesion is pasted, if the slice has none
+    missing: Tensor  # bool [n, k * C]: channels that become background, as where a scan lacks a modality
+
+    def views(self, count: int) -> "list[StudentBatch]":
+        """Equal parts of the batch."""
+        return [StudentBatch(*parts) for parts in zip(*(tensor.chunk(count) for tensor in self), strict=True)]
+
+    def without(self, channels: Tensor) -> "StudentBatch":
+        """As if all scans lacked these, bool [k * C]."""
+        return self._replace(missing=self.missing | channels)
+
+    def augment(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Inputs [n, k * C, H, W], their masks [n, H, W] in 0 to 1, augmented together, and labels [n]."""
+        mask = self.mask.float()[:, None] / 255
+        augmented = augment(torch.cat([self.x, 2 * mask - 1], dim=1), self.chances)
+        x, mask, labels = paste_lesions(augmented[:, :-1], (augmented[:, -1] + 1) / 2, self.labels, self.pasted)
+        return x.masked_fill(self.missing[:, :, None, None], MISSING), mask, labels
+
+
+def paste_lesions(x: Tensor, mask: Tensor, labels: Tensor, where: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Blend the previous slice's lesion into slices of the batch that have none, at its place, with the brightness of
+    the slice. The label of such a slice becomes unknown: its lesion is synthetic."""
+    donor, lesion = x.roll(1, 0), mask.roll(1, 0)
+    brain = _brain(x)
+    where = where & (mask.amax((1, 2)) < NO_LESION)
+    edge = F.max_pool2d((lesion > 0.5).float()[:, None], 3, 1, 1)
+    weight = F.avg_pool2d(edge, 3, 1, 1) * (brain * where[:, None, None])[:, None]  # [n, 1, H, W]
+    brightness = _mean(x, brain) - _mean(donor, _brain(donor))  # [n, k * C, 1, 1]
+    x = x + weight * ((donor + brightness).clamp(-1, 1) - x)
+    labels = labels.masked_fill(where & (lesion.amax((1, 2)) > 0.5), NULL)
+    return x, torch.where(where[:, None, None], lesion * brain, mask), labels
+
+
+def _brain(x: Tensor) -> Tensor:
+    return (x > BACKGROUND).float().amax(1)  # [n, H, W]
+
+
+def _mean(x: Tensor, where: Tensor) -> Tensor:
+    return ((x * where[:, None]).sum((2, 3)) / where.sum((1, 2)).clamp(min=1)[:, None])[:, :, None, None]
+
+
+def training_batches(
+    data: PseudoLabels,
+    batch: int,
+    seed: int,
+    device: torch.device,
+    paste_share: float = 0.0,
+    optional: tuple[int, ...] = (),  # channels of a slice
+    thick_slices: bool = False,
+    further: tuple[int, ...] = (),  # optional channels of a slice on which pseudo-labels are not based
+) -> Iterator[StudentBatch]:
+    """Without end. With thick slices, a batch has all slices as they are, and then again, augmented alike, as in a scan
+    with thicker slices. A GPU keeps all slices in its memory if they take less than half of what is free there."""
+    rows_of_steps = (rows_of_step(len(data), step, batch, seed) for step in itertools.count())
+    stacks = window_rows(data.neighbours) if thick_slices else data.neighbours
+    read = _from_gpu if _fits(data, device) else _from_files
+    for step, (rows, x) in enumerate(read(data, stacks, rows_of_steps, device)):
+        mask, labels = torch.from_numpy(data.masks[rows]), torch.from_numpy(data.labels[rows])
+        generator = torch.Generator().manual_seed(seed * 1_000_003 + step)
+        stacked = data.neighbours.shape[1]
+        channels = x.shape[1] // stacks.shape[1] * stacked
+        chances = draw_chances(len(rows), channels, stacked, generator)
+        pasted = torch.rand(len(rows), generator=generator) < paste_share
+        missing = draw_missing(len(rows), channels, stacked, optional, further, generator)
+        drawn = [mask, labels, chances, pasted, missing]
+        if thick_slices:
+            weights = draw_weights(len(rows), generator).to(device, non_blocking=True)
+            x, drawn = torch.cat([own_slices(x), mix(x, weights)]), [torch.cat([part, part]) for part in drawn]
+        yield StudentBatch(x, *(part.to(device, non_blocking=True) for part in drawn))
+
+
+def rows_of_step(count: int, step: int, batch: int, seed: int) -> np.ndarray:
+    """[batch]: every slice once per epoch, reshuffled each time."""
+    positions = np.arange(step * batch, (step + 1) * batch)
+    rows = np.empty(len(positions), dtype=np.int64)
+    for epoch in np.unique(positions // count):
+        here = positions // count == epoch
+        rows[here] = _order(count, seed, int(epoch))[positions[here] % count]
+    return rows
+
+
+@functools.lru_cache(maxsize=2)
+def _order(count: int, seed: int, epoch: int) -> np.ndarray:
+    return np.random.default_rng([seed, epoch]).permutation(count)
+
+
+def draw_chances(count: int, channels: int, stacked: int, generator: torch.Generator) -> Tensor:
+    """[count, CHANCES + channels + 1]; neighbours have the slice's brightness, and a mask has none."""
+    chances = torch.rand(count, CHANCES + channels // stacked, generator=generator) * 2 - 1
+    brightness = chances[:, CHANCES:].repeat(1, stacked)
+    return torch.cat([chances[:, :CHANCES], brightness, torch.zeros(count, 1)], dim=1)
+
+
+def draw_missing(
+    count: int,
+    channels: int,
+    stacked: int,
+    optional: tuple[int, ...],
+    further: tuple[int, ...],
+    generator: torch.Generator,
+) -> Tensor:
+    """bool [count, channels]: each optional modality is missing in some of the slices, with its neighbours, and all
+    further ones together in others."""
+    missing = torch.zeros(count, channels // stacked, dtype=torch.bool)
+    if optional:
+        missing[:, list(optional)] = torch.rand(count, len(optional), generator=generator) < MISSING_SHARE
+    if further:
+        missing[:, list(further)] |= torch.rand(count, 1, generator=generator) < FURTHER_MISSING_SHARE
+    return missing.repeat(1, stacked)
+
+
+def _fits(data: PseudoLabels, device: torch.device) -> bool:
+    if device.type != "cuda":
+        return False
+    needed = (data.neighbours.max() + 1) * data.pixels(np.zeros(1, int)).size * 2  # bytes in float16
+    return bool(needed < torch.cuda.mem_get_info(device)[0] / 2)
+
+
+def _from_gpu(
+    data: PseudoLabels, stacks: np.ndarray, rows_of_steps: Iterator[np.ndarray], device: torch.device
+) -> Iterator[tuple[np.ndarray, Tensor]]:
+    """Rows of every step, and the slices [n, k * C, H, W] of their stacks [N, k]. Slices are kept in float16, as
+    cohorts store them."""
+    every = np.arange(data.neighbours.max() + 1)
+    parts = [torch.from_numpy(data.pixels(every[start : start + LOAD])).half() for start in every[::LOAD]]
+    slices = torch.cat([part.to(device) for part in parts])  # [N, C, H, W]
+    for rows in rows_of_steps:
+        stack = torch.from_numpy(stacks[rows]).to(device, non_blocking=True)  # [n, k]
+        yield rows, slices[stack].flatten(1, 2).float()
+
+
+def _from_files(
+    data: PseudoLabels, stacks: np.ndarray, rows_of_steps: Iterator[np.ndarray], device: torch.device
+) -> Iterator[tuple[np.ndarray, Tensor]]:
+    """As `_from_gpu`; slices of the next step are read in the background."""
+
+    def read(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return rows, stack_slices(data.pixels, stacks[rows])
+
+    with ThreadPoolExecutor(1) as reader:
+        pending = reader.submit(read, next(rows_of_steps))
+        for rows in rows_of_steps:
+            current = pending.result()
+            pending = reader.submit(read, rows)
+            yield current[0], torch.from_numpy(current[1]).to(device)

@@ -1,0 +1,173 @@
+"""Student training. Every step is determined by the seed and the step's number."""
+
+import copy
+import math
+import time
+from collections.abc import Collection
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from anofpdm.errors import ConfigError, TrainingError
+from anofpdm.labels import NULL, UNHEALTHY
+from anofpdm.network.fast.cpu import fast_gradients
+from anofpdm.network.fast.cuda_graph import CudaGraph
+from anofpdm.network.training.optimiser import AdamW
+from anofpdm.student.student_batches import StudentBatch, training_batches
+from anofpdm.student.student_network import StudentConfig, StudentNet
+from anofpdm.student.targets import PseudoLabels
+from anofpdm.util.progress import Progress, silent
+
+WARM_UP = 50  # steps
+AVERAGE = 0.999  # decay of the weights' moving average
+LABEL_SHARE = 0.2  # weight of the loss on image-level labels
+PASTE_SHARE = 0.5  # of slices without a lesion, into which one of another slice is pasted
+VIEW_SHARE = 0.2  # weight of the slice output in the difference between views of a slice
+FURTHER_FROM = 0.6  # part of training after which modalities join on which pseudo-labels are not based
+REPORT_STEPS = 20
+RECORD_AFTER = 3  # steps, during which libraries choose their kernels
+
+
+@dataclass(frozen=True)
+class StudentTrainingConfig:
+    steps: int | None = 3000
+    minutes: float | None = None  # whichever ends first
+    batch: int = 32
+    learning_rate: float = 1e-3
+    seed: int = 0
+    label_share: float = LABEL_SHARE
+    paste_share: float = PASTE_SHARE
+    thick_slices: bool = False  # learn each slice also as in a scan with thicker slices, and the same mask for both
+
+    def __post_init__(self) -> None:
+        if self.minutes is not None and not self.minutes > 0:
+            raise ConfigError(f"--minutes {self.minutes:g}: must be more than 0")
+        if self.steps is None and self.minutes is None:
+            raise ConfigError("no training time given; use --steps or --minutes")
+        if self.batch < 1 or not self.learning_rate > 0:
+            raise ConfigError(f"batch size and learning rate must be greater than 0, got {self}")
+        if not 0 <= self.paste_share <= 1:
+            raise ConfigError(f"shares of slices must be 0 to 1, got {self}")
+
+    def fraction_done(self, step: int, seconds: float) -> float:
+        fractions = [step / self.steps] if self.steps else []
+        return max([*fractions, *([seconds / 60 / self.minutes] if self.minutes else [])])
+
+
+def train_student(
+    config: StudentConfig,
+    data: PseudoLabels,
+    training: StudentTrainingConfig,
+    device: torch.device,
+    progress: Progress = silent,
+    further: Collection[str] = (),
+) -> StudentNet:
+    """The network with the moving average of its weights. `further`: optional modalities on which the pseudo-labels are
+    not based. With more inputs a network learns the errors of its targets sooner, so these join late."""
+    torch.manual_seed(training.seed)
+    network, late = StudentNet(config), channels_of(further, config)
+    with torch.no_grad():
+        next(network.down.parameters())[:, late] = 0
+    trainer = StudentTrainer(network, training, device)
+    optional, added = ([config.modalities.index(name) for name in names] for names in (config.optional, further))
+    kinds = training.paste_share, tuple(optional), training.thick_slices, tuple(added)
+    batches = training_batches(data, training.batch, training.seed, device, *kinds)
+    late = late.to(device)
+    start = time.monotonic()
+    done = 0.0
+    for step, batch in enumerate(batches):
+        trainer.set_learning_rate(step, done)
+        with torch.backends.cudnn.flags(enabled=True, benchmark=True):  # a handful of shapes: choose kernels once
+            loss = trainer.update(batch.without(late) if done < FURTHER_FROM else batch)
+        done = training.fraction_done(step + 1, time.monotonic() - start)
+        if (step + 1) % REPORT_STEPS == 0 or done >= 1:
+            if not math.isfinite(float(loss)):
+                raise TrainingError(f"non-finite loss of the student at step {step + 1}; lower --learning-rate")
+            progress("Student training", min(done, 1.0), 1.0, f"Student training, loss {float(loss):.4f}")
+        if done >= 1:
+            break
+    return trainer.averaged_network()
+
+
+def channels_of(modalities: Collection[str], config: StudentConfig) -> Tensor:
+    """bool [k * C]: the network's input channels of these modalities, in the slice and its neighbours."""
+    of_slice = [name in modalities for name in config.modalities]
+    return torch.tensor(of_slice).repeat(config.in_channels // len(of_slice))
+
+
+class StudentTrainer:
+    """On a GPU a step is recorded as a CUDA graph: its kernels are so short that Python would take four times as long
+    to start them."""
+
+    def __init__(self, network: StudentNet, training: StudentTrainingConfig, device: torch.device):
+        self.training, on_gpu = training, device.type == "cuda"
+        memory_format = torch.channels_last if on_gpu else torch.contiguous_format
+        self.network: StudentNet = network.to(device).to(memory_format=memory_format).train()  # type: ignore[call-overload]
+        self.average = copy.deepcopy(self.network)
+        self.optimiser = AdamW(self.network.parameters(), training.learning_rate, weight_decay=1e-4)
+        self.step = 0
+        self._uses_graph = on_gpu
+        self._graph: CudaGraph | None = None
+
+    def update(self, batch: StudentBatch) -> Tensor:
+        """One step; returns the loss."""
+        if self._uses_graph and self._graph is None and self.step == RECORD_AFTER:
+            self._graph = CudaGraph(self._optimise, batch)
+        loss = self._optimise(*batch) if self._graph is None else self._graph(*batch)
+        self.step += 1
+        self._update_average()
+        return loss
+
+    def _optimise(self, *tensors: Tensor) -> Tensor:
+        views = StudentBatch(*tensors).views(2 if self.training.thick_slices else 1)
+        augmented = [view.augment() for view in views]  # each by itself: lesions are pasted from slice to slice
+        x, mask, labels = (torch.cat(parts) for parts in zip(*augmented, strict=True))
+        with torch.autocast(x.device.type, torch.bfloat16, enabled=x.is_cuda, cache_enabled=False):
+            pixel_logits, slice_logits = (logits.float() for logits in self.network(x))
+        loss = mask_loss(pixel_logits, mask) + self.training.label_share * label_loss(slice_logits, labels)
+        if self.training.thick_slices:
+            loss = loss + view_loss(pixel_logits, slice_logits)
+        self.optimiser.zero_grad()
+        with fast_gradients(loss.device):
+            loss.backward()
+        self.optimiser.step()
+        return loss.detach()
+
+    def set_learning_rate(self, step: int, done: float) -> None:
+        """Linear warm-up, then half a cosine down to 0."""
+        share = min(1.0, (step + 1) / WARM_UP) * (1 + math.cos(math.pi * min(done, 1.0))) / 2
+        self.optimiser.learning_rate = self.training.learning_rate * share
+
+    @torch.no_grad()
+    def _update_average(self) -> None:
+        decay = min(AVERAGE, (1 + self.step) / (10 + self.step))
+        torch._foreach_lerp_(list(self.average.parameters()), list(self.network.parameters()), 1 - decay)
+
+    def averaged_network(self) -> StudentNet:
+        network: StudentNet = self.average.to(memory_format=torch.contiguous_format).eval()
+        return network
+
+
+def mask_loss(logits: Tensor, mask: Tensor) -> Tensor:
+    """Cross entropy of every pixel, and one minus the DICE of the batch: lesions are few pixels among many."""
+    probability = logits.sigmoid()
+    overlap = 2 * (probability * mask).sum() / (probability.sum() + mask.sum()).clamp(min=1)
+    return F.binary_cross_entropy_with_logits(logits, mask) + 1 - overlap
+
+
+def label_loss(logits: Tensor, labels: Tensor) -> Tensor:
+    """Cross entropy of the labelled slices."""
+    labelled = labels != NULL
+    target = (labels == UNHEALTHY).float()
+    loss = F.binary_cross_entropy_with_logits(logits, target, reduction="none")
+    return (loss * labelled).sum() / labelled.sum().clamp(min=1)
+
+
+def view_loss(pixel_logits: Tensor, slice_logits: Tensor) -> Tensor:
+    """Difference between two views of the same slices, the halves of a batch: one minus the DICE of probabilities, and
+    a share of the distance between the slices' logits."""
+    (one, other), (slice_one, slice_other) = pixel_logits.sigmoid().chunk(2), slice_logits.chunk(2)
+    agreement = 2 * (one * other).sum() / (one.square() + other.square()).sum().clamp(min=1)
+    return 1 - agreement + VIEW_SHARE * F.smooth_l1_loss(slice_one, slice_other)

@@ -1,0 +1,211 @@
+"""The paper's ablations: the effect of each choice of the method, measured on slices with lesion masks.
+
+Calibration uses image-level labels only; masks are used for scores only. Guidance, detector and threshold are varied
+with the evidence of one pass of the network. End step and noise levels take a second pass, gradient maps a third, and
+every other number of levels and the other encoding a pass each.
+"""
+
+import math
+import platform
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+import torch
+
+from anofpdm import __version__
+from anofpdm.calibration.fit_calibration import CalibrationConfig, fit_calibration
+from anofpdm.cohorts.store import Cohort
+from anofpdm.errors import EvaluationError
+from anofpdm.method.calibration import Calibration
+from anofpdm.method.decision import VARIANTS, Variant, decide
+from anofpdm.method.evidence import Evidence
+from anofpdm.method.gather import TASK, EvidenceRequest, gather_shared, slice_seeds
+from anofpdm.network.predictor import TrainedModel
+from anofpdm.options import Encoding, Signal
+from anofpdm.scoring.metrics.pixels import average_precision
+from anofpdm.study.ablations import ablation_tables
+from anofpdm.study.ablations.ablation_tables import Ablation
+from anofpdm.study.ablations.evidence_passes import NO_DETECTOR, Study, choose_levels, measured_slices
+from anofpdm.study.ablations.levels import LevelMeasurements, second_pass
+from anofpdm.util.distributed import World
+from anofpdm.util.progress import Progress, silent
+
+COMPARED = {**VARIANTS, "gradient-above": Variant(Encoding.DDIM, Signal.GRADIENT_ABOVE)}
+Quality = tuple[float, float]  # unhealthy DICE, AUPRC
+
+
+@dataclass(frozen=True)
+class AblationConfig:
+    calibration: CalibrationConfig
+    levels_tried: tuple[int, ...] = (10, 20, 30, 60)
+    gallery_levels: tuple[int, ...] = ()  # default: evenly spaced
+    variants: tuple[str, ...] = tuple(COMPARED)
+
+    def __post_init__(self) -> None:
+        one = self.calibration
+        if (one.encoding, one.signal, one.strength_by) != ("ddim", "error", "cosine"):
+            raise EvaluationError("ablations start from the paper's method: ddim, error, strength by cosine")
+
+    def compared(self) -> dict[str, Variant]:
+        return {name: COMPARED[name] for name in self.variants}
+
+    def other_passes(self) -> list[CalibrationConfig]:
+        """Calibrations with other numbers of levels, and with the other encoding."""
+        main = self.calibration
+        counts = sorted(set(self.levels_tried) - {main.levels})
+        encodings = sorted({one.encoding for one in self.compared().values()} - {main.encoding})
+        return [
+            *(replace(main, levels=count) for count in counts),
+            *(replace(main, encoding=encoding) for encoding in encodings),
+        ]
+
+
+@dataclass(frozen=True)
+class Ablations:
+    tables: list[Ablation]
+    study: Study
+    measurements: LevelMeasurements
+    settings: dict[str, Any]  # everything that determines the numbers
+
+
+def ablate(
+    model: TrainedModel,
+    cohort: Cohort,
+    config: AblationConfig,
+    progress: Progress = silent,
+    world: World | None = None,
+) -> Ablations:
+    """In every process; the network's passes are shared among them."""
+    world = world or World()
+    measured, rows, lesions = measured_slices(cohort, config.calibration)
+    n_unhealthy = int(lesions.any(axis=(1, 2)).sum())
+    first_report, second_report, *reports = _reports(model, config, len(rows), n_unhealthy, progress)
+
+    calibrated = fit_calibration(model, measured, config.calibration, first_report, world, last_maps=True)
+    decisions = decide(calibrated.evidence, calibrated.calibration, NO_DETECTOR)
+    gallery_levels = choose_levels(calibrated.calibration.settings.levels, config.gallery_levels)
+    study = Study(measured, rows, lesions, calibrated, decisions, gallery_levels)
+    measurements = second_pass(model, study, config.calibration, second_report, world)
+    by_levels, by_variant = _other_passes(model, study, config, reports, world)
+    all_tables = [
+        ablation_tables.mse_curves(study),
+        ablation_tables.sam(study, measurements),
+        ablation_tables.lesion_size(study),
+        ablation_tables.strength(study),
+        ablation_tables.end_step(measurements),
+        ablation_tables.threshold(study),
+        ablation_tables.levels(by_levels),
+        ablation_tables.variants(by_variant),
+        ablation_tables.detector(study),
+        ablation_tables.gallery(study),
+    ]
+    return Ablations(all_tables, study, measurements, _settings(model, study, config))
+
+
+# ---- passes ----------------------------------------------------------------------------------------------------------
+
+
+def _reports(
+    model: TrainedModel, config: AblationConfig, n_slices: int, n_unhealthy: int, progress: Progress
+) -> list[Progress]:
+    """Progress of the first, the second, the gradients' and all other passes, as parts of one task.
+
+    Impossible numbers of levels are refused here, before any work.
+    """
+    wanted = [config.calibration, *config.other_passes()]
+    main, *others = (len(one.settings(model.channels(one.score)).levels) for one in wanted)
+    batches = [math.ceil(count / config.calibration.batch) for count in (n_slices, n_unhealthy)]
+    gradients = any(one.signal != "error" for one in config.compared().values())
+    sizes = [batches[0] * main, batches[1] * main, gradients * batches[1] * main]
+    sizes += [batches[0] * count for count in others]
+    starts, total = accumulate([0, *sizes[:-1]]), sum(sizes)
+
+    def part(start: int, size: int) -> Progress:
+        return lambda _task, done, of, _note="": progress(TASK, start + int(size * done // of), total)
+
+    return [part(start, size) for start, size in zip(starts, sizes, strict=True)]
+
+
+def _other_passes(
+    model: TrainedModel, study: Study, config: AblationConfig, reports: Sequence[Progress], world: World
+) -> tuple[dict[int, Quality], dict[str, Quality]]:
+    """Quality by number of levels, and by variant."""
+    gradient_report, *other_reports = reports
+    first = study.unhealthy_evidence(study.calibrated)
+    by_levels = {config.calibration.levels: first}
+    by_kind = {("ddim", "error"): first, **_gradient_evidence(model, study, config, gradient_report, world)}
+    for options, report in zip(config.other_passes(), other_reports, strict=True):
+        other_encoding = options.levels == config.calibration.levels
+        evidence = study.unhealthy_evidence(
+            fit_calibration(model, study.cohort, options, report, world, last_maps=other_encoding)
+        )
+        if other_encoding:
+            by_kind[options.encoding, options.signal] = evidence
+        else:
+            by_levels[options.levels] = evidence
+    return (
+        {count: _quality(study, *evidence) for count, evidence in by_levels.items()},
+        {
+            name: _quality(study, *by_kind[one.encoding, one.signal], last_map=one.last_map)
+            for name, one in config.compared().items()
+        },
+    )
+
+
+def _gradient_evidence(
+    model: TrainedModel, study: Study, config: AblationConfig, report: Progress, world: World
+) -> dict[tuple[str, str], tuple[Evidence, Calibration]]:
+    """By encoding and signal, of slices with a lesion, in one pass. The calibration is that of the first pass."""
+    signals = sorted({one.signal for one in config.compared().values()} - {"error"})
+    if not signals:
+        return {}
+    rows, calibration = study.rows[study.unhealthy], study.calibrated.calibration
+    batch = config.calibration.batch
+    evidence = gather_shared(
+        model.predict,
+        lambda some: study.cohort.pixels(rows[some]),
+        slice_seeds(study.cohort.indices[rows], config.calibration.seed),
+        EvidenceRequest(calibration.settings, [calibration.strength], model.device, batch, tuple(signals)),
+        world,
+        report,
+    )
+    return {("ddim", signal): (evidence.with_signal(signal), calibration.for_signal(signal)) for signal in signals}
+
+
+def _quality(study: Study, evidence: Evidence, calibration: Calibration, *, last_map: bool = False) -> Quality:
+    decisions = decide(evidence, calibration, replace(NO_DETECTOR, last_map=last_map))
+    lesions = study.lesions[study.unhealthy][study.foreground]
+    return study.unhealthy_dice(decisions.drawn), average_precision(decisions.maps[study.foreground], lesions)
+
+
+def _settings(model: TrainedModel, study: Study, config: AblationConfig) -> dict[str, Any]:
+    calibration, manifest = study.calibrated.calibration, study.cohort.manifest
+    return {
+        "anofpdm": __version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+        "device": str(model.device),
+        "precision": model.predict.precision,
+        "model": str(model.folder),
+        "model_sha256": model.sha256,
+        "cohort": str(study.cohort.path),
+        "cohort_sha256": {name: manifest[name] for name in ("preparation_sha256", "slices_sha256")},
+        "options": asdict(config),
+        "scored": [model.modalities[channel] for channel in calibration.settings.channels],
+        "levels": list(calibration.settings.levels),
+        "healthy_slices": calibration.n_healthy,
+        "unhealthy_slices": calibration.n_unhealthy,
+        "slices_with_a_lesion": len(study.unhealthy),
+        "patients": calibration.n_patients,
+        "strength": calibration.strength,
+        "best_strength": calibration.best_strength,
+        "cut": calibration.cut,
+        "divergence_max": calibration.divergence_max,
+        "healthy_threshold": calibration.with_context(0.0).healthy_threshold,
+        "default_detector": calibration.detector,
+        "supervision": "calibration: image-level labels of this split; lesion masks: these scores only",
+    }

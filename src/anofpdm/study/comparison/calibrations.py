@@ -1,0 +1,62 @@
+"""Calibration of the evidence methods with image-level labels of the validation split, stored by encoding."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from anofpdm.calibration.calibration_file import from_json, to_json
+from anofpdm.calibration.fit_calibration import CalibrationConfig, gather_labelled
+from anofpdm.errors import EvaluationError
+from anofpdm.method.calibration import Calibration
+from anofpdm.options import Signal, StrengthBy
+from anofpdm.study.comparison.job import EvaluationJob
+from anofpdm.study.comparison.method_results import ResultsFolder
+from anofpdm.study.comparison.methods import EvidenceMethod
+from anofpdm.util.files import write_atomically
+from anofpdm.util.progress import Progress
+
+
+def calibrate_methods(job: EvaluationJob, methods: dict[str, EvidenceMethod]) -> dict[str, Calibration]:
+    """By method; all of one encoding. Calibrations in the folder are kept: results were made with them."""
+    strength_by, world = job.config.calibration.strength_by, job.world
+    for method in sorted(methods.values(), key=lambda one: calibrated_signal(one) == Signal.ERROR):
+        if not world.all_gather(calibration_path(job.folder, method, strength_by).is_file())[0]:
+            signal = calibrated_signal(method)
+            _write_calibrations(job, replace(job.config.calibration, encoding=method.encoding, signal=signal))
+    return {name: load_method_calibration(job.folder, method, strength_by) for name, method in methods.items()}
+
+
+def load_method_calibration(folder: ResultsFolder, method: EvidenceMethod, strength_by: str) -> Calibration:
+    path = calibration_path(folder, method, strength_by)
+    calibration = from_json(path.read_text(), str(path))
+    return calibration if method.signal == Signal.AUTO else calibration.for_signal(method.signal)
+
+
+def calibration_path(folder: ResultsFolder, method: EvidenceMethod, strength_by: str) -> Path:
+    by = "cosine" if method.paper_strength else strength_by
+    return folder.calibration(method.encoding, by, calibrated_signal(method))
+
+
+def calibrated_signal(method: EvidenceMethod) -> Signal:
+    """Only thresholds from healthy slices depend on the signal; the paper's methods have none and share one file."""
+    return Signal.ERROR if method.paper_strength else method.signal
+
+
+def _write_calibrations(job: EvaluationJob, options: CalibrationConfig) -> None:
+    """One pass of the network gives every rule for the strength, and the error signal in addition to the requested."""
+    task, ours = f"Calibrating ({options.encoding})", options.strength_by
+    progress: Progress = lambda _task, done, total, _note="": job.progress(task, done, total)  # noqa: E731
+    gathered = gather_labelled(job.model, job.cohort, options, progress, job.world)
+    with job.world.raise_in_all():
+        if job.world.is_main:
+            for signal, by in sorted({(Signal.ERROR, StrengthBy.COSINE), (Signal.ERROR, ours), (options.signal, ours)}):
+                calibration = gathered.fit(options, signal, by)
+                _write_calibration(job.folder.calibration(options.encoding, by, signal), calibration)
+
+
+def _write_calibration(path: Path, calibration: Calibration) -> None:
+    if not path.is_file():
+        write_atomically(path, to_json(calibration).encode())
+        return
+    stored = from_json(path.read_text(), str(path))
+    if (stored.strength, stored.settings) != (calibration.strength, calibration.settings):
+        raise EvaluationError(f"{path}: a new calibration gives another strength or other levels; use another --out")

@@ -1,0 +1,198 @@
+"""Scores of one method's predictions on a set of slices. Worker processes import this: no torch here."""
+
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from anofpdm.scoring.metrics.bootstrap import (
+    Interval,
+    Ranking,
+    patient_bootstrap,
+    ranking_bootstrap,
+    ratio_bootstrap,
+)
+from anofpdm.scoring.metrics.lesions import LesionCounts, SizeBin, dice_by_size, hd95, lesion_area, lesion_counts
+from anofpdm.scoring.metrics.pixels import Confusion, confusion, dice, mean_defined, roc_auc
+from anofpdm.study.comparison.names import Setup
+
+
+@dataclass(frozen=True)
+class GroundTruth:
+    """One entry a slice."""
+
+    masks: np.ndarray  # bool [n, H, W]
+    foreground: np.ndarray  # bool [n, H, W]
+    patients: np.ndarray
+    pixel_mm: np.ndarray
+
+    def take(self, positions: np.ndarray | slice) -> "GroundTruth":
+        return GroundTruth(*(value[positions] for value in (self.masks, self.foreground, self.patients, self.pixel_mm)))
+
+    @property
+    def unhealthy(self) -> np.ndarray:
+        return np.asarray(self.masks.any(axis=(1, 2)))
+
+    def positions(self, setup: Setup) -> slice | np.ndarray:
+        """Positions of a setup's slices. All of them are a slice object, which does not copy arrays."""
+        return np.flatnonzero(self.unhealthy) if setup == Setup.UNHEALTHY else slice(None)
+
+    def save(self, folder: Path) -> None:
+        folder.mkdir(parents=True)
+        for field in fields(self):
+            values = np.asarray(getattr(self, field.name))
+            file = folder / f"{field.name}.npy"
+            np.lib.format.open_memmap(file, "w+", values.dtype, values.shape)[...] = values
+
+    @classmethod
+    def open(cls, folder: Path) -> "GroundTruth":
+        return cls(*(_open(folder, field.name) for field in fields(cls)))
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """One entry a slice."""
+
+    maps: np.ndarray  # [n, H, W]
+    masks: np.ndarray  # bool [n, H, W]
+    detected: np.ndarray  # bool [n]
+    score: np.ndarray  # [n], higher is more unhealthy
+    masks_with_small: np.ndarray | None = None  # masks before small components are removed
+
+    def gated(self) -> "Predictions":
+        """Masks of slices that are called healthy are emptied."""
+        detected, with_small = self.detected[:, None, None], self.masks_with_small
+        with_small = None if with_small is None else with_small & detected
+        return replace(self, masks=self.masks & detected, masks_with_small=with_small)
+
+
+@dataclass(frozen=True)
+class PatientScore:
+    dice: float  # mean over slices
+    volume_dice: float
+    slices: int
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Of one method, setup and seed."""
+
+    numbers: dict[str, float]
+    intervals: dict[str, Interval]  # 95%, over patients
+    by_size: list[SizeBin]
+    by_patient: dict[str, PatientScore]
+    slices: dict[str, np.ndarray]  # [n] each
+
+    def to_dict(self) -> dict[str, Any]:
+        """Without the slices."""
+        by_patient = {name: asdict(one) for name, one in self.by_patient.items()}
+        by_size = [{**asdict(size), "name": size.name} for size in self.by_size]
+        return {"numbers": self.numbers, "intervals": self.intervals, "by_size": by_size, "by_patient": by_patient}
+
+
+def score_predictions(predicted: Predictions, truth: GroundTruth) -> Scores:
+    masks, patients = predicted.masks, truth.patients
+    pixels, lesions = confusion(masks, truth.masks), lesion_counts(masks, truth.masks)
+    slices = {
+        "dice": pixels.dice,
+        "iou": pixels.iou,
+        "hd95_mm": hd95(masks, truth.masks) * truth.pixel_mm,
+        "lesion_pixels": lesion_area(truth.masks),
+        "drawn_pixels": lesion_area(masks),
+        "detected": predicted.detected,
+        "score": predicted.score,
+    }
+    ranking = ranking_bootstrap(predicted.maps, truth.masks, truth.foreground, patients)
+    volumes = pixels.by_patient(patients).volume_dice
+    with_small = masks if predicted.masks_with_small is None else predicted.masks_with_small
+    numbers = {
+        "dice": float(slices["dice"].mean()),
+        "iou": float(slices["iou"].mean()),
+        "auprc": ranking.average_precision.value,
+        "auroc": ranking.roc_auc.value,
+        "precision": pixels.precision,
+        "recall": pixels.recall,
+        "hd95_mm": mean_defined(slices["hd95_mm"]),
+        "hd95_slices": float((~np.isnan(slices["hd95_mm"])).sum()),
+        "dice_with_small": float(dice(with_small, truth.masks).mean()),
+        "lesion_f1": lesions.f1,
+        "volume_dice": mean_defined(volumes),
+        "accuracy": float((predicted.detected == truth.unhealthy).astype(float).mean()),
+        "image_auc": roc_auc(predicted.score, truth.unhealthy),
+    }
+    intervals = _intervals(predicted, truth, slices, ranking, volumes, pixels, lesions)
+    own_dice = {patient: slices["dice"][patients == patient] for patient in np.unique(patients)}
+    by_patient = {
+        str(patient): PatientScore(float(own.mean()), float(volume), len(own))
+        for (patient, own), volume in zip(own_dice.items(), volumes, strict=True)
+    }
+    return Scores(numbers, intervals, dice_by_size(masks, truth.masks), by_patient, slices)
+
+
+def score_empty(truth: GroundTruth) -> Scores:
+    """Scores of predicting nothing: the share of a mixed DICE that healthy slices account for."""
+    nothing = np.zeros(len(truth.masks), dtype=bool)
+    maps = np.zeros(truth.masks.shape, dtype=np.float32)
+    return score_predictions(Predictions(maps, np.zeros_like(truth.masks), nothing, nothing.astype(float)), truth)
+
+
+def score_stored(truth_folder: Path, folder: Path | None, setup: Setup, gated: bool) -> Scores:
+    """Of the predictions in a folder, or of predicting nothing.
+
+    `gated`: in the mixed setup a detector empties the masks of slices that it calls healthy.
+    """
+    whole = GroundTruth.open(truth_folder)
+    positions = whole.positions(setup)
+    truth = whole.take(positions)
+    if folder is None:
+        scores = score_empty(truth)
+    else:
+        predicted = open_predictions(folder, positions)
+        scores = score_predictions(predicted.gated() if gated and setup == Setup.MIXED else predicted, truth)
+    return without_detector(scores) if setup == Setup.UNHEALTHY else scores
+
+
+def open_predictions(folder: Path, positions: slice | np.ndarray) -> Predictions:
+    names = ("maps", "masks", "detected", "score", "threshold")
+    maps, masks, detected, score, threshold = (np.array(_open(folder, name)[positions]) for name in names)
+    return Predictions(maps, masks, detected, score, masks_with_small=maps >= threshold[:, None, None])
+
+
+def without_detector(scores: Scores) -> Scores:
+    """Among unhealthy slices alone there is nothing to detect, and volumes are incomplete."""
+    for name in ("accuracy", "image_auc", "volume_dice"):
+        scores.numbers[name] = float("nan")
+        scores.intervals.pop(name, None)
+    return scores
+
+
+def _intervals(
+    predicted: Predictions,
+    truth: GroundTruth,
+    slices: dict[str, np.ndarray],
+    ranking: Ranking,
+    volumes: np.ndarray,
+    pixels: Confusion,
+    lesions: LesionCounts,
+) -> dict[str, Interval]:
+    patients, unhealthy, errors = truth.patients, truth.unhealthy, lesions.missed + lesions.false
+    intervals = {
+        **{name: patient_bootstrap(slices[name], patients) for name in ("dice", "iou", "hd95_mm")},
+        "auprc": ranking.average_precision.interval,
+        "auroc": ranking.roc_auc.interval,
+        "volume_dice": patient_bootstrap(volumes, np.unique(patients)),
+        "precision": ratio_bootstrap(pixels.tp, pixels.tp + pixels.fp, patients),
+        "recall": ratio_bootstrap(pixels.tp, pixels.tp + pixels.fn, patients),
+        "lesion_f1": ratio_bootstrap(2 * lesions.detected, 2 * lesions.detected + errors, patients),
+        "accuracy": patient_bootstrap((predicted.detected == unhealthy).astype(float), patients),
+    }
+    if unhealthy.any() and not unhealthy.all():
+        everywhere = np.ones(len(unhealthy), dtype=bool)
+        by_score = ranking_bootstrap(predicted.score, unhealthy, everywhere, patients)
+        intervals["image_auc"] = by_score.roc_auc.interval
+    return intervals
+
+
+def _open(folder: Path, name: str) -> np.ndarray:
+    return np.asarray(np.load(folder / f"{name}.npy", mmap_mode="r"))

@@ -1,0 +1,61 @@
+"""The DICE that an engine estimates for its masks, compared with the measured one."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from scipy.stats import rankdata
+
+from anofpdm.scoring.score_pairs import ScoringReport
+
+FEWEST = 3  # scans, for a correlation
+
+
+@dataclass(frozen=True)
+class EstimateCheck:
+    """Over scans with a lesion and an estimate. NaN where undefined."""
+
+    scans: int
+    mean_estimate: float
+    mean_dice: float
+    pearson: float
+    spearman: float
+
+    def describe(self) -> str:
+        return (
+            f"DICE estimated without masks: mean {self.mean_estimate:.3f}, measured {self.mean_dice:.3f} "
+            f"(n = {self.scans}); correlation {self.pearson:.2f} (Pearson), {self.spearman:.2f} (Spearman)."
+        )
+
+
+def read_estimate(summary: Path) -> float | None:
+    """From the summary.json of a segmented scan; None where it has none."""
+    try:
+        value = json.loads(summary.read_text()).get("estimated_dice")
+    except (OSError, ValueError, AttributeError, RecursionError):
+        return None
+    return float(value) if isinstance(value, int | float) else None
+
+
+def check_estimates(scoring: ScoringReport, estimates: Mapping[str, float]) -> EstimateCheck | None:
+    """`estimates` are by scan. None where fewer than three scans have one."""
+    pairs = [
+        (estimates[scan.pair.name], scan.scores.dice)
+        for scan in scoring.scans
+        if scan.pair.name in estimates and scan.scores.truth_ml
+    ]
+    if len(pairs) < FEWEST:
+        return None
+    estimated, measured = np.array(pairs).T
+    spearman = correlate(rankdata(estimated), rankdata(measured))
+    means = float(estimated.mean()), float(measured.mean())
+    return EstimateCheck(len(pairs), *means, correlate(estimated, measured), spearman)
+
+
+def correlate(x: np.ndarray, y: np.ndarray) -> float:
+    """Pearson's; NaN where one of both is constant."""
+    if np.ptp(x) == 0 or np.ptp(y) == 0:
+        return float("nan")
+    return float(np.corrcoef(x, y)[0, 1])

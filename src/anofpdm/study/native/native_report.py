@@ -1,0 +1,70 @@
+"""Files of an evaluation of whole scans: the scores of each engine in its folder, and one table of all engines."""
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from anofpdm import __version__
+from anofpdm.cohorts.store import Cohort
+from anofpdm.scoring.scores_page import write_report as write_scores
+from anofpdm.scoring.scores_tables import format_statistic
+from anofpdm.scoring.summary import TITLES, Summary, summarise
+from anofpdm.study.native.estimates import EstimateCheck, check_estimates
+from anofpdm.study.native.run_native import LABELS, EngineReport
+from anofpdm.study.native.split_scans import SplitScans
+from anofpdm.util.files import without_nan, write_atomically
+
+MARKDOWN, JSON = "native.md", "native.json"
+EXPLANATION = (
+    "Means over scans; in brackets 95% intervals from a bootstrap over patients. "
+    "Scans in which a score is undefined are left out of its mean."
+)
+
+
+@dataclass(frozen=True)
+class EngineResult:
+    summary: Summary
+    failed: dict[str, str]  # scan to reason
+    estimates: EstimateCheck | None  # None: the engine has no estimates, or too few
+
+
+def write_report(reports: Sequence[EngineReport], scans: SplitScans, cohort: Cohort, out: Path) -> None:
+    results = {}
+    for report in reports:
+        write_scores(report.scoring, report.folder, LABELS, scans.source)
+        check = check_estimates(report.scoring, report.estimates)
+        results[report.engine] = EngineResult(summarise(report.scoring.scans), report.scoring.failed, check)
+    text = to_markdown(results, scans)
+    write_atomically(out / MARKDOWN, text.encode(errors="replace"))
+    content = without_nan(to_dict(results, scans, cohort))
+    write_atomically(out / JSON, json.dumps(content, indent=2, allow_nan=False).encode(errors="replace"))
+
+
+def to_markdown(results: dict[str, EngineResult], scans: SplitScans) -> str:
+    """A column per engine: means and intervals."""
+    lines = [f"Whole scans of the {scans.split} split, in native space. {EXPLANATION}", ""]
+    heads = [f"{engine} (n = {one.summary.scans})" for engine, one in results.items()]
+    lines += [f"| score | {' | '.join(heads)} |", f"|---|{'---|' * len(heads)}"]
+    for name, title in TITLES.items():
+        cells = (format_statistic(name, one.summary.scores[name]) for one in results.values())
+        lines.append(f"| {title} | {' | '.join(cells)} |")
+    checks = {engine: one.estimates for engine, one in results.items()}
+    notes = [f"{engine}: {check.describe()}" for engine, check in checks.items() if check is not None]
+    lines += [part for note in (*notes, *scans.notes(scans.source.name)) for part in ("", note)]
+    return "\n".join(lines) + "\n"
+
+
+def to_dict(results: dict[str, EngineResult], scans: SplitScans, cohort: Cohort) -> dict[str, Any]:
+    return {
+        "anofpdm": __version__,
+        "source": str(scans.source),
+        "layout": scans.layout,
+        "split": scans.split,
+        "cohort": {name: cohort.manifest.get(name) for name in ("slices_sha256", "tables_sha256")},
+        "absent_patients": list(scans.absent),
+        "left_out_scans": scans.left_out,
+        "engines": {engine: dataclasses.asdict(result) for engine, result in results.items()},
+    }

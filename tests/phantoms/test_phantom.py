@@ -1,0 +1,217 @@
+"""Phantoms: reproducible bytes, correct layouts and geometry, lesions that are neither trivial nor invisible."""
+
+import hashlib
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import nibabel as nib
+import numpy as np
+import pytest
+from scipy import ndimage
+
+from anofpdm.errors import AnoFPDMError, CohortError
+from anofpdm.options import PhantomKind
+from anofpdm.phantoms import phantom_cohort as phantom
+from anofpdm.phantoms.atlas import load_atlas
+from anofpdm.phantoms.phantom_cohort import Phantom, PhantomConfig, make_phantom, write_phantoms
+
+SMALL: dict[str, Any] = {"size": 32, "slices": 12}
+PATIENTS = 16
+THICK = 30  # slices of 5 mm: half the time, and the same anatomy
+
+
+@pytest.fixture(scope="module")
+def tumours() -> list[Phantom]:
+    return [make_phantom(PhantomConfig(PhantomKind.TUMOUR, 0, slices=THICK), number) for number in range(PATIENTS)]
+
+
+@pytest.fixture(scope="module")
+def strokes() -> list[Phantom]:
+    return [make_phantom(PhantomConfig(PhantomKind.STROKE, 0, slices=THICK), number) for number in range(PATIENTS)]
+
+
+def digests(folder: Path) -> dict[str, str]:
+    files = [path for path in sorted(folder.rglob("*")) if path.is_file() and path.name != ".lock"]
+    return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+
+
+def normalised(volume: np.ndarray) -> np.ndarray:
+    return np.clip(volume / np.percentile(volume[volume > 0], 99), 0, 1)
+
+
+def with_brain(volume: np.ndarray) -> np.ndarray:
+    """bool [z]: the slices that preparation would keep."""
+    return (volume > 0).mean((0, 1)) >= 0.025
+
+
+def best_threshold_dice(patients: list[Phantom], modality: str, *, bright: bool) -> float:
+    """Mean DICE over unhealthy slices at the best common threshold, chosen with the masks."""
+    scores = []
+    for patient in patients:
+        scan, mask = normalised(patient.volumes[modality]), patient.mask > 0
+        for k in np.flatnonzero(mask.any((0, 1)) & with_brain(scan)):
+            image, truth = scan[:, :, k], mask[:, :, k]
+            cuts = np.linspace(0.02, 0.98, 49)[:, None, None]
+            found = image > cuts if bright else (image < cuts) & (image > 0)
+            scores.append(2 * (found & truth).sum((1, 2)) / (found.sum((1, 2)) + truth.sum()))
+    return float(np.mean(scores, axis=0).max())
+
+
+def test_same_seed_same_bytes_whatever_the_number_of_patients_and_workers(tmp_path):
+    for kind in PhantomKind:
+        write_phantoms(tmp_path / f"{kind}-a", kind, 3, 5, **SMALL)
+        write_phantoms(tmp_path / f"{kind}-b", kind, 2, 5, workers=2 if kind == "tumour" else 1, **SMALL)
+        many, few = digests(tmp_path / f"{kind}-a"), digests(tmp_path / f"{kind}-b")
+        assert few.items() < many.items()
+
+
+def test_seeds_give_different_patients():
+    for kind in PhantomKind:
+        one, other = (make_phantom(PhantomConfig(kind, seed, **SMALL), 0) for seed in (0, 1))
+        assert not np.array_equal(one.volumes["t1"], other.volumes["t1"])
+        assert not np.array_equal(one.volumes["t1"], make_phantom(PhantomConfig(kind, 0, **SMALL), 1).volumes["t1"])
+
+
+def test_layouts_are_those_of_brats_and_atlas(tmp_path):
+    write_phantoms(tmp_path / "t", "tumour", 1, 3, **SMALL)
+    write_phantoms(tmp_path / "s", "stroke", 1, 3, **SMALL)
+    name = "PhantomTumour_0003_00000"
+    assert set(digests(tmp_path / "t")) == {
+        "phantom.json",
+        *(f"{name}/{name}_{part}.nii.gz" for part in ("flair", "t1", "t1ce", "t2", "seg")),
+    }
+    stem = "Training/R001/sub-phantom0003s00000/ses-1/anat/sub-phantom0003s00000_ses-1_space-MNI152NLin2009aSym"
+    assert set(digests(tmp_path / "s")) == {
+        "phantom.json",
+        f"{stem}_T1w.nii.gz",
+        f"{stem}_label-L_desc-T1lesion_mask.nii.gz",
+    }
+    for path in tmp_path.rglob("*.nii.gz"):
+        header = nib.Nifti1Image.from_filename(path).header
+        assert (int(header["qform_code"]), int(header["sform_code"])) in {(1, 1), (2, 2)}
+        assert header.get_xyzt_units()[0] == "mm"
+        is_mask = "seg" in path.name or "mask" in path.name
+        assert header.get_data_dtype() == (np.uint8 if is_mask else np.int16)
+
+
+def test_types_grid_and_empty_background(tumours, strokes):
+    for kind, codes in ((PhantomKind.TUMOUR, "LPS"), (PhantomKind.STROKE, "RAS")):
+        patient = make_phantom(PhantomConfig(kind, 0), 0)
+        assert nib.aff2axcodes(patient.affine) == tuple(codes)
+        np.testing.assert_allclose(nib.affines.voxel_sizes(patient.affine), (1.875, 1.875, 2.5))
+        for volume in patient.volumes.values():
+            assert volume.shape == patient.mask.shape == (128, 128, 60)
+            assert volume.dtype == np.int16
+            assert patient.mask.dtype == np.uint8
+            assert volume.min() == 0
+            assert (volume == 0).mean() > 0.7
+            assert not (patient.mask > 0)[volume == 0].any()
+    assert {1, 2, 4} == set(np.unique(np.concatenate([t.mask.ravel() for t in tumours]))) - {0}
+    assert {1} == set(np.unique(np.concatenate([s.mask.ravel() for s in strokes]))) - {0}
+
+
+def test_anatomy_has_the_right_orientation(tumours, strokes):
+    """The cerebellum is inferior and posterior, the vertex narrow, the head near the MNI origin."""
+    for patient in (*tumours[:3], *strokes[:3]):
+        x, y, z = nib.affines.apply_affine(patient.affine, np.argwhere(patient.volumes["t1"] > 0)).T
+        assert abs(x.mean()) < 6
+        assert abs(y.mean() + 18) < 10
+        assert abs(z.mean() - 8) < 10
+        assert np.median(y[z < -45]) < -30
+        assert np.ptp(x[z > 65]) < 0.8 * np.ptp(x[np.abs(z) < 20])
+
+
+def test_flipping_to_lps_keeps_world_positions(strokes):
+    ras = strokes[0]
+    lps = phantom._flip_to_lps(ras)
+    back = nib.as_closest_canonical(nib.Nifti1Image(lps.volumes["t1"], lps.affine))
+    np.testing.assert_array_equal(back.get_fdata(), ras.volumes["t1"])
+    np.testing.assert_allclose(back.affine, ras.affine)
+
+
+def test_a_quarter_is_healthy_and_so_are_about_half_of_the_slices(tumours, strokes):
+    for patients in (tumours, strokes):
+        assert sum(not patient.mask.any() for patient in patients) == PATIENTS // 4
+        kept = [with_brain(patient.volumes["t1"]) for patient in patients]
+        sick = [patient.mask.any((0, 1)) & keep for patient, keep in zip(patients, kept, strict=True)]
+        healthy = 1 - np.concatenate(sick).sum() / np.concatenate(kept).sum()
+        assert 0.4 < healthy < 0.7
+
+
+def test_a_threshold_is_not_sufficient(tumours, strokes):
+    assert 0.3 < best_threshold_dice(tumours, "flair", bright=True) <= 0.6
+    assert 0.05 < best_threshold_dice(strokes, "t1", bright=False) <= 0.25
+
+
+def test_few_lesion_slices_are_tiny(tumours, strokes):
+    for patients in (tumours, strokes):
+        areas = np.concatenate([(patient.mask > 0).sum((0, 1)) for patient in patients])
+        assert np.percentile(areas[areas > 0], 5) > 25  # pixels of 1.875 mm
+
+
+def test_tumours_are_bright_on_flair_and_their_rim_takes_up_contrast(tumours):
+    for patient in tumours:
+        normal = patient.mask == 0
+        level = {name: np.median(scan[normal & (scan > 0)]) for name, scan in patient.volumes.items()}
+        if patient.mask.any():
+            assert patient.volumes["flair"][patient.mask == 2].mean() > 1.15 * level["flair"]
+        rim = patient.mask == 4
+        if rim.sum() > 20:
+            t1, t1ce = (patient.volumes[name][rim].mean() / level[name] for name in ("t1", "t1ce"))
+            assert t1ce > 1.3 * t1
+
+
+def test_strokes_are_darker_than_the_white_matter_around_them(strokes):
+    for patient in strokes:
+        lesion, scan = patient.mask > 0, patient.volumes["t1"]
+        around = ndimage.binary_dilation(lesion, iterations=4) & ~lesion
+        white = around & (scan > np.median(scan[scan > 0]))
+        assert not lesion.any() or scan[lesion].mean() < 0.9 * scan[white].mean()
+
+
+def test_resuming_skips_existing_patients(tmp_path):
+    reports = []
+    write_phantoms(tmp_path, "tumour", 2, 0, **SMALL)
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.nii.gz")}
+    write_phantoms(tmp_path, "tumour", 3, 0, **SMALL, on_progress=lambda *report: reports.append(report[1:]))
+    assert reports == [(2, 3), (3, 3)]
+    assert before == {path: path.stat().st_mtime_ns for path in before}
+    assert len(list(tmp_path.rglob("*.nii.gz"))) == 15
+
+
+def test_partial_patients_of_a_killed_run_are_replaced(tmp_path):
+    write_phantoms(tmp_path / "good", "stroke", 2, 0, **SMALL)
+    write_phantoms(tmp_path / "torn", "stroke", 1, 0, **SMALL)
+    patients = tmp_path / "torn/Training/R001"
+    (patients / "sub-phantom0000s00000").rename(patients / ".sub-phantom0000s00001.part")
+    lacking = patients / "sub-phantom0000s00000/ses-1/anat"
+    lacking.mkdir(parents=True)
+    (lacking / "sub-phantom0000s00000_ses-1_space-MNI152NLin2009aSym_T1w.nii.gz").write_bytes(b"half")
+    write_phantoms(tmp_path / "torn", "stroke", 2, 0, **SMALL)
+    assert digests(tmp_path / "torn") == digests(tmp_path / "good")
+
+
+@pytest.mark.parametrize("change", [{"kind": "stroke"}, {"seed": 1}, {"size": 16}, {"slices": 4}])
+def test_a_folder_of_other_phantoms_is_refused(tmp_path, change):
+    record = {"kind": "tumour", "seed": 0, **SMALL, "generator": 1}
+    (tmp_path / "phantom.json").write_text(json.dumps(record))
+    wanted = {"kind": "tumour", "patients": 1, "seed": 0, **SMALL, **change}
+    with pytest.raises(CohortError, match="another folder"):
+        write_phantoms(tmp_path, **wanted)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"patients": 0}, {"kind": "cat"}, {"size": 15}, {"slices": 1}, {"seed": -1}], ids=lambda wrong: str(wrong)
+)
+def test_invalid_settings_are_refused(tmp_path, wrong):
+    with pytest.raises(AnoFPDMError):
+        write_phantoms(tmp_path / "out", **{"kind": "tumour", "patients": 1, "seed": 0, **wrong})
+    assert not (tmp_path / "out").exists()
+
+
+def test_missing_nilearn_is_reported_with_a_remedy(monkeypatch):
+    monkeypatch.setitem(sys.modules, "nilearn", None)
+    with pytest.raises(CohortError, match=r"pip install 'anofpdm\[demo\]'"):
+        load_atlas.__wrapped__()

@@ -1,0 +1,62 @@
+"""Brain extraction on a head whose brain is known: the average brain inside a drawn skull and scalp."""
+
+import importlib.util
+import sys
+
+import numpy as np
+import pytest
+from scipy import ndimage
+
+from anofpdm.errors import ConfigError, ScanError
+from anofpdm.raw import brain
+from anofpdm.raw.linknet import predict_brain
+from anofpdm.scans.grid import Grid
+
+
+@pytest.fixture(scope="module")
+def networks():
+    if importlib.util.find_spec("deepbet") is None:  # not imported: that would need its user interface
+        pytest.skip("deepbet is not installed")
+    return brain.load_networks()
+
+
+def test_the_brain_is_found_in_any_orientation(networks):
+    datasets = pytest.importorskip("nilearn.datasets")
+    image = datasets.load_mni152_template(resolution=2)
+    inside = np.asarray(datasets.load_mni152_brain_mask(resolution=2).dataobj) > 0
+    head = np.asarray(image.dataobj, np.float32) * inside / np.asarray(image.dataobj).max()
+    outside = ndimage.distance_transform_edt(~inside, 2)
+    head = np.where((outside > 8) & (outside < 15), 0.9, np.where((outside > 0) & (outside <= 3), 0.15, head))
+    flipped = head[::-1].transpose(0, 2, 1)  # L, S, A
+    affine = image.affine[:, [0, 2, 1, 3]] * [-1, 1, 1, 1]
+    affine[:3, 3] = image.affine[:3, 3] + image.affine[:3, 0] * (head.shape[0] - 1)
+    found = brain.extract_brain(flipped, Grid.from_affine(flipped.shape, affine), networks, "head.nii.gz")
+    truth = inside[::-1].transpose(0, 2, 1)
+    assert 2 * (found & truth).sum() / (found.sum() + truth.sum()) > 0.95
+
+
+def test_our_network_is_that_of_the_file(networks):
+    """Same weights, computed by torch's own 3D convolutions from the program in the file."""
+    import torch
+
+    path = brain.weights_folder() / brain.FINDER[0]
+    x = torch.nn.functional.avg_pool3d(
+        torch.rand(1, 1, 64, 64, 64, generator=torch.Generator().manual_seed(0)), 5, 1, 2
+    )
+    with torch.inference_mode():
+        expected = torch.jit.load(path).eval()(x)[0, 1]
+        torch.testing.assert_close(predict_brain(networks.finder, x), expected, atol=2e-3, rtol=0)
+
+
+def test_without_a_head_no_brain_is_found(networks):
+    grid = Grid.from_affine((32, 32, 16), np.diag([4.0, 4.0, 8.0, 1.0]))
+    flat = np.zeros(grid.shape, np.float32)
+    flat[0, 0, 0] = 1
+    with pytest.raises(ScanError, match="no brain found"):
+        brain.extract_brain(flat, grid, networks, "bottle.nii.gz")
+
+
+def test_the_error_names_the_extra(monkeypatch):
+    monkeypatch.setitem(sys.modules, "deepbet", None)
+    with pytest.raises(ConfigError, match=r"pip install 'anofpdm\[raw\]'"):
+        brain.load_networks()

@@ -1,0 +1,57 @@
+"""Series that are named as another contrast than their image shows."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from anofpdm.errors import ContrastWarning
+from anofpdm.raw.contrast import compare_contrasts, measure_contrast
+from anofpdm.raw.mixed_up import compare_slices, find_mixed_up, warn_mixed_up
+from anofpdm.raw.register import Head
+from tests.raw.worlds import moved_head, thick_grid
+
+GRID = ((2.0, 2.0, 5.0), (100, 112, 32))
+NAMES = ("flair", "t1", "t1ce", "t2")
+
+
+@pytest.fixture(scope="module")
+def likelihoods():
+    drawn = {name: moved_head(name, np.eye(4), thick_grid(np.eye(4), *GRID)) for name in NAMES}
+    heads = {name: Head(np.where(one.brain, one.voxels, 0), one.brain, one.grid) for name, one in drawn.items()}
+    return {name: compare_contrasts(measure_contrast(head)) for name, head in heads.items()}
+
+
+@pytest.mark.parametrize("given", [c for n in range(1, 5) for c in itertools.combinations(NAMES, n)])
+def test_no_warning_under_their_own_names(given, likelihoods):
+    assert find_mixed_up({name: likelihoods[name] for name in given}) is None
+
+
+def test_t1_before_and_after_contrast_agent_are_too_similar(likelihoods):
+    assert find_mixed_up({"t1": likelihoods["t1ce"], "t1ce": likelihoods["t1"]}) is None
+
+
+def test_another_series_is_reported(likelihoods):
+    with pytest.warns(
+        ContrastWarning, match=r"scan is given as t2, but its image looks like flair \(at least 9\d% sure"
+    ):
+        warn_mixed_up({"t2": likelihoods["flair"]}, {"t2": "scan"})
+    assert find_mixed_up({"flair": likelihoods["t1"], "t2": likelihoods["t2"]}).looks_like == {"flair": "t1"}
+
+
+def test_an_exchange_is_recognised_as_one(likelihoods):
+    series = {**likelihoods, "flair": likelihoods["t2"], "t2": likelihoods["flair"]}
+    assert find_mixed_up(series).looks_like == {"flair": "t2", "t2": "flair"}
+    with pytest.warns(ContrastWarning, match="^flair and t2 look exchanged: a is given as flair, but"):
+        warn_mixed_up(series, {"flair": "a", "t1": "b", "t1ce": "c", "t2": "d"})
+
+
+def test_what_cannot_be_measured_is_not_compared():
+    rng = np.random.default_rng(0)
+    uniform = np.full((40, 1, 64, 64), -1.0, dtype=np.float32)
+    uniform[5:-5, :, 10:-10, 10:-10] = 0.5
+    noise = np.where(uniform > -1, rng.uniform(-0.9, 1, uniform.shape), -1)
+    assert compare_slices(uniform, ("flair",), (3.0, 3.0)) == {}
+    assert list(compare_slices(noise, ("flair",), (3.0, 3.0))) == ["flair"]
+    assert compare_slices(noise, ("flair",), (0.5, 1.0)) == {}  # too small for a brain
+    assert compare_slices(noise, ("adc",), (3.0, 3.0)) == {}

@@ -1,0 +1,64 @@
+"""Phantom studies whose series are moved by known transforms."""
+
+from functools import cache
+
+import numpy as np
+
+from anofpdm.options import PhantomKind
+from anofpdm.phantoms.phantom_cohort import Phantom, PhantomConfig, make_phantom
+from anofpdm.raw.geometry import apply, resample, rigid_matrix
+from anofpdm.raw.register import Head
+from anofpdm.scans.grid import Grid
+from tests.dicom_toys import Series
+
+
+@cache
+def tumour_phantom(seed: int = 3) -> Phantom:
+    return make_phantom(PhantomConfig(PhantomKind.TUMOUR, seed, size=120, slices=75), 1)
+
+
+def thick_grid(matrix: np.ndarray, spacing: tuple[float, float, float], shape: tuple[int, int, int]) -> Grid:
+    """A grid around the phantom's centre, placed in the scanner by `matrix`."""
+    affine = np.diag([*spacing, 1.0])
+    affine[:3, 3] = np.array([0.0, -17.0, 6.0]) - affine[:3, :3] @ (np.array(shape) - 1) / 2
+    return Grid.from_affine(shape, matrix @ affine)
+
+
+def moved_head(modality: str, matrix: np.ndarray, grid: Grid, seed: int = 3) -> Head:
+    """The phantom's series after the patient moved by `matrix`, as scanned on this grid, with noise."""
+    phantom = tumour_phantom(seed)
+    source = Grid.from_affine(phantom.mask.shape, phantom.affine)
+    back = np.linalg.inv(matrix)
+    voxels = resample(phantom.volumes[modality], source, grid, back)
+    brain = resample(phantom.volumes[modality] > 0, source, grid, back) >= 0.5
+    rng = np.random.default_rng(5)
+    noisy = np.clip(voxels + rng.normal(0, 0.02 * voxels.max(), voxels.shape), 0, None)
+    return Head(noisy.astype(np.float32), brain, grid)
+
+
+def random_rigid(rng: np.random.Generator, degrees: float, mm: float) -> np.ndarray:
+    angles, shift = rng.normal(size=3), rng.normal(size=3)
+    centre = np.array([0.0, -17.0, 6.0])
+    target = centre + mm * shift / np.linalg.norm(shift)
+    return rigid_matrix(tuple(degrees * angles / np.linalg.norm(angles)), centre, target)
+
+
+def mean_error_mm(found: np.ndarray, true: np.ndarray, head: Head) -> float:
+    """Mean distance of positions inside the brain by two transforms."""
+    positions = apply(head.grid.affine, np.argwhere(head.brain)[::20])
+    return float(np.linalg.norm(apply(found, positions) - apply(true, positions), axis=1).mean())
+
+
+def dicom_series(head: Head, **tags: object) -> Series:
+    """The head as a DICOM series: columns, rows and slices are the axes of its grid."""
+    affine = np.diag([-1.0, -1.0, 1.0, 1.0]) @ head.grid.affine  # DICOM counts in LPS+
+    across, down, step = head.grid.spacing_mm
+    cosines = (affine[:3, :2] / (across, down)).T
+    return Series(
+        np.round(head.voxels * (1000 / head.voxels.max())).astype(np.int16).transpose(2, 1, 0),
+        cosines=cosines,
+        spacing=(down, across),
+        step=step,
+        origin=affine[:3, 3],
+        **tags,
+    )

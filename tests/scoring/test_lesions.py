@@ -1,0 +1,159 @@
+"""Against every pair of pixels looked at, and against lesions counted by hand."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis.extra.numpy import arrays
+from scipy.ndimage import binary_erosion
+from scipy.spatial.distance import cdist
+
+from anofpdm.errors import EvaluationError
+from anofpdm.scoring.metrics.lesions import dice_by_size, hd95, lesion_area, lesion_counts
+
+EMPTY = np.zeros((1, 6, 7), dtype=bool)
+FULL = ~EMPTY
+
+
+def masks(*slices: str) -> np.ndarray:
+    """Rows of a slice parted by '/', pixels '#' or '.'."""
+    return np.array([[[pixel == "#" for pixel in row] for row in slice_.split("/")] for slice_ in slices])
+
+
+def rectangle(size: int, height: int, width: int) -> np.ndarray:
+    mask = np.zeros((1, size, size), dtype=bool)
+    mask[:, :height, :width] = True
+    return mask
+
+
+# ---- distance --------------------------------------------------------------------------------------------------------
+
+
+def brute_force(one: np.ndarray, other: np.ndarray) -> float:
+    borders = [np.argwhere(mask & ~binary_erosion(mask)) for mask in (one, other)]
+    apart = cdist(*borders)
+    return float(np.percentile([*apart.min(axis=0), *apart.min(axis=1)], 95))
+
+
+@given(arrays(bool, (2, 3, 7, 6)))
+def test_hd95_equals_explicit_pairwise_distances(pair):
+    pair[:, :, 3, 3] = True  # none is empty
+    found = hd95(pair[0], pair[1], pixel_mm=1.5)
+    expected = [1.5 * brute_force(one, other) for one, other in zip(*pair, strict=True)]
+    np.testing.assert_allclose(found, expected, atol=1e-12)
+
+
+def test_hd95_computed_by_hand():
+    assert hd95(masks("#....", "###.."), masks("...#.", "###.."), pixel_mm=2.0).tolist() == [6.0, 0.0]
+
+
+def test_hd95_pools_both_directions():
+    """Of 19 + 20 distances only the far pixel's is not 0: the 95th percentile does not see it, the maximum would."""
+    line, with_far_pixel = np.zeros((2, 1, 40, 40), dtype=bool)
+    line[0, 0, :19] = with_far_pixel[0, 0, :19] = True
+    with_far_pixel[0, 39, 0] = True
+    assert hd95(line, with_far_pixel)[0] == 0
+    assert hd95(line[..., :5], with_far_pixel[..., :5])[0] == pytest.approx(np.percentile([0] * 10 + [39], 95))
+
+
+def test_hd95_needs_two_borders():
+    assert np.isnan(hd95(np.concatenate([EMPTY, FULL, EMPTY]), np.concatenate([FULL, EMPTY, EMPTY]))).all()
+
+
+def test_border_of_a_lesion_that_fills_the_slice_is_its_edge():
+    dot = EMPTY.copy()
+    dot[0, 0, 0] = True
+    assert hd95(FULL, FULL)[0] == 0
+    assert hd95(FULL, dot)[0] == pytest.approx(brute_force(FULL[0], dot[0]))
+
+
+# ---- lesions found ---------------------------------------------------------------------------------------------------
+
+
+def test_lesions_counted_by_hand():
+    truth = masks("##..#/....#/.....", "#..../.#.../..#..", "...../...../.....")
+    predicted = masks("#.#../#.#../....#", "...../...../..#..", "#.#.#/...../.....")
+    counts = lesion_counts(predicted, truth)
+    np.testing.assert_array_equal(counts.detected, [1, 1, 0])  # corners join the second slice's diagonal
+    np.testing.assert_array_equal(counts.missed, [1, 0, 0])
+    np.testing.assert_array_equal(counts.false, [2, 0, 3])
+    assert counts.f1 == 2 * 2 / (2 * 2 + 5 + 1)
+
+
+def test_predictions_and_lesions_may_overlap_many_to_one():
+    lesions, blob = masks("##.##"), masks("#####")
+    both = lesion_counts(np.concatenate([blob, lesions]), np.concatenate([lesions, blob]))
+    assert (both.detected.tolist(), both.missed.tolist(), both.false.tolist()) == ([2, 1], [0, 0], [0, 0])
+    assert both.f1 == 1
+
+
+def test_lesions_are_counted_per_slice():
+    counts = lesion_counts(np.concatenate([FULL, EMPTY]), np.concatenate([FULL, FULL]))
+    assert counts.detected.tolist() == [1, 0]
+    assert counts.missed.tolist() == [0, 1]
+
+
+def test_f1_of_empty_masks_is_undefined():
+    assert np.isnan(lesion_counts(EMPTY, EMPTY).f1)
+    assert lesion_counts(FULL, EMPTY).f1 == 0
+    assert lesion_counts(EMPTY, FULL).f1 == 0
+    assert lesion_counts(FULL, FULL).f1 == 1
+
+
+def components(mask: np.ndarray) -> list[set[tuple[int, int]]]:
+    left, found = {(int(row), int(column)) for row, column in np.argwhere(mask)}, []
+    while left:
+        reached, component = [left.pop()], set()
+        while reached:
+            row, column = reached.pop()
+            component.add((row, column))
+            near = {(row + down, column + right) for down in (-1, 0, 1) for right in (-1, 0, 1)} & left
+            left -= near
+            reached += near
+        found.append(component)
+    return found
+
+
+@given(arrays(bool, (2, 1, 6, 7)))
+def test_lesions_equal_explicit_flood_fill(pair):
+    predicted, truth = (components(mask[0]) for mask in pair)
+    counts = lesion_counts(*pair)
+    assert counts.detected[0] == sum(any(lesion & other for other in predicted) for lesion in truth)
+    assert counts.missed[0] == sum(not any(lesion & other for other in predicted) for lesion in truth)
+    assert counts.false[0] == sum(not any(lesion & other for other in truth) for lesion in predicted)
+
+
+# ---- by size ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("smallest", "largest", "name"),
+    [(1, 50, "1-50"), (51, 200, "51-200"), (201, 500, "201-500"), (501, 1000, "501-1000"), (1001, 16384, "over 1000")],
+)
+def test_size_bins(smallest, largest, name):
+    truth = np.stack([np.arange(128 * 128) < area for area in (smallest, largest)]).reshape(2, 128, 128)
+    assert [(bin_.name, bin_.count) for bin_ in dice_by_size(truth, truth) if bin_.count] == [(name, 2)]
+
+
+def test_dice_by_size_is_the_mean_of_each_bin():
+    none = np.zeros((1, 128, 128), dtype=bool)
+    small, large = rectangle(128, 4, 10), rectangle(128, 40, 40)
+    truth = np.concatenate([small, small, large, none])
+    predicted = np.concatenate([small, none, rectangle(128, 20, 40), large])
+    bins = dice_by_size(predicted, truth)
+    assert [bin_.count for bin_ in bins] == [2, 0, 0, 0, 1]  # the slice without a lesion is in none
+    np.testing.assert_allclose([bin_.dice for bin_ in bins], [0.5, np.nan, np.nan, np.nan, 2 / 3])
+
+
+def test_areas_are_scaled_to_128():
+    assert lesion_area(rectangle(256, 10, 20)).tolist() == [50]
+    assert lesion_area(rectangle(64, 5, 10)).tolist() == [200]
+    assert [bin_.count for bin_ in dice_by_size(rectangle(256, 10, 20), rectangle(256, 10, 20))] == [1, 0, 0, 0, 0]
+    assert [bin_.count for bin_ in dice_by_size(rectangle(256, 3, 67), rectangle(256, 3, 67))] == [0, 1, 0, 0, 0]
+
+
+def test_incompatible_masks_are_refused():
+    for measure in (hd95, lesion_counts, dice_by_size):
+        with pytest.raises(EvaluationError, match="must match"):
+            measure(EMPTY, FULL[:, :2])
+    with pytest.raises(EvaluationError, match="slices, height, width"):
+        lesion_area(EMPTY[0])

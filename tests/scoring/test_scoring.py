@@ -1,0 +1,458 @@
+"""anofpdm score: pairs of files, orientations, labels, bad input, tables and the page."""
+
+import csv
+import gzip
+import html.parser
+import json
+import os
+import shutil
+import struct
+import subprocess
+import sys
+import warnings
+
+import nibabel as nib
+import numpy as np
+import pytest
+import SimpleITK
+from typer.testing import CliRunner
+
+from anofpdm.cli.main import app
+from anofpdm.errors import ScanWarning
+from anofpdm.scoring import score_pairs as scoring
+from anofpdm.scoring.masks import read_pair
+from anofpdm.scoring.metrics.scan import score_masks
+from anofpdm.scoring.pairs import find_image, find_pairs
+from anofpdm.scoring.score_pairs import score_pair, score_pairs
+from anofpdm.scoring.scores_tables import scan_rows
+from anofpdm.scoring.summary import summarise
+from tests import toys
+
+SHAPE, SPACING = (22, 26, 18), (1.0, 0.8, 2.5)
+AFFINE = toys.affine_of("RAS", SPACING, shape=SHAPE)
+NASTY = "a<img src=x onerror=alert(2)>&\"'"
+
+
+def lesion(centre=(0, 0, 0), radius=6.0, affine=AFFINE):
+    return toys.ball(affine, SHAPE, centre, radius).astype(np.uint8)
+
+
+def save(path, voxels, affine=AFFINE):
+    return toys.save(path, voxels, affine)
+
+
+def run(*words, code=0):
+    done = CliRunner().invoke(app, ["score", *map(str, words)], env={"COLUMNS": "200"})
+    assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
+    assert done.exit_code == code, done.output
+    return done.stdout
+
+
+@pytest.fixture
+def folders(tmp_path):
+    """Three pairs; predictions are shifted by 1, 2 and 3 mm."""
+    for number in (1, 2, 3):
+        save(tmp_path / "truth" / f"p{number}.nii.gz", lesion())
+        save(tmp_path / "predicted" / f"p{number}.nii.gz", lesion((number, 0, 0)))
+    return tmp_path / "predicted", tmp_path / "truth"
+
+
+class TestFiles:
+    def test_two_files(self, tmp_path):
+        predicted, truth = save(tmp_path / "a.nii.gz", lesion((1, 1, 0))), save(tmp_path / "b.nii.gz", lesion())
+        text = run(predicted, truth)
+        expected = score_masks(lesion((1, 1, 0)) > 0, lesion() > 0, SPACING)
+        assert f"{expected.dice:.3f}" in text
+        assert f"{expected.hd95_mm:.2f}" in text
+
+    @pytest.mark.parametrize("codes", toys.ORIENTATIONS)
+    def test_any_orientation(self, tmp_path, codes):
+        """The same mask in millimetres, its axes in any order and direction."""
+        truth = save(tmp_path / "truth.nii.gz", lesion())
+        plain = nib.Nifti1Image(lesion((2, 1, 1)), AFFINE)
+        start, target = nib.io_orientation(AFFINE), nib.orientations.axcodes2ornt(codes)
+        turned = plain.as_reoriented(nib.orientations.ornt_transform(start, target))
+        predicted = save(tmp_path / "predicted.nii.gz", np.asarray(turned.dataobj), turned.affine)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ScanWarning)
+            mask, _, _ = read_pair(predicted, truth, (None, None))
+        assert np.array_equal(mask, lesion((2, 1, 1)))
+
+    def test_no_orientation_in_the_header_is_reported(self, tmp_path):
+        paths = [toys.save(tmp_path / name, lesion(), np.eye(4), codes=(0, 0)) for name in ("a.nii", "b.nii")]
+        assert "warning: b: " in run(*paths)
+
+    @pytest.mark.parametrize("dtype", [np.uint8, np.int16, np.float32, np.float64])
+    def test_types(self, tmp_path, dtype):
+        paths = [save(tmp_path / name, lesion().astype(dtype)) for name in ("a.nii", "b.nii")]
+        assert score_pair(find_pairs(*paths).pairs[0]).scores.dice == 1
+
+    def test_labels_that_the_header_scales(self, tmp_path):
+        """255 times a float32 of 1 / 255 is not exactly 1."""
+        predicted = save(tmp_path / "a.nii", 255 * lesion())
+        raw = bytearray(predicted.read_bytes())
+        struct.pack_into("<ff", raw, 112, 1 / 255, 0)  # scl_slope and scl_inter
+        predicted.write_bytes(raw)
+        truth = save(tmp_path / "b.nii", lesion())
+        assert nib.Nifti1Image.from_filename(predicted).get_fdata().max() == pytest.approx(1)
+        assert score_pair(find_pairs(predicted, truth).pairs[0]).scores.dice == 1
+
+
+class TestGrids:
+    """Masks of one space on different grids; the expected voxels are SimpleITK's."""
+
+    @pytest.mark.parametrize("kind", ["shifted", "finer", "coarser", "cut", "turned and finer", "tilted"])
+    def test_resampled_as_simpleitk_does(self, tmp_path, kind):
+        codes, spacing, shape, tilt = {
+            "shifted": ("RAS", SPACING, (23, 26, 18), (0, 0, 0)),
+            "finer": ("RAS", (0.7, 0.65, 0.93), (35, 38, 52), (0, 0, 0)),
+            "coarser": ("RAS", (2.1, 1.7, 3.1), (11, 13, 15), (0, 0, 0)),
+            "cut": ("RAS", SPACING, (17, 20, 11), (0, 0, 0)),
+            "turned and finer": ("ILP", (0.9, 0.77, 0.7), (52, 31, 33), (0, 0, 0)),
+            "tilted": ("LPS", SPACING, SHAPE, (0, 0, 9)),
+        }[kind]
+        affine = toys.affine_of(codes, spacing, tilt, shape)
+        affine[:3, 3] += 1.3, -0.3, 0.4  # voxels halfway between two others would have two nearest ones
+        predicted = save(tmp_path / "predicted.nii.gz", toys.ball(affine, shape, (3, 2, 2), 6).astype(np.uint8), affine)
+        truth = save(tmp_path / "truth.nii.gz", lesion())
+        text = run(predicted, truth, "--out", tmp_path / "out")
+        with pytest.warns(ScanWarning, match="nearest"):
+            mask, _, _ = read_pair(predicted, truth, (None, None))
+        expected = nearest_by_simpleitk(predicted, truth)
+        assert np.array_equal(mask, expected)
+        assert mask.any()
+        assert f"{score_masks(mask, lesion() > 0, SPACING).dice:.3f}" in text
+        (note,) = json.loads((tmp_path / "out" / "scores.json").read_text())["scans"][0]["warnings"]
+        assert f"{predicted}: resampled (nearest neighbour)" in note
+        assert f": {note}" in text
+        assert "resampled (nearest neighbour)" in (tmp_path / "out" / "index.html").read_text()
+
+    @pytest.mark.parametrize("codes", ["LPS", "SRA"])
+    def test_flipped_and_permuted_axes_are_stated(self, tmp_path, codes):
+        affine, shape = toys.affine_of(codes, (1, 1, 1), shape=(20, 20, 20)), (20, 20, 20)
+        predicted = save(tmp_path / "a.nii", toys.ball(affine, shape, (3, 2, -1), 5).astype(np.uint8), affine)
+        plain = toys.affine_of("RAS", (1, 1, 1), shape=shape)
+        truth = save(tmp_path / "b.nii", toys.ball(plain, shape, (3, 2, -1), 5).astype(np.uint8), plain)
+        text = run(predicted, truth)
+        assert "DICE                                    1.000" in text
+        assert f"warning: b: {predicted}: axes reordered from {codes} to RAS" in text
+
+    def test_lesion_voxels_outside_the_true_grid_are_counted(self, tmp_path):
+        affine = nib.affines.from_matvec(AFFINE[:3, :3], AFFINE[:3, 3] + [8, 0, 0])
+        predicted = save(tmp_path / "a.nii", np.ones(SHAPE, np.uint8), affine)
+        text = run(predicted, save(tmp_path / "b.nii", lesion()))
+        assert f"{8 * 26 * 18} of its {22 * 26 * 18} lesion voxels are outside of that grid" in text
+
+    def test_the_same_grid_needs_no_remark(self, tmp_path):
+        assert "warning" not in run(save(tmp_path / "a.nii", lesion()), save(tmp_path / "b.nii", lesion()))
+
+
+def nearest_by_simpleitk(path, reference):
+    moving, target = (SimpleITK.ReadImage(str(file)) for file in (path, reference))
+    resampled = SimpleITK.Resample(moving, target, SimpleITK.Transform(), SimpleITK.sitkNearestNeighbor, 0)
+    return SimpleITK.GetArrayFromImage(resampled).T > 0
+
+
+class TestLabels:
+    @pytest.fixture
+    def files(self, tmp_path):
+        truth = lesion()
+        truth[:11] *= 4
+        return save(tmp_path / "predicted.nii.gz", lesion()), save(tmp_path / "truth.nii.gz", truth)
+
+    def test_other_labels_are_refused(self, files):
+        text = run(*files, code=3)
+        assert f"{files[1]}: has the values 0, 1, 4" in text
+        assert "--label all" in text
+
+    def test_all_or_some(self, files):
+        assert "DICE                                    1.000" in run(*files, "--label", "all")
+        assert "DICE                                    1.000" in run(*files, "--label", "1,4")
+        part = run(*files, "--label", "4", "--predicted-label", "1")
+        left = lesion()
+        left[11:] = 0
+        assert f"{score_masks(lesion() > 0, left > 0, SPACING).dice:.3f}" in part
+
+    @pytest.mark.parametrize("labels", ["none", "0", "1,x", "-1", ""])
+    def test_mistakes(self, files, labels):
+        run(*files, f"--label={labels}", code=2)
+
+    def test_empty_masks_of_a_wrong_label_are_noticed(self, folders):
+        assert "All masks are empty: check the files and --label" in run(*folders, "--label", "7")
+
+
+class TestPairing:
+    def pairs(self, *paths):
+        found = find_pairs(*paths)
+        assert not found.failed
+        return {(pair.name, pair.patient): (pair.predicted.name, pair.truth.name) for pair in found.pairs}
+
+    def test_by_name(self, folders):
+        assert self.pairs(*folders) == {(f"p{n}", f"p{n}"): (f"p{n}.nii.gz", f"p{n}.nii.gz") for n in (1, 2, 3)}
+
+    def test_our_results_and_brats(self, tmp_path):
+        """segment writes SCAN/mask.nii.gz beside a map; BraTS has images beside the mask."""
+        scan = "BraTS-GLI-00007-001"
+        save(tmp_path / "out" / scan / "mask.nii.gz", lesion())
+        save(tmp_path / "out" / scan / "anomaly_map.nii.gz", lesion())
+        for role in ("seg", "t2f", "t1n"):
+            save(tmp_path / "brats" / scan / f"{scan}-{role}.nii.gz", lesion())
+        pairs = self.pairs(tmp_path / "out", tmp_path / "brats")
+        assert pairs == {(scan, "BraTS-GLI-00007"): ("mask.nii.gz", f"{scan}-seg.nii.gz")}
+
+    def test_names_without_a_scan_are_paired_by_folder(self, tmp_path):
+        for folder, scan in (("a", "s1"), ("b", "s2")):
+            save(tmp_path / folder / scan / "mask.nii.gz", lesion())
+        failed = find_pairs(tmp_path / "a", tmp_path / "b").failed
+        assert list(failed) == [str(tmp_path / "a" / "s1" / "mask.nii.gz"), str(tmp_path / "b" / "s2" / "mask.nii.gz")]
+        save(tmp_path / "b" / "s1" / "seg.nii.gz", lesion())
+        (tmp_path / "b" / "s2" / "mask.nii.gz").unlink()
+        assert self.pairs(tmp_path / "a", tmp_path / "b") == {("s1", "s1"): ("mask.nii.gz", "seg.nii.gz")}
+
+    def test_bids(self, tmp_path):
+        for session in (1, 2):
+            name = f"sub-01_ses-{session}"
+            ours, theirs = f"{name}_label-lesion_desc-anofpdm_mask.nii.gz", f"{name}_space-MNI_label-L_mask.nii.gz"
+            save(tmp_path / "out" / "sub-01" / ours, lesion())
+            save(tmp_path / "raw" / theirs, lesion())
+            save(tmp_path / "raw" / f"{name}_T1w.nii.gz", lesion())
+        pairs = self.pairs(tmp_path / "out", tmp_path / "raw")
+        assert list(pairs) == [("sub-01_ses-1", "sub-01"), ("sub-01_ses-2", "sub-01")]
+        for number, pair in enumerate(find_pairs(tmp_path / "out", tmp_path / "raw").pairs, start=1):
+            assert find_image(tmp_path / "raw", pair).name == f"sub-01_ses-{number}_T1w.nii.gz"
+
+    def test_equal_names_decide_where_a_scan_has_several_files(self, tmp_path):
+        for number in (1, 2):
+            for folder in ("a", "b"):
+                save(tmp_path / folder / f"sub-01_run-{number}_mask.nii.gz", lesion())
+        assert len(self.pairs(tmp_path / "a", tmp_path / "b")) == 2
+        save(tmp_path / "b" / "sub-02_run-1_mask.nii.gz", lesion())
+        save(tmp_path / "b" / "sub-02_run-2_mask.nii.gz", lesion())
+        save(tmp_path / "a" / "sub-02_mask.nii.gz", lesion())
+        text = run(tmp_path / "a", tmp_path / "b", code=3)
+        assert "failed: sub-02: several files" in text
+        assert "--pairs" in text
+
+    def test_a_table(self, folders, tmp_path):
+        table = tmp_path / "pairs.csv"
+        table.write_text("predicted,truth,patient\np1.nii.gz,p3.nii.gz,q\np9.nii.gz,p2.nii.gz,q\n")
+        text = run(*folders, "--pairs", table, code=3)
+        assert "p9.nii.gz: no such file" in text
+        (pair,) = find_pairs(folders[0], folders[1], table).pairs
+        assert (pair.predicted.name, pair.truth.name, pair.patient) == ("p1.nii.gz", "p3.nii.gz", "q")
+        table.write_text("predicted,other\na,b\n")
+        assert (
+            "no column 'truth'" in CliRunner().invoke(app, ["score", *map(str, folders), "--pairs", str(table)]).stderr
+        )
+
+    def test_paths_that_cannot_be_paired(self, folders):
+        for words, message in (
+            ((folders[0], folders[1] / "none"), "no such file or folder"),
+            ((folders[0], folders[1] / "p1.nii.gz"), "a file and a folder"),
+            ((folders[0] / "p1.nii.gz", folders[1] / "p1.nii.gz", "--pairs", "x.csv"), "for two folders"),
+        ):
+            done = CliRunner().invoke(app, ["score", *map(str, words)])
+            assert done.exit_code == 1
+            assert message in done.stderr
+
+
+class TestBadInput:
+    """The file is named, the other scans are scored, the exit code is 3."""
+
+    def spoil(self, folders, spoiled):
+        predicted, truth = folders
+        path = (predicted if spoiled.startswith("predicted") else truth) / "p2.nii.gz"
+        kind = spoiled.partition(" ")[2]
+        if kind == "missing":
+            path.unlink()
+            return (truth if path.parent == predicted else predicted) / "p2.nii.gz"
+        if kind == "elsewhere":
+            save(path, lesion(), nib.affines.from_matvec(AFFINE[:3, :3], AFFINE[:3, 3] + [15, 0, 0]))
+        elif kind == "unoriented":
+            toys.save(path, lesion(), AFFINE, codes=(0, 0))
+        elif kind == "contradiction":
+            image = nib.Nifti1Image.from_filename(save(path, lesion()))
+            image.set_qform(toys.affine_of("LAS", SPACING, shape=SHAPE), code=1)
+            nib.save(nib.Nifti1Image(lesion(), None, image.header), path)
+        elif kind == "labels":
+            save(path, 3 * lesion())
+        elif kind == "map":
+            save(path, lesion() * np.float32(0.3))
+        elif kind == "nan":
+            save(path, np.where(lesion(), np.nan, 0).astype(np.float32))
+        elif kind == "truncated":
+            path.write_bytes(path.read_bytes()[:-20])
+        elif kind == "damaged":
+            path.write_bytes(gzip.compress(b"no NIfTI"))
+        elif kind == "empty":
+            path.write_bytes(b"")
+        return path
+
+    @pytest.mark.parametrize("side", ["predicted", "truth"])
+    @pytest.mark.parametrize(
+        ("kind", "message"),
+        [
+            ("missing", "no mask of this scan in"),
+            ("elsewhere", "fields of view overlap by 33% of the smaller"),
+            ("unoriented", "no orientation in its header"),
+            ("contradiction", "qform and sform disagree"),
+            ("labels", "has the values 0, 3"),
+            ("map", "not a mask but a map"),
+            ("nan", "NaN or infinite"),
+            ("truncated", "truncated"),
+            ("damaged", "not a NIfTI file"),
+            ("empty", "the file is empty"),
+        ],
+    )
+    def test_one_of_three(self, folders, tmp_path, side, kind, message):
+        path = self.spoil(folders, f"{side} {kind}")
+        text = run(*folders, "--out", tmp_path / "out", code=3)
+        (line,) = [line for line in text.splitlines() if line.startswith("failed: ")]
+        assert str(path) in line
+        assert message in line
+        payload = json.loads((tmp_path / "out" / "scores.json").read_text())
+        assert [scan["scan"] for scan in payload["scans"]] == ["p1", "p3"]
+        assert len(payload["failed"]) == 1
+        assert message.split(" (")[0] in (tmp_path / "out" / "scores.md").read_text()
+
+    @pytest.mark.parametrize("side", [0, 1])
+    def test_an_empty_folder(self, folders, side, tmp_path):
+        shutil.rmtree(folders[side])
+        folders[side].mkdir()
+        text = run(*folders, "--out", tmp_path / "out", code=3)
+        assert f"failed: {folders[side]}: no NIfTI file" in text
+        assert (tmp_path / "out" / "index.html").is_file()
+
+
+class TestSpecialFiles:
+    """They are named, and never opened: reading a pipe would block for ever."""
+
+    def test_a_pipe_as_an_argument(self, tmp_path):
+        os.mkfifo(tmp_path / "a.nii.gz")
+        truth = save(tmp_path / "b.nii.gz", lesion())
+        done = in_a_process(tmp_path / "a.nii.gz", truth)
+        assert done.returncode == 3
+        assert f"{tmp_path / 'a.nii.gz'}: a pipe or a device, not a file" in done.stdout
+
+    def test_in_folders(self, folders):
+        os.mkfifo(folders[0] / "p4.nii.gz")
+        (folders[0] / "p5.nii.gz").mkdir()
+        (folders[1] / "p6.nii").symlink_to("/dev/zero")
+        save(folders[1] / "p4.nii.gz", lesion())
+        done = in_a_process(*folders)
+        assert done.returncode == 3
+        assert f"failed: p4: {folders[0] / 'p4.nii.gz'}: a pipe or a device, not a file" in done.stdout
+        for path in (folders[0] / "p5.nii.gz", folders[1] / "p6.nii"):
+            assert f"failed: {path}: no mask of this scan" in done.stdout
+        assert "3 scans of 3 patients" in done.stdout
+
+
+def in_a_process(*words):
+    """Such a read cannot be interrupted in this one."""
+    command = [sys.executable, "-m", "anofpdm", "score", *map(str, words)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, env={**os.environ, "COLUMNS": "200"})
+
+
+def tags_of(text):
+    found = []
+
+    class Parser(html.parser.HTMLParser):
+        def handle_starttag(self, tag, attrs):
+            found.append((tag, dict(attrs)))
+
+    Parser().feed(text)
+    return found
+
+
+def test_torch_is_not_needed():
+    code = "import sys; sys.modules['torch'] = None; import anofpdm.scoring.scores_page, anofpdm.cli.score"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+class TestResults:
+    def test_tables(self, folders, tmp_path):
+        save(folders[0] / "p4.nii.gz", 0 * lesion())
+        save(folders[1] / "p4.nii.gz", lesion())
+        run(*folders, "--out", tmp_path / "out")
+        rows = list(csv.DictReader((tmp_path / "out" / "scores.csv").open()))
+        assert [row["scan"] for row in rows] == ["p1", "p2", "p3", "p4"]
+        expected = [score_masks(lesion((n, 0, 0)) > 0, lesion() > 0, SPACING).dice for n in (1, 2, 3)] + [0]
+        assert [float(row["dice"]) for row in rows] == pytest.approx(expected, rel=1e-5)
+        assert rows[3]["surface_distance_mm"] == rows[3]["precision"] == ""
+        summary = json.loads((tmp_path / "out" / "scores.json").read_text())["summary"]["scores"]
+        assert summary["dice"]["mean"] == pytest.approx(np.mean(expected))
+        assert summary["dice"]["median"] == pytest.approx(np.median(expected))
+        assert summary["surface_distance_mm"]["scans"] == 3
+        assert summary["hd95_mm"]["mean"] > 374 / 4
+        lesions = list(csv.DictReader((tmp_path / "out" / "lesions.csv").open()))
+        assert [row["kind"] for row in lesions] == ["found", "found", "found", "missed"]
+        assert [float(row["centre_i"]) for row in lesions] == pytest.approx([10.5] * 4)
+
+    @pytest.mark.parametrize("alone", [False, True])
+    def test_the_terminal_has_80_columns(self, tmp_path, alone):
+        """Numbers are complete at their longest, and names wrap."""
+        name, big = "BraTS-GLI-00001-000_ses-01-first-visit_acq-1_seg.nii.gz", toys.affine_of("RAS", (9, 9, 9))
+        save(tmp_path / "a" / name, toys.ball(big, (40, 40, 40), (90, 0, 0), 60).astype(np.uint8), big)
+        save(tmp_path / "b" / name, toys.ball(big, (40, 40, 40), (-90, 0, 0), 30).astype(np.uint8), big)
+        for folder in () if alone else ("a", "b"):
+            save(tmp_path / folder / "p2.nii", lesion())
+        text = (
+            CliRunner().invoke(app, ["score", str(tmp_path / "a"), str(tmp_path / "b")], env={"COLUMNS": "80"}).stdout
+        )
+        assert "…" not in text
+        assert max(map(len, text.splitlines())) <= 80
+        report = score_pairs(find_pairs(tmp_path / "a", tmp_path / "b"), (None, None))
+        for value in scan_rows(report)[0][1:]:
+            assert value in text.split()
+
+    def test_by_volume(self, folders):
+        save(folders[1] / "p3.nii.gz", 0 * lesion())
+        save(folders[1] / "p2.nii.gz", lesion(radius=8.0))
+        report = score_pairs(find_pairs(*folders), (None, None))
+        summary = summarise(report.scans)
+        assert [(one.name, one.scans) for one in summary.by_volume] == [
+            ("no lesion", 1), ("0 to 1 ml", 1), ("1 to 5 ml", 1),
+        ]  # fmt: skip
+        assert [(one.name, one.lesions, one.found) for one in summary.by_lesion] == [("0.5 to 5 ml", 2, 2)]
+        assert summary.false_components == 1
+
+    def test_intervals_are_over_patients(self, tmp_path):
+        """Two sessions of one patient are one draw; one patient alone has no interval."""
+        for session in (1, 2):
+            for folder, centre in (("a", (session, 0, 0)), ("b", (0, 0, 0))):
+                save(tmp_path / folder / f"sub-1_ses-{session}_mask.nii.gz", lesion(centre))
+        report = score_pairs(find_pairs(tmp_path / "a", tmp_path / "b"), (None, None))
+        summary = summarise(report.scans)
+        assert (summary.scans, summary.patients) == (2, 1)
+        assert np.isnan(summary.scores["dice"].interval).all()
+
+    def test_several_processes_give_the_same(self, folders, monkeypatch):
+        pairing = find_pairs(*folders)
+        alone = score_pairs(pairing, (None, None))
+        monkeypatch.setattr(scoring, "PAIRS_PER_WORKER", 1)
+        assert score_pairs(pairing, (None, None), workers=2) == alone
+
+    def test_noise_is_refused(self, tmp_path):
+        noise = np.zeros((2, 60, 60, 60), dtype=np.uint8)
+        noise[:, ::2, ::2, ::2] = np.random.default_rng(0).random((2, 30, 30, 30)) < 0.2
+        paths = [save(tmp_path / f"{name}.nii", one, np.eye(4)) for name, one in zip("ab", noise, strict=True)]
+        assert f"{paths[0]}: " in run(*paths, code=3)
+
+    def test_page(self, folders, tmp_path):
+        """Self-contained; best, median and worst; names are escaped."""
+        for folder in folders:
+            shutil.copyfile(folder / "p1.nii.gz", folder / f"{NASTY}.nii.gz")
+        save(tmp_path / "images" / "p3_t1.nii.gz", toys.head(SHAPE, affine=AFFINE), AFFINE)
+        run(*folders, "--out", tmp_path / "out", "--image", tmp_path / "images")
+        text = (tmp_path / "out" / "index.html").read_text()
+        tags = tags_of(text)
+        images = [attributes for tag, attributes in tags if tag == "img"]
+        assert len(images) == 2 + 3
+        assert all(one["src"].startswith("data:image/png;base64,") for one in images)
+        assert not [tag for tag, attributes in tags if tag in ("script", "link") or "href" in attributes]
+        assert "<h3>Worst: p3, DICE " in text
+
+    def test_one_scan_without_any_lesion(self, tmp_path):
+        paths = [save(tmp_path / name, 0 * lesion()) for name in ("a.nii", "b.nii")]
+        run(*paths, "--out", tmp_path / "out")
+        assert "All masks are empty" in (tmp_path / "out" / "index.html").read_text()

@@ -1,0 +1,51 @@
+import time
+
+import torch
+
+from anofpdm.method import NoiseSchedule, forward_evidence
+from anofpdm.network.predictor import NoisePredictor
+from anofpdm.options import Preset
+from anofpdm.scans import write_nifti
+from anofpdm.segment.outputs import MASK
+from anofpdm.study.bench import scan_speed as bench_scan
+from anofpdm.study.bench.forward import BenchConfig, literal_loop, random_network
+
+
+def test_the_literal_loop_computes_the_same():
+    """A speed-up over a loop that computes something else would mean nothing."""
+    config = BenchConfig(torch.device("cpu"), Preset.TINY, 16, 3, (5,), 5)
+    network = random_network(config).eval()
+    x0 = torch.rand(3, 4, 16, 16, generator=torch.Generator().manual_seed(1)) * 2 - 1
+    levels = [0, 100, 200, 300]
+    noise = torch.randn(x0.shape, generator=torch.Generator().manual_seed(0))
+    maps, curve = literal_loop(network, x0, levels)
+
+    class Same:
+        """Both start with the same noise."""
+
+        def __call__(self, x, t, labels):
+            return NoisePredictor(network, torch.device("cpu"))(x, t, labels)
+
+    ours = [
+        forward_evidence(Same(), one[None], levels=levels, strengths=[0.0], schedule=NoiseSchedule.linear(), seeds=[0])
+        for one in x0
+    ]
+    # One generator draws the whole batch there and each slice here: the first slice has the same noise in both.
+    assert torch.equal(noise[0], torch.randn(x0.shape[1:], generator=torch.Generator().manual_seed(0)))
+    torch.testing.assert_close(ours[0].divergence[0, 0], curve[0], rtol=1e-3, atol=1e-6)
+    torch.testing.assert_close(ours[0].maps[0, 0], maps[0], rtol=1e-3, atol=1e-5)
+
+
+def test_a_scan_is_timed_from_files_to_mask(monkeypatch):
+    written = []
+    monkeypatch.setattr(bench_scan, "SHAPE", (60, 60, 8))  # a full-size head takes a minute on a CPU
+    monkeypatch.setattr(bench_scan, "SIDE", 32)
+    monkeypatch.setattr(
+        bench_scan,
+        "write_nifti",
+        lambda path, *what, real=write_nifti: (written.append(path), real(path, *what)),
+    )
+    start = time.perf_counter()
+    seconds = bench_scan.scan_seconds(torch.device("cpu"))
+    assert 0 < seconds < time.perf_counter() - start  # the second of two
+    assert [path.name for path in written] == ["flair.nii.gz", "t2.nii.gz", MASK, MASK]

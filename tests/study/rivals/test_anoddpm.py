@@ -1,0 +1,129 @@
+import numpy as np
+import pytest
+import torch
+
+from anofpdm.network.schedule import NoiseSchedule
+from anofpdm.network.simplex import random_permutations, simplex_noise
+from anofpdm.study.rivals.anoddpm import gaussian_draws, reconstruct, simplex_draws
+from tests.method.worlds import Elementwise, TwoGaussians, alpha_bars, some_slices, unlabelled
+
+SCHEDULE = NoiseSchedule.linear()
+MEAN, VARIANCE = 0.3, 0.09
+
+
+GAUSSIAN = unlabelled(TwoGaussians(MEAN, MEAN, VARIANCE))
+
+
+def moments(level):
+    """Of what comes back from x0: (slope, offset, variance), its mean being slope * x0 + offset.
+
+    Each step is linear in x, so the moments follow by hand. The step itself by Bayes: what is known of x_{t-1} is
+    x_t with precision alpha / beta and the slice behind it with precision 1 / (1 - alpha_bar_{t-1}).
+    """
+    bars = alpha_bars()
+    slope, offset, variance = np.sqrt(bars[level]), 0.0, 1 - bars[level]
+    for t in range(level, -1, -1):
+        a, below = bars[t], bars[t - 1] if t else 1.0
+        gain = np.sqrt(a) * VARIANCE / (a * VARIANCE + 1 - a)  # E[x0 | x] = MEAN + gain (x - sqrt(a) MEAN)
+        of_x, of_clean, left = 0.0, 1.0, 0.0
+        if t:
+            alpha, known = a / below, 1 - below
+            left = 1 / (alpha / (1 - alpha) + 1 / known)
+            of_x, of_clean = np.sqrt(alpha) / (1 - alpha) * left, np.sqrt(below) / known * left
+        total = of_x + of_clean * gain
+        offset = total * offset + of_clean * MEAN * (1 - gain * np.sqrt(a))
+        slope, variance = total * slope, total**2 * variance + left
+    return slope, offset, variance
+
+
+def sampled(x0, level, clamp=False):
+    return reconstruct(
+        GAUSSIAN, x0, level=level, draw=gaussian_draws(x0, range(len(x0))), schedule=SCHEDULE, clamp=clamp
+    )
+
+
+@pytest.mark.parametrize("level", [0, 1, 50, 300])
+def test_without_noise_the_result_is_the_expectation(level):
+    x0 = some_slices()
+    slope, offset, _ = moments(level)
+    found = reconstruct(GAUSSIAN, x0, level=level, draw=lambda _t: 0 * x0, schedule=SCHEDULE, clamp=False)
+    torch.testing.assert_close(found, slope * x0 + offset, rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize(("level", "x0"), [(60, 0.9), (250, 0.9), (250, -0.5)])
+def test_variance_of_samples(level, x0):
+    found = sampled(torch.full((1, 1, 250, 250), x0, dtype=torch.float64), level)
+    slope, offset, variance = moments(level)
+    assert found.mean().item() == pytest.approx(slope * x0 + offset, abs=0.004)
+    assert found.var().item() == pytest.approx(variance, rel=0.03)
+
+
+def test_sampling_from_pure_noise_matches_the_training_distribution():
+    found = sampled(torch.full((1, 1, 300, 300), 0.9, dtype=torch.float64), 999)
+    assert found.mean().item() == pytest.approx(MEAN, abs=0.01)
+    assert found.var().item() == pytest.approx(VARIANCE, rel=0.04)
+
+
+def test_less_noise_stays_closer_to_the_input():
+    x0 = torch.full((1, 1, 40, 40), 0.9, dtype=torch.float64)  # two deviations off: a lesion
+    away = [(sampled(x0, level) - x0).square().mean().item() for level in (2, 20, 100, 300)]
+    assert away == sorted(away)
+    assert away[0] < 1e-3
+    assert away[-1] > 0.05
+
+
+def test_number_of_noise_samples():
+    levels = []
+    x0 = some_slices()
+
+    def draw(t):
+        levels.append(t)
+        return 0 * x0
+
+    reconstruct(GAUSSIAN, x0, level=3, draw=draw, schedule=SCHEDULE)
+    assert levels == [3, 3, 2, 1]
+
+
+def test_estimate_is_clamped_by_default():
+    x0 = some_slices()
+    limits = []
+    for clamp in (True, False):
+        found = reconstruct(
+            lambda x, _t: -10 * x, x0, level=30, draw=gaussian_draws(x0, [0, 1]), schedule=SCHEDULE, clamp=clamp
+        )
+        limits.append(found.abs().max().item())
+    assert limits[0] == pytest.approx(1)
+    assert limits[1] > 1.1
+
+
+@pytest.mark.parametrize("draws", [gaussian_draws, simplex_draws])
+@pytest.mark.parametrize("channels", [1, 3])
+def test_result_does_not_depend_on_the_batch(draws, channels):
+    x0, seeds, predict = some_slices(4, channels).float(), [5, 6, 7, 8], unlabelled(Elementwise())
+
+    def found(rows):
+        draw = draws(x0[rows], [seeds[row] for row in rows])
+        return reconstruct(predict, x0[rows], level=8, draw=draw, schedule=SCHEDULE)
+
+    whole = found([0, 1, 2, 3])
+    for rows in ([2], [3, 0]):
+        assert torch.equal(found(rows), whole[rows])
+
+
+@pytest.mark.parametrize("draws", [gaussian_draws, simplex_draws])
+def test_noise_differs_between_slices_channels_and_samples(draws):
+    x0 = some_slices(2, 2, 8)
+    draw = draws(x0, [1, 2])
+    fields = torch.cat([draw(40), draw(40)]).flatten(0, 1)  # [8, H, W]
+    assert fields.dtype == x0.dtype
+    assert len(fields.unique(dim=0)) == 8
+    again = draws(x0, [1, 2])
+    assert torch.equal(torch.cat([again(40), again(40)]).flatten(0, 1), fields)
+
+
+def test_simplex_noise_is_the_plane_at_its_level():
+    x0 = some_slices(1, 2, 8)
+    draw, generator = simplex_draws(x0, [7]), torch.Generator().manual_seed(7)
+    for t in (200, 30):
+        expected = simplex_noise(random_permutations(2, generator), t, 8, 8)
+        torch.testing.assert_close(draw(t)[0].float(), expected)

@@ -1,0 +1,141 @@
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+from anofpdm.labels import HEALTHY, UNHEALTHY
+from anofpdm.method.forward_process import slice_noise
+from anofpdm.network import predictor
+from anofpdm.network.config import UNetConfig
+from anofpdm.network.predictor import NoisePredictor
+from anofpdm.network.schedule import NoiseSchedule
+from anofpdm.network.unet import UNet
+from anofpdm.study.rivals import cg_cdm
+from anofpdm.study.rivals.cg_cdm import HEALTHY_SHARE, paths
+from anofpdm.study.rivals.ddim import decode, levels_up_to
+from tests.method.worlds import alpha_bars
+
+SCHEDULE, BARS = NoiseSchedule.linear(), alpha_bars()
+LEVELS = levels_up_to(400, 10)
+LEANS = torch.tensor([-0.7, 0.4, 0.1])  # of each label
+
+
+def some_slices(n=2, channels=2, side=6, dtype=torch.float64):
+    generator = torch.Generator().manual_seed(0)
+    return torch.rand(n, channels, side, side, generator=generator, dtype=dtype) * 2 - 1
+
+
+def linear(x, t, labels):
+    """Noise that is linear in x, and in the shares of the labels."""
+    shares = labels if labels.ndim == 2 else F.one_hot(labels, 3)
+    lean = (shares.to(x) * LEANS.to(x)).sum(1)[:, None, None, None]
+    return 0.6 * x + lean * (1 + t / 500)
+
+
+def no_pull(x, _t):
+    return torch.zeros_like(x)
+
+
+def wavy_pull(x, t):
+    return torch.sin(2 * x + t / 100)
+
+
+def found(x0, predict=linear, gradient=wavy_pull, scale=0.0, clamp=False, seeds=(1, 2)):
+    noise = slice_noise(x0, seeds)()
+    return paths(predict, gradient, x0, levels=LEVELS, scale=scale, noise=noise, schedule=SCHEDULE, clamp=clamp)
+
+
+def test_difference_is_the_gradient_with_respect_to_the_label(monkeypatch):
+    """Of a network linear in the label: the share of healthy times what all the way to healthy would make."""
+    x0 = some_slices()
+    x = SCHEDULE.add_noise(x0, 400, slice_noise(x0, (1, 2))())
+    ends = [
+        decode(partial(linear, labels=torch.full((2,), label)), x, LEVELS, schedule=SCHEDULE, clamp=False)
+        for label in (UNHEALTHY, HEALTHY)
+    ]
+    for share in (HEALTHY_SHARE, 0.2, 0.0):
+        monkeypatch.setattr(cg_cdm, "HEALTHY_SHARE", share)
+        unhealthy, slightly = found(x0)
+        torch.testing.assert_close(unhealthy, ends[0])
+        torch.testing.assert_close(slightly - unhealthy, share * (ends[1] - ends[0]), rtol=1e-5, atol=1e-7)
+    assert (ends[1] - ends[0]).abs().min() > 0.1
+
+
+def test_healthy_share_is_that_of_the_paper():
+    assert HEALTHY_SHARE == 0.05
+    received = []
+
+    def listening(x, t, labels):
+        received.append(labels)
+        return linear(x, t, labels)
+
+    found(some_slices(), listening)
+    assert torch.equal(received[0], torch.tensor([UNHEALTHY, UNHEALTHY]))
+    torch.testing.assert_close(received[-1], torch.tensor([[0.05, 0.95, 0.0]] * 2))
+    assert len(received) == 2 * len(LEVELS)
+
+
+def test_network_that_ignores_labels_gives_equal_paths():
+    def blind(x, t, _labels):
+        return 0.6 * x + t / 500
+
+    unhealthy, slightly = found(some_slices(), blind)
+    assert torch.equal(unhealthy, slightly)
+    unhealthy, slightly = found(some_slices(), blind, scale=3.0)
+    assert not torch.allclose(unhealthy, slightly)
+
+
+@pytest.mark.parametrize("clamp", [True, False])
+def test_equals_the_explicit_formula(clamp):
+    x0, scale = some_slices(), 10.0
+    limit = (lambda v: v.clamp(-1, 1)) if clamp else (lambda v: v)
+    noise, shares = slice_noise(x0, (1, 2))(), torch.tensor([[0.05, 0.95, 0.0]] * 2)
+    expected = []
+    for labels, strength in ((torch.tensor([1, 1]), 0.0), (shares, scale)):
+        x = np.sqrt(BARS[400]) * x0 + np.sqrt(1 - BARS[400]) * noise
+        for t, below in zip(LEVELS[::-1], [*LEVELS[-2::-1], None], strict=True):
+            a = BARS[t]
+            eps = linear(x, t, labels) - np.sqrt(1 - a) * strength * wavy_pull(x, t)
+            clean = limit((x - np.sqrt(1 - a) * eps) / np.sqrt(a))
+            if below is None:
+                expected.append(clean)
+            else:
+                seen = (x - np.sqrt(a) * clean) / np.sqrt(1 - a)
+                x = np.sqrt(BARS[below]) * clean + np.sqrt(1 - BARS[below]) * seen
+    for got, wanted in zip(found(x0, scale=scale, clamp=clamp), expected, strict=True):
+        torch.testing.assert_close(got, wanted, rtol=1e-6, atol=1e-7)
+
+
+def test_result_does_not_depend_on_the_batch():
+    x0, seeds = some_slices(4, dtype=torch.float32), [5, 6, 7, 8]
+    whole = found(x0, scale=10.0, clamp=True, seeds=seeds)
+    for rows in ([2], [3, 0]):
+        part = found(x0[rows], scale=10.0, clamp=True, seeds=[seeds[row] for row in rows])
+        assert all(torch.equal(one, other[rows]) for one, other in zip(part, whole, strict=True))
+
+
+def test_recorded_network_receives_labels_and_shares(monkeypatch):
+    """As on a GPU, where what is recorded for one shape of labels cannot be replayed for another."""
+
+    class Recorded:
+        def __init__(self, function, inputs, _pool=None):
+            self.function, self.inputs = function, [tensor.clone() for tensor in inputs]
+
+        def __call__(self, *inputs):
+            for place, tensor in zip(self.inputs, inputs, strict=True):
+                place.copy_(tensor)
+            return self.function(*self.inputs)
+
+    torch.manual_seed(0)
+    network = UNet(UNetConfig(2, channels=8, multipliers=(1, 2), blocks=1, attention=(2,)))
+    for parameter in network.parameters():
+        parameter.data += 0.05 * torch.randn(parameter.shape)
+    predict, x0 = NoisePredictor(network, torch.device("cpu")), some_slices(dtype=torch.float32)
+    plain = found(x0, predict, no_pull)
+    monkeypatch.setattr(predictor, "CudaGraph", Recorded)
+    predict._uses_graphs = True
+    for got, wanted in zip(found(x0, predict, no_pull), plain, strict=True):
+        torch.testing.assert_close(got, wanted)
+    assert not torch.allclose(*plain)

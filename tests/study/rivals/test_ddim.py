@@ -1,0 +1,95 @@
+import numpy as np
+import pytest
+import torch
+
+from anofpdm.method.forward_process import slice_noise
+from anofpdm.network.schedule import NoiseSchedule
+from anofpdm.study.rivals.ddim import decode, encode, levels_up_to
+from tests.method.worlds import Elementwise, TwoGaussians, alpha_bars, some_slices, unlabelled
+
+SCHEDULE, BARS = NoiseSchedule.linear(), alpha_bars()
+MEAN, VARIANCE = 0.2, 0.3
+
+
+GAUSSIAN = unlabelled(TwoGaussians(MEAN, MEAN, VARIANCE))
+
+
+def far_from(found, expected):
+    return (found - expected).abs().max().item()
+
+
+def errors_by_count(of_levels, top, counts=(10, 100, 1000)):
+    return [of_levels(levels_up_to(top, count)) for count in counts]
+
+
+@pytest.mark.parametrize("top", [400, 999])
+def test_decoding_inverts_encoding(top):
+    """For a Gaussian; nearer the more levels there are."""
+    x0 = some_slices()
+
+    def error(levels):
+        x = encode(GAUSSIAN, x0, levels, noise=0 * x0, schedule=SCHEDULE, clamp=False)
+        return far_from(decode(GAUSSIAN, x, levels, schedule=SCHEDULE, clamp=False), x0)
+
+    few, some, many = errors_by_count(error, top)
+    assert many < some / 3 < few / 9
+    assert many < 0.01
+
+
+@pytest.mark.parametrize("top", [400, 999])
+def test_encoding_of_a_gaussian_follows_the_probability_flow(top):
+    """What encoding tends to: deviations from the mean, scaled to the deviation at that level."""
+    x0, a = some_slices(), BARS[top]
+    limit = np.sqrt(a) * MEAN + np.sqrt((a * VARIANCE + 1 - a) / VARIANCE) * (x0 - MEAN)
+    errors = errors_by_count(
+        lambda levels: far_from(encode(GAUSSIAN, x0, levels, noise=0 * x0, schedule=SCHEDULE, clamp=False), limit),
+        top,
+    )
+    assert errors[2] < errors[1] / 3 < errors[0] / 9
+    assert errors[2] < 0.01
+
+
+@pytest.mark.parametrize("clamp", [True, False])
+@pytest.mark.parametrize("levels", [[0, 30, 100, 450], [7], [5, 6]])
+def test_equals_the_explicit_formula(levels, clamp):
+    predict, x0, noise = unlabelled(Elementwise()), some_slices(), slice_noise(some_slices(), [3, 4])()
+    limit = (lambda v: v.clamp(-1, 1)) if clamp else (lambda v: v)
+
+    def move(x, t, to):
+        clean = limit((x - np.sqrt(1 - BARS[t]) * predict(x, t)) / np.sqrt(BARS[t]))
+        if to is None:
+            return clean
+        seen = (x - np.sqrt(BARS[t]) * clean) / np.sqrt(1 - BARS[t])
+        return np.sqrt(BARS[to]) * clean + np.sqrt(1 - BARS[to]) * seen
+
+    x = np.sqrt(BARS[levels[0]]) * x0 + np.sqrt(1 - BARS[levels[0]]) * noise
+    for number in range(len(levels) - 1):
+        x = move(x, levels[number], levels[number + 1])
+    encoded = encode(predict, x0, levels, noise=noise, schedule=SCHEDULE, clamp=clamp)
+    torch.testing.assert_close(encoded, x)
+    for number in range(len(levels) - 1, 0, -1):
+        x = move(x, levels[number], levels[number - 1])
+    decoded = decode(predict, encoded, levels, schedule=SCHEDULE, clamp=clamp)
+    torch.testing.assert_close(decoded, move(x, levels[0], None))
+
+
+def test_result_does_not_depend_on_the_batch():
+    x0, seeds, levels = some_slices(5).float(), [5, 6, 7, 8, 9], levels_up_to(500, 20)
+    predict = unlabelled(Elementwise())
+
+    def there_and_back(rows):
+        noise = slice_noise(x0[rows], [seeds[row] for row in rows])()
+        x = encode(predict, x0[rows], levels, noise=noise, schedule=SCHEDULE)
+        return decode(predict, x, levels, schedule=SCHEDULE)
+
+    whole = there_and_back([0, 1, 2, 3, 4])
+    for rows in ([3], [4, 1], [0, 2, 3]):
+        assert torch.equal(there_and_back(rows), whole[rows])
+
+
+def test_levels_reach_from_0_to_the_top():
+    assert levels_up_to(400, 5) == [0, 100, 200, 300, 400]
+    assert levels_up_to(3, 10) == [0, 1, 2, 3]
+    assert levels_up_to(999, 1000) == list(range(1000))
+    assert levels_up_to(400, 10)[0::9] == [0, 400]
+    assert len(levels_up_to(400, 10)) == 10

@@ -1,0 +1,178 @@
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+
+from anofpdm.errors import ModelError
+from anofpdm.labels import HEALTHY, NULL, UNHEALTHY
+from anofpdm.method.forward_process import slice_noise
+from anofpdm.network import checkpoint
+from anofpdm.network.classifier import NoisedClassifier
+from anofpdm.network.config import UNetConfig
+from anofpdm.network.predictor import load_guide, load_trained
+from anofpdm.network.schedule import NoiseSchedule
+from anofpdm.study.rivals.ddim import decode, encode, levels_up_to
+from anofpdm.study.rivals.ddim_classifier import reconstruct
+from tests.method.worlds import Elementwise, alpha_bars
+
+SCHEDULE, BARS = NoiseSchedule.linear(), alpha_bars()
+CPU = torch.device("cpu")
+
+
+class HealthyOrNot:
+    """Half of all slices are N(healthy mean, variance) at every pixel, the others N(unhealthy mean, variance)."""
+
+    means, variance = {HEALTHY: -0.4, UNHEALTHY: 0.5}, 0.04
+
+    def noise(self, x, t, label):
+        """Exact, for one label."""
+        a = BARS[t]
+        return np.sqrt(1 - a) * (x - np.sqrt(a) * self.means[label]) / (a * self.variance + 1 - a)
+
+    def log_shares(self, x, t):
+        """log p(label | x_t), [N, 2]: the exact classifier."""
+        a = BARS[t]
+        squares = [(x - np.sqrt(a) * self.means[label]).square().flatten(1).sum(1) for label in (HEALTHY, UNHEALTHY)]
+        return (-torch.stack(squares, 1) / (2 * (a * self.variance + 1 - a))).log_softmax(1)
+
+    def __call__(self, x, t):
+        """Exact, without a label."""
+        shares = self.log_shares(x, t).exp()[:, :, None, None, None]
+        return shares[:, 0] * self.noise(x, t, HEALTHY) + shares[:, 1] * self.noise(x, t, UNHEALTHY)
+
+    @torch.enable_grad()
+    def healthy_gradient(self, x, t):
+        x = x.detach().requires_grad_()
+        return torch.autograd.grad(self.log_shares(x, t)[:, HEALTHY].sum(), x)[0]
+
+    def draw(self, label, n, seed=0):
+        generator = torch.Generator().manual_seed(seed)
+        standard = torch.randn(n, 1, 6, 6, generator=generator, dtype=torch.float64)
+        return self.means[label] + np.sqrt(self.variance) * standard
+
+
+WORLD = HealthyOrNot()
+
+
+def found(x0, top, *, scale, invert, count=100, clamp=False):
+    return reconstruct(
+        WORLD,
+        WORLD.healthy_gradient,
+        x0,
+        levels=levels_up_to(top, count),
+        scale=scale,
+        noise=slice_noise(x0, range(len(x0)))(),
+        schedule=SCHEDULE,
+        invert=invert,
+        clamp=clamp,
+    )
+
+
+@pytest.mark.parametrize("clamp", [True, False])
+@pytest.mark.parametrize("invert", [True, False])
+@pytest.mark.parametrize("top", [200, 999])
+def test_exact_classifier_at_scale_1_equals_the_healthy_model(top, invert, clamp):
+    """Bayes: the score of healthy slices is the score of all plus the gradient of log p(healthy | x)."""
+    x0, levels = torch.cat([WORLD.draw(HEALTHY, 2), WORLD.draw(UNHEALTHY, 2)]), levels_up_to(top, 100)
+    noise, how = slice_noise(x0, range(4))(), {"schedule": SCHEDULE, "clamp": clamp}
+    x = encode(WORLD, x0, levels, noise=noise, **how) if invert else SCHEDULE.add_noise(x0, top, noise)
+    expected = decode(lambda x, t: WORLD.noise(x, t, HEALTHY), x, levels, **how)
+    torch.testing.assert_close(found(x0, top, scale=1.0, invert=invert, clamp=clamp), expected, rtol=1e-7, atol=1e-8)
+    assert (found(x0, top, scale=0.0, invert=invert, clamp=clamp) - expected).abs().max() > 0.05
+
+
+def test_sampling_from_pure_noise_gives_healthy_slices():
+    x0 = WORLD.draw(UNHEALTHY, 100)
+    healthy = found(x0, 999, scale=1.0, invert=False)
+    assert healthy.mean().item() == pytest.approx(WORLD.means[HEALTHY], abs=0.02)
+    assert healthy.std().item() == pytest.approx(np.sqrt(WORLD.variance), rel=0.1)
+    either = found(x0, 999, scale=0.0, invert=False).mean((1, 2, 3))
+    assert 0.2 < (either > 0.05).double().mean() < 0.8  # not pulled: of both kinds
+
+
+def test_inverted_slice_is_recovered_without_guidance():
+    x0 = WORLD.draw(UNHEALTHY, 5)
+    assert (found(x0, 500, scale=0.0, invert=True, count=501) - x0).abs().max() < 0.1
+    pulled = found(x0, 999, scale=1.0, invert=True).mean((1, 2, 3))
+    assert (pulled - WORLD.means[HEALTHY]).abs().max() < 0.2
+
+
+def test_guidance_step_equals_the_formula():
+    """No noise seen, a constant gradient: eps' = -sqrt(1 - a) s g at one level, so x moves by (1 - a) s g / sqrt(a)."""
+    x0, t = WORLD.draw(HEALTHY, 2), 300
+    at_rest, pulled = (
+        reconstruct(
+            lambda x, _t: 0 * x,
+            lambda x, _t: torch.full_like(x, 0.25),
+            x0,
+            levels=[t],
+            scale=scale,
+            noise=slice_noise(x0, [1, 2])(),
+            schedule=SCHEDULE,
+            clamp=False,
+        )
+        for scale in (0.0, 2.0)
+    )
+    torch.testing.assert_close(pulled - at_rest, torch.full_like(x0, 0.5 * (1 - BARS[t]) / np.sqrt(BARS[t])))
+
+
+@pytest.mark.parametrize("invert", [True, False])
+def test_result_does_not_depend_on_the_batch(invert):
+    x0, seeds, levels = (
+        torch.rand(4, 2, 6, 6, generator=torch.Generator().manual_seed(0)),
+        [5, 6, 7, 8],
+        range(0, 400, 20),
+    )
+    network = Elementwise()
+
+    def of(rows):
+        return reconstruct(
+            lambda x, t: network(x, t, torch.full((len(x),), NULL)),
+            lambda x, t: torch.sin(2 * x + t / 100),
+            x0[rows],
+            levels=levels,
+            scale=2.0,
+            noise=slice_noise(x0[rows], [seeds[row] for row in rows])(),
+            schedule=SCHEDULE,
+            invert=invert,
+        )
+
+    whole = of([0, 1, 2, 3])
+    for rows in ([2], [3, 0]):
+        assert torch.equal(of(rows), whole[rows])
+
+
+class TestGradientOfATrainedClassifier:
+    @pytest.fixture
+    def classifier(self, tmp_path):
+        config = UNetConfig(2, 1, 0, channels=8, multipliers=(1, 2), blocks=1, attention=(2,))
+        torch.manual_seed(0)
+        classifier = NoisedClassifier(config).eval()
+        for parameter in classifier.parameters():
+            parameter.data += 0.2 * torch.randn(parameter.shape)  # much of it starts at zero
+        payload = {"format": checkpoint.FORMAT, "task": "classifier", "network": dataclasses.asdict(config)}
+        payload |= {"modalities": ["flair", "t2"], "size": 16}
+        checkpoint.save_model(tmp_path, classifier.state_dict(), payload)
+        return classifier
+
+    def test_gradient_is_that_of_log_p_healthy(self, classifier, tmp_path):
+        x = torch.randn(3, 2, 8, 8, generator=torch.Generator().manual_seed(1))
+        with torch.no_grad():  # as the methods ask for it
+            gradient = load_guide(tmp_path, CPU).gradient(x, 300)
+        assert not gradient.requires_grad
+        exact = classifier.double()
+        way = torch.randn(x.shape, generator=torch.Generator().manual_seed(2)).double()
+
+        def log_healthy(step):
+            with torch.no_grad():
+                return exact(x + step * way, torch.full((3,), 300)).double().log_softmax(1)[:, HEALTHY]
+
+        slope = (log_healthy(0.003) - log_healthy(-0.003)) / 0.006
+        assert slope.abs().min() > 0.002
+        torch.testing.assert_close((gradient * way).sum((1, 2, 3)), slope, rtol=0.01, atol=1e-3)
+
+    @pytest.mark.usefixtures("classifier")
+    def test_classifier_is_refused_as_noise_predictor(self, tmp_path):
+        with pytest.raises(ModelError, match="trained for task 'classifier'"):
+            load_trained(tmp_path, CPU, task="unconditional")

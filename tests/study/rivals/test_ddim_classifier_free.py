@@ -1,0 +1,70 @@
+import numpy as np
+import pytest
+import torch
+
+from anofpdm.labels import HEALTHY, NULL
+from anofpdm.method.forward_process import slice_noise
+from anofpdm.network.schedule import NoiseSchedule
+from anofpdm.study.rivals.ddim import decode, encode, levels_up_to
+from anofpdm.study.rivals.ddim_classifier_free import reconstruct
+from tests.method.worlds import Elementwise, TwoGaussians, alpha_bars
+
+SCHEDULE = NoiseSchedule.linear()
+HEALTHY_MEAN, NULL_MEAN, VARIANCE = -0.3, 0.2, 0.3
+WORLD = TwoGaussians(HEALTHY_MEAN, NULL_MEAN, VARIANCE)
+
+
+def some_slices(n=2, channels=2, side=6):
+    generator = torch.Generator().manual_seed(0)
+    return torch.rand(n, channels, side, side, generator=generator, dtype=torch.float64) * 2 - 1
+
+
+def labelled(world, label):
+    return lambda x, t: world(x, t, torch.full((len(x),), label))
+
+
+def found(x0, levels, strength, clamp=False):
+    return reconstruct(WORLD, x0, levels=levels, strength=strength, noise=0 * x0, schedule=SCHEDULE, clamp=clamp)
+
+
+@pytest.mark.parametrize("world", [WORLD, Elementwise()], ids=["gaussians", "elementwise"])
+@pytest.mark.parametrize("clamp", [True, False])
+@pytest.mark.parametrize(("strength", "label"), [(0.0, HEALTHY), (-1.0, NULL)])
+def test_strengths_0_and_minus_1_use_one_label_only(world, clamp, strength, label):
+    x0, levels = some_slices(), levels_up_to(450, 30)
+    noise, how = slice_noise(x0, [1, 2])(), {"schedule": SCHEDULE, "clamp": clamp}
+    got = reconstruct(world, x0, levels=levels, strength=strength, noise=noise, **how)
+    x = encode(labelled(world, NULL), x0, levels, noise=noise, **how)
+    torch.testing.assert_close(got, decode(labelled(world, label), x, levels, **how))
+    other = decode(labelled(world, HEALTHY if label == NULL else NULL), x, levels, **how)
+    assert (got - other).abs().max() > 0.05
+
+
+def test_slice_is_recovered_without_guidance():
+    x0 = some_slices()
+    assert (found(x0, levels_up_to(450, 451), -1.0) - x0).abs().max() < 0.01
+    assert (found(x0, levels_up_to(450, 451), 0.0) - x0).abs().max() > 0.1
+
+
+@pytest.mark.parametrize("top", [200, 450, 999])
+@pytest.mark.parametrize("strength", [0.0, 1.1, 3.0])
+def test_guided_shift_between_two_gaussians(top, strength):
+    """Guiding between Gaussians of one variance is decoding with a Gaussian further on: m_w = (1 + w) m_h - w m_0."""
+    x0, a = some_slices(), alpha_bars()[top]
+    scale = np.sqrt((a * VARIANCE + 1 - a) / VARIANCE)
+    moved = (1 + strength) * (HEALTHY_MEAN - NULL_MEAN) * (1 - np.sqrt(a) / scale)
+    errors = [(found(x0, levels_up_to(top, count), strength) - (x0 + moved)).abs().max() for count in (30, 1000)]
+    assert errors[1] < errors[0] / 5
+    assert errors[1] < 0.01 * (1 + strength)
+
+
+def test_result_does_not_depend_on_the_batch():
+    x0, seeds, levels = some_slices(4).float(), [5, 6, 7, 8], levels_up_to(450, 20)
+
+    def of(rows):
+        noise = slice_noise(x0[rows], [seeds[row] for row in rows])()
+        return reconstruct(Elementwise(), x0[rows], levels=levels, strength=1.1, noise=noise, schedule=SCHEDULE)
+
+    whole = of([0, 1, 2, 3])
+    for rows in ([2], [3, 0]):
+        assert torch.equal(of(rows), whole[rows])

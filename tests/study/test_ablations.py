@@ -1,0 +1,441 @@
+"""Ablations of an untrained network on small phantoms: numbers recomputed, network passes counted, figures drawn."""
+
+import csv
+import json
+import shutil
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from scipy import ndimage, stats
+from typer.testing import CliRunner
+
+from anofpdm.calibration.fit_calibration import CalibrationConfig, fit_calibration, labelled_rows
+from anofpdm.cli.main import app
+from anofpdm.cohorts import open_cohort
+from anofpdm.errors import CohortError, EvaluationError, MethodError
+from anofpdm.labels import HEALTHY, UNHEALTHY
+from anofpdm.method.decision import VARIANTS, DecisionSettings, decide
+from anofpdm.method.evidence import concatenate
+from anofpdm.method.gather import EvidenceRequest, evidence_batches, slice_seeds
+from anofpdm.network.predictor import load_trained
+from anofpdm.network.schedule import NoiseSchedule
+from anofpdm.scoring.metrics.pixels import average_precision
+from anofpdm.scoring.truth import Truth
+from anofpdm.study.ablations import ablation_tables as ablations_tables
+from anofpdm.study.ablations import levels as ablations_levels
+from anofpdm.study.ablations.ablation_report import draw_gallery, render_page, to_json
+from anofpdm.study.ablations.charts import FIGURES
+from anofpdm.study.ablations.evidence_passes import measured_slices
+from anofpdm.study.ablations.levels import FACTORS, EndStepMaps, extend_levels
+from anofpdm.study.ablations.run_ablations import AblationConfig, ablate
+from anofpdm.util.drawing import Line, chart
+from anofpdm.util.files import folder_lock
+from tests import toys
+
+CPU = torch.device("cpu")
+BUMP = (9.0, 6.5)  # about where toy lesions lie in slices of 16 x 16
+LEVELS, OTHERS, BATCH = 6, (2, 4), 16
+CONFIG = AblationConfig(
+    CalibrationConfig(
+        signal="error", levels=LEVELS, strengths=(0.0, 2.0, 5.0), split="train", batch=BATCH, strength_by="cosine"
+    ),
+    levels_tried=(*OTHERS, LEVELS),
+    gallery_levels=(90, 210, 590),
+)
+NAMES = [
+    "mse_curves", "sam", "lesion_size", "strength", "end_step", "threshold", "levels", "variants", "detector",
+    "gallery",
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    return toys.untrained(tmp_path_factory.mktemp("made"))
+
+
+class Counting:
+    """A denoiser that blurs and responds where the phantoms have lesions, plus the network's output; counts calls."""
+
+    def __init__(self, predict):
+        self.predict, self.device, self.precision = predict, predict.device, predict.precision
+        self.calls = []  # level, slices
+
+    def __call__(self, x, t, labels):
+        predicted = self.predict(x, t, labels)
+        self.calls.append((t, len(x)))
+        _, spread = NoiseSchedule.linear().signal_and_noise(t, x)
+        blurred = torch.nn.functional.avg_pool2d(x, 3, 1, 1, count_include_pad=False)
+        across, down = torch.meshgrid(torch.arange(16), torch.arange(16), indexing="ij")
+        bump = torch.exp(-((across - BUMP[0]) ** 2 + (down - BUMP[1]) ** 2) / 8)
+        healthy = (labels == HEALTHY)[:, None, None, None]
+        return (x - blurred) / spread + 0.1 * predicted + healthy * bump * (1.5 if t < 350 else 0.2)
+
+
+def opened(made):
+    model = load_trained(made / "model", CPU)
+    return replace(model, predict=Counting(model.predict))  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="module")
+def done(made):
+    """All ablations once, the calls of the network, the progress, and what the tables were made from."""
+    model, reports, kept = opened(made), [], {}
+    mse_curves, second_pass = ablations_tables.mse_curves, ablations_levels.second_pass
+    with pytest.MonkeyPatch.context() as patch:
+
+        def spied(study):
+            kept["study"] = study
+            return mse_curves(study)
+
+        def second(*args, **options):
+            kept["measurements"] = second_pass(*args, **options)
+            return kept["measurements"]
+
+        patch.setattr("anofpdm.study.ablations.ablation_tables.mse_curves", spied)
+        patch.setattr("anofpdm.study.ablations.run_ablations.second_pass", second)
+        found = ablate(model, open_cohort(made / "cohort"), CONFIG, lambda *now: reports.append(now))
+    return found, model.predict.calls, reports, kept["study"], kept["measurements"]
+
+
+def table(done, name):
+    return next(one for one in done[0].tables if one.name == name)
+
+
+def literal_masks(maps, quantiles):
+    masks = []
+    for image, quantile in zip(maps, quantiles, strict=True):
+        above = ndimage.median_filter(image, size=5, mode="reflect") >= np.quantile(image, quantile)
+        components, count = ndimage.label(above, np.ones((3, 3)))
+        for number in range(1, count + 1):
+            if (components == number).sum() <= round(40 * 16 * 16 / 128**2):
+                above[components == number] = False
+        masks.append(above)
+    return np.stack(masks)
+
+
+def literal_dice(masks, lesions):
+    return float(np.mean([toys.dice(one, other) for one, other in zip(masks, lesions, strict=True)]))
+
+
+# ---- passes ----------------------------------------------------------------------------------------------------------
+
+
+def test_number_of_network_evaluations(done):
+    """Two evaluations per slice and level: for all slices once, once for each K and once for the other encoding; for
+    slices with a lesion once more beyond the range and once for gradients."""
+    _, calls, _, study, _ = done
+    n, n_unhealthy = len(study.rows), len(study.unhealthy)
+    assert 0 < n_unhealthy < n
+    levels = extend_levels(
+        study.calibrated.calibration.settings.levels, int(study.decisions.end_step[study.unhealthy].max())
+    )
+    of_all, of_unhealthy = 2 * LEVELS + sum(OTHERS), len(levels) + LEVELS
+    assert sum(slices for _, slices in calls) == 2 * (n * of_all + n_unhealthy * of_unhealthy)
+
+
+def test_levels_are_extended_to_three_end_steps():
+    assert extend_levels((0, 100, 200), 100) == (0, 100, 200, 300)
+    assert extend_levels((0, 100, 200), 10) == (0, 100, 200)
+    assert extend_levels((0, 100, 200), 200)[-1] == 600
+    assert extend_levels((0, 100, 200), 900)[-1] == 900
+
+
+def test_progress_covers_all_passes(done):
+    _, _, reports, _, _ = done
+    _, steps, totals = zip(*reports, strict=True)
+    assert list(steps) == sorted(steps)
+    assert steps[-1] == totals[0]
+    assert set(totals) == {totals[0]}
+
+
+def test_impossible_numbers_of_levels_are_refused_before_any_work(made):
+    model = opened(made)
+    with pytest.raises(MethodError, match="601 levels"):
+        ablate(model, open_cohort(made / "cohort"), replace(CONFIG, levels_tried=(2, 601)))
+    assert not model.predict.calls
+
+
+# ---- the second pass, against all levels kept ------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def kept(made, done):
+    """Of slices with a lesion at w*: the method's own evidence, the signal at every level, and streamed maps."""
+    study = done[3]
+    model, cohort, calibration = opened(made), study.cohort, study.calibrated.calibration
+    rows = study.rows[study.unhealthy]
+    signals, gradients = [], []
+
+    def record(level, signal_map):
+        signals.append(signal_map()[:, 0].clone())
+        gradients.append((level.healthy - level.unguided).square().mean(1))
+
+    def run_levels(levels, on_level=None):
+        settings = replace(calibration.settings, levels=levels)
+        request = EvidenceRequest(settings, [calibration.strength], CPU, len(rows))
+        seeds = slice_seeds(cohort.indices[rows], 0)
+        batches = evidence_batches(
+            model.predict, lambda some: cohort.pixels(rows[some]), seeds, request, on_level=on_level
+        )
+        return concatenate(list(batches))
+
+    evidence = run_levels(calibration.settings.levels)
+    run_levels(extend_levels(calibration.settings.levels, int(evidence.end_step.max())), record)
+    return evidence, torch.stack(signals, 1), torch.stack(gradients, 1)  # [U, K, H, W]
+
+
+def test_streamed_map_at_factor_1_equals_the_methods_map(kept):
+    evidence, signals, _ = kept
+    levels, end_step = evidence.settings.levels, evidence.end_step[:, 0]
+    streamed = EndStepMaps(end_step, FACTORS, signals[:, 0])
+    for number, t in enumerate(levels):
+        streamed.add(t, signals[:, number])
+    assert torch.equal(streamed.maps[:, FACTORS.index(1.0)], evidence.maps[:, 0])
+    for column, factor in enumerate(FACTORS):
+        for row, end in enumerate(end_step.tolist()):
+            among = [number for number, t in enumerate(levels) if t <= max(factor * end, levels[0])]
+            torch.testing.assert_close(streamed.maps[row, column], signals[row, among].mean(0))
+
+
+def test_dice_by_end_step(kept, done):
+    evidence, signals, _ = kept
+    _, _, _, study, measurements = done
+    assert torch.equal(evidence.end_step[:, 0], torch.from_numpy(study.decisions.end_step[study.unhealthy]))
+    lesions, quantiles = study.lesions[study.unhealthy], study.decisions.quantile[study.unhealthy]
+    rows = {factor: score for factor, score, _ in table(done, "end_step").rows}
+    assert list(rows) == list(FACTORS)
+    levels = extend_levels(evidence.settings.levels, int(evidence.end_step.max()))
+    assert len(levels) > LEVELS
+    for factor in FACTORS:
+        maps = [
+            signals[row, [n for n, t in enumerate(levels) if t <= factor * end]].mean(0).numpy()
+            for row, end in enumerate(evidence.end_step[:, 0].tolist())
+        ]
+        assert rows[factor] == pytest.approx(literal_dice(literal_masks(maps, quantiles), lesions), abs=1e-3)
+    assert measurements.dice.shape == (len(study.unhealthy), len(FACTORS))
+
+
+def test_factor_1_scores_like_the_dynamic_threshold(done):
+    by_name = {row[0]: row[2] for row in table(done, "threshold").rows if row[0] != "fixed"}
+    scores = {factor: score for factor, score, _ in table(done, "end_step").rows}
+    assert scores[1.0] == pytest.approx(by_name["dynamic"], abs=0.02)  # kept in half
+
+
+def test_magnitudes_inside_and_outside(kept, done):
+    _, signals, _ = kept
+    study = done[3]
+    lesions = study.lesions[study.unhealthy]
+    around = (study.cohort.pixels(study.rows[study.unhealthy]).mean(1) > -0.95) & ~lesions
+    sam = table(done, "sam")
+    for name, region in (("inside", lesions), ("outside", around)):
+        literal = np.mean(
+            [[image[part].mean() for image in images] for images, part in zip(signals.numpy(), region, strict=True)],
+            axis=0,
+        )
+        np.testing.assert_allclose(sam.column(name), literal[:LEVELS], rtol=1e-3)
+    np.testing.assert_allclose(sam.column("ratio"), np.divide(sam.column("inside"), sam.column("outside")), rtol=1e-5)
+
+
+def test_gallery_tiles_are_at_the_requested_levels(kept, done):
+    evidence, signals, gradients = kept
+    _, _, _, study, measurements = done
+    assert study.gallery_levels == (100, 200, 500)  # the nearest among the noise levels
+    columns = [evidence.settings.levels.index(level) for level in study.gallery_levels]
+    for number, (scan, index, size, end) in enumerate(table(done, "gallery").rows):
+        rows = study.rows[study.unhealthy]
+        (row,) = np.flatnonzero((study.cohort.scans[rows] == scan) & (study.cohort.indices[rows] == index))
+        wanted = [*columns, evidence.settings.levels.index(end)]
+        np.testing.assert_allclose(measurements.tiles[number, 0], signals[row, wanted], rtol=1e-2, atol=1e-4)
+        np.testing.assert_allclose(measurements.tiles[number, 1], gradients[row, wanted], rtol=1e-2, atol=1e-4)
+        assert size == study.lesions[study.unhealthy[row]].sum() > 0
+
+
+# ---- tables, recomputed ----------------------------------------------------------------------------------------------
+
+
+def test_masks_and_lesions_overlap_in_part(done):
+    """Otherwise the numbers below would agree trivially."""
+    scores = [row[-1] for row in table(done, "threshold").rows]
+    by_end_step = [row[1] for row in table(done, "end_step").rows]
+    assert 0.05 < scores[0] < 1
+    assert len(set(scores)) > 5
+    assert len(set(by_end_step)) > 5
+
+
+def test_fixed_thresholds(done):
+    study = done[3]
+    strength = study.calibrated.calibration.strength
+    maps = study.calibrated.evidence.at(strength).maps[study.unhealthy, 0].float().numpy()
+    fixed = {row[1]: row[2] for row in table(done, "threshold").rows if row[0] == "fixed"}
+    assert list(fixed) == [0.9, 0.91, 0.92, 0.93, 0.94, 0.95, 0.96, 0.97, 0.98]
+    for quantile, score in fixed.items():
+        literal = literal_dice(literal_masks(maps, [quantile] * len(maps)), study.lesions[study.unhealthy])
+        assert score == pytest.approx(literal, abs=1e-12)
+    dynamic = literal_dice(
+        literal_masks(maps, study.decisions.quantile[study.unhealthy]), study.lesions[study.unhealthy]
+    )
+    assert table(done, "threshold").rows[0] == ("dynamic", "", pytest.approx(dynamic, abs=1e-12))
+
+
+def test_lesion_size(done, made):
+    one = table(done, "lesion_size")
+    r = stats.pearsonr(one.column("pixels"), one.column("divergence")).statistic
+    assert one.numbers["pearson_r"] == pytest.approx(r, abs=1e-9)
+    cohort = open_cohort(made / "cohort")
+    areas = {(str(s), int(i)): int(a) for s, i, a in zip(
+        cohort.scans, cohort.indices, Truth(cohort).masks(np.arange(len(cohort))).sum((1, 2)), strict=True
+    )}  # fmt: skip
+    assert all(areas[scan, index] == pixels > 0 for scan, index, pixels, _ in one.rows)
+
+
+def test_strengths(done):
+    one, calibration = table(done, "strength"), done[3].calibrated.calibration
+    assert one.column("accuracy") == [candidate.accuracy for candidate in calibration.candidates]
+    at_chosen = next(row[3] for row in one.rows if row[0] == calibration.strength)
+    assert at_chosen == pytest.approx(table(done, "threshold").rows[0][2], abs=1e-12)
+    assert one.numbers == {"best_strength": calibration.best_strength, "strength": calibration.strength}
+
+
+def test_levels_and_detectors(done):
+    study = done[3]
+    by_levels = {row[0]: row[1:] for row in table(done, "levels").rows}
+    assert list(by_levels) == [*OTHERS, LEVELS]
+    inside = study.cohort.pixels(study.rows[study.unhealthy]).mean(1) > -0.95
+    ranked = average_precision(study.decisions.maps[study.unhealthy][inside], study.lesions[study.unhealthy][inside])
+    assert by_levels[LEVELS] == pytest.approx((table(done, "threshold").rows[0][2], ranked))
+    rows = {row[0]: row[1:] for row in table(done, "detector").rows}
+    assert rows["all-empty"][2] == pytest.approx(1 - len(study.unhealthy) / len(study.rows))
+    scores = [
+        toys.dice(one, lesion) if one.any() or lesion.any() else 1.0
+        for one, lesion in zip(study.decisions.drawn, study.lesions, strict=True)
+    ]
+    assert rows["none"][2] == pytest.approx(np.mean(scores))
+    assert rows["cosine"][0] == study.calibrated.calibration.cosine_accuracy.accuracy
+
+
+def test_variants(done, made):
+    """Two of them from the first pass, another from a separate calibration."""
+    study = done[3]
+    rows = {row[0]: row[1] for row in table(done, "variants").rows}
+    assert list(rows) == [*VARIANTS, "gradient-above"]
+    assert rows["anofpdm-ddim"] == pytest.approx(table(done, "threshold").rows[0][2], abs=1e-12)
+    evidence = study.calibrated.evidence.at(study.calibrated.calibration.strength)
+    quantiles, lesions = study.decisions.quantile[study.unhealthy], study.lesions[study.unhealthy]
+    last = literal_masks(evidence.last_maps[study.unhealthy, 0].float().numpy(), quantiles)
+    assert rows["anofpdm-ddim-last"] == pytest.approx(literal_dice(last, lesions), abs=1e-12)
+    options = replace(CONFIG.calibration, encoding="ddpm")
+    again = fit_calibration(opened(made), study.cohort, options)
+    masks = decide(again.evidence, again.calibration, DecisionSettings(detector="none")).drawn[study.unhealthy]
+    assert rows["anofpdm-ddpm"] == pytest.approx(literal_dice(masks, lesions), abs=1e-12)
+    assert len(set(rows.values())) > 4
+
+
+def test_curves(done):
+    study = done[3]
+    evidence = study.calibrated.evidence.at(study.calibrated.calibration.strength)
+    unhealthy = study.cohort.labels[study.rows] == UNHEALTHY
+    one = table(done, "mse_curves")
+    guided, unguided = evidence.mse_guided[unhealthy, 0].mean(0), evidence.mse_unguided[~unhealthy].mean(0)
+    np.testing.assert_allclose(one.column("unhealthy_guided_mean"), guided, rtol=1e-5)
+    np.testing.assert_allclose(one.column("healthy_unguided_mean"), unguided, rtol=1e-5)
+
+
+# ---- figures, page and command ---------------------------------------------------------------------------------------
+
+
+def not_blank(picture):
+    colours = picture.getcolors(256)
+    return colours is None or len(colours) > 8  # None: even more
+
+
+def test_label_at_the_right_edge_of_a_chart_is_not_cut():
+    bare, labelled = (
+        np.asarray(chart([Line([0, 1], [0, 0])], "", vlines=[(1, word)])) for word in ("", "a long label")
+    )
+    assert labelled.sum(dtype=int) > bare.sum(dtype=int)
+    assert (labelled == bare)[:, -11:].all()  # right of the line
+
+
+def test_figures(done):
+    found = done[0]
+    assert [one.name for one in found.tables] == NAMES == [*FIGURES, "gallery"]
+    for one in found.tables[:-1]:
+        assert not_blank(FIGURES[one.name](one)), one.name
+    assert not_blank(draw_gallery(found))
+
+
+def test_the_page_and_the_numbers(done):
+    payload = json.loads(to_json(done[0]))  # strict: no NaN
+    assert list(payload["ablations"]) == NAMES
+    assert payload["settings"]["options"]["levels_tried"] == [2, 4, 6]
+    assert len(payload["settings"]["model_sha256"]) == 64
+    text = render_page(done[0])
+    assert "<script" not in text
+    assert "http" not in text
+    for name in NAMES:
+        assert f'src="{name}.png"' in text
+
+
+def test_the_command(made, tmp_path):
+    words = [
+        "ablate", made / "model", made / "cohort", "--out", tmp_path / "out", "--split", "train", "--levels", 3,
+        "--levels-tried", "2", "--strengths", "0,2", "--most", 20, "--device", "cpu", "--score", "flair",
+    ]  # fmt: skip
+    (tmp_path / "out").mkdir()
+    with folder_lock(tmp_path / "out"):
+        refused = CliRunner().invoke(app, [str(word) for word in words])
+    assert "another run is writing here" in refused.output
+    ran = CliRunner().invoke(app, [str(word) for word in words])
+    assert ran.exit_code == 0, ran.output
+    assert "report: " in ran.stdout
+    for name in NAMES:
+        assert not_blank(Image.open(tmp_path / "out" / f"{name}.png"))
+        header, *rows = csv.reader((tmp_path / "out" / f"{name}.csv").read_text().splitlines())
+        assert rows
+        assert {len(row) for row in rows} == {len(header)}
+    assert json.loads((tmp_path / "out" / "ablations.json").read_text())["settings"]["scored"] == ["flair"]
+    assert (tmp_path / "out" / "index.html").is_file()
+
+
+@pytest.mark.parametrize("wrong", [("--levels-tried", "0"), ("--levels-tried", "a"), ("--gallery-levels", "1.5")])
+def test_wrong_options_are_usage_errors(made, tmp_path, wrong):
+    words = ["ablate", str(made / "model"), str(made / "cohort"), "--out", str(tmp_path / "out"), *wrong]
+    assert CliRunner().invoke(app, words).exit_code == 2
+    assert not (tmp_path / "out").exists()
+
+
+# ---- refused cohorts -------------------------------------------------------------------------------------------------
+
+
+def test_a_cohort_without_masks_is_refused(made, tmp_path):
+    shutil.copytree(made / "cohort", tmp_path / "cohort")
+    shutil.rmtree(tmp_path / "cohort" / "truth")
+    with pytest.raises(CohortError, match="has no lesion masks"):
+        measured_slices(open_cohort(tmp_path / "cohort"), CONFIG.calibration)
+    words = ["ablate", str(made / "model"), str(tmp_path / "cohort"), "--out", str(tmp_path / "out")]
+    ran = CliRunner().invoke(app, words)
+    assert ran.exit_code == 1
+    assert "has no lesion masks" in ran.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_scans_without_masks_are_left_out(made):
+    cohort = open_cohort(made / "cohort")
+    rows = labelled_rows(cohort, "train", 2000, 0)
+    without = cohort.scans == cohort.scans[rows[0]]
+    measured, left, lesions = measured_slices(replace(cohort, has_mask=~without), CONFIG.calibration)
+    assert set(rows) - set(left) == set(np.flatnonzero(without))
+    assert len(left) == len(lesions)
+    assert not set(measured.rows("train")) & set(np.flatnonzero(without))
+    with pytest.raises(EvaluationError, match="no scan of the 'train' split has a lesion mask"):
+        measured_slices(replace(cohort, has_mask=np.zeros_like(without)), CONFIG.calibration)
+
+
+def test_one_class_is_refused(made):
+    cohort = open_cohort(made / "cohort")
+    healthy = replace(cohort, labels=np.full(len(cohort), HEALTHY))
+    with pytest.raises(EvaluationError, match="need both classes"):
+        measured_slices(healthy, CONFIG.calibration)

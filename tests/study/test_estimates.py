@@ -1,0 +1,57 @@
+"""Estimated against measured DICE: correlations as in scipy, and what is left out."""
+
+import json
+import math
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from anofpdm.scoring.pairs import Pair
+from anofpdm.scoring.score_pairs import ScoredScan, ScoringReport
+from anofpdm.study.native.estimates import check_estimates, read_estimate
+
+
+def scored(measured, truth_ml=1.0):
+    pairs = (Pair(f"p{number}", f"p{number}", Path("a"), Path("b")) for number in range(len(measured)))
+    scores = (SimpleNamespace(dice=value, truth_ml=truth_ml) for value in measured)
+    return ScoringReport([ScoredScan(*both) for both in zip(pairs, scores, strict=True)])
+
+
+def by_scan(values):
+    return {f"p{number}": float(value) for number, value in enumerate(values)}
+
+
+def test_correlations_are_those_of_scipy():
+    rng = np.random.default_rng(0)
+    measured = np.round(rng.random(20), 1)  # with ties
+    estimated = np.round(0.5 * measured + 0.3 * rng.random(20), 1)
+    check = check_estimates(scored(measured), by_scan(estimated))
+    assert check.pearson == pytest.approx(stats.pearsonr(estimated, measured).statistic)
+    assert check.spearman == pytest.approx(stats.spearmanr(estimated, measured).statistic)
+    assert check.scans == 20
+    assert check.mean_estimate == pytest.approx(estimated.mean())
+    assert check.mean_dice == pytest.approx(measured.mean())
+    assert f"correlation {check.pearson:.2f} (Pearson), {check.spearman:.2f} (Spearman)" in check.describe()
+
+
+def test_scans_without_a_lesion_or_an_estimate_are_left_out():
+    assert check_estimates(scored([0.1, 0.5, 0.9]), by_scan([0.2, 0.6])) is None
+    assert check_estimates(scored([0.1, 0.5, 0.9], truth_ml=0.0), by_scan([0.2, 0.6, 0.8])) is None
+    assert check_estimates(scored([0.1, 0.5, 0.9, 0.8]), by_scan([0.2, 0.6, 0.8])).scans == 3
+
+
+def test_a_constant_has_no_correlation():
+    assert math.isnan(check_estimates(scored([0.5, 0.5, 0.5]), by_scan([0.2, 0.6, 0.8])).pearson)
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [({"estimated_dice": 0.75}, 0.75), ({"estimated_dice": None}, None), ({"volume_ml": 1.0}, None), ([], None)],
+)
+def test_estimates_are_read_from_summaries(tmp_path, content, expected):
+    (tmp_path / "summary.json").write_text(json.dumps(content))
+    assert read_estimate(tmp_path / "summary.json") == expected
+    assert read_estimate(tmp_path / "gone.json") is None

@@ -1,0 +1,278 @@
+"""anofpdm evaluate --native: whole scans, from files to scores in native space, with the bundled phantom models."""
+
+import csv
+import json
+import math
+import shutil
+
+import nibabel as nib
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from anofpdm.cli.main import app
+from anofpdm.cohorts import open_cohort
+from anofpdm.demo.run_demo import BUNDLED
+from anofpdm.options import Layout, Split
+from anofpdm.scoring.summary import TITLES
+from anofpdm.study.native import estimates
+from anofpdm.study.native.run_native import is_trained_on
+from anofpdm.study.native.split_scans import find_split_scans
+
+MODALITIES = ("flair", "t1", "t1ce", "t2")
+QUICK = ("--device", "cpu", "--workers", 1)
+
+
+def anofpdm(*words, code=0):
+    done = CliRunner().invoke(app, [str(word) for word in words], env={"COLUMNS": "300"})
+    assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
+    assert done.exit_code == code, done.output
+    return done.output
+
+
+def make_world(home, kind, layout, parts):
+    """Phantoms, and a cohort prepared from other files of the same patients: every second slice."""
+    phantom = ("phantom", home / "scans", "--kind", kind, "--patients", len(parts), "--seed", 80)
+    anofpdm(*phantom, "--size", 64, "--slices", 6, "--workers", 1)
+    for path in (home / "scans").rglob("*.nii.gz"):
+        scan = nib.Nifti1Image.from_filename(path)
+        thinned = home / "thinned" / path.relative_to(home / "scans")
+        thinned.parent.mkdir(parents=True, exist_ok=True)
+        nib.save(scan.slicer[:, :, ::2], thinned)
+    names = sorted(path.name for path in (home / "scans").rglob("*") if path.name.startswith(("Phantom", "sub-")))
+    patients = list(dict.fromkeys(name.partition("_ses")[0] if kind == "stroke" else name[:24] for name in names))
+    rows = [f"{patient},{part}" for patient, part in zip(patients, parts, strict=True)]
+    (home / "split.csv").write_text("\n".join(["patient,split", *rows]))
+    words = ("--size", 32, "--split", home / "split.csv", "--workers", 1)
+    anofpdm("prepare", layout, home / "thinned", home / "cohort", *words)
+    return home, patients
+
+
+@pytest.fixture(scope="module")
+def tumours(tmp_path_factory):
+    return make_world(tmp_path_factory.mktemp("tumours"), "tumour", "brats21", ["test", "test", "train", "val"])
+
+
+@pytest.fixture(scope="module")
+def strokes(tmp_path_factory):
+    return make_world(tmp_path_factory.mktemp("strokes"), "stroke", "atlas2", ["test", "train", "val"])
+
+
+@pytest.fixture
+def copied(tumours, tmp_path):
+    """Folder of the scans, cohort and patients; the scans may be changed."""
+    home, patients = tumours
+    shutil.copytree(home / "scans", tmp_path / "scans")
+    return tmp_path / "scans", home / "cohort", patients
+
+
+def evaluate(cohort, source, out, *words, code=0, model="tumour"):
+    command = ("evaluate", BUNDLED / f"phantom-{model}", cohort, "--native", source, "--out", out, *QUICK)
+    return anofpdm(*command, *words, code=code)
+
+
+STUDENT = ("--engine", "student")
+
+
+def scores(folder):
+    """Numbers by scan and column."""
+    with (folder / "scores.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    return {(row["scan"], name): float(row[name] or math.nan) for row in rows for name in TITLES}
+
+
+def scans_in(folder):
+    return list(dict.fromkeys(scan for scan, _ in scores(folder)))
+
+
+def test_estimated_dice_is_compared_with_the_measured_one(tumours, tmp_path, monkeypatch):
+    home, (first, second, *_) = tumours
+    monkeypatch.setattr(estimates, "FEWEST", 2)
+    evaluate(home / "cohort", home / "scans", tmp_path / "out", *STUDENT)
+    result = json.loads((tmp_path / "out" / "native.json").read_text())["engines"]["student"]["estimates"]
+    folders = (tmp_path / "out" / "student" / name for name in (first, second))
+    summaries = [json.loads((folder / "summary.json").read_text()) for folder in folders]
+    assert result["scans"] == 2
+    assert result["mean_estimate"] == pytest.approx(np.mean([one["estimated_dice"] for one in summaries]))
+    assert "student: DICE estimated without masks: mean 0." in (tmp_path / "out" / "native.md").read_text()
+
+
+def test_scores_are_those_of_segment_and_score(tumours, tmp_path):
+    home, (first, second, *_) = tumours
+    text = evaluate(home / "cohort", home / "scans", tmp_path / "out")
+    summaries = json.loads((tmp_path / "out" / "native.json").read_text())["engines"]
+    assert list(summaries) == ["student", "diffusion"]
+    shutil.copytree(home / "scans" / second, tmp_path / "test_scans" / second)
+    for engine in summaries:
+        folder = tmp_path / "by_hand" / engine
+        words = ("--out", folder, "--engine", engine, "--device", "cpu", "--no-report", "--no-pictures")
+        anofpdm("segment", BUNDLED / "phantom-tumour", tmp_path / "test_scans", *words)
+        table = ("--out", tmp_path / f"scores_{engine}", "--label", "all")
+        anofpdm("score", folder, tmp_path / "test_scans", *table, "--workers", 1)
+        expected, ours = scores(tmp_path / f"scores_{engine}"), scores(tmp_path / "out" / engine)
+        assert set(expected) == {(second, name) for name in TITLES}
+        assert scans_in(tmp_path / "out" / engine) == [first, second]
+        assert {key: ours[key] for key in expected} == pytest.approx(expected, nan_ok=True)
+        mean = np.mean([ours[name, "dice"] for name in (first, second)])
+        assert summaries[engine]["summary"]["scores"]["dice"]["mean"] == pytest.approx(mean, abs=1e-5)
+        assert mean > 0.5
+        low, high = summaries[engine]["summary"]["scores"]["dice"]["interval"]
+        assert "| DICE | " in (tmp_path / "out" / "native.md").read_text()
+        assert f"({low:.3f} to {high:.3f})" in text
+        assert (tmp_path / "out" / engine / "index.html").is_file()
+    assert all(text.count(f"\n {title} ") == 2 for title in TITLES.values())
+
+
+class TestPatients:
+    def test_only_the_split_is_segmented(self, tumours, tmp_path):
+        home, (first, second, train, val) = tumours
+        text = evaluate(home / "cohort", home / "scans", tmp_path, *STUDENT)
+        assert {path.name for path in (tmp_path / "student").iterdir() if path.is_dir()} == {first, second}
+        assert "not of the test split (1 train, 1 val)" in text
+        assert train not in text
+        assert val not in text
+        assert "was trained on another cohort or split" in text
+
+    def test_absent_patients_are_named(self, copied, tmp_path):
+        source, cohort, (first, second, *_) = copied
+        shutil.rmtree(source / second)
+        text = evaluate(cohort, source, tmp_path / "out", *STUDENT)
+        assert f"skipped: 1 of the test patients, not in {source}: {second}" in text
+        assert scans_in(tmp_path / "out" / "student") == [first]
+        assert json.loads((tmp_path / "out" / "native.json").read_text())["absent_patients"] == [second]
+
+    def test_training_patients_are_refused(self, copied, tmp_path):
+        source, cohort, (first, second, *_) = copied
+        for name in (first, second):
+            shutil.rmtree(source / name)
+        text = evaluate(cohort, source, tmp_path / "out", *STUDENT, code=1)
+        assert f"{source}: no scan of the test split of {cohort} (found: 1 train, 1 val)" in text
+        assert not (tmp_path / "out").exists()
+
+    def test_unknown_patients_are_left_out(self, copied, tmp_path):
+        source, cohort, (first, second, *_) = copied
+        for path in (source / second).iterdir():
+            path.rename(path.with_name(path.name.replace(second, "stranger")))
+        text = evaluate(cohort, source, tmp_path / "out", *STUDENT)
+        assert "1 not in the cohort" in text
+        assert scans_in(tmp_path / "out" / "student") == [first]
+
+    def test_another_layout_than_the_cohorts(self, copied):
+        """Found as in `prepare bids`, where the folder has such names."""
+        source, cohort, (first, *_) = copied
+        suffixes = {"flair": "FLAIR", "t1": "T1w", "t1ce": "ce-gd_T1w", "t2": "T2w", "seg": "label-lesion_mask"}
+        opened = open_cohort(cohort)
+        renamed = np.where(opened.patients == first, "sub-x", opened.patients)
+        for role, suffix in suffixes.items():
+            (source / first / f"{first}_{role}.nii.gz").rename(source / first / f"sub-x_{suffix}.nii.gz")
+        object.__setattr__(opened, "patients", renamed)
+        for path in [path for path in source.iterdir() if path.is_dir() and path.name != first]:
+            shutil.rmtree(path)
+        scans = find_split_scans(opened, source, MODALITIES, Split.TEST)
+        assert [one.name for one in scans.subjects] == ["sub-x"]
+        assert scans.layout in (Layout.ATLAS2, Layout.BIDS)
+        (target,) = scans.targets(MODALITIES)
+        assert tuple(target.subject.images) == MODALITIES
+        assert target.subject.problem is None
+        assert target.bids
+
+
+class TestFailures:
+    def test_a_missing_truth_is_named(self, copied, tmp_path):
+        source, cohort, (first, second, *_) = copied
+        (source / first / f"{first}_seg.nii.gz").unlink()
+        text = evaluate(cohort, source, tmp_path / "out", *STUDENT, code=3)
+        assert f"failed: {first}: no lesion mask in {source}" in text
+        assert scans_in(tmp_path / "out" / "student") == [second]
+
+    def test_no_truth_at_all(self, copied, tmp_path):
+        source, cohort, (first, second, *_) = copied
+        for name in (first, second):
+            (source / name / f"{name}_seg.nii.gz").unlink()
+        text = evaluate(cohort, source, tmp_path / "out", *STUDENT, code=3)
+        assert text.count("no lesion mask") == 2
+
+    def test_a_damaged_image_is_named(self, copied, tmp_path):
+        source, cohort, (first, second, *_) = copied
+        image = source / first / f"{first}_t2.nii.gz"
+        image.write_bytes(image.read_bytes()[:1000])
+        text = evaluate(cohort, source, tmp_path / "out", *STUDENT, code=3)
+        assert f"failed: {first}: {image}" in text
+        assert scans_in(tmp_path / "out" / "student") == [second]
+
+    def test_a_truth_elsewhere_is_named(self, copied, tmp_path):
+        source, cohort, (first, second, *_) = copied
+        mask = source / first / f"{first}_seg.nii.gz"
+        image = nib.Nifti1Image.from_filename(mask)
+        affine = image.affine.copy()
+        affine[0, 3] += 500
+        nib.save(nib.Nifti1Image(image.get_fdata().astype(np.uint8), affine), mask)
+        text = evaluate(cohort, source, tmp_path / "out", *STUDENT, code=3)
+        assert f"failed: {first}: {tmp_path / 'out' / 'student' / first / 'mask.nii.gz'}: 64 x 64 x 6 voxels" in text
+        assert "overlap by 0% of the smaller" in text
+        assert scans_in(tmp_path / "out" / "student") == [second]
+
+    def test_results_inside_the_source_are_refused(self, copied):
+        source, cohort, _ = copied
+        assert "inside --native" in evaluate(cohort, source, source / "out", *STUDENT, code=1)
+
+    @pytest.mark.parametrize("words", [("--levels", 3), ("--method", "all"), ("--sample", 5), ("--seeds", 1)])
+    def test_options_of_the_comparison_are_refused(self, tumours, tmp_path, words):
+        home, _ = tumours
+        assert "does not apply to --native" in evaluate(home / "cohort", home / "scans", tmp_path, *words, code=2)
+
+    @pytest.mark.parametrize("words", [("--engine", "student"), ("--workers", 2)])
+    def test_its_options_need_it(self, tumours, tmp_path, words):
+        home, _ = tumours
+        command = ("evaluate", BUNDLED / "phantom-tumour", home / "cohort", "--out", tmp_path, *words)
+        assert "applies to --native only" in anofpdm(*command, code=2)
+
+
+def test_a_second_run_resumes(copied, tmp_path):
+    source, cohort, (first, second, *_) = copied
+    evaluate(cohort, source, tmp_path / "out", *STUDENT)
+    masks = {name: tmp_path / "out" / "student" / name / "mask.nii.gz" for name in (first, second)}
+    stamps = {name: path.stat().st_mtime_ns for name, path in masks.items()}
+    before = scores(tmp_path / "out" / "student")
+    masks[second].unlink()
+    evaluate(cohort, source, tmp_path / "out", *STUDENT)
+    assert masks[first].stat().st_mtime_ns == stamps[first]
+    assert masks[second].is_file()
+    assert scores(tmp_path / "out" / "student") == before
+
+
+def test_several_masks_of_a_stroke_are_joined(strokes, tmp_path):
+    """A mask in two files, with the values 0 and 255, one of them with its axes flipped, scores as the whole."""
+    home, (patient, *_) = strokes
+    shutil.copytree(home / "scans", tmp_path / "scans")
+    (mask,) = (tmp_path / "scans").rglob(f"{patient}_*_mask.nii.gz")
+    whole = nib.Nifti1Image.from_filename(mask)
+    voxels = np.asarray(whole.dataobj)
+    middle = int(np.median(np.nonzero(voxels)[0]))
+    for number, part in enumerate((slice(None, middle), slice(middle, None)), start=1):
+        half = np.zeros(voxels.shape, np.uint8)
+        half[part] = 255 * (voxels[part] > 0)
+        assert half.any()
+        name = mask.name if number == 1 else mask.name.replace("T1lesion", f"T1lesion-{number}")
+        image = nib.Nifti1Image(half, whole.affine)
+        flips = [[0, -1 if number == 2 else 1], [1, 1], [2, 1]]
+        nib.save(image.as_reoriented(np.array(flips)), mask.with_name(name))
+    for source, out in ((home / "scans", "whole"), (tmp_path / "scans", "parts")):
+        text = evaluate(home / "cohort", source, tmp_path / out, *STUDENT, model="stroke")
+    assert "axes reordered" in text
+    expected = scores(tmp_path / "whole" / "student")
+    assert scans_in(tmp_path / "whole" / "student") == [f"{patient}_ses-1"]
+    assert scores(tmp_path / "parts" / "student") == pytest.approx(expected, nan_ok=True)
+
+
+@pytest.mark.parametrize("student_only", [False, True])
+def test_training_cohort_is_recognised(tumours, tmp_path, student_only):
+    """By the hash of its split, also where only a student is left."""
+    cohort = open_cohort(tumours[0] / "cohort")
+    folder = tmp_path / "student" if student_only else tmp_path
+    folder.mkdir(exist_ok=True)
+    for split, same in ((cohort.manifest["tables_sha256"]["split.csv"], True), ("another", False)):
+        recorded = {"cohort": {"tables_sha256": {"split.csv": split}}}
+        (folder / "config.json").write_text(json.dumps({"distillation": recorded} if student_only else recorded))
+        assert is_trained_on(cohort, tmp_path) == same
+    assert not is_trained_on(cohort, tmp_path / "nothing")

@@ -1,0 +1,39 @@
+"""A comparison shared by two processes."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from anofpdm.cli.main import app
+from anofpdm.study.comparison.methods import METHODS
+from tests.study.comparison_toys import SHORT, fill
+from tests.two_processes import run_in_two_processes
+
+SHORT_METHODS = """
+from anofpdm.study.comparison.methods import METHODS
+from tests.study.comparison_toys import SHORT
+
+METHODS.update(SHORT)
+"""
+
+
+def test_number_of_processes_does_not_change_scores(tmp_path, monkeypatch):
+    fill(tmp_path)
+    words = ["evaluate", tmp_path / "guided", tmp_path / "cohort", "--with", f"classifier={tmp_path / 'classifier'}"]
+    for name in ("anofpdm-ddim", "anofpdm-ddpm", "ddim-classifier-free", "cg-cdm"):
+        words += ["--method", name]
+    words += ["--sample", 16, "--tune", 12, "--seeds", 1]
+    words += ["--levels", 3, "--strengths", "0,2", "--first-setting", "--device", "cpu", "--batch", 8]
+    for name, method in SHORT.items():
+        monkeypatch.setitem(METHODS, name, method)
+    done = CliRunner().invoke(app, [*map(str, words), "--out", str(tmp_path / "one")])
+    assert done.exit_code == 0, done.output
+    run_in_two_processes(*words, "--out", tmp_path / "two", before=SHORT_METHODS)
+    one, two = (json.loads((tmp_path / name / "results.json").read_text())["methods"] for name in ("one", "two"))
+    assert len(one) > 4
+    for name, by_setup in one.items():
+        for setup, several in by_setup.items():
+            for key, value in several["mean"].items():
+                if key != "seconds":
+                    assert two[name][setup]["mean"][key] == pytest.approx(value, abs=2e-3), (name, setup, key)

@@ -1,0 +1,380 @@
+"""The whole comparison on a small cohort with untrained networks: bookkeeping, resuming, and equal results."""
+
+import csv
+import json
+import shutil
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from sklearn.metrics import average_precision_score
+from typer.testing import CliRunner
+
+from anofpdm.cli.main import app
+from anofpdm.cohorts import open_cohort
+from anofpdm.cohorts.plan import plan_cohort
+from anofpdm.cohorts.prepare import prepare
+from anofpdm.errors import AnoFPDMError, CohortError, ConfigError, EvaluationError, MethodError
+from anofpdm.network.predictor import load_trained
+from anofpdm.scoring.truth import Truth
+from anofpdm.study.comparison import method_scoring
+from anofpdm.study.comparison.comparison_page import write_report
+from anofpdm.study.comparison.methods import METHODS, MethodSelection, ReconstructionMethod
+from anofpdm.study.comparison.names import MethodChoice
+from anofpdm.study.comparison.protocol import evaluate
+from anofpdm.study.comparison.rival_models import load_models
+from anofpdm.study.comparison.scores import GroundTruth, Predictions, score_empty, score_predictions
+from anofpdm.util.distributed import World
+from tests.study.comparison_toys import CPU, SAMPLE, fill, new_job
+
+pytestmark = pytest.mark.usefixtures("few_bins")
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("made")
+    fill(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def everything(made, tmp_path_factory):
+    run = new_job(made, tmp_path_factory.mktemp("everything"), METHODS, batch=SAMPLE, seeds=(0, 1))
+    evaluate(run)
+    write_report(run, {})
+    return run
+
+
+@pytest.fixture
+def copied(everything, tmp_path):
+    """Copies its folder, with the results of the methods named and every calibration."""
+
+    def copy(*methods):
+        shutil.copytree(everything.out, tmp_path / "out")
+        for path in (tmp_path / "out/methods").iterdir():
+            if path.name not in methods:
+                shutil.rmtree(path)
+        return tmp_path / "out"
+
+    return copy
+
+
+def test_every_method_has_a_row_and_all_files_are_written(everything):
+    results = everything.results()
+    assert set(results) == {*METHODS, "all-empty"}
+    assert set(results["cg-cdm"]) == {"unhealthy"}
+    table = (everything.out / "table.md").read_text()
+    assert all(f"| {name} |" in table for name in results)
+    assert "| M | anoddpm-simplex |" in table
+    assert "| L | anofpdm-ddim |" in table
+    assert (everything.out / "table.tex").read_text().count(r"\\") == len(results) + 2
+    assert (everything.out / "examples.png").read_bytes().startswith(b"\x89PNG")
+    page = (everything.out / "index.html").read_text()
+    assert "http" not in page.replace("https://www.w3.org", "")
+    assert not list(everything.out.glob("work/*"))  # the space is given back
+    payload = json.loads((everything.out / "results.json").read_text())
+    assert payload["methods"]["anofpdm-ddim"]["mixed"]["seeds"][0]["numbers"]["dice"] == pytest.approx(
+        results["anofpdm-ddim"]["mixed"][0].numbers["dice"]
+    )
+
+
+def test_masks_are_neither_all_empty_nor_all_full(everything):
+    """Otherwise the tests below would compare empty masks."""
+    areas = {name: by["unhealthy"][0].slices["drawn_pixels"].mean() for name, by in everything.results().items()}
+    assert sum(0 < area < 128 * 128 for area in areas.values()) >= 10, areas
+    assert len({round(by["unhealthy"][0].numbers["dice"], 6) for by in everything.results().values()}) > 5
+
+
+def test_every_slice_is_scored_exactly_once(everything):
+    rows = list(csv.DictReader((everything.out / "slices.csv").open()))
+    visited = [(r["method"], r["setup"], r["seed"], r["scan"], r["slice"]) for r in rows]
+    assert len(set(visited)) == len(visited)
+    mixed = [r for r in rows if r["method"] == "gradient" and r["setup"] == "mixed" and r["seed"] == "1"]
+    assert len(mixed) == SAMPLE
+    lesions = [r for r in mixed if float(r["lesion_pixels"]) > 0]
+    unhealthy = [r for r in rows if r["method"] == "gradient" and r["setup"] == "unhealthy" and r["seed"] == "1"]
+    assert {(r["scan"], r["slice"]) for r in lesions} == {(r["scan"], r["slice"]) for r in unhealthy}
+    table = np.mean([float(r["dice"]) for r in mixed])
+    assert everything.results()["gradient"]["mixed"][1].numbers["dice"] == pytest.approx(table, abs=1e-5)
+
+
+def test_worker_processes_give_the_same_scores(everything, made, tmp_path, monkeypatch):
+    """A worker has the usual bins, so intervals differ from those of this module."""
+    monkeypatch.setattr(method_scoring, "WORKER_SLICES", 1)
+    monkeypatch.setattr(method_scoring, "cpu_cores", lambda: 2)
+    run = new_job(made, tmp_path / "out", ["anofpdm-ddim", "cg-cdm"], batch=SAMPLE)
+    assert not evaluate(run)
+    for name, by_setup in run.results().items():
+        for setup, (found,) in by_setup.items():
+            expected = everything.results()[name][setup][0]
+            same = {key: value for key, value in expected.numbers.items() if key != "seconds"}
+            assert {key: found.numbers[key] for key in same} == pytest.approx(same, nan_ok=True), (name, setup)
+            np.testing.assert_allclose(found.slices["score"], expected.slices["score"])
+    assert not list((tmp_path / "out").glob("work/*"))
+
+
+def test_the_default_is_what_calibration_chooses(everything):
+    """Its detector does not depend on the maps; its masks are those of the same maps, if a row has them."""
+    settings = json.loads((everything.out / "calibration-ddim-by-map-of-auto.json").read_text())["settings"]
+    results = everything.results()
+    same = "anofpdm-ours" if settings["signal"] == "error" else "anofpdm-agreement"
+    same_maps = settings["signal"] == "error" or settings["gradient_share"] == pytest.approx(1 / 3)
+    equal = []
+    for setup, (found, _) in results["anofpdm-default"].items():
+        equal.append(found.numbers["dice"] == results[same][setup][0].numbers["dice"])
+        np.testing.assert_array_equal(found.slices["score"], results[same][setup][0].slices["score"])
+    assert all(equal) is same_maps
+
+
+def test_all_empty_scores_the_share_of_healthy_slices(everything):
+    truth = everything.evaluation_set.truth
+    results = everything.results()["all-empty"]
+    assert results["mixed"][0].numbers["dice"] == pytest.approx(1 - truth.unhealthy.mean())
+    assert results["unhealthy"][0].numbers["dice"] == 0
+
+
+def test_cost_counts_evaluations_per_slice(everything):
+    results = everything.results()
+    assert results["anofpdm-ddim"]["mixed"][0].numbers["evaluations"] == 2 * 4
+    tuned = json.loads((everything.out / "tuned-anoddpm-gaussian.json").read_text())["best_first"]
+    for setup, several in results["anoddpm-gaussian"].items():
+        assert several[0].numbers["evaluations"] == tuned[setup][0]["setting"]["level"] + 1
+
+
+def test_agreement_maps_have_their_own_calibration(everything):
+    results = everything.results()
+    ours, agreement = (results[f"anofpdm-{name}"]["unhealthy"][0].numbers["auprc"] for name in ("ours", "agreement"))
+    assert ours != pytest.approx(agreement, rel=1e-3)
+    by_errors, of_agreement = (
+        json.loads((everything.out / f"calibration-ddim-by-map{of}.json").read_text()) for of in ("", "-of-agreement")
+    )
+    assert (by_errors["settings"]["signal"], of_agreement["settings"]["signal"]) == ("error", "agreement")
+    assert by_errors["strength"] == of_agreement["strength"]
+    first, second = (payload["fitted"][0]["healthy_threshold"] for payload in (by_errors, of_agreement))
+    assert first != pytest.approx(second, rel=1e-3)
+
+
+def test_setups_with_different_settings_reconstruct_only_their_own_slices(made, tmp_path):
+    mapped = []
+
+    def bright(models, x0, _seeds, setting):
+        mapped.append((setting["level"], len(x0)))
+        for t in range(setting["level"]):
+            models.guided(x0, t, torch.zeros(len(x0), dtype=torch.long))
+        return (x0 > 0).float() * setting["level"]
+
+    run = new_job(made, tmp_path / "out", ("bright",))
+    registry = {"bright": ReconstructionMethod(bright, ({"level": 1},), ())}
+    run = replace(run, methods=MethodSelection(("bright",), registry))
+    tuned = {
+        setup: [{"setting": {"level": n}, "threshold": 0.5, "dice": 1}] for setup, n in (("unhealthy", 1), ("mixed", 2))
+    }
+    run.out.mkdir()
+    (run.out / "tuned-bright.json").write_text(json.dumps({"made_with": {}, "best_first": tuned}))
+    evaluate(run)
+    unhealthy = run.evaluation_set.truth.unhealthy
+    assert 0 < unhealthy.sum() < SAMPLE
+    assert sum(count for level, count in mapped if level == 2) == SAMPLE
+    assert sum(count for level, count in mapped if level == 1) == unhealthy.sum()
+    scores = run.results()["bright"]
+    of_mixed = scores["mixed"][0].slices["dice"][unhealthy]  # above 0.5 lie the same pixels
+    np.testing.assert_array_equal(scores["unhealthy"][0].slices["dice"], of_mixed)
+    assert of_mixed.max() > 0
+    assert [scores[setup][0].numbers["evaluations"] for setup in ("unhealthy", "mixed")] == [1, 2]
+
+
+def test_resuming_computes_only_missing_results(everything, made):
+    stamps = {path: path.stat().st_mtime_ns for path in everything.out.glob("methods/*/*.json")}
+    lost = everything.folder.scores("anoddpm-gaussian", "mixed", 0).with_suffix(".npz")
+    before = everything.results()["anoddpm-gaussian"]["mixed"][0].numbers
+    lost.write_bytes(b"half")
+    again = new_job(made, everything.out, METHODS, seeds=(0, 1))
+    evaluate(again)
+    after = again.results()["anoddpm-gaussian"]["mixed"][0].numbers
+    assert {k: v for k, v in after.items() if k != "seconds"} == pytest.approx(
+        {k: v for k, v in before.items() if k != "seconds"}, nan_ok=True
+    )
+    changed = {path.parent.name for path, stamp in stamps.items() if path.stat().st_mtime_ns != stamp}
+    assert changed == {"anoddpm-gaussian"}
+
+
+def test_adding_a_method_keeps_results_of_other_methods(made, copied):
+    out = copied("anofpdm-ddim")
+    stamp = (out / "methods/anofpdm-ddim/mixed-seed0.json").stat().st_mtime_ns
+    both = new_job(made, out, ("anofpdm-ddim", "gradient-above"))
+    assert set(both.results()) == {"anofpdm-ddim"}
+    evaluate(both)
+    assert {"anofpdm-ddim", "gradient-above"} < set(both.results())
+    assert (out / "methods/anofpdm-ddim/mixed-seed0.json").stat().st_mtime_ns == stamp
+
+
+@pytest.mark.parametrize("first", [True, False])  # when it calibrates, or when it decides
+def test_failure_in_another_process_is_not_stored_as_done(made, copied, tmp_path, first):
+    out = tmp_path / "out" if first else copied()  # with the calibration
+
+    class World2(World):
+        def all_gather(self, payload):
+            other = [MethodError("the other one has run out of memory")] if payload is None else []  # no error here
+            return [*super().all_gather(payload), *other]
+
+    run = replace(new_job(made, out, ("anofpdm-ddim",)), world=World2())
+    assert evaluate(run) == {"anofpdm-ddim": "the other one has run out of memory"}
+    assert not (out / "methods/anofpdm-ddim").exists()
+
+
+def test_folder_of_another_protocol_version_is_refused(made, copied):
+    out = copied("anofpdm-ddim")
+    payload = json.loads((out / "settings.json").read_text())
+    (out / "settings.json").write_text(json.dumps({**payload, "protocol": 1}))
+    with pytest.raises(ConfigError, match="with different protocol"):
+        evaluate(new_job(made, out))
+
+
+def test_folder_with_other_options_is_refused(everything, made):
+    with pytest.raises(ConfigError, match="with different options"):
+        evaluate(new_job(made, everything.out, examples=3))
+
+
+NAMES = ("anoddpm-gaussian", "ddim-classifier", "anofpdm-ddim", "anofpdm-ddpm", "anofpdm-ours")
+
+
+def test_batch_size_does_not_change_scores(everything, made, tmp_path):
+    other = new_job(made, tmp_path, NAMES, batch=7)
+    evaluate(other)
+    for name in NAMES:
+        for setup, several in everything.results()[name].items():
+            theirs = other.results()[name][setup][0].numbers
+            for key, value in several[0].numbers.items():
+                if key != "seconds":
+                    assert theirs[key] == pytest.approx(value, abs=2e-3, nan_ok=True), (name, setup, key)
+
+
+def test_scores_of_a_small_set_computed_by_hand():
+    truth = np.zeros((3, 16, 16), bool)
+    truth[0, :4, :4] = truth[1, 8:12, 8:12] = True
+    masks = np.zeros_like(truth)
+    masks[0, :4, :2] = True  # half of it: DICE 2 * 8 / 24
+    masks[2, 0, 0] = True
+    maps = np.random.default_rng(0).random(truth.shape).astype(np.float32)
+    inside = np.ones_like(truth)
+    known = GroundTruth(truth, inside, np.array(["a", "b", "b"]), np.ones(3))
+    found = score_predictions(Predictions(maps, masks, np.asarray(masks.any((1, 2))), maps.max((1, 2))), known).numbers
+    assert found["dice"] == pytest.approx((2 / 3 + 0 + 0) / 3)
+    assert found["iou"] == pytest.approx((1 / 2) / 3)
+    assert found["precision"] == pytest.approx(8 / 9)
+    assert found["recall"] == pytest.approx(8 / 32)
+    assert found["accuracy"] == pytest.approx(1 / 3)
+    assert found["volume_dice"] == pytest.approx((2 / 3 + 0) / 2)
+    assert found["auprc"] == pytest.approx(average_precision_score(truth.ravel(), maps.ravel()), abs=1e-9)
+    assert score_empty(known).numbers["dice"] == pytest.approx(1 / 3)
+
+
+def test_stored_calibrations_are_kept(made, copied):
+    out = copied("anofpdm-ours")
+    stored, other = out / "calibration-ddim-by-map.json", out / "calibration-ddim-by-map-of-agreement.json"
+    other.unlink()
+    kept = stored.read_bytes() + b"\n"  # another byte, the same calibration
+    stored.write_bytes(kept)
+    evaluate(new_job(made, out, ("anofpdm-ddim", "anofpdm-ours", "anofpdm-agreement")))
+    assert stored.read_bytes() == kept
+    assert other.is_file()
+
+    payload = json.loads(kept)
+    payload["strength"] = next(
+        one["strength"] for one in payload["candidates"] if one["strength"] != payload["strength"]
+    )
+    stored.write_text(json.dumps(payload))
+    other.unlink()
+    shutil.rmtree(out / "methods" / "anofpdm-agreement")
+    again = new_job(made, out, ("anofpdm-agreement",))
+    assert "use another --out" in evaluate(again)["anofpdm-agreement"]
+
+
+def test_missing_models_are_reported_with_the_training_command(made):
+    models = load_models(load_trained(made / "guided", CPU), {}, CPU, "fp32")
+    with pytest.raises(ConfigError, match=r"--with simplex=MODEL \(anofpdm train --task healthy --noise simplex\)"):
+        MethodSelection.from_choices([MethodChoice.ANODDPM_SIMPLEX], models)
+    available = MethodSelection.from_choices([MethodChoice.ALL], models).names
+    assert "cg-cdm" not in available
+    assert "ddim-classifier-free" in available
+
+
+def test_the_command_line_lists_every_method():
+    assert [*MethodChoice] == ["all", *METHODS]
+    shown = CliRunner().invoke(app, ["evaluate", "--help"], env={"COLUMNS": "400"}).output
+    assert all(name in shown for name in MethodChoice)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [("--method", "unet"), ("--with", "x=y"), ("--strength-by", "luck"), ("--precision", "fp8"), ("--strengths", "a")],
+)
+def test_wrong_options_are_usage_errors_before_anything_is_loaded(tmp_path, wrong):
+    command = ["evaluate", str(tmp_path / "no-model"), str(tmp_path / "no-cohort"), "--out", str(tmp_path / "out")]
+    result = CliRunner().invoke(app, [*command, *wrong])
+    assert result.exit_code == 2, result.output
+    assert not (tmp_path / "out").exists()
+
+
+def test_cohort_without_masks_is_refused(made, tmp_path):
+    shutil.copytree(made / "cohort", tmp_path / "bare")
+    shutil.rmtree(tmp_path / "bare" / "truth")
+    run = replace(new_job(made, tmp_path / "out"), cohort=open_cohort(tmp_path / "bare"))
+    with pytest.raises(CohortError, match="no lesion masks"):
+        evaluate(run)
+
+
+def test_all_slices_of_the_cohort_have_masks(made):
+    assert Truth(open_cohort(made / "cohort")).available.all()
+
+
+def test_changed_comparison_model_invalidates_its_results_only(everything):
+    run = everything
+    assert run.results()["anoddpm-gaussian"]
+    other = replace(run, models=replace(run.models, hashes={**run.models.hashes, "healthy": "another"}))
+    assert "anoddpm-gaussian" not in other.results()
+    unrelated = replace(run, models=replace(run.models, hashes={**run.models.hashes, "simplex": "another"}))
+    assert unrelated.results()["anoddpm-gaussian"]
+
+
+def test_method_with_non_finite_maps_fails_alone(made, tmp_path):
+    run = new_job(made, tmp_path, ("anoddpm-gaussian", "anofpdm-ddim"))
+    broken = replace(run, models=replace(run.models, healthy=lambda x, _t: x * float("nan")))
+    failures = evaluate(broken)
+    assert "non-finite" in failures["anoddpm-gaussian"]
+    assert broken.results()["anofpdm-ddim"]
+    write_report(broken, failures)
+    assert "anoddpm-gaussian failed" in (tmp_path / "table.md").read_text()
+
+
+def test_set_without_lesions_has_no_unhealthy_setup(made, tmp_path):
+    run = new_job(made, tmp_path, ("anofpdm-ddim", "anoddpm-gaussian"))
+    cohort = run.cohort
+    healthy = np.isin(cohort.patients, ["p8", "p10"]) | (cohort.splits != "test")  # even patients have no lesion
+    splits = np.where(healthy, cohort.splits, "train")
+    bare = replace(run, cohort=replace(cohort, splits=splits))
+    evaluate(bare)
+    write_report(bare, {})
+    assert set(bare.results()["anofpdm-ddim"]) == {"mixed"}
+    assert "no slice of this set has a lesion" in (tmp_path / "index.html").read_text()
+
+
+def test_wrong_split_creates_no_folder(made, tmp_path):
+    run = new_job(made, tmp_path / "out")
+    with pytest.raises(EvaluationError, match="no slice of the 'nowhere' split"):
+        evaluate(replace(run, config=replace(run.config, split="nowhere")))
+    assert not (tmp_path / "out").exists()
+
+
+def test_models_with_other_modalities_are_refused(made, tmp_path):
+    prepare(plan_cohort("brats21", made / "scans", size=16, modalities=("t2",)), tmp_path / "t2")
+    run = replace(new_job(made, tmp_path / "out", ("ddim-classifier-free",)), cohort=open_cohort(tmp_path / "t2"))
+    with pytest.raises(AnoFPDMError, match="--modalities flair,t2"):
+        evaluate(run)
+
+
+def test_dice_with_small_components_is_reported(everything):
+    numbers = everything.results()["anoddpm-gaussian"]["unhealthy"][0].numbers
+    assert 0 <= numbers["dice_with_small"] <= 1
+    assert "small components kept" in (everything.out / "table.md").read_text()

@@ -1,0 +1,129 @@
+"""Tuning of comparison methods with lesion masks."""
+
+import numpy as np
+import pytest
+
+from anofpdm.errors import EvaluationError
+from anofpdm.method.mask import mask
+from anofpdm.study.comparison.names import Setup
+from anofpdm.study.comparison.tuning import THRESHOLDS, Search, search_settings, settings_beyond
+
+UNHEALTHY, MIXED = Setup.UNHEALTHY, Setup.MIXED
+
+
+def test_best_threshold_and_setting_of_each_setup():
+    rng = np.random.default_rng(0)
+    truth = np.zeros((6, 32, 32), bool)
+    truth[:3, 4:16, 4:16] = True
+    good = np.where(truth, 0.5, 0.2) + rng.normal(0, 0.02, truth.shape)
+    bad = rng.random(truth.shape)
+    maps = {1: bad, 2: good}
+    found = search_settings(
+        lambda setting: maps[int(setting["level"])], Search([{"level": 1}, {"level": 2}], beyond=False), truth
+    )
+    for setup in Setup:
+        first, second = found[setup]
+        assert (first.setting, second.setting) == ({"level": 2}, {"level": 1})
+        assert 0.2 < first.threshold < 0.5
+        assert first.dice > second.dice
+    best = max(
+        float(np.mean([2 * (m & t).sum() / max((m.sum() + t.sum()), 1) if (m | t).any() else 1.0
+                       for m, t in zip(mask(good, np.full(6, cut)), truth, strict=True)]))
+        for cut in THRESHOLDS
+    )  # fmt: skip
+    assert found[MIXED][0].dice == pytest.approx(best)
+    assert THRESHOLDS[0] == 0.01
+    assert THRESHOLDS[-1] == 0.69
+
+
+def test_very_low_and_high_maps_use_thresholds_beyond_the_grid():
+    truth = np.zeros((4, 32, 32), bool)
+    truth[:2, 4:16, 4:16] = True
+    faint = np.where(truth, 0.006, 0.002)
+    for factor in (0.01, 1, 1000, 10_000):
+        maps = factor * faint
+        found = search_settings(lambda _: maps, Search([{"level": 1}]), truth)  # noqa: B023  called at once
+        assert factor * 0.002 < found[UNHEALTHY][0].threshold <= factor * 0.006
+        assert found[UNHEALTHY][0].dice > 0.9
+    clear = search_settings(lambda _: np.where(truth, 0.5, 0.2), Search([{"level": 1}]), truth)
+    assert clear[UNHEALTHY][0].threshold in THRESHOLDS
+
+
+def test_search_continues_beyond_the_grid():
+    grid = [{"level": level, "scale": scale} for level in (300, 200, 400) for scale in (10.0, 100.0)]
+    assert settings_beyond([{"level": 400, "scale": 10.0}], grid) == [
+        {"level": 533, "scale": 10.0},
+        {"level": 400, "scale": 1.0},
+    ]
+    assert settings_beyond([{"level": 300, "scale": 100.0}], grid) == [{"level": 300, "scale": 1000.0}]
+    assert (
+        settings_beyond([{"level": 300, "invert": 1}], [{"level": 300, "invert": 1}, {"level": 200, "invert": 0}]) == []
+    )
+    assert settings_beyond([{"level": 900}], [{"level": 600}, {"level": 900}]) == [{"level": 999}]
+    truth = np.zeros((4, 32, 32), bool)
+    truth[:2, 4:16, 4:16] = True
+    tried = []
+
+    def maps_of(setting):
+        tried.append(setting["level"])
+        shift = abs(setting["level"] - 530) // 40  # the lesion is found where it is at about 530
+        return np.where(np.roll(truth, shift, axis=2), 0.5, 0.0)
+
+    found = search_settings(maps_of, Search([{"level": 300}, {"level": 400}]), truth)
+    assert tried == [300, 400, 533, 710]
+    tried.clear()
+    from_below = search_settings(maps_of, Search([{"level": 200}, {"level": 240}], [UNHEALTHY]), truth)
+    assert tried == [200, 240, 288, 346, 416, 500, 601]
+    assert from_below[UNHEALTHY][0].setting == {"level": 500}
+    assert list(search_settings(maps_of, Search([{"level": 300}], [UNHEALTHY]), truth)) == ["unhealthy"]
+
+    def fails_above_400(setting):
+        if setting["level"] > 400:
+            raise EvaluationError("non-finite maps")
+        return maps_of(setting)
+
+    found_below = search_settings(fails_above_400, Search([{"level": 300}, {"level": 400}]), truth)
+    assert [one.setting["level"] for one in found_below[UNHEALTHY]] == [400, 300]
+    assert found[UNHEALTHY][0].setting == {"level": 533}
+    assert found[UNHEALTHY][0].dice > 0.95
+
+
+def test_search_stops_after_eight_steps():
+    truth = np.zeros((4, 32, 32), bool)
+    truth[:2, 4:16, 4:16] = True
+    tried = []
+
+    def maps_of(setting):
+        tried.append(setting["scale"])
+        return np.where(np.roll(truth, 11 - round(np.log2(setting["scale"])), axis=2), 0.5, 0.0)
+
+    found = search_settings(maps_of, Search([{"scale": 1.0}, {"scale": 2.0}], [UNHEALTHY]), truth)
+    assert tried == [2.0**step for step in range(10)]
+    assert found[UNHEALTHY][0].setting == {"scale": 512.0}
+
+
+def test_search_changes_both_values_of_a_setting():
+    truth = np.zeros((4, 32, 32), bool)
+    truth[:2, 4:16, 4:16] = True
+    tried = []
+
+    def maps_of(setting):
+        tried.append((setting["level"], setting["strength"]))
+        away = abs(np.log2(setting["level"] / 400)) + abs(np.log2(setting["strength"] / 8))
+        return np.where(np.roll(truth, round(2 * away), axis=2), 0.5, 0.0)
+
+    grid = [{"level": level, "strength": strength} for level in (100, 200) for strength in (2.0, 4.0)]
+    found = search_settings(maps_of, Search(grid), truth)
+    assert found[UNHEALTHY][0].setting == {"level": 400, "strength": 8.0}
+    assert len(tried) == len(set(tried))
+
+
+def test_empty_masks_at_high_thresholds_do_not_hide_low_maps():
+    """Slices with a faint lesion, and a healthy one with a bright spot, for which an empty mask is best."""
+    truth = np.zeros((5, 32, 32), bool)
+    truth[:4, 4:16, 4:16] = True
+    maps = np.where(truth, 0.006, 0.0)
+    maps[4, 4:16, 4:16] = 0.02
+    found = search_settings(lambda _: maps, Search([{"level": 1}]), truth)
+    assert found[MIXED][0].threshold <= 0.006
+    assert found[MIXED][0].dice > 0.75
