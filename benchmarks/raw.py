@@ -39,7 +39,7 @@ from anofpdm.scans import read_volume
 from anofpdm.scans.grid import Grid
 from anofpdm.segment.inputs import find_targets
 from anofpdm.segment.model import load
-from anofpdm.segment.raw_input import study_options
+from anofpdm.segment.read import study_options
 
 SERIES = ("flair", "t1", "t1ce", "t2")
 LEAST_BRAIN_DICE = {"flair": 0.95, "t1": 0.95, "t1ce": 0.95, "t2": 0.93}
@@ -142,8 +142,8 @@ def measure_disturbed(args: argparse.Namespace) -> None:
     targets = find_targets([str(args.folder)], model.modalities, None, None)
     scans = [Undisturbed.of_scan(model, one.subject, skull) for one in targets[: args.count]]
     for target, scan in zip(targets, scans, strict=False):
-        names = model.request().modalities if args.needed else SERIES
-        moved = ", ".join(f"{name} {mm:.2f}" for name, mm in scan.residual_mm(model.expects.template, names).items())
+        names, template = model.request().modalities if args.needed else SERIES, model.scans.expects.template
+        moved = ", ".join(f"{name} {mm:.2f}" for name, mm in scan.residual_mm(template, names).items())
         print(f"{target.subject.name}: registration of the scan as it was moves {moved} mm", flush=True)
     print("\n| scan | number | DICE to undisturbed | to perfect registration | perfect to undisturbed ", end="")
     print(
@@ -197,7 +197,7 @@ def run_study(args: argparse.Namespace) -> None:
     with tempfile.TemporaryDirectory() as name:
         needed = model.request().modalities
         ordered = {one: files[one] for one in (*needed, *files)}
-        options = study_options(model.request(), model.expects)
+        options = study_options(model.request())
         prepare_raw(ordered, BrainFinder(), options, RawRun(Path(name, "preparation"), print))
         model.segment(files, raw="always", raw_run=RawRun(Path(name, "preparation"))).save(Path(name, "out"))
 

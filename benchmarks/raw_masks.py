@@ -25,7 +25,7 @@ from anofpdm.raw.template import load_template, register_affine
 from anofpdm.scans import read_volume
 from anofpdm.scans.grid import Grid
 from anofpdm.segment.model import Model
-from anofpdm.segment.raw_input import study_options
+from anofpdm.segment.read import study_options
 from anofpdm.segment.result import Segmentation
 
 
@@ -77,7 +77,7 @@ def disturb_once(
         raw = Path(name, "raw")
         raw.mkdir()
         files = write_disturbed({one: scan.whole[one] for one in names}, disturbance, raw)
-        options = study_options(model.request(), model.expects)
+        options = study_options(model.request())
         study = prepare_raw(files, BrainFinder(), options, RawRun(raw / "preparation"))
         after = model.segment(files, raw="always", raw_run=RawRun(raw / "preparation"))
     there = np.linalg.inv(disturbance.movements[reference])
@@ -104,9 +104,9 @@ def disturb_once(
 def predict_perfect(model: Model, scan: Undisturbed, disturbance: Disturbance, reference: str) -> np.ndarray:
     """Mask on the grid of the disturbed reference, of series at their true positions and perfectly stripped. A model in
     template space sees them where the scan was."""
-    there, slice_mm = np.eye(4), study_options(model.request(), model.expects).slice_mm
+    there, slice_mm = np.eye(4), study_options(model.request()).slice_mm
     with tempfile.TemporaryDirectory() as name:
-        if model.expects.template is None:
+        if model.scans.expects.template is None:
             used = {one: scan.stripped[one] for one in model.request().modalities}
             files = write_aligned(used, disturbance, reference, Path(name), slice_mm)
         else:

@@ -73,7 +73,8 @@ def gather_pictures(model: Model, result: Result) -> Pictures:
     """Of the slice with most of the lesion, and of a slice without one for comparison."""
     without = np.flatnonzero(~result.truth.any(axis=(1, 2)))
     healthy = int(without[np.abs(without - result.largest).argmin()])  # the nearest
-    trained, calibration = model.diffusion
+    assert model.diffusion is not None
+    trained, calibration = model.diffusion.network, model.diffusion.calibration
     schedule, flair = NoiseSchedule.linear(), model.modalities.index("flair")
     rows: list[tuple[int, np.ndarray, np.ndarray, np.ndarray]] = []
 

@@ -69,7 +69,7 @@ def test_it_agrees_with_segment(kind, codes, spacing, given, tmp_path):
     affine = toys.affine_of(codes, spacing, (4, -3, 6), SHAPE)
     heads = {name: toys.head(SHAPE, seed, affine) for seed, name in enumerate(given)}
     files = {name: toys.save(tmp_path / f"{name}.nii.gz", head, affine) for name, head in heads.items()}
-    result = Model(None, None, "", student).segment(files)
+    result = Model(None, student).segment(files)
     probability, mask = ours(result)
     found = run(student, {name: nib.Nifti1Image.from_filename(path) for name, path in files.items()})
     np.testing.assert_allclose(found[0], probability, atol=MAX_GAP)

@@ -128,7 +128,7 @@ def test_a_misspelt_name(tmp_path, monkeypatch):
 
 def test_a_name_loads():
     named, by_folder = (anofpdm.load(one, "cpu") for one in ("phantom-stroke", FOLDER / "phantom-stroke"))
-    assert named.trained.sha256 == by_folder.trained.sha256
+    assert named.diffusion.network.sha256 == by_folder.diffusion.network.sha256
 
 
 def test_nothing_is_written_into_the_package(tmp_path):

@@ -20,7 +20,7 @@ def test_a_student_scores_as_its_card_states(kind, tmp_path):
     write_phantoms(tmp_path, kind, 3, SEED)
     model = load(BUNDLED / f"phantom-{kind}", "cpu")
     scores = []
-    for target in find_targets([str(tmp_path)], model.trained.modalities):
+    for target in find_targets([str(tmp_path)], model.diffusion.network.modalities):
         images = target.subject.images
         result = model.segment(images, engine="student")
         (truth,) = next(iter(images.values())).parent.glob(f"*{TRUTH_SUFFIXES[kind]}.nii.gz")

@@ -1,5 +1,6 @@
 """A model whose answers are known, and scans for it."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ from anofpdm.method.detection import Accuracy, CurveDetector
 from anofpdm.method.evidence import EvidenceSettings
 from anofpdm.network.predictor import TrainedModel
 from anofpdm.network.schedule import NoiseSchedule
+from anofpdm.segment.engines import Diffusion
 from anofpdm.segment.model import Model
 from tests import toys
 
@@ -49,7 +51,12 @@ def calibration(**changes):
 
 def known_model(**changes):
     trained = TrainedModel(Path("nowhere"), Rounding(), ("flair", "t2"), SIZE, "same")  # type: ignore[arg-type]
-    return Model(trained, calibration(**changes), "0" * 64)
+    return Model(Diffusion(trained, calibration(**changes), "0" * 64), None)
+
+
+def with_network(model, **changes):
+    network = replace(model.diffusion.network, **changes)
+    return replace(model, diffusion=replace(model.diffusion, network=network))
 
 
 BY_HEALTHY = {"threshold": "healthy", "smallest": 0, "context": 0.0, "peak": 0.0}  # options of Model.segment

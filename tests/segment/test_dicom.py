@@ -39,7 +39,7 @@ def study(folder):
 
 def segment_all(targets, out, outputs):
     model = known_model()
-    return BatchSegmentation(model, model.request(**BY_HEALTHY), targets, out, outputs).run()
+    return BatchSegmentation(model.request(**BY_HEALTHY), targets, out, outputs).run()
 
 
 @pytest.mark.parametrize("kind", ["folder", "zip"])

@@ -24,7 +24,7 @@ ALL, NO_OVERVIEW = OutputOptions(), OutputOptions(overview=False)
 def segment_all(targets, out, outputs=NO_OVERVIEW, model=None, overwrite=False, **options):
     model = model or known_model()
     request = model.request(**{**BY_HEALTHY, **options})
-    return BatchSegmentation(model, request, targets, out, outputs, overwrite=overwrite).run()
+    return BatchSegmentation(request, targets, out, outputs, overwrite=overwrite).run()
 
 
 def targets_in(folder, count=3):
@@ -48,7 +48,8 @@ def test_a_second_run_resumes(tmp_path):
 
 
 def named_model(name, **changes):
-    return replace(known_model(), folder=Path(name), **changes)
+    model = known_model()
+    return replace(model, folder=Path(name), diffusion=replace(model.diffusion, **changes))
 
 
 def contents(folder):

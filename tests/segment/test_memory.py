@@ -14,6 +14,7 @@ from anofpdm.errors import NotEnoughMemoryError
 from anofpdm.segment.inputs import find_targets
 from anofpdm.segment.many import BatchSegmentation, OutputOptions
 from anofpdm.segment.model import load
+from anofpdm.segment.read import read
 from anofpdm.student.cpu_passes import CpuStudent
 from tests.optional_toys import save_model, scan_files
 from tests.segment import known_model
@@ -84,7 +85,7 @@ class Limited(known_model.Rounding):
 
 def limited_diffusion(*limit):
     model = known_model.known_model()
-    return replace(model, trained=replace(model.trained, predict=Limited(*limit)))
+    return known_model.with_network(model, predict=Limited(*limit))
 
 
 @pytest.mark.parametrize("problem", PROBLEMS, ids=lambda problem: str(problem)[:20])
@@ -101,7 +102,7 @@ def test_the_cpu_takes_a_scan_that_does_not_fit_on_the_student_s_device(student,
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     whole = student.segment(files_of(scans))
-    monkeypatch.setattr("anofpdm.student.student.predict_passes", no_memory)  # used on other devices than the CPU
+    monkeypatch.setattr("anofpdm.student.predict.predict_passes", no_memory)  # used on other devices than the CPU
     elsewhere = replace(student, student=replace(student.student, device=META))
     with pytest.warns(match="not enough memory on meta; computed on the CPU instead"):
         result = elsewhere.segment(files_of(scans))
@@ -113,7 +114,7 @@ def test_the_cpu_takes_a_scan_that_does_not_fit_on_the_student_s_device(student,
 def test_the_cpu_takes_a_scan_that_does_not_fit_on_the_device_of_the_diffusion_model(tmp_path, monkeypatch):
     files, _, _ = known_model.scan_files(tmp_path)
     whole = known_model.known_model()
-    monkeypatch.setattr("anofpdm.segment.engines.load_trained", lambda *_: whole.trained)
+    monkeypatch.setattr("anofpdm.segment.engines.load_trained", lambda *_: whole.diffusion.network)
     model = limited_diffusion(0, torch.OutOfMemoryError("CUDA out of memory"), "meta")
     with pytest.warns(match="not enough memory on meta"):
         result = model.segment(files, **known_model.BY_HEALTHY)
@@ -122,17 +123,16 @@ def test_the_cpu_takes_a_scan_that_does_not_fit_on_the_device_of_the_diffusion_m
 
 def run(model, scans, out):
     targets = find_targets([str(scans)], model.request().inputs)
-    return BatchSegmentation(model, model.request(), targets, out, OutputOptions(overview=False, report=False)).run()
+    return BatchSegmentation(model.request(), targets, out, OutputOptions(overview=False, report=False)).run()
 
 
 def test_a_scan_without_memory_fails_alone(student, scans, tmp_path, monkeypatch):
-    def short_for_p1(files, *_):
+    def short_for_p1(files, *words):
         if "p1" in str(files["flair"]):
             raise MemoryError
+        return read(files, *words)
 
-    monkeypatch.setattr("anofpdm.segment.model.find_lesions", lambda *_: [])
-    read = type(student)._read
-    monkeypatch.setattr(type(student), "_read", lambda *words: short_for_p1(words[1]) or read(*words))
+    monkeypatch.setattr("anofpdm.segment.segment_scan.read", short_for_p1)
     report = run(student, scans, tmp_path / "out")
     assert report.failed == {"p1": "not enough memory; end other programs, or use a machine with more"}
     assert list(report.segmented) == ["p2"]

@@ -40,7 +40,7 @@ def model(model_folder):
 
 
 def run(model, targets, out, outputs=QUICK, **options):
-    return BatchSegmentation(model, model.request(**options), targets, out, outputs).run()
+    return BatchSegmentation(model.request(**options), targets, out, outputs).run()
 
 
 def summary_of(folder):
@@ -60,7 +60,7 @@ def test_missing_channels_are_background(model, given, tmp_path):
     pixels = np.full((len(slices.indices), len(CHANNELS), SIZE, SIZE), -1, np.float32)
     for name in given:
         pixels[:, CHANNELS.index(name)] = slices.pixels[:, scan.modalities.index(name)]
-    places = EngineSlices(pixels, slices.indices, AxialPlanes(scan.grid, SIZE).spacing_mm).positions
+    places = EngineSlices(pixels, CHANNELS, slices.indices, AxialPlanes(scan.grid, SIZE).spacing_mm).positions
     expected = model.student.decide(lambda rows: pixels[rows], places)
     np.testing.assert_array_equal(found.decisions.maps, expected.maps)
     np.testing.assert_array_equal(found.decisions.masks, expected.masks)
@@ -282,7 +282,7 @@ def test_a_raw_study_may_lack_a_series(model, tmp_path):
         write_nifti(files[name], np.where(head.brain, head.voxels, 0), head.grid)
     request = model.request(raw="auto")
     targets = find_targets([str(path) for path in files.values()], request.inputs, raw=Raw.AUTO)
-    report = BatchSegmentation(model, request, targets, tmp_path / "out", QUICK).run()
+    report = BatchSegmentation(request, targets, tmp_path / "out", QUICK).run()
     assert report.missing == {"anna": ("t2",)}, report.failed
     summary = summary_of(tmp_path / "out" / "anna")
     assert (summary["study"]["reference"], set(summary["study"]["series"])) == ("flair", {"flair", "t1"})

@@ -2,7 +2,6 @@
 
 import csv
 import json
-from dataclasses import replace
 
 import nibabel as nib
 import numpy as np
@@ -32,7 +31,7 @@ from anofpdm.scans import read_scan, scan_slices
 from anofpdm.scans.expects import ScanExpectation
 from anofpdm.segment.outputs import ANOMALY_MAP, FINDINGS, MASK, REPORT, SLICES, SUMMARY
 from tests import toys
-from tests.segment.known_model import BY_HEALTHY, SHAPE, SIZE, known_model, scan_files
+from tests.segment.known_model import BY_HEALTHY, SHAPE, SIZE, known_model, scan_files, with_network
 
 
 @pytest.mark.parametrize("axes", ["RAS", "LPS", "ASR", "PIR", "SLA", "IPL"])
@@ -103,10 +102,10 @@ def test_the_report_shows_the_pixels_and_curves_of_the_network(tmp_path):
     assert display.modalities == ("t2",)
     np.testing.assert_allclose(display.pixels[:, 0], slices.pixels[:, 1], atol=1e-3)
     evidence = forward_evidence(
-        model.trained.predict,
+        model.diffusion.network.predict,
         torch.from_numpy(slices.pixels),
         levels=(0, 20, 40),
-        strengths=[model.calibration.strength],
+        strengths=[model.diffusion.calibration.strength],
         schedule=NoiseSchedule.linear(),
         seeds=slice_seeds(slices.indices),
         channels=(1,),
@@ -165,7 +164,7 @@ class TestBadScans:
     def test_a_scan_with_much_around_the_brain_gives_a_warning(self, expected_mm, hint, tmp_path):
         files, _, _ = scan_files(tmp_path, spacing=(2.0, 2.0, 2.0))
         model = known_model(foreground=(0.9, 0.95))
-        model = replace(model, trained=replace(model.trained, expects=ScanExpectation(field_of_view_mm=expected_mm)))
+        model = with_network(model, expects=ScanExpectation(field_of_view_mm=expected_mm))
         with pytest.warns(ScanWarning, match=hint):
             model.segment(files, **BY_HEALTHY)
 

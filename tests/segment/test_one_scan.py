@@ -10,8 +10,8 @@ import pytest
 
 import anofpdm
 from anofpdm.errors import CohortError, ScanError
-from anofpdm.segment.engines import SegmentOptions
 from anofpdm.segment.model import Model, load
+from anofpdm.segment.request import SegmentOptions
 from tests import dicom_toys
 from tests.optional_toys import save_model, scan_files
 from tests.segment.known_model import BY_HEALTHY, known_model

@@ -26,11 +26,12 @@ from anofpdm.scans.grid import Grid
 from anofpdm.segment.inputs import find_targets
 from anofpdm.segment.many import BatchSegmentation, OutputOptions
 from anofpdm.segment.model import load
-from anofpdm.segment.raw_input import read_input
+from anofpdm.segment.read import read
 from tests.dicom_toys import Series
 from tests.dicom_toys import head as noise
 from tests.raw.worlds import dicom_series, moved_head, random_rigid, thick_grid, tumour_phantom
 from tests.scans.test_dicom_out import rebuilt
+from tests.segment.known_model import with_network
 from tests.toys import dice
 
 NAMES = {"flair": "AX T2 FLAIR", "t1": "SAG T1", "t1ce": "AX T1 +C", "t2": "AX T2 TSE"}
@@ -72,7 +73,7 @@ def test_a_dicom_study_on_several_grids_becomes_a_dicom_seg_per_series(model, tm
     lines: list[str] = []
     request = model.request(engine="student", raw="auto")
     targets = find_targets([str(tmp_path / "anna")], request.modalities, raw=Raw.AUTO)
-    run = BatchSegmentation(model, request, targets, tmp_path / "out", OutputOptions(dicom=True), True, lines.append)
+    run = BatchSegmentation(request, targets, tmp_path / "out", OutputOptions(dicom=True), True, lines.append)
     assert list(run.run().segmented) == ["anna"]
     assert "anna: series 1 'LOCALIZER' ignored: a localiser, by its description" in lines
     assert "anna: series 9 'ep2d_diff_4scan' ignored: diffusion, by its description" in lines
@@ -92,7 +93,7 @@ def test_a_dicom_study_on_several_grids_becomes_a_dicom_seg_per_series(model, tm
 
 
 def in_template_space_of(model):
-    return replace(model, trained=replace(model.trained, expects=ScanExpectation(template="mni152")))
+    return with_network(model, expects=ScanExpectation(template="mni152"))
 
 
 def write_stripped(folder, names=("flair", "t2")):
@@ -105,7 +106,7 @@ def write_stripped(folder, names=("flair", "t2")):
 
 def test_findings_are_explained_and_shown_at_their_slices_in_template_space(model, tmp_path):
     """Slices are those of the template, findings are on the grid of the reference."""
-    files = write_stripped(tmp_path, model.trained.modalities)
+    files = write_stripped(tmp_path, model.diffusion.network.modalities)
     result = in_template_space_of(model).segment(files, engine="student", explain="findings", raw="auto")
     masks = result.decisions.masks > 0  # [n, H, W], on the slices of the template
     labels, _ = ndimage.label(masks, np.ones((3, 3, 3)))
@@ -123,7 +124,6 @@ def test_findings_are_explained_and_shown_at_their_slices_in_template_space(mode
 
 def test_a_model_in_template_space_gets_the_scan_there_and_the_mask_comes_back(model, tmp_path):
     in_space = in_template_space_of(model)
-    expects = in_space.trained.expects
     files = write_stripped(tmp_path)
     lines: list[str] = []
     run = RawRun(tmp_path / "preparation", lines.append)
@@ -135,14 +135,14 @@ def test_a_model_in_template_space_gets_the_scan_there_and_the_mask_comes_back(m
     assert dice(result.mask, lesion_on(result.grid, "flair")) > 0.6
     prepared_files = {name: tmp_path / "preparation" / f"{name}.nii.gz" for name in files}
     request = in_space.request(engine="student", raw="auto")
-    _, study = read_input(prepared_files, request, expects, (0.0, 1.0), None)
-    assert study is None  # in template space: used as it is
+    request = replace(request, scans=replace(request.scans, foreground=(0.0, 1.0)))
+    assert read(prepared_files, request, RawRun()).study is None  # in template space: used as it is
 
 
 @pytest.mark.filterwarnings("ignore::anofpdm.errors.ScanWarning")  # of the distance between slices
 def test_a_model_with_skull_gets_the_skull(model, tmp_path):
     """The whole head of one series, whose brain is given, on another grid than the other series."""
-    with_skull = replace(model, trained=replace(model.trained, expects=ScanExpectation(skull=True)))
+    with_skull = with_network(model, expects=ScanExpectation(skull=True))
     files = {}
     for name in ("flair", "t2"):
         head = stripped_head(name)
@@ -182,7 +182,7 @@ def test_a_result_with_raw_is_not_complete_without_it(model, tmp_path):
     def run(raw: Raw, **changes):
         request = model.request(engine="student", raw=raw)
         outputs = OutputOptions(False, False)
-        return BatchSegmentation(model, request, targets, tmp_path / "out", outputs, **changes).run()
+        return BatchSegmentation(request, targets, tmp_path / "out", outputs, **changes).run()
 
     assert list(run(Raw.ALWAYS).segmented) == ["p"]
     assert (tmp_path / "out" / "p" / "mask_on_t2.nii.gz").is_file()

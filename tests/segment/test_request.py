@@ -16,7 +16,7 @@ from tests.segment.known_model import known_model
 def model_with_student():
     calibration = SimpleNamespace(to_dict=lambda: {"accuracy": 1.0})
     config = StudentConfig(("t2",), 64, (-2.0, 2.0))
-    student = SimpleNamespace(config=config, sha256="5", calibration=calibration, drawing=CALIBRATED)
+    student = SimpleNamespace(config=config, sha256="5", calibration=calibration, drawing=CALIBRATED, typical=None)
     return replace(known_model(seed=7), student=student)
 
 

@@ -70,7 +70,7 @@ class TestSize:
             series.save(tmp_path / "anna" / f"s{number}")
         model = known_model()
         targets = find_targets([str(tmp_path / "anna")], ("flair", "t2"))
-        report = BatchSegmentation(model, model.request(), targets, tmp_path / "out").run()
+        report = BatchSegmentation(model.request(), targets, tmp_path / "out").run()
         assert "PixelSpacing and ImagePositionPatient" in report.failed["anna"]
 
     def test_pixdim_and_sform_that_disagree(self, tmp_path):
@@ -188,7 +188,7 @@ class TestOneSlice:
             dicom_toys.Series(plane + number * (plane > 0), spacing=(4.0, 4.0), **tags).save(tmp_path / "anna" / name)
         model = known_model()
         targets = find_targets([str(tmp_path / "anna")], ("flair", "t2"))
-        report = BatchSegmentation(model, model.request(), targets, tmp_path / "out", OutputOptions(False, False)).run()
+        report = BatchSegmentation(model.request(), targets, tmp_path / "out", OutputOptions(False, False)).run()
         assert report.failed == {}
         assert nib.Nifti1Image.from_filename(tmp_path / "out" / "anna" / "mask.nii.gz").header.get_zooms()[
             2

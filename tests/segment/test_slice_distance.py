@@ -12,10 +12,11 @@ from anofpdm.calibration.fit_calibration import slice_positions
 from anofpdm.cli.main import app
 from anofpdm.cohorts import open_cohort
 from anofpdm.errors import ScanWarning
+from anofpdm.raw.prepare_study import RawRun
 from anofpdm.scans import write_nifti
 from anofpdm.scans.expects import ScanExpectation
 from anofpdm.segment.model import Model
-from anofpdm.segment.raw_input import read_input
+from anofpdm.segment.read import read
 from tests import toys
 from tests.optional_toys import CHANNELS, SHAPE, make_student
 from tests.raw.worlds import moved_head, thick_grid
@@ -24,7 +25,7 @@ COUNTED = ScanExpectation(nominal_slice_mm=4.0)
 
 
 def model_that(expects: ScanExpectation | None) -> Model:
-    return Model(None, None, "", replace(make_student(), expects=expects))
+    return Model(None, replace(make_student(), expects=expects))
 
 
 def maps_and_warnings(model: Model, folder, slice_mm: float) -> tuple[np.ndarray, list[str]]:
@@ -56,9 +57,9 @@ def test_thick_slices_of_a_raw_study_are_divided_unless_slices_are_counted(expec
     write_nifti(path, np.where(head.brain, head.voxels, 0), head.grid)
     model = model_that(expects)
     request = model.request(raw="always")
-    scan, study = read_input({"flair": path}, request, model.expects, model.foreground, None)
-    assert study is not None
-    assert scan.grid.spacing_mm[2] == pytest.approx(slice_mm)  # 7.5 mm in parts of at most 4 mm
+    prepared = read({"flair": path}, request, RawRun())
+    assert prepared.study is not None
+    assert prepared.scan.grid.spacing_mm[2] == pytest.approx(slice_mm)  # 7.5 mm in parts of at most 4 mm
 
 
 def test_a_cohort_without_known_distances_counts_slices(tmp_path):

@@ -60,8 +60,12 @@ def copied(made, tmp_path):
 def opened(folder: Path):
     model = load(folder / "model", "cpu")
     # An untrained network does not separate healthy from unhealthy slices: a low threshold, for non-empty masks.
-    low = tuple(replace(one, healthy_threshold=0.3 * one.healthy_threshold) for one in model.calibration.fitted)
-    model = replace(model, calibration=replace(model.calibration, fitted=low))
+    low = tuple(
+        replace(one, healthy_threshold=0.3 * one.healthy_threshold) for one in model.diffusion.calibration.fitted
+    )
+    model = replace(
+        model, diffusion=replace(model.diffusion, calibration=replace(model.diffusion.calibration, fitted=low))
+    )
     cohort = open_cohort(folder / "cohort")
     cohort.splits[:] = "train"
     held = np.isin(cohort.patients, ["p0", "p1"])
@@ -76,11 +80,11 @@ def two_heads(folder: Path) -> dict[str, Path]:
 
 def distilled(folder: Path, config: DistillConfig = QUICK):
     model, cohort = opened(folder)
-    return distill(model.trained, model.calibration, cohort, config)
+    return distill(model.diffusion.network, model.diffusion.calibration, cohort, config)
 
 
 def teacher_of(model) -> Teacher:
-    return Teacher(model.trained, model.calibration, LOW)
+    return Teacher(model.diffusion.network, model.diffusion.calibration, LOW)
 
 
 def test_a_student_is_saved_in_the_models_folder_and_used_by_default(copied):
@@ -91,7 +95,7 @@ def test_a_student_is_saved_in_the_models_folder_and_used_by_default(copied):
     assert again.request(engine="diffusion").engine.name == "diffusion"
     assert again.student.calibration.to_dict() == student.calibration.to_dict()
     card = (copied / "model" / "student" / "README.md").read_text()
-    assert again.trained.sha256 in card
+    assert again.diffusion.network.sha256 in card
     assert f"{student.calibration.n_unhealthy} unhealthy slices" in card
     assert "at most 4 steps, batch size 4" in card
     scans = {"flair": copied / "f.nii.gz", "t2": copied / "t2.nii.gz"}
@@ -215,7 +219,7 @@ def test_pseudo_labels_are_cached_per_calibration_decision_labels_and_split(copi
     for number, (changed, slices) in enumerate(
         [
             (teacher, cohort),
-            (replace(teacher, calibration=replace(model.calibration, divergence_max=1.0)), cohort),
+            (replace(teacher, calibration=replace(model.diffusion.calibration, divergence_max=1.0)), cohort),
             (teacher, relabelled),
             (replace(teacher, decision=DecisionSettings(detector="cosine")), cohort),
         ],
@@ -227,9 +231,11 @@ def test_pseudo_labels_are_cached_per_calibration_decision_labels_and_split(copi
 
 def test_a_teacher_with_another_context_uses_its_own(copied):
     model, cohort = opened(copied)
-    fitted = tuple(replace(one, context_mm=3.0 if one.context_mm else 0.0) for one in model.calibration.fitted)
-    wide = replace(model.calibration, fitted=fitted)
-    assert distill(model.trained, wide, cohort, replace(QUICK, decision=None)) is not None
+    fitted = tuple(
+        replace(one, context_mm=3.0 if one.context_mm else 0.0) for one in model.diffusion.calibration.fitted
+    )
+    wide = replace(model.diffusion.calibration, fitted=fitted)
+    assert distill(model.diffusion.network, wide, cohort, replace(QUICK, decision=None)) is not None
 
 
 def test_a_damaged_student_leaves_the_diffusion_model_usable(copied):
@@ -260,7 +266,7 @@ def test_a_student_learns_from_the_mean_prediction_of_others(copied, monkeypatch
 
     model, cohort = opened(copied)
     config = replace(QUICK, students=2, training=replace(QUICK.training, minutes=9))
-    distill(model.trained, model.calibration, cohort, config, progress=report)
+    distill(model.diffusion.network, model.diffusion.calibration, cohort, config, progress=report)
     assert [seed for seed, _, _ in trained] == [1, 2, 0]
     (_, first, one), (_, _, other), (_, last, _) = trained
     rows = np.flatnonzero(cohort.splits == "train")
@@ -275,8 +281,8 @@ def test_a_student_learns_from_the_mean_prediction_of_others(copied, monkeypatch
 
 def test_a_student_needs_only_its_own_modalities(copied):
     model, cohort = opened(copied)
-    narrow = replace(model.calibration, settings=replace(model.calibration.settings, channels=(0,)))
-    distill(model.trained, narrow, cohort, QUICK)
+    narrow = replace(model.diffusion.calibration, settings=replace(model.diffusion.calibration.settings, channels=(0,)))
+    distill(model.diffusion.network, narrow, cohort, QUICK)
     loaded = load(copied / "model", "cpu")
     assert loaded.request().modalities == ("flair",)
     assert loaded.request(engine="diffusion").modalities == ("flair", "t2")
@@ -301,9 +307,9 @@ def test_edges_of_targets_are_moved_by_what_these_are_based_on(copied, monkeypat
     monkeypatch.setattr("anofpdm.student.distillation.move_edges", move)
     monkeypatch.setattr("anofpdm.student.distillation.train_student", train)
     model, cohort = opened(copied)
-    narrow = replace(model.calibration, settings=replace(model.calibration.settings, channels=(0,)))
-    for calibration in (narrow, model.calibration):
-        distill(model.trained, calibration, cohort, replace(QUICK, optional=("t2",)))
+    narrow = replace(model.diffusion.calibration, settings=replace(model.diffusion.calibration.settings, channels=(0,)))
+    for calibration in (narrow, model.diffusion.calibration):
+        distill(model.diffusion.network, calibration, cohort, replace(QUICK, optional=("t2",)))
     assert channels == [1, 2]
     assert late == [["t2"], []]
 
@@ -324,14 +330,14 @@ def test_without_a_student_its_engine_is_refused(copied):
         model.request(engine="student")
     with pytest.raises(ConfigError, match="choose one of"):
         model.request(engine="teacher")
-    assert load_student(copied / "model", model.trained.sha256, CPU) is None
+    assert load_student(copied / "model", model.diffusion.network.sha256, CPU) is None
 
 
 def test_a_cohort_without_training_slices_is_refused(copied):
     model, cohort = opened(copied)
     cohort.splits[:] = "val"
     with pytest.raises(TrainingError, match="no slice in its training split"):
-        distill(model.trained, model.calibration, cohort, QUICK)
+        distill(model.diffusion.network, model.diffusion.calibration, cohort, QUICK)
 
 
 def test_a_student_alone_is_a_model(copied):
@@ -344,9 +350,9 @@ def test_a_student_alone_is_a_model(copied):
         if path.is_file():
             path.unlink()
     alone = load(copied / "model", "cpu")
-    assert alone.trained is None
+    assert alone.diffusion is None
     assert (alone.modalities, alone.size, alone.sha256) == (whole.modalities, whole.size, whole.sha256)
-    assert (alone.expects, alone.foreground) == (whole.expects, whole.foreground)
+    assert alone.scans == whole.scans
     found = alone.segment(scans)
     np.testing.assert_array_equal(found.mask, expected.mask)
     np.testing.assert_array_equal(found.anomaly_map, expected.anomaly_map)
@@ -367,7 +373,7 @@ def test_a_scan_unlike_those_in_training_is_reported(copied, monkeypatch):
     random = np.random.default_rng(0)
     many = np.concatenate([numbers + random.normal(0, 0.02, numbers.shape) for _ in range(20)])
     monkeypatch.setattr("anofpdm.student.distillation.describe_cohort", lambda *_: many)
-    distill(model.trained, model.calibration, cohort, QUICK)
+    distill(model.diffusion.network, model.diffusion.calibration, cohort, QUICK)
     model = load(copied / "model", "cpu")
     assert model.student.typical.modalities == modalities
     for seed, name in enumerate(modalities):

@@ -100,7 +100,7 @@ def with_a_faint_lesion(tmp_path_factory):
     student = KnownStudent(network, calibration, "teacher", torch.device("cpu"))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ScanWarning)
-        return Model(None, None, "", student).segment({"flair": file})
+        return Model(None, student).segment({"flair": file})
 
 
 def test_the_threshold_of_a_slice_is_the_lowest_that_its_mask_was_drawn_with(with_a_faint_lesion):

@@ -12,10 +12,9 @@ from anofpdm.errors import CohortError
 from anofpdm.options import Engine
 from anofpdm.scans.modalities import InputModalities
 from anofpdm.segment import outputs
-from anofpdm.segment.engines import SegmentRequest
 from anofpdm.segment.inputs import Target, select_modalities
 from anofpdm.segment.many import BatchSegmentation, RunReport, result_location
-from anofpdm.segment.model import Model
+from anofpdm.segment.request import SegmentRequest
 from anofpdm.util.distributed import World
 from anofpdm.util.files import write_atomically
 from anofpdm.util.progress import Progress, silent
@@ -67,7 +66,6 @@ class BidsRun:
 
     def run(
         self,
-        model: Model,
         request: SegmentRequest,
         world: World,
         progress: Progress = silent,
@@ -79,9 +77,7 @@ class BidsRun:
         if world.is_main:
             self.out.mkdir(parents=True, exist_ok=True)
             write_dataset(self.out, self.source, description)
-        batch = BatchSegmentation(
-            model, request, targets, self.out, shared=self.selection.is_partial, overwrite=overwrite
-        )
+        batch = BatchSegmentation(request, targets, self.out, shared=self.selection.is_partial, overwrite=overwrite)
         report = batch.run(world, progress)
         for target in targets:
             if target.subject.name in {*report.segmented, *report.skipped}:

@@ -83,7 +83,7 @@ def bids(
     world = World.from_environment(local_device)
     try:
         with progress_bars(world.is_main) as progress:
-            reports = world.all_gather(run.run(loaded, request, world, progress, overwrite=overwrite))
+            reports = world.all_gather(run.run(request, world, progress, overwrite=overwrite))
     finally:
         world.close()
     raise_if_all_refused(reports)

@@ -17,9 +17,9 @@ FILES, DICOM, CLUSTERS = "Files", "DICOM", "Clusters"
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from anofpdm.segment.explanation import Explain
     from anofpdm.segment.inputs import Target
     from anofpdm.segment.many import RunReport
+    from anofpdm.segment.request import Explain
 
 
 def parse_explain(text: str) -> "Explain":
@@ -187,7 +187,7 @@ def segment(
     targets = targets if share is None else share.select(targets)
     wanted = OutputOptions(pictures, report, dicom, seg_nrrd, label_table)
     run = BatchSegmentation(
-        loaded, request, targets, out, wanted, strict, _print_stage, preparations, share is not None, overwrite
+        request, targets, out, wanted, strict, _print_stage, preparations, share is not None, overwrite
     )
     world = World.from_environment(local_device)
     try:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from anofpdm.segment import outputs
-from anofpdm.segment.scan_input import file_sha256
+from anofpdm.util.files import file_sha256
 
 VERSIONS = ("anofpdm", "torch")
 MODEL_KEYS = ("engine", "model_sha256", "calibration_sha256", "student_sha256", "student")

@@ -1,29 +1,19 @@
 """Explanation of a student's masks: for selected slices, the evidence of the diffusion model is added."""
 
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
-from typing import Literal
 
 import numpy as np
 
-from anofpdm.errors import ConfigError, ScanWarning
+from anofpdm.errors import ScanWarning
 from anofpdm.method.decision import Decisions
-from anofpdm.report.display import SliceSpace
+from anofpdm.report.display import Curves, SliceSpace
 from anofpdm.report.page_data import axial_index
 from anofpdm.scans.findings import Finding
-
-# Slices, counted from 1 at the inferior end, or the central slice of each finding.
-Explain = Sequence[int] | Literal["findings"] | None
-
-
-def normalize_explain(explain: Explain) -> Explain:
-    """Slice numbers sorted, without duplicates."""
-    if explain is None or (isinstance(explain, str) and explain == "findings"):
-        return explain
-    if isinstance(explain, str):
-        raise ConfigError(f"explain {explain!r}: give 'findings' or a list of slice numbers")
-    return tuple(sorted({int(number) for number in explain}))
+from anofpdm.segment.engines import EngineSlices, decide_where_it_fits
+from anofpdm.segment.request import Explain, SegmentRequest
+from anofpdm.util.progress import Progress
 
 
 def warn_missing_slices(explain: Explain, indices: np.ndarray, where: object) -> None:
@@ -45,9 +35,15 @@ def rows_to_explain(
     return np.flatnonzero(np.isin(indices + 1, list(explain or ())))
 
 
-def add_evidence(decisions: Decisions, rows: np.ndarray, explained: Decisions) -> Decisions:
-    """A student's decisions with the evidence filled in that the diffusion model decided on in these rows."""
+def explain(
+    decisions: Decisions, slices: EngineSlices, rows: np.ndarray, request: SegmentRequest, progress: Progress
+) -> tuple[Decisions, Curves | None]:
+    """A student's decisions with the diffusion model's evidence for some rows of the slices, and its curves."""
+    if request.explainer is None or not len(rows):
+        return decisions, None
+    own, curves = decide_where_it_fits(request.explainer, slices.rows(rows), progress)
+    assert curves is not None
     filled = {name: getattr(decisions, name).copy() for name in ("similarity", "end_step", "end_divergence")}
     for name, values in filled.items():
-        values[rows] = getattr(explained, name)
-    return replace(decisions, **filled)
+        values[rows] = getattr(own, name)
+    return replace(decisions, **filled), curves.expand(rows, len(slices.indices))

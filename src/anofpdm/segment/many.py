@@ -15,10 +15,10 @@ from anofpdm.raw.preparation import discard
 from anofpdm.raw.prepare_study import RawRun
 from anofpdm.segment import outputs
 from anofpdm.segment.earlier import EarlierResult
-from anofpdm.segment.engines import TASK, SegmentRequest
+from anofpdm.segment.engines import TASK
 from anofpdm.segment.inputs import Target
-from anofpdm.segment.model import Model
 from anofpdm.segment.one_scan import name_series, request_for, segment_target
+from anofpdm.segment.request import SegmentRequest
 from anofpdm.segment.result import Segmentation
 from anofpdm.util.distributed import World
 from anofpdm.util.files import folder_lock, remove_temporary_files, translate_write_errors, write_atomically
@@ -65,7 +65,6 @@ class RunReport:
 class BatchSegmentation:
     """Many scans, one request."""
 
-    model: Model
     request: SegmentRequest
     targets: Sequence[Target]
     out: Path
@@ -137,15 +136,12 @@ class BatchSegmentation:
         """Whether an earlier run made this result. Refuses one of something else. Without images, never complete."""
         if target.subject.problem:
             return False
-        (folder, name), request, scan = (
-            result_location(target, self.out),
-            request_for(target, self.request),
-            target.subject,
-        )
+        folder, name = result_location(target, self.out)
+        request, scan = request_for(target, self.request), target.subject
         earlier, settings = EarlierResult.read(folder, name), request.settings()
         if earlier is None:
             return False
-        if conflict := earlier.conflict(self.model.name, settings, images):
+        if conflict := earlier.conflict(request.model_name, settings, images):
             if self.overwrite:
                 return False
             report.refused.append(scan.name)
@@ -183,8 +179,7 @@ class BatchSegmentation:
         for line in target.notes:
             report_line(line)
         prepared = folder / outputs.PREPARATION if self.preparations is None else self.preparations / subject.name
-        raw = RawRun(prepared, report_line, brains=target.brains)
-        result = segment_target(self.model, target, subject, request, progress, raw)
+        result = segment_target(target, subject, request, progress, RawRun(prepared, report_line))
         with folder_lock(_created(folder), needed=self.shared):
             self._save(target, result, folder, name)
         report.segmented[subject.name] = result.volume_ml
@@ -194,11 +189,7 @@ class BatchSegmentation:
     def _save(self, target: Target, result: Segmentation, folder: Path, name: Callable[[str], str]) -> None:
         title = target.subject.name
         remove_temporary_files(folder)
-        for file in (
-            outputs.SEG_NRRD,
-            outputs.DICOM_SEG,
-            outputs.DICOM_CAPTURE,
-        ):  # of an earlier run, with another mask
+        for file in (outputs.SEG_NRRD, outputs.DICOM_SEG, outputs.DICOM_CAPTURE):  # of an earlier run's mask
             (folder / name(file)).unlink(missing_ok=True)
         result.save(folder, name, picture=self.outputs.overview, report=self.outputs.report, title=title)
         if self.outputs.seg_nrrd:

@@ -1,6 +1,6 @@
 """Load a model and segment a scan. The file to read first.
 
-A scan is cut into axial slices. An engine (engines.py) decides on each slice:
+A scan is cut into axial slices (segment_scan.py). An engine (engines.py) decides on each slice:
 
  -  DiffusionEngine, the method of the paper. The diffusion model was trained with one label per slice, healthy or
     unhealthy. Each slice is noised level by level; at each level the model estimates the noise-free slice twice, once
@@ -12,92 +12,58 @@ A scan is cut into axial slices. An engine (engines.py) decides on each slice:
 Anomaly map and mask are then resampled to the grid of the scan and its connected components listed as findings.
 """
 
-import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Unpack
 
-import numpy as np
 import torch
 
 from anofpdm.calibration.calibration_file import load_calibration
-from anofpdm.errors import ConfigError, ModelError, ScanError
-from anofpdm.method.calibration import Calibration
-from anofpdm.method.decision import Decisions
+from anofpdm.errors import ConfigError, ModelError
+from anofpdm.method.decision import OURS
+from anofpdm.method.gather import batch_for
 from anofpdm.models.registry import model_folder
 from anofpdm.network.checkpoint import WEIGHTS
-from anofpdm.network.predictor import TrainedModel, load_trained
-from anofpdm.options import Precision, Raw
+from anofpdm.network.predictor import load_trained
+from anofpdm.options import Engine, Precision, Raw, parse
 from anofpdm.raw.prepare_study import RawRun
-from anofpdm.raw.study import Study
-from anofpdm.report.display import Curves, DisplayData, SliceSpace
-from anofpdm.scans import AxialPlanes, Grid, Scan, scan_slices
 from anofpdm.scans.expects import ScanExpectation
-from anofpdm.scans.findings import find_lesions
-from anofpdm.segment.description import describe_model
-from anofpdm.segment.engines import DiffusionEngine, EngineSlices, SegmentOptions, SegmentRequest, resolve_request
-from anofpdm.segment.explanation import rows_to_explain, warn_missing_slices
-from anofpdm.segment.fallback import use_engine
-from anofpdm.segment.one_scan import Files, Source, lowercase_names, segment_source
-from anofpdm.segment.outputs import MISSING_MODALITIES
-from anofpdm.segment.raw_input import read_input
-from anofpdm.segment.result import Segmentation, slice_table
-from anofpdm.segment.scan_checks import (
-    check_kind,
-    check_names,
-    check_parts,
-    check_shape,
-    warn_large_lesion,
-    warn_unusual_spacing,
-    without_estimate,
-)
-from anofpdm.segment.scan_input import RecordedWarnings, file_sha256
-from anofpdm.student.student import Student, load_student
-from anofpdm.student.student_network import fill_missing
+from anofpdm.segment.brain_source import BrainSource
+from anofpdm.segment.engines import Diffusion, DiffusionEngine, StudentEngine
+from anofpdm.segment.one_scan import Source, segment_source
+from anofpdm.segment.read_scan import Files
+from anofpdm.segment.request import Explain, KnownScans, SegmentOptions, SegmentRequest
+from anofpdm.segment.result import Segmentation
+from anofpdm.student.drawing import DrawingChoices
+from anofpdm.student.student import FOLDER, Student, load_student
 from anofpdm.util.distributed import resolve_device
-from anofpdm.util.progress import Progress, portion, silent
+from anofpdm.util.progress import Progress, silent
 
-STUDENT_PORTION = 0.1  # of the time, where the diffusion model explains slices afterwards
-PREPARATION_PORTION = 0.8  # of the time, where a raw study is prepared first
+NOT_FOR_STUDENTS = ("detector", "threshold", "context", "peak")
 
 
 def load(folder: str | Path, device: str | torch.device = "auto", precision: str = Precision.AUTO) -> "Model":
     """A trained and calibrated model, with its student if it has one: a folder, or the name of a model that ships."""
     path, where = model_folder(folder), resolve_device(device)
     if not (path / WEIGHTS).is_file() and (student := load_student(path, None, where)):
-        return Model(None, None, "", student, folder=path)
-    trained = load_trained(path, where, precision)
-    calibration, digest = load_calibration(trained)
+        return Model(None, student, path)
+    network = load_trained(path, where, precision)
+    diffusion = Diffusion(network, *load_calibration(network))
     try:
-        student, problem = load_student(trained.folder, trained.sha256, trained.device), ""
-    except ModelError as error:
-        student, problem = None, str(error)  # the diffusion engine still works
-    return Model(trained, calibration, digest, student, problem, path)
+        return Model(diffusion, load_student(network.folder, network.sha256, network.device), path)
+    except ModelError as error:  # the diffusion engine still works
+        return Model(diffusion, None, path, str(error))
 
 
 @dataclass(frozen=True)
 class Model:
     """A diffusion model with its calibration, a student, or both."""
 
-    trained: TrainedModel | None
-    calibration: Calibration | None
-    calibration_sha256: str
-    student: Student | None = None
-    student_problem: str = ""  # why the student in the folder cannot be used
+    diffusion: Diffusion | None
+    student: Student | None
     folder: Path = Path()
-
-    def __repr__(self) -> str:
-        return describe_model(self)
-
-    @property
-    def diffusion(self) -> tuple[TrainedModel, Calibration]:
-        if self.trained is None or self.calibration is None:
-            raise ModelError(
-                f"{self.folder}: has a student only; --engine diffusion and --explain need its diffusion model, which "
-                "was left out"
-            )
-        return self.trained, self.calibration
+    student_problem: str = ""  # why the student in the folder cannot be used
 
     @property
     def name(self) -> str:
@@ -107,35 +73,34 @@ class Model:
     @property
     def modalities(self) -> tuple[str, ...]:
         """Of all its engines."""
-        return self.trained.modalities if self.trained else self._only_student.config.modalities
+        return self.scans.modalities
 
     @property
     def size(self) -> int:
         """Slices are size x size."""
-        return self.trained.size if self.trained else self._only_student.config.size
+        return self.scans.size
 
     @property
     def sha256(self) -> str:
         """Of the diffusion model, also where only its student is left."""
-        return self.trained.sha256 if self.trained else self._only_student.teacher_sha256
+        return self.diffusion.network.sha256 if self.diffusion else self._student.teacher_sha256
 
     @property
-    def expects(self) -> ScanExpectation:
-        return self.trained.expects if self.trained else self._only_student.expects or ScanExpectation()
+    def scans(self) -> KnownScans:
+        """The scans that it was made for."""
+        typical = self.student.typical if self.student else None
+        if self.diffusion:
+            network, calibration = self.diffusion.network, self.diffusion.calibration
+            return KnownScans(network.modalities, network.size, network.expects, calibration.foreground, typical)
+        student, config = self._student, self._student.config
+        expects, foreground = student.expects or ScanExpectation(), student.foreground or (0.0, 1.0)
+        return KnownScans(config.modalities, config.size, expects, foreground, typical)
 
     @property
-    def foreground(self) -> tuple[float, float]:
-        """Smallest and largest fraction of foreground among the scans in calibration."""
-        return self.calibration.foreground if self.calibration else self._only_student.foreground or (0.0, 1.0)
-
-    @property
-    def _only_student(self) -> Student:
-        assert self.student is not None
+    def _student(self) -> Student:
+        if self.student is None:
+            raise ConfigError(f"{self.folder} has no student; train one with `anofpdm distill`")
         return self.student
-
-    def request(self, **options: Unpack[SegmentOptions]) -> SegmentRequest:
-        """The options with all defaults of this model resolved; for many scans, do it once."""
-        return resolve_request(self, options)
 
     def segment(
         self,
@@ -165,134 +130,119 @@ class Model:
         """
         if request is not None and options:
             raise ConfigError(f"{', '.join(options)}: has no effect beside request=; pass it to Model.request")
-        as_command = request is None and options.get("raw") is None
-        request = request or self.request(**options)
-        if not isinstance(scan, Mapping):
-            request = replace(request, raw=Raw.AUTO) if as_command else request
-            return segment_source(self, scan, request, progress, raw_run)
-        return self._segment_files(lowercase_names(scan), request, progress, raw_run)
+        if request is None:
+            request = self.request(**options)
+            if options.get("raw") is None and not isinstance(scan, Mapping):  # as on the command line
+                request = replace(request, raw=Raw.AUTO)
+        return segment_source(scan, request, progress, raw_run or RawRun())
 
-    def _segment_files(
-        self, files: Files, request: SegmentRequest, progress: Progress, raw_run: RawRun | None
-    ) -> Segmentation:
-        start = time.perf_counter()
-        warned = RecordedWarnings()
-        with warned.record():
-            scan, study = self._read(files, request, raw_run, progress)
-            planes = AxialPlanes(scan.grid, self.size)
-            slices = self._checked_slices(scan, planes, request, files, study)
-            progress = _after_preparation(progress, study)
-            decisions, curves = _decide(slices, request, progress)
-            native = [planes.to_native(one, slices.indices) for one in (decisions.maps, decisions.outlines)]
-            grid, (anomaly_map, mask) = _in_place(study, scan, *native)
-            mask, space = mask >= 0.5, _slice_space(study, scan)
-            findings = find_lesions(mask, anomaly_map, grid.affine)
-            warn_large_lesion(findings, scan, study, files)
-            if request.explainer is not None:
-                rows = rows_to_explain(request.explain, findings, slices.indices, space)
-                decisions, curves = _explain(decisions, slices, rows, request.explainer, progress)
-        if warned.contradicted:
-            decisions = without_estimate(decisions)
-        return Segmentation(
-            mask=mask,
-            anomaly_map=anomaly_map,
-            grid=grid,
-            slices=slice_table(decisions, slices.indices, planes.pixel_mm),
-            findings=findings,
-            decisions=decisions,
-            summary={"model": self.name, **_summary(files, scan, request, warned.texts, study, start)},
-            display=self._display_data(request, scan, slices, curves, space),
-            series=() if study is None else study.series,
-            pictures={} if study is None else study.pictures,
+    def request(self, **options: Unpack[SegmentOptions]) -> SegmentRequest:
+        """The options with all defaults of this model resolved; for many scans, do it once.
+
+        Raises ConfigError for options that exclude each other, ModelError for a student that cannot be used.
+        """
+        wanted, explain = parse(Engine, options.get("engine") or Engine.AUTO), check_explain(options.get("explain"))
+        engine: DiffusionEngine | StudentEngine
+        explainer: DiffusionEngine | None = None
+        if self._resolve_engine(wanted) is Engine.STUDENT:
+            engine = self._student_engine(options, explain)
+            explainer = None if explain is None else self._diffusion_engine(options)
+            advice = "" if explain is None else self._advise("--explain", "the student alone")
+        else:
+            if explain is not None and wanted is Engine.DIFFUSION:
+                raise ConfigError("--explain: the diffusion engine explains every slice anyway; omit it")
+            if options.get("threshold_probability") is not None:
+                raise ConfigError("--threshold-probability: not an option of the diffusion engine; use --threshold")
+            engine, advice = self._diffusion_engine(options), self._advise("the diffusion engine", "--engine student")
+        return SegmentRequest(
+            engine=engine,
+            model_name=self.name,
+            model_sha256=self.sha256,
+            scans=self.scans,
+            brain=BrainSource(options.get("brain_mask"), options.get("skull_strip")),
+            explain=explain if explainer else None,
+            explainer=explainer,
+            raw=parse(Raw, options.get("raw") or Raw.NEVER),
+            advice=advice,
+            trust_header=bool(options.get("trust_header")),
         )
 
-    def _read(
-        self, files: Files, request: SegmentRequest, run: RawRun | None, progress: Progress
-    ) -> tuple[Scan, Study | None]:
-        unknown = [name for name in files if name not in {*self.modalities, *request.modalities}]
-        if unknown and request.inputs.optional:  # a misspelt optional modality would count as missing
-            known = ", ".join(request.modalities)
-            raise ScanError(f"{', '.join(unknown)}: not a modality of the model; choose from {known}")
-        check_names({name: path for name, path in files.items() if name in request.modalities})
-        run = replace(run or RawRun(), progress=portion(progress, 0, PREPARATION_PORTION))
-        return read_input(files, request, self.expects, self.foreground, run)
+    def _resolve_engine(self, wanted: Engine) -> Engine:
+        if wanted is not Engine.DIFFUSION and self.student_problem:
+            raise ModelError(f"{self.student_problem}; or add --engine diffusion")
+        if wanted is Engine.AUTO:
+            return Engine.DIFFUSION if self.student is None else Engine.STUDENT
+        return wanted
 
-    def _checked_slices(
-        self, scan: Scan, planes: AxialPlanes, request: SegmentRequest, files: Files, study: Study | None
-    ) -> EngineSlices:
-        where = files[scan.modalities[0]]
-        check_shape(scan, where)
-        slices = scan_slices(scan, self.size)
-        spacing_mm = self.expects.nominal_slice_mm or planes.spacing_mm
-        if not len(slices.indices):
-            raise ScanError(f"{where}: no axial slice has enough foreground; is it a head scan?")
-        check_parts(scan, study, where)
-        check_kind(self, slices, scan, study, files)
-        warn_unusual_spacing(spacing_mm, request.engine.neighbours_mm, where)
-        warn_missing_slices(request.explain, slices.indices, where)
-        pixels = fill_missing(slices.pixels, scan.modalities, request.modalities)
-        return EngineSlices(pixels, slices.indices, spacing_mm)
+    def _student_engine(self, options: SegmentOptions, explain: Explain) -> StudentEngine:
+        refused = NOT_FOR_STUDENTS if explain is not None else (*NOT_FOR_STUDENTS, "seed")  # of the explanation's noise
+        unused = ", ".join(f"--{name}" for name in refused if options.get(name) is not None)
+        if unused:
+            raise ConfigError(f"{unused}: not an option of the student engine; add --engine diffusion, or omit it")
+        choices = DrawingChoices(options.get("threshold_probability"), options.get("smallest"))
+        return StudentEngine(replace(self._student, drawing=choices) if choices.settings() else self._student)
 
-    def _display_data(
-        self, request: SegmentRequest, scan: Scan, slices: EngineSlices, curves: Curves | None, space: SliceSpace
-    ) -> DisplayData:
-        engine = request.engine
-        shown = tuple(name for name in engine.scored_modalities if name in scan.modalities)
-        return DisplayData(
-            pixels=_select(slices, request, shown).pixels.astype(np.float16),
-            indices=slices.indices,
-            pixel_mm=AxialPlanes(scan.grid, self.size).pixel_mm,
-            modalities=shown,
-            cosine_cut=self.calibration.cut if self.calibration else float("nan"),
-            healthy_level=engine.healthy_level,
-            curves=curves,
-            engine=engine.name,
-            space=space,
+    def _diffusion_engine(self, options: SegmentOptions) -> DiffusionEngine:
+        """With the calibrated defaults where no option is given."""
+        if self.diffusion is None:
+            raise ModelError(
+                f"{self.folder}: has a student only; --engine diffusion and --explain need its diffusion model, which "
+                "was left out"
+            )
+        calibration = self.diffusion.calibration
+        given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
+        mask_options = {"threshold": "threshold", "peak": "peak_share", "smallest": "smallest"}
+        decision = replace(
+            OURS,
+            detector=given.get("detector", OURS.detector),
+            context_mm=given.get("context", calibration.context_mm),
+            mask=replace(OURS.mask, **{field: given[name] for name, field in mask_options.items() if name in given}),
+        )
+        batch = given.get("batch") or batch_for(self.diffusion.network.device)
+        return DiffusionEngine(self.diffusion, decision, given.get("seed", calibration.seed), batch)
+
+    def _advise(self, what: str, instead: str) -> str:
+        """Where a modality is missing that only the diffusion model needs."""
+        needed = self.student.config.needed if self.student else ()
+        if not needed or set(self.modalities) <= set(needed):
+            return ""
+        names = ", ".join(needed)
+        return f"{what} needs every modality that the diffusion model was trained with; {instead} needs {names}"
+
+    def __repr__(self) -> str:
+        """Name and folder, modalities, engines."""
+        parts = {"student": self.student, "diffusion": self.diffusion}
+        folders = {"student": self.folder / FOLDER, "diffusion": self.folder}
+        engines = ", ".join(f"{name}{_size(folders[name])}" for name, part in parts.items() if part is not None)
+        damaged = " (the student is damaged or outdated)" if self.student_problem else ""
+        return (
+            f"AnoFPDM model {self.folder.resolve().name}: {self.folder}\nmodalities: {self._describe_modalities()}\n"
+            f"engines: {engines}{damaged}; slices of {self.size} x {self.size} pixels"
         )
 
-
-def _decide(slices: EngineSlices, request: SegmentRequest, progress: Progress) -> tuple[Decisions, Curves | None]:
-    progress = progress if request.explainer is None else portion(progress, 0, STUDENT_PORTION)
-    own = _select(slices, request, request.engine.modalities)
-    return use_engine(request.engine, lambda engine: engine.decide(own, progress))
-
-
-def _explain(
-    decisions: Decisions, slices: EngineSlices, rows: np.ndarray, explainer: DiffusionEngine, progress: Progress
-) -> tuple[Decisions, Curves | None]:
-    rest = portion(progress, STUDENT_PORTION, 1 - STUDENT_PORTION)
-    return use_engine(explainer, lambda engine: engine.explain(decisions, slices, rows, rest))
+    def _describe_modalities(self) -> str:
+        if self.student is None:
+            return f"{_join(self.modalities)} needed"
+        config = self.student.config
+        optional = f", {_join(config.optional)} optional" if config.optional else ""
+        same = self.diffusion is None or set(config.needed) == set(self.modalities)
+        diffusion = "" if same else f" (diffusion engine: {_join(self.modalities)} needed)"
+        return f"{_join(config.needed)} needed{optional}{diffusion}"
 
 
-def _after_preparation(progress: Progress, study: Study | None) -> Progress:
-    return progress if study is None else portion(progress, PREPARATION_PORTION, 1 - PREPARATION_PORTION)
+def check_explain(explain: Explain) -> Explain:
+    """Slice numbers sorted, without duplicates."""
+    if explain is None or explain == "findings":
+        return explain
+    if isinstance(explain, str):
+        raise ConfigError(f"explain {explain!r}: give 'findings' or a list of slice numbers")
+    return tuple(sorted({int(number) for number in explain}))
 
 
-def _summary(
-    files: Files, scan: Scan, request: SegmentRequest, warnings: list[str], study: Study | None, start: float
-) -> dict[str, Any]:
-    return {
-        "settings": request.settings(),
-        "inputs": {name: {"file": str(files[name]), "sha256": file_sha256(files[name])} for name in scan.modalities},
-        MISSING_MODALITIES: list(request.inputs.missing(scan.modalities)),
-        "warnings": warnings,
-        **({} if study is None else {"study": study.record}),
-        "seconds": round(time.perf_counter() - start, 2),
-    }
+def _size(folder: Path) -> str:
+    weights = folder / WEIGHTS
+    return f" ({weights.stat().st_size / 1e6:.1f} MB)" if weights.is_file() else ""
 
 
-def _in_place(study: Study | None, scan: Scan, *volumes: np.ndarray) -> tuple[Grid, list[np.ndarray]]:
-    """Volumes on the grid of the scan, brought to the reference's own grid where a raw study was prepared."""
-    if study is None:
-        return scan.grid, list(volumes)
-    return study.reference.grid, [study.to_reference(volume) for volume in volumes]
-
-
-def _slice_space(study: Study | None, scan: Scan) -> SliceSpace:
-    return SliceSpace(scan.grid, np.eye(4) if study is None else study.reference_to_scan)
-
-
-def _select(slices: EngineSlices, request: SegmentRequest, wanted: tuple[str, ...]) -> EngineSlices:
-    if request.modalities == wanted:
-        return slices
-    return replace(slices, pixels=slices.pixels[:, [request.modalities.index(name) for name in wanted]])
+def _join(names: Iterable[str]) -> str:
+    return ", ".join(name.upper() for name in names)

@@ -3,22 +3,19 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from anofpdm.cohorts.subjects import Subject
 from anofpdm.errors import CohortError, ScanError
 from anofpdm.options import Raw
 from anofpdm.raw.prepare_study import RawRun
 from anofpdm.scans.plausible import DICOM_HEADER, NIFTI_HEADER
-from anofpdm.segment.engines import SegmentRequest
 from anofpdm.segment.inputs import Target, find_targets
+from anofpdm.segment.read_scan import Files
+from anofpdm.segment.request import SegmentRequest
 from anofpdm.segment.result import Segmentation
+from anofpdm.segment.segment_scan import segment_files
 from anofpdm.util.progress import Progress
 
-if TYPE_CHECKING:
-    from anofpdm.segment.model import Model
-
-Files = Mapping[str, str | Path]
 Source = str | Path | Sequence[str | Path]
 NAMED = 5  # scans in a message
 
@@ -49,30 +46,31 @@ def find_scan(source: Source, request: SegmentRequest) -> Target:
     return target
 
 
-def segment_source(
-    model: "Model", source: Source, request: SegmentRequest, progress: Progress, run: RawRun | None
-) -> Segmentation:
-    target = find_scan(source, request)
-    run = replace(run or RawRun(), brains=target.brains)
+def segment_source(scan: Files | Source, request: SegmentRequest, progress: Progress, run: RawRun) -> Segmentation:
+    if isinstance(scan, Mapping):
+        return segment_files(lowercase_names(scan), request, progress, run)
+    target = find_scan(scan, request)
     for note in target.notes:
         run.report(note)
     with target.open() as subject:
         try:
-            return segment_target(model, target, subject, request_for(target, request), progress, run)
+            return segment_target(target, subject, request, progress, run)
         except ScanError as problem:
             raise ScanError(name_series(str(problem), target, subject)) from None
 
 
 def segment_target(
-    model: "Model", target: Target, subject: Subject, request: SegmentRequest, progress: Progress, run: RawRun
+    target: Target, subject: Subject, request: SegmentRequest, progress: Progress, run: RawRun
 ) -> Segmentation:
     """`subject` has NIfTI files, also where the target is DICOM; the summary then names the series."""
-    result = model.segment(subject.images, request=request, progress=progress, raw_run=run)
+    run = replace(run, brains=target.brains)
+    result = segment_files(subject.images, request_for(target, request), progress, run)
     if target.study is not None:
         for key, series in target.study.to_dict().items():
             file = name_series(str(subject.images[key]), target, subject)
             result.summary["inputs"][key] |= {**series, "file": file}
-        result.summary["warnings"] = [name_series(one, target, subject) for one in result.summary["warnings"]]
+        texts = result.summary["warnings"]
+        result.summary["warnings"] = [name_series(text, target, subject) for text in texts]
     return result
 
 

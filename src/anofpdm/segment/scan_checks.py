@@ -4,26 +4,20 @@ given, and what differs from the scans that the model was calibrated or trained 
 
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from anofpdm.calibration.fit_calibration import foreground_share
 from anofpdm.cohorts.layouts import folder
-from anofpdm.errors import ScanError, ScanWarning
-from anofpdm.method.decision import Decisions
+from anofpdm.errors import ScanWarning
 from anofpdm.raw.mixed_up import compare_slices, same_contrast, warn_mixed_up
-from anofpdm.raw.study import Study
-from anofpdm.scans import AxialPlanes, Scan
 from anofpdm.scans.findings import Finding
 from anofpdm.scans.plausible import shows_air, warn_cut_top, warn_empty_planes
-from anofpdm.scans.slices import ScanSlices
-from anofpdm.student.typical import describe_scan
-
-if TYPE_CHECKING:
-    from anofpdm.segment.model import Model
+from anofpdm.segment.engines import EngineSlices
+from anofpdm.segment.read_scan import ReadScan
+from anofpdm.segment.request import KnownScans, SegmentRequest
+from anofpdm.student.typical import TypicalScans, describe_scan
 
 WIDE_VIEW = 1.05  # times the field of view in training
 FOREGROUND_TOLERANCE = 0.08  # fraction of the pixels, beyond the range seen in calibration
@@ -41,45 +35,35 @@ def check_names(files: Mapping[str, str | Path]) -> None:
                 warnings.warn(f"{text}; check that no files are mixed up", ScanWarning, stacklevel=2)
 
 
-def check_shape(scan: Scan, where: object) -> None:
-    thin = [axis for axis in range(3) if scan.grid.shape[axis] == 1]
-    if thin and thin != [scan.grid.axial_axis]:
-        raise ScanError(f"{where}: a single slice that is not axial; slices are segmented axially, give a 3D scan")
+def check_slices(read: ReadScan, slices: EngineSlices, request: SegmentRequest) -> None:
+    """Parts that are missing, foreground, contrasts, likeness to the training scans, distance of the slices."""
+    if read.study is None:  # of a raw study, the series themselves were checked
+        warn_empty_planes(read.scan.volumes, read.scan.grid, read.where)
+        if shows_air(read.scan.volumes):
+            brain = np.logical_or.reduce([volume > 0 for volume in read.scan.volumes])
+            warn_cut_top(brain, read.scan.grid, read.where)
+    check_kind(read, slices, request.scans)
+    warn_unusual_spacing(slices.spacing_mm, request.engine.neighbours_mm, read.where)
 
 
-def check_parts(scan: Scan, study: Study | None, where: object) -> None:
-    """Empty slices, and a brain cut off at the top; of a raw study, the series themselves were checked."""
-    if study is not None:
-        return
-    warn_empty_planes(scan.volumes, scan.grid, where)
-    if shows_air(scan.volumes):
-        warn_cut_top(np.logical_or.reduce([volume > 0 for volume in scan.volumes]), scan.grid, where)
-
-
-def check_kind(
-    model: "Model", slices: ScanSlices, scan: Scan, study: Study | None, files: Mapping[str, str | Path]
-) -> None:
+def check_kind(read: ReadScan, slices: EngineSlices, known: KnownScans) -> None:
     """Foreground, contrasts and likeness to the training scans."""
-    where = files[scan.modalities[0]]
-    planes = AxialPlanes(scan.grid, model.size)
-    views_mm = planes.pixel_mm * model.size, model.expects.field_of_view_mm
+    planes = read.planes
+    views_mm = planes.pixel_mm * known.size, known.expects.field_of_view_mm
     share = foreground_share(slices.pixels)
-    explained = warn_unusual_foreground(share, model.foreground, views_mm, where)
-    stripped = not model.expects.skull and share <= model.foreground[1] + FOREGROUND_TOLERANCE
-    if study is None and stripped:
-        contrasts = compare_slices(slices.pixels, scan.modalities, (planes.pixel_mm, planes.spacing_mm))
-        explained |= warn_mixed_up(contrasts, files)
-    if not explained:
-        _check_likeness(model, slices.pixels, scan.modalities, where)
+    explained = warn_unusual_foreground(share, known.foreground, views_mm, read.where)
+    stripped = not known.expects.skull and share <= known.foreground[1] + FOREGROUND_TOLERANCE
+    if read.study is None and stripped:
+        contrasts = compare_slices(slices.pixels, slices.modalities, (planes.pixel_mm, planes.spacing_mm))
+        explained |= warn_mixed_up(contrasts, read.files)
+    if not explained and known.typical is not None:
+        _check_likeness(known.typical, slices, read.where)
 
 
-def _check_likeness(model: "Model", pixels: np.ndarray, modalities: tuple[str, ...], where: object) -> None:
+def _check_likeness(typical: TypicalScans, slices: EngineSlices, where: object) -> None:
     """By the modalities that the scan has."""
-    typical = model.student.typical if model.student else None
-    if typical is None:
-        return
-    given = tuple(name for name in typical.modalities if name in modalities)
-    numbers = describe_scan(pixels[:, [modalities.index(name) for name in given]])
+    given = tuple(name for name in typical.modalities if name in slices.modalities)
+    numbers = describe_scan(slices.channels(given).pixels)
     if different := typical.unusual(numbers, given):
         distance, limit = typical.distance(numbers, given), typical.limit_for(given)
         warnings.warn(
@@ -124,20 +108,11 @@ def warn_unusual_spacing(spacing_mm: float, neighbours_mm: Sequence[float], wher
         )
 
 
-def without_estimate(decisions: Decisions) -> Decisions:
-    """Where the images contradict their names, an estimate from the probabilities would be too high."""
-    return replace(decisions, estimated_dice=np.full_like(decisions.estimated_dice, np.nan))
-
-
-def warn_large_lesion(
-    findings: Sequence[Finding], scan: Scan, study: Study | None, files: Mapping[str, str | Path]
-) -> None:
-    voxel_ml = abs(np.linalg.det(scan.grid.affine[:3, :3])) / 1000
-    brain = study.brain if study else np.logical_or.reduce([volume > 0 for volume in scan.volumes])
-    share = sum(one.volume_ml for one in findings) / min(float(brain.sum()) * voxel_ml, USUAL_BRAIN_ML)
+def warn_large_lesion(read: ReadScan, findings: Sequence[Finding]) -> None:
+    share = sum(finding.volume_ml for finding in findings) / min(read.brain_ml, USUAL_BRAIN_ML)
     if share > LARGEST_LESION:
         warnings.warn(
-            f"{files[scan.modalities[0]]}: the lesion mask is {share:.0%} of the brain, more than nearly any lesion. "
+            f"{read.where}: the lesion mask is {share:.0%} of the brain, more than nearly any lesion. "
             "Do not rely on it; check the scan, its modalities and its voxel size",
             ScanWarning,
             stacklevel=2,

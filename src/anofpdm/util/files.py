@@ -3,6 +3,7 @@
 import contextlib
 import csv
 import errno
+import hashlib
 import io
 import itertools
 import math
@@ -151,3 +152,8 @@ def folder_lock(
 def _open_lock(folder: Path) -> IO[str]:
     with translate_write_errors(folder):
         return (folder / ".lock").open("w")
+
+
+def file_sha256(path: str | Path) -> str:
+    with Path(path).open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -24,8 +24,8 @@ from anofpdm.segment import outputs
 from anofpdm.util.memory import keep_freed_memory
 
 if TYPE_CHECKING:
-    from anofpdm.segment.engines import SegmentRequest
     from anofpdm.segment.model import Model
+    from anofpdm.segment.request import SegmentRequest
 
 DICOM = "dicom"  # form field with all modalities in one zip
 PROGRESS_SECONDS = 0.1  # between two progress messages

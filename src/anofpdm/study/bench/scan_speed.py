@@ -7,13 +7,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from anofpdm.method.calibration import Calibration, ContextFit
-from anofpdm.method.detection import Accuracy, CurveDetector
-from anofpdm.method.evidence import EvidenceSettings
-from anofpdm.network.config import preset
-from anofpdm.network.predictor import NoisePredictor, TrainedModel
-from anofpdm.network.unet import UNet
-from anofpdm.options import Detector
+from anofpdm.method.detection import CurveDetector
 from anofpdm.scans import write_nifti
 from anofpdm.segment.model import Model
 from anofpdm.segment.outputs import MASK
@@ -49,17 +43,10 @@ def random_head(seed: int, shape: tuple[int, int, int]) -> tuple[np.ndarray, np.
 
 
 def random_model(device: torch.device) -> Model:
-    """A student with random weights; the diffusion model is not used."""
+    """A student with random weights."""
     torch.manual_seed(0)
     network = StudentNet(StudentConfig(MODALITIES, SIDE, NEIGHBOURS_MM)).to(device).eval()
     zeros = np.zeros(1)
     detector = CurveDetector(zeros, zeros + 1, zeros, offset=-1.0, strength=1.0)
     network.last.weight.data.zero_()  # detects nothing: noise would give thousands of findings
-    student = Student(network, StudentCalibration(detector, 1.0, 1.0, 1, 1), "", device)
-    teacher = NoisePredictor(UNet(preset("tiny", len(MODALITIES))), device)
-    perfect = Accuracy(1.0, 1.0)
-    calibration = Calibration(
-        EvidenceSettings((0,), (0, 1)), 0.0, 0.0, 0.0, 1.0, Detector.COSINE, perfect,
-        (ContextFit(0.0, detector, perfect, None),), (), 1.0, 1, 1, 1,
-    )  # fmt: skip
-    return Model(TrainedModel(Path(), teacher, MODALITIES, SIDE, ""), calibration, "", student)
+    return Model(None, Student(network, StudentCalibration(detector, 1.0, 1.0, 1, 1), "", device))

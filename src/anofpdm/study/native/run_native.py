@@ -18,10 +18,10 @@ from anofpdm.scoring.masks import Labels, read_mask
 from anofpdm.scoring.pairs import Pair, Pairing
 from anofpdm.scoring.score_pairs import ScoringReport, score_pairs
 from anofpdm.segment import outputs
-from anofpdm.segment.engines import SegmentRequest
 from anofpdm.segment.inputs import Target
 from anofpdm.segment.many import BatchSegmentation, OutputOptions, RunReport, result_location
 from anofpdm.segment.model import Model
+from anofpdm.segment.request import SegmentRequest
 from anofpdm.student.student import FOLDER as STUDENT
 from anofpdm.study.missing import name_without
 from anofpdm.study.native.estimates import read_estimate
@@ -62,7 +62,7 @@ class NativeEvaluation:
         targets = [_leave_out(target, without) for target in self.scans.targets(request.inputs)]
         folder = self.out / name
         files = OutputOptions(overview=False, report=False)
-        batch = BatchSegmentation(self.model, request, targets, folder, files, remedy="give another --out")
+        batch = BatchSegmentation(request, targets, folder, files, remedy="give another --out")
         reports = world.all_gather(batch.run(world, progress))
         report = EngineReport(name, folder, reports)
         if world.is_main:
