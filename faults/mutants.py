@@ -25,7 +25,7 @@ MUTANTS = (
         "scans/grid.py",
         "np.argmax(nib.io_orientation(self.affine)[:, 0] == 2)",
         "2",
-        "segment/test_slice_distance.py scans/raw/test_thick.py",
+        "segment/test_slice_distance.py raw/test_thick.py",
     ),
     (
         "scans/slices.py",
@@ -43,13 +43,13 @@ MUTANTS = (
         "raw/geometry.py",
         "(np.array([i, j, k]) - 1) / 2",
         "np.array([i, j, k]) / 2",
-        "scans/raw/test_register.py scans/raw/test_study.py",
+        "raw/test_register.py raw/test_study.py",
     ),
     (
         "raw/geometry.py",
         "lps = LPS @ matrix @ LPS",
         "lps = matrix",
-        "scans/raw/test_register.py scans/raw/test_study.py segment/test_raw.py",
+        "raw/test_register.py raw/test_study.py segment/test_raw.py",
     ),
     (
         "cohorts/plan.py",
@@ -151,7 +151,7 @@ MUTANTS = (
         "student/student_network.py",
         "np.full((len(pixels), len(modalities), *pixels.shape[2:]), MISSING",
         "np.full((len(pixels), len(modalities), *pixels.shape[2:]), 0.0",
-        "student/test_student.py evaluation/test_missing.py",
+        "student/test_student.py study/test_missing.py",
     ),
     (
         "segment/join.py",
@@ -193,25 +193,25 @@ MUTANTS = (
         "scoring/metrics/pixels.py",
         "areas = 2 * self.tp + self.fp + self.fn",
         "areas = self.tp + self.fp + self.fn",
-        "evaluation/test_metrics.py",
+        "scoring/test_metrics.py",
     ),
     (
         "scoring/metrics/surfaces.py",
         "np.array([shape[1] * shape[2], shape[2], 1])",
         "np.array([shape[1] * shape[2], shape[1], 1])",
-        "evaluation/test_lesions.py evaluation/test_scan_scores.py",
+        "scoring/test_lesions.py scoring/test_scan_scores.py",
     ),
     (
         "scoring/metrics/surfaces.py",
         "return max(there.percentile(percent)",
         "return min(there.percentile(percent)",
-        "evaluation/test_scan_scores.py",
+        "scoring/test_scan_scores.py",
     ),
     (
         "study/comparison/job.py",
         "rows = rows[Truth(cohort).available[rows]]",
         "pass",
-        "evaluation/test_protocol.py",
+        "study/test_protocol.py",
     ),
     (
         "viewer/access.py",

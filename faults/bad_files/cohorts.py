@@ -42,37 +42,26 @@ def cases() -> Iterator[Case]:
     for where, value in BAD_MANIFEST:
         yield _change(f"manifest {where} {value!s:.10}", "manifest.json", set_entry(where, value))
     for table in TABLES:
-        yield _change(f"{table} missing", table, None)
         yield _change(f"{table} changed", table, lambda data: data.replace(b"q1", b"q2"))
         yield _change(f"{table} empty", table, lambda _data: b"")
-        yield Case(f"calibrate cohort {table} a pipe", KIND, _replace(table, os.mkfifo), mentions=table)
-        yield Case(f"calibrate cohort {table} a folder", KIND, _replace(table, Path.mkdir), mentions=table)
-    yield from _slices_and_masks()
+        for what, put in (("missing", lambda _path: None), ("a pipe", os.mkfifo), ("a folder", Path.mkdir)):
+            yield Case(f"calibrate cohort {table} {what}", KIND, _replace(table, put), mentions=table)
+    for number, (name, change) in enumerate(_bad_arrays()):
+        command = "calibrate" if number % 2 else "evaluate"
+        yield _change(f"slices {name}", "slices.npy", change, command=command)
+        if "flipped at 5000" not in name:  # masks have no hash: they are used for evaluation only, and may be deleted
+            yield _change(f"masks {name}", "truth/masks.npy", change, command="evaluate")
+    for what, put in (("missing", lambda _path: None), ("a pipe", os.mkfifo), ("a folder", Path.mkdir)):
+        yield Case(f"calibrate cohort slices {what}", KIND, _replace("slices.npy", put), mentions="cohort7")
     for name, content in JOURNALS.items():
         make = _with_journal(content)
         yield Case(f"prepare journal {name}", KIND, make, name == "empty", "journal", "patients")
 
 
-def _slices_and_masks() -> Iterator[Case]:
-    for command in ("calibrate", "evaluate"):
-        for name, change in _bad_arrays():
-            if (command, name) == ("calibrate", "flipped at -1"):
-                continue  # in a scan that calibration does not read
-            yield _change(f"slices {name}", "slices.npy", change, command=command)
-        for what, put in (("a pipe", os.mkfifo), ("a folder", Path.mkdir)):
-            make = _replace("slices.npy", put, command)
-            yield Case(f"{command} cohort slices {what}", KIND, make, mentions="cohort7")
-    for name, change in _bad_arrays():
-        if name in ("flipped at 5000", "flipped at -1"):
-            continue  # masks have no hash: they are used for evaluation only, and may be deleted
-        yield _change(f"masks {name}", "truth/masks.npy", change, command="evaluate")
-
-
-def _bad_arrays() -> Iterator[tuple[str, Change | None]]:
-    yield "missing", None
-    for at in (0, 5, 9, 50, 128, 5000, -1):
+def _bad_arrays() -> Iterator[tuple[str, Change]]:
+    for at in (0, 5, 9, 50, 128, -1):
         yield f"truncated at {at}", lambda data, at=at: data[:at]
-    for at in (0, 6, 8, 9, 12, 20, 40, 60, 75, 5000, -1):
+    for at in (0, 6, 8, 9, 20, 60, 5000):
         yield f"flipped at {at}", lambda data, at=at: flip_byte(data, at)
     yield "longer", lambda data: data + bytes(64)
     yield "pickled", lambda _data: _to_npy(np.array([{}], dtype=object), allow_pickle=True)
@@ -81,7 +70,6 @@ def _bad_arrays() -> Iterator[tuple[str, Change | None]]:
     yield "of a negative shape", lambda data: data.replace(b"(12, ", b"(-2, ")
     yield "of a huge shape", lambda data: data.replace(b"'shape': (", b"'shape': (9999999999, ")[:-11]
     yield "a zip", lambda _data: b"PK\x03\x04" + bytes(500)
-    yield "text", lambda _data: b"0.5 0.5\n"
 
 
 def _to_npy(array: np.ndarray, **options: Any) -> bytes:
@@ -90,10 +78,9 @@ def _to_npy(array: np.ndarray, **options: Any) -> bytes:
     return stream.getvalue()
 
 
-def _change(name: str, file: str, change: Change | None, command: str = "calibrate") -> Case:
+def _change(name: str, file: str, change: Change, command: str = "calibrate") -> Case:
     def put(path: Path) -> None:
-        if change is not None:
-            path.write_bytes(change(path.with_suffix(".kept").read_bytes()))
+        path.write_bytes(change(path.with_suffix(".kept").read_bytes()))
 
     return Case(f"{command} cohort {name}", KIND, _replace(file, put, command), mentions="cohort7")
 

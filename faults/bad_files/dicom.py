@@ -19,7 +19,7 @@ from faults.bad_files.paths import IRREGULAR, Put
 
 KIND = "DICOM"
 NAN = "nan"
-TRUNCATED_AT = (0, 1, 100, 128, 131, 132, 133, 140, 150, 200, 300, 400, 500, 600, 700, 800, 900, -1, -100, -400)
+TRUNCATED_AT = (0, 1, 128, 131, 132, 140, 150, 300, 500, 700, 900, -1, -100, -400)
 FLIPPED_AT = (128, 131, 132, 136, 144)
 OTHER_FILES = {"empty": b"", "text": b"no slice\n", "zeros": bytes(999), "NIfTI": b"\x5c\1\0\0" + bytes(348)}
 BAD_TAGS: dict[str, tuple[Any, ...]] = {
@@ -57,45 +57,19 @@ def cases() -> Iterator[Case]:
     for name, tags in _bad_tags():
         make = _with_tags(tags, one_slice=name.startswith("one slice"))
         yield Case(f"segment DICOM {name}", KIND, make, mentions="study")
-    yield from _incomplete()
-    yield from _unusual()
-
-
-def _incomplete() -> Iterator[Case]:
-    for name, change, mentions in (
-        ("a slice missing", lambda study: (study / "S1_003.dcm").unlink(), "study"),
-        ("a slice twice", lambda study: shutil.copy(study / "S1_003.dcm", study / "x.dcm"), "S1_003"),
-        ("a series missing", lambda study: _remove(study.glob("S1*")), "study"),
-        ("only one series", lambda study: _remove(study.glob("S[234]*")), "study"),
-    ):
+    for name, (mentions, change) in INCOMPLETE.items():
         yield Case(f"segment DICOM {name}", KIND, _change_study(change), mentions=mentions)
-
-
-def _remove(paths: Iterator[Path]) -> None:
-    for path in paths:
-        path.unlink()
-
-
-def _unusual() -> Iterator[Case]:
-    changes: dict[str, Callable[[Path], object]] = {
-        f"beside {name}": lambda study, put=put: put(study / "x.dcm")
-        for name, put in IRREGULAR.items()
-        if name not in ("missing", "empty")
-    }
-    changes |= {
-        "beside text": lambda study: (study / "read me.txt").write_text("x"),
-        "beside a DICOMDIR": lambda study: (study / "DICOMDIR").write_bytes(bytes(128) + b"DICM" + bytes(99)),
-        "with a link to itself": lambda study: (study / "again").symlink_to(study),
-        "without suffixes": lambda study: _rename(study, lambda path, _: path.with_suffix("")),
-        "with odd names": lambda study: _rename(study, lambda _, number: study / f"{number}\n \udcff'ü.dcm"),
-        "in folders": lambda study: _rename(study, lambda _, number: study / f"f{number}/x"),
-    }
-    for syntax in (ImplicitVRLittleEndian, RLELossless, ExplicitVRBigEndian):
-        changes[syntax.name] = lambda study, syntax=syntax: _save_as(study, syntax)
-    makes = {name: _change_study(change) for name, change in changes.items()}
-    makes |= {name: _with_tags(tags) for name, tags in UNUSUAL_TAGS.items()}
-    for name, make in makes.items():
+    irregular = {name: put for name, put in IRREGULAR.items() if name not in ("missing", "empty")}
+    beside = {f"beside {name}": lambda study, put=put: put(study / "x.dcm") for name, put in irregular.items()}
+    unusual = {name: _change_study(change) for name, change in {**beside, **UNUSUAL_STUDIES}.items()}
+    unusual |= {name: _with_tags(tags) for name, tags in UNUSUAL_TAGS.items()}
+    for name, make in unusual.items():
         yield Case(f"segment DICOM {name}", UNUSUAL, make, True, reference="study")
+
+
+def _remove(study: Path, pattern: str) -> None:
+    for path in study.glob(pattern):
+        path.unlink()
 
 
 def _rename(study: Path, new_path: Callable[[Path, int], Path]) -> None:
@@ -103,6 +77,39 @@ def _rename(study: Path, new_path: Callable[[Path, int], Path]) -> None:
         target = new_path(path, number)
         target.parent.mkdir(exist_ok=True)
         path.rename(target)
+
+
+def _save_as(study: Path, syntax: str) -> None:
+    for path in study.iterdir():
+        data = pydicom.dcmread(path)
+        if syntax == RLELossless:
+            data.compress(RLELossless)
+            data.save_as(path)
+            continue
+        if syntax == ExplicitVRBigEndian:
+            data.PixelData = data.pixel_array.astype(">i2").tobytes()
+        data.file_meta.TransferSyntaxUID = syntax
+        implicit, little = syntax == ImplicitVRLittleEndian, syntax != ExplicitVRBigEndian
+        pydicom.dcmwrite(path, data, implicit_vr=implicit, little_endian=little)
+
+
+INCOMPLETE: dict[str, tuple[str, Put]] = {
+    "a slice missing": ("study", lambda study: (study / "S1_003.dcm").unlink()),
+    "a slice twice": ("S1_003", lambda study: shutil.copy(study / "S1_003.dcm", study / "x.dcm")),
+    "a series missing": ("study", lambda study: _remove(study, "S1*")),
+    "only one series": ("study", lambda study: _remove(study, "S[234]*")),
+}
+UNUSUAL_STUDIES: dict[str, Put] = {
+    "beside text": lambda study: (study / "read me.txt").write_text("x"),
+    "beside a DICOMDIR": lambda study: (study / "DICOMDIR").write_bytes(bytes(128) + b"DICM" + bytes(99)),
+    "with a link to itself": lambda study: (study / "again").symlink_to(study),
+    "without suffixes": lambda study: _rename(study, lambda path, _: path.with_suffix("")),
+    "with odd names": lambda study: _rename(study, lambda _, number: study / f"{number}\n \udcff'ü.dcm"),
+    "in folders": lambda study: _rename(study, lambda _, number: study / f"f{number}/x"),
+    "implicit": lambda study: _save_as(study, ImplicitVRLittleEndian),
+    "RLE": lambda study: _save_as(study, RLELossless),
+    "big-endian": lambda study: _save_as(study, ExplicitVRBigEndian),
+}
 
 
 def _bad_tags() -> Iterator[tuple[str, dict[str, Any]]]:
@@ -169,17 +176,3 @@ def _replace_syntax(data: bytes, before: bytes, after: bytes) -> bytes:
     group = int.from_bytes(data[140:144], "little") + len(padded) - length
     element = data[at : at + 6] + len(padded).to_bytes(2, "little") + padded
     return data[:140] + group.to_bytes(4, "little") + data[144:at] + element + data[at + 8 + length :]
-
-
-def _save_as(study: Path, syntax: str) -> None:
-    for path in study.iterdir():
-        data = pydicom.dcmread(path)
-        if syntax == RLELossless:
-            data.compress(RLELossless)
-            data.save_as(path)
-            continue
-        if syntax == ExplicitVRBigEndian:
-            data.PixelData = data.pixel_array.astype(">i2").tobytes()
-        data.file_meta.TransferSyntaxUID = syntax
-        implicit, little = syntax == ImplicitVRLittleEndian, syntax != ExplicitVRBigEndian
-        pydicom.dcmwrite(path, data, implicit_vr=implicit, little_endian=little)

@@ -8,9 +8,9 @@ from faults.bad_files.base import MODALITIES, Case, Make, ValidFiles, copy_other
 
 KIND = "file name"
 NAMES = (
-    "with space", " before", "after ", "quote'", 'double"quote', "new\nline", "tab\t", "-dash", "--out", "Ünïcödé",
-    "日本", "emoji🧠", "e\u0301", "a=b", "100%", "{input}", "[bold]red", "$HOME", "`id`", ";ls", "*", "?", "a&b", "<b>",
-    "\\", "#", "~", "a.b.c", "..x", "\x1b[31m", "\udcff", "x" * 200, "p,q", "C:", "a\u202eb", "None", "1",
+    " before", "after ", "quote'", 'double"quote', "new\nline", "--out", "Ünïcödé", "emoji🧠", "e\u0301", "a=b", "100%",
+    "{input}", "[bold]red", "$HOME", ";ls", "*", "a&b", "<b>", "\\", "~", "a.b.c", "..x", "\x1b[31m", "\udcff",
+    "x" * 200, "p,q", "a\u202eb", "None",
 )  # fmt: skip
 
 

@@ -10,39 +10,41 @@ from faults.bad_files.base import ValidFiles
 from faults.bad_files.nifti_scan import FIELDS, INF, NAN, SIZE, Content, Scan, set_field, to_nifti, valid
 
 COLOURS = np.dtype([("R", "u1"), ("G", "u1"), ("B", "u1")])
+VALID_TYPES = ("uint16", "uint32", "int64", "uint64", "float32", "float64", ">i2", ">f4", ">f8")
+NIFTI2 = nib.Nifti2Header.template_dtype.fields
+VALUES: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    **{f"one voxel {value}": lambda array, value=value: _with_one(array, value) for value in (NAN, INF, -INF)},
+    **{f"all voxels {value}": lambda array, value=value: np.full_like(array, value) for value in (NAN, -INF, 0.0, 7.0)},
+    "all voxels below 0": lambda array: -array - 1,
+    "voxels beyond float32": lambda array: array.astype(float) * 1e300,
+    "voxels too small for float32": lambda array: array.astype(float) * 1e-300,
+    "voxels too faint to divide by": lambda array: array * 2.0**-147,
+}
+VALID_FACTORS = {"of a billion": 2.0**20, "near the minimum of float32": 2.0**-134, "near the maximum": 2.0**117}
 
 
 def voxel_types(kind: str = "voxel type") -> Iterator[Scan]:
-    for code in (-1, 0, 1, 3, 5, 32, 128, 255, 1536, 1792, 2048, 2304, 32767, 2, 64, 8):
-        yield Scan(f"datatype {code}", kind, set_field("datatype", "h", code))
     for dtype in ("complex64", "complex128"):
         yield Scan(f"voxels of {dtype}", kind, _as_type(dtype))
     yield Scan("voxels of RGB", kind, lambda files: to_nifti(files.voxels().astype("u1").astype(COLOURS)))
     header = set_field("datatype", "2h", 1536, 128)
     yield Scan("voxels of float128", kind, lambda files: header(files)[:352] + bytes(16 * SIZE))
-    for dtype in ("uint16", "int32", "uint32", "int64", "uint64", "float32", "float64", ">i2", ">f4", ">f8", ">u2"):
-        yield valid(f"{dtype}", _as_type(dtype))
-    for form in (nib.Nifti2Image, nib.Nifti1Image):
-        for order in "<>":
-            yield valid(f"{form.__name__} {order}", _as_type(f"{order}i2", form))
-    for slope, inter in ((2.0, 0.0), (0.5, 0.0), (1.0, 100.0), (-1.0, 0.0), (1.0, -32000.0)):
+    for dtype in VALID_TYPES:
+        yield valid(dtype, _as_type(dtype))
+    for order in "<>":
+        yield valid(f"NIfTI-2 {order}", _as_type(f"{order}i2", nib.Nifti2Image))
+    for slope, inter in ((2.0, 0.0), (-1.0, 0.0), (1.0, -32000.0)):
         yield valid(f"stored with slope {slope} and intercept {inter}", _scaled(slope, inter))
-    yield from _nifti2()
+    for name in list(NIFTI2)[::7]:
+        yield Scan(f"NIfTI-2 truncated before {name}", "NIfTI-2", lambda f, at=NIFTI2[name][1]: to_nifti2(f)[:at])
+    for name, index, values in (("dim", 1, (2**40, -(2**63), 0)), ("dim", 0, (-1,)), ("vox_offset", 0, (-1, 2**62))):
+        for value in values:
+            content = _patch_nifti2(NIFTI2[name][1] + 8 * index, value)
+            yield Scan(f"NIfTI-2 {name}[{index}] {value}", "NIfTI-2", content)
 
 
 def _as_type(dtype: str, form: type = nib.Nifti1Image) -> Content:
     return lambda files: to_nifti(files.voxels().astype(dtype), form)
-
-
-def _nifti2(kind: str = "NIfTI-2") -> Iterator[Scan]:
-    fields = nib.Nifti2Header.template_dtype.fields
-    for name, (_, at, *_rest) in fields.items():
-        yield Scan(f"NIfTI-2 truncated before {name}", kind, lambda files, at=at: to_nifti2(files)[:at])
-    for value in (2**40, 2**62, -(2**63), 0, -1, 21):
-        yield Scan(f"NIfTI-2 dim[1] {value}", kind, _patch_nifti2(fields["dim"][1] + 8, value))
-    for value in (-1, 0x7FFF, 2**63 - 1, -(2**63)):
-        yield Scan(f"NIfTI-2 dim[0] {value}", kind, _patch_nifti2(fields["dim"][1], value))
-        yield Scan(f"NIfTI-2 vox_offset {value}", kind, _patch_nifti2(fields["vox_offset"][1], value))
 
 
 def to_nifti2(files: ValidFiles) -> bytes:
@@ -68,24 +70,13 @@ def voxel_values(kind: str = "voxel values") -> Iterator[Scan]:
     def changed(change: Callable[[np.ndarray], np.ndarray]) -> Content:
         return lambda files: to_nifti(change(files.voxels().astype(np.float32)))
 
-    def fill(value: float) -> Content:
-        return changed(lambda array: np.full_like(array, value))
+    for name, change in VALUES.items():
+        yield Scan(name, kind, changed(change))
+    for name, factor in VALID_FACTORS.items():
+        yield valid(f"voxels {name}", changed(lambda array, factor=factor: array * np.float32(factor)))
 
-    def one(value: float) -> Content:
-        return changed(
-            lambda array: np.where(np.arange(array.size).reshape(array.shape) == 7, value, array).astype("f4")
-        )
 
-    for value in (NAN, INF, -INF):
-        yield Scan(f"one voxel {value}", kind, one(value))
-        yield Scan(f"all voxels {value}", kind, fill(value))
-    for value in (0.0, 7.0, -3.0):
-        yield Scan(f"all voxels {value}", kind, fill(value))
-    yield Scan("all voxels below 0", kind, changed(lambda array: -array - 1))
-    yield Scan("voxels beyond float32", kind, lambda files: to_nifti(files.voxels() * 1e300))
-    yield Scan("voxels too small for float32", kind, lambda files: to_nifti(files.voxels() * 1e-300))
-    yield Scan("voxels too faint to divide by", kind, changed(lambda array: array * 2.0**-147))
-    yield valid("voxels of a billion", changed(lambda array: array * 2**20))
-    yield valid("voxels of a billionth", changed(lambda array: array / 2**20))
-    yield valid("voxels near the minimum of float32", changed(lambda array: array * 2.0**-134))
-    yield valid("voxels near the maximum of float32", changed(lambda array: array * 2.0**117))
+def _with_one(array: np.ndarray, value: float) -> np.ndarray:
+    changed = array.copy()
+    changed.flat[7] = value
+    return changed

@@ -23,6 +23,13 @@ BAD_PAIRS = {
     "with a missing file": "predicted,truth\nq9.nii.gz,q1_seg.nii.gz\n", "with an empty cell": "predicted,truth\nx,\n",
     "with a path outside": "predicted,truth\n../../x.nii.gz,q1_seg.nii.gz\n",
 }  # fmt: skip
+BROKEN_MASK: dict[str, Callable[[Path], object]] = {
+    "empty": Path.touch,
+    "text": lambda path: path.write_text("not a mask"),
+    "a pipe": os.mkfifo,
+    "a broken link": lambda path: path.symlink_to("nowhere"),
+    "in another space": lambda path: nib.save(nib.Nifti1Image(np.ones((20, 20, 5), np.uint8), ELSEWHERE), path),
+}
 BAD_VOXELS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "of other labels": lambda mask: 2 * mask,
     "of negative labels": lambda mask: -mask.astype(np.int16),
@@ -45,15 +52,28 @@ def cases() -> Iterator[Case]:
         if scan.valid or number % 4 == 0:
             yield from _files(scan, number)
     for name, change in BAD_VOXELS.items():
-        yield Case(f"score mask {name}", KIND, _voxels(change), mentions="p_mask.nii")
+        yield Case(f"score mask {name}", KIND, _moved(change), mentions="p_mask.nii")
     for name, change in VALID_VOXELS.items():
-        yield Case(f"score mask {name}", UNUSUAL, _voxels(change), True, reference="score")
+        yield Case(f"score mask {name}", UNUSUAL, _moved(change), True, reference="score")
     yield Case("score mask with axes in another order", UNUSUAL, _reoriented, True, reference="score")
     for name, content in {**NO_TABLES, **{name: text.encode() for name, text in BAD_PAIRS.items()}}.items():
         mentions = {"with a missing file": "q9.nii.gz", "with a path outside": "x.nii.gz"}.get(name, "pairs.csv")
         yield Case(f"score pairs {name}", KIND, _pairs(content), mentions=mentions)
-    yield from _folders()
-    yield from _native()
+    for name, put in BROKEN_MASK.items():
+        yield Case(f"score folder with a mask {name}", KIND, _patients(MASK, put, score_folder), mentions=MASK)
+        mentions = "q3" if name in ("a pipe", "a broken link") else MASK  # not seen as files of the scan
+        make = _patients(MASK, put, evaluate_native)
+        yield Case(f"evaluate --native mask {name}", KIND, make, mentions=mentions)
+    image = _patients("q3_flair.nii.gz", lambda path: path.write_bytes(b"\x1f\x8b\x08\0"), evaluate_native)
+    yield Case("evaluate --native image truncated", KIND, image, mentions="q3_flair")
+    for name, command in {"score": score_folder, "evaluate --native": evaluate_native}.items():
+        yield Case(f"{name} an empty folder", KIND, _in_empty_folder(command), mentions="src")
+    yield Case("evaluate --native source missing", KIND, lambda _, f: evaluate_native(f, "gone"), mentions="gone")
+    make = lambda _, files: ["score", str(files.patients / MASK), str(files.patients)]  # noqa: E731
+    yield Case("score a file and a folder", KIND, make, mentions="a file and a folder")
+
+
+# ---- commands --------------------------------------------------------------------------------------------------------
 
 
 def score_mask(files: ValidFiles, predicted: str, *options: str) -> list[str]:
@@ -62,12 +82,22 @@ def score_mask(files: ValidFiles, predicted: str, *options: str) -> list[str]:
 
 
 def score_moved(folder: Path, files: ValidFiles) -> list[str]:
-    (folder / "p_mask.nii").write_bytes(to_nifti(_moved(files)))
-    return score_mask(files, "p_mask.nii")
+    return _moved(lambda mask: mask)(folder, files)
 
 
 def score_image(_folder: Path, files: ValidFiles) -> list[str]:
     return score_mask(files, str(files.scan_path()), "--label", "all")
+
+
+def score_folder(files: ValidFiles, predicted: str) -> list[str]:
+    return ["score", predicted, str(files.patients), "--out", "out"]
+
+
+def evaluate_native(files: ValidFiles, source: str) -> list[str]:
+    return ["evaluate", str(files.model), str(files.cohort), "--native", source, "--out", "out", *NATIVE]
+
+
+# ---- files -----------------------------------------------------------------------------------------------------------
 
 
 def _files(scan: Scan, number: int) -> Iterator[Case]:
@@ -82,22 +112,21 @@ def _files(scan: Scan, number: int) -> Iterator[Case]:
     yield Case(f"score {scan.name}", kind, make, scan.valid, mentions, "score image")
 
 
-def _voxels(change: Callable[[np.ndarray], np.ndarray]) -> Make:
+def _shifted_lesion(files: ValidFiles) -> np.ndarray:
+    return np.roll(np.asarray(nib.load(files.patients / MASK).dataobj), 1, axis=0)
+
+
+def _moved(change: Callable[[np.ndarray], np.ndarray]) -> Make:
     def make(folder: Path, files: ValidFiles) -> list[str]:
-        (folder / "p_mask.nii").write_bytes(to_nifti(change(_moved(files))))
+        (folder / "p_mask.nii").write_bytes(to_nifti(change(_shifted_lesion(files))))
         return score_mask(files, "p_mask.nii")
 
     return make
 
 
-def _moved(files: ValidFiles) -> np.ndarray:
-    """The lesion, a voxel further."""
-    return np.roll(np.asarray(nib.load(files.patients / MASK).dataobj), 1, axis=0)
-
-
 def _reoriented(folder: Path, files: ValidFiles) -> list[str]:
     turn = nib.orientations.axcodes2ornt("SAR")
-    image = nib.Nifti1Image(_moved(files), AFFINE)
+    image = nib.Nifti1Image(_shifted_lesion(files), AFFINE)
     nib.save(image.as_reoriented(nib.orientations.ornt_transform(nib.io_orientation(AFFINE), turn)), folder / "m.nii")
     return score_mask(files, "m.nii")
 
@@ -105,84 +134,26 @@ def _reoriented(folder: Path, files: ValidFiles) -> list[str]:
 def _pairs(content: bytes) -> Make:
     def make(folder: Path, files: ValidFiles) -> list[str]:
         (folder / "pairs.csv").write_bytes(content)
-        return ["score", str(files.patients), str(files.patients), "--pairs", "pairs.csv", "--out", "out"]
+        return [*score_folder(files, str(files.patients)), "--pairs", "pairs.csv"]
 
     return make
 
 
-# ---- folders ---------------------------------------------------------------------------------------------------------
+def _patients(name: str, put: Callable[[Path], object], command: Callable[[ValidFiles, str], list[str]]) -> Make:
+    """On a copy of the patients, with something else in place of one file."""
 
-
-def _replace_mask(put: Callable[[Path], object]) -> Callable[[Path, ValidFiles], Path]:
-    """A copy of the patients, with something else in place of one mask."""
-
-    def make(folder: Path, files: ValidFiles) -> Path:
-        copy = folder / "patients7"
-        shutil.copytree(files.patients, copy)
-        (copy / MASK).unlink()
-        put(copy / MASK)
-        return copy
+    def make(folder: Path, files: ValidFiles) -> list[str]:
+        shutil.copytree(files.patients, folder / "patients7")
+        (folder / "patients7" / name).unlink()
+        put(folder / "patients7" / name)
+        return command(files, "patients7")
 
     return make
 
 
-BROKEN_MASK: dict[str, Callable[[Path], object]] = {
-    "empty": Path.touch,
-    "text": lambda path: path.write_text("not a mask"),
-    "a pipe": os.mkfifo,
-    "a broken link": lambda path: path.symlink_to("nowhere"),
-    "in another space": lambda path: nib.save(nib.Nifti1Image(np.ones((20, 20, 5), np.uint8), ELSEWHERE), path),
-}
+def _in_empty_folder(command: Callable[[ValidFiles, str], list[str]]) -> Make:
+    def make(folder: Path, files: ValidFiles) -> list[str]:
+        (folder / "src").mkdir()
+        return command(files, "src")
 
-
-def _folders() -> Iterator[Case]:
-    for name, put in BROKEN_MASK.items():
-        copy = _replace_mask(put)
-
-        def make(folder: Path, files: ValidFiles, copy: Callable[..., Path] = copy) -> list[str]:
-            return ["score", copy(folder, files).name, str(files.patients), "--out", "out"]
-
-        yield Case(f"score folder with a mask {name}", KIND, make, mentions=MASK)
-    yield Case("score an empty folder", KIND, _empty_folder, mentions="src")
-    yield Case("score a file and a folder", KIND, _file_and_folder, mentions="a file and a folder")
-
-
-def _empty_folder(folder: Path, files: ValidFiles) -> list[str]:
-    (folder / "src").mkdir()
-    return ["score", "src", str(files.patients)]
-
-
-def _file_and_folder(_folder: Path, files: ValidFiles) -> list[str]:
-    return ["score", str(files.patients / MASK), str(files.patients)]
-
-
-def evaluate_native(files: ValidFiles, source: str) -> list[str]:
-    return ["evaluate", str(files.model), str(files.cohort), "--native", source, "--out", "out", *NATIVE]
-
-
-def _native() -> Iterator[Case]:
-    for name, put in BROKEN_MASK.items():
-        copy = _replace_mask(put)
-
-        def make(folder: Path, files: ValidFiles, copy: Callable[..., Path] = copy) -> list[str]:
-            return evaluate_native(files, copy(folder, files).name)
-
-        mentions = "q3" if name in ("a pipe", "a broken link") else MASK  # not seen as files of the scan
-        yield Case(f"evaluate --native mask {name}", KIND, make, mentions=mentions)
-    yield Case("evaluate --native image truncated", KIND, _truncated_image, mentions="q3_flair")
-    yield Case("evaluate --native an empty source", KIND, _empty_source, mentions="src")
-    yield Case(
-        "evaluate --native source missing", KIND, lambda _, files: evaluate_native(files, "gone"), mentions="gone"
-    )
-
-
-def _truncated_image(folder: Path, files: ValidFiles) -> list[str]:
-    shutil.copytree(files.patients, folder / "patients7")
-    path = folder / "patients7" / "q3_flair.nii.gz"
-    path.write_bytes(path.read_bytes()[:-20])
-    return evaluate_native(files, "patients7")
-
-
-def _empty_source(folder: Path, files: ValidFiles) -> list[str]:
-    (folder / "src").mkdir()
-    return evaluate_native(files, "src")
+    return make

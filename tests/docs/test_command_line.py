@@ -11,53 +11,35 @@ from anofpdm.cli.main import app
 COMMANDS: dict[str, Any] = typer.main.get_command(app).commands  # type: ignore[attr-defined]
 
 
-def said(*words: str, **env: str) -> str:
+def output(*words: str, **env: str) -> str:
     done = CliRunner().invoke(app, list(words), prog_name="anofpdm", env={"COLUMNS": "200", **env})
     assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
     return done.output
 
 
 def test_no_argument_helps():
-    help_text = said()
-    assert "Usage: anofpdm" in help_text
-    for name in COMMANDS:
-        assert f" {name} " in help_text
+    assert all(f" {name} " in output() for name in ("Usage: anofpdm", *COMMANDS))
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_every_command_has_help(name):
-    assert f"Usage: anofpdm {name}" in said(name, "--help")
-
-
-@pytest.mark.parametrize("name", COMMANDS)
-def test_a_mistyped_command_gets_a_suggestion(name):
-    mistyped = f"{name[0]}{name[2]}{name[1]}{name[3:]}"
-    assert f"'{name}'" in said(mistyped)
-
-
-@pytest.mark.parametrize("name", COMMANDS)
-def test_a_mistyped_option_gets_a_suggestion(name):
-    for option in COMMANDS[name].params:
-        for whole in option.opts:
-            if len(whole) > len("--out"):
-                assert whole in said(name, f"{whole[:-2]}{whole[-1]}"), whole
+def test_help_of_a_command_and_suggestions_for_mistyped_words(name):
+    assert f"Usage: anofpdm {name}" in output(name, "--help")
+    assert f"'{name}'" in output(f"{name[0]}{name[2]}{name[1]}{name[3:]}")
+    for option in (option for parameter in COMMANDS[name].params for option in parameter.opts):
+        if len(option) > len("--out"):
+            assert option in output(name, f"{option[:-2]}{option[-1]}"), option
 
 
 def test_options_of_segment_are_in_panels():
-    help_text = said("segment", "--help", COLUMNS="80")
+    help_text = output("segment", "--help", COLUMNS="80")
     titles = ("Options", "Files", "Raw studies", "DICOM", "Clusters", "Diffusion engine only")
     places = [help_text.index(f" {title} ") for title in titles]
     assert places == sorted(places)
-    cut_off = [name for option in COMMANDS["segment"].params for name in option.opts if name not in help_text]
-    assert not cut_off
-
-
-@pytest.mark.parametrize("name", ["detector", "threshold", "context", "peak", "seed"])
-def test_no_default_is_shown_that_the_default_engine_refuses(name):
-    (option,) = [one for one in COMMANDS["segment"].params if one.name == name]
-    assert option.rich_help_panel == "Diffusion engine only"
-    assert option.default is None
-    assert "efault" not in option.help
+    assert all(name in help_text for option in COMMANDS["segment"].params for name in option.opts)  # none is cut off
+    refused = {"detector", "threshold", "context", "peak", "seed"}  # by the default engine, so they show no default
+    for option in (option for option in COMMANDS["segment"].params if option.name in refused):
+        assert (option.rich_help_panel, option.default) == (titles[-1], None)
+        assert "efault" not in option.help
 
 
 @pytest.mark.parametrize(
@@ -72,9 +54,9 @@ def test_no_default_is_shown_that_the_default_engine_refuses(name):
 def test_completion(typed, offered):
     words = ["anofpdm", *typed.split()]
     env = {"COMP_WORDS": " ".join(words), "COMP_CWORD": str(len(words) - 1)}
-    assert said(_ANOFPDM_COMPLETE="complete_bash", **env).split() == offered
+    assert output(_ANOFPDM_COMPLETE="complete_bash", **env).split() == offered
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_completion_has_a_script_for_every_shell(shell):
-    assert "_ANOFPDM_COMPLETE" in said(_ANOFPDM_COMPLETE=f"source_{shell}")
+    assert "_ANOFPDM_COMPLETE" in output(_ANOFPDM_COMPLETE=f"source_{shell}")
