@@ -274,10 +274,10 @@ def _explicit_target(assigned: Sequence[str], modalities: InputModalities) -> Ta
 def _cohort_targets(path: Path, modalities: InputModalities, split: str | None) -> list[Target]:
     """The scans that a prepared cohort was made from."""
     cohort = open_cohort(path)
-    source = Path(cohort.manifest["source"])
+    source = Path(cohort.manifest.source)
     if not source.is_dir():
         raise CohortError(f"{path}: its source folder {source} does not exist any more; give the folder of the scans")
-    layout = parse(Layout, cohort.manifest["kind"])
+    layout = parse(Layout, cohort.manifest.kind)
     names = set((cohort.scans if split is None else cohort.scans[cohort.rows(split)]).tolist())
     subjects = [subject for subject in _finders(modalities)[layout](source) if subject.name in names]
     is_bids = layout in (Layout.ATLAS2, Layout.BIDS)

@@ -8,7 +8,7 @@ import logging
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import IO, Any
+from typing import Any
 
 from anofpdm.errors import ScanError
 from anofpdm.scans.dicom.source import MAGIC, MAGIC_AT, Source
@@ -147,7 +147,7 @@ def _translate_read_errors(source: Source, name: str) -> Iterator[None]:
         ) from None
 
 
-def _read_meta(file: IO[bytes], source: Source, name: str) -> Tags:
+def _read_meta(file: Any, source: Source, name: str) -> Tags:
     """The file meta information. Deflated files are refused: pydicom would decompress them without a size limit."""
     file.seek(MAGIC_AT + len(MAGIC))
     meta = read_dataset(file, False, True, stop_when=lambda tag, _vr, _length: Tag(tag).group != 2)
