@@ -37,7 +37,7 @@ def main() -> None:
 def refit(part: str, model: Path, cohort: Cohort, device: torch.device) -> None:
     folder = model / FOLDER
     weights, payload, before = load_model(folder)
-    if payload["distillation"]["cohort"] != {name: cohort.manifest.get(name) for name in HASHED}:
+    if payload["distillation"]["cohort"] != {name: getattr(cohort.manifest, name) for name in HASHED}:
         raise SystemExit(f"{folder}: was trained on another cohort")
     fitted = fit_detector(model, cohort, device) if part == "detector" else fit_check(payload["network"], cohort)
     print(f"hash of the student: {before} -> {save_model(folder, weights, {**payload, **fitted})}")

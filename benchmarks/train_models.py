@@ -103,7 +103,7 @@ def write_record(path: Path, name: str, recipe: Recipe, cohort: Path, commands: 
         "commit": git.stdout.strip() or None,
         "recipe": asdict(recipe),
         "commands": ["anofpdm " + " ".join(words) for words in commands.values()],
-        "cohort": {key: manifest.get(key) for key in ("scans", "slices_sha256", "tables_sha256")},
+        "cohort": {key: getattr(manifest, key) for key in ("scans", "slices_sha256", "tables_sha256")},
     }
     path.write_text(json.dumps(record, indent=1))
 

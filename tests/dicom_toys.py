@@ -33,31 +33,20 @@ class Series:
         return self.origin + number * self.step
 
     def world(self, column: float, row: float, number: float) -> np.ndarray:
-        """[3] RAS: equation C.7.6.2.1-1 of PS3.3, written out, with x and y turned."""
-        x, y = self.cosines
-        (delta_j, delta_i), place = self.spacing, self.position(number)
-        matrix = np.array([
-            [x[0] * delta_i, y[0] * delta_j, 0, place[0]],
-            [x[1] * delta_i, y[1] * delta_j, 0, place[1]],
-            [x[2] * delta_i, y[2] * delta_j, 0, place[2]],
-            [0, 0, 0, 1],
-        ])  # fmt: skip
-        left, back, up, _ = matrix @ (column, row, 0, 1)
-        return np.array([-left, -back, up])
+        """[3] RAS: equation C.7.6.2.1-1 of PS3.3, with x and y turned."""
+        (along_row, along_column), (row_mm, column_mm) = self.cosines, self.spacing
+        lps = self.position(number) + column * column_mm * along_row + row * row_mm * along_column
+        return lps * (-1, -1, 1)
 
     def slice(self, number: int, **changes) -> FileDataset:
-        changes = {**self.tags, **changes}
-        tags = image_tags(MRImageStorage, self.voxels[number], self.uid, changes)
-        tags.InstanceNumber = number + 1
-        for keyword, value in {
+        place = {
+            "InstanceNumber": number + 1,
             "ImageOrientationPatient": decimals(self.cosines.ravel()),
             "ImagePositionPatient": decimals(self.position(number)),
             "PixelSpacing": decimals(self.spacing),
             "SliceThickness": 2.0,
-        }.items():
-            if keyword not in changes:
-                setattr(tags, keyword, value)
-        return tags
+        }
+        return image_tags(MRImageStorage, self.voxels[number], self.uid, {**place, **self.tags, **changes})
 
     def save(self, folder: Path, prefix: str = "IM", *, without=(), **changes) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
@@ -69,41 +58,40 @@ class Series:
     def enhanced(self, order=None, *, shared: bool = True) -> FileDataset:
         """All slices as frames of one file, in `order`."""
         order = list(range(len(self.voxels))) if order is None else order
-        tags = image_tags(EnhancedMRImageStorage, self.voxels[order], self.uid, self.tags)
-        tags.NumberOfFrames = len(order)
+        tags = image_tags(
+            EnhancedMRImageStorage, self.voxels[order], self.uid, {"NumberOfFrames": len(order), **self.tags}
+        )
         common, tags.PerFrameFunctionalGroupsSequence = Dataset(), []
         for number in order:
-            frame = Dataset()
-            frame.PlanePositionSequence = [item(ImagePositionPatient=decimals(self.position(number)))]
+            frame = item(
+                PlanePositionSequence=[item(ImagePositionPatient=decimals(self.position(number)))],
+                FrameContentSequence=[item(DimensionIndexValues=[1, number + 1])],
+            )
             place = common if shared else frame
             place.PlaneOrientationSequence = [item(ImageOrientationPatient=decimals(self.cosines.ravel()))]
             place.PixelMeasuresSequence = [item(PixelSpacing=decimals(self.spacing), SliceThickness=2.0)]
-            frame.FrameContentSequence = [item(DimensionIndexValues=[1, number + 1])]
             tags.PerFrameFunctionalGroupsSequence.append(frame)
         tags.SharedFunctionalGroupsSequence = [common]
         return tags
 
 
 def image_tags(kind: str, pixels: np.ndarray, series: str, changes: dict) -> FileDataset:
+    """A file of `series`; a change to None removes a tag."""
+    bits = 8 * pixels.dtype.itemsize
+    values = {
+        "SOPClassUID": kind, "SOPInstanceUID": generate_uid(), "StudyInstanceUID": STUDY, "SeriesInstanceUID": series,
+        "FrameOfReferenceUID": SPACE, "Modality": "MR", "ImageType": ["ORIGINAL", "PRIMARY", "M"], "EchoTime": 90,
+        "StudyDate": "20240102", "StudyTime": "030405", "StudyID": "S1", "AccessionNumber": "A1", "SamplesPerPixel": 1,
+        "PhotometricInterpretation": "MONOCHROME2", "Rows": pixels.shape[-2], "Columns": pixels.shape[-1],
+        "BitsAllocated": bits, "BitsStored": bits, "HighBit": bits - 1,
+        "PixelRepresentation": int(pixels.dtype.kind == "i"), "PixelData": np.ascontiguousarray(pixels).tobytes(),
+        **PATIENT, **changes,
+    }  # fmt: skip
     meta = FileMetaDataset()
-    meta.MediaStorageSOPClassUID, meta.MediaStorageSOPInstanceUID = UID(kind), generate_uid()
+    meta.MediaStorageSOPClassUID, meta.MediaStorageSOPInstanceUID = UID(kind), values["SOPInstanceUID"]
     meta.TransferSyntaxUID = ExplicitVRLittleEndian
     tags = FileDataset(None, {}, file_meta=meta, preamble=bytes(128))
-    tags.SOPClassUID, tags.SOPInstanceUID = kind, meta.MediaStorageSOPInstanceUID
-    tags.StudyInstanceUID, tags.SeriesInstanceUID, tags.FrameOfReferenceUID = STUDY, series, SPACE
-    tags.Modality, tags.ImageType, tags.EchoTime = "MR", ["ORIGINAL", "PRIMARY", "M"], 90
-    tags.StudyDate, tags.StudyTime, tags.StudyID, tags.AccessionNumber = "20240102", "030405", "S1", "A1"
-    tags.SamplesPerPixel, tags.PhotometricInterpretation = 1, "MONOCHROME2"
-    tags.Rows, tags.Columns = pixels.shape[-2:]
-    tags.BitsAllocated = tags.BitsStored = 8 * pixels.dtype.itemsize
-    tags.HighBit, tags.PixelRepresentation = tags.BitsStored - 1, int(pixels.dtype.kind == "i")
-    tags.PixelData = np.ascontiguousarray(pixels).tobytes()
-    for keyword, value in {**PATIENT, **changes}.items():
-        if value is None:
-            if keyword in tags:
-                delattr(tags, keyword)
-        else:
-            setattr(tags, keyword, value)
+    tags.update(item(**{keyword: value for keyword, value in values.items() if value is not None}))
     return tags
 
 

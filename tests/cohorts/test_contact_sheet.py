@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from PIL import ImageDraw
+from PIL import Image, ImageDraw
 
 from anofpdm.cohorts import contact_sheet, open_cohort
 from anofpdm.cohorts.plan import plan_cohort
@@ -24,6 +24,8 @@ def test_slices_are_counted_from_1_and_sides_marked_where_they_are_known(tmp_pat
     plan = plan_cohort("brats21", tmp_path / "scans", size=16, modalities=("flair",))
     prepare(plan, tmp_path / "cohort")
     cohort = open_cohort(tmp_path / "cohort")
+    sheet = np.array(Image.open(tmp_path / "cohort" / "contact_sheet.png").convert("RGB")).astype(int)
+    assert (sheet[..., 0] - sheet[..., 2] > 100).sum() > 100  # red outlines
     shown = [int(text.split(",")[0].removeprefix("slice ")) for text in texts if text.startswith("slice ")]
     rows = contact_sheet.choose_rows(cohort, contact_sheet.TILES_PER_ROW * contact_sheet.MAX_ROWS)
     assert shown == (cohort.indices[rows] + 1).tolist()

@@ -1,6 +1,7 @@
 """Cohorts of raw scans: series on different grids, registered first, with their lesion masks and labels."""
 
 import json
+import shutil
 import sys
 from dataclasses import replace
 
@@ -41,34 +42,39 @@ def raw_cohort(folder, mask_on):
     return folder
 
 
-@pytest.mark.parametrize("mask_on", ["flair", "t2"])
-def test_raw_scans_become_slices_with_their_lesions(mask_on, tmp_path):
-    plan = plan_cohort("brats21", raw_cohort(tmp_path / "in", mask_on), size=64)
-    assert not prepare(plan, tmp_path / "out").failed
-    cohort = open_cohort(tmp_path / "out")
+@pytest.fixture(scope="module", params=["flair", "t2"])
+def folder(request, tmp_path_factory):
+    """The raw scans in `in`, prepared to `out`."""
+    path = tmp_path_factory.mktemp("raw")
+    plan = plan_cohort("brats21", raw_cohort(path / "in", request.param), size=64)
+    assert not prepare(plan, path / "out").failed
+    return path
+
+
+def expectations(out):
+    return json.loads((out / "manifest.json").read_text())["expects"]
+
+
+def test_raw_scans_become_slices_with_their_lesions(folder):
+    cohort = open_cohort(folder / "out")
     assert cohort.modalities == ("flair", "t2")
-    truth = Truth(cohort).masks(np.arange(len(cohort)))
+    rows = np.arange(len(cohort))
+    truth, brightness = Truth(cohort).masks(rows), cohort.pixels(rows)[:, 1]
     # The phantom's lesions are brighter than other tissue in T2, which is registered to FLAIR.
-    brightness = cohort.pixels(np.arange(len(cohort)))[:, 1]
     assert brightness[truth].mean() > brightness[(brightness > -1) & ~truth].mean() + 0.2
-    phantom_ml = (tumour_phantom().mask > 0).sum() * abs(np.linalg.det(tumour_phantom().affine[:3, :3])) / 1000
-    found_ml = truth.sum() * cohort.pixel_mm[0] ** 2 * cohort.spacing_mm[0] / 1000
-    assert found_ml == pytest.approx(phantom_ml, rel=0.15)
-    expects = json.loads((tmp_path / "out" / "manifest.json").read_text())["expects"]
-    assert expects == {
-        "skull": False, "template": None, "field_of_view_mm": pytest.approx(240, abs=2), "orientation": "axial"
-    }  # fmt: skip
+    phantom_mm3 = (tumour_phantom().mask > 0).sum() * abs(np.linalg.det(tumour_phantom().affine[:3, :3]))
+    assert truth.sum() * cohort.pixel_mm[0] ** 2 * cohort.spacing_mm[0] == pytest.approx(phantom_mm3, rel=0.15)
+    field_of_view = pytest.approx(240, abs=2)
+    assert expectations(cohort.path) == {"skull": False, "field_of_view_mm": field_of_view, "orientation": "axial"}
 
 
-def test_registrations_are_kept_for_another_size(tmp_path, monkeypatch):
-    source = raw_cohort(tmp_path / "in", "flair")
-    prepare(plan_cohort("brats21", source, size=64), tmp_path / "out")
+def test_registrations_are_kept_for_another_size(folder, tmp_path, monkeypatch):
+    shutil.copytree(folder / "out", tmp_path / "out")
     stored = {path.name for path in (tmp_path / "out" / "preparation" / "p").iterdir()}
     assert {"brain_flair.nii.gz", "brain_t2.nii.gz", "manifest.json", "t2_to_flair.txt", "t2.png"} <= stored
     assert "t2.nii.gz" not in stored
     monkeypatch.setattr("anofpdm.raw.preparation.register_rigid", None)  # is not called
-    report = prepare(plan_cohort("brats21", source, size=32), tmp_path / "out", overwrite=True)
-    assert not report.failed
+    assert not prepare(plan_cohort("brats21", folder / "in", size=32), tmp_path / "out", overwrite=True).failed
 
 
 def test_never_refuses_raw_scans_and_auto_leaves_others_as_they_are(tmp_path):
@@ -109,12 +115,12 @@ def test_where_scans_lie_in_template_space_is_measured_on_training_scans(patient
     toys.brats_cohort(tmp_path / "in", patients)
     plan = plan_cohort("brats21", tmp_path / "in", size=16)
     plan = replace(plan, raw=RawOptions(Raw.NEVER, template=Template.MNI152))
-    training = [one.name for one in plan.subjects if plan.split[one.patient] == "train"]
+    training = [subject.name for subject in plan.subjects if plan.split[subject.patient] == "train"]
     shifts = iter(range(100))
     monkeypatch.setattr(raw_scans, "measure_affine", lambda _: np.eye(4) * next(shifts))
     prepare(plan, tmp_path / "out")
     assert next(shifts) == len(training)
-    expects = json.loads((tmp_path / "out" / "manifest.json").read_text())["expects"]
+    expects = expectations(tmp_path / "out")
     if known:
         mean = np.reshape(expects["template_affine"], (3, 4))
         np.testing.assert_allclose(mean, np.eye(4)[:3] * (len(training) - 1) / 2)

@@ -39,19 +39,18 @@ class TestRun:
 
     def test_a_model_records_what_its_scans_have_in_common(self, cohort, tmp_path):
         expects = {"skull": True, "template": "mni152", "field_of_view_mm": 192.0, "orientation": "axial"}
-        changed = dataclasses.replace(cohort, manifest={**cohort.manifest, "expects": expects})
+        changed = dataclasses.replace(cohort, manifest=dataclasses.replace(cohort.manifest, expects=expects))
         run_training.train(trainer_of(changed), changed, tmp_path, TrainingLimits(steps=1, **QUIET))
         assert load_trained(tmp_path, CPU).expects == ScanExpectation(True, "mni152", 192.0)
         there = {"template_affine": [0.5] * 12, "centre_mm": [-0.5, 1]}
-        moved = dataclasses.replace(cohort, manifest={**cohort.manifest, "expects": there})
+        moved = dataclasses.replace(cohort, manifest=dataclasses.replace(cohort.manifest, expects=there))
         run_training.train(trainer_of(moved), moved, tmp_path / "moved", TrainingLimits(steps=1, **QUIET))
         assert load_trained(tmp_path / "moved", CPU).expects == ScanExpectation(
             template_affine=(0.5,) * 12, centre_mm=(-0.5, 1)
         )
 
     def test_a_model_without_expectations_has_the_defaults(self, cohort, tmp_path):
-        older = {name: value for name, value in cohort.manifest.items() if name != "expects"}
-        changed = dataclasses.replace(cohort, manifest=older)
+        changed = dataclasses.replace(cohort, manifest=dataclasses.replace(cohort.manifest, expects={}))
         run_training.train(trainer_of(changed), changed, tmp_path, TrainingLimits(steps=1, **QUIET))
         assert load_trained(tmp_path, CPU).expects == ScanExpectation()
         (tmp_path / "config.json").unlink()  # for people; not needed
@@ -68,7 +67,7 @@ class TestRun:
         ],
     )
     def test_expectations_that_are_not_known_are_refused(self, cohort, tmp_path, expects, reason):
-        changed = dataclasses.replace(cohort, manifest={**cohort.manifest, "expects": expects})
+        changed = dataclasses.replace(cohort, manifest=dataclasses.replace(cohort.manifest, expects=expects))
         run_training.train(trainer_of(changed), changed, tmp_path, TrainingLimits(steps=1, **QUIET))
         with pytest.raises(ModelError, match=reason):
             load_trained(tmp_path, CPU)
@@ -216,7 +215,7 @@ class TestRefuses:
     def test_another_cohort(self, cohort, tmp_path):
         run_training.train(trainer_of(cohort), cohort, tmp_path, TrainingLimits(steps=1, **QUIET))
         for changed in ("preparation_sha256", "slices_sha256", "tables_sha256"):
-            other = dataclasses.replace(cohort, manifest={**cohort.manifest, changed: "other"})
+            other = dataclasses.replace(cohort, manifest=dataclasses.replace(cohort.manifest, **{changed: "other"}))
             with pytest.raises(ModelError, match="another cohort"):
                 run_training.resume(tmp_path, other, device=CPU, world=World())
 
@@ -236,8 +235,8 @@ class TestRefuses:
         with pytest.raises(ModelError, match="has 2 modalities, the network takes 4"):
             trainer_of(cohort, dataclasses.replace(NETWORK, in_channels=4))
         run_training.train(trainer_of(cohort), cohort, tmp_path, TrainingLimits(steps=1, **QUIET))
-        preparation = {**cohort.manifest["preparation"], "modalities": ["t1", "t2"]}
-        other = dataclasses.replace(cohort, manifest={**cohort.manifest, "preparation": preparation})
+        preparation = dataclasses.replace(cohort.manifest.preparation, modalities=("t1", "t2"))
+        other = dataclasses.replace(cohort, manifest=dataclasses.replace(cohort.manifest, preparation=preparation))
         with pytest.raises(ModelError, match=r"trained on flair, t2, .* has t1, t2"):
             run_training.start_from(tmp_path, other, TrainingConfig(), device=CPU, world=World())
 

@@ -19,41 +19,38 @@ from tests.dicom_toys import AXIAL, CORONAL, OBLIQUE, SAGITTAL, Series
 FLAIR = ("flair",)
 
 
+def read_flair(path):
+    return dict(read_study(path, FLAIR).volumes())["flair"]
+
+
 def check_positions_and_values(series: Series, volume, values=None):
-    """For all voxels: position by an independent implementation of the equation, index by our affine, pixel value."""
+    """For all slices: position by an independent implementation of the equation, index by our affine, pixel value."""
     values = series.voxels if values is None else values
     slices, rows, columns = values.shape
-    back = np.linalg.inv(volume.grid.affine)
     assert volume.voxels.shape == volume.grid.shape == (columns, rows, slices)
-    for number in range(slices):
-        for row, column in [(0, 0), (0, columns - 1), (rows - 1, 0), (rows // 2, columns // 3)]:
-            i, j, k, _ = back @ (*series.world(column, row, number), 1)
-            index = tuple(round(one) for one in (i, j, k))
-            np.testing.assert_allclose((i, j, k), index, atol=1e-5)
-            assert volume.voxels[index] == values[number, row, column]
+    corners = [(0, 0), (0, columns - 1), (rows - 1, 0), (rows // 2, columns // 3)]
+    for number, (row, column) in ((number, corner) for number in range(slices) for corner in corners):
+        place = np.linalg.inv(volume.grid.affine) @ (*series.world(column, row, number), 1)
+        np.testing.assert_allclose(place, (column, row, place[2].round(), 1), atol=1e-5)
+        assert volume.voxels[tuple(place[:3].round().astype(int))] == values[number, row, column]
 
 
+@pytest.mark.parametrize("step", [2.5, -2.5], ids=["up", "down"])
 @pytest.mark.parametrize(
     "cosines", [AXIAL, SAGITTAL, CORONAL, OBLIQUE], ids=["axial", "sagittal", "coronal", "oblique"]
 )
-@pytest.mark.parametrize("step", [2.5, -2.5], ids=["up", "down"])
-class TestGeometry:
-    def test_in_memory(self, cosines, step, tmp_path):
-        series = Series(cosines=cosines, step=step)
-        volume = read_study(series.save(tmp_path), FLAIR).volumes()["flair"]
-        check_positions_and_values(series, volume)
-        np.testing.assert_allclose(volume.grid.spacing_mm, (0.9, 1.2, 2.5), atol=1e-9)
-
-    def test_as_nifti(self, cosines, step, tmp_path):
-        """The converted file, read by nibabel and by our reader, agrees with DICOM to less than 0.01 mm."""
-        series = Series(cosines=cosines, step=step)
-        study = read_study(series.save(tmp_path), FLAIR)
-        files = study.convert(tmp_path)
-        check_positions_and_values(series, read_volume(files["flair"]))
-        image = nib.Nifti1Image.from_filename(files["flair"])
-        for affine in (image.affine, image.get_qform(), image.get_sform()):
-            np.testing.assert_allclose(affine, study.grid.affine, atol=1e-4)
-        assert read_scan(files).modalities == FLAIR
+def test_geometry_in_memory_and_as_nifti(cosines, step, tmp_path):
+    series = Series(cosines=cosines, step=step)
+    study = read_study(series.save(tmp_path), FLAIR)
+    volume = dict(study.volumes())["flair"]
+    check_positions_and_values(series, volume)
+    np.testing.assert_allclose(volume.grid.spacing_mm, (0.9, 1.2, 2.5), atol=1e-9)
+    files = study.convert(tmp_path)
+    check_positions_and_values(series, read_volume(files["flair"]))
+    image = nib.Nifti1Image.from_filename(files["flair"])
+    for affine in (image.affine, image.get_qform(), image.get_sform()):
+        np.testing.assert_allclose(affine, study.grid.affine, atol=1e-4)
+    assert read_scan(files).modalities == FLAIR
 
 
 @settings(max_examples=15)
@@ -66,8 +63,7 @@ class TestGeometry:
 def test_any_orientation(tmp_path_factory, angles, origin, spacing, step):
     cosines = AXIAL @ Rotation.from_euler("xyz", angles, degrees=True).as_matrix().T
     series = Series(dicom_toys.head(4, 5, 6), cosines=cosines, origin=origin, spacing=spacing, step=step)
-    volume = read_study(series.save(tmp_path_factory.mktemp("any")), FLAIR).volumes()["flair"]
-    check_positions_and_values(series, volume)
+    check_positions_and_values(series, read_flair(series.save(tmp_path_factory.mktemp("any"))))
 
 
 @pytest.mark.parametrize("cosines", [AXIAL, SAGITTAL, OBLIQUE], ids=["axial", "sagittal", "oblique"])
@@ -75,8 +71,7 @@ def test_any_orientation(tmp_path_factory, angles, origin, spacing, step):
 def test_nibabels_own_dicom_reader_agrees(cosines, tmp_path):
     from nibabel.nicom.dicomwrappers import wrapper_from_file
 
-    series = Series(cosines=cosines)
-    volume = read_study(series.save(tmp_path), FLAIR).volumes()["flair"]
+    volume = read_flair(Series(cosines=cosines).save(tmp_path))
     for number in (0, 7):
         wrapper = wrapper_from_file(tmp_path / f"IM{number:03d}.dcm")
         theirs = np.diag([-1, -1, 1, 1]) @ wrapper.affine @ (9, 4, 0, 1)  # row, column, in LPS
@@ -88,7 +83,7 @@ def test_order_of_files_does_not_matter(tmp_path):
     series = Series()
     for name, number in zip("fahbclgkdije", range(12), strict=True):
         dicom_toys.write(tmp_path / name, series.slice(number))
-    check_positions_and_values(series, read_study(tmp_path, FLAIR).volumes()["flair"])
+    check_positions_and_values(series, read_flair(tmp_path))
 
 
 def test_rounded_positions_give_a_regular_grid(tmp_path):
@@ -101,71 +96,57 @@ def test_rounded_positions_give_a_regular_grid(tmp_path):
         np.testing.assert_allclose((affine @ (0, 0, number, 1))[:3], series.world(0, 0, number), atol=0.01)
 
 
-class TestValues:
-    @pytest.mark.parametrize("dtype", ["int16", "uint16", "uint8", "int32"])
-    def test_integers_are_unchanged(self, dtype, tmp_path):
-        voxels = dicom_toys.head(4, 6, 5).astype(dtype)
-        voxels[0, 0, 0] = np.iinfo(dtype).max
-        voxels[0, 0, 1] = np.iinfo(dtype).min
-        series = Series(voxels)
-        volume = read_study(series.save(tmp_path), FLAIR).volumes()["flair"]
-        check_positions_and_values(series, volume)
-        assert volume.voxels.dtype == dtype
-
-    def test_scaling_is_applied_slice_by_slice(self, tmp_path):
-        series = Series(dicom_toys.head(4, 6, 5))
-        slopes = np.array([0.25, 2.0, 0.5, 1.0])
-        for number, slope in enumerate(slopes):
-            tags = series.slice(number, RescaleSlope=slope, RescaleIntercept=-3)
-            dicom_toys.write(tmp_path / f"{number}", tags)
-        volume = read_study(tmp_path, FLAIR).volumes()["flair"]
-        check_positions_and_values(series, volume, series.voxels * slopes[:, None, None] - 3)
-        assert volume.voxels.dtype == np.float32
-
-    def test_without_rescale_tags_values_are_unscaled(self, tmp_path):
-        series = Series(RescaleSlope=1, RescaleIntercept=None)
-        assert read_study(series.save(tmp_path), FLAIR).volumes()["flair"].voxels.dtype == np.int16
-
-    @pytest.mark.parametrize("scale", [{}, {"RescaleSlope": 0.5}])
-    def test_monochrome1_is_inverted(self, scale, tmp_path):
-        series = Series(dicom_toys.head(4, 6, 5, "uint16"), PhotometricInterpretation="MONOCHROME1", **scale)
-        volume = read_study(series.save(tmp_path), FLAIR).volumes()["flair"]
-        highest = series.voxels.max().astype(float)
-        check_positions_and_values(series, volume, (highest - series.voxels) * (0.5 if scale else 1))
-        assert volume.voxels.min() == 0
-
-    @pytest.mark.parametrize("syntax", [RLELossless, JPEGLSLossless], ids=["rle", "jpeg-ls"])
-    def test_lossless_compression(self, syntax, tmp_path):
-        series = Series(dicom_toys.head(3, 6, 5, "uint16"))
-        for number in range(3):
-            tags = series.slice(number)
-            tags.compress(syntax, generate_instance_uid=False)
-            dicom_toys.write(tmp_path / f"{number}.dcm", tags)
-        check_positions_and_values(series, read_study(tmp_path, FLAIR).volumes()["flair"])
+@pytest.mark.parametrize("dtype", ["int16", "uint16", "uint8", "int32"])
+def test_integers_are_unchanged(dtype, tmp_path):
+    voxels = dicom_toys.head(4, 6, 5).astype(dtype)
+    voxels[0, 0, :2] = np.iinfo(dtype).max, np.iinfo(dtype).min
+    series = Series(voxels, RescaleSlope=1, RescaleIntercept=None)
+    volume = read_flair(series.save(tmp_path))
+    check_positions_and_values(series, volume)
+    assert volume.voxels.dtype == dtype
 
 
-class TestEnhanced:
-    @pytest.mark.parametrize("shared", [True, False])
-    def test_frames_of_one_file_in_any_order(self, shared, tmp_path):
-        series = Series(cosines=OBLIQUE, step=-2.5)
-        order = np.random.default_rng(3).permutation(12).tolist()
-        dicom_toys.write(tmp_path / "one.dcm", series.enhanced(order, shared=shared))
-        check_positions_and_values(series, read_study(tmp_path, FLAIR).volumes()["flair"])
+def test_scaling_is_applied_slice_by_slice(tmp_path):
+    series = Series(dicom_toys.head(4, 6, 5))
+    slopes = np.array([0.25, 2.0, 0.5, 1.0])
+    for number, slope in enumerate(slopes):
+        dicom_toys.write(tmp_path / f"{number}", series.slice(number, RescaleSlope=slope, RescaleIntercept=-3))
+    volume = read_flair(tmp_path)
+    check_positions_and_values(series, volume, series.voxels * slopes[:, None, None] - 3)
+    assert volume.voxels.dtype == np.float32
 
-    def test_a_single_enhanced_file(self, tmp_path):
-        series = Series()
-        path = dicom_toys.write(tmp_path / "one", series.enhanced())
-        check_positions_and_values(series, read_study(path, FLAIR).volumes()["flair"])
 
-    def test_scaling_per_frame(self, tmp_path):
-        series = Series()
-        tags = series.enhanced()
-        for number, frame in enumerate(tags.PerFrameFunctionalGroupsSequence):
-            scale = dicom_toys.item(RescaleSlope=number + 1, RescaleIntercept=0)
-            frame.PixelValueTransformationSequence = [scale]
-        dicom_toys.write(tmp_path / "one.dcm", tags)
-        values = series.voxels * np.arange(1, 13)[:, None, None]
-        check_positions_and_values(series, read_study(tmp_path, FLAIR).volumes()["flair"], values)
+@pytest.mark.parametrize("scale", [{}, {"RescaleSlope": 0.5}])
+def test_monochrome1_is_inverted(scale, tmp_path):
+    series = Series(dicom_toys.head(4, 6, 5, "uint16"), PhotometricInterpretation="MONOCHROME1", **scale)
+    volume = read_flair(series.save(tmp_path))
+    highest = series.voxels.max().astype(float)
+    check_positions_and_values(series, volume, (highest - series.voxels) * (0.5 if scale else 1))
+    assert volume.voxels.min() == 0
+
+
+@pytest.mark.parametrize("syntax", [RLELossless, JPEGLSLossless], ids=["rle", "jpeg-ls"])
+def test_lossless_compression(syntax, tmp_path):
+    series = Series(dicom_toys.head(3, 6, 5, "uint16"))
+    for number in range(3):
+        tags = series.slice(number)
+        tags.compress(syntax, generate_instance_uid=False)
+        dicom_toys.write(tmp_path / f"{number}.dcm", tags)
+    check_positions_and_values(series, read_flair(tmp_path))
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_frames_of_one_file_in_any_order_with_their_scaling(shared, tmp_path):
+    series = Series(cosines=OBLIQUE, step=-2.5)
+    order = np.random.default_rng(3).permutation(12).tolist()
+    tags = series.enhanced(order, shared=shared)
+    for number, frame in zip(order, tags.PerFrameFunctionalGroupsSequence, strict=True):
+        scale = dicom_toys.item(RescaleSlope=number + 1, RescaleIntercept=0)
+        frame.PixelValueTransformationSequence = [scale]
+    path = dicom_toys.write(tmp_path / "one", tags)
+    values = series.voxels * np.arange(1, 13)[:, None, None]
+    for place in (tmp_path, path):
+        check_positions_and_values(series, read_flair(place), values)
 
 
 def test_several_series_from_a_folder_and_a_zip_are_the_same(tmp_path):
@@ -179,11 +160,10 @@ def test_several_series_from_a_folder_and_a_zip_are_the_same(tmp_path):
     (folder / "README.txt").write_text("a note from the hospital")
     (folder / "DICOMDIR").write_bytes(bytes(128) + b"DICM")
     (folder / ".hidden.dcm").write_bytes(b"x")
-    packed = dicom_toys.zipped(folder, tmp_path / "study.ZIP")
-    for place in (folder, packed):
-        study = read_study(place, ("t2", "flair"))
-        assert list(study.series) == ["t2", "flair"]
-        for name, volume in study.volumes().items():
+    for place in (folder, dicom_toys.zipped(folder, tmp_path / "study.ZIP")):
+        volumes = dict(read_study(place, ("t2", "flair")).volumes())
+        assert list(volumes) == ["t2", "flair"]
+        for name, volume in volumes.items():
             check_positions_and_values(made[name], volume)
 
 

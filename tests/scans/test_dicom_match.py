@@ -6,7 +6,7 @@ import pytest
 
 from anofpdm.errors import ConfigError, ScanError
 from anofpdm.scans.dicom.header import Label
-from anofpdm.scans.dicom.match import guess, parse_series, preview_lines
+from anofpdm.scans.dicom.match import guess, parse_series
 from anofpdm.scans.dicom.read import preview, read_study
 from tests import dicom_toys
 from tests.dicom_toys import Series
@@ -60,9 +60,8 @@ def test_names(name, modality):
     ],
 )
 def test_header_fields(made, modality, reason):
-    found = guess(made)
-    assert found.modality == modality
-    assert reason in found.reason
+    assert guess(made).modality == modality
+    assert reason in guess(made).reason
 
 
 @pytest.fixture
@@ -74,86 +73,77 @@ def study(tmp_path):
     return tmp_path
 
 
-def chosen(path, modalities, **override):
-    return {name: one.label.number for name, one in read_study(path, modalities, override).series.items()}
+@pytest.mark.parametrize(
+    ("modalities", "override", "chosen"),
+    [
+        (("flair", "t2"), {"flair": "4"}, {"flair": 4, "t2": 2}),
+        (("flair", "t2"), {"flair": "flair SAG"}, {"flair": 3, "t2": 2}),
+        (("flair", "t1"), {"flair": "4", "t1": "3"}, {"flair": 4, "t1": 3}),
+        (("flair", "t2"), {"t2": "3"}, {"flair": 4, "t2": 3}),  # a chosen series is no candidate for another modality
+    ],
+)
+def test_chosen_series(study, modalities, override, chosen):
+    series = read_study(study, modalities, override).series
+    assert {name: taken.label.number for name, taken in series.items()} == chosen
 
 
-class TestChoice:
-    def test_several_candidates_need_a_choice(self, study):
-        with pytest.raises(ScanError) as caught:
-            read_study(study, ("flair", "t2"))
-        for word in (
-            "2 series could be flair",
-            "3 'FLAIR sag'",
-            "4 'FLAIR ax'",
-            "--series flair=3 or --series flair=4",
-        ):
-            assert word in str(caught.value)
-
-    def test_chosen_series(self, study):
-        assert chosen(study, ("flair", "t2"), flair="4") == {"flair": 4, "t2": 2}
-        assert chosen(study, ("flair", "t2"), flair="flair SAG") == {"flair": 3, "t2": 2}
-        uid = read_study(study, ("flair",), {"flair": "3"}).reference.label.uid
-        assert chosen(study, ("flair",), flair=uid) == {"flair": 3}
-
-    def test_a_chosen_series_is_no_candidate_for_another_modality(self, study):
-        assert chosen(study, ("flair", "t1"), flair="4", t1="3") == {"flair": 4, "t1": 3}
-        assert chosen(study, ("flair", "t2"), t2="3") == {"flair": 4, "t2": 3}
-
-    @pytest.mark.parametrize(
-        ("modalities", "override", "words"),
-        [
-            (("t1",), {}, ("no series is t1", "2 'T2 TSE'", "--series t1=NUMBER")),
-            (("dwi",), {}, ("no series is dwi",)),
-            (("t2",), {"t2": "9"}, ("--series t2=9", "no such series", "2 'T2 TSE'")),
-            (("t2",), {"t1": "2"}, ("--series t1=2", "choose from t2")),
-            (("t2", "t1"), {"t2": "3", "t1": "3"}, ("cannot be both t2 and t1",)),
-        ],
-    )
-    def test_mistakes(self, study, modalities, override, words):
-        with pytest.raises(ScanError) as caught:
-            read_study(study, modalities, override)
-        for word in (str(study), *words):
-            assert word in str(caught.value)
-
-    def test_a_number_of_two_series(self, study):
-        Series(dicom_toys.head(2, 4, 4), SeriesNumber=2, SeriesDescription="T1").save(study, prefix="X")
-        with pytest.raises(ScanError, match=r"2 series match .*by its UID: [\d.]+ or [\d.]+"):
-            read_study(study, ("t2",), {"t2": "2"})
-
-    def test_equal_names_and_numbers_are_distinguished_by_uid(self, tmp_path):
-        one, other = (Series(dicom_toys.head(2, 4, 4)) for _ in range(2))
-        one.save(tmp_path, "a")
-        other.save(tmp_path, "b")
-        with pytest.raises(ScanError) as caught:
-            read_study(tmp_path, ("flair",))
-        assert f"--series flair={one.uid}" in str(caught.value)
-        assert read_study(tmp_path, ("flair",), {"flair": other.uid}).reference.label.uid == other.uid
+@pytest.mark.parametrize(
+    ("modalities", "override", "words"),
+    [
+        (("t1",), {}, ("no series is t1", "2 'T2 TSE'", "--series t1=NUMBER")),
+        (("dwi",), {}, ("no series is dwi",)),
+        (("t2",), {"t2": "9"}, ("--series t2=9", "no such series", "2 'T2 TSE'")),
+        (("t2",), {"t1": "2"}, ("--series t1=2", "choose from t2")),
+        (("t2", "t1"), {"t2": "3", "t1": "3"}, ("cannot be both t2 and t1",)),
+        (
+            ("flair", "t2"),
+            {},
+            ("2 series could be flair", "3 'FLAIR sag'", "4 'FLAIR ax'", "--series flair=3 or --series flair=4"),
+        ),
+    ],
+)
+def test_mistakes(study, modalities, override, words):
+    with pytest.raises(ScanError) as caught:
+        read_study(study, modalities, override)
+    for word in (str(study), *words):
+        assert word in str(caught.value)
 
 
-class TestPreview:
-    def test_every_series_with_the_reason(self, study):
-        rows = preview(study, ("flair", "t2")).rows
-        assert [(row.number, row.modality) for row in rows] == [
-            (1, None), (2, "t2"), (3, "flair"), (4, "flair"), (5, None),
-        ]  # fmt: skip
-        assert "localiser" in rows[0].note
-        assert "ambiguous with 4 'FLAIR ax': choose with --series flair=3" in rows[2].note
-        assert (rows[1].size, rows[1].spacing) == ("4 x 4 x 2", "0.9 x 1.2 x 2.5")
-        assert "does not give the contrast" in rows[4].note
+def test_a_number_of_two_series(study):
+    Series(dicom_toys.head(2, 4, 4), SeriesNumber=2, SeriesDescription="T1").save(study, prefix="X")
+    with pytest.raises(ScanError, match=r"2 series match .*by its UID: [\d.]+ or [\d.]+"):
+        read_study(study, ("t2",), {"t2": "2"})
 
-    def test_preview_of_chosen_series(self, study):
-        rows = preview(study, ("flair",), {"flair": "4"}).rows
-        assert [row.modality for row in rows] == [None, None, None, "flair", None]
-        assert rows[3].note == "chosen with --series"
-        assert "not needed" in rows[2].note
 
-    def test_as_a_table(self, study):
-        (study / "notes.txt").write_text("x")
-        lines = preview_lines(preview(study, ("t2",)))
-        assert len(lines) == 7
-        assert lines[6] == "skipped, not DICOM: notes.txt"
-        assert " ".join(lines[2].split()) == "2 T2 TSE 4 x 4 x 2 0.9 x 1.2 x 2.5 t2 't2' in its description"
+def test_equal_names_and_numbers_are_distinguished_by_uid(tmp_path):
+    series = [Series(dicom_toys.head(2, 4, 4)) for _ in range(2)]
+    for prefix, made in zip("ab", series, strict=True):
+        made.save(tmp_path, prefix)
+    with pytest.raises(ScanError, match=f"--series flair={series[0].uid}"):
+        read_study(tmp_path, ("flair",))
+    assert read_study(tmp_path, ("flair",), {"flair": series[1].uid}).reference.label.uid == series[1].uid
+
+
+def rows(*arguments) -> list[str]:
+    """The preview, with single spaces."""
+    return [" ".join(line.split()) for line in preview(*arguments)]
+
+
+def test_the_preview_lists_every_series_with_the_reason(study):
+    (study / "notes.txt").write_text("x")
+    _, localiser, t2, flair, _, unnamed, skipped = rows(study, ("flair", "t2"))
+    assert localiser == "1 localizer 4 x 4 x 2 0.9 x 1.2 x 2.5 - a localiser, by its description"
+    assert t2 == "2 T2 TSE 4 x 4 x 2 0.9 x 1.2 x 2.5 t2 't2' in its description"
+    assert " flair 'flair' in" in flair
+    assert flair.endswith("ambiguous with 4 'FLAIR ax': choose with --series flair=3")
+    assert unnamed.endswith("- its name does not give the contrast")
+    assert skipped == "skipped, not DICOM: notes.txt"
+
+
+def test_the_preview_of_chosen_series(study):
+    _, _, t2, _, flair, _ = rows(study, ("flair",), {"flair": "4"})
+    assert t2.endswith("- t2 by 't2' in its description, not needed")
+    assert flair.endswith("flair chosen with --series")
 
 
 def test_parsing_of_the_series_option():

@@ -11,7 +11,7 @@ from PIL import Image
 from anofpdm import __version__
 from anofpdm.errors import ScanError
 from anofpdm.scans import read_volume, write_nifti
-from anofpdm.scans.dicom.read import preview, read_study
+from anofpdm.scans.dicom.read import read_study
 from anofpdm.scans.dicom.seg import write_capture, write_seg
 from anofpdm.scans.lesion_label import LESION_NAME
 from tests import dicom_toys
@@ -35,19 +35,32 @@ def rebuilt(seg: pydicom.Dataset, affine: np.ndarray, shape: tuple[int, ...]) ->
     return mask
 
 
-def random_mask(shape, seed=0):
-    mask = np.random.default_rng(seed).random(shape) > 0.7
+def random_mask(study):
+    mask = np.random.default_rng(0).random(study.reference.shape) > 0.7
     mask[..., [0, 5, -1]] = False  # some slices are empty
     return mask
+
+
+def read_back(write, *arguments, folder):
+    write(folder / "written.dcm", *arguments)
+    return pydicom.dcmread(folder / "written.dcm")
+
+
+def picture() -> bytes:
+    """The right part is transparent."""
+    buffer, pixels = io.BytesIO(), np.zeros((5, 7, 4), dtype=np.uint8)
+    pixels[:, :4] = (200, 100, 50, 255)
+    Image.fromarray(pixels, "RGBA").save(buffer, "png")
+    return buffer.getvalue()
 
 
 @pytest.fixture(params=["axial", "sagittal down", "oblique", "enhanced", "enhanced, nothing shared", "zip"])
 def study(request, tmp_path):
     folder = tmp_path / "study"
-    folder.mkdir()
     cosines = {"axial": AXIAL, "sagittal down": SAGITTAL}.get(request.param, OBLIQUE)
     series = Series(cosines=cosines, step=-2.5 if request.param == "sagittal down" else 2.5)
     if request.param.startswith("enhanced"):
+        folder.mkdir()
         order = np.random.default_rng(1).permutation(12).tolist()
         dicom_toys.write(folder / "one.dcm", series.enhanced(order, shared="nothing" not in request.param))
     else:
@@ -56,52 +69,49 @@ def study(request, tmp_path):
     return read_study(place, ("flair",))
 
 
+@pytest.fixture
+def axial(tmp_path):
+    return read_study(Series().save(tmp_path / "study"), ("flair",))
+
+
 def test_the_mask_equals_the_nifti_mask(study, tmp_path):
-    mask = random_mask(study.reference.shape)
+    mask = random_mask(study)
     write_nifti(tmp_path / "mask.nii.gz", mask, study.grid)
-    write_seg(tmp_path / "mask_seg.dcm", mask, study)
     nifti = read_volume(tmp_path / "mask.nii.gz")
-    seg = pydicom.dcmread(tmp_path / "mask_seg.dcm")
-    found = rebuilt(seg, nifti.grid.affine, nifti.grid.shape)
-    np.testing.assert_array_equal(found, nifti.voxels > 0)
+    seg = read_back(write_seg, mask, study, folder=tmp_path)
+    np.testing.assert_array_equal(rebuilt(seg, nifti.grid.affine, nifti.grid.shape), nifti.voxels > 0)
     assert len(seg.PerFrameFunctionalGroupsSequence) == mask.any(axis=(0, 1)).sum()
 
 
 def test_another_reader_gives_the_same_volume(study, tmp_path):
-    mask = random_mask(study.reference.shape)
+    mask = random_mask(study)
     write_seg(tmp_path / "mask_seg.dcm", mask, study)
     volume = highdicom.seg.segread(tmp_path / "mask_seg.dcm").get_volume(combine_segments=True)
-    turned = np.diag([-1.0, -1, 1, 1]) @ volume.affine  # of slice, row, column
-    found = np.zeros_like(mask)
-    for index in np.argwhere(volume.array):
-        place = np.linalg.inv(study.grid.affine) @ turned @ (*index, 1)
-        np.testing.assert_allclose(place, np.rint(place), atol=1e-3)
-        found[tuple(np.rint(place[:3]).astype(int))] = True
-    np.testing.assert_array_equal(found, mask)
+    to_grid = np.linalg.inv(study.grid.affine) @ np.diag([-1.0, -1, 1, 1]) @ volume.affine  # of slice, row, column
+    places = np.argwhere(volume.array) @ to_grid[:3, :3].T + to_grid[:3, 3]
+    np.testing.assert_allclose(places, np.rint(places), atol=1e-3)
+    theirs = np.zeros_like(mask)
+    theirs[tuple(np.rint(places).astype(int).T)] = True
+    np.testing.assert_array_equal(theirs, mask)
 
 
-def test_each_frame_refers_to_its_source_slice(tmp_path):
-    series = Series()
-    study = read_study(series.save(tmp_path / "study"), ("flair",))
-    write_seg(tmp_path / "mask_seg.dcm", random_mask(study.reference.shape), study)
+def test_each_frame_refers_to_its_source_slice(axial, tmp_path):
     slices = [pydicom.dcmread(path) for path in (tmp_path / "study").iterdir()]
-    places = {one.SOPInstanceUID: list(one.ImagePositionPatient) for one in slices}
-    for group in pydicom.dcmread(tmp_path / "mask_seg.dcm").PerFrameFunctionalGroupsSequence:
+    places = {tags.SOPInstanceUID: list(tags.ImagePositionPatient) for tags in slices}
+    seg = read_back(write_seg, random_mask(axial), axial, folder=tmp_path)
+    for group in seg.PerFrameFunctionalGroupsSequence:
         source = group.DerivationImageSequence[0].SourceImageSequence[0].ReferencedSOPInstanceUID
         assert places[source] == list(group.PlanePositionSequence[0].ImagePositionPatient)
 
 
 def test_a_healthy_scan_has_an_empty_segmentation(study, tmp_path):
-    write_seg(tmp_path / "mask_seg.dcm", np.zeros(study.reference.shape, dtype=bool), study)
-    seg = pydicom.dcmread(tmp_path / "mask_seg.dcm")
+    seg = read_back(write_seg, np.zeros(study.reference.shape, dtype=bool), study, folder=tmp_path)
     assert not seg.pixel_array.any()
     assert seg.NumberOfFrames == 12
 
 
-def test_attributes(tmp_path):
-    study = read_study(Series().save(tmp_path / "study"), ("flair",))
-    write_seg(tmp_path / "mask_seg.dcm", random_mask(study.reference.shape), study)
-    seg = pydicom.dcmread(tmp_path / "mask_seg.dcm")
+def test_attributes(axial, tmp_path):
+    seg = read_back(write_seg, random_mask(axial), axial, folder=tmp_path)
     (segment,) = seg.SegmentSequence
     assert segment.SegmentLabel == LESION_NAME == "Lesion, suspected (AnoFPDM, research use)"
     assert segment.SegmentAlgorithmType == "AUTOMATIC"
@@ -111,87 +121,71 @@ def test_attributes(tmp_path):
     assert segment.AnatomicRegionSequence[0].CodeValue == "12738006"  # brain
     assert (seg.Modality, seg.StudyInstanceUID, seg.FrameOfReferenceUID) == ("SEG", dicom_toys.STUDY, dicom_toys.SPACE)
     assert {keyword: seg[keyword].value for keyword in PATIENT} == PATIENT
-    assert seg.SeriesInstanceUID != study.reference.label.uid
+    assert seg.SeriesInstanceUID != axial.reference.label.uid
 
 
-class TestCapture:
-    def png(self):
-        buffer = io.BytesIO()
-        pixels = np.zeros((5, 7, 4), dtype=np.uint8)
-        pixels[:, :4] = (200, 100, 50, 255)
-        Image.fromarray(pixels, "RGBA").save(buffer, "png")
-        return buffer.getvalue()
-
-    def test_a_png_in_the_patients_study(self, study, tmp_path):
-        write_capture(tmp_path / "report_capture.dcm", self.png(), study)
-        made = pydicom.dcmread(tmp_path / "report_capture.dcm")
-        assert made.SOPClassUID.name == "Secondary Capture Image Storage"
-        assert {keyword: made[keyword].value for keyword in PATIENT} == PATIENT
-        assert (made.StudyInstanceUID, made.StudyID, made.AccessionNumber) == (dicom_toys.STUDY, "S1", "A1")
-        assert (made.PhotometricInterpretation, made.BurnedInAnnotation) == ("RGB", "YES")
-        assert (made.pixel_array[:, :4] == (200, 100, 50)).all()
-        assert (made.pixel_array[:, 4:] == 255).all()
-
-    def test_an_array(self, tmp_path):
-        study = read_study(Series().save(tmp_path / "study"), ("flair",))
-        picture = np.random.default_rng(0).integers(0, 256, (9, 11, 3), dtype=np.uint8)
-        write_capture(tmp_path / "report_capture.dcm", picture, study)
-        np.testing.assert_array_equal(pydicom.dcmread(tmp_path / "report_capture.dcm").pixel_array, picture)
+def test_a_capture_in_the_patients_study(study, tmp_path):
+    made = read_back(write_capture, picture(), study, folder=tmp_path)
+    assert made.SOPClassUID.name == "Secondary Capture Image Storage"
+    assert {keyword: made[keyword].value for keyword in PATIENT} == PATIENT
+    assert (made.StudyInstanceUID, made.StudyID, made.AccessionNumber) == (dicom_toys.STUDY, "S1", "A1")
+    assert (made.PhotometricInterpretation, made.BurnedInAnnotation) == ("RGB", "YES")
+    assert (made.pixel_array[:, :4] == (200, 100, 50)).all()
+    assert (made.pixel_array[:, 4:] == 255).all()
 
 
-class TestOddSources:
-    @pytest.mark.parametrize(
-        "changes",
-        [
-            dict.fromkeys(["PatientName", "PatientID", "PatientBirthDate", "PatientSex", "StudyID", "StudyDate"]),
-            {"PatientSex": "?", "PatientBirthDate": "around 1970", "StudyTime": "noon"},
-            {"SliceThickness": None, "SpacingBetweenSlices": 99.0},
-            {"SpecificCharacterSet": "ISO_IR 100", "PatientName": "Müller^Jürgen"},
-            {"SpecificCharacterSet": ["", "ISO 2022 IR 87"], "PatientName": "Yamada^Tarou=山田^太郎"},
-        ],
-        ids=["nothing known", "invalid values", "no thickness", "umlauts", "japanese"],
-    )
-    def test_both_are_written_and_nothing_is_logged(self, changes, tmp_path, caplog, recwarn):
-        with pydicom.config.disable_value_validation():
-            study = read_study(Series(**changes).save(tmp_path / "study"), ("flair",))
-        recwarn.clear()
-        mask = random_mask(study.reference.shape)
-        write_seg(tmp_path / "a.dcm", mask, study)
-        write_capture(tmp_path / "b.dcm", np.zeros((4, 4, 3), dtype=np.uint8), study)
-        assert not caplog.records
-        assert not recwarn.list
-        seg = pydicom.dcmread(tmp_path / "a.dcm")
-        np.testing.assert_array_equal(rebuilt(seg, study.grid.affine, mask.shape), mask)
-        assert seg.SharedFunctionalGroupsSequence[0].PixelMeasuresSequence[0].SpacingBetweenSlices == 2.5
-        for made in (seg, pydicom.dcmread(tmp_path / "b.dcm")):
-            assert str(made.PatientName) == (changes.get("PatientName", PATIENT["PatientName"]) or "")
-
-    def test_no_frame_of_reference_is_refused(self, tmp_path):
-        study = read_study(Series(FrameOfReferenceUID=None).save(tmp_path / "study"), ("flair",))
-        with pytest.raises(ScanError, match="frame of reference"):
-            write_seg(tmp_path / "a.dcm", random_mask(study.reference.shape), study)
-
-    def test_several_multi_frame_files(self, tmp_path):
-        (tmp_path / "study").mkdir()
-        series = Series()
-        for name, order in {"a": [0, 2, 4], "b": [1, 3, 5]}.items():
-            dicom_toys.write(tmp_path / "study" / name, series.enhanced(order))
-        study = read_study(tmp_path / "study", ("flair",))
-        found = study.volumes()["flair"].voxels
-        np.testing.assert_array_equal(found, series.voxels[:6].transpose(2, 1, 0))
-        with pytest.raises(ScanError, match="NIfTI mask"):
-            write_seg(tmp_path / "a.dcm", found > 0, study)
-
-    def test_a_mask_of_another_shape(self, tmp_path):
-        study = read_study(Series().save(tmp_path / "study"), ("flair",))
-        with pytest.raises(ValueError, match="does not fill"):
-            write_seg(tmp_path / "a.dcm", np.zeros((2, 2, 2)), study)
+@pytest.mark.parametrize(
+    "changes",
+    [
+        dict.fromkeys(["PatientName", "PatientID", "PatientBirthDate", "PatientSex", "StudyID", "StudyDate"]),
+        {"PatientSex": "?", "PatientBirthDate": "around 1970", "StudyTime": "noon"},
+        {"SliceThickness": None, "SpacingBetweenSlices": 99.0},
+        {"SpecificCharacterSet": "ISO_IR 100", "PatientName": "Müller^Jürgen"},
+        {"SpecificCharacterSet": ["", "ISO 2022 IR 87"], "PatientName": "Yamada^Tarou=山田^太郎"},
+    ],
+    ids=["nothing known", "invalid values", "no thickness", "umlauts", "japanese"],
+)
+def test_files_are_written_for_odd_sources_and_nothing_is_logged(changes, tmp_path, caplog, recwarn):
+    with pydicom.config.disable_value_validation():
+        study = read_study(Series(**changes).save(tmp_path / "study"), ("flair",))
+    recwarn.clear()
+    mask = random_mask(study)
+    seg = read_back(write_seg, mask, study, folder=tmp_path)
+    capture = read_back(write_capture, picture(), study, folder=tmp_path)
+    assert not caplog.records
+    assert not recwarn.list
+    np.testing.assert_array_equal(rebuilt(seg, study.grid.affine, mask.shape), mask)
+    assert seg.SharedFunctionalGroupsSequence[0].PixelMeasuresSequence[0].SpacingBetweenSlices == 2.5
+    for made in (seg, capture):
+        assert str(made.PatientName) == (changes.get("PatientName", PATIENT["PatientName"]) or "")
 
 
-def test_results_next_to_the_scan_are_not_read_as_scans(tmp_path):
-    study = read_study(Series().save(tmp_path), ("flair",))
-    write_seg(tmp_path / "mask_seg.dcm", random_mask(study.reference.shape), study)
-    write_capture(tmp_path / "report_capture.dcm", np.zeros((4, 4, 3), dtype=np.uint8), study)
-    again = read_study(tmp_path, ("flair",))
-    assert again.reference.label == study.reference.label
-    assert [row.modality for row in preview(tmp_path, ("flair",)).rows] == ["flair", None]
+def test_no_frame_of_reference_is_refused(tmp_path):
+    study = read_study(Series(FrameOfReferenceUID=None).save(tmp_path / "study"), ("flair",))
+    with pytest.raises(ScanError, match="frame of reference"):
+        write_seg(tmp_path / "a.dcm", random_mask(study), study)
+
+
+def test_several_multi_frame_files(tmp_path):
+    (tmp_path / "study").mkdir()
+    series = Series()
+    for name, order in {"a": [0, 2, 4], "b": [1, 3, 5]}.items():
+        dicom_toys.write(tmp_path / "study" / name, series.enhanced(order))
+    study = read_study(tmp_path / "study", ("flair",))
+    voxels = dict(study.volumes())["flair"].voxels
+    np.testing.assert_array_equal(voxels, series.voxels[:6].transpose(2, 1, 0))
+    with pytest.raises(ScanError, match="NIfTI mask"):
+        write_seg(tmp_path / "a.dcm", voxels > 0, study)
+
+
+def test_a_mask_of_another_shape(axial, tmp_path):
+    with pytest.raises(ValueError, match="does not fill"):
+        write_seg(tmp_path / "a.dcm", np.zeros((2, 2, 2)), axial)
+
+
+def test_results_next_to_the_scan_are_not_read_as_scans(axial, tmp_path):
+    write_seg(tmp_path / "study" / "mask_seg.dcm", random_mask(axial), axial)
+    write_capture(tmp_path / "study" / "report_capture.dcm", picture(), axial)
+    again = read_study(tmp_path / "study", ("flair",))
+    assert again.reference.frames == axial.reference.frames
+    assert [line.split(" ignored: ")[1] for line in again.notes] == ["OT, not MR"]

@@ -75,9 +75,9 @@ def test_a_cohort_without_known_distances_counts_slices(tmp_path):
         assert done.exit_code == 0, done.output
     known, unknown = (open_cohort(tmp_path / name) for name in ("known", "unknown"))
     rows = np.arange(len(known))
-    assert "nominal_slice_mm" not in known.manifest["expects"]
+    assert "nominal_slice_mm" not in known.manifest.expects
     np.testing.assert_array_equal(slice_positions(known, rows).heights_mm, known.indices * known.spacing_mm)
-    assert unknown.manifest["expects"]["nominal_slice_mm"] == 2
+    assert unknown.manifest.expects["nominal_slice_mm"] == 2
     np.testing.assert_array_equal(slice_positions(unknown, rows).heights_mm, unknown.indices * 2.0)
     np.testing.assert_array_equal(slice_positions(known, rows, COUNTED).heights_mm, known.indices * 4.0)  # by a model
 

@@ -214,7 +214,7 @@ def test_an_interrupted_run_resumes_with_cached_pseudo_labels(copied, monkeypatc
 def test_pseudo_labels_are_cached_per_calibration_decision_labels_and_split(copied):
     model, cohort = opened(copied)
     rows, cache = cohort.rows("train"), copied / "model" / "student" / targets.CACHE
-    relabelled = replace(cohort, manifest={**cohort.manifest, "tables_sha256": {"slices.csv": "other"}})
+    relabelled = replace(cohort, manifest=replace(cohort.manifest, tables_sha256={"slices.csv": "other"}))
     teacher = teacher_of(model)
     for number, (changed, slices) in enumerate(
         [

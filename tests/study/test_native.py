@@ -271,7 +271,7 @@ def test_training_cohort_is_recognised(tumours, tmp_path, student_only):
     cohort = open_cohort(tumours[0] / "cohort")
     folder = tmp_path / "student" if student_only else tmp_path
     folder.mkdir(exist_ok=True)
-    for split, same in ((cohort.manifest["tables_sha256"]["split.csv"], True), ("another", False)):
+    for split, same in ((cohort.manifest.tables_sha256["split.csv"], True), ("another", False)):
         recorded = {"cohort": {"tables_sha256": {"split.csv": split}}}
         (folder / "config.json").write_text(json.dumps({"distillation": recorded} if student_only else recorded))
         assert is_trained_on(cohort, tmp_path) == same

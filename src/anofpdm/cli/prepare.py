@@ -126,7 +126,7 @@ def _print_summary(cohort: "Cohort", report: "Report") -> None:
     lines += [f"failed: {scan}: {reason}" for scan, reason in report.failed.items()]
     failed = f"; {len(report.failed)} scans failed: fix them and re-run the same command" if report.failed else ""
     lines += [
-        f"{cohort.manifest['scans']} scans, {len(cohort)} slices of {', '.join(cohort.modalities)} in "
+        f"{cohort.manifest.scans} scans, {len(cohort)} slices of {', '.join(cohort.modalities)} in "
         f"{cohort.path}{failed}",
         f"check {cohort.path / 'contact_sheet.png'} before training",
     ]

@@ -71,8 +71,8 @@ def _heading(cohort: Cohort) -> str:
     slices = ", ".join(f"{count:,} {LABEL_NAMES[label]}" for label, count in zip(labels, counts, strict=True))
     patients = len(np.unique(cohort.patients))
     return (
-        f"{cohort.manifest['kind']}: {patients:,} patients, {len(cohort):,} slices ({slices}), "
-        f"preparation {cohort.manifest['preparation_sha256'][:12]}"
+        f"{cohort.manifest.kind}: {patients:,} patients, {len(cohort):,} slices ({slices}), "
+        f"preparation {cohort.manifest.preparation_sha256[:12]}"
     )
 
 

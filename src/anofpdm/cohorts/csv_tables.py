@@ -143,16 +143,16 @@ def read_rows(path: Path, needed: tuple[str, ...], optional: str = "") -> Iterat
 
 
 def _check_columns(path: Path, columns: Sequence[str], needed: tuple[str, ...], optional: str) -> None:
-    found = ", ".join(columns) or "none"
+    given = ", ".join(columns) or "none"
     for column in needed:
         if column not in columns:
-            raise CohortError(f"{path}: no column {column!r} (found: {found}); add it")
+            raise CohortError(f"{path}: no column {column!r} (found: {given}); add it")
         if columns.count(column) > 1:
             raise CohortError(f"{path}: duplicate column {column!r}; keep one")
     # A misspelt column "slice" would turn the label of one slice into a label of the whole scan.
     if optional and optional not in columns and set(columns) - set(needed):
         raise CohortError(
-            f"{path}: no column {optional!r} (found: {found}); add it, or keep {' and '.join(needed)} alone"
+            f"{path}: no column {optional!r} (found: {given}); add it, or keep {' and '.join(needed)} alone"
         )
 
 

@@ -48,29 +48,32 @@ class Plan:
 
     @property
     def preparation(self) -> Preparation:
-        return {
-            "version": PREPARATION_VERSION,
-            "modalities": list(self.modalities),
-            "size": self.size,
-            "bright_percentile": BRIGHT_PERCENTILE,
-            "least_foreground": LEAST_FOREGROUND,
-            "resize": "area, aspect ratio kept, padded",
-            **self.raw.settings(),  # type: ignore[typeddict-item]
-        }
+        return Preparation(
+            version=PREPARATION_VERSION,
+            modalities=self.modalities,
+            size=self.size,
+            bright_percentile=BRIGHT_PERCENTILE,
+            least_foreground=LEAST_FOREGROUND,
+            **self.raw.settings(),  # type: ignore[arg-type]
+        )
 
     @property
     def measured(self) -> frozenset[str]:
         """Training scans whose position in template space is measured."""
         if self.raw.template is Template.NONE:
             return frozenset()
-        names = [one.name for one in self.subjects if not one.problem and self.split[one.patient] == Split.TRAIN]
+        names = [
+            subject.name
+            for subject in self.subjects
+            if not subject.problem and self.split[subject.patient] == Split.TRAIN
+        ]
         chosen = np.linspace(0, len(names) - 1, min(len(names), MEASURED)).round().astype(int)
         return frozenset(names[number] for number in chosen)
 
     @property
     def settings(self) -> Settings:
-        with_masks = any(subject.masks for subject in self.subjects)
-        return {**self.preparation, "kind": str(self.layout), "masks": with_masks, "split": self.split_from}
+        masks = any(subject.masks for subject in self.subjects)
+        return Settings(**vars(self.preparation), kind=str(self.layout), masks=masks, split=self.split_from)
 
 
 def plan_cohort(
@@ -101,10 +104,9 @@ def plan_cohort(
         )
     chosen = modalities or all_modalities(subjects, brats.MODALITIES)
     subjects = with_modalities(subjects, chosen)
-    names = {subject.name for subject in subjects} | {subject.patient for subject in subjects}
     given = _given_labels(layout, source, labels)
     if given is not None:
-        given.check_known(names)
+        given.check_known({name for subject in subjects for name in (subject.name, subject.patient)})
     if all(subject.problem for subject in subjects):
         raise CohortError(f"{source}: no scan can be used ({subjects[0].name}: {subjects[0].problem})")
     split_from = f"seed {seed}" if split is None else "given"
@@ -138,16 +140,19 @@ def _given_labels(layout: Layout, source: Path, path: Path | None) -> GivenLabel
 
 
 def _split(subjects: list[Subject], given: GivenLabels | None, path: Path | None, seed: int) -> dict[str, Split]:
+    """Patient to split. Patients without labels or masks go to the training split."""
     if path is not None:
         return apply_split(subjects, read_split(path), path)
-    if given is not None:
-        labelled = {subject.name for subject in subjects if {subject.name, subject.patient} & given.subjects}
-    else:
-        labelled = {subject.name for subject in subjects if subject.masks}
-    return split_subjects(subjects, labelled, seed)
+    known = {
+        subject.patient
+        for subject in subjects
+        if ({subject.name, subject.patient} & given.subjects if given is not None else subject.masks)
+    }
+    others = {subject.patient for subject in subjects} - known
+    return {**dict.fromkeys(others, Split.TRAIN), **split_at_random(sorted(known), seed)}
 
 
-def draw_split(patients: Sequence[str], seed: int) -> dict[str, Split]:
+def split_at_random(patients: Sequence[str], seed: int) -> dict[str, Split]:
     """75/5/20, rounded as in the paper (655 patients: 492, 33, 130); from 3 patients on, no split is empty."""
     count = len(patients)
     n_train = math.ceil(TRAIN_SHARE * count)
@@ -157,13 +162,6 @@ def draw_split(patients: Sequence[str], seed: int) -> dict[str, Split]:
     shuffled = np.random.default_rng(seed).permutation(sorted(patients))
     names = [Split.TRAIN] * n_train + [Split.VAL] * n_val + [Split.TEST] * (count - n_train - n_val)
     return {str(patient): split for patient, split in zip(shuffled, names, strict=True)}
-
-
-def split_subjects(subjects: Sequence[Subject], labelled: set[str], seed: int) -> dict[str, Split]:
-    """Patient to split. Patients without labels or masks go to the training split."""
-    patients = {subject.patient for subject in subjects}
-    known = {subject.patient for subject in subjects if subject.name in labelled}
-    return {**dict.fromkeys(patients - known, Split.TRAIN), **draw_split(sorted(known), seed)}
 
 
 def apply_split(subjects: Sequence[Subject], given: Mapping[str, Split], path: Path) -> dict[str, Split]:

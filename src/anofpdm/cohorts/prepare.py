@@ -5,20 +5,19 @@ import hashlib
 import json
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from anofpdm import __version__
 from anofpdm.cohorts.contact_sheet import draw_contact_sheet
 from anofpdm.cohorts.plan import Plan
-from anofpdm.cohorts.raw_scans import RawOptions, read_subject
+from anofpdm.cohorts.raw_scans import RawOptions, SubjectScan, read_subject
 from anofpdm.cohorts.slice_labels import is_unhealthy_scan, label_notes, slice_labels
 from anofpdm.cohorts.store import Cohort, cohort_tables, read_cohort
 from anofpdm.cohorts.subjects import Subject
@@ -26,7 +25,9 @@ from anofpdm.cohorts.writer import ALL_FILES, JOURNAL, MANIFEST, RAW_FOLDER, SHE
 from anofpdm.errors import AnoFPDMError, CohortError, ScanError, ScanWarning
 from anofpdm.options import Raw, Template
 from anofpdm.scans import AxialPlanes, mask_slices, scan_slices
+from anofpdm.scans.expects import ScanExpectation
 from anofpdm.scans.slices import LEAST_FOREGROUND
+from anofpdm.util.artifacts import encode, to_plain
 from anofpdm.util.files import folder_lock, remove_temporary_files, write_atomically
 from anofpdm.util.progress import Progress, silent
 from anofpdm.util.workers import worker_pool
@@ -42,20 +43,8 @@ class Report:
     n_resumed: int = 0  # scans prepared by earlier runs
 
 
-@dataclass(frozen=True)
-class ScanSettings:
-    source: Path
-    size: int
-    raw: RawOptions
-    raw_folder: Path  # keeps the preparation of raw studies
-    measured: frozenset[str]  # scans whose position in template space is measured
-
-
-@dataclass(frozen=True)
-class PreparedScan:
-    entry: ScanEntry
-    pixels: np.ndarray  # [n, C, size, size] float16
-    masks: np.ndarray | None  # [n, size, size] bool
+# Entry, pixels [n, C, size, size] float16, and masks [n, size, size] bool if there are any; or why it failed.
+Result = tuple[ScanEntry, np.ndarray, np.ndarray | None] | AnoFPDMError
 
 
 def prepare(
@@ -83,8 +72,14 @@ def prepare(
         complete = False
         try:
             _check_unchanged(plan, writer.entries)
-            settings = ScanSettings(plan.source, plan.size, plan.raw, (out / RAW_FOLDER).resolve(), plan.measured)
-            run = partial(_try_prepare, settings=settings)
+            run = partial(
+                _try_prepare,
+                source=plan.source,
+                size=plan.size,
+                raw=plan.raw,
+                raw_folder=(out / RAW_FOLDER).resolve(),
+                measured=plan.measured,
+            )
             results = _results(plan, writer.entries, run, pool, workers)
             report = _prepare_missing(plan, writer, results, strict, on_progress)
             if not writer.entries:
@@ -97,16 +92,35 @@ def prepare(
     return report
 
 
-def prepare_scan(subject: Subject, settings: ScanSettings) -> PreparedScan:
+def _try_prepare(
+    subject: Subject, *, source: Path, size: int, raw: RawOptions, raw_folder: Path, measured: frozenset[str]
+) -> Result:
+    """`raw_folder` keeps the preparation of raw studies; `measured` are scans to find in template space."""
+    try:
+        entry, pixels, masks, subject_scan = _prepare_scan(subject, source, size, raw, raw_folder)
+        if subject.name in measured:
+            entry = replace(entry, position=subject_scan.position())
+        return entry, pixels, masks
+    except AnoFPDMError as problem:
+        return problem
+    except OSError as problem:
+        return ScanError(f"{subject.name}: {problem}")
+    except MemoryError:
+        return ScanError(f"{subject.name}: out of memory; try --workers 1")
+
+
+def _prepare_scan(
+    subject: Subject, source: Path, size: int, raw: RawOptions, raw_folder: Path
+) -> tuple[ScanEntry, np.ndarray, np.ndarray | None, SubjectScan]:
     """Read one scan and cut it into network slices."""
     if subject.problem:
         raise ScanError(f"{subject.name}: {subject.problem}")
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", ScanWarning)
-        found = read_subject(subject, settings.raw, settings.raw_folder / subject.name)
-        slices = scan_slices(found.scan, settings.size, np.float16)
-        planes = AxialPlanes(found.scan.grid, settings.size)
-        masks = mask_slices(found.lesions(subject), planes, slices.indices) if subject.masks else None
+        subject_scan = read_subject(subject, raw, raw_folder / subject.name)
+        slices = scan_slices(subject_scan.scan, size, np.float16)
+        planes = AxialPlanes(subject_scan.scan.grid, size)
+        masks = mask_slices(subject_scan.lesions(subject), planes, slices.indices) if subject.masks else None
     if not len(slices.indices):
         raise ScanError(
             f"{subject.name}: no axial slice has {LEAST_FOREGROUND:.1%} of its area above 0; check the scan"
@@ -115,7 +129,7 @@ def prepare_scan(subject: Subject, settings: ScanSettings) -> PreparedScan:
         scan=subject.name,
         patient=subject.patient,
         split="",  # set when it is added to the cohort
-        sources=_fingerprints(subject, settings.source),
+        sources=_fingerprints(subject, source),
         n_native=planes.shape[0],
         indices=slices.indices.tolist(),
         lesion=None if masks is None else [bool(mask.any()) for mask in masks],
@@ -123,13 +137,9 @@ def prepare_scan(subject: Subject, settings: ScanSettings) -> PreparedScan:
         spacing_mm=planes.spacing_mm,
         sha256=hashlib.sha256(slices.pixels.data).hexdigest(),
         warnings=[str(warning.message) for warning in caught],
-        skull=found.skull,
-        position=found.position() if subject.name in settings.measured else None,
+        skull=subject_scan.skull,
     )
-    return PreparedScan(entry, slices.pixels, masks)
-
-
-Result = PreparedScan | AnoFPDMError
+    return entry, slices.pixels, masks, subject_scan
 
 
 def _prepare_missing(
@@ -138,13 +148,13 @@ def _prepare_missing(
     report = Report(n_resumed=len(writer.entries))
     on_progress(TASK, report.n_resumed, len(plan.subjects))
     for number, (subject, result) in enumerate(results, start=1):
-        if isinstance(result, PreparedScan):
+        if not isinstance(result, AnoFPDMError):
             try:
-                slice_labels(plan, result.entry)
+                entry, pixels, masks = result
+                slice_labels(plan, entry)
                 # A patient stays in its split when scans are added to the folder: a model may have been trained on it.
                 earlier = (entry.split for entry in writer.entries if entry.patient == subject.patient)
-                entry = replace(result.entry, split=next(earlier, plan.split[subject.patient]))
-                writer.append(entry, result.pixels, result.masks)
+                writer.append(replace(entry, split=str(next(earlier, plan.split[subject.patient]))), pixels, masks)
             except CohortError as problem:
                 result = problem
         if isinstance(result, AnoFPDMError):
@@ -175,44 +185,34 @@ def _results(
         pending.extend((subject, pool.submit(run, subject)) for subject in islice(missing, 1))
 
 
-def _try_prepare(subject: Subject, settings: ScanSettings) -> Result:
-    try:
-        return prepare_scan(subject, settings)
-    except AnoFPDMError as problem:
-        return problem
-    except OSError as problem:
-        return ScanError(f"{subject.name}: {problem}")
-    except MemoryError:
-        return ScanError(f"{subject.name}: out of memory; try --workers 1")
-
-
 def _finish(plan: Plan, out: Path, entries: list[ScanEntry], report: Report) -> None:
     """Write the tables, the contact sheet, and last the manifest, which marks the cohort as complete."""
     report.warnings = {entry.scan: notes for entry in entries if (notes := entry.warnings + label_notes(plan, entry))}
     unhealthy = {entry.scan for entry in entries if is_unhealthy_scan(plan, entry)}
     tables = cohort_tables(entries, [slice_labels(plan, entry) for entry in entries], unhealthy)
     content = hashlib.sha256("".join(entry.sha256 for entry in entries).encode()).hexdigest()
-    manifest: Manifest = {
-        "format": Cohort.FORMAT,
-        "anofpdm": __version__,
-        "kind": str(plan.layout),
-        "source": str(plan.source),
-        "labels": "given" if plan.labels else "from masks",
-        "split": plan.split_from,
-        "preparation": plan.preparation,
-        "preparation_sha256": hashlib.sha256(json.dumps(plan.preparation, sort_keys=True).encode()).hexdigest(),
-        "slices_sha256": content,
-        "tables_sha256": {name: hashlib.sha256(table).hexdigest() for name, table in tables.items()},
-        "scans": len(entries),
-        "slices": sum(len(entry.indices) for entry in entries),
-        "failed": report.failed,
-        "warnings": report.warnings,
-        "expects": expected_scans(plan, entries),
-    }
-    if plan.labels is not None:
-        manifest["isolated_labels"] = "kept" if plan.keep_isolated else "left out"
-        manifest["fill_labels_mm"] = plan.fill_labels_mm
-    encoded = json.dumps(manifest, indent=2).encode()
+    given = plan.labels is not None
+    preparation = json.dumps(to_plain(plan.preparation), sort_keys=True).encode()
+    manifest = Manifest(
+        format=Cohort.FORMAT,
+        anofpdm=__version__,
+        kind=str(plan.layout),
+        source=str(plan.source),
+        labels="given" if given else "from masks",
+        isolated_labels=("kept" if plan.keep_isolated else "left out") if given else None,
+        fill_labels_mm=plan.fill_labels_mm if given else None,
+        split=plan.split_from,
+        preparation=plan.preparation,
+        preparation_sha256=hashlib.sha256(preparation).hexdigest(),
+        slices_sha256=content,
+        tables_sha256={name: hashlib.sha256(table).hexdigest() for name, table in tables.items()},
+        scans=len(entries),
+        slices=sum(len(entry.indices) for entry in entries),
+        failed=report.failed,
+        warnings=report.warnings,
+        expects=to_plain(_expected_scans(plan, entries)),
+    )
+    encoded = encode(manifest)
     if (out / MANIFEST).is_file() and (out / MANIFEST).read_bytes() == encoded and (out / SHEET).is_file():
         return  # nothing new; do not disturb readers
     (out / MANIFEST).unlink(missing_ok=True)
@@ -222,25 +222,22 @@ def _finish(plan: Plan, out: Path, entries: list[ScanEntry], report: Report) -> 
     write_atomically(out / MANIFEST, encoded)
 
 
-def expected_scans(plan: Plan, entries: list[ScanEntry]) -> dict[str, Any]:
-    """What these scans have in common, in the form that a model records it (scans/expects.py)."""
+def _expected_scans(plan: Plan, entries: list[ScanEntry]) -> ScanExpectation:
+    """What these scans have in common."""
     field_of_view = float(np.median([entry.pixel_mm for entry in entries])) * plan.size
-    distances = [entry.spacing_mm for entry in entries]
     positions = [entry.position for entry in entries if entry.position is not None]
-    return {
-        "skull": sum(entry.skull for entry in entries) * 2 > len(entries),
-        "template": None if plan.raw.template is Template.NONE else str(plan.raw.template),
-        "field_of_view_mm": round(min(max(field_of_view, 50.0), 1000.0), 1),
-        "orientation": "axial",
-        **({"nominal_slice_mm": float(np.median(distances))} if plan.unknown_spacing else {}),
-        **(mean_position(positions) if len(positions) >= LEAST_MEASURED else {}),
-    }
-
-
-def mean_position(positions: Sequence[Mapping[str, list[float]]]) -> dict[str, list[float]]:
-    affine = np.mean([one["template_affine"] for one in positions], axis=0)
-    centre_mm = np.median([one["centre_mm"] for one in positions], axis=0)
-    return {"template_affine": affine.round(6).tolist(), "centre_mm": centre_mm.round(3).tolist()}
+    affine = centre_mm = None
+    if len(positions) >= LEAST_MEASURED:
+        affine = np.mean([position["template_affine"] for position in positions], axis=0).round(6).tolist()
+        centre_mm = np.median([position["centre_mm"] for position in positions], axis=0).round(3).tolist()
+    return ScanExpectation(
+        skull=sum(entry.skull for entry in entries) * 2 > len(entries),
+        template=None if plan.raw.template is Template.NONE else str(plan.raw.template),
+        field_of_view_mm=round(min(max(field_of_view, 50.0), 1000.0), 1),
+        nominal_slice_mm=float(np.median([entry.spacing_mm for entry in entries])) if plan.unknown_spacing else None,
+        template_affine=affine,
+        centre_mm=centre_mm,
+    )
 
 
 def _check_out(out: Path) -> None:
@@ -269,9 +266,9 @@ def _check_unchanged(plan: Plan, entries: list[ScanEntry]) -> None:
             )
 
 
-def _fingerprints(subject: Subject, source: Path) -> dict[str, list[str | int]]:
+def _fingerprints(subject: Subject, source: Path) -> dict[str, tuple[str, int, int]]:
     masks = {f"mask {number}" if number > 1 else "mask": path for number, path in enumerate(subject.masks, start=1)}
     return {
-        role: [path.relative_to(source).as_posix(), path.stat().st_size, path.stat().st_mtime_ns]
+        role: (path.relative_to(source).as_posix(), path.stat().st_size, path.stat().st_mtime_ns)
         for role, path in {**subject.images, **masks}.items()
     }

@@ -52,7 +52,7 @@ def label_notes(plan: Plan, entry: ScanEntry) -> list[str]:
         ),
         f"labelled unlike both adjacent slices, check these labels ({what})": isolated,
     }
-    return [f"{note}: {', '.join(map(str, found))}" for note, found in notes.items() if found]
+    return [f"{note}: {', '.join(map(str, indices))}" for note, indices in notes.items() if indices]
 
 
 def isolated_labels(labels: np.ndarray) -> list[int]:

@@ -15,7 +15,7 @@ import hashlib
 import io
 import json
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tokenize import TokenError
@@ -23,9 +23,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from anofpdm.cohorts.writer import JOURNAL, MANIFEST, SLICES, Manifest, ScanEntry
+from anofpdm.cohorts.writer import JOURNAL, MANIFEST, SLICES, TABLES, Manifest, ScanEntry
 from anofpdm.errors import NO_ORIENTATION, CohortError
 from anofpdm.labels import LABEL_NAMES, NULL, UNHEALTHY
+from anofpdm.util.artifacts import convert, decode
 from anofpdm.util.files import encode_csv, read_regular_file, unescape_cell
 
 UNHEALTHY_SCAN = LABEL_NAMES[UNHEALTHY]
@@ -54,7 +55,7 @@ class Cohort:
 
     @property
     def modalities(self) -> tuple[str, ...]:
-        return tuple(self.manifest["preparation"]["modalities"])
+        return self.manifest.preparation.modalities
 
     @property
     def assumed_labels(self) -> np.ndarray:
@@ -64,16 +65,16 @@ class Cohort:
     @property
     def notes(self) -> list[str]:
         """Lines on what was noticed when the scans were prepared."""
-        found = [f"note: {scan}: {'; '.join(notes)}" for scan, notes in self.manifest.get("warnings", {}).items()]
-        more = len(found) - MAX_NOTES
-        return found[:MAX_NOTES] + [f"notes on {more} more scans are in {self.path / MANIFEST}"] * (more > 0)
+        lines = [f"note: {scan}: {'; '.join(notes)}" for scan, notes in self.manifest.warnings.items()]
+        more = len(lines) - MAX_NOTES
+        return lines[:MAX_NOTES] + [f"notes on {more} more scans are in {self.path / MANIFEST}"] * (more > 0)
 
     def __len__(self) -> int:
         return len(self.labels)
 
     def oriented(self, row: int) -> bool:
         """Whether the scan's left and right are known."""
-        notes = self.manifest.get("warnings", {}).get(self.scans[row], [])
+        notes = self.manifest.warnings.get(self.scans[row], [])
         return not any(NO_ORIENTATION in note for note in notes)
 
     def rows(self, split: str) -> np.ndarray:
@@ -95,7 +96,7 @@ def foreground(pixels: np.ndarray) -> np.ndarray:
 def open_cohort(path: Path | str) -> Cohort:
     path = Path(path)
     manifest = _read_manifest(path)
-    for name, digest in manifest["tables_sha256"].items():
+    for name, digest in manifest.tables_sha256.items():
         if hashlib.sha256(_read(path / name)).hexdigest() != digest:
             raise CohortError(
                 f"{path / name} was changed after preparation; to use other labels or another split, run "
@@ -110,36 +111,32 @@ def read_cohort(path: Path, manifest: Manifest) -> Cohort:
         rows = _read_table(path / "slices.csv")
         scans = {scan["scan"]: scan for scan in _read_table(path / "scans.csv")}
         split = {row["patient"]: row["split"] for row in _read_table(path / "split.csv")}
-        names = [row["scan"] for row in rows]
+        its_scan = [scans[row["scan"]] for row in rows]
         labels = np.array([LABEL_NAMES.index(row["label"]) for row in rows])
-        size, channels = manifest["preparation"]["size"], len(manifest["preparation"]["modalities"])
+        in_unhealthy = np.array([scan.get("label") == UNHEALTHY_SCAN for scan in its_scan], dtype=bool)
+        size, channels = manifest.preparation.size, len(manifest.preparation.modalities)
         cohort = Cohort(
             path=path,
             manifest=manifest,
             slices=open_array(path / SLICES, (len(rows), channels, size, size), np.float16),
             labels=labels,
-            scans=np.array(names),
-            patients=np.array([scans[name]["patient"] for name in names]),
-            splits=np.array([split[scans[name]["patient"]] for name in names]),
+            scans=np.array([row["scan"] for row in rows]),
+            patients=np.array([scan["patient"] for scan in its_scan]),
+            splits=np.array([split[scan["patient"]] for scan in its_scan]),
             indices=np.array([int(row["slice"]) for row in rows]),
-            pixel_mm=np.array([float(scans[name]["pixel_mm"]) for name in names]),
-            spacing_mm=np.array([float(scans[name]["spacing_mm"]) for name in names]),
-            has_mask=np.array([scans[name]["mask"] == "1" for name in names]),
-            suspected=_suspected(names, labels, scans),
+            pixel_mm=np.array([float(scan["pixel_mm"]) for scan in its_scan]),
+            spacing_mm=np.array([float(scan["spacing_mm"]) for scan in its_scan]),
+            has_mask=np.array([scan["mask"] == "1" for scan in its_scan]),
+            suspected=in_unhealthy & (labels == NULL),
         )
     except (KeyError, ValueError, TypeError, OSError, EOFError, csv.Error) as problem:
         raise CohortError(f"{path}: damaged ({problem}); prepare it again with --overwrite") from None
-    if len(rows) != manifest["slices"]:
+    if len(rows) != manifest.slices:
         raise CohortError(
-            f"{path}: damaged ({len(rows)} labels, {manifest['slices']} slices in the manifest); "
+            f"{path}: damaged ({len(rows)} labels, {manifest.slices} slices in the manifest); "
             "prepare it again with --overwrite"
         )
     return cohort
-
-
-def _suspected(names: Sequence[str], labels: np.ndarray, scans: Mapping[str, Mapping[str, str]]) -> np.ndarray:
-    in_unhealthy = np.array([scans[name].get("label") == UNHEALTHY_SCAN for name in names], dtype=bool)
-    return in_unhealthy & (labels == NULL)
 
 
 def check_slices(cohort: Cohort, rows: np.ndarray) -> None:
@@ -148,11 +145,11 @@ def check_slices(cohort: Cohort, rows: np.ndarray) -> None:
     if not journal.is_file():
         return
     try:
-        entries = [json.loads(line) for line in _read(journal).splitlines()[1:]]
-        hashes = {entry["scan"]: entry["sha256"] for entry in entries}
-    except (ValueError, KeyError, TypeError, RecursionError) as problem:
+        entries = [decode(ScanEntry, line) for line in _read(journal).splitlines()[1:]]
+        hashes = {entry.scan: entry.sha256 for entry in entries}
+    except ValueError as problem:
         raise CohortError(f"{journal}: damaged ({problem}); prepare the cohort again with --overwrite") from None
-    if hashlib.sha256("".join(hashes.values()).encode()).hexdigest() != cohort.manifest.get("slices_sha256"):
+    if hashlib.sha256("".join(hashes.values()).encode()).hexdigest() != cohort.manifest.slices_sha256:
         raise CohortError(f"{journal}: belongs to other slices; re-run the same `anofpdm prepare`, or add --overwrite")
     names, starts, counts = np.unique(cohort.scans, return_index=True, return_counts=True)
     wanted = set(cohort.scans[rows].tolist())
@@ -165,7 +162,7 @@ def check_slices(cohort: Cohort, rows: np.ndarray) -> None:
 
 
 def cohort_tables(
-    entries: Sequence[ScanEntry], labels: Sequence[np.ndarray], unhealthy: Collection[str] = ()
+    entries: Sequence[ScanEntry], labels: Sequence[np.ndarray], unhealthy: Collection[str]
 ) -> dict[str, bytes]:
     """The three CSV files, by name. `unhealthy`: scans that are labelled unhealthy as a whole."""
     slices = [
@@ -174,17 +171,16 @@ def cohort_tables(
         for index, label in zip(entry.indices, of_scan, strict=True)
     ]
     scans = [
-        (e.scan, e.patient, len(e.indices), e.n_native, e.pixel_mm, e.spacing_mm, int(e.lesion is not None))
-        + ((UNHEALTHY_SCAN if e.scan in unhealthy else "",) if unhealthy else ())
-        for e in entries
-    ]
+        (entry.scan, entry.patient, len(entry.indices), entry.n_native, entry.pixel_mm, entry.spacing_mm,
+         int(entry.lesion is not None), UNHEALTHY_SCAN if entry.scan in unhealthy else "")
+        for entry in entries
+    ]  # fmt: skip
+    columns = ("scan", "patient", "slices", "native_slices", "pixel_mm", "spacing_mm", "mask", "label")
+    count = len(columns) if unhealthy else len(columns) - 1
     split = {entry.patient: entry.split for entry in entries}
-    columns = ("scan", "patient", "slices", "native_slices", "pixel_mm", "spacing_mm", "mask") + ("label",) * bool(
-        unhealthy
-    )
     return {
         "slices.csv": encode_csv(("scan", "slice", "label"), slices),
-        "scans.csv": encode_csv(columns, scans),
+        "scans.csv": encode_csv(columns[:count], [scan[:count] for scan in scans]),
         "split.csv": encode_csv(("patient", "split"), sorted(split.items())),
     }
 
@@ -195,27 +191,18 @@ def _read_manifest(path: Path) -> Manifest:
             raise CohortError(f"{path}: incomplete cohort; re-run the same `anofpdm prepare` to finish it")
         raise CohortError(f"{path}: not a prepared cohort (no {MANIFEST}); create one with `anofpdm prepare`")
     try:
-        manifest: Manifest = json.loads(read_regular_file(path / MANIFEST))
-        version = manifest["format"]
-        if version != Cohort.FORMAT:
+        payload = json.loads(read_regular_file(path / MANIFEST))
+        if payload["format"] != Cohort.FORMAT:
             raise CohortError(
-                f"{path}: format {version}, but this version of anofpdm reads {Cohort.FORMAT}; prepare it again"
+                f"{path}: format {payload['format']}, but this version of anofpdm reads {Cohort.FORMAT}; "
+                "prepare it again"
             )
-        _check_manifest(manifest)
+        manifest = convert(Manifest, payload)
+        if set(manifest.tables_sha256) != set(TABLES):
+            raise ValueError("tables_sha256 does not list the tables")
     except (ValueError, KeyError, TypeError, OSError, RecursionError) as problem:
         raise CohortError(f"{path / MANIFEST}: damaged ({problem}); prepare it again with --overwrite") from None
     return manifest
-
-
-def _check_manifest(manifest: Manifest) -> None:
-    """Keys and types that are used later."""
-    modalities, tables = manifest["preparation"]["modalities"], manifest["tables_sha256"]
-    if not isinstance(modalities, list) or not all(isinstance(name, str) for name in modalities):
-        raise ValueError("modalities is not a list of names")
-    if not isinstance(tables, dict) or set(tables) != {"slices.csv", "scans.csv", "split.csv"}:
-        raise ValueError("tables_sha256 does not list the tables")
-    if not isinstance(manifest["slices"], int) or not isinstance(manifest["preparation"]["size"], int):
-        raise ValueError("slices or size is not an integer")
 
 
 def open_array(path: Path, shape: tuple[int, ...], dtype: type) -> np.ndarray:

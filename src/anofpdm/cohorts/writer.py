@@ -8,45 +8,50 @@ complete when its manifest exists, which is written last.
 import io
 import json
 import os
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO, NotRequired, TypedDict
+from typing import Any, BinaryIO
 
 import numpy as np
 
 from anofpdm.errors import CohortError
+from anofpdm.util.artifacts import decode, to_plain
 from anofpdm.util.files import translate_write_errors
 
 JOURNAL, SLICES, MASKS, MANIFEST = "journal.jsonl", "slices.npy", "truth/masks.npy", "manifest.json"
 SHEET = "contact_sheet.png"
 RAW_FOLDER = "preparation"  # brain masks and transforms of raw studies
-ALL_FILES = (MANIFEST, JOURNAL, SLICES, MASKS, "slices.csv", "scans.csv", "split.csv", SHEET)
+TABLES = ("slices.csv", "scans.csv", "split.csv")
+ALL_FILES = (MANIFEST, JOURNAL, SLICES, MASKS, *TABLES, SHEET)
 HEADER_BYTES = 128
 
 
-class Preparation(TypedDict):
+@dataclass(frozen=True, kw_only=True)
+class Preparation:
     """What determines the slices of a scan. Cohorts with equal hashes of this can be combined."""
 
     version: int
-    modalities: list[str]
+    modalities: tuple[str, ...]
     size: int
     bright_percentile: float
     least_foreground: float
-    resize: str
-    raw: NotRequired[str]  # always or never; absent: auto
-    keep_skull: NotRequired[bool]
-    template: NotRequired[str]
+    resize: str = "area, aspect ratio kept, padded"
+    raw: str | None = None  # always or never; None: auto
+    keep_skull: bool | None = None
+    template: str | None = None
 
 
+@dataclass(frozen=True, kw_only=True)
 class Settings(Preparation):
-    """What a resumed run must have in common with the run it resumes."""
+    """What a resumed run must have in common with the run it resumes; the first line of the journal."""
 
     kind: str  # layout
     masks: bool
     split: str
 
 
-class Manifest(TypedDict):
+@dataclass(frozen=True, kw_only=True)
+class Manifest:
     """manifest.json of a complete cohort."""
 
     format: int
@@ -54,8 +59,8 @@ class Manifest(TypedDict):
     kind: str  # layout
     source: str
     labels: str
-    isolated_labels: NotRequired[str]  # kept or left out
-    fill_labels_mm: NotRequired[float]
+    isolated_labels: str | None = None  # kept or left out
+    fill_labels_mm: float | None = None
     split: str
     preparation: Preparation
     preparation_sha256: str
@@ -63,33 +68,28 @@ class Manifest(TypedDict):
     tables_sha256: dict[str, str]
     scans: int
     slices: int
-    failed: dict[str, str]
-    warnings: dict[str, list[str]]
-    expects: NotRequired[dict[str, Any]]  # what the scans have in common; a model trained on them expects it
+    failed: dict[str, str] = field(default_factory=dict)
+    warnings: dict[str, list[str]] = field(default_factory=dict)
+    expects: dict[str, Any] = field(default_factory=dict)  # a ScanExpectation, which needs more than numpy
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ScanEntry:
     """The journal's record of one prepared scan."""
 
     scan: str
     patient: str
     split: str
-    sources: dict[str, list[str | int]]  # role to path relative to the source folder, bytes, mtime in ns
+    sources: dict[str, tuple[str, int, int]]  # role to path relative to the source folder, bytes, mtime in ns
     n_native: int  # axial slices of the scan
     indices: list[int]  # slices that were kept
-    lesion: list[bool] | None  # per kept slice; None without a mask
+    lesion: list[bool] | None = None  # per kept slice; None without a mask
     pixel_mm: float  # of a network pixel
     spacing_mm: float  # between neighbouring native slices
     sha256: str  # of the prepared slices
     warnings: list[str]
     skull: bool = False  # whether the scan shows more than the brain
     position: dict[str, list[float]] | None = None  # in template space; measured for some scans of a cohort
-
-    def __post_init__(self) -> None:
-        kinds = {"scan": str, "patient": str, "sources": dict, "indices": list, "sha256": str}
-        if not all(isinstance(getattr(self, name), kind) for name, kind in kinds.items()):
-            raise ValueError("a line does not describe a scan")
 
 
 class GrowingArray:
@@ -147,9 +147,9 @@ class StoreWriter:
         journal.touch()
         self._journal = journal.open("r+b")
         self.entries = self._read_journal(settings)
-        size, channels = settings["size"], len(settings["modalities"])
-        self._slices = GrowingArray(folder / SLICES, (channels, size, size), np.float16)
-        self._masks = GrowingArray(folder / MASKS, (size, (size + 7) // 8), np.uint8) if settings["masks"] else None
+        size = settings.size
+        self._slices = GrowingArray(folder / SLICES, (len(settings.modalities), size, size), np.float16)
+        self._masks = GrowingArray(folder / MASKS, (size, (size + 7) // 8), np.uint8) if settings.masks else None
         self._arrays = [self._slices] if self._masks is None else [self._slices, self._masks]
         for array in self._arrays:
             array.truncate(self.n_slices)
@@ -165,7 +165,7 @@ class StoreWriter:
         if self._masks is not None:
             truth = np.zeros((len(pixels), *pixels.shape[2:]), bool) if masks is None else masks
             self._masks.append(np.packbits(truth, axis=-1))
-        self._write_line(asdict(entry))
+        self._write_line(entry)
         self.entries.append(entry)
 
     def close(self, *, complete: bool) -> None:
@@ -180,27 +180,25 @@ class StoreWriter:
         if len(lines) < 2:  # no scan yet, so nothing to contradict
             self._journal.seek(0)
             self._journal.truncate()
-            self._write_line({**settings})
+            self._write_line(settings)
             return []
         self._journal.seek(len(text) + 1)
         self._journal.truncate()
         try:
-            previous, *entries = [json.loads(line) for line in lines]
-            scans = [ScanEntry(**entry) for entry in entries]
-        except (ValueError, TypeError, RecursionError) as problem:
+            previous, entries = decode(Settings, lines[0]), [decode(ScanEntry, line) for line in lines[1:]]
+        except ValueError as problem:
             raise CohortError(f"{self._journal.name}: damaged ({problem}); start again with --overwrite") from None
         if previous != settings:
-            previous = previous if isinstance(previous, dict) else {}
-            changed = ", ".join(key for key, value in settings.items() if previous.get(key) != value)
+            changed = [name for name, value in vars(settings).items() if getattr(previous, name) != value]
             raise CohortError(
-                f"{self.folder} was started with other settings ({changed} differ); "
+                f"{self.folder} was started with other settings ({', '.join(changed)} differ); "
                 "choose another folder, or start again with --overwrite"
             )
-        return scans
+        return entries
 
-    def _write_line(self, content: dict[str, Any]) -> None:
+    def _write_line(self, content: Settings | ScanEntry) -> None:
         with translate_write_errors(self.folder / JOURNAL):
-            self._journal.write(json.dumps(content).encode() + b"\n")
+            self._journal.write(json.dumps(to_plain(content)).encode() + b"\n")
             _flush(self._journal)
 
 

@@ -45,7 +45,7 @@ class FitResult:
 
     @property
     def is_partial(self) -> bool:
-        return self.student is None or bool(self.cohort.manifest["failed"])
+        return self.student is None or bool(self.cohort.manifest.failed)
 
 
 def render_page(config: FitConfig, result: FitResult) -> str:
@@ -70,7 +70,7 @@ def _data_section(cohort: Cohort) -> str:
         some = cohort.rows(split)
         counts = [int((cohort.labels[some] == label).sum()) for label in range(len(LABEL_NAMES))]
         rows.append((split, len(np.unique(cohort.patients[some])), *counts))
-    failed = list(cohort.manifest["failed"].items())
+    failed = list(cohort.manifest.failed.items())
     lines = [
         f"<p class=warning>Not used: {len(failed)} {'scan' if len(failed) == 1 else 'scans'}.</p>",
         _list(f"{k}: {v}" for k, v in failed[:MAX_FAILED]),

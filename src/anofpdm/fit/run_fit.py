@@ -117,7 +117,7 @@ def _nothing_left_behind(folder: Path, unless: Path) -> Iterator[None]:
 def _prepare(config: FitConfig, plan: Plan | None, reports: Reports) -> Cohort:
     with count_minutes(config, "prepare"):
         cohort = stages.prepare_cohort(config, _until_out_of_time(config, reports.progress), plan)
-    scans, failed = cohort.manifest["scans"], cohort.manifest["failed"]
+    scans, failed = cohort.manifest.scans, cohort.manifest.failed
     modalities = ", ".join(cohort.modalities)
     reports.note(f"1/5 prepare: {scans} scans, {len(cohort)} slices of {modalities} in {cohort.path}")
     for note in (*cohort.notes, *(f"failed: {scan}: {reason}" for scan, reason in failed.items())):

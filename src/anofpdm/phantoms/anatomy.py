@@ -81,17 +81,18 @@ def ramp(values: NDArray[np.floating[Any]], low: float, high: float) -> Floats:
 class Head:
     """Positions of the voxels of one brain, as a list of N in the order of `inside`."""
 
+    rng: np.random.Generator
     grid: PhantomGrid
     inside: Bools  # [x, y, z]
     mm: Floats  # [3, N] positions in this head
-    mni: Floats  # [3, N] corresponding positions in the average brain
+    mni: Floats  # [3, N] corresponding positions in the average brain, before lesions displace tissue
     depth: Floats  # [N] mm below the brain surface
 
     def pick(self, field: Floats) -> Floats:
         return field[self.inside]
 
-    def noise(self, rng: np.random.Generator, scale: float) -> Floats:
-        return self.pick(smooth_noise(rng, self.grid, scale))
+    def noise(self, scale: float) -> Floats:
+        return self.pick(smooth_noise(self.rng, self.grid, scale))
 
     def spread(self, values: np.ndarray) -> np.ndarray:
         """From the list of N to the grid, 0 outside the brain."""
@@ -102,6 +103,9 @@ class Head:
 
 @dataclass(frozen=True)
 class Tissues:
+    """What is in the voxels of a head, where lesions have displaced it."""
+
+    mni: Floats  # [3, N] corresponding positions in the average brain
     gm: Floats  # [N] fractions that add up to 1
     wm: Floats
     csf: Floats
@@ -117,8 +121,7 @@ def make_head(rng: np.random.Generator, grid: PhantomGrid, atlas: Atlas) -> Head
             mni[axis] += deviation * smooth_noise(rng, grid, scale)
     inside = _largest_component(atlas.brain.at(mni) > 0.5)
     mm, mni = mm[:, inside], mni[:, inside]
-    depth = atlas.depth.at(mni)
-    return Head(grid, inside, mm, _resize_ventricles(rng, mni, atlas), depth)
+    return Head(rng, grid, inside, mm, mni=_resize_ventricles(rng, mni, atlas), depth=atlas.depth.at(mni))
 
 
 def _largest_component(region: Bools) -> Bools:
@@ -143,23 +146,22 @@ def _undo_pose(rng: np.random.Generator, mm: Floats) -> Floats:
 def _resize_ventricles(rng: np.random.Generator, mni: Floats, atlas: Atlas) -> Floats:
     """Shift positions towards the ventricles to enlarge them, or away from them to shrink them."""
     growth = rng.triangular(-1.2, 0.8, 4.0)
-    distance = atlas.ventricle.at(mni)
-    strength = growth * np.exp(-np.maximum(distance, 0) / 14)
+    shift = growth * np.exp(-np.maximum(atlas.ventricle.at(mni), 0) / 14)
     away = np.stack([slope.at(mni) for slope in atlas.from_ventricle])
-    return np.asarray(mni - strength * away, np.float32)
+    return np.asarray(mni - shift * away, np.float32)
 
 
-def fold(rng: np.random.Generator, head: Head, mni: Floats, *, atlas: Atlas, atrophy: float) -> Tissues:
+def fold(head: Head, mni: Floats, atlas: Atlas, atrophy: float) -> Tissues:
     """Tissue fractions at the positions `mni`. The cortex of the average brain is blurred: random sulci, perpendicular
     to the surface, decide between tissues wherever the average is ambiguous."""
     gm, wm = atlas.gm.at(mni), atlas.wm.at(mni)
     ventricle = atlas.ventricle.at(mni)
     _, y, z = mni
-    crease = _radial_noise(rng, head, 9.0)
+    crease = _radial_noise(head, 9.0)
     low = -z - 0.35 * (y + 40)  # mm below a plane just above the cerebellum
     shell = ramp(head.depth, 24, 10) * ramp(ventricle, 6, 14) * ramp(low, 24, 4)
     leaves = ramp(low, 14, 24) * ramp(y, -44, -52) * ramp(np.cos(np.hypot(y + 46, z + 22) * 0.8 + crease), 0.3, 1)
-    opening = rng.normal(0.45 + atrophy, 0.3)  # width of the sulci, which grows with age
+    opening = head.rng.normal(0.45 + atrophy, 0.3)  # width of the sulci, which grows with age
     furrow = np.exp(-((crease / 0.22) ** 2))
     logits = np.stack(
         [
@@ -167,16 +169,16 @@ def fold(rng: np.random.Generator, head: Head, mni: Floats, *, atlas: Atlas, atr
             np.log(np.maximum(wm, 0.01)) + shell * (1.1 * (np.abs(crease) - 0.75)),
             np.log(np.maximum(1 - gm - wm, 0.01)) + shell * (2.0 * furrow - 0.5) + 1.5 * leaves + opening,
         ]
-    ) + 0.25 * np.stack([head.noise(rng, 5.0) for _ in range(3)])
+    ) + 0.25 * np.stack([head.noise(5.0) for _ in range(3)])
     logits = logits / 0.42
     shares = np.exp(logits - logits.max(0))
     gm, wm, csf = shares / shares.sum(0)
-    return Tissues(gm, wm, csf, ventricle)
+    return Tissues(mni, gm, wm, csf, ventricle)
 
 
-def _radial_noise(rng: np.random.Generator, head: Head, scale: float) -> Floats:
+def _radial_noise(head: Head, scale: float) -> Floats:
     """Noise [N] that varies slowly with depth and fast along the surface, so that its zeros form sheets like sulci."""
-    knots = rng.standard_normal([int(200 / scale) + 8] * 3, dtype=np.float32)
+    knots = head.rng.standard_normal([int(200 / scale) + 8] * 3, dtype=np.float32)
     offset = head.mm - np.float32(np.reshape(CENTRE, (3, 1)))
     reach = np.sqrt(sum((offset[axis] / RADII[axis]) ** 2 for axis in range(3)))  # 1 at the surface
     outward = offset * (0.3 + 0.7 / np.maximum(reach, 0.3))

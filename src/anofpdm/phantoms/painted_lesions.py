@@ -30,15 +30,12 @@ class Focus:
     height: float = 1.0  # relative to the width
 
 
-@dataclass(frozen=True)
-class Lesion:
-    overlays: list[Overlay]
-    labels: NDArray[np.uint8]  # [N]
+Lesion = tuple[list[Overlay], NDArray[np.uint8]]  # and labels [N]
 
 
-def tumour_foci(rng: np.random.Generator, head: Head, atlas: Atlas) -> list[Focus]:
+def tumour_foci(head: Head, atlas: Atlas) -> list[Focus]:
     """A core of one to three lobes in white matter; in 30% of patients a second core."""
-    voxels = _white_matter_voxels(head, atlas)
+    rng, voxels = head.rng, _white_matter_voxels(head, atlas)
     foci: list[Focus] = []
     for share in (1.0, 0.6) if rng.random() < 0.3 else (1.0,):
         centre = head.mm[:, rng.choice(voxels)]
@@ -58,14 +55,14 @@ def _white_matter_voxels(head: Head, atlas: Atlas) -> NDArray[np.intp]:
     return voxels if voxels.size else np.array([np.argmax(wm)])  # on a very coarse grid there may be none
 
 
-def displace(head: Head, foci: Sequence[Focus], strength: float) -> Floats:
+def displace(head: Head, foci: Sequence[Focus], push: float) -> Floats:
     """MNI positions [3, N] of the tissue at each voxel after every focus has pushed the anatomy outwards (or inwards,
-    for negative strength)."""
+    for a negative push)."""
     mni = head.mni.copy()
     for focus in foci:
         offset = head.mm - focus.centre[:, None]
         away = np.sqrt((offset**2).sum(0)) / (1.3 * focus.radius)
-        mni -= strength * offset / 1.3 * np.exp(1 - away) * ramp(head.depth, 0, 8) / np.e
+        mni -= push * offset / 1.3 * np.exp(1 - away) * ramp(head.depth, 0, 8) / np.e
     return mni
 
 
@@ -83,15 +80,16 @@ def _edge_distance(head: Head, foci: Sequence[Focus], falx: float) -> Floats:
     return nearest
 
 
-def grow_tumour(rng: np.random.Generator, head: Head, tissues: Tissues, *, foci: Sequence[Focus]) -> Lesion:
+def grow_tumour(head: Head, tissues: Tissues, foci: Sequence[Focus]) -> Lesion:
+    rng = head.rng
     size = max(focus.radius for focus in foci)
-    distance = _edge_distance(head, foci, 9.0) + 0.16 * size * head.noise(rng, 14.0) + 0.8 * head.noise(rng, 6.0)
+    distance = _edge_distance(head, foci, 9.0) + 0.16 * size * head.noise(14.0) + 0.8 * head.noise(6.0)
     core = ramp(distance, 0.8, -0.8) * ramp(tissues.ventricle, -2, 0)
     enhances = rng.random() < 0.8
-    thickness = np.clip(rng.uniform(0.25, 0.7) * size, 2.5, 7) * (1 + 0.45 * head.noise(rng, 9.0))
+    thickness = np.clip(rng.uniform(0.25, 0.7) * size, 2.5, 7) * (1 + 0.45 * head.noise(9.0))
     centre = ramp(distance + thickness, 0.8, -0.8) if enhances else np.ones_like(core)
     swelling = rng.uniform(10, 26)
-    fluid = _oedema_share(rng, head, tissues, distance=distance, swelling=swelling)
+    fluid = _oedema_share(head, tissues, distance, swelling)
     shares = np.stack([core * centre, fluid, core * (1 - centre)])
     shares = shares * _visible(head, (core > 0.5) | (fluid > 0.5), distance < 0)
     labels = np.zeros(distance.shape, np.uint8)
@@ -100,17 +98,15 @@ def grow_tumour(rng: np.random.Generator, head: Head, tissues: Tissues, *, foci:
     labels[solid] = np.where(shares[0] >= shares[2], NECROSIS, ENHANCING)[solid]
     signals = _tumour_signals(rng, enhances)
     fading = 0.6 + 0.4 * ramp(distance, 0.9 * swelling, 0.2 * swelling)
-    patchy = np.clip(0.85 + 0.22 * head.noise(rng, 9.0), 0.5, 1) * fading  # oedema is heterogeneous
+    patchy = np.clip(0.85 + 0.22 * head.noise(9.0), 0.5, 1) * fading  # oedema is heterogeneous
     parts = ((shares[1] * patchy, OEDEMA), (shares[0], NECROSIS), (shares[2], ENHANCING))
-    return Lesion([Overlay(share, signals[label]) for share, label in parts], labels)
+    return [Overlay(share, signals[label]) for share, label in parts], labels
 
 
-def _oedema_share(
-    rng: np.random.Generator, head: Head, tissues: Tissues, *, distance: Floats, swelling: float
-) -> Floats:
+def _oedema_share(head: Head, tissues: Tissues, distance: Floats, swelling: float) -> Floats:
     """Oedema spreads far in white matter, little in cortex and not into the ventricles."""
     ease = 0.18 * tissues.gm + tissues.wm
-    reach = swelling * ease * np.exp(0.4 * head.noise(rng, 12.0) + 0.15 * head.noise(rng, 5.0))
+    reach = swelling * ease * np.exp(0.4 * head.noise(12.0) + 0.15 * head.noise(5.0))
     share = ramp(reach - distance, -1.0, 2.0) * (1 - 0.8 * tissues.csf)
     smooth = ndimage.gaussian_filter(head.spread(share), [0.9 / step for step in head.grid.spacing])
     return head.pick(smooth) * ramp(tissues.ventricle, -1, 0.5)
@@ -134,9 +130,9 @@ def _tumour_signals(rng: np.random.Generator, enhances: bool) -> dict[int, dict[
     return {OEDEMA: oedema, ENHANCING: rim, NECROSIS: dead if enhances else solid}
 
 
-def stroke_foci(rng: np.random.Generator, head: Head, atlas: Atlas) -> list[Focus]:
+def stroke_foci(head: Head, atlas: Atlas) -> list[Focus]:
     """One to three infarcts: wedges of cortex and underlying white matter, or small deep ones."""
-    deep_voxels = _white_matter_voxels(head, atlas)
+    rng, deep_voxels = head.rng, _white_matter_voxels(head, atlas)
     shallow_voxels = np.flatnonzero((head.depth > 6) & (head.depth < 22) & (head.mni[2] > -20))
     foci = []
     for _ in range(rng.choice([1, 2, 3], p=[0.2, 0.3, 0.5])):
@@ -149,15 +145,16 @@ def stroke_foci(rng: np.random.Generator, head: Head, atlas: Atlas) -> list[Focu
     return foci
 
 
-def grow_stroke(rng: np.random.Generator, head: Head, tissues: Tissues, *, foci: Sequence[Focus]) -> Lesion:
+def grow_stroke(head: Head, tissues: Tissues, foci: Sequence[Focus]) -> Lesion:
+    rng = head.rng
     size = np.mean([focus.radius for focus in foci])
-    distance = _edge_distance(head, foci, 40.0) + 0.3 * size * head.noise(rng, 18.0) + head.noise(rng, 6.0)
+    distance = _edge_distance(head, foci, 40.0) + 0.3 * size * head.noise(18.0) + head.noise(6.0)
     soft = rng.uniform(1.5, 3.5)
     share = ramp(distance, soft, -soft) * ramp(tissues.ventricle, -2, 0)
     share = share * _visible(head, share > 0.5, distance < -1)
     labels = (share > 0.5).astype(np.uint8)
-    patchy = np.clip(0.8 + 0.2 * head.noise(rng, 8.0), 0.45, 1)
+    patchy = np.clip(0.8 + 0.2 * head.noise(8.0), 0.45, 1)
     overlays = [Overlay(share * patchy, {"t1": rng.uniform(0.61, 0.74)})]
     if rng.random() < 0.15:  # old, with a central cyst
         overlays.append(Overlay(ramp(distance, -3, -3 - 2 * soft) * share, {"t1": rng.uniform(0.42, 0.54)}))
-    return Lesion(overlays, labels)
+    return overlays, labels

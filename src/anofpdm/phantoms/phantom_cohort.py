@@ -1,10 +1,9 @@
 """Synthetic cohorts: brains with tumours or strokes, in the layouts of public data sets."""
 
-import json
 import shutil
 from collections.abc import Callable, Iterator
 from concurrent.futures import as_completed
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -14,9 +13,10 @@ from anofpdm.errors import CohortError
 from anofpdm.options import PhantomKind, parse
 from anofpdm.phantoms.anatomy import PhantomGrid, fold, make_head
 from anofpdm.phantoms.atlas import load_atlas
-from anofpdm.phantoms.painted_lesions import Lesion, displace, grow_stroke, grow_tumour, stroke_foci, tumour_foci
+from anofpdm.phantoms.painted_lesions import displace, grow_stroke, grow_tumour, stroke_foci, tumour_foci
 from anofpdm.phantoms.tissue_contrast import normal_overlays, render
 from anofpdm.scans.nifti import write_nifti
+from anofpdm.util.artifacts import decode, encode
 from anofpdm.util.files import folder_lock, remove_temporary_files, write_atomically
 from anofpdm.util.progress import Progress, silent
 from anofpdm.util.workers import worker_pool
@@ -37,12 +37,13 @@ class Phantom:
 
 @dataclass(frozen=True)
 class PhantomConfig:
-    """Settings of a cohort; together with a patient's number they determine every byte of that patient."""
+    """phantom.json of a cohort; together with a patient's number, it determines every byte of that patient."""
 
     kind: PhantomKind
     seed: int
     size: int = 128
     slices: int = 60
+    generator: int = GENERATOR
 
     def __post_init__(self) -> None:
         if self.size < 16 or self.slices < 2:
@@ -86,18 +87,16 @@ def make_phantom(config: PhantomConfig, number: int) -> Phantom:
     grid, atlas = PhantomGrid(config.size, config.slices), load_atlas()
     head = make_head(rng, grid, atlas)
     healthy = (config.seed + number) % HEALTHY_EVERY == HEALTHY_EVERY - 1
-    foci = [] if healthy else (tumour_foci if tumour else stroke_foci)(rng, head, atlas)
+    foci = [] if healthy else (tumour_foci if tumour else stroke_foci)(head, atlas)
     # A tumour displaces tissue; an old infarct shrinks.
     mni = displace(head, foci, rng.uniform(0.3, 0.6) if tumour else -rng.uniform(0.0, 0.25))
-    tissues = fold(rng, head, mni, atlas=atlas, atrophy=0.0 if tumour else STROKE_ATROPHY)
-    overlays = normal_overlays(rng, head, mni, tissues=tissues)
-    lesion = Lesion([], np.zeros(head.mm.shape[1], np.uint8))
+    tissues = fold(head, mni, atlas, atrophy=0.0 if tumour else STROKE_ATROPHY)
+    overlays, labels = normal_overlays(head, tissues), np.zeros(head.mm.shape[1], np.uint8)
     if foci:
-        lesion = (grow_tumour if tumour else grow_stroke)(rng, head, tissues, foci=foci)
-    volumes = render(
-        rng, head, mni, tissues=tissues, overlays=[*overlays, *lesion.overlays], modalities=MODALITIES[config.kind]
-    )
-    phantom = Phantom(volumes, head.spread(lesion.labels), grid.affine())
+        lesion_overlays, labels = (grow_tumour if tumour else grow_stroke)(head, tissues, foci)
+        overlays += lesion_overlays
+    volumes = render(head, tissues, overlays, MODALITIES[config.kind])
+    phantom = Phantom(volumes, head.spread(labels), grid.affine())
     return _flip_to_lps(phantom) if tumour else phantom
 
 
@@ -112,29 +111,28 @@ def _flip_to_lps(ras: Phantom) -> Phantom:
 def _check_record(out: Path, config: PhantomConfig) -> None:
     """Write the settings of this cohort, or check that the existing ones are equal."""
     path = out / "phantom.json"
-    wanted = {**asdict(config), "generator": GENERATOR}
     if not path.exists():
-        write_atomically(path, (json.dumps(wanted, indent=2) + "\n").encode())
+        write_atomically(path, encode(config))
         return
     try:
-        found = json.loads(path.read_text())
-    except ValueError:
-        raise CohortError(f"{path}: not valid JSON; delete {out}, or choose another folder") from None
-    if found != wanted:
-        existing = found if isinstance(found, dict) else {}
-        changed = ", ".join(
-            f"{key} {existing.get(key)}, not {wanted[key]}" for key in wanted if existing.get(key) != wanted[key]
+        existing = decode(PhantomConfig, path.read_bytes())
+    except ValueError as problem:
+        raise CohortError(f"{path}: damaged ({problem}); delete {out}, or choose another folder") from None
+    wanted = vars(config)
+    changed = [f"{key} {value}, not {wanted[key]}" for key, value in vars(existing).items() if value != wanted[key]]
+    if changed:
+        raise CohortError(
+            f"{out}: contains other phantoms ({', '.join(changed)}); choose another folder, or delete it first"
         )
-        raise CohortError(f"{out}: contains other phantoms ({changed}); choose another folder, or delete it first")
 
 
-def _run_all(write_one: Callable[[int], None], numbers: list[int], workers: int) -> Iterator[None]:
+def _run_all(write_patient: Callable[[int], None], numbers: list[int], workers: int) -> Iterator[None]:
     """Write all patients, yielding after each one."""
     with worker_pool(min(workers, len(numbers))) as pool:
         if pool is None:
-            yield from map(write_one, numbers)
+            yield from map(write_patient, numbers)
             return
-        for task in as_completed([pool.submit(write_one, number) for number in numbers]):
+        for task in as_completed([pool.submit(write_patient, number) for number in numbers]):
             yield task.result()
 
 

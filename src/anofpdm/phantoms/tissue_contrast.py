@@ -42,27 +42,28 @@ def _near(mni: Floats, regions: Sequence[tuple[tuple[float, ...], tuple[float, .
     return closest
 
 
-def normal_overlays(rng: np.random.Generator, head: Head, mni: Floats, *, tissues: Tissues) -> list[Overlay]:
+def normal_overlays(head: Head, tissues: Tissues) -> list[Overlay]:
     """Normal findings: periventricular caps, white-matter hyperintensities of age, vessels, choroid plexus."""
+    rng = head.rng
     age = rng.beta(1.6, 2.2)
     rim = np.exp(-np.maximum(tissues.ventricle, 0) / rng.uniform(1.5, 3.0 + 2.5 * age))
-    tips = _near(mni, CAPS) * np.exp(-np.maximum(tissues.ventricle, 0) / 7)
+    tips = _near(tissues.mni, CAPS) * np.exp(-np.maximum(tissues.ventricle, 0) / 7)
     caps = np.clip((0.3 + 0.7 * age) * rim + (0.5 + 0.6 * age) * tips, 0, 1) * (tissues.wm + 0.4 * tissues.gm)
-    patchy = np.clip(0.8 + 0.3 * head.noise(rng, 8.0), 0, 1.2)
+    patchy = np.clip(0.8 + 0.3 * head.noise(8.0), 0, 1.2)
     old = {"flair": rng.uniform(1.35, 1.65), "t1": rng.uniform(0.8, 0.9), "t1ce": 0.9, "t2": rng.uniform(1.4, 1.9)}
     overlays = [Overlay(np.clip(caps * patchy, 0, 1), old)]
-    spots = _age_spots(rng, head, tissues, count=int(rng.poisson(1 + 9 * age)))
+    spots = _age_spots(head, tissues, count=int(rng.poisson(1 + 9 * age)))
     overlays.append(Overlay(spots, {**old, "flair": old["flair"] * 1.05}))
-    plexus = _near(mni, PLEXUS) * ramp(-tissues.ventricle, -1, 1) * (head.noise(rng, 4.0) > -0.2)
+    plexus = _near(tissues.mni, PLEXUS) * ramp(-tissues.ventricle, -1, 1) * (head.noise(4.0) > -0.2)
     overlays.append(Overlay(0.8 * plexus, {"flair": 1.1, "t1": 0.7, "t1ce": rng.uniform(1.4, 2.0), "t2": 2.0}))
     vessels = {"flair": 0.6, "t1": 0.75, "t1ce": rng.uniform(1.5, 2.1), "t2": 0.9}
-    overlays.append(Overlay(_vessel_shares(rng, head, mni, tissues=tissues), vessels))
+    overlays.append(Overlay(_vessel_shares(head, tissues), vessels))
     return overlays
 
 
-def _age_spots(rng: np.random.Generator, head: Head, tissues: Tissues, *, count: int) -> Floats:
+def _age_spots(head: Head, tissues: Tissues, count: int) -> Floats:
     """White-matter hyperintensities: small, blurred, deep, mostly near the ventricles."""
-    share = np.zeros(head.mm.shape[1], np.float32)
+    rng, share = head.rng, np.zeros(head.mm.shape[1], np.float32)
     weight = tissues.wm * ramp(head.depth, 10, 18) * (0.1 + np.exp(-np.maximum(tissues.ventricle, 0) / 12))
     weight = weight.astype(np.float64) * (tissues.ventricle > 1)
     cumulative = np.cumsum(weight)
@@ -74,61 +75,58 @@ def _age_spots(rng: np.random.Generator, head: Head, tissues: Tissues, *, count:
     return share * tissues.wm
 
 
-def _vessel_shares(rng: np.random.Generator, head: Head, mni: Floats, *, tissues: Tissues) -> Floats:
+def _vessel_shares(head: Head, tissues: Tissues) -> Floats:
     """Vessels in the sulci, at the zeros of two random fields; the sagittal sinus at the top of the midline."""
-    crossing = np.abs(head.noise(rng, 9.0)) + np.abs(head.noise(rng, 9.0))
+    x, y, z = tissues.mni
+    crossing = np.abs(head.noise(9.0)) + np.abs(head.noise(9.0))
     shallow = ramp(head.depth, 22, 8)
     vessels = ramp(crossing, 0.36, 0.14) * shallow * np.clip(tissues.csf + 0.6 * tissues.gm, 0, 1)
-    sinus = ramp(np.abs(mni[0]), 6, 3) * ramp(head.depth, 4.5, 2) * ramp(mni[2] - 0.8 * mni[1], 10, 30)
-    dura = ramp(head.depth, 2.6, 1.2) * ramp(head.noise(rng, 14.0), 0.9, 1.5)
+    sinus = ramp(np.abs(x), 6, 3) * ramp(head.depth, 4.5, 2) * ramp(z - 0.8 * y, 10, 30)
+    dura = ramp(head.depth, 2.6, 1.2) * ramp(head.noise(14.0), 0.9, 1.5)
     return np.asarray(np.clip(vessels + sinus + dura, 0, 1), np.float32)
 
 
 def render(
-    rng: np.random.Generator,
-    head: Head,
-    mni: Floats,
-    *,
-    tissues: Tissues,
-    overlays: Sequence[Overlay],
-    modalities: Sequence[str],
+    head: Head, tissues: Tissues, overlays: Sequence[Overlay], modalities: Sequence[str]
 ) -> dict[str, NDArray[np.int16]]:
     """One scan [x, y, z] per modality."""
-    texture = head.noise(rng, 3.5)
-    common_bias = head.noise(rng, 85.0)
+    texture = head.noise(3.5)
+    common_bias = head.noise(85.0)
     scans = {}
     for modality in modalities:
-        signal = _healthy_signal(rng, modality, mni, tissues=tissues)
+        signal = _healthy_signal(head.rng, modality, tissues)
         for overlay in overlays:
             kept = 0.25 * (signal - 1)  # the anatomy stays visible under a lesion
             signal = signal + overlay.share * (overlay.signal[modality] + kept - signal)
-        signal = signal * (1 + 0.02 * texture + 0.015 * head.noise(rng, 3.5))
-        signal = signal * _bias(rng, head, common_bias)
-        scans[modality] = _digitise(rng, head, signal)
+        signal = signal * (1 + 0.02 * texture + 0.015 * head.noise(3.5))
+        signal = signal * _bias(head, common_bias)
+        scans[modality] = _digitise(head, signal)
     return scans
 
 
-def _healthy_signal(rng: np.random.Generator, modality: str, mni: Floats, *, tissues: Tissues) -> Floats:
+def _healthy_signal(rng: np.random.Generator, modality: str, tissues: Tissues) -> Floats:
+    mni, is_flair = tissues.mni, modality == "flair"
     grey, fluid = np.array(SIGNALS[modality]) * np.exp(rng.normal(0, [0.05, 0.12]))
     deep = ramp(tissues.ventricle, 26, 14) * ramp(np.abs(mni[0]), 38, 30)  # basal ganglia and thalamus
-    brightness = 1 + rng.uniform(0.10, 0.30) * _near(mni, BRIGHT_CORTEX) if modality == "flair" else np.ones(1)
+    brightness = 1 + rng.uniform(0.10, 0.30) * _near(mni, BRIGHT_CORTEX) if is_flair else np.ones(1)
     gm = grey * brightness - deep * 0.3 * (grey - 1)
-    wm = 1 + (rng.uniform(0.04, 0.16) * _near(mni, TRACTS) if modality == "flair" else 0)
+    wm = 1 + (rng.uniform(0.04, 0.16) * _near(mni, TRACTS) if is_flair else 0)
     signal = tissues.gm * gm + tissues.wm * wm + tissues.csf * fluid
-    if modality in ("flair", "t2"):
+    if is_flair or modality == "t2":
         signal = signal * (1 - rng.uniform(0.1, 0.25) * _near(mni, IRON))
     return np.asarray(signal, np.float32)
 
 
-def _bias(rng: np.random.Generator, head: Head, common: Floats) -> Floats:
+def _bias(head: Head, common: Floats) -> Floats:
     """Smooth multiplicative bias, partly common to the scans of a patient, and the sensitivity of a surface coil."""
-    own = head.noise(rng, 85.0)
-    shine = rng.uniform(-0.05, 0.14) * np.exp(-head.depth / 18)
+    own = head.noise(85.0)
+    shine = head.rng.uniform(-0.05, 0.14) * np.exp(-head.depth / 18)
     return np.asarray(np.exp(0.06 * common + 0.07 * own + shine), np.float32)
 
 
-def _digitise(rng: np.random.Generator, head: Head, signal: Floats) -> NDArray[np.int16]:
+def _digitise(head: Head, signal: Floats) -> NDArray[np.int16]:
     """Magnitude of a noisy complex signal, as integers: above 0 in the brain, exactly 0 outside."""
+    rng = head.rng
     level = rng.uniform(0.02, 0.04)
     real, imaginary = level * rng.standard_normal((2, len(signal)), dtype=np.float32)
     magnitude = np.sqrt((signal + real) ** 2 + imaginary**2) * rng.uniform(250, 900)

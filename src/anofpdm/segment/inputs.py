@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from anofpdm.cohorts.layouts import bids, brats, folder
 from anofpdm.cohorts.store import open_cohort
-from anofpdm.cohorts.subjects import Source, Subject, nifti_files, normalise_name, stem, with_modalities
+from anofpdm.cohorts.subjects import Source, Subject, is_nifti_name, nifti_files, normalise_name, with_modalities
 from anofpdm.cohorts.writer import MANIFEST
 from anofpdm.errors import AnoFPDMError, CohortError
 from anofpdm.options import Layout, Raw, parse
@@ -20,9 +20,8 @@ from anofpdm.scans.modalities import InputModalities, as_inputs
 from anofpdm.util.files import describe_irregular
 
 if TYPE_CHECKING:
-    from anofpdm.scans.dicom.read import Study  # needs pydicom, an optional dependency
+    from anofpdm.scans.dicom.read import DicomStudy  # needs pydicom, an optional dependency
 
-Finder = Callable[[Source], list[Subject]]
 OUR_FILES = ("mask.nii.gz", "anomaly_map.nii.gz")  # results outside BIDS
 OUR_PREFIXES = ("mask_on_", "anomaly_map_on_")  # on the grids of a raw study's series
 DERIVED_WORDS = ("reference", "mask", "seg")  # first in the name of a file that is beside scans, but none itself
@@ -36,7 +35,7 @@ class Target:
 
     subject: Subject  # with the modalities of the model only, in their order; optional ones may be missing
     bids: bool  # whether its results get BIDS names
-    study: "Study | None" = None  # for DICOM; the images are then the folder or zip until `open`
+    study: "DicomStudy | None" = None  # for DICOM; the images are then the folder or zip until `open`
     notes: tuple[str, ...] = ()  # lines for the user: how files or series were chosen
     brains: FoundBrains = NO_BRAINS  # of series that were chosen by their images
 
@@ -58,43 +57,41 @@ def find_targets(
     raw: Raw = Raw.NEVER,  # never: DICOM series on different grids are refused
 ) -> list[Target]:
     """Each input is a folder, a NIfTI file, DICOM, or modality=file. Files of one subject are one scan."""
-    modalities, targets = as_inputs(modalities), list[Target]()
-    assigned = [one for one in inputs if "=" in one and not Path(one).exists()]
+    wanted, targets = as_inputs(modalities), list[Target]()
+    assigned = [text for text in inputs if "=" in text and not Path(text).exists()]
     if assigned:
-        targets.append(_explicit_target(assigned, modalities))
-    paths = [Path(one) for one in inputs if one not in assigned]
-    for path in paths:
-        _check_path(path)
+        targets.append(_explicit_target(assigned, wanted))
+    paths = [_existing(text) for text in inputs if text not in assigned]
     studies = [path for path in paths if _is_dicom(path)]
     if series and not studies:
-        raise CohortError(f"--series applies to DICOM inputs only, and there are none; {_assignment_hint(modalities)}")
-    read = partial(read_dicom_study, modalities=modalities, series=series, raw=raw)
-    targets += [_dicom_target(path, modalities, read, alone=len(inputs) == 1) for path in studies]
+        raise CohortError(f"--series applies to DICOM inputs only, and there are none; {_assignment_hint(wanted)}")
+    for path in studies:
+        read = partial(read_dicom_study, path, wanted, series, raw)
+        targets.append(_dicom_target(path, wanted, read, alone=len(inputs) == 1))
     files = [path for path in paths if path.is_file() and path not in studies]
     for path in files:
-        if stem(path.name) == path.name:
+        if not is_nifti_name(path.name):
             raise CohortError(f"{path}: not a NIfTI file name (.nii, .nii.gz); convert it, e.g. with dcm2niix")
     if files:
-        targets += _best_layout(files, modalities, ", ".join(map(str, files)), raw)
+        targets += _best_layout(files, wanted, ", ".join(map(str, files)), raw)
     folders = [path for path in paths if path.is_dir() and path not in studies]
     if split is not None and not any(map(_is_prepared, folders)):
         raise CohortError(f"--split {split} applies to prepared cohorts only, and there is none; leave it out")
     for path in folders:
-        targets += _folder_targets(path, modalities, split, raw)
+        if _is_prepared(path):
+            targets += _cohort_targets(path, wanted, split)
+        else:
+            targets += _best_layout(path, wanted, str(path), raw)
     return check_names(targets)
 
 
-def _check_path(path: Path) -> None:
+def _existing(text: str) -> Path:
+    path = Path(text)
     if not path.exists():
         raise CohortError(f"{path}: no such file or folder; check the path")
     if not path.is_dir() and (what := describe_irregular(path)):
         raise CohortError(f"{path}: {what}, not a file or folder of scans; check the path")
-
-
-def _folder_targets(path: Path, modalities: InputModalities, split: str | None, raw: Raw) -> list[Target]:
-    if _is_prepared(path):
-        return _cohort_targets(path, modalities, split)
-    return _best_layout(path, modalities, str(path), raw)
+    return path
 
 
 def preview_dicom(
@@ -104,14 +101,11 @@ def preview_dicom(
 ) -> list[str]:
     """Table, as lines of text, of the series in these DICOM inputs and of those that would be used."""
     lines: list[str] = []
-    for path in map(Path, inputs):
-        if not path.exists():
-            raise CohortError(f"{path}: no such file or folder; check the path")
+    for path in map(_existing, inputs):
         if _is_dicom(path):
-            from anofpdm.scans.dicom.match import preview_lines
             from anofpdm.scans.dicom.read import preview
 
-            lines += [f"{path}:", *preview_lines(preview(path, as_inputs(modalities).names, series))]
+            lines += [f"{path}:", *preview(path, as_inputs(modalities).names, series)]
     if not lines:
         raise CohortError("--preview shows the series of DICOM inputs, and there are none; leave it out")
     return lines
@@ -120,26 +114,26 @@ def preview_dicom(
 def _is_dicom(path: Path) -> bool:
     """A zip, a DICOM file, or a folder with DICOM files and no NIfTI files except our results."""
     if path.is_file():
-        return is_zip(path) or (stem(path.name) == path.name and holds_dicom(path))
-    if _is_prepared(path) or any(not _is_derived(file, path) for file in nifti_files(path)):
-        return False
-    return holds_dicom(path)
+        return is_zip(path) or (not is_nifti_name(path.name) and holds_dicom(path))
+    return not _is_prepared(path) and not _scan_files(path) and holds_dicom(path)
 
 
-def read_dicom_study(path: Path, modalities: InputModalities, series: Mapping[str, str] | None, raw: Raw) -> "Study":
+def read_dicom_study(
+    path: Path, modalities: InputModalities, series: Mapping[str, str] | None, raw: Raw
+) -> "DicomStudy":
     from anofpdm.raw.unnamed_dicom import choose_by_image
     from anofpdm.scans.dicom.read import read_study
 
     return read_study(path, modalities, series, None if raw is Raw.NEVER else choose_by_image)
 
 
-def _dicom_target(path: Path, modalities: InputModalities, read: "Callable[[Path], Study]", *, alone: bool) -> Target:
+def _dicom_target(path: Path, modalities: InputModalities, read: "Callable[[], DicomStudy]", *, alone: bool) -> Target:
     """One study, not converted yet. If there are other inputs, an error is recorded and reported later."""
     folder_name = path.name if path.name not in INVALID_NAMES else path.resolve().name
     name = normalise_name(Path(folder_name).stem if path.is_file() else folder_name) or "scan"
     subject = Subject(name, name, dict.fromkeys(modalities.names, path))
     try:
-        study = read(path)
+        study = read()
     except AnoFPDMError as problem:
         if alone:
             raise
@@ -151,65 +145,83 @@ def _dicom_target(path: Path, modalities: InputModalities, read: "Callable[[Path
 def _best_layout(source: Source, modalities: InputModalities, where: str, raw: Raw) -> list[Target]:
     """BIDS, if it gives any usable scan; else the layout that gives the most usable scans, and of equals the one that
     gives the most files; else one scan by its images."""
-    layouts: dict[Layout, Finder] = {
-        Layout.BIDS: partial(bids.find_subjects, remedy=_assignment_hint(modalities)),
-        Layout.BRATS21: brats.find_subjects,  # after BIDS, whose names it would accept too
-        Layout.NIFTI: partial(_any_scans, modalities=modalities.names),
-    }
-    best: tuple[tuple[int, int], Layout, list[Subject]] = ((-1, 0), Layout.NIFTI, [])
-    for layout, find in layouts.items():
-        candidates = [one for one in find(source) if one.images]
-        subjects = select_modalities([one for one in candidates if not _is_beside(one, candidates)], modalities)
-        images = [len(one.images) for one in subjects if one.problem is None]
-        if subjects and (len(images), sum(images)) > best[0]:
-            best = ((len(images), sum(images)), layout, subjects)
+    finders = _finders(modalities) | {Layout.NIFTI: partial(_any_scans, modalities=modalities.names)}
+    options = []
+    for layout in (Layout.BIDS, Layout.BRATS21, Layout.NIFTI):  # BraTS would accept names of BIDS, too
+        candidates = [subject for subject in finders[layout](source) if subject.images]
+        subjects = [subject for subject in candidates if not _is_beside(subject, candidates)]
+        subjects = select_modalities(subjects, modalities)
+        images = [len(subject.images) for subject in subjects if subject.problem is None]
+        if subjects:
+            options.append((len(images), sum(images), layout, subjects))
         if layout is Layout.BIDS and images:
             break
-    (usable, _), layout, subjects = best
-    if not subjects:
+    if not options:
         count = sum(1 for _ in nifti_files(source))
-        found = f"{count} NIfTI files" if count else "no NIfTI or DICOM file"
-        raise CohortError(f"{where}: no scan found ({found}); give a folder with {', '.join(modalities.needed)}")
-    if not usable:
-        unnamed = None if raw is Raw.NEVER else _target_by_images(source, modalities)
-        if unnamed is None:
-            raise CohortError(f"{where}: {subjects[0].name}: {subjects[0].problem}")
-        irregular = [
-            one for path in nifti_files(source) if describe_irregular(path) for one in folder.find_subjects([path])
-        ]
-        return [unnamed, *(Target(one, bids=False) for one in irregular)]
-    return [Target(one, bids=layout is Layout.BIDS) for one in subjects]
+        files = f"{count} NIfTI files" if count else "no NIfTI or DICOM file"
+        raise CohortError(f"{where}: no scan found ({files}); give a folder with {', '.join(modalities.needed)}")
+    usable, _, layout, subjects = max(options, key=lambda option: option[:2])  # of equals, the first
+    if usable:
+        return [Target(subject, bids=layout is Layout.BIDS) for subject in subjects]
+    targets = [] if raw is Raw.NEVER else _targets_by_images(source, modalities)
+    if not targets:
+        raise CohortError(f"{where}: {subjects[0].name}: {subjects[0].problem}")
+    return targets
 
 
-def _target_by_images(source: Source, modalities: InputModalities) -> Target | None:
+def _finders(modalities: InputModalities) -> dict[Layout, Callable[[Source], list[Subject]]]:
+    find_bids = partial(bids.find_subjects, remedy=_assignment_hint(modalities))
+    return {
+        Layout.BRATS21: brats.find_subjects,
+        Layout.ATLAS2: find_bids,
+        Layout.BIDS: find_bids,
+        Layout.NIFTI: partial(folder.find_subjects, modalities=modalities.names),
+    }
+
+
+def _targets_by_images(source: Source, modalities: InputModalities) -> list[Target]:
+    """The scan that the files are by their images, if they are one study, and what is no file."""
     from anofpdm.segment.unnamed_files import subject_by_images
 
-    every = (path for path in nifti_files(source) if not _is_derived(path, source))
-    files = [path for path in every if not describe_irregular(path)]
-    found = subject_by_images(files, modalities, _assignment_hint(modalities))
-    return None if found is None else Target(found.subject, bids=False, notes=found.notes, brains=found.brains)
+    every = _scan_files(source)
+    irregular = [path for path in every if describe_irregular(path)]
+    regular = [path for path in every if path not in irregular]
+    assigned = subject_by_images(regular, modalities, _assignment_hint(modalities))
+    if assigned is None:
+        return []
+    subject, assignment = assigned
+    notes = tuple(f"{file} is used as {modality}, by its image" for modality, file in assignment.series.items())
+    failing = [Target(subject, bids=False) for path in irregular for subject in folder.find_subjects([path])]
+    return [Target(subject, bids=False, notes=notes, brains=assignment.brains), *failing]
 
 
 def _any_scans(source: Source, modalities: tuple[str, ...]) -> list[Subject]:
     """By file names, without files derived from scans: masks, results, extracted brains."""
-    files = [path for path in nifti_files(source) if not _is_derived(path, source)]
-    subjects = [one for one in folder.find_subjects(files, modalities) if one.images]
-    names = [one.name for one in subjects]
-    return [one for one in subjects if not _is_derived_name(one.name, names)]
+    subjects = [subject for subject in folder.find_subjects(_scan_files(source), modalities) if subject.images]
+    names = [subject.name for subject in subjects]
+    return [subject for subject in subjects if not _is_derived_name(subject.name, names)]
 
 
-def _is_derived(path: Path, source: Source) -> bool:
-    if path.name in OUR_FILES or path.name.startswith(OUR_PREFIXES) or f"_desc-{bids.OUR_DESC}_" in path.name:
-        return True
-    return isinstance(source, Path) and "derivatives" in path.relative_to(source).parts
+def _scan_files(source: Source) -> list[Path]:
+    """NIfTI files that are neither our results nor in `derivatives`."""
+    return [
+        path
+        for path in nifti_files(source)
+        if path.name not in OUR_FILES
+        and not path.name.startswith(OUR_PREFIXES)
+        and f"_desc-{bids.OUR_DESC}_" not in path.name
+        and not (isinstance(source, Path) and "derivatives" in path.relative_to(source).parts)
+    ]
 
 
 def _is_beside(subject: Subject, subjects: Sequence[Subject]) -> bool:
     """For example reference_brain_t1, in a folder with another scan."""
     folders = {path.parent for path in subject.images.values()}
-    others = (other for other in subjects if not _starts_derived(other.name))
     return _starts_derived(subject.name) and any(
-        folders & {path.parent for path in other.images.values()} for other in others
+        path.parent in folders
+        for other in subjects
+        if not _starts_derived(other.name)
+        for path in other.images.values()
     )
 
 
@@ -233,25 +245,26 @@ def select_modalities(
 ) -> list[Subject]:
     """For a model of one modality, a file without a modality in its name has that modality."""
     subjects, wanted = list(subjects), as_inputs(modalities)
-    for number, one in enumerate(subjects):
-        if len(wanted.names) == 1 and list(one.images) == [folder.UNNAMED]:
-            subjects[number] = replace(one, images={wanted.names[0]: one.images[folder.UNNAMED]})
+    for number, subject in enumerate(subjects):
+        if len(wanted.names) == 1 and list(subject.images) == [folder.UNNAMED]:
+            subjects[number] = replace(subject, images={wanted.names[0]: subject.images[folder.UNNAMED]})
     return with_modalities(subjects, wanted, remedy=remedy or _assignment_hint(wanted))
 
 
 def _explicit_target(assigned: Sequence[str], modalities: InputModalities) -> Target:
-    pairs = [(name.lower(), Path(path)) for name, _, path in (text.partition("=") for text in assigned)]
-    files = dict(pairs)
-    for name, path in pairs:
-        if sum(name == other for other, _ in pairs) > 1:
-            raise CohortError(f"{name}={path}: duplicate {name}; give each modality once")
-    for name, path in pairs:
-        if name not in modalities.names:
-            raise CohortError(f"{name}={path}: not a modality of the model; choose from {', '.join(modalities.names)}")
-    for path in files.values():
+    files: dict[str, Path] = {}
+    for text in assigned:
+        name, _, file = text.partition("=")
+        modality, path = name.lower(), Path(file)
+        if modality in files:
+            raise CohortError(f"{modality}={path}: duplicate {modality}; give each modality once")
+        if modality not in modalities.names:
+            choices = ", ".join(modalities.names)
+            raise CohortError(f"{modality}={path}: not a modality of the model; choose from {choices}")
         if not path.is_file():
             raise CohortError(f"{path}: no such file; check the path")
-    name = folder.find_subjects([pairs[0][1]])[0].name or "scan"
+        files[modality] = path
+    name = folder.find_subjects([next(iter(files.values()))])[0].name or "scan"
     (subject,) = select_modalities([Subject(name, name, files)], modalities)
     if subject.problem:
         raise CohortError(f"{name}: {subject.problem}")
@@ -261,20 +274,14 @@ def _explicit_target(assigned: Sequence[str], modalities: InputModalities) -> Ta
 def _cohort_targets(path: Path, modalities: InputModalities, split: str | None) -> list[Target]:
     """The scans that a prepared cohort was made from."""
     cohort = open_cohort(path)
-    source = Path(cohort.manifest["source"])
+    source = Path(cohort.manifest.source)
     if not source.is_dir():
         raise CohortError(f"{path}: its source folder {source} does not exist any more; give the folder of the scans")
-    find_bids = partial(bids.find_subjects, remedy=_assignment_hint(modalities))
-    finders: dict[Layout, Finder] = {
-        Layout.BRATS21: brats.find_subjects,
-        Layout.ATLAS2: find_bids,
-        Layout.BIDS: find_bids,
-        Layout.NIFTI: partial(folder.find_subjects, modalities=modalities.names),
-    }
-    layout = parse(Layout, cohort.manifest["kind"])
-    wanted = set((cohort.scans if split is None else cohort.scans[cohort.rows(split)]).tolist())
-    subjects = select_modalities([one for one in finders[layout](source) if one.name in wanted], modalities)
-    return [Target(one, bids=finders[layout] is find_bids) for one in subjects]
+    layout = parse(Layout, cohort.manifest.kind)
+    names = set((cohort.scans if split is None else cohort.scans[cohort.rows(split)]).tolist())
+    subjects = [subject for subject in _finders(modalities)[layout](source) if subject.name in names]
+    is_bids = layout in (Layout.ATLAS2, Layout.BIDS)
+    return [Target(subject, is_bids) for subject in select_modalities(subjects, modalities)]
 
 
 def _is_prepared(path: Path) -> bool:

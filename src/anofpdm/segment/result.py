@@ -24,7 +24,7 @@ from anofpdm.segment import outputs
 from anofpdm.util.files import encode_csv, translate_write_errors, write_atomically
 
 if TYPE_CHECKING:
-    from anofpdm.scans.dicom.read import Study  # needs pydicom, an optional dependency
+    from anofpdm.scans.dicom.read import DicomStudy  # needs pydicom, an optional dependency
 
 FINDING_COLUMNS = ("finding", "volume_ml", "x_mm", "y_mm", "z_mm", "peak", "peak_x_mm", "peak_y_mm", "peak_z_mm")
 
@@ -113,7 +113,7 @@ class Segmentation:
         """Write name and colour of the label in mask.nii.gz, for ITK-SNAP."""
         write_atomically(Path(folder) / name(outputs.LABEL_TABLE), label_table())
 
-    def save_dicom(self, study: "Study", folder: Path, title: str, name: Callable[[str], str] = str) -> None:
+    def save_dicom(self, study: "DicomStudy", folder: Path, title: str, name: Callable[[str], str] = str) -> None:
         """Write the mask as DICOM SEG, for each series of a raw study, and the overview as secondary capture."""
         from anofpdm.scans.dicom.seg import FIRST_NUMBER_ON_SERIES, SERIES_NUMBERS, write_capture, write_seg
 

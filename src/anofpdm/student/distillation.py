@@ -201,7 +201,7 @@ def _save(
     provenance = {
         "anofpdm": __version__,
         "calibration": fingerprint(asdict(teacher.calibration)),
-        "cohort": {name: cohort.manifest.get(name) for name in HASHED},
+        "cohort": {name: getattr(cohort.manifest, name) for name in HASHED},
         "precision": teacher.model.predict.precision,
         "config": asdict(config),
         "slices": n_slices,

@@ -67,7 +67,7 @@ class Teacher:
             self.model.predict.precision,
             asdict(self.calibration),
             asdict(self.decision),
-            [cohort.manifest.get(name) for name in HASHED],
+            [getattr(cohort.manifest, name) for name in HASHED],
         )
 
 

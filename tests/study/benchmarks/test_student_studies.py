@@ -5,6 +5,7 @@ import re
 import runpy
 import shutil
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -80,7 +81,7 @@ def with_provenance(source, model, cohort):
     """A copy of the model, whose student records its cohort as `anofpdm distill` does."""
     shutil.copytree(source, model)
     weights, payload, _ = load_model(model / "student")
-    recorded = {name: cohort.manifest[name] for name in ("slices_sha256", "tables_sha256")}
+    recorded = {name: getattr(cohort.manifest, name) for name in ("slices_sha256", "tables_sha256")}
     save_model(model / "student", weights, {**payload, "distillation": {"cohort": recorded}})
     return model
 
@@ -120,7 +121,7 @@ def test_refit_detector_keeps_the_weights(made, tmp_path, monkeypatch, capsys):
 def test_a_check_is_not_refitted_on_another_cohort(made, tmp_path):
     cohort = open_cohort(made / "cohort")
     model = with_provenance(made / "guided", tmp_path / "guided", cohort)
-    cohort.manifest["slices_sha256"] = "another"
+    cohort = replace(cohort, manifest=replace(cohort.manifest, slices_sha256="another"))
     with pytest.raises(SystemExit, match="another cohort"):
         toys.benchmark("refit").refit("typical", model, cohort, torch.device("cpu"))
 

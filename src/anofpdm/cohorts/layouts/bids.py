@@ -44,7 +44,8 @@ def find_subjects(source: Source, entities: Entities | None = None, *, remedy: s
     chosen = [file for group in candidates.values() for file in _pick(group, entities or {})]
     subjects = group_files(chosen, remedy=remedy)
     return [
-        one if one.images else replace(one, problem=one.problem or _missing_image(one, subjects)) for one in subjects
+        subject if subject.images else replace(subject, problem=subject.problem or _missing_image(subject, subjects))
+        for subject in subjects
     ]
 
 
@@ -85,7 +86,7 @@ def _match_sessions(files: Sequence[tuple[SourceFile, Entities]]) -> Iterator[tu
 def _missing_image(subject: Subject, subjects: Sequence[Subject]) -> str:
     """Of a subject that has a mask only."""
     mask = subject.masks[0]
-    others = [one.name for one in subjects if one.patient == subject.patient and one.images]
+    others = [other.name for other in subjects if other.patient == subject.patient and other.images]
     if subject.name == subject.patient and others:
         return f"{mask} names no session, and there are {' and '.join(others)}; add the session to its name"
     return f"no image for its mask {mask}; add the image, or remove the mask"

@@ -90,7 +90,7 @@ def resume(model: Path, cohort: Cohort, *, device: torch.device, world: World) -
 
 def cohort_identity(cohort: Cohort) -> dict[str, Any]:
     """Hashes of slices, labels and split, which must be the same for a run to resume."""
-    return {name: cohort.manifest.get(name) for name in ("preparation_sha256", "slices_sha256", "tables_sha256")}
+    return {name: getattr(cohort.manifest, name) for name in ("preparation_sha256", "slices_sha256", "tables_sha256")}
 
 
 def check_fits(cohort: Cohort, network: UNetConfig) -> None:
@@ -216,8 +216,8 @@ class _Run:
             "size": cohort.slices.shape[-1],
             "cohort": cohort_identity(cohort),
         }
-        if "expects" in cohort.manifest:
-            config["expects"] = cohort.manifest["expects"]
+        if cohort.manifest.expects:
+            config["expects"] = cohort.manifest.expects
         checkpoint.save_state(self.out, trainer.state(), config)
         checkpoint.save_model(self.out, store(trainer.average, self.limits.weights), config)
         if self.limits.sample_steps:

@@ -7,8 +7,8 @@ import contextlib
 import logging
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from typing import Any, BinaryIO
+from dataclasses import dataclass
+from typing import Any
 
 from anofpdm.errors import ScanError
 from anofpdm.scans.dicom.source import MAGIC, MAGIC_AT, Source
@@ -17,6 +17,7 @@ from anofpdm.util.text import printable
 try:
     import pydicom
     from pydicom.filereader import read_dataset
+    from pydicom.multival import MultiValue
     from pydicom.pixels.decoders.base import get_decoder
     from pydicom.tag import Tag
 except ImportError:
@@ -30,6 +31,18 @@ READ_TAGS = [
     "PixelSpacing", "BitsAllocated", "RescaleIntercept", "RescaleSlope", "SharedFunctionalGroupsSequence",
     "PerFrameFunctionalGroupsSequence", "SliceThickness",
 ]  # fmt: skip
+TRAITS = {  # tags of a frame in an enhanced file, or of a file of one slice
+    "echo times": ("EffectiveEchoTime", "EchoTime"),
+    "echoes": ("EchoNumbers",),
+    "image types": ("FrameType", "ImageType"),
+    "points in time": ("TemporalPositionIndex", "TemporalPositionIdentifier"),
+    "b-values": ("DiffusionBValue",),
+}
+FRAME_GROUPS = [
+    f"{name}Sequence"
+    for name in ("PlanePosition", "PlaneOrientation", "PixelMeasures", "PixelValueTransformation", "MREcho",
+                 "MRImageFrameType", "FrameContent", "MRDiffusion")
+]  # fmt: skip
 TABLE_OF_CONTENTS = "1.2.840.10008.1.3.10"  # a DICOMDIR, whatever its name
 MAX_FRAMES = 4096  # of a file without frame positions, which is refused anyway; the count may be damaged
 Tags = Any  # a pydicom data set, or an item of a sequence
@@ -37,16 +50,16 @@ Tags = Any  # a pydicom data set, or an item of a sequence
 
 @dataclass(frozen=True)
 class Frame:
-    """One slice."""
+    """One slice. What its header lacks is empty."""
 
     file: str  # name in the source
     index: int | None  # of the frame in a multi-frame file
-    position: tuple[float, ...] | None  # [3] of the first pixel's centre, LPS millimetres
-    orientation: tuple[float, ...] | None  # [6] along a row, then along a column
-    spacing: tuple[float, ...] | None  # [2] from row to row, then from column to column
+    position: tuple[float, ...]  # [3] of the first pixel's centre, LPS millimetres
+    orientation: tuple[float, ...]  # [6] along a row, then along a column
+    spacing: tuple[float, ...]  # [2] from row to row, then from column to column
     thickness: float | None  # millimetres
     size: tuple[int, int]  # rows, columns
-    traits: tuple[tuple[str, str], ...]  # equal in all slices of a volume, e.g. echo time: name and value
+    traits: dict[str, str]  # equal in all slices of a volume, by the names in TRAITS
     slope: float
     intercept: float
     inverted: bool  # low values are bright
@@ -74,12 +87,6 @@ class Label:
         return f"series {'without number' if self.number is None else self.number} '{self.description}'"
 
 
-@dataclass(frozen=True)
-class Header:
-    label: Label
-    frames: tuple[Frame, ...]
-
-
 @contextlib.contextmanager
 def silence_libraries() -> Iterator[None]:
     """Suppress warnings and logs of pydicom and highdicom, which may quote patient names."""
@@ -96,7 +103,7 @@ def silence_libraries() -> Iterator[None]:
                 logger.setLevel(level)
 
 
-def read_header(source: Source, name: str) -> Header | None:
+def read_header(source: Source, name: str) -> tuple[Label, list[Frame]] | None:
     """None for a DICOM file that is not an image."""
     with source.open(name) as file, _translate_read_errors(source, name):
         if _read_meta(file, source, name).get("MediaStorageSOPClassUID") == TABLE_OF_CONTENTS:
@@ -108,7 +115,7 @@ def read_header(source: Source, name: str) -> Header | None:
             return None
         if "Rows" not in tags or "Columns" not in tags:
             raise EOFError
-        return Header(_label(tags), _frames(tags, name))
+        return _label(tags), _frames(tags, name)
 
 
 def read_tags(source: Source, name: str, *, pixels: bool) -> Tags:
@@ -140,7 +147,7 @@ def _translate_read_errors(source: Source, name: str) -> Iterator[None]:
         ) from None
 
 
-def _read_meta(file: BinaryIO, source: Source, name: str) -> Tags:
+def _read_meta(file: Any, source: Source, name: str) -> Tags:
     """The file meta information. Deflated files are refused: pydicom would decompress them without a size limit."""
     file.seek(MAGIC_AT + len(MAGIC))
     meta = read_dataset(file, False, True, stop_when=lambda tag, _vr, _length: Tag(tag).group != 2)
@@ -159,93 +166,67 @@ def _label(tags: Tags) -> Label:
         study=str(tags.get("StudyInstanceUID", "")),
         uid=str(tags.SeriesInstanceUID),
         number=None if number is None else int(number),
-        description=_text(tags, "SeriesDescription"),
-        protocol=_text(tags, "ProtocolName"),
-        agent=_text(tags, "ContrastBolusAgent") or (_text(agents[0], "CodeMeaning") if agents else ""),
-        kind=_text(tags, "Modality"),
+        description=_text(tags.get("SeriesDescription")),
+        protocol=_text(tags.get("ProtocolName")),
+        agent=_text(tags.get("ContrastBolusAgent")) or (_text(agents[0].get("CodeMeaning")) if agents else ""),
+        kind=_text(tags.get("Modality")),
         image_type=tuple(printable(str(word)).upper() for word in tags.get("ImageType") or ()),
         space=str(tags.get("FrameOfReferenceUID", "")),
     )
 
 
-def _text(tags: Tags, keyword: str) -> str:
-    value = tags.get(keyword)
-    return "" if value is None else printable(str(value))
-
-
-def _frames(tags: Tags, file: str) -> tuple[Frame, ...]:
+def _frames(tags: Tags, file: str) -> list[Frame]:
+    count = int(tags.get("NumberOfFrames") or 1)
     if "PerFrameFunctionalGroupsSequence" in tags:
         shared = (tags.get("SharedFunctionalGroupsSequence") or [pydicom.Dataset()])[0]
         groups = tags.PerFrameFunctionalGroupsSequence
-        if not groups or len(groups) != int(tags.get("NumberOfFrames") or 1):
+        if not groups or len(groups) != count:
             raise EOFError
-        return tuple(_enhanced_frame(tags, group, shared, file, index) for index, group in enumerate(groups))
-    if int(tags.get("NumberOfFrames") or 1) > 1:
-        first = _frame(tags, pydicom.Dataset(), file, 0, _traits(tags))
-        return tuple(replace(first, index=index) for index in range(min(int(tags.NumberOfFrames), MAX_FRAMES)))
-    return (_frame(tags, tags, file, None, _traits(tags)),)
+        return [_frame(tags, _flatten(group, shared), file, index) for index, group in enumerate(groups)]
+    if count > 1:
+        return [_frame(tags, pydicom.Dataset(), file, index) for index in range(min(count, MAX_FRAMES))]
+    return [_frame(tags, tags, file, None)]
 
 
-def _enhanced_frame(tags: Tags, group: Tags, shared: Tags, file: str, index: int) -> Frame:
-    """An enhanced file has functional groups per frame, and groups shared by all frames."""
-
-    def item(keyword: str) -> Tags:
-        items = group.get(keyword) or shared.get(keyword)
-        return items[0] if items else pydicom.Dataset()
-
-    geometry = pydicom.Dataset()
-    for keyword in ("PlanePosition", "PlaneOrientation", "PixelMeasures", "PixelValueTransformation"):
-        geometry.update(item(f"{keyword}Sequence"))
-    traits = (
-        ("echo times", _number(item("MREchoSequence").get("EffectiveEchoTime"))),
-        ("image types", _words(item("MRImageFrameTypeSequence").get("FrameType"))),
-        ("points in time", str(item("FrameContentSequence").get("TemporalPositionIndex", ""))),
-        ("b-values", _number(item("MRDiffusionSequence").get("DiffusionBValue"))),
-    )
-    return _frame(tags, geometry, file, index, traits)
+def _flatten(group: Tags, shared: Tags) -> Tags:
+    """The tags of one frame of an enhanced file, which has functional groups per frame, and groups shared by all."""
+    flat = pydicom.Dataset()
+    for keyword in FRAME_GROUPS:
+        for item in (group.get(keyword) or shared.get(keyword) or ())[:1]:
+            flat.update(item)
+    return flat
 
 
-def _traits(tags: Tags) -> tuple[tuple[str, str], ...]:
-    return (
-        ("echo times", _number(tags.get("EchoTime"))),
-        ("echoes", str(tags.get("EchoNumbers", ""))),
-        ("image types", _words(tags.get("ImageType"))),
-        ("points in time", str(tags.get("TemporalPositionIdentifier", ""))),
-        ("b-values", _number(tags.get("DiffusionBValue"))),
-    )
-
-
-def _frame(tags: Tags, geometry: Tags, file: str, index: int | None, traits: tuple[tuple[str, str], ...]) -> Frame:
-    slope, intercept = geometry.get("RescaleSlope"), geometry.get("RescaleIntercept")
+def _frame(tags: Tags, own: Tags, file: str, index: int | None) -> Frame:
+    """`tags` of the file, and the frame's own ones, which are the same in a file of one slice."""
+    colours = _text(tags.get("PhotometricInterpretation"))
+    traits = {
+        what: next((_text(own.get(keyword)) for keyword in keywords if keyword in own), "")
+        for what, keywords in TRAITS.items()
+    }
+    slope, thickness = own.get("RescaleSlope"), own.get("SliceThickness")
     return Frame(
         file=file,
         index=index,
-        position=_numbers(geometry.get("ImagePositionPatient"), 3),
-        orientation=_numbers(geometry.get("ImageOrientationPatient"), 6),
-        spacing=_numbers(geometry.get("PixelSpacing"), 2),
-        thickness=_positive(geometry.get("SliceThickness")),
+        position=_numbers(own.get("ImagePositionPatient"), 3),
+        orientation=_numbers(own.get("ImageOrientationPatient"), 6),
+        spacing=_numbers(own.get("PixelSpacing"), 2),
+        thickness=float(thickness) if thickness is not None and float(thickness) > 0 else None,
         size=(int(tags.Rows), int(tags.Columns)),
-        traits=(*traits, ("colours", _text(tags, "PhotometricInterpretation"))),
+        traits={**traits, "colours": colours},
         slope=1.0 if slope is None else float(slope),
-        intercept=0.0 if intercept is None else float(intercept),
-        inverted=_text(tags, "PhotometricInterpretation") == "MONOCHROME1",
+        intercept=float(own.get("RescaleIntercept") or 0.0),
+        inverted=colours == "MONOCHROME1",
     )
 
 
-def _numbers(values: Any, count: int) -> tuple[float, ...] | None:
-    """None if the tag is missing, empty, or has another number of values."""
-    if values is None or isinstance(values, str | float | int) or len(values) != count:
-        return None
-    return tuple(float(value) for value in values)
+def _numbers(values: Any, count: int) -> tuple[float, ...]:
+    """Empty if the tag is missing or has another number of values."""
+    return tuple(map(float, values)) if isinstance(values, MultiValue) and len(values) == count else ()
 
 
-def _positive(value: Any) -> float | None:
-    return float(value) if value is not None and float(value) > 0 else None
-
-
-def _number(value: Any) -> str:
-    return "" if value is None else f"{float(value):.5g}"
-
-
-def _words(values: Any) -> str:
-    return "" if values is None else printable(values if isinstance(values, str) else "\\".join(map(str, values)))
+def _text(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.5g}"
+    words = value if isinstance(value, MultiValue) else [] if value is None else [value]
+    return printable("\\".join(map(str, words)))

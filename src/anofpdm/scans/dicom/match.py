@@ -1,13 +1,13 @@
 """Assign series to modalities by their names. Ambiguous series are never guessed; the user has to choose."""
 
+import itertools
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 from anofpdm.errors import ConfigError, ScanError
 from anofpdm.scans.dicom.header import Label
 from anofpdm.scans.dicom.series import Series
-from anofpdm.scans.dicom.source import listed
 from anofpdm.scans.modalities import InputModalities
 
 # Series that are not used, by patterns in their names (with _ - . / replaced by spaces). The first match counts.
@@ -52,28 +52,9 @@ UNNAMED = "its name does not give the contrast"
 NO_AGENT = ("", "no", "none", "n", "0", "no contrast", "without")
 
 
-@dataclass(frozen=True)
-class Guess:
+class Guess(NamedTuple):
     modality: str | None
     reason: str
-
-
-@dataclass(frozen=True)
-class Row:
-    """A row of the preview table."""
-
-    number: int | None
-    description: str
-    size: str  # columns x rows x slices
-    spacing: str  # millimetres
-    modality: str | None  # that it would be used as
-    note: str  # reason for or against using it
-
-
-@dataclass(frozen=True)
-class Preview:
-    rows: list[Row]  # one per series, by number
-    skipped: tuple[str, ...]  # files that are not DICOM
 
 
 def guess(label: Label) -> Guess:
@@ -101,16 +82,16 @@ def _guess_from_text(text: str, agent: str, where: str) -> Guess | None:
     t1_flair = re.search(T1_FLAIR, text)
     if not t1_flair and (word := re.search(FLAIR, text)):
         return Guess("flair", f"'{word[0]}' in its {where}")
-    found = {name: word[0] for name, pattern in WEIGHTS.items() if (word := re.search(pattern, text))}
-    if len(found) > 1:
-        return Guess(None, f"{' and '.join(found)} in its {where}")
-    if "PD" in found:
+    words = {name: word[0] for name, pattern in WEIGHTS.items() if (word := re.search(pattern, text))}
+    if len(words) > 1:
+        return Guess(None, f"{' and '.join(words)} in its {where}")
+    if "PD" in words:
         return Guess(None, f"proton density, by its {where}")
-    if "T2" in found and (word := re.search(T2_STAR, text)):
+    if "T2" in words and (word := re.search(T2_STAR, text)):
         return Guess(None, f"T2*, by '{word[0]}' in its {where}")
-    if "T2" in found:
-        return Guess("t2", f"'{found['T2']}' in its {where}")
-    return _t1_or_t1ce(found["T1"], text, agent, where) if found else None
+    if "T2" in words:
+        return Guess("t2", f"'{words['T2']}' in its {where}")
+    return _t1_or_t1ce(words["T1"], text, agent, where) if words else None
 
 
 def _t1_or_t1ce(word: str, text: str, agent: str, where: str) -> Guess:
@@ -141,140 +122,144 @@ def parse_series(options: Sequence[str]) -> dict[str, str]:
     return chosen
 
 
-def _select_series(series: Sequence[Series], modality: str, which: str) -> Series:
+def _select_series(every: Sequence[Series], modality: str, which: str) -> Series:
     """By number, UID or description, in this order; must be unique."""
     tests = (
-        lambda one: which.isdecimal() and one.label.number == int(which),
-        lambda one: one.label.uid == which,
-        lambda one: one.label.description.casefold() == which.casefold(),
+        lambda label: which.isdecimal() and label.number == int(which),
+        lambda label: label.uid == which,
+        lambda label: label.description.casefold() == which.casefold(),
     )
     for test in tests:
-        found = [one for one in series if test(one)]
-        if len(found) == 1:
-            return found[0]
-        if found:
+        matches = [series for series in every if test(series.label)]
+        if len(matches) == 1:
+            return matches[0]
+        if matches:
             raise ScanError(
-                f"--series {modality}={which}: {len(found)} series match ({_list_series(found)}); "
-                f"choose one by its UID: {' or '.join(one.label.uid for one in found[:3])}"
+                f"--series {modality}={which}: {len(matches)} series match ({_list_series(matches)}); "
+                f"choose one by its UID: {' or '.join(series.label.uid for series in matches[:3])}"
             )
-    raise ScanError(f"--series {modality}={which}: no such series; choose from {_list_series(series)}")
+    raise ScanError(f"--series {modality}={which}: no such series; choose from {_list_series(every)}")
 
 
-def series_key(one: Series, series: Sequence[Series]) -> str:
+def _series_key(series: Series, every: Sequence[Series]) -> str:
     """How to choose this series with --series MODALITY=..."""
-    number = one.label.number
-    alone = number is not None and sum(other.label.number == number for other in series) == 1
-    return str(number) if alone else one.label.uid
+    number = series.label.number
+    alone = number is not None and sum(other.label.number == number for other in every) == 1
+    return str(number) if alone else series.label.uid
 
 
-def _list_series(series: Sequence[Series]) -> str:
-    labels = [one.label for one in series[:12]]
-    names = ", ".join(f"{'-' if one.number is None else one.number} '{one.description}'" for one in labels)
-    return names + (f" and {len(series) - 12} more" if len(series) > 12 else "")
+def _list_series(every: Sequence[Series]) -> str:
+    labels = [series.label for series in every[:12]]
+    names = ", ".join(f"{'-' if label.number is None else label.number} '{label.description}'" for label in labels)
+    return names + (f" and {len(every) - 12} more" if len(every) > 12 else "")
 
 
-def choose(series: Sequence[Series], modalities: InputModalities, override: Mapping[str, str]) -> dict[str, Series]:
+def choose(every: Sequence[Series], modalities: InputModalities, override: Mapping[str, str]) -> dict[str, Series]:
     """One series per modality; no match or several are errors where it is needed. An optional modality is left out
     unless a single series can be used as it."""
-    unknown = [name for name in override if name not in modalities.names]
-    if unknown:
-        raise ScanError(
-            f"--series {unknown[0]}={override[unknown[0]]}: not a modality of the model; "
-            f"choose from {', '.join(modalities.names)}"
-        )
-    candidates = find_candidates(series, modalities.names, override)
+    for name, which in override.items():
+        if name not in modalities.names:
+            raise ScanError(
+                f"--series {name}={which}: not a modality of the model; choose from {', '.join(modalities.names)}"
+            )
+    candidates = find_candidates(every, modalities.names, override)
     for modality in modalities.needed:
-        _check_one(candidates[modality], modality, series, modalities.explain())
+        _check_unique(candidates[modality], modality, every, modalities.explain())
     for modality in modalities.optional:
         if modality not in override:
-            usable = [one for one in candidates[modality] if one.problem is None]
+            usable = [series for series in candidates[modality] if series.problem is None]
             candidates[modality] = usable if len(usable) == 1 else []
-    chosen = {modality: found[0] for modality, found in candidates.items() if found}
-    for modality, one in chosen.items():
-        for other in chosen:
-            if other != modality and chosen[other] is one:
-                raise ScanError(f"{one.label} cannot be both {modality} and {other}; choose another with --series")
+    chosen = {modality: matches[0] for modality, matches in candidates.items() if matches}
+    for (modality, series), (other, another) in itertools.combinations(chosen.items(), 2):
+        if series is another:
+            raise ScanError(f"{series.label} cannot be both {modality} and {other}; choose another with --series")
     return chosen
 
 
-def explain_ignored(series: Sequence[Series], chosen: Mapping[str, Series], optional: Sequence[str] = ()) -> list[str]:
+def _check_unique(candidates: Sequence[Series], modality: str, every: Sequence[Series], explained: str) -> None:
+    if not candidates:
+        raise ScanError(
+            f"no series is {modality} by its name (found: {_list_series(every)}); "
+            f"choose it with --series {modality}=NUMBER (--preview lists all){explained}"
+        )
+    if len(candidates) > 1:
+        options = " or ".join(f"--series {modality}={_series_key(series, every)}" for series in candidates)
+        raise ScanError(
+            f"{len(candidates)} series could be {modality}: {_list_series(candidates)}; choose one with {options}"
+        )
+
+
+def explain_ignored(every: Sequence[Series], chosen: Mapping[str, Series], optional: Sequence[str]) -> list[str]:
     """A line for each series that was not chosen."""
-    others = [one for one in series if not any(one is used for used in chosen.values())]
-    return [f"{one.label} ignored: {_why_ignored(one, others, chosen, optional)}" for one in others]
+    others = [series for series in every if not _is_among(series, chosen.values())]
+    return [f"{series.label} ignored: {_why_ignored(series, others, chosen, optional)}" for series in others]
 
 
-def _why_ignored(one: Series, others: Sequence[Series], chosen: Mapping[str, Series], optional: Sequence[str]) -> str:
-    found = guess(one.label)
-    modality = found.modality
+def _is_among(series: Series, others: Iterable[Series]) -> bool:
+    return any(series is other for other in others)
+
+
+def _why_ignored(
+    series: Series, others: Sequence[Series], chosen: Mapping[str, Series], optional: Sequence[str]
+) -> str:
+    modality, reason = guess(series.label)
     if modality is None:
-        return found.reason
+        return reason
     if modality in chosen or modality not in optional:
         return f"{modality}, not needed"
-    if one.problem is not None:
-        return f"{modality}, but {one.problem}"
+    if series.problem is not None:
+        return f"{modality}, but {series.problem}"
     count = sum(guess(other.label).modality == modality and other.problem is None for other in others)
-    return f"one of {count} that could be {modality}; use it with --series {modality}={series_key(one, others)}"
+    return f"one of {count} that could be {modality}; use it with --series {modality}={_series_key(series, others)}"
 
 
 def find_candidates(
-    series: Sequence[Series], modalities: Sequence[str], override: Mapping[str, str]
+    every: Sequence[Series], modalities: Sequence[str], override: Mapping[str, str]
 ) -> dict[str, list[Series]]:
     """The candidates for each modality."""
-    taken = {modality: _select_series(series, modality, which) for modality, which in override.items()}
-    free = [one for one in series if not any(one is other for other in taken.values())]
-    guessed = [(guess(one.label).modality, one) for one in free]
+    taken = {modality: [_select_series(every, modality, which)] for modality, which in override.items()}
+    chosen = [series for (series,) in taken.values()]
+    free = [(guess(series.label).modality, series) for series in every if not _is_among(series, chosen)]
     return {
-        modality: [taken[modality]] if modality in taken else [one for name, one in guessed if name == modality]
+        modality: taken.get(modality) or [series for guessed, series in free if guessed == modality]
         for modality in modalities
     }
 
 
-def _check_one(found: Sequence[Series], modality: str, series: Sequence[Series], explained: str) -> None:
-    if not found:
-        raise ScanError(
-            f"no series is {modality} by its name (found: {_list_series(series)}); "
-            f"choose it with --series {modality}=NUMBER (--preview lists all){explained}"
-        )
-    if len(found) > 1:
-        options = " or ".join(f"--series {modality}={series_key(one, series)}" for one in found)
-        raise ScanError(f"{len(found)} series could be {modality}: {_list_series(found)}; choose one with {options}")
-
-
-def preview_rows(series: Sequence[Series], modalities: Sequence[str], override: Mapping[str, str]) -> list[Row]:
+def preview_lines(every: Sequence[Series], modalities: Sequence[str], override: Mapping[str, str]) -> list[str]:
+    """A plain-text table: each series, how it would be used, and why."""
     valid = {name: word for name, word in override.items() if name in modalities}
-    candidates = find_candidates(series, modalities, valid)
-    return [_row(one, series, candidates, override) for one in series]
-
-
-def _row(
-    one: Series, series: Sequence[Series], candidates: Mapping[str, Sequence[Series]], override: Mapping[str, str]
-) -> Row:
-    found = guess(one.label)
-    modality = next((name for name, group in candidates.items() if any(one is other for other in group)), None)
-    note = found.reason
-    if modality is not None:
-        others = [other for other in candidates[modality] if other is not one]
-        note = "chosen with --series" if modality in override else found.reason
-        if others:
-            key = series_key(one, series)
-            note += f"; ambiguous with {_list_series(others)}: choose with --series {modality}={key}"
-    elif found.modality is not None:
-        note = f"{found.modality} by {found.reason}, not needed"
-    if one.problem is not None:
-        note += f"; cannot be used: {one.problem}"
-    spacing = "" if one.affine is None else " x ".join(f"{mm:.3g}" for mm in one.grid.spacing_mm)
-    return Row(one.label.number, one.label.description, " x ".join(map(str, one.shape)), spacing, modality, note)
-
-
-def preview_lines(preview: Preview) -> list[str]:
-    """The preview as a plain-text table."""
+    candidates = find_candidates(every, modalities, valid)
     cells = [("series", "description", "size", "mm", "used as", "")]
-    for row in preview.rows:
-        number = "-" if row.number is None else str(row.number)
-        cells.append((number, row.description, row.size, row.spacing, row.modality or "-", row.note))
-    widths = [max(len(line[column]) for line in cells) for column in range(5)]
-    lines = [
-        "  ".join([*(text.ljust(width) for text, width in zip(line, widths, strict=False)), line[5]]).rstrip()
-        for line in cells
+    for series in every:
+        label = series.label
+        modality = next((name for name, group in candidates.items() if _is_among(series, group)), None)
+        cells.append((
+            "-" if label.number is None else str(label.number),
+            label.description,
+            " x ".join(map(str, series.shape)),
+            "" if series.affine is None else " x ".join(f"{mm:.3g}" for mm in series.grid.spacing_mm),
+            modality or "-",
+            _note(series, every, modality, candidates.get(modality or "", ()), chosen=modality in override),
+        ))  # fmt: skip
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)][:-1]
+    return [
+        "  ".join([*(text.ljust(width) for text, width in zip(row, widths, strict=False)), row[-1]]).rstrip()
+        for row in cells
     ]
-    return [*lines, f"skipped, not DICOM: {listed(list(preview.skipped))}"] if preview.skipped else lines
+
+
+def _note(
+    series: Series, every: Sequence[Series], modality: str | None, candidates: Sequence[Series], *, chosen: bool
+) -> str:
+    """The reason for or against using a series as a modality; `candidates` for it may include others."""
+    guessed, note = guess(series.label)
+    others = [other for other in candidates if other is not series]
+    if chosen:
+        note = "chosen with --series"
+    elif modality is None and guessed is not None:
+        note = f"{guessed} by {note}, not needed"
+    if others:
+        choice = f"--series {modality}={_series_key(series, every)}"
+        note += f"; ambiguous with {_list_series(others)}: choose with {choice}"
+    return note if series.problem is None else f"{note}; cannot be used: {series.problem}"

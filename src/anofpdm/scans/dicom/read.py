@@ -4,7 +4,7 @@ source.py finds files, header.py reads their tags, series.py sorts slices and co
 to modalities, seg.py writes results as DICOM. World coordinates are those of NIfTI (RAS+), as a converter writes them.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -13,7 +13,7 @@ import numpy as np
 
 from anofpdm.errors import ScanError
 from anofpdm.scans.dicom.header import is_decodable, read_tags, silence_libraries
-from anofpdm.scans.dicom.match import Preview, choose, explain_ignored, preview_rows
+from anofpdm.scans.dicom.match import choose, explain_ignored, preview_lines
 from anofpdm.scans.dicom.series import MAX_OFFSET_MM, Series, find_series
 from anofpdm.scans.dicom.source import Source, listed, open_source
 from anofpdm.scans.found_brains import NO_BRAINS, Assignment, FoundBrains
@@ -24,13 +24,12 @@ from anofpdm.util.text import printable
 
 REMEDY = "segment it with --raw auto, or register and resample the series onto one grid and give the NIfTI files"
 
-
 # Takes the series, the modalities, those that the user assigned, and a function that reads a series.
 ImageChooser = Callable[[Sequence[Series], InputModalities, Mapping[str, str], Callable[[Series], Volume]], Assignment]
 
 
 @dataclass(frozen=True)
-class Study:
+class DicomStudy:
     """Series of one study, one per modality. Only headers are read until `volumes` or `convert`."""
 
     path: Path  # the folder or zip
@@ -51,30 +50,30 @@ class Study:
     def on_one_grid(self) -> bool:
         return _grid_problem(self.series) is None
 
-    def only(self, modality: str) -> "Study":
+    def only(self, modality: str) -> "DicomStudy":
         """With one series, which is then the reference."""
         return replace(self, series={modality: self.series[modality]})
 
-    def grid_of(self, modality: str) -> Grid:
-        return self.grid if self.on_one_grid else self.series[modality].grid
-
     def to_dict(self) -> dict[str, dict[str, str | int | None]]:
         """The series of each modality, for a summary; without patient data."""
-        labels = [(name, one.label) for name, one in self.series.items()]
-        return {name: {"series": one.number, "description": one.description, "uid": one.uid} for name, one in labels}
+        labels = {name: series.label for name, series in self.series.items()}
+        return {
+            name: {"series": label.number, "description": label.description, "uid": label.uid}
+            for name, label in labels.items()
+        }
 
-    def volumes(self) -> dict[str, Volume]:
+    def volumes(self) -> Iterator[tuple[str, Volume]]:
+        """By modality."""
+        grid = self.grid if self.on_one_grid else None
         with open_source(self.path) as source:
-            series = self.series.items()
-            return {name: Volume(self.path, _voxels(source, one), self.grid_of(name)) for name, one in series}
+            for name, series in self.series.items():
+                yield name, Volume(self.path, _voxels(source, series), grid or series.grid)
 
     def convert(self, folder: Path) -> dict[str, Path]:
         """Write a NIfTI file per modality to `folder`."""
-        files = {}
-        with open_source(self.path) as source:
-            for name, one in self.series.items():
-                files[name] = folder / f"{name}.nii"
-                write_nifti(files[name], _voxels(source, one), self.grid_of(name))
+        files = {name: folder / f"{name}.nii" for name in self.series}
+        for name, volume in self.volumes():
+            write_nifti(files[name], volume.voxels, volume.grid)
         return files
 
 
@@ -83,29 +82,28 @@ def read_study(
     modalities: InputModalities | Sequence[str],
     override: Mapping[str, str] | None = None,
     choose_by_image: ImageChooser | None = None,
-) -> Study:
+) -> DicomStudy:
     """Find the series of each modality; `override` gives some by number, UID or description: {"flair": "3"}.
 
     Series that no name identifies are chosen by `choose_by_image` (raw/unnamed_dicom.py), and series may then lie on
     different grids. Without it, they must lie on one.
     """
+    wanted, given, by_image = as_inputs(modalities), override or {}, Assignment()
     with open_source(path) as source:
-        series = _all_series(source)
+        every = _all_series(source)
     try:
-        wanted = as_inputs(modalities)
-        by_image = Assignment()
         if choose_by_image is not None:
-            by_image = choose_by_image(series, wanted, override or {}, partial(_read_volume, path))
-        chosen = choose(series, wanted, {**(override or {}), **by_image.series})
-        for modality, one in chosen.items():
-            if one.problem is not None:
-                raise ScanError(f"{modality}, {one.label}: {one.problem}")
+            by_image = choose_by_image(every, wanted, given, partial(_read_volume, path))
+        chosen = choose(every, wanted, {**given, **by_image.series})
+        for modality, series in chosen.items():
+            if series.problem is not None:
+                raise ScanError(f"{modality}, {series.label}: {series.problem}")
         if choose_by_image is None and (gap := _grid_problem(chosen)) is not None:
             raise ScanError(f"{gap}; {REMEDY}")
     except ScanError as problem:
         raise ScanError(f"{path}: {problem}") from None
     notes = [f"{chosen[name].label} is used as {name}, by its image" for name in by_image.series]
-    return Study(path, chosen, (*notes, *explain_ignored(series, chosen, wanted.optional)), by_image.brains)
+    return DicomStudy(path, chosen, (*notes, *explain_ignored(every, chosen, wanted.optional)), by_image.brains)
 
 
 def _read_volume(path: Path, series: Series) -> Volume:
@@ -113,63 +111,58 @@ def _read_volume(path: Path, series: Series) -> Volume:
         return Volume(path, _voxels(source, series), series.grid)
 
 
-def preview(path: Path, modalities: Sequence[str], override: Mapping[str, str] | None = None) -> Preview:
-    """How `read_study` would use each series, and why; problems are listed, not raised."""
+def preview(path: Path, modalities: Sequence[str], override: Mapping[str, str] | None = None) -> list[str]:
+    """How `read_study` would use each series, and why, as a table in plain text; problems are listed, not raised."""
     with open_source(path) as source:
-        series = _all_series(source)
+        every, skipped = _all_series(source), list(source.skipped)
     try:
-        return Preview(preview_rows(series, modalities, override or {}), source.skipped)
+        lines = preview_lines(every, modalities, override or {})
     except ScanError as problem:
         raise ScanError(f"{path}: {problem}") from None
+    return [*lines, f"skipped, not DICOM: {listed(skipped)}"] if skipped else lines
 
 
 def _all_series(source: Source) -> list[Series]:
-    series = find_series(source)
-    if not series:
+    every = find_series(source)
+    if not every:
         others = [*source.names, *source.skipped]
-        found = f" (found: {listed(others)})" if others else ""
-        raise ScanError(f"{source.path}: no DICOM image{found}; check the path, or export the study again")
-    scans = {one.label.study: one for one in series if one.label.kind == "MR"}
-    if len(scans) > 1:
-        files = [one.frames[0].file for one in scans.values()]
+        instead = f" (found: {listed(others)})" if others else ""
+        raise ScanError(f"{source.path}: no DICOM image{instead}; check the path, or export the study again")
+    files = {series.label.study: series.frames[0].file for series in every if series.label.kind == "MR"}
+    if len(files) > 1:
         raise ScanError(
-            f"{source.path}: contains {len(scans)} studies (see {listed(files)}); give one folder or zip per study"
+            f"{source.path}: contains {len(files)} studies (see {listed([*files.values()])}); "
+            "give one folder or zip per study"
         )
-    return series
+    return every
 
 
 def _grid_problem(chosen: Mapping[str, Series]) -> str | None:
     """How the first series that is not on the reference's grid differs from it."""
     (first_name, first), *others = chosen.items()
-    for name, one in others:
-        if one.shape != first.shape:
-            sizes = [" x ".join(map(str, each.shape)) for each in (one, first)]
-            difference = f"{sizes[0]} voxels, not {sizes[1]}"
-        elif (gap := corner_gap_mm(first.grid.affine, one.grid.affine, first.shape)) > MAX_OFFSET_MM:
+    for name, other in others:
+        if other.shape != first.shape:
+            difference = "{} x {} x {} voxels, not {} x {} x {}".format(*other.shape, *first.shape)
+        elif (gap := corner_gap_mm(first.grid.affine, other.grid.affine, first.shape)) > MAX_OFFSET_MM:
             difference = f"their corners are {gap:.3g} mm apart"
-        elif first.label.space and one.label.space and first.label.space != one.label.space:
+        elif first.label.space and other.label.space and first.label.space != other.label.space:
             difference = "different frames of reference, so the patient may have moved"
         else:
             continue
-        return f"{name}, {one.label}, is not on the grid of {first_name}, {first.label} ({difference})"
+        return f"{name}, {other.label}, is not on the grid of {first_name}, {first.label} ({difference})"
     return None
 
 
 def _voxels(source: Source, series: Series) -> np.ndarray:
     """[column, row, slice]: the file's integers if unscaled, else float32; high values are bright."""
-    positions: dict[str, list[int]] = {}
-    for position, frame in enumerate(series.frames):
-        positions.setdefault(frame.file, []).append(position)
-    planes = {}
-    for file, in_file in positions.items():
-        pixels = _pixels(source, file, series)
-        for position in in_file:
-            frame = series.frames[position]
-            plane = pixels[frame.index or 0]
-            if (frame.slope, frame.intercept) != (1.0, 0.0):
-                plane = (plane * np.float64(frame.slope) + frame.intercept).astype(np.float32)
-            planes[position] = plane
-    volume: np.ndarray = np.stack([planes[position] for position in range(len(planes))]).transpose(2, 1, 0)
+    pixels = {file: _pixels(source, file, series) for file in dict.fromkeys(frame.file for frame in series.frames)}
+    planes = []
+    for frame in series.frames:
+        plane = pixels[frame.file][frame.index or 0]
+        if (frame.slope, frame.intercept) != (1.0, 0.0):
+            plane = (plane * np.float64(frame.slope) + frame.intercept).astype(np.float32)
+        planes.append(plane)
+    volume: np.ndarray = np.stack(planes).transpose(2, 1, 0)
     if series.frames[0].inverted:  # the highest value becomes 0
         exact = volume if volume.dtype.kind == "f" else volume.astype(np.int64)
         volume = (exact.max() - exact).astype(np.float32 if volume.dtype.kind == "f" else np.int32)

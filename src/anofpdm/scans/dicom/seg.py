@@ -12,7 +12,7 @@ from PIL import Image
 from anofpdm import __version__
 from anofpdm.errors import ScanError
 from anofpdm.scans.dicom.header import Tags, read_tags, silence_libraries
-from anofpdm.scans.dicom.read import Study
+from anofpdm.scans.dicom.read import DicomStudy
 from anofpdm.scans.dicom.source import open_source
 from anofpdm.scans.lesion_label import LESION_NAME
 from anofpdm.util.files import write_atomically
@@ -30,9 +30,10 @@ NOTE = "Research use only, not for diagnosis"
 LONG_STRING = 64  # characters
 SERIES_NUMBERS = (9001, 9002)  # mask and image; far from the scanner's numbers
 FIRST_NUMBER_ON_SERIES = 9003  # masks on the grids of the other series of a raw study
-# Required in every object of a study, possibly empty.
+# Required in every object of a study, possibly empty, and what refuses an invalid value.
 TEXTS = ("PatientID", "PatientName", "AccessionNumber", "StudyID", "ReferringPhysicianName")
-CHECKED: dict[str, Callable[[Any], Any]] = {
+REQUIRED: dict[str, Callable[[str], Any]] = {
+    **dict.fromkeys(TEXTS, str),
     "PatientBirthDate": DA, "PatientSex": PatientSexValues, "StudyDate": DA, "StudyTime": TM,
 }  # fmt: skip
 
@@ -40,7 +41,7 @@ CHECKED: dict[str, Callable[[Any], Any]] = {
 def write_seg(
     path: Path,
     mask: np.ndarray,
-    study: Study,
+    study: DicomStudy,
     series_number: int = SERIES_NUMBERS[0],
     missing: Sequence[str] = (),  # modalities that the model also takes
 ) -> None:
@@ -76,14 +77,16 @@ def describe_content(missing: Sequence[str] = ()) -> str:
     return next(text for text in texts if len(text) <= LONG_STRING)
 
 
-def write_capture(path: Path, image: bytes | np.ndarray, study: Study, missing: Sequence[str] = ()) -> None:
-    """`image` is a PNG file, or uint8 [row, column, 3], with slices in radiological convention."""
-    pixels = _rgb(image) if isinstance(image, bytes) else np.ascontiguousarray(image, dtype=np.uint8)
+def write_capture(path: Path, png: bytes, study: DicomStudy, missing: Sequence[str] = ()) -> None:
+    """A picture with slices in radiological convention; transparent pixels become white."""
+    with Image.open(io.BytesIO(png)) as image:
+        foreground = image.convert("RGBA")
+    background = Image.new("RGBA", foreground.size, "white")
     (first,) = _headers(study, [study.reference.frames[0].file])
     with silence_libraries():
         result = highdicom.sc.SCImage.from_ref_dataset(
             ref_dataset=first,
-            pixel_array=pixels,
+            pixel_array=np.asarray(Image.alpha_composite(background, foreground).convert("RGB")),
             photometric_interpretation="RGB",
             bits_allocated=8,
             coordinate_system="PATIENT",
@@ -139,15 +142,7 @@ def _save(path: Path, dataset: Dataset) -> None:
     write_atomically(path, buffer.getvalue())
 
 
-def _rgb(png: bytes) -> np.ndarray:
-    """Transparent pixels become white."""
-    with Image.open(io.BytesIO(png)) as image:
-        foreground = image.convert("RGBA")
-    background = Image.new("RGBA", foreground.size, "white")
-    return np.asarray(Image.alpha_composite(background, foreground).convert("RGB"))
-
-
-def _source_images(study: Study) -> list[Tags]:
+def _source_images(study: DicomStudy) -> list[Tags]:
     """Headers of the reference series, sorted along its normal, with consistent geometry."""
     images = _headers(study, list(dict.fromkeys(frame.file for frame in study.reference.frames)))
     if study.reference.frames[0].index is not None and len(images) > 1:
@@ -165,51 +160,42 @@ def _source_images(study: Study) -> list[Tags]:
     return images
 
 
-def _headers(study: Study, names: Sequence[str]) -> list[Tags]:
+def _headers(study: DicomStudy, names: Sequence[str]) -> list[Tags]:
     """Headers of these files, with the attributes that the standard requires."""
     with open_source(study.path) as source:
         images = [read_tags(source, name, pixels=False) for name in names]
     with silence_libraries():
         for image in images:
-            _fill_required(image)
+            for keyword, kind in REQUIRED.items():
+                value = str(image.get(keyword) or "")
+                try:
+                    kind(value)
+                except ValueError:  # invalid: an empty value keeps the object readable for others
+                    value = ""
+                setattr(image, keyword, value)
     return images
 
 
-def _fill_required(image: Tags) -> None:
-    for keyword in TEXTS:
-        setattr(image, keyword, str(image.get(keyword) or ""))
-    for keyword, kind in CHECKED.items():
-        value = str(image.get(keyword) or "")
-        try:
-            kind(value)
-        except ValueError:  # invalid: an empty value keeps the object readable for others
-            value = ""
-        setattr(image, keyword, value)
-
-
-def _share_geometry(images: Sequence[Tags], study: Study) -> None:
+def _share_geometry(images: Sequence[Tags], study: DicomStudy) -> None:
     """Set orientation and pixel spacing equally in all frames, and the true slice spacing."""
     first = study.reference.frames[0]
     (spacing,) = _decimals(study.grid.spacing_mm[2:])
     for image in images:
-        if first.index is None:
-            image.ImageOrientationPatient = _decimals(first.orientation or ())
-            measures = image
-        else:
-            measures = _shared_groups(image, first.orientation)
-        measures.PixelSpacing = _decimals(first.spacing or ())
+        plane = measures = image
+        if first.index is not None:
+            plane, measures = Dataset(), _shared_measures(image)
+            image.SharedFunctionalGroupsSequence[0].PlaneOrientationSequence = [plane]
+        plane.ImageOrientationPatient = _decimals(first.orientation)
+        measures.PixelSpacing = _decimals(first.spacing)
         measures.SliceThickness = measures.get("SliceThickness") or spacing
         measures.SpacingBetweenSlices = spacing
 
 
-def _shared_groups(image: Tags, orientation: tuple[float, ...] | None) -> Tags:
+def _shared_measures(image: Tags) -> Tags:
     """Pixel measures shared by all frames of an enhanced file, moved there from the single frames if necessary."""
     if not image.get("SharedFunctionalGroupsSequence"):
         image.SharedFunctionalGroupsSequence = [Dataset()]
     shared = image.SharedFunctionalGroupsSequence[0]
-    plane = Dataset()
-    plane.ImageOrientationPatient = _decimals(orientation or ())
-    shared.PlaneOrientationSequence = [plane]
     measures = shared.get("PixelMeasuresSequence") or image.PerFrameFunctionalGroupsSequence[0].PixelMeasuresSequence
     shared.PixelMeasuresSequence = [measures[0]]
     return measures[0]

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from anofpdm.errors import ScanError
-from anofpdm.scans.dicom.header import Frame, Header, Label, read_header
+from anofpdm.scans.dicom.header import Frame, Label, read_header
 from anofpdm.scans.dicom.source import Source, listed
 from anofpdm.scans.grid import MAX_SHEAR, Grid, check_affine
 from anofpdm.scans.nifti import MAX_VOXELS
@@ -25,7 +25,7 @@ TO_RAS = np.diag([-1.0, -1.0, 1.0, 1.0])  # DICOM is LPS+, NIfTI is RAS+
 @dataclass(frozen=True)
 class Series:
     label: Label
-    frames: tuple[Frame, ...]  # sorted along their normal, if there is no problem
+    frames: list[Frame]  # sorted along their normal, if there is no problem
     affine: np.ndarray | None  # [4, 4] from (column, row, slice) to millimetres, RAS+; None if there is a problem
     problem: str | None = None
 
@@ -44,29 +44,28 @@ class Series:
 
 def find_series(source: Source) -> list[Series]:
     """All image series of a source, sorted by number."""
-    headers: dict[tuple[str, str], list[Header]] = {}
+    labels: dict[tuple[str, str], Label] = {}
+    frames: dict[tuple[str, str], list[Frame]] = {}
     for name in source.names:
-        header = read_header(source, name)
-        if header is not None:
-            headers.setdefault((header.label.study, header.label.uid), []).append(header)
-    found = [_series(group) for group in headers.values()]
-    return sorted(found, key=lambda one: (one.label.number is None, one.label.number or 0, one.label.uid))
+        if (header := read_header(source, name)) is not None:
+            key = header[0].study, header[0].uid
+            labels.setdefault(key, header[0])
+            frames.setdefault(key, []).extend(header[1])
+    every = [_series(label, frames[key]) for key, label in labels.items()]
+    return sorted(every, key=lambda series: (series.label.number is None, series.label.number or 0, series.label.uid))
 
 
-def _series(headers: Sequence[Header]) -> Series:
-    label = headers[0].label
-    frames = [frame for header in headers for frame in header.frames]
+def _series(label: Label, frames: list[Frame]) -> Series:
     try:
         _check_alike(frames)
-        ordered, affine = compute_geometry(frames)
+        return Series(label, *compute_geometry(frames))
     except ScanError as problem:
-        return Series(label, tuple(frames), None, str(problem))
-    return Series(label, tuple(ordered), affine)
+        return Series(label, frames, None, str(problem))
 
 
 def _check_alike(frames: Sequence[Frame]) -> None:
     """Slices of a volume have positions, and are equal in everything else."""
-    if not all(dict(frame.traits)["colours"].startswith("MONOCHROME") for frame in frames):
+    if not all(frame.traits["colours"].startswith("MONOCHROME") for frame in frames):
         raise ScanError("colour images, not a scan")
     incomplete = [frame.name for frame in frames if not (frame.position and frame.orientation and frame.spacing)]
     if incomplete:
@@ -74,11 +73,10 @@ def _check_alike(frames: Sequence[Frame]) -> None:
             f"no position, orientation or pixel spacing in {listed(incomplete)}; export the original series"
         )
     _check_equal("sizes", frames, ["{} x {}".format(*frame.size) for frame in frames])
-    spacings = [" x ".join(f"{mm:.6g}" for mm in _required(frame.spacing)) for frame in frames]
-    _check_equal("pixel spacings", frames, spacings)
+    _check_equal("pixel spacings", frames, [" x ".join(f"{mm:.6g}" for mm in frame.spacing) for frame in frames])
     _check_equal("orientations", frames, _directions(frames))
-    for what, _ in frames[0].traits:
-        _check_equal(what, frames, [dict(frame.traits).get(what, "") for frame in frames])
+    for what in frames[0].traits:
+        _check_equal(what, frames, [frame.traits[what] for frame in frames])
     if len(frames) == 1 and frames[0].thickness is None:
         raise ScanError(f"a single image ({frames[0].name}) without SliceThickness; give the folder with all slices")
     rows, columns = frames[0].size
@@ -103,31 +101,24 @@ def _check_equal(what: str, frames: Sequence[Frame], values: Sequence[str]) -> N
 
 def _directions(frames: Sequence[Frame]) -> list[str]:
     """Each frame's orientation as text, equal for orientations that differ only by rounding."""
-    known: list[np.ndarray] = []
+    known: dict[str, np.ndarray] = {}
     texts = []
     for frame in frames:
-        cosines = np.array(_required(frame.orientation))
-        same = [number for number, one in enumerate(known) if np.abs(one - cosines).max() <= SAME_DIRECTION]
-        if not same:
-            known.append(cosines)
-        texts.append("(" + ", ".join(f"{value:.5g}" for value in known[same[0] if same else -1]) + ")")
+        cosines = np.array(frame.orientation)
+        alike = [text for text, other in known.items() if np.abs(other - cosines).max() <= SAME_DIRECTION]
+        texts.append(alike[0] if alike else "(" + ", ".join(f"{value:.5g}" for value in cosines) + ")")
+        known.setdefault(texts[-1], cosines)
     return texts
-
-
-def _required(values: tuple[float, ...] | None) -> tuple[float, ...]:
-    if values is None:
-        raise ValueError("checked by _check_alike")
-    return values
 
 
 def compute_geometry(frames: Sequence[Frame]) -> tuple[list[Frame], np.ndarray]:
     """The frames sorted along their normal, and their affine: equation C.7.6.2.1-1 of the standard, in RAS+."""
-    cosines = np.array(_required(frames[0].orientation)).reshape(2, 3)  # along a row, along a column
-    row_mm, column_mm = _required(frames[0].spacing)  # from row to row, from column to column
+    cosines = np.array(frames[0].orientation).reshape(2, 3)  # along a row, along a column
+    row_mm, column_mm = frames[0].spacing  # from row to row, from column to column
     if np.abs(np.linalg.norm(cosines, axis=1) - 1).max() > MAX_UNIT_ERROR:
         raise ScanError(f"direction cosines not of length 1 in {frames[0].name}; export it again")
     normal = np.cross(*cosines)
-    positions = np.array([_required(frame.position) for frame in frames])  # [n, 3]
+    positions = np.array([frame.position for frame in frames])  # [n, 3]
     order = np.argsort(positions @ normal, kind="stable")
     ordered, positions = [frames[number] for number in order], positions[order]
     step = _regular_step(ordered, positions, normal)
@@ -143,23 +134,13 @@ def _regular_step(frames: Sequence[Frame], positions: np.ndarray, normal: np.nda
     if len(frames) == 1:
         return np.asarray(normal * (frames[0].thickness or 1.0))
     heights = positions @ normal
-    gaps = np.diff(heights)
-    usual = float(np.median(gaps))
-    same = np.flatnonzero(gaps <= MAX_OFFSET_MM)
-    if same.size:
-        one, other = frames[same[0]].name, frames[same[0] + 1].name
-        raise ScanError(
-            f"two slices at one position: {one} and {other}, both at {heights[same[0]]:.2f} mm"
-            f"{f', and {same.size - 1} more' if same.size > 1 else ''}; keep one copy of each slice"
-        )
-    wide = np.flatnonzero(gaps > MISSING_GAP * usual)
-    if wide.size:
-        raise ScanError(_missing_message(frames, heights, usual, wide))
+    _check_gaps(frames, heights)
     count = np.arange(len(frames)) - (len(frames) - 1) / 2
-    step: np.ndarray = count @ (positions - positions.mean(axis=0)) / (count @ count)  # least squares
-    off = np.linalg.norm(positions - positions.mean(axis=0) - count[:, None] * step, axis=1)
+    centred = positions - positions.mean(axis=0)
+    step: np.ndarray = count @ centred / (count @ count)  # least squares
+    off = np.linalg.norm(centred - count[:, None] * step, axis=1)
     if off.max() > MAX_OFFSET_MM:
-        worst = int(off.argmax())
+        worst, gaps = int(off.argmax()), np.diff(heights)
         raise ScanError(
             f"slices are not evenly spaced ({gaps.min():.3f} to {gaps.max():.3f} mm): {frames[worst].name} is "
             f"{off[worst]:.3f} mm from its position on a regular grid; export the original series, or resample it"
@@ -174,14 +155,20 @@ def _regular_step(frames: Sequence[Frame], positions: np.ndarray, normal: np.nda
     return step
 
 
-def _missing_message(frames: Sequence[Frame], heights: np.ndarray, usual: float, wide: np.ndarray) -> str:
-    first = int(wide[0])
-    lost = int(sum(round((heights[gap + 1] - heights[gap]) / usual) - 1 for gap in wide))
-    between = (
-        f"{frames[first].name} at {heights[first]:.2f} mm and {frames[first + 1].name} at {heights[first + 1]:.2f} mm"
-    )
-    elsewhere = f", and in {wide.size - 1} more places" if wide.size > 1 else ""
-    return (
-        f"{lost} of its slices are missing: between {between}{elsewhere} (slices are {usual:.2f} mm apart); "
-        "copy or export the whole series again"
-    )
+def _check_gaps(frames: Sequence[Frame], heights: np.ndarray) -> None:
+    gaps = np.diff(heights)
+    usual = float(np.median(gaps))
+    same, wide = np.flatnonzero(gaps <= MAX_OFFSET_MM), np.flatnonzero(gaps > MISSING_GAP * usual)
+    if same.size:
+        first, more = same[0], f", and {same.size - 1} more" if same.size > 1 else ""
+        raise ScanError(
+            f"two slices at one position: {frames[first].name} and {frames[first + 1].name}, both at "
+            f"{heights[first]:.2f} mm{more}; keep one copy of each slice"
+        )
+    if wide.size:
+        first, more = wide[0], f", and in {wide.size - 1} more places" if wide.size > 1 else ""
+        below, above = (f"{frames[number].name} at {heights[number]:.2f} mm" for number in (first, first + 1))
+        raise ScanError(
+            f"{int((np.rint(gaps[wide] / usual) - 1).sum())} of its slices are missing: between {below} and {above}"
+            f"{more} (slices are {usual:.2f} mm apart); copy or export the whole series again"
+        )

@@ -5,11 +5,10 @@ import contextlib
 import io
 import zipfile
 import zlib
-from collections import Counter
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO, BinaryIO
+from typing import IO
 
 from anofpdm.errors import ScanError
 from anofpdm.util.files import walk_files
@@ -24,7 +23,6 @@ SMALL_ZIP_BYTES = 32 << 20  # up to this decompressed size, the ratio does not m
 DICOM_ENDINGS = (".dcm", ".ima", ".dicom")
 IGNORED_NAMES = ("DICOMDIR", "__MACOSX")
 ENCRYPTED = 0x1  # flag of a zip member
-Open = Callable[[str], BinaryIO]
 
 
 @dataclass(frozen=True)
@@ -32,13 +30,19 @@ class Source:
     """DICOM files by name."""
 
     path: Path  # as given by the user
-    names: tuple[str, ...]
-    skipped: tuple[str, ...]  # files that are not DICOM
-    _open: Open
+    archive: zipfile.ZipFile | None = None  # where the path is a zip
+    names: tuple[str, ...] = ()
+    skipped: tuple[str, ...] = ()  # files that are not DICOM
 
-    def open(self, name: str) -> BinaryIO:
+    def open(self, name: str, *, start_only: bool = False) -> IO[bytes]:
         with _translate_read_errors(self.path, name):
-            return self._open(name)
+            if self.archive is not None:
+                return self.archive.open(name) if start_only else io.BytesIO(self.archive.read(name))
+            file = self.path / name if self.path.is_dir() else self.path
+            size = file.stat().st_size
+            if size > MAX_FILE_BYTES and not start_only:
+                raise ScanError(f"{file}: {size >> 20:,} MiB, more than a scan has; remove it if it is not a scan")
+            return file.open("rb")
 
 
 def is_dicom(path: Path) -> bool:
@@ -65,13 +69,11 @@ def is_zip(path: Path) -> bool:
 def open_source(path: Path) -> Iterator[Source]:
     if is_zip(path) and path.is_file():
         with _open_zip(path) as archive:
-            yield _source(path, _members(archive, path), archive.open, lambda name: io.BytesIO(archive.read(name)))
+            yield _sort_files(Source(path, archive), _members(archive, path))
     elif path.is_dir():
-        yield _source(
-            path, list(_names_below(path)), lambda name: (path / name).open("rb"), lambda name: _open_file(path / name)
-        )
+        yield _sort_files(Source(path), list(_names_below(path)))
     elif path.is_file():
-        yield _source(path, [path.name], lambda _name: path.open("rb"), lambda _name: _open_file(path))
+        yield _sort_files(Source(path), [path.name])
     else:
         raise ScanError(f"{path}: no such file or folder; check the path")
 
@@ -82,14 +84,15 @@ def listed(names: list[str], limit: int = 3) -> str:
     return ", ".join(printable(name) for name in names[:limit]) + more
 
 
-def _source(path: Path, names: list[str], peek: Callable[[str], IO[bytes]], open_: Open) -> Source:
-    """`peek` opens a file to read its first bytes, `open_` to read all of it."""
+def _sort_files(source: Source, names: list[str]) -> Source:
+    """The source with names of DICOM files, and of others."""
+    path = source.path
     if len(names) > MAX_FILES:
         raise ScanError(f"{path}: contains {len(names):,} files, more than a study has ({MAX_FILES:,}); give one study")
     dicom: list[str] = []
     skipped: list[str] = []
     for name in names:
-        with _translate_read_errors(path, name), peek(name) as file:
+        with _translate_read_errors(path, name), source.open(name, start_only=True) as file:
             is_image = _has_magic(file)
         if not is_image and name.lower().endswith(DICOM_ENDINGS):
             raise ScanError(
@@ -97,7 +100,7 @@ def _source(path: Path, names: list[str], peek: Callable[[str], IO[bytes]], open
                 "copy or export it again, or remove it"
             )
         (dicom if is_image else skipped).append(name)
-    return Source(path, tuple(dicom), tuple(skipped), open_)
+    return replace(source, names=tuple(dicom), skipped=tuple(skipped))
 
 
 def _has_magic(file: IO[bytes]) -> bool:
@@ -130,13 +133,6 @@ def _is_ignored(name: str) -> bool:
     return (name.startswith(".") and name not in (".", "..")) or name.upper() in IGNORED_NAMES
 
 
-def _open_file(path: Path) -> BinaryIO:
-    size = path.stat().st_size
-    if size > MAX_FILE_BYTES:
-        raise ScanError(f"{path}: {size >> 20:,} MiB, more than a scan has; remove it if it is not a scan")
-    return path.open("rb")
-
-
 def _open_zip(path: Path) -> zipfile.ZipFile:
     try:
         return zipfile.ZipFile(path)
@@ -150,27 +146,25 @@ def _open_zip(path: Path) -> zipfile.ZipFile:
 
 def _members(archive: zipfile.ZipFile, path: Path) -> list[str]:
     """Names of the files in a zip, after a check of the declared sizes; reading stops at the declared size."""
-    members = [one for one in archive.infolist() if not one.is_dir()]
-    total, packed = sum(one.file_size for one in members), max(path.stat().st_size, 1)
+    members = [member for member in archive.infolist() if not member.is_dir()]
+    total, packed = sum(member.file_size for member in members), max(path.stat().st_size, 1)
     if total > MAX_ZIP_BYTES:
         raise ScanError(f"{path}: decompresses to {total >> 30:,} GiB, more than a study has; zip one study")
     if total > SMALL_ZIP_BYTES and total > MAX_ZIP_RATIO * packed:
         raise ScanError(
             f"{path}: decompresses to {total // packed:,} times its size, implausible for scans; zip it again"
         )
-    names = []
-    for one in members:
-        if any(map(_is_ignored, one.filename.replace("\\", "/").split("/"))):
+    names: set[str] = set()
+    for member in members:
+        where = f"{path}: {printable(member.filename)}"
+        if any(map(_is_ignored, member.filename.replace("\\", "/").split("/"))):
             continue
-        if one.flag_bits & ENCRYPTED:
-            raise ScanError(f"{path}: {printable(one.filename)} is encrypted; zip it without a password")
-        if one.file_size > MAX_FILE_BYTES:
-            size = one.file_size >> 20
-            raise ScanError(
-                f"{path}: {printable(one.filename)} decompresses to {size:,} MiB, more than a scan has; remove it"
-            )
-        names.append(one.filename)
-    for name, count in Counter(names).items():
-        if count > 1:
-            raise ScanError(f"{path}: {printable(name)} appears {count} times; zip it again")
+        if member.flag_bits & ENCRYPTED:
+            raise ScanError(f"{where} is encrypted; zip it without a password")
+        if member.file_size > MAX_FILE_BYTES:
+            size = member.file_size >> 20
+            raise ScanError(f"{where} decompresses to {size:,} MiB, more than a scan has; remove it")
+        if member.filename in names:
+            raise ScanError(f"{where} appears several times; zip it again")
+        names.add(member.filename)
     return sorted(names)

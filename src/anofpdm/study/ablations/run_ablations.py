@@ -193,7 +193,7 @@ def _settings(model: TrainedModel, study: Study, config: AblationConfig) -> dict
         "model": str(model.folder),
         "model_sha256": model.sha256,
         "cohort": str(study.cohort.path),
-        "cohort_sha256": {name: manifest[name] for name in ("preparation_sha256", "slices_sha256")},
+        "cohort_sha256": {name: getattr(manifest, name) for name in ("preparation_sha256", "slices_sha256")},
         "options": asdict(config),
         "scored": [model.modalities[channel] for channel in calibration.settings.channels],
         "levels": list(calibration.settings.levels),

@@ -114,7 +114,7 @@ class EvaluationJob:
             "protocol": PROTOCOL,
             "model_sha256": self.model.sha256,
             "precision": self.model.predict.precision,
-            "cohort": {name: self.cohort.manifest.get(name) for name in cohort_hashes},
+            "cohort": {name: getattr(self.cohort.manifest, name) for name in cohort_hashes},
             "options": options,
         }
         return json.loads(json.dumps(settings))

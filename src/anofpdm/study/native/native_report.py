@@ -63,7 +63,7 @@ def to_dict(results: dict[str, EngineResult], scans: SplitScans, cohort: Cohort)
         "source": str(scans.source),
         "layout": scans.layout,
         "split": scans.split,
-        "cohort": {name: cohort.manifest.get(name) for name in ("slices_sha256", "tables_sha256")},
+        "cohort": {name: getattr(cohort.manifest, name) for name in ("slices_sha256", "tables_sha256")},
         "absent_patients": list(scans.absent),
         "left_out_scans": scans.left_out,
         "engines": {engine: dataclasses.asdict(result) for engine, result in results.items()},

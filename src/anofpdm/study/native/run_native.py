@@ -147,6 +147,6 @@ def is_trained_on(cohort: Cohort, folder: Path) -> bool:
         alone = not (folder / CONFIG).is_file()
         config = json.loads((folder / STUDENT / CONFIG if alone else folder / CONFIG).read_text())
         hashes = (config["distillation"] if alone else config)["cohort"]["tables_sha256"]
-        return bool(hashes["split.csv"] == cohort.manifest["tables_sha256"]["split.csv"])
+        return bool(hashes["split.csv"] == cohort.manifest.tables_sha256["split.csv"])
     except (OSError, ValueError, KeyError, TypeError):
         return False

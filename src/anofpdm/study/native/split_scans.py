@@ -59,7 +59,7 @@ def find_split_scans(
     cohort: Cohort, source: Path, modalities: InputModalities | tuple[str, ...], split: Split
 ) -> SplitScans:
     """In the layout that gives the most usable scans of the split; of equals, first the cohort's own."""
-    own = parse(Layout, cohort.manifest["kind"])
+    own = parse(Layout, cohort.manifest.kind)
     layouts, names = (own, *(one for one in Layout if one is not own)), as_inputs(modalities).names
     found = [_assign(cohort, find_subjects(one, source, names), source, one, split) for one in layouts]
     best = max(found, key=lambda scans: (scans.usable(modalities), len(scans.subjects) > 0))  # of equals, the first
