@@ -68,7 +68,7 @@ class TestStep:
         trainer, rates = trainer_of(cohort, warm_up=4, learning_rate=1e-3), []
         for _ in range(6):
             trainer.update(inputs_of(trainer, cohort))
-            rates.append(trainer.optimiser.learning_rate)
+            rates.append(trainer.optimiser.param_groups[0]["lr"])
         np.testing.assert_allclose(rates, [0.25e-3, 0.5e-3, 0.75e-3, 1e-3, 1e-3, 1e-3])
 
     def test_the_loss_falls(self, cohort):
@@ -158,7 +158,7 @@ import gc, os, sys
 import torch
 from safetensors.torch import save_file
 from anofpdm.cohorts import open_cohort
-from anofpdm.network.training import run
+from anofpdm.network.training import run_training
 from anofpdm.network.training.batches import SliceOrder
 from anofpdm.network.training.training_config import TrainingConfig, TrainingLimits
 from anofpdm.network.config import UNetConfig
@@ -167,7 +167,7 @@ from anofpdm.util.distributed import World
 def train(world, out, short_of_memory=False):
     cohort, device = open_cohort(sys.argv[1]), torch.device("cpu")
     network = UNetConfig(2, channels=8, multipliers=(1, 2), blocks=1, attention=(2,), dropout=0.0)
-    trainer = run.start(cohort, network, TrainingConfig(batch=8, warm_up=1), device=device, world=world)
+    trainer = run_training.start(cohort, network, TrainingConfig(batch=8, warm_up=1), device=device, world=world)
     if short_of_memory and world.rank == world.count - 1:
         plenty = trainer.losses
         def short(inputs):

@@ -1,7 +1,7 @@
 """Which slices each training step uses. Determined by the seed and the step's number, so that a run can resume at any
 step, with any number of processes, and use the same slices."""
 
-from collections.abc import Iterator
+from collections.abc import Generator
 
 import numpy as np
 import torch
@@ -83,7 +83,7 @@ def training_rows(cohort: Cohort, task: str) -> np.ndarray:
 
 def read_ahead(
     cohort: Cohort, order: SliceOrder, steps: range, *, part: slice, pin: bool
-) -> Iterator[tuple[Tensor, Tensor]]:
+) -> Generator[tuple[Tensor, Tensor], None, None]:
     """Slices [B, C, H, W] float16 and labels [B] of each step, read in background threads; `part` is this process's
     share of the batch."""
 
@@ -92,4 +92,4 @@ def read_ahead(
         slices, labels = torch.from_numpy(cohort.slices[rows]), torch.from_numpy(cohort.labels[rows])
         return (slices.pin_memory(), labels.pin_memory()) if pin else (slices, labels)
 
-    return map_in_threads(read, steps, READERS)
+    yield from map_in_threads(read, steps, READERS)
