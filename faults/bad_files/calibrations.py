@@ -17,11 +17,11 @@ BAD_ENTRIES: dict[str, tuple[Any, ...]] = {
     "settings.levels": ([], ["a"], [0.5, 3], [-1, 5], [0, 1000], [5, 3], [[0]], 7, None, [0, 10**400]),
     "settings.channels": ([], [9], [-1], ["x"], [0, 0], None, [0.5]), "settings.encoding": ("x", 1),
     "settings.signal": ("x",), "settings.clamp": ("x", 7), "settings.other": (1,),
-    "fitted": ([], [{}], None, "x", [1]), "foreground": ([1], ["a", "b"], None, [NAN, 1]),
+    "fitted": ([], [{}], None, "x", [1]), "foreground": ([1], ["a", "b"], [NAN, 1]),
     "fitted.0.curve.centre": ([], [1.0], "x", [["a"]], [NAN, 1]), "fitted.0.curve.scale": ([0, 0], [1.0]),
     "fitted.0.curve.weights": ([1.0], [[1, 2], [3, 4]]), "fitted.0.curve.offset": ("x", None, INF),
     "fitted.0.healthy_threshold": ("x", NAN, -1), "fitted.0.context_mm": ("x", None, -1),
-    "seed": ("x", -1, 1.5, 10**400, None), "modalities": (None, ["t1"], "flair"),
+    "seed": ("x", -1, 1.5, 10**400), "modalities": (None, ["t1"], "flair"),
     "checkpoint_sha256": (None, "0" * 64, 7), "cosine_accuracy": (None, [], {"accuracy": "x"}),
     "candidates": (None, [1], [{}]), "other": (1,),
 }  # fmt: skip

@@ -9,15 +9,9 @@ from anofpdm.calibration.calibration_file import FIGURE, FILE
 from anofpdm.cli.main import app
 from anofpdm.errors import MethodError
 from anofpdm.util.distributed import World
-from tests import toys
 from tests.two_processes import run_in_two_processes
 
-QUICK = ("--split", "train", "--most", 20, "--levels", 3, "--strengths", "0,2", "--batch", 8, "--device", "cpu")
-
-
-@pytest.fixture(scope="module")
-def made(tmp_path_factory):
-    return toys.untrained(tmp_path_factory.mktemp("made"))
+QUICK = ("--split", "train", "--most", 20, "--levels", 2, "--strengths", "0,2", "--batch", 8, "--device", "cpu")
 
 
 def run_in_one_process(*words):
@@ -39,17 +33,8 @@ def test_calibrate(made, tmp_path):
 
 def test_ablate(made, tmp_path):
     for run, name in ((run_in_one_process, "one"), (run_in_two_processes, "two")):
-        run(
-            "ablate",
-            made / "model",
-            made / "cohort",
-            "--levels-tried",
-            "2",
-            "--no-variants",
-            *QUICK,
-            "--out",
-            tmp_path / name,
-        )
+        options = (*QUICK, "--levels-tried", "2", "--no-variants", "--out", tmp_path / name)
+        run("ablate", made / "model", made / "cohort", *options)
     files = sorted(path.name for path in (tmp_path / "one").iterdir())
     assert files == sorted(path.name for path in (tmp_path / "two").iterdir())
     assert len(files) > 10

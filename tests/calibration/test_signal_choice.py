@@ -10,7 +10,7 @@ from anofpdm.calibration.signal_choice import LabelledMaps, choose_maps, contras
 from anofpdm.method import calibrate
 from anofpdm.method.evidence import SignalMaps
 from anofpdm.options import Signal
-from tests.method.test_calibration import LEVELS, made_up
+from tests.method.worlds import LEVELS, made_up
 
 SIDE = 32
 LESION = np.zeros((SIDE, SIDE), dtype=bool)
@@ -54,6 +54,6 @@ def test_where_nothing_was_averaged_but_the_lowest_level_agreement_is_the_error(
     calibration, maps = labelled(5.0, 100.0)
     settings = replace(calibration.settings, signal=Signal.AGREEMENT, gradient_share=0.5)
     lowest = replace(maps.evidence, end_step=torch.zeros_like(maps.evidence.end_step))
-    torch.testing.assert_close(lowest.with_maps_of(settings).maps, maps.evidence.maps.float())
-    both = [maps.evidence.maps_by_signal[one].mean.float() for one in (Signal.ERROR, Signal.GRADIENT_ABOVE)]
+    torch.testing.assert_close(lowest.with_maps_of(settings).maps, maps.evidence.maps)
+    both = [maps.evidence.maps_by_signal[part].mean for part in (Signal.ERROR, Signal.GRADIENT_ABOVE)]
     torch.testing.assert_close(maps.evidence.with_maps_of(settings).maps, (both[0] * both[1]).sqrt())

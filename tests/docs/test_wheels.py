@@ -121,9 +121,10 @@ def project(tmp_path):
         VIEWER / name for name in ("package.json", "package-lock.json", "niivue.py", "niivue.LICENSE", "__init__.py")
     )
     licences = (MODELS / name / "DATA_LICENSE" for name in LICENCES)
-    for name in ("pyproject.toml", "hatch_build.py", "README.md", "LICENSE", *code, *viewer, *licences):
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(ROOT / name, root / name)
+    others = ("pyproject.toml", "hatch_build.py", "README.md", "LICENSE")
+    for file in map(Path, (*others, *code, *viewer, *licences)):
+        (root / file).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / file, root / file)
     for name in (*LICENCES, "phantom-tumour"):
         (root / MODELS / name / "student").mkdir(parents=True)
         for file in ("weights.safetensors", "facts.json", "student/weights.safetensors"):

@@ -4,6 +4,13 @@ import pytest
 from anofpdm.labels import HEALTHY, UNHEALTHY
 from anofpdm.method.scan_labels import best_threshold, estimate_labels
 
+SUSPECTED = 2  # for labels in these tests: to be estimated
+
+
+def estimated(scores, labels, scans):
+    labels = np.array(labels)
+    return estimate_labels(np.array(scores), labels, labels == SUSPECTED, np.array([*scans])).tolist()
+
 
 @pytest.mark.parametrize("share", [0.2, 0.5, 0.9])
 def test_the_threshold_of_two_normal_distributions_lies_half_way(share):
@@ -20,39 +27,27 @@ def test_estimated_labels_are_close_to_the_true_ones():
     suspected, scans = np.arange(2000) >= 800, np.arange(2000) // 100
     truth[~suspected] = HEALTHY  # controls
     scores = rng.normal(np.where(truth == UNHEALTHY, 4.0, 0.0), 1)
-    estimated = estimate_labels(scores, np.where(suspected, 2, truth), suspected, scans)
-    assert (estimated[suspected] == truth[suspected]).mean() > 0.95
-    assert (estimated[~suspected] == HEALTHY).all()
+    labels = np.array(estimated(scores, np.where(suspected, SUSPECTED, truth), scans))
+    assert (labels[suspected] == truth[suspected]).mean() > 0.95
+    assert (labels[~suspected] == HEALTHY).all()
 
 
-def test_each_suspected_scan_has_an_unhealthy_slice():
-    scores = np.array([0.0, 0.1, 0.2, 5.0, 5.1, 0.0, 0.1])
-    suspected, scans = np.array([False, False, False, True, True, True, True]), np.array([*"aaabbcc"])
-    labels = np.where(suspected, 2, HEALTHY)
-    estimated = estimate_labels(scores, labels, suspected, scans)
-    assert estimated.tolist() == [HEALTHY] * 3 + [UNHEALTHY] * 2 + [HEALTHY, UNHEALTHY]
-
-
-def test_labels_that_are_known_are_kept():
-    scores = np.array([0.0, 9.0, 0.5, 8.0])
-    labels, suspected = np.array([UNHEALTHY, HEALTHY, HEALTHY, 2]), np.array([False, False, False, True])
-    estimated = estimate_labels(scores, labels, suspected, np.array([*"abcd"]))
-    assert estimated.tolist() == [UNHEALTHY, HEALTHY, HEALTHY, UNHEALTHY]
+@pytest.mark.parametrize(
+    ("scores", "labels", "scans", "expected"),
+    [
+        # each suspected scan has an unhealthy slice
+        ([0.0, 0.1, 0.2, 5.0, 5.1, 0.0, 0.1], [0, 0, 0, 2, 2, 2, 2], "aaabbcc", [0, 0, 0, 1, 1, 0, 1]),
+        # known labels are kept
+        ([0.0, 9.0, 0.5, 8.0], [1, 0, 0, 2], "abcd", [1, 0, 0, 1]),
+        # a known unhealthy slice is enough for its scan
+        ([0.0, 0.1, 5.0, 0.0, 0.1, 7.0], [0, 0, 2, 1, 2, 2], "aabccd", [0, 0, 1, 1, 0, 1]),
+    ],
+)
+def test_labels_of_scans(scores, labels, scans, expected):
+    assert estimated(scores, labels, scans) == expected
 
 
 def test_a_suspected_slice_beside_many_labelled_ones_is_judged_by_those():
     """Alone it would be its own threshold, and unhealthy."""
-    scores = np.concatenate([np.linspace(0, 1, 50), np.linspace(4, 5, 50), [0.6]])
-    labels = np.array([HEALTHY] * 50 + [UNHEALTHY] * 50 + [2])
-    suspected, scans = labels == 2, np.array(["a"] * 50 + ["b"] * 51)
-    assert estimate_labels(scores, labels, suspected, scans)[-1] == HEALTHY
-
-
-def test_a_known_unhealthy_slice_is_enough_for_its_scan():
-    scores = np.array([0.0, 0.1, 5.0, 0.0, 0.1, 7.0])
-    labels, suspected = (
-        np.array([HEALTHY, HEALTHY, 2, UNHEALTHY, 2, 2]),
-        np.array([False, False, True, False, True, True]),
-    )
-    estimated = estimate_labels(scores, labels, suspected, np.array([*"aabccd"]))
-    assert estimated.tolist() == [HEALTHY, HEALTHY, UNHEALTHY, UNHEALTHY, HEALTHY, UNHEALTHY]
+    scores = [*np.linspace(0, 1, 50), *np.linspace(4, 5, 50), 0.6]
+    assert estimated(scores, [0] * 50 + [1] * 50 + [2], "a" * 50 + "b" * 51)[-1] == HEALTHY

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from anofpdm.network.training import run_training
-from anofpdm.network.training.log import TrainingLog, TrainingStatus, loss_jump
+from anofpdm.network.training.log import TrainingLog, loss_jump
 from anofpdm.network.training.training_config import TrainingLimits
 from tests.network.trainers import QUIET, trainer_of
 
@@ -17,7 +17,7 @@ class TestLossJump:
     def logged(folder, losses):
         log = TrainingLog(folder, 0)
         for number, loss in enumerate(losses):
-            log.write(TrainingStatus(50 * (number + 1), float(loss), 10.0, 0.5))
+            log.write(50 * (number + 1), float(loss), 10.0)
         log.close()
         return loss_jump(folder)
 
@@ -27,7 +27,9 @@ class TestLossJump:
         noise = np.random.default_rng(3).standard_normal(100)
         return (0.2 * np.exp(-np.arange(100) / 5) + 0.005) * np.exp(0.35 * noise)
 
-    def test_a_falling_loss_has_no_jump(self, losses, tmp_path):
+    def test_a_falling_loss_has_no_jump_nor_has_one_bad_batch(self, losses, tmp_path):
+        assert self.logged(tmp_path, losses) is None
+        losses[80] = 1.0
         assert self.logged(tmp_path, losses) is None
 
     def test_a_jump_is_located(self, losses, tmp_path):
@@ -37,13 +39,9 @@ class TestLossJump:
         assert 0.004 < jump.before < 0.006
         assert jump.after > 0.04
 
-    def test_a_jump_near_the_end_is_found_too(self, losses, tmp_path):
+    def test_a_jump_near_the_end_is_located_too(self, losses, tmp_path):
         losses[97:] += 0.07
         assert self.logged(tmp_path, losses).step == 50 * 98
-
-    def test_one_bad_batch_is_no_jump(self, losses, tmp_path):
-        losses[80] = 1.0
-        assert self.logged(tmp_path, losses) is None
 
     def test_a_short_log_or_an_incomplete_line_gives_no_jump(self, losses, tmp_path):
         assert loss_jump(tmp_path) is None

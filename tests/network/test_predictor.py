@@ -1,13 +1,18 @@
-from dataclasses import asdict
+"""The noise predictor, and models that it is loaded from."""
+
+import copy
 
 import pytest
 import torch
 
 from anofpdm.errors import ModelError
-from anofpdm.network import checkpoint
-from anofpdm.network.config import UNetConfig
-from anofpdm.network.predictor import graph_batch_size, load_trained, pad_batch
+from anofpdm.network import checkpoint, predictor
+from anofpdm.network.config import ModelConfig, UNetConfig
+from anofpdm.network.fast.cpu import SliceThreads
+from anofpdm.network.predictor import NoisePredictor, graph_batch_size, load_trained, pad_batch
 from anofpdm.network.unet import UNet
+from anofpdm.options import Task
+from tests.network.trainers import CPU, NETWORK, without_zeros
 
 
 def test_a_new_largest_batch_is_not_padded():
@@ -15,24 +20,51 @@ def test_a_new_largest_batch_is_not_padded():
     assert graph_batch_size(101, [100]) == 101
 
 
-def test_padding_adds_at_most_a_quarter():
-    sizes = {count: graph_batch_size(count, [100]) for count in range(1, 101)}
-    assert not {count: size for count, size in sizes.items() if not count <= size <= count * 5 / 4}
-
-
-def test_scans_of_every_length_need_few_graphs():
+def test_padding_adds_at_most_a_quarter_and_scans_of_every_length_need_few_graphs():
     known = [100]
-    for count in [*range(100, 30, -1), *range(31, 100)]:
+    for count in [*range(100, 0, -1), *range(1, 101)]:
         size = graph_batch_size(count, known)
-        if size not in known:
-            known.append(size)
-    assert len(known) <= 9
+        assert count <= size <= count * 5 / 4
+        known += [] if size in known else [size]
+    assert len([size for size in known if size > 30]) <= 9
 
 
 def test_padding_repeats_the_last_entry():
     x = torch.arange(6.0).view(3, 2)
     assert torch.equal(pad_batch(x, 5), torch.tensor([[0, 1], [2, 3], [4, 5], [4, 5], [4, 5]], dtype=torch.float32))
     assert pad_batch(x, 3) is x
+
+
+def test_float32_products_are_not_rounded_and_the_users_setting_is_restored():
+    network, seen = UNet(NETWORK), []
+    network.register_forward_hook(lambda *_: seen.append(torch.get_float32_matmul_precision()))
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high")
+    try:
+        NoisePredictor(network, CPU)(torch.zeros(1, 2, 16, 16), 0, torch.zeros(1, dtype=torch.long))
+        assert torch.get_float32_matmul_precision() == "high"
+    finally:
+        torch.set_float32_matmul_precision(before)
+    assert seen == ["highest"]
+
+
+def test_threads_over_slices_and_winograd_change_nothing(monkeypatch):
+    """The same noise as from one thread and direct convolutions, whatever the number of slices."""
+    network = without_zeros(UNet(UNetConfig(2, channels=64, multipliers=(1, 2), blocks=1, attention=(2,))))
+    monkeypatch.setattr(predictor, "is_faster_here", lambda: False)
+    plain = NoisePredictor(copy.deepcopy(network), CPU)
+    plain._threads = None
+    monkeypatch.setattr(predictor, "is_faster_here", lambda: True)
+    fast = NoisePredictor(network, CPU)
+    fast._threads = SliceThreads(2)
+    threads, before = torch.get_num_threads(), torch.get_float32_matmul_precision()
+    for count, labels in ((1, (0, 2)), (2, (1, 2)), (5, (0, 2))):
+        x = torch.randn(count, 2, 16, 16, generator=torch.Generator().manual_seed(count))
+        alone = torch.stack([plain(x, 300, torch.full((count,), label)) for label in labels])
+        pair = fast.predict_pair(x, 300, labels)
+        assert not pair.requires_grad
+        torch.testing.assert_close(pair, alone, rtol=0, atol=1e-5)
+    assert (torch.get_num_threads(), torch.get_float32_matmul_precision()) == (threads, before)
 
 
 @pytest.mark.parametrize(
@@ -44,6 +76,9 @@ def test_padding_repeats_the_last_entry():
         ({"modalities": ["a", "a"]}, {}),
         ({"size": 0}, {}),
         ({"size": 10**6}, {}),
+        ({"expects": {"template": "talairach"}}, {}),
+        ({"expects": {"centre_mm": [0.0]}}, {}),
+        ({"other": 1}, {}),
         ({}, {"channels": 4096}),  # would take gigabytes
         ({}, {"blocks": 10**9}),  # would not end
         ({}, {"dropout": 7}),
@@ -54,11 +89,10 @@ def test_padding_repeats_the_last_entry():
 )
 def test_an_invalid_configuration_is_refused(tmp_path, changes, network):
     config = UNetConfig(2, channels=4, multipliers=(1,), blocks=1, attention=(), heads=1)
-    payload = {"format": checkpoint.FORMAT, "task": "guided", "modalities": ["a", "b"], "size": 16}
-    weights = UNet(config).state_dict()
-    checkpoint.save_model(tmp_path, weights, {**payload, "network": asdict(config)})
-    load_trained(tmp_path, torch.device("cpu"))
-    wrong = {**payload, **changes, "network": {**asdict(config), **network}}
+    header, weights = ModelConfig(Task.GUIDED, config, ("a", "b"), 16).to_header(), UNet(config).state_dict()
+    checkpoint.save_model(tmp_path, weights, header)
+    assert load_trained(tmp_path, CPU).modalities == ("a", "b")
+    wrong = {**header, **changes, "network": {**header["network"], **network}}
     checkpoint.save_model(tmp_path, weights, {name: value for name, value in wrong.items() if value is not None})
     with pytest.raises(ModelError, match=tmp_path.name):
-        load_trained(tmp_path, torch.device("cpu"))
+        load_trained(tmp_path, CPU)

@@ -38,14 +38,10 @@ class TestStep:
 
     def test_levels_are_uniform_and_a_fraction_of_labels_is_withheld(self, cohort):
         trainer = trainer_of(cohort, null_share=0.25)
-        levels, withheld, known = [], 0, 0
-        for trainer.step in range(400):
-            inputs = inputs_of(trainer, cohort)
-            levels.append(inputs.t)
-            withheld += int((inputs.labels == 2).sum())
-            known += int((inputs.labels != 2).sum())
-        assert np.histogram(torch.cat(levels), bins=10, range=(0, 1000))[0].min() > 250  # 320 expected
-        assert withheld / (withheld + known) == pytest.approx(0.25, abs=0.03)
+        steps = [inputs_of(trainer, cohort) for trainer.step in range(200)]
+        levels, labels = (torch.cat(parts) for parts in zip(*((step.t, step.labels) for step in steps), strict=True))
+        assert np.histogram(levels, bins=10, range=(0, 1000))[0].min() > 120  # 160 expected
+        assert float((labels == 2).float().mean()) == pytest.approx(0.25, abs=0.04)
 
     def test_the_loss_is_the_mean_squared_error(self, cohort):
         trainer = trainer_of(cohort)
@@ -68,28 +64,22 @@ class TestStep:
         trainer, rates = trainer_of(cohort, warm_up=4, learning_rate=1e-3), []
         for _ in range(6):
             trainer.update(inputs_of(trainer, cohort))
-            rates.append(trainer.optimiser.learning_rate)
+            rates.append(trainer.optimiser.param_groups[0]["lr"])
         np.testing.assert_allclose(rates, [0.25e-3, 0.5e-3, 0.75e-3, 1e-3, 1e-3, 1e-3])
 
-    def test_the_loss_falls(self, cohort):
-        trainer = trainer_of(cohort, learning_rate=3e-3, augment=False)
-        losses = [trainer.update(inputs_of(trainer, cohort)).item() for _ in range(40)]
-        assert np.mean(losses[-10:]) < 0.4 * np.mean(losses[:5])
-
     @pytest.mark.parametrize(
-        ("task", "steps", "ratio"), [("unconditional", 40, 0.4), ("healthy", 40, 0.4), ("classifier", 60, 0.9)]
+        ("task", "steps", "ratio"),
+        [("guided", 30, 0.5), ("unconditional", 30, 0.5), ("healthy", 30, 0.5), ("classifier", 60, 0.9)],
     )
-    def test_the_loss_falls_for_other_tasks(self, cohort, task, steps, ratio):
-        trainer = trainer_of(cohort, UNLABELLED, task=task, learning_rate=3e-3)
+    def test_the_loss_falls(self, cohort, task, steps, ratio):
+        network = NETWORK if task == "guided" else UNLABELLED
+        trainer = trainer_of(cohort, network, task=task, learning_rate=4e-3, augment=task == "classifier")
         losses = [trainer.update(inputs_of(trainer, cohort)).item() for _ in range(steps)]
         assert np.mean(losses[-steps // 4 :]) < ratio * np.mean(losses[:5])
 
-    def test_training_with_simplex_noise(self, cohort):
-        trainer = trainer_of(cohort, UNLABELLED, task="healthy", noise="simplex", augment=False, learning_rate=3e-3)
-        steps, losses = [], []
-        for _ in range(30):
-            steps.append(inputs_of(trainer, cohort))
-            losses.append(trainer.update(steps[-1]).item())
+    def test_simplex_noise_is_added_to_the_slices(self, cohort):
+        trainer = trainer_of(cohort, UNLABELLED, task="healthy", noise="simplex", augment=False)
+        steps = [inputs_of(trainer, cohort) for trainer.step in range(12)]
         for inputs in steps:
             clean = trainer.schedule.clean(inputs.x, inputs.target, inputs.t)[inputs.t < 500]
             assert clean.abs().max() < 1.001  # x is the slice plus that noise
@@ -98,11 +88,10 @@ class TestStep:
         fields = random_permutations(len(seen), torch.Generator().manual_seed(1))
         variance, alike = noise_statistics(seen)
         expected_variance, expected_alike = noise_statistics(simplex_noise(fields, levels, 16, 16))
-        assert variance == pytest.approx(expected_variance, rel=0.1)
-        assert alike == pytest.approx(expected_alike, abs=0.03)
+        assert variance == pytest.approx(expected_variance, rel=0.15)
+        assert alike == pytest.approx(expected_alike, abs=0.04)
         assert alike > 0.5  # of neighbours; plain noise would have 0
         assert len(seen.unique(dim=0)) == len(seen)  # each slice, channel and step its own
-        assert np.mean(losses[-10:]) < 0.8 * np.mean(losses[:5])
 
     @pytest.mark.parametrize("noise", ["gaussian", "simplex"])
     def test_noise_does_not_depend_on_the_number_of_processes(self, cohort, noise, monkeypatch):
@@ -121,8 +110,8 @@ class TestStep:
         portions.micro_batch = 3
         losses = [trainer._backward(inputs_of(trainer, cohort)) for trainer in (whole, portions)]
         torch.testing.assert_close(losses[0], losses[1])
-        for one, other in zip(whole.network.parameters(), portions.network.parameters(), strict=True):
-            torch.testing.assert_close(one.grad, other.grad, rtol=1e-4, atol=1e-6)
+        for parameter, other in zip(whole.network.parameters(), portions.network.parameters(), strict=True):
+            torch.testing.assert_close(parameter.grad, other.grad, rtol=1e-4, atol=1e-6)
 
     def test_out_of_memory_halves_the_micro_batch_and_keeps_the_batch(self, cohort, monkeypatch):
         network = dataclasses.replace(NETWORK, dropout=0.0)
@@ -158,7 +147,7 @@ import gc, os, sys
 import torch
 from safetensors.torch import save_file
 from anofpdm.cohorts import open_cohort
-from anofpdm.network.training import run
+from anofpdm.network.training import run_training
 from anofpdm.network.training.batches import SliceOrder
 from anofpdm.network.training.training_config import TrainingConfig, TrainingLimits
 from anofpdm.network.config import UNetConfig
@@ -167,7 +156,7 @@ from anofpdm.util.distributed import World
 def train(world, out, short_of_memory=False):
     cohort, device = open_cohort(sys.argv[1]), torch.device("cpu")
     network = UNetConfig(2, channels=8, multipliers=(1, 2), blocks=1, attention=(2,), dropout=0.0)
-    trainer = run.start(cohort, network, TrainingConfig(batch=8, warm_up=1), device=device, world=world)
+    trainer = run_training.start(cohort, network, TrainingConfig(batch=8, warm_up=1), device=device, world=world)
     if short_of_memory and world.rank == world.count - 1:
         plenty = trainer.losses
         def short(inputs):

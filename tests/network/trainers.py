@@ -17,11 +17,11 @@ CPU = torch.device("cpu")
 NETWORK = UNetConfig(2, channels=8, multipliers=(1, 2), blocks=1, attention=(2,))
 UNLABELLED = dataclasses.replace(NETWORK, n_labels=1, null_label=0)
 QUIET: dict[str, Any] = {"log_steps": 1, "sample_steps": 0}
+HERE: dict[str, Any] = {"device": CPU, "world": World()}
 
 
 def trainer_of(cohort: Cohort, network: UNetConfig = NETWORK, **options) -> Trainer:
-    config = TrainingConfig(**{"batch": 8, "warm_up": 3, **options})
-    return run_training.start(cohort, network, config, device=CPU, world=World())
+    return run_training.start(cohort, network, TrainingConfig(**{"batch": 8, "warm_up": 3, **options}), **HERE)
 
 
 def inputs_of(trainer: Trainer, cohort: Cohort):
@@ -30,10 +30,10 @@ def inputs_of(trainer: Trainer, cohort: Cohort):
     return trainer.inputs(torch.from_numpy(cohort.slices[rows]), torch.from_numpy(cohort.labels[rows]))
 
 
-def assert_same(one: dict, other: dict):
-    assert one.keys() == other.keys()
-    for name in one:
-        torch.testing.assert_close(one[name], other[name], rtol=0, atol=0, msg=name)
+def assert_same(tensors: dict, others: dict):
+    assert tensors.keys() == others.keys()
+    for name in tensors:
+        torch.testing.assert_close(tensors[name], others[name], rtol=0, atol=0, msg=name)
 
 
 def without_zeros(network):

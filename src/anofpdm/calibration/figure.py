@@ -12,8 +12,8 @@ def draw_calibration(fitted: FittedCalibration) -> bytes:
     """A PNG of three charts."""
     calibration, unhealthy = fitted.calibration, fitted.labels == UNHEALTHY
     candidates, chosen = calibration.candidates, fitted.evidence.at(calibration.strength)
-    strengths, by_map = [one.strength for one in candidates], calibration.strength_by == StrengthBy.MAP
-    ratings = [(one.map_auc or 0.0) if by_map else one.accuracy for one in candidates]
+    strengths, by_map = [candidate.strength for candidate in candidates], calibration.strength_by == StrengthBy.MAP
+    ratings = [candidate.map_auc if by_map else candidate.accuracy for candidate in candidates]
     by_strength = chart(
         [Line(strengths, ratings, BLUE, "maps" if by_map else "cosine, best cut", dots=True)],
         "AUC on image-level labels" if by_map else "Accuracy on image-level labels",

@@ -4,7 +4,7 @@ A cohort gives no access to lesion masks, and neither does anything here.
 """
 
 import functools
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -21,7 +21,6 @@ from anofpdm.method.calibration import (
     Candidate,
     calibrate,
     check_both_classes,
-    choose_strength,
     rate_strengths,
     refit_maps,
     to_numpy,
@@ -31,9 +30,8 @@ from anofpdm.method.evidence import AUTHORS_TOP, Evidence, EvidenceSettings, Sig
 from anofpdm.method.gather import BATCH, EvidenceRequest, gather_shared, slice_seeds
 from anofpdm.method.mask import smallest_lesion_level
 from anofpdm.method.scan_labels import estimate_labels
-from anofpdm.method.signals import components
 from anofpdm.network.predictor import TrainedModel
-from anofpdm.options import Encoding, Signal, Split, StrengthBy, parse
+from anofpdm.options import Encoding, Signal, Split, StrengthBy
 from anofpdm.scans.expects import ScanExpectation
 from anofpdm.util.distributed import World
 from anofpdm.util.progress import Progress, silent
@@ -59,18 +57,10 @@ class CalibrationConfig:
     seed: int = 0
     batch: int = BATCH
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "signal", parse(Signal, self.signal))
-
     def settings(self, channels: tuple[int, ...]) -> EvidenceSettings:
         count = max(1, round(self.levels * self.top / AUTHORS_TOP))
+        # Maps of errors choose the strength; those of other signals hardly depend on it.
         return EvidenceSettings(spread_levels(count, self.top), channels, self.encoding, Signal.ERROR, self.clamp)
-
-    @property
-    def signals(self) -> tuple[Signal, ...]:
-        """What is gathered: always the errors, whose maps choose the strength; others hardly depend on it."""
-        other = components(Signal.AGREEMENT if self.signal == Signal.AUTO else self.signal)
-        return tuple(dict.fromkeys((Signal.ERROR, *other)))
 
 
 @dataclass(frozen=True)
@@ -85,7 +75,6 @@ class LabelledEvidence:
     foreground: tuple[float, float]  # smallest and largest fraction among the scans
     model: TrainedModel
     suspected: np.ndarray  # [n], whether the slice's label was estimated
-    fits: dict[tuple[float, float, float], Calibration] = field(default_factory=dict)  # made so far
 
     @functools.cached_property
     def candidates(self) -> tuple[Candidate, ...]:
@@ -94,7 +83,16 @@ class LabelledEvidence:
 
     def fit(self, config: CalibrationConfig, signal: Signal, strength_by: StrengthBy) -> Calibration:
         """For maps of a signal that was gathered, or of the best one. The strength is chosen with maps of errors."""
-        calibration = self._fit_errors(config, strength_by)
+        calibration = calibrate(
+            self.evidence,
+            self.labels,
+            self.patients,
+            config.accuracy_ratio,
+            positions=self.positions,
+            context_mm=config.context_mm,
+            strength_by=strength_by,
+            candidates=self.candidates,
+        )
         evidence = self.evidence.at(calibration.strength)
         if signal == Signal.AUTO:
             settings = choose_maps(calibration, LabelledMaps(evidence, self.labels, self.inside))
@@ -110,23 +108,6 @@ class LabelledEvidence:
             modalities=tuple(self.model.modalities),
             n_estimated=int(self.suspected.sum()),
         )
-
-    def _fit_errors(self, config: CalibrationConfig, strength_by: StrengthBy) -> Calibration:
-        """Rules that choose the same strength share their detectors and thresholds."""
-        best, chosen = choose_strength(self.candidates, config.accuracy_ratio, strength_by)
-        key = (chosen.strength, config.accuracy_ratio, config.context_mm)
-        if key not in self.fits:
-            self.fits[key] = calibrate(
-                self.evidence,
-                self.labels,
-                self.patients,
-                config.accuracy_ratio,
-                positions=self.positions,
-                context_mm=config.context_mm,
-                strength_by=strength_by,
-                candidates=self.candidates,
-            )
-        return replace(self.fits[key], best_strength=best.strength, strength_by=strength_by)
 
 
 @dataclass(frozen=True)
@@ -178,7 +159,7 @@ def gather_labelled(
         config.strengths,
         model.device,
         config.batch,
-        config.signals,
+        (Signal.AGREEMENT if config.signal == Signal.AUTO else config.signal,),
         keep=lambda batch: compact(batch, last_maps=last_maps),
     )
     seeds = slice_seeds(cohort.indices[rows], config.seed)
@@ -197,7 +178,7 @@ def estimate_slice_labels(
     The strength is the one whose maps separate suspected from healthy slices best. Healthy slices among the suspected
     ones do not change which strength has the highest AUC.
     """
-    best = max(rate_strengths(evidence, suspected | (labels == UNHEALTHY)), key=lambda one: one.map_auc or 0.0)
+    best = max(rate_strengths(evidence, suspected | (labels == UNHEALTHY)), key=lambda candidate: candidate.map_auc)
     levels = smallest_lesion_level(to_numpy(evidence.at(best.strength).maps[:, 0]))
     scores = smooth_across_slices(np.log(np.maximum(levels, TINY)), positions, SCORE_MM)
     return estimate_labels(scores, labels, suspected, positions.scans)

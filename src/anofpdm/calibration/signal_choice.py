@@ -33,7 +33,7 @@ class LabelledMaps:
     def thinned(self, most: int) -> "LabelledMaps":
         """Every n-th slice of each label."""
         step = max(1, -(-len(self.labels) // most))
-        rows = np.sort(np.concatenate([np.flatnonzero(self.labels == one)[::step] for one in np.unique(self.labels)]))
+        rows = np.sort(np.concatenate([np.flatnonzero(self.labels == kind)[::step] for kind in np.unique(self.labels)]))
         chosen = self.evidence.map(lambda tensor: tensor[torch.from_numpy(rows)])
         return LabelledMaps(chosen, self.labels[rows], self.inside[rows])
 
@@ -41,8 +41,8 @@ class LabelledMaps:
 def choose_maps(calibration: Calibration, maps: LabelledMaps) -> EvidenceSettings:
     """The calibration's settings, with the signal whose maps have the highest contrast."""
     maps = maps.thinned(MOST)
-    found = dict(map_in_threads(lambda share: (share, contrast(calibration, maps, share)), SHARES))
-    return with_share(calibration.settings, max(SHARES, key=lambda share: found[share]))
+    contrasts = list(map_in_threads(lambda share: contrast(calibration, maps, share), SHARES))
+    return with_share(calibration.settings, SHARES[int(np.argmax(contrasts))])
 
 
 def with_share(settings: EvidenceSettings, share: float) -> EvidenceSettings:

@@ -44,10 +44,10 @@ class Candidate:
     accuracy: float  # of the best cut of the cosine
     cut: float
     auc: float  # of the cosine
-    map_auc: float | None = None  # of the maps alone; None in files of early versions
+    map_auc: float  # of the maps alone
 
     def __post_init__(self) -> None:
-        check_numbers(**{name: value for name, value in vars(self).items() if (name, value) != ("map_auc", None)})
+        check_numbers(**vars(self))
 
 
 @dataclass(frozen=True)
@@ -57,12 +57,10 @@ class ContextFit:
     context_mm: float
     curve: CurveDetector
     curve_accuracy: Accuracy
-    healthy_threshold: float | None  # None: not fitted for the signal of the maps
+    healthy_threshold: float | None = None  # None: not fitted for the signal of the maps
 
     def __post_init__(self) -> None:
-        check_numbers(0, context_mm=self.context_mm)
-        if self.healthy_threshold is not None:
-            check_numbers(0, healthy_threshold=self.healthy_threshold)
+        check_numbers(0, context_mm=self.context_mm, healthy_threshold=self.healthy_threshold or 0)
 
 
 @dataclass(frozen=True)
@@ -88,23 +86,14 @@ class Calibration:
     n_estimated: int = 0  # slices whose label was estimated from that of their scan
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "strength_by", parse(StrengthBy, self.strength_by))
-        object.__setattr__(self, "detector", parse(Detector, self.detector))
         if self.detector not in (Detector.COSINE, Detector.CURVE):
             raise MethodError(f"a calibration chooses the detector cosine or curve, got {self.detector}")
         check_numbers(0, exclusive=True, divergence_max=self.divergence_max)
-        check_numbers(0, strength=self.strength, best_strength=self.best_strength, seed=self.seed)
+        check_numbers(0, strength=self.strength, best_strength=self.best_strength)
         check_numbers(cut=self.cut, accuracy_ratio=self.accuracy_ratio)
-        if type(self.seed) is not int or self.seed >= 2**63:
-            raise MethodError(f"the seed must be an integer below 2^63, got {self.seed!r}")
-        if len(self.foreground) != 2:
-            raise MethodError(f"foreground must be the smallest and the largest fraction, got {self.foreground}")
         check_numbers(0, smallest_foreground=self.foreground[0], largest_foreground=self.foreground[1])
-        if not all(isinstance(word, str) for word in (self.checkpoint_sha256, *self.modalities)):
-            raise MethodError("the modalities and the checkpoint's hash must be text")
-        self._check_shapes()
-
-    def _check_shapes(self) -> None:
+        if not 0 <= self.seed < 2**63:
+            raise MethodError(f"the seed must be at least 0 and below 2^63, got {self.seed}")
         levels, channels = self.settings.levels, self.settings.channels
         if levels[-1] >= len(NoiseSchedule.linear()):
             raise MethodError(f"noise level {levels[-1]} does not exist")
@@ -117,7 +106,7 @@ class Calibration:
     def at_edge(self) -> bool:
         """Whether a larger strength than any candidate might be better still."""
         chosen = self.best_strength if self.strength_by == StrengthBy.COSINE else self.strength
-        return chosen == max(one.strength for one in self.candidates)
+        return chosen == max(candidate.strength for candidate in self.candidates)
 
     @property
     def context_mm(self) -> float:
@@ -158,24 +147,29 @@ def calibrate(
     """Guidance strength, detectors and thresholds from slices that are labelled healthy or unhealthy."""
     unhealthy, patients = _checked_labels(evidence, labels, patients)
     candidates = candidates or rate_strengths(evidence, unhealthy)
+    strength_by = parse(StrengthBy, strength_by)
     best, chosen = choose_strength(candidates, accuracy_ratio, strength_by)
     at_chosen = evidence.at(chosen.strength)
-    divergence_max = float(to_numpy(at_chosen.divergence).max())
-    if not divergence_max > 0:
+    divergence = to_numpy(at_chosen.divergence[:, 0])  # [N, K]
+    if not divergence.max() > 0:
         raise CalibrationError("guidance has no effect: the model ignores its labels; train it longer")
     contexts = [0.0] if positions is None or context_mm == 0 else [0.0, context_mm]
     positions = positions or SlicePositions.unrelated(len(unhealthy))
-    fitted = tuple(_fit_context(sigma_mm, at_chosen, positions, unhealthy, patients) for sigma_mm in contexts)
+    maps, fitted = to_numpy(at_chosen.maps[:, 0]), []
+    for sigma_mm in contexts:
+        logs = smooth_across_slices(log_curves(divergence), positions, sigma_mm)
+        threshold = _healthy_threshold(sigma_mm, maps, positions, unhealthy)
+        fitted.append(ContextFit(sigma_mm, *fit_and_validate(logs, unhealthy, patients), threshold))
     cosine_accuracy = _cosine_accuracy(to_numpy(at_chosen.similarity[:, 0]), unhealthy, patients)
     return Calibration(
         settings=evidence.settings,
         strength=chosen.strength,
         best_strength=best.strength,
         cut=chosen.cut,
-        divergence_max=divergence_max,
+        divergence_max=float(divergence.max()),
         detector=Detector.CURVE if fitted[0].curve_accuracy.accuracy > cosine_accuracy.accuracy else Detector.COSINE,
         cosine_accuracy=cosine_accuracy,
-        fitted=fitted,
+        fitted=tuple(fitted),
         candidates=candidates,
         accuracy_ratio=accuracy_ratio,
         n_healthy=int((~unhealthy).sum()),
@@ -185,26 +179,15 @@ def calibrate(
     )
 
 
-def _fit_context(
-    sigma_mm: float, evidence: Evidence, positions: SlicePositions, unhealthy: np.ndarray, patients: np.ndarray
-) -> ContextFit:
-    """Detector and threshold at one strength, with evidence smoothed across slices by `sigma_mm`."""
-    divergence, maps = to_numpy(evidence.divergence[:, 0]), to_numpy(evidence.maps[:, 0])  # [N, K], [N, H, W]
-    logs = smooth_across_slices(log_curves(divergence), positions, sigma_mm)
-    curve, accuracy = fit_and_validate(logs, unhealthy, patients)
-    return ContextFit(sigma_mm, curve, accuracy, _healthy_threshold(sigma_mm, maps, positions, unhealthy))
-
-
 def rate_strengths(evidence: Evidence, unhealthy: np.ndarray) -> tuple[Candidate, ...]:
-    """For each strength: the best cut of the cosine and its accuracy, and the AUC of the maps."""
-    similarity = to_numpy(evidence.similarity)  # [N, W]
-    candidates = []
-    for column, strength in enumerate(evidence.strengths):
+    """For each strength, from the weakest: the best cut of the cosine and its accuracy, and the AUC of the maps."""
+    similarity, maps, candidates = to_numpy(evidence.similarity), evidence.maps, []
+    for column, strength in sorted(enumerate(evidence.strengths), key=lambda pair: pair[1]):
         cut = best_cut(similarity[:, column], unhealthy)
-        map_auc = auc(smallest_lesion_level(to_numpy(evidence.maps[:, column])), unhealthy)
+        map_auc = auc(smallest_lesion_level(to_numpy(maps[:, column])), unhealthy)
         cosine_auc = auc(-similarity[:, column], unhealthy)
         candidates.append(Candidate(strength, cut.accuracy, cut.value, cosine_auc, map_auc))
-    return tuple(sorted(candidates, key=lambda one: one.strength))
+    return tuple(candidates)
 
 
 def choose_strength(
@@ -215,15 +198,12 @@ def choose_strength(
     By the cosine, as in the paper: the largest strength, from the most accurate one on, that is nearly as accurate. By
     the maps (ours): the smallest whose AUC is nearly the best, since stronger guidance spreads beyond a lesion's edge.
     """
-    if parse(StrengthBy, strength_by) == StrengthBy.MAP:
-        best = max(candidates, key=lambda one: one.map_auc or 0.0)
-        return best, next(one for one in candidates if (one.map_auc or 0.0) >= accuracy_ratio * (best.map_auc or 0.0))
-    best = max(candidates, key=lambda one: one.accuracy)  # of equals the first, which is the weakest
-    good_enough = [
-        one
-        for one in candidates
-        if one.strength >= best.strength and one.accuracy >= accuracy_ratio * best.accuracy - 1e-12
-    ]
+    if strength_by == StrengthBy.MAP:
+        best = max(candidates, key=lambda candidate: candidate.map_auc)
+        return best, next(other for other in candidates if other.map_auc >= accuracy_ratio * best.map_auc)
+    best = max(candidates, key=lambda candidate: candidate.accuracy)  # of equals the first, which is the weakest
+    least = accuracy_ratio * best.accuracy - 1e-12
+    good_enough = [other for other in candidates if other.strength >= best.strength and other.accuracy >= least]
     return best, good_enough[-1]
 
 

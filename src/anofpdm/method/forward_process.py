@@ -28,12 +28,7 @@ class Level:
     def select(self, channels: Tensor) -> "Level":
         """These channels only."""
         tensors = (self.x, self.healthy, self.unguided, self.clean)
-        return Level(self.number, self.t, *(select_channels(tensor, channels) for tensor in tensors))
-
-
-def select_channels(x: Tensor, channels: Tensor) -> Tensor:
-    """[N, C, H, W] -> [N, len(channels), H, W]; as it is where those are all."""
-    return x if len(channels) == x.shape[1] else x.index_select(1, channels)
+        return Level(self.number, self.t, *(tensor.index_select(1, channels) for tensor in tensors))
 
 
 def forward_process(

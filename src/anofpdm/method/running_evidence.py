@@ -11,7 +11,7 @@ from torch import Tensor
 
 from anofpdm.method.evidence import Evidence, EvidenceSettings, SignalMaps
 from anofpdm.method.forward_process import Level
-from anofpdm.method.signals import LevelTerms, combine, components, counted_levels, level_map, low_levels
+from anofpdm.method.signals import LOW_SHARE, combine, level_map
 from anofpdm.network.schedule import NoiseSchedule
 from anofpdm.options import Signal
 
@@ -23,15 +23,14 @@ class RunningEvidence:
         self,
         x0: Tensor,  # [N, C, H, W], scored channels of the slices
         settings: EvidenceSettings,
-        signals: Sequence[Signal],
+        components: Sequence[Signal],
         strengths: Tensor,  # [W]
         schedule: NoiseSchedule,
     ):
-        self.x0, self.settings, self.signals = x0[:, None], settings, signals
-        self.strengths, self.schedule, self.low = strengths, schedule, low_levels(settings.levels)
+        self.x0, self.settings, self.strengths, self.schedule = x0[:, None], settings, strengths, schedule
         n, _, height, width = x0.shape
         shape = (n, len(strengths), height, width)
-        self.sums = {part: _RunningSum(x0, shape) for signal in signals for part in components(signal)}
+        self.sums = {component: _RunningSum(x0, shape) for component in components}
         self.largest = x0.new_full(shape[:2], -torch.inf)
         self.end = torch.zeros(shape[:2], dtype=torch.long, device=x0.device)  # number of the level
         self.curves: list[tuple[Tensor, Tensor, Tensor]] = []
@@ -45,36 +44,27 @@ class RunningEvidence:
         is_maximum = divergence > self.largest
         self.largest = torch.where(is_maximum, divergence, self.largest)
         self.end.masked_fill_(is_maximum, level.number)
-        terms = LevelTerms(level.t, level.number < self.low, error, level.healthy, level.unguided, self.strengths)
+        self.is_low = level.t <= LOW_SHARE * self.settings.levels[-1]
         for component, running in self.sums.items():
-            running.add(level_map(component, terms, self.schedule), is_maximum)
+            signal = level_map(component, level, error, self.strengths, is_low=self.is_low, schedule=self.schedule)
+            running.add(signal, is_maximum)
 
     def current_map(self) -> Tensor:
-        """The first signal at the last level that was added."""
+        """[N, W, H, W]: the signal of the settings at the last level that was added."""
         maps = {component: running.current for component, running in self.sums.items()}
-        is_low = torch.full_like(self.end, len(self.curves) <= self.low, dtype=torch.bool)
-        return combine(self.signals[0], maps, is_low, self.settings.gradient_share)
+        is_low = torch.full_like(self.end, self.is_low, dtype=torch.bool)
+        return combine(self.settings.signal, maps, is_low, self.settings.gradient_share)
 
     def evidence(self, strengths: tuple[float, ...]) -> Evidence:
         divergence, mse_guided, mse_unguided = (torch.stack(curve, -1) for curve in zip(*self.curves, strict=True))
-        means = {
-            component: running.at_end / counted_levels(component, self.end, self.low)[..., None, None]
+        levels = torch.tensor(self.settings.levels).to(self.end.device, non_blocking=True)
+        n_low = int(sum(t <= LOW_SHARE * self.settings.levels[-1] for t in self.settings.levels))
+        counted = {Signal.GRADIENT_ABOVE: (self.end + 1 - n_low).clamp(min=1)}  # others count every level
+        maps = {
+            component: SignalMaps(running.at_end / counted.get(component, self.end + 1)[..., None, None], running.last)
             for component, running in self.sums.items()
         }
-        lasts = {component: running.last for component, running in self.sums.items()}
-        ends_low, share = self.end < self.low, self.settings.gradient_share
-        return Evidence(
-            self.settings,
-            strengths,
-            divergence,
-            mse_guided,
-            mse_unguided,
-            end_step=torch.tensor(self.settings.levels).to(self.end.device, non_blocking=True)[self.end],
-            maps_by_signal={
-                signal: SignalMaps(*(combine(signal, maps, ends_low, share) for maps in (means, lasts)))
-                for signal in self.signals
-            },
-        )
+        return Evidence(self.settings, strengths, divergence, mse_guided, mse_unguided, levels[self.end], maps)
 
 
 class _RunningSum:

@@ -1,14 +1,19 @@
-"""Configuration of the U-Net, and its presets."""
+"""Configuration of the U-Net, its presets, and everything that is stored beside a network's weights."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-from anofpdm.errors import ConfigError, ModelError
+from anofpdm import __version__
+from anofpdm.errors import ConfigError
 from anofpdm.labels import NULL
-from anofpdm.options import Preset, parse
+from anofpdm.network.checkpoint import FORMAT
+from anofpdm.network.training.training_config import TrainingConfig
+from anofpdm.options import Preset, Task, parse
+from anofpdm.util.artifacts import convert, to_plain
 
 MAX_VALUE = 4096  # of any setting; the largest published networks need a quarter of that
+MAX_SIZE = 4096  # pixels along a side of a slice
 
 
 @dataclass(frozen=True)
@@ -25,15 +30,15 @@ class UNetConfig:
 
     def __post_init__(self) -> None:
         counts = (self.in_channels, self.n_labels, self.null_label, self.channels, self.blocks, self.heads)
-        if any(type(n) is not int or not 0 <= n <= MAX_VALUE for n in (*counts, *self.multipliers, *self.attention)):
+        if not all(0 <= number <= MAX_VALUE for number in (*counts, *self.multipliers, *self.attention)):
             raise ConfigError(f"sizes of a U-Net must be integers from 0 to {MAX_VALUE}, got {self}")
-        if not isinstance(self.dropout, int | float) or not 0 <= self.dropout < 1:
+        if not 0 <= self.dropout < 1:
             raise ConfigError(f"dropout must be at least 0 and less than 1, got {self}")
         if len(self.multipliers) > 8 or self.blocks > 16 or min(*self.multipliers, self.blocks, self.heads) < 1:
             raise ConfigError(f"a U-Net needs 1 to 8 resolutions, 1 to 16 blocks, and attention heads, got {self}")
         if self.in_channels < 1 or self.channels < 4 or self.channels % 4 or not self.multipliers:
             raise ConfigError(f"a U-Net needs input channels and a width divisible by 4, got {self}")
-        if not 0 <= self.null_label < self.n_labels:
+        if self.null_label >= self.n_labels:
             raise ConfigError(f"null_label {self.null_label} is not one of {self.n_labels} labels")
         if any(self.channels * multiplier % self.heads for multiplier in self.multipliers):
             raise ConfigError(f"{self.heads} heads do not divide every width of {self}")
@@ -43,13 +48,37 @@ class UNetConfig:
         """Image sides must be a multiple of this."""
         return 2 ** (len(self.multipliers) - 1)
 
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """In the header of a model's weights, and of the state of its training."""
+
+    task: Task
+    network: UNetConfig
+    modalities: tuple[str, ...]  # in the order of the network's channels
+    size: int  # slices are size x size
+    step: int = 0
+    training: TrainingConfig = field(default_factory=TrainingConfig)
+    cohort: dict[str, Any] = field(default_factory=dict)  # hashes of slices, labels and split
+    expects: dict[str, Any] = field(default_factory=dict)  # of scans
+    format: int = FORMAT
+    anofpdm: str = __version__
+
+    def __post_init__(self) -> None:
+        channels = self.network.in_channels
+        if len(self.modalities) != channels or len(set(self.modalities)) != channels:
+            raise ValueError(f"{len(self.modalities)} modalities for a network with {channels} input channels")
+        if not 0 < self.size <= MAX_SIZE or self.size % self.network.side_divisor:
+            raise ValueError(f"slice size {self.size}")
+
     @classmethod
-    def from_dict(cls, payload: Mapping[str, Any]) -> "UNetConfig":
-        values: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in payload.items()}
-        try:
-            return cls(**values)
-        except TypeError as problem:
-            raise ModelError(f"a model of another version ({problem}); train it again") from None
+    def from_header(cls, payload: Mapping[str, Any]) -> "ModelConfig":
+        """ValueError or ConfigError names the field."""
+        return convert(cls, payload)
+
+    def to_header(self) -> dict[str, Any]:
+        header: dict[str, Any] = to_plain(self)
+        return header
 
 
 PRESETS: dict[Preset, dict[str, Any]] = {

@@ -14,7 +14,7 @@ from anofpdm.errors import ConfigError, ModelError
 from anofpdm.labels import HEALTHY, UNHEALTHY
 from anofpdm.network import checkpoint
 from anofpdm.network.classifier import Network, build_network
-from anofpdm.network.config import UNetConfig
+from anofpdm.network.config import ModelConfig
 from anofpdm.network.fast.cpu import SliceThreads, fast_gradients
 from anofpdm.network.fast.cuda_graph import CudaGraph
 from anofpdm.network.fast.winograd import is_faster_here, use_winograd
@@ -25,8 +25,6 @@ from anofpdm.util.memory import half_of, is_out_of_memory, release_cached_memory
 
 DTYPES = {Precision.FP32: torch.float32, Precision.BF16: torch.bfloat16, Precision.FP16: torch.float16}
 HealthyGradient = Callable[[Tensor, int], Tensor]  # x [N, C, H, W], t -> [N, C, H, W]
-MAX_SIZE = 4096  # pixels along a side of a slice
-MAX_GRAPHS = 16  # one per batch shape; the oldest is dropped
 
 
 class NoisePredictor:
@@ -48,17 +46,14 @@ class NoisePredictor:
         self.network = network.to(device).to(memory_format=network.memory_format).eval()  # type: ignore[call-overload]
         self._threads: SliceThreads | None = None
         if self.precision == Precision.FP32 and device.type == "cpu":
-            self._use_fast_layers()
+            self.network.decoder.skip_upsampling()
+            self._threads = SliceThreads()
+            if is_faster_here():
+                use_winograd(self.network)
         self.max_batch: int | None = None  # set once memory has run out
         self._uses_graphs = device.type == "cuda"
         self._graphs: dict[tuple[int, ...], CudaGraph] = {}
         self._pool = self._new_pool()
-
-    def _use_fast_layers(self) -> None:
-        self.network.decoder.skip_upsampling()
-        self._threads = SliceThreads()
-        if is_faster_here():
-            use_winograd(self.network)
 
     @torch.no_grad()
     def __call__(self, x: Tensor, t: int, labels: Tensor) -> Tensor:
@@ -95,11 +90,9 @@ class NoisePredictor:
         if not self._uses_graphs:
             return self._forward(x, levels, labels)
         count, known = len(x), [shape[0] for shape in self._graphs if shape[1:] == (*x.shape[1:], *labels.shape[1:])]
-        x, levels, labels = (pad_batch(one, graph_batch_size(count, known)) for one in (x, levels, labels))
+        x, levels, labels = (pad_batch(part, graph_batch_size(count, known)) for part in (x, levels, labels))
         shape = (*x.shape, *labels.shape[1:])  # labels, or weights of each
         if shape not in self._graphs:
-            if len(self._graphs) >= MAX_GRAPHS:
-                self._graphs.pop(next(iter(self._graphs)))
             self._forward(x, levels, labels)  # libraries choose their kernels here
             self._graphs[shape] = CudaGraph(self._forward, (x, levels, labels), self._pool)
         return self._graphs[shape](x, levels, labels)[:, :count].clone()
@@ -110,16 +103,16 @@ class NoisePredictor:
                 return torch.cat(self._threads.map(self._run_network, x, levels, labels), dim=1)
             return self._run_network(x, levels, labels)
 
+    def _arithmetic(self) -> contextlib.AbstractContextManager[None]:
+        if self.precision == Precision.FP32:
+            return _without_tf32()
+        return torch.autocast(self.device.type, DTYPES[self.precision], cache_enabled=False)
+
     @torch.no_grad()  # which does not hold in other threads
     def _run_network(self, x: Tensor, levels: Tensor, labels: Tensor) -> Tensor:
         flat = labels.transpose(0, 1).flatten(0, 1)
         noise: Tensor = self.network(x, levels, flat)
         return noise.unflatten(0, (-1, len(x)))
-
-    def _arithmetic(self) -> contextlib.AbstractContextManager[None]:
-        if self.precision == Precision.FP32:
-            return _without_tf32()
-        return torch.autocast(self.device.type, DTYPES[self.precision], cache_enabled=False)
 
     def _halve(self, batch: int) -> None:
         self._graphs.clear()
@@ -142,7 +135,7 @@ def graph_batch_size(count: int, known: Sequence[int]) -> int:
     octave = 1 << (count.bit_length() - 1)
     step = max(1, octave // 4)
     size = -(-count // step) * step
-    return min([one for one in known if count <= one <= 5 * count / 4], default=min(size, max(known)))
+    return min([other for other in known if count <= other <= 5 * count / 4], default=min(size, max(known)))
 
 
 def pad_batch(tensor: Tensor, count: int) -> Tensor:
@@ -196,10 +189,14 @@ def load_trained(
     task: str = Task.GUIDED,
     noise: str = Noise.GAUSSIAN,
 ) -> TrainedModel:
-    network, payload, digest = _load(folder, task, noise)
+    network, config, digest = _load(folder, task, noise)
     assert isinstance(network, UNet)
+    try:
+        expects = ScanExpectation.from_dict(config.expects)
+    except (TypeError, ValueError) as problem:
+        raise ModelError(f"{folder}: invalid configuration ({problem}); train it again") from None
     predict = NoisePredictor(network, device, precision)
-    return TrainedModel(folder, predict, tuple(payload["modalities"]), int(payload["size"]), digest, payload["expects"])
+    return TrainedModel(folder, predict, config.modalities, config.size, digest, expects)
 
 
 @dataclass(frozen=True)
@@ -214,7 +211,7 @@ class Guide:
 
 
 def load_guide(folder: Path, device: torch.device) -> Guide:
-    network, payload, digest = _load(folder, Task.CLASSIFIER, Noise.GAUSSIAN)
+    network, config, digest = _load(folder, Task.CLASSIFIER, Noise.GAUSSIAN)
     classifier = network.to(device).eval()
 
     def logits(x: Tensor, t: int) -> Tensor:
@@ -232,42 +229,30 @@ def load_guide(folder: Path, device: torch.device) -> Guide:
         healthy, unhealthy = logits(x, t)[:, [HEALTHY, UNHEALTHY]].T
         return unhealthy - healthy
 
-    return Guide(gradient, log_odds, tuple(payload["modalities"]), int(payload["size"]), digest)
+    return Guide(gradient, log_odds, config.modalities, config.size, digest)
 
 
-def _load(folder: Path, task: str, noise: str) -> tuple[Network, dict[str, Any], str]:
+def _load(folder: Path, task: str, noise: str) -> tuple[Network, ModelConfig, str]:
     weights, payload, digest = checkpoint.load_model(folder)
     try:
-        trained_for = payload["task"], payload.get("training", {}).get("noise", Noise.GAUSSIAN)
-        config = UNetConfig.from_dict(payload["network"])
-        _check_slices(payload, config)
-        payload["expects"] = ScanExpectation.from_dict(payload.get("expects") or {})
-    except (ConfigError, ModelError, KeyError, TypeError, ValueError, AttributeError) as problem:
+        config = ModelConfig.from_header(payload)
+    except (ConfigError, ValueError) as problem:
         raise ModelError(f"{folder}: invalid configuration ({problem}); train it again") from None
-    if trained_for != (task, noise):
+    if (config.task, config.training.noise) != (task, noise):
         raise ModelError(
-            f"{folder}: trained for task {trained_for[0]!r} with {trained_for[1]} noise; needed is a model for task "
-            f"'{task}' with {noise} noise"
+            f"{folder}: trained for task '{config.task}' with {config.training.noise} noise; needed is a model for "
+            f"task '{task}' with {noise} noise"
         )
     try:
         # A block has at least one 3 x 3 convolution of its width. Checked before memory is allocated.
-        least = sum(9 * config.blocks * (config.channels * multiplier) ** 2 for multiplier in config.multipliers)
+        widths = [config.network.channels * multiplier for multiplier in config.network.multipliers]
+        least = sum(9 * config.network.blocks * width**2 for width in widths)
         if least > sum(tensor.numel() for tensor in weights.values()):
             raise RuntimeError("too few weights")
-        network = build_network(task, config)
+        network = build_network(task, config.network)
         network.load_state_dict({name: tensor.float() for name, tensor in weights.items()})
     except RuntimeError as problem:
         if is_out_of_memory(problem):
             raise
         raise ModelError(f"{folder}: the weights do not fit the network in its configuration; train it again") from None
-    return network, payload, digest
-
-
-def _check_slices(payload: dict[str, Any], config: UNetConfig) -> None:
-    names, size = payload["modalities"], payload["size"]
-    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise ValueError("modalities must be a list of names")
-    if len(set(names)) != config.in_channels or len(names) != config.in_channels:
-        raise ValueError(f"{len(names)} modalities for a network with {config.in_channels} input channels")
-    if type(size) is not int or not 0 < size <= MAX_SIZE or size % config.side_divisor:
-        raise ValueError(f"slice size {size}")
+    return network, config, digest

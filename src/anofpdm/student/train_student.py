@@ -14,7 +14,7 @@ from anofpdm.errors import ConfigError, TrainingError
 from anofpdm.labels import NULL, UNHEALTHY
 from anofpdm.network.fast.cpu import fast_gradients
 from anofpdm.network.fast.cuda_graph import CudaGraph
-from anofpdm.network.training.optimiser import AdamW
+from anofpdm.network.training.optimiser import adamw, set_learning_rate
 from anofpdm.student.student_batches import StudentBatch, training_batches
 from anofpdm.student.student_network import StudentConfig, StudentNet
 from anofpdm.student.targets import PseudoLabels
@@ -106,7 +106,7 @@ class StudentTrainer:
         memory_format = torch.channels_last if on_gpu else torch.contiguous_format
         self.network: StudentNet = network.to(device).to(memory_format=memory_format).train()  # type: ignore[call-overload]
         self.average = copy.deepcopy(self.network)
-        self.optimiser = AdamW(self.network.parameters(), training.learning_rate, weight_decay=1e-4)
+        self.optimiser = adamw(self.network.parameters(), training.learning_rate, weight_decay=1e-4)
         self.step = 0
         self._uses_graph = on_gpu
         self._graph: CudaGraph | None = None
@@ -138,7 +138,7 @@ class StudentTrainer:
     def set_learning_rate(self, step: int, done: float) -> None:
         """Linear warm-up, then half a cosine down to 0."""
         share = min(1.0, (step + 1) / WARM_UP) * (1 + math.cos(math.pi * min(done, 1.0))) / 2
-        self.optimiser.learning_rate = self.training.learning_rate * share
+        set_learning_rate(self.optimiser, self.training.learning_rate * share)
 
     @torch.no_grad()
     def _update_average(self) -> None:

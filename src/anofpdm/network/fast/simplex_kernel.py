@@ -4,46 +4,40 @@ Positions are kept as integers: pixels, to be divided by the wavelength. Stretch
 6 times a stretched position and 3 times the vector to a lattice point are integers too, which float32 holds exactly.
 """
 
-import functools
+from collections.abc import Sequence
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from anofpdm.network.simplex import (
-    FIRST_WAVELENGTH,
-    NORM,
-    OCTAVES,
-    PERSISTENCE,
-    lattice_gradients,
-    neighbour_offsets,
-)
-
 BLOCK, WARPS = 512, 4
 
 
-def simplex_noise_on_gpu(permutations: Tensor, t: int | Tensor, height: int, width: int) -> Tensor:
-    """Permutations [B, 256]; one integer level for all, or one for each [B] -> [B, height, width] float32."""
-    fields, places, device = len(permutations), height * width, permutations.device
+def simplex_noise_on_gpu(
+    permutations: Tensor,  # [B, 256]
+    t: int | Tensor,  # one integer level for all, or one for each [B]
+    sides: tuple[int, int],
+    slopes: Tensor,  # [3, B, 256], gradients of each hash value
+    offsets: Sequence[tuple[int, int, int]],  # of lattice points near a cell
+    octaves: tuple[int, float, float],  # their number, the first wavelength, the ratio of amplitudes
+    norm: float,
+) -> Tensor:
+    """[B, height, width] float32."""
+    fields, places, device = len(permutations), sides[0] * sides[1], permutations.device
     out = torch.empty(fields, places, device=device)
     if out.numel():
         levels = torch.as_tensor(t, device=device).to(torch.int32).expand(fields).contiguous()
-        slopes = torch.stack(lattice_gradients(permutations))  # [3, B, 256]
-        neighbours = _neighbours_on(device)
+        neighbours = torch.tensor(offsets, dtype=torch.int32, device=device)
+        count, wavelength, persistence = octaves
         with torch.cuda.device_of(permutations):  # Triton launches on the current device
             _noise[(fields, triton.cdiv(places, BLOCK))](
                 *(permutations.to(torch.int32).contiguous(), slopes, neighbours, levels, out),
-                *(places, width, fields, len(neighbours), PERSISTENCE, NORM),
-                *(OCTAVES, FIRST_WAVELENGTH, BLOCK),
+                *(places, sides[1], fields, len(offsets), persistence, norm),
+                *(count, wavelength, BLOCK),
                 num_warps=WARPS,
             )
-    return out.view(-1, height, width)
-
-
-@functools.cache
-def _neighbours_on(device: torch.device) -> Tensor:
-    return torch.tensor(neighbour_offsets(), dtype=torch.int32, device=device)
+    return out.view(-1, *sides)
 
 
 @triton.jit
@@ -58,7 +52,7 @@ def _noise(
     z = tl.load(levels + n).to(tl.float32)
     table = permutations + n * 256
     slope_x, slope_y, slope_z = slopes + n * 256, slopes + (fields + n) * 256, slopes + (2 * fields + n) * 256
-    strength = 1.0 / norm
+    amplitude = 1.0 / norm
     total = tl.zeros((BLOCK,), tl.float32)
     for _ in range(OCTAVES):
         along = x + y + z
@@ -89,7 +83,7 @@ def _noise(
             sloped += w * tl.load(slope_z + hashed, reached, 0.0)
             near = near * near
             value += near * near * sloped
-        total += strength * value
-        strength = strength * persistence
+        total += amplitude * value
+        amplitude = amplitude * persistence
         x, y, z = 2.0 * x, 2.0 * y, 2.0 * z
     tl.store(out + n.to(tl.int64) * places + place, total, inside)

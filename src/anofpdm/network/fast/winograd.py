@@ -80,11 +80,9 @@ def use_winograd(network: nn.Module) -> None:
 
 
 def suits(convolution: nn.Conv2d) -> bool:
-    shape = (convolution.kernel_size, convolution.stride, convolution.padding, convolution.dilation)
+    """Of the network's convolutions, those of 3 x 3 pixels have a padding of 1."""
     return (
-        shape == ((3, 3), (1, 1), (1, 1), (1, 1))
-        and convolution.groups == 1
-        and convolution.bias is None
+        (convolution.kernel_size, convolution.stride, convolution.bias) == ((3, 3), (1, 1), None)
         and convolution.in_channels >= MIN_CHANNELS
         and convolution.out_channels >= MIN_CHANNELS // 2
     )

@@ -1,8 +1,6 @@
 """Which slices each training step uses. Determined by the seed and the step's number, so that a run can resume at any
 step, with any number of processes, and use the same slices."""
 
-import queue
-import threading
 from collections.abc import Generator
 
 import numpy as np
@@ -13,8 +11,9 @@ from anofpdm.cohorts.store import Cohort
 from anofpdm.errors import TrainingError
 from anofpdm.labels import HEALTHY, NULL, UNHEALTHY
 from anofpdm.options import Task
+from anofpdm.util.workers import map_in_threads
 
-AHEAD = 4  # batches read in advance
+READERS = 2  # threads; each reads up to two batches in advance
 
 
 class SliceOrder:
@@ -22,7 +21,7 @@ class SliceOrder:
 
     def __init__(self, groups: list[np.ndarray], shares: list[int], seed: int):
         self.groups, self.shares, self.seed = groups, shares, seed  # a batch takes shares[i] rows of groups[i]
-        self._drawn: dict[int, tuple[int, np.ndarray]] = {}  # by group: epoch and order
+        self._orders: dict[int, tuple[int, np.ndarray]] = {}  # by group: epoch and order
 
     @classmethod
     def from_cohort(cls, cohort: Cohort, task: str, *, batch: int, balanced: bool, seed: int) -> "SliceOrder":
@@ -45,19 +44,17 @@ class SliceOrder:
 
     def _take(self, number: int, start: int, count: int) -> np.ndarray:
         group = self.groups[number]
-        positions = np.arange(start, start + count)
-        rows = np.empty(count, dtype=np.int64)
-        for epoch in np.unique(positions // len(group)):
-            here = positions // len(group) == epoch
-            rows[here] = self._order(number, int(epoch))[positions[here] % len(group)]
-        return rows
+        epochs, places = np.divmod(np.arange(start, start + count), len(group))
+        parts = [self._order(number, int(epoch))[places[epochs == epoch]] for epoch in np.unique(epochs)]
+        return np.concatenate(parts)
 
     def _order(self, number: int, epoch: int) -> np.ndarray:
         """Cached: shuffling 100,000 rows takes longer than reading a batch."""
-        before, order = self._drawn.get(number, (-1, self.groups[number]))
-        if before != epoch:
-            order = np.random.default_rng([self.seed, number, epoch]).permutation(self.groups[number])
-            self._drawn[number] = epoch, order
+        cached = self._orders.get(number)
+        if cached is not None and cached[0] == epoch:
+            return cached[1]
+        order = np.random.default_rng([self.seed, number, epoch]).permutation(self.groups[number])
+        self._orders[number] = epoch, order
         return order
 
 
@@ -69,11 +66,11 @@ def training_rows(cohort: Cohort, task: str) -> np.ndarray:
         rows = rows[labels == HEALTHY]
     if task == Task.CLASSIFIER:
         rows = rows[labels != NULL]
-    found = set(cohort.labels[rows].tolist())
+    kinds = set(cohort.labels[rows].tolist())
     # The method needs predictions for healthy slices and for any slices; unlabelled ones can serve as the latter.
-    enough = HEALTHY in found and len(found) > 1 if task == Task.GUIDED else {HEALTHY, UNHEALTHY} <= found
+    enough = HEALTHY in kinds and len(kinds) > 1 if task == Task.GUIDED else {HEALTHY, UNHEALTHY} <= kinds
     if task in (Task.GUIDED, Task.CLASSIFIER) and not enough:
-        known = found & {HEALTHY, UNHEALTHY}
+        known = kinds & {HEALTHY, UNHEALTHY}
         only = "no labels at all" if not known else f"{'healthy' if HEALTHY in known else 'unhealthy'} slices only"
         raise TrainingError(
             f"{cohort.path}: {only} in its training split, and task '{task}' needs others too; "
@@ -86,33 +83,13 @@ def training_rows(cohort: Cohort, task: str) -> np.ndarray:
 
 def read_ahead(
     cohort: Cohort, order: SliceOrder, steps: range, *, part: slice, pin: bool
-) -> Generator[tuple[int, Tensor, Tensor], None, None]:
-    """Step number, slices [B, C, H, W] float16 and labels [B] of each step, read in a background thread; `part` is this
-    process's share of the batch."""
-    pending: queue.Queue[tuple[int, Tensor, Tensor] | BaseException | None] = queue.Queue(AHEAD)
-    stop = threading.Event()
+) -> Generator[tuple[Tensor, Tensor], None, None]:
+    """Slices [B, C, H, W] float16 and labels [B] of each step, read in background threads; `part` is this process's
+    share of the batch."""
 
-    def read() -> None:
-        try:
-            for step in steps:
-                rows = order.rows(step)[part]
-                slices, labels = torch.from_numpy(cohort.slices[rows]), torch.from_numpy(cohort.labels[rows])
-                pending.put((step, slices.pin_memory(), labels.pin_memory()) if pin else (step, slices, labels))
-                if stop.is_set():
-                    return
-            pending.put(None)
-        except BaseException as problem:  # raised by the consumer
-            pending.put(problem)
+    def read(step: int) -> tuple[Tensor, Tensor]:
+        rows = order.rows(step)[part]
+        slices, labels = torch.from_numpy(cohort.slices[rows]), torch.from_numpy(cohort.labels[rows])
+        return (slices.pin_memory(), labels.pin_memory()) if pin else (slices, labels)
 
-    reader = threading.Thread(target=read, daemon=True)
-    reader.start()
-    try:
-        while (item := pending.get()) is not None:
-            if isinstance(item, BaseException):
-                raise item
-            yield item
-    finally:
-        stop.set()
-        while not pending.empty():
-            pending.get_nowait()
-        reader.join(timeout=10)  # it must not use CUDA while the process ends; a file that hangs does not keep it
+    yield from map_in_threads(read, steps, READERS)

@@ -1,7 +1,7 @@
 """Training log: JSON lines, and tensorboard if it is installed."""
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -12,34 +12,27 @@ LOG = "log.jsonl"
 JUMP = 4.0  # factor; single batches differ by less
 
 
-@dataclass(frozen=True)
-class TrainingStatus:
-    step: int
-    loss: float
-    steps_per_second: float
-    fraction_done: float  # of the run, 0 to 1
-    note: str = ""
-
-    def __str__(self) -> str:
-        return f"step {self.step}  loss {self.loss:.4f}  {self.steps_per_second:.1f}/s  {self.note}".rstrip()
-
-
 class TrainingLog:
     def __init__(self, folder: Path, step: int):
         """Continues after `step`: lines that an earlier run wrote after its last save are dropped."""
         self._path = folder / LOG
         if self._path.is_file():
-            kept = [json.dumps(line) + "\n" for line in _lines(self._path) if line["step"] <= step]
+            kept = [json.dumps(line) + "\n" for line in read_log(folder) if line["step"] <= step]
             write_atomically(self._path, "".join(kept).encode())
-        self._board = _tensorboard(folder, step)
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError:
+            self._board = None
+        else:
+            self._board = SummaryWriter(folder / "tensorboard", purge_step=step + 1)
 
-    def write(self, status: TrainingStatus) -> None:
-        line = {name: value for name, value in asdict(status).items() if name != "fraction_done" and value != ""}
+    def write(self, step: int, loss: float, steps_per_second: float, note: str = "") -> None:
+        line = {"step": step, "loss": loss, "steps_per_second": steps_per_second} | ({"note": note} if note else {})
         with translate_write_errors(self._path), self._path.open("a") as file:
             file.write(json.dumps(line) + "\n")
         if self._board is not None:
-            self._board.add_scalar("loss", status.loss, status.step)
-            self._board.add_scalar("steps per second", status.steps_per_second, status.step)
+            self._board.add_scalar("loss", loss, step)
+            self._board.add_scalar("steps per second", steps_per_second, step)
 
     def close(self) -> None:
         if self._board is not None:
@@ -47,31 +40,19 @@ class TrainingLog:
 
 
 def read_log(folder: Path) -> list[dict[str, Any]]:
-    """Lines of a model's log: step, loss, steps_per_second."""
-    return _lines(folder / LOG)
-
-
-def minutes_trained(folder: Path) -> float:
-    """Time spent on the steps in the log, over all runs."""
-    lines, before, seconds = read_log(folder), 0, 0.0
-    for line in lines:
-        seconds += (line["step"] - before) / max(line["steps_per_second"], 1e-9)
-        before = line["step"]
-    return seconds / 60
-
-
-def _lines(log: Path) -> list[dict[str, Any]]:
-    """Without an incomplete last line of a killed run."""
+    """Lines of a model's log: step, loss, steps_per_second. Without an incomplete last line of a killed run."""
+    log = folder / LOG
     lines = log.read_text().splitlines() if log.is_file() else []
     return [json.loads(line) for line in lines if line.endswith("}")]
 
 
-def _tensorboard(folder: Path, step: int) -> Any:
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError:
-        return None
-    return SummaryWriter(folder / "tensorboard", purge_step=step + 1)
+def minutes_trained(folder: Path) -> float:
+    """Time spent on the steps in the log, over all runs."""
+    before, seconds = 0, 0.0
+    for line in read_log(folder):
+        seconds += (line["step"] - before) / max(line["steps_per_second"], 1e-9)
+        before = line["step"]
+    return seconds / 60
 
 
 @dataclass(frozen=True)
@@ -88,8 +69,8 @@ def loss_jump(folder: Path) -> Jump | None:
     lines = read_log(folder)
     losses = [line["loss"] for line in lines]
     for now in range(20, len(lines) - 2):
-        old, new = median(losses[now - 20 : now]), median(losses[now : now + 5])
-        if new > JUMP * old:
-            first = next(line for line in lines[now:] if line["loss"] > JUMP * old)
-            return Jump(first["step"], old, new)
+        before, after = median(losses[now - 20 : now]), median(losses[now : now + 5])
+        if after > JUMP * before:
+            first = next(line for line in lines[now:] if line["loss"] > JUMP * before)
+            return Jump(first["step"], before, after)
     return None

@@ -5,22 +5,21 @@ import math
 import signal
 import threading
 import time
-from dataclasses import asdict
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from anofpdm import __version__
 from anofpdm.cohorts.store import Cohort
-from anofpdm.errors import ModelError, Terminated, TrainingError
+from anofpdm.errors import ConfigError, ModelError, Terminated, TrainingError
 from anofpdm.labels import LABEL_NAMES
 from anofpdm.network import checkpoint
 from anofpdm.network.classifier import build_network
-from anofpdm.network.config import UNetConfig
+from anofpdm.network.config import ModelConfig, UNetConfig
 from anofpdm.network.training.batches import SliceOrder, read_ahead
-from anofpdm.network.training.log import TrainingLog, TrainingStatus
+from anofpdm.network.training.log import TrainingLog
 from anofpdm.network.training.sample_pictures import save_pictures
 from anofpdm.network.training.trainer import Trainer
 from anofpdm.network.training.training_config import TrainingConfig, TrainingLimits
@@ -42,8 +41,15 @@ def start(
     cohort: Cohort, network: UNetConfig, config: TrainingConfig, *, device: torch.device, world: World
 ) -> Trainer:
     """A trainer at step 0, with the same weights in every process."""
+    size, channels = cohort.slices.shape[-1], cohort.slices.shape[1]
+    if channels != network.in_channels:
+        raise ModelError(f"{cohort.path} has {channels} modalities, the network takes {network.in_channels}")
+    if size % network.side_divisor:
+        raise ModelError(
+            f"{cohort.path} has slices of {size} x {size}, and the network needs a multiple of {network.side_divisor}; "
+            "prepare the cohort with another --size"
+        )
     torch.manual_seed(config.seed)
-    check_fits(cohort, network)
     return Trainer(build_network(config.task, network), config, device, world)
 
 
@@ -53,18 +59,18 @@ def start_from(model: Path, cohort: Cohort, config: TrainingConfig, *, device: t
     task = payload.get("task")
     if task not in set(Task):
         raise ModelError(f"{model}: not a diffusion model (task {task!r}); give the folder of one with --from")
-    modalities = payload["modalities"]
-    if modalities != list(cohort.modalities):
+    trained = _read_config(model, payload, "train it again")
+    if trained.modalities != cohort.modalities:
+        modalities = trained.modalities
         raise ModelError(
             f"{model} was trained on {', '.join(modalities)}, and {cohort.path} has {', '.join(cohort.modalities)}; "
             f"prepare the cohort with --modalities {','.join(modalities)}"
         )
     if (task == Task.CLASSIFIER) != (config.task == Task.CLASSIFIER):
         raise ModelError(f"{model} was trained for task '{task}' and cannot be fine-tuned for task '{config.task}'")
-    network = UNetConfig.from_dict(payload["network"])
-    if config.task == Task.GUIDED and network.n_labels < len(LABEL_NAMES):
+    if config.task == Task.GUIDED and trained.network.n_labels < len(LABEL_NAMES):
         raise ModelError(f"{model} was trained without labels (task '{task}') and cannot be guided; set --task")
-    trainer = start(cohort, network, config, device=device, world=world)
+    trainer = start(cohort, trained.network, config, device=device, world=world)
     trainer.load_weights(weights)
     return trainer
 
@@ -72,36 +78,27 @@ def start_from(model: Path, cohort: Cohort, config: TrainingConfig, *, device: t
 def resume(model: Path, cohort: Cohort, *, device: torch.device, world: World) -> Trainer:
     """A trainer as it was at its last save."""
     tensors, payload = checkpoint.load_state(model)
-    if payload.get("cohort") != cohort_identity(cohort):
+    saved = _read_config(model, payload, "resume with that version, or fine-tune with --from")
+    if saved.cohort != cohort_identity(cohort):
         raise ModelError(
             f"{model} was trained on another cohort than {cohort.path} (or its labels or split have changed since); "
             "use the same cohort, or fine-tune with --from"
         )
-    try:
-        config = TrainingConfig(**payload["training"])
-    except (KeyError, TypeError) as problem:
-        raise ModelError(
-            f"{model}: the state of another version ({problem}); resume with that version, or fine-tune with --from"
-        ) from None
-    trainer = start(cohort, UNetConfig.from_dict(payload["network"]), config, device=device, world=world)
-    trainer.restore(tensors, payload["step"])
+    trainer = start(cohort, saved.network, saved.training, device=device, world=world)
+    trainer.restore(tensors, saved.step)
     return trainer
+
+
+def _read_config(model: Path, payload: dict[str, Any], remedy: str) -> ModelConfig:
+    try:
+        return ModelConfig.from_header(payload)
+    except (ConfigError, ValueError) as problem:
+        raise ModelError(f"{model}: the configuration of another version ({problem}); {remedy}") from None
 
 
 def cohort_identity(cohort: Cohort) -> dict[str, Any]:
     """Hashes of slices, labels and split, which must be the same for a run to resume."""
     return {name: getattr(cohort.manifest, name) for name in ("preparation_sha256", "slices_sha256", "tables_sha256")}
-
-
-def check_fits(cohort: Cohort, network: UNetConfig) -> None:
-    size, channels = cohort.slices.shape[-1], cohort.slices.shape[1]
-    if channels != network.in_channels:
-        raise ModelError(f"{cohort.path} has {channels} modalities, the network takes {network.in_channels}")
-    if size % network.side_divisor:
-        raise ModelError(
-            f"{cohort.path} has slices of {size} x {size}, and the network needs a multiple of {network.side_divisor}; "
-            "prepare the cohort with another --size"
-        )
 
 
 # ---- training --------------------------------------------------------------------------------------------------------
@@ -136,14 +133,14 @@ class _Run:
 
     def train(self) -> None:
         trainer, world, loss = self.trainer, self.trainer.world, None
-        with StopRequests() as stop, contextlib.closing(self._batches()) as batches:
-            for _, slices, labels in batches:
+        with stop_requests() as requests, contextlib.closing(self._batches()) as batches:
+            for slices, labels in batches:
                 loss = trainer.update(trainer.inputs(slices, labels))
                 if self._time_to_report():
                     self._report(loss)
                 if world.count > 1 and trainer.step % CHECK_STEPS:
                     continue
-                requested = world.any(stop.requested, trainer.device)
+                requested = world.any(bool(requests), trainer.device)
                 out_of_time = world.any(self._fraction_of_time() >= 1, trainer.device)
                 time_to_save = time.monotonic() - self.last_save >= 60 * self.limits.save_minutes
                 if requested or world.any(time_to_save, trainer.device):
@@ -151,7 +148,7 @@ class _Run:
                     self._report(loss)  # before the save, after which the run may be killed
                     self.save()
                 if requested:
-                    raise stop.exception
+                    raise requests[0] if requests else KeyboardInterrupt
                 if out_of_time:
                     break
         if loss is not None:
@@ -175,20 +172,21 @@ class _Run:
         return self.trainer.world.count == 1 and time.monotonic() - self.last_report > REPORT_SECONDS
 
     def _report(self, loss: Tensor) -> None:
-        trainer = self.trainer
+        trainer, step = self.trainer, self.trainer.step
         if trainer.world.any(not math.isfinite(float(loss)), trainer.device):
             raise self._not_finite()
-        if self.log is None or self.reported_step == trainer.step:
+        if self.log is None or self.reported_step == step:
             return
         now, limits = time.monotonic(), self.limits
-        speed = (trainer.step - self.reported_step) / max(now - self.last_report, 1e-9)
-        self.last_report, self.reported_step = now, trainer.step
+        speed = (step - self.reported_step) / max(now - self.last_report, 1e-9)
+        self.last_report, self.reported_step = now, step
         fraction = self._fraction_of_time()
         if limits.steps is not None:
-            fraction = max(fraction, (trainer.step - self.first_step) / max(limits.steps - self.first_step, 1))
-        status = TrainingStatus(trainer.step, float(loss), speed, min(1.0, fraction), memory_note(trainer))
-        self.log.write(status)
-        self.progress("Training", status.fraction_done, 1.0, str(status))
+            fraction = max(fraction, (step - self.first_step) / max(limits.steps - self.first_step, 1))
+        note = memory_note(trainer)
+        self.log.write(step, float(loss), speed, note)
+        text = f"step {step}  loss {float(loss):.4f}  {speed:.1f}/s  {note}".rstrip()
+        self.progress("Training", min(1.0, fraction), 1.0, text)
 
     def _fraction_of_time(self) -> float:
         return (time.monotonic() - self.start) / 60 / self.limits.minutes if self.limits.minutes else 0.0
@@ -205,21 +203,18 @@ class _Run:
             return
         if not all(bool(torch.isfinite(average).all()) for average in trainer.average.values()):
             raise self._not_finite()
-        config = {
-            "format": checkpoint.FORMAT,
-            "anofpdm": __version__,
-            "task": trainer.config.task,
-            "step": trainer.step,
-            "training": asdict(trainer.config),
-            "network": asdict(trainer.network.config),
-            "modalities": list(cohort.modalities),
-            "size": cohort.slices.shape[-1],
-            "cohort": cohort_identity(cohort),
-        }
-        if cohort.manifest.expects:
-            config["expects"] = cohort.manifest.expects
-        checkpoint.save_state(self.out, trainer.state(), config)
-        checkpoint.save_model(self.out, store(trainer.average, self.limits.weights), config)
+        header = ModelConfig(
+            task=trainer.config.task,
+            network=trainer.network.config,
+            modalities=cohort.modalities,
+            size=cohort.slices.shape[-1],
+            step=trainer.step,
+            training=trainer.config,
+            cohort=cohort_identity(cohort),
+            expects=cohort.manifest.expects,
+        ).to_header()
+        checkpoint.save_state(self.out, trainer.state(), header)
+        checkpoint.save_model(self.out, store(trainer.average, self.limits.weights), header)
         if self.limits.sample_steps:
             save_pictures(trainer, cohort.slices.shape[1:], self.out, self.limits.sample_steps)
 
@@ -231,27 +226,22 @@ def memory_note(trainer: Trainer) -> str:
     return f"memory is short: {trainer.micro_batch} of {share} slices at a time, the batch size is unchanged"
 
 
-class StopRequests:
-    """A signal takes effect at the end of the step, so that no half-finished step is saved; a second one at once."""
+@contextlib.contextmanager
+def stop_requests() -> Iterator[list[type[KeyboardInterrupt]]]:
+    """The exceptions of the signals received so far. A signal takes effect at the end of the step, so that no
+    half-finished step is saved; a second one at once."""
+    received: list[type[KeyboardInterrupt]] = []
 
-    def __init__(self) -> None:
-        self.requested = False
-        self.exception: type[KeyboardInterrupt] = KeyboardInterrupt
-        self._previous: dict[int, Any] = {}
+    def handle(number: int, _frame: object) -> None:
+        received.append(Terminated if number == signal.SIGTERM else KeyboardInterrupt)
+        if len(received) > 1:
+            raise received[-1]
 
-    def __enter__(self) -> "StopRequests":
-        if threading.current_thread() is threading.main_thread():
-            signals = (signal.SIGINT, signal.SIGTERM)
-            self._previous = {number: signal.signal(number, self._handle) for number in signals}
-        return self
-
-    def _handle(self, number: int, _frame: object) -> None:
-        if number == signal.SIGTERM:
-            self.exception = Terminated
-        if self.requested:
-            raise self.exception
-        self.requested = True
-
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self._previous.items():
+    is_main = threading.current_thread() is threading.main_thread()
+    numbers = (signal.SIGINT, signal.SIGTERM) if is_main else ()
+    previous = {number: signal.signal(number, handle) for number in numbers}
+    try:
+        yield received
+    finally:
+        for number, handler in previous.items():
             signal.signal(number, handler)

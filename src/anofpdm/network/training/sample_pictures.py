@@ -12,8 +12,9 @@ from anofpdm.labels import LABEL_NAMES
 from anofpdm.network.schedule import NoiseSchedule
 from anofpdm.network.training.trainer import LEVEL_BINS, Trainer
 from anofpdm.options import Task
-from anofpdm.util.drawing import BACKGROUND, BLUE, FOREGROUND, MUTED, encode_png, font
+from anofpdm.util.drawing import MUTED, Line, chart, encode_png, font
 from anofpdm.util.files import write_atomically
+from anofpdm.util.memory import unless_out_of_memory
 
 SAMPLES, LEVELS = "samples.png", "loss_by_level.png"
 GAP, CAPTION = 6, 20
@@ -24,9 +25,10 @@ def save_pictures(trainer: Trainer, shape: Sequence[int], out: Path, steps: int,
     """Samples [C, H, W] of every label by the averaged weights, and the loss at each part of the noise range."""
     sums, counts = trainer.level_loss.cpu()
     trainer.level_loss.zero_()
-    width = len(trainer.schedule) // LEVEL_BINS
-    names = [f"{number * width}+" for number in range(LEVEL_BINS)]
-    write_atomically(out / LEVELS, bars((sums / counts).tolist(), names, f"loss by noise level, step {trainer.step}"))
+    middles = (np.arange(LEVEL_BINS) + 0.5) * len(trainer.schedule) / LEVEL_BINS
+    title = f"loss by noise level, step {trainer.step}"
+    losses = chart([Line(middles, (sums / counts).numpy(), dots=True)], title, xlabel="noise level t")
+    write_atomically(out / LEVELS, encode_png(losses))
     if trainer.config.task == Task.CLASSIFIER:
         return
     network = trainer.averaged_network()
@@ -38,9 +40,8 @@ def save_pictures(trainer: Trainer, shape: Sequence[int], out: Path, steps: int,
     def predict(x: Tensor, t: int) -> Tensor:
         return network(x, torch.full((len(x),), t, device=x.device), labels)
 
-    try:
-        samples = sample(predict, noise, schedule=trainer.schedule, steps=steps)
-    except torch.OutOfMemoryError:
+    samples = unless_out_of_memory(lambda: sample(predict, noise, schedule=trainer.schedule, steps=steps))
+    if samples is None:
         return  # training needs the memory more
     label_names = ["no label" if label == null else LABEL_NAMES[label] for label in range(n_labels)]
     captions = [f"step {trainer.step}: {name}" for name in label_names]
@@ -65,31 +66,11 @@ def sample(predict: Callable[[Tensor, int], Tensor], noise: Tensor, *, schedule:
 def sample_grid(samples: np.ndarray, captions: Sequence[str]) -> bytes:
     """PNG of samples [rows, columns, C, H, W] in [-1, 1]; a caption over each row, modalities side by side."""
     rows, columns, channels, height, width = samples.shape
-    block = channels * width + GAP
-    sheet = Image.new("RGB", (GAP + columns * block, GAP + rows * (height + CAPTION + GAP)), BACKGROUND)
+    strips = samples.transpose(0, 3, 1, 2, 4).reshape(rows, height, columns, channels * width)
+    strips = np.pad(strips, ((0, 0), (CAPTION, GAP), (0, 0), (GAP, 0)), constant_values=-1)
+    grey = np.round((np.clip(strips, -1, 1) + 1) * 127.5).astype(np.uint8)
+    sheet = Image.fromarray(grey.reshape(rows * strips.shape[1], -1)).convert("RGB")
     pen = ImageDraw.Draw(sheet)
-    for row in range(rows):
-        top = GAP + row * (height + CAPTION + GAP)
-        pen.text((GAP, top), captions[row], MUTED, font())
-        for column in range(columns):
-            strip = np.concatenate(list(samples[row, column]), axis=1)  # [H, C * W]
-            grey = np.round((np.clip(strip, -1, 1) + 1) * 127.5).astype(np.uint8)
-            sheet.paste(Image.fromarray(grey).convert("RGB"), (GAP + column * block, top + CAPTION))
-    return encode_png(sheet)
-
-
-def bars(heights: Sequence[float], names: Sequence[str], title: str) -> bytes:
-    """PNG of a bar chart; non-finite values are left out."""
-    width, height, base = 56, 160, 220
-    sheet = Image.new("RGB", (GAP * 2 + width * len(heights), base + 30), BACKGROUND)
-    pen = ImageDraw.Draw(sheet)
-    pen.text((GAP, GAP), title, FOREGROUND, font())
-    highest = max((h for h in heights if np.isfinite(h)), default=1.0) or 1.0
-    for number, (value, name) in enumerate(zip(heights, names, strict=True)):
-        left = GAP + number * width
-        pen.text((left + 4, base + 6), name, MUTED, font())
-        if np.isfinite(value):
-            top = base - height * value / highest
-            pen.rectangle((left + 4, top, left + width - 4, base), BLUE)
-            pen.text((left + 4, top - 16), f"{value:.3g}", FOREGROUND, font())
+    for row, caption in enumerate(captions):
+        pen.text((GAP, row * strips.shape[1]), caption, MUTED, font())
     return encode_png(sheet)

@@ -19,13 +19,14 @@ from anofpdm.network.fast.cuda_graph import CudaGraph
 from anofpdm.network.schedule import NoiseSchedule
 from anofpdm.network.simplex import random_permutations, simplex_noise
 from anofpdm.network.training.augment import CHANCES, augment
-from anofpdm.network.training.optimiser import AdamW
+from anofpdm.network.training.optimiser import adamw, set_learning_rate
 from anofpdm.network.training.training_config import TrainingConfig
 from anofpdm.options import Noise, Task
 from anofpdm.util.distributed import World
-from anofpdm.util.memory import is_out_of_memory
+from anofpdm.util.memory import unless_out_of_memory
 
-NETWORK, AVERAGE, FIRST_MOMENT, SECOND_MOMENT = "network.", "average.", "exp_avg.", "exp_avg_sq."
+NETWORK, AVERAGE = "network.", "average."
+MOMENTS = ("exp_avg", "exp_avg_sq")  # as torch names those of the optimiser
 LEVEL_BINS = 10
 RECORD_AFTER = 3  # steps, during which libraries choose their kernels
 
@@ -53,7 +54,7 @@ class Trainer:
         self.runner: nn.Module = self.network
         if self.world.count > 1:
             self.runner = DistributedDataParallel(self.network, device_ids=[device.index] if on_gpu else None)
-        self.optimiser = AdamW(self.network.parameters(), config.learning_rate)
+        self.optimiser = adamw(self.network.parameters(), config.learning_rate)
         self._graph: CudaGraph | None = None
         self._uses_graph = on_gpu and self.world.count == 1
         self.micro_batch = config.batch // self.world.count  # halved when memory runs out
@@ -99,7 +100,8 @@ class Trainer:
     def update(self, inputs: Inputs) -> Tensor:
         """One step of the optimiser; returns the mean loss of this process's slices."""
         torch.manual_seed(_mix_seeds(self.config.seed, self.step, 1 + self.world.rank))  # dropout
-        self._set_learning_rate()
+        warmed_up = min(1.0, (self.step + 1) / self.config.warm_up) if self.config.warm_up else 1.0
+        set_learning_rate(self.optimiser, self.config.learning_rate * warmed_up)
         if self._uses_graph and self._graph is None and self.eager_steps >= RECORD_AFTER:
             self._graph = self._record(inputs)
         if self._graph is not None:
@@ -123,24 +125,16 @@ class Trainer:
         if self.world.count > 1:
             return self._optimise_distributed(inputs)
         while True:
-            try:
-                return self._optimise(*inputs)
-            except RuntimeError as problem:
-                if not is_out_of_memory(problem):
-                    raise
-            self._halve()  # outside of the handler, where the failed attempt no longer holds its memory
+            loss = unless_out_of_memory(lambda: self._optimise(*inputs))
+            if loss is not None:
+                return loss
+            self._halve()
 
     def _optimise_distributed(self, inputs: Inputs) -> Tensor:
         """Processes agree on the micro-batch by a trial without synchronisation, before the first step."""
         while not self.eager_steps:
-            short = False
-            try:
-                with self.runner.no_sync():  # type: ignore[operator]
-                    self._backward(inputs)
-            except RuntimeError as problem:
-                if not is_out_of_memory(problem):
-                    raise
-                short = True
+            with self.runner.no_sync():  # type: ignore[operator]
+                short = unless_out_of_memory(lambda: self._backward(inputs)) is None
             self.level_loss.zero_()
             self.optimiser.zero_grad()
             if not self.world.any(short, self.device):
@@ -149,13 +143,10 @@ class Trainer:
         return self._optimise(*inputs)
 
     def _record(self, inputs: Inputs) -> CudaGraph | None:
-        try:
-            return CudaGraph(self._optimise, inputs)
-        except torch.OutOfMemoryError:  # a graph keeps its memory; training works without one
-            pass
-        self._uses_graph = False
-        torch.cuda.empty_cache()
-        return None
+        """None if memory ran out: a graph keeps its memory, and training works without one."""
+        graph = unless_out_of_memory(lambda: CudaGraph(self._optimise, inputs))
+        self._uses_graph = graph is not None
+        return graph
 
     def losses(self, inputs: Inputs) -> Tensor:
         """[b], one per slice."""
@@ -185,12 +176,6 @@ class Trainer:
         if self.micro_batch == 1:
             raise TrainingError("not enough memory for a single slice; choose a smaller --preset")
         self.micro_batch = (self.micro_batch + 1) // 2
-        if self.device.type == "cuda":
-            torch.cuda.empty_cache()
-
-    def _set_learning_rate(self) -> None:
-        share = min(1.0, (self.step + 1) / self.config.warm_up) if self.config.warm_up else 1.0
-        self.optimiser.learning_rate = self.config.learning_rate * share
 
     @torch.no_grad()
     def _update_average(self) -> None:
@@ -202,10 +187,11 @@ class Trainer:
     # ---- state -------------------------------------------------------------------------------------------------------
 
     def state(self) -> dict[str, Tensor]:
-        tensors: dict[str, Tensor] = {NETWORK + name: parameter for name, parameter in self.network.named_parameters()}
-        tensors |= {AVERAGE + name: average for name, average in self.average.items()}
-        for prefix, moments in self._moments().items():
-            tensors |= {prefix + name: moment for name, moment in moments.items()}
+        tensors: dict[str, Tensor] = {}
+        for name, parameter in self.network.named_parameters():
+            tensors |= {NETWORK + name: parameter, AVERAGE + name: self.average[name]}
+            moments = self.optimiser.state.get(parameter, {})  # none before the first step, or without a gradient
+            tensors |= {f"{moment}.{name}": moments[moment] for moment in MOMENTS if moments}
         return tensors
 
     @torch.no_grad()
@@ -218,17 +204,10 @@ class Trainer:
         for name, parameter in self.network.named_parameters():
             parameter.copy_(tensors[NETWORK + name])
             self.average[name].copy_(tensors[AVERAGE + name])
-        if step:
-            self.optimiser.set_steps(step)
-            for prefix, moments in self._moments().items():
-                for name, moment in moments.items():
-                    moment.copy_(tensors[prefix + name])
-
-    def _moments(self) -> dict[str, dict[str, Tensor]]:
-        """By prefix and name of the parameter."""
-        names, optimiser = [name for name, _ in self.network.named_parameters()], self.optimiser
-        moments = {FIRST_MOMENT: optimiser.first_moments, SECOND_MOMENT: optimiser.second_moments}
-        return {prefix: dict(zip(names, some, strict=True)) for prefix, some in moments.items()}
+            if f"{MOMENTS[0]}.{name}" in tensors:
+                steps = torch.tensor(float(step), device=self.device if parameter.is_cuda else "cpu")
+                moments = {key: torch.empty_like(parameter).copy_(tensors[f"{key}.{name}"]) for key in MOMENTS}
+                self.optimiser.state[parameter] = {"step": steps, **moments}
 
     def load_weights(self, weights: Mapping[str, Tensor]) -> None:
         """Start at step 0 with a model's weights."""

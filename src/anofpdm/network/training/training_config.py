@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from anofpdm.errors import ConfigError
-from anofpdm.options import Noise, Task, WeightFormat, parse
+from anofpdm.options import Noise, Task, WeightFormat
 
 
 @dataclass(frozen=True)
@@ -21,8 +21,6 @@ class TrainingConfig:
     noise: Noise = Noise.GAUSSIAN
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "task", parse(Task, self.task))
-        object.__setattr__(self, "noise", parse(Noise, self.noise))
         if self.task == Task.CLASSIFIER and self.noise != Noise.GAUSSIAN:
             raise ConfigError(f"a classifier is trained with gaussian noise, not {self.noise}")
         if self.batch < 1 or not self.learning_rate > 0 or not 0 <= self.null_share < 1 or not 0 < self.average < 1:

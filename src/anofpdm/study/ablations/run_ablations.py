@@ -172,7 +172,8 @@ def _gradient_evidence(
         world,
         report,
     )
-    return {("ddim", signal): (evidence.with_signal(signal), calibration.for_signal(signal)) for signal in signals}
+    fitted = {signal: calibration.for_signal(signal) for signal in signals}
+    return {("ddim", signal): (evidence.with_maps_of(fit.settings), fit) for signal, fit in fitted.items()}
 
 
 def _quality(study: Study, evidence: Evidence, calibration: Calibration, *, last_map: bool = False) -> Quality:
