@@ -109,7 +109,7 @@ def test_a_token_is_generated_and_required_on_other_hosts(start, results_folder)
     assert (logged_in.status, logged_in.headers["Location"]) == (303, "/")
     cookie = logged_in.headers["Set-Cookie"]
     assert "HttpOnly" in cookie
-    assert "SameSite=Strict" in cookie
+    assert "SameSite=strict" in cookie
     assert token not in cookie
     assert server.request("/api/results", headers={"Cookie": cookie.partition(";")[0]}).status == 200
     assert server.log.read_text().count(token) == 1

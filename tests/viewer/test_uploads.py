@@ -42,10 +42,10 @@ def receive(body, cuts, folder, limits=None, wait=0.0):
 def test_files_do_not_depend_on_the_chunks(tmp_path, cuts):
     shutil.rmtree(tmp_path / "in", ignore_errors=True)
     (tmp_path / "in").mkdir()
-    upload = receive(BODY, cuts, tmp_path / "in")
-    assert upload.files["flair"].read_bytes() == b"one\r\n--y\r\n\r\ntwo"
-    assert upload.files["t2"].read_bytes() == b""
-    assert upload.series == "flair=3, t2=7"
+    files, series = receive(BODY, cuts, tmp_path / "in")
+    assert files["flair"].read_bytes() == b"one\r\n--y\r\n\r\ntwo"
+    assert files["t2"].read_bytes() == b""
+    assert series == "flair=3, t2=7"
     assert {path.name for path in (tmp_path / "in").iterdir()} == {"part-0", "part-1"}
 
 
@@ -58,7 +58,7 @@ def test_random_bytes_are_refused_or_read(tmp_path, data, at):
         receive(BODY[:at] + data + BODY[at:], [], tmp_path / "in")
     except RequestError as error:
         assert error.status in (400, 413)
-    assert {path.name for path in (tmp_path / "in").iterdir()} <= {"part-0", "part-1"}
+    assert {path.name for path in (tmp_path / "in").iterdir()} <= {"part-0", "part-1", "part-2"}
 
 
 def test_a_truncated_form_is_refused(tmp_path):
