@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import importlib.util
 from collections.abc import AsyncIterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Annotated
 
 from fastapi import APIRouter, FastAPI, Query, Request, Response
@@ -115,7 +115,7 @@ def _create_jobs_router(uploads: UploadHandler, runner: Runner) -> APIRouter:
 
 def describe_job(job: Job, runner: Runner) -> JobResponse:
     progress = runner.progress.get(job.id, Advanced())
-    ahead, state = runner.count_ahead(job), {**vars(job), **vars(progress)}
+    ahead, state = runner.count_ahead(job), asdict(job) | asdict(progress)
     return JobResponse.model_validate({**state, "name": job.title, "ahead": ahead})
 
 
