@@ -217,7 +217,7 @@ MUTANTS = (
         "viewer/access.py",
         "self.token is not None and hmac.compare_digest(text.encode(), self.token.encode())",
         "self.token is not None",
-        "viewer/test_serve.py",
+        "viewer/test_guard.py",
     ),
     (
         "bids_app/participants.py",

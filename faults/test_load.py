@@ -3,7 +3,6 @@
 import csv
 import hashlib
 import random
-import shutil
 import signal
 import subprocess
 import sys
@@ -12,7 +11,6 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
-from importlib import resources
 from pathlib import Path
 
 import numpy as np
@@ -27,55 +25,28 @@ from faults.summary import LOAD
 from faults.supply_chain.no_network import NoNetwork
 from tests import toys
 
-MODALITIES = {"diffusion": ("flair", "t1", "t1ce", "t2"), "student": ("flair", "t2")}
+MODEL, MODALITIES = "phantom-tumour", ("flair", "t2")
 SHAPE = (32, 36, 5)
 MAX_GROWTH = 1.05  # of memory, last third to first third
-LEVELS = 3
 READERS = 8
 
 
-# ---- a fast model, and scans with different results ------------------------------------------------------------------
+# ---- scans with different results ------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
-def fast_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The bundled model with few noise levels; every slice is called unhealthy, so that there is a mask to compare."""
-    from anofpdm.calibration.calibration_file import from_json, to_json
-
-    folder = tmp_path_factory.mktemp("fast") / "tumour"
-    shutil.copytree(str(resources.files("anofpdm") / "models" / "phantom-tumour"), folder)
-    path = folder / "calibration.json"
-    calibration = from_json(path.read_text(), str(path))
-    names = ("centre", "scale", "weights")
-    fitted = tuple(
-        replace(
-            fit, healthy_threshold=1e-3, curve=replace(fit.curve, **{n: getattr(fit.curve, n)[:LEVELS] for n in names})
-        )
-        for fit in calibration.fitted
-    )
-    settings = replace(calibration.settings, levels=calibration.settings.levels[:LEVELS])
-    path.write_text(to_json(replace(calibration, settings=settings, fitted=fitted, detector="cosine", cut=2.0)))
-    return folder
-
-
-@pytest.fixture(scope="module", params=MODALITIES)
-def engine(request: pytest.FixtureRequest) -> str:
-    return request.param
-
-
-@pytest.fixture(scope="module")
-def own_scans(engine: str, fast_model: Path, extent: Extent, tmp_path_factory: pytest.TempPathFactory) -> list[OwnScan]:
+def own_scans(extent: Extent, tmp_path_factory: pytest.TempPathFactory) -> list[OwnScan]:
     """One for each client, with the result of the command line."""
     folder = tmp_path_factory.mktemp("own")
     affine = toys.affine_of("LPS", (5, 5, 25), shape=SHAPE)
     names = [f"client{number:02d}" for number in range(len(behaviours(extent)))]
     for number, name in enumerate(names):
-        for channel, modality in enumerate(MODALITIES[engine]):
+        for channel, modality in enumerate(MODALITIES):
             voxels = toys.head(SHAPE, 10 * number + channel, affine)
             toys.save(folder / "scans" / name / f"{name}_{modality}.nii.gz", voxels, affine)
-    options = ("--engine", engine, "--device", "cpu", "--no-pictures", "--no-report")
-    run_successfully("segment", fast_model, folder / "scans", "--out", folder / "results", *options, timeout=600)
-    scans = [own_scan(folder / "scans" / name, folder / "results" / name, MODALITIES[engine]) for name in names]
+    options = ("--device", "cpu", "--no-pictures", "--no-report")
+    run_successfully("segment", MODEL, folder / "scans", "--out", folder / "results", *options, timeout=600)
+    scans = [own_scan(folder / "scans" / name, folder / "results" / name, MODALITIES) for name in names]
     different = {role: len({scan.expected[role] for scan in scans}) for role in ("mask", "map")}
     assert different["map"] == len(scans), "two scans have the same map: results could be mixed up unseen"
     assert different["mask"] > 0.9 * len(scans), "too many equal masks; a student finds nothing in a few scans"
@@ -90,11 +61,11 @@ def behaviours(extent: Extent) -> list:
 
 
 @pytest.fixture
-def server(engine: str, fast_model: Path, workspace: Path) -> Iterator[Server]:
+def server(workspace: Path) -> Iterator[Server]:
     port = free_port()
     no_network = NoNetwork(workspace / "no_network")
-    options = ("--out", workspace / "kept", "--port", str(port), "--engine", engine, "--device", "cpu")
-    server = Server(RunningCommand("serve", fast_model, *options, **no_network.environment), port)
+    options = ("--out", workspace / "kept", "--port", str(port), "--device", "cpu")
+    server = Server(RunningCommand("serve", MODEL, *options, **no_network.environment), port)
     try:
         assert wait_until(lambda: server.command.ended or server.responds(), interval=0.1), server.command.kill()
         assert not server.command.ended, server.command.wait()
@@ -132,7 +103,7 @@ def test_many_clients(
     jobs = stop_and_count(server, workspace / "kept")
     assert jobs >= accepted - sum(len(client.deleted) for client in clients)
     assert latency < 10, "slow to respond"
-    record_load(record, server, counts, accepted, len(clients))
+    record_load(record, counts, accepted, len(clients))
     record(LOAD, "milliseconds for a response at the end", round(1000 * latency), "")
     if extent.measured:
         check_memory(record, server)
@@ -168,7 +139,7 @@ def check_sensitivity(clients: list[Client]) -> None:
     """The same checks fail for a client that expects the result of another scan."""
     pairs = [(client, job) for client in clients for job in set(client.accepted) - client.deleted]
     client, job = next((client, job) for client, job in pairs if client.accepted[job] == "done")
-    other = next(one for one in clients if one is not client)
+    other = next(other for other in clients if other is not client)
     other = replace(client, scan=other.scan, counts=Counter(), errors=[])
     other.check(job)
     assert len(other.errors) == 4, other.errors  # hashes, mask, map, scan
@@ -196,14 +167,11 @@ def stop_and_count(server: Server, folder: Path) -> int:
     return len(states)
 
 
-def record_load(record, server: Server, counts: Counter[str], accepted: int, clients: int) -> None:
+def record_load(record, counts: Counter[str], accepted: int, clients: int) -> None:
     responses = sum(number for name, number in counts.items() if name.startswith("responses"))
     states = ", ".join(f"{number} {name.removeprefix('scans ')}" for name, number in counts.items() if "scans" in name)
-    engine = server.command.command[server.command.command.index("--engine") + 1]
     busy = counts["responses 503"]
-    record(
-        LOAD, f"clients at once, {engine} engine", clients, f"{responses:,} responses, {busy:,} of them 'queue full'"
-    )
+    record(LOAD, "clients at once", clients, f"{responses:,} responses, {busy:,} of them 'queue full'")
     record(LOAD, "scans accepted", accepted, f"all ended: {states}")
     record(LOAD, "results compared", counts["results compared"], "byte by byte; all those of the right scan")
 
@@ -258,5 +226,5 @@ def _digest(cohort: Path) -> str:
         [split[scans[name]] for name in names],
         [int(row["slice"]) for row in rows],
     ]
-    digests = [hashlib.sha256(one.tobytes()).hexdigest() for one in slices]
+    digests = [hashlib.sha256(pixels.tobytes()).hexdigest() for pixels in slices]
     return hashlib.sha256(repr([digests, *tables]).encode()).hexdigest()

@@ -16,7 +16,7 @@ FINAL = ("done", "failed", "cancelled")
 TIMEOUT = 120.0  # seconds for one response
 FILES = {"mask": "mask.nii.gz", "map": "anomaly_map.nii.gz"}
 BOUNDARY = "----a-boundary"
-FORM = {"Content-Type": f"multipart/form-data; boundary={BOUNDARY}"}
+FORM = f"multipart/form-data; boundary={BOUNDARY}"
 
 
 @dataclass(frozen=True)
@@ -105,8 +105,7 @@ class Client:
             yield connection
 
     def send_head(self, connection: socket.socket, length: int) -> None:
-        kind = FORM["Content-Type"]
-        head = f"POST /api/jobs HTTP/1.1\r\nHost: 127.0.0.1:{self.port}\r\nContent-Type: {kind}\r\n"
+        head = f"POST /api/jobs HTTP/1.1\r\nHost: 127.0.0.1:{self.port}\r\nContent-Type: {FORM}\r\n"
         connection.sendall(f"{head}Content-Length: {length}\r\nConnection: close\r\n\r\n".encode())
 
     def receive(self, connection: socket.socket) -> Response:
@@ -120,7 +119,7 @@ class Client:
         """The id of the job; None where the queue was full until the deadline."""
         while self.has_time:
             body = form(files or self.scan.files)
-            response = self.request("/api/jobs", "POST", body, Content_Type=FORM["Content-Type"])
+            response = self.request("/api/jobs", "POST", body, Content_Type=FORM)
             if job := self.accept(response, final):
                 return job
             if response.status != 503:
@@ -164,7 +163,7 @@ class Client:
         inputs = self.request(f"{place}/files/summary").payload["inputs"]
         assert isinstance(inputs, dict)
         hashes = {name: hashlib.sha256(self.scan.files[name]).hexdigest() for name in inputs}
-        if key != job or not inputs or {name: one["sha256"] for name, one in inputs.items()} != hashes:
+        if key != job or not inputs or {name: file["sha256"] for name, file in inputs.items()} != hashes:
             self.report(f"the result of another scan: {key} for {job}")
         for role, content in {**self.scan.expected, "scan-flair": self.scan.files["flair"]}.items():
             if self.request(f"{place}/files/{role}").body != content:

@@ -122,9 +122,9 @@ def project(tmp_path):
     )
     licences = (MODELS / name / "DATA_LICENSE" for name in LICENCES)
     others = ("pyproject.toml", "hatch_build.py", "README.md", "LICENSE")
-    for file in map(Path, (*others, *code, *viewer, *licences)):
-        (root / file).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(ROOT / file, root / file)
+    for path in map(Path, (*others, *code, *viewer, *licences)):
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / path, root / path)
     for name in (*LICENCES, "phantom-tumour"):
         (root / MODELS / name / "student").mkdir(parents=True)
         for file in ("weights.safetensors", "facts.json", "student/weights.safetensors"):

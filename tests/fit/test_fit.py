@@ -12,7 +12,7 @@ import torch
 
 from anofpdm.cohorts import open_cohort
 from anofpdm.fit import estimate, stages
-from anofpdm.fit.estimate import Done, Speed, Work, estimate_time
+from anofpdm.fit.estimate import Estimate, Speed, Work
 from anofpdm.fit.fit_config import Budget, Data, FitConfig, detect_layout
 from anofpdm.fit.split import draw_split
 from anofpdm.labels import HEALTHY, NULL
@@ -21,6 +21,7 @@ from anofpdm.network import config
 from anofpdm.network.checkpoint import load_model
 from anofpdm.network.training.log import minutes_trained
 from anofpdm.network.training.trainer import Trainer
+from anofpdm.network.training.training_config import TrainingConfig
 from anofpdm.options import Layout, Preset, Split
 from anofpdm.scoring.burden import detected_by_burden
 from anofpdm.student import distillation
@@ -52,6 +53,22 @@ def fitted(world, tmp_path_factory):
     return fit(world[0], "--labels", world[1], "--out", out, *STEPS, *QUICK), out
 
 
+@pytest.fixture
+def run(world, tmp_path):
+    """Runs a fit into an own folder, with the usual labels unless others are given."""
+
+    def run(*words, scans=world[0], labels=world[1], steps=STEPS, code=0, out=tmp_path / "model"):
+        labelled = ("--labels", labels) if labels else ()
+        return fit(scans, *labelled, "--out", out, *steps, *words, *QUICK, code=code)
+
+    return run
+
+
+def write_labels(folder, *rows):
+    (folder / "labels.csv").write_text("\n".join(["subject,slice,label", *rows]))
+    return folder / "labels.csv"
+
+
 def contents(model):
     """Hashes of weights with their settings, and the calibration: everything that a fit computes."""
     return [load_model(model)[2], (model / "calibration.json").read_text(), load_model(model / "student")[2]]
@@ -61,50 +78,45 @@ def test_one_command_gives_a_model_that_segments(fitted, world):
     import anofpdm
 
     output, model = fitted
-    assert [line[:3] for line in output.splitlines() if line[1:3] == "/5"] == ["1/5", "2/5", "3/5", "4/5", "5/5"]
+    lines = output.splitlines()
+    assert [line[:3] for line in lines if line[1:3] == "/5"] == ["1/5", "2/5", "3/5", "4/5", "5/5"]
     result = anofpdm.load(model, device="cpu").segment({"flair": world[0] / "p1_flair.nii.gz"})
     assert result.mask.shape == SHAPE
     assert json.loads((model / "config.json").read_text())["step"] == STEPS[1]
+    estimated = next(number for number, line in enumerate(lines) if line.startswith("estimated time: 4.0 hours"))
+    assert "no GPU" in lines[estimated + 1]
+    assert "4 training steps take 4 hours" in lines[estimated + 1]
+    assert lines[estimated + 2].startswith("2/5")
 
 
-def test_the_time_is_estimated_at_the_start(fitted):
-    """4 steps of an hour."""
-    lines = fitted[0].splitlines()
-    estimate = next(number for number, line in enumerate(lines) if line.startswith("estimated time: 4.0 hours"))
-    assert "no GPU" in lines[estimate + 1]
-    assert "4 training steps take 4 hours" in lines[estimate + 1]
-    assert lines[estimate + 2].startswith("2/5")
-
-
-def test_a_finished_fit_does_nothing_again(fitted, world, monkeypatch):
+def test_a_finished_fit_does_nothing_again(fitted, run, monkeypatch):
     before = contents(fitted[1])
     for name in ("train_model", "calibrate_model", "distill_model"):
         monkeypatch.setattr(stages, name, None)
-    output = fit(world[0], "--labels", world[1], "--out", fitted[1], *STEPS, *QUICK)
+    output = run(out=fitted[1])
     assert output.count("complete") == 3
     assert "estimated" not in output
     assert contents(fitted[1]) == before
 
 
-@pytest.mark.parametrize("where", ["train", "calibrate", "distil"])
-def test_an_interrupted_fit_resumes(where, fitted, world, tmp_path, monkeypatch):
-    words = (world[0], "--labels", world[1], "--out", tmp_path / "model", *STEPS, *QUICK)
-    with monkeypatch.context() as patch:
-        if where == "train":
-            patch.setattr(Trainer, "update", interrupted_after(Trainer.update, 2))
-        elif where == "calibrate":
-            patch.setattr(stages, "fit_calibration", interrupt)
-        else:
-            patch.setattr(distillation, "train_student", interrupt)
-        assert "resume" in fit(*words, code=130)
-    assert not (tmp_path / "model" / "index.html").exists()
-    assert stages.is_trained(FitConfig(Data(world[0], Layout.NIFTI), tmp_path / "model", Budget(4))) == (
-        where != "train"
+def test_an_interrupted_fit_resumes(fitted, run, tmp_path, monkeypatch):
+    """In training, then in calibration, then in distillation."""
+    model = tmp_path / "model"
+    interruptions = (
+        (Trainer, "update", interrupted_after(Trainer.update, 2), 0),
+        (stages, "fit_calibration", interrupt, 0),
+        (distillation, "train_student", interrupt, 1),
     )
-    output = fit(*words)
-    assert ("2/5 train: complete" in output) == (where != "train")
-    assert ("3/5 calibrate: complete" in output) == (where == "distil")
-    assert contents(tmp_path / "model") == contents(fitted[1])  # bit-identical to a run without interruption
+    for place, name, replacement, complete in interruptions:
+        with monkeypatch.context() as patch:
+            patch.setattr(place, name, replacement)
+            output = run(code=130)
+        assert "resume" in output
+        assert output.count(": complete") == complete
+        assert stages.is_trained(FitConfig(Data(tmp_path, Layout.NIFTI), model, Budget(4))) == (place is not Trainer)
+    assert not (model / "index.html").exists()
+    assert run().count(": complete") == 2
+    assert contents(model) == contents(fitted[1])  # bit-identical to a run without interruption
 
 
 def interrupt(*_args, **_options):
@@ -120,193 +132,150 @@ def interrupted_after(update, steps):
     return updated
 
 
-def test_more_steps_train_further_and_calibrate_again(fitted, world, tmp_path):
+def test_more_steps_train_further_and_calibrate_again(fitted, run, tmp_path):
     model = tmp_path / "model"
     shutil.copytree(fitted[1], model)
-    output = fit(world[0], "--labels", world[1], "--out", model, "--steps", 6, *QUICK)
-    assert "complete" not in output
+    assert "complete" not in run(steps=("--steps", 6))
     assert json.loads((model / "config.json").read_text())["step"] == 6
     assert all(now != before for now, before in zip(contents(model), contents(fitted[1]), strict=True))
 
 
-@pytest.fixture
-def fast(monkeypatch):
+def test_minutes_count_over_all_runs(run, tmp_path, monkeypatch):
     monkeypatch.setattr("anofpdm.fit.run_fit.measure_speed", lambda *_: Speed(1e-4, 1e-7, 1e-4))
-
-
-@pytest.mark.usefixtures("fast")
-def test_minutes_count_over_all_runs(world, tmp_path, monkeypatch):
-    words = (world[0], "--labels", world[1], "--out", tmp_path / "model", *QUICK)
+    minutes = ("--minutes", 0.1)
     with monkeypatch.context() as patch:
         patch.setattr(stages, "calibrate_model", interrupt)
-        fit(*words, "--minutes", 0.1, code=130)
+        run(steps=minutes, code=130)
     trained = minutes_trained(tmp_path / "model")
     assert 0.01 < trained < 0.1
-    assert "2/5 train: complete" in fit(*words, "--minutes", 0.1)
-    assert set(json.loads((tmp_path / "model" / "fit.json").read_text())["minutes"]) == {
-        "prepare", "calibrate", "distil",
-    }  # fmt: skip
-    assert "estimated time: 10 min" in fit(*words, "--minutes", 10, "--dry-run")  # would train further
+    assert "2/5 train: complete" in run(steps=minutes)
+    recorded = json.loads((tmp_path / "model" / "fit.json").read_text())["minutes"]
+    assert set(recorded) == {"prepare", "calibrate", "distil"}
+    assert "estimated time: 10 min" in run("--dry-run", steps=("--minutes", 10))  # would train further
 
 
-@pytest.mark.usefixtures("fast")
-def test_preparing_stops_when_the_minutes_are_over(world, tmp_path, monkeypatch):
+def test_preparing_stops_when_the_minutes_are_over(run, tmp_path, monkeypatch):
     """What is prepared is kept for the next run."""
     monkeypatch.setattr("anofpdm.fit.run_fit.measure_speed", lambda *_: Speed(1e-9, 1e-9, 1e-9))
-    words = (world[0], "--labels", world[1], "--out", tmp_path / "model", *QUICK)
-    assert "--minutes 0.0001: used up by preparing" in fit(*words, "--minutes", 0.0001, code=1)
+    assert "--minutes 0.0001: used up by preparing" in run(steps=("--minutes", 0.0001), code=1)
     assert (tmp_path / "model" / "cohort" / "journal.jsonl").is_file()
 
 
-class TestWrongInput:
-    @pytest.mark.parametrize(
-        ("row", "message"),
-        [
-            ("p1,3,maybe", "line 4: invalid label 'maybe'"),
-            ("p1,x,1", "line 4: invalid slice 'x'"),
-            ("p01,3,1", "line 4: no scan is named p01 (nearest: p"),
-        ],
-    )
-    def test_a_wrong_row_is_named(self, row, message, world, tmp_path):
-        labels = tmp_path / "labels.csv"
-        labels.write_text("\n".join(["subject,slice,label", "p0,,0", "p1,2,1", row]))
-        output = fit(world[0], "--labels", labels, "--out", tmp_path / "model", *QUICK, code=1)
-        assert f"{labels}, {message}" in output
+# ---- wrong input -----------------------------------------------------------------------------------------------------
 
-    def test_a_slice_that_does_not_exist_is_named(self, world, tmp_path):
-        labels = tmp_path / "labels.csv"
-        lines = world[1].read_text().splitlines()
-        labels.write_text("\n".join([*lines, "p2,99,0"]))
-        output = fit(world[0], "--labels", labels, "--out", tmp_path / "model", *STEPS, *QUICK, code=3)
-        assert f"failed: p2: {labels}, line {len(lines) + 1}: slice 99 of p2 does not exist" in output
-        assert "slice 99" in (tmp_path / "model" / "index.html").read_text()
 
-    @pytest.mark.parametrize(("given", "missing"), [(0, "unhealthy"), (1, "healthy")])
-    @pytest.mark.parametrize("index", ["", "5"])
-    def test_one_kind_of_label_stops_before_preparing(self, given, missing, index, world, tmp_path, monkeypatch):
-        monkeypatch.setattr(stages, "prepare", None)
-        labels = tmp_path / "labels.csv"
-        rows = [f"p{number},{index},{given}" for number in range(PATIENTS)]
-        labels.write_text("\n".join(["subject,slice,label", *rows]))
-        output = fit(world[0], "--labels", labels, "--out", tmp_path / "model", *QUICK, code=1)
-        assert f"no {missing} slice or scan in labels.csv" in output
-        assert not (tmp_path / "model").exists()
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        (["p0,,0", "p1,2,1", "p1,3,maybe"], "labels.csv, line 4: invalid label 'maybe'"),
+        (["p0,,0", "p01,3,1"], "labels.csv, line 3: no scan is named p01 (nearest: p"),
+        ([f"p{number},,0" for number in range(PATIENTS)], "no unhealthy slice or scan in labels.csv"),
+        ([f"p{number},5,1" for number in range(PATIENTS)], "no healthy slice or scan in labels.csv"),
+    ],
+)
+def test_wrong_labels_stop_before_preparing(rows, message, run, tmp_path, monkeypatch):
+    monkeypatch.setattr(stages, "prepare", None)
+    (tmp_path / "own").mkdir()
+    assert message in run(labels=write_labels(tmp_path / "own", *rows), code=1)
+    assert not (tmp_path / "model").exists()
 
-    def test_validation_patients_of_one_kind_stop_before_preparing(self, world, tmp_path, monkeypatch):
-        monkeypatch.setattr(stages, "prepare", None)
-        split = tmp_path / "split.csv"
-        rows = [f"p{number},{'val' if number in (0, 2) else 'train'}" for number in range(PATIENTS)]
-        split.write_text("\n".join(["patient,split", *rows]))
-        words = (world[0], "--labels", world[1], "--split", split, "--out", tmp_path / "model", *QUICK)
-        assert "no unhealthy slice or scan of the validation patients" in fit(*words, code=1)
-        assert not (tmp_path / "model").exists()
 
-    def test_a_missing_label_file(self, world, tmp_path):
-        words = (world[0], "--out", tmp_path / "model", *QUICK)
-        assert f"{world[0] / 'labels.csv'}: does not exist" in fit(*words, code=1)
-        assert f"{tmp_path / 'own.csv'}: does not exist" in fit(*words, "--labels", tmp_path / "own.csv", code=1)
-        assert not (tmp_path / "model").exists()
+def test_other_mistakes_stop_before_preparing(run, world, tmp_path, monkeypatch):
+    monkeypatch.setattr(stages, "prepare", None)
+    rows = [f"p{number},{'val' if number in (0, 2) else 'train'}" for number in range(PATIENTS)]
+    (tmp_path / "split.csv").write_text("\n".join(["patient,split", *rows]))
+    split = ("--split", tmp_path / "split.csv")
+    assert "no unhealthy slice or scan of the validation patients" in run(*split, code=1)
+    assert f"{world[0] / 'labels.csv'}: does not exist" in run(labels=None, code=1)
+    assert f"{tmp_path / 'own.csv'}: does not exist" in run(labels=tmp_path / "own.csv", code=1)
+    assert "--score t1" in run("--score", "t1", code=1)
+    assert "give one of them" in run("--minutes", 1, code=1)
+    with monkeypatch.context() as patch:
+        patch.setenv("WORLD_SIZE", "2")
+        assert "torchrun" in run(code=1)
+    assert not (tmp_path / "model").exists()
+    (tmp_path / "weights.safetensors").touch()
+    assert "not made by" in run(out=tmp_path, code=1)
 
-    @pytest.mark.parametrize("exists", [False, True])
-    def test_scans_that_cannot_be_read_leave_nothing_behind(self, exists, world, tmp_path):
-        scans, model = tmp_path / "scans", tmp_path / "model"
-        scans.mkdir()
-        for path in world[0].iterdir():
-            (scans / path.name).write_bytes(b"")
-        if exists:
-            model.mkdir()
-            (model / "notes.txt").touch()
-        assert "no scan could be prepared" in fit(scans, "--labels", world[1], "--out", model, *STEPS, *QUICK, code=1)
-        assert [path.name for path in tmp_path.rglob("model/*")] == (["notes.txt"] if exists else [])
-        assert model.exists() == exists
 
-    def test_too_few_minutes_are_refused_with_those_needed(self, world, tmp_path, monkeypatch):
-        """By hand: 100 steps of an hour take two thirds of what is shared; a tenth is added, as speeds vary."""
-        words = (world[0], "--labels", world[1], "--out", tmp_path / "model", *QUICK)
-        output = fit(*words, "--minutes", 60, code=1)
+@pytest.mark.parametrize("exists", [False, True])
+def test_scans_that_cannot_be_read_leave_nothing_behind(exists, run, world, tmp_path):
+    scans, model = tmp_path / "scans", tmp_path / "model"
+    scans.mkdir()
+    for path in world[0].iterdir():
+        (scans / path.name).write_bytes(b"")
+    if exists:
+        model.mkdir()
+        (model / "notes.txt").touch()
+    assert "no scan could be prepared" in run(scans=scans, code=1)
+    assert [path.name for path in tmp_path.rglob("model/*")] == (["notes.txt"] if exists else [])
+    assert model.exists() == exists
+
+
+def test_too_little_time_is_refused_with_the_minutes_needed(run, tmp_path, monkeypatch):
+    """By hand: 100 steps of an hour take two thirds of what is shared; a tenth is added, as speeds vary."""
+    monkeypatch.setattr(stages, "prepare", interrupt)
+    for dry_run in ((), ("--dry-run",)):
+        output = run(*dry_run, steps=("--minutes", 60), code=1)
         assert "0 training steps fit" in output
         assert "give --minutes 9901 or more, which is 100 steps" in output
-        assert not (tmp_path / "model").exists()
-        monkeypatch.setattr(stages, "prepare", interrupt)
-        fit(*words, "--minutes", 9901, code=130)
-
-    def test_one_step_and_then_a_long_calibration_is_refused(self, world, tmp_path, monkeypatch):
-        monkeypatch.setattr("anofpdm.fit.run_fit.measure_speed", lambda *_: Speed(20.0, 11.0, 0.1))
-        words = (world[0], "--labels", world[1], "--out", tmp_path / "model", *QUICK)
-        output = fit(*words, "--steps", 1, code=1)
-        assert "--steps 1: less than a minute of training, and then " in output
-        assert "give --minutes" in output
-        assert not (tmp_path / "model").exists()
-
-    def test_other_settings_are_refused(self, fitted, world):
-        words = (world[0], "--labels", world[1], "--out", fitted[1], *STEPS)
-        assert "--size 16" in fit(*words, "--preset", "tiny", "--device", "cpu", code=1)
-        assert "--preset tiny" in fit(*words, "--preset", "small", "--size", 16, "--device", "cpu", code=1)
-        assert "give one of them" in fit(*words, "--minutes", 1, *QUICK, code=1)
-        assert "was started without --keep-isolated" in fit(*words, *QUICK, "--keep-isolated", code=1)
-        assert "was started without --fill-labels" in fit(*words, *QUICK, "--fill-labels", 20, code=1)
-
-    def test_labels_cannot_change_after_training(self, fitted, world, tmp_path):
-        labels = tmp_path / "labels.csv"
-        labels.write_text(world[1].read_text().replace("p0,,healthy", "p0,,"))
-        assert f"{labels}: changed" in fit(world[0], "--labels", labels, "--out", fitted[1], *STEPS, *QUICK, code=1)
-
-    def test_unknown_scored_modality(self, world, tmp_path):
-        words = (world[0], "--labels", world[1], "--out", tmp_path / "model", "--score", "t1", *QUICK)
-        assert "--score t1" in fit(*words, code=1)
-
-    def test_another_model_is_not_overwritten(self, world, tmp_path):
-        (tmp_path / "weights.safetensors").touch()
-        assert "not made by" in fit(world[0], "--labels", world[1], "--out", tmp_path, *QUICK, code=1)
-
-    def test_several_processes_are_refused(self, world, tmp_path, monkeypatch):
-        monkeypatch.setenv("WORLD_SIZE", "2")
-        assert "torchrun" in fit(world[0], "--labels", world[1], "--out", tmp_path / "model", *QUICK, code=1)
+    assert not (tmp_path / "model").exists()
+    run(steps=("--minutes", 9901), code=130)
+    monkeypatch.setattr("anofpdm.fit.run_fit.measure_speed", lambda *_: Speed(20.0, 11.0, 0.1))
+    output = run(steps=("--steps", 1), out=tmp_path / "other", code=1)
+    assert "--steps 1: less than a minute of training, and then " in output
+    assert "give --minutes" in output
 
 
-class TestDryRun:
-    def test_counts_and_time_and_nothing_written(self, world, tmp_path):
-        output = fit(world[0], "--labels", world[1], "--out", tmp_path / "model", "--dry-run", *STEPS, *QUICK)
-        assert "10 scans of flair can be read, 0 cannot" in output
-        assert "train: 8 patients" in output
-        assert "val: 2 patients" in output
-        unhealthy = sum(int(lesion(number).any(axis=(0, 1)).sum()) for number in range(PATIENTS))
-        counts = np.array(re.findall(r"(\d+) healthy, (\d+) unhealthy, (\d+) unlabelled", output), int).sum(axis=0)
-        assert counts.tolist() == [PATIENTS * SHAPE[2] - unhealthy, unhealthy, 0]
-        assert "estimated time: 4.0 hours" in output
-        assert not list(tmp_path.iterdir())
+def test_other_settings_are_refused(fitted, run, world, tmp_path):
+    out = ("--out", fitted[1])
+    assert "--size 16" in fit(world[0], "--labels", world[1], *out, "--preset", "tiny", "--device", "cpu", code=1)
+    assert "was started without --keep-isolated" in run("--keep-isolated", out=fitted[1], code=1)
+    assert "was started without --fill-labels" in run("--fill-labels", 20, out=fitted[1], code=1)
+    labels = tmp_path / "labels.csv"
+    labels.write_text(world[1].read_text().replace("p0,,healthy", "p0,,"))
+    assert f"{labels}: changed" in run(labels=labels, out=fitted[1], code=1)
 
-    def test_broken_scans_and_wrong_slices_are_named(self, world, tmp_path):
-        shutil.copytree(world[0], tmp_path / "scans")
-        (tmp_path / "scans" / "p2_flair.nii.gz").write_bytes(b"")
-        labels = tmp_path / "labels.csv"
-        labels.write_text(world[1].read_text() + "\np4,99,1")
-        words = (tmp_path / "scans", "--labels", labels, "--out", tmp_path / "model", "--dry-run", *STEPS, *QUICK)
-        output = fit(*words, code=3)
-        assert "8 scans of flair can be read, 2 cannot" in output
-        assert "p2_flair.nii.gz: the file is empty" in output
-        assert "slice 99 of p4 does not exist" in output
 
-    def test_labels_from_masks(self, tmp_path):
-        toys.brats_cohort(tmp_path / "scans", patients=10)
-        words = (tmp_path / "scans", "--layout", "brats21", "--out", tmp_path / "model", "--dry-run", *STEPS, *QUICK)
-        output = fit(*words)
-        assert "train: 8 patients; slices: 160, whose labels are derived from masks" in output
-        assert "estimated time: 4.0 hours" in output
+# ---- before preparing ------------------------------------------------------------------------------------------------
 
-    def test_too_few_minutes(self, world, tmp_path):
-        words = (world[0], "--labels", world[1], "--out", tmp_path / "model", "--dry-run", *QUICK)
-        assert "give --minutes" in fit(*words, "--minutes", 1, code=1)
+
+def test_a_dry_run_counts_estimates_and_writes_nothing(run, tmp_path):
+    output = run("--dry-run")
+    assert "10 scans of flair can be read, 0 cannot" in output
+    assert "train: 8 patients" in output
+    assert "val: 2 patients" in output
+    unhealthy = sum(int(lesion(number).any(axis=(0, 1)).sum()) for number in range(PATIENTS))
+    counts = np.array(re.findall(r"(\d+) healthy, (\d+) unhealthy, (\d+) unlabelled", output), int).sum(axis=0)
+    assert counts.tolist() == [PATIENTS * SHAPE[2] - unhealthy, unhealthy, 0]
+    assert "estimated time: 4.0 hours" in output
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_dry_run_names_broken_scans_and_wrong_slices(run, world, tmp_path):
+    shutil.copytree(world[0], tmp_path / "scans")
+    (tmp_path / "scans" / "p2_flair.nii.gz").write_bytes(b"")
+    labels = tmp_path / "labels.csv"
+    labels.write_text(world[1].read_text() + "\np4,99,1")
+    output = run("--dry-run", scans=tmp_path / "scans", labels=labels, code=3)
+    assert "8 scans of flair can be read, 2 cannot" in output
+    assert "p2_flair.nii.gz: the file is empty" in output
+    assert "slice 99 of p4 does not exist" in output
+
+
+def test_a_dry_run_with_labels_from_masks(run, tmp_path):
+    output = run("--dry-run", "--layout", "brats21", scans=toys.brats_cohort(tmp_path / "scans", 10), labels=None)
+    assert "train: 8 patients; slices: 160, whose labels are derived from masks" in output
+    assert "estimated time: 4.0 hours" in output
 
 
 def test_validation_has_both_kinds_of_patients(world, tmp_path):
-    data = Data(world[0], Layout.NIFTI, world[1])
-    plan = stages.plan_data(FitConfig(data, tmp_path))
-    for seed in range(20):
-        split = draw_split(plan, seed)
+    plan = stages.plan_data(FitConfig(Data(world[0], Layout.NIFTI, world[1]), tmp_path))
+    splits = [draw_split(plan, seed) for seed in range(20)]
+    for split in splits:
         kinds = [int(name[1:]) % 2 for name, part in split.items() if part is Split.VAL]
         assert (len(split), kinds.count(0), kinds.count(1)) == (PATIENTS, 1, 1)
-    assert len({tuple(sorted(draw_split(plan, seed).items())) for seed in range(20)}) > 5
+    assert len({tuple(sorted(split.items())) for split in splits}) > 5
 
 
 def test_isolated_labels_are_left_out_unless_kept(tmp_path):
@@ -316,24 +285,26 @@ def test_isolated_labels_are_left_out_unless_kept(tmp_path):
     assert all(f"p1,{middle + step},1" in text for step in (-1, 0, 1))  # inside the lesion
     labels.write_text(text.replace(f"p1,{middle},1", f"p1,{middle},0"))
     for keep, expected in ((False, NULL), (True, HEALTHY)):
-        config = FitConfig(Data(scans, Layout.NIFTI, labels, size=16, keep_isolated=keep), tmp_path / str(keep))
-        cohort = stages.prepare_cohort(config, silent)
+        settings = FitConfig(Data(scans, Layout.NIFTI, labels, size=16, keep_isolated=keep), tmp_path / str(keep))
+        cohort = stages.prepare_cohort(settings, silent)
         assert cohort.labels[(cohort.scans == "p1") & (cohort.indices == middle)].tolist() == [expected]
 
 
-def test_labels_of_whole_scans(world, tmp_path):
+def test_labels_of_whole_scans_and_a_scan_that_fails(run, tmp_path):
     """Validation has scans of both kinds, and the labels of slices are estimated."""
-    labels = tmp_path / "labels.csv"
     rows = [f"p{number},,{'unhealthy' if number % 2 else 'healthy'}" for number in range(PATIENTS)]
-    labels.write_text("\n".join(["subject,slice,label", *rows]))
-    fit(world[0], "--labels", labels, "--out", tmp_path / "model", *STEPS, *QUICK)
-    cohort = open_cohort(tmp_path / "model" / "cohort")
+    labels = write_labels(tmp_path, *rows, "p2,99,0")
+    output = run(labels=labels, code=3)
+    assert f"failed: p2: {labels}, line {PATIENTS + 2}: slice 99 of p2 does not exist" in output
+    model = tmp_path / "model"
+    assert "slice 99" in (model / "index.html").read_text()
+    cohort = open_cohort(model / "cohort")
     val = cohort.rows(Split.VAL)
     assert cohort.suspected[val].any()
     assert set(cohort.labels[val].tolist()) == {HEALTHY, NULL}
-    calibration = json.loads((tmp_path / "model" / "calibration.json").read_text())
+    calibration = json.loads((model / "calibration.json").read_text())
     assert calibration["n_healthy"] + calibration["n_unhealthy"] == len(val)
-    assert (tmp_path / "model" / "student" / "weights.safetensors").is_file()
+    assert (model / "student" / "weights.safetensors").is_file()
 
 
 def test_layout_is_detected(world, tmp_path):
@@ -342,41 +313,45 @@ def test_layout_is_detected(world, tmp_path):
     assert detect_layout(tmp_path) is Layout.BIDS
 
 
-def test_estimate_counts_what_is_left(fitted):
-    """By hand: 80 slices at most, ten levels each."""
+# ---- the estimate ----------------------------------------------------------------------------------------------------
+
+
+def test_an_estimate_counts_what_is_left(fitted):
+    """By hand: ten levels for each slice."""
     cohort = open_cohort(fitted[1] / "cohort")
-    speed = Speed(training_step=2.0, evaluation=0.1, student_step=3.0)
-    val, train = cohort.rows("val"), cohort.rows("train")
+    n_val, n_unhealthy = len(cohort.rows("val")), int((cohort.labels[cohort.rows("train")] == 1).sum())
     work = Work.of(cohort)
-    assert (work.calibrated, work.pseudo_labelled) == (len(val), (cohort.labels[train] == 1).sum())
-    left = estimate_time(Budget(100), work, speed, Done(40))
+    assert work == Work(n_val, n_unhealthy)
+    left = Estimate(Budget(100), work, Speed(training_step=2.0, evaluation=0.1, student_step=3.0), steps_done=40)
     assert (left.steps, left.training, left.student) == (60, 120.0, 300.0)
-    assert left.calibration == pytest.approx(len(val) * 10 * 0.1)
-    assert left.labelling == pytest.approx((cohort.labels[train] == 1).sum() * 10 * 0.1)
+    assert left.calibration == pytest.approx(n_val * 10 * 0.1)
+    assert left.labelling == pytest.approx(n_unhealthy * 10 * 0.1)
 
 
 @pytest.mark.parametrize(("trained", "other"), [(0.0, 0.0), (4.0, 1.0)])
 def test_minutes_are_shared_by_all_stages(trained, other):
     """By hand: evaluations take 60 s, 75 with a margin; a third of the rest is for the student."""
-    speed, work = Speed(training_step=2.0, evaluation=0.1, student_step=3.0), Work(20, 40)
-    left = estimate_time(Budget(minutes=20), work, speed, Done(10, trained, other))
+    speed = Speed(training_step=2.0, evaluation=0.1, student_step=3.0)
+    left = Estimate(Budget(minutes=20), Work(20, 40), speed, 10, trained, other)
     shared = 60 * (20 - other) - 75
     assert left.student == pytest.approx(shared / 3)
     assert left.training == pytest.approx(2 * shared / 3 - 60 * trained)
     assert left.steps == int(left.training / 2)
-    assert left.total + 60 * (trained + other) <= 60 * 20
+    assert left.training + left.after_training + 60 * (trained + other) <= 60 * 20
 
 
 def test_speed_is_measured(fitted, world):
-    """Against the time of a whole training batch, within the noise of a busy machine."""
+    """Against the time of whole training batches, within the noise of a busy machine."""
     data, device = Data(world[0], Layout.NIFTI, world[1], size=16), torch.device("cpu")
     speed = estimate.measure_speed(FitConfig(data, fitted[1], preset=Preset.TINY), 1, device)
     assert all(np.isfinite(value) and value > 0 for value in (speed.evaluation, speed.student_step))
-    step = estimate._training_step(config.preset(Preset.TINY, 1), 16, 64, device)
-    step()
+    batch = TrainingConfig.batch
+    trainer = Trainer(estimate.build_network("guided", config.preset(Preset.TINY, 1)), TrainingConfig(), device)
+    inputs = trainer.inputs(torch.zeros(batch, 1, 16, 16), torch.zeros(batch, dtype=torch.long))
+    trainer.update(inputs)
     start = time.perf_counter()
     for _ in range(3):
-        step()
+        trainer.update(inputs)
     assert speed.training_step == pytest.approx((time.perf_counter() - start) / 3, rel=4)
 
 
@@ -388,17 +363,13 @@ def test_detection_by_burden(tmp_path):
     for number in range(6):
         toys.save(tmp_path / "scans" / f"p{number}_flair.nii.gz", toys.head(SHAPE, seed=number))
         toys.save(tmp_path / "scans" / f"p{number}_seg.nii.gz", lesion(number).astype(np.uint8))
-    (tmp_path / "scans" / "labels.csv").write_text("subject,slice,label\np0,,0\n")
+    write_labels(tmp_path / "scans", "p0,,0")
     prepare(plan_cohort("nifti", tmp_path / "scans", size=24), tmp_path / "cohort")
     cohort = open_cohort(tmp_path / "cohort")
     rows = np.arange(len(cohort))
-    pixel_mm2 = int(toys.SPACING[0] * toys.SPACING[1])
-    area = pixel_mm2 * np.array(
-        [
-            lesion(int(name[1:]))[:, :, index].sum()
-            for name, index in zip(cohort.scans.tolist(), cohort.indices.tolist(), strict=True)
-        ]
-    )
+    names = zip(cohort.scans.tolist(), cohort.indices.tolist(), strict=True)
+    pixels = np.array([lesion(int(name[1:]))[:, :, index].sum() for name, index in names])
+    area = int(toys.SPACING[0] * toys.SPACING[1]) * pixels
     groups = detected_by_burden(cohort, rows, area > 480)
     assert sum(group.slices for group in groups) == (area > 0).sum()
     assert sum(group.detected for group in groups) == (area > 480).sum()

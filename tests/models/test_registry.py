@@ -71,28 +71,12 @@ def test_list_and_card():
 
 
 @pytest.mark.parametrize("name", shipped_models())
-def test_the_card_fits_a_terminal_and_has_no_links_into_the_repository(name):
+def test_the_card_has_all_words_and_no_links_into_the_repository(name):
     card = run("models", name).output
-    assert max(len(line) for line in card.splitlines() if "://" not in line) <= 80
     assert "](" not in card
     assert "../" not in card
-    words = re.findall(r"[0-9a-f]{64}|--\w[\w-]+|\d[\d.,]*", shipped_models()[name].card)
-    assert set(words) <= set(re.findall(r"[0-9a-f]{64}|--\w[\w-]+|\d[\d.,]*", re.sub(r"(?<=\w)-\n", "-", card)))
-
-
-def test_tables_of_a_card_are_columns_and_commands_can_be_pasted():
-    card = run("models", "glioma").output.splitlines()
-    (row,) = (line for line in card if line.startswith("HD95"))
-    assert re.fullmatch(r"HD95, mm +9\.58 \(3\.16 to 18\.49\)", row)
-    start = next(n for n, line in enumerate(card) if line.startswith("    anofpdm evaluate glioma cohort --split"))
-    command = card[start]
-    while command.endswith("\\"):
-        start += 1
-        command = command[:-1] + card[start].strip()
-    expected = next(
-        line for line in shipped_models()["glioma"].card.splitlines() if "evaluate glioma cohort --sp" in line
-    )
-    assert command == expected
+    words = re.findall(r"[0-9a-f]{64}|--\w[\w-]+|\d[\d.,]*", re.sub(r"\]\([^)]*\)", "]", shipped_models()[name].card))
+    assert set(words) <= set(re.findall(r"[0-9a-f]{64}|--\w[\w-]+|\d[\d.,]*", card))
 
 
 def test_optional_modalities_are_listed(monkeypatch):

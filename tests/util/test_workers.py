@@ -2,12 +2,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
 
 from anofpdm.errors import AnoFPDMError
+from anofpdm.util.signals import block_signals
 from anofpdm.util.workers import map_in_threads, worker_pool
+from faults.processes import is_running, wait_until
 
 
 def die(_number):
@@ -20,17 +21,19 @@ def test_a_dead_worker_is_reported():
 
 
 def test_workers_never_receive_ctrl_c():
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, [])
+    """Neither while they start nor later; signals of this process are let through again."""
     with worker_pool(2) as pool:
-        blocked = pool.submit(signal.pthread_sigmask, signal.SIG_BLOCK, []).result()
-    assert blocked - before == {signal.SIGINT}
-    assert signal.pthread_sigmask(signal.SIG_BLOCK, []) == before
+        pid = pool.submit(os.getpid).result()
+        os.kill(pid, signal.SIGINT)
+        assert pool.submit(signal.getsignal, signal.SIGINT).result() == signal.SIG_IGN
+    assert not block_signals(False)
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
 def test_workers_end_with_their_parent(how):
     code = """
 import os, time
+from anofpdm.util.signals import block_signals
 from anofpdm.util.workers import worker_pool
 if __name__ == "__main__":
     with worker_pool(2) as pool:
@@ -42,18 +45,7 @@ if __name__ == "__main__":
     assert workers
     os.kill(run.pid, how)
     run.wait()
-    deadline = time.monotonic() + 10
-    while any(is_running(worker) for worker in workers):
-        assert time.monotonic() < deadline, "orphans"
-        time.sleep(0.05)
-
-
-def is_running(pid):
-    try:
-        with open(f"/proc/{pid}/stat") as file:  # noqa: PTH123
-            return file.read().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
+    assert wait_until(lambda: not any(map(is_running, workers)), 10), "orphans"
 
 
 def test_threads_keep_the_order_and_hold_few_items():

@@ -9,94 +9,55 @@ import signal
 import subprocess
 import sys
 import time
+import warnings
+from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-import numpy as np
 import pytest
 
-from tests import toys
+from anofpdm.errors import ScanWarning
+from faults.processes import worker_pids
+from tests import optional_toys, toys
 
 SHAPE = (32, 36, 14)
-HELD_SERVER = str(Path(__file__).with_name("held_server.py"))
 FINISHED = ("done", "failed", "cancelled")
-
 
 # ---- models and scans ------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="session")
 def model(tmp_path_factory):
-    """Segments a scan quickly."""
-    return add_calibration(save_untrained(tmp_path_factory.mktemp("untrained") / "model"))
-
-
-def save_untrained(folder: Path) -> Path:
-    import torch
-
-    from anofpdm.network import checkpoint
-    from anofpdm.network.config import preset
-    from anofpdm.network.unet import UNet
-
-    torch.manual_seed(0)
-    network = UNet(preset("tiny", 2, channels=8, multipliers=(1, 2, 2), attention=(4,)))
-    for parameter in network.parameters():
-        if not parameter.any():
-            torch.nn.init.normal_(parameter, std=0.2)
-    config = {"format": checkpoint.FORMAT, "task": "guided", "modalities": ["flair", "t2"], "size": 32, "step": 0}
-    folder.mkdir(parents=True)
-    checkpoint.save_model(folder, network.state_dict(), {**config, "network": {**network.config.__dict__}})
-    return folder
-
-
-def add_calibration(folder: Path, levels: int = 3) -> Path:
-    """Every slice is classified as unhealthy, so that there is a lesion to show."""
-    import torch
-
-    from anofpdm.calibration.calibration_file import to_json
-    from anofpdm.method.calibration import CONTEXT_MM, Calibration, ContextFit
-    from anofpdm.method.detection import Accuracy, CurveDetector
-    from anofpdm.method.evidence import EvidenceSettings
-    from anofpdm.network.predictor import load_trained
-
-    trained = load_trained(folder, torch.device("cpu"))
-    accuracy = Accuracy(1.0, 1.0)
-    detector = CurveDetector(np.full(levels, -10.0), np.ones(levels), np.zeros(levels), 1.0, 1.0)
-    calibration = Calibration(
-        settings=EvidenceSettings(tuple(range(0, 10 * levels, 10)), (0,)), strength=1.0, best_strength=1.0, cut=2.0,
-        divergence_max=0.1, detector="cosine", cosine_accuracy=accuracy, candidates=(), accuracy_ratio=0.98,
-        n_healthy=1, n_unhealthy=1, n_patients=2, modalities=("flair", "t2"), checkpoint_sha256=trained.sha256,
-        fitted=tuple(ContextFit(mm, detector, accuracy, 0.001) for mm in (0.0, CONTEXT_MM)),
-    )  # fmt: skip
-    (folder / "calibration.json").write_text(to_json(calibration))
-    return folder
-
-
-def scan_files(folder: Path, seed: int = 0, shape=SHAPE) -> dict[str, Path]:
-    """FLAIR and T2 of a small synthetic head, different for each seed."""
-    affine = toys.affine_of("LPS", (4, 4, 8), shape=shape)
-    return {
-        name: toys.save(folder / f"{name}.nii.gz", toys.head(shape, 10 * seed + number, affine), affine)
-        for number, name in enumerate(("flair", "t2"))
-    }
-
-
-@pytest.fixture(scope="session")
-def scan(tmp_path_factory):
-    return scan_files(tmp_path_factory.mktemp("scan"))
+    """A student alone, which calls every slice unhealthy, needs FLAIR and T2, and takes T1 where it is given."""
+    folder = tmp_path_factory.mktemp("untrained") / "model"
+    return optional_toys.save_model(folder, channels=("flair", "t2", "t1"), optional=("t1",), bias=-1.0)
 
 
 @pytest.fixture(scope="session")
 def make_scan(tmp_path_factory):
-    return lambda seed, shape=SHAPE: scan_files(tmp_path_factory.mktemp("scan"), seed, shape)
+    """Makes files of a small synthetic head, different for each seed."""
+
+    def make(seed, shape=SHAPE):
+        folder, affine = tmp_path_factory.mktemp("scan"), toys.affine_of("LPS", (4, 4, 4), shape=shape)
+        heads = {name: toys.head(shape, 10 * seed + number, affine) for number, name in enumerate(("flair", "t2"))}
+        return {name: toys.save(folder / f"{name}.nii.gz", head, affine) for name, head in heads.items()}
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def scan(make_scan):
+    return make_scan(0)
 
 
 # ---- servers ---------------------------------------------------------------------------------------------------------
 
 
+@dataclass
 class Response:
-    def __init__(self, status, headers, body):
-        self.status, self.headers, self.body = status, headers, body
+    status: int
+    headers: http.client.HTTPMessage
+    body: bytes
 
     @property
     def json(self):
@@ -123,21 +84,21 @@ class Server:
 
     def __init__(self, *arguments, log: Path, env=None, held_by=None):
         self.log = log
-        program = [HELD_SERVER] if held_by else ["-m", "anofpdm"]
+        program = [str(Path(__file__).with_name("held_server.py"))] if held_by else ["-m", "anofpdm"]
         command = [sys.executable, *program, *map(str, arguments), "--port", "0"]
         env = {**os.environ, "OMP_NUM_THREADS": "1", **(held_by.env if held_by else {}), **(env or {})}
         self.process = subprocess.Popen(
             command, stdout=log.open("w"), stderr=subprocess.STDOUT, env=env, start_new_session=True
         )
+        self.pid = self.process.pid
         self.address = self._wait_for_address()
         self.port = urlsplit(self.address).port
 
     def _wait_for_address(self) -> str:
         until = time.monotonic() + 60
         while time.monotonic() < until and self.process.poll() is None:
-            found = re.search(r"^open (\S+)$", self.log.read_text(), re.MULTILINE)
-            if found:
-                return found[1]
+            if address := re.search(r"^open (\S+)$", self.log.read_text(), re.MULTILINE):
+                return address[1]
             time.sleep(0.05)
         raise AssertionError(f"the server did not start: {self.log.read_text()}")
 
@@ -155,27 +116,30 @@ class Server:
     def job(self, job_id) -> dict:
         return self.request(f"/api/jobs/{job_id}").json
 
-    def wait(self, job_id, *states, seconds=60) -> dict:
-        states = states or FINISHED
+    def wait(self, job_id, *states, seconds=120) -> dict:
         until = time.monotonic() + seconds
         while time.monotonic() < until:
             job = self.job(job_id)
-            if job["state"] in states:
+            if job["state"] in (states or FINISHED):
                 return job
             time.sleep(0.05)
         raise AssertionError(f"the job is still {job}: {self.log.read_text()}")
 
-    def workers(self) -> list[int]:
-        """Its child processes, without the resource tracker of multiprocessing."""
-        pids = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
-        found = []
-        for task in Path(f"/proc/{self.process.pid}/task").iterdir():
-            found += (task / "children").read_text().split()
-        return sorted(
-            pid
-            for pid in {int(pid) for pid in [*pids, *found]}
-            if "spawn_main" in Path(f"/proc/{pid}/cmdline").read_text()
-        )
+    def finish(self, parts, names=None) -> tuple[dict, dict]:
+        """Upload a scan: its job, which must be done, and its result."""
+        response = self.upload(parts, names)
+        assert response.status == 202, response.error
+        job = self.wait(response.json["id"])
+        assert job["state"] == "done", job["error"]
+        return job, self.request(f"/api/results/{job['id']}").json
+
+    def delete(self, job) -> None:
+        assert self.request(f"/api/jobs/{job['id']}", "DELETE").status == 204
+
+    @property
+    def worker(self) -> int:
+        (pid,) = worker_pids(self)
+        return pid
 
     def stop(self, how=signal.SIGINT) -> int:
         if self.process.poll() is None:
@@ -184,11 +148,12 @@ class Server:
 
 
 class Hold:
-    """Lets a server hold every scan in the middle (held_server.py); with a result, the model is not loaded."""
+    """Lets a server hold every scan in the middle (held_server.py); its result is then the stored one."""
 
-    def __init__(self, file: Path, result: Path | None = None):
+    def __init__(self, file: Path, result: Path):
         self._file = file
-        self.env = {"HOLD_SCANS": str(file)} | ({"HELD_RESULT": str(result)} if result else {})
+        self.env = {"HOLD_SCANS": str(file), "HELD_RESULT": str(result)}
+        self.close()
 
     def close(self) -> None:
         self._file.touch()
@@ -208,21 +173,13 @@ def start(tmp_path_factory):
 
     yield start
     for server in servers:
-        if server.process.poll() is None:
-            server.process.kill()
-            server.process.wait()
+        server.stop(signal.SIGKILL)
 
 
 @pytest.fixture(scope="session")
-def make_hold(tmp_path_factory):
+def make_hold(results_folder, tmp_path_factory):
     """Closed at first."""
-
-    def make(result=None):
-        hold = Hold(tmp_path_factory.mktemp("hold") / "hold", result)
-        hold.close()
-        return hold
-
-    return make
+    return lambda: Hold(tmp_path_factory.mktemp("hold") / "hold", results_folder / "p1")
 
 
 @pytest.fixture(scope="session")
@@ -238,8 +195,7 @@ def server(start, model, store_folder):
 @pytest.fixture(scope="session")
 def done_job(server, scan):
     """A finished job that no test deletes."""
-    job = server.upload(scan).json
-    return server.wait(job["id"], "done", "failed")
+    return server.finish(scan)[0]
 
 
 # ---- results ---------------------------------------------------------------------------------------------------------
@@ -251,12 +207,14 @@ def results_folder(model, make_scan, tmp_path_factory):
     import anofpdm
     from anofpdm.segment.outputs import bids_suffix
 
-    folder = tmp_path_factory.mktemp("results")
+    folder, name = tmp_path_factory.mktemp("results"), "sub-07_ses-1"
     loaded = anofpdm.load(model, "cpu")
-    loaded.segment(make_scan(1)).save(folder / "p1")
-    name = "sub-07_ses-1"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ScanWarning)  # lesions are large, to be seen on pages
+        first, second = (loaded.segment(make_scan(seed)) for seed in (1, 2))
+    first.save(folder / "p1")
     in_bids = folder / "sub-07" / "ses-1" / "anat"
-    loaded.segment(make_scan(2)).save(in_bids, lambda file: name + bids_suffix(file), title=name)
+    second.save(in_bids, lambda file: name + bids_suffix(file), title=name)
     return folder
 
 

@@ -28,7 +28,7 @@ def test_curl_commands_of_the_documentation(server, scan, tmp_path):
     upload, listing, query, download, delete = LINES
     job = json.loads(run(upload))["id"]
     server.wait(job, "done")
-    assert job in [one["id"] for one in json.loads(run(listing))]
+    assert job in [listed["id"] for listed in json.loads(run(listing))]
     assert json.loads(run(query, job))["state"] == "done"
     before = set(tmp_path.iterdir())
     run(download, job)

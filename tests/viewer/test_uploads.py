@@ -26,57 +26,52 @@ BODY = (
 )
 
 
-async def chunks(body, cuts, wait=0.0):
-    for start, end in zip([0, *cuts], [*cuts, len(body)], strict=True):
-        await asyncio.sleep(wait)
-        yield body[start:end]
+def receive(body, folder, cuts=(), limits=None, wait=0.0):
+    async def chunks():
+        for start, end in zip([0, *cuts], [*cuts, len(body)], strict=True):
+            await asyncio.sleep(wait)
+            yield body[start:end]
 
-
-def receive(body, cuts, folder, limits=None, wait=0.0):
-    receiver = FormReceiver(folder, ("flair", "t2"), b"x", limits or Limits())
-    return asyncio.run(receiver.receive(chunks(body, cuts, wait)))
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    return asyncio.run(FormReceiver(folder, ("flair", "t2"), b"x", limits or Limits()).receive(chunks()))
 
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(cuts=st.lists(st.integers(0, len(BODY)), max_size=12).map(sorted))
 def test_files_do_not_depend_on_the_chunks(tmp_path, cuts):
-    shutil.rmtree(tmp_path / "in", ignore_errors=True)
-    (tmp_path / "in").mkdir()
-    upload = receive(BODY, cuts, tmp_path / "in")
-    assert upload.files["flair"].read_bytes() == b"one\r\n--y\r\n\r\ntwo"
-    assert upload.files["t2"].read_bytes() == b""
-    assert upload.series == "flair=3, t2=7"
+    files, series = receive(BODY, tmp_path / "in", cuts)
+    assert files["flair"].read_bytes() == b"one\r\n--y\r\n\r\ntwo"
+    assert files["t2"].read_bytes() == b""
+    assert series == "flair=3, t2=7"
     assert {path.name for path in (tmp_path / "in").iterdir()} == {"part-0", "part-1"}
 
 
 @settings(max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.binary(max_size=300), at=st.integers(0, len(BODY)))
 def test_random_bytes_are_refused_or_read(tmp_path, data, at):
-    shutil.rmtree(tmp_path / "in", ignore_errors=True)
-    (tmp_path / "in").mkdir()
     try:
-        receive(BODY[:at] + data + BODY[at:], [], tmp_path / "in")
+        receive(BODY[:at] + data + BODY[at:], tmp_path / "in")
     except RequestError as error:
         assert error.status in (400, 413)
-    assert {path.name for path in (tmp_path / "in").iterdir()} <= {"part-0", "part-1"}
+    assert {path.name for path in (tmp_path / "in").iterdir()} <= {"part-0", "part-1", "part-2"}
 
 
-def test_a_truncated_form_is_refused(tmp_path):
-    for end in (0, 10, 90, len(BODY) - 10):
-        folder = tmp_path / str(end)
-        folder.mkdir()
-        with pytest.raises(RequestError) as error:
-            receive(BODY[:end], [], folder)
-        assert error.value.status == 400
-
-
-def test_slow_uploads_time_out(tmp_path):
+@pytest.mark.parametrize(
+    ("body", "cuts", "limits", "wait", "status"),
+    [
+        *((BODY[:end], [], Limits(), 0, 400) for end in (0, 10, 90, len(BODY) - 10)),  # truncated
+        (BODY, [5], Limits(idle_seconds=0.05), 0.2, 408),
+        (BODY, list(range(1, 60)), Limits(upload_seconds=0.1), 0.01, 408),
+        (BODY.replace(b"flair=3", b"x" * 3000), [], Limits(), 0, 413),
+        (BODY, [], Limits(upload_bytes=100), 0, 413),
+        (BODY.replace(b'"t2"', b'"flair"'), [], Limits(), 0, 400),
+    ],
+)
+def test_refused_uploads(tmp_path, body, cuts, limits, wait, status):
     with pytest.raises(RequestError) as error:
-        receive(BODY, [5], tmp_path, Limits(idle_seconds=0.05), wait=0.2)
-    assert error.value.status == 408
-    with pytest.raises(RequestError) as error:
-        receive(BODY, list(range(1, 60)), tmp_path, Limits(upload_seconds=0.1), wait=0.01)
-    assert error.value.status == 408
+        receive(body, tmp_path / "in", cuts, limits, wait)
+    assert error.value.status == status
 
 
 def test_a_large_upload_is_not_held_in_memory(tmp_path):
@@ -116,20 +111,18 @@ def zipped(path: Path, count=3, size=10):
     return path
 
 
-def test_a_valid_zip(tmp_path):
-    check_zip(zipped(tmp_path / "a.zip"), Path("a.zip"), Limits())
-
-
-def test_a_zip_with_a_large_central_directory(tmp_path):
-    path = zipped(tmp_path / "a.zip", 500)
-    with pytest.raises(ScanError, match="central directory"):
-        check_zip(path, Path("a.zip"), Limits(zip_directory_bytes=1000))
-
-
-def test_a_zip_that_unpacks_to_too_much(tmp_path):
-    path = zipped(tmp_path / "a.zip", 3, 1 << 20)
-    with pytest.raises(ScanError, match="unpacks to 3 MiB, more than the 2 MiB"):
-        check_zip(path, Path("a.zip"), Limits(unpacked_bytes=2 << 20))
+@pytest.mark.parametrize(
+    ("count", "size", "limits", "message"),
+    [
+        (500, 10, Limits(zip_directory_bytes=1000), "central directory"),
+        (3, 1 << 20, Limits(unpacked_bytes=2 << 20), "unpacks to 3 MiB, more than the 2 MiB"),
+    ],
+)
+def test_a_zip_that_is_too_large(tmp_path, count, size, limits, message):
+    path = zipped(tmp_path / "a.zip", count, size)
+    check_zip(path, Path("a.zip"), Limits())
+    with pytest.raises(ScanError, match=message):
+        check_zip(path, Path("a.zip"), limits)
 
 
 def test_a_zip64_with_a_large_central_directory(tmp_path, monkeypatch):
@@ -160,10 +153,7 @@ def test_parse_series_text():
     pytest.importorskip("pydicom")
     assert parse_series_text("") == {}
     assert parse_series_text("flair=3, t2=7") == {"flair": "3", "t2": "7"}
-    assert parse_series_text(" flair = Ax T2 FLAIR  t2=7;t1=1.2.3 ") == {
-        "flair": "Ax T2 FLAIR",
-        "t2": "7",
-        "t1": "1.2.3",
-    }
+    words = {"flair": "Ax T2 FLAIR", "t2": "7", "t1": "1.2.3"}
+    assert parse_series_text(" flair = Ax T2 FLAIR  t2=7;t1=1.2.3 ") == words
     with pytest.raises(AnoFPDMError):
         parse_series_text("flair")

@@ -14,16 +14,16 @@ from anofpdm.viewer.results import ResultFolder, read_result
 
 
 def test_results_are_found_in_any_layout(results_folder):
-    found = {one.title: one for one in ResultFolder(results_folder).search()}
-    assert set(found) == {"p1", "sub-07_ses-1"}
-    assert {"mask", "map", "report", "summary"} <= set(found["sub-07_ses-1"].files)
-    assert found["p1"].key != found["sub-07_ses-1"].key
-    assert found["p1"].lesions()[0]["volume_ml"] > 0
-
-
-def test_a_folder_with_one_result(results_folder):
-    (one,) = ResultFolder(results_folder / "p1").search()
-    assert one.title == "p1"
+    results = {result.title: result for result in ResultFolder(results_folder).search()}
+    assert set(results) == {"p1", "sub-07_ses-1"}
+    assert {"mask", "map", "report", "summary"} <= set(results["sub-07_ses-1"].files)
+    assert results["p1"].key != results["sub-07_ses-1"].key
+    assert results["p1"].lesions()[0]["volume_ml"] > 0
+    (alone,) = ResultFolder(results_folder / "p1").search()
+    assert alone.title == "p1"
+    named = read_result(results_folder, results_folder / "p1", key="k", title="t")
+    assert (named.key, named.title) == ("k", "t")
+    assert read_result(results_folder, results_folder) is None
 
 
 @pytest.fixture
@@ -33,7 +33,12 @@ def copied(results_folder, tmp_path):
 
 
 def find_p1(folder):
-    return next(one for one in ResultFolder(folder).search() if one.title == "p1")
+    return next(result for result in ResultFolder(folder).search() if result.title == "p1")
+
+
+def change_summary(folder, **changes):
+    path = folder / "p1" / SUMMARY
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
 
 
 def test_links_out_of_the_folder_are_not_followed(copied, tmp_path):
@@ -51,51 +56,52 @@ def test_a_manipulated_summary_gives_access_to_no_other_file(copied, tmp_path):
     secret = tmp_path / "secret.txt"
     secret.write_text("secret")
     known = hashlib.sha256(b"secret").hexdigest()
-    summary = copied / "p1" / SUMMARY
-    content = json.loads(summary.read_text())
     for file, digest in (
-        (secret, known), ("/etc/passwd", known), (tmp_path / "nowhere.nii", known), (summary, "0" * 64), (None, ""),
-        (tmp_path, known), ("/dev/zero.nii", known), ("\x00.nii", known),
+        (secret, known), ("/etc/passwd", known), (tmp_path / "nowhere.nii", known),
+        (copied / "p1" / SUMMARY, "0" * 64), (None, ""), (tmp_path, known), ("/dev/zero.nii", known),
+        ("\x00.nii", known),
     ):  # fmt: skip
-        content["inputs"] = {"flair": {"file": str(file), "sha256": digest}, "t1": {}}
-        summary.write_text(json.dumps(content))
+        change_summary(copied, inputs={"flair": {"file": str(file), "sha256": digest}, "t1": {}})
         assert find_p1(copied).scans() == {}
         with pytest.raises(RequestError):
             find_p1(copied).file("scan-flair")
-    content["inputs"] = {"flair": {"file": str(scan := tmp_path / "flair.nii"), "sha256": known}}
+    scan = tmp_path / "flair.nii"
+    change_summary(copied, inputs={"flair": {"file": str(scan), "sha256": known}})
     scan.write_text("secret")
-    summary.write_text(json.dumps(content))
     assert find_p1(copied).scans() == {"flair": scan}
     scan.write_text("changed")
     assert find_p1(copied).scans() == {}
 
 
+OTHER = "not a summary of anofpdm segment"
 DAMAGED = {
-    "empty": (b"", "Expecting value"),
-    "cut": (b'{"volume_ml": 1', "Expecting"),
-    "a number": (b"1" * 20, "not a summary of anofpdm segment"),
-    "a list": (b"[]", "not a summary of anofpdm segment"),
-    "empty object": (b"{}", "not a summary of anofpdm segment"),
-    "not UTF-8": (b'{"volume_ml": "\xff"}', "decode"),
-    "nested": (b'{"volume_ml": 1, "x": ' + b"[" * 100_000 + b"]" * 100_000 + b"}", "nested too deeply"),
-    "nested objects": (b'{"volume_ml": 1, "inputs": ' + b'{"a":' * 50_000 + b"1" + b"}" * 50_000 + b"}", "nested"),
-    "large": (b'{"volume_ml": 1, "x": "' + b"x" * (5 << 20) + b'"}', "larger than 4 MiB"),
+    "empty": (b"", OTHER),
+    "a number": (b"1" * 20, OTHER),
+    "a list": (b"[]", OTHER),
+    "an empty object": (b"{}", OTHER),
+    "not UTF-8": (b'{"volume_ml": "\xff"}', "invalid unicode"),
     "volume as text": (b'{"volume_ml": "much"}', "volume_ml: "),
-    "volume as object": (b'{"volume_ml": {"a": []}}', "volume_ml: "),
     "NaN": (b'{"volume_ml": NaN}', "volume_ml: "),
     "infinite": (b'{"volume_ml": 1e999}', "volume_ml: "),
     "negative": (b'{"volume_ml": -1.5}', "volume_ml: "),
-    "huge count": (b'{"volume_ml": 1, "findings": 1' + b"0" * 400 + b"}", "findings: "),
-    "too many digits": (b'{"volume_ml": 1, "findings": 1' + b"0" * 5000 + b"}", "digits"),
-    "a fraction of a slice": (b'{"volume_ml": 1, "slices": 1.5}', "slices: "),
-    "seconds": (b'{"volume_ml": 1, "seconds": [1]}', "seconds: "),
-    "one warning": (b'{"volume_ml": 1, "warnings": "one"}', "warnings: "),
-    "a warning of numbers": (b'{"volume_ml": 1, "warnings": [[1]]}', "warnings.0: "),
-    "half a character": (b'{"volume_ml": 1, "warnings": ["\\ud800"]}', "warnings.0: "),
-    "inputs": (b'{"volume_ml": 1, "inputs": [1]}', "inputs: "),
-    "an input": (b'{"volume_ml": 1, "inputs": {"flair": "no"}}', "inputs.flair: "),
-    "a file": (b'{"volume_ml": 1, "inputs": {"flair": {"file": [[[[1]]]]}}}', "inputs.flair.file: "),
-    "modalities": (b'{"volume_ml": 1, "missing_modalities": {"t1": 1}}', "missing_modalities: "),
+    "cut": (b'{"volume_ml": 1', "Invalid JSON: EOF"),
+} | {
+    name: (b'{"volume_ml": 1, "' + rest, reason)
+    for name, (rest, reason) in {
+        "nested": (b'x": ' + b"[" * 100_000 + b"]" * 100_000 + b"}", "recursion limit"),
+        "nested objects": (b'inputs": ' + b'{"a":' * 50_000 + b"1" + b"}" * 50_001, "recursion limit"),
+        "large": (b'x": "' + b"x" * (5 << 20) + b'"}', "larger than 4 MiB"),
+        "huge count": (b'findings": 1' + b"0" * 400 + b"}", "findings: "),
+        "too many digits": (b'findings": 1' + b"0" * 5000 + b"}", "number out of range"),
+        "a fraction of a slice": (b'slices": 1.5}', "slices: "),
+        "seconds": (b'seconds": [1]}', "seconds: "),
+        "one warning": (b'warnings": "one"}', "warnings: "),
+        "a warning of numbers": (b'warnings": [[1]]}', "warnings.0: "),
+        "half a character": (b'warnings": ["\\ud800"]}', "hex escape"),
+        "inputs": (b'inputs": [1]}', "inputs: "),
+        "a file": (b'inputs": {"flair": {"file": [[[[1]]]]}}}', "inputs.flair.file: "),
+        "modalities": (b'missing_modalities": {"t1": 1}}', "missing_modalities: "),
+    }.items()
 }
 
 
@@ -117,7 +123,7 @@ def test_only_the_result_with_a_damaged_summary_is_unreadable(view_damaged, cont
 def assert_unreadable(server, title, reason):
     response = server.request("/api/results")
     assert response.status == 200, response.body
-    listed = {one["title"]: one for one in response.json}
+    listed = {result["title"]: result for result in response.json}
     assert set(listed) == {title, "sub-07_ses-1"}
     assert reason in listed[title]["unreadable"]
     assert listed[title]["volume_ml"] is None
@@ -135,16 +141,11 @@ def assert_unreadable(server, title, reason):
 def test_summaries_that_are_not_files(view_damaged, tmp_path):
     server, folder = view_damaged
     path = folder / SUMMARY
-    path.unlink(missing_ok=True)
-    os.mkfifo(path)
-    assert_unreadable(server, "p1", "not a regular file")
-    path.unlink()
-    path.symlink_to(path)
-    assert_unreadable(server, "p1", "not a regular file")
-    path.unlink()
     (tmp_path / SUMMARY).write_text('{"volume_ml": 1}')
-    path.symlink_to(tmp_path / SUMMARY)
-    assert_unreadable(server, "p1", "not a regular file in this folder")
+    for make in (os.mkfifo, lambda path: path.symlink_to(path), lambda path: path.symlink_to(tmp_path / SUMMARY)):
+        path.unlink(missing_ok=True)
+        make(path)
+        assert_unreadable(server, "p1", "not a regular file in this folder")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="file names are UTF-8 here")
@@ -154,10 +155,10 @@ def test_names_of_folders_that_cannot_be_sent(view_damaged):
     (folder / SUMMARY).write_text("[]")
     other = folder.rename(folder.with_name("p\udcff"))  # the byte 255
     try:
-        assert_unreadable(server, "p\ufffd", "not a summary")
+        assert_unreadable(server, "p\ufffd", OTHER)
         (other / SUMMARY).write_text('{"volume_ml": 1}')
-        (one,) = [one for one in server.request("/api/results").json if one["volume_ml"] == 1]
-        result = server.request(f"/api/results/{one['key']}").json
+        (listed,) = [result for result in server.request("/api/results").json if result["volume_ml"] == 1]
+        result = server.request(f"/api/results/{listed['key']}").json
         assert all(server.request(file["url"]).status == 200 for file in result["files"])
     finally:
         other.rename(folder)
@@ -176,32 +177,27 @@ def test_a_damaged_table_of_findings(copied):
 
 
 def test_warnings_do_not_contain_folders(copied):
-    summary = copied / "p1" / SUMMARY
-    content = json.loads(summary.read_text())
-    content["inputs"] = {"flair": {"file": "/home/anna b/mueller/f.nii.gz", "sha256": ""}}
-    content["warnings"] = ["/home/anna b/mueller/f.nii.gz: 60% of it", "see /home/anna/other.nii: 1 / 2"]
-    summary.write_text(json.dumps(content))
+    change_summary(
+        copied,
+        inputs={"flair": {"file": "/home/anna b/mueller/f.nii.gz", "sha256": ""}},
+        warnings=["/home/anna b/mueller/f.nii.gz: 60% of it", "see /home/anna/other.nii: 1 / 2"],
+    )
     assert find_p1(copied).warnings() == ["f.nii.gz: 60% of it", "see other.nii: 1 / 2"]
-
-
-def test_read_result(results_folder):
-    result = read_result(results_folder, results_folder / "p1", key="k", title="t")
-    assert (result.key, result.title) == ("k", "t")
-    assert read_result(results_folder, results_folder) is None
 
 
 def test_the_server_is_read_only(view_server, results_folder):
     before = {path: path.stat().st_mtime_ns for path in results_folder.rglob("*")}
     listed = view_server.request("/api/results").json
-    assert [one["title"] for one in listed] == ["p1", "sub-07_ses-1"]
-    one = view_server.request(f"/api/results/{listed[0]['key']}").json
-    assert {file["role"] for file in one["scans"]} == {"scan-flair", "scan-t2"}
-    for file in [*one["files"], *one["scans"]]:
+    assert [result["title"] for result in listed] == ["p1", "sub-07_ses-1"]
+    url = f"/api/results/{listed[0]['key']}"
+    result = view_server.request(url).json
+    assert {file["role"] for file in result["scans"]} == {"scan-flair", "scan-t2"}
+    for file in [*result["files"], *result["scans"]]:
         response = view_server.request(file["url"])
         assert response.status == 200
         assert response.body
     for method in ("POST", "PUT", "DELETE", "PATCH"):
-        for path in ("/api/results", f"/api/results/{listed[0]['key']}", one["files"][0]["url"], "/api/jobs"):
+        for path in ("/api/results", url, result["files"][0]["url"], "/api/jobs"):
             assert view_server.request(path, method).status in (404, 405)
     for key in ("..", "%2e%2e", "p1", "0" * 20, "..%2f..%2fetc"):
         assert view_server.request(f"/api/results/{key}").status == 404

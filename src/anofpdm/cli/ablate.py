@@ -7,7 +7,7 @@ import typer
 
 from anofpdm.cli import options
 from anofpdm.cli.options import Model
-from anofpdm.cli.progress import progress_bars
+from anofpdm.cli.progress import processes
 from anofpdm.options import Precision, Signal, Split, StrengthBy
 
 
@@ -48,10 +48,9 @@ def ablate(
     from anofpdm.study.ablations.evidence_passes import measured_slices
     from anofpdm.study.ablations.run_ablations import COMPARED, AblationConfig
     from anofpdm.study.ablations.run_ablations import ablate as run
-    from anofpdm.util.distributed import World, set_local_device
     from anofpdm.util.files import folder_lock
 
-    where = set_local_device(options.resolve_device(device))
+    where = options.resolve_device(device)
     calibration = CalibrationConfig(
         score=options.parse_names(score),
         strengths=candidates,
@@ -68,14 +67,10 @@ def ablate(
     names = tuple(COMPARED) if variants else ("anofpdm-ddim", "anofpdm-ddim-last")
     measured_slices(slices, calibration)  # refuses missing masks before anything is written
     out.mkdir(parents=True, exist_ok=True)
-    world = World.from_environment(where)
-    try:
-        with folder_lock(out, needed=world.is_main), progress_bars(world.is_main) as progress:
-            ablations = run(trained, slices, AblationConfig(calibration, tried, gallery, names), progress, world)
-            if world.is_main:
-                write_report(ablations, out)
-    finally:
-        world.close()
+    with processes(where) as (world, progress), folder_lock(out, needed=world.is_main):
+        ablations = run(trained, slices, AblationConfig(calibration, tried, gallery, names), progress, world)
+        if world.is_main:
+            write_report(ablations, out)
     if world.is_main:
         for table in ablations.tables:
             print(f"{table.name}: {table.summary}")

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from anofpdm.cli.options import Device, resolve_device
+from anofpdm.cli.output import print_table
 from anofpdm.options import Precision, Preset
 
 if TYPE_CHECKING:
@@ -40,9 +41,8 @@ def bench(
     import torch
 
     from anofpdm.study.bench.forward import BenchConfig
-    from anofpdm.util.distributed import set_local_device
 
-    local_device = set_local_device(resolve_device(device))
+    local_device = resolve_device(device)
     on_gpu = local_device.type == "cuda"
     torch.backends.cudnn.benchmark = True
     config = BenchConfig(
@@ -71,69 +71,63 @@ def _parse_levels(text: str) -> tuple[int, ...]:
 def _check(config: "BenchConfig", json_file: Path | None) -> None:
     from anofpdm.network import config as networks
 
-    side, divisor = config.side, networks.preset(config.preset, 1).side_divisor
-    if side < divisor or side % divisor:
-        suggestion = max(1, side // divisor) * divisor
-        raise typer.BadParameter(
-            f"{side}: the {config.preset} network needs a multiple of {divisor}, e.g. {suggestion}", param_hint="--size"
-        )
+    divisor = networks.preset(config.preset, 1).side_divisor
+    if config.side % divisor:
+        suggestion = max(1, config.side // divisor) * divisor
+        message = f"{config.side}: the {config.preset} network needs a multiple of {divisor}, e.g. {suggestion}"
+        raise typer.BadParameter(message, param_hint="--size")
     if json_file is not None and not json_file.absolute().parent.is_dir():
         raise typer.BadParameter(f"{json_file.parent}: no such folder; create it first", param_hint="--json")
 
 
 def _run(config: "BenchConfig", json_file: Path | None, scan: bool) -> None:
-    import json
     import platform
-    from dataclasses import asdict
 
     import torch
-    from rich.console import Console
 
     from anofpdm.study.bench.forward import measure
     from anofpdm.study.bench.scan_speed import SHAPE, scan_seconds
+    from anofpdm.util.artifacts import encode
     from anofpdm.util.files import write_atomically
 
     name = torch.cuda.get_device_name(config.device) if config.device.type == "cuda" else platform.machine()
-    console = Console(highlight=False, soft_wrap=True)
     slices = f"{config.batch} slices of {config.side} x {config.side}"
-    console.print(f"{name}, torch {torch.__version__}: preset {config.preset}, {slices}")
-    with console.status("timing"):
-        timings = list(measure(config))
-        seconds = scan_seconds(config.device) if scan else None
-    console.print(_table(timings))
-    console.print(
+    print(f"{name}, torch {torch.__version__}: preset {config.preset}, {slices}", flush=True)
+    timings = list(measure(config))
+    seconds = scan_seconds(config.device) if scan else None
+    print_table(_table(timings))
+    print(
         "w: guidance strengths computed together; faster: speed-up over the literal loop at as many levels; "
         "than 600: over the literal loop at 600 levels"
     )
     if seconds is not None:
         size = " x ".join(map(str, SHAPE))
-        console.print(f"student, scan of {size}, two modalities, from files to a native-space mask: {seconds:.2f} s")
+        print(f"student, scan of {size}, two modalities, from files to a native-space mask: {seconds:.2f} s")
     if json_file is not None:
-        payload = {
-            "machine": name,
-            "torch": torch.__version__,
-            "plan": {**asdict(config), "device": str(config.device)},
-            "rows": [asdict(timing) for timing in timings],
-            "scan_seconds": seconds,
-        }
-        write_atomically(json_file, json.dumps(payload, indent=2).encode())
+        plan = {**vars(config), "device": str(config.device)}
+        machine = {"machine": name, "torch": torch.__version__, "plan": plan}
+        write_atomically(json_file, encode({**machine, "rows": timings, "scan_seconds": seconds}))
 
 
 def _table(timings: "list[Timing]") -> "Table":
     from rich.table import Table
 
     table = Table("", "levels", "w", "s", "s/level", "faster", "than 600", "TFLOP/s", "of peak", "GiB", box=None)
+
+    def cell(value: float | None, style: str = "") -> str:
+        return format(value, style) if value else ""
+
     for row in timings:
         table.add_row(
             row.way,
-            str(row.levels or ""),
-            str(row.strengths or ""),
-            f"{row.seconds:.2f}" if row.seconds >= 1 else f"{row.seconds:.3g}",
-            f"{row.seconds / row.levels:.4f}" if row.levels else "",
-            "" if row.times_faster is None else f"{row.times_faster:.2f}",
-            f"{row.times_faster_than_600:.1f}",
-            f"{row.tflops:.2f}" if row.tflops else "",
-            "" if row.of_peak is None else f"{row.of_peak:.0%}",
-            "" if row.memory_gib is None else f"{row.memory_gib:.2f}",
+            cell(row.levels),
+            cell(row.strengths),
+            cell(row.seconds, ".2f" if row.seconds >= 1 else ".3g"),
+            cell(row.levels and row.seconds / row.levels, ".4f"),
+            cell(row.times_faster, ".2f"),
+            cell(row.times_faster_than_600, ".1f"),
+            cell(row.tflops, ".2f"),
+            cell(row.of_peak, ".0%"),
+            cell(row.memory_gib, ".2f"),
         )
     return table

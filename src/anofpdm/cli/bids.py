@@ -7,7 +7,7 @@ import typer
 from typer.core import TyperCommand
 
 from anofpdm.cli import options
-from anofpdm.cli.progress import progress_bars
+from anofpdm.cli.progress import processes
 from anofpdm.options import AnalysisLevel, Engine, Precision, Raw
 
 LISTS = ("--participant-label", "--session-label")
@@ -71,23 +71,15 @@ def bids(
     if model is None:
         raise typer.BadParameter("needed for participant", param_hint="--model")
     from anofpdm.bids_app.participants import BidsRun, Selection
-    from anofpdm.cli.segment import print_reports, raise_if_all_refused
+    from anofpdm.cli.segment import print_reports
     from anofpdm.segment.model import load
-    from anofpdm.util.distributed import World, set_local_device
 
     selection = Selection(tuple(participant_label or ()), tuple(session_label or ()))
     run = BidsRun(bids_dir, out, selection, validate=not skip_bids_validation)
-    local_device = set_local_device(options.resolve_device(device))
+    local_device = options.resolve_device(device)
     loaded = load(model, local_device, precision)
     request = loaded.request(engine=engine, raw=raw, threshold_probability=threshold_probability, smallest=smallest)
-    world = World.from_environment(local_device)
-    try:
-        with progress_bars(world.is_main) as progress:
-            reports = world.all_gather(run.run(request, world, progress, overwrite=overwrite))
-    finally:
-        world.close()
-    raise_if_all_refused(reports)
-    if world.is_main:
-        print_reports(reports, out)
-    if any(one.failed for one in reports):
+    with processes(local_device) as (world, progress):
+        reports = world.all_gather(run.run(request, world, progress, overwrite=overwrite))
+    if print_reports(reports, out, world):
         raise typer.Exit(3)

@@ -7,7 +7,8 @@ import typer
 
 from anofpdm.cli import options
 from anofpdm.cli.options import OwnModel
-from anofpdm.cli.progress import progress_bars
+from anofpdm.cli.output import print_lines, print_table
+from anofpdm.cli.progress import processes
 from anofpdm.options import Encoding, Precision, Signal, Split, StrengthBy
 
 if TYPE_CHECKING:
@@ -65,10 +66,9 @@ def calibrate(
     from anofpdm.cohorts import open_cohort
     from anofpdm.method.gather import batch_for
     from anofpdm.network.predictor import load_trained
-    from anofpdm.util.distributed import World, set_local_device
     from anofpdm.util.files import folder_lock
 
-    where = set_local_device(options.resolve_device(device))
+    where = options.resolve_device(device)
     config = CalibrationConfig(
         score=options.parse_names(score),
         strengths=options.parse_numbers(strengths, "--strengths"),
@@ -86,42 +86,32 @@ def calibrate(
     )
     trained = load_trained(model, where, precision)
     slices = open_cohort(cohort)
-    world = World.from_environment(where)
-    try:
-        with folder_lock(model, needed=world.is_main), progress_bars(world.is_main) as progress:
-            fitted = fit_calibration(trained, slices, config, progress, world)
-            if world.is_main:
-                save_calibration(fitted.calibration, draw_calibration(fitted), model)
-    finally:
-        world.close()
+    with processes(where) as (world, progress), folder_lock(model, needed=world.is_main):
+        fitted = fit_calibration(trained, slices, config, progress, world)
+        if world.is_main:
+            save_calibration(fitted.calibration, draw_calibration(fitted), model)
     if world.is_main:
         _print(fitted, model, automatic=signal == Signal.AUTO)
 
 
 def _print(fitted: "FittedCalibration", model: Path, *, automatic: bool) -> None:
-    from rich.console import Console
-
     from anofpdm.calibration.calibration_file import FIGURE, FILE
     from anofpdm.labels import UNHEALTHY
 
     calibration = fitted.calibration
-    console = Console(highlight=False, soft_wrap=True)
-    console.print(_candidate_table(calibration))
-    console.print(_detector_table(calibration))
-    for note in _notes(calibration, model, automatic=automatic):
-        console.print(note, markup=False)
+    print_table(_candidate_table(calibration))
+    print_table(_detector_table(calibration))
+    print_lines(*_notes(calibration, model, automatic=automatic))
     if calibration.n_estimated:
         n_unhealthy = int((fitted.labels[fitted.gathered.suspected] == UNHEALTHY).sum())
-        console.print(
+        print_lines(
             f"labels of {calibration.n_estimated} slices were estimated, as their scans are labelled unhealthy as a "
-            f"whole: {n_unhealthy} unhealthy; accuracies refer to these estimates",
-            markup=False,
+            f"whole: {n_unhealthy} unhealthy; accuracies refer to these estimates"
         )
-    console.print(
+    print_lines(
         f"{calibration.n_healthy} healthy and {calibration.n_unhealthy} unhealthy slices of {calibration.n_patients} "
         f"patients, noise levels 0..{calibration.settings.levels[-1]}, maps of {calibration.settings.signal}; "
-        f"saved {model / FILE} and {model / FIGURE}",
-        markup=False,
+        f"saved {model / FILE} and {model / FIGURE}"
     )
 
 
@@ -129,11 +119,11 @@ def _candidate_table(calibration: "Calibration") -> "Table":
     from rich.table import Table
 
     table = Table("w", "accuracy", "AUC", "cut of the cosine", "AUC of maps", "", box=None)
-    for one in calibration.candidates:
-        named = {"best": calibration.best_strength, "chosen": calibration.strength}
-        marks = ", ".join(name for name, strength in named.items() if strength == one.strength)
-        cells = (f"{one.strength:g}", f"{one.accuracy:.3f}", f"{one.auc:.3f}", f"{one.cut:.4f}", f"{one.map_auc:.3f}")
-        table.add_row(*cells, marks)
+    named = {"best": calibration.best_strength, "chosen": calibration.strength}
+    for row in calibration.candidates:
+        marks = ", ".join(name for name, strength in named.items() if strength == row.strength)
+        numbers = (f"{row.accuracy:.3f}", f"{row.auc:.3f}", f"{row.cut:.4f}", f"{row.map_auc:.3f}")
+        table.add_row(f"{row.strength:g}", *numbers, marks)
     return table
 
 

@@ -21,9 +21,11 @@ def demo(
 
     with progress_bars() as progress:
         results = run_demo(out, device=resolve_device(device), patients=patients, seed=seed, progress=progress)
-    for one in results:
-        truth = f"{one.score.lesion_ml:.1f} ml" if one.score.lesion_ml else "none"
-        print(f"{one.title}: true lesion {truth}, segmented {one.score.predicted_ml:.1f} ml, DICE {one.score.dice:.2f}")
+    for scan in results:
+        truth = f"{scan.score.lesion_ml:.1f} ml" if scan.score.lesion_ml else "none"
+        print(
+            f"{scan.title}: true lesion {truth}, segmented {scan.score.predicted_ml:.1f} ml, DICE {scan.score.dice:.2f}"
+        )
     print(f"open {out / PAGE} in a browser")
     real = [name for name in shipped_models() if not name.startswith("phantom-")]
     if real:

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from anofpdm.cli.options import Batch, Device, OwnModel, Seed, Weights, parse_names, resolve_device
-from anofpdm.cli.progress import progress_bars
+from anofpdm.cli.progress import processes
 from anofpdm.options import Precision, WeightFormat
 
 
@@ -62,10 +62,9 @@ def distill(
     from anofpdm.cohorts import open_cohort
     from anofpdm.labels import estimated_note
     from anofpdm.network.predictor import load_trained
-    from anofpdm.student import distillation as distillation
+    from anofpdm.student import distillation
     from anofpdm.student.student import FOLDER
     from anofpdm.student.train_student import StudentTrainingConfig
-    from anofpdm.util.distributed import World, set_local_device
 
     config = distillation.DistillConfig(
         StudentTrainingConfig(steps, minutes, learning_rate=learning_rate, seed=seed, thick_slices=thick_slices),
@@ -78,15 +77,11 @@ def distill(
         batch=batch,
     )
     torch.backends.cudnn.benchmark = True
-    local_device = set_local_device(resolve_device(device))
+    local_device = resolve_device(device)
     trained = load_trained(model, local_device, precision)
     calibration, _ = load_calibration(trained)
-    world = World.from_environment(local_device)
-    try:
-        with progress_bars(world.is_main) as progress:
-            student = distillation.distill(trained, calibration, open_cohort(cohort), config, world, progress)
-    finally:
-        world.close()
+    with processes(local_device) as (world, progress):
+        student = distillation.distill(trained, calibration, open_cohort(cohort), config, world, progress)
     if student is None:
         return
     rating = student.calibration

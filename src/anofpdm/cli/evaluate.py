@@ -1,14 +1,13 @@
 """anofpdm evaluate: the paper's comparison on a prepared cohort."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from anofpdm.cli import options
-from anofpdm.cli.native import NativeOptions, check_options, evaluate_native
-from anofpdm.cli.progress import progress_bars
+from anofpdm.cli.native import check_options, evaluate_native
+from anofpdm.cli.progress import processes
 from anofpdm.options import Engine, Precision, Signal, Split, StrengthBy
 from anofpdm.study.comparison.names import DEFAULT_METHODS, MODEL_TASKS, MethodChoice
 
@@ -95,9 +94,19 @@ def evaluate(
     """
     check_options(context, native=native is not None)
     if native is not None:
-        engines = tuple(engine or ())
-        chosen = NativeOptions(model, cohort, native, out, engines, split, batch, precision, device, workers)
-        evaluate_native(replace(chosen, without=tuple(without or ())))
+        evaluate_native(
+            model,
+            cohort,
+            native,
+            out,
+            engines=engine or (),
+            split=split,
+            batch=batch,
+            precision=precision,
+            device=device,
+            workers=workers,
+            without=without or (),
+        )
         return
     given, candidates = model_paths(other or []), options.parse_numbers(strengths, "--strengths")
 
@@ -109,9 +118,8 @@ def evaluate(
     from anofpdm.study.comparison.protocol import evaluate as run
     from anofpdm.study.comparison.rival_models import default_methods, load_evaluated, load_models
     from anofpdm.study.missing import missing_sets
-    from anofpdm.util.distributed import World, set_local_device
 
-    where = set_local_device(options.resolve_device(device))
+    where = options.resolve_device(device)
     batch = batch or batch_for(where)
     slices = open_cohort(cohort)
     trained = load_evaluated(model, where, precision, method or ())
@@ -135,13 +143,9 @@ def evaluate(
         batch=batch,
     )
     selection = MethodSelection.from_choices(choices, models, missing_sets(without or [], models.student))
-    world = World.from_environment(where)
-    try:
-        with progress_bars(world.is_main) as progress:
-            job = EvaluationJob(trained, models, slices, selection, out, config, world, progress)
-            failures = run(job)
-    finally:
-        world.close()
+    with processes(where) as (world, progress):
+        job = EvaluationJob(trained, models, slices, selection, out, config, world, progress)
+        failures = run(job)
     if world.is_main:
         if choices == [MethodChoice.ANOFPDM_STUDENT] and not method:
             print("the student alone: other methods need a diffusion model, its modalities and a validation split")

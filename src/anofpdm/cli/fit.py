@@ -29,16 +29,9 @@ def fit(
         Path | None,
         typer.Option(help="CSV file (patient,split). Default: a fifth of the patients for validation, at random."),
     ] = None,
-    modalities: Annotated[
-        str, typer.Option(help="Modalities to use, in this order, e.g. flair,t1. Default: all that are found.")
-    ] = "",
+    modalities: options.Modalities = "",
     size: Annotated[int, typer.Option(help="Pixels along each side of a slice, a multiple of 16.")] = 128,
-    raw: Annotated[
-        Raw,
-        typer.Option(
-            help="Register and skull-strip the series of a scan first. auto: where they have different grids."
-        ),
-    ] = Raw.AUTO,
+    raw: options.PreparedRaw = Raw.AUTO,
     keep_isolated: options.KeepIsolated = False,
     fill_labels: options.FillLabels = 0.0,
     preset: Annotated[Preset, typer.Option(help="Size of the network.")] = Preset.SMALL,
@@ -60,13 +53,12 @@ def fit(
     """
     from anofpdm.fit.fit_config import Budget, Data, FitConfig, detect_layout
     from anofpdm.fit.run_fit import Reports, preview_fit, run_fit
-    from anofpdm.util.distributed import set_local_device
 
     names = options.parse_names(modalities)
     data = Data(src, layout or detect_layout(src), labels, split, names, size, raw, keep_isolated, fill_labels)
     scored = options.parse_names(score)
     config = FitConfig(data, out, Budget(steps, minutes), preset, scored, seed, options.worker_count(workers))
-    local_device = set_local_device(options.resolve_device(device))
+    local_device = options.resolve_device(device)
     reports = Reports(lambda note: print(printable(note), flush=True))
     if dry_run:
         if not preview_fit(config, local_device, reports):

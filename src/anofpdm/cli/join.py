@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from anofpdm.util.text import printable
+from anofpdm.cli.output import print_lines, problem_lines
 
 
 def join(
@@ -15,12 +15,9 @@ def join(
     from anofpdm.segment.join import TABLE, join_results
 
     joined = join_results(out)
-    for scan, reason in joined.failed.items():
-        print(printable(f"failed: {scan}: {reason}"))
-    for what in joined.missing:
-        print(printable(f"missing: {what}"))
     counts = [f"{len(joined.rows)} scans in {out / TABLE}"]
     counts += [f"{len(some)} {what}" for some, what in ((joined.failed, "failed"), (joined.missing, "missing")) if some]
-    print(", ".join(counts))
+    missing = (f"missing: {what}" for what in joined.missing)
+    print_lines(*problem_lines((), joined.failed), *missing, ", ".join(counts))
     if joined.failed or joined.missing:
         raise typer.Exit(3)

@@ -4,17 +4,14 @@
 141 if nobody reads the output any more.
 """
 
-import contextlib
 import functools
 import gc
 import importlib
 import importlib.util
 import os
 import select
-import signal
 import sys
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
@@ -39,16 +36,39 @@ from anofpdm.cli.view import view
 from anofpdm.errors import AnoFPDMError, OutputError, Terminated
 from anofpdm.util.files import RESUME_HINT, write_error_hint
 from anofpdm.util.memory import REMEDY, check_address_space, is_out_of_memory, keep_freed_memory
+from anofpdm.util.signals import blocked_signals, raise_on_sigterm
 from anofpdm.util.text import printable
 
+COMMANDS: list[Callable[..., None]] = [
+    demo,
+    phantom,
+    fit,
+    prepare,
+    train,
+    calibrate,
+    distill,
+    segment,
+    join,
+    bids,
+    score,
+    view,
+    serve,
+    models,
+    export,
+]
 WITHOUT_TORCH = (join, models, phantom, prepare, score, serve, view)  # of serve, only its workers import it
+if importlib.util.find_spec("anofpdm.study") is not None:  # the folder of the research harness may be deleted
+    from anofpdm.cli.ablate import ablate
+    from anofpdm.cli.bench import bench
+    from anofpdm.cli.evaluate import evaluate
+
+    COMMANDS += [evaluate, ablate, bench]
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
 
 
 def add_command(function: Callable[..., None]) -> None:
     """Register `function` as a subcommand and translate its errors."""
-    stop = functools.partial(_stop, f"{RESUME_HINT}, with --resume" if function is train else RESUME_HINT)
 
     @functools.wraps(function)
     def command(*args: object, **options: object) -> None:
@@ -58,24 +78,18 @@ def add_command(function: Callable[..., None]) -> None:
                 refuse_file(options.get("out"))
             if function not in WITHOUT_TORCH:
                 check_address_space()
-                with defer_signals():
+                with blocked_signals():
                     importlib.import_module("torch")
             gc.enable()  # disabled in __main__.py
-            function(*args, **options)
-            sys.stdout.flush()
-        except AnoFPDMError as problem:
-            stop(str(problem), 1)
-        except KeyboardInterrupt as problem:
-            stop(f"stopped, finished work is kept; {RESUME_HINT}", 143 if isinstance(problem, Terminated) else 130)
-        except Exception as problem:
-            if is_out_of_memory(problem):
-                stop(f"not enough memory; {REMEDY}", 1)
-            if not isinstance(problem, OSError):  # disk full, no permission
-                raise
-            if isinstance(problem, BrokenPipeError) and _nobody_reads():
-                raise typer.Exit(141) from None
-            where = f"{problem.filename}: " if problem.filename else ""
-            stop(f"{where}{problem.strerror or problem}; {write_error_hint(problem)}", 1)
+            with blocked_signals(False):  # blocked in __main__.py
+                function(*args, **options)
+                sys.stdout.flush()
+        except (Exception, KeyboardInterrupt) as problem:
+            message, code = _describe(problem)
+            if message:
+                hint = f"{RESUME_HINT}, with --resume" if function is train else RESUME_HINT
+                print(f"anofpdm: {printable(message.replace(RESUME_HINT, hint))}", file=sys.stderr)
+            raise typer.Exit(code) from None
 
     app.command(cls=SpacedLists if function is bids else None)(command)
 
@@ -83,6 +97,36 @@ def add_command(function: Callable[..., None]) -> None:
 def refuse_file(out: object) -> None:
     if isinstance(out, Path) and out.exists() and not out.is_dir():
         raise OutputError(f"{out} is a file, not a folder; choose another --out")
+
+
+def _describe(problem: BaseException) -> tuple[str, int]:
+    """The error line, if any, and the exit code. An error of the program itself, or of its usage, is raised again."""
+    if isinstance(problem, AnoFPDMError):
+        return str(problem), 1
+    if isinstance(problem, KeyboardInterrupt):
+        return f"stopped, finished work is kept; {RESUME_HINT}", 143 if isinstance(problem, Terminated) else 130
+    if is_out_of_memory(problem):
+        return f"not enough memory; {REMEDY}", 1
+    if not isinstance(problem, OSError):
+        raise problem
+    if isinstance(problem, BrokenPipeError) and _nobody_reads():
+        return "", 141
+    where = f"{problem.filename}: " if problem.filename else ""  # disk full, no permission
+    return f"{where}{problem.strerror or problem}; {write_error_hint(problem)}", 1
+
+
+def _nobody_reads() -> bool:
+    """Whether the program that read the output has ended, as in `anofpdm models | head -1`."""
+    try:
+        output = sys.stdout.fileno()
+        pipes = select.poll()
+        pipes.register(output, select.POLLERR)
+        closed = bool(pipes.poll(0))
+    except (AttributeError, OSError):  # no such call, or no such file
+        return False
+    if closed:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), output)  # for what is still buffered
+    return closed
 
 
 def _print_version(wanted: bool) -> None:
@@ -100,94 +144,12 @@ def about(
     """Lesion segmentation in brain MRI, trained with image-level labels only. A research tool, not a medical device."""
 
 
-def _stop(resume_hint: str, message: str, code: int) -> None:
-    print(f"anofpdm: {printable(message.replace(RESUME_HINT, resume_hint))}", file=sys.stderr)
-    raise typer.Exit(code)
-
-
-def _nobody_reads() -> bool:
-    """Whether the program that read the output has ended, as in `anofpdm models | head -1`."""
-    try:
-        output = sys.stdout.fileno()
-        pipes = select.poll()
-        pipes.register(output, select.POLLERR)
-        closed = bool(pipes.poll(0))
-    except (AttributeError, OSError):  # no such call, or no such file
-        return False
-    if closed:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), output)  # for what is still buffered
-    return closed
-
-
-def study_commands() -> tuple[Callable[..., None], ...]:
-    """Commands of the research harness; none where its folder was deleted."""
-    if importlib.util.find_spec("anofpdm.study") is None:
-        return ()
-    from anofpdm.cli.ablate import ablate
-    from anofpdm.cli.bench import bench
-    from anofpdm.cli.evaluate import evaluate
-
-    return evaluate, ablate, bench
-
-
-COMMANDS: tuple[Callable[..., None], ...] = (
-    demo,
-    phantom,
-    fit,
-    prepare,
-    train,
-    calibrate,
-    distill,
-    segment,
-    join,
-    bids,
-    score,
-    view,
-    serve,
-    models,
-    export,
-    *study_commands(),
-)
 for subcommand in COMMANDS:
     add_command(subcommand)
 
 
-@contextlib.contextmanager
-def defer_signals() -> Iterator[None]:
-    """Handle signals after the block: an interrupt inside the import of torch would crash the process."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    received: list[int] = []
-    numbers = (signal.SIGINT, signal.SIGTERM)
-    previous = {number: signal.signal(number, lambda number, _frame: received.append(number)) for number in numbers}
-    try:
-        yield
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
-    if received:
-        raise Terminated if received[0] == signal.SIGTERM else KeyboardInterrupt
-
-
-def _terminate(_number: int, _frame: object) -> None:
-    raise Terminated
-
-
-def _repeat_lost_interrupt(unraisable: "sys.UnraisableHookArgs") -> None:
-    """Python ignores exceptions in callbacks of its garbage collection, an interrupt too. Raise it again, outside."""
-    if isinstance(unraisable.exc_value, KeyboardInterrupt):
-        number = signal.SIGTERM if isinstance(unraisable.exc_value, Terminated) else signal.SIGINT
-        timer = threading.Timer(0.05, os.kill, (os.getpid(), number))
-        timer.daemon = True
-        timer.start()
-    else:
-        sys.__unraisablehook__(unraisable)
-
-
 def main() -> None:
-    signal.signal(signal.SIGTERM, _terminate)
-    sys.unraisablehook = _repeat_lost_interrupt
+    raise_on_sigterm()
     app(prog_name="anofpdm")
 
 

@@ -1,8 +1,8 @@
 """anofpdm models: what ships with the package."""
 
 import json
+import re
 import shutil
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,8 +11,7 @@ import typer
 if TYPE_CHECKING:
     from anofpdm.models.registry import ShippedModel
 
-
-WIDTH = 80  # where the output is no terminal
+LINK = re.compile(r"\[([^\]]*)\]\(([^)\s]*)\)")
 
 
 def models(
@@ -28,17 +27,16 @@ def models(
     """
     from anofpdm.errors import ModelError
     from anofpdm.models.registry import shipped_model, shipped_models
-    from anofpdm.util.markdown import to_terminal
 
     if name is None:
         if copy is not None:
             raise typer.BadParameter("give the name of the model to copy", param_hint="--copy")
-        found = list(shipped_models().values())
-        print(json.dumps([_to_dict(model) for model in found], indent=1) if as_json else _table(found))
+        shipped = list(shipped_models().values())
+        print(json.dumps([_to_dict(model) for model in shipped], indent=1) if as_json else _table(shipped))
         return
     model = shipped_model(name)
     if copy is None:
-        print(json.dumps(_to_dict(model), indent=1) if as_json else to_terminal(model.card, _width()).rstrip())
+        print(json.dumps(_to_dict(model), indent=1) if as_json else _without_links(model.card).rstrip())
         return
     if copy.exists():
         raise ModelError(f"{copy}: exists already; choose another folder")
@@ -46,26 +44,23 @@ def models(
     print(f"{name} copied to {copy}")
 
 
-def _width() -> int:
-    """Of the terminal."""
-    return shutil.get_terminal_size((WIDTH, 24)).columns if sys.stdout.isatty() else WIDTH
+def _without_links(card: str) -> str:
+    """Web addresses stay behind the words; folders of the repository mean nothing elsewhere."""
+    return LINK.sub(lambda link: f"{link[1]} ({link[2]})" if link[2].startswith("http") else link[1], card)
 
 
 def _table(models: "list[ShippedModel]") -> str:
     blocks = []
     for model in models:
-        needs = ", ".join(model.needs) + (f" (optional: {', '.join(model.uses)})" if model.uses else "")
-        lines = [
-            f"{model.name}: {model.scans}",
-            f"  needs     {needs}",
-            f"  engines   {', '.join(model.engines)}; {model.megabytes:.1f} MB",
-            *(
-                f"  {'scores' if not number else '':9s} {one} {one.what}, {one.data}"
-                for number, one in enumerate(model.scores)
-            ),
-            f"  licence   {model.licence}",
-        ]
-        blocks.append("\n".join(lines))
+        optional = f" (optional: {', '.join(model.uses)})" if model.uses else ""
+        scores = "\n            ".join(f"{score} {score.what}, {score.data}" for score in model.scores)
+        blocks.append(
+            f"{model.name}: {model.scans}\n"
+            f"  needs     {', '.join(model.needs)}{optional}\n"
+            f"  engines   {', '.join(model.engines)}; {model.megabytes:.1f} MB\n"
+            f"  scores    {scores}\n"
+            f"  licence   {model.licence}"
+        )
     return "\n\n".join([*blocks, "Card of one: anofpdm models NAME. Use: anofpdm segment NAME SCANS... --out DIR"])
 
 

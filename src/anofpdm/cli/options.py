@@ -14,18 +14,18 @@ if TYPE_CHECKING:
 
 
 def _shipped_or_folder(name: str) -> Path:
-    from anofpdm.models.registry import model_folder
+    from anofpdm.models import registry
 
-    return _parse(name, model_folder)
+    return _find_model(registry.model_folder, name)
 
 
 def _writable(name: str) -> Path:
-    from anofpdm.models.registry import writable_folder
+    from anofpdm.models import registry
 
-    return _parse(name, writable_folder)
+    return _find_model(registry.writable_folder, name)
 
 
-def _parse(name: str, find: Callable[[str], Path]) -> Path:
+def _find_model(find: Callable[[str], Path], name: str) -> Path:
     from anofpdm.errors import ModelError
 
     try:
@@ -81,7 +81,14 @@ FillLabels = Annotated[
         "they agree and are at most this far apart; e.g. 20 where every tenth slice of 2 mm is labelled. 0: off.",
     ),
 ]
+Modalities = Annotated[
+    str, typer.Option(help="Modalities to use, in this order, e.g. flair,t1. Default: all that are found.")
+]
 RAW, DIFFUSION = "Raw studies", "Diffusion engine only"
+PreparedRaw = Annotated[
+    Raw,
+    typer.Option(help="Register and skull-strip the series of a scan first. auto: where they have different grids."),
+]
 EngineOption = Annotated[
     Engine,
     typer.Option(metavar="ENGINE", help="Network: student, diffusion, or auto, the student if the model has one."),
@@ -155,12 +162,13 @@ def worker_count(workers: int) -> int:
     return workers or cpu_cores()
 
 
-def resolve_device(device: str) -> "torch.device":
-    """The device of that name; an error names the option."""
+def resolve_device(name: str) -> "torch.device":
+    """The device of that name; where torchrun started several processes, the GPU of this one."""
     from anofpdm.errors import ConfigError
     from anofpdm.util import distributed
 
     try:
-        return distributed.resolve_device(device)
+        device = distributed.resolve_device(name)
     except ConfigError as problem:
         raise ConfigError(f"--{problem}") from None
+    return distributed.set_local_device(device)

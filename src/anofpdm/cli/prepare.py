@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from anofpdm.cli.options import FillLabels, KeepIsolated, Seed, Workers, parse_names, worker_count
+from anofpdm.cli import options
+from anofpdm.cli.output import print_lines, print_table, problem_lines
 from anofpdm.cli.progress import progress_bars
 from anofpdm.options import Layout, Raw, Split, Template
-from anofpdm.util.text import printable
 
 if TYPE_CHECKING:
     from anofpdm.cohorts import Cohort
@@ -30,8 +30,8 @@ def prepare(
             "nifti: SRC/labels.csv."
         ),
     ] = None,
-    keep_isolated: KeepIsolated = False,
-    fill_labels: FillLabels = 0.0,
+    keep_isolated: options.KeepIsolated = False,
+    fill_labels: options.FillLabels = 0.0,
     unknown_spacing: Annotated[
         bool,
         typer.Option(
@@ -41,27 +41,20 @@ def prepare(
         ),
     ] = False,
     size: Annotated[int, typer.Option(help="Pixels along each side of a slice, a multiple of 8.")] = 128,
-    modalities: Annotated[
-        str, typer.Option(help="Modalities to use, in this order, e.g. flair,t1. Default: all that are found.")
-    ] = "",
+    modalities: options.Modalities = "",
     entity: Annotated[
         list[str] | None,
         typer.Option(help="bids: which of several files to use, e.g. acq=iso. May be given several times."),
     ] = None,
-    raw: Annotated[
-        Raw,
-        typer.Option(
-            help="Register and skull-strip the series of a scan first. auto: where they have different grids."
-        ),
-    ] = Raw.AUTO,
+    raw: options.PreparedRaw = Raw.AUTO,
     keep_skull: Annotated[
         bool, typer.Option("--keep-skull", help="Raw scans: register them, but keep the skull.")
     ] = False,
     template: Annotated[
         Template, typer.Option(help="Space of the prepared scans. mni152: scans in another space are registered to it.")
     ] = Template.NONE,
-    workers: Workers = 0,
-    seed: Seed = 0,
+    workers: options.Workers = 0,
+    seed: options.Seed = 0,
     strict: Annotated[bool, typer.Option(help="Stop at the first scan that fails.")] = False,
     overwrite: Annotated[bool, typer.Option(help="Start from scratch instead of resuming.")] = False,
 ) -> None:
@@ -78,7 +71,7 @@ def prepare(
         layout,
         src,
         size=size,
-        modalities=parse_names(modalities),
+        modalities=options.parse_names(modalities),
         labels=labels,
         split=split,
         seed=seed,
@@ -93,7 +86,7 @@ def prepare(
     )
     with progress_bars() as progress:
         report = preparation.prepare(
-            plan, out, worker_count(workers), strict=strict, overwrite=overwrite, on_progress=progress
+            plan, out, options.worker_count(workers), strict=strict, overwrite=overwrite, on_progress=progress
         )
     _print_summary(open_cohort(out), report)
     if report.failed:
@@ -109,26 +102,22 @@ def _parse_entities(pairs: list[str]) -> dict[str, str]:
 
 def _print_summary(cohort: "Cohort", report: "Report") -> None:
     import numpy as np
-    from rich.console import Console
     from rich.table import Table
 
     from anofpdm.labels import LABEL_NAMES
 
-    console = Console(highlight=False, soft_wrap=True)
     table = Table("", "patients", *LABEL_NAMES, box=None)
     for split in Split:
         rows = cohort.rows(split)
         counts = [str(np.count_nonzero(cohort.labels[rows] == label)) for label in range(len(LABEL_NAMES))]
         table.add_row(split, str(len(np.unique(cohort.patients[rows]))), *counts)
-    console.print(table)
-    lines = [f"note: the {split} split is empty" for split in Split if not len(cohort.rows(split))]
-    lines += cohort.notes
-    lines += [f"failed: {scan}: {reason}" for scan, reason in report.failed.items()]
+    print_table(table)
     failed = f"; {len(report.failed)} scans failed: fix them and re-run the same command" if report.failed else ""
-    lines += [
+    print_lines(
+        *(f"note: the {split} split is empty" for split in Split if not len(cohort.rows(split))),
+        *cohort.notes,
+        *problem_lines((), report.failed),
         f"{cohort.manifest.scans} scans, {len(cohort)} slices of {', '.join(cohort.modalities)} in "
         f"{cohort.path}{failed}",
         f"check {cohort.path / 'contact_sheet.png'} before training",
-    ]
-    for line in lines:
-        console.print(printable(line), markup=False)
+    )

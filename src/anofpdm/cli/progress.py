@@ -1,125 +1,89 @@
 """Progress on screen: bars on a terminal; in a log file, one line per minute."""
 
-import collections
 import contextlib
-import time
-from collections.abc import Callable, Iterator
-from typing import IO, TYPE_CHECKING
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from anofpdm.util.progress import Progress, silent
 from anofpdm.util.text import printable
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    import torch
+    from rich.progress import Progress as Bars
+
+    from anofpdm.util.distributed import World
 
 SECONDS_BETWEEN_LINES, SHORTEST_LOGGED_SECONDS = 60.0, 10.0
+SPEED_SECONDS = 120.0  # in which the speed is measured from which the time left follows
+
+
+@contextlib.contextmanager
+def processes(device: "torch.device") -> Iterator[tuple["World", Progress]]:
+    """The processes that torchrun started, or one; the first one shows progress."""
+    from anofpdm.util.distributed import World
+
+    world = World.from_environment(device)
+    try:
+        with progress_bars(world.is_main) as progress:
+            yield world, progress
+    finally:
+        world.close()
 
 
 @contextlib.contextmanager
 def progress_bars(enabled: bool = True) -> Iterator[Progress]:
     """One bar per task, on stderr. Of several processes, only the first one enables them."""
+    from rich import progress as rich
     from rich.console import Console
 
-    console = Console(stderr=True)
     if not enabled:
         yield silent
-    elif console.is_terminal:
-        with _terminal_bars(console) as progress:
-            yield progress
-    else:
-        yield LogProgress(console.file)
+        return
+    console = Console(stderr=True)
+    columns = (
+        rich.TextColumn("{task.description}", markup=False),
+        rich.BarColumn(),
+        rich.TextColumn("{task.percentage:3.0f}%{task.fields[left]}"),
+    )
+    terminal = console.is_terminal
+    with rich.Progress(*columns, console=console, disable=not terminal, speed_estimate_period=SPEED_SECONDS) as bars:
+        yield TaskProgress(bars)
 
 
-@contextlib.contextmanager
-def _terminal_bars(console: "Console") -> Iterator[Progress]:
-    from rich import progress as rich
+class TaskProgress:
+    """Shown by `bars`; where these are disabled, as lines: one per minute, and one at the end of a task that took a
+    while."""
 
-    text = rich.TextColumn("{task.description}", markup=False)
-    columns = (text, rich.BarColumn(), rich.TextColumn("{task.percentage:3.0f}%{task.fields[left]}"))
-    with rich.Progress(*columns, console=console) as bars:
-        tasks: dict[str, rich.TaskID] = {}
-        timers: dict[str, _TaskTimer] = {}
-
-        def update(task: str, done: float, total: float, note: str = "") -> None:
-            if task not in tasks:
-                tasks[task] = bars.add_task(task, total=None, left="")
-            if total and (task not in timers or done < timers[task].done):
-                timers[task] = _TaskTimer(time.monotonic(), done)
-            left = ""
-            if total:
-                timers[task].record(time.monotonic(), done)
-                left = _left(timers[task].remaining(total))
-            description = _description(task, done, total, note)
-            bars.update(tasks[task], completed=done, total=total or None, description=description, left=left)
-
-        yield update
-
-
-class LogProgress:
-    """A line per minute, and one at the end of a task that took a while; a task that restarts is timed again."""
-
-    def __init__(self, file: IO[str], clock: Callable[[], float] = time.monotonic) -> None:
-        self.file, self.clock = file, clock
-        self.timers: dict[str, _TaskTimer] = {}
+    def __init__(self, bars: "Bars") -> None:
+        self._bars = bars
+        self._last_lines: dict[str, float] = {}  # time of the last line of a task, or of its start
 
     def __call__(self, task: str, done: float, total: float, note: str = "") -> None:
-        if not total:
+        bar = next((bar for bar in self._bars.tasks if bar.fields["task"] == task), None)
+        if bar is None:
+            self._bars.add_task(task, total=None, left="", task=task)
+            bar = self._bars.tasks[-1]
+        now = self._bars.get_time()
+        if done < bar.completed or not bar.total:  # a task that restarts is timed again
+            self._bars.reset(bar.id, total=total or None)
+            self._last_lines[task] = now
+        finished = bool(total) and done >= total > bar.completed
+        self._bars.update(bar.id, completed=done, total=total or None)
+        counted = isinstance(done, int) and isinstance(total, int) and total > 0
+        description = printable(note or (f"{task} {done}/{total}" if counted else task))
+        left = f", {_duration(bar.time_remaining)} left" if bar.time_remaining and not bar.finished else ""
+        self._bars.update(bar.id, description=description, left=left)
+        if not self._bars.disable or not total:
             return
-        now, timer = self.clock(), self.timers.get(task)
-        if timer is None or done < timer.done:
-            timer = self.timers[task] = _TaskTimer(now, done)
-        finished = done >= total > timer.done
-        timer.record(now, done)
-        description = _description(task, done, total, note)
-        if finished and now - timer.start >= SHORTEST_LOGGED_SECONDS:
+        if finished and (bar.elapsed or 0) >= SHORTEST_LOGGED_SECONDS:
             self._write(f"{description}: 100%")
-        elif done < total and now - timer.last_line >= SECONDS_BETWEEN_LINES:
-            timer.last_line = now
-            self._write(f"{description}: {int(100 * done / total)}%{_left(timer.remaining(total))}")
+        elif done < total and now - self._last_lines[task] >= SECONDS_BETWEEN_LINES:
+            self._last_lines[task] = now
+            self._write(f"{description}: {int(100 * done / total)}%{left}")
 
     def _write(self, line: str) -> None:
         with contextlib.suppress(OSError, ValueError):  # disk full, or the pipe's reader is gone: keep working
-            print(line, file=self.file, flush=True)
-
-
-class _TaskTimer:
-    """How much was done at which time, at most once per second."""
-
-    def __init__(self, now: float, done: float) -> None:
-        self.start = self.last_line = now
-        self.done = done
-        self.samples = collections.deque([(now, done)], maxlen=1000)
-
-    def record(self, now: float, done: float) -> None:
-        self.done = done
-        if int(now) == int(self.samples[-1][0]):
-            self.samples.pop()
-        self.samples.append((now, done))
-
-    def remaining(self, total: float) -> float | None:
-        """Seconds, from the speed in the second half of the time: resumed work is skipped in the first moments. None
-        unless the speeds in the third and the last quarter are within a factor of two."""
-        now, done = self.samples[-1]
-        (since, before), (middle, halfway) = (self._sample_at(share) for share in (0.5, 0.75))
-        if not before < halfway < done or not since < middle < now:
-            return None
-        third, last = (halfway - before) / (middle - since), (done - halfway) / (now - middle)
-        return (now - since) * (total - done) / (done - before) if 0.5 <= third / last <= 2 else None
-
-    def _sample_at(self, share: float) -> tuple[float, float]:
-        """The last one before this share of the time since the start."""
-        then = self.start + share * (self.samples[-1][0] - self.start)
-        return next((sample for sample in reversed(self.samples) if sample[0] <= then), self.samples[0])
-
-
-def _description(task: str, done: float, total: float, note: str) -> str:
-    counted = isinstance(done, int) and isinstance(total, int) and total > 0
-    return printable(note or (f"{task} {done}/{total}" if counted else task))
-
-
-def _left(seconds: float | None) -> str:
-    """Nothing before the time can be known."""
-    return "" if seconds is None else f", {_duration(seconds)} left"
+            print(line, file=self._bars.console.file, flush=True)
 
 
 def _duration(seconds: float) -> str:

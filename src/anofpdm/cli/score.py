@@ -6,12 +6,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from anofpdm.cli.options import Workers, worker_count
+from anofpdm.cli.output import print_lines, print_table, problem_lines
 from anofpdm.cli.progress import progress_bars
 from anofpdm.util.text import printable
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from anofpdm.scoring.masks import Labels
     from anofpdm.scoring.score_pairs import ScoringReport
 
@@ -59,8 +58,6 @@ def score(
     """
     true_labels = parse_labels(label, "--label")
     own_labels = parse_labels(predicted_label, "--predicted-label") if predicted_label else true_labels
-    from rich.console import Console
-
     from anofpdm.scoring.pairs import find_pairs
     from anofpdm.scoring.score_pairs import score_pairs
 
@@ -71,42 +68,38 @@ def score(
         from anofpdm.scoring.scores_page import write_report
 
         write_report(report, out, (own_labels, true_labels), image)
-    console = Console(highlight=False, soft_wrap=True, markup=False)
-    print_scores(console, report)
-    for scan in report.scans:
-        for text in scan.warnings:
-            console.print(printable(f"warning: {scan.pair.name}: {text}"))
-    for name, reason in report.failed.items():
-        console.print(printable(f"failed: {name}: {reason}"))
+    print_scores(report)
+    warnings = [(scan.pair.name, text) for scan in report.scans for text in scan.warnings]
+    print_lines(*problem_lines(warnings, report.failed))
     if out is not None:
-        console.print(printable(f"scored: {len(report.scans)}, failed: {len(report.failed)}, results in {out}"))
+        print_lines(f"scored: {len(report.scans)}, failed: {len(report.failed)}, results in {out}")
     if report.failed:
         raise typer.Exit(3)
 
 
-def print_scores(console: "Console", report: "ScoringReport") -> None:
+def print_scores(report: "ScoringReport") -> None:
     from rich.table import Column, Table
 
     from anofpdm.scoring.scores_tables import SCAN_COLUMNS, describe, format_score, scan_rows, summary_rows
     from anofpdm.scoring.summary import TITLES, summarise
 
-    if not report.scans:
-        return
     if len(report.scans) == 1:
         table = Table("", Column(printable(report.scans[0].pair.name), overflow="fold"), box=None)
         for name, value in report.scans[0].scores.numbers().items():
             table.add_row(TITLES[name], format_score(name, value))
-        console.print(table)
+        print_table(table)
+    if len(report.scans) <= 1:
         return
     if len(report.scans) <= MAX_ROWS:
         heads = (title.replace(" ", "\n", 1) for title in SCAN_COLUMNS.values())  # in two lines: fits 80 columns
         table = Table(Column("", overflow="fold"), *(Column(head, no_wrap=True) for head in heads), box=None)
         for row in scan_rows(report):
             table.add_row(*map(printable, row))
-        console.print(table, "")
+        print_table(table)
+        print()
     summary = summarise(report.scans)
     table = Table("", *(Column(head, no_wrap=True) for head in ("mean", "median", "scans")), box=None)
     for row in summary_rows(summary):
         table.add_row(*row)
-    console.print(table)
-    console.print(describe(summary), soft_wrap=False)
+    print_table(table)
+    print(describe(summary))

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from anofpdm.cli import options
-from anofpdm.cli.view import Host, Name, Open, Port, SetUp, Token, announce, install_niivue, log_to_terminal
+from anofpdm.cli.view import Host, Name, Open, Port, SetUp, Token, announce, install_niivue, require_server_packages
 from anofpdm.options import Engine, Raw
 
 
@@ -39,15 +39,16 @@ def serve(
         install_niivue()
         return
     from anofpdm.errors import ConfigError
-    from anofpdm.viewer.access import Access
-    from anofpdm.viewer.limits import MIB, Limits
-    from anofpdm.viewer.server import default_folder, run_serve
-    from anofpdm.viewer.worker import WorkerConfig
+
+    with require_server_packages():
+        from anofpdm.viewer.access import Access
+        from anofpdm.viewer.limits import MIB, Limits
+        from anofpdm.viewer.server import default_folder, run_serve
+        from anofpdm.viewer.worker import WorkerConfig
 
     if model is None:
         raise ConfigError("no model given; give the folder of a trained and calibrated model")
     access = Access(host, port, token, tuple(name or ()))
-    log_to_terminal()
     folder = out or default_folder(model)
     limits = Limits(upload_bytes=upload_mb * MIB, waiting=queue)
     worker = WorkerConfig(model.resolve(), device, engine, seed, batch, raw)

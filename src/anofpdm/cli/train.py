@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from anofpdm.cli.options import Device, FromModel, Weights, resolve_device
-from anofpdm.cli.progress import progress_bars
+from anofpdm.cli.progress import processes, progress_bars
 from anofpdm.errors import ConfigError
 from anofpdm.options import Noise, Preset, Task, WeightFormat
 
@@ -16,6 +16,18 @@ if TYPE_CHECKING:
 
     from anofpdm.cohorts import Cohort
     from anofpdm.network.training.trainer import Trainer
+    from anofpdm.util.distributed import World
+
+
+SETTINGS = (
+    "task",
+    "batch",
+    "learning_rate",
+    "augment",
+    "balanced",
+    "noise",
+    "seed",
+)  # that cannot change with --resume
 
 
 def train(
@@ -51,75 +63,66 @@ def train(
 
     from anofpdm.cohorts import open_cohort
     from anofpdm.network.training import run_training
+    from anofpdm.network.training.log import LOG, loss_jump
     from anofpdm.network.training.sample_pictures import SAMPLES
     from anofpdm.network.training.training_config import TrainingLimits
-    from anofpdm.util.distributed import World, set_local_device
 
     limits = TrainingLimits(steps, minutes, save_minutes, sample_steps=25 if pictures else 0, weights=weights)
     slices = open_cohort(cohort)
-    local_device = set_local_device(resolve_device(device))
-    world = World.from_environment(local_device)
-    options: dict[str, Any] = {"task": task, "batch": batch, "learning_rate": learning_rate}
-    options |= {"augment": augment, "balanced": balanced, "noise": noise, "seed": seed}
+    local_device = resolve_device(device)
+    options = {"task": task, "batch": batch, "learning_rate": learning_rate, "augment": augment}
+    options |= {"balanced": balanced, "noise": noise, "seed": seed}
     given = {name: value for name, value in options.items() if value is not None}
-    try:
+    network = {"--preset": preset, "--from": from_model}
+    with processes(local_device) as (world, progress):
         make = _resume if resume else _start
-        trainer = make(slices, out, given, preset, from_model, device=local_device, world=world)
-        with progress_bars(world.is_main) as progress:
-            progress("Training", 0.0, 1.0)
-            run_training.train(trainer, slices, out, limits, progress)
-    finally:
-        world.close()
+        trainer = make(slices, out, given, network, device=local_device, world=world)
+        progress("Training", 0.0, 1.0)
+        run_training.train(trainer, slices, out, limits, progress)
     if world.is_main:
         samples = f"; samples: {out / SAMPLES}" if (out / SAMPLES).is_file() else ""
         print(f"step {trainer.step}: model saved in {out}{samples}")
-        _warn_of_jump(out)
+        if jump := loss_jump(out):
+            print(
+                f"note: the loss jumped from {jump.before:.2g} to {jump.after:.2g} near step {jump.step} "
+                f"({out / LOG}); the model "
+                "may be worse for it: train again with a smaller --learning-rate, or another --seed"
+            )
         if trainer.config.task == Task.CLASSIFIER:
             _rate_classifier(out, slices, local_device)
 
 
 def _resume(
-    cohort: "Cohort", out: Path, given: dict[str, Any], preset: Preset | None, from_model: Path | None, **where: Any
+    cohort: "Cohort", out: Path, given: dict[str, Any], network: dict[str, Any], device: "torch.device", world: "World"
 ) -> "Trainer":
     from anofpdm.network.training import run_training
 
-    trainer = run_training.resume(out, cohort, **where)
+    trainer = run_training.resume(out, cohort, device=device, world=world)
     changed = [f"--{name.replace('_', '-')}" for name, value in given.items() if getattr(trainer.config, name) != value]
-    changed += ["--preset"] if preset else []
-    changed += ["--from"] if from_model else []
+    changed += [option for option, value in network.items() if value]
     if changed:
         raise ConfigError(f"{', '.join(changed)} cannot change with --resume; leave out, or train into another folder")
     return trainer
 
 
 def _start(
-    cohort: "Cohort", out: Path, given: dict[str, Any], preset: Preset | None, from_model: Path | None, **where: Any
+    cohort: "Cohort", out: Path, given: dict[str, Any], network: dict[str, Any], device: "torch.device", world: "World"
 ) -> "Trainer":
-    from anofpdm.network import config as networks
     from anofpdm.network.checkpoint import STATE, WEIGHTS
+    from anofpdm.network.config import preset
     from anofpdm.network.training import run_training
     from anofpdm.network.training.training_config import TrainingConfig
 
     if (out / STATE).exists() or (out / WEIGHTS).exists():
         raise ConfigError(f"{out} holds a model already; add --resume to resume its training, or choose another --out")
     config = TrainingConfig(**given)
-    if from_model:
-        if preset:
+    if network["--from"]:
+        if network["--preset"]:
             raise ConfigError("--preset cannot be combined with --from, which determines the network; leave one out")
-        return run_training.start_from(from_model, cohort, config, **where)
+        return run_training.start_from(network["--from"], cohort, config, device=device, world=world)
     labels = {} if config.task == Task.GUIDED else {"n_labels": 1, "null_label": 0}
-    network = networks.preset(preset or Preset.SMALL, len(cohort.modalities), **labels)
-    return run_training.start(cohort, network, config, **where)
-
-
-def _warn_of_jump(model: Path) -> None:
-    from anofpdm.network.training.log import LOG, loss_jump
-
-    if jump := loss_jump(model):
-        print(
-            f"note: the loss jumped from {jump.before:.2g} to {jump.after:.2g} near step {jump.step} ({model / LOG}); "
-            "the model may be worse for it: train again with a smaller --learning-rate, or another --seed"
-        )
+    size = preset(network["--preset"] or Preset.SMALL, len(cohort.modalities), **labels)
+    return run_training.start(cohort, size, config, device=device, world=world)
 
 
 def _rate_classifier(model: Path, cohort: "Cohort", device: "torch.device") -> None:

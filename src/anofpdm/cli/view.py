@@ -1,5 +1,8 @@
 """anofpdm view: show results in a browser."""
 
+import contextlib
+import logging
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
@@ -38,12 +41,13 @@ def view(
         install_niivue()
         return
     from anofpdm.errors import ConfigError
-    from anofpdm.viewer.access import Access
-    from anofpdm.viewer.server import run_view
+
+    with require_server_packages():
+        from anofpdm.viewer.access import Access
+        from anofpdm.viewer.server import run_view
 
     if folder is None:
         raise ConfigError("no results given; give the --out folder of 'anofpdm segment'")
-    log_to_terminal()
     access = Access(host, port, token, tuple(name or ()))
     run_view(folder, access, lambda address: announce(address, open_browser))
 
@@ -52,6 +56,17 @@ def install_niivue() -> None:
     from anofpdm.viewer.niivue import install_niivue
 
     print(f"the volume viewer is installed: {install_niivue()}")
+
+
+@contextlib.contextmanager
+def require_server_packages() -> Iterator[None]:
+    from anofpdm.errors import AnoFPDMError
+
+    try:
+        yield
+    except ImportError as error:
+        raise AnoFPDMError(f"the server needs more packages ({error.name}): pip install 'anofpdm[serve]'") from None
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
 
 
 def announce(address: str, open_browser: bool, folder: Path | None = None) -> None:
@@ -65,9 +80,3 @@ def announce(address: str, open_browser: bool, folder: Path | None = None) -> No
         import webbrowser
 
         threading.Thread(target=webbrowser.open, args=(address,), daemon=True).start()
-
-
-def log_to_terminal() -> None:
-    import logging
-
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")

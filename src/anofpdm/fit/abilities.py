@@ -55,27 +55,22 @@ def rate_model(cohort: Cohort, calibration: Calibration, student: Student | None
     for fit in calibration.fitted:
         name = "curve detector" + (f", smoothed over {fit.context_mm:g} mm" if fit.context_mm else "")
         ratings.append(DetectorRating(name, fit.curve_accuracy.accuracy, fit.curve_accuracy.auc))
-    found: tuple[tuple[str, int, str], ...] = ()
-    burden: tuple[BurdenGroup, ...] = ()
+    found: list[tuple[str, int, str]] = []
+    burden: list[BurdenGroup] = []
     if student is not None:
         rating = student.calibration
         ratings.append(DetectorRating("student", rating.accuracy, rating.auc))
         rows = cohort.rows(Split.VAL)
-        detected = _detect(cohort, rows, student)
-        found = _count_found(cohort, rows, detected)
-        burden = tuple(detected_by_burden(cohort, rows, detected))
+        pixels = cohort_pixels(cohort, rows, student.config.modalities)
+        detected = student.decide(pixels, slice_positions(cohort, rows)).detected
+        found, burden = _count_found(cohort, rows, detected), detected_by_burden(cohort, rows, detected)
+    warnings = _warnings(cohort, calibration)
     return Abilities(
-        tuple(ratings), calibration.n_healthy, calibration.n_unhealthy, found, burden, _warnings(cohort, calibration)
+        tuple(ratings), calibration.n_healthy, calibration.n_unhealthy, tuple(found), tuple(burden), tuple(warnings)
     )
 
 
-def _detect(cohort: Cohort, rows: np.ndarray, student: Student) -> np.ndarray:
-    """bool [n]."""
-    pixels = cohort_pixels(cohort, rows, student.config.modalities)
-    return student.decide(pixels, slice_positions(cohort, rows)).detected
-
-
-def _count_found(cohort: Cohort, rows: np.ndarray, detected: np.ndarray) -> tuple[tuple[str, int, str], ...]:
+def _count_found(cohort: Cohort, rows: np.ndarray, detected: np.ndarray) -> list[tuple[str, int, str]]:
     labels, suspected = cohort.labels[rows], cohort.suspected[rows]
     kinds = {"healthy": labels == HEALTHY, "unhealthy": labels == UNHEALTHY}
     kinds |= {"unlabelled, of unhealthy scans": suspected} if suspected.any() else {}
@@ -83,25 +78,19 @@ def _count_found(cohort: Cohort, rows: np.ndarray, detected: np.ndarray) -> tupl
     for name, chosen in kinds.items():
         n_slices, n_detected = int(chosen.sum()), int(detected[chosen].sum())
         counts.append((name, n_slices, f"{n_detected} ({n_detected / max(n_slices, 1):.0%})"))
-    return tuple(counts)
+    return counts
 
 
-def _warnings(cohort: Cohort, calibration: Calibration) -> tuple[str, ...]:
-    found = []
-    if calibration.n_patients < FEW_PATIENTS:
-        found.append(
-            f"These numbers are of {calibration.n_patients} validation patients and can be far off for others; "
-            "label more patients."
-        )
+def _warnings(cohort: Cohort, calibration: Calibration) -> list[str]:
     labelled = [set(cohort.labels[cohort.patients == name].tolist()) for name in np.unique(cohort.patients)]
-    if not any({HEALTHY, UNHEALTHY} <= labels for labels in labelled):
-        found.append(
-            "No patient has both healthy and unhealthy slices. Anything that differs between the two groups of "
-            "patients, such as the scanner, may be what is detected; label healthy slices of unhealthy patients too."
-        )
-    if calibration.n_estimated:
-        found.append(
-            "Labels of slices were estimated from those of whole scans, so the numbers below are rough; label more "
-            "slices."
-        )
-    return tuple(found)
+    cases = {
+        f"These numbers are of {calibration.n_patients} validation patients and can be far off for others; label more "
+        "patients.": calibration.n_patients < FEW_PATIENTS,
+        "No patient has both healthy and unhealthy slices. Anything that differs between the two groups of patients, "
+        "such as the scanner, may be what is detected; label healthy slices of unhealthy patients too.": not any(
+            {HEALTHY, UNHEALTHY} <= labels for labels in labelled
+        ),
+        "Labels of slices were estimated from those of whole scans, so the numbers below are rough; label more "
+        "slices.": bool(calibration.n_estimated),
+    }
+    return [text for text, applies in cases.items() if applies]

@@ -1,4 +1,4 @@
-"""How long a fit takes, from a short measurement on the device."""
+"""How long a fit takes: a few timed steps of each stage on the device, times their number."""
 
 import math
 import time
@@ -10,11 +10,11 @@ import torch
 from anofpdm.calibration.fit_calibration import LEVELS, CalibrationConfig
 from anofpdm.cohorts.store import Cohort
 from anofpdm.errors import ConfigError
-from anofpdm.fit.fit_config import STUDENT_SHARE, Budget, FitConfig
+from anofpdm.fit.fit_config import DEFAULT_STEPS, STUDENT_SHARE, Budget, FitConfig
 from anofpdm.labels import HEALTHY, NULL
 from anofpdm.method.gather import batch_for
 from anofpdm.network.classifier import build_network
-from anofpdm.network.config import UNetConfig, preset
+from anofpdm.network.config import preset
 from anofpdm.network.predictor import NoisePredictor
 from anofpdm.network.training.augment import CHANCES
 from anofpdm.network.training.trainer import Trainer
@@ -25,15 +25,11 @@ from anofpdm.student.student_batches import StudentBatch
 from anofpdm.student.student_network import StudentConfig, StudentNet
 from anofpdm.student.train_student import StudentTrainer, StudentTrainingConfig
 
-SECONDS, REPEATS = 1.0, 20  # of a measurement, whichever ends first
-WARM_UP = 5  # a GPU records its kernels in these
+CALLS, LONG_CALL = 8, 0.25  # timed calls, of which a GPU records its kernels in the first; seconds
 MARGIN = 1.25  # of the estimated time of evaluations: reading and writing come on top
 FEWEST_STEPS = 100  # of training; a useful model takes thousands
 LONG_REST = 300  # seconds
 NEIGHBOURS_MM = (-2.0, 2.0)  # of the student whose speed is measured
-SMALLEST_BATCH, LONG_CALL, VERY_LONG_CALL = 1, 0.25, 4.0  # slices; seconds
-
-Call = Callable[[], object]
 
 
 @dataclass(frozen=True)
@@ -60,143 +56,89 @@ class Work:
 
 
 @dataclass(frozen=True)
-class Done:
-    """Training steps so far, and minutes spent, over all runs."""
-
-    steps: int = 0
-    training: float = 0.0
-    other: float = 0.0  # stages
-
-
-@dataclass(frozen=True)
 class Estimate:
-    """Seconds of each stage."""
+    """Seconds of what is left after preparing. --minutes are shared by all stages: training gets what others leave."""
 
-    steps: int  # of training, from now on
-    training: float
-    calibration: float
-    labelling: float  # pseudo-labels
-    student: float
+    budget: Budget
+    work: Work
+    speed: Speed
+    steps_done: int = 0
+    minutes_trained: float = 0.0  # over all runs, as the next
+    minutes_of_stages: float = 0.0  # other than training
+
+    @property
+    def calibration(self) -> float:
+        return min(self.work.calibrated, CalibrationConfig.most) * LEVELS * self.speed.evaluation
+
+    @property
+    def labelling(self) -> float:
+        return self.work.pseudo_labelled * LEVELS * self.speed.evaluation
+
+    @property
+    def student(self) -> float:
+        seconds = self.budget.student_steps * self.speed.student_step
+        return seconds if self.budget.minutes is None else min(seconds, STUDENT_SHARE * self._shared)
+
+    @property
+    def training(self) -> float:
+        if self.budget.minutes is None:
+            return self.steps * self.speed.training_step
+        return max(0.0, self._shared - self.student - 60 * self.minutes_trained)
+
+    @property
+    def steps(self) -> int:
+        """Of training, from now on."""
+        if self.budget.minutes is None:
+            return max(0, (self.budget.steps or 0) - self.steps_done)
+        return int(self.training / self.speed.training_step)
 
     @property
     def after_training(self) -> float:
         return self.calibration + self.labelling + self.student
 
     @property
-    def total(self) -> float:
-        return self.training + self.after_training
+    def _shared(self) -> float:
+        """Part of --minutes for training and student."""
+        evaluations = MARGIN * (self.calibration + self.labelling)
+        return max(0.0, 60 * ((self.budget.minutes or 0) - self.minutes_of_stages) - evaluations)
 
-
-def estimate_time(budget: Budget, work: Work, speed: Speed, done: Done) -> Estimate:
-    """Of what is left after preparing. --minutes are shared by all stages: training gets what the others leave."""
-    per_slice = LEVELS * speed.evaluation
-    calibration, labelling = min(work.calibrated, CalibrationConfig.most) * per_slice, work.pseudo_labelled * per_slice
-    student = budget.student_steps * speed.student_step
-    if budget.minutes is None:
-        steps = max(0, (budget.steps or 0) - done.steps)
-        return Estimate(steps, steps * speed.training_step, calibration, labelling, student)
-    shared = max(0.0, 60 * (budget.minutes - done.other) - MARGIN * (calibration + labelling))
-    student = min(student, STUDENT_SHARE * shared)
-    training = max(0.0, shared - student - 60 * done.training)
-    return Estimate(int(training / speed.training_step), training, calibration, labelling, student)
-
-
-def check_enough(budget: Budget, estimate: Estimate, speed: Speed, done: Done) -> None:
-    """Refuse to calibrate for long what was hardly trained."""
-    if done.steps + estimate.steps >= FEWEST_STEPS:
-        return
-    training = max(0, FEWEST_STEPS - done.steps) * speed.training_step
-    evaluation = MARGIN * (estimate.calibration + estimate.labelling)
-    shared = (60 * done.training + training) / (1 - STUDENT_SHARE)
-    needed = math.ceil(1.1 * (done.other + (evaluation + shared) / 60))  # measured speeds vary
-    if budget.minutes is not None:
-        have = f"{estimate.steps} training steps fit into it beside calibration and student"
-    elif estimate.after_training > max(LONG_REST, 10 * estimate.training):
-        have = (
-            f"{describe_seconds(estimate.training)} of training, and then {describe_seconds(estimate.after_training)}"
+    def check_enough(self) -> None:
+        """Refuse to calibrate for long what was hardly trained."""
+        missing = FEWEST_STEPS - self.steps_done
+        if self.steps >= missing:
+            return
+        if self.budget.minutes is not None:
+            have = f"{self.steps} training steps fit into it beside calibration and student"
+        elif self.after_training > max(LONG_REST, 10 * self.training):
+            have = f"{describe_seconds(self.training)} of training, and then {describe_seconds(self.after_training)}"
+            have += " of calibration and student"
+        else:
+            return
+        shared = (60 * self.minutes_trained + missing * self.speed.training_step) / (1 - STUDENT_SHARE)
+        seconds = 60 * self.minutes_of_stages + MARGIN * (self.calibration + self.labelling) + shared
+        raise ConfigError(  # a tenth more, as measured speeds vary
+            f"{self.budget}: {have}; give --minutes {math.ceil(1.1 * seconds / 60)} or more, which is {FEWEST_STEPS} "
+            "steps, or make both faster (a GPU, or --preset tiny --size 64)"
         )
-        have += " of calibration and student"
-    else:
-        return
-    raise ConfigError(
-        f"{budget}: {have}; give --minutes {needed} or more, which is {FEWEST_STEPS} steps, or make both faster (a "
-        "GPU, or --preset tiny --size 64)"
-    )
 
-
-def measure_speed(config: FitConfig, channels: int, device: torch.device) -> Speed:
-    """Trains and evaluates throw-away networks for a few seconds."""
-    network, batch, size = preset(config.preset, channels), TrainingConfig.batch, config.data.size
-    per_slice = _seconds_per_slice(lambda count: _training_step(network, size, count, device), batch, device)
-    evaluated = _seconds_per_slice(lambda count: _evaluation(network, size, count, device), batch_for(device), device)
-    student, student_batch = _student_config(config, channels), StudentTrainingConfig.batch
-    trained = _seconds_per_slice(lambda count: _student_step(student, count, device), student_batch, device)
-    if device.type == "cuda":
-        torch.cuda.empty_cache()
-    return Speed(per_slice * batch, evaluated, trained * student_batch)
-
-
-def _training_step(network: UNetConfig, size: int, batch: int, device: torch.device) -> Call:
-    trainer = Trainer(build_network(Task.GUIDED, network), TrainingConfig(batch=batch), device)
-    slices = torch.zeros(batch, network.in_channels, size, size, dtype=torch.float16)
-    labels = torch.zeros(batch, dtype=torch.long)
-    return lambda: trainer.update(trainer.inputs(slices, labels))
-
-
-def _evaluation(network: UNetConfig, size: int, batch: int, device: torch.device) -> Call:
-    predict = NoisePredictor(UNet(network), device)
-    x = torch.zeros(batch, network.in_channels, size, size, device=device)
-    return lambda: predict.predict_pair(x, 300, (HEALTHY, NULL))
-
-
-def _student_config(config: FitConfig, channels: int) -> StudentConfig:
-    return StudentConfig(config.score or tuple(map(str, range(channels))), config.data.size, NEIGHBOURS_MM)
-
-
-def _student_step(network: StudentConfig, batch: int, device: torch.device) -> Call:
-    trainer, size = StudentTrainer(StudentNet(network), StudentTrainingConfig(), device), network.size
-    tensors = StudentBatch(
-        torch.zeros(batch, network.in_channels, size, size, device=device),
-        torch.zeros(batch, size, size, dtype=torch.uint8, device=device),
-        torch.zeros(batch, dtype=torch.long, device=device),
-        torch.zeros(batch, CHANCES + network.in_channels + 1, device=device),
-        torch.zeros(batch, dtype=torch.bool, device=device),
-        torch.zeros(batch, network.in_channels, dtype=torch.bool, device=device),
-    )
-    return lambda: trainer.update(tensors)
-
-
-def _seconds_per_slice(make: Callable[[int], Call], batch: int, device: torch.device) -> float:
-    """At this batch size. On a CPU at a smaller one if a call takes long: its time is proportional to the batch."""
-    if device.type != "cpu":
-        return _seconds(make(batch), device) / batch
-    size = min(SMALLEST_BATCH, batch)
-    seconds = _seconds(make(size), device)
-    while size < batch and seconds < LONG_CALL:
-        size = min(4 * size, batch)
-        seconds = _seconds(make(size), device)
-    return seconds / size
-
-
-def _seconds(call: Call, device: torch.device) -> float:
-    """Shortest time of some calls, at least two, after a warm-up: other programs make calls longer, never shorter. A
-    very long first call is not repeated."""
-    for _ in range(WARM_UP if device.type == "cuda" else 1):
-        first = _time(call, device)
-        if first > VERY_LONG_CALL:
-            return first
-    times = [first] if first > SECONDS else []
-    while len(times) < 2 or (len(times) < REPEATS and sum(times) < SECONDS):
-        times.append(_time(call, device))
-    return min(times)
-
-
-def _time(call: Call, device: torch.device) -> float:
-    start = time.perf_counter()
-    call()
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    return time.perf_counter() - start
+    def describe(self, device: torch.device) -> list[str]:
+        stages = {
+            "training": self.training, "calibration": self.calibration, "student": self.labelling + self.student,
+        }  # fmt: skip
+        parts = ", ".join(f"{name} {describe_seconds(seconds)}" for name, seconds in stages.items())
+        total = describe_seconds(self.training + self.after_training)
+        rate = 1 / self.speed.training_step
+        lines = [f"estimated time: {total} ({parts}); {rate:.3g} training steps per second on {device}"]
+        if device.type == "cpu":
+            lines.append(
+                f"warning: no GPU is used. {self.steps:,} training steps take {self.training / 3600:.2g} hours on "
+                "this CPU. Use a machine with a GPU, or a smaller network and slices (--preset tiny --size 64)"
+            )
+        if self.budget.minutes is not None and self.steps < DEFAULT_STEPS / 2:
+            lines.append(
+                f"note: about {self.steps} steps fit into the time; a useful model took 3,500 to 10,000 on real scans"
+            )
+        return lines
 
 
 def describe_seconds(seconds: float) -> str:
@@ -206,3 +148,65 @@ def describe_seconds(seconds: float) -> str:
     if minutes < 90:
         return f"{minutes:.0f} min"
     return f"{minutes / 60:.1f} hours" if minutes < 600 else f"{minutes / 60:.0f} hours"
+
+
+# ---- the measurement -------------------------------------------------------------------------------------------------
+
+
+def measure_speed(config: FitConfig, channels: int, device: torch.device) -> Speed:
+    """Trains and evaluates throw-away networks for a few seconds."""
+    network, size = preset(config.preset, channels), config.data.size
+    student = StudentConfig(config.score or tuple(map(str, range(channels))), size, NEIGHBOURS_MM)
+
+    def training(batch: int) -> Callable[[], object]:
+        trainer = Trainer(build_network(Task.GUIDED, network), TrainingConfig(batch=batch), device)
+        slices = torch.zeros(batch, channels, size, size, dtype=torch.float16)
+        labels = torch.zeros(batch, dtype=torch.long)
+        return lambda: trainer.update(trainer.inputs(slices, labels))
+
+    def evaluation(batch: int) -> Callable[[], object]:
+        predict = NoisePredictor(UNet(network), device)
+        x = torch.zeros(batch, channels, size, size, device=device)
+        return lambda: predict.predict_pair(x, 300, (HEALTHY, NULL))
+
+    def student_training(batch: int) -> Callable[[], object]:
+        trainer = StudentTrainer(StudentNet(student), StudentTrainingConfig(), device)
+        tensors = StudentBatch(
+            torch.zeros(batch, student.in_channels, size, size, device=device),
+            torch.zeros(batch, size, size, dtype=torch.uint8, device=device),
+            torch.zeros(batch, dtype=torch.long, device=device),
+            torch.zeros(batch, CHANCES + student.in_channels + 1, device=device),
+            torch.zeros(batch, dtype=torch.bool, device=device),
+            torch.zeros(batch, student.in_channels, dtype=torch.bool, device=device),
+        )
+        return lambda: trainer.update(tensors)
+
+    batch, student_batch = TrainingConfig.batch, StudentTrainingConfig.batch
+    speed = Speed(
+        batch * _seconds_per_slice(training, batch, device),
+        _seconds_per_slice(evaluation, batch_for(device), device),
+        student_batch * _seconds_per_slice(student_training, student_batch, device),
+    )
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+    return speed
+
+
+def _seconds_per_slice(make: Callable[[int], Callable[[], object]], batch: int, device: torch.device) -> float:
+    """In a batch; on a CPU, in a smaller one that takes long enough: the time is then proportional to the batch."""
+    size = 1 if device.type == "cpu" else batch
+    while (seconds := _seconds(make(size), device)) < LONG_CALL and size < batch:
+        size = min(4 * size, batch)
+    return seconds / size
+
+
+def _seconds(call: Callable[[], object], device: torch.device) -> float:
+    """Shortest time of some calls; of two where they are long."""
+    times: list[float] = []
+    while len(times) < (2 if device.type == "cpu" and sum(times) > LONG_CALL else CALLS):
+        start = time.perf_counter()
+        call()
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        times.append(time.perf_counter() - start)
+    return min(times)

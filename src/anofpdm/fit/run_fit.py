@@ -15,23 +15,13 @@ from anofpdm.cohorts.store import Cohort
 from anofpdm.cohorts.writer import MANIFEST
 from anofpdm.errors import CalibrationError, CohortError, ConfigError, TrainingError
 from anofpdm.fit import stages
-from anofpdm.fit.estimate import (
-    Done,
-    Estimate,
-    Speed,
-    Work,
-    check_enough,
-    describe_seconds,
-    estimate_time,
-    measure_speed,
-)
-from anofpdm.fit.fit_config import DEFAULT_STEPS, PAGE, FitConfig
+from anofpdm.fit.estimate import Estimate, Speed, Work, measure_speed
+from anofpdm.fit.fit_config import PAGE, FitConfig
 from anofpdm.fit.fit_page import FitResult, render_page
 from anofpdm.fit.preview import Preview, preview
-from anofpdm.fit.record import check_settings, count_minutes, minutes_beside_training, record_settings
+from anofpdm.fit.record import check_settings, count_minutes, load_record, record_settings
 from anofpdm.network.predictor import load_trained
 from anofpdm.network.training.log import loss_jump, minutes_trained
-from anofpdm.student.student import Student
 from anofpdm.util.files import write_atomically
 from anofpdm.util.progress import Progress, silent
 
@@ -53,7 +43,7 @@ def run_fit(config: FitConfig, device: torch.device, reports: Reports | None = N
     plan, speed = None, None
     if not config.has_begun_training:
         plan = stages.plan_data(config)
-        _, _, speed = _foresee(config, plan, device)
+        speed = _foresee(config, plan, device)[1].speed
     with _nothing_left_behind(config.out, unless=config.cohort / MANIFEST):
         record_settings(config)
         cohort = _prepare(config, plan, reports)
@@ -69,8 +59,8 @@ def preview_fit(config: FitConfig, device: torch.device, reports: Reports) -> bo
     used."""
     check_alone()
     check_settings(config)
-    seen, estimate, speed = _foresee(config, stages.plan_data(config), device, reports.note)
-    for line in describe_estimate(config, estimate, 1 / speed.training_step, device):
+    seen, estimate = _foresee(config, stages.plan_data(config), device, reports.note)
+    for line in estimate.describe(device):
         reports.note(line)
     reports.note("note: preparing the scans takes time in addition; nothing was written")
     return not seen.failed
@@ -85,19 +75,20 @@ def check_alone() -> None:
 
 def _foresee(
     config: FitConfig, plan: Plan, device: torch.device, note: OnNote = lambda _: None
-) -> tuple[Preview, Estimate, Speed]:
+) -> tuple[Preview, Estimate]:
     """From file headers; raises if the time is too short."""
     seen = preview(plan)
     for line in seen.describe():
         note(line)
-    speed, done = measure_speed(config, len(plan.modalities), device), _done(config)
-    estimate = estimate_time(config.budget, seen.work, speed, done)
-    check_enough(config.budget, estimate, speed, done)
-    return seen, estimate, speed
+    return seen, _estimate(config, seen.work, measure_speed(config, len(plan.modalities), device))
 
 
-def _done(config: FitConfig) -> Done:
-    return Done(stages.trained_step(config), minutes_trained(config.out), minutes_beside_training(config))
+def _estimate(config: FitConfig, work: Work, speed: Speed) -> Estimate:
+    minutes = sum(load_record(config).minutes.values())
+    trained = minutes_trained(config.out)
+    estimate = Estimate(config.budget, work, speed, stages.trained_step(config), trained, minutes)
+    estimate.check_enough()
+    return estimate
 
 
 @contextlib.contextmanager
@@ -128,7 +119,7 @@ def _prepare(config: FitConfig, plan: Plan | None, reports: Reports) -> Cohort:
 
 def _until_out_of_time(config: FitConfig, progress: Progress) -> Progress:
     """Stops preparing when all of --minutes is used up."""
-    budget, start, before = config.budget, time.monotonic(), minutes_beside_training(config)
+    budget, start, before = config.budget, time.monotonic(), sum(load_record(config).minutes.values())
 
     def update(task: str, done: float, total: float, note: str = "") -> None:
         progress(task, done, total, note)
@@ -142,10 +133,9 @@ def _train(config: FitConfig, cohort: Cohort, speed: Speed | None, device: torch
     if stages.is_trained(config):
         reports.note(f"2/5 train: complete, {stages.trained_step(config)} steps")
         return
-    speed, done = speed or measure_speed(config, len(cohort.modalities), device), _done(config)
-    estimate = estimate_time(config.budget, Work.of(cohort), speed, done)
-    check_enough(config.budget, estimate, speed, done)
-    for line in describe_estimate(config, estimate, 1 / speed.training_step, device):
+    speed = speed or measure_speed(config, len(cohort.modalities), device)
+    estimate = _estimate(config, Work.of(cohort), speed)
+    for line in estimate.describe(device):
         reports.note(line)
     stages.train_model(config, cohort, estimate, device, reports.progress)
     reports.note(f"2/5 train: {stages.trained_step(config)} steps")
@@ -154,29 +144,6 @@ def _train(config: FitConfig, cohort: Cohort, speed: Speed | None, device: torch
             f"note: the loss jumped from {jump.before:.2g} to {jump.after:.2g} near step {jump.step}; the model may be "
             "worse for it: fit again with another --seed and --out"
         )
-
-
-def describe_estimate(
-    config: FitConfig, estimate: Estimate, steps_per_second: float, device: torch.device
-) -> list[str]:
-    total = describe_seconds(estimate.total)
-    student = estimate.labelling + estimate.student
-    parts = {"training": estimate.training, "calibration": estimate.calibration, "student": student}
-    lines = [
-        f"estimated time: {total} ("
-        + ", ".join(f"{name} {describe_seconds(seconds)}" for name, seconds in parts.items())
-        + f"); {steps_per_second:.3g} training steps per second on {device}"
-    ]
-    if device.type == "cpu":
-        lines.append(
-            f"warning: no GPU is used. {estimate.steps:,} training steps take {estimate.training / 3600:.2g} hours on "
-            "this CPU. Use a machine with a GPU, or a smaller network and slices (--preset tiny --size 64)"
-        )
-    if config.budget.minutes is not None and estimate.steps < DEFAULT_STEPS / 2:
-        lines.append(
-            f"note: about {estimate.steps} steps fit into the time; a useful model took 3,500 to 10,000 on real scans"
-        )
-    return lines
 
 
 def _calibrate_and_distil(config: FitConfig, cohort: Cohort, device: torch.device, reports: Reports) -> FitResult:
@@ -191,17 +158,14 @@ def _calibrate_and_distil(config: FitConfig, cohort: Cohort, device: torch.devic
             raise CalibrationError(f"{problem} (re-run `anofpdm fit` with more --steps or --minutes)") from None
     auc = calibration.with_context(calibration.context_mm).curve_accuracy.auc
     reports.note(f"3/5 calibrate: {state}guidance strength {calibration.strength:g}, detector AUC {auc:.3f}")
-    student, problem_of_student = stages.load_finished_student(model, calibration), ""
+    student, why_none = stages.load_finished_student(model, calibration), ""
     state = "complete, " if student else ""
     if student is None:
         try:
             with count_minutes(config, "distil"):
                 student = stages.distill_model(config, model, calibration, cohort, reports.progress)
         except TrainingError as problem:
-            problem_of_student = str(problem)
-    reports.note(f"4/5 distil: {state}{_describe_student(student)}{problem_of_student}")
-    return FitResult(cohort, model, calibration, student, problem_of_student)
-
-
-def _describe_student(student: Student | None) -> str:
-    return "no student; " if student is None else f"student AUC {student.calibration.auc:.3f}"
+            why_none = str(problem)
+    rating = f"student AUC {student.calibration.auc:.3f}" if student else f"no student; {why_none}"
+    reports.note(f"4/5 distil: {state}{rating}")
+    return FitResult(cohort, model, calibration, student, why_none)

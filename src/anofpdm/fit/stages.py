@@ -15,7 +15,7 @@ from anofpdm.cohorts.store import Cohort, open_cohort
 from anofpdm.errors import CalibrationError, CohortError, ConfigError, ModelError
 from anofpdm.fit.estimate import Estimate
 from anofpdm.fit.fit_config import LEARNING_RATE, FitConfig
-from anofpdm.fit.record import is_trained_for, record_trained, student_minutes
+from anofpdm.fit.record import change_record, load_record, student_minutes
 from anofpdm.fit.split import check_kinds, draw_split
 from anofpdm.labels import HEALTHY, UNHEALTHY
 from anofpdm.method.calibration import Calibration
@@ -61,8 +61,8 @@ def plan_data(config: FitConfig) -> Plan:
         split=data.split,
         seed=config.seed,
     )
-    plan = replace(plan, raw=RawOptions(data.raw))
-    plan = replace(plan, keep_isolated=data.keep_isolated, fill_labels_mm=data.fill_labels_mm)
+    raw = RawOptions(data.raw)
+    plan = replace(plan, raw=raw, keep_isolated=data.keep_isolated, fill_labels_mm=data.fill_labels_mm)
     if data.split is None:
         plan = replace(plan, split=draw_split(plan, config.seed), split_from=f"fit, seed {config.seed}")
     _check_score(config, plan.modalities)
@@ -94,7 +94,8 @@ def is_trained(config: FitConfig) -> bool:
     if not (config.out / STATE).is_file():
         return False
     step, budget = trained_step(config), config.budget
-    enough = step >= (budget.steps or 0) if budget.minutes is None else is_trained_for(config, budget.minutes)
+    minutes = budget.minutes
+    enough = step >= (budget.steps or 0) if minutes is None else load_record(config).trained_for >= minutes
     return enough and holds_model(config.out, step)
 
 
@@ -110,7 +111,8 @@ def train_model(
     progress("Training", 0.0, 1.0)
     run_training.train(_trainer(config, cohort, device), cohort, config.out, limits, progress)
     if limited:
-        record_trained(config, max(estimate.student / 60, SHORTEST))
+        left = max(estimate.student / 60, SHORTEST)
+        change_record(config, trained_for=config.budget.minutes, student_minutes=left)
 
 
 def _trainer(config: FitConfig, cohort: Cohort, device: torch.device) -> Trainer:

@@ -68,11 +68,10 @@ class World:
         error: AnoFPDMError | None = None
         try:
             yield
-        except AnoFPDMError as raised:
-            error = raised
-        for one in self.all_gather(error):
-            if one is not None:
-                raise one
+        except AnoFPDMError as problem:
+            error = problem
+        if errors := [problem for problem in self.all_gather(error) if problem is not None]:
+            raise errors[0]
 
     def close(self) -> None:
         if self.count > 1 and dist.is_initialized():

@@ -116,9 +116,9 @@ def unescape_cell(text: str) -> str:
 def without_nan(value: Any) -> Any:
     """For JSON: numbers that are undefined or infinite become null."""
     if isinstance(value, dict):
-        return {name: without_nan(one) for name, one in value.items()}
+        return {name: without_nan(entry) for name, entry in value.items()}
     if isinstance(value, list | tuple):
-        return [without_nan(one) for one in value]
+        return [without_nan(entry) for entry in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 

@@ -14,6 +14,7 @@ from multiprocessing.context import SpawnContext, SpawnProcess
 from typing import TypeVar
 
 from anofpdm.errors import AnoFPDMError
+from anofpdm.util.signals import block_signals, blocked_signals
 
 THREADS = 4
 Item = TypeVar("Item")
@@ -50,7 +51,7 @@ def worker_pool(workers: int) -> Iterator[Executor | None]:
     if workers <= 1:
         yield None
         return
-    pool = ProcessPoolExecutor(workers, _Context(), initializer=_start_worker)
+    pool = ProcessPoolExecutor(workers, WorkerContext(), initializer=follow_parent)
     try:
         yield pool
     except BrokenProcessPool:
@@ -64,28 +65,25 @@ def worker_pool(workers: int) -> Iterator[Executor | None]:
 
 class _Worker(SpawnProcess):
     def start(self) -> None:
-        """Signals blocked here stay blocked in the new process, so that Ctrl-C cannot reach it during start-up."""
-        if not hasattr(signal, "pthread_sigmask"):  # Windows
+        """Signals blocked here stay blocked in the new process until `follow_parent`."""
+        with blocked_signals():
             super().start()
-            return
-        previous = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-        try:
-            super().start()
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, previous)
 
 
-class _Context(SpawnContext):
+class WorkerContext(SpawnContext):
+    """For worker processes that call `follow_parent` first."""
+
     Process = _Worker
 
 
-def _start_worker() -> None:
+def follow_parent() -> None:
+    """At the start of a worker process: leave Ctrl-C to its parent, and end with it, also if it is killed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    block_signals(False)
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
 
 def _end_with_parent() -> None:
-    """A killed parent process cannot shut its workers down, so each worker waits for its end."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         wait([parent.sentinel])

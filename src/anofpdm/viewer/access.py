@@ -5,7 +5,7 @@ import hmac
 import ipaddress
 import socket
 from dataclasses import dataclass
-from http.cookies import SimpleCookie
+from http.cookies import CookieError, SimpleCookie
 from urllib.parse import urlsplit
 
 from anofpdm.errors import ConfigError
@@ -31,13 +31,11 @@ class Access:
             name, port = (parts.hostname or "").lower(), parts.port or 80
         except ValueError:
             return False
-        if name in {given.lower() for given in self.names}:
+        if name in map(str.lower, self.names):
             return True
-        if port != self.port:
-            return False
-        if is_loopback(self.host):
-            return is_loopback(name)
-        return is_loopback(name) or _is_address(name) or name in (self.host.lower(), socket.gethostname().lower())
+        own_names = () if is_loopback(self.host) else (self.host.lower(), socket.gethostname().lower())
+        is_own = is_loopback(name) or name in own_names or (bool(own_names) and _address(name) is not None)
+        return is_own and port == self.port
 
     @property
     def address(self) -> str:
@@ -59,25 +57,23 @@ class Access:
         return self.token is not None and hmac.compare_digest(text.encode(), self.token.encode())
 
     def is_authorized(self, headers: dict[str, str]) -> bool:
-        if self.token is None:
-            return True
         scheme, _, credentials = headers.get("authorization", "").partition(" ")
-        if scheme.lower() == "bearer" and self.is_token(credentials.strip()):
+        if self.token is None or (scheme.lower() == "bearer" and self.is_token(credentials.strip())):
             return True
         try:
             cookie = SimpleCookie(headers.get("cookie", "")).get(self.cookie_name)
-        except Exception:  # a cookie of another server on this host, in an unknown format
+        except CookieError:  # a cookie of another server on this host, in an unknown format
             return False
         return cookie is not None and hmac.compare_digest(cookie.value.encode(), self.cookie_value.encode())
 
 
 def is_loopback(host: str) -> bool:
-    return host.lower() == "localhost" or (_is_address(host) and ipaddress.ip_address(host).is_loopback)
+    address = _address(host)
+    return host.lower() == "localhost" or (address is not None and address.is_loopback)
 
 
-def _is_address(name: str) -> bool:
+def _address(name: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
     try:
-        ipaddress.ip_address(name)
+        return ipaddress.ip_address(name)
     except ValueError:
-        return False
-    return True
+        return None

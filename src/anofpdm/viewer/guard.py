@@ -6,13 +6,13 @@ Any web site open in the same browser can send requests to a server on loopback.
 
 import logging
 import time
-from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
 from starlette.datastructures import MutableHeaders
-from starlette.responses import JSONResponse, RedirectResponse, Response
+from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from anofpdm.report.render import render
 from anofpdm.viewer.access import Access
 from anofpdm.viewer.worker import locate_error
 
@@ -38,8 +38,8 @@ PUBLIC_PREFIX = "/static/"  # the login page needs its style sheet
 class Guard:
     """ASGI middleware around the whole application."""
 
-    def __init__(self, app: ASGIApp, access: Access, login: Path):
-        self._app, self._access, self._login = app, access, login
+    def __init__(self, app: ASGIApp, access: Access):
+        self._app, self._access = app, access
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -63,41 +63,37 @@ class Guard:
         except Exception as error:  # its text can quote the request: only its location is logged
             LOG.error("%s", locate_error(error))
             if not status:
-                internal = _error(500, "Internal error; the log of the server shows where.")
-                await internal(scope, receive, respond)
+                await _error(500, "Internal error; the log of the server shows where.")(scope, receive, respond)
         route = getattr(scope.get("route"), "path", "-")  # the pattern: the requested path itself can contain an id
         LOG.debug("%s %s %d %.0f ms", scope["method"], route, status, 1000 * (time.monotonic() - start))
 
     def _refuse(self, scope: Scope) -> Response | None:
         """Response to a request that must not reach the application."""
+        access, is_safe = self._access, scope["method"] in SAFE_METHODS
         headers = {key.decode("latin-1").lower(): value.decode("latin-1") for key, value in scope["headers"]}
         token = parse_qs(scope["query_string"].decode("latin-1")).get("token", [""])[0]
-        if not self._access.accepts_host(headers.get("host", "")):
+        if not access.accepts_host(headers.get("host", "")):
             return _error(421, "Unknown host name; use the address that the server printed.")
-        if scope["method"] not in SAFE_METHODS and not _is_same_origin(headers):
+        if not is_safe and not _is_same_origin(headers):
             return _error(403, "The request comes from a page of another site and was refused.")
         if scope["path"] == "/" and token:
-            return self._log_in(token, scope)
-        if not scope["path"].startswith(PUBLIC_PREFIX) and not self._access.is_authorized(headers):
-            return self._require_token(scope)
-        return None
-
-    def _log_in(self, token: str, scope: Scope) -> Response:
-        """Store the login in a cookie and redirect, which removes the token from the address bar."""
-        access = self._access
-        if access.token is None:
-            return RedirectResponse("/", 303)
-        if not access.is_token(token):
-            return self._require_token(scope)
-        cookie = f"{access.cookie_name}={access.cookie_value}; Path=/; HttpOnly; SameSite=Strict; Max-Age=86400"
-        return RedirectResponse("/", 303, {"Set-Cookie": cookie})
-
-    def _require_token(self, scope: Scope) -> Response:
-        if scope["path"].startswith("/api") or scope["method"] not in SAFE_METHODS:
+            if access.token is None or access.is_token(token):
+                return self._log_in()
+        elif scope["path"].startswith(PUBLIC_PREFIX) or access.is_authorized(headers):
+            return None
+        if scope["path"].startswith("/api") or not is_safe:
             return _error(
                 401, "A token is required: open the address that the server printed, or send it as a Bearer token."
             )
-        return Response(self._login.read_bytes(), 401, media_type="text/html")
+        return HTMLResponse(render("viewer_login.html"), 401)
+
+    def _log_in(self) -> Response:
+        """Store the login in a cookie and redirect, which removes the token from the address bar."""
+        response = RedirectResponse("/", 303)
+        if self._access.token is not None:
+            name, value = self._access.cookie_name, self._access.cookie_value
+            response.set_cookie(name, value, max_age=86400, httponly=True, samesite="strict")
+        return response
 
 
 def _error(status: int, message: str) -> Response:

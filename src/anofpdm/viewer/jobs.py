@@ -16,17 +16,20 @@ import shutil
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
 from anofpdm.segment.outputs import MISSING_MODALITIES, SUMMARY
+from anofpdm.util.artifacts import decode, encode
 from anofpdm.util.files import write_atomically
 from anofpdm.viewer.limits import scan_not_found
 
 STATE, INPUT, RESULT = "job.json", "input", "result"
 SUMMARY_FIELDS = ("volume_ml", "findings", "slices", "slices_detected", MISSING_MODALITIES, "warnings")
+MAX_ATTEMPTS = 3  # a scan whose processing ended the server or its worker this often fails
+GIVEN_UP = "The server ended several times while it processed this scan; it will not be tried again."
 
 
 class JobState(StrEnum):
@@ -67,8 +70,8 @@ class Job:
 class JobStore:
     """All jobs, in memory and on disk. Every change is written to disk before it is visible."""
 
-    def __init__(self, folder: Path, attempts: int = 3):
-        self.folder, self._attempts = folder, attempts
+    def __init__(self, folder: Path):
+        self.folder = folder
         self._lock = threading.RLock()
         self._jobs: dict[str, Job] = {}
         for name in ("incoming", "trash"):
@@ -87,22 +90,14 @@ class JobStore:
             raise scan_not_found()
         return job
 
-    def queued(self) -> list[Job]:
-        return sorted(self._in_state(JobState.QUEUED), key=lambda job: job.number)
-
-    def running(self) -> list[Job]:
-        return self._in_state(JobState.RUNNING)
-
-    def newest(self, count: int) -> list[Job]:
+    def all(self, state: JobState | None = None) -> list[Job]:
+        """In the order of acceptance."""
         with self._lock:
-            return sorted(self._jobs.values(), key=lambda job: -job.number)[:count]
+            jobs = [job for job in self._jobs.values() if state in (None, job.state)]
+        return sorted(jobs, key=lambda job: job.number)
 
     def path(self, job: Job, part: str = "") -> Path:
         return self.folder / "jobs" / job.id / part
-
-    def _in_state(self, state: JobState) -> list[Job]:
-        with self._lock:
-            return [job for job in self._jobs.values() if job.state == state]
 
     # ---- changing ----------------------------------------------------------------------------------------------------
 
@@ -121,7 +116,7 @@ class JobStore:
         with self._lock:
             number = 1 + max((job.number for job in self._jobs.values()), default=0)
             job = Job(secrets.token_hex(16), number, accepted=time.time(), files=files, series=series)
-            write_atomically(folder / STATE, _encode(job))
+            write_atomically(folder / STATE, encode(job))
             folder.rename(self.path(job))
             self._jobs[job.id] = job
             return job
@@ -129,20 +124,23 @@ class JobStore:
     def change(self, job_id: str, **changes: Any) -> Job:
         with self._lock:
             job = replace(self.get(job_id), **changes)
-            write_atomically(self.path(job, STATE), _encode(job))
+            write_atomically(self.path(job, STATE), encode(job))
             self._jobs[job_id] = job
             return job
 
     def start(self, job: Job) -> Job:
         return self.change(job.id, state=JobState.RUNNING, started=time.time(), attempts=job.attempts + 1)
 
-    def finish(self, job: Job, output: Path) -> Job:
-        """The folder `output` becomes the result."""
+    def finish(self, job: Job, output: Path | None = None) -> Job:
+        """The folder `output` becomes the result; None: it has been renamed before a crash."""
         with self._lock:
             self.get(job.id)
-            shutil.rmtree(self.path(job, RESULT), ignore_errors=True)
-            output.rename(self.path(job, RESULT))
-            return self._mark_done(job)
+            if output is not None:
+                shutil.rmtree(self.path(job, RESULT), ignore_errors=True)
+                output.rename(self.path(job, RESULT))
+            summary = json.loads(self.path(job, f"{RESULT}/{SUMMARY}").read_text())
+            found = {name: summary[name] for name in SUMMARY_FIELDS if name in summary}
+            return self.change(job.id, state=JobState.DONE, finished=time.time(), found=found)
 
     def end(self, job: Job, state: JobState, reason: str | None = None) -> Job:
         """End without a result; the uploaded files are deleted."""
@@ -152,7 +150,7 @@ class JobStore:
 
     def retry(self, job: Job, reason: str) -> Job:
         """Back to its old place in the queue; after too many attempts it fails with `reason`."""
-        if job.attempts >= self._attempts:
+        if job.attempts >= MAX_ATTEMPTS:
             return self.end(job, JobState.FAILED, reason)
         return self.change(job.id, state=JobState.QUEUED, started=None)
 
@@ -165,18 +163,12 @@ class JobStore:
             del self._jobs[job.id]
         shutil.rmtree(trash, ignore_errors=True)
 
-    def _mark_done(self, job: Job) -> Job:
-        summary = json.loads(self.path(job, f"{RESULT}/{SUMMARY}").read_text())
-        found = {name: summary.get(name) for name in SUMMARY_FIELDS}
-        return self.change(job.id, state=JobState.DONE, finished=time.time(), found=found)
-
     # ---- after a restart ---------------------------------------------------------------------------------------------
 
     def _restore(self, folder: Path) -> None:
         try:
-            job = Job(**json.loads((folder / STATE).read_text()))
-            job = replace(job, state=JobState(job.state))
-        except (OSError, ValueError, TypeError, RecursionError):
+            job = decode(Job, (folder / STATE).read_bytes())
+        except (OSError, ValueError):
             return  # unreadable: left on disk
         if job.id != folder.name:
             return
@@ -184,10 +176,6 @@ class JobStore:
         for unfinished in folder.glob("attempt-*"):
             shutil.rmtree(unfinished, ignore_errors=True)
         if job.state == JobState.RUNNING and (folder / RESULT / SUMMARY).is_file():
-            self._mark_done(job)
+            self.finish(job)
         elif job.state == JobState.RUNNING:
-            self.retry(job, "The server ended several times while it processed this scan; it will not be tried again.")
-
-
-def _encode(job: Job) -> bytes:
-    return json.dumps(asdict(job), indent=2).encode()
+            self.retry(job, GIVEN_UP)

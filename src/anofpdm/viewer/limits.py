@@ -19,12 +19,9 @@ class Limits:
     free_bytes: int = 512 * MIB  # of disk space to keep free
     idle_seconds: float = 60.0  # without any byte of an upload
     upload_seconds: float = 3600.0  # for a whole upload
-    attempts: int = 3  # a scan whose processing ended the server or its worker this often fails
     connections: int = 400
     connections_per_address: int = 100
-    head_seconds: float = (
-        5.0  # from the start of a connection, or its next request, to the end of the request's headers
-    )
+    head_seconds: float = 5.0  # from the start of a connection, or its next request, to the end of its headers
 
 
 class RequestError(AnoFPDMError):

@@ -1,12 +1,11 @@
 """Streams an upload to disk. Memory holds only a chunk of it, and file names chosen by the client are ignored.
 
-An upload is a multipart form with one part per modality, or one part `dicom` with a zip.
+An upload is a multipart form with one part per modality, or one part `dicom` with a zip, and the text `series`.
 """
 
 import asyncio
 import shutil
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
 
@@ -19,12 +18,9 @@ WRITE_BYTES = MIB  # written to disk at a time
 TEXT_BYTES = 2000  # limit of a text field
 SERIES = "series"  # text field: which DICOM series is which modality
 INVALID_FORM = "The upload is not a complete multipart/form-data request."
-
-
-@dataclass
-class Upload:
-    files: dict[str, Path] = field(default_factory=dict)  # by field
-    series: str = ""
+EVENTS = (
+    "part_begin", "header_field", "header_value", "header_end", "headers_finished", "part_data", "part_end", "end",
+)  # fmt: skip
 
 
 def check_request_headers(content_type: str, content_length: str | None, folder: Path, limits: Limits) -> bytes:
@@ -34,16 +30,16 @@ def check_request_headers(content_type: str, content_length: str | None, folder:
     if media_type != b"multipart/form-data" or not boundary:
         raise RequestError(415, INVALID_FORM)
     size = int(content_length) if content_length and content_length.isdecimal() else 0
-    if size > limits.upload_bytes:
-        raise _too_large(limits)
+    _check_size(size, limits)
     if shutil.disk_usage(folder).free < limits.free_bytes + size:
         raise RequestError(507, "The disk of the server is full; delete results, or contact its administrator.")
     return boundary
 
 
-def _too_large(limits: Limits) -> RequestError:
-    limit = limits.upload_bytes >> 20
-    return RequestError(413, f"The upload is larger than the {limit:,} MiB that this server accepts.")
+def _check_size(size: int, limits: Limits) -> None:
+    if size > limits.upload_bytes:
+        limit = limits.upload_bytes >> 20
+        raise RequestError(413, f"The upload is larger than the {limit:,} MiB that this server accepts.")
 
 
 class FormReceiver:
@@ -51,53 +47,48 @@ class FormReceiver:
 
     def __init__(self, folder: Path, allowed: tuple[str, ...], boundary: bytes, limits: Limits):
         self._folder, self._allowed, self._limits = folder, allowed, limits
-        self._upload, self._complete, self._size = Upload(), False, 0
+        self._files: dict[str, Path] = {}  # by field
+        self._complete, self._size, self._buffer = False, 0, bytearray()
         self._header = self._value = self._disposition = b""
-        self._file: BinaryIO | None = None  # of the current part; None for a text field
-        self._text, self._buffer = b"", bytearray()
-        callbacks = {
-            "on_part_begin": self._on_part_begin,
-            "on_header_field": self._on_header_field,
-            "on_header_value": self._on_header_value,
-            "on_header_end": self._on_header_end,
-            "on_headers_finished": self._on_headers_finished,
-            "on_part_data": self._on_part_data,
-            "on_part_end": self._on_part_end,
-            "on_end": self._on_end,
-        }
+        self._file: BinaryIO | None = None  # of the current part
         try:
-            self._parser = MultipartParser(boundary, callbacks)  # type: ignore[arg-type]
+            self._parser = MultipartParser(boundary, {f"on_{event}": getattr(self, f"_on_{event}") for event in EVENTS})  # type: ignore[arg-type, misc]
         except FormParserError:
             raise RequestError(415, INVALID_FORM) from None
 
-    async def receive(self, stream: AsyncIterator[bytes]) -> Upload:
-        """Receive until the form is complete, within the time limits."""
+    async def receive(self, stream: AsyncIterator[bytes]) -> tuple[dict[str, Path], str]:
+        """Receive until the form is complete, within the time limits. Returns its files by field, and SERIES."""
         try:
             async with asyncio.timeout(self._limits.upload_seconds):
                 while (chunk := await self._next_chunk(stream)) is not None:
-                    self._feed(chunk)
+                    self._size += len(chunk)
+                    _check_size(self._size, self._limits)
+                    self._parser.write(chunk)
                     if len(self._buffer) >= WRITE_BYTES:
                         await asyncio.to_thread(self._flush)
+        except FormParserError:
+            raise RequestError(400, INVALID_FORM) from None
         except TimeoutError:
             raise RequestError(408, "The upload timed out; try again with a faster connection.") from None
         finally:
             self._close()
         if not self._complete:
             raise RequestError(400, INVALID_FORM)
-        return self._upload
+        return self._files, self._take_series()
 
     async def _next_chunk(self, stream: AsyncIterator[bytes]) -> bytes | None:
         async with asyncio.timeout(self._limits.idle_seconds):
             return await anext(stream, None)
 
-    def _feed(self, chunk: bytes) -> None:
-        self._size += len(chunk)
-        if self._size > self._limits.upload_bytes:
-            raise _too_large(self._limits)
-        try:
-            self._parser.write(chunk)
-        except FormParserError:
-            raise RequestError(400, INVALID_FORM) from None
+    def _take_series(self) -> str:
+        path = self._files.pop(SERIES, None)
+        if path is None:
+            return ""
+        if path.stat().st_size > TEXT_BYTES:
+            raise RequestError(413, f"The text of {SERIES} is too long.", SERIES)
+        text = path.read_text("utf-8", "replace")
+        path.unlink()
+        return " ".join(text.split())
 
     def _flush(self) -> None:
         if self._file is not None:
@@ -112,7 +103,7 @@ class FormReceiver:
     # ---- parser callbacks --------------------------------------------------------------------------------------------
 
     def _on_part_begin(self) -> None:
-        self._header = self._value = self._disposition = self._text = b""
+        self._disposition = b""
 
     def _on_header_field(self, data: bytes, start: int, end: int) -> None:
         self._header += data[start:end]
@@ -128,28 +119,17 @@ class FormReceiver:
     def _on_headers_finished(self) -> None:
         _, options = parse_options_header(self._disposition)
         field = options.get(b"name", b"").decode("ascii", "replace")
-        if field == SERIES:
-            return
-        if field not in self._allowed:
+        if field not in (*self._allowed, SERIES):
             raise RequestError(400, f"Unknown form field; the fields are {', '.join(self._allowed)}.")
-        if field in self._upload.files:
+        if field in self._files:
             raise RequestError(400, f"There are two files for {field}; give one.", field)
-        path = self._folder / f"part-{len(self._upload.files)}"
-        self._upload.files[field] = path
+        path = self._files[field] = self._folder / f"part-{len(self._files)}"
         self._file = path.open("xb")
 
     def _on_part_data(self, data: bytes, start: int, end: int) -> None:
-        if self._file is not None:
-            self._buffer += data[start:end]
-            return
-        self._text += data[start:end]
-        if len(self._text) > TEXT_BYTES:
-            raise RequestError(413, f"The text of {SERIES} is too long.", SERIES)
+        self._buffer += data[start:end]
 
     def _on_part_end(self) -> None:
-        if self._file is None:
-            self._upload.series = " ".join(self._text.decode("utf-8", "replace").split())
-            return
         self._flush()
         self._close()
 

@@ -3,23 +3,24 @@
 import re
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
-from importlib import resources
 from pathlib import Path
+from typing import Any
 
 from fastapi import APIRouter, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import FileResponse, JSONResponse, Response
+from fastapi.responses import FileResponse, HTMLResponse, JSONResponse, Response
 from starlette.exceptions import HTTPException
 
 from anofpdm import __version__
+from anofpdm.report.render import render
 from anofpdm.viewer.limits import RETRY_SECONDS, RequestError
 from anofpdm.viewer.niivue import Niivue
 from anofpdm.viewer.results import SCAN, Result, media_type
 from anofpdm.viewer.schemas import ErrorResponse, FileResponseItem, ResultResponse, ViewerStatus
 
-HTML, CSS, JAVASCRIPT = (f"text/{kind}; charset=utf-8" for kind in ("html", "css", "javascript"))
-SCRIPTS = ("common.js", "home.js", "list.js", "scan.js", "volumes.js", "api.js")
-STATIC = {"viewer.css": CSS, **dict.fromkeys(SCRIPTS, JAVASCRIPT)}
+MEDIA_TYPES = {".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8"}
+NIIVUE = "niivue.js"  # its hash is checked first
+STATIC = {path.name: path for path in Path(__file__).with_name("static").iterdir() if path.suffix in MEDIA_TYPES}
 INLINE = ("report", "picture")  # roles shown in the browser; all others are downloads
 # A report may come from elsewhere and contain any script. In a sandbox it has no access to this server.
 REPORT_HEADERS = {
@@ -34,20 +35,12 @@ MESSAGES = {
     405: "This method is not allowed here.",
     422: "The request does not match the description of the API (/api).",
 }
+Responses = dict[int | str, dict[str, Any]]  # by status, for the documentation of the API
 Lifespan = Callable[[FastAPI], AbstractAsyncContextManager[None]]
 
 
-def document_errors(descriptions: dict[int, str]) -> dict[int | str, dict[str, object]]:
-    """Error responses of a route, by status, for the documentation of the API."""
-    return {status: {"model": ErrorResponse, "description": text} for status, text in descriptions.items()}
-
-
-NOT_FOUND = document_errors({404: "No such scan."})
-UNREADABLE = document_errors({422: "The result cannot be read: its summary is damaged."})
-
-
-def static_path(name: str) -> Path:
-    return Path(str(resources.files("anofpdm.viewer") / "static" / name))
+NOT_FOUND: Responses = {404: {"description": "No such scan."}}
+UNREADABLE: Responses = {422: {"description": "The result cannot be read: its summary is damaged."}}
 
 
 def create_app(title: str, description: str, lifespan: Lifespan | None = None) -> FastAPI:
@@ -74,30 +67,24 @@ def _handle_error(_request: Request, error: Exception) -> Response:
 
 def create_pages_router(home: str, niivue: Niivue) -> APIRouter:
     router = APIRouter(include_in_schema=False)
-
-    def page(name: str) -> Callable[[], FileResponse]:
-        return lambda: FileResponse(static_path(name), media_type=HTML)
-
-    router.add_api_route("/", page(home))
-    router.add_api_route("/scan", page("scan.html"))
-    router.add_api_route("/api", page("api.html"))
+    for path, name in {"/": home, "/scan": "scan", "/api": "api"}.items():
+        page = render(f"viewer_{name}.html")
+        router.add_api_route(path, lambda page=page: HTMLResponse(page))
     router.add_api_route("/favicon.ico", lambda: Response(status_code=204))
 
     @router.get("/static/{name}")
     def static_file(name: str) -> FileResponse:
-        headers = {"Cache-Control": "no-cache"}
-        if name == "niivue.js" and niivue.path is not None:
-            return FileResponse(niivue.path, media_type=JAVASCRIPT, headers=headers)
-        if name not in STATIC:
+        path = niivue.path if name == NIIVUE else STATIC.get(name)
+        if path is None:
             raise RequestError(404, MESSAGES[404])
-        return FileResponse(static_path(name), media_type=STATIC[name], headers=headers)
+        return FileResponse(path, media_type=MEDIA_TYPES[path.suffix], headers={"Cache-Control": "no-cache"})
 
     return router
 
 
 def viewer_status(niivue: Niivue) -> ViewerStatus:
     ready = niivue.path is not None
-    return ViewerStatus(ready=ready, url="/static/niivue.js" if ready else None, why_not=niivue.why_not)
+    return ViewerStatus(ready=ready, url=f"/static/{NIIVUE}" if ready else None, why_not=niivue.why_not)
 
 
 # ---- results ---------------------------------------------------------------------------------------------------------

@@ -3,7 +3,6 @@ as they are unchanged. A client gives a key and a role; both are looked up, and 
 
 import csv
 import hashlib
-import json
 import math
 import os
 import re
@@ -15,7 +14,7 @@ from pydantic import ValidationError
 
 from anofpdm.segment import outputs
 from anofpdm.viewer.limits import RequestError, scan_not_found
-from anofpdm.viewer.schemas import ResultListItem, Summary
+from anofpdm.viewer.schemas import Numbers, ResultListItem, Summary
 
 FILES = {
     "mask": outputs.MASK,
@@ -33,8 +32,9 @@ MEDIA_TYPES = {
     ".json": "application/json", ".png": "image/png", ".html": "text/html; charset=utf-8", ".dcm": "application/dicom",
 }  # fmt: skip
 SCAN = "scan-"  # prefix of a modality: the role of a scan
-MAX_DEPTH = 8  # of folders below the viewed one
 FOLDERS = re.compile(r"(?<![^\s('\"])/(?:[^\s/]+/)+")  # of a path, up to the file name
+MAX_DEPTH = 8  # of folders below the viewed one
+VOLUME = b'"volume_ml"'  # in every summary of `segment`
 MAX_TABLE_BYTES = 4 << 20  # of a summary or a table of findings
 
 
@@ -66,9 +66,8 @@ class Result:
         return [FOLDERS.sub("", text) for text in warnings]
 
     def list_item(self) -> ResultListItem:
-        numbers = self.summary.model_dump(include={"volume_ml", "findings", "slices", "slices_detected", "seconds"})
-        count = len(self.summary.warnings)
-        unreadable = self.unreadable or None
+        numbers = self.summary.model_dump(include=set(Numbers.model_fields))
+        count, unreadable = len(self.summary.warnings), self.unreadable or None
         return ResultListItem(key=self.key, title=self.title, warnings=count, unreadable=unreadable, **numbers)
 
     def lesions(self) -> list[dict[str, float]]:
@@ -124,34 +123,37 @@ class ResultFolder:
 def _find_results(root: Path) -> Iterator[Result]:
     for folder, subfolders, names in os.walk(root):
         path = Path(folder)
+        subfolders[:] = sorted(name for name in subfolders if not name.startswith("."))
         if len(path.relative_to(root).parts) >= MAX_DEPTH:
             subfolders.clear()
-        subfolders[:] = sorted(name for name in subfolders if not name.startswith("."))
         for name in sorted(names):
-            stem = (
-                "" if name == outputs.SUMMARY else name.removesuffix(outputs.bids_suffix(outputs.SUMMARY))
-            )  # a BIDS name starts with it
+            stem = name.removesuffix(outputs.bids_suffix(outputs.SUMMARY))  # a BIDS name starts with it
+            if name == outputs.SUMMARY:
+                stem = ""
             if stem != name and (result := read_result(root, path, stem)) is not None:
                 yield result
 
 
 def read_result(root: Path, folder: Path, stem: str = "", key: str | None = None, title: str = "") -> Result | None:
     """None if there is no summary, or that of another program."""
-    name = stem + outputs.bids_suffix(outputs.SUMMARY) if stem else outputs.SUMMARY
+    name = _name(stem, outputs.SUMMARY)
     if not os.path.lexists(folder / name):
         return None
     scan = stem or folder.relative_to(root).as_posix()
     title = title or _printable(scan if scan != "." else root.name)
     key = key or hashlib.sha256(os.fsencode(folder / name)).hexdigest()[:20]
-    summary, unreadable = Summary(), ""
-    files: dict[str, Path] = {}
+    data, files, summary, unreadable = b"", dict[str, Path](), Summary(), ""
     try:
         files = _result_files(root, folder, stem)
-        payload = _parse_summary(files.get("summary"))
-        if payload is None and "mask" not in files:
+        if "summary" not in files:
+            raise ValueError("not a regular file in this folder")
+        data = _read_limited(files["summary"])
+        if VOLUME not in data:
+            raise ValueError("not a summary of anofpdm segment")
+        summary = Summary.model_validate_json(data)
+    except (OSError, ValueError) as problem:  # pydantic's errors are ValueErrors
+        if VOLUME not in data and data and "mask" not in files:
             return None
-        summary = Summary.model_validate(payload)
-    except (OSError, ValueError, RecursionError) as problem:  # pydantic's and json's errors are ValueErrors
         unreadable = f"{_printable(name)}: {_describe(problem)}"
     return Result(key, title, files, summary, unreadable)
 
@@ -162,44 +164,32 @@ def require_readable(result: Result) -> Result:
     return result
 
 
+def _name(stem: str, file: str) -> str:
+    return stem + outputs.bids_suffix(file) if stem else file
+
+
 def _result_files(root: Path, folder: Path, stem: str) -> dict[str, Path]:
-    """Regular files below the root, also after links are resolved, by role."""
-    names = {role: stem + outputs.bids_suffix(file) if stem else file for role, file in FILES.items()}
-    paths = {role: folder / name for role, name in names.items()} | _masks_on_series(folder, stem)
+    """Regular files below the root, also after links are resolved, by role; with the masks of a raw study on the grids
+    of its series."""
+    names = {role: _name(stem, file) for role, file in FILES.items()}
+    before, after = _name(stem, outputs.on_series(outputs.MASK, "\0")).split("\0")
+    for name in sorted(path.name for path in folder.iterdir()):
+        if name.startswith(before) and name.endswith(after):
+            names[_printable(f"mask-on-{name[len(before) : -len(after)]}")] = name
+    paths = {role: folder / name for role, name in names.items()}
     return {role: path for role, path in paths.items() if path.is_file() and path.resolve().is_relative_to(root)}
 
 
-def _parse_summary(path: Path | None) -> object:
-    """None if it is of another program."""
-    if path is None:
-        raise ValueError("not a regular file in this folder")
-    payload = json.loads(_read_limited(path))
-    return None if isinstance(payload, dict) and "volume_ml" not in payload else payload
-
-
-def _describe(problem: Exception) -> str:
+def _describe(problem: OSError | ValueError) -> str:
     if isinstance(problem, ValidationError):
         first = problem.errors(include_url=False, include_input=False)[0]
-        place = ".".join(map(str, first["loc"]))
-        return f"{place}: {first['msg']}" if place else "not a summary of anofpdm segment"
-    if isinstance(problem, RecursionError):
-        return "nested too deeply"
-    if isinstance(problem, OSError):
-        return problem.strerror or type(problem).__name__
-    return str(problem)
+        return ": ".join((".".join(map(str, first["loc"])), first["msg"])).removeprefix(": ")
+    return getattr(problem, "strerror", None) or str(problem)
 
 
 def _printable(name: str) -> str:
     """Of a file; names that are not UTF-8 cannot be sent."""
     return os.fsencode(name).decode(errors="replace")
-
-
-def _masks_on_series(folder: Path, stem: str) -> dict[str, Path]:
-    """Masks of a raw study on the grids of its series, by role."""
-    file = outputs.on_series(outputs.MASK, "\0")
-    before, after = (stem + outputs.bids_suffix(file) if stem else file).split("\0")
-    names = [path.name for path in folder.iterdir() if path.name.startswith(before) and path.name.endswith(after)]
-    return {_printable(f"mask-on-{name[len(before) : -len(after)]}"): folder / name for name in sorted(names)}
 
 
 def _read_limited(path: Path) -> bytes:

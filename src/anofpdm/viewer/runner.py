@@ -1,19 +1,18 @@
 """Processes the queue: one scan after another, in a worker process that can be ended at any moment."""
 
 import logging
-import multiprocessing
 import shutil
 import threading
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
-from typing import Any
 
 from anofpdm.errors import AnoFPDMError, ModelError
 from anofpdm.scans.modalities import InputModalities
+from anofpdm.util.workers import WorkerContext
 from anofpdm.viewer.jobs import INPUT, Job, JobState, JobStore
 from anofpdm.viewer.limits import RequestError
-from anofpdm.viewer.worker import Advanced, Crashed, Failed, Finished, Ready, Task, WorkerConfig, run_worker
+from anofpdm.viewer.worker import CRASHED, Advanced, Ended, Ready, Task, WorkerConfig, run_worker
 
 LOG = logging.getLogger("anofpdm.viewer")
 SCANS_PER_WORKER = 200  # then a new process, which limits memory leaks of libraries
@@ -22,17 +21,6 @@ SILENT_SECONDS = 3600.0  # without a message of the worker
 RETRY_SECONDS = 5.0  # before the queue continues after an error
 DIED = "The process for this scan ended (code {code}), possibly for lack of memory. Try a scan with fewer voxels."
 NO_MODEL = "The model could not be reloaded; contact the administrator of the server."
-CRASHED = "Internal error; the log of the server shows where. Contact its administrator."
-
-
-@dataclass(frozen=True)
-class Died:
-    """The worker process ended before it sent an outcome."""
-
-    exit_code: int | None
-
-
-Outcome = Finished | Failed | Crashed | Died
 
 
 @dataclass
@@ -47,11 +35,20 @@ class Worker:
         self.process.join()
         self.pipe.close()
 
-    def receive(self) -> Any:
-        """Its next message; a worker that is silent for too long is killed."""
-        if not self.pipe.poll(SILENT_SECONDS):
-            self.process.kill()
-        return self.pipe.recv()
+    def run(self, task: Task, progress: dict[str, Advanced], job: Job) -> Ended | None:
+        """None: the process ended before it had finished. A worker that is silent for too long is killed."""
+        try:
+            self.pipe.send(task)
+            while True:
+                if not self.pipe.poll(SILENT_SECONDS):
+                    self.process.kill()
+                message: Advanced | Ended = self.pipe.recv()
+                if isinstance(message, Ended):
+                    return message
+                progress[job.id] = message
+        except (EOFError, OSError):
+            self.process.join()
+            return None
 
 
 class Runner:
@@ -59,9 +56,9 @@ class Runner:
 
     def __init__(self, store: JobStore, config: WorkerConfig):
         self.store, self._config = store, config
+        self.progress: dict[str, Advanced] = {}  # of running jobs, by id
         self._condition = threading.Condition()
         self._worker: Worker | None = None
-        self._progress: dict[str, Advanced] = {}
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="runner", daemon=True)
         self.model = Ready("", InputModalities(()))
@@ -94,11 +91,8 @@ class Runner:
         """Number of scans that are processed before it."""
         if job.state != JobState.QUEUED:
             return 0
-        before = [other for other in self.store.queued() if other.number < job.number]
-        return len(before) + len(self.store.running())
-
-    def progress(self, job: Job) -> Advanced:
-        return self._progress.get(job.id, Advanced(0, 0))
+        before = [other for other in self.store.all(JobState.QUEUED) if other.number < job.number]
+        return len(before) + len(self.store.all(JobState.RUNNING))
 
     def cancel(self, job_id: str) -> Job:
         """When this returns, processing has ended."""
@@ -134,10 +128,10 @@ class Runner:
 
     def _next_job(self) -> Job | None:
         with self._condition:
-            for job in self.store.running():  # left by an error in the queue; nothing runs at this point
+            for job in self.store.all(JobState.RUNNING):  # left by an error in the queue; nothing runs at this point
                 self.store.retry(job, CRASHED)
             while not self._stopping:
-                if queue := self.store.queued():
+                if queue := self.store.all(JobState.QUEUED):
                     return self.store.start(queue[0])
                 self._condition.wait()
         return None
@@ -147,48 +141,40 @@ class Runner:
             worker = self._ready_worker()
         except AnoFPDMError as error:  # the model folder was removed or damaged
             LOG.error("the model could not be reloaded: %s", error)
-            self._settle(job, Failed(NO_MODEL))
+            self._settle(job, Ended(NO_MODEL))
             return
         if not self._is_running(job):  # cancelled while the worker started
             return
         LOG.info("scan %s: started", job.short_id)
         out = self.store.path(job, f"attempt-{job.attempts}")
         task = Task(self.store.path(job, INPUT).resolve(), job.files, job.series, out.resolve(), job.title)
-        outcome: Outcome
-        try:
-            worker.pipe.send(task)
-            while isinstance(message := worker.receive(), Advanced):
-                self._progress[job.id] = message
-            outcome = message
-        except (EOFError, OSError):
-            worker.process.join()
-            outcome = Died(worker.process.exitcode)
-        self._settle(job, outcome)
+        self._settle(job, worker.run(task, self.progress, job))
 
-    def _settle(self, job: Job, outcome: Outcome) -> None:
-        """Store the outcome of a job and remove its temporary folder."""
+    def _settle(self, job: Job, outcome: Ended | None) -> None:
+        """Store the outcome of a job and remove its temporary folder. None: its worker died."""
         with self._condition:
-            self._progress.pop(job.id, None)
+            self.progress.pop(job.id, None)
             out = self.store.path(job, f"attempt-{job.attempts}")
-            if isinstance(outcome, Died) and self._worker is not None:
+            code = None
+            if outcome is None and self._worker is not None:
+                code = self._worker.process.exitcode
                 self._worker.end()
                 self._worker = None
-            if not self._is_running(job):  # cancelled or deleted meanwhile
-                shutil.rmtree(out, ignore_errors=True)
-                return
-            if isinstance(outcome, Finished):
-                job = self.store.finish(job, out)
-            elif self._stopping:  # does not count as an attempt
-                job = self.store.change(job.id, state=JobState.QUEUED, started=None, attempts=job.attempts - 1)
-            elif isinstance(outcome, Failed):
-                job = self.store.end(job, JobState.FAILED, outcome.reason)
-            elif isinstance(outcome, Died):
-                job = self.store.retry(job, DIED.format(code=outcome.exit_code))
-            else:
-                LOG.error("scan %s: %s", job.short_id, outcome.location)
-                job = self.store.end(job, JobState.FAILED, CRASHED)
+            if self._is_running(job):  # not cancelled or deleted meanwhile
+                job = self._store_outcome(job, outcome, code)
+                LOG.info("scan %s: %s", job.short_id, job.state)
             shutil.rmtree(out, ignore_errors=True)
-        LOG.info("scan %s: %s", job.short_id, job.state)
+
+    def _store_outcome(self, job: Job, outcome: Ended | None, code: int | None) -> Job:
+        if outcome is not None and outcome.problem is None:
+            return self.store.finish(job, self.store.path(job, f"attempt-{job.attempts}"))
+        if self._stopping:  # does not count as an attempt
+            return self.store.change(job.id, state=JobState.QUEUED, started=None, attempts=job.attempts - 1)
+        if outcome is None:
+            return self.store.retry(job, DIED.format(code=code))
+        if outcome.location:
+            LOG.error("scan %s: %s", job.short_id, outcome.location)
+        return self.store.end(job, JobState.FAILED, outcome.problem)
 
     def _is_running(self, job: Job) -> bool:
         try:
@@ -204,17 +190,16 @@ class Runner:
         if worker is not None and (worker.scans >= SCANS_PER_WORKER or not worker.process.is_alive()):
             with self._condition:
                 worker.end()
-                worker = self._worker = None
-        if worker is None:
+                self._worker = None
+        if self._worker is None:
             self._start_worker()
-            worker = self._worker
-        if worker is None:
+        if (worker := self._worker) is None:
             raise ModelError("the worker was ended while it started")
         worker.scans += 1
         return worker
 
     def _start_worker(self) -> Ready:
-        context = multiprocessing.get_context("spawn")  # a fork would copy the threads and sockets of the server
+        context = WorkerContext()  # a fork would copy the threads and sockets of the server
         ours, theirs = context.Pipe()
         process = context.Process(target=run_worker, args=(self._config, theirs), name="anofpdm-worker", daemon=True)
         process.start()
@@ -224,10 +209,10 @@ class Runner:
         try:
             if not ours.poll(START_SECONDS):
                 raise ModelError("the model took longer than five minutes to load; try a faster disk or device")
-            message = ours.recv()
+            message: Ready | Ended = ours.recv()
         except (EOFError, OSError):
             process.join()
             raise ModelError(f"the process that loads the model ended (code {process.exitcode})") from None
         if isinstance(message, Ready):
             return message
-        raise ModelError(message.reason)
+        raise ModelError(message.problem)

@@ -2,19 +2,10 @@
 
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field
 
 Quantity = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=0, lt=2**53)]  # JavaScript's largest exact integer
-
-
-def _check_encodable(text: str) -> str:
-    """JSON can contain half a surrogate pair, which a response cannot."""
-    text.encode()
-    return text
-
-
-Text = Annotated[str, AfterValidator(_check_encodable)]
 
 
 class ErrorResponse(BaseModel):
@@ -71,33 +62,31 @@ class FileResponseItem(BaseModel):
 
 
 class InputFile(BaseModel):
-    file: Text = ""
+    file: str = ""
     sha256: str = ""
 
 
-class Summary(BaseModel):
+class Numbers(BaseModel):
+    volume_ml: Quantity | None = None
+    findings: Count | None = Field(None, description="Number of connected lesions.")
+    slices: Count | None = Field(None, description="Number of analysed slices.")
+    slices_detected: Count | None = Field(None, description="Number of slices classified as unhealthy.")
+    seconds: Quantity | None = Field(None, description="Processing time.")
+
+
+class Summary(Numbers):
     """What pages show of a summary.json, which may come from elsewhere."""
 
     model_config = ConfigDict(strict=True)
 
-    volume_ml: Quantity | None = None
-    findings: Count | None = None
-    slices: Count | None = None
-    slices_detected: Count | None = None
-    seconds: Quantity | None = None
-    warnings: list[Text] = []
-    missing_modalities: list[Text] = []
-    inputs: dict[Text, InputFile] = {}  # by modality
+    warnings: list[str] = []
+    missing_modalities: list[str] = []
+    inputs: dict[str, InputFile] = {}  # by modality
 
 
-class ResultListItem(BaseModel):
+class ResultListItem(Numbers):
     key: str = Field(description="Identifies the result in URLs.")
     title: str
-    volume_ml: float | None
-    findings: int | None = Field(description="Number of connected lesions.")
-    slices: int | None = Field(description="Number of analysed slices.")
-    slices_detected: int | None = Field(description="Number of slices classified as unhealthy.")
-    seconds: float | None = Field(description="Processing time.")
     warnings: int = Field(description="Number of warnings.")
     unreadable: str | None = Field(description="Why the result cannot be read; its numbers are then null.")
 

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import importlib.util
 from collections.abc import AsyncIterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Annotated
 
 from fastapi import APIRouter, FastAPI, Query, Request, Response
@@ -19,6 +19,7 @@ from anofpdm.viewer.results import SCAN, Result, read_result, require_readable
 from anofpdm.viewer.runner import Runner
 from anofpdm.viewer.schemas import JobResponse, ServeStatus
 from anofpdm.viewer.upload_handler import UploadHandler, form_schema
+from anofpdm.viewer.worker import Advanced
 
 DESCRIPTION = (
     "Lesion masks for brain MRI. Upload a scan (POST /api/jobs), keep its id, query its state (GET /api/jobs/ID), "
@@ -26,15 +27,13 @@ DESCRIPTION = (
 )
 JobIds = Annotated[list[str], Query(alias="id", max_length=200, description="Id of a scan; repeatable. Default: all.")]
 Limit = Annotated[int, Query(ge=1, le=1000, description="Without ids: most scans in the list.")]
-UPLOAD_ERRORS = pages.document_errors(
-    {
-        400: "The form is invalid.",
-        413: "The upload is too large.",
-        422: "A file is missing or cannot be used.",
-        503: "The queue is full; try again after Retry-After seconds.",
-    }
-)
-FINISHED = pages.document_errors({409: "The scan is finished."})
+UPLOAD_ERRORS: pages.Responses = {
+    400: {"description": "The form is invalid."},
+    413: {"description": "The upload is too large."},
+    422: {"description": "A file is missing or cannot be used."},
+    503: {"description": "The queue is full; try again after Retry-After seconds."},
+}
+FINISHED: pages.Responses = {409: {"description": "The scan is finished."}}
 
 
 def create_serve_app(runner: Runner, niivue: Niivue, limits: Limits) -> FastAPI:
@@ -63,13 +62,13 @@ def create_serve_app(runner: Runner, niivue: Niivue, limits: Limits) -> FastAPI:
             raw=model.raw,
             dicom=uploads.dicom,
             upload_bytes=limits.upload_bytes,
-            waiting=len(store.queued()),
+            waiting=len(store.all(JobState.QUEUED)),
             most_waiting=limits.waiting,
         )
 
     app.include_router(_create_jobs_router(uploads, runner))
     app.include_router(pages.create_results_router(lambda key: find_result(store, key)))
-    app.include_router(pages.create_pages_router("home.html", niivue))
+    app.include_router(pages.create_pages_router("home", niivue))
     return app
 
 
@@ -90,7 +89,7 @@ def _create_jobs_router(uploads: UploadHandler, runner: Runner) -> APIRouter:
     @router.get("")
     def list_jobs(ids: JobIds = [], limit: Limit = 200) -> list[JobResponse]:  # noqa: B006
         """State of the scans with these ids, without unknown ones. Without ids, of all scans, newest first."""
-        jobs = [] if ids else runner.store.newest(limit)
+        jobs = [] if ids else runner.store.all()[: -limit - 1 : -1]
         for job_id in ids:
             with contextlib.suppress(RequestError):
                 jobs.append(runner.store.get(job_id))
@@ -115,12 +114,9 @@ def _create_jobs_router(uploads: UploadHandler, runner: Runner) -> APIRouter:
 
 
 def describe_job(job: Job, runner: Runner) -> JobResponse:
-    progress = runner.progress(job)
-    return JobResponse(
-        id=job.id, name=job.title, state=job.state, ahead=runner.count_ahead(job), done=progress.done,
-        total=progress.total, accepted=job.accepted, started=job.started, finished=job.finished, error=job.error,
-        found=job.found,
-    )  # fmt: skip
+    progress = runner.progress.get(job.id, Advanced())
+    ahead, state = runner.count_ahead(job), asdict(job) | asdict(progress)
+    return JobResponse.model_validate({**state, "name": job.title, "ahead": ahead})
 
 
 def find_result(store: JobStore, key: str) -> Result:

@@ -10,19 +10,23 @@ import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from anofpdm.errors import AnoFPDMError, ConfigError, ScanWarning
+import uvicorn
+from fastapi import FastAPI
+from starlette.types import ASGIApp
+
+from anofpdm.errors import ConfigError, ScanWarning
 from anofpdm.util.files import folder_lock
 from anofpdm.viewer.access import Access, is_loopback
+from anofpdm.viewer.connections import limited_protocol
+from anofpdm.viewer.guard import Guard
+from anofpdm.viewer.jobs import JobStore
 from anofpdm.viewer.limits import Limits
-
-if TYPE_CHECKING:
-    import uvicorn
-    from fastapi import FastAPI
-    from starlette.types import ASGIApp
-
-    from anofpdm.viewer.worker import WorkerConfig
+from anofpdm.viewer.niivue import find_niivue
+from anofpdm.viewer.runner import Runner
+from anofpdm.viewer.serve_app import create_serve_app
+from anofpdm.viewer.view_app import create_view_app
+from anofpdm.viewer.worker import WorkerConfig
 
 SHUTDOWN_SECONDS = 3  # for responses in progress
 KEEP_ALIVE_SECONDS = 15
@@ -31,25 +35,17 @@ OnReady = Callable[[str], None]  # called with the address, which includes the t
 
 def run_view(folder: Path, access: Access, on_ready: OnReady) -> None:
     """Runs until it is stopped."""
-    with _require_extra():
-        from anofpdm.viewer.niivue import find_niivue
-        from anofpdm.viewer.view_app import create_view_app
     app = create_view_app(folder, find_niivue())
     with _listen(access) as listener:
         _run(app, access, listener, on_ready, Limits())
 
 
-def run_serve(worker: "WorkerConfig", folder: Path, access: Access, limits: Limits, on_ready: OnReady) -> None:
+def run_serve(worker: WorkerConfig, folder: Path, access: Access, limits: Limits, on_ready: OnReady) -> None:
     """Runs until it is stopped. The next start continues with the queue."""
-    with _require_extra():
-        from anofpdm.viewer.jobs import JobStore
-        from anofpdm.viewer.niivue import find_niivue
-        from anofpdm.viewer.runner import Runner
-        from anofpdm.viewer.serve_app import create_serve_app
     warnings.simplefilter("ignore", ScanWarning)  # they are in the summary of each result
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     with _listen(access) as listener, folder_lock(folder):
-        runner = Runner(JobStore(folder, limits.attempts), worker)
+        runner = Runner(JobStore(folder), worker)
         try:
             runner.start()
             _run(create_serve_app(runner, find_niivue(), limits), access, listener, on_ready, limits)
@@ -64,27 +60,17 @@ def default_folder(model: Path) -> Path:
     return Path(state) / "anofpdm" / f"{model.resolve().name}-{suffix}"
 
 
-def _run(app: "FastAPI", access: Access, listener: socket.socket, on_ready: OnReady, limits: Limits) -> None:
-    import uvicorn
-
-    from anofpdm.viewer.guard import Guard
-    from anofpdm.viewer.pages import static_path
-
+def _run(app: FastAPI, access: Access, listener: socket.socket, on_ready: OnReady, limits: Limits) -> None:
     access = replace(access, port=int(listener.getsockname()[1]))
     if access.token is None and not is_loopback(access.host):
         access = replace(access, token=secrets.token_urlsafe(24))
-    config = create_config(Guard(app, access, static_path("login.html")), limits)
     for name in ("uvicorn.error", "uvicorn", "python_multipart"):  # their messages can quote a request
         logging.getLogger(name).setLevel(logging.CRITICAL)
     on_ready(access.address)
-    uvicorn.Server(config).run(sockets=[listener])
+    uvicorn.Server(create_config(Guard(app, access), limits)).run(sockets=[listener])
 
 
-def create_config(app: "ASGIApp", limits: Limits) -> "uvicorn.Config":
-    import uvicorn
-
-    from anofpdm.viewer.connections import limited_protocol
-
+def create_config(app: ASGIApp, limits: Limits) -> uvicorn.Config:
     return uvicorn.Config(
         app,
         log_config=None,
@@ -110,11 +96,3 @@ def _listen(access: Access) -> Iterator[socket.socket]:
         raise ConfigError(f"{access.host}, port {access.port}: {reason}; choose another --port or --host") from None
     with listener:
         yield listener
-
-
-@contextlib.contextmanager
-def _require_extra() -> Iterator[None]:
-    try:
-        yield
-    except ImportError as error:
-        raise AnoFPDMError(f"the server needs more packages ({error.name}): pip install 'anofpdm[serve]'") from None

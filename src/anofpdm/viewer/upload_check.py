@@ -4,12 +4,9 @@ Errors that show only when all data are read (truncated or corrupt files) are fo
 """
 
 import math
-import os
 import re
-import struct
 import zipfile
 from pathlib import Path
-from typing import BinaryIO
 
 from anofpdm.errors import ScanError
 from anofpdm.scans.grid import Grid
@@ -18,10 +15,6 @@ from anofpdm.viewer.limits import Limits
 
 GZIP, ZIP = b"\x1f\x8b", b"PK"
 SERIES_SEPARATOR = re.compile(r"\s*[,;]\s*|\s+(?=\w+\s*=)")  # flair=3 t2=Axial T2; descriptions may contain spaces
-END, END_BYTES = b"PK\x05\x06", 22  # end of central directory record
-LOCATOR, LOCATOR_BYTES = b"PK\x06\x07", 20  # zip64: locator before it
-LONG_END, LONG_END_BYTES = b"PK\x06\x06", 56  # zip64: end of central directory record
-COMMENT_BYTES = 65_535  # at most, after the end record
 
 
 def check_nifti(path: Path, name: Path, limits: Limits) -> Grid:
@@ -52,9 +45,10 @@ def check_zip(path: Path, name: Path, limits: Limits) -> None:
     """Check that the central directory of a zip is readable and the declared sizes are within the limits."""
     unreadable = ScanError(f"{name}: not a zip, or truncated; zip the folder of the study and try again")
     with path.open("rb") as file:
-        size = _directory_bytes(file)
-    if size is None:
+        end_record = zipfile._EndRecData(file)  # type: ignore[attr-defined]  # reads no more than this record
+    if end_record is None:
         raise unreadable
+    size = end_record[zipfile._ECD_SIZE]  # type: ignore[attr-defined]
     if size > limits.zip_directory_bytes:  # zipfile reads it into memory
         raise ScanError(f"{name}: its central directory has {size >> 20:,} MiB; zip only one study")
     try:
@@ -65,18 +59,3 @@ def check_zip(path: Path, name: Path, limits: Limits) -> None:
     if unpacked > limits.unpacked_bytes:
         limit = f"the {limits.unpacked_bytes >> 20:,} MiB that this server accepts"
         raise ScanError(f"{name}: unpacks to {unpacked >> 20:,} MiB, more than {limit}; zip only one study")
-
-
-def _directory_bytes(file: BinaryIO) -> int | None:
-    """Declared size of the central directory, located as `zipfile` does; None if there is none."""
-    length = file.seek(0, os.SEEK_END)
-    file.seek(max(0, length - LONG_END_BYTES - LOCATOR_BYTES - END_BYTES - COMMENT_BYTES))
-    tail = file.read()
-    at = tail.rfind(END)
-    if at < 0 or len(tail) - at < END_BYTES:
-        return None
-    (size,) = struct.unpack_from("<L", tail, at + 12)
-    locator, record = at - LOCATOR_BYTES, at - LOCATOR_BYTES - LONG_END_BYTES
-    if record >= 0 and tail.startswith(LOCATOR, locator) and tail.startswith(LONG_END, record):
-        (size,) = struct.unpack_from("<Q", tail, record + 40)
-    return int(size)

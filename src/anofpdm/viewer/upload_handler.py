@@ -15,9 +15,9 @@ from anofpdm.raw.series_header import check_header
 from anofpdm.raw.stripped import on_one_grid
 from anofpdm.scans.grid import Grid, check_same_grid
 from anofpdm.scans.modalities import InputModalities
-from anofpdm.viewer.jobs import INPUT, Job, JobStore
+from anofpdm.viewer.jobs import INPUT, Job, JobState, JobStore
 from anofpdm.viewer.limits import MIB, Limits, RequestError
-from anofpdm.viewer.multipart import SERIES, FormReceiver, Upload, check_request_headers
+from anofpdm.viewer.multipart import SERIES, FormReceiver, check_request_headers
 from anofpdm.viewer.upload_check import GZIP, ZIP, adapt_to_web, check_nifti, check_zip, parse_series_text
 from anofpdm.viewer.worker import DICOM
 
@@ -43,7 +43,7 @@ class UploadHandler:
     def _reserve_slot(self) -> Iterator[None]:
         """Hold a place in the queue from the first byte, so that a complete upload is never refused."""
         limits = self._limits
-        if len(self._store.queued()) + self._uploads >= limits.waiting:
+        if len(self._store.all(JobState.QUEUED)) + self._uploads >= limits.waiting:
             raise RequestError(503, f"The queue is full: {limits.waiting} scans are waiting; try again later.")
         if self._uploads >= limits.uploads:
             message = f"{limits.uploads} uploads are in progress, the most this server accepts; try again later."
@@ -61,27 +61,27 @@ class UploadHandler:
         )
         fields = (*self.inputs.names, *([DICOM] if self.dicom else []))
         with self._store.incoming() as folder:
-            upload = await FormReceiver(folder / INPUT, fields, boundary, limits).receive(request.stream())
-            return await asyncio.to_thread(self._accept, folder, upload)
+            files, series = await FormReceiver(folder / INPUT, fields, boundary, limits).receive(request.stream())
+            return await asyncio.to_thread(self._accept, folder, files, series)
 
-    def _accept(self, folder: Path, upload: Upload) -> Job:
+    def _accept(self, folder: Path, files: dict[str, Path], series: str) -> Job:
         with self._check_lock:
-            names = self._check_dicom(upload) if DICOM in upload.files else self._check_files(upload.files)
+            names = self._check_dicom(files, series) if DICOM in files else self._check_files(files)
         for field, name in names.items():
-            path = upload.files[field]
+            path = files[field]
             with path.open("rb") as file:
                 os.fsync(file.fileno())
             path.rename(path.with_name(name))
-        return self._store.accept(folder, names, upload.series)
+        return self._store.accept(folder, names, series)
 
-    def _check_dicom(self, upload: Upload) -> dict[str, str]:
+    def _check_dicom(self, files: dict[str, Path], series: str) -> dict[str, str]:
         """Returns the file name for each field."""
-        if len(upload.files) > 1:
+        if len(files) > 1:
             raise RequestError(422, "Give either a zip of DICOM files or one file per modality, not both.", DICOM)
         with _errors_for(DICOM):
-            check_zip(upload.files[DICOM], Path("The zip"), self._limits)
+            check_zip(files[DICOM], Path("The zip"), self._limits)
         with _errors_for(SERIES):
-            parse_series_text(upload.series)
+            parse_series_text(series)
         return {DICOM: "scan.zip"}
 
     def _check_files(self, files: dict[str, Path]) -> dict[str, str]:
@@ -133,13 +133,11 @@ async def _drain(request: Request) -> None:
 
 def form_schema(inputs: InputModalities, dicom: bool) -> dict[str, Any]:
     """OpenAPI description of the form, which FastAPI cannot derive because the body is streamed."""
-    binary = {"type": "string", "format": "binary"}
-    parts = {name: {**binary, "description": f"NIfTI file of the {name} image."} for name in inputs.needed}
-    for name in inputs.optional:
-        parts[name] = {**binary, "description": f"NIfTI file of the {name} image; optional."}
+    texts = {name: f"NIfTI file of the {name} image." for name in inputs.needed}
+    texts |= {name: f"NIfTI file of the {name} image; optional." for name in inputs.optional}
     if dicom:
-        parts[DICOM] = {**binary, "description": "Zip of the DICOM files of one study, instead of NIfTI files."}
-        parts[SERIES] = {"type": "string", "description": "Which DICOM series is which modality: flair=3, t2=7."}
-    return {"requestBody": {"required": True, "content": {"multipart/form-data": {"schema": {
-        "type": "object", "properties": parts,
-    }}}}}  # fmt: skip
+        texts[DICOM] = "Zip of the DICOM files of one study, instead of NIfTI files."
+        texts[SERIES] = "Which DICOM series is which modality: flair=3, t2=7."
+    parts = {name: {"type": "string", "format": "binary", "description": text} for name, text in texts.items()}
+    form = {"schema": {"type": "object", "properties": parts}}
+    return {"requestBody": {"required": True, "content": {"multipart/form-data": form}}}

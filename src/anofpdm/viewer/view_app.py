@@ -34,5 +34,5 @@ def create_view_app(folder: Path, niivue: Niivue) -> FastAPI:
         return [result.list_item() for result in results.search()]
 
     app.include_router(create_results_router(results.get))
-    app.include_router(create_pages_router("list.html", niivue))
+    app.include_router(create_pages_router("list", niivue))
     return app

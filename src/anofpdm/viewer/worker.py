@@ -5,15 +5,12 @@ folder of the upload and files are given by bare names, so that no message or su
 """
 
 import contextlib
-import multiprocessing
 import os
-import signal
-import threading
 import time
 import traceback
 import warnings
 from dataclasses import dataclass, replace
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,6 +19,7 @@ from anofpdm.options import Raw
 from anofpdm.scans.modalities import InputModalities
 from anofpdm.segment import outputs
 from anofpdm.util.memory import keep_freed_memory
+from anofpdm.util.workers import follow_parent
 
 if TYPE_CHECKING:
     from anofpdm.segment.model import Model
@@ -30,6 +28,7 @@ if TYPE_CHECKING:
 DICOM = "dicom"  # form field with all modalities in one zip
 PROGRESS_SECONDS = 0.1  # between two progress messages
 NICENESS = 5  # requests are served first
+CRASHED = "Internal error; the log of the server shows where. Contact its administrator."
 
 
 @dataclass(frozen=True)
@@ -67,32 +66,24 @@ class Ready:
 
 @dataclass(frozen=True)
 class Advanced:
-    done: float
-    total: float
+    done: float = 0
+    total: float = 0
 
 
 @dataclass(frozen=True)
-class Finished:
-    pass
+class Ended:
+    """A scan, or the loading of the model."""
 
-
-@dataclass(frozen=True)
-class Failed:
-    reason: str  # for the user
-
-
-@dataclass(frozen=True)
-class Crashed:
-    location: str  # for the log
+    problem: str | None = None  # for the user; None: the result is complete
+    location: str = ""  # of an error of this program, for the log
 
 
 # ---- the process -----------------------------------------------------------------------------------------------------
 
 
 def run_worker(config: WorkerConfig, pipe: Connection) -> None:
-    """Sends Ready or Failed, then receives tasks; for each it sends Advanced repeatedly and one outcome."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is handled by the server
-    threading.Thread(target=_exit_with_server, daemon=True).start()
+    """Sends Ready or Ended, then receives tasks; for each it sends Advanced repeatedly, and Ended."""
+    follow_parent()
     with contextlib.suppress(OSError, AttributeError):
         os.nice(NICENESS)
     keep_freed_memory()
@@ -103,7 +94,7 @@ def run_worker(config: WorkerConfig, pipe: Connection) -> None:
             model = load(config.model, config.device)
             request = model.request(engine=config.engine, seed=config.seed, batch=config.batch, raw=config.raw)
         except AnoFPDMError as error:
-            pipe.send(Failed(str(error)))
+            pipe.send(Ended(str(error)))
             return
         inputs = replace(request.inputs, advice="")  # which names options of the command line
         pipe.send(Ready(model.folder.resolve().name, inputs, request.raw is not Raw.NEVER))
@@ -111,29 +102,24 @@ def run_worker(config: WorkerConfig, pipe: Connection) -> None:
             pipe.send(_run_task(model, request, pipe.recv(), pipe))
 
 
-def _run_task(model: "Model", request: "SegmentRequest", task: Task, pipe: Connection) -> Finished | Failed | Crashed:
+def _run_task(model: "Model", request: "SegmentRequest", task: Task, pipe: Connection) -> Ended:
     try:
         os.chdir(task.folder)
         _segment(model, request, task, pipe)
-    except OutputError as error:
-        return _write_failure(getattr(error.__cause__, "strerror", None) or "disk full")
+    except (OSError, OutputError) as error:
+        reason = getattr(error, "strerror", None) or getattr(error.__cause__, "strerror", None) or "disk full"
+        return Ended(f"The server could not write the result ({reason}); contact its administrator.")
     except AnoFPDMError as error:
         from anofpdm.report.wording import remove_folders
 
-        return Failed(remove_folders(str(error)))
+        return Ended(remove_folders(str(error)))
     except MemoryError:
-        return Failed("Not enough memory; upload a scan with fewer voxels.")
-    except OSError as error:
-        return _write_failure(error.strerror)
+        return Ended("Not enough memory; upload a scan with fewer voxels.")
     except Exception as error:  # its text could quote the upload; its location cannot
-        return Crashed(locate_error(error))
+        return Ended(CRASHED, locate_error(error))
     finally:
         os.chdir("/")
-    return Finished()
-
-
-def _write_failure(reason: str | None) -> Failed:
-    return Failed(f"The server could not write the result ({reason}); contact its administrator.")
+    return Ended()
 
 
 def _segment(model: "Model", request: "SegmentRequest", task: Task, pipe: Connection) -> None:
@@ -182,11 +168,3 @@ def locate_error(error: Exception) -> str:
     """Type and code lines of an error, without its message."""
     lines = [f"{Path(frame.filename).name}:{frame.lineno}" for frame in traceback.extract_tb(error.__traceback__)[-6:]]
     return f"{type(error).__name__} at {' '.join(lines)}"
-
-
-def _exit_with_server() -> None:
-    """A killed server cannot end its worker."""
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        wait([parent.sentinel])
-        os._exit(1)
