@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 import shutil
 from dataclasses import replace
 
@@ -26,7 +27,7 @@ from anofpdm.scoring.metrics.pixels import average_precision
 from anofpdm.scoring.truth import Truth
 from anofpdm.study.ablations import ablation_tables as ablations_tables
 from anofpdm.study.ablations import levels as ablations_levels
-from anofpdm.study.ablations.ablation_report import draw_gallery, render_page, to_json
+from anofpdm.study.ablations.ablation_report import draw_gallery, to_json, write_report
 from anofpdm.study.ablations.charts import FIGURES
 from anofpdm.study.ablations.evidence_passes import measured_slices
 from anofpdm.study.ablations.levels import FACTORS, EndStepMaps, extend_levels
@@ -367,16 +368,17 @@ def test_figures(done):
     assert not_blank(draw_gallery(found))
 
 
-def test_the_page_and_the_numbers(done):
+def test_the_page_and_the_numbers(done, tmp_path):
     payload = json.loads(to_json(done[0]))  # strict: no NaN
     assert list(payload["ablations"]) == NAMES
     assert payload["settings"]["options"]["levels_tried"] == [2, 4, 6]
     assert len(payload["settings"]["model_sha256"]) == 64
-    text = render_page(done[0])
+    write_report(done[0], tmp_path)
+    text = (tmp_path / "index.html").read_text()
     assert "<script" not in text
-    assert "http" not in text
+    assert "http" not in re.sub('http-equiv|base64,[^"]+', "", text)
     for name in NAMES:
-        assert f'src="{name}.png"' in text
+        assert f'<a href="{name}.png"><img src="data:image/png;base64,' in text.replace("\n", "")
 
 
 def test_the_command(made, tmp_path):

@@ -1,7 +1,6 @@
 """benchmarks/guard.py: what it reports when something became slower. Nothing is timed here."""
 
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -10,7 +9,6 @@ from tests import toys
 
 @pytest.fixture
 def guard(monkeypatch):
-    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "benchmarks"))
     module = toys.benchmark("guard")
     monkeypatch.setattr(sys, "argv", ["guard.py"])
     monkeypatch.setattr(module.torch, "set_num_threads", lambda _count: None)

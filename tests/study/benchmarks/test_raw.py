@@ -1,9 +1,5 @@
 """The measurements of raw studies, on phantoms: known answers, and the commands that need no real scans."""
 
-import runpy
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -15,13 +11,6 @@ from anofpdm.raw.register import Head
 from anofpdm.scans import read_volume, write_nifti
 from anofpdm.scans.grid import Grid
 from tests import toys
-
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
-
-
-@pytest.fixture(autouse=True)
-def find_benchmarks(monkeypatch):
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
 
 
 @pytest.fixture(scope="module")
@@ -84,12 +73,10 @@ def test_a_skull_encloses_the_brain_and_leaves_it_unchanged():
     assert 39 < radii.min() < radii.max() < 47
 
 
-def test_a_disturbed_study_of_a_phantom(scans, monkeypatch, capsys):
+def test_a_disturbed_study_of_a_phantom(scans, monkeypatch, run_benchmark):
     monkeypatch.setattr(toys.benchmark("raw_disturbed"), "IN_PLANE_MM", (1.8, 2.2))  # a quarter of the voxels
-    words = ["disturbed", BUNDLED / "phantom-tumour", scans, "--count", "1", "--degrees", "10", "--mm", "10"]
-    monkeypatch.setattr(sys, "argv", ["raw.py", *map(str, words)])
-    runpy.run_path(str(BENCHMARKS / "raw.py"), run_name="__main__")
-    printed = capsys.readouterr().out
+    words = ("disturbed", BUNDLED / "phantom-tumour", scans, "--count", 1, "--degrees", 10, "--mm", 10)
+    printed = run_benchmark("raw", *words)
     (row,) = [line.split("|") for line in printed.splitlines() if line.startswith("| BraTS2021_00001")]
     undisturbed, aligned = float(row[3]), float(row[4])
     before, after = float(row[6]), float(row[7])  # to the mask of the phantom

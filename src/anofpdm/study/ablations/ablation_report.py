@@ -1,12 +1,12 @@
 """Report of the ablations: a figure and a table each, all numbers as JSON, and a page."""
 
-import html
 import json
 from pathlib import Path
 
 import numpy as np
 from PIL import Image, ImageDraw
 
+from anofpdm.report.render import render
 from anofpdm.study.ablations.charts import FIGURES
 from anofpdm.study.ablations.levels import KINDS
 from anofpdm.study.ablations.run_ablations import Ablations
@@ -30,13 +30,19 @@ WHITE_PERCENTILE = 99.5  # of a tile
 
 def write_report(ablations: Ablations, out: Path) -> None:
     out.mkdir(parents=True, exist_ok=True)
-    for one in ablations.tables:
-        picture = FIGURES[one.name](one) if one.name in FIGURES else draw_gallery(ablations)
-        write_atomically(out / f"{one.name}.png", encode_png(picture))
-        rows = (["" if value is None else value for value in without_nan(row)] for row in one.rows)
-        write_atomically(out / f"{one.name}.csv", encode_csv(one.columns, rows))
+    pictures = {
+        table.name: encode_png(FIGURES[table.name](table) if table.name in FIGURES else draw_gallery(ablations))
+        for table in ablations.tables
+    }
+    for table in ablations.tables:
+        write_atomically(out / f"{table.name}.png", pictures[table.name])
+        rows = (["" if value is None else value for value in without_nan(row)] for row in table.rows)
+        write_atomically(out / f"{table.name}.csv", encode_csv(table.columns, rows))
     write_atomically(out / NUMBERS, to_json(ablations).encode())
-    write_atomically(out / PAGE, render_page(ablations).encode())
+    page = render(
+        "ablations.html", settings=ablations.settings, tables=ablations.tables, pictures=pictures, numbers=NUMBERS
+    )
+    write_atomically(out / PAGE, page.encode())
 
 
 def draw_gallery(ablations: Ablations) -> Image.Image:
@@ -84,34 +90,11 @@ def _draw_block(sheet: Image.Image, pixels: np.ndarray, lesion: np.ndarray, tile
 
 def to_json(ablations: Ablations) -> str:
     tables = {
-        one.name: {
-            "summary": one.summary,
-            **one.numbers,
-            "rows": [dict(zip(one.columns, row, strict=True)) for row in one.rows],
+        table.name: {
+            "summary": table.summary,
+            **table.numbers,
+            "rows": [dict(zip(table.columns, row, strict=True)) for row in table.rows],
         }
-        for one in ablations.tables
+        for table in ablations.tables
     }
     return json.dumps(without_nan({"settings": ablations.settings, "ablations": tables}), indent=2, allow_nan=False)
-
-
-def render_page(ablations: Ablations) -> str:
-    settings = ablations.settings
-    parts = [
-        f"<section><h2>{one.name.replace('_', ' ')}</h2><p>{html.escape(one.summary)}</p>"
-        f'<a href="{one.name}.png"><img src="{one.name}.png" alt="{html.escape(one.summary)}"></a>'
-        f'<p><a href="{one.name}.csv">{one.name}.csv</a></p></section>'
-        for one in ablations.tables
-    ]
-    about = (
-        f"{settings['healthy_slices']} healthy and {settings['unhealthy_slices']} unhealthy slices of "
-        f"{settings['patients']} patients, {len(settings['levels'])} noise levels, scored: "
-        f"{', '.join(settings['scored'])}. Calibrated with image-level labels of these slices; lesion masks are used "
-        f"for scores only. Model {settings['model_sha256'][:12]}, anofpdm {settings['anofpdm']}."
-    )
-    return (
-        '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Ablations</title><style>'
-        "body{background:#101012;color:#ebebeb;font:15px/1.5 system-ui,sans-serif;max-width:1280px;margin:2em auto;"
-        "padding:0 1em}img{max-width:100%}a{color:#5c94ec}h2{margin:1.6em 0 0;font-size:1.15em}p{max-width:48em}"
-        f"</style></head><body><h1>Ablations</h1><p>{html.escape(about)}</p>{''.join(parts)}"
-        f'<p>All numbers and settings: <a href="{NUMBERS}">{NUMBERS}</a></p></body></html>\n'
-    )
