@@ -61,9 +61,9 @@ def predict(student: Student, cohort: Cohort, rows: np.ndarray) -> tuple[Decisio
     """The student's decisions, and the agreement of both passes in each slice [n]."""
     pixels, positions = cohort_pixels(cohort, rows, student.config.modalities), slice_positions(cohort, rows)
     passes, slice_passes = predict_both(student.network, pixels, positions, student.device)
-    smooth = [smooth_across_slices(logits, positions, student.calibration.context_mm) for logits in passes]
-    thresholds = lower_thresholds((smooth[0] + smooth[1]) / 2, positions, student.calibration.faint_span)
-    smooth = [logits - thresholds for logits in smooth]
+    smooth = [smooth_across_slices(one, positions, student.calibration.context_mm) for one in passes]
+    lowered = lower_thresholds((smooth[0] + smooth[1]) / 2, positions, student.calibration.faint_span)
+    smooth = [one - lowered for one in smooth]
     thresholds = mask_thresholds((smooth[0] + smooth[1]) / 2, student.calibration.smallest)
     return student.decide_from(passes, slice_passes, positions), mirror_agreement(smooth[0], smooth[1], thresholds)
 

@@ -68,7 +68,7 @@ def to_json(report: ScoringReport, summary: Summary, labels: tuple[Labels, Label
     names = ["0 and 1" if values is None else values for values in labels]
     settings = {"label": names[1], "predicted_label": names[0], **dataclasses.asdict(BRATS)}
     settings |= {"penalty_mm": PENALTY_MM, "panoptic_match_iou": MATCH_IOU}
-    content = {"anofpdm": __version__, "settings": settings, "summary": dataclasses.asdict(summary)}
+    content: dict[str, Any] = {"anofpdm": __version__, "settings": settings, "summary": dataclasses.asdict(summary)}
     content |= {"failed": report.failed, "scans": scans}
     return json.dumps(without_nan(content), indent=2, allow_nan=False).encode()
 

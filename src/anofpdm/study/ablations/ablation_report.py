@@ -47,45 +47,37 @@ def write_report(ablations: Ablations, out: Path) -> None:
 
 def draw_gallery(ablations: Ablations) -> Image.Image:
     """A block per slice: S_t above the gradient, input and ground truth on the left."""
-    study, rows = ablations.study, ablations.tables[-1].rows
+    study, rows, step = ablations.study, ablations.tables[-1].rows, TILE + GAP
     shown = study.unhealthy[study.gallery]
     pixels = study.cohort.pixels(study.rows[shown])[:, study.calibrated.calibration.settings.channels[0]]
     headings = ["input", "truth", *(f"t = {level}" for level in study.gallery_levels), "t_e"]
-    block = CAPTION + len(KINDS) * (TILE + GAP) + GAP
-    sheet = Image.new("RGB", (SIDE + len(headings) * (TILE + GAP), CAPTION + GAP + len(rows) * block), BACKGROUND)
+    block = CAPTION + len(KINDS) * step + GAP
+    sheet = Image.new("RGB", (SIDE + len(headings) * step, CAPTION + GAP + len(rows) * block), BACKGROUND)
     pen = ImageDraw.Draw(sheet)
     for column, heading in enumerate(headings):
-        pen.text((SIDE + column * (TILE + GAP), 4), heading, FOREGROUND, font())
+        pen.text((SIDE + column * step, 4), heading, FOREGROUND, font())
     for number, (scan, index, size, end) in enumerate(rows):
         top = CAPTION + GAP + number * block
         caption = f"{scan}, slice {int(index) + 1}: lesion of {size} pixels, t_e = {end}"
         pen.text((SIDE, top), caption, MUTED, font())
-        tiles = ablations.measurements.tiles[number]
-        _draw_block(sheet, pixels[number], study.lesions[shown[number]], tiles, top + CAPTION)
-        if study.cohort.oriented(study.rows[shown[number]]):
-            _mark_sides(sheet, len(headings), top + CAPTION)
+        for row, kind in enumerate(KINDS):
+            pen.text((6, top + CAPTION + row * step + TILE // 2 - 6), kind, MUTED, font())
+        tiles = _tiles(pixels[number], study.lesions[shown[number]], ablations.measurements.tiles[number])
+        oriented = study.cohort.oriented(study.rows[shown[number]])
+        for (row, column), tile in tiles.items():
+            place = SIDE + column * step, top + CAPTION + row * step
+            sheet.paste(mark_sides(tile) if oriented else tile, place)
     return sheet
 
 
-def _mark_sides(sheet: Image.Image, columns: int, top: int) -> None:
-    for row, column in np.ndindex(len(KINDS), columns):
-        corner = SIDE + column * (TILE + GAP), top + row * (TILE + GAP)
-        if (row, column) != (1, 1):  # no tile
-            sheet.paste(mark_sides(sheet.crop((*corner, corner[0] + TILE, corner[1] + TILE))), corner)
-
-
-def _draw_block(sheet: Image.Image, pixels: np.ndarray, lesion: np.ndarray, tiles: np.ndarray, top: int) -> None:
-    """tiles [2, levels + 1, H, W]."""
-    for row, kind in enumerate(KINDS):
-        y = top + row * (TILE + GAP)
-        ImageDraw.Draw(sheet).text((6, y + TILE // 2 - 6), kind, MUTED, font())
-        for column, image in enumerate(tiles[row], start=2):
-            tile = heat_tile(image, float(np.percentile(image, WHITE_PERCENTILE)), TILE)
-            sheet.paste(tile, (SIDE + column * (TILE + GAP), y))
+def _tiles(pixels: np.ndarray, lesion: np.ndarray, maps: np.ndarray) -> dict[tuple[int, int], Image.Image]:
+    """By row and column; maps [2, levels + 1, H, W]."""
     grey = grey_tile(pixels, TILE)
-    sheet.paste(grey, (SIDE, top))
-    sheet.paste(draw_outline(grey, lesion), (SIDE, top + TILE + GAP))
-    sheet.paste(grey_tile(np.where(lesion, 1.0, -1.0), TILE), (SIDE + TILE + GAP, top))
+    tiles = {(1, 0): draw_outline(grey, lesion), (0, 0): grey, (0, 1): grey_tile(np.where(lesion, 1.0, -1.0), TILE)}
+    for row, column in np.ndindex(*maps.shape[:2]):
+        image = maps[row, column]
+        tiles[row, column + 2] = heat_tile(image, float(np.percentile(image, WHITE_PERCENTILE)), TILE)
+    return tiles
 
 
 def to_json(ablations: Ablations) -> str:

@@ -11,7 +11,7 @@ from anofpdm import __version__
 from anofpdm.report.blocks import to_markdown
 from anofpdm.report.render import render
 from anofpdm.study.comparison.comparison_tables import as_json, latex, patients_csv, slices_csv, text_blocks
-from anofpdm.study.comparison.job import EvaluationJob
+from anofpdm.study.comparison.job import EvaluationJob, Results
 from anofpdm.study.comparison.names import Setup
 from anofpdm.study.comparison.protocol import Failures
 from anofpdm.util.drawing import (
@@ -35,22 +35,8 @@ def write_report(job: EvaluationJob, failures: Failures) -> None:
     """Tables, figures and the page, from the results in the folder."""
     out, results, truth = job.out, job.results(), job.evaluation_set.truth
     blocks = text_blocks(results, job, failures)
-
-    def stored(pattern: str) -> dict[str, Any]:
-        return {path.stem: json.loads(path.read_text()) for path in sorted(out.glob(pattern))}
-
-    payload = {
-        "settings": job.settings(),
-        "seeds": list(job.config.seeds),
-        "models": dict(job.models.hashes),
-        "device": str(job.model.device),
-        "calibrated": stored("calibration-*.json"),
-        "tuned_with_masks": stored("tuned-*.json"),
-        "failed": failures,
-        "methods": as_json(results),
-    }
     files = {
-        "results.json": json.dumps(payload, indent=2).encode(),
+        "results.json": _everything(job, results, failures),
         "slices.csv": slices_csv(results, job),
         "patients.csv": patients_csv(results, job),
         MARKDOWN: to_markdown(blocks).encode(),
@@ -73,6 +59,23 @@ def write_report(job: EvaluationJob, failures: Failures) -> None:
     files |= {PICTURE: picture} if picture else {}
     for name, data in {**files, PAGE: page.encode()}.items():
         write_atomically(out / name, data)
+
+
+def _everything(job: EvaluationJob, results: Results, failures: Failures) -> bytes:
+    def stored(pattern: str) -> dict[str, Any]:
+        return {path.stem: json.loads(path.read_text()) for path in sorted(job.out.glob(pattern))}
+
+    payload = {
+        "settings": job.settings(),
+        "seeds": list(job.config.seeds),
+        "models": dict(job.models.hashes),
+        "device": str(job.model.device),
+        "calibrated": stored("calibration-*.json"),
+        "tuned_with_masks": stored("tuned-*.json"),
+        "failed": failures,
+        "methods": as_json(results),
+    }
+    return json.dumps(payload, indent=2).encode()
 
 
 def draw_examples(job: EvaluationJob, names: list[str]) -> bytes:

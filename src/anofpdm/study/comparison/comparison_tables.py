@@ -60,7 +60,8 @@ def text_blocks(results: Results, job: EvaluationJob, failures: Mapping[str, str
     """The paper's table, then all other metrics."""
     heads = [f"{setup} {metric}" for setup in ORDER for metric in MAIN.values()]
     cells = {name: [_cell(by.get(setup), key) for setup in ORDER for key in MAIN] for name, by in results.items()}
-    blocks = [_table(heads, cells), note(job), *(f"{name} failed: {reason}" for name, reason in failures.items())]
+    blocks: list[Block] = [_table(heads, cells), note(job)]
+    blocks += [f"{name} failed: {reason}" for name, reason in failures.items()]
     for setup in ORDER:
         cells = {name: [_cell(by[setup], key) for key in MORE] for name, by in results.items() if setup in by}
         blocks += [Heading(setup), _table(MORE.values(), cells)]
@@ -126,9 +127,9 @@ def slices_csv(results: Results, job: EvaluationJob) -> bytes:
 def patients_csv(results: Results, job: EvaluationJob) -> bytes:
     """One row for each method, setup, seed and patient."""
     rows = (
-        [name, setup, seed, patient, one.slices, f"{one.dice:.6g}", f"{one.volume_dice:.6g}"]
+        [name, setup, seed, patient, score.slices, f"{score.dice:.6g}", f"{score.volume_dice:.6g}"]
         for name, setup, seed, scores in _each(results, job)
-        for patient, one in scores.by_patient.items()
+        for patient, score in scores.by_patient.items()
     )
     return encode_csv(["method", "setup", "seed", "patient", "slices", "mean_dice", "volume_dice"], rows)
 
@@ -148,7 +149,7 @@ def as_json(results: Results) -> dict[str, Any]:
                 setup: {
                     "mean": {key: summary(several, key)[0] for key in several[0].numbers},
                     "deviation": {key: summary(several, key)[1] for key in several[0].numbers},
-                    "seeds": [one.to_dict() for one in several],
+                    "seeds": [scores.to_dict() for scores in several],
                 }
                 for setup, several in by_setup.items()
             }
@@ -159,7 +160,7 @@ def as_json(results: Results) -> dict[str, Any]:
 
 def summary(several: Sequence[Scores], key: str) -> tuple[float, float, tuple[float, float] | None]:
     """Mean and deviation over seeds, and the interval of the first seed."""
-    values = np.array([one.numbers.get(key, math.nan) for one in several])
+    values = np.array([scores.numbers.get(key, math.nan) for scores in several])
     return float(values.mean()), float(values.std(ddof=1)) if len(values) > 1 else 0.0, several[0].intervals.get(key)
 
 

@@ -98,34 +98,14 @@ def test_commands_of_shipped_models_are_parsed(name, tmp_path):
         assert result.exit_code == 1, result.output
 
 
-@pytest.mark.parametrize(
-    ("words", "healthy", "unlabelled"), [(("--share", 0.25), None, 0.75), (("--per-scan", 2), None, None),
-                                         (("--small", 1e9), 1.0, 0.0)]
-)  # fmt: skip
-def test_labels(made, tmp_path, run_benchmark, words, healthy, unlabelled):
-    run_benchmark("labels", made / "cohort", tmp_path / "out", *words)
-    before, after = open_cohort(made / "cohort"), open_cohort(tmp_path / "out")
-    train, test = before.rows("train"), before.rows("test")
-    np.testing.assert_array_equal(after.labels[test], before.labels[test])
-    np.testing.assert_array_equal(after.slices, before.slices)
-    np.testing.assert_array_equal(Truth(after).masks(train), Truth(before).masks(train))
-    if healthy is not None:
-        assert (after.labels[train] == HEALTHY).mean() == healthy
-    if unlabelled is not None:
-        assert (after.labels[train] == NULL).mean() == pytest.approx(unlabelled, abs=0.02)
-    else:
-        labelled = train[after.labels[train] != NULL]
-        assert all(np.count_nonzero(before.scans[labelled] == scan) == 2 for scan in np.unique(before.scans[train]))
-
-
 def test_labels_of_some_validation_patients(made, tmp_path, run_benchmark):
     run_benchmark("labels", made / "cohort", tmp_path / "out", "--val-patients", 1)
     before, after = open_cohort(made / "cohort"), open_cohort(tmp_path / "out")
-    val, others = before.rows("val"), np.concatenate([before.rows("train"), before.rows("test")])
-    np.testing.assert_array_equal(after.labels[others], before.labels[others])
-    kept = np.unique(before.patients[val[after.labels[val] != NULL]])
-    assert len(kept) == 1
-    np.testing.assert_array_equal(after.labels[val] == NULL, before.patients[val] != kept[0])
+    np.testing.assert_array_equal(after.slices, before.slices)
+    changed = after.labels != before.labels
+    assert set(before.splits[changed]) == {"val"}
+    assert set(after.labels[changed]) == {NULL}
+    assert len(set(before.patients[before.rows("val")]) - set(before.patients[changed])) == 1
 
 
 @pytest.mark.parametrize("count", [0, 1])
@@ -144,41 +124,3 @@ def test_labels_of_whole_scans(made, tmp_path, run_benchmark, count):
         rows = train[after.scans[train] == scan]
         assert np.count_nonzero(after.labels[rows] != NULL) == count
         np.testing.assert_array_equal(after.suspected[rows], after.labels[rows] == NULL)
-
-
-def test_labels_of_every_third_slice(made, tmp_path, run_benchmark):
-    run_benchmark("labels", made / "cohort", tmp_path / "out", "--every", 3)
-    printed = run_benchmark("labels", made / "cohort", tmp_path / "filled", "--every", 3, "--fill", 12)
-    before, few, filled = (open_cohort(path) for path in (made / "cohort", tmp_path / "out", tmp_path / "filled"))
-    train = before.rows("train")
-    np.testing.assert_array_equal(np.delete(few.labels, train), np.delete(before.labels, train))
-    for scan in np.unique(before.scans[train]):
-        rows = np.flatnonzero(before.scans == scan)
-        known = np.flatnonzero(few.labels[rows] != NULL)
-        assert set(np.diff(known)) == {3}
-        assert known[0] < 3
-        assert known[-1] >= len(rows) - 3
-        np.testing.assert_array_equal(few.labels[rows][known], before.labels[rows][known])
-        # Between two known slices with the same label: that label.
-        nearest = np.clip(np.searchsorted(known, np.arange(len(rows)), side="right"), 1, len(known) - 1)
-        low, high = few.labels[rows][known[nearest - 1]], few.labels[rows][known[nearest]]
-        between = (np.arange(len(rows)) >= known[0]) & (np.arange(len(rows)) <= known[-1]) & (low == high)
-        expected = np.where(between, low, few.labels[rows])
-        np.testing.assert_array_equal(filled.labels[rows], expected)
-    wrong = (filled.labels != before.labels) & (filled.labels != NULL)
-    assert f"; {wrong[train].sum()} labels wrong" in printed
-    assert (filled.labels[train] != NULL).sum() > 1.5 * (few.labels[train] != NULL).sum()
-
-
-def test_wrong_labels(made, tmp_path, run_benchmark):
-    run_benchmark("labels", made / "cohort", tmp_path / "out", "--wrong", 0.2)
-    before, after = open_cohort(made / "cohort"), open_cohort(tmp_path / "out")
-    rows = np.concatenate([before.rows("train"), before.rows("val")])
-    assert (before.labels[rows] != after.labels[rows]).mean() == pytest.approx(0.2, abs=0.02)
-    run_benchmark("labels", made / "cohort", tmp_path / "fewer", "--wrong", 0.2, "--drop-isolated")
-    fewer = open_cohort(tmp_path / "fewer").labels
-    neighbours = np.stack([np.roll(after.labels, 1), np.roll(after.labels, -1)])
-    same_scan = (np.roll(after.scans, 1) == after.scans) & (np.roll(after.scans, -1) == after.scans)
-    isolated = same_scan & (neighbours != after.labels).all(0) & (after.splits != "test")
-    assert isolated.sum() > 5
-    np.testing.assert_array_equal(fewer, np.where(isolated, NULL, after.labels))
