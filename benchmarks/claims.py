@@ -30,12 +30,15 @@ GRADIENTS = ("gradient", "gradient-above", "gradient-last", "gradient-weighted")
 OF_THE_PAPER = (
     *(("DDIM encoding beats DDPM", "unhealthy", "anofpdm-ddim", "anofpdm-ddpm"),),
     *(
-        ("aggregation beats the last map", "unhealthy", f"anofpdm-{one}", f"anofpdm-{one}-last")
-        for one in ("ddim", "ddpm")
+        ("aggregation beats the last map", "unhealthy", f"anofpdm-{encoding}", f"anofpdm-{encoding}-last")
+        for encoding in ("ddim", "ddpm")
     ),
-    *(("labels beat reconstruction tuned with masks", "unhealthy", "anofpdm-ddim", one) for one in (*TUNED, "cg-cdm")),
-    *(("labels beat reconstruction tuned with masks", "mixed", "anofpdm-ddim", one) for one in TUNED),
-    *(("gradients alone are worse", "unhealthy", "anofpdm-ddim", one) for one in GRADIENTS),
+    *(
+        ("labels beat reconstruction tuned with masks", "unhealthy", "anofpdm-ddim", rival)
+        for rival in (*TUNED, "cg-cdm")
+    ),
+    *(("labels beat reconstruction tuned with masks", "mixed", "anofpdm-ddim", rival) for rival in TUNED),
+    *(("gradients alone are worse", "unhealthy", "anofpdm-ddim", rival) for rival in GRADIENTS),
 )
 OURS = (
     ("the curve detector", "mixed", "anofpdm-curve", "anofpdm-ddim"),
@@ -50,8 +53,8 @@ OURS = (
     ),
     *(("the student", setup, "anofpdm-student", "anofpdm-ours") for setup in ("unhealthy", "mixed")),
     *(
-        ("the student, against masks", setup, "anofpdm-student", one)
-        for one in ("ddim-classifier-free", "ddim-classifier")
+        ("the student, against masks", setup, "anofpdm-student", rival)
+        for rival in ("ddim-classifier-free", "ddim-classifier")
         for setup in ("unhealthy", "mixed")
     ),
 )
@@ -83,11 +86,11 @@ class Slices:
     def patients(self, setup: str) -> np.ndarray:
         return np.array([patient for patient, _, _ in self.places[setup]])
 
-    def gain(self, setup: str, one: str, other: str) -> tuple[float, float, float] | None:
+    def gain(self, setup: str, method: str, other: str) -> tuple[float, float, float] | None:
         """Mean difference of DICE and its interval; None if either method was not evaluated."""
-        if not {(one, setup), (other, setup)} <= self.dice.keys():
+        if not {(method, setup), (other, setup)} <= self.dice.keys():
             return None
-        difference = self.dice[one, setup] - self.dice[other, setup]
+        difference = self.dice[method, setup] - self.dice[other, setup]
         return float(difference.mean()), *patient_bootstrap(difference, self.patients(setup))
 
 
@@ -123,7 +126,7 @@ def print_gain(args: argparse.Namespace) -> None:
     ours, others = ([Slices.read(folder / "slices.csv") for folder in folders] for folders in (args.of, args.over))
     print("| setup | DICE | over | gain | |\n| --- | --- | --- | --- | --- |")
     for setup in ("unhealthy", "mixed"):
-        if any(one.places.get(setup) != ours[0].places.get(setup) for one in (*ours, *others)):
+        if any(slices.places.get(setup) != ours[0].places.get(setup) for slices in (*ours, *others)):
             sys.exit(f"gain: the folders have different {setup} slices")
         dice = mean_dice(ours, args.method, setup), mean_dice(others, args.than or args.method, setup)
         print(gain_row(setup, *dice, ours[0].patients(setup)))
@@ -131,9 +134,9 @@ def print_gain(args: argparse.Namespace) -> None:
 
 def mean_dice(folders: Sequence[Slices], method: str, setup: str) -> np.ndarray:
     """DICE of each slice, mean over evaluations."""
-    if any((method, setup) not in one.dice for one in folders):
+    if any((method, setup) not in slices.dice for slices in folders):
         sys.exit(f"gain: {method} was not evaluated on {setup} slices in every folder")
-    return np.mean([one.dice[method, setup] for one in folders], axis=0)
+    return np.mean([slices.dice[method, setup] for slices in folders], axis=0)
 
 
 def gain_row(setup: str, dice: np.ndarray, before: np.ndarray, patients: np.ndarray) -> str:
@@ -147,10 +150,10 @@ def _heading(title: str) -> str:
 
 
 def _compared(slices: Slices, claims: Iterable[tuple[str, str, str, str]]) -> Iterable[str]:
-    for claim, setup, one, other in claims:
-        gain = slices.gain(setup, one, other)
+    for claim, setup, method, other in claims:
+        gain = slices.gain(setup, method, other)
         if gain is not None:
-            yield f"| {claim} | {setup} | {one} - {other} | {gain_cells(*gain)} |"
+            yield f"| {claim} | {setup} | {method} - {other} | {gain_cells(*gain)} |"
 
 
 def gain_cells(gain: float, low: float, high: float) -> str:
@@ -171,7 +174,7 @@ def _from_ablations(ablations: dict[str, Any]) -> Iterable[str]:
     dynamic = next(row["unhealthy_dice"] for row in rows if row["threshold"] == "dynamic")
     fixed = {row["quantile"]: row["unhealthy_dice"] for row in rows if row["threshold"] == "fixed"}
     best = max(fixed, key=lambda quantile: fixed[quantile])
-    beaten = sum(dynamic > one for one in fixed.values())
+    beaten = sum(dynamic > dice for dice in fixed.values())
     words = f"DICE {_percent(dynamic)}, better than {beaten} of {len(fixed)} fixed quantiles"
     words += f"; the best of them, {best:g}, has {_percent(fixed[best])}"
     yield f"| dynamic beats fixed thresholds | {words} | {_if(beaten == len(fixed))} |"
@@ -181,11 +184,12 @@ def _from_ablations(ablations: dict[str, Any]) -> Iterable[str]:
         ("aggregation beats the last map", "anofpdm-ddim", ("anofpdm-ddim-last",)),
         ("gradients alone are worse", "anofpdm-ddim", tuple(name for name in GRADIENTS if name in quality)),
     )
-    for claim, one, others in pairs:
-        if not others or not {one, *others} <= quality.keys():
+    for claim, method, others in pairs:
+        if not others or not {method, *others} <= quality.keys():
             continue
-        named = ", ".join(f"{name} {_both(quality[name])}" for name in (one, *others))
-        yield f"| {claim} | DICE / AUPRC: {named} | {_if(all(quality[one][0] > quality[name][0] for name in others))} |"
+        named = ", ".join(f"{name} {_both(quality[name])}" for name in (method, *others))
+        best = all(quality[method][0] > quality[name][0] for name in others)
+        yield f"| {claim} | DICE / AUPRC: {named} | {_if(best)} |"
 
 
 def _places(rows: Sequence[dict[str, str]]) -> list[tuple[str, str, str]]:

@@ -108,7 +108,10 @@ def plan(args: argparse.Namespace) -> list[Task]:
         parts.append(name)
     tasks += [Task("ablate", model, write.ablate), Task("scores", tuple(parts), partial(write.scores, parts))]
     others = [levels for levels in args.other_levels.split(",") if levels]
-    tasks += [Task(f"levels-{one}", model, partial(write.evaluate, f"levels-{one}", FEW, (), one)) for one in others]
+    tasks += [
+        Task(f"levels-{levels}", model, partial(write.evaluate, f"levels-{levels}", FEW, (), levels))
+        for levels in others
+    ]
     return [*tasks, Task("claims", ("scores", "ablate"), lambda: ["claims"])]
 
 
@@ -116,7 +119,7 @@ def groups() -> dict[str, tuple[list[str], tuple[str, ...]]]:
     """Methods evaluated in one command, and the models they need: evidence methods share a pass of the network."""
     evidence = [name for name, method in METHODS.items() if isinstance(method, EvidenceMethod)]
     others = {name: method for name, method in METHODS.items() if name not in evidence}
-    return {"evidence": (evidence, ()), **{f"method-{name}": ([name], one.needs) for name, one in others.items()}}
+    return {"evidence": (evidence, ()), **{f"method-{name}": ([name], method.needs) for name, method in others.items()}}
 
 
 @dataclass(frozen=True)

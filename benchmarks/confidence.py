@@ -24,7 +24,6 @@ from anofpdm.method.context import smooth_across_slices
 from anofpdm.method.decision import Decisions
 from anofpdm.models.registry import model_folder
 from anofpdm.scoring.metrics.pixels import dice, volume_dice
-from anofpdm.scoring.metrics.reliability import Reliability, reliability
 from anofpdm.scoring.truth import Truth
 from anofpdm.student.confidence import expected_dice, mirror_agreement
 from anofpdm.student.faint import lower_thresholds
@@ -32,6 +31,7 @@ from anofpdm.student.predict import predict_both
 from anofpdm.student.student import Student, load_student, mask_thresholds
 from anofpdm.student.student_network import cohort_pixels
 
+BINS = 10
 FOREGROUND = -0.95  # mean over the modalities, as in `anofpdm evaluate`
 
 COLUMNS = ("estimate", "Pearson", "Spearman", "mean estimate - DICE", "mean absolute error", "slices: Spearman")
@@ -78,20 +78,25 @@ def report_reliability(decisions: Decisions, cohort: Cohort, rows: np.ndarray) -
         "pixel": reliability(decisions.maps[inside], truth[inside]),
         "slice": reliability(expit(decisions.score), cohort.labels[rows] == UNHEALTHY),
     }
-    for name, table in tables.items():
-        print(f"expected calibration error per {name}: {table.calibration_error:.4f}")
+    for name, (count, probabilities, positives) in tables.items():
+        error = np.abs(probabilities - positives).sum() / count.sum()
+        print(f"expected calibration error per {name}: {error:.4f}")
     heads = (f"{name}: mean probability, share of lesion, count" for name in tables)
     print(f"\n| bin | {' | '.join(heads)} |\n|---|---|---|")
-    bins = len(next(iter(tables.values())).count)
-    for row in range(bins):
-        cells = (describe_bin(table, row) for table in tables.values())
-        print(f"| {row / bins:.1f} to {(row + 1) / bins:.1f} | {' | '.join(cells)} |")
+    for row in range(BINS):
+        cells = (
+            f"{probabilities[row] / count[row]:.3f}, {positives[row] / count[row]:.3f}, {count[row]:,}"
+            if count[row]
+            else "-"
+            for count, probabilities, positives in tables.values()
+        )
+        print(f"| {row / BINS:.1f} to {(row + 1) / BINS:.1f} | {' | '.join(cells)} |")
 
 
-def describe_bin(table: Reliability, row: int) -> str:
-    if not table.count[row]:
-        return "-"
-    return f"{table.mean_probability[row]:.3f}, {table.positive_share[row]:.3f}, {table.count[row]:,}"
+def reliability(probabilities: np.ndarray, truth: np.ndarray) -> list[np.ndarray]:
+    """Count, sum of the probabilities and number of positives in bins of equal width; a border is in the lower bin."""
+    place = np.searchsorted(np.linspace(0, 1, BINS + 1)[1:-1], probabilities)
+    return [np.bincount(place, weights, BINS) for weights in (None, probabilities, truth)]
 
 
 # ---- estimates -------------------------------------------------------------------------------------------------------

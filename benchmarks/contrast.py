@@ -50,7 +50,7 @@ RAW = {
 }
 PAIR = ("flair", "t2")
 CASES = (  # series that are given, modalities that the model needs
-    *((one, one) for one in (PAIR, ("flair", "t1"), ("t1", "t1ce"), ("flair", "t1", "t2"), CONTRASTS)),
+    *((series, series) for series in (PAIR, ("flair", "t1"), ("t1", "t1ce"), ("flair", "t1", "t2"), CONTRASTS)),
     (CONTRASTS, PAIR), (("t1", "t2"), PAIR), (("t1ce", "t2"), PAIR), (("flair", "t1"), PAIR), (("t1", "t1ce"), PAIR),
 )  # fmt: skip
 
@@ -125,7 +125,7 @@ def thicken(head: Head) -> Head:
     i, j, k = head.grid.shape
     grid = Grid.from_affine((i, j, k // THICK), head.grid.affine @ np.diag([1, 1, THICK, 1.0]))
     voxels, brain = (
-        one[:, :, : k // THICK * THICK].reshape(i, j, -1, THICK).mean(axis=3) for one in (head.voxels, head.brain)
+        array[:, :, : k // THICK * THICK].reshape(i, j, -1, THICK).mean(axis=3) for array in (head.voxels, head.brain)
     )
     return Head(voxels, brain >= 0.5, grid)
 
@@ -142,7 +142,7 @@ def raw_scans(data: Path) -> Iterator[Sample]:
 
 
 def fit(path: Path, samples: list[Sample]) -> None:
-    groups = {name: np.array([one.measured for one in samples if one.contrast == name]) for name in CONTRASTS}
+    groups = {name: np.array([sample.measured for sample in samples if sample.contrast == name]) for name in CONTRASTS}
     own = {name: np.cov(group.T) for name, group in groups.items()}
     shared = np.mean(list(own.values()), axis=0)
     numbers = {}
@@ -156,32 +156,32 @@ def print_alone(samples: list[Sample]) -> None:
     """What each series is, taken alone."""
     columns = (*CONTRASTS, "refused")
     print(f"\n| one series alone | contrast | {' | '.join(columns)} |\n|{'---|' * (len(columns) + 2)}")
-    for source, contrast in itertools.product(dict.fromkeys(one.source for one in samples), CONTRASTS):
-        rows = [one for one in samples if (one.source, one.contrast) == (source, contrast)]
-        answers = [answer_alone(one.measured) for one in rows]
+    for source, contrast in itertools.product(dict.fromkeys(sample.source for sample in samples), CONTRASTS):
+        rows = [sample for sample in samples if (sample.source, sample.contrast) == (source, contrast)]
+        answers = [answer_alone(sample.measured) for sample in rows]
         if rows:
             print(f"| {source} | {contrast} | {' | '.join(str(answers.count(name)) for name in columns)} |")
 
 
 def answer_alone(measured: np.ndarray) -> str:
     likelihoods = compare_contrasts(measured)
-    found = {name: assign_series({"it": likelihoods}, (name,)) for name in CONTRASTS}
-    return next((name for name, one in found.items() if one is not None and one.sure), "refused")
+    answers = {name: assign_series({"it": likelihoods}, (name,)) for name in CONTRASTS}
+    return next((name for name, answer in answers.items() if answer is not None and answer.sure), "refused")
 
 
 def print_together(samples: list[Sample]) -> None:
     """Where a modality is not among the series, refusing is right."""
     print("\n| studies | series | needed | right | wrong | refused |\n|---|---|---|---|---|---|")
-    for source, (given, needed) in itertools.product(dict.fromkeys(one.source for one in samples), CASES):
+    for source, (given, needed) in itertools.product(dict.fromkeys(sample.source for sample in samples), CASES):
         studies: dict[str, dict[str, dict[str, float]]] = {}
-        for one in samples:
-            if one.source == source and one.contrast in given:
-                studies.setdefault(one.patient, {})[one.contrast] = compare_contrasts(one.measured)
-        found = [assign_series(study, needed) for study in studies.values() if len(study) == len(given)]
-        sure = [one for one in found if one is not None and one.sure]
-        right = sum(all(name == series for name, series in one.series.items()) for one in sure)
-        if found:
-            counts = f"{right} | {len(sure) - right} | {len(found) - len(sure)}"
+        for sample in samples:
+            if sample.source == source and sample.contrast in given:
+                studies.setdefault(sample.patient, {})[sample.contrast] = compare_contrasts(sample.measured)
+        assigned = [assign_series(study, needed) for study in studies.values() if len(study) == len(given)]
+        sure = [answer for answer in assigned if answer is not None and answer.sure]
+        right = sum(all(name == series for name, series in answer.series.items()) for answer in sure)
+        if assigned:
+            counts = f"{right} | {len(sure) - right} | {len(assigned) - len(sure)}"
             print(f"| {source} | {', '.join(given)} | {', '.join(needed)} | {counts} |")
 
 
@@ -198,8 +198,8 @@ def print_names(folder: Path) -> None:
     print("| given as | image | patients | reported | as an exchange |\n|---|---|---|---|---|")
     for given, images in NAMED:
         named = [{name: of[image] for name, image in zip(given, images, strict=True)} for of in patients]
-        reported = [one for one in map(find_mixed_up, named) if one is not None]
-        exchanged = sum(one.exchanged for one in reported)
+        reported = [mixed_up for mixed_up in map(find_mixed_up, named) if mixed_up is not None]
+        exchanged = sum(mixed_up.exchanged for mixed_up in reported)
         print(f"| {', '.join(given)} | {', '.join(images)} | {len(named)} | {len(reported)} | {exchanged} |")
 
 

@@ -114,7 +114,7 @@ def median_filter_ratio() -> float:
     maps = np.random.default_rng(0).random((8, 128, 128), dtype=np.float32)
     return ratio_of(
         lambda: median_filtered(maps),
-        lambda: [ndimage.median_filter(one, MEDIAN, mode="reflect") for one in maps],
+        lambda: [ndimage.median_filter(anomaly_map, MEDIAN, mode="reflect") for anomaly_map in maps],
     )
 
 

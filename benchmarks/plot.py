@@ -76,11 +76,11 @@ def _by_size(rows: Iterable[dict[str, str]], methods: Sequence[str], left: float
 
 def _by_patient(rows: Iterable[dict[str, str]], methods: Sequence[str], left: float) -> str:
     """Dots, the patients in the order of the last method."""
-    found = {
+    dice = {
         method: {r["patient"]: float(r["volume_dice"]) for r in rows if (r["method"], r["setup"]) == (method, "mixed")}
         for method in methods
     }
-    order = sorted(found[methods[-1]], key=found[methods[-1]].__getitem__)
+    order = sorted(dice[methods[-1]], key=dice[methods[-1]].__getitem__)
     shapes = [
         _axes(left, "volume DICE of each patient, all slices"),
         _words(left + WIDTH / 2, TOP + HEIGHT + 18, "patients"),
@@ -88,7 +88,7 @@ def _by_patient(rows: Iterable[dict[str, str]], methods: Sequence[str], left: fl
     for number, method in enumerate(methods):
         for place, patient in enumerate(order):
             x = left + (place + 0.5) * WIDTH / len(order)
-            y = TOP + HEIGHT * (1 - found[method][patient])
+            y = TOP + HEIGHT * (1 - dice[method][patient])
             shapes.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4" fill="{COLOURS[number]}"/>')
     return "\n".join(shapes)
 

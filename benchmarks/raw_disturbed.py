@@ -171,8 +171,8 @@ def enlarge(grid: Grid) -> Grid:
 def fit_boxes(head: Head, other: Head) -> np.ndarray:
     """Affine from millimetres of a head to millimetres of another one: the boxes around the brains coincide."""
     boxes = []
-    for one in (head, other):
-        points = apply(one.grid.affine, np.argwhere(one.brain)[::7])
+    for side in (head, other):
+        points = apply(side.grid.affine, np.argwhere(side.brain)[::7])
         boxes.append(np.percentile(points, [0.5, 99.5], axis=0))
     (low, high), (other_low, other_high) = boxes
     scale = (other_high - other_low) / (high - low)

@@ -8,7 +8,6 @@ times three, for forward and backward.
 
 import argparse
 import time
-from collections.abc import Callable
 
 import torch
 from torch.utils.flop_counter import FlopCounterMode
@@ -29,7 +28,6 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--steps", type=int, default=40)
     parser.add_argument("--plain", action="store_true", help="also step by step, without recording")
-    parser.add_argument("--profile", action="store_true", help="also where the GPU's time goes")
     args = parser.parse_args()
     torch.backends.cudnn.benchmark = True
     peak = matrix_peak(torch.device("cuda", 0), torch.bfloat16)
@@ -37,12 +35,10 @@ def main() -> None:
     print("preset  way        first step   steps/s   TFLOP/s   of peak   GiB", flush=True)
     for name in args.presets.split(","):
         for plain in (False, True) if args.plain else (False,):
-            step = measure(name, args.batch, args.steps, peak, plain=plain)
-            if args.profile:
-                show_profile(step)
+            measure(name, args.batch, args.steps, peak, plain=plain)
 
 
-def measure(name: str, batch: int, steps: int, peak: float, *, plain: bool) -> Callable[[], object]:
+def measure(name: str, batch: int, steps: int, peak: float, *, plain: bool) -> None:
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
     config = preset(name, MODALITIES)
@@ -70,31 +66,6 @@ def measure(name: str, batch: int, steps: int, peak: float, *, plain: bool) -> C
     memory = torch.cuda.max_memory_allocated() / 2**30
     way = "eager" if plain else "recorded"
     print(f"{name:7s} {way:9s} {first:9.1f} s {speed:9.2f} {work:9.0f} {work / peak:9.0%} {memory:6.1f}", flush=True)
-    return step
-
-
-KINDS = {  # by words in a kernel's name; the first that fits
-    "attention": ("flash", "sdpa", "fmha", "attention"),
-    "our norms": ("_apply", "_sums_of", "_gain_and", "_slope_and"),
-    "optimiser and average": ("adam", "multi_tensor", "foreach", "lerp"),
-    "convolutions and matrices": ("conv", "gemm", "cutlass", "cudnn", "xmma", "nvjet", "wgrad", "dgrad", "fprop"),
-    "joining, copies and casts": ("copy", "cat", "memcpy", "transpose", "nchw", "nhwc"),
-}
-
-
-def show_profile(step: Callable[[], object], steps: int = 5) -> None:
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
-        for _ in range(steps):
-            step()
-        torch.cuda.synchronize()
-    spent: dict[str, float] = {}
-    for event in profile.key_averages():
-        kind = next(
-            (k for k, words in KINDS.items() if any(w in event.key.lower() for w in words)), "other elementwise"
-        )
-        spent[kind] = spent.get(kind, 0.0) + event.self_device_time_total / 1000 / steps
-    for kind, milliseconds in sorted(spent.items(), key=lambda item: -item[1]):
-        print(f"    {kind:28s} {milliseconds:6.2f} ms a step", flush=True)
 
 
 def forward_flops(config: UNetConfig) -> float:

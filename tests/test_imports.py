@@ -3,11 +3,15 @@
 import ast
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
+from graphlib import TopologicalSorter
 from pathlib import Path
 
-SOURCE = Path(__file__).parents[1] / "src" / "anofpdm"
+import pytest
+
+ROOT = Path(__file__).parents[1]
+SOURCE = ROOT / "src" / "anofpdm"
 # In the order of the data flow; a layer imports only from layers before it. Of these, `study` may be absent.
 LAYERS = [
     "scans",
@@ -62,13 +66,24 @@ def layer_imported(name: str) -> str:
 @cache
 def imports(path: Path) -> list[str]:
     """Every module that a file imports, anywhere in it; `from package import name` counts as package.name."""
-    names = []
-    for node in ast.walk(trees()[path]):
+    return list(imported_names(ast.walk(trees()[path])))
+
+
+def imported_names(nodes: Iterator[ast.AST]) -> Iterator[str]:
+    for node in nodes:
         if isinstance(node, ast.Import):
-            names += [alias.name for alias in node.names]
+            yield from (alias.name for alias in node.names)
         if isinstance(node, ast.ImportFrom):
-            names += [f"{'.' * node.level}{node.module}.{alias.name}" for alias in node.names]
-    return names
+            yield from (f"{'.' * node.level}{node.module}.{alias.name}" for alias in node.names)
+
+
+def outside_functions(node: ast.AST) -> Iterator[ast.AST]:
+    """What runs when a module is imported."""
+    yield node
+    for child in ast.iter_child_nodes(node):
+        for_types = isinstance(child, ast.If) and ast.unparse(child.test) == "TYPE_CHECKING"
+        if not for_types and not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            yield from outside_functions(child)
 
 
 def violations(allowed: Callable[[Path, str], bool]) -> list[str]:
@@ -96,6 +111,23 @@ def test_a_layer_imports_only_from_earlier_layers():
         return LAYERS.index(other) <= LAYERS.index(layer) and other not in FORBIDDEN.get(layer, set())
 
     assert not violations(allowed)
+
+
+@pytest.mark.parametrize("folder", ["src", "benchmarks", "tests", "faults"])
+def test_no_modules_import_each_other_in_a_circle(folder):
+    """Benchmarks import each other by name alone: Python finds modules next to a script."""
+    start = ROOT / folder if folder in ("src", "benchmarks") else ROOT
+    files = {
+        ".".join(path.relative_to(start).with_suffix("").parts).removesuffix(".__init__"): path
+        for path in (ROOT / folder).rglob("*.py")
+    }
+    assert len(files) > 5
+    graph = {}
+    for module, path in files.items():
+        names = list(imported_names(outside_functions(ast.parse(path.read_text()))))
+        modules = {name if name in files else name.rpartition(".")[0] or name for name in names}
+        graph[module] = (modules & files.keys()) - {module, "anofpdm"}  # the package loads its front door on first use
+    TopologicalSorter(graph).prepare()  # CycleError names the modules
 
 
 def test_the_method_sees_the_noise_schedule_and_no_network():

@@ -12,15 +12,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from anofpdm.report import wording
 from anofpdm.report.display import SliceSpace
-from anofpdm.report.page_data import HEAT_COLOURS, axial_index, column_count, overview_rows, start_row, white_level
-from anofpdm.report.result_page import encode_script_json, render_report
+from anofpdm.report.page_data import HEAT_COLOURS, axial_index, column_count, overview_rows
+from anofpdm.report.result_page import render_report
 from anofpdm.scans import AxialPlanes, Grid
 from tests import toys
-from tests.report.conftest import STUDY
-
-NASTY = "</script ><script >alert(1)</script><img src=x onerror=alert(2)>&amp;\"'<!--\u2028"
+from tests.report.conftest import NASTY, STUDY
 
 
 class ParsedPage(HTMLParser):
@@ -70,6 +67,10 @@ class ParsedPage(HTMLParser):
         return np.stack([sheet[r * size : (r + 1) * size, c * size : (c + 1) * size] for r, c in places])
 
 
+def read_page(result):
+    return ParsedPage(render_report(result, "p1"))
+
+
 def assert_close(actual, expected):
     approximate = [
         pytest.approx(float(value), rel=1e-5, abs=1e-12) if np.isfinite(value) else None for value in expected
@@ -93,7 +94,7 @@ def test_the_page_is_self_contained(any_kind):
 
 
 def test_the_policy_allows_only_this_script_and_this_style(make):
-    read = ParsedPage(render_report(make(), "p1"))
+    read = read_page(make())
     (policy,) = [one["content"] for one in read.all("meta") if one.get("http-equiv") == "Content-Security-Policy"]
     directives = dict(part.strip().split(" ", 1) for part in policy.split(";"))
     assert directives["default-src"] == directives["base-uri"] == "'none'"
@@ -103,7 +104,7 @@ def test_the_policy_allows_only_this_script_and_this_style(make):
 
 
 def test_names_with_markup_are_shown_as_text(make):
-    plain = ParsedPage(render_report(make(), "p1"))
+    plain = read_page(make())
     names = {NASTY: NASTY, "t2": NASTY}
     nasty = make(modalities=(NASTY, "t2"), files=names, warnings=[NASTY], engine=NASTY)
     nasty.summary["settings"]["detector"] = NASTY
@@ -114,12 +115,6 @@ def test_names_with_markup_are_shown_as_text(make):
     assert read.data["modalities"] == [NASTY, "t2"]
     assert read.data["score"]["detector"] == NASTY
     assert "alert(1)" in read.visible  # as text
-
-
-def test_data_is_never_parsed_as_markup():
-    text = encode_script_json({"name": NASTY, NASTY: [NASTY]})
-    assert not set(text) & {"<", ">", "&", "\u2028"}
-    assert json.loads(text) == {"name": NASTY, NASTY: [NASTY]}
 
 
 def test_folders_are_not_in_the_page(make):
@@ -137,7 +132,7 @@ def test_folders_are_not_in_the_page(make):
     for word in ("anna", "secret", "/home", "Users", "/tmp", "tmpabc", "/opt", "my tools", "/srv"):
         assert word not in made, word
     for word in ("p1_flair.nii.gz: 90% of its slices", "p1_t2.nii.gz", "brain.nii.gz: no orientation", "hd-bet -i"):
-        assert word in ParsedPage(render_report(result, "p1")).visible, word
+        assert word in read_page(result).visible, word
 
 
 # ---- numbers and sentences -------------------------------------------------------------------------------------------
@@ -145,7 +140,7 @@ def test_folders_are_not_in_the_page(make):
 
 def test_numbers_agree_with_the_segmentation(make):
     result = make()
-    data, decisions, curves = ParsedPage(render_report(result, "p1")).data, result.decisions, result.display.curves
+    data, decisions, curves = read_page(result).data, result.decisions, result.display.curves
     slices = data["slices"]
     assert [one["slice"] for one in slices] == (result.display.indices + 1).tolist()  # counted from 1
     assert [one["detected"] for one in slices] == decisions.detected.tolist()
@@ -186,22 +181,15 @@ def test_the_summary_of_the_scan(make):
     assert "Anna's scan" in text
 
 
-def test_the_footer_names_a_calibration_only_if_there_is_one(make):
-    result = make()
-    assert f"model {'4f' * 6}, calibration {'a1' * 6}." in ParsedPage(render_report(result, "p1")).visible
-    del result.summary["settings"]["calibration_sha256"]  # a student
-    assert f"anofpdm 0.1.0, model {'4f' * 6}." in ParsedPage(render_report(result, "p1")).visible
-
-
 def test_the_preparation_of_a_raw_study_is_described(make):
-    read = ParsedPage(render_report(make(study=STUDY), "p1"))
+    read = read_page(make(study=STUDY))
     assert "2 series on one grid; the reference is FLAIR." in read.visible
     assert "1390 ml moved by 3.1 mm, rotated by 18.2° 0.96 (DICE) 12.0 (reused)" in read.visible
     alts = [one["alt"] for one in read.all("img") if one.get("class") == "planes"]
     assert alts[1] == "Planes of T2 with the outline of the brain mask, edges of FLAIR"
     assert "onerror=alert(2)" in read.visible  # as text
     assert "/data" not in read.visible
-    assert "preparation" not in ParsedPage(render_report(make(), "p1")).visible
+    assert "preparation" not in read_page(make()).visible
 
 
 def test_file_names_that_are_not_utf8(make):
@@ -210,18 +198,18 @@ def test_file_names_that_are_not_utf8(make):
 
 
 def test_a_scan_without_findings(make):
-    text = ParsedPage(render_report(make(radius=-1.0), "p1")).visible
+    text = read_page(make(radius=-1.0)).visible
     assert "No lesion was found. None of 9 slices was classified as unhealthy." in text
     assert "Findings None." in text
     empty = make(changes={"masks": np.zeros((9, 32, 32), bool)})
-    assert "However, no region above the threshold was large enough" in ParsedPage(render_report(empty, "p1")).visible
+    assert "However, no region above the threshold was large enough" in read_page(empty).visible
 
 
 def test_left_and_right_are_not_stated_without_an_orientation(make):
     result = make()
     for code in ("sform_code", "qform_code"):
         result.grid.header[code] = 0
-    read = ParsedPage(render_report(result, "p1"))
+    read = read_page(result)
     assert read.data["oriented"] is False
     assert "14 mm lateral (side unknown: not in the file header)" in read.visible
     assert "14 ?, 10 P" in read.visible
@@ -231,7 +219,7 @@ def test_left_and_right_are_not_stated_without_an_orientation(make):
 @pytest.mark.parametrize("gone", [np.nan, np.inf])
 def test_non_finite_values_are_null_and_shown_as_a_dash(make, gone):
     lost = {name: np.full(9, gone) for name in ("score", "end_step", "end_divergence", "quantile", "threshold")}
-    data = ParsedPage(render_report(make(changes=lost), "p1")).data
+    data = read_page(make(changes=lost)).data
     assert {one[name] for one in data["slices"] for name in lost} == {None}
     unhealthy = next(one for one in data["slices"] if one["detected"])
     assert "log odds -, at or above the threshold 0." in unhealthy["decision"]
@@ -242,7 +230,7 @@ def test_non_finite_values_are_null_and_shown_as_a_dash(make, gone):
 class TestDecisionOfASlice:
     def decision(self, result, detected):
         rows = result.decisions.detected == detected
-        return ParsedPage(render_report(result, "p1")).data["slices"][int(np.flatnonzero(rows)[0])]["decision"]
+        return read_page(result).data["slices"][int(np.flatnonzero(rows)[0])]["decision"]
 
     def test_curve(self, make):
         assert re.match(
@@ -261,7 +249,7 @@ class TestDecisionOfASlice:
         assert "at or below the threshold 0.99000" in self.decision(cosine, True)
         assert "geometric mean of the quantile" in self.decision(cosine, True)
         assert "above the threshold 0.99000" in self.decision(cosine, False)
-        data = ParsedPage(render_report(cosine, "p1")).data
+        data = read_page(cosine).data
         assert data["score"]["threshold"] == 0.99
         assert_close([one["score"] for one in data["slices"]], cosine.decisions.similarity)
 
@@ -269,29 +257,29 @@ class TestDecisionOfASlice:
         alone = make(detector="none", threshold="healthy")
         assert "No slice detector was used" in self.decision(alone, True)
         assert "calibrated on slices labelled healthy" in self.decision(alone, True)
-        read = ParsedPage(render_report(alone, "p1"))
+        read = read_page(alone)
         assert read.data["score"]["threshold"] is None
         assert "No slice detector was used: all 9 slices were treated as unhealthy." in read.visible
 
     def test_an_engine_without_curves(self, make):
         student = make(detector="student", engine="student", curves=False)
         assert "t_e" not in self.decision(student, True)
-        read = ParsedPage(render_report(student, "p1"))
+        read = read_page(student)
         assert read.data["levels"] is None
         assert "No curves over noise levels: the student network predicts each slice in one step." in read.visible
 
     def test_an_estimated_overlap_is_shown_with_a_sentence(self, make):
         estimates = {"estimated_dice": np.full(9, 0.8249)}
-        read = ParsedPage(render_report(make(engine="student", curves=False, changes=estimates), "p1"))
+        read = read_page(make(engine="student", curves=False, changes=estimates))
         assert "Expected overlap with a manual mask (DICE): about 0.82. It is estimated without" in read.visible
         assert "Expected DICE about 0.82" in read.visible
-        assert "Expected" not in ParsedPage(render_report(make(), "p1")).visible
+        assert "Expected" not in read_page(make()).visible
 
     def test_smoothing_across_slices_is_stated(self, make):
         alone, together = make(), make()
         together.summary["settings"]["decision"]["context_mm"] = 2.0
-        assert "smoothed" not in ParsedPage(render_report(alone, "p1")).visible
-        assert "smoothed across slices (sigma 2 mm)" in ParsedPage(render_report(together, "p1")).visible
+        assert "smoothed" not in read_page(alone).visible
+        assert "smoothed across slices (sigma 2 mm)" in read_page(together).visible
 
     def test_nothing_large_enough(self, make):
         empty = make(changes={"masks": np.zeros((9, 32, 32), bool)})
@@ -304,7 +292,7 @@ class TestDecisionOfASlice:
 def test_sheets_hold_every_pixel(make):
     result = make()
     read, decisions, pixels = (
-        ParsedPage(render_report(result, "p1")),
+        read_page(result),
         result.decisions,
         result.display.pixels.astype(np.float32),
     )
@@ -318,23 +306,6 @@ def test_sheets_hold_every_pixel(make):
     np.testing.assert_array_equal(colours, HEAT_COLOURS.astype(np.uint8)[np.asarray(read.sheet("map"))])
     assert read.data["columns"] == 3
     assert read.data["size"] == 32
-
-
-def test_the_file_size_of_a_whole_head(make):
-    """155 slices of noise, which compresses worst, in two modalities."""
-    assert len(render_report(make(n=155, size=128, radius=40.0), "p1")) < 6_000_000
-
-
-def test_noise_of_a_healthy_scan_is_not_drawn_bright():
-    maps = np.linspace(0, 1, 1000).reshape(1, 10, 100)
-    assert white_level(maps, 0.1) == pytest.approx(0.999, abs=1e-3)
-    assert white_level(maps, 3.0) == 6.0
-
-
-def test_the_first_slice_has_most_lesion_or_the_highest_score():
-    assert start_row(np.array([0, 3, 5, 0]), np.array([9.0, 0, 0, 0])) == 2
-    assert start_row(np.zeros(3), np.array([-3.0, -1.0, -2.0])) == 1
-    assert start_row(np.zeros(3), np.array([np.nan, np.nan, -2.0])) == 2
 
 
 @pytest.mark.parametrize(
@@ -359,17 +330,3 @@ def test_axial_index_in_any_orientation(axes):
     grid = Grid.from_affine(shape, affine)
     (z,) = np.flatnonzero(AxialPlanes(grid, 16).axial(marked).any(axis=(1, 2)))
     assert axial_index((affine @ [*voxel, 1])[:3], SliceSpace(grid, np.eye(4))) == z
-
-
-def test_a_finding_links_to_its_slice(make):
-    result = make()
-    (finding,) = ParsedPage(render_report(result, "p1")).data["findings"]
-    assert result.decisions.masks[finding["row"]].any()
-    assert finding["slice"] == result.display.indices[finding["row"]] + 1
-
-
-@pytest.mark.parametrize(
-    ("value", "text"), [(0.0, "0 ml"), (0.0421, "0.042 ml"), (3.14159, "3.1 ml"), (120.0, "120.0 ml"), (np.nan, "- ml")]
-)
-def test_format_millilitres(value, text):
-    assert wording.format_millilitres(value) == text

@@ -80,18 +80,6 @@ def test_every_kind_of_result_opens_without_errors(any_kind, open_page):
     assert "NaN" not in opened.page.inner_html("main")
 
 
-def test_the_slider_changes_slice_images_and_curves(make, open_page):
-    opened = open_page(make())
-    before, curve = opened.images(), opened.page.inner_html("#divergence")
-    decision = opened.page.text_content("#decision-text")
-    opened.page.fill("#slider", "1")
-    assert opened.slice() == 5
-    assert all(one != other for one, other in zip(before, opened.images(), strict=True))
-    assert opened.page.inner_html("#divergence") != curve
-    assert opened.page.text_content("#decision-text") != decision
-    assert opened.page.get_attribute("#slider", "aria-valuetext") == "slice 5, healthy, empty mask"
-
-
 def test_the_panel_shows_the_slice(make, open_page):
     result = make()
     opened = open_page(result)
@@ -141,54 +129,6 @@ def test_keys(make, open_page):
     assert opened.slice() == 21
 
 
-def test_outline_and_map_overlay_can_be_switched(make, open_page):
-    opened = open_page(make())
-    outlined = opened.images()
-    opened.page.uncheck("#outline")
-    plain = opened.images()
-    assert all(one != other for one, other in zip(outlined, plain, strict=True))
-    opened.page.fill("#opacity", "60")
-    covered = opened.images()
-    assert [one != other for one, other in zip(plain, covered, strict=True)] == [True, True, False]
-    opened.page.fill("#opacity", "0")
-    assert opened.images() == plain
-    opened.page.check("#outline")
-    assert opened.images() == outlined
-
-
-def test_strip_scores_findings_and_tiles_select_slices(make, open_page):
-    result = make()
-    opened = open_page(result)
-    for target in ("#strip", "#scores"):
-        box = opened.page.locator(target).bounding_box()
-        opened.page.locator(target).click(position={"x": box["width"] - 15, "y": box["height"] / 2})
-        assert opened.slice() == result.display.indices[-1] + 1
-        opened.page.press("#slider", "Home")
-    opened.page.click(".jump")
-    assert result.decisions.masks[opened.slice() - 4].any()
-    assert opened.page.evaluate("document.activeElement.id") == "slider"
-    opened.page.click("#overview li:first-child button")
-    assert opened.slice() == result.display.indices[0] + 1
-    assert opened.page.get_attribute("#overview li:first-child button", "aria-current") == "true"
-
-
-def test_keyboard_order_and_accessible_names(make, open_page):
-    opened = open_page(make())
-    reached = []
-    for _ in range(9):
-        opened.page.keyboard.press("Tab")
-        reached.append(opened.page.evaluate("document.activeElement.id || document.activeElement.className"))
-    assert reached[:6] == ["panels", "previous", "slider", "next", "outline", "opacity"]
-    assert reached[6] == "jump"
-    for role, name in (("slider", "Slice"), ("slider", "Map overlay"), ("checkbox", "Mask outline")):
-        assert opened.page.get_by_role(role, name=name).count() == 1
-    for svg in ("strip", "errors", "divergence", "scores"):
-        assert opened.page.get_attribute(f"#{svg}", "aria-label")
-    opened.page.focus("#outline")
-    opened.page.keyboard.press("Tab")
-    assert opened.page.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
-
-
 @pytest.mark.parametrize("width", [320, 360, 768, 1280])
 def test_narrow_screens(make, open_page, width):
     names = {"flair": "a" * 90 + ".nii.gz", "t2": "t2.nii.gz"}
@@ -199,16 +139,6 @@ def test_narrow_screens(make, open_page, width):
         boxes = [one.bounding_box() for one in opened.page.locator("canvas.panel").all()]
         assert len({round(box["x"]) for box in boxes}) == 1  # below each other
         assert boxes[0]["width"] > 0.8 * width
-
-
-def test_light_and_dark(make, open_page):
-    def brightness(opened, what):
-        colour = opened.page.evaluate(f"getComputedStyle(document.body).{what}")
-        return sum(int(part) for part in colour[4:-1].split(",")) / 3
-
-    light, dark = (open_page(make(), color_scheme=scheme) for scheme in ("light", "dark"))
-    assert brightness(light, "backgroundColor") > 200 > 80 > brightness(light, "color")
-    assert brightness(dark, "backgroundColor") < 80 < 200 < brightness(dark, "color")
 
 
 def test_printing_shows_summary_findings_and_slice_overview(make, open_page):

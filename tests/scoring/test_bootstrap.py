@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from sklearn.metrics import average_precision_score, roc_auc_score
 
 from anofpdm.errors import EvaluationError
 from anofpdm.scoring.metrics.bootstrap import patient_bootstrap, ranking_bootstrap, ratio_bootstrap, score_histograms
@@ -10,12 +9,10 @@ from anofpdm.scoring.metrics.lesions import lesion_counts
 from anofpdm.scoring.metrics.pixels import (
     average_precision,
     confusion,
-    dice,
     mean_defined,
     precision_recall_area,
     roc_area,
     roc_auc,
-    volume_dice,
 )
 
 
@@ -63,29 +60,11 @@ def test_mean_equals_explicit_resampling():
     np.testing.assert_allclose(fast, slow, atol=0.04 * width)
 
 
-def test_mean_agrees_with_normal_theory():
-    values = np.random.default_rng(3).normal(5, 2, 2000)
-    low, high = patient_bootstrap(values, np.arange(2000), repeats=10_000)
-    error = 1.96 * values.std() / np.sqrt(2000)
-    assert low == pytest.approx(values.mean() - error, abs=0.05 * error)
-    assert high == pytest.approx(values.mean() + error, abs=0.05 * error)
-
-
 def test_slices_of_a_patient_are_resampled_together():
     """Twenty copies of each slice say nothing new."""
     values = np.random.default_rng(4).random(50)
     once = patient_bootstrap(values, np.arange(50))
     np.testing.assert_allclose(patient_bootstrap(np.repeat(values, 20), np.repeat(np.arange(50), 20)), once)
-
-
-def test_interval_depends_on_the_seed_but_not_on_names_or_order():
-    rng = np.random.default_rng(5)
-    patients = uneven_patients(rng, 20)
-    values, order = rng.random(len(patients)), rng.permutation(len(patients))
-    first = patient_bootstrap(values, patients, seed=7)
-    named = np.array([f"sub-{patient:03d}" for patient in patients])
-    np.testing.assert_allclose(patient_bootstrap(values[order], named[order], seed=7), first)
-    assert patient_bootstrap(values, patients, seed=8) != first
 
 
 def test_pooled_ratios_equal_explicit_resampling():
@@ -107,34 +86,11 @@ def test_pooled_ratios_equal_explicit_resampling():
         np.testing.assert_allclose(fast, slow, atol=0.05 * (slow[1] - slow[0]))
 
 
-def test_volume_dice_is_resampled_by_patient():
-    rng = np.random.default_rng(8)
-    patients = uneven_patients(rng, 40)
-    truth = rng.random((len(patients), 6, 6)) < 0.3
-    truth[patients < 5] = False
-    predicted = truth ^ (rng.random(truth.shape) < 0.2)
-    by_patient = volume_dice(predicted, truth, patients)
-    low, high = patient_bootstrap(by_patient, np.arange(40), repeats=5000)
-    with_lesion = by_patient[5:]
-    error = 1.96 * with_lesion.std() / np.sqrt(len(with_lesion))
-    np.testing.assert_allclose([low, high], with_lesion.mean() + np.array([-error, error]), atol=0.15 * error)
-
-
 def test_interval_is_undefined_with_fewer_than_two_patients():
     assert np.isnan(patient_bootstrap(np.array([0.2, 0.4]), np.array(["a", "a"]))).all()  # one patient
     assert np.isnan(patient_bootstrap(np.array([]), np.array([]))).all()
     assert np.isnan(patient_bootstrap(np.array([np.nan, np.nan]), np.array(["a", "b"]))).all()
     assert np.isnan(ratio_bootstrap(np.zeros(3), np.zeros(3), np.arange(3))).all()
-
-
-def test_samples_without_a_defined_value_are_left_out():
-    """One patient of three has a value: whenever the mean is defined, it is that one."""
-    assert patient_bootstrap(np.array([0.25, np.nan, np.nan]), np.arange(3)) == (0.25, 0.25)
-
-
-def test_equal_values_have_an_interval_of_width_0():
-    empty = np.zeros((6, 4, 4), dtype=bool)
-    assert patient_bootstrap(dice(empty, empty), np.arange(6)) == (1, 1)
 
 
 # ---- rankings --------------------------------------------------------------------------------------------------------
@@ -151,54 +107,17 @@ def test_binning_error_is_small(rate):
     assert roc_area(true, false) == pytest.approx(exact[1], abs=1e-4)
 
 
-def test_histograms_of_few_scores_are_exact():
-    maps, truth, inside, patients = lesion_maps(1, 0.05)
-    maps = maps.round(1)
-    true, false = score_histograms(maps, truth, inside, patients)
-    for patient in range(12):
-        chosen = inside & (patients == patient)[:, None, None]
-        scores, lesion = maps[chosen], truth[chosen]
-        assert precision_recall_area(true, false)[patient] == pytest.approx(average_precision_score(lesion, scores))
-        assert roc_area(true, false)[patient] == pytest.approx(roc_auc_score(lesion, scores))
-
-
 def test_rankings_equal_explicit_resampling():
     maps, truth, inside, patients = lesion_maps(2, 0.03)
-    found = ranking_bootstrap(maps, truth, inside, patients, repeats=2000, seed=1)
+    found = ranking_bootstrap(maps, truth, inside, patients, repeats=600, seed=1)
     for number, estimate in [(average_precision, found.average_precision), (roc_auc, found.roc_auc)]:
         assert estimate.value == number(maps[inside], truth[inside])
 
         def of_rows(rows, number=number):
             return number(maps[rows][inside[rows]], truth[rows][inside[rows]])
 
-        slow = literal(of_rows, patients, repeats=2000, seed=2)
-        np.testing.assert_allclose(estimate.interval, slow, atol=0.08 * (slow[1] - slow[0]))
-
-
-def test_perfect_maps_have_an_interval_of_width_0():
-    _, truth, inside, patients = lesion_maps(3, 0.1)
-    found = ranking_bootstrap(truth.astype(float), truth, inside, patients)
-    for estimate in (found.average_precision, found.roc_auc):
-        assert (estimate.value, *estimate.interval) == (1, 1, 1)
-
-
-def test_identical_patients_have_an_interval_of_width_0():
-    maps, truth, inside, _ = lesion_maps(4, 0.01, n_patients=30)
-    patients = np.repeat(np.arange(3), len(maps))
-    maps, truth, inside = (np.tile(part, (3, 1, 1)) for part in (maps, truth, inside))
-    found = ranking_bootstrap(maps, truth, inside, patients)
-    for estimate in (found.average_precision, found.roc_auc):
-        np.testing.assert_allclose(estimate.interval, estimate.value, rtol=1e-12)
-
-
-def test_image_level_scores_can_be_resampled():
-    rng = np.random.default_rng(9)
-    patients = uneven_patients(rng, 40)
-    unhealthy = rng.random(len(patients)) < 0.5
-    scores = rng.normal(size=len(patients)) + unhealthy
-    found = ranking_bootstrap(scores, unhealthy, np.ones_like(unhealthy), patients, repeats=2000).roc_auc
-    slow = literal(lambda rows: roc_auc(scores[rows], unhealthy[rows]), patients, repeats=2000, seed=1)
-    np.testing.assert_allclose(found.interval, slow, atol=0.08 * (slow[1] - slow[0]))
+        slow = literal(of_rows, patients, repeats=600, seed=2)
+        np.testing.assert_allclose(estimate.interval, slow, atol=0.15 * (slow[1] - slow[0]))
 
 
 def test_rankings_without_a_lesion_or_a_second_patient_are_undefined():
@@ -224,9 +143,3 @@ def test_invalid_rankings_are_refused():
     maps[inside] = np.nan
     with pytest.raises(EvaluationError, match="not numbers"):
         ranking_bootstrap(maps, truth, inside, patients)
-
-
-def test_nan_outside_the_foreground_is_ignored():
-    maps, truth, inside, patients = lesion_maps(7, 0.1)
-    expected = ranking_bootstrap(maps, truth, inside, patients)
-    assert ranking_bootstrap(np.where(inside, maps, np.nan), truth, inside, patients) == expected

@@ -1,6 +1,5 @@
 """Scores of 3D masks against MONAI, surface-distance and scipy, and lesion-wise scores against examples by hand."""
 
-import dataclasses
 import math
 
 import numpy as np
@@ -16,7 +15,7 @@ from surface_distance import metrics as deepmind
 from anofpdm.errors import EvaluationError
 from anofpdm.scoring.metrics.components import dilate, find_components
 from anofpdm.scoring.metrics.lesionwise import PENALTY_MM, LesionRule
-from anofpdm.scoring.metrics.scan import ScanScores, score_masks
+from anofpdm.scoring.metrics.scan import score_masks
 from anofpdm.scoring.metrics.surfaces import element_areas
 
 SPACINGS = [(1.0, 1.0, 1.0), (0.9, 0.9, 5.5), (3.1, 0.7, 1.3)]
@@ -38,7 +37,7 @@ def tensors(*masks):
 
 
 @pytest.mark.parametrize("spacing", SPACINGS)
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 class TestAgainstOtherCode:
     def test_surface_distance(self, seed, spacing):
         predicted, truth = shapes(seed)
@@ -61,22 +60,9 @@ class TestAgainstOtherCode:
         for name in ("precision", "recall"):
             ours = getattr(scores, name)
             assert ours == pytest.approx(monai.compute_confusion_matrix_metric(name, counts).item())
-        for tolerance, ours in ((1, scores.surface_dice_1mm), (2, scores.surface_dice_2mm)):
-            # MONAI takes the first channel for background
-            pair = (torch.cat([1 - one, one], dim=1) for one in (a, b))
-            theirs = monai.compute_surface_dice(*pair, [tolerance], spacing=spacing, use_subvoxels=True)
-            assert ours == pytest.approx(theirs.item(), abs=1e-5)
         labels = [torch.from_numpy(ndimage.label(mask, TOUCHING)[0]) for mask in (predicted, truth)]
         quality = monai.compute_panoptic_quality(*labels, match_iou_threshold=0.5)
         assert scores.panoptic_quality == pytest.approx(quality.item(), abs=1e-5)
-
-    def test_hausdorff_of_voxel_centres(self, seed, spacing):
-        """MONAI measures between voxels at the border, unweighted: the two agree to a voxel."""
-        predicted, truth = shapes(seed)
-        a, b = tensors(predicted, truth)
-        theirs = monai.compute_hausdorff_distance(a, b, include_background=True, percentile=95, spacing=spacing)
-        ours = score_masks(predicted, truth, spacing).hd95_mm
-        assert ours == pytest.approx(theirs.item(), abs=np.linalg.norm(spacing))
 
     def test_lesion_wise_by_definition(self, seed, spacing):
         """The published definition, step by step on whole arrays."""
@@ -157,27 +143,6 @@ class TestLesionsByHand:
         assert scores.lesion_dice == 0
         assert scores.lesion_hd95_mm == (6 if kinds == ["found"] else 374)
 
-    def test_small_lesions_are_left_out_but_small_false_components_count(self):
-        truth = boxes(((2, 2, 2), 4), ((20, 20, 20), 3))
-        scores = score_masks(boxes(((2, 2, 2), 4)), truth, (1, 1, 1))
-        assert (scores.lesion_dice, scores.lesion_hd95_mm) == (1, 0)
-        assert [one.counted for one in scores.lesions] == [True, False]
-        scores = score_masks(boxes(((2, 2, 2), 4), ((34, 34, 34), 1)), truth, (1, 1, 1))
-        assert scores.lesion_dice == pytest.approx(1 / 2)
-
-    def test_the_limit_is_a_volume(self):
-        truth = boxes(((2, 2, 2), 3))
-        assert not score_masks(truth, truth, (1, 1, 1)).lesions[0].counted  # 27 mm3
-        assert not score_masks(truth, truth, (1, 1, 50 / 27)).lesions[0].counted  # 50 mm3
-        assert score_masks(truth, truth, (1, 1, 2)).lesions[0].counted  # 54 mm3
-
-    def test_a_component_that_covers_two_lesions_counts_for_both(self):
-        truth = boxes(((2, 2, 2), 4), ((2, 2, 16), 4))
-        predicted = truth.copy()
-        predicted[3, 3, 2:20] = True  # a bridge of 10 further voxels
-        scores = score_masks(predicted, truth, (1, 1, 1))
-        assert [one.dice for one in scores.lesions] == pytest.approx([2 * 64 / (138 + 64)] * 2)
-
     def test_centres_and_volumes(self):
         truth = boxes(((2, 5, 11), 4))
         for copy in (np.ascontiguousarray, np.asfortranarray):
@@ -254,9 +219,3 @@ def test_masks_that_cannot_be_scored():
     for spacing in ((1, 1), (1, 1, 0), (1, 1, math.nan)):
         with pytest.raises(EvaluationError, match="voxel sizes"):
             score_masks(mask, mask, spacing)
-
-
-def test_numbers_are_all_scores():
-    scores = score_masks(boxes(((2, 2, 2), 4)), boxes(((2, 2, 3), 4)), (1, 1, 1))
-    names = {field.name for field in dataclasses.fields(ScanScores)} - {"lesions"}
-    assert set(scores.numbers()) == names

@@ -9,6 +9,7 @@ import pytest
 
 from tests import toys
 
+STUDENT = "anofpdm-student"
 PATIENTS = np.repeat([f"p{number}" for number in range(10)], 8)
 
 
@@ -17,22 +18,25 @@ def claims():
     return toys.benchmark("claims")
 
 
-def write_slices(path, by_method, patients):
-    with path.open("w", newline="") as file:
+def write_slices(folder, by_method, first=0):
+    """DICE of each slice by method; mixed DICE is higher by 0.5, and another seed has nothing."""
+    folder.mkdir(exist_ok=True)
+    with (folder / "slices.csv").open("w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(["method", "setup", "seed", "patient", "scan", "slice", "dice"])
         for method, values in by_method.items():
-            for number, (patient, value) in enumerate(zip(patients, values, strict=True)):
-                writer.writerow([method, "unhealthy", 0, patient, patient, number, value])
-                writer.writerow([method, "unhealthy", 1, patient, patient, number, 0.0])  # another seed
+            for setup, change in (("unhealthy", 0.0), ("mixed", 0.5)):
+                for number, (patient, value) in enumerate(zip(PATIENTS, values, strict=True), first):
+                    writer.writerow([method, setup, 0, patient, patient, number, value + change])
+                    writer.writerow([method, setup, 1, patient, patient, number, 0.0])
+    return str(folder)
 
 
 def test_gains_are_paired_by_slice(claims, tmp_path):
     rng = np.random.default_rng(0)
-    patients = np.repeat([f"p{number}" for number in range(10)], 8)
     hard = np.repeat(rng.random(10), 8)  # some patients are hard for every method
     better = {"anofpdm-ddim": 0.5 * hard + 0.1, "anofpdm-ddpm": 0.5 * hard + 0.05 + 0.02 * rng.random(80)}
-    write_slices(tmp_path / "slices.csv", better, patients)
+    write_slices(tmp_path, better)
     slices = claims.Slices.read(tmp_path / "slices.csv")
     mean, low, high = slices.gain("unhealthy", "anofpdm-ddim", "anofpdm-ddpm")
     assert mean == pytest.approx(np.mean(better["anofpdm-ddim"] - better["anofpdm-ddpm"]))
@@ -45,9 +49,9 @@ def test_gains_are_paired_by_slice(claims, tmp_path):
 
 
 def test_methods_on_different_slices_are_refused(claims, tmp_path):
-    write_slices(tmp_path / "slices.csv", {"anofpdm-ddim": [0.5, 0.5]}, ["a", "b"])
+    write_slices(tmp_path, {"anofpdm-ddim": np.zeros(80)})
     rows = (tmp_path / "slices.csv").read_text().splitlines()
-    rows += [row.replace("anofpdm-ddim", "anofpdm-ddpm").replace(",b,", ",c,") for row in rows[1:]]
+    rows += [row.replace("anofpdm-ddim", "anofpdm-ddpm").replace(",p9,", ",q,") for row in rows[1:]]
     (tmp_path / "slices.csv").write_text("\n".join(rows))
     with pytest.raises(AssertionError, match="other slices"):
         claims.Slices.read(tmp_path / "slices.csv")
@@ -81,17 +85,6 @@ def test_verdicts_from_ablations(claims):
 # ---- gain between evaluations ----------------------------------------------------------------------------------------
 
 
-def write_scores(folder, dice, method="anofpdm-student", first=0):
-    folder.mkdir()
-    with (folder / "slices.csv").open("w", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(["method", "setup", "seed", "patient", "scan", "slice", "dice"])
-        for setup, change in (("unhealthy", 0.0), ("mixed", 0.5)):
-            for number, (patient, value) in enumerate(zip(PATIENTS, dice, strict=True), first):
-                writer.writerow([method, setup, 0, patient, patient, number, value + change])
-    return str(folder)
-
-
 def gain_rows(claims, capsys, monkeypatch, *words):
     monkeypatch.setattr(sys, "argv", ["claims.py", "gain", *words])
     claims.main()
@@ -100,8 +93,8 @@ def gain_rows(claims, capsys, monkeypatch, *words):
 
 def test_several_folders_count_as_their_mean(claims, capsys, monkeypatch, tmp_path):
     hard = np.repeat(np.random.default_rng(0).random(10), 8) / 4  # some patients are hard for everyone
-    ours = write_scores(tmp_path / "a", hard + 0.14), write_scores(tmp_path / "b", hard + 0.06)
-    other = write_scores(tmp_path / "c", hard, "another")
+    ours = [write_slices(tmp_path / name, {STUDENT: hard + gain}) for name, gain in (("a", 0.14), ("b", 0.06))]
+    other = write_slices(tmp_path / "c", {"another": hard})
     lines = gain_rows(claims, capsys, monkeypatch, "--of", *ours, "--over", other, "--than", "another")
     mean = 100 * hard.mean()
     assert lines[0] == f"| unhealthy | {mean + 10:.1f} | {mean:.1f} | +10.0 (+10.0 to +10.0) | held |"
@@ -112,10 +105,7 @@ def test_several_folders_count_as_their_mean(claims, capsys, monkeypatch, tmp_pa
 
 
 def test_folders_that_cannot_be_compared(claims, capsys, monkeypatch, tmp_path):
-    one, other = (
-        write_scores(tmp_path / "a", np.zeros(80)),
-        write_scores(tmp_path / "b", np.zeros(80), first=1),
-    )  # same patients
+    one, other = (write_slices(tmp_path / str(first), {STUDENT: np.zeros(80)}, first) for first in (0, 1))
     with pytest.raises(SystemExit, match="different unhealthy slices"):
         gain_rows(claims, capsys, monkeypatch, "--of", one, "--over", other)
     with pytest.raises(SystemExit, match="cg-cdm was not evaluated"):

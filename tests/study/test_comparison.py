@@ -64,14 +64,6 @@ class TestPlan:
         tasks = planned(comparison, tmp_path, "--model", mine)
         assert "distill" in tasks["method-anofpdm-student"].needs
 
-    def test_networks_may_be_trained_on_another_cohort(self, comparison, tmp_path):
-        tasks = planned(comparison, tmp_path, "--train-on", "many")
-        assert {tasks[name].command()[1] for name in ("guided", *comparison.TRAINED)} == {"many"}
-        assert "many" in tasks["calibrate"].command()
-        assert "many" in tasks["distill"].command()
-        for name in tasks["scores"].needs:
-            assert tasks[name].command()[2] == "cohort"
-
     def test_started_training_is_resumed(self, comparison, tmp_path):
         tasks = planned(comparison, tmp_path)
         assert "--resume" not in tasks["healthy"].command()
@@ -115,39 +107,6 @@ class TestRun:
         assert "signal 11" in comparison.failure(-11, tmp_path / "logs" / "x.log")
         assert "No such command 'nonsense'" in (tmp_path / "logs" / "x.log").read_text()
 
-    def test_fewer_than_one_job_is_refused(self, comparison, capsys):
-        for word in ("0", "-1", "many"):
-            with pytest.raises(SystemExit):
-                comparison.arguments().parse_args(["cohort", "--out", "out", "--jobs", word])
-            assert "at least 1" in capsys.readouterr().err
-
-    def test_number_of_concurrent_jobs(self, comparison, tmp_path, monkeypatch):
-        alive, most = set(), []
-
-        class Process:
-            returncode = 0
-
-            def __init__(self, name):
-                self.name, self.polls = name, 0
-
-            def poll(self):
-                self.polls += 1
-                if self.polls < 3:
-                    return None
-                alive.discard(self.name)
-                return 0
-
-        def start(task, _out):
-            alive.add(task.name)
-            most.append(len(alive))
-            return Process(task.name)
-
-        monkeypatch.setattr(comparison, "start", start)
-        monkeypatch.setattr(comparison.time, "sleep", lambda _: None)
-        assert comparison.run([comparison.Task(str(n), (), list) for n in range(7)], tmp_path, jobs=3) == []
-        assert len(most) == 7
-        assert max(most) == 3
-
 
 def test_parts_are_joined_into_one_folder(comparison, tmp_path):
     for name, method in (("one", "gradient"), ("two", "cg-cdm")):
@@ -165,9 +124,3 @@ def test_parts_are_joined_into_one_folder(comparison, tmp_path):
         "tuned-gradient.json",
         "tuned-cg-cdm.json",
     }
-
-
-def test_last_message_of_a_command(comparison, tmp_path):
-    assert comparison.last_line(tmp_path / "none.log") == "no output"
-    (tmp_path / "some.log").write_text("first\n| no such preset |\n+------+\n\n")
-    assert comparison.last_line(tmp_path / "some.log") == "| no such preset |"

@@ -16,7 +16,7 @@ from anofpdm.cohorts.prepare import prepare
 from anofpdm.errors import ConfigError
 from anofpdm.network import checkpoint
 from anofpdm.student.student import save_student
-from anofpdm.study.comparison.methods import METHODS, MethodSelection
+from anofpdm.study.comparison.methods import MethodSelection
 from anofpdm.study.comparison.names import MethodChoice
 from anofpdm.study.comparison.protocol import evaluate
 from anofpdm.study.missing import missing_sets
@@ -69,29 +69,24 @@ def test_sets_of_modalities():
 
 
 def test_tables_of_the_command_line(made, tmp_path):
-    """On slices, and on whole scans. Earlier results of the folder stay in the table."""
-    words = [made / "cohort", "--device", "cpu"]
-    on_slices = [
-        "evaluate",
-        made / "guided",
-        *words,
-        "--out",
-        tmp_path / "out",
-        "--method",
-        STUDENT,
-        "--sample",
-        12,
-        "--seeds",
-        1,
-        "--levels",
-        2,
-    ]
+    """On slices; and on whole scans, by a student without its diffusion model. Earlier results stay in the table."""
     shutil.copytree(made / "guided" / "student", tmp_path / "alone" / "student")
-    whole = ["evaluate", tmp_path / "alone", *words, "--out", tmp_path / "native", "--native", made / "scans"]
-    whole += ["--engine", "student", "--workers", 1]
-    for command, option in ((on_slices, ["--without", "every"]), (on_slices, []), (whole, ["--without", "t2"])):
-        done = CliRunner().invoke(app, [str(word) for word in (*command, *option)])
+
+    def run(model, *words):
+        command = ["evaluate", model, made / "cohort", "--device", "cpu", *words]
+        return CliRunner().invoke(app, [str(word) for word in command])
+
+    quick = ("--out", tmp_path / "out", "--method", STUDENT, "--sample", 12, "--seeds", 1, "--levels", 2)
+    native = ("--out", tmp_path / "native", "--native", made / "scans", "--engine", "student", "--workers", 1)
+    for done in (
+        run(made / "guided", *quick, "--without", "every"),
+        run(made / "guided", *quick),
+        run(tmp_path / "alone", *native, "--without", "t2"),
+    ):
         assert done.exit_code == 0, done.output
+    refused = run(tmp_path / "alone", "--out", tmp_path / "more", "--method", "anofpdm-ours")
+    assert refused.exit_code == 1
+    assert "has a student only, and this command needs its diffusion model" in refused.output
     table = (tmp_path / "out" / "table.md").read_text()
     assert all(f"| L | {name} |" in table for name in (STUDENT, WITHOUT_T2))
     assert WITHOUT_T2 in {row["method"] for row in csv.DictReader((tmp_path / "out" / "slices.csv").open())}
@@ -132,34 +127,3 @@ def test_a_cohort_with_neither_a_validation_split_nor_optional_modalities(made, 
     code, output, _ = run("t2", "--method", STUDENT)
     assert code == 1
     assert "its student needs flair" in output
-
-
-def test_methods_without_a_set_are_not_among_the_usual_ones():
-    assert WITHOUT_T2 not in METHODS
-
-
-def test_a_student_without_its_diffusion_model(made, tmp_path):
-    """The same scores, and other methods name what is missing."""
-    alone = tmp_path / "alone"
-    shutil.copytree(made / "guided" / "student", alone / "student")
-    tables = []
-    for number, model in enumerate((made / "guided", alone)):
-        words = ["evaluate", model, made / "cohort", "--device", "cpu", "--method", STUDENT, "--seeds", 1]
-        result = CliRunner().invoke(app, [*map(str, words), "--out", str(tmp_path / str(number))])
-        assert result.exit_code == 0, result.output
-        tables.append(next(line for line in result.output.splitlines() if STUDENT in line and "|" in line))
-    assert tables[0] == tables[1]
-    words = [
-        "evaluate",
-        alone,
-        made / "cohort",
-        "--device",
-        "cpu",
-        "--out",
-        tmp_path / "more",
-        "--method",
-        "anofpdm-ours",
-    ]
-    refused = CliRunner().invoke(app, list(map(str, words)))
-    assert refused.exit_code == 1
-    assert "has a student only, and this command needs its diffusion model" in refused.output

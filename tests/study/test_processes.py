@@ -21,7 +21,7 @@ METHODS.update(SHORT)
 def test_number_of_processes_does_not_change_scores(tmp_path, monkeypatch):
     fill(tmp_path)
     words = ["evaluate", tmp_path / "guided", tmp_path / "cohort", "--with", f"classifier={tmp_path / 'classifier'}"]
-    for name in ("anofpdm-ddim", "anofpdm-ddpm", "ddim-classifier-free", "cg-cdm"):
+    for name in ("anofpdm-ddim", "cg-cdm"):
         words += ["--method", name]
     words += ["--sample", 16, "--tune", 12, "--seeds", 1]
     words += ["--levels", 3, "--strengths", "0,2", "--first-setting", "--device", "cpu", "--batch", 8]
@@ -31,7 +31,7 @@ def test_number_of_processes_does_not_change_scores(tmp_path, monkeypatch):
     assert done.exit_code == 0, done.output
     run_in_two_processes(*words, "--out", tmp_path / "two", before=SHORT_METHODS)
     one, two = (json.loads((tmp_path / name / "results.json").read_text())["methods"] for name in ("one", "two"))
-    assert len(one) > 4
+    assert len(one) == 3
     for name, by_setup in one.items():
         for setup, several in by_setup.items():
             for key, value in several["mean"].items():

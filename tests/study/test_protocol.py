@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 import shutil
 from dataclasses import replace
 
@@ -13,11 +14,8 @@ from typer.testing import CliRunner
 
 from anofpdm.cli.main import app
 from anofpdm.cohorts import open_cohort
-from anofpdm.cohorts.plan import plan_cohort
-from anofpdm.cohorts.prepare import prepare
-from anofpdm.errors import AnoFPDMError, CohortError, ConfigError, EvaluationError, MethodError
+from anofpdm.errors import CohortError, ConfigError, EvaluationError, MethodError
 from anofpdm.network.predictor import load_trained
-from anofpdm.scoring.truth import Truth
 from anofpdm.study.comparison import method_scoring
 from anofpdm.study.comparison.comparison_page import write_report
 from anofpdm.study.comparison.methods import METHODS, MethodSelection, ReconstructionMethod
@@ -71,19 +69,15 @@ def test_every_method_has_a_row_and_all_files_are_written(everything):
     assert (everything.out / "table.tex").read_text().count(r"\\") == len(results) + 2
     assert (everything.out / "examples.png").read_bytes().startswith(b"\x89PNG")
     page = (everything.out / "index.html").read_text()
-    assert "http" not in page.replace("https://www.w3.org", "")
+    assert "http" not in re.sub('http-equiv|base64,[^"]+', "", page)
     assert not list(everything.out.glob("work/*"))  # the space is given back
+    assert len({round(by["unhealthy"][0].numbers["dice"], 6) for by in results.values()}) > 5  # no equal masks
+    empty, healthy = results["all-empty"], 1 - everything.evaluation_set.truth.unhealthy.mean()
+    assert [empty[setup][0].numbers["dice"] for setup in ("unhealthy", "mixed")] == [0, pytest.approx(healthy)]
     payload = json.loads((everything.out / "results.json").read_text())
     assert payload["methods"]["anofpdm-ddim"]["mixed"]["seeds"][0]["numbers"]["dice"] == pytest.approx(
         results["anofpdm-ddim"]["mixed"][0].numbers["dice"]
     )
-
-
-def test_masks_are_neither_all_empty_nor_all_full(everything):
-    """Otherwise the tests below would compare empty masks."""
-    areas = {name: by["unhealthy"][0].slices["drawn_pixels"].mean() for name, by in everything.results().items()}
-    assert sum(0 < area < 128 * 128 for area in areas.values()) >= 10, areas
-    assert len({round(by["unhealthy"][0].numbers["dice"], 6) for by in everything.results().values()}) > 5
 
 
 def test_every_slice_is_scored_exactly_once(everything):
@@ -99,39 +93,22 @@ def test_every_slice_is_scored_exactly_once(everything):
     assert everything.results()["gradient"]["mixed"][1].numbers["dice"] == pytest.approx(table, abs=1e-5)
 
 
-def test_worker_processes_give_the_same_scores(everything, made, tmp_path, monkeypatch):
-    """A worker has the usual bins, so intervals differ from those of this module."""
+def test_worker_processes_and_batches_change_no_score(everything, made, tmp_path, monkeypatch):
+    """Nor does the size of batches. A worker has the usual bins, so intervals differ from those of this module."""
     monkeypatch.setattr(method_scoring, "WORKER_SLICES", 1)
     monkeypatch.setattr(method_scoring, "cpu_cores", lambda: 2)
-    run = new_job(made, tmp_path / "out", ["anofpdm-ddim", "cg-cdm"], batch=SAMPLE)
+    run = new_job(made, tmp_path / "out", ["anofpdm-ddim", "cg-cdm"], batch=7)
     assert not evaluate(run)
     for name, by_setup in run.results().items():
         for setup, (found,) in by_setup.items():
             expected = everything.results()[name][setup][0]
             same = {key: value for key, value in expected.numbers.items() if key != "seconds"}
-            assert {key: found.numbers[key] for key in same} == pytest.approx(same, nan_ok=True), (name, setup)
-            np.testing.assert_allclose(found.slices["score"], expected.slices["score"])
+            assert {key: found.numbers[key] for key in same} == pytest.approx(same, abs=2e-3, nan_ok=True), (
+                name,
+                setup,
+            )
+            np.testing.assert_allclose(found.slices["score"], expected.slices["score"], rtol=1e-3, atol=1e-5)
     assert not list((tmp_path / "out").glob("work/*"))
-
-
-def test_the_default_is_what_calibration_chooses(everything):
-    """Its detector does not depend on the maps; its masks are those of the same maps, if a row has them."""
-    settings = json.loads((everything.out / "calibration-ddim-by-map-of-auto.json").read_text())["settings"]
-    results = everything.results()
-    same = "anofpdm-ours" if settings["signal"] == "error" else "anofpdm-agreement"
-    same_maps = settings["signal"] == "error" or settings["gradient_share"] == pytest.approx(1 / 3)
-    equal = []
-    for setup, (found, _) in results["anofpdm-default"].items():
-        equal.append(found.numbers["dice"] == results[same][setup][0].numbers["dice"])
-        np.testing.assert_array_equal(found.slices["score"], results[same][setup][0].slices["score"])
-    assert all(equal) is same_maps
-
-
-def test_all_empty_scores_the_share_of_healthy_slices(everything):
-    truth = everything.evaluation_set.truth
-    results = everything.results()["all-empty"]
-    assert results["mixed"][0].numbers["dice"] == pytest.approx(1 - truth.unhealthy.mean())
-    assert results["unhealthy"][0].numbers["dice"] == 0
 
 
 def test_cost_counts_evaluations_per_slice(everything):
@@ -140,19 +117,6 @@ def test_cost_counts_evaluations_per_slice(everything):
     tuned = json.loads((everything.out / "tuned-anoddpm-gaussian.json").read_text())["best_first"]
     for setup, several in results["anoddpm-gaussian"].items():
         assert several[0].numbers["evaluations"] == tuned[setup][0]["setting"]["level"] + 1
-
-
-def test_agreement_maps_have_their_own_calibration(everything):
-    results = everything.results()
-    ours, agreement = (results[f"anofpdm-{name}"]["unhealthy"][0].numbers["auprc"] for name in ("ours", "agreement"))
-    assert ours != pytest.approx(agreement, rel=1e-3)
-    by_errors, of_agreement = (
-        json.loads((everything.out / f"calibration-ddim-by-map{of}.json").read_text()) for of in ("", "-of-agreement")
-    )
-    assert (by_errors["settings"]["signal"], of_agreement["settings"]["signal"]) == ("error", "agreement")
-    assert by_errors["strength"] == of_agreement["strength"]
-    first, second = (payload["fitted"][0]["healthy_threshold"] for payload in (by_errors, of_agreement))
-    assert first != pytest.approx(second, rel=1e-3)
 
 
 def test_setups_with_different_settings_reconstruct_only_their_own_slices(made, tmp_path):
@@ -199,16 +163,6 @@ def test_resuming_computes_only_missing_results(everything, made):
     assert changed == {"anoddpm-gaussian"}
 
 
-def test_adding_a_method_keeps_results_of_other_methods(made, copied):
-    out = copied("anofpdm-ddim")
-    stamp = (out / "methods/anofpdm-ddim/mixed-seed0.json").stat().st_mtime_ns
-    both = new_job(made, out, ("anofpdm-ddim", "gradient-above"))
-    assert set(both.results()) == {"anofpdm-ddim"}
-    evaluate(both)
-    assert {"anofpdm-ddim", "gradient-above"} < set(both.results())
-    assert (out / "methods/anofpdm-ddim/mixed-seed0.json").stat().st_mtime_ns == stamp
-
-
 @pytest.mark.parametrize("first", [True, False])  # when it calibrates, or when it decides
 def test_failure_in_another_process_is_not_stored_as_done(made, copied, tmp_path, first):
     out = tmp_path / "out" if first else copied()  # with the calibration
@@ -223,31 +177,12 @@ def test_failure_in_another_process_is_not_stored_as_done(made, copied, tmp_path
     assert not (out / "methods/anofpdm-ddim").exists()
 
 
-def test_folder_of_another_protocol_version_is_refused(made, copied):
+def test_folder_with_other_settings_is_refused(made, copied):
     out = copied("anofpdm-ddim")
     payload = json.loads((out / "settings.json").read_text())
     (out / "settings.json").write_text(json.dumps({**payload, "protocol": 1}))
-    with pytest.raises(ConfigError, match="with different protocol"):
-        evaluate(new_job(made, out))
-
-
-def test_folder_with_other_options_is_refused(everything, made):
-    with pytest.raises(ConfigError, match="with different options"):
-        evaluate(new_job(made, everything.out, examples=3))
-
-
-NAMES = ("anoddpm-gaussian", "ddim-classifier", "anofpdm-ddim", "anofpdm-ddpm", "anofpdm-ours")
-
-
-def test_batch_size_does_not_change_scores(everything, made, tmp_path):
-    other = new_job(made, tmp_path, NAMES, batch=7)
-    evaluate(other)
-    for name in NAMES:
-        for setup, several in everything.results()[name].items():
-            theirs = other.results()[name][setup][0].numbers
-            for key, value in several[0].numbers.items():
-                if key != "seconds":
-                    assert theirs[key] == pytest.approx(value, abs=2e-3, nan_ok=True), (name, setup, key)
+    with pytest.raises(ConfigError, match="with different options, protocol"):
+        evaluate(new_job(made, out, examples=3))
 
 
 def test_scores_of_a_small_set_computed_by_hand():
@@ -291,17 +226,12 @@ def test_stored_calibrations_are_kept(made, copied):
     assert "use another --out" in evaluate(again)["anofpdm-agreement"]
 
 
-def test_missing_models_are_reported_with_the_training_command(made):
+def test_the_command_line_lists_every_method_and_what_it_needs(made):
+    assert [*MethodChoice] == ["all", *METHODS]
     models = load_models(load_trained(made / "guided", CPU), {}, CPU, "fp32")
     with pytest.raises(ConfigError, match=r"--with simplex=MODEL \(anofpdm train --task healthy --noise simplex\)"):
         MethodSelection.from_choices([MethodChoice.ANODDPM_SIMPLEX], models)
-    available = MethodSelection.from_choices([MethodChoice.ALL], models).names
-    assert "cg-cdm" not in available
-    assert "ddim-classifier-free" in available
-
-
-def test_the_command_line_lists_every_method():
-    assert [*MethodChoice] == ["all", *METHODS]
+    assert "cg-cdm" not in MethodSelection.from_choices([MethodChoice.ALL], models).names
     shown = CliRunner().invoke(app, ["evaluate", "--help"], env={"COLUMNS": "400"}).output
     assert all(name in shown for name in MethodChoice)
 
@@ -323,10 +253,6 @@ def test_cohort_without_masks_is_refused(made, tmp_path):
     run = replace(new_job(made, tmp_path / "out"), cohort=open_cohort(tmp_path / "bare"))
     with pytest.raises(CohortError, match="no lesion masks"):
         evaluate(run)
-
-
-def test_all_slices_of_the_cohort_have_masks(made):
-    assert Truth(open_cohort(made / "cohort")).available.all()
 
 
 def test_changed_comparison_model_invalidates_its_results_only(everything):
@@ -365,16 +291,3 @@ def test_wrong_split_creates_no_folder(made, tmp_path):
     with pytest.raises(EvaluationError, match="no slice of the 'nowhere' split"):
         evaluate(replace(run, config=replace(run.config, split="nowhere")))
     assert not (tmp_path / "out").exists()
-
-
-def test_models_with_other_modalities_are_refused(made, tmp_path):
-    prepare(plan_cohort("brats21", made / "scans", size=16, modalities=("t2",)), tmp_path / "t2")
-    run = replace(new_job(made, tmp_path / "out", ("ddim-classifier-free",)), cohort=open_cohort(tmp_path / "t2"))
-    with pytest.raises(AnoFPDMError, match="--modalities flair,t2"):
-        evaluate(run)
-
-
-def test_dice_with_small_components_is_reported(everything):
-    numbers = everything.results()["anoddpm-gaussian"]["unhealthy"][0].numbers
-    assert 0 <= numbers["dice_with_small"] <= 1
-    assert "small components kept" in (everything.out / "table.md").read_text()

@@ -3,8 +3,6 @@
 Output: out/scans (the phantoms), out/results (masks and reports), out/index.html (a page that compares with the truth).
 """
 
-import base64
-import html
 import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -17,12 +15,12 @@ from anofpdm.errors import CohortError
 from anofpdm.models import registry
 from anofpdm.options import Engine
 from anofpdm.phantoms.phantom_cohort import write_phantoms
+from anofpdm.report.render import render
 from anofpdm.scoring.metrics.volumes import VolumeScore, score_volume, true_slices
 from anofpdm.segment.inputs import Target, find_targets
 from anofpdm.segment.model import Model, load
 from anofpdm.segment.outputs import REPORT
 from anofpdm.segment.result import Segmentation
-from anofpdm.util.drawing import BLUE, OUTLINE, Colour
 from anofpdm.util.files import folder_lock, write_atomically
 from anofpdm.util.progress import Progress, silent
 
@@ -33,19 +31,6 @@ SEED = 2024
 MODEL_SEEDS = (1, 2, 11, 12)  # of the phantoms that the bundled models were trained, calibrated and evaluated on
 SLICES = 60  # per phantom: 2.5 mm apart, as in training
 TRUTH_SUFFIXES = {"tumour": "seg", "stroke": "T1lesion_mask"}  # of the files with the true lesion
-STYLE = """
-:root{color-scheme:light dark}
-body{font:16px/1.55 system-ui,sans-serif;max-width:80rem;margin:2rem auto;padding:0 1rem}
-h1{font-size:1.6rem}h2{font-size:1.15rem;margin-top:2.2rem}
-table{border-collapse:collapse;display:block;overflow-x:auto}
-td,th{padding:.3rem .8rem .3rem 0;border-bottom:1px solid #8885;text-align:left;white-space:nowrap}
-th{white-space:normal;vertical-align:bottom}
-img{max-width:100%;border:1px solid #8884;border-radius:4px}
-.quiet{opacity:.75}
-"""
-ENGINES_EXPLAINED = """Two engines make masks. The diffusion engine denoises each slice at several noise levels; its
-reports show why a slice was called unhealthy. The student engine is a small network trained on masks of the diffusion
-engine; it needs one forward pass per slice."""
 
 
 @dataclass(frozen=True)
@@ -121,49 +106,42 @@ def _segment(model: Model, target: Target, engine: Engine, kind: str, out: Path,
 
 def render_page(results: Sequence[DemoResult], out: Path, *, new_brains: bool) -> str:
     """`new_brains`: the models were not trained, calibrated or evaluated on these phantoms."""
-    rows = "".join(_row(one, out) for one in results)
-    unseen = " and were not trained on these brains" if new_brains else ""
-    engines = "" if all(one.engine == Engine.DIFFUSION for one in results) else ENGINES_EXPLAINED
-    return f"""<!doctype html><html lang="en"><meta charset="utf-8">
-<meta name="viewport" content="width=device-width,initial-scale=1"><title>AnoFPDM: demo</title><style>{STYLE}</style>
-<h1>Lesions segmented by AnoFPDM in {len({one.name for one in results})} synthetic brains</h1>
-<p>The bundled models were trained on synthetic brains (phantoms) with one label per slice: healthy or unhealthy. They
-never saw a lesion mask{unseen}. The true lesion of a phantom is known; the last columns
-compare with it. {engines}</p>
-<p>Outlines: <b style="color:{_css(OUTLINE)}">mask</b>, <b style="color:{_css(BLUE)}">true lesion</b>. Slices are
-counted from 1 at the inferior end and seen from the feet: the patient's right (R) is on the left.</p>
-<table><tr><th>scan</th><th>engine</th><th>seconds</th><th>called unhealthy</th><th>slices called correctly</th>
-<th>segmented volume</th><th>true volume</th><th>DICE</th><th></th></tr>{rows}</table>
-{"".join(_section(one, out) for one in results)}
-<p class="quiet">anofpdm {__version__}. A research tool, not a medical device.</p></html>
-"""
+    return render(
+        "demo.html",
+        brains=len({run.name for run in results}),
+        new_brains=new_brains,
+        engines=any(run.engine != Engine.DIFFUSION for run in results),
+        runs=[
+            {
+                "title": run.title,
+                "cells": _cells(run),
+                "description": describe(run),
+                "picture": run.picture,
+                "report": (run.folder / REPORT).relative_to(out).as_posix(),
+                "curves": run.engine == Engine.DIFFUSION,
+            }
+            for run in results
+        ],
+        version=__version__,
+    )
 
 
-def _row(one: DemoResult, out: Path) -> str:
-    score, called = one.score, sum(int(row["detected"]) for row in one.result.slices)
-    cells = (
-        one.name,
-        one.engine,
-        f"{one.result.summary['seconds']:.1f}",
+def _cells(run: DemoResult) -> list[str]:
+    score, called = run.score, sum(int(row["detected"]) for row in run.result.slices)
+    return [
+        run.name,
+        run.engine,
+        f"{run.result.summary['seconds']:.1f}",
         f"{called} of {score.slices} slices",
         f"{score.slices_correct} of {score.slices}",
         f"{score.predicted_ml:.1f} ml",
         f"{score.lesion_ml:.1f} ml" if score.lesion_ml else "none",
         f"{score.dice:.2f}",
-    )
-    return "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in cells) + f"<td>{_link(one, out)}</td></tr>"
+    ]
 
 
-def _section(one: DemoResult, out: Path) -> str:
-    picture = base64.b64encode(one.picture).decode()
-    return f"""<h2>{html.escape(one.title)}</h2><p>{html.escape(describe(one))} {_link(one, out)}</p>
-<img alt="slices with outlines of mask and true lesion, anomaly maps; lesion area and score of each slice"
-src="data:image/png;base64,{picture}">
-"""
-
-
-def describe(one: DemoResult) -> str:
-    score, findings = one.score, one.result.findings
+def describe(run: DemoResult) -> str:
+    score, findings = run.score, run.result.findings
     dice = f", DICE {score.dice:.2f}" if findings else ""
     truth = f"The true lesion has {score.lesion_ml:.1f} ml{dice}." if score.lesion_ml else "The brain is healthy."
     if not findings:
@@ -171,12 +149,3 @@ def describe(one: DemoResult) -> str:
     centre = ", ".join(f"{mm:.0f}" for mm in findings[0].centre_mm)
     lead = "1 finding of" if len(findings) == 1 else f"{len(findings)} findings; the largest has"
     return f"{lead} {findings[0].volume_ml:.1f} ml, centre at ({centre}) mm. {truth}"
-
-
-def _css(colour: Colour) -> str:
-    return f"rgb{colour}"
-
-
-def _link(one: DemoResult, out: Path) -> str:
-    path = (one.folder / REPORT).relative_to(out).as_posix()
-    return f'<a href="{html.escape(path)}">report{" with curves" if one.engine == Engine.DIFFUSION else ""}</a>'

@@ -3,7 +3,8 @@
 import math
 import re
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from anofpdm.method.decision import Decisions
 from anofpdm.report.display import DecisionRules, DisplayData, SegmentedScan
@@ -101,6 +102,15 @@ def format_position(position_mm: Iterable[float], oriented: bool) -> str:
     if not oriented:
         letters[0] = f"{letters[0][:-1]}?"
     return ", ".join(letters)
+
+
+def describe_registration(registration: Mapping[str, Any] | None, reference: str) -> str:
+    """Of a series of a raw study."""
+    if registration is None:
+        return "reference"
+    if registration["kept"]:
+        return f"position in the header fits {reference.upper()}, kept"
+    return f"moved by {registration['moved_mm']:.1f} mm, rotated by {registration['rotated_degrees']:.1f}\u00b0"
 
 
 # ---- a slice ---------------------------------------------------------------------------------------------------------

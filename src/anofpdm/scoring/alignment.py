@@ -28,7 +28,7 @@ def align(voxels: np.ndarray, grid: Grid, target: Grid, paths: Paths) -> np.ndar
     turn = nib.io_orientation(np.linalg.inv(target.affine) @ grid.affine)
     turned: np.ndarray = nib.apply_orientation(voxels, turn)
     if _is_same(turned.shape, grid.affine @ nib.orientations.inv_ornt_aff(turn, grid.shape), target):
-        codes = ["".join(nib.aff2axcodes(one.affine)) for one in (grid, target)]
+        codes = ["".join(nib.aff2axcodes(space.affine)) for space in (grid, target)]
         _warn(f"{paths[0]}: axes reordered from {codes[0]} to {codes[1]}, those of {paths[1]}")
         return turned
     overlap = _overlap(grid, target)
@@ -45,8 +45,8 @@ def _is_same(shape: tuple[int, ...], affine: np.ndarray, target: Grid) -> bool:
 
 
 def _check_orientation(grid: Grid, target: Grid, paths: Paths) -> None:
-    for one, path, other in ((grid, paths[0], paths[1]), (target, paths[1], paths[0])):
-        if not (one.header["qform_code"] or one.header["sform_code"]):
+    for space, path, other in ((grid, paths[0], paths[1]), (target, paths[1], paths[0])):
+        if not (space.header["qform_code"] or space.header["sform_code"]):
             raise EvaluationError(
                 f"{path}: no orientation in its header (qform and sform codes are 0), and it does not have the grid of "
                 f"{other}; set the orientation again from the source"
@@ -55,7 +55,7 @@ def _check_orientation(grid: Grid, target: Grid, paths: Paths) -> None:
 
 def _overlap(grid: Grid, target: Grid) -> float:
     """Share of the smaller field of view that is inside the other."""
-    small, large = sorted((grid, target), key=lambda one: math.prod(one.shape) * np.prod(one.spacing_mm))
+    small, large = sorted((grid, target), key=lambda space: math.prod(space.shape) * np.prod(space.spacing_mm))
     centres = [(np.arange(SAMPLES) + 0.5) / SAMPLES * length - 0.5 for length in small.shape]
     points = np.stack(np.meshgrid(*centres, indexing="ij"), axis=-1).reshape(-1, 3)
     voxels = nib.affines.apply_affine(np.linalg.inv(large.affine) @ small.affine, points)

@@ -67,26 +67,26 @@ def find_image(images: Path, pair: Pair) -> Path | None:
 def _pair_folders(predicted: Path, truth: Path) -> Pairing:
     """Files of equal names first, then files of one scan."""
     pairing, masks = Pairing(), [_masks_in(folder) for folder in (predicted, truth)]
-    for folder, found in zip((predicted, truth), masks, strict=True):
-        if not found:
+    for folder, files in zip((predicted, truth), masks, strict=True):
+        if not files:
             pairing.failed[str(folder)] = "no NIfTI file (.nii, .nii.gz) in this folder; check the path"
     if pairing.failed:
         return pairing
-    ours, theirs = (_group(found, lambda file: file.name) for found in masks)
+    ours, theirs = (_group(files, lambda file: file.name) for files in masks)
     same = {name for name in theirs if len(theirs[name]) == len(ours.get(name, ())) == 1}
     pairing.pairs = [_make_pair(name, ours[name][0], theirs[name][0]) for name in same]
-    rest = ([file for file in found if file.name not in same] for found in masks)
-    ours, theirs = (_group(found, lambda file: file.scan) for found in rest)
+    rest = ([file for file in files if file.name not in same] for files in masks)
+    ours, theirs = (_group(files, lambda file: file.scan) for files in rest)
     for scan in {*ours, *theirs}:
-        one, other = ours.get(scan, []), theirs.get(scan, [])
-        if len(one) == len(other) == 1:
-            pairing.pairs.append(_make_pair(scan, one[0], other[0]))
-        elif one and other:
-            several = one if len(one) > 1 else other
+        our_files, their_files = ours.get(scan, []), theirs.get(scan, [])
+        if len(our_files) == len(their_files) == 1:
+            pairing.pairs.append(_make_pair(scan, our_files[0], their_files[0]))
+        elif our_files and their_files:
+            several = our_files if len(our_files) > 1 else their_files
             pairing.failed[scan] = f"several files: {several[0]} and {several[1]}; {REMEDY}"
         else:
-            reason = f"no mask of this scan in {truth if one else predicted}; add it, {REMEDY}"
-            pairing.failed |= dict.fromkeys(map(str, one + other), reason)
+            reason = f"no mask of this scan in {truth if our_files else predicted}; add it, {REMEDY}"
+            pairing.failed |= dict.fromkeys(map(str, our_files + their_files), reason)
     pairing.pairs.sort(key=lambda pair: pair.name)
     pairing.failed = dict(sorted(pairing.failed.items()))
     return pairing

@@ -1,12 +1,8 @@
 """Score many pairs of masks, in several processes; few are in memory at a time."""
 
 import warnings
-from collections import deque
-from collections.abc import Iterator, Sequence
-from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import islice
 
 from anofpdm.errors import AnoFPDMError, EvaluationError, ScanWarning
 from anofpdm.scoring.masks import Labels, read_pair
@@ -42,7 +38,7 @@ def score_pair(pair: Pair, labels: tuple[Labels, Labels] = (None, None)) -> Scor
         scores = score_masks(predicted, truth, (i, j, k))
     except EvaluationError as problem:
         raise EvaluationError(f"{pair.predicted}: {problem}") from None
-    return ScoredScan(pair, scores, tuple(str(one.message) for one in caught))
+    return ScoredScan(pair, scores, tuple(str(warning.message) for warning in caught))
 
 
 def score_pairs(
@@ -50,9 +46,11 @@ def score_pairs(
 ) -> ScoringReport:
     """A pair that cannot be scored is reported, and the others are scored."""
     report, count = ScoringReport(failed=dict(pairing.failed)), len(pairing.pairs)
+    score = partial(_try_score, labels=labels)
     progress(TASK, 0, count)
     with worker_pool(min(workers, count // PAIRS_PER_WORKER)) as pool:
-        for number, result in enumerate(_results(pairing.pairs, labels, pool, workers), start=1):
+        results = map(score, pairing.pairs) if pool is None else pool.map(score, pairing.pairs)
+        for number, result in enumerate(results, start=1):
             if isinstance(result, ScoredScan):
                 report.scans.append(result)
             else:
@@ -62,24 +60,7 @@ def score_pairs(
     return report
 
 
-Result = ScoredScan | tuple[Pair, str]
-
-
-def _results(
-    pairs: Sequence[Pair], labels: tuple[Labels, Labels], pool: Executor | None, workers: int
-) -> Iterator[Result]:
-    """In the order of the pairs."""
-    run, missing = partial(_try_score, labels=labels), iter(pairs)
-    if pool is None:
-        yield from map(run, missing)
-        return
-    pending = deque(pool.submit(run, pair) for pair in islice(missing, 2 * workers))
-    while pending:
-        yield pending.popleft().result()
-        pending.extend(pool.submit(run, pair) for pair in islice(missing, 1))
-
-
-def _try_score(pair: Pair, labels: tuple[Labels, Labels]) -> Result:
+def _try_score(pair: Pair, labels: tuple[Labels, Labels]) -> ScoredScan | tuple[Pair, str]:
     try:
         return score_pair(pair, labels)
     except (AnoFPDMError, OSError) as problem:

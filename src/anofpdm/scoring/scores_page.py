@@ -1,27 +1,24 @@
 """Files of a scored folder: tables, and a self-contained page with plots and the best, median and worst scans."""
 
-import base64
-import html
-import json
 import math
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from PIL import Image, ImageDraw
 
 from anofpdm import __version__
 from anofpdm.errors import AnoFPDMError, ScanWarning
+from anofpdm.report.blocks import to_markdown
+from anofpdm.report.render import render
 from anofpdm.scans import AxialPlanes, Grid, read_volume
 from anofpdm.scans.slices import foreground_percentile
 from anofpdm.scoring.alignment import align
-from anofpdm.scoring.html_page import STYLE, html_tables
 from anofpdm.scoring.masks import Labels, read_pair
 from anofpdm.scoring.pairs import Pair, find_image
 from anofpdm.scoring.score_pairs import ScoredScan, ScoringReport
-from anofpdm.scoring.scores_tables import format_score, lesions_csv, scores_csv, to_json, to_markdown
+from anofpdm.scoring.scores_tables import format_score, lesions_csv, scores_csv, text_blocks, to_json
 from anofpdm.scoring.summary import summarise
 from anofpdm.util import drawing
 from anofpdm.util.files import folder_lock, remove_temporary_files, write_atomically
@@ -31,10 +28,6 @@ TRUE, PREDICTED = (110, 196, 130), drawing.ORANGE  # colours of outlines
 SIZE, TILE, GAP, CAPTION, TILES = 512, 220, 6, 20, 5  # pixels of a whole slice, and of the part that is shown
 SMALLEST_PART = 128
 CHART = (540, 300)
-LEGEND = """Outlines: <b style="color:#3a8f52">truth</b>, <b style="color:#c06a10">prediction</b>. Axial slices, the
-patient's right on the left, counted from 1 at the inferior end; the part of the slices with masks is shown."""
-SLICES_STYLE = ".slices{overflow-x:auto}.slices img{max-width:none;height:14rem}"  # scroll rather than shrink
-POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'"
 
 
 def write_report(
@@ -43,68 +36,43 @@ def write_report(
     """`images`: a file, or a folder of images, shown behind the outlines."""
     out.mkdir(parents=True, exist_ok=True)
     summary = summarise(report.scans)
-    settings = {"label": _name_labels(labels[1]), "predicted_label": _name_labels(labels[0])}
-    text = to_markdown(report, summary)
+    blocks = text_blocks(report, summary)
     with folder_lock(out):
         remove_temporary_files(out)  # of a run that was killed
         files = {
             "scores.csv": scores_csv(report),
             "lesions.csv": lesions_csv(report),
-            "scores.json": json.dumps(to_json(report, summary, settings), indent=2, allow_nan=False).encode(),
-            "scores.md": text.encode(errors="replace"),
+            "scores.json": to_json(report, summary, labels),
+            "scores.md": to_markdown(blocks).encode(errors="replace"),
         }
         for name, data in files.items():
             write_atomically(out / name, data)
-        body = html_tables(text).replace("<h2>", _pictures(report, labels, images) + "<h2>", 1)
-        write_atomically(out / PAGE, _render(body, list(files)).encode(errors="replace"))
-
-
-def _name_labels(labels: Labels) -> Any:
-    return "0 and 1" if labels is None else labels if labels == "all" else list(labels)
-
-
-def _render(body: str, files: Sequence[str]) -> str:
-    links = " ".join(f"<code>{name}</code>" for name in files)
-    return f"""<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">
-<meta http-equiv="Content-Security-Policy" content="{POLICY}"><title>Scores</title><style>{STYLE}{SLICES_STYLE}</style>
-<h1>Scores of predicted masks</h1>
-{body}
-<p>The same numbers are in {links}. Definitions: docs/score.md of anofpdm {__version__}.</p></html>
-"""
-
-
-def _pictures(report: ScoringReport, labels: tuple[Labels, Labels], images: Path | None) -> str:
-    """Charts, then examples; nothing without a scored scan."""
-    if not report.scans:
-        return ""
-    parts = []
-    if len(report.scans) > 1:
-        parts = ["<h2>Plots</h2>", _embed(volume_chart(report.scans), "Bland-Altman plot of volumes")]
-        parts.append(_embed(dice_chart(report.scans), "DICE against the true volume"))
-    parts.append(f"<h2>Examples</h2><p>{LEGEND}</p>")
-    for title, scan in choose_examples(report.scans).items():
-        heading = f"{title}{scan.pair.name}, DICE {format_score('dice', scan.scores.dice)}"
-        parts.append(f"<h3>{html.escape(heading)}</h3>")
-        picture = _embed(draw_scan(scan.pair, labels, images), f"outlines of both masks, {heading}")
-        parts.append(f'<div class="slices" tabindex="0">{picture}</div>')
-    return "\n".join(parts)
-
-
-def _embed(picture: Image.Image, text: str) -> str:
-    data = base64.b64encode(drawing.encode_png(picture)).decode()
-    return f'<img src="data:image/png;base64,{data}" alt="{html.escape(text)}">'
+        charts = {}
+        if len(report.scans) > 1:
+            charts["Bland-Altman plot of volumes"] = drawing.encode_png(volume_chart(report.scans))
+            charts["DICE against the true volume"] = drawing.encode_png(dice_chart(report.scans))
+        examples = {
+            f"{title}{scan.pair.name}, DICE {format_score('dice', scan.scores.dice)}": drawing.encode_png(
+                draw_scan(scan.pair, labels, images)
+            )
+            for title, scan in choose_examples(report.scans).items()
+        }
+        page = render(
+            "scores.html", blocks=blocks, charts=charts, examples=examples, files=list(files), version=__version__
+        )
+        write_atomically(out / PAGE, page.encode(errors="replace"))
 
 
 def choose_examples(scans: Sequence[ScoredScan]) -> dict[str, ScoredScan]:
     """Best, median and worst by DICE, of the scans with a lesion if there are any."""
     shown = [scan for scan in scans if scan.scores.truth_ml] or list(scans)
     ordered = sorted(shown, key=lambda scan: -scan.scores.dice)
+    if not ordered:
+        return {}
     if len(ordered) == 1:
         return {"": ordered[0]}
-    examples = {"Best: ": ordered[0], "Median: ": ordered[len(ordered) // 2], "Worst: ": ordered[-1]}
-    if len(ordered) == 2:
-        del examples["Median: "]
-    return examples
+    median = {"Median: ": ordered[len(ordered) // 2]} if len(ordered) > 2 else {}
+    return {"Best: ": ordered[0], **median, "Worst: ": ordered[-1]}
 
 
 # ---- charts ----------------------------------------------------------------------------------------------------------
@@ -188,5 +156,5 @@ def _square(masks: np.ndarray) -> tuple[slice, slice]:
         return slice(0, SIZE), slice(0, SIZE)
     extent = max(np.ptp(rows), np.ptp(columns)) + 1
     side = int(min(max(1.4 * extent, SMALLEST_PART), SIZE))
-    starts = [min(max((int(one[0]) + int(one[-1]) - side) // 2, 0), SIZE - side) for one in (rows, columns)]
+    starts = [min(max((int(line[0]) + int(line[-1]) - side) // 2, 0), SIZE - side) for line in (rows, columns)]
     return slice(starts[0], starts[0] + side), slice(starts[1], starts[1] + side)

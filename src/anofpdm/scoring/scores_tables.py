@@ -1,11 +1,13 @@
 """Scores as CSV, JSON and Markdown. Undefined values are empty, null and -."""
 
 import dataclasses
+import json
 import math
-from collections.abc import Iterable
 from typing import Any
 
 from anofpdm import __version__
+from anofpdm.report.blocks import Block, Heading, Table
+from anofpdm.scoring.masks import Labels
 from anofpdm.scoring.metrics.lesionwise import BRATS, MATCH_IOU, PENALTY_MM, Lesion
 from anofpdm.scoring.score_pairs import ScoringReport
 from anofpdm.scoring.summary import BY_VOLUME, TITLES, Statistic, Summary
@@ -50,31 +52,25 @@ def _cell(value: Any) -> Any:
     return value
 
 
-def to_json(report: ScoringReport, summary: Summary, settings: dict[str, Any]) -> dict[str, Any]:
-    return without_nan(
+def to_json(report: ScoringReport, summary: Summary, labels: tuple[Labels, Labels]) -> bytes:
+    """Everything; `labels` of the predicted and the true masks."""
+    scans = [
         {
-            "anofpdm": __version__,
-            "settings": {
-                **settings,
-                **dataclasses.asdict(BRATS),
-                "penalty_mm": PENALTY_MM,
-                "panoptic_match_iou": MATCH_IOU,
-            },
-            "summary": dataclasses.asdict(summary),
-            "failed": report.failed,
-            "scans": [
-                {
-                    "scan": scan.pair.name,
-                    "patient": scan.pair.patient,
-                    "predicted": str(scan.pair.predicted),
-                    "truth": str(scan.pair.truth),
-                    **dataclasses.asdict(scan.scores),
-                    "warnings": list(scan.warnings),
-                }
-                for scan in report.scans
-            ],
+            "scan": scan.pair.name,
+            "patient": scan.pair.patient,
+            "predicted": str(scan.pair.predicted),
+            "truth": str(scan.pair.truth),
+            **dataclasses.asdict(scan.scores),
+            "warnings": scan.warnings,
         }
-    )
+        for scan in report.scans
+    ]
+    names = ["0 and 1" if values is None else values for values in labels]
+    settings = {"label": names[1], "predicted_label": names[0], **dataclasses.asdict(BRATS)}
+    settings |= {"penalty_mm": PENALTY_MM, "panoptic_match_iou": MATCH_IOU}
+    content: dict[str, Any] = {"anofpdm": __version__, "settings": settings, "summary": dataclasses.asdict(summary)}
+    content |= {"failed": report.failed, "scans": scans}
+    return json.dumps(without_nan(content), indent=2, allow_nan=False).encode()
 
 
 # ---- text ------------------------------------------------------------------------------------------------------------
@@ -88,23 +84,25 @@ def format_score(name: str, value: float) -> str:
     return f"{value:.2f}" if name.endswith(("_mm", "_ml")) else f"{value:.3f}"
 
 
-def format_statistic(name: str, one: Statistic) -> str:
+def format_statistic(name: str, statistic: Statistic) -> str:
     """Mean, and the interval in brackets."""
-    low, high = (format_score(name, end) for end in one.interval)
-    return format_score(name, one.mean) + ("" if low == "-" else f" ({low} to {high})")
+    low, high = (format_score(name, end) for end in statistic.interval)
+    return format_score(name, statistic.mean) + ("" if low == "-" else f" ({low} to {high})")
 
 
 def summary_rows(summary: Summary) -> list[list[str]]:
     """Score, mean with interval, median, number of scans."""
     return [
-        [TITLES[name], format_statistic(name, one), format_score(name, one.median), str(one.scans)]
-        for name, one in summary.scores.items()
+        [TITLES[name], format_statistic(name, scores), format_score(name, scores.median), str(scores.scans)]
+        for name, scores in summary.scores.items()
     ]
 
 
 def scan_rows(report: ScoringReport) -> list[list[str]]:
-    numbers = [(scan.pair.name, scan.scores.numbers()) for scan in report.scans]
-    return [[name, *(format_score(key, one[key]) for key in SCAN_COLUMNS)] for name, one in numbers]
+    return [
+        [scan.pair.name, *(format_score(name, getattr(scan.scores, name)) for name in SCAN_COLUMNS)]
+        for scan in report.scans
+    ]
 
 
 def describe(summary: Summary) -> str:
@@ -117,29 +115,26 @@ def describe(summary: Summary) -> str:
     return text + " Scans in which a score is undefined are left out of its mean."
 
 
-def to_markdown(report: ScoringReport, summary: Summary) -> str:
+def text_blocks(report: ScoringReport, summary: Summary) -> list[Block]:
+    """Of the Markdown file and the page: a description and the mean scores, then parts with headings."""
     by_volume = [
-        [one.name, str(one.scans), *(format_statistic(name, one.scores[name]) for name in BY_VOLUME)]
-        for one in summary.by_volume
+        [group.name, str(group.scans), *(format_statistic(name, group.scores[name]) for name in BY_VOLUME)]
+        for group in summary.by_volume
     ]
-    lesions = [[one.name, str(one.lesions), str(one.found), f"{one.dice:.3f}"] for one in summary.by_lesion]
-    lines = [describe(summary), "", *_table(["score", "mean", "median", "scans"], summary_rows(summary))]
-    lines += [
-        "",
-        "### By true volume",
-        "",
-        *_table(["volume", "scans", *(TITLES[name] for name in BY_VOLUME)], by_volume),
+    lesions = [[group.name, str(group.lesions), str(group.found), f"{group.dice:.3f}"] for group in summary.by_lesion]
+    blocks: list[Block] = [
+        describe(summary),
+        Table(["score", "mean", "median", "scans"], summary_rows(summary)),
+        Heading("By true volume"),
+        Table(["volume", "scans", *(TITLES[name] for name in BY_VOLUME)], by_volume),
+        Heading("Lesions by volume"),
+        Table(["volume", "lesions", "found", "mean DICE"], lesions),
+        f"Lesions as BraTS merges and matches them; {summary.false_components} false components.",
+        Heading("Scans"),
+        Table(["scan", *SCAN_COLUMNS.values()], scan_rows(report)),
     ]
-    lines += ["", "### Lesions by volume", "", *_table(["volume", "lesions", "found", "mean DICE"], lesions)]
-    lines += ["", f"Lesions as BraTS merges and matches them; {summary.false_components} false components."]
-    lines += ["", "### Scans", "", *_table(["scan", *SCAN_COLUMNS.values()], scan_rows(report))]
     notes = [(scan.pair.name, text) for scan in report.scans for text in scan.warnings]
     for title, remarks in (("Warnings", notes), ("Not scored", list(report.failed.items()))):
         if remarks:
-            lines += ["", f"### {title}", "", *(f"{name}: {text}\n" for name, text in remarks)]
-    return "\n".join(lines) + "\n"
-
-
-def _table(heads: list[str], rows: Iterable[Iterable[str]]) -> list[str]:
-    body = [[cell.replace("|", "/").replace("\n", " ") for cell in row] for row in rows]
-    return [f"| {' | '.join(row)} |" for row in (heads, ["---"] * len(heads), *body)]
+            blocks += [Heading(title), *(f"{name}: {text}" for name, text in remarks)]
+    return blocks

@@ -88,7 +88,7 @@ def summarise(scans: Sequence[ScoredScan]) -> Summary:
 def _statistics(scans: Sequence[ScoredScan], names: Iterable[str]) -> dict[str, Statistic]:
     patients = np.array([scan.pair.patient for scan in scans])
     numbers = [scan.scores.numbers() for scan in scans]
-    return {name: _statistic(np.array([one[name] for one in numbers], dtype=float), patients) for name in names}
+    return {name: _statistic(np.array([scores[name] for scores in numbers], dtype=float), patients) for name in names}
 
 
 def _statistic(values: np.ndarray, patients: np.ndarray) -> Statistic:
@@ -109,7 +109,10 @@ def _lesion_bins(lesions: Sequence[Lesion]) -> list[LesionBin]:
     for name, low, high in _limits(LESION_ML):
         some = [lesion for lesion in lesions if low < lesion.volume_ml <= high]
         if some:
-            found, dice = sum(one.kind == "found" for one in some), float(np.mean([one.dice for one in some]))
+            found, dice = (
+                sum(lesion.kind == "found" for lesion in some),
+                float(np.mean([lesion.dice for lesion in some])),
+            )
             bins.append(LesionBin(name, len(some), found, dice))
     return bins
 

@@ -1,15 +1,8 @@
 """Tables of benchmarks/scaling.py, from made-up times with a known answer."""
 
-from pathlib import Path
-
 import pytest
 
 from tests import toys
-
-
-@pytest.fixture(autouse=True)
-def find_benchmarks(monkeypatch):
-    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "benchmarks"))
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ import torch
 from anofpdm.network.schedule import NoiseSchedule
 from anofpdm.network.simplex import random_permutations, simplex_noise
 from anofpdm.study.rivals.anoddpm import gaussian_draws, reconstruct, simplex_draws
-from tests.method.worlds import Elementwise, TwoGaussians, alpha_bars, some_slices, unlabelled
+from tests.method.worlds import TwoGaussians, alpha_bars, some_slices, unlabelled
 
 SCHEDULE = NoiseSchedule.linear()
 MEAN, VARIANCE = 0.3, 0.09
@@ -50,38 +50,12 @@ def test_without_noise_the_result_is_the_expectation(level):
     torch.testing.assert_close(found, slope * x0 + offset, rtol=0, atol=1e-9)
 
 
-@pytest.mark.parametrize(("level", "x0"), [(60, 0.9), (250, 0.9), (250, -0.5)])
+@pytest.mark.parametrize(("level", "x0"), [(60, 0.9), (250, -0.5)])
 def test_variance_of_samples(level, x0):
     found = sampled(torch.full((1, 1, 250, 250), x0, dtype=torch.float64), level)
     slope, offset, variance = moments(level)
     assert found.mean().item() == pytest.approx(slope * x0 + offset, abs=0.004)
     assert found.var().item() == pytest.approx(variance, rel=0.03)
-
-
-def test_sampling_from_pure_noise_matches_the_training_distribution():
-    found = sampled(torch.full((1, 1, 300, 300), 0.9, dtype=torch.float64), 999)
-    assert found.mean().item() == pytest.approx(MEAN, abs=0.01)
-    assert found.var().item() == pytest.approx(VARIANCE, rel=0.04)
-
-
-def test_less_noise_stays_closer_to_the_input():
-    x0 = torch.full((1, 1, 40, 40), 0.9, dtype=torch.float64)  # two deviations off: a lesion
-    away = [(sampled(x0, level) - x0).square().mean().item() for level in (2, 20, 100, 300)]
-    assert away == sorted(away)
-    assert away[0] < 1e-3
-    assert away[-1] > 0.05
-
-
-def test_number_of_noise_samples():
-    levels = []
-    x0 = some_slices()
-
-    def draw(t):
-        levels.append(t)
-        return 0 * x0
-
-    reconstruct(GAUSSIAN, x0, level=3, draw=draw, schedule=SCHEDULE)
-    assert levels == [3, 3, 2, 1]
 
 
 def test_estimate_is_clamped_by_default():
@@ -94,20 +68,6 @@ def test_estimate_is_clamped_by_default():
         limits.append(found.abs().max().item())
     assert limits[0] == pytest.approx(1)
     assert limits[1] > 1.1
-
-
-@pytest.mark.parametrize("draws", [gaussian_draws, simplex_draws])
-@pytest.mark.parametrize("channels", [1, 3])
-def test_result_does_not_depend_on_the_batch(draws, channels):
-    x0, seeds, predict = some_slices(4, channels).float(), [5, 6, 7, 8], unlabelled(Elementwise())
-
-    def found(rows):
-        draw = draws(x0[rows], [seeds[row] for row in rows])
-        return reconstruct(predict, x0[rows], level=8, draw=draw, schedule=SCHEDULE)
-
-    whole = found([0, 1, 2, 3])
-    for rows in ([2], [3, 0]):
-        assert torch.equal(found(rows), whole[rows])
 
 
 @pytest.mark.parametrize("draws", [gaussian_draws, simplex_draws])

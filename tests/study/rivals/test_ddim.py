@@ -73,20 +73,6 @@ def test_equals_the_explicit_formula(levels, clamp):
     torch.testing.assert_close(decoded, move(x, levels[0], None))
 
 
-def test_result_does_not_depend_on_the_batch():
-    x0, seeds, levels = some_slices(5).float(), [5, 6, 7, 8, 9], levels_up_to(500, 20)
-    predict = unlabelled(Elementwise())
-
-    def there_and_back(rows):
-        noise = slice_noise(x0[rows], [seeds[row] for row in rows])()
-        x = encode(predict, x0[rows], levels, noise=noise, schedule=SCHEDULE)
-        return decode(predict, x, levels, schedule=SCHEDULE)
-
-    whole = there_and_back([0, 1, 2, 3, 4])
-    for rows in ([3], [4, 1], [0, 2, 3]):
-        assert torch.equal(there_and_back(rows), whole[rows])
-
-
 def test_levels_reach_from_0_to_the_top():
     assert levels_up_to(400, 5) == [0, 100, 200, 300, 400]
     assert levels_up_to(3, 10) == [0, 1, 2, 3]

@@ -7,16 +7,11 @@ from anofpdm.method.forward_process import slice_noise
 from anofpdm.network.schedule import NoiseSchedule
 from anofpdm.study.rivals.ddim import decode, encode, levels_up_to
 from anofpdm.study.rivals.ddim_classifier_free import reconstruct
-from tests.method.worlds import Elementwise, TwoGaussians, alpha_bars
+from tests.method.worlds import Elementwise, TwoGaussians, alpha_bars, some_slices
 
 SCHEDULE = NoiseSchedule.linear()
 HEALTHY_MEAN, NULL_MEAN, VARIANCE = -0.3, 0.2, 0.3
 WORLD = TwoGaussians(HEALTHY_MEAN, NULL_MEAN, VARIANCE)
-
-
-def some_slices(n=2, channels=2, side=6):
-    generator = torch.Generator().manual_seed(0)
-    return torch.rand(n, channels, side, side, generator=generator, dtype=torch.float64) * 2 - 1
 
 
 def labelled(world, label):
@@ -40,12 +35,6 @@ def test_strengths_0_and_minus_1_use_one_label_only(world, clamp, strength, labe
     assert (got - other).abs().max() > 0.05
 
 
-def test_slice_is_recovered_without_guidance():
-    x0 = some_slices()
-    assert (found(x0, levels_up_to(450, 451), -1.0) - x0).abs().max() < 0.01
-    assert (found(x0, levels_up_to(450, 451), 0.0) - x0).abs().max() > 0.1
-
-
 @pytest.mark.parametrize("top", [200, 450, 999])
 @pytest.mark.parametrize("strength", [0.0, 1.1, 3.0])
 def test_guided_shift_between_two_gaussians(top, strength):
@@ -56,15 +45,3 @@ def test_guided_shift_between_two_gaussians(top, strength):
     errors = [(found(x0, levels_up_to(top, count), strength) - (x0 + moved)).abs().max() for count in (30, 1000)]
     assert errors[1] < errors[0] / 5
     assert errors[1] < 0.01 * (1 + strength)
-
-
-def test_result_does_not_depend_on_the_batch():
-    x0, seeds, levels = some_slices(4).float(), [5, 6, 7, 8], levels_up_to(450, 20)
-
-    def of(rows):
-        noise = slice_noise(x0[rows], [seeds[row] for row in rows])()
-        return reconstruct(Elementwise(), x0[rows], levels=levels, strength=1.1, noise=noise, schedule=SCHEDULE)
-
-    whole = of([0, 1, 2, 3])
-    for rows in ([2], [3, 0]):
-        assert torch.equal(of(rows), whole[rows])

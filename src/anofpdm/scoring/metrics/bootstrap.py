@@ -68,7 +68,10 @@ def ranking_bootstrap(
 
     def estimate(exact: float, area: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> Estimate:
         """The interval is shifted by the binning error on the whole set."""
-        areas, binned = area(*(times @ one for one in counts)), area(*(one.sum(axis=0) for one in counts))
+        areas, binned = (
+            area(*(times @ histogram for histogram in counts)),
+            area(*(histogram.sum(axis=0) for histogram in counts)),
+        )
         return Estimate(exact, _interval(np.clip(areas + (exact - binned), 0, 1)))
 
     exact_counts = count_by_score(maps[inside], truth[inside])

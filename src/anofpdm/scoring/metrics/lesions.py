@@ -23,8 +23,8 @@ def hd95(predicted: np.ndarray, truth: np.ndarray, pixel_mm: float = 1.0) -> np.
     distances = np.full(len(truth), np.nan)
     borders = _border(predicted), _border(truth)
     for row in np.flatnonzero(predicted.any(axis=(1, 2)) & truth.any(axis=(1, 2))):
-        one, other = (np.argwhere(border[row]) for border in borders)  # [points, 2]
-        apart = np.concatenate([KDTree(other).query(one)[0], KDTree(one).query(other)[0]])
+        points, others = (np.argwhere(border[row]) for border in borders)  # [points, 2]
+        apart = np.concatenate([KDTree(others).query(points)[0], KDTree(points).query(others)[0]])
         distances[row] = np.percentile(apart, 95) * pixel_mm
     return distances
 

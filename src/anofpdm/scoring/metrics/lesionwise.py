@@ -63,9 +63,9 @@ def count_overlaps(predicted: LabelledMask, truth: LabelledMask) -> np.ndarray:
 
 def lesion_f1(overlaps: np.ndarray) -> float:
     """A lesion is found, and a predicted component is right, if they share a voxel with the other mask."""
-    found, false = int(overlaps.any(axis=0).sum()), int((~overlaps.any(axis=1)).sum())
-    total = found + overlaps.shape[1] + false
-    return 2 * found / total if total else 1.0
+    detected, false = int(overlaps.any(axis=0).sum()), int((~overlaps.any(axis=1)).sum())
+    total = detected + overlaps.shape[1] + false
+    return 2 * detected / total if total else 1.0
 
 
 def panoptic_quality(overlaps: np.ndarray, predicted_sizes: np.ndarray, truth_sizes: np.ndarray) -> float:
@@ -137,9 +137,9 @@ class _LesionMeasurement:
 
     def _hd95(self, number: int, matched: np.ndarray) -> float:
         predicted, truth = np.isin(self.part_of_element, matched), self.lesion_of_element == number
-        one, other = self.pair.predicted.surface, self.pair.truth.surface
-        there = self._restrict(self.pair.there, (one, predicted), (other, truth))
-        back = self._restrict(self.pair.back, (other, truth), (one, predicted))
+        ours, true_surface = self.pair.predicted.surface, self.pair.truth.surface
+        there = self._restrict(self.pair.there, (ours, predicted), (true_surface, truth))
+        back = self._restrict(self.pair.back, (true_surface, truth), (ours, predicted))
         return hausdorff(there, back)
 
     def _restrict(
@@ -173,7 +173,8 @@ def _count_pairs(rows: np.ndarray, columns: np.ndarray, shape: tuple[int, int]) 
 
 def lesion_wise(lesions: list[Lesion]) -> tuple[float, float]:
     """Mean DICE and HD95 over counted lesions and false components; 1 and 0 mm without any."""
-    counted = [one for one in lesions if one.counted]
+    counted = [lesion for lesion in lesions if lesion.counted]
     if not counted:
         return 1.0, 0.0
-    return sum(one.dice for one in counted) / len(counted), sum(one.hd95_mm for one in counted) / len(counted)
+    dices, distances = [lesion.dice for lesion in counted], [lesion.hd95_mm for lesion in counted]
+    return sum(dices) / len(counted), sum(distances) / len(counted)

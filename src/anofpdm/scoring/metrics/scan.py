@@ -79,8 +79,8 @@ def score_masks(predicted: np.ndarray, truth: np.ndarray, spacing_mm: Spacing, r
     if box is None:
         return ScanScores()
     margin, spacing = rule.dilations + 1, (i, j, k)
-    one, other = (_label_parts(_pad(mask[box], margin), spacing) for mask in (predicted, truth))
-    scores = _score(one, other, spacing, rule)
+    ours, theirs = (_label_parts(_pad(mask[box], margin), spacing) for mask in (predicted, truth))
+    scores = _score(ours, theirs, spacing, rule)
     start = np.array([part.start - margin for part in box])
     lesions = tuple(_shift_centre(lesion, start, reverse=flipped) for lesion in scores.lesions)
     return dataclasses.replace(scores, lesions=lesions)
@@ -117,17 +117,17 @@ def _label_parts(mask: np.ndarray, spacing: Spacing) -> LabelledMask:
 def _score(predicted: LabelledMask, truth: LabelledMask, spacing: Spacing, rule: LesionRule) -> ScanScores:
     sizes = len(predicted.components.voxels), len(truth.components.voxels)
     overlaps = count_overlaps(predicted, truth)
-    both, voxel_ml = int(overlaps.sum()), math.prod(spacing) / 1000
+    common, voxel_ml = int(overlaps.sum()), math.prod(spacing) / 1000
     counts = predicted.components.count, truth.components.count
     there = measure_distances(predicted.surface, truth.surface, spacing) if all(sizes) else None
     back = measure_distances(truth.surface, predicted.surface, spacing) if all(sizes) else None
     lesions = find_lesions(Pair(predicted, truth, spacing, overlaps, there, back), rule)
     lesion_dice, lesion_hd95 = lesion_wise(lesions)
     return ScanScores(
-        dice=2 * both / sum(sizes),
-        iou=both / (sum(sizes) - both),
-        precision=both / sizes[0] if sizes[0] else math.nan,
-        recall=both / sizes[1] if sizes[1] else math.nan,
+        dice=2 * common / sum(sizes),
+        iou=common / (sum(sizes) - common),
+        precision=common / sizes[0] if sizes[0] else math.nan,
+        recall=common / sizes[1] if sizes[1] else math.nan,
         truth_ml=sizes[1] * voxel_ml,
         predicted_ml=sizes[0] * voxel_ml,
         difference_ml=(sizes[0] - sizes[1]) * voxel_ml,

@@ -65,9 +65,9 @@ class Distances:
         return float(self.mm[order[place]])
 
 
-def measure_distances(one: Surface, other: Surface, spacing: Spacing) -> Distances:
+def measure_distances(surface: Surface, other: Surface, spacing: Spacing) -> Distances:
     """Neither surface may be empty."""
-    return Distances(*find_nearest(one.cells, other.cells, spacing), one.areas)
+    return Distances(*find_nearest(surface.cells, other.cells, spacing), surface.areas)
 
 
 def hausdorff(there: Distances, back: Distances, percent: float = 95) -> float:
@@ -82,7 +82,7 @@ def mean_distance(there: Distances, back: Distances) -> float:
 
 def surface_dice(there: Distances, back: Distances, tolerance_mm: float) -> float:
     """Share of the area of both surfaces that is within the tolerance of the other."""
-    within = sum(one.areas[one.mm <= tolerance_mm + SLACK_MM].sum() for one in (there, back))
+    within = sum(way.areas[way.mm <= tolerance_mm + SLACK_MM].sum() for way in (there, back))
     return float(within / (there.areas.sum() + back.areas.sum()))
 
 

@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import nibabel as nib
 import numpy as np
 
 from anofpdm.scans import AxialPlanes, Grid, mask_slices, read_volume
@@ -25,10 +24,8 @@ def score_volume(mask: np.ndarray, grid: Grid, detected: Mapping[int, bool], tru
     """`detected` is by axial index, from the inferior end."""
     volume = read_volume(truth_file, allow_constant=True)
     truth = align(volume.voxels > 0, volume.grid, grid, (truth_file, "the scan"))
-    axes = nib.orientations.io_orientation(grid.affine)  # [3, 2]: world axis and direction
-    axis = int(np.flatnonzero(axes[:, 0] == 2)[0])
-    has_lesion = np.asarray(np.moveaxis(truth, axis, 0).any(axis=(1, 2)))
-    lesion = has_lesion[:: int(axes[axis, 1])]  # [z], from the inferior end
+    planes = AxialPlanes(grid, max(grid.shape))
+    lesion = np.asarray(planes.axial(truth).any(axis=(1, 2)))  # [z], from the inferior end
     millilitres = abs(float(np.linalg.det(grid.affine[:3, :3]))) / 1000
     return VolumeScore(
         dice=float(dice(mask[None], truth[None])[0]),

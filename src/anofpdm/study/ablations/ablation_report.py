@@ -1,12 +1,12 @@
 """Report of the ablations: a figure and a table each, all numbers as JSON, and a page."""
 
-import html
 import json
 from pathlib import Path
 
 import numpy as np
 from PIL import Image, ImageDraw
 
+from anofpdm.report.render import render
 from anofpdm.study.ablations.charts import FIGURES
 from anofpdm.study.ablations.levels import KINDS
 from anofpdm.study.ablations.run_ablations import Ablations
@@ -30,88 +30,63 @@ WHITE_PERCENTILE = 99.5  # of a tile
 
 def write_report(ablations: Ablations, out: Path) -> None:
     out.mkdir(parents=True, exist_ok=True)
-    for one in ablations.tables:
-        picture = FIGURES[one.name](one) if one.name in FIGURES else draw_gallery(ablations)
-        write_atomically(out / f"{one.name}.png", encode_png(picture))
-        rows = (["" if value is None else value for value in without_nan(row)] for row in one.rows)
-        write_atomically(out / f"{one.name}.csv", encode_csv(one.columns, rows))
+    pictures = {
+        table.name: encode_png(FIGURES[table.name](table) if table.name in FIGURES else draw_gallery(ablations))
+        for table in ablations.tables
+    }
+    for table in ablations.tables:
+        write_atomically(out / f"{table.name}.png", pictures[table.name])
+        rows = (["" if value is None else value for value in without_nan(row)] for row in table.rows)
+        write_atomically(out / f"{table.name}.csv", encode_csv(table.columns, rows))
     write_atomically(out / NUMBERS, to_json(ablations).encode())
-    write_atomically(out / PAGE, render_page(ablations).encode())
+    page = render(
+        "ablations.html", settings=ablations.settings, tables=ablations.tables, pictures=pictures, numbers=NUMBERS
+    )
+    write_atomically(out / PAGE, page.encode())
 
 
 def draw_gallery(ablations: Ablations) -> Image.Image:
     """A block per slice: S_t above the gradient, input and ground truth on the left."""
-    study, rows = ablations.study, ablations.tables[-1].rows
+    study, rows, step = ablations.study, ablations.tables[-1].rows, TILE + GAP
     shown = study.unhealthy[study.gallery]
     pixels = study.cohort.pixels(study.rows[shown])[:, study.calibrated.calibration.settings.channels[0]]
     headings = ["input", "truth", *(f"t = {level}" for level in study.gallery_levels), "t_e"]
-    block = CAPTION + len(KINDS) * (TILE + GAP) + GAP
-    sheet = Image.new("RGB", (SIDE + len(headings) * (TILE + GAP), CAPTION + GAP + len(rows) * block), BACKGROUND)
+    block = CAPTION + len(KINDS) * step + GAP
+    sheet = Image.new("RGB", (SIDE + len(headings) * step, CAPTION + GAP + len(rows) * block), BACKGROUND)
     pen = ImageDraw.Draw(sheet)
     for column, heading in enumerate(headings):
-        pen.text((SIDE + column * (TILE + GAP), 4), heading, FOREGROUND, font())
+        pen.text((SIDE + column * step, 4), heading, FOREGROUND, font())
     for number, (scan, index, size, end) in enumerate(rows):
         top = CAPTION + GAP + number * block
         caption = f"{scan}, slice {int(index) + 1}: lesion of {size} pixels, t_e = {end}"
         pen.text((SIDE, top), caption, MUTED, font())
-        tiles = ablations.measurements.tiles[number]
-        _draw_block(sheet, pixels[number], study.lesions[shown[number]], tiles, top + CAPTION)
-        if study.cohort.oriented(study.rows[shown[number]]):
-            _mark_sides(sheet, len(headings), top + CAPTION)
+        for row, kind in enumerate(KINDS):
+            pen.text((6, top + CAPTION + row * step + TILE // 2 - 6), kind, MUTED, font())
+        tiles = _tiles(pixels[number], study.lesions[shown[number]], ablations.measurements.tiles[number])
+        oriented = study.cohort.oriented(study.rows[shown[number]])
+        for (row, column), tile in tiles.items():
+            place = SIDE + column * step, top + CAPTION + row * step
+            sheet.paste(mark_sides(tile) if oriented else tile, place)
     return sheet
 
 
-def _mark_sides(sheet: Image.Image, columns: int, top: int) -> None:
-    for row, column in np.ndindex(len(KINDS), columns):
-        corner = SIDE + column * (TILE + GAP), top + row * (TILE + GAP)
-        if (row, column) != (1, 1):  # no tile
-            sheet.paste(mark_sides(sheet.crop((*corner, corner[0] + TILE, corner[1] + TILE))), corner)
-
-
-def _draw_block(sheet: Image.Image, pixels: np.ndarray, lesion: np.ndarray, tiles: np.ndarray, top: int) -> None:
-    """tiles [2, levels + 1, H, W]."""
-    for row, kind in enumerate(KINDS):
-        y = top + row * (TILE + GAP)
-        ImageDraw.Draw(sheet).text((6, y + TILE // 2 - 6), kind, MUTED, font())
-        for column, image in enumerate(tiles[row], start=2):
-            tile = heat_tile(image, float(np.percentile(image, WHITE_PERCENTILE)), TILE)
-            sheet.paste(tile, (SIDE + column * (TILE + GAP), y))
+def _tiles(pixels: np.ndarray, lesion: np.ndarray, maps: np.ndarray) -> dict[tuple[int, int], Image.Image]:
+    """By row and column; maps [2, levels + 1, H, W]."""
     grey = grey_tile(pixels, TILE)
-    sheet.paste(grey, (SIDE, top))
-    sheet.paste(draw_outline(grey, lesion), (SIDE, top + TILE + GAP))
-    sheet.paste(grey_tile(np.where(lesion, 1.0, -1.0), TILE), (SIDE + TILE + GAP, top))
+    tiles = {(1, 0): draw_outline(grey, lesion), (0, 0): grey, (0, 1): grey_tile(np.where(lesion, 1.0, -1.0), TILE)}
+    for row, column in np.ndindex(*maps.shape[:2]):
+        image = maps[row, column]
+        tiles[row, column + 2] = heat_tile(image, float(np.percentile(image, WHITE_PERCENTILE)), TILE)
+    return tiles
 
 
 def to_json(ablations: Ablations) -> str:
     tables = {
-        one.name: {
-            "summary": one.summary,
-            **one.numbers,
-            "rows": [dict(zip(one.columns, row, strict=True)) for row in one.rows],
+        table.name: {
+            "summary": table.summary,
+            **table.numbers,
+            "rows": [dict(zip(table.columns, row, strict=True)) for row in table.rows],
         }
-        for one in ablations.tables
+        for table in ablations.tables
     }
     return json.dumps(without_nan({"settings": ablations.settings, "ablations": tables}), indent=2, allow_nan=False)
-
-
-def render_page(ablations: Ablations) -> str:
-    settings = ablations.settings
-    parts = [
-        f"<section><h2>{one.name.replace('_', ' ')}</h2><p>{html.escape(one.summary)}</p>"
-        f'<a href="{one.name}.png"><img src="{one.name}.png" alt="{html.escape(one.summary)}"></a>'
-        f'<p><a href="{one.name}.csv">{one.name}.csv</a></p></section>'
-        for one in ablations.tables
-    ]
-    about = (
-        f"{settings['healthy_slices']} healthy and {settings['unhealthy_slices']} unhealthy slices of "
-        f"{settings['patients']} patients, {len(settings['levels'])} noise levels, scored: "
-        f"{', '.join(settings['scored'])}. Calibrated with image-level labels of these slices; lesion masks are used "
-        f"for scores only. Model {settings['model_sha256'][:12]}, anofpdm {settings['anofpdm']}."
-    )
-    return (
-        '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Ablations</title><style>'
-        "body{background:#101012;color:#ebebeb;font:15px/1.5 system-ui,sans-serif;max-width:1280px;margin:2em auto;"
-        "padding:0 1em}img{max-width:100%}a{color:#5c94ec}h2{margin:1.6em 0 0;font-size:1.15em}p{max-width:48em}"
-        f"</style></head><body><h1>Ablations</h1><p>{html.escape(about)}</p>{''.join(parts)}"
-        f'<p>All numbers and settings: <a href="{NUMBERS}">{NUMBERS}</a></p></body></html>\n'
-    )

@@ -81,11 +81,13 @@ def lesion_size(study: Study) -> Ablation:
 def strength(study: Study) -> Ablation:
     evidence, calibration = study.calibrated.evidence, study.calibrated.calibration
     rows: list[Row] = []
-    for one in calibration.candidates:
-        at_strength = evidence.at(one.strength)
-        changed = replace(calibration, strength=one.strength, divergence_max=float(at_strength.end_divergence.max()))
+    for candidate in calibration.candidates:
+        at_strength = evidence.at(candidate.strength)
+        changed = replace(
+            calibration, strength=candidate.strength, divergence_max=float(at_strength.end_divergence.max())
+        )
         decided = decide(at_strength.map(lambda tensor: tensor[study.unhealthy]), changed, NO_DETECTOR)
-        rows.append((one.strength, one.accuracy, one.auc, study.unhealthy_dice(decided.drawn)))
+        rows.append((candidate.strength, candidate.accuracy, candidate.auc, study.unhealthy_dice(decided.drawn)))
     highest = max(rows, key=lambda row: row[3])[0]
     summary = (
         f"Image-level accuracy at the best cosine threshold, and unhealthy DICE, against the guidance strength: labels "

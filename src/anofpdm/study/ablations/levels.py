@@ -81,7 +81,7 @@ Share = tuple[np.ndarray, list[tuple[np.ndarray, ...]], np.ndarray]  # of a proc
 def _merge(shares: Sequence[Share], end_step: np.ndarray) -> LevelMeasurements:
     order = np.argsort(np.concatenate([slices for slices, _, _ in shares]))
     parts = [part for _, parts, _ in shares for part in parts]
-    inside, outside, scores = (np.concatenate(one)[order] for one in zip(*parts, strict=True))
+    inside, outside, scores = (np.concatenate(measured)[order] for measured in zip(*parts, strict=True))
     beyond = end_step[:, None] * np.array(FACTORS) > HIGHEST_LEVEL
     tiles = np.sum([tiles for _, _, tiles in shares], axis=0)  # each is of one process, 0 in the others
     return LevelMeasurements(inside, outside, scores, beyond.mean(axis=0), tiles)
@@ -126,15 +126,17 @@ class _Recorder:
             if columns and number in self.now:
                 row, channels = int(np.flatnonzero(self.now == number)[0]), list(self.settings.channels)
                 gradient = (level.healthy[row] - level.unguided[row])[channels].square().mean(0)
-                both = torch.stack([signal[row], gradient]).cpu().float().numpy()
-                self.tiles[place][:, columns] = both[:, None]
+                pair = torch.stack([signal[row], gradient]).cpu().float().numpy()
+                self.tiles[place][:, columns] = pair[:, None]
 
     def _finish(self) -> None:
         magnitudes = torch.stack(self.magnitudes[: self.calibrated], -1)  # [2, n, K]
         maps = self.ends.maps.cpu().float().numpy().swapaxes(0, 1)  # [F, n, H, W]
         quantile, lesions = self.quantile[self.now], self.lesions[self.now]
-        cuts = [thresholds(one, quantile, None, MASK) for one in maps]
-        masks = [mask(median_filtered(one), cut, MASK.smallest) for one, cut in zip(maps, cuts, strict=True)]
-        scores = np.stack([dice(one, lesions) for one in masks], axis=1)
+        cuts = [thresholds(image_maps, quantile, None, MASK) for image_maps in maps]
+        masks = [
+            mask(median_filtered(image_maps), cut, MASK.smallest) for image_maps, cut in zip(maps, cuts, strict=True)
+        ]
+        scores = np.stack([dice(drawn, lesions) for drawn in masks], axis=1)
         self.parts.append((*magnitudes.cpu().float().numpy(), scores))
         self.start += len(self.now)

@@ -5,11 +5,8 @@ with the evidence of one pass of the network. End step and noise levels take a s
 every other number of levels and the other encoding a pass each.
 """
 
-import math
 import platform
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -22,7 +19,7 @@ from anofpdm.errors import EvaluationError
 from anofpdm.method.calibration import Calibration
 from anofpdm.method.decision import VARIANTS, Variant, decide
 from anofpdm.method.evidence import Evidence
-from anofpdm.method.gather import TASK, EvidenceRequest, gather_shared, slice_seeds
+from anofpdm.method.gather import EvidenceRequest, gather_shared, slice_seeds
 from anofpdm.network.predictor import TrainedModel
 from anofpdm.options import Encoding, Signal
 from anofpdm.scoring.metrics.pixels import average_precision
@@ -45,8 +42,8 @@ class AblationConfig:
     variants: tuple[str, ...] = tuple(COMPARED)
 
     def __post_init__(self) -> None:
-        one = self.calibration
-        if (one.encoding, one.signal, one.strength_by) != ("ddim", "error", "cosine"):
+        options = self.calibration
+        if (options.encoding, options.signal, options.strength_by) != ("ddim", "error", "cosine"):
             raise EvaluationError("ablations start from the paper's method: ddim, error, strength by cosine")
 
     def compared(self) -> dict[str, Variant]:
@@ -56,7 +53,7 @@ class AblationConfig:
         """Calibrations with other numbers of levels, and with the other encoding."""
         main = self.calibration
         counts = sorted(set(self.levels_tried) - {main.levels})
-        encodings = sorted({one.encoding for one in self.compared().values()} - {main.encoding})
+        encodings = sorted({variant.encoding for variant in self.compared().values()} - {main.encoding})
         return [
             *(replace(main, levels=count) for count in counts),
             *(replace(main, encoding=encoding) for encoding in encodings),
@@ -81,15 +78,14 @@ def ablate(
     """In every process; the network's passes are shared among them."""
     world = world or World()
     measured, rows, lesions = measured_slices(cohort, config.calibration)
-    n_unhealthy = int(lesions.any(axis=(1, 2)).sum())
-    first_report, second_report, *reports = _reports(model, config, len(rows), n_unhealthy, progress)
-
-    calibrated = fit_calibration(model, measured, config.calibration, first_report, world, last_maps=True)
+    for options in (config.calibration, *config.other_passes()):
+        options.settings(model.channels(options.score))  # impossible numbers of levels are refused before any work
+    calibrated = fit_calibration(model, measured, config.calibration, progress, world, last_maps=True)
     decisions = decide(calibrated.evidence, calibrated.calibration, NO_DETECTOR)
     gallery_levels = choose_levels(calibrated.calibration.settings.levels, config.gallery_levels)
     study = Study(measured, rows, lesions, calibrated, decisions, gallery_levels)
-    measurements = second_pass(model, study, config.calibration, second_report, world)
-    by_levels, by_variant = _other_passes(model, study, config, reports, world)
+    measurements = second_pass(model, study, config.calibration, progress, world)
+    by_levels, by_variant = _other_passes(model, study, config, progress, world)
     all_tables = [
         ablation_tables.mse_curves(study),
         ablation_tables.sam(study, measurements),
@@ -108,36 +104,14 @@ def ablate(
 # ---- passes ----------------------------------------------------------------------------------------------------------
 
 
-def _reports(
-    model: TrainedModel, config: AblationConfig, n_slices: int, n_unhealthy: int, progress: Progress
-) -> list[Progress]:
-    """Progress of the first, the second, the gradients' and all other passes, as parts of one task.
-
-    Impossible numbers of levels are refused here, before any work.
-    """
-    wanted = [config.calibration, *config.other_passes()]
-    main, *others = (len(one.settings(model.channels(one.score)).levels) for one in wanted)
-    batches = [math.ceil(count / config.calibration.batch) for count in (n_slices, n_unhealthy)]
-    gradients = any(one.signal != "error" for one in config.compared().values())
-    sizes = [batches[0] * main, batches[1] * main, gradients * batches[1] * main]
-    sizes += [batches[0] * count for count in others]
-    starts, total = accumulate([0, *sizes[:-1]]), sum(sizes)
-
-    def part(start: int, size: int) -> Progress:
-        return lambda _task, done, of, _note="": progress(TASK, start + int(size * done // of), total)
-
-    return [part(start, size) for start, size in zip(starts, sizes, strict=True)]
-
-
 def _other_passes(
-    model: TrainedModel, study: Study, config: AblationConfig, reports: Sequence[Progress], world: World
+    model: TrainedModel, study: Study, config: AblationConfig, report: Progress, world: World
 ) -> tuple[dict[int, Quality], dict[str, Quality]]:
     """Quality by number of levels, and by variant."""
-    gradient_report, *other_reports = reports
     first = study.unhealthy_evidence(study.calibrated)
     by_levels = {config.calibration.levels: first}
-    by_kind = {("ddim", "error"): first, **_gradient_evidence(model, study, config, gradient_report, world)}
-    for options, report in zip(config.other_passes(), other_reports, strict=True):
+    by_kind = {("ddim", "error"): first, **_gradient_evidence(model, study, config, report, world)}
+    for options in config.other_passes():
         other_encoding = options.levels == config.calibration.levels
         evidence = study.unhealthy_evidence(
             fit_calibration(model, study.cohort, options, report, world, last_maps=other_encoding)
@@ -149,8 +123,8 @@ def _other_passes(
     return (
         {count: _quality(study, *evidence) for count, evidence in by_levels.items()},
         {
-            name: _quality(study, *by_kind[one.encoding, one.signal], last_map=one.last_map)
-            for name, one in config.compared().items()
+            name: _quality(study, *by_kind[variant.encoding, variant.signal], last_map=variant.last_map)
+            for name, variant in config.compared().items()
         },
     )
 
@@ -159,7 +133,7 @@ def _gradient_evidence(
     model: TrainedModel, study: Study, config: AblationConfig, report: Progress, world: World
 ) -> dict[tuple[str, str], tuple[Evidence, Calibration]]:
     """By encoding and signal, of slices with a lesion, in one pass. The calibration is that of the first pass."""
-    signals = sorted({one.signal for one in config.compared().values()} - {"error"})
+    signals = sorted({variant.signal for variant in config.compared().values()} - {"error"})
     if not signals:
         return {}
     rows, calibration = study.rows[study.unhealthy], study.calibrated.calibration

@@ -57,7 +57,6 @@ class Timing:
 def measure(config: BenchConfig) -> Iterator[Timing]:
     peak = matrix_peak(config.device, torch.float16) if config.device.type == "cuda" else None
     flops = slice_flops(config)
-    network = random_network(config)
     generator = torch.Generator().manual_seed(0)
     x0 = 2 * torch.rand(config.batch, MODALITIES, config.side, config.side, generator=generator).to(config.device) - 1
 
@@ -71,30 +70,26 @@ def measure(config: BenchConfig) -> Iterator[Timing]:
             of_peak=None if peak is None else tflops / peak,
         )
 
-    predict = NoisePredictor(network, config.device, config.precision)
-    ours = [
-        _timed(predict, x0, config, count, strengths)
-        for count, strengths in [*((count, 1) for count in config.levels), (config.levels[-1], 10)]
-    ]
+    predict = NoisePredictor(random_network(config), config.device, config.precision)
+    settings = [*((count, 1) for count in config.levels), (config.levels[-1], 10)]
+    ours = [_timed(predict, x0, count, strengths) for count, strengths in settings]
     del predict
-    network = random_network(config).use_plain_layers().to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
-    literal = _timed_literal(network.to(config.device).eval(), x0, config)
+    literal = _timed_literal(x0, config)
     literal_level = literal.seconds / literal.levels
-    yield compare(literal, literal_level)
-    for row in ours:
+    for row in (literal, *ours):
         yield compare(row, literal_level)
     student = _timed_student(x0, config)
     yield replace(student, times_faster_than_600=600 * literal_level / student.seconds)
 
 
-def _timed(predict: NoisePredictor, x0: Tensor, config: BenchConfig, count: int, strengths: int) -> Timing:
+def _timed(predict: NoisePredictor, x0: Tensor, count: int, strengths: int) -> Timing:
     many, seeds, schedule = range(strengths), range(len(x0)), NoiseSchedule.linear()
 
     def run(levels: Sequence[int]) -> None:
         forward_evidence(predict, x0, levels=levels, strengths=many, schedule=schedule, seeds=seeds)
 
     run(spread_levels(WARM_UP))
-    seconds, memory = time_run(config.device, lambda: run(spread_levels(count)))
+    seconds, memory = time_run(x0.device, lambda: run(spread_levels(count)))
     return Timing(f"ours, {predict.precision}", count, strengths, seconds, 2 * count * len(x0), memory)
 
 
@@ -113,10 +108,12 @@ def _timed_student(x0: Tensor, config: BenchConfig) -> Timing:
     return Timing("student", 0, 0, seconds / 10, 2 * len(x0), memory)
 
 
-def _timed_literal(network: UNet, x0: Tensor, config: BenchConfig) -> Timing:
+def _timed_literal(x0: Tensor, config: BenchConfig) -> Timing:
+    network = random_network(config).use_plain_layers().to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
+    network, count = network.to(config.device).eval(), config.literal_levels
     literal_loop(network, x0, spread_levels(WARM_UP))
-    seconds, memory = time_run(config.device, lambda: literal_loop(network, x0, spread_levels(config.literal_levels)))
-    return Timing("literal loop, fp32", config.literal_levels, 1, seconds, 4 * config.literal_levels * len(x0), memory)
+    seconds, memory = time_run(config.device, lambda: literal_loop(network, x0, spread_levels(count)))
+    return Timing("literal loop, fp32", count, 1, seconds, 4 * count * len(x0), memory)
 
 
 @torch.no_grad()

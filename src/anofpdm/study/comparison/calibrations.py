@@ -18,7 +18,7 @@ from anofpdm.util.progress import Progress
 def calibrate_methods(job: EvaluationJob, methods: dict[str, EvidenceMethod]) -> dict[str, Calibration]:
     """By method; all of one encoding. Calibrations in the folder are kept: results were made with them."""
     strength_by, world = job.config.calibration.strength_by, job.world
-    for method in sorted(methods.values(), key=lambda one: calibrated_signal(one) == Signal.ERROR):
+    for method in sorted(methods.values(), key=lambda method: calibrated_signal(method) == Signal.ERROR):
         if not world.all_gather(calibration_path(job.folder, method, strength_by).is_file())[0]:
             signal = calibrated_signal(method)
             _write_calibrations(job, replace(job.config.calibration, encoding=method.encoding, signal=signal))

@@ -1,6 +1,5 @@
 """Report of an evaluation: tables, a figure of example slices, and a page."""
 
-import html
 import json
 from dataclasses import asdict
 from typing import Any
@@ -9,9 +8,10 @@ import numpy as np
 from PIL import Image, ImageDraw
 
 from anofpdm import __version__
-from anofpdm.scoring.html_page import STYLE, html_tables
-from anofpdm.study.comparison.comparison_tables import as_json, latex, markdown, patients_csv, slices_csv
-from anofpdm.study.comparison.job import EvaluationJob
+from anofpdm.report.blocks import to_markdown
+from anofpdm.report.render import render
+from anofpdm.study.comparison.comparison_tables import as_json, latex, patients_csv, slices_csv, text_blocks
+from anofpdm.study.comparison.job import EvaluationJob, Results
 from anofpdm.study.comparison.names import Setup
 from anofpdm.study.comparison.protocol import Failures
 from anofpdm.util.drawing import (
@@ -29,19 +29,41 @@ from anofpdm.util.files import write_atomically
 
 TILE, GAP, CAPTION, SIDE = 112, 4, 18, 60
 MARKDOWN, PICTURE, PAGE = "table.md", "examples.png", "index.html"
-EXAMPLES = (
-    "<h2>Examples</h2><p>From small lesions to large. Below each method's map, its mask before the detector.</p>"
-    f'<img src="{PICTURE}" alt="input, ground truth, and map and mask of each method for example slices">'
-)
 
 
 def write_report(job: EvaluationJob, failures: Failures) -> None:
     """Tables, figures and the page, from the results in the folder."""
-    out, results = job.out, job.results()
-    table = markdown(results, job, failures)
+    out, results, truth = job.out, job.results(), job.evaluation_set.truth
+    blocks = text_blocks(results, job, failures)
+    files = {
+        "results.json": _everything(job, results, failures),
+        "slices.csv": slices_csv(results, job),
+        "patients.csv": patients_csv(results, job),
+        MARKDOWN: to_markdown(blocks).encode(),
+        "table.tex": latex(results).encode(),
+    }
+    picture = draw_examples(job, list(results)) if len(job.example_positions) else None
+    page = render(
+        "evaluation.html",
+        slices=len(truth.masks),
+        unhealthy=int(truth.unhealthy.sum()),
+        patients=len(np.unique(truth.patients)),
+        split=job.config.split,
+        cohort=job.cohort.path.name,
+        files=list(files),
+        blocks=blocks,
+        examples=picture,
+        settings=json.dumps({**job.settings(), "options": asdict(job.config)}, indent=2, default=str),
+        version=__version__,
+    )
+    files |= {PICTURE: picture} if picture else {}
+    for name, data in {**files, PAGE: page.encode()}.items():
+        write_atomically(out / name, data)
 
+
+def _everything(job: EvaluationJob, results: Results, failures: Failures) -> bytes:
     def stored(pattern: str) -> dict[str, Any]:
-        return {path.stem: json.loads(path.read_text()) for path in sorted(out.glob(pattern))}
+        return {path.stem: json.loads(path.read_text()) for path in sorted(job.out.glob(pattern))}
 
     payload = {
         "settings": job.settings(),
@@ -53,28 +75,15 @@ def write_report(job: EvaluationJob, failures: Failures) -> None:
         "failed": failures,
         "methods": as_json(results),
     }
-    files = {
-        "results.json": json.dumps(payload, indent=2).encode(),
-        "slices.csv": slices_csv(results, job),
-        "patients.csv": patients_csv(results, job),
-        MARKDOWN: table.encode(),
-        "table.tex": latex(results).encode(),
-    }
-    for name, data in files.items():
-        write_atomically(out / name, data)
-    examples_part = "<p>No examples: no slice of this set has a lesion.</p>"
-    if len(job.example_positions):
-        write_atomically(out / PICTURE, examples(job, list(results)))
-        examples_part = EXAMPLES
-    write_atomically(out / PAGE, _page(job, html_tables(table) + "\n" + examples_part, list(files)).encode())
+    return json.dumps(payload, indent=2).encode()
 
 
-def examples(job: EvaluationJob, names: list[str]) -> bytes:
+def draw_examples(job: EvaluationJob, names: list[str]) -> bytes:
     """As in the paper: a row per slice, from small lesions to large, a column per method; its map above its mask."""
     positions = job.example_positions
     rows = job.evaluation_set.rows[positions]
     pixels, truth = job.cohort.pixels(rows)[:, job.channels[0]], job.evaluation_set.truth.masks[positions]
-    columns = {"input, truth": ([grey_tile(one, TILE) for one in pixels], truth)}
+    columns = {"input, truth": ([grey_tile(slice_pixels, TILE) for slice_pixels in pixels], truth)}
     for name in names:
         stored = job.load(name, Setup.UNHEALTHY, job.config.seeds[0])
         if stored is not None and "maps" in stored[1]:
@@ -89,23 +98,8 @@ def examples(job: EvaluationJob, names: list[str]) -> bytes:
     for column, (name, (tiles, masks)) in enumerate(columns.items()):
         left = SIDE + column * (TILE + GAP)
         pen.text((left, 3), name, FOREGROUND, font())
-        for tile, one, mask, top, row in zip(tiles, pixels, masks, tops, rows, strict=True):
-            for number, image in enumerate((tile, draw_outline(grey_tile(one, TILE), mask))):
+        for tile, slice_pixels, mask, top, row in zip(tiles, pixels, masks, tops, rows, strict=True):
+            for number, image in enumerate((tile, draw_outline(grey_tile(slice_pixels, TILE), mask))):
                 marked = mark_sides(image) if job.cohort.oriented(row) else image
                 sheet.paste(marked, (left, top + number * (TILE + GAP)))
     return encode_png(sheet)
-
-
-def _page(job: EvaluationJob, body: str, files: list[str]) -> str:
-    settings: dict[str, Any] = {**job.settings(), "options": asdict(job.config)}
-    truth = job.evaluation_set.truth
-    return f"""<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">
-<title>Evaluation</title><style>{STYLE}</style>
-<h1>Evaluation</h1>
-<p>{len(truth.masks)} slices, {int(truth.unhealthy.sum())} with a lesion, from {len(np.unique(truth.patients))}
-patients ({html.escape(job.config.split)} split of {html.escape(job.cohort.path.name)}).
-Files: {" ".join(f'<a href="{name}">{name}</a>' for name in files)}</p>
-{body}
-<details><summary>Settings</summary><pre>{html.escape(json.dumps(settings, indent=2, default=str))}</pre></details>
-<p>anofpdm {__version__}</p></html>
-"""

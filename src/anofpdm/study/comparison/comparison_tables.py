@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from anofpdm.report.blocks import Block, Heading, Table
 from anofpdm.study.comparison.job import EvaluationJob, Results
 from anofpdm.study.comparison.methods import METHODS, ReconstructionMethod
 from anofpdm.study.comparison.names import EMPTY, Setup
@@ -55,15 +56,15 @@ def note(job: EvaluationJob) -> str:
     return " ".join(sentence for sentence in sentences if sentence)
 
 
-def markdown(results: Results, job: EvaluationJob, failures: Mapping[str, str]) -> str:
+def text_blocks(results: Results, job: EvaluationJob, failures: Mapping[str, str]) -> list[Block]:
     """The paper's table, then all other metrics."""
     heads = [f"{setup} {metric}" for setup in ORDER for metric in MAIN.values()]
     cells = {name: [_cell(by.get(setup), key) for setup in ORDER for key in MAIN] for name, by in results.items()}
-    lines = [*_table(heads, cells), "", note(job)]
-    lines += [f"{name} failed: {reason}" for name, reason in failures.items()]
+    blocks: list[Block] = [_table(heads, cells), note(job)]
+    blocks += [f"{name} failed: {reason}" for name, reason in failures.items()]
     for setup in ORDER:
         cells = {name: [_cell(by[setup], key) for key in MORE] for name, by in results.items() if setup in by}
-        lines += ["", f"### {setup}", "", *_table(MORE.values(), cells)]
+        blocks += [Heading(setup), _table(MORE.values(), cells)]
     by_size = {name: by[Setup.UNHEALTHY][0].by_size for name, by in results.items() if Setup.UNHEALTHY in by}
     if by_size:
         heads = [f"{size.name} (n={size.count})" for size in next(iter(by_size.values()))]
@@ -71,17 +72,14 @@ def markdown(results: Results, job: EvaluationJob, failures: Mapping[str, str]) 
             name: ["-" if math.isnan(size.dice) else f"{100 * size.dice:.1f}" for size in sizes]
             for name, sizes in by_size.items()
         }
-        title = "### DICE by lesion size (pixels at 128 x 128), unhealthy slices"
-        lines += ["", title, "", *_table(heads, cells)]
-    return "\n".join(lines) + "\n"
+        title = "DICE by lesion size (pixels at 128 x 128), unhealthy slices"
+        blocks += [Heading(title), _table(heads, cells)]
+    return blocks
 
 
-def _table(heads: Iterable[str], cells: Mapping[str, Sequence[str]]) -> list[str]:
-    """A row a method."""
-    rows = [["", "method", *heads]]
-    rows.append(["---"] * len(rows[0]))
-    rows += [[_mark(name), name, *values] for name, values in cells.items()]
-    return [f"| {' | '.join(row)} |" for row in rows]
+def _table(heads: Iterable[str], cells: Mapping[str, Sequence[str]]) -> Table:
+    """A row per method."""
+    return Table(["", "method", *heads], [[_mark(name), name, *values] for name, values in cells.items()])
 
 
 def _mark(name: str) -> str:
@@ -129,9 +127,9 @@ def slices_csv(results: Results, job: EvaluationJob) -> bytes:
 def patients_csv(results: Results, job: EvaluationJob) -> bytes:
     """One row for each method, setup, seed and patient."""
     rows = (
-        [name, setup, seed, patient, one.slices, f"{one.dice:.6g}", f"{one.volume_dice:.6g}"]
+        [name, setup, seed, patient, score.slices, f"{score.dice:.6g}", f"{score.volume_dice:.6g}"]
         for name, setup, seed, scores in _each(results, job)
-        for patient, one in scores.by_patient.items()
+        for patient, score in scores.by_patient.items()
     )
     return encode_csv(["method", "setup", "seed", "patient", "slices", "mean_dice", "volume_dice"], rows)
 
@@ -151,7 +149,7 @@ def as_json(results: Results) -> dict[str, Any]:
                 setup: {
                     "mean": {key: summary(several, key)[0] for key in several[0].numbers},
                     "deviation": {key: summary(several, key)[1] for key in several[0].numbers},
-                    "seeds": [one.to_dict() for one in several],
+                    "seeds": [scores.to_dict() for scores in several],
                 }
                 for setup, several in by_setup.items()
             }
@@ -162,7 +160,7 @@ def as_json(results: Results) -> dict[str, Any]:
 
 def summary(several: Sequence[Scores], key: str) -> tuple[float, float, tuple[float, float] | None]:
     """Mean and deviation over seeds, and the interval of the first seed."""
-    values = np.array([one.numbers.get(key, math.nan) for one in several])
+    values = np.array([scores.numbers.get(key, math.nan) for scores in several])
     return float(values.mean()), float(values.std(ddof=1)) if len(values) > 1 else 0.0, several[0].intervals.get(key)
 
 

@@ -146,7 +146,7 @@ class EvaluationJob:
         for name in (*self.methods.registry, EMPTY):
             for setup in SETUPS:
                 stored = [self.load(name, setup, seed) for seed in self.config.seeds]
-                loaded = [one[0] for one in stored if one is not None]
+                loaded = [result[0] for result in stored if result is not None]
                 if len(loaded) == len(stored):
                     results.setdefault(name, {})[setup] = loaded
         return results

@@ -80,8 +80,8 @@ def load_scores(path: Path, provenance: Mapping[str, str]) -> tuple[Scores, Exam
         scores = Scores(
             numbers=payload["numbers"],
             intervals={name: (ends[0], ends[1]) for name, ends in payload["intervals"].items()},
-            by_size=[SizeBin(one["above"], one["up_to"], one["count"], one["dice"]) for one in payload["by_size"]],
-            by_patient={name: PatientScore(**one) for name, one in payload["by_patient"].items()},
+            by_size=[SizeBin(size["above"], size["up_to"], size["count"], size["dice"]) for size in payload["by_size"]],
+            by_patient={name: PatientScore(**score) for name, score in payload["by_patient"].items()},
             slices=slices,
         )
         return scores, examples

@@ -97,11 +97,11 @@ class Scorer:
     def save_finished(self, *, wait: bool) -> None:
         """In the order of submission."""
         while self.pending and (wait or self.pending[0].scores.done()):
-            one = self.pending.pop(0)
+            oldest = self.pending.pop(0)
             try:
-                one.save(one.scores.result())
+                oldest.save(oldest.scores.result())
             except EvaluationError as error:
-                self.failures[one.method] = str(error)
+                self.failures[oldest.method] = str(error)
             self.job.progress("Scoring", self.submitted - len(self.pending), self.submitted)
 
     def _submit(self, name: str, stored: tuple[Path | None, Setup, bool], save: Callable[[Scores], None]) -> None:

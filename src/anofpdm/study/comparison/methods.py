@@ -154,8 +154,8 @@ METHODS: dict[str, Method] = {
         label_gradient, _grid(level=(400, 200), scale=(10, 100), steps=(10,)), ("classifier",), (Setup.UNHEALTHY,)
     ),
     **{
-        name: EvidenceMethod(replace(PAPER, last_map=one.last_map), one.signal, one.encoding)
-        for name, one in VARIANTS.items()
+        name: EvidenceMethod(replace(PAPER, last_map=variant.last_map), variant.signal, variant.encoding)
+        for name, variant in VARIANTS.items()
     },
     "gradient-above": EvidenceMethod(PAPER, Signal.GRADIENT_ABOVE),  # `gradient` needs many levels
     # Our additions: the paper's method with the curve detector, then one further change each, then all.
@@ -173,8 +173,8 @@ METHODS: dict[str, Method] = {
 
 def student_methods(optional: Sequence[str]) -> dict[str, StudentMethod]:
     """The student without each set of its optional modalities, from one of them to all."""
-    sets = [one for one in subsets(optional) if one]
-    return {name_without(MethodChoice.ANOFPDM_STUDENT, one): StudentMethod(one) for one in sets}
+    sets = [missing for missing in subsets(optional) if missing]
+    return {name_without(MethodChoice.ANOFPDM_STUDENT, missing): StudentMethod(missing) for missing in sets}
 
 
 @dataclass(frozen=True)

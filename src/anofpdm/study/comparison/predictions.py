@@ -126,7 +126,9 @@ def predict_from_evidence(
     }
     strengths = sorted({calibration.strength for calibration in calibrations.values()})
     maps_of = {name: calibrations[name].settings for name in methods}
-    signals = tuple(sorted({part for one in maps_of.values() for part in components(one.signal)}))
+    signals = tuple(
+        sorted({part for settings_of_maps in maps_of.values() for part in components(settings_of_maps.signal)})
+    )
     rows = work.rows[np.concatenate([np.empty(0, dtype=int), *scans])]
     request = EvidenceRequest(settings, strengths, work.job.model.device, work.job.config.batch, signals)
     batches = evidence_batches(

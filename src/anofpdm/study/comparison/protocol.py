@@ -108,7 +108,7 @@ def run_reconstruction(job: EvaluationJob, name: str, method: ReconstructionMeth
             continue
         tuned, outcomes = tune(job, name, method), dict[Setup, Outcome]()
         for setup in sorted(job.setups(name)):  # mixed, which has all slices, first
-            same = [one for other, one in outcomes.items() if tuned[other].setting == tuned[setup].setting]
+            same = [outcome for other, outcome in outcomes.items() if tuned[other].setting == tuned[setup].setting]
             outcomes[setup] = _reconstruct(job, name, method, setup, seed, tuned[setup], same)
         scorer.submit(name, seed, outcomes, gated=False)
 

@@ -86,7 +86,7 @@ class Scores:
 
     def to_dict(self) -> dict[str, Any]:
         """Without the slices."""
-        by_patient = {name: asdict(one) for name, one in self.by_patient.items()}
+        by_patient = {name: asdict(score) for name, score in self.by_patient.items()}
         by_size = [{**asdict(size), "name": size.name} for size in self.by_size]
         return {"numbers": self.numbers, "intervals": self.intervals, "by_size": by_size, "by_patient": by_patient}
 

@@ -63,7 +63,7 @@ def tune(job: EvaluationJob, name: str, method: ReconstructionMethod) -> dict[Se
             lambda _, done, total, note="": job.progress(f"Tuning {name}: thresholds", done, total, note),
         )
         if world.is_main:
-            tried = {setup: [asdict(one) for one in several] for setup, several in ranked.items()}
+            tried = {setup: [asdict(tuned_setting) for tuned_setting in several] for setup, several in ranked.items()}
             write_atomically(path, json.dumps({"made_with": provenance, "best_first": tried}, indent=2).encode())
         world.all_gather(None)
     best_first = json.loads(path.read_text())["best_first"]
@@ -101,20 +101,20 @@ def search_settings(
     tuned: dict[Setup, list[Tuned]] = {setup: [] for setup in members}
 
     def attempt(setting: Setting) -> None:
-        for setup, one in _best_thresholds(setting, maps_of(setting), truth, members, progress).items():
-            tuned[setup].append(one)
+        for setup, best in _best_thresholds(setting, maps_of(setting), truth, members, progress).items():
+            tuned[setup].append(best)
 
     tried = list(search.grid)
     for setting in tried:
         attempt(setting)
     for _ in range(STEPS_BEYOND if search.beyond else 0):
-        best = [max(several, key=lambda one: one.dice).setting for several in tuned.values()]
-        further = search.world.all_gather(settings_beyond(best, tried))[0]
-        for setting in further:
+        best = [max(several, key=lambda attempted: attempted.dice).setting for several in tuned.values()]
+        untried = search.world.all_gather(settings_beyond(best, tried))[0]
+        for setting in untried:
             with contextlib.suppress(EvaluationError):  # an extreme setting: non-finite maps
                 attempt(setting)
-        tried += further
-    return {setup: sorted(several, key=lambda one: -one.dice) for setup, several in tuned.items()}
+        tried += untried
+    return {setup: sorted(several, key=lambda attempted: -attempted.dice) for setup, several in tuned.items()}
 
 
 def settings_beyond(best: Sequence[Setting], tried: Sequence[Setting]) -> list[Setting]:
@@ -122,32 +122,32 @@ def settings_beyond(best: Sequence[Setting], tried: Sequence[Setting]) -> list[S
 
     Beyond the largest and the smallest value tried, the next value continues by the same factor.
     """
-    further: list[Setting] = []
+    neighbours: list[Setting] = []
     for setting in best:
         connected = _connected(setting, tried)
         for name, value in setting.items():
-            values = sorted({one[name] for one in connected})
+            values = sorted({other[name] for other in connected})
             for neighbour in _neighbours(name, value, values):
-                if {**setting, name: neighbour} not in (*tried, *further):
-                    further.append({**setting, name: neighbour})
-    return further
+                if {**setting, name: neighbour} not in (*tried, *neighbours):
+                    neighbours.append({**setting, name: neighbour})
+    return neighbours
 
 
 def _connected(setting: Setting, settings: Sequence[Setting]) -> list[Setting]:
     """Settings reached from this one by changing one value at a time: a grid may consist of separate grids."""
-    connected, left = [setting], [one for one in settings if one != setting]
+    connected, left = [setting], [other for other in settings if other != setting]
     for member in connected:
-        near = [one for one in left if sum(one[name] != value for name, value in member.items()) == 1]
+        near = [other for other in left if sum(other[name] != value for name, value in member.items()) == 1]
         connected += near
-        left = [one for one in left if one not in near]
+        left = [other for other in left if other not in near]
     return connected
 
 
 def _neighbours(name: str, value: float, tried: Sequence[float]) -> list[float]:
     def extrapolate(previous: float) -> float:
         """The next value by the same factor; levels are integers."""
-        further = float(f"{value * value / previous:.3g}")
-        return min(round(further), HIGHEST_LEVEL) if name == "level" else further
+        extrapolated = float(f"{value * value / previous:.3g}")
+        return min(round(extrapolated), HIGHEST_LEVEL) if name == "level" else extrapolated
 
     if len(tried) < 2:
         return []
@@ -165,10 +165,10 @@ def _best_thresholds(
     for setup, some in members.items():
         cuts, scores = THRESHOLDS, per_slice[:, some].mean(axis=1)
         at_ends = scores[[0, -1]] == scores.max()  # the last may be best because its masks are empty: try below too
-        further = (BELOW if at_ends.any() else ()) + (ABOVE if at_ends[1] else ())
-        if further:
-            cuts += further
-            scores = np.append(scores, _dice_at(further, maps[some], truth[some], progress).mean(axis=1))
+        more = (BELOW if at_ends.any() else ()) + (ABOVE if at_ends[1] else ())
+        if more:
+            cuts += more
+            scores = np.append(scores, _dice_at(more, maps[some], truth[some], progress).mean(axis=1))
         tuned[setup] = Tuned(setting, cuts[scores.argmax()], float(scores.max()))
     return tuned
 

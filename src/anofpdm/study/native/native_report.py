@@ -9,6 +9,7 @@ from typing import Any
 
 from anofpdm import __version__
 from anofpdm.cohorts.store import Cohort
+from anofpdm.report.blocks import Table, to_markdown
 from anofpdm.scoring.scores_page import write_report as write_scores
 from anofpdm.scoring.scores_tables import format_statistic
 from anofpdm.scoring.summary import TITLES, Summary, summarise
@@ -37,24 +38,24 @@ def write_report(reports: Sequence[EngineReport], scans: SplitScans, cohort: Coh
         write_scores(report.scoring, report.folder, LABELS, scans.source)
         check = check_estimates(report.scoring, report.estimates)
         results[report.engine] = EngineResult(summarise(report.scoring.scans), report.scoring.failed, check)
-    text = to_markdown(results, scans)
+    text = to_text(results, scans)
     write_atomically(out / MARKDOWN, text.encode(errors="replace"))
     content = without_nan(to_dict(results, scans, cohort))
     write_atomically(out / JSON, json.dumps(content, indent=2, allow_nan=False).encode(errors="replace"))
 
 
-def to_markdown(results: dict[str, EngineResult], scans: SplitScans) -> str:
+def to_text(results: dict[str, EngineResult], scans: SplitScans) -> str:
     """A column per engine: means and intervals."""
-    lines = [f"Whole scans of the {scans.split} split, in native space. {EXPLANATION}", ""]
-    heads = [f"{engine} (n = {one.summary.scans})" for engine, one in results.items()]
-    lines += [f"| score | {' | '.join(heads)} |", f"|---|{'---|' * len(heads)}"]
-    for name, title in TITLES.items():
-        cells = (format_statistic(name, one.summary.scores[name]) for one in results.values())
-        lines.append(f"| {title} | {' | '.join(cells)} |")
-    checks = {engine: one.estimates for engine, one in results.items()}
-    notes = [f"{engine}: {check.describe()}" for engine, check in checks.items() if check is not None]
-    lines += [part for note in (*notes, *scans.notes(scans.source.name)) for part in ("", note)]
-    return "\n".join(lines) + "\n"
+    heads = ["score", *(f"{engine} (n = {result.summary.scans})" for engine, result in results.items())]
+    rows = [
+        [title, *(format_statistic(name, result.summary.scores[name]) for result in results.values())]
+        for name, title in TITLES.items()
+    ]
+    checks = [
+        f"{engine}: {result.estimates.describe()}" for engine, result in results.items() if result.estimates is not None
+    ]
+    lead = f"Whole scans of the {scans.split} split, in native space. {EXPLANATION}"
+    return to_markdown([lead, Table(heads, rows), *checks, *scans.notes(scans.source.name)])
 
 
 def to_dict(results: dict[str, EngineResult], scans: SplitScans, cohort: Cohort) -> dict[str, Any]:

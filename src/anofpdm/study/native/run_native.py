@@ -108,7 +108,9 @@ class EngineReport:
     @property
     def warnings(self) -> list[tuple[str, str]]:
         """Scan and text."""
-        texts = [(name, text) for one in self.segmentation for name, some in one.warnings.items() for text in some]
+        texts = [
+            (name, text) for report in self.segmentation for name, some in report.warnings.items() for text in some
+        ]
         scored = [(scan.pair.name, text) for scan in self.scoring.scans for text in scan.warnings]
         return texts + self.truth_warnings + scored
 
@@ -119,11 +121,11 @@ def _leave_out(target: Target, modalities: tuple[str, ...]) -> Target:
 
 
 def _read_estimates(targets: Sequence[Target], out: Path) -> dict[str, float]:
-    found = {}
+    estimates = {}
     for target in targets:
         folder, name = result_location(target, out)
-        found[target.subject.name] = read_estimate(folder / name(outputs.SUMMARY))
-    return {scan: estimate for scan, estimate in found.items() if estimate is not None}
+        estimates[target.subject.name] = read_estimate(folder / name(outputs.SUMMARY))
+    return {scan: estimate for scan, estimate in estimates.items() if estimate is not None}
 
 
 def find_truth(subject: Subject, folder: Path) -> Path:

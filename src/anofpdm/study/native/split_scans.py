@@ -30,17 +30,19 @@ class SplitScans:
 
     def targets(self, modalities: InputModalities | tuple[str, ...]) -> list[Target]:
         """Scans with a mask, or with a problem that is reported when they are segmented."""
-        masked = [one for one in self.subjects if one.masks or one.problem]
+        masked = [subject for subject in self.subjects if subject.masks or subject.problem]
         selected = select_modalities(masked, modalities, remedy="remove its other files")
-        return check_names([Target(one, bids=self.layout in BIDS_NAMES) for one in selected])
+        return check_names([Target(subject, bids=self.layout in BIDS_NAMES) for subject in selected])
 
     def usable(self, modalities: InputModalities | tuple[str, ...]) -> int:
         """Number of scans with a mask, all needed modalities and no problem."""
-        return sum(bool(one.masks) and one.problem is None for one in select_modalities(self.subjects, modalities))
+        return sum(
+            bool(subject.masks) and subject.problem is None for subject in select_modalities(self.subjects, modalities)
+        )
 
     @property
     def without_mask(self) -> list[str]:
-        return [one.name for one in self.subjects if not one.masks and not one.problem]
+        return [subject.name for subject in self.subjects if not subject.masks and not subject.problem]
 
     def notes(self, folder: object) -> list[str]:
         """What was not scored, and why. `folder` is how the texts name the source."""
@@ -60,9 +62,9 @@ def find_split_scans(
 ) -> SplitScans:
     """In the layout that gives the most usable scans of the split; of equals, first the cohort's own."""
     own = parse(Layout, cohort.manifest.kind)
-    layouts, names = (own, *(one for one in Layout if one is not own)), as_inputs(modalities).names
-    found = [_assign(cohort, find_subjects(one, source, names), source, one, split) for one in layouts]
-    best = max(found, key=lambda scans: (scans.usable(modalities), len(scans.subjects) > 0))  # of equals, the first
+    layouts, names = (own, *(layout for layout in Layout if layout is not own)), as_inputs(modalities).names
+    by_layout = [_assign(cohort, find_subjects(layout, source, names), source, layout, split) for layout in layouts]
+    best = max(by_layout, key=lambda scans: (scans.usable(modalities), len(scans.subjects) > 0))  # of equals, the first
     if not best.subjects:
         raise CohortError(_nothing_found(best, cohort))
     return best
@@ -71,10 +73,10 @@ def find_split_scans(
 def _assign(cohort: Cohort, subjects: list[Subject], source: Path, layout: Layout, split: Split) -> SplitScans:
     """Each subject to the split of its patient."""
     split_of = dict(zip(cohort.patients.tolist(), cohort.splits.tolist(), strict=True))
-    places = [(one, split_of.get(one.patient, "not in the cohort")) for one in subjects]
-    chosen = tuple(one for one, place in places if place == split)
-    found = {one.patient for one in chosen}
-    absent = sorted(patient for patient, place in split_of.items() if place == split and patient not in found)
+    places = [(subject, split_of.get(subject.patient, "not in the cohort")) for subject in subjects]
+    chosen = tuple(subject for subject, place in places if place == split)
+    present = {subject.patient for subject in chosen}
+    absent = sorted(patient for patient, place in split_of.items() if place == split and patient not in present)
     left_out = Counter(place for _, place in places if place != split)
     return SplitScans(source, layout, split, chosen, tuple(absent), dict(sorted(left_out.items())))
 
