@@ -9,7 +9,6 @@ check for scans unlike those in training. The hash of the student changes, becau
 
 import argparse
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -17,11 +16,13 @@ from anofpdm.calibration.fit_calibration import slice_positions
 from anofpdm.cohorts import Cohort, open_cohort
 from anofpdm.models.registry import model_folder
 from anofpdm.network.checkpoint import load_model, save_model
+from anofpdm.student.decide import StudentCalibration
 from anofpdm.student.fit_detector import fit_student_calibration
-from anofpdm.student.student import FOLDER, load_student
-from anofpdm.student.student_network import cohort_pixels
+from anofpdm.student.student import FOLDER, TYPICAL, Student, load_student
+from anofpdm.student.student_network import StudentConfig, cohort_pixels
 from anofpdm.student.targets import HASHED
-from anofpdm.student.typical import describe_cohort, fit_typical
+from anofpdm.student.typical import TypicalScans, describe_cohort, fit_typical
+from anofpdm.util.artifacts import to_plain
 
 
 def main() -> None:
@@ -39,32 +40,38 @@ def refit(part: str, model: Path, cohort: Cohort, device: torch.device) -> None:
     weights, payload, before = load_model(folder)
     if payload["distillation"]["cohort"] != {name: cohort.manifest.get(name) for name in HASHED}:
         raise SystemExit(f"{folder}: was trained on another cohort")
-    fitted = fit_detector(model, cohort, device) if part == "detector" else fit_check(payload["network"], cohort)
-    print(f"hash of the student: {before} -> {save_model(folder, weights, {**payload, **fitted})}")
-
-
-def fit_detector(model: Path, cohort: Cohort, device: torch.device) -> dict[str, Any]:
-    student, rows = load_student(model, None, device), cohort.rows("val")
+    student = load_student(model, None, device)
     assert student is not None
+    if part == "detector":
+        payload["calibration"] = to_plain(fit_detector(student, cohort))
+    else:
+        check = fit_check(student.config, cohort)
+        payload["typical"] = dict(check.limits)
+        weights |= {TYPICAL + name: torch.from_numpy(array) for name, array in check.arrays().items()}
+    print(f"hash of the student: {before} -> {save_model(folder, weights, payload)}")
+
+
+def fit_detector(student: Student, cohort: Cohort) -> StudentCalibration:
+    rows = cohort.rows("val")
     calibration = fit_student_calibration(
         student.network,
         cohort_pixels(cohort, rows, student.config.modalities),
         cohort.labels[rows],
         cohort.patients[rows],
         slice_positions(cohort, rows),
-        device,
+        student.device,
         cohort.suspected[rows],
     )
-    print(f"accuracy {calibration.accuracy:.4f}, AUC {calibration.auc:.4f}, by {calibration.detect_by}")
-    return {"calibration": calibration.to_dict()}
+    print(f"accuracy {calibration.accuracy:.4f}, AUC {calibration.auc:.4f}")
+    return calibration
 
 
-def fit_check(network: dict[str, Any], cohort: Cohort) -> dict[str, Any]:
-    modalities, optional = (tuple(network.get(key, ())) for key in ("modalities", "optional"))
-    typical = fit_typical(describe_cohort(cohort, cohort.rows("train"), modalities), modalities, optional)
+def fit_check(network: StudentConfig, cohort: Cohort) -> TypicalScans:
+    numbers = describe_cohort(cohort, cohort.rows("train"), network.modalities)
+    typical = fit_typical(numbers, network.modalities, network.optional)
     if typical is None:
         raise SystemExit("too few training scans for a check")
-    return {"typical": typical.to_dict()}
+    return typical
 
 
 if __name__ == "__main__":

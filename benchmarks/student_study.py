@@ -9,16 +9,23 @@ import torch
 
 from anofpdm.calibration.fit_calibration import slice_positions
 from anofpdm.cohorts import Cohort
-from anofpdm.method.context import SlicePositions, smooth_across_slices
-from anofpdm.method.mask import SMALLEST, mask
+from anofpdm.method.context import SlicePositions
+from anofpdm.method.mask import SMALLEST, mask, smallest_pixels
 from anofpdm.scoring.metrics.lesions import dice_by_size
 from anofpdm.scoring.metrics.pixels import confusion, dice, mean_defined, volume_dice
 from anofpdm.scoring.truth import Truth
-from anofpdm.student.faint import lower_thresholds
+from anofpdm.student.decide import (
+    CLEAR,
+    StudentCalibration,
+    StudentDecision,
+    drop_unlinked,
+    kth_largest,
+    lower_thresholds,
+    map_scans,
+    smooth,
+)
 from anofpdm.student.fit_detector import fit_student_calibration
-from anofpdm.student.linked import draw_masks
-from anofpdm.student.predict import predict_slices as predict
-from anofpdm.student.student import StudentCalibration, mask_thresholds
+from anofpdm.student.predict import predict_passes
 from anofpdm.student.student_network import (
     Pixels,
     StudentConfig,
@@ -97,7 +104,8 @@ class Outputs:
             device,
             calibrate_on.cohort.suspected[calibrate_on.rows],
         )
-        return cls(*predict(network, part.pixels(names), part.positions, device), calibration)
+        passes, slice_passes = predict_passes(network, part.pixels(names), part.positions, device)
+        return cls(passes.mean(axis=1), slice_passes.mean(axis=1), calibration)
 
 
 @dataclass(frozen=True)
@@ -126,15 +134,27 @@ class Smoothed(NamedTuple):
     @classmethod
     def of(cls, outputs: Outputs, positions: SlicePositions) -> "Smoothed":
         calibration = outputs.calibration
-        logits = smooth_across_slices(outputs.pixel_logits, positions, calibration.context_mm)
-        scores = calibration.scores(outputs.pixel_logits, outputs.slice_logits, positions)
-        return cls(logits - lower_thresholds(logits, positions, calibration.faint_span), scores, positions)
+        decision = StudentDecision(calibration, outputs.pixel_logits.shape[-1])
+
+        def of_scan(*tensors: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            logits = smooth(tensors[0], tensors[2], calibration.context_mm)
+            return logits - lower_thresholds(logits, calibration.faint_span), decision.score(*tensors)
+
+        return cls(*map_scans(of_scan, positions, outputs.pixel_logits, outputs.slice_logits), positions)
 
     def draw(self, drawing: Drawing) -> Drawn:
         logits, scores = self.logits - drawing.cut, self.scores
-        cuts = mask_thresholds(logits, drawing.smallest) if drawing.at_least else np.zeros(len(logits))
+        limit = smallest_pixels(logits.shape[1:], drawing.smallest)
+        lowest = kth_largest(torch.from_numpy(logits), limit + 1).numpy()
+        cuts = np.minimum(0, lowest) if drawing.at_least else np.zeros(len(logits))
         if drawing.linked:
-            return Drawn(*draw_masks(mask(logits, cuts, 0), scores, drawing.smallest, self.positions), scores >= 0)
+
+            def of_scan(above: torch.Tensor, _heights_mm: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+                return drop_unlinked(above, limit)
+
+            drawn, has_large = map_scans(of_scan, self.positions, mask(logits, cuts, 0))
+            shown = (scores >= 0) & (has_large | (scores >= CLEAR))
+            return Drawn(drawn, drawn & shown[:, None, None], scores >= 0)
         drawn = mask(logits, cuts, drawing.smallest)
         return Drawn(drawn, drawn & (scores >= 0)[:, None, None], scores >= 0)
 

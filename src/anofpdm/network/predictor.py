@@ -21,6 +21,7 @@ from anofpdm.network.fast.winograd import is_faster_here, use_winograd
 from anofpdm.network.unet import UNet
 from anofpdm.options import Noise, Precision, Task, parse
 from anofpdm.scans.expects import ScanExpectation
+from anofpdm.util.artifacts import convert
 from anofpdm.util.memory import half_of, is_out_of_memory, release_cached_memory, unless_out_of_memory
 
 DTYPES = {Precision.FP32: torch.float32, Precision.BF16: torch.bfloat16, Precision.FP16: torch.float16}
@@ -241,7 +242,7 @@ def _load(folder: Path, task: str, noise: str) -> tuple[Network, dict[str, Any],
         trained_for = payload["task"], payload.get("training", {}).get("noise", Noise.GAUSSIAN)
         config = UNetConfig.from_dict(payload["network"])
         _check_slices(payload, config)
-        payload["expects"] = ScanExpectation.from_dict(payload.get("expects") or {})
+        payload["expects"] = convert(ScanExpectation, payload.get("expects") or {})
     except (ConfigError, ModelError, KeyError, TypeError, ValueError, AttributeError) as problem:
         raise ModelError(f"{folder}: invalid configuration ({problem}); train it again") from None
     if trained_for != (task, noise):

@@ -25,8 +25,9 @@ from anofpdm.report.display import Curves
 from anofpdm.scans.modalities import InputModalities
 from anofpdm.segment.explanation import Explain, add_evidence, normalize_explain
 from anofpdm.segment.scan_input import BrainSource
-from anofpdm.student.drawing import DrawingChoices
+from anofpdm.student.decide import MaskChoices
 from anofpdm.student.student import Student
+from anofpdm.util.artifacts import to_plain
 from anofpdm.util.progress import Progress
 
 if TYPE_CHECKING:
@@ -168,8 +169,8 @@ class StudentEngine:
         return self.student.decide(lambda rows: slices.pixels[rows], slices.positions, progress), None
 
     def settings(self) -> dict[str, Any]:
-        calibration = self.student.calibration.to_dict()
-        return {"student_sha256": self.student.sha256, "student": calibration, **self.student.drawing.settings()}
+        calibration = to_plain(self.student.calibration)
+        return {"student_sha256": self.student.sha256, "student": calibration, **self.student.choices.settings()}
 
 
 class SegmentOptions(TypedDict, total=False):
@@ -277,8 +278,8 @@ def _resolve_engine(model: "Model", wanted: Engine) -> Engine:
 
 def _student_engine(model: "Model", options: SegmentOptions) -> StudentEngine:
     assert model.student is not None
-    choices = DrawingChoices(options.get("threshold_probability"), options.get("smallest"))
-    return StudentEngine(replace(model.student, drawing=choices) if choices.settings() else model.student)
+    choices = MaskChoices(options.get("threshold_probability"), options.get("smallest"))
+    return StudentEngine(replace(model.student, choices=choices) if choices.settings() else model.student)
 
 
 def _diffusion_engine(model: "Model", options: SegmentOptions) -> DiffusionEngine:

@@ -19,8 +19,7 @@ from anofpdm.labels import HEALTHY, NULL, UNHEALTHY
 from anofpdm.network.checkpoint import load_model, save_model
 from anofpdm.scoring.truth import Truth
 from anofpdm.segment.model import load
-from anofpdm.student.faint import SPAN
-from anofpdm.student.predict import predict_slices
+from anofpdm.student.decide import SPAN
 from anofpdm.student.student import load_student
 from anofpdm.student.student_network import cohort_pixels
 from tests import toys
@@ -107,11 +106,10 @@ def test_refit_detector_keeps_the_weights(made, tmp_path, monkeypatch, capsys):
     lines = run(monkeypatch, capsys, "refit", "detector", model, made / "cohort")
     after = load_student(model, None, cpu)
     assert f"{before.sha256} -> {after.sha256}" in lines
-    assert (after.calibration.detect_by, after.calibration.faint_span) == ("both", SPAN)
+    assert after.calibration.faint_span == SPAN
     rows, positions = cohort.rows("val"), slice_positions(cohort, cohort.rows("val"))
     pixels = cohort_pixels(cohort, rows, after.config.modalities)
-    scores = after.calibration.scores(*predict_slices(after.network, pixels, positions, cpu), positions)
-    accurate = ((scores >= 0) == (cohort.labels[rows] == UNHEALTHY)).mean()
+    accurate = (after.decide(pixels, positions).detected == (cohort.labels[rows] == UNHEALTHY)).mean()
     assert accurate >= max(np.mean(cohort.labels[rows] == one) for one in (HEALTHY, UNHEALTHY))
     for old, new in zip(before.network.parameters(), after.network.parameters(), strict=True):
         assert torch.equal(old, new)
