@@ -20,15 +20,12 @@ from scipy.stats import pearsonr, spearmanr
 from anofpdm.calibration.fit_calibration import slice_positions
 from anofpdm.cohorts import Cohort, open_cohort
 from anofpdm.labels import NULL, UNHEALTHY
-from anofpdm.method.context import smooth_across_slices
 from anofpdm.method.decision import Decisions
 from anofpdm.models.registry import model_folder
 from anofpdm.scoring.metrics.pixels import dice, volume_dice
 from anofpdm.scoring.truth import Truth
-from anofpdm.student.confidence import expected_dice, mirror_agreement
-from anofpdm.student.faint import lower_thresholds
-from anofpdm.student.predict import predict_both
-from anofpdm.student.student import Student, load_student, mask_thresholds
+from anofpdm.student.decide import soft_dice
+from anofpdm.student.student import load_student
 from anofpdm.student.student_network import cohort_pixels
 
 BINS = 10
@@ -52,20 +49,9 @@ def main() -> None:
     rows = rows[cohort.has_mask[rows] & (cohort.labels[rows] != NULL)]
     scans = np.unique(cohort.scans[rows])[: args.scans or None]
     rows = rows[np.isin(cohort.scans[rows], scans)]
-    decisions, agreement = predict(student, cohort, rows)
+    decisions = student.decide(cohort_pixels(cohort, rows, student.config.modalities), slice_positions(cohort, rows))
     report_reliability(decisions, cohort, rows)
-    report_estimates(decisions, agreement, cohort, rows)
-
-
-def predict(student: Student, cohort: Cohort, rows: np.ndarray) -> tuple[Decisions, np.ndarray]:
-    """The student's decisions, and the agreement of both passes in each slice [n]."""
-    pixels, positions = cohort_pixels(cohort, rows, student.config.modalities), slice_positions(cohort, rows)
-    passes, slice_passes = predict_both(student.network, pixels, positions, student.device)
-    smooth = [smooth_across_slices(one, positions, student.calibration.context_mm) for one in passes]
-    lowered = lower_thresholds((smooth[0] + smooth[1]) / 2, positions, student.calibration.faint_span)
-    smooth = [one - lowered for one in smooth]
-    thresholds = mask_thresholds((smooth[0] + smooth[1]) / 2, student.calibration.smallest)
-    return student.decide_from(passes, slice_passes, positions), mirror_agreement(smooth[0], smooth[1], thresholds)
+    report_estimates(decisions, cohort, rows)
 
 
 # ---- reliability -----------------------------------------------------------------------------------------------------
@@ -102,13 +88,13 @@ def reliability(probabilities: np.ndarray, truth: np.ndarray) -> list[np.ndarray
 # ---- estimates -------------------------------------------------------------------------------------------------------
 
 
-def report_estimates(decisions: Decisions, agreement: np.ndarray, cohort: Cohort, rows: np.ndarray) -> None:
+def report_estimates(decisions: Decisions, cohort: Cohort, rows: np.ndarray) -> None:
     truth, scans, masks = Truth(cohort).masks(rows), cohort.scans[rows], decisions.masks
     areas = masks.sum(axis=(1, 2))
-    expected = expected_dice(decisions.maps, masks)
+    expected = soft_dice(torch.from_numpy(decisions.maps), torch.from_numpy(masks)).numpy()
     inside = (decisions.maps * masks).sum(axis=(1, 2)) / np.maximum(areas, 1)
     estimates = {
-        "agreement with the mirrored pass": agreement,
+        "agreement with the mirrored pass": decisions.estimated_dice / expected,
         "expected DICE": expected,
         "mean probability in the mask": inside,
         "product of the first two": decisions.estimated_dice,

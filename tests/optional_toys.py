@@ -6,7 +6,8 @@ import numpy as np
 import torch
 
 from anofpdm.method.detection import CurveDetector
-from anofpdm.student.student import Student, StudentCalibration, save_student
+from anofpdm.student.decide import StudentCalibration
+from anofpdm.student.student import Student, save_student
 from anofpdm.student.student_network import StudentConfig, StudentNet
 from tests import toys
 
@@ -25,7 +26,7 @@ def make_student(
     network = StudentNet(StudentConfig(channels, size, NEIGHBOURS_MM, 8, (1, 2), optional)).eval()
     if bias is not None:
         torch.nn.init.constant_(network.last.bias, bias)
-    detector = CurveDetector(np.zeros(1), np.ones(1), np.zeros(1), offset=1.0, strength=1.0)
+    detector = CurveDetector(np.zeros(2), np.ones(2), np.zeros(2), offset=1.0, strength=1.0)
     return Student(network, StudentCalibration(detector, 1.0, 1.0, 5, 5, smallest=0), sha256, CPU)
 
 

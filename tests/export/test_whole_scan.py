@@ -7,6 +7,8 @@ import nibabel as nib
 import numpy as np
 import pytest
 import torch
+from anofpdm.student.faint import lower_thresholds
+from anofpdm.student.linked import drop_unlinked
 
 from anofpdm.export.whole_scan import WholeScan, compile_whole_scan
 from anofpdm.method.context import SlicePositions
@@ -14,8 +16,6 @@ from anofpdm.method.detection import CurveDetector
 from anofpdm.method.mask import drop_small_components
 from anofpdm.scans.expects import ScanExpectation
 from anofpdm.segment.model import Model
-from anofpdm.student.faint import lower_thresholds
-from anofpdm.student.linked import drop_unlinked
 from anofpdm.student.student import DetectBy, Student
 from tests import toys
 from tests.export.export_toys import MAX_GAP, canonical, ours

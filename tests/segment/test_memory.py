@@ -15,7 +15,7 @@ from anofpdm.segment.inputs import find_targets
 from anofpdm.segment.many import BatchSegmentation, OutputOptions
 from anofpdm.segment.model import load
 from anofpdm.segment.read import read
-from anofpdm.student.cpu_passes import CpuStudent
+from anofpdm.student.predict import CpuStudent
 from tests.optional_toys import save_model, scan_files
 from tests.segment import known_model
 
@@ -102,7 +102,7 @@ def test_the_cpu_takes_a_scan_that_does_not_fit_on_the_student_s_device(student,
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     whole = student.segment(files_of(scans))
-    monkeypatch.setattr("anofpdm.student.predict.predict_passes", no_memory)  # used on other devices than the CPU
+    monkeypatch.setattr("anofpdm.student.predict.StudentNet.forward", no_memory)  # used on other devices than the CPU
     elsewhere = replace(student, student=replace(student.student, device=META))
     with pytest.warns(match="not enough memory on meta; computed on the CPU instead"):
         result = elsewhere.segment(files_of(scans))

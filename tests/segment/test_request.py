@@ -8,15 +8,15 @@ import pytest
 from anofpdm.errors import CalibrationError, ConfigError, ModelError
 from anofpdm.options import Engine
 from anofpdm.segment.engines import DiffusionEngine, StudentEngine
-from anofpdm.student.drawing import CALIBRATED
+from anofpdm.student.decide import CALIBRATED
 from anofpdm.student.student_network import StudentConfig
 from tests.segment.known_model import known_model
 
 
 def model_with_student():
-    calibration = SimpleNamespace(to_dict=lambda: {"accuracy": 1.0})
+    calibration = {"accuracy": 1.0}
     config = StudentConfig(("t2",), 64, (-2.0, 2.0))
-    student = SimpleNamespace(config=config, sha256="5", calibration=calibration, drawing=CALIBRATED, typical=None)
+    student = SimpleNamespace(config=config, sha256="5", calibration=calibration, choices=CALIBRATED, typical=None)
     return replace(known_model(seed=7), student=student)
 
 

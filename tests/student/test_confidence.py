@@ -7,6 +7,7 @@ from dataclasses import fields, replace
 import numpy as np
 import pytest
 import torch
+from anofpdm.student.confidence import estimate_dice, expected_dice, mirror_agreement
 
 from anofpdm.method.context import SlicePositions
 from anofpdm.method.decision import Decisions
@@ -14,7 +15,6 @@ from anofpdm.method.detection import CurveDetector
 from anofpdm.scoring.metrics.pixels import dice
 from anofpdm.segment.outputs import SLICES, SUMMARY
 from anofpdm.segment.result import average_estimate
-from anofpdm.student.confidence import estimate_dice, expected_dice, mirror_agreement
 from anofpdm.student.predict import predict_both, predict_slices
 from anofpdm.student.student import Student, StudentCalibration
 from anofpdm.student.student_network import StudentConfig, StudentNet

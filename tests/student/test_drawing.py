@@ -5,11 +5,11 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from anofpdm.student.drawing import DrawingChoices
 
 from anofpdm.errors import ConfigError
 from anofpdm.method.context import SlicePositions
 from anofpdm.method.detection import CurveDetector
-from anofpdm.student.drawing import DrawingChoices
 from anofpdm.student.student import DetectBy, Student
 from tests.optional_toys import make_student
 

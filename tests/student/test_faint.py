@@ -7,13 +7,13 @@ import warnings
 import numpy as np
 import pytest
 import torch
+from anofpdm.student.faint import LOWEST, lesion_peaks, lower_thresholds
 
 from anofpdm.errors import ScanWarning
 from anofpdm.method.context import SlicePositions
 from anofpdm.method.detection import CurveDetector
 from anofpdm.report.result_page import render_report
 from anofpdm.segment.model import Model
-from anofpdm.student.faint import LOWEST, lesion_peaks, lower_thresholds
 from anofpdm.student.student import Student, StudentCalibration
 from anofpdm.student.student_network import StudentConfig, StudentNet
 from tests import toys

@@ -1,9 +1,9 @@
 """Small components that continue a lesion, on masks drawn by hand."""
 
 import numpy as np
+from anofpdm.student.linked import draw_masks, drop_unlinked
 
 from anofpdm.method.context import SlicePositions
-from anofpdm.student.linked import draw_masks, drop_unlinked
 
 LARGE, SMALL, ELSEWHERE = np.s_[10:20, 10:20], np.s_[12:15, 12:15], np.s_[30:33, 30:33]
 

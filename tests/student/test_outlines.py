@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
+from anofpdm.student.outlines import outline_levels
 
 from anofpdm.scans import AxialPlanes, Grid
-from anofpdm.student.outlines import outline_levels
 
 SIZE, FINER = 32, 4  # the student's pixels, and voxels of the scan along the side of each
 SHAPE = (SIZE * FINER, SIZE * FINER, 1)

@@ -7,6 +7,7 @@ import json
 import numpy as np
 import pytest
 import torch
+from anofpdm.student.cpu_passes import CpuStudent
 
 from anofpdm.errors import CalibrationError, ConfigError, ModelError
 from anofpdm.labels import HEALTHY, NULL, UNHEALTHY
@@ -15,7 +16,6 @@ from anofpdm.method.detection import CurveDetector
 from anofpdm.method.mask import mask
 from anofpdm.network import checkpoint
 from anofpdm.options import WeightFormat
-from anofpdm.student.cpu_passes import CpuStudent
 from anofpdm.student.fit_detector import fit_student_calibration
 from anofpdm.student.predict import predict_slices
 from anofpdm.student.student import DetectBy, Student, StudentCalibration, load_student, mask_thresholds, save_student

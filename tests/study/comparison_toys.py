@@ -14,7 +14,8 @@ from anofpdm.network import checkpoint
 from anofpdm.network.classifier import build_network
 from anofpdm.network.config import preset
 from anofpdm.network.predictor import load_trained
-from anofpdm.student.student import Student, StudentCalibration, save_student
+from anofpdm.student.decide import StudentCalibration
+from anofpdm.student.student import Student, save_student
 from anofpdm.student.student_network import StudentConfig, StudentNet
 from anofpdm.study.comparison.job import EvaluationConfig, EvaluationJob
 from anofpdm.study.comparison.methods import METHODS, MethodSelection, ReconstructionMethod
@@ -60,8 +61,7 @@ def fill(folder):
         save_untrained(folder / name, task, noise)
     torch.manual_seed(4)
     student = StudentNet(StudentConfig(("flair", "t2"), 16, width=8, multipliers=(1, 2)))
-    flat = np.ones(1)
-    detector = CurveDetector(0 * flat, flat, flat / len(flat), offset=0.0, strength=1.0)
+    detector = CurveDetector(np.zeros(2), np.ones(2), np.array([0.0, 1.0]), offset=0.0, strength=1.0)
     calibration = StudentCalibration(detector, accuracy=0.5, auc=0.5, n_healthy=1, n_unhealthy=1, smallest=0)
     sha256 = checkpoint.load_model(folder / "guided")[2]
     save_student(folder / "guided", Student(student.eval(), calibration, sha256, CPU), {})

@@ -33,6 +33,7 @@ from anofpdm.method.scan_labels import estimate_labels
 from anofpdm.network.predictor import TrainedModel
 from anofpdm.options import Encoding, Signal, Split, StrengthBy
 from anofpdm.scans.expects import ScanExpectation
+from anofpdm.util.artifacts import convert
 from anofpdm.util.distributed import World
 from anofpdm.util.progress import Progress, silent
 
@@ -213,7 +214,7 @@ def compact(evidence: Evidence, *, last_maps: bool = False) -> Evidence:
 
 def slice_positions(cohort: Cohort, rows: np.ndarray, expects: ScanExpectation | None = None) -> SlicePositions:
     """By the distances in the headers, unless the cohort, or a model, assumes one for every scan."""
-    expects = expects or ScanExpectation.from_dict(cohort.manifest.expects)
+    expects = expects or convert(ScanExpectation, cohort.manifest.expects)
     distances_mm = expects.nominal_slice_mm or cohort.spacing_mm[rows]
     return SlicePositions(cohort.scans[rows], cohort.indices[rows] * distances_mm)
 

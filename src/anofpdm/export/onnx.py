@@ -4,17 +4,30 @@ import importlib.util
 import json
 import logging
 import warnings
-from dataclasses import asdict
 from pathlib import Path
 
 import torch
+from torch import Tensor, nn
 
 from anofpdm.errors import ConfigError
-from anofpdm.export.whole_scan import MirrorMean
 from anofpdm.student.student import Student
+from anofpdm.student.student_network import StudentNet, mirror_passes
+from anofpdm.util.artifacts import to_plain
 from anofpdm.util.files import write_atomically
 
 OPSET = 18
+
+
+class MirrorMean(nn.Module):
+    """Mean logits of each slice and its mirror image: what masks are decided on."""
+
+    def __init__(self, network: StudentNet):
+        super().__init__()
+        self.network = network
+
+    def forward(self, slices: Tensor) -> tuple[Tensor, Tensor]:
+        pixel_logits, slice_logits = mirror_passes(self.network, slices)
+        return pixel_logits.mean(dim=1), slice_logits.mean(dim=1)
 
 
 def check_can_export() -> None:
@@ -45,9 +58,8 @@ def export_onnx(student: Student, path: Path) -> None:
     student.network.to(student.device)
     assert program is not None
     exported = program.model_proto
-    calibration = student.calibration.to_dict()
-    metadata = {"config": asdict(config), "calibration": calibration, "teacher": student.teacher_sha256}
+    metadata = {"config": config, "calibration": student.calibration, "teacher": student.teacher_sha256}
     for name, value in metadata.items():
         entry = exported.metadata_props.add()
-        entry.key, entry.value = f"anofpdm_{name}", json.dumps(value)
+        entry.key, entry.value = f"anofpdm_{name}", json.dumps(to_plain(value))
     write_atomically(path, exported.SerializeToString())

@@ -21,6 +21,7 @@ from anofpdm.network.fast.winograd import is_faster_here, use_winograd
 from anofpdm.network.unet import UNet
 from anofpdm.options import Noise, Precision, Task, parse
 from anofpdm.scans.expects import ScanExpectation
+from anofpdm.util.artifacts import convert
 from anofpdm.util.memory import half_of, is_out_of_memory, release_cached_memory, unless_out_of_memory
 
 DTYPES = {Precision.FP32: torch.float32, Precision.BF16: torch.bfloat16, Precision.FP16: torch.float16}
@@ -192,7 +193,7 @@ def load_trained(
     network, config, digest = _load(folder, task, noise)
     assert isinstance(network, UNet)
     try:
-        expects = ScanExpectation.from_dict(config.expects)
+        expects = convert(ScanExpectation, config.expects)
     except (TypeError, ValueError) as problem:
         raise ModelError(f"{folder}: invalid configuration ({problem}); train it again") from None
     predict = NoisePredictor(network, device, precision)

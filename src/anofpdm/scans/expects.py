@@ -3,7 +3,6 @@ Every entry is optional."""
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 FIELD_OF_VIEW_MM = 240.0  # of the slices in BraTS
 TEMPLATES = ("mni152",)
@@ -38,8 +37,3 @@ class ScanExpectation:
                 raise ValueError(f"expects.{name} is {numbers!r}, not {count} finite numbers")
         if self.orientation != AXIAL:
             raise ValueError(f"expects.orientation is {self.orientation!r}; known is {AXIAL}")
-
-    @classmethod
-    def from_dict(cls, payload: dict[str, Any]) -> "ScanExpectation":
-        values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in payload.items()}
-        return cls(**values)

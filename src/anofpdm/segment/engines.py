@@ -19,6 +19,7 @@ from anofpdm.options import Detector, Engine
 from anofpdm.report.display import Curves
 from anofpdm.student.student import Student
 from anofpdm.student.student_network import fill_missing
+from anofpdm.util.artifacts import to_plain
 from anofpdm.util.progress import Progress
 
 TASK = "Segmenting"
@@ -166,8 +167,8 @@ class StudentEngine:
         return self.student.decide(lambda rows: pixels[rows], slices.positions, progress), None
 
     def settings(self) -> dict[str, Any]:
-        calibration = self.student.calibration.to_dict()
-        return {"student_sha256": self.student.sha256, "student": calibration, **self.student.drawing.settings()}
+        calibration = to_plain(self.student.calibration)
+        return {"student_sha256": self.student.sha256, "student": calibration, **self.student.choices.settings()}
 
 
 def decide_where_it_fits(

@@ -35,7 +35,7 @@ from anofpdm.segment.one_scan import Source, segment_source
 from anofpdm.segment.read_scan import Files
 from anofpdm.segment.request import Explain, KnownScans, SegmentOptions, SegmentRequest
 from anofpdm.segment.result import Segmentation
-from anofpdm.student.drawing import DrawingChoices
+from anofpdm.student.decide import MaskChoices
 from anofpdm.student.student import FOLDER, Student, load_student
 from anofpdm.util.distributed import resolve_device
 from anofpdm.util.progress import Progress, silent
@@ -179,8 +179,8 @@ class Model:
         unused = ", ".join(f"--{name}" for name in refused if options.get(name) is not None)
         if unused:
             raise ConfigError(f"{unused}: not an option of the student engine; add --engine diffusion, or omit it")
-        choices = DrawingChoices(options.get("threshold_probability"), options.get("smallest"))
-        return StudentEngine(replace(self._student, drawing=choices) if choices.settings() else self._student)
+        choices = MaskChoices(options.get("threshold_probability"), options.get("smallest"))
+        return StudentEngine(replace(self._student, choices=choices) if choices.settings() else self._student)
 
     def _diffusion_engine(self, options: SegmentOptions) -> DiffusionEngine:
         """With the calibrated defaults where no option is given."""

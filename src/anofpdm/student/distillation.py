@@ -23,7 +23,7 @@ from anofpdm.network.weight_format import round_to
 from anofpdm.options import WeightFormat
 from anofpdm.student.edges import move_edges
 from anofpdm.student.fit_detector import fit_student_calibration
-from anofpdm.student.predict import predict_slices
+from anofpdm.student.predict import predict_passes
 from anofpdm.student.student import FOLDER, Student, save_student
 from anofpdm.student.student_network import (
     StudentConfig,
@@ -49,7 +49,6 @@ class DistillConfig:
     students: int = 1  # more: the one that is saved learns from the mean prediction of as many others
     width: int = 32
     neighbours_mm: tuple[float, ...] | None = None  # none given: one slice on each side
-    move_edges: bool = True  # of the pseudo-labels
     weights: WeightFormat = WeightFormat.FLOAT32  # of the saved student
     batch: int | None = None  # of the teacher
 
@@ -125,23 +124,20 @@ def _train(
     config: DistillConfig,
     progress: Progress,
 ) -> Student:
-    with_lesion = int((masks > 127).any((1, 2)).sum())
-    if not with_lesion:
+    counts = {"slices": len(masks), "with_lesion": int((masks > 127).any((1, 2)).sum())}
+    if not counts["with_lesion"]:
         raise TrainingError(
             "the teacher found no lesion in the whole training split; calibrate it first, or train it longer"
         )
-    model, rows, modalities = teacher.model, cohort.rows("train"), network_config.modalities
-    neighbours = neighbour_rows(slice_positions(cohort, rows), network_config.neighbours_mm)
-    pixels = cohort_pixels(cohort, rows, modalities)
-    if config.move_edges:  # by what the pseudo-labels are based on; with further modalities, masks lose a point
-        masks = move_edges(masks, cohort_pixels(cohort, rows, teacher.scored))
-    data = PseudoLabels(pixels, masks, neighbours, cohort.labels[rows])
+    model, rows, val, modalities = teacher.model, cohort.rows("train"), cohort.rows("val"), network_config.modalities
+    positions = slice_positions(cohort, rows)
+    # Edges are moved by what the pseudo-labels are based on; with further modalities, masks lose a point.
+    masks = move_edges(masks, cohort_pixels(cohort, rows, teacher.scored))
+    neighbours = neighbour_rows(positions, network_config.neighbours_mm)
+    data = PseudoLabels(cohort_pixels(cohort, rows, modalities), masks, neighbours, cohort.labels[rows])
     further = [name for name in network_config.optional if name not in teacher.scored]
-    network = _train_network(
-        network_config, data, slice_positions(cohort, rows), config, model.device, progress, further
-    )
+    network = _train_networks(network_config, data, positions, config, model.device, progress, further)
     network.load_state_dict(round_to(network.state_dict(), config.weights))  # calibrate the weights that are saved
-    val = cohort.rows("val")
     calibration = fit_student_calibration(
         network,
         cohort_pixels(cohort, val, modalities),
@@ -152,13 +148,23 @@ def _train(
         cohort.suspected[val],
     )
     typical = fit_typical(describe_cohort(cohort, rows, modalities), modalities, network_config.optional)
-    scans = (model.expects, teacher.calibration.foreground, typical)
+    scans = model.expects, teacher.calibration.foreground, typical
     student = Student(network, calibration, model.sha256, model.device, "", *scans)
-    _save(student, teacher, cohort, config, len(masks), with_lesion)
+    provenance = {
+        "anofpdm": __version__,
+        "calibration": fingerprint(asdict(teacher.calibration)),
+        "cohort": {name: getattr(cohort.manifest, name) for name in HASHED},
+        "precision": model.predict.precision,
+        "config": asdict(config),
+        **counts,
+    }
+    save_student(model.folder, student, provenance, config.weights)
+    card = student_card(student, config.training, **counts)
+    write_atomically(model.folder / FOLDER / "README.md", card.encode())
     return student
 
 
-def _train_network(
+def _train_networks(
     network_config: StudentConfig,
     data: PseudoLabels,
     positions: SlicePositions,
@@ -167,52 +173,22 @@ def _train_network(
     progress: Progress,
     further: Sequence[str],
 ) -> StudentNet:
+    """The student, after those from whose mean prediction it learns."""
     others = config.students if config.students > 1 else 0
-    share = 1 / (others + 1)
-    minutes = config.training.minutes
+    share, minutes = 1 / (others + 1), config.training.minutes
     training = replace(config.training, minutes=None if minutes is None else minutes * share)
-    seeds = range(training.seed + 1, training.seed + 1 + others)
-    networks = [
-        train_student(
-            network_config, data, replace(training, seed=seed), device, portion(progress, n * share, share), further
-        )
-        for n, seed in enumerate(seeds)
-    ]
-    if networks:
-        data = replace(data, masks=mean_prediction(networks, data, positions, device))
+    mean = np.zeros(data.masks.shape, np.float32)
+    for number in range(others):
+        settings, part = replace(training, seed=training.seed + 1 + number), portion(progress, number * share, share)
+        network = train_student(network_config, data, settings, device, part, further)
+        mean += expit(predict_passes(network, data.pixels, positions, device)[0].mean(axis=1)) / others
+    if others:
+        mean[data.labels == HEALTHY] = 0
+        data = replace(data, masks=np.round(255 * mean).astype(np.uint8))
     return train_student(network_config, data, training, device, portion(progress, others * share, share), further)
 
 
-def mean_prediction(
-    networks: Sequence[StudentNet], data: PseudoLabels, positions: SlicePositions, device: torch.device
-) -> np.ndarray:
-    """uint8 [n, H, W] masks: the mean probability; empty for slices labelled healthy."""
-    mean = np.zeros(data.masks.shape, np.float32)
-    for network in networks:
-        mean += expit(predict_slices(network, data.pixels, positions, device)[0]) / len(networks)
-    mean[data.labels == HEALTHY] = 0
-    return np.round(255 * mean).astype(np.uint8)
-
-
-def _save(
-    student: Student, teacher: Teacher, cohort: Cohort, config: DistillConfig, n_slices: int, n_with_lesion: int
-) -> None:
-    folder = teacher.model.folder
-    provenance = {
-        "anofpdm": __version__,
-        "calibration": fingerprint(asdict(teacher.calibration)),
-        "cohort": {name: getattr(cohort.manifest, name) for name in HASHED},
-        "precision": teacher.model.predict.precision,
-        "config": asdict(config),
-        "slices": n_slices,
-        "with_lesion": n_with_lesion,
-    }
-    save_student(folder, student, provenance, config.weights)
-    card = student_card(student, config.training, n_slices, n_with_lesion)
-    write_atomically(folder / FOLDER / "README.md", card.encode())
-
-
-def student_card(student: Student, training: StudentTrainingConfig, n_slices: int, n_with_lesion: int) -> str:
+def student_card(student: Student, training: StudentTrainingConfig, slices: int, with_lesion: int) -> str:
     config, calibration = student.config, student.calibration
     limits = [f"{training.steps} steps"] if training.steps else []
     limits += [f"{training.minutes:g} minutes"] if training.minutes else []
@@ -233,7 +209,7 @@ A U-Net of width {config.width} that segments a slice in a single pass. Its inpu
 of a slice of {config.size} x {config.size} pixels{neighbours}.
 {optional}
  - Teacher: the diffusion model in the parent folder (`{student.teacher_sha256}`). Its masks are the pseudo-labels.
- - Training slices: {n_slices}, {n_with_lesion} of them with a lesion in the pseudo-label.
+ - Training slices: {slices}, {with_lesion} of them with a lesion in the pseudo-label.
  - Human annotation: image-level labels only. No lesion mask was used.
  - Training: at most {" or ".join(limits)}, batch size {training.batch}, learning rate {training.learning_rate:g},
    seed {training.seed}; anofpdm {__version__}.

@@ -30,12 +30,10 @@ def move_edges(masks: np.ndarray, pixels: Pixels) -> np.ndarray:
     moved = masks.copy()
     rows = np.flatnonzero((masks > 127).sum((1, 2)) >= smallest_pixels(masks.shape[1:], LARGE))
 
-    def move(some: np.ndarray) -> np.ndarray:
-        return np.stack([move_edge(mask, image) for mask, image in zip(masks[some], pixels(some), strict=True)])
+    def move(some: np.ndarray) -> None:
+        moved[some] = [move_edge(mask, image) for mask, image in zip(masks[some], pixels(some), strict=True)]
 
-    chunks = [rows[start : start + CHUNK] for start in range(0, len(rows), CHUNK)]
-    for some, result in zip(chunks, map_in_threads(move, chunks), strict=True):
-        moved[some] = result
+    list(map_in_threads(move, (rows[start : start + CHUNK] for start in range(0, len(rows), CHUNK))))
     return moved
 
 
@@ -52,25 +50,25 @@ def move_edge(mask: np.ndarray, image: np.ndarray) -> np.ndarray:
         around = tuple(slice(max(0, side.start - ring - 1), side.stop + ring + 1) for side in box)
         lesion = components[around] == number
         tissue = brain[around] & (components[around] == 0)
-        moved[around] = _move_one(moved[around], image[:, *around], lesion, tissue, (band, ring))
+        outside, inside = (ndimage.distance_transform_edt(part) for part in (~lesion, lesion))
+        core = inside > band
+        probability = _probability(image[:, *around], tissue & (outside > band) & (outside <= ring), core)
+        if probability is not None:
+            near = tissue & (outside <= band) | lesion & ~core
+            moved[around] = np.where(near, np.round(255 * probability), moved[around])
     return moved
 
 
-def _move_one(
-    mask: np.ndarray, image: np.ndarray, lesion: np.ndarray, tissue: np.ndarray, widths: tuple[int, int]
-) -> np.ndarray:
-    """The same, of the surroundings of one lesion; arrays [H, W], the image [C, H, W]."""
-    band, ring = widths
-    outside, inside = (ndimage.distance_transform_edt(part) for part in (~lesion, lesion))
-    normal, core = tissue & (outside > band) & (outside <= ring), inside > band
+def _probability(image: np.ndarray, normal: np.ndarray, core: np.ndarray) -> np.ndarray | None:
+    """[H, W], of lesion by the intensities of the image [C, H, W]; `normal` tissue and the `core` of the lesion, bool
+    [H, W], are its samples. None where they are too small, or do not differ."""
     if min(normal.sum(), core.sum()) < MIN_PIXELS:
-        return mask
+        return None
     low, high = (np.median(image[:, where], axis=1) for where in (normal, core))  # [C]
     contrast = np.abs(high - low).sum()
     if contrast < MIN_CONTRAST:
-        return mask
+        return None
     # 0 in normal tissue, 1 in the lesion; modalities count by their contrast
     way = np.tensordot(np.sign(high - low), image - low[:, None, None], axes=1) / contrast
-    probability = expit((ndimage.gaussian_filter(way, 0.5) - 0.5) / SOFTNESS)
-    near = tissue & (outside <= band) | lesion & ~core
-    return np.where(near, np.round(255 * probability), mask).astype(np.uint8)
+    probability: np.ndarray = expit((ndimage.gaussian_filter(way, 0.5) - 0.5) / SOFTNESS)
+    return probability

@@ -2,15 +2,16 @@
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from anofpdm.errors import CalibrationError
 from anofpdm.labels import HEALTHY, NULL, UNHEALTHY
 from anofpdm.method.context import SlicePositions
 from anofpdm.method.detection import Accuracy, CurveDetector, fit_and_validate
+from anofpdm.method.mask import smallest_pixels
 from anofpdm.method.scan_labels import estimate_labels
-from anofpdm.student.faint import SPAN
-from anofpdm.student.predict import predict_slices
-from anofpdm.student.student import DetectBy, StudentCalibration, detection_values
+from anofpdm.student.decide import DETECTION_MM, SPAN, StudentCalibration, detection_values, map_scans
+from anofpdm.student.predict import predict_passes
 from anofpdm.student.student_network import Pixels, StudentNet
 
 
@@ -30,20 +31,24 @@ def fit_student_calibration(
     assumed = np.where(suspected, UNHEALTHY, labels)
     if not _has_both(assumed):
         raise CalibrationError("a student is calibrated on healthy and unhealthy slices, and one kind is missing")
-    logits = predict_slices(network, pixels, positions, device)
-    values = detection_values(DetectBy.BOTH, *logits, positions)
+    lesion_pixels = max(1, smallest_pixels((network.config.size,) * 2))
+
+    def values_of_scan(passes: Tensor, slice_passes: Tensor, heights_mm: Tensor) -> list[Tensor]:
+        logits = passes.mean(dim=1), slice_passes.mean(dim=1)
+        return [detection_values(*logits, heights_mm, DETECTION_MM, lesion_pixels)]
+
+    (values,) = map_scans(values_of_scan, positions, *predict_passes(network, pixels, positions, device))
     # Not rated by estimated labels, which come from the values they would rate. Assumed ones rate too low.
     detector, rating = _fit(values, labels if _has_both(labels) else assumed, patients)
     if suspected.any():
         labels = estimate_labels(detector.scores(values), labels, suspected, positions.scans)
         detector, _ = _fit(values, labels, patients)
     return StudentCalibration(
-        detector=detector,
-        accuracy=rating.accuracy,
-        auc=rating.auc,
+        detector,
+        rating.accuracy,
+        rating.auc,
         n_healthy=int((labels == HEALTHY).sum()),
         n_unhealthy=int((labels == UNHEALTHY).sum()),
-        detect_by=DetectBy.BOTH,
         n_estimated=int(suspected.sum()),
         faint_span=SPAN,
     )

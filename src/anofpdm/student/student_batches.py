@@ -2,7 +2,7 @@
 
 import functools
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
@@ -18,6 +18,7 @@ from anofpdm.student.targets import PseudoLabels
 from anofpdm.student.thick_slices import draw_weights, mix, own_slices, window_rows
 
 LOAD = 500  # slices copied to a GPU at once
+PASTE_SHARE = 0.5  # of slices without a lesion, into which the lesion of another slice is pasted
 MISSING_SHARE = 0.25  # of the slices, for each optional modality
 FURTHER_MISSING_SHARE = 0.5  # of the slices that lack all further modalities, on which pseudo-labels are not based
 NO_LESION = 0.05  # probability that no pixel reaches in a slice without a lesion
@@ -51,22 +52,20 @@ def paste_lesions(x: Tensor, mask: Tensor, labels: Tensor, where: Tensor) -> tup
     """Blend the previous slice's lesion into slices of the batch that have none, at its place, with the brightness of
     the slice. The label of such a slice becomes unknown: its lesion is synthetic."""
     donor, lesion = x.roll(1, 0), mask.roll(1, 0)
-    brain = _brain(x)
+    (brain, mean), (_, donor_mean) = _brain_and_mean(x), _brain_and_mean(donor)
     where = where & (mask.amax((1, 2)) < NO_LESION)
     edge = F.max_pool2d((lesion > 0.5).float()[:, None], 3, 1, 1)
     weight = F.avg_pool2d(edge, 3, 1, 1) * (brain * where[:, None, None])[:, None]  # [n, 1, H, W]
-    brightness = _mean(x, brain) - _mean(donor, _brain(donor))  # [n, k * C, 1, 1]
-    x = x + weight * ((donor + brightness).clamp(-1, 1) - x)
+    x = x + weight * ((donor + (mean - donor_mean)).clamp(-1, 1) - x)
     labels = labels.masked_fill(where & (lesion.amax((1, 2)) > 0.5), NULL)
     return x, torch.where(where[:, None, None], lesion * brain, mask), labels
 
 
-def _brain(x: Tensor) -> Tensor:
-    return (x > BACKGROUND).float().amax(1)  # [n, H, W]
-
-
-def _mean(x: Tensor, where: Tensor) -> Tensor:
-    return ((x * where[:, None]).sum((2, 3)) / where.sum((1, 2)).clamp(min=1)[:, None])[:, :, None, None]
+def _brain_and_mean(x: Tensor) -> tuple[Tensor, Tensor]:
+    """[n, H, W], and the mean of x in it, [n, k * C, 1, 1]."""
+    brain = (x > BACKGROUND).float().amax(1)
+    mean = (x * brain[:, None]).sum((2, 3)) / brain.sum((1, 2)).clamp(min=1)[:, None]
+    return brain, mean[:, :, None, None]
 
 
 def training_batches(
@@ -74,29 +73,32 @@ def training_batches(
     batch: int,
     seed: int,
     device: torch.device,
-    paste_share: float = 0.0,
-    optional: tuple[int, ...] = (),  # channels of a slice
+    optional: Sequence[int] = (),  # channels of a slice
+    further: Sequence[int] = (),  # optional channels of a slice on which pseudo-labels are not based
     thick_slices: bool = False,
-    further: tuple[int, ...] = (),  # optional channels of a slice on which pseudo-labels are not based
 ) -> Iterator[StudentBatch]:
     """Without end. With thick slices, a batch has all slices as they are, and then again, augmented alike, as in a scan
     with thicker slices. A GPU keeps all slices in its memory if they take less than half of what is free there."""
     rows_of_steps = (rows_of_step(len(data), step, batch, seed) for step in itertools.count())
+    stacked = data.neighbours.shape[1]
     stacks = window_rows(data.neighbours) if thick_slices else data.neighbours
     read = _from_gpu if _fits(data, device) else _from_files
     for step, (rows, x) in enumerate(read(data, stacks, rows_of_steps, device)):
-        mask, labels = torch.from_numpy(data.masks[rows]), torch.from_numpy(data.labels[rows])
         generator = torch.Generator().manual_seed(seed * 1_000_003 + step)
-        stacked = data.neighbours.shape[1]
-        channels = x.shape[1] // stacks.shape[1] * stacked
-        chances = draw_chances(len(rows), channels, stacked, generator)
-        pasted = torch.rand(len(rows), generator=generator) < paste_share
-        missing = draw_missing(len(rows), channels, stacked, optional, further, generator)
-        drawn = [mask, labels, chances, pasted, missing]
+        count, modalities = len(rows), x.shape[1] // stacks.shape[1]
+        chances = torch.rand(count, CHANCES + modalities, generator=generator) * 2 - 1
+        brightness = chances[:, CHANCES:].repeat(1, stacked)  # neighbours have the slice's, and a mask has none
+        parts = [
+            torch.from_numpy(data.masks[rows]),
+            torch.from_numpy(data.labels[rows]),
+            torch.cat([chances[:, :CHANCES], brightness, torch.zeros(count, 1)], dim=1),
+            torch.rand(count, generator=generator) < PASTE_SHARE,
+            draw_missing(count, modalities, optional, further, generator).repeat(1, stacked),
+        ]
         if thick_slices:
-            weights = draw_weights(len(rows), generator).to(device, non_blocking=True)
-            x, drawn = torch.cat([own_slices(x), mix(x, weights)]), [torch.cat([part, part]) for part in drawn]
-        yield StudentBatch(x, *(part.to(device, non_blocking=True) for part in drawn))
+            weights = draw_weights(count, generator).to(device, non_blocking=True)
+            x, parts = torch.cat([own_slices(x), mix(x, weights)]), [torch.cat([part, part]) for part in parts]
+        yield StudentBatch(x, *(part.to(device, non_blocking=True) for part in parts))
 
 
 def rows_of_step(count: int, step: int, batch: int, seed: int) -> np.ndarray:
@@ -114,29 +116,17 @@ def _order(count: int, seed: int, epoch: int) -> np.ndarray:
     return np.random.default_rng([seed, epoch]).permutation(count)
 
 
-def draw_chances(count: int, channels: int, stacked: int, generator: torch.Generator) -> Tensor:
-    """[count, CHANCES + channels + 1]; neighbours have the slice's brightness, and a mask has none."""
-    chances = torch.rand(count, CHANCES + channels // stacked, generator=generator) * 2 - 1
-    brightness = chances[:, CHANCES:].repeat(1, stacked)
-    return torch.cat([chances[:, :CHANCES], brightness, torch.zeros(count, 1)], dim=1)
-
-
 def draw_missing(
-    count: int,
-    channels: int,
-    stacked: int,
-    optional: tuple[int, ...],
-    further: tuple[int, ...],
-    generator: torch.Generator,
+    count: int, modalities: int, optional: Sequence[int], further: Sequence[int], generator: torch.Generator
 ) -> Tensor:
-    """bool [count, channels]: each optional modality is missing in some of the slices, with its neighbours, and all
-    further ones together in others."""
-    missing = torch.zeros(count, channels // stacked, dtype=torch.bool)
+    """bool [count, modalities]: each optional modality is missing in some of the slices, and all further ones together
+    in others."""
+    missing = torch.zeros(count, modalities, dtype=torch.bool)
     if optional:
         missing[:, list(optional)] = torch.rand(count, len(optional), generator=generator) < MISSING_SHARE
     if further:
         missing[:, list(further)] |= torch.rand(count, 1, generator=generator) < FURTHER_MISSING_SHARE
-    return missing.repeat(1, stacked)
+    return missing
 
 
 def _fits(data: PseudoLabels, device: torch.device) -> bool:
@@ -164,12 +154,12 @@ def _from_files(
 ) -> Iterator[tuple[np.ndarray, Tensor]]:
     """As `_from_gpu`; slices of the next step are read in the background."""
 
-    def read(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def read() -> tuple[np.ndarray, np.ndarray]:
+        rows = next(rows_of_steps)
         return rows, stack_slices(data.pixels, stacks[rows])
 
     with ThreadPoolExecutor(1) as reader:
-        pending = reader.submit(read, next(rows_of_steps))
-        for rows in rows_of_steps:
-            current = pending.result()
-            pending = reader.submit(read, rows)
-            yield current[0], torch.from_numpy(current[1]).to(device)
+        following = reader.submit(read)
+        while True:
+            (rows, x), following = following.result(), reader.submit(read)
+            yield rows, torch.from_numpy(x).to(device)

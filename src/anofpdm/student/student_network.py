@@ -36,16 +36,15 @@ class StudentConfig:
     optional: tuple[str, ...] = ()  # modalities that a scan may lack; their channels are then background
 
     def __post_init__(self) -> None:
-        if not self.modalities or self.width < 8 or self.width % 8 or not self.multipliers:
+        if not self.modalities or self.width % 8 or not self.multipliers:
             raise ConfigError(f"a student needs modalities and a width divisible by 8, got {self}")
-        if len(set(self.modalities)) < len(self.modalities) or not all(isinstance(m, str) for m in self.modalities):
+        if len(set(self.modalities)) < len(self.modalities):
             raise ConfigError(f"a student needs distinct names of modalities, got {self}")
         if not set(self.optional) < set(self.modalities):
             raise ConfigError(f"optional modalities must be some of the student's, and not all of them; got {self}")
-        counts = (self.size, self.width, *self.multipliers)
-        if any(type(count) is not int or not 0 < count <= MAX_COUNT for count in counts):
+        if not all(0 < count <= MAX_COUNT for count in (self.size, self.width, *self.multipliers)):
             raise ConfigError(f"size, width and multipliers must be integers from 1 to {MAX_COUNT}, got {self}")
-        if not all(isinstance(mm, int | float) and math.isfinite(mm) for mm in self.neighbours_mm):
+        if not all(map(math.isfinite, self.neighbours_mm)):
             raise ConfigError(f"neighbours_mm must be finite numbers, got {self}")
         if self.size % 2 ** (len(self.multipliers) - 1):
             raise ConfigError(f"slices of {self.size} x {self.size} cannot be halved {len(self.multipliers) - 1} times")
@@ -119,29 +118,11 @@ class Block(nn.Sequential):
 
 
 def mirror_passes(network: Forward, x: Tensor) -> tuple[Tensor, Tensor]:
-    """[N, C, H, W] -> [2, N, H, W] and [2, N]: the logits of each slice, and of its mirror image, mirrored back."""
+    """[N, C, H, W] -> float32 [N, 2, H, W] and [N, 2]: the logits of each slice, and of its mirror image, mirrored
+    back."""
     (pixel_logits, slice_logits), (mirrored, slice_mirrored) = network(x), network(x.flip(-1))
-    return torch.stack([pixel_logits, mirrored.flip(-1)]), torch.stack([slice_logits, slice_mirrored])
-
-
-def mirror_mean(network: Forward, x: Tensor) -> tuple[Tensor, Tensor]:
-    """[N, C, H, W] -> [N, H, W] and [N]: the mean logits of each slice and its mirror image."""
-    pixel_logits, slice_logits = mirror_passes(network, x)
-    return pixel_logits.mean(dim=0), slice_logits.mean(dim=0)
-
-
-@torch.no_grad()
-def predict_passes(network: Forward, x: Tensor) -> tuple[Tensor, Tensor]:
-    """As `mirror_passes`, in float32."""
-    pixel_logits, slice_logits = mirror_passes(network, x)
-    return pixel_logits.float(), slice_logits.float()
-
-
-@torch.no_grad()
-def predict_logits(network: Forward, x: Tensor) -> tuple[Tensor, Tensor]:
-    """As `mirror_mean`, in float32."""
-    pixel_logits, slice_logits = predict_passes(network, x)
-    return pixel_logits.mean(dim=0), slice_logits.mean(dim=0)
+    passes = torch.stack([pixel_logits, mirrored.flip(-1)], dim=1)
+    return passes.float(), torch.stack([slice_logits, slice_mirrored], dim=1).float()
 
 
 # ---- inputs ----------------------------------------------------------------------------------------------------------
@@ -160,9 +141,7 @@ def fill_missing(pixels: np.ndarray, given: Sequence[str], modalities: Sequence[
     if list(given) == list(modalities):
         return pixels
     filled = np.full((len(pixels), len(modalities), *pixels.shape[2:]), MISSING, pixels.dtype)
-    for channel, name in enumerate(modalities):
-        if name in given:
-            filled[:, channel] = pixels[:, list(given).index(name)]
+    filled[:, [modalities.index(name) for name in given]] = pixels
     return filled
 
 
@@ -173,24 +152,34 @@ def stack_slices(pixels: Pixels, rows: np.ndarray) -> np.ndarray:
     return slices.reshape(len(rows), -1, *slices.shape[-2:]).astype(np.float32)
 
 
-def neighbour_rows(positions: SlicePositions, offsets_mm: tuple[float, ...]) -> np.ndarray:
-    """[N, 1 + offsets] rows: each slice, and the slice of its scan nearest to each offset; the slice itself where none
-    lies within half the offset."""
-    neighbours = np.tile(np.arange(len(positions.scans))[:, None], (1, 1 + len(offsets_mm)))
-    for scan in np.unique(positions.scans):
-        rows = np.flatnonzero(positions.scans == scan)
-        heights = positions.heights_mm[rows]
-        for column, offset in enumerate(offsets_mm, start=1):
-            gaps = np.abs(heights[:, None] + offset - heights[None, :])  # [n, n]
-            nearest = gaps.argmin(axis=1)
-            near = gaps[np.arange(len(rows)), nearest] <= abs(offset) / 2
-            neighbours[rows, column] = np.where(near, rows[nearest], rows)
+def scan_rows(positions: SlicePositions) -> list[np.ndarray]:
+    """The rows of each scan's slices, from the lowest to the highest."""
+    of_scans = (np.flatnonzero(positions.scans == scan) for scan in np.unique(positions.scans))
+    return [rows[np.argsort(positions.heights_mm[rows])] for rows in of_scans]
+
+
+def neighbour_rows(positions: SlicePositions, offsets_mm: Sequence[float]) -> np.ndarray:
+    """[N, 1 + offsets] rows: each slice and those of its scan by `nearest_slices`."""
+    neighbours = np.empty((len(positions.scans), 1 + len(offsets_mm)), int)
+    for rows in scan_rows(positions):
+        heights_mm = torch.from_numpy(positions.heights_mm[rows].astype(float))
+        neighbours[rows] = rows[nearest_slices(heights_mm, list(map(float, offsets_mm))).numpy()]
     return neighbours
+
+
+def nearest_slices(heights_mm: Tensor, offsets_mm: list[float]) -> Tensor:
+    """[n, 1 + offsets] slices of a scan: each, and the nearest to each offset; the slice itself where none lies within
+    half the offset. Exported, too."""
+    own = torch.arange(heights_mm.shape[0], device=heights_mm.device)
+    columns = [own]
+    for offset in offsets_mm:
+        gap, nearest = (heights_mm[:, None] + offset - heights_mm[None, :]).abs().min(dim=1)
+        columns.append(torch.where(gap <= abs(offset) / 2, nearest, own))
+    return torch.stack(columns, dim=1)
 
 
 def default_neighbours_mm(positions: SlicePositions) -> tuple[float, float]:
     """One slice on each side, at the median distance between slices."""
-    gaps = [np.diff(np.sort(positions.heights_mm[positions.scans == scan])) for scan in np.unique(positions.scans)]
-    distance = float(np.median(np.concatenate(gaps))) if any(map(len, gaps)) else 0.0
-    distance = max(distance, MIN_DISTANCE_MM)
+    gaps = np.concatenate([np.diff(positions.heights_mm[rows]) for rows in scan_rows(positions)])
+    distance = max(float(np.median(gaps)) if len(gaps) else 0.0, MIN_DISTANCE_MM)
     return -distance, distance

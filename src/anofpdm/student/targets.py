@@ -111,22 +111,21 @@ def evidence_of_scans(teacher: Teacher, cohort: Cohort, scans: Sequence[np.ndarr
     """Evidence of those rows of each scan that are not labelled healthy; None where all are. Batches do not end with a
     scan: large ones of equal size keep a GPU busy."""
     model, calibration = teacher.model, teacher.calibration
-    sizes = [len(_not_healthy(cohort, scan)) for scan in scans]
-    if not any(sizes):
-        yield from [None] * len(scans)
-        return
-    rows = np.concatenate([_not_healthy(cohort, scan) for scan in scans])
-    batch = teacher.batch or batch_for(model.device)
-    request = EvidenceRequest(calibration.settings, [calibration.strength], model.device, batch)
-    batches = evidence_batches(
-        model.predict,
-        lambda some: cohort.slices[rows[some]],
-        slice_seeds(cohort.indices[rows], calibration.seed),
-        request.in_even_batches(len(rows)),
-    )
-    groups = regroup(batches, [size for size in sizes if size])
-    for size in sizes:
-        yield next(groups) if size else None
+    candidates = [_not_healthy(cohort, scan) for scan in scans]
+    rows = np.concatenate([np.empty(0, int), *candidates])
+    groups: Iterator[Evidence] = iter(())
+    if len(rows):
+        batch = teacher.batch or batch_for(model.device)
+        request = EvidenceRequest(calibration.settings, [calibration.strength], model.device, batch)
+        batches = evidence_batches(
+            model.predict,
+            lambda some: cohort.slices[rows[some]],
+            slice_seeds(cohort.indices[rows], calibration.seed),
+            request.in_even_batches(len(rows)),
+        )
+        groups = regroup(batches, [len(some) for some in candidates if len(some)])
+    for some in candidates:
+        yield next(groups) if len(some) else None
 
 
 def mask_scan(teacher: Teacher, cohort: Cohort, rows: np.ndarray, evidence: Evidence | None) -> np.ndarray:
@@ -150,5 +149,5 @@ def _not_healthy(cohort: Cohort, rows: np.ndarray) -> np.ndarray:
 def soft_threshold(maps: np.ndarray, thresholds: np.ndarray) -> np.ndarray:
     """[n, H, W] maps and [n] thresholds -> probabilities: 0.5 at the threshold, near 1 far above, near 0 far below."""
     above = maps**STEEPNESS
-    below = np.broadcast_to(thresholds[:, None, None] ** STEEPNESS, maps.shape)
-    return np.divide(above, above + below, out=np.zeros(maps.shape), where=above > 0)
+    total = above + thresholds[:, None, None] ** STEEPNESS
+    return np.divide(above, total, out=np.zeros(maps.shape), where=above > 0)

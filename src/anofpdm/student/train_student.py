@@ -23,7 +23,6 @@ from anofpdm.util.progress import Progress, silent
 WARM_UP = 50  # steps
 AVERAGE = 0.999  # decay of the weights' moving average
 LABEL_SHARE = 0.2  # weight of the loss on image-level labels
-PASTE_SHARE = 0.5  # of slices without a lesion, into which one of another slice is pasted
 VIEW_SHARE = 0.2  # weight of the slice output in the difference between views of a slice
 FURTHER_FROM = 0.6  # part of training after which modalities join on which pseudo-labels are not based
 REPORT_STEPS = 20
@@ -37,9 +36,7 @@ class StudentTrainingConfig:
     batch: int = 32
     learning_rate: float = 1e-3
     seed: int = 0
-    label_share: float = LABEL_SHARE
-    paste_share: float = PASTE_SHARE
-    thick_slices: bool = False  # learn each slice also as in a scan with thicker slices, and the same mask for both
+    thick_slices: bool = False  # train on each slice also as in a scan with thicker slices, with the same mask for both
 
     def __post_init__(self) -> None:
         if self.minutes is not None and not self.minutes > 0:
@@ -48,12 +45,9 @@ class StudentTrainingConfig:
             raise ConfigError("no training time given; use --steps or --minutes")
         if self.batch < 1 or not self.learning_rate > 0:
             raise ConfigError(f"batch size and learning rate must be greater than 0, got {self}")
-        if not 0 <= self.paste_share <= 1:
-            raise ConfigError(f"shares of slices must be 0 to 1, got {self}")
 
     def fraction_done(self, step: int, seconds: float) -> float:
-        fractions = [step / self.steps] if self.steps else []
-        return max([*fractions, *([seconds / 60 / self.minutes] if self.minutes else [])])
+        return max(step / self.steps if self.steps else 0, seconds / 60 / self.minutes if self.minutes else 0)
 
 
 def train_student(
@@ -67,16 +61,15 @@ def train_student(
     """The network with the moving average of its weights. `further`: optional modalities on which the pseudo-labels are
     not based. With more inputs a network learns the errors of its targets sooner, so these join late."""
     torch.manual_seed(training.seed)
-    network, late = StudentNet(config), channels_of(further, config)
+    network = StudentNet(config)
+    late = torch.tensor([name in further for name in config.modalities]).repeat(1 + len(config.neighbours_mm))
     with torch.no_grad():
         next(network.down.parameters())[:, late] = 0
     trainer = StudentTrainer(network, training, device)
     optional, added = ([config.modalities.index(name) for name in names] for names in (config.optional, further))
-    kinds = training.paste_share, tuple(optional), training.thick_slices, tuple(added)
-    batches = training_batches(data, training.batch, training.seed, device, *kinds)
+    batches = training_batches(data, training.batch, training.seed, device, optional, added, training.thick_slices)
     late = late.to(device)
-    start = time.monotonic()
-    done = 0.0
+    start, done = time.monotonic(), 0.0
     for step, batch in enumerate(batches):
         trainer.set_learning_rate(step, done)
         with torch.backends.cudnn.flags(enabled=True, benchmark=True):  # a handful of shapes: choose kernels once
@@ -89,12 +82,6 @@ def train_student(
         if done >= 1:
             break
     return trainer.averaged_network()
-
-
-def channels_of(modalities: Collection[str], config: StudentConfig) -> Tensor:
-    """bool [k * C]: the network's input channels of these modalities, in the slice and its neighbours."""
-    of_slice = [name in modalities for name in config.modalities]
-    return torch.tensor(of_slice).repeat(config.in_channels // len(of_slice))
 
 
 class StudentTrainer:
@@ -126,7 +113,7 @@ class StudentTrainer:
         x, mask, labels = (torch.cat(parts) for parts in zip(*augmented, strict=True))
         with torch.autocast(x.device.type, torch.bfloat16, enabled=x.is_cuda, cache_enabled=False):
             pixel_logits, slice_logits = (logits.float() for logits in self.network(x))
-        loss = mask_loss(pixel_logits, mask) + self.training.label_share * label_loss(slice_logits, labels)
+        loss = mask_loss(pixel_logits, mask) + LABEL_SHARE * label_loss(slice_logits, labels)
         if self.training.thick_slices:
             loss = loss + view_loss(pixel_logits, slice_logits)
         self.optimiser.zero_grad()
@@ -168,6 +155,6 @@ def label_loss(logits: Tensor, labels: Tensor) -> Tensor:
 def view_loss(pixel_logits: Tensor, slice_logits: Tensor) -> Tensor:
     """Difference between two views of the same slices, the halves of a batch: one minus the DICE of probabilities, and
     a share of the distance between the slices' logits."""
-    (one, other), (slice_one, slice_other) = pixel_logits.sigmoid().chunk(2), slice_logits.chunk(2)
-    agreement = 2 * (one * other).sum() / (one.square() + other.square()).sum().clamp(min=1)
-    return 1 - agreement + VIEW_SHARE * F.smooth_l1_loss(slice_one, slice_other)
+    first, second = pixel_logits.sigmoid().chunk(2)
+    agreement = 2 * (first * second).sum() / (first.square() + second.square()).sum().clamp(min=1)
+    return 1 - agreement + VIEW_SHARE * F.smooth_l1_loss(*slice_logits.chunk(2))

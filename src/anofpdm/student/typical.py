@@ -5,9 +5,8 @@ and where it is bright. The training scans give their mean and covariance. A sca
 distance, than nearly all training scans is reported as unusual, with the group of numbers that differs most.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy import ndimage
@@ -28,9 +27,8 @@ CLIP = 6.0  # robust standard deviations, in the covariance
 FOLDS = 5
 EXCEEDED = 0.03  # fraction of held-out training scans beyond the limit
 MIN_SCANS = 20  # fewer give no covariance
-VERSION = 2  # of the numbers; a check of other numbers is not used
 
-OUTLINE = "outline"
+OUTLINE, OUTLINE_NUMBERS = "outline", 6
 PARTS = {"intensities": len(QUANTILES) + 2, "rim": 2, "layout": BLOCKS * BLOCKS // 2}  # numbers per modality
 MEANING = {
     OUTLINE: "the outline of its foreground: field of view, orientation, cropping, or skull",
@@ -45,19 +43,18 @@ def describe_scan(pixels: np.ndarray) -> np.ndarray:
     areas = (pixels > BACKGROUND).any(axis=1).sum(axis=(1, 2))
     large = np.flatnonzero(areas >= LARGE * areas.max())
     chosen = pixels[large[np.linspace(0, len(large) - 1, min(SLICES, len(large))).astype(int)]]
-    image = (chosen.astype(np.float32) + 1) / 2
+    images = (chosen.astype(np.float32) + 1) / 2
     foreground = (chosen > BACKGROUND).any(axis=1)  # [n, H, W]
-    boxes = [ndimage.find_objects(one.astype(int))[0] for one in foreground]
-    depth = np.stack([ndimage.distance_transform_edt(one) for one in foreground]) * AT_SIDE / pixels.shape[-1]
-    per_modality = [_describe_modality(image[:, one], foreground, depth, boxes) for one in range(pixels.shape[1])]
-    return np.concatenate([_describe_outline(foreground, boxes), *per_modality])
+    boxes = [ndimage.find_objects(mask.astype(int))[0] for mask in foreground]
+    depth = np.stack([ndimage.distance_transform_edt(mask) for mask in foreground]) * AT_SIDE / pixels.shape[-1]
+    modalities = (_describe_modality(image, foreground, depth, boxes) for image in images.swapaxes(0, 1))
+    return np.concatenate([_describe_outline(foreground, boxes), *modalities])
 
 
 def _describe_outline(foreground: np.ndarray, boxes: Sequence[tuple[slice, slice]]) -> np.ndarray:
-    side = foreground.shape[-1]
+    side, areas = foreground.shape[-1], foreground.sum(axis=(1, 2))
     heights, widths = (np.array([box[axis].stop - box[axis].start for box in boxes]) for axis in (0, 1))
-    areas = foreground.sum(axis=(1, 2))
-    front = [one[box][: height // 2].sum() for one, box, height in zip(foreground, boxes, heights, strict=True)]
+    front = [mask[box][: height // 2].sum() for mask, box, height in zip(foreground, boxes, heights, strict=True)]
     columns = (heights / side, widths / side, heights / widths, areas / (heights * widths), front / areas)
     return np.array([*(np.median(column) for column in columns), areas.mean() / side**2])
 
@@ -73,7 +70,7 @@ def _describe_modality(
     steps = np.abs(np.diff(_halve(image), axis=2))[_halve(depth)[:, :, 1:] > INNER]
     sharpness = steps.mean() / (values.std() + 1e-6) if steps.size else 0.0
     intensities = [*np.quantile(values, QUANTILES), sharpness, values.std() / (values.mean() + 1e-6)]
-    layout = np.median([_block_means(one[box]) for one, box in zip(image, boxes, strict=True)], axis=0)
+    layout = np.median([_block_means(plane[box]) for plane, box in zip(image, boxes, strict=True)], axis=0)
     return np.array([*intensities, np.median(rim) - np.median(inner), rim.std(), *layout / (layout.mean() + 1e-6)])
 
 
@@ -97,69 +94,47 @@ class TypicalScans:
     """Training scans, as mean and covariance of their numbers."""
 
     modalities: tuple[str, ...]
+    limits: Mapping[str, float]  # of the distance, by the modalities that a scan has: fewer terms, and a wider spread
     centre: np.ndarray  # [D]
     scale: np.ndarray  # [D]
     covariance: np.ndarray  # [D, D] of the standardised numbers
-    limit: float  # of the distance
-    limits: Mapping[str, float] = field(default_factory=dict)  # of scans that lack optional modalities, by those given
 
     def __post_init__(self) -> None:
-        count = 6 + sum(PARTS.values()) * len(self.modalities)
-        shapes = (self.centre.shape, self.scale.shape, self.covariance.shape)
-        if shapes != ((count,), (count,), (count, count)):
+        count = len(_groups(self.modalities))
+        shapes = [array.shape for array in self.arrays().values()]
+        if shapes != [(count,), (count,), (count, count)]:
             raise ValueError(f"typical scans: numbers of shapes {shapes} for {len(self.modalities)} modalities")
-        arrays = (self.centre, self.scale, self.covariance, np.array([self.limit, *self.limits.values()]))
+        arrays = (*self.arrays().values(), np.array([*self.limits.values()]))
         if not all(np.isfinite(array).all() for array in arrays) or not (self.scale > 0).all():
             raise ValueError("typical scans: numbers must be finite, and scales above 0")
 
+    def arrays(self) -> dict[str, np.ndarray]:
+        return {name: getattr(self, name) for name in ("centre", "scale", "covariance")}
+
     def distance(self, numbers: np.ndarray, given: Sequence[str], group: str | None = None) -> float:
         """Of a scan with these modalities: 1 is the mean distance of training scans. `group`: of those numbers only."""
-        names, groups = _columns(self.modalities), _columns(tuple(given))
-        used = [names.index(one) for one in groups]
-        own = [at for at, one in enumerate(groups) if group is None or one[0] == group]
-        at = [used[one] for one in own]
+        groups = _groups(given)
+        own = np.full(len(groups), True) if group is None else groups == group
+        at = np.flatnonzero(np.isin(_groups(self.modalities), groups[own]))
         away = (numbers[own] - self.centre[at]) / self.scale[at]
         return float(np.sqrt(away @ np.linalg.solve(self.covariance[np.ix_(at, at)], away) / len(at)))
 
     def limit_for(self, given: Sequence[str]) -> float:
-        """The distance has fewer terms, and thus a wider spread, where modalities are missing."""
-        return self.limits.get(_key(given), self.limit)
+        return self.limits[",".join(given)]
 
     def unusual(self, numbers: np.ndarray, given: Sequence[str]) -> str | None:
         """What differs most, in words; None if the scan is like those in training."""
         if self.distance(numbers, given) <= self.limit_for(given):
             return None
-        groups = dict.fromkeys(name for name, _ in _columns(tuple(given)))
-        most = max(groups, key=lambda group: self.distance(numbers, given, group))
+        most = max(dict.fromkeys(_groups(given).tolist()), key=lambda group: self.distance(numbers, given, group))
         part, _, modality = most.partition(" ")
         return MEANING[part].format(modality=modality.upper())
 
-    def to_dict(self) -> dict[str, Any]:
-        arrays = {name: np.round(getattr(self, name), 6).tolist() for name in ("centre", "scale", "covariance")}
-        limits = {"limit": self.limit, "limits": dict(self.limits)}
-        return {"version": VERSION, "modalities": list(self.modalities), **limits, **arrays}
 
-    @classmethod
-    def from_dict(cls, payload: Mapping[str, Any]) -> "TypicalScans":
-        arrays = {name: np.asarray(payload[name], float) for name in ("centre", "scale", "covariance")}
-        limits = {str(given): float(limit) for given, limit in payload.get("limits", {}).items()}
-        return cls(modalities=tuple(payload["modalities"]), limit=float(payload["limit"]), limits=limits, **arrays)
-
-
-def read_typical(payload: Mapping[str, Any] | None) -> TypicalScans | None:
-    """None also for a check of an earlier version, whose numbers are not computed any more."""
-    return None if payload is None or payload.get("version") != VERSION else TypicalScans.from_dict(payload)
-
-
-def _columns(modalities: tuple[str, ...]) -> list[tuple[str, int]]:
-    """Group and number of each column."""
-    outline = [(OUTLINE, number) for number in range(6)]
-    parts = [(f"{part} {name}", at) for name in modalities for part, count in PARTS.items() for at in range(count)]
-    return outline + parts
-
-
-def _key(given: Sequence[str]) -> str:
-    return ",".join(given)
+def _groups(modalities: Sequence[str]) -> np.ndarray:
+    """[D]: the group that each number belongs to. Modalities are in the order of the model."""
+    parts = [f"{part} {name}" for name in modalities for part, count in PARTS.items() for _ in range(count)]
+    return np.array([OUTLINE] * OUTLINE_NUMBERS + parts)
 
 
 def fit_typical(numbers: np.ndarray, modalities: tuple[str, ...], optional: Sequence[str] = ()) -> TypicalScans | None:
@@ -167,22 +142,15 @@ def fit_typical(numbers: np.ndarray, modalities: tuple[str, ...], optional: Sequ
     modalities that a scan may have. None for too few scans."""
     if len(numbers) < MIN_SCANS:
         return None
-    sets = [tuple(one for one in modalities if one not in missing) for missing in subsets(optional)]
     fold = np.random.default_rng(0).permutation(len(numbers)) % FOLDS
-    held_out = {given: np.empty(len(numbers)) for given in sets}
-    for number in range(FOLDS):
-        others, here = _fit(numbers[fold != number], modalities), fold == number
-        for given, distances in held_out.items():
-            distances[here] = [others.distance(one, given) for one in _select(numbers[here], modalities, given)]
-    limits = {given: min(float(np.quantile(one, 1 - EXCEEDED)), 1e9) for given, one in held_out.items()}
-    limit = limits.pop(modalities)
-    return replace(_fit(numbers, modalities), limit=limit, limits={_key(one): value for one, value in limits.items()})
-
-
-def _select(numbers: np.ndarray, modalities: tuple[str, ...], given: tuple[str, ...]) -> np.ndarray:
-    """The columns of the given modalities. The outline of a head is nearly the same in all of them."""
-    columns = _columns(modalities)
-    return numbers[:, [columns.index(one) for one in _columns(given)]]
+    fitted = [_fit(numbers[fold != number], modalities) for number in range(FOLDS)]
+    limits = {}
+    for missing in subsets(optional):
+        given = tuple(name for name in modalities if name not in missing)
+        some = numbers[:, np.isin(_groups(modalities), _groups(given))]  # the outline is nearly the same in all
+        held_out = [fitted[number].distance(scan, given) for number, scan in zip(fold, some, strict=True)]
+        limits[",".join(given)] = min(float(np.quantile(held_out, 1 - EXCEEDED)), 1e9)
+    return replace(_fit(numbers, modalities), limits=limits)
 
 
 def _fit(numbers: np.ndarray, modalities: tuple[str, ...]) -> TypicalScans:
@@ -194,18 +162,12 @@ def _fit(numbers: np.ndarray, modalities: tuple[str, ...]) -> TypicalScans:
     covariance = np.cov(standard.T)
     even = np.trace(covariance) / len(covariance) * np.eye(len(covariance))
     centre = median + scale * standard.mean(axis=0)
-    return TypicalScans(modalities, centre, scale, (1 - SHRINK) * covariance + SHRINK * even, 1e9)
+    return TypicalScans(modalities, {}, centre, scale, (1 - SHRINK) * covariance + SHRINK * even)
 
 
 def describe_cohort(cohort: Cohort, rows: np.ndarray, modalities: Sequence[str]) -> np.ndarray:
     """[scans, D] of the scans of these rows."""
     channels = [cohort.modalities.index(name) for name in modalities]
-
-    def scans() -> Iterator[np.ndarray]:
-        for scan in dict.fromkeys(cohort.scans[rows].tolist()):
-            yield rows[cohort.scans[rows] == scan]
-
-    def describe(of_scan: np.ndarray) -> np.ndarray:
-        return describe_scan(cohort.pixels(of_scan)[:, channels])
-
-    return np.stack(list(map_in_threads(describe, scans())))
+    scans = (rows[cohort.scans[rows] == scan] for scan in dict.fromkeys(cohort.scans[rows].tolist()))
+    described = map_in_threads(lambda of_scan: describe_scan(cohort.pixels(of_scan)[:, channels]), scans)
+    return np.stack(list(described))

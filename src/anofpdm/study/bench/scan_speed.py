@@ -11,7 +11,8 @@ from anofpdm.method.detection import CurveDetector
 from anofpdm.scans import write_nifti
 from anofpdm.segment.model import Model
 from anofpdm.segment.outputs import MASK
-from anofpdm.student.student import Student, StudentCalibration
+from anofpdm.student.decide import StudentCalibration
+from anofpdm.student.student import Student
 from anofpdm.student.student_network import StudentConfig, StudentNet
 
 SHAPE, SIDE = (240, 240, 155), 128
@@ -46,7 +47,7 @@ def random_model(device: torch.device) -> Model:
     """A student with random weights."""
     torch.manual_seed(0)
     network = StudentNet(StudentConfig(MODALITIES, SIDE, NEIGHBOURS_MM)).to(device).eval()
-    zeros = np.zeros(1)
+    zeros = np.zeros(2)
     detector = CurveDetector(zeros, zeros + 1, zeros, offset=-1.0, strength=1.0)
     network.last.weight.data.zero_()  # detects nothing: noise would give thousands of findings
     return Model(None, Student(network, StudentCalibration(detector, 1.0, 1.0, 1, 1), "", device))
