@@ -108,7 +108,7 @@ def test_undetected_slices_have_empty_masks_and_the_detector_can_be_chosen(made,
     everything = decide(evidence, calibration, DecisionSettings("none"))
     np.testing.assert_array_equal(everything.masks, everything.drawn)
     cosine = decide(evidence, calibration, DecisionSettings("cosine"))
-    np.testing.assert_array_equal(cosine.detected, cosine.similarity <= calibration.cut)
+    np.testing.assert_array_equal(cosine.detected, cosine.evidence.similarity <= calibration.cut)
     (accuracy,) = (rated.accuracy for rated in calibration.candidates if rated.strength == calibration.strength)
     assert (cosine.detected == (labels == 1)).mean() == pytest.approx(accuracy)
 

@@ -1,12 +1,14 @@
 """Synthetic segmentations with known numbers, to compare pages with."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from PIL import Image
 from scipy import ndimage
 
-from anofpdm.method.decision import Decisions
-from anofpdm.report.display import Curves, DisplayData
+from anofpdm.method.decision import Decisions, SliceEvidence
+from anofpdm.report.display import DisplayData
 from anofpdm.scans import AxialPlanes, Grid
 from anofpdm.scans.findings import find_lesions
 from anofpdm.segment.result import Segmentation
@@ -36,9 +38,10 @@ def decisions_of(rng, drawn, detector):
     masks = drawn & detected[:, None, None]
     return Decisions(
         maps=maps, masks=masks, outlines=masks.astype(np.float32), drawn=drawn, detected=detected, score=score,
-        similarity=similarity, log_odds=odds, end_step=rng.choice(LEVELS, n), end_divergence=rng.random(n) / 100,
-        quantile=rng.uniform(0.9, 0.98, n), threshold=np.full(n, 0.5), highest_threshold=np.full(n, 0.5),
-        estimated_dice=np.full(n, np.nan),
+        log_odds=odds, threshold=np.full(n, 0.5), highest_threshold=np.full(n, 0.5), evidence=SliceEvidence(
+            np.arange(n), similarity, rng.choice(LEVELS, n), rng.random(n) / 100, rng.uniform(0.9, 0.98, n), LEVELS,
+            *(rng.random((n, len(LEVELS))) / 100 for _ in range(3)),
+        ),
     )  # fmt: skip
 
 
@@ -69,11 +72,12 @@ def segmented(
     lesion = planes.axial(toys.ball(affine, shape, (14, -10, 1), radius))
     pixels = np.where(head[indices][:, None], rng.uniform(-0.5, 1, (n, len(modalities), *head.shape[1:])), -1)
     decisions = decisions_of(rng, lesion[indices], detector)
+    if not curves:
+        decisions = replace(decisions, evidence=None)
     for name, value in (changes or {}).items():
-        object.__setattr__(decisions, name, value)
+        object.__setattr__(decisions if hasattr(decisions, name) else decisions.evidence, name, value)
     mask = planes.to_native(decisions.masks, indices) >= 0.5
     anomaly_map = planes.to_native(decisions.maps, indices)
-    by_level = [rng.random((n, len(LEVELS))) / 100 for _ in range(3)]
     files = files or {name: f"/data/{name}.nii.gz" for name in modalities}
     return Segmentation(
         mask=mask, anomaly_map=anomaly_map, grid=grid, slices=[],
@@ -84,8 +88,7 @@ def segmented(
             **({"study": study} if study else {}),
         },
         display=DisplayData(
-            pixels.astype(np.float16), indices, planes.pixel_mm, tuple(modalities), CUT,
-            curves=Curves(LEVELS, *by_level) if curves else None, engine=engine,
+            pixels.astype(np.float16), indices, planes.pixel_mm, tuple(modalities), CUT, engine=engine,
         ),
         pictures=dict.fromkeys((study or {"series": ()})["series"], PICTURE),
     )  # fmt: skip

@@ -140,14 +140,14 @@ def test_folders_are_not_in_the_page(make):
 
 def test_numbers_agree_with_the_segmentation(make):
     result = make()
-    data, decisions, curves = read_page(result).data, result.decisions, result.display.curves
+    data, decisions, curves = read_page(result).data, result.decisions, result.decisions.evidence
     slices = data["slices"]
     assert [one["slice"] for one in slices] == (result.display.indices + 1).tolist()  # counted from 1
     assert [one["detected"] for one in slices] == decisions.detected.tolist()
     assert_close([one["score"] for one in slices], decisions.log_odds)
-    assert_close([one["end_step"] for one in slices], decisions.end_step)
-    assert_close([one["end_divergence"] for one in slices], decisions.end_divergence)
-    assert_close([one["quantile"] for one in slices], decisions.quantile)
+    assert_close([one["end_step"] for one in slices], curves.end_step)
+    assert_close([one["end_divergence"] for one in slices], curves.end_divergence)
+    assert_close([one["quantile"] for one in slices], curves.quantile)
     assert_close([one["threshold"] for one in slices], decisions.threshold)
     assert_close([one["area_mm2"] for one in slices], decisions.masks.sum((1, 2)) * result.display.pixel_mm**2)
     assert data["levels"] == list(curves.levels)
@@ -251,7 +251,7 @@ class TestDecisionOfASlice:
         assert "above the threshold 0.99000" in self.decision(cosine, False)
         data = read_page(cosine).data
         assert data["score"]["threshold"] == 0.99
-        assert_close([one["score"] for one in data["slices"]], cosine.decisions.similarity)
+        assert_close([one["score"] for one in data["slices"]], cosine.decisions.evidence.similarity)
 
     def test_none(self, make):
         alone = make(detector="none", threshold="healthy")

@@ -97,7 +97,8 @@ def test_the_report_is_optional_and_written_before_the_summary(tmp_path, monkeyp
 def test_the_report_shows_the_pixels_and_curves_of_the_network(tmp_path):
     files, _, _ = scan_files(tmp_path)
     model = known_model(settings=EvidenceSettings((0, 20, 40), (1,)))
-    display = model.segment(files, **BY_HEALTHY).display
+    result = model.segment(files, **BY_HEALTHY)
+    display, curves = result.display, result.decisions.evidence
     slices = scan_slices(read_scan(files), SIZE)
     assert display.modalities == ("t2",)
     np.testing.assert_allclose(display.pixels[:, 0], slices.pixels[:, 1], atol=1e-3)
@@ -110,10 +111,10 @@ def test_the_report_shows_the_pixels_and_curves_of_the_network(tmp_path):
         seeds=slice_seeds(slices.indices),
         channels=(1,),
     )
-    assert display.curves.levels == (0, 20, 40)
-    np.testing.assert_array_equal(display.curves.divergence, evidence.divergence[:, 0])
-    np.testing.assert_array_equal(display.curves.mse_guided, evidence.mse_guided[:, 0])
-    np.testing.assert_array_equal(display.curves.mse_unguided, evidence.mse_unguided)
+    assert curves.levels == (0, 20, 40)
+    np.testing.assert_array_equal(curves.divergence, evidence.divergence[:, 0])
+    np.testing.assert_array_equal(curves.mse_guided, evidence.mse_guided[:, 0])
+    np.testing.assert_array_equal(curves.mse_unguided, evidence.mse_unguided)
     assert (display.engine, display.cosine_cut, display.healthy_level) == ("diffusion", 0.9, 0.5)
 
 

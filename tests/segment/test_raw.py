@@ -112,7 +112,7 @@ def test_findings_are_explained_and_shown_at_their_slices_in_template_space(mode
     labels, _ = ndimage.label(masks, np.ones((3, 3, 3)))
     largest = 1 + np.bincount(labels.ravel())[1:].argmax()
     centre = ndimage.center_of_mass(labels == largest)[0]
-    explained = np.flatnonzero(result.display.curves.explained)
+    explained = result.decisions.evidence.rows
     assert abs(explained - centre).min() <= 2
     assert masks[explained].any(axis=(1, 2)).all()
     (first, *_) = build_page_data(result).findings

@@ -128,7 +128,7 @@ def test_number_of_network_evaluations(done):
     n, n_unhealthy = len(study.rows), len(study.unhealthy)
     assert 0 < n_unhealthy < n
     levels = extend_levels(
-        study.calibrated.calibration.settings.levels, int(study.decisions.end_step[study.unhealthy].max())
+        study.calibrated.calibration.settings.levels, int(study.decisions.measured.end_step[study.unhealthy].max())
     )
     of_all, of_unhealthy = 2 * LEVELS + sum(OTHERS), len(levels) + LEVELS
     assert sum(slices for _, slices in calls) == 2 * (n * of_all + n_unhealthy * of_unhealthy)
@@ -172,8 +172,8 @@ def kept(made, done):
 def test_dice_by_end_step(kept, done):
     evidence, signals = kept
     _, _, study, measurements = done
-    assert torch.equal(evidence.end_step[:, 0], torch.from_numpy(study.decisions.end_step[study.unhealthy]))
-    lesions, quantiles = study.lesions[study.unhealthy], study.decisions.quantile[study.unhealthy]
+    assert torch.equal(evidence.end_step[:, 0], torch.from_numpy(study.decisions.measured.end_step[study.unhealthy]))
+    lesions, quantiles = study.lesions[study.unhealthy], study.decisions.measured.quantile[study.unhealthy]
     rows = {factor: score for factor, score, _ in table(done, "end_step").rows}
     assert list(rows) == list(FACTORS)
     levels = extend_levels(evidence.settings.levels, int(evidence.end_step.max()))
@@ -215,7 +215,7 @@ def test_fixed_thresholds(done):
         literal = literal_dice(literal_masks(maps, [quantile] * len(maps)), study.lesions[study.unhealthy])
         assert score == pytest.approx(literal, abs=1e-12)
     dynamic = literal_dice(
-        literal_masks(maps, study.decisions.quantile[study.unhealthy]), study.lesions[study.unhealthy]
+        literal_masks(maps, study.decisions.measured.quantile[study.unhealthy]), study.lesions[study.unhealthy]
     )
     assert table(done, "threshold").rows[0] == ("dynamic", "", pytest.approx(dynamic, abs=1e-12))
 
@@ -244,7 +244,7 @@ def test_variants(done, made):
     assert list(rows) == [*VARIANTS, "gradient-above"]
     assert rows["anofpdm-ddim"] == pytest.approx(table(done, "threshold").rows[0][2], abs=1e-12)
     evidence = study.calibrated.evidence.at(study.calibrated.calibration.strength)
-    quantiles, lesions = study.decisions.quantile[study.unhealthy], study.lesions[study.unhealthy]
+    quantiles, lesions = study.decisions.measured.quantile[study.unhealthy], study.lesions[study.unhealthy]
     last = literal_masks(evidence.last_maps[study.unhealthy, 0].float().numpy(), quantiles)
     assert rows["anofpdm-ddim-last"] == pytest.approx(literal_dice(last, lesions), abs=1e-12)
     options = replace(CONFIG.calibration, encoding="ddpm")

@@ -56,6 +56,26 @@ VARIANTS = {
 
 
 @dataclass(frozen=True)
+class SliceEvidence:
+    """What the diffusion model measured at the calibrated strength: an entry for each of `rows`, curves [k, K]."""
+
+    rows: np.ndarray  # of the decisions
+    similarity: np.ndarray  # of the cosine detector: lower is more unhealthy
+    end_step: np.ndarray  # t_e
+    end_divergence: np.ndarray  # M at t_e
+    quantile: np.ndarray  # that thresholds its map
+    levels: tuple[int, ...]  # K
+    divergence: np.ndarray  # M_t
+    mse_guided: np.ndarray
+    mse_unguided: np.ndarray
+
+    def index(self, row: int) -> int | None:
+        """The entry of a row; None where it has none."""
+        entries = np.flatnonzero(self.rows == row)
+        return int(entries[0]) if len(entries) else None
+
+
+@dataclass(frozen=True)
 class Decisions:
     """One entry a slice; maps and masks [N, H, W]."""
 
@@ -65,14 +85,18 @@ class Decisions:
     drawn: np.ndarray  # masks before the detector empties those of healthy slices
     detected: np.ndarray
     score: np.ndarray  # of the detector in use: detected at 0 and above
-    similarity: np.ndarray  # of the cosine detector: lower is more unhealthy
-    log_odds: np.ndarray  # of the curve detector: higher is more unhealthy
-    end_step: np.ndarray  # t_e
-    end_divergence: np.ndarray  # M at t_e
-    quantile: np.ndarray
+    log_odds: np.ndarray  # of the curve detector, or a student's: higher is more unhealthy
     threshold: np.ndarray  # of the map: the lowest in the mask, where a student draws each lesion by one of its own
     highest_threshold: np.ndarray
-    estimated_dice: np.ndarray  # of each mask; NaN where it is empty, or the engine has no estimate
+    evidence: SliceEvidence | None = None  # None: decided without the diffusion model
+    estimated_dice: np.ndarray | None = None  # of each mask, NaN where it is empty; None: no estimate is possible
+
+    @property
+    def measured(self) -> SliceEvidence:
+        """The evidence, where there is any."""
+        if self.evidence is None:
+            raise MethodError("these decisions were made without the diffusion model: they have no evidence")
+        return self.evidence
 
 
 def fit_for(calibration: Calibration, settings: DecisionSettings) -> ContextFit:
@@ -97,7 +121,8 @@ def decide(
     positions = positions or SlicePositions.unrelated(len(evidence))
     maps = to_numpy((evidence.last_maps if settings.last_map else evidence.maps)[:, 0])
     logs = log_curves(to_numpy(evidence.divergence[:, 0]))
-    maps, logs = (smooth_across_slices(one, positions, settings.context_mm) for one in (maps, logs))
+    maps = smooth_across_slices(maps, positions, settings.context_mm)
+    logs = smooth_across_slices(logs, positions, settings.context_mm)
     similarity, log_odds = to_numpy(evidence.similarity[:, 0]), fit.curve.scores(logs)
     detector = calibration.detector if settings.detector == Detector.CALIBRATED else settings.detector
     score, detected = _detect(detector, similarity, calibration.cut, log_odds, maps)
@@ -115,14 +140,20 @@ def decide(
         drawn=drawn,
         detected=detected,
         score=score,
-        similarity=similarity,
         log_odds=log_odds,
-        end_step=evidence.end_step[:, 0].cpu().numpy(),
-        end_divergence=end_divergence,
-        quantile=quantile,
         threshold=cuts,
         highest_threshold=cuts,
-        estimated_dice=np.full(len(smooth), np.nan),
+        evidence=SliceEvidence(
+            rows=np.arange(len(smooth)),
+            similarity=similarity,
+            end_step=evidence.end_step[:, 0].cpu().numpy(),
+            end_divergence=end_divergence,
+            quantile=quantile,
+            levels=evidence.settings.levels,
+            divergence=to_numpy(evidence.divergence[:, 0]),
+            mse_guided=to_numpy(evidence.mse_guided[:, 0]),
+            mse_unguided=evidence.mse_unguided.cpu().double().numpy(),
+        ),
     )
 
 

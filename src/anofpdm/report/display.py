@@ -7,35 +7,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from anofpdm.method.decision import Decisions
-from anofpdm.method.evidence import Evidence
 from anofpdm.scans import Grid
 from anofpdm.scans.findings import Finding
-
-
-@dataclass(frozen=True)
-class Curves:
-    """Curves of the diffusion model for each slice over the noise levels, at one guidance strength."""
-
-    levels: tuple[int, ...]  # K
-    divergence: np.ndarray  # [n, K], M_t
-    mse_guided: np.ndarray  # [n, K]
-    mse_unguided: np.ndarray  # [n, K]
-    explained: np.ndarray | None = None  # bool [n], slices with curves; None: all
-
-    @classmethod
-    def from_evidence(cls, evidence: Evidence) -> "Curves":
-        """The evidence has to be at one strength."""
-        curves = (evidence.divergence[:, 0], evidence.mse_guided[:, 0], evidence.mse_unguided)
-        return cls(evidence.settings.levels, *(curve.cpu().double().numpy() for curve in curves))
-
-    def expand(self, rows: np.ndarray, count: int) -> "Curves":
-        """Curves of `rows` as curves of all `count` slices, with NaN for the others."""
-        expanded = np.full((3, count, len(self.levels)), np.nan)
-        expanded[:, rows] = self.divergence, self.mse_guided, self.mse_unguided
-        return Curves(self.levels, expanded[0], expanded[1], expanded[2], np.isin(np.arange(count), rows))
-
-    def has(self, row: int) -> bool:
-        return self.explained is None or bool(self.explained[row])
 
 
 @dataclass(frozen=True)
@@ -57,7 +30,6 @@ class DisplayData:
     modalities: tuple[str, ...]  # M, the scored ones
     cosine_cut: float  # unhealthy at or below, with the cosine detector
     healthy_level: float = 0.0  # nearly all map pixels of healthy slices are below it
-    curves: Curves | None = None  # None: made without the diffusion model
     engine: str = "diffusion"  # that made the masks
     space: SliceSpace | None = None  # None: on the grid of the result
 

@@ -3,10 +3,12 @@
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from PIL import Image
 
+from anofpdm.method.decision import Decisions
 from anofpdm.report import wording
 from anofpdm.report.display import DecisionRules, SegmentedScan, SliceSpace, slice_space
 from anofpdm.scans.findings import Finding
@@ -38,13 +40,13 @@ class SliceData:
     detected: bool
     area_mm2: Number
     score: Number
-    end_step: Number
-    end_divergence: Number
-    quantile: Number
     threshold: Number
     highest_threshold: Number
     decision: str  # in sentences
-    divergence: list[Number] | None = None  # curves over the noise levels, where there are any
+    end_step: Number = None  # this and what follows: of the diffusion model, where it measured the slice
+    end_divergence: Number = None
+    quantile: Number = None
+    divergence: list[Number] | None = None  # a curve over the noise levels, as those that follow
     mse_guided: list[Number] | None = None
     mse_unguided: list[Number] | None = None
 
@@ -77,7 +79,7 @@ class PageData:
 
 
 def build_page_data(result: SegmentedScan) -> PageData:
-    decisions, display, curves = result.decisions, result.display, result.display.curves
+    decisions, display, evidence = result.decisions, result.display, result.decisions.evidence
     rules = DecisionRules.from_settings(result.summary["settings"])
     areas = decisions.masks.sum(axis=(1, 2)) * display.pixel_mm**2
     return PageData(
@@ -87,11 +89,11 @@ def build_page_data(result: SegmentedScan) -> PageData:
         map_maximum=_round(white_level(decisions.maps, display.healthy_level)),
         oriented=result.grid.oriented,
         score=_score(rules.detector, display.cosine_cut),
-        levels=None if curves is None else list(curves.levels),
+        levels=None if evidence is None else list(evidence.levels),
         slices=[_slice(result, row, float(area), rules) for row, area in enumerate(areas)],
         findings=[_finding(finding, result) for finding in result.findings],
         volume_ml=_round(result.volume_ml),
-        start=start_row(areas, decisions.score, None if curves is None else curves.explained),
+        start=start_row(areas, decisions.score, None if evidence is None else evidence.rows),
         overview=overview_rows(areas),
     )
 
@@ -102,8 +104,8 @@ def white_level(maps: np.ndarray, healthy_level: float) -> float:
 
 
 def start_row(areas: np.ndarray, score: np.ndarray, explained: np.ndarray | None = None) -> int:
-    """Row with the largest lesion area among the explained slices; without any lesion, the highest score."""
-    rows = np.arange(len(areas)) if explained is None or not explained.any() else np.flatnonzero(explained)
+    """Row with the largest lesion area among the explained rows; without any lesion, the highest score."""
+    rows = np.arange(len(areas)) if explained is None or not len(explained) else explained
     best = areas[rows] if areas[rows].any() else np.nan_to_num(score[rows], nan=-math.inf)
     return int(rows[np.argmax(best)])
 
@@ -136,23 +138,28 @@ def _score(detector: str, cosine_cut: float) -> Score:
 
 def _slice(result: SegmentedScan, row: int, area: float, rules: DecisionRules) -> SliceData:
     decisions, display = result.decisions, result.display
-    score = decisions.similarity if rules.detector == "cosine" else decisions.score
-    curves = display.curves if display.curves is not None and display.curves.has(row) else None
+    score = decisions.measured.similarity if rules.detector == "cosine" else decisions.score
     return SliceData(
         slice=int(display.numbers[row]),
         detected=bool(decisions.detected[row]),
         area_mm2=_round(area),
         score=_round(score[row], 9),
-        end_step=_round(decisions.end_step[row]),
-        end_divergence=_round(decisions.end_divergence[row]),
-        quantile=_round(decisions.quantile[row]),
         threshold=_round(decisions.threshold[row]),
         highest_threshold=_round(decisions.highest_threshold[row]),
         decision=wording.describe_decision(row, decisions, display, rules),
-        divergence=None if curves is None else _round_all(curves.divergence[row]),
-        mse_guided=None if curves is None else _round_all(curves.mse_guided[row]),
-        mse_unguided=None if curves is None else _round_all(curves.mse_unguided[row]),
+        **_measured(decisions, row),
     )
+
+
+def _measured(decisions: Decisions, row: int) -> dict[str, Any]:
+    """What the diffusion model measured on a slice, where it did."""
+    evidence = decisions.evidence
+    entry = None if evidence is None else evidence.index(row)
+    if evidence is None or entry is None:
+        return {}
+    numbers = {name: _round(getattr(evidence, name)[entry]) for name in ("end_step", "end_divergence", "quantile")}
+    curves = ("divergence", "mse_guided", "mse_unguided")
+    return {**numbers, **{name: _round_all(getattr(evidence, name)[entry]) for name in curves}}
 
 
 def _finding(finding: Finding, result: SegmentedScan) -> FindingData:

@@ -18,7 +18,8 @@ def render_report(result: SegmentedScan, title: str) -> bytes:
     """Deterministic: equal results give equal bytes."""
     data, display, summary = build_page_data(result), result.display, result.summary
     rules = DecisionRules.from_settings(summary["settings"])
-    explained = None if display.curves is None else display.curves.explained
+    evidence = result.decisions.evidence
+    explained = evidence is not None and len(evidence.rows) < len(display.indices)
     page = render(
         "result.html",
         title=title,
@@ -34,7 +35,7 @@ def render_report(result: SegmentedScan, title: str) -> bytes:
         estimate=wording.describe_estimate(result.estimated_dice),
         figures=_figures(result, rules),
         identity=_identity(result),
-        explained=[] if explained is None else display.numbers[explained].tolist(),
+        explained=display.numbers[evidence.rows].tolist() if evidence is not None and explained else [],
         context_mm=rules.context_mm,
         settings=_settings(summary),
         provenance=_provenance(summary["settings"]),

@@ -119,9 +119,10 @@ def describe_registration(registration: Mapping[str, Any] | None, reference: str
 def describe_decision(row: int, decisions: Decisions, display: DisplayData, rules: DecisionRules) -> str:
     """Why a slice was classified as it was, and how its mask was made."""
     classified = _describe_class(row, decisions, display, rules.detector)
-    end_step = format_number(decisions.end_step[row], ".0f")
-    has_curves = display.curves is not None and display.curves.has(row)
-    end = f"Guided and unguided estimate differ most at noise level t_e = {end_step}." if has_curves else ""
+    evidence, end = decisions.evidence, ""
+    if evidence is not None and (entry := evidence.index(row)) is not None:
+        end_step = format_number(evidence.end_step[entry], ".0f")
+        end = f"Guided and unguided estimate differ most at noise level t_e = {end_step}."
     mask = _describe_mask(row, decisions, display, rules)
     sentences = (classified, end, mask) if decisions.detected[row] else (classified, mask, end)
     return " ".join(filter(None, sentences))
@@ -134,7 +135,7 @@ def _describe_class(row: int, decisions: Decisions, display: DisplayData, detect
     classified = f"Classified as {'unhealthy' if unhealthy else 'healthy'}"
     if detector == "cosine":
         side = "at or below" if unhealthy else "above"
-        similarity = format_number(decisions.similarity[row], ".5f")
+        similarity = format_number(decisions.measured.similarity[row], ".5f")
         cut = format_number(display.cosine_cut, ".5f")
         return f"{classified}: cosine similarity of the two error curves {similarity}, {side} the threshold {cut}."
     side = "at or above" if unhealthy else "below"
@@ -165,7 +166,7 @@ def _describe_threshold(row: int, decisions: Decisions, display: DisplayData, ru
     peak = rules.peak_share * decisions.maps[row].max()
     if rules.peak_share and math.isclose(threshold, peak, rel_tol=1e-6):
         return f"{rules.peak_share:.0%} of the maximum in the slice"
-    quantile = f"quantile {format_number(decisions.quantile[row], '.2f')} of the slice"
+    quantile = f"quantile {format_number(decisions.measured.quantile[row], '.2f')} of the slice"
     return {
         "quantile": quantile,
         "healthy": "calibrated on slices labelled healthy",

@@ -16,7 +16,6 @@ from anofpdm.method.evidence import concatenate
 from anofpdm.method.gather import EvidenceRequest, batch_for, evidence_batches, slice_seeds
 from anofpdm.network.predictor import TrainedModel, load_trained
 from anofpdm.options import Detector, Engine
-from anofpdm.report.display import Curves
 from anofpdm.student.student import Student
 from anofpdm.student.student_network import fill_missing
 from anofpdm.util.artifacts import to_plain
@@ -99,16 +98,15 @@ class DiffusionEngine:
         """Value of the anomaly map that nearly all pixels of healthy slices stay below."""
         return fit_for(self.calibration, self.decision).healthy_threshold or 0.0
 
-    def decide(self, slices: EngineSlices, progress: Progress) -> tuple[Decisions, Curves | None]:
-        """Detect and mask each slice; with the curves that explain it, where the engine has any."""
+    def decide(self, slices: EngineSlices, progress: Progress) -> Decisions:
+        """Detect and mask each slice."""
         slices = slices.channels(self.modalities)
         calibration, seeds = self.calibration, slice_seeds(slices.indices, self.seed)
         request = EvidenceRequest(calibration.settings, [calibration.strength], self.device, self.batch)
         request = request.in_even_batches(len(seeds))
         predict, pixels = self.model.network.predict, slices.pixels
         evidence = concatenate(evidence_batches(predict, lambda rows: pixels[rows], seeds, request, progress))
-        decisions = decide(evidence, calibration, self.decision, slices.positions)
-        return decisions, Curves.from_evidence(evidence)
+        return decide(evidence, calibration, self.decision, slices.positions)
 
     def settings(self) -> dict[str, Any]:
         """Everything that determines the result, for summary.json."""
@@ -162,9 +160,9 @@ class StudentEngine:
     def neighbours_mm(self) -> tuple[float, ...]:
         return self.student.config.neighbours_mm
 
-    def decide(self, slices: EngineSlices, progress: Progress) -> tuple[Decisions, Curves | None]:
+    def decide(self, slices: EngineSlices, progress: Progress) -> Decisions:
         pixels = slices.channels(self.modalities).pixels
-        return self.student.decide(lambda rows: pixels[rows], slices.positions, progress), None
+        return self.student.decide(lambda rows: pixels[rows], slices.positions, progress)
 
     def settings(self) -> dict[str, Any]:
         calibration = to_plain(self.student.calibration)
@@ -173,7 +171,7 @@ class StudentEngine:
 
 def decide_where_it_fits(
     engine: DiffusionEngine | StudentEngine, slices: EngineSlices, progress: Progress
-) -> tuple[Decisions, Curves | None]:
+) -> Decisions:
     """By the engine; on the CPU, with a warning, if the memory of its device is too small for one slice."""
     try:
         return engine.decide(slices, progress)

@@ -8,7 +8,7 @@ import numpy as np
 
 from anofpdm.errors import ScanWarning
 from anofpdm.method.decision import Decisions
-from anofpdm.report.display import Curves, SliceSpace
+from anofpdm.report.display import SliceSpace
 from anofpdm.report.page_data import axial_index
 from anofpdm.scans.findings import Finding
 from anofpdm.segment.engines import EngineSlices, decide_where_it_fits
@@ -37,13 +37,9 @@ def rows_to_explain(
 
 def explain(
     decisions: Decisions, slices: EngineSlices, rows: np.ndarray, request: SegmentRequest, progress: Progress
-) -> tuple[Decisions, Curves | None]:
-    """A student's decisions with the diffusion model's evidence for some rows of the slices, and its curves."""
+) -> Decisions:
+    """A student's decisions with the diffusion model's evidence for some rows of the slices."""
     if request.explainer is None or not len(rows):
-        return decisions, None
-    own, curves = decide_where_it_fits(request.explainer, slices.rows(rows), progress)
-    assert curves is not None
-    filled = {name: getattr(decisions, name).copy() for name in ("similarity", "end_step", "end_divergence")}
-    for name, values in filled.items():
-        values[rows] = getattr(own, name)
-    return replace(decisions, **filled), curves.expand(rows, len(slices.indices))
+        return decisions
+    evidence = decide_where_it_fits(request.explainer, slices.rows(rows), progress).measured
+    return replace(decisions, evidence=replace(evidence, rows=rows))

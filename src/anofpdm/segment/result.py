@@ -141,30 +141,41 @@ def _remove_on_series(folder: Path, name: Callable[[str], str]) -> None:
 
 def average_estimate(decisions: Decisions) -> float:
     """Mean estimated DICE of the slices, weighted by the area of their masks; NaN if no slice has an estimate."""
+    if decisions.estimated_dice is None:
+        return math.nan
     areas = decisions.masks.sum(axis=(1, 2))
     known = ~np.isnan(decisions.estimated_dice)
     return float(np.average(decisions.estimated_dice[known], weights=areas[known])) if known.any() else math.nan
 
 
 def slice_table(decisions: Decisions, indices: np.ndarray, pixel_mm: float) -> list[dict[str, Any]]:
-    """One row per slice. Columns that only the diffusion engine has are nan (-1: end_step) for a student."""
+    """One row per slice; empty where the engine does not determine a value."""
     areas = decisions.masks.sum(axis=(1, 2)) * pixel_mm**2
-    return [
-        {
-            "slice": int(indices[row]),  # from 0, as in labels.csv
-            "number": int(indices[row]) + 1,  # as pictures and pages count
-            "detected": int(decisions.detected[row]),
-            "cosine": f"{decisions.similarity[row]:.6f}",
-            "log_odds": f"{decisions.log_odds[row]:.4f}",
-            "end_step": int(decisions.end_step[row]),
-            "divergence": f"{decisions.end_divergence[row]:.6g}",
-            "quantile": f"{decisions.quantile[row]:.4f}",
-            "threshold": f"{decisions.threshold[row]:.6g}",
-            "area_mm2": f"{areas[row]:.1f}",
-            "estimated_dice": f"{decisions.estimated_dice[row]:.4f}",
-        }
-        for row in range(len(indices))
-    ]
+    evidence, estimates = decisions.evidence, decisions.estimated_dice
+    table = []
+    for row, index in enumerate(indices.tolist()):
+        entry = None if evidence is None else evidence.index(row)
+        cosine = end_step = divergence = quantile = ""
+        if evidence is not None and entry is not None:
+            cosine, end_step = f"{evidence.similarity[entry]:.6f}", str(evidence.end_step[entry])
+            divergence, quantile = f"{evidence.end_divergence[entry]:.6g}", f"{evidence.quantile[entry]:.4f}"
+        estimate = math.nan if estimates is None else estimates[row]
+        table.append(
+            {
+                "slice": index,  # from 0, as in labels.csv
+                "number": index + 1,  # as pictures and pages count
+                "detected": int(decisions.detected[row]),
+                "cosine": cosine,
+                "log_odds": f"{decisions.log_odds[row]:.4f}",
+                "end_step": end_step,
+                "divergence": divergence,
+                "quantile": quantile,
+                "threshold": f"{decisions.threshold[row]:.6g}",
+                "area_mm2": f"{areas[row]:.1f}",
+                "estimated_dice": "" if math.isnan(estimate) else f"{estimate:.4f}",
+            }
+        )
+    return table
 
 
 def round_map(anomaly_map: np.ndarray) -> np.ndarray:

@@ -8,7 +8,7 @@ import numpy as np
 
 from anofpdm.errors import ScanError
 from anofpdm.raw.prepare_study import RawRun
-from anofpdm.report.display import Curves, DisplayData
+from anofpdm.report.display import DisplayData
 from anofpdm.scans import scan_slices
 from anofpdm.scans.findings import find_lesions
 from anofpdm.segment.engines import DiffusionEngine, EngineSlices, decide_where_it_fits
@@ -35,7 +35,7 @@ def segment_files(files: Files, request: SegmentRequest, progress: Progress, run
         slices = cut(scan, request)
         if scan.study is not None:
             progress = portion(progress, PREPARATION_PORTION, 1 - PREPARATION_PORTION)
-        decisions, curves = decide_where_it_fits(
+        decisions = decide_where_it_fits(
             request.engine, slices, progress if request.explainer is None else portion(progress, 0, STUDENT_PORTION)
         )
         anomaly_map, outlines = (scan.to_grid(part, slices.indices) for part in (decisions.maps, decisions.outlines))
@@ -45,9 +45,9 @@ def segment_files(files: Files, request: SegmentRequest, progress: Progress, run
         if request.explainer is not None:
             rows = rows_to_explain(request.explain, findings, slices.indices, scan.slice_space)
             rest = portion(progress, STUDENT_PORTION, 1 - STUDENT_PORTION)
-            decisions, curves = explain(decisions, slices, rows, request, rest)
+            decisions = explain(decisions, slices, rows, request, rest)
     if warned.contradicted:  # an estimate from the probabilities would be too high
-        decisions = replace(decisions, estimated_dice=np.full_like(decisions.estimated_dice, np.nan))
+        decisions = replace(decisions, estimated_dice=None)
     return Segmentation(
         mask=mask,
         anomaly_map=anomaly_map,
@@ -56,7 +56,7 @@ def segment_files(files: Files, request: SegmentRequest, progress: Progress, run
         findings=findings,
         decisions=decisions,
         summary={**_summary(scan, request, warned.texts), "seconds": round(time.perf_counter() - start, 2)},
-        display=_display_data(scan, slices, request, curves),
+        display=_display_data(scan, slices, request),
         series=() if scan.study is None else scan.study.series,
         pictures={} if scan.study is None else scan.study.pictures,
     )
@@ -90,7 +90,7 @@ def _summary(scan: ReadScan, request: SegmentRequest, warnings: list[str]) -> di
     }
 
 
-def _display_data(scan: ReadScan, slices: EngineSlices, request: SegmentRequest, curves: Curves | None) -> DisplayData:
+def _display_data(scan: ReadScan, slices: EngineSlices, request: SegmentRequest) -> DisplayData:
     engine, given = request.engine, scan.scan.modalities
     shown = tuple(name for name in engine.scored_modalities if name in given)
     return DisplayData(
@@ -100,7 +100,6 @@ def _display_data(scan: ReadScan, slices: EngineSlices, request: SegmentRequest,
         modalities=shown,
         cosine_cut=engine.calibration.cut if isinstance(engine, DiffusionEngine) else float("nan"),
         healthy_level=engine.healthy_level,
-        curves=curves,
         engine=engine.name,
         space=scan.slice_space,
     )

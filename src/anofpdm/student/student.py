@@ -71,17 +71,8 @@ class Student:
         """From the logits that `predict_passes` returns; on the CPU, wherever they were computed."""
         decision = StudentDecision(self.calibration, self.config.size, self.choices)
         decided = map_scans(decision, positions, passes, slice_passes)
-        values = dict(zip(ScanDecision._fields, decided, strict=True))
-        undefined = np.full(len(values["score"]), np.nan)
-        return Decisions(
-            **values,
-            detected=values["score"] >= 0,
-            similarity=undefined,
-            log_odds=values["score"],
-            end_step=np.full(len(undefined), -1),
-            end_divergence=undefined,
-            quantile=undefined,
-        )
+        values: dict[str, Any] = dict(zip(ScanDecision._fields, decided, strict=True))
+        return Decisions(**values, log_odds=values["score"], detected=values["score"] >= 0)
 
 
 def save_student(

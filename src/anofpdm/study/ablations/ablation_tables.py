@@ -57,7 +57,7 @@ def sam(study: Study, measurements: LevelMeasurements) -> Ablation:
     inside, outside = measurements.inside.mean(axis=0), np.nanmean(measurements.outside, axis=0)
     ratio = inside / np.maximum(outside, 1e-12)
     highest = calibration.settings.levels[int(ratio.argmax())]
-    end = float(np.median(study.decisions.end_step[study.unhealthy]))
+    end = float(np.median(study.decisions.measured.end_step[study.unhealthy]))
     summary = (
         f"Mean divergence M_t, and mean magnitude of S_t inside the lesion and in the foreground outside it, over "
         f"{len(study.unhealthy)} slices with a lesion: their ratio is largest, {ratio.max():.2f}, at level {highest}; "
@@ -70,7 +70,7 @@ def sam(study: Study, measurements: LevelMeasurements) -> Ablation:
 
 def lesion_size(study: Study) -> Ablation:
     unhealthy, rows = study.unhealthy, study.rows[study.unhealthy]
-    sizes, divergence = study.lesions[unhealthy].sum(axis=(1, 2)), study.decisions.end_divergence[unhealthy]
+    sizes, divergence = study.lesions[unhealthy].sum(axis=(1, 2)), study.decisions.measured.end_divergence[unhealthy]
     varies = len(sizes) > 1 and np.ptp(sizes) and np.ptp(divergence)
     r = float(np.corrcoef(sizes, divergence)[0, 1]) if varies else float("nan")
     summary = f"Lesion size against the divergence at the end step: Pearson r = {r:.3f} over {len(unhealthy)} slices."
@@ -119,7 +119,7 @@ def threshold(study: Study) -> Ablation:
         settings = MaskSettings(kind)
         return study.unhealthy_dice(mask(smooth, thresholds(maps, quantiles, healthy, settings), settings.smallest))
 
-    quantile = study.decisions.quantile[unhealthy]
+    quantile = study.decisions.measured.quantile[unhealthy]
     by_name = {"dynamic": Threshold.QUANTILE, "healthy": Threshold.HEALTHY, "both": Threshold.BOTH}
     rows: list[Row] = [(name, "", score(quantile, kind)) for name, kind in by_name.items()]
     rows += [("fixed", fixed, score(np.full(len(unhealthy), fixed), Threshold.QUANTILE)) for fixed in FIXED]
@@ -153,7 +153,7 @@ def detector(study: Study) -> Ablation:
     undefined = Accuracy(float("nan"), float("nan"))
     n = len(study.rows)
     detectors = {
-        "cosine": (calibration.cosine_accuracy, decisions.similarity <= calibration.cut),
+        "cosine": (calibration.cosine_accuracy, decisions.measured.similarity <= calibration.cut),
         "curve": (calibration.with_context(0.0).curve_accuracy, decisions.log_odds >= 0),
         "none": (undefined, np.ones(n, dtype=bool)),
         "all-empty": (undefined, np.zeros(n, dtype=bool)),
@@ -176,7 +176,9 @@ def gallery(study: Study) -> Ablation:
         "S_t and the gradient (e_h - e_0)^2 of example slices, with the input and the lesion mask. Each tile has its "
         "own scale; the last column is the slice's own end step."
     )
-    table = table_rows(study.cohort.scans[rows], study.cohort.indices[rows], sizes, study.decisions.end_step[shown])
+    table = table_rows(
+        study.cohort.scans[rows], study.cohort.indices[rows], sizes, study.decisions.measured.end_step[shown]
+    )
     return Ablation("gallery", summary, ("scan", "slice", "pixels", "end_step"), table)
 
 

@@ -93,8 +93,8 @@ class _Recorder:
     def __init__(self, study: Study, slices: np.ndarray, device: torch.device):
         unhealthy, settings = study.unhealthy, study.calibrated.calibration.settings
         self.study, self.slices, self.device, self.start = study, slices, device, 0
-        self.lesions, self.end_step = study.lesions[unhealthy], study.decisions.end_step[unhealthy]
-        self.quantile, self.calibrated = study.decisions.quantile[unhealthy], len(settings.levels)
+        self.lesions, self.end_step = study.lesions[unhealthy], study.decisions.measured.end_step[unhealthy]
+        self.quantile, self.calibrated = study.decisions.measured.quantile[unhealthy], len(settings.levels)
         self.settings = replace(settings, levels=extend_levels(settings.levels, int(self.end_step.max())))
         self.parts: list[tuple[np.ndarray, ...]] = []  # inside, outside and DICE of each batch
         shape = (len(study.gallery), len(KINDS), len(study.gallery_levels) + 1, *self.lesions.shape[1:])
