@@ -137,11 +137,12 @@ def cohort_pixels(cohort: Cohort, rows: np.ndarray, modalities: Sequence[str], w
 
 def fill_missing(pixels: np.ndarray, given: Sequence[str], modalities: Sequence[str]) -> np.ndarray:
     """[n, len(given), H, W] -> [n, len(modalities), H, W]: channels of modalities that are not given are background, as
-    in training."""
+    in training; given ones that are not wanted are left out."""
     if list(given) == list(modalities):
         return pixels
     filled = np.full((len(pixels), len(modalities), *pixels.shape[2:]), MISSING, pixels.dtype)
-    filled[:, [modalities.index(name) for name in given]] = pixels
+    shared = [name for name in given if name in modalities]
+    filled[:, [modalities.index(name) for name in shared]] = pixels[:, [given.index(name) for name in shared]]
     return filled
 
 
