@@ -3,11 +3,12 @@
 import hashlib
 import json
 import shutil
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from torch import Tensor
 
 from anofpdm.cohorts import open_cohort
 from anofpdm.network import checkpoint
@@ -20,13 +21,15 @@ STEPS = 12
 NATIVE = "evaluate --native"
 NAMES = ("phantom", "prepare", "train", "calibrate", "distill", "segment", "evaluate", NATIVE, "score")
 INTO_MODEL = ("calibrate", "distill")  # their output folder is the model
-LOCK_FOLDERS = {
-    "phantom": "", "prepare": "", "train": "", "distill": "student", "segment": "", "evaluate": "", NATIVE: "",
-    "score": "",
-}  # fmt: skip
+LOCK_FOLDERS = {name: "student" if name == "distill" else "" for name in NAMES if name != "calibrate"}
+METHODS = ("--method", "anofpdm-ddim", "--method", "ddim-classifier-free", "--first-setting", "--seeds", "2")
 
 Arguments = tuple[Argument, ...]
 Completed = frozenset[Hashable]
+
+
+def _nothing(_out: Path) -> Completed:
+    return frozenset()
 
 
 @dataclass(frozen=True)
@@ -35,9 +38,9 @@ class Command:
 
     name: str
     start: Callable[[Path], Arguments]
-    completed: Callable[[Path], Completed]  # complete pieces of work in the folder, each opened and checked
-    result: Callable[[Path], dict[str, str]]  # what must be the same as after an undisturbed run
-    compared: str
+    completed: Callable[[Path], Completed] = _nothing  # complete pieces of work in the folder, opened and checked
+    result: Callable[[Path], dict[str, str]] = hash_files  # what must be the same as after an undisturbed run
+    compared: str = "all files except measured seconds, byte by byte"
     resume_with: Callable[[Path], Arguments] | None = None  # None: the same arguments
 
     def resume(self, out: Path) -> Arguments:
@@ -54,33 +57,98 @@ class Command:
 
 
 def command_named(name: str, toy: Path, many_scans: Path) -> Command:
-    cohort = toy / "cohort"
-    makers: dict[str, Callable[[], Command]] = {
-        "phantom": phantom,
-        "prepare": lambda: prepare(many_scans),
-        "train": lambda: train(cohort, save_minutes="0"),
-        "calibrate": lambda: calibrate(cohort),
-        "distill": lambda: distill(cohort),
-        "segment": lambda: segment(toy / "model", cohort),
-        "evaluate": lambda: evaluate(toy / "model", cohort),
-        NATIVE: lambda: evaluate_native(toy / "model", cohort, toy / "scans"),
-        "score": lambda: score(many_scans),
-    }
-    return makers[name]()
+    model, cohort, scans = toy / "model", toy / "cohort", many_scans
+    small = ("--kind", "tumour", "--patients", "8", "--size", "32", "--slices", "16", "--seed", "1", "--workers", "2")
+    sample = ("--sample", "8", "--tune", "8", *QUICK)
+    native = ("--native", toy / "scans", "--engine", "diffusion", "--split", "train", "--workers", "1", *CPU)
+    commands = (
+        Command("phantom", lambda out: ("phantom", out, *small)),
+        prepare(scans),
+        train(cohort, save_minutes="0"),
+        Command("calibrate", lambda out: ("calibrate", out, cohort, *QUICK)),
+        Command(
+            "distill",
+            lambda out: ("distill", out, cohort, "--steps", "3", "--width", "8", *CPU),
+            result=_distilled,
+            compared="all tensors, bit by bit",
+        ),
+        Command(
+            "segment",
+            lambda out: ("segment", model, cohort, "--out", out, "--engine", "diffusion", *CPU),
+            _segmented,
+        ),
+        Command(
+            "evaluate",
+            lambda out: ("evaluate", model, cohort, "--out", out, *METHODS, *sample),
+            _evaluated,
+            _without_pages,
+        ),
+        Command(
+            NATIVE,
+            lambda out: ("evaluate", model, cohort, "--out", out, *native),
+            lambda out: _segmented(out / "diffusion"),
+        ),
+        Command(
+            "score",
+            lambda out: ("score", predicted_masks(scans), scans, "--out", out, "--image", scans, "--workers", "2"),
+            lambda out: frozenset(file for file in hash_files(out).items() if not file[0].startswith(".")),
+        ),
+    )
+    return next(command for command in commands if command.name == name)
+
+
+def predicted_masks(scans: Path) -> Path:
+    """The folder of predictions for a cohort of scans, beside it."""
+    return scans.with_name("predicted")
 
 
 def prepare(scans: Path) -> Command:
-    def start(out: Path) -> Arguments:
-        return "prepare", "brats21", scans, out, "--size", "16", "--workers", "2"
+    return Command(
+        "prepare", lambda out: ("prepare", "brats21", scans, out, "--size", "16", "--workers", "2"), _prepared
+    )
 
-    def completed(out: Path) -> Completed:
-        if (out / "manifest.json").is_file():
-            open_cohort(out)
-        journal = out / "journal.jsonl"
-        lines = journal.read_bytes().rpartition(b"\n")[0].split(b"\n") if journal.is_file() else []
-        return frozenset(lines[1:])
 
-    return Command("prepare", start, completed, hash_files, "all files, byte by byte")
+def _prepared(out: Path) -> Completed:
+    if (out / "manifest.json").is_file():
+        open_cohort(out)
+    journal = out / "journal.jsonl"
+    lines = journal.read_bytes().rpartition(b"\n")[0].split(b"\n") if journal.is_file() else []
+    return frozenset(lines[1:])
+
+
+def _segmented(out: Path) -> Completed:
+    """A scan with a summary is complete. Temporary files of a killed write are checked elsewhere."""
+    scans = [path.parent for path in out.glob("*/summary.json")]
+    files = {scan.name: hash_files(scan).items() for scan in scans}
+    return frozenset((scan, *sorted(f for f in some if not f[0].startswith("."))) for scan, some in files.items())
+
+
+def _evaluated(out: Path) -> Completed:
+    """Every file of scores has the file of its slices beside it."""
+    pairs = []
+    for path in out.glob("methods/*/*.json"):
+        with np.load(path.with_suffix(".npz"), allow_pickle=False) as slices:
+            assert all(len(slices[name]) for name in slices.files)
+        hashes = hash_files(path.parent)
+        pairs.append((path.parent.name, *(hashes[f"{path.stem}{suffix}"] for suffix in (".json", ".npz"))))
+    return frozenset(pairs)
+
+
+def _without_pages(out: Path) -> dict[str, str]:
+    """Tables and the page repeat results.json and contain measured seconds."""
+    return {name: digest for name, digest in hash_files(out).items() if not name.endswith((".md", ".tex", ".html"))}
+
+
+def _distilled(out: Path) -> dict[str, str]:
+    weights, payload, _ = checkpoint.load_model(out / "student")
+    return {**_hash_tensors(weights), "payload": json.dumps(payload)}
+
+
+def _hash_tensors(tensors: Mapping[str, Tensor]) -> dict[str, str]:
+    return {name: hashlib.sha256(tensor.numpy().tobytes()).hexdigest() for name, tensor in tensors.items()}
+
+
+# ---- training --------------------------------------------------------------------------------------------------------
 
 
 def train(cohort: Path, *, save_minutes: str) -> Command:
@@ -91,9 +159,8 @@ def train(cohort: Path, *, save_minutes: str) -> Command:
 
     def resume(out: Path) -> Arguments:
         """Before the first save there is nothing to resume from."""
-        if not (out / checkpoint.STATE).is_file():
-            return start(out)
-        return "train", cohort, "--out", out, "--resume", *limits
+        saved = (out / checkpoint.STATE).is_file()
+        return ("train", cohort, "--out", out, "--resume", *limits) if saved else start(out)
 
     return Command("train", start, _saved_steps, _trained, "all tensors of weights and state, bit by bit", resume)
 
@@ -113,104 +180,9 @@ def _trained(out: Path) -> dict[str, str]:
     """Tensors and configuration, not files: safetensors writes the two entries of its metadata in any order."""
     state, payload = checkpoint.load_state(out)
     weights, _, digest = checkpoint.load_model(out)
-    tensors = {f"state {n}": t for n, t in state.items()} | {f"weights {n}": t for n, t in weights.items()}
-    hashes = {name: hashlib.sha256(tensor.numpy().tobytes()).hexdigest() for name, tensor in tensors.items()}
     log = [json.loads(line) for line in (out / "log.jsonl").read_text().splitlines()]
     assert [line["step"] for line in log] == sorted({line["step"] for line in log}), "a step is in the log twice"
     config = json.loads((out / checkpoint.CONFIG).read_text())
     assert config["sha256"] == digest, "config.json does not match the weights"
+    hashes = {f"state {name}": text for name, text in _hash_tensors(state).items()} | _hash_tensors(weights)
     return {**hashes, "payload": json.dumps([payload, config]), "loss": f"{log[-1]['step']} {log[-1]['loss']}"}
-
-
-def segment(model: Path, cohort: Path) -> Command:
-    def start(out: Path) -> Arguments:
-        return "segment", model, cohort, "--out", out, "--engine", "diffusion", *CPU
-
-    return Command("segment", start, _segmented, hash_files, "all files except measured seconds, byte by byte")
-
-
-def _segmented(out: Path) -> Completed:
-    """A scan with a summary is complete. Temporary files of a killed write are checked elsewhere."""
-    scans = [path.parent for path in out.glob("*/summary.json")]
-    files = {scan.name: hash_files(scan).items() for scan in scans}
-    return frozenset((scan, *sorted(f for f in some if not f[0].startswith("."))) for scan, some in files.items())
-
-
-def evaluate(model: Path, cohort: Path) -> Command:
-    def start(out: Path) -> Arguments:
-        methods = ("--method", "anofpdm-ddim", "--method", "ddim-classifier-free", "--first-setting", "--seeds", "2")
-        return "evaluate", model, cohort, "--out", out, *methods, "--sample", "8", "--tune", "8", *QUICK
-
-    def completed(out: Path) -> Completed:
-        """Every file of scores has the file of its slices beside it."""
-        pairs = []
-        for path in out.glob("methods/*/*.json"):
-            with np.load(path.with_suffix(".npz"), allow_pickle=False) as slices:
-                assert all(len(slices[name]) for name in slices.files)
-            hashes = hash_files(path.parent)
-            pair = (path.name, path.with_suffix(".npz").name)
-            pairs.append((path.parent.name, *((name, hashes[name]) for name in pair)))
-        return frozenset(pairs)
-
-    def result(out: Path) -> dict[str, str]:
-        """Tables and the page repeat results.json and contain measured seconds."""
-        return {name: digest for name, digest in hash_files(out).items() if not name.endswith((".md", ".tex", ".html"))}
-
-    return Command("evaluate", start, completed, result, "all scores, maps and masks, byte by byte")
-
-
-def evaluate_native(model: Path, cohort: Path, scans: Path) -> Command:
-    def start(out: Path) -> Arguments:
-        options = ("--engine", "diffusion", "--split", "train", "--workers", "1", *CPU)
-        return "evaluate", model, cohort, "--native", scans, "--out", out, *options
-
-    def completed(out: Path) -> Completed:
-        return _segmented(out / "diffusion")
-
-    return Command(NATIVE, start, completed, hash_files, "all masks, scores and pages, byte by byte")
-
-
-def score(scans: Path) -> Command:
-    def start(out: Path) -> Arguments:
-        return "score", predicted_masks(scans), scans, "--out", out, "--image", scans, "--workers", "2"
-
-    def completed(out: Path) -> Completed:
-        return frozenset(file for file in hash_files(out).items() if not file[0].startswith("."))
-
-    return Command("score", start, completed, hash_files, "all tables and the page, byte by byte")
-
-
-def predicted_masks(scans: Path) -> Path:
-    """The folder of predictions for a cohort of scans, beside it."""
-    return scans.with_name("predicted")
-
-
-def phantom() -> Command:
-    def start(out: Path) -> Arguments:
-        small = ("--size", "32", "--slices", "16", "--seed", "1")
-        return "phantom", out, "--kind", "tumour", "--patients", "8", *small, "--workers", "2"
-
-    return Command("phantom", start, _nothing, hash_files, "all files, byte by byte")
-
-
-def calibrate(cohort: Path) -> Command:
-    def start(out: Path) -> Arguments:
-        return "calibrate", out, cohort, *QUICK
-
-    return Command("calibrate", start, _nothing, hash_files, "all files, byte by byte")
-
-
-def distill(cohort: Path) -> Command:
-    def start(out: Path) -> Arguments:
-        return "distill", out, cohort, "--steps", "3", "--width", "8", *CPU
-
-    def result(out: Path) -> dict[str, str]:
-        weights, payload, _ = checkpoint.load_model(out / "student")
-        hashes = {name: hashlib.sha256(tensor.numpy().tobytes()).hexdigest() for name, tensor in weights.items()}
-        return {**hashes, "payload": json.dumps(payload)}
-
-    return Command("distill", start, _nothing, result, "all tensors, bit by bit")
-
-
-def _nothing(_out: Path) -> Completed:
-    return frozenset()

@@ -6,7 +6,6 @@ part is a file: `test_full_disk.py` is the part "full disk".
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
@@ -14,13 +13,8 @@ import pytest
 FOLDER = Path(__file__).parent
 REQUIREMENT = "needs "  # how the reason of a skip begins where this machine cannot run a whole part
 KILLS, FAULTS, BAD_FILES = "Kills", "Disks, signals, locks, workers", "Bad files"
-MUTATIONS, FUZZING, LOAD, SCALE, SUPPLY_CHAIN = (
-    "Mutated files",
-    "Coverage-guided fuzzing",
-    "Load",
-    "Scale",
-    "Supply chain",
-)
+MUTATIONS, FUZZING, LOAD = "Mutated files", "Coverage-guided fuzzing", "Load"
+SCALE, SUPPLY_CHAIN = "Scale", "Supply chain"
 COLUMNS = {
     KILLS: ("command", "kills", "during a write", "resumed", "seconds", "compared"),
     FAULTS: ("fault", "commands", "times each", "result"),
@@ -41,47 +35,36 @@ def skip_without(requirement: str) -> None:
     pytest.skip(f"{REQUIREMENT}{requirement}")
 
 
-@dataclass
-class Part:
-    outcomes: Counter[str] = field(default_factory=Counter)  # passed, failed, skipped
-    seconds: float = 0.0
-    reasons: set[str] = field(default_factory=set)  # of skips
-
-    @property
-    def ran(self) -> bool:
-        """Whether a case was run, or this machine cannot run any."""
-        cases_run = self.outcomes["passed"] + self.outcomes["failed"]
-        unable = self.reasons and all(reason.startswith(REQUIREMENT) for reason in self.reasons)
-        return bool(cases_run or unable)
-
-    @property
-    def note(self) -> str:
-        if not self.ran:
-            return "FAILED: no case was run"
-        return "; ".join(f"skipped: {reason}" for reason in sorted(self.reasons))
-
-
 class Summary:
-    """A plugin of pytest that collects the parts and the rows of all reports."""
+    """A plugin of pytest that collects, by part, how its cases ended, and the rows of all reports."""
 
     def __init__(self, config: pytest.Config):
         self.config = config
-        self.parts = {name: Part() for name in _expected_parts(config)}
+        self.outcomes: dict[str, Counter[str]] = {name: Counter() for name in _expected_parts(config)}
+        self.seconds: Counter[str] = Counter()
+        self.reasons: dict[str, set[str]] = defaultdict(set)  # of skips
         self.rows: dict[str, list[Row]] = defaultdict(list)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        part = self.parts.setdefault(_part_name(report.fspath), Part())
-        part.seconds += report.duration
+        part = _part_name(report.fspath)
+        outcomes = self.outcomes.setdefault(part, Counter())
+        self.seconds[part] += report.duration
         if report.when == "call" or report.outcome != "passed":
-            part.outcomes[report.outcome] += 1
+            outcomes[report.outcome] += 1
         if report.skipped and isinstance(report.longrepr, tuple):
-            part.reasons.add(str(report.longrepr[2]).removeprefix("Skipped: "))
+            self.reasons[part].add(str(report.longrepr[2]).removeprefix("Skipped: "))
         if report.when == "teardown":  # user properties are repeated in the report of each phase
             for table, row in report.user_properties:
                 self.rows[table].append(tuple(row))
 
+    def ran(self, part: str) -> bool:
+        """Whether a case was run, or this machine cannot run any."""
+        outcomes, reasons = self.outcomes[part], self.reasons[part]
+        unable = reasons and all(reason.startswith(REQUIREMENT) for reason in reasons)
+        return bool(outcomes["passed"] + outcomes["failed"] or unable)
+
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        if not self.config.option.collectonly and not all(part.ran for part in self.parts.values()):
+        if not self.config.option.collectonly and not all(map(self.ran, self.outcomes)):
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
@@ -94,14 +77,15 @@ class Summary:
 
     def tables(self) -> Iterator[tuple[str, list[str]]]:
         counts = ("passed", "failed", "skipped")
-        parts = [
-            (name, *(part.outcomes[one] for one in counts), round(part.seconds), part.note)
-            for name, part in self.parts.items()
-        ]
+        parts = []
+        for name, outcomes in self.outcomes.items():
+            skips = "; ".join(f"skipped: {reason}" for reason in sorted(self.reasons[name]))
+            note = skips if self.ran(name) else "FAILED: no case was run"
+            parts.append((name, *(outcomes[count] for count in counts), round(self.seconds[name]), note))
         yield "Parts", _markdown(("part", *counts, "seconds", "note"), parts)
         for table, columns in COLUMNS.items():
             if rows := self.rows.get(table):
-                yield table, _markdown(columns, _MERGED.get(table, _unchanged)(rows))
+                yield table, _markdown(columns, MERGE[table](rows) if table in MERGE else rows)
 
 
 def _part_name(path: str) -> str:
@@ -118,10 +102,6 @@ def _expected_parts(config: pytest.Config) -> list[str]:
 
 
 # ---- rows ------------------------------------------------------------------------------------------------------------
-
-
-def _unchanged(rows: list[Row]) -> list[Row]:
-    return rows
 
 
 def _merge_commands(rows: list[Row]) -> list[Row]:
@@ -141,7 +121,7 @@ def _merge_runs(rows: list[Row]) -> list[Row]:
     return [(kind, len(runs[kind]), f"{seconds:.1f}", int(peak) >> 20) for kind, (seconds, peak) in maxima.items()]
 
 
-_MERGED = {FAULTS: _merge_commands, BAD_FILES: _merge_runs}
+MERGE = {FAULTS: _merge_commands, BAD_FILES: _merge_runs}
 
 
 def _markdown(columns: Sequence[str], rows: Sequence[Row]) -> list[str]:

@@ -24,62 +24,33 @@ MAX_SECONDS, MAX_MEMORY = 10, 1024  # MiB; for one input
 MAX_BYTES = 8192  # of one input
 
 
-def _read_nifti(path: Path) -> None:
-    from anofpdm.scans import read_volume
-    from anofpdm.scans.nifti import read_grid
-
-    read_grid(path)
-    read_volume(path)
+NAMES = {"dicom": "x.dcm", "model": "weights.safetensors", "manifest": "manifest.json"}  # of the file; others: x.nii
+READERS = ("nifti", "gzip", "dicom", "calibration", "model", "labels", "split", "manifest")
 
 
-def _read_dicom(path: Path) -> None:
-    from anofpdm.scans.dicom.read import preview
-
-    preview(path, ("flair",))
-
-
-def _read_calibration(path: Path) -> None:
-    from anofpdm.calibration.calibration_file import from_json, to_json
-
-    to_json(from_json(path.read_bytes().decode(errors="replace"), str(path)))
-
-
-def _read_model(path: Path) -> None:
+def import_readers() -> dict[str, Callable[[Path], object]]:
+    """In the process that fuzzes, the imports must be instrumented."""
     import torch
 
-    from anofpdm.network.predictor import load_trained
-
-    load_trained(path.rename(path.parent / "weights.safetensors").parent, torch.device("cpu"))
-
-
-def _read_labels(path: Path) -> None:
-    from anofpdm.cohorts.csv_tables import read_labels
-
-    read_labels(path).slice_labels("q0", 5)
-
-
-def _read_split(path: Path) -> None:
-    from anofpdm.cohorts.csv_tables import read_split
-
-    read_split(path)
-
-
-def _read_manifest(path: Path) -> None:
+    from anofpdm.calibration.calibration_file import from_json, to_json
+    from anofpdm.cohorts.csv_tables import read_labels, read_split
     from anofpdm.cohorts.store import open_cohort
+    from anofpdm.network.predictor import load_trained
+    from anofpdm.scans.dicom.read import preview
+    from anofpdm.scans.nifti import read_grid, read_volume
 
-    open_cohort(path.rename(path.parent / "manifest.json").parent)
-
-
-READERS: dict[str, Callable[[Path], None]] = {
-    "nifti": _read_nifti,
-    "gzip": _read_nifti,
-    "dicom": _read_dicom,
-    "calibration": _read_calibration,
-    "model": _read_model,
-    "labels": _read_labels,
-    "split": _read_split,
-    "manifest": _read_manifest,
-}
+    read_nifti = lambda path: (read_grid(path), read_volume(path))  # noqa: E731
+    readers: tuple[Callable[[Path], object], ...] = (
+        read_nifti,
+        read_nifti,
+        lambda path: preview(path, ("flair",)),
+        lambda path: to_json(from_json(path.read_bytes().decode(errors="replace"), str(path))),
+        lambda path: load_trained(path.parent, torch.device("cpu")),
+        lambda path: read_labels(path).slice_labels("q0", 5),
+        read_split,
+        lambda path: open_cohort(path.parent),
+    )
+    return dict(zip(READERS, readers, strict=True))
 
 
 @pytest.fixture(scope="module")
@@ -117,12 +88,12 @@ def test_mutated_files(
 ) -> None:
     from anofpdm.errors import AnoFPDMError
 
+    read, path = import_readers()[reader], tmp_path / NAMES.get(reader, "x.nii")
     for data in first_inputs[reader]:
         for _ in range(extent.mutations):
-            path = tmp_path / _file_name(reader)
             path.write_bytes(mutate(data, rng))
             with contextlib.suppress(AnoFPDMError):
-                READERS[reader](path)
+                read(path)
     record(MUTATIONS, reader, extent.mutations * len(first_inputs[reader]))
 
 
@@ -140,10 +111,6 @@ def mutate(data: bytes, rng: random.Random) -> bytes:
         else:
             changed[start:start] = changed[start:end]
     return bytes(changed)
-
-
-def _file_name(reader: str) -> str:
-    return "x.dcm" if reader == "dicom" else "x.nii"
 
 
 @pytest.mark.usefixtures("_atheris")
@@ -180,21 +147,17 @@ def _fuzz(reader: str, options: list[str]) -> None:
     import atheris
 
     with atheris.instrument_imports(include=["anofpdm", "pydicom"]):
-        import anofpdm.calibration.calibration_file
-        import anofpdm.cohorts.csv_tables
-        import anofpdm.cohorts.store
-        import anofpdm.network.predictor
-        import anofpdm.scans.dicom.read  # noqa: F401
+        read = import_readers()[reader]
     from anofpdm.errors import AnoFPDMError
 
     folder = Path(options[0]).with_name("current")  # beside the corpus
     folder.mkdir()
 
     def read_once(data: bytes) -> None:
-        path = folder / _file_name(reader)
+        path = folder / NAMES.get(reader, "x.nii")
         path.write_bytes(data)
         try:
-            READERS[reader](path)
+            read(path)
         except AnoFPDMError as error:
             if not str(error):
                 raise

@@ -28,7 +28,7 @@ def small_contact_sheets():
 # They take longest. Started first, none of them is left for one worker while the other has nothing to do.
 LONG_FILES = (
     "docs/test_docs.py", "viewer/test_in_browser.py", "test_end_to_end.py", "cli/test_commands.py",
-    "evaluation/test_protocol.py", "cohorts/test_phantom.py", "cohorts/test_prepare.py", "demo/test_demo.py",
+    "study/test_protocol.py", "phantoms/test_phantom.py", "cohorts/test_prepare.py", "demo/test_demo.py",
     "report/test_page_in_browser.py",
 )  # fmt: skip
 

@@ -81,7 +81,7 @@ def test_phantoms_to_the_papers_table(home, tmp_path, monkeypatch):
     scores = {
         (name, setup): several["mean"] for name, by_setup in methods.items() for setup, several in by_setup.items()
     }
-    assert all(0 <= one["dice"] <= 1 for one in scores.values())
+    assert all(0 <= score["dice"] <= 1 for score in scores.values())
     assert scores["all-empty", "unhealthy"]["auprc"] < 0.15
     for name, (dice, auprc) in FLOORS.items():
         assert scores[name, "unhealthy"]["dice"] > dice, name

@@ -26,9 +26,8 @@ MANIFEST = json.dumps(
     }
 )  # a seed for the fuzzer
 BAD_MANIFEST: tuple[tuple[str, Any], ...] = (
-    ("tables_sha256", None), ("tables_sha256", []), ("tables_sha256", {}), ("slices", "x"), ("slices", 3),
-    ("preparation", None), ("preparation", {}), ("preparation.modalities", "flair"), ("preparation.modalities", [1]),
-    ("preparation.modalities", ["flair"]), ("preparation.size", 63), ("format", "1"),
+    ("tables_sha256", None), ("tables_sha256", {}), ("slices", "x"), ("slices", 3), ("preparation", {}),
+    ("preparation.modalities", [1]), ("preparation.modalities", ["flair"]), ("preparation.size", 63),
 )  # fmt: skip
 JOURNALS = {
     "empty": b"", "a list": b"[1]\n[2]\n", "text": b"x\ny\n", "null": b"null\nnull\n",
@@ -59,9 +58,9 @@ def cases() -> Iterator[Case]:
 
 
 def _bad_arrays() -> Iterator[tuple[str, Change]]:
-    for at in (0, 5, 9, 50, 128, -1):
+    for at in (0, 9, 50, -1):
         yield f"truncated at {at}", lambda data, at=at: data[:at]
-    for at in (0, 6, 8, 9, 20, 60, 5000):
+    for at in (0, 6, 8, 20, 60, 5000):
         yield f"flipped at {at}", lambda data, at=at: flip_byte(data, at)
     yield "longer", lambda data: data + bytes(64)
     yield "pickled", lambda _data: _to_npy(np.array([{}], dtype=object), allow_pickle=True)

@@ -23,7 +23,7 @@ def _compressed(change: Change) -> Content:
 def truncated(kind: str = "truncated") -> Iterator[Scan]:
     for at in (1, 3, *(at for _, at, *_rest in list(FIELDS.values())[1::5]), 347, 348, 350, 352, 353, 1000, -1):
         yield Scan(f"truncated at {at}", kind, _plain(lambda data, at=at: data[:at]))
-    for at in (1, 2, 9, 10, 11, 200, -8, -5, -4, -1):
+    for at in (1, 9, 10, 200, -8, -4, -1):
         yield Scan(f"gzip truncated at {at}", kind, _compressed(lambda data, at=at: data[:at]), suffix=GZ)
     for at in (0, 348, 352, 3000):
         content = _plain(lambda data, at=at: compress(data[:at]))
@@ -31,15 +31,15 @@ def truncated(kind: str = "truncated") -> Iterator[Scan]:
 
 
 def flipped(kind: str = "flipped byte") -> Iterator[Scan]:
-    for at in (0, 1, 2, 11, 30, 300, 1000, -9, -8, -5, -4, -1):  # from -8 on: checksum and length
+    for at in (0, 2, 11, 300, 1000, -9, -8, -4, -1):  # from -8 on: checksum and length
         yield Scan(f"gzip flipped at {at}", kind, _compressed(lambda data, at=at: flip_byte(data, at)), suffix=GZ)
     for at, what in ((4, "time"), (9, "system")):
         yield valid(f"gzip {what} flipped", _compressed(lambda data, at=at: flip_byte(data, at)), GZ)
     # The highest byte of a number. Compressed files have a checksum; here, only implausible values can be noticed.
     for name, width, indices in (
         ("sizeof_hdr", 4, (0,)), ("dim", 2, (0, 1, 3)), ("datatype", 2, (0,)), ("pixdim", 4, (1, 3)),
-        ("vox_offset", 4, (0,)), ("quatern_b", 4, (0, 1, 2)), ("qoffset_x", 4, (0, 2)), ("srow_x", 4, (0, 3)),
-        ("srow_y", 4, (1,)), ("srow_z", 4, (2, 3)), ("magic", 1, (0, 1, 2)),
+        ("vox_offset", 4, (0,)), ("quatern_b", 4, (0, 2)), ("srow_x", 4, (0, 3)), ("srow_z", 4, (2, 3)),
+        ("magic", 1, (2,)),
     ):  # fmt: skip
         for index in indices:
             at = FIELDS[name][1] + index * width + width - 1
@@ -49,12 +49,11 @@ def flipped(kind: str = "flipped byte") -> Iterator[Scan]:
 OTHER_FILES = {
     "empty": b"", "a zero": b"\0", "zeros": bytes(4000), "0xff": b"\xff" * 4000, "text": b"not a scan\n" * 50,
     "a login page": b"<!DOCTYPE html><html><body>Please sign in</body></html>" * 10,
-    "JSON": b'{"error": 404}', "PNG": b"\x89PNG\r\n\x1a\n" + bytes(400), "zip": b"PK\x03\x04" + bytes(400),
-    "bzip2": b"BZh91AY&SY" + bytes(400), "xz": b"\xfd7zXZ\0" + bytes(400),
+    "JSON": b'{"error": 404}', "zip": b"PK\x03\x04" + bytes(400), "bzip2": b"BZh91AY&SY" + bytes(400),
     "DICOM": bytes(128) + b"DICM" + bytes(400), "MGH": struct.pack(">7i", 1, 20, 20, 8, 1, 4, 0) + bytes(400),
     "a git-lfs pointer": b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 3563\n",
     "a git-annex pointer": b"/annex/objects/SHA256E-s3563--00.nii.gz\n", "NRRD": b"NRRD0004\ntype: short\n",
-    "pickle": b"\x80\x04\x95\x10" + bytes(40), "HDF5": b"\x89HDF\r\n\x1a\n" + bytes(400),
+    "pickle": b"\x80\x04\x95\x10" + bytes(40),
 }  # fmt: skip
 
 

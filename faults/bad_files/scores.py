@@ -32,16 +32,11 @@ BROKEN_MASK: dict[str, Callable[[Path], object]] = {
 }
 BAD_VOXELS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "of other labels": lambda mask: 2 * mask,
-    "of negative labels": lambda mask: -mask.astype(np.int16),
-    "of fractions": lambda mask: mask.astype(np.float32) / 2,
     "of NaN": lambda mask: np.where(mask, np.nan, 0).astype(np.float32),
-    "of infinity": lambda mask: np.where(mask, np.inf, 0).astype(np.float32),
     "in 4D": lambda mask: np.stack([mask, mask], axis=-1),
 }
 VALID_VOXELS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
-    "of int16": lambda mask: mask.astype(np.int16),
     "of float32": lambda mask: mask.astype(np.float32),
-    "of float64, big-endian": lambda mask: mask.astype(">f8"),
     "of int32, big-endian": lambda mask: mask.astype(">i4"),
     "with a fourth axis of 1": lambda mask: mask[..., None],
 }
