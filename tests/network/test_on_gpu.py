@@ -154,8 +154,8 @@ def test_attention_without_concatenating_equals_plain_attention(side):
     x = torch.randn(3, 64, side, side, device=GPU).contiguous(memory_format=torch.channels_last)
     label = torch.randn(3, 128, device=GPU)
     with torch.no_grad():
-        for one, other in zip(attention._tokens_in_place(x, label), attention._tokens(x, label), strict=True):
-            torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
+        for tokens, plain in zip(attention._tokens_in_place(x, label), attention._tokens(x, label), strict=True):
+            torch.testing.assert_close(tokens, plain, rtol=1e-5, atol=1e-5)
 
 
 def test_upsampling_repeats_every_pixel():
