@@ -145,5 +145,5 @@ def made_up(n=40, strengths=(0.0, 2.0, 5.0), seed=0, lift=2.0):
     maps = ndimage.gaussian_filter(rng.random((n, len(strengths), 16, 16)), (0, 0, 2, 2))
     curves = map(torch.tensor, (divergence, guided, unguided, np.array(LEVELS)[divergence.argmax(-1)]))
     by_signal = {Signal.ERROR: SignalMaps(torch.tensor(maps), torch.zeros(maps.shape))}
-    evidence = Evidence(EvidenceSettings(LEVELS, (0,)), strengths, *curves, by_signal)
+    evidence = Evidence(EvidenceSettings(LEVELS, (0,)), strengths, *curves, maps_by_signal=by_signal)
     return evidence, labels, np.array([f"p{i // 4}" for i in range(n)])
