@@ -143,9 +143,9 @@ def made_up(n=40, strengths=(0.0, 2.0, 5.0), seed=0, lift=2.0):
     unguided = rng.lognormal(-4, 0.1, (n, len(LEVELS))) * np.arange(1, 5)
     guided = unguided[:, None] + divergence * rng.uniform(0.5, 1.5, shape)
     maps = ndimage.gaussian_filter(rng.random((n, len(strengths), 16, 16)), (0, 0, 2, 2))
-    ends = np.array(LEVELS)[divergence.argmax(-1)]
+    moved, with_guidance, without = map(torch.tensor, (divergence, guided, unguided))
+    end_step = torch.tensor(np.array(LEVELS)[divergence.argmax(-1)])
     by_signal = {Signal.ERROR: SignalMaps(torch.tensor(maps), torch.zeros(maps.shape))}
-    settings, tensor = EvidenceSettings(LEVELS, (0,)), torch.tensor
-    curves = tensor(divergence), tensor(guided), tensor(unguided)
-    evidence = Evidence(settings, strengths, *curves, tensor(ends), by_signal)
+    scheme = EvidenceSettings(LEVELS, (0,))
+    evidence = Evidence(scheme, strengths, moved, with_guidance, without, end_step, by_signal)
     return evidence, labels, np.array([f"p{i // 4}" for i in range(n)])

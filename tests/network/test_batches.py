@@ -15,8 +15,8 @@ def relabelled(cohort, labels):
     return dataclasses.replace(cohort, labels=np.broadcast_to(np.asarray(labels), len(cohort)).copy())
 
 
-def order_of(cohort, **options):
-    return SliceOrder.from_cohort(cohort, "guided", **{"batch": 8, "balanced": False, "seed": 0, **options})
+def order_of(cohort, task="guided", **options):
+    return SliceOrder.from_cohort(cohort, task, **{"batch": 8, "balanced": False, "seed": 0, **options})
 
 
 def test_every_slice_once_per_epoch_reshuffled(cohort):
@@ -28,25 +28,18 @@ def test_every_slice_once_per_epoch_reshuffled(cohort):
     assert not np.array_equal(first, second)
 
 
-def test_the_order_follows_from_seed_and_step(cohort):
-    np.testing.assert_array_equal(order_of(cohort).rows(41), order_of(cohort).rows(41))
-    assert not np.array_equal(order_of(cohort).rows(41), order_of(cohort, seed=1).rows(41))
-
-
-def test_the_order_does_not_depend_on_previous_calls(cohort):
+def test_the_order_follows_from_seed_and_step_not_from_previous_calls(cohort):
     """Steps of two epochs, in any order, and across the end of an epoch."""
-    order, steps = order_of(cohort, balanced=True), (0, 41, 3, 40, 0, 5, 4)
-    for step in steps:
+    order = order_of(cohort, balanced=True)
+    for step in (0, 41, 3, 40, 0, 5, 4):
         np.testing.assert_array_equal(order.rows(step), order_of(cohort, balanced=True).rows(step))
-
-
-def test_balanced_batches(cohort):
-    for step in range(30):
-        labels = cohort.labels[order_of(cohort, balanced=True).rows(step)]
-        assert np.bincount(labels).tolist() == [4, 4]
+    assert not np.array_equal(order.rows(41), order_of(cohort, balanced=True, seed=1).rows(41))
 
 
 def test_balanced_batches_keep_the_fraction_of_unlabelled_slices(cohort):
+    for step in range(10):
+        labels = cohort.labels[order_of(cohort, balanced=True).rows(step)]
+        assert np.bincount(labels).tolist() == [4, 4]
     labels = cohort.labels.copy()
     labels[::2] = NULL
     some = relabelled(cohort, labels)
@@ -57,9 +50,8 @@ def test_balanced_batches_keep_the_fraction_of_unlabelled_slices(cohort):
 
 
 def test_balanced_batches_of_a_single_class(cohort):
-    healthy = SliceOrder.from_cohort(cohort, "healthy", batch=8, balanced=True, seed=0).rows(3)
-    assert (cohort.labels[healthy] == HEALTHY).all()
-    assert len(healthy) == 8
+    healthy = order_of(cohort, "healthy", balanced=True).rows(3)
+    assert cohort.labels[healthy].tolist() == [HEALTHY] * 8
     with pytest.raises(TrainingError, match="larger --batch"):
         order_of(cohort, balanced=True, batch=1)
 
@@ -67,22 +59,24 @@ def test_balanced_batches_of_a_single_class(cohort):
 def test_slices_used_by_each_task(cohort):
     labels = cohort.labels.copy()
     labels[::5] = NULL
-    some = relabelled(cohort, labels)
-    train = some.splits == "train"
-    np.testing.assert_array_equal(training_rows(some, "guided"), np.flatnonzero(train))
-    np.testing.assert_array_equal(training_rows(some, "unconditional"), np.flatnonzero(train))
-    np.testing.assert_array_equal(training_rows(some, "healthy"), np.flatnonzero(train & (labels == HEALTHY)))
-    np.testing.assert_array_equal(training_rows(some, "classifier"), np.flatnonzero(train & (labels != NULL)))
+    some, train = relabelled(cohort, labels), cohort.splits == "train"
+    used = {"guided": train, "unconditional": train, "healthy": labels == HEALTHY, "classifier": labels != NULL}
+    for task, kind in used.items():
+        np.testing.assert_array_equal(training_rows(some, task), np.flatnonzero(train & kind))
 
 
-@pytest.mark.parametrize("task", ["guided", "classifier"])
-def test_guidance_needs_both_kinds(cohort, task):
-    with pytest.raises(TrainingError, match="healthy slices only"):
-        training_rows(relabelled(cohort, HEALTHY), task)
-    with pytest.raises(TrainingError, match="no labels at all"):
-        training_rows(relabelled(cohort, NULL), task)
-    with pytest.raises(TrainingError, match="no slice"):
-        training_rows(relabelled(cohort, UNHEALTHY), "healthy")
+@pytest.mark.parametrize(
+    ("label", "task", "reason"),
+    [
+        (HEALTHY, "guided", "healthy slices only"),
+        (HEALTHY, "classifier", "healthy slices only"),
+        (NULL, "guided", "no labels at all"),
+        (UNHEALTHY, "healthy", "no slice"),
+    ],
+)
+def test_labels_that_do_not_suffice(cohort, label, task, reason):
+    with pytest.raises(TrainingError, match=reason):
+        training_rows(relabelled(cohort, label), task)
 
 
 def test_read_ahead_yields_the_slices_of_each_step(cohort):
@@ -94,14 +88,10 @@ def test_read_ahead_yields_the_slices_of_each_step(cohort):
         np.testing.assert_array_equal(labels.numpy(), cohort.labels[rows])
 
 
-def test_a_reading_error_is_raised_by_the_consumer(cohort):
-    broken = dataclasses.replace(cohort, slices=cohort.slices[:3])
+def test_a_reading_error_is_raised_by_the_consumer_and_no_reader_is_left_when_it_stops(cohort):
+    broken, before = dataclasses.replace(cohort, slices=cohort.slices[:3]), set(threading.enumerate())
     with pytest.raises(IndexError):
         list(read_ahead(broken, order_of(cohort), range(3), part=slice(None), pin=False))
-
-
-def test_no_reader_is_left_when_the_consumer_stops(cohort):
-    before = set(threading.enumerate())
     batches = read_ahead(cohort, order_of(cohort), range(1000), part=slice(None), pin=False)
     next(batches)
     assert set(threading.enumerate()) - before
@@ -114,26 +104,22 @@ class TestAugment:
     def slices(self):
         return torch.rand(4, 2, 24, 24, generator=torch.Generator().manual_seed(0)) * 2 - 1
 
-    def test_zeros_leave_a_slice_unchanged(self, slices):
-        still = torch.zeros(4, CHANCES + 2)
-        torch.testing.assert_close(augment(slices, still), slices, rtol=1e-3, atol=1e-3)
-
-    def test_mirrored_left_to_right(self, slices):
+    @pytest.mark.parametrize("mirror", [1, -1])
+    def test_zeros_leave_a_slice_unchanged_but_for_mirroring(self, slices, mirror):
         chances = torch.zeros(4, CHANCES + 2)
-        chances[:, 4] = -1
-        torch.testing.assert_close(augment(slices, chances), slices.flip(3), rtol=1e-3, atol=1e-3)
+        chances[:, 4] = mirror
+        expected = slices if mirror > 0 else slices.flip(3)
+        torch.testing.assert_close(augment(slices, chances), expected, rtol=1e-3, atol=1e-3)
 
     def test_background_stays_background_and_the_range_is_kept(self, slices):
         chances = torch.rand(4, CHANCES + 2, generator=torch.Generator().manual_seed(1)) * 2 - 1
         changed = augment(slices, chances)
-        assert changed.min() >= -1
-        assert changed.max() <= 1
+        assert -1 <= changed.min() < changed.max() <= 1
         assert not torch.allclose(changed, slices)
         torch.testing.assert_close(augment(torch.full_like(slices, -1), chances), torch.full_like(slices, -1))
 
-    def test_modalities_move_together(self):
-        both = torch.rand(3, 1, 24, 24).expand(-1, 2, -1, -1) * 2 - 1
-        chances = torch.rand(3, CHANCES + 2) * 2 - 1
+    def test_modalities_move_together(self, slices):
+        chances = torch.rand(4, CHANCES + 2) * 2 - 1
         chances[:, CHANCES:] = 0
-        changed = augment(both.contiguous(), chances)
+        changed = augment(slices[:, :1].repeat(1, 2, 1, 1), chances)
         torch.testing.assert_close(changed[:, 0], changed[:, 1])

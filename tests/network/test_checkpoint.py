@@ -11,6 +11,12 @@ WEIGHTS = {"a": torch.randn(3, 4), "b.c": torch.arange(5), "half": torch.randn(6
 CONFIG = {"format": 1, "step": 7, "modalities": ["t1"]}
 
 
+@pytest.fixture
+def saved(tmp_path):
+    checkpoint.save_model(tmp_path, WEIGHTS, CONFIG)
+    return tmp_path
+
+
 def test_round_trip(tmp_path):
     digest = checkpoint.save_model(tmp_path, WEIGHTS, CONFIG)
     weights, config, again = checkpoint.load_model(tmp_path)
@@ -22,26 +28,24 @@ def test_round_trip(tmp_path):
 
 
 @pytest.mark.parametrize("content", ["", "{]", "[1]", '{"sha256": "0"}', {"step": 8}, {"other": 1}, {"sha256": "0"}])
-def test_a_copy_of_the_configuration_that_differs_is_refused(tmp_path, content):
+def test_a_copy_of_the_configuration_that_differs_is_refused(saved, content):
     """Edited by hand it would have no effect."""
-    checkpoint.save_model(tmp_path, WEIGHTS, CONFIG)
-    copy = tmp_path / "config.json"
+    copy = saved / "config.json"
     config = json.loads(copy.read_text())
     copy.write_text(json.dumps(config))
-    checkpoint.load_model(tmp_path)  # another layout, the same configuration
+    checkpoint.load_model(saved)  # another layout, the same configuration
     copy.write_text(content if isinstance(content, str) else json.dumps({**config, **content}))
     with pytest.raises(ModelError, match=r"config\.json: differs .* restore config.json, or remove it"):
-        checkpoint.load_model(tmp_path)
+        checkpoint.load_model(saved)
     copy.unlink()
-    assert checkpoint.load_model(tmp_path)[1] == CONFIG
+    assert checkpoint.load_model(saved)[1] == CONFIG
 
 
-def test_weights_are_never_beside_the_configuration_of_others(tmp_path, monkeypatch):
+def test_weights_are_never_beside_the_configuration_of_others(saved, monkeypatch):
     """As after a kill between the two files."""
-    checkpoint.save_model(tmp_path, WEIGHTS, CONFIG)
     monkeypatch.setattr(checkpoint, "write_atomically", lambda *_: None)
-    checkpoint.save_model(tmp_path, WEIGHTS, {**CONFIG, "step": 8})
-    assert checkpoint.load_model(tmp_path)[1]["step"] == 8
+    checkpoint.save_model(saved, WEIGHTS, {**CONFIG, "step": 8})
+    assert checkpoint.load_model(saved)[1]["step"] == 8
 
 
 def test_the_hash_depends_on_weights_and_configuration_only(tmp_path):
@@ -51,33 +55,25 @@ def test_the_hash_depends_on_weights_and_configuration_only(tmp_path):
     assert checkpoint.save_model(tmp_path, WEIGHTS, {**CONFIG, "step": 8}) != first
 
 
-def test_any_flipped_byte_is_detected(tmp_path):
-    checkpoint.save_model(tmp_path, WEIGHTS, CONFIG)
-    path = tmp_path / "weights.safetensors"
+def test_any_flipped_byte_and_any_truncation_is_detected(saved):
+    path = saved / "weights.safetensors"
     whole = path.read_bytes()
     for place in range(0, len(whole), 7):
-        damaged = bytearray(whole)
-        damaged[place] ^= 4
-        path.write_bytes(damaged)
-        with pytest.raises(ModelError, match=r"weights\.safetensors: (damaged|format)"):
-            checkpoint.load_model(tmp_path)
+        flipped = bytearray(whole)
+        flipped[place] ^= 4
+        for damaged in (flipped, whole[:place]):
+            path.write_bytes(damaged)
+            with pytest.raises(ModelError, match=r"weights\.safetensors: (damaged|format)"):
+                checkpoint.load_model(saved)
 
 
-def test_truncated_or_of_another_kind(tmp_path):
-    checkpoint.save_model(tmp_path, WEIGHTS, CONFIG)
-    path = tmp_path / "weights.safetensors"
-    path.write_bytes(path.read_bytes()[:-3])
-    with pytest.raises(ModelError, match="damaged"):
-        checkpoint.load_model(tmp_path)
-    torch.save({"a": 1}, path)
+def test_a_file_of_another_kind_or_format(saved):
+    torch.save({"a": 1}, saved / "weights.safetensors")
     with pytest.raises(ModelError, match="damaged, or not an anofpdm file"):
-        checkpoint.load_model(tmp_path)
-
-
-def test_another_format(tmp_path):
-    checkpoint.save_model(tmp_path, WEIGHTS, {**CONFIG, "format": 99})
+        checkpoint.load_model(saved)
+    checkpoint.save_model(saved, WEIGHTS, {**CONFIG, "format": 99})
     with pytest.raises(ModelError, match="format 99, but"):
-        checkpoint.load_model(tmp_path)
+        checkpoint.load_model(saved)
 
 
 def test_missing_files(tmp_path):
@@ -91,7 +87,6 @@ def test_the_previous_state_is_kept(tmp_path):
     for step in (1, 2, 3):
         checkpoint.save_state(tmp_path, WEIGHTS, {**CONFIG, "step": step})
     assert checkpoint.load_state(tmp_path)[1]["step"] == 3
-    (tmp_path / "state.safetensors").unlink()
     (tmp_path / "state.previous.safetensors").rename(tmp_path / "state.safetensors")
     assert checkpoint.load_state(tmp_path)[1]["step"] == 2
 

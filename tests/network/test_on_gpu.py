@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from anofpdm.network.blocks import Attention, upsample
+from anofpdm.network.blocks import upsample
 from anofpdm.network.classifier import build_network
 from anofpdm.network.config import preset
 from anofpdm.network.simplex import random_permutations, simplex_noise
@@ -145,17 +145,6 @@ def test_simplex_noise_by_kernel_equals_plain_torch(height, width):
     ours = simplex_noise(fields.to(GPU), levels.to(GPU), height, width)
     torch.testing.assert_close(ours.cpu(), plain, rtol=0, atol=1e-4)
     assert torch.equal(simplex_noise(fields[3:4].to(GPU), 517, height, width), ours[3:4])
-
-
-@pytest.mark.parametrize("side", [8, 32])
-def test_attention_without_concatenating_equals_plain_attention(side):
-    torch.manual_seed(2)
-    attention = Attention(preset("tiny", 1), 64).to(GPU).eval()
-    x = torch.randn(3, 64, side, side, device=GPU).contiguous(memory_format=torch.channels_last)
-    label = torch.randn(3, 128, device=GPU)
-    with torch.no_grad():
-        for one, other in zip(attention._tokens_in_place(x, label), attention._tokens(x, label), strict=True):
-            torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
 
 
 def test_upsampling_repeats_every_pixel():

@@ -12,6 +12,7 @@ from anofpdm.network.fast.cpu import SliceThreads
 from anofpdm.network.predictor import NoisePredictor, graph_batch_size, load_trained, pad_batch
 from anofpdm.network.unet import UNet
 from anofpdm.options import Task
+from anofpdm.util.artifacts import to_plain
 from tests.network.trainers import CPU, NETWORK, without_zeros
 
 
@@ -89,7 +90,7 @@ def test_threads_over_slices_and_winograd_change_nothing(monkeypatch):
 )
 def test_an_invalid_configuration_is_refused(tmp_path, changes, network):
     config = UNetConfig(2, channels=4, multipliers=(1,), blocks=1, attention=(), heads=1)
-    header, weights = ModelConfig(Task.GUIDED, config, ("a", "b"), 16).to_header(), UNet(config).state_dict()
+    header, weights = to_plain(ModelConfig(Task.GUIDED, config, ("a", "b"), 16)), UNet(config).state_dict()
     checkpoint.save_model(tmp_path, weights, header)
     assert load_trained(tmp_path, CPU).modalities == ("a", "b")
     wrong = {**header, **changes, "network": {**header["network"], **network}}

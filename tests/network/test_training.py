@@ -65,7 +65,7 @@ class TestRun:
     def test_files_of_a_run(self, cohort, tmp_path):
         run_training.train(trainer_of(cohort), cohort, tmp_path, TrainingLimits(steps=4, log_steps=2, sample_steps=2))
         weights, header, _ = checkpoint.load_model(tmp_path)
-        config = ModelConfig.from_header(header)
+        config = ModelConfig.from_header(header, tmp_path)
         assert (config.step, config.task, config.modalities) == (4, "guided", ("flair", "t2"))
         build_network("guided", config.network).load_state_dict(weights)
         assert [json.loads(line)["step"] for line in (tmp_path / "log.jsonl").read_text().splitlines()] == [2, 4]

@@ -2,15 +2,16 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from anofpdm import __version__
-from anofpdm.errors import ConfigError
+from anofpdm.errors import ConfigError, ModelError
 from anofpdm.labels import NULL
 from anofpdm.network.checkpoint import FORMAT
 from anofpdm.network.training.training_config import TrainingConfig
 from anofpdm.options import Preset, Task, parse
-from anofpdm.util.artifacts import convert, to_plain
+from anofpdm.util.artifacts import convert
 
 MAX_VALUE = 4096  # of any setting; the largest published networks need a quarter of that
 MAX_SIZE = 4096  # pixels along a side of a slice
@@ -72,13 +73,12 @@ class ModelConfig:
             raise ValueError(f"slice size {self.size}")
 
     @classmethod
-    def from_header(cls, payload: Mapping[str, Any]) -> "ModelConfig":
-        """ValueError or ConfigError names the field."""
-        return convert(cls, payload)
-
-    def to_header(self) -> dict[str, Any]:
-        header: dict[str, Any] = to_plain(self)
-        return header
+    def from_header(cls, header: Mapping[str, Any], file: Path, remedy: str = "train it again") -> "ModelConfig":
+        try:
+            return convert(cls, header)
+        except (ConfigError, ValueError) as problem:
+            message = f"{file}: invalid configuration, or that of another version ({problem}); {remedy}"
+            raise ModelError(message) from None
 
 
 PRESETS: dict[Preset, dict[str, Any]] = {

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from anofpdm.errors import ConfigError, ModelError
+from anofpdm.errors import ModelError
 from anofpdm.labels import HEALTHY, UNHEALTHY
 from anofpdm.network import checkpoint
 from anofpdm.network.classifier import Network, build_network
@@ -235,10 +235,7 @@ def load_guide(folder: Path, device: torch.device) -> Guide:
 
 def _load(folder: Path, task: str, noise: str) -> tuple[Network, ModelConfig, str]:
     weights, payload, digest = checkpoint.load_model(folder)
-    try:
-        config = ModelConfig.from_header(payload)
-    except (ConfigError, ValueError) as problem:
-        raise ModelError(f"{folder}: invalid configuration ({problem}); train it again") from None
+    config = ModelConfig.from_header(payload, folder)
     if (config.task, config.training.noise) != (task, noise):
         raise ModelError(
             f"{folder}: trained for task '{config.task}' with {config.training.noise} noise; needed is a model for "

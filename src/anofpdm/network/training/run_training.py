@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from anofpdm.cohorts.store import Cohort
-from anofpdm.errors import ConfigError, ModelError, Terminated, TrainingError
+from anofpdm.errors import ModelError, Terminated, TrainingError
 from anofpdm.labels import LABEL_NAMES
 from anofpdm.network import checkpoint
 from anofpdm.network.classifier import build_network
@@ -25,6 +25,7 @@ from anofpdm.network.training.trainer import Trainer
 from anofpdm.network.training.training_config import TrainingConfig, TrainingLimits
 from anofpdm.network.weight_format import store
 from anofpdm.options import Task
+from anofpdm.util.artifacts import to_plain
 from anofpdm.util.distributed import World
 from anofpdm.util.files import folder_lock, remove_temporary_files
 from anofpdm.util.progress import Progress, silent
@@ -59,7 +60,7 @@ def start_from(model: Path, cohort: Cohort, config: TrainingConfig, *, device: t
     task = payload.get("task")
     if task not in set(Task):
         raise ModelError(f"{model}: not a diffusion model (task {task!r}); give the folder of one with --from")
-    trained = _read_config(model, payload, "train it again")
+    trained = ModelConfig.from_header(payload, model)
     if trained.modalities != cohort.modalities:
         modalities = trained.modalities
         raise ModelError(
@@ -78,7 +79,7 @@ def start_from(model: Path, cohort: Cohort, config: TrainingConfig, *, device: t
 def resume(model: Path, cohort: Cohort, *, device: torch.device, world: World) -> Trainer:
     """A trainer as it was at its last save."""
     tensors, payload = checkpoint.load_state(model)
-    saved = _read_config(model, payload, "resume with that version, or fine-tune with --from")
+    saved = ModelConfig.from_header(payload, model, "resume with that version, or fine-tune with --from")
     if saved.cohort != cohort_identity(cohort):
         raise ModelError(
             f"{model} was trained on another cohort than {cohort.path} (or its labels or split have changed since); "
@@ -87,13 +88,6 @@ def resume(model: Path, cohort: Cohort, *, device: torch.device, world: World) -
     trainer = start(cohort, saved.network, saved.training, device=device, world=world)
     trainer.restore(tensors, saved.step)
     return trainer
-
-
-def _read_config(model: Path, payload: dict[str, Any], remedy: str) -> ModelConfig:
-    try:
-        return ModelConfig.from_header(payload)
-    except (ConfigError, ValueError) as problem:
-        raise ModelError(f"{model}: the configuration of another version ({problem}); {remedy}") from None
 
 
 def cohort_identity(cohort: Cohort) -> dict[str, Any]:
@@ -203,7 +197,7 @@ class _Run:
             return
         if not all(bool(torch.isfinite(average).all()) for average in trainer.average.values()):
             raise self._not_finite()
-        header = ModelConfig(
+        config = ModelConfig(
             task=trainer.config.task,
             network=trainer.network.config,
             modalities=cohort.modalities,
@@ -212,7 +206,8 @@ class _Run:
             training=trainer.config,
             cohort=cohort_identity(cohort),
             expects=cohort.manifest.expects,
-        ).to_header()
+        )
+        header = to_plain(config)
         checkpoint.save_state(self.out, trainer.state(), header)
         checkpoint.save_model(self.out, store(trainer.average, self.limits.weights), header)
         if self.limits.sample_steps:
