@@ -242,7 +242,8 @@ def test_slices_to_explain():
 def test_bench_prints_a_table(tmp_path, monkeypatch):
     monkeypatch.setattr("torch.backends.cudnn.benchmark", False)  # the command sets it
     words = ("bench", "--device", "cpu", "--batch", 1, "--size", 16, "--levels", 2, "--literal-levels", 2, "--no-scan")
-    done = here(*words, "--json", tmp_path / "b.json")
+    with smaller_preset():
+        done = here(*words, "--json", tmp_path / "b.json")
     assert "literal loop" in done.stdout
     assert "native-space mask" not in done.stdout
     payload = json.loads((tmp_path / "b.json").read_text())
