@@ -131,8 +131,8 @@ def calibrated(cohort, tmp_path_factory):
     words = ("train", cohort, "--out", model, "--preset", "tiny", "--batch", 4, "--steps", 20, "--learning-rate", 0.01)
     with smaller_preset():
         here(*words, "--no-pictures", "--device", "cpu")
-    words = ("calibrate", model, cohort, "--levels", 6, "--split", "train", "--strengths", "0,2", "--device", "cpu")
-    printed = here(*words).stdout
+    settings = ("--levels", 6, "--split", "train", "--strengths", "0,2", "--device", "cpu")
+    printed = here("calibrate", model, cohort, *settings).stdout
     assert all(word in printed for word in ("chosen", "best", "cosine", "curve", "calibration.json"))
     assert (model / "calibration.png").read_bytes().startswith(b"\x89PNG")
     return model
