@@ -226,7 +226,7 @@ MUTANTS = (
         "bids_app/test_bids_app.py",
     ),
     (
-        "fit/stages.py",
+        "fit/run_fit.py",
         "return student if same else None",
         "return student",
         "fit/test_fit.py",

@@ -101,7 +101,7 @@ class RunningCommand:
 
 
 def run(*arguments: Argument, timeout: float = TIMEOUT, **environment: str) -> Outcome:
-    return RunningCommand(*arguments, **environment).wait(timeout)
+    return RunningCommand(*arguments, **environment).wait(timeout)  # type: ignore[arg-type]
 
 
 def run_successfully(*arguments: Argument, timeout: float = TIMEOUT, **environment: str) -> Outcome:

@@ -47,9 +47,7 @@ def upload_slowly(client: Client) -> None:
                 break
         job = client.accept(client.receive(connection))
     client.counts["slow upload"] += 1
-    if job is None:
-        client.sleep(client.rng.uniform(0.5, 2))
-    elif client.wait(job):
+    if job and client.wait(job):
         client.check(job)
 
 
@@ -86,11 +84,11 @@ def stop_sending(client: Client) -> None:
 
 
 def break_off(client: Client) -> None:
-    """In the middle of an upload."""
+    """In the middle of an upload, or after it, without reading the response."""
     body = client.scan.form
     with client.connect() as connection:
         client.send_head(connection, len(body))
-        connection.sendall(body[: client.rng.randrange(len(body))])
+        connection.sendall(body[: client.rng.choice((client.rng.randrange(len(body)), len(body)))])
         client.sleep(client.rng.uniform(0, 2))
         if client.rng.random() < 0.5:  # a reset instead of an orderly end
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
@@ -152,27 +150,14 @@ def upload_damaged(client: Client) -> None:
     client.sleep(2)
 
 
-def disappear(client: Client) -> None:
-    """After an upload; the job is done all the same."""
-    if client.rng.random() < 0.5:
-        client.upload()
-    else:
-        body = client.scan.form
-        with client.connect() as connection:  # without reading the response
-            client.send_head(connection, len(body))
-            connection.sendall(body)
-    client.counts["disappeared"] += 1
-    client.sleep(client.rng.uniform(3, 10))
-
-
 Behaviour = Callable[[Client], None]
 CLIENTS: dict[Behaviour, int] = {
     upload_and_check: 23, cancel: 1,
     upload_slowly: 6, download_slowly: 4, stop_sending: 2,
-    break_off: 3, leave_half_open: 1, send_garbage: 4, declare_wrong_length: 2,
-    upload_damaged: 1, disappear: 3,
+    break_off: 6, leave_half_open: 1, send_garbage: 4, declare_wrong_length: 2,
+    upload_damaged: 1,
 }  # fmt: skip
-EVENTS = ("broken upload", "garbage", "wrong length", "disappeared", "stopped sending", "slow upload",
+EVENTS = ("broken upload", "garbage", "wrong length", "stopped sending", "slow upload",
           "slow download", "half-open requests", "scans failed", "scans done")  # fmt: skip
 
 

@@ -1,12 +1,12 @@
 """The program: `anofpdm`, or `python -m anofpdm`."""
 
 import gc
-
-from anofpdm.util.signals import block_signals
+import signal
 
 
 def main() -> None:
-    block_signals()  # until a command runs, which reports them
+    if hasattr(signal, "pthread_sigmask"):  # first of all, and until a command runs: it reports them (util/signals.py)
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
     gc.disable()  # until a command runs: start-up makes many objects and hardly any garbage
     from anofpdm.cli.main import main as run
 

@@ -131,8 +131,8 @@ def calibrated(cohort, tmp_path_factory):
     words = ("train", cohort, "--out", model, "--preset", "tiny", "--batch", 4, "--steps", 20, "--learning-rate", 0.01)
     with smaller_preset():
         here(*words, "--no-pictures", "--device", "cpu")
-    words = ("calibrate", model, cohort, "--levels", 6, "--split", "train", "--strengths", "0,2", "--device", "cpu")
-    printed = here(*words).stdout
+    settings = ("--levels", 6, "--split", "train", "--strengths", "0,2", "--device", "cpu")
+    printed = here("calibrate", model, cohort, *settings).stdout
     assert all(word in printed for word in ("chosen", "best", "cosine", "curve", "calibration.json"))
     assert (model / "calibration.png").read_bytes().startswith(b"\x89PNG")
     return model
@@ -242,7 +242,8 @@ def test_slices_to_explain():
 def test_bench_prints_a_table(tmp_path, monkeypatch):
     monkeypatch.setattr("torch.backends.cudnn.benchmark", False)  # the command sets it
     words = ("bench", "--device", "cpu", "--batch", 1, "--size", 16, "--levels", 2, "--literal-levels", 2, "--no-scan")
-    done = here(*words, "--json", tmp_path / "b.json")
+    with smaller_preset():
+        done = here(*words, "--json", tmp_path / "b.json")
     assert "literal loop" in done.stdout
     assert "native-space mask" not in done.stdout
     payload = json.loads((tmp_path / "b.json").read_text())

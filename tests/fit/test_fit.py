@@ -11,21 +11,24 @@ import pytest
 import torch
 
 from anofpdm.cohorts import open_cohort
-from anofpdm.fit import estimate, stages
+from anofpdm.cohorts.prepare import prepare
+from anofpdm.fit import estimate, run_fit
+from anofpdm.fit.data_plan import plan_data
 from anofpdm.fit.estimate import Estimate, Speed, Work
 from anofpdm.fit.fit_config import Budget, Data, FitConfig, detect_layout
+from anofpdm.fit.run_fit import Fit
 from anofpdm.fit.split import draw_split
 from anofpdm.labels import HEALTHY, NULL
 from anofpdm.method import mask
 from anofpdm.network import config
 from anofpdm.network.checkpoint import load_model
+from anofpdm.network.classifier import build_network
 from anofpdm.network.training.log import minutes_trained
 from anofpdm.network.training.trainer import Trainer
 from anofpdm.network.training.training_config import TrainingConfig
 from anofpdm.options import Layout, Preset, Split
 from anofpdm.scoring.burden import detected_by_burden
 from anofpdm.student import distillation
-from anofpdm.util.progress import silent
 from tests import toys
 from tests.fit.fit_toys import NARROW, PATIENTS, QUICK, SHAPE, fit, lesion, write_cohort
 
@@ -91,8 +94,8 @@ def test_one_command_gives_a_model_that_segments(fitted, world):
 
 def test_a_finished_fit_does_nothing_again(fitted, run, monkeypatch):
     before = contents(fitted[1])
-    for name in ("train_model", "calibrate_model", "distill_model"):
-        monkeypatch.setattr(stages, name, None)
+    for name in ("fit_calibration", "distill", "measure_speed"):
+        monkeypatch.setattr(run_fit, name, None)
     output = run(out=fitted[1])
     assert output.count("complete") == 3
     assert "estimated" not in output
@@ -104,7 +107,7 @@ def test_an_interrupted_fit_resumes(fitted, run, tmp_path, monkeypatch):
     model = tmp_path / "model"
     interruptions = (
         (Trainer, "update", interrupted_after(Trainer.update, 2), 0),
-        (stages, "fit_calibration", interrupt, 0),
+        (run_fit, "fit_calibration", interrupt, 0),
         (distillation, "train_student", interrupt, 1),
     )
     for place, name, replacement, complete in interruptions:
@@ -113,7 +116,9 @@ def test_an_interrupted_fit_resumes(fitted, run, tmp_path, monkeypatch):
             output = run(code=130)
         assert "resume" in output
         assert output.count(": complete") == complete
-        assert stages.is_trained(FitConfig(Data(tmp_path, Layout.NIFTI), model, Budget(4))) == (place is not Trainer)
+        assert Fit(FitConfig(Data(tmp_path, Layout.NIFTI), model, Budget(4)), None, print).is_trained() == (
+            place is not Trainer
+        )
     assert not (model / "index.html").exists()
     assert run().count(": complete") == 2
     assert contents(model) == contents(fitted[1])  # bit-identical to a run without interruption
@@ -144,7 +149,7 @@ def test_minutes_count_over_all_runs(run, tmp_path, monkeypatch):
     monkeypatch.setattr("anofpdm.fit.run_fit.measure_speed", lambda *_: Speed(1e-4, 1e-7, 1e-4))
     minutes = ("--minutes", 0.1)
     with monkeypatch.context() as patch:
-        patch.setattr(stages, "calibrate_model", interrupt)
+        patch.setattr(run_fit, "fit_calibration", interrupt)
         run(steps=minutes, code=130)
     trained = minutes_trained(tmp_path / "model")
     assert 0.01 < trained < 0.1
@@ -174,14 +179,14 @@ def test_preparing_stops_when_the_minutes_are_over(run, tmp_path, monkeypatch):
     ],
 )
 def test_wrong_labels_stop_before_preparing(rows, message, run, tmp_path, monkeypatch):
-    monkeypatch.setattr(stages, "prepare", None)
+    monkeypatch.setattr(run_fit, "prepare", None)
     (tmp_path / "own").mkdir()
     assert message in run(labels=write_labels(tmp_path / "own", *rows), code=1)
     assert not (tmp_path / "model").exists()
 
 
 def test_other_mistakes_stop_before_preparing(run, world, tmp_path, monkeypatch):
-    monkeypatch.setattr(stages, "prepare", None)
+    monkeypatch.setattr(run_fit, "prepare", None)
     rows = [f"p{number},{'val' if number in (0, 2) else 'train'}" for number in range(PATIENTS)]
     (tmp_path / "split.csv").write_text("\n".join(["patient,split", *rows]))
     split = ("--split", tmp_path / "split.csv")
@@ -214,7 +219,7 @@ def test_scans_that_cannot_be_read_leave_nothing_behind(exists, run, world, tmp_
 
 def test_too_little_time_is_refused_with_the_minutes_needed(run, tmp_path, monkeypatch):
     """By hand: 100 steps of an hour take two thirds of what is shared; a tenth is added, as speeds vary."""
-    monkeypatch.setattr(stages, "prepare", interrupt)
+    monkeypatch.setattr(run_fit, "prepare", interrupt)
     for dry_run in ((), ("--dry-run",)):
         output = run(*dry_run, steps=("--minutes", 60), code=1)
         assert "0 training steps fit" in output
@@ -270,7 +275,7 @@ def test_a_dry_run_with_labels_from_masks(run, tmp_path):
 
 
 def test_validation_has_both_kinds_of_patients(world, tmp_path):
-    plan = stages.plan_data(FitConfig(Data(world[0], Layout.NIFTI, world[1]), tmp_path))
+    plan = plan_data(FitConfig(Data(world[0], Layout.NIFTI, world[1]), tmp_path))
     splits = [draw_split(plan, seed) for seed in range(20)]
     for split in splits:
         kinds = [int(name[1:]) % 2 for name, part in split.items() if part is Split.VAL]
@@ -286,7 +291,8 @@ def test_isolated_labels_are_left_out_unless_kept(tmp_path):
     labels.write_text(text.replace(f"p1,{middle},1", f"p1,{middle},0"))
     for keep, expected in ((False, NULL), (True, HEALTHY)):
         settings = FitConfig(Data(scans, Layout.NIFTI, labels, size=16, keep_isolated=keep), tmp_path / str(keep))
-        cohort = stages.prepare_cohort(settings, silent)
+        prepare(plan_data(settings), settings.cohort)
+        cohort = open_cohort(settings.cohort)
         assert cohort.labels[(cohort.scans == "p1") & (cohort.indices == middle)].tolist() == [expected]
 
 
@@ -346,7 +352,7 @@ def test_speed_is_measured(fitted, world):
     speed = estimate.measure_speed(FitConfig(data, fitted[1], preset=Preset.TINY), 1, device)
     assert all(np.isfinite(value) and value > 0 for value in (speed.evaluation, speed.student_step))
     batch = TrainingConfig.batch
-    trainer = Trainer(estimate.build_network("guided", config.preset(Preset.TINY, 1)), TrainingConfig(), device)
+    trainer = Trainer(build_network("guided", config.preset(Preset.TINY, 1)), TrainingConfig(), device)
     inputs = trainer.inputs(torch.zeros(batch, 1, 16, 16), torch.zeros(batch, dtype=torch.long))
     trainer.update(inputs)
     start = time.perf_counter()
@@ -358,7 +364,6 @@ def test_speed_is_measured(fitted, world):
 def test_detection_by_burden(tmp_path):
     """Masks with known areas: what is detected is counted in the third that it belongs to."""
     from anofpdm.cohorts.plan import plan_cohort
-    from anofpdm.cohorts.prepare import prepare
 
     for number in range(6):
         toys.save(tmp_path / "scans" / f"p{number}_flair.nii.gz", toys.head(SHAPE, seed=number))

@@ -43,9 +43,7 @@ def limited():
         await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
         await send({"type": "http.response.body", "body": b"ok"})
 
-    config = create_config(app, LIMITS)
-    config.lifespan = "off"
-    server = uvicorn.Server(config)
+    server = uvicorn.Server(create_config(app, LIMITS))
     with socket.create_server(("127.0.0.1", 0)) as listener:
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
         thread.start()

@@ -16,6 +16,7 @@ CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium here")
 with_niivue = pytest.mark.skipif(find_niivue().path is None, reason=find_niivue().why_not)
 FLAGS = ["--no-sandbox", "--use-gl=angle", "--use-angle=swiftshader", "--enable-unsafe-swiftshader"]
+READY = "body[data-ready]"
 IGNORED = ("GPU stall", "status of 4")  # of software rendering, and errors that tests provoke
 
 
@@ -42,10 +43,6 @@ class Opened:
     page: Any
     errors: list[str] = field(default_factory=list)
     foreign_requests: list[str] = field(default_factory=list)
-
-    def go(self, url):
-        self.page.goto(url)
-        self.page.wait_for_selector("body[data-ready]")
 
     def film(self, condition) -> np.ndarray:
         """[row, column, 3]: a screenshot that meets the condition; software rendering is slow."""
@@ -85,7 +82,8 @@ def open_home(browser, server, **options) -> Opened:
         "request",
         lambda sent: sent.url.startswith((home, "blob:", "data:")) or opened.foreign_requests.append(sent.url),
     )
-    opened.go(home)
+    opened.page.goto(home)
+    opened.page.wait_for_selector(READY)
     return opened
 
 
@@ -132,7 +130,7 @@ def test_upload_progress_result_download_and_delete(serving, hold, open_page, ma
     hold.release()
     page.wait_for_selector("#scans li[data-state=done]")
     page.click("#scans .open")
-    page.wait_for_selector("body[data-ready]")
+    page.wait_for_selector(READY)
     assert page.text_content("h1") == "anna"
     opened.film(lambda film: count_bright(film) > 2000 and count_cyan(film) > 200)
     with page.expect_download() as saved:
@@ -149,7 +147,7 @@ def first_result(view_server, browser):
     """The first result of the folder, opened once: software rendering takes seconds to begin."""
     opened = open_home(browser, view_server)
     opened.page.click("#rows a >> nth=0")
-    opened.page.wait_for_selector("body[data-ready]")
+    opened.page.wait_for_selector(READY)
     yield opened
     opened.page.context.close()
 
@@ -272,7 +270,7 @@ def test_the_list_of_results_on_a_narrow_dark_screen(view_server, open_page):
     assert page.locator("#rows tr").count() == 1
     assert opened.fits()
     page.click("#rows a")
-    page.wait_for_selector("body[data-ready]")
+    page.wait_for_selector(READY)
     assert page.text_content("h1") == "sub-07_ses-1"
     assert opened.fits()
     opened.film(lambda film: count_bright(film) > 500)
@@ -287,7 +285,7 @@ def test_without_niivue_the_report_fills_the_window(start, results_folder, open_
     server = start("view", results_folder, env={"XDG_CACHE_HOME": str(tmp_path)})
     page = open_page(server).page
     page.click("#rows a >> nth=0")
-    page.wait_for_selector("body[data-ready]")
+    page.wait_for_selector(READY)
     assert "'anofpdm serve --set-up' installs it with npm" in page.text_content("#why-not")
     assert page.locator("#volumes").is_hidden()
     window, report = page.viewport_size, page.locator("#slices").bounding_box()
@@ -321,7 +319,7 @@ def test_scans_of_another_browser_are_found(serving, hold, open_page, scan):
     page.click("#others summary")
     page.wait_for_selector(f"#other-scans #scan-{job['id']}[data-state=done]")
     page.click(f"#scan-{job['id']} .open")
-    page.wait_for_selector("body[data-ready]")
+    page.wait_for_selector(READY)
     assert page.text_content("h1") == job["name"]
     page.once("dialog", lambda dialog: dialog.accept())
     page.click("#delete")
@@ -355,7 +353,7 @@ def test_a_foreign_report_has_no_access_to_the_server(start, results_folder, ope
 def test_the_api_page(serving, open_page):
     opened = open_page(serving)
     opened.page.click("text=API documentation")
-    opened.page.wait_for_selector("body[data-ready]")
+    opened.page.wait_for_selector(READY)
     assert "/api/jobs/{job_id}/cancel" in opened.page.inner_text("#calls")
     assert opened.fits()
 
@@ -366,7 +364,7 @@ def test_login_with_a_token(start, results_folder, browser):
     page.goto(f"http://127.0.0.1:{server.port}/scan")
     page.fill("#token", "a-very-long-token")
     page.click("button")
-    page.wait_for_selector("body[data-ready]")
+    page.wait_for_selector(READY)
     assert page.url == f"http://127.0.0.1:{server.port}/"
     assert page.locator("#rows tr").count() == 2
     page.context.close()

@@ -105,7 +105,7 @@ def _run(config: "BenchConfig", json_file: Path | None, scan: bool) -> None:
         print(f"student, scan of {size}, two modalities, from files to a native-space mask: {seconds:.2f} s")
     if json_file is not None:
         plan = {**vars(config), "device": str(config.device)}
-        machine = {"machine": name, "torch": torch.__version__, "plan": plan}
+        machine = {"machine": name, "torch": str(torch.__version__), "plan": plan}
         write_atomically(json_file, encode({**machine, "rows": timings, "scan_seconds": seconds}))
 
 

@@ -52,20 +52,20 @@ def fit(
     Re-run the same command to resume: finished stages are skipped. With more --steps or --minutes, training continues.
     """
     from anofpdm.fit.fit_config import Budget, Data, FitConfig, detect_layout
-    from anofpdm.fit.run_fit import Reports, preview_fit, run_fit
+    from anofpdm.fit.run_fit import Fit
 
     names = options.parse_names(modalities)
     data = Data(src, layout or detect_layout(src), labels, split, names, size, raw, keep_isolated, fill_labels)
     scored = options.parse_names(score)
     config = FitConfig(data, out, Budget(steps, minutes), preset, scored, seed, options.worker_count(workers))
     local_device = options.resolve_device(device)
-    reports = Reports(lambda note: print(printable(note), flush=True))
+    run = Fit(config, local_device, lambda note: print(printable(note), flush=True))
     if dry_run:
-        if not preview_fit(config, local_device, reports):
+        if not run.preview():
             raise typer.Exit(3)
         return
     with progress_bars() as progress:
-        result = run_fit(config, local_device, replace(reports, progress=progress))
+        result = replace(run, progress=progress).run()
     print(f"model saved in {out}; open {out / 'index.html'}")
     if result.is_partial:
         raise typer.Exit(3)

@@ -70,7 +70,7 @@ def train(
     limits = TrainingLimits(steps, minutes, save_minutes, sample_steps=25 if pictures else 0, weights=weights)
     slices = open_cohort(cohort)
     local_device = resolve_device(device)
-    options = {"task": task, "batch": batch, "learning_rate": learning_rate, "augment": augment}
+    options: dict[str, Any] = {"task": task, "batch": batch, "learning_rate": learning_rate, "augment": augment}
     options |= {"balanced": balanced, "noise": noise, "seed": seed}
     given = {name: value for name, value in options.items() if value is not None}
     network = {"--preset": preset, "--from": from_model}

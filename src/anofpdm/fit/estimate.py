@@ -25,7 +25,8 @@ from anofpdm.student.student_batches import StudentBatch
 from anofpdm.student.student_network import StudentConfig, StudentNet
 from anofpdm.student.train_student import StudentTrainer, StudentTrainingConfig
 
-CALLS, LONG_CALL = 8, 0.25  # timed calls, of which a GPU records its kernels in the first; seconds
+CALLS, SECONDS = 8, 1.0  # of a measurement; a GPU records its kernels in the first calls and needs all of them
+LONG_CALL, VERY_LONG_CALL = 0.25, 4.0  # seconds
 MARGIN = 1.25  # of the estimated time of evaluations: reading and writing come on top
 FEWEST_STEPS = 100  # of training; a useful model takes thousands
 LONG_REST = 300  # seconds
@@ -201,12 +202,14 @@ def _seconds_per_slice(make: Callable[[int], Callable[[], object]], batch: int, 
 
 
 def _seconds(call: Callable[[], object], device: torch.device) -> float:
-    """Shortest time of some calls; of two where they are long."""
+    """Shortest time of some calls: other programs make calls longer, never shorter."""
     times: list[float] = []
-    while len(times) < (2 if device.type == "cpu" and sum(times) > LONG_CALL else CALLS):
+    while len(times) < 2 or (len(times) < CALLS and (device.type == "cuda" or sum(times) < SECONDS)):
         start = time.perf_counter()
         call()
         if device.type == "cuda":
             torch.cuda.synchronize(device)
         times.append(time.perf_counter() - start)
+        if times[0] > VERY_LONG_CALL:
+            break
     return min(times)

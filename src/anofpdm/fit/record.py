@@ -1,6 +1,7 @@
 """fit.json, in the model's folder: settings that a resumed fit must share, and the time that its stages have taken."""
 
 import contextlib
+import os
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -38,7 +39,11 @@ def change_record(config: FitConfig, **changes: Any) -> None:
 
 
 def check_settings(config: FitConfig) -> None:
-    """Refuse other settings than those the folder was started with."""
+    """Refuse several processes, and other settings than those the folder was started with."""
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise ConfigError(
+            "fit runs in one process; for several, run prepare, train, calibrate and distill with torchrun"
+        )
     if not (config.out / FILE).is_file():
         if config.has_begun_training:
             raise ConfigError(f"{config.out} holds a model that was not made by `anofpdm fit`; choose another --out")

@@ -1,94 +1,222 @@
-"""A fit from scans and labels to a model and its page. Re-running it resumes."""
+"""A fit from scans and labels to a model and its page. Each stage is skipped when its result is complete, and resumes
+as its own command does."""
 
 import contextlib
-import os
 import shutil
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
 
+from anofpdm.calibration.calibration_file import load_calibration, save_calibration
+from anofpdm.calibration.figure import draw_calibration
+from anofpdm.calibration.fit_calibration import CalibrationConfig, fit_calibration
 from anofpdm.cohorts.plan import Plan
-from anofpdm.cohorts.store import Cohort
+from anofpdm.cohorts.prepare import prepare
+from anofpdm.cohorts.store import Cohort, open_cohort
 from anofpdm.cohorts.writer import MANIFEST
-from anofpdm.errors import CalibrationError, CohortError, ConfigError, TrainingError
-from anofpdm.fit import stages
+from anofpdm.errors import CalibrationError, CohortError, ModelError, TrainingError
+from anofpdm.fit.data_plan import check_labels, check_score, plan_data
 from anofpdm.fit.estimate import Estimate, Speed, Work, measure_speed
-from anofpdm.fit.fit_config import PAGE, FitConfig
+from anofpdm.fit.fit_config import LEARNING_RATE, PAGE, FitConfig
 from anofpdm.fit.fit_page import FitResult, render_page
 from anofpdm.fit.preview import Preview, preview
-from anofpdm.fit.record import check_settings, count_minutes, load_record, record_settings
-from anofpdm.network.predictor import load_trained
+from anofpdm.fit.record import change_record, check_settings, count_minutes, load_record, record_settings
+from anofpdm.fit.record import student_minutes as load_student_minutes
+from anofpdm.method.calibration import Calibration
+from anofpdm.method.gather import batch_for
+from anofpdm.network.checkpoint import STATE, holds_model, load_model, load_state
+from anofpdm.network.config import preset
+from anofpdm.network.predictor import TrainedModel, load_trained
+from anofpdm.network.training import run_training
 from anofpdm.network.training.log import loss_jump, minutes_trained
-from anofpdm.util.files import write_atomically
+from anofpdm.network.training.trainer import Trainer
+from anofpdm.network.training.training_config import TrainingConfig, TrainingLimits
+from anofpdm.student.distillation import DistillConfig, distill
+from anofpdm.student.student import FOLDER, Student, load_student
+from anofpdm.student.targets import fingerprint
+from anofpdm.student.train_student import StudentTrainingConfig
+from anofpdm.util.distributed import World
+from anofpdm.util.files import folder_lock, write_atomically
 from anofpdm.util.progress import Progress, silent
 
-OnNote = Callable[[str], None]
+SHORTEST = 1e-3  # minutes
 
 
 @dataclass(frozen=True)
-class Reports:
-    """Where a fit reports to."""
-
-    note: OnNote = lambda _: None
+class Fit:
+    config: FitConfig
+    device: torch.device
+    note: Callable[[str], None]  # receives lines of text
     progress: Progress = silent
 
+    def run(self) -> FitResult:
+        config = self.config
+        check_settings(config)
+        plan, speed = None, None
+        if not config.has_begun_training:
+            plan = plan_data(config)
+            speed = self._foresee(preview(plan)).speed
+        with _nothing_left_behind(config.out, unless=config.cohort / MANIFEST):
+            record_settings(config)
+            cohort = self._prepare(plan)
+        self._train(cohort, speed)
+        model = load_trained(config.out, self.device)
+        calibration = self._calibrate(model, cohort)
+        student, why_none = self._distil(model, calibration, cohort)
+        result = FitResult(cohort, model, calibration, student, why_none)
+        write_atomically(config.out / PAGE, render_page(config, result).encode(errors="replace"))
+        self.note(f"5/5 page: {config.out / PAGE}")
+        return result
 
-def run_fit(config: FitConfig, device: torch.device, reports: Reports | None = None) -> FitResult:
-    reports = reports or Reports()
-    check_alone()
-    check_settings(config)
-    plan, speed = None, None
-    if not config.has_begun_training:
-        plan = stages.plan_data(config)
-        speed = _foresee(config, plan, device)[1].speed
-    with _nothing_left_behind(config.out, unless=config.cohort / MANIFEST):
-        record_settings(config)
-        cohort = _prepare(config, plan, reports)
-    _train(config, cohort, speed, device, reports)
-    result = _calibrate_and_distil(config, cohort, device, reports)
-    write_atomically(config.out / PAGE, render_page(config, result).encode(errors="replace"))
-    reports.note(f"5/5 page: {config.out / PAGE}")
-    return result
+    def preview(self) -> bool:
+        """Check labels, files and split, and estimate the time, without writing anything. Returns whether all scans
+        can be used."""
+        check_settings(self.config)
+        seen = preview(plan_data(self.config))
+        self._note_all(seen.describe())
+        self._note_all(self._foresee(seen).describe(self.device))
+        self.note("note: preparing the scans takes time in addition; nothing was written")
+        return not seen.failed
 
+    def is_trained(self) -> bool:
+        step, budget = self._trained_step(), self.config.budget
+        if budget.minutes is None:
+            return 0 < (budget.steps or 0) <= step and holds_model(self.config.out, step)
+        return load_record(self.config).trained_for >= budget.minutes and holds_model(self.config.out, step)
 
-def preview_fit(config: FitConfig, device: torch.device, reports: Reports) -> bool:
-    """Check labels, files and split, and estimate the time, without writing anything. Returns whether all scans can be
-    used."""
-    check_alone()
-    check_settings(config)
-    seen, estimate = _foresee(config, stages.plan_data(config), device, reports.note)
-    for line in estimate.describe(device):
-        reports.note(line)
-    reports.note("note: preparing the scans takes time in addition; nothing was written")
-    return not seen.failed
+    def _trained_step(self) -> int:
+        out = self.config.out
+        return int(load_state(out)[1]["step"]) if (out / STATE).is_file() else 0
 
+    def _note_all(self, lines: list[str]) -> None:
+        for line in lines:
+            self.note(line)
 
-def check_alone() -> None:
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        raise ConfigError(
-            "fit runs in one process; for several, run prepare, train, calibrate and distill with torchrun"
+    def _foresee(self, seen: Preview) -> Estimate:
+        """From file headers; raises if the time is too short."""
+        return self._estimate(seen.work, measure_speed(self.config, len(seen.plan.modalities), self.device))
+
+    def _estimate(self, work: Work, speed: Speed) -> Estimate:
+        spent, trained = sum(load_record(self.config).minutes.values()), minutes_trained(self.config.out)
+        estimate = Estimate(self.config.budget, work, speed, self._trained_step(), trained, spent)
+        estimate.check_enough()
+        return estimate
+
+    # ---- stages ------------------------------------------------------------------------------------------------------
+
+    def _prepare(self, plan: Plan | None) -> Cohort:
+        """Once training has begun, its cohort stays as it is."""
+        config = self.config
+        with count_minutes(config, "prepare"):
+            if plan is not None:
+                prepare(plan, config.cohort, config.workers, on_progress=self._until_out_of_time())
+            cohort = open_cohort(config.cohort)
+        check_score(config, cohort.modalities)
+        modalities = ", ".join(cohort.modalities)
+        self.note(
+            f"1/5 prepare: {cohort.manifest['scans']} scans, {len(cohort)} slices of {modalities} in {cohort.path}"
         )
+        failed = cohort.manifest.failed.items()
+        self._note_all([*cohort.notes, *(f"failed: {scan}: {reason}" for scan, reason in failed)])
+        check_labels(cohort)  # the notes may explain why there are too few
+        return cohort
+
+    def _until_out_of_time(self) -> Progress:
+        """Stops preparing when all of --minutes is used up."""
+        budget, start, before = self.config.budget, time.monotonic(), sum(load_record(self.config).minutes.values())
+
+        def update(task: str, done: float, total: float, note: str = "") -> None:
+            self.progress(task, done, total, note)
+            spent = before + (time.monotonic() - start) / 60
+            if budget.minutes is not None and spent > budget.minutes and done < total:
+                raise TrainingError(f"{budget}: used up by preparing {done:g} of {total:g} scans; re-run with more")
+
+        return update
+
+    def _train(self, cohort: Cohort, speed: Speed | None) -> None:
+        config = self.config
+        if self.is_trained():
+            self.note(f"2/5 train: complete, {self._trained_step()} steps")
+            return
+        speed = speed or measure_speed(config, len(cohort.modalities), self.device)
+        estimate = self._estimate(Work.of(cohort), speed)
+        self._note_all(estimate.describe(self.device))
+        minutes = None if config.budget.minutes is None else max(estimate.training / 60, SHORTEST)
+        self.progress("Training", 0.0, 1.0)
+        limits = TrainingLimits(config.budget.steps, minutes)
+        run_training.train(self._trainer(cohort), cohort, config.out, limits, self.progress)
+        if minutes is not None:
+            left = max(estimate.student / 60, SHORTEST)
+            change_record(config, trained_for=config.budget.minutes, student_minutes=left)
+        self.note(f"2/5 train: {self._trained_step()} steps")
+        if jump := loss_jump(config.out):
+            self.note(
+                f"note: the loss jumped from {jump.before:.2g} to {jump.after:.2g} near step {jump.step}; the model "
+                "may be worse for it: fit again with another --seed and --out"
+            )
+
+    def _trainer(self, cohort: Cohort) -> Trainer:
+        if (self.config.out / STATE).is_file():
+            return run_training.resume(self.config.out, cohort, device=self.device, world=World())
+        training = TrainingConfig(seed=self.config.seed, learning_rate=LEARNING_RATE)
+        network = preset(self.config.preset, len(cohort.modalities))
+        return run_training.start(cohort, network, training, device=self.device, world=World())
+
+    def _calibrate(self, model: TrainedModel, cohort: Cohort) -> Calibration:
+        config = self.config
+        calibration, state = _finished_calibration(config, model), "complete, "
+        if calibration is None:
+            settings = CalibrationConfig(score=config.score, seed=config.seed, batch=batch_for(self.device))
+            state = ""
+            try:
+                with count_minutes(config, "calibrate"), folder_lock(config.out):
+                    fitted = fit_calibration(model, cohort, settings, self.progress)
+                    save_calibration(fitted.calibration, draw_calibration(fitted), config.out)
+            except CalibrationError as problem:
+                raise CalibrationError(f"{problem} (re-run `anofpdm fit` with more --steps or --minutes)") from None
+            calibration = fitted.calibration
+        auc = calibration.with_context(calibration.context_mm).curve_accuracy.auc
+        self.note(f"3/5 calibrate: {state}guidance strength {calibration.strength:g}, detector AUC {auc:.3f}")
+        return calibration
+
+    def _distil(self, model: TrainedModel, calibration: Calibration, cohort: Cohort) -> tuple[Student | None, str]:
+        """The student, or why there is none."""
+        config = self.config
+        student, state, why_none = _finished_student(model, calibration), "complete, ", ""
+        if student is None:
+            state, minutes = "", load_student_minutes(config)
+            training = StudentTrainingConfig(config.budget.student_steps, minutes, seed=config.seed)
+            try:
+                with count_minutes(config, "distil"):
+                    student = distill(model, calibration, cohort, DistillConfig(training), World(), self.progress)
+            except TrainingError as problem:
+                why_none = str(problem)
+        rating = f"student AUC {student.calibration.auc:.3f}" if student else f"no student; {why_none}"
+        self.note(f"4/5 distil: {state}{rating}")
+        return student, why_none
 
 
-def _foresee(
-    config: FitConfig, plan: Plan, device: torch.device, note: OnNote = lambda _: None
-) -> tuple[Preview, Estimate]:
-    """From file headers; raises if the time is too short."""
-    seen = preview(plan)
-    for line in seen.describe():
-        note(line)
-    return seen, _estimate(config, seen.work, measure_speed(config, len(plan.modalities), device))
+def _finished_calibration(config: FitConfig, model: TrainedModel) -> Calibration | None:
+    """None if there is none for these weights and scored modalities."""
+    try:
+        calibration, _ = load_calibration(model)
+    except CalibrationError:
+        return None
+    return calibration if calibration.settings.channels == model.channels(config.score) else None
 
 
-def _estimate(config: FitConfig, work: Work, speed: Speed) -> Estimate:
-    minutes = sum(load_record(config).minutes.values())
-    trained = minutes_trained(config.out)
-    estimate = Estimate(config.budget, work, speed, stages.trained_step(config), trained, minutes)
-    estimate.check_enough()
-    return estimate
+def _finished_student(model: TrainedModel, calibration: Calibration) -> Student | None:
+    """None if there is none of these weights and this calibration."""
+    try:
+        student = load_student(model.folder, model.sha256, model.device)
+        payload = load_model(model.folder / FOLDER)[1] if student else {}
+    except ModelError:
+        return None
+    same = payload.get("distillation", {}).get("calibration") == fingerprint(asdict(calibration))
+    return student if same else None
 
 
 @contextlib.contextmanager
@@ -103,69 +231,3 @@ def _nothing_left_behind(folder: Path, unless: Path) -> Iterator[None]:
             for path in [folder] if before is None else set(folder.iterdir()) - before:
                 shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
         raise
-
-
-def _prepare(config: FitConfig, plan: Plan | None, reports: Reports) -> Cohort:
-    with count_minutes(config, "prepare"):
-        cohort = stages.prepare_cohort(config, _until_out_of_time(config, reports.progress), plan)
-    scans, failed = cohort.manifest.scans, cohort.manifest.failed
-    modalities = ", ".join(cohort.modalities)
-    reports.note(f"1/5 prepare: {scans} scans, {len(cohort)} slices of {modalities} in {cohort.path}")
-    for note in (*cohort.notes, *(f"failed: {scan}: {reason}" for scan, reason in failed.items())):
-        reports.note(note)
-    stages.check_labels(cohort)  # the notes may explain why there are too few
-    return cohort
-
-
-def _until_out_of_time(config: FitConfig, progress: Progress) -> Progress:
-    """Stops preparing when all of --minutes is used up."""
-    budget, start, before = config.budget, time.monotonic(), sum(load_record(config).minutes.values())
-
-    def update(task: str, done: float, total: float, note: str = "") -> None:
-        progress(task, done, total, note)
-        if budget.minutes is not None and before + (time.monotonic() - start) / 60 > budget.minutes and done < total:
-            raise TrainingError(f"{budget}: used up by preparing {done:g} of {total:g} scans; re-run with more")
-
-    return update
-
-
-def _train(config: FitConfig, cohort: Cohort, speed: Speed | None, device: torch.device, reports: Reports) -> None:
-    if stages.is_trained(config):
-        reports.note(f"2/5 train: complete, {stages.trained_step(config)} steps")
-        return
-    speed = speed or measure_speed(config, len(cohort.modalities), device)
-    estimate = _estimate(config, Work.of(cohort), speed)
-    for line in estimate.describe(device):
-        reports.note(line)
-    stages.train_model(config, cohort, estimate, device, reports.progress)
-    reports.note(f"2/5 train: {stages.trained_step(config)} steps")
-    if jump := loss_jump(config.out):
-        reports.note(
-            f"note: the loss jumped from {jump.before:.2g} to {jump.after:.2g} near step {jump.step}; the model may be "
-            "worse for it: fit again with another --seed and --out"
-        )
-
-
-def _calibrate_and_distil(config: FitConfig, cohort: Cohort, device: torch.device, reports: Reports) -> FitResult:
-    model = load_trained(config.out, device)
-    calibration, state = stages.load_finished_calibration(config, model), "complete, "
-    if calibration is None:
-        state = ""
-        try:
-            with count_minutes(config, "calibrate"):
-                calibration = stages.calibrate_model(config, model, cohort, reports.progress)
-        except CalibrationError as problem:
-            raise CalibrationError(f"{problem} (re-run `anofpdm fit` with more --steps or --minutes)") from None
-    auc = calibration.with_context(calibration.context_mm).curve_accuracy.auc
-    reports.note(f"3/5 calibrate: {state}guidance strength {calibration.strength:g}, detector AUC {auc:.3f}")
-    student, why_none = stages.load_finished_student(model, calibration), ""
-    state = "complete, " if student else ""
-    if student is None:
-        try:
-            with count_minutes(config, "distil"):
-                student = stages.distill_model(config, model, calibration, cohort, reports.progress)
-        except TrainingError as problem:
-            why_none = str(problem)
-    rating = f"student AUC {student.calibration.auc:.3f}" if student else f"no student; {why_none}"
-    reports.note(f"4/5 distil: {state}{rating}")
-    return FitResult(cohort, model, calibration, student, why_none)

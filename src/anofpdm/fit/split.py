@@ -65,6 +65,6 @@ def _kind(scans: Sequence[Subject], labels: GivenLabels | None) -> tuple[object,
     if labels is None:
         return ("mask",) if any(scan.masks for scan in scans) else ()
     names = {name for scan in scans for name in (scan.name, scan.patient)}
-    known = {label for name in names for label in labels.slices.get(name, {}).values()}
+    known: set[int | None] = {label for name in names for label in labels.slices.get(name, {}).values()}
     known |= {labels.scans.get(name) for name in names}
     return tuple(label for label in (HEALTHY, UNHEALTHY) if label in known)

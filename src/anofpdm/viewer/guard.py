@@ -5,7 +5,6 @@ Any web site open in the same browser can send requests to a server on loopback.
 """
 
 import logging
-import time
 from urllib.parse import parse_qs, urlsplit
 
 from starlette.datastructures import MutableHeaders
@@ -42,17 +41,14 @@ class Guard:
         self._app, self._access = app, access
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "lifespan":
-            await self._app(scope, receive, send)
-            return
         if scope["type"] != "http":  # no web sockets here
             return
-        start, status = time.monotonic(), 0
+        started = False
 
         async def respond(message: Message) -> None:
-            nonlocal status
+            nonlocal started
             if message["type"] == "http.response.start":
-                status = message["status"]
+                started = True
                 headers = MutableHeaders(scope=message)
                 for name, value in HEADERS.items():
                     headers.setdefault(name, value)
@@ -62,10 +58,8 @@ class Guard:
             await (self._refuse(scope) or self._app)(scope, receive, respond)
         except Exception as error:  # its text can quote the request: only its location is logged
             LOG.error("%s", locate_error(error))
-            if not status:
+            if not started:
                 await _error(500, "Internal error; the log of the server shows where.")(scope, receive, respond)
-        route = getattr(scope.get("route"), "path", "-")  # the pattern: the requested path itself can contain an id
-        LOG.debug("%s %s %d %.0f ms", scope["method"], route, status, 1000 * (time.monotonic() - start))
 
     def _refuse(self, scope: Scope) -> Response | None:
         """Response to a request that must not reach the application."""

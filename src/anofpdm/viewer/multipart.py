@@ -51,8 +51,9 @@ class FormReceiver:
         self._complete, self._size, self._buffer = False, 0, bytearray()
         self._header = self._value = self._disposition = b""
         self._file: BinaryIO | None = None  # of the current part
+        callbacks = {f"on_{event}": getattr(self, f"_on_{event}") for event in EVENTS}
         try:
-            self._parser = MultipartParser(boundary, {f"on_{event}": getattr(self, f"_on_{event}") for event in EVENTS})  # type: ignore[arg-type, misc]
+            self._parser = MultipartParser(boundary, callbacks)  # type: ignore[arg-type]
         except FormParserError:
             raise RequestError(415, INVALID_FORM) from None
 

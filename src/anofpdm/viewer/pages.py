@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 
@@ -36,17 +35,14 @@ MESSAGES = {
     422: "The request does not match the description of the API (/api).",
 }
 Responses = dict[int | str, dict[str, Any]]  # by status, for the documentation of the API
-Lifespan = Callable[[FastAPI], AbstractAsyncContextManager[None]]
 
 
 NOT_FOUND: Responses = {404: {"description": "No such scan."}}
 UNREADABLE: Responses = {422: {"description": "The result cannot be read: its summary is damaged."}}
 
 
-def create_app(title: str, description: str, lifespan: Lifespan | None = None) -> FastAPI:
-    app = FastAPI(
-        title=title, version=__version__, description=description, docs_url=None, redoc_url=None, lifespan=lifespan
-    )
+def create_app(title: str, description: str) -> FastAPI:
+    app = FastAPI(title=title, version=__version__, description=description, docs_url=None, redoc_url=None)
     for kind in (RequestError, RequestValidationError, HTTPException):
         app.add_exception_handler(kind, _handle_error)
     return app

@@ -68,10 +68,10 @@ class InputFile(BaseModel):
 
 class Numbers(BaseModel):
     volume_ml: Quantity | None = None
-    findings: Count | None = Field(None, description="Number of connected lesions.")
-    slices: Count | None = Field(None, description="Number of analysed slices.")
-    slices_detected: Count | None = Field(None, description="Number of slices classified as unhealthy.")
-    seconds: Quantity | None = Field(None, description="Processing time.")
+    findings: Count | None = Field(default=None, description="Number of connected lesions.")
+    slices: Count | None = Field(default=None, description="Number of analysed slices.")
+    slices_detected: Count | None = Field(default=None, description="Number of slices classified as unhealthy.")
+    seconds: Quantity | None = Field(default=None, description="Processing time.")
 
 
 class Summary(Numbers):

@@ -1,9 +1,7 @@
 """The application of `anofpdm serve`: upload a scan, follow it through the queue, see its result."""
 
-import asyncio
 import contextlib
 import importlib.util
-from collections.abc import AsyncIterator
 from dataclasses import asdict, replace
 from typing import Annotated
 
@@ -40,12 +38,7 @@ def create_serve_app(runner: Runner, niivue: Niivue, limits: Limits) -> FastAPI:
     """The runner must have been started, so that the model is known."""
     store, model = runner.store, runner.model
 
-    @contextlib.asynccontextmanager
-    async def stop_at_shutdown(_app: FastAPI) -> AsyncIterator[None]:
-        yield
-        await asyncio.to_thread(runner.stop)
-
-    app = pages.create_app("AnoFPDM segmentation server", DESCRIPTION, stop_at_shutdown)
+    app = pages.create_app("AnoFPDM segmentation server", DESCRIPTION)
     dicom = importlib.util.find_spec("pydicom") is not None
     uploads = UploadHandler(store, model.inputs, limits, dicom=dicom, raw=model.raw)
 

@@ -79,7 +79,7 @@ def create_config(app: ASGIApp, limits: Limits) -> uvicorn.Config:
         proxy_headers=False,
         ws="none",
         http=limited_protocol(limits),
-        lifespan="on",
+        lifespan="off",
         timeout_keep_alive=KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=SHUTDOWN_SECONDS,
     )

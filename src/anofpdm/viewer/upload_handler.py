@@ -33,34 +33,31 @@ class UploadHandler:
 
     async def handle(self, request: Request) -> Job:
         try:
-            with self._reserve_slot():
+            self._check_room()
+            self._uploads += 1
+            try:
                 return await self._receive(request)
+            finally:
+                self._uploads -= 1
         except RequestError:
             await _drain(request)
             raise
 
-    @contextlib.contextmanager
-    def _reserve_slot(self) -> Iterator[None]:
-        """Hold a place in the queue from the first byte, so that a complete upload is never refused."""
+    def _check_room(self) -> None:
+        """An upload holds a place in the queue from its first byte, so that a complete one is never refused."""
         limits = self._limits
         if len(self._store.all(JobState.QUEUED)) + self._uploads >= limits.waiting:
             raise RequestError(503, f"The queue is full: {limits.waiting} scans are waiting; try again later.")
         if self._uploads >= limits.uploads:
             message = f"{limits.uploads} uploads are in progress, the most this server accepts; try again later."
             raise RequestError(503, message)
-        self._uploads += 1
-        try:
-            yield
-        finally:
-            self._uploads -= 1
 
     async def _receive(self, request: Request) -> Job:
-        headers, limits = request.headers, self._limits
-        boundary = check_request_headers(
-            headers.get("content-type", ""), headers.get("content-length"), self._store.folder, limits
-        )
+        headers, limits, store = request.headers, self._limits, self._store
+        kind, length = headers.get("content-type", ""), headers.get("content-length")
+        boundary = check_request_headers(kind, length, store.folder, limits)
         fields = (*self.inputs.names, *([DICOM] if self.dicom else []))
-        with self._store.incoming() as folder:
+        with store.incoming() as folder:
             files, series = await FormReceiver(folder / INPUT, fields, boundary, limits).receive(request.stream())
             return await asyncio.to_thread(self._accept, folder, files, series)
 
