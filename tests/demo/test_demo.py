@@ -78,7 +78,9 @@ def test_scores_agree_with_the_written_masks(demo):
     for made in results:
         stem, ends = made.name.split("_ses")[0], ("seg.nii.gz", "lesion_mask.nii.gz")
         (truth,) = (path for path in (out / "scans").rglob(f"{stem}*") if path.name.endswith(ends))
-        mask, lesion = (np.asarray(nib.load(path).dataobj) > 0 for path in (made.folder / MASK, truth))
+        mask, lesion = (
+            np.asarray(nib.Nifti1Image.from_filename(path).dataobj) > 0 for path in (made.folder / MASK, truth)
+        )
         assert made.score.dice == pytest.approx(toys.dice(mask, lesion))
 
 
