@@ -20,6 +20,7 @@ from anofpdm.scoring.metrics.volumes import score_volume
 from anofpdm.segment.outputs import MASK
 from anofpdm.util.drawing import BLUE, OUTLINE
 from anofpdm.util.files import folder_lock
+from tests import toys
 from tests.models.cards import lower_bound
 
 KINDS = ("tumour", "stroke")
@@ -30,10 +31,10 @@ CALIBRATED_AS = {"tumour": "anofpdm-ours", "stroke": "anofpdm-agreement"}  # row
 class Links(HTMLParser):
     def __init__(self):
         super().__init__()
-        self.found = []
+        self.targets = []
 
     def handle_starttag(self, _tag, attrs):
-        self.found += [value for name, value in attrs if name in ("href", "src")]
+        self.targets += [value for name, value in attrs if name in ("href", "src")]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -61,51 +62,39 @@ def demo(tmp_path_factory):
 
 def test_the_demo_finds_the_lesions(demo):
     _, results = demo
-    assert {(one.kind, one.engine) for one in results} == {
-        (kind, e) for kind in KINDS for e in ("student", "diffusion")
+    assert {(made.kind, made.engine) for made in results} == {
+        (kind, engine) for kind in KINDS for engine in ("student", "diffusion")
     }
-    for one in results:
-        method = "anofpdm-student" if one.engine == "student" else CALIBRATED_AS[one.kind]
-        assert one.score.lesion_ml > 1
-        assert one.score.dice > lower_bound(one.kind, method, "volume DICE") - 0.1, (one.kind, one.engine)
-    tumour = next(one for one in results if one.engine == "diffusion").score
+    for made in results:
+        method = "anofpdm-student" if made.engine == "student" else CALIBRATED_AS[made.kind]
+        assert made.score.lesion_ml > 1
+        assert made.score.dice > lower_bound(made.kind, method, "volume DICE") - 0.1, (made.kind, made.engine)
+    tumour = next(made for made in results if made.engine == "diffusion").score
     assert tumour.slices_correct >= 0.7 * tumour.slices
 
 
 def test_scores_agree_with_the_written_masks(demo):
     out, results = demo
-    for one in results:
-        mask = np.asarray(nib.Nifti1Image.from_filename(one.folder / MASK).dataobj) > 0
-        (truth_file,) = (path for path in (out / "scans").rglob("*.nii.gz") if _is_truth(path.name, one.name))
-        truth = np.asarray(nib.Nifti1Image.from_filename(truth_file).dataobj) > 0
-        both = (mask & truth).sum()
-        assert one.score.dice == pytest.approx(2 * both / (mask.sum() + truth.sum()))
+    for made in results:
+        stem, ends = made.name.split("_ses")[0], ("seg.nii.gz", "lesion_mask.nii.gz")
+        (truth,) = (path for path in (out / "scans").rglob(f"{stem}*") if path.name.endswith(ends))
+        mask, lesion = (
+            np.asarray(nib.Nifti1Image.from_filename(path).dataobj) > 0 for path in (made.folder / MASK, truth)
+        )
+        assert made.score.dice == pytest.approx(toys.dice(mask, lesion))
 
 
-def _is_truth(name, subject):
-    return name.startswith(subject.split("_ses")[0]) and name.endswith(("seg.nii.gz", "lesion_mask.nii.gz"))
-
-
-def test_the_page_links_to_the_reports(demo):
+def test_the_page_links_to_the_reports_and_shows_the_true_lesion_in_every_picture(demo):
     out, results = demo
     links = Links()
     links.feed((out / PAGE).read_text())
-    local = [link for link in links.found if not link.startswith("data:")]
-    assert len(local) == 2 * len(results)
-    for link in local:
-        assert (out / link).is_file()
-
-
-def test_the_page_shows_the_true_lesion_in_every_picture(demo):
-    out, results = demo
-    links = Links()
-    links.feed((out / PAGE).read_text())
-    pictures = [link.removeprefix("data:image/png;base64,") for link in links.found if link.startswith("data:")]
-    assert len(pictures) == len(results)
+    pictures = [link.removeprefix("data:image/png;base64,") for link in links.targets if link.startswith("data:")]
+    local = [link for link in links.targets if not link.startswith("data:")]
+    assert (len(local), len(pictures)) == (2 * len(results), len(results))
+    assert all((out / link).is_file() for link in local)
     for picture in pictures:
         sheet = Image.open(io.BytesIO(base64.b64decode(picture))).crop((0, 0, 10_000, HEADING + CAPTION + TILE))
-        colours = {colour for _, colour in sheet.getcolors(2**24)}
-        assert {BLUE, OUTLINE} <= colours
+        assert {BLUE, OUTLINE} <= {colour for _, colour in sheet.getcolors(2**24)}
     assert "true lesion</b>. Slices are" in (out / PAGE).read_text()
 
 
@@ -145,55 +134,53 @@ def test_a_second_demo_replaces_only_the_first(demo, tmp_path, monkeypatch):
 
 
 class TestVolumeScore:
+    SHAPE = (4, 5, 6)
+
     def grid(self, flip=False):
-        affine = np.diag([2.0, 2.0, -3.0 if flip else 3.0, 1.0])
-        return Grid.from_affine((4, 5, 6), affine)
+        return Grid.from_affine(self.SHAPE, np.diag([2.0, 2.0, -3.0 if flip else 3.0, 1.0]))
 
-    def truth(self, folder, grid):
-        lesion = np.zeros(grid.shape, np.uint8)
-        lesion[1:3, 1:3, 4] = 1
-        path = folder / "truth.nii.gz"
-        nib.save(nib.Nifti1Image(lesion, grid.affine), path)
-        return path, lesion > 0
+    @pytest.fixture
+    def lesion(self):
+        lesion = np.zeros(self.SHAPE, bool)
+        lesion[1:3, 1:3, 4] = True
+        return lesion
 
-    def test_counts_by_hand(self, tmp_path):
+    def save(self, folder, lesion, affine):
+        nib.save(nib.Nifti1Image(lesion.astype(np.uint8), affine), folder / "truth.nii.gz")
+        return folder / "truth.nii.gz"
+
+    def test_counts_by_hand(self, lesion, tmp_path):
         grid = self.grid()
-        path, lesion = self.truth(tmp_path, grid)
         mask = lesion.copy()
         mask[1, 1, 4], mask[0, 0, 0] = False, True
-        score = score_volume(mask, grid, {0: False, 4: True, 5: True}, path)
+        truth = self.save(tmp_path, lesion, grid.affine)
+        score = score_volume(mask, grid, {0: False, 4: True, 5: True}, truth)
         assert score.dice == pytest.approx(2 * 3 / 8)
         assert score.lesion_ml == pytest.approx(4 * 12 / 1000)
         assert (score.slices, score.slices_correct) == (3, 2)
 
-    def test_slices_are_counted_from_the_inferior_end(self, tmp_path):
+    def test_slices_are_counted_from_the_inferior_end(self, lesion, tmp_path):
         grid = self.grid(flip=True)
-        path, lesion = self.truth(tmp_path, grid)
+        path = self.save(tmp_path, lesion, grid.affine)
         assert read_volume(path).grid.affine[2, 2] < 0
         score = score_volume(lesion, grid, {1: True, 4: False}, path)  # the fourth from above is the second from below
-        assert score.slices_correct == 2
-        assert score.dice == 1
+        assert (score.slices_correct, score.dice) == (2, 1)
 
-    def test_a_truth_with_flipped_axes_is_turned_to_the_scan(self, tmp_path):
+    def test_a_truth_with_flipped_axes_is_turned_to_the_scan(self, lesion, tmp_path):
         """Equal shapes: compared voxel by voxel, left and right would be exchanged without a word."""
         grid = self.grid()
-        path, lesion = self.truth(tmp_path, grid)
         lesion[3, 4, 4] = True
         image = nib.Nifti1Image(lesion.astype(np.uint8), grid.affine)
-        nib.save(image.as_reoriented(np.array([[0, -1], [1, -1], [2, 1]])), path)
+        nib.save(image.as_reoriented(np.array([[0, -1], [1, -1], [2, 1]])), tmp_path / "truth.nii.gz")
         with pytest.warns(ScanWarning, match="axes reordered from LPS to RAS"):
-            assert score_volume(lesion, grid, {4: True}, path).dice == 1
+            assert score_volume(lesion, grid, {4: True}, tmp_path / "truth.nii.gz").dice == 1
 
-    def test_a_truth_elsewhere_is_refused(self, tmp_path):
+    def test_a_truth_elsewhere_is_refused(self, lesion, tmp_path):
         grid = self.grid()
-        path, lesion = self.truth(tmp_path, grid)
         moved = nib.affines.from_matvec(grid.affine[:3, :3], [500, 0, 0])
-        nib.save(nib.Nifti1Image(lesion.astype(np.uint8), moved), path)
         with pytest.raises(EvaluationError, match="overlap by 0%"):
-            score_volume(lesion, grid, {4: True}, path)
+            score_volume(lesion, grid, {4: True}, self.save(tmp_path, lesion, moved))
 
     def test_an_empty_mask_of_a_healthy_scan_scores_1(self, tmp_path):
-        grid = self.grid()
-        path = tmp_path / "empty.nii.gz"
-        nib.save(nib.Nifti1Image(np.zeros(grid.shape, np.uint8), grid.affine), path)
-        assert score_volume(np.zeros(grid.shape, bool), grid, {0: False}, path).dice == 1
+        grid, empty = self.grid(), np.zeros(self.SHAPE, bool)
+        assert score_volume(empty, grid, {0: False}, self.save(tmp_path, empty, grid.affine)).dice == 1

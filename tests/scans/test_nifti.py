@@ -1,5 +1,10 @@
 import gzip
+import math
+import os
 import struct
+import time
+import tracemalloc
+from pathlib import Path
 
 import nibabel as nib
 import numpy as np
@@ -53,16 +58,11 @@ class TestReads:
         np.testing.assert_allclose(volume.voxels, expected.get_fdata(), rtol=1e-6)
         np.testing.assert_array_equal(volume.grid.affine, expected.affine)
 
-    def test_scaled_integers(self, tmp_path):
-        image = nib.Nifti1Image(toys.head(), toys.affine_of(shape=SHAPE))
-        image.header.set_data_dtype(np.int16)
-        image.header.set_slope_inter(0.25, -3.5)
-        nib.save(image, tmp_path / "scan.nii.gz")
-        volume = read_volume(tmp_path / "scan.nii.gz")
-        np.testing.assert_allclose(
-            volume.voxels, nib.Nifti1Image.from_filename(tmp_path / "scan.nii.gz").get_fdata(), rtol=1e-6
-        )
-        assert volume.voxels.min() < 0
+    def test_scaled_integers(self, plain):
+        changed(plain, 112, "<2f", 0.25, -3.5)
+        expected = nib.Nifti1Image.from_filename(plain).get_fdata()
+        np.testing.assert_allclose(read_volume(plain).voxels, expected, rtol=1e-6)
+        assert expected.min() < 0
 
     def test_nifti_2(self, tmp_path):
         nib.save(nib.Nifti2Image(toys.head(), toys.affine_of(shape=SHAPE)), tmp_path / "scan.nii.gz")
@@ -121,192 +121,154 @@ class TestReads:
         np.testing.assert_array_equal(volume.voxels, toys.head())
 
 
-class TestRefuses:
-    def test_missing(self, tmp_path):
-        check_refused(tmp_path / "none.nii.gz", "no such file")
-
-    def test_a_folder(self, tmp_path):
-        check_refused(tmp_path, "a folder")
-
-    def test_an_empty_file(self, tmp_path):
-        (tmp_path / "scan.nii.gz").touch()
-        check_refused(tmp_path / "scan.nii.gz", "empty")
-
-    def test_a_text_file(self, tmp_path):
-        (tmp_path / "scan.nii").write_text("This is not a scan, though it is long enough to be one." * 20)
-        check_refused(tmp_path / "scan.nii", "not a NIfTI file")
-
-    def test_header_and_image_pair(self, plain):
-        check_refused(changed(plain, 344, "4s", b"ni1\0"), ".hdr/.img")
-
-    @settings(max_examples=60)
-    @given(share=st.floats(0, 1, exclude_max=True), is_packed=st.booleans())
-    def test_truncated_anywhere(self, tmp_path_factory, share, is_packed):
-        folder = tmp_path_factory.mktemp("cut")
-        path = toys.save(folder / ("scan.nii.gz" if is_packed else "scan.nii"), toys.head())
-        whole = path.read_bytes()
-        path.write_bytes(whole[: int(share * len(whole))])
-        check_refused(path)
-
-    @settings(max_examples=100)
-    @given(st.data())
-    def test_a_wrong_byte_in_the_compressed_stream_never_gives_wrong_voxels(self, tmp_path_factory, data):
-        """Refused, or, if the byte has no effect (a time stamp, padding bits), equal voxels."""
-        path = toys.save(tmp_path_factory.mktemp("flip") / "scan.nii.gz", toys.head())
-        whole = bytearray(path.read_bytes())
-        whole[data.draw(st.integers(0, len(whole) - 1))] ^= data.draw(st.integers(1, 255))
-        path.write_bytes(whole)
-        try:
-            volume = read_volume(path)
-        except ScanError as problem:
-            assert str(path) in str(problem)
-        else:
-            np.testing.assert_array_equal(volume.voxels, toys.head())
-
-    @pytest.mark.parametrize("from_the_end", [1, 5, 8, 500])
-    def test_a_wrong_checksum_length_or_body_is_refused(self, packed, from_the_end):
-        whole = bytearray(packed.read_bytes())
-        whole[-from_the_end] ^= 1
-        packed.write_bytes(whole)
-        check_refused(packed, "corrupt")
-
-    def test_more_than_declared(self, plain):
-        plain.write_bytes(plain.read_bytes() + b"\0\1")
-        check_refused(plain, "more data than its header declares")
-
-    def test_one_dimension(self, tmp_path):
-        check_refused(toys.save(tmp_path / "a.nii", toys.head()[:, 12, 10], toys.affine_of()), "a single row")
-
-    def test_four_dimensions(self, tmp_path):
-        path = toys.save(tmp_path / "scan.nii.gz", np.stack([toys.head()] * 3, axis=-1))
-        check_refused(path, "4D", "24 x 24 x 20 x 3")
-
-    def test_constant(self, tmp_path):
-        check_refused(toys.save(tmp_path / "scan.nii.gz", np.zeros(SHAPE, np.int16)), "every voxel is 0")
-        check_refused(toys.save(tmp_path / "other.nii.gz", np.full(SHAPE, 2.5, np.float32)), "every voxel is 2.5")
-
-    @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-    def test_non_finite_with_count_and_position(self, tmp_path, bad):
-        voxels = toys.head().astype(np.float32)
-        voxels[3, 4, 5] = voxels[7, 0, 1] = bad
-        check_refused(toys.save(tmp_path / "scan.nii.gz", voxels), "2 voxels", "(3, 4, 5)")
-
-    def test_overflow_in_float32(self, tmp_path):
-        voxels = toys.head().astype(np.float64)
-        voxels[1, 2, 3] = 1e300
-        check_refused(toys.save(tmp_path / "scan.nii.gz", voxels), "1 voxels", "(1, 2, 3)")
-
-    def test_colour(self, tmp_path):
-        colour = np.zeros(SHAPE, [("R", "u1"), ("G", "u1"), ("B", "u1")])
-        check_refused(toys.save(tmp_path / "scan.nii.gz", colour), "colour")
-
-    def test_unknown_type(self, plain):
-        check_refused(changed(plain, 70, "<h", 999), "999")
-
-    @pytest.mark.parametrize("dim", [(3, 0, 24, 20), (3, -24, 24, 20), (9, 24, 24, 20), (0, 24, 24, 20)])
-    def test_impossible_dimensions(self, plain, dim):
-        check_refused(changed(plain, 40, "<4h", *dim))
-
-    def test_too_many_voxels_are_refused_before_allocation(self, tmp_path, plain):
-        changed(plain, 40, "<4h", 3, 32767, 32767, 32767)
-        path = tmp_path / "bomb.nii.gz"
-        path.write_bytes(gzip.compress(plain.read_bytes() + bytes(100 << 20)))
-        import tracemalloc
-
-        tracemalloc.start()
-        check_refused(path, "32767 x 32767 x 32767", "more than a head scan has")
-        assert tracemalloc.get_traced_memory()[1] < 20 << 20
-        tracemalloc.stop()
-
-    def test_a_gzip_bomb_is_not_decompressed(self, tmp_path, plain):
-        path = tmp_path / "bomb.nii.gz"
-        path.write_bytes(gzip.compress(plain.read_bytes() + bytes(100 << 20)))
-        import tracemalloc
-
-        tracemalloc.start()
-        check_refused(path, "more data than its header declares")
-        assert tracemalloc.get_traced_memory()[1] < 20 << 20
-        tracemalloc.stop()
-
-    def test_too_many_bytes(self, plain):
-        changed(plain, 40, "<4h", 3, 512, 512, 512)
-        check_refused(changed(plain, 70, "<h", 64), "1,024 MiB")
-
-    @pytest.mark.parametrize("name", ["all NaN", "truncated"])
-    def test_error_messages_need_little_memory(self, tmp_path, plain, name):
-        voxels = np.full((256, 256, 64), np.nan, "<f4") if name == "all NaN" else np.zeros(9, "<f4")
-        changed(plain, 40, "<4h", 3, 256, 256, 64)
-        header = changed(plain, 70, "<h", 16).read_bytes()[:352]
-        path = tmp_path / "scan.nii.gz"
-        path.write_bytes(gzip.compress(header, 1) + gzip.compress(voxels.tobytes(), 1))
-        import tracemalloc
-
-        tracemalloc.start()
-        check_refused(path)
-        assert tracemalloc.get_traced_memory()[1] < 50 << 20  # 16 MiB of voxels, and as much again for a moment
-        tracemalloc.stop()
-
-    def test_the_magic_of_the_other_version(self, plain):
-        check_refused(changed(plain, 344, "<4s", b"n+2"), "magic")
-
-    def test_a_length_in_the_other_byte_order(self, plain):
-        check_refused(changed(plain, 0, ">i", 348))
-
-    @pytest.mark.parametrize("offset", [float("nan"), -8.0, 100.0, 1e30])
-    def test_invalid_data_offsets(self, plain, offset):
-        check_refused(changed(plain, 108, "<f", offset), "begin at byte")
-
-    def test_scaled_by_infinity(self, plain):
-        check_refused(changed(plain, 112, "<2f", float("inf"), 0), "scales voxels")
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda _path: None, ("no such file",)),
+        (Path.mkdir, ("a folder",)),
+        (Path.touch, ("empty",)),
+        (lambda path: path.write_text("This is not a scan, though it is long enough." * 20), ("not a NIfTI file",)),
+        (lambda path: toys.save(path, toys.head()[:, 12, 10], toys.affine_of()), ("a single row",)),
+        (lambda path: toys.save(path, np.stack([toys.head()] * 3, axis=-1)), ("4D", "24 x 24 x 20 x 3")),
+        (lambda path: toys.save(path, np.zeros(SHAPE, np.int16)), ("every voxel is 0",)),
+        (lambda path: toys.save(path, np.full(SHAPE, 2.5, np.float32)), ("every voxel is 2.5",)),
+        (lambda path: toys.save(path, np.zeros(SHAPE, [(name, "u1") for name in "RGB"])), ("colour",)),
+    ],
+    ids=range(9),
+)
+def test_what_is_no_scan_is_refused(tmp_path, make, words):
+    make(tmp_path / "scan.nii.gz")
+    check_refused(tmp_path / "scan.nii.gz", *words)
 
 
-class TestRefusesGeometry:
-    def saved(self, tmp_path, sform, qform=None):
-        image = nib.Nifti1Image(toys.head(), None)
-        image.header.set_sform(sform, code=1)
-        if qform is not None:
-            image.header.set_qform(qform, code=1)
-        nib.save(image, tmp_path / "scan.nii.gz")
-        return tmp_path / "scan.nii.gz"
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ([(344, "4s", b"ni1\0")], (".hdr/.img",)),
+        ([(344, "4s", b"n+2\0")], ("magic",)),
+        ([(0, ">i", 348)], ()),  # a length in the other byte order
+        ([(70, "<h", 999)], ("999",)),
+        ([(40, "<4h", 3, 0, 24, 20)], ("empty",)),
+        ([(40, "<4h", 3, -24, 24, 20)], ("damaged",)),
+        ([(40, "<4h", 9, 24, 24, 20)], ("9 dimensions",)),
+        ([(40, "<4h", 0, 24, 24, 20)], ("0 dimensions",)),
+        ([(40, "<4h", 3, 512, 512, 512), (70, "<h", 64)], ("1,024 MiB",)),
+        *(([(108, "<f", offset)], ("begin at byte",)) for offset in (math.nan, -8.0, 100.0, 1e30)),
+        ([(112, "<2f", math.inf, 0)], ("scales voxels",)),
+        ([(123, "B", 1)], ("metres",)),
+    ],
+    ids=range(15),
+)
+def test_damaged_headers_are_refused(plain, changes, words):
+    for change in changes:
+        changed(plain, *change)
+    check_refused(plain, *words)
 
-    def test_sheared(self, tmp_path):
-        affine = toys.affine_of(shape=SHAPE)
-        affine[0, 1] += 0.1
-        check_refused(self.saved(tmp_path, affine), "sheared", "84.3 degrees")
 
-    def test_direction_noise_is_not_shear(self, tmp_path):
-        affine = toys.affine_of(shape=SHAPE)
-        affine[:3, :3] += 1e-5 * np.random.default_rng(0).standard_normal((3, 3))
-        assert read_volume(self.saved(tmp_path, affine)).grid.shape == SHAPE
+@pytest.mark.parametrize(("bad", "count"), [(np.nan, 2), (np.inf, 2), (-np.inf, 2), (1e300, 2)])
+def test_non_finite_values_are_refused_with_count_and_position(tmp_path, bad, count):
+    voxels = toys.head().astype(np.float64)  # 1e300 overflows in float32
+    voxels[3, 4, 5] = voxels[7, 0, 1] = bad
+    check_refused(toys.save(tmp_path / "scan.nii.gz", voxels), f"{count} voxels", "(3, 4, 5)")
 
-    def test_singular(self, tmp_path):
-        affine = toys.affine_of(shape=SHAPE)
-        affine[:, 1] = affine[:, 0]
-        check_refused(self.saved(tmp_path, affine), "singular")
-        affine[:, 1] = 0
-        check_refused(self.saved(tmp_path, affine), "singular")
 
-    def test_not_finite(self, tmp_path):
-        affine = toys.affine_of(shape=SHAPE)
-        affine[1, 1] = np.nan
-        check_refused(self.saved(tmp_path, affine), "NaN")
+@settings(max_examples=40)
+@given(share=st.floats(0, 1, exclude_max=True), is_packed=st.booleans())
+def test_truncated_anywhere(tmp_path_factory, share, is_packed):
+    path = toys.save(tmp_path_factory.mktemp("cut") / ("scan.nii.gz" if is_packed else "scan.nii"), toys.head())
+    whole = path.read_bytes()
+    path.write_bytes(whole[: int(share * len(whole))])
+    check_refused(path)
 
-    def test_left_and_right_in_doubt(self, tmp_path):
-        check_refused(
-            self.saved(tmp_path, toys.affine_of("LPS", shape=SHAPE), toys.affine_of("RPS", shape=SHAPE)), "disagree"
-        )
 
-    def test_forms_half_a_millimetre_apart_agree(self, tmp_path):
-        sform = toys.affine_of(shape=SHAPE)
-        qform = sform.copy()
-        qform[2, 3] += 0.5
-        np.testing.assert_allclose(read_volume(self.saved(tmp_path, sform, qform)).grid.affine, sform)
+@settings(max_examples=60)
+@given(st.data())
+def test_a_wrong_byte_in_the_compressed_stream_never_gives_wrong_voxels(tmp_path_factory, data):
+    """Refused, or, if the byte has no effect (a time stamp, padding bits), equal voxels."""
+    path = toys.save(tmp_path_factory.mktemp("flip") / "scan.nii.gz", toys.head())
+    whole = bytearray(path.read_bytes())
+    whole[data.draw(st.integers(0, len(whole) - 1))] ^= data.draw(st.integers(1, 255))
+    path.write_bytes(whole)
+    try:
+        volume = read_volume(path)
+    except ScanError as problem:
+        assert str(path) in str(problem)
+    else:
+        np.testing.assert_array_equal(volume.voxels, toys.head())
 
-    def test_metres(self, plain):
-        check_refused(changed(plain, 123, "B", 1), "metres")
 
-    def test_voxels_larger_than_a_head(self, tmp_path):
-        check_refused(self.saved(tmp_path, toys.affine_of(spacing=(300, 1, 1), shape=SHAPE)), "300 x 1 x 1 mm")
+@pytest.mark.parametrize("from_the_end", [1, 5, 8, 500])
+def test_a_wrong_checksum_length_or_body_is_refused(packed, from_the_end):
+    whole = bytearray(packed.read_bytes())
+    whole[-from_the_end] ^= 1
+    packed.write_bytes(whole)
+    check_refused(packed, "corrupt")
+
+
+def test_more_than_declared(plain):
+    plain.write_bytes(plain.read_bytes() + b"\0\1")
+    check_refused(plain, "more data than its header declares")
+
+
+@pytest.mark.parametrize(
+    ("size", "rest", "words", "mib"),
+    [
+        ((32767, 32767, 32767), bytes(30 << 20), ("32767 x 32767 x 32767", "more than a head scan has"), 20),
+        ((24, 24, 20), bytes(30 << 20), ("more data than its header declares",), 20),  # is not decompressed
+        ((256, 256, 64), np.full((256, 256, 64), np.nan, "<f4").tobytes(), ("NaN",), 50),
+        ((256, 256, 64), b"", ("truncated",), 50),
+    ],
+    ids=["too many voxels", "gzip bomb", "all NaN", "truncated"],
+)
+def test_refusals_need_little_memory(tmp_path, plain, size, rest, words, mib):
+    changed(plain, 40, "<4h", 3, *size)
+    header = changed(plain, 70, "<h", 16).read_bytes()[:352]
+    path = tmp_path / "scan.nii.gz"
+    path.write_bytes(gzip.compress(header, 1) + gzip.compress(rest, 1))
+    tracemalloc.start()
+    check_refused(path, *words)
+    assert tracemalloc.get_traced_memory()[1] < mib << 20
+    tracemalloc.stop()
+
+
+def with_forms(path, sform, qform=None):
+    image = nib.Nifti1Image(toys.head(), None)
+    image.header.set_sform(sform, code=1)
+    if qform is not None:
+        image.header.set_qform(qform, code=1)
+    nib.save(image, path)
+    return path
+
+
+def altered(column, value, row=slice(None)):
+    affine = toys.affine_of(shape=SHAPE)
+    affine[row, column] = value
+    return affine
+
+
+@pytest.mark.parametrize(
+    ("sform", "qform", "words"),
+    [
+        (altered(1, 0.1, row=0), None, ("sheared", "84.3 degrees")),
+        (altered(1, toys.affine_of(shape=SHAPE)[:, 0]), None, ("singular",)),
+        (altered(1, 0), None, ("singular",)),
+        (altered(1, np.nan, row=1), None, ("NaN",)),
+        (toys.affine_of("LPS", shape=SHAPE), toys.affine_of("RPS", shape=SHAPE), ("disagree",)),
+        (toys.affine_of(spacing=(300, 1, 1), shape=SHAPE), None, ("300 x 1 x 1 mm",)),
+    ],
+    ids=range(6),
+)
+def test_ambiguous_or_invalid_geometry_is_refused(tmp_path, sform, qform, words):
+    check_refused(with_forms(tmp_path / "scan.nii.gz", sform, qform), *words)
+
+
+def test_small_differences_are_accepted(tmp_path):
+    """Noise in directions is not shear, and forms half a millimetre apart agree."""
+    sform = toys.affine_of(shape=SHAPE)
+    sform[:3, :3] += 1e-5 * np.random.default_rng(0).standard_normal((3, 3))
+    qform = toys.affine_of(shape=SHAPE)
+    qform[2, 3] += 0.5
+    np.testing.assert_allclose(read_volume(with_forms(tmp_path / "a.nii", sform, qform)).grid.affine, sform)
 
 
 class TestWrites:
@@ -355,21 +317,17 @@ class TestWrites:
             write_nifti(tmp_path / "map.nii", np.zeros((2, 2, 2)), grid)
 
 
-class TestManyGzips:
-    def test_a_hundred_thousand_members_are_fast(self, packed):
-        import time
+def test_many_gzip_members_are_fast(packed):
+    voxels = read_volume(packed).voxels
+    packed.write_bytes(packed.read_bytes() + 30_000 * gzip.compress(b""))
+    start = time.monotonic()
+    np.testing.assert_array_equal(read_volume(packed).voxels, voxels)
+    assert time.monotonic() - start < 10  # feeding each with all that follows would take minutes
 
-        plain = read_volume(packed).voxels
-        packed.write_bytes(packed.read_bytes() + 100_000 * gzip.compress(b""))
-        start = time.monotonic()
-        np.testing.assert_array_equal(read_volume(packed).voxels, plain)
-        assert time.monotonic() - start < 20  # feeding each with all that follows would take minutes
 
-    def test_endless_zero_padding(self, packed):
-        import os
-
-        os.truncate(packed, 1 << 40)
-        check_refused(packed, "zeros")
+def test_endless_zero_padding(packed):
+    os.truncate(packed, 1 << 40)
+    check_refused(packed, "zeros")
 
 
 def test_odd_header_codes_print_nothing(tmp_path, plain, capfd):

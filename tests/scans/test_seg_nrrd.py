@@ -48,10 +48,10 @@ def test_slicerio_reads_segment_and_geometry(codes, tmp_path):
     affine = toys.affine_of(codes, (0.9, 1.7, 3.1), (12, -7, 30), SHAPE)
     mask = mask_on(affine)
     write_seg_nrrd(tmp_path / "mask.seg.nrrd", mask, Grid.from_affine(SHAPE, affine))
-    found = slicerio.read_segmentation(str(tmp_path / "mask.seg.nrrd"))
-    np.testing.assert_allclose(np.diag([-1, -1, 1, 1]) @ found["ijkToLPS"], affine, atol=1e-12)
-    np.testing.assert_array_equal(found["voxels"], mask)
-    (segment,) = found["segments"]
+    result = slicerio.read_segmentation(str(tmp_path / "mask.seg.nrrd"))
+    np.testing.assert_allclose(np.diag([-1, -1, 1, 1]) @ result["ijkToLPS"], affine, atol=1e-12)
+    np.testing.assert_array_equal(result["voxels"], mask)
+    (segment,) = result["segments"]
     assert (segment["name"], segment["labelValue"], segment["layer"]) == (LESION_NAME, 1, 0)
     np.testing.assert_allclose(segment["color"], np.array(LESION_RGB) / 255, atol=1e-5)
     assert segment["terminology"]["type"] == ["SCT", "52988006", "Lesion"]

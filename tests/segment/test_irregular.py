@@ -19,6 +19,11 @@ def run(*words, code=0):
     return done
 
 
+@pytest.fixture
+def model(tmp_path):
+    return save_model(tmp_path / "model", channels=FLAIR, optional=())
+
+
 @pytest.mark.parametrize(
     ("put", "what"),
     [
@@ -27,8 +32,7 @@ def run(*words, code=0):
         (lambda path: path.symlink_to("/dev/zero"), "a pipe or a device"),
     ],
 )
-def test_what_is_no_file_fails_by_name_and_is_counted(put, what, tmp_path):
-    model = save_model(tmp_path / "model", channels=FLAIR, optional=())
+def test_what_is_no_file_fails_by_name_and_is_counted(put, what, model, tmp_path):
     scan_files(tmp_path / "in", "p1", FLAIR)
     put(tmp_path / "in" / "p2_flair.nii.gz")
     words = ("--out", tmp_path / "out", "--device", "cpu", "--no-report", "--no-pictures", "--raw", "never")
@@ -38,9 +42,8 @@ def test_what_is_no_file_fails_by_name_and_is_counted(put, what, tmp_path):
     assert run("join", tmp_path / "out", code=3).stdout.endswith("scans.csv, 1 failed\n")
 
 
-def test_a_pipe_as_input_is_refused(tmp_path):
+def test_a_pipe_as_input_is_refused(model, tmp_path):
     os.mkfifo(tmp_path / "p_flair.nii.gz")
-    model = save_model(tmp_path / "model", channels=FLAIR, optional=())
     done = run("segment", model, tmp_path / "p_flair.nii.gz", "--out", tmp_path / "out", code=1)
     assert "p_flair.nii.gz: a pipe or a device, not a file" in done.stderr
 
@@ -54,14 +57,14 @@ def test_a_folder_named_like_a_file_may_hold_the_file(tmp_path):
 def test_files_beside_the_series_are_no_scans(tmp_path):
     for name in ("p1", "reference_brain", "mask", "seg"):
         scan_files(tmp_path / "in", name)
-    assert [one.subject.name for one in find_targets([str(tmp_path / "in")], ("flair", "t1"))] == ["p1"]
     scan_files(tmp_path / "other", "reference_1")  # alone in its folder, it is a scan
-    assert [one.subject.name for one in find_targets([str(tmp_path / "other")], ("flair", "t1"))] == ["reference_1"]
+    for folder, name in (("in", "p1"), ("other", "reference_1")):
+        (target,) = find_targets([str(tmp_path / folder)], ("flair", "t1"))
+        assert target.subject.name == name
 
 
 @pytest.mark.parametrize("command", ["segment", "bids", "prepare", "evaluate", "train", "demo"])
-def test_a_file_as_output_folder_is_refused(command, tmp_path):
-    model = save_model(tmp_path / "model", channels=FLAIR, optional=())
+def test_a_file_as_output_folder_is_refused(command, model, tmp_path):
     out = tmp_path / "out.txt"
     out.touch()
     words = {
@@ -77,12 +80,11 @@ def test_a_file_as_output_folder_is_refused(command, tmp_path):
 
 
 @pytest.mark.parametrize("command", ["segment", "train"])
-def test_the_hint_after_an_interrupt_is_of_the_command(command, tmp_path, monkeypatch):
+def test_the_hint_after_an_interrupt_is_of_the_command(command, model, tmp_path, monkeypatch):
     def interrupted(*_words, **_options):
         raise KeyboardInterrupt
 
     monkeypatch.setattr("anofpdm.cli.main.refuse_file", interrupted)
-    model = save_model(tmp_path / "model", channels=FLAIR, optional=())
     words = {"segment": (model, tmp_path, "--out", tmp_path), "train": (tmp_path, "--out", tmp_path)}
     stderr = run(command, *words[command], code=130).stderr
     assert ("--resume" in stderr) == (command == "train")

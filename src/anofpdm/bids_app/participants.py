@@ -1,10 +1,8 @@
 """Participant level: masks, maps and reports of some or all participants."""
 
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from anofpdm.bids_app.dataset import RAW, check_source, write_dataset
 from anofpdm.cohorts.layouts.bids import find_subjects
@@ -54,15 +52,15 @@ class BidsRun:
 
     def targets(self, modalities: InputModalities | tuple[str, ...]) -> list[Target]:
         """Scans of the selected participants; a participant without any is an error."""
-        found = [one for one in find_subjects(self.source) if one.images]
-        chosen = [one for one in found if self.selection.includes(one.name)]
-        patients = {one.patient for one in chosen}
+        subjects = [subject for subject in find_subjects(self.source) if subject.images]
+        chosen = [subject for subject in subjects if self.selection.includes(subject.name)]
+        patients = {subject.patient for subject in chosen}
         if missing := [name for name in self.selection.participants if name not in patients]:
-            known = ", ".join(sorted({one.patient for one in found})[:5]) or "none"
+            known = ", ".join(sorted({subject.patient for subject in subjects})[:5]) or "none"
             raise CohortError(f"{self.source}: no scan of {', '.join(missing)} (participants with scans: {known}, ...)")
         if not chosen:
             raise CohortError(f"{self.source}: no scan found; expected files such as sub-01/anat/sub-01_T1w.nii.gz")
-        return [Target(one, bids=True) for one in select_modalities(chosen, modalities)]
+        return [Target(subject, bids=True) for subject in select_modalities(chosen, modalities)]
 
     def run(
         self,
@@ -79,8 +77,9 @@ class BidsRun:
             write_dataset(self.out, self.source, description)
         batch = BatchSegmentation(request, targets, self.out, shared=self.selection.is_partial, overwrite=overwrite)
         report = batch.run(world, progress)
+        done = {*report.segmented, *report.skipped}
         for target in targets:
-            if target.subject.name in {*report.segmented, *report.skipped}:
+            if target.subject.name in done:
                 write_sidecars(target, self.source, self.out, request)
         return report
 
@@ -88,21 +87,19 @@ class BidsRun:
 def write_sidecars(target: Target, source: Path, out: Path, request: SegmentRequest) -> None:
     """JSON files beside mask and map: units, and which files they were made from."""
     folder, name = result_location(target, out)
-    common = _sources(target, source) | {"ModelSha256": request.model_sha256, "Engine": str(request.engine.name)}
-    common["MissingModalities"] = list(request.inputs.missing(target.subject.images))
+    images = target.subject.images
+    files = [f"bids:{RAW}:{path.absolute().relative_to(source.absolute()).as_posix()}" for path in images.values()]
+    common = {
+        "Sources": files,
+        "SpatialReference": files[0],  # the grid of results is that of the first file
+        "ModelSha256": request.model_sha256,
+        "Engine": str(request.engine.name),
+        "MissingModalities": list(request.inputs.missing(images)),
+    }
     student = request.engine.name == Engine.STUDENT
     units = "probability of lesion, from 0 to 1" if student else "arbitrary; larger is more anomalous"
-    mask = {"Type": "Lesion", "Description": "Predicted lesion mask", "Units": "1 is lesion, 0 is not", **common}
-    anomaly_map = {"Description": "Map that the mask was thresholded from", "Units": units, **common}
+    mask = {"Type": "Lesion", "Description": "Predicted lesion mask", "Units": "1 is lesion, 0 is not"}
+    anomaly_map = {"Description": "Map that the mask was thresholded from", "Units": units}
     for file, content in ((outputs.MASK, mask), (outputs.ANOMALY_MAP, anomaly_map)):
         path = folder / name(file).replace(".nii.gz", ".json")
-        write_atomically(path, json.dumps(content, indent=2).encode())
-
-
-def _sources(target: Target, source: Path) -> dict[str, Any]:
-    """BIDS URIs; the grid of results is that of the first file."""
-    files: Sequence[str] = [
-        f"bids:{RAW}:{path.absolute().relative_to(source.absolute()).as_posix()}"
-        for path in target.subject.images.values()
-    ]
-    return {"Sources": files, "SpatialReference": files[0]}
+        write_atomically(path, json.dumps(content | common, indent=2).encode())

@@ -5,7 +5,7 @@ import hashlib
 import json
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -72,15 +72,7 @@ def prepare(
         complete = False
         try:
             _check_unchanged(plan, writer.entries)
-            run = partial(
-                _try_prepare,
-                source=plan.source,
-                size=plan.size,
-                raw=plan.raw,
-                raw_folder=(out / RAW_FOLDER).resolve(),
-                measured=plan.measured,
-            )
-            results = _results(plan, writer.entries, run, pool, workers)
+            results = _results(plan, writer.entries, (out / RAW_FOLDER).resolve(), pool, workers)
             report = _prepare_missing(plan, writer, results, strict, on_progress)
             if not writer.entries:
                 reason = next(iter(report.failed.values()), "no scan found")
@@ -166,13 +158,17 @@ def _prepare_missing(
 
 
 def _results(
-    plan: Plan,
-    entries: list[ScanEntry],
-    run: "Callable[[Subject], Result]",
-    pool: Executor | None,
-    workers: int,
+    plan: Plan, entries: list[ScanEntry], raw_folder: Path, pool: Executor | None, workers: int
 ) -> Iterator[tuple[Subject, Result]]:
     """Scans not prepared yet, in their order, whatever the number of workers; few are in memory at a time."""
+    run = partial(
+        _try_prepare,
+        source=plan.source,
+        size=plan.size,
+        raw=plan.raw,
+        raw_folder=raw_folder,
+        measured=plan.measured,
+    )
     done = {entry.scan for entry in entries}
     missing = (subject for subject in plan.subjects if subject.name not in done)
     if pool is None:

@@ -32,7 +32,7 @@ class ScanExpectation:
         if nominal is not None and (type(nominal) not in (int, float) or not 0 < nominal <= 100):
             raise ValueError(f"expects.nominal_slice_mm is {nominal!r}, not a number above 0 and up to 100")
         for name, numbers, count in (("template_affine", self.template_affine, 12), ("centre_mm", self.centre_mm, 2)):
-            finite = all(type(one) in (int, float) and math.isfinite(one) for one in numbers or ())
+            finite = all(type(number) in (int, float) and math.isfinite(number) for number in numbers or ())
             if numbers is not None and (len(numbers) != count or not finite):
                 raise ValueError(f"expects.{name} is {numbers!r}, not {count} finite numbers")
         if self.orientation != AXIAL:

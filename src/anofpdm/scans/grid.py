@@ -88,7 +88,7 @@ def check_same_grid(first: Grid, first_path: Path, other: Grid, other_path: Path
 
 def describe_grid(grid: Grid) -> str:
     spacing = " x ".join(f"{edge:.3g}" for edge in grid.spacing_mm)
-    return f"{_times(grid.shape)} voxels of {spacing} mm ({''.join(nib.aff2axcodes(grid.affine))})"
+    return f"{' x '.join(map(str, grid.shape))} voxels of {spacing} mm ({''.join(nib.aff2axcodes(grid.affine))})"
 
 
 def corner_gap_mm(a: np.ndarray, b: np.ndarray, shape: tuple[int, int, int]) -> float:
@@ -169,7 +169,3 @@ def likely_unit(factor: float) -> str:
     if abs(np.log10(value / factor)) > 0.35:
         return f"wrong by a factor of about {max(factor, 1 / factor):.2g}"
     return f"probably in {name} rather than millimetres"
-
-
-def _times(shape: tuple[int, ...]) -> str:
-    return " x ".join(map(str, shape))

@@ -40,7 +40,7 @@ def read_volume(path: Path, *, allow_constant: bool = False) -> Volume:
     """One 3D image. `allow_constant` is for masks, which may be empty; a constant scan is refused."""
     try:
         with _open_regular(path) as file:
-            header, shape, data = _read_declared(open_stream(file), path)
+            header, shape, stored = _read_declared(open_stream(file), path)
     except FileNotFoundError:
         raise ScanError(f"{path}: no such file; check the path") from None
     except IsADirectoryError:
@@ -50,7 +50,6 @@ def read_volume(path: Path, *, allow_constant: bool = False) -> Volume:
             f"{path}: cannot be read ({problem.strerror or problem}); check the disk and permissions"
         ) from None
     grid = grid_of(header, shape, path)
-    stored = np.frombuffer(data, _stored_type(header, path)).reshape(shape, order="F")
     if not allow_constant:
         _check_varied(stored, path)  # before memory is allocated for scaled values
     voxels = _scaled(header, stored, path)
@@ -107,21 +106,24 @@ def _open_regular(path: Path) -> BinaryIO:
     return path.open("rb")
 
 
-def _read_declared(stream: Stream, path: Path) -> tuple[nib.Nifti1Header, tuple[int, int, int], bytes | bytearray]:
-    """Header, checked shape, and exactly as many voxel bytes as the header declares."""
+def _read_declared(stream: Stream, path: Path) -> tuple[nib.Nifti1Header, tuple[int, int, int], np.ndarray]:
+    """Header, checked shape, and voxels of exactly as many bytes as the header declares."""
     with _translate_read_errors(path):
         header, read_so_far = _read_header(stream, path)
-        shape = _shape(header, path)
-        wanted = _bytes_wanted(header, shape, path)
+        shape, stored = _shape(header, path), _stored_type(header, path)
+        count = math.prod(shape) * stored.itemsize
+        if count > MAX_BYTES:
+            size = " x ".join(map(str, shape))
+            raise ScanError(f"{path}: {size} voxels of {stored} are {count >> 20:,} MiB; save it as float32 or smaller")
         skip = _data_offset(header, path) - read_so_far
         if len(stream.read(skip)) < skip:
             raise EOFError
-        data = stream.read(wanted)
-        if len(data) < wanted:
-            raise ScanError(f"{path}: truncated, {len(data)} of {wanted} voxel bytes; copy or download it again")
+        data = stream.read(count)
+        if len(data) < count:
+            raise ScanError(f"{path}: truncated, {len(data)} of {count} voxel bytes; copy or download it again")
         if stream.read(1):
             raise ScanError(f"{path}: contains more data than its header declares, so it is damaged; copy it again")
-    return header, shape, data
+    return header, shape, np.frombuffer(data, stored).reshape(shape, order="F")
 
 
 @contextlib.contextmanager
@@ -140,12 +142,12 @@ def _read_header(stream: Stream, path: Path) -> tuple[nib.Nifti1Header, int]:
         raise ScanError(f"{path}: the file is empty; copy or download it again")
     if len(start) < 4:
         raise EOFError
-    lengths = ((struct.unpack(f"{order}i", start)[0], order) for order in "<>")
-    length, order = next((one for one in lengths if one[0] in HEADERS), (0, ""))
-    if not length:
+    order = next((order for order in "<>" if struct.unpack(f"{order}i", start)[0] in HEADERS), None)
+    if order is None:
         raise ScanError(
             f"{path}: not a NIfTI file (its first bytes are {start.hex(' ')}); convert it, e.g. with dcm2niix"
         )
+    (length,) = struct.unpack(f"{order}i", start)
     block = start + bytes(stream.read(length - 4))
     if len(block) < length:
         raise EOFError
@@ -173,15 +175,6 @@ def _shape(header: nib.Nifti1Header, path: Path) -> tuple[int, int, int]:
     if math.prod(declared) > MAX_VOXELS:
         raise ScanError(f"{path}: declares {size} voxels, more than a head scan has ({MAX_VOXELS:,}); resample it")
     return declared[0], declared[1], declared[2] if axes > 2 else 1
-
-
-def _bytes_wanted(header: nib.Nifti1Header, shape: tuple[int, int, int], path: Path) -> int:
-    stored = _stored_type(header, path)
-    wanted = math.prod(shape) * stored.itemsize
-    if wanted > MAX_BYTES:
-        size = " x ".join(map(str, shape))
-        raise ScanError(f"{path}: {size} voxels of {stored} are {wanted >> 20:,} MiB; save it as float32 or smaller")
-    return wanted
 
 
 def _data_offset(header: nib.Nifti1Header, path: Path) -> int:
@@ -217,40 +210,27 @@ def _scaled(header: nib.Nifti1Header, voxels: np.ndarray, path: Path) -> np.ndar
     stored = voxels.dtype
     if not stored.isnative:
         voxels = voxels.astype(stored.newbyteorder("="))
-    slope, inter = _scaling(header, path)
+    slope, inter = float(header["scl_slope"]), float(header["scl_inter"])
+    if slope == 0 or math.isnan(slope):  # means unscaled in the standard
+        slope, inter = 1.0, 0.0
+    if not (math.isfinite(slope) and math.isfinite(inter)):
+        raise ScanError(f"{path}: its header scales voxels by {slope} and {inter}, so it is damaged; copy it again")
     if (slope, inter) != (1.0, 0.0):
         exact = np.float32 if stored.itemsize <= 2 else np.float64
         voxels = np.multiply(voxels, slope, dtype=exact)
         voxels += exact(inter)
     if voxels.dtype.kind == "f":
-        voxels = _finite_float32(voxels, path)
+        with np.errstate(over="ignore"):
+            voxels = voxels.astype(np.float32, copy=False)
+        _check_finite(voxels, path)
     return voxels
 
 
-def _scaling(header: nib.Nifti1Header, path: Path) -> tuple[float, float]:
-    slope, inter = float(header["scl_slope"]), float(header["scl_inter"])
-    if slope == 0 or math.isnan(slope):  # means unscaled in the standard
-        return 1.0, 0.0
-    if not (math.isfinite(slope) and math.isfinite(inter)):
-        raise ScanError(f"{path}: its header scales voxels by {slope} and {inter}, so it is damaged; copy it again")
-    return slope, inter
-
-
-def _finite_float32(voxels: np.ndarray, path: Path) -> np.ndarray:
-    with np.errstate(over="ignore"):
-        voxels = voxels.astype(np.float32, copy=False)
-    bad = [_first_nonfinite(voxels[..., k], k) for k in range(voxels.shape[2])]  # slice by slice, to save memory
-    if count := sum(n for n, _ in bad):
-        first = ", ".join(map(str, min(voxel for n, voxel in bad if n)))
+def _check_finite(voxels: np.ndarray, path: Path) -> None:
+    finite = np.isfinite(voxels)
+    if count := finite.size - np.count_nonzero(finite):
+        first = ", ".join(str(index) for index in np.unravel_index(finite.argmin(), finite.shape))
         raise ScanError(
             f"{path}: {count} voxels are NaN or infinite, the first at voxel ({first}); "
             "replace them, e.g. with 0 outside the head (fslmaths -nan)"
         )
-    return voxels
-
-
-def _first_nonfinite(plane: np.ndarray, k: int) -> tuple[int, tuple[int, int, int]]:
-    """Number of voxels [i, j] that are NaN or infinite, and the first of them."""
-    finite = np.isfinite(plane)
-    i, j = np.unravel_index(finite.argmin(), finite.shape)
-    return finite.size - int(np.count_nonzero(finite)), (int(i), int(j), k)

@@ -11,6 +11,7 @@ import numpy as np
 
 from anofpdm.errors import ScanError, ScanWarning
 from anofpdm.scans.grid import Grid, describe_grid, likely_unit
+from anofpdm.scans.slices import foreground_of
 
 EXTENT_MM = (30.0, 600.0)  # of the foreground: the second largest extent at least, the largest at most
 SMALLEST_VOXEL_MM = 0.15  # living heads move too much for smaller ones
@@ -26,7 +27,7 @@ DICOM_HEADER = "PixelSpacing and ImagePositionPatient"
 
 def check_head(volumes: Sequence[np.ndarray], grid: Grid, where: object) -> None:
     """ScanError where the foreground has a size that no head has."""
-    foreground = _foreground(volumes)
+    foreground = foreground_of(volumes)
     extent = _extent_mm(foreground, grid)
     millilitres = foreground.sum() * abs(np.linalg.det(grid.affine[:3, :3])) / 1000
     size = f"{' x '.join(f'{mm:.0f}' for mm in extent)} mm"
@@ -54,7 +55,7 @@ def header_field(grid: Grid) -> str:
 
 def warn_empty_planes(volumes: Sequence[np.ndarray], grid: Grid, where: object) -> None:
     """Planes without any voxel above 0 between planes that have some."""
-    foreground = _foreground(volumes)
+    foreground = foreground_of(volumes)
     for axis in range(3):
         filled = _planes(foreground, axis) > 0
         inside = np.flatnonzero(filled)
@@ -93,14 +94,7 @@ def warn_cut_top(brain: np.ndarray, grid: Grid, where: object) -> None:
 
 def shows_air(volumes: Sequence[np.ndarray]) -> bool:
     """Whether much around the head is exactly 0, as after skull-stripping."""
-    return bool(_foreground(volumes).mean() <= 1 - LEAST_AIR)
-
-
-def _foreground(volumes: Sequence[np.ndarray]) -> np.ndarray:
-    foreground = volumes[0] > 0
-    for volume in volumes[1:]:
-        foreground |= volume > 0
-    return foreground
+    return bool(foreground_of(volumes).mean() <= 1 - LEAST_AIR)
 
 
 def _planes(mask: np.ndarray, axis: int) -> np.ndarray:

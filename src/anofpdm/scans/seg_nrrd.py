@@ -61,8 +61,8 @@ def _extent(mask: np.ndarray) -> list[int]:
     """First and last voxel of the segment along each axis; 0 -1 if it is empty."""
     bounds: list[int] = []
     for axis in range(3):
-        found = np.flatnonzero(mask.any(axis=tuple({0, 1, 2} - {axis})))
-        bounds += [int(found[0]), int(found[-1])] if len(found) else [0, -1]
+        inside = np.flatnonzero(mask.any(axis=tuple({0, 1, 2} - {axis})))
+        bounds += [int(inside[0]), int(inside[-1])] if len(inside) else [0, -1]
     return bounds
 
 

@@ -17,7 +17,7 @@ from scipy import sparse
 
 from anofpdm.errors import ScanError
 from anofpdm.scans.grid import Grid, check_same_grid
-from anofpdm.scans.nifti import Volume, read_volume
+from anofpdm.scans.nifti import read_volume
 
 BRIGHT_PERCENTILE = 99.0  # of a volume's foreground; scaled to 1
 LEAST_FOREGROUND = 0.025  # of a slice's area; slices with less are skipped
@@ -46,16 +46,12 @@ def read_scan(files: dict[str, Path]) -> Scan:
     for volume in volumes[1:]:
         check_same_grid(volumes[0].grid, volumes[0].path, volume.grid, volume.path)
     for first, second in itertools.combinations(volumes, 2):
-        check_different(first, second)
+        if np.array_equal(first.voxels, second.voxels):
+            raise ScanError(f"{second.path}: exactly the image of {first.path}; give the file of each modality")
     for volume in volumes:
         if not (volume.voxels > 0).any():
             raise ScanError(f"{volume.path}: no voxel is above 0; check the scan's scaling")
     return Scan(tuple(files), tuple(volume.voxels for volume in volumes), volumes[0].grid)
-
-
-def check_different(first: Volume, second: Volume) -> None:
-    if np.array_equal(first.voxels, second.voxels):
-        raise ScanError(f"{second.path}: exactly the image of {first.path}; give the file of each modality")
 
 
 class AxialPlanes:
@@ -110,10 +106,15 @@ def scan_slices(scan: Scan, size: int, dtype: type = np.float32) -> ScanSlices:
 
 def select_slices(volumes: Sequence[np.ndarray]) -> np.ndarray:
     """Positions of slices of [z, y, x] volumes with enough foreground (above 0 in any modality)."""
+    return np.flatnonzero(foreground_of(volumes).mean(axis=(1, 2)) >= LEAST_FOREGROUND)
+
+
+def foreground_of(volumes: Sequence[np.ndarray]) -> np.ndarray:
+    """bool, above 0 in any of the volumes."""
     foreground = volumes[0] > 0
     for volume in volumes[1:]:
         foreground |= volume > 0
-    return np.flatnonzero(foreground.mean(axis=(1, 2)) >= LEAST_FOREGROUND)
+    return np.asarray(foreground)
 
 
 def foreground_percentile(volume: np.ndarray) -> float:
@@ -156,9 +157,8 @@ def _to_network(ny: int, dy: float, nx: int, dx: float, size: int) -> sparse.csr
 def _to_native(ny: int, dy: float, nx: int, dx: float, size: int) -> sparse.csr_array:
     """[ny * nx, size * size]: linear interpolation at each voxel's centre."""
     pixel = max(ny * dy, nx * dx) / size
-    rows, columns = (_overlaps(size, pixel, n, d, width=pixel) for n, d in ((ny, dy), (nx, dx)))
-    edge_weights = [1 / np.asarray(weights.sum(axis=1)) for weights in (rows, columns)]
-    rows, columns = (one * edge[:, None] for one, edge in zip((rows, columns), edge_weights, strict=True))
+    sides = [_overlaps(size, pixel, n, d, width=pixel) for n, d in ((ny, dy), (nx, dx))]
+    rows, columns = (side * (1 / np.asarray(side.sum(axis=1)))[:, None] for side in sides)  # of equal weight at edges
     return sparse.csr_array(sparse.kron(rows, columns, format="csr"))
 
 

@@ -1,6 +1,7 @@
 """Inputs of segmentation: files, folders in any supported layout, DICOM, or a prepared cohort."""
 
 import contextlib
+import re
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -22,9 +23,10 @@ from anofpdm.util.files import describe_irregular
 if TYPE_CHECKING:
     from anofpdm.scans.dicom.read import DicomStudy  # needs pydicom, an optional dependency
 
-OUR_FILES = ("mask.nii.gz", "anomaly_map.nii.gz")  # results outside BIDS
-OUR_PREFIXES = ("mask_on_", "anomaly_map_on_")  # on the grids of a raw study's series
-DERIVED_WORDS = ("reference", "mask", "seg")  # first in the name of a file that is beside scans, but none itself
+# Results outside BIDS, those on the grids of a raw study's series, and those in BIDS.
+OURS = re.compile(rf"(mask|anomaly_map)(\.nii\.gz|_on_.*)|.*_desc-{bids.OUR_DESC}_.*", re.DOTALL)
+# Names of files that are beside scans, but none themselves.
+DERIVED = re.compile("(reference|mask|seg)([_-].*)?", re.IGNORECASE | re.DOTALL)
 DERIVED_SUFFIXES = ("_brain", "_mask", "_brainmask")  # files derived from the scan of that name
 INVALID_NAMES = ("", ".", "..")  # as the name of a result folder
 
@@ -207,26 +209,16 @@ def _scan_files(source: Source) -> list[Path]:
     return [
         path
         for path in nifti_files(source)
-        if path.name not in OUR_FILES
-        and not path.name.startswith(OUR_PREFIXES)
-        and f"_desc-{bids.OUR_DESC}_" not in path.name
+        if not OURS.fullmatch(path.name)
         and not (isinstance(source, Path) and "derivatives" in path.relative_to(source).parts)
     ]
 
 
 def _is_beside(subject: Subject, subjects: Sequence[Subject]) -> bool:
     """For example reference_brain_t1, in a folder with another scan."""
-    folders = {path.parent for path in subject.images.values()}
-    return _starts_derived(subject.name) and any(
-        path.parent in folders
-        for other in subjects
-        if not _starts_derived(other.name)
-        for path in other.images.values()
-    )
-
-
-def _starts_derived(name: str) -> bool:
-    return name.lower().replace("-", "_").split("_")[0] in DERIVED_WORDS
+    others = [other for other in subjects if not DERIVED.fullmatch(other.name)]
+    folders = {path.parent for other in others for path in other.images.values()}
+    return subject not in others and any(path.parent in folders for path in subject.images.values())
 
 
 def _is_derived_name(name: str, names: Sequence[str]) -> bool:
