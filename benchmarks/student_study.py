@@ -140,7 +140,8 @@ class Smoothed(NamedTuple):
             logits = smooth(tensors[0], tensors[2], calibration.context_mm)
             return logits - lower_thresholds(logits, calibration.faint_span), decision.score(*tensors)
 
-        return cls(*map_scans(of_scan, positions, outputs.pixel_logits, outputs.slice_logits), positions)
+        lowered, scores = map_scans(of_scan, positions, outputs.pixel_logits, outputs.slice_logits)
+        return cls(lowered, scores, positions)
 
     def draw(self, drawing: Drawing) -> Drawn:
         logits, scores = self.logits - drawing.cut, self.scores
