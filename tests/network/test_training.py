@@ -62,7 +62,7 @@ class TestRun:
         [
             ({"template": "talairach"}, r"talairach.*known are mni152"),
             ({"template_affine": [1.0] * 9}, "not 12 finite numbers"),
-            ({"template_affine": [1.0] * 11 + ["a"]}, "not 12 finite numbers"),
+            ({"template_affine": [1.0] * 11 + ["a"]}, "template_affine"),
             ({"template_affine": 1.0}, "invalid configuration"),
             ({"centre_mm": [float("nan"), 1.0]}, "not 2 finite numbers"),
         ],
