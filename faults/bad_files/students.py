@@ -20,9 +20,8 @@ BAD_NETWORK: dict[str, tuple[Any, ...]] = {
     "width": (0, 8, 9, "x", 10**9), "multipliers": ([], [0], "ab", [1, 2], [10**9]), "other": (1,),
 }  # fmt: skip
 BAD_CALIBRATION: dict[str, tuple[Any, ...]] = {
-    "detector": (None, "x", {}), "accuracy": ("x", [1]), "context_mm": ("x", -1, NAN, None),
-    "detection_mm": ("x", -1, NAN, None), "smallest": ("x", -1, 1.5, None), "detect_by": ("x", 1, None, "both"),
-    "faint_span": ("x", 0, NAN), "other": (1,),
+    "detector": (None, "x", {}), "accuracy": ("x", [1]), "context_mm": ("x", -1),
+    "detection_mm": ("x", 5, [5], [-1, 5], [NAN, 5]), "smallest": ("x", -1, 1.5), "faint_span": ("x", 0), "other": (1,),
 }  # fmt: skip
 
 

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 import anofpdm
 from anofpdm.cli.main import app
 from anofpdm.export.monai_bundle import BundleSource, bundle_files
-from anofpdm.models.registry import ShippedModel
+from anofpdm.models.registry import FOLDER, ShippedModel
 from anofpdm.phantoms.phantom_cohort import write_phantoms
 from anofpdm.segment.model import load
 from tests.export.export_toys import MAX_GAP, reorient
@@ -63,40 +63,6 @@ def test_probabilities_and_mask_are_ours(bundle, tmp_path):
     assert (mask != result.mask).sum() <= 1e-3 * result.mask.sum()
 
 
-def middle_of_phantom(folder: Path, modalities, slices: int = 12) -> dict[str, Path]:
-    """A phantom, cut to the slices with most of its lesion."""
-    write_phantoms(folder / "scans", "tumour", 1, 5)
-    (scan,) = (path for path in (folder / "scans").iterdir() if path.is_dir())
-    lesion = nib.Nifti1Image.from_filename(scan / f"{scan.name}_seg.nii.gz").get_fdata() > 0
-    first = int(lesion.sum(axis=(0, 1)).argmax()) - slices // 2
-    files = {name: folder / f"p_{name}.nii.gz" for name in modalities}
-    for name, path in files.items():
-        image = nib.Nifti1Image.from_filename(scan / f"{scan.name}_{name}.nii.gz")
-        nib.save(image.slicer[:, :, first : first + slices], path)
-    return files
-
-
-@pytest.mark.filterwarnings("ignore::anofpdm.errors.ScanWarning")  # a phantom is unlike the scans in training
-def test_the_glioma_model_with_and_without_optional_modalities(tmp_path):
-    export("glioma", "--format", "monai", "--out", tmp_path / "bundle")
-    model = load("glioma", "cpu")
-    config = model.student.config
-    files = middle_of_phantom(tmp_path, config.modalities)
-    needed = tuple(name for name in config.modalities if name not in config.optional)
-    assert set(needed) < set(files)
-    for names in (tuple(files), needed):
-        given = {name: files[name] for name in names}
-        result = model.segment(given, engine="student", raw="never")
-        run_bundle(tmp_path / "bundle", tmp_path / "-".join(names), **given)
-        probability, mask = (
-            nib.Nifti1Image.from_filename(tmp_path / "-".join(names) / f"p_flair_{kind}.nii.gz").get_fdata()
-            for kind in ("probability", "mask")
-        )
-        assert result.mask.any()
-        np.testing.assert_allclose(probability, result.anomaly_map, atol=MAX_GAP)
-        assert (mask != result.mask).sum() <= 1e-3 * result.mask.sum()
-
-
 def test_a_scan_without_an_optional_modality(tmp_path):
     model = load(save_model(tmp_path / "model"), "cpu")
     export(model.folder, "--format", "monai", "--out", tmp_path / "bundle")
@@ -121,8 +87,8 @@ def test_metadata(bundle):
     assert metadata["version"] == anofpdm.__version__
     assert all(isinstance(metadata[name], str) for name in REQUIRED[:5] + REQUIRED[6:10])
     for tensors in metadata["network_data_format"].values():
-        for one in tensors.values():
-            assert {"type", "format", "num_channels", "spatial_shape", "dtype", "value_range"} <= set(one)
+        for tensor in tensors.values():
+            assert {"type", "format", "num_channels", "spatial_shape", "dtype", "value_range"} <= set(tensor)
 
 
 def test_metadata_describe_the_network(bundle):
@@ -167,8 +133,6 @@ def test_what_exists_is_kept(tmp_path):
 
 
 def test_a_model_without_a_student(tmp_path):
-    from anofpdm.models.registry import FOLDER
-
     for name in ("weights.safetensors", "config.json", "calibration.json"):
         (tmp_path / name).symlink_to(FOLDER / "phantom-tumour" / name)
     words = ["export", str(tmp_path), "--format", "onnx", "--out", str(tmp_path / "x.onnx")]

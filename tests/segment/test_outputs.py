@@ -4,7 +4,6 @@ import subprocess
 import sys
 
 from anofpdm.segment import outputs
-from anofpdm.segment.inputs import OUR_FILES
 
 
 def test_file_names():
@@ -32,10 +31,6 @@ def test_bids_names():
     assert outputs.bids_suffix(outputs.ANOMALY_MAP) == "_desc-anofpdm_anomalymap.nii.gz"
     assert outputs.bids_suffix(outputs.SEG_NRRD) == "_label-lesion_desc-anofpdm_mask.seg.nrrd"
     assert outputs.bids_suffix(outputs.REPORT) == "_desc-anofpdm_report.html"
-
-
-def test_result_volumes_are_not_taken_for_scans():
-    assert OUR_FILES == (outputs.MASK, outputs.ANOMALY_MAP)
 
 
 def test_names_can_be_imported_without_torch_and_numpy():

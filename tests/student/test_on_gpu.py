@@ -29,8 +29,8 @@ def test_batches_are_the_same_from_the_gpu_and_from_files(monkeypatch):
     from_gpu = [next(there) for _ in range(6)]
     monkeypatch.setattr(student_batches, "_fits", lambda *_: False)
     elsewhere = training_batches(data, 8, 3, GPU)
-    for one, other in zip(from_gpu, elsewhere, strict=False):
-        assert all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
+    for batch, other in zip(from_gpu, elsewhere, strict=False):
+        assert all(torch.equal(*parts) for parts in zip(batch, other, strict=True))
 
 
 def test_a_recorded_step_computes_what_a_plain_one_does():
@@ -47,5 +47,5 @@ def test_a_recorded_step_computes_what_a_plain_one_does():
         trainers.append((trainer, losses))
     (recorded, losses), (plain, expected) = trainers
     np.testing.assert_allclose(losses, expected, rtol=2e-3)
-    for one, other in zip(recorded.average.parameters(), plain.average.parameters(), strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-2, atol=1e-3)
+    for parameters in zip(recorded.average.parameters(), plain.average.parameters(), strict=True):
+        torch.testing.assert_close(*parameters, rtol=1e-2, atol=1e-3)

@@ -2,13 +2,12 @@ import numpy as np
 import pytest
 import torch
 
-from anofpdm.labels import HEALTHY, UNHEALTHY
 from anofpdm.student import student_batches
 from anofpdm.student.student_batches import training_batches
 from anofpdm.student.student_network import StudentConfig
-from anofpdm.student.targets import PseudoLabels
 from anofpdm.student.thick_slices import REACH, THICKNESS, draw_weights, mix, own_slices, window_rows
 from anofpdm.student.train_student import StudentTrainingConfig, train_student, view_loss
+from tests.student.student_toys import CPU, adjacent, blobs, pseudo_labels
 
 FINE = 400  # positions per slice in the literal version
 SIDE = 2 * REACH + 1
@@ -69,31 +68,29 @@ def test_windows_follow_the_neighbours_and_end_with_the_scan():
     assert rows[4].tolist() == [4, 4, 4, 4, 4, 5, 5, 5, 5]
 
 
-@pytest.mark.parametrize("thick", [False, True])
-def test_batches_are_the_same_from_memory_and_from_files(monkeypatch, thick):
-    """The reader of a GPU works on any device."""
+@pytest.fixture
+def data():
     slices = np.random.default_rng(0).uniform(-1, 1, (12, 2, 8, 8)).astype(np.float16).astype(np.float32)
-    rows = np.arange(12)
-    neighbours = np.stack([rows, np.maximum(rows - 1, 0), np.minimum(rows + 1, 11)], axis=1)
-    data = PseudoLabels(lambda chosen: slices[chosen], np.zeros((12, 8, 8), np.uint8), neighbours, np.full(12, HEALTHY))
-    found = []
+    return pseudo_labels(slices, np.zeros((12, 8, 8), bool), adjacent(12))
+
+
+@pytest.mark.parametrize("thick", [False, True])
+def test_batches_are_the_same_from_memory_and_from_files(data, monkeypatch, thick):
+    """The reader of a GPU works on any device."""
+    batches = []
     for fits in (True, False):
         monkeypatch.setattr(student_batches, "_fits", lambda *_, fits=fits: fits)
-        source = training_batches(data, 5, 3, torch.device("cpu"), 0.5, (), thick)
-        found.append([next(source) for _ in range(4)])
-    for one, other in zip(*found, strict=True):
-        assert all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
+        source = training_batches(data, 5, 3, CPU, thick_slices=thick)
+        batches.append([next(source) for _ in range(4)])
+    for from_memory, from_files in zip(*batches, strict=True):
+        assert all(torch.equal(*parts) for parts in zip(from_memory, from_files, strict=True))
 
 
-def test_thick_slices_follow_the_same_slices_as_they_are():
-    slices = np.random.default_rng(0).uniform(-1, 1, (12, 2, 8, 8)).astype(np.float32)
-    rows = np.arange(12)
-    neighbours = np.stack([rows, np.maximum(rows - 1, 0), np.minimum(rows + 1, 11)], axis=1)
-    data = PseudoLabels(lambda chosen: slices[chosen], np.zeros((12, 8, 8), np.uint8), neighbours, np.full(12, HEALTHY))
-    alone, both = (next(training_batches(data, 6, 0, torch.device("cpu"), 0.5, (1,), thick)) for thick in (False, True))
-    thin, thick = both.views(2)
-    assert all(torch.equal(one, other) for one, other in zip(thin, alone, strict=True))
-    assert all(torch.equal(one, other) for one, other in zip(thin[1:], thick[1:], strict=True))
+def test_thick_slices_follow_the_same_slices_as_they_are(data):
+    alone, whole = (next(training_batches(data, 6, 0, CPU, (1,), (), thick)) for thick in (False, True))
+    thin, thick = whole.views(2)
+    assert all(torch.equal(*parts) for parts in zip(thin, alone, strict=True))
+    assert all(torch.equal(*parts) for parts in zip(thin[1:], thick[1:], strict=True))
     assert thick.x.std() < 0.9 * thin.x.std()
 
 
@@ -101,30 +98,23 @@ def test_the_difference_of_views_is_that_of_their_predictions():
     logits, slices = torch.randn(3, 4, 4), torch.randn(3)
     same = view_loss(torch.cat([logits * 9, logits * 9]), torch.cat([slices, slices]))
     assert abs(float(same)) < 1e-6
-    one, other = torch.full((1, 4, 4), 30.0), torch.full((1, 4, 4), -30.0)  # probabilities 1 and 0
+    certain = torch.full((1, 4, 4), 30.0)  # probabilities 1 and 0
     torch.testing.assert_close(
-        view_loss(torch.cat([one, other]), torch.tensor([0.0, 3.0])), torch.tensor(1 + 0.2 * 2.5)
+        view_loss(torch.cat([certain, -certain]), torch.tensor([0.0, 3.0])), torch.tensor(1 + 0.2 * 2.5)
     )
 
 
-def test_a_student_of_two_views_has_the_same_prediction_for_both():
+def test_a_student_of_two_views_has_the_same_prediction_for_both(monkeypatch):
     """Slices whose thick version is another image: trained with views, the outputs differ less."""
-    rng = np.random.default_rng(0)
-    slices = rng.normal(-0.3, 0.3, (24, 1, 16, 16)).astype(np.float32)
-    masks = np.zeros((24, 16, 16), np.uint8)
-    slices[::2, 0, 4:10, 4:10] += 0.8
-    masks[::2, 4:10, 4:10] = 255
-    rows = np.arange(24)
-    neighbours = np.stack([rows, np.maximum(rows - 1, 0), np.minimum(rows + 1, 23)], axis=1)
-    labels = np.where(masks.any((1, 2)), UNHEALTHY, HEALTHY)
-    data = PseudoLabels(lambda chosen: slices[chosen], masks, neighbours, labels)
+    monkeypatch.setattr(student_batches, "PASTE_SHARE", 0.0)
+    data = pseudo_labels(*blobs(24, 16), adjacent(24))
     config = StudentConfig(("flair",), 16, (-1.0, 1.0), 8, (1, 2))
-    thin, thick = next(training_batches(data, 24, 0, torch.device("cpu"), 0.0, (), True)).views(2)
+    views = next(training_batches(data, 24, 0, CPU, thick_slices=True)).views(2)
     gaps = []
-    for views in (False, True):
-        training = StudentTrainingConfig(60, batch=8, learning_rate=3e-3, paste_share=0.0, thick_slices=views)
-        network = train_student(config, data, training, torch.device("cpu"))
+    for thick in (False, True):
+        training = StudentTrainingConfig(60, batch=8, learning_rate=3e-3, thick_slices=thick)
+        network = train_student(config, data, training, CPU)
         with torch.no_grad():
-            one, other = (network(view.x)[0].sigmoid() for view in (thin, thick))
-        gaps.append(float((one - other).abs().mean()))
+            thin_masks, thick_masks = (network(view.x)[0].sigmoid() for view in views)
+        gaps.append(float((thin_masks - thick_masks).abs().mean()))
     assert gaps[1] < gaps[0]

@@ -31,7 +31,10 @@ PAPER = (
     "(the method that the teacher of this network implements)"
 )
 AXES = [["L", "R"], ["P", "A"], ["I", "S"]]
-LICENCE_FILES = {"LICENSE": "LICENSE", "DATA_LICENSE": "docs/data_license.txt"}  # in the model, in the bundle
+DOCUMENTS = {  # in the model, in the bundle
+    CARD: "docs/model_card.md", f"{FOLDER}/{CARD}": f"docs/{FOLDER}/README.md",
+    "LICENSE": "LICENSE", "DATA_LICENSE": "docs/data_license.txt",
+}  # fmt: skip
 CODE_LICENCE = "Apache-2.0"
 
 
@@ -44,7 +47,7 @@ class BundleSource:
 
     @property
     def shipped(self) -> ShippedModel | None:
-        return next((one for one in shipped_models().values() if one.folder == self.folder), None)
+        return next((model for model in shipped_models().values() if model.folder == self.folder), None)
 
     @property
     def name(self) -> str:
@@ -86,8 +89,7 @@ def bundle_files(source: BundleSource) -> dict[str, bytes]:
         "configs/metadata.json": json.dumps(metadata, indent=4).encode(),
         "configs/inference.json": json.dumps(inference, indent=4).encode(),
         "docs/README.md": _readme(source).encode(),
-        **_cards(source.folder),
-        **_licences(source),
+        **_documents(source),
     }
 
 
@@ -143,7 +145,7 @@ def _save(name: str, dtype: str) -> dict[str, Any]:
 def bundle_metadata(source: BundleSource) -> dict[str, Any]:
     """By MONAI's schema for bundles."""
     config, shipped = source.student.config, source.shipped
-    scores = {f"{one.what}, {one.data}": one.value for one in shipped.scores} if shipped else {}
+    scores = {f"{score.what}, {score.data}": score.value for score in shipped.scores} if shipped else {}
     return {
         "schema": SCHEMA,
         "name": f"AnoFPDM {source.name}",
@@ -185,26 +187,17 @@ def _data_format(config: StudentConfig) -> dict[str, Any]:
     }
 
 
-def _cards(folder: Path) -> dict[str, bytes]:
-    cards = {folder / CARD: "docs/model_card.md", folder / FOLDER / CARD: f"docs/{FOLDER}/README.md"}
-    return {name: path.read_bytes() for path, name in cards.items() if path.is_file()}
-
-
-def _licences(source: BundleSource) -> dict[str, bytes]:
-    """Files of the model. A shipped one without LICENSE: the terms in DATA_LICENSE, and the text if Apache-2.0."""
-    found = {there: source.folder / here for here, there in LICENCE_FILES.items() if (source.folder / here).is_file()}
-    licences = {name: path.read_bytes() for name, path in found.items()}
-    if "LICENSE" not in licences and source.shipped:
-        terms = licences.get("docs/data_license.txt", f"SPDX-License-Identifier: {source.licence}\n".encode())
-        text = _package_licence() if source.licence == CODE_LICENCE else ""
-        licences["LICENSE"] = terms + f"\n{text}".encode()
-    return licences
-
-
-def _package_licence() -> str:
-    """The text, if it is installed."""
-    files = [path for path in importlib.metadata.files("anofpdm") or () if path.name == "LICENSE"]
-    return files[0].read_text() if files else ""
+def _documents(source: BundleSource) -> dict[str, bytes]:
+    """Cards and licences of the model. A shipped one without LICENSE: the terms in DATA_LICENSE, and the text if it is
+    the package's own licence and installed."""
+    paths = {there: source.folder / here for here, there in DOCUMENTS.items()}
+    documents = {name: path.read_bytes() for name, path in paths.items() if path.is_file()}
+    if "LICENSE" not in documents and source.shipped:
+        terms = documents.get("docs/data_license.txt", f"SPDX-License-Identifier: {source.licence}\n".encode())
+        files = (importlib.metadata.files("anofpdm") or ()) if source.licence == CODE_LICENCE else ()
+        texts = [path.read_text() for path in files if path.name == "LICENSE"]
+        documents["LICENSE"] = terms + "\n".join(["", *texts[:1]]).encode()
+    return documents
 
 
 def _readme(source: BundleSource) -> str:

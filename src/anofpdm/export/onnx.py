@@ -7,26 +7,22 @@ import warnings
 from pathlib import Path
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from anofpdm.errors import ConfigError
+from anofpdm.export.whole_scan import BothPasses
 from anofpdm.student.student import Student
-from anofpdm.student.student_network import StudentNet, mirror_passes
 from anofpdm.util.artifacts import to_plain
 from anofpdm.util.files import write_atomically
 
 OPSET = 18
 
 
-class MirrorMean(nn.Module):
+class MirrorMean(BothPasses):
     """Mean logits of each slice and its mirror image: what masks are decided on."""
 
-    def __init__(self, network: StudentNet):
-        super().__init__()
-        self.network = network
-
     def forward(self, slices: Tensor) -> tuple[Tensor, Tensor]:
-        pixel_logits, slice_logits = mirror_passes(self.network, slices)
+        pixel_logits, slice_logits = super().forward(slices)
         return pixel_logits.mean(dim=1), slice_logits.mean(dim=1)
 
 

@@ -116,9 +116,7 @@ class Fit:
             cohort = open_cohort(config.cohort)
         check_score(config, cohort.modalities)
         modalities = ", ".join(cohort.modalities)
-        self.note(
-            f"1/5 prepare: {cohort.manifest['scans']} scans, {len(cohort)} slices of {modalities} in {cohort.path}"
-        )
+        self.note(f"1/5 prepare: {cohort.manifest.scans} scans, {len(cohort)} slices of {modalities} in {cohort.path}")
         failed = cohort.manifest.failed.items()
         self._note_all([*cohort.notes, *(f"failed: {scan}: {reason}" for scan, reason in failed)])
         check_labels(cohort)  # the notes may explain why there are too few

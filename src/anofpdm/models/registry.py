@@ -5,13 +5,12 @@ A name works wherever the folder of a model is expected. A folder of that name i
 
 import difflib
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 from anofpdm.errors import ModelError
+from anofpdm.util.artifacts import convert
 
 FOLDER = Path(__file__).parent
 FACTS, CARD, WEIGHTS = "facts.json", "README.md", "weights.safetensors"
@@ -45,10 +44,10 @@ class ShippedModel:
 
     @classmethod
     def from_folder(cls, folder: Path) -> "ShippedModel":
-        payload = json.loads((folder / FACTS).read_text())
-        lists = {key: tuple(payload.get(key, ())) for key in ("needs", "uses")}
-        scores = tuple(_score(one) for one in payload["scores"])
-        return cls(folder.name, folder, payload["scans"], licence=payload["licence"], scores=scores, **lists)
+        facts = json.loads((folder / FACTS).read_text())
+        scores = tuple(convert(Score, score) for score in facts["scores"])
+        needs, uses = tuple(facts["needs"]), tuple(facts["uses"])
+        return cls(folder.name, folder, facts["scans"], needs, facts["licence"], uses, scores)
 
     @property
     def megabytes(self) -> float:
@@ -63,11 +62,6 @@ class ShippedModel:
     @property
     def card(self) -> str:
         return (self.folder / CARD).read_text()
-
-
-def _score(payload: Mapping[str, Any]) -> Score:
-    low, high = payload["interval"]
-    return Score(payload["what"], payload["data"], payload["value"], (low, high))
 
 
 @cache

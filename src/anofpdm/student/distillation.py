@@ -150,18 +150,23 @@ def _train(
     typical = fit_typical(describe_cohort(cohort, rows, modalities), modalities, network_config.optional)
     scans = model.expects, teacher.calibration.foreground, typical
     student = Student(network, calibration, model.sha256, model.device, "", *scans)
+    _save(student, teacher, cohort, config, counts)
+    return student
+
+
+def _save(student: Student, teacher: Teacher, cohort: Cohort, config: DistillConfig, counts: dict[str, int]) -> None:
+    folder = teacher.model.folder
     provenance = {
         "anofpdm": __version__,
         "calibration": fingerprint(asdict(teacher.calibration)),
         "cohort": {name: getattr(cohort.manifest, name) for name in HASHED},
-        "precision": model.predict.precision,
+        "precision": teacher.model.predict.precision,
         "config": asdict(config),
         **counts,
     }
-    save_student(model.folder, student, provenance, config.weights)
+    save_student(folder, student, provenance, config.weights)
     card = student_card(student, config.training, **counts)
-    write_atomically(model.folder / FOLDER / "README.md", card.encode())
-    return student
+    write_atomically(folder / FOLDER / "README.md", card.encode())
 
 
 def _train_networks(

@@ -91,7 +91,7 @@ def save_student(
         student.teacher_sha256,
         student.expects,
         student.foreground,
-        None if typical is None else typical.limits,
+        None if typical is None else dict(typical.limits),
         dict(provenance),
     )
     folder = model_folder / FOLDER

@@ -1,6 +1,5 @@
 """Batches of student training. Each is determined by the seed and the step's number."""
 
-import functools
 import itertools
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -79,11 +78,10 @@ def training_batches(
 ) -> Iterator[StudentBatch]:
     """Without end. With thick slices, a batch has all slices as they are, and then again, augmented alike, as in a scan
     with thicker slices. A GPU keeps all slices in its memory if they take less than half of what is free there."""
-    rows_of_steps = (rows_of_step(len(data), step, batch, seed) for step in itertools.count())
     stacked = data.neighbours.shape[1]
     stacks = window_rows(data.neighbours) if thick_slices else data.neighbours
     read = _from_gpu if _fits(data, device) else _from_files
-    for step, (rows, x) in enumerate(read(data, stacks, rows_of_steps, device)):
+    for step, (rows, x) in enumerate(read(data, stacks, rows_of_steps(len(data.masks), batch, seed), device)):
         generator = torch.Generator().manual_seed(seed * 1_000_003 + step)
         count, modalities = len(rows), x.shape[1] // stacks.shape[1]
         chances = torch.rand(count, CHANCES + modalities, generator=generator) * 2 - 1
@@ -101,19 +99,12 @@ def training_batches(
         yield StudentBatch(x, *(part.to(device, non_blocking=True) for part in parts))
 
 
-def rows_of_step(count: int, step: int, batch: int, seed: int) -> np.ndarray:
-    """[batch]: every slice once per epoch, reshuffled each time."""
-    positions = np.arange(step * batch, (step + 1) * batch)
-    rows = np.empty(len(positions), dtype=np.int64)
-    for epoch in np.unique(positions // count):
-        here = positions // count == epoch
-        rows[here] = _order(count, seed, int(epoch))[positions[here] % count]
-    return rows
-
-
-@functools.lru_cache(maxsize=2)
-def _order(count: int, seed: int, epoch: int) -> np.ndarray:
-    return np.random.default_rng([seed, epoch]).permutation(count)
+def rows_of_steps(count: int, batch: int, seed: int) -> Iterator[np.ndarray]:
+    """[batch] rows of each step: every slice once per epoch, reshuffled each time."""
+    epochs = (np.random.default_rng([seed, epoch]).permutation(count) for epoch in itertools.count())
+    rows = itertools.chain.from_iterable(epochs)
+    while True:
+        yield np.fromiter(itertools.islice(rows, batch), int, batch)
 
 
 def draw_missing(
@@ -137,25 +128,25 @@ def _fits(data: PseudoLabels, device: torch.device) -> bool:
 
 
 def _from_gpu(
-    data: PseudoLabels, stacks: np.ndarray, rows_of_steps: Iterator[np.ndarray], device: torch.device
+    data: PseudoLabels, stacks: np.ndarray, steps: Iterator[np.ndarray], device: torch.device
 ) -> Iterator[tuple[np.ndarray, Tensor]]:
     """Rows of every step, and the slices [n, k * C, H, W] of their stacks [N, k]. Slices are kept in float16, as
     cohorts store them."""
     every = np.arange(data.neighbours.max() + 1)
     parts = [torch.from_numpy(data.pixels(every[start : start + LOAD])).half() for start in every[::LOAD]]
     slices = torch.cat([part.to(device) for part in parts])  # [N, C, H, W]
-    for rows in rows_of_steps:
+    for rows in steps:
         stack = torch.from_numpy(stacks[rows]).to(device, non_blocking=True)  # [n, k]
         yield rows, slices[stack].flatten(1, 2).float()
 
 
 def _from_files(
-    data: PseudoLabels, stacks: np.ndarray, rows_of_steps: Iterator[np.ndarray], device: torch.device
+    data: PseudoLabels, stacks: np.ndarray, steps: Iterator[np.ndarray], device: torch.device
 ) -> Iterator[tuple[np.ndarray, Tensor]]:
     """As `_from_gpu`; slices of the next step are read in the background."""
 
     def read() -> tuple[np.ndarray, np.ndarray]:
-        rows = next(rows_of_steps)
+        rows = next(steps)
         return rows, stack_slices(data.pixels, stacks[rows])
 
     with ThreadPoolExecutor(1) as reader:

@@ -41,9 +41,6 @@ class PseudoLabels:
     neighbours: np.ndarray  # [N, 1 + neighbours] rows: the slice itself, and its neighbours
     labels: np.ndarray  # [N] image-level labels
 
-    def __len__(self) -> int:
-        return len(self.masks)
-
 
 @dataclass(frozen=True)
 class Teacher:

@@ -157,4 +157,5 @@ def view_loss(pixel_logits: Tensor, slice_logits: Tensor) -> Tensor:
     a share of the distance between the slices' logits."""
     first, second = pixel_logits.sigmoid().chunk(2)
     agreement = 2 * (first * second).sum() / (first.square() + second.square()).sum().clamp(min=1)
-    return 1 - agreement + VIEW_SHARE * F.smooth_l1_loss(*slice_logits.chunk(2))
+    slice_first, slice_second = slice_logits.chunk(2)
+    return 1 - agreement + VIEW_SHARE * F.smooth_l1_loss(slice_first, slice_second)

@@ -1,0 +1,313 @@
+"""The decision on logits drawn by hand, against scipy and closed forms, and in a whole segmentation."""
+
+import csv
+import json
+import re
+from dataclasses import fields, replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+from scipy import ndimage
+
+from anofpdm.errors import ConfigError
+from anofpdm.method.context import SlicePositions, smooth_across_slices
+from anofpdm.method.decision import Decisions
+from anofpdm.method.detection import CurveDetector
+from anofpdm.report.result_page import render_report
+from anofpdm.scans import AxialPlanes, Grid
+from anofpdm.scoring.metrics.pixels import dice
+from anofpdm.segment.model import Model
+from anofpdm.segment.outputs import SLICES, SUMMARY
+from anofpdm.segment.result import average_estimate
+from anofpdm.student.decide import (
+    LOWEST,
+    MaskChoices,
+    drop_unlinked,
+    label_components,
+    lower_thresholds,
+    map_scans,
+    outline_levels,
+    smooth,
+    soft_dice,
+)
+from anofpdm.student.student import Student
+from tests import toys
+from tests.optional_toys import make_student
+from tests.segment.known_model import BY_HEALTHY, SIZE, known_model, scan_files
+
+BY_SLICE = CurveDetector(np.zeros(2), np.ones(2), np.array([0.0, 1.0]), offset=0.0, strength=1.0)
+
+
+def slices(*regions, nothing=-9.0, size=40):
+    """Slices with squares: (first row, last row, logit)."""
+    images = torch.full((len(regions), size, size), nothing)
+    for image, squares in zip(images, regions, strict=True):
+        for first, last, value in squares:
+            image[first:last, first:last] = value
+    return images
+
+
+def random_masks(seed, shape=(6, 20, 20)):
+    return torch.from_numpy(np.random.default_rng(seed).random(shape) < 0.4)
+
+
+def student_with(*, size=128, choices=None, **changes) -> Student:
+    """Detects slices by their own logit; slices are not smoothed."""
+    toy = make_student(size=size)
+    calibration = replace(toy.calibration, detector=BY_SLICE, context_mm=0.0, detection_mm=(0.0, 0.0), **changes)
+    return replace(toy, calibration=calibration, choices=choices or MaskChoices())
+
+
+def decide(student, logits, slice_logits, positions=None):
+    """Both predictions are the same."""
+    passes, slice_passes = (np.stack([np.float32(part)] * 2, axis=1) for part in (logits, slice_logits))
+    return student.decide_from(passes, slice_passes, positions or SlicePositions.unrelated(len(passes)))
+
+
+class TestComponents:
+    @pytest.mark.parametrize("share", [0.05, 0.15, 0.4, 0.6])
+    def test_they_are_those_of_scipy(self, share):
+        inside = np.random.default_rng(0).random((5, 24, 30)) < share
+        spiral = np.zeros((1, 24, 30), bool)
+        spiral[0, 1::4], spiral[0, 3::8, -1], spiral[0, 7::8, 0], spiral[0, 1:-1, 28] = True, True, True, True
+        for image in (inside, spiral, np.zeros_like(inside)):
+            for across in (True, False):
+                near = np.ones((3, 3, 3), int)
+                near[[0, 2]] *= across
+                expected, count = ndimage.label(image, near)
+                labels = label_components(torch.from_numpy(image), across).numpy()
+                pairs = np.unique(np.stack([expected.ravel(), labels.ravel()]), axis=1)
+                assert pairs.shape[1] == len(np.unique(labels)) == count + (not image.all())
+                np.testing.assert_array_equal(labels > 0, image)
+
+    def test_small_ones_are_kept_where_they_continue_a_lesion(self):
+        large, small, elsewhere = (10, 20, 1.0), (12, 15, 1.0), (30, 33, 1.0)
+        above = slices([small], [small], [large, elsewhere], [small, elsewhere], [], [small]) > 0
+        kept, has_large = drop_unlinked(above, 40)
+        assert torch.equal(kept, slices([small], [small], [large], [small], [], []) > 0)
+        assert has_large.tolist() == [False, False, True, False, False, False]
+
+    def test_the_order_of_rows_does_not_matter_and_scans_are_apart(self):
+        above = (
+            slices([(12, 15, 1.0)], [(12, 15, 1.0)], [(10, 20, 1.0)], [(12, 15, 1.0)], [(12, 15, 1.0)]) > 0
+        ).numpy()
+        positions = SlicePositions(
+            np.array([0, 0, 0, 1, 1]), 2.0 * np.arange(5)
+        )  # two are beside another scan's lesion
+        order = np.random.default_rng(0).permutation(5)
+        shuffled = map_scans(lambda some, _: drop_unlinked(some, 40), positions.take(order), above[order])
+        np.testing.assert_array_equal(shuffled[0], (above & (np.arange(5) < 3)[:, None, None])[order])
+
+    def test_small_ones_alone_must_be_detected_clearly(self):
+        logits = slices([(12, 15, 1.0)], [(10, 20, 1.0)], [(12, 15, 1.0)], [(10, 20, 1.0)])
+        scores = np.array([0.4, 0.1, 0.6, -0.1])
+        positions = SlicePositions(np.zeros(4), np.arange(4.0))
+        student = student_with(size=40, choices=MaskChoices(0.5, smallest=40 * 128**2 // 40**2))
+        decisions = decide(student, logits, scores, positions)
+        np.testing.assert_array_equal(decisions.drawn, logits > 0)
+        np.testing.assert_array_equal(decisions.masks.any(axis=(1, 2)), [False, True, True, False])
+
+
+class TestThresholds:
+    def test_the_threshold_is_the_peak_of_the_lesion_minus_the_span_below_0_only(self):
+        images = slices([(2, 8, 2.0), (3, 5, 3.0)], [(2, 8, -1.0)], [(2, 8, 7.0)])
+        thresholds = lower_thresholds(images[:2], 5.0)
+        assert set(thresholds[:, 2:8, 2:8].flatten().tolist()) == {-2.0}  # also where the slice's logits are below 0
+        assert not thresholds[:, 9:].any()
+        assert not lower_thresholds(images, 5.0).any()  # a lesion with a peak of 7 is connected
+
+    @pytest.mark.parametrize(("peak", "span", "expected"), [(-0.1, 5.0, 0.0), (0.1, 5.0, LOWEST), (1.0, None, 0.0)])
+    def test_none_is_lowered_that_stays_below_0_or_below_the_lowest_or_without_a_span(self, peak, span, expected):
+        assert lower_thresholds(slices([(2, 8, peak)]), span).min() == expected
+
+    def test_the_threshold_admits_the_smallest_lesion(self):
+        """Lower than 0 where fewer pixels reach that than a component must have."""
+        logits = slices([(20, 30, 1.0)], [(20, 30, -2.0), (22, 25, 1.0)], [(20, 24, 1.0)], size=128)
+        decisions = decide(student_with(smallest=40), logits, [5, 5, 5])
+        np.testing.assert_allclose(decisions.threshold, 1 / (1 + np.exp([0.0, 2.0, 9.0])), rtol=1e-6)
+        assert decisions.masks[:2].sum((1, 2)).tolist() == [100, 100]
+
+    def test_a_slice_smaller_than_the_smallest_lesion_has_a_threshold(self):
+        student = student_with(size=4, smallest=40 * 128 * 128)
+        assert decide(student, np.ones((2, 4, 4)), [5, 5]).threshold.tolist() == [0.5, 0.5]
+
+    def test_smoothing_is_that_of_the_diffusion_model(self):
+        values, heights = torch.randn(9, 5, 5), 1.5 * np.arange(9)
+        expected = smooth_across_slices(values.numpy(), SlicePositions(np.zeros(9), heights), 2.0)
+        np.testing.assert_allclose(smooth(values, torch.from_numpy(heights), 2.0), expected, atol=1e-6)
+
+
+class TestChoices:
+    """A strong lesion, a faint one (drawn down to a lower logit), one too small for any threshold, and two slices more,
+    the first without a lesion; logits fall off linearly from the middle of a square."""
+
+    def decide(self, **choices):
+        y, x = np.mgrid[:128, :128] - 64
+        away = np.maximum(np.abs(y), np.abs(x))
+        peaks = (np.maximum(peak - away * 0.3, -9) for peak in (9.0, 2.0, 6.0))
+        strong, faint, other = peaks
+        logits = [strong, faint, np.where(away < 2, 9, -9), np.full((128, 128), -9), other]
+        student = student_with(faint_span=5.0, smallest=40, choices=MaskChoices(**choices))
+        return decide(student, logits, [5, 5, 5, 5, -5])
+
+    def test_a_chosen_threshold_holds_for_every_pixel(self):
+        """Also in faint and in small lesions, where the calibrated one is lower; healthy slices stay empty."""
+        calibrated, chosen = self.decide(), self.decide(threshold_probability=0.8, smallest=0)
+        assert calibrated.maps[calibrated.masks].min() < 0.1  # of the faint lesion
+        for thresholds in (chosen.threshold, chosen.highest_threshold):  # also where no pixel is above it
+            np.testing.assert_allclose(thresholds, 0.8, rtol=1e-6)
+        np.testing.assert_array_equal(chosen.masks, (chosen.maps >= 0.8) & chosen.detected[:, None, None])
+        assert chosen.maps[4].max() > 0.9
+        assert not chosen.masks[4].any()
+        for name in ("maps", "score", "detected"):
+            np.testing.assert_array_equal(getattr(chosen, name), getattr(calibrated, name))
+
+    def test_a_higher_threshold_draws_no_more(self):
+        masks = [self.decide(threshold_probability=chosen).masks for chosen in (0.001, 0.3, 0.5, 0.9, 0.999)]
+        assert all((larger | smaller == larger).all() for larger, smaller in pairwise(masks))
+        assert len({int(mask.sum()) for mask in masks}) == len(masks)
+
+    def test_the_smallest_component_changes_which_are_dropped_and_no_threshold(self):
+        calibrated, every, few = (self.decide(smallest=limit) for limit in (None, 0, 200))
+        for changed in (every, few):
+            np.testing.assert_array_equal(changed.threshold, calibrated.threshold)
+        assert (few.masks <= calibrated.masks).all()
+        assert (calibrated.masks <= every.masks).all()
+        areas = [self.decide(threshold_probability=0.5, smallest=limit).masks[2].sum() for limit in (0, 8, 9, 40)]
+        assert areas == [9, 9, 0, 0]
+
+    @pytest.mark.parametrize("probability", [0, 1, -0.1, 1.5, float("nan")])
+    def test_a_threshold_is_a_probability(self, probability):
+        with pytest.raises(ConfigError, match="above 0 and below 1"):
+            MaskChoices(threshold_probability=probability)
+
+
+class TestOutlines:
+    """Masks on a grid that is finer than the student's pixels."""
+
+    SIDE, FINER = 32, 4
+
+    @pytest.mark.parametrize(("centre", "slope"), [((0.0, 0.0), 0.3), ((1.3, -0.7), 1.0), ((0.5, 3.1), 0.3)])
+    def test_a_disc_is_found_to_a_fraction_of_a_pixel(self, centre, slope):
+        side, finer = self.SIDE, self.FINER
+        planes = AxialPlanes(Grid.from_affine((side * finer,) * 2 + (1,), np.diag([-1.0, -1.0, 1.0, 1.0])), side)
+
+        def native(levels):
+            return planes.axial(planes.to_native(levels[None].float().numpy(), [0]))[0] >= 0.5
+
+        def distances(count, mm):
+            along = (np.arange(count) - (count - 1) / 2) * mm
+            return np.hypot(along[:, None] - centre[0], along[None] - centre[1])
+
+        margins = torch.from_numpy(slope * (13.0 - distances(side, finer))[None])
+        truth = distances(side * finer, 1.0) <= 13.0
+        mask, by_pixels = native(outline_levels(margins, margins >= 0)[0]), native((margins >= 0)[0])
+        assert toys.dice(mask, truth) > max(0.98, toys.dice(by_pixels, truth) + 0.025)
+        assert mask.sum() == pytest.approx(truth.sum(), rel=0.03)  # linear interpolation makes discs smaller
+
+    def test_masks_of_pixels_are_the_same(self):
+        margins = 3 * torch.randn(5, 32, 32, generator=torch.Generator().manual_seed(1))
+        masks = (margins >= 0) & ~random_masks(1, margins.shape)  # some are dropped
+        masks[2] = False  # nothing is detected there
+        levels = outline_levels(margins, masks)
+        assert torch.equal(levels >= 0.5, masks)
+        assert not levels[2].any()
+        assert not levels[(margins >= 0) & ~masks].any()
+        assert (float(levels.min()), float(levels.max())) == (0, 1)
+
+
+class TestEstimatedDice:
+    def test_of_masks_it_is_dice_and_of_probabilities_the_mean_over_masks_drawn_from_them(self):
+        first, second = random_masks(0), random_masks(1)
+        np.testing.assert_allclose(soft_dice(first.float(), second), dice(first.numpy(), second.numpy()))
+        assert soft_dice(torch.zeros(1, 4, 4), torch.zeros(1, 4, 4)).isnan().all()
+        rng = np.random.default_rng(2)
+        probabilities = rng.beta(0.5, 0.8, (1, 60, 60))
+        drawn, mask = rng.random((300, 60, 60)) < probabilities, probabilities >= 0.5
+        mean = dice(drawn, np.broadcast_to(mask, drawn.shape).copy()).mean()
+        estimate = soft_dice(torch.from_numpy(probabilities), torch.from_numpy(mask))
+        assert float(estimate) == pytest.approx(mean, abs=0.005)
+
+    def test_it_is_1_only_for_equal_and_certain_predictions(self):
+        def estimate(logits, other):
+            passes = np.stack([logits, other], axis=1).astype(np.float32)
+            student = student_with(size=20, smallest=0)
+            positions = SlicePositions.unrelated(len(passes))
+            return student.decide_from(passes, np.full((len(passes), 2), 5.0, np.float32), positions).estimated_dice
+
+        mask = random_masks(4).numpy()
+        logits = np.where(mask, 50.0, -50.0)
+        assert estimate(logits, logits) == pytest.approx(1)
+        assert (estimate(logits, np.roll(logits, 1, axis=1)) < 1).all()
+        assert (estimate(logits / 20, logits / 20) < 0.95).all()
+        logits[2] = -50
+        decisions = decide(student_with(size=20, smallest=0), logits, [5, 5, -5, 5, 5, 5])
+        np.testing.assert_array_equal(np.isnan(decisions.estimated_dice), ~decisions.masks.any(axis=(1, 2)))
+
+    def test_of_a_scan_it_is_weighted_by_area(self):
+        """Which makes it the DICE of the volume where both masks of every slice have the same area."""
+
+        def average(masks, estimates):
+            values = {field.name: np.full(len(masks), np.nan) for field in fields(Decisions)}
+            return average_estimate(Decisions(**{**values, "masks": masks, "estimated_dice": np.array(estimates)}))
+
+        masks = random_masks(6).numpy()
+        moved = np.roll(masks, 2, axis=2)
+        whole = dice(masks.reshape(1, -1, 20), moved.reshape(1, -1, 20))[0]
+        assert average(masks, dice(masks, moved)) == pytest.approx(whole)
+        masks[1] = False
+        assert average(masks, [0.5, np.nan, 0.5, 0.5, 0.5, 0.5]) == pytest.approx(0.5)
+        assert np.isnan(average(masks, [np.nan] * 6))
+
+    @pytest.mark.filterwarnings("ignore::anofpdm.errors.ScanWarning")
+    def test_it_is_saved(self, tmp_path):
+        """Of a scan with a lesion, in summary.json and slices.csv; null and nan for the diffusion engine."""
+        files, _, _ = scan_files(tmp_path)
+        student = make_student(channels=("flair", "t2"), optional=(), size=SIZE, bias=None)
+        model = replace(known_model(), student=student)
+        for engine in ("student", "diffusion"):
+            result = model.segment(files, engine=engine, **({} if engine == "student" else BY_HEALTHY))
+            result.save(tmp_path / engine, picture=False)
+            saved = json.loads((tmp_path / engine / SUMMARY).read_text())["estimated_dice"]
+            column = [float(row["estimated_dice"]) for row in csv.DictReader((tmp_path / engine / SLICES).open())]
+            np.testing.assert_allclose(column, result.decisions.estimated_dice, atol=1e-4)
+            assert (saved is None) == np.isnan(column).all() == (engine == "diffusion")
+            assert np.isnan(result.estimated_dice) if saved is None else 0 < result.estimated_dice <= 1
+
+
+class KnownStudent(Student):
+    """Its logits rise with the brightness of FLAIR; a slice is unhealthy where one of them is above 0."""
+
+    def decide(self, pixels, positions, progress=None):  # noqa: ARG002
+        logits = 20 * pixels(np.arange(len(positions.scans)))[:, 0] - 8
+        return decide(super(), logits, np.where(logits.max(axis=(1, 2)) > 0, 5.0, -5.0), positions)
+
+
+@pytest.mark.filterwarnings("ignore::anofpdm.errors.ScanWarning")
+def test_the_report_names_the_lowest_threshold_that_a_mask_was_drawn_with(tmp_path):
+    """A head with a bright ball on one side, and a faint one, slightly higher, on the other."""
+    shape = (40, 40, 30)
+    affine = toys.affine_of(spacing=(4.0, 4.0, 4.0), shape=shape)
+    bright, faint = (toys.ball(affine, shape, centre, 18) for centre in ((30, 0, -10), (-30, 0, 6)))
+    head = np.where(toys.ball(affine, shape, (0, 0, 0), 56), 100, 0) + 100 * bright + 50 * faint
+    file = toys.save(tmp_path / "p_flair.nii.gz", head.astype(np.int16), affine)
+    toy = make_student(channels=("flair",), optional=(), size=40)
+    calibration = replace(toy.calibration, detector=BY_SLICE, detection_mm=(0.0, 0.0), smallest=4, faint_span=5.0)
+    student = KnownStudent(toy.network, calibration, "teacher", torch.device("cpu"))
+    result = Model(None, student).segment({"flair": file})
+    page = render_report(result, "p").decode()
+    shown = json.loads(re.search(r'id="data">(.*?)</script>', page, re.DOTALL)[1])["slices"]
+    kinds, alone, together = set(), set(), set()
+    for row, maps, mask, text in zip(result.slices, result.decisions.maps, result.decisions.masks, shown, strict=True):
+        lowest = float(row["threshold"])
+        if mask.any():
+            assert maps[mask].min() >= lowest - 1e-6
+            halves = [maps[:, half][mask[:, half]] for half in (slice(20), slice(20, None))]
+            kinds.add((*(half.size > 0 for half in halves), lowest < 0.5))
+        alone.add(f"at least {lowest:.3g} (lowered from 0.5, as the lesion is faint or small" in text["decision"])
+        together.add(f"at least {lowest:.3g} to 0.5 (lesion probability, lower where a" in text["decision"])
+    # The patient's right is on the left: the bright ball alone, both, and the faint one alone.
+    assert kinds == {(True, False, False), (True, True, True), (False, True, True)}
+    assert alone == together == {True, False}
