@@ -25,7 +25,7 @@ MUTANTS = (
         "scans/grid.py",
         "np.argmax(nib.io_orientation(self.affine)[:, 0] == 2)",
         "2",
-        "segment/test_slice_distance.py scans/raw/test_thick.py",
+        "segment/test_slice_distance.py raw/test_thick.py",
     ),
     (
         "scans/slices.py",
@@ -43,13 +43,13 @@ MUTANTS = (
         "raw/geometry.py",
         "(np.array([i, j, k]) - 1) / 2",
         "np.array([i, j, k]) / 2",
-        "scans/raw/test_register.py scans/raw/test_study.py",
+        "raw/test_register.py raw/test_study.py",
     ),
     (
         "raw/geometry.py",
         "lps = LPS @ matrix @ LPS",
         "lps = matrix",
-        "scans/raw/test_register.py scans/raw/test_study.py segment/test_raw.py",
+        "raw/test_register.py raw/test_study.py segment/test_raw.py",
     ),
     (
         "cohorts/plan.py",

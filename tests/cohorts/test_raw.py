@@ -66,7 +66,7 @@ def test_registrations_are_kept_for_another_size(tmp_path, monkeypatch):
     stored = {path.name for path in (tmp_path / "out" / "preparation" / "p").iterdir()}
     assert {"brain_flair.nii.gz", "brain_t2.nii.gz", "manifest.json", "t2_to_flair.txt", "t2.png"} <= stored
     assert "t2.nii.gz" not in stored
-    monkeypatch.setattr("anofpdm.raw.preparation.register_rigid", None)  # is not called
+    monkeypatch.setattr("anofpdm.raw.study.register_rigid", None)  # is not called
     report = prepare(plan_cohort("brats21", source, size=32), tmp_path / "out", overwrite=True)
     assert not report.failed
 

@@ -3,7 +3,7 @@
 import contextlib
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,7 +15,6 @@ from anofpdm.cohorts.writer import MANIFEST
 from anofpdm.errors import AnoFPDMError, CohortError
 from anofpdm.options import Layout, Raw, parse
 from anofpdm.scans.dicom.source import holds_dicom, is_zip
-from anofpdm.scans.found_brains import NO_BRAINS, FoundBrains
 from anofpdm.scans.modalities import InputModalities, as_inputs
 from anofpdm.util.files import describe_irregular
 
@@ -38,7 +37,7 @@ class Target:
     bids: bool  # whether its results get BIDS names
     study: "Study | None" = None  # for DICOM; the images are then the folder or zip until `open`
     notes: tuple[str, ...] = ()  # lines for the user: how files or series were chosen
-    brains: FoundBrains = NO_BRAINS  # of series that were chosen by their images
+    brains: dict[str, bytes] = field(default_factory=dict)  # of series whose images were compared (raw/brain.py)
 
     @contextlib.contextmanager
     def open(self) -> Iterator[Subject]:

@@ -11,8 +11,7 @@ from pathlib import Path
 from anofpdm import __version__
 from anofpdm.cohorts.subjects import Subject
 from anofpdm.errors import AnoFPDMError, ConfigError, OutputError, ScanError, ScanWarning
-from anofpdm.raw.preparation import discard
-from anofpdm.raw.prepare_study import RawRun
+from anofpdm.raw.cache import StudyCache, discard
 from anofpdm.segment import outputs
 from anofpdm.segment.earlier import EarlierResult
 from anofpdm.segment.engines import TASK, SegmentRequest
@@ -183,7 +182,7 @@ class BatchSegmentation:
         for line in target.notes:
             report_line(line)
         prepared = folder / outputs.PREPARATION if self.preparations is None else self.preparations / subject.name
-        raw = RawRun(prepared, report_line, brains=target.brains)
+        raw = StudyCache(prepared, report_line, brains=target.brains)
         result = segment_target(self.model, target, subject, request, progress, raw)
         with folder_lock(_created(folder), needed=self.shared):
             self._save(target, result, folder, name)

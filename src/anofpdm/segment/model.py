@@ -29,7 +29,7 @@ from anofpdm.models.registry import model_folder
 from anofpdm.network.checkpoint import WEIGHTS
 from anofpdm.network.predictor import TrainedModel, load_trained
 from anofpdm.options import Precision, Raw
-from anofpdm.raw.prepare_study import RawRun
+from anofpdm.raw.cache import StudyCache
 from anofpdm.raw.study import Study
 from anofpdm.report.display import Curves, DisplayData, SliceSpace
 from anofpdm.scans import AxialPlanes, Grid, Scan, scan_slices
@@ -143,7 +143,7 @@ class Model:
         *,
         request: SegmentRequest | None = None,  # instead of options
         progress: Progress = silent,
-        raw_run: RawRun | None = None,  # where a raw study's preparation is kept
+        raw_run: StudyCache | None = None,  # where a raw study's preparation is kept
         **options: Unpack[SegmentOptions],
     ) -> Segmentation:
         """Segment one scan.
@@ -173,7 +173,7 @@ class Model:
         return self._segment_files(lowercase_names(scan), request, progress, raw_run)
 
     def _segment_files(
-        self, files: Files, request: SegmentRequest, progress: Progress, raw_run: RawRun | None
+        self, files: Files, request: SegmentRequest, progress: Progress, raw_run: StudyCache | None
     ) -> Segmentation:
         start = time.perf_counter()
         warned = RecordedWarnings()
@@ -207,14 +207,14 @@ class Model:
         )
 
     def _read(
-        self, files: Files, request: SegmentRequest, run: RawRun | None, progress: Progress
+        self, files: Files, request: SegmentRequest, run: StudyCache | None, progress: Progress
     ) -> tuple[Scan, Study | None]:
         unknown = [name for name in files if name not in {*self.modalities, *request.modalities}]
         if unknown and request.inputs.optional:  # a misspelt optional modality would count as missing
             known = ", ".join(request.modalities)
             raise ScanError(f"{', '.join(unknown)}: not a modality of the model; choose from {known}")
         check_names({name: path for name, path in files.items() if name in request.modalities})
-        run = replace(run or RawRun(), progress=portion(progress, 0, PREPARATION_PORTION))
+        run = replace(run or StudyCache(), progress=portion(progress, 0, PREPARATION_PORTION))
         return read_input(files, request, self.expects, self.foreground, run)
 
     def _checked_slices(

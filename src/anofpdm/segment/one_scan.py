@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from anofpdm.cohorts.subjects import Subject
 from anofpdm.errors import CohortError, ScanError
 from anofpdm.options import Raw
-from anofpdm.raw.prepare_study import RawRun
+from anofpdm.raw.cache import StudyCache
 from anofpdm.scans.plausible import DICOM_HEADER, NIFTI_HEADER
 from anofpdm.segment.engines import SegmentRequest
 from anofpdm.segment.inputs import Target, find_targets
@@ -50,10 +50,10 @@ def find_scan(source: Source, request: SegmentRequest) -> Target:
 
 
 def segment_source(
-    model: "Model", source: Source, request: SegmentRequest, progress: Progress, run: RawRun | None
+    model: "Model", source: Source, request: SegmentRequest, progress: Progress, run: StudyCache | None
 ) -> Segmentation:
     target = find_scan(source, request)
-    run = replace(run or RawRun(), brains=target.brains)
+    run = replace(run or StudyCache(), brains=target.brains)
     for note in target.notes:
         run.report(note)
     with target.open() as subject:
@@ -64,7 +64,7 @@ def segment_source(
 
 
 def segment_target(
-    model: "Model", target: Target, subject: Subject, request: SegmentRequest, progress: Progress, run: RawRun
+    model: "Model", target: Target, subject: Subject, request: SegmentRequest, progress: Progress, run: StudyCache
 ) -> Segmentation:
     """`subject` has NIfTI files, also where the target is DICOM; the summary then names the series."""
     result = model.segment(subject.images, request=request, progress=progress, raw_run=run)

@@ -9,7 +9,8 @@ import numpy as np
 
 from anofpdm.errors import ScanError
 from anofpdm.options import Raw
-from anofpdm.raw.prepare_study import BrainFinder, RawRun, prepare_raw
+from anofpdm.raw.brain import DEEPBET, BrainFinder
+from anofpdm.raw.cache import StudyCache
 from anofpdm.raw.stripped import is_stripped, on_one_grid
 from anofpdm.raw.study import Study, StudyOptions
 from anofpdm.raw.template import in_template_space
@@ -28,7 +29,7 @@ def read_input(
     request: SegmentRequest,
     expects: ScanExpectation,
     foreground: tuple[float, float],  # share of the slices in calibration
-    run: RawRun | None,
+    cache: StudyCache | None,
 ) -> tuple[Scan, Study | None]:
     """The scan, and the study that it was prepared from, if it was."""
     inputs = request.inputs
@@ -48,7 +49,7 @@ def read_input(
         stripped = scan if whole else request.brain.apply(scan, first)
         if not whole and _is_in_place(stripped, expects):
             return stripped, None
-    return _prepare(paths, request.brain, study_options(request, expects), run or RawRun())
+    return _prepare(paths, request.brain, study_options(request, expects), cache or StudyCache())
 
 
 def study_options(request: SegmentRequest, expects: ScanExpectation) -> StudyOptions:
@@ -88,10 +89,13 @@ def _is_whole_head(scan: Scan, paths: Mapping[str, Path], foreground: tuple[floa
     return large and not any(is_stripped(Volume(path, volume, scan.grid)) for path, volume in volumes)
 
 
-def _prepare(paths: dict[str, Path], brain: BrainSource, options: StudyOptions, run: RawRun) -> tuple[Scan, Study]:
+def _prepare(
+    paths: dict[str, Path], brain: BrainSource, options: StudyOptions, cache: StudyCache
+) -> tuple[Scan, Study]:
     command = None if brain.command is None else partial(_run_command, brain.command)
-    finder = BrainFinder(None if brain.mask is None else Path(brain.mask), command, brain.description(), run.brains)
-    study = prepare_raw(paths, finder, options, run)
+    mask = None if brain.mask is None else Path(brain.mask)
+    finder = BrainFinder(mask, command, brain.description() or DEEPBET, cache.brains)
+    study = Study(paths, options, cache, finder).prepare()
     return study.scan, study
 
 

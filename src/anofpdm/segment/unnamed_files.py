@@ -9,7 +9,6 @@ from anofpdm.cohorts.subjects import MASK, Subject, normalise_name, stem
 from anofpdm.errors import CohortError, ConfigError, ScanError
 from anofpdm.raw.unnamed_series import MOST_SERIES, assign_volumes
 from anofpdm.scans import read_volume
-from anofpdm.scans.found_brains import FoundBrains
 from anofpdm.scans.modalities import InputModalities
 
 
@@ -17,7 +16,7 @@ from anofpdm.scans.modalities import InputModalities
 class SubjectByImages:
     subject: Subject
     notes: tuple[str, ...]  # a line for each file that was chosen by its image
-    brains: FoundBrains  # of these files
+    brains: dict[str, bytes]  # of the files whose images were compared
 
 
 def subject_by_images(files: Sequence[Path], modalities: InputModalities, remedy: str) -> SubjectByImages | None:
@@ -32,16 +31,16 @@ def subject_by_images(files: Sequence[Path], modalities: InputModalities, remedy
     where = unnamed[0].parent
     try:
         volumes = {path.name: read_volume(path) for path in unnamed}
-        assigned = assign_volumes(volumes, missing, tuple(named), remedy)
+        assigned, brains = assign_volumes(volumes, missing, tuple(named), remedy)
     except ConfigError:  # deepbet is not installed: the names alone decide
         return None
     except ScanError as problem:
         raise CohortError(f"{where}: {problem}") from None
-    images = named | {name: where / file for name, file in assigned.series.items()}
+    images = named | {name: where / file for name, file in assigned.items()}
     name = normalise_name(where.resolve().name) or "scan"
-    lines = tuple(f"{file} is used as {modality}, by its image" for modality, file in assigned.series.items())
+    lines = tuple(f"{file} is used as {modality}, by its image" for modality, file in assigned.items())
     subject = Subject(name, name, {modality: images[modality] for modality in modalities.select(images)})
-    return SubjectByImages(subject, lines, assigned.brains)
+    return SubjectByImages(subject, lines, brains)
 
 
 def _split(files: Sequence[Path], modalities: tuple[str, ...]) -> tuple[dict[str, Path], list[Path]]:
