@@ -32,8 +32,8 @@ def test_the_brain_is_found_in_any_orientation(networks):
     affine = template.grid.affine[:, [0, 2, 1, 3]] * [-1, 1, 1, 1]
     affine[:3, 3] += template.grid.affine[:3, 0] * (head.shape[0] - 1)
     voxels, truth = (array[flipped].transpose(0, 2, 1) for array in (head, template.brain))
-    found = brain.extract_brain(voxels, Grid.from_affine(voxels.shape, affine), networks, "head.nii.gz")
-    assert dice(found, truth) > 0.95
+    extracted = brain.extract_brain(voxels, Grid.from_affine(voxels.shape, affine), networks, "head.nii.gz")
+    assert dice(extracted, truth) > 0.95
 
 
 def test_our_network_is_that_of_the_file(networks):

@@ -146,10 +146,6 @@ def test_thick_slices_of_the_reference_are_divided(files):
     study = Study(flair, StudyOptions(slice_mm=2.0), StudyCache(report=lines.append)).prepare()
     assert "flair: slices of 5 mm divided into slices of 1.67 mm" in lines
     np.testing.assert_allclose(study.scan.grid.spacing_mm, [1.5, 1.5, 5 / 3], rtol=1e-5)
-    own = study.to_reference(study.scan.volumes[0])  # means over the thick slices
-    inside = ndimage.binary_erosion(study.to_reference(study.brain) == 1)
-    original = read_volume(files["flair"]).voxels
-    assert np.abs(own - original)[inside].mean() < 0.02 * original[inside].mean()
     thin = Study(flair, StudyOptions(slice_mm=4.0)).prepare()  # 5 mm are not much more
     np.testing.assert_allclose(thin.scan.grid.spacing_mm, [1.5, 1.5, 5.0], rtol=1e-5)
 

@@ -55,10 +55,10 @@ def random_rigid(rng: np.random.Generator, degrees: float, mm: float) -> np.ndar
     return rigid_matrix(tuple(degrees * angles / np.linalg.norm(angles)), centre, target)
 
 
-def mean_error_mm(found: np.ndarray, true: np.ndarray, head: Head) -> float:
+def mean_error_mm(matrix: np.ndarray, true: np.ndarray, head: Head) -> float:
     """Mean distance of positions inside the brain by two transforms."""
     positions = apply(head.grid.affine, np.argwhere(head.brain)[::20])
-    return float(np.linalg.norm(apply(found, positions) - apply(true, positions), axis=1).mean())
+    return float(np.linalg.norm(apply(matrix, positions) - apply(true, positions), axis=1).mean())
 
 
 def dicom_series(head: Head, **tags: object) -> Series:

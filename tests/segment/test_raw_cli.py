@@ -31,18 +31,8 @@ def scan(tmp_path_factory):
 
 def segment(scan, out, *words):
     files = [f"{name}={scan / f'anna_{name}.nii.gz'}" for name in GRIDS]
-    arguments = [
-        "segment",
-        BUNDLED / "phantom-tumour",
-        *files,
-        "--out",
-        out,
-        "--engine",
-        "student",
-        "--device",
-        "cpu",
-        *words,
-    ]
+    options = ("--engine", "student", "--device", "cpu", *words)
+    arguments = ["segment", BUNDLED / "phantom-tumour", *files, "--out", out, *options]
     return CliRunner().invoke(app, [str(word) for word in arguments])
 
 

@@ -10,7 +10,7 @@ position off the voxel grid avoids the preference of interpolation for aligned g
 """
 
 import itertools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy import ndimage, optimize
@@ -62,10 +62,9 @@ class Registration:
 
 def register_rigid(reference: Head, series: Head) -> Registration:
     """Where the series lies relative to the reference."""
-    centre = reference.centre_mm
-    start = search_coarse(coarse_brain(reference), coarse_brain(series), centre, series.centre_mm)
+    start = search_coarse(reference, series)
     metric = Metric(_smoothed(reference), _smoothed(series), FINE_POINTS)
-    matrix = optimise(metric, start, centre, np.ones(6), xtol=0.02, ftol=2e-5, maxiter=6)
+    matrix = optimise(metric, start, reference.centre_mm, np.ones(6), xtol=0.02, ftol=2e-5, maxiter=6)
     return _better_than_headers(metric, matrix, LEAST_MOVEMENT_MM)
 
 
@@ -78,11 +77,11 @@ def register_affine(template: Head, reference: Head) -> Registration:
 def find_affine(template: Head, reference: Head) -> tuple[np.ndarray, "Metric"]:
     """The best affine [4, 4], and the metric by which it was found."""
     centre = template.centre_mm
-    stripped = Head(np.where(reference.brain, reference.voxels, 0), reference.brain, reference.grid)
+    stripped = replace(reference, voxels=np.where(reference.brain, reference.voxels, 0))
     size = (reference.volume_ml / template.volume_ml) ** (1 / 3)
-    rigid = search_coarse(coarse_brain(template), coarse_brain(stripped), centre, reference.centre_mm)
+    rigid = search_coarse(template, reference)
     around = ndimage.binary_dilation(template.brain, iterations=AROUND_TEMPLATE)
-    metric = Metric(Head(template.voxels, around, template.grid), stripped, AFFINE_POINTS)
+    metric = Metric(replace(template, brain=around), stripped, AFFINE_POINTS)
     starts = [rigid, rigid @ affine_matrix(np.array([0.0] * 6 + [size - 1] * 3 + [0.0] * 3), centre), np.eye(4)]
     best = max(starts, key=metric)
     return optimise(metric, best, centre, AFFINE_STEPS, xtol=0.05, ftol=1e-4, maxiter=8), metric
@@ -158,9 +157,11 @@ def affine_matrix(parameters: np.ndarray, centre: np.ndarray) -> np.ndarray:
     return matrix
 
 
-def search_coarse(reference: Head, series: Head, centre: np.ndarray, target: np.ndarray) -> np.ndarray:
-    around = ndimage.binary_dilation(reference.brain, iterations=2)  # with the outline of the brain
-    metric = Metric(Head(reference.voxels, around, reference.grid), series, COARSE_POINTS)
+def search_coarse(reference: Head, series: Head) -> np.ndarray:
+    """The best rigid transform by coarse images of the brains."""
+    centre, target, coarse = reference.centre_mm, series.centre_mm, coarse_brain(reference)
+    around = ndimage.binary_dilation(coarse.brain, iterations=2)  # with the outline of the brain
+    metric = Metric(replace(coarse, brain=around), coarse_brain(series), COARSE_POINTS)
     turned = [rigid_matrix(angles, centre, target) for angles in itertools.product(ANGLES, repeat=3)]
     best = np.argsort([metric(start) for start in turned])[::-1][:COARSE_STARTS]
     starts = [np.eye(4), rigid_matrix((0, 0, 0), centre, target), *(turned[row] for row in best)]
@@ -192,7 +193,7 @@ def coarse_brain(head: Head) -> Head:
 def _smoothed(head: Head) -> Head:
     """Along the axes whose voxels are small enough."""
     sigmas = [SMOOTHING_MM / step if step < 2 * SMOOTHING_MM else 0 for step in head.grid.spacing_mm]
-    return Head(ndimage.gaussian_filter(head.voxels.astype(np.float32), sigmas, truncate=3), head.brain, head.grid)
+    return replace(head, voxels=ndimage.gaussian_filter(head.voxels.astype(np.float32), sigmas, truncate=3))
 
 
 def _range(head: Head) -> tuple[float, float]:

@@ -92,6 +92,7 @@ class Study:
             for path in self.files.values():  # before anything is computed
                 check_series(read_volume(path), trust_header=self.options.trust_header)
             self._combine()
+            self.find_brain.networks = None  # their memory is needed for segmentation
             self._save()
         return self
 
