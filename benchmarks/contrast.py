@@ -26,6 +26,7 @@ from scipy import ndimage
 
 from anofpdm.options import PhantomKind
 from anofpdm.phantoms.phantom_cohort import PhantomConfig, make_phantom
+from anofpdm.raw.brain import BrainFinder
 from anofpdm.raw.contrast import (
     CONTRASTS,
     assign_series,
@@ -34,7 +35,6 @@ from anofpdm.raw.contrast import (
     measure_stripped,
 )
 from anofpdm.raw.mixed_up import find_mixed_up
-from anofpdm.raw.prepare_study import BrainFinder
 from anofpdm.raw.register import Head
 from anofpdm.scans import read_volume
 from anofpdm.scans.grid import Grid

@@ -32,9 +32,10 @@ from raw_masks import DisturbedScores, Undisturbed, dice, distances_mm, disturb_
 
 from anofpdm.errors import ScanWarning
 from anofpdm.raw.brain import extract_brain, load_networks
+from anofpdm.raw.cache import StudyCache
 from anofpdm.raw.geometry import decode_transform
-from anofpdm.raw.prepare_study import BrainFinder, RawRun, prepare_raw
 from anofpdm.raw.register import Head, register_rigid
+from anofpdm.raw.study import Study
 from anofpdm.scans import read_volume
 from anofpdm.scans.grid import Grid
 from anofpdm.segment.inputs import find_targets
@@ -103,7 +104,7 @@ def measure_brains(args: argparse.Namespace) -> None:
 def measure_lesion(args: argparse.Namespace) -> None:
     model = load(args.model, "cpu")
     with tempfile.TemporaryDirectory() as folder:
-        result = model.segment(series_files(args.folder), raw="always", raw_run=RawRun(Path(folder), print))
+        result = model.segment(series_files(args.folder), raw="always", raw_run=StudyCache(Path(folder), print))
     truth = read_volume(args.folder / "reference_lesion_on_flair.nii.gz").voxels > 0
     print(f"{result.volume_ml:.1f} ml, reference {truth.sum() * voxel_ml(result.grid):.1f} ml, ", end="")
     print(f"DICE {dice(result.mask, truth):.3f}")
@@ -198,8 +199,8 @@ def run_study(args: argparse.Namespace) -> None:
         needed = model.request().modalities
         ordered = {one: files[one] for one in (*needed, *files)}
         options = study_options(model.request())
-        prepare_raw(ordered, BrainFinder(), options, RawRun(Path(name, "preparation"), print))
-        model.segment(files, raw="always", raw_run=RawRun(Path(name, "preparation"))).save(Path(name, "out"))
+        Study(ordered, options, StudyCache(Path(name, "preparation"), print)).prepare()
+        model.segment(files, raw="always", raw_run=StudyCache(Path(name, "preparation"))).save(Path(name, "out"))
 
 
 if __name__ == "__main__":

@@ -17,11 +17,11 @@ from raw_disturbed import (
 )
 
 from anofpdm.cohorts.subjects import Subject
+from anofpdm.raw.cache import StudyCache
 from anofpdm.raw.geometry import apply, resample
-from anofpdm.raw.place import PlacedSeries
-from anofpdm.raw.prepare_study import BrainFinder, RawRun, prepare_raw
-from anofpdm.raw.register import Head, register_rigid
-from anofpdm.raw.template import load_template, register_affine
+from anofpdm.raw.register import Head, register_affine, register_rigid
+from anofpdm.raw.study import PlacedSeries, Study
+from anofpdm.raw.template import MNI152, load_template
 from anofpdm.scans import read_volume
 from anofpdm.scans.grid import Grid
 from anofpdm.segment.model import Model
@@ -78,8 +78,8 @@ def disturb_once(
         raw.mkdir()
         files = write_disturbed({one: scan.whole[one] for one in names}, disturbance, raw)
         options = study_options(model.request())
-        study = prepare_raw(files, BrainFinder(), options, RawRun(raw / "preparation"))
-        after = model.segment(files, raw="always", raw_run=RawRun(raw / "preparation"))
+        study = Study(files, options, StudyCache(raw / "preparation")).prepare()
+        after = model.segment(files, raw="always", raw_run=StudyCache(raw / "preparation"))
     there = np.linalg.inv(disturbance.movements[reference])
 
     def moved(mask: np.ndarray) -> np.ndarray:
@@ -87,9 +87,9 @@ def disturb_once(
 
     before, perfect = moved(scan.prediction.mask), predict_perfect(model, scan, disturbance, reference)
     errors = {one.name: placement_error(one, disturbance, scan.stripped[reference]) for one in study.series[1:]}
-    if study.template is not None:
-        error = distances_mm(study.template.matrix, disturbance.movements[reference], scan.stripped[reference])
-        errors[study.template.name] = float(error.mean())
+    if options.template:
+        error = distances_mm(study.scan_to_reference, disturbance.movements[reference], scan.stripped[reference])
+        errors[MNI152] = float(error.mean())
     truth = None if scan.reference is None else moved(scan.reference)
     return DisturbedScores(
         undisturbed=dice(after.mask, before),

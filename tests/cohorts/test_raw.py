@@ -14,12 +14,11 @@ from anofpdm.cohorts.prepare import prepare
 from anofpdm.cohorts.raw_scans import RawOptions
 from anofpdm.errors import CohortError
 from anofpdm.options import Raw, Template
-from anofpdm.raw.geometry import apply, resample
+from anofpdm.raw.geometry import apply
 from anofpdm.scans import read_volume, write_nifti
-from anofpdm.scans.grid import Grid
 from anofpdm.scoring.truth import Truth
 from tests import toys
-from tests.raw.worlds import moved_head, random_rigid, thick_grid, tumour_phantom
+from tests.raw.worlds import lesion_on, moved_head, random_rigid, stripped_head, thick_grid, tumour_phantom
 
 MOVEMENT = random_rigid(np.random.default_rng(8), 12.0, 15.0)
 GRIDS = {
@@ -30,15 +29,11 @@ GRIDS = {
 
 def raw_cohort(folder, mask_on):
     """One patient in the BraTS layout, T2 after a movement, with the lesion mask on the grid of one of the series."""
-    phantom = tumour_phantom()
-    source = Grid.from_affine(phantom.mask.shape, phantom.affine)
+    (folder / "p").mkdir(parents=True)
     for (name, grid), matrix in zip(GRIDS.items(), (np.eye(4), MOVEMENT), strict=True):
-        head = moved_head(name, matrix, grid)
-        (folder / "p").mkdir(parents=True, exist_ok=True)
-        write_nifti(folder / "p" / f"p_{name}.nii.gz", np.where(head.brain, head.voxels, 0), grid)
+        write_nifti(folder / "p" / f"p_{name}.nii.gz", stripped_head(name, matrix, grid).voxels, grid)
         if name == mask_on:
-            lesion = resample(phantom.mask > 0, source, grid, np.linalg.inv(matrix)) >= 0.5
-            write_nifti(folder / "p" / "p_seg.nii.gz", lesion.astype(np.uint8), grid)
+            write_nifti(folder / "p" / "p_seg.nii.gz", lesion_on(grid, matrix).astype(np.uint8), grid)
     return folder
 
 
@@ -73,7 +68,7 @@ def test_registrations_are_kept_for_another_size(folder, tmp_path, monkeypatch):
     stored = {path.name for path in (tmp_path / "out" / "preparation" / "p").iterdir()}
     assert {"brain_flair.nii.gz", "brain_t2.nii.gz", "manifest.json", "t2_to_flair.txt", "t2.png"} <= stored
     assert "t2.nii.gz" not in stored
-    monkeypatch.setattr("anofpdm.raw.preparation.register_rigid", None)  # is not called
+    monkeypatch.setattr("anofpdm.raw.study.register_rigid", None)  # is not called
     assert not prepare(plan_cohort("brats21", folder / "in", size=32), tmp_path / "out", overwrite=True).failed
 
 

@@ -22,7 +22,6 @@ from anofpdm.raw.series_pictures import (
 from anofpdm.scans.grid import Grid
 from tests import toys
 
-AXES = ("RAS", "LPS", "PIR", "ASL")
 AXIAL, CORONAL, SAGITTAL = 1, 4, 5
 
 
@@ -35,34 +34,26 @@ def ball_head(axes, spot=(20.0, 20.0, 20.0)):
     return Head(voxels, brain, Grid.from_affine(shape, affine))
 
 
-def spot_offset(image):
-    """Columns and rows of the bright spot from the centre of a plane, in millimetres."""
-    rows, columns = np.nonzero(image > 150)
-    return (columns.mean() - (SIDE - 1) / 2) * PIXEL_MM, (rows.mean() - (SIDE - 1) / 2) * PIXEL_MM
-
-
-@pytest.mark.parametrize("axes", AXES)
+@pytest.mark.parametrize("axes", ["RAS", "LPS", "PIR", "ASL"])
 def test_planes_are_seen_as_radiologists_do(axes):
-    head = ball_head(axes, spot=(20.0, 20.0, 12.0))
-    images = cut_planes(head.voxels, head.grid, choose_planes(head), np.eye(4))
-    assert spot_offset(images[2]) == pytest.approx((-20, -20), abs=2)  # right is left, anterior is up
-    planes = choose_planes(head)
+    """Right is left, anterior is up; from the side, anterior is left."""
+    planes = choose_planes(ball_head(axes))
     heights = [float(plane.affine[2, 3]) for plane in planes[:4]]
     assert heights == sorted(heights)
-    low = ball_head(axes, spot=(20.0, 0.0, 20.0))
-    assert spot_offset(cut_planes(low.voxels, low.grid, planes, np.eye(4))[CORONAL]) == pytest.approx((-20, -20), abs=2)
-    middle = ball_head(axes, spot=(0.0, 20.0, 20.0))
-    offset = spot_offset(cut_planes(middle.voxels, middle.grid, planes, np.eye(4))[SAGITTAL])
-    assert offset == pytest.approx((-20, -20), abs=2)
+    for plane, spot in ((2, (20.0, 20.0, 12.0)), (CORONAL, (20.0, 0.0, 20.0)), (SAGITTAL, (0.0, 20.0, 20.0))):
+        head = ball_head(axes, spot)
+        image = cut_planes(head.voxels, head.grid, planes, np.eye(4))[plane]
+        offset_mm = (np.mean(np.nonzero(image > 150), axis=1) - (SIDE - 1) / 2) * PIXEL_MM
+        assert offset_mm == pytest.approx((-20, -20), abs=2)
 
 
 def test_edges_are_where_the_image_changes():
     rows, columns = np.mgrid[:SIDE, :SIDE]
     radius = np.hypot(rows - 90, columns - 100)
     disc = np.where(radius < 50, 100.0, 0.0)[None].astype(np.float32)
-    found = find_edges(disc, disc > 0)[0]
-    assert found.sum() > 200
-    assert np.abs(radius[found] - 50).max() < 2
+    edges = find_edges(disc, disc > 0)[0]
+    assert edges.sum() > 200
+    assert np.abs(radius[edges] - 50).max() < 2
 
 
 def test_a_wrong_registration_is_visible_in_its_picture():
@@ -72,14 +63,12 @@ def test_a_wrong_registration_is_visible_in_its_picture():
     shifted[0, 3] = 25.0  # the series is shown 25 mm further to the left of the patient
     sheet = np.array(Image.open(io.BytesIO(draw_registration("t2", head, head, shifted))).convert("RGB"))
     tile = sheet[HEADING : HEADING + SIDE, GAP + AXIAL * (SIDE + GAP) :][:, :SIDE]
-    centre = (SIDE - 1) / 2
-    blue = np.nonzero((tile == BRAIN_COLOUR).all(axis=2))[1]
-    orange = np.nonzero((tile == EDGE_COLOUR).all(axis=2))[1]
-    grey = np.nonzero((tile[..., 0] == tile[..., 1]) & (tile[..., 0] > 60))[1]
-    assert blue.mean() == pytest.approx(centre, abs=3)
-    assert (orange.min() - centre) * PIXEL_MM == pytest.approx(-60, abs=8)
-    assert (orange.max() - centre) * PIXEL_MM == pytest.approx(60, abs=8)
-    assert (grey.mean() - centre) * PIXEL_MM == pytest.approx(25, abs=4)
+    grey = (tile[..., 0] == tile[..., 1]) & (tile[..., 0] > 60)
+    shown = [grey, *((tile == colour).all(axis=2) for colour in (BRAIN_COLOUR, EDGE_COLOUR))]
+    series, brain, edges = ((np.nonzero(mask)[1] - (SIDE - 1) / 2) * PIXEL_MM for mask in shown)
+    assert brain.mean() == pytest.approx(0, abs=4)
+    assert (edges.min(), edges.max()) == pytest.approx((-60, 60), abs=8)
+    assert series.mean() == pytest.approx(25, abs=4)
 
 
 def test_sides_are_marked_on_every_plane(monkeypatch):

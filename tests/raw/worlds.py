@@ -1,5 +1,6 @@
 """Phantom studies whose series are moved by known transforms."""
 
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -26,14 +27,25 @@ def thick_grid(matrix: np.ndarray, spacing: tuple[float, float, float], shape: t
 
 def moved_head(modality: str, matrix: np.ndarray, grid: Grid, seed: int = 3) -> Head:
     """The phantom's series after the patient moved by `matrix`, as scanned on this grid, with noise."""
-    phantom = tumour_phantom(seed)
-    source = Grid.from_affine(phantom.mask.shape, phantom.affine)
-    back = np.linalg.inv(matrix)
-    voxels = resample(phantom.volumes[modality], source, grid, back)
-    brain = resample(phantom.volumes[modality] > 0, source, grid, back) >= 0.5
-    rng = np.random.default_rng(5)
-    noisy = np.clip(voxels + rng.normal(0, 0.02 * voxels.max(), voxels.shape), 0, None)
-    return Head(noisy.astype(np.float32), brain, grid)
+    voxels = on_grid(tumour_phantom(seed).volumes[modality], grid, matrix)
+    brain = on_grid(tumour_phantom(seed).volumes[modality] > 0, grid, matrix) >= 0.5
+    noise = np.random.default_rng(5).normal(0, 0.02 * voxels.max(), voxels.shape)
+    return Head(np.clip(voxels + noise, 0, None).astype(np.float32), brain, grid)
+
+
+def on_grid(volume: np.ndarray, grid: Grid, matrix: np.ndarray) -> np.ndarray:
+    source = Grid.from_affine(volume.shape, tumour_phantom().affine)
+    return resample(volume, source, grid, np.linalg.inv(matrix))
+
+
+def stripped_head(modality: str, matrix: np.ndarray, grid: Grid, seed: int = 3) -> Head:
+    head = moved_head(modality, matrix, grid, seed)
+    return replace(head, voxels=np.where(head.brain, head.voxels, 0))
+
+
+def lesion_on(grid: Grid, matrix: np.ndarray | None = None) -> np.ndarray:
+    """The phantom's lesion after the movement, bool."""
+    return on_grid(tumour_phantom().mask > 0, grid, np.eye(4) if matrix is None else matrix) >= 0.5
 
 
 def random_rigid(rng: np.random.Generator, degrees: float, mm: float) -> np.ndarray:
@@ -43,10 +55,10 @@ def random_rigid(rng: np.random.Generator, degrees: float, mm: float) -> np.ndar
     return rigid_matrix(tuple(degrees * angles / np.linalg.norm(angles)), centre, target)
 
 
-def mean_error_mm(found: np.ndarray, true: np.ndarray, head: Head) -> float:
+def mean_error_mm(matrix: np.ndarray, true: np.ndarray, head: Head) -> float:
     """Mean distance of positions inside the brain by two transforms."""
     positions = apply(head.grid.affine, np.argwhere(head.brain)[::20])
-    return float(np.linalg.norm(apply(found, positions) - apply(true, positions), axis=1).mean())
+    return float(np.linalg.norm(apply(matrix, positions) - apply(true, positions), axis=1).mean())
 
 
 def dicom_series(head: Head, **tags: object) -> Series:

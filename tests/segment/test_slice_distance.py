@@ -12,7 +12,7 @@ from anofpdm.calibration.fit_calibration import slice_positions
 from anofpdm.cli.main import app
 from anofpdm.cohorts import open_cohort
 from anofpdm.errors import ScanWarning
-from anofpdm.raw.prepare_study import RawRun
+from anofpdm.raw.cache import StudyCache
 from anofpdm.scans import write_nifti
 from anofpdm.scans.expects import ScanExpectation
 from anofpdm.segment.model import Model
@@ -57,7 +57,7 @@ def test_thick_slices_of_a_raw_study_are_divided_unless_slices_are_counted(expec
     write_nifti(path, np.where(head.brain, head.voxels, 0), head.grid)
     model = model_that(expects)
     request = model.request(raw="always")
-    prepared = read({"flair": path}, request, RawRun())
+    prepared = read({"flair": path}, request, StudyCache())
     assert prepared.study is not None
     assert prepared.scan.grid.spacing_mm[2] == pytest.approx(slice_mm)  # 7.5 mm in parts of at most 4 mm
 

@@ -1,5 +1,6 @@
 """The scan of a subject: its files as they are, or a raw study, registered and stripped first."""
 
+import contextlib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,15 +10,15 @@ from scipy import ndimage
 from anofpdm.cohorts.subjects import Subject
 from anofpdm.errors import ConfigError, ScanError
 from anofpdm.options import Raw, Template
+from anofpdm.raw.cache import StudyCache
 from anofpdm.raw.geometry import apply
-from anofpdm.raw.prepare_study import BrainFinder, RawRun, prepare_raw
 from anofpdm.raw.register import Head
 from anofpdm.raw.stripped import on_one_grid, shows_skull
 from anofpdm.raw.study import Study, StudyOptions
 from anofpdm.raw.template import in_template_space, measure_affine
 from anofpdm.scans import Scan, read_scan, read_volume
 from anofpdm.scans.grid import check_same_grid
-from anofpdm.scans.nifti import read_grid
+from anofpdm.scans.nifti import Volume, read_grid
 
 
 @dataclass(frozen=True)
@@ -45,51 +46,48 @@ class SubjectScan:
     def position(self) -> dict[str, list[float]] | None:
         """Where the scan lies in template space, as a model records it (scans/expects.py). None where it shows a
         skull or is in another space, or without nilearn."""
-        affine, grid = self._template_affine(), self.scan.grid
+        volume, grid = self.scan.volumes[0], self.scan.grid
+        affine: np.ndarray | None = None if self.study is None else np.eye(4)  # registered here
+        if self.study is None and not self.skull:
+            with contextlib.suppress(ConfigError):
+                affine = measure_affine(Head(volume, ndimage.binary_fill_holes(volume > 0), grid))
         if affine is None:
             return None
         centre_mm = apply(grid.affine, (np.array(grid.shape) - 1) / 2)[:2]
-        numbers = {"template_affine": affine[:3].ravel(), "centre_mm": centre_mm}
-        return {name: array.round(6).tolist() for name, array in numbers.items()}
-
-    def _template_affine(self) -> np.ndarray | None:
-        if self.study is not None:  # registered here
-            return np.eye(4)
-        brain = ndimage.binary_fill_holes(self.scan.volumes[0] > 0)
-        try:
-            return None if self.skull else measure_affine(Head(self.scan.volumes[0], brain, self.scan.grid))
-        except ConfigError:
-            return None
+        return {"template_affine": affine[:3].ravel().round(6).tolist(), "centre_mm": centre_mm.round(6).tolist()}
 
     def lesions(self, subject: Subject) -> np.ndarray:
         """Union of the subject's masks, bool, on the grid of the scan; any value above 0 is lesion."""
         lesions = np.zeros(self.scan.grid.shape, dtype=bool)
         for path in subject.masks:
-            lesions |= self._lesion(path, next(iter(subject.images.values())))
+            drawn = read_volume(path, allow_constant=True)
+            if self.study is None:
+                check_same_grid(self.scan.grid, next(iter(subject.images.values())), drawn.grid, path)
+                lesions |= drawn.voxels > 0
+            else:
+                lesions |= _from_series(self.study, drawn)
         return lesions
 
-    def _lesion(self, path: Path, image: Path) -> np.ndarray:
-        drawn = read_volume(path, allow_constant=True)
-        if self.study is None:
-            check_same_grid(self.scan.grid, image, drawn.grid, path)
-            return np.asarray(drawn.voxels > 0)
-        for series in self.study.series:
-            if on_one_grid([series.grid, drawn.grid]):
-                return np.asarray(self.study.from_series(drawn.voxels > 0, series) >= 0.5)
-        names = ", ".join(str(series.path) for series in self.study.series)
-        raise ScanError(f"{path} is not on the grid of any of {names}; resample it onto that of one of them")
+
+def _from_series(study: Study, drawn: Volume) -> np.ndarray:
+    """bool, on the grid of the scan."""
+    for series in study.series:
+        if on_one_grid([series.grid, drawn.grid]):
+            return np.asarray(study.from_series(drawn.voxels > 0, series) >= 0.5)
+    names = ", ".join(str(path) for path in study.files.values())
+    raise ScanError(f"{drawn.path} is not on the grid of any of {names}; resample it onto that of one of them")
 
 
 def read_subject(subject: Subject, options: RawOptions, folder: Path | None) -> SubjectScan:
     """`folder` keeps brain masks and transforms of a raw study for later runs."""
     paths = subject.images
-    grids = [] if options.raw is not Raw.AUTO else [read_grid(path) for path in paths.values()]
-    if options.raw is Raw.NEVER or (grids and on_one_grid(grids)):
+    auto = options.raw is Raw.AUTO
+    if options.raw is Raw.NEVER or (auto and on_one_grid([read_grid(path) for path in paths.values()])):
         scan = read_scan(paths)
         skull = shows_skull(scan)
         in_place = options.template is Template.NONE or options.raw is Raw.NEVER
         if in_place or (not skull and in_template_space(scan.volumes[0] > 0, scan.grid)):
             return SubjectScan(scan, skull)
     study_options = StudyOptions(strip=not options.keep_skull, template=options.template is not Template.NONE)
-    study = prepare_raw(paths, BrainFinder(), study_options, RawRun(folder, keep_series=False))
+    study = Study(paths, study_options, StudyCache(folder, keep_series=False)).prepare()
     return SubjectScan(study.scan, options.keep_skull, study)

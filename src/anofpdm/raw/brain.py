@@ -7,8 +7,9 @@ import hashlib
 import importlib.util
 import io
 import warnings
-from dataclasses import dataclass
-from functools import partial
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,11 +18,14 @@ import numpy as np
 from scipy import ndimage
 
 from anofpdm.errors import ConfigError, ScanError
+from anofpdm.raw.stripped import is_stripped, on_one_grid
 from anofpdm.scans.grid import Grid
+from anofpdm.scans.nifti import Volume, read_volume
 
 if TYPE_CHECKING:
     from anofpdm.raw.linknet import Weights
 
+DEEPBET = "deepbet 1.0.2"
 # File in the folder data/models of the installed package, size of its input, and sha256 of the file in deepbet 1.0.2.
 FINDER = ("bbox_model.pt", 128, "39a7b2b5f799faa1391ea97bfcdc0b9299f20d84f2316a4ff8918dc4685e40aa")
 OUTLINER = ("model.pt", 256, "de8ee7c69654d0dd3935dc4a5d84571d8ecf4637a6bfc01df399c4c2bc86e0fd")
@@ -31,22 +35,49 @@ MARGIN = 0.1  # around the box of the brain, in sizes of the box
 LEAST_OF_PLANE = 0.02  # fraction of a plane that is brain, for the plane to be in the box
 
 
-@dataclass(frozen=True)
-class Networks:
-    finder: "Weights"
-    outliner: "Weights"
+Networks = tuple["Weights", "Weights"]  # that find the brain, and outline it
+
+
+@dataclass
+class BrainFinder:
+    """The brain of a series: by the user's mask or command; all of it where it is stripped; else by deepbet."""
+
+    mask: Path | None = None  # for the series on its grid
+    command: Callable[[Path], Volume] | None = None
+    method: str = DEEPBET  # for the manifest: what was used, if mask or command are given
+    # Packed brains, some kilobytes each, by the content of the series: a DICOM series that was chosen by its image is
+    # known again after its conversion to NIfTI.
+    extracted: dict[str, bytes] = field(default_factory=dict)
+    networks: Networks | None = None  # loaded when needed
+
+    def __call__(self, volume: Volume) -> np.ndarray:
+        """bool [i, j, k]"""
+        if self.command is not None:
+            return np.asarray(self.command(volume.path).voxels > 0)
+        if self.mask is not None:
+            mask = read_volume(self.mask, allow_constant=True)
+            if on_one_grid([volume.grid, mask.grid]):
+                return np.asarray(mask.voxels > 0)
+        if is_stripped(volume):
+            return np.asarray(ndimage.binary_fill_holes(volume.voxels > 0))
+        layout = f"{volume.voxels.shape} {nib.aff2axcodes(volume.grid.affine)}"
+        values = np.ascontiguousarray(volume.voxels, dtype=np.float32)
+        content = hashlib.sha256(layout.encode() + values.tobytes()).hexdigest()
+        if content not in self.extracted:
+            self.networks = self.networks or load_networks()
+            brain = extract_brain(volume.voxels, volume.grid, self.networks, volume.path)
+            self.extracted[content] = zlib.compress(np.packbits(brain).tobytes())
+        packed = np.frombuffer(zlib.decompress(self.extracted[content]), np.uint8)
+        return np.unpackbits(packed, count=volume.voxels.size).reshape(volume.voxels.shape).astype(bool)
 
 
 def load_networks() -> Networks:
     folder = weights_folder()
-    return Networks(_load(folder, FINDER), _load(folder, OUTLINER))
+    return _load(folder, FINDER), _load(folder, OUTLINER)
 
 
 def weights_folder() -> Path:
-    try:
-        spec = importlib.util.find_spec("deepbet")  # without importing it
-    except ValueError:
-        spec = None
+    spec = importlib.util.find_spec("deepbet")  # without importing it
     if spec is None or spec.origin is None:
         raise ConfigError(
             f"brain extraction needs deepbet, which is not installed; run {INSTALL_HINT}, or give --skull-strip"
@@ -79,62 +110,53 @@ def extract_brain(voxels: np.ndarray, grid: Grid, networks: Networks, path: Path
 
 
 def _extract_canonical(head: np.ndarray, networks: Networks) -> np.ndarray:
-    coarse = _resize(head, FINDER[1])
+    finder, outliner = networks
+    brain = np.zeros(head.shape, dtype=bool)
+    coarse = _resize(head, (FINDER[1],) * 3)
     dark, bright = np.quantile(coarse, [DARK_QUANTILE, BRIGHT_QUANTILE])
     if bright <= dark:
-        return np.zeros(head.shape, dtype=bool)
-    normalise = partial(_normalise, dark=dark, bright=bright)
-    found = _largest_component(_predict(networks.finder, normalise(coarse)) > 0.5)
-    box = _bounding_box(found, head.shape)
+        return brain
+    box = _bounding_box(_largest_component(_predict(finder, coarse, dark, bright) > 0.5), head.shape)
     if box is None:
-        return np.zeros(head.shape, dtype=bool)
-    probability = _predict(networks.outliner, normalise(_resize(head[box], OUTLINER[1])))
-    brain = np.zeros(head.shape, dtype=bool)
+        return brain
+    probability = _predict(outliner, _resize(head[box], (OUTLINER[1],) * 3), dark, bright)
     brain[box] = _resize(probability, head[box].shape) > 0.5
-    filled: np.ndarray = ndimage.binary_fill_holes(_largest_component(brain))
-    return filled
+    return np.asarray(ndimage.binary_fill_holes(_largest_component(brain)))
 
 
-def _resize(voxels: np.ndarray, size: int | tuple[int, ...]) -> np.ndarray:
+def _resize(voxels: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
     """Nearest voxels, as in the training of the networks."""
     import torch
 
-    shape = (size,) * 3 if isinstance(size, int) else size
     resized = torch.nn.functional.interpolate(torch.from_numpy(voxels)[None, None], shape, mode="nearest-exact")
     return resized[0, 0].numpy()
 
 
-def _normalise(voxels: np.ndarray, dark: float, bright: float) -> np.ndarray:
-    """To the mean and deviation of the images that the networks were trained with."""
-    scaled = np.clip((voxels - np.float32(dark)) / np.float32(bright - dark), 0, 1)
-    return np.float32(0.226) * (scaled - scaled.mean()) / scaled.std(ddof=1) + np.float32(0.449)
-
-
-def _predict(weights: "Weights", voxels: np.ndarray) -> np.ndarray:
+def _predict(weights: "Weights", voxels: np.ndarray, dark: float, bright: float) -> np.ndarray:
+    """Of values that are scaled to the mean and deviation of the images that the networks were trained with."""
     import torch
 
     from anofpdm.raw.linknet import predict_brain
 
+    scaled = np.clip((voxels - np.float32(dark)) / np.float32(bright - dark), 0, 1)
+    normal = np.float32(0.226) * (scaled - scaled.mean()) / scaled.std(ddof=1) + np.float32(0.449)
     with torch.inference_mode():
-        return predict_brain(weights, torch.from_numpy(voxels)[None, None]).numpy()
+        return predict_brain(weights, torch.from_numpy(normal)[None, None]).numpy()
 
 
 def _largest_component(region: np.ndarray) -> np.ndarray:
     labels, count = ndimage.label(region, np.ones((3, 3, 3)))
-    if not count:
-        return region
-    return np.asarray(labels == 1 + np.bincount(labels.ravel())[1:].argmax())
+    return np.asarray(labels == 1 + np.bincount(labels.ravel())[1:].argmax()) if count else region
 
 
-def _bounding_box(found: np.ndarray, shape: tuple[int, ...]) -> tuple[slice, ...] | None:
+def _bounding_box(coarse: np.ndarray, shape: tuple[int, ...]) -> tuple[slice, ...] | None:
     """Of the brain on the coarse grid, in voxels of a head of this shape; None where there is hardly any brain."""
     box = []
     for axis, size in enumerate(shape):
-        others = tuple(other for other in range(3) if other != axis)
-        planes = np.flatnonzero(found.mean(axis=others) > LEAST_OF_PLANE)
+        planes = np.flatnonzero(np.moveaxis(coarse, axis, 0).mean(axis=(1, 2)) > LEAST_OF_PLANE)
         if not len(planes):
             return None
-        scale = size / found.shape[axis]
+        scale = size / len(coarse)
         first, end = planes[0] * scale, (planes[-1] + 1) * scale
         margin = MARGIN * (end - first)
         box.append(slice(max(0, int(first - margin)), min(size, int(end + margin))))

@@ -8,7 +8,7 @@ decided together; what is not clear is refused. Fitted and measured by benchmark
 
 import itertools
 import json
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -35,6 +35,7 @@ DARKEST = 0.02  # of the median; smaller values would dominate the logarithms
 LEAST_VOXELS = 500
 FAINT = 0.06  # of the maximum; below it, traces of resampling and compression around a stripped brain
 UNUSUAL = 40.0  # squared Mahalanobis distance of a series that is rather none of these contrasts
+TOO_FEW = "too few voxels of the brain are above 0"
 SURE = 0.95  # least probability of an assignment
 
 Likelihoods = Mapping[str, float]  # logarithm, by contrast
@@ -43,53 +44,39 @@ Likelihoods = Mapping[str, float]  # logarithm, by contrast
 def measure_contrast(head: Head) -> np.ndarray:
     """[11], logarithms of brightness relative to the median; independent of the scale of the values."""
     voxels, grid = average_blocks(head.voxels, head.grid, BLOCK_MM)
-    return _measure(voxels, _depth(average_blocks(head.brain, head.grid, BLOCK_MM)[0] >= 0.5, grid), grid)
+    depth = _depth(average_blocks(head.brain, head.grid, BLOCK_MM)[0] >= 0.5, grid)
+    return _measure([voxels], (depth > EDGE_MM) & (voxels > 0), depth, grid)[0]
 
 
 def measure_stripped(volumes: Sequence[np.ndarray], grid: Grid) -> list[np.ndarray]:
     """[11] of each series of a stripped brain; the series share a grid, and where its voxels are is computed once."""
     averaged = [average_blocks(volume, grid, BLOCK_MM) for volume in volumes]
-    brain = np.logical_or.reduce([voxels > FAINT * voxels.max() for voxels, _ in averaged])
-    depth = _depth(ndimage.binary_fill_holes(ndimage.binary_opening(brain)), averaged[0][1])
-    inside = depth > EDGE_MM
-    places = _find_places(inside, depth, averaged[0][1]) if inside.any() else None
-    return [_describe(voxels[inside], places) for voxels, _ in averaged]
+    images, grid = [image for image, _ in averaged], averaged[0][1]
+    brain = np.logical_or.reduce([image > FAINT * image.max() for image in images])
+    depth = _depth(ndimage.binary_fill_holes(ndimage.binary_opening(brain)), grid)
+    return _measure(images, depth > EDGE_MM, depth, grid)
 
 
-@dataclass(frozen=True)
-class Places:
-    """Where voxels are in the brain: [n] each."""
-
-    depths: np.ndarray  # millimetres below the surface
-    white: np.ndarray  # whether white matter
-    grey: np.ndarray
-    middle: np.ndarray  # around the lateral ventricles
-
-    def at(self, kept: np.ndarray) -> "Places":
-        return Places(self.depths[kept], self.white[kept], self.grey[kept], self.middle[kept])
-
-
-def _measure(voxels: np.ndarray, depth: np.ndarray, grid: Grid) -> np.ndarray:
-    inside = (depth > EDGE_MM) & (voxels > 0)
-    places = _find_places(inside, depth, grid) if inside.any() else None
-    return _describe(voxels[inside], places)
-
-
-def _find_places(inside: np.ndarray, depth: np.ndarray, grid: Grid) -> Places:
+def _measure(images: Sequence[np.ndarray], inside: np.ndarray, depth: np.ndarray, grid: Grid) -> list[np.ndarray]:
+    if not inside.any():
+        raise ScanError(TOO_FEW)
     positions = _to_template(apply(grid.affine, np.argwhere(inside)))
-    (low, high), tissues = np.transpose(MIDDLE_MM), _tissues()
-    white, grey = (tissue.at(positions) > LEAST_TISSUE for tissue in (tissues.white, tissues.grey))
-    return Places(depth[inside], white, grey, ((positions > low) & (positions < high)).all(axis=1))
+    to_voxels, tissues, _ = _template_tissues()
+    voxels = apply(to_voxels, positions).T
+    regions = [ndimage.map_coordinates(tissue, voxels, order=1, output=np.float32) > LEAST_TISSUE for tissue in tissues]
+    regions += [(depth[inside] > first) & (depth[inside] <= last) for first, last in SHELLS_MM]
+    low, high = np.transpose(MIDDLE_MM)
+    regions.append(((positions > low) & (positions < high)).all(axis=1))
+    return [_describe(image[inside], np.stack(regions)) for image in images]
 
 
-def _describe(voxels: np.ndarray, places: Places | None) -> np.ndarray:
-    above = voxels > 0
-    if places is None or above.sum() < LEAST_VOXELS:
-        raise ScanError("too few voxels of the brain are above 0")
-    places, values = places.at(above), voxels[above] / np.median(voxels[above])
-    parts = [values[places.white], values[places.grey]]
-    parts += [values[(places.depths > first) & (places.depths <= last)] for first, last in SHELLS_MM]
-    middle = values[places.middle]
+def _describe(values: np.ndarray, regions: np.ndarray) -> np.ndarray:
+    """Of values [n] in regions [5, n]: white and grey matter, shells, the middle."""
+    above = values > 0
+    if above.sum() < LEAST_VOXELS:
+        raise ScanError(TOO_FEW)
+    values, regions = values[above] / np.median(values[above]), regions[:, above]
+    *parts, middle = (values[region] for region in regions)
     measured = [
         *(np.median(part) if len(part) else 1.0 for part in parts),
         *np.quantile(middle if len(middle) else values, MIDDLE_QUANTILES),
@@ -103,40 +90,22 @@ def _depth(brain: np.ndarray, grid: Grid) -> np.ndarray:
     return np.asarray(ndimage.distance_transform_edt(np.pad(brain, 1), grid.spacing_mm)[1:-1, 1:-1, 1:-1])
 
 
-@dataclass(frozen=True)
-class Tissue:
-    probability: np.ndarray
-    to_voxels: np.ndarray  # [4, 4]
-
-    def at(self, positions: np.ndarray) -> np.ndarray:
-        """[n] at positions [n, 3] in MNI space."""
-        voxels = apply(self.to_voxels, positions).T
-        return np.asarray(ndimage.map_coordinates(self.probability, voxels, order=1, output=np.float32))
-
-
-@dataclass(frozen=True)
-class Tissues:
-    white: Tissue
-    grey: Tissue
-    box: np.ndarray  # [2, 3], of the brain, in millimetres
-
-
 @cache
-def _tissues() -> Tissues:
-    brain = load_template(2)
+def _template_tissues() -> tuple[np.ndarray, tuple[np.ndarray, np.ndarray], np.ndarray]:
+    """Of MNI space: the transform to voxels [4, 4], probabilities of white and grey matter, the box of the brain."""
+    brain, (grey, white) = load_template(2), load_tissues(2)
     inside = _depth(brain.brain, brain.grid) > EDGE_MM
-    to_voxels = np.linalg.inv(brain.grid.affine)
-    grey, white = (Tissue(one, to_voxels) for one in load_tissues(2))
-    return Tissues(white, grey, _box(apply(brain.grid.affine, np.argwhere(inside))))
+    return np.linalg.inv(brain.grid.affine), (white, grey), _box(apply(brain.grid.affine, np.argwhere(inside)))
 
 
 def _box(positions: np.ndarray) -> np.ndarray:
+    """[2, 3]"""
     return np.asarray(np.percentile(positions, [1, 99], axis=0))
 
 
 def _to_template(positions: np.ndarray) -> np.ndarray:
     """Positions in a brain, by its box, in the template. The lower end of a brain depends on the field of view."""
-    (low, high), (there_low, there_high) = _box(positions), _tissues().box
+    (low, high), (there_low, there_high) = _box(positions), _template_tissues()[2]
     scale = (there_high - there_low) / (high - low)
     scale[2] = (scale[0] + scale[1]) / 2
     moved: np.ndarray = there_high - scale * (high - positions)
@@ -144,19 +113,22 @@ def _to_template(positions: np.ndarray) -> np.ndarray:
 
 
 @cache
-def _distributions() -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """Mean [11] and covariance [11, 11] of each contrast."""
-    stored = json.loads(DISTRIBUTIONS.read_text())
-    return {name: (np.array(stored[name]["mean"]), np.array(stored[name]["covariance"])) for name in CONTRASTS}
+def _distributions() -> dict[str, tuple[np.ndarray, np.ndarray, float]]:
+    """Mean [11], covariance [11, 11] and the logarithm of its determinant, of each contrast."""
+    distributions = {}
+    for name, stored in json.loads(DISTRIBUTIONS.read_text()).items():
+        covariance = np.array(stored["covariance"])
+        distributions[name] = np.array(stored["mean"]), covariance, float(np.linalg.slogdet(covariance)[1])
+    return distributions
 
 
 def compare_contrasts(measured: np.ndarray) -> dict[str, float]:
     """Log likelihood of each contrast, relative to the highest density of the widest one."""
-    spreads = {name: np.linalg.slogdet(covariance)[1] for name, (_, covariance) in _distributions().items()}
+    widest = max(spread for _, _, spread in _distributions().values())
     likelihoods = {}
-    for name, (mean, covariance) in _distributions().items():
+    for name, (mean, covariance, spread) in _distributions().items():
         distance = (measured - mean) @ np.linalg.solve(covariance, measured - mean)
-        likelihoods[name] = float(-0.5 * (distance + spreads[name] - max(spreads.values())))
+        likelihoods[name] = float(-0.5 * (distance + spread - widest))
     return likelihoods
 
 
@@ -182,7 +154,7 @@ def assign_series(
     free = [name for name in CONTRASTS if name not in known]
     if len(series) < len(modalities) or not set(modalities) <= set(free):
         return None
-    every = [(given, _log_likelihood(series, given)) for given in _possible(free, series)]
+    every = enumerate_assignments(series, free)
     complete = [(given, score) for given, score in every if set(modalities) <= set(given)]
     scores: dict[tuple[str, ...], float] = {}
     for given, score in complete:
@@ -194,27 +166,26 @@ def assign_series(
     return Assignment(dict(zip(modalities, best, strict=True)), float(np.exp(scores[best] - total)), plausible)
 
 
-def _possible(contrasts: Sequence[str], series: Collection[str]) -> Iterator[dict[str, str]]:
-    """Contrast to series, each at most once."""
+def enumerate_assignments(
+    series: Mapping[str, Likelihoods], contrasts: Sequence[str] = CONTRASTS
+) -> list[tuple[dict[str, str], float]]:
+    """Contrast to series, each at most once, and its log likelihood; the other series have none of these contrasts."""
+    every = []
     for chosen in itertools.product((None, *series), repeat=len(contrasts)):
-        given = {name: one for name, one in zip(contrasts, chosen, strict=True) if one is not None}
+        given = {contrast: name for contrast, name in zip(contrasts, chosen, strict=True) if name is not None}
         if len(set(given.values())) == len(given):
-            yield given
-
-
-def _log_likelihood(series: Mapping[str, Likelihoods], given: Mapping[str, str]) -> float:
-    """Of contrasts to series; the series that are not among them have another contrast."""
-    others = len(series) - len(given)
-    return sum(series[one][name] for name, one in given.items()) - 0.5 * UNUSUAL * others
+            score = sum(series[name][contrast] for contrast, name in given.items())
+            every.append((given, score - 0.5 * UNUSUAL * (len(series) - len(given))))
+    return every
 
 
 def describe_series(series: Mapping[str, Likelihoods]) -> str:
     """For messages: what each series looks most like, taken alone."""
     described = []
-    for one, likelihoods in series.items():
-        ranked = sorted(likelihoods, key=lambda name: -likelihoods[name])
-        odds = np.exp(np.array([likelihoods[name] for name in ranked]) - likelihoods[ranked[0]])
-        likely = [name for name, share in zip(ranked, odds / odds.sum(), strict=True) if share > 1 - SURE]
+    for name, likelihoods in series.items():
+        total = np.logaddexp.reduce(list(likelihoods.values()))
+        ranked = sorted(likelihoods, key=lambda contrast: -likelihoods[contrast])
+        likely = [contrast for contrast in ranked if np.exp(likelihoods[contrast] - total) > 1 - SURE]
         unusual = likelihoods[ranked[0]] < -0.5 * UNUSUAL
-        described.append(f"{one}: {'none of them' if unusual else ' or '.join(likely)}")
+        described.append(f"{name}: {'none of them' if unusual else ' or '.join(likely)}")
     return ", ".join(described)

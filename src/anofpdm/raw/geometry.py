@@ -4,14 +4,15 @@ A transform is a matrix [4, 4] from millimetres (RAS+) of the reference to milli
 position on the reference, where to look in the series.
 """
 
-from concurrent.futures import ThreadPoolExecutor
+import math
+from collections.abc import Sequence
 
 import numpy as np
 from scipy import ndimage
 
 from anofpdm.errors import ScanError
 from anofpdm.scans.grid import Grid
-from anofpdm.util.workers import cpu_cores
+from anofpdm.util.workers import cpu_cores, map_in_threads
 
 LPS = np.diag([-1.0, -1.0, 1.0, 1.0])  # from RAS+ to LPS+, and back
 MOST_SAMPLES = 16  # along an axis of a voxel
@@ -72,12 +73,10 @@ def whole_voxels(grid: Grid, onto: Grid, matrix: np.ndarray) -> np.ndarray | Non
 
 def _copy_from(voxels: np.ndarray, first: np.ndarray, shape: tuple[int, int, int]) -> np.ndarray:
     """float32 voxels from number `first` on, 0 off the grid."""
+    numbers = [np.arange(size) + start for size, start in zip(shape, first, strict=True)]
+    on_grid = [(along >= 0) & (along < size) for along, size in zip(numbers, voxels.shape, strict=True)]
     result = np.zeros(shape, np.float32)
-    low, high = np.maximum(first, 0), np.minimum(first + shape, voxels.shape)
-    if (high > low).all():
-        there = tuple(slice(a, b) for a, b in zip(low, high, strict=True))
-        here = tuple(slice(a, b) for a, b in zip(low - first, high - first, strict=True))
-        result[here] = voxels[there]
+    result[np.ix_(*on_grid)] = voxels[np.ix_(*(along[on] for along, on in zip(numbers, on_grid, strict=True)))]
     return result
 
 
@@ -89,8 +88,8 @@ def _sample(source: np.ndarray, matrix: np.ndarray, offset: np.ndarray, out: np.
         ndimage.affine_transform(source, matrix, start, part.shape, output=part, order=1, mode="grid-constant")
 
     step = -(-len(out) // cpu_cores())
-    with ThreadPoolExecutor() as threads:
-        list(threads.map(fill, [slice(first, first + step) for first in range(0, len(out), step)]))
+    rows = [slice(first, first + step) for first in range(0, len(out), step)]
+    list(map_in_threads(fill, rows, cpu_cores()))
 
 
 def average_blocks(voxels: np.ndarray, grid: Grid, largest_mm: float) -> tuple[np.ndarray, Grid]:
@@ -114,29 +113,50 @@ def coverage(grid: Grid, onto: Grid, matrix: np.ndarray) -> np.ndarray:
     return inside
 
 
+def working_grid(
+    brain: np.ndarray, grid: Grid, field_of_view_mm: float, centre_mm: Sequence[float] | None = None
+) -> Grid:
+    """A grid cropped or padded, within its axial slices, to a square around the brain: by whole voxels, or centred at x
+    and y of `centre_mm`."""
+    given = None if centre_mm is None else apply(np.linalg.inv(grid.affine), np.array([*centre_mm, 0.0]))
+    shape, first = list(grid.shape), np.zeros(3)
+    for axis in {0, 1, 2} - {grid.axial_axis}:
+        inside = np.flatnonzero(np.moveaxis(brain, axis, 0).any(axis=(1, 2)))
+        middle = (inside[0] + inside[-1]) / 2 if given is None else given[axis]
+        size = round(field_of_view_mm / grid.spacing_mm[axis])
+        size = max(size, math.ceil(2 * max(middle - inside[0], inside[-1] - middle) + 1))
+        first[axis] = middle - (size - 1) / 2 if given is not None else math.floor(middle) - size // 2
+        shape[axis] = size
+    return shifted(grid, first, shape)
+
+
+def shifted(grid: Grid, first: np.ndarray, shape: Sequence[int]) -> Grid:
+    """Voxels of the same size, of which the first is where `grid` has this number."""
+    affine = grid.affine.copy()
+    affine[:3, 3] = apply(grid.affine, np.asarray(first, dtype=float))
+    i, j, k = (int(n) for n in shape)
+    return Grid.from_affine((i, j, k), affine)
+
+
 def encode_transform(matrix: np.ndarray) -> bytes:
     """ITK's text format, as read by ITK, ANTs and 3D Slicer; ITK counts in LPS+."""
     lps = LPS @ matrix @ LPS
     numbers = " ".join(repr(float(number)) for number in [*lps[:3, :3].ravel(), *lps[:3, 3]])
-    lines = (
-        "#Insight Transform File V1.0",
-        "#Transform 0",
-        "Transform: AffineTransform_double_3_3",
-        f"Parameters: {numbers}",
-        "FixedParameters: 0 0 0",
-    )
-    return ("\n".join(lines) + "\n").encode()
+    return (
+        "#Insight Transform File V1.0\n#Transform 0\nTransform: AffineTransform_double_3_3\n"
+        f"Parameters: {numbers}\nFixedParameters: 0 0 0\n"
+    ).encode()
 
 
 def decode_transform(text: str, where: object) -> np.ndarray:
     """A linear 3D transform in ITK's text format."""
     fields = dict(line.split(":", 1) for line in text.splitlines() if ":" in line and not line.startswith("#"))
+    lps = np.eye(4)
     try:
-        parameters = np.array(fields["Parameters"].split(), dtype=np.float64)
+        *rotation, x, y, z = map(float, fields["Parameters"].split())
         centre = np.array(fields["FixedParameters"].split(), dtype=np.float64)
-        lps = np.eye(4)
-        lps[:3, :3] = parameters[:9].reshape(3, 3)
-        lps[:3, 3] = parameters[9:] + centre - lps[:3, :3] @ centre
+        lps[:3, :3] = np.reshape(rotation, (3, 3))
+        lps[:3, 3] = np.array([x, y, z]) + centre - lps[:3, :3] @ centre
     except (KeyError, ValueError) as problem:
         raise ScanError(f"{where}: not a linear transform in ITK's text format ({problem})") from None
     return LPS @ lps @ LPS

@@ -4,16 +4,22 @@ All series of a study are decided together, by the likelihoods of contrast.py. T
 and after contrast agent, which images often do not tell apart, count as the same.
 """
 
-import itertools
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from scipy import ndimage
 
 from anofpdm.errors import ConfigError, ContrastWarning, ScanError
-from anofpdm.raw.contrast import CONTRASTS, SURE, UNUSUAL, Likelihoods, compare_contrasts, measure_stripped
+from anofpdm.raw.contrast import (
+    CONTRASTS,
+    SURE,
+    Likelihoods,
+    compare_contrasts,
+    enumerate_assignments,
+    measure_stripped,
+)
 from anofpdm.scans.grid import Grid
 
 NAMES_RIGHT = 0.99  # before the images are seen
@@ -60,19 +66,22 @@ def compare_slices(
 
 def find_mixed_up(series: Mapping[str, Likelihoods]) -> MixedUp | None:
     """By the names under which the series were given; None where no image clearly contradicts its name."""
-    names = tuple(series)
-    every = [(seen, _log_likelihood(series, seen)) for seen in _possible(names)]
+    every: list[tuple[dict[str, str], float]] = []  # contrast by series
+    for given, score in enumerate_assignments(series):
+        right = all(same_contrast(name, contrast) for contrast, name in given.items())
+        seen = {name: contrast for contrast, name in given.items()}
+        every.append((seen, score + float(np.log(NAMES_RIGHT if right else 1 - NAMES_RIGHT))))
     total = np.logaddexp.reduce([score for _, score in every])
-    best = max(every, key=lambda one: one[1])[0]
-    if None in best:  # an unusual image tells nothing of the others
+    best = max(every, key=lambda assigned: assigned[1])[0]
+    if len(best) < len(series):  # an unusual image tells nothing of the others
         return None
-    looks_like, probability = {}, 1.0
-    for column, (name, seen) in enumerate(zip(names, best, strict=True)):
-        other = [score for contrasts, score in every if not same_contrast(contrasts[column], name)]
-        share = float(np.exp(np.logaddexp.reduce(other) - total))  # that the name is wrong
-        if share >= SURE and not same_contrast(seen, name):
-            looks_like[name], probability = str(seen), min(probability, share)
-    return MixedUp(looks_like, probability) if looks_like else None
+    wrong = {}  # how probable it is that a name is wrong
+    for name in series:
+        other = [score for seen, score in every if not same_contrast(seen.get(name), name)]
+        share = float(np.exp(np.logaddexp.reduce(other) - total))
+        if share >= SURE and not same_contrast(best[name], name):
+            wrong[name] = share
+    return MixedUp({name: best[name] for name in wrong}, min(wrong.values())) if wrong else None
 
 
 def warn_mixed_up(series: Mapping[str, Likelihoods], files: Mapping[str, object]) -> bool:
@@ -80,36 +89,18 @@ def warn_mixed_up(series: Mapping[str, Likelihoods], files: Mapping[str, object]
     mixed_up = find_mixed_up(series)
     if mixed_up is None:
         return False
-    looks = [
+    looks = "; ".join(
         f"{files[name]} is given as {name}, but its image looks like {seen}"
         for name, seen in mixed_up.looks_like.items()
-    ]
+    )
     what = f"{' and '.join(mixed_up.looks_like)} look exchanged: " if mixed_up.exchanged else ""
-    sure = f"{min(mixed_up.probability, 0.99):.0%}"
     warnings.warn(
-        f"{what}{'; '.join(looks)} (at least {sure} sure); check that no files are mixed up. "
+        f"{what}{looks} (at least {min(mixed_up.probability, 0.99):.0%} sure); check that no files are mixed up. "
         "The overlap with a manual mask (DICE) is not estimated",
         ContrastWarning,
         stacklevel=2,
     )
     return True
-
-
-def _possible(names: Sequence[str]) -> Iterator[tuple[str | None, ...]]:
-    """The contrast of each series, each at most once; None: none of them."""
-    for seen in itertools.product((*CONTRASTS, None), repeat=len(names)):
-        known = [contrast for contrast in seen if contrast]
-        if len(set(known)) == len(known):
-            yield seen
-
-
-def _log_likelihood(series: Mapping[str, Likelihoods], seen: Sequence[str | None]) -> float:
-    right = all(contrast is None or same_contrast(name, contrast) for name, contrast in zip(series, seen, strict=True))
-    images = (
-        -0.5 * UNUSUAL if contrast is None else likelihoods[contrast]
-        for likelihoods, contrast in zip(series.values(), seen, strict=True)
-    )
-    return float(np.log(NAMES_RIGHT if right else 1 - NAMES_RIGHT)) + sum(images)
 
 
 def same_contrast(name: str | None, other: str) -> bool:

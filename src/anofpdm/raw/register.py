@@ -1,4 +1,5 @@
-"""Rigid registration of a series to the reference: mutual information inside the brain, from many starts.
+"""Rigid registration of a series to the reference, and affine registration of the reference to a template: by mutual
+information inside the brain, from many starts.
 
 Patients move little between series of one study, and scanners record where a series lies. The position in the headers
 is therefore kept unless another one is clearly better. Large displacements are searched on coarse, stripped images:
@@ -9,7 +10,7 @@ position off the voxel grid avoids the preference of interpolation for aligned g
 """
 
 import itertools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy import ndimage, optimize
@@ -27,6 +28,10 @@ SMOOTHING_MM = 1.0
 LEAST_OVERLAP = 0.3  # fraction of the points inside the series' field of view
 LEAST_GAIN = 0.02  # of mutual information, relative; below it, the headers' position is kept
 LEAST_MOVEMENT_MM = 0.5  # mean over the brain; smaller ones are within the error of registration
+LEAST_AFFINE_MOVEMENT_MM = 2.0  # normalisations of different programs differ as much
+AROUND_TEMPLATE = 4  # voxels around the template's brain that the metric includes: its outline fixes the scales
+AFFINE_POINTS = 12_000
+AFFINE_STEPS = np.array([1.0] * 3 + [1.0] * 3 + [0.02] * 3 + [0.02] * 3)  # degrees, millimetres, sizes, shears
 
 
 @dataclass(frozen=True)
@@ -54,23 +59,40 @@ class Registration:
     information_of_headers: float  # at the position in the headers
     kept: bool  # whether the position in the headers was kept
 
-    @property
-    def gain(self) -> float:
-        """Relative to the position in the headers."""
-        return (self.best_information - self.information_of_headers) / max(self.information_of_headers, 1e-6)
-
 
 def register_rigid(reference: Head, series: Head) -> Registration:
     """Where the series lies relative to the reference."""
-    centre = reference.centre_mm
-    start = search_coarse(coarse_brain(reference), coarse_brain(series), centre, series.centre_mm)
+    start = search_coarse(reference, series)
     metric = Metric(_smoothed(reference), _smoothed(series), FINE_POINTS)
-    headers = metric(np.eye(4))
-    found = optimise(metric, start, centre, step_mm=1.0)
-    best = metric(found)
-    movement = np.linalg.norm(metric.displacements(found), axis=1).mean()
-    kept = bool(best - headers < LEAST_GAIN * headers or movement < LEAST_MOVEMENT_MM)
-    return Registration(np.eye(4) if kept else found, best, headers, kept)
+    matrix = optimise(metric, start, reference.centre_mm, np.ones(6), xtol=0.02, ftol=2e-5, maxiter=6)
+    return _better_than_headers(metric, matrix, LEAST_MOVEMENT_MM)
+
+
+def register_affine(template: Head, reference: Head) -> Registration:
+    """From millimetres of the template to those of the reference; 12 parameters."""
+    matrix, metric = find_affine(template, reference)
+    return _better_than_headers(metric, matrix, LEAST_AFFINE_MOVEMENT_MM)
+
+
+def find_affine(template: Head, reference: Head) -> tuple[np.ndarray, "Metric"]:
+    """The best affine [4, 4], and the metric by which it was found."""
+    centre = template.centre_mm
+    stripped = replace(reference, voxels=np.where(reference.brain, reference.voxels, 0))
+    size = (reference.volume_ml / template.volume_ml) ** (1 / 3)
+    rigid = search_coarse(template, reference)
+    around = ndimage.binary_dilation(template.brain, iterations=AROUND_TEMPLATE)
+    metric = Metric(replace(template, brain=around), stripped, AFFINE_POINTS)
+    starts = [rigid, rigid @ affine_matrix(np.array([0.0] * 6 + [size - 1] * 3 + [0.0] * 3), centre), np.eye(4)]
+    best = max(starts, key=metric)
+    return optimise(metric, best, centre, AFFINE_STEPS, xtol=0.05, ftol=1e-4, maxiter=8), metric
+
+
+def _better_than_headers(metric: "Metric", matrix: np.ndarray, least_movement_mm: float) -> Registration:
+    """The position in the headers, unless the other one is clearly better."""
+    headers, best = metric(np.eye(4)), metric(matrix)
+    movement = np.linalg.norm(metric.displacements(matrix), axis=1).mean()
+    kept = bool(best - headers < LEAST_GAIN * headers or movement < least_movement_mm)
+    return Registration(np.eye(4) if kept else matrix, best, headers, kept)
 
 
 class Metric:
@@ -112,48 +134,66 @@ class Metric:
         return moved
 
 
-def optimise(metric: Metric, start: np.ndarray, centre: np.ndarray, step_mm: float) -> np.ndarray:
-    """The best rigid transform near `start`; steps are in millimetres and, about the brain's centre, in degrees."""
+def optimise(metric: Metric, start: np.ndarray, centre: np.ndarray, steps: np.ndarray, **limits: float) -> np.ndarray:
+    """The best transform near `start`; `steps`: sizes of a step along the parameters of `affine_matrix`."""
 
-    def moved(steps: np.ndarray) -> np.ndarray:
-        return start @ rigid_matrix(tuple(steps[:3]), centre, centre + steps[3:])
+    def moved(numbers: np.ndarray) -> np.ndarray:
+        return start @ affine_matrix(numbers * steps, centre)
 
-    options = {"direc": np.eye(6) * step_mm, "xtol": 0.02, "ftol": 2e-5 * step_mm**2, "maxiter": 6}
-    found = optimize.minimize(lambda steps: -metric(moved(steps)), np.zeros(6), method="Powell", options=options)
-    return moved(found.x)
+    best = optimize.minimize(
+        lambda numbers: -metric(moved(numbers)), np.zeros(len(steps)), method="Powell", options=limits
+    )
+    return moved(best.x)
 
 
-def search_coarse(reference: Head, series: Head, centre: np.ndarray, target: np.ndarray) -> np.ndarray:
-    around = ndimage.binary_dilation(reference.brain, iterations=2)  # with the outline of the brain
-    metric = Metric(Head(reference.voxels, around, reference.grid), series, COARSE_POINTS)
+def affine_matrix(parameters: np.ndarray, centre: np.ndarray) -> np.ndarray:
+    """Degrees about x, y, z; millimetres; relative changes of size along x, y, z; shears xy, xz, yz; about `centre`.
+    The last six may be left out."""
+    degrees, shift, sizes, (xy, xz, yz) = np.pad(parameters, (0, 12 - len(parameters))).reshape(4, 3)
+    stretch = np.array([[1 + sizes[0], xy, xz], [0, 1 + sizes[1], yz], [0, 0, 1 + sizes[2]]])
+    matrix = rigid_matrix(tuple(degrees), np.zeros(3), np.zeros(3))
+    matrix[:3, :3] = matrix[:3, :3] @ stretch
+    matrix[:3, 3] = centre + shift - matrix[:3, :3] @ centre
+    return matrix
+
+
+def search_coarse(reference: Head, series: Head) -> np.ndarray:
+    """The best rigid transform by coarse images of the brains."""
+    centre, target, coarse = reference.centre_mm, series.centre_mm, coarse_brain(reference)
+    around = ndimage.binary_dilation(coarse.brain, iterations=2)  # with the outline of the brain
+    metric = Metric(replace(coarse, brain=around), coarse_brain(series), COARSE_POINTS)
     turned = [rigid_matrix(angles, centre, target) for angles in itertools.product(ANGLES, repeat=3)]
     best = np.argsort([metric(start) for start in turned])[::-1][:COARSE_STARTS]
     starts = [np.eye(4), rigid_matrix((0, 0, 0), centre, target), *(turned[row] for row in best)]
-    found = map_in_threads(lambda start: optimise(metric, start, centre, step_mm=4.0), starts, cpu_cores())
-    return max(found, key=metric)
+
+    def refine(start: np.ndarray) -> np.ndarray:
+        return optimise(metric, start, centre, np.full(6, 4.0), xtol=0.02, ftol=2e-5 * 4.0**2, maxiter=6)
+
+    return max(map_in_threads(refine, starts, cpu_cores()), key=metric)
 
 
 def coarse_brain(head: Head) -> Head:
     """The brain alone, on an isotropic coarse grid with zeros around it."""
     inside = np.argwhere(head.brain)
-    sides = zip(inside.min(axis=0), inside.max(axis=0), strict=True)
-    corners = apply(head.grid.affine, np.array(list(itertools.product(*sides))))  # [8, 3]
+    corners = apply(
+        head.grid.affine, np.array(list(itertools.product(*zip(inside.min(0), inside.max(0), strict=True))))
+    )
     first, last = corners.min(axis=0) - 25 * COARSE_MM / 2, corners.max(axis=0) + 25 * COARSE_MM / 2
     affine = np.diag([COARSE_MM, COARSE_MM, COARSE_MM, 1.0])
     affine[:3, 3] = first
     i, j, k = (int(n) for n in np.ceil((last - first) / COARSE_MM))
     grid = Grid.from_affine((i, j, k), affine)
-    stripped = resample(
-        *average_blocks(np.where(head.brain, head.voxels, 0), head.grid, COARSE_MM / 2), grid, np.eye(4)
+    stripped, brain = (
+        resample(*average_blocks(voxels, head.grid, COARSE_MM / 2), grid, np.eye(4))
+        for voxels in (np.where(head.brain, head.voxels, 0), head.brain)
     )
-    brain = resample(*average_blocks(head.brain, head.grid, COARSE_MM / 2), grid, np.eye(4)) >= 0.5
-    return Head(ndimage.gaussian_filter(stripped, 0.7), brain, grid)
+    return Head(ndimage.gaussian_filter(stripped, 0.7), brain >= 0.5, grid)
 
 
 def _smoothed(head: Head) -> Head:
     """Along the axes whose voxels are small enough."""
     sigmas = [SMOOTHING_MM / step if step < 2 * SMOOTHING_MM else 0 for step in head.grid.spacing_mm]
-    return Head(ndimage.gaussian_filter(head.voxels.astype(np.float32), sigmas, truncate=3), head.brain, head.grid)
+    return replace(head, voxels=ndimage.gaussian_filter(head.voxels.astype(np.float32), sigmas, truncate=3))
 
 
 def _range(head: Head) -> tuple[float, float]:

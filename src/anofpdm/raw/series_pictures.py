@@ -1,7 +1,9 @@
 """Pictures of a study by which a wrong registration or brain mask is recognised: planes through the reference, with
 the edges of the reference and the outline of the brain drawn on every series."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 
 import nibabel as nib
 import numpy as np
@@ -27,22 +29,36 @@ Masks = np.ndarray  # bool, the same shape
 def choose_planes(reference: Head) -> list[Grid]:
     """Four axial planes on slices of the reference, a coronal and a sagittal one through the centre of its brain.
     Each is a grid [column, row, 1], seen as radiologists do: the patient's right on the left, up is up."""
-    right, anterior, superior, axial = _directions(reference.grid)
-    inside = np.flatnonzero(reference.brain.any(axis=tuple(axis for axis in range(3) if axis != axial)))
+    grid, axial = reference.grid, reference.grid.axial_axis
+    axes, signs = nib.io_orientation(grid.affine).T
+    directions = (grid.affine[:3, :3] / grid.spacing_mm * signs).T  # along the array axes
+    right, anterior, superior = directions[np.argsort(axes)]
+    inside = np.flatnonzero(np.moveaxis(reference.brain, axial, 0).any(axis=(1, 2)))
     centre = reference.centre_mm
-    centre_index = apply(np.linalg.inv(reference.grid.affine), centre)
+    index = apply(np.linalg.inv(grid.affine), centre)
     planes = []
     for share in AXIAL_SHARES:
-        index = centre_index.copy()
         index[axial] = inside[round(share * (len(inside) - 1))]
-        planes.append(_plane(apply(reference.grid.affine, index), -right, -anterior))
-    axial_planes = sorted(planes, key=lambda plane: float(plane.affine[:3, 3] @ superior))
-    return [*axial_planes, _plane(centre, -right, -superior), _plane(centre, -anterior, -superior)]
+        planes.append(_plane(apply(grid.affine, index), -right, -anterior))
+    planes.sort(key=lambda plane: float(plane.affine[:3, 3] @ superior))
+    return [*planes, _plane(centre, -right, -superior), _plane(centre, -anterior, -superior)]
 
 
 def cut_planes(voxels: np.ndarray, grid: Grid, planes: Sequence[Grid], matrix: np.ndarray) -> Images:
     """Values of a series on planes of the reference; `matrix` is its registration."""
     return np.stack([resample(voxels, grid, plane, matrix)[:, :, 0].T for plane in planes])
+
+
+def draw_study(images: Mapping[str, Images], brain: Masks) -> dict[str, bytes]:
+    """PNG of each series, with the outline of the brain and, on the others, the edges of the first, the reference."""
+    first, *_ = images
+    edges = f"registered. Orange: edges of {first}. Blue: brain mask"
+    return {
+        name: draw_series(f"{name}: reference. Blue: brain mask", image, brain)
+        if name == first
+        else draw_series(f"{name}, {edges}", image, brain, images[first])
+        for name, image in images.items()
+    }
 
 
 def draw_series(
@@ -67,45 +83,40 @@ def draw_series(
 
 def draw_brain(title: str, head: Head) -> bytes:
     """One series and its brain, which may be empty."""
-    where = Head(head.voxels, head.brain if head.brain.any() else np.ones_like(head.brain), head.grid)
-    planes = choose_planes(where)
-    images, brain = (cut_planes(one, head.grid, planes, np.eye(4)) for one in (head.voxels, head.brain))
-    return draw_series(title, images, brain >= 0.5)
+    planes = choose_planes(head if head.brain.any() else replace(head, brain=np.ones_like(head.brain)))
+    return draw_series(title, *_cut_head(head, planes, np.eye(4)))
 
 
 def draw_registration(title: str, reference: Head, series: Head, matrix: np.ndarray) -> bytes:
     """A series at the position that registration found, with the edges of the reference and both brains."""
     planes = choose_planes(reference)
-    images, theirs = (cut_planes(one, series.grid, planes, matrix) for one in (series.voxels, series.brain))
-    edges, ours = (cut_planes(one, reference.grid, planes, np.eye(4)) for one in (reference.voxels, reference.brain))
-    return draw_series(title, images, ours >= 0.5, edges, theirs >= 0.5)
+    edges_of, brain = _cut_head(reference, planes, np.eye(4))
+    images, other_brain = _cut_head(series, planes, matrix)
+    return draw_series(title, images, brain, edges_of, other_brain)
+
+
+def _cut_head(head: Head, planes: Sequence[Grid], matrix: np.ndarray) -> tuple[Images, Masks]:
+    return cut_planes(head.voxels, head.grid, planes, matrix), cut_planes(head.brain, head.grid, planes, matrix) >= 0.5
 
 
 def find_edges(images: Images, brain: Masks) -> Masks:
     """Zero crossings of the Laplacian where the image changes most."""
-    smooth = (0, EDGE_SIGMA, EDGE_SIGMA)
-    laplacian = ndimage.gaussian_filter(images, smooth, order=(0, 2, 0)) + ndimage.gaussian_filter(
-        images, smooth, order=(0, 0, 2)
-    )
-    slope = np.hypot(*(ndimage.gaussian_filter(images, smooth, order=order) for order in ((0, 1, 0), (0, 0, 1))))
+
+    def derivatives(order: int) -> list[np.ndarray]:
+        smooth = partial(ndimage.gaussian_filter, images, (0, EDGE_SIGMA, EDGE_SIGMA))
+        return [smooth(order=along) for along in ((0, order, 0), (0, 0, order))]
+
+    slope = np.hypot(*derivatives(1))
     head = ndimage.binary_dilation(images > 0.1 * np.percentile(images, 99), np.ones((1, 5, 5)))  # with its border
     strong = np.zeros(images.shape, bool)
     for region in (head & brain, head & ~brain):
         if region.any():
             strong |= region & (slope >= np.percentile(slope[region], EDGE_PERCENTILE))
-    positive = laplacian > 0
+    positive = np.add(*derivatives(2)) > 0
     crossing = np.zeros(images.shape, bool)
     crossing[:, :-1] |= positive[:, :-1] != positive[:, 1:]
     crossing[:, :, :-1] |= positive[:, :, :-1] != positive[:, :, 1:]
     return np.asarray(crossing & strong)
-
-
-def _directions(grid: Grid) -> tuple[np.ndarray, np.ndarray, np.ndarray, int]:
-    """Unit vectors along the voxel axes that point right, anterior and superior; the array axis of the last one."""
-    orientation = nib.io_orientation(grid.affine)
-    vectors = (grid.affine[:3, :3] / grid.spacing_mm).T * orientation[:, 1:]  # one per array axis
-    order = np.argsort(orientation[:, 0])
-    return vectors[order[0]], vectors[order[1]], vectors[order[2]], int(order[2])
 
 
 def _plane(centre: np.ndarray, across: np.ndarray, down: np.ndarray) -> Grid:

@@ -16,8 +16,8 @@ LARGEST_BRAIN_ML = 2300.0  # a head with its scalp has more
 def on_one_grid(grids: Sequence[Grid]) -> bool:
     first = grids[0]
     return all(
-        one.shape == first.shape and corner_gap_mm(first.affine, one.affine, first.shape) <= MAX_GRID_GAP_MM
-        for one in grids[1:]
+        grid.shape == first.shape and corner_gap_mm(first.affine, grid.affine, first.shape) <= MAX_GRID_GAP_MM
+        for grid in grids[1:]
     )
 
 

@@ -1,25 +1,49 @@
 """A clinical study, series by series, to one grid: brains extracted, registered to a reference, resampled once."""
 
+import contextlib
 import hashlib
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from anofpdm.errors import ScanError
-from anofpdm.raw.combine import CombinedSeries, working_grid
-from anofpdm.raw.geometry import resample
+from anofpdm.errors import ConfigError, ScanError
+from anofpdm.raw.brain import BrainFinder
+from anofpdm.raw.cache import Stage, StudyCache, file_sha256
+from anofpdm.raw.contrast import CONTRASTS, Likelihoods, compare_contrasts, measure_contrast
+from anofpdm.raw.geometry import (
+    apply,
+    coverage,
+    decode_transform,
+    encode_transform,
+    resample,
+    rotation_degrees,
+    working_grid,
+)
 from anofpdm.raw.mixed_up import warn_mixed_up
-from anofpdm.raw.place import PlacedSeries, Placement, StudyTools, TemplatePosition
-from anofpdm.raw.register import Head
-from anofpdm.raw.series_header import check_header
-from anofpdm.scans.nifti import read_volume
-from anofpdm.scans.plausible import check_head, warn_cut_top, warn_empty_planes
+from anofpdm.raw.register import Head, Registration, register_affine, register_rigid
+from anofpdm.raw.series_pictures import (
+    Images,
+    choose_planes,
+    cut_planes,
+    draw_brain,
+    draw_registration,
+    draw_study,
+)
+from anofpdm.raw.study_checks import check_brain, check_registration, check_series, check_template, measure_agreement
+from anofpdm.raw.template import MNI152, load_template, overlap_with, scan_position
+from anofpdm.raw.thick import divide_slices, resample_series
+from anofpdm.scans.grid import Grid
+from anofpdm.scans.nifti import read_volume, write_nifti
+from anofpdm.scans.plausible import warn_cut_top
 from anofpdm.scans.slices import Scan
+from anofpdm.util.files import write_atomically
 
 FIELD_OF_VIEW_MM = 240.0  # of the slices in BraTS; a model may record another one
+REFERENCE_WEIGHT = 1.5  # in the vote over brain masks: decides between two series
+BRAIN, REGISTRATION, TEMPLATE = "brain", "registration", "template"  # stages
 
 
 @dataclass(frozen=True)
@@ -34,13 +58,43 @@ class StudyOptions:
 
 
 @dataclass(frozen=True)
+class PlacedSeries:
+    name: str
+    path: Path
+    grid: Grid  # its own
+    matrix: np.ndarray  # [4, 4], millimetres of the reference to its millimetres
+
+
+@dataclass
 class Study:
-    scan: Scan  # the series on one grid
-    brain: np.ndarray  # bool, on that grid: the vote of all series
-    series: tuple[PlacedSeries, ...]  # the reference first
-    pictures: Mapping[str, bytes] = field(default_factory=dict)  # PNG of each series, with brain and edges
-    record: Mapping[str, Any] = field(default_factory=dict)  # what was done, for manifest and summary
-    template: TemplatePosition | None = None  # None: the scan is in the space of the reference
+    """The series of a study. Every brain and transform is computed once, checked and kept in the cache. Where a check
+    fails, a picture is kept, and named in the message."""
+
+    files: Mapping[str, Path]  # the first is the reference
+    options: StudyOptions = StudyOptions()
+    cache: StudyCache = field(default_factory=StudyCache)
+    find_brain: BrainFinder = field(default_factory=BrainFinder)
+    # Results of `prepare`:
+    scan: Scan = field(init=False)  # the series on one grid
+    brain: np.ndarray = field(init=False)  # bool, on that grid: the vote of all series
+    series: tuple[PlacedSeries, ...] = field(init=False)  # the reference first
+    scan_to_reference: np.ndarray = field(init=False)  # [4, 4], millimetres to millimetres
+    pictures: dict[str, bytes] = field(init=False)  # PNG of each series, with brain and edges
+    record: dict[str, Any] = field(init=False)  # what was done, for manifest and summary
+
+    def prepare(self) -> "Study":
+        """Other runs that use the folder of the cache wait meanwhile."""
+        self.series, self.scan_to_reference = (), np.eye(4)
+        self.record = {"series": {name: {} for name in self.files}, "template": None}
+        self._contrasts: dict[str, Likelihoods] = {}  # by series, where they can be measured
+        self._stages: dict[tuple[str, str], Stage] = {}  # by series and kind
+        with self.cache.locked():
+            for path in self.files.values():  # before anything is computed
+                check_series(read_volume(path), trust_header=self.options.trust_header)
+            self._combine()
+            self.find_brain.networks = None  # their memory is needed for segmentation
+            self._save()
+        return self
 
     @property
     def reference(self) -> PlacedSeries:
@@ -49,7 +103,7 @@ class Study:
     @property
     def reference_to_scan(self) -> np.ndarray:
         """[4, 4], millimetres of the reference to millimetres of the scan."""
-        return np.eye(4) if self.template is None else np.linalg.inv(self.template.matrix)
+        return np.linalg.inv(self.scan_to_reference)
 
     def to_reference(self, volume: np.ndarray) -> np.ndarray:
         """float32 on the reference's own grid, of a volume on the grid of the scan; 0 outside."""
@@ -57,8 +111,181 @@ class Study:
 
     def from_series(self, volume: np.ndarray, series: PlacedSeries) -> np.ndarray:
         """float32 on the grid of the scan, of a volume on the grid of a series."""
-        to_reference = np.eye(4) if self.template is None else self.template.matrix
-        return resample(volume, series.grid, self.scan.grid, series.matrix @ to_reference)
+        return resample(volume, series.grid, self.scan.grid, series.matrix @ self.scan_to_reference)
+
+    def _combine(self) -> None:
+        """Each series resampled once, with a vote of their brains."""
+        first, *_ = self.files
+        reference = self._extract(first)
+        warn_cut_top(reference.brain, reference.grid, self.files[first])
+        self.cache.report(f"reference: {first} ({self.files[first]})")
+        grid = self._choose_grid(reference)
+        planes, images = choose_planes(reference), dict[str, Images]()
+        volumes, paths = dict[str, np.ndarray](), dict[bytes, Path]()
+        votes, weights = np.zeros((2, *grid.shape), np.float32)
+        for name, path in self.files.items():
+            series = reference if name == first else self._extract(name)
+            if (same := paths.setdefault(hashlib.sha256(series.voxels.tobytes()).digest(), path)) != path:
+                raise ScanError(f"{path}: exactly the image of {same}; give the file of each modality")
+            placed = self._place(name, series, reference)
+            self.series += (placed,)
+            images[name] = cut_planes(series.voxels, series.grid, planes, placed.matrix)
+            to_series = placed.matrix @ self.scan_to_reference
+            volumes[name] = resample_series(series, grid, to_series)
+            weight = np.float32(REFERENCE_WEIGHT if name == first else 1)
+            votes += weight * resample(series.brain, series.grid, grid, to_series)
+            weights += weight * (True if name == first else coverage(series.grid, grid, to_series))
+        warn_mixed_up(self._contrasts, self.files)
+        self.brain = votes >= 0.5 * weights  # in most of the series that cover a voxel
+        if not self.brain.any():
+            raise ScanError(f"{self.files[first]}: the brain mask is empty; give --brain-mask or --skull-strip")
+        outline = cut_planes(self.brain, grid, planes, self.reference_to_scan) >= 0.5
+        self.pictures = draw_study(images, outline)
+        for volume in volumes.values():
+            np.clip(volume, 0, None, out=volume)
+            if self.options.strip:
+                volume[~self.brain] = 0
+        self.scan = Scan(tuple(volumes), tuple(volumes.values()), grid)
+
+    def _choose_grid(self, reference: Head) -> Grid:
+        """Of the reference or the template, with a square around the brain."""
+        options, own = self.options, reference.grid
+        centred_on = self._place_template(reference) if options.template else reference
+        grid = working_grid(centred_on.brain, centred_on.grid, options.field_of_view_mm, options.centre_mm)
+        if options.slice_mm is None:
+            return grid
+        divided = divide_slices(grid, options.slice_mm)
+        if divided.slice_mm < own.slice_mm and not options.template:
+            parts = f"slices of {own.slice_mm:.3g} mm divided into slices of {divided.slice_mm:.3g} mm"
+            self.cache.report(f"{next(iter(self.files))}: {parts}")
+        return divided
+
+    def _save(self) -> None:
+        """The record and, in the folder of the cache, the registered series, the brain by vote and pictures."""
+        grid, folder = self.scan.grid, self.cache.folder
+        for name, series in self.record["series"].items():
+            own = {kind: stage for (other, kind), stage in self._stages.items() if other == name}
+            series["reused"] = [kind for kind, stage in own.items() if stage.reused]
+            series["seconds"] = {kind: round(stage.seconds, 1) for kind, stage in own.items() if kind != TEMPLATE}
+        self.record |= {
+            "folder": None if folder is None else str(folder),
+            "reference": self.reference.name,
+            "brain_extraction": self.find_brain.method,
+            "brain_ml": round(Head(self.brain, self.brain, grid).volume_ml, 1),
+            "spacing_mm": np.round(grid.spacing_mm, 4).tolist(),  # as the network sees it
+            "seconds": round(sum(stage.seconds for stage in self._stages.values()), 1),
+        }
+        if folder is None:
+            return
+        for old in folder.glob("failed_*.png"):  # of an earlier run
+            old.unlink(missing_ok=True)
+        if self.cache.keep_series:
+            for name, volume in zip(self.scan.modalities, self.scan.volumes, strict=True):
+                write_nifti(folder / f"{name}.nii.gz", volume, grid)
+            write_nifti(folder / "brain.nii.gz", self.brain.astype(np.uint8), grid)
+        for name, picture in self.pictures.items():
+            write_atomically(folder / f"{name}.png", picture)
+        self.cache.update(study=self.record)
+
+    # ---- stages ------------------------------------------------------------------------------------------------------
+
+    def _extract(self, name: str) -> Head:
+        """A series with its brain."""
+        path, record = self.files[name], self.record["series"][name]
+        with self._stage(BRAIN, name, f"brain of {name}") as stage:
+            volume = read_volume(path)
+            voxels, grid = volume.voxels.astype(np.float32), volume.grid
+            record |= {"file": path.name, "sha256": file_sha256(path), "shape": list(grid.shape)}
+            record["spacing_mm"] = np.round(grid.spacing_mm, 4).tolist()
+            nothing = Head(voxels, np.zeros(voxels.shape, dtype=bool), grid)
+            stage.picture = lambda: draw_brain(f"{name}: no brain found", nothing)
+            brain = stage.once(
+                f"brain_{name}.nii.gz",
+                self._key(name),
+                compute=lambda: self.find_brain(volume),
+                write=lambda file, brain: write_nifti(file, brain.astype(np.uint8), grid),
+                read=lambda file, _: np.asarray(read_volume(file, allow_constant=True).voxels > 0),
+            )
+            head = Head(voxels, brain, grid)
+            stage.summary = f"brain of {head.volume_ml:.0f} ml"
+            stage.picture = lambda: draw_brain(f"{name}. Blue: {stage.summary}", head)
+            check_brain(head, path)
+            record["brain_ml"] = round(head.volume_ml, 1)
+            with contextlib.suppress(ScanError, ConfigError):  # too few voxels, or nilearn is not installed
+                if name in CONTRASTS:
+                    self._contrasts[name] = compare_contrasts(measure_contrast(head))
+        return head
+
+    def _place(self, name: str, head: Head, reference: Head) -> PlacedSeries:
+        first, *_ = self.files
+        if name == first:
+            return PlacedSeries(name, self.files[name], head.grid, np.eye(4))
+        with self._stage(REGISTRATION, name, f"registration of {name}") as stage:
+            registration = self._register(stage, name, lambda: register_rigid(reference, head))
+            matrix = registration.matrix
+            agreement = measure_agreement(reference, head, matrix)
+            title = f"{name}, registered. Orange: edges of {first}. Blue: its brain. Red: brain of {name}"
+            stage.picture = lambda: draw_registration(title, reference, head, matrix)
+            check_registration(registration, agreement, self.files[name], self.files[first])
+            moved_mm = np.linalg.norm(apply(matrix, reference.centre_mm) - reference.centre_mm)
+            moved = f"moved by {moved_mm:.1f} mm and {rotation_degrees(matrix):.1f} degrees"
+            position = "position in the header kept" if registration.kept else moved
+            stage.summary = f"registered to {first}, {position}, brain masks agree by {agreement.dice:.2f}"
+        self.record["series"][name]["agreement"] = asdict(agreement)
+        self.record["series"][name]["registration"] = {
+            "transform": f"{name}_to_{first}.txt",
+            "matrix": matrix.tolist(),  # millimetres (RAS+) of the reference to millimetres of the series
+            "moved_mm": round(float(moved_mm), 2),
+            "rotated_degrees": round(rotation_degrees(matrix), 2),
+            **_numbers(registration),
+        }
+        return PlacedSeries(name, self.files[name], head.grid, matrix)
+
+    def _place_template(self, reference: Head) -> Head:
+        """The template; the space of the scan becomes the one that the model expects."""
+        (name, *_), template = self.files, load_template()
+        with self._stage(TEMPLATE, name, f"registration to {MNI152}") as stage:
+            registration = self._register(stage, MNI152, lambda: register_affine(template, reference))
+            overlap = overlap_with(template, reference.brain, reference.grid, registration.matrix)
+            title = f"{name}, registered. Orange: edges of {MNI152}. Blue: its brain. Red: brain"
+            stage.picture = lambda: draw_registration(title, template, reference, registration.matrix)
+            check_template(registration, overlap, self.files[name])
+            position = "already in its space" if registration.kept else "affine"
+            stage.summary = f"registered to {MNI152}, {position}, brains overlap by {overlap:.2f}"
+        self.scan_to_reference = scan_position(registration, self.options.template_affine)
+        self.record["template"] = {
+            "name": MNI152,
+            "matrix": self.scan_to_reference.tolist(),  # millimetres (RAS+) of the scan to those of the reference
+            "overlap": overlap,
+            "seconds": round(stage.seconds, 1),
+            **_numbers(registration),
+        }
+        return template
+
+    def _register(self, stage: Stage, name: str, compute: Callable[[], Registration]) -> Registration:
+        """Of a series or the template, to the reference."""
+
+        def write(file: Path, registration: Registration) -> dict[str, Any]:
+            write_atomically(file, encode_transform(registration.matrix))
+            return {REGISTRATION: _numbers(registration)}
+
+        def read(file: Path, record: dict[str, Any]) -> Registration:
+            return Registration(decode_transform(file.read_text(), file), **record[REGISTRATION])
+
+        first, *_ = self.files
+        key = self._key(first) if name == MNI152 else self._key(first, name)
+        return stage.once(f"{name}_to_{first}.txt", key, compute, write, read)
+
+    def _key(self, *names: str) -> dict[str, Any]:
+        """What a result of these series depends on."""
+        return {"series": [self.record["series"][name]["sha256"] for name in names], "method": self.find_brain.method}
+
+    @contextlib.contextmanager
+    def _stage(self, kind: str, name: str, note: str) -> Iterator[Stage]:
+        total = 2 * len(self.files) - 1 + self.options.template
+        with self.cache.stage(name, note, (len(self._stages), total)) as stage:
+            yield stage
+        self._stages[name, kind] = stage
 
 
 def to_series(volume: np.ndarray, reference: PlacedSeries, series: PlacedSeries) -> np.ndarray:
@@ -66,51 +293,5 @@ def to_series(volume: np.ndarray, reference: PlacedSeries, series: PlacedSeries)
     return resample(volume, reference.grid, series.grid, np.linalg.inv(series.matrix))
 
 
-def _digest(head: Head) -> bytes:
-    """Of the voxels, whatever the grid."""
-    return hashlib.sha256(head.voxels.tobytes()).digest()
-
-
-def prepare_study(files: Mapping[str, Path], tools: StudyTools, options: StudyOptions | None = None) -> Study:
-    """The first series is the reference."""
-    options = options or StudyOptions()
-    _check_files(files, options)
-    (name, path), *others = files.items()
-    placement = Placement(tools, 2 * len(files) - 1 + options.template)
-    head = placement.find_brain(name, path)
-    warn_cut_top(head.brain, head.grid, path)
-    tools.report(f"reference: {name} ({path})")
-    placed, images = [placement.reference(name, path, head)], {_digest(head): path}
-    template = placement.place_template(placed[0], head, options.template_affine) if options.template else None
-    centred_on = head if template is None else template.head
-    grid = working_grid(centred_on, options.field_of_view_mm, options.slice_mm, options.centre_mm)
-    if template is None and grid.slice_mm < head.grid.slice_mm:
-        tools.report(f"{name}: slices of {head.grid.slice_mm:.3g} mm divided into slices of {grid.slice_mm:.3g} mm")
-    combined = CombinedSeries(name, head, grid, np.eye(4) if template is None else template.matrix)
-    for other, other_path in others:
-        series = placement.find_brain(other, other_path)
-        if (same := images.setdefault(_digest(series), other_path)) != other_path:
-            raise ScanError(f"{other_path}: exactly the image of {same}; give the file of each modality")
-        placed.append(placement.place(other, other_path, series, head, placed[0]))
-        combined.add(other, series, placed[-1].matrix)
-    warn_mixed_up(placement.contrasts, files)
-    brain = combined.vote()
-    if not brain.any():
-        raise ScanError(f"{path}: the brain mask is empty; give --brain-mask or --skull-strip")
-    pictures = combined.draw(brain)
-    for volume in combined.volumes.values():
-        np.clip(volume, 0, None, out=volume)
-        if options.strip:
-            volume[~brain] = 0
-    scan = Scan(tuple(files), tuple(combined.volumes.values()), combined.grid)
-    return Study(scan, brain, tuple(placed), pictures, template=template)
-
-
-def _check_files(files: Mapping[str, Path], options: StudyOptions) -> None:
-    """Before anything is computed."""
-    for path in files.values():
-        volume = read_volume(path)
-        if not options.trust_header:
-            check_head([volume.voxels], volume.grid, path)
-        check_header(volume.grid, path)
-        warn_empty_planes([volume.voxels], volume.grid, path)
+def _numbers(registration: Registration) -> dict[str, Any]:
+    return {name: value for name, value in asdict(registration).items() if name != "matrix"}

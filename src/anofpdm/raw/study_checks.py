@@ -8,7 +8,9 @@ import numpy as np
 from anofpdm.errors import ScanError, ScanWarning
 from anofpdm.raw.geometry import average_blocks, coverage, resample
 from anofpdm.raw.register import Head, Registration
-from anofpdm.scans.grid import Grid
+from anofpdm.raw.series_header import check_header
+from anofpdm.scans.nifti import Volume
+from anofpdm.scans.plausible import check_head, warn_empty_planes
 
 PLAUSIBLE_BRAIN_ML = (500.0, 2400.0)
 MOST_CUT = 0.6
@@ -27,6 +29,14 @@ class Agreement:
 
     dice: float  # of the brain masks
     covered: float  # fraction of the reference's brain in the field of view of the series
+
+
+def check_series(volume: Volume, *, trust_header: bool = False) -> None:
+    """Of the file, before anything is computed."""
+    if not trust_header:
+        check_head([volume.voxels], volume.grid, volume.path)
+    check_header(volume.grid, volume.path)
+    warn_empty_planes([volume.voxels], volume.grid, volume.path)
 
 
 def check_brain(head: Head, path: object) -> None:
@@ -50,7 +60,7 @@ def check_brain(head: Head, path: object) -> None:
 
 def cut_share(brain: np.ndarray) -> float:
     """Area of the brain on an outermost plane of the scan, relative to its largest plane; the most of all six."""
-    areas = [brain.sum(axis=tuple(o for o in range(3) if o != axis)) for axis in range(3)]
+    areas = [np.moveaxis(brain, axis, 0).sum(axis=(1, 2)) for axis in range(3)]
     return float(max(max(area[0], area[-1]) / max(1, area.max()) for area in areas))
 
 
@@ -62,46 +72,41 @@ def tissue_contrast(head: Head) -> float:
     return float((high - low) / max(abs(middle), 1e-6))
 
 
-def check_template(found: Registration, overlap: float, path: object) -> None:
-    if overlap < LEAST_TEMPLATE_OVERLAP or found.best_information < LEAST_INFORMATION:
+def check_template(registration: Registration, overlap: float, path: object) -> None:
+    if overlap < LEAST_TEMPLATE_OVERLAP or registration.best_information < LEAST_INFORMATION:
         raise ScanError(
             f"{path}: does not fit the template (brains overlap by {overlap:.2f}, mutual information "
-            f"{found.best_information:.2f} after registration); is it a whole head?"
+            f"{registration.best_information:.2f} after registration); is it a whole head?"
         )
 
 
-def measure_agreement(reference: Head, brain: np.ndarray, grid: Grid, matrix: np.ndarray) -> Agreement:
-    seen = coverage(grid, reference.grid, matrix)
-    ours = reference.brain & seen
-    theirs = (resample(brain, grid, reference.grid, matrix) >= 0.5) & coverage_of_reference(reference)
-    both = 2.0 * (ours & theirs).sum() / max(1, ours.sum() + theirs.sum())
-    return Agreement(float(both), float(ours.sum() / reference.brain.sum()))
+def measure_agreement(reference: Head, series: Head, matrix: np.ndarray) -> Agreement:
+    """Only where both see the brain: where the field of view of one ends, the other may show more."""
+    ours = reference.brain & coverage(series.grid, reference.grid, matrix)
+    theirs = resample(series.brain, series.grid, reference.grid, matrix) >= 0.5
+    i, j, k = (np.any(reference.brain, axis=across) for across in ((1, 2), (0, 2), (0, 1)))
+    theirs &= i[:, None, None] & j[:, None] & k
+    overlap = 2.0 * (ours & theirs).sum() / max(1, ours.sum() + theirs.sum())
+    return Agreement(float(overlap), float(ours.sum() / reference.brain.sum()))
 
 
-def coverage_of_reference(reference: Head) -> np.ndarray:
-    """Slices of the reference that show brain: where its field of view ends, another series may show more."""
-    planes = [reference.brain.any(axis=tuple(o for o in range(3) if o != axis)) for axis in range(3)]
-    i, j, k = np.ix_(*planes)
-    seen = np.zeros(reference.brain.shape, dtype=bool)
-    seen[i, j, k] = True
-    return seen
-
-
-def check_registration(found: Registration, agreement: Agreement, path: object, reference: object) -> None:
+def check_registration(registration: Registration, agreement: Agreement, path: object, reference: object) -> None:
     """Raise ScanError where the series cannot belong to the reference, warn where it may not."""
-    information = f"mutual information {found.best_information:.2f} after registration"
+    information = f"mutual information {registration.best_information:.2f} after registration"
     if agreement.covered < LEAST_COVERAGE:
         problem = f"shows only {agreement.covered:.0%} of the brain in {reference}"
-    elif found.best_information < LEAST_INFORMATION:
+    elif registration.best_information < LEAST_INFORMATION:
         problem = f"does not fit {reference} ({information})"
     elif agreement.dice < LEAST_AGREEMENT:
         problem = f"its brain does not fit that of {reference} after registration (DICE {agreement.dice:.2f})"
     else:
         if agreement.covered < GOOD_COVERAGE:
-            doubt = f"shows {agreement.covered:.0%} of the brain in {reference}; the mask is unreliable elsewhere"
-            warnings.warn(f"{path}: {doubt}", ScanWarning, stacklevel=2)
-        if found.best_information < GOOD_INFORMATION:
-            doubt = f"hardly fits {reference} ({information}); check that it is of the same patient"
-            warnings.warn(f"{path}: {doubt}", ScanWarning, stacklevel=2)
+            _warn(path, f"shows {agreement.covered:.0%} of the brain in {reference}; the mask is unreliable elsewhere")
+        if registration.best_information < GOOD_INFORMATION:
+            _warn(path, f"hardly fits {reference} ({information}); check that it is of the same patient")
         return
     raise ScanError(f"{path}: {problem}; is it of the same patient, and of the whole head?")
+
+
+def _warn(path: object, doubt: str) -> None:
+    warnings.warn(f"{path}: {doubt}", ScanWarning, stacklevel=3)

@@ -11,7 +11,7 @@ import math
 import numpy as np
 from scipy import ndimage
 
-from anofpdm.raw.geometry import apply, resample, whole_voxels
+from anofpdm.raw.geometry import apply, resample, shifted, whole_voxels
 from anofpdm.raw.register import Head
 from anofpdm.scans.grid import Grid
 
@@ -34,7 +34,7 @@ def resample_series(series: Head, onto: Grid, matrix: np.ndarray) -> np.ndarray:
         thin = resample(thin, grid, onto, matrix)
     else:
         padded = np.pad(thin, 1, mode="edge")  # the outer half of the outermost slices is not darker
-        thin = resample(padded, _shifted(grid, np.full(3, -1), padded.shape), onto, matrix)
+        thin = resample(padded, shifted(grid, np.full(3, -1), padded.shape), onto, matrix)
         _correct_brain(thin, onto, series, matrix)
     return np.clip(thin, 0, None, out=thin)
 
@@ -52,20 +52,15 @@ def _correct_brain(thin: np.ndarray, onto: Grid, series: Head, matrix: np.ndarra
 
 def restore(voxels: np.ndarray, axis: int, parts: int) -> np.ndarray:
     """float32, with `parts` thin slices for each thick one along an axis."""
-    weights = restoring_weights(voxels.shape[axis], parts).astype(np.float32)
-    moved = np.moveaxis(voxels, axis, -1).astype(np.float32) @ weights.T
-    return np.ascontiguousarray(np.moveaxis(moved, -1, axis))
-
-
-def restoring_weights(count: int, parts: int) -> np.ndarray:
-    """[count * parts, count]: of the thick slices in every thin one."""
+    count = voxels.shape[axis]
     centres = (np.arange(count * parts) + 0.5) / parts - 0.5  # of thin slices, in thick ones
-    between = np.stack([np.interp(centres, np.arange(count), one) for one in np.eye(count)], axis=1)
+    between = np.stack([np.interp(centres, np.arange(count), unit) for unit in np.eye(count)], axis=1)
     means = np.repeat(np.eye(count), parts, axis=1) / parts  # [count, count * parts]
-    thin = between
+    weights = between  # [count * parts, count]: of the thick slices in every thin one
     for _ in range(ROUNDS):
-        thin = thin + between @ (np.eye(count) - means @ thin)
-    return thin
+        weights = weights + between @ (np.eye(count) - means @ weights)
+    moved = np.moveaxis(voxels, axis, -1).astype(np.float32) @ weights.astype(np.float32).T
+    return np.ascontiguousarray(np.moveaxis(moved, -1, axis))
 
 
 def divide_slices(grid: Grid, slice_mm: float) -> Grid:
@@ -89,7 +84,8 @@ def divide(grid: Grid, axis: int, slice_mm: float) -> Grid:
 def crop_to_brain(series: Head) -> tuple[Box, Grid]:
     """A box around the brain, and its grid."""
     (box,) = ndimage.find_objects(series.brain.astype(np.uint8))
-    return _box(series.grid, [side.start - MARGIN for side in box], [side.stop + MARGIN for side in box])
+    first, end = np.array([(side.start, side.stop) for side in box]).T
+    return _box(series.grid, first - MARGIN, end + MARGIN)
 
 
 def crop_to_grid(grid: Grid, other: Grid, matrix: np.ndarray) -> tuple[Box, Grid]:
@@ -99,17 +95,9 @@ def crop_to_grid(grid: Grid, other: Grid, matrix: np.ndarray) -> tuple[Box, Grid
     return _box(grid, np.floor(inside.min(axis=0)), np.ceil(inside.max(axis=0)) + 1)
 
 
-def _box(grid: Grid, first: "np.ndarray | list[int]", last: "np.ndarray | list[int]") -> tuple[Box, Grid]:
+def _box(grid: Grid, first: np.ndarray, last: np.ndarray) -> tuple[Box, Grid]:
     """Cut off at the edges of the grid."""
-    low = np.clip(np.asarray(first, dtype=int), 0, np.array(grid.shape) - 1)
-    high = np.clip(np.asarray(last, dtype=int), low + 1, grid.shape)
+    low = np.clip(first.astype(int), 0, np.array(grid.shape) - 1)
+    high = np.clip(last.astype(int), low + 1, grid.shape)
     i, j, k = (slice(int(a), int(b)) for a, b in zip(low, high, strict=True))
-    return (i, j, k), _shifted(grid, low, tuple(int(n) for n in high - low))
-
-
-def _shifted(grid: Grid, first: np.ndarray, shape: tuple[int, ...]) -> Grid:
-    """The same voxels, of which the first has this number."""
-    affine = grid.affine.copy()
-    affine[:3, 3] = apply(grid.affine, first.astype(float))
-    i, j, k = shape
-    return Grid.from_affine((i, j, k), affine)
+    return (i, j, k), shifted(grid, low, high - low)

@@ -4,7 +4,7 @@ import contextlib
 import re
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,7 +16,6 @@ from anofpdm.cohorts.writer import MANIFEST
 from anofpdm.errors import AnoFPDMError, CohortError
 from anofpdm.options import Layout, Raw, parse
 from anofpdm.scans.dicom.source import holds_dicom, is_zip
-from anofpdm.scans.found_brains import NO_BRAINS, FoundBrains
 from anofpdm.scans.modalities import InputModalities, as_inputs
 from anofpdm.util.files import describe_irregular
 
@@ -39,7 +38,7 @@ class Target:
     bids: bool  # whether its results get BIDS names
     study: "DicomStudy | None" = None  # for DICOM; the images are then the folder or zip until `open`
     notes: tuple[str, ...] = ()  # lines for the user: how files or series were chosen
-    brains: FoundBrains = NO_BRAINS  # of series that were chosen by their images
+    brains: dict[str, bytes] = field(default_factory=dict)  # of series whose images were compared (raw/brain.py)
 
     @contextlib.contextmanager
     def open(self) -> Iterator[Subject]:
@@ -191,10 +190,10 @@ def _targets_by_images(source: Source, modalities: InputModalities) -> list[Targ
     assigned = subject_by_images(regular, modalities, _assignment_hint(modalities))
     if assigned is None:
         return []
-    subject, assignment = assigned
-    notes = tuple(f"{file} is used as {modality}, by its image" for modality, file in assignment.series.items())
+    subject, chosen, brains = assigned
+    notes = tuple(f"{file} is used as {modality}, by its image" for modality, file in chosen.items())
     failing = [Target(subject, bids=False) for path in irregular for subject in folder.find_subjects([path])]
-    return [Target(subject, bids=False, notes=notes, brains=assignment.brains), *failing]
+    return [Target(subject, bids=False, notes=notes, brains=brains), *failing]
 
 
 def _any_scans(source: Source, modalities: tuple[str, ...]) -> list[Subject]:

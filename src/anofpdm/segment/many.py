@@ -11,8 +11,7 @@ from pathlib import Path
 from anofpdm import __version__
 from anofpdm.cohorts.subjects import Subject
 from anofpdm.errors import AnoFPDMError, ConfigError, OutputError, ScanError, ScanWarning
-from anofpdm.raw.preparation import discard
-from anofpdm.raw.prepare_study import RawRun
+from anofpdm.raw.cache import StudyCache, discard
 from anofpdm.segment import outputs
 from anofpdm.segment.earlier import EarlierResult
 from anofpdm.segment.engines import TASK
@@ -179,7 +178,7 @@ class BatchSegmentation:
         for line in target.notes:
             report_line(line)
         prepared = folder / outputs.PREPARATION if self.preparations is None else self.preparations / subject.name
-        result = segment_target(target, subject, request, progress, RawRun(prepared, report_line))
+        result = segment_target(target, subject, request, progress, StudyCache(prepared, report_line))
         with folder_lock(_created(folder), needed=self.shared):
             self._save(target, result, folder, name)
         report.segmented[subject.name] = result.volume_ml

@@ -27,7 +27,7 @@ from anofpdm.models.registry import model_folder
 from anofpdm.network.checkpoint import WEIGHTS
 from anofpdm.network.predictor import load_trained
 from anofpdm.options import Engine, Precision, Raw, parse
-from anofpdm.raw.prepare_study import RawRun
+from anofpdm.raw.cache import StudyCache
 from anofpdm.scans.expects import ScanExpectation
 from anofpdm.segment.brain_source import BrainSource
 from anofpdm.segment.engines import Diffusion, DiffusionEngine, StudentEngine
@@ -108,7 +108,7 @@ class Model:
         *,
         request: SegmentRequest | None = None,  # instead of options
         progress: Progress = silent,
-        raw_run: RawRun | None = None,  # where a raw study's preparation is kept
+        raw_run: StudyCache | None = None,  # where a raw study's preparation is kept
         **options: Unpack[SegmentOptions],
     ) -> Segmentation:
         """Segment one scan.
@@ -134,7 +134,7 @@ class Model:
             request = self.request(**options)
             if options.get("raw") is None and not isinstance(scan, Mapping):  # as on the command line
                 request = replace(request, raw=Raw.AUTO)
-        return segment_source(scan, request, progress, raw_run or RawRun())
+        return segment_source(scan, request, progress, raw_run or StudyCache())
 
     def request(self, **options: Unpack[SegmentOptions]) -> SegmentRequest:
         """The options with all defaults of this model resolved; for many scans, do it once.

@@ -7,7 +7,7 @@ from pathlib import Path
 from anofpdm.cohorts.subjects import Subject
 from anofpdm.errors import CohortError, ScanError
 from anofpdm.options import Raw
-from anofpdm.raw.prepare_study import RawRun
+from anofpdm.raw.cache import StudyCache
 from anofpdm.scans.plausible import DICOM_HEADER, NIFTI_HEADER
 from anofpdm.segment.inputs import Target, find_targets
 from anofpdm.segment.read_scan import Files
@@ -46,7 +46,7 @@ def find_scan(source: Source, request: SegmentRequest) -> Target:
     return target
 
 
-def segment_source(scan: Files | Source, request: SegmentRequest, progress: Progress, run: RawRun) -> Segmentation:
+def segment_source(scan: Files | Source, request: SegmentRequest, progress: Progress, run: StudyCache) -> Segmentation:
     if isinstance(scan, Mapping):
         return segment_files(lowercase_names(scan), request, progress, run)
     target = find_scan(scan, request)
@@ -60,7 +60,7 @@ def segment_source(scan: Files | Source, request: SegmentRequest, progress: Prog
 
 
 def segment_target(
-    target: Target, subject: Subject, request: SegmentRequest, progress: Progress, run: RawRun
+    target: Target, subject: Subject, request: SegmentRequest, progress: Progress, run: StudyCache
 ) -> Segmentation:
     """`subject` has NIfTI files, also where the target is DICOM; the summary then names the series."""
     run = replace(run, brains=target.brains)

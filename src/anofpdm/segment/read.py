@@ -5,9 +5,10 @@ from pathlib import Path
 
 from anofpdm.errors import ScanError
 from anofpdm.options import Raw
-from anofpdm.raw.prepare_study import BrainFinder, RawRun, prepare_raw
+from anofpdm.raw.brain import DEEPBET, BrainFinder
+from anofpdm.raw.cache import StudyCache
 from anofpdm.raw.stripped import is_stripped, on_one_grid
-from anofpdm.raw.study import StudyOptions
+from anofpdm.raw.study import Study, StudyOptions
 from anofpdm.raw.template import in_template_space
 from anofpdm.scans import Scan, read_scan
 from anofpdm.scans.nifti import Volume, read_grid
@@ -18,7 +19,7 @@ from anofpdm.segment.request import SegmentRequest
 from anofpdm.segment.scan_checks import FOREGROUND_TOLERANCE, check_names
 
 
-def read(files: Files, request: SegmentRequest, run: RawRun) -> ReadScan:
+def read(files: Files, request: SegmentRequest, run: StudyCache) -> ReadScan:
     inputs, known = request.inputs, {*request.scans.modalities, *request.modalities}
     unknown = [name for name in files if name not in known]
     if unknown and inputs.optional:  # a misspelt optional modality would count as missing
@@ -38,8 +39,8 @@ def read(files: Files, request: SegmentRequest, run: RawRun) -> ReadScan:
     brain = request.brain
     command = None if brain.command is None else brain.run
     mask = None if brain.mask is None else Path(brain.mask)
-    finder = BrainFinder(mask, command, brain.description(), run.brains)
-    study = prepare_raw(paths, finder, study_options(request), run)
+    finder = BrainFinder(mask, command, brain.description() or DEEPBET, run.brains)
+    study = Study(paths, study_options(request), run, finder).prepare()
     return ReadScan(study.scan, files, size, study)
 
 

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from anofpdm.method.decision import Decisions
-from anofpdm.raw.place import PlacedSeries
-from anofpdm.raw.study import to_series
+from anofpdm.raw.study import PlacedSeries, to_series
 from anofpdm.report.display import DisplayData
 from anofpdm.report.overview import draw_overview
 from anofpdm.report.result_page import render_report

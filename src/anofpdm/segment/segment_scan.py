@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from anofpdm.errors import ScanError
-from anofpdm.raw.prepare_study import RawRun
+from anofpdm.raw.cache import StudyCache
 from anofpdm.report.display import DisplayData
 from anofpdm.scans import scan_slices
 from anofpdm.scans.findings import find_lesions
@@ -27,7 +27,7 @@ STUDENT_PORTION = 0.1  # of the time, where the diffusion model explains slices 
 PREPARATION_PORTION = 0.8  # of the time, where a raw study is prepared first
 
 
-def segment_files(files: Files, request: SegmentRequest, progress: Progress, run: RawRun) -> Segmentation:
+def segment_files(files: Files, request: SegmentRequest, progress: Progress, run: StudyCache) -> Segmentation:
     """`files`: NIfTI, by modality in lower case."""
     start, warned = time.perf_counter(), RecordedWarnings()
     with warned.record():

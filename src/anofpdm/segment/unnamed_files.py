@@ -8,14 +8,14 @@ from anofpdm.cohorts.subjects import Subject, is_nifti_name, normalise_name
 from anofpdm.errors import CohortError, ConfigError, ScanError
 from anofpdm.raw.unnamed_series import MOST_SERIES, assign_volumes
 from anofpdm.scans import read_volume
-from anofpdm.scans.found_brains import Assignment
 from anofpdm.scans.modalities import InputModalities
 
 
 def subject_by_images(
     files: Sequence[Path], modalities: InputModalities, remedy: str
-) -> tuple[Subject, Assignment] | None:
-    """The scan, and the names of files that were chosen by their images. None where the files cannot be one study.
+) -> tuple[Subject, dict[str, str], dict[str, bytes]] | None:
+    """The scan, the names of files that were chosen by their images, and the brains in these, packed. None where the
+    files cannot be one study.
 
     CohortError where the images do not give the modalities.
     """
@@ -25,14 +25,16 @@ def subject_by_images(
         return None
     where = unnamed[0].parent
     try:
-        assignment = assign_volumes({path.name: read_volume(path) for path in unnamed}, missing, tuple(named), remedy)
+        volumes = {path.name: read_volume(path) for path in unnamed}
+        assigned, brains = assign_volumes(volumes, missing, tuple(named), remedy)
     except ConfigError:  # deepbet is not installed: the names alone decide
         return None
     except ScanError as problem:
         raise CohortError(f"{where}: {problem}") from None
-    images = named | {name: where / file for name, file in assignment.series.items()}
+    images = named | {name: where / file for name, file in assigned.items()}
     name = normalise_name(where.resolve().name) or "scan"
-    return Subject(name, name, {modality: images[modality] for modality in modalities.select(images)}), assignment
+    subject = Subject(name, name, {modality: images[modality] for modality in modalities.select(images)})
+    return subject, assigned, brains
 
 
 def _split(files: Sequence[Path], modalities: tuple[str, ...]) -> tuple[dict[str, Path], list[Path]]:

@@ -123,11 +123,10 @@ def _run_task(model: "Model", request: "SegmentRequest", task: Task, pipe: Conne
 
 
 def _segment(model: "Model", request: "SegmentRequest", task: Task, pipe: Connection) -> None:
-    from anofpdm.raw.prepare_study import RawRun
-    from anofpdm.scans.found_brains import NO_BRAINS
+    from anofpdm.raw.cache import StudyCache
 
     files: dict[str, str | Path] = {name: Path(file) for name, file in task.files.items()}
-    study, brains = None, NO_BRAINS
+    study, brains = None, dict[str, bytes]()
     if DICOM in files:
         from anofpdm.segment.inputs import read_dicom_study
         from anofpdm.viewer.upload_check import adapt_to_web, parse_series_text
@@ -143,7 +142,7 @@ def _segment(model: "Model", request: "SegmentRequest", task: Task, pipe: Connec
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ScanWarning)  # they are in the summary
         folder = Path(os.path.relpath(task.out / outputs.PREPARATION))  # recorded: no path of the server
-        raw_run = RawRun(folder, brains=brains)
+        raw_run = StudyCache(folder, brains=brains)
         result = model.segment(files, request=request, progress=PipeProgress(pipe), raw_run=raw_run)
     result.save(task.out, title=task.title)
     if study is not None:

@@ -5,7 +5,7 @@ to modalities, seg.py writes results as DICOM. World coordinates are those of NI
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
@@ -16,7 +16,6 @@ from anofpdm.scans.dicom.header import is_decodable, read_tags, silence_librarie
 from anofpdm.scans.dicom.match import choose, explain_ignored, preview_lines
 from anofpdm.scans.dicom.series import MAX_OFFSET_MM, Series, find_series
 from anofpdm.scans.dicom.source import Source, listed, open_source
-from anofpdm.scans.found_brains import NO_BRAINS, Assignment, FoundBrains
 from anofpdm.scans.grid import Grid, corner_gap_mm
 from anofpdm.scans.modalities import InputModalities, as_inputs
 from anofpdm.scans.nifti import Volume, write_nifti
@@ -24,8 +23,13 @@ from anofpdm.util.text import printable
 
 REMEDY = "segment it with --raw auto, or register and resample the series onto one grid and give the NIfTI files"
 
-# Takes the series, the modalities, those that the user assigned, and a function that reads a series.
-ImageChooser = Callable[[Sequence[Series], InputModalities, Mapping[str, str], Callable[[Series], Volume]], Assignment]
+
+Brains = dict[str, bytes]  # extracted ones, packed (raw/brain.py)
+# Takes the series, the modalities, those that the user assigned, and a function that reads a series. Returns UIDs by
+# modality.
+ImageChooser = Callable[
+    [Sequence[Series], InputModalities, Mapping[str, str], Callable[[Series], Volume]], tuple[dict[str, str], Brains]
+]
 
 
 @dataclass(frozen=True)
@@ -35,7 +39,7 @@ class DicomStudy:
     path: Path  # the folder or zip
     series: dict[str, Series]  # by modality, in the requested order; optional ones may be missing
     notes: tuple[str, ...] = ()  # lines on series chosen by their images, and on those that are not used
-    brains: FoundBrains = NO_BRAINS  # of series chosen by their images
+    brains: Brains = field(default_factory=dict)  # of series whose images were compared
 
     @property
     def reference(self) -> Series:
@@ -88,13 +92,14 @@ def read_study(
     Series that no name identifies are chosen by `choose_by_image` (raw/unnamed_dicom.py), and series may then lie on
     different grids. Without it, they must lie on one.
     """
-    wanted, given, by_image = as_inputs(modalities), override or {}, Assignment()
+    wanted, given = as_inputs(modalities), override or {}
+    by_image, brains = dict[str, str](), Brains()
     with open_source(path) as source:
         every = _all_series(source)
     try:
         if choose_by_image is not None:
-            by_image = choose_by_image(every, wanted, given, partial(_read_volume, path))
-        chosen = choose(every, wanted, {**given, **by_image.series})
+            by_image, brains = choose_by_image(every, wanted, given, partial(_read_volume, path))
+        chosen = choose(every, wanted, {**given, **by_image})
         for modality, series in chosen.items():
             if series.problem is not None:
                 raise ScanError(f"{modality}, {series.label}: {series.problem}")
@@ -102,8 +107,8 @@ def read_study(
             raise ScanError(f"{gap}; {REMEDY}")
     except ScanError as problem:
         raise ScanError(f"{path}: {problem}") from None
-    notes = [f"{chosen[name].label} is used as {name}, by its image" for name in by_image.series]
-    return DicomStudy(path, chosen, (*notes, *explain_ignored(every, chosen, wanted.optional)), by_image.brains)
+    notes = [f"{chosen[name].label} is used as {name}, by its image" for name in by_image]
+    return DicomStudy(path, chosen, (*notes, *explain_ignored(every, chosen, wanted.optional)), brains)
 
 
 def _read_volume(path: Path, series: Series) -> Volume:

@@ -1,0 +1,65 @@
+"""Stored stages are used only if they are intact and of the same input; runs that share a folder take turns."""
+
+import multiprocessing
+import time
+
+import pytest
+
+from anofpdm.raw.cache import MANIFEST, StudyCache
+
+FILE, KEY = "t2_to_flair.txt", {"series": ["a" * 64], "method": "phantom"}
+
+
+def stage_of(folder, key=KEY, result="new"):
+    """What a later run gets, and whether it is stored."""
+    with StudyCache(folder).locked(), StudyCache(folder).stage("t2", "", (0, 1)) as stage:
+        got = stage.once(
+            FILE,
+            key,
+            lambda: result,
+            lambda path, text: {"length": path.write_text(text)},
+            lambda path, record: path.read_text()[: record["length"]],
+        )
+    return got, stage.reused
+
+
+@pytest.fixture
+def folder(tmp_path):
+    assert stage_of(tmp_path / "study", result="first") == ("first", False)
+    return tmp_path / "study"
+
+
+def test_a_stage_is_found_again_unless_its_input_differs(folder):
+    assert stage_of(folder) == ("first", True)
+    assert stage_of(folder, KEY | {"method": "other"}) == ("new", False)
+
+
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [(FILE, ""), (FILE, "another transform"), (MANIFEST, ""), (MANIFEST, "[]"), (MANIFEST, "{"),
+     (MANIFEST, '{"format": 1, "stages": {}}'), (MANIFEST, '{"format": 2, "stages": []}'),
+     (MANIFEST, '{"format": 2, "stages": {"t2_to_flair.txt": 1}}')],
+)  # fmt: skip
+def test_what_is_damaged_is_computed_again(folder, file, text):
+    (folder / file).write_text(text)
+    assert stage_of(folder) == ("new", False)
+    assert stage_of(folder, result="newer") == ("new", True)
+
+
+def hold(folder, seconds):
+    with StudyCache(folder).locked():
+        time.sleep(seconds)
+        (folder / "done").touch()
+
+
+def test_a_second_run_waits_and_reports_it(tmp_path):
+    process = multiprocessing.get_context("spawn").Process(target=hold, args=(tmp_path, 1.0))
+    process.start()
+    while not (tmp_path / ".lock").exists():
+        time.sleep(0.01)
+    time.sleep(0.1)
+    lines: list[str] = []
+    with StudyCache(tmp_path, lines.append).locked():
+        assert (tmp_path / "done").exists()
+    assert lines == [f"waiting for another run that writes to {tmp_path}"]
+    process.join()
