@@ -118,9 +118,10 @@ def project(tmp_path):
     root = tmp_path / "project"
     code = ("src/anofpdm/__init__.py", "src/anofpdm/errors.py", "src/anofpdm/util/files.py")
     viewer = (
-        VIEWER / name for name in ("package.json", "package-lock.json", "niivue.py", "niivue.LICENSE", "__init__.py")
+        str(VIEWER / name)
+        for name in ("package.json", "package-lock.json", "niivue.py", "niivue.LICENSE", "__init__.py")
     )
-    licences = (MODELS / name / "DATA_LICENSE" for name in LICENCES)
+    licences = (str(MODELS / name / "DATA_LICENSE") for name in LICENCES)
     for name in ("pyproject.toml", "hatch_build.py", "README.md", "LICENSE", *code, *viewer, *licences):
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, root / name)
