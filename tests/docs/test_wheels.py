@@ -118,13 +118,13 @@ def project(tmp_path):
     root = tmp_path / "project"
     code = ("src/anofpdm/__init__.py", "src/anofpdm/errors.py", "src/anofpdm/util/files.py")
     viewer = (
-        VIEWER / name for name in ("package.json", "package-lock.json", "niivue.py", "niivue.LICENSE", "__init__.py")
+        str(VIEWER / name)
+        for name in ("package.json", "package-lock.json", "niivue.py", "niivue.LICENSE", "__init__.py")
     )
-    licences = (MODELS / name / "DATA_LICENSE" for name in LICENCES)
-    others = ("pyproject.toml", "hatch_build.py", "README.md", "LICENSE")
-    for path in map(Path, (*others, *code, *viewer, *licences)):
-        (root / path).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(ROOT / path, root / path)
+    licences = (str(MODELS / name / "DATA_LICENSE") for name in LICENCES)
+    for name in ("pyproject.toml", "hatch_build.py", "README.md", "LICENSE", *code, *viewer, *licences):
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, root / name)
     for name in (*LICENCES, "phantom-tumour"):
         (root / MODELS / name / "student").mkdir(parents=True)
         for file in ("weights.safetensors", "facts.json", "student/weights.safetensors"):
