@@ -72,7 +72,6 @@ def server(workspace: Path) -> Iterator[Server]:
             server.command.kill()
 
 
-@pytest.mark.sample(1)
 def test_many_clients(
     server: Server, own_scans: list[OwnScan], workspace: Path, rng: random.Random, extent: Extent, record
 ) -> None:
@@ -176,6 +175,7 @@ def record_load(record, counts: Counter[str], accepted: int, clients: int) -> No
 
 READER = """
 import hashlib, sys
+import numpy as np
 from anofpdm.cohorts import open_cohort
 
 order = np.random.default_rng(int(sys.argv[2]))
