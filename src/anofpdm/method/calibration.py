@@ -155,11 +155,7 @@ def calibrate(
         raise CalibrationError("guidance has no effect: the model ignores its labels; train it longer")
     contexts = [0.0] if positions is None or context_mm == 0 else [0.0, context_mm]
     positions = positions or SlicePositions.unrelated(len(unhealthy))
-    maps, fitted = to_numpy(at_chosen.maps[:, 0]), []
-    for sigma_mm in contexts:
-        logs = smooth_across_slices(log_curves(divergence), positions, sigma_mm)
-        threshold = _healthy_threshold(sigma_mm, maps, positions, unhealthy)
-        fitted.append(ContextFit(sigma_mm, *fit_and_validate(logs, unhealthy, patients), threshold))
+    fitted = tuple(_fit_context(sigma_mm, at_chosen, positions, unhealthy, patients) for sigma_mm in contexts)
     cosine_accuracy = _cosine_accuracy(to_numpy(at_chosen.similarity[:, 0]), unhealthy, patients)
     return Calibration(
         settings=evidence.settings,
@@ -169,7 +165,7 @@ def calibrate(
         divergence_max=float(divergence.max()),
         detector=Detector.CURVE if fitted[0].curve_accuracy.accuracy > cosine_accuracy.accuracy else Detector.COSINE,
         cosine_accuracy=cosine_accuracy,
-        fitted=tuple(fitted),
+        fitted=fitted,
         candidates=candidates,
         accuracy_ratio=accuracy_ratio,
         n_healthy=int((~unhealthy).sum()),
@@ -177,6 +173,15 @@ def calibrate(
         n_patients=len(np.unique(patients)),
         strength_by=strength_by,
     )
+
+
+def _fit_context(
+    sigma_mm: float, evidence: Evidence, positions: SlicePositions, unhealthy: np.ndarray, patients: np.ndarray
+) -> ContextFit:
+    """Detector and threshold at one strength, with evidence smoothed across slices by `sigma_mm`."""
+    logs = smooth_across_slices(log_curves(to_numpy(evidence.divergence[:, 0])), positions, sigma_mm)
+    threshold = _healthy_threshold(sigma_mm, to_numpy(evidence.maps[:, 0]), positions, unhealthy)
+    return ContextFit(sigma_mm, *fit_and_validate(logs, unhealthy, patients), threshold)
 
 
 def rate_strengths(evidence: Evidence, unhealthy: np.ndarray) -> tuple[Candidate, ...]:

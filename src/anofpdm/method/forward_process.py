@@ -26,7 +26,9 @@ class Level:
     clean: Tensor  # u_t, the clean slice that follows from e_0
 
     def select(self, channels: Tensor) -> "Level":
-        """These channels only."""
+        """These channels only; the level as it is where those are all."""
+        if len(channels) == self.x.shape[1]:
+            return self
         tensors = (self.x, self.healthy, self.unguided, self.clean)
         return Level(self.number, self.t, *(tensor.index_select(1, channels) for tensor in tensors))
 

@@ -78,33 +78,25 @@ def evidence_batches(
     """The evidence of slices 0, 1, ..., batch by batch, on the CPU. A batch that does not fit into memory is repeated
     in halves; `on_level` then starts again at its first level."""
     settings, schedule, count = request.settings, request.schedule, len(seeds)
+    pair = noise_pair(predict_noise)
     parts = [part for signal in (settings.signal, *request.signals) for part in components(signal)]
 
     @torch.no_grad()
     def gather(rows: np.ndarray) -> Evidence:
-        x0 = torch.as_tensor(pixels(rows)).to(request.device)  # [N, C, H, W] in [-1, 1]
-        x0 = x0.to(torch.promote_types(x0.dtype, torch.float32))
-        highest = max(settings.channels)
-        if highest >= x0.shape[1]:
-            raise MethodError(f"scored channel {highest} does not exist: slices have {x0.shape[1]} channels")
+        x0 = _checked_slices(pixels(rows), request)
         channels = torch.tensor(settings.channels, device=x0.device)
         strengths = torch.tensor(request.strengths, dtype=x0.dtype, device=x0.device)
         running = RunningEvidence(x0[:, channels], settings, parts, strengths, schedule)
+        draw, kind = slice_noise(x0, [seeds[int(row)] for row in rows]), settings.encoding
         for level in forward_process(
-            noise_pair(predict_noise),
-            x0,
-            settings.levels,
-            draw=slice_noise(x0, [seeds[int(row)] for row in rows]),
-            schedule=schedule,
-            encoding=settings.encoding,
-            clamp=settings.clamp,
+            pair, x0, settings.levels, draw=draw, schedule=schedule, encoding=kind, clamp=settings.clamp
         ):
             part = level.select(channels)
             guided = guided_estimate(part.x, part.healthy, part.unguided, part.t, strengths, schedule)
             running.add(part, guided.clamp(-1, 1) if settings.clamp else guided)
             done, levels = level.number + 1, len(settings.levels)
             if done == levels:  # before the last call of `on_level`, as memory may run out here
-                evidence = request.keep(running.evidence(tuple(float(w) for w in request.strengths))).map(Tensor.cpu)
+                evidence = request.keep(running.evidence(tuple(map(float, request.strengths)))).map(Tensor.cpu)
             progress(TASK, int(rows[0]) * levels + len(rows) * done, count * levels)
             if on_level is not None:
                 on_level(level, running.current_map)
@@ -114,6 +106,14 @@ def evidence_batches(
         if not evidence.divergence.isfinite().all():
             raise MethodError("the network predicts non-finite values; try --precision fp32, or train it again")
         yield evidence
+
+
+def _checked_slices(pixels: np.ndarray | Tensor, request: EvidenceRequest) -> Tensor:
+    """[N, C, H, W] on the device, in single precision or better."""
+    x0, highest = torch.as_tensor(pixels).to(request.device), max(request.settings.channels)
+    if highest >= x0.shape[1]:
+        raise MethodError(f"scored channel {highest} does not exist: slices have {x0.shape[1]} channels")
+    return x0.to(torch.promote_types(x0.dtype, torch.float32))
 
 
 def gather_shared(
