@@ -1,9 +1,8 @@
 """Is this slice unhealthy? Two detectors, both fitted on image-level labels alone."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from scipy.special import expit
@@ -67,15 +66,6 @@ class CurveDetector:
         """[N, K] logarithms of divergence curves -> log odds of being unhealthy."""
         odds: np.ndarray = (logs - self.centre) / self.scale @ self.weights + self.offset
         return odds
-
-    def to_dict(self) -> dict[str, Any]:
-        arrays = {name: getattr(self, name).tolist() for name in ("centre", "scale", "weights")}
-        return {**arrays, "offset": self.offset, "strength": self.strength}
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> "CurveDetector":
-        arrays = {name: np.array(values[name], dtype=np.float64) for name in ("centre", "scale", "weights")}
-        return cls(**arrays, offset=float(values["offset"]), strength=float(values["strength"]))
 
 
 def log_curves(divergence: np.ndarray) -> np.ndarray:
