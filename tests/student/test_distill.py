@@ -288,9 +288,9 @@ def test_edges_of_targets_are_moved_by_what_these_are_based_on(copied, monkeypat
         channels.append(pixels(np.arange(1)).shape[1])
         return masks
 
-    def train(config, data, training, device, progress, further):
-        late.append(further)
-        return train_student(config, data, training, device, progress, further)
+    def train(config, data, training, device, progress, late_modalities):
+        late.append(late_modalities)
+        return train_student(config, data, training, device, progress, late_modalities)
 
     monkeypatch.setattr("anofpdm.student.distillation.move_edges", move)
     monkeypatch.setattr("anofpdm.student.distillation.train_student", train)

@@ -146,13 +146,13 @@ class TestTraining:
         """Until then, what they show makes no difference."""
         config = StudentConfig(("flair", "t1"), 16, (), 8, (1, 2), ("t1",))
         images, masks = blobs(8, 16)
-        monkeypatch.setattr("anofpdm.student.student_batches.FURTHER_MISSING_SHARE", 0.0)
+        monkeypatch.setattr("anofpdm.student.student_batches.LATE_MISSING_SHARE", 0.0)
         monkeypatch.setattr("anofpdm.student.student_batches.PASTE_SHARE", 0.0)
 
         def weights(t1, join):
             monkeypatch.setattr("anofpdm.student.train_student.FURTHER_FROM", join)
             data = pseudo_labels(np.concatenate([images, np.full_like(images, t1)], axis=1), masks)
-            network = train_student(config, data, StudentTrainingConfig(steps=4, batch=4), CPU, further=("t1",))
+            network = train_student(config, data, StudentTrainingConfig(steps=4, batch=4), CPU, late_modalities=("t1",))
             return torch.cat([parameter.flatten() for parameter in network.parameters()])
 
         assert torch.equal(weights(0.5, 1.0), weights(-0.5, 1.0))

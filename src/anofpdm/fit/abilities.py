@@ -32,7 +32,7 @@ class Abilities:
     detectors: tuple[DetectorRating, ...]  # the one in use last
     n_healthy: int
     n_unhealthy: int
-    found: tuple[tuple[str, int, str], ...]  # label, slices, slices called unhealthy by the student
+    counts: tuple[tuple[str, int, str], ...]  # label, slices, slices called unhealthy by the student
     by_burden: tuple[BurdenGroup, ...]
     warnings: tuple[str, ...]
 
@@ -55,7 +55,7 @@ def rate_model(cohort: Cohort, calibration: Calibration, student: Student | None
     for fit in calibration.fitted:
         name = "curve detector" + (f", smoothed over {fit.context_mm:g} mm" if fit.context_mm else "")
         ratings.append(DetectorRating(name, fit.curve_accuracy.accuracy, fit.curve_accuracy.auc))
-    found: list[tuple[str, int, str]] = []
+    counts: list[tuple[str, int, str]] = []
     burden: list[BurdenGroup] = []
     if student is not None:
         rating = student.calibration
@@ -63,10 +63,10 @@ def rate_model(cohort: Cohort, calibration: Calibration, student: Student | None
         rows = cohort.rows(Split.VAL)
         pixels = cohort_pixels(cohort, rows, student.config.modalities)
         detected = student.decide(pixels, slice_positions(cohort, rows)).detected
-        found, burden = _count_found(cohort, rows, detected), detected_by_burden(cohort, rows, detected)
+        counts, burden = _count_found(cohort, rows, detected), detected_by_burden(cohort, rows, detected)
     warnings = _warnings(cohort, calibration)
     return Abilities(
-        tuple(ratings), calibration.n_healthy, calibration.n_unhealthy, tuple(found), tuple(burden), tuple(warnings)
+        tuple(ratings), calibration.n_healthy, calibration.n_unhealthy, tuple(counts), tuple(burden), tuple(warnings)
     )
 
 

@@ -69,7 +69,7 @@ def render_page(config: FitConfig, result: FitResult) -> str:
         abilities=abilities,
         warnings=[*abilities.warnings, *no_student],
         detectors=[(rating.name, _number(rating.accuracy), _number(rating.auc)) for rating in abilities.detectors],
-        called=abilities.found,
+        called=abilities.counts,
         burden=[
             (f"{group.smallest_mm2:.0f} to {group.largest_mm2:.0f}", group.slices, _share(group.detected, group.slices))
             for group in abilities.by_burden

@@ -94,7 +94,7 @@ def mask(smooth: np.ndarray, cuts: np.ndarray, smallest: int = SMALLEST) -> np.n
     """Filtered maps [N, H, W] and a threshold for each -> bool [N, H, W], without small components."""
     above: np.ndarray = smooth >= cuts[:, None, None]
     limit = smallest_pixels(smooth.shape[1:], smallest)
-    return np.stack([drop_small_components(one, limit) for one in above]) if limit else above
+    return np.stack([drop_small_components(mask, limit) for mask in above]) if limit else above
 
 
 def smallest_pixels(shape: Sequence[int], smallest: int = SMALLEST) -> int:

@@ -26,5 +26,5 @@ def estimate_labels(scores: np.ndarray, labels: np.ndarray, suspected: np.ndarra
 def best_threshold(others: np.ndarray, healthy: np.ndarray) -> float:
     """The score with the largest share of the other slices at or above it, minus that of healthy ones."""
     cuts = np.unique(np.concatenate([others, healthy]))
-    above = [1 - np.searchsorted(np.sort(one), cuts) / len(one) for one in (others, healthy)]
+    above = [1 - np.searchsorted(np.sort(scores), cuts) / len(scores) for scores in (others, healthy)]
     return float(cuts[np.argmax(above[0] - above[1])])

@@ -161,8 +161,8 @@ def _describe_threshold(row: int, decisions: Decisions, display: DisplayData, ru
     if display.engine == "student":
         if threshold < decisions.highest_threshold[row]:
             return "lesion probability, lower where a lesion is faint"
-        lowered = f"lowered from {STUDENT_THRESHOLD:g}, as the lesion is faint or small in this slice"
-        return lowered if threshold < STUDENT_THRESHOLD else "lesion probability"
+        faint = f"lowered from {STUDENT_THRESHOLD:g}, as the lesion is faint or small in this slice"
+        return faint if threshold < STUDENT_THRESHOLD else "lesion probability"
     peak = rules.peak_share * decisions.maps[row].max()
     if rules.peak_share and math.isclose(threshold, peak, rel_tol=1e-6):
         return f"{rules.peak_share:.0%} of the maximum in the slice"

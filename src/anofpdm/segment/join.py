@@ -69,8 +69,8 @@ def join_results(out: Path) -> JoinedResults:
     if not rows and not (out / PARTS).is_dir():
         raise OutputError(f"{out}: no results of `anofpdm segment` in it; check the path")
     missing, scans, failed = _read_parts(out)
-    found = {row["scan"] for row in rows}
-    missing += [f"result of {scan}" for scan in scans if scan not in found and scan not in failed]
+    with_result = {row["scan"] for row in rows}
+    missing += [f"result of {scan}" for scan in scans if scan not in with_result and scan not in failed]
     with folder_lock(out):
         cells = (["" if row[name] is None else row[name] for name in COLUMNS] for row in rows)
         write_atomically(out / TABLE, encode_csv(COLUMNS, cells))

@@ -91,11 +91,11 @@ class Segmentation:
 
     def _save_on_series(self, folder: Path, name: Callable[[str], str]) -> None:
         """Mask and map of a raw study on the grid of each of its series."""
-        for one in self.series:
-            mask = self.mask_on(one).astype(np.uint8)
-            write_nifti(folder / name(outputs.on_series(outputs.MASK, one.name)), mask, one.grid)
-            anomaly_map = round_map(to_series(self.anomaly_map, self.series[0], one))
-            write_nifti(folder / name(outputs.on_series(outputs.ANOMALY_MAP, one.name)), anomaly_map, one.grid)
+        for series in self.series:
+            mask = self.mask_on(series).astype(np.uint8)
+            write_nifti(folder / name(outputs.on_series(outputs.MASK, series.name)), mask, series.grid)
+            anomaly_map = round_map(to_series(self.anomaly_map, self.series[0], series))
+            write_nifti(folder / name(outputs.on_series(outputs.ANOMALY_MAP, series.name)), anomaly_map, series.grid)
 
     def mask_on(self, series: PlacedSeries) -> np.ndarray:
         """bool, on the grid of one series of a raw study."""
@@ -104,8 +104,10 @@ class Segmentation:
     def save_seg_nrrd(self, folder: str | Path, name: Callable[[str], str] = str) -> None:
         """Write the mask for 3D Slicer, with name and colour; also on the grid of each series of a raw study."""
         folder = Path(folder)
-        for one in self.series:
-            write_seg_nrrd(folder / name(outputs.on_series(outputs.SEG_NRRD, one.name)), self.mask_on(one), one.grid)
+        for series in self.series:
+            write_seg_nrrd(
+                folder / name(outputs.on_series(outputs.SEG_NRRD, series.name)), self.mask_on(series), series.grid
+            )
         write_seg_nrrd(folder / name(outputs.SEG_NRRD), self.mask, self.grid)
 
     def save_label_table(self, folder: str | Path, name: Callable[[str], str] = str) -> None:
@@ -117,9 +119,9 @@ class Segmentation:
         from anofpdm.scans.dicom.seg import FIRST_NUMBER_ON_SERIES, SERIES_NUMBERS, write_capture, write_seg
 
         missing = self.summary.get(outputs.MISSING_MODALITIES, ())
-        for number, one in enumerate(self.series[1:], start=FIRST_NUMBER_ON_SERIES):
-            path = folder / name(outputs.on_series(outputs.DICOM_SEG, one.name))
-            write_seg(path, self.mask_on(one), study.only(one.name), number, missing)
+        for number, series in enumerate(self.series[1:], start=FIRST_NUMBER_ON_SERIES):
+            path = folder / name(outputs.on_series(outputs.DICOM_SEG, series.name))
+            write_seg(path, self.mask_on(series), study.only(series.name), number, missing)
         write_seg(folder / name(outputs.DICOM_SEG), self.mask, study, SERIES_NUMBERS[0], missing)
         write_capture(folder / name(outputs.DICOM_CAPTURE), self.overview(title), study, missing)
 

@@ -132,14 +132,14 @@ class StudentDecision(nn.Module):
         score = self.score(passes.mean(dim=1), slice_passes.mean(dim=1), heights_mm)
         passes = smooth(passes, heights_mm, self.context_mm)
         logits = passes.mean(dim=1)
-        lowered, thresholds = self.thresholds(logits)
-        margins = logits - lowered - thresholds[:, None, None]
+        faint, thresholds = self.thresholds(logits)
+        margins = logits - faint - thresholds[:, None, None]
         drawn, has_large = drop_unlinked(margins >= 0, self.largest_dropped)
         shown = (score >= 0) & (has_large | (score >= self.clear))
         masks = drawn & shown[:, None, None]
-        lowest, highest = applied_thresholds(lowered + thresholds[:, None, None], margins >= 0, masks)
+        lowest, highest = applied_thresholds(faint + thresholds[:, None, None], margins >= 0, masks)
         maps = logits.sigmoid()
-        above = passes - lowered[:, None] >= thresholds[:, None, None, None]
+        above = passes - faint[:, None] >= thresholds[:, None, None, None]
         estimate = soft_dice(above[:, 0], above[:, 1]) * soft_dice(maps, masks)
         return ScanDecision(
             maps=maps,
@@ -162,8 +162,8 @@ class StudentDecision(nn.Module):
         chosen = self.threshold_logit
         if chosen is not None:
             return torch.zeros_like(logits), torch.full_like(logits[:, 0, 0], chosen)
-        lowered = lower_thresholds(logits, self.faint_span)
-        return lowered, kth_largest(logits - lowered, self.fewest).clamp(max=0.0)
+        faint = lower_thresholds(logits, self.faint_span)
+        return faint, kth_largest(logits - faint, self.fewest).clamp(max=0.0)
 
 
 def map_scans(

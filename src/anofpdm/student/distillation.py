@@ -135,8 +135,8 @@ def _train(
     masks = move_edges(masks, cohort_pixels(cohort, rows, teacher.scored))
     neighbours = neighbour_rows(positions, network_config.neighbours_mm)
     data = PseudoLabels(cohort_pixels(cohort, rows, modalities), masks, neighbours, cohort.labels[rows])
-    further = [name for name in network_config.optional if name not in teacher.scored]
-    network = _train_networks(network_config, data, positions, config, model.device, progress, further)
+    late_modalities = [name for name in network_config.optional if name not in teacher.scored]
+    network = _train_networks(network_config, data, positions, config, model.device, progress, late_modalities)
     network.load_state_dict(round_to(network.state_dict(), config.weights))  # calibrate the weights that are saved
     calibration = fit_student_calibration(
         network,
@@ -176,7 +176,7 @@ def _train_networks(
     config: DistillConfig,
     device: torch.device,
     progress: Progress,
-    further: Sequence[str],
+    late_modalities: Sequence[str],
 ) -> StudentNet:
     """The student, after those from whose mean prediction it learns."""
     others = config.students if config.students > 1 else 0
@@ -185,12 +185,14 @@ def _train_networks(
     mean = np.zeros(data.masks.shape, np.float32)
     for number in range(others):
         settings, part = replace(training, seed=training.seed + 1 + number), portion(progress, number * share, share)
-        network = train_student(network_config, data, settings, device, part, further)
+        network = train_student(network_config, data, settings, device, part, late_modalities)
         mean += expit(predict_passes(network, data.pixels, positions, device)[0].mean(axis=1)) / others
     if others:
         mean[data.labels == HEALTHY] = 0
         data = replace(data, masks=np.round(255 * mean).astype(np.uint8))
-    return train_student(network_config, data, training, device, portion(progress, others * share, share), further)
+    return train_student(
+        network_config, data, training, device, portion(progress, others * share, share), late_modalities
+    )
 
 
 def student_card(student: Student, training: StudentTrainingConfig, slices: int, with_lesion: int) -> str:

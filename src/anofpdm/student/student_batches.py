@@ -19,7 +19,7 @@ from anofpdm.student.thick_slices import draw_weights, mix, own_slices, window_r
 LOAD = 500  # slices copied to a GPU at once
 PASTE_SHARE = 0.5  # of slices without a lesion, into which the lesion of another slice is pasted
 MISSING_SHARE = 0.25  # of the slices, for each optional modality
-FURTHER_MISSING_SHARE = 0.5  # of the slices that lack all further modalities, on which pseudo-labels are not based
+LATE_MISSING_SHARE = 0.5  # of the slices that lack all further modalities, on which pseudo-labels are not based
 NO_LESION = 0.05  # probability that no pixel reaches in a slice without a lesion
 
 
@@ -73,7 +73,7 @@ def training_batches(
     seed: int,
     device: torch.device,
     optional: Sequence[int] = (),  # channels of a slice
-    further: Sequence[int] = (),  # optional channels of a slice on which pseudo-labels are not based
+    late_modalities: Sequence[int] = (),  # optional channels of a slice on which pseudo-labels are not based
     thick_slices: bool = False,
 ) -> Iterator[StudentBatch]:
     """Without end. With thick slices, a batch has all slices as they are, and then again, augmented alike, as in a scan
@@ -91,7 +91,7 @@ def training_batches(
             torch.from_numpy(data.labels[rows]),
             torch.cat([chances[:, :CHANCES], brightness, torch.zeros(count, 1)], dim=1),
             torch.rand(count, generator=generator) < PASTE_SHARE,
-            draw_missing(count, modalities, optional, further, generator).repeat(1, stacked),
+            draw_missing(count, modalities, optional, late_modalities, generator).repeat(1, stacked),
         ]
         if thick_slices:
             weights = draw_weights(count, generator).to(device, non_blocking=True)
@@ -108,15 +108,15 @@ def rows_of_steps(count: int, batch: int, seed: int) -> Iterator[np.ndarray]:
 
 
 def draw_missing(
-    count: int, modalities: int, optional: Sequence[int], further: Sequence[int], generator: torch.Generator
+    count: int, modalities: int, optional: Sequence[int], late_modalities: Sequence[int], generator: torch.Generator
 ) -> Tensor:
     """bool [count, modalities]: each optional modality is missing in some of the slices, and all further ones together
     in others."""
     missing = torch.zeros(count, modalities, dtype=torch.bool)
     if optional:
         missing[:, list(optional)] = torch.rand(count, len(optional), generator=generator) < MISSING_SHARE
-    if further:
-        missing[:, list(further)] |= torch.rand(count, 1, generator=generator) < FURTHER_MISSING_SHARE
+    if late_modalities:
+        missing[:, list(late_modalities)] |= torch.rand(count, 1, generator=generator) < LATE_MISSING_SHARE
     return missing
 
 

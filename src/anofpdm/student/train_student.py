@@ -56,17 +56,19 @@ def train_student(
     training: StudentTrainingConfig,
     device: torch.device,
     progress: Progress = silent,
-    further: Collection[str] = (),
+    late_modalities: Collection[str] = (),
 ) -> StudentNet:
-    """The network with the moving average of its weights. `further`: optional modalities on which the pseudo-labels are
+    """The network with the moving average of its weights. `late_modalities`: optional ones on which the pseudo-labels are
     not based. With more inputs a network learns the errors of its targets sooner, so these join late."""
     torch.manual_seed(training.seed)
     network = StudentNet(config)
-    late = torch.tensor([name in further for name in config.modalities]).repeat(1 + len(config.neighbours_mm))
+    late = torch.tensor([name in late_modalities for name in config.modalities]).repeat(1 + len(config.neighbours_mm))
     with torch.no_grad():
         next(network.down.parameters())[:, late] = 0
     trainer = StudentTrainer(network, training, device)
-    optional, added = ([config.modalities.index(name) for name in names] for names in (config.optional, further))
+    optional, added = (
+        [config.modalities.index(name) for name in names] for names in (config.optional, late_modalities)
+    )
     batches = training_batches(data, training.batch, training.seed, device, optional, added, training.thick_slices)
     late = late.to(device)
     start, done = time.monotonic(), 0.0
