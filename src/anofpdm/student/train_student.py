@@ -58,7 +58,7 @@ def train_student(
     progress: Progress = silent,
     late_modalities: Collection[str] = (),
 ) -> StudentNet:
-    """The network with the moving average of its weights. `late_modalities`: optional ones on which the pseudo-labels are
+    """The network with the moving average of its weights. `late_modalities`: optional ones, on which the labels are
     not based. With more inputs a network learns the errors of its targets sooner, so these join late."""
     torch.manual_seed(training.seed)
     network = StudentNet(config)
