@@ -123,13 +123,11 @@ def decide(
     logs = log_curves(to_numpy(evidence.divergence[:, 0]))
     maps = smooth_across_slices(maps, positions, settings.context_mm)
     logs = smooth_across_slices(logs, positions, settings.context_mm)
-    similarity, log_odds = to_numpy(evidence.similarity[:, 0]), fit.curve.scores(logs)
+    measured, log_odds = _measure(evidence, calibration), fit.curve.scores(logs)
     detector = calibration.detector if settings.detector == Detector.CALIBRATED else settings.detector
-    score, detected = _detect(detector, similarity, calibration.cut, log_odds, maps)
-    end_divergence = to_numpy(evidence.end_divergence[:, 0])
-    quantile = mask_quantiles(end_divergence, calibration.divergence_max)
+    score, detected = _detect(detector, measured.similarity, calibration.cut, log_odds, maps)
     smooth = median_filtered(maps)
-    cuts = thresholds(maps, quantile, fit.healthy_threshold, settings.mask)
+    cuts = thresholds(maps, measured.quantile, fit.healthy_threshold, settings.mask)
     cuts = np.maximum(cuts, settings.mask.peak_share * smooth.max(axis=(1, 2)))
     drawn = mask(smooth, cuts, settings.mask.smallest)
     masks = drawn & detected[:, None, None]
@@ -143,17 +141,23 @@ def decide(
         log_odds=log_odds,
         threshold=cuts,
         highest_threshold=cuts,
-        evidence=SliceEvidence(
-            rows=np.arange(len(smooth)),
-            similarity=similarity,
-            end_step=evidence.end_step[:, 0].cpu().numpy(),
-            end_divergence=end_divergence,
-            quantile=quantile,
-            levels=evidence.settings.levels,
-            divergence=to_numpy(evidence.divergence[:, 0]),
-            mse_guided=to_numpy(evidence.mse_guided[:, 0]),
-            mse_unguided=evidence.mse_unguided.cpu().double().numpy(),
-        ),
+        evidence=measured,
+    )
+
+
+def _measure(evidence: Evidence, calibration: Calibration) -> SliceEvidence:
+    """Of evidence at one strength."""
+    end_divergence = to_numpy(evidence.end_divergence[:, 0])
+    return SliceEvidence(
+        rows=np.arange(len(evidence)),
+        similarity=to_numpy(evidence.similarity[:, 0]),
+        end_step=evidence.end_step[:, 0].cpu().numpy(),
+        end_divergence=end_divergence,
+        quantile=mask_quantiles(end_divergence, calibration.divergence_max),
+        levels=evidence.settings.levels,
+        divergence=to_numpy(evidence.divergence[:, 0]),
+        mse_guided=to_numpy(evidence.mse_guided[:, 0]),
+        mse_unguided=evidence.mse_unguided.cpu().double().numpy(),
     )
 
 
