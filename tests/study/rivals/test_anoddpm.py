@@ -2,12 +2,10 @@ import numpy as np
 import pytest
 import torch
 
-from anofpdm.network.schedule import NoiseSchedule
 from anofpdm.network.simplex import random_permutations, simplex_noise
 from anofpdm.study.rivals.anoddpm import gaussian_draws, reconstruct, simplex_draws
 from tests.method.worlds import TwoGaussians, alpha_bars, some_slices, unlabelled
 
-SCHEDULE = NoiseSchedule.linear()
 MEAN, VARIANCE = 0.3, 0.09
 
 
@@ -37,16 +35,14 @@ def moments(level):
 
 
 def sampled(x0, level, clamp=False):
-    return reconstruct(
-        GAUSSIAN, x0, level=level, draw=gaussian_draws(x0, range(len(x0))), schedule=SCHEDULE, clamp=clamp
-    )
+    return reconstruct(GAUSSIAN, x0, level=level, draw=gaussian_draws(x0, range(len(x0))), clamp=clamp)
 
 
 @pytest.mark.parametrize("level", [0, 1, 50, 300])
 def test_without_noise_the_result_is_the_expectation(level):
     x0 = some_slices()
     slope, offset, _ = moments(level)
-    found = reconstruct(GAUSSIAN, x0, level=level, draw=lambda _t: 0 * x0, schedule=SCHEDULE, clamp=False)
+    found = reconstruct(GAUSSIAN, x0, level=level, draw=lambda _t: 0 * x0, clamp=False)
     torch.testing.assert_close(found, slope * x0 + offset, rtol=0, atol=1e-9)
 
 
@@ -62,9 +58,7 @@ def test_estimate_is_clamped_by_default():
     x0 = some_slices()
     limits = []
     for clamp in (True, False):
-        found = reconstruct(
-            lambda x, _t: -10 * x, x0, level=30, draw=gaussian_draws(x0, [0, 1]), schedule=SCHEDULE, clamp=clamp
-        )
+        found = reconstruct(lambda x, _t: -10 * x, x0, level=30, draw=gaussian_draws(x0, [0, 1]), clamp=clamp)
         limits.append(found.abs().max().item())
     assert limits[0] == pytest.approx(1)
     assert limits[1] > 1.1

@@ -39,7 +39,7 @@ def wavy_pull(x, t):
 
 def found(x0, predict=linear, gradient=wavy_pull, scale=0.0, clamp=False, seeds=(1, 2)):
     noise = slice_noise(x0, seeds)()
-    return paths(predict, gradient, x0, levels=LEVELS, scale=scale, noise=noise, schedule=SCHEDULE, clamp=clamp)
+    return paths(predict, gradient, x0, levels=LEVELS, scale=scale, noise=noise, clamp=clamp)
 
 
 def test_difference_is_the_gradient_with_respect_to_the_label(monkeypatch):
@@ -47,7 +47,7 @@ def test_difference_is_the_gradient_with_respect_to_the_label(monkeypatch):
     x0 = some_slices()
     x = SCHEDULE.add_noise(x0, 400, slice_noise(x0, (1, 2))())
     ends = [
-        decode(partial(linear, labels=torch.full((2,), label)), x, LEVELS, schedule=SCHEDULE, clamp=False)
+        decode(partial(linear, labels=torch.full((2,), label)), x, LEVELS, clamp=False)
         for label in (UNHEALTHY, HEALTHY)
     ]
     for share in (HEALTHY_SHARE, 0.2, 0.0):

@@ -62,7 +62,6 @@ def found(x0, top, *, scale, invert, count=100, clamp=False):
         levels=levels_up_to(top, count),
         scale=scale,
         noise=slice_noise(x0, range(len(x0)))(),
-        schedule=SCHEDULE,
         invert=invert,
         clamp=clamp,
     )
@@ -74,7 +73,7 @@ def found(x0, top, *, scale, invert, count=100, clamp=False):
 def test_exact_classifier_at_scale_1_equals_the_healthy_model(top, invert, clamp):
     """Bayes: the score of healthy slices is the score of all plus the gradient of log p(healthy | x)."""
     x0, levels = torch.cat([WORLD.draw(HEALTHY, 2), WORLD.draw(UNHEALTHY, 2)]), levels_up_to(top, 100)
-    noise, how = slice_noise(x0, range(4))(), {"schedule": SCHEDULE, "clamp": clamp}
+    noise, how = slice_noise(x0, range(4))(), {"clamp": clamp}
     x = encode(WORLD, x0, levels, noise=noise, **how) if invert else SCHEDULE.add_noise(x0, top, noise)
     expected = decode(lambda x, t: WORLD.noise(x, t, HEALTHY), x, levels, **how)
     torch.testing.assert_close(found(x0, top, scale=1.0, invert=invert, clamp=clamp), expected, rtol=1e-7, atol=1e-8)
@@ -92,7 +91,6 @@ def test_guidance_step_equals_the_formula():
             levels=[t],
             scale=scale,
             noise=slice_noise(x0, [1, 2])(),
-            schedule=SCHEDULE,
             clamp=False,
         )
         for scale in (0.0, 2.0)

@@ -4,12 +4,10 @@ import torch
 
 from anofpdm.labels import HEALTHY, NULL
 from anofpdm.method.forward_process import slice_noise
-from anofpdm.network.schedule import NoiseSchedule
 from anofpdm.study.rivals.ddim import decode, encode, levels_up_to
 from anofpdm.study.rivals.ddim_classifier_free import reconstruct
 from tests.method.worlds import Elementwise, TwoGaussians, alpha_bars, some_slices
 
-SCHEDULE = NoiseSchedule.linear()
 HEALTHY_MEAN, NULL_MEAN, VARIANCE = -0.3, 0.2, 0.3
 WORLD = TwoGaussians(HEALTHY_MEAN, NULL_MEAN, VARIANCE)
 
@@ -19,7 +17,7 @@ def labelled(world, label):
 
 
 def found(x0, levels, strength, clamp=False):
-    return reconstruct(WORLD, x0, levels=levels, strength=strength, noise=0 * x0, schedule=SCHEDULE, clamp=clamp)
+    return reconstruct(WORLD, x0, levels=levels, strength=strength, noise=0 * x0, clamp=clamp)
 
 
 @pytest.mark.parametrize("world", [WORLD, Elementwise()], ids=["gaussians", "elementwise"])
@@ -27,7 +25,7 @@ def found(x0, levels, strength, clamp=False):
 @pytest.mark.parametrize(("strength", "label"), [(0.0, HEALTHY), (-1.0, NULL)])
 def test_strengths_0_and_minus_1_use_one_label_only(world, clamp, strength, label):
     x0, levels = some_slices(), levels_up_to(450, 30)
-    noise, how = slice_noise(x0, [1, 2])(), {"schedule": SCHEDULE, "clamp": clamp}
+    noise, how = slice_noise(x0, [1, 2])(), {"clamp": clamp}
     got = reconstruct(world, x0, levels=levels, strength=strength, noise=noise, **how)
     x = encode(labelled(world, NULL), x0, levels, noise=noise, **how)
     torch.testing.assert_close(got, decode(labelled(world, label), x, levels, **how))

@@ -26,7 +26,7 @@ from anofpdm.study.comparison.predictions import (
     reconstruct_maps,
     threshold_maps,
 )
-from anofpdm.study.comparison.rival_models import STUDENT_EVALUATIONS, CostMeter, check_student_fits, required
+from anofpdm.study.comparison.rival_models import STUDENT_EVALUATIONS, CostMeter, check_student_fits
 from anofpdm.study.comparison.tuning import Tuned, tune
 
 Failures = dict[str, str]  # methods that could not be evaluated, and why
@@ -35,7 +35,7 @@ Failures = dict[str, str]  # methods that could not be evaluated, and why
 def evaluate(job: EvaluationJob) -> Failures:
     """Inputs are checked before anything is written. A method that fails does not stop the others."""
     if all(isinstance(job.methods.registry[name], StudentMethod) for name in job.methods.names):
-        check_student_fits(required(job.models.student, "student"), job.model.folder, job.cohort)
+        check_student_fits(job.models.required("student"), job.model.folder, job.cohort)
     else:
         check_model_fits(job.model, job.cohort)
     calibration_rows = job.cohort.rows(job.config.calibration.split)
@@ -90,7 +90,7 @@ def run_evidence_methods(job: EvaluationJob, methods: dict[str, EvidenceMethod],
 
 def run_student(job: EvaluationJob, name: str, method: StudentMethod, scorer: Scorer) -> None:
     """The student uses no noise: every seed gives the same result."""
-    rows, student = job.evaluation_set.rows, required(job.models.student, "student")
+    rows, student = job.evaluation_set.rows, job.models.required("student")
     for seed in job.config.seeds:
         if job.is_done(name, seed):
             continue
