@@ -48,15 +48,6 @@ def test_gains_are_paired_by_slice(claims, tmp_path):
     assert line.endswith("| not held |")
 
 
-def test_methods_on_different_slices_are_refused(claims, tmp_path):
-    write_slices(tmp_path, {"anofpdm-ddim": np.zeros(80)})
-    rows = (tmp_path / "slices.csv").read_text().splitlines()
-    rows += [row.replace("anofpdm-ddim", "anofpdm-ddpm").replace(",p9,", ",q,") for row in rows[1:]]
-    (tmp_path / "slices.csv").write_text("\n".join(rows))
-    with pytest.raises(AssertionError, match="other slices"):
-        claims.Slices.read(tmp_path / "slices.csv")
-
-
 def test_verdicts_from_ablations(claims):
     ablations = {
         "lesion_size": {"pearson_r": 0.74},

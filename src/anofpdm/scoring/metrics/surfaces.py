@@ -57,11 +57,11 @@ class Distances:
     nearest: np.ndarray  # [n], row of that element
     areas: np.ndarray  # [n], mm2, of the elements of the first surface
 
-    def percentile(self, percent: float) -> float:
+    def percentile_95(self) -> float:
         """Weighted by area."""
         order = np.argsort(self.mm)
         share = np.cumsum(self.areas[order]) / self.areas.sum()
-        place = min(int(np.searchsorted(share, percent / 100)), len(order) - 1)
+        place = min(int(np.searchsorted(share, 0.95)), len(order) - 1)
         return float(self.mm[order[place]])
 
 
@@ -70,9 +70,9 @@ def measure_distances(surface: Surface, other: Surface, spacing: Spacing) -> Dis
     return Distances(*find_nearest(surface.cells, other.cells, spacing), surface.areas)
 
 
-def hausdorff(there: Distances, back: Distances, percent: float = 95) -> float:
-    """The larger of the percentiles of both directions."""
-    return max(there.percentile(percent), back.percentile(percent))
+def hausdorff(there: Distances, back: Distances) -> float:
+    """The larger of the 95th percentiles of both directions."""
+    return max(there.percentile_95(), back.percentile_95())
 
 
 def mean_distance(there: Distances, back: Distances) -> float:

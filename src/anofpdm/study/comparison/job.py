@@ -15,7 +15,7 @@ from anofpdm.errors import ConfigError, EvaluationError
 from anofpdm.network.predictor import TrainedModel
 from anofpdm.options import Signal
 from anofpdm.scoring.truth import Truth
-from anofpdm.study.comparison.method_results import Examples, ResultsFolder, load_scores
+from anofpdm.study.comparison.method_results import Examples, load_scores
 from anofpdm.study.comparison.methods import MethodSelection
 from anofpdm.study.comparison.names import EMPTY, SETUPS, Setup
 from anofpdm.study.comparison.rival_models import Models
@@ -78,10 +78,6 @@ class EvaluationJob:
     world: World = field(default_factory=World)
     progress: Progress = silent
 
-    @property
-    def folder(self) -> ResultsFolder:
-        return ResultsFolder(self.out)
-
     @functools.cached_property
     def evaluation_set(self) -> EvaluationSet:
         cohort, config = self.cohort, self.config
@@ -132,8 +128,12 @@ class EvaluationJob:
         available = SETUPS if self.evaluation_set.truth.unhealthy.any() else (Setup.MIXED,)
         return tuple(setup for setup in available if setup in supported)
 
+    def scores_path(self, method: str, setup: str, seed: int) -> Path:
+        """Without suffix: numbers are in .json, slices in .npz."""
+        return self.out / "methods" / method / f"{setup}-seed{seed}"
+
     def load(self, method: str, setup: Setup, seed: int) -> tuple[Scores, Examples] | None:
-        return load_scores(self.folder.scores(method, setup, seed), self.provenance(method))
+        return load_scores(self.scores_path(method, setup, seed), self.provenance(method))
 
     def is_done(self, method: str, seed: int) -> bool:
         """As the main process finds it, in all processes."""

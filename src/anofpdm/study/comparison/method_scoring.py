@@ -72,7 +72,7 @@ class Scorer:
         for setup in job.setups(EMPTY):
             missing = [seed for seed in job.config.seeds if job.world.is_main and job.load(EMPTY, setup, seed) is None]
             if missing:
-                paths = [job.folder.scores(EMPTY, setup, seed) for seed in missing]
+                paths = [job.scores_path(EMPTY, setup, seed) for seed in missing]
                 self._submit(EMPTY, (None, setup, False), partial(self._save, EMPTY, paths, {}))
 
     def submit(self, name: str, seed: int, outcomes: Mapping[Setup, Outcome], *, gated: bool) -> None:
@@ -83,7 +83,7 @@ class Scorer:
 
         def save(setup: Setup, examples: Examples, scores: Scores) -> None:
             scores.numbers.update(outcomes[setup].cost)
-            self._save(name, [self.job.folder.scores(name, setup, seed)], examples, scores)
+            self._save(name, [self.job.scores_path(name, setup, seed)], examples, scores)
             left.discard(setup)
             if not left:
                 for outcome in outcomes.values():

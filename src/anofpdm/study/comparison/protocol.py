@@ -15,6 +15,7 @@ from anofpdm.cohorts.store import check_slices
 from anofpdm.errors import CalibrationError, EvaluationError, MethodError
 from anofpdm.study.comparison.calibrations import calibrate_methods
 from anofpdm.study.comparison.job import EvaluationJob
+from anofpdm.study.comparison.method_results import locked_results
 from anofpdm.study.comparison.method_scoring import Outcome, Scorer
 from anofpdm.study.comparison.methods import EvidenceMethod, ReconstructionMethod, StudentMethod
 from anofpdm.study.comparison.names import Setup
@@ -49,7 +50,7 @@ def evaluate(job: EvaluationJob) -> Failures:
         except (CalibrationError, EvaluationError, MethodError) as error:  # raised in all processes
             failures.update(dict.fromkeys(names, str(error)))
 
-    with job.folder.locked(job.settings(), job.world), Scorer.start(job) as scorer:
+    with locked_results(job.out, job.settings(), job.world), Scorer.start(job) as scorer:
         scorer.submit_empty()
         by_encoding: dict[str, dict[str, EvidenceMethod]] = {}
         for name in job.methods.names:

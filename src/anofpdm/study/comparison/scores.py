@@ -68,27 +68,19 @@ class Predictions:
 
 
 @dataclass(frozen=True)
-class PatientScore:
-    dice: float  # mean over slices
-    volume_dice: float
-    slices: int
-
-
-@dataclass(frozen=True)
 class Scores:
     """Of one method, setup and seed."""
 
     numbers: dict[str, float]
     intervals: dict[str, Interval]  # 95%, over patients
     by_size: list[SizeBin]
-    by_patient: dict[str, PatientScore]
+    by_patient: dict[str, dict[str, float]]  # mean DICE over slices, volume DICE, number of slices
     slices: dict[str, np.ndarray]  # [n] each
 
     def to_dict(self) -> dict[str, Any]:
         """Without the slices."""
-        by_patient = {name: asdict(score) for name, score in self.by_patient.items()}
         by_size = [{**asdict(size), "name": size.name} for size in self.by_size]
-        return {"numbers": self.numbers, "intervals": self.intervals, "by_size": by_size, "by_patient": by_patient}
+        return {"numbers": self.numbers, "intervals": self.intervals, "by_size": by_size, "by_patient": self.by_patient}
 
 
 def score_predictions(predicted: Predictions, truth: GroundTruth) -> Scores:
@@ -124,7 +116,7 @@ def score_predictions(predicted: Predictions, truth: GroundTruth) -> Scores:
     intervals = _intervals(predicted, truth, slices, ranking, volumes, pixels, lesions)
     own_dice = {patient: slices["dice"][patients == patient] for patient in np.unique(patients)}
     by_patient = {
-        str(patient): PatientScore(float(own.mean()), float(volume), len(own))
+        str(patient): {"dice": float(own.mean()), "volume_dice": float(volume), "slices": len(own)}
         for (patient, own), volume in zip(own_dice.items(), volumes, strict=True)
     }
     return Scores(numbers, intervals, dice_by_size(masks, truth.masks), by_patient, slices)
