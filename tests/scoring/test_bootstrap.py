@@ -110,7 +110,7 @@ def test_binning_error_is_small(rate):
 def test_rankings_equal_explicit_resampling():
     maps, truth, inside, patients = lesion_maps(2, 0.03)
     ranking = ranking_bootstrap(maps, truth, inside, patients, repeats=600, seed=1)
-    for number, estimate in [(average_precision, ranking.average_precision), (roc_auc, ranking.roc_auc)]:
+    for number, estimate in zip((average_precision, roc_auc), ranking, strict=True):
         assert estimate.value == number(maps[inside], truth[inside])
 
         def of_rows(rows, number=number):
@@ -123,9 +123,9 @@ def test_rankings_equal_explicit_resampling():
 def test_rankings_without_a_lesion_or_a_second_patient_are_undefined():
     maps, truth, inside, patients = lesion_maps(5, 0.1)
     healthy = ranking_bootstrap(maps, np.zeros_like(truth), inside, patients)
-    for estimate in (healthy.average_precision, healthy.roc_auc):
+    for estimate in healthy:
         assert np.isnan([estimate.value, *estimate.interval]).all()
-    alone = ranking_bootstrap(maps, truth, inside, np.zeros_like(patients)).roc_auc
+    alone = ranking_bootstrap(maps, truth, inside, np.zeros_like(patients))[1]
     assert alone.value == roc_auc(maps[inside], truth[inside])
     assert np.isnan(alone.interval).all()
 

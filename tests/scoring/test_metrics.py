@@ -22,7 +22,6 @@ from anofpdm.scoring.metrics.pixels import (
     dice,
     mean_defined,
     roc_auc,
-    volume_dice,
 )
 
 EMPTY = np.zeros((1, 4, 4), dtype=bool)
@@ -67,7 +66,7 @@ def test_volume_dice_stacks_the_slices_of_a_patient_in_any_order():
     predicted = masks("##/..", "../..", "##/..", "#./..")
     truth = masks("#./..", "../..", "##/##", "../..")
     patients = np.array(["b", "healthy", "a", "b"])
-    by_patient = volume_dice(predicted, truth, patients)
+    by_patient = confusion(predicted, truth).by_patient(patients).volume_dice
     np.testing.assert_allclose(by_patient, [2 * 2 / 6, 2 * 1 / 4, np.nan])  # a, b, healthy
     assert mean_defined(by_patient) == pytest.approx((2 / 3 + 1 / 2) / 2)
 

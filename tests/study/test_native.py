@@ -100,16 +100,16 @@ def test_scores_are_those_of_segment_and_score(tumours, tmp_path, monkeypatch):
     estimated = [json.loads(path.read_text())["estimated_dice"] for path in files]
     assert summaries["student"]["estimates"]["scans"] == 2
     assert summaries["student"]["estimates"]["mean_estimate"] == pytest.approx(np.mean(estimated))
-    table = (tmp_path / "out" / "native.md").read_text()
-    assert "| DICE | " in table
-    assert "student: DICE estimated without masks: mean 0." in table
+    text_file = (tmp_path / "out" / "native.md").read_text()
+    assert "| DICE | " in text_file
+    assert "student: DICE estimated without masks: mean 0." in text_file
     for engine in summaries:
         assert {path.name for path in (tmp_path / "out" / engine).iterdir() if path.is_dir()} == {first, second}
         folder = tmp_path / "by_hand" / engine
         words = ("--out", folder, "--engine", engine, "--device", "cpu", "--no-report", "--no-pictures")
         anofpdm("segment", BUNDLED / "phantom-tumour", tmp_path / "test_scans", *words)
-        words = ("--out", tmp_path / f"scores_{engine}", "--label", "all", "--workers", 1)
-        anofpdm("score", folder, tmp_path / "test_scans", *words)
+        table = ("--out", tmp_path / f"scores_{engine}", "--label", "all", "--workers", 1)
+        anofpdm("score", folder, tmp_path / "test_scans", *table)
         expected, ours = scores(tmp_path / f"scores_{engine}"), scores(tmp_path / "out" / engine)
         assert set(expected) == {(second, name) for name in TITLES}
         assert scans_in(tmp_path / "out" / engine) == [first, second]

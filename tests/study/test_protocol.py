@@ -71,7 +71,7 @@ def test_every_method_has_a_row_and_all_files_are_written(everything):
     assert "http" not in re.sub('http-equiv|base64,[^"]+', "", page)
     assert not list(everything.out.glob("work/*"))  # the space is given back
     assert len({round(by["unhealthy"][0].numbers["dice"], 6) for by in results.values()}) > 5  # no equal masks
-    empty, healthy = results["all-empty"], 1 - everything.evaluation_set.truth.unhealthy.mean()
+    empty, healthy = results["all-empty"], 1 - everything.evaluation_set.unhealthy.mean()
     assert [empty[setup][0].numbers["dice"] for setup in ("unhealthy", "mixed")] == [0, pytest.approx(healthy)]
     payload = json.loads((everything.out / "results.json").read_text())
     assert payload["methods"]["anofpdm-ddim"]["mixed"]["seeds"][0]["numbers"]["dice"] == pytest.approx(
@@ -133,7 +133,7 @@ def test_setups_with_different_settings_reconstruct_only_their_own_slices(made, 
     run.out.mkdir()
     (run.out / "tuned-bright.json").write_text(json.dumps({"made_with": {}, "best_first": tuned}))
     evaluate(run)
-    unhealthy = run.evaluation_set.truth.unhealthy
+    unhealthy = run.evaluation_set.unhealthy
     assert 0 < unhealthy.sum() < SAMPLE
     assert sum(count for level, count in mapped if level == 2) == SAMPLE
     assert sum(count for level, count in mapped if level == 1) == unhealthy.sum()
@@ -189,7 +189,7 @@ def test_scores_of_a_small_set_computed_by_hand():
     masks[2, 0, 0] = True
     maps = np.random.default_rng(0).random(truth.shape).astype(np.float32)
     inside = np.ones_like(truth)
-    known = GroundTruth(truth, inside, np.array(["a", "b", "b"]), np.ones(3))
+    known = GroundTruth(np.arange(3), truth, inside, np.array(["a", "b", "b"]), np.ones(3))
     numbers = score_predictions(
         Predictions(maps, masks, np.asarray(masks.any((1, 2))), maps.max((1, 2))), known
     ).numbers

@@ -45,17 +45,6 @@ class EvaluationConfig:
             raise ConfigError(f"seeds, tune, batch and sample must not be empty or below 1, got {self}")
 
 
-@dataclass(frozen=True)
-class EvaluationSet:
-    """Slices that methods are scored on."""
-
-    rows: np.ndarray  # [n], in the cohort's order
-    truth: GroundTruth
-
-    def positions(self, setup: Setup) -> slice | np.ndarray:
-        return self.truth.positions(setup)
-
-
 def sample_rows(cohort: Cohort, split: str, most: int | None, seed: int) -> np.ndarray:
     """Every slice of scans with a lesion mask, once; or a random sample of them, without replacement."""
     rows = cohort.rows(split)
@@ -79,18 +68,18 @@ class EvaluationJob:
     progress: Progress = silent
 
     @functools.cached_property
-    def evaluation_set(self) -> EvaluationSet:
+    def evaluation_set(self) -> GroundTruth:
         cohort, config = self.cohort, self.config
         rows = sample_rows(cohort, config.split, config.sample, config.sample_seed)
         chunks = np.array_split(rows, -(-len(rows) // CHUNK))
         inside = np.concatenate([foreground(cohort.pixels(chunk)) for chunk in chunks])
         masks = Truth(cohort).masks(rows)
-        return EvaluationSet(rows, GroundTruth(masks, inside, cohort.patients[rows], cohort.pixel_mm[rows]))
+        return GroundTruth(rows, masks, inside, cohort.patients[rows], cohort.pixel_mm[rows])
 
     @functools.cached_property
     def example_positions(self) -> np.ndarray:
         """Positions of unhealthy slices for the figure, from the smallest lesion to the largest."""
-        areas = self.evaluation_set.truth.masks.sum(axis=(1, 2))
+        areas = self.evaluation_set.masks.sum(axis=(1, 2))
         by_area = np.argsort(areas, kind="stable")[int((areas == 0).sum()) :]
         count = min(self.config.examples, len(by_area))
         return by_area[np.linspace(0, len(by_area) - 1, count).round().astype(int)]
@@ -125,7 +114,7 @@ class EvaluationJob:
     def setups(self, method: str) -> tuple[Setup, ...]:
         """In which the method is scored here: without any lesion there is no unhealthy setup."""
         supported = self.methods.registry[method].setups if method in self.methods.registry else SETUPS
-        available = SETUPS if self.evaluation_set.truth.unhealthy.any() else (Setup.MIXED,)
+        available = SETUPS if self.evaluation_set.unhealthy.any() else (Setup.MIXED,)
         return tuple(setup for setup in available if setup in supported)
 
     def scores_path(self, method: str, setup: str, seed: int) -> Path:

@@ -40,6 +40,7 @@ class PredictionStore:
 
     def __init__(self, folder: Path, count: int, side: int, *, create: bool):
         self.folder, self.count = folder, count
+        self.cost: Mapping[str, float] = {}  # of one slice
         self.arrays: dict[str, np.ndarray] = {}
         if not create:
             self.arrays = {path.stem: np.lib.format.open_memmap(path, mode="r+") for path in folder.glob("*.npy")}
