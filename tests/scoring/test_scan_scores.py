@@ -77,10 +77,10 @@ class TestAgainstOtherCode:
     def test_lesion_f1(self, seed, spacing):
         predicted, truth = shapes(seed, smooth=1.0, share=0.03)
         (ours, n_ours), (theirs, n_theirs) = (ndimage.label(mask, TOUCHING) for mask in (predicted, truth))
-        found = len(np.unique(theirs[predicted & truth]))
+        n_found = len(np.unique(theirs[predicted & truth]))
         false = n_ours - len(np.unique(ours[predicted & truth]))
         scores = score_masks(predicted, truth, spacing)
-        assert scores.lesion_f1 == pytest.approx(found / (found + (false + n_theirs - found) / 2))
+        assert scores.lesion_f1 == pytest.approx(n_found / (n_found + (false + n_theirs - n_found) / 2))
         assert (scores.lesions_predicted, scores.lesions_truth) == (n_ours, n_theirs)
         assert scores.lesion_count_difference == abs(n_ours - n_theirs)
 

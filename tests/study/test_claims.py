@@ -96,8 +96,8 @@ def test_several_folders_count_as_their_mean(claims, capsys, monkeypatch, tmp_pa
 
 
 def test_folders_that_cannot_be_compared(claims, capsys, monkeypatch, tmp_path):
-    one, other = (write_slices(tmp_path / str(first), {STUDENT: np.zeros(80)}, first) for first in (0, 1))
+    folder, other = (write_slices(tmp_path / str(first), {STUDENT: np.zeros(80)}, first) for first in (0, 1))
     with pytest.raises(SystemExit, match="different unhealthy slices"):
-        gain_rows(claims, capsys, monkeypatch, "--of", one, "--over", other)
+        gain_rows(claims, capsys, monkeypatch, "--of", folder, "--over", other)
     with pytest.raises(SystemExit, match="cg-cdm was not evaluated"):
-        gain_rows(claims, capsys, monkeypatch, "--of", one, "--over", one, "--than", "cg-cdm")
+        gain_rows(claims, capsys, monkeypatch, "--of", folder, "--over", folder, "--than", "cg-cdm")

@@ -54,7 +54,7 @@ class HealthyOrNot:
 WORLD = HealthyOrNot()
 
 
-def found(x0, top, *, scale, invert, count=100, clamp=False):
+def decoded(x0, top, *, scale, invert, count=100, clamp=False):
     return reconstruct(
         WORLD,
         WORLD.healthy_gradient,
@@ -76,8 +76,10 @@ def test_exact_classifier_at_scale_1_equals_the_healthy_model(top, invert, clamp
     noise, how = slice_noise(x0, range(4))(), {"clamp": clamp}
     x = encode(WORLD, x0, levels, noise=noise, **how) if invert else SCHEDULE.add_noise(x0, top, noise)
     expected = decode(lambda x, t: WORLD.noise(x, t, HEALTHY), x, levels, **how)
-    torch.testing.assert_close(found(x0, top, scale=1.0, invert=invert, clamp=clamp), expected, rtol=1e-7, atol=1e-8)
-    assert (found(x0, top, scale=0.0, invert=invert, clamp=clamp) - expected).abs().max() > 0.05
+    torch.testing.assert_close(
+        decoded(x0, top, scale=1.0, invert=invert, clamp=clamp), expected, rtol=1e-7, atol=1e-8
+    )
+    assert (decoded(x0, top, scale=0.0, invert=invert, clamp=clamp) - expected).abs().max() > 0.05
 
 
 def test_guidance_step_equals_the_formula():

@@ -16,7 +16,7 @@ def labelled(world, label):
     return lambda x, t: world(x, t, torch.full((len(x),), label))
 
 
-def found(x0, levels, strength, clamp=False):
+def decoded(x0, levels, strength, clamp=False):
     return reconstruct(WORLD, x0, levels=levels, strength=strength, noise=0 * x0, clamp=clamp)
 
 
@@ -40,6 +40,8 @@ def test_guided_shift_between_two_gaussians(top, strength):
     x0, a = some_slices(), alpha_bars()[top]
     scale = np.sqrt((a * VARIANCE + 1 - a) / VARIANCE)
     moved = (1 + strength) * (HEALTHY_MEAN - NULL_MEAN) * (1 - np.sqrt(a) / scale)
-    errors = [(found(x0, levels_up_to(top, count), strength) - (x0 + moved)).abs().max() for count in (30, 1000)]
+    errors = [
+        (decoded(x0, levels_up_to(top, count), strength) - (x0 + moved)).abs().max() for count in (30, 1000)
+    ]
     assert errors[1] < errors[0] / 5
     assert errors[1] < 0.01 * (1 + strength)
