@@ -142,7 +142,8 @@ def element_triangles() -> np.ndarray:
     table = np.zeros((256, 4, 3))
     for code in range(1, 255):
         if code.bit_count() <= 4:
-            parts, count = ndimage.label(np.unpackbits(np.uint8([code]), bitorder="little").reshape(2, 2, 2))
+            bits = np.unpackbits(np.array([code], dtype=np.uint8), bitorder="little")
+            parts, count = ndimage.label(bits.reshape(2, 2, 2))
             triangles = np.concatenate([_triangles((parts == number + 1).tobytes()) for number in range(count)])
             table[code, : len(triangles)] = triangles
     many = [code for code in range(256) if code.bit_count() > 4]

@@ -78,23 +78,12 @@ def ablate(
     """In every process; the network's passes are shared among them."""
     world = world or World()
     measured, rows, lesions = measured_slices(cohort, config.calibration)
-    for options in (config.calibration, *config.other_passes()):
-        options.settings(model.channels(options.score))  # impossible numbers of levels are refused before any work
+    for tried in (config.calibration, *config.other_passes()):
+        tried.settings(model.channels(tried.score))  # impossible numbers of levels are refused before any work
     calibrated = fit_calibration(model, measured, config.calibration, progress, world, last_maps=True)
     decisions = decide(calibrated.evidence, calibrated.calibration, NO_DETECTOR)
-    gallery_levels = choose_levels(calibrated.calibration.settings.levels, config.gallery_levels)
-    study = Study(
-        model,
-        config.calibration,
-        measured,
-        rows,
-        lesions,
-        calibrated,
-        decisions,
-        gallery_levels,
-        progress,
-        world,
-    )
+    options, shown = config.calibration, choose_levels(calibrated.calibration.settings.levels, config.gallery_levels)
+    study = Study(model, options, measured, rows, lesions, calibrated, decisions, shown, progress, world)
     measurements = second_pass(study)
     by_levels, by_variant = _other_passes(study, config)
     all_tables = [
