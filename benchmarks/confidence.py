@@ -22,7 +22,7 @@ from anofpdm.cohorts import Cohort, open_cohort
 from anofpdm.labels import NULL, UNHEALTHY
 from anofpdm.method.decision import Decisions
 from anofpdm.models.registry import model_folder
-from anofpdm.scoring.metrics.pixels import dice, volume_dice
+from anofpdm.scoring.metrics.pixels import confusion, dice
 from anofpdm.scoring.truth import Truth
 from anofpdm.student.decide import soft_dice
 from anofpdm.student.student import load_student
@@ -99,7 +99,7 @@ def report_estimates(decisions: Decisions, cohort: Cohort, rows: np.ndarray) -> 
         "mean probability in the mask": inside,
         "product of the first two": decisions.estimated_dice,
     }
-    measured = volume_dice(masks, truth, scans)
+    measured = confusion(masks, truth).by_patient(scans).volume_dice
     kept = (sum_per_scan(areas, scans) > 0) & ~np.isnan(measured)
     print(f"\n{kept.sum()} scans, mean volume DICE {measured[kept].mean():.3f}")
     print(f"\n| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}")

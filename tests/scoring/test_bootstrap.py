@@ -1,4 +1,4 @@
-"""Against drawing patients one by one, and against what theory says of means."""
+"""Intervals against explicit resampling of patients."""
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ from anofpdm.scoring.metrics.pixels import (
 
 
 def literal(number, patients: np.ndarray, repeats: int, seed: int) -> tuple[float, float]:
-    """Draw patients, gather all their rows, work out the number; again and again."""
+    """Sample patients, gather all their rows, compute the number; again and again."""
     rng, names = np.random.default_rng(seed), np.unique(patients)
     own = {name: np.flatnonzero(patients == name) for name in names}
     resampled = [number(np.concatenate([own[name] for name in rng.choice(names, len(names))])) for _ in range(repeats)]
@@ -109,8 +109,8 @@ def test_binning_error_is_small(rate):
 
 def test_rankings_equal_explicit_resampling():
     maps, truth, inside, patients = lesion_maps(2, 0.03)
-    found = ranking_bootstrap(maps, truth, inside, patients, repeats=600, seed=1)
-    for number, estimate in [(average_precision, found.average_precision), (roc_auc, found.roc_auc)]:
+    ranking = ranking_bootstrap(maps, truth, inside, patients, repeats=600, seed=1)
+    for number, estimate in zip((average_precision, roc_auc), ranking, strict=True):
         assert estimate.value == number(maps[inside], truth[inside])
 
         def of_rows(rows, number=number):
@@ -123,23 +123,19 @@ def test_rankings_equal_explicit_resampling():
 def test_rankings_without_a_lesion_or_a_second_patient_are_undefined():
     maps, truth, inside, patients = lesion_maps(5, 0.1)
     healthy = ranking_bootstrap(maps, np.zeros_like(truth), inside, patients)
-    for estimate in (healthy.average_precision, healthy.roc_auc):
+    for estimate in healthy:
         assert np.isnan([estimate.value, *estimate.interval]).all()
-    alone = ranking_bootstrap(maps, truth, inside, np.zeros_like(patients)).roc_auc
+    alone = ranking_bootstrap(maps, truth, inside, np.zeros_like(patients))[1]
     assert alone.value == roc_auc(maps[inside], truth[inside])
     assert np.isnan(alone.interval).all()
 
 
 def test_invalid_rankings_are_refused():
     maps, truth, inside, patients = lesion_maps(6, 0.1)
-    with pytest.raises(EvaluationError, match="patient names"):
-        ranking_bootstrap(maps, truth, inside, patients[1:])
-    with pytest.raises(EvaluationError, match="must match"):
-        ranking_bootstrap(maps, truth, inside[:, :5], patients)
-    with pytest.raises(EvaluationError, match="must match"):
-        ranking_bootstrap(maps, truth[:, :5], inside, patients)
-    with pytest.raises(EvaluationError, match="patient names"):
-        patient_bootstrap(np.ones(3), np.arange(2))
-    maps[inside] = np.nan
-    with pytest.raises(EvaluationError, match="not numbers"):
-        ranking_bootstrap(maps, truth, inside, patients)
+    for wrong, message in (
+        ((maps, truth, inside, patients[1:]), "patient names"),
+        ((maps, truth, inside[:, :5], patients), "must match"),
+        ((np.full_like(maps, np.nan), truth, inside, patients), "not numbers"),
+    ):
+        with pytest.raises(EvaluationError, match=message):
+            ranking_bootstrap(*wrong)

@@ -41,14 +41,14 @@ def tensors(*masks):
 class TestAgainstOtherCode:
     def test_surface_distance(self, seed, spacing):
         predicted, truth = shapes(seed)
-        found = deepmind.compute_surface_distances(truth, predicted, spacing)
+        distances = deepmind.compute_surface_distances(truth, predicted, spacing)
         scores = score_masks(predicted, truth, spacing)
-        assert scores.hd95_mm == pytest.approx(deepmind.compute_robust_hausdorff(found, 95))
-        areas = found["surfel_areas_gt"].sum(), found["surfel_areas_pred"].sum()
-        means = deepmind.compute_average_surface_distance(found)
+        assert scores.hd95_mm == pytest.approx(deepmind.compute_robust_hausdorff(distances, 95))
+        areas = distances["surfel_areas_gt"].sum(), distances["surfel_areas_pred"].sum()
+        means = deepmind.compute_average_surface_distance(distances)
         assert scores.surface_distance_mm == pytest.approx(np.average(means, weights=areas))
         for tolerance, ours in ((1, scores.surface_dice_1mm), (2, scores.surface_dice_2mm)):
-            assert ours == pytest.approx(deepmind.compute_surface_dice_at_tolerance(found, tolerance))
+            assert ours == pytest.approx(deepmind.compute_surface_dice_at_tolerance(distances, tolerance))
 
     def test_monai(self, seed, spacing):
         predicted, truth = shapes(seed)
@@ -77,10 +77,10 @@ class TestAgainstOtherCode:
     def test_lesion_f1(self, seed, spacing):
         predicted, truth = shapes(seed, smooth=1.0, share=0.03)
         (ours, n_ours), (theirs, n_theirs) = (ndimage.label(mask, TOUCHING) for mask in (predicted, truth))
-        found = len(np.unique(theirs[predicted & truth]))
+        n_found = len(np.unique(theirs[predicted & truth]))
         false = n_ours - len(np.unique(ours[predicted & truth]))
         scores = score_masks(predicted, truth, spacing)
-        assert scores.lesion_f1 == pytest.approx(found / (found + (false + n_theirs - found) / 2))
+        assert scores.lesion_f1 == pytest.approx(n_found / (n_found + (false + n_theirs - n_found) / 2))
         assert (scores.lesions_predicted, scores.lesions_truth) == (n_ours, n_theirs)
         assert scores.lesion_count_difference == abs(n_ours - n_theirs)
 
@@ -97,8 +97,8 @@ def lesion_wise_by_definition(predicted, truth, spacing, rule):
             continue
         drawn = np.isin(parts, touched) & predicted
         dices.append(2 * (drawn & lesion).sum() / (drawn.sum() + lesion.sum()))
-        found = deepmind.compute_surface_distances(lesion, drawn, spacing)
-        hd95s.append(deepmind.compute_robust_hausdorff(found, 95) if drawn.any() else 374)
+        distances = deepmind.compute_surface_distances(lesion, drawn, spacing)
+        hd95s.append(deepmind.compute_robust_hausdorff(distances, 95) if drawn.any() else 374)
     false = n_parts - len(matched)
     return np.mean(dices + [0] * false), np.mean(hd95s + [374] * false)
 
@@ -118,7 +118,7 @@ class TestLesionsByHand:
         truth = boxes(((2, 2, 2), 4), ((20, 20, 20), 4))
         predicted = boxes(((2, 2, 2), 4), ((34, 2, 2), 2))
         scores = score_masks(predicted, truth, (1, 1, 1))
-        assert [one.kind for one in scores.lesions] == ["found", "missed", "false"]
+        assert [lesion.kind for lesion in scores.lesions] == ["found", "missed", "false"]
         assert scores.lesion_dice == pytest.approx((1 + 0 + 0) / 3)
         assert scores.lesion_hd95_mm == pytest.approx((0 + 374 + 374) / 3)
         assert scores.lesion_f1 == pytest.approx(1 / (1 + (1 + 1) / 2))
@@ -139,7 +139,7 @@ class TestLesionsByHand:
         """Without a common voxel its DICE is 0, but its distance is measured."""
         truth, predicted = boxes(((2, 2, 2), 4)), boxes(((2, 2, 2 + 4 + gap), 4))
         scores = score_masks(predicted, truth, (1, 1, 1))
-        assert [one.kind for one in scores.lesions] == kinds
+        assert [lesion.kind for lesion in scores.lesions] == kinds
         assert scores.lesion_dice == 0
         assert scores.lesion_hd95_mm == (6 if kinds == ["found"] else 374)
 
@@ -197,9 +197,9 @@ def test_components_and_dilation_are_those_of_scipy(seed, share, times):
     mask = np.zeros((20, 18, 24), dtype=bool)
     mask[5:15, 5:13, 5:19] = np.random.default_rng(seed).random((10, 8, 14)) < share
     labels, count = ndimage.label(mask, TOUCHING)
-    found = find_components(mask)
-    assert found.count == count == len(set(zip(labels.reshape(-1)[found.voxels], found.labels, strict=True)))
-    assert np.array_equal(found.voxels, np.flatnonzero(mask))
+    parts = find_components(mask)
+    assert parts.count == count == len(set(zip(labels.reshape(-1)[parts.voxels], parts.labels, strict=True)))
+    assert np.array_equal(parts.voxels, np.flatnonzero(mask))
     assert np.array_equal(dilate(mask, times), ndimage.binary_dilation(mask, EIGHTEEN, times))
 
 

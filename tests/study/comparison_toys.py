@@ -31,8 +31,8 @@ SAMPLE = 24
 QUICK = {"level": 2, "scale": 300.0, "invert": 1, "strength": 1.0, "steps": 2}
 # The same methods, less far up: every name, every code path, a hundredth of the time.
 SHORT = {
-    name: replace(one, grid=({**QUICK}, {**QUICK, "level": 4})) if isinstance(one, ReconstructionMethod) else one
-    for name, one in METHODS.items()
+    name: replace(method, grid=(QUICK, {**QUICK, "level": 4})) if isinstance(method, ReconstructionMethod) else method
+    for name, method in METHODS.items()
 }
 
 

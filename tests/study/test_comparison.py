@@ -109,18 +109,14 @@ class TestRun:
 
 
 def test_parts_are_joined_into_one_folder(comparison, tmp_path):
-    for name, method in (("one", "gradient"), ("two", "cg-cdm")):
-        (tmp_path / name / "methods" / method).mkdir(parents=True)
-        (tmp_path / name / "methods" / method / "unhealthy-seed0.json").write_text(name)
-        (tmp_path / name / "settings.json").write_text("the same")
-        (tmp_path / name / f"tuned-{method}.json").write_text(name)
-        (tmp_path / name / "table.md").write_text("of this part alone")
-    comparison.join([tmp_path / "one", tmp_path / "two"], tmp_path / "all")
-    found = {path.relative_to(tmp_path / "all").as_posix() for path in (tmp_path / "all").rglob("*") if path.is_file()}
-    assert found == {
-        "methods/gradient/unhealthy-seed0.json",
-        "methods/cg-cdm/unhealthy-seed0.json",
-        "settings.json",
-        "tuned-gradient.json",
-        "tuned-cg-cdm.json",
-    }
+    parts = {"a": "gradient", "b": "cg-cdm"}
+    joined = {"settings.json"}
+    for name, method in parts.items():
+        results = {f"methods/{method}/unhealthy-seed0.json", f"tuned-{method}.json"}
+        joined |= results
+        for file in (*results, "settings.json", "table.md"):  # the table is of this part alone
+            (tmp_path / name / file).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / name / file).write_text("the same" if file == "settings.json" else name)
+    comparison.join([tmp_path / name for name in parts], tmp_path / "all")
+    files = (path for path in (tmp_path / "all").rglob("*") if path.is_file())
+    assert {path.relative_to(tmp_path / "all").as_posix() for path in files} == joined

@@ -49,7 +49,7 @@ def test_scores_are_those_of_slices_with_background_in_place_of_a_modality(made,
     pixels = job.cohort.pixels(rows)
     pixels[:, 1] = -1
     decisions = job.models.student.decide(lambda some: pixels[some], slice_positions(job.cohort, rows))
-    masks, truth = decisions.drawn & decisions.detected[:, None, None], job.evaluation_set.truth.masks
+    masks, truth = decisions.drawn & decisions.detected[:, None, None], job.evaluation_set.masks
     pairs = zip(masks, truth, strict=True)
     dice = [2 * (a & b).sum() / (a.sum() + b.sum()) if a.any() or b.any() else 1.0 for a, b in pairs]
     assert results[WITHOUT_T2]["mixed"][0].numbers["dice"] == pytest.approx(np.mean(dice))

@@ -85,30 +85,31 @@ def scans_in(folder):
     return list(dict.fromkeys(scan for scan, _ in scores(folder)))
 
 
-def test_estimated_dice_is_compared_with_the_measured_one(tumours, tmp_path, monkeypatch):
-    home, (first, second, *_) = tumours
+def test_scores_are_those_of_segment_and_score(tumours, tmp_path, monkeypatch):
+    home, (first, second, train, val) = tumours
     monkeypatch.setattr(estimates, "FEWEST", 2)
-    evaluate(home / "cohort", home / "scans", tmp_path / "out", *STUDENT)
-    result = json.loads((tmp_path / "out" / "native.json").read_text())["engines"]["student"]["estimates"]
-    folders = (tmp_path / "out" / "student" / name for name in (first, second))
-    summaries = [json.loads((folder / "summary.json").read_text()) for folder in folders]
-    assert result["scans"] == 2
-    assert result["mean_estimate"] == pytest.approx(np.mean([one["estimated_dice"] for one in summaries]))
-    assert "student: DICE estimated without masks: mean 0." in (tmp_path / "out" / "native.md").read_text()
-
-
-def test_scores_are_those_of_segment_and_score(tumours, tmp_path):
-    home, (first, second, *_) = tumours
     text = evaluate(home / "cohort", home / "scans", tmp_path / "out")
+    assert "not of the test split (1 train, 1 val)" in text
+    assert "was trained on another cohort or split" in text
+    assert train not in text
+    assert val not in text
     summaries = json.loads((tmp_path / "out" / "native.json").read_text())["engines"]
     assert list(summaries) == ["student", "diffusion"]
     shutil.copytree(home / "scans" / second, tmp_path / "test_scans" / second)
+    files = [tmp_path / "out" / "student" / name / "summary.json" for name in (first, second)]
+    estimated = [json.loads(path.read_text())["estimated_dice"] for path in files]
+    assert summaries["student"]["estimates"]["scans"] == 2
+    assert summaries["student"]["estimates"]["mean_estimate"] == pytest.approx(np.mean(estimated))
+    text_file = (tmp_path / "out" / "native.md").read_text()
+    assert "| DICE | " in text_file
+    assert "student: DICE estimated without masks: mean 0." in text_file
     for engine in summaries:
+        assert {path.name for path in (tmp_path / "out" / engine).iterdir() if path.is_dir()} == {first, second}
         folder = tmp_path / "by_hand" / engine
         words = ("--out", folder, "--engine", engine, "--device", "cpu", "--no-report", "--no-pictures")
         anofpdm("segment", BUNDLED / "phantom-tumour", tmp_path / "test_scans", *words)
-        table = ("--out", tmp_path / f"scores_{engine}", "--label", "all")
-        anofpdm("score", folder, tmp_path / "test_scans", *table, "--workers", 1)
+        table = ("--out", tmp_path / f"scores_{engine}", "--label", "all", "--workers", 1)
+        anofpdm("score", folder, tmp_path / "test_scans", *table)
         expected, ours = scores(tmp_path / f"scores_{engine}"), scores(tmp_path / "out" / engine)
         assert set(expected) == {(second, name) for name in TITLES}
         assert scans_in(tmp_path / "out" / engine) == [first, second]
@@ -117,22 +118,12 @@ def test_scores_are_those_of_segment_and_score(tumours, tmp_path):
         assert summaries[engine]["summary"]["scores"]["dice"]["mean"] == pytest.approx(mean, abs=1e-5)
         assert mean > 0.5
         low, high = summaries[engine]["summary"]["scores"]["dice"]["interval"]
-        assert "| DICE | " in (tmp_path / "out" / "native.md").read_text()
         assert f"({low:.3f} to {high:.3f})" in text
         assert (tmp_path / "out" / engine / "index.html").is_file()
     assert all(text.count(f"\n {title} ") == 2 for title in TITLES.values())
 
 
 class TestPatients:
-    def test_only_the_split_is_segmented(self, tumours, tmp_path):
-        home, (first, second, train, val) = tumours
-        text = evaluate(home / "cohort", home / "scans", tmp_path, *STUDENT)
-        assert {path.name for path in (tmp_path / "student").iterdir() if path.is_dir()} == {first, second}
-        assert "not of the test split (1 train, 1 val)" in text
-        assert train not in text
-        assert val not in text
-        assert "was trained on another cohort or split" in text
-
     def test_absent_patients_are_named(self, copied, tmp_path):
         source, cohort, (first, second, *_) = copied
         for path in (source / second).iterdir():
@@ -155,7 +146,7 @@ class TestPatients:
         for path in [path for path in source.iterdir() if path.is_dir() and path.name != first]:
             shutil.rmtree(path)
         scans = find_split_scans(opened, source, MODALITIES, Split.TEST)
-        assert [one.name for one in scans.subjects] == ["sub-x"]
+        assert [subject.name for subject in scans.subjects] == ["sub-x"]
         assert scans.layout in (Layout.ATLAS2, Layout.BIDS)
         (target,) = scans.targets(MODALITIES)
         assert tuple(target.subject.images) == MODALITIES

@@ -30,10 +30,10 @@ def test_number_of_processes_does_not_change_scores(tmp_path, monkeypatch):
     done = CliRunner().invoke(app, [*map(str, words), "--out", str(tmp_path / "one")])
     assert done.exit_code == 0, done.output
     run_in_two_processes(*words, "--out", tmp_path / "two", before=SHORT_METHODS)
-    one, two = (json.loads((tmp_path / name / "results.json").read_text())["methods"] for name in ("one", "two"))
-    assert len(one) == 3
-    for name, by_setup in one.items():
+    alone, shared = (json.loads((tmp_path / name / "results.json").read_text())["methods"] for name in ("one", "two"))
+    assert len(alone) == 3
+    for name, by_setup in alone.items():
         for setup, several in by_setup.items():
             for key, value in several["mean"].items():
                 if key != "seconds":
-                    assert two[name][setup]["mean"][key] == pytest.approx(value, abs=2e-3), (name, setup, key)
+                    assert shared[name][setup]["mean"][key] == pytest.approx(value, abs=2e-3), (name, setup, key)

@@ -13,8 +13,7 @@ from sklearn.metrics import average_precision_score
 from typer.testing import CliRunner
 
 from anofpdm.cli.main import app
-from anofpdm.cohorts import open_cohort
-from anofpdm.errors import CohortError, ConfigError, EvaluationError, MethodError
+from anofpdm.errors import ConfigError, EvaluationError, MethodError
 from anofpdm.network.predictor import load_trained
 from anofpdm.study.comparison import method_scoring
 from anofpdm.study.comparison.comparison_page import write_report
@@ -72,7 +71,7 @@ def test_every_method_has_a_row_and_all_files_are_written(everything):
     assert "http" not in re.sub('http-equiv|base64,[^"]+', "", page)
     assert not list(everything.out.glob("work/*"))  # the space is given back
     assert len({round(by["unhealthy"][0].numbers["dice"], 6) for by in results.values()}) > 5  # no equal masks
-    empty, healthy = results["all-empty"], 1 - everything.evaluation_set.truth.unhealthy.mean()
+    empty, healthy = results["all-empty"], 1 - everything.evaluation_set.unhealthy.mean()
     assert [empty[setup][0].numbers["dice"] for setup in ("unhealthy", "mixed")] == [0, pytest.approx(healthy)]
     payload = json.loads((everything.out / "results.json").read_text())
     assert payload["methods"]["anofpdm-ddim"]["mixed"]["seeds"][0]["numbers"]["dice"] == pytest.approx(
@@ -100,14 +99,11 @@ def test_worker_processes_and_batches_change_no_score(everything, made, tmp_path
     run = new_job(made, tmp_path / "out", ["anofpdm-ddim", "cg-cdm"], batch=7)
     assert not evaluate(run)
     for name, by_setup in run.results().items():
-        for setup, (found,) in by_setup.items():
+        for setup, (scores,) in by_setup.items():
             expected = everything.results()[name][setup][0]
             same = {key: value for key, value in expected.numbers.items() if key != "seconds"}
-            assert {key: found.numbers[key] for key in same} == pytest.approx(same, abs=2e-3, nan_ok=True), (
-                name,
-                setup,
-            )
-            np.testing.assert_allclose(found.slices["score"], expected.slices["score"], rtol=1e-3, atol=1e-5)
+            assert {key: scores.numbers[key] for key in same} == pytest.approx(same, abs=2e-3, nan_ok=True)
+            np.testing.assert_allclose(scores.slices["score"], expected.slices["score"], rtol=1e-3, atol=1e-5)
     assert not list((tmp_path / "out").glob("work/*"))
 
 
@@ -137,7 +133,7 @@ def test_setups_with_different_settings_reconstruct_only_their_own_slices(made, 
     run.out.mkdir()
     (run.out / "tuned-bright.json").write_text(json.dumps({"made_with": {}, "best_first": tuned}))
     evaluate(run)
-    unhealthy = run.evaluation_set.truth.unhealthy
+    unhealthy = run.evaluation_set.unhealthy
     assert 0 < unhealthy.sum() < SAMPLE
     assert sum(count for level, count in mapped if level == 2) == SAMPLE
     assert sum(count for level, count in mapped if level == 1) == unhealthy.sum()
@@ -150,7 +146,7 @@ def test_setups_with_different_settings_reconstruct_only_their_own_slices(made, 
 
 def test_resuming_computes_only_missing_results(everything, made):
     stamps = {path: path.stat().st_mtime_ns for path in everything.out.glob("methods/*/*.json")}
-    lost = everything.folder.scores("anoddpm-gaussian", "mixed", 0).with_suffix(".npz")
+    lost = everything.scores_path("anoddpm-gaussian", "mixed", 0).with_suffix(".npz")
     before = everything.results()["anoddpm-gaussian"]["mixed"][0].numbers
     lost.write_bytes(b"half")
     again = new_job(made, everything.out, METHODS, seeds=(0, 1))
@@ -193,15 +189,17 @@ def test_scores_of_a_small_set_computed_by_hand():
     masks[2, 0, 0] = True
     maps = np.random.default_rng(0).random(truth.shape).astype(np.float32)
     inside = np.ones_like(truth)
-    known = GroundTruth(truth, inside, np.array(["a", "b", "b"]), np.ones(3))
-    found = score_predictions(Predictions(maps, masks, np.asarray(masks.any((1, 2))), maps.max((1, 2))), known).numbers
-    assert found["dice"] == pytest.approx((2 / 3 + 0 + 0) / 3)
-    assert found["iou"] == pytest.approx((1 / 2) / 3)
-    assert found["precision"] == pytest.approx(8 / 9)
-    assert found["recall"] == pytest.approx(8 / 32)
-    assert found["accuracy"] == pytest.approx(1 / 3)
-    assert found["volume_dice"] == pytest.approx((2 / 3 + 0) / 2)
-    assert found["auprc"] == pytest.approx(average_precision_score(truth.ravel(), maps.ravel()), abs=1e-9)
+    known = GroundTruth(np.arange(3), truth, inside, np.array(["a", "b", "b"]), np.ones(3))
+    numbers = score_predictions(
+        Predictions(maps, masks, np.asarray(masks.any((1, 2))), maps.max((1, 2))), known
+    ).numbers
+    assert numbers["dice"] == pytest.approx((2 / 3 + 0 + 0) / 3)
+    assert numbers["iou"] == pytest.approx((1 / 2) / 3)
+    assert numbers["precision"] == pytest.approx(8 / 9)
+    assert numbers["recall"] == pytest.approx(8 / 32)
+    assert numbers["accuracy"] == pytest.approx(1 / 3)
+    assert numbers["volume_dice"] == pytest.approx((2 / 3 + 0) / 2)
+    assert numbers["auprc"] == pytest.approx(average_precision_score(truth.ravel(), maps.ravel()), abs=1e-9)
     assert score_empty(known).numbers["dice"] == pytest.approx(1 / 3)
 
 
@@ -217,7 +215,7 @@ def test_stored_calibrations_are_kept(made, copied):
 
     payload = json.loads(kept)
     payload["strength"] = next(
-        one["strength"] for one in payload["candidates"] if one["strength"] != payload["strength"]
+        rated["strength"] for rated in payload["candidates"] if rated["strength"] != payload["strength"]
     )
     stored.write_text(json.dumps(payload))
     other.unlink()
@@ -245,14 +243,6 @@ def test_wrong_options_are_usage_errors_before_anything_is_loaded(tmp_path, wron
     result = CliRunner().invoke(app, [*command, *wrong])
     assert result.exit_code == 2, result.output
     assert not (tmp_path / "out").exists()
-
-
-def test_cohort_without_masks_is_refused(made, tmp_path):
-    shutil.copytree(made / "cohort", tmp_path / "bare")
-    shutil.rmtree(tmp_path / "bare" / "truth")
-    run = replace(new_job(made, tmp_path / "out"), cohort=open_cohort(tmp_path / "bare"))
-    with pytest.raises(CohortError, match="no lesion masks"):
-        evaluate(run)
 
 
 def test_changed_comparison_model_invalidates_its_results_only(everything):

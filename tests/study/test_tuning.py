@@ -6,7 +6,7 @@ import pytest
 from anofpdm.errors import EvaluationError
 from anofpdm.method.mask import mask
 from anofpdm.study.comparison.names import Setup
-from anofpdm.study.comparison.tuning import THRESHOLDS, Search, search_settings, settings_beyond
+from anofpdm.study.comparison.tuning import THRESHOLDS, search_settings, settings_beyond
 
 UNHEALTHY, MIXED = Setup.UNHEALTHY, Setup.MIXED
 
@@ -18,11 +18,11 @@ def test_best_threshold_and_setting_of_each_setup():
     good = np.where(truth, 0.5, 0.2) + rng.normal(0, 0.02, truth.shape)
     bad = rng.random(truth.shape)
     maps = {1: bad, 2: good}
-    found = search_settings(
-        lambda setting: maps[int(setting["level"])], Search([{"level": 1}, {"level": 2}], beyond=False), truth
+    best_first = search_settings(
+        lambda setting: maps[int(setting["level"])], [{"level": 1}, {"level": 2}], truth, beyond=False
     )
     for setup in Setup:
-        first, second = found[setup]
+        first, second = best_first[setup]
         assert (first.setting, second.setting) == ({"level": 2}, {"level": 1})
         assert 0.2 < first.threshold < 0.5
         assert first.dice > second.dice
@@ -31,7 +31,7 @@ def test_best_threshold_and_setting_of_each_setup():
                        for m, t in zip(mask(good, np.full(6, cut)), truth, strict=True)]))
         for cut in THRESHOLDS
     )  # fmt: skip
-    assert found[MIXED][0].dice == pytest.approx(best)
+    assert best_first[MIXED][0].dice == pytest.approx(best)
     assert THRESHOLDS[0] == 0.01
     assert THRESHOLDS[-1] == 0.69
 
@@ -53,26 +53,26 @@ def test_search_continues_beyond_the_grid():
 
     def maps_of(setting):
         tried.append(setting["level"])
-        shift = abs(setting["level"] - 530) // 40  # the lesion is found where it is at about 530
+        shift = abs(setting["level"] - 530) // 40  # the lesion is marked where it is at about 530
         return np.where(np.roll(truth, shift, axis=2), 0.5, 0.0)
 
-    found = search_settings(maps_of, Search([{"level": 300}, {"level": 400}]), truth)
+    best_first = search_settings(maps_of, [{"level": 300}, {"level": 400}], truth)
     assert tried == [300, 400, 533, 710]
     tried.clear()
-    from_below = search_settings(maps_of, Search([{"level": 200}, {"level": 240}], [UNHEALTHY]), truth)
+    from_below = search_settings(maps_of, [{"level": 200}, {"level": 240}], truth, setups=[UNHEALTHY])
     assert tried == [200, 240, 288, 346, 416, 500, 601]
     assert from_below[UNHEALTHY][0].setting == {"level": 500}
-    assert list(search_settings(maps_of, Search([{"level": 300}], [UNHEALTHY]), truth)) == ["unhealthy"]
+    assert list(search_settings(maps_of, [{"level": 300}], truth, setups=[UNHEALTHY])) == ["unhealthy"]
 
     def fails_above_400(setting):
         if setting["level"] > 400:
             raise EvaluationError("non-finite maps")
         return maps_of(setting)
 
-    found_below = search_settings(fails_above_400, Search([{"level": 300}, {"level": 400}]), truth)
-    assert [one.setting["level"] for one in found_below[UNHEALTHY]] == [400, 300]
-    assert found[UNHEALTHY][0].setting == {"level": 533}
-    assert found[UNHEALTHY][0].dice > 0.95
+    found_below = search_settings(fails_above_400, [{"level": 300}, {"level": 400}], truth)
+    assert [tuned.setting["level"] for tuned in found_below[UNHEALTHY]] == [400, 300]
+    assert best_first[UNHEALTHY][0].setting == {"level": 533}
+    assert best_first[UNHEALTHY][0].dice > 0.95
 
 
 def test_empty_masks_at_high_thresholds_do_not_hide_low_maps():
@@ -81,6 +81,6 @@ def test_empty_masks_at_high_thresholds_do_not_hide_low_maps():
     truth[:4, 4:16, 4:16] = True
     maps = np.where(truth, 0.006, 0.0)
     maps[4, 4:16, 4:16] = 0.02
-    found = search_settings(lambda _: maps, Search([{"level": 1}]), truth)
-    assert found[MIXED][0].threshold <= 0.006
-    assert found[MIXED][0].dice > 0.75
+    best_first = search_settings(lambda _: maps, [{"level": 1}], truth)
+    assert best_first[MIXED][0].threshold <= 0.006
+    assert best_first[MIXED][0].dice > 0.75

@@ -59,7 +59,7 @@ def evaluate_native(
     sets = missing_sets(without, loaded.student)
     inputs = min((request.inputs for request in requests), key=lambda inputs: len(inputs.needed))  # the student's
     scans = find_split_scans(cohort, source, inputs, split)
-    evaluation = NativeEvaluation(loaded, scans, out, options.worker_count(workers))
+    evaluation = NativeEvaluation(scans, out, options.worker_count(workers))
     out.mkdir(parents=True, exist_ok=True)
     with processes(local_device) as (world, progress), folder_lock(out, needed=world.is_main):
         if world.is_main:

@@ -1,7 +1,8 @@
 """Which predicted mask belongs to which true mask."""
 
+import operator
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -66,36 +67,35 @@ def find_image(images: Path, pair: Pair) -> Path | None:
 
 def _pair_folders(predicted: Path, truth: Path) -> Pairing:
     """Files of equal names first, then files of one scan."""
-    pairing, masks = Pairing(), [_masks_in(folder) for folder in (predicted, truth)]
-    for folder, files in zip((predicted, truth), masks, strict=True):
+    pairing, left = Pairing(), [_masks_in(folder) for folder in (predicted, truth)]
+    for folder, files in zip((predicted, truth), left, strict=True):
         if not files:
             pairing.failed[str(folder)] = "no NIfTI file (.nii, .nii.gz) in this folder; check the path"
     if pairing.failed:
         return pairing
-    ours, theirs = (_group(files, lambda file: file.name) for files in masks)
-    same = {name for name in theirs if len(theirs[name]) == len(ours.get(name, ())) == 1}
-    pairing.pairs = [_make_pair(name, ours[name][0], theirs[name][0]) for name in same]
-    rest = ([file for file in files if file.name not in same] for files in masks)
-    ours, theirs = (_group(files, lambda file: file.scan) for files in rest)
-    for scan in {*ours, *theirs}:
-        our_files, their_files = ours.get(scan, []), theirs.get(scan, [])
-        if len(our_files) == len(their_files) == 1:
-            pairing.pairs.append(_make_pair(scan, our_files[0], their_files[0]))
-        elif our_files and their_files:
-            several = our_files if len(our_files) > 1 else their_files
+    for key in (operator.attrgetter("name"), operator.attrgetter("scan")):
+        groups = _group(left, key)
+        paired = {name: group for name, group in groups.items() if len(group[0]) == len(group[1]) == 1}
+        pairing.pairs += [_make_pair(name, ours[0], theirs[0]) for name, (ours, theirs) in paired.items()]
+        left = [[file for file in files if key(file) not in paired] for files in left]
+    for scan, (ours, theirs) in _group(left, operator.attrgetter("scan")).items():
+        if ours and theirs:
+            several = ours if len(ours) > 1 else theirs
             pairing.failed[scan] = f"several files: {several[0]} and {several[1]}; {REMEDY}"
         else:
-            reason = f"no mask of this scan in {truth if our_files else predicted}; add it, {REMEDY}"
-            pairing.failed |= dict.fromkeys(map(str, our_files + their_files), reason)
+            reason = f"no mask of this scan in {truth if ours else predicted}; add it, {REMEDY}"
+            pairing.failed |= dict.fromkeys(map(str, ours + theirs), reason)
     pairing.pairs.sort(key=lambda pair: pair.name)
     pairing.failed = dict(sorted(pairing.failed.items()))
     return pairing
 
 
-def _group(files: Iterable[_File], key: Callable[[_File], str]) -> dict[str, list[Path]]:
-    groups: dict[str, list[Path]] = {}
-    for file in files:
-        groups.setdefault(key(file), []).append(file.path)
+def _group(sides: Sequence[Sequence[_File]], key: Callable[[_File], str]) -> dict[str, tuple[list[Path], list[Path]]]:
+    """Predicted and true files."""
+    groups: dict[str, tuple[list[Path], list[Path]]] = {}
+    for number, files in enumerate(sides):
+        for file in files:
+            groups.setdefault(key(file), ([], []))[number].append(file.path)
     return groups
 
 

@@ -109,11 +109,8 @@ def _lesion_bins(lesions: Sequence[Lesion]) -> list[LesionBin]:
     for name, low, high in _limits(LESION_ML):
         some = [lesion for lesion in lesions if low < lesion.volume_ml <= high]
         if some:
-            found, dice = (
-                sum(lesion.kind == "found" for lesion in some),
-                float(np.mean([lesion.dice for lesion in some])),
-            )
-            bins.append(LesionBin(name, len(some), found, dice))
+            n_found, dice = sum(lesion.kind == "found" for lesion in some), np.mean([lesion.dice for lesion in some])
+            bins.append(LesionBin(name, len(some), n_found, float(dice)))
     return bins
 
 

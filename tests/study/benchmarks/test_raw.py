@@ -46,7 +46,7 @@ def test_a_disturbed_study_of_a_phantom(scans, monkeypatch, run_benchmark):
     (row,) = [line.split("|") for line in printed.splitlines() if line.startswith("| BraTS2021_00001")]
     undisturbed, aligned = float(row[3]), float(row[4])
     before, after = float(row[6]), float(row[7])  # to the mask of the phantom
-    errors = [float(one.split()[1]) for one in row[8].split(",")]
+    errors = [float(error.split()[1]) for error in row[8].split(",")]
     assert aligned > 0.85
     assert undisturbed > 0.6  # thick slices of a small phantom
     assert 0.5 < before < 1

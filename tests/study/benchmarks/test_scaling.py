@@ -16,15 +16,3 @@ def test_a_line_is_found_again(report):
     assert (line.fixed, line.per_slice) == pytest.approx((3, 0.5))
     assert line.deviation == pytest.approx(0, abs=1e-9)
     assert report.fit_line(slices, [count**2 for count in slices]).deviation > 0.2
-
-
-def test_tables_name_every_command(report, capsys):
-    measured = [
-        report.Measured(name, 10 * times, float(times), 2.0 * times, 100.0)
-        for name in ("prepare", "train, a step", "calibrate", "distill", "evaluate")
-        for times in (1, 2)
-    ]
-    report.print_table(measured)
-    report.print_lines(measured)
-    printed = capsys.readouterr().out
-    assert all(printed.count(name) == 3 for name in ("prepare", "calibrate", "distill", "evaluate"))

@@ -7,7 +7,6 @@ import torch
 
 from anofpdm.labels import NULL
 from anofpdm.method.forward_process import slice_noise
-from anofpdm.network.schedule import NoiseSchedule
 from anofpdm.study.rivals import anoddpm, cg_cdm, ddim_classifier, ddim_classifier_free
 from anofpdm.study.rivals.ddim import decode, encode
 from tests.method.worlds import Elementwise, some_slices, unlabelled
@@ -25,16 +24,16 @@ def with_shares(x, t, labels):
 
 
 def there_and_back(x0, _seeds, **options):
-    return decode(PREDICT, encode(PREDICT, x0, **options), options["levels"], schedule=options["schedule"])
+    return decode(PREDICT, encode(PREDICT, x0, **options), options["levels"])
 
 
 RIVALS: dict[str, Callable[..., torch.Tensor]] = {
     "ddim": there_and_back,
-    "anoddpm-gaussian": lambda x0, seeds, schedule, **_: anoddpm.reconstruct(
-        PREDICT, x0, level=8, draw=anoddpm.gaussian_draws(x0, seeds), schedule=schedule
+    "anoddpm-gaussian": lambda x0, seeds, **_: anoddpm.reconstruct(
+        PREDICT, x0, level=8, draw=anoddpm.gaussian_draws(x0, seeds)
     ),
-    "anoddpm-simplex": lambda x0, seeds, schedule, **_: anoddpm.reconstruct(
-        PREDICT, x0, level=8, draw=anoddpm.simplex_draws(x0, seeds), schedule=schedule
+    "anoddpm-simplex": lambda x0, seeds, **_: anoddpm.reconstruct(
+        PREDICT, x0, level=8, draw=anoddpm.simplex_draws(x0, seeds)
     ),
     "classifier": lambda x0, _, **options: ddim_classifier.reconstruct(PREDICT, wave, x0, scale=2.0, **options),
     "classifier-free": lambda x0, _, **options: ddim_classifier_free.reconstruct(NETWORK, x0, strength=1.1, **options),
@@ -49,7 +48,7 @@ def test_result_does_not_depend_on_the_batch(name):
     def of(rows):
         chosen = [seeds[row] for row in rows]
         noise = slice_noise(x0[rows], chosen)()
-        return RIVALS[name](x0[rows], chosen, levels=LEVELS, noise=noise, schedule=NoiseSchedule.linear())
+        return RIVALS[name](x0[rows], chosen, levels=LEVELS, noise=noise)
 
     whole = of([0, 1, 2, 3])
     for rows in ([2], [3, 0]):

@@ -1,6 +1,5 @@
 from functools import partial
 
-import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -12,12 +11,12 @@ from anofpdm.network.config import UNetConfig
 from anofpdm.network.predictor import NoisePredictor
 from anofpdm.network.schedule import NoiseSchedule
 from anofpdm.network.unet import UNet
-from anofpdm.study.rivals import cg_cdm
+from anofpdm.study.rivals import cg_cdm, ddim_classifier
 from anofpdm.study.rivals.cg_cdm import HEALTHY_SHARE, paths
 from anofpdm.study.rivals.ddim import decode, levels_up_to
-from tests.method.worlds import alpha_bars, some_slices
+from tests.method.worlds import some_slices
 
-SCHEDULE, BARS = NoiseSchedule.linear(), alpha_bars()
+SCHEDULE = NoiseSchedule.linear()
 LEVELS = levels_up_to(400, 10)
 LEANS = torch.tensor([-0.7, 0.4, 0.1])  # of each label
 
@@ -37,9 +36,9 @@ def wavy_pull(x, t):
     return torch.sin(2 * x + t / 100)
 
 
-def found(x0, predict=linear, gradient=wavy_pull, scale=0.0, clamp=False, seeds=(1, 2)):
+def decoded(x0, predict=linear, gradient=wavy_pull, scale=0.0, clamp=False, seeds=(1, 2)):
     noise = slice_noise(x0, seeds)()
-    return paths(predict, gradient, x0, levels=LEVELS, scale=scale, noise=noise, schedule=SCHEDULE, clamp=clamp)
+    return paths(predict, gradient, x0, levels=LEVELS, scale=scale, noise=noise, clamp=clamp)
 
 
 def test_difference_is_the_gradient_with_respect_to_the_label(monkeypatch):
@@ -47,36 +46,32 @@ def test_difference_is_the_gradient_with_respect_to_the_label(monkeypatch):
     x0 = some_slices()
     x = SCHEDULE.add_noise(x0, 400, slice_noise(x0, (1, 2))())
     ends = [
-        decode(partial(linear, labels=torch.full((2,), label)), x, LEVELS, schedule=SCHEDULE, clamp=False)
+        decode(partial(linear, labels=torch.full((2,), label)), x, LEVELS, clamp=False)
         for label in (UNHEALTHY, HEALTHY)
     ]
     for share in (HEALTHY_SHARE, 0.2, 0.0):
         monkeypatch.setattr(cg_cdm, "HEALTHY_SHARE", share)
-        unhealthy, slightly = found(x0)
+        unhealthy, slightly = decoded(x0)
         torch.testing.assert_close(unhealthy, ends[0])
         torch.testing.assert_close(slightly - unhealthy, share * (ends[1] - ends[0]), rtol=1e-5, atol=1e-7)
     assert (ends[1] - ends[0]).abs().min() > 0.1
 
 
 @pytest.mark.parametrize("clamp", [True, False])
-def test_equals_the_explicit_formula(clamp):
-    x0, scale = some_slices(), 10.0
-    limit = (lambda v: v.clamp(-1, 1)) if clamp else (lambda v: v)
-    noise, shares = slice_noise(x0, (1, 2))(), torch.tensor([[0.05, 0.95, 0.0]] * 2)
-    expected = []
-    for labels, strength in ((torch.tensor([1, 1]), 0.0), (shares, scale)):
-        x = np.sqrt(BARS[400]) * x0 + np.sqrt(1 - BARS[400]) * noise
-        for t, below in zip(LEVELS[::-1], [*LEVELS[-2::-1], None], strict=True):
-            a = BARS[t]
-            eps = linear(x, t, labels) - np.sqrt(1 - a) * strength * wavy_pull(x, t)
-            clean = limit((x - np.sqrt(1 - a) * eps) / np.sqrt(a))
-            if below is None:
-                expected.append(clean)
-            else:
-                seen = (x - np.sqrt(a) * clean) / np.sqrt(1 - a)
-                x = np.sqrt(BARS[below]) * clean + np.sqrt(1 - BARS[below]) * seen
-    for got, wanted in zip(found(x0, scale=scale, clamp=clamp), expected, strict=True):
-        torch.testing.assert_close(got, wanted, rtol=1e-6, atol=1e-7)
+def test_guidance_is_that_of_classifier_guided_decoding(monkeypatch, clamp):
+    monkeypatch.setattr(cg_cdm, "HEALTHY_SHARE", 0.0)
+    x0 = some_slices()
+    expected = ddim_classifier.reconstruct(
+        partial(linear, labels=torch.full((2,), UNHEALTHY)),
+        wavy_pull,
+        x0,
+        levels=LEVELS,
+        scale=10.0,
+        noise=slice_noise(x0, (1, 2))(),
+        invert=False,
+        clamp=clamp,
+    )
+    torch.testing.assert_close(decoded(x0, scale=10.0, clamp=clamp)[1], expected, rtol=1e-6, atol=1e-7)
 
 
 def test_recorded_network_receives_labels_and_shares(monkeypatch):
@@ -96,9 +91,9 @@ def test_recorded_network_receives_labels_and_shares(monkeypatch):
     for parameter in network.parameters():
         parameter.data += 0.05 * torch.randn(parameter.shape)
     predict, x0 = NoisePredictor(network, torch.device("cpu")), some_slices().float()
-    plain = found(x0, predict, no_pull)
+    plain = decoded(x0, predict, no_pull)
     monkeypatch.setattr(predictor, "CudaGraph", Recorded)
     predict._uses_graphs = True
-    for got, wanted in zip(found(x0, predict, no_pull), plain, strict=True):
+    for got, wanted in zip(decoded(x0, predict, no_pull), plain, strict=True):
         torch.testing.assert_close(got, wanted)
     assert not torch.allclose(*plain)

@@ -31,13 +31,13 @@ def test_classifier_is_rated_on_held_out_noised_slices(cohort):
     rows = cohort.rows("val")
     unhealthy = cohort.labels[rows] == 1
     assert 0 < unhealthy.sum() < len(rows)
-    rating = rate_classifier(Guide(by_brightness, by_brightness, cohort.modalities, 16, ""), cohort, CPU, (0, 999))
+    guide = Guide(by_brightness, by_brightness, cohort.modalities, 16, "")
+    rating = rate_classifier(guide, cohort, CPU, (0, 999))
     x0 = torch.from_numpy(cohort.pixels(rows))
-    for t, found in rating.items():
+    for t, auc in rating.items():
         noise = torch.randn(x0.shape, generator=torch.Generator().manual_seed(t))
         literal = by_brightness(NoiseSchedule.linear().add_noise(x0, t, noise), t)
-        assert found == pytest.approx(roc_auc_score(unhealthy, literal))
-    guide = Guide(by_brightness, by_brightness, cohort.modalities, 16, "")
+        assert auc == pytest.approx(roc_auc_score(unhealthy, literal))
     assert describe_rating(rate_classifier(guide, cohort, CPU, (0,), split="test")) == ""  # an empty split
 
 

@@ -31,12 +31,6 @@ class Estimate:
     interval: Interval
 
 
-@dataclass(frozen=True)
-class Ranking:
-    average_precision: Estimate
-    roc_auc: Estimate
-
-
 def patient_bootstrap(values: np.ndarray, patients: np.ndarray, repeats: int = REPEATS, seed: int = 0) -> Interval:
     """Interval of the mean of values, both [N]; NaN values are left out."""
     defined = ~np.isnan(values)
@@ -57,7 +51,7 @@ def ratio_bootstrap(
 
 def ranking_bootstrap(
     maps: np.ndarray, truth: np.ndarray, inside: np.ndarray, patients: np.ndarray, repeats: int = REPEATS, seed: int = 0
-) -> Ranking:
+) -> tuple[Estimate, Estimate]:
     """AUPRC and AUROC of the pixels `inside`, pooled: maps, truth and inside [N, ...], patients [N].
 
     Values are exact; intervals use binned scores.
@@ -75,7 +69,8 @@ def ranking_bootstrap(
         return Estimate(exact, _interval(np.clip(areas + (exact - binned), 0, 1)))
 
     exact_counts = count_by_score(maps[inside], truth[inside])
-    return Ranking(*(estimate(float(area(*exact_counts)), area) for area in (precision_recall_area, roc_area)))
+    average_precision, auc = (estimate(float(area(*exact_counts)), area) for area in (precision_recall_area, roc_area))
+    return average_precision, auc
 
 
 def score_histograms(

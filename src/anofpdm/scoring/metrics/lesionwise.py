@@ -1,5 +1,6 @@
 """Scores per lesion of 3D masks: lesion-wise DICE and HD95 (BraTS), lesion F1 (ISLES, ATLAS), panoptic quality."""
 
+import functools
 import math
 from dataclasses import dataclass
 
@@ -7,7 +8,7 @@ import numpy as np
 
 from anofpdm.errors import EvaluationError
 from anofpdm.scoring.metrics.components import Components, dilate, find_components
-from anofpdm.scoring.metrics.surfaces import Distances, Spacing, Surface, find_nearest, hausdorff
+from anofpdm.scoring.metrics.surfaces import Distances, Spacing, Surface, find_nearest, hausdorff, measure_distances
 
 PENALTY_MM = 374.0  # HD95 of what has no counterpart, as in BraTS: the diagonal of its images, rounded up
 MAX_PAIRS = 2 * 10**7  # of components: noise rather than masks
@@ -52,13 +53,31 @@ class LabelledMask:
         return self.components.label_at(self.surface.voxels)
 
 
+@dataclass(frozen=True)
+class MaskPair:
+    """The margin is one voxel wider than the dilations of the rule."""
+
+    predicted: LabelledMask
+    truth: LabelledMask
+    spacing: Spacing
+
+    @functools.cached_property
+    def overlaps(self) -> np.ndarray:
+        """[predicted components, true components], voxels in both."""
+        ours, theirs = self.predicted.components, self.truth.components
+        inside = ours.labels_inside(self.truth.mask), theirs.labels_inside(self.predicted.mask)
+        return _count_pairs(*inside, (ours.count, theirs.count))
+
+    @functools.cached_property
+    def distances(self) -> tuple[Distances, Distances] | None:
+        """From the predicted surface to the true one, and back; None if a mask is empty."""
+        ours, theirs = self.predicted.surface, self.truth.surface
+        if not len(ours.cells) or not len(theirs.cells):
+            return None
+        return measure_distances(ours, theirs, self.spacing), measure_distances(theirs, ours, self.spacing)
+
+
 # ---- ISLES, ATLAS, panoptic quality ----------------------------------------------------------------------------------
-
-
-def count_overlaps(predicted: LabelledMask, truth: LabelledMask) -> np.ndarray:
-    """[predicted components, true components], voxels in both."""
-    pairs = predicted.components.labels_inside(truth.mask), truth.components.labels_inside(predicted.mask)
-    return _count_pairs(*pairs, (predicted.components.count, truth.components.count))
 
 
 def lesion_f1(overlaps: np.ndarray) -> float:
@@ -78,19 +97,7 @@ def panoptic_quality(overlaps: np.ndarray, predicted_sizes: np.ndarray, truth_si
 # ---- BraTS -----------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Pair:
-    """Masks need a margin of one voxel more than the dilations of the rule."""
-
-    predicted: LabelledMask
-    truth: LabelledMask
-    spacing: Spacing
-    overlaps: np.ndarray  # [predicted components, true components], voxels
-    there: Distances | None  # from the predicted surface to the true one; None if there is none
-    back: Distances | None
-
-
-def find_lesions(pair: Pair, rule: LesionRule) -> list[Lesion]:
+def find_lesions(pair: MaskPair, rule: LesionRule) -> list[Lesion]:
     """True lesions, then false components."""
     predicted, truth = pair.predicted.components, pair.truth.components
     dilated = dilate(pair.truth.mask, rule.dilations)
@@ -107,7 +114,7 @@ def find_lesions(pair: Pair, rule: LesionRule) -> list[Lesion]:
 class _LesionMeasurement:
     """Scores one lesion after the other; distances of the whole surfaces are reused where they hold for the lesion."""
 
-    def __init__(self, pair: Pair, rule: LesionRule, lesion_of_part: np.ndarray, count: int) -> None:
+    def __init__(self, pair: MaskPair, rule: LesionRule, lesion_of_part: np.ndarray, count: int) -> None:
         self.pair, self.rule, self.voxel_ml = pair, rule, math.prod(pair.spacing) / 1000
         self.part_of_element = pair.predicted.part_of_element
         self.lesion_of_element = lesion_of_part[pair.truth.part_of_element]
@@ -136,17 +143,16 @@ class _LesionMeasurement:
         return Lesion("false", volume, volume, 0.0, PENALTY_MM, True, self.predicted_centres[number])
 
     def _hd95(self, number: int, matched: np.ndarray) -> float:
-        predicted, truth = np.isin(self.part_of_element, matched), self.lesion_of_element == number
-        ours, true_surface = self.pair.predicted.surface, self.pair.truth.surface
-        there = self._restrict(self.pair.there, (ours, predicted), (true_surface, truth))
-        back = self._restrict(self.pair.back, (true_surface, truth), (ours, predicted))
-        return hausdorff(there, back)
+        assert self.pair.distances is not None  # both masks have voxels
+        there, back = self.pair.distances
+        ours = self.pair.predicted.surface, np.isin(self.part_of_element, matched)
+        theirs = self.pair.truth.surface, self.lesion_of_element == number
+        return hausdorff(self._restrict(there, ours, theirs), self._restrict(back, theirs, ours))
 
     def _restrict(
-        self, whole: Distances | None, source: tuple[Surface, np.ndarray], target: tuple[Surface, np.ndarray]
+        self, whole: Distances, source: tuple[Surface, np.ndarray], target: tuple[Surface, np.ndarray]
     ) -> Distances:
         """Distances between chosen elements of two surfaces, [elements] bool each."""
-        assert whole is not None  # both surfaces have elements
         (surface, chosen), (other, allowed) = source, target
         mm = whole.mm[chosen]
         redo = ~allowed[whole.nearest[chosen]]  # the nearest element belongs to another lesion

@@ -70,11 +70,6 @@ def dice(predicted: np.ndarray, truth: np.ndarray) -> np.ndarray:
     return confusion(predicted, truth).dice
 
 
-def volume_dice(predicted: np.ndarray, truth: np.ndarray, patients: np.ndarray) -> np.ndarray:
-    """bool [N, H, W], names [N] -> [P], as np.unique(patients) sorts them; NaN for a patient without a lesion."""
-    return confusion(predicted, truth).by_patient(patients).volume_dice
-
-
 def check_masks(predicted: np.ndarray, truth: np.ndarray) -> None:
     if predicted.shape != truth.shape:
         raise EvaluationError(f"the masks are {predicted.shape} and the truth is {truth.shape}; they must match")

@@ -17,8 +17,7 @@ from anofpdm.scoring.metrics.lesionwise import (
     LabelledMask,
     Lesion,
     LesionRule,
-    Pair,
-    count_overlaps,
+    MaskPair,
     find_lesions,
     lesion_f1,
     lesion_wise,
@@ -31,7 +30,6 @@ from anofpdm.scoring.metrics.surfaces import (
     find_surface,
     hausdorff,
     mean_distance,
-    measure_distances,
     surface_dice,
 )
 
@@ -80,7 +78,7 @@ def score_masks(predicted: np.ndarray, truth: np.ndarray, spacing_mm: Spacing, r
         return ScanScores()
     margin, spacing = rule.dilations + 1, (i, j, k)
     ours, theirs = (_label_parts(_pad(mask[box], margin), spacing) for mask in (predicted, truth))
-    scores = _score(ours, theirs, spacing, rule)
+    scores = _score(MaskPair(ours, theirs, spacing), rule)
     start = np.array([part.start - margin for part in box])
     lesions = tuple(_shift_centre(lesion, start, reverse=flipped) for lesion in scores.lesions)
     return dataclasses.replace(scores, lesions=lesions)
@@ -114,42 +112,38 @@ def _label_parts(mask: np.ndarray, spacing: Spacing) -> LabelledMask:
     return LabelledMask(mask, find_components(mask), find_surface(mask, spacing))
 
 
-def _score(predicted: LabelledMask, truth: LabelledMask, spacing: Spacing, rule: LesionRule) -> ScanScores:
-    sizes = len(predicted.components.voxels), len(truth.components.voxels)
-    overlaps = count_overlaps(predicted, truth)
-    common, voxel_ml = int(overlaps.sum()), math.prod(spacing) / 1000
-    counts = predicted.components.count, truth.components.count
-    there = measure_distances(predicted.surface, truth.surface, spacing) if all(sizes) else None
-    back = measure_distances(truth.surface, predicted.surface, spacing) if all(sizes) else None
-    lesions = find_lesions(Pair(predicted, truth, spacing, overlaps, there, back), rule)
+def _score(pair: MaskPair, rule: LesionRule) -> ScanScores:
+    ours, theirs, overlaps = pair.predicted.components, pair.truth.components, pair.overlaps
+    predicted, truth, common = len(ours.voxels), len(theirs.voxels), int(overlaps.sum())
+    voxel_ml, lesions = math.prod(pair.spacing) / 1000, find_lesions(pair, rule)
     lesion_dice, lesion_hd95 = lesion_wise(lesions)
     return ScanScores(
-        dice=2 * common / sum(sizes),
-        iou=common / (sum(sizes) - common),
-        precision=common / sizes[0] if sizes[0] else math.nan,
-        recall=common / sizes[1] if sizes[1] else math.nan,
-        truth_ml=sizes[1] * voxel_ml,
-        predicted_ml=sizes[0] * voxel_ml,
-        difference_ml=(sizes[0] - sizes[1]) * voxel_ml,
-        relative_difference=(sizes[0] - sizes[1]) / sizes[1] if sizes[1] else math.nan,
-        **_surface_scores(there, back),
+        dice=2 * common / (predicted + truth),
+        iou=common / (predicted + truth - common),
+        precision=common / predicted if predicted else math.nan,
+        recall=common / truth if truth else math.nan,
+        truth_ml=truth * voxel_ml,
+        predicted_ml=predicted * voxel_ml,
+        difference_ml=(predicted - truth) * voxel_ml,
+        relative_difference=(predicted - truth) / truth if truth else math.nan,
+        **_surface_scores(pair.distances),
         lesion_dice=lesion_dice,
         lesion_hd95_mm=lesion_hd95,
         lesion_f1=lesion_f1(overlaps),
-        lesions_truth=counts[1],
-        lesions_predicted=counts[0],
-        lesion_count_difference=abs(counts[0] - counts[1]),
-        panoptic_quality=panoptic_quality(overlaps, predicted.components.sizes, truth.components.sizes),
+        lesions_truth=theirs.count,
+        lesions_predicted=ours.count,
+        lesion_count_difference=abs(ours.count - theirs.count),
+        panoptic_quality=panoptic_quality(overlaps, ours.sizes, theirs.sizes),
         lesions=tuple(lesions),
     )
 
 
-def _surface_scores(there: Distances | None, back: Distances | None) -> dict[str, float]:
-    if there is None or back is None:
+def _surface_scores(distances: tuple[Distances, Distances] | None) -> dict[str, float]:
+    if distances is None:
         hd95, mean, dice = PENALTY_MM, math.nan, (0.0, 0.0)
     else:
-        hd95, mean = hausdorff(there, back), mean_distance(there, back)
-        dice = surface_dice(there, back, 1), surface_dice(there, back, 2)
+        hd95, mean = hausdorff(*distances), mean_distance(*distances)
+        dice = surface_dice(*distances, 1), surface_dice(*distances, 2)
     return {
         "hd95_mm": hd95, "surface_distance_mm": mean, "surface_dice_1mm": dice[0], "surface_dice_2mm": dice[1],
     }  # fmt: skip

@@ -9,12 +9,12 @@ import itertools
 from dataclasses import dataclass
 
 import numpy as np
+from scipy import ndimage
 from scipy.spatial import KDTree
 
 from anofpdm.scoring.metrics.components import pack_bits
 
 Spacing = tuple[float, float, float]  # voxel size along each array axis, mm
-Point = tuple[int, int, int]
 
 NEAR = 4.0  # distances up to this many voxel edges are looked up, larger ones found with a tree
 SLACK_MM = 1e-3  # of tolerances: voxel sizes in a header are rounded
@@ -57,11 +57,11 @@ class Distances:
     nearest: np.ndarray  # [n], row of that element
     areas: np.ndarray  # [n], mm2, of the elements of the first surface
 
-    def percentile(self, percent: float) -> float:
+    def percentile_95(self) -> float:
         """Weighted by area."""
         order = np.argsort(self.mm)
         share = np.cumsum(self.areas[order]) / self.areas.sum()
-        place = min(int(np.searchsorted(share, percent / 100)), len(order) - 1)
+        place = min(int(np.searchsorted(share, 0.95)), len(order) - 1)
         return float(self.mm[order[place]])
 
 
@@ -70,9 +70,9 @@ def measure_distances(surface: Surface, other: Surface, spacing: Spacing) -> Dis
     return Distances(*find_nearest(surface.cells, other.cells, spacing), surface.areas)
 
 
-def hausdorff(there: Distances, back: Distances, percent: float = 95) -> float:
-    """The larger of the percentiles of both directions."""
-    return max(there.percentile(percent), back.percentile(percent))
+def hausdorff(there: Distances, back: Distances) -> float:
+    """The larger of the 95th percentiles of both directions."""
+    return max(there.percentile_95(), back.percentile_95())
 
 
 def mean_distance(there: Distances, back: Distances) -> float:
@@ -142,55 +142,37 @@ def element_triangles() -> np.ndarray:
     table = np.zeros((256, 4, 3))
     for code in range(1, 255):
         if code.bit_count() <= 4:
-            corners = {(bit >> 2, bit >> 1 & 1, bit & 1) for bit in range(8) if code >> bit & 1}
-            triangles = np.concatenate([_triangles(np.array(polygon) / 2) for polygon in _polygons(corners)])
+            bits = np.unpackbits(np.array([code], dtype=np.uint8), bitorder="little")
+            parts, count = ndimage.label(bits.reshape(2, 2, 2))
+            triangles = np.concatenate([_triangles((parts == number + 1).tobytes()) for number in range(count)])
             table[code, : len(triangles)] = triangles
     many = [code for code in range(256) if code.bit_count() > 4]
     table[many] = table[[255 - code for code in many]]
     return table
 
 
-def _polygons(inside: set[Point]) -> list[list[Point]]:
-    """Closed polygons between the corners inside and the others. A vertex is twice the middle of an edge of the cell.
+def _polygon(part: np.ndarray) -> np.ndarray:
+    """Around corners of a cell that are connected by its edges, bool [2, 2, 2] -> vertices [n, 3] in cyclic order.
 
-    Around each face, in one direction of rotation, a side of a polygon leads from where the corners inside begin to
-    where they end.
+    The vertices are the middles of the edges between these corners and the others. Seen along the direction from the
+    corners to the vertices, their order is that of their angles.
     """
-    following: dict[Point, Point] = {}
-    for ring in _faces():
-        for first in range(4):
-            if ring[first] in inside and ring[first - 1] not in inside:
-                last = first
-                while ring[(last + 1) % 4] in inside:
-                    last += 1
-                begin, end = _add(ring[first - 1], ring[first]), _add(ring[last % 4], ring[(last + 1) % 4])
-                following[begin] = end
-    polygons = []
-    while following:
-        polygon = [next(iter(following))]
-        while (vertex := following.pop(polygon[-1])) != polygon[0]:
-            polygon.append(vertex)
-        polygons.append(polygon)
-    return polygons
+    cut_edges = []
+    for axis in range(3):
+        middles = np.argwhere(np.diff(part, axis=axis)).astype(float)
+        middles[:, axis] = 0.5
+        cut_edges.append(middles)
+    vertices = np.concatenate(cut_edges)
+    centre = vertices.mean(axis=0)
+    _, _, axes = np.linalg.svd([centre - np.argwhere(part).mean(axis=0)])
+    _, x, y = axes @ (vertices - centre).T
+    return vertices[np.argsort(np.arctan2(y, x))]
 
 
-@functools.cache
-def _faces() -> list[list[Point]]:
-    """The four corners of each face of a cell, all in the same direction of rotation as seen from outside."""
-    faces = []
-    for axis, side in itertools.product(range(3), (0, 1)):
-        ring = [np.roll((side, a, b), axis) for a, b in ((0, 0), (1, 0), (1, 1), (0, 1))]
-        corners = [(int(corner[0]), int(corner[1]), int(corner[2])) for corner in ring]
-        faces.append(corners if side else corners[::-1])
-    return faces
-
-
-def _add(a: Point, b: Point) -> Point:
-    return a[0] + b[0], a[1] + b[1], a[2] + b[2]
-
-
-def _triangles(polygon: np.ndarray) -> np.ndarray:
-    """[n, 3] -> area vectors [n - 2, 3]."""
+@functools.cache  # most parts occur in several cells
+def _triangles(part: bytes) -> np.ndarray:
+    """Area vectors [n - 2, 3] of the polygon of n vertices around a part, bool [2, 2, 2]."""
+    polygon = _polygon(np.frombuffer(part, dtype=bool).reshape(2, 2, 2))
     turned = np.stack([np.roll(polygon, -start, axis=0) for start in range(len(polygon))])  # [start, n, 3]
     spokes = turned[:, 1:] - turned[:, :1]
     fans = np.cross(spokes[:, :-1], spokes[:, 1:]) / 2

@@ -3,15 +3,28 @@
 import functools
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 from PIL import Image, ImageDraw
 
 from anofpdm.study.ablations.ablation_tables import Ablation
-from anofpdm.util.drawing import BACKGROUND, BLUE, FOREGROUND, GRIDLINE, MUTED, ORANGE, Line, chart, font, hstack_images
+from anofpdm.util.drawing import (
+    BACKGROUND,
+    BLUE,
+    FOREGROUND,
+    GRIDLINE,
+    MUTED,
+    ORANGE,
+    Line,
+    chart,
+    font,
+    hstack_images,
+)
 
 WIDE = (540, 280)
 GREEN, VIOLET = (110, 196, 130), (186, 130, 230)
+DICE = {"unhealthy_dice": (ORANGE, "")}
 
 
 def _mse_curves(table: Ablation) -> Image.Image:
@@ -50,21 +63,28 @@ def _lesion_size(table: Ablation) -> Image.Image:
     return chart([dots], title, size=WIDE, xlabel="lesion size in pixels")
 
 
+def _scores(
+    table: Ablation,
+    x: str,
+    curves: dict[str, tuple[tuple[int, int, int], str]],
+    title: str,
+    xlabel: str,
+    **options: Any,
+) -> Image.Image:
+    """Curves of columns, each with its colour and name."""
+    lines = [Line(table.column(x), table.column(y), colour, name, dots=True) for y, (colour, name) in curves.items()]
+    return chart(lines, title, xlabel=xlabel, ylim=_tenths(np.concatenate([line.y for line in lines])), **options)
+
+
 def _strength(table: Ablation) -> Image.Image:
     marks = [(table.numbers["best_strength"], "w_best"), (table.numbers["strength"], "w*")]
-
-    def panel(title: str, column: str, colour: tuple[int, int, int]) -> Image.Image:
-        line = Line(table.column("strength"), table.column(column), colour, dots=True)
-        return chart([line], title, xlabel="guidance strength w", vlines=marks, ylim=_tenths(line.y))
-
-    accuracy = panel("Image-level accuracy, best cosine threshold", "accuracy", BLUE)
-    return hstack_images([accuracy, panel("Unhealthy DICE", "unhealthy_dice", ORANGE)])
-
-
-def _end_step(table: Ablation) -> Image.Image:
-    line = Line(table.column("factor"), table.column("unhealthy_dice"), ORANGE, dots=True)
-    title, end, limits = "Unhealthy DICE by end step", [(1, "t_e")], _tenths(line.y)
-    return chart([line], title, size=WIDE, xlabel="multiple of t_e", vlines=end, ylim=limits)
+    panels = {"Image-level accuracy, best cosine threshold": {"accuracy": (BLUE, "")}, "Unhealthy DICE": DICE}
+    return hstack_images(
+        [
+            _scores(table, "strength", curves, title, "guidance strength w", vlines=marks)
+            for title, curves in panels.items()
+        ]
+    )
 
 
 def _threshold(table: Ablation) -> Image.Image:
@@ -77,13 +97,6 @@ def _threshold(table: Ablation) -> Image.Image:
         lines.append(Line([quantiles[0], quantiles[-1]], [scores[name]] * 2, colour, label))
     title, limits = "Unhealthy DICE by threshold", _tenths(table.column("unhealthy_dice"))
     return chart(lines, title, size=WIDE, xlabel="fixed quantile of the map", ylim=limits)
-
-
-def _levels(table: Ablation) -> Image.Image:
-    counts, dice, auprc = (table.column(name) for name in ("levels", "unhealthy_dice", "auprc"))
-    lines = [Line(counts, dice, ORANGE, "unhealthy DICE", dots=True), Line(counts, auprc, BLUE, "AUPRC", dots=True)]
-    limits = _tenths([*dice, *auprc])
-    return chart(lines, "Quality by number of noise levels", size=WIDE, xlabel="levels K", ylim=limits)
 
 
 def _bars(table: Ablation, panels: dict[str, str]) -> Image.Image:
@@ -123,14 +136,25 @@ DETECTOR_PANELS = {
     "AUC, held-out patients": "auc",
     "Mixed DICE": "mixed_dice",
 }
+QUALITY = {"unhealthy_dice": (ORANGE, "unhealthy DICE"), "auprc": (BLUE, "AUPRC")}
 FIGURES: dict[str, Callable[[Ablation], Image.Image]] = {
     "mse_curves": _mse_curves,
     "sam": _sam,
     "lesion_size": _lesion_size,
     "strength": _strength,
-    "end_step": _end_step,
+    "end_step": functools.partial(
+        _scores,
+        x="factor",
+        curves=DICE,
+        title="Unhealthy DICE by end step",
+        xlabel="multiple of t_e",
+        size=WIDE,
+        vlines=[(1, "t_e")],
+    ),
     "threshold": _threshold,
-    "levels": _levels,
+    "levels": functools.partial(
+        _scores, x="levels", curves=QUALITY, title="Quality by number of noise levels", xlabel="levels K", size=WIDE
+    ),
     "variants": functools.partial(_bars, panels={"Unhealthy DICE": "unhealthy_dice", "AUPRC": "auprc"}),
     "detector": functools.partial(_bars, panels=DETECTOR_PANELS),
 }

@@ -13,9 +13,12 @@ from anofpdm.labels import UNHEALTHY
 from anofpdm.method.calibration import Calibration
 from anofpdm.method.decision import Decisions, DecisionSettings
 from anofpdm.method.evidence import Evidence
+from anofpdm.network.predictor import TrainedModel
 from anofpdm.options import Detector
 from anofpdm.scoring.metrics.pixels import dice
 from anofpdm.scoring.truth import Truth
+from anofpdm.util.distributed import World
+from anofpdm.util.progress import Progress
 
 NO_DETECTOR = DecisionSettings(detector=Detector.NONE)
 CHUNK = 200  # slices read at once
@@ -24,12 +27,16 @@ GALLERY_SLICES, GALLERY_LEVELS = 4, 6
 
 @dataclass(frozen=True)
 class Study:
+    model: TrainedModel
+    options: CalibrationConfig
     cohort: Cohort
     rows: np.ndarray  # [N]
     lesions: np.ndarray  # bool [N, H, W]
     calibrated: FittedCalibration
     decisions: Decisions  # at w*, without a detector
     gallery_levels: tuple[int, ...]  # shown in the gallery, in addition to each slice's end step
+    progress: Progress
+    world: World
 
     @functools.cached_property
     def unhealthy(self) -> np.ndarray:

@@ -7,15 +7,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from anofpdm.calibration.fit_calibration import CalibrationConfig
 from anofpdm.method.forward_process import Level
 from anofpdm.method.gather import EvidenceRequest, SignalMap, evidence_batches, slice_seeds
 from anofpdm.method.mask import MaskSettings, mask, median_filtered, thresholds
-from anofpdm.network.predictor import TrainedModel
 from anofpdm.scoring.metrics.pixels import dice
 from anofpdm.study.ablations.evidence_passes import Study
-from anofpdm.util.distributed import World
-from anofpdm.util.progress import Progress
 
 FACTORS = (0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 3.0)  # of the end step
 KINDS = ("SAM", "gradient")
@@ -56,19 +52,18 @@ class EndStepMaps:
         self.maps = torch.where(within[..., None, None], (self.sum / self.count)[:, None], self.maps)
 
 
-def second_pass(
-    model: TrainedModel, study: Study, config: CalibrationConfig, progress: Progress, world: World
-) -> LevelMeasurements:
+def second_pass(study: Study) -> LevelMeasurements:
     """Levels continue beyond the calibrated range, up to the largest multiple of an end step."""
-    mine = world.share(len(study.unhealthy), config.batch)
-    recorder, rows = _Recorder(study, mine, model.device), study.rows[study.unhealthy[mine]]
+    options, model, world = study.options, study.model, study.world
+    mine = world.share(len(study.unhealthy), options.batch)
+    recorder, rows = _Recorder(study, mine), study.rows[study.unhealthy[mine]]
     with world.raise_in_all():
         for _ in evidence_batches(
             model.predict,
             lambda some: study.cohort.pixels(rows[some]),
-            slice_seeds(study.cohort.indices[rows], config.seed),
-            EvidenceRequest(recorder.settings, [study.calibrated.calibration.strength], model.device, config.batch),
-            progress,
+            slice_seeds(study.cohort.indices[rows], options.seed),
+            EvidenceRequest(recorder.settings, [study.calibrated.calibration.strength], model.device, options.batch),
+            study.progress,
             recorder,
         ):
             pass
@@ -90,9 +85,9 @@ def _merge(shares: Sequence[Share], end_step: np.ndarray) -> LevelMeasurements:
 class _Recorder:
     """Callback of every level of every batch of some of the slices with a lesion."""
 
-    def __init__(self, study: Study, slices: np.ndarray, device: torch.device):
+    def __init__(self, study: Study, slices: np.ndarray):
         unhealthy, settings = study.unhealthy, study.calibrated.calibration.settings
-        self.study, self.slices, self.device, self.start = study, slices, device, 0
+        self.study, self.slices, self.device, self.start = study, slices, study.model.device, 0
         self.lesions, self.end_step = study.lesions[unhealthy], study.decisions.measured.end_step[unhealthy]
         self.quantile, self.calibrated = study.decisions.measured.quantile[unhealthy], len(settings.levels)
         self.settings = replace(settings, levels=extend_levels(settings.levels, int(self.end_step.max())))

@@ -78,14 +78,14 @@ def ablate(
     """In every process; the network's passes are shared among them."""
     world = world or World()
     measured, rows, lesions = measured_slices(cohort, config.calibration)
-    for options in (config.calibration, *config.other_passes()):
-        options.settings(model.channels(options.score))  # impossible numbers of levels are refused before any work
+    for tried in (config.calibration, *config.other_passes()):
+        tried.settings(model.channels(tried.score))  # impossible numbers of levels are refused before any work
     calibrated = fit_calibration(model, measured, config.calibration, progress, world, last_maps=True)
     decisions = decide(calibrated.evidence, calibrated.calibration, NO_DETECTOR)
-    gallery_levels = choose_levels(calibrated.calibration.settings.levels, config.gallery_levels)
-    study = Study(measured, rows, lesions, calibrated, decisions, gallery_levels)
-    measurements = second_pass(model, study, config.calibration, progress, world)
-    by_levels, by_variant = _other_passes(model, study, config, progress, world)
+    options, shown = config.calibration, choose_levels(calibrated.calibration.settings.levels, config.gallery_levels)
+    study = Study(model, options, measured, rows, lesions, calibrated, decisions, shown, progress, world)
+    measurements = second_pass(study)
+    by_levels, by_variant = _other_passes(study, config)
     all_tables = [
         ablation_tables.mse_curves(study),
         ablation_tables.sam(study, measurements),
@@ -98,23 +98,21 @@ def ablate(
         ablation_tables.detector(study),
         ablation_tables.gallery(study),
     ]
-    return Ablations(all_tables, study, measurements, _settings(model, study, config))
+    return Ablations(all_tables, study, measurements, _settings(study, config))
 
 
 # ---- passes ----------------------------------------------------------------------------------------------------------
 
 
-def _other_passes(
-    model: TrainedModel, study: Study, config: AblationConfig, report: Progress, world: World
-) -> tuple[dict[int, Quality], dict[str, Quality]]:
+def _other_passes(study: Study, config: AblationConfig) -> tuple[dict[int, Quality], dict[str, Quality]]:
     """Quality by number of levels, and by variant."""
     first = study.unhealthy_evidence(study.calibrated)
     by_levels = {config.calibration.levels: first}
-    by_kind = {("ddim", "error"): first, **_gradient_evidence(model, study, config, report, world)}
+    by_kind = {("ddim", "error"): first, **_gradient_evidence(study, config)}
     for options in config.other_passes():
         other_encoding = options.levels == config.calibration.levels
         evidence = study.unhealthy_evidence(
-            fit_calibration(model, study.cohort, options, report, world, last_maps=other_encoding)
+            fit_calibration(study.model, study.cohort, options, study.progress, study.world, last_maps=other_encoding)
         )
         if other_encoding:
             by_kind[options.encoding, options.signal] = evidence
@@ -129,22 +127,21 @@ def _other_passes(
     )
 
 
-def _gradient_evidence(
-    model: TrainedModel, study: Study, config: AblationConfig, report: Progress, world: World
-) -> dict[tuple[str, str], tuple[Evidence, Calibration]]:
+def _gradient_evidence(study: Study, config: AblationConfig) -> dict[tuple[str, str], tuple[Evidence, Calibration]]:
     """By encoding and signal, of slices with a lesion, in one pass. The calibration is that of the first pass."""
     signals = sorted({variant.signal for variant in config.compared().values()} - {"error"})
     if not signals:
         return {}
     rows, calibration = study.rows[study.unhealthy], study.calibrated.calibration
-    batch = config.calibration.batch
     evidence = gather_shared(
-        model.predict,
+        study.model.predict,
         lambda some: study.cohort.pixels(rows[some]),
-        slice_seeds(study.cohort.indices[rows], config.calibration.seed),
-        EvidenceRequest(calibration.settings, [calibration.strength], model.device, batch, tuple(signals)),
-        world,
-        report,
+        slice_seeds(study.cohort.indices[rows], study.options.seed),
+        EvidenceRequest(
+            calibration.settings, [calibration.strength], study.model.device, study.options.batch, tuple(signals)
+        ),
+        study.world,
+        study.progress,
     )
     fitted = {signal: calibration.for_signal(signal) for signal in signals}
     return {("ddim", signal): (evidence.with_maps_of(fit.settings), fit) for signal, fit in fitted.items()}
@@ -156,8 +153,8 @@ def _quality(study: Study, evidence: Evidence, calibration: Calibration, *, last
     return study.unhealthy_dice(decisions.drawn), average_precision(decisions.maps[study.foreground], lesions)
 
 
-def _settings(model: TrainedModel, study: Study, config: AblationConfig) -> dict[str, Any]:
-    calibration, manifest = study.calibrated.calibration, study.cohort.manifest
+def _settings(study: Study, config: AblationConfig) -> dict[str, Any]:
+    model, calibration, manifest = study.model, study.calibrated.calibration, study.cohort.manifest
     return {
         "anofpdm": __version__,
         "python": platform.python_version(),

@@ -9,7 +9,6 @@ from anofpdm.errors import EvaluationError
 from anofpdm.method.calibration import Calibration
 from anofpdm.options import Signal, StrengthBy
 from anofpdm.study.comparison.job import EvaluationJob
-from anofpdm.study.comparison.method_results import ResultsFolder
 from anofpdm.study.comparison.methods import EvidenceMethod
 from anofpdm.util.files import write_atomically
 from anofpdm.util.progress import Progress
@@ -17,23 +16,22 @@ from anofpdm.util.progress import Progress
 
 def calibrate_methods(job: EvaluationJob, methods: dict[str, EvidenceMethod]) -> dict[str, Calibration]:
     """By method; all of one encoding. Calibrations in the folder are kept: results were made with them."""
-    strength_by, world = job.config.calibration.strength_by, job.world
-    for method in sorted(methods.values(), key=lambda method: calibrated_signal(method) == Signal.ERROR):
-        if not world.all_gather(calibration_path(job.folder, method, strength_by).is_file())[0]:
-            signal = calibrated_signal(method)
-            _write_calibrations(job, replace(job.config.calibration, encoding=method.encoding, signal=signal))
-    return {name: load_method_calibration(job.folder, method, strength_by) for name, method in methods.items()}
+    options, signals = job.config.calibration, {name: calibrated_signal(method) for name, method in methods.items()}
+    calibrations = {}
+    for name, method in sorted(methods.items(), key=lambda item: signals[item[0]] == Signal.ERROR):
+        by = StrengthBy.COSINE if method.paper_strength else options.strength_by
+        path = calibration_path(job.out, method.encoding, by, signals[name])
+        if not job.world.all_gather(path.is_file())[0]:
+            _write_calibrations(job, replace(options, encoding=method.encoding, signal=signals[name]))
+        calibration = from_json(path.read_text(), str(path))
+        calibrations[name] = calibration if method.signal == Signal.AUTO else calibration.for_signal(method.signal)
+    return calibrations
 
 
-def load_method_calibration(folder: ResultsFolder, method: EvidenceMethod, strength_by: str) -> Calibration:
-    path = calibration_path(folder, method, strength_by)
-    calibration = from_json(path.read_text(), str(path))
-    return calibration if method.signal == Signal.AUTO else calibration.for_signal(method.signal)
-
-
-def calibration_path(folder: ResultsFolder, method: EvidenceMethod, strength_by: str) -> Path:
-    by = "cosine" if method.paper_strength else strength_by
-    return folder.calibration(method.encoding, by, calibrated_signal(method))
+def calibration_path(out: Path, encoding: str, strength_by: str, signal: str) -> Path:
+    by = "" if strength_by == StrengthBy.COSINE else f"-by-{strength_by}"
+    of = "" if signal == Signal.ERROR else f"-of-{signal}"
+    return out / f"calibration-{encoding}{by}{of}.json"
 
 
 def calibrated_signal(method: EvidenceMethod) -> Signal:
@@ -50,7 +48,7 @@ def _write_calibrations(job: EvaluationJob, options: CalibrationConfig) -> None:
         if job.world.is_main:
             for signal, by in sorted({(Signal.ERROR, StrengthBy.COSINE), (Signal.ERROR, ours), (options.signal, ours)}):
                 calibration = gathered.fit(options, signal, by)
-                _write_calibration(job.folder.calibration(options.encoding, by, signal), calibration)
+                _write_calibration(calibration_path(job.out, options.encoding, by, signal), calibration)
 
 
 def _write_calibration(path: Path, calibration: Calibration) -> None:

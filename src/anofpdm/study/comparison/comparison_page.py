@@ -33,7 +33,7 @@ MARKDOWN, PICTURE, PAGE = "table.md", "examples.png", "index.html"
 
 def write_report(job: EvaluationJob, failures: Failures) -> None:
     """Tables, figures and the page, from the results in the folder."""
-    out, results, truth = job.out, job.results(), job.evaluation_set.truth
+    out, results, truth = job.out, job.results(), job.evaluation_set
     blocks = text_blocks(results, job, failures)
     files = {
         "results.json": _everything(job, results, failures),
@@ -82,7 +82,7 @@ def draw_examples(job: EvaluationJob, names: list[str]) -> bytes:
     """As in the paper: a row per slice, from small lesions to large, a column per method; its map above its mask."""
     positions = job.example_positions
     rows = job.evaluation_set.rows[positions]
-    pixels, truth = job.cohort.pixels(rows)[:, job.channels[0]], job.evaluation_set.truth.masks[positions]
+    pixels, truth = job.cohort.pixels(rows)[:, job.channels[0]], job.evaluation_set.masks[positions]
     columns = {"input, truth": ([grey_tile(slice_pixels, TILE) for slice_pixels in pixels], truth)}
     for name in names:
         stored = job.load(name, Setup.UNHEALTHY, job.config.seeds[0])

@@ -127,7 +127,7 @@ def slices_csv(results: Results, job: EvaluationJob) -> bytes:
 def patients_csv(results: Results, job: EvaluationJob) -> bytes:
     """One row for each method, setup, seed and patient."""
     rows = (
-        [name, setup, seed, patient, score.slices, f"{score.dice:.6g}", f"{score.volume_dice:.6g}"]
+        [name, setup, seed, patient, score["slices"], f"{score['dice']:.6g}", f"{score['volume_dice']:.6g}"]
         for name, setup, seed, scores in _each(results, job)
         for patient, score in scores.by_patient.items()
     )

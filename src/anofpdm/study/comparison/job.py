@@ -15,7 +15,7 @@ from anofpdm.errors import ConfigError, EvaluationError
 from anofpdm.network.predictor import TrainedModel
 from anofpdm.options import Signal
 from anofpdm.scoring.truth import Truth
-from anofpdm.study.comparison.method_results import Examples, ResultsFolder, load_scores
+from anofpdm.study.comparison.method_results import Examples, load_scores
 from anofpdm.study.comparison.methods import MethodSelection
 from anofpdm.study.comparison.names import EMPTY, SETUPS, Setup
 from anofpdm.study.comparison.rival_models import Models
@@ -45,17 +45,6 @@ class EvaluationConfig:
             raise ConfigError(f"seeds, tune, batch and sample must not be empty or below 1, got {self}")
 
 
-@dataclass(frozen=True)
-class EvaluationSet:
-    """Slices that methods are scored on."""
-
-    rows: np.ndarray  # [n], in the cohort's order
-    truth: GroundTruth
-
-    def positions(self, setup: Setup) -> slice | np.ndarray:
-        return self.truth.positions(setup)
-
-
 def sample_rows(cohort: Cohort, split: str, most: int | None, seed: int) -> np.ndarray:
     """Every slice of scans with a lesion mask, once; or a random sample of them, without replacement."""
     rows = cohort.rows(split)
@@ -78,23 +67,19 @@ class EvaluationJob:
     world: World = field(default_factory=World)
     progress: Progress = silent
 
-    @property
-    def folder(self) -> ResultsFolder:
-        return ResultsFolder(self.out)
-
     @functools.cached_property
-    def evaluation_set(self) -> EvaluationSet:
+    def evaluation_set(self) -> GroundTruth:
         cohort, config = self.cohort, self.config
         rows = sample_rows(cohort, config.split, config.sample, config.sample_seed)
         chunks = np.array_split(rows, -(-len(rows) // CHUNK))
         inside = np.concatenate([foreground(cohort.pixels(chunk)) for chunk in chunks])
         masks = Truth(cohort).masks(rows)
-        return EvaluationSet(rows, GroundTruth(masks, inside, cohort.patients[rows], cohort.pixel_mm[rows]))
+        return GroundTruth(rows, masks, inside, cohort.patients[rows], cohort.pixel_mm[rows])
 
     @functools.cached_property
     def example_positions(self) -> np.ndarray:
         """Positions of unhealthy slices for the figure, from the smallest lesion to the largest."""
-        areas = self.evaluation_set.truth.masks.sum(axis=(1, 2))
+        areas = self.evaluation_set.masks.sum(axis=(1, 2))
         by_area = np.argsort(areas, kind="stable")[int((areas == 0).sum()) :]
         count = min(self.config.examples, len(by_area))
         return by_area[np.linspace(0, len(by_area) - 1, count).round().astype(int)]
@@ -129,11 +114,15 @@ class EvaluationJob:
     def setups(self, method: str) -> tuple[Setup, ...]:
         """In which the method is scored here: without any lesion there is no unhealthy setup."""
         supported = self.methods.registry[method].setups if method in self.methods.registry else SETUPS
-        available = SETUPS if self.evaluation_set.truth.unhealthy.any() else (Setup.MIXED,)
+        available = SETUPS if self.evaluation_set.unhealthy.any() else (Setup.MIXED,)
         return tuple(setup for setup in available if setup in supported)
 
+    def scores_path(self, method: str, setup: str, seed: int) -> Path:
+        """Without suffix: numbers are in .json, slices in .npz."""
+        return self.out / "methods" / method / f"{setup}-seed{seed}"
+
     def load(self, method: str, setup: Setup, seed: int) -> tuple[Scores, Examples] | None:
-        return load_scores(self.folder.scores(method, setup, seed), self.provenance(method))
+        return load_scores(self.scores_path(method, setup, seed), self.provenance(method))
 
     def is_done(self, method: str, seed: int) -> bool:
         """As the main process finds it, in all processes."""

@@ -7,7 +7,6 @@ import shutil
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ import numpy as np
 
 from anofpdm.errors import ConfigError
 from anofpdm.scoring.metrics.lesions import SizeBin
-from anofpdm.study.comparison.scores import PatientScore, Scores
+from anofpdm.study.comparison.scores import Scores
 from anofpdm.util.distributed import World
 from anofpdm.util.files import folder_lock, remove_temporary_files, write_atomically
 
@@ -23,36 +22,23 @@ WORK = "work"  # scratch space, removed afterwards
 Examples = dict[str, np.ndarray]  # "maps" and "masks" of the example slices
 
 
-@dataclass(frozen=True)
-class ResultsFolder:
-    path: Path
-
-    def scores(self, method: str, setup: str, seed: int) -> Path:
-        """Without suffix: numbers are in .json, slices in .npz."""
-        return self.path / "methods" / method / f"{setup}-seed{seed}"
-
-    def calibration(self, encoding: str, strength_by: str, signal: str) -> Path:
-        by = "" if strength_by == "cosine" else f"-by-{strength_by}"
-        of = "" if signal == "error" else f"-of-{signal}"
-        return self.path / f"calibration-{encoding}{by}{of}.json"
-
-    @contextlib.contextmanager
-    def locked(self, settings: dict[str, Any], world: World) -> Iterator[None]:
-        """For one run at a time. All results of a folder share their settings."""
-        self.path.mkdir(parents=True, exist_ok=True)
-        path = self.path / "settings.json"
-        stored = json.loads(path.read_text()) if path.is_file() else settings
-        if stored != settings:
-            differing = ", ".join(sorted(name for name in settings if stored.get(name) != settings[name]))
-            raise ConfigError(f"{self.path}: holds an evaluation with different {differing}; choose another --out")
-        world.all_gather(None)
-        with folder_lock(self.path, needed=world.is_main):
-            if world.is_main:
-                shutil.rmtree(self.path / WORK, ignore_errors=True)  # of a run that was killed
-                for folder in (self.path, *self.path.glob("methods/*")):
-                    remove_temporary_files(folder)
-                write_atomically(path, json.dumps(settings, indent=2).encode())
-            yield
+@contextlib.contextmanager
+def locked_results(out: Path, settings: dict[str, Any], world: World) -> Iterator[None]:
+    """For one run at a time. All results of a folder share their settings."""
+    out.mkdir(parents=True, exist_ok=True)
+    path = out / "settings.json"
+    stored = json.loads(path.read_text()) if path.is_file() else settings
+    if stored != settings:
+        differing = ", ".join(sorted(name for name in settings if stored.get(name) != settings[name]))
+        raise ConfigError(f"{out}: holds an evaluation with different {differing}; choose another --out")
+    world.all_gather(None)
+    with folder_lock(out, needed=world.is_main):
+        if world.is_main:
+            shutil.rmtree(out / WORK, ignore_errors=True)  # of a run that was killed
+            for folder in (out, *out.glob("methods/*")):
+                remove_temporary_files(folder)
+            write_atomically(path, json.dumps(settings, indent=2).encode())
+        yield
 
 
 def save_scores(scores: Scores, path: Path, provenance: Mapping[str, str], examples: Examples) -> None:
@@ -81,7 +67,7 @@ def load_scores(path: Path, provenance: Mapping[str, str]) -> tuple[Scores, Exam
             numbers=payload["numbers"],
             intervals={name: (ends[0], ends[1]) for name, ends in payload["intervals"].items()},
             by_size=[SizeBin(size["above"], size["up_to"], size["count"], size["dice"]) for size in payload["by_size"]],
-            by_patient={name: PatientScore(**score) for name, score in payload["by_patient"].items()},
+            by_patient=payload["by_patient"],
             slices=slices,
         )
         return scores, examples

@@ -24,14 +24,6 @@ SLICES_AT_ONCE = 40_000  # in all workers together: each holds copies of its map
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """Predictions of a method in one setup."""
-
-    store: PredictionStore
-    cost: Mapping[str, float]
-
-
-@dataclass(frozen=True)
 class Pending:
     method: str
     scores: Future[Scores]
@@ -56,7 +48,7 @@ class Scorer:
             scorer = cls(job, pool)
             if job.world.is_main:
                 with translate_write_errors(scorer.truth):
-                    job.evaluation_set.truth.save(scorer.truth)
+                    job.evaluation_set.save(scorer.truth)
             yield scorer
             scorer.save_finished(wait=True)
         job.world.all_gather(None)
@@ -72,26 +64,26 @@ class Scorer:
         for setup in job.setups(EMPTY):
             missing = [seed for seed in job.config.seeds if job.world.is_main and job.load(EMPTY, setup, seed) is None]
             if missing:
-                paths = [job.folder.scores(EMPTY, setup, seed) for seed in missing]
+                paths = [job.scores_path(EMPTY, setup, seed) for seed in missing]
                 self._submit(EMPTY, (None, setup, False), partial(self._save, EMPTY, paths, {}))
 
-    def submit(self, name: str, seed: int, outcomes: Mapping[Setup, Outcome], *, gated: bool) -> None:
+    def submit(self, name: str, seed: int, stores: Mapping[Setup, PredictionStore], *, gated: bool) -> None:
         """Predictions are removed from the disk once all of them are scored."""
         if not self.job.world.is_main:
             return
-        left = set(outcomes)
+        left = set(stores)
 
         def save(setup: Setup, examples: Examples, scores: Scores) -> None:
-            scores.numbers.update(outcomes[setup].cost)
-            self._save(name, [self.job.folder.scores(name, setup, seed)], examples, scores)
+            scores.numbers.update(stores[setup].cost)
+            self._save(name, [self.job.scores_path(name, setup, seed)], examples, scores)
             left.discard(setup)
             if not left:
-                for outcome in outcomes.values():
-                    outcome.store.remove()
+                for store in stores.values():
+                    store.remove()
 
-        for setup, outcome in outcomes.items():
-            examples = self._examples(outcome.store, seed)
-            self._submit(name, (outcome.store.folder, setup, gated), partial(save, setup, examples))
+        for setup, store in stores.items():
+            examples = self._examples(store, seed)
+            self._submit(name, (store.folder, setup, gated), partial(save, setup, examples))
         self.save_finished(wait=False)
 
     def save_finished(self, *, wait: bool) -> None:

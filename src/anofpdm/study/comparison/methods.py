@@ -12,13 +12,12 @@ from anofpdm.method.calibration import CONTEXT_MM
 from anofpdm.method.decision import OURS, PAPER, PEAK_SHARE, VARIANTS, DecisionSettings
 from anofpdm.method.forward_process import slice_noise
 from anofpdm.method.mask import MaskSettings
-from anofpdm.network.schedule import NoiseSchedule
 from anofpdm.options import Detector, Encoding, Signal, Threshold
 from anofpdm.study.comparison.names import SETUPS, MethodChoice, Setup
-from anofpdm.study.comparison.rival_models import Models, how_to_get, required
+from anofpdm.study.comparison.rival_models import Models, how_to_get
 from anofpdm.study.missing import name_without
 from anofpdm.study.rivals import anoddpm, cg_cdm, ddim_classifier, ddim_classifier_free
-from anofpdm.study.rivals.ddim import Predict, levels_up_to
+from anofpdm.study.rivals.ddim import levels_up_to
 from anofpdm.util.sets import subsets
 
 DDIM_LEVELS = 100  # in a range of 1000; proportionally fewer below a lower top
@@ -66,40 +65,32 @@ Method = EvidenceMethod | StudentMethod | ReconstructionMethod
 
 
 def anoddpm_gaussian(models: Models, x0: Tensor, seeds: Sequence[int], setting: Setting) -> Tensor:
-    return _anoddpm(required(models.healthy, "healthy"), x0, anoddpm.gaussian_draws(x0, seeds), setting)
+    draw = anoddpm.gaussian_draws(x0, seeds)
+    return (anoddpm.reconstruct(models.required("healthy"), x0, int(setting["level"]), draw) - x0).square()
 
 
 def anoddpm_simplex(models: Models, x0: Tensor, seeds: Sequence[int], setting: Setting) -> Tensor:
-    return _anoddpm(required(models.simplex, "simplex"), x0, anoddpm.simplex_draws(x0, seeds), setting)
-
-
-def _anoddpm(predict: Predict, x0: Tensor, draw: anoddpm.SampleNoise, setting: Setting) -> Tensor:
-    schedule = NoiseSchedule.linear()
-    return (anoddpm.reconstruct(predict, x0, level=int(setting["level"]), draw=draw, schedule=schedule) - x0).square()
+    draw = anoddpm.simplex_draws(x0, seeds)
+    return (anoddpm.reconstruct(models.required("simplex"), x0, int(setting["level"]), draw) - x0).square()
 
 
 def classifier_guided(models: Models, x0: Tensor, seeds: Sequence[int], setting: Setting) -> Tensor:
     reconstructed = ddim_classifier.reconstruct(
-        required(models.unconditional, "unconditional"),
-        required(models.classifier, "classifier"),
+        models.required("unconditional"),
+        models.required("classifier"),
         x0,
         levels=_levels(setting),
         scale=setting["scale"],
         noise=slice_noise(x0, seeds)(),
-        schedule=NoiseSchedule.linear(),
         invert=bool(setting["invert"]),
     )
     return (reconstructed - x0).square()
 
 
 def classifier_free(models: Models, x0: Tensor, seeds: Sequence[int], setting: Setting) -> Tensor:
+    noise = slice_noise(x0, seeds)()
     reconstructed = ddim_classifier_free.reconstruct(
-        models.guided,
-        x0,
-        levels=_levels(setting),
-        strength=setting["strength"],
-        noise=slice_noise(x0, seeds)(),
-        schedule=NoiseSchedule.linear(),
+        models.guided, x0, levels=_levels(setting), strength=setting["strength"], noise=noise
     )
     return (reconstructed - x0).square()
 
@@ -108,12 +99,11 @@ def label_gradient(models: Models, x0: Tensor, seeds: Sequence[int], setting: Se
     """CG-CDM: the finite-difference gradient with respect to the label, squared."""
     unhealthy, healthier = cg_cdm.paths(
         models.guided,
-        required(models.classifier, "classifier"),
+        models.required("classifier"),
         x0,
         levels=levels_up_to(int(setting["level"]), int(setting["steps"])),
         scale=setting["scale"],
         noise=slice_noise(x0, seeds)(),
-        schedule=NoiseSchedule.linear(),
     )
     return ((unhealthy - healthier) / cg_cdm.HEALTHY_SHARE).square()
 
@@ -158,7 +148,7 @@ METHODS: dict[str, Method] = {
         for name, variant in VARIANTS.items()
     },
     "gradient-above": EvidenceMethod(PAPER, Signal.GRADIENT_ABOVE),  # `gradient` needs many levels
-    # Our additions: the paper's method with the curve detector, then one further change each, then all.
+    # Our additions: the paper's method with the curve detector, then one more change each, then all.
     "anofpdm-curve": EvidenceMethod(CURVE),
     "anofpdm-healthy": EvidenceMethod(replace(CURVE, mask=MaskSettings(Threshold.HEALTHY))),
     "anofpdm-context": EvidenceMethod(replace(CURVE, context_mm=CONTEXT_MM)),

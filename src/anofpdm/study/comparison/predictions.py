@@ -30,6 +30,13 @@ from anofpdm.util.workers import map_in_threads
 
 CHUNK = 500  # slices thresholded at once
 SCANS_BATCH = 60  # slices, at least, in batches of whole scans
+ARRAYS: dict[str, tuple[type, bool]] = {  # type, and whether it has pixels
+    "maps": (np.float32, True),
+    "masks": (np.bool_, True),  # before the detector
+    "detected": (np.bool_, False),
+    "score": (np.float64, False),
+    "threshold": (np.float64, False),
+}
 
 
 class PredictionStore:
@@ -38,33 +45,10 @@ class PredictionStore:
     Several processes may write, each at its own positions.
     """
 
-    def __init__(self, folder: Path, count: int, side: int, *, create: bool):
-        self.folder, self.count = folder, count
-        self.arrays: dict[str, np.ndarray] = {}
-        if not create:
-            self.arrays = {path.stem: np.lib.format.open_memmap(path, mode="r+") for path in folder.glob("*.npy")}
-            return
-        with translate_write_errors(folder):
-            shutil.rmtree(folder, ignore_errors=True)
-            folder.mkdir(parents=True)
-        image = (count, side, side)
-        self.arrays = {
-            "maps": self._new_array("maps", np.float32, image),
-            "masks": self._new_array("masks", np.bool_, image),  # before the detector
-            "detected": self._new_array("detected", np.bool_, (count,)),
-            "score": self._new_array("score", np.float64, (count,)),
-            "threshold": self._new_array("threshold", np.float64, (count,)),
-        }
-
-    def _new_array(self, name: str, dtype: type, shape: tuple[int, ...]) -> np.ndarray:
-        """Disk space is allocated at once: a full disk under a memory map kills the process without a message."""
-        path = self.folder / f"{name}.npy"
-        with translate_write_errors(path):
-            array = np.lib.format.open_memmap(path, mode="w+", dtype=dtype, shape=shape)
-            if hasattr(os, "posix_fallocate"):
-                with path.open("r+b") as file:
-                    os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
-            return array
+    def __init__(self, folder: Path):
+        self.folder = folder
+        self.cost: Mapping[str, float] = {}  # of one slice
+        self.arrays = {path.stem: np.lib.format.open_memmap(path, mode="r+") for path in folder.glob("*.npy")}
 
     def put(self, positions: np.ndarray, **values: np.ndarray) -> None:
         for name, value in values.items():
@@ -85,9 +69,23 @@ class PredictionStore:
 def new_store(job: EvaluationJob, name: str, count: int) -> PredictionStore:
     """One store for all processes, in scratch space: the main one creates it, the others open it."""
     folder, side = job.out / WORK / name, job.model.size
-    store = PredictionStore(folder, count, side, create=True) if job.world.is_main else None
+    if job.world.is_main:
+        with translate_write_errors(folder):
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir(parents=True)
+        for array, (dtype, has_pixels) in ARRAYS.items():
+            _allocate(folder / f"{array}.npy", dtype, (count, side, side) if has_pixels else (count,))
     job.world.all_gather(None)
-    return store or PredictionStore(folder, count, side, create=False)
+    return PredictionStore(folder)
+
+
+def _allocate(path: Path, dtype: type, shape: tuple[int, ...]) -> None:
+    """Disk space is allocated at once: a full disk under a memory map kills the process without a message."""
+    with translate_write_errors(path):
+        np.lib.format.open_memmap(path, mode="w+", dtype=dtype, shape=shape)
+        if hasattr(os, "posix_fallocate"):
+            with path.open("r+b") as file:
+                os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
 
 
 @dataclass(frozen=True)
@@ -195,8 +193,9 @@ def reconstruct_maps(
 def threshold_maps(store: PredictionStore, threshold: float, world: World) -> None:
     """Masks by one threshold for all slices. A slice is detected if its mask is not empty."""
     if world.is_main:
-        for start in range(0, store.count, CHUNK):
-            positions = np.arange(start, min(start + CHUNK, store.count))
+        count = len(store["maps"])
+        for start in range(0, count, CHUNK):
+            positions = np.arange(start, min(start + CHUNK, count))
             maps = store["maps"][positions]
             cuts = np.full(len(maps), threshold)
             masks = mask(maps, cuts)

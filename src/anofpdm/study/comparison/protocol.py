@@ -15,10 +15,12 @@ from anofpdm.cohorts.store import check_slices
 from anofpdm.errors import CalibrationError, EvaluationError, MethodError
 from anofpdm.study.comparison.calibrations import calibrate_methods
 from anofpdm.study.comparison.job import EvaluationJob
-from anofpdm.study.comparison.method_scoring import Outcome, Scorer
+from anofpdm.study.comparison.method_results import locked_results
+from anofpdm.study.comparison.method_scoring import Scorer
 from anofpdm.study.comparison.methods import EvidenceMethod, ReconstructionMethod, StudentMethod
 from anofpdm.study.comparison.names import Setup
 from anofpdm.study.comparison.predictions import (
+    PredictionStore,
     Workload,
     new_store,
     predict_from_evidence,
@@ -26,8 +28,8 @@ from anofpdm.study.comparison.predictions import (
     reconstruct_maps,
     threshold_maps,
 )
-from anofpdm.study.comparison.rival_models import STUDENT_EVALUATIONS, CostMeter, check_student_fits, required
-from anofpdm.study.comparison.tuning import Tuned, tune
+from anofpdm.study.comparison.rival_models import STUDENT_EVALUATIONS, CostMeter, check_student_fits
+from anofpdm.study.comparison.tuning import tune
 
 Failures = dict[str, str]  # methods that could not be evaluated, and why
 
@@ -35,7 +37,7 @@ Failures = dict[str, str]  # methods that could not be evaluated, and why
 def evaluate(job: EvaluationJob) -> Failures:
     """Inputs are checked before anything is written. A method that fails does not stop the others."""
     if all(isinstance(job.methods.registry[name], StudentMethod) for name in job.methods.names):
-        check_student_fits(required(job.models.student, "student"), job.model.folder, job.cohort)
+        check_student_fits(job.models.required("student"), job.model.folder, job.cohort)
     else:
         check_model_fits(job.model, job.cohort)
     calibration_rows = job.cohort.rows(job.config.calibration.split)
@@ -49,7 +51,7 @@ def evaluate(job: EvaluationJob) -> Failures:
         except (CalibrationError, EvaluationError, MethodError) as error:  # raised in all processes
             failures.update(dict.fromkeys(names, str(error)))
 
-    with job.folder.locked(job.settings(), job.world), Scorer.start(job) as scorer:
+    with locked_results(job.out, job.settings(), job.world), Scorer.start(job) as scorer:
         scorer.submit_empty()
         by_encoding: dict[str, dict[str, EvidenceMethod]] = {}
         for name in job.methods.names:
@@ -85,55 +87,43 @@ def run_evidence_methods(job: EvaluationJob, methods: dict[str, EvidenceMethod],
         predict_from_evidence(left, stores, calibrations, meter.models, work)
         cost = meter.cost(len(rows))
         for name, store in stores.items():
-            scorer.submit(name, seed, dict.fromkeys(job.setups(name), Outcome(store, cost)), gated=True)
+            store.cost = cost
+            scorer.submit(name, seed, dict.fromkeys(job.setups(name), store), gated=True)
 
 
 def run_student(job: EvaluationJob, name: str, method: StudentMethod, scorer: Scorer) -> None:
     """The student uses no noise: every seed gives the same result."""
-    rows, student = job.evaluation_set.rows, required(job.models.student, "student")
+    rows, student = job.evaluation_set.rows, job.models.required("student")
     for seed in job.config.seeds:
         if job.is_done(name, seed):
             continue
         store = new_store(job, f"{name}-{seed}", len(rows))
         meter = CostMeter(job.models, job.world)
         predict_with_student(student, store, Workload(job, rows, seed, f"{name}, seed {seed}"), method.without)
-        outcome = Outcome(store, {**meter.cost(len(rows)), "evaluations": STUDENT_EVALUATIONS})
+        store.cost = {**meter.cost(len(rows)), "evaluations": STUDENT_EVALUATIONS}
         job.world.all_gather(None)
-        scorer.submit(name, seed, dict.fromkeys(job.setups(name), outcome), gated=True)
+        scorer.submit(name, seed, dict.fromkeys(job.setups(name), store), gated=True)
 
 
 def run_reconstruction(job: EvaluationJob, name: str, method: ReconstructionMethod, scorer: Scorer) -> None:
+    rows = job.evaluation_set.rows
     for seed in job.config.seeds:
         if job.is_done(name, seed):
             continue
-        tuned, outcomes = tune(job, name, method), dict[Setup, Outcome]()
+        tuned, stores = tune(job, name, method), dict[Setup, PredictionStore]()
         for setup in sorted(job.setups(name)):  # mixed, which has all slices, first
-            same = [outcome for other, outcome in outcomes.items() if tuned[other].setting == tuned[setup].setting]
-            outcomes[setup] = _reconstruct(job, name, method, setup, seed, tuned[setup], same)
-        scorer.submit(name, seed, outcomes, gated=False)
-
-
-def _reconstruct(
-    job: EvaluationJob,
-    name: str,
-    method: ReconstructionMethod,
-    setup: Setup,
-    seed: int,
-    tuned: Tuned,
-    same: list[Outcome],  # of setups with the same setting, from which maps are copied
-) -> Outcome:
-    rows = job.evaluation_set.rows
-    store = new_store(job, f"{name}-{setup}-{seed}", len(rows))
-    if same:
-        cost = same[0].cost
-        if job.world.is_main:
-            store["maps"][:] = same[0].store["maps"]
-    else:
-        positions = np.arange(len(rows))[job.evaluation_set.positions(setup)]
-        meter = CostMeter(job.models, job.world)
-        work = Workload(job, rows, seed, f"{name}, {setup}, seed {seed}")
-        reconstruct_maps(method, tuned.setting, store, meter.models, work, positions)
-        cost = meter.cost(len(positions))
-    job.world.all_gather(None)
-    threshold_maps(store, tuned.threshold, job.world)
-    return Outcome(store, cost)
+            same = [done for other, done in stores.items() if tuned[other].setting == tuned[setup].setting]
+            store = stores[setup] = new_store(job, f"{name}-{setup}-{seed}", len(rows))
+            if same:  # maps of the same setting are copied
+                store.cost = same[0].cost
+                if job.world.is_main:
+                    store["maps"][:] = same[0]["maps"]
+            else:
+                positions = np.arange(len(rows))[job.evaluation_set.positions(setup)]
+                meter = CostMeter(job.models, job.world)
+                work = Workload(job, rows, seed, f"{name}, {setup}, seed {seed}")
+                reconstruct_maps(method, tuned[setup].setting, store, meter.models, work, positions)
+                store.cost = meter.cost(len(positions))
+            job.world.all_gather(None)
+            threshold_maps(store, tuned[setup].threshold, job.world)
+        scorer.submit(name, seed, stores, gated=False)

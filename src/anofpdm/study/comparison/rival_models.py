@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,10 +18,9 @@ from anofpdm.network.predictor import Guide, HealthyGradient, TrainedModel, load
 from anofpdm.options import Precision, Split
 from anofpdm.student.student import Student, load_student
 from anofpdm.study.comparison.names import DEFAULT_METHODS, MODEL_TASKS, MethodChoice
-from anofpdm.study.rivals.ddim import Predict
+from anofpdm.study.rivals.ddim import Predict, with_label
 from anofpdm.util.distributed import World
 
-Network = TypeVar("Network")
 STUDENT_EVALUATIONS = 2.0  # the slice and its mirror image
 
 
@@ -39,6 +38,11 @@ class Models:
 
     def missing(self, needs: tuple[str, ...]) -> list[str]:
         return [name for name in needs if getattr(self, name) is None]
+
+    def required(self, name: str) -> Any:
+        if self.missing((name,)):
+            raise ConfigError(f"missing model: {how_to_get(name)}")
+        return getattr(self, name)
 
 
 class NoDiffusionModel:
@@ -76,7 +80,7 @@ def load_models(trained: TrainedModel, given: Mapping[str, Path], device: torch.
             networks[name] = loaded.gradient
         else:
             loaded = load_trained(given[name], device, precision, task=task, noise=noise)
-            networks[name] = without_labels(loaded.predict)
+            networks[name] = with_label(loaded.predict, 0)  # trained without labels
         if loaded.modalities != trained.modalities or loaded.size != trained.size:
             raise ConfigError(f"--with {name}={given[name]}: modalities or size differ from those of {trained.folder}")
         hashes[name] = loaded.sha256
@@ -109,23 +113,12 @@ def check_student_fits(student: Student, folder: Path, cohort: Cohort) -> None:
         )
 
 
-def required(network: Network | None, name: str) -> Network:
-    if network is None:
-        raise ConfigError(f"missing model: {how_to_get(name)}")
-    return network
-
-
 def how_to_get(name: str) -> str:
     if name == "student":
         return "a student (anofpdm distill)"
     task, noise = MODEL_TASKS[name]
     extra = f" --noise {noise}" if noise != "gaussian" else ""
     return f"--with {name}=MODEL (anofpdm train --task {task}{extra})"
-
-
-def without_labels(predict: PredictNoise) -> Predict:
-    """A network trained without labels: label 0 for every slice."""
-    return lambda x, t: predict(x, t, torch.zeros(len(x), dtype=torch.long, device=x.device))
 
 
 class CostMeter:

@@ -7,28 +7,29 @@ from typing import Any
 import numpy as np
 
 from anofpdm.scoring.metrics.bootstrap import (
+    Estimate,
     Interval,
-    Ranking,
     patient_bootstrap,
     ranking_bootstrap,
     ratio_bootstrap,
 )
-from anofpdm.scoring.metrics.lesions import LesionCounts, SizeBin, dice_by_size, hd95, lesion_area, lesion_counts
-from anofpdm.scoring.metrics.pixels import Confusion, confusion, dice, mean_defined, roc_auc
+from anofpdm.scoring.metrics.lesions import SizeBin, dice_by_size, hd95, lesion_area, lesion_counts
+from anofpdm.scoring.metrics.pixels import Confusion, confusion, dice, mean_defined
 from anofpdm.study.comparison.names import Setup
 
 
 @dataclass(frozen=True)
 class GroundTruth:
-    """One entry a slice."""
+    """One entry a slice that methods are scored on."""
 
+    rows: np.ndarray  # in the cohort's order
     masks: np.ndarray  # bool [n, H, W]
     foreground: np.ndarray  # bool [n, H, W]
     patients: np.ndarray
     pixel_mm: np.ndarray
 
     def take(self, positions: np.ndarray | slice) -> "GroundTruth":
-        return GroundTruth(*(value[positions] for value in (self.masks, self.foreground, self.patients, self.pixel_mm)))
+        return GroundTruth(*(getattr(self, field.name)[positions] for field in fields(self)))
 
     @property
     def unhealthy(self) -> np.ndarray:
@@ -68,32 +69,24 @@ class Predictions:
 
 
 @dataclass(frozen=True)
-class PatientScore:
-    dice: float  # mean over slices
-    volume_dice: float
-    slices: int
-
-
-@dataclass(frozen=True)
 class Scores:
     """Of one method, setup and seed."""
 
     numbers: dict[str, float]
     intervals: dict[str, Interval]  # 95%, over patients
     by_size: list[SizeBin]
-    by_patient: dict[str, PatientScore]
+    by_patient: dict[str, dict[str, float]]  # mean DICE over slices, volume DICE, number of slices
     slices: dict[str, np.ndarray]  # [n] each
 
     def to_dict(self) -> dict[str, Any]:
         """Without the slices."""
-        by_patient = {name: asdict(score) for name, score in self.by_patient.items()}
         by_size = [{**asdict(size), "name": size.name} for size in self.by_size]
-        return {"numbers": self.numbers, "intervals": self.intervals, "by_size": by_size, "by_patient": by_patient}
+        return {"numbers": self.numbers, "intervals": self.intervals, "by_size": by_size, "by_patient": self.by_patient}
 
 
 def score_predictions(predicted: Predictions, truth: GroundTruth) -> Scores:
     masks, patients = predicted.masks, truth.patients
-    pixels, lesions = confusion(masks, truth.masks), lesion_counts(masks, truth.masks)
+    pixels = confusion(masks, truth.masks)
     slices = {
         "dice": pixels.dice,
         "iou": pixels.iou,
@@ -103,31 +96,46 @@ def score_predictions(predicted: Predictions, truth: GroundTruth) -> Scores:
         "detected": predicted.detected,
         "score": predicted.score,
     }
-    ranking = ranking_bootstrap(predicted.maps, truth.masks, truth.foreground, patients)
     volumes = pixels.by_patient(patients).volume_dice
+    estimates = _estimates(predicted, truth, slices, pixels, volumes)
     with_small = masks if predicted.masks_with_small is None else predicted.masks_with_small
-    numbers = {
-        "dice": float(slices["dice"].mean()),
-        "iou": float(slices["iou"].mean()),
-        "auprc": ranking.average_precision.value,
-        "auroc": ranking.roc_auc.value,
-        "precision": pixels.precision,
-        "recall": pixels.recall,
-        "hd95_mm": mean_defined(slices["hd95_mm"]),
-        "hd95_slices": float((~np.isnan(slices["hd95_mm"])).sum()),
-        "dice_with_small": float(dice(with_small, truth.masks).mean()),
-        "lesion_f1": lesions.f1,
-        "volume_dice": mean_defined(volumes),
-        "accuracy": float((predicted.detected == truth.unhealthy).astype(float).mean()),
-        "image_auc": roc_auc(predicted.score, truth.unhealthy),
-    }
-    intervals = _intervals(predicted, truth, slices, ranking, volumes, pixels, lesions)
+    numbers = {name: estimate.value for name, estimate in estimates.items()}
+    numbers["hd95_slices"] = float((~np.isnan(slices["hd95_mm"])).sum())
+    numbers["dice_with_small"] = float(dice(with_small, truth.masks).mean())
+    intervals = {name: estimate.interval for name, estimate in estimates.items()}
     own_dice = {patient: slices["dice"][patients == patient] for patient in np.unique(patients)}
     by_patient = {
-        str(patient): PatientScore(float(own.mean()), float(volume), len(own))
+        str(patient): {"dice": float(own.mean()), "volume_dice": float(volume), "slices": len(own)}
         for (patient, own), volume in zip(own_dice.items(), volumes, strict=True)
     }
     return Scores(numbers, intervals, dice_by_size(masks, truth.masks), by_patient, slices)
+
+
+def _estimates(
+    predicted: Predictions, truth: GroundTruth, slices: dict[str, np.ndarray], pixels: Confusion, volumes: np.ndarray
+) -> dict[str, Estimate]:
+    patients, unhealthy = truth.patients, truth.unhealthy
+    lesions = lesion_counts(predicted.masks, truth.masks)
+    hits, every_slice = 2 * lesions.detected, np.ones(len(unhealthy), dtype=bool)
+
+    def mean(values: np.ndarray, names: np.ndarray = patients) -> Estimate:
+        return Estimate(mean_defined(values), patient_bootstrap(values, names))
+
+    def ratio(value: float, tops: np.ndarray, bottoms: np.ndarray) -> Estimate:
+        return Estimate(value, ratio_bootstrap(tops, bottoms, patients))
+
+    auprc, auroc = ranking_bootstrap(predicted.maps, truth.masks, truth.foreground, patients)
+    return {
+        **{name: mean(slices[name]) for name in ("dice", "iou", "hd95_mm")},
+        "auprc": auprc,
+        "auroc": auroc,
+        "precision": ratio(pixels.precision, pixels.tp, pixels.tp + pixels.fp),
+        "recall": ratio(pixels.recall, pixels.tp, pixels.tp + pixels.fn),
+        "lesion_f1": ratio(lesions.f1, hits, hits + lesions.missed + lesions.false),
+        "volume_dice": mean(volumes, np.unique(patients)),
+        "accuracy": mean((predicted.detected == unhealthy).astype(float)),
+        "image_auc": ranking_bootstrap(predicted.score, unhealthy, every_slice, patients)[1],
+    }
 
 
 def score_empty(truth: GroundTruth) -> Scores:
@@ -165,33 +173,6 @@ def without_detector(scores: Scores) -> Scores:
         scores.numbers[name] = float("nan")
         scores.intervals.pop(name, None)
     return scores
-
-
-def _intervals(
-    predicted: Predictions,
-    truth: GroundTruth,
-    slices: dict[str, np.ndarray],
-    ranking: Ranking,
-    volumes: np.ndarray,
-    pixels: Confusion,
-    lesions: LesionCounts,
-) -> dict[str, Interval]:
-    patients, unhealthy, errors = truth.patients, truth.unhealthy, lesions.missed + lesions.false
-    intervals = {
-        **{name: patient_bootstrap(slices[name], patients) for name in ("dice", "iou", "hd95_mm")},
-        "auprc": ranking.average_precision.interval,
-        "auroc": ranking.roc_auc.interval,
-        "volume_dice": patient_bootstrap(volumes, np.unique(patients)),
-        "precision": ratio_bootstrap(pixels.tp, pixels.tp + pixels.fp, patients),
-        "recall": ratio_bootstrap(pixels.tp, pixels.tp + pixels.fn, patients),
-        "lesion_f1": ratio_bootstrap(2 * lesions.detected, 2 * lesions.detected + errors, patients),
-        "accuracy": patient_bootstrap((predicted.detected == unhealthy).astype(float), patients),
-    }
-    if unhealthy.any() and not unhealthy.all():
-        everywhere = np.ones(len(unhealthy), dtype=bool)
-        by_score = ranking_bootstrap(predicted.score, unhealthy, everywhere, patients)
-        intervals["image_auc"] = by_score.roc_auc.interval
-    return intervals
 
 
 def _open(folder: Path, name: str) -> np.ndarray:

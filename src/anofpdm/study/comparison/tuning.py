@@ -7,7 +7,7 @@ scores low because its best setting was never tried.
 import contextlib
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 
 import numpy as np
 
@@ -37,16 +37,6 @@ class Tuned:
     dice: float  # on the slices used for tuning
 
 
-@dataclass(frozen=True)
-class Search:
-    """Settings that are tried."""
-
-    grid: Sequence[Setting]
-    setups: Sequence[Setup] = SETUPS
-    beyond: bool = True  # also beyond the grid, step by step while DICE improves
-    world: World = field(default_factory=World)
-
-
 def tune(job: EvaluationJob, name: str, method: ReconstructionMethod) -> dict[Setup, Tuned]:
     """The best setting and threshold of each setup, from the folder if they were tuned with the same models."""
     path, provenance, world = job.out / f"tuned-{name}.json", job.provenance(name), job.world
@@ -55,12 +45,14 @@ def tune(job: EvaluationJob, name: str, method: ReconstructionMethod) -> dict[Se
         config = job.config
         rows = sample_rows(job.cohort, "val", config.tune, config.sample_seed)
         grid = method.grid if config.whole_grid else method.grid[:1]
-        search = Search(grid, method.setups, config.whole_grid, world)
         ranked = search_settings(
             lambda setting: _maps(job, name, method, setting, rows),
-            search,
+            grid,
             Truth(job.cohort).masks(rows),
-            lambda _, done, total, note="": job.progress(f"Tuning {name}: thresholds", done, total, note),
+            setups=method.setups,
+            beyond=config.whole_grid,
+            world=world,
+            progress=lambda _, done, total, note="": job.progress(f"Tuning {name}: thresholds", done, total, note),
         )
         if world.is_main:
             tried = {setup: [asdict(tuned_setting) for tuned_setting in several] for setup, several in ranked.items()}
@@ -89,27 +81,31 @@ def _maps(
 
 def search_settings(
     maps_of: Callable[[Setting], np.ndarray],  # [n, H, W], median-filtered
-    search: Search,
+    grid: Sequence[Setting],
     truth: np.ndarray,  # bool [n, H, W]
+    *,
+    setups: Sequence[Setup] = SETUPS,
+    beyond: bool = True,  # also try settings beyond the grid, step by step while DICE improves
+    world: World | None = None,
     progress: Progress = silent,
 ) -> dict[Setup, list[Tuned]]:
     """By setup, every setting with its best threshold by mean DICE, best first."""
     unhealthy = np.asarray(truth.any(axis=(1, 2)))
     if not unhealthy.any():
         raise EvaluationError(f"none of the {len(truth)} slices for tuning has a lesion; raise --tune")
-    members = {setup: unhealthy | (setup == Setup.MIXED) for setup in search.setups}
+    members = {setup: unhealthy | (setup == Setup.MIXED) for setup in setups}
     tuned: dict[Setup, list[Tuned]] = {setup: [] for setup in members}
 
     def attempt(setting: Setting) -> None:
         for setup, best in _best_thresholds(setting, maps_of(setting), truth, members, progress).items():
             tuned[setup].append(best)
 
-    tried = list(search.grid)
+    tried = list(grid)
     for setting in tried:
         attempt(setting)
-    for _ in range(STEPS_BEYOND if search.beyond else 0):
+    for _ in range(STEPS_BEYOND if beyond else 0):
         best = [max(several, key=lambda attempted: attempted.dice).setting for several in tuned.values()]
-        untried = search.world.all_gather(settings_beyond(best, tried))[0]
+        untried = (world or World()).all_gather(settings_beyond(best, tried))[0]
         for setting in untried:
             with contextlib.suppress(EvaluationError):  # an extreme setting: non-finite maps
                 attempt(setting)

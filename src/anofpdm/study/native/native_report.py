@@ -5,7 +5,6 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from anofpdm import __version__
 from anofpdm.cohorts.store import Cohort
@@ -38,10 +37,19 @@ def write_report(reports: Sequence[EngineReport], scans: SplitScans, cohort: Coh
         write_scores(report.scoring, report.folder, LABELS, scans.source)
         check = check_estimates(report.scoring, report.estimates)
         results[report.engine] = EngineResult(summarise(report.scoring.scans), report.scoring.failed, check)
-    text = to_text(results, scans)
-    write_atomically(out / MARKDOWN, text.encode(errors="replace"))
-    content = without_nan(to_dict(results, scans, cohort))
-    write_atomically(out / JSON, json.dumps(content, indent=2, allow_nan=False).encode(errors="replace"))
+    write_atomically(out / MARKDOWN, to_text(results, scans).encode(errors="replace"))
+    content = {
+        "anofpdm": __version__,
+        "source": str(scans.source),
+        "layout": scans.layout,
+        "split": scans.split,
+        "cohort": {name: getattr(cohort.manifest, name) for name in ("slices_sha256", "tables_sha256")},
+        "absent_patients": list(scans.absent),
+        "left_out_scans": scans.left_out,
+        "engines": {engine: dataclasses.asdict(result) for engine, result in results.items()},
+    }
+    text = json.dumps(without_nan(content), indent=2, allow_nan=False)
+    write_atomically(out / JSON, text.encode(errors="replace"))
 
 
 def to_text(results: dict[str, EngineResult], scans: SplitScans) -> str:
@@ -56,16 +64,3 @@ def to_text(results: dict[str, EngineResult], scans: SplitScans) -> str:
     ]
     lead = f"Whole scans of the {scans.split} split, in native space. {EXPLANATION}"
     return to_markdown([lead, Table(heads, rows), *checks, *scans.notes(scans.source.name)])
-
-
-def to_dict(results: dict[str, EngineResult], scans: SplitScans, cohort: Cohort) -> dict[str, Any]:
-    return {
-        "anofpdm": __version__,
-        "source": str(scans.source),
-        "layout": scans.layout,
-        "split": scans.split,
-        "cohort": {name: getattr(cohort.manifest, name) for name in ("slices_sha256", "tables_sha256")},
-        "absent_patients": list(scans.absent),
-        "left_out_scans": scans.left_out,
-        "engines": {engine: dataclasses.asdict(result) for engine, result in results.items()},
-    }

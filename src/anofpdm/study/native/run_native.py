@@ -20,7 +20,6 @@ from anofpdm.scoring.score_pairs import ScoringReport, score_pairs
 from anofpdm.segment import outputs
 from anofpdm.segment.inputs import Target
 from anofpdm.segment.many import BatchSegmentation, OutputOptions, RunReport, result_location
-from anofpdm.segment.model import Model
 from anofpdm.segment.request import SegmentRequest
 from anofpdm.student.student import FOLDER as STUDENT
 from anofpdm.study.missing import name_without
@@ -36,7 +35,6 @@ TRUTH = "truth"  # folder for the union of several masks of one scan
 
 @dataclass(frozen=True)
 class NativeEvaluation:
-    model: Model
     scans: SplitScans
     out: Path  # a folder per engine in it
     workers: int = 1  # processes for scoring

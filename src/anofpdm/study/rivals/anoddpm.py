@@ -8,21 +8,18 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from anofpdm.network.schedule import NoiseSchedule
 from anofpdm.network.simplex import random_permutations, simplex_noise
-from anofpdm.study.rivals.ddim import Predict, estimate_clean
+from anofpdm.study.rivals.ddim import SCHEDULE, Predict, estimate_clean
 
 SampleNoise = Callable[[int], Tensor]  # level t -> noise [N, C, H, W]
 
 
 @torch.no_grad()
-def reconstruct(
-    predict: Predict, x0: Tensor, *, level: int, draw: SampleNoise, schedule: NoiseSchedule, clamp: bool = True
-) -> Tensor:
+def reconstruct(predict: Predict, x0: Tensor, level: int, draw: SampleNoise, *, clamp: bool = True) -> Tensor:
     """Noise to `level`, then DDPM sampling down to 0, one level at a time."""
-    x = schedule.add_noise(x0, level, draw(level))
+    x = SCHEDULE.add_noise(x0, level, draw(level))
     for t in range(level, -1, -1):
-        mean, deviation = schedule.posterior(x, estimate_clean(predict, x, t, schedule, clamp), t)
+        mean, deviation = SCHEDULE.posterior(x, estimate_clean(predict, x, t, clamp), t)
         x = mean + deviation * draw(t) if t else mean
     return x
 

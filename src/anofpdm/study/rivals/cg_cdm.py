@@ -12,8 +12,7 @@ from torch import Tensor
 from anofpdm.labels import HEALTHY, NULL, UNHEALTHY
 from anofpdm.method.guidance import PredictNoise
 from anofpdm.network.predictor import HealthyGradient
-from anofpdm.network.schedule import NoiseSchedule
-from anofpdm.study.rivals.ddim import decode
+from anofpdm.study.rivals.ddim import SCHEDULE, decode, guide, with_label
 
 HEALTHY_SHARE = 0.05
 
@@ -26,22 +25,17 @@ def paths(
     levels: Sequence[int],  # ascending, up to the highest used
     scale: float,
     noise: Tensor,
-    schedule: NoiseSchedule,
     clamp: bool = True,
 ) -> tuple[Tensor, Tensor]:
     """The slice decoded as unhealthy, and as slightly healthy."""
 
-    def unhealthy(x: Tensor, t: int) -> Tensor:
-        return predict_noise(x, t, torch.full((len(x),), UNHEALTHY, device=x.device))
-
     def slightly_healthy(x: Tensor, t: int) -> Tensor:
         shares = torch.zeros(len(x), NULL + 1, device=x.device)
         shares[:, UNHEALTHY], shares[:, HEALTHY] = 1 - HEALTHY_SHARE, HEALTHY_SHARE
-        _, spread = schedule.signal_and_noise(t, x)
-        return predict_noise(x, t, shares) - spread * scale * healthy_gradient(x, t)
+        return predict_noise(x, t, shares)
 
-    x = schedule.add_noise(x0, levels[-1], noise)
+    x = SCHEDULE.add_noise(x0, levels[-1], noise)
     return (
-        decode(unhealthy, x, levels, schedule=schedule, clamp=clamp),
-        decode(slightly_healthy, x, levels, schedule=schedule, clamp=clamp),
+        decode(with_label(predict_noise, UNHEALTHY), x, levels, clamp=clamp),
+        decode(guide(slightly_healthy, healthy_gradient, scale), x, levels, clamp=clamp),
     )

@@ -6,35 +6,48 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
+from anofpdm.method.guidance import PredictNoise
+from anofpdm.network.predictor import HealthyGradient
 from anofpdm.network.schedule import NoiseSchedule
 
 Predict = Callable[[Tensor, int], Tensor]  # x, t -> noise
+SCHEDULE = NoiseSchedule.linear()
 
 
 @torch.no_grad()
-def encode(
-    predict: Predict, x0: Tensor, levels: Sequence[int], *, noise: Tensor, schedule: NoiseSchedule, clamp: bool = True
-) -> Tensor:
+def encode(predict: Predict, x0: Tensor, levels: Sequence[int], noise: Tensor, *, clamp: bool = True) -> Tensor:
     """DDIM inversion through ascending levels; `noise` is added at the first level."""
-    x = schedule.add_noise(x0, levels[0], noise)
+    x = SCHEDULE.add_noise(x0, levels[0], noise)
     for t, above in pairwise(levels):
-        x = schedule.ddim_step(x, estimate_clean(predict, x, t, schedule, clamp), t, above)
+        x = SCHEDULE.ddim_step(x, estimate_clean(predict, x, t, clamp), t, above)
     return x
 
 
 @torch.no_grad()
-def decode(
-    predict: Predict, x: Tensor, levels: Sequence[int], *, schedule: NoiseSchedule, clamp: bool = True
-) -> Tensor:
-    """DDIM sampling through descending levels to the clean slice."""
+def decode(predict: Predict, x: Tensor, levels: Sequence[int], *, clamp: bool = True) -> Tensor:
+    """DDIM sampling through descending levels to the clean slice; `levels` are ascending."""
     for t, below in pairwise(reversed(levels)):
-        x = schedule.ddim_step(x, estimate_clean(predict, x, t, schedule, clamp), t, below)
-    return estimate_clean(predict, x, levels[0], schedule, clamp)
+        x = SCHEDULE.ddim_step(x, estimate_clean(predict, x, t, clamp), t, below)
+    return estimate_clean(predict, x, levels[0], clamp)
 
 
-def estimate_clean(predict: Predict, x: Tensor, t: int, schedule: NoiseSchedule, clamp: bool) -> Tensor:
-    clean = schedule.clean(x, predict(x, t), t)
+def estimate_clean(predict: Predict, x: Tensor, t: int, clamp: bool) -> Tensor:
+    clean = SCHEDULE.clean(x, predict(x, t), t)
     return clean.clamp(-1, 1) if clamp else clean
+
+
+def with_label(predict_noise: PredictNoise, label: int) -> Predict:
+    return lambda x, t: predict_noise(x, t, torch.full((len(x),), label, device=x.device))
+
+
+def guide(predict: Predict, healthy_gradient: HealthyGradient, scale: float) -> Predict:
+    """eps - sqrt(1 - a_t) s grad log p(healthy | x_t)."""
+
+    def guided(x: Tensor, t: int) -> Tensor:
+        _, spread = SCHEDULE.signal_and_noise(t, x)
+        return predict(x, t) - spread * scale * healthy_gradient(x, t)
+
+    return guided
 
 
 def levels_up_to(top: int, count: int) -> list[int]:

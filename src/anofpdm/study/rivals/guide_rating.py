@@ -10,7 +10,7 @@ from anofpdm.cohorts.store import Cohort
 from anofpdm.labels import HEALTHY, UNHEALTHY
 from anofpdm.method.detection import auc
 from anofpdm.network.predictor import Guide
-from anofpdm.network.schedule import NoiseSchedule
+from anofpdm.study.rivals.ddim import SCHEDULE
 from anofpdm.util.progress import Progress, silent
 
 LEVELS = (0, 200, 500)  # comparison methods use it from level 500 or 200 down
@@ -33,14 +33,14 @@ def rate_classifier(
     unhealthy = cohort.labels[rows] == UNHEALTHY
     if unhealthy.all() or not unhealthy.any():
         return dict.fromkeys(levels, float("nan"))
-    schedule, starts = NoiseSchedule.linear(), range(0, len(rows), BATCH)
+    starts = range(0, len(rows), BATCH)
 
     def log_odds(number: int, t: int) -> np.ndarray:
         generator = torch.Generator().manual_seed(t)
         parts: list[Tensor] = []
         for place, start in enumerate(starts, start=1):
             x0 = torch.from_numpy(cohort.pixels(rows[start : start + BATCH]))
-            x = schedule.add_noise(x0, t, torch.randn(x0.shape, generator=generator))
+            x = SCHEDULE.add_noise(x0, t, torch.randn(x0.shape, generator=generator))
             parts.append(guide.log_odds(x.to(device), t).cpu())
             on_progress("Rating the classifier", number * len(starts) + place, len(levels) * len(starts))
         return torch.cat(parts).numpy()
