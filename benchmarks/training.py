@@ -12,7 +12,6 @@ import time
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from anofpdm.network.classifier import build_network
 from anofpdm.network.config import UNetConfig, preset
 from anofpdm.network.training.trainer import Trainer
 from anofpdm.network.training.training_config import TrainingConfig
@@ -43,7 +42,7 @@ def measure(name: str, batch: int, steps: int, peak: float, *, plain: bool) -> N
     torch.cuda.reset_peak_memory_stats()
     config = preset(name, MODALITIES)
     start = time.perf_counter()
-    trainer = Trainer(build_network("guided", config), TrainingConfig(batch=batch), torch.device("cuda", 0))
+    trainer = Trainer(config, TrainingConfig(batch=batch), torch.device("cuda", 0))
     trainer._uses_graph = not plain
     slices = torch.rand(batch, MODALITIES, SIDE, SIDE).half().pin_memory()
     labels = torch.randint(0, 2, (batch,)).pin_memory()

@@ -54,6 +54,8 @@ def module_of(path: Path) -> str:
 
 
 def layer_of(module: str) -> str:
+    if module.startswith("anofpdm.study.cli"):
+        return "cli"  # commands; only their folder may be absent
     parts = module.split(".")
     return parts[1] if len(parts) > 1 else "__init__"
 

@@ -22,7 +22,6 @@ from anofpdm.labels import HEALTHY, NULL
 from anofpdm.method import mask
 from anofpdm.network import config
 from anofpdm.network.checkpoint import load_model
-from anofpdm.network.classifier import build_network
 from anofpdm.network.training.log import minutes_trained
 from anofpdm.network.training.trainer import Trainer
 from anofpdm.network.training.training_config import TrainingConfig
@@ -352,7 +351,7 @@ def test_speed_is_measured(fitted, world):
     speed = estimate.measure_speed(FitConfig(data, fitted[1], preset=Preset.TINY), 1, device)
     assert all(np.isfinite(value) and value > 0 for value in (speed.evaluation, speed.student_step))
     batch = TrainingConfig.batch
-    trainer = Trainer(build_network("guided", config.preset(Preset.TINY, 1)), TrainingConfig(), device)
+    trainer = Trainer(config.preset(Preset.TINY, 1), TrainingConfig(), device)
     inputs = trainer.inputs(torch.zeros(batch, 1, 16, 16), torch.zeros(batch, dtype=torch.long))
     trainer.update(inputs)
     start = time.perf_counter()

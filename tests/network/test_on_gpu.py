@@ -7,9 +7,7 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from anofpdm.network.blocks import upsample
-from anofpdm.network.classifier import build_network
 from anofpdm.network.config import preset
-from anofpdm.network.simplex import random_permutations, simplex_noise
 from anofpdm.network.training.trainer import Trainer
 from anofpdm.network.training.training_config import TrainingConfig
 from anofpdm.network.unet import UNet
@@ -41,7 +39,7 @@ def test_attention_uses_a_flash_kernel_forward_and_backward(name):
 
 def trained(steps, *, graph, memory=1.0):
     torch.manual_seed(0)
-    trainer = Trainer(build_network("guided", preset("tiny", 2, dropout=0.0)), TrainingConfig(batch=32, warm_up=5), GPU)
+    trainer = Trainer(preset("tiny", 2, dropout=0.0), TrainingConfig(batch=32, warm_up=5), GPU)
     trainer._uses_graph = graph
     generator = torch.Generator().manual_seed(3)
     torch.cuda.empty_cache()
@@ -135,16 +133,6 @@ def test_batches_of_several_sizes_share_graphs_and_agree():
     for count in (39, 33, 21, 7, 1):
         torch.testing.assert_close(predict(x[:count], 300, labels[:count]), whole[:count], rtol=0, atol=2e-2)
     assert len(predict._graphs) < 6
-
-
-@pytest.mark.parametrize(("height", "width"), [(128, 128), (20, 37)])
-def test_simplex_noise_by_kernel_equals_plain_torch(height, width):
-    fields = random_permutations(5, torch.Generator().manual_seed(0))
-    levels = torch.tensor([0, 1, 64, 517, 999])
-    plain = simplex_noise(fields, levels, height, width)  # on the CPU: plain torch
-    ours = simplex_noise(fields.to(GPU), levels.to(GPU), height, width)
-    torch.testing.assert_close(ours.cpu(), plain, rtol=0, atol=1e-4)
-    assert torch.equal(simplex_noise(fields[3:4].to(GPU), 517, height, width), ours[3:4])
 
 
 def test_upsampling_repeats_every_pixel():

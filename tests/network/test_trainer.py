@@ -11,8 +11,6 @@ import pytest
 import torch
 
 from anofpdm.errors import TrainingError
-from anofpdm.network.classifier import build_network
-from anofpdm.network.simplex import random_permutations, simplex_noise
 from anofpdm.network.training import run_training
 from anofpdm.network.training import trainer as trainer_module
 from anofpdm.network.training.batches import SliceOrder
@@ -20,11 +18,6 @@ from anofpdm.network.training.trainer import Trainer
 from anofpdm.network.training.training_config import TrainingConfig
 from anofpdm.util.distributed import World
 from tests.network.trainers import CPU, NETWORK, UNLABELLED, inputs_of, trainer_of
-
-
-def noise_statistics(fields: torch.Tensor) -> tuple[float, float]:
-    """Variance, and correlation of neighbouring pixels, of [B, H, W]."""
-    return float(fields.var()), float(np.corrcoef(fields[:, 1:].flatten(), fields[:, :-1].flatten())[0, 1])
 
 
 class TestStep:
@@ -67,39 +60,18 @@ class TestStep:
             rates.append(trainer.optimiser.param_groups[0]["lr"])
         np.testing.assert_allclose(rates, [0.25e-3, 0.5e-3, 0.75e-3, 1e-3, 1e-3, 1e-3])
 
-    @pytest.mark.parametrize(
-        ("task", "steps", "ratio"),
-        [("guided", 30, 0.5), ("unconditional", 30, 0.5), ("healthy", 30, 0.5), ("classifier", 60, 0.9)],
-    )
-    def test_the_loss_falls(self, cohort, task, steps, ratio):
+    @pytest.mark.parametrize("task", ["guided", "unconditional", "healthy"])
+    def test_the_loss_falls(self, cohort, task):
         network = NETWORK if task == "guided" else UNLABELLED
-        trainer = trainer_of(cohort, network, task=task, learning_rate=4e-3, augment=task == "classifier")
-        losses = [trainer.update(inputs_of(trainer, cohort)).item() for _ in range(steps)]
-        assert np.mean(losses[-steps // 4 :]) < ratio * np.mean(losses[:5])
+        trainer = trainer_of(cohort, network, task=task, learning_rate=4e-3, augment=False)
+        losses = [trainer.update(inputs_of(trainer, cohort)).item() for _ in range(30)]
+        assert np.mean(losses[-7:]) < 0.5 * np.mean(losses[:5])
 
-    def test_simplex_noise_is_added_to_the_slices(self, cohort):
-        trainer = trainer_of(cohort, UNLABELLED, task="healthy", noise="simplex", augment=False)
-        steps = [inputs_of(trainer, cohort) for trainer.step in range(12)]
-        for inputs in steps:
-            clean = trainer.schedule.clean(inputs.x, inputs.target, inputs.t)[inputs.t < 500]
-            assert clean.abs().max() < 1.001  # x is the slice plus that noise
-        seen = torch.cat([inputs.target.flatten(0, 1) for inputs in steps])
-        levels = torch.cat([inputs.t.repeat_interleave(2) for inputs in steps])
-        fields = random_permutations(len(seen), torch.Generator().manual_seed(1))
-        variance, alike = noise_statistics(seen)
-        expected_variance, expected_alike = noise_statistics(simplex_noise(fields, levels, 16, 16))
-        assert variance == pytest.approx(expected_variance, rel=0.15)
-        assert alike == pytest.approx(expected_alike, abs=0.04)
-        assert alike > 0.5  # of neighbours; plain noise would have 0
-        assert len(seen.unique(dim=0)) == len(seen)  # each slice, channel and step its own
-
-    @pytest.mark.parametrize("noise", ["gaussian", "simplex"])
-    def test_noise_does_not_depend_on_the_number_of_processes(self, cohort, noise, monkeypatch):
+    def test_noise_does_not_depend_on_the_number_of_processes(self, cohort, monkeypatch):
         monkeypatch.setattr(trainer_module, "DistributedDataParallel", lambda network, **_: network)  # no exchange here
-        config = TrainingConfig(batch=8, noise=noise)
+        config = TrainingConfig(batch=8)
         whole, *parts = (
-            inputs_of(Trainer(build_network("guided", NETWORK), config, CPU, world), cohort)
-            for world in (World(), World(0, 2), World(1, 2))
+            inputs_of(Trainer(NETWORK, config, CPU, world), cohort) for world in (World(), World(0, 2), World(1, 2))
         )
         for tensor, *both in zip(whole, *parts, strict=True):
             assert torch.equal(tensor, torch.cat(both))

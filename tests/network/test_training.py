@@ -13,12 +13,12 @@ from PIL import Image
 
 from anofpdm.errors import ConfigError, ModelError, TrainingError
 from anofpdm.network import checkpoint
-from anofpdm.network.classifier import build_network
 from anofpdm.network.config import ModelConfig
 from anofpdm.network.predictor import load_trained
 from anofpdm.network.training import run_training
 from anofpdm.network.training.trainer import Trainer
 from anofpdm.network.training.training_config import TrainingConfig, TrainingLimits
+from anofpdm.network.unet import UNet
 from anofpdm.options import Noise, Task
 from anofpdm.scans.expects import ScanExpectation
 from anofpdm.util.distributed import World
@@ -67,7 +67,7 @@ class TestRun:
         weights, header, _ = checkpoint.load_model(tmp_path)
         config = ModelConfig.from_header(header, tmp_path)
         assert (config.step, config.task, config.modalities) == (4, "guided", ("flair", "t2"))
-        build_network("guided", config.network).load_state_dict(weights)
+        UNet(config.network).load_state_dict(weights)
         assert [json.loads(line)["step"] for line in (tmp_path / "log.jsonl").read_text().splitlines()] == [2, 4]
         assert Image.open(tmp_path / "samples.png").size[0] > 4 * 2 * 16
         assert Image.open(tmp_path / "loss_by_level.png").size[0] > 100
@@ -255,7 +255,7 @@ class TestRefuses:
 
     def test_a_batch_that_cannot_be_split(self):
         with pytest.raises(TrainingError, match="cannot be split evenly over 3"):
-            Trainer(build_network("guided", NETWORK), TrainingConfig(batch=8), CPU, World(0, 3))
+            Trainer(NETWORK, TrainingConfig(batch=8), CPU, World(0, 3))
 
     @pytest.mark.parametrize("limits", [{}, {"minutes": 0.0}])
     def test_no_limit(self, limits):

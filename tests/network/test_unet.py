@@ -7,7 +7,6 @@ from torch import nn
 from anofpdm.errors import ConfigError
 from anofpdm.labels import HEALTHY, NULL, UNHEALTHY
 from anofpdm.network.blocks import Attention, ScaledNorm, upsample
-from anofpdm.network.classifier import NoisedClassifier
 from anofpdm.network.config import UNetConfig, preset
 from anofpdm.network.unet import Embedding, UNet
 
@@ -136,12 +135,3 @@ def test_an_unknown_preset():
 def test_impossible_networks(wrong):
     with pytest.raises(ConfigError):
         UNetConfig(**{"in_channels": 1, **wrong})
-
-
-def test_the_classifier_depends_on_noise_level_and_slice(x):
-    torch.manual_seed(0)
-    classifier = perturbed(NoisedClassifier(UNetConfig(2, 1, 0, channels=8, multipliers=(1, 2), attention=(2,))))
-    logits = classifier(x, T)
-    assert logits.shape == (3, 2)
-    assert not torch.allclose(logits, classifier(x, T.flip(0)))
-    assert not torch.allclose(logits, classifier(-x, T))

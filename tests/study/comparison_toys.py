@@ -11,15 +11,16 @@ from anofpdm.cohorts.plan import plan_cohort
 from anofpdm.cohorts.prepare import prepare
 from anofpdm.method.detection import CurveDetector
 from anofpdm.network import checkpoint
-from anofpdm.network.classifier import build_network
 from anofpdm.network.config import preset
 from anofpdm.network.predictor import load_trained
+from anofpdm.network.unet import UNet
 from anofpdm.student.decide import StudentCalibration
 from anofpdm.student.student import Student, save_student
 from anofpdm.student.student_network import StudentConfig, StudentNet
 from anofpdm.study.comparison.job import EvaluationConfig, EvaluationJob
 from anofpdm.study.comparison.methods import METHODS, MethodSelection, ReconstructionMethod
 from anofpdm.study.comparison.rival_models import load_models
+from anofpdm.study.rivals.noised_classifier import NoisedClassifier
 from tests import toys
 
 CPU = torch.device("cpu")
@@ -39,7 +40,8 @@ SHORT = {
 def save_untrained(folder, task, noise):
     torch.manual_seed(3)
     labels = {} if task == "guided" else {"n_labels": 1, "null_label": 0}
-    network = build_network(task, preset("tiny", 2, channels=4, multipliers=(1, 2), attention=(2,), **labels))
+    build = NoisedClassifier if task == "classifier" else UNet
+    network = build(preset("tiny", 2, channels=4, multipliers=(1, 2), attention=(2,), **labels))
     for parameter in network.parameters():
         if not parameter.any():
             torch.nn.init.normal_(parameter, std=0.05)

@@ -58,9 +58,9 @@ COMMANDS: list[Callable[..., None]] = [
 ]
 WITHOUT_TORCH = (join, models, phantom, prepare, score, serve, view)  # of serve, only its workers import it
 if importlib.util.find_spec("anofpdm.study") is not None:  # the folder of the research harness may be deleted
-    from anofpdm.cli.ablate import ablate
-    from anofpdm.cli.bench import bench
-    from anofpdm.cli.evaluate import evaluate
+    from anofpdm.study.cli.ablate import ablate
+    from anofpdm.study.cli.bench import bench
+    from anofpdm.study.cli.evaluate import evaluate
 
     COMMANDS += [evaluate, ablate, bench]
 

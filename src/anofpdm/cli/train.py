@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from anofpdm.cohorts import Cohort
     from anofpdm.network.training.trainer import Trainer
+    from anofpdm.network.training.training_config import TrainingConfig
     from anofpdm.util.distributed import World
 
 
@@ -97,7 +98,7 @@ def _resume(
 ) -> "Trainer":
     from anofpdm.network.training import run_training
 
-    trainer = run_training.resume(out, cohort, device=device, world=world)
+    trainer = run_training.resume(out, cohort, device=device, world=world, choose=_choose_trainer)
     changed = [f"--{name.replace('_', '-')}" for name, value in given.items() if getattr(trainer.config, name) != value]
     changed += [option for option, value in network.items() if value]
     if changed:
@@ -119,17 +120,29 @@ def _start(
     if network["--from"]:
         if network["--preset"]:
             raise ConfigError("--preset cannot be combined with --from, which determines the network; leave one out")
-        return run_training.start_from(network["--from"], cohort, config, device=device, world=world)
+        return run_training.start_from(
+            network["--from"], cohort, config, device=device, world=world, choose=_choose_trainer
+        )
     labels = {} if config.task == Task.GUIDED else {"n_labels": 1, "null_label": 0}
     size = preset(network["--preset"] or Preset.SMALL, len(cohort.modalities), **labels)
-    return run_training.start(cohort, size, config, device=device, world=world)
+    return run_training.start(cohort, size, config, device=device, world=world, choose=_choose_trainer)
+
+
+def _choose_trainer(config: "TrainingConfig") -> "type[Trainer]":
+    """Comparison methods have trainers of their own, in a folder that may be absent."""
+    from anofpdm.network.training.trainer import Trainer
+
+    if config.task != Task.CLASSIFIER and config.noise == Noise.GAUSSIAN:
+        return Trainer
+    if importlib.util.find_spec("anofpdm.study") is None:
+        raise ConfigError("--task classifier and --noise simplex need the folder `study` of this package; restore it")
+    from anofpdm.study.rivals.rival_trainers import choose_trainer
+
+    return choose_trainer(config)
 
 
 def _rate_classifier(model: Path, cohort: "Cohort", device: "torch.device") -> None:
-    if importlib.util.find_spec("anofpdm.study") is None:
-        return
-    from anofpdm.network.predictor import load_guide
-    from anofpdm.study.rivals.guide_rating import describe_rating, rate_classifier
+    from anofpdm.study.rivals.guide import describe_rating, load_guide, rate_classifier
 
     with progress_bars() as progress:
         rating = rate_classifier(load_guide(model, device), cohort, device, on_progress=progress)

@@ -13,14 +13,13 @@ from anofpdm.errors import ConfigError
 from anofpdm.fit.fit_config import DEFAULT_STEPS, STUDENT_SHARE, Budget, FitConfig
 from anofpdm.labels import HEALTHY, NULL
 from anofpdm.method.gather import batch_for
-from anofpdm.network.classifier import build_network
 from anofpdm.network.config import preset
 from anofpdm.network.predictor import NoisePredictor
 from anofpdm.network.training.augment import CHANCES
 from anofpdm.network.training.trainer import Trainer
 from anofpdm.network.training.training_config import TrainingConfig
 from anofpdm.network.unet import UNet
-from anofpdm.options import Split, Task
+from anofpdm.options import Split
 from anofpdm.student.student_batches import StudentBatch
 from anofpdm.student.student_network import StudentConfig, StudentNet
 from anofpdm.student.train_student import StudentTrainer, StudentTrainingConfig
@@ -160,7 +159,7 @@ def measure_speed(config: FitConfig, channels: int, device: torch.device) -> Spe
     student = StudentConfig(config.score or tuple(map(str, range(channels))), size, NEIGHBOURS_MM)
 
     def training(batch: int) -> Callable[[], object]:
-        trainer = Trainer(build_network(Task.GUIDED, network), TrainingConfig(batch=batch), device)
+        trainer = Trainer(network, TrainingConfig(batch=batch), device)
         slices = torch.zeros(batch, channels, size, size, dtype=torch.float16)
         labels = torch.zeros(batch, dtype=torch.long)
         return lambda: trainer.update(trainer.inputs(slices, labels))

@@ -11,11 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from anofpdm.errors import ModelError
-from anofpdm.labels import HEALTHY, UNHEALTHY
 from anofpdm.network import checkpoint
-from anofpdm.network.classifier import Network, build_network
-from anofpdm.network.config import ModelConfig
-from anofpdm.network.fast.cpu import SliceThreads, fast_gradients
+from anofpdm.network.config import ModelConfig, UNetConfig
+from anofpdm.network.fast.cpu import SliceThreads
 from anofpdm.network.fast.cuda_graph import CudaGraph
 from anofpdm.network.fast.winograd import is_faster_here, use_winograd
 from anofpdm.network.unet import UNet
@@ -25,7 +23,6 @@ from anofpdm.util.artifacts import convert
 from anofpdm.util.memory import half_of, is_out_of_memory, release_cached_memory, unless_out_of_memory
 
 DTYPES = {Precision.FP32: torch.float32, Precision.BF16: torch.bfloat16, Precision.FP16: torch.float16}
-HealthyGradient = Callable[[Tensor, int], Tensor]  # x [N, C, H, W], t -> [N, C, H, W]
 
 
 class NoisePredictor:
@@ -190,7 +187,7 @@ def load_trained(
     task: str = Task.GUIDED,
     noise: str = Noise.GAUSSIAN,
 ) -> TrainedModel:
-    network, config, digest = _load(folder, task, noise)
+    network, config, digest = load_network(folder, UNet, task, noise)
     assert isinstance(network, UNet)
     try:
         expects = convert(ScanExpectation, config.expects)
@@ -200,40 +197,10 @@ def load_trained(
     return TrainedModel(folder, predict, config.modalities, config.size, digest, expects)
 
 
-@dataclass(frozen=True)
-class Guide:
-    """A classifier of noisy slices."""
-
-    gradient: HealthyGradient  # of log p(healthy | x_t) with respect to x_t
-    log_odds: Callable[[Tensor, int], Tensor]  # x [N, C, H, W], t -> [N], of unhealthy
-    modalities: tuple[str, ...]
-    size: int
-    sha256: str
-
-
-def load_guide(folder: Path, device: torch.device) -> Guide:
-    network, config, digest = _load(folder, Task.CLASSIFIER, Noise.GAUSSIAN)
-    classifier = network.to(device).eval()
-
-    def logits(x: Tensor, t: int) -> Tensor:
-        return classifier(x, torch.full((len(x),), t, device=x.device))
-
-    @torch.enable_grad()
-    def gradient(x: Tensor, t: int) -> Tensor:
-        x = x.detach().requires_grad_()
-        log_healthy = logits(x, t).log_softmax(dim=1)[:, HEALTHY].sum()
-        with fast_gradients(x.device):
-            return torch.autograd.grad(log_healthy, x)[0]
-
-    @torch.no_grad()
-    def log_odds(x: Tensor, t: int) -> Tensor:
-        healthy, unhealthy = logits(x, t)[:, [HEALTHY, UNHEALTHY]].T
-        return unhealthy - healthy
-
-    return Guide(gradient, log_odds, config.modalities, config.size, digest)
-
-
-def _load(folder: Path, task: str, noise: str) -> tuple[Network, ModelConfig, str]:
+def load_network(
+    folder: Path, build: Callable[[UNetConfig], nn.Module], task: str, noise: str
+) -> tuple[nn.Module, ModelConfig, str]:
+    """Trained for this task with this noise; its configuration and hash."""
     weights, payload, digest = checkpoint.load_model(folder)
     config = ModelConfig.from_header(payload, folder)
     if (config.task, config.training.noise) != (task, noise):
@@ -247,7 +214,7 @@ def _load(folder: Path, task: str, noise: str) -> tuple[Network, ModelConfig, st
         least = sum(9 * config.network.blocks * width**2 for width in widths)
         if least > sum(tensor.numel() for tensor in weights.values()):
             raise RuntimeError("too few weights")
-        network = build_network(task, config.network)
+        network = build(config.network)
         network.load_state_dict({name: tensor.float() for name, tensor in weights.items()})
     except RuntimeError as problem:
         if is_out_of_memory(problem):

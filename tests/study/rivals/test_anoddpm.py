@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 import torch
 
-from anofpdm.network.simplex import random_permutations, simplex_noise
 from anofpdm.study.rivals.anoddpm import gaussian_draws, reconstruct, simplex_draws
+from anofpdm.study.rivals.simplex import random_permutations, simplex_noise
 from tests.method.worlds import TwoGaussians, alpha_bars, some_slices, unlabelled
 
 MEAN, VARIANCE = 0.3, 0.09

@@ -7,12 +7,12 @@ import torch
 from anofpdm.labels import HEALTHY, UNHEALTHY
 from anofpdm.method.forward_process import slice_noise
 from anofpdm.network import checkpoint
-from anofpdm.network.classifier import NoisedClassifier
 from anofpdm.network.config import UNetConfig
-from anofpdm.network.predictor import load_guide
 from anofpdm.network.schedule import NoiseSchedule
 from anofpdm.study.rivals.ddim import decode, encode, levels_up_to
 from anofpdm.study.rivals.ddim_classifier import reconstruct
+from anofpdm.study.rivals.guide import load_guide
+from anofpdm.study.rivals.noised_classifier import NoisedClassifier
 from tests.method.worlds import alpha_bars
 
 SCHEDULE, BARS = NoiseSchedule.linear(), alpha_bars()

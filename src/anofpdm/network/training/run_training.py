@@ -5,7 +5,7 @@ import math
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,6 @@ from anofpdm.cohorts.store import Cohort
 from anofpdm.errors import ModelError, Terminated, TrainingError
 from anofpdm.labels import LABEL_NAMES
 from anofpdm.network import checkpoint
-from anofpdm.network.classifier import build_network
 from anofpdm.network.config import ModelConfig, UNetConfig
 from anofpdm.network.training.batches import SliceOrder, read_ahead
 from anofpdm.network.training.log import TrainingLog
@@ -33,13 +32,24 @@ from anofpdm.util.progress import Progress, silent
 NO_LIMIT = 10**12  # steps
 REPORT_SECONDS = 5.0
 CHECK_STEPS = 10  # how often several processes agree on time limits and stop requests
+ChooseTrainer = Callable[[TrainingConfig], type[Trainer]]  # by what is trained, and with which noise
 
 
 # ---- starting --------------------------------------------------------------------------------------------------------
 
 
+def train_unet(_config: TrainingConfig) -> type[Trainer]:
+    return Trainer
+
+
 def start(
-    cohort: Cohort, network: UNetConfig, config: TrainingConfig, *, device: torch.device, world: World
+    cohort: Cohort,
+    network: UNetConfig,
+    config: TrainingConfig,
+    *,
+    device: torch.device,
+    world: World,
+    choose: ChooseTrainer = train_unet,
 ) -> Trainer:
     """A trainer at step 0, with the same weights in every process."""
     size, channels = cohort.slices.shape[-1], cohort.slices.shape[1]
@@ -51,10 +61,18 @@ def start(
             "prepare the cohort with another --size"
         )
     torch.manual_seed(config.seed)
-    return Trainer(build_network(config.task, network), config, device, world)
+    return choose(config)(network, config, device, world)
 
 
-def start_from(model: Path, cohort: Cohort, config: TrainingConfig, *, device: torch.device, world: World) -> Trainer:
+def start_from(
+    model: Path,
+    cohort: Cohort,
+    config: TrainingConfig,
+    *,
+    device: torch.device,
+    world: World,
+    choose: ChooseTrainer = train_unet,
+) -> Trainer:
     """A trainer at step 0 with the weights of a model, for fine-tuning."""
     weights, payload, _ = checkpoint.load_model(model)
     task = payload.get("task")
@@ -71,12 +89,14 @@ def start_from(model: Path, cohort: Cohort, config: TrainingConfig, *, device: t
         raise ModelError(f"{model} was trained for task '{task}' and cannot be fine-tuned for task '{config.task}'")
     if config.task == Task.GUIDED and trained.network.n_labels < len(LABEL_NAMES):
         raise ModelError(f"{model} was trained without labels (task '{task}') and cannot be guided; set --task")
-    trainer = start(cohort, trained.network, config, device=device, world=world)
+    trainer = start(cohort, trained.network, config, device=device, world=world, choose=choose)
     trainer.load_weights(weights)
     return trainer
 
 
-def resume(model: Path, cohort: Cohort, *, device: torch.device, world: World) -> Trainer:
+def resume(
+    model: Path, cohort: Cohort, *, device: torch.device, world: World, choose: ChooseTrainer = train_unet
+) -> Trainer:
     """A trainer as it was at its last save."""
     tensors, payload = checkpoint.load_state(model)
     saved = ModelConfig.from_header(payload, model, "resume with that version, or fine-tune with --from")
@@ -85,7 +105,7 @@ def resume(model: Path, cohort: Cohort, *, device: torch.device, world: World) -
             f"{model} was trained on another cohort than {cohort.path} (or its labels or split have changed since); "
             "use the same cohort, or fine-tune with --from"
         )
-    trainer = start(cohort, saved.network, saved.training, device=device, world=world)
+    trainer = start(cohort, saved.network, saved.training, device=device, world=world, choose=choose)
     trainer.restore(tensors, saved.step)
     return trainer
 
@@ -199,7 +219,7 @@ class _Run:
             raise self._not_finite()
         config = ModelConfig(
             task=trainer.config.task,
-            network=trainer.network.config,
+            network=trainer.network_config,
             modalities=cohort.modalities,
             size=cohort.slices.shape[-1],
             step=trainer.step,

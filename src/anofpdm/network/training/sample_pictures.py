@@ -32,7 +32,7 @@ def save_pictures(trainer: Trainer, shape: Sequence[int], out: Path, steps: int,
     if trainer.config.task == Task.CLASSIFIER:
         return
     network = trainer.averaged_network()
-    n_labels, null = network.config.n_labels, network.config.null_label
+    n_labels, null = trainer.network_config.n_labels, trainer.network_config.null_label
     labels = torch.arange(n_labels, device=trainer.device).repeat_interleave(columns)
     noise = torch.randn(1, columns, *shape, generator=torch.Generator().manual_seed(0))
     noise = noise.expand(n_labels, columns, *shape).flatten(0, 1).to(trainer.device)

@@ -8,20 +8,19 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from anofpdm.errors import ModelError, TrainingError
-from anofpdm.network.classifier import Network, build_network
+from anofpdm.network.config import UNetConfig
 from anofpdm.network.fast.cpu import fast_gradients
 from anofpdm.network.fast.cuda_graph import CudaGraph
 from anofpdm.network.schedule import NoiseSchedule
-from anofpdm.network.simplex import random_permutations, simplex_noise
 from anofpdm.network.training.augment import CHANCES, augment
 from anofpdm.network.training.optimiser import adamw, set_learning_rate
 from anofpdm.network.training.training_config import TrainingConfig
-from anofpdm.options import Noise, Task
+from anofpdm.network.unet import UNet
+from anofpdm.options import Task
 from anofpdm.util.distributed import World
 from anofpdm.util.memory import unless_out_of_memory
 
@@ -37,18 +36,20 @@ class Inputs(NamedTuple):
     x: Tensor  # [B, C, H, W] noisy
     t: Tensor  # [B]
     labels: Tensor  # [B]
-    target: Tensor  # the noise [B, C, H, W], or for a classifier the class [B]
+    target: Tensor  # the noise [B, C, H, W]
 
 
 class Trainer:
-    def __init__(self, network: Network, config: TrainingConfig, device: torch.device, world: World | None = None):
-        self.config, self.device, self.world = config, device, world or World()
+    """Of a U-Net, with Gaussian noise. `study/rivals/rival_trainers.py` has others."""
+
+    def __init__(self, network: UNetConfig, config: TrainingConfig, device: torch.device, world: World | None = None):
+        self.network_config, self.config, self.device, self.world = network, config, device, world or World()
         if config.batch % self.world.count:
             raise TrainingError(
                 f"a batch of {config.batch} cannot be split evenly over {self.world.count} processes; change --batch"
             )
         self.schedule = NoiseSchedule.linear()
-        self.network: Network = network.to(device).to(memory_format=torch.channels_last).train()  # type: ignore[call-overload]
+        self.network = self.new_network().to(memory_format=torch.channels_last).train()  # type: ignore[call-overload]
         self.average = {name: parameter.detach().clone() for name, parameter in self.network.named_parameters()}
         on_gpu = device.type == "cuda"
         self.runner: nn.Module = self.network
@@ -63,6 +64,9 @@ class Trainer:
         self._signal, self._spread = (part.sqrt().float().to(device) for part in (alpha_bar, 1 - alpha_bar))
         self._generator = torch.Generator(device)
         self.level_loss = torch.zeros(2, LEVEL_BINS, device=device)  # sums and counts since the last picture
+
+    def new_network(self) -> nn.Module:
+        return UNet(self.network_config).to(self.device)
 
     # ---- a step ------------------------------------------------------------------------------------------------------
 
@@ -79,23 +83,16 @@ class Trainer:
         withheld = draw() < config.null_share
         if config.augment:
             x0 = augment(x0, draw(CHANCES + x0.shape[1]) * 2 - 1)
-        noise = self._noise(x0, t, generator)
+        noise = self.draw_noise(x0, t, generator)
         x = self._signal[t][:, None, None, None] * x0 + self._spread[t][:, None, None, None] * noise
-        if config.task == Task.CLASSIFIER:
-            return Inputs(x, t, labels, labels)
-        null = self.network.config.null_label
+        null = self.network_config.null_label
         known = labels if config.task == Task.GUIDED else torch.full_like(labels, null)
         return Inputs(x, t, torch.where(withheld, null, known), noise)
 
-    def _noise(self, x0: Tensor, t: Tensor, generator: torch.Generator) -> Tensor:
+    def draw_noise(self, x0: Tensor, _t: Tensor, generator: torch.Generator) -> Tensor:
         """Of this process's slices, as part of the noise of the whole batch."""
         batch, part = self.config.batch, self.world.batch_slice(self.config.batch)
-        if self.config.noise == Noise.GAUSSIAN:
-            return torch.randn(batch, *x0.shape[1:], generator=generator, device=self.device)[part]
-        _, channels, height, width = x0.shape
-        fields = random_permutations(batch * channels, generator).view(batch, channels, 256)[part]
-        levels = t.repeat_interleave(channels)
-        return simplex_noise(fields.flatten(0, 1), levels, height, width).view_as(x0)
+        return torch.randn(batch, *x0.shape[1:], generator=generator, device=self.device)[part]
 
     def update(self, inputs: Inputs) -> Tensor:
         """One step of the optimiser; returns the mean loss of this process's slices."""
@@ -150,13 +147,14 @@ class Trainer:
 
     def losses(self, inputs: Inputs) -> Tensor:
         """[b], one per slice."""
+        with self.arithmetic():
+            predicted = self.runner(inputs.x, inputs.t, inputs.labels)
+        return (predicted - inputs.target).square().mean((1, 2, 3))
+
+    def arithmetic(self) -> torch.autocast:
+        """bfloat16 on a GPU."""
         on_gpu = self.device.type == "cuda"
-        classify = self.config.task == Task.CLASSIFIER
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=on_gpu, cache_enabled=False):
-            output = self.runner(inputs.x, inputs.t, *([] if classify else [inputs.labels]))
-        if classify:
-            return F.cross_entropy(output, inputs.target, reduction="none")
-        return (output - inputs.target).square().mean((1, 2, 3))
+        return torch.autocast(self.device.type, torch.bfloat16, enabled=on_gpu, cache_enabled=False)
 
     def _backward(self, inputs: Inputs) -> Tensor:
         count, total = len(inputs.x), torch.zeros((), device=self.device)
@@ -213,8 +211,8 @@ class Trainer:
         """Start at step 0 with a model's weights."""
         self.restore({prefix + name: w for name, w in weights.items() for prefix in (NETWORK, AVERAGE)}, step=0)
 
-    def averaged_network(self) -> Network:
-        network = build_network(self.config.task, self.network.config).to(self.device)
+    def averaged_network(self) -> nn.Module:
+        network = self.new_network()
         network.load_state_dict(self.average)
         return network.eval()
 

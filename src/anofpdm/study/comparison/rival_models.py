@@ -14,11 +14,12 @@ from anofpdm.cohorts.store import Cohort
 from anofpdm.errors import ConfigError, EvaluationError, ModelError
 from anofpdm.method.guidance import PredictNoise, PredictsPairs
 from anofpdm.network.checkpoint import WEIGHTS
-from anofpdm.network.predictor import Guide, HealthyGradient, TrainedModel, load_guide, load_trained
+from anofpdm.network.predictor import TrainedModel, load_trained
 from anofpdm.options import Precision, Split
 from anofpdm.student.student import Student, load_student
 from anofpdm.study.comparison.names import DEFAULT_METHODS, MODEL_TASKS, MethodChoice
-from anofpdm.study.rivals.ddim import Predict, with_label
+from anofpdm.study.rivals.ddim import HealthyGradient, Predict, with_label
+from anofpdm.study.rivals.guide import Guide, load_guide
 from anofpdm.util.distributed import World
 
 STUDENT_EVALUATIONS = 2.0  # the slice and its mirror image

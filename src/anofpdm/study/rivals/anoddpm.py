@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from anofpdm.network.simplex import random_permutations, simplex_noise
 from anofpdm.study.rivals.ddim import SCHEDULE, Predict, estimate_clean
+from anofpdm.study.rivals.simplex import random_permutations, simplex_noise
 
 SampleNoise = Callable[[int], Tensor]  # level t -> noise [N, C, H, W]
 

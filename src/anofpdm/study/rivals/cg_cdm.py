@@ -11,8 +11,7 @@ from torch import Tensor
 
 from anofpdm.labels import HEALTHY, NULL, UNHEALTHY
 from anofpdm.method.guidance import PredictNoise
-from anofpdm.network.predictor import HealthyGradient
-from anofpdm.study.rivals.ddim import SCHEDULE, decode, guide, with_label
+from anofpdm.study.rivals.ddim import SCHEDULE, HealthyGradient, decode, guide, with_label
 
 HEALTHY_SHARE = 0.05
 

@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 
 from anofpdm.method.guidance import PredictNoise
-from anofpdm.network.predictor import HealthyGradient
 from anofpdm.network.schedule import NoiseSchedule
 
 Predict = Callable[[Tensor, int], Tensor]  # x, t -> noise
+HealthyGradient = Callable[[Tensor, int], Tensor]  # x, t -> gradient of log p(healthy | x_t)
 SCHEDULE = NoiseSchedule.linear()
 
 

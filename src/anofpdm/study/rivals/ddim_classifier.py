@@ -7,8 +7,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from anofpdm.network.predictor import HealthyGradient
-from anofpdm.study.rivals.ddim import SCHEDULE, Predict, decode, encode, guide
+from anofpdm.study.rivals.ddim import SCHEDULE, HealthyGradient, Predict, decode, encode, guide
 
 
 def reconstruct(

@@ -1,6 +1,8 @@
-"""Accuracy of a classifier of noised slices, on which classifier guidance depends."""
+"""The guide of the classifier-guided methods: a trained classifier of noised slices, and how accurate it is."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -9,13 +11,47 @@ from torch import Tensor
 from anofpdm.cohorts.store import Cohort
 from anofpdm.labels import HEALTHY, UNHEALTHY
 from anofpdm.method.detection import auc
-from anofpdm.network.predictor import Guide
-from anofpdm.study.rivals.ddim import SCHEDULE
+from anofpdm.network.fast.cpu import fast_gradients
+from anofpdm.network.predictor import load_network
+from anofpdm.options import Noise, Task
+from anofpdm.study.rivals.ddim import SCHEDULE, HealthyGradient
+from anofpdm.study.rivals.noised_classifier import NoisedClassifier
 from anofpdm.util.progress import Progress, silent
 
 LEVELS = (0, 200, 500)  # comparison methods use it from level 500 or 200 down
 MOST, BATCH = 1000, 50  # slices
 GUIDED_FROM, WEAK_AUC = 200, 0.8
+
+
+@dataclass(frozen=True)
+class Guide:
+    gradient: HealthyGradient  # of log p(healthy | x_t) with respect to x_t
+    log_odds: Callable[[Tensor, int], Tensor]  # x [N, C, H, W], t -> [N], of unhealthy
+    modalities: tuple[str, ...]
+    size: int
+    sha256: str
+
+
+def load_guide(folder: Path, device: torch.device) -> Guide:
+    network, config, digest = load_network(folder, NoisedClassifier, Task.CLASSIFIER, Noise.GAUSSIAN)
+    classifier = network.to(device).eval()
+
+    def logits(x: Tensor, t: int) -> Tensor:
+        return classifier(x, torch.full((len(x),), t, device=x.device))
+
+    @torch.enable_grad()
+    def gradient(x: Tensor, t: int) -> Tensor:
+        x = x.detach().requires_grad_()
+        log_healthy = logits(x, t).log_softmax(dim=1)[:, HEALTHY].sum()
+        with fast_gradients(x.device):
+            return torch.autograd.grad(log_healthy, x)[0]
+
+    @torch.no_grad()
+    def log_odds(x: Tensor, t: int) -> Tensor:
+        healthy, unhealthy = logits(x, t)[:, [HEALTHY, UNHEALTHY]].T
+        return unhealthy - healthy
+
+    return Guide(gradient, log_odds, config.modalities, config.size, digest)
 
 
 def rate_classifier(

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from anofpdm.cli import options
-from anofpdm.cli.native import check_options, evaluate_native
 from anofpdm.cli.progress import processes
 from anofpdm.options import Engine, Precision, Signal, Split, StrengthBy
+from anofpdm.study.cli.evaluate_native import check_options, evaluate_native
 from anofpdm.study.comparison.names import DEFAULT_METHODS, MODEL_TASKS, MethodChoice
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Simplex noise in one pass on the GPU, in Triton: the same as `network/simplex.py`, much faster.
+"""Simplex noise in one pass on the GPU, in Triton: the same as `simplex.py`, much faster.
 
 Positions are kept as integers: pixels, to be divided by the wavelength. Stretching is by -1/6 and squishing by 1/3, so
 6 times a stretched position and 3 times the vector to a lattice point are integers too, which float32 holds exactly.

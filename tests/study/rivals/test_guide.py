@@ -2,25 +2,10 @@ import pytest
 import torch
 from sklearn.metrics import roc_auc_score
 
-from anofpdm.cohorts import open_cohort
-from anofpdm.cohorts.plan import plan_cohort
-from anofpdm.cohorts.prepare import prepare
-from anofpdm.network.predictor import Guide
 from anofpdm.network.schedule import NoiseSchedule
-from anofpdm.study.rivals.guide_rating import describe_rating, rate_classifier
-from tests import toys
+from anofpdm.study.rivals.guide import Guide, describe_rating, rate_classifier
 
 CPU = torch.device("cpu")
-
-
-@pytest.fixture(scope="module")
-def cohort(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("made")
-    split = "\n".join(f"p{number},{('train', 'val')[number % 2]}" for number in range(4))
-    (folder / "split.csv").write_text(f"patient,split\n{split}\n")
-    scans = toys.brats_cohort(folder / "scans", 4)
-    prepare(plan_cohort("brats21", scans, size=16, split=folder / "split.csv"), folder / "cohort")
-    return open_cohort(folder / "cohort")
 
 
 def by_brightness(x, _t):

@@ -5,8 +5,7 @@ from torch import Tensor, nn
 
 from anofpdm.network.blocks import ScaledNorm, Stage
 from anofpdm.network.config import UNetConfig
-from anofpdm.network.unet import Embedding, Encoder, UNet
-from anofpdm.options import Task
+from anofpdm.network.unet import Embedding, Encoder
 
 CLASSES = 2  # HEALTHY and UNHEALTHY
 
@@ -35,10 +34,3 @@ class NoisedClassifier(nn.Module):
         gathered, _ = self.pool(self.question.expand(len(x), -1, -1), places, places, need_weights=False)
         logits: Tensor = self.answer(gathered[:, 0])
         return logits.float()
-
-
-Network = UNet | NoisedClassifier
-
-
-def build_network(task: str, config: UNetConfig) -> Network:
-    return NoisedClassifier(config) if task == Task.CLASSIFIER else UNet(config)

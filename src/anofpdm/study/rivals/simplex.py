@@ -25,7 +25,7 @@ def simplex_noise(permutations: Tensor, t: int | Tensor, height: int, width: int
     """
     device = permutations.device
     if permutations.is_cuda and has_triton():
-        from anofpdm.network.fast.simplex_kernel import simplex_noise_on_gpu
+        from anofpdm.study.rivals.simplex_kernel import simplex_noise_on_gpu
 
         octaves = (OCTAVES, FIRST_WAVELENGTH, PERSISTENCE)
         slopes = torch.stack(lattice_gradients(permutations))

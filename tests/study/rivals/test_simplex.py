@@ -3,7 +3,7 @@ import pytest
 import torch
 from opensimplex.internals import _noise3
 
-from anofpdm.network.simplex import random_permutations, simplex_noise, simplex_values
+from anofpdm.study.rivals.simplex import random_permutations, simplex_noise, simplex_values
 
 
 def permutations(count, seed=0):
@@ -62,3 +62,14 @@ def test_a_field_is_bitwise_the_same_in_any_batch_and_by_one_level_for_all_or_on
     for number, t in enumerate(levels.tolist()):
         assert torch.equal(simplex_noise(fields[[number]], t, 12, 12)[0], together[number])
         assert torch.equal(simplex_noise(fields, t, 12, 12)[number], together[number])
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("height", "width"), [(128, 128), (20, 37)])
+def test_simplex_noise_by_kernel_equals_plain_torch(height, width):
+    fields = random_permutations(5, torch.Generator().manual_seed(0))
+    levels = torch.tensor([0, 1, 64, 517, 999])
+    plain = simplex_noise(fields, levels, height, width)  # on the CPU: plain torch
+    ours = simplex_noise(fields.cuda(), levels.cuda(), height, width)
+    torch.testing.assert_close(ours.cpu(), plain, rtol=0, atol=1e-4)
+    assert torch.equal(simplex_noise(fields[3:4].cuda(), 517, height, width), ours[3:4])

@@ -1,0 +1,1 @@
+"""Commands of the study, offered by `anofpdm` where this folder is there."""
