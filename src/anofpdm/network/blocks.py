@@ -52,8 +52,7 @@ class ResidualBlock(nn.Module):
         if skip is not None and use_inference_kernels(self.norm_in, x):
             from anofpdm.network.fast.fused_norm import norm_silu_of_two
 
-            norm = self.norm_in.norm
-            hidden = self.conv_in(norm_silu_of_two(x, skip, norm.weight, norm.bias, groups=norm.num_groups))
+            hidden = self.conv_in(norm_silu_of_two(x, skip, self.norm_in.norm))
             return self._add_shortcut(self.conv_out(self.norm_out(hidden, scale, shift)), x, skip)
         if skip is not None:
             x = torch.cat([x, skip], dim=1)
@@ -63,10 +62,10 @@ class ResidualBlock(nn.Module):
     def _add_shortcut(self, result: Tensor, x: Tensor, skip: Tensor) -> Tensor:
         """Result plus shortcut, without concatenating x and skip, which would take a tenth of the time."""
         result = result.contiguous(memory_format=torch.channels_last)
-        flat = result.permute(0, 2, 3, 1).view(-1, result.shape[1])  # [N * H * W, C], the same memory
-        weights = self.shortcut.weight[:, :, 0, 0].split([x.shape[1], skip.shape[1]], dim=1)  # type: ignore[index]
+        flat = result.permute(0, 2, 3, 1).flatten(0, 2)  # [N * H * W, C], the same memory
+        weights = self.shortcut.weight.flatten(1).split([x.shape[1], skip.shape[1]], dim=1)  # type: ignore[operator]
         for part, weight in zip((x, skip), weights, strict=True):
-            flat.addmm_(part.permute(0, 2, 3, 1).flatten(0, 2).to(flat.dtype), weight.to(flat.dtype).T)
+            flat.addmm_(part.permute(0, 2, 3, 1).flatten(0, 2), weight.T)
         return result
 
 
@@ -84,34 +83,22 @@ class Attention(nn.Module):
     def forward(self, x: Tensor, labels: Tensor) -> Tensor:
         """x [N, C, H, W]."""
         n, channels, height, width = x.shape
-        tokens = self._tokens_in_place if use_inference_kernels(self, x) else self._tokens
-        attended = F.scaled_dot_product_attention(*tokens(x, embed_labels(self.label, labels)))
+        projected = self.places(self._tokens(x))  # [N, HW + 1, 3 * C]
+        projected[:, -1, channels:] = embed_labels(self.label, labels)  # key and value; its query is not used
+        split = projected.view(n, height * width + 1, 3, self.heads, channels // self.heads)
+        query, key, value = split.permute(2, 0, 3, 1, 4)  # each [N, heads, HW + 1, C / heads]
+        attended = F.scaled_dot_product_attention(query[:, :, :-1], key, value)
         attended = self.out(attended.transpose(1, 2).reshape(n, height * width, channels))
         return x + attended.transpose(1, 2).reshape(n, channels, height, width)
 
-    def _tokens(self, x: Tensor, label: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries [N, heads, HW, C / heads]; keys and values [N, heads, HW + 1, C / heads]."""
-        normal = apply_norm(x, self.norm, activate=False, fused=self.fused)
-        places = normal.flatten(2).transpose(1, 2)  # [N, HW, C], without a copy on a GPU: channels are last in memory
-        query, key, value = self._split(self.places(places), 3)
-        label_key, label_value = self._split(label[:, None].to(key.dtype), 2)
-        return query, torch.cat([key, label_key], dim=2), torch.cat([value, label_value], dim=2)
+    def _tokens(self, x: Tensor) -> Tensor:
+        """[N, HW + 1, C]: pixels, and a place for the label."""
+        if use_inference_kernels(self, x):
+            from anofpdm.network.fast.fused_norm import norm_tokens
 
-    def _tokens_in_place(self, x: Tensor, label: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The same without concatenating, which would take a fifteenth of the network's time."""
-        from anofpdm.network.fast.fused_norm import norm_tokens
-
-        tokens = norm_tokens(x, self.norm.weight, self.norm.bias, groups=self.norm.num_groups)  # [N, HW + 1, C]
-        projected = self.places(tokens)
-        projected[:, -1, x.shape[1] :] = label  # key and value; its query is not used
-        query, key, value = self._split(projected, 3)
-        return query[:, :, :-1], key, value
-
-    def _split(self, x: Tensor, parts: int) -> list[Tensor]:
-        """[N, L, parts * C] -> parts of [N, heads, L, C / heads]."""
-        n, length, channels = x.shape
-        split = x.view(n, length, parts, self.heads, channels // parts // self.heads)
-        return [part.squeeze(2).transpose(1, 2) for part in split.split(1, dim=2)]
+            return norm_tokens(x, self.norm)
+        pixels = apply_norm(x, self.norm, activate=False, fused=self.fused).flatten(2).transpose(1, 2)
+        return F.pad(pixels, (0, 0, 0, 1))
 
 
 class ScaledNorm(nn.Module):
@@ -124,14 +111,8 @@ class ScaledNorm(nn.Module):
 
     def forward(self, x: Tensor, scale: Tensor | None = None, shift: Tensor | None = None) -> Tensor:
         """x [N, C, H, W]; scale and shift [N, C]."""
-        active = apply_norm(x, self.norm, scale, shift, activate=True, fused=self.fused)
+        active = apply_norm(x, self.norm, scale, shift, fused=self.fused)
         return F.dropout(active, self.dropout, self.training)
-
-
-def modulate(x: Tensor, scale: Tensor | None, shift: Tensor | None) -> Tensor:
-    if scale is None or shift is None:
-        return x
-    return x * (1 + scale[:, :, None, None]) + shift[:, :, None, None]
 
 
 def apply_norm(
@@ -140,16 +121,20 @@ def apply_norm(
     scale: Tensor | None = None,
     shift: Tensor | None = None,
     *,
-    activate: bool,
-    fused: bool,
+    activate: bool = True,
+    fused: bool = True,
 ) -> Tensor:
-    """Fused, on a GPU with Triton: by kernels, which keep channels last in memory. Otherwise by torch."""
+    """x [N, C, H, W]; scale and shift [N, C] or neither; without `activate`, no SiLU.
+
+    Fused, on a GPU with Triton: by kernels, which keep channels last in memory. Otherwise by torch.
+    """
     if x.is_cuda and fused and has_triton():
         from anofpdm.network.fast.fused_norm import norm_silu
 
-        groups = norm.num_groups
-        return norm_silu(x, norm.weight, norm.bias, groups=groups, scale=scale, shift=shift, activate=activate)
-    plain = modulate(norm(x), scale, shift)
+        return norm_silu(x, norm, scale, shift, activate=activate)
+    plain = norm(x)
+    if scale is not None and shift is not None:
+        plain = plain * (1 + scale[:, :, None, None]) + shift[:, :, None, None]
     return F.silu(plain, inplace=not plain.requires_grad) if activate else plain
 
 
@@ -192,17 +177,22 @@ def repeat(x: Tensor, count: int) -> Tensor:
     return x if len(x) == count else torch.cat([x] * (count // len(x)))  # which keeps channels last in memory
 
 
+class UpConvolution(nn.Conv2d):
+    """A convolution of the image upsampled by 2."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(upsample(x))
+
+
 def upsample(x: Tensor) -> Tensor:
     """Nearest-neighbour, by 2. Same as F.interpolate, which autocast would run in float32."""
     pixels = x.permute(0, 2, 3, 1)  # [N, H, W, C]
-    if x.is_cuda and pixels.is_contiguous() and x.shape[1] * x.element_size() % 16 == 0 and not torch.is_grad_enabled():
-        # Sixteen bytes are copied at a time; such a view has no gradient.
-        return _repeat(pixels.view(torch.complex128)).view(x.dtype).permute(0, 3, 1, 2)
-    return _repeat(pixels).permute(0, 3, 1, 2)
-
-
-def _repeat(pixels: Tensor) -> Tensor:
-    """[N, H, W, C] -> [N, 2 * H, 2 * W, C]."""
+    # A GPU copies sixteen bytes at a time; such a view has no gradient.
+    in_blocks = x.is_cuda and not torch.is_grad_enabled() and pixels.is_contiguous()
+    in_blocks = in_blocks and x.shape[1] * x.element_size() % 16 == 0
+    if in_blocks:
+        pixels = pixels.view(torch.complex128)
     n, height, width, channels = pixels.shape
-    wide = pixels[:, :, None, :, None].expand(-1, -1, 2, -1, 2, -1)
-    return wide.reshape(n, 2 * height, 2 * width, channels)
+    blocks = pixels[:, :, None, :, None].expand(-1, -1, 2, -1, 2, -1)
+    doubled = blocks.reshape(n, 2 * height, 2 * width, channels)
+    return (doubled.view(x.dtype) if in_blocks else doubled).permute(0, 3, 1, 2)

@@ -14,11 +14,11 @@ from anofpdm.network.blocks import (
     Attention,
     ScaledNorm,
     Stage,
+    UpConvolution,
     conv3,
     embed_labels,
     label_table,
     repeat,
-    upsample,
     use_inference_kernels,
     zero_init,
 )
@@ -47,14 +47,12 @@ class UNet(nn.Module):
                 module.fused = False
         return self
 
-    def forward(self, x: Tensor, t: Tensor, labels: Tensor | None = None) -> Tensor:
+    def forward(self, x: Tensor, t: Tensor, labels: Tensor) -> Tensor:
         """x [N, C, H, W], t [N] levels -> predicted noise [N, C, H, W], float32.
 
-        Labels are [N], or weights of each label [N, n_labels]; none given: all NULL. With k * N labels the noise is
-        predicted k times: layers before the first use of a label are computed once.
+        Labels are [N], or weights of each label [N, n_labels]. With k * N labels the noise is predicted k times: layers
+        before the first use of a label are computed once.
         """
-        if labels is None:
-            labels = torch.full((len(x),), self.config.null_label, device=x.device)
         embedding = self.embedding(t.repeat(len(labels) // len(t)), labels)
         skips = self.encoder(x.contiguous(memory_format=self.memory_format), embedding, labels)
         x = self.middle(skips[-1], embedding, labels)
@@ -136,17 +134,16 @@ class Decoder(nn.Module):
                 self.stages.append(Stage(config, concatenated, out, attend=2**depth in config.attention))
                 width = out
             if depth:
-                self.ups.append(conv3(width, width))
+                self.ups.append(UpConvolution(width, width, 3, padding=1, bias=False))
         self.blocks = config.blocks + 1
 
     def skip_upsampling(self) -> None:
         """For inference on a CPU."""
-        self.ups = nn.ModuleList(UpsampledConvolution(up) if isinstance(up, nn.Conv2d) else up for up in self.ups)
+        self.ups = nn.ModuleList(UpsampledConvolution(up) if isinstance(up, UpConvolution) else up for up in self.ups)
 
     def forward(self, x: Tensor, skips: list[Tensor], embedding: Tensor, labels: Tensor) -> Tensor:
         for number, stage in enumerate(self.stages):
             if number and number % self.blocks == 0:
-                up = self.ups[number // self.blocks - 1]
-                x = up(x) if isinstance(up, UpsampledConvolution) else up(upsample(x))
+                x = self.ups[number // self.blocks - 1](x)
             x = stage(x, embedding, labels, skips[-1 - number])
         return x

@@ -111,7 +111,7 @@ class Block(nn.Sequential):
             return result
         for layer in self:
             if isinstance(layer, nn.GroupNorm):
-                x = apply_norm(x, layer, activate=True, fused=True)  # kernels: training is twice as fast
+                x = apply_norm(x, layer)  # kernels: training is twice as fast
             elif not isinstance(layer, nn.SiLU):  # which the kernels contain
                 x = layer(x)
         return x

@@ -11,6 +11,7 @@ import triton.language as tl
 from torch import Tensor, nn
 
 from anofpdm.network.fast.fused_norm import norm_coefficients
+from anofpdm.network.fast.norm_passes import load_rows, tile_at
 
 ROWS, SUMS = 64, 1024  # pixels per program
 
@@ -19,21 +20,17 @@ def last_layer(x: Tensor, norm: nn.GroupNorm, conv: nn.Conv2d) -> Tensor:
     """x [N, C, H, W] in any precision -> conv(silu(norm(x))) [N, out, H, W], float32."""
     x = x.contiguous(memory_format=torch.channels_last)
     n, channels, height, width = x.shape
-    coefficients = norm_coefficients(x, norm.weight, norm.bias, groups=norm.num_groups)
-    taps = conv.weight.float().permute(1, 2, 3, 0).reshape(channels, -1).contiguous()  # [C, 9 * out]
-    columns = taps.shape[1]
-    products = x.new_empty((n, height, width, columns), dtype=torch.float32)
-    grid = (n, triton.cdiv(height * width, ROWS))
+    places, out = height * width, len(conv.weight)
+    taps = conv.weight.permute(1, 2, 3, 0).reshape(channels, -1).contiguous()  # [C, 9 * out]
+    products = taps.new_empty(n, height, width, 9 * out)
+    result = taps.new_empty(n, out, height, width)
     with torch.cuda.device_of(x):
-        _tap_products[grid](  # contributions of each pixel to its neighbours
-            *(x, coefficients, taps, products, height * width, channels, columns, ROWS),
-            *(triton.next_power_of_2(max(16, channels)), triton.next_power_of_2(max(16, columns))),
+        coefficients = norm_coefficients([x], norm)
+        _tap_products[(n, triton.cdiv(places, ROWS))](  # contributions of each pixel to its neighbours
+            *(x, coefficients, taps, products, places, channels, 9 * out, ROWS),
+            *(triton.next_power_of_2(max(16, channels)), triton.next_power_of_2(max(16, 9 * out))),
         )
-        result = products.new_empty(n, len(conv.weight), height, width)
-        bias = torch.zeros_like(result[0, :, 0, 0]) if conv.bias is None else conv.bias.float()
-        _sum_of_shifted[(n * len(conv.weight), triton.cdiv(height * width, SUMS))](
-            *(products, bias, result, height, width, len(conv.weight), SUMS)
-        )
+        _sum_of_shifted[(n * out, triton.cdiv(places, SUMS))](*(products, conv.bias, result, height, width, out, SUMS))
     return result
 
 
@@ -44,17 +41,15 @@ def _tap_products(
 ):  # fmt: skip
     n, channel, column = tl.program_id(0), tl.arange(0, WIDE), tl.arange(0, OUT)
     place = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
-    gain = tl.load(coefficients + n * 4 * channels + channel, channel < channels, 0.0)
-    offset = tl.load(coefficients + (n * 4 + 1) * channels + channel, channel < channels, 0.0)
-    inside = (place[:, None] < places) & (channel[None, :] < channels)
-    at = (n.to(tl.int64) * places + place[:, None]) * channels + channel[None, :]
+    gain, offset = load_rows(coefficients, 4 * n, channels, channel, channel < channels)
+    at, inside = tile_at(place, channel, n, places, channels)
     z = tl.load(x + at, inside, 0.0).to(tl.float32) * gain[None, :] + offset[None, :]
     z = z * tl.sigmoid(z)
-    there = (channel[:, None] < channels) & (column[None, :] < columns)
-    w = tl.load(taps + channel[:, None] * columns + column[None, :], there, 0.0)
-    found = tl.dot(z, w, input_precision="tf32x3")  # three products of 11 bits each: float32 but for the last bits
-    to = (n.to(tl.int64) * places + place[:, None]) * columns + column[None, :]
-    tl.store(products + to, found, (place[:, None] < places) & (column[None, :] < columns))
+    of_taps = (channel[:, None] < channels) & (column[None, :] < columns)
+    w = tl.load(taps + channel[:, None] * columns + column[None, :], of_taps, 0.0)
+    product = tl.dot(z, w, input_precision="tf32x3")  # three products of 11 bits each: float32 but for the last bits
+    to, exists = tile_at(place, column, n, places, columns)
+    tl.store(products + to, product, exists)
 
 
 @triton.jit
