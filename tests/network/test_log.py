@@ -18,7 +18,6 @@ class TestLossJump:
         log = TrainingLog(folder, 0)
         for number, loss in enumerate(losses):
             log.write(50 * (number + 1), float(loss), 10.0)
-        log.close()
         return loss_jump(folder)
 
     @pytest.fixture
@@ -61,11 +60,11 @@ def test_tensorboard_is_written_if_installed(cohort, tmp_path, monkeypatch):
         def add_scalar(self, name, value, step):
             calls.append((name, step, value))
 
-        def close(self):
-            calls.append(("closed",))
+        def flush(self):
+            calls.append(("flushed",))
 
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", types.SimpleNamespace(SummaryWriter=Board))
     run_training.train(trainer_of(cohort), cohort, tmp_path, TrainingLimits(steps=2, **QUIET))
     assert calls[0] == (tmp_path / "tensorboard", 1)
-    assert [call[1] for call in calls[1:] if call[0] == "loss"] == [1, 2]
-    assert calls[-1] == ("closed",)
+    assert [call[1] for call in calls if call[0] == "loss"] == [1, 2]
+    assert calls[-1] == ("flushed",)

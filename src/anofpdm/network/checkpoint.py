@@ -6,15 +6,15 @@ state.safetensors            everything needed to resume training: network, aver
 state.previous.safetensors   the previous state, as a backup
 """
 
+import contextlib
 import hashlib
 import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
@@ -58,11 +58,22 @@ def load_model(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any], str]:
         raise ModelError(f"{folder}: {problem}; train it again") from None
 
 
+@contextlib.contextmanager
+def weights_must_fit(folder: Path) -> Iterator[None]:
+    """While the weights of a folder are loaded into the network of its configuration."""
+    try:
+        yield
+    except RuntimeError as problem:
+        if is_out_of_memory(problem):
+            raise
+        raise ModelError(f"{folder}: the weights do not fit the network in its configuration; train it again") from None
+
+
 def holds_model(folder: Path, step: int) -> bool:
     """Whether the model is complete and of this step. The state is saved first, so a run may be killed in between."""
     try:
-        return (folder / CONFIG).is_file() and bool(load_model(folder)[1]["step"] == step)
-    except (ModelError, KeyError):
+        return (folder / CONFIG).is_file() and load_model(folder)[1].get("step") == step
+    except ModelError:
         return False
 
 
@@ -71,8 +82,7 @@ def _check_copy(path: Path, config: Mapping[str, Any]) -> None:
     if not path.is_file():
         return
     try:
-        copy = json.loads(path.read_text())
-        same = json.dumps(copy, sort_keys=True) == json.dumps(config, sort_keys=True)
+        same = json.loads(path.read_text()) == config
     except (OSError, ValueError, RecursionError):
         same = False
     if not same:
@@ -86,14 +96,12 @@ def save_state(folder: Path, tensors: Tensors, config: Mapping[str, Any]) -> Non
     """The previous state is kept as a backup."""
     path = folder / STATE
     if path.is_file():
-        spare = folder / f".{PREVIOUS}.tmp"
-        spare.unlink(missing_ok=True)
+        previous = folder / PREVIOUS
+        previous.unlink(missing_ok=True)
         try:
-            os.link(path, spare)
+            os.link(path, previous)
         except OSError:  # the file system has no links
-            shutil.copyfile(path, spare)
-        spare.replace(folder / PREVIOUS)
-        spare.unlink(missing_ok=True)  # renaming a file to another link of itself leaves both
+            shutil.copyfile(path, previous)
     _write(path, tensors, config)
 
 
@@ -154,5 +162,5 @@ def _digest(tensors: Tensors, header: str) -> str:
     for name in sorted(tensors):
         tensor = tensors[name]
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-        digest.update(tensor.flatten().view(torch.uint8).numpy().data if tensor.numel() else b"")
+        digest.update(tensor.numpy().tobytes())
     return digest.hexdigest()

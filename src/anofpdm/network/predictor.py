@@ -1,11 +1,10 @@
 """A trained network as a callable: noisy slices, a noise level and labels -> predicted noise."""
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -20,7 +19,7 @@ from anofpdm.network.unet import UNet
 from anofpdm.options import Noise, Precision, Task, parse
 from anofpdm.scans.expects import ScanExpectation
 from anofpdm.util.artifacts import convert
-from anofpdm.util.memory import half_of, is_out_of_memory, release_cached_memory, unless_out_of_memory
+from anofpdm.util.memory import half_of, release_cached_memory, unless_out_of_memory
 
 DTYPES = {Precision.FP32: torch.float32, Precision.BF16: torch.bfloat16, Precision.FP16: torch.float16}
 
@@ -50,8 +49,7 @@ class NoisePredictor:
                 use_winograd(self.network)
         self.max_batch: int | None = None  # set once memory has run out
         self._uses_graphs = device.type == "cuda"
-        self._graphs: dict[tuple[int, ...], CudaGraph] = {}
-        self._pool = self._new_pool()
+        self._forget_graphs()
 
     @torch.no_grad()
     def __call__(self, x: Tensor, t: int, labels: Tensor) -> Tensor:
@@ -87,13 +85,13 @@ class NoisePredictor:
         levels = torch.full((len(x),), t, device=x.device)
         if not self._uses_graphs:
             return self._forward(x, levels, labels)
-        count, known = len(x), [shape[0] for shape in self._graphs if shape[1:] == (*x.shape[1:], *labels.shape[1:])]
-        x, levels, labels = (pad_batch(part, graph_batch_size(count, known)) for part in (x, levels, labels))
-        shape = (*x.shape, *labels.shape[1:])  # labels, or weights of each
-        if shape not in self._graphs:
-            self._forward(x, levels, labels)  # libraries choose their kernels here
-            self._graphs[shape] = CudaGraph(self._forward, (x, levels, labels), self._pool)
-        return self._graphs[shape](x, levels, labels)[:, :count].clone()
+        graphs = self._graphs.setdefault((*x.shape[1:], *labels.shape[1:]), {})  # labels, or weights of each
+        size = graph_batch_size(len(x), graphs)
+        inputs = [pad_batch(part, size) for part in (x, levels, labels)]
+        if size not in graphs:
+            self._forward(*inputs)  # libraries choose their kernels here
+            graphs[size] = CudaGraph(self._forward, inputs, self._pool)
+        return graphs[size](*inputs)[:, : len(x)].clone()
 
     def _forward(self, x: Tensor, levels: Tensor, labels: Tensor) -> Tensor:
         with self._arithmetic():
@@ -113,17 +111,17 @@ class NoisePredictor:
         return noise.unflatten(0, (-1, len(x)))
 
     def _halve(self, batch: int) -> None:
-        self._graphs.clear()
-        self._pool = self._new_pool()  # the old one is as large as the batch that did not fit
+        self._forget_graphs()  # their memory is as large as the batch that did not fit
         release_cached_memory()
         self.max_batch = None  # for the next scan, where there is not enough for a single slice of this one
         self.max_batch = half_of(batch)
 
-    def _new_pool(self) -> Any:
-        return torch.cuda.graph_pool_handle() if self.device.type == "cuda" else None
+    def _forget_graphs(self) -> None:
+        self._graphs: dict[tuple[int, ...], dict[int, CudaGraph]] = {}  # by the shapes of inputs, and the batch size
+        self._pool = torch.cuda.graph_pool_handle() if self.device.type == "cuda" else None
 
 
-def graph_batch_size(count: int, known: Sequence[int]) -> int:
+def graph_batch_size(count: int, known: Collection[int]) -> int:
     """Batch size to pad `count` slices to: recording another graph takes longer than computing a few slices more.
 
     A new largest size is not padded. Smaller ones are padded to a known size, or to one of four sizes per power of two.
@@ -208,16 +206,10 @@ def load_network(
             f"{folder}: trained for task '{config.task}' with {config.training.noise} noise; needed is a model for "
             f"task '{task}' with {noise} noise"
         )
-    try:
-        # A block has at least one 3 x 3 convolution of its width. Checked before memory is allocated.
-        widths = [config.network.channels * multiplier for multiplier in config.network.multipliers]
-        least = sum(9 * config.network.blocks * width**2 for width in widths)
-        if least > sum(tensor.numel() for tensor in weights.values()):
-            raise RuntimeError("too few weights")
+    with torch.device("meta"):  # no memory is allocated for a network that the weights do not fit
         network = build(config.network)
-        network.load_state_dict({name: tensor.float() for name, tensor in weights.items()})
-    except RuntimeError as problem:
-        if is_out_of_memory(problem):
-            raise
-        raise ModelError(f"{folder}: the weights do not fit the network in its configuration; train it again") from None
+    with checkpoint.weights_must_fit(folder):
+        network.load_state_dict(
+            {name: tensor.to(torch.float32, copy=True) for name, tensor in weights.items()}, assign=True
+        )
     return network, config, digest

@@ -37,8 +37,8 @@ class NoiseSchedule:
         if isinstance(t, int):  # plain numbers need no transfer to a GPU
             share = float(self.alpha_bar[t])
             return math.sqrt(share), math.sqrt(1 - share)
-        shares = self.alpha_bar.to(t.device)[t].view(-1, *[1] * (x.ndim - 1))
-        return shares.sqrt().to(x), (1 - shares).sqrt().to(x)
+        shape = (-1, *[1] * (x.ndim - 1))
+        return self.alpha_bar.sqrt().to(x)[t].view(shape), (1 - self.alpha_bar).sqrt().to(x)[t].view(shape)
 
     def add_noise(self, x0: Tensor, t: Level, noise: Tensor) -> Tensor:
         signal, spread = self.signal_and_noise(t, x0)

@@ -14,7 +14,7 @@ from anofpdm.errors import ConfigError, TrainingError
 from anofpdm.labels import NULL, UNHEALTHY
 from anofpdm.network.fast.cpu import fast_gradients
 from anofpdm.network.fast.cuda_graph import CudaGraph
-from anofpdm.network.training.optimiser import adamw, set_learning_rate
+from anofpdm.network.training.optimiser import adamw, set_learning_rate, update_average
 from anofpdm.student.student_batches import StudentBatch, training_batches
 from anofpdm.student.student_network import StudentConfig, StudentNet
 from anofpdm.student.targets import PseudoLabels
@@ -106,7 +106,7 @@ class StudentTrainer:
             self._graph = CudaGraph(self._optimise, batch)
         loss = self._optimise(*batch) if self._graph is None else self._graph(*batch)
         self.step += 1
-        self._update_average()
+        update_average(self.average, self.network, AVERAGE, self.step)
         return loss
 
     def _optimise(self, *tensors: Tensor) -> Tensor:
@@ -128,11 +128,6 @@ class StudentTrainer:
         """Linear warm-up, then half a cosine down to 0."""
         share = min(1.0, (step + 1) / WARM_UP) * (1 + math.cos(math.pi * min(done, 1.0))) / 2
         set_learning_rate(self.optimiser, self.training.learning_rate * share)
-
-    @torch.no_grad()
-    def _update_average(self) -> None:
-        decay = min(AVERAGE, (1 + self.step) / (10 + self.step))
-        torch._foreach_lerp_(list(self.average.parameters()), list(self.network.parameters()), 1 - decay)
 
     def averaged_network(self) -> StudentNet:
         network: StudentNet = self.average.to(memory_format=torch.contiguous_format).eval()

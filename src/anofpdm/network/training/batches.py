@@ -26,12 +26,12 @@ class SliceOrder:
     @classmethod
     def from_cohort(cls, cohort: Cohort, task: str, *, batch: int, balanced: bool, seed: int) -> "SliceOrder":
         rows = training_rows(cohort, task)
-        if not balanced:
-            return cls([rows], [batch], seed)
         labels = cohort.labels[rows]
-        kinds = [kind for kind in (HEALTHY, UNHEALTHY) if (labels == kind).any()]
-        unlabelled = round(batch * float((labels == NULL).mean())) if kinds else batch
-        shares = [len(part) for part in np.array_split(np.arange(batch - unlabelled), len(kinds))] if kinds else []
+        kinds = [kind for kind in (HEALTHY, UNHEALTHY) if kind in labels]
+        if not balanced or not kinds:
+            return cls([rows], [batch], seed)
+        unlabelled = round(batch * float((labels == NULL).mean()))
+        shares = [len(part) for part in np.array_split(np.arange(batch - unlabelled), len(kinds))]
         if unlabelled:
             kinds, shares = [*kinds, NULL], [*shares, unlabelled]
         if not all(shares):
@@ -50,11 +50,10 @@ class SliceOrder:
 
     def _order(self, number: int, epoch: int) -> np.ndarray:
         """Cached: shuffling 100,000 rows takes longer than reading a batch."""
-        cached = self._orders.get(number)
-        if cached is not None and cached[0] == epoch:
-            return cached[1]
-        order = np.random.default_rng([self.seed, number, epoch]).permutation(self.groups[number])
-        self._orders[number] = epoch, order
+        cached_epoch, order = self._orders.get(number, (None, self.groups[number]))
+        if cached_epoch != epoch:
+            order = np.random.default_rng([self.seed, number, epoch]).permutation(self.groups[number])
+            self._orders[number] = epoch, order
         return order
 
 

@@ -33,10 +33,7 @@ class TrainingLog:
         if self._board is not None:
             self._board.add_scalar("loss", loss, step)
             self._board.add_scalar("steps per second", steps_per_second, step)
-
-    def close(self) -> None:
-        if self._board is not None:
-            self._board.close()
+            self._board.flush()
 
 
 def read_log(folder: Path) -> list[dict[str, Any]]:

@@ -1,5 +1,5 @@
-"""AdamW, and its learning rate. On a GPU in one kernel that a CUDA graph can record; the graph reads the rate from a
-tensor."""
+"""AdamW, its learning rate, and the moving average of the weights. On a GPU AdamW is one kernel that a CUDA graph can
+record; the graph reads the rate from a tensor."""
 
 from collections.abc import Iterable
 
@@ -21,3 +21,10 @@ def set_learning_rate(optimiser: torch.optim.AdamW, rate: float) -> None:
         group["lr"].fill_(rate)
     else:
         group["lr"] = rate
+
+
+@torch.no_grad()
+def update_average(average: nn.Module, network: nn.Module, highest_decay: float, step: int) -> None:
+    """With a lower decay in the first steps, so that short runs are usable."""
+    decay = min(highest_decay, (1 + step) / (10 + step))
+    torch._foreach_lerp_(list(average.parameters()), list(network.parameters()), 1 - decay)

@@ -52,9 +52,7 @@ def start(
     choose: ChooseTrainer = train_unet,
 ) -> Trainer:
     """A trainer at step 0, with the same weights in every process."""
-    size, channels = cohort.slices.shape[-1], cohort.slices.shape[1]
-    if channels != network.in_channels:
-        raise ModelError(f"{cohort.path} has {channels} modalities, the network takes {network.in_channels}")
+    size = cohort.slices.shape[-1]
     if size % network.side_divisor:
         raise ModelError(
             f"{cohort.path} has slices of {size} x {size}, and the network needs a multiple of {network.side_divisor}; "
@@ -90,7 +88,8 @@ def start_from(
     if config.task == Task.GUIDED and trained.network.n_labels < len(LABEL_NAMES):
         raise ModelError(f"{model} was trained without labels (task '{task}') and cannot be guided; set --task")
     trainer = start(cohort, trained.network, config, device=device, world=world, choose=choose)
-    trainer.load_weights(weights)
+    with checkpoint.weights_must_fit(model):
+        trainer.load_weights(weights)
     return trainer
 
 
@@ -106,7 +105,8 @@ def resume(
             "use the same cohort, or fine-tune with --from"
         )
     trainer = start(cohort, saved.network, saved.training, device=device, world=world, choose=choose)
-    trainer.restore(tensors, saved.step)
+    with checkpoint.weights_must_fit(model):
+        trainer.restore(tensors, saved.step)
     return trainer
 
 
@@ -121,27 +121,17 @@ def cohort_identity(cohort: Cohort) -> dict[str, Any]:
 def train(trainer: Trainer, cohort: Cohort, out: Path, limits: TrainingLimits, progress: Progress = silent) -> None:
     """Train until a limit is reached. Saves into `out` regularly, at the end, and on Ctrl-C."""
     out.mkdir(parents=True, exist_ok=True)
-    if not trainer.world.is_main:
-        _Run(trainer, cohort, out, limits, None, progress).train()
-        return
-    with folder_lock(out):
-        remove_temporary_files(out)
-        with contextlib.closing(TrainingLog(out, trainer.step)) as log:
-            _Run(trainer, cohort, out, limits, log, progress).train()
+    is_main = trainer.world.is_main
+    with folder_lock(out, needed=is_main):
+        if is_main:
+            remove_temporary_files(out)
+        _Run(trainer, cohort, out, limits, progress).train()
 
 
 class _Run:
-    def __init__(
-        self,
-        trainer: Trainer,
-        cohort: Cohort,
-        out: Path,
-        limits: TrainingLimits,
-        log: TrainingLog | None,  # of the main process
-        progress: Progress,
-    ):
-        self.trainer, self.cohort, self.out, self.limits = trainer, cohort, out, limits
-        self.log, self.progress = log, progress
+    def __init__(self, trainer: Trainer, cohort: Cohort, out: Path, limits: TrainingLimits, progress: Progress):
+        self.trainer, self.cohort, self.out, self.limits, self.progress = trainer, cohort, out, limits, progress
+        self.log = TrainingLog(out, trainer.step) if trainer.world.is_main else None
         self.start = self.last_save = self.last_report = time.monotonic()
         self.first_step = self.reported_step = trainer.step
 
@@ -155,7 +145,7 @@ class _Run:
                 if world.count > 1 and trainer.step % CHECK_STEPS:
                     continue
                 requested = world.any(bool(requests), trainer.device)
-                out_of_time = world.any(self._fraction_of_time() >= 1, trainer.device)
+                finished = world.any(self._fraction_done() >= 1, trainer.device)
                 time_to_save = time.monotonic() - self.last_save >= 60 * self.limits.save_minutes
                 if requested or world.any(time_to_save, trainer.device):
                     self.last_save = time.monotonic()
@@ -163,7 +153,7 @@ class _Run:
                     self.save()
                 if requested:
                     raise requests[0] if requests else KeyboardInterrupt
-                if out_of_time:
+                if finished:
                     break
         if loss is not None:
             self._report(loss)
@@ -179,6 +169,12 @@ class _Run:
         part = trainer.world.batch_slice(config.batch)
         return read_ahead(self.cohort, order, steps, part=part, pin=trainer.device.type == "cuda")
 
+    def _fraction_done(self) -> float:
+        limits = self.limits
+        of_time = (time.monotonic() - self.start) / 60 / limits.minutes if limits.minutes else 0.0
+        of_steps = (self.trainer.step - self.first_step) / (limits.steps - self.first_step) if limits.steps else 0.0
+        return max(of_time, of_steps)
+
     def _time_to_report(self) -> bool:
         """Several processes must report at the same steps; a single one also reports if the last time is long ago."""
         if self.trainer.step % self.limits.log_steps == 0:
@@ -186,24 +182,18 @@ class _Run:
         return self.trainer.world.count == 1 and time.monotonic() - self.last_report > REPORT_SECONDS
 
     def _report(self, loss: Tensor) -> None:
-        trainer, step = self.trainer, self.trainer.step
-        if trainer.world.any(not math.isfinite(float(loss)), trainer.device):
+        trainer, step, value = self.trainer, self.trainer.step, float(loss)
+        if trainer.world.any(not math.isfinite(value), trainer.device):
             raise self._not_finite()
         if self.log is None or self.reported_step == step:
             return
-        now, limits = time.monotonic(), self.limits
+        now = time.monotonic()
         speed = (step - self.reported_step) / max(now - self.last_report, 1e-9)
         self.last_report, self.reported_step = now, step
-        fraction = self._fraction_of_time()
-        if limits.steps is not None:
-            fraction = max(fraction, (step - self.first_step) / max(limits.steps - self.first_step, 1))
         note = memory_note(trainer)
-        self.log.write(step, float(loss), speed, note)
-        text = f"step {step}  loss {float(loss):.4f}  {speed:.1f}/s  {note}".rstrip()
-        self.progress("Training", min(1.0, fraction), 1.0, text)
-
-    def _fraction_of_time(self) -> float:
-        return (time.monotonic() - self.start) / 60 / self.limits.minutes if self.limits.minutes else 0.0
+        self.log.write(step, value, speed, note)
+        text = f"step {step}  loss {value:.4f}  {speed:.1f}/s  {note}".rstrip()
+        self.progress("Training", min(1.0, self._fraction_done()), 1.0, text)
 
     def _not_finite(self) -> TrainingError:
         return TrainingError(
@@ -215,7 +205,8 @@ class _Run:
         trainer, cohort = self.trainer, self.cohort
         if not trainer.world.is_main:
             return
-        if not all(bool(torch.isfinite(average).all()) for average in trainer.average.values()):
+        weights = trainer.average.state_dict()
+        if not all(bool(tensor.isfinite().all()) for tensor in weights.values()):
             raise self._not_finite()
         config = ModelConfig(
             task=trainer.config.task,
@@ -229,7 +220,7 @@ class _Run:
         )
         header = to_plain(config)
         checkpoint.save_state(self.out, trainer.state(), header)
-        checkpoint.save_model(self.out, store(trainer.average, self.limits.weights), header)
+        checkpoint.save_model(self.out, store(weights, self.limits.weights), header)
         if self.limits.sample_steps:
             save_pictures(trainer, cohort.slices.shape[1:], self.out, self.limits.sample_steps)
 

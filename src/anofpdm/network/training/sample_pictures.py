@@ -12,16 +12,16 @@ from anofpdm.labels import LABEL_NAMES
 from anofpdm.network.schedule import NoiseSchedule
 from anofpdm.network.training.trainer import LEVEL_BINS, Trainer
 from anofpdm.options import Task
-from anofpdm.util.drawing import MUTED, Line, chart, encode_png, font
+from anofpdm.util.drawing import Line, chart, encode_png, font
 from anofpdm.util.files import write_atomically
 from anofpdm.util.memory import unless_out_of_memory
 
 SAMPLES, LEVELS = "samples.png", "loss_by_level.png"
-GAP, CAPTION = 6, 20
+COLUMNS, CAPTION = 4, 20  # samples of each label; pixels
 
 
 @torch.no_grad()
-def save_pictures(trainer: Trainer, shape: Sequence[int], out: Path, steps: int, columns: int = 4) -> None:
+def save_pictures(trainer: Trainer, shape: Sequence[int], out: Path, steps: int) -> None:
     """Samples [C, H, W] of every label by the averaged weights, and the loss at each part of the noise range."""
     sums, counts = trainer.level_loss.cpu()
     trainer.level_loss.zero_()
@@ -31,21 +31,20 @@ def save_pictures(trainer: Trainer, shape: Sequence[int], out: Path, steps: int,
     write_atomically(out / LEVELS, encode_png(losses))
     if trainer.config.task == Task.CLASSIFIER:
         return
-    network = trainer.averaged_network()
     n_labels, null = trainer.network_config.n_labels, trainer.network_config.null_label
-    labels = torch.arange(n_labels, device=trainer.device).repeat_interleave(columns)
-    noise = torch.randn(1, columns, *shape, generator=torch.Generator().manual_seed(0))
-    noise = noise.expand(n_labels, columns, *shape).flatten(0, 1).to(trainer.device)
+    labels = torch.arange(n_labels, device=trainer.device).repeat_interleave(COLUMNS)
+    noise = torch.randn(COLUMNS, *shape, generator=torch.Generator().manual_seed(0))
+    noise = noise.repeat(n_labels, 1, 1, 1).to(trainer.device)
 
     def predict(x: Tensor, t: int) -> Tensor:
-        return network(x, torch.full((len(x),), t, device=x.device), labels)
+        return trainer.average(x, torch.full((len(x),), t, device=x.device), labels)
 
     samples = unless_out_of_memory(lambda: sample(predict, noise, schedule=trainer.schedule, steps=steps))
     if samples is None:
         return  # training needs the memory more
     label_names = ["no label" if label == null else LABEL_NAMES[label] for label in range(n_labels)]
     captions = [f"step {trainer.step}: {name}" for name in label_names]
-    grid = samples.view(n_labels, columns, *shape).cpu().numpy()
+    grid = samples.view(n_labels, COLUMNS, *shape).cpu().numpy()
     write_atomically(out / SAMPLES, sample_grid(grid, captions))
 
 
@@ -65,12 +64,13 @@ def sample(predict: Callable[[Tensor, int], Tensor], noise: Tensor, *, schedule:
 
 def sample_grid(samples: np.ndarray, captions: Sequence[str]) -> bytes:
     """PNG of samples [rows, columns, C, H, W] in [-1, 1]; a caption over each row, modalities side by side."""
-    rows, columns, channels, height, width = samples.shape
-    strips = samples.transpose(0, 3, 1, 2, 4).reshape(rows, height, columns, channels * width)
-    strips = np.pad(strips, ((0, 0), (CAPTION, GAP), (0, 0), (GAP, 0)), constant_values=-1)
-    grey = np.round((np.clip(strips, -1, 1) + 1) * 127.5).astype(np.uint8)
-    sheet = Image.fromarray(grey.reshape(rows * strips.shape[1], -1)).convert("RGB")
+    rows, *_, height, _ = samples.shape
+    strips = samples.transpose(0, 3, 1, 2, 4).reshape(rows, height, -1)
+    strips = np.pad(strips, ((0, 0), (CAPTION, 0), (0, 0)), constant_values=-1)
+    sheet = Image.fromarray(
+        np.round((np.clip(strips, -1, 1) + 1) * 127.5).astype(np.uint8).reshape(-1, strips.shape[2])
+    )
     pen = ImageDraw.Draw(sheet)
     for row, caption in enumerate(captions):
-        pen.text((GAP, row * strips.shape[1]), caption, MUTED, font())
+        pen.text((0, row * (CAPTION + height)), caption, 150, font())
     return encode_png(sheet)

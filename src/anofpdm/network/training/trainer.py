@@ -4,6 +4,7 @@ A step is a function of the weights, the seed and the step's number, which deter
 and withheld labels. A resumed run is therefore identical to an uninterrupted one.
 """
 
+import copy
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -11,13 +12,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from anofpdm.errors import ModelError, TrainingError
+from anofpdm.errors import TrainingError
 from anofpdm.network.config import UNetConfig
 from anofpdm.network.fast.cpu import fast_gradients
 from anofpdm.network.fast.cuda_graph import CudaGraph
 from anofpdm.network.schedule import NoiseSchedule
 from anofpdm.network.training.augment import CHANCES, augment
-from anofpdm.network.training.optimiser import adamw, set_learning_rate
+from anofpdm.network.training.optimiser import adamw, set_learning_rate, update_average
 from anofpdm.network.training.training_config import TrainingConfig
 from anofpdm.network.unet import UNet
 from anofpdm.options import Task
@@ -50,7 +51,7 @@ class Trainer:
             )
         self.schedule = NoiseSchedule.linear()
         self.network = self.new_network().to(memory_format=torch.channels_last).train()  # type: ignore[call-overload]
-        self.average = {name: parameter.detach().clone() for name, parameter in self.network.named_parameters()}
+        self.average = copy.deepcopy(self.network).requires_grad_(False).eval()
         on_gpu = device.type == "cuda"
         self.runner: nn.Module = self.network
         if self.world.count > 1:
@@ -60,8 +61,6 @@ class Trainer:
         self._uses_graph = on_gpu and self.world.count == 1
         self.micro_batch = config.batch // self.world.count  # halved when memory runs out
         self.step = self.eager_steps = 0
-        alpha_bar = self.schedule.alpha_bar
-        self._signal, self._spread = (part.sqrt().float().to(device) for part in (alpha_bar, 1 - alpha_bar))
         self._generator = torch.Generator(device)
         self.level_loss = torch.zeros(2, LEVEL_BINS, device=device)  # sums and counts since the last picture
 
@@ -84,10 +83,9 @@ class Trainer:
         if config.augment:
             x0 = augment(x0, draw(CHANCES + x0.shape[1]) * 2 - 1)
         noise = self.draw_noise(x0, t, generator)
-        x = self._signal[t][:, None, None, None] * x0 + self._spread[t][:, None, None, None] * noise
         null = self.network_config.null_label
         known = labels if config.task == Task.GUIDED else torch.full_like(labels, null)
-        return Inputs(x, t, torch.where(withheld, null, known), noise)
+        return Inputs(self.schedule.add_noise(x0, t, noise), t, torch.where(withheld, null, known), noise)
 
     def draw_noise(self, x0: Tensor, _t: Tensor, generator: torch.Generator) -> Tensor:
         """Of this process's slices, as part of the noise of the whole batch."""
@@ -97,16 +95,17 @@ class Trainer:
     def update(self, inputs: Inputs) -> Tensor:
         """One step of the optimiser; returns the mean loss of this process's slices."""
         torch.manual_seed(_mix_seeds(self.config.seed, self.step, 1 + self.world.rank))  # dropout
-        warmed_up = min(1.0, (self.step + 1) / self.config.warm_up) if self.config.warm_up else 1.0
+        warmed_up = min(1.0, (self.step + 1) / max(self.config.warm_up, 1))
         set_learning_rate(self.optimiser, self.config.learning_rate * warmed_up)
-        if self._uses_graph and self._graph is None and self.eager_steps >= RECORD_AFTER:
-            self._graph = self._record(inputs)
+        if self._uses_graph and self._graph is None and self.eager_steps == RECORD_AFTER:
+            # A graph keeps its memory; where that is too much, training works without one.
+            self._graph = unless_out_of_memory(lambda: CudaGraph(self._optimise, inputs))
         if self._graph is not None:
             loss = self._graph(*inputs).clone()
         else:
             loss = self._optimise_in_memory(inputs)
             self.eager_steps += 1
-        self._update_average()
+        update_average(self.average, self.network, self.config.average, self.step)
         self.step += 1
         return loss
 
@@ -139,11 +138,23 @@ class Trainer:
             self._halve()
         return self._optimise(*inputs)
 
-    def _record(self, inputs: Inputs) -> CudaGraph | None:
-        """None if memory ran out: a graph keeps its memory, and training works without one."""
-        graph = unless_out_of_memory(lambda: CudaGraph(self._optimise, inputs))
-        self._uses_graph = graph is not None
-        return graph
+    def _halve(self) -> None:
+        """Halve the micro-batch; the batch stays the same."""
+        if self.micro_batch == 1:
+            raise TrainingError("not enough memory for a single slice; choose a smaller --preset")
+        self.micro_batch = (self.micro_batch + 1) // 2
+
+    def _backward(self, inputs: Inputs) -> Tensor:
+        count, total = len(inputs.x), torch.zeros((), device=self.device)
+        for part in map(Inputs._make, zip(*(tensor.split(self.micro_batch) for tensor in inputs), strict=True)):
+            losses = self.losses(part)
+            with fast_gradients(self.device):
+                (losses.sum() / count).backward()
+            losses = losses.detach()
+            total += losses.sum() / count
+            bins = part.t * LEVEL_BINS // len(self.schedule)
+            self.level_loss.index_add_(1, bins, torch.stack([losses, torch.ones_like(losses)]))
+        return total
 
     def losses(self, inputs: Inputs) -> Tensor:
         """[b], one per slice."""
@@ -156,65 +167,34 @@ class Trainer:
         on_gpu = self.device.type == "cuda"
         return torch.autocast(self.device.type, torch.bfloat16, enabled=on_gpu, cache_enabled=False)
 
-    def _backward(self, inputs: Inputs) -> Tensor:
-        count, total = len(inputs.x), torch.zeros((), device=self.device)
-        for start in range(0, count, self.micro_batch):
-            part = Inputs(*(tensor[start : start + self.micro_batch] for tensor in inputs))
-            losses = self.losses(part)
-            with fast_gradients(self.device):
-                (losses.sum() / count).backward()
-            total += losses.detach().sum() / count
-            bins = part.t * LEVEL_BINS // len(self.schedule)
-            self.level_loss[0].index_add_(0, bins, losses.detach())
-            self.level_loss[1].index_add_(0, bins, torch.ones_like(losses))
-        return total
-
-    def _halve(self) -> None:
-        """Halve the micro-batch; the batch stays the same."""
-        if self.micro_batch == 1:
-            raise TrainingError("not enough memory for a single slice; choose a smaller --preset")
-        self.micro_batch = (self.micro_batch + 1) // 2
-
-    @torch.no_grad()
-    def _update_average(self) -> None:
-        """Moving average with a lower decay in the first steps, so that short runs are usable."""
-        decay = min(self.config.average, (1 + self.step) / (10 + self.step))
-        now = dict(self.network.named_parameters())
-        torch._foreach_lerp_(list(self.average.values()), [now[name] for name in self.average], 1 - decay)
-
     # ---- state -------------------------------------------------------------------------------------------------------
 
     def state(self) -> dict[str, Tensor]:
-        tensors: dict[str, Tensor] = {}
+        weights = {NETWORK: self.network.state_dict(), AVERAGE: self.average.state_dict()}
+        tensors = {part + name: tensor for part, named in weights.items() for name, tensor in named.items()}
         for name, parameter in self.network.named_parameters():
-            tensors |= {NETWORK + name: parameter, AVERAGE + name: self.average[name]}
             moments = self.optimiser.state.get(parameter, {})  # none before the first step, or without a gradient
             tensors |= {f"{moment}.{name}": moments[moment] for moment in MOMENTS if moments}
         return tensors
 
-    @torch.no_grad()
     def restore(self, tensors: Mapping[str, Tensor], step: int) -> None:
+        """To `state` at this step. RuntimeError if the weights do not fit."""
+        for network, part in ((self.network, NETWORK), (self.average, AVERAGE)):
+            network.load_state_dict(
+                {name.removeprefix(part): tensor for name, tensor in tensors.items() if name.startswith(part)}
+            )
         for name, parameter in self.network.named_parameters():
-            saved = tensors.get(NETWORK + name)
-            if saved is None or saved.shape != parameter.shape:
-                raise ModelError(f"the weights do not fit this network ({name} is missing or of another shape)")
-        self.step = step
-        for name, parameter in self.network.named_parameters():
-            parameter.copy_(tensors[NETWORK + name])
-            self.average[name].copy_(tensors[AVERAGE + name])
-            if f"{MOMENTS[0]}.{name}" in tensors:
+            saved = [tensors.get(f"{moment}.{name}") for moment in MOMENTS]
+            moments = [torch.empty_like(parameter).copy_(tensor) for tensor in saved if tensor is not None]
+            if moments:
                 steps = torch.tensor(float(step), device=self.device if parameter.is_cuda else "cpu")
-                moments = {key: torch.empty_like(parameter).copy_(tensors[f"{key}.{name}"]) for key in MOMENTS}
-                self.optimiser.state[parameter] = {"step": steps, **moments}
+                self.optimiser.state[parameter] = {"step": steps, **dict(zip(MOMENTS, moments, strict=True))}
+        self.step = step
 
     def load_weights(self, weights: Mapping[str, Tensor]) -> None:
         """Start at step 0 with a model's weights."""
-        self.restore({prefix + name: w for name, w in weights.items() for prefix in (NETWORK, AVERAGE)}, step=0)
-
-    def averaged_network(self) -> nn.Module:
-        network = self.new_network()
-        network.load_state_dict(self.average)
-        return network.eval()
+        for network in (self.network, self.average):
+            network.load_state_dict(weights)
 
 
 def _mix_seeds(*numbers: int) -> int:
