@@ -89,8 +89,8 @@ MUTANTS = (
     ),
     (
         "method/guidance.py",
-        "labels: tuple[int, int] = (HEALTHY, NULL)",
-        "labels: tuple[int, int] = (NULL, HEALTHY)",
+        "LABELS = (HEALTHY, NULL)",
+        "LABELS = (NULL, HEALTHY)",
         "method/test_evidence.py",
     ),
     (
@@ -101,8 +101,8 @@ MUTANTS = (
     ),
     (
         "method/mask.py",
-        "keep = sizes > limit",
-        "keep = sizes >= limit",
+        "ravel()) > limit",
+        "ravel()) >= limit",
         "method/test_mask.py",
     ),
     (

@@ -16,7 +16,6 @@ from anofpdm.method.mask import (
     mask,
     mask_quantiles,
     median_filtered,
-    median_image,
     thresholds,
 )
 from anofpdm.options import Signal
@@ -55,12 +54,6 @@ def test_the_median_filter_is_scipys(count, height, width, seed):
     np.testing.assert_array_equal(median_filtered(maps), expected)
 
 
-@pytest.mark.parametrize("count", [1, 3, 9])
-def test_the_median_of_images_is_numpys(count):
-    images = np.random.default_rng(count).random((count, 11, 7))
-    np.testing.assert_array_equal(median_image(list(images)), np.median(images, axis=0))
-
-
 def test_quantiles_fall_from_98_to_90_percent_in_a_hundred_steps():
     quantiles = mask_quantiles(np.arange(101) / 100, 1.0)
     np.testing.assert_allclose(quantiles, np.linspace(0.90, 0.98, 101)[::-1], atol=1e-12)
@@ -80,7 +73,7 @@ def test_thresholds_from_healthy_slices_and_from_both():
 @given(st.integers(0, 2**32 - 1), st.integers(0, 30), st.floats(0.05, 0.6))
 def test_no_component_of_the_limit_or_fewer_is_left_and_no_larger_one_is_lost(seed, limit, share):
     image = np.random.default_rng(seed).random((24, 24)) < share
-    kept = drop_small_components(image, limit)
+    (kept,) = drop_small_components(image[None], limit)
     assert not (kept & ~image).any()
     components, count = ndimage.label(image, np.ones((3, 3)))
     for number in range(1, count + 1):
@@ -123,6 +116,7 @@ def test_smoothing_needs_positions_and_a_calibration_with_them(made, calibration
     in_context = calibrate(*made, positions=positions)
     near, far = (decide(made[0], in_context, options, positions) for options in (smoothing, DecisionSettings()))
     assert near.maps.std() < far.maps.std()
+    assert len(calibrate(*made, positions=positions, context_mm=0.0).fitted) == 1
 
 
 @pytest.mark.parametrize("last_map", {variant.last_map for variant in VARIANTS.values()})
@@ -166,9 +160,3 @@ def test_thresholds_from_healthy_slices_need_a_fit_for_the_signal(made, calibrat
     assert decide(evidence, other, DecisionSettings("none")).masks.any()
     with pytest.raises(CalibrationError, match="--signal gradient"):
         decide(evidence, other, DecisionSettings(mask=MaskSettings(threshold)))
-
-
-@pytest.mark.parametrize("value", [float("nan"), -1.0])
-def test_a_healthy_threshold_is_a_number(calibration, value):
-    with pytest.raises(MethodError, match="healthy_threshold"):
-        replace(calibration.fitted[0], healthy_threshold=value)

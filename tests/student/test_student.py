@@ -41,7 +41,7 @@ def trained():
 class TestInputs:
     def test_neighbours_are_the_nearest_slices_of_the_same_scan(self):
         order = np.array([3, 0, 4, 2, 1])
-        positions = SlicePositions(np.array([*"aaabb"]), np.array([0.0, 2, 4, 0, 4])).take(order)
+        positions = SlicePositions(np.array([*"aaabb"])[order], np.array([0.0, 2, 4, 0, 4])[order])
         # 2 mm away is near enough to stand for 4, nothing at all for what lies outside the scan.
         rows = order[neighbour_rows(positions, (-4.0, 4.0))][np.argsort(order)]
         assert rows.tolist() == [[0, 0, 2], [1, 0, 2], [2, 0, 2], [3, 3, 4], [4, 3, 4]]

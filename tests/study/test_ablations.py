@@ -19,8 +19,8 @@ from anofpdm.cohorts import open_cohort
 from anofpdm.errors import EvaluationError, MethodError
 from anofpdm.labels import HEALTHY
 from anofpdm.method.decision import VARIANTS, DecisionSettings, decide
-from anofpdm.method.evidence import concatenate
-from anofpdm.method.gather import EvidenceRequest, evidence_batches, slice_seeds
+from anofpdm.method.evidence import EvidenceRequest, concatenate
+from anofpdm.method.gather import evidence_batches, slice_seeds
 from anofpdm.network.predictor import load_trained
 from anofpdm.network.schedule import NoiseSchedule
 from anofpdm.scoring.metrics.pixels import average_precision

@@ -180,7 +180,7 @@ class Model:
         if unused:
             raise ConfigError(f"{unused}: not an option of the student engine; add --engine diffusion, or omit it")
         choices = MaskChoices(options.get("threshold_probability"), options.get("smallest"))
-        return StudentEngine(replace(self._student, choices=choices) if choices.settings() else self._student)
+        return StudentEngine(replace(self._student, choices=choices))
 
     def _diffusion_engine(self, options: SegmentOptions) -> DiffusionEngine:
         """With the calibrated defaults where no option is given."""

@@ -18,8 +18,8 @@ from anofpdm.cohorts.store import Cohort
 from anofpdm.errors import EvaluationError
 from anofpdm.method.calibration import Calibration
 from anofpdm.method.decision import VARIANTS, Variant, decide
-from anofpdm.method.evidence import Evidence
-from anofpdm.method.gather import EvidenceRequest, gather_shared, slice_seeds
+from anofpdm.method.evidence import Evidence, EvidenceRequest
+from anofpdm.method.gather import gather_shared, slice_seeds
 from anofpdm.network.predictor import TrainedModel
 from anofpdm.options import Encoding, Signal
 from anofpdm.scoring.metrics.pixels import average_precision
