@@ -112,10 +112,10 @@ MUTANTS = (
         "method/test_mask.py",
     ),
     (
-        "method/scan_labels.py",
+        "calibration/scan_labels.py",
         "estimated[rows[np.argmax(scores[rows])]]",
         "estimated[rows[np.argmin(scores[rows])]]",
-        "method/test_scan_labels.py",
+        "calibration/test_scan_labels.py",
     ),
     (
         "calibration/fit_calibration.py",

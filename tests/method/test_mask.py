@@ -9,7 +9,8 @@ from scipy import ndimage
 from anofpdm.errors import CalibrationError, ConfigError, MethodError
 from anofpdm.method import calibrate
 from anofpdm.method.context import SlicePositions
-from anofpdm.method.decision import VARIANTS, DecisionSettings, decide
+from anofpdm.method.decision import DecisionSettings, decide
+from anofpdm.method.evidence import SignalMaps
 from anofpdm.method.mask import (
     MaskSettings,
     drop_small_components,
@@ -119,10 +120,13 @@ def test_smoothing_needs_positions_and_a_calibration_with_them(made, calibration
     assert len(calibrate(*made, positions=positions, context_mm=0.0).fitted) == 1
 
 
-@pytest.mark.parametrize("last_map", {variant.last_map for variant in VARIANTS.values()})
-def test_every_variant_has_masks(made, calibration, last_map):
-    decisions = decide(made[0], calibration, DecisionSettings(last_map=last_map))
-    assert decisions.masks.shape == (40, 16, 16)
+def test_masks_may_be_of_the_last_maps_alone(made, calibration):
+    evidence = replace(made[0], maps_by_signal={Signal.ERROR: SignalMaps(made[0].last_maps, made[0].maps)})
+    mean, last = (
+        decide(made[0], calibration, DecisionSettings()),
+        decide(evidence, calibration, DecisionSettings(last_map=True)),
+    )
+    np.testing.assert_array_equal(last.masks, mean.masks)
 
 
 @pytest.mark.parametrize(

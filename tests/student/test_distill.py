@@ -84,7 +84,8 @@ def two_heads(folder: Path) -> dict[str, Path]:
 
 
 def distilled(folder: Path, config: DistillConfig = QUICK):
-    return distill(*opened(folder), config)
+    network, calibration, cohort = opened(folder)
+    return distill(network, calibration, cohort, config)
 
 
 def test_a_student_is_saved_in_the_models_folder_and_used_by_default(made, with_student, tmp_path):
@@ -167,7 +168,7 @@ def test_the_probability_is_one_half_at_the_threshold():
 
 def test_an_interrupted_run_resumes_with_cached_pseudo_labels(copied, monkeypatch):
     network, calibration, cohort = opened(copied)
-    rows, masked = cohort.rows("train"), []
+    rows, masked = cohort.rows("train"), list[tuple]()
 
     def mask_scan(*args):
         if len(masked) == 3 and not (copied / "resumed").exists():

@@ -251,7 +251,7 @@ class TestOnDisk:
         save_student(tmp_path, student, {"slices": 3})
         again = load_student(tmp_path, "teacher", CPU)
         assert again.config == student.config
-        assert (again.foreground, again.expects, again.typical) == ((0.2, 0.3), None, None)
+        assert (again.foreground, again.expects, again.typical) == ((0.2, 0.3), student.expects, None)
         assert str(again.calibration) == str(student.calibration)
         for parameters in zip(again.network.parameters(), student.network.parameters(), strict=True):
             assert torch.equal(*parameters)

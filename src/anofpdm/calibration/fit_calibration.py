@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
+from anofpdm.calibration.scan_labels import estimate_labels
 from anofpdm.calibration.signal_choice import TINY, choose_maps
 from anofpdm.cohorts.store import Cohort, check_slices, foreground
 from anofpdm.errors import CalibrationError
@@ -35,7 +36,6 @@ from anofpdm.method.evidence import (
 )
 from anofpdm.method.gather import gather_shared, slice_seeds
 from anofpdm.method.mask import smallest_lesion_level
-from anofpdm.method.scan_labels import estimate_labels
 from anofpdm.network.predictor import TrainedModel
 from anofpdm.options import Encoding, Signal, Split, StrengthBy
 from anofpdm.scans.expects import ScanExpectation

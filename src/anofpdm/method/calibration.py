@@ -146,11 +146,7 @@ def calibrate(
         raise CalibrationError("guidance has no effect: the model ignores its labels; train it longer")
     contexts = [0.0] if positions is None or context_mm == 0 else [0.0, context_mm]
     positions = positions or SlicePositions.unrelated(len(unhealthy))
-    logs = log_curves(divergence)
-    fitted = tuple(
-        ContextFit(mm, *fit_and_validate(smooth_across_slices(logs, positions, mm), unhealthy, patients))
-        for mm in contexts
-    )
+    fitted = _fit_curves(divergence, contexts, positions, unhealthy, patients)
     cosine_accuracy = _cosine_accuracy(to_numpy(at_chosen.similarity[:, 0]), unhealthy, patients)
     calibration = Calibration(
         settings=evidence.settings,
@@ -169,6 +165,21 @@ def calibrate(
         strength_by=strength_by,
     )
     return refit_maps(calibration, at_chosen, unhealthy, positions)
+
+
+def _fit_curves(
+    divergence: np.ndarray,
+    contexts: Sequence[float],
+    positions: SlicePositions,
+    unhealthy: np.ndarray,
+    patients: np.ndarray,
+) -> tuple[ContextFit, ...]:
+    """The curve detector for each smoothing across slices."""
+    logs = log_curves(divergence)
+    return tuple(
+        ContextFit(mm, *fit_and_validate(smooth_across_slices(logs, positions, mm), unhealthy, patients))
+        for mm in contexts
+    )
 
 
 def rate_strengths(evidence: Evidence, unhealthy: np.ndarray) -> tuple[Candidate, ...]:

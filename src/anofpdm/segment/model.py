@@ -28,7 +28,6 @@ from anofpdm.network.checkpoint import WEIGHTS
 from anofpdm.network.predictor import load_trained
 from anofpdm.options import Engine, Precision, Raw, parse
 from anofpdm.raw.cache import StudyCache
-from anofpdm.scans.expects import ScanExpectation
 from anofpdm.segment.brain_source import BrainSource
 from anofpdm.segment.engines import Diffusion, DiffusionEngine, StudentEngine
 from anofpdm.segment.one_scan import Source, segment_source
@@ -93,8 +92,7 @@ class Model:
             network, calibration = self.diffusion.network, self.diffusion.calibration
             return KnownScans(network.modalities, network.size, network.expects, calibration.foreground, typical)
         student, config = self._student, self._student.config
-        expects, foreground = student.expects or ScanExpectation(), student.foreground or (0.0, 1.0)
-        return KnownScans(config.modalities, config.size, expects, foreground, typical)
+        return KnownScans(config.modalities, config.size, student.expects, student.foreground, typical)
 
     @property
     def _student(self) -> Student:

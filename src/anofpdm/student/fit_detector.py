@@ -4,11 +4,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from anofpdm.calibration.scan_labels import estimate_labels
 from anofpdm.labels import HEALTHY, NULL, UNHEALTHY
 from anofpdm.method.context import SlicePositions
 from anofpdm.method.detection import Accuracy, CurveDetector, fit_and_validate
 from anofpdm.method.mask import smallest_pixels
-from anofpdm.method.scan_labels import estimate_labels
 from anofpdm.student.decide import DETECTION_MM, SPAN, StudentCalibration, detection_values, map_scans
 from anofpdm.student.predict import predict_passes
 from anofpdm.student.student_network import Pixels, StudentNet
