@@ -43,7 +43,7 @@ LIMITS = {
     "forward process / literal loop": Limit(0.42, 1.3),
     "student's scan / reading its files": Limit(235, 1.35),
     "prepare / reading with nibabel": Limit(3.4, 1.35),
-    "median filter / scipy's": Limit(0.27, 1.4),
+    "median filter / scipy's": Limit(0.41, 1.4),
     "help page / importing typer and rich": Limit(1.33, 1.12),
 }
 CPU = torch.device("cpu")

@@ -89,8 +89,8 @@ MUTANTS = (
     ),
     (
         "method/guidance.py",
-        "labels: tuple[int, int] = (HEALTHY, NULL)",
-        "labels: tuple[int, int] = (NULL, HEALTHY)",
+        "LABELS = (HEALTHY, NULL)",
+        "LABELS = (NULL, HEALTHY)",
         "method/test_evidence.py",
     ),
     (
@@ -101,8 +101,8 @@ MUTANTS = (
     ),
     (
         "method/mask.py",
-        "keep = sizes > limit",
-        "keep = sizes >= limit",
+        "ravel()) > limit",
+        "ravel()) >= limit",
         "method/test_mask.py",
     ),
     (
@@ -112,10 +112,10 @@ MUTANTS = (
         "method/test_mask.py",
     ),
     (
-        "method/scan_labels.py",
+        "calibration/scan_labels.py",
         "estimated[rows[np.argmax(scores[rows])]]",
         "estimated[rows[np.argmin(scores[rows])]]",
-        "method/test_scan_labels.py",
+        "calibration/test_scan_labels.py",
     ),
     (
         "calibration/fit_calibration.py",

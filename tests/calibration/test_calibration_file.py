@@ -54,7 +54,7 @@ def test_what_is_not_known_stays_unknown():
         ("settings.levels", [0, 100, 200, 5000]),
         ("settings.levels", [0, 100]),
         ("settings.channels", [7]),
-        ("fitted.0.healthy_threshold", "x"),
+        ("fitted.0.healthy_threshold", -1),
         ("fitted.0.curve.scale", [0, 0, 0, 0]),
         ("fitted.0.curve.offset", float("inf")),
         ("candidates.0.accuracy", None),

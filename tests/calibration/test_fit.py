@@ -47,7 +47,7 @@ def fit(model, cohort):
 
 def prefer(share):
     """As the contrast of a share of the gradient."""
-    return lambda _calibration, _maps, other: -abs(other - share)
+    return lambda _calibration, _evidence, _unhealthy, _inside, other: -abs(other - share)
 
 
 def test_lesion_masks_of_the_cohort_have_no_influence(made, model, fit, tmp_path):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from anofpdm.calibration.signal_choice import LabelledMaps, choose_maps, contrast
+from anofpdm.calibration.signal_choice import choose_maps, contrast
 from anofpdm.method import calibrate
 from anofpdm.method.evidence import SignalMaps
 from anofpdm.options import Signal
@@ -29,7 +29,7 @@ def labelled(error, gradient):
         maps[signal] = SignalMaps(torch.tensor(image), torch.zeros(len(labels), 1, 0, 0))
     evidence = replace(evidence, maps_by_signal=maps, end_step=torch.full((len(labels), 1), LEVELS[-1]))
     calibration = calibrate(evidence, labels, patients)
-    return calibration, LabelledMaps(evidence, labels, np.repeat(INSIDE[None], len(labels), axis=0))
+    return calibration, evidence, labels == 1, np.repeat(INSIDE[None], len(labels), axis=0)
 
 
 @pytest.mark.parametrize(
@@ -37,23 +37,23 @@ def labelled(error, gradient):
     [(3.0, 30.0, Signal.AGREEMENT, 2 / 3), (30.0, 3.0, Signal.ERROR, 1 / 3)],
 )
 def test_maps_in_which_lesions_stand_out_are_chosen(error, gradient, signal, share):
-    calibration, maps = labelled(error, gradient)
-    chosen = choose_maps(calibration, maps)
+    calibration, *maps = labelled(error, gradient)
+    chosen = choose_maps(calibration, *maps)
     assert (chosen.signal, chosen.gradient_share) == (signal, share)
     assert replace(chosen, signal=Signal.ERROR, gradient_share=1 / 3) == calibration.settings
 
 
 @pytest.mark.parametrize("share", [0.0, 0.5, 2 / 3])
 def test_contrast_is_the_logarithm_of_the_ratio(share):
-    calibration, maps = labelled(20.0, 100.0)
+    calibration, evidence, unhealthy, inside = labelled(20.0, 100.0)
     expected = (1 - share) * np.log(20.0) + share * np.log(100.0)  # against about 1
-    assert contrast(calibration, maps, share) == pytest.approx(expected, abs=0.05)
+    assert contrast(calibration, evidence, unhealthy, inside, share) == pytest.approx(expected, abs=0.05)
 
 
 def test_where_nothing_was_averaged_but_the_lowest_level_agreement_is_the_error():
-    calibration, maps = labelled(5.0, 100.0)
+    calibration, evidence, _, _ = labelled(5.0, 100.0)
     settings = replace(calibration.settings, signal=Signal.AGREEMENT, gradient_share=0.5)
-    lowest = replace(maps.evidence, end_step=torch.zeros_like(maps.evidence.end_step))
-    torch.testing.assert_close(lowest.with_maps_of(settings).maps, maps.evidence.maps)
-    both = [maps.evidence.maps_by_signal[part].mean for part in (Signal.ERROR, Signal.GRADIENT_ABOVE)]
-    torch.testing.assert_close(maps.evidence.with_maps_of(settings).maps, (both[0] * both[1]).sqrt())
+    lowest = replace(evidence, end_step=torch.zeros_like(evidence.end_step))
+    torch.testing.assert_close(lowest.with_maps_of(settings).maps, evidence.maps)
+    error, gradient = (evidence.maps_by_signal[part].mean for part in (Signal.ERROR, Signal.GRADIENT_ABOVE))
+    torch.testing.assert_close(evidence.with_maps_of(settings).maps, (error * gradient).sqrt())

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from anofpdm.errors import NotEnoughMemoryError
-from anofpdm.method.evidence import EvidenceSettings, concatenate
-from anofpdm.method.gather import EvidenceRequest, evidence_batches, regroup, slice_seeds
+from anofpdm.method.evidence import EvidenceRequest, EvidenceSettings, concatenate
+from anofpdm.method.gather import evidence_batches, regroup, slice_seeds
 from anofpdm.network.config import UNetConfig
 from anofpdm.network.predictor import NoisePredictor
 from anofpdm.network.unet import UNet

@@ -50,12 +50,15 @@ def some_slices(n=2, channels=2, side=6, dtype=torch.float64):
 
 
 class Elementwise:
-    """A network stand-in that looks at one pixel at a time: bit-identical whatever the batch."""
+    """A network stand-in that looks at one pixel at a time: bit-identical whatever the batch. Any callable of slices
+    [N, C, H, W], an integer level and labels [N] will do."""
 
     def __init__(self, difference=0.3):
         self.difference = difference
 
     def __call__(self, x, t, labels):
+        assert isinstance(t, int)
+        assert (labels.dtype, labels.shape) == (torch.long, x.shape[:1])
         lean = torch.where(labels == HEALTHY, self.difference, 0.0).to(x)[:, None, None, None]
         return torch.tanh(x) * (0.5 + 0.4 * np.cos(t / 150)) + lean * torch.sin(3 * x + t / 100)
 

@@ -1,23 +1,18 @@
 """Options of a segmentation, resolved against a model."""
 
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 
 from anofpdm.errors import CalibrationError, ConfigError, ModelError
 from anofpdm.options import Engine
 from anofpdm.segment.engines import DiffusionEngine, StudentEngine
-from anofpdm.student.decide import CALIBRATED
-from anofpdm.student.student_network import StudentConfig
+from tests.optional_toys import make_student
 from tests.segment.known_model import known_model
 
 
 def model_with_student():
-    calibration = {"accuracy": 1.0}
-    config = StudentConfig(("t2",), 64, (-2.0, 2.0))
-    student = SimpleNamespace(config=config, sha256="5", calibration=calibration, choices=CALIBRATED, typical=None)
-    return replace(known_model(seed=7), student=student)
+    return replace(known_model(seed=7), student=make_student(channels=("t2",), optional=()))
 
 
 def test_auto_is_the_student_where_there_is_one():

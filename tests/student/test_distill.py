@@ -10,12 +10,12 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from anofpdm.calibration.calibration_file import save_calibration
+from anofpdm.calibration.calibration_file import load_calibration, save_calibration
 from anofpdm.calibration.figure import draw_calibration
 from anofpdm.calibration.fit_calibration import CalibrationConfig, fit_calibration, slice_positions
 from anofpdm.cli.main import app
 from anofpdm.cohorts import open_cohort
-from anofpdm.errors import ConfigError, ModelError, ScanError, ScanWarning, TrainingError
+from anofpdm.errors import CalibrationError, ModelError, ScanError, ScanWarning, TrainingError
 from anofpdm.labels import HEALTHY
 from anofpdm.method.decision import DecisionSettings
 from anofpdm.method.gather import evidence_batches
@@ -67,17 +67,15 @@ def with_student(made, tmp_path_factory):
 
 
 def opened(folder: Path):
-    """The model, and the cohort with both kinds of slices in the split that decisions are calibrated on."""
-    model = load(folder / "model", "cpu")
+    """The network, its calibration, and the cohort with both kinds of slices in the split that decisions are calibrated
+    on."""
+    network = load_trained(folder / "model", CPU)
+    calibration, _ = load_calibration(network)
     # An untrained network does not separate healthy from unhealthy slices: a low threshold, for non-empty masks.
-    calibration = model.diffusion.calibration
     low = tuple(replace(fit, healthy_threshold=0.3 * fit.healthy_threshold) for fit in calibration.fitted)
-    model = replace(model, diffusion=replace(model.diffusion, calibration=replace(calibration, fitted=low)))
     cohort = open_cohort(folder / "cohort")
-    cohort.splits[:] = "train"
-    held = np.isin(cohort.patients, ["p0", "p1"])
-    cohort.splits[held] = "val"
-    return model, cohort
+    cohort.splits[:] = np.where(np.isin(cohort.patients, ["p0", "p1"]), "val", "train")
+    return network, replace(calibration, fitted=low), cohort
 
 
 def two_heads(folder: Path) -> dict[str, Path]:
@@ -86,12 +84,8 @@ def two_heads(folder: Path) -> dict[str, Path]:
 
 
 def distilled(folder: Path, config: DistillConfig = QUICK):
-    model, cohort = opened(folder)
-    return distill(model.diffusion.network, model.diffusion.calibration, cohort, config)
-
-
-def teacher_of(model) -> Teacher:
-    return Teacher(model.diffusion.network, model.diffusion.calibration, LOW)
+    network, calibration, cohort = opened(folder)
+    return distill(network, calibration, cohort, config)
 
 
 def test_a_student_is_saved_in_the_models_folder_and_used_by_default(made, with_student, tmp_path):
@@ -115,21 +109,17 @@ def test_the_diffusion_model_explains_masks_of_a_student(with_student, tmp_path)
     model, scans = load(with_student, "cpu"), two_heads(tmp_path)
     plain, whole = model.segment(scans), model.segment(scans, engine="diffusion")
     numbers = [int(plain.display.indices[row]) + 1 for row in (2, 5)]  # as the report counts
-    explained = model.segment(scans, explain=numbers)
+    with pytest.warns(ScanWarning, match="no slice 999 to explain"):
+        explained = model.segment(scans, explain=[999, *numbers, numbers[1]])
     evidence = explained.decisions.evidence
     np.testing.assert_array_equal(explained.mask, plain.mask)
     assert evidence.rows.tolist() == [2, 5]
     np.testing.assert_allclose(evidence.divergence, whole.decisions.evidence.divergence[[2, 5]], rtol=1e-4)
     np.testing.assert_array_equal(evidence.end_step, whole.decisions.evidence.end_step[[2, 5]])
-    assert explained.summary["settings"]["explained"] == numbers
+    assert explained.summary["settings"]["explained"] == [*numbers, 999]
     rows = [number for number, shown in enumerate(build_page_data(explained).slices) if shown.divergence is not None]
     assert rows == [2, 5]
-    with pytest.warns(ScanWarning, match="no slice 999 to explain"):
-        beyond = model.segment(scans, explain=np.array([999, numbers[1], numbers[1]]))  # type: ignore[arg-type]
-    assert beyond.decisions.evidence.rows.tolist() == [5]
-    beyond.save(tmp_path / "beyond")
-    with pytest.raises(ConfigError, match="slice numbers"):
-        model.segment(scans, explain="70,71")  # type: ignore[arg-type]
+    explained.save(tmp_path / "out")
 
 
 def test_findings_are_explained_at_their_central_slice(with_student, tmp_path):
@@ -156,19 +146,18 @@ def test_a_cohort_without_masks_gives_the_same_student(copied, with_student):
 
 
 def test_slices_labelled_healthy_have_empty_masks_and_are_not_evaluated(copied, monkeypatch):
-    model, cohort = opened(copied)
-    rows = cohort.rows("train")
-    evaluated = []
-    plain = evidence_batches
-    monkeypatch.setattr(
-        targets,
-        "evidence_batches",
-        lambda *args, **options: (evaluated.append(len(args[2])), plain(*args, **options))[1],
-    )
-    masks = pseudo_label(teacher_of(model), cohort, rows, World())
-    assert sum(evaluated) == (cohort.labels[rows] != HEALTHY).sum()
-    assert (masks[cohort.labels[rows] != HEALTHY] > 127).any((1, 2)).mean() > 0.5
-    assert not masks[cohort.labels[rows] == HEALTHY].any()
+    network, calibration, cohort = opened(copied)
+    rows, seeds_of_batches = cohort.rows("train"), []
+
+    def counting(predict, pixels, seeds, request):
+        seeds_of_batches.extend(seeds)
+        return evidence_batches(predict, pixels, seeds, request)
+
+    monkeypatch.setattr(targets, "evidence_batches", counting)
+    masks, healthy = pseudo_label(Teacher(network, calibration, LOW), cohort, rows, World()), cohort.labels[rows] == 0
+    assert len(seeds_of_batches) == np.count_nonzero(~healthy)
+    assert (masks[~healthy] > 127).any((1, 2)).mean() > 0.5
+    assert not masks[healthy].any()
 
 
 def test_the_probability_is_one_half_at_the_threshold():
@@ -178,52 +167,42 @@ def test_the_probability_is_one_half_at_the_threshold():
 
 
 def test_an_interrupted_run_resumes_with_cached_pseudo_labels(copied, monkeypatch):
-    model, cohort = opened(copied)
-    rows, plain = cohort.rows("train"), targets.mask_scan
-    seen: list[np.ndarray] = []
+    network, calibration, cohort = opened(copied)
+    rows, masked = cohort.rows("train"), list[tuple]()
 
-    def interrupted(*args):
-        if len(seen) == 3:
+    def mask_scan(*args):
+        if len(masked) == 3 and not (copied / "resumed").exists():
             raise KeyboardInterrupt
-        seen.append(args[2])
-        return plain(*args)
+        masked.append(args)
+        return targets_mask_scan(*args)
 
-    teacher = teacher_of(model)
-    monkeypatch.setattr(targets, "mask_scan", interrupted)
+    targets_mask_scan, teacher = targets.mask_scan, Teacher(network, calibration, LOW)
+    monkeypatch.setattr(targets, "mask_scan", mask_scan)
     with pytest.raises(KeyboardInterrupt):
         pseudo_label(teacher, cohort, rows, World())
-    monkeypatch.setattr(targets, "mask_scan", lambda *args: (seen.append(args[2]), plain(*args))[1])
+    (copied / "resumed").touch()
     whole = pseudo_label(teacher, cohort, rows, World())
-    assert len(seen) == len(np.unique(cohort.scans[rows]))
+    assert len(masked) == len(np.unique(cohort.scans[rows]))
     shutil.rmtree(copied / "model" / "student")
     np.testing.assert_array_equal(whole, pseudo_label(teacher, cohort, rows, World()))
 
 
 def test_pseudo_labels_are_cached_per_calibration_decision_labels_and_split(copied):
-    model, cohort = opened(copied)
-    rows, cache = cohort.rows("train"), copied / "model" / "student" / targets.CACHE
+    network, calibration, cohort = opened(copied)
     relabelled = replace(cohort, manifest=replace(cohort.manifest, tables_sha256={"slices.csv": "other"}))
-    teacher = teacher_of(model)
-    for number, (changed, slices) in enumerate(
-        [
-            (teacher, cohort),
-            (replace(teacher, calibration=replace(model.diffusion.calibration, divergence_max=1.0)), cohort),
-            (teacher, relabelled),
-            (replace(teacher, decision=DecisionSettings(detector="cosine")), cohort),
-        ],
-        start=1,
-    ):
-        pseudo_label(changed, slices, rows, World())
-        assert len(list(cache.iterdir())) == number
+    teacher = Teacher(network, calibration, LOW)
+    recalibrated = replace(teacher, calibration=replace(calibration, divergence_max=1.0))
+    otherwise = replace(teacher, decision=DecisionSettings(detector="cosine"))
+    changes = [(teacher, cohort), (recalibrated, cohort), (teacher, relabelled), (otherwise, cohort)]
+    for number, (changed, slices) in enumerate(changes, start=1):
+        pseudo_label(changed, slices, cohort.rows("train"), World())
+        assert len([*(copied / "model" / "student" / targets.CACHE).iterdir()]) == number
 
 
 def test_a_teacher_with_another_context_uses_its_own(copied):
-    model, cohort = opened(copied)
-    fitted = tuple(
-        replace(fit, context_mm=3.0 if fit.context_mm else 0.0) for fit in model.diffusion.calibration.fitted
-    )
-    wide = replace(model.diffusion.calibration, fitted=fitted)
-    assert distill(model.diffusion.network, wide, cohort, replace(QUICK, decision=None)) is not None
+    network, calibration, cohort = opened(copied)
+    fitted = tuple(replace(fit, context_mm=3.0 if fit.context_mm else 0.0) for fit in calibration.fitted)
+    assert distill(network, replace(calibration, fitted=fitted), cohort, replace(QUICK, decision=None)) is not None
 
 
 def test_a_damaged_student_leaves_the_diffusion_model_usable(with_student, tmp_path):
@@ -252,14 +231,14 @@ def test_a_student_learns_from_the_mean_prediction_of_others(copied, monkeypatch
         if task == "Student training":
             done.append(part / total)
 
-    model, cohort = opened(copied)
+    network, calibration, cohort = opened(copied)
     config = replace(QUICK, students=2, training=replace(QUICK.training, minutes=9))
-    distill(model.diffusion.network, model.diffusion.calibration, cohort, config, progress=report)
+    distill(network, calibration, cohort, config, progress=report)
     assert [seed for seed, _, _ in trained] == [1, 2, 0]
-    (_, first, one), (_, _, other), (_, last, _) = trained
+    (_, first, *students), (_, _, other), (_, last, _) = trained
     rows = np.flatnonzero(cohort.splits == "train")
     positions = slice_positions(cohort, rows)
-    logits = [predict_passes(network, first.pixels, positions, CPU)[0].mean(axis=1) for network in (one, other)]
+    logits = [predict_passes(network, first.pixels, positions, CPU)[0].mean(axis=1) for network in (*students, other)]
     expected = np.mean([1 / (1 + np.exp(-part)) for part in logits], axis=0)
     expected[cohort.labels[rows] == HEALTHY] = 0
     assert np.abs(last.masks - 255 * expected).max() <= 0.5001
@@ -267,10 +246,14 @@ def test_a_student_learns_from_the_mean_prediction_of_others(copied, monkeypatch
     assert done[-1] == 1
 
 
+def narrowed(calibration):
+    """Scored by FLAIR alone."""
+    return replace(calibration, settings=replace(calibration.settings, channels=(0,)))
+
+
 def test_a_student_needs_only_its_own_modalities(copied):
-    model, cohort = opened(copied)
-    narrow = replace(model.diffusion.calibration, settings=replace(model.diffusion.calibration.settings, channels=(0,)))
-    distill(model.diffusion.network, narrow, cohort, QUICK)
+    network, calibration, cohort = opened(copied)
+    distill(network, narrowed(calibration), cohort, QUICK)
     loaded = load(copied / "model", "cpu")
     assert loaded.request().modalities == ("flair",)
     assert loaded.request(engine="diffusion").modalities == ("flair", "t2")
@@ -288,16 +271,15 @@ def test_edges_of_targets_are_moved_by_what_these_are_based_on(copied, monkeypat
         channels.append(pixels(np.arange(1)).shape[1])
         return masks
 
-    def train(config, data, training, device, progress, late_modalities):
-        late.append(late_modalities)
-        return train_student(config, data, training, device, progress, late_modalities)
+    def train(*args):
+        late.append(args[-1])
+        return train_student(*args)
 
     monkeypatch.setattr("anofpdm.student.distillation.move_edges", move)
     monkeypatch.setattr("anofpdm.student.distillation.train_student", train)
-    model, cohort = opened(copied)
-    narrow = replace(model.diffusion.calibration, settings=replace(model.diffusion.calibration.settings, channels=(0,)))
-    for calibration in (narrow, model.diffusion.calibration):
-        distill(model.diffusion.network, calibration, cohort, replace(QUICK, optional=("t2",)))
+    network, calibration, cohort = opened(copied)
+    for scored in (narrowed(calibration), calibration):
+        distill(network, scored, cohort, replace(QUICK, optional=("t2",)))
     assert channels == [1, 2]
     assert late == [["t2"], []]
 
@@ -312,25 +294,22 @@ def test_a_scan_with_another_slice_spacing_gives_a_warning(copied, neighbours_mm
     assert any("processes each slice alone" in str(warning.message) for warning in caught) == alone
 
 
-def test_without_a_student_its_engine_is_refused(made):
-    with pytest.raises(ConfigError, match="anofpdm distill"):
-        load(made / "model", "cpu").request(engine="student")
-
-
-def test_a_cohort_without_training_slices_is_refused(copied):
-    model, cohort = opened(copied)
+def test_a_cohort_without_training_slices_or_one_kind_of_validation_slices_is_refused(copied):
+    network, calibration, cohort = opened(copied)
+    cohort.labels[:] = HEALTHY
+    with pytest.raises(CalibrationError, match="one kind is missing"):
+        distill(network, calibration, cohort, QUICK)
     cohort.splits[:] = "val"
     with pytest.raises(TrainingError, match="no slice in its training split"):
-        distill(model.diffusion.network, model.diffusion.calibration, cohort, QUICK)
+        distill(network, calibration, cohort, QUICK)
 
 
 def test_a_student_alone_is_a_model(with_student, tmp_path):
     """The same mask without its diffusion model; what needs that is refused."""
     shutil.copytree(with_student / "student", tmp_path / "model" / "student")
     scans, whole, alone = two_heads(tmp_path), load(with_student, "cpu"), load(tmp_path / "model", "cpu")
-    assert alone.diffusion.network is None
-    for name in ("modalities", "size", "sha256", "expects", "foreground"):
-        assert getattr(alone, name) == getattr(whole, name)
+    assert alone.diffusion is None
+    assert (alone.scans, alone.sha256) == (whole.scans, whole.sha256)
     expected, result = whole.segment(scans), alone.segment(scans)
     np.testing.assert_array_equal(result.mask, expected.mask)
     np.testing.assert_array_equal(result.anomaly_map, expected.anomaly_map)
@@ -345,13 +324,13 @@ def test_a_student_alone_is_a_model(with_student, tmp_path):
 
 def test_a_scan_unlike_those_in_training_is_reported(copied, monkeypatch):
     """The toy cohort has too few scans, so that the limit is fitted on repeated ones with a little noise."""
-    model, cohort = opened(copied)
+    network, calibration, cohort = opened(copied)
     modalities = ("flair", "t2")
     numbers = describe_cohort(cohort, cohort.rows("train"), modalities)
     random = np.random.default_rng(0)
     many = np.concatenate([numbers + random.normal(0, 0.02, numbers.shape) for _ in range(20)])
     monkeypatch.setattr("anofpdm.student.distillation.describe_cohort", lambda *_: many)
-    distill(model.diffusion.network, model.diffusion.calibration, cohort, QUICK)
+    distill(network, calibration, cohort, QUICK)
     model = load(copied / "model", "cpu")
     assert model.student.typical.modalities == modalities
     heads = {name: toys.head(seed=seed) for seed, name in enumerate(modalities)}

@@ -30,27 +30,26 @@ def literal(values, thickness, first, position):
     steps = np.repeat(values, FINE)
     centres = first + thickness * np.arange(-6, 7)
     means = [steps[np.abs(heights - centre) <= thickness / 2] for centre in centres]
-    return np.interp(position, centres, [one.mean() if len(one) else 0 for one in means])
+    return np.interp(position, centres, [covered.mean() if len(covered) else 0 for covered in means])
 
 
 def test_a_thick_slice_is_the_mean_of_what_it_covers_and_between_two_is_interpolated():
     values = np.random.default_rng(0).normal(size=SIDE)
     values[[0, -1]] = values[[1, -2]]  # the literal version sees no further
-    found = (weights().double().numpy() * values).sum(-1)
+    mixed = (weights().double().numpy() * values).sum(-1)
     compared = 0
     for row, (thickness, first) in enumerate(zip(*drawn_thickness(), strict=True)):
         if 1 + 1.5 * thickness > REACH + 0.5:  # may reach out of the window, whose weights then fill the rest
             continue
         expected = [literal(values, thickness, first, position) for position in (0, -1, 1)]
-        np.testing.assert_allclose(found[row], expected, atol=0.02)
+        np.testing.assert_allclose(mixed[row], expected, atol=0.02)
         compared += 1
     assert compared > 30
 
 
 def test_weights_sum_to_one_and_are_not_negative():
-    found = weights()
-    torch.testing.assert_close(found.sum(-1), torch.ones(60, 3))
-    assert found.min() >= 0
+    torch.testing.assert_close(weights().sum(-1), torch.ones(60, 3))
+    assert weights().min() >= 0
 
 
 def test_the_own_slices_of_a_window_are_the_slice_and_its_neighbours():
@@ -112,7 +111,7 @@ def test_a_student_of_two_views_has_the_same_prediction_for_both(monkeypatch):
     views = next(training_batches(data, 24, 0, CPU, thick_slices=True)).views(2)
     gaps = []
     for thick in (False, True):
-        training = StudentTrainingConfig(60, batch=8, learning_rate=3e-3, thick_slices=thick)
+        training = StudentTrainingConfig(30, batch=8, learning_rate=3e-3, thick_slices=thick)
         network = train_student(config, data, training, CPU)
         with torch.no_grad():
             thin_masks, thick_masks = (network(view.x)[0].sigmoid() for view in views)

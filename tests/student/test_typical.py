@@ -12,6 +12,7 @@ from anofpdm.student.typical import PARTS, describe_scan, fit_typical
 from tests.optional_toys import make_student
 
 ONE = ("flair",)
+EACH = sum(PARTS.values())  # numbers of a modality
 
 
 def heads(seed, *, count=40, rim=0.2, size=48, invert=False, modalities=1):
@@ -32,9 +33,8 @@ def heads(seed, *, count=40, rim=0.2, size=48, invert=False, modalities=1):
 
 def columns(names, given):
     """Of the numbers of a scan with the modalities `names`, those of a scan that has `given`."""
-    each = sum(PARTS.values())
-    starts = [6 + names.index(name) * each for name in given]
-    return [*range(6), *(start + number for start in starts for number in range(each))]
+    numbers = np.arange(6 + len(names) * EACH)
+    return np.concatenate([numbers[:6], *(numbers[6:].reshape(-1, EACH)[names.index(name)] for name in given)])
 
 
 def described(*args, **options):
@@ -59,9 +59,9 @@ def test_few_other_scans_of_the_same_kind_are_unusual(typical):
     ],
 )
 def test_other_heads_are_unusual(typical, change, words):
-    found = [typical.unusual(numbers, ONE) for numbers in described(2, count=20, **change)]
-    assert all(found)
-    assert all(any(word in text for word in words.split("|")) for text in found)
+    different = [typical.unusual(numbers, ONE) for numbers in described(2, count=20, **change)]
+    assert all(different)
+    assert all(any(word in text for word in words.split("|")) for text in different)
 
 
 def test_an_upside_down_or_cropped_head_is_unusual(typical):
@@ -75,11 +75,11 @@ def test_an_upside_down_or_cropped_head_is_unusual(typical):
 def test_distances_are_mahalanobis():
     """Of independent numbers with known spread, the mean squared distance is 1; with a part of the modalities too."""
     names = ("flair", "t2")
-    count = 6 + sum(PARTS.values()) * 2
+    count = 6 + EACH * 2
     spread = np.linspace(0.5, 2, count)
     random = np.random.default_rng(0)
-    typical = fit_typical(random.normal(3, spread, (2000, count)), names)
-    others = random.normal(3, spread, (500, count))
+    typical = fit_typical(random.normal(3, spread, (1000, count)), names)
+    others = random.normal(3, spread, (200, count))
     for given in (names, ("flair",), ("t2",)):
         squares = [typical.distance(numbers, given) ** 2 for numbers in others[:, columns(names, given)]]
         assert np.mean(squares) == pytest.approx(1, rel=0.06)
@@ -97,7 +97,7 @@ def test_saved_and_read(typical, tmp_path):
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"centre": np.zeros(1)}, {"limits": {"flair": np.inf}}, {"modalities": ("a", "b")}, {"scale": np.zeros(23)}],
+    [{"centre": np.zeros(1)}, {"modalities": ("a", "b")}, {"scale": np.zeros(23)}],
 )
 def test_impossible_numbers_are_refused(typical, wrong):
     with pytest.raises(ValueError, match="typical scans"):
@@ -120,24 +120,23 @@ def test_resampling_and_slice_density_hardly_change_the_numbers():
     np.testing.assert_allclose(describe_scan(many), describe_scan(many[::2]), atol=1e-6)
 
 
-def test_too_few_scans():
+def test_too_few_scans_give_no_limit():
     assert fit_typical(described(5, count=5), ONE) is None
 
 
 def test_limits_of_scans_that_lack_modalities():
     """Independent numbers: fewer of them spread more, so that the limit of all modalities would flag too many."""
     names = ("flair", "t1", "t2")
-    count = 6 + sum(PARTS.values()) * 3
+    count = 6 + EACH * 3
     random = np.random.default_rng(1)
-    typical = fit_typical(random.normal(0, 1, (1500, count)), names, ("t1", "t2"))
+    typical = fit_typical(random.normal(0, 1, (600, count)), names, ("t1", "t2"))
     assert set(typical.limits) == {"flair,t1,t2", "flair,t1", "flair,t2", "flair"}
     assert typical.limit_for(names) < typical.limit_for(("flair", "t2")) < typical.limits["flair"]
-    others = random.normal(0, 1, (1000, count))
-    flagged = {}
+    others = random.normal(0, 1, (400, count))
     for given in (names, ("flair", "t2"), ("flair",)):
         some = others[:, columns(names, given)]
-        flagged[given] = np.mean([typical.unusual(numbers, given) is not None for numbers in some])
-    assert all(share == pytest.approx(0.03, abs=0.02) for share in flagged.values()), flagged
+        flagged = [typical.unusual(numbers, given) is not None for numbers in some]
+        assert np.mean(flagged) == pytest.approx(0.03, abs=0.025)
 
 
 def test_a_scan_that_lacks_a_modality_is_compared_by_the_others():

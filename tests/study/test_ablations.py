@@ -18,9 +18,9 @@ from anofpdm.cli.main import app
 from anofpdm.cohorts import open_cohort
 from anofpdm.errors import EvaluationError, MethodError
 from anofpdm.labels import HEALTHY
-from anofpdm.method.decision import VARIANTS, DecisionSettings, decide
-from anofpdm.method.evidence import concatenate
-from anofpdm.method.gather import EvidenceRequest, evidence_batches, slice_seeds
+from anofpdm.method.decision import DecisionSettings, decide
+from anofpdm.method.evidence import EvidenceRequest, concatenate
+from anofpdm.method.gather import evidence_batches, slice_seeds
 from anofpdm.network.predictor import load_trained
 from anofpdm.network.schedule import NoiseSchedule
 from anofpdm.scoring.metrics.pixels import average_precision
@@ -28,6 +28,7 @@ from anofpdm.study.ablations.ablation_report import to_json, write_report
 from anofpdm.study.ablations.evidence_passes import measured_slices
 from anofpdm.study.ablations.levels import FACTORS, extend_levels
 from anofpdm.study.ablations.run_ablations import AblationConfig, ablate
+from anofpdm.study.comparison.methods import VARIANTS
 from anofpdm.util.files import folder_lock
 from tests import toys
 
@@ -229,7 +230,7 @@ def test_variants(done, made):
     """Two of them from the first pass, another from a separate calibration."""
     study = done[2]
     rows = {row[0]: row[1] for row in table(done, "variants").rows}
-    assert list(rows) == [*VARIANTS, "gradient-above"]
+    assert list(rows) == [*VARIANTS]
     assert rows["anofpdm-ddim"] == pytest.approx(table(done, "threshold").rows[0][2], abs=1e-12)
     evidence = study.calibrated.evidence.at(study.calibrated.calibration.strength)
     quantiles, lesions = study.decisions.measured.quantile[study.unhealthy], study.lesions[study.unhealthy]

@@ -3,13 +3,13 @@
 A cohort gives no access to lesion masks, and neither does anything here.
 """
 
-import functools
 from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 
-from anofpdm.calibration.signal_choice import TINY, LabelledMaps, choose_maps
+from anofpdm.calibration.scan_labels import estimate_labels
+from anofpdm.calibration.signal_choice import TINY, choose_maps
 from anofpdm.cohorts.store import Cohort, check_slices, foreground
 from anofpdm.errors import CalibrationError
 from anofpdm.labels import HEALTHY, UNHEALTHY
@@ -18,7 +18,6 @@ from anofpdm.method.calibration import (
     CONTEXT_MM,
     STRENGTHS,
     Calibration,
-    Candidate,
     calibrate,
     check_both_classes,
     rate_strengths,
@@ -26,10 +25,17 @@ from anofpdm.method.calibration import (
     to_numpy,
 )
 from anofpdm.method.context import SlicePositions, smooth_across_slices
-from anofpdm.method.evidence import AUTHORS_TOP, Evidence, EvidenceSettings, SignalMaps, spread_levels
-from anofpdm.method.gather import BATCH, EvidenceRequest, gather_shared, slice_seeds
+from anofpdm.method.evidence import (
+    AUTHORS_TOP,
+    BATCH,
+    Evidence,
+    EvidenceRequest,
+    EvidenceSettings,
+    SignalMaps,
+    spread_levels,
+)
+from anofpdm.method.gather import gather_shared, slice_seeds
 from anofpdm.method.mask import smallest_lesion_level
-from anofpdm.method.scan_labels import estimate_labels
 from anofpdm.network.predictor import TrainedModel
 from anofpdm.options import Encoding, Signal, Split, StrengthBy
 from anofpdm.scans.expects import ScanExpectation
@@ -49,7 +55,6 @@ class CalibrationConfig:
     top: int = AUTHORS_TOP  # noise levels are below this
     encoding: Encoding = Encoding.DDIM
     signal: Signal = Signal.AUTO
-    clamp: bool = True
     accuracy_ratio: float = ACCURACY_RATIO
     strength_by: StrengthBy = StrengthBy.MAP  # the better choice: results/design.md
     context_mm: float = CONTEXT_MM  # smoothing across slices
@@ -61,7 +66,7 @@ class CalibrationConfig:
     def settings(self, channels: tuple[int, ...]) -> EvidenceSettings:
         count = max(1, round(self.levels * self.top / AUTHORS_TOP))
         # Maps of errors choose the strength; those of other signals hardly depend on it.
-        return EvidenceSettings(spread_levels(count, self.top), channels, self.encoding, Signal.ERROR, self.clamp)
+        return EvidenceSettings(spread_levels(count, self.top), channels, self.encoding)
 
 
 @dataclass(frozen=True)
@@ -77,11 +82,6 @@ class LabelledEvidence:
     model: TrainedModel
     suspected: np.ndarray  # [n], whether the slice's label was estimated
 
-    @functools.cached_property
-    def candidates(self) -> tuple[Candidate, ...]:
-        """The same for every rule that chooses one of them."""
-        return rate_strengths(self.evidence, self.labels == UNHEALTHY)
-
     def fit(self, config: CalibrationConfig, signal: Signal, strength_by: StrengthBy) -> Calibration:
         """For maps of a signal that was gathered, or of the best one. The strength is chosen with maps of errors."""
         calibration = calibrate(
@@ -92,15 +92,14 @@ class LabelledEvidence:
             positions=self.positions,
             context_mm=config.context_mm,
             strength_by=strength_by,
-            candidates=self.candidates,
         )
-        evidence = self.evidence.at(calibration.strength)
+        evidence, unhealthy = self.evidence.at(calibration.strength), self.labels == UNHEALTHY
         if signal == Signal.AUTO:
-            settings = choose_maps(calibration, LabelledMaps(evidence, self.labels, self.inside))
+            settings = choose_maps(calibration, evidence, unhealthy, self.inside)
         else:
             settings = replace(calibration.settings, signal=signal)
         if settings.signal != Signal.ERROR:
-            calibration = refit_maps(calibration, evidence.with_maps_of(settings), self.labels, self.positions)
+            calibration = refit_maps(calibration, evidence.with_maps_of(settings), unhealthy, self.positions)
         return replace(
             calibration,
             seed=config.seed,

@@ -4,12 +4,11 @@ Masks are made for slices labelled unhealthy, with each share. The maps whose va
 from those of the rest of the brain are chosen: maps that respond to edges everywhere stand out less.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import torch
 
-from anofpdm.labels import UNHEALTHY
 from anofpdm.method.calibration import Calibration, refit_maps, to_numpy
 from anofpdm.method.context import SlicePositions
 from anofpdm.method.decision import OURS, decide
@@ -22,26 +21,17 @@ MOST = 400  # slices
 TINY = 1e-12
 
 
-@dataclass(frozen=True)
-class LabelledMaps:
-    """Evidence at one strength, with the components of agreement, of labelled slices."""
+def choose_maps(
+    calibration: Calibration, evidence: Evidence, unhealthy: np.ndarray, inside: np.ndarray
+) -> EvidenceSettings:
+    """The calibration's settings, with the signal whose maps have the highest contrast.
 
-    evidence: Evidence
-    labels: np.ndarray
-    inside: np.ndarray  # [n, H, W], whether in the brain
-
-    def thinned(self, most: int) -> "LabelledMaps":
-        """Every n-th slice of each label."""
-        step = max(1, -(-len(self.labels) // most))
-        rows = np.sort(np.concatenate([np.flatnonzero(self.labels == kind)[::step] for kind in np.unique(self.labels)]))
-        chosen = self.evidence.map(lambda tensor: tensor[torch.from_numpy(rows)])
-        return LabelledMaps(chosen, self.labels[rows], self.inside[rows])
-
-
-def choose_maps(calibration: Calibration, maps: LabelledMaps) -> EvidenceSettings:
-    """The calibration's settings, with the signal whose maps have the highest contrast."""
-    maps = maps.thinned(MOST)
-    contrasts = list(map_in_threads(lambda share: contrast(calibration, maps, share), SHARES))
+    Evidence of labelled slices, with the components of agreement; and whether a pixel is in the brain, [n, H, W].
+    """
+    step = -(-len(unhealthy) // MOST)
+    rows = np.concatenate([np.flatnonzero(unhealthy == kind)[::step] for kind in (False, True)])  # every n-th of both
+    labelled = evidence[torch.from_numpy(rows)], unhealthy[rows], inside[rows]
+    contrasts = list(map_in_threads(lambda share: contrast(calibration, *labelled, share), SHARES))
     return with_share(calibration.settings, SHARES[int(np.argmax(contrasts))])
 
 
@@ -49,15 +39,16 @@ def with_share(settings: EvidenceSettings, share: float) -> EvidenceSettings:
     return replace(settings, signal=Signal.AGREEMENT, gradient_share=share) if share else settings
 
 
-def contrast(calibration: Calibration, maps: LabelledMaps, share: float) -> float:
+def contrast(
+    calibration: Calibration, evidence: Evidence, unhealthy: np.ndarray, inside: np.ndarray, share: float
+) -> float:
     """Mean logarithm of the ratio of a map's mean inside its mask and in the rest of the brain."""
-    evidence = maps.evidence.with_maps_of(with_share(calibration.settings, share))
+    evidence = evidence.with_maps_of(with_share(calibration.settings, share))
     alone = SlicePositions.unrelated(len(evidence))
     without_context = replace(calibration, fitted=(calibration.with_context(0.0),))
-    refitted = refit_maps(without_context, evidence, maps.labels, alone)
+    refitted = refit_maps(without_context, evidence, unhealthy, alone)
     masks = decide(evidence, refitted, replace(OURS, context_mm=0.0), alone).drawn
-    unhealthy = maps.labels == UNHEALTHY
-    return map_contrast(to_numpy(evidence.maps[:, 0])[unhealthy], masks[unhealthy], maps.inside[unhealthy])
+    return map_contrast(to_numpy(evidence.maps[:, 0])[unhealthy], masks[unhealthy], inside[unhealthy])
 
 
 def map_contrast(maps: np.ndarray, masks: np.ndarray, inside: np.ndarray) -> float:

@@ -41,7 +41,7 @@ class WholeScan(nn.Module):
         self.decision = StudentDecision(student.calibration, self.size)
         self.neighbours_mm: list[float] = list(map(float, student.config.neighbours_mm))
         self.percentile, self.least_foreground = BRIGHT_PERCENTILE, LEAST_FOREGROUND
-        self.nominal_slice_mm = student.expects.nominal_slice_mm if student.expects else None
+        self.nominal_slice_mm = student.expects.nominal_slice_mm
 
     def forward(self, image: Tensor, spacing: Tensor) -> Tensor:
         return torch.stack([self.segment(image[n].float(), spacing[n]) for n in range(image.shape[0])])

@@ -6,14 +6,15 @@ No type reachable from here holds a lesion mask.
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Annotated
 
+import msgspec
 import numpy as np
 import torch
 from torch import Tensor
 
 from anofpdm.errors import CalibrationError, MethodError
 from anofpdm.labels import HEALTHY, UNHEALTHY
-from anofpdm.method.checks import check_numbers
 from anofpdm.method.context import SlicePositions, smooth_across_slices
 from anofpdm.method.detection import (
     Accuracy,
@@ -36,6 +37,9 @@ CONTEXT_MM = 2.0
 STRENGTHS = (0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 8.0, 12.0, 20.0, 30.0)  # default candidates
 
 
+NotNegative = Annotated[float, msgspec.Meta(ge=0)]  # checked where a file is read, like all such limits
+
+
 @dataclass(frozen=True)
 class Candidate:
     """How well one guidance strength separates the classes."""
@@ -46,30 +50,24 @@ class Candidate:
     auc: float  # of the cosine
     map_auc: float  # of the maps alone
 
-    def __post_init__(self) -> None:
-        check_numbers(**vars(self))
-
 
 @dataclass(frozen=True)
 class ContextFit:
     """What depends on the smoothing across slices."""
 
-    context_mm: float
+    context_mm: NotNegative
     curve: CurveDetector
     curve_accuracy: Accuracy
-    healthy_threshold: float | None = None  # None: not fitted for the signal of the maps
-
-    def __post_init__(self) -> None:
-        check_numbers(0, context_mm=self.context_mm, healthy_threshold=self.healthy_threshold or 0)
+    healthy_threshold: NotNegative | None = None  # None: not fitted for the signal of the maps
 
 
 @dataclass(frozen=True)
 class Calibration:
     settings: EvidenceSettings
-    strength: float  # w*
-    best_strength: float
+    strength: NotNegative  # w*
+    best_strength: NotNegative
     cut: float  # of the cosine: slices at or below are unhealthy
-    divergence_max: float  # M_max
+    divergence_max: Annotated[float, msgspec.Meta(gt=0)]  # M_max
     detector: Detector  # the better one in cross-validated accuracy
     cosine_accuracy: Accuracy
     fitted: tuple[ContextFit, ...]  # without smoothing across slices, and with it
@@ -78,22 +76,16 @@ class Calibration:
     n_healthy: int
     n_unhealthy: int
     n_patients: int
-    seed: int = 0
+    seed: Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)] = 0
     modalities: tuple[str, ...] = ()
     checkpoint_sha256: str = ""
-    foreground: tuple[float, float] = (0.0, 1.0)  # smallest and largest foreground fraction among the scans
+    foreground: tuple[NotNegative, NotNegative] = (0.0, 1.0)  # smallest and largest foreground fraction among the scans
     strength_by: StrengthBy = StrengthBy.COSINE
     n_estimated: int = 0  # slices whose label was estimated from that of their scan
 
     def __post_init__(self) -> None:
         if self.detector not in (Detector.COSINE, Detector.CURVE):
             raise MethodError(f"a calibration chooses the detector cosine or curve, got {self.detector}")
-        check_numbers(0, exclusive=True, divergence_max=self.divergence_max)
-        check_numbers(0, strength=self.strength, best_strength=self.best_strength)
-        check_numbers(cut=self.cut, accuracy_ratio=self.accuracy_ratio)
-        check_numbers(0, smallest_foreground=self.foreground[0], largest_foreground=self.foreground[1])
-        if not 0 <= self.seed < 2**63:
-            raise MethodError(f"the seed must be at least 0 and below 2^63, got {self.seed}")
         levels, channels = self.settings.levels, self.settings.channels
         if levels[-1] >= len(NoiseSchedule.linear()):
             raise MethodError(f"noise level {levels[-1]} does not exist")
@@ -142,11 +134,10 @@ def calibrate(
     positions: SlicePositions | None = None,  # default: slices are not neighbours
     context_mm: float = CONTEXT_MM,
     strength_by: StrengthBy = StrengthBy.COSINE,
-    candidates: tuple[Candidate, ...] | None = None,  # as rate_strengths gives them; default: computed here
 ) -> Calibration:
     """Guidance strength, detectors and thresholds from slices that are labelled healthy or unhealthy."""
     unhealthy, patients = _checked_labels(evidence, labels, patients)
-    candidates = candidates or rate_strengths(evidence, unhealthy)
+    candidates = rate_strengths(evidence, unhealthy)
     strength_by = parse(StrengthBy, strength_by)
     best, chosen = choose_strength(candidates, accuracy_ratio, strength_by)
     at_chosen = evidence.at(chosen.strength)
@@ -155,9 +146,9 @@ def calibrate(
         raise CalibrationError("guidance has no effect: the model ignores its labels; train it longer")
     contexts = [0.0] if positions is None or context_mm == 0 else [0.0, context_mm]
     positions = positions or SlicePositions.unrelated(len(unhealthy))
-    fitted = tuple(_fit_context(sigma_mm, at_chosen, positions, unhealthy, patients) for sigma_mm in contexts)
+    fitted = _fit_curves(divergence, contexts, positions, unhealthy, patients)
     cosine_accuracy = _cosine_accuracy(to_numpy(at_chosen.similarity[:, 0]), unhealthy, patients)
-    return Calibration(
+    calibration = Calibration(
         settings=evidence.settings,
         strength=chosen.strength,
         best_strength=best.strength,
@@ -173,25 +164,32 @@ def calibrate(
         n_patients=len(np.unique(patients)),
         strength_by=strength_by,
     )
+    return refit_maps(calibration, at_chosen, unhealthy, positions)
 
 
-def _fit_context(
-    sigma_mm: float, evidence: Evidence, positions: SlicePositions, unhealthy: np.ndarray, patients: np.ndarray
-) -> ContextFit:
-    """Detector and threshold at one strength, with evidence smoothed across slices by `sigma_mm`."""
-    logs = smooth_across_slices(log_curves(to_numpy(evidence.divergence[:, 0])), positions, sigma_mm)
-    threshold = _healthy_threshold(sigma_mm, to_numpy(evidence.maps[:, 0]), positions, unhealthy)
-    return ContextFit(sigma_mm, *fit_and_validate(logs, unhealthy, patients), threshold)
+def _fit_curves(
+    divergence: np.ndarray,
+    contexts: Sequence[float],
+    positions: SlicePositions,
+    unhealthy: np.ndarray,
+    patients: np.ndarray,
+) -> tuple[ContextFit, ...]:
+    """The curve detector for each smoothing across slices."""
+    logs = log_curves(divergence)
+    return tuple(
+        ContextFit(mm, *fit_and_validate(smooth_across_slices(logs, positions, mm), unhealthy, patients))
+        for mm in contexts
+    )
 
 
 def rate_strengths(evidence: Evidence, unhealthy: np.ndarray) -> tuple[Candidate, ...]:
     """For each strength, from the weakest: the best cut of the cosine and its accuracy, and the AUC of the maps."""
     similarity, maps, candidates = to_numpy(evidence.similarity), evidence.maps, []
     for column, strength in sorted(enumerate(evidence.strengths), key=lambda pair: pair[1]):
-        cut = best_cut(similarity[:, column], unhealthy)
+        cut, accuracy = best_cut(similarity[:, column], unhealthy)
         map_auc = auc(smallest_lesion_level(to_numpy(maps[:, column])), unhealthy)
         cosine_auc = auc(-similarity[:, column], unhealthy)
-        candidates.append(Candidate(strength, cut.accuracy, cut.value, cosine_auc, map_auc))
+        candidates.append(Candidate(strength, accuracy, cut, cosine_auc, map_auc))
     return tuple(candidates)
 
 
@@ -213,15 +211,16 @@ def choose_strength(
 
 
 def refit_maps(
-    calibration: Calibration, evidence: Evidence, labels: np.ndarray, positions: SlicePositions
+    calibration: Calibration, evidence: Evidence, unhealthy: np.ndarray, positions: SlicePositions
 ) -> Calibration:
     """The same strength and detectors for maps of the evidence's signal: thresholds are fitted to those."""
-    maps, unhealthy = to_numpy(evidence.at(calibration.strength).maps[:, 0]), labels == UNHEALTHY
-    fitted = tuple(
-        replace(fit, healthy_threshold=_healthy_threshold(fit.context_mm, maps, positions, unhealthy))
-        for fit in calibration.fitted
-    )
-    return replace(calibration, settings=evidence.settings, fitted=fitted)
+    maps = to_numpy(evidence.at(calibration.strength).maps[:, 0])
+
+    def with_threshold(fit: ContextFit) -> ContextFit:
+        healthy_maps = median_filtered(smooth_across_slices(maps, positions, fit.context_mm)[~unhealthy])
+        return replace(fit, healthy_threshold=float(np.percentile(healthy_maps, HEALTHY_PERCENTILE)))
+
+    return replace(calibration, settings=evidence.settings, fitted=tuple(map(with_threshold, calibration.fitted)))
 
 
 def check_both_classes(labels: np.ndarray) -> None:
@@ -233,14 +232,9 @@ def check_both_classes(labels: np.ndarray) -> None:
         )
 
 
-def _healthy_threshold(context_mm: float, maps: np.ndarray, positions: SlicePositions, unhealthy: np.ndarray) -> float:
-    healthy_maps = median_filtered(smooth_across_slices(maps, positions, context_mm)[~unhealthy])
-    return float(np.percentile(healthy_maps, HEALTHY_PERCENTILE))
-
-
 def _cosine_accuracy(similarity: np.ndarray, unhealthy: np.ndarray, patients: np.ndarray) -> Accuracy:
     def fit(rows: np.ndarray) -> Callable[[np.ndarray], Scores]:
-        cut = best_cut(similarity[rows], unhealthy[rows]).value
+        cut, _ = best_cut(similarity[rows], unhealthy[rows])
         return lambda held_out: cut - held_out
 
     return cross_validate(fit, similarity, unhealthy, patients)

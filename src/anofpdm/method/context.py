@@ -25,9 +25,6 @@ class SlicePositions:
         """Slices that are not neighbours of each other."""
         return cls(np.arange(count), np.zeros(count))
 
-    def take(self, rows: np.ndarray) -> "SlicePositions":
-        return SlicePositions(self.scans[rows], self.heights_mm[rows])
-
 
 def smooth_across_slices(values: np.ndarray, positions: SlicePositions, sigma_mm: float) -> np.ndarray:
     """values [N, ...]: each slice becomes the weighted mean of its scan's slices; sigma 0 changes nothing."""

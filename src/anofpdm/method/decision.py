@@ -1,4 +1,4 @@
-"""From evidence to a decision on each slice: detected or not, and the mask. The paper's variants by name."""
+"""From evidence to a decision on each slice: detected or not, and the mask."""
 
 from dataclasses import dataclass, field
 
@@ -10,7 +10,7 @@ from anofpdm.method.context import SlicePositions, smooth_across_slices
 from anofpdm.method.detection import log_curves
 from anofpdm.method.evidence import Evidence
 from anofpdm.method.mask import MaskSettings, mask, mask_quantiles, median_filtered, thresholds
-from anofpdm.options import Detector, Encoding, Signal, Threshold, parse
+from anofpdm.options import Detector, Threshold, parse
 
 PEAK_SHARE = 0.2  # maps spread beyond the edge of a strong lesion; values below this share of the peak are not lesion
 
@@ -33,26 +33,6 @@ class DecisionSettings:
 PAPER = DecisionSettings(detector=Detector.COSINE)
 # The default of `anofpdm segment`:
 OURS = DecisionSettings(context_mm=CONTEXT_MM, mask=MaskSettings(Threshold.BOTH, peak_share=PEAK_SHARE))
-
-
-@dataclass(frozen=True)
-class Variant:
-    """One of the seven of the paper."""
-
-    encoding: Encoding
-    signal: Signal = Signal.ERROR
-    last_map: bool = False
-
-
-VARIANTS = {
-    "anofpdm-ddim": Variant(Encoding.DDIM),
-    "anofpdm-ddpm": Variant(Encoding.DDPM),
-    "anofpdm-ddim-last": Variant(Encoding.DDIM, last_map=True),
-    "anofpdm-ddpm-last": Variant(Encoding.DDPM, last_map=True),
-    "gradient": Variant(Encoding.DDIM, Signal.GRADIENT),
-    "gradient-last": Variant(Encoding.DDIM, Signal.GRADIENT, last_map=True),
-    "gradient-weighted": Variant(Encoding.DDIM, Signal.GRADIENT_WEIGHTED),
-}
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,6 @@ import numpy as np
 from scipy.special import expit
 
 from anofpdm.errors import MethodError
-from anofpdm.method.checks import check_numbers
 
 FLOOR = 1e-12  # of a divergence, before its logarithm
 FIT_STRENGTHS = tuple(10.0**power for power in range(-4, 3))  # inverse regularisation, as scikit-learn's C
@@ -22,16 +21,11 @@ Fit = Callable[[np.ndarray], Callable[[np.ndarray], Scores]]  # training rows ->
 # ---- cosine: the paper's ---------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Cut:
-    """Slices at or below are unhealthy."""
+def best_cut(similarity: np.ndarray, unhealthy: np.ndarray) -> tuple[float, float]:
+    """The most accurate cut, and its accuracy. Slices at or below are unhealthy.
 
-    value: float
-    accuracy: float
-
-
-def best_cut(similarity: np.ndarray, unhealthy: np.ndarray) -> Cut:
-    """The most accurate cut: a midpoint between adjacent values, or an end; of equals, in the widest gap."""
+    A cut is a midpoint between adjacent values, or an end; of equally accurate ones, that in the widest gap is taken.
+    """
     values, place = np.unique(similarity.astype(np.float64), return_inverse=True)
     n_unhealthy = np.bincount(place, unhealthy, len(values))
     n_healthy = np.bincount(place, ~unhealthy, len(values))
@@ -40,7 +34,7 @@ def best_cut(similarity: np.ndarray, unhealthy: np.ndarray) -> Cut:
     cuts = np.concatenate([[np.nextafter(values[0], -np.inf)], (values[1:] + values[:-1]) / 2, [values[-1]]])
     gaps = np.concatenate([[0], np.diff(values), [0]])
     best = max(range(len(cuts)), key=lambda k: (correct[k], gaps[k]))
-    return Cut(float(cuts[best]), float(correct[best] / len(similarity)))
+    return float(cuts[best]), float(correct[best] / len(similarity))
 
 
 # ---- curve: logistic regression on the divergence curve --------------------------------------------------------------
@@ -60,7 +54,6 @@ class CurveDetector:
             raise MethodError("centre, scale and weights of a curve detector must be finite and of one length")
         if (self.scale <= 0).any():
             raise MethodError("the scale of a curve detector must be positive")
-        check_numbers(offset=self.offset, strength=self.strength)
 
     def scores(self, logs: np.ndarray) -> Scores:
         """[N, K] logarithms of divergence curves -> log odds of being unhealthy."""
@@ -158,10 +151,10 @@ def held_out_scores(fit: Fit, inputs: np.ndarray, patients: np.ndarray) -> Score
     return scores
 
 
-def patient_folds(patients: np.ndarray, count: int = FOLDS) -> Sequence[np.ndarray]:
+def patient_folds(patients: np.ndarray) -> Sequence[np.ndarray]:
     """bool [N] each: patients assigned, those with most slices first, to the fold with the fewest slices."""
     names, place, sizes = np.unique(patients, return_inverse=True, return_counts=True)
-    filled = np.zeros(min(count, len(names)))
+    filled = np.zeros(min(FOLDS, len(names)))
     fold_of = np.empty(len(names), dtype=int)
     for name in np.argsort(-sizes, kind="stable"):
         fold_of[name] = filled.argmin()

@@ -1,19 +1,24 @@
 """Evidence: what one pass through the noise levels tells of each slice, for any number of guidance strengths."""
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
+import msgspec
 import torch
 from torch import Tensor
 
 from anofpdm.errors import MethodError
-from anofpdm.method.signals import GRADIENT_SHARE, LOW_SHARE, combine
+from anofpdm.network.schedule import NoiseSchedule
 from anofpdm.options import Encoding, Signal
 
 AUTHORS_TOP = 600  # the authors' code uses levels 0 .. 599
+BATCH = 50  # slices
 CURVES = ("divergence", "mse_guided", "mse_unguided", "end_step")  # tensors of evidence, besides the maps
+GRADIENT_SHARE = 1 / 3  # default exponent of the gradient in `agreement`; the error has the rest
+LOW_SHARE = 0.1  # levels up to this share of the highest one are low: `gradient-above` leaves them out
 
 
 @dataclass(frozen=True)
@@ -25,19 +30,52 @@ class EvidenceSettings:
     encoding: Encoding = Encoding.DDIM
     signal: Signal = Signal.ERROR
     clamp: bool = True
-    gradient_share: float = GRADIENT_SHARE  # of maps of agreement
+    gradient_share: Annotated[float, msgspec.Meta(ge=0, le=1)] = GRADIENT_SHARE  # of maps of agreement
 
     def __post_init__(self) -> None:
         if self.signal == Signal.AUTO:
             raise MethodError("evidence needs a signal; 'auto' is for calibration")
-        if not self.levels or any(a >= b for a, b in pairwise(self.levels)):
-            raise MethodError(f"noise levels must increase, at least one of them; got {list(self.levels)}")
+        if not self.levels or self.levels[0] < 0 or any(a >= b for a, b in pairwise(self.levels)):
+            raise MethodError(f"noise levels must increase from 0 or more, at least one of them; got {[*self.levels]}")
         if not self.channels or len(set(self.channels)) < len(self.channels) or min(self.channels) < 0:
             raise MethodError(f"scored channels must be distinct, at least one of them; got {list(self.channels)}")
-        if not 0 <= self.gradient_share <= 1:
-            raise MethodError(f"the share of the gradient must lie in 0 to 1; got {self.gradient_share}")
-        if self.levels[0] < 0:
-            raise MethodError(f"noise levels must not be negative; got {list(self.levels)}")
+
+    @property
+    def highest_low(self) -> float:
+        """Levels up to this one are low."""
+        return LOW_SHARE * self.levels[-1]
+
+
+@dataclass(frozen=True)
+class EvidenceRequest:
+    """What evidence is gathered, and in which portions."""
+
+    settings: EvidenceSettings
+    strengths: Sequence[float]
+    device: torch.device
+    batch: int = BATCH
+    signals: tuple[Signal, ...] = ()  # besides that of the settings
+    schedule: NoiseSchedule = field(default_factory=NoiseSchedule.linear)
+    keep: Callable[["Evidence"], "Evidence"] = lambda batch: batch  # what is kept of a batch
+
+    def __post_init__(self) -> None:
+        levels, strengths = self.settings.levels, self.strengths
+        if levels[-1] >= len(self.schedule):
+            raise MethodError(f"noise levels must lie in 0..{len(self.schedule) - 1}; got {list(levels)}")
+        if not len(strengths) or len(set(strengths)) < len(strengths) or not all(map(math.isfinite, strengths)):
+            raise MethodError(
+                f"guidance strengths must be finite and distinct, at least one of them; got {list(strengths)}"
+            )
+
+    def in_even_batches(self, count: int) -> "EvidenceRequest":
+        """Batches of nearly equal size for so many slices: on a GPU another size takes a second to prepare."""
+        return replace(self, batch=-(-count // max(1, -(-count // self.batch)))) if count else self
+
+    @property
+    def components(self) -> tuple[Signal, ...]:
+        """Of all signals, each once."""
+        signals = (self.settings.signal, *self.signals)
+        return tuple(dict.fromkeys(part for signal in signals for part in components(signal)))
 
 
 def spread_levels(count: int, top: int = AUTHORS_TOP) -> tuple[int, ...]:
@@ -80,8 +118,7 @@ class Evidence:
         return self._combine({signal: maps.last for signal, maps in self.maps_by_signal.items()})
 
     def _combine(self, maps: Mapping[Signal, Tensor]) -> Tensor:
-        ends_low = self.end_step <= LOW_SHARE * self.settings.levels[-1]
-        return combine(self.settings.signal, maps, ends_low, self.settings.gradient_share)
+        return combine(self.settings, maps, self.end_step <= self.settings.highest_low)
 
     @property
     def end_divergence(self) -> Tensor:
@@ -107,8 +144,12 @@ class Evidence:
         """The same evidence, with the maps of another signal whose components were gathered in the same pass."""
         return replace(self, settings=settings)
 
+    def __getitem__(self, rows: slice | Tensor) -> "Evidence":
+        """Of some of the slices."""
+        return self.map(lambda tensor: tensor[rows])
+
     def map(self, change: Callable[[Tensor], Tensor]) -> "Evidence":
-        """The same change applied to every tensor: moved to another device, or some of the slices taken."""
+        """The same change applied to every tensor."""
         tensors: dict[str, Any] = {name: change(getattr(self, name)) for name in CURVES}
         maps_by_signal = {signal: SignalMaps(*map(change, maps)) for signal, maps in self.maps_by_signal.items()}
         return replace(self, **tensors, maps_by_signal=maps_by_signal)
@@ -123,3 +164,27 @@ def concatenate(batches: Iterable[Evidence]) -> Evidence:
         for signal in parts[0].maps_by_signal
     }
     return replace(parts[0], **tensors, maps_by_signal=maps_by_signal)
+
+
+# ---- signals ---------------------------------------------------------------------------------------------------------
+# What is averaged over noise levels into an anomaly map (running_evidence.py). `error` is the paper's S_t. `gradient`
+# and `gradient-weighted` are those of its Appendix D. `gradient-above` and `agreement` are ours (docs/method.md).
+
+
+def components(signal: Signal) -> tuple[Signal, ...]:
+    """The signals whose maps it combines, or itself: what is summed over levels."""
+    return (Signal.ERROR, Signal.GRADIENT_ABOVE) if signal == Signal.AGREEMENT else (signal,)
+
+
+def combine(settings: EvidenceSettings, maps: Mapping[Signal, Tensor], is_low: Tensor) -> Tensor:
+    """A signal's maps [N, W, H, W] from those of its components.
+
+    `agreement` is a weighted geometric mean: high where both the error and the gradient are. Where only low levels were
+    averaged (`is_low` [N, W]) there is no gradient, and it equals the error.
+    """
+    if settings.signal != Signal.AGREEMENT:
+        return maps[settings.signal]
+    parts = [maps[part] for part in components(settings.signal)]
+    error, gradient = (part.to(torch.promote_types(part.dtype, torch.float32)) for part in parts)
+    mean = error ** (1 - settings.gradient_share) * gradient**settings.gradient_share
+    return torch.where(is_low[..., None, None], error, mean)

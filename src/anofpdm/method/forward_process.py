@@ -6,7 +6,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from anofpdm.method.guidance import NoisePair
+from anofpdm.method.evidence import EvidenceSettings
+from anofpdm.method.guidance import PredictNoise, noise_pair
 from anofpdm.network.schedule import NoiseSchedule
 from anofpdm.options import Encoding
 from anofpdm.util.workers import THREADS, map_in_threads
@@ -26,35 +27,27 @@ class Level:
     clean: Tensor  # u_t, the clean slice that follows from e_0
 
     def select(self, channels: Tensor) -> "Level":
-        """These channels only; the level as it is where those are all."""
-        if len(channels) == self.x.shape[1]:
-            return self
+        """These channels only."""
         tensors = (self.x, self.healthy, self.unguided, self.clean)
         return Level(self.number, self.t, *(tensor.index_select(1, channels) for tensor in tensors))
 
 
 def forward_process(
-    predict: NoisePair,
-    x0: Tensor,
-    levels: Sequence[int],
-    *,
-    draw: Draw,
-    schedule: NoiseSchedule,
-    encoding: Encoding = Encoding.DDIM,
-    clamp: bool = True,
+    predict_noise: PredictNoise, x0: Tensor, settings: EvidenceSettings, schedule: NoiseSchedule, draw: Draw
 ) -> Iterator[Level]:
     """Yield each noise level in turn. `ddim` keeps the predicted noise; `ddpm` draws new noise at every level."""
+    levels = settings.levels
     x = schedule.add_noise(x0, levels[0], draw())
     for number, t in enumerate(levels):
-        healthy, unguided = predict(x, t)
+        healthy, unguided = noise_pair(predict_noise, x, t)
         clean = schedule.clean(x, unguided, t)
-        if clamp:
+        if settings.clamp:
             clean = clean.clamp(-1, 1)
         yield Level(number, t, x, healthy, unguided, clean)
         if number + 1 == len(levels):
             return
         t_next = levels[number + 1]
-        if encoding == Encoding.DDIM:
+        if settings.encoding == Encoding.DDIM:
             x = schedule.ddim_step(x, clean, t, t_next)
         else:
             x = schedule.add_noise(x0, t_next, draw())
@@ -70,8 +63,7 @@ def slice_noise(x0: Tensor, seeds: Sequence[int]) -> Draw:
         def fill(row: int) -> None:
             torch.randn(x0.shape[1:], generator=generators[row], out=noise[row])
 
-        for _ in map_in_threads(fill, range(len(generators)), THREADS if x0.is_cuda else 1):  # a GPU waits for it
-            pass
+        list(map_in_threads(fill, range(len(generators)), THREADS if x0.is_cuda else 1))  # a GPU waits for it
         return noise.to(x0.device, x0.dtype, non_blocking=True)
 
     return draw

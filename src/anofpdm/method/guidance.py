@@ -10,7 +10,7 @@ from anofpdm.labels import HEALTHY, NULL
 from anofpdm.network.schedule import NoiseSchedule
 
 PredictNoise = Callable[[Tensor, int, Tensor], Tensor]  # x [N, C, H, W], t, labels [N] -> noise [N, C, H, W]
-NoisePair = Callable[[Tensor, int], tuple[Tensor, Tensor]]  # x, t -> e_h (label HEALTHY), e_0 (label NULL)
+LABELS = (HEALTHY, NULL)  # of the two predictions
 
 
 @runtime_checkable
@@ -22,19 +22,15 @@ class PredictsPairs(Protocol):
         ...
 
 
-def noise_pair(predict_noise: PredictNoise, labels: tuple[int, int] = (HEALTHY, NULL)) -> NoisePair:
-    """Both predictions in one call: the only two evaluations that a level needs."""
-
-    def predict_both(x: Tensor, t: int) -> tuple[Tensor, Tensor]:
-        if isinstance(predict_noise, PredictsPairs):
-            pair = predict_noise.predict_pair(x, t, labels)
-        else:
-            of_slices = torch.tensor(labels).repeat_interleave(len(x)).to(x.device, non_blocking=True)
-            pair = predict_noise(torch.cat([x, x]), t, of_slices).unflatten(0, (2, -1))
-        first, second = pair.to(x.dtype).contiguous()
-        return first, second
-
-    return predict_both
+def noise_pair(predict_noise: PredictNoise, x: Tensor, t: int) -> tuple[Tensor, Tensor]:
+    """e_h (label HEALTHY) and e_0 (label NULL) in one call: the only two evaluations that a level needs."""
+    if isinstance(predict_noise, PredictsPairs):
+        pair = predict_noise.predict_pair(x, t, LABELS)
+    else:
+        of_slices = torch.tensor(LABELS).repeat_interleave(len(x)).to(x.device, non_blocking=True)
+        pair = predict_noise(torch.cat([x, x]), t, of_slices).unflatten(0, (2, -1))
+    healthy, unguided = pair.to(x.dtype).contiguous()
+    return healthy, unguided
 
 
 def guided_estimate(

@@ -4,39 +4,37 @@ Neither the forward process nor the network's predictions depend on the strength
 So one pass serves all strengths, and nothing is kept per level but three numbers a slice.
 """
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor
 
-from anofpdm.method.evidence import Evidence, EvidenceSettings, SignalMaps
+from anofpdm.method.evidence import Evidence, EvidenceRequest, SignalMaps, combine
 from anofpdm.method.forward_process import Level
-from anofpdm.method.signals import LOW_SHARE, combine, level_map
-from anofpdm.network.schedule import NoiseSchedule
+from anofpdm.method.guidance import guided_estimate
 from anofpdm.options import Signal
+
+LOW_WEIGHT = 1e-12  # of low levels in `gradient-above`; not 0, so that a slice that ends at one still has a map
 
 
 class RunningEvidence:
     """The largest divergence so far, which sets each slice's end step, and the sums up to it."""
 
-    def __init__(
-        self,
-        x0: Tensor,  # [N, C, H, W], scored channels of the slices
-        settings: EvidenceSettings,
-        components: Sequence[Signal],
-        strengths: Tensor,  # [W]
-        schedule: NoiseSchedule,
-    ):
-        self.x0, self.settings, self.strengths, self.schedule = x0[:, None], settings, strengths, schedule
-        n, _, height, width = x0.shape
-        shape = (n, len(strengths), height, width)
-        self.sums = {component: _RunningSum(x0, shape) for component in components}
-        self.largest = x0.new_full(shape[:2], -torch.inf)
-        self.end = torch.zeros(shape[:2], dtype=torch.long, device=x0.device)  # number of the level
+    def __init__(self, x0: Tensor, request: EvidenceRequest):  # slices [N, C, H, W]
+        self.request, self.settings, self.components = request, request.settings, request.components
+        self.channels = torch.tensor(self.settings.channels, device=x0.device)
+        self.strengths = torch.tensor(request.strengths, dtype=x0.dtype, device=x0.device)
+        self.x0 = x0[:, None, self.channels]
+        shape = (len(x0), len(request.strengths))
+        self.largest = x0.new_full(shape, -torch.inf)
+        self.end = torch.zeros(shape, dtype=torch.long, device=x0.device)  # number of the level
         self.curves: list[tuple[Tensor, Tensor, Tensor]] = []
+        self.sums = x0.new_zeros((len(self.components), *shape, *x0.shape[2:]))
+        self.at_end = self.last = self.sums  # sums, and signals, at the largest divergence
 
-    def add(self, level: Level, guided: Tensor) -> None:
-        """The next level, in its scored channels, and its guided estimate g_t [N, W, C, H, W]."""
+    def add(self, level: Level) -> None:
+        """The next level."""
+        level = level.select(self.channels)
+        guided = guided_estimate(level.x, level.healthy, level.unguided, level.t, self.strengths, self.request.schedule)
+        guided = guided.clamp(-1, 1) if self.settings.clamp else guided  # g_t, [N, W, C, H, W]
         unguided = level.clean[:, None]  # u_t
         divergence = pixel_mean((guided - unguided).square())  # M_t
         error = (guided - self.x0).square()  # S_t
@@ -44,41 +42,45 @@ class RunningEvidence:
         is_maximum = divergence > self.largest
         self.largest = torch.where(is_maximum, divergence, self.largest)
         self.end.masked_fill_(is_maximum, level.number)
-        self.is_low = level.t <= LOW_SHARE * self.settings.levels[-1]
-        for component, running in self.sums.items():
-            signal = level_map(component, level, error, self.strengths, is_low=self.is_low, schedule=self.schedule)
-            running.add(signal, is_maximum)
+        self.is_low = level.t <= self.settings.highest_low
+        maps = [self._level_map(component, level, error) for component in self.components]
+        self.current = torch.stack([signal.expand_as(self.sums[0]) for signal in maps])
+        self.sums = self.sums + self.current
+        self.at_end = torch.where(is_maximum[..., None, None], self.sums, self.at_end)
+        self.last = torch.where(is_maximum[..., None, None], self.current, self.last)
+
+    def _level_map(self, signal: Signal, level: Level, error: Tensor) -> Tensor:
+        """A component at one level, averaged over channels: [N, W, H, W], or [N, 1, H, W] where it is independent of W.
+
+        `error` is S_t [N, W, C, H, W]. The gradient is the squared gradient of log p(healthy | x_t). It is divided by
+        1 - alpha_bar, which is 1e-4 at level 0 and small at the next: low levels would dominate the mean, and they hold
+        the least information.
+        """
+        if signal == Signal.ERROR:
+            return error.mean(2)
+        alpha, sigma = self.request.schedule.signal_and_noise(level.t, level.healthy)
+        squared = (level.healthy - level.unguided).square()[:, None]
+        if signal == Signal.GRADIENT_WEIGHTED:  # (g_t - u_t)^2 without the clamp
+            return (squared * (sigma / alpha) ** 2 * (1 + self.strengths).square().view(-1, 1, 1, 1)).mean(2)
+        gradient = squared / sigma**2
+        return (gradient * LOW_WEIGHT if signal == Signal.GRADIENT_ABOVE and self.is_low else gradient).mean(2)
 
     def current_map(self) -> Tensor:
         """[N, W, H, W]: the signal of the settings at the last level that was added."""
-        maps = {component: running.current for component, running in self.sums.items()}
-        is_low = torch.full_like(self.end, self.is_low, dtype=torch.bool)
-        return combine(self.settings.signal, maps, is_low, self.settings.gradient_share)
+        maps = dict(zip(self.components, self.current, strict=True))
+        return combine(self.settings, maps, torch.full_like(self.end, self.is_low, dtype=torch.bool))
 
-    def evidence(self, strengths: tuple[float, ...]) -> Evidence:
+    def evidence(self) -> Evidence:
         divergence, mse_guided, mse_unguided = (torch.stack(curve, -1) for curve in zip(*self.curves, strict=True))
         levels = torch.tensor(self.settings.levels).to(self.end.device, non_blocking=True)
-        n_low = int(sum(t <= LOW_SHARE * self.settings.levels[-1] for t in self.settings.levels))
+        n_low = sum(t <= self.settings.highest_low for t in self.settings.levels)
         counted = {Signal.GRADIENT_ABOVE: (self.end + 1 - n_low).clamp(min=1)}  # others count every level
         maps = {
-            component: SignalMaps(running.at_end / counted.get(component, self.end + 1)[..., None, None], running.last)
-            for component, running in self.sums.items()
+            component: SignalMaps(at_end / counted.get(component, self.end + 1)[..., None, None], last)
+            for component, at_end, last in zip(self.components, self.at_end, self.last, strict=True)
         }
+        strengths = tuple(map(float, self.request.strengths))
         return Evidence(self.settings, strengths, divergence, mse_guided, mse_unguided, levels[self.end], maps)
-
-
-class _RunningSum:
-    """A signal [N, W, H, W] summed over levels, copied whenever a slice's divergence sets a new maximum."""
-
-    def __init__(self, x0: Tensor, shape: tuple[int, ...]):
-        self.total, self.at_end, self.last = (x0.new_zeros(shape) for _ in range(3))
-        self.current = self.last
-
-    def add(self, signal: Tensor, is_maximum: Tensor) -> None:
-        self.current = signal.expand_as(self.total)
-        self.total = self.total + self.current
-        self.at_end = torch.where(is_maximum[..., None, None], self.total, self.at_end)
-        self.last = torch.where(is_maximum[..., None, None], self.current, self.last)
 
 
 def pixel_mean(x: Tensor) -> Tensor:

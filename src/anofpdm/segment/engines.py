@@ -12,8 +12,8 @@ from anofpdm.errors import NotEnoughMemoryError, ScanWarning
 from anofpdm.method.calibration import Calibration
 from anofpdm.method.context import SlicePositions
 from anofpdm.method.decision import Decisions, DecisionSettings, decide, fit_for
-from anofpdm.method.evidence import concatenate
-from anofpdm.method.gather import EvidenceRequest, batch_for, evidence_batches, slice_seeds
+from anofpdm.method.evidence import EvidenceRequest, concatenate
+from anofpdm.method.gather import batch_for, evidence_batches, slice_seeds
 from anofpdm.network.predictor import TrainedModel, load_trained
 from anofpdm.options import Detector, Engine
 from anofpdm.student.student import Student
@@ -166,7 +166,7 @@ class StudentEngine:
 
     def settings(self) -> dict[str, Any]:
         calibration = to_plain(self.student.calibration)
-        return {"student_sha256": self.student.sha256, "student": calibration, **self.student.choices.settings()}
+        return {"student_sha256": self.student.sha256, "student": calibration, **to_plain(self.student.choices)}
 
 
 def decide_where_it_fits(

@@ -28,7 +28,6 @@ from anofpdm.network.checkpoint import WEIGHTS
 from anofpdm.network.predictor import load_trained
 from anofpdm.options import Engine, Precision, Raw, parse
 from anofpdm.raw.cache import StudyCache
-from anofpdm.scans.expects import ScanExpectation
 from anofpdm.segment.brain_source import BrainSource
 from anofpdm.segment.engines import Diffusion, DiffusionEngine, StudentEngine
 from anofpdm.segment.one_scan import Source, segment_source
@@ -93,8 +92,7 @@ class Model:
             network, calibration = self.diffusion.network, self.diffusion.calibration
             return KnownScans(network.modalities, network.size, network.expects, calibration.foreground, typical)
         student, config = self._student, self._student.config
-        expects, foreground = student.expects or ScanExpectation(), student.foreground or (0.0, 1.0)
-        return KnownScans(config.modalities, config.size, expects, foreground, typical)
+        return KnownScans(config.modalities, config.size, student.expects, student.foreground, typical)
 
     @property
     def _student(self) -> Student:
@@ -180,7 +178,7 @@ class Model:
         if unused:
             raise ConfigError(f"{unused}: not an option of the student engine; add --engine diffusion, or omit it")
         choices = MaskChoices(options.get("threshold_probability"), options.get("smallest"))
-        return StudentEngine(replace(self._student, choices=choices) if choices.settings() else self._student)
+        return StudentEngine(replace(self._student, choices=choices))
 
     def _diffusion_engine(self, options: SegmentOptions) -> DiffusionEngine:
         """With the calibrated defaults where no option is given."""

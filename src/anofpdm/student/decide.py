@@ -18,19 +18,20 @@ files run the same code. Slices are those of one scan, from the lowest to the hi
 
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Annotated, NamedTuple
 
+import msgspec
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from anofpdm.errors import ConfigError
-from anofpdm.method.calibration import CONTEXT_MM
+from anofpdm.method.calibration import CONTEXT_MM, NotNegative
 from anofpdm.method.context import REACH, SlicePositions
 from anofpdm.method.detection import CurveDetector
-from anofpdm.method.mask import SMALLEST, smallest_pixels
+from anofpdm.method.mask import SMALLEST, kth_largest, smallest_pixels
 from anofpdm.student.student_network import scan_rows
 
 SPAN = 5.0  # logits between the peak of a faint lesion and its threshold
@@ -49,21 +50,15 @@ class StudentCalibration:
     auc: float = math.nan
     n_healthy: int = 0
     n_unhealthy: int = 0
-    context_mm: float = CONTEXT_MM  # sigma of the smoothing of pixel logits across slices, like the teacher's maps
-    detection_mm: tuple[float, float] = DETECTION_MM  # the same, of the detector's pixel logits and slice logits
-    smallest: int = SMALLEST
+    context_mm: NotNegative = CONTEXT_MM  # sigma of the smoothing of pixel logits across slices, as of maps
+    detection_mm: tuple[NotNegative, NotNegative] = DETECTION_MM  # of the detector's pixel and slice logits
+    smallest: Annotated[int, msgspec.Meta(ge=0)] = SMALLEST
     n_estimated: int = 0  # slices whose label was estimated from that of their scan; accuracy and AUC do not use it
-    faint_span: float | None = None  # how far below its peak a faint lesion is drawn; None: threshold 0 everywhere
+    faint_span: Annotated[float, msgspec.Meta(gt=0)] | None = None  # a faint lesion is drawn so far below its peak
 
     def __post_init__(self) -> None:
         if self.detector.weights.shape != (2,):
             raise ValueError("the detector is not one of two numbers per slice")
-        if not all(0 <= mm < math.inf for mm in (self.context_mm, *self.detection_mm)):
-            raise ValueError("context_mm and detection_mm must be finite and at least 0")
-        if self.smallest < 0:
-            raise ValueError(f"smallest must be at least 0, got {self.smallest}")
-        if self.faint_span is not None and not 0 < self.faint_span < math.inf:
-            raise ValueError(f"faint_span must be finite and greater than 0, got {self.faint_span}")
 
 
 @dataclass(frozen=True)
@@ -79,10 +74,6 @@ class MaskChoices:
             raise ConfigError(f"--threshold-probability must be above 0 and below 1, got {probability:g}")
         if self.smallest is not None and self.smallest < 0:
             raise ConfigError(f"--smallest must be at least 0, got {self.smallest}")
-
-    def settings(self) -> dict[str, Any]:
-        """Those that were made."""
-        return {name: value for name, value in asdict(self).items() if value is not None}
 
 
 CALIBRATED = MaskChoices()
@@ -190,12 +181,6 @@ def smooth(values: Tensor, heights_mm: Tensor, sigma_mm: float, reach: float = R
     weights = torch.exp(-apart * apart / 2).masked_fill(apart > reach, 0.0)
     weights = (weights / weights.sum(dim=1, keepdim=True)).to(values.dtype)
     return (weights @ values.reshape(values.shape[0], -1)).reshape(values.shape)
-
-
-def kth_largest(images: Tensor, k: int) -> Tensor:
-    """[n, H, W] -> [n]."""
-    flat = images.flatten(1)
-    return flat.topk(min(k, flat.shape[1]), dim=1).values[:, -1]
 
 
 def detection_values(

@@ -200,7 +200,7 @@ def student_card(student: Student, training: StudentTrainingConfig, slices: int,
     limits = [f"{training.steps} steps"] if training.steps else []
     limits += [f"{training.minutes:g} minutes"] if training.minutes else []
     offsets = ", ".join(f"{offset:g}" for offset in config.neighbours_mm)
-    counted = student.expects is not None and student.expects.nominal_slice_mm is not None
+    counted = student.expects.nominal_slice_mm is not None
     where = f"{offsets} mm from it" + (", by a nominal distance: slices are counted" if counted else "")
     neighbours = f", and the slices at {where}" if offsets else ""
     optional = f"\nOptional, a scan may lack them: {', '.join(config.optional)}.\n" if config.optional else ""

@@ -4,12 +4,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from anofpdm.errors import CalibrationError
+from anofpdm.calibration.scan_labels import estimate_labels
 from anofpdm.labels import HEALTHY, NULL, UNHEALTHY
 from anofpdm.method.context import SlicePositions
 from anofpdm.method.detection import Accuracy, CurveDetector, fit_and_validate
 from anofpdm.method.mask import smallest_pixels
-from anofpdm.method.scan_labels import estimate_labels
 from anofpdm.student.decide import DETECTION_MM, SPAN, StudentCalibration, detection_values, map_scans
 from anofpdm.student.predict import predict_passes
 from anofpdm.student.student_network import Pixels, StudentNet
@@ -22,15 +21,11 @@ def fit_student_calibration(
     patients: np.ndarray,
     positions: SlicePositions,
     device: torch.device,
-    suspected: np.ndarray | None = None,
+    suspected: np.ndarray,
 ) -> StudentCalibration:
     """Fit the detector to image-level labels, by both outputs: of one that does not separate the labels, as that of
     whole slices if no training slice was labelled unhealthy, the weight is small. Labels of suspected slices [n],
     unlabelled ones of unhealthy scans, are estimated first."""
-    suspected = np.zeros(len(labels), bool) if suspected is None else suspected
-    assumed = np.where(suspected, UNHEALTHY, labels)
-    if not _has_both(assumed):
-        raise CalibrationError("a student is calibrated on healthy and unhealthy slices, and one kind is missing")
     lesion_pixels = max(1, smallest_pixels((network.config.size,) * 2))
 
     def values_of_scan(passes: Tensor, slice_passes: Tensor, heights_mm: Tensor) -> list[Tensor]:
@@ -39,7 +34,8 @@ def fit_student_calibration(
 
     (values,) = map_scans(values_of_scan, positions, *predict_passes(network, pixels, positions, device))
     # Not rated by estimated labels, which come from the values they would rate. Assumed ones rate too low.
-    detector, rating = _fit(values, labels if _has_both(labels) else assumed, patients)
+    has_both = {HEALTHY, UNHEALTHY} <= set(labels.tolist())
+    detector, rating = _fit(values, labels if has_both else np.where(suspected, UNHEALTHY, labels), patients)
     if suspected.any():
         labels = estimate_labels(detector.scores(values), labels, suspected, positions.scans)
         detector, _ = _fit(values, labels, patients)
@@ -52,10 +48,6 @@ def fit_student_calibration(
         n_estimated=int(suspected.sum()),
         faint_span=SPAN,
     )
-
-
-def _has_both(labels: np.ndarray) -> bool:
-    return {HEALTHY, UNHEALTHY} <= set(labels.tolist())
 
 
 def _fit(values: np.ndarray, labels: np.ndarray, patients: np.ndarray) -> tuple[CurveDetector, Accuracy]:

@@ -34,15 +34,15 @@ class StudentFile:
     network: StudentConfig
     calibration: StudentCalibration
     teacher_sha256: str
-    expects: ScanExpectation | None = None  # None: as its teacher
-    foreground: tuple[float, float] | None = None  # smallest and largest fraction among the scans in calibration
+    expects: ScanExpectation = field(default_factory=ScanExpectation)
+    foreground: tuple[float, float] = (0.0, 1.0)  # smallest and largest fraction among the scans in calibration
     typical: dict[str, float] | None = None  # limits of the check for scans unlike those in training
     distillation: dict[str, Any] = field(default_factory=dict)  # provenance
     format: int = FORMAT
     task: str = TASK
 
     def __post_init__(self) -> None:
-        low, high = self.foreground or (0.0, 1.0)
+        low, high = self.foreground
         if not 0 <= low <= high <= 1:
             raise ValueError(f"foreground {self.foreground}")
 
@@ -54,8 +54,8 @@ class Student:
     teacher_sha256: str
     device: torch.device
     sha256: str = ""
-    expects: ScanExpectation | None = None  # as in StudentFile
-    foreground: tuple[float, float] | None = None
+    expects: ScanExpectation = field(default_factory=ScanExpectation)
+    foreground: tuple[float, float] = (0.0, 1.0)
     typical: TypicalScans | None = None
     choices: MaskChoices = CALIBRATED
 

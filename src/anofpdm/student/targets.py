@@ -17,8 +17,8 @@ from anofpdm.cohorts.store import Cohort
 from anofpdm.labels import HEALTHY, NULL
 from anofpdm.method.calibration import Calibration
 from anofpdm.method.decision import DecisionSettings, decide
-from anofpdm.method.evidence import Evidence
-from anofpdm.method.gather import EvidenceRequest, batch_for, evidence_batches, regroup, slice_seeds
+from anofpdm.method.evidence import Evidence, EvidenceRequest
+from anofpdm.method.gather import batch_for, evidence_batches, regroup, slice_seeds
 from anofpdm.network.predictor import TrainedModel
 from anofpdm.student.student import FOLDER
 from anofpdm.student.student_network import Pixels

@@ -104,8 +104,7 @@ class TypicalScans:
         shapes = [array.shape for array in self.arrays().values()]
         if shapes != [(count,), (count,), (count, count)]:
             raise ValueError(f"typical scans: numbers of shapes {shapes} for {len(self.modalities)} modalities")
-        arrays = (*self.arrays().values(), np.array([*self.limits.values()]))
-        if not all(np.isfinite(array).all() for array in arrays) or not (self.scale > 0).all():
+        if not all(np.isfinite(array).all() for array in self.arrays().values()) or not (self.scale > 0).all():
             raise ValueError("typical scans: numbers must be finite, and scales above 0")
 
     def arrays(self) -> dict[str, np.ndarray]:

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+import torch
 
 from anofpdm.labels import UNHEALTHY
 from anofpdm.method.decision import decide
@@ -86,7 +87,7 @@ def strength(study: Study) -> Ablation:
         changed = replace(
             calibration, strength=candidate.strength, divergence_max=float(at_strength.end_divergence.max())
         )
-        decided = decide(at_strength.map(lambda tensor: tensor[study.unhealthy]), changed, NO_DETECTOR)
+        decided = decide(at_strength[torch.from_numpy(study.unhealthy)], changed, NO_DETECTOR)
         rows.append((candidate.strength, candidate.accuracy, candidate.auc, study.unhealthy_dice(decided.drawn)))
     highest = max(rows, key=lambda row: row[3])[0]
     summary = (

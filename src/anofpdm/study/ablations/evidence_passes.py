@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+import torch
 
 from anofpdm.calibration.fit_calibration import CalibrationConfig, FittedCalibration, labelled_rows
 from anofpdm.cohorts.store import Cohort, foreground
@@ -68,7 +69,7 @@ class Study:
     def unhealthy_evidence(self, calibrated: FittedCalibration) -> tuple[Evidence, Calibration]:
         """Of slices with a lesion, at the chosen strength."""
         at_chosen = calibrated.evidence.at(calibrated.calibration.strength)
-        return at_chosen.map(lambda tensor: tensor[self.unhealthy]), calibrated.calibration
+        return at_chosen[torch.from_numpy(self.unhealthy)], calibrated.calibration
 
 
 def choose_levels(levels: Sequence[int], wanted: Sequence[int]) -> tuple[int, ...]:

@@ -7,8 +7,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from anofpdm.method.evidence import EvidenceRequest
 from anofpdm.method.forward_process import Level
-from anofpdm.method.gather import EvidenceRequest, SignalMap, evidence_batches, slice_seeds
+from anofpdm.method.gather import SignalMap, evidence_batches, slice_seeds
 from anofpdm.method.mask import MaskSettings, mask, median_filtered, thresholds
 from anofpdm.scoring.metrics.pixels import dice
 from anofpdm.study.ablations.evidence_passes import Study

@@ -17,20 +17,19 @@ from anofpdm.calibration.fit_calibration import CalibrationConfig, fit_calibrati
 from anofpdm.cohorts.store import Cohort
 from anofpdm.errors import EvaluationError
 from anofpdm.method.calibration import Calibration
-from anofpdm.method.decision import VARIANTS, Variant, decide
-from anofpdm.method.evidence import Evidence
-from anofpdm.method.gather import EvidenceRequest, gather_shared, slice_seeds
+from anofpdm.method.decision import decide
+from anofpdm.method.evidence import Evidence, EvidenceRequest
+from anofpdm.method.gather import gather_shared, slice_seeds
 from anofpdm.network.predictor import TrainedModel
-from anofpdm.options import Encoding, Signal
 from anofpdm.scoring.metrics.pixels import average_precision
 from anofpdm.study.ablations import ablation_tables
 from anofpdm.study.ablations.ablation_tables import Ablation
 from anofpdm.study.ablations.evidence_passes import NO_DETECTOR, Study, choose_levels, measured_slices
 from anofpdm.study.ablations.levels import LevelMeasurements, second_pass
+from anofpdm.study.comparison.methods import VARIANTS, EvidenceMethod
 from anofpdm.util.distributed import World
 from anofpdm.util.progress import Progress, silent
 
-COMPARED = {**VARIANTS, "gradient-above": Variant(Encoding.DDIM, Signal.GRADIENT_ABOVE)}
 Quality = tuple[float, float]  # unhealthy DICE, AUPRC
 
 
@@ -39,15 +38,15 @@ class AblationConfig:
     calibration: CalibrationConfig
     levels_tried: tuple[int, ...] = (10, 20, 30, 60)
     gallery_levels: tuple[int, ...] = ()  # default: evenly spaced
-    variants: tuple[str, ...] = tuple(COMPARED)
+    variants: tuple[str, ...] = tuple(VARIANTS)
 
     def __post_init__(self) -> None:
         options = self.calibration
         if (options.encoding, options.signal, options.strength_by) != ("ddim", "error", "cosine"):
             raise EvaluationError("ablations start from the paper's method: ddim, error, strength by cosine")
 
-    def compared(self) -> dict[str, Variant]:
-        return {name: COMPARED[name] for name in self.variants}
+    def compared(self) -> dict[str, EvidenceMethod]:
+        return {name: VARIANTS[name] for name in self.variants}
 
     def other_passes(self) -> list[CalibrationConfig]:
         """Calibrations with other numbers of levels, and with the other encoding."""
@@ -121,7 +120,7 @@ def _other_passes(study: Study, config: AblationConfig) -> tuple[dict[int, Quali
     return (
         {count: _quality(study, *evidence) for count, evidence in by_levels.items()},
         {
-            name: _quality(study, *by_kind[variant.encoding, variant.signal], last_map=variant.last_map)
+            name: _quality(study, *by_kind[variant.encoding, variant.signal], last_map=variant.decision.last_map)
             for name, variant in config.compared().items()
         },
     )

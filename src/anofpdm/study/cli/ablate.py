@@ -46,8 +46,9 @@ def ablate(
     from anofpdm.network.predictor import load_trained
     from anofpdm.study.ablations.ablation_report import PAGE, write_report
     from anofpdm.study.ablations.evidence_passes import measured_slices
-    from anofpdm.study.ablations.run_ablations import COMPARED, AblationConfig
+    from anofpdm.study.ablations.run_ablations import AblationConfig
     from anofpdm.study.ablations.run_ablations import ablate as run
+    from anofpdm.study.comparison.methods import VARIANTS
     from anofpdm.util.files import folder_lock
 
     where = options.resolve_device(device)
@@ -64,7 +65,7 @@ def ablate(
     )
     trained = load_trained(model, where, precision)
     slices = open_cohort(cohort)
-    names = tuple(COMPARED) if variants else ("anofpdm-ddim", "anofpdm-ddim-last")
+    names = tuple(VARIANTS) if variants else ("anofpdm-ddim", "anofpdm-ddim-last")
     measured_slices(slices, calibration)  # refuses missing masks before anything is written
     out.mkdir(parents=True, exist_ok=True)
     with processes(where) as (world, progress), folder_lock(out, needed=world.is_main):

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from anofpdm.errors import ConfigError
 from anofpdm.method.calibration import CONTEXT_MM
-from anofpdm.method.decision import OURS, PAPER, PEAK_SHARE, VARIANTS, DecisionSettings
+from anofpdm.method.decision import OURS, PAPER, PEAK_SHARE, DecisionSettings
 from anofpdm.method.forward_process import slice_noise
 from anofpdm.method.mask import MaskSettings
 from anofpdm.options import Detector, Encoding, Signal, Threshold
@@ -124,7 +124,18 @@ def _grid(**values: Sequence[float]) -> tuple[Setting, ...]:
 
 # ---- registry --------------------------------------------------------------------------------------------------------
 
-CURVE = replace(PAPER, detector=Detector.CURVE)
+CURVE, LAST = replace(PAPER, detector=Detector.CURVE), replace(PAPER, last_map=True)
+
+VARIANTS = {  # the seven of the paper, and one of ours
+    "anofpdm-ddim": EvidenceMethod(PAPER),
+    "anofpdm-ddpm": EvidenceMethod(PAPER, encoding=Encoding.DDPM),
+    "anofpdm-ddim-last": EvidenceMethod(LAST),
+    "anofpdm-ddpm-last": EvidenceMethod(LAST, encoding=Encoding.DDPM),
+    "gradient": EvidenceMethod(PAPER, Signal.GRADIENT),
+    "gradient-last": EvidenceMethod(LAST, Signal.GRADIENT),
+    "gradient-weighted": EvidenceMethod(PAPER, Signal.GRADIENT_WEIGHTED),
+    "gradient-above": EvidenceMethod(PAPER, Signal.GRADIENT_ABOVE),  # `gradient` needs many levels
+}
 
 METHODS: dict[str, Method] = {
     "anoddpm-gaussian": ReconstructionMethod(anoddpm_gaussian, _grid(level=(300, 200, 400)), ("healthy",)),
@@ -143,11 +154,7 @@ METHODS: dict[str, Method] = {
     "cg-cdm": ReconstructionMethod(
         label_gradient, _grid(level=(400, 200), scale=(10, 100), steps=(10,)), ("classifier",), (Setup.UNHEALTHY,)
     ),
-    **{
-        name: EvidenceMethod(replace(PAPER, last_map=variant.last_map), variant.signal, variant.encoding)
-        for name, variant in VARIANTS.items()
-    },
-    "gradient-above": EvidenceMethod(PAPER, Signal.GRADIENT_ABOVE),  # `gradient` needs many levels
+    **VARIANTS,
     # Our additions: the paper's method with the curve detector, then one more change each, then all.
     "anofpdm-curve": EvidenceMethod(CURVE),
     "anofpdm-healthy": EvidenceMethod(replace(CURVE, mask=MaskSettings(Threshold.HEALTHY))),

@@ -13,10 +13,9 @@ from anofpdm.calibration.fit_calibration import slice_positions
 from anofpdm.errors import EvaluationError
 from anofpdm.method.calibration import Calibration
 from anofpdm.method.decision import Decisions, decide
-from anofpdm.method.evidence import Evidence
-from anofpdm.method.gather import EvidenceRequest, evidence_batches, regroup, slice_seeds
+from anofpdm.method.evidence import GRADIENT_SHARE, Evidence, EvidenceRequest, components
+from anofpdm.method.gather import evidence_batches, regroup, slice_seeds
 from anofpdm.method.mask import mask, median_filtered
-from anofpdm.method.signals import GRADIENT_SHARE, components
 from anofpdm.options import Signal
 from anofpdm.student.student import Student
 from anofpdm.student.student_network import cohort_pixels

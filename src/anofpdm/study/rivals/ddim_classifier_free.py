@@ -18,10 +18,8 @@ def reconstruct(
     noise: Tensor,
     clamp: bool = True,
 ) -> Tensor:
-    predict_pair = noise_pair(predict_noise)
-
     def towards_healthy(x: Tensor, t: int) -> Tensor:
-        healthy, unguided = predict_pair(x, t)
+        healthy, unguided = noise_pair(predict_noise, x, t)
         return (1 + strength) * healthy - strength * unguided
 
     x = encode(with_label(predict_noise, NULL), x0, levels, noise, clamp=clamp)

@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
+from anofpdm.calibration.scan_labels import best_threshold, estimate_labels
 from anofpdm.labels import HEALTHY, UNHEALTHY
-from anofpdm.method.scan_labels import best_threshold, estimate_labels
 
 SUSPECTED = 2  # for labels in these tests: to be estimated
 
