@@ -13,9 +13,10 @@ import pytest
 from PIL import Image
 
 from anofpdm.report.display import SliceSpace
-from anofpdm.report.page_data import HEAT_COLOURS, axial_index, column_count, overview_rows
+from anofpdm.report.page_data import axial_index, column_count, overview_rows
 from anofpdm.report.result_page import render_report
 from anofpdm.scans import AxialPlanes, Grid
+from anofpdm.util.drawing import HEAT_COLOURS
 from tests import toys
 from tests.report.conftest import NASTY, STUDY
 
@@ -303,7 +304,7 @@ def test_sheets_hold_every_pixel(make):
     shades = np.clip(decisions.maps / read.data["map_maximum"], 0, 1) * 255
     np.testing.assert_allclose(read.tiles("map", 9, 32), shades, atol=0.51)
     colours = np.asarray(read.sheet("map").convert("RGB"))
-    np.testing.assert_array_equal(colours, HEAT_COLOURS.astype(np.uint8)[np.asarray(read.sheet("map"))])
+    np.testing.assert_array_equal(colours, HEAT_COLOURS[np.asarray(read.sheet("map"))])
     assert read.data["columns"] == 3
     assert read.data["size"] == 32
 

@@ -12,14 +12,11 @@ from anofpdm.method.decision import Decisions
 from anofpdm.report import wording
 from anofpdm.report.display import DecisionRules, SegmentedScan, SliceSpace, slice_space
 from anofpdm.scans.findings import Finding
-from anofpdm.util.drawing import HEAT, encode_png
+from anofpdm.util.drawing import HEAT_COLOURS, encode_png
 
 OVERVIEW_SLICES = 24
 WHITE_PERCENTILE = 99.9  # of all map pixels
 WHITE_ABOVE_HEALTHY = 2.0  # white is at least this multiple of the level of healthy slices
-HEAT_COLOURS = np.stack(
-    [np.interp(np.linspace(0, len(HEAT) - 1, 256), range(len(HEAT)), HEAT[:, band]) for band in range(3)], axis=-1
-)  # [256, 3], black over red to white
 Number = float | None
 
 
@@ -206,7 +203,7 @@ def encode_sheets(result: SegmentedScan, map_maximum: float) -> dict[str, bytes]
         shades = np.clip(display.pixels[:, number].astype(np.float32), -1, 1) + 1
         sheets[str(number)] = _tile(np.round(shades * (255 / 2)))
     sheets["map"] = _tile(np.round(np.clip(np.nan_to_num(decisions.maps) / max(map_maximum, 1e-12), 0, 1) * 255))
-    sheets["map"].putpalette(HEAT_COLOURS.astype(np.uint8).tobytes())
+    sheets["map"].putpalette(HEAT_COLOURS.tobytes())
     sheets["mask"] = _tile(decisions.masks * 255).convert("1")
     return {name: encode_png(image) for name, image in sheets.items()}
 
