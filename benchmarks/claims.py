@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from anofpdm.scoring.metrics.bootstrap import patient_bootstrap
+from anofpdm.scoring.metrics.bootstrap import mean_estimate
 
 TUNED = ("anoddpm-gaussian", "anoddpm-simplex", "ddim-classifier", "ddim-classifier-free")
 GRADIENTS = ("gradient", "gradient-above", "gradient-last", "gradient-weighted")
@@ -91,7 +91,7 @@ class Slices:
         if not {(method, setup), (other, setup)} <= self.dice.keys():
             return None
         difference = self.dice[method, setup] - self.dice[other, setup]
-        return float(difference.mean()), *patient_bootstrap(difference, self.patients(setup))
+        return float(difference.mean()), *mean_estimate(difference, self.patients(setup)).interval
 
 
 def main() -> None:
@@ -141,7 +141,7 @@ def mean_dice(folders: Sequence[Slices], method: str, setup: str) -> np.ndarray:
 
 def gain_row(setup: str, dice: np.ndarray, before: np.ndarray, patients: np.ndarray) -> str:
     gain = dice - before
-    cells = gain_cells(float(gain.mean()), *patient_bootstrap(gain, patients))
+    cells = gain_cells(float(gain.mean()), *mean_estimate(gain, patients).interval)
     return f"| {setup} | {100 * dice.mean():.1f} | {100 * before.mean():.1f} | {cells} |"
 
 

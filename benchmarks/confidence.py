@@ -99,7 +99,7 @@ def report_estimates(decisions: Decisions, cohort: Cohort, rows: np.ndarray) -> 
         "mean probability in the mask": inside,
         "product of the first two": decisions.estimated_dice,
     }
-    measured = confusion(masks, truth).by_patient(scans).volume_dice
+    measured = confusion(masks, truth).volume_dice(scans)
     kept = (sum_per_scan(areas, scans) > 0) & ~np.isnan(measured)
     print(f"\n{kept.sum()} scans, mean volume DICE {measured[kept].mean():.3f}")
     print(f"\n| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}")

@@ -1,4 +1,5 @@
 import os
+import shutil
 import signal
 
 # Tensors in tests are small: more threads would only get in each other's way, also in the processes that tests start.
@@ -23,6 +24,47 @@ def small_contact_sheets():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("anofpdm.cohorts.contact_sheet.MAX_ROWS", 1)
         yield
+
+
+@pytest.fixture(scope="module")
+def browser():
+    """The system's chromium."""
+    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    executable = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    if executable is None:
+        pytest.skip("no chromium here")
+    with playwright.sync_playwright() as driver:
+        started = driver.chromium.launch(executable_path=executable, args=["--no-sandbox"])
+        yield started
+        started.close()
+
+
+@pytest.fixture
+def open_file(browser):
+    """Opens pages from disk. They may not report errors, open dialogs, load other files or store anything."""
+    pages: list = []
+    problems: list[str] = []
+
+    def check_request(request):
+        if not request.url.startswith(("file:", "data:")):
+            problems.append(request.url)
+
+    def open_file(path, **options):
+        page = browser.new_page(**options)
+        page.set_default_timeout(10_000)
+        page.on("console", lambda message: problems.append(message.text))
+        page.on("pageerror", lambda error: problems.append(str(error)))
+        page.on("dialog", lambda dialog: (problems.append(dialog.message), dialog.dismiss()))
+        page.on("request", check_request)
+        page.goto(path.as_uri())
+        pages.append(page)
+        return page
+
+    yield open_file
+    assert problems == []
+    for page in pages:
+        assert page.context.storage_state() == {"cookies": [], "origins": []}
+        page.close()
 
 
 # They take longest. Started first, none of them is left for one worker while the other has nothing to do.

@@ -14,7 +14,7 @@ from anofpdm.demo.run_demo import BUNDLED
 from anofpdm.errors import ScanError
 from anofpdm.options import Raw
 from anofpdm.raw.cache import StudyCache
-from anofpdm.report.page_data import build_page_data
+from anofpdm.report.display import slice_space
 from anofpdm.report.result_page import render_report
 from anofpdm.scans import write_nifti
 from anofpdm.scans.expects import ScanExpectation
@@ -100,9 +100,9 @@ def test_a_model_in_template_space_gets_the_scan_there_and_the_mask_comes_back(m
     explained = result.decisions.evidence.rows
     assert abs(explained - centre).min() <= 2
     assert masks[explained].any(axis=(1, 2)).all()
-    (first, *_) = build_page_data(result).findings
-    assert abs(first.row - centre) <= 2
-    assert first.row in explained
+    first, *_ = slice_space(result).central_rows(result.findings, result.display.indices)
+    assert abs(first - centre) <= 2
+    assert first in explained
     (shown,) = re.findall(r"slices \d+ to (\d+) of (\d+)", render_report(result, "anna").decode())
     assert int(shown[0]) < int(shown[1])
 

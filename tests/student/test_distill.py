@@ -21,6 +21,7 @@ from anofpdm.method.decision import DecisionSettings
 from anofpdm.method.gather import evidence_batches
 from anofpdm.method.mask import MaskSettings
 from anofpdm.network.predictor import load_trained
+from anofpdm.report.display import slice_space
 from anofpdm.report.page_data import build_page_data
 from anofpdm.segment.model import load
 from anofpdm.student import targets
@@ -117,7 +118,7 @@ def test_the_diffusion_model_explains_masks_of_a_student(with_student, tmp_path)
     np.testing.assert_allclose(evidence.divergence, whole.decisions.evidence.divergence[[2, 5]], rtol=1e-4)
     np.testing.assert_array_equal(evidence.end_step, whole.decisions.evidence.end_step[[2, 5]])
     assert explained.summary["settings"]["explained"] == [*numbers, 999]
-    rows = [number for number, shown in enumerate(build_page_data(explained).slices) if shown.divergence is not None]
+    rows = [number for number, shown in enumerate(build_page_data(explained)["slices"]) if "divergence" in shown]
     assert rows == [2, 5]
     explained.save(tmp_path / "out")
 
@@ -129,10 +130,9 @@ def test_findings_are_explained_at_their_central_slice(with_student, tmp_path):
     model = replace(model, student=replace(model.student, calibration=eager))
     with pytest.warns(ScanWarning, match="the lesion mask is"):
         result = model.segment(two_heads(tmp_path), explain="findings")
-    data = build_page_data(result)
-    middles = {finding.row for finding in data.findings}
+    middles = set(slice_space(result).central_rows(result.findings, result.display.indices))
     assert set(result.decisions.evidence.rows) == middles
-    assert data.start in middles
+    assert build_page_data(result)["start"] in middles
     result.save(tmp_path / "out")
     assert "Curves of the diffusion model are shown for" in (tmp_path / "out" / "report.html").read_text()
 

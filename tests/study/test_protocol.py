@@ -197,6 +197,7 @@ def test_scores_of_a_small_set_computed_by_hand():
     assert numbers["iou"] == pytest.approx((1 / 2) / 3)
     assert numbers["precision"] == pytest.approx(8 / 9)
     assert numbers["recall"] == pytest.approx(8 / 32)
+    assert numbers["lesion_f1"] == pytest.approx(2 / (2 + 1 + 1))  # one detected, one missed, one false
     assert numbers["accuracy"] == pytest.approx(1 / 3)
     assert numbers["volume_dice"] == pytest.approx((2 / 3 + 0) / 2)
     assert numbers["auprc"] == pytest.approx(average_precision_score(truth.ravel(), maps.ravel()), abs=1e-9)

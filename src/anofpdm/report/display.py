@@ -1,6 +1,6 @@
 """Data that the overview picture and the report page of a segmented scan are drawn from."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -18,6 +18,19 @@ class SliceSpace:
 
     grid: Grid
     matrix: np.ndarray  # [4, 4], millimetres of the result to millimetres of the grid
+
+    def central_rows(self, findings: Iterable[Finding], indices: np.ndarray) -> list[int]:
+        """Of the slices at these axial positions, the nearest to the centre of each finding."""
+        axial = [self._axial_index(finding.centre_mm) for finding in findings]
+        return [int(np.abs(indices - index).argmin()) for index in axial]
+
+    def _axial_index(self, position_mm: Iterable[float]) -> int:
+        """Position of the axial slice that contains a point of the result, counted from 0 at the inferior end."""
+        voxel = np.linalg.solve(self.grid.affine, self.matrix @ [*position_mm, 1.0])
+        axis = self.grid.axial_axis
+        index = round(float(voxel[axis]))
+        upwards = self.grid.affine[2, axis] > 0
+        return index if upwards else self.grid.shape[axis] - 1 - index
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict
 from typing import Any
 
 from anofpdm.report import wording
@@ -24,7 +23,8 @@ def render_report(result: SegmentedScan, title: str) -> bytes:
         "result.html",
         title=title,
         result=result,
-        data=asdict(data),
+        data=data,
+        finding_rows=slice_space(result).central_rows(result.findings, display.indices),
         wording=wording,
         engine=ENGINES.get(display.engine, display.engine),
         warnings=[
@@ -39,7 +39,7 @@ def render_report(result: SegmentedScan, title: str) -> bytes:
         context_mm=rules.context_mm,
         settings=_settings(summary),
         provenance=_provenance(summary["settings"]),
-        sheets=encode_sheets(result, data.map_maximum or 0.0),
+        sheets=encode_sheets(result, data["map_maximum"]),
     )
     return page.encode(errors="replace")  # file names may not be UTF-8
 

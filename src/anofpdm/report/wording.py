@@ -9,6 +9,7 @@ from typing import Any
 from anofpdm.method.decision import Decisions
 from anofpdm.report.display import DecisionRules, DisplayData, SegmentedScan
 from anofpdm.scans.findings import Finding
+from anofpdm.util.text import count_noun
 
 DIRECTIONS = (("right", "left"), ("anterior", "posterior"), ("superior", "inferior"))
 UNDEFINED = "-"
@@ -30,10 +31,6 @@ def format_range(lowest: float, highest: float) -> str:
 
 def format_millilitres(value: float) -> str:
     return f"{format_number(value, '.1f' if value >= 1 else '.2g')} ml"
-
-
-def count_noun(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 # ---- the scan --------------------------------------------------------------------------------------------------------

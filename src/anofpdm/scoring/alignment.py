@@ -58,8 +58,13 @@ def _overlap(grid: Grid, target: Grid) -> float:
     small, large = sorted((grid, target), key=lambda space: math.prod(space.shape) * np.prod(space.spacing_mm))
     centres = [(np.arange(SAMPLES) + 0.5) / SAMPLES * length - 0.5 for length in small.shape]
     points = np.stack(np.meshgrid(*centres, indexing="ij"), axis=-1).reshape(-1, 3)
-    voxels = nib.affines.apply_affine(np.linalg.inv(large.affine) @ small.affine, points)
-    return float(((voxels >= -0.5) & (voxels <= np.array(large.shape) - 0.5)).all(axis=1).mean())
+    return float(_are_inside(points, small, large).mean())
+
+
+def _are_inside(voxels: np.ndarray, grid: Grid, target: Grid) -> np.ndarray:
+    """Which positions [n, 3], in voxels of the grid, are inside the target's field of view."""
+    there = nib.affines.apply_affine(np.linalg.inv(target.affine) @ grid.affine, voxels)
+    return np.asarray(((there >= -0.5) & (there <= np.array(target.shape) - 0.5)).all(axis=1))
 
 
 def _resample(voxels: np.ndarray, grid: Grid, target: Grid, paths: Paths) -> np.ndarray:
@@ -71,16 +76,13 @@ def _resample(voxels: np.ndarray, grid: Grid, target: Grid, paths: Paths) -> np.
     )
     note = f"{paths[0]}: resampled (nearest neighbour) from {describe_grid(grid)} to {describe_grid(target)}, the grid "
     note += f"of {paths[1]}"
-    if voxels.dtype == bool and (lost := _count_outside(voxels, grid, target)):
-        note += f"; {lost} of its {np.count_nonzero(voxels)} lesion voxels are outside of that grid and are not counted"
+    if voxels.dtype == bool:
+        inside = _are_inside(np.argwhere(voxels), grid, target)
+        if not inside.all():
+            note += f"; {np.count_nonzero(~inside)} of its {len(inside)} lesion voxels are outside of that grid and "
+            note += "are not counted"
     _warn(note)
-    return resampled.view(bool) if voxels.dtype == bool else resampled
-
-
-def _count_outside(mask: np.ndarray, grid: Grid, target: Grid) -> int:
-    """Lesion voxels whose centre is outside the target's field of view."""
-    voxels = nib.affines.apply_affine(np.linalg.inv(target.affine) @ grid.affine, np.argwhere(mask))
-    return int((~((voxels >= -0.5) & (voxels <= np.array(target.shape) - 0.5)).all(axis=1)).sum())
+    return resampled.view(voxels.dtype)
 
 
 def _warn(text: str) -> None:

@@ -38,6 +38,11 @@ class _File:
     scan: str
     is_mask: bool  # by its name
 
+    @property
+    def patient(self) -> str:
+        visit, entities = VISIT.fullmatch(self.scan), bids.parse(f"{self.scan}_")[0]
+        return visit["patient"] if visit else f"sub-{entities['sub']}" if "sub" in entities else self.scan
+
 
 def find_pairs(predicted: Path, truth: Path, table: Path | None = None) -> Pairing:
     """Two files, or two folders whose files are paired by a table, by name, or by scan."""
@@ -46,13 +51,12 @@ def find_pairs(predicted: Path, truth: Path, table: Path | None = None) -> Pairi
             raise EvaluationError(f"{path}: no such file or folder; check the path")
     if predicted.is_dir() != truth.is_dir():
         raise EvaluationError(f"{predicted} and {truth}: a file and a folder; give two files or two folders")
-    if table is not None and not truth.is_dir():
-        raise EvaluationError(f"--pairs {table}: for two folders; omit it")
+    if predicted.is_dir():
+        return _pair_folders(predicted, truth) if table is None else _read_table(table, predicted, truth)
     if table is not None:
-        return _read_table(table, predicted, truth)
-    if not predicted.is_dir():
-        return Pairing([_make_pair(_describe(truth, truth.parent).scan, predicted, truth)])
-    return _pair_folders(predicted, truth)
+        raise EvaluationError(f"--pairs {table}: for two folders; omit it")
+    file = _describe(truth, truth.parent)
+    return Pairing([Pair(file.scan, file.patient, predicted, truth)])
 
 
 def find_image(images: Path, pair: Pair) -> Path | None:
@@ -76,26 +80,27 @@ def _pair_folders(predicted: Path, truth: Path) -> Pairing:
     for key in (operator.attrgetter("name"), operator.attrgetter("scan")):
         groups = _group(left, key)
         paired = {name: group for name, group in groups.items() if len(group[0]) == len(group[1]) == 1}
-        pairing.pairs += [_make_pair(name, ours[0], theirs[0]) for name, (ours, theirs) in paired.items()]
+        for name, ((ours,), (theirs,)) in paired.items():
+            pairing.pairs.append(Pair(name, theirs.patient, ours.path, theirs.path))
         left = [[file for file in files if key(file) not in paired] for files in left]
-    for scan, (ours, theirs) in _group(left, operator.attrgetter("scan")).items():
-        if ours and theirs:
-            several = ours if len(ours) > 1 else theirs
-            pairing.failed[scan] = f"several files: {several[0]} and {several[1]}; {REMEDY}"
+    for scan, sides in _group(left, operator.attrgetter("scan")).items():
+        if all(sides):
+            several = max(sides, key=len)
+            pairing.failed[scan] = f"several files: {several[0].path} and {several[1].path}; {REMEDY}"
         else:
-            reason = f"no mask of this scan in {truth if ours else predicted}; add it, {REMEDY}"
-            pairing.failed |= dict.fromkeys(map(str, ours + theirs), reason)
+            reason = f"no mask of this scan in {truth if sides[0] else predicted}; add it, {REMEDY}"
+            pairing.failed |= {str(file.path): reason for file in sides[0] + sides[1]}
     pairing.pairs.sort(key=lambda pair: pair.name)
     pairing.failed = dict(sorted(pairing.failed.items()))
     return pairing
 
 
-def _group(sides: Sequence[Sequence[_File]], key: Callable[[_File], str]) -> dict[str, tuple[list[Path], list[Path]]]:
+def _group(sides: Sequence[Sequence[_File]], key: Callable[[_File], str]) -> dict[str, tuple[list[_File], list[_File]]]:
     """Predicted and true files."""
-    groups: dict[str, tuple[list[Path], list[Path]]] = {}
+    groups: dict[str, tuple[list[_File], list[_File]]] = {}
     for number, files in enumerate(sides):
         for file in files:
-            groups.setdefault(key(file), ([], []))[number].append(file.path)
+            groups.setdefault(key(file), ([], []))[number].append(file)
     return groups
 
 
@@ -119,13 +124,6 @@ def _describe(path: Path, folder: Path) -> _File:
     return _File(path, stem(str(path.relative_to(folder))), normalise_name(path.resolve().parent.name), True)
 
 
-def _make_pair(name: str, predicted: Path, truth: Path) -> Pair:
-    scan = _describe(truth, truth.parent).scan
-    visit, entities = VISIT.fullmatch(scan), bids.parse(f"{scan}_")[0]
-    patient = visit["patient"] if visit else f"sub-{entities['sub']}" if "sub" in entities else scan
-    return Pair(name, patient, predicted, truth)
-
-
 def _read_table(table: Path, predicted: Path, truth: Path) -> Pairing:
     """Columns predicted and truth: paths in the two folders; optionally name and patient."""
     pairing = Pairing()
@@ -137,6 +135,6 @@ def _read_table(table: Path, predicted: Path, truth: Path) -> Pairing:
         if missing:
             pairing.failed[str(missing[0])] = f"no such file ({table}, line {line}); correct the row"
             continue
-        pair = _make_pair(row.get("name") or _describe(theirs, truth).scan, ours, theirs)
-        pairing.pairs.append(Pair(pair.name, row.get("patient") or pair.patient, ours, theirs))
+        file = _describe(theirs, truth)
+        pairing.pairs.append(Pair(row.get("name") or file.scan, row.get("patient") or file.patient, ours, theirs))
     return pairing

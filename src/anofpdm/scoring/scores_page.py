@@ -83,21 +83,21 @@ def volume_chart(scans: Sequence[ScoredScan]) -> Image.Image:
     volumes = np.array([(scan.scores.predicted_ml, scan.scores.truth_ml) for scan in scans])
     mean, difference = volumes.mean(axis=1), volumes[:, 0] - volumes[:, 1]
     bias, spread = float(difference.mean()), 1.96 * float(difference.std(ddof=1))
-    ends = [float(mean.min()), float(mean.max())]
-    lines = [drawing.Line(mean, difference, drawing.BLUE, dots=True, joined=False)]
-    lines.append(drawing.Line(ends, [bias] * 2, drawing.ORANGE, f"mean {bias:+.3g} ml"))
-    for at in (bias - spread, bias + spread):
-        name = f"1.96 standard deviations ({bias - spread:.3g} to {bias + spread:.3g})" if at < bias else ""
-        lines.append(drawing.Line(ends, [at] * 2, drawing.MUTED, name, width=1))
-    title = "Predicted minus true volume, ml"
-    return drawing.chart(lines, title, size=CHART, xlabel="mean of both volumes, ml")
+    low, high, ends = bias - spread, bias + spread, [mean.min(), mean.max()]
+    lines = [
+        drawing.Line(mean, difference, drawing.BLUE, dots=True, joined=False),
+        drawing.Line(ends, [bias] * 2, drawing.ORANGE, f"mean {bias:+.3g} ml"),
+        drawing.Line(ends, [low] * 2, drawing.MUTED, f"1.96 standard deviations ({low:.3g} to {high:.3g})"),
+        drawing.Line(ends, [high] * 2, drawing.MUTED),
+    ]
+    return drawing.chart(lines, "Predicted minus true volume, ml", size=CHART, xlabel="mean of both volumes, ml")
 
 
 def dice_chart(scans: Sequence[ScoredScan]) -> Image.Image:
-    points = [(math.log10(scan.scores.truth_ml), scan.scores.dice) for scan in scans if scan.scores.truth_ml]
-    x, y = zip(*points, strict=True) if points else ((), ())
+    with_lesion = [scan.scores for scan in scans if scan.scores.truth_ml]
+    x, y = [math.log10(scores.truth_ml) for scores in with_lesion], [scores.dice for scores in with_lesion]
     line = drawing.Line(x, y, drawing.BLUE, dots=True, joined=False)
-    title = "DICE by true volume" + ("" if len(points) == len(scans) else " (scans with a lesion)")
+    title = "DICE by true volume" + ("" if len(with_lesion) == len(scans) else " (scans with a lesion)")
     return drawing.chart([line], title, size=CHART, xlabel="true volume, ml (log scale)", ylim=(0.0, 1.0), log_x=True)
 
 
@@ -117,14 +117,14 @@ def draw_scan(pair: Pair, labels: tuple[Labels, Labels], images: Path | None) ->
     pixels = np.zeros(masks[0].shape) if image is None else planes.to_network(planes.axial(image)[shown])
     part = _square(masks[0] | masks[1])
     sheet = Image.new("RGB", (len(shown) * (TILE + GAP), TILE + CAPTION), drawing.BACKGROUND)
+    pen = ImageDraw.Draw(sheet)
     for column, index in enumerate(shown):
         tile = drawing.grey_tile(2 * pixels[column][part] - 1, TILE)
         tile = drawing.draw_outline(tile, masks[1][column][part], TRUE, width=2)  # wide: visible below the other
         tile = drawing.draw_outline(tile, masks[0][column][part], PREDICTED)
-        tile = drawing.mark_sides(tile) if grid.oriented else tile
-        sheet.paste(tile, (column * (TILE + GAP), CAPTION))
-        pen = ImageDraw.Draw(sheet)
-        pen.text((column * (TILE + GAP) + 3, 3), f"slice {index + 1}", drawing.MUTED, drawing.font())
+        left = column * (TILE + GAP)
+        sheet.paste(drawing.mark_sides(tile) if grid.oriented else tile, (left, CAPTION))
+        pen.text((left + 3, 3), f"slice {index + 1}", drawing.MUTED, drawing.font())
     return sheet
 
 
@@ -151,10 +151,9 @@ def _spread_slices(areas: np.ndarray) -> np.ndarray:
 
 def _square(masks: np.ndarray) -> tuple[slice, slice]:
     """Rows and columns around the masks [n, SIZE, SIZE], with a margin; the whole slice if they are empty."""
-    rows, columns = (np.flatnonzero(masks.any(axis=axes)) for axes in ((0, 2), (0, 1)))
-    if not len(rows):
+    if not masks.any():
         return slice(0, SIZE), slice(0, SIZE)
-    extent = max(np.ptp(rows), np.ptp(columns)) + 1
-    side = int(min(max(1.4 * extent, SMALLEST_PART), SIZE))
-    starts = [min(max((int(line[0]) + int(line[-1]) - side) // 2, 0), SIZE - side) for line in (rows, columns)]
-    return slice(starts[0], starts[0] + side), slice(starts[1], starts[1] + side)
+    rows, columns = (np.flatnonzero(masks.any(axis=axes)) for axes in ((0, 2), (0, 1)))
+    side = int(np.clip(1.4 * (max(np.ptp(rows), np.ptp(columns)) + 1), SMALLEST_PART, SIZE))
+    top, left = (int(np.clip((line[0] + line[-1] - side) // 2, 0, SIZE - side)) for line in (rows, columns))
+    return slice(top, top + side), slice(left, left + side)

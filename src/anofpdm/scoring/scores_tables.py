@@ -8,10 +8,11 @@ from typing import Any
 from anofpdm import __version__
 from anofpdm.report.blocks import Block, Heading, Table
 from anofpdm.scoring.masks import Labels
-from anofpdm.scoring.metrics.lesionwise import BRATS, MATCH_IOU, PENALTY_MM, Lesion
-from anofpdm.scoring.score_pairs import ScoringReport
+from anofpdm.scoring.metrics.lesionwise import DILATIONS, IGNORED_MM3, MATCH_IOU, PENALTY_MM, Lesion
+from anofpdm.scoring.score_pairs import ScoredScan, ScoringReport
 from anofpdm.scoring.summary import BY_VOLUME, TITLES, Statistic, Summary
 from anofpdm.util.files import encode_csv, without_nan
+from anofpdm.util.text import count_noun
 
 SCAN_COLUMNS = {
     "dice": "DICE",
@@ -28,12 +29,13 @@ LESION_FIELDS = [field.name for field in dataclasses.fields(Lesion) if field.nam
 
 def scores_csv(report: ScoringReport) -> bytes:
     """One row per scan."""
-    rows = (
-        [scan.pair.name, scan.pair.patient, scan.pair.predicted, scan.pair.truth, *map(_cell, numbers.values())]
-        for scan in report.scans
-        for numbers in [scan.scores.numbers()]
-    )
+    rows = ([*_files(scan).values(), *map(_cell, scan.scores.numbers().values())] for scan in report.scans)
     return encode_csv(["scan", "patient", "predicted", "truth", *TITLES], rows)
+
+
+def _files(scan: ScoredScan) -> dict[str, str]:
+    pair = scan.pair
+    return {"scan": pair.name, "patient": pair.patient, "predicted": str(pair.predicted), "truth": str(pair.truth)}
 
 
 def lesions_csv(report: ScoringReport) -> bytes:
@@ -54,22 +56,23 @@ def _cell(value: Any) -> Any:
 
 def to_json(report: ScoringReport, summary: Summary, labels: tuple[Labels, Labels]) -> bytes:
     """Everything; `labels` of the predicted and the true masks."""
-    scans = [
-        {
-            "scan": scan.pair.name,
-            "patient": scan.pair.patient,
-            "predicted": str(scan.pair.predicted),
-            "truth": str(scan.pair.truth),
-            **dataclasses.asdict(scan.scores),
-            "warnings": scan.warnings,
-        }
-        for scan in report.scans
-    ]
     names = ["0 and 1" if values is None else values for values in labels]
-    settings = {"label": names[1], "predicted_label": names[0], **dataclasses.asdict(BRATS)}
-    settings |= {"penalty_mm": PENALTY_MM, "panoptic_match_iou": MATCH_IOU}
-    content: dict[str, Any] = {"anofpdm": __version__, "settings": settings, "summary": dataclasses.asdict(summary)}
-    content |= {"failed": report.failed, "scans": scans}
+    content = {
+        "anofpdm": __version__,
+        "settings": {
+            "label": names[1],
+            "predicted_label": names[0],
+            "dilations": DILATIONS,
+            "ignored_mm3": IGNORED_MM3,
+            "penalty_mm": PENALTY_MM,
+            "panoptic_match_iou": MATCH_IOU,
+        },
+        "summary": dataclasses.asdict(summary),
+        "failed": report.failed,
+        "scans": [
+            _files(scan) | dataclasses.asdict(scan.scores) | {"warnings": scan.warnings} for scan in report.scans
+        ],
+    }
     return json.dumps(without_nan(content), indent=2, allow_nan=False).encode()
 
 
@@ -106,8 +109,7 @@ def scan_rows(report: ScoringReport) -> list[list[str]]:
 
 
 def describe(summary: Summary) -> str:
-    plural = ["" if count == 1 else "s" for count in (summary.scans, summary.patients)]
-    text = f"{summary.scans} scan{plural[0]} of {summary.patients} patient{plural[1]}."
+    text = f"{count_noun(summary.scans, 'scan')} of {count_noun(summary.patients, 'patient')}."
     if summary.patients > 1:
         text += " In brackets 95% intervals of the mean, from a bootstrap over patients."
     if not any(summary.scores[name].mean for name in ("truth_ml", "predicted_ml")):

@@ -6,9 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from anofpdm.scoring.metrics.bootstrap import Interval, patient_bootstrap
+from anofpdm.scoring.metrics.bootstrap import Interval, mean_estimate
 from anofpdm.scoring.metrics.lesionwise import Lesion
-from anofpdm.scoring.metrics.pixels import mean_defined
 from anofpdm.scoring.score_pairs import ScoredScan
 
 TITLES = {
@@ -87,14 +86,16 @@ def summarise(scans: Sequence[ScoredScan]) -> Summary:
 
 def _statistics(scans: Sequence[ScoredScan], names: Iterable[str]) -> dict[str, Statistic]:
     patients = np.array([scan.pair.patient for scan in scans])
-    numbers = [scan.scores.numbers() for scan in scans]
-    return {name: _statistic(np.array([scores[name] for scores in numbers], dtype=float), patients) for name in names}
+    return {
+        name: _statistic(np.array([getattr(scan.scores, name) for scan in scans], dtype=float), patients)
+        for name in names
+    }
 
 
 def _statistic(values: np.ndarray, patients: np.ndarray) -> Statistic:
-    defined = values[~np.isnan(values)]
+    defined, mean = values[~np.isnan(values)], mean_estimate(values, patients)
     median = float(np.median(defined)) if len(defined) else float("nan")
-    return Statistic(mean_defined(values), median, patient_bootstrap(values, patients), len(defined))
+    return Statistic(mean.value, median, mean.interval, len(defined))
 
 
 def _scan_bins(scans: Sequence[ScoredScan]) -> list[VolumeBin]:
@@ -107,15 +108,14 @@ def _scan_bins(scans: Sequence[ScoredScan]) -> list[VolumeBin]:
 def _lesion_bins(lesions: Sequence[Lesion]) -> list[LesionBin]:
     bins = []
     for name, low, high in _limits(LESION_ML):
-        some = [lesion for lesion in lesions if low < lesion.volume_ml <= high]
-        if some:
-            n_found, dice = sum(lesion.kind == "found" for lesion in some), np.mean([lesion.dice for lesion in some])
-            bins.append(LesionBin(name, len(some), n_found, float(dice)))
+        kinds = [lesion.kind for lesion in lesions if low < lesion.volume_ml <= high]
+        dices = [lesion.dice for lesion in lesions if low < lesion.volume_ml <= high]
+        if kinds:
+            bins.append(LesionBin(name, len(kinds), kinds.count("found"), float(np.mean(dices))))
     return bins
 
 
 def _limits(starts: Sequence[float]) -> list[tuple[str, float, float]]:
     """Name, lower and upper end of each bin, in ml."""
-    ends = (*starts[1:], float("inf"))
-    names = [f"{low:g} to {high:g} ml" for low, high in itertools.pairwise(starts)]
-    return list(zip([*names, f"over {starts[-1]:g} ml"], starts, ends, strict=True))
+    bins = [(f"{low:g} to {high:g} ml", low, high) for low, high in itertools.pairwise(starts)]
+    return [*bins, (f"over {starts[-1]:g} ml", starts[-1], float("inf"))]

@@ -9,7 +9,6 @@ import numpy as np
 from anofpdm.errors import ScanWarning
 from anofpdm.method.decision import Decisions
 from anofpdm.report.display import SliceSpace
-from anofpdm.report.page_data import axial_index
 from anofpdm.scans.findings import Finding
 from anofpdm.segment.engines import EngineSlices, decide_where_it_fits
 from anofpdm.segment.request import Explain, SegmentRequest
@@ -30,8 +29,7 @@ def rows_to_explain(
 ) -> np.ndarray:
     """Rows of the requested slices, `indices` counting from 0; for findings, the rows nearest to their centres."""
     if explain == "findings":
-        centres = [axial_index(finding.centre_mm, space) for finding in findings]
-        return np.unique([np.abs(indices - number).argmin() for number in centres]).astype(int)
+        return np.unique(space.central_rows(findings, indices)).astype(int)
     return np.flatnonzero(np.isin(indices + 1, list(explain or ())))
 
 

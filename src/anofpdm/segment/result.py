@@ -14,13 +14,13 @@ from anofpdm.raw.study import PlacedSeries, to_series
 from anofpdm.report.display import DisplayData
 from anofpdm.report.overview import draw_overview
 from anofpdm.report.result_page import render_report
-from anofpdm.report.wording import count_noun
 from anofpdm.scans import Grid, write_nifti
 from anofpdm.scans.findings import Finding
 from anofpdm.scans.lesion_label import label_table
 from anofpdm.scans.seg_nrrd import write_seg_nrrd
 from anofpdm.segment import outputs
 from anofpdm.util.files import encode_csv, translate_write_errors, write_atomically
+from anofpdm.util.text import count_noun
 
 if TYPE_CHECKING:
     from anofpdm.scans.dicom.read import DicomStudy  # needs pydicom, an optional dependency

@@ -11,7 +11,11 @@ from scipy import ndimage
 
 FOREGROUND, MUTED, GRIDLINE, BACKGROUND = (235, 235, 235), (150, 150, 150), (60, 60, 64), (16, 16, 18)
 OUTLINE, BLUE, ORANGE = (255, 84, 64), (92, 148, 236), (240, 150, 60)
-HEAT = np.array([(0, 0, 0), (60, 15, 90), (190, 55, 80), (250, 150, 40), (255, 250, 190)], dtype=float)
+HEAT = [(0, 0, 0), (60, 15, 90), (190, 55, 80), (250, 150, 40), (255, 250, 190)]
+HEAT_COLOURS = np.stack(
+    [np.interp(np.linspace(0, len(HEAT) - 1, 256), range(len(HEAT)), band) for band in zip(*HEAT, strict=True)], axis=-1
+).astype(np.uint8)  # [256, 3], black over red to white
+LEFT, RIGHT, TOP, BOTTOM = 60, 26, 40, 34  # margins of a chart, pixels
 
 Colour = tuple[int, int, int]
 
@@ -35,9 +39,8 @@ def grey_tile(pixels: np.ndarray, side: int) -> Image.Image:
 
 def heat_tile(values: np.ndarray, highest: float, side: int) -> Image.Image:
     """[H, W] from 0 to `highest` -> colours from black through red to white."""
-    share = np.clip(values / max(highest, 1e-12), 0, 1) * (len(HEAT) - 1)
-    colours = np.stack([np.interp(share, range(len(HEAT)), HEAT[:, band]) for band in range(3)], axis=-1)
-    return Image.fromarray(colours.astype(np.uint8)).resize((side, side), Image.Resampling.BILINEAR)
+    shades = np.round(np.clip(values / max(highest, 1e-12), 0, 1) * 255).astype(int)
+    return Image.fromarray(HEAT_COLOURS[shades]).resize((side, side), Image.Resampling.BILINEAR)
 
 
 def draw_outline(tile: Image.Image, mask: np.ndarray, colour: Colour = OUTLINE, width: int = 1) -> Image.Image:
@@ -50,10 +53,19 @@ def draw_outline(tile: Image.Image, mask: np.ndarray, colour: Colour = OUTLINE, 
 
 def mark_sides(tile: Image.Image, left: str = "R", right: str = "L") -> Image.Image:
     """The tile with a letter at its left and right edge. In axial slices, the patient's right is on the left."""
-    pen, middle = ImageDraw.Draw(tile), tile.height // 2 - 7
-    for x, letter in ((3.0, left), (tile.width - 3 - pen.textlength(right, font()), right)):
-        pen.text((x, middle), letter, FOREGROUND, font(), stroke_width=1, stroke_fill=BACKGROUND)
+    pen = ImageDraw.Draw(tile)
+    for x, letter, anchor in ((3, left, "lm"), (tile.width - 3, right, "rm")):
+        place = (x, tile.height // 2)
+        pen.text(place, letter, FOREGROUND, font(), anchor=anchor, stroke_width=1, stroke_fill=BACKGROUND)
     return tile
+
+
+def hstack_images(images: Sequence[Image.Image]) -> Image.Image:
+    """Several images of one height in a row."""
+    return Image.fromarray(np.hstack([np.asarray(image) for image in images]))
+
+
+# ---- charts ----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -78,26 +90,26 @@ def chart(
     log_x: bool = False,  # x is given as log10, and labelled with the number itself
 ) -> Image.Image:
     """A line chart on axes of its own."""
-    xs = np.concatenate([np.asarray(line.x, dtype=float) for line in lines] + [np.array([at for at, _ in vlines])])
-    ys = np.concatenate([np.asarray(line.y, dtype=float) for line in lines])
-    axes = _Axes(size, _range(xs), ylim or _range(ys), log_x=log_x)
+    xs = np.concatenate([*(line.x for line in lines), [at for at, _ in vlines]])
+    axes = _Axes(size, _range(xs), ylim or _range(np.concatenate([line.y for line in lines])))
     image = Image.new("RGB", size, BACKGROUND)
     pen = ImageDraw.Draw(image)
     pen.text((8, 6), title, FOREGROUND, font(12))
-    _draw_ticks(pen, axes, xlabel)
-    for value, _ in vlines:
-        pen.line([axes.position(value, axes.ylim[0]), axes.position(value, axes.ylim[1])], MUTED)
-    legend_x = axes.left + 6.0
+    _draw_ticks(pen, axes, log_x)
+    pen.text((size[0] / 2, size[1] - 17), xlabel, MUTED, font(), anchor="ma")
+    for at, _ in vlines:
+        pen.line(axes.points([at, at], axes.ylim), MUTED)
+    legend_x = LEFT + 6.0
     for line in lines:
         _draw_line(pen, axes, line)
         if line.name:
             pen.text((legend_x, 22), line.name, line.colour, font())
             legend_x += pen.textlength(line.name, font()) + 18
-    for row, (value, caption) in enumerate(vlines):  # on top of the lines, a row each: they may be close together
-        x = axes.position(value, axes.ylim[1])[0]
-        no_space = x > axes.right - (axes.right - axes.left) / 5  # to the right of the line
-        start = x - 3 - pen.textlength(caption, font()) if no_space else x + 3
-        pen.text((start, axes.top - 2 + 12 * row), caption, MUTED, font(), stroke_width=2, stroke_fill=BACKGROUND)
+    for row, (at, caption) in enumerate(vlines):  # on top of the lines, a row each: they may be close together
+        ((x, top),) = axes.points([at], axes.ylim[1:])
+        anchor, x = ("ra", x - 3) if x > 0.8 * size[0] else ("la", x + 3)
+        place = (x, top - 2 + 12 * row)
+        pen.text(place, caption, MUTED, font(), anchor=anchor, stroke_width=2, stroke_fill=BACKGROUND)
     return image
 
 
@@ -106,58 +118,32 @@ class _Axes:
     size: tuple[int, int]
     xlim: tuple[float, float]
     ylim: tuple[float, float]
-    left: int = 52
-    top: int = 40
-    log_x: bool = False
 
-    @property
-    def right(self) -> int:
-        return self.size[0] - 12
-
-    @property
-    def bottom(self) -> int:
-        return self.size[1] - 34
-
-    def position(self, x: float, y: float) -> tuple[float, float]:
-        """In pixels."""
-        (low_x, high_x), (low_y, high_y) = self.xlim, self.ylim
-        return (
-            self.left + (self.right - self.left) * (x - low_x) / (high_x - low_x),
-            self.bottom - (self.bottom - self.top) * (y - low_y) / (high_y - low_y),
-        )
+    def points(self, x: Sequence[float] | np.ndarray, y: Sequence[float] | np.ndarray) -> list[tuple[float, float]]:
+        """In pixels; points without a finite y are left out."""
+        width, height = self.size
+        pixel_x = np.interp(np.asarray(x), self.xlim, (LEFT, width - RIGHT))
+        pixel_y = np.interp(np.asarray(y), self.ylim, (height - BOTTOM, TOP))
+        known = np.isfinite(pixel_y)
+        return list(zip(pixel_x[known].tolist(), pixel_y[known].tolist(), strict=True))
 
 
-def _draw_ticks(pen: ImageDraw.ImageDraw, axes: _Axes, xlabel: str) -> None:
-    (low_x, high_x), (low_y, high_y) = axes.xlim, axes.ylim
-    for share in (0.0, 0.5, 1.0):
-        x, y = low_x + share * (high_x - low_x), low_y + share * (high_y - low_y)
-        pen.line([axes.position(low_x, y), axes.position(high_x, y)], GRIDLINE)
-        start = max(axes.left - 5 - pen.textlength(f"{y:.3g}", font()), 1)
-        pen.text((start, axes.position(low_x, y)[1] - 7), f"{y:.3g}", MUTED, font())
-        label = f"{10**x if axes.log_x else x:.3g}"
-        at, half = axes.position(x, low_y)[0], pen.textlength(label, font()) / 2
-        pen.text((min(at, axes.size[0] - 3 - half) - half, axes.bottom + 4), label, MUTED, font())
-    pen.text(((axes.left + axes.right) / 2 - 3 * len(xlabel), axes.bottom + 17), xlabel, MUTED, font())
+def _draw_ticks(pen: ImageDraw.ImageDraw, axes: _Axes, log_x: bool) -> None:
+    xs, ys = (np.linspace(*limits, 3).tolist() for limits in (axes.xlim, axes.ylim))
+    for y, (left, height) in zip(ys, axes.points([axes.xlim[0]] * 3, ys), strict=True):
+        pen.line([(left, height), (axes.size[0] - RIGHT, height)], GRIDLINE)
+        pen.text((left - 5, height), f"{y:.3g}", MUTED, font(), anchor="rm")
+    for x, (left, bottom) in zip(xs, axes.points(xs, [axes.ylim[0]] * 3), strict=True):
+        pen.text((left, bottom + 4), f"{10**x if log_x else x:.3g}", MUTED, font(), anchor="ma")
 
 
 def _draw_line(pen: ImageDraw.ImageDraw, axes: _Axes, line: Line) -> None:
-    points = [axes.position(float(x), float(y)) for x, y in zip(line.x, line.y, strict=True) if np.isfinite(y)]
-    if len(points) > 1 and line.joined:
+    points = axes.points(line.x, line.y)
+    if line.joined:
         pen.line(points, line.colour, line.width)
     if line.dots:
-        radius = 3 if line.joined else 2
-        for x, y in points:
-            pen.ellipse((x - radius, y - radius, x + radius, y + radius), line.colour)
-
-
-def hstack_images(images: Sequence[Image.Image]) -> Image.Image:
-    """Several images in a row."""
-    row = Image.new("RGB", (sum(image.width for image in images), max(image.height for image in images)), BACKGROUND)
-    left = 0
-    for image in images:
-        row.paste(image, (left, 0))
-        left += image.width
-    return row
+        for point in points:
+            pen.circle(point, 3 if line.joined else 2, line.colour)
 
 
 def _range(values: np.ndarray) -> tuple[float, float]:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.ndimage import label
+from scipy.ndimage import binary_erosion, label
 from scipy.spatial import KDTree
 
 from anofpdm.errors import EvaluationError
@@ -11,6 +11,7 @@ from anofpdm.scoring.metrics.pixels import check_masks, dice
 
 SIZES = (50, 200, 500, 1000)  # the largest lesion area of each bin, in pixels at 128x128; the last bin has no end
 REFERENCE = 128 * 128
+FOUR_NEIGHBOURS = [[[0, 1, 0], [1, 1, 1], [0, 1, 0]]]  # in each slice
 EIGHT_NEIGHBOURS = ((1, 1, 1), (1, 1, 1), (1, 1, 1))
 
 
@@ -21,7 +22,7 @@ def hd95(predicted: np.ndarray, truth: np.ndarray, pixel_mm: float = 1.0) -> np.
     """
     check_masks(predicted, truth)
     distances = np.full(len(truth), np.nan)
-    borders = _border(predicted), _border(truth)
+    borders = [masks & ~binary_erosion(masks, FOUR_NEIGHBOURS) for masks in (predicted, truth)]
     for row in np.flatnonzero(predicted.any(axis=(1, 2)) & truth.any(axis=(1, 2))):
         points, others = (np.argwhere(border[row]) for border in borders)  # [points, 2]
         apart = np.concatenate([KDTree(others).query(points)[0], KDTree(points).query(others)[0]])
@@ -29,36 +30,17 @@ def hd95(predicted: np.ndarray, truth: np.ndarray, pixel_mm: float = 1.0) -> np.
     return distances
 
 
-def _border(masks: np.ndarray) -> np.ndarray:
-    """Pixels of a mask with one of their 4 neighbours outside it, or outside the image."""
-    wide = np.pad(masks, ((0, 0), (1, 1), (1, 1)))
-    inner = wide[:, 2:, 1:-1] & wide[:, :-2, 1:-1] & wide[:, 1:-1, 2:] & wide[:, 1:-1, :-2]
-    return masks & ~inner
+def lesion_counts(predicted: np.ndarray, truth: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """bool [N, H, W] each -> [N] each: detected and missed lesions, and false components of the prediction.
 
-
-@dataclass(frozen=True)
-class LesionCounts:
-    """Connected lesions per slice, [N] each."""
-
-    detected: np.ndarray  # true lesions that share a pixel with the prediction
-    missed: np.ndarray  # true lesions that share none
-    false: np.ndarray  # predicted components that share no pixel with a lesion
-
-    @property
-    def f1(self) -> float:
-        """Pooled; NaN where there is neither a lesion nor a prediction."""
-        hits, misses = 2 * self.detected.sum(), self.missed.sum() + self.false.sum()
-        return float(hits / (hits + misses)) if hits + misses else float("nan")
-
-
-def lesion_counts(predicted: np.ndarray, truth: np.ndarray) -> LesionCounts:
-    """bool [N, H, W] each; pixels that touch at a side or a corner belong to one lesion."""
+    They are detected, or not false, if they share a pixel with the other mask. Pixels that touch at a side or a corner
+    belong to one lesion.
+    """
     check_masks(predicted, truth)
     counts = np.zeros((3, len(truth)), dtype=int)
     for row, (mask, lesions) in enumerate(zip(predicted, truth, strict=True)):
-        detected, missed = _touched(lesions, mask)
-        counts[:, row] = detected, missed, _touched(mask, lesions)[1]
-    return LesionCounts(*counts)
+        counts[:, row] = *_touched(lesions, mask), _touched(mask, lesions)[1]
+    return counts[0], counts[1], counts[2]
 
 
 def _touched(mask: np.ndarray, other: np.ndarray) -> tuple[int, int]:

@@ -36,26 +36,12 @@ class Confusion:
         union = self.tp + self.fp + self.fn
         return np.where(union, self.tp / np.maximum(union, 1), 1.0)
 
-    def by_patient(self, patients: np.ndarray) -> "Confusion":
-        """Summed over the slices of each patient, as np.unique(patients) sorts them."""
+    def volume_dice(self, patients: np.ndarray) -> np.ndarray:
+        """Of all slices of each patient together, as np.unique(patients) sorts them; NaN where there is no lesion."""
         check_patients(patients, len(self.tp))
         names, place = np.unique(patients, return_inverse=True)
-        return Confusion(*(np.bincount(place, counts, len(names)) for counts in (self.tp, self.fp, self.fn)))
-
-    @property
-    def volume_dice(self) -> np.ndarray:
-        """[N]; NaN where there is no lesion."""
-        return np.where(self.tp + self.fn > 0, self.dice, np.nan)
-
-    @property
-    def precision(self) -> float:
-        """Pooled: of all predicted pixels, how many are lesion. NaN where none is predicted."""
-        return _ratio(self.tp.sum(), self.tp.sum() + self.fp.sum())
-
-    @property
-    def recall(self) -> float:
-        """Pooled: of all lesion pixels, how many are predicted. NaN where there is no lesion."""
-        return _ratio(self.tp.sum(), self.tp.sum() + self.fn.sum())
+        volumes = Confusion(*(np.bincount(place, counts, len(names)) for counts in (self.tp, self.fp, self.fn)))
+        return np.where(volumes.tp + volumes.fn > 0, volumes.dice, np.nan)
 
 
 def confusion(predicted: np.ndarray, truth: np.ndarray) -> Confusion:
@@ -84,10 +70,6 @@ def check_patients(patients: np.ndarray, n_slices: int) -> None:
 
 def _per_slice(mask: np.ndarray) -> np.ndarray:
     return np.count_nonzero(mask, axis=tuple(range(1, mask.ndim)))
-
-
-def _ratio(top: float, bottom: float) -> float:
-    return float(top / bottom) if bottom else float("nan")
 
 
 # ---- maps ------------------------------------------------------------------------------------------------------------

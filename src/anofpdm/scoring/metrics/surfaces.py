@@ -5,18 +5,15 @@ voxels share. Its area is that of the marching-cubes surface in the cell. Beyond
 """
 
 import functools
-import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from scipy import ndimage
 from scipy.spatial import KDTree
 
-from anofpdm.scoring.metrics.components import pack_bits
-
 Spacing = tuple[float, float, float]  # voxel size along each array axis, mm
 
-NEAR = 4.0  # distances up to this many voxel edges are looked up, larger ones found with a tree
 SLACK_MM = 1e-3  # of tolerances: voxel sizes in a header are rounded
 
 
@@ -24,102 +21,67 @@ SLACK_MM = 1e-3  # of tolerances: voxel sizes in a header are rounded
 class Surface:
     cells: np.ndarray  # [n, 3], integer; cell c has the voxels c and c + 1 along each axis
     areas: np.ndarray  # [n], mm2
-    voxels: np.ndarray  # [n], flat index of one voxel of the mask in each cell
+    labels: np.ndarray  # [n], of the part of the mask in each cell
+
+    def of_parts(self, labels: int | Sequence[int] | np.ndarray) -> "Surface":
+        chosen = np.isin(self.labels, labels)
+        return Surface(self.cells[chosen], self.areas[chosen], self.labels[chosen])
 
 
-def find_surface(mask: np.ndarray, spacing: Spacing) -> Surface:
-    """bool [i, j, k], with background at each side of the array, and a last axis that is a multiple of 8."""
-    bits, line, plane = pack_bits(mask)
-    after = bits >> 1
-    after[:-1] |= bits[1:] << 7
-    some, every = bits | after, bits & after  # of the voxels of a cell, by its first voxel
-    for step in (line, plane):
-        some, every = some[:-step] | some[step:], every[:-step] & every[step:]
-    mixed = some & ~every
-    spots = np.flatnonzero(mixed)
-    spot, bit = np.nonzero(np.unpackbits(mixed[spots, None], axis=1, bitorder="little"))
-    cells = 8 * spots[spot] + bit
-    flat, (_, rows, columns) = mask.reshape(-1).view(np.uint8), mask.shape
-    steps = np.array([(i * rows + j) * columns + k for i, j, k in itertools.product((0, 1), repeat=3)])
-    codes = np.zeros(len(cells), dtype=np.uint8)
-    for corner, step in enumerate(steps):
-        codes |= flat[cells + step] << corner
-    lowest = np.array([(code & -code).bit_length() - 1 for code in range(256)])  # bit that is set; -1 in 0
-    places = np.array(np.unravel_index(cells, mask.shape)).T  # [n, 3], each column contiguous
-    return Surface(places, element_areas(spacing)[codes], cells + steps[lowest[codes]])
+def find_surface(labels: np.ndarray, spacing: Spacing) -> Surface:
+    """Parts of a mask [i, j, k] that do not touch, with background (0) at each side of the array."""
+    some = every = labels > 0  # of the voxels of each cell
+    for axis in range(3):
+        some, every = some | np.roll(some, -1, axis), every & np.roll(every, -1, axis)
+    cells = np.stack(np.unravel_index(np.flatnonzero(some & ~every), labels.shape), axis=-1)
+    voxels = np.stack([labels[tuple((cells + corner).T)] for corner in np.ndindex(2, 2, 2)])  # [8, n]
+    codes = np.packbits(voxels > 0, axis=0, bitorder="little")[0]
+    return Surface(cells, element_areas(spacing)[codes], voxels.max(axis=0))
 
 
 @dataclass(frozen=True)
 class Distances:
-    """From each element of one surface to the nearest element of another."""
+    """From each element of one surface to the nearest element of the other, and back."""
 
-    mm: np.ndarray  # [n]
-    nearest: np.ndarray  # [n], row of that element
-    areas: np.ndarray  # [n], mm2, of the elements of the first surface
+    mm: tuple[np.ndarray, np.ndarray]
+    areas: tuple[np.ndarray, np.ndarray]  # of the same elements, mm2
 
-    def percentile_95(self) -> float:
+    @property
+    def total_area(self) -> float:
+        return float(self.areas[0].sum() + self.areas[1].sum())
+
+    def hd95(self) -> float:
+        """The larger of the 95th percentiles of both directions."""
+        return max(map(_percentile_95, self.mm, self.areas))
+
+    def mean(self) -> float:
         """Weighted by area."""
-        order = np.argsort(self.mm)
-        share = np.cumsum(self.areas[order]) / self.areas.sum()
-        place = min(int(np.searchsorted(share, 0.95)), len(order) - 1)
-        return float(self.mm[order[place]])
+        return float(sum(map(np.dot, self.mm, self.areas)) / self.total_area)
+
+    def dice(self, tolerance_mm: float) -> float:
+        """Share of the area of both surfaces that is within the tolerance of the other."""
+        within = [areas[mm <= tolerance_mm + SLACK_MM].sum() for mm, areas in zip(self.mm, self.areas, strict=True)]
+        return float(sum(within) / self.total_area)
+
+
+def _percentile_95(mm: np.ndarray, areas: np.ndarray) -> float:
+    """Weighted by area."""
+    order = np.argsort(mm)
+    share = np.cumsum(areas[order]) / areas.sum()
+    place = min(int(np.searchsorted(share, 0.95)), len(order) - 1)
+    return float(mm[order[place]])
 
 
 def measure_distances(surface: Surface, other: Surface, spacing: Spacing) -> Distances:
     """Neither surface may be empty."""
-    return Distances(*find_nearest(surface.cells, other.cells, spacing), surface.areas)
+    there, back = _find_nearest(surface, other, spacing), _find_nearest(other, surface, spacing)
+    return Distances((there, back), (surface.areas, other.areas))
 
 
-def hausdorff(there: Distances, back: Distances) -> float:
-    """The larger of the 95th percentiles of both directions."""
-    return max(there.percentile_95(), back.percentile_95())
-
-
-def mean_distance(there: Distances, back: Distances) -> float:
-    """Over both surfaces, weighted by area."""
-    return float((there.mm @ there.areas + back.mm @ back.areas) / (there.areas.sum() + back.areas.sum()))
-
-
-def surface_dice(there: Distances, back: Distances, tolerance_mm: float) -> float:
-    """Share of the area of both surfaces that is within the tolerance of the other."""
-    within = sum(way.areas[way.mm <= tolerance_mm + SLACK_MM].sum() for way in (there, back))
-    return float(within / (there.areas.sum() + back.areas.sum()))
-
-
-def find_nearest(points: np.ndarray, others: np.ndarray, spacing: Spacing) -> tuple[np.ndarray, np.ndarray]:
-    """Integer [n, 3] and [m, 3] -> distance in mm to the nearest of the others and its row, [n] each."""
-    shells = _shells(spacing)
-    margin = int(max(offsets.max() for _, offsets in shells))
-    low = np.minimum(points.min(axis=0), others.min(axis=0)) - margin
-    shape = np.maximum(points.max(axis=0), others.max(axis=0)) + margin + 1 - low
-    strides = np.array([shape[1] * shape[2], shape[2], 1])
-    rows = np.zeros(np.prod(shape), dtype=np.int32)  # 0: nothing there
-    rows[(others - low) @ strides] = np.arange(1, len(others) + 1)
-    places, left = (points - low) @ strides, np.arange(len(points))
-    distances, nearest = np.full(len(points), np.nan), np.zeros(len(points), dtype=np.int32)
-    for distance, offsets in shells:  # nearest first
-        there = rows[places[left] + (offsets @ strides)[:, None]].max(axis=0)  # [left]
-        hit = there > 0
-        distances[left[hit]], nearest[left[hit]] = distance, there[hit] - 1
-        left = left[~hit]
-        if distance >= 2 * min(spacing) and hit.sum() <= 0.01 * len(hit):  # the rest is far apart
-            break
-    if len(left):
-        tree = KDTree(others * spacing, leafsize=32, compact_nodes=False, balanced_tree=False)  # quick to build
-        nearest[left] = tree.query(points[left] * spacing)[1]
-        distances[left] = np.linalg.norm((points[left] - others[nearest[left]]) * spacing, axis=1)
-    return distances, nearest
-
-
-@functools.cache
-def _shells(spacing: Spacing) -> list[tuple[float, np.ndarray]]:
-    """Offsets [m, 3] of equal distance in mm, by growing distance, up to NEAR voxel edges."""
-    reach = NEAR * min(spacing)
-    axes = [range(-int(reach / edge + 1e-9), int(reach / edge + 1e-9) + 1) for edge in spacing]
-    offsets = np.array(list(itertools.product(*axes)))
-    distances = np.linalg.norm(offsets * spacing, axis=1)
-    levels, first, group = np.unique(np.round(distances, 9), return_index=True, return_inverse=True)
-    return [(float(distances[first[n]]), offsets[group == n]) for n in range(len(levels)) if levels[n] <= reach]
+def _find_nearest(surface: Surface, other: Surface, spacing: Spacing) -> np.ndarray:
+    """[n], mm, from each element of a surface to the nearest of another."""
+    _, nearest = KDTree(other.cells * spacing).query(surface.cells * spacing)
+    return np.linalg.norm((surface.cells - other.cells[nearest]) * spacing, axis=1)
 
 
 # ---- areas of surface elements ---------------------------------------------------------------------------------------
@@ -127,28 +89,23 @@ def _shells(spacing: Spacing) -> list[tuple[float, np.ndarray]]:
 
 @functools.cache
 def element_areas(spacing: Spacing) -> np.ndarray:
-    """[256], mm2, by the code of a cell."""
+    """[256], mm2, by the code of a cell: a bit for each voxel that is in the mask."""
     faces = np.prod(spacing) / np.array(spacing)  # area of a voxel's face across each axis
-    return np.linalg.norm(element_triangles() * faces, axis=-1).sum(axis=-1)
+    return np.array([np.linalg.norm(_triangles(code) * faces, axis=-1).sum() for code in range(256)])
 
 
 @functools.cache
-def element_triangles() -> np.ndarray:
-    """[256, 4, 3]: area vectors of the marching-cubes triangles in a cell of cubes of edge 1, padded with zeros.
+def _triangles(code: int) -> np.ndarray:
+    """[n, 3]: area vectors of the marching-cubes triangles in a cell of cubes of edge 1.
 
     Corners that only touch diagonally are separate, for whichever of mask and background has fewer corners. A polygon
     is divided into triangles from the corner that gives the largest area.
     """
-    table = np.zeros((256, 4, 3))
-    for code in range(1, 255):
-        if code.bit_count() <= 4:
-            bits = np.unpackbits(np.array([code], dtype=np.uint8), bitorder="little")
-            parts, count = ndimage.label(bits.reshape(2, 2, 2))
-            triangles = np.concatenate([_triangles((parts == number + 1).tobytes()) for number in range(count)])
-            table[code, : len(triangles)] = triangles
-    many = [code for code in range(256) if code.bit_count() > 4]
-    table[many] = table[[255 - code for code in many]]
-    return table
+    if code.bit_count() > 4:
+        return _triangles(255 - code)
+    bits = np.unpackbits(np.array([code], dtype=np.uint8), bitorder="little")
+    parts, count = ndimage.label(bits.reshape(2, 2, 2))
+    return np.concatenate([np.empty((0, 3)), *(_divide(_polygon(parts == number + 1)) for number in range(count))])
 
 
 def _polygon(part: np.ndarray) -> np.ndarray:
@@ -169,10 +126,8 @@ def _polygon(part: np.ndarray) -> np.ndarray:
     return vertices[np.argsort(np.arctan2(y, x))]
 
 
-@functools.cache  # most parts occur in several cells
-def _triangles(part: bytes) -> np.ndarray:
-    """Area vectors [n - 2, 3] of the polygon of n vertices around a part, bool [2, 2, 2]."""
-    polygon = _polygon(np.frombuffer(part, dtype=bool).reshape(2, 2, 2))
+def _divide(polygon: np.ndarray) -> np.ndarray:
+    """Area vectors [n - 2, 3] of the triangles of a polygon [n, 3]."""
     turned = np.stack([np.roll(polygon, -start, axis=0) for start in range(len(polygon))])  # [start, n, 3]
     spokes = turned[:, 1:] - turned[:, :1]
     fans = np.cross(spokes[:, :-1], spokes[:, 1:]) / 2

@@ -26,7 +26,7 @@ def score_volume(mask: np.ndarray, grid: Grid, detected: Mapping[int, bool], tru
     truth = align(volume.voxels > 0, volume.grid, grid, (truth_file, "the scan"))
     planes = AxialPlanes(grid, max(grid.shape))
     lesion = np.asarray(planes.axial(truth).any(axis=(1, 2)))  # [z], from the inferior end
-    millilitres = abs(float(np.linalg.det(grid.affine[:3, :3]))) / 1000
+    millilitres = float(np.prod(grid.spacing_mm)) / 1000
     return VolumeScore(
         dice=float(dice(mask[None], truth[None])[0]),
         lesion_ml=float(truth.sum()) * millilitres,

@@ -9,12 +9,12 @@ import numpy as np
 from anofpdm.scoring.metrics.bootstrap import (
     Estimate,
     Interval,
-    patient_bootstrap,
-    ranking_bootstrap,
-    ratio_bootstrap,
+    mean_estimate,
+    ranking_estimates,
+    ratio_estimate,
 )
 from anofpdm.scoring.metrics.lesions import SizeBin, dice_by_size, hd95, lesion_area, lesion_counts
-from anofpdm.scoring.metrics.pixels import Confusion, confusion, dice, mean_defined
+from anofpdm.scoring.metrics.pixels import Confusion, confusion, dice
 from anofpdm.study.comparison.names import Setup
 
 
@@ -96,7 +96,7 @@ def score_predictions(predicted: Predictions, truth: GroundTruth) -> Scores:
         "detected": predicted.detected,
         "score": predicted.score,
     }
-    volumes = pixels.by_patient(patients).volume_dice
+    volumes = pixels.volume_dice(patients)
     estimates = _estimates(predicted, truth, slices, pixels, volumes)
     with_small = masks if predicted.masks_with_small is None else predicted.masks_with_small
     numbers = {name: estimate.value for name, estimate in estimates.items()}
@@ -115,26 +115,19 @@ def _estimates(
     predicted: Predictions, truth: GroundTruth, slices: dict[str, np.ndarray], pixels: Confusion, volumes: np.ndarray
 ) -> dict[str, Estimate]:
     patients, unhealthy = truth.patients, truth.unhealthy
-    lesions = lesion_counts(predicted.masks, truth.masks)
-    hits, every_slice = 2 * lesions.detected, np.ones(len(unhealthy), dtype=bool)
-
-    def mean(values: np.ndarray, names: np.ndarray = patients) -> Estimate:
-        return Estimate(mean_defined(values), patient_bootstrap(values, names))
-
-    def ratio(value: float, tops: np.ndarray, bottoms: np.ndarray) -> Estimate:
-        return Estimate(value, ratio_bootstrap(tops, bottoms, patients))
-
-    auprc, auroc = ranking_bootstrap(predicted.maps, truth.masks, truth.foreground, patients)
+    detected, missed, false = lesion_counts(predicted.masks, truth.masks)
+    auprc, auroc = ranking_estimates(predicted.maps, truth.masks, truth.foreground, patients)
+    every_slice = np.ones(len(unhealthy), dtype=bool)
     return {
-        **{name: mean(slices[name]) for name in ("dice", "iou", "hd95_mm")},
+        **{name: mean_estimate(slices[name], patients) for name in ("dice", "iou", "hd95_mm")},
         "auprc": auprc,
         "auroc": auroc,
-        "precision": ratio(pixels.precision, pixels.tp, pixels.tp + pixels.fp),
-        "recall": ratio(pixels.recall, pixels.tp, pixels.tp + pixels.fn),
-        "lesion_f1": ratio(lesions.f1, hits, hits + lesions.missed + lesions.false),
-        "volume_dice": mean(volumes, np.unique(patients)),
-        "accuracy": mean((predicted.detected == unhealthy).astype(float)),
-        "image_auc": ranking_bootstrap(predicted.score, unhealthy, every_slice, patients)[1],
+        "precision": ratio_estimate(pixels.tp, pixels.tp + pixels.fp, patients),
+        "recall": ratio_estimate(pixels.tp, pixels.tp + pixels.fn, patients),
+        "lesion_f1": ratio_estimate(2 * detected, 2 * detected + missed + false, patients),
+        "volume_dice": mean_estimate(volumes, np.unique(patients)),
+        "accuracy": mean_estimate((predicted.detected == unhealthy).astype(float), patients),
+        "image_auc": ranking_estimates(predicted.score, unhealthy, every_slice, patients)[1],
     }
 
 
