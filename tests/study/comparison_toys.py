@@ -19,15 +19,13 @@ from anofpdm.student.student import Student, save_student
 from anofpdm.student.student_network import StudentConfig, StudentNet
 from anofpdm.study.comparison.job import EvaluationConfig, EvaluationJob
 from anofpdm.study.comparison.methods import METHODS, MethodSelection, ReconstructionMethod
+from anofpdm.study.comparison.names import MODEL_TASKS
 from anofpdm.study.comparison.rival_models import load_models
 from anofpdm.study.rivals.noised_classifier import NoisedClassifier
 from tests import toys
 
 CPU = torch.device("cpu")
-TASKS = {
-    "guided": ("guided", "gaussian"), "healthy": ("healthy", "gaussian"), "simplex": ("healthy", "simplex"),
-    "unconditional": ("unconditional", "gaussian"), "classifier": ("classifier", "gaussian"),
-}  # fmt: skip
+TASKS = {"guided": ("guided", "gaussian"), **MODEL_TASKS}
 SAMPLE = 24
 QUICK = {"level": 2, "scale": 300.0, "invert": 1, "strength": 1.0, "steps": 2}
 # The same methods, less far up: every name, every code path, a hundredth of the time.

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 import sys
 
 import numpy as np
@@ -32,20 +33,27 @@ def write_slices(folder, by_method, first=0):
     return str(folder)
 
 
-def test_gains_are_paired_by_slice(claims, tmp_path):
+def run(claims, capsys, monkeypatch, *words):
+    monkeypatch.setattr(sys, "argv", ["claims.py", *words])
+    claims.main()
+    return capsys.readouterr().out
+
+
+def test_claims_are_paired_by_slice(claims, tmp_path, capsys, monkeypatch):
+    """Methods that were not evaluated have no row."""
     rng = np.random.default_rng(0)
     hard = np.repeat(rng.random(10), 8)  # some patients are hard for every method
-    better = {"anofpdm-ddim": 0.5 * hard + 0.1, "anofpdm-ddpm": 0.5 * hard + 0.05 + 0.02 * rng.random(80)}
-    write_slices(tmp_path, better)
-    slices = claims.Slices.read(tmp_path / "slices.csv")
-    mean, low, high = slices.gain("unhealthy", "anofpdm-ddim", "anofpdm-ddpm")
-    assert mean == pytest.approx(np.mean(better["anofpdm-ddim"] - better["anofpdm-ddpm"]))
-    assert 0.02 < low < mean < high < 0.06  # far narrower than patients differ
-    assert slices.gain("unhealthy", "anofpdm-ddim", "unknown") is None
-    (line,) = claims._compared(slices, [("a claim", "unhealthy", "anofpdm-ddim", "anofpdm-ddpm")])
-    assert line.endswith("| held |")
-    (line,) = claims._compared(slices, [("a claim", "unhealthy", "anofpdm-ddpm", "anofpdm-ddim")])
-    assert line.endswith("| not held |")
+    ddim, ddpm = 0.5 * hard + 0.1, 0.5 * hard + 0.05 + 0.02 * rng.random(80)
+    folder = write_slices(tmp_path, {"anofpdm-ddim": ddim, "anofpdm-ddpm": ddpm, "cg-cdm": ddim + 0.1})
+    printed = run(claims, capsys, monkeypatch, "claims", folder)
+    rows = [line.split("|")[2:-1] for line in printed.splitlines() if line.count("|") == 6 and "anofpdm" in line]
+    assert [[cell.strip() for cell in (*row[:2], row[-1])] for row in rows] == [
+        ["unhealthy", "anofpdm-ddim - anofpdm-ddpm", "held"],
+        ["unhealthy", "anofpdm-ddim - cg-cdm", "not held"],
+    ]
+    mean, low, high = (float(number) for number in re.findall(r"[+-][\d.]+", rows[0][2]))
+    assert mean == pytest.approx(100 * np.mean(ddim - ddpm), abs=0.05)
+    assert 2 < low < mean < high < 6  # far narrower than patients differ
 
 
 def test_verdicts_from_ablations(claims):
@@ -73,31 +81,21 @@ def test_verdicts_from_ablations(claims):
     assert verdicts == ["held", "not held", "held", "not held", "held", "held"]
 
 
-# ---- gain between evaluations ----------------------------------------------------------------------------------------
-
-
-def gain_rows(claims, capsys, monkeypatch, *words):
-    monkeypatch.setattr(sys, "argv", ["claims.py", "gain", *words])
-    claims.main()
-    return [line for line in capsys.readouterr().out.splitlines() if line.startswith(("| unhealthy", "| mixed"))]
-
-
-def test_several_folders_count_as_their_mean(claims, capsys, monkeypatch, tmp_path):
-    hard = np.repeat(np.random.default_rng(0).random(10), 8) / 4  # some patients are hard for everyone
-    ours = [write_slices(tmp_path / name, {STUDENT: hard + gain}) for name, gain in (("a", 0.14), ("b", 0.06))]
-    other = write_slices(tmp_path / "c", {"another": hard})
-    lines = gain_rows(claims, capsys, monkeypatch, "--of", *ours, "--over", other, "--than", "another")
+def test_gain_over_another_method(claims, capsys, monkeypatch, tmp_path):
+    hard = np.repeat(np.random.default_rng(0).random(10), 8) / 4
+    ours = write_slices(tmp_path / "a", {STUDENT: hard + 0.1})
+    other = write_slices(tmp_path / "b", {"another": hard})
+    printed = run(claims, capsys, monkeypatch, "gain", "--of", ours, "--over", other, "--than", "another")
     mean = 100 * hard.mean()
-    assert lines[0] == f"| unhealthy | {mean + 10:.1f} | {mean:.1f} | +10.0 (+10.0 to +10.0) | held |"
-    assert lines[1].startswith(f"| mixed | {mean + 60:.1f} |")
-    (line, _) = gain_rows(claims, capsys, monkeypatch, "--of", other, "--over", *ours, "--method", "another", "--than",
-                     "anofpdm-student")  # fmt: skip
-    assert line.endswith("-10.0 (-10.0 to -10.0) | not held |")
+    assert f"| unhealthy | {mean + 10:.1f} | {mean:.1f} | +10.0 (+10.0 to +10.0) | held |" in printed
+    assert f"| mixed | {mean + 60:.1f} |" in printed
+    words = ("gain", "--of", other, "--over", ours, "--method", "another", "--than", STUDENT)
+    assert "-10.0 (-10.0 to -10.0) | not held |" in run(claims, capsys, monkeypatch, *words)
 
 
 def test_folders_that_cannot_be_compared(claims, capsys, monkeypatch, tmp_path):
     folder, other = (write_slices(tmp_path / str(first), {STUDENT: np.zeros(80)}, first) for first in (0, 1))
     with pytest.raises(SystemExit, match="different unhealthy slices"):
-        gain_rows(claims, capsys, monkeypatch, "--of", folder, "--over", other)
+        run(claims, capsys, monkeypatch, "gain", "--of", folder, "--over", other)
     with pytest.raises(SystemExit, match="cg-cdm was not evaluated"):
-        gain_rows(claims, capsys, monkeypatch, "--of", folder, "--over", folder, "--than", "cg-cdm")
+        run(claims, capsys, monkeypatch, "gain", "--of", folder, "--over", folder, "--than", "cg-cdm")

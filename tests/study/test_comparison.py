@@ -24,54 +24,43 @@ def after(words, option):
     return [value for word, value in itertools.pairwise(words) if word == option]
 
 
-class TestPlan:
-    def test_every_network_has_the_same_budget(self, comparison, tmp_path):
-        tasks = planned(comparison, tmp_path, "--steps", "70", "--batch", "8")
-        commands = [tasks[name].command() for name in ("guided", *comparison.TRAINED)]
-        assert {words[0] for words in commands} == {"train"}
-        assert len(commands) == 5
-        for option in ("--steps", "--preset", "--learning-rate", "--batch"):
+def test_every_network_has_the_same_budget_and_started_training_is_resumed(comparison, tmp_path):
+    (tmp_path / "healthy").mkdir()
+    for started in (False, True):
+        tasks = planned(comparison, tmp_path, "--steps", "70")
+        names = {"guided", *comparison.TRAINED} - ({"healthy"} if started else set())
+        commands = [tasks[name].command() for name in names]
+        for option in ("--steps", "--preset", "--learning-rate"):
             assert len({tuple(after(words, option)) for words in commands}) == 1
-        assert sorted(after(words, "--task") for words in commands) == [
-            [],
-            ["classifier"],
-            ["healthy"],
-            ["healthy"],
-            ["unconditional"],
-        ]
-
-    def test_every_method_is_evaluated_once_with_the_networks_it_needs(self, comparison, tmp_path):
-        tasks = planned(comparison, tmp_path)
-        parts = [tasks[name].command() for name in tasks["scores"].needs]
-        assert sorted(method for words in parts for method in after(words, "--method")) == sorted(METHODS)
-        for words in parts:
-            needed = {need for method in after(words, "--method") for need in METHODS[method].needs} - {"student"}
-            assert {word.partition("=")[0] for word in after(words, "--with")} == needed
-
-    def test_tasks_follow_their_dependencies(self, comparison, tmp_path):
-        for given in ((), ("--model", str(tmp_path / "mine"))):
-            seen: set[str] = set()
-            for task in planned(comparison, tmp_path, *given).values():
-                assert set(task.needs) <= seen
-                seen.add(task.name)
-        assert "guided" not in seen  # a trained model was given
-
-    def test_a_given_model_keeps_its_student(self, comparison, tmp_path):
-        (tmp_path / "mine" / "student").mkdir(parents=True)
-        mine = str(tmp_path / "mine")
-        assert not {"guided", "calibrate", "distill"} & set(planned(comparison, tmp_path, "--model", mine))
-        (tmp_path / "mine" / "student").rmdir()
-        tasks = planned(comparison, tmp_path, "--model", mine)
-        assert "distill" in tasks["method-anofpdm-student"].needs
-
-    def test_started_training_is_resumed(self, comparison, tmp_path):
-        tasks = planned(comparison, tmp_path)
-        assert "--resume" not in tasks["healthy"].command()
-        (tmp_path / "healthy").mkdir()
         (tmp_path / "healthy" / comparison.STATE).touch()
-        words = tasks["healthy"].command()
-        assert "--resume" in words
-        assert "--preset" not in words  # the preset it was started with
+    trained = sorted(task for words in commands for task in after(words, "--task"))
+    assert trained == ["classifier", "healthy", "unconditional"]
+    words = tasks["healthy"].command()
+    assert "--resume" in words
+    assert "--preset" not in words  # the preset it was started with
+
+
+def test_every_method_is_evaluated_once_with_the_networks_it_needs(comparison, tmp_path):
+    tasks = planned(comparison, tmp_path)
+    parts = [tasks[name].command() for name in tasks["scores"].needs]
+    assert sorted(method for words in parts for method in after(words, "--method")) == sorted(METHODS)
+    for words in parts:
+        needed = {need for method in after(words, "--method") for need in METHODS[method].needs} - {"student"}
+        assert {word.partition("=")[0] for word in after(words, "--with")} == needed
+
+
+@pytest.mark.parametrize("given", ["no model", "a model", "a model with a student"])
+def test_tasks_follow_their_dependencies(comparison, tmp_path, given):
+    model = tmp_path / "mine"
+    (model / "student" if "student" in given else model).mkdir(parents=True)
+    tasks = planned(comparison, tmp_path, *(() if given == "no model" else ("--model", str(model))))
+    seen: set[str] = set()
+    for task in tasks.values():
+        assert set(task.needs) <= seen
+        seen.add(task.name)
+    assert ("guided" in seen) == (given == "no model")
+    assert ("distill" in seen) == ("student" not in given)
+    assert ("distill" in tasks["method-anofpdm-student"].needs) == ("student" not in given)
 
 
 class TestRun:
@@ -98,13 +87,9 @@ class TestRun:
         assert comparison.run(tasks, tmp_path, jobs=1) == []
         assert started == ["b", "d", "e"]  # finished tasks are not repeated
 
-    def test_message_of_a_failed_task_is_reported(self, comparison, tmp_path, capsys):
-        """Claims of scores that are not there, by the real script."""
-        tasks = [comparison.Task("claims", (), lambda: ["claims"]), comparison.Task("x", (), lambda: ["nonsense"])]
-        assert sorted(comparison.run(tasks, tmp_path, jobs=1)) == ["claims", "x"]
-        output = capsys.readouterr().out
-        assert "claims: FAILED, exit code 1: FileNotFoundError" in output
-        assert "signal 11" in comparison.failure(-11, tmp_path / "logs" / "x.log")
+    def test_a_failed_task_is_reported_with_its_log(self, comparison, tmp_path, capsys):
+        assert comparison.run([comparison.Task("x", (), lambda: ["nonsense"])], tmp_path, jobs=1) == ["x"]
+        assert "x: FAILED with code 2, see logs/x.log" in capsys.readouterr().out
         assert "No such command 'nonsense'" in (tmp_path / "logs" / "x.log").read_text()
 
 

@@ -1,5 +1,6 @@
 """Estimated against measured DICE: correlations as in scipy, and what is left out."""
 
+import dataclasses
 import json
 import math
 from pathlib import Path
@@ -29,11 +30,9 @@ def test_correlations_are_those_of_scipy():
     measured = np.round(rng.random(20), 1)  # with ties
     estimated = np.round(0.5 * measured + 0.3 * rng.random(20), 1)
     check = check_estimates(scored(measured), by_scan(estimated))
-    assert check.pearson == pytest.approx(stats.pearsonr(estimated, measured).statistic)
-    assert check.spearman == pytest.approx(stats.spearmanr(estimated, measured).statistic)
-    assert check.scans == 20
-    assert check.mean_estimate == pytest.approx(estimated.mean())
-    assert check.mean_dice == pytest.approx(measured.mean())
+    correlations = stats.pearsonr(estimated, measured).statistic, stats.spearmanr(estimated, measured).statistic
+    expected = (20, estimated.mean(), measured.mean(), *correlations)
+    assert dataclasses.astuple(check) == pytest.approx(expected)
     assert f"correlation {check.pearson:.2f} (Pearson), {check.spearman:.2f} (Spearman)" in check.describe()
 
 

@@ -28,7 +28,7 @@ def test_movements_are_within_their_limits_and_known():
     disturbed = toys.benchmark("raw_disturbed")
     centre = np.array([5.0, -10.0, 20.0])
     for seed in range(5):
-        made = disturbed.draw_disturbance(("flair", "t2"), centre, np.random.default_rng(seed), 30.0, 40.0)
+        made = disturbed.draw_disturbance(("flair", "t2"), centre, np.random.default_rng(seed))
         matrix = made.true_matrix("flair", "t2")
         assert rotation_degrees(matrix) <= 36  # angles about three axes are not exactly that of one rotation
         there = apply(made.movements["flair"], centre)
@@ -40,9 +40,10 @@ def test_movements_are_within_their_limits_and_known():
 
 
 def test_a_disturbed_study_of_a_phantom(scans, monkeypatch, run_benchmark):
-    monkeypatch.setattr(toys.benchmark("raw_disturbed"), "IN_PLANE_MM", (1.8, 2.2))  # a quarter of the voxels
-    words = ("disturbed", BUNDLED / "phantom-tumour", scans, "--count", 1, "--degrees", 10, "--mm", 10, "--needed")
-    printed = run_benchmark("raw", *words)
+    disturbed = toys.benchmark("raw_disturbed")
+    for name, value in {"IN_PLANE_MM": (1.8, 2.2), "MOST_DEGREES": 10.0, "MOST_MM": 10.0}.items():  # larger voxels
+        monkeypatch.setattr(disturbed, name, value)
+    printed = run_benchmark("raw", "disturbed", BUNDLED / "phantom-tumour", scans, "--count", 1)
     (row,) = [line.split("|") for line in printed.splitlines() if line.startswith("| BraTS2021_00001")]
     undisturbed, aligned = float(row[3]), float(row[4])
     before, after = float(row[6]), float(row[7])  # to the mask of the phantom

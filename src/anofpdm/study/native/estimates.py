@@ -49,13 +49,7 @@ def check_estimates(scoring: ScoringReport, estimates: Mapping[str, float]) -> E
     if len(pairs) < FEWEST:
         return None
     estimated, measured = np.array(pairs).T
-    spearman = correlate(rankdata(estimated), rankdata(measured))
-    means = float(estimated.mean()), float(measured.mean())
-    return EstimateCheck(len(pairs), *means, correlate(estimated, measured), spearman)
-
-
-def correlate(x: np.ndarray, y: np.ndarray) -> float:
-    """Pearson's; NaN where one of both is constant."""
-    if np.ptp(x) == 0 or np.ptp(y) == 0:
-        return float("nan")
-    return float(np.corrcoef(x, y)[0, 1])
+    ranks = rankdata(estimated), rankdata(measured)
+    with np.errstate(invalid="ignore"):  # a constant has no correlation
+        pearson, spearman = (float(np.corrcoef(x, y)[0, 1]) for x, y in ((estimated, measured), ranks))
+    return EstimateCheck(len(pairs), float(estimated.mean()), float(measured.mean()), pearson, spearman)
