@@ -168,7 +168,7 @@ def _from_ablations(ablations: dict[str, Any]) -> Iterable[str]:
     for claim, method, others in pairs:
         if not others or not {method, *others} <= quality.keys():
             continue
-        named = ", ".join(f"{name} {_both(quality[name])}" for name in (method, *others))
+        named = ", ".join(f"{name} {_percents(quality[name])}" for name in (method, *others))
         best = all(quality[method][0] > quality[name][0] for name in others)
         yield f"| {claim} | DICE / AUPRC: {named} | {_if(best)} |"
 
@@ -185,7 +185,7 @@ def _percent(share: float) -> str:
     return f"{100 * share:.1f}"
 
 
-def _both(quality: tuple[float, float]) -> str:
+def _percents(quality: tuple[float, float]) -> str:
     return " / ".join(map(_percent, quality))
 
 

@@ -74,14 +74,8 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--steps", default="3500")
     parser.add_argument("--score", default="", help="modalities to score")
     parser.add_argument("--sample", default="", help="test slices, drawn at random; default: all")
-    parser.add_argument("--jobs", type=at_least_one, default=1)
+    parser.add_argument("--jobs", type=int, choices=range(1, 17), metavar="1..16", default=1)
     return parser
-
-
-def at_least_one(word: str) -> int:
-    if not word.isdigit() or int(word) < 1:
-        raise argparse.ArgumentTypeError(f"{word}: at least 1")
-    return int(word)
 
 
 # ---- plan ------------------------------------------------------------------------------------------------------------

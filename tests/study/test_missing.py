@@ -1,6 +1,5 @@
 """anofpdm evaluate --without: a student, with modalities left out as if the scans lacked them."""
 
-import csv
 import json
 import shutil
 
@@ -46,73 +45,53 @@ def test_sets_of_modalities():
             missing_sets(["t1"], without_optional)
 
 
-def test_tables_of_the_command_line(optional, tmp_path):
-    """On slices; and on whole scans, by a student without its diffusion model. Earlier results stay in the table."""
+def evaluate(model, cohort, out, *words):
+    """Exit code and output."""
+    command = ["evaluate", model, cohort, "--out", out, "--device", "cpu", *words]
+    result = CliRunner().invoke(app, [str(word) for word in command])
+    return result.exit_code, result.output
+
+
+def test_whole_scans_by_a_student_without_its_diffusion_model(optional, tmp_path):
     shutil.copytree(optional / "guided" / "student", tmp_path / "alone" / "student")
-
-    def run(model, *words):
-        command = ["evaluate", model, optional / "cohort", "--device", "cpu", *words]
-        return CliRunner().invoke(app, [str(word) for word in command])
-
-    quick = ("--out", tmp_path / "out", "--method", STUDENT, "--sample", 12, "--seeds", 1, "--levels", 2)
-    native = ("--out", tmp_path / "native", "--native", optional / "scans", "--engine", "student", "--workers", 1)
-    for done in (
-        run(optional / "guided", *quick, "--without", "every"),
-        run(optional / "guided", *quick),
-        run(tmp_path / "alone", *native, "--without", "t2"),
-    ):
-        assert done.exit_code == 0, done.output
-    refused = run(tmp_path / "alone", "--out", tmp_path / "more", "--method", "anofpdm-ours")
-    assert refused.exit_code == 1
-    assert "has a student only, and this command needs its diffusion model" in refused.output
-    table = (tmp_path / "out" / "table.md").read_text()
-    assert all(f"| L | {name} |" in table for name in (STUDENT, WITHOUT_T2))
-    assert WITHOUT_T2 in {row["method"] for row in csv.DictReader((tmp_path / "out" / "slices.csv").open())}
-    engines = json.loads((tmp_path / "native" / "native.json").read_text())["engines"]
-    assert list(engines) == ["student", "student-without-t2"]
-    summaries = list((tmp_path / "native" / "student-without-t2").glob("*/summary.json"))
+    native = ("--native", optional / "scans", "--engine", "student", "--workers", 1, "--without", "t2")
+    code, output = evaluate(tmp_path / "alone", optional / "cohort", tmp_path / "out", *native)
+    assert code == 0, output
+    assert list(json.loads((tmp_path / "out/native.json").read_text())["engines"]) == ["student", "student-without-t2"]
+    summaries = list((tmp_path / "out" / "student-without-t2").glob("*/summary.json"))
     assert len(summaries) == 4
     assert all(json.loads(path.read_text())["missing_modalities"] == ["t2"] for path in summaries)
+    code, output = evaluate(tmp_path / "alone", optional / "cohort", tmp_path / "more", "--method", "anofpdm-ours")
+    assert code == 1
+    assert "has a student only, and this command needs its diffusion model" in output
 
 
 def test_a_cohort_with_neither_a_validation_split_nor_optional_modalities(optional, tmp_path):
-    """The student alone, as with --without; other methods name what they lack."""
+    """The student alone, as with --without, whose results stay in the table; other methods name what they lack."""
     split = "".join(f"p{number},{'test' if number > 7 else 'train'}\n" for number in range(12))
     (tmp_path / "split.csv").write_text(f"patient,split\n{split}")
-    options = {"size": 16, "split": tmp_path / "split.csv"}
     for name, modalities in (("flair", ("flair",)), ("t2", ("t2",)), ("both", ("flair", "t2"))):
-        plan = plan_cohort("brats21", optional / "scans", modalities=modalities, **options)
+        plan = plan_cohort("brats21", optional / "scans", modalities=modalities, size=16, split=tmp_path / "split.csv")
         prepare(plan, tmp_path / name)
 
     def run(cohort, *more):
-        words = [
-            "evaluate",
-            optional / "guided",
-            tmp_path / cohort,
-            "--device",
-            "cpu",
-            "--seeds",
-            1,
-            "--levels",
-            2,
-            *more,
-        ]
-        result = CliRunner().invoke(app, [*map(str, words), "--out", str(tmp_path / f"out-{cohort}-{len(more)}")])
-        rows = [line.split("|")[2:] for line in result.output.splitlines() if "anofpdm-" in line and "|" in line]
-        return result.exit_code, result.output, {row[0].strip(): row[1:] for row in rows}
+        quick = ("--seeds", 1, "--levels", 2, *more)
+        code, output = evaluate(optional / "guided", tmp_path / cohort, tmp_path / f"out-{cohort}", *quick)
+        rows = [line.split("|")[2:] for line in output.splitlines() if "anofpdm-" in line and "|" in line]
+        return code, output, {row[0].strip(): row[1:] for row in rows}
 
     code, output, scores = run("flair")
     assert (code, list(scores)) == (0, [STUDENT]), output
     assert "the student alone" in output
-    code, output, left_out = run("both", "--without", "t2")
-    assert (code, list(left_out)) == (0, [STUDENT, WITHOUT_T2]), output
+    for words in (("--without", "every"), ()):
+        code, output, left_out = run("both", *words)
+        assert (code, list(left_out)) == (0, [STUDENT, WITHOUT_T2]), output
     assert scores[STUDENT][0] == left_out[WITHOUT_T2][0] != left_out[STUDENT][0]  # mixed DICE of the same slices
-    code, output, _ = run("both", "--method", "anofpdm-ours")
-    assert code == 3
-    assert "no slice of its split 'val' is labelled healthy or unhealthy" in output
-    code, output, _ = run("flair", "--method", "anofpdm-ours")
-    assert code == 1
-    assert "was trained on flair, t2" in output
-    code, output, _ = run("t2", "--method", STUDENT)
-    assert code == 1
-    assert "its student needs flair" in output
+    for cohort, method, expected, message in (
+        ("both", "anofpdm-ours", 3, "no slice of its split 'val' is labelled healthy or unhealthy"),
+        ("flair", "anofpdm-ours", 1, "was trained on flair, t2"),
+        ("t2", STUDENT, 1, "its student needs flair"),
+    ):
+        code, output, _ = run(cohort, "--method", method)
+        assert code == expected
+        assert message in output

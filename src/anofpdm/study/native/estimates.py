@@ -1,9 +1,7 @@
 """The DICE that an engine estimates for its masks, compared with the measured one."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 from scipy.stats import rankdata
@@ -28,15 +26,6 @@ class EstimateCheck:
             f"DICE estimated without masks: mean {self.mean_estimate:.3f}, measured {self.mean_dice:.3f} "
             f"(n = {self.scans}); correlation {self.pearson:.2f} (Pearson), {self.spearman:.2f} (Spearman)."
         )
-
-
-def read_estimate(summary: Path) -> float | None:
-    """From the summary.json of a segmented scan; None where it has none."""
-    try:
-        value = json.loads(summary.read_text()).get("estimated_dice")
-    except (OSError, ValueError, AttributeError, RecursionError):
-        return None
-    return float(value) if isinstance(value, int | float) else None
 
 
 def check_estimates(scoring: ScoringReport, estimates: Mapping[str, float]) -> EstimateCheck | None:

@@ -3,20 +3,12 @@
 import csv
 import json
 import re
-import sys
 
 import numpy as np
 import pytest
 
-from tests import toys
-
 STUDENT = "anofpdm-student"
 PATIENTS = np.repeat([f"p{number}" for number in range(10)], 8)
-
-
-@pytest.fixture(scope="module")
-def claims():
-    return toys.benchmark("claims")
 
 
 def write_slices(folder, by_method, first=0):
@@ -30,22 +22,16 @@ def write_slices(folder, by_method, first=0):
                 for number, (patient, value) in enumerate(zip(PATIENTS, values, strict=True), first):
                     writer.writerow([method, setup, 0, patient, patient, number, value + change])
                     writer.writerow([method, setup, 1, patient, patient, number, 0.0])
-    return str(folder)
+    return folder
 
 
-def run(claims, capsys, monkeypatch, *words):
-    monkeypatch.setattr(sys, "argv", ["claims.py", *words])
-    claims.main()
-    return capsys.readouterr().out
-
-
-def test_claims_are_paired_by_slice(claims, tmp_path, capsys, monkeypatch):
+def test_claims_are_paired_by_slice(run_benchmark, tmp_path):
     """Methods that were not evaluated have no row."""
     rng = np.random.default_rng(0)
     hard = np.repeat(rng.random(10), 8)  # some patients are hard for every method
     ddim, ddpm = 0.5 * hard + 0.1, 0.5 * hard + 0.05 + 0.02 * rng.random(80)
     folder = write_slices(tmp_path, {"anofpdm-ddim": ddim, "anofpdm-ddpm": ddpm, "cg-cdm": ddim + 0.1})
-    printed = run(claims, capsys, monkeypatch, "claims", folder)
+    printed = run_benchmark("claims", "claims", folder)
     rows = [line.split("|")[2:-1] for line in printed.splitlines() if line.count("|") == 6 and "anofpdm" in line]
     assert [[cell.strip() for cell in (*row[:2], row[-1])] for row in rows] == [
         ["unhealthy", "anofpdm-ddim - anofpdm-ddpm", "held"],
@@ -56,7 +42,7 @@ def test_claims_are_paired_by_slice(claims, tmp_path, capsys, monkeypatch):
     assert 2 < low < mean < high < 6  # far narrower than patients differ
 
 
-def test_verdicts_from_ablations(claims):
+def test_verdicts_from_ablations(run_benchmark, tmp_path):
     ablations = {
         "lesion_size": {"pearson_r": 0.74},
         "end_step": {"rows": [{"factor": f, "unhealthy_dice": d} for f, d in ((0.5, 0.3), (1.0, 0.5), (1.25, 0.6))]},
@@ -77,25 +63,27 @@ def test_verdicts_from_ablations(claims):
             ]
         },
     }  # fmt: skip
-    verdicts = [line.rsplit("|", 2)[1].strip() for line in claims._from_ablations(json.loads(json.dumps(ablations)))]
-    assert verdicts == ["held", "not held", "held", "not held", "held", "held"]
+    (tmp_path / "ablations.json").write_text(json.dumps({"ablations": ablations}))
+    printed = run_benchmark("claims", "claims", write_slices(tmp_path, {}), tmp_path)
+    verdicts = [line.rsplit("|", 2)[1].strip() for line in printed.splitlines() if line.count("|") == 4]
+    assert verdicts == ["", "---", "held", "not held", "held", "not held", "held", "held"]
 
 
-def test_gain_over_another_method(claims, capsys, monkeypatch, tmp_path):
+def test_gain_over_another_method(run_benchmark, tmp_path):
     hard = np.repeat(np.random.default_rng(0).random(10), 8) / 4
     ours = write_slices(tmp_path / "a", {STUDENT: hard + 0.1})
     other = write_slices(tmp_path / "b", {"another": hard})
-    printed = run(claims, capsys, monkeypatch, "gain", "--of", ours, "--over", other, "--than", "another")
+    printed = run_benchmark("claims", "gain", "--of", ours, "--over", other, "--than", "another")
     mean = 100 * hard.mean()
     assert f"| unhealthy | {mean + 10:.1f} | {mean:.1f} | +10.0 (+10.0 to +10.0) | held |" in printed
     assert f"| mixed | {mean + 60:.1f} |" in printed
     words = ("gain", "--of", other, "--over", ours, "--method", "another", "--than", STUDENT)
-    assert "-10.0 (-10.0 to -10.0) | not held |" in run(claims, capsys, monkeypatch, *words)
+    assert "-10.0 (-10.0 to -10.0) | not held |" in run_benchmark("claims", *words)
 
 
-def test_folders_that_cannot_be_compared(claims, capsys, monkeypatch, tmp_path):
+def test_folders_that_cannot_be_compared(run_benchmark, tmp_path):
     folder, other = (write_slices(tmp_path / str(first), {STUDENT: np.zeros(80)}, first) for first in (0, 1))
     with pytest.raises(SystemExit, match="different unhealthy slices"):
-        run(claims, capsys, monkeypatch, "gain", "--of", folder, "--over", other)
+        run_benchmark("claims", "gain", "--of", folder, "--over", other)
     with pytest.raises(SystemExit, match="cg-cdm was not evaluated"):
-        run(claims, capsys, monkeypatch, "gain", "--of", folder, "--over", folder, "--than", "cg-cdm")
+        run_benchmark("claims", "gain", "--of", folder, "--over", folder, "--than", "cg-cdm")
