@@ -1,15 +1,14 @@
 """Differences in DICE between methods, on the same slices: the paper's claims and ours, or any two evaluations.
 
     python benchmarks/claims.py claims SCORES [ABLATIONS]
-    python benchmarks/claims.py gain --of SCORES [...] --over SCORES [...] [--method anofpdm-student] [--than NAME]
+    python benchmarks/claims.py gain --of SCORES --over SCORES [--method anofpdm-student] [--than NAME]
 
 SCORES are folders of `anofpdm evaluate`, of which the first noise seed is read; ABLATIONS is a folder of `anofpdm
 ablate` for the same model. Differences are paired by slice, with 95% intervals from a bootstrap over patients. A claim
 is held if the interval lies above 0, not held if it lies below, open if it contains 0. Claims about ablations are
 measured on the split of the ablations, without intervals.
 
-claims: SCORES come from `anofpdm evaluate --method all`. gain: several folders on one side, of models trained several
-times, count as their mean.
+claims: SCORES come from `anofpdm evaluate --method all`. gain: of a method in one folder over a method in another.
 """
 
 import argparse
@@ -83,15 +82,11 @@ class Slices:
             places,
         )
 
-    def patients(self, setup: str) -> np.ndarray:
-        return np.array([patient for patient, _, _ in self.places[setup]])
-
-    def gain(self, setup: str, method: str, other: str) -> tuple[float, float, float] | None:
-        """Mean difference of DICE and its interval; None if either method was not evaluated."""
-        if not {(method, setup), (other, setup)} <= self.dice.keys():
-            return None
-        difference = self.dice[method, setup] - self.dice[other, setup]
-        return float(difference.mean()), *mean_estimate(difference, self.patients(setup)).interval
+    def gain_cells(self, setup: str, gains: np.ndarray) -> str:
+        """Two table cells, of differences [slices]: the mean in percent with its interval, and the verdict."""
+        low, high = mean_estimate(gains, np.array([patient for patient, _, _ in self.places[setup]])).interval
+        verdict = VERDICTS[int(low > 0) - int(high < 0)]
+        return f"{100 * gains.mean():+.1f} ({100 * low:+.1f} to {100 * high:+.1f}) | {verdict}"
 
 
 def main() -> None:
@@ -103,8 +98,8 @@ def main() -> None:
     claims.add_argument("ablations", type=Path, nargs="?")
     gain = commands.add_parser("gain")
     gain.set_defaults(run=print_gain)
-    gain.add_argument("--of", type=Path, nargs="+", required=True)
-    gain.add_argument("--over", type=Path, nargs="+", required=True)
+    gain.add_argument("--of", type=Path, required=True)
+    gain.add_argument("--over", type=Path, required=True)
     gain.add_argument("--method", default="anofpdm-student")
     gain.add_argument("--than", help="method of --over; default: the same")
     args = parser.parse_args()
@@ -113,8 +108,9 @@ def main() -> None:
 
 def print_claims(args: argparse.Namespace) -> None:
     slices = Slices.read(args.scores / "slices.csv")
-    for title, claims in (("The paper's claims", OF_THE_PAPER), ("What is ours", OURS)):
-        print(f"{title}:\n\n| | setup | {_heading(title)} | gain in DICE | |\n| --- | --- | --- | --- | --- |")
+    parts = (("The paper's claims", "comparison", OF_THE_PAPER), ("What is ours", "what it is added to", OURS))
+    for title, heading, claims in parts:
+        print(f"{title}:\n\n| | setup | {heading} | gain in DICE | |\n| --- | --- | --- | --- | --- |")
         print("\n".join(_compared(slices, claims)), end="\n\n")
     if args.ablations is not None:
         ablations = json.loads((args.ablations / "ablations.json").read_text())["ablations"]
@@ -123,43 +119,28 @@ def print_claims(args: argparse.Namespace) -> None:
 
 
 def print_gain(args: argparse.Namespace) -> None:
-    ours, others = ([Slices.read(folder / "slices.csv") for folder in folders] for folders in (args.of, args.over))
+    ours, others = (Slices.read(folder / "slices.csv") for folder in (args.of, args.over))
     print("| setup | DICE | over | gain | |\n| --- | --- | --- | --- | --- |")
     for setup in ("unhealthy", "mixed"):
-        if any(slices.places.get(setup) != ours[0].places.get(setup) for slices in (*ours, *others)):
+        if ours.places.get(setup) != others.places.get(setup):
             sys.exit(f"gain: the folders have different {setup} slices")
-        dice = mean_dice(ours, args.method, setup), mean_dice(others, args.than or args.method, setup)
-        print(gain_row(setup, *dice, ours[0].patients(setup)))
+        dice, before = read_dice(ours, args.method, setup), read_dice(others, args.than or args.method, setup)
+        cells = ours.gain_cells(setup, dice - before)
+        print(f"| {setup} | {100 * dice.mean():.1f} | {100 * before.mean():.1f} | {cells} |")
 
 
-def mean_dice(folders: Sequence[Slices], method: str, setup: str) -> np.ndarray:
-    """DICE of each slice, mean over evaluations."""
-    if any((method, setup) not in slices.dice for slices in folders):
-        sys.exit(f"gain: {method} was not evaluated on {setup} slices in every folder")
-    return np.mean([slices.dice[method, setup] for slices in folders], axis=0)
-
-
-def gain_row(setup: str, dice: np.ndarray, before: np.ndarray, patients: np.ndarray) -> str:
-    gain = dice - before
-    cells = gain_cells(float(gain.mean()), *mean_estimate(gain, patients).interval)
-    return f"| {setup} | {100 * dice.mean():.1f} | {100 * before.mean():.1f} | {cells} |"
-
-
-def _heading(title: str) -> str:
-    return "comparison" if title == "The paper's claims" else "what it is added to"
+def read_dice(slices: Slices, method: str, setup: str) -> np.ndarray:
+    if (method, setup) not in slices.dice:
+        sys.exit(f"gain: {method} was not evaluated on {setup} slices")
+    return slices.dice[method, setup]
 
 
 def _compared(slices: Slices, claims: Iterable[tuple[str, str, str, str]]) -> Iterable[str]:
+    """Claims about methods that were evaluated."""
     for claim, setup, method, other in claims:
-        gain = slices.gain(setup, method, other)
-        if gain is not None:
-            yield f"| {claim} | {setup} | {method} - {other} | {gain_cells(*gain)} |"
-
-
-def gain_cells(gain: float, low: float, high: float) -> str:
-    """Two table cells: the gain in percent with its interval, and the verdict."""
-    verdict = VERDICTS[int(low > 0) - int(high < 0)]
-    return f"{100 * gain:+.1f} ({100 * low:+.1f} to {100 * high:+.1f}) | {verdict}"
+        if {(method, setup), (other, setup)} <= slices.dice.keys():
+            cells = slices.gain_cells(setup, slices.dice[method, setup] - slices.dice[other, setup])
+            yield f"| {claim} | {setup} | {method} - {other} | {cells} |"
 
 
 def _from_ablations(ablations: dict[str, Any]) -> Iterable[str]:
@@ -187,7 +168,7 @@ def _from_ablations(ablations: dict[str, Any]) -> Iterable[str]:
     for claim, method, others in pairs:
         if not others or not {method, *others} <= quality.keys():
             continue
-        named = ", ".join(f"{name} {_both(quality[name])}" for name in (method, *others))
+        named = ", ".join(f"{name} {_percents(quality[name])}" for name in (method, *others))
         best = all(quality[method][0] > quality[name][0] for name in others)
         yield f"| {claim} | DICE / AUPRC: {named} | {_if(best)} |"
 
@@ -204,7 +185,7 @@ def _percent(share: float) -> str:
     return f"{100 * share:.1f}"
 
 
-def _both(quality: tuple[float, float]) -> str:
+def _percents(quality: tuple[float, float]) -> str:
     return " / ".join(map(_percent, quality))
 
 

@@ -10,7 +10,6 @@ distillation; the other cohort is then used for tuning and testing only.
 """
 
 import argparse
-import contextlib
 import shutil
 import signal
 import subprocess
@@ -29,7 +28,7 @@ from anofpdm.study.comparison.methods import METHODS, EvidenceMethod
 from anofpdm.study.comparison.names import MODEL_TASKS
 
 TRAINED = {name: ("--task", task, "--noise", noise) for name, (task, noise) in MODEL_TASKS.items()}
-# Also evaluated with other numbers of levels.
+# Also evaluated with 10 levels.
 FEW = ("anofpdm-ddim", "anofpdm-curve", "anofpdm-ours", "anofpdm-agreement")
 CLAIMS = Path(__file__).with_name("claims.py")
 
@@ -58,6 +57,9 @@ def main() -> None:
     failed = run(tasks, args.out, args.jobs)
     if failed:
         sys.exit(f"not done: {', '.join(failed)}; see {args.out / 'logs'}, and run this again")
+    with (args.out / "claims.md").open("w") as file:
+        words = ["claims", str(args.out / "scores"), str(args.out / "ablations")]
+        subprocess.run([sys.executable, str(CLAIMS), *words], stdout=file, check=True)
     print(f"report: {args.out / 'scores' / 'index.html'} and {args.out / 'claims.md'}")
 
 
@@ -70,23 +72,10 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--preset", default="small", choices=("tiny", "small", "paper"))
     parser.add_argument("--learning-rate", default="2e-4")
     parser.add_argument("--steps", default="3500")
-    parser.add_argument("--batch", default="64", help="slices per training step")
-    parser.add_argument("--student-steps", default="3000")
     parser.add_argument("--score", default="", help="modalities to score")
-    parser.add_argument("--levels", default="60")
-    parser.add_argument("--other-levels", default="10", help="further numbers of levels for our methods")
-    parser.add_argument("--tune", default="200", help="validation slices for tuning comparison methods")
     parser.add_argument("--sample", default="", help="test slices, drawn at random; default: all")
-    parser.add_argument("--first-setting", action="store_true", help="fast, but not a fair comparison")
-    parser.add_argument("--jobs", type=at_least_one, default=1)
-    parser.add_argument("--device", default="auto")
+    parser.add_argument("--jobs", type=int, choices=range(1, 17), metavar="1..16", default=1)
     return parser
-
-
-def at_least_one(word: str) -> int:
-    if not word.isdigit() or int(word) < 1:
-        raise argparse.ArgumentTypeError(f"{word}: at least 1")
-    return int(word)
 
 
 # ---- plan ------------------------------------------------------------------------------------------------------------
@@ -106,13 +95,12 @@ def plan(args: argparse.Namespace) -> list[Task]:
         networks = tuple(need for need in needs if need in TRAINED)
         tasks += [Task(name, (*model, *networks, *waits), partial(write.evaluate, f"parts/{name}", methods, networks))]
         parts.append(name)
-    tasks += [Task("ablate", model, write.ablate), Task("scores", tuple(parts), partial(write.scores, parts))]
-    others = [levels for levels in args.other_levels.split(",") if levels]
-    tasks += [
-        Task(f"levels-{levels}", model, partial(write.evaluate, f"levels-{levels}", FEW, (), levels))
-        for levels in others
+    return [
+        *tasks,
+        Task("ablate", model, write.ablate),
+        Task("scores", tuple(parts), partial(write.scores, parts)),
+        Task("levels-10", model, partial(write.evaluate, "levels-10", FEW, (), "10")),
     ]
-    return [*tasks, Task("claims", ("scores", "ablate"), lambda: ["claims"])]
 
 
 def groups() -> dict[str, tuple[list[str], tuple[str, ...]]]:
@@ -130,50 +118,44 @@ class Commands:
 
     def train(self, name: str) -> list[str]:
         args, folder = self.args, self.args.out / name
-        budget = ["--preset", args.preset, "--learning-rate", args.learning_rate, "--batch", args.batch]
+        budget = ["--preset", args.preset, "--learning-rate", args.learning_rate]
         how = ["--resume"] if (folder / STATE).is_file() else [*budget, *TRAINED.get(name, ())]
-        return self._with_device("train", self._training_cohort, "--out", folder, "--steps", args.steps, *how)
+        return ["train", self._training_cohort, "--out", str(folder), "--steps", args.steps, *how]
 
     def calibrate(self) -> list[str]:
-        return self._with_device("calibrate", self._guided, self._training_cohort, *self._score)
+        return ["calibrate", self._guided, self._training_cohort, *self._score]
 
     def distill(self) -> list[str]:
-        return self._with_device("distill", self._guided, self._training_cohort, "--steps", self.args.student_steps)
+        return ["distill", self._guided, self._training_cohort]
 
-    def evaluate(
-        self, out: str, methods: Sequence[str], networks: Sequence[str] = (), levels: str | None = None
-    ) -> list[str]:
+    def evaluate(self, out: str, methods: Sequence[str], networks: Sequence[str] = (), levels: str = "60") -> list[str]:
         args = self.args
         chosen = [word for method in methods for word in ("--method", method)]
         given = [word for name in networks for word in ("--with", f"{name}={args.out / name}")]
-        how = ["--levels", levels or args.levels, "--tune", args.tune, "--seeds", "1", *self._score]
-        how += ["--first-setting"] if args.first_setting else []
+        how = ["--levels", levels, "--tune", "200", "--seeds", "1", *self._score]
         how += ["--sample", args.sample] if args.sample else []
-        return self._with_device("evaluate", self._guided, args.cohort, "--out", args.out / out, *chosen, *given, *how)
+        where = [self._guided, str(args.cohort), "--out", str(args.out / out)]
+        return ["evaluate", *where, *chosen, *given, *how]
 
     def scores(self, parts: Sequence[str]) -> list[str]:
         join([self.args.out / "parts" / name for name in parts], self.args.out / "scores")
         return self.evaluate("scores", ["all"], tuple(TRAINED))
 
     def ablate(self) -> list[str]:
-        return self._with_device(
-            "ablate", self._guided, self.args.cohort, "--out", self.args.out / "ablations", *self._score
-        )
+        out = self.args.out / "ablations"
+        return ["ablate", self._guided, str(self.args.cohort), "--out", str(out), *self._score]
 
     @property
-    def _guided(self) -> Path:
-        return Path(self.args.out / "guided")
+    def _guided(self) -> str:
+        return str(self.args.out / "guided")
 
     @property
-    def _training_cohort(self) -> Path:
-        return Path(self.args.train_on or self.args.cohort)
+    def _training_cohort(self) -> str:
+        return str(self.args.train_on or self.args.cohort)
 
     @property
     def _score(self) -> list[str]:
         return ["--score", self.args.score] if self.args.score else []
-
-    def _with_device(self, *words: object) -> list[str]:
-        return [*map(str, words), "--device", self.args.device]
 
 
 def join(parts: Sequence[Path], out: Path) -> None:
@@ -205,14 +187,15 @@ def run(tasks: Sequence[Task], out: Path, jobs: int) -> list[str]:
                     (logs / f"{name}.done").touch()
                 else:
                     failed.append(name)
-                report("done" if name in done else failure(process.returncode, logs / f"{name}.log"), name)
+                failure = f"FAILED with code {process.returncode}, see logs/{name}.log"
+                report(name, "done" if name in done else failure)
             for task in [task for task in left if set(task.needs) & set(failed)]:
                 left.remove(task)
                 failed.append(task.name)
             for task in [task for task in left if set(task.needs) <= done][: jobs - len(running)]:
                 left.remove(task)
-                report("started", task.name)
-                running[task.name] = start(task, out)
+                report(task.name, "started")
+                running[task.name] = start(task, logs)
             time.sleep(0.2)
     except KeyboardInterrupt:  # commands keep their progress
         for process in running.values():
@@ -223,30 +206,14 @@ def run(tasks: Sequence[Task], out: Path, jobs: int) -> list[str]:
     return failed
 
 
-def report(message: str, name: str) -> None:
+def report(name: str, message: str) -> None:
     print(f"{time.strftime('%H:%M:%S')} {name}: {message}", flush=True)
 
 
-def failure(code: int, log: Path) -> str:
-    how = f"stopped by signal {-code}" if code < 0 else f"exit code {code}"
-    return f"FAILED, {how}: {last_line(log)}"
-
-
-def last_line(log: Path) -> str:
-    lines = log.read_text(errors="replace").split("\n") if log.is_file() else []
-    return next((line.strip() for line in reversed(lines) if any(map(str.isalnum, line))), "no output")
-
-
-def start(task: Task, out: Path) -> subprocess.Popen[bytes]:
-    words = task.command()
-    claims = words == ["claims"]
-    command = (
-        [str(CLAIMS), "claims", str(out / "scores"), str(out / "ablations")] if claims else ["-m", "anofpdm", *words]
-    )
-    with contextlib.ExitStack() as open_files:
-        log = open_files.enter_context((out / "logs" / f"{task.name}.log").open("wb"))
-        output = open_files.enter_context((out / "claims.md").open("wb")) if claims else log
-        return subprocess.Popen([sys.executable, "-X", "faulthandler", *command], stdout=output, stderr=log)
+def start(task: Task, logs: Path) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-X", "faulthandler", "-m", "anofpdm", *task.command()]
+    with (logs / f"{task.name}.log").open("wb") as log:
+        return subprocess.Popen(command, stdout=log, stderr=log)
 
 
 if __name__ == "__main__":

@@ -39,7 +39,6 @@ def main() -> None:
     parser.add_argument("model", type=model_folder)
     parser.add_argument("cohort", type=Path)
     parser.add_argument("--split", default="val")
-    parser.add_argument("--scans", type=int, default=0, help="the first so many; 0: all")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     args = parser.parse_args()
     device, cohort = torch.device(args.device), open_cohort(args.cohort)
@@ -47,8 +46,6 @@ def main() -> None:
     assert student is not None, f"{args.model} has no student; run `anofpdm distill`"
     rows = cohort.rows(args.split)
     rows = rows[cohort.has_mask[rows] & (cohort.labels[rows] != NULL)]
-    scans = np.unique(cohort.scans[rows])[: args.scans or None]
-    rows = rows[np.isin(cohort.scans[rows], scans)]
     decisions = student.decide(cohort_pixels(cohort, rows, student.config.modalities), slice_positions(cohort, rows))
     report_reliability(decisions, cohort, rows)
     report_estimates(decisions, cohort, rows)

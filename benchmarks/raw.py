@@ -3,12 +3,12 @@
     python benchmarks/raw.py brains RAW_GLIOMA
     python benchmarks/raw.py lesion MODEL RAW_GLIOMA
     python benchmarks/raw.py transforms RAW_MS
-    python benchmarks/raw.py disturbed MODEL SCANS [--count 20] [--degrees 30] [--mm 40] [--skulls RAW_MS]
+    python benchmarks/raw.py disturbed MODEL SCANS [--count 20] [--skulls RAW_MS]
     python benchmarks/raw.py cost MODEL RAW_GLIOMA
 
 brains: DICE of extracted brains against `reference_brain_*`. lesion: DICE of the mask against
 `reference_lesion_on_flair`, which is approximate. transforms: mean distance, inside the brain, of positions by our
-registrations and by those of the publishers (`*_to_FLAIR.txt`). disturbed: every series of a registered scan is moved
+registrations and by those of the publishers (`*_to_FLAIR.txt`). disturbed: every series that the model uses is moved
 and sampled on a thick-slice grid of its own; DICE of the mask against that of the scan as it was, and against that of
 perfectly registered series on the same grid; both masks against the scan's reference mask, if it has one; distance of
 every registration to the movement. The series of the scan may not have been registered perfectly: how far registration
@@ -61,11 +61,8 @@ def main() -> None:
             command.add_argument(word, type=Path)
         if name == "disturbed":
             command.add_argument("--count", type=int, default=20)
-            command.add_argument("--degrees", type=float, default=30.0)
-            command.add_argument("--mm", type=float, default=40.0)
             command.add_argument("--seed", type=int, default=0)
             command.add_argument("--skulls", type=Path, help="Folder of the raw_ms study.")
-            command.add_argument("--needed", action="store_true", help="Only the series that the model uses.")
     args = parser.parse_args()
     measure = {
         "brains": measure_brains, "lesion": measure_lesion, "transforms": measure_transforms,
@@ -81,8 +78,8 @@ def verdict(good: bool) -> str:
 
 def series_files(folder: Path) -> dict[str, Path]:
     """One file per series, by the end of its name."""
-    found = {name: [path for path in folder.glob(f"*_{name}.nii*") if "reference" not in path.name] for name in SERIES}
-    return {name: paths[0] for name, paths in found.items() if paths}
+    files = {name: [path for path in folder.glob(f"*_{name}.nii*") if "reference" not in path.name] for name in SERIES}
+    return {name: paths[0] for name, paths in files.items() if paths}
 
 
 # ---- real studies ----------------------------------------------------------------------------------------------------
@@ -127,8 +124,8 @@ def measure_transforms(args: argparse.Namespace) -> None:
     for transform in sorted(args.folder.glob("*_to_FLAIR.txt")):
         published = decode_transform(transform.read_text(), transform)
         name = transform.name.removesuffix("_intrastudy_to_FLAIR.txt")
-        found = register_rigid(reference, head(args.folder / f"{name}.nii.gz"))
-        ours, still = (distances_mm(one, published, reference) for one in (found.matrix, np.eye(4)))
+        registered = register_rigid(reference, head(args.folder / f"{name}.nii.gz"))
+        ours, still = (distances_mm(matrix, published, reference) for matrix in (registered.matrix, np.eye(4)))
         met = verdict(ours.mean() <= MOST_MM)
         row = f"{ours.mean():.2f} | {ours.max():.2f} | {MOST_MM} | {met} | {still.mean():.2f}"
         print(f"| {name} | {row} |", flush=True)
@@ -141,10 +138,10 @@ def measure_disturbed(args: argparse.Namespace) -> None:
     model, rng = load(args.model, "cpu"), np.random.default_rng(args.seed)
     skull = Skull.read_raw_ms(args.skulls, load_networks()) if args.skulls else None
     targets = find_targets([str(args.folder)], model.modalities, None, None)
-    scans = [Undisturbed.of_scan(model, one.subject, skull) for one in targets[: args.count]]
+    scans = [Undisturbed.of_scan(model, target.subject, skull) for target in targets[: args.count]]
     for target, scan in zip(targets, scans, strict=False):
-        names, template = model.request().modalities if args.needed else SERIES, model.scans.expects.template
-        moved = ", ".join(f"{name} {mm:.2f}" for name, mm in scan.residual_mm(template, names).items())
+        residuals = scan.residual_mm(model.scans.expects.template, model.request().modalities)
+        moved = ", ".join(f"{name} {mm:.2f}" for name, mm in residuals.items())
         print(f"{target.subject.name}: registration of the scan as it was moves {moved} mm", flush=True)
     print("\n| scan | number | DICE to undisturbed | to perfect registration | perfect to undisturbed ", end="")
     print(
@@ -153,12 +150,13 @@ def measure_disturbed(args: argparse.Namespace) -> None:
     scores = []
     for number in range(args.count):
         start = time.perf_counter()
-        one = disturb_once(model, scans[number % len(scans)], rng, (args.degrees, args.mm), not args.needed)
-        errors = ", ".join(f"{name} {error:.2f}" for name, error in one.errors_mm.items())
-        numbers = (one.undisturbed, one.perfect, one.perfect_undisturbed, one.reference_before, one.reference_after)
+        score = disturb_once(model, scans[number % len(scans)], rng)
+        errors = ", ".join(f"{name} {error:.2f}" for name, error in score.errors_mm.items())
+        masks = (score.undisturbed, score.perfect, score.perfect_undisturbed)
+        numbers = (*masks, score.reference_before, score.reference_after)
         row = " | ".join([*(f"{dice:.3f}" for dice in numbers), errors, f"{time.perf_counter() - start:.0f}"])
         print(f"| {targets[number % len(scans)].subject.name} | {number} | {row} |", flush=True)
-        scores.append(one)
+        scores.append(score)
     print_summary(scores)
 
 
@@ -168,7 +166,7 @@ def print_summary(scores: Sequence[DisturbedScores]) -> None:
         met = verdict(values.mean() >= LEAST_MEAN_DICE and values.min() >= LEAST_DICE)
         print(f"\nDICE to the {what}: mean {values.mean():.3f} (floor {LEAST_MEAN_DICE}), ", end="")
         print(f"worst {values.min():.3f} (floor {LEAST_DICE}): {met}")
-    before, after = (np.mean([getattr(one, f"reference_{when}") for one in scores]) for when in ("before", "after"))
+    before, after = (np.mean([getattr(score, f"reference_{when}") for score in scores]) for when in ("before", "after"))
     print(f"\nDICE to the reference masks: mean {before:.3f} undisturbed, {after:.3f} disturbed")
     errors_mm = np.array([error for score in scores for error in score.errors_mm.values()])
     if len(errors_mm):
@@ -197,7 +195,7 @@ def run_study(args: argparse.Namespace) -> None:
     model, files = load(args.model, "cpu"), series_files(args.folder)
     with tempfile.TemporaryDirectory() as name:
         needed = model.request().modalities
-        ordered = {one: files[one] for one in (*needed, *files)}
+        ordered = {series: files[series] for series in (*needed, *files)}
         options = study_options(model.request())
         Study(ordered, options, StudyCache(Path(name, "preparation"), print)).prepare()
         model.segment(files, raw="always", raw_run=StudyCache(Path(name, "preparation"))).save(Path(name, "out"))

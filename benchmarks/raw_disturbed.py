@@ -17,6 +17,7 @@ from anofpdm.scans.grid import Grid
 
 IN_PLANE_MM, SLICE_MM = (0.8, 1.2), (3.0, 5.0)
 FIELD_OF_VIEW_MM = np.array([240.0, 240.0, 185.0])
+MOST_DEGREES, MOST_MM = 30.0, 40.0  # of a movement
 TILT_DEGREES, TILT_MM = 5.0, 5.0  # slices are not planned exactly along the head
 HEADROOM_MM = 30  # around a brain, for skull and scalp
 FLUID_SHARE = {"t2": 1.6}  # brightness of fluid around the brain, of the median of the brain; others: 0.3
@@ -35,15 +36,13 @@ class Disturbance:
         return np.asarray(self.movements[name] @ np.linalg.inv(self.movements[reference]))
 
 
-def draw_disturbance(
-    names: Sequence[str], centre: np.ndarray, rng: np.random.Generator, degrees: float, mm: float
-) -> Disturbance:
-    """The head lies anywhere during the first series, the reference; for each other one it has moved, by rotations up
-    to `degrees` and shifts up to `mm`, uniform. The grid of a series is planned along the head."""
+def draw_disturbance(names: Sequence[str], centre: np.ndarray, rng: np.random.Generator) -> Disturbance:
+    """The head lies anywhere during the first series, the reference; for each other one it has moved, by rotations and
+    shifts up to the largest, uniform. The grid of a series is planned along the head."""
     movements: dict[str, np.ndarray] = {}
     grids = {}
     for name in names:
-        moved = random_rigid(rng, centre, rng.uniform(0, degrees), rng.uniform(0, mm))
+        moved = random_rigid(rng, centre, rng.uniform(0, MOST_DEGREES), rng.uniform(0, MOST_MM))
         movements[name] = movements[names[0]] @ moved if movements else moved
         tilt = random_rigid(rng, centre, rng.uniform(0, TILT_DEGREES), rng.uniform(0, TILT_MM))
         edges = np.array([*[rng.uniform(*IN_PLANE_MM)] * 2, rng.uniform(*SLICE_MM)])

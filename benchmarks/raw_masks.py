@@ -64,19 +64,15 @@ class Undisturbed:
         return {name: float(distances_mm(matrix, np.eye(4), reference).mean()) for name, matrix in moved.items()}
 
 
-def disturb_once(
-    model: Model, scan: Undisturbed, rng: np.random.Generator, limits: tuple[float, float], all_series: bool = True
-) -> DisturbedScores:
-    """`all_series`: also those that the model does not use, to measure their registration."""
+def disturb_once(model: Model, scan: Undisturbed, rng: np.random.Generator) -> DisturbedScores:
     needed = model.request().modalities
-    names = tuple(dict.fromkeys((*needed, *scan.stripped)))  # the reference first
+    names = tuple(dict.fromkeys((*needed, *scan.stripped)))  # the reference first; a movement is drawn for each
     reference = names[0]
-    disturbance = draw_disturbance(names, scan.stripped[reference].centre_mm, rng, *limits)
-    names = names if all_series else needed
+    disturbance = draw_disturbance(names, scan.stripped[reference].centre_mm, rng)
     with tempfile.TemporaryDirectory() as name:
         raw = Path(name, "raw")
         raw.mkdir()
-        files = write_disturbed({one: scan.whole[one] for one in names}, disturbance, raw)
+        files = write_disturbed({series: scan.whole[series] for series in needed}, disturbance, raw)
         options = study_options(model.request())
         study = Study(files, options, StudyCache(raw / "preparation")).prepare()
         after = model.segment(files, raw="always", raw_run=StudyCache(raw / "preparation"))
@@ -86,7 +82,9 @@ def disturb_once(
         return np.asarray(resample(mask, scan.prediction.grid, after.grid, there) >= 0.5)
 
     before, perfect = moved(scan.prediction.mask), predict_perfect(model, scan, disturbance, reference)
-    errors = {one.name: placement_error(one, disturbance, scan.stripped[reference]) for one in study.series[1:]}
+    errors = {
+        series.name: placement_error(series, disturbance, scan.stripped[reference]) for series in study.series[1:]
+    }
     if options.template:
         error = distances_mm(study.scan_to_reference, disturbance.movements[reference], scan.stripped[reference])
         errors[MNI152] = float(error.mean())
@@ -107,7 +105,7 @@ def predict_perfect(model: Model, scan: Undisturbed, disturbance: Disturbance, r
     there, slice_mm = np.eye(4), study_options(model.request()).slice_mm
     with tempfile.TemporaryDirectory() as name:
         if model.scans.expects.template is None:
-            used = {one: scan.stripped[one] for one in model.request().modalities}
+            used = {series: scan.stripped[series] for series in model.request().modalities}
             files = write_aligned(used, disturbance, reference, Path(name), slice_mm)
         else:
             files = write_returned(scan.stripped, disturbance, Path(name))
@@ -132,7 +130,7 @@ def dice(a: np.ndarray, b: np.ndarray) -> float:
     return float(2 * (a & b).sum() / total) if total else 1.0
 
 
-def distances_mm(one: np.ndarray, other: np.ndarray, head: Head) -> np.ndarray:
-    """Inside the brain."""
+def distances_mm(matrix: np.ndarray, other: np.ndarray, head: Head) -> np.ndarray:
+    """Between transformed positions inside the brain."""
     points = apply(head.grid.affine, np.argwhere(head.brain)[::20])
-    return np.asarray(np.linalg.norm(apply(one, points) - apply(other, points), axis=1))
+    return np.asarray(np.linalg.norm(apply(matrix, points) - apply(other, points), axis=1))

@@ -3,15 +3,14 @@
     python benchmarks/scaling.py [--patients 4] [--times 1,2,4,8]
 
 Phantom cohorts; half of the patients are in the training split, a quarter each in the others. The model is the bundled
-one for tumours, that of `--model`, or with `--model-steps` a network of `--preset` that is trained for so many steps on
-the smallest cohort. Each command is a process of its own. Memory is that of its largest process, and on a GPU also the
+one for tumours, or with `--model-steps` a network of `--preset` that is trained for so many steps on the smallest
+cohort. Each command is a process of its own. Memory is that of its largest process, and on a GPU also the
 most that tensors took there. The slices of a command are those that it uses: calibrate runs on the training split,
 evaluate on the other two. Train is measured per step, from its log.
 """
 
 import argparse
 import csv
-import importlib.util
 import json
 import os
 import shutil
@@ -25,6 +24,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+
+from anofpdm.demo.run_demo import BUNDLED
 
 SPLIT = ("train", "val", "test", "train")  # of patients; every fourth phantom is healthy
 NOTE_GPU_PEAK = """
@@ -42,14 +43,12 @@ main()
 
 def main() -> None:
     args = parse_arguments()
-    with tempfile.TemporaryDirectory(dir=args.folder) as scratch:
+    with tempfile.TemporaryDirectory() as scratch:
         bench = Scaling(args, Path(scratch))
         bench.make_scans()
         measured: list[Measured] = []
         for times in bench.times:
             measured += bench.measure(times)
-            if args.json:  # after each size: a run that is stopped loses only the last one
-                args.json.write_text(json.dumps([vars(row) for row in measured], indent=1))
         print_table(measured)
         print_lines(measured)
 
@@ -63,15 +62,12 @@ def parse_arguments() -> argparse.Namespace:
         "--size", type=int, default=64, help="Pixels along each side of a slice; 64 for the bundled model."
     )
     parser.add_argument("--preset", default="tiny", help="Network that is trained.")
-    parser.add_argument("--model", type=Path, help="Trained model of the other commands; four modalities.")
     parser.add_argument("--model-steps", type=int, help="Train the model of the other commands for so many steps.")
     parser.add_argument("--steps", type=int, default=6, help="Training steps that are timed.")
     parser.add_argument("--batch", type=int, default=8, help="Slices of a training step.")
     parser.add_argument("--student-steps", type=int, default=2)
     parser.add_argument("--levels", type=int, default=3)
     parser.add_argument("--device", default="auto")
-    parser.add_argument("--json", type=Path, help="Also write all measurements to this file.")
-    parser.add_argument("--folder", type=Path, help="Where the temporary folder is made.")
     return parser.parse_args()
 
 
@@ -81,7 +77,7 @@ class Cost:
 
     seconds: float
     cpu_seconds: float  # of all its cores
-    mib: float
+    mib: float  # of the largest process
     gpu_mib: float | None
 
 
@@ -89,10 +85,7 @@ class Cost:
 class Measured:
     command: str
     slices: int
-    seconds: float
-    cpu_seconds: float  # of all cores
-    mib: float  # of the largest process
-    gpu_mib: float | None = None
+    cost: Cost
 
 
 class Scaling:
@@ -108,7 +101,7 @@ class Scaling:
 
     def measure(self, times: int) -> list[Measured]:
         costs, slices = self.run_commands(times), self.count_slices(times)
-        return [Measured(name, slices[name], *vars(cost).values()) for name, cost in costs.items()]
+        return [Measured(name, slices[name], cost) for name, cost in costs.items()]
 
     def run_commands(self, times: int) -> dict[str, Cost]:
         scans, cohort, model = (self.folder / f"{name}{times}" for name in ("scans", "cohort", "model"))
@@ -141,7 +134,7 @@ class Scaling:
         return split
 
     def make_model(self, cohort: Path, model: Path) -> None:
-        source = self.args.model or (self.folder / "model" if self.args.model_steps else bundled_model())
+        source = self.folder / "model" if self.args.model_steps else BUNDLED / "phantom-tumour"
         if not source.exists():
             words = ("--preset", self.args.preset, "--steps", self.args.model_steps, "--no-pictures")
             self.run("train", cohort, "--out", source, *words, *self.device)
@@ -183,13 +176,6 @@ class Scaling:
         return Cost(seconds, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024, gpu)
 
 
-def bundled_model() -> Path:
-    package = importlib.util.find_spec("anofpdm")
-    assert package is not None
-    assert package.origin is not None
-    return Path(package.origin).parent / "models" / "phantom-tumour"
-
-
 def read_rows(path: Path) -> list[dict[str, str]]:
     with path.open() as file:
         return list(csv.DictReader(file))
@@ -218,8 +204,8 @@ def fit_line(slices: Sequence[int], values: Sequence[float]) -> Line:
 def print_table(measured: Sequence[Measured]) -> None:
     print("command              slices   seconds     CPU s      MiB   GPU MiB")
     for row in sorted(measured, key=lambda row: row.command):  # sizes stay in order
-        gpu = f"{row.gpu_mib:9.0f}" if row.gpu_mib else ""
-        times = f"{row.seconds:9.2f} {row.cpu_seconds:9.2f} {row.mib:8.0f}"
+        gpu = f"{row.cost.gpu_mib:9.0f}" if row.cost.gpu_mib else ""
+        times = f"{row.cost.seconds:9.2f} {row.cost.cpu_seconds:9.2f} {row.cost.mib:8.0f}"
         print(f"{row.command:19s} {row.slices:7d} {times} {gpu}".rstrip())
 
 
@@ -228,11 +214,11 @@ def print_lines(measured: Sequence[Measured]) -> None:
     print("command                fixed  per 1,000  off the line    fixed  per 1,000  off the line  growth  per 1,000")
     for name in sorted({row.command for row in measured}):
         rows = [row for row in measured if row.command == name]
-        slices = [row.slices for row in rows]
-        lines = [fit_line(slices, [row.seconds for row in rows]), fit_line(slices, [row.cpu_seconds for row in rows])]
-        memory = fit_line(slices, [row.mib for row in rows])
+        slices, costs = [row.slices for row in rows], [row.cost for row in rows]
+        lines = [fit_line(slices, [getattr(cost, unit) for cost in costs]) for unit in ("seconds", "cpu_seconds")]
+        memory = fit_line(slices, [cost.mib for cost in costs])
         times = "".join(f"{line.fixed:8.2f} {1000 * line.per_slice:10.2f} {line.deviation:13.0%} " for line in lines)
-        print(f"{name:19s} {times}{rows[-1].mib / rows[0].mib:6.2f}x {1000 * memory.per_slice:10.0f}")
+        print(f"{name:19s} {times}{costs[-1].mib / costs[0].mib:6.2f}x {1000 * memory.per_slice:10.0f}")
 
 
 if __name__ == "__main__":

@@ -29,18 +29,17 @@ class Recipe:
     student_steps: int = 3000
     thick_slices: bool = False
     students: int = 1  # from whose mean prediction the student learns
-    seed: int = 0
     student_only: bool = False
 
     def commands(self, cohort: Path, model: Path, device: str) -> dict[str, list[str]]:
         """By stage, in their order."""
         on = ["--device", device]
         train = ["--preset", self.preset, "--steps", str(self.steps), "--learning-rate", "2e-4"]
-        saved = ["--seed", str(self.seed), "--weights", "float16" if self.student_only else "int8"]
+        saved = ["--weights", "float16" if self.student_only else "int8"]
         optional = ["--optional", self.optional] if self.optional else []
         thick = ["--thick-slices"] if self.thick_slices else []
         several = ["--students", str(self.students)] if self.students > 1 else []
-        steps = ["--steps", str(self.student_steps), "--seed", str(self.seed), "--weights", "float16"]
+        steps = ["--steps", str(self.student_steps), "--weights", "float16"]
         return {
             "train": ["train", str(cohort), "--out", str(model), *train, *saved, *on],
             "calibrate": ["calibrate", str(model), str(cohort), "--score", self.score, *on],
@@ -57,8 +56,9 @@ RECIPES = {
 
 def main() -> None:
     args = parse_arguments()
-    changes = {name: getattr(args, name) for name in ("preset", "steps", "student_steps", "seed")}
-    recipe = replace(RECIPES[args.model], **{name: value for name, value in changes.items() if value is not None})
+    recipe = RECIPES[args.model]
+    if args.steps is not None:
+        recipe = replace(recipe, steps=args.steps)
     model = args.out / "diffusion"
     args.out.mkdir(parents=True, exist_ok=True)
     commands = recipe.commands(args.cohort, model, args.device)
@@ -78,10 +78,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("model", choices=RECIPES)
     parser.add_argument("cohort", type=Path)
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--preset")
     parser.add_argument("--steps", type=int)
-    parser.add_argument("--student-steps", type=int)
-    parser.add_argument("--seed", type=int)
     parser.add_argument("--device", default="auto")
     return parser.parse_args()
 

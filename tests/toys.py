@@ -5,6 +5,7 @@ import itertools
 import sys
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import nibabel as nib
 import numpy as np
@@ -91,20 +92,28 @@ def untrained(folder: Path, channels: int = 4) -> Path:
 
     from anofpdm.cohorts.plan import plan_cohort
     from anofpdm.cohorts.prepare import prepare
-    from anofpdm.network import checkpoint
     from anofpdm.network.config import preset
     from anofpdm.network.unet import UNet
 
     prepare(plan_cohort("brats21", brats_cohort(folder / "scans", 8), size=16), folder / "cohort")
     torch.manual_seed(0)
     network = UNet(preset("tiny", 2, channels=channels, multipliers=(1, 2), attention=(2,)))
+    save_untrained(folder / "model", network, task="guided")
+    return folder
+
+
+def save_untrained(folder: Path, network: Any, **header: Any) -> None:
+    """A network for FLAIR and T2 in slices of 16 x 16, without the zeros that layers start with."""
+    import torch
+
+    from anofpdm.network import checkpoint
+
     for parameter in network.parameters():
         if not parameter.any():
             torch.nn.init.normal_(parameter, std=0.05)
-    said = {"format": checkpoint.FORMAT, "task": "guided", "modalities": ["flair", "t2"], "size": 16, "step": 0}
-    (folder / "model").mkdir()
-    checkpoint.save_model(folder / "model", network.state_dict(), {**said, "network": {**network.config.__dict__}})
-    return folder
+    header |= {"format": checkpoint.FORMAT, "modalities": ["flair", "t2"], "size": 16, "network": vars(network.config)}
+    folder.mkdir(parents=True)
+    checkpoint.save_model(folder, network.state_dict(), header)
 
 
 def benchmark(name: str) -> ModuleType:

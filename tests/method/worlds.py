@@ -125,7 +125,11 @@ def literal_mask(h, m, m_max):
     """The paper's mask of one slice, from its own table of 101 quantiles."""
     table = np.linspace(0.90, 0.98, 101)[::-1]
     share = min(max(m / m_max, 0), 1)
-    cut = np.quantile(h, table[int(np.rint(100 * share))])
+    return literal_mask_above(h, table[int(np.rint(100 * share))])
+
+
+def literal_mask_above(h, quantile):
+    cut = np.quantile(h, quantile)
     padded = np.pad(h, 2, mode="symmetric")
     height, width = h.shape
     middle = [[np.median(padded[i : i + 5, j : j + 5]) for j in range(width)] for i in range(height)]

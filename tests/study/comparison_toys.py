@@ -1,6 +1,6 @@
 """A small cohort, untrained networks, and comparisons of every method with few levels."""
 
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -19,15 +19,13 @@ from anofpdm.student.student import Student, save_student
 from anofpdm.student.student_network import StudentConfig, StudentNet
 from anofpdm.study.comparison.job import EvaluationConfig, EvaluationJob
 from anofpdm.study.comparison.methods import METHODS, MethodSelection, ReconstructionMethod
+from anofpdm.study.comparison.names import MODEL_TASKS
 from anofpdm.study.comparison.rival_models import load_models
 from anofpdm.study.rivals.noised_classifier import NoisedClassifier
 from tests import toys
 
 CPU = torch.device("cpu")
-TASKS = {
-    "guided": ("guided", "gaussian"), "healthy": ("healthy", "gaussian"), "simplex": ("healthy", "simplex"),
-    "unconditional": ("unconditional", "gaussian"), "classifier": ("classifier", "gaussian"),
-}  # fmt: skip
+TASKS = {"guided": ("guided", "gaussian"), **MODEL_TASKS}
 SAMPLE = 24
 QUICK = {"level": 2, "scale": 300.0, "invert": 1, "strength": 1.0, "steps": 2}
 # The same methods, less far up: every name, every code path, a hundredth of the time.
@@ -37,20 +35,11 @@ SHORT = {
 }
 
 
-def save_untrained(folder, task, noise):
+def untrained(task):
     torch.manual_seed(3)
     labels = {} if task == "guided" else {"n_labels": 1, "null_label": 0}
     build = NoisedClassifier if task == "classifier" else UNet
-    network = build(preset("tiny", 2, channels=4, multipliers=(1, 2), attention=(2,), **labels))
-    for parameter in network.parameters():
-        if not parameter.any():
-            torch.nn.init.normal_(parameter, std=0.05)
-    payload = {
-        "format": checkpoint.FORMAT, "task": task, "modalities": ["flair", "t2"], "size": 16, "step": 0,
-        "network": asdict(network.config), "training": {"noise": noise},
-    }  # fmt: skip
-    folder.mkdir(parents=True)
-    checkpoint.save_model(folder, dict(network.named_parameters()), payload)
+    return build(preset("tiny", 2, channels=4, multipliers=(1, 2), attention=(2,), **labels))
 
 
 def fill(folder):
@@ -60,7 +49,7 @@ def fill(folder):
     scans = toys.brats_cohort(folder / "scans", 12)
     prepare(plan_cohort("brats21", scans, size=16, split=folder / "split.csv"), folder / "cohort")
     for name, (task, noise) in TASKS.items():
-        save_untrained(folder / name, task, noise)
+        toys.save_untrained(folder / name, untrained(task), task=task, training={"noise": noise})
     torch.manual_seed(4)
     student = StudentNet(StudentConfig(("flair", "t2"), 16, width=8, multipliers=(1, 2)))
     detector = CurveDetector(np.zeros(2), np.ones(2), np.array([0.0, 1.0]), offset=0.0, strength=1.0)

@@ -1,8 +1,9 @@
-"""Fixtures of the tests of evaluation."""
+"""Fixtures of the tests of the study."""
 
 import pytest
 
 from anofpdm.scoring.metrics import bootstrap
+from tests.study.comparison_toys import fill
 
 
 @pytest.fixture(scope="module")
@@ -11,3 +12,11 @@ def few_bins():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(bootstrap, "BINS", 64)
         yield
+
+
+@pytest.fixture(scope="session")
+def made(tmp_path_factory):
+    """A cohort, and an untrained network for every role in a comparison. Not to be changed."""
+    folder = tmp_path_factory.mktemp("made")
+    fill(folder)
+    return folder

@@ -12,11 +12,12 @@ from typer.testing import CliRunner
 
 from anofpdm.cli.main import app
 from anofpdm.cohorts import open_cohort
-from anofpdm.demo.run_demo import BUNDLED
+from anofpdm.cohorts.subjects import Subject
+from anofpdm.errors import ScanWarning
 from anofpdm.options import Layout, Split
 from anofpdm.scoring.summary import TITLES
 from anofpdm.study.native import estimates
-from anofpdm.study.native.run_native import is_trained_on
+from anofpdm.study.native.run_native import find_truth, is_trained_on
 from anofpdm.study.native.split_scans import find_split_scans
 
 MODALITIES = ("flair", "t1", "t1ce", "t2")
@@ -30,32 +31,23 @@ def anofpdm(*words, code=0):
     return done.output
 
 
-def make_world(home, kind, layout, parts):
+@pytest.fixture(scope="module")
+def tumours(tmp_path_factory):
     """Phantoms, and a cohort prepared from other files of the same patients: every second slice."""
-    phantom = ("phantom", home / "scans", "--kind", kind, "--patients", len(parts), "--seed", 80)
+    home = tmp_path_factory.mktemp("tumours")
+    phantom = ("phantom", home / "scans", "--kind", "tumour", "--patients", 4, "--seed", 80)
     anofpdm(*phantom, "--size", 64, "--slices", 6, "--workers", 1)
     for path in (home / "scans").rglob("*.nii.gz"):
         scan = nib.Nifti1Image.from_filename(path)
         thinned = home / "thinned" / path.relative_to(home / "scans")
         thinned.parent.mkdir(parents=True, exist_ok=True)
         nib.save(scan.slicer[:, :, ::2], thinned)
-    names = sorted(path.name for path in (home / "scans").rglob("*") if path.name.startswith(("Phantom", "sub-")))
-    patients = list(dict.fromkeys(name.partition("_ses")[0] if kind == "stroke" else name[:24] for name in names))
-    rows = [f"{patient},{part}" for patient, part in zip(patients, parts, strict=True)]
+    patients = sorted(path.name for path in (home / "scans").iterdir() if path.is_dir())
+    rows = [f"{patient},{part}" for patient, part in zip(patients, ("test", "test", "train", "val"), strict=True)]
     (home / "split.csv").write_text("\n".join(["patient,split", *rows]))
     words = ("--size", 32, "--split", home / "split.csv", "--workers", 1)
-    anofpdm("prepare", layout, home / "thinned", home / "cohort", *words)
+    anofpdm("prepare", "brats21", home / "thinned", home / "cohort", *words)
     return home, patients
-
-
-@pytest.fixture(scope="module")
-def tumours(tmp_path_factory):
-    return make_world(tmp_path_factory.mktemp("tumours"), "tumour", "brats21", ["test", "test", "train", "val"])
-
-
-@pytest.fixture(scope="module")
-def strokes(tmp_path_factory):
-    return make_world(tmp_path_factory.mktemp("strokes"), "stroke", "atlas2", ["test", "train", "val"])
 
 
 @pytest.fixture
@@ -66,8 +58,8 @@ def copied(tumours, tmp_path):
     return tmp_path / "scans", home / "cohort", patients
 
 
-def evaluate(cohort, source, out, *words, code=0, model="tumour"):
-    command = ("evaluate", BUNDLED / f"phantom-{model}", cohort, "--native", source, "--out", out, *QUICK)
+def evaluate(cohort, source, out, *words, code=0):
+    command = ("evaluate", "phantom-tumour", cohort, "--native", source, "--out", out, *QUICK)
     return anofpdm(*command, *words, code=code)
 
 
@@ -86,41 +78,36 @@ def scans_in(folder):
 
 
 def test_scores_are_those_of_segment_and_score(tumours, tmp_path, monkeypatch):
-    home, (first, second, train, val) = tumours
+    home, (first, second, *others) = tumours
     monkeypatch.setattr(estimates, "FEWEST", 2)
     text = evaluate(home / "cohort", home / "scans", tmp_path / "out")
     assert "not of the test split (1 train, 1 val)" in text
     assert "was trained on another cohort or split" in text
-    assert train not in text
-    assert val not in text
-    summaries = json.loads((tmp_path / "out" / "native.json").read_text())["engines"]
-    assert list(summaries) == ["student", "diffusion"]
+    assert not any(patient in text for patient in others)
+    engines = json.loads((tmp_path / "out" / "native.json").read_text())["engines"]
+    assert list(engines) == ["student", "diffusion"]
     shutil.copytree(home / "scans" / second, tmp_path / "test_scans" / second)
+    for engine, summary in engines.items():
+        ours, by_hand = tmp_path / "out" / engine, tmp_path / "by_hand" / engine
+        words = ("--out", by_hand, "--engine", engine, "--device", "cpu", "--no-report", "--no-pictures")
+        anofpdm("segment", "phantom-tumour", tmp_path / "test_scans", *words)
+        anofpdm("score", by_hand, tmp_path / "test_scans", "--out", by_hand, "--label", "all", "--workers", 1)
+        expected, numbers = scores(by_hand), scores(ours)
+        assert set(expected) == {(second, name) for name in TITLES}
+        assert scans_in(ours) == [first, second]
+        assert {key: numbers[key] for key in expected} == pytest.approx(expected, nan_ok=True)
+        dice = summary["summary"]["scores"]["dice"]
+        assert dice["mean"] == pytest.approx(np.mean([numbers[name, "dice"] for name in (first, second)]), abs=1e-5)
+        assert dice["mean"] > 0.5
+        assert "({:.3f} to {:.3f})".format(*dice["interval"]) in text
+        assert (ours / "index.html").is_file()
+    assert all(text.count(f"\n {title} ") == 2 for title in TITLES.values())
     files = [tmp_path / "out" / "student" / name / "summary.json" for name in (first, second)]
     estimated = [json.loads(path.read_text())["estimated_dice"] for path in files]
-    assert summaries["student"]["estimates"]["scans"] == 2
-    assert summaries["student"]["estimates"]["mean_estimate"] == pytest.approx(np.mean(estimated))
-    text_file = (tmp_path / "out" / "native.md").read_text()
-    assert "| DICE | " in text_file
-    assert "student: DICE estimated without masks: mean 0." in text_file
-    for engine in summaries:
-        assert {path.name for path in (tmp_path / "out" / engine).iterdir() if path.is_dir()} == {first, second}
-        folder = tmp_path / "by_hand" / engine
-        words = ("--out", folder, "--engine", engine, "--device", "cpu", "--no-report", "--no-pictures")
-        anofpdm("segment", BUNDLED / "phantom-tumour", tmp_path / "test_scans", *words)
-        table = ("--out", tmp_path / f"scores_{engine}", "--label", "all", "--workers", 1)
-        anofpdm("score", folder, tmp_path / "test_scans", *table)
-        expected, ours = scores(tmp_path / f"scores_{engine}"), scores(tmp_path / "out" / engine)
-        assert set(expected) == {(second, name) for name in TITLES}
-        assert scans_in(tmp_path / "out" / engine) == [first, second]
-        assert {key: ours[key] for key in expected} == pytest.approx(expected, nan_ok=True)
-        mean = np.mean([ours[name, "dice"] for name in (first, second)])
-        assert summaries[engine]["summary"]["scores"]["dice"]["mean"] == pytest.approx(mean, abs=1e-5)
-        assert mean > 0.5
-        low, high = summaries[engine]["summary"]["scores"]["dice"]["interval"]
-        assert f"({low:.3f} to {high:.3f})" in text
-        assert (tmp_path / "out" / engine / "index.html").is_file()
-    assert all(text.count(f"\n {title} ") == 2 for title in TITLES.values())
+    assert engines["student"]["estimates"]["mean_estimate"] == pytest.approx(np.mean(estimated))
+    table = (tmp_path / "out" / "native.md").read_text()
+    assert "| DICE | " in table
+    assert "student: DICE estimated without masks: mean 0." in table
 
 
 class TestPatients:
@@ -169,40 +156,31 @@ class TestFailures:
         source, cohort, _ = copied
         assert "inside --native" in evaluate(cohort, source, source / "out", *STUDENT, code=1)
 
-    @pytest.mark.parametrize("words", [("--levels", 3), ("--method", "all"), ("--sample", 5), ("--seeds", 1)])
-    def test_options_of_the_comparison_are_refused(self, tumours, tmp_path, words):
-        home, _ = tumours
-        assert "does not apply to --native" in evaluate(home / "cohort", home / "scans", tmp_path, *words, code=2)
+    @pytest.mark.parametrize(
+        ("words", "message"),
+        [
+            (("--native", "SRC", "--levels", 3), "does not apply to --native"),
+            (("--native", "SRC", "--method", "all"), "does not apply to --native"),
+            (("--engine", "student"), "applies to --native only"),
+            (("--workers", 2), "applies to --native only"),
+        ],
+    )
+    def test_options_of_the_other_mode_are_refused(self, tmp_path, words, message):
+        assert message in anofpdm("evaluate", "phantom-tumour", tmp_path, "--out", tmp_path / "out", *words, code=2)
 
-    @pytest.mark.parametrize("words", [("--engine", "student"), ("--workers", 2)])
-    def test_its_options_need_it(self, tumours, tmp_path, words):
-        home, _ = tumours
-        command = ("evaluate", BUNDLED / "phantom-tumour", home / "cohort", "--out", tmp_path, *words)
-        assert "applies to --native only" in anofpdm(*command, code=2)
 
-
-def test_several_masks_of_a_stroke_are_joined(strokes, tmp_path):
-    """A mask in two files, with the values 0 and 255, one of them with its axes flipped, scores as the whole."""
-    home, (patient, *_) = strokes
-    shutil.copytree(home / "scans", tmp_path / "scans")
-    (mask,) = (tmp_path / "scans").rglob(f"{patient}_*_mask.nii.gz")
-    whole = nib.Nifti1Image.from_filename(mask)
-    voxels = np.asarray(whole.dataobj)
-    middle = int(np.median(np.nonzero(voxels)[0]))
-    for number, part in enumerate((slice(None, middle), slice(middle, None)), start=1):
-        half = np.zeros(voxels.shape, np.uint8)
-        half[part] = 255 * (voxels[part] > 0)
-        assert half.any()
-        name = mask.name if number == 1 else mask.name.replace("T1lesion", f"T1lesion-{number}")
-        image = nib.Nifti1Image(half, whole.affine)
-        flips = [[0, -1 if number == 2 else 1], [1, 1], [2, 1]]
-        nib.save(image.as_reoriented(np.array(flips)), mask.with_name(name))
-    for source, out in ((home / "scans", "whole"), (tmp_path / "scans", "parts")):
-        text = evaluate(home / "cohort", source, tmp_path / out, *STUDENT, model="stroke")
-    assert "axes reordered" in text
-    expected = scores(tmp_path / "whole" / "student")
-    assert scans_in(tmp_path / "whole" / "student") == [f"{patient}_ses-1"]
-    assert scores(tmp_path / "parts" / "student") == pytest.approx(expected, nan_ok=True)
+def test_several_masks_of_a_scan_are_joined(tmp_path):
+    """Also with the values 0 and 255, and of a file with its axes flipped."""
+    whole = np.random.default_rng(0).random((6, 5, 4)) < 0.3
+    for name, half, axis in (("a", slice(None, 3), 1), ("b", slice(3, None), -1)):
+        part = np.zeros(whole.shape, np.uint8)
+        part[half] = 255 * whole[half]
+        image = nib.Nifti1Image(part, np.eye(4)).as_reoriented(np.array([[0, axis], [1, 1], [2, 1]]))
+        nib.save(image, tmp_path / f"{name}.nii.gz")
+    subject = Subject("scan", "patient", masks=(tmp_path / "a.nii.gz", tmp_path / "b.nii.gz"))
+    with pytest.warns(ScanWarning, match="axes reordered"):
+        union = find_truth(subject, tmp_path / "truth")
+    np.testing.assert_array_equal(nib.Nifti1Image.from_filename(union).dataobj, whole)
 
 
 @pytest.mark.parametrize("student_only", [False, True])
@@ -211,8 +189,8 @@ def test_training_cohort_is_recognised(tumours, tmp_path, student_only):
     cohort = open_cohort(tumours[0] / "cohort")
     folder = tmp_path / "student" if student_only else tmp_path
     folder.mkdir(exist_ok=True)
+    assert not is_trained_on(cohort, tmp_path)
     for split, same in ((cohort.manifest.tables_sha256["split.csv"], True), ("another", False)):
         recorded = {"cohort": {"tables_sha256": {"split.csv": split}}}
         (folder / "config.json").write_text(json.dumps({"distillation": recorded} if student_only else recorded))
         assert is_trained_on(cohort, tmp_path) == same
-    assert not is_trained_on(cohort, tmp_path / "nothing")

@@ -7,7 +7,7 @@ from typer.testing import CliRunner
 
 from anofpdm.cli.main import app
 from anofpdm.study.comparison.methods import METHODS
-from tests.study.comparison_toys import SHORT, fill
+from tests.study.comparison_toys import SHORT
 from tests.two_processes import run_in_two_processes
 
 SHORT_METHODS = """
@@ -18,9 +18,8 @@ METHODS.update(SHORT)
 """
 
 
-def test_number_of_processes_does_not_change_scores(tmp_path, monkeypatch):
-    fill(tmp_path)
-    words = ["evaluate", tmp_path / "guided", tmp_path / "cohort", "--with", f"classifier={tmp_path / 'classifier'}"]
+def test_number_of_processes_does_not_change_scores(made, tmp_path, monkeypatch):
+    words = ["evaluate", made / "guided", made / "cohort", "--with", f"classifier={made / 'classifier'}"]
     for name in ("anofpdm-ddim", "cg-cdm"):
         words += ["--method", name]
     words += ["--sample", 16, "--tune", 12, "--seeds", 1]

@@ -7,6 +7,7 @@ from anofpdm.errors import EvaluationError
 from anofpdm.method.mask import mask
 from anofpdm.study.comparison.names import Setup
 from anofpdm.study.comparison.tuning import THRESHOLDS, search_settings, settings_beyond
+from tests import toys
 
 UNHEALTHY, MIXED = Setup.UNHEALTHY, Setup.MIXED
 
@@ -26,11 +27,8 @@ def test_best_threshold_and_setting_of_each_setup():
         assert (first.setting, second.setting) == ({"level": 2}, {"level": 1})
         assert 0.2 < first.threshold < 0.5
         assert first.dice > second.dice
-    best = max(
-        float(np.mean([2 * (m & t).sum() / max((m.sum() + t.sum()), 1) if (m | t).any() else 1.0
-                       for m, t in zip(mask(good, np.full(6, cut)), truth, strict=True)]))
-        for cut in THRESHOLDS
-    )  # fmt: skip
+    at_cuts = [zip(mask(good, np.full(6, cut)), truth, strict=True) for cut in THRESHOLDS]
+    best = max(np.mean([toys.dice(m, t) if (m | t).any() else 1.0 for m, t in pairs]) for pairs in at_cuts)
     assert best_first[MIXED][0].dice == pytest.approx(best)
     assert THRESHOLDS[0] == 0.01
     assert THRESHOLDS[-1] == 0.69

@@ -1,17 +1,16 @@
 """Benchmarks are no package: Python finds modules next to the script."""
 
-import runpy
 import sys
 from pathlib import Path
 
 import pytest
 
-BENCHMARKS = Path(__file__).parents[3] / "benchmarks"
+from tests import toys
 
 
 @pytest.fixture(autouse=True)
 def find_benchmarks(monkeypatch):
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[3] / "benchmarks"))
 
 
 @pytest.fixture
@@ -20,7 +19,7 @@ def run_benchmark(monkeypatch, capsys):
 
     def run(name, *words):
         monkeypatch.setattr(sys, "argv", [name, *map(str, words)])
-        runpy.run_path(str(BENCHMARKS / f"{name}.py"), run_name="__main__")
+        toys.benchmark(name).main()
         return capsys.readouterr().out
 
     return run

@@ -15,7 +15,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from anofpdm.labels import HEALTHY, NULL
 from anofpdm.method.evidence import spread_levels
 from anofpdm.method.gather import forward_evidence
-from anofpdm.network.config import preset
+from anofpdm.network.config import UNetConfig, preset
 from anofpdm.network.predictor import NoisePredictor
 from anofpdm.network.schedule import NoiseSchedule
 from anofpdm.network.unet import UNet
@@ -56,7 +56,7 @@ class Timing:
 
 def measure(config: BenchConfig) -> Iterator[Timing]:
     peak = matrix_peak(config.device, torch.float16) if config.device.type == "cuda" else None
-    flops = slice_flops(config)
+    flops = slice_flops(preset(config.preset, MODALITIES), config.side)
     generator = torch.Generator().manual_seed(0)
     x0 = 2 * torch.rand(config.batch, MODALITIES, config.side, config.side, generator=generator).to(config.device) - 1
 
@@ -172,11 +172,11 @@ def time_run(device: torch.device, run: Callable[[], object]) -> tuple[float, fl
     return begin.elapsed_time(end) / 1000, torch.cuda.max_memory_allocated(device) / 2**30
 
 
-def slice_flops(config: BenchConfig) -> float:
+def slice_flops(config: UNetConfig, side: int) -> float:
     """FLOP of one evaluation of the network on one slice."""
     with torch.device("meta"):
-        network = UNet(preset(config.preset, MODALITIES))
-        x, t = torch.empty(1, MODALITIES, config.side, config.side), torch.zeros(1, dtype=torch.long)
+        network = UNet(config)
+        x, t = torch.empty(1, config.in_channels, side, side), torch.zeros(1, dtype=torch.long)
     with FlopCounterMode(display=False) as counter:
         network(x, t, t)
     return float(counter.get_total_flops())

@@ -1,44 +1,92 @@
-"""The folder of an evaluation: file names, stored results, and a lock. Nothing here depends on how scores are made."""
+"""What an evaluation stores: predictions until they are scored, and scores. Worker processes import this: no torch."""
 
-import contextlib
 import io
 import json
 import shutil
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from anofpdm.errors import ConfigError
 from anofpdm.scoring.metrics.lesions import SizeBin
-from anofpdm.study.comparison.scores import Scores
-from anofpdm.util.distributed import World
-from anofpdm.util.files import folder_lock, remove_temporary_files, write_atomically
+from anofpdm.study.comparison.names import Setup
+from anofpdm.study.comparison.scores import (
+    GroundTruth,
+    Predictions,
+    Scores,
+    score_empty,
+    score_predictions,
+    without_detector,
+)
+from anofpdm.util.files import write_atomically
 
 WORK = "work"  # scratch space, removed afterwards
 Examples = dict[str, np.ndarray]  # "maps" and "masks" of the example slices
 
 
-@contextlib.contextmanager
-def locked_results(out: Path, settings: dict[str, Any], world: World) -> Iterator[None]:
-    """For one run at a time. All results of a folder share their settings."""
-    out.mkdir(parents=True, exist_ok=True)
-    path = out / "settings.json"
-    stored = json.loads(path.read_text()) if path.is_file() else settings
-    if stored != settings:
-        differing = ", ".join(sorted(name for name in settings if stored.get(name) != settings[name]))
-        raise ConfigError(f"{out}: holds an evaluation with different {differing}; choose another --out")
-    world.all_gather(None)
-    with folder_lock(out, needed=world.is_main):
-        if world.is_main:
-            shutil.rmtree(out / WORK, ignore_errors=True)  # of a run that was killed
-            for folder in (out, *out.glob("methods/*")):
-                remove_temporary_files(folder)
-            write_atomically(path, json.dumps(settings, indent=2).encode())
-        yield
+@dataclass
+class PredictionStore:
+    """Memory-mapped arrays [n, ...] in a folder: the maps of ten thousand slices need not fit into memory.
+
+    Several processes may write, each at its own positions.
+    """
+
+    folder: Path
+    cost: Mapping[str, float] = field(default_factory=dict)  # of one slice
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        return np.lib.format.open_memmap(self.folder / f"{name}.npy", mode="r+")
+
+    def put(self, positions: np.ndarray, **values: np.ndarray) -> None:
+        for name, value in values.items():
+            self[name][positions] = value
+
+    def predictions(self, positions: slice | np.ndarray) -> Predictions:
+        names = ("maps", "masks", "detected", "score", "threshold")
+        maps, masks, detected, score, threshold = (np.array(self[name][positions]) for name in names)
+        return Predictions(maps, masks, detected, score, masks_with_small=maps >= threshold[:, None, None])
+
+    def remove(self) -> None:
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+@dataclass(frozen=True)
+class ScoringTask:
+    """Of one method and seed."""
+
+    truth: Path
+    predictions: Mapping[Setup, PredictionStore | None]  # None: nothing is predicted
+    results: Mapping[Setup, Path]  # where the scores are saved
+    provenance: Mapping[str, str]
+    examples: np.ndarray | None  # positions of slices whose maps and masks are saved as well
+    gated: bool  # in the mixed setup a detector empties the masks of slices that it calls healthy
+
+    def run(self) -> None:
+        """The predictions are removed from the disk afterwards."""
+        for setup, store in self.predictions.items():
+            examples = {}
+            if store is not None and self.examples is not None:
+                examples = {name: np.array(store[name][self.examples]) for name in ("maps", "masks")}
+            save_scores(self._score(setup, store), self.results[setup], self.provenance, examples)
+        for store in self.predictions.values():
+            if store is not None:
+                store.remove()
+
+    def _score(self, setup: Setup, store: PredictionStore | None) -> Scores:
+        every_slice = GroundTruth.open(self.truth)
+        positions = every_slice.positions(setup)
+        truth = every_slice.take(positions)
+        if store is None:
+            scores = score_empty(truth)
+        else:
+            predicted = store.predictions(positions)
+            scores = score_predictions(predicted.gated() if self.gated and setup == Setup.MIXED else predicted, truth)
+            scores.numbers.update(store.cost)
+        return without_detector(scores) if setup == Setup.UNHEALTHY else scores
 
 
 def save_scores(scores: Scores, path: Path, provenance: Mapping[str, str], examples: Examples) -> None:

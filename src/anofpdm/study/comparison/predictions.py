@@ -20,7 +20,7 @@ from anofpdm.options import Signal
 from anofpdm.student.student import Student
 from anofpdm.student.student_network import cohort_pixels
 from anofpdm.study.comparison.job import EvaluationJob
-from anofpdm.study.comparison.method_results import WORK
+from anofpdm.study.comparison.method_results import WORK, PredictionStore
 from anofpdm.study.comparison.methods import EvidenceMethod, ReconstructionMethod, Setting, describe_setting
 from anofpdm.study.comparison.rival_models import Models
 from anofpdm.util.distributed import World
@@ -38,33 +38,6 @@ ARRAYS: dict[str, tuple[type, bool]] = {  # type, and whether it has pixels
 }
 
 
-class PredictionStore:
-    """Memory-mapped arrays [n, ...] in a folder: the maps of ten thousand slices need not fit into memory.
-
-    Several processes may write, each at its own positions.
-    """
-
-    def __init__(self, folder: Path):
-        self.folder = folder
-        self.cost: Mapping[str, float] = {}  # of one slice
-        self.arrays = {path.stem: np.lib.format.open_memmap(path, mode="r+") for path in folder.glob("*.npy")}
-
-    def put(self, positions: np.ndarray, **values: np.ndarray) -> None:
-        for name, value in values.items():
-            self.arrays[name][positions] = value
-
-    def put_decisions(self, positions: np.ndarray, decisions: Decisions) -> None:
-        of_name = {name: getattr(decisions, name) for name in ("maps", "detected", "score", "threshold")}
-        self.put(positions, masks=decisions.drawn, **of_name)
-
-    def __getitem__(self, name: str) -> np.ndarray:
-        return self.arrays[name]
-
-    def remove(self) -> None:
-        self.arrays.clear()
-        shutil.rmtree(self.folder, ignore_errors=True)
-
-
 def new_store(job: EvaluationJob, name: str, count: int) -> PredictionStore:
     """One store for all processes, in scratch space: the main one creates it, the others open it."""
     folder, side = job.out / WORK / name, job.model.size
@@ -76,6 +49,11 @@ def new_store(job: EvaluationJob, name: str, count: int) -> PredictionStore:
             _allocate(folder / f"{array}.npy", dtype, (count, side, side) if has_pixels else (count,))
     job.world.all_gather(None)
     return PredictionStore(folder)
+
+
+def put_decisions(store: PredictionStore, positions: np.ndarray, decisions: Decisions) -> None:
+    of_name = {name: getattr(decisions, name) for name in ("maps", "detected", "score", "threshold")}
+    store.put(positions, masks=decisions.drawn, **of_name)
 
 
 def _allocate(path: Path, dtype: type, shape: tuple[int, ...]) -> None:
@@ -141,7 +119,7 @@ def predict_from_evidence(
         places = slice_positions(cohort, work.rows[positions])
         for name, method in methods.items():
             decisions = decide(evidence.with_maps_of(maps_of[name]), calibrations[name], method.decision, places)
-            stores[name].put_decisions(positions, decisions)
+            put_decisions(stores[name], positions, decisions)
 
     with work.job.world.raise_in_all():
         jobs = zip(scans, regroup(batches, [len(positions) for positions in scans]), strict=True)
@@ -157,7 +135,7 @@ def predict_with_student(
     for number, positions in enumerate(batches):
         rows = work.rows[positions]
         pixels = cohort_pixels(cohort, rows, student.config.modalities, missing)
-        store.put_decisions(positions, student.decide(pixels, slice_positions(cohort, rows, student.expects)))
+        put_decisions(store, positions, student.decide(pixels, slice_positions(cohort, rows, student.expects)))
         work.report(number + 1, len(batches))
 
 

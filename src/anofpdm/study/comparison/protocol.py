@@ -6,21 +6,24 @@ running again computes only what is missing.
 """
 
 import contextlib
+import json
+import shutil
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from anofpdm.calibration.fit_calibration import check_model_fits
 from anofpdm.cohorts.store import check_slices
-from anofpdm.errors import CalibrationError, EvaluationError, MethodError
+from anofpdm.errors import CalibrationError, ConfigError, EvaluationError, MethodError
 from anofpdm.study.comparison.calibrations import calibrate_methods
 from anofpdm.study.comparison.job import EvaluationJob
-from anofpdm.study.comparison.method_results import locked_results
+from anofpdm.study.comparison.method_results import WORK, PredictionStore
 from anofpdm.study.comparison.method_scoring import Scorer
 from anofpdm.study.comparison.methods import EvidenceMethod, ReconstructionMethod, StudentMethod
 from anofpdm.study.comparison.names import Setup
 from anofpdm.study.comparison.predictions import (
-    PredictionStore,
     Workload,
     new_store,
     predict_from_evidence,
@@ -30,6 +33,8 @@ from anofpdm.study.comparison.predictions import (
 )
 from anofpdm.study.comparison.rival_models import STUDENT_EVALUATIONS, CostMeter, check_student_fits
 from anofpdm.study.comparison.tuning import tune
+from anofpdm.util.distributed import World
+from anofpdm.util.files import folder_lock, remove_temporary_files, write_atomically
 
 Failures = dict[str, str]  # methods that could not be evaluated, and why
 
@@ -67,6 +72,25 @@ def evaluate(job: EvaluationJob) -> Failures:
             with recorded(*some):
                 run_evidence_methods(job, some, scorer)
     return failures | scorer.failures
+
+
+@contextlib.contextmanager
+def locked_results(out: Path, settings: dict[str, Any], world: World) -> Iterator[None]:
+    """For one run at a time. All results of a folder share their settings."""
+    out.mkdir(parents=True, exist_ok=True)
+    path = out / "settings.json"
+    stored = json.loads(path.read_text()) if path.is_file() else settings
+    if stored != settings:
+        differing = ", ".join(sorted(name for name in settings if stored.get(name) != settings[name]))
+        raise ConfigError(f"{out}: holds an evaluation with different {differing}; choose another --out")
+    world.all_gather(None)
+    with folder_lock(out, needed=world.is_main):
+        if world.is_main:
+            shutil.rmtree(out / WORK, ignore_errors=True)  # of a run that was killed
+            for folder in (out, *out.glob("methods/*")):
+                remove_temporary_files(folder)
+            write_atomically(path, json.dumps(settings, indent=2).encode())
+        yield
 
 
 # ---- kinds of methods, once a seed; results that exist are kept ------------------------------------------------------

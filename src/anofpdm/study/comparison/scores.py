@@ -138,28 +138,6 @@ def score_empty(truth: GroundTruth) -> Scores:
     return score_predictions(Predictions(maps, np.zeros_like(truth.masks), nothing, nothing.astype(float)), truth)
 
 
-def score_stored(truth_folder: Path, folder: Path | None, setup: Setup, gated: bool) -> Scores:
-    """Of the predictions in a folder, or of predicting nothing.
-
-    `gated`: in the mixed setup a detector empties the masks of slices that it calls healthy.
-    """
-    whole = GroundTruth.open(truth_folder)
-    positions = whole.positions(setup)
-    truth = whole.take(positions)
-    if folder is None:
-        scores = score_empty(truth)
-    else:
-        predicted = open_predictions(folder, positions)
-        scores = score_predictions(predicted.gated() if gated and setup == Setup.MIXED else predicted, truth)
-    return without_detector(scores) if setup == Setup.UNHEALTHY else scores
-
-
-def open_predictions(folder: Path, positions: slice | np.ndarray) -> Predictions:
-    names = ("maps", "masks", "detected", "score", "threshold")
-    maps, masks, detected, score, threshold = (np.array(_open(folder, name)[positions]) for name in names)
-    return Predictions(maps, masks, detected, score, masks_with_small=maps >= threshold[:, None, None])
-
-
 def without_detector(scores: Scores) -> Scores:
     """Among unhealthy slices alone there is nothing to detect, and volumes are incomplete."""
     for name in ("accuracy", "image_auc", "volume_dice"):

@@ -1,9 +1,7 @@
 """The DICE that an engine estimates for its masks, compared with the measured one."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 from scipy.stats import rankdata
@@ -30,15 +28,6 @@ class EstimateCheck:
         )
 
 
-def read_estimate(summary: Path) -> float | None:
-    """From the summary.json of a segmented scan; None where it has none."""
-    try:
-        value = json.loads(summary.read_text()).get("estimated_dice")
-    except (OSError, ValueError, AttributeError, RecursionError):
-        return None
-    return float(value) if isinstance(value, int | float) else None
-
-
 def check_estimates(scoring: ScoringReport, estimates: Mapping[str, float]) -> EstimateCheck | None:
     """`estimates` are by scan. None where fewer than three scans have one."""
     pairs = [
@@ -49,13 +38,7 @@ def check_estimates(scoring: ScoringReport, estimates: Mapping[str, float]) -> E
     if len(pairs) < FEWEST:
         return None
     estimated, measured = np.array(pairs).T
-    spearman = correlate(rankdata(estimated), rankdata(measured))
-    means = float(estimated.mean()), float(measured.mean())
-    return EstimateCheck(len(pairs), *means, correlate(estimated, measured), spearman)
-
-
-def correlate(x: np.ndarray, y: np.ndarray) -> float:
-    """Pearson's; NaN where one of both is constant."""
-    if np.ptp(x) == 0 or np.ptp(y) == 0:
-        return float("nan")
-    return float(np.corrcoef(x, y)[0, 1])
+    ranks = rankdata(estimated), rankdata(measured)
+    with np.errstate(invalid="ignore"):  # a constant has no correlation
+        pearson, spearman = (float(np.corrcoef(x, y)[0, 1]) for x, y in ((estimated, measured), ranks))
+    return EstimateCheck(len(pairs), float(estimated.mean()), float(measured.mean()), pearson, spearman)

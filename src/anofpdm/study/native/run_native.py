@@ -23,7 +23,6 @@ from anofpdm.segment.many import BatchSegmentation, OutputOptions, RunReport, re
 from anofpdm.segment.request import SegmentRequest
 from anofpdm.student.student import FOLDER as STUDENT
 from anofpdm.study.missing import name_without
-from anofpdm.study.native.estimates import read_estimate
 from anofpdm.study.native.split_scans import SplitScans
 from anofpdm.util.distributed import World
 from anofpdm.util.files import remove_temporary_files
@@ -119,10 +118,13 @@ def _leave_out(target: Target, modalities: tuple[str, ...]) -> Target:
 
 
 def _read_estimates(targets: Sequence[Target], out: Path) -> dict[str, float]:
+    """By scan that was segmented, where the engine has estimates."""
     estimates = {}
     for target in targets:
         folder, name = result_location(target, out)
-        estimates[target.subject.name] = read_estimate(folder / name(outputs.SUMMARY))
+        summary = folder / name(outputs.SUMMARY)
+        if summary.is_file():
+            estimates[target.subject.name] = json.loads(summary.read_text()).get("estimated_dice")
     return {scan: estimate for scan, estimate in estimates.items() if estimate is not None}
 
 

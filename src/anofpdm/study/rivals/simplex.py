@@ -27,9 +27,7 @@ def simplex_noise(permutations: Tensor, t: int | Tensor, height: int, width: int
     if permutations.is_cuda and has_triton():
         from anofpdm.study.rivals.simplex_kernel import simplex_noise_on_gpu
 
-        octaves = (OCTAVES, FIRST_WAVELENGTH, PERSISTENCE)
-        slopes = torch.stack(lattice_gradients(permutations))
-        return simplex_noise_on_gpu(permutations, t, (height, width), slopes, neighbour_offsets(), octaves, NORM)
+        return simplex_noise_on_gpu(permutations, t, height, width)
     y, x = torch.meshgrid(torch.arange(height), torch.arange(width), indexing="ij")
     x, y = (axis.flatten().double().to(device) for axis in (x, y))
     z = torch.as_tensor(t, device=device).double().view(-1, 1)

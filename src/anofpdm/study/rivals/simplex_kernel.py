@@ -4,40 +4,39 @@ Positions are kept as integers: pixels, to be divided by the wavelength. Stretch
 6 times a stretched position and 3 times the vector to a lattice point are integers too, which float32 holds exactly.
 """
 
-from collections.abc import Sequence
-
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
+from anofpdm.study.rivals.simplex import (
+    FIRST_WAVELENGTH,
+    NORM,
+    OCTAVES,
+    PERSISTENCE,
+    lattice_gradients,
+    neighbour_offsets,
+)
+
 BLOCK, WARPS = 512, 4
 
 
-def simplex_noise_on_gpu(
-    permutations: Tensor,  # [B, 256]
-    t: int | Tensor,  # one integer level for all, or one for each [B]
-    sides: tuple[int, int],
-    slopes: Tensor,  # [3, B, 256], gradients of each hash value
-    offsets: Sequence[tuple[int, int, int]],  # of lattice points near a cell
-    octaves: tuple[int, float, float],  # their number, the first wavelength, the ratio of amplitudes
-    norm: float,
-) -> Tensor:
-    """[B, height, width] float32."""
-    fields, places, device = len(permutations), sides[0] * sides[1], permutations.device
+def simplex_noise_on_gpu(permutations: Tensor, t: int | Tensor, height: int, width: int) -> Tensor:
+    """Permutations [B, 256], one integer level for all or one for each [B] -> [B, height, width] float32."""
+    fields, places, device = len(permutations), height * width, permutations.device
+    slopes, offsets = torch.stack(lattice_gradients(permutations)), neighbour_offsets()
     out = torch.empty(fields, places, device=device)
     if out.numel():
         levels = torch.as_tensor(t, device=device).to(torch.int32).expand(fields).contiguous()
         neighbours = torch.tensor(offsets, dtype=torch.int32, device=device)
-        count, wavelength, persistence = octaves
         with torch.cuda.device_of(permutations):  # Triton launches on the current device
             _noise[(fields, triton.cdiv(places, BLOCK))](
                 *(permutations.to(torch.int32).contiguous(), slopes, neighbours, levels, out),
-                *(places, sides[1], fields, len(offsets), persistence, norm),
-                *(count, wavelength, BLOCK),
+                *(places, width, fields, len(offsets), PERSISTENCE, NORM),
+                *(OCTAVES, FIRST_WAVELENGTH, BLOCK),
                 num_warps=WARPS,
             )
-    return out.view(-1, *sides)
+    return out.view(-1, height, width)
 
 
 @triton.jit
