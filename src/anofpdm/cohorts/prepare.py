@@ -28,7 +28,7 @@ from anofpdm.scans import AxialPlanes, mask_slices, scan_slices
 from anofpdm.scans.expects import ScanExpectation
 from anofpdm.scans.slices import LEAST_FOREGROUND
 from anofpdm.util.artifacts import encode, to_plain
-from anofpdm.util.files import folder_lock, remove_temporary_files, write_atomically
+from anofpdm.util.files import folder_lock, remove_temporary_files, translate_write_errors, write_atomically
 from anofpdm.util.progress import Progress, silent
 from anofpdm.util.workers import worker_pool
 
@@ -218,10 +218,8 @@ def _expected_scans(plan: Plan, entries: list[ScanEntry]) -> ScanExpectation:
 
 
 def _check_out(out: Path) -> None:
-    try:
+    with translate_write_errors(out):
         out.mkdir(parents=True, exist_ok=True)
-    except OSError as problem:
-        raise CohortError(f"{out}: cannot be created ({problem.strerror}); choose another folder") from None
     ours = {Path(name).parts[0] for name in (*ALL_FILES, RAW_FOLDER)}
     others = sorted(path.name for path in out.glob("[!.]*") if path.name not in ours)
     if others and not (out / JOURNAL).is_file():
