@@ -147,7 +147,7 @@ def _resize_ventricles(rng: np.random.Generator, mni: Floats, atlas: Atlas) -> F
     growth = rng.triangular(-1.2, 0.8, 4.0)
     shift = growth * np.exp(-np.maximum(atlas.ventricle.at(mni), 0) / 14)
     away = np.stack([slope.at(mni) for slope in atlas.from_ventricle])
-    return mni - shift * away
+    return np.asarray(mni - shift * away, np.float32)
 
 
 def fold(head: Head, mni: Floats, atlas: Atlas, atrophy: float) -> Tissues:
