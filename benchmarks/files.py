@@ -25,7 +25,6 @@ from anofpdm.cohorts.prepare import prepare
 from anofpdm.phantoms.phantom_cohort import write_phantoms
 from anofpdm.scoring.pairs import Pair, Pairing
 from anofpdm.scoring.score_pairs import score_pair, score_pairs
-from anofpdm.util.workers import worker_pool
 
 SHAPE = (240, 240, 155)
 PROCESSES = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
@@ -74,14 +73,8 @@ def time_preparing(folder: Path, patients: int, repeats: int, workers: int) -> T
     scans = folder / "scans"
     write_phantoms(scans, "tumour", patients, 0, workers=2)
     paths = sorted(scans.rglob("*.nii.gz"))
-    with worker_pool(workers) as pool:
-        plan = plan_cohort("brats21", scans)
-
-        def prepare_all() -> None:
-            prepare(plan, folder / "cohort", workers, pool=pool, overwrite=True)
-
-        prepare_all()  # starts the workers
-        return by_turns(lambda: read_all(paths), prepare_all, repeats)
+    plan = plan_cohort("brats21", scans)
+    return by_turns(lambda: read_all(paths), lambda: prepare(plan, folder / "cohort", workers, overwrite=True), repeats)
 
 
 def time_scoring(pair: Pair, repeats: int) -> Times:

@@ -42,7 +42,7 @@ def folder(request, tmp_path_factory):
     """The raw scans in `in`, prepared to `out`."""
     path = tmp_path_factory.mktemp("raw")
     plan = plan_cohort("brats21", raw_cohort(path / "in", request.param), size=64)
-    assert not prepare(plan, path / "out").failed
+    assert not prepare(plan, path / "out").manifest.failed
     return path
 
 
@@ -69,7 +69,7 @@ def test_registrations_are_kept_for_another_size(folder, tmp_path, monkeypatch):
     assert {"brain_flair.nii.gz", "brain_t2.nii.gz", "manifest.json", "t2_to_flair.txt", "t2.png"} <= stored
     assert "t2.nii.gz" not in stored
     monkeypatch.setattr("anofpdm.raw.study.register_rigid", None)  # is not called
-    assert not prepare(plan_cohort("brats21", folder / "in", size=32), tmp_path / "out", overwrite=True).failed
+    assert not prepare(plan_cohort("brats21", folder / "in", size=32), tmp_path / "out", overwrite=True).manifest.failed
 
 
 def test_never_refuses_raw_scans_and_auto_leaves_others_as_they_are(tmp_path):

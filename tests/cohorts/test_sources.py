@@ -17,103 +17,77 @@ def touch(root, *names):
     return root
 
 
+GLI_SUFFIXES = {"seg": "seg", "flair": "t2f", "t1": "t1n", "t1ce": "t1c", "t2": "t2w"}
 GLI = "deep/er/BraTS-GLI-00005"
 ANAT = "sub-01/ses-a/anat/sub-01_ses-a"
-CASES = {  # finder, files, and of each subject its patient and its files by role
+CASES = {  # finder; of each subject its patient and its files by role; files that are none of a scan
     "brats 2021": (
         brats,
-        [f"x/BraTS2021_00000_{role}.nii.gz" for role in ("flair", "t1", "t1ce", "t2", "seg")],
-        {
-            "BraTS2021_00000": (
-                "BraTS2021_00000",
-                {role: f"BraTS2021_00000_{role}.nii.gz" for role in brats.MODALITIES},
-                ["BraTS2021_00000_seg.nii.gz"],
-            )
-        },
+        {"B_00000": ("B_00000", {role: f"x/B_00000_{role}.nii.gz" for role in ("flair", "t1", "t1ce", "t2", "seg")})},
+        ["x/._B_00000_t1.nii.gz", "x/B_00000_brainmask.nii.gz", "x/notes.txt", ".trash/b_t1.nii.gz"],
     ),
     "later brats, two visits of a patient": (
         brats,
-        [f"{GLI}-{visit}-{role}.nii.gz" for visit in ("000", "001") for role in ("t2f", "t1n", "t1c", "t2w", "seg")],
         {
             f"BraTS-GLI-00005-{visit}": (
                 "BraTS-GLI-00005",
                 {
-                    role: f"BraTS-GLI-00005-{visit}-{suffix}.nii.gz"
-                    for role, suffix in (("flair", "t2f"), ("t1", "t1n"), ("t1ce", "t1c"), ("t2", "t2w"))
+                    role: f"{GLI}-{visit}-{suffix}.nii.gz"
+                    for role, suffix in GLI_SUFFIXES.items()
                 },
-                [f"BraTS-GLI-00005-{visit}-seg.nii.gz"],
             )
             for visit in ("000", "001")
         },
+        [],
     ),
     "later folders with earlier suffixes, unpacked": (
         brats,
-        ["BraTS-GLI-00119-000_flair.nii", "BraTS-GLI-00119-000_T2.nii"],
-        {
-            "BraTS-GLI-00119-000": (
-                "BraTS-GLI-00119",
-                {"flair": "BraTS-GLI-00119-000_flair.nii", "t2": "BraTS-GLI-00119-000_T2.nii"},
-                [],
-            )
-        },
-    ),
-    "other files are skipped": (
-        brats,
-        ["a/a_flair.nii.gz", "a/._a_t1.nii.gz", "a/a_brainmask.nii.gz", "a/notes.txt", ".trash/b_t1.nii.gz"],
-        {"a": ("a", {"flair": "a_flair.nii.gz"}, [])},
+        {"BraTS-GLI-1-000": ("BraTS-GLI-1", {"flair": "BraTS-GLI-1-000_flair.nii", "t2": "BraTS-GLI-1-000_T2.nii"})},
+        [],
     ),
     "bids with sessions and derivatives": (
         bids,
-        [
-            *(f"{ANAT}_{name}.nii.gz" for name in ("T1w", "ce-gad_T1w", "FLAIR")),
-            "sub-01/ses-b/anat/sub-01_ses-b_T2w.nii",
-            "sub-01/ses-b/dwi/sub-01_ses-b_dwi.nii.gz",
-            f"derivatives/manual/{ANAT}_label-lesion_mask.nii.gz",
-            f"derivatives/fmriprep/{ANAT}_desc-preproc_T1w.nii.gz",
-            f"derivatives/fmriprep/{ANAT}_desc-brain_mask.nii.gz",
-        ],
         {
             "sub-01_ses-a": (
                 "sub-01",
                 {
-                    "t1": "sub-01_ses-a_T1w.nii.gz",
-                    "t1ce": "sub-01_ses-a_ce-gad_T1w.nii.gz",
-                    "flair": "sub-01_ses-a_FLAIR.nii.gz",
+                    "t1": f"{ANAT}_T1w.nii.gz",
+                    "t1ce": f"{ANAT}_ce-gad_T1w.nii.gz",
+                    "flair": f"{ANAT}_FLAIR.nii.gz",
+                    "seg": f"derivatives/manual/{ANAT}_label-lesion_mask.nii.gz",
                 },
-                ["sub-01_ses-a_label-lesion_mask.nii.gz"],
             ),
-            "sub-01_ses-b": ("sub-01", {"t2": "sub-01_ses-b_T2w.nii"}, []),
+            "sub-01_ses-b": ("sub-01", {"t2": "sub-01/ses-b/anat/sub-01_ses-b_T2w.nii"}),
         },
+        [
+            "sub-01/ses-b/dwi/sub-01_ses-b_dwi.nii.gz",
+            f"derivatives/fmriprep/{ANAT}_desc-preproc_T1w.nii.gz",
+            f"derivatives/fmriprep/{ANAT}_desc-brain_mask.nii.gz",
+        ],
     ),
     "any folder": (
         folder,
-        ["p1_flair.nii.gz", "p1-T2w.nii.gz", "p1_seg.nii.gz", "p2/FLAIR.nii", "p2/mask.nii", "scan7.nii.gz"],
         {
-            "p1": ("p1", {"flair": "p1_flair.nii.gz", "t2": "p1-T2w.nii.gz"}, ["p1_seg.nii.gz"]),
-            "p2": ("p2", {"flair": "FLAIR.nii"}, ["mask.nii"]),
-            "scan7": ("scan7", {"image": "scan7.nii.gz"}, []),
+            "p1": ("p1", {"flair": "p1_flair.nii.gz", "t2": "p1-T2w.nii.gz", "seg": "p1_seg.nii.gz"}),
+            "p2": ("p2", {"flair": "p2/FLAIR.nii", "seg": "p2/mask.nii"}),
+            "scan7": ("scan7", {"image": "scan7.nii.gz"}),
         },
+        ["results/p1/mask.nii.gz", "results/p1/anomaly_map.nii.gz"],  # our own
     ),
-    "our own results are no masks": (
-        folder,
-        ["p1.nii.gz", "results/p1/mask.nii.gz", "results/p1/anomaly_map.nii.gz"],
-        {"p1": ("p1", {"image": "p1.nii.gz"}, [])},
-    ),
-}
+}  # fmt: skip
 
 
-@pytest.mark.parametrize(("layout", "names", "expected"), CASES.values(), ids=CASES)
-def test_names(layout, names, expected, tmp_path):
-    subjects = layout.find_subjects(touch(tmp_path, *names))
+@pytest.mark.parametrize(("layout", "expected", "others"), CASES.values(), ids=CASES)
+def test_names(layout, expected, others, tmp_path):
+    touch(tmp_path, *others, *(path for _, files in expected.values() for path in files.values()))
+    subjects = layout.find_subjects(tmp_path)
     assert [subject.problem for subject in subjects] == [None] * len(expected)
-    assert {
-        subject.name: (
-            subject.patient,
-            {role: path.name for role, path in subject.images.items()},
-            [path.name for path in subject.masks],
-        )
-        for subject in subjects
-    } == expected
+    for subject in subjects:
+        files = dict(subject.images)
+        if subject.masks:
+            (files["seg"],) = subject.masks
+        names = {role: path.relative_to(tmp_path).as_posix() for role, path in files.items()}
+        assert (subject.patient, names) == expected[subject.name]
 
 
 def test_atlas_tree(tmp_path):

@@ -5,7 +5,6 @@ import io
 import json
 import shutil
 from html.parser import HTMLParser
-from types import SimpleNamespace
 
 import nibabel as nib
 import numpy as np
@@ -96,26 +95,6 @@ def test_the_page_links_to_the_reports_and_shows_the_true_lesion_in_every_pictur
         sheet = Image.open(io.BytesIO(base64.b64decode(picture))).crop((0, 0, 10_000, HEADING + CAPTION + TILE))
         assert {BLUE, OUTLINE} <= {colour for _, colour in sheet.getcolors(2**24)}
     assert "true lesion</b>. Slices are" in (out / PAGE).read_text()
-
-
-def test_the_first_brain_is_segmented_by_both_engines(tmp_path, monkeypatch):
-    class FakeModel:
-        modalities = ("flair", "t1", "t1ce", "t2")
-
-        def request(self):
-            return SimpleNamespace(engine=SimpleNamespace(name="student"))
-
-    runs = []
-    monkeypatch.setattr("anofpdm.demo.run_demo.load", lambda *_: FakeModel())
-    monkeypatch.setattr("anofpdm.demo.run_demo.TRUTH_SUFFIXES", {"tumour": "seg"})
-    monkeypatch.setattr(
-        "anofpdm.demo.run_demo._segment", lambda _m, target, engine, *_: runs.append((target.subject.name, engine))
-    )
-    monkeypatch.setattr("anofpdm.demo.run_demo.render_page", lambda *_, **__: "")
-    run_demo(tmp_path, device="cpu", patients=2, slices=10)
-    (first, one), (again, two), (second, three) = runs
-    assert (one, two, three) == ("student", "diffusion", "student")
-    assert first == again != second
 
 
 def test_a_second_demo_replaces_only_the_first(demo, tmp_path, monkeypatch):

@@ -12,12 +12,11 @@ import torch
 
 from anofpdm.cohorts import open_cohort
 from anofpdm.cohorts.prepare import prepare
-from anofpdm.fit import estimate, run_fit
-from anofpdm.fit.data_plan import plan_data
-from anofpdm.fit.estimate import Estimate, Speed, Work
+from anofpdm.fit import run_fit
+from anofpdm.fit.data_plan import draw_split, plan_data
+from anofpdm.fit.estimate import Done, Speed, Work, estimate_time, measure_speed
 from anofpdm.fit.fit_config import Budget, Data, FitConfig, detect_layout
 from anofpdm.fit.run_fit import Fit
-from anofpdm.fit.split import draw_split
 from anofpdm.labels import HEALTHY, NULL
 from anofpdm.method import mask
 from anofpdm.network import config
@@ -85,19 +84,15 @@ def test_one_command_gives_a_model_that_segments(fitted, world):
     result = anofpdm.load(model, device="cpu").segment({"flair": world[0] / "p1_flair.nii.gz"})
     assert result.mask.shape == SHAPE
     assert json.loads((model / "config.json").read_text())["step"] == STEPS[1]
-    estimated = next(number for number, line in enumerate(lines) if line.startswith("estimated time: 4.0 hours"))
-    assert "no GPU" in lines[estimated + 1]
-    assert "4 training steps take 4 hours" in lines[estimated + 1]
-    assert lines[estimated + 2].startswith("2/5")
+    assert "estimated time: 4.0 hours" in output
+    assert "no GPU is used. 4 training steps take 4 hours" in output
 
 
 def test_a_finished_fit_does_nothing_again(fitted, run, monkeypatch):
     before = contents(fitted[1])
-    for name in ("fit_calibration", "distill", "measure_speed"):
+    for name in ("prepare", "fit_calibration", "distill", "measure_speed"):
         monkeypatch.setattr(run_fit, name, None)
-    output = run(out=fitted[1])
-    assert output.count("complete") == 3
-    assert "estimated" not in output
+    assert run(out=fitted[1]).count("complete") == 3
     assert contents(fitted[1]) == before
 
 
@@ -153,8 +148,7 @@ def test_minutes_count_over_all_runs(run, tmp_path, monkeypatch):
     trained = minutes_trained(tmp_path / "model")
     assert 0.01 < trained < 0.1
     assert "2/5 train: complete" in run(steps=minutes)
-    recorded = json.loads((tmp_path / "model" / "fit.json").read_text())["minutes"]
-    assert set(recorded) == {"prepare", "calibrate", "distil"}
+    assert json.loads((tmp_path / "model" / "fit.json").read_text())["minutes"] > 0
     assert "estimated time: 10 min" in run("--dry-run", steps=("--minutes", 10))  # would train further
 
 
@@ -189,7 +183,7 @@ def test_other_mistakes_stop_before_preparing(run, world, tmp_path, monkeypatch)
     rows = [f"p{number},{'val' if number in (0, 2) else 'train'}" for number in range(PATIENTS)]
     (tmp_path / "split.csv").write_text("\n".join(["patient,split", *rows]))
     split = ("--split", tmp_path / "split.csv")
-    assert "no unhealthy slice or scan of the validation patients" in run(*split, code=1)
+    assert "no unhealthy slice or scan of the val split" in run(*split, code=1)
     assert f"{world[0] / 'labels.csv'}: does not exist" in run(labels=None, code=1)
     assert f"{tmp_path / 'own.csv'}: does not exist" in run(labels=tmp_path / "own.csv", code=1)
     assert "--score t1" in run("--score", "t1", code=1)
@@ -202,18 +196,13 @@ def test_other_mistakes_stop_before_preparing(run, world, tmp_path, monkeypatch)
     assert "not made by" in run(out=tmp_path, code=1)
 
 
-@pytest.mark.parametrize("exists", [False, True])
-def test_scans_that_cannot_be_read_leave_nothing_behind(exists, run, world, tmp_path):
-    scans, model = tmp_path / "scans", tmp_path / "model"
+def test_scans_that_cannot_be_read_leave_nothing_behind(run, world, tmp_path):
+    scans = tmp_path / "scans"
     scans.mkdir()
     for path in world[0].iterdir():
         (scans / path.name).write_bytes(b"")
-    if exists:
-        model.mkdir()
-        (model / "notes.txt").touch()
     assert "no scan could be prepared" in run(scans=scans, code=1)
-    assert [path.name for path in tmp_path.rglob("model/*")] == (["notes.txt"] if exists else [])
-    assert model.exists() == exists
+    assert not (tmp_path / "model").exists()
 
 
 def test_too_little_time_is_refused_with_the_minutes_needed(run, tmp_path, monkeypatch):
@@ -225,10 +214,6 @@ def test_too_little_time_is_refused_with_the_minutes_needed(run, tmp_path, monke
         assert "give --minutes 9901 or more, which is 100 steps" in output
     assert not (tmp_path / "model").exists()
     run(steps=("--minutes", 9901), code=130)
-    monkeypatch.setattr("anofpdm.fit.run_fit.measure_speed", lambda *_: Speed(20.0, 11.0, 0.1))
-    output = run(steps=("--steps", 1), out=tmp_path / "other", code=1)
-    assert "--steps 1: less than a minute of training, and then " in output
-    assert "give --minutes" in output
 
 
 def test_other_settings_are_refused(fitted, run, world, tmp_path):
@@ -325,39 +310,35 @@ def test_an_estimate_counts_what_is_left(fitted):
     """By hand: ten levels for each slice."""
     cohort = open_cohort(fitted[1] / "cohort")
     n_val, n_unhealthy = len(cohort.rows("val")), int((cohort.labels[cohort.rows("train")] == 1).sum())
-    work = Work.of(cohort)
-    assert work == Work(n_val, n_unhealthy)
-    left = Estimate(Budget(100), work, Speed(training_step=2.0, evaluation=0.1, student_step=3.0), steps_done=40)
-    assert (left.steps, left.training, left.student) == (60, 120.0, 300.0)
+    left = estimate_time(Budget(100), Work.of(cohort), Speed(2.0, 0.1, 3.0), Done(steps=40))
+    assert (left.steps, left.training) == (60, 120.0)
     assert left.calibration == pytest.approx(n_val * 10 * 0.1)
-    assert left.labelling == pytest.approx(n_unhealthy * 10 * 0.1)
+    assert left.student == pytest.approx(n_unhealthy * 10 * 0.1 + 100 * 3.0)
 
 
 @pytest.mark.parametrize(("trained", "other"), [(0.0, 0.0), (4.0, 1.0)])
 def test_minutes_are_shared_by_all_stages(trained, other):
     """By hand: evaluations take 60 s, 75 with a margin; a third of the rest is for the student."""
-    speed = Speed(training_step=2.0, evaluation=0.1, student_step=3.0)
-    left = Estimate(Budget(minutes=20), Work(20, 40), speed, 10, trained, other)
+    left = estimate_time(Budget(minutes=20), Work(20, 40), Speed(2.0, 0.1, 3.0), Done(10, trained, other))
     shared = 60 * (20 - other) - 75
-    assert left.student == pytest.approx(shared / 3)
+    assert left.calibration == pytest.approx(20)
+    assert left.student == pytest.approx(40 + shared / 3)
     assert left.training == pytest.approx(2 * shared / 3 - 60 * trained)
     assert left.steps == int(left.training / 2)
-    assert left.training + left.after_training + 60 * (trained + other) <= 60 * 20
 
 
-def test_speed_is_measured(fitted, world):
-    """Against the time of whole training batches, within the noise of a busy machine."""
-    data, device = Data(world[0], Layout.NIFTI, world[1], size=16), torch.device("cpu")
-    speed = estimate.measure_speed(FitConfig(data, fitted[1], preset=Preset.TINY), 1, device)
+def test_speed_is_measured(world):
+    """Against the time of a few slices in a batch, within the noise of a busy machine."""
+    data, device = Data(world[0], Layout.NIFTI, world[1], size=32), torch.device("cpu")
+    speed = measure_speed(FitConfig(data, world[0], preset=Preset.TINY), 1, device)
     assert all(np.isfinite(value) and value > 0 for value in (speed.evaluation, speed.student_step))
-    batch = TrainingConfig.batch
-    trainer = Trainer(config.preset(Preset.TINY, 1), TrainingConfig(), device)
-    inputs = trainer.inputs(torch.zeros(batch, 1, 16, 16), torch.zeros(batch, dtype=torch.long))
+    trainer = Trainer(config.preset(Preset.TINY, 1), TrainingConfig(batch=2), device)
+    inputs = trainer.inputs(torch.zeros(2, 1, 32, 32), torch.zeros(2, dtype=torch.long))
     trainer.update(inputs)
     start = time.perf_counter()
     for _ in range(3):
         trainer.update(inputs)
-    assert speed.training_step == pytest.approx((time.perf_counter() - start) / 3, rel=4)
+    assert speed.training_step == pytest.approx(TrainingConfig.batch / 2 * (time.perf_counter() - start) / 3, rel=4)
 
 
 def test_detection_by_burden(tmp_path):

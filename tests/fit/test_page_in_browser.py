@@ -77,7 +77,7 @@ def test_next_steps_are_commands(page_file):
 
     blocks = re.findall(r"<pre>(.*?)</pre>", page_file.read_text(), re.DOTALL)
     commands = [shlex.split(line) for block in blocks for line in html.unescape(block).splitlines()]
-    assert [words[1] for words in commands] == ["segment", "view", "segment", "fit", "evaluate"]
+    assert [words[1] for words in commands] == ["segment", "view", "segment", "evaluate"]
     for words in commands:
         assert words[0] == "anofpdm"
         parse(words[1:])

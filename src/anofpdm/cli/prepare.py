@@ -13,7 +13,6 @@ from anofpdm.options import Layout, Raw, Split, Template
 
 if TYPE_CHECKING:
     from anofpdm.cohorts import Cohort
-    from anofpdm.cohorts.prepare import Report
 
 
 def prepare(
@@ -62,7 +61,6 @@ def prepare(
 
     Re-run the same command to resume. Scans that fail are listed at the end; the others are kept.
     """
-    from anofpdm.cohorts import open_cohort
     from anofpdm.cohorts import prepare as preparation
     from anofpdm.cohorts.plan import plan_cohort
     from anofpdm.cohorts.raw_scans import RawOptions
@@ -85,11 +83,11 @@ def prepare(
         unknown_spacing=unknown_spacing,
     )
     with progress_bars() as progress:
-        report = preparation.prepare(
+        cohort = preparation.prepare(
             plan, out, options.worker_count(workers), strict=strict, overwrite=overwrite, on_progress=progress
         )
-    _print_summary(open_cohort(out), report)
-    if report.failed:
+    _print_summary(cohort)
+    if cohort.manifest.failed:
         raise typer.Exit(3)
 
 
@@ -100,7 +98,7 @@ def _parse_entities(pairs: list[str]) -> dict[str, str]:
     return dict(pair.split("=", 1) for pair in pairs)
 
 
-def _print_summary(cohort: "Cohort", report: "Report") -> None:
+def _print_summary(cohort: "Cohort") -> None:
     import numpy as np
     from rich.table import Table
 
@@ -112,11 +110,12 @@ def _print_summary(cohort: "Cohort", report: "Report") -> None:
         counts = [str(np.count_nonzero(cohort.labels[rows] == label)) for label in range(len(LABEL_NAMES))]
         table.add_row(split, str(len(np.unique(cohort.patients[rows]))), *counts)
     print_table(table)
-    failed = f"; {len(report.failed)} scans failed: fix them and re-run the same command" if report.failed else ""
+    problems = cohort.manifest.failed
+    failed = f"; {len(problems)} scans failed: fix them and re-run the same command" if problems else ""
     print_lines(
         *(f"note: the {split} split is empty" for split in Split if not len(cohort.rows(split))),
         *cohort.notes,
-        *problem_lines((), report.failed),
+        *problem_lines((), problems),
         f"{cohort.manifest.scans} scans, {len(cohort)} slices of {', '.join(cohort.modalities)} in "
         f"{cohort.path}{failed}",
         f"check {cohort.path / 'contact_sheet.png'} before training",

@@ -46,16 +46,29 @@ class GivenLabels:
             labels[index] = label
         return labels
 
+    def subject_of(self, scan: str, patient: str) -> str:
+        """The name under which a scan is listed: its own, or that of its patient."""
+        return scan if scan in self.subjects else patient
+
+    def is_unhealthy(self, scan: str, patient: str) -> bool:
+        """Whether the whole scan is labelled unhealthy."""
+        return self.scans.get(self.subject_of(scan, patient)) == UNHEALTHY
+
     def where(self, subject: str, index: int | None = None) -> str:
         """File and line of a slice's row; without a slice, of the subject's first row."""
         rows = [line for (name, number), line in self.lines.items() if name == subject and index in (None, number)]
-        return f"{self.path}, line {min(rows)}" if rows else str(self.path)
+        return f"{self.path}, line {min(rows)}"
 
     def check_known(self, scans: Collection[str]) -> None:
-        """Refuse rows of scans that do not exist."""
+        """Refuse rows of scans that do not exist, and suggest the nearest name."""
         unknown = sorted(self.subjects - set(scans))
         if unknown:
-            check_known(self.subjects, scans, self.where(unknown[0]))
+            near = difflib.get_close_matches(unknown[0], list(scans), n=1, cutoff=0)
+            others = f" and {len(unknown) - 1} more" if len(unknown) > 1 else ""
+            raise CohortError(
+                f"{self.where(unknown[0])}: no scan is named {unknown[0]}{others} (nearest: {near[0]}); correct the "
+                "name or remove the row"
+            )
 
 
 def read_labels(path: Path) -> GivenLabels:
@@ -98,23 +111,13 @@ def read_split(path: Path) -> dict[str, Split]:
     return splits
 
 
-def check_known(names: Collection[str], known: Collection[str], what: str) -> None:
-    """Refuse names that no scan has, and suggest the nearest one."""
-    unknown = sorted(set(names) - set(known))
-    if not unknown:
-        return
-    near = difflib.get_close_matches(unknown[0], list(known), n=1, cutoff=0)
-    others = f" and {len(unknown) - 1} more" if len(unknown) > 1 else ""
-    hint = f" (nearest: {near[0]})" if near else ""
-    raise CohortError(f"{what}: no scan is named {unknown[0]}{others}{hint}; correct the name or remove the row")
-
-
 def read_rows(path: Path, needed: tuple[str, ...], optional: str = "") -> Iterator[tuple[int, dict[str, str]]]:
     """Line number and stripped cells of each row; the separator is detected, a byte-order mark is allowed."""
     try:
         text = unicodedata.normalize("NFC", read_regular_file(path).decode("utf-8-sig"))
     except FileNotFoundError:
-        raise CohortError(f"{path}: does not exist; check the path") from None
+        columns = ",".join(filter(None, (*needed, optional)))
+        raise CohortError(f"{path}: does not exist; write it (columns {columns}), or give another file") from None
     except (OSError, UnicodeDecodeError) as problem:
         raise CohortError(
             f"{path}: cannot be read as a CSV file ({problem}); check the path and save it as UTF-8"
@@ -126,8 +129,7 @@ def read_rows(path: Path, needed: tuple[str, ...], optional: str = "") -> Iterat
         reader.fieldnames = [(column or "").strip().lower() for column in reader.fieldnames or []]
         _check_columns(path, reader.fieldnames, needed, optional)
         for row in reader:
-            line: dict[str | None, str | None] = {**row}  # None: cells beyond the columns, or cells that are missing
-            if line.get(None) or any(line[column] is None for column in needed):
+            if None in row or any(row[column] is None for column in needed):  # too many cells, or too few
                 raise CohortError(
                     f"{path}, line {reader.line_num}: number of cells and columns differ; correct the row"
                 )

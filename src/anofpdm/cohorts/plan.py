@@ -1,9 +1,8 @@
 """Plan a preparation: find scans, choose modalities, check labels and splits, before any scan is read."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +13,7 @@ from anofpdm.cohorts.raw_scans import RawOptions
 from anofpdm.cohorts.subjects import Subject, all_modalities, require_one_mask, with_modalities
 from anofpdm.cohorts.writer import Preparation, Settings
 from anofpdm.errors import CohortError
-from anofpdm.options import Layout, Split, Template, parse
+from anofpdm.options import Layout, Raw, Split, Template, parse
 from anofpdm.scans.slices import BRIGHT_PERCENTILE, LEAST_FOREGROUND
 
 PREPARATION_VERSION = 2  # incremented whenever the same scan would give other slices
@@ -48,13 +47,16 @@ class Plan:
 
     @property
     def preparation(self) -> Preparation:
+        raw = self.raw
         return Preparation(
             version=PREPARATION_VERSION,
             modalities=self.modalities,
             size=self.size,
             bright_percentile=BRIGHT_PERCENTILE,
             least_foreground=LEAST_FOREGROUND,
-            **self.raw.settings(),  # type: ignore[arg-type]
+            raw=None if raw.raw is Raw.AUTO else raw.raw,
+            keep_skull=raw.keep_skull or None,
+            template=None if raw.template is Template.NONE else raw.template,
         )
 
     @property
@@ -104,8 +106,9 @@ def plan_cohort(
         )
     chosen = modalities or all_modalities(subjects, brats.MODALITIES)
     subjects = with_modalities(subjects, chosen)
-    given = _given_labels(layout, source, labels)
-    if given is not None:
+    given = None
+    if table := labels_file(layout, source, labels):
+        given = read_labels(table)
         given.check_known({name for subject in subjects for name in (subject.name, subject.patient)})
     if all(subject.problem for subject in subjects):
         raise CohortError(f"{source}: no scan can be used ({subjects[0].name}: {subjects[0].problem})")
@@ -117,26 +120,20 @@ def find_subjects(
     layout: Layout, source: Path, modalities: tuple[str, ...] = (), entities: Mapping[str, str] | None = None
 ) -> list[Subject]:
     """Scans with their masks; what makes a scan or its mask unusable is recorded as the subject's problem."""
-    finders: dict[Layout, Callable[[Path], list[Subject]]] = {
-        Layout.BRATS21: brats.find_subjects,
-        Layout.ATLAS2: bids.find_atlas_subjects,
-        Layout.BIDS: partial(bids.find_subjects, entities=entities),
-        Layout.NIFTI: partial(folder.find_subjects, modalities=modalities),
-    }
-    subjects = finders[layout](source)
-    if layout is Layout.ATLAS2:  # has joined its masks
-        return subjects
-    return require_one_mask(subjects, remedy=bids.REMEDY if layout is Layout.BIDS else "keep one")
+    match layout:
+        case Layout.BRATS21:
+            return require_one_mask(brats.find_subjects(source))
+        case Layout.ATLAS2:
+            return bids.find_atlas_subjects(source)
+        case Layout.BIDS:
+            return require_one_mask(bids.find_subjects(source, entities), remedy=bids.REMEDY)
+        case Layout.NIFTI:
+            return require_one_mask(folder.find_subjects(source, modalities))
 
 
-def _given_labels(layout: Layout, source: Path, path: Path | None) -> GivenLabels | None:
-    if path is None and layout is Layout.NIFTI:
-        path = source / "labels.csv"
-        if not path.is_file():
-            raise CohortError(
-                f"{path}: does not exist; write it (columns subject,slice,label), or give another file with --labels"
-            )
-    return None if path is None else read_labels(path)
+def labels_file(layout: Layout, source: Path, labels: Path | None) -> Path | None:
+    """The file that labels are read from; None: they are derived from masks."""
+    return source / "labels.csv" if labels is None and layout is Layout.NIFTI else labels
 
 
 def _split(subjects: list[Subject], given: GivenLabels | None, path: Path | None, seed: int) -> dict[str, Split]:

@@ -1,25 +1,25 @@
 """Prepare a cohort: read each scan once, in worker processes, and write its slices to disk."""
 
-import contextlib
 import hashlib
 import json
 import warnings
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
 from anofpdm import __version__
 from anofpdm.cohorts.contact_sheet import draw_contact_sheet
 from anofpdm.cohorts.plan import Plan
-from anofpdm.cohorts.raw_scans import RawOptions, SubjectScan, read_subject
-from anofpdm.cohorts.slice_labels import is_unhealthy_scan, label_notes, slice_labels
-from anofpdm.cohorts.store import Cohort, cohort_tables, read_cohort
+from anofpdm.cohorts.raw_scans import RawOptions, read_subject
+from anofpdm.cohorts.slice_labels import cohort_tables, label_notes, slice_labels
+from anofpdm.cohorts.store import Cohort, read_cohort
 from anofpdm.cohorts.subjects import Subject
 from anofpdm.cohorts.writer import ALL_FILES, JOURNAL, MANIFEST, RAW_FOLDER, SHEET, Manifest, ScanEntry, StoreWriter
 from anofpdm.errors import AnoFPDMError, CohortError, ScanError, ScanWarning
@@ -28,7 +28,7 @@ from anofpdm.scans import AxialPlanes, mask_slices, scan_slices
 from anofpdm.scans.expects import ScanExpectation
 from anofpdm.scans.slices import LEAST_FOREGROUND
 from anofpdm.util.artifacts import encode, to_plain
-from anofpdm.util.files import folder_lock, remove_temporary_files, write_atomically
+from anofpdm.util.files import folder_lock, remove_temporary_files, translate_write_errors, write_atomically
 from anofpdm.util.progress import Progress, silent
 from anofpdm.util.workers import worker_pool
 
@@ -36,15 +36,10 @@ TASK = "Preparing scans"
 LEAST_MEASURED = 4  # scans; the mean of fewer is less exact than the template itself
 
 
-@dataclass
-class Report:
-    failed: dict[str, str] = field(default_factory=dict)  # scan to reason
-    warnings: dict[str, list[str]] = field(default_factory=dict)
-    n_resumed: int = 0  # scans prepared by earlier runs
-
-
-# Entry, pixels [n, C, size, size] float16, and masks [n, size, size] bool if there are any; or why it failed.
-Result = tuple[ScanEntry, np.ndarray, np.ndarray | None] | AnoFPDMError
+class PreparedScan(NamedTuple):
+    entry: ScanEntry  # without a split
+    pixels: np.ndarray  # [n, C, size, size] float16
+    masks: np.ndarray | None  # bool [n, size, size], if there are any
 
 
 def prepare(
@@ -54,62 +49,97 @@ def prepare(
     *,
     strict: bool = False,
     overwrite: bool = False,
-    pool: Executor | None = None,
     on_progress: Progress = silent,
-) -> Report:
-    """Prepare the scans of `plan` that `out` does not hold yet. An existing worker pool may be passed."""
+) -> Cohort:
+    """Prepare the scans of `plan` that `out` does not hold yet. Those that fail are listed in the cohort's manifest."""
     _check_out(out)
     if plan.labels is not None and plan.raw.template is not Template.NONE and plan.raw.raw is not Raw.NEVER:
         raise CohortError(
             f"{plan.labels.path}: its labels are of slices of the scans, which are others after registration to "
             f"{plan.raw.template}; give --raw never if the scans are in that space, or leave out --template"
         )
-    with folder_lock(out), contextlib.nullcontext(pool) if pool else worker_pool(workers) as pool:
+    with folder_lock(out):
         remove_temporary_files(out)
         for name in ALL_FILES if overwrite else ():
             (out / name).unlink(missing_ok=True)
         writer = StoreWriter(out, plan.settings)
-        complete = False
+        _check_unchanged(plan, writer.entries)
+        with worker_pool(workers) as pool:
+            failed = _prepare_missing(plan, writer, pool, workers, strict, on_progress)
+        if not writer.entries:
+            reason = next(iter(failed.values()))
+            raise CohortError(f"{plan.source}: no scan could be prepared; first reason: {reason}")
+        return _finish(plan, out, writer.entries, failed)
+
+
+def _prepare_missing(
+    plan: Plan, writer: StoreWriter, pool: Executor | None, workers: int, strict: bool, on_progress: Progress
+) -> dict[str, str]:
+    """Returns the reasons of scans that failed."""
+    failed: dict[str, str] = {}
+    on_progress(TASK, len(writer.entries), len(plan.subjects))
+    for subject, result in _results(plan, writer, pool, workers):
         try:
-            _check_unchanged(plan, writer.entries)
-            results = _results(plan, writer.entries, (out / RAW_FOLDER).resolve(), pool, workers)
-            report = _prepare_missing(plan, writer, results, strict, on_progress)
-            if not writer.entries:
-                reason = next(iter(report.failed.values()), "no scan found")
-                raise CohortError(f"{plan.source}: no scan could be prepared; first reason: {reason}")
-            complete = True
-        finally:
-            writer.close(complete=complete)
-        _finish(plan, out, writer.entries, report)
-    return report
+            scan = result()
+            slice_labels(plan, scan.entry)
+            # A patient stays in its split when scans are added to the folder: a model may have been trained on it.
+            earlier = (entry.split for entry in writer.entries if entry.patient == subject.patient)
+            entry = replace(scan.entry, split=str(next(earlier, plan.split[subject.patient])))
+        except AnoFPDMError as problem:
+            failed[subject.name] = str(problem)
+            if strict:
+                raise
+        else:
+            writer.append(entry, scan.pixels, scan.masks)
+        on_progress(TASK, len(writer.entries) + len(failed), len(plan.subjects))
+    return failed
 
 
-def _try_prepare(
-    subject: Subject, *, source: Path, size: int, raw: RawOptions, raw_folder: Path, measured: frozenset[str]
-) -> Result:
-    """`raw_folder` keeps the preparation of raw studies; `measured` are scans to find in template space."""
-    try:
-        entry, pixels, masks, subject_scan = _prepare_scan(subject, source, size, raw, raw_folder)
-        if subject.name in measured:
-            entry = replace(entry, position=subject_scan.position())
-        return entry, pixels, masks
-    except AnoFPDMError as problem:
-        return problem
-    except OSError as problem:
-        return ScanError(f"{subject.name}: {problem}")
-    except MemoryError:
-        return ScanError(f"{subject.name}: out of memory; try --workers 1")
+def _results(
+    plan: Plan, writer: StoreWriter, pool: Executor | None, workers: int
+) -> Iterator[tuple[Subject, Callable[[], PreparedScan]]]:
+    """Scans not prepared yet, in their order, whatever the number of workers; few are in memory at a time."""
+    run = partial(
+        _prepare_scan,
+        source=plan.source,
+        size=plan.size,
+        raw=plan.raw,
+        raw_folder=(writer.folder / RAW_FOLDER).resolve(),
+        measured=plan.measured,
+    )
+    done = {entry.scan for entry in writer.entries}
+    missing = (subject for subject in plan.subjects if subject.name not in done)
+    if pool is None:
+        yield from ((subject, partial(run, subject)) for subject in missing)
+        return
+    pending = deque((subject, pool.submit(run, subject)) for subject in islice(missing, 2 * workers))
+    while pending:
+        subject, future = pending.popleft()
+        yield subject, future.result
+        pending.extend((subject, pool.submit(run, subject)) for subject in islice(missing, 1))
 
 
 def _prepare_scan(
-    subject: Subject, source: Path, size: int, raw: RawOptions, raw_folder: Path
-) -> tuple[ScanEntry, np.ndarray, np.ndarray | None, SubjectScan]:
+    subject: Subject, *, source: Path, size: int, raw: RawOptions, raw_folder: Path, measured: frozenset[str]
+) -> PreparedScan:
+    """`raw_folder` keeps the preparation of raw studies; `measured` are scans to find in template space."""
+    try:
+        if subject.problem:
+            raise ScanError(f"{subject.name}: {subject.problem}")
+        return _cut_scan(subject, source, size, raw, raw_folder / subject.name, subject.name in measured)
+    except MemoryError:
+        raise ScanError(f"{subject.name}: out of memory; try --workers 1") from None
+    except OSError as problem:
+        raise ScanError(f"{subject.name}: {problem}") from None
+
+
+def _cut_scan(
+    subject: Subject, source: Path, size: int, raw: RawOptions, raw_folder: Path, is_measured: bool
+) -> PreparedScan:
     """Read one scan and cut it into network slices."""
-    if subject.problem:
-        raise ScanError(f"{subject.name}: {subject.problem}")
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", ScanWarning)
-        subject_scan = read_subject(subject, raw, raw_folder / subject.name)
+        subject_scan = read_subject(subject, raw, raw_folder)
         slices = scan_slices(subject_scan.scan, size, np.float16)
         planes = AxialPlanes(subject_scan.scan.grid, size)
         masks = mask_slices(subject_scan.lesions(subject), planes, slices.indices) if subject.masks else None
@@ -120,7 +150,6 @@ def _prepare_scan(
     entry = ScanEntry(
         scan=subject.name,
         patient=subject.patient,
-        split="",  # set when it is added to the cohort
         sources=_fingerprints(subject, source),
         n_native=planes.shape[0],
         indices=slices.indices.tolist(),
@@ -130,67 +159,17 @@ def _prepare_scan(
         sha256=hashlib.sha256(slices.pixels.data).hexdigest(),
         warnings=[str(warning.message) for warning in caught],
         skull=subject_scan.skull,
+        position=subject_scan.position() if is_measured else None,
     )
-    return entry, slices.pixels, masks, subject_scan
+    return PreparedScan(entry, slices.pixels, masks)
 
 
-def _prepare_missing(
-    plan: Plan, writer: StoreWriter, results: Iterator[tuple[Subject, Result]], strict: bool, on_progress: Progress
-) -> Report:
-    report = Report(n_resumed=len(writer.entries))
-    on_progress(TASK, report.n_resumed, len(plan.subjects))
-    for number, (subject, result) in enumerate(results, start=1):
-        if not isinstance(result, AnoFPDMError):
-            try:
-                entry, pixels, masks = result
-                slice_labels(plan, entry)
-                # A patient stays in its split when scans are added to the folder: a model may have been trained on it.
-                earlier = (entry.split for entry in writer.entries if entry.patient == subject.patient)
-                writer.append(replace(entry, split=str(next(earlier, plan.split[subject.patient]))), pixels, masks)
-            except CohortError as problem:
-                result = problem
-        if isinstance(result, AnoFPDMError):
-            report.failed[subject.name] = str(result)
-            if strict:
-                raise result
-        on_progress(TASK, report.n_resumed + number, len(plan.subjects))
-    return report
-
-
-def _results(
-    plan: Plan, entries: list[ScanEntry], raw_folder: Path, pool: Executor | None, workers: int
-) -> Iterator[tuple[Subject, Result]]:
-    """Scans not prepared yet, in their order, whatever the number of workers; few are in memory at a time."""
-    run = partial(
-        _try_prepare,
-        source=plan.source,
-        size=plan.size,
-        raw=plan.raw,
-        raw_folder=raw_folder,
-        measured=plan.measured,
-    )
-    done = {entry.scan for entry in entries}
-    missing = (subject for subject in plan.subjects if subject.name not in done)
-    if pool is None:
-        yield from ((subject, run(subject)) for subject in missing)
-        return
-    pending = deque((subject, pool.submit(run, subject)) for subject in islice(missing, 2 * workers))
-    while pending:
-        subject, future = pending.popleft()
-        yield subject, future.result()
-        pending.extend((subject, pool.submit(run, subject)) for subject in islice(missing, 1))
-
-
-def _finish(plan: Plan, out: Path, entries: list[ScanEntry], report: Report) -> None:
+def _finish(plan: Plan, out: Path, entries: list[ScanEntry], failed: dict[str, str]) -> Cohort:
     """Write the tables, the contact sheet, and last the manifest, which marks the cohort as complete."""
-    report.warnings = {entry.scan: notes for entry in entries if (notes := entry.warnings + label_notes(plan, entry))}
-    unhealthy = {entry.scan for entry in entries if is_unhealthy_scan(plan, entry)}
-    tables = cohort_tables(entries, [slice_labels(plan, entry) for entry in entries], unhealthy)
+    tables, given = cohort_tables(plan, entries), plan.labels is not None
     content = hashlib.sha256("".join(entry.sha256 for entry in entries).encode()).hexdigest()
-    given = plan.labels is not None
     preparation = json.dumps(to_plain(plan.preparation), sort_keys=True).encode()
     manifest = Manifest(
-        format=Cohort.FORMAT,
         anofpdm=__version__,
         kind=str(plan.layout),
         source=str(plan.source),
@@ -204,18 +183,20 @@ def _finish(plan: Plan, out: Path, entries: list[ScanEntry], report: Report) -> 
         tables_sha256={name: hashlib.sha256(table).hexdigest() for name, table in tables.items()},
         scans=len(entries),
         slices=sum(len(entry.indices) for entry in entries),
-        failed=report.failed,
-        warnings=report.warnings,
+        failed=failed,
+        warnings={entry.scan: notes for entry in entries if (notes := entry.warnings + label_notes(plan, entry))},
         expects=to_plain(_expected_scans(plan, entries)),
     )
     encoded = encode(manifest)
     if (out / MANIFEST).is_file() and (out / MANIFEST).read_bytes() == encoded and (out / SHEET).is_file():
-        return  # nothing new; do not disturb readers
+        return read_cohort(out, manifest)  # nothing new; do not disturb readers
     (out / MANIFEST).unlink(missing_ok=True)
     for name, table in tables.items():
         write_atomically(out / name, table)
-    draw_contact_sheet(read_cohort(out, manifest), out / SHEET)
+    cohort = read_cohort(out, manifest)
+    draw_contact_sheet(cohort, out / SHEET)
     write_atomically(out / MANIFEST, encoded)
+    return cohort
 
 
 def _expected_scans(plan: Plan, entries: list[ScanEntry]) -> ScanExpectation:
@@ -237,14 +218,12 @@ def _expected_scans(plan: Plan, entries: list[ScanEntry]) -> ScanExpectation:
 
 
 def _check_out(out: Path) -> None:
-    try:
+    with translate_write_errors(out):
         out.mkdir(parents=True, exist_ok=True)
-    except OSError as problem:
-        raise CohortError(f"{out}: cannot be created ({problem.strerror}); choose another folder") from None
     ours = {Path(name).parts[0] for name in (*ALL_FILES, RAW_FOLDER)}
-    names = {path.name for path in out.iterdir() if not path.name.startswith(".")}
-    if names and JOURNAL not in names and names - ours:
-        raise CohortError(f"{out}: contains other files ({sorted(names - ours)[0]}); choose an empty or new folder")
+    others = sorted(path.name for path in out.glob("[!.]*") if path.name not in ours)
+    if others and not (out / JOURNAL).is_file():
+        raise CohortError(f"{out}: contains other files ({others[0]}); choose an empty or new folder")
 
 
 def _check_unchanged(plan: Plan, entries: list[ScanEntry]) -> None:
@@ -262,9 +241,8 @@ def _check_unchanged(plan: Plan, entries: list[ScanEntry]) -> None:
             )
 
 
-def _fingerprints(subject: Subject, source: Path) -> dict[str, tuple[str, int, int]]:
-    masks = {f"mask {number}" if number > 1 else "mask": path for number, path in enumerate(subject.masks, start=1)}
-    return {
-        role: (path.relative_to(source).as_posix(), path.stat().st_size, path.stat().st_mtime_ns)
-        for role, path in {**subject.images, **masks}.items()
-    }
+def _fingerprints(subject: Subject, source: Path) -> list[tuple[str, int, int]]:
+    return [
+        (path.relative_to(source).as_posix(), path.stat().st_size, path.stat().st_mtime_ns)
+        for path in (*subject.images.values(), *subject.masks)
+    ]

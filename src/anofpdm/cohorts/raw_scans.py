@@ -29,13 +29,6 @@ class RawOptions:
     keep_skull: bool = False  # of raw studies that are prepared
     template: Template = Template.NONE
 
-    def settings(self) -> dict[str, str | bool]:
-        """What differs from the defaults, for the settings of the cohort."""
-        chosen: dict[str, str | bool] = {} if self.raw is Raw.AUTO else {"raw": str(self.raw)}
-        if self.keep_skull:
-            chosen["keep_skull"] = True
-        return chosen if self.template is Template.NONE else {**chosen, "template": str(self.template)}
-
 
 @dataclass(frozen=True)
 class SubjectScan:

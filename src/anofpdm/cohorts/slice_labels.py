@@ -1,4 +1,4 @@
-"""Image-level labels of the slices of a prepared scan.
+"""Image-level labels of the slices of a prepared scan, and the tables of a cohort that hold them.
 
 A lesion in a single thin slice is rare, so that a label unlike those of both adjacent slices is probably an error. In
 training and validation such labels are left out, as if they had not been given: a few wrong labels weaken the guidance
@@ -7,14 +7,16 @@ too.
 """
 
 import itertools
+from collections.abc import Sequence
 
 import numpy as np
 
 from anofpdm.cohorts.csv_tables import GivenLabels
 from anofpdm.cohorts.plan import Plan
 from anofpdm.cohorts.writer import ScanEntry
-from anofpdm.labels import NULL, UNHEALTHY
+from anofpdm.labels import LABEL_NAMES, NULL, UNHEALTHY
 from anofpdm.options import Split
+from anofpdm.util.files import encode_csv
 
 THIN_MM = 3.0  # between slices; measured with 2 mm
 TOLERANCE_MM = 1e-3  # headers are rounded
@@ -23,7 +25,7 @@ TOLERANCE_MM = 1e-3  # headers are rounded
 def slice_labels(plan: Plan, entry: ScanEntry) -> np.ndarray:
     """[n kept slices]: from the label file if there is one, else from the mask, else NULL."""
     if plan.labels is not None:
-        labels = plan.labels.slice_labels(_name_in_table(plan.labels, entry), entry.n_native)
+        labels = _given_labels(plan.labels, entry)
         if _leaves_out_isolated(plan, entry):
             labels[isolated_labels(labels)] = NULL
         if plan.fill_labels_mm and entry.split != Split.TEST:
@@ -34,25 +36,39 @@ def slice_labels(plan: Plan, entry: ScanEntry) -> np.ndarray:
     return np.full(len(entry.indices), NULL)
 
 
-def is_unhealthy_scan(plan: Plan, entry: ScanEntry) -> bool:
-    """Whether the whole scan is labelled unhealthy."""
-    return plan.labels is not None and plan.labels.scans.get(_name_in_table(plan.labels, entry)) == UNHEALTHY
-
-
 def label_notes(plan: Plan, entry: ScanEntry) -> list[str]:
     """On labelled slices that were dropped because they show too little brain, and on labels that may be wrong."""
     if plan.labels is None:
         return []
-    name = _name_in_table(plan.labels, entry)
-    isolated = isolated_labels(plan.labels.slice_labels(name, entry.n_native))
+    given = plan.labels.slices.get(plan.labels.subject_of(entry.scan, entry.patient), {})
     what = "left out" if _leaves_out_isolated(plan, entry) else "kept"
     notes = {
-        "labelled slices with too little brain were skipped": sorted(
-            set(plan.labels.slices.get(name, {})) - set(entry.indices)
+        "labelled slices with too little brain were skipped": sorted(set(given) - set(entry.indices)),
+        f"labelled unlike both adjacent slices, check these labels ({what})": isolated_labels(
+            _given_labels(plan.labels, entry)
         ),
-        f"labelled unlike both adjacent slices, check these labels ({what})": isolated,
     }
     return [f"{note}: {', '.join(map(str, indices))}" for note, indices in notes.items() if indices]
+
+
+def cohort_tables(plan: Plan, entries: Sequence[ScanEntry]) -> dict[str, bytes]:
+    """The three CSV files, by name."""
+    slices, scans = [], []
+    for entry in entries:
+        labels = slice_labels(plan, entry)
+        slices += [(entry.scan, index, LABEL_NAMES[label]) for index, label in zip(entry.indices, labels, strict=True)]
+        is_unhealthy = plan.labels is not None and plan.labels.is_unhealthy(entry.scan, entry.patient)
+        scans.append(
+            (entry.scan, entry.patient, len(entry.indices), entry.n_native, entry.pixel_mm, entry.spacing_mm,
+             int(entry.lesion is not None), LABEL_NAMES[UNHEALTHY] if is_unhealthy else "", entry.sha256)
+        )  # fmt: skip
+    columns = ("scan", "patient", "slices", "native_slices", "pixel_mm", "spacing_mm", "mask", "label", "sha256")
+    split = {entry.patient: entry.split for entry in entries}
+    return {
+        "slices.csv": encode_csv(("scan", "slice", "label"), slices),
+        "scans.csv": encode_csv(columns, scans),
+        "split.csv": encode_csv(("patient", "split"), sorted(split.items())),
+    }
 
 
 def isolated_labels(labels: np.ndarray) -> list[int]:
@@ -76,5 +92,6 @@ def _leaves_out_isolated(plan: Plan, entry: ScanEntry) -> bool:
     return thin and not plan.keep_isolated and entry.split != Split.TEST
 
 
-def _name_in_table(labels: GivenLabels, entry: ScanEntry) -> str:
-    return entry.scan if entry.scan in labels.subjects else entry.patient
+def _given_labels(labels: GivenLabels, entry: ScanEntry) -> np.ndarray:
+    """[n native slices], as they are in the file."""
+    return labels.slice_labels(labels.subject_of(entry.scan, entry.patient), entry.n_native)

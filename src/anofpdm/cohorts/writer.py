@@ -7,23 +7,23 @@ complete when its manifest exists, which is written last.
 
 import io
 import json
+import math
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, ClassVar
 
 import numpy as np
 
 from anofpdm.errors import CohortError
 from anofpdm.util.artifacts import decode, to_plain
-from anofpdm.util.files import translate_write_errors
+from anofpdm.util.files import translate_write_errors, write_atomically
 
 JOURNAL, SLICES, MASKS, MANIFEST = "journal.jsonl", "slices.npy", "truth/masks.npy", "manifest.json"
 SHEET = "contact_sheet.png"
 RAW_FOLDER = "preparation"  # brain masks and transforms of raw studies
 TABLES = ("slices.csv", "scans.csv", "split.csv")
 ALL_FILES = (MANIFEST, JOURNAL, SLICES, MASKS, *TABLES, SHEET)
-HEADER_BYTES = 128
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +54,9 @@ class Settings(Preparation):
 class Manifest:
     """manifest.json of a complete cohort."""
 
-    format: int
+    FORMAT: ClassVar[int] = 1
+
+    format: int = FORMAT
     anofpdm: str  # version
     kind: str  # layout
     source: str
@@ -72,6 +74,12 @@ class Manifest:
     warnings: dict[str, list[str]] = field(default_factory=dict)
     expects: dict[str, Any] = field(default_factory=dict)  # a ScanExpectation, which needs more than numpy
 
+    def __post_init__(self) -> None:
+        if self.format != self.FORMAT:
+            raise ValueError(f"format {self.format}, but this version of anofpdm reads {self.FORMAT}")
+        if set(self.tables_sha256) != set(TABLES):
+            raise ValueError("tables_sha256 does not list the tables")
+
 
 @dataclass(frozen=True, kw_only=True)
 class ScanEntry:
@@ -79,8 +87,8 @@ class ScanEntry:
 
     scan: str
     patient: str
-    split: str
-    sources: dict[str, tuple[str, int, int]]  # role to path relative to the source folder, bytes, mtime in ns
+    split: str = ""  # set when the scan is added to the cohort
+    sources: list[tuple[str, int, int]]  # of each file, path relative to the source folder, bytes, mtime in ns
     n_native: int  # axial slices of the scan
     indices: list[int]  # slices that were kept
     lesion: list[bool] | None = None  # per kept slice; None without a mask
@@ -92,116 +100,72 @@ class ScanEntry:
     position: dict[str, list[float]] | None = None  # in template space; measured for some scans of a cohort
 
 
-class GrowingArray:
-    """An .npy file that rows are appended to. Its header, of fixed length, is completed on closing."""
-
-    def __init__(self, path: Path, row_shape: tuple[int, ...], dtype: type):
-        self.row_shape, self.dtype = row_shape, np.dtype(dtype)
-        self._row_bytes = int(np.prod(row_shape)) * self.dtype.itemsize
-        self._path = path
-        with translate_write_errors(path):
-            path.parent.mkdir(exist_ok=True)
-            path.touch()
-            self._file = path.open("r+b")
-            if path.stat().st_size < HEADER_BYTES:  # new, or the disk was full while the header was written
-                self._write_header(0)
-
-    def append(self, rows: np.ndarray) -> None:
-        """Append and flush to disk."""
-        with translate_write_errors(self._path):
-            self._file.seek(0, os.SEEK_END)
-            self._file.write(np.ascontiguousarray(rows).data)
-            _flush(self._file)
-
-    def truncate(self, n_rows: int) -> None:
-        length = HEADER_BYTES + n_rows * self._row_bytes
-        if os.fstat(self._file.fileno()).st_size < length:
-            raise CohortError(
-                f"{self._file.name}: shorter than its journal states, it was changed; start again with --overwrite"
-            )
-        self._file.truncate(length)
-
-    def close(self, n_rows: int | None = None) -> None:
-        with translate_write_errors(self._path):
-            if n_rows is not None:
-                self._write_header(n_rows)
-                _flush(self._file)
-            self._file.close()
-
-    def _write_header(self, n_rows: int) -> None:
-        shape = (n_rows, *self.row_shape)
-        description = {"descr": self.dtype.str, "fortran_order": False, "shape": shape}
-        header = io.BytesIO()
-        np.lib.format.write_array_header_1_0(header, description)  # numpy pads it for a growing first axis
-        if len(header.getvalue()) != HEADER_BYTES:
-            raise ValueError(f".npy header of {len(header.getvalue())} bytes, expected {HEADER_BYTES}")
-        self._file.seek(0)
-        self._file.write(header.getvalue())
-        self._file.flush()
-
-
 class StoreWriter:
     def __init__(self, folder: Path, settings: Settings):
-        self.folder = folder
-        journal = folder / JOURNAL
-        journal.touch()
-        self._journal = journal.open("r+b")
-        self.entries = self._read_journal(settings)
+        self.folder, self.settings = folder, settings
         size = settings.size
-        self._slices = GrowingArray(folder / SLICES, (len(settings.modalities), size, size), np.float16)
-        self._masks = GrowingArray(folder / MASKS, (size, (size + 7) // 8), np.uint8) if settings.masks else None
-        self._arrays = [self._slices] if self._masks is None else [self._slices, self._masks]
-        for array in self._arrays:
-            array.truncate(self.n_slices)
-
-    @property
-    def n_slices(self) -> int:
-        return sum(len(entry.indices) for entry in self.entries)
+        with translate_write_errors(folder):
+            self.entries = self._read_journal()
+            self._append_slices(np.empty((0, len(settings.modalities), size, size), np.float16), None)
 
     def append(self, entry: ScanEntry, pixels: np.ndarray, masks: np.ndarray | None) -> None:
         """pixels [n, C, size, size] float16; masks [n, size, size] bool. Data first, then the journal."""
-        (self.folder / MANIFEST).unlink(missing_ok=True)  # incomplete from here on
-        self._slices.append(pixels)
-        if self._masks is not None:
-            truth = np.zeros((len(pixels), *pixels.shape[2:]), bool) if masks is None else masks
-            self._masks.append(np.packbits(truth, axis=-1))
-        self._write_line(entry)
+        with translate_write_errors(self.folder):
+            (self.folder / MANIFEST).unlink(missing_ok=True)  # incomplete from here on
+            self._append_slices(pixels, masks)
+            with (self.folder / JOURNAL).open("ab") as file:
+                file.write(_journal_line(entry))
+                file.flush()
+                os.fsync(file.fileno())
         self.entries.append(entry)
 
-    def close(self, *, complete: bool) -> None:
-        for array in self._arrays:
-            array.close(self.n_slices if complete else None)
-        self._journal.close()
+    def _append_slices(self, pixels: np.ndarray, masks: np.ndarray | None) -> None:
+        n_before = sum(len(entry.indices) for entry in self.entries)
+        append_rows(self.folder / SLICES, pixels, n_before)
+        if self.settings.masks:
+            lesions = np.zeros((len(pixels), *pixels.shape[2:]), bool) if masks is None else masks
+            append_rows(self.folder / MASKS, np.packbits(lesions, axis=-1), n_before)
 
-    def _read_journal(self, settings: Settings) -> list[ScanEntry]:
+    def _read_journal(self) -> list[ScanEntry]:
         """Scans prepared so far. An incomplete last line was being written when the run was killed: remove it."""
-        text, _, _ = self._journal.read().rpartition(b"\n")
-        lines = text.split(b"\n") if text else []
+        journal = self.folder / JOURNAL
+        content = journal.read_bytes() if journal.is_file() else b""
+        lines = content[: content.rfind(b"\n") + 1].splitlines(keepends=True)
         if len(lines) < 2:  # no scan yet, so nothing to contradict
-            self._journal.seek(0)
-            self._journal.truncate()
-            self._write_line(settings)
+            write_atomically(journal, _journal_line(self.settings))
             return []
-        self._journal.seek(len(text) + 1)
-        self._journal.truncate()
+        os.truncate(journal, sum(map(len, lines)))
         try:
             previous, entries = decode(Settings, lines[0]), [decode(ScanEntry, line) for line in lines[1:]]
         except ValueError as problem:
-            raise CohortError(f"{self._journal.name}: damaged ({problem}); start again with --overwrite") from None
-        if previous != settings:
-            changed = [name for name, value in vars(settings).items() if getattr(previous, name) != value]
+            raise CohortError(f"{journal}: damaged ({problem}); start again with --overwrite") from None
+        if previous != self.settings:
+            changed = [name for name, value in vars(self.settings).items() if getattr(previous, name) != value]
             raise CohortError(
                 f"{self.folder} was started with other settings ({', '.join(changed)} differ); "
                 "choose another folder, or start again with --overwrite"
             )
         return entries
 
-    def _write_line(self, content: Settings | ScanEntry) -> None:
-        with translate_write_errors(self.folder / JOURNAL):
-            self._journal.write(json.dumps(to_plain(content)).encode() + b"\n")
-            _flush(self._journal)
+
+def append_rows(path: Path, rows: np.ndarray, n_before: int) -> None:
+    """Write rows to an .npy file after its first `n_before` ones. What an interrupted run left there is removed."""
+    header = io.BytesIO()  # numpy pads it for a growing first axis, so that its length does not change
+    shape = (n_before + len(rows), *rows.shape[1:])
+    np.lib.format.write_array_header_1_0(header, {"descr": rows.dtype.str, "fortran_order": False, "shape": shape})
+    start = len(header.getvalue()) + n_before * math.prod(rows.shape[1:]) * rows.itemsize
+    path.parent.mkdir(exist_ok=True)
+    path.touch()
+    if n_before and path.stat().st_size < start:
+        raise CohortError(f"{path}: shorter than its journal states, it was changed; start again with --overwrite")
+    with path.open("r+b") as file:
+        file.write(header.getvalue())
+        file.truncate(start)
+        file.seek(start)
+        file.write(rows.tobytes())
+        file.flush()
+        os.fsync(file.fileno())
 
 
-def _flush(file: BinaryIO) -> None:
-    file.flush()
-    os.fsync(file.fileno())
+def _journal_line(content: Settings | ScanEntry) -> bytes:
+    return json.dumps(to_plain(content)).encode() + b"\n"

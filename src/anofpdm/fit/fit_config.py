@@ -1,14 +1,13 @@
 """Settings of a fit."""
 
-import hashlib
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from anofpdm.cohorts.plan import labels_file
 from anofpdm.errors import ConfigError
 from anofpdm.network.checkpoint import STATE, WEIGHTS
 from anofpdm.options import Layout, Preset, Raw
-from anofpdm.util.files import read_regular_file
 
 COHORT, PAGE = "cohort", "index.html"
 DEFAULT_STEPS = 10_000  # as in results/glioma.md
@@ -31,13 +30,6 @@ class Data:
     keep_isolated: bool = False
     fill_labels_mm: float = 0.0
 
-    @property
-    def labels_file(self) -> Path | None:
-        """The file that labels are read from; None: they are derived from masks."""
-        if self.labels is None and self.layout is Layout.NIFTI:
-            return self.source / "labels.csv"
-        return self.labels
-
 
 @dataclass(frozen=True)
 class Budget:
@@ -59,9 +51,6 @@ class Budget:
         """At most as many as the diffusion model has: a trial run stays short."""
         return STUDENT_STEPS if self.steps is None else min(STUDENT_STEPS, self.steps)
 
-    def __str__(self) -> str:
-        return f"--steps {self.steps}" if self.minutes is None else f"--minutes {self.minutes:g}"
-
 
 @dataclass(frozen=True)
 class FitConfig:
@@ -78,6 +67,10 @@ class FitConfig:
         return self.out / COHORT
 
     @property
+    def labels_file(self) -> Path | None:
+        return labels_file(self.data.layout, self.data.source, self.data.labels)
+
+    @property
     def has_begun_training(self) -> bool:
         return any((self.out / name).is_file() for name in (STATE, WEIGHTS))
 
@@ -87,7 +80,7 @@ class FitConfig:
         return {
             "SRC": str(data.source.absolute()),
             "--layout": str(data.layout),
-            "--split": digest(data.split),
+            "--split": str(data.split.absolute()) if data.split else None,
             "--modalities": ",".join(data.modalities),
             "--size": data.size,
             "--raw": str(data.raw),
@@ -103,9 +96,3 @@ def detect_layout(source: Path) -> Layout:
     if (source / "dataset_description.json").is_file() or any(source.glob("sub-*/**/anat")):
         return Layout.BIDS
     return Layout.NIFTI
-
-
-def digest(path: Path | None) -> str | None:
-    if path is None or not path.is_file():
-        return None
-    return hashlib.sha256(read_regular_file(path)).hexdigest()

@@ -12,7 +12,7 @@ from anofpdm import __version__
 from anofpdm.calibration.calibration_file import FIGURE
 from anofpdm.cohorts.store import Cohort
 from anofpdm.cohorts.writer import SHEET
-from anofpdm.fit.abilities import rate_model
+from anofpdm.fit.abilities import count_detected, detect_validation_slices, label_warnings, rate_detectors
 from anofpdm.fit.fit_config import FitConfig
 from anofpdm.labels import LABEL_NAMES, estimated_note
 from anofpdm.method.calibration import Calibration
@@ -22,11 +22,11 @@ from anofpdm.network.training.sample_pictures import SAMPLES
 from anofpdm.options import Split
 from anofpdm.report.blocks import Table
 from anofpdm.report.render import render
+from anofpdm.scoring.burden import detected_by_burden
 from anofpdm.student.student import Student
 from anofpdm.util.drawing import BLUE, MUTED, Line, chart, encode_png
 
 SMOOTHED = 20  # lines of the log in a running median
-MAX_FAILED = 20
 
 
 @dataclass(frozen=True)
@@ -43,40 +43,39 @@ class FitResult:
 
 
 def render_page(config: FitConfig, result: FitResult) -> str:
-    cohort, calibration = result.cohort, result.calibration
-    abilities = rate_model(cohort, calibration, result.student)
+    cohort, calibration, student = result.cohort, result.calibration, result.student
+    ratings, log = rate_detectors(calibration, student), read_log(config.out)
+    detected = None if student is None else detect_validation_slices(cohort, student)
+    counts = [] if detected is None else count_detected(cohort, detected)
+    burden = [] if detected is None else detected_by_burden(cohort, cohort.rows(Split.VAL), detected)
     no_student = [f"There is no student: {result.student_problem}."] if result.student_problem else []
-    log = read_log(config.out)
     return render(
         "fit.html",
-        name=config.out.absolute().name,
+        config=config,
+        cohort=cohort,
         patients=len(np.unique(cohort.patients)),
-        modalities=", ".join(cohort.modalities),
         splits=_count_splits(cohort),
-        failed=list(cohort.manifest.failed.items()),
-        most_failed=MAX_FAILED,
         sheet=_read(cohort.path / SHEET),
         steps=log[-1]["step"] if log else 0,
-        preset=config.preset,
         minutes=minutes_trained(config.out),
         jump=loss_jump(config.out),
-        losses=loss_chart([line["step"] for line in log], [line["loss"] for line in log]) if log else None,
+        losses=draw_losses([line["step"] for line in log], [line["loss"] for line in log]) if log else None,
         samples=_read(config.out / SAMPLES),
         calibration=calibration,
         scored=", ".join(calibration.modalities[channel] for channel in calibration.settings.channels),
         estimated=estimated_note(calibration.n_estimated),
         figure=_read(config.out / FIGURE),
-        abilities=abilities,
-        warnings=[*abilities.warnings, *no_student],
-        detectors=[(rating.name, _number(rating.accuracy), _number(rating.auc)) for rating in abilities.detectors],
-        called=abilities.counts,
+        verdict=ratings[-1].verdict,
+        warnings=[*label_warnings(cohort, calibration), *no_student],
+        detectors=[(rating.name, _number(rating.accuracy), _number(rating.auc)) for rating in ratings],
+        called=[(name, total, _share(part, total)) for name, total, part in counts],
         burden=[
             (f"{group.smallest_mm2:.0f} to {group.largest_mm2:.0f}", group.slices, _share(group.detected, group.slices))
-            for group in abilities.by_burden
+            for group in burden
         ],
         next_steps=_next_steps(config, result),
         version=__version__,
-        sha256=result.model.sha256,
+        model=result.model,
     )
 
 
@@ -95,7 +94,7 @@ def _read(path: Path) -> bytes | None:
     return path.read_bytes() if path.is_file() else None
 
 
-def loss_chart(steps: Sequence[int], losses: Sequence[float]) -> bytes:
+def draw_losses(steps: Sequence[int], losses: Sequence[float]) -> bytes:
     """The loss of each line of the log, and its running median."""
     smooth = [float(np.median(losses[max(0, n - SMOOTHED) : n + 1])) for n in range(len(losses))]
     highest = float(np.quantile(losses, 0.98)) * 1.1
@@ -108,34 +107,17 @@ def loss_chart(steps: Sequence[int], losses: Sequence[float]) -> bytes:
 
 def _next_steps(config: FitConfig, result: FitResult) -> dict[str, str]:
     """Commands, by what each is for."""
-    out, source = shlex.quote(str(config.out)), shlex.quote(str(config.data.source))
+    out, cohort = shlex.quote(str(config.out)), shlex.quote(str(config.cohort))
     part = Split.TEST if len(result.cohort.rows(Split.TEST)) else Split.VAL
     commands = {
         "Segment new scans, and look at the masks:": f"anofpdm segment {out} SCANS --out masks\nanofpdm view masks",
-        f"Segment scans of the {part} split:": (
-            f"anofpdm segment {out} {shlex.quote(str(config.cohort))} --split {part} --out masks_{part}"
-        ),
-        "Train longer; the calibration and the student are then made again:": _longer(config, out, source),
+        f"Segment scans of the {part} split:": (f"anofpdm segment {out} {cohort} --split {part} --out masks_{part}"),
     }
     if result.cohort.has_mask.any():
         commands[f"Compare with lesion masks of the {part} split:"] = (
-            f"anofpdm evaluate {out} {shlex.quote(str(config.cohort))} --split {part} --out scores"
+            f"anofpdm evaluate {out} {cohort} --split {part} --out scores"
         )
     return commands
-
-
-def _longer(config: FitConfig, out: str, source: str) -> str:
-    data, budget = config.data, config.budget
-    words = ["anofpdm fit", source, f"--out {out}", f"--layout {data.layout}"]
-    options: dict[str, Path | str | None] = {"--labels": data.labels, "--split": data.split}
-    options |= {"--modalities": ",".join(data.modalities), "--score": ",".join(config.score)}
-    words += [f"{name} {shlex.quote(str(value))}" for name, value in options.items() if value]
-    words += [f"--size {data.size}"] if data.size != type(data).size else []
-    words += [f"--raw {data.raw}"] if data.raw != type(data).raw else []
-    words += [f"--preset {config.preset}"] if config.preset != type(config).preset else []
-    words += [f"--seed {config.seed}"] if config.seed else []
-    longer = f"--steps {2 * (budget.steps or 0)}" if budget.minutes is None else f"--minutes {2 * budget.minutes:g}"
-    return " ".join([*words, longer])
 
 
 def _number(value: float) -> str:

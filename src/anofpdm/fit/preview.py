@@ -23,7 +23,6 @@ class Preview:
     patients: dict[Split, set[str]] = field(default_factory=lambda: {split: set() for split in Split})
     labels: Counter[tuple[Split, int]] = field(default_factory=Counter)  # slices
     suspected: int = 0  # unlabelled slices of validation scans that are labelled unhealthy
-    scans: int = 0  # that can be read
 
     @property
     def work(self) -> Work:
@@ -35,7 +34,8 @@ class Preview:
         return Work(labels[Split.VAL, HEALTHY] + labels[Split.VAL, UNHEALTHY] + self.suspected, train)
 
     def describe(self) -> list[str]:
-        lines = [f"{self.scans} scans of {', '.join(self.plan.modalities)} can be read, {len(self.failed)} cannot"]
+        n_failed, modalities = len(self.failed), ", ".join(self.plan.modalities)
+        lines = [f"{len(self.plan.subjects) - n_failed} scans of {modalities} can be read, {n_failed} cannot"]
         for split, patients in self.patients.items():
             if patients:
                 lines.append(f"{split}: {len(patients)} patients; slices: {self._describe_slices(split)}")
@@ -58,11 +58,9 @@ def preview(plan: Plan) -> Preview:
             seen.failed[subject.name] = str(problem)
             continue
         split = plan.split[subject.patient]
-        seen.scans += 1
         seen.patients[split].add(subject.patient)
         seen.labels.update((split, label) for label in labels.tolist())
-        is_unhealthy = plan.labels is not None and plan.labels.scans.get(_name(plan, subject)) == UNHEALTHY
-        if split == Split.VAL and is_unhealthy:
+        if split == Split.VAL and plan.labels is not None and plan.labels.is_unhealthy(subject.name, subject.patient):
             seen.suspected += int((labels == NULL).sum())
     return seen
 
@@ -75,12 +73,8 @@ def _slice_labels(plan: Plan, subject: Subject) -> np.ndarray:
     count = grids[0].shape[grids[0].axial_axis]
     if plan.labels is None:
         return np.full(count, NULL)
+    name = plan.labels.subject_of(subject.name, subject.patient)
     if plan.raw.raw is not Raw.NEVER and len({grid.shape for grid in grids}) > 1:
-        count = max(count, 1 + max(plan.labels.slices.get(_name(plan, subject), {0: 0})))
-    labels = plan.labels.slice_labels(_name(plan, subject), count)
+        count = max(count, 1 + max(plan.labels.slices.get(name, {0: 0})))
+    labels = plan.labels.slice_labels(name, count)
     return fill_between(labels, plan.fill_labels_mm / grids[0].slice_mm) if plan.fill_labels_mm else labels
-
-
-def _name(plan: Plan, subject: Subject) -> str:
-    """Of the scan in the label file."""
-    return subject.name if plan.labels is not None and subject.name in plan.labels.subjects else subject.patient

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from anofpdm.errors import CohortError, ConfigError, ModelError
-from anofpdm.fit.fit_config import STUDENT_SHARE, FitConfig, digest
+from anofpdm.fit.fit_config import FitConfig
 from anofpdm.util.artifacts import decode, encode
-from anofpdm.util.files import read_regular_file, write_atomically
+from anofpdm.util.files import file_sha256, read_regular_file, write_atomically
 
 FILE = "fit.json"
 
@@ -19,9 +19,8 @@ FILE = "fit.json"
 class Record:
     settings: dict[str, Any] = field(default_factory=dict)  # by option
     labels: str | None = None  # sha256 of the file
-    minutes: dict[str, float] = field(default_factory=dict)  # by stage, over all runs, beside training
+    minutes: float = 0.0  # of all stages but training, over all runs
     trained_for: float = 0.0  # --minutes whose share training has used
-    student_minutes: float | None = None  # that are left for the student's training
 
 
 def load_record(config: FitConfig) -> Record:
@@ -52,37 +51,30 @@ def check_settings(config: FitConfig) -> None:
     for option, value in config.settings().items():
         before = record.settings.get(option)
         if before != value:
-            words = "without" if not before else "with"
-            given = "" if not before or before is True else " another file" if option == "--split" else f" {before}"
-            raise ConfigError(
-                f"{config.out} was started {words} {option}{given}; re-run like that, or choose another --out"
-            )
-    if record.labels != digest(config.data.labels_file) and config.has_begun_training:
+            earlier = f"with {option} {before}" if before else f"without {option}"
+            raise ConfigError(f"{config.out} was started {earlier}; re-run like that, or choose another --out")
+    if record.labels != _labels_sha256(config) and config.has_begun_training:
         raise CohortError(
-            f"{config.data.labels_file or 'labels'}: changed since {config.out} was trained; restore the file, "
+            f"{config.labels_file or 'labels'}: changed since {config.out} was trained; restore the file, "
             "or choose another --out"
         )
 
 
 def record_settings(config: FitConfig) -> None:
     config.out.mkdir(parents=True, exist_ok=True)
-    change_record(config, settings=config.settings(), labels=digest(config.data.labels_file))
+    change_record(config, settings=config.settings(), labels=_labels_sha256(config))
+
+
+def _labels_sha256(config: FitConfig) -> str | None:
+    path = config.labels_file
+    return file_sha256(path) if path is not None and path.is_file() else None
 
 
 @contextlib.contextmanager
-def count_minutes(config: FitConfig, stage: str) -> Iterator[None]:
+def count_minutes(config: FitConfig) -> Iterator[None]:
     """Add the time of a stage to the record, also of one that is interrupted."""
     start = time.monotonic()
     try:
         yield
     finally:
-        minutes = load_record(config).minutes
-        spent = minutes.get(stage, 0.0) + (time.monotonic() - start) / 60
-        change_record(config, minutes={**minutes, stage: spent})
-
-
-def student_minutes(config: FitConfig) -> float | None:
-    if config.budget.minutes is None:
-        return None
-    left = load_record(config).student_minutes
-    return STUDENT_SHARE * config.budget.minutes if left is None else left
+        change_record(config, minutes=load_record(config).minutes + (time.monotonic() - start) / 60)

@@ -1,37 +1,33 @@
 """A fit from scans and labels to a model and its page. Each stage is skipped when its result is complete, and resumes
 as its own command does."""
 
-import contextlib
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
-from pathlib import Path
 
 import torch
 
 from anofpdm.calibration.calibration_file import load_calibration, save_calibration
 from anofpdm.calibration.figure import draw_calibration
 from anofpdm.calibration.fit_calibration import CalibrationConfig, fit_calibration
-from anofpdm.cohorts.plan import Plan
 from anofpdm.cohorts.prepare import prepare
 from anofpdm.cohorts.store import Cohort, open_cohort
 from anofpdm.cohorts.writer import MANIFEST
 from anofpdm.errors import CalibrationError, CohortError, ModelError, TrainingError
 from anofpdm.fit.data_plan import check_labels, check_score, plan_data
-from anofpdm.fit.estimate import Estimate, Speed, Work, measure_speed
-from anofpdm.fit.fit_config import LEARNING_RATE, PAGE, FitConfig
+from anofpdm.fit.estimate import Done, Estimate, Work, estimate_time, measure_speed
+from anofpdm.fit.fit_config import LEARNING_RATE, PAGE, STUDENT_SHARE, FitConfig
 from anofpdm.fit.fit_page import FitResult, render_page
 from anofpdm.fit.preview import Preview, preview
 from anofpdm.fit.record import change_record, check_settings, count_minutes, load_record, record_settings
-from anofpdm.fit.record import student_minutes as load_student_minutes
 from anofpdm.method.calibration import Calibration
 from anofpdm.method.gather import batch_for
 from anofpdm.network.checkpoint import STATE, holds_model, load_model, load_state
 from anofpdm.network.config import preset
 from anofpdm.network.predictor import TrainedModel, load_trained
 from anofpdm.network.training import run_training
-from anofpdm.network.training.log import loss_jump, minutes_trained
+from anofpdm.network.training.log import minutes_trained
 from anofpdm.network.training.trainer import Trainer
 from anofpdm.network.training.training_config import TrainingConfig, TrainingLimits
 from anofpdm.student.distillation import DistillConfig, distill
@@ -55,14 +51,8 @@ class Fit:
     def run(self) -> FitResult:
         config = self.config
         check_settings(config)
-        plan, speed = None, None
-        if not config.has_begun_training:
-            plan = plan_data(config)
-            speed = self._foresee(preview(plan)).speed
-        with _nothing_left_behind(config.out, unless=config.cohort / MANIFEST):
-            record_settings(config)
-            cohort = self._prepare(plan)
-        self._train(cohort, speed)
+        cohort = self._open_cohort() if config.has_begun_training else self._prepare()
+        self._train(cohort)
         model = load_trained(config.out, self.device)
         calibration = self._calibrate(model, cohort)
         student, why_none = self._distil(model, calibration, cohort)
@@ -77,44 +67,70 @@ class Fit:
         check_settings(self.config)
         seen = preview(plan_data(self.config))
         self._note_all(seen.describe())
-        self._note_all(self._foresee(seen).describe(self.device))
+        self._note_all(self._estimate_before(seen).describe(self.config.budget, self.device))
         self.note("note: preparing the scans takes time in addition; nothing was written")
         return not seen.failed
 
     def is_trained(self) -> bool:
         step, budget = self._trained_step(), self.config.budget
         if budget.minutes is None:
-            return 0 < (budget.steps or 0) <= step and holds_model(self.config.out, step)
-        return load_record(self.config).trained_for >= budget.minutes and holds_model(self.config.out, step)
+            complete = 0 < (budget.steps or 0) <= step
+        else:
+            complete = load_record(self.config).trained_for >= budget.minutes
+        return complete and holds_model(self.config.out, step)
 
     def _trained_step(self) -> int:
         out = self.config.out
         return int(load_state(out)[1]["step"]) if (out / STATE).is_file() else 0
 
-    def _note_all(self, lines: list[str]) -> None:
+    def _note_all(self, lines: Iterable[str]) -> None:
         for line in lines:
             self.note(line)
 
-    def _foresee(self, seen: Preview) -> Estimate:
-        """From file headers; raises if the time is too short."""
-        return self._estimate(seen.work, measure_speed(self.config, len(seen.plan.modalities), self.device))
+    def _estimate(self, work: Work, channels: int) -> Estimate:
+        """Raises if the time is too short."""
+        done = Done(self._trained_step(), minutes_trained(self.config.out), load_record(self.config).minutes)
+        return estimate_time(self.config.budget, work, measure_speed(self.config, channels, self.device), done)
 
-    def _estimate(self, work: Work, speed: Speed) -> Estimate:
-        spent, trained = sum(load_record(self.config).minutes.values()), minutes_trained(self.config.out)
-        estimate = Estimate(self.config.budget, work, speed, self._trained_step(), trained, spent)
-        estimate.check_enough()
-        return estimate
+    def _estimate_before(self, seen: Preview) -> Estimate:
+        """From file headers."""
+        return self._estimate(seen.work, len(seen.plan.modalities))
 
     # ---- stages ------------------------------------------------------------------------------------------------------
 
-    def _prepare(self, plan: Plan | None) -> Cohort:
-        """Once training has begun, its cohort stays as it is."""
+    def _prepare(self) -> Cohort:
         config = self.config
-        with count_minutes(config, "prepare"):
-            if plan is not None:
+        plan = plan_data(config)
+        self._estimate_before(preview(plan))
+        is_new = not config.out.exists()
+        record_settings(config)
+        try:
+            with count_minutes(config):
                 prepare(plan, config.cohort, config.workers, on_progress=self._until_out_of_time())
-            cohort = open_cohort(config.cohort)
-        check_score(config, cohort.modalities)
+        except CohortError:
+            if is_new and not (config.cohort / MANIFEST).is_file():
+                shutil.rmtree(config.out)
+            raise
+        return self._open_cohort()
+
+    def _until_out_of_time(self) -> Progress:
+        """Stops preparing when all of --minutes is used up."""
+        budget, start, before = self.config.budget, time.monotonic(), load_record(self.config).minutes
+
+        def update(task: str, done: float, total: float, note: str = "") -> None:
+            self.progress(task, done, total, note)
+            spent = before + (time.monotonic() - start) / 60
+            if budget.minutes is not None and spent > budget.minutes and done < total:
+                raise TrainingError(
+                    f"--minutes {budget.minutes:g}: used up by preparing {done:g} of {total:g} scans; re-run with more"
+                )
+
+        return update
+
+    def _open_cohort(self) -> Cohort:
+        """Once training has begun, the cohort stays as it is."""
+        cohort = open_cohort(self.config.cohort)
+        check_score(self.config, cohort.modalities)
         modalities = ", ".join(cohort.modalities)
         self.note(f"1/5 prepare: {cohort.manifest.scans} scans, {len(cohort)} slices of {modalities} in {cohort.path}")
         failed = cohort.manifest.failed.items()
@@ -122,39 +138,20 @@ class Fit:
         check_labels(cohort)  # the notes may explain why there are too few
         return cohort
 
-    def _until_out_of_time(self) -> Progress:
-        """Stops preparing when all of --minutes is used up."""
-        budget, start, before = self.config.budget, time.monotonic(), sum(load_record(self.config).minutes.values())
-
-        def update(task: str, done: float, total: float, note: str = "") -> None:
-            self.progress(task, done, total, note)
-            spent = before + (time.monotonic() - start) / 60
-            if budget.minutes is not None and spent > budget.minutes and done < total:
-                raise TrainingError(f"{budget}: used up by preparing {done:g} of {total:g} scans; re-run with more")
-
-        return update
-
-    def _train(self, cohort: Cohort, speed: Speed | None) -> None:
-        config = self.config
+    def _train(self, cohort: Cohort) -> None:
+        config, budget = self.config, self.config.budget
         if self.is_trained():
             self.note(f"2/5 train: complete, {self._trained_step()} steps")
             return
-        speed = speed or measure_speed(config, len(cohort.modalities), self.device)
-        estimate = self._estimate(Work.of(cohort), speed)
-        self._note_all(estimate.describe(self.device))
-        minutes = None if config.budget.minutes is None else max(estimate.training / 60, SHORTEST)
+        estimate = self._estimate(Work.of(cohort), len(cohort.modalities))
+        self._note_all(estimate.describe(budget, self.device))
+        minutes = None if budget.minutes is None else max(estimate.training / 60, SHORTEST)
         self.progress("Training", 0.0, 1.0)
-        limits = TrainingLimits(config.budget.steps, minutes)
+        limits = TrainingLimits(budget.steps, minutes)
         run_training.train(self._trainer(cohort), cohort, config.out, limits, self.progress)
-        if minutes is not None:
-            left = max(estimate.student / 60, SHORTEST)
-            change_record(config, trained_for=config.budget.minutes, student_minutes=left)
+        if budget.minutes is not None:
+            change_record(config, trained_for=budget.minutes)
         self.note(f"2/5 train: {self._trained_step()} steps")
-        if jump := loss_jump(config.out):
-            self.note(
-                f"note: the loss jumped from {jump.before:.2g} to {jump.after:.2g} near step {jump.step}; the model "
-                "may be worse for it: fit again with another --seed and --out"
-            )
 
     def _trainer(self, cohort: Cohort) -> Trainer:
         if (self.config.out / STATE).is_file():
@@ -170,7 +167,7 @@ class Fit:
             settings = CalibrationConfig(score=config.score, seed=config.seed, batch=batch_for(self.device))
             state = ""
             try:
-                with count_minutes(config, "calibrate"), folder_lock(config.out):
+                with count_minutes(config), folder_lock(config.out):
                     fitted = fit_calibration(model, cohort, settings, self.progress)
                     save_calibration(fitted.calibration, draw_calibration(fitted), config.out)
             except CalibrationError as problem:
@@ -182,14 +179,16 @@ class Fit:
 
     def _distil(self, model: TrainedModel, calibration: Calibration, cohort: Cohort) -> tuple[Student | None, str]:
         """The student, or why there is none."""
-        config = self.config
+        config, minutes = self.config, None
         student, state, why_none = _finished_student(model, calibration), "complete, ", ""
         if student is None:
-            state, minutes = "", load_student_minutes(config)
+            state = ""
+            if config.budget.minutes is not None:  # training had the rest of what the two share
+                minutes = max(minutes_trained(config.out), SHORTEST) * STUDENT_SHARE / (1 - STUDENT_SHARE)
             training = StudentTrainingConfig(config.budget.student_steps, minutes, seed=config.seed)
             try:
-                with count_minutes(config, "distil"):
-                    student = distill(model, calibration, cohort, DistillConfig(training), World(), self.progress)
+                with count_minutes(config):
+                    student = distill(model, calibration, cohort, DistillConfig(training), progress=self.progress)
             except TrainingError as problem:
                 why_none = str(problem)
         rating = f"student AUC {student.calibration.auc:.3f}" if student else f"no student; {why_none}"
@@ -215,17 +214,3 @@ def _finished_student(model: TrainedModel, calibration: Calibration) -> Student 
         return None
     same = payload.get("distillation", {}).get("calibration") == fingerprint(asdict(calibration))
     return student if same else None
-
-
-@contextlib.contextmanager
-def _nothing_left_behind(folder: Path, unless: Path) -> Iterator[None]:
-    """If the scans cannot be used, remove what was not in the folder before, `unless` a file is complete. After an
-    interruption or a full disk, all is kept for the next run."""
-    before = set(folder.iterdir()) if folder.is_dir() else None
-    try:
-        yield
-    except CohortError:
-        if not unless.is_file():
-            for path in [folder] if before is None else set(folder.iterdir()) - before:
-                shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
-        raise

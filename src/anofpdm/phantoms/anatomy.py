@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from scipy import ndimage
+from scipy.spatial.transform import Rotation
 
 from anofpdm.phantoms.atlas import Atlas, Bools, Floats
 
@@ -127,17 +128,15 @@ def make_head(rng: np.random.Generator, grid: PhantomGrid, atlas: Atlas) -> Head
 def _largest_component(region: Bools) -> Bools:
     pieces, count = ndimage.label(region)
     sizes = np.bincount(pieces.ravel(), minlength=count + 1)[1:]
-    return np.asarray(pieces == 1 + np.argmax(sizes))
+    return pieces == 1 + np.argmax(sizes)
 
 
 def _undo_pose(rng: np.random.Generator, mm: Floats) -> Floats:
     """Positions in a head of random pose and size to positions in the average brain."""
-    nod, turn, tilt = np.deg2rad(rng.normal(0, [4.0, 2.5, 2.5]))
+    nod, turn, tilt = rng.normal(0, [4.0, 2.5, 2.5])
     size = rng.uniform(0.92, 1.0) * rng.normal(1, 0.025, 3)
-    about_x = np.array([[1, 0, 0], [0, np.cos(nod), -np.sin(nod)], [0, np.sin(nod), np.cos(nod)]])
-    about_z = np.array([[np.cos(turn), -np.sin(turn), 0], [np.sin(turn), np.cos(turn), 0], [0, 0, 1]])
-    about_y = np.array([[np.cos(tilt), 0, np.sin(tilt)], [0, 1, 0], [-np.sin(tilt), 0, np.cos(tilt)]])
-    matrix = (about_x @ about_y @ about_z / size[:, None]).astype(np.float32)
+    rotation = Rotation.from_euler("XYZ", (nod, tilt, turn), degrees=True).as_matrix()
+    matrix = (rotation / size[:, None]).astype(np.float32)
     x, y, z = (mm[axis] - np.float32(CENTRE[axis]) for axis in range(3))
     rotated = [a * x + b * y + c * z for a, b, c in matrix]  # no matrix product: see _spline_along
     return np.stack([part + np.float32(CENTRE[axis]) for axis, part in enumerate(rotated)])
@@ -184,4 +183,4 @@ def _radial_noise(head: Head, scale: float) -> Floats:
     outward = offset * (0.3 + 0.7 / np.maximum(reach, 0.3))
     steps = outward / scale + (knots.shape[0] - 1) / 2
     noise = ndimage.map_coordinates(knots, steps, order=3, prefilter=False, mode="mirror")
-    return np.asarray(noise / SPLINE_DEVIATION, np.float32)
+    return noise / SPLINE_DEVIATION

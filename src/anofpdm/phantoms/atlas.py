@@ -27,7 +27,7 @@ class Map:
     def at(self, mni: Floats) -> Floats:
         """Values at positions [3, ...] in mm, 0 off the map."""
         voxels = (mni - self.first.reshape(3, *[1] * (mni.ndim - 1))) / self.spacing
-        return np.asarray(ndimage.map_coordinates(self.values, voxels, order=1), np.float32)
+        return ndimage.map_coordinates(self.values, voxels, order=1)
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Lesions of phantoms: a tumour with oedema and mass effect, or old strokes."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,12 +13,12 @@ from anofpdm.phantoms.atlas import Atlas, Floats
 from anofpdm.phantoms.tissue_contrast import Overlay
 
 NECROSIS, OEDEMA, ENHANCING = 1, 2, 4  # as in BraTS21
-TUMOUR_SIGNALS = (  # lowest and highest signal of oedema, enhancing rim, necrosis, and a core that does not enhance
-    {"flair": (1.5, 2.0), "t1": (0.72, 0.86), "t1ce": (0.72, 0.86), "t2": (1.7, 2.4)},
-    {"flair": (1.2, 1.7), "t1": (0.7, 0.9), "t1ce": (1.5, 2.3), "t2": (1.4, 2.0)},
-    {"flair": (0.5, 1.1), "t1": (0.42, 0.6), "t1ce": (0.42, 0.6), "t2": (2.2, 2.8)},
-    {"flair": (1.3, 1.8), "t1": (0.58, 0.74), "t1ce": (0.6, 0.75), "t2": (2.0, 2.6)},
-)
+TUMOUR_SIGNALS = {  # lowest and highest signal; a solid core does not enhance
+    "oedema": {"flair": (1.5, 2.0), "t1": (0.72, 0.86), "t1ce": (0.72, 0.86), "t2": (1.7, 2.4)},
+    "rim": {"flair": (1.2, 1.7), "t1": (0.7, 0.9), "t1ce": (1.5, 2.3), "t2": (1.4, 2.0)},
+    "necrosis": {"flair": (0.5, 1.1), "t1": (0.42, 0.6), "t1ce": (0.42, 0.6), "t2": (2.2, 2.8)},
+    "solid core": {"flair": (1.3, 1.8), "t1": (0.58, 0.74), "t1ce": (0.6, 0.75), "t2": (2.0, 2.6)},
+}
 MIN_AREA = 90.0  # mm²; slices with a smaller part of a lesion do not show it
 
 
@@ -96,11 +96,14 @@ def grow_tumour(head: Head, tissues: Tissues, foci: Sequence[Focus]) -> Lesion:
     labels[shares[1] > 0.5] = OEDEMA
     solid = shares[0] + shares[2] > 0.5
     labels[solid] = np.where(shares[0] >= shares[2], NECROSIS, ENHANCING)[solid]
-    signals = _tumour_signals(rng, enhances)
+    signals = {part: _draw_signals(rng, limits) for part, limits in TUMOUR_SIGNALS.items()}
     fading = 0.6 + 0.4 * ramp(distance, 0.9 * swelling, 0.2 * swelling)
     patchy = np.clip(0.85 + 0.22 * head.noise(9.0), 0.5, 1) * fading  # oedema is heterogeneous
-    parts = ((shares[1] * patchy, OEDEMA), (shares[0], NECROSIS), (shares[2], ENHANCING))
-    return [Overlay(share, signals[label]) for share, label in parts], labels
+    return [
+        Overlay(shares[1] * patchy, signals["oedema"]),
+        Overlay(shares[0], signals["necrosis" if enhances else "solid core"]),
+        Overlay(shares[2], signals["rim"]),
+    ], labels
 
 
 def _oedema_share(head: Head, tissues: Tissues, distance: Floats, swelling: float) -> Floats:
@@ -123,11 +126,8 @@ def _visible(head: Head, lesion: NDArray[np.bool_], seed: NDArray[np.bool_]) -> 
     return head.pick(dilated.astype(np.float32))
 
 
-def _tumour_signals(rng: np.random.Generator, enhances: bool) -> dict[int, dict[str, float]]:
-    oedema, rim, dead, solid = (
-        {modality: rng.uniform(*limits) for modality, limits in ranges.items()} for ranges in TUMOUR_SIGNALS
-    )
-    return {OEDEMA: oedema, ENHANCING: rim, NECROSIS: dead if enhances else solid}
+def _draw_signals(rng: np.random.Generator, limits: Mapping[str, tuple[float, float]]) -> dict[str, float]:
+    return {modality: rng.uniform(low, high) for modality, (low, high) in limits.items()}
 
 
 def stroke_foci(head: Head, atlas: Atlas) -> list[Focus]:

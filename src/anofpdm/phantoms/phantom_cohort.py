@@ -1,8 +1,6 @@
 """Synthetic cohorts: brains with tumours or strokes, in the layouts of public data sets."""
 
 import shutil
-from collections.abc import Callable, Iterator
-from concurrent.futures import as_completed
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -17,7 +15,7 @@ from anofpdm.phantoms.painted_lesions import displace, grow_stroke, grow_tumour,
 from anofpdm.phantoms.tissue_contrast import normal_overlays, render
 from anofpdm.scans.nifti import write_nifti
 from anofpdm.util.artifacts import decode, encode
-from anofpdm.util.files import folder_lock, remove_temporary_files, write_atomically
+from anofpdm.util.files import folder_lock, remove_temporary_files, translate_write_errors, write_atomically
 from anofpdm.util.progress import Progress, silent
 from anofpdm.util.workers import worker_pool
 
@@ -67,17 +65,18 @@ def write_phantoms(
     config = PhantomConfig(parse(PhantomKind, kind), seed, size, slices)
     if patients < 1:
         raise CohortError(f"{patients} patients: use at least 1")
-    if out.exists() and not out.is_dir():
-        raise CohortError(f"{out}: a file, where a folder is expected; choose another path")
-    out.mkdir(parents=True, exist_ok=True)
+    with translate_write_errors(out):
+        out.mkdir(parents=True, exist_ok=True)
     with folder_lock(out):
         remove_temporary_files(out)
         _check_record(out, config)
         missing = [number for number in range(patients) if not _is_complete(out, config, number)]
-        already = patients - len(missing)
-        on_progress(TASK, already, patients)
-        for number, _ in enumerate(_run_all(partial(_write_patient, out, config), missing, workers), start=1):
-            on_progress(TASK, already + number, patients)
+        write, done = partial(_write_patient, out, config), patients - len(missing)
+        on_progress(TASK, done, patients)
+        with worker_pool(min(workers, len(missing))) as pool:
+            written = map(write, missing) if pool is None else pool.map(write, missing)
+            for count, _ in enumerate(written, start=done + 1):
+                on_progress(TASK, count, patients)
 
 
 def make_phantom(config: PhantomConfig, number: int) -> Phantom:
@@ -118,22 +117,11 @@ def _check_record(out: Path, config: PhantomConfig) -> None:
         existing = decode(PhantomConfig, path.read_bytes())
     except ValueError as problem:
         raise CohortError(f"{path}: damaged ({problem}); delete {out}, or choose another folder") from None
-    wanted = vars(config)
-    changed = [f"{key} {value}, not {wanted[key]}" for key, value in vars(existing).items() if value != wanted[key]]
-    if changed:
-        raise CohortError(
-            f"{out}: contains other phantoms ({', '.join(changed)}); choose another folder, or delete it first"
-        )
-
-
-def _run_all(write_patient: Callable[[int], None], numbers: list[int], workers: int) -> Iterator[None]:
-    """Write all patients, yielding after each one."""
-    with worker_pool(min(workers, len(numbers))) as pool:
-        if pool is None:
-            yield from map(write_patient, numbers)
-            return
-        for task in as_completed([pool.submit(write_patient, number) for number in numbers]):
-            yield task.result()
+    for name, wanted in vars(config).items():
+        if (value := getattr(existing, name)) != wanted:
+            raise CohortError(
+                f"{out}: contains other phantoms ({name} {value}, not {wanted}); choose another folder, or delete it"
+            )
 
 
 def _patient_folder(out: Path, config: PhantomConfig, number: int) -> Path:
@@ -142,28 +130,25 @@ def _patient_folder(out: Path, config: PhantomConfig, number: int) -> Path:
     return out / "Training" / "R001" / f"sub-phantom{config.seed:04d}s{number:05d}"
 
 
-def _file_names(folder: Path) -> dict[str, str]:
-    """Path of each scan and of the mask (`seg`), relative to the patient's folder."""
-    if not folder.name.startswith("sub-"):
-        return {name: f"{folder.name}_{name}.nii.gz" for name in (*MODALITIES[PhantomKind.TUMOUR], "seg")}
-    stem = f"ses-1/anat/{folder.name}_ses-1_space-MNI152NLin2009aSym"
-    return {"t1": f"{stem}_T1w.nii.gz", "seg": f"{stem}_label-L_desc-T1lesion_mask.nii.gz"}
+def _patient_files(folder: Path, kind: PhantomKind) -> dict[str, Path]:
+    """Of each scan and of the mask (`seg`)."""
+    if kind is PhantomKind.TUMOUR:
+        return {name: folder / f"{folder.name}_{name}.nii.gz" for name in (*MODALITIES[kind], "seg")}
+    stem = f"{folder.name}_ses-1_space-MNI152NLin2009aSym"
+    suffixes = {"t1": "T1w", "seg": "label-L_desc-T1lesion_mask"}
+    return {name: folder / "ses-1" / "anat" / f"{stem}_{suffix}.nii.gz" for name, suffix in suffixes.items()}
 
 
 def _is_complete(out: Path, config: PhantomConfig, number: int) -> bool:
-    folder = _patient_folder(out, config, number)
-    return all((folder / name).is_file() for name in _file_names(folder).values())
+    files = _patient_files(_patient_folder(out, config, number), config.kind)
+    return all(path.is_file() for path in files.values())
 
 
 def _write_patient(out: Path, config: PhantomConfig, number: int) -> None:
-    """Write to a hidden folder and rename it when complete, so that an interrupted run leaves no partial patient."""
+    """Replaces what an interrupted run left of the patient."""
     folder = _patient_folder(out, config, number)
-    part = folder.with_name(f".{folder.name}.part")
+    shutil.rmtree(folder, ignore_errors=True)
     phantom = make_phantom(config, number)
-    for stale in (part, folder):
-        if stale.exists():
-            shutil.rmtree(stale)
-    for name, path in _file_names(folder).items():
-        (part / path).parent.mkdir(parents=True, exist_ok=True)
-        write_nifti(part / path, phantom.mask if name == "seg" else phantom.volumes[name], phantom.affine)
-    part.rename(folder)
+    for name, path in _patient_files(folder, config.kind).items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_nifti(path, phantom.mask if name == "seg" else phantom.volumes[name], phantom.affine)

@@ -83,7 +83,7 @@ def _vessel_shares(head: Head, tissues: Tissues) -> Floats:
     vessels = ramp(crossing, 0.36, 0.14) * shallow * np.clip(tissues.csf + 0.6 * tissues.gm, 0, 1)
     sinus = ramp(np.abs(x), 6, 3) * ramp(head.depth, 4.5, 2) * ramp(z - 0.8 * y, 10, 30)
     dura = ramp(head.depth, 2.6, 1.2) * ramp(head.noise(14.0), 0.9, 1.5)
-    return np.asarray(np.clip(vessels + sinus + dura, 0, 1), np.float32)
+    return np.clip(vessels + sinus + dura, 0, 1)
 
 
 def render(
@@ -121,7 +121,7 @@ def _bias(head: Head, common: Floats) -> Floats:
     """Smooth multiplicative bias, partly common to the scans of a patient, and the sensitivity of a surface coil."""
     own = head.noise(85.0)
     shine = head.rng.uniform(-0.05, 0.14) * np.exp(-head.depth / 18)
-    return np.asarray(np.exp(0.06 * common + 0.07 * own + shine), np.float32)
+    return np.exp(0.06 * common + 0.07 * own + shine)
 
 
 def _digitise(head: Head, signal: Floats) -> NDArray[np.int16]:

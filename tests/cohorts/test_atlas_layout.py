@@ -2,12 +2,11 @@
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
-from anofpdm.cli.main import app
 from anofpdm.cohorts import open_cohort
-from anofpdm.cohorts.layouts import bids
+from anofpdm.cohorts.layouts.bids import find_atlas_subjects as subjects
 from anofpdm.cohorts.plan import plan_cohort
+from anofpdm.cohorts.prepare import prepare
 from anofpdm.scoring.truth import Truth
 from anofpdm.segment.inputs import find_targets
 from tests import toys
@@ -37,21 +36,13 @@ def save_scan(root, subject="a", session="1", masks=None, mask_session="1"):
     return image
 
 
-def prepare(tmp_path, code=0) -> str:
-    words = ["prepare", "atlas2", tmp_path / "scans", tmp_path / "cohort", "--size", 24, "--workers", 1]
-    done = CliRunner().invoke(app, [*map(str, words)], env={"COLUMNS": "400"})
-    assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
-    assert done.exit_code == code, done.output
-    return done.output
-
-
-def prepared_masks(tmp_path, code=0):
-    """Masks by scan, bool [n, size, size], and what was printed."""
-    text = prepare(tmp_path, code)
-    cohort = open_cohort(tmp_path / "cohort")
+def prepared_masks(tmp_path):
+    """Masks by scan, bool [n, size, size], and the reasons of scans that failed."""
+    cohort = prepare(plan_cohort("atlas2", tmp_path / "scans", size=24), tmp_path / "cohort")
     rows = np.flatnonzero(cohort.has_mask)
     masks = Truth(cohort).masks(rows)
-    return {str(scan): masks[cohort.scans[rows] == scan] for scan in np.unique(cohort.scans[rows])}, text
+    by_scan = {str(scan): masks[cohort.scans[rows] == scan] for scan in np.unique(cohort.scans[rows])}
+    return by_scan, cohort.manifest.failed
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +67,7 @@ def test_masks_in_different_folders_are_not_joined(tmp_path):
     """The other one may be a prediction, or a copy of another version."""
     save_scan(tmp_path, masks={MASK: lesion(LEFT)})
     other = toys.save(tmp_path / "derivatives" / "x" / f"sub-a_ses-1_{MASK}.nii.gz", lesion(RIGHT), AFFINE)
-    (subject,) = bids.find_atlas_subjects(tmp_path)
+    (subject,) = subjects(tmp_path)
     assert "two files for its mask" in subject.problem
     assert str(other) in subject.problem
     assert "--entity" not in subject.problem  # not an option of this layout
@@ -114,10 +105,10 @@ def test_a_mask_on_another_grid_names_both(tmp_path, kind, shape, codes, describ
     image = save_scan(tmp_path / "scans", "bad", masks={MASK: lesion(LEFT)})
     path = file(tmp_path / "scans", "bad", "1", kind)
     toys.save(path, np.ones(shape, np.uint8), toys.affine_of(codes, shape=shape))
-    masks, text = prepared_masks(tmp_path, code=3)
-    assert f"failed: sub-bad_ses-1: {path} is not on the grid of {image}" in text
-    assert described in text
-    assert "24 x 24 x 20 voxels of 1 x 1 x 1 mm (RAS)" in text
+    masks, failed = prepared_masks(tmp_path)
+    assert failed["sub-bad_ses-1"].startswith(f"{path} is not on the grid of {image}")
+    assert described in failed["sub-bad_ses-1"]
+    assert "24 x 24 x 20 voxels of 1 x 1 x 1 mm (RAS)" in failed["sub-bad_ses-1"]
     assert set(masks) == {"sub-good_ses-1"}
 
 
@@ -133,7 +124,8 @@ def test_a_mask_without_a_session_among_several(tmp_path):
     save_scan(tmp_path / "scans", session="1", masks={MASK: lesion(LEFT)}, mask_session=None)
     save_scan(tmp_path / "scans", session="2")
     mask = file(tmp_path / "scans", "a", None, MASK)
-    assert f"{mask} names no session, and there are sub-a_ses-1 and sub-a_ses-2" in prepare(tmp_path, code=3)
+    (problem,) = filter(None, (scan.problem for scan in subjects(tmp_path / "scans")))
+    assert f"{mask} names no session, and there are sub-a_ses-1 and sub-a_ses-2" in problem
 
 
 def test_a_mask_without_its_image_and_an_image_without_its_mask(tmp_path):
@@ -141,7 +133,7 @@ def test_a_mask_without_its_image_and_an_image_without_its_mask(tmp_path):
     save_scan(tmp_path / "scans", masks={MASK: lesion(LEFT)})
     mask = toys.save(file(tmp_path / "scans", "a", "2", MASK), lesion(RIGHT), AFFINE)
     save_scan(tmp_path / "scans", session="3")
-    masks, text = prepared_masks(tmp_path, code=3)
-    assert f"failed: sub-a_ses-2: sub-a_ses-2: no image for its mask {mask}" in text
+    masks, failed = prepared_masks(tmp_path)
+    assert f"no image for its mask {mask}" in failed["sub-a_ses-2"]
     assert set(masks) == {"sub-a_ses-1"}
     assert set(open_cohort(tmp_path / "cohort").scans) == {"sub-a_ses-1", "sub-a_ses-3"}
