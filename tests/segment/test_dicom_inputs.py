@@ -31,7 +31,8 @@ def test_a_study_is_converted_to_temporary_files_of_the_same_bytes_each_time(kin
     assert (target.subject.name, target.bids, target.subject.problem) == ("anna", False, None)
     contents = []
     for _ in range(2):  # a resumed run compares inputs by their bytes
-        with target.open() as subject:
+        with target.open() as opened:
+            subject = opened.subject
             assert (subject.name, list(subject.images)) == ("anna", ["flair", "t2"])
             scan = read_scan(subject.images)
             contents.append([path.read_bytes() for path in subject.images.values()])
@@ -45,9 +46,9 @@ def test_a_study_is_converted_to_temporary_files_of_the_same_bytes_each_time(kin
 def test_nifti_files_are_not_converted(tmp_path):
     files = {name: toys.save(tmp_path / f"p_{name}.nii.gz", toys.head()) for name in MODALITIES}
     (target,) = find_targets([str(tmp_path)], MODALITIES)
-    with target.open() as subject:
-        assert subject is target.subject
-        assert subject.images == files
+    with target.open() as opened:
+        assert opened is target
+        assert opened.subject.images == files
 
 
 def test_chosen_series(anna, tmp_path):

@@ -12,13 +12,13 @@ import pytest
 
 from anofpdm.errors import AnoFPDMError, OutputError, ScanWarning
 from anofpdm.segment.inputs import find_targets
-from anofpdm.segment.many import BatchSegmentation, OutputOptions
+from anofpdm.segment.many import BatchSegmentation
 from anofpdm.segment.outputs import ANOMALY_MAP, MASK, OVERVIEW, REPORT
 from anofpdm.util.files import folder_lock
 from tests import toys
 from tests.segment.known_model import BY_HEALTHY, SHAPE, known_model, scan_files
 
-ALL, NO_OVERVIEW = OutputOptions(), OutputOptions(overview=False)
+ALL, NO_OVERVIEW = (OVERVIEW, REPORT), (REPORT,)
 
 
 def segment_all(targets, out, outputs=NO_OVERVIEW, model=None, overwrite=False, **options):
@@ -85,7 +85,7 @@ def test_a_result_of_something_else_is_refused_before_any_scan_is_segmented(chan
     targets = find_targets([str(out.parent / "in")], ("flair", "t2"))
     report = segment_all(targets, out, **{"model": named_model("first"), **options})
     assert list(report.segmented) == ["p1"]
-    assert report.refused == list(report.failed) == ["p0"]
+    assert list(report.refused) == list(report.failed) == ["p0"]
     assert report.failed["p0"].startswith(f"{out / 'p0'} was made ")
     assert reason in report.failed["p0"]
     assert report.failed["p0"].endswith("; give another --out, or --overwrite")
@@ -146,7 +146,7 @@ def test_a_result_with_a_missing_file_is_segmented_again(missing, tmp_path):
     segment_all(targets, tmp_path / "out", ALL)
     assert segment_all(targets, tmp_path / "out", ALL).skipped
     (tmp_path / "out" / "p0" / missing).unlink()
-    skipped = segment_all(targets, tmp_path / "out", OutputOptions(overview=False, report=False)).skipped
+    skipped = segment_all(targets, tmp_path / "out", ()).skipped
     assert bool(skipped) == (missing in (OVERVIEW, REPORT))
     (tmp_path / "out" / "p0" / missing).unlink(missing_ok=True)
     assert segment_all(targets, tmp_path / "out", ALL).segmented

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from anofpdm.cli.main import app
 from anofpdm.errors import NotEnoughMemoryError
 from anofpdm.segment.inputs import find_targets
-from anofpdm.segment.many import BatchSegmentation, OutputOptions
+from anofpdm.segment.many import BatchSegmentation
 from anofpdm.segment.model import load
 from anofpdm.segment.read import read
 from anofpdm.student.predict import CpuStudent
@@ -123,7 +123,7 @@ def test_the_cpu_takes_a_scan_that_does_not_fit_on_the_device_of_the_diffusion_m
 
 def run(model, scans, out):
     targets = find_targets([str(scans)], model.request().inputs)
-    return BatchSegmentation(model.request(), targets, out, OutputOptions(overview=False, report=False)).run()
+    return BatchSegmentation(model.request(), targets, out, ()).run()
 
 
 def test_a_scan_without_memory_fails_alone(student, scans, tmp_path, monkeypatch):

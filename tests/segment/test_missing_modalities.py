@@ -16,7 +16,7 @@ from anofpdm.scans import AxialPlanes, read_scan, scan_slices, write_nifti
 from anofpdm.scans.modalities import InputModalities
 from anofpdm.segment.engines import EngineSlices
 from anofpdm.segment.inputs import find_targets
-from anofpdm.segment.many import BatchSegmentation, OutputOptions
+from anofpdm.segment.many import OF_DICOM, BatchSegmentation
 from anofpdm.segment.model import load
 from tests import dicom_toys
 from tests.optional_toys import CHANNELS, SIZE, make_student, save_model, scan_files
@@ -25,7 +25,7 @@ from tests.segment.known_model import known_model
 from tests.segment.known_model import scan_files as known_scan
 
 WANTED = InputModalities(("flair",), ("t1", "t2"))
-QUICK = OutputOptions(overview=False, report=False)
+QUICK = ()
 SETS = [("flair", "t1", "t2"), ("flair", "t2"), ("t1", "flair"), ("flair",)]
 
 
@@ -217,7 +217,7 @@ def test_a_dicom_study_may_lack_a_series(model, tmp_path):
     place = dicom_study(tmp_path / "anna", ["AX T2", "AX FLAIR"])
     targets = find_targets([str(place)], WANTED)
     assert tuple(targets[0].subject.images) == ("flair", "t2")
-    report = run(model, targets, tmp_path / "out", OutputOptions(dicom=True))
+    report = run(model, targets, tmp_path / "out", OF_DICOM)
     assert report.missing == {"anna": ("t1",)}, report.failed
     folder = tmp_path / "out" / "anna"
     summary = summary_of(folder)

@@ -20,7 +20,7 @@ from anofpdm.scans import write_nifti
 from anofpdm.scans.expects import ScanExpectation
 from anofpdm.scans.grid import Grid
 from anofpdm.segment.inputs import find_targets
-from anofpdm.segment.many import BatchSegmentation, OutputOptions
+from anofpdm.segment.many import OF_DICOM, BatchSegmentation
 from anofpdm.segment.model import load
 from anofpdm.segment.read import read
 from tests.dicom_toys import Series
@@ -62,7 +62,7 @@ def test_a_dicom_study_on_several_grids_becomes_a_dicom_seg_per_series(model, he
     lines: list[str] = []
     request = model.request(engine="student", raw="auto")
     targets = find_targets([str(tmp_path / "anna")], request.modalities, raw=Raw.AUTO)
-    run = BatchSegmentation(request, targets, tmp_path / "out", OutputOptions(dicom=True), True, lines.append)
+    run = BatchSegmentation(request, targets, tmp_path / "out", OF_DICOM, True, lines.append)
     assert list(run.run().segmented) == ["anna"]
     assert "anna: series 1 'LOCALIZER' ignored: a localiser, by its description" in lines
     assert "anna: series 9 'ep2d_diff_4scan' ignored: diffusion, by its description" in lines
@@ -128,7 +128,7 @@ def test_a_result_with_raw_is_not_complete_without_it(model, stripped, tmp_path)
 
     def run(raw: Raw, **changes):
         request = model.request(engine="student", raw=raw)
-        return BatchSegmentation(request, targets, out, OutputOptions(False, False), **changes).run()
+        return BatchSegmentation(request, targets, out, (), **changes).run()
 
     assert list(run(Raw.ALWAYS).segmented) == ["p"]
     assert (out / "p" / "mask_on_t2.nii.gz").is_file()

@@ -11,7 +11,7 @@ from anofpdm.options import PhantomKind
 from anofpdm.phantoms.phantom_cohort import PhantomConfig, make_phantom
 from anofpdm.scans import read_volume
 from anofpdm.segment.inputs import find_targets
-from anofpdm.segment.many import BatchSegmentation, OutputOptions
+from anofpdm.segment.many import BatchSegmentation
 from anofpdm.segment.model import load
 from tests import dicom_toys, toys
 from tests.segment.known_model import BY_HEALTHY, known_model, scan_files
@@ -188,7 +188,7 @@ class TestOneSlice:
             dicom_toys.Series(plane + number * (plane > 0), spacing=(4.0, 4.0), **tags).save(tmp_path / "anna" / name)
         model = known_model()
         targets = find_targets([str(tmp_path / "anna")], ("flair", "t2"))
-        report = BatchSegmentation(model.request(), targets, tmp_path / "out", OutputOptions(False, False)).run()
+        report = BatchSegmentation(model.request(), targets, tmp_path / "out", ()).run()
         assert report.failed == {}
         assert nib.Nifti1Image.from_filename(tmp_path / "out" / "anna" / "mask.nii.gz").header.get_zooms()[
             2

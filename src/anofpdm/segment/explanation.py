@@ -11,8 +11,8 @@ from anofpdm.method.decision import Decisions
 from anofpdm.report.display import SliceSpace
 from anofpdm.report.page_data import axial_index
 from anofpdm.scans.findings import Finding
-from anofpdm.segment.engines import EngineSlices, decide_where_it_fits
-from anofpdm.segment.request import Explain, SegmentRequest
+from anofpdm.segment.engines import DiffusionEngine, EngineSlices, decide_where_it_fits
+from anofpdm.segment.request import Explain
 from anofpdm.util.progress import Progress
 
 
@@ -36,10 +36,10 @@ def rows_to_explain(
 
 
 def explain(
-    decisions: Decisions, slices: EngineSlices, rows: np.ndarray, request: SegmentRequest, progress: Progress
+    decisions: Decisions, slices: EngineSlices, rows: np.ndarray, explainer: DiffusionEngine, progress: Progress
 ) -> Decisions:
     """A student's decisions with the diffusion model's evidence for some rows of the slices."""
-    if request.explainer is None or not len(rows):
+    if not len(rows):
         return decisions
-    evidence = decide_where_it_fits(request.explainer, slices.rows(rows), progress).measured
+    evidence = decide_where_it_fits(explainer, slices.rows(rows), progress).measured
     return replace(decisions, evidence=replace(evidence, rows=rows))

@@ -30,10 +30,10 @@ from anofpdm.options import Engine, Precision, Raw, parse
 from anofpdm.raw.cache import StudyCache
 from anofpdm.segment.brain_source import BrainSource
 from anofpdm.segment.engines import Diffusion, DiffusionEngine, StudentEngine
-from anofpdm.segment.one_scan import Source, segment_source
-from anofpdm.segment.read_scan import Files
+from anofpdm.segment.inputs import GivenScan, find_scan
 from anofpdm.segment.request import Explain, KnownScans, SegmentOptions, SegmentRequest
 from anofpdm.segment.result import Segmentation
+from anofpdm.segment.segment_scan import segment_scan
 from anofpdm.student.decide import MaskChoices
 from anofpdm.student.student import FOLDER, Student, load_student
 from anofpdm.util.distributed import resolve_device
@@ -102,7 +102,7 @@ class Model:
 
     def segment(
         self,
-        scan: Files | Source,
+        scan: GivenScan,
         *,
         request: SegmentRequest | None = None,  # instead of options
         progress: Progress = silent,
@@ -132,7 +132,11 @@ class Model:
             request = self.request(**options)
             if options.get("raw") is None and not isinstance(scan, Mapping):  # as on the command line
                 request = replace(request, raw=Raw.AUTO)
-        return segment_source(scan, request, progress, raw_run or StudyCache())
+        cache, target = raw_run or StudyCache(), find_scan(scan, request.inputs, request.raw)
+        for note in target.notes:
+            cache.report(note)
+        with target.open() as opened:
+            return segment_scan(opened, request, progress, cache)
 
     def request(self, **options: Unpack[SegmentOptions]) -> SegmentRequest:
         """The options with all defaults of this model resolved; for many scans, do it once.
@@ -140,6 +144,7 @@ class Model:
         Raises ConfigError for options that exclude each other, ModelError for a student that cannot be used.
         """
         wanted, explain = parse(Engine, options.get("engine") or Engine.AUTO), check_explain(options.get("explain"))
+        brain_mask = options.get("brain_mask")
         engine: DiffusionEngine | StudentEngine
         explainer: DiffusionEngine | None = None
         if self._resolve_engine(wanted) is Engine.STUDENT:
@@ -157,7 +162,7 @@ class Model:
             model_name=self.name,
             model_sha256=self.sha256,
             scans=self.scans,
-            brain=BrainSource(options.get("brain_mask"), options.get("skull_strip")),
+            brain=BrainSource(None if brain_mask is None else Path(brain_mask), options.get("skull_strip")),
             explain=explain if explainer else None,
             explainer=explainer,
             raw=parse(Raw, options.get("raw") or Raw.NEVER),
