@@ -103,8 +103,7 @@ def test_a_model_prints_as_three_lines(tmp_path):
     name, modalities, engines = str(load(folder, "cpu")).splitlines()
     assert name == f"AnoFPDM model toy: {folder}"
     assert modalities == "modalities: FLAIR needed, T1, T2 optional"
-    size = (folder / "student" / "weights.safetensors").stat().st_size / 1e6
-    assert engines == f"engines: student ({size:.1f} MB); slices of 32 x 32 pixels"
+    assert engines == "engines: student; slices of 32 x 32 pixels"
     assert repr(known_model()).splitlines()[1:] == [
         "modalities: FLAIR, T2 needed",
         "engines: diffusion; slices of 64 x 64 pixels",

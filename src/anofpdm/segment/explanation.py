@@ -16,23 +16,20 @@ from anofpdm.segment.request import Explain
 from anofpdm.util.progress import Progress
 
 
-def warn_missing_slices(explain: Explain, indices: np.ndarray, where: object) -> None:
-    """Warn about requested slices that are not among the analysed ones."""
-    missing = [] if explain is None or explain == "findings" else sorted(set(explain) - set((indices + 1).tolist()))
-    if missing:
-        analysed = f"slices {indices[0] + 1} to {indices[-1] + 1} were analysed (counted from 1)"
-        text = f"{where}: no slice {', '.join(map(str, missing))} to explain; {analysed}"
-        warnings.warn(text, ScanWarning, stacklevel=2)
-
-
 def rows_to_explain(
-    explain: Explain, findings: Iterable[Finding], indices: np.ndarray, space: SliceSpace
+    wanted: Explain, findings: Iterable[Finding], indices: np.ndarray, space: SliceSpace, where: object
 ) -> np.ndarray:
-    """Rows of the requested slices, `indices` counting from 0; for findings, the rows nearest to their centres."""
-    if explain == "findings":
+    """Rows of the requested slices, `indices` counting from 0; for findings, the rows nearest to their centres. Warns
+    about requested slices that are not among the analysed ones."""
+    if wanted == "findings":
         centres = [axial_index(finding.centre_mm, space) for finding in findings]
         return np.unique([np.abs(indices - number).argmin() for number in centres]).astype(int)
-    return np.flatnonzero(np.isin(indices + 1, list(explain or ())))
+    numbers, requested = indices + 1, list(wanted or ())
+    if missing := sorted(set(requested) - set(numbers.tolist())):
+        analysed = f"slices {numbers[0]} to {numbers[-1]} were analysed (counted from 1)"
+        text = f"{where}: no slice {', '.join(map(str, missing))} to explain; {analysed}"
+        warnings.warn(text, ScanWarning, stacklevel=2)
+    return np.flatnonzero(np.isin(numbers, requested))
 
 
 def explain(

@@ -173,8 +173,6 @@ class BatchSegmentation:
     def _save(self, target: Target, result: Segmentation, folder: Path, name: Callable[[str], str]) -> None:
         title = target.subject.name
         remove_temporary_files(folder)
-        for file in (outputs.SEG_NRRD, *OF_DICOM):  # of an earlier run's mask
-            (folder / name(file)).unlink(missing_ok=True)
         picture, report = (file in self.files for file in FILES)
         result.save(folder, name, picture=picture, report=report, title=title)
         if outputs.SEG_NRRD in self.files:

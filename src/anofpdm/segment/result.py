@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 FINDING_COLUMNS = ("finding", "volume_ml", "x_mm", "y_mm", "z_mm", "peak", "peak_x_mm", "peak_y_mm", "peak_z_mm")
 
+OF_MASK = (outputs.SEG_NRRD, outputs.DICOM_SEG, outputs.DICOM_CAPTURE)  # further forms of a mask
 MAP_STEPS = 2.0**17  # values of a saved map are multiples of 1 / 131,072
 
 
@@ -67,9 +68,7 @@ class Segmentation:
         with translate_write_errors(folder):
             folder.mkdir(parents=True, exist_ok=True)
         rows = (row.values() for row in self.slices)
-        for file in (outputs.SUMMARY, outputs.OVERVIEW, outputs.REPORT):  # of an earlier run; the summary first
-            (folder / name(file)).unlink(missing_ok=True)
-        _remove_on_series(folder, name)
+        _remove_earlier(folder, name)
         for series, mask, grid in self._on_grids(self.mask):
             path = folder / name(outputs.on_series(outputs.MASK, series))
             write_nifti(path, (mask >= 0.5).astype(np.uint8), grid)
@@ -125,9 +124,11 @@ class Segmentation:
         return draw_overview(self.display, self.decisions, caption, oriented=self.grid.oriented, truth=truth)
 
 
-def _remove_on_series(folder: Path, name: Callable[[str], str]) -> None:
-    """Masks and maps of an earlier run on the grids of series."""
-    for file in (outputs.MASK, outputs.ANOMALY_MAP, outputs.DICOM_SEG, outputs.SEG_NRRD):
+def _remove_earlier(folder: Path, name: Callable[[str], str]) -> None:
+    """What an earlier run wrote and this one may not write again: the summary first, also files on grids of series."""
+    for file in (outputs.SUMMARY, outputs.OVERVIEW, outputs.REPORT, *OF_MASK):
+        (folder / name(file)).unlink(missing_ok=True)
+    for file in (outputs.MASK, outputs.ANOMALY_MAP, *OF_MASK):
         before, after = name(outputs.on_series(file, "\0")).split("\0")
         for path in list(folder.iterdir()):
             if path.name.startswith(before) and path.name.endswith(after):

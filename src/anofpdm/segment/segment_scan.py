@@ -11,7 +11,7 @@ from anofpdm.raw.cache import StudyCache
 from anofpdm.report.display import DisplayData
 from anofpdm.scans.findings import find_lesions
 from anofpdm.segment.engines import DiffusionEngine, EngineSlices, decide_where_it_fits
-from anofpdm.segment.explanation import explain, rows_to_explain, warn_missing_slices
+from anofpdm.segment.explanation import explain, rows_to_explain
 from anofpdm.segment.inputs import Target
 from anofpdm.segment.outputs import MISSING_MODALITIES
 from anofpdm.segment.read import ReadScan, read
@@ -42,8 +42,7 @@ def segment_scan(target: Target, request: SegmentRequest, progress: Progress, ca
         findings = find_lesions(mask, anomaly_map, scan.grid.affine)
         check_scan(scan, slices, findings, request)
         if request.explainer is not None:
-            warn_missing_slices(request.explain, slices.indices, scan.where)
-            rows = rows_to_explain(request.explain, findings, slices.indices, scan.slice_space)
+            rows = rows_to_explain(request.explain, findings, slices.indices, scan.slice_space, scan.where)
             rest = portion(progress, STUDENT_PORTION, 1 - STUDENT_PORTION)
             decisions = explain(decisions, slices, rows, request.explainer, rest)
     if warned.contradicted:  # an estimate from the probabilities would be too high
