@@ -1,13 +1,11 @@
 """From a scan to a mask, with a denoiser whose answer is known."""
 
 import csv
-import json
 
 import nibabel as nib
 import numpy as np
 import pytest
 import torch
-from typer.testing import CliRunner
 
 import anofpdm
 from anofpdm.calibration.calibration_file import save_calibration
@@ -16,7 +14,6 @@ from anofpdm.calibration.fit_calibration import (
     CalibrationConfig,
     fit_calibration,
 )
-from anofpdm.cli.main import app
 from anofpdm.cohorts import open_cohort
 from anofpdm.errors import (
     ConfigError,
@@ -31,7 +28,8 @@ from anofpdm.scans import read_scan, scan_slices
 from anofpdm.scans.expects import ScanExpectation
 from anofpdm.segment.outputs import ANOMALY_MAP, FINDINGS, MASK, REPORT, SLICES, SUMMARY
 from tests import toys
-from tests.segment.known_model import BY_HEALTHY, SHAPE, SIZE, known_model, scan_files, with_network
+from tests.commands import run
+from tests.segment.known_model import BY_HEALTHY, SHAPE, SIZE, known_model, scan_files, summary_of, with_network
 
 
 @pytest.mark.parametrize("axes", ["RAS", "LPS", "ASR", "PIR", "SLA", "IPL"])
@@ -68,11 +66,11 @@ def test_tables_and_summary_agree_with_the_mask(tmp_path):
     assert set(with_mask) <= set(slices_of_ball.tolist())
     assert len(with_mask) >= len(slices_of_ball) - 4
     volume = sum(float(row["area_mm2"]) for row in rows) / 1000
-    summary = json.loads((tmp_path / "out" / SUMMARY).read_text())
+    summary = summary_of(tmp_path / "out")
     assert summary["volume_ml"] == pytest.approx(volume, rel=0.1)
     assert summary["volume_ml"] == pytest.approx(result.mask.sum() / 1000, rel=1e-6)
     assert summary["settings"]["model_sha256"] == "same"
-    assert {len(one["sha256"]) for one in summary["inputs"].values()} == {64}
+    assert {len(image["sha256"]) for image in summary["inputs"].values()} == {64}
     assert all(row["detected"] == "1" for row in rows if float(row["area_mm2"]) > 0)
     (finding,) = csv.DictReader((tmp_path / "out" / FINDINGS).open())
     assert float(finding["volume_ml"]) == pytest.approx(summary["volume_ml"], rel=1e-3)
@@ -124,15 +122,15 @@ def test_a_healthy_scan_has_an_empty_mask_and_no_findings(tmp_path):
     assert not result.mask.any()
     assert result.findings == []
     result.save(tmp_path / "out")
-    assert json.loads((tmp_path / "out" / SUMMARY).read_text())["volume_ml"] == 0
+    assert summary_of(tmp_path / "out")["volume_ml"] == 0
 
 
 def test_batch_size_and_order_of_files_do_not_change_the_result(tmp_path):
     files, _, _ = scan_files(tmp_path)
-    one = known_model().segment(files, **BY_HEALTHY)
+    whole = known_model().segment(files, **BY_HEALTHY)
     other = known_model().segment(dict(reversed(files.items())), **BY_HEALTHY, batch=3)
-    np.testing.assert_array_equal(one.anomaly_map, other.anomaly_map)
-    np.testing.assert_array_equal(one.mask, other.mask)
+    np.testing.assert_array_equal(whole.anomaly_map, other.anomaly_map)
+    np.testing.assert_array_equal(whole.mask, other.mask)
 
 
 class TestBadScans:
@@ -219,11 +217,10 @@ def test_load_segment_and_save(made, tmp_path):
 def test_the_command_writes_reports_by_default(made, tmp_path):
     fitted = fit_calibration(load_trained(made / "model", CPU), open_cohort(made / "cohort"), SMALL)
     save_calibration(fitted.calibration, draw_calibration(fitted), made / "model")
-    words = ["segment", str(made / "model"), str(made / "scans" / "p1"), "--device", "cpu", "--no-pictures"]
+    words = ["segment", made / "model", made / "scans" / "p1", "--device", "cpu", "--no-pictures"]
     for more, written in (([], True), (["--no-report"], False)):
         out = tmp_path / str(written)
-        done = CliRunner().invoke(app, [*words, "--out", str(out), *more])
-        assert done.exit_code == 0, done.output
+        run(*words, "--out", out, *more)
         assert [path.name for path in out.rglob("*.html")] == ([REPORT] if written else [])
 
 

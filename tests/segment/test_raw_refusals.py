@@ -4,15 +4,14 @@ import sys
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
-from anofpdm.cli.main import app
 from anofpdm.demo.run_demo import BUNDLED
 from anofpdm.raw.geometry import shifted
 from anofpdm.raw.register import Head
 from anofpdm.scans import write_nifti
 from anofpdm.scans.grid import Grid
 from tests import toys
+from tests.commands import run
 from tests.raw.worlds import stripped_head, thick_grid
 
 GRIDS = {"flair": ((2.0, 2.0, 5.0), (100, 110, 30)), "t2": ((1.8, 1.8, 6.0), (112, 120, 26))}
@@ -54,8 +53,7 @@ def test_series_that_show_no_whole_brain(case, tmp_path):
     strip = ("--skull-strip", f'{sys.executable} -c "{code}" {{input}} {{output}}') if "mask" in case else ()
     files = (f"{name}={tmp_path / f'anna_{name}.nii.gz'}" for name in GRIDS)
     command = ["segment", BUNDLED / "phantom-tumour", *files, "--out", tmp_path / "out", "--engine", "student", *strip]
-    result = CliRunner().invoke(app, [str(word) for word in (*command, "--device", "cpu")])
-    assert result.exit_code == 3, result.output
+    result = run(*command, "--device", "cpu", code=3)
     assert message in result.output
     pictures = [path for path in (tmp_path / "out").rglob("failed_*.png") if f"(picture: {path})" in result.output]
     assert len(pictures) == (case != "a localiser")
