@@ -18,7 +18,7 @@ from anofpdm.segment.inputs import find_targets
 from anofpdm.segment.many import BatchSegmentation
 from anofpdm.segment.model import Model
 from anofpdm.segment.outputs import SUMMARY
-from tests import toys
+from tests import dicom_toys, toys
 
 SHAPE, SIZE = (40, 44, 36), 64
 BRAIN, LESION = 1.0, 0.0  # of network slices, in [-1, 1]
@@ -68,6 +68,15 @@ def segment_all(model, scans, out, files=(), *, overwrite=False, **options):
     request = model.request(**options)
     targets = scans if isinstance(scans, list) else find_targets([str(scans)], request.inputs, raw=request.raw)
     return BatchSegmentation(request, targets, out, files, overwrite=overwrite).run()
+
+
+def save_dicom(folder, series, **tags):
+    """A DICOM study: description to voxels; series are numbered from 3."""
+    for number, (description, voxels) in enumerate(series.items(), start=3):
+        dicom_toys.Series(voxels, SeriesNumber=number, SeriesDescription=description, **tags).save(
+            folder / f"s{number}"
+        )
+    return folder
 
 
 def summary_of(folder):

@@ -6,8 +6,7 @@ import numpy as np
 from anofpdm.segment.many import FILES, OF_DICOM
 from anofpdm.segment.outputs import DICOM_CAPTURE, DICOM_SEG
 from tests import dicom_toys, toys
-from tests.dicom_toys import Series
-from tests.segment.known_model import BY_HEALTHY, known_model, segment_all, summary_of
+from tests.segment.known_model import BY_HEALTHY, known_model, save_dicom, segment_all, summary_of
 
 SHAPE = (40, 40, 20)  # columns, rows, slices
 
@@ -19,17 +18,9 @@ def study(folder):
     inside, lesion = toys.ball(affine, SHAPE, (0, 0, 0), 17), toys.ball(affine, SHAPE, (6.0, -5.0, 4.0), 7.0)
     voxels = np.where(lesion, 50, np.where(inside, 100, 0)).astype(np.int16)
     origin = affine[:3, 3] * (-1, -1, 1)  # DICOM's axes point left and back
-    for number, name in {3: "AX T2 FLAIR", 4: "AX T2"}.items():
-        series = Series(
-            voxels.transpose(2, 1, 0) * (number - 2),  # the same after normalisation
-            spacing=(1.0, 1.0),
-            step=2.0,
-            origin=origin,
-            SeriesNumber=number,
-            SeriesDescription=name,
-        )
-        series.save(folder / f"s{number}")
-    return folder, lesion, affine
+    planes = voxels.transpose(2, 1, 0)
+    series = {"AX T2 FLAIR": planes, "AX T2": 2 * planes}  # the same after normalisation
+    return save_dicom(folder, series, spacing=(1.0, 1.0), step=2.0, origin=origin), lesion, affine
 
 
 def test_the_mask_of_a_study_overlays_its_lesion_as_nifti_and_dicom(tmp_path):

@@ -15,7 +15,7 @@ from anofpdm.segment.inputs import find_targets
 from anofpdm.segment.outputs import ANOMALY_MAP, MASK, OVERVIEW, REPORT
 from anofpdm.util.files import folder_lock
 from tests import toys
-from tests.segment.known_model import BY_HEALTHY, SHAPE, known_model, scan_files, segment_all, summary_of
+from tests.segment.known_model import BY_HEALTHY, SHAPE, known_model, scan_files, segment_all
 
 ALL, NO_OVERVIEW = (OVERVIEW, REPORT), (REPORT,)
 
@@ -91,17 +91,6 @@ def test_a_result_of_something_else_is_refused_before_any_scan_is_segmented(chan
     assert list(replaced.segmented) == ["p0"]
     assert contents(out / "p0") != before
     assert run([target], out, overwrite=True, **{"model": named_model("first"), **options}).skipped
-
-
-def test_an_image_more_is_another_input(tmp_path):
-    scan_files(tmp_path / "in")
-    (target,) = find_targets([str(tmp_path / "in")], ("flair", "t2"))
-    run([target], tmp_path / "out")
-    summary = tmp_path / "out" / "p" / "summary.json"
-    payload = summary_of(summary.parent)
-    del payload["inputs"]["t2"]
-    summary.write_text(json.dumps(payload))
-    assert "made from flair, and now flair, t2 is given" in run([target], tmp_path / "out").failed["p"]
 
 
 def test_results_of_another_version_are_kept_and_named(earlier, monkeypatch):

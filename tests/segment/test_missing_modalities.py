@@ -19,7 +19,7 @@ from tests import dicom_toys
 from tests.commands import run
 from tests.optional_toys import CHANNELS, SIZE, make_student, save_model, scan_files
 from tests.raw.worlds import moved_head, random_rigid, thick_grid
-from tests.segment.known_model import known_model, segment_all, summary_of
+from tests.segment.known_model import known_model, save_dicom, segment_all, summary_of
 from tests.segment.known_model import scan_files as known_scan
 
 WANTED = InputModalities(("flair",), ("t1", "t2"))
@@ -193,10 +193,7 @@ def test_bids_sidecars_name_missing_modalities(model_folder, tmp_path):
 
 
 def dicom_study(folder, names):
-    for number, name in enumerate(names, start=3):
-        voxels = dicom_toys.head(12, 32, 30, seed=number)
-        dicom_toys.Series(voxels, SeriesNumber=number, SeriesDescription=name).save(folder, f"S{number}")
-    return folder
+    return save_dicom(folder, {name: dicom_toys.head(12, 32, 30, seed=seed) for seed, name in enumerate(names)})
 
 
 def test_a_dicom_study_may_lack_a_series(model, tmp_path):

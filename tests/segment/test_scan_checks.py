@@ -9,8 +9,8 @@ from anofpdm.options import PhantomKind
 from anofpdm.phantoms.phantom_cohort import PhantomConfig, make_phantom
 from anofpdm.scans import read_volume
 from anofpdm.segment.model import load
-from tests import dicom_toys, toys
-from tests.segment.known_model import BY_HEALTHY, known_model, scan_files, segment_all, summary_of
+from tests import toys
+from tests.segment.known_model import BY_HEALTHY, known_model, save_dicom, scan_files, segment_all, summary_of
 
 pytestmark = pytest.mark.filterwarnings("ignore::anofpdm.errors.ScanWarning")
 
@@ -60,10 +60,8 @@ class TestSize:
     def test_dicom_names_its_tags(self, tmp_path):
         voxels = np.zeros((20, 40, 40), np.int16)
         voxels[2:-2, 3:-3, 3:-3] = np.random.default_rng(0).integers(300, 700, (16, 34, 34))
-        for number, name in {3: "AX T2 FLAIR", 4: "AX T2"}.items():
-            tags = {"SeriesNumber": number, "SeriesDescription": name}
-            series = dicom_toys.Series(voxels + number, spacing=(0.5, 0.5), step=0.5, **tags)
-            series.save(tmp_path / "anna" / f"s{number}")
+        series = {"AX T2 FLAIR": voxels, "AX T2": voxels + 1}
+        save_dicom(tmp_path / "anna", series, spacing=(0.5, 0.5), step=0.5)
         report = segment_all(known_model(), tmp_path / "anna", tmp_path / "out")
         assert "PixelSpacing and ImagePositionPatient" in report.failed["anna"]
 
@@ -171,9 +169,7 @@ class TestOneSlice:
 
     def test_dicom_of_one_slice(self, tmp_path):
         plane = toys.head((40, 40, 40))[None, :, :, 20]
-        for number, name in {3: "AX T2 FLAIR", 4: "AX T2"}.items():
-            tags = {"SeriesNumber": number, "SeriesDescription": name}
-            dicom_toys.Series(plane + number * (plane > 0), spacing=(4.0, 4.0), **tags).save(tmp_path / "anna" / name)
+        save_dicom(tmp_path / "anna", {"AX T2 FLAIR": plane, "AX T2": plane + (plane > 0)}, spacing=(4.0, 4.0))
         report = segment_all(known_model(), tmp_path / "anna", tmp_path / "out")
         assert report.failed == {}
         mask = nib.Nifti1Image.from_filename(tmp_path / "out" / "anna" / "mask.nii.gz")
