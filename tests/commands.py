@@ -1,7 +1,6 @@
 """Commands in this process: starting a new one takes seconds."""
 
-from click.testing import Result
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 from anofpdm.cli.main import app
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from anofpdm.cli import options
-from anofpdm.cli.output import print_lines, print_table, problem_lines
+from anofpdm.cli.output import print_lines, print_rows, problem_lines
 from anofpdm.cli.progress import progress_bars
 from anofpdm.options import Layout, Raw, Split, Template
 
@@ -85,9 +85,7 @@ def prepare(
         unknown_spacing=unknown_spacing,
     )
     with progress_bars() as progress:
-        report = preparation.prepare(
-            plan, out, options.worker_count(workers), strict=strict, overwrite=overwrite, on_progress=progress
-        )
+        report = preparation.prepare(plan, out, workers, strict=strict, overwrite=overwrite, on_progress=progress)
     _print_summary(open_cohort(out), report)
     if report.failed:
         raise typer.Exit(3)
@@ -102,16 +100,15 @@ def _parse_entities(pairs: list[str]) -> dict[str, str]:
 
 def _print_summary(cohort: "Cohort", report: "Report") -> None:
     import numpy as np
-    from rich.table import Table
 
     from anofpdm.labels import LABEL_NAMES
 
-    table = Table("", "patients", *LABEL_NAMES, box=None)
+    table = []
     for split in Split:
         rows = cohort.rows(split)
         counts = [str(np.count_nonzero(cohort.labels[rows] == label)) for label in range(len(LABEL_NAMES))]
-        table.add_row(split, str(len(np.unique(cohort.patients[rows]))), *counts)
-    print_table(table)
+        table.append((split, str(len(np.unique(cohort.patients[rows]))), *counts))
+    print_rows(("", "patients", *LABEL_NAMES), table)
     failed = f"; {len(report.failed)} scans failed: fix them and re-run the same command" if report.failed else ""
     print_lines(
         *(f"note: the {split} split is empty" for split in Split if not len(cohort.rows(split))),

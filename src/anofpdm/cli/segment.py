@@ -164,7 +164,7 @@ def segment(
         outputs.DICOM_SEG: dicom,
         outputs.DICOM_CAPTURE: dicom,
     }
-    batch = BatchSegmentation(
+    segmentation = BatchSegmentation(
         request,
         targets,
         out,
@@ -177,7 +177,7 @@ def segment(
     )
     with processes(local_device) as (world, progress):
         progress("Segmenting", 0, 0)
-        run = batch.run(world, progress)
+        run = segmentation.run(world, progress)
     if world.is_main:
         print_report(run, out, _next_step(targets, out) if report else "")
     if world.is_main and share is not None:
