@@ -72,7 +72,7 @@ def earlier(tmp_path):
         ({"image": ("flair", "t2")}, "was made from another flair and t2 image"),
     ],
 )
-def test_a_result_of_something_else_is_refused_before_any_scan_is_segmented(change, reason, earlier):
+def test_a_result_of_something_else_is_refused(change, reason, earlier):
     """Other scans of the run are segmented."""
     target, out = earlier
     before, options = contents(out / "p0"), dict(change)

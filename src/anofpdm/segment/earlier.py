@@ -31,9 +31,8 @@ class EarlierResult:
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
             return None
 
-    def conflict(self, model: str, settings: Mapping[str, Any], images: Mapping[str, Path] | None) -> str:
-        """In what it differs from the result that would be written, as a message; empty if in nothing but versions.
-        Without images, they are not compared."""
+    def conflict(self, model: str, settings: Mapping[str, Any], images: Mapping[str, Path]) -> str:
+        """In what it differs from the result that would be written, as a message; empty if in nothing but versions."""
         before, now = dict(_leaves(self.settings)), dict(_leaves(json.loads(json.dumps(settings))))
         different = [key for key in {**before, **now} if key not in VERSIONS and before.get(key) != now.get(key)]
         if any(key.partition(".")[0] in MODEL_KEYS for key in different):
@@ -45,8 +44,6 @@ class EarlierResult:
                 f"{key.rpartition('.')[2]} {_short(before.get(key))}, now {_short(now.get(key))}" for key in different
             )
             return f"was made with other options ({'; '.join(changes)})"
-        if images is None:
-            return ""
         if set(self.inputs) != set(images):
             return f"was made from {', '.join(self.inputs)}, and now {', '.join(images)} is given"
         changed = [key for key, path in images.items() if file_sha256(path) != self.inputs[key]]

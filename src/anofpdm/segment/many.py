@@ -4,7 +4,7 @@ model, other options or another input are refused."""
 import contextlib
 import json
 import warnings
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -95,19 +95,18 @@ class BatchSegmentation:
 
     def _run_share(self, targets: Sequence[Target], progress: Progress) -> RunReport:
         report = RunReport()
-        for target in targets:  # before any is segmented
-            with self._record_failure(target, report), contextlib.suppress(OSError):  # reading it fails again, below
-                self._is_complete(target, None if target.study else target.subject.images, report)
         for number, target in enumerate(targets):
             name = target.subject.name
             update = _scan_progress(progress, number, len(targets), name)
-            if name not in report.failed and name not in report.skipped:
-                with self._record_failure(target, report), warnings.catch_warnings():
-                    warnings.simplefilter("ignore", ScanWarning)  # they are in the report
-                    self._segment(target, report, update)
-            missing = self.request.inputs.missing(target.subject.images)
-            if missing and name not in report.failed:
-                report.missing[name] = missing
+            with self._record_failure(target, report), warnings.catch_warnings():
+                warnings.simplefilter("ignore", ScanWarning)  # they are in the report
+                if target.subject.problem:
+                    raise ScanError(f"{name}: {target.subject.problem}")
+                with target.open() as opened:
+                    if not self._is_complete(opened, report):
+                        self._segment(opened, report, update)
+                if missing := self.request.inputs.missing(target.subject.images):
+                    report.missing[name] = missing
             update(TASK, 1, 1)
         return report
 
@@ -126,49 +125,44 @@ class BatchSegmentation:
                 raise
             report.failed[target.subject.name] = f"not enough memory; {REMEDY}"
 
-    def _is_complete(self, target: Target, images: Mapping[str, Path] | None, report: RunReport) -> bool:
-        """Whether an earlier run made this result. Refuses one of something else. Without images, never complete."""
-        (folder, name), request = result_location(target, self.out), request_for(target, self.request)
-        earlier, settings, scan = EarlierResult.read(folder / name(outputs.SUMMARY)), request.settings(), target.subject
-        if earlier is None or scan.problem:
+    def _is_complete(self, target: Target, report: RunReport) -> bool:
+        """Whether an earlier run made this result. Refuses one of something else."""
+        (folder, name), request, subject = result_location(target, self.out), self.request, target.subject
+        earlier, settings = EarlierResult.read(folder / name(outputs.SUMMARY)), request_for(target, request).settings()
+        if earlier is None:
             return False
-        if conflict := earlier.conflict(request.model_name, settings, images):
+        if conflict := earlier.conflict(request.model_name, settings, subject.images):
             if self.overwrite:
                 return False
-            report.refused[scan.name] = f"{folder} {conflict}; {self.remedy}"
-            raise ConfigError(report.refused[scan.name])
+            report.refused[subject.name] = f"{folder} {conflict}; {self.remedy}"
+            raise ConfigError(report.refused[subject.name])
         note = earlier.version_note(settings)
         wanted = [file for file in self.files if target.study is not None or file not in OF_DICOM]
         files = (folder / name(file) for file in (outputs.MASK, outputs.ANOMALY_MAP, *wanted))
-        if images is None or (note and self.overwrite) or not all(file.is_file() for file in files):
+        if (note and self.overwrite) or not all(file.is_file() for file in files):
             return False
-        report.skipped[scan.name] = earlier.volume_ml
+        report.skipped[subject.name] = earlier.volume_ml
         if note:
-            report.warnings[scan.name] = [note]
+            report.warnings[subject.name] = [note]
         return True
 
     def _segment(self, target: Target, report: RunReport, progress: Progress) -> None:
-        subject, (folder, name) = target.subject, result_location(target, self.out)
-        if subject.problem:
-            raise ScanError(f"{subject.name}: {subject.problem}")
-        with target.open() as opened:
-            if target.study is not None and self._is_complete(opened, opened.subject.images, report):
-                return
+        scan, (folder, name) = target.subject.name, result_location(target, self.out)
 
-            def report_line(line: str) -> None:
-                self.report_stage(f"{subject.name}: {opened.name_series(line)}")
+        def report_line(line: str) -> None:
+            self.report_stage(f"{scan}: {target.name_series(line)}")
 
-            for line in target.notes:
-                report_line(line)
-            prepared = folder / outputs.PREPARATION if self.preparations is None else self.preparations / subject.name
-            result = segment_scan(opened, self.request, progress, StudyCache(prepared, report_line))
+        for line in target.notes:
+            report_line(line)
+        prepared = folder / outputs.PREPARATION if self.preparations is None else self.preparations / scan
+        result = segment_scan(target, self.request, progress, StudyCache(prepared, report_line))
         with translate_write_errors(folder):
             folder.mkdir(parents=True, exist_ok=True)
         with folder_lock(folder, needed=self.shared):
             self._save(target, result, folder, name)
-        report.segmented[subject.name] = result.volume_ml
+        report.segmented[scan] = result.volume_ml
         if result.summary["warnings"]:
-            report.warnings[subject.name] = result.summary["warnings"]
+            report.warnings[scan] = result.summary["warnings"]
 
     def _save(self, target: Target, result: Segmentation, folder: Path, name: Callable[[str], str]) -> None:
         title = target.subject.name
