@@ -229,22 +229,12 @@ def test_an_ambiguous_optional_series_is_left_out_unless_chosen(tmp_path):
     assert target.study.series["t2"].label.number == 5
 
 
-def test_an_optional_series_that_cannot_be_used_is_left_out_unless_chosen(tmp_path, monkeypatch):
-    from anofpdm.scans.dicom import read
-
+def test_an_optional_series_that_cannot_be_used_is_left_out_unless_chosen(tmp_path):
     place = dicom_study(tmp_path / "anna", ["AX FLAIR", "AX T2"])
-    every = read._all_series
-
-    def damaged(source):
-        return [
-            replace(series, problem="slices are missing") if series.label.number == 4 else series
-            for series in every(source)
-        ]
-
-    monkeypatch.setattr("anofpdm.scans.dicom.read._all_series", damaged)
+    next((place / "s4").glob("*005.dcm")).unlink()
     (target,) = find_targets([str(place)], WANTED)
     assert tuple(target.study.series) == ("flair",)
-    assert any(line.endswith("ignored: t2, but slices are missing") for line in target.study.notes)
+    assert any("ignored: t2, but " in line and "slices are missing" in line for line in target.study.notes)
     with pytest.raises(ScanError, match="slices are missing"):
         find_targets([str(place)], WANTED, series={"t2": "4"})
 

@@ -1,7 +1,6 @@
 """Model.segment takes a scan in every form that the command line takes it, and a model describes itself."""
 
 import inspect
-import shutil
 import subprocess
 import sys
 
@@ -48,14 +47,6 @@ def test_a_folder_with_one_scan(world, kind):
 
 def test_files_whose_names_tell_the_modality(world):
     same_mask(world, list(world[1].values()))
-
-
-def test_a_folder_in_bids_layout(world, tmp_path):
-    for name, path in world[1].items():
-        target = tmp_path / "sub-01" / "anat" / f"sub-01_{ {'flair': 'FLAIR', 't2': 'T2w'}[name] }.nii.gz"
-        target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(path, target)
-    same_mask(world, tmp_path)
 
 
 def test_one_file_for_a_model_of_one_modality(tmp_path):
