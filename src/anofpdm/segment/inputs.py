@@ -224,7 +224,7 @@ def _explicit_target(assigned: Sequence[str], modalities: InputModalities) -> Ta
         if not path.is_file():
             raise CohortError(f"{path}: no such file; check the path")
         files[modality] = path
-    name = folder.find_subjects([next(iter(files.values()))])[0].name or "scan"
+    name = normalise_name(folder.parse_name(next(iter(files.values())))[0]) or "scan"
     (subject,) = select_modalities([Subject(name, name, files)], modalities)
     if subject.problem:
         raise CohortError(f"{name}: {subject.problem}")

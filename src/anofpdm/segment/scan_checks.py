@@ -10,6 +10,7 @@ from pathlib import Path
 
 from anofpdm.calibration.fit_calibration import foreground_share
 from anofpdm.cohorts.layouts import folder
+from anofpdm.cohorts.subjects import MASK
 from anofpdm.errors import ContrastWarning, ScanWarning
 from anofpdm.raw.mixed_up import compare_slices, same_contrast, warn_mixed_up
 from anofpdm.scans.findings import Finding
@@ -71,12 +72,11 @@ def _warn(text: str) -> None:
 def _check_names(files: Mapping[str, Path]) -> None:
     """Files that are named as another modality than they are given as."""
     for given, path in files.items():
-        for named in folder.find_subjects([path])[0].images:
-            if named != folder.UNNAMED and given in folder.NAMES.values() and not same_contrast(given, named):
-                _warn(
-                    f"{path}: given as {given}, but its name is that of a {named} image; "
-                    "check that no files are mixed up"
-                )
+        _, named = folder.parse_name(path)
+        known = given in folder.NAMES.values() and named not in (folder.UNNAMED, MASK)
+        if known and not same_contrast(given, named):
+            problem = f"given as {given}, but its name is that of a {named} image"
+            _warn(f"{path}: {problem}; check that no files are mixed up")
 
 
 def _check_kind(scan: ReadScan, slices: EngineSlices, request: SegmentRequest) -> None:

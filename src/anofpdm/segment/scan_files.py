@@ -119,8 +119,7 @@ def _split_by_name(files: Sequence[Path], modalities: tuple[str, ...]) -> tuple[
     """Files by the modality in their names, and those without; none where they are not of one study."""
     named, unnamed = dict[str, Path](), list[Path]()
     for path in files:
-        (subject,) = folder.find_subjects([path], modalities)
-        role = MASK if subject.masks else next(iter(subject.images))
+        _, role = folder.parse_name(path, modalities)
         if role in named or path.parent != files[0].parent:
             return {}, []
         if role == folder.UNNAMED:
