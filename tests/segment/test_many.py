@@ -12,15 +12,14 @@ import pytest
 
 from anofpdm.errors import AnoFPDMError, OutputError, ScanWarning
 from anofpdm.segment.inputs import find_targets
+from anofpdm.segment.many import FILES
 from anofpdm.segment.outputs import ANOMALY_MAP, MASK, OVERVIEW, REPORT
 from anofpdm.util.files import folder_lock
 from tests import toys
 from tests.segment.known_model import BY_HEALTHY, SHAPE, known_model, scan_files, segment_all
 
-ALL, NO_OVERVIEW = (OVERVIEW, REPORT), (REPORT,)
 
-
-def run(targets, out, files=NO_OVERVIEW, model=None, **options):
+def run(targets, out, files=(), model=None, **options):
     return segment_all(model or known_model(), targets, out, files, **{**BY_HEALTHY, **options})
 
 
@@ -129,13 +128,13 @@ def test_a_partly_overwritten_result_is_not_complete(tmp_path, monkeypatch):
 @pytest.mark.parametrize("missing", [MASK, ANOMALY_MAP, OVERVIEW, REPORT])
 def test_a_result_with_a_missing_file_is_segmented_again(missing, tmp_path):
     targets = targets_in(tmp_path / "in", 1)
-    run(targets, tmp_path / "out", ALL)
-    assert run(targets, tmp_path / "out", ALL).skipped
+    run(targets, tmp_path / "out", FILES)
+    assert run(targets, tmp_path / "out", FILES).skipped
     (tmp_path / "out" / "p0" / missing).unlink()
-    skipped = run(targets, tmp_path / "out", ()).skipped
+    skipped = run(targets, tmp_path / "out").skipped
     assert bool(skipped) == (missing in (OVERVIEW, REPORT))
     (tmp_path / "out" / "p0" / missing).unlink(missing_ok=True)
-    assert run(targets, tmp_path / "out", ALL).segmented
+    assert run(targets, tmp_path / "out", FILES).segmented
 
 
 def test_another_brain_mask_is_another_option(tmp_path):
@@ -203,7 +202,7 @@ def test_bids_input_gives_bids_names(tmp_path, monkeypatch):
     targets = find_targets([str(tmp_path / "bids")], ("flair", "t2"))
     titles = []
     monkeypatch.setattr("anofpdm.segment.result.draw_overview", lambda *words, **_: titles.append(words[2]) or b"")
-    report = run(targets, tmp_path / "out", ALL)
+    report = run(targets, tmp_path / "out", FILES)
     assert list(report.segmented) == ["sub-01_ses-1"]
     assert titles[0].startswith("sub-01_ses-1: ")
     made = tmp_path / "out" / "sub-01" / "ses-1" / "anat"

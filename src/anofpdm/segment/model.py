@@ -1,6 +1,7 @@
 """Load a model and segment a scan. The file to read first.
 
-A scan is cut into axial slices (segment_scan.py). An engine (engines.py) decides on each slice:
+segment_scan.py is the way of a scan in one function: its files are read (read.py; a raw study is registered and
+stripped first) and cut into axial slices. An engine (engines.py) decides on each slice:
 
  -  DiffusionEngine, the method of the paper. The diffusion model was trained with one label per slice, healthy or
     unhealthy. Each slice is noised level by level; at each level the model estimates the noise-free slice twice, once
