@@ -9,14 +9,13 @@ from dataclasses import replace
 import nibabel as nib
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
-from anofpdm.cli.main import app
 from anofpdm.demo.run_demo import BUNDLED
 from anofpdm.network import config
 from anofpdm.options import Preset
 from anofpdm.study.comparison.methods import METHODS, ReconstructionMethod
 from tests import toys
+from tests.commands import run
 
 PHANTOMS = ("--kind", "tumour", "--patients", 6, "--seed", 80, "--slices", 10)  # each with a lesion
 OTHERS = {
@@ -31,9 +30,7 @@ NARROW = {"channels": 8, "multipliers": (1, 2), "blocks": 1, "attention": (2,)}
 
 
 def anofpdm(*words):
-    done = CliRunner().invoke(app, [str(word) for word in words])
-    assert done.exit_code == 0, done.output
-    return done.stdout
+    return run(*words).stdout
 
 
 @pytest.fixture(scope="module")

@@ -1,5 +1,6 @@
 """A model whose answers are known, and scans for it."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,8 +14,11 @@ from anofpdm.method.evidence import EvidenceSettings
 from anofpdm.network.predictor import TrainedModel
 from anofpdm.network.schedule import NoiseSchedule
 from anofpdm.segment.engines import Diffusion
+from anofpdm.segment.inputs import find_targets
+from anofpdm.segment.many import BatchSegmentation
 from anofpdm.segment.model import Model
-from tests import toys
+from anofpdm.segment.outputs import SUMMARY
+from tests import dicom_toys, toys
 
 SHAPE, SIZE = (40, 44, 36), 64
 BRAIN, LESION = 1.0, 0.0  # of network slices, in [-1, 1]
@@ -57,6 +61,26 @@ def known_model(**changes):
 def with_network(model, **changes):
     network = replace(model.diffusion.network, **changes)
     return replace(model, diffusion=replace(model.diffusion, network=network))
+
+
+def segment_all(model, scans, out, files=(), *, overwrite=False, **options):
+    """Many scans: targets, or what they are found in. Returns the report."""
+    request = model.request(**options)
+    targets = scans if isinstance(scans, list) else find_targets([str(scans)], request.inputs, raw=request.raw)
+    return BatchSegmentation(request, targets, out, files, overwrite=overwrite).run()
+
+
+def save_dicom(folder, series, **tags):
+    """A DICOM study: description to voxels; series are numbered from 3."""
+    for number, (description, voxels) in enumerate(series.items(), start=3):
+        dicom_toys.Series(voxels, SeriesNumber=number, SeriesDescription=description, **tags).save(
+            folder / f"s{number}"
+        )
+    return folder
+
+
+def summary_of(folder):
+    return json.loads((folder / SUMMARY).read_text())
 
 
 BY_HEALTHY = {"threshold": "healthy", "smallest": 0, "context": 0.0, "peak": 0.0}  # options of Model.segment

@@ -3,21 +3,13 @@
 import re
 
 import pytest
-from typer.testing import CliRunner
 
-from anofpdm.cli.main import app
 from anofpdm.segment.outputs import SUMMARY
+from tests.commands import run
 from tests.optional_toys import save_model, scan_files
 
 FLAIR = ("flair",)
 FAST = ("--no-report", "--no-pictures", "--raw", "never", "--device", "cpu")
-
-
-def run(*words, code=0):
-    done = CliRunner().invoke(app, [str(word) for word in words])
-    assert done.exit_code == code, done.output
-    assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
-    return done
 
 
 @pytest.fixture

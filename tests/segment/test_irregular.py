@@ -4,19 +4,12 @@ import os
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from anofpdm.cli.main import app
 from anofpdm.segment.inputs import find_targets
+from tests.commands import run
 from tests.optional_toys import save_model, scan_files
 
 FLAIR = ("flair",)
-
-
-def run(*words, code=0):
-    done = CliRunner().invoke(app, [str(word) for word in words])
-    assert done.exit_code == code, done.output
-    return done
 
 
 @pytest.fixture

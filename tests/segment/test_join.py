@@ -6,29 +6,24 @@ import shutil
 import nibabel as nib
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
-from anofpdm.cli.main import app
 from anofpdm.errors import ConfigError
 from anofpdm.segment.join import Part
 from anofpdm.util.files import folder_lock
 from tests import toys
+from tests.commands import run
 
 SHAPE, SCANS = (24, 26, 14), ("p0", "p1", "p2", "p3", "p4")
 VOXEL_MM = (5.0, 5.0, 6.0)
 
 
-def anofpdm(*words, code=0):
-    done = CliRunner().invoke(app, [str(word) for word in words])
-    if done.exception is not None and not isinstance(done.exception, SystemExit):
-        raise done.exception
-    assert done.exit_code == code, done.output
-    return done.output
-
-
 def segment(scans, out, *words, code=0):
     fast = ("--device", "cpu", "--no-report", "--no-pictures", "--raw", "never")
-    return anofpdm("segment", "phantom-stroke", scans, "--out", out, *fast, *words, code=code)
+    return run("segment", "phantom-stroke", scans, "--out", out, *fast, *words, code=code).output
+
+
+def join(folder, code=0):
+    return run("join", folder, code=code).output
 
 
 @pytest.fixture(scope="module")
@@ -47,13 +42,13 @@ def rows_of(folder):
 def test_parts_are_joined_to_what_one_run_gives(scans, tmp_path):
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     segment(scans, whole)
-    anofpdm("join", whole)
+    join(whole)
     parts.mkdir()
     with folder_lock(parts, shared=True):  # as another job of the array does
         segment(scans, parts, "--part", "2/2")
         assert "missing: part 1/2" in anofpdm_join_while_running(parts)
         segment(scans, parts, "--part", "1/2")
-    assert "5 scans" in anofpdm("join", parts)
+    assert "5 scans" in join(parts)
     assert [row["scan"] for row in rows_of(parts)] == list(SCANS)
     assert rows_of(parts) == rows_of(whole)
     for row in rows_of(parts):
@@ -64,16 +59,16 @@ def test_parts_are_joined_to_what_one_run_gives(scans, tmp_path):
 
 def anofpdm_join_while_running(folder):
     """The table is not written then; a copy can be joined."""
-    assert "another run is writing here" in anofpdm("join", folder, code=1)
+    assert "another run is writing here" in join(folder, code=1)
     copy = folder.with_name("copy")
     shutil.copytree(folder, copy)
-    return anofpdm("join", copy, code=3)
+    return join(copy, code=3)
 
 
 def test_a_name_that_a_spreadsheet_would_run_is_escaped(tmp_path):
     toys.save(tmp_path / "=1+1_t1.nii.gz", toys.head(SHAPE), toys.affine_of(spacing=VOXEL_MM, shape=SHAPE))
     segment(tmp_path / "=1+1_t1.nii.gz", tmp_path / "out")
-    anofpdm("join", tmp_path / "out")
+    join(tmp_path / "out")
     (row,) = rows_of(tmp_path / "out")
     assert (row["scan"], row["folder"]) == ("'=1+1", "'=1+1")
     assert float(row["volume_ml"]) >= 0
@@ -94,7 +89,7 @@ def test_failed_and_lost_scans_are_reported(scans, tmp_path):
     for number in (2, 3, 4):
         segment(tmp_path / "scans", out, "--part", f"{number}/4")
     shutil.rmtree(out / "p2")
-    output = anofpdm("join", out, code=3)
+    output = join(out, code=3)
     assert "failed: p0: " in output
     assert "missing: result of p2" in output
     assert [row["scan"] for row in rows_of(out)] == ["p1", "p3", "p4"]
@@ -114,7 +109,7 @@ def test_wrong_parts(text):
 
 
 def test_other_folders_and_other_counts_are_refused(scans, tmp_path):
-    assert "no results" in anofpdm("join", tmp_path, code=1)
+    assert "no results" in join(tmp_path, code=1)
     segment(scans, tmp_path / "out", "--part", "5/5")
     segment(scans, tmp_path / "out", "--part", "4/4")
-    assert "4 and 5 parts" in anofpdm("join", tmp_path / "out", code=1)
+    assert "4 and 5 parts" in join(tmp_path / "out", code=1)

@@ -12,19 +12,15 @@ import pytest
 
 from anofpdm.errors import AnoFPDMError, OutputError, ScanWarning
 from anofpdm.segment.inputs import find_targets
-from anofpdm.segment.many import BatchSegmentation, OutputOptions
+from anofpdm.segment.many import FILES
 from anofpdm.segment.outputs import ANOMALY_MAP, MASK, OVERVIEW, REPORT
 from anofpdm.util.files import folder_lock
 from tests import toys
-from tests.segment.known_model import BY_HEALTHY, SHAPE, known_model, scan_files
-
-ALL, NO_OVERVIEW = OutputOptions(), OutputOptions(overview=False)
+from tests.segment.known_model import BY_HEALTHY, SHAPE, known_model, scan_files, segment_all
 
 
-def segment_all(targets, out, outputs=NO_OVERVIEW, model=None, overwrite=False, **options):
-    model = model or known_model()
-    request = model.request(**{**BY_HEALTHY, **options})
-    return BatchSegmentation(request, targets, out, outputs, overwrite=overwrite).run()
+def run(targets, out, files=(), model=None, **options):
+    return segment_all(model or known_model(), targets, out, files, **{**BY_HEALTHY, **options})
 
 
 def targets_in(folder, count=3):
@@ -35,11 +31,11 @@ def targets_in(folder, count=3):
 
 def test_a_second_run_resumes(tmp_path):
     targets = targets_in(tmp_path / "in")
-    first = segment_all(targets[:1], tmp_path / "out")
+    first = run(targets[:1], tmp_path / "out")
     stamp = (tmp_path / "out" / "p0" / MASK).stat().st_mtime_ns
     (tmp_path / "out" / "p1").mkdir()
     (tmp_path / "out" / "p1" / MASK).write_bytes(b"half")  # as a killed run leaves it: no summary yet
-    again = segment_all(targets, tmp_path / "out")
+    again = run(targets, tmp_path / "out")
     assert list(first.segmented) == ["p0"]
     assert list(again.skipped) == ["p0"]
     assert list(again.segmented) == ["p1", "p2"]
@@ -60,7 +56,7 @@ def contents(folder):
 def earlier(tmp_path):
     """A scan and its result in out/, by a model named first."""
     (target,) = targets_in(tmp_path / "in", 1)
-    segment_all([target], tmp_path / "out", model=named_model("first"))
+    run([target], tmp_path / "out", model=named_model("first"))
     return target, tmp_path / "out"
 
 
@@ -75,7 +71,7 @@ def earlier(tmp_path):
         ({"image": ("flair", "t2")}, "was made from another flair and t2 image"),
     ],
 )
-def test_a_result_of_something_else_is_refused_before_any_scan_is_segmented(change, reason, earlier):
+def test_a_result_of_something_else_is_refused(change, reason, earlier):
     """Other scans of the run are segmented."""
     target, out = earlier
     before, options = contents(out / "p0"), dict(change)
@@ -83,51 +79,40 @@ def test_a_result_of_something_else_is_refused_before_any_scan_is_segmented(chan
         target.subject.images[key].write_bytes(scan_files(out.parent / "new", radius=8.0)[0][key].read_bytes())
     scan_files(out.parent / "in", name="p1")
     targets = find_targets([str(out.parent / "in")], ("flair", "t2"))
-    report = segment_all(targets, out, **{"model": named_model("first"), **options})
+    report = run(targets, out, **{"model": named_model("first"), **options})
     assert list(report.segmented) == ["p1"]
-    assert report.refused == list(report.failed) == ["p0"]
+    assert list(report.refused) == list(report.failed) == ["p0"]
     assert report.failed["p0"].startswith(f"{out / 'p0'} was made ")
     assert reason in report.failed["p0"]
     assert report.failed["p0"].endswith("; give another --out, or --overwrite")
     assert contents(out / "p0") == before
-    replaced = segment_all([target], out, overwrite=True, **{"model": named_model("first"), **options})
+    replaced = run([target], out, overwrite=True, **{"model": named_model("first"), **options})
     assert list(replaced.segmented) == ["p0"]
     assert contents(out / "p0") != before
-    assert segment_all([target], out, overwrite=True, **{"model": named_model("first"), **options}).skipped
-
-
-def test_an_image_more_is_another_input(tmp_path):
-    scan_files(tmp_path / "in")
-    (target,) = find_targets([str(tmp_path / "in")], ("flair", "t2"))
-    segment_all([target], tmp_path / "out")
-    summary = tmp_path / "out" / "p" / "summary.json"
-    payload = json.loads(summary.read_text())
-    del payload["inputs"]["t2"]
-    summary.write_text(json.dumps(payload))
-    assert "made from flair, and now flair, t2 is given" in segment_all([target], tmp_path / "out").failed["p"]
+    assert run([target], out, overwrite=True, **{"model": named_model("first"), **options}).skipped
 
 
 def test_results_of_another_version_are_kept_and_named(earlier, monkeypatch):
     target, out = earlier
     monkeypatch.setattr("torch.__version__", "9.9")
-    kept = segment_all([target], out, model=named_model("first"))
+    kept = run([target], out, model=named_model("first"))
     assert list(kept.skipped) == ["p0"]
     assert ", now 9.9)" in kept.warnings["p0"][0]
-    assert segment_all([target], out, model=named_model("first"), overwrite=True).segmented
-    assert not segment_all([target], out, model=named_model("first")).warnings
+    assert run([target], out, model=named_model("first"), overwrite=True).segmented
+    assert not run([target], out, model=named_model("first")).warnings
 
 
 @pytest.mark.parametrize("damage", ["", "[]", '{"settings": 1}', '{"inputs": [1]}', 100_000 * "["])
 def test_a_damaged_summary_is_an_incomplete_result(damage, earlier):
     target, out = earlier
     (out / "p0" / "summary.json").write_text(damage)
-    assert segment_all([target], out, model=named_model("second")).segmented
+    assert run([target], out, model=named_model("second")).segmented
 
 
 @pytest.mark.filterwarnings("ignore:.*the lesion mask is")
 def test_a_partly_overwritten_result_is_not_complete(tmp_path, monkeypatch):
     (target,) = targets_in(tmp_path / "in", 1)
-    segment_all([target], tmp_path / "out")
+    run([target], tmp_path / "out")
     result = known_model().segment(target.subject.images, threshold="quantile", context=0.0, peak=0.0)
 
     def stopped(*_):
@@ -137,19 +122,19 @@ def test_a_partly_overwritten_result_is_not_complete(tmp_path, monkeypatch):
         patch.setattr("anofpdm.segment.result.write_nifti", stopped)
         with pytest.raises(KeyboardInterrupt):
             result.save(tmp_path / "out" / "p0")
-    assert list(segment_all([target], tmp_path / "out").segmented) == ["p0"]
+    assert list(run([target], tmp_path / "out").segmented) == ["p0"]
 
 
 @pytest.mark.parametrize("missing", [MASK, ANOMALY_MAP, OVERVIEW, REPORT])
 def test_a_result_with_a_missing_file_is_segmented_again(missing, tmp_path):
     targets = targets_in(tmp_path / "in", 1)
-    segment_all(targets, tmp_path / "out", ALL)
-    assert segment_all(targets, tmp_path / "out", ALL).skipped
+    run(targets, tmp_path / "out", FILES)
+    assert run(targets, tmp_path / "out", FILES).skipped
     (tmp_path / "out" / "p0" / missing).unlink()
-    skipped = segment_all(targets, tmp_path / "out", OutputOptions(overview=False, report=False)).skipped
+    skipped = run(targets, tmp_path / "out").skipped
     assert bool(skipped) == (missing in (OVERVIEW, REPORT))
     (tmp_path / "out" / "p0" / missing).unlink(missing_ok=True)
-    assert segment_all(targets, tmp_path / "out", ALL).segmented
+    assert run(targets, tmp_path / "out", FILES).segmented
 
 
 def test_another_brain_mask_is_another_option(tmp_path):
@@ -157,23 +142,23 @@ def test_another_brain_mask_is_another_option(tmp_path):
     affine, brain = toys.affine_of("LPS", shape=SHAPE), tmp_path / "brain.nii.gz"
     for radius in (16, 13):
         toys.save(brain, toys.ball(affine, SHAPE, (0, 0, 0), radius).astype(np.uint8), affine)
-        assert segment_all(targets, tmp_path / "out", brain_mask=brain, overwrite=True).segmented
-        assert segment_all(targets, tmp_path / "out", brain_mask=brain).skipped
+        assert run(targets, tmp_path / "out", brain_mask=brain, overwrite=True).segmented
+        assert run(targets, tmp_path / "out", brain_mask=brain).skipped
 
 
 def test_warnings_are_in_the_report_only(tmp_path, recwarn):
     targets = targets_in(tmp_path / "in", 1)
     narrow = known_model(foreground=(0.05, 0.2))
-    report = segment_all(targets, tmp_path / "out", model=narrow)
+    report = run(targets, tmp_path / "out", model=narrow)
     assert len(report.warnings["p0"]) == 1
-    assert not [one for one in recwarn if one.category is ScanWarning]
+    assert not [warning for warning in recwarn if warning.category is ScanWarning]
 
 
 def test_a_broken_scan_is_reported_and_the_others_are_segmented(tmp_path):
     targets = targets_in(tmp_path / "in")
     broken = tmp_path / "in" / "p1_t2.nii.gz"
     broken.write_bytes(broken.read_bytes()[:200])
-    report = segment_all(targets, tmp_path / "out")
+    report = run(targets, tmp_path / "out")
     assert list(report.segmented) == ["p0", "p2"]
     assert "p1_t2.nii.gz" in report.failed["p1"]
     assert not (tmp_path / "out" / "p1").exists()
@@ -189,14 +174,14 @@ def test_a_full_disk_stops_the_run(tmp_path, monkeypatch):
 
     monkeypatch.setattr("anofpdm.segment.result.write_nifti", full)
     with pytest.raises(OutputError, match=MASK):
-        segment_all(targets, tmp_path / "out")
+        run(targets, tmp_path / "out")
     assert len(attempts) == 1
 
 
 def test_a_locked_output_folder_is_refused(tmp_path):
     (tmp_path / "out").mkdir()
     with folder_lock(tmp_path / "out"), pytest.raises(AnoFPDMError, match="another run is writing here"):
-        segment_all(targets_in(tmp_path / "in", 1), tmp_path / "out")
+        run(targets_in(tmp_path / "in", 1), tmp_path / "out")
 
 
 def test_temporary_files_of_a_killed_run_are_removed(tmp_path):
@@ -204,7 +189,7 @@ def test_temporary_files_of_a_killed_run_are_removed(tmp_path):
     left = tmp_path / "out" / "p0" / f".{MASK}.12.tmp"
     left.parent.mkdir(parents=True)
     left.write_bytes(b"half")
-    segment_all(targets, tmp_path / "out")
+    run(targets, tmp_path / "out")
     assert not left.exists()
 
 
@@ -217,7 +202,7 @@ def test_bids_input_gives_bids_names(tmp_path, monkeypatch):
     targets = find_targets([str(tmp_path / "bids")], ("flair", "t2"))
     titles = []
     monkeypatch.setattr("anofpdm.segment.result.draw_overview", lambda *words, **_: titles.append(words[2]) or b"")
-    report = segment_all(targets, tmp_path / "out", ALL)
+    report = run(targets, tmp_path / "out", FILES)
     assert list(report.segmented) == ["sub-01_ses-1"]
     assert titles[0].startswith("sub-01_ses-1: ")
     made = tmp_path / "out" / "sub-01" / "ses-1" / "anat"
@@ -237,7 +222,7 @@ def test_the_users_skull_stripping_command_is_run(tmp_path):
         "voxels[:, :, : voxels.shape[2] // 2] = 0\nnib.save(nib.Nifti1Image(voxels, image.affine), sys.argv[2])\n"
     )
     command = f"{shlex.quote(sys.executable)} {shlex.quote(str(tool))} {{input}} {{output}}"
-    segment_all(targets, tmp_path / "out", skull_strip=command)
+    run(targets, tmp_path / "out", skull_strip=command)
     mask = nib.Nifti1Image.from_filename(tmp_path / "out" / "p0" / MASK).get_fdata() > 0
     assert not mask[:, :, : SHAPE[2] // 2 - 1].any()
     assert mask.any()
@@ -249,5 +234,5 @@ def test_the_users_skull_stripping_command_is_run(tmp_path):
         ("cp '{input} {output}", "close its quotes"),
         ("sh -c 'printf \"\\\\377\"; exit 1' {input} {output}", "ended with code 1"),
     ):
-        report = segment_all(targets, tmp_path / "bad", skull_strip=bad)
+        report = run(targets, tmp_path / "bad", skull_strip=bad)
         assert match in report.failed["p0"]

@@ -7,15 +7,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from typer.testing import CliRunner
 
-from anofpdm.cli.main import app
 from anofpdm.errors import NotEnoughMemoryError
-from anofpdm.segment.inputs import find_targets
-from anofpdm.segment.many import BatchSegmentation, OutputOptions
 from anofpdm.segment.model import load
 from anofpdm.segment.read import read
 from anofpdm.student.predict import CpuStudent
+from tests.commands import run
 from tests.optional_toys import save_model, scan_files
 from tests.segment import known_model
 
@@ -121,11 +118,6 @@ def test_the_cpu_takes_a_scan_that_does_not_fit_on_the_device_of_the_diffusion_m
     np.testing.assert_array_equal(result.mask, whole.segment(files, **known_model.BY_HEALTHY).mask)
 
 
-def run(model, scans, out):
-    targets = find_targets([str(scans)], model.request().inputs)
-    return BatchSegmentation(model.request(), targets, out, OutputOptions(overview=False, report=False)).run()
-
-
 def test_a_scan_without_memory_fails_alone(student, scans, tmp_path, monkeypatch):
     def short_for_p1(files, *words):
         if "p1" in str(files["flair"]):
@@ -133,7 +125,7 @@ def test_a_scan_without_memory_fails_alone(student, scans, tmp_path, monkeypatch
         return read(files, *words)
 
     monkeypatch.setattr("anofpdm.segment.segment_scan.read", short_for_p1)
-    report = run(student, scans, tmp_path / "out")
+    report = known_model.segment_all(student, scans, tmp_path / "out")
     assert report.failed == {"p1": "not enough memory; end other programs, or use a machine with more"}
     assert list(report.segmented) == ["p2"]
 
@@ -141,19 +133,19 @@ def test_a_scan_without_memory_fails_alone(student, scans, tmp_path, monkeypatch
 def test_one_slice_without_memory_is_one_clear_line(student, scans, tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         limit_student(patch, 0, MemoryError())
-        report = run(student, scans, tmp_path / "out")
+        report = known_model.segment_all(student, scans, tmp_path / "out")
         assert set(report.failed.values()) == {
             "not enough memory for a single slice; end other programs, or use a machine with more"
         }
         with pytest.raises(NotEnoughMemoryError):
             student.segment(files_of(scans))
-    assert len(run(student, scans, tmp_path / "out").segmented) == 2
+    assert len(known_model.segment_all(student, scans, tmp_path / "out").segmented) == 2
 
 
 def test_other_errors_are_not_taken_for_missing_memory(student, scans, tmp_path, monkeypatch):
     limit_student(monkeypatch, 0, RuntimeError("sizes of tensors must match"))
     with pytest.raises(RuntimeError, match="sizes"):
-        run(student, scans, tmp_path / "out")
+        known_model.segment_all(student, scans, tmp_path / "out")
 
 
 @pytest.mark.parametrize("problem", PROBLEMS, ids=lambda problem: str(problem)[:20])
@@ -162,17 +154,15 @@ def test_weights_that_do_not_fit_end_in_one_line(problem, student, scans, tmp_pa
         raise problem
 
     monkeypatch.setattr("anofpdm.student.student.StudentNet.load_state_dict", no_memory)
-    words = ("segment", student.folder, scans, "--out", tmp_path / "out", "--device", "cpu")
-    done = CliRunner().invoke(app, [str(word) for word in words])
-    assert done.exit_code == 1
+    done = run("segment", student.folder, scans, "--out", tmp_path / "out", "--device", "cpu", code=1)
     assert done.stderr == "anofpdm: not enough memory; end other programs, or use a machine with more\n"
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="limits of Linux")
 def test_a_small_limit_of_the_process_ends_in_one_line():
     limit = "import resource; resource.setrlimit(resource.RLIMIT_AS, (700 << 20, 700 << 20))"
-    run = "from anofpdm.cli.main import app; app(['segment', 'phantom-stroke', 'scan.nii.gz', '--out', 'out'])"
-    done = subprocess.run([sys.executable, "-c", f"{limit}; {run}"], capture_output=True, text=True, timeout=60)
+    command = "from anofpdm.cli.main import app; app(['segment', 'phantom-stroke', 'scan.nii.gz', '--out', 'out'])"
+    done = subprocess.run([sys.executable, "-c", f"{limit}; {command}"], capture_output=True, text=True, timeout=60)
     assert done.returncode == 1
     assert done.stderr.startswith("anofpdm: not enough memory: this process is limited to 700 MiB (ulimit -v)")
     assert done.stderr.count("\n") == 1

@@ -20,14 +20,14 @@ from anofpdm.scans import write_nifti
 from anofpdm.scans.expects import ScanExpectation
 from anofpdm.scans.grid import Grid
 from anofpdm.segment.inputs import find_targets
-from anofpdm.segment.many import BatchSegmentation, OutputOptions
+from anofpdm.segment.many import OF_DICOM, BatchSegmentation
 from anofpdm.segment.model import load
 from anofpdm.segment.read import read
 from tests.dicom_toys import Series
 from tests.dicom_toys import head as noise
 from tests.raw.worlds import dicom_series, lesion_on, random_rigid, stripped_head, thick_grid, tumour_phantom
 from tests.scans.test_dicom_out import rebuilt
-from tests.segment.known_model import with_network
+from tests.segment.known_model import segment_all, with_network
 from tests.toys import dice
 
 NAMES = {"flair": "AX T2 FLAIR", "t1": "SAG T1", "t1ce": "AX T1 +C", "t2": "AX T2 TSE"}
@@ -62,7 +62,7 @@ def test_a_dicom_study_on_several_grids_becomes_a_dicom_seg_per_series(model, he
     lines: list[str] = []
     request = model.request(engine="student", raw="auto")
     targets = find_targets([str(tmp_path / "anna")], request.modalities, raw=Raw.AUTO)
-    run = BatchSegmentation(request, targets, tmp_path / "out", OutputOptions(dicom=True), True, lines.append)
+    run = BatchSegmentation(request, targets, tmp_path / "out", OF_DICOM, True, lines.append)
     assert list(run.run().segmented) == ["anna"]
     assert "anna: series 1 'LOCALIZER' ignored: a localiser, by its description" in lines
     assert "anna: series 9 'ep2d_diff_4scan' ignored: diffusion, by its description" in lines
@@ -112,23 +112,14 @@ def test_a_model_in_template_space_gets_the_scan_there_and_the_mask_comes_back(m
     assert read(prepared, request, StudyCache()).study is None  # in template space: used as it is
 
 
-@pytest.fixture
-def stripped(tmp_path):
-    """On one grid."""
-    (tmp_path / "in" / "p").mkdir(parents=True)
-    files = {name: tmp_path / "in" / "p" / f"p_{name}.nii.gz" for name in ("flair", "t2")}
-    for name, path in files.items():
-        write_nifti(path, tumour_phantom().volumes[name], tumour_phantom().affine)
-    return files
-
-
-def test_a_result_with_raw_is_not_complete_without_it(model, stripped, tmp_path):
+def test_a_result_with_raw_is_not_complete_without_it(model, tmp_path):
     out = tmp_path / "out"
-    targets = find_targets([str(tmp_path / "in")], tuple(stripped))
+    (tmp_path / "in").mkdir()
+    for name in ("flair", "t2"):  # stripped, on one grid
+        write_nifti(tmp_path / "in" / f"p_{name}.nii.gz", tumour_phantom().volumes[name], tumour_phantom().affine)
 
     def run(raw: Raw, **changes):
-        request = model.request(engine="student", raw=raw)
-        return BatchSegmentation(request, targets, out, OutputOptions(False, False), **changes).run()
+        return segment_all(model, tmp_path / "in", out, engine="student", raw=raw, **changes)
 
     assert list(run(Raw.ALWAYS).segmented) == ["p"]
     assert (out / "p" / "mask_on_t2.nii.gz").is_file()

@@ -4,15 +4,14 @@ import shutil
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
-from anofpdm.cli.main import app
 from anofpdm.demo.run_demo import BUNDLED
 from anofpdm.errors import AnoFPDMError
 from anofpdm.options import Raw
 from anofpdm.raw import brain
 from anofpdm.scans import read_volume, write_nifti
 from anofpdm.segment.inputs import find_targets
+from tests.commands import run
 from tests.dicom_toys import Series
 from tests.dicom_toys import head as noise
 from tests.raw.worlds import dicom_series, random_rigid, stripped_head, thick_grid
@@ -54,9 +53,7 @@ def extracted(monkeypatch):
 
 def segment(*words):
     command = ["segment", BUNDLED / "phantom-tumour", *words, "--engine", "student", "--device", "cpu", "--no-report"]
-    result = CliRunner().invoke(app, [str(word) for word in command])
-    assert result.exit_code == 0, result.output
-    return result.stderr
+    return run(*command).stderr
 
 
 def test_files_are_chosen_by_their_images(study, tmp_path, extracted):

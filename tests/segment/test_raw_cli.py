@@ -6,12 +6,11 @@ import re
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
-from anofpdm.cli.main import app
 from anofpdm.demo.run_demo import BUNDLED
 from anofpdm.raw.geometry import decode_transform
 from anofpdm.scans import read_volume, write_nifti
+from tests.commands import run
 from tests.raw.worlds import mean_error_mm, moved_head, random_rigid, stripped_head, thick_grid
 
 GRIDS = {"flair": ((1.5, 1.5, 4.0), (130, 150, 38)), "t2": ((1.8, 1.8, 5.0), (112, 120, 32))}
@@ -32,16 +31,13 @@ def scan(tmp_path_factory):
 def segment(scan, out, *words):
     files = [f"{name}={scan / f'anna_{name}.nii.gz'}" for name in GRIDS]
     options = ("--engine", "student", "--device", "cpu", *words)
-    arguments = ["segment", BUNDLED / "phantom-tumour", *files, "--out", out, *options]
-    return CliRunner().invoke(app, [str(word) for word in arguments])
+    return run("segment", BUNDLED / "phantom-tumour", *files, "--out", out, *options)
 
 
 @pytest.fixture(scope="module")
 def done(scan, tmp_path_factory):
     out = tmp_path_factory.mktemp("out")
-    result = segment(scan, out / "first", "--preparations", out / "prepared")
-    assert result.exit_code == 0, result.output
-    return out, result
+    return out, segment(scan, out / "first", "--preparations", out / "prepared")
 
 
 def test_the_preparation_is_written(scan, done):
@@ -86,7 +82,6 @@ def test_a_second_run_reuses_the_preparation(scan, done):
     folder = out / "prepared" / "anna"
     before = {file: (folder / file).stat().st_mtime_ns for file in STAGES}
     result = segment(scan, out / "second", "--preparations", out / "prepared")
-    assert result.exit_code == 0, result.output
     assert {file: (folder / file).stat().st_mtime_ns for file in STAGES} == before
     assert sum(", reused," in line for line in result.stderr.splitlines()) == 3
     for file in ("mask.nii.gz", "mask_on_t2.nii.gz"):

@@ -4,28 +4,26 @@ import sys
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
-from anofpdm.cli.main import app
 from anofpdm.demo.run_demo import BUNDLED
-from anofpdm.raw.geometry import shifted
 from anofpdm.raw.register import Head
 from anofpdm.scans import write_nifti
 from anofpdm.scans.grid import Grid
 from tests import toys
+from tests.commands import run
 from tests.raw.worlds import stripped_head, thick_grid
 
 GRIDS = {"flair": ((2.0, 2.0, 5.0), (100, 110, 30)), "t2": ((1.8, 1.8, 6.0), (112, 120, 26))}
 
 
-def stripped(name, seed=3):
-    return stripped_head(name, np.eye(4), thick_grid(np.eye(4), *GRIDS[name]), seed)
+def stripped(name):
+    return stripped_head(name, np.eye(4), thick_grid(np.eye(4), *GRIDS[name]))
 
 
-def slab(head, first, end):
-    """Some slices of it."""
-    part = head.voxels[:, :, first:end]
-    return Head(part, head.brain[:, :, first:end], shifted(head.grid, np.array([0, 0, first]), part.shape))
+def lower_half(head):
+    slices = head.voxels.shape[2] // 2
+    part = head.voxels[:, :, :slices]
+    return Head(part, head.brain[:, :, :slices], Grid.from_affine(part.shape, head.grid.affine))
 
 
 def bottle():
@@ -36,10 +34,8 @@ def bottle():
 
 
 CASES = {
-    "a cropped series": (lambda: {"t2": slab(stripped("t2"), 0, 13)}, "the brain is cut off by the edge"),
+    "a cropped series": (lambda: {"t2": lower_half(stripped("t2"))}, "the brain is cut off by the edge"),
     "a bottle": (lambda: {"t2": bottle()}, "too uniform for a brain"),
-    "another patient": (lambda: {"t2": stripped("t2", seed=5)}, "is it of the same patient"),
-    "a localiser": (lambda: {"t2": slab(stripped("t2"), 10, 13)}, "only 3 slices, a localiser or a slab"),
     "an empty brain mask": (dict, "a brain of 0 ml was found"),
 }
 
@@ -54,9 +50,8 @@ def test_series_that_show_no_whole_brain(case, tmp_path):
     strip = ("--skull-strip", f'{sys.executable} -c "{code}" {{input}} {{output}}') if "mask" in case else ()
     files = (f"{name}={tmp_path / f'anna_{name}.nii.gz'}" for name in GRIDS)
     command = ["segment", BUNDLED / "phantom-tumour", *files, "--out", tmp_path / "out", "--engine", "student", *strip]
-    result = CliRunner().invoke(app, [str(word) for word in (*command, "--device", "cpu")])
-    assert result.exit_code == 3, result.output
+    result = run(*command, "--device", "cpu", code=3)
     assert message in result.output
-    pictures = [path for path in (tmp_path / "out").rglob("failed_*.png") if f"(picture: {path})" in result.output]
-    assert len(pictures) == (case != "a localiser")
+    (picture,) = (tmp_path / "out").rglob("failed_*.png")
+    assert f"(picture: {picture})" in result.output
     assert not [path for path in (tmp_path / "out").rglob("*") if path.name in ("summary.json", "mask.nii.gz")]

@@ -6,10 +6,8 @@ from dataclasses import replace
 import nibabel as nib
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 from anofpdm.calibration.fit_calibration import slice_positions
-from anofpdm.cli.main import app
 from anofpdm.cohorts import open_cohort
 from anofpdm.errors import ScanWarning
 from anofpdm.raw.cache import StudyCache
@@ -18,6 +16,7 @@ from anofpdm.scans.expects import ScanExpectation
 from anofpdm.segment.model import Model
 from anofpdm.segment.read import read
 from tests import toys
+from tests.commands import run
 from tests.optional_toys import CHANNELS, SHAPE, make_student
 from tests.raw.worlds import moved_head, thick_grid
 
@@ -37,7 +36,7 @@ def maps_and_warnings(model: Model, folder, slice_mm: float) -> tuple[np.ndarray
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", ScanWarning)
         result = model.segment(files)
-    return result.decisions.maps, [str(one.message) for one in caught if "mm apart" in str(one.message)]
+    return result.decisions.maps, [str(warning.message) for warning in caught if "mm apart" in str(warning.message)]
 
 
 def test_slices_are_counted_where_no_distance_was_known(tmp_path):
@@ -69,10 +68,7 @@ def test_a_cohort_without_known_distances_counts_slices(tmp_path):
         for path in source.rglob(f"p{number}_*.nii.gz"):
             toys.save(path, np.asarray(nib.nifti1.load(path).dataobj), affine)
     for name, words in (("known", []), ("unknown", ["--unknown-spacing"])):
-        done = CliRunner().invoke(
-            app, ["prepare", "brats21", str(source), str(tmp_path / name), "--size", "32", "--raw", "never", *words]
-        )
-        assert done.exit_code == 0, done.output
+        run("prepare", "brats21", source, tmp_path / name, "--size", 32, "--raw", "never", *words)
     known, unknown = (open_cohort(tmp_path / name) for name in ("known", "unknown"))
     rows = np.arange(len(known))
     assert "nominal_slice_mm" not in known.manifest.expects

@@ -7,11 +7,10 @@ import shutil
 import nibabel as nib
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
-from anofpdm.cli.main import app
 from anofpdm.errors import ConfigError
 from anofpdm.segment.model import load
+from tests.commands import run
 from tests.optional_toys import save_model, scan_files
 from tests.segment.known_model import known_model
 
@@ -24,13 +23,8 @@ def world(tmp_path_factory):
     return save_model(folder / "model"), [str(path) for path in files.values()]
 
 
-def command(*words):
-    return CliRunner().invoke(app, [str(word) for word in words])
-
-
 def segment(world, out, *words):
-    done = command("segment", world[0], *world[1], "--out", out, "--device", "cpu", "--no-pictures", *words)
-    assert done.exit_code == 0, done.output
+    done = run("segment", world[0], *world[1], "--out", out, "--device", "cpu", "--no-pictures", *words)
     (folder,) = [path for path in out.iterdir() if path.is_dir()]
     rows = list(csv.DictReader((folder / "slices.csv").open()))
     return done.output, json.loads((folder / "summary.json").read_text())["settings"], rows, folder
@@ -65,19 +59,17 @@ def test_the_bids_app_takes_them(world, tmp_path):
     shutil.copy(world[1][1], anat / "sub-01_FLAIR.nii.gz")
     words = ["bids", tmp_path / "in", tmp_path / "out", "participant", "--model", world[0], "--skip-bids-validation"]
     words += ["--device", "cpu", "--smallest", 5, "--threshold-probability"]
-    done = command(*words, 0.45)
-    assert done.exit_code == 0, done.output
+    run(*words, 0.45)
     (summary,) = (tmp_path / "out").rglob("*summary.json")
     settings = json.loads(summary.read_text())["settings"]
     assert (settings["threshold_probability"], settings["smallest"]) == (0.45, 5)
-    assert command(*words, 1).exit_code == 2
+    run(*words, 1, code=2)
 
 
 @pytest.mark.parametrize("probability", ["0", "1", "2", "-1", "nan", "half"])
 def test_other_probabilities_are_usage_errors(world, probability, tmp_path):
-    done = command("segment", world[0], world[1][0], "--out", tmp_path, f"--threshold-probability={probability}")
-    assert done.exit_code == 2
-    assert "--threshold-probability" in done.output
+    option = f"--threshold-probability={probability}"
+    assert "--threshold-probability" in run("segment", world[0], world[1][0], "--out", tmp_path, option, code=2).output
 
 
 def test_the_diffusion_engine_has_another_threshold():

@@ -4,19 +4,16 @@ import gzip
 
 import nibabel as nib
 import numpy as np
-from typer.testing import CliRunner
 
-from anofpdm.cli.main import app
 from anofpdm.segment import outputs
+from tests.commands import run
 from tests.optional_toys import save_model, scan_files
 
 
 def segment(folder, *words) -> str:
     common = ["--out", folder / "out", "--device", "cpu", "--no-report", "--no-pictures", "--raw", "never"]
     scan = [f"flair={folder / 'p_flair.nii.gz'}"]
-    done = CliRunner().invoke(app, list(map(str, ["segment", folder / "model", *scan, *common, *words])))
-    assert done.exit_code == 0, done.output
-    return done.output
+    return run("segment", folder / "model", *scan, *common, *words).output
 
 
 def test_files_for_viewers(tmp_path):

@@ -10,9 +10,10 @@ from anofpdm.errors import CohortError
 from anofpdm.options import Engine
 from anofpdm.scans.modalities import InputModalities
 from anofpdm.segment import outputs
-from anofpdm.segment.inputs import Target, select_modalities
+from anofpdm.segment.inputs import Target
 from anofpdm.segment.many import BatchSegmentation, RunReport, result_location
 from anofpdm.segment.request import SegmentRequest
+from anofpdm.segment.scan_files import select_modalities
 from anofpdm.util.distributed import World
 from anofpdm.util.files import write_atomically
 from anofpdm.util.progress import Progress, silent
@@ -79,7 +80,7 @@ class BidsRun:
         report = batch.run(world, progress)
         done = {*report.segmented, *report.skipped}
         for target in targets:
-            if target.subject.name in done:
+            if world.is_main and target.subject.name in done:
                 write_sidecars(target, self.source, self.out, request)
         return report
 

@@ -71,7 +71,7 @@ def bids(
     if model is None:
         raise typer.BadParameter("needed for participant", param_hint="--model")
     from anofpdm.bids_app.participants import BidsRun, Selection
-    from anofpdm.cli.segment import print_reports
+    from anofpdm.cli.segment import print_report
     from anofpdm.segment.model import load
 
     selection = Selection(tuple(participant_label or ()), tuple(session_label or ()))
@@ -80,6 +80,8 @@ def bids(
     loaded = load(model, local_device, precision)
     request = loaded.request(engine=engine, raw=raw, threshold_probability=threshold_probability, smallest=smallest)
     with processes(local_device) as (world, progress):
-        reports = world.all_gather(run.run(request, world, progress, overwrite=overwrite))
-    if print_reports(reports, out, world):
+        report = run.run(request, world, progress, overwrite=overwrite)
+    if world.is_main:
+        print_report(report, out)
+    if report.failed:
         raise typer.Exit(3)

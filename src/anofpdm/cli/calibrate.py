@@ -7,13 +7,11 @@ import typer
 
 from anofpdm.cli import options
 from anofpdm.cli.options import OwnModel
-from anofpdm.cli.output import print_lines, print_table
+from anofpdm.cli.output import print_lines, print_rows
 from anofpdm.cli.progress import processes
 from anofpdm.options import Encoding, Precision, Signal, Split, StrengthBy
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from anofpdm.calibration.fit_calibration import FittedCalibration
     from anofpdm.method.calibration import Calibration
 
@@ -99,8 +97,8 @@ def _print(fitted: "FittedCalibration", model: Path, *, automatic: bool) -> None
     from anofpdm.labels import UNHEALTHY
 
     calibration = fitted.calibration
-    print_table(_candidate_table(calibration))
-    print_table(_detector_table(calibration))
+    _print_candidates(calibration)
+    _print_detectors(calibration)
     print_lines(*_notes(calibration, model, automatic=automatic))
     if calibration.n_estimated:
         n_unhealthy = int((fitted.labels[fitted.gathered.suspected] == UNHEALTHY).sum())
@@ -115,28 +113,23 @@ def _print(fitted: "FittedCalibration", model: Path, *, automatic: bool) -> None
     )
 
 
-def _candidate_table(calibration: "Calibration") -> "Table":
-    from rich.table import Table
-
-    table = Table("w", "accuracy", "AUC", "cut of the cosine", "AUC of maps", "", box=None)
-    named = {"best": calibration.best_strength, "chosen": calibration.strength}
+def _print_candidates(calibration: "Calibration") -> None:
+    rows, named = [], {"best": calibration.best_strength, "chosen": calibration.strength}
     for row in calibration.candidates:
         marks = ", ".join(name for name, strength in named.items() if strength == row.strength)
         numbers = (f"{row.accuracy:.3f}", f"{row.auc:.3f}", f"{row.cut:.4f}", f"{row.map_auc:.3f}")
-        table.add_row(f"{row.strength:g}", *numbers, marks)
-    return table
+        rows.append((f"{row.strength:g}", *numbers, marks))
+    print_rows(("w", "accuracy", "AUC", "cut of the cosine", "AUC of maps", ""), rows)
 
 
-def _detector_table(calibration: "Calibration") -> "Table":
-    from rich.table import Table
-
-    table = Table("detector", "smoothing", "accuracy", "AUC", "(held-out patients)", box=None)
-    rows = [("cosine", 0.0, calibration.cosine_accuracy)]
-    rows += [("curve", fit.context_mm, fit.curve_accuracy) for fit in calibration.fitted]
-    for name, context_mm, accuracy in rows:
+def _print_detectors(calibration: "Calibration") -> None:
+    detectors = [("cosine", 0.0, calibration.cosine_accuracy)]
+    detectors += [("curve", fit.context_mm, fit.curve_accuracy) for fit in calibration.fitted]
+    rows = []
+    for name, context_mm, accuracy in detectors:
         mark = "default" if name == calibration.detector and context_mm == 0 else ""
-        table.add_row(name, f"{context_mm:g} mm", f"{accuracy.accuracy:.3f}", f"{accuracy.auc:.3f}", mark)
-    return table
+        rows.append((name, f"{context_mm:g} mm", f"{accuracy.accuracy:.3f}", f"{accuracy.auc:.3f}", mark))
+    print_rows(("detector", "smoothing", "accuracy", "AUC", "(held-out patients)"), rows)
 
 
 def _notes(calibration: "Calibration", model: Path, *, automatic: bool) -> list[str]:

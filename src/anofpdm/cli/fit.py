@@ -57,7 +57,7 @@ def fit(
     names = options.parse_names(modalities)
     data = Data(src, layout or detect_layout(src), labels, split, names, size, raw, keep_isolated, fill_labels)
     scored = options.parse_names(score)
-    config = FitConfig(data, out, Budget(steps, minutes), preset, scored, seed, options.worker_count(workers))
+    config = FitConfig(data, out, Budget(steps, minutes), preset, scored, seed, workers)
     local_device = options.resolve_device(device)
     run = Fit(config, local_device, lambda note: print(printable(note), flush=True))
     if dry_run:

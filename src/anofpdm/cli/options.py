@@ -52,7 +52,15 @@ FromModel = Annotated[
         help="Fine-tune: start with the weights of this model, a folder or the name of one that ships.",
     ),
 ]
-Workers = Annotated[int, typer.Option(min=0, help="Worker processes; 0 means one per CPU core.")]
+
+
+def worker_count(workers: int) -> int:
+    from anofpdm.util.workers import cpu_cores
+
+    return workers or cpu_cores()
+
+
+Workers = Annotated[int, typer.Option(min=0, callback=worker_count, help="Worker processes; 0 means one per CPU core.")]
 Seed = Annotated[int, typer.Option(min=0, help="Random seed.")]
 Score = Annotated[str, typer.Option(help="Scored modalities, e.g. flair,t2. Default: all.")]
 Strengths = Annotated[str, typer.Option(help="Candidate guidance strengths, separated by commas.")]
@@ -154,12 +162,6 @@ def parse_numbers(text: str, option: str, lowest: int = 0) -> tuple[float, ...]:
     if not all(lowest <= number < float("inf") for number in numbers):
         raise typer.BadParameter(f"{text!r}: numbers must be at least {lowest}", param_hint=option)
     return numbers
-
-
-def worker_count(workers: int) -> int:
-    from anofpdm.util.workers import cpu_cores
-
-    return workers or cpu_cores()
 
 
 def resolve_device(name: str) -> "torch.device":

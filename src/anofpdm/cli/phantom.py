@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from anofpdm.cli.options import Seed, Workers, worker_count
+from anofpdm.cli.options import Seed, Workers
 from anofpdm.cli.progress import progress_bars
 from anofpdm.options import Layout, PhantomKind
 
@@ -25,8 +25,6 @@ def phantom(
     from anofpdm.phantoms.phantom_cohort import write_phantoms
 
     with progress_bars() as progress:
-        write_phantoms(
-            out, kind, patients, seed, size=size, slices=slices, workers=worker_count(workers), on_progress=progress
-        )
+        write_phantoms(out, kind, patients, seed, size=size, slices=slices, workers=workers, on_progress=progress)
     layout = Layout.BRATS21 if kind is PhantomKind.TUMOUR else Layout.ATLAS2
     print(f"{patients} {kind} phantoms in {out}; next: anofpdm prepare {layout} {out} COHORT")

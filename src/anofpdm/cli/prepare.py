@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from anofpdm.cli import options
-from anofpdm.cli.output import print_lines, print_table, problem_lines
+from anofpdm.cli.output import print_lines, print_rows, problem_lines
 from anofpdm.cli.progress import progress_bars
 from anofpdm.options import Layout, Raw, Split, Template
 
@@ -83,9 +83,7 @@ def prepare(
         unknown_spacing=unknown_spacing,
     )
     with progress_bars() as progress:
-        cohort = preparation.prepare(
-            plan, out, options.worker_count(workers), strict=strict, overwrite=overwrite, on_progress=progress
-        )
+        cohort = preparation.prepare(plan, out, workers, strict=strict, overwrite=overwrite, on_progress=progress)
     _print_summary(cohort)
     if cohort.manifest.failed:
         raise typer.Exit(3)
@@ -100,16 +98,15 @@ def _parse_entities(pairs: list[str]) -> dict[str, str]:
 
 def _print_summary(cohort: "Cohort") -> None:
     import numpy as np
-    from rich.table import Table
 
     from anofpdm.labels import LABEL_NAMES
 
-    table = Table("", "patients", *LABEL_NAMES, box=None)
+    table = []
     for split in Split:
         rows = cohort.rows(split)
         counts = [str(np.count_nonzero(cohort.labels[rows] == label)) for label in range(len(LABEL_NAMES))]
-        table.add_row(split, str(len(np.unique(cohort.patients[rows]))), *counts)
-    print_table(table)
+        table.append((split, str(len(np.unique(cohort.patients[rows]))), *counts))
+    print_rows(("", "patients", *LABEL_NAMES), table)
     problems = cohort.manifest.failed
     failed = f"; {len(problems)} scans failed: fix them and re-run the same command" if problems else ""
     print_lines(

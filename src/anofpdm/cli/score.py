@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from anofpdm.cli.options import Workers, worker_count
-from anofpdm.cli.output import print_lines, print_table, problem_lines
+from anofpdm.cli.options import Workers
+from anofpdm.cli.output import print_lines, print_rows, problem_lines
 from anofpdm.cli.progress import progress_bars
 from anofpdm.util.text import printable
 
@@ -63,7 +63,7 @@ def score(
 
     pairing = find_pairs(predicted, truth, pairs)
     with progress_bars() as progress:
-        report = score_pairs(pairing, (own_labels, true_labels), worker_count(workers), progress)
+        report = score_pairs(pairing, (own_labels, true_labels), workers, progress)
     if out is not None:
         from anofpdm.scoring.scores_page import write_report
 
@@ -78,28 +78,23 @@ def score(
 
 
 def print_scores(report: "ScoringReport") -> None:
-    from rich.table import Column, Table
+    from rich.table import Column
 
     from anofpdm.scoring.scores_tables import SCAN_COLUMNS, describe, format_score, scan_rows, summary_rows
     from anofpdm.scoring.summary import TITLES, summarise
 
     if len(report.scans) == 1:
-        table = Table("", Column(printable(report.scans[0].pair.name), overflow="fold"), box=None)
-        for name, value in report.scans[0].scores.numbers().items():
-            table.add_row(TITLES[name], format_score(name, value))
-        print_table(table)
+        (scan,) = report.scans
+        numbers = scan.scores.numbers().items()
+        rows = ((TITLES[name], format_score(name, value)) for name, value in numbers)
+        print_rows(("", Column(printable(scan.pair.name), overflow="fold")), rows)
     if len(report.scans) <= 1:
         return
     if len(report.scans) <= MAX_ROWS:
         heads = (title.replace(" ", "\n", 1) for title in SCAN_COLUMNS.values())  # in two lines: fits 80 columns
-        table = Table(Column("", overflow="fold"), *(Column(head, no_wrap=True) for head in heads), box=None)
-        for row in scan_rows(report):
-            table.add_row(*map(printable, row))
-        print_table(table)
+        columns = (Column("", overflow="fold"), *(Column(head, no_wrap=True) for head in heads))
+        print_rows(columns, (map(printable, row) for row in scan_rows(report)))
         print()
     summary = summarise(report.scans)
-    table = Table("", *(Column(head, no_wrap=True) for head in ("mean", "median", "scans")), box=None)
-    for row in summary_rows(summary):
-        table.add_row(*row)
-    print_table(table)
+    print_rows(("", *(Column(head, no_wrap=True) for head in ("mean", "median", "scans"))), summary_rows(summary))
     print(describe(summary))

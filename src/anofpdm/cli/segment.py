@@ -1,7 +1,6 @@
 """anofpdm segment: lesion masks for scans, in their own space."""
 
 import sys
-from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
     from anofpdm.segment.inputs import Target
     from anofpdm.segment.many import RunReport
     from anofpdm.segment.request import Explain
-    from anofpdm.util.distributed import World
 
 
 def parse_explain(text: str) -> "Explain":
@@ -124,9 +122,10 @@ def segment(
     Several GPUs: torchrun --nproc-per-node 4 -m anofpdm segment ...
     """
     slices_to_explain = None if explain is None else parse_explain(explain)
+    from anofpdm.segment import outputs
     from anofpdm.segment.inputs import find_targets, preview_dicom
     from anofpdm.segment.join import Part, write_part
-    from anofpdm.segment.many import BatchSegmentation, OutputOptions
+    from anofpdm.segment.many import BatchSegmentation
     from anofpdm.segment.model import load
 
     share = None if part is None else Part.parse(part)
@@ -157,17 +156,33 @@ def segment(
         return
     targets = find_targets(inputs, request.inputs, split, chosen_series, request.raw)
     targets = targets if share is None else share.select(targets)
-    wanted = OutputOptions(pictures, report, dicom, seg_nrrd, label_table)
-    run = BatchSegmentation(
-        request, targets, out, wanted, strict, _print_stage, preparations, share is not None, overwrite
+    files = {
+        outputs.OVERVIEW: pictures,
+        outputs.REPORT: report,
+        outputs.SEG_NRRD: seg_nrrd,
+        outputs.LABEL_TABLE: label_table,
+        outputs.DICOM_SEG: dicom,
+        outputs.DICOM_CAPTURE: dicom,
+    }
+    segmentation = BatchSegmentation(
+        request,
+        targets,
+        out,
+        files=[file for file, wanted in files.items() if wanted],
+        strict=strict,
+        report_stage=_print_stage,
+        preparations=preparations,
+        shared=share is not None,
+        overwrite=overwrite,
     )
     with processes(local_device) as (world, progress):
         progress("Segmenting", 0, 0)
-        reports = world.all_gather(run.run(world, progress))
-    failed = print_reports(reports, out, world, _next_step(targets, out) if report else "")
+        run = segmentation.run(world, progress)
+    if world.is_main:
+        print_report(run, out, _next_step(targets, out) if report else "")
     if world.is_main and share is not None:
-        write_part(out, share, [target.subject.name for target in targets], failed)
-    if failed:
+        write_part(out, share, [target.subject.name for target in targets], run.failed)
+    if run.failed:
         raise typer.Exit(3)
 
 
@@ -183,32 +198,24 @@ def _parse_series(words: list[str]) -> dict[str, str] | None:
     return parse_series(words)
 
 
-def print_reports(reports: "Sequence[RunReport]", out: Path, world: "World", next_step: str = "") -> dict[str, str]:
-    """Returns the scans that failed, with the reasons. One error where every scan has a result of something else."""
+def print_report(run: "RunReport", out: Path, next_step: str = "") -> None:
+    """One error where every scan has a result of something else."""
     from anofpdm.errors import OutputError
-    from anofpdm.segment.many import RunReport
 
-    run = RunReport()
-    for report in reports:
-        for kind in fields(RunReport):
-            total = getattr(run, kind.name)
-            (total.extend if isinstance(total, list) else total.update)(getattr(report, kind.name))
     complete = {**run.skipped, **run.segmented}
     if run.refused and not complete and len(run.failed) == len(run.refused):
         count = f" ({len(run.refused)} scans are refused)" if len(run.refused) > 1 else ""
-        raise OutputError(f"{run.failed[run.refused[0]]}{count}")
-    if world.is_main:
-        for name, ml in sorted(complete.items()):
-            notes = [f"without {', '.join(run.missing[name])}"] if name in run.missing else []
-            notes += ["already complete"] if name in run.skipped else []
-            print_lines(f"{name}: {ml:.1f} ml" + (f"  ({'; '.join(notes)})" if notes else ""))
-        warnings = [(name, text) for name, texts in run.warnings.items() for text in texts]
-        counts = f"{len(run.segmented)} {'scan' if len(run.segmented) == 1 else 'scans'} segmented, "
-        counts += f"{len(run.skipped)} already complete" + (f", {len(run.failed)} failed" if run.failed else "")
-        print_lines(*problem_lines(warnings, run.failed), f"{counts}, results in {out}")
-        if next_step and complete:
-            print_lines(next_step)
-    return run.failed
+        raise OutputError(f"{next(iter(run.refused.values()))}{count}")
+    for name, ml in sorted(complete.items()):
+        notes = [f"without {', '.join(run.missing[name])}"] if name in run.missing else []
+        notes += ["already complete"] if name in run.skipped else []
+        print_lines(f"{name}: {ml:.1f} ml" + (f"  ({'; '.join(notes)})" if notes else ""))
+    warnings = [(name, text) for name, texts in run.warnings.items() for text in texts]
+    counts = f"{len(run.segmented)} {'scan' if len(run.segmented) == 1 else 'scans'} segmented, "
+    counts += f"{len(run.skipped)} already complete" + (f", {len(run.failed)} failed" if run.failed else "")
+    print_lines(*problem_lines(warnings, run.failed), f"{counts}, results in {out}")
+    if next_step and complete:
+        print_lines(next_step)
 
 
 def _next_step(targets: "Sequence[Target]", out: Path) -> str:

@@ -20,17 +20,6 @@ if TYPE_CHECKING:
     from anofpdm.util.distributed import World
 
 
-SETTINGS = (
-    "task",
-    "batch",
-    "learning_rate",
-    "augment",
-    "balanced",
-    "noise",
-    "seed",
-)  # that cannot change with --resume
-
-
 def train(
     cohort: Annotated[Path, typer.Argument(help="Prepared cohort.")],
     out: Annotated[Path, typer.Option(help="Folder of the model.")],
@@ -66,7 +55,7 @@ def train(
     from anofpdm.network.training import run_training
     from anofpdm.network.training.log import LOG, loss_jump
     from anofpdm.network.training.sample_pictures import SAMPLES
-    from anofpdm.network.training.training_config import TrainingLimits
+    from anofpdm.network.training.training_config import TrainingConfig, TrainingLimits
 
     limits = TrainingLimits(steps, minutes, save_minutes, sample_steps=25 if pictures else 0, weights=weights)
     slices = open_cohort(cohort)
@@ -74,10 +63,12 @@ def train(
     options: dict[str, Any] = {"task": task, "batch": batch, "learning_rate": learning_rate, "augment": augment}
     options |= {"balanced": balanced, "noise": noise, "seed": seed}
     given = {name: value for name, value in options.items() if value is not None}
-    network = {"--preset": preset, "--from": from_model}
     with processes(local_device) as (world, progress):
-        make = _resume if resume else _start
-        trainer = make(slices, out, given, network, device=local_device, world=world)
+        if resume:
+            trainer = run_training.resume(out, slices, device=local_device, world=world, choose=_choose_trainer)
+            _refuse_changes(trainer, {**given, "preset": preset, "from": from_model})
+        else:
+            trainer = _start(slices, out, TrainingConfig(**given), preset, from_model, device=local_device, world=world)
         progress("Training", 0.0, 1.0)
         run_training.train(trainer, slices, out, limits, progress)
     if world.is_main:
@@ -93,38 +84,35 @@ def train(
             _rate_classifier(out, slices, local_device)
 
 
-def _resume(
-    cohort: "Cohort", out: Path, given: dict[str, Any], network: dict[str, Any], device: "torch.device", world: "World"
-) -> "Trainer":
-    from anofpdm.network.training import run_training
-
-    trainer = run_training.resume(out, cohort, device=device, world=world, choose=_choose_trainer)
-    changed = [f"--{name.replace('_', '-')}" for name, value in given.items() if getattr(trainer.config, name) != value]
-    changed += [option for option, value in network.items() if value]
+def _refuse_changes(trainer: "Trainer", given: dict[str, Any]) -> None:
+    config = trainer.config
+    changed = [f"--{name.replace('_', '-')}" for name, value in given.items() if getattr(config, name, None) != value]
     if changed:
         raise ConfigError(f"{', '.join(changed)} cannot change with --resume; leave out, or train into another folder")
-    return trainer
 
 
 def _start(
-    cohort: "Cohort", out: Path, given: dict[str, Any], network: dict[str, Any], device: "torch.device", world: "World"
+    cohort: "Cohort",
+    out: Path,
+    config: "TrainingConfig",
+    preset: Preset | None,
+    from_model: Path | None,
+    *,
+    device: "torch.device",
+    world: "World",
 ) -> "Trainer":
+    from anofpdm.network import config as network_config
     from anofpdm.network.checkpoint import STATE, WEIGHTS
-    from anofpdm.network.config import preset
     from anofpdm.network.training import run_training
-    from anofpdm.network.training.training_config import TrainingConfig
 
     if (out / STATE).exists() or (out / WEIGHTS).exists():
         raise ConfigError(f"{out} holds a model already; add --resume to resume its training, or choose another --out")
-    config = TrainingConfig(**given)
-    if network["--from"]:
-        if network["--preset"]:
+    if from_model:
+        if preset:
             raise ConfigError("--preset cannot be combined with --from, which determines the network; leave one out")
-        return run_training.start_from(
-            network["--from"], cohort, config, device=device, world=world, choose=_choose_trainer
-        )
+        return run_training.start_from(from_model, cohort, config, device=device, world=world, choose=_choose_trainer)
     labels = {} if config.task == Task.GUIDED else {"n_labels": 1, "null_label": 0}
-    size = preset(network["--preset"] or Preset.SMALL, len(cohort.modalities), **labels)
+    size = network_config.preset(preset or Preset.SMALL, len(cohort.modalities), **labels)
     return run_training.start(cohort, size, config, device=device, world=world, choose=_choose_trainer)
 
 

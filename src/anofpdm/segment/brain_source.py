@@ -17,7 +17,7 @@ from anofpdm.util.files import file_sha256
 
 @dataclass(frozen=True)
 class BrainSource:
-    mask: str | Path | None = None
+    mask: Path | None = None
     command: str | None = None  # with {input} and {output}; neither mask nor command: the scan is used as it is
 
     def __post_init__(self) -> None:
@@ -38,7 +38,7 @@ class BrainSource:
         """Set voxels outside the brain to 0. `image` is the file of the first modality."""
         if not self.given:
             return scan
-        brain = read_volume(Path(self.mask), allow_constant=True) if self.mask is not None else self.run(image)
+        brain = read_volume(self.mask, allow_constant=True) if self.mask is not None else self.run(image)
         check_same_grid(scan.grid, image, brain.grid, brain.path)
         inside = brain.voxels > 0
         for name, volume in zip(scan.modalities, scan.volumes, strict=True):

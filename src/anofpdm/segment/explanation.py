@@ -10,34 +10,31 @@ from anofpdm.errors import ScanWarning
 from anofpdm.method.decision import Decisions
 from anofpdm.report.display import SliceSpace
 from anofpdm.scans.findings import Finding
-from anofpdm.segment.engines import EngineSlices, decide_where_it_fits
-from anofpdm.segment.request import Explain, SegmentRequest
+from anofpdm.segment.engines import DiffusionEngine, EngineSlices, decide_where_it_fits
+from anofpdm.segment.request import Explain
 from anofpdm.util.progress import Progress
 
 
-def warn_missing_slices(explain: Explain, indices: np.ndarray, where: object) -> None:
-    """Warn about requested slices that are not among the analysed ones."""
-    missing = [] if explain is None or explain == "findings" else sorted(set(explain) - set((indices + 1).tolist()))
-    if missing:
-        analysed = f"slices {indices[0] + 1} to {indices[-1] + 1} were analysed (counted from 1)"
+def rows_to_explain(
+    wanted: Explain, findings: Iterable[Finding], indices: np.ndarray, space: SliceSpace, where: object
+) -> np.ndarray:
+    """Rows of the requested slices, `indices` counting from 0; for findings, the rows nearest to their centres. Warns
+    about requested slices that are not among the analysed ones."""
+    if wanted == "findings":
+        return np.unique(space.central_rows(findings, indices)).astype(int)
+    numbers, requested = indices + 1, list(wanted or ())
+    if missing := sorted(set(requested) - set(numbers.tolist())):
+        analysed = f"slices {numbers[0]} to {numbers[-1]} were analysed (counted from 1)"
         text = f"{where}: no slice {', '.join(map(str, missing))} to explain; {analysed}"
         warnings.warn(text, ScanWarning, stacklevel=2)
-
-
-def rows_to_explain(
-    explain: Explain, findings: Iterable[Finding], indices: np.ndarray, space: SliceSpace
-) -> np.ndarray:
-    """Rows of the requested slices, `indices` counting from 0; for findings, the rows nearest to their centres."""
-    if explain == "findings":
-        return np.unique(space.central_rows(findings, indices)).astype(int)
-    return np.flatnonzero(np.isin(indices + 1, list(explain or ())))
+    return np.flatnonzero(np.isin(numbers, requested))
 
 
 def explain(
-    decisions: Decisions, slices: EngineSlices, rows: np.ndarray, request: SegmentRequest, progress: Progress
+    decisions: Decisions, slices: EngineSlices, rows: np.ndarray, explainer: DiffusionEngine, progress: Progress
 ) -> Decisions:
     """A student's decisions with the diffusion model's evidence for some rows of the slices."""
-    if request.explainer is None or not len(rows):
+    if not len(rows):
         return decisions
-    evidence = decide_where_it_fits(request.explainer, slices.rows(rows), progress).measured
+    evidence = decide_where_it_fits(explainer, slices.rows(rows), progress).measured
     return replace(decisions, evidence=replace(evidence, rows=rows))

@@ -1,33 +1,39 @@
 """Inputs of segmentation: files, folders in any supported layout, DICOM, or a prepared cohort."""
 
 import contextlib
-import re
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from anofpdm.cohorts.layouts import bids, brats, folder
+from anofpdm.cohorts.layouts import folder
 from anofpdm.cohorts.store import open_cohort
-from anofpdm.cohorts.subjects import Source, Subject, is_nifti_name, nifti_files, normalise_name, with_modalities
+from anofpdm.cohorts.subjects import Source, Subject, is_nifti_name, normalise_name
 from anofpdm.cohorts.writer import MANIFEST
-from anofpdm.errors import AnoFPDMError, CohortError
+from anofpdm.errors import AnoFPDMError, CohortError, ScanError
 from anofpdm.options import Layout, Raw, parse
 from anofpdm.scans.dicom.source import holds_dicom, is_zip
 from anofpdm.scans.modalities import InputModalities, as_inputs
+from anofpdm.scans.plausible import DICOM_HEADER, NIFTI_HEADER
+from anofpdm.segment.scan_files import (
+    assignment_hint,
+    best_layout,
+    find_subjects,
+    scan_files,
+    select_modalities,
+    subject_by_images,
+)
 from anofpdm.util.files import describe_irregular
 
 if TYPE_CHECKING:
     from anofpdm.scans.dicom.read import DicomStudy  # needs pydicom, an optional dependency
 
-# Results outside BIDS, those on the grids of a raw study's series, and those in BIDS.
-OURS = re.compile(rf"(mask|anomaly_map)(\.nii\.gz|_on_.*)|.*_desc-{bids.OUR_DESC}_.*", re.DOTALL)
-# Names of files that are beside scans, but none themselves.
-DERIVED = re.compile("(reference|mask|seg)([_-].*)?", re.IGNORECASE | re.DOTALL)
-DERIVED_SUFFIXES = ("_brain", "_mask", "_brainmask")  # files derived from the scan of that name
+# A scan as `Model.segment` takes it: files by modality, or what the command line takes.
+GivenScan = Mapping[str, str | Path] | str | Path | Sequence[str | Path]
+BIDS_LAYOUTS = (Layout.BIDS, Layout.ATLAS2)  # whose results get BIDS names
 INVALID_NAMES = ("", ".", "..")  # as the name of a result folder
+MOST_NAMED = 5  # scans in a message
 
 
 @dataclass(frozen=True)
@@ -41,13 +47,50 @@ class Target:
     brains: dict[str, bytes] = field(default_factory=dict)  # of series whose images were compared (raw/brain.py)
 
     @contextlib.contextmanager
-    def open(self) -> Iterator[Subject]:
-        """The subject with readable files; DICOM is converted to NIfTI files in a temporary folder."""
+    def open(self) -> Iterator["Target"]:
+        """With readable files; DICOM is converted to NIfTI files in a temporary folder, and errors name its series."""
         if self.study is None:
-            yield self.subject
+            yield self
             return
         with tempfile.TemporaryDirectory(prefix="anofpdm-") as temporary:
-            yield replace(self.subject, images=self.study.convert(Path(temporary)))
+            opened = replace(self, subject=replace(self.subject, images=self.study.convert(Path(temporary))))
+            try:
+                yield opened
+            except ScanError as problem:
+                raise ScanError(opened.name_series(str(problem))) from None
+
+    def name_series(self, text: str) -> str:
+        """Replace the temporary NIfTI files in a text by the DICOM series that they were converted from."""
+        if self.study is None:
+            return text
+        for name, series in self.study.to_dict().items():
+            label = f"{self.study.path.name}, series {series['series']} ({series['description']})"
+            text = text.replace(str(self.subject.images[name]), label).replace(NIFTI_HEADER, DICOM_HEADER)
+        return text
+
+
+def find_scan(scan: GivenScan, modalities: InputModalities, raw: Raw) -> Target:
+    """The only scan in files, a folder, or a DICOM study."""
+    if isinstance(scan, Mapping):
+        images = {name.lower(): Path(path) for name, path in scan.items()}
+        if len(images) < len(scan):
+            raise ScanError(f"{', '.join(scan)}: duplicate modality; give each modality once")
+        return Target(Subject("scan", "scan", images), bids=False)
+    paths = [str(path) for path in ([scan] if isinstance(scan, str | Path) else scan)]
+    if not paths:
+        raise CohortError("no file given; give the files of a scan, or its folder")
+    targets = find_targets(paths, modalities, raw=raw)
+    if len(targets) > 1:
+        names = ", ".join(target.subject.name for target in targets[:MOST_NAMED])
+        names += ", ..." if targets[MOST_NAMED:] else ""
+        raise CohortError(
+            f"{', '.join(paths)}: {len(targets)} scans ({names}); give the files or the folder of one of them. "
+            "To segment all: anofpdm segment MODEL FOLDER --out DIR"
+        )
+    (target,) = targets
+    if target.subject.problem:
+        raise ScanError(f"{target.subject.name}: {target.subject.problem}")
+    return target
 
 
 def find_targets(
@@ -63,26 +106,26 @@ def find_targets(
     if assigned:
         targets.append(_explicit_target(assigned, wanted))
     paths = [_existing(text) for text in inputs if text not in assigned]
-    studies = [path for path in paths if _is_dicom(path)]
+    cohorts = [path for path in paths if (path / MANIFEST).is_file()]
+    studies = [path for path in paths if path not in cohorts and _is_dicom(path)]
     if series and not studies:
-        raise CohortError(f"--series applies to DICOM inputs only, and there are none; {_assignment_hint(wanted)}")
-    for path in studies:
-        read = partial(read_dicom_study, path, wanted, series, raw)
-        targets.append(_dicom_target(path, wanted, read, alone=len(inputs) == 1))
-    files = [path for path in paths if path.is_file() and path not in studies]
-    for path in files:
-        if not is_nifti_name(path.name):
+        raise CohortError(f"--series applies to DICOM inputs only, and there are none; {assignment_hint(wanted)}")
+    if split is not None and not cohorts:
+        raise CohortError(f"--split {split} applies to prepared cohorts only, and there is none; leave it out")
+    files: list[Path] = []
+    for path in paths:
+        if path in studies:
+            targets.append(_dicom_target(path, wanted, series, raw, alone=len(inputs) == 1))
+        elif path in cohorts:
+            targets += _cohort_targets(path, wanted, split)
+        elif path.is_dir():
+            targets += _layout_targets(path, wanted, str(path), raw)
+        elif is_nifti_name(path.name):
+            files.append(path)
+        else:
             raise CohortError(f"{path}: not a NIfTI file name (.nii, .nii.gz); convert it, e.g. with dcm2niix")
     if files:
-        targets += _best_layout(files, wanted, ", ".join(map(str, files)), raw)
-    folders = [path for path in paths if path.is_dir() and path not in studies]
-    if split is not None and not any(map(_is_prepared, folders)):
-        raise CohortError(f"--split {split} applies to prepared cohorts only, and there is none; leave it out")
-    for path in folders:
-        if _is_prepared(path):
-            targets += _cohort_targets(path, wanted, split)
-        else:
-            targets += _best_layout(path, wanted, str(path), raw)
+        targets += _layout_targets(files, wanted, ", ".join(map(str, files)), raw)
     return check_names(targets)
 
 
@@ -116,7 +159,7 @@ def _is_dicom(path: Path) -> bool:
     """A zip, a DICOM file, or a folder with DICOM files and no NIfTI files except our results."""
     if path.is_file():
         return is_zip(path) or (not is_nifti_name(path.name) and holds_dicom(path))
-    return not _is_prepared(path) and not _scan_files(path) and holds_dicom(path)
+    return not scan_files(path) and holds_dicom(path)
 
 
 def read_dicom_study(
@@ -128,13 +171,15 @@ def read_dicom_study(
     return read_study(path, modalities, series, None if raw is Raw.NEVER else choose_by_image)
 
 
-def _dicom_target(path: Path, modalities: InputModalities, read: "Callable[[], DicomStudy]", *, alone: bool) -> Target:
+def _dicom_target(
+    path: Path, modalities: InputModalities, series: Mapping[str, str] | None, raw: Raw, *, alone: bool
+) -> Target:
     """One study, not converted yet. If there are other inputs, an error is recorded and reported later."""
     folder_name = path.name if path.name not in INVALID_NAMES else path.resolve().name
     name = normalise_name(Path(folder_name).stem if path.is_file() else folder_name) or "scan"
     subject = Subject(name, name, dict.fromkeys(modalities.names, path))
     try:
-        study = read()
+        study = read_dicom_study(path, modalities, series, raw)
     except AnoFPDMError as problem:
         if alone:
             raise
@@ -143,26 +188,10 @@ def _dicom_target(path: Path, modalities: InputModalities, read: "Callable[[], D
     return Target(subject, bids=False, study=study, notes=study.notes, brains=study.brains)
 
 
-def _best_layout(source: Source, modalities: InputModalities, where: str, raw: Raw) -> list[Target]:
-    """BIDS, if it gives any usable scan; else the layout that gives the most usable scans, and of equals the one that
-    gives the most files; else one scan by its images."""
-    finders = _finders(modalities) | {Layout.NIFTI: partial(_any_scans, modalities=modalities.names)}
-    options = []
-    for layout in (Layout.BIDS, Layout.BRATS21, Layout.NIFTI):  # BraTS would accept names of BIDS, too
-        candidates = [subject for subject in finders[layout](source) if subject.images]
-        subjects = [subject for subject in candidates if not _is_beside(subject, candidates)]
-        subjects = select_modalities(subjects, modalities)
-        images = [len(subject.images) for subject in subjects if subject.problem is None]
-        if subjects:
-            options.append((len(images), sum(images), layout, subjects))
-        if layout is Layout.BIDS and images:
-            break
-    if not options:
-        count = sum(1 for _ in nifti_files(source))
-        files = f"{count} NIfTI files" if count else "no NIfTI or DICOM file"
-        raise CohortError(f"{where}: no scan found ({files}); give a folder with {', '.join(modalities.needed)}")
-    usable, _, layout, subjects = max(options, key=lambda option: option[:2])  # of equals, the first
-    if usable:
+def _layout_targets(source: Source, modalities: InputModalities, where: str, raw: Raw) -> list[Target]:
+    """By the best layout; where it gives no usable scan, one scan by its images."""
+    subjects, layout = best_layout(source, modalities, where)
+    if any(subject.problem is None for subject in subjects):
         return [Target(subject, bids=layout is Layout.BIDS) for subject in subjects]
     targets = [] if raw is Raw.NEVER else _targets_by_images(source, modalities)
     if not targets:
@@ -170,76 +199,16 @@ def _best_layout(source: Source, modalities: InputModalities, where: str, raw: R
     return targets
 
 
-def _finders(modalities: InputModalities) -> dict[Layout, Callable[[Source], list[Subject]]]:
-    find_bids = partial(bids.find_subjects, remedy=_assignment_hint(modalities))
-    return {
-        Layout.BRATS21: brats.find_subjects,
-        Layout.ATLAS2: find_bids,
-        Layout.BIDS: find_bids,
-        Layout.NIFTI: partial(folder.find_subjects, modalities=modalities.names),
-    }
-
-
 def _targets_by_images(source: Source, modalities: InputModalities) -> list[Target]:
     """The scan that the files are by their images, if they are one study, and what is no file."""
-    from anofpdm.segment.unnamed_files import subject_by_images
-
-    every = _scan_files(source)
+    every = scan_files(source)
     irregular = [path for path in every if describe_irregular(path)]
-    regular = [path for path in every if path not in irregular]
-    assigned = subject_by_images(regular, modalities, _assignment_hint(modalities))
+    assigned = subject_by_images([path for path in every if path not in irregular], modalities)
     if assigned is None:
         return []
-    subject, chosen, brains = assigned
-    notes = tuple(f"{file} is used as {modality}, by its image" for modality, file in chosen.items())
+    subject, notes, brains = assigned
     failing = [Target(subject, bids=False) for path in irregular for subject in folder.find_subjects([path])]
     return [Target(subject, bids=False, notes=notes, brains=brains), *failing]
-
-
-def _any_scans(source: Source, modalities: tuple[str, ...]) -> list[Subject]:
-    """By file names, without files derived from scans: masks, results, extracted brains."""
-    subjects = [subject for subject in folder.find_subjects(_scan_files(source), modalities) if subject.images]
-    names = [subject.name for subject in subjects]
-    return [subject for subject in subjects if not _is_derived_name(subject.name, names)]
-
-
-def _scan_files(source: Source) -> list[Path]:
-    """NIfTI files that are neither our results nor in `derivatives`."""
-    return [
-        path
-        for path in nifti_files(source)
-        if not OURS.fullmatch(path.name)
-        and not (isinstance(source, Path) and "derivatives" in path.relative_to(source).parts)
-    ]
-
-
-def _is_beside(subject: Subject, subjects: Sequence[Subject]) -> bool:
-    """For example reference_brain_t1, in a folder with another scan."""
-    others = [other for other in subjects if not DERIVED.fullmatch(other.name)]
-    folders = {path.parent for other in others for path in other.images.values()}
-    return subject not in others and any(path.parent in folders for path in subject.images.values())
-
-
-def _is_derived_name(name: str, names: Sequence[str]) -> bool:
-    """For example anna_t1_brain, if there is a scan anna."""
-    if not name.lower().endswith(DERIVED_SUFFIXES):
-        return False
-    return any(name != other and name.startswith((f"{other}_", f"{other}-")) for other in names)
-
-
-def _assignment_hint(modalities: InputModalities) -> str:
-    return f"give the files as {modalities.assignments()}"
-
-
-def select_modalities(
-    subjects: Sequence[Subject], modalities: InputModalities | tuple[str, ...], remedy: str | None = None
-) -> list[Subject]:
-    """For a model of one modality, a file without a modality in its name has that modality."""
-    subjects, wanted = list(subjects), as_inputs(modalities)
-    for number, subject in enumerate(subjects):
-        if len(wanted.names) == 1 and list(subject.images) == [folder.UNNAMED]:
-            subjects[number] = replace(subject, images={wanted.names[0]: subject.images[folder.UNNAMED]})
-    return with_modalities(subjects, wanted, remedy=remedy or _assignment_hint(wanted))
 
 
 def _explicit_target(assigned: Sequence[str], modalities: InputModalities) -> Target:
@@ -255,7 +224,7 @@ def _explicit_target(assigned: Sequence[str], modalities: InputModalities) -> Ta
         if not path.is_file():
             raise CohortError(f"{path}: no such file; check the path")
         files[modality] = path
-    name = folder.find_subjects([next(iter(files.values()))])[0].name or "scan"
+    name = normalise_name(folder.parse_name(next(iter(files.values())))[0]) or "scan"
     (subject,) = select_modalities([Subject(name, name, files)], modalities)
     if subject.problem:
         raise CohortError(f"{name}: {subject.problem}")
@@ -270,13 +239,8 @@ def _cohort_targets(path: Path, modalities: InputModalities, split: str | None) 
         raise CohortError(f"{path}: its source folder {source} does not exist any more; give the folder of the scans")
     layout = parse(Layout, cohort.manifest.kind)
     names = set((cohort.scans if split is None else cohort.scans[cohort.rows(split)]).tolist())
-    subjects = [subject for subject in _finders(modalities)[layout](source) if subject.name in names]
-    is_bids = layout in (Layout.ATLAS2, Layout.BIDS)
-    return [Target(subject, is_bids) for subject in select_modalities(subjects, modalities)]
-
-
-def _is_prepared(path: Path) -> bool:
-    return (path / MANIFEST).is_file()
+    subjects = [subject for subject in find_subjects(layout, source, modalities) if subject.name in names]
+    return [Target(subject, layout in BIDS_LAYOUTS) for subject in select_modalities(subjects, modalities)]
 
 
 def check_names(targets: list[Target]) -> list[Target]:

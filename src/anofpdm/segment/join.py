@@ -6,7 +6,7 @@ DIR/parts/3-of-10.json is written at the end of each job: its scans, and those t
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -50,11 +50,11 @@ class Part:
         return list(items[self.number - 1 :: self.count])
 
 
-@dataclass(frozen=True)
+@dataclass
 class JoinedResults:
     rows: list[dict[str, Any]]
-    failed: dict[str, str]  # scan to reason
-    missing: list[str]  # parts without a record, and scans without a result
+    failed: dict[str, str] = field(default_factory=dict)  # scan to reason
+    missing: list[str] = field(default_factory=list)  # parts without a record, and scans without a result
 
 
 def write_part(out: Path, part: Part, scans: Sequence[str], failed: Mapping[str, str]) -> None:
@@ -65,16 +65,14 @@ def write_part(out: Path, part: Part, scans: Sequence[str], failed: Mapping[str,
 
 def join_results(out: Path) -> JoinedResults:
     """Write a table of all results in the folder, and check that every part is complete."""
-    rows = sorted(_rows(out), key=lambda row: str(row["scan"]))
-    if not rows and not (out / PARTS).is_dir():
+    joined = JoinedResults(sorted(_rows(out), key=lambda row: str(row["scan"])))
+    if not joined.rows and not (out / PARTS).is_dir():
         raise OutputError(f"{out}: no results of `anofpdm segment` in it; check the path")
-    missing, scans, failed = _read_parts(out)
-    with_result = {row["scan"] for row in rows}
-    missing += [f"result of {scan}" for scan in scans if scan not in with_result and scan not in failed]
+    _check_parts(out, joined)
     with folder_lock(out):
-        cells = (["" if row[name] is None else row[name] for name in COLUMNS] for row in rows)
+        cells = (["" if row[name] is None else row[name] for name in COLUMNS] for row in joined.rows)
         write_atomically(out / TABLE, encode_csv(COLUMNS, cells))
-    return JoinedResults(rows, failed, missing)
+    return joined
 
 
 def read_summary(path: Path) -> dict[str, Any]:
@@ -83,9 +81,8 @@ def read_summary(path: Path) -> dict[str, Any]:
         summary = json.loads(read_regular_file(path))
         settings = summary["settings"]
         return {
-            **{name: summary[name] for name in COUNTS if name != "estimated_dice"},
-            "estimated_dice": summary.get("estimated_dice"),
-            outputs.MISSING_MODALITIES: " ".join(summary.get(outputs.MISSING_MODALITIES, ())),
+            **{name: summary[name] for name in COUNTS},
+            outputs.MISSING_MODALITIES: " ".join(summary[outputs.MISSING_MODALITIES]),
             "warnings": len(summary["warnings"]),
             "engine": settings["engine"],
             "model_sha256": settings["model_sha256"],
@@ -101,23 +98,20 @@ def _rows(out: Path) -> Iterator[dict[str, Any]]:
         yield {"scan": scan, **read_summary(path), "folder": path.parent.relative_to(out).as_posix()}
 
 
-def _read_parts(out: Path) -> tuple[list[str], list[str], dict[str, str]]:
-    """Missing parts, all scans, and those that failed. Without array jobs, nothing."""
-    names = sorted(path.name for path in (out / PARTS).glob("*-of-*.json"))
-    counts = {int(name.removesuffix(".json").split("-of-")[1]) for name in names}
+def _check_parts(out: Path, joined: JoinedResults) -> None:
+    """Add what failed and what is missing. Without array jobs, nothing."""
+    counts = {int(path.stem.split("-of-")[1]) for path in (out / PARTS).glob("*-of-*.json")}
     if len(counts) > 1:
         listed = " and ".join(map(str, sorted(counts)))
         raise OutputError(f"{out / PARTS}: of jobs with {listed} parts; remove the records of the older ones")
     scans: list[str] = []
-    failed: dict[str, str] = {}
-    missing = []
-    for count in counts:
-        for number in range(1, count + 1):
-            path = out / PARTS / Part(number, count).file
-            if not path.is_file():
-                missing.append(f"part {number}/{count}")
-                continue
+    for part in (Part(number, count) for count in counts for number in range(1, count + 1)):
+        path = out / PARTS / part.file
+        if path.is_file():
             record = json.loads(read_regular_file(path))
             scans += record["scans"]
-            failed |= record["failed"]
-    return missing, scans, failed
+            joined.failed |= record["failed"]
+        else:
+            joined.missing.append(f"part {part}")
+    with_result = {row["scan"] for row in joined.rows}
+    joined.missing += [f"result of {scan}" for scan in scans if scan not in with_result | joined.failed.keys()]

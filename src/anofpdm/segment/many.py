@@ -4,21 +4,20 @@ model, other options or another input are refused."""
 import contextlib
 import json
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from anofpdm import __version__
-from anofpdm.cohorts.subjects import Subject
 from anofpdm.errors import AnoFPDMError, ConfigError, OutputError, ScanError, ScanWarning
 from anofpdm.raw.cache import StudyCache, discard
 from anofpdm.segment import outputs
 from anofpdm.segment.earlier import EarlierResult
 from anofpdm.segment.engines import TASK
 from anofpdm.segment.inputs import Target
-from anofpdm.segment.one_scan import name_series, request_for, segment_target
 from anofpdm.segment.request import SegmentRequest
 from anofpdm.segment.result import Segmentation
+from anofpdm.segment.segment_scan import request_for, segment_scan
 from anofpdm.util.distributed import World
 from anofpdm.util.files import folder_lock, remove_temporary_files, translate_write_errors, write_atomically
 from anofpdm.util.memory import REMEDY, is_out_of_memory
@@ -32,22 +31,8 @@ BIDS_DATASET = {
 }
 
 
-@dataclass(frozen=True)
-class OutputOptions:
-    """Optional files; mask, anomaly map, tables and summary are always written."""
-
-    overview: bool = True
-    report: bool = True
-    dicom: bool = False  # for scans that are DICOM
-    seg_nrrd: bool = False
-    label_table: bool = False
-
-    def files(self, *, is_dicom: bool) -> tuple[str, ...]:
-        """Files without which a result is incomplete."""
-        optional = {outputs.OVERVIEW: self.overview, outputs.REPORT: self.report}
-        optional |= {outputs.SEG_NRRD: self.seg_nrrd, outputs.LABEL_TABLE: self.label_table}
-        optional |= dict.fromkeys((outputs.DICOM_SEG, outputs.DICOM_CAPTURE), self.dicom and is_dicom)
-        return (outputs.MASK, outputs.ANOMALY_MAP, *(file for file, wanted in optional.items() if wanted))
+FILES = (outputs.OVERVIEW, outputs.REPORT)  # optional ones that are written unless others are chosen
+OF_DICOM = (outputs.DICOM_SEG, outputs.DICOM_CAPTURE)  # written together, for scans that are DICOM
 
 
 @dataclass
@@ -55,9 +40,13 @@ class RunReport:
     segmented: dict[str, float] = field(default_factory=dict)  # scan to lesion volume in ml
     skipped: dict[str, float] = field(default_factory=dict)  # complete results of an earlier run
     failed: dict[str, str] = field(default_factory=dict)  # scan to reason
-    refused: list[str] = field(default_factory=list)  # those of `failed` whose folder has a result of something else
+    refused: dict[str, str] = field(default_factory=dict)  # of `failed`: the folder has a result of something else
     warnings: dict[str, list[str]] = field(default_factory=dict)
     missing: dict[str, tuple[str, ...]] = field(default_factory=dict)  # scan to the optional modalities that it lacks
+
+    def add(self, other: "RunReport") -> None:
+        for name, entries in vars(other).items():
+            getattr(self, name).update(entries)
 
 
 @dataclass(frozen=True)
@@ -67,7 +56,7 @@ class BatchSegmentation:
     request: SegmentRequest
     targets: Sequence[Target]
     out: Path
-    outputs: OutputOptions = OutputOptions()
+    files: Collection[str] = FILES  # optional ones; mask, anomaly map, tables and summary are always written
     strict: bool = False  # stop at the first scan that fails
     report_stage: Callable[[str], None] = discard  # receives a line per stage of a raw study
     preparations: Path | None = None  # folder for prepared raw studies, shared by runs; None: in the folder of the scan
@@ -76,43 +65,48 @@ class BatchSegmentation:
     remedy: str = "give another --out, or --overwrite"  # where such a result is refused
 
     def __post_init__(self) -> None:
-        if self.outputs.dicom and not any(target.study is not None for target in self.targets):
+        if outputs.DICOM_SEG in self.files and not any(target.study is not None for target in self.targets):
             raise ConfigError("--dicom: none of these scans is DICOM; omit it")
         mask = self.request.brain.mask
         if mask is not None and len(self.targets) > 1:
             raise ConfigError(f"--brain-mask is for one scan, and {len(self.targets)} are given; use --skull-strip")
-        if mask is not None and not Path(mask).is_file():
+        if mask is not None and not mask.is_file():
             raise ConfigError(f"--brain-mask {mask}: no such file; check the path")
 
     def run(self, world: World | None = None, progress: Progress = silent) -> RunReport:
-        """Segment this process's share of the scans. A scan that fails is reported, and the others continue."""
-        world = world or World()
+        """The processes share the scans, and all get the report. A scan that fails is reported, and the others
+        continue."""
+        world, report = world or World(), RunReport()
         self.out.mkdir(parents=True, exist_ok=True)
         with folder_lock(self.out, needed=world.is_main, shared=self.shared):
             if world.is_main:
                 self._prepare_folder()
-            return self._run_share(list(self.targets)[world.rank :: world.count], progress)
+            share = self._run_share(list(self.targets)[world.rank :: world.count], progress)
+        for part in world.all_gather(share):
+            report.add(part)
+        return report
 
     def _prepare_folder(self) -> None:
         if not self.shared:
             remove_temporary_files(self.out)
-        description = json.dumps(BIDS_DATASET, indent=2).encode()
         path = self.out / outputs.BIDS_DESCRIPTION
         if any(target.bids for target in self.targets) and not path.is_file():
-            write_atomically(path, description)
+            write_atomically(path, json.dumps(BIDS_DATASET, indent=2).encode())
 
     def _run_share(self, targets: Sequence[Target], progress: Progress) -> RunReport:
         report = RunReport()
-        for target in targets:  # before any is segmented
-            with self._record_failure(target, report), contextlib.suppress(OSError):  # reading it fails again, below
-                self._is_complete(target, None if target.study else target.subject.images, report)
         for number, target in enumerate(targets):
             name = target.subject.name
-            update = _progress_of_one(progress, number, len(targets), name)
-            if name not in report.failed and name not in report.skipped:
-                with self._record_failure(target, report), warnings.catch_warnings():
-                    warnings.simplefilter("ignore", ScanWarning)  # they are in the report
-                    self._run_one(target, report, update)
+            update = _scan_progress(progress, number, len(targets), name)
+            with self._record_failure(target, report), warnings.catch_warnings():
+                warnings.simplefilter("ignore", ScanWarning)  # they are in the report
+                if target.subject.problem:
+                    raise ScanError(f"{name}: {target.subject.problem}")
+                with target.open() as opened:
+                    if not self._is_complete(opened, report):
+                        self._segment(opened, report, update)
+                if missing := self.request.inputs.missing(target.subject.images):
+                    report.missing[name] = missing
             update(TASK, 1, 1)
         return report
 
@@ -131,81 +125,59 @@ class BatchSegmentation:
                 raise
             report.failed[target.subject.name] = f"not enough memory; {REMEDY}"
 
-    def _is_complete(self, target: Target, images: Mapping[str, Path] | None, report: RunReport) -> bool:
-        """Whether an earlier run made this result. Refuses one of something else. Without images, never complete."""
-        if target.subject.problem:
-            return False
-        folder, name = result_location(target, self.out)
-        request, scan = request_for(target, self.request), target.subject
-        earlier, settings = EarlierResult.read(folder, name), request.settings()
+    def _is_complete(self, target: Target, report: RunReport) -> bool:
+        """Whether an earlier run made this result. Refuses one of something else."""
+        (folder, name), request, subject = result_location(target, self.out), self.request, target.subject
+        earlier, settings = EarlierResult.read(folder / name(outputs.SUMMARY)), request_for(target, request).settings()
         if earlier is None:
             return False
-        if conflict := earlier.conflict(request.model_name, settings, images):
+        if conflict := earlier.conflict(request.model_name, settings, subject.images):
             if self.overwrite:
                 return False
-            report.refused.append(scan.name)
-            raise ConfigError(f"{folder} {conflict}; {self.remedy}")
+            report.refused[subject.name] = f"{folder} {conflict}; {self.remedy}"
+            raise ConfigError(report.refused[subject.name])
         note = earlier.version_note(settings)
-        files = self.outputs.files(is_dicom=target.study is not None)
-        if images is None or (note and self.overwrite) or not all((folder / name(file)).is_file() for file in files):
+        wanted = [file for file in self.files if target.study is not None or file not in OF_DICOM]
+        files = (folder / name(file) for file in (outputs.MASK, outputs.ANOMALY_MAP, *wanted))
+        if (note and self.overwrite) or not all(file.is_file() for file in files):
             return False
-        report.skipped[scan.name] = earlier.volume_ml
-        if missing := request.inputs.missing(images):
-            report.missing[scan.name] = missing
+        report.skipped[subject.name] = earlier.volume_ml
         if note:
-            report.warnings[scan.name] = [note]
+            report.warnings[subject.name] = [note]
         return True
 
-    def _run_one(self, target: Target, report: RunReport, progress: Progress) -> None:
-        if target.subject.problem:
-            raise ScanError(f"{target.subject.name}: {target.subject.problem}")
-        with target.open() as subject:
-            try:
-                if target.study is None or not self._is_complete(target, subject.images, report):
-                    self._segment(target, subject, report, progress)
-            except ScanError as problem:
-                raise ScanError(name_series(str(problem), target, subject)) from None
-
-    def _segment(self, target: Target, subject: Subject, report: RunReport, progress: Progress) -> None:
-        """`subject` has NIfTI files, also where the target is DICOM."""
-        (folder, name), request = result_location(target, self.out), request_for(target, self.request)
-        if missing := request.inputs.missing(subject.images):
-            report.missing[subject.name] = missing
+    def _segment(self, target: Target, report: RunReport, progress: Progress) -> None:
+        scan, (folder, name) = target.subject.name, result_location(target, self.out)
 
         def report_line(line: str) -> None:
-            self.report_stage(f"{subject.name}: {name_series(line, target, subject)}")
+            self.report_stage(f"{scan}: {target.name_series(line)}")
 
         for line in target.notes:
             report_line(line)
-        prepared = folder / outputs.PREPARATION if self.preparations is None else self.preparations / subject.name
-        result = segment_target(target, subject, request, progress, StudyCache(prepared, report_line))
-        with folder_lock(_created(folder), needed=self.shared):
+        prepared = folder / outputs.PREPARATION if self.preparations is None else self.preparations / scan
+        result = segment_scan(target, self.request, progress, StudyCache(prepared, report_line))
+        with translate_write_errors(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+        with folder_lock(folder, needed=self.shared):
             self._save(target, result, folder, name)
-        report.segmented[subject.name] = result.volume_ml
+        report.segmented[scan] = result.volume_ml
         if result.summary["warnings"]:
-            report.warnings[subject.name] = result.summary["warnings"]
+            report.warnings[scan] = result.summary["warnings"]
 
     def _save(self, target: Target, result: Segmentation, folder: Path, name: Callable[[str], str]) -> None:
         title = target.subject.name
         remove_temporary_files(folder)
-        for file in (outputs.SEG_NRRD, outputs.DICOM_SEG, outputs.DICOM_CAPTURE):  # of an earlier run's mask
-            (folder / name(file)).unlink(missing_ok=True)
-        result.save(folder, name, picture=self.outputs.overview, report=self.outputs.report, title=title)
-        if self.outputs.seg_nrrd:
+        picture, report = (file in self.files for file in FILES)
+        result.save(folder, name, picture=picture, report=report, title=title)
+        if outputs.SEG_NRRD in self.files:
             result.save_seg_nrrd(folder, name)
-        if self.outputs.label_table:
+        if outputs.LABEL_TABLE in self.files:
             result.save_label_table(folder, name)
-        if target.study is not None and self.outputs.dicom:  # last: if it fails, the NIfTI files exist
+        if target.study is not None and outputs.DICOM_SEG in self.files:  # last: if it fails, the NIfTI files exist
             result.save_dicom(target.study, folder, title, name)
 
 
-def _created(folder: Path) -> Path:
-    with translate_write_errors(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-    return folder
-
-
-def _progress_of_one(progress: Progress, number: int, count: int, name: str) -> Progress:
+def _scan_progress(progress: Progress, number: int, count: int, name: str) -> Progress:
     """Progress of one scan, as a part of all; the bar shows the name of the scan."""
 
     def update(task: str, done: float, total: float, note: str = "") -> None:  # noqa: ARG001

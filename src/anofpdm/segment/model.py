@@ -1,6 +1,7 @@
 """Load a model and segment a scan. The file to read first.
 
-A scan is cut into axial slices (segment_scan.py). An engine (engines.py) decides on each slice:
+segment_scan.py is the way of a scan in one function: its files are read (read.py; a raw study is registered and
+stripped first) and cut into axial slices. An engine (engines.py) decides on each slice:
 
  -  DiffusionEngine, the method of the paper. The diffusion model was trained with one label per slice, healthy or
     unhealthy. Each slice is noised level by level; at each level the model estimates the noise-free slice twice, once
@@ -30,12 +31,12 @@ from anofpdm.options import Engine, Precision, Raw, parse
 from anofpdm.raw.cache import StudyCache
 from anofpdm.segment.brain_source import BrainSource
 from anofpdm.segment.engines import Diffusion, DiffusionEngine, StudentEngine
-from anofpdm.segment.one_scan import Source, segment_source
-from anofpdm.segment.read_scan import Files
+from anofpdm.segment.inputs import GivenScan, find_scan
 from anofpdm.segment.request import Explain, KnownScans, SegmentOptions, SegmentRequest
 from anofpdm.segment.result import Segmentation
+from anofpdm.segment.segment_scan import segment_scan
 from anofpdm.student.decide import MaskChoices
-from anofpdm.student.student import FOLDER, Student, load_student
+from anofpdm.student.student import Student, load_student
 from anofpdm.util.distributed import resolve_device
 from anofpdm.util.progress import Progress, silent
 
@@ -102,7 +103,7 @@ class Model:
 
     def segment(
         self,
-        scan: Files | Source,
+        scan: GivenScan,
         *,
         request: SegmentRequest | None = None,  # instead of options
         progress: Progress = silent,
@@ -132,69 +133,72 @@ class Model:
             request = self.request(**options)
             if options.get("raw") is None and not isinstance(scan, Mapping):  # as on the command line
                 request = replace(request, raw=Raw.AUTO)
-        return segment_source(scan, request, progress, raw_run or StudyCache())
+        cache, target = raw_run or StudyCache(), find_scan(scan, request.inputs, request.raw)
+        for note in target.notes:
+            cache.report(note)
+        with target.open() as opened:
+            return segment_scan(opened, request, progress, cache)
 
     def request(self, **options: Unpack[SegmentOptions]) -> SegmentRequest:
         """The options with all defaults of this model resolved; for many scans, do it once.
 
         Raises ConfigError for options that exclude each other, ModelError for a student that cannot be used.
         """
-        wanted, explain = parse(Engine, options.get("engine") or Engine.AUTO), check_explain(options.get("explain"))
+        given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
+        choice, explain = parse(Engine, given.get("engine", Engine.AUTO)), _parse_explain(given.get("explain"))
+        if choice is not Engine.DIFFUSION and self.student_problem:
+            raise ModelError(f"{self.student_problem}; or add --engine diffusion")
         engine: DiffusionEngine | StudentEngine
-        explainer: DiffusionEngine | None = None
-        if self._resolve_engine(wanted) is Engine.STUDENT:
-            engine = self._student_engine(options, explain)
-            explainer = None if explain is None else self._diffusion_engine(options)
-            advice = "" if explain is None else self._advise("--explain", "the student alone")
-        else:
-            if explain is not None and wanted is Engine.DIFFUSION:
+        explainer, advice = None, ""
+        if choice is Engine.DIFFUSION or (choice is Engine.AUTO and self.student is None):
+            if explain is not None and choice is Engine.DIFFUSION:
                 raise ConfigError("--explain: the diffusion engine explains every slice anyway; omit it")
-            if options.get("threshold_probability") is not None:
+            if "threshold_probability" in given:
                 raise ConfigError("--threshold-probability: not an option of the diffusion engine; use --threshold")
-            engine, advice = self._diffusion_engine(options), self._advise("the diffusion engine", "--engine student")
+            engine, advice = self._diffusion_engine(given), self._advise("the diffusion engine", "--engine student")
+        else:
+            engine = self._student_engine(given)
+            if explain is not None:
+                explainer, advice = self._diffusion_engine(given), self._advise("--explain", "the student alone")
+        mask = given.get("brain_mask")
         return SegmentRequest(
             engine=engine,
             model_name=self.name,
             model_sha256=self.sha256,
             scans=self.scans,
-            brain=BrainSource(options.get("brain_mask"), options.get("skull_strip")),
+            brain=BrainSource(None if mask is None else Path(mask), given.get("skull_strip")),
             explain=explain if explainer else None,
             explainer=explainer,
-            raw=parse(Raw, options.get("raw") or Raw.NEVER),
+            raw=parse(Raw, given.get("raw", Raw.NEVER)),
             advice=advice,
-            trust_header=bool(options.get("trust_header")),
+            trust_header=bool(given.get("trust_header")),
         )
 
-    def _resolve_engine(self, wanted: Engine) -> Engine:
-        if wanted is not Engine.DIFFUSION and self.student_problem:
-            raise ModelError(f"{self.student_problem}; or add --engine diffusion")
-        if wanted is Engine.AUTO:
-            return Engine.DIFFUSION if self.student is None else Engine.STUDENT
-        return wanted
-
-    def _student_engine(self, options: SegmentOptions, explain: Explain) -> StudentEngine:
-        refused = NOT_FOR_STUDENTS if explain is not None else (*NOT_FOR_STUDENTS, "seed")  # of the explanation's noise
-        unused = ", ".join(f"--{name}" for name in refused if options.get(name) is not None)
-        if unused:
+    def _student_engine(self, given: dict[str, Any]) -> StudentEngine:
+        refused = NOT_FOR_STUDENTS if "explain" in given else (*NOT_FOR_STUDENTS, "seed")  # of the explanation's noise
+        if unused := ", ".join(f"--{name}" for name in refused if name in given):
             raise ConfigError(f"{unused}: not an option of the student engine; add --engine diffusion, or omit it")
-        choices = MaskChoices(options.get("threshold_probability"), options.get("smallest"))
+        choices = MaskChoices(given.get("threshold_probability"), given.get("smallest"))
         return StudentEngine(replace(self._student, choices=choices))
 
-    def _diffusion_engine(self, options: SegmentOptions) -> DiffusionEngine:
+    def _diffusion_engine(self, given: dict[str, Any]) -> DiffusionEngine:
         """With the calibrated defaults where no option is given."""
         if self.diffusion is None:
             raise ModelError(
                 f"{self.folder}: has a student only; --engine diffusion and --explain need its diffusion model, which "
                 "was left out"
             )
-        calibration = self.diffusion.calibration
-        given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
-        mask_options = {"threshold": "threshold", "peak": "peak_share", "smallest": "smallest"}
+        calibration, mask = self.diffusion.calibration, OURS.mask
         decision = replace(
             OURS,
             detector=given.get("detector", OURS.detector),
             context_mm=given.get("context", calibration.context_mm),
-            mask=replace(OURS.mask, **{field: given[name] for name, field in mask_options.items() if name in given}),
+            mask=replace(
+                mask,
+                threshold=given.get("threshold", mask.threshold),
+                peak_share=given.get("peak", mask.peak_share),
+                smallest=given.get("smallest", mask.smallest),
+            ),
         )
         batch = given.get("batch") or batch_for(self.diffusion.network.device)
         return DiffusionEngine(self.diffusion, decision, given.get("seed", calibration.seed), batch)
@@ -210,8 +214,7 @@ class Model:
     def __repr__(self) -> str:
         """Name and folder, modalities, engines."""
         parts = {"student": self.student, "diffusion": self.diffusion}
-        folders = {"student": self.folder / FOLDER, "diffusion": self.folder}
-        engines = ", ".join(f"{name}{_size(folders[name])}" for name, part in parts.items() if part is not None)
+        engines = ", ".join(name for name, part in parts.items() if part is not None)
         damaged = " (the student is damaged or outdated)" if self.student_problem else ""
         return (
             f"AnoFPDM model {self.folder.resolve().name}: {self.folder}\nmodalities: {self._describe_modalities()}\n"
@@ -228,18 +231,13 @@ class Model:
         return f"{_join(config.needed)} needed{optional}{diffusion}"
 
 
-def check_explain(explain: Explain) -> Explain:
+def _parse_explain(explain: Explain) -> Explain:
     """Slice numbers sorted, without duplicates."""
     if explain is None or explain == "findings":
         return explain
     if isinstance(explain, str):
         raise ConfigError(f"explain {explain!r}: give 'findings' or a list of slice numbers")
     return tuple(sorted({int(number) for number in explain}))
-
-
-def _size(folder: Path) -> str:
-    weights = folder / WEIGHTS
-    return f" ({weights.stat().st_size / 1e6:.1f} MB)" if weights.is_file() else ""
 
 
 def _join(names: Iterable[str]) -> str:

@@ -24,9 +24,9 @@ _BIDS_SUFFIXES = {
 
 
 def on_series(file: str, series: str) -> str:
-    """Name of a mask, map or DICOM-SEG on the grid of one series of a raw study."""
+    """Name of a mask, map or DICOM-SEG on the grid of one series of a raw study; empty: of the scan."""
     stem, dot, extension = file.partition(".")
-    return f"{stem}_on_{series}{dot}{extension}"
+    return f"{stem}_on_{series}{dot}{extension}" if series else file
 
 
 def bids_suffix(file: str) -> str:

@@ -15,6 +15,7 @@ from anofpdm.segment.brain_source import BrainSource
 from anofpdm.segment.engines import DiffusionEngine, StudentEngine
 from anofpdm.student.typical import TypicalScans
 
+FOREGROUND_TOLERANCE = 0.08  # fraction of the pixels, beyond the range seen in calibration
 EXPLAINER_SETTINGS = ("calibration_sha256", "precision", "seed")  # recorded beside those of the student
 
 # Slices, counted from 1 at the inferior end, or the central slice of each finding.
@@ -49,6 +50,12 @@ class KnownScans:
     expects: ScanExpectation
     foreground: tuple[float, float]  # smallest and largest fraction among the scans in calibration
     typical: TypicalScans | None
+
+    @property
+    def usual_foreground(self) -> tuple[float, float]:
+        """Smallest and largest fraction that is not unusual."""
+        low, high = self.foreground
+        return low - FOREGROUND_TOLERANCE, high + FOREGROUND_TOLERANCE
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 FINDING_COLUMNS = ("finding", "volume_ml", "x_mm", "y_mm", "z_mm", "peak", "peak_x_mm", "peak_y_mm", "peak_z_mm")
 
+OF_MASK = (outputs.SEG_NRRD, outputs.DICOM_SEG, outputs.DICOM_CAPTURE)  # further forms of a mask
 MAP_STEPS = 2.0**17  # values of a saved map are multiples of 1 / 131,072
 
 
@@ -67,12 +68,13 @@ class Segmentation:
         with translate_write_errors(folder):
             folder.mkdir(parents=True, exist_ok=True)
         rows = (row.values() for row in self.slices)
-        for file in (outputs.SUMMARY, outputs.OVERVIEW, outputs.REPORT):  # of an earlier run; the summary first
-            (folder / name(file)).unlink(missing_ok=True)
-        _remove_on_series(folder, name)
-        write_nifti(folder / name(outputs.MASK), self.mask.astype(np.uint8), self.grid)
-        write_nifti(folder / name(outputs.ANOMALY_MAP), round_map(self.anomaly_map), self.grid)
-        self._save_on_series(folder, name)
+        _remove_earlier(folder, name)
+        for series, mask, grid in self._on_grids(self.mask):
+            path = folder / name(outputs.on_series(outputs.MASK, series))
+            write_nifti(path, (mask >= 0.5).astype(np.uint8), grid)
+        for series, anomaly_map, grid in self._on_grids(self.anomaly_map):
+            path = folder / name(outputs.on_series(outputs.ANOMALY_MAP, series))
+            write_nifti(path, round_map(anomaly_map), grid)
         write_atomically(folder / name(outputs.FINDINGS), encode_csv(FINDING_COLUMNS, map(_finding_row, self.findings)))
         write_atomically(folder / name(outputs.SLICES), encode_csv(self.slices[0], rows))
         title = title or folder.resolve().name
@@ -89,26 +91,16 @@ class Segmentation:
         }
         write_atomically(folder / name(outputs.SUMMARY), json.dumps({**counts, **self.summary}, indent=2).encode())
 
-    def _save_on_series(self, folder: Path, name: Callable[[str], str]) -> None:
-        """Mask and map of a raw study on the grid of each of its series."""
+    def _on_grids(self, volume: np.ndarray) -> Iterator[tuple[str, np.ndarray, Grid]]:
+        """A mask or map on the grid of the scan (""), and on that of each series of a raw study."""
+        yield "", volume, self.grid
         for series in self.series:
-            mask = self.mask_on(series).astype(np.uint8)
-            write_nifti(folder / name(outputs.on_series(outputs.MASK, series.name)), mask, series.grid)
-            anomaly_map = round_map(to_series(self.anomaly_map, self.series[0], series))
-            write_nifti(folder / name(outputs.on_series(outputs.ANOMALY_MAP, series.name)), anomaly_map, series.grid)
-
-    def mask_on(self, series: PlacedSeries) -> np.ndarray:
-        """bool, on the grid of one series of a raw study."""
-        return np.asarray(to_series(self.mask, self.series[0], series) >= 0.5)
+            yield series.name, to_series(volume, self.series[0], series), series.grid
 
     def save_seg_nrrd(self, folder: str | Path, name: Callable[[str], str] = str) -> None:
         """Write the mask for 3D Slicer, with name and colour; also on the grid of each series of a raw study."""
-        folder = Path(folder)
-        for series in self.series:
-            write_seg_nrrd(
-                folder / name(outputs.on_series(outputs.SEG_NRRD, series.name)), self.mask_on(series), series.grid
-            )
-        write_seg_nrrd(folder / name(outputs.SEG_NRRD), self.mask, self.grid)
+        for series, mask, grid in self._on_grids(self.mask):
+            write_seg_nrrd(Path(folder) / name(outputs.on_series(outputs.SEG_NRRD, series)), mask >= 0.5, grid)
 
     def save_label_table(self, folder: str | Path, name: Callable[[str], str] = str) -> None:
         """Write name and colour of the label in mask.nii.gz, for ITK-SNAP."""
@@ -118,10 +110,11 @@ class Segmentation:
         """Write the mask as DICOM SEG, for each series of a raw study, and the overview as secondary capture."""
         from anofpdm.scans.dicom.seg import FIRST_NUMBER_ON_SERIES, SERIES_NUMBERS, write_capture, write_seg
 
-        missing = self.summary.get(outputs.MISSING_MODALITIES, ())
+        missing = self.summary[outputs.MISSING_MODALITIES]
         for number, series in enumerate(self.series[1:], start=FIRST_NUMBER_ON_SERIES):
             path = folder / name(outputs.on_series(outputs.DICOM_SEG, series.name))
-            write_seg(path, self.mask_on(series), study.only(series.name), number, missing)
+            mask = to_series(self.mask, self.series[0], series) >= 0.5
+            write_seg(path, mask, study.only(series.name), number, missing)
         write_seg(folder / name(outputs.DICOM_SEG), self.mask, study, SERIES_NUMBERS[0], missing)
         write_capture(folder / name(outputs.DICOM_CAPTURE), self.overview(title), study, missing)
 
@@ -131,9 +124,11 @@ class Segmentation:
         return draw_overview(self.display, self.decisions, caption, oriented=self.grid.oriented, truth=truth)
 
 
-def _remove_on_series(folder: Path, name: Callable[[str], str]) -> None:
-    """Masks and maps of an earlier run on the grids of series."""
-    for file in (outputs.MASK, outputs.ANOMALY_MAP, outputs.DICOM_SEG, outputs.SEG_NRRD):
+def _remove_earlier(folder: Path, name: Callable[[str], str]) -> None:
+    """What an earlier run wrote and this one may not write again: the summary first, also files on grids of series."""
+    for file in (outputs.SUMMARY, outputs.OVERVIEW, outputs.REPORT, *OF_MASK):
+        (folder / name(file)).unlink(missing_ok=True)
+    for file in (outputs.MASK, outputs.ANOMALY_MAP, *OF_MASK):
         before, after = name(outputs.on_series(file, "\0")).split("\0")
         for path in list(folder.iterdir()):
             if path.name.startswith(before) and path.name.endswith(after):

@@ -17,9 +17,8 @@ OUR_MASK, OUR_MAP = "mask.nii.gz", "anomaly_map.nii.gz"  # together in a folder:
 
 def find_subjects(source: Source, modalities: tuple[str, ...] = ()) -> list[Subject]:
     """`modalities` adds further names that files may end in."""
-    names = NAMES | {name.lower(): name for name in modalities}
     files = (path for path in nifti_files(source) if not _is_our_result(path))
-    parsed = ((path, *_parse_name(path, names)) for path in files)
+    parsed = ((path, *parse_name(path, modalities)) for path in files)
     return group_files(SourceFile(subject, subject, role, path) for path, subject, role in parsed)
 
 
@@ -27,9 +26,9 @@ def _is_our_result(path: Path) -> bool:
     return path.name in (OUR_MASK, OUR_MAP) and all((path.parent / name).exists() for name in (OUR_MASK, OUR_MAP))
 
 
-def _parse_name(path: Path, names: dict[str, str]) -> tuple[str, str]:
+def parse_name(path: Path, modalities: tuple[str, ...] = ()) -> tuple[str, str]:
     """Subject and role."""
-    whole = stem(path.name)
+    names, whole = NAMES | {name.lower(): name for name in modalities}, stem(path.name)
     if whole.lower() in names:
         folder = path.parent if path.parent.name not in ("", "..") else path.parent.resolve()
         return folder.name or "scan", names[whole.lower()]

@@ -19,7 +19,7 @@ from anofpdm.scoring.pairs import Pair, Pairing
 from anofpdm.scoring.score_pairs import ScoringReport, score_pairs
 from anofpdm.segment import outputs
 from anofpdm.segment.inputs import Target
-from anofpdm.segment.many import BatchSegmentation, OutputOptions, RunReport, result_location
+from anofpdm.segment.many import BatchSegmentation, RunReport, result_location
 from anofpdm.segment.request import SegmentRequest
 from anofpdm.student.student import FOLDER as STUDENT
 from anofpdm.study.missing import name_without
@@ -58,10 +58,8 @@ class NativeEvaluation:
         world, name = world or World(), name_without(request.engine.name, without)
         targets = [_leave_out(target, without) for target in self.scans.targets(request.inputs)]
         folder = self.out / name
-        files = OutputOptions(overview=False, report=False)
-        batch = BatchSegmentation(request, targets, folder, files, remedy="give another --out")
-        reports = world.all_gather(batch.run(world, progress))
-        report = EngineReport(name, folder, reports)
+        batch = BatchSegmentation(request, targets, folder, files=(), remedy="give another --out")
+        report = EngineReport(name, folder, batch.run(world, progress))
         if world.is_main:
             report.scoring = score_pairs(self._pairing(targets, report), LABELS, self.workers, progress)
             report.estimates = _read_estimates(targets, folder)
@@ -92,7 +90,7 @@ class NativeEvaluation:
 class EngineReport:
     engine: str  # with the modalities that were left out
     folder: Path  # of masks and scores
-    segmentation: list[RunReport]  # of each process
+    segmentation: RunReport
     scoring: ScoringReport = field(default_factory=ScoringReport)
     estimates: dict[str, float] = field(default_factory=dict)  # scan to estimated DICE, where the engine has one
     truth_warnings: list[tuple[str, str]] = field(default_factory=list)  # scan and text, of masks that were joined
@@ -100,14 +98,12 @@ class EngineReport:
     @property
     def failed(self) -> dict[str, str]:
         """Scans that were not segmented, and why."""
-        return {name: reason for report in self.segmentation for name, reason in report.failed.items()}
+        return self.segmentation.failed
 
     @property
     def warnings(self) -> list[tuple[str, str]]:
         """Scan and text."""
-        texts = [
-            (name, text) for report in self.segmentation for name, some in report.warnings.items() for text in some
-        ]
+        texts = [(name, text) for name, some in self.segmentation.warnings.items() for text in some]
         scored = [(scan.pair.name, text) for scan in self.scoring.scans for text in scan.warnings]
         return texts + self.truth_warnings + scored
 

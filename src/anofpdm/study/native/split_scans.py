@@ -13,9 +13,9 @@ from anofpdm.cohorts.subjects import Subject
 from anofpdm.errors import CohortError
 from anofpdm.options import Layout, Split, parse
 from anofpdm.scans.modalities import InputModalities, as_inputs
-from anofpdm.segment.inputs import Target, check_names, select_modalities
+from anofpdm.segment.inputs import BIDS_LAYOUTS, Target, check_names
+from anofpdm.segment.scan_files import select_modalities
 
-BIDS_NAMES = (Layout.BIDS, Layout.ATLAS2)  # layouts whose results get BIDS names
 MAX_NAMED = 20  # names in a message
 
 
@@ -32,7 +32,7 @@ class SplitScans:
         """Scans with a mask, or with a problem that is reported when they are segmented."""
         masked = [subject for subject in self.subjects if subject.masks or subject.problem]
         selected = select_modalities(masked, modalities, remedy="remove its other files")
-        return check_names([Target(subject, bids=self.layout in BIDS_NAMES) for subject in selected])
+        return check_names([Target(subject, bids=self.layout in BIDS_LAYOUTS) for subject in selected])
 
     def usable(self, modalities: InputModalities | tuple[str, ...]) -> int:
         """Number of scans with a mask, all needed modalities and no problem."""

@@ -1,7 +1,6 @@
 """Model.segment takes a scan in every form that the command line takes it, and a model describes itself."""
 
 import inspect
-import shutil
 import subprocess
 import sys
 
@@ -12,7 +11,6 @@ import anofpdm
 from anofpdm.errors import CohortError, ScanError
 from anofpdm.segment.model import Model, load
 from anofpdm.segment.request import SegmentOptions
-from tests import dicom_toys
 from tests.optional_toys import save_model, scan_files
 from tests.segment.known_model import BY_HEALTHY, known_model
 from tests.segment.known_model import scan_files as known_scan
@@ -51,14 +49,6 @@ def test_files_whose_names_tell_the_modality(world):
     same_mask(world, list(world[1].values()))
 
 
-def test_a_folder_in_bids_layout(world, tmp_path):
-    for name, path in world[1].items():
-        target = tmp_path / "sub-01" / "anat" / f"sub-01_{ {'flair': 'FLAIR', 't2': 'T2w'}[name] }.nii.gz"
-        target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(path, target)
-    same_mask(world, tmp_path)
-
-
 def test_one_file_for_a_model_of_one_modality(tmp_path):
     model = load(save_model(tmp_path / "model"), "cpu")
     files = scan_files(tmp_path / "scan")
@@ -67,15 +57,12 @@ def test_one_file_for_a_model_of_one_modality(tmp_path):
     np.testing.assert_array_equal(result.mask, model.segment({"FLAIR": files["flair"]}).mask)
 
 
-@pytest.mark.parametrize("kind", ["folder", "zip"])
-def test_a_dicom_study(kind, tmp_path):
+def test_a_dicom_study(tmp_path):
     place, lesion, _ = study(tmp_path / "anna")
-    if kind == "zip":
-        place = dicom_toys.zipped(place, tmp_path / "anna.zip")
     result = known_model().segment(place, **BY_HEALTHY)
     assert result.mask.shape == lesion.shape
     assert result.mask.any()
-    assert result.summary["inputs"]["flair"]["file"] == f"{place.name}, series 3 (AX T2 FLAIR)"
+    assert result.summary["inputs"]["flair"]["file"] == "anna, series 3 (AX T2 FLAIR)"
 
 
 def test_several_scans_are_refused_with_what_to_do(world, tmp_path):
@@ -103,8 +90,7 @@ def test_a_model_prints_as_three_lines(tmp_path):
     name, modalities, engines = str(load(folder, "cpu")).splitlines()
     assert name == f"AnoFPDM model toy: {folder}"
     assert modalities == "modalities: FLAIR needed, T1, T2 optional"
-    size = (folder / "student" / "weights.safetensors").stat().st_size / 1e6
-    assert engines == f"engines: student ({size:.1f} MB); slices of 32 x 32 pixels"
+    assert engines == "engines: student; slices of 32 x 32 pixels"
     assert repr(known_model()).splitlines()[1:] == [
         "modalities: FLAIR, T2 needed",
         "engines: diffusion; slices of 64 x 64 pixels",
