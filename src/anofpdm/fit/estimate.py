@@ -12,7 +12,7 @@ from anofpdm.cohorts.store import Cohort
 from anofpdm.errors import ConfigError
 from anofpdm.fit.fit_config import DEFAULT_STEPS, STUDENT_SHARE, Budget, FitConfig
 from anofpdm.labels import HEALTHY, NULL
-from anofpdm.method.gather import BATCH
+from anofpdm.method.evidence import BATCH
 from anofpdm.network.config import preset
 from anofpdm.network.predictor import NoisePredictor
 from anofpdm.network.training.augment import CHANCES
