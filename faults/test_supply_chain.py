@@ -1,6 +1,5 @@
 """Packages are pinned; the package runs no data as code, contains no secrets and needs no network."""
 
-import ast
 import re
 import subprocess
 import sys
@@ -146,17 +145,6 @@ def test_weights_of_another_package_are_loaded_only_if_their_hash_is_known(tmp_p
     (tmp_path / brain.FINDER[0]).write_bytes(b"something else")
     with pytest.raises(ConfigError, match="not the file of deepbet"):
         brain._load(tmp_path, brain.FINDER)
-
-
-def test_native_code_is_the_allocators_setting_only() -> None:
-    tree = ast.parse((SOURCE / "util" / "memory.py").read_text())
-    calls = {ast.unparse(node) for node in ast.walk(tree) if isinstance(node, ast.Call)}
-    assert {call for call in calls if "ctypes" in call or call.startswith("mallopt")} == {
-        "ctypes.CDLL(None)",
-        "getattr(ctypes.CDLL(None), 'mallopt', None)",
-        "mallopt(M_MMAP_THRESHOLD, LARGEST_KEPT)",
-        "mallopt(M_TRIM_THRESHOLD, KEPT)",
-    }
 
 
 def test_only_the_viewer_imports_socket() -> None:
