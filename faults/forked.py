@@ -27,7 +27,8 @@ IGNORE_PERMISSIONS = 1 << 1 | 1 << 2  # CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH
 def run_forked(
     arguments: tuple[str, ...], folder: Path, timeout: float, *, unprivileged: bool = False
 ) -> tuple[Outcome, int]:
-    """With the peak of its memory in bytes. `unprivileged`: file permissions apply, even to root."""
+    """With the peak of its memory in bytes, on top of what the imports take. `unprivileged`: file permissions apply,
+    even to root."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(PRELOADED)
     peak = context.Value("q", 0)
@@ -53,7 +54,8 @@ def _run_child(
     for number, name in enumerate(streams, start=1):
         os.dup2(os.open(name, os.O_WRONLY), number)
     os.chdir(folder)
-    addresses = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    pages = map(int, Path("/proc/self/statm").read_text().split()[:2])
+    addresses, imported = (count * resource.getpagesize() for count in pages)
     resource.setrlimit(resource.RLIMIT_AS, (addresses + ADDRESS_SPACE, addresses + ADDRESS_SPACE))
     if unprivileged:
         _respect_permissions()
@@ -61,7 +63,7 @@ def _run_child(
     try:
         main()
     finally:
-        peak.value = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        peak.value = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - imported
 
 
 def _respect_permissions() -> None:

@@ -22,7 +22,7 @@ from faults.forked import run_forked
 from faults.processes import Outcome, RunningCommand
 
 CASES = all_cases()
-MAX_MEMORY = 1 << 30
+MAX_MEMORY = 850 << 20  # on top of what the imports take; with them, 1 GiB
 TIMEOUT = 120  # seconds, on a machine that does other work, too
 FRESH = list(CASES)[:: len(CASES) // 15]  # also run as fresh processes
 PROBLEM = ("anofpdm: ", "failed: ")  # how the line of an error message begins

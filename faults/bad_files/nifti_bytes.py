@@ -49,7 +49,7 @@ def damaged() -> Iterator[Scan]:
     for name, change in damages((1, 40, 347, 352, 353, 1000, -1), ()).items():
         yield Scan(name, DAMAGED, change)
         yield Scan(f"{name}, then compressed", DAMAGED, _compressed_after(change), suffix=GZ)
-    for name, change in damages((1, 9, 10, 200, -8, -4, -1), (0, 2, 11, 300, 1000, -9, -8, -4, -1)).items():
+    for name, change in damages((1, 9, 10, 200, -8, -4, -1), (0, 2, 11, 300, -9, -8, -4, -1)).items():
         yield Scan(f"gzip {name}", DAMAGED, _compressed_before(change), suffix=GZ)
     for name, change in damages((), (4, 9)).items():  # its time and its system
         yield valid(f"gzip {name}", _compressed_before(change), GZ)

@@ -20,7 +20,7 @@ FIELD_VALUES: dict[str, tuple[str, Rows, Rows]] = {  # field: its code; bad and 
     "xyzt_units": ("B", ((1,), (3,)), ((0,), (10,), (2 | 64,))),
     "srow_x": ("4f", tuple((bad,) * 4 for bad in (NAN, -INF, 1e30, 1e-30, 0.0)), ()),
     "quatern_b": ("3f", ((1, 1, 1), (INF, 0, 0), (NAN, 0, 0)), ()),
-    "scl_slope": ("2f", ((1, 0), (INF, 0), (1, NAN), (1, INF), (3e38, 0), (-1, 0)), ((0, 5), (NAN, NAN))),
+    "scl_slope": ("2f", ((INF, 0), (1, NAN), (1, INF), (3e38, 0), (-1, 0)), ((1, 0), (0, 5), (NAN, NAN))),
     "bitpix": ("h", (), ((8,),)), "extents": ("i", (), ((-1,),)), "cal_max": ("f", (), ((NAN,),)),
     "toffset": ("f", (), ((INF,),)), "descrip": ("8s", (), ((b"\xff\xfe\x00\x9f",),)),
     "sform_code": ("h", (), ((0,), (99,))), "qform_code": ("h", (), ((0,), (99,))),
