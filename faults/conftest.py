@@ -4,8 +4,10 @@ import os
 import random
 import shutil
 import signal
+import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 
 os.environ["OMP_NUM_THREADS"] = "1"
@@ -16,14 +18,17 @@ import nibabel as nib
 import numpy as np
 import pytest
 
+from anofpdm.scans import write_nifti
+from faults.commands import QUICK, Command, Input, predicted_masks
 from faults.extent import FULL, SAMPLE, Extent
 from faults.folders import Disk
-from faults.processes import RunningCommand, run_successfully
-from faults.resumable import QUICK, predicted_masks
-from faults.summary import Cell, Summary, skip_without
+from faults.processes import RunningCommand, run_successfully, wait_until
+from faults.summary import Summary, skip_without
 from tests import toys
+from tests.raw.worlds import random_rigid, stripped_head, thick_grid
 
 SEED = "--fault-seed"
+RAW_GRIDS = {"flair": ((1.8, 1.8, 5.0), (112, 128, 30)), "t2": ((2.0, 2.0, 4.0), (100, 112, 38))}
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -70,16 +75,6 @@ def extent(request: pytest.FixtureRequest) -> Extent:
 
 
 @pytest.fixture
-def record(request: pytest.FixtureRequest) -> Callable[..., None]:
-    """Adds a row to one of the tables in summary.py."""
-
-    def add(table: str, *row: Cell) -> None:
-        request.node.user_properties.append((table, row))
-
-    return add
-
-
-@pytest.fixture
 def rng(request: pytest.FixtureRequest) -> random.Random:
     """Seeded by --fault-seed and the name of the test; printed, so that a failure can be reproduced."""
     seed = f"{request.config.getoption(SEED)} {request.node.name}"
@@ -88,22 +83,39 @@ def rng(request: pytest.FixtureRequest) -> random.Random:
 
 
 @pytest.fixture(scope="session")
-def toy(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """scans/, cohort/ and an untrained, calibrated model/."""
-    folder = tmp_path_factory.mktemp("toy")
-    toys.untrained(folder, channels=12)  # with fewer, the teacher of `distill` finds no lesion
-    run_successfully("calibrate", folder / "model", folder / "cohort", *QUICK)
-    return folder
-
-
-@pytest.fixture(scope="session")
-def many_scans(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Enough scans that `prepare` is still busy when a fault is injected; predicted masks are beside them."""
-    scans = toys.brats_cohort(tmp_path_factory.mktemp("many") / "scans", 40)
+def files(tmp_path_factory: pytest.TempPathFactory) -> Input:
+    """A calibrated model with a cohort, scans enough to keep `prepare` busy when a fault is injected, and FLAIR and T2
+    of a phantom that moved in between."""
+    toy, many, study = (tmp_path_factory.mktemp(name) for name in ("toy", "many", "study"))
+    toys.untrained(toy, channels=12)  # with fewer, the teacher of `distill` finds no lesion
+    run_successfully("calibrate", toy / "model", toy / "cohort", *QUICK)
+    scans = toys.brats_cohort(many / "scans", 40)
     for path in scans.rglob("*_seg.nii.gz"):
         mask = nib.load(path)
         toys.save(predicted_masks(scans) / path.name, np.roll(np.asarray(mask.dataobj), 1, axis=0), mask.affine)
-    return scans
+    for seed, (name, grid) in enumerate(RAW_GRIDS.items()):
+        movement = random_rigid(np.random.default_rng(seed), 8.0 * seed, 10.0 * seed)
+        head = stripped_head(name, movement, thick_grid(movement, *grid))
+        write_nifti(study / f"anna_{name}.nii.gz", head.voxels, head.grid)
+    return Input(toy, scans, study)
+
+
+@pytest.fixture(scope="session")
+def undisturbed(files: Input, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Command, Path, float]]:
+    """A command by its name, its complete output folder, and the seconds that it took from its lock to its end."""
+
+    @cache
+    def run(name: str) -> tuple[Command, Path, float]:
+        command = Command(name, files)
+        out = command.create_folder(tmp_path_factory.mktemp("undisturbed") / "out")
+        running = RunningCommand(*command.start(out))
+        assert wait_until(lambda: command.lock(out).is_file() or running.ended)
+        start = time.monotonic()
+        outcome = running.wait()
+        assert outcome.code == 0, outcome
+        return command, out, time.monotonic() - start
+
+    return run
 
 
 @pytest.fixture

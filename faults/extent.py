@@ -5,10 +5,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Extent:
-    kills: int  # per command
-    training_kills: int  # per interval between saves
+    stops: int  # per command and signal
     disk_shares: tuple[float, ...]  # disk sizes, as shares of the space that a complete run needs
-    interrupts: int  # per command
     worker_kills: int  # per command
     mutations: int  # of each valid file
     fuzz_seconds: int  # per reader
@@ -20,10 +18,8 @@ class Extent:
 
 
 FULL = Extent(
-    kills=25,
-    training_kills=15,
+    stops=12,
     disk_shares=(0.02, 0.9),
-    interrupts=6,
     worker_kills=5,
     mutations=2000,
     fuzz_seconds=37,
@@ -34,10 +30,8 @@ FULL = Extent(
     measured=True,
 )
 SAMPLE = Extent(
-    kills=1,
-    training_kills=1,
+    stops=1,
     disk_shares=(0.9,),
-    interrupts=1,
     worker_kills=1,
     mutations=100,
     fuzz_seconds=3,

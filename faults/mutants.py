@@ -155,8 +155,8 @@ MUTANTS = (
     ),
     (
         "segment/join.py",
-        "if scan not in found and scan not in failed]",
-        "if scan not in found and scan in failed]",
+        "if scan not in with_result and scan not in failed]",
+        "if scan not in with_result and scan in failed]",
         "segment/test_join.py",
     ),
     (

@@ -42,7 +42,13 @@ class RunningCommand:
 
     started: ClassVar[list["RunningCommand"]] = []
 
-    def __init__(self, *arguments: Argument, program: tuple[Argument, ...] = (ANOFPDM,), **environment: str):
+    def __init__(
+        self,
+        *arguments: Argument,
+        program: tuple[Argument, ...] = (ANOFPDM,),
+        cwd: Path | None = None,
+        **environment: str,
+    ):
         self.command = tuple(str(argument) for argument in (*program, *arguments))
         self._out = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115  read after the command has ended
         self._err = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115
@@ -52,6 +58,7 @@ class RunningCommand:
             stdout=self._out,
             stderr=self._err,
             start_new_session=True,
+            cwd=cwd,
             env={**ENVIRONMENT, **environment},
         )
         RunningCommand.started.append(self)

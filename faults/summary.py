@@ -1,33 +1,17 @@
-"""What a run of the suite counted, as Markdown: one table of its parts, and one for each section of docs/robustness.md.
+"""What a run of the suite counted: how the cases of each part ended, and what they measured, as Markdown.
 
-Tests attach rows to their reports as user properties, so that they also arrive from the processes of pytest-xdist. A
-part is a file: `test_full_disk.py` is the part "full disk".
+A part is a file: `test_full_disk.py` is the part "full disk". Measured values are user properties of reports, so that
+they also arrive from the processes of pytest-xdist.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
 FOLDER = Path(__file__).parent
 REQUIREMENT = "needs "  # how the reason of a skip begins where this machine cannot run a whole part
-KILLS, FAULTS, BAD_FILES = "Kills", "Disks, signals, locks, workers", "Bad files"
-MUTATIONS, FUZZING, LOAD = "Mutated files", "Coverage-guided fuzzing", "Load"
-SCALE, SUPPLY_CHAIN = "Scale", "Supply chain"
-COLUMNS = {
-    KILLS: ("command", "kills", "during a write", "resumed", "seconds", "compared"),
-    FAULTS: ("fault", "commands", "times each", "result"),
-    BAD_FILES: ("kind", "runs", "slowest, s", "peak memory, MiB"),
-    MUTATIONS: ("reader", "inputs"),
-    FUZZING: ("reader", "inputs", "seconds", "inputs that reached new lines"),
-    LOAD: ("measure", "count", "note"),
-    SCALE: ("measure", "small cohort", "large cohort"),
-    SUPPLY_CHAIN: ("check", "count", "result"),
-}
-
-Cell = str | int | float
-Row = tuple[Cell, ...]
+OUTCOMES = ("passed", "failed", "skipped")
 
 
 def skip_without(requirement: str) -> None:
@@ -36,14 +20,14 @@ def skip_without(requirement: str) -> None:
 
 
 class Summary:
-    """A plugin of pytest that collects, by part, how its cases ended, and the rows of all reports."""
+    """A plugin of pytest."""
 
     def __init__(self, config: pytest.Config):
         self.config = config
         self.outcomes: dict[str, Counter[str]] = {name: Counter() for name in _expected_parts(config)}
         self.seconds: Counter[str] = Counter()
         self.reasons: dict[str, set[str]] = defaultdict(set)  # of skips
-        self.rows: dict[str, list[Row]] = defaultdict(list)
+        self.measured: dict[tuple[str, str], list[float]] = defaultdict(list)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         part = _part_name(report.fspath)
@@ -54,8 +38,8 @@ class Summary:
         if report.skipped and isinstance(report.longrepr, tuple):
             self.reasons[part].add(str(report.longrepr[2]).removeprefix("Skipped: "))
         if report.when == "teardown":  # user properties are repeated in the report of each phase
-            for table, row in report.user_properties:
-                self.rows[table].append(tuple(row))
+            for name, value in report.user_properties:
+                self.measured[part, name].append(float(str(value)))
 
     def ran(self, part: str) -> bool:
         """Whether a case was run, or this machine cannot run any."""
@@ -68,24 +52,19 @@ class Summary:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        lines = [line for title, rows in self.tables() for line in (f"## {title}", "", *rows, "")]
+        lines = ["", f"| part | {' | '.join(OUTCOMES)} | seconds | note |", f"|{6 * '---|'}"]
+        for part, outcomes in self.outcomes.items():
+            note = "; ".join(sorted(self.reasons[part])) if self.ran(part) else "FAILED: no case was run"
+            counts = " | ".join(str(outcomes[name]) for name in OUTCOMES)
+            lines.append(f"| {part} | {counts} | {self.seconds[part]:.0f} | {note} |")
+        lines += ["", "| part | measured | cases | sum | largest |", f"|{5 * '---|'}"]
+        for (part, name), values in self.measured.items():
+            lines.append(f"| {part} | {name} | {len(values)} | {sum(values):.6g} | {max(values):.6g} |")
         terminalreporter.section("fault suite")
         for line in lines:
             terminalreporter.write_line(line)
         if path := self.config.getoption("--report"):
             path.write_text("\n".join(lines))
-
-    def tables(self) -> Iterator[tuple[str, list[str]]]:
-        counts = ("passed", "failed", "skipped")
-        parts = []
-        for name, outcomes in self.outcomes.items():
-            skips = "; ".join(f"skipped: {reason}" for reason in sorted(self.reasons[name]))
-            note = skips if self.ran(name) else "FAILED: no case was run"
-            parts.append((name, *(outcomes[count] for count in counts), round(self.seconds[name]), note))
-        yield "Parts", _markdown(("part", *counts, "seconds", "note"), parts)
-        for table, columns in COLUMNS.items():
-            if rows := self.rows.get(table):
-                yield table, _markdown(columns, MERGE[table](rows) if table in MERGE else rows)
 
 
 def _part_name(path: str) -> str:
@@ -99,33 +78,3 @@ def _expected_parts(config: pytest.Config) -> list[str]:
     paths = [(config.invocation_params.dir / arg).resolve() for arg in config.args if "::" not in arg]
     files = sorted(FOLDER.glob("test_*.py"))
     return [_part_name(file.name) for file in files if any(path in (file, *file.parents) for path in paths)]
-
-
-# ---- rows ------------------------------------------------------------------------------------------------------------
-
-
-def _merge_commands(rows: list[Row]) -> list[Row]:
-    """(fault, command, times, result): one row for all commands that had the same."""
-    merged: dict[Row, list[str]] = defaultdict(list)
-    for fault, command, times, result in rows:
-        merged[fault, times, result].append(str(command))
-    return [(fault, ", ".join(commands), times, result) for (fault, times, result), commands in merged.items()]
-
-
-def _merge_runs(rows: list[Row]) -> list[Row]:
-    """(kind, seconds, bytes): one row for each kind, with the maxima."""
-    runs: dict[Cell, list[tuple[float, float]]] = defaultdict(list)
-    for kind, seconds, peak in rows:
-        runs[kind].append((float(seconds), float(peak)))
-    maxima = {kind: [max(column) for column in zip(*some, strict=True)] for kind, some in runs.items()}
-    return [(kind, len(runs[kind]), f"{seconds:.1f}", int(peak) >> 20) for kind, (seconds, peak) in maxima.items()]
-
-
-MERGE = {FAULTS: _merge_commands, BAD_FILES: _merge_runs}
-
-
-def _markdown(columns: Sequence[str], rows: Sequence[Row]) -> list[str]:
-    lines = [f"| {' | '.join(columns)} |", f"|{len(columns) * '---|'}"]
-    return lines + [
-        f"| {' | '.join(f'{cell:,}' if isinstance(cell, int) else str(cell) for cell in row)} |" for row in rows
-    ]

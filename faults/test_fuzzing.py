@@ -7,6 +7,7 @@ new ones. It also stops a reader that exceeds MAX_SECONDS or MAX_MEMORY. The ran
 
 import base64
 import contextlib
+import gzip
 import random
 import subprocess
 import sys
@@ -17,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from faults.extent import Extent
-from faults.summary import FUZZING, MUTATIONS, skip_without
+from faults.summary import skip_without
 
 ROOT = Path(__file__).parents[1]
 MAX_SECONDS, MAX_MEMORY = 10, 1024  # MiB; for one input
@@ -56,18 +57,19 @@ def import_readers() -> dict[str, Callable[[Path], object]]:
 @pytest.fixture(scope="module")
 def first_inputs() -> dict[str, list[bytes]]:
     """By reader."""
-    from faults.bad_files import base, cohorts, models, nifti_scan, nifti_voxels
+    from faults.bad_files import base, cohorts, models, nifti_headers, nifti_scan
 
-    with tempfile.TemporaryDirectory() as root:
-        files = base.make_valid_files(Path(root))
-        scan, labels = files.scan(), base.LABELS
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder)
+        base.make_valid_files(root)
+        scan = gzip.decompress((root / base.FLAIR).read_bytes())
         return {
-            "nifti": [scan, nifti_voxels.to_nifti2(files)],
+            "nifti": [scan, nifti_headers.to_nifti2(scan)],
             "gzip": [nifti_scan.compress(scan), nifti_scan.compress(scan[:900]) * 2],
-            "dicom": [path.read_bytes() for path in sorted(files.study.iterdir())[:2]],
-            "calibration": [(files.model / "calibration.json").read_bytes()],
+            "dicom": [path.read_bytes() for path in sorted((root / "study").iterdir())[:2]],
+            "calibration": [(root / "model7" / "calibration.json").read_bytes()],
             "model": [models.small_model()],
-            "labels": [labels.encode(), labels.replace(",", "\t").encode()],
+            "labels": [base.LABELS.encode(), base.LABELS.replace(",", "\t").encode()],
             "split": [base.SPLIT.encode()],
             "manifest": [cohorts.MANIFEST.encode()],
         }
@@ -84,7 +86,12 @@ def _atheris() -> None:
 @pytest.mark.filterwarnings("ignore::anofpdm.errors.ScanWarning")
 @pytest.mark.parametrize("reader", READERS)
 def test_mutated_files(
-    reader: str, first_inputs: dict[str, list[bytes]], tmp_path: Path, rng: random.Random, extent: Extent, record
+    reader: str,
+    first_inputs: dict[str, list[bytes]],
+    tmp_path: Path,
+    rng: random.Random,
+    extent: Extent,
+    record_property,
 ) -> None:
     from anofpdm.errors import AnoFPDMError
 
@@ -94,7 +101,7 @@ def test_mutated_files(
             path.write_bytes(mutate(data, rng))
             with contextlib.suppress(AnoFPDMError):
                 read(path)
-    record(MUTATIONS, reader, extent.mutations * len(first_inputs[reader]))
+    record_property("mutated files", extent.mutations * len(first_inputs[reader]))
 
 
 def mutate(data: bytes, rng: random.Random) -> bytes:
@@ -122,7 +129,7 @@ def test_coverage_guided_fuzzing(
     pytestconfig: pytest.Config,
     tmp_path: Path,
     extent: Extent,
-    record,
+    record_property,
 ) -> None:
     corpus = tmp_path / "corpus"
     corpus.mkdir()
@@ -139,7 +146,7 @@ def test_coverage_guided_fuzzing(
     assert (run.returncode, shown) == (0, ""), f"seed {seed}: {run.stderr[-3000:]}{shown}"
     inputs = int(run.stderr.rsplit("stat::number_of_executed_units:", 1)[1].split()[0])
     assert inputs >= extent.fuzz_inputs, "too few inputs"
-    record(FUZZING, reader, inputs, seconds, len(list(corpus.iterdir())))
+    record_property("inputs of atheris", inputs)
 
 
 def _fuzz(reader: str, options: list[str]) -> None:

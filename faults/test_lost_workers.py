@@ -3,11 +3,12 @@
 import random
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from faults import resumable
+from faults.commands import Command
 from faults.extent import Extent
 from faults.processes import (
     RunningCommand,
@@ -18,19 +19,18 @@ from faults.processes import (
     wait_until,
     worker_pids,
 )
-from faults.summary import FAULTS
 
 TORCHRUN = (Path(sys.executable).with_name("torchrun"), "--nproc-per-node", "2", "-m", "anofpdm")
+Undisturbed = Callable[[str], tuple[Command, Path, float]]
 
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("name", ["prepare", "phantom", "score"])
 def test_killed_worker(
-    name: str, toy: Path, many_scans: Path, workspace: Path, rng: random.Random, extent: Extent, record
+    name: str, undisturbed: Undisturbed, workspace: Path, rng: random.Random, extent: Extent
 ) -> None:
-    command = resumable.command_named(name, toy, many_scans)
-    run_successfully(*command.start(workspace / "undisturbed"))
-    expected, refused = command.result(workspace / "undisturbed"), 0
+    command, complete, _ = undisturbed(name)
+    expected, refused = command.result(complete), 0
     for number in range(extent.worker_kills):
         out = workspace / f"out{number}"
         running = RunningCommand(*command.start(out))
@@ -46,28 +46,25 @@ def test_killed_worker(
             run_successfully(*command.resume(out))
         assert command.result(out) == expected
     assert refused or not extent.measured, "no worker was killed before the end"
-    result = f"{refused} stopped with one line and were resumed; the others had finished; none hangs"
-    record(FAULTS, "worker killed", name, extent.worker_kills, result)
 
 
-def test_workers_end_with_a_killed_command(many_scans: Path, workspace: Path, record) -> None:
-    running = RunningCommand(*resumable.prepare(many_scans).start(workspace / "out"))
+def test_workers_end_with_a_killed_command(undisturbed: Undisturbed, workspace: Path) -> None:
+    command, *_ = undisturbed("prepare")
+    running = RunningCommand(*command.start(workspace / "out"))
     assert wait_until(lambda: len(worker_pids(running)) == 2)
     orphans = worker_pids(running)
     kill_process(running.pid)
     running.wait()
     assert wait_until(lambda: not any(map(is_running, orphans)), 30), "workers outlive the command that started them"
     assert running.group_ended()
-    record(FAULTS, "command killed, not its workers", "prepare", 1, "its workers end, too")
 
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("name", ["segment", "evaluate"])
-def test_killed_torchrun_process(name: str, toy: Path, many_scans: Path, workspace: Path, record) -> None:
+def test_killed_torchrun_process(name: str, undisturbed: Undisturbed, workspace: Path) -> None:
     """torchrun itself reports the loss, at length. Ours to check: nothing hangs and no work is lost."""
-    command = resumable.command_named(name, toy, many_scans)
+    command, complete, _ = undisturbed(name)
     out = workspace / "out"
-    run_successfully(*command.start(workspace / "undisturbed"))
     running = RunningCommand(*command.start(out), program=TORCHRUN)
     assert wait_until(lambda: (out / ".lock").is_file())
     ranks = [pid for pid in worker_pids(running, "anofpdm") if pid != running.pid]
@@ -77,6 +74,4 @@ def test_killed_torchrun_process(name: str, toy: Path, many_scans: Path, workspa
     assert outcome.code != 0, outcome
     assert wait_until(lambda: not any(map(is_running, ranks)), 60), "a process waits for one that was killed"
     run_successfully(*command.resume(out))
-    assert command.result(out) == command.result(workspace / "undisturbed")
-    result = "ends; resumed by a single process with the same result"
-    record(FAULTS, "one of two torchrun processes killed", name, 1, result)
+    assert command.result(out) == command.result(complete)

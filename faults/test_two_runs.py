@@ -1,24 +1,14 @@
-"""Two runs with one output folder: the second is refused, and the lock of a killed run blocks nothing."""
+"""Two runs with one output folder: the second is refused, and the first is undisturbed."""
 
 import signal
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from faults.commands import LOCKED, Command
 from faults.folders import hash_files
-from faults.processes import RunningCommand, assert_refused, run, run_successfully, wait_until
-from faults.resumable import LOCK_FOLDERS, Command, command_named
-from faults.summary import FAULTS
-
-
-def start_and_suspend(command: Command, toy: Path, out: Path) -> RunningCommand:
-    """A run that holds the lock of its folder and is suspended."""
-    command.create_folder(out, toy)
-    running = RunningCommand(*command.start(out))
-    assert wait_until(lambda: is_held(command.lock(out)) or running.ended), running.kill()
-    running.send(signal.SIGSTOP)
-    assert not running.ended, running.wait()
-    return running
+from faults.processes import RunningCommand, assert_refused, run, wait_until
 
 
 def is_held(lock: Path) -> bool:
@@ -30,29 +20,20 @@ def is_held(lock: Path) -> bool:
 
 
 @pytest.mark.sample(1)
-@pytest.mark.parametrize("name", LOCK_FOLDERS)
-def test_second_run_is_refused(name: str, toy: Path, many_scans: Path, workspace: Path, record) -> None:
-    command = command_named(name, toy, many_scans)
-    out = workspace / "out"
-    first = start_and_suspend(command, toy, out)
+@pytest.mark.parametrize("name", LOCKED)
+def test_second_run_is_refused(
+    name: str, undisturbed: Callable[[str], tuple[Command, Path, float]], workspace: Path
+) -> None:
+    command, complete, _ = undisturbed(name)
+    out = command.create_folder(workspace / "out")
+    first = RunningCommand(*command.start(out))
+    assert wait_until(lambda: is_held(command.lock(out)) or first.ended), first.kill()
+    first.send(signal.SIGSTOP)
+    assert not first.ended, first.wait()
     before = hash_files(out)
     assert_refused(run(*command.start(out)), str(out), "another run is writing here")
     assert hash_files(out) == before, "the second run changed something"
     first.send(signal.SIGCONT)
     outcome = first.wait()
     assert outcome.code == 0, outcome
-    undisturbed = command.create_folder(workspace / "undisturbed", toy)
-    run_successfully(*command.start(undisturbed))
-    assert command.result(out) == command.result(undisturbed)
-    record(FAULTS, "two runs on one folder", name, 1, "the second is refused; the first is undisturbed")
-
-
-@pytest.mark.sample(1)
-@pytest.mark.parametrize("name", LOCK_FOLDERS)
-def test_lock_of_a_killed_run(name: str, toy: Path, many_scans: Path, workspace: Path, record) -> None:
-    command = command_named(name, toy, many_scans)
-    out = workspace / "out"
-    start_and_suspend(command, toy, out).kill()
-    assert command.lock(out).is_file(), "no lock was left behind"
-    run_successfully(*command.resume(out))
-    record(FAULTS, "lock left by a killed run", name, 1, "the next run starts")
+    assert command.result(out) == command.result(complete)

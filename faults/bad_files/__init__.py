@@ -1,30 +1,36 @@
 """The corpus of bad files: invalid input, and some that is unusual but valid, each with a command that reads it.
 
-All of it is generated from a few small valid files (`base.ValidFiles`).
+All of it is generated from a few small valid files (`base.make_valid_files`).
 """
 
-from faults.bad_files import (
-    calibrations,
-    cohorts,
-    dicom,
-    models,
-    names,
-    nifti,
-    paths,
-    results,
-    scores,
-    students,
-    tables,
-    zips,
-)
-from faults.bad_files.base import Case
+from collections.abc import Iterator
 
-MODULES = (nifti, paths, names, tables, models, calibrations, students, cohorts, dicom, zips, scores, results)
+from faults.bad_files import cohorts, dicom, models, paths, scores
+from faults.bad_files.base import FLAIR, Case, prepare, segment_flair
+from faults.bad_files.nifti_bytes import bombs, damaged, gzips, wrong_types
+from faults.bad_files.nifti_headers import affines, headers, voxels
+
+SCANS = (damaged, headers, affines, voxels, wrong_types, gzips, bombs)
 
 
 def all_cases() -> dict[str, Case]:
     """By name."""
-    cases = [case for module in MODULES for case in module.cases()]
+    sources = (nifti, paths.cases, models.cases, cohorts.cases, dicom.cases, scores.cases)
+    cases = [case for source in sources for case in source()]
     by_name = {case.name: case for case in cases}
     assert len(by_name) == len(cases), "two cases have the same name"
     return by_name
+
+
+def nifti() -> Iterator[Case]:
+    """Every scan is prepared, and some are segmented by either engine: all commands share one reader."""
+    for number, scan in enumerate(scan for source in SCANS for scan in source()):
+        mentions = "flair" if "faint" in scan.name else scan.path
+        turn = number % (3 if scan.valid else 8)
+        commands = {"prepare": (prepare("scan"), prepare("scan"))}
+        if turn == 0 or "bomb" in scan.kind:
+            commands["segment"] = (segment_flair(scan.path), segment_flair())
+        if turn == 1:
+            commands["student"] = (segment_flair(scan.path, "student"), segment_flair(engine="student"))
+        for use, (command, reference) in commands.items():
+            yield Case(f"{use} {scan.name}", scan.kind, command, FLAIR, scan.edit, scan.valid, mentions, reference)

@@ -1,9 +1,8 @@
 """Valid files to start from, the commands that read them, and what a case of the corpus is."""
 
-import gzip
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -16,8 +15,6 @@ MODALITIES = ("flair", "t1", "t1ce", "t2")
 SHAPE = (20, 20, 5)
 AFFINE = toys.affine_of("LPS", (8, 8, 24), shape=SHAPE)  # as large as a head
 LEVELS = (0, 8)  # of the twenty of the bundled calibration: fast, and enough for a map to compare
-SMALL = ("--workers", "1", "--size", "64")
-FILES_ONLY = ("--no-pictures", "--no-report")
 ENGINES = {  # a mask in every slice, to compare with
     "diffusion": ("--engine", "diffusion", "--detector", "none", "--smallest", "0"),
     "student": ("--engine", "student"),
@@ -25,54 +22,98 @@ ENGINES = {  # a mask in every slice, to compare with
 UNUSUAL = "unusual but valid"  # a kind of its own, next to the kinds of faults
 LABELS = "subject,slice,label\nq0,,healthy\nq1,2,unhealthy\nq2,,0\nq3,,unhealthy\n"
 SPLIT = "patient,split\nq0,val\nq1,val\nq2,test\nq3,test\n"
+FLAIR = "scan/p_flair.nii.gz"
 
-
-@dataclass(frozen=True)
-class ValidFiles:
-    """scan/, study/ (DICOM), patients/, cohort/ and model/."""
-
-    root: Path
-
-    @property
-    def model(self) -> Path:
-        return self.root / "model"
-
-    @property
-    def cohort(self) -> Path:
-        return self.root / "cohort"
-
-    @property
-    def study(self) -> Path:
-        return self.root / "study"
-
-    @property
-    def patients(self) -> Path:
-        return self.root / "patients"
-
-    def scan_path(self, modality: str = "flair") -> Path:
-        return self.root / "scan" / f"p_{modality}.nii.gz"
-
-    def scan(self, modality: str = "flair") -> bytes:
-        """The bytes of a .nii file."""
-        return gzip.decompress(self.scan_path(modality).read_bytes())
-
-    def voxels(self) -> np.ndarray:
-        return head(0)
-
-
-Make = Callable[[Path, ValidFiles], list[str]]
+Command = tuple[str, ...]
 Change = Callable[[bytes], bytes]
+Edit = Callable[[Path], object]  # of the file or folder at a path
+
+
+def segment(*inputs: str, engine: str = "diffusion") -> Command:
+    return ("segment", "model7", *inputs, "--out", "out", "--no-pictures", "--no-report", *ENGINES[engine])
+
+
+def segment_flair(flair: str = FLAIR, engine: str = "diffusion") -> Command:
+    """This file, and the other three modalities of the valid scan."""
+    others = (f"{modality}=scan/p_{modality}.nii.gz" for modality in MODALITIES[1:])
+    return segment(f"flair={flair}", *others, engine=engine)
+
+
+def prepare(source: str, *options: str, layout: str = "brats21", out: str = "out") -> Command:
+    return ("prepare", layout, source, out, "--workers", "1", "--size", "64", *options)
+
+
+WITH_LABELS = prepare("patients7", "--labels", "labels.csv", layout="nifti")
+WITH_SPLIT = prepare("patients7", "--split", "split.csv")
+CALIBRATE = ("calibrate", "model7", "cohort7", "--levels", "2", "--strengths", "2")
+EVALUATE = ("evaluate", "model7", "cohort7", "--out", "out", "--levels", "2", "--strengths", "2", "--seeds", "1")
 
 
 @dataclass(frozen=True)
 class Case:
+    """A command run in a folder that holds the valid files, with an edit at one path."""
+
     name: str
-    kind: str  # row of the table in the summary
-    make: Make  # creates the files in an empty folder, returns the arguments of the command to run there
+    kind: str  # what the sample has some of
+    command: Command
+    path: str
+    edit: Edit
     valid: bool = False  # otherwise it must be refused
-    mentions: str = ""  # must be in the error message
-    reference: str = ""  # whose result is expected, see references.py; "": that of the command
+    mentions: str = ""  # must be in the error message; default: the name of the edited file
+    reference: Command = ()  # whose result with valid files is expected; default: that of `command`
     unprivileged: bool = False  # run without root's right to ignore file permissions
+
+    def set_up(self, folder: Path, valid_files: Path) -> None:
+        """Links to the valid files; copies of those that are edited or written to."""
+        copied = {self.path.split("/")[0], "model7" if self.command[0] == "calibrate" else ""}
+        for source in valid_files.iterdir():
+            target = folder / source.name
+            if source.name not in copied:
+                target.symlink_to(source)
+            elif source.is_dir():
+                shutil.copytree(source, target)
+            else:
+                shutil.copy(source, target)
+        self.edit(folder / self.path)
+
+
+def rows(
+    prefix: str, kind: str, command: Command, path: str, edits: Mapping[str, Edit], *, mentions: str = ""
+) -> Iterator[Case]:
+    """Cases that must be refused, one for each edit."""
+    for name, edit in edits.items():
+        yield Case(f"{prefix} {name}", kind, command, path, edit, mentions=mentions)
+
+
+def unusual_rows(prefix: str, command: Command, path: str, edits: Mapping[str, Edit]) -> Iterator[Case]:
+    """Cases whose result must be that of the valid files."""
+    for name, edit in edits.items():
+        yield Case(f"{prefix} {name}", UNUSUAL, command, path, edit, valid=True)
+
+
+# ---- edits -----------------------------------------------------------------------------------------------------------
+
+
+def write(content: bytes | str) -> Edit:
+    data = content.encode() if isinstance(content, str) else content
+    return lambda path: path.write_bytes(data)
+
+
+def change(function: Change) -> Edit:
+    return lambda path: path.write_bytes(function(path.read_bytes()))
+
+
+def replace(put: Edit) -> Edit:
+    """Something else instead of a file or folder."""
+
+    def edit(path: Path) -> None:
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
+        put(path)
+
+    return edit
 
 
 def flip_byte(data: bytes, at: int, bits: int = 0x55) -> bytes:
@@ -81,27 +122,46 @@ def flip_byte(data: bytes, at: int, bits: int = 0x55) -> bytes:
     return bytes(changed)
 
 
+def damages(truncated_at: tuple[int, ...], flipped_at: tuple[int, ...]) -> dict[str, Change]:
+    cuts = {f"truncated at {at}": lambda data, at=at: data[:at] for at in truncated_at}
+    return cuts | {f"flipped at {at}": lambda data, at=at: flip_byte(data, at) for at in flipped_at}
+
+
+def changes(functions: Mapping[str, Change]) -> dict[str, Edit]:
+    return {name: change(function) for name, function in functions.items()}
+
+
+def contents(texts: Mapping[str, bytes | str]) -> dict[str, Edit]:
+    return {name: write(text) for name, text in texts.items()}
+
+
+# ---- valid files -----------------------------------------------------------------------------------------------------
+
+
 def head(seed: int) -> np.ndarray:
     return toys.head(SHAPE, seed, AFFINE)
 
 
-def make_valid_files(root: Path) -> ValidFiles:
-    """All but the cohort, which the tests create with `anofpdm prepare`."""
-    files = ValidFiles(root)
+def make_valid_files(root: Path) -> None:
+    """All but cohort7, which the tests create with `anofpdm prepare`."""
     for seed, modality in enumerate(MODALITIES):
-        toys.save(files.scan_path(modality), head(seed), AFFINE)
+        toys.save(root / "scan" / f"p_{modality}.nii.gz", head(seed), AFFINE)
     for number, name in enumerate(("AX T2 FLAIR", "AX T1", "AX T1 +C", "AX T2"), start=1):
-        voxels, place = dicom_toys.head(6, 16, 14, seed=number), {"spacing": (7.2, 5.4), "step": 6.0}
-        series = dicom_toys.Series(voxels, **place, SeriesNumber=number, SeriesDescription=name)
-        series.save(files.study, f"S{number}_")
+        voxels = dicom_toys.head(6, 16, 14, seed=number)
+        tags = {"SeriesNumber": number, "SeriesDescription": name}
+        series = dicom_toys.Series(voxels, spacing=(7.2, 5.4), step=6.0, **tags)
+        series.save(root / "study", f"S{number}_")
+    dicom_toys.zipped(root / "study", root / "study.zip")
     for number in range(4):
         for seed, modality in enumerate(MODALITIES):
-            toys.save(files.patients / f"q{number}_{modality}.nii.gz", head(10 * number + seed), AFFINE)
-        lesion = toys.ball(AFFINE, SHAPE, (8, -8, 0), 24 if number % 2 else -1)
-        toys.save(files.patients / f"q{number}_seg.nii.gz", lesion.astype(np.uint8), AFFINE)
+            toys.save(root / "patients7" / f"q{number}_{modality}.nii.gz", head(10 * number + seed), AFFINE)
+        lesion = toys.ball(AFFINE, SHAPE, (8, -8, 0), 24 if number % 2 else -1).astype(np.uint8)
+        toys.save(root / "patients7" / f"q{number}_seg.nii.gz", lesion, AFFINE)
+    predicted = np.roll(lesion, 1, axis=0)
+    toys.save(root / "p_mask.nii", predicted, AFFINE)
     (root / "split.csv").write_text(SPLIT)
-    _make_model(files.model)
-    return files
+    (root / "labels.csv").write_text(LABELS)
+    _make_model(root / "model7")
 
 
 def _make_model(folder: Path) -> None:
@@ -113,53 +173,3 @@ def _make_model(folder: Path) -> None:
         for name in ("centre", "scale", "weights"):
             fit["curve"][name] = [fit["curve"][name][level] for level in LEVELS]
     (folder / "calibration.json").write_text(json.dumps(calibration))
-
-
-# ---- commands --------------------------------------------------------------------------------------------------------
-
-
-def segment(files: ValidFiles, *inputs: str, model: str = "", engine: str = "diffusion") -> list[str]:
-    return ["segment", model or str(files.model), *inputs, "--out", "out", *FILES_ONLY, *ENGINES[engine]]
-
-
-def segment_flair(files: ValidFiles, flair: str, *, model: str = "", engine: str = "diffusion") -> list[str]:
-    """`flair`, and the other three modalities of the valid scan."""
-    others = (f"{modality}={files.scan_path(modality)}" for modality in MODALITIES[1:])
-    return segment(files, f"flair={flair}", *others, model=model, engine=engine)
-
-
-def segment_valid(files: ValidFiles, *, model: str = "", engine: str = "diffusion") -> list[str]:
-    return segment_flair(files, str(files.scan_path()), model=model, engine=engine)
-
-
-def prepare(*options: str) -> list[str]:
-    return ["prepare", "brats21", "src", "out", *SMALL, *options]
-
-
-def prepare_patients(files: ValidFiles, *options: str) -> list[str]:
-    layout = "nifti" if "--labels" in options else "brats21"
-    return ["prepare", layout, str(files.patients), "out", *SMALL, *options]
-
-
-def prepare_flair(folder: Path, files: ValidFiles) -> list[str]:
-    """p_flair, which is in src/ already, and the other three modalities."""
-    copy_others(folder / "src", files)
-    return prepare()
-
-
-def copy_others(folder: Path, files: ValidFiles, subject: str = "p") -> None:
-    for modality in MODALITIES[1:]:
-        shutil.copy(files.scan_path(modality), folder / f"{subject}_{modality}.nii.gz")
-
-
-def prepare_cohort(files: ValidFiles) -> list[str]:
-    split = str(files.root / "split.csv")
-    return ["prepare", "brats21", str(files.patients), str(files.cohort), "--size", "64", "--split", split]
-
-
-def calibrate(model: str, cohort: str) -> list[str]:
-    return ["calibrate", model, cohort, "--levels", "2", "--strengths", "2"]
-
-
-def evaluate(files: ValidFiles, cohort: str) -> list[str]:
-    return ["evaluate", str(files.model), cohort, "--out", "out", "--levels", "2", "--strengths", "2", "--seeds", "1"]

@@ -1,21 +1,35 @@
-"""Damaged and inconsistent prepared cohorts."""
+"""Damaged and inconsistent prepared cohorts, and the tables that users write."""
 
 import io
 import json
-import os
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from faults.bad_files.base import Case, Change, Make, ValidFiles, calibrate, evaluate, flip_byte, prepare_patients
-from faults.bad_files.calibrations import set_entry
-from faults.bad_files.models import DEEP, NOT_JSON
-from faults.bad_files.paths import Put
+from faults.bad_files.base import (
+    CALIBRATE,
+    EVALUATE,
+    LABELS,
+    SPLIT,
+    WITH_LABELS,
+    WITH_SPLIT,
+    Case,
+    Change,
+    Edit,
+    changes,
+    contents,
+    damages,
+    prepare,
+    replace,
+    rows,
+    unusual_rows,
+    write,
+)
+from faults.bad_files.models import DEEP, NOT_JSON, set_entry
+from faults.bad_files.paths import IRREGULAR
 
-KIND = "cohort"
 TABLES = ("slices.csv", "scans.csv", "split.csv")
 MANIFEST = json.dumps(
     {
@@ -25,83 +39,73 @@ MANIFEST = json.dumps(
         "tables_sha256": dict.fromkeys(TABLES, "0" * 64),
     }
 )  # a seed for the fuzzer
-BAD_MANIFEST: tuple[tuple[str, Any], ...] = (
-    ("tables_sha256", None), ("tables_sha256", {}), ("slices", "x"), ("slices", 3), ("preparation", {}),
-    ("preparation.modalities", [1]), ("preparation.modalities", ["flair"]), ("preparation.size", 63),
-)  # fmt: skip
-JOURNALS = {
-    "empty": b"", "a list": b"[1]\n[2]\n", "text": b"x\ny\n", "null": b"null\nnull\n",
-    "nested": DEEP + b"\n" + DEEP + b"\n", "of numbers": b'{"a": 1}\n{"scan": 1}\n',
+BAD_MANIFEST: dict[str, Edit] = {
+    "without hashes": set_entry("tables_sha256", {}), "of a word of slices": set_entry("slices", "x"),
+    "of three slices": set_entry("slices", 3), "without its preparation": set_entry("preparation", {}),
+    "of one modality": set_entry("preparation.modalities", ["flair"]), "of size 63": set_entry("preparation.size", 63),
 }  # fmt: skip
+NO_FILE = {name: replace(IRREGULAR[name]) for name in ("missing", "a pipe", "a folder")}
+JOURNALS = {"a list": b"[1]\n[2]\n", "text": b"x\ny\n", "nested": DEEP + b"\n", "of numbers": b'{"a": 1}\n'}
 
 
-def cases() -> Iterator[Case]:
-    for name, content in NOT_JSON.items():
-        yield _change(f"manifest {name}", "manifest.json", lambda _data, content=content: content)
-    for where, value in BAD_MANIFEST:
-        yield _change(f"manifest {where} {value!s:.10}", "manifest.json", set_entry(where, value))
-    for table in TABLES:
-        yield _change(f"{table} changed", table, lambda data: data.replace(b"q1", b"q2"))
-        yield _change(f"{table} empty", table, lambda _data: b"")
-        for what, put in (("missing", lambda _path: None), ("a pipe", os.mkfifo), ("a folder", Path.mkdir)):
-            yield Case(f"calibrate cohort {table} {what}", KIND, _replace(table, put), mentions=table)
-    for number, (name, change) in enumerate(_bad_arrays()):
-        command = "calibrate" if number % 2 else "evaluate"
-        yield _change(f"slices {name}", "slices.npy", change, command=command)
-        if "flipped at 5000" not in name:  # masks have no hash: they are used for evaluation only, and may be deleted
-            yield _change(f"masks {name}", "truth/masks.npy", change, command="evaluate")
-    for what, put in (("missing", lambda _path: None), ("a pipe", os.mkfifo), ("a folder", Path.mkdir)):
-        yield Case(f"calibrate cohort slices {what}", KIND, _replace("slices.npy", put), mentions="cohort7")
-    for name, content in JOURNALS.items():
-        make = _with_journal(content)
-        yield Case(f"prepare journal {name}", KIND, make, name == "empty", "journal", "patients")
-
-
-def _bad_arrays() -> Iterator[tuple[str, Change]]:
-    for at in (0, 9, 50, -1):
-        yield f"truncated at {at}", lambda data, at=at: data[:at]
-    for at in (0, 6, 8, 20, 60, 5000):
-        yield f"flipped at {at}", lambda data, at=at: flip_byte(data, at)
-    yield "longer", lambda data: data + bytes(64)
-    yield "pickled", lambda _data: _to_npy(np.array([{}], dtype=object), allow_pickle=True)
-    yield "of another shape", lambda _data: _to_npy(np.zeros((12, 5), np.float16))
-    yield "of another type", lambda data: data.replace(b"<f2", b"<i2").replace(b"|u1", b"|i1")
-    yield "of a negative shape", lambda data: data.replace(b"(12, ", b"(-2, ")
-    yield "of a huge shape", lambda data: data.replace(b"'shape': (", b"'shape': (9999999999, ")[:-11]
-    yield "a zip", lambda _data: b"PK\x03\x04" + bytes(500)
-
-
-def _to_npy(array: np.ndarray, **options: Any) -> bytes:
+def npy(array: np.ndarray, **options: Any) -> bytes:
     stream = io.BytesIO()
     np.save(stream, array, **options)
     return stream.getvalue()
 
 
-def _change(name: str, file: str, change: Change, command: str = "calibrate") -> Case:
-    def put(path: Path) -> None:
-        path.write_bytes(change(path.with_suffix(".kept").read_bytes()))
+BAD_ARRAYS: dict[str, Change] = {
+    **damages((0, 9, 50, -1), (0, 6, 8, 20, 60)),
+    "longer": lambda data: data + bytes(64),
+    "pickled": lambda _data: npy(np.array([{}], dtype=object), allow_pickle=True),
+    "of another shape": lambda _data: npy(np.zeros((12, 5), np.float16)),
+    "of another type": lambda data: data.replace(b"<f2", b"<i2").replace(b"|u1", b"|i1"),
+    "of a negative shape": lambda data: data.replace(b"(12, ", b"(-2, "),
+    "of a huge shape": lambda data: data.replace(b"'shape': (", b"'shape': (9999999999, ")[:-11],
+}
+# Only faults of the file, and a few of its rows: tests/cohorts has the others.
+NO_TABLES = {
+    "of zeros": bytes(100), "of binary": bytes(range(256)), "in UTF-16": LABELS.encode("utf-16"), "of HTML": b"<html>",
+    "of blanks": b" \n \n", "nested": b"{" * 9999, "of one long line": b"subject,label\n" + b"x" * 200_000 + b",1\n",
+    "of one long quote": b'subject,slice,label\n"' + b"q0,,1\n" * 40_000, "without rows": b"subject,label,split\n",
+}  # fmt: skip
+BAD_LABELS = {
+    "with a column twice": "subject,slice,label,label\nq0,1,1,0\n", "without columns": "q0,,1\n",
+    "with an unknown patient": LABELS + "q9,,1\n", "with slice NaN": LABELS + "q0,nan,1\n",
+    "with a slice of 5000 digits": f"{LABELS}q0,{'9' * 5000},1\n", "with NUL": LABELS + "q0\0,,1\n",
+}  # fmt: skip
+BAD_SPLITS = {"that contradicts itself": SPLIT + "q0,test\n", "without one patient": SPLIT[:-8]}
+VALID_LABELS = {
+    "with Windows line ends": LABELS.replace("\n", "\r\n"), "with a byte-order mark": "\ufeff" + LABELS,
+    "with semicolons": LABELS.replace(",", ";"), "with blanks": LABELS.replace(",", " , "),
+    "with capitals": LABELS.replace("subject,slice,label", "SUBJECT,Slice,Label"),
+    "with an empty line": LABELS + "\n\n,,\n", "without a final line end": LABELS.rstrip(),
+}  # fmt: skip
 
-    return Case(f"{command} cohort {name}", KIND, _replace(file, put, command), mentions="cohort7")
+
+def cases() -> Iterator[Case]:
+    manifests = contents(NOT_JSON) | BAD_MANIFEST
+    yield from rows("cohort manifest", "cohort", CALIBRATE, "cohort7/manifest.json", manifests, mentions="cohort7")
+    edits = changes({"changed": lambda data: data.replace(b"q1", b"q2")}) | {"empty": write(b"")} | NO_FILE
+    for table in TABLES:
+        yield from rows(f"cohort {table}", "cohort", CALIBRATE, f"cohort7/{table}", edits, mentions="cohort7")
+    arrays = changes(BAD_ARRAYS)
+    slices = arrays | NO_FILE | changes(damages((), (5000,)))  # masks have no hash: they are used for evaluation only
+    yield from rows("calibrate slices", "cohort", CALIBRATE, "cohort7/slices.npy", slices, mentions="cohort7")
+    yield from rows("evaluate slices", "cohort", EVALUATE, "cohort7/slices.npy", arrays, mentions="cohort7")
+    yield from rows("evaluate masks", "cohort", EVALUATE, "cohort7/truth/masks.npy", arrays, mentions="cohort7")
+    for name, content in {**JOURNALS, "empty": b""}.items():
+        edit = _in_new_folder(content)
+        command = prepare("patients7")
+        yield Case(f"journal {name}", "cohort", command, "out/journal.jsonl", edit, name == "empty", "journal")
+    yield from rows("labels", "CSV table", WITH_LABELS, "labels.csv", contents(NO_TABLES | BAD_LABELS))
+    yield from rows("split", "CSV table", WITH_SPLIT, "split.csv", contents(NO_TABLES | BAD_SPLITS))
+    yield from unusual_rows("labels", WITH_LABELS, "labels.csv", contents(VALID_LABELS))
 
 
-def _replace(file: str, put: Put, command: str = "calibrate") -> Make:
-    def make(folder: Path, files: ValidFiles) -> list[str]:
-        shutil.copytree(files.cohort, folder / "cohort7")
-        path = folder / "cohort7" / file
-        path.rename(path.with_suffix(".kept"))
-        put(path)
-        if command == "evaluate":
-            return evaluate(files, "cohort7")
-        shutil.copytree(files.model, folder / "model7")
-        return calibrate("model7", "cohort7")
+def _in_new_folder(content: bytes) -> Edit:
+    def edit(path: Path) -> None:
+        path.parent.mkdir()
+        path.write_bytes(content)
 
-    return make
-
-
-def _with_journal(content: bytes) -> Make:
-    def make(folder: Path, files: ValidFiles) -> list[str]:
-        (folder / "out").mkdir()
-        (folder / "out" / "journal.jsonl").write_bytes(content)
-        return prepare_patients(files)
-
-    return make
+    return edit

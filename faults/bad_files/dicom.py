@@ -1,34 +1,27 @@
-"""Damaged, inconsistent and unusual DICOM studies."""
+"""Damaged, inconsistent and unusual DICOM studies, as folders and as zip files."""
 
 import shutil
+import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pydicom
-from pydicom.uid import (
-    DeflatedExplicitVRLittleEndian,
-    ExplicitVRBigEndian,
-    ImplicitVRLittleEndian,
-    JPEG2000Lossless,
-    RLELossless,
-)
+from pydicom.uid import ExplicitVRBigEndian, ImplicitVRLittleEndian, JPEG2000Lossless, RLELossless
 
-from faults.bad_files.base import UNUSUAL, Case, Change, Make, ValidFiles, flip_byte, segment
-from faults.bad_files.paths import IRREGULAR, Put
+from faults.bad_files.base import Case, Edit, changes, contents, damages, rows, segment, unusual_rows
+from faults.bad_files.paths import IRREGULAR
 
-KIND = "DICOM"
 NAN = "nan"
-TRUNCATED_AT = (0, 1, 128, 132, 140, 200, 500, 800, -1, -400)
-FLIPPED_AT = (128, 131, 132, 136, 144)
-OTHER_FILES = {"empty": b"", "text": b"no slice\n", "zeros": bytes(999), "NIfTI": b"\x5c\1\0\0" + bytes(348)}
-BAD_TAGS: dict[str, tuple[Any, ...]] = {
-    "Rows": (0, 17, 65535), "BitsAllocated": (0, 7, 64), "SamplesPerPixel": (3, 0),
-    "PhotometricInterpretation": ("RGB", None), "NumberOfFrames": (2**31 - 1, -5),
-    "PixelSpacing": (None, ["0", "0"], [NAN, NAN], ["1e9", "1e9"]),
+BAD_SLICES = changes(damages((1, 128, 140, 500, -1), (128, 132, 136, 144))) | contents(
+    {"empty": b"", "text": b"no slice\n", "zeros": bytes(999), "NIfTI": b"\x5c\1\0\0" + bytes(348)}
+)
+BAD_TAGS: dict[str, tuple[Any, ...]] = {  # of all slices of a series; None removes a tag
+    "Rows": (0, 17, 65535), "BitsAllocated": (0, 64), "SamplesPerPixel": (3,), "PhotometricInterpretation": ("RGB",),
+    "NumberOfFrames": (2**31 - 1, -5), "PixelSpacing": (None, ["0", "0"], [NAN, NAN], ["1e9", "1e9"]),
     "ImagePositionPatient": (None, [NAN, "0", "0"]), "ImageOrientationPatient": (None, ["0"] * 6, [NAN] * 6),
     "RescaleSlope": ("0", NAN, "inf"), "PixelData": (None, b"", b"\0" * 10), "SeriesInstanceUID": (None,),
-    "SOPClassUID": (None,), "SeriesDescription": (None, "localizer", "AX T2 FLAIR T1"), "Modality": ("CT",),
+    "SeriesDescription": (None, "localizer", "AX T2 FLAIR T1"), "Modality": ("CT",), "FrameOfReferenceUID": ("1.2.3",),
 }  # fmt: skip
 BAD_TAGS_OF_ONE_SLICE: dict[str, Any] = {
     "StudyInstanceUID": "1.2.3", "EchoTime": 7, "Rows": 15, "PixelSpacing": ["1.21", "0.9"],
@@ -40,134 +33,135 @@ UNUSUAL_TAGS: dict[str, dict[str, Any]] = {
     "with rescale 1": {"RescaleSlope": "1", "RescaleIntercept": "0"},
     "without a patient": {"PatientName": None, "PatientID": None},
 }
+BAD_ZIPS = changes(damages((0, 3, 5000, -1, -22, -100), (300, -8))) | changes(
+    {
+        "that is text": lambda _data: b"no zip",
+        "flagged as encrypted": lambda data: data.replace(b"PK\1\2\x14\3\x14\0\0", b"PK\1\2\x14\3\x14\0\1"),
+    }
+)
 
 
 def cases() -> Iterator[Case]:
-    for at in TRUNCATED_AT:
-        yield _change_slice(f"truncated at {at}", lambda data, at=at: data[:at])
-    for at in FLIPPED_AT:
-        yield _change_slice(f"flipped at {at}", lambda data, at=at: flip_byte(data, at))
-    for name, content in OTHER_FILES.items():
-        yield _change_slice(f"slice {name}", lambda _data, content=content: content)
-    for name, tags in _bad_tags():
-        make = _with_tags(tags, one_slice=name.startswith("one slice"))
-        yield Case(f"segment DICOM {name}", KIND, make, mentions="study")
-    for name, (mentions, change) in INCOMPLETE.items():
-        yield Case(f"segment DICOM {name}", KIND, _change_study(change), mentions=mentions)
-    irregular = {name: put for name, put in IRREGULAR.items() if name not in ("missing", "empty")}
-    beside = {f"beside {name}": lambda study, put=put: put(study / "x.dcm") for name, put in irregular.items()}
-    unusual = {name: _change_study(change) for name, change in {**beside, **UNUSUAL_STUDIES}.items()}
-    unusual |= {name: _with_tags(tags) for name, tags in UNUSUAL_TAGS.items()}
-    for name, make in unusual.items():
-        yield Case(f"segment DICOM {name}", UNUSUAL, make, True, reference="study")
+    command = segment("study")
+    yield from rows("DICOM slice", "DICOM", command, "study/S1_003.dcm", BAD_SLICES)
+    tags = {f"{name} {value!s:.12}": _set_tags({name: value}) for name, some in BAD_TAGS.items() for value in some}
+    tags["an unsupported syntax"] = _claim_syntax(JPEG2000Lossless)
+    tags["an unknown syntax"] = _claim_syntax("1.2.3.4")
+    for name, value in BAD_TAGS_OF_ONE_SLICE.items():
+        tags[f"one slice's {name}"] = _set_tags({name: value}, "S1_003.dcm")
+    yield from rows("DICOM", "DICOM", command, "study", tags | INCOMPLETE)
+    beside = {f"beside {name}": _beside(put) for name, put in IRREGULAR.items() if name not in ("missing", "empty")}
+    unusual = {name: _set_tags(tags) for name, tags in UNUSUAL_TAGS.items()}
+    yield from unusual_rows("DICOM", command, "study", UNUSUAL_STUDIES | beside | unusual)
+    zipped = segment("study.zip")
+    yield from rows("zip", "zip", zipped, "study.zip", BAD_ZIPS)
+    bomb = {"a.dcm": bytes(128) + b"DICM" + bytes(300 << 20)}
+    for name, members in {"empty": {}, "of text": {"a.txt": b"x"}, "bomb": bomb, "of zips": {"a.zip": b"PK"}}.items():
+        yield Case(f"zip {name}", "zip", zipped, "study.zip", _zip_members(members))
+    for prefix in ("../../../", "/etc/"):
+        yield from unusual_rows("zip with paths", zipped, "study.zip", {f"below {prefix}": _rename_members(prefix)})
 
 
-def _remove(study: Path, pattern: str) -> None:
-    for path in study.glob(pattern):
-        path.unlink()
+# ---- edits of a study ------------------------------------------------------------------------------------------------
 
 
-def _rename(study: Path, new_path: Callable[[Path, int], Path]) -> None:
-    for number, path in enumerate(sorted(study.iterdir())):
-        target = new_path(path, number)
-        target.parent.mkdir(exist_ok=True)
-        path.rename(target)
+def _remove(pattern: str) -> Edit:
+    return lambda study: [path.unlink() for path in study.glob(pattern)]
 
 
-def _save_as(study: Path, syntax: str) -> None:
-    for path in study.iterdir():
-        data = pydicom.dcmread(path)
-        if syntax == RLELossless:
-            data.compress(RLELossless)
-            data.save_as(path)
-            continue
-        if syntax == ExplicitVRBigEndian:
-            data.PixelData = data.pixel_array.astype(">i2").tobytes()
-        data.file_meta.TransferSyntaxUID = syntax
-        implicit, little = syntax == ImplicitVRLittleEndian, syntax != ExplicitVRBigEndian
-        pydicom.dcmwrite(path, data, implicit_vr=implicit, little_endian=little)
+def _rename(new_name: Callable[[Path, int], str]) -> Edit:
+    def edit(study: Path) -> None:
+        for number, path in enumerate(sorted(study.iterdir())):
+            target = study / new_name(path, number)
+            target.parent.mkdir(exist_ok=True)
+            path.rename(target)
+
+    return edit
 
 
-INCOMPLETE: dict[str, tuple[str, Put]] = {
-    "a slice missing": ("study", lambda study: (study / "S1_003.dcm").unlink()),
-    "a slice twice": ("S1_003", lambda study: shutil.copy(study / "S1_003.dcm", study / "x.dcm")),
-    "a series missing": ("study", lambda study: _remove(study, "S1*")),
-    "only one series": ("study", lambda study: _remove(study, "S[234]*")),
+def _beside(put: Edit) -> Edit:
+    return lambda study: put(study / "x.dcm")
+
+
+def _save_as(syntax: str) -> Edit:
+    def edit(study: Path) -> None:
+        for path in study.iterdir():
+            data = pydicom.dcmread(path)
+            if syntax == RLELossless:
+                data.compress(RLELossless)
+                data.save_as(path)
+                continue
+            if syntax == ExplicitVRBigEndian:
+                data.PixelData = data.pixel_array.astype(">i2").tobytes()
+            data.file_meta.TransferSyntaxUID = syntax
+            implicit, little = syntax == ImplicitVRLittleEndian, syntax != ExplicitVRBigEndian
+            pydicom.dcmwrite(path, data, implicit_vr=implicit, little_endian=little)
+
+    return edit
+
+
+INCOMPLETE: dict[str, Edit] = {
+    "a slice missing": _remove("S1_003.dcm"),
+    "a slice twice": lambda study: shutil.copy(study / "S1_003.dcm", study / "x.dcm"),
+    "a series missing": _remove("S1*"),
+    "only one series": _remove("S[234]*"),
 }
-UNUSUAL_STUDIES: dict[str, Put] = {
+UNUSUAL_STUDIES: dict[str, Edit] = {
     "beside text": lambda study: (study / "read me.txt").write_text("x"),
     "beside a DICOMDIR": lambda study: (study / "DICOMDIR").write_bytes(bytes(128) + b"DICM" + bytes(99)),
     "with a link to itself": lambda study: (study / "again").symlink_to(study),
-    "without suffixes": lambda study: _rename(study, lambda path, _: path.with_suffix("")),
-    "with odd names": lambda study: _rename(study, lambda _, number: study / f"{number}\n \udcff'ü.dcm"),
-    "in folders": lambda study: _rename(study, lambda _, number: study / f"f{number}/x"),
-    "implicit": lambda study: _save_as(study, ImplicitVRLittleEndian),
-    "RLE": lambda study: _save_as(study, RLELossless),
-    "big-endian": lambda study: _save_as(study, ExplicitVRBigEndian),
+    "without suffixes": _rename(lambda path, _: path.stem),
+    "with odd names": _rename(lambda _, number: f"{number}\n \udcff'ü.dcm"),
+    "in folders": _rename(lambda _, number: f"f{number}/x"),
+    "implicit": _save_as(ImplicitVRLittleEndian),
+    "RLE": _save_as(RLELossless),
+    "big-endian": _save_as(ExplicitVRBigEndian),
 }
 
 
-def _bad_tags() -> Iterator[tuple[str, dict[str, Any]]]:
-    for name, values in BAD_TAGS.items():
-        for value in values:
-            yield f"{name} {value!s:.12}", {name: value}
-    for name, value in BAD_TAGS_OF_ONE_SLICE.items():
-        yield f"one slice's {name}", {name: value}
-    yield "FrameOfReferenceUID 1.2.3", {"FrameOfReferenceUID": "1.2.3"}
-    yield "an unsupported syntax", {"TransferSyntaxUID": JPEG2000Lossless}
-    yield "an unknown syntax", {"TransferSyntaxUID": "1.2.3.4"}
-    yield "a deflated syntax", {"TransferSyntaxUID": DeflatedExplicitVRLittleEndian}
-
-
-def _change_study(change: Put) -> Make:
-    def make(folder: Path, files: ValidFiles) -> list[str]:
-        shutil.copytree(files.study, folder / "study")
-        change(folder / "study")
-        return segment(files, "study")
-
-    return make
-
-
-def _change_slice(name: str, change: Change) -> Case:
-    def change_study(study: Path) -> None:
-        path = study / "S1_003.dcm"
-        path.write_bytes(change(path.read_bytes()))
-
-    return Case(f"segment DICOM {name}", KIND, _change_study(change_study), mentions="S1_003.dcm")
-
-
-def _with_tags(tags: dict[str, Any], *, one_slice: bool = False) -> Make:
-    """All slices of the FLAIR, or one of them, with other tags; None removes a tag."""
-
-    def change(study: Path) -> None:
-        for path in sorted(study.glob("S1_003.dcm" if one_slice else "S1_*.dcm")):
+def _set_tags(tags: dict[str, Any], pattern: str = "S1_*.dcm") -> Edit:
+    def edit(study: Path) -> None:
+        for path in sorted(study.glob(pattern)):
+            data = pydicom.dcmread(path)
             with pydicom.config.disable_value_validation():
-                _set_tags(path, tags)
+                for name, value in tags.items():
+                    data.pop(name, None)
+                    if value is not None:
+                        setattr(data, name, value)
+            data.save_as(path)
 
-    return _change_study(change)
-
-
-def _set_tags(path: Path, tags: dict[str, Any]) -> None:
-    data = pydicom.dcmread(path)
-    syntax = tags.get("TransferSyntaxUID")
-    for name, value in tags.items():
-        if name == "TransferSyntaxUID":
-            continue
-        if value is None:
-            data.pop(name, None)
-        else:
-            setattr(data, name, value)
-    data.save_as(path)
-    if syntax is not None:
-        before = str(data.file_meta.TransferSyntaxUID).encode()
-        path.write_bytes(_replace_syntax(path.read_bytes(), before, str(syntax).encode()))
+    return edit
 
 
-def _replace_syntax(data: bytes, before: bytes, after: bytes) -> bytes:
-    """In place: the element keeps an even length, and the length of its group is updated."""
-    at = data.index(before) - 8
-    length = len(before) + len(before) % 2
-    padded = after + b"\0" * (len(after) % 2)
-    group = int.from_bytes(data[140:144], "little") + len(padded) - length
-    element = data[at : at + 6] + len(padded).to_bytes(2, "little") + padded
-    return data[:140] + group.to_bytes(4, "little") + data[144:at] + element + data[at + 8 + length :]
+def _claim_syntax(syntax: str) -> Edit:
+    """Change the file's own description of how its pixels are stored, and nothing else."""
+
+    def edit(study: Path) -> None:
+        for path in study.glob("S1_*.dcm"):
+            data = pydicom.dcmread(path)
+            implicit, little = data.original_encoding
+            data.file_meta.TransferSyntaxUID = syntax
+            pydicom.dcmwrite(path, data, implicit_vr=implicit, little_endian=little, force_encoding=True)
+
+    return edit
+
+
+# ---- edits of a zip --------------------------------------------------------------------------------------------------
+
+
+def _zip_members(members: dict[str, bytes]) -> Edit:
+    def edit(path: Path) -> None:
+        with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+            for name, content in members.items():
+                archive.writestr(name, content)
+
+    return edit
+
+
+def _rename_members(prefix: str) -> Edit:
+    def edit(path: Path) -> None:
+        with zipfile.ZipFile(path) as archive:
+            members = {prefix + name: archive.read(name) for name in archive.namelist()}
+        _zip_members(members)(path)
+
+    return edit

@@ -1,4 +1,4 @@
-"""Damaged and inconsistent models."""
+"""Damaged and inconsistent models: weights and calibration of the diffusion model, and its student."""
 
 import json
 import pickle
@@ -7,17 +7,26 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from faults.bad_files.base import Case, Change, Make, ValidFiles, flip_byte, segment_valid
+from faults.bad_files.base import (
+    UNUSUAL,
+    Case,
+    Edit,
+    changes,
+    contents,
+    damages,
+    rows,
+    segment_flair,
+    write,
+)
 
+NAN, INF = float("nan"), float("inf")
 DEEP = b"[" * 100_000
 NOT_JSON = {
     "empty": b"", "zeros": bytes(100), "text": b"hello", "truncated": b'{"format": 1, "set', "a list": b"[]",
-    "null": b"null", "a number": b"1", "a word": b'"x"', "no entries": b"{}", "nested": DEEP,
-    "a huge number": b'{"format": ' + b"9" * 5000 + b"}", "UTF-16": "{}".encode("utf-16"),
-    "another format": b'{"format": 2}', "only a format": b'{"format": 1}', "binary": bytes(range(256)),
-    "Latin-1": b'{"\xe9": 1}',
+    "null": b"null", "no entries": b"{}", "nested": DEEP, "a huge number": b'{"format": ' + b"9" * 5000 + b"}",
+    "UTF-16": "{}".encode("utf-16"), "another format": b'{"format": 2}', "Latin-1": b'{"\xe9": 1}',
 }  # fmt: skip
-WEIGHTS = "weights.safetensors"
+WEIGHTS, STUDENT = "model7/weights.safetensors", "model7/student/weights.safetensors"
 
 
 def safetensors(metadata: Mapping[str, str]) -> bytes:
@@ -27,88 +36,93 @@ def safetensors(metadata: Mapping[str, str]) -> bytes:
 
 
 BAD_WEIGHTS = {
-    "empty": b"", "zeros": bytes(5000), "0xff": b"\xff" * 5000, "pickled": pickle.dumps({"a": [1.0]}),
-    "text": b"weights", "a zip": b"PK\x03\x04" + bytes(500),
+    "empty": b"", "zeros": bytes(5000), "pickled": pickle.dumps({"a": [1.0]}), "a zip": b"PK\x03\x04" + bytes(500),
     "with a header of 2**63 bytes": b"\xff" * 7 + b"\x7f" + bytes(99), "only a header": b"\2" + bytes(7) + b"{}",
-    "without our metadata": safetensors({}), "with empty metadata": safetensors({"anofpdm": "", "sha256": ""}),
-    "with a list": safetensors({"anofpdm": "[]", "sha256": ""}),
+    "without our metadata": safetensors({}), "with a list": safetensors({"anofpdm": "[]", "sha256": ""}),
     "with nested metadata": safetensors({"anofpdm": "[" * 100_000, "sha256": ""}),
     "of format 2": safetensors({"anofpdm": '{"format": 2}', "sha256": ""}),
-    "of format 1": safetensors({"anofpdm": '{"format": 1}', "sha256": ""}),
-    "with null": safetensors({"anofpdm": "null", "sha256": ""}),
 }  # fmt: skip
-TRUNCATED_AT = (0, 1, 7, 8, 9, 500, 20_000, 200_000, 4_000_000, -1)
-FLIPPED_AT = (0, 3, 7, 8, 50, 400, 2000, 200_000, 1_000_000, 4_000_000, -1)
-BAD_NETWORK = (
-    ("channels", 10**9), ("channels", 3), ("channels", "x"), ("channels", 32.5), ("multipliers", []),
-    ("multipliers", [0]), ("multipliers", "ab"), ("heads", 0), ("heads", 7), ("blocks", -1), ("blocks", 10**9),
-    ("in_channels", 0), ("in_channels", 5), ("n_labels", 0), ("n_labels", 10**12), ("dropout", 7), ("other", 1),
-)  # fmt: skip
+# The hash is correct, the metadata is not: another version, or edited by hand. None: the entry is missing.
+BAD_METADATA: dict[str, tuple[Any, ...]] = {
+    "task": (None, "x"), "size": (-3, 60, 10**6), "modalities": (["flair", "t1", "t2"], [1, 2, 3, 4], ["flair"] * 4),
+    "network.channels": (10**9, "x", 32.5), "network.multipliers": ([], [0]), "network.heads": (0, 7),
+    "network.blocks": (-1, 10**9), "network.in_channels": (5,), "network.n_labels": (10**12,), "network.other": (1,),
+}  # fmt: skip
+BAD_STUDENT: dict[str, tuple[Any, ...]] = {
+    "task": (None, "guided"), "teacher_sha256": (None, "0" * 64), "calibration": (None, "x"),
+    "network.modalities": ([], ["flair", "t2", "t1"], [1, 2], ["flair", "flair"]), "network.size": (-64, 60, 10**6),
+    "network.neighbours_mm": ([NAN, 1.0], [2.5]), "network.width": (0, 10**9), "network.multipliers": ([], [10**9]),
+    "calibration.detector": (None, "x"), "calibration.context_mm": (-1,), "calibration.detection_mm": ([5], [NAN, 5]),
+    "calibration.smallest": (-1, 1.5), "calibration.other": (1,),
+}  # fmt: skip
+BAD_CALIBRATION: dict[str, tuple[Any, ...]] = {
+    "format": (0, None), "strength": ("x", NAN, INF, -1), "cut": (None, NAN), "divergence_max": (0, NAN),
+    "settings.levels": ([], [0.5, 3], [-1, 5], [0, 1000], [5, 3], [0, 10**400]),
+    "settings.channels": ([], [9], [-1], [0, 0]), "settings.signal": ("x",), "settings.clamp": (7,),
+    "settings.other": (1,), "fitted": ([], [{}], None), "foreground": ([1], [NAN, 1]),
+    "fitted.0.curve.centre": ([], [1.0], [["a"]], [NAN, 1]), "fitted.0.curve.scale": ([0, 0],),
+    "fitted.0.curve.weights": ([[1, 2], [3, 4]],), "fitted.0.healthy_threshold": (NAN, -1),
+    "fitted.0.context_mm": (-1,), "seed": (-1, 10**400), "modalities": (["t1"],), "checkpoint_sha256": ("0" * 64,),
+}  # fmt: skip
 
 
-def cases(kind: str = "model") -> Iterator[Case]:
-    for at in TRUNCATED_AT:
-        yield change_model(f"truncated at {at}", kind, WEIGHTS, lambda data, at=at: data[:at])
-    for at in FLIPPED_AT:
-        yield change_model(f"flipped at {at}", kind, WEIGHTS, lambda data, at=at: flip_byte(data, at))
-    for name, content in BAD_WEIGHTS.items():
-        yield change_model(f"weights {name}", kind, WEIGHTS, lambda _data, content=content: content)
-    yield change_model("with one byte more", kind, WEIGHTS, lambda data: data + b"\0")
-    for name, changes in _bad_metadata():
-        yield Case(f"segment model with a valid hash, {name}", kind, _with_metadata(changes), mentions="model7")
-    for name, content in {"empty": b"", "invalid": b"{]", "of other weights": b'{"sha256": "0"}'}.items():
-        change = lambda _data, content=content: content  # noqa: E731
-        yield change_model(f"config {name}", kind, "config.json", change)
+def cases() -> Iterator[Case]:
+    command, student = segment_flair(), segment_flair(engine="student")
+    files = contents(BAD_WEIGHTS) | changes(damages((0, 7, 8, 500, 20_000, -1), (0, 7, 8, 400, 200_000, -1)))
+    yield from rows("model weights", "model", command, WEIGHTS, files)
+    yield from rows("student weights", "model", student, STUDENT, files)
+    metadata = _settings(BAD_METADATA, _with_metadata)
+    yield from rows("model with a valid hash,", "model", command, WEIGHTS, metadata, mentions="model7")
+    metadata = _settings(BAD_STUDENT, _with_metadata)
+    yield from rows("student with a valid hash,", "model", student, STUDENT, metadata, mentions="student")
+    unknown = {"modality": _with_metadata("network.modalities", ["flair", "t9"])}
+    yield from rows("student with an unknown", "model", student, STUDENT, unknown, mentions="t9")
+    texts = {"config empty": write(b""), "config invalid": write(b"{]"), "config of others": write(b'{"sha256": "0"}')}
+    yield from rows("model", "model", command, "model7/config.json", texts)
+    yield from rows("student", "model", student, "model7/student/config.json", texts)
+    yield Case("segment without a student", "model", student, "model7/student", shutil.rmtree, mentions="no student")
+    automatic = tuple("auto" if word == "diffusion" else word for word in command)
+    yield Case("segment automatically", UNUSUAL, automatic, "model7/student", shutil.rmtree, True, reference=command)
+    yield Case("student damaged, not used", UNUSUAL, command, STUDENT, write(b"x"), True)
+    calibrations = contents(NOT_JSON) | _settings(BAD_CALIBRATION, set_entry)
+    yield from rows("calibration", "model", command, "model7/calibration.json", calibrations)
 
 
-def change_model(
-    name: str, kind: str, file: str, change: Change, *, valid: bool = False, engine: str = "diffusion"
-) -> Case:
-    def make(folder: Path, files: ValidFiles) -> list[str]:
-        shutil.copytree(files.model, folder / "model7")
-        path = folder / "model7" / file
-        path.write_bytes(change(path.read_bytes()))
-        return segment_valid(files, model="model7", engine=engine)
-
-    return Case(f"segment model {name}", kind, make, valid, file, "student" if engine == "student" else "")
+def _settings(table: Mapping[str, tuple[Any, ...]], edit: Any) -> dict[str, Edit]:
+    return {f"{where} {value!s:.24}": edit(where, value) for where, values in table.items() for value in values}
 
 
-def _bad_metadata() -> Iterator[tuple[str, dict[str, Any]]]:
-    """The hash is correct, the metadata is not: another version, or edited by hand."""
-    for name in ("task", "modalities", "size", "network"):
-        yield f"no {name}", {name: None}
-        yield f"{name} a word", {name: "x"}
-        yield f"{name} a number", {name: -3}
-    for name, value in BAD_NETWORK:
-        yield f"network {name} {value}", {"network": {name: value}}
-    yield "three modalities", {"modalities": ["flair", "t1", "t2"]}
-    yield "modalities of numbers", {"modalities": [1, 2, 3, 4]}
-    yield "a modality twice", {"modalities": ["flair", "flair", "t1", "t2"]}
-    yield "size 0", {"size": 0}
-    yield "size 60", {"size": 60}
-    yield "size 10**6", {"size": 10**6}
+def set_entry(where: str, value: Any) -> Edit:
+    """Set an entry of a JSON file, by its dotted path."""
+
+    def edit(path: Path) -> None:
+        payload = json.loads(path.read_text())
+        _set(payload, where, value)
+        path.write_text(json.dumps(payload))
+
+    return edit
 
 
-def rewrite_metadata(source: Path, target: Path, changes: Mapping[str, Any]) -> str:
-    """Save a model of `source` in `target` with other metadata and a hash that matches; None removes an entry."""
+def _set(payload: Any, where: str, value: Any) -> None:
+    *path, last = (int(part) if part.isdigit() else part for part in where.split("."))
+    for part in path:
+        payload = payload[part]
+    payload[last] = value
+
+
+def _with_metadata(where: str, value: Any) -> Edit:
+    """Other metadata in the weights, with a hash that matches, also in the calibration; None removes an entry."""
     from anofpdm.network import checkpoint
 
-    weights, metadata, _ = checkpoint.load_model(source)
-    for name, value in changes.items():
-        metadata[name] = {**metadata[name], **value} if isinstance(value, dict) else value
-    return checkpoint.save_model(target, weights, {k: v for k, v in metadata.items() if v is not None})
+    def edit(path: Path) -> None:
+        weights, metadata, _ = checkpoint.load_model(path.parent)
+        _set(metadata, where, value)
+        kept = {name: entry for name, entry in metadata.items() if entry is not None}
+        digest = checkpoint.save_model(path.parent, weights, kept)
+        if (path.parent / "calibration.json").is_file():
+            set_entry("checkpoint_sha256", digest)(path.parent / "calibration.json")
 
-
-def _with_metadata(changes: Mapping[str, Any]) -> Make:
-    def make(folder: Path, files: ValidFiles) -> list[str]:
-        model = folder / "model7"
-        shutil.copytree(files.model, model)
-        digest = rewrite_metadata(files.model, model, changes)
-        calibration = json.loads((model / "calibration.json").read_text())
-        (model / "calibration.json").write_text(json.dumps({**calibration, "checkpoint_sha256": digest}))
-        return segment_valid(files, model="model7")
-
-    return make
+    return edit
 
 
 def small_model() -> bytes:

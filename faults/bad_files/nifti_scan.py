@@ -2,44 +2,46 @@
 
 import gzip
 import io
-import math
 import os
 import struct
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import nibabel as nib
 import numpy as np
 
-from faults.bad_files.base import AFFINE, SHAPE, UNUSUAL, ValidFiles
+from faults.bad_files.base import AFFINE, UNUSUAL, Change
 
 FIELDS = nib.Nifti1Header.template_dtype.fields
 NAN, INF = float("nan"), float("inf")
-DIM, SIZE = "8h", math.prod(SHAPE)  # struct code of the field dim; number of voxels
 MIB = 1 << 20
-
-Content = Callable[[ValidFiles], bytes]
+GZ = ".nii.gz"
 
 
 @dataclass(frozen=True)
 class Scan:
     name: str
     kind: str
-    content: Content
+    content: Change  # from the bytes of the valid .nii file
     valid: bool = False
     suffix: str = ".nii"
     sparse: int = 0  # the file is extended to so many bytes, without using disk space
 
-    def write(self, folder: Path, files: ValidFiles) -> str:
-        path = folder / f"p_flair{self.suffix}"
-        path.write_bytes(self.content(files))
+    @property
+    def path(self) -> str:
+        return f"scan/p_flair{self.suffix}"
+
+    def edit(self, valid: Path) -> None:
+        """Takes the place of the valid file."""
+        data = gzip.decompress(valid.read_bytes())
+        valid.unlink()
+        path = valid.with_name(f"p_flair{self.suffix}")
+        path.write_bytes(self.content(data))
         if self.sparse:
             os.truncate(path, self.sparse)
-        return path.name
 
 
-def valid(name: str, content: Content, suffix: str = ".nii") -> Scan:
+def valid(name: str, content: Change, suffix: str = ".nii") -> Scan:
     return Scan(name, UNUSUAL, content, True, suffix)
 
 
@@ -47,17 +49,15 @@ def compress(data: bytes) -> bytes:
     return gzip.compress(data, mtime=0)
 
 
-def patch(at: int, code: str, *values: float | bytes) -> Content:
-    def content(files: ValidFiles) -> bytes:
-        data = bytearray(files.scan())
-        struct.pack_into(f"<{code}", data, at, *values)
-        return bytes(data)
+def set_field(name: str, code: str, *values: float | bytes, index: int = 0) -> Change:
+    at = FIELDS[name][1] + index * struct.calcsize(code[-1])
+
+    def content(data: bytes) -> bytes:
+        changed = bytearray(data)
+        struct.pack_into(f"<{code}", changed, at, *values)
+        return bytes(changed)
 
     return content
-
-
-def set_field(name: str, code: str, *values: float | bytes, index: int = 0) -> Content:
-    return patch(FIELDS[name][1] + index * struct.calcsize(code[-1]), code, *values)
 
 
 def to_nifti(array: np.ndarray, form: type = nib.Nifti1Image) -> bytes:
@@ -71,3 +71,7 @@ def to_nifti(array: np.ndarray, form: type = nib.Nifti1Image) -> bytes:
     stream = io.BytesIO()
     image.to_stream(stream)
     return stream.getvalue()
+
+
+def voxels_of(data: bytes) -> np.ndarray:
+    return np.asarray(nib.Nifti1Image.from_bytes(data).dataobj)

@@ -1,28 +1,28 @@
-"""Paths at which there is no regular, readable file or no writable folder."""
+"""Paths at which there is no regular, readable file or no writable folder, and names that break careless code."""
 
 import os
 import shutil
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 from faults.bad_files.base import (
+    CALIBRATE,
+    FLAIR,
+    UNUSUAL,
+    WITH_LABELS,
+    WITH_SPLIT,
     Case,
-    Make,
-    ValidFiles,
-    calibrate,
-    copy_others,
+    Command,
+    Edit,
     prepare,
-    prepare_patients,
+    replace,
+    rows,
     segment,
     segment_flair,
-    segment_valid,
 )
 
 KIND = "path"
-
-Put = Callable[[Path], object]  # creates something at a path
-CommandFor = Callable[[Path, ValidFiles, str], list[str]]  # folder, valid files, where the path is -> arguments
 
 
 def _bind_socket(path: Path) -> None:
@@ -34,7 +34,7 @@ def _bind_socket(path: Path) -> None:
         os.chdir(here)
 
 
-IRREGULAR: dict[str, Put] = {
+IRREGULAR: dict[str, Edit] = {
     "missing": lambda _path: None,
     "a folder": Path.mkdir,
     "a pipe": os.mkfifo,
@@ -45,100 +45,97 @@ IRREGULAR: dict[str, Put] = {
     "a link to itself": lambda path: path.symlink_to(path.name),
     "empty": Path.touch,
 }
-
-
-def put_at(where: str, put: Put, command: CommandFor) -> Make:
-    def make(folder: Path, files: ValidFiles) -> list[str]:
-        path = folder / where
-        path.parent.mkdir(exist_ok=True)
-        put(path)
-        return command(folder, files, where)
-
-    return make
-
-
-def with_labels(_folder: Path, files: ValidFiles, labels: str) -> list[str]:
-    return prepare_patients(files, "--labels", labels)
-
-
-def with_split(_folder: Path, files: ValidFiles, split: str) -> list[str]:
-    return prepare_patients(files, "--split", split)
-
-
-def _segment_folder(folder: Path, files: ValidFiles, _where: str) -> list[str]:
-    copy_others(folder / "in", files)
-    return segment(files, "in")
-
-
-def _prepare_folder(folder: Path, files: ValidFiles, _where: str) -> list[str]:
-    copy_others(folder / "src", files)
-    return prepare("--modalities", "flair,t1,t1ce,t2")
-
-
-def _segment_valid(_folder: Path, files: ValidFiles, _where: str) -> list[str]:
-    return segment_valid(files)
-
-
-USES: dict[str, tuple[str, CommandFor]] = {  # where the path is, and the command that reads it
-    "segment modality=": ("x.nii.gz", lambda _folder, files, path: segment_flair(files, path)),
-    "segment input": ("x.nii.gz", lambda _folder, files, path: segment(files, path)),
-    "segment brain mask": ("b.nii.gz", lambda _folder, files, path: [*segment_valid(files), "--brain-mask", path]),
-    "segment model": ("model7", lambda _folder, files, path: segment(files, "x", model=path)),
-    "prepare labels": ("labels.csv", with_labels),
-    "prepare split": ("split.csv", with_split),
-    "prepare source": ("src", lambda *_: prepare()),
-    "calibrate cohort": ("cohort7", lambda _folder, files, path: calibrate(str(files.model), path)),
-    "segment folder with": ("in/p_flair.nii.gz", _segment_folder),
-    "prepare folder with": ("src/p_flair.nii.gz", _prepare_folder),
-    "segment into": ("out", _segment_valid),
-    "prepare into": ("out", lambda _folder, files, _path: prepare_patients(files)),
+USES: dict[str, tuple[str, Command]] = {  # where the path is, and the command that reads it
+    "segment modality=": (FLAIR, segment_flair()),
+    "segment input": (FLAIR, segment(FLAIR)),
+    "segment folder with": (FLAIR, segment("scan")),
+    "segment brain mask": ("p_mask.nii", (*segment_flair(), "--brain-mask", "p_mask.nii")),
+    "segment model": ("model7", segment_flair()),
+    "segment into": ("out", segment_flair()),
+    "prepare labels": ("labels.csv", WITH_LABELS),
+    "prepare split": ("split.csv", WITH_SPLIT),
+    "prepare source": ("patients7", prepare("patients7")),
+    "prepare folder with": (FLAIR, prepare("scan", "--modalities", "flair,t1,t1ce,t2")),
+    "prepare into": ("out", prepare("patients7")),
+    "calibrate cohort": ("cohort7", CALIBRATE),
 }
 HARMLESS = {  # a folder without the file, an output folder that is or can be created
-    "folder with": ("missing",), "into": ("missing", "a folder", "a broken link"),
+    "segment folder with": ("missing",), "prepare folder with": ("missing",),
+    "segment into": ("missing", "a folder", "a broken link"), "prepare into": ("missing", "a folder", "a broken link"),
 }  # fmt: skip
+NOT_SCANS = {f"named {name}": lambda path, name=name: path.rename(path.with_name(name))
+             for name in ("p_flair.hdr", "p_flair.mgz", "p_flair.nii.bz2", "p_flair.nii.gz.part")}  # fmt: skip
+LONG_PATHS = {
+    "a path through a file": f"{FLAIR}/x.nii", "a name too long": 250 * "x" + ".nii.gz",
+    "a path too long": 3000 * "x/" + "x.nii.gz",
+}  # fmt: skip
+NAMES = (
+    " before", "after ", "quote'", "new\nline", "--out", "Ünïcödé", "emoji🧠", "a=b", "100%", "{input}", "[bold]red",
+    "$HOME", ";ls", "*", "\\", "~", "a.b.c", "\x1b[31m", "\udcff", "x" * 200, "p,q", "a\u202eb",
+)  # fmt: skip
 
 
 def cases() -> Iterator[Case]:
-    for what, put in IRREGULAR.items():
-        for use, (where, command) in USES.items():
-            if what not in HARMLESS.get(use.partition(" ")[2], ()):
-                yield Case(f"{use} {what}", KIND, put_at(where, put, command), mentions=where.split("/")[0])
-    for name, where, command in (
-        ("segment unreadable", *USES["segment modality="]),
-        ("prepare unreadable", *USES["prepare folder with"]),
-        ("prepare unreadable labels", *USES["prepare labels"]),
-    ):
-        yield Case(name, KIND, put_at(where, _lock, command), mentions=where.split("/")[-1], unprivileged=True)
-    into = put_at("out", lambda path: path.mkdir(mode=0o555), _segment_valid)
-    yield Case("segment into a locked folder", KIND, into, mentions="out", unprivileged=True)
-    yield Case("segment unreadable model", KIND, _lock_weights, mentions="weights", unprivileged=True)
+    for use, (path, command) in USES.items():
+        edits = {name: replace(put) for name, put in IRREGULAR.items() if name not in HARMLESS.get(use, ())}
+        mentions = path.split("/")[0]
+        yield from rows(use, KIND, command, path, edits, mentions=mentions)
+    for use in ("segment modality=", "prepare folder with", "prepare labels"):
+        path, command = USES[use]
+        yield _unreadable(use, command, path)
+    yield _unreadable("segment model", segment_flair(), "model7/weights.safetensors")
+    locked = lambda path: path.mkdir(mode=0o555)  # noqa: E731
+    yield Case("segment into a locked folder", KIND, segment_flair(), "out", locked, unprivileged=True)
     for name, path in LONG_PATHS.items():
-        make = put_at("p_flair.nii", Path.touch, lambda _, files, _path, path=path: segment_flair(files, path))
-        yield Case(f"segment {name}", KIND, make, mentions="x" if "long" in name else "p_flair")
-    for name in ("p_flair.hdr", "p_flair.img", "p_flair.mgz", "p_flair.nii.bz2", "p_flair.nii.gz.part"):
-        make = put_at(name, Path.touch, lambda _folder, files, path: segment(files, path))
-        yield Case(f"segment a file named {name}", KIND, make, mentions="p_flair")
-    yield Case("segment a link", KIND, _link, True)
+        mentions = "x" if "long" in name else "p_flair"
+        yield Case(f"segment {name}", KIND, segment_flair(path), FLAIR, _nothing, mentions=mentions)
+    yield Case("segment a link", UNUSUAL, segment_flair(), FLAIR, _link, True)
+    yield from _names("file name")
 
 
-LONG_PATHS = {
-    "a path through a file": "p_flair.nii/x.nii", "a name too long": 250 * "x" + ".nii.gz",
-    "a path too long": 3000 * "x/" + "x.nii.gz",
-}  # fmt: skip
+def _names(kind: str) -> Iterator[Case]:
+    for name, edit in NOT_SCANS.items():
+        yield Case(f"segment a file {name}", kind, segment(f"scan/{name[6:]}"), FLAIR, edit, mentions="p_flair")
+    for number, name in enumerate(NAMES):
+        utf8, file = "\udcff" not in name, f"{name}.nii.gz"
+        shown = "".join(letter if letter.isprintable() else "?" for letter in name)
+        bad = replace(lambda path, file=file: path.with_name(file).write_bytes(b"no scan"))
+        command = segment_flair(f"scan/{file}")
+        yield Case(f"segment a bad file named {name!a:.20}", kind, command, FLAIR, bad, mentions=shown)
+        if number % 4 == 1 or not utf8:
+            move = lambda path, file=file: path.rename(path.with_name(file))  # noqa: E731
+            yield Case(f"segment a name {name!a:.20}", kind, command, FLAIR, move, True, reference=segment_flair())
+        mentions = "" if utf8 else "UTF-8"
+        named = _name_subject(name)
+        yield Case(f"prepare a name {name!a:.20}", kind, prepare("scan"), "scan", named, utf8, mentions)
+    odd = "o\nu\udcfft '\"[b]"
+    for use, command in {"segment": segment_flair(), "prepare": prepare("scan")}.items():
+        into = tuple(odd if word == "out" else word for word in command)
+        link = lambda path: path.with_name("out").symlink_to(path.name)  # noqa: E731
+        yield Case(f"{use} into an odd name", kind, into, odd, link, True, reference=command)
 
 
-def _lock(path: Path) -> None:
-    path.write_bytes(b"x")
-    path.chmod(0)
+# ---- edits -----------------------------------------------------------------------------------------------------------
 
 
-def _lock_weights(folder: Path, files: ValidFiles) -> list[str]:
-    shutil.copytree(files.model, folder / "model7")
-    (folder / "model7" / "weights.safetensors").chmod(0)
-    return segment(files, "x", model="model7")
+def _nothing(_path: Path) -> None:
+    pass
 
 
-def _link(folder: Path, files: ValidFiles) -> list[str]:
-    (folder / "one.nii.gz").symlink_to(files.scan_path())
-    (folder / "two.nii.gz").symlink_to("one.nii.gz")
-    return segment_flair(files, "two.nii.gz")
+def _unreadable(use: str, command: Command, path: str) -> Case:
+    return Case(f"{use} unreadable", KIND, command, path, lambda file: file.chmod(0), unprivileged=True)
+
+
+def _link(path: Path) -> None:
+    shutil.move(path, path.with_name("moved"))
+    path.symlink_to("moved")
+
+
+def _name_subject(name: str) -> Edit:
+    """All files of the scan."""
+
+    def edit(folder: Path) -> None:
+        for path in list(folder.iterdir()):
+            path.rename(folder / path.name.replace("p_", f"{name}_", 1))
+
+    return edit

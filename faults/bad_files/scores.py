@@ -1,5 +1,6 @@
-"""Damaged and unusual masks, pairs and source folders, scored by `score` and `evaluate --native`."""
+"""Damaged and unusual masks, pairs and source folders, scored by `score` and `evaluate --native`; other results."""
 
+import json
 import os
 import shutil
 from collections.abc import Callable, Iterator
@@ -8,147 +9,131 @@ from pathlib import Path
 import nibabel as nib
 import numpy as np
 
-from faults.bad_files.base import AFFINE, UNUSUAL, Case, Make, ValidFiles
-from faults.bad_files.nifti_bytes import flipped, gzips, truncated, wrong_types
-from faults.bad_files.nifti_scan import Scan, to_nifti
-from faults.bad_files.tables import NO_TABLES
+from faults.bad_files.base import (
+    AFFINE,
+    FLAIR,
+    MODALITIES,
+    UNUSUAL,
+    Case,
+    Edit,
+    contents,
+    head,
+    replace,
+    rows,
+    segment,
+    segment_flair,
+    unusual_rows,
+    write,
+)
+from faults.bad_files.cohorts import NO_TABLES
+from faults.bad_files.nifti_bytes import gzips, wrong_types
+from tests import toys
 
-KIND = "scoring"
-NATIVE = ("--split", "test", "--engine", "student", "--workers", "1")  # q2 and q3
-MASK = "q3_seg.nii.gz"
+KIND, OTHER = "scoring", "implausible scan, other result"
+TRUTH, PREDICTED = "patients7/q3_seg.nii.gz", "p_mask.nii"
+SCORE = ("score", PREDICTED, TRUTH, "--out", "out")
+SCORE_FOLDER = ("score", "patients7", "patients7", "--out", "out")
+SCORE_PAIRS = (*SCORE_FOLDER, "--pairs", "split.csv")
+NATIVE = ("evaluate", "model7", "cohort7", "--native", "patients7", "--out", "out", "--split", "test",
+          "--engine", "student", "--workers", "1")  # fmt: skip
 ELSEWHERE = AFFINE + np.outer((5000, 0, 0, 0), (0, 0, 0, 1))  # no overlap
 
 BAD_PAIRS = {
-    "without rows": "predicted,truth\n", "without a column": "predicted\nq1_seg.nii.gz\n",
-    "with a missing file": "predicted,truth\nq9.nii.gz,q1_seg.nii.gz\n", "with an empty cell": "predicted,truth\nx,\n",
-    "with a path outside": "predicted,truth\n../../x.nii.gz,q1_seg.nii.gz\n",
+    "without a column": "predicted\nq1_seg.nii.gz\n", "with an empty cell": "predicted,truth\nx,\n",
+    "with a missing file": "predicted,truth\nsplit.csv.nii.gz,q1_seg.nii.gz\n",
 }  # fmt: skip
-BROKEN_MASK: dict[str, Callable[[Path], object]] = {
+BROKEN_MASKS: dict[str, Edit] = {
     "empty": Path.touch,
-    "text": lambda path: path.write_text("not a mask"),
-    "a pipe": os.mkfifo,
-    "a broken link": lambda path: path.symlink_to("nowhere"),
-    "in another space": lambda path: nib.save(nib.Nifti1Image(np.ones((20, 20, 5), np.uint8), ELSEWHERE), path),
+    "text": write("not a mask"),
+    "in another space": lambda path: toys.save(path, np.ones((20, 20, 5), np.uint8), ELSEWHERE),
 }
-BAD_VOXELS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
-    "of other labels": lambda mask: 2 * mask,
-    "of NaN": lambda mask: np.where(mask, np.nan, 0).astype(np.float32),
-    "in 4D": lambda mask: np.stack([mask, mask], axis=-1),
+UNSEEN_MASKS: dict[str, Edit] = {"a pipe": os.mkfifo, "a broken link": lambda path: path.symlink_to("nowhere")}
+
+
+def _voxels(function: Callable[[np.ndarray], np.ndarray]) -> Edit:
+    def edit(path: Path) -> None:
+        image = nib.load(path)
+        nib.save(nib.Nifti1Image(function(np.asarray(image.dataobj)), image.affine), path)
+
+    return edit
+
+
+def _reorient(path: Path) -> None:
+    turn = nib.orientations.axcodes2ornt("SAR")
+    image = nib.Nifti1Image.from_bytes(path.read_bytes())
+    nib.save(image.as_reoriented(nib.orientations.ornt_transform(nib.io_orientation(AFFINE), turn)), path)
+
+
+BAD_VOXELS: dict[str, Edit] = {
+    "of other labels": _voxels(lambda mask: 2 * mask),
+    "of NaN": _voxels(lambda mask: np.where(mask, np.nan, 0).astype(np.float32)),
+    "in 4D": _voxels(lambda mask: np.stack([mask, mask], axis=-1)),
 }
-VALID_VOXELS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
-    "of float32": lambda mask: mask.astype(np.float32),
-    "of int32, big-endian": lambda mask: mask.astype(">i4"),
-    "with a fourth axis of 1": lambda mask: mask[..., None],
+VALID_VOXELS: dict[str, Edit] = {
+    "of float32": _voxels(lambda mask: mask.astype(np.float32)),
+    "of int32, big-endian": _voxels(lambda mask: mask.astype(">i4")),
+    "with a fourth axis of 1": _voxels(lambda mask: mask[..., None]),
+    "with axes in another order": _reorient,
 }
 
 
 def cases() -> Iterator[Case]:
-    for number, scan in enumerate(scan for source in (truncated, flipped, wrong_types, gzips) for scan in source()):
-        if scan.valid or number % 4 == 0:
-            yield from _files(scan, number)
-    for name, change in BAD_VOXELS.items():
-        yield Case(f"score mask {name}", KIND, _moved(change), mentions="p_mask.nii")
-    for name, change in VALID_VOXELS.items():
-        yield Case(f"score mask {name}", UNUSUAL, _moved(change), True, reference="score")
-    yield Case("score mask with axes in another order", UNUSUAL, _reoriented, True, reference="score")
-    for name, content in {**NO_TABLES, **{name: text.encode() for name, text in BAD_PAIRS.items()}}.items():
-        mentions = {"with a missing file": "q9.nii.gz", "with a path outside": "x.nii.gz"}.get(name, "pairs.csv")
-        yield Case(f"score pairs {name}", KIND, _pairs(content), mentions=mentions)
-    for name, put in BROKEN_MASK.items():
-        yield Case(f"score folder with a mask {name}", KIND, _patients(MASK, put, score_folder), mentions=MASK)
-        mentions = "q3" if name in ("a pipe", "a broken link") else MASK  # not seen as files of the scan
-        make = _patients(MASK, put, evaluate_native)
-        yield Case(f"evaluate --native mask {name}", KIND, make, mentions=mentions)
-    image = _patients("q3_flair.nii.gz", lambda path: path.write_bytes(b"\x1f\x8b\x08\0"), evaluate_native)
-    yield Case("evaluate --native image truncated", KIND, image, mentions="q3_flair")
-    for name, command in {"score": score_folder, "evaluate --native": evaluate_native}.items():
-        yield Case(f"{name} an empty folder", KIND, _in_empty_folder(command), mentions="src")
-    yield Case("evaluate --native source missing", KIND, lambda _, f: evaluate_native(f, "gone"), mentions="gone")
-    make = lambda _, files: ["score", str(files.patients / MASK), str(files.patients)]  # noqa: E731
-    yield Case("score a file and a folder", KIND, make, mentions="a file and a folder")
+    image = ("score", FLAIR, TRUTH, "--out", "out", "--label", "all")  # all above 0 is lesion
+    for scan in (*wrong_types(), *gzips()):
+        command = tuple(scan.path if word == FLAIR else word for word in image)
+        kind = UNUSUAL if scan.valid else KIND
+        yield Case(f"score {scan.name}", kind, command, FLAIR, scan.edit, scan.valid, scan.path, image)
+    yield from rows("score mask", KIND, SCORE, PREDICTED, BAD_VOXELS)
+    yield from unusual_rows("score mask", SCORE, PREDICTED, VALID_VOXELS)
+    yield from rows("score pairs", KIND, SCORE_PAIRS, "split.csv", contents(NO_TABLES | BAD_PAIRS))
+    broken = {name: replace(put) for name, put in BROKEN_MASKS.items()}
+    unseen = {name: replace(put) for name, put in UNSEEN_MASKS.items()}
+    yield from rows("score a folder, true mask", KIND, SCORE_FOLDER, TRUTH, broken | unseen)
+    yield from rows("evaluate --native, true mask", KIND, NATIVE, TRUTH, broken)
+    yield from rows("evaluate --native, true mask", KIND, NATIVE, TRUTH, unseen, mentions="q3")
+    truncated = {"truncated": write(b"\x1f\x8b\x08\0")}
+    yield from rows("evaluate --native, image", KIND, NATIVE, "patients7/q3_flair.nii.gz", truncated)
+    folders = {"empty": replace(Path.mkdir), "missing": shutil.rmtree}
+    for command in (SCORE_FOLDER, NATIVE):
+        yield from rows(f"{command[0]} a folder", KIND, command, "patients7", folders)
+    mixed = ("score", TRUTH, "patients7")
+    yield Case("score a file and a folder", KIND, mixed, TRUTH, Path.touch, mentions="a file and a folder")
+    yield from _other_results()
 
 
-# ---- commands --------------------------------------------------------------------------------------------------------
+# ---- scans that cannot be right although their files are intact, and folders that hold other results -----------------
 
 
-def score_mask(files: ValidFiles, predicted: str, *options: str) -> list[str]:
-    """Against the lesion of a valid patient."""
-    return ["score", predicted, str(files.patients / MASK), "--out", "out", *options]
+def _scale(factor: float) -> Edit:
+    def edit(folder: Path) -> None:
+        grid = AFFINE * [[factor], [factor], [factor], [1]]
+        for seed, modality in enumerate(MODALITIES):
+            toys.save(folder / f"p_{modality}.nii.gz", head(seed), grid)
+
+    return edit
 
 
-def score_moved(folder: Path, files: ValidFiles) -> list[str]:
-    return _moved(lambda mask: mask)(folder, files)
+def _earlier(summary: bytes | str) -> Edit:
+    def edit(path: Path) -> None:
+        path.parent.mkdir(parents=True)
+        write(summary)(path)
+
+    return edit
 
 
-def score_image(_folder: Path, files: ValidFiles) -> list[str]:
-    return score_mask(files, str(files.scan_path()), "--label", "all")
-
-
-def score_folder(files: ValidFiles, predicted: str) -> list[str]:
-    return ["score", predicted, str(files.patients), "--out", "out"]
-
-
-def evaluate_native(files: ValidFiles, source: str) -> list[str]:
-    return ["evaluate", str(files.model), str(files.cohort), "--native", source, "--out", "out", *NATIVE]
-
-
-# ---- files -----------------------------------------------------------------------------------------------------------
-
-
-def _files(scan: Scan, number: int) -> Iterator[Case]:
-    """An image as predicted or as true mask: all above 0 is lesion."""
-
-    def make(folder: Path, files: ValidFiles) -> list[str]:
-        predicted, truth, *options = score_mask(files, scan.write(folder, files), "--label", "all")[1:]
-        pair = (predicted, truth) if scan.valid or number % 8 else (truth, predicted)
-        return ["score", *pair, *options]
-
-    mentions, kind = f"p_flair{scan.suffix}", UNUSUAL if scan.valid else KIND
-    yield Case(f"score {scan.name}", kind, make, scan.valid, mentions, "score image")
-
-
-def _shifted_lesion(files: ValidFiles) -> np.ndarray:
-    return np.roll(np.asarray(nib.load(files.patients / MASK).dataobj), 1, axis=0)
-
-
-def _moved(change: Callable[[np.ndarray], np.ndarray]) -> Make:
-    def make(folder: Path, files: ValidFiles) -> list[str]:
-        (folder / "p_mask.nii").write_bytes(to_nifti(change(_shifted_lesion(files))))
-        return score_mask(files, "p_mask.nii")
-
-    return make
-
-
-def _reoriented(folder: Path, files: ValidFiles) -> list[str]:
-    turn = nib.orientations.axcodes2ornt("SAR")
-    image = nib.Nifti1Image(_shifted_lesion(files), AFFINE)
-    nib.save(image.as_reoriented(nib.orientations.ornt_transform(nib.io_orientation(AFFINE), turn)), folder / "m.nii")
-    return score_mask(files, "m.nii")
-
-
-def _pairs(content: bytes) -> Make:
-    def make(folder: Path, files: ValidFiles) -> list[str]:
-        (folder / "pairs.csv").write_bytes(content)
-        return [*score_folder(files, str(files.patients)), "--pairs", "pairs.csv"]
-
-    return make
-
-
-def _patients(name: str, put: Callable[[Path], object], command: Callable[[ValidFiles, str], list[str]]) -> Make:
-    """On a copy of the patients, with something else in place of one file."""
-
-    def make(folder: Path, files: ValidFiles) -> list[str]:
-        shutil.copytree(files.patients, folder / "patients7")
-        (folder / "patients7" / name).unlink()
-        put(folder / "patients7" / name)
-        return command(files, "patients7")
-
-    return make
-
-
-def _in_empty_folder(command: Callable[[ValidFiles, str], list[str]]) -> Make:
-    def make(folder: Path, files: ValidFiles) -> list[str]:
-        (folder / "src").mkdir()
-        return command(files, "src")
-
-    return make
+def _other_results() -> Iterator[Case]:
+    twice = lambda path: shutil.copy(path.with_name("p_t2.nii.gz"), path)  # noqa: E731
+    settings = {"engine": "student", "model_sha256": "0"}
+    another = json.dumps({"volume_ml": 1.0, "model": "another", "settings": settings, "inputs": {}})
+    for engine in ("diffusion", "student"):
+        command = segment("scan", engine=engine)
+        for factor, mentions in ((0.1, "smaller than the head"), (4.0, "for a head")):
+            yield Case(f"{engine}: size x {factor}", OTHER, command, "scan", _scale(factor), mentions=mentions)
+        flair = segment_flair(engine=engine)
+        yield Case(f"{engine}: one image twice", OTHER, flair, FLAIR, twice, mentions="exactly the image of")
+        into = tuple("earlier" if word == "out" else word for word in flair)
+        yield Case(f"{engine}: into another model's result", OTHER, into, "earlier/p/summary.json", _earlier(another),
+                   mentions="was made by another")  # fmt: skip
+    for name, summary in {"a nested summary": b"[" * 100_000, "a summary of another type": b"[1, 2]"}.items():
+        edit = _earlier(summary)
+        yield Case(f"join {name}", OTHER, ("join", "earlier"), "earlier/p/summary.json", edit, mentions="damaged")

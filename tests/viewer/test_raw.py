@@ -11,7 +11,7 @@ from anofpdm.raw.register import Head
 from anofpdm.scans import write_nifti
 from anofpdm.scans.modalities import InputModalities
 from anofpdm.viewer.limits import Limits, RequestError
-from anofpdm.viewer.upload_handler import UploadHandler
+from anofpdm.viewer.upload_check import check_images
 from tests.raw.worlds import dicom_series, moved_head, random_rigid, thick_grid
 
 MOVEMENT = random_rigid(np.random.default_rng(8), 10.0, 12.0)
@@ -32,13 +32,10 @@ def test_series_on_different_grids_are_accepted_unless_raw_is_never(heads, tmp_p
     for name, head in heads.items():
         write_nifti(tmp_path / f"{name}.nii.gz", head.voxels, head.grid)
         (tmp_path / f"{name}.nii.gz").rename(files[name])
-    for raw in (True, False):
-        handler = UploadHandler(None, InputModalities(tuple(heads)), Limits(), dicom=False, raw=raw)
-        if raw:
-            assert handler._check_files(files) == {name: f"{name}.nii.gz" for name in heads}
-        else:
-            with pytest.raises(RequestError, match="not on the grid"):
-                handler._check_files(files)
+    inputs = InputModalities(tuple(heads))
+    assert check_images(files, inputs, Limits(), raw=True) == {name: f"{name}.nii.gz" for name in heads}
+    with pytest.raises(RequestError, match="not on the grid"):
+        check_images(files, inputs, Limits(), raw=False)
 
 
 def test_a_zip_of_a_raw_dicom_study(server, store_folder, tmp_path, heads):

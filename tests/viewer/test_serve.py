@@ -56,7 +56,7 @@ def test_a_scan_becomes_a_result(server, scan, done_job, store_folder):
         assert str(store_folder).encode() not in server.request(url).body
 
 
-def test_all_scans_are_listed_newest_first(server, make_scan, done_job):
+def test_all_scans_are_listed_newest_first(server, make_scan, done_job, store_folder):
     """For whoever can reach the server: an id that another browser stores is not needed."""
     newer = server.upload(make_scan(11)).json
     listed = server.request("/api/jobs").json
@@ -70,7 +70,9 @@ def test_all_scans_are_listed_newest_first(server, make_scan, done_job):
         assert server.request(f"/api/jobs?limit={limit}").status == 422
     server.wait(newer["id"])
     server.delete(newer)
-    assert newer["id"] not in [job["id"] for job in server.request("/api/jobs").json]
+    for path in ("/api/jobs/", "/api/results/"):
+        assert server.request(path + newer["id"]).status == 404
+    assert not (store_folder / "jobs" / newer["id"]).exists()
 
 
 def test_the_api_is_documented(server):
@@ -83,15 +85,6 @@ def test_the_api_is_documented(server):
     assert {"/api/jobs/{job_id}", "/api/jobs/{job_id}/cancel", "/api/results/{key}/files/{role}"} <= set(paths)
     assert "404" in paths["/api/jobs/{job_id}"]["get"]["responses"]
     assert b"openapi.json" in server.request("/api").body
-
-
-def test_a_deleted_result_is_removed_from_disk(server, make_scan, store_folder):
-    job, _ = server.finish(make_scan(9))
-    assert (store_folder / "jobs" / job["id"]).is_dir()
-    server.delete(job)
-    for path in (f"/api/jobs/{job['id']}", f"/api/results/{job['id']}", f"/api/results/{job['id']}/files/mask"):
-        assert server.request(path).status == 404
-    assert not (store_folder / "jobs" / job["id"]).exists()
 
 
 # ---- mistakes --------------------------------------------------------------------------------------------------------
@@ -122,13 +115,10 @@ def header_only(shape) -> bytes:
 MALFORMED = {
     "empty": (b"", "empty"),
     "text": (b"hello, world", "not a NIfTI file"),
-    "cut in the header": (nifti()[:200], "truncated"),
     "corrupt gzip": (gzip.compress(nifti())[:20] + b"x" * 200, "t2.nii.gz"),
     "a slice on another grid": (nifti((8, 8, 1)), "only 1 slices"),
-    "four-dimensional": (nifti((4, 4, 4, 3)), "4D"),
     "a bomb of voxels": (header_only((500, 500, 500)), "more than this server accepts"),
     "a larger bomb": (gzip.compress(header_only((30000, 30000, 30000))), "more than"),
-    "a slab on another grid": (nifti((8, 8, 9)), "covers only 8 mm"),
     "a zip": (b"PK\x03\x04" + bytes(100), "in the field for DICOM"),
 }
 
@@ -156,15 +146,12 @@ def test_errors_in_the_data_are_found_in_the_queue(server, scan, store_folder):
 # ---- attacks ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["../../../../etc/passwd", "..\\..\\x", "a\x00b", "x" * 3000])
-def test_file_names_with_paths(server, scan, store_folder, name):
-    response = server.upload(scan, {"flair": name, "t2": name})
-    assert response.status in (202, 400)
-    if response.status == 202:
-        place = store_folder / "jobs" / response.json["id"]
-        assert {path.name for path in (place / "input").iterdir()} <= {"flair.nii.gz", "t2.nii.gz"}
-        server.wait(response.json["id"])
-        server.delete(response.json)
+def test_file_names_with_paths(server, scan, store_folder):
+    response = server.upload(scan, dict.fromkeys(scan, "../../../../etc/passwd"))
+    place = store_folder / "jobs" / response.json["id"]
+    assert {path.name for path in (place / "input").iterdir()} == {"flair.nii.gz", "t2.nii.gz"}
+    server.wait(response.json["id"])
+    server.delete(response.json)
 
 
 @pytest.mark.parametrize(
@@ -185,9 +172,6 @@ def test_unknown_roles_of_files(server, done_job, role):
 PART = b'--x\r\nContent-Disposition: form-data; name="flair"; filename="f"\r\n\r\n'
 
 
-MEBIBYTE = b"100000\r\n%s\r\n" % bytes(1 << 20)
-
-
 @pytest.mark.parametrize(
     ("headers", "body"),
     [
@@ -206,6 +190,7 @@ def test_a_large_body_is_refused(server, headers, body):
     assert b"8 MiB" in response
 
 
+@pytest.mark.usefixtures("cleaned_up")
 def test_an_aborted_upload_is_removed(server):
     with socket.create_connection(("127.0.0.1", server.port)) as peer:
         head = f"POST /api/jobs HTTP/1.1\r\nHost: 127.0.0.1:{server.port}\r\nContent-Length: 100000\r\n"
@@ -215,8 +200,7 @@ def test_an_aborted_upload_is_removed(server):
 
 @pytest.mark.parametrize(
     ("kind", "body"),
-    [("text/plain", b"x"), ("multipart/form-data", b"x"), ("multipart/form-data; boundary=y", b"garbage"),
-     ("multipart/form-data; boundary=y", b""), ("multipart/form-data; boundary=" + "y" * 5000, b"x")],
+    [("text/plain", b"x"), ("multipart/form-data", b"x"), ("multipart/form-data; boundary=" + "y" * 5000, b"x")],
 )  # fmt: skip
 def test_requests_that_are_not_a_form(server, kind, body):
     response = server.request("/api/jobs", "POST", body, {"Content-Type": kind})

@@ -76,31 +76,22 @@ def test_a_manipulated_summary_gives_access_to_no_other_file(copied, tmp_path):
 OTHER = "not a summary of anofpdm segment"
 DAMAGED = {
     "empty": (b"", OTHER),
-    "a number": (b"1" * 20, OTHER),
     "a list": (b"[]", OTHER),
-    "an empty object": (b"{}", OTHER),
     "not UTF-8": (b'{"volume_ml": "\xff"}', "invalid unicode"),
     "volume as text": (b'{"volume_ml": "much"}', "volume_ml: "),
     "NaN": (b'{"volume_ml": NaN}', "volume_ml: "),
-    "infinite": (b'{"volume_ml": 1e999}', "volume_ml: "),
     "negative": (b'{"volume_ml": -1.5}', "volume_ml: "),
     "cut": (b'{"volume_ml": 1', "Invalid JSON: EOF"),
 } | {
     name: (b'{"volume_ml": 1, "' + rest, reason)
     for name, (rest, reason) in {
         "nested": (b'x": ' + b"[" * 100_000 + b"]" * 100_000 + b"}", "recursion limit"),
-        "nested objects": (b'inputs": ' + b'{"a":' * 50_000 + b"1" + b"}" * 50_001, "recursion limit"),
         "large": (b'x": "' + b"x" * (5 << 20) + b'"}', "larger than 4 MiB"),
-        "huge count": (b'findings": 1' + b"0" * 400 + b"}", "findings: "),
         "too many digits": (b'findings": 1' + b"0" * 5000 + b"}", "number out of range"),
         "a fraction of a slice": (b'slices": 1.5}', "slices: "),
-        "seconds": (b'seconds": [1]}', "seconds: "),
-        "one warning": (b'warnings": "one"}', "warnings: "),
         "a warning of numbers": (b'warnings": [[1]]}', "warnings.0: "),
         "half a character": (b'warnings": ["\\ud800"]}', "hex escape"),
-        "inputs": (b'inputs": [1]}', "inputs: "),
         "a file": (b'inputs": {"flair": {"file": [[[[1]]]]}}}', "inputs.flair.file: "),
-        "modalities": (b'missing_modalities": {"t1": 1}}', "missing_modalities: "),
     }.items()
 }
 

@@ -4,9 +4,11 @@ import hashlib
 import hmac
 import ipaddress
 import socket
+from collections.abc import Mapping
 from dataclasses import dataclass
-from http.cookies import CookieError, SimpleCookie
 from urllib.parse import urlsplit
+
+from starlette.requests import cookie_parser
 
 from anofpdm.errors import ConfigError
 
@@ -56,15 +58,12 @@ class Access:
     def is_token(self, text: str) -> bool:
         return self.token is not None and hmac.compare_digest(text.encode(), self.token.encode())
 
-    def is_authorized(self, headers: dict[str, str]) -> bool:
+    def is_authorized(self, headers: Mapping[str, str]) -> bool:
         scheme, _, credentials = headers.get("authorization", "").partition(" ")
         if self.token is None or (scheme.lower() == "bearer" and self.is_token(credentials.strip())):
             return True
-        try:
-            cookie = SimpleCookie(headers.get("cookie", "")).get(self.cookie_name)
-        except CookieError:  # a cookie of another server on this host, in an unknown format
-            return False
-        return cookie is not None and hmac.compare_digest(cookie.value.encode(), self.cookie_value.encode())
+        cookie = cookie_parser(headers.get("cookie", "")).get(self.cookie_name, "")
+        return hmac.compare_digest(cookie.encode(), self.cookie_value.encode())
 
 
 def is_loopback(host: str) -> bool:

@@ -5,10 +5,9 @@ uvicorn alone waits for a request head without limit, and refuses everyone once 
 
 import asyncio
 
-from starlette.responses import JSONResponse
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from anofpdm.viewer.limits import RETRY_SECONDS, Limits
+from anofpdm.viewer.limits import Limits, error_response
 
 BUSY = "Too many requests are in progress; try again later."
 
@@ -71,9 +70,7 @@ class LimitedProtocol(H11Protocol):
             oldest.transport.abort()
             self.connections.discard(oldest)  # at once: the next one must not choose it again
         else:
-            self.app = JSONResponse(
-                {"error": BUSY, "field": None}, 503, {"Retry-After": str(RETRY_SECONDS), "Connection": "close"}
-            )
+            self.app = error_response(503, BUSY, headers={"Connection": "close"})
 
 
 def limited_protocol(limits: Limits) -> type[LimitedProtocol]:

@@ -83,9 +83,12 @@ class JobStore:
 
     # ---- reading -----------------------------------------------------------------------------------------------------
 
-    def get(self, job_id: str) -> Job:
+    def find(self, job_id: str) -> Job | None:
         with self._lock:
-            job = self._jobs.get(job_id)
+            return self._jobs.get(job_id)
+
+    def get(self, job_id: str) -> Job:
+        job = self.find(job_id)
         if job is None:
             raise scan_not_found()
         return job
@@ -131,13 +134,12 @@ class JobStore:
     def start(self, job: Job) -> Job:
         return self.change(job.id, state=JobState.RUNNING, started=time.time(), attempts=job.attempts + 1)
 
-    def finish(self, job: Job, output: Path | None = None) -> Job:
-        """The folder `output` becomes the result; None: it has been renamed before a crash."""
+    def finish(self, job: Job, output: Path) -> Job:
+        """The folder `output` becomes the result, in place of one that was left by a crash at this point."""
         with self._lock:
             self.get(job.id)
-            if output is not None:
-                shutil.rmtree(self.path(job, RESULT), ignore_errors=True)
-                output.rename(self.path(job, RESULT))
+            shutil.rmtree(self.path(job, RESULT), ignore_errors=True)
+            output.rename(self.path(job, RESULT))
             summary = json.loads(self.path(job, f"{RESULT}/{SUMMARY}").read_text())
             found = {name: summary[name] for name in SUMMARY_FIELDS if name in summary}
             return self.change(job.id, state=JobState.DONE, finished=time.time(), found=found)
@@ -175,7 +177,5 @@ class JobStore:
         self._jobs[job.id] = job
         for unfinished in folder.glob("attempt-*"):
             shutil.rmtree(unfinished, ignore_errors=True)
-        if job.state == JobState.RUNNING and (folder / RESULT / SUMMARY).is_file():
-            self.finish(job)
-        elif job.state == JobState.RUNNING:
+        if job.state == JobState.RUNNING:
             self.retry(job, GIVEN_UP)

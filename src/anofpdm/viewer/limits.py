@@ -1,6 +1,9 @@
-"""What a server accepts: its limits, and the error for requests that it refuses."""
+"""What a server accepts: its limits, and the errors for requests that it refuses."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+
+from starlette.responses import JSONResponse
 
 from anofpdm.errors import AnoFPDMError
 
@@ -30,6 +33,14 @@ class RequestError(AnoFPDMError):
     def __init__(self, status: int, message: str, field: str | None = None):
         super().__init__(message)
         self.status, self.field = status, field
+
+
+def error_response(
+    status: int, message: str, field: str | None = None, headers: Mapping[str, str] | None = None
+) -> JSONResponse:
+    """Every response that is an error has this body."""
+    retry = {"Retry-After": str(RETRY_SECONDS)} if status == 503 else {}
+    return JSONResponse({"error": message, "field": field}, status, {**retry, **(headers or {})})
 
 
 def scan_not_found() -> RequestError:

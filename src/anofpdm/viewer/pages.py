@@ -1,5 +1,7 @@
 """Parts that both servers share: HTML pages, files of results, error responses."""
 
+import logging
+import mimetypes
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -7,16 +9,18 @@ from typing import Any
 
 from fastapi import APIRouter, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import FileResponse, HTMLResponse, JSONResponse, Response
+from fastapi.responses import FileResponse, HTMLResponse, Response
 from starlette.exceptions import HTTPException
 
 from anofpdm import __version__
 from anofpdm.report.render import render
-from anofpdm.viewer.limits import RETRY_SECONDS, RequestError
+from anofpdm.viewer.limits import RequestError, error_response
 from anofpdm.viewer.niivue import Niivue
-from anofpdm.viewer.results import SCAN, Result, media_type
-from anofpdm.viewer.schemas import ErrorResponse, FileResponseItem, ResultResponse, ViewerStatus
+from anofpdm.viewer.results import SCAN, Result
+from anofpdm.viewer.schemas import FileResponseItem, ResultResponse, ViewerStatus
+from anofpdm.viewer.worker import locate_error
 
+LOG = logging.getLogger("anofpdm.viewer")
 MEDIA_TYPES = {".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8"}
 NIIVUE = "niivue.js"  # its hash is checked first
 STATIC = {path.name: path for path in Path(__file__).with_name("static").iterdir() if path.suffix in MEDIA_TYPES}
@@ -33,29 +37,33 @@ MESSAGES = {
     404: "There is no such page.",
     405: "This method is not allowed here.",
     422: "The request does not match the description of the API (/api).",
+    500: "Internal error; the log of the server shows where.",
 }
 Responses = dict[int | str, dict[str, Any]]  # by status, for the documentation of the API
-
-
 NOT_FOUND: Responses = {404: {"description": "No such scan."}}
 UNREADABLE: Responses = {422: {"description": "The result cannot be read: its summary is damaged."}}
 
 
 def create_app(title: str, description: str) -> FastAPI:
     app = FastAPI(title=title, version=__version__, description=description, docs_url=None, redoc_url=None)
-    for kind in (RequestError, RequestValidationError, HTTPException):
+    for kind in (RequestError, RequestValidationError, HTTPException, Exception):
         app.add_exception_handler(kind, _handle_error)
     return app
 
 
 def _handle_error(_request: Request, error: Exception) -> Response:
-    if isinstance(error, RequestError):
-        headers = {"Retry-After": str(RETRY_SECONDS)} if error.status == 503 else {}
-        body = ErrorResponse(error=str(error), field=error.field)
-        return JSONResponse(body.model_dump(), error.status, headers)
-    status = getattr(error, "status_code", 422)  # a validation error has none
-    body = ErrorResponse(error=MESSAGES.get(status, "The request failed."), field=None)
-    return JSONResponse(body.model_dump(), status, getattr(error, "headers", None))
+    headers, field = getattr(error, "headers", None), None
+    match error:
+        case RequestError():
+            status, message, field = error.status, str(error), error.field
+        case HTTPException():
+            status, message = error.status_code, MESSAGES.get(error.status_code, "The request failed.")
+        case RequestValidationError():
+            status, message = 422, MESSAGES[422]
+        case _:  # its text can quote the request: only its location is logged
+            LOG.error("%s", locate_error(error))
+            status, message = 500, MESSAGES[500]
+    return error_response(status, message, field, headers)
 
 
 # ---- pages -----------------------------------------------------------------------------------------------------------
@@ -79,8 +87,7 @@ def create_pages_router(home: str, niivue: Niivue) -> APIRouter:
 
 
 def viewer_status(niivue: Niivue) -> ViewerStatus:
-    ready = niivue.path is not None
-    return ViewerStatus(ready=ready, url=f"/static/{NIIVUE}" if ready else None, why_not=niivue.why_not)
+    return ViewerStatus(url=f"/static/{NIIVUE}" if niivue.path else None, why_not=niivue.why_not)
 
 
 # ---- results ---------------------------------------------------------------------------------------------------------
@@ -101,7 +108,7 @@ def create_results_router(lookup: Callable[[str], Result]) -> APIRouter:
         path = result.file(role)
         return FileResponse(
             path,
-            media_type=media_type(path),
+            media_type=mimetypes.guess_type(path)[0] or "application/octet-stream",
             filename=download_name(result, role, path),
             content_disposition_type="inline" if role in INLINE else "attachment",
             headers=REPORT_HEADERS if role == "report" else {},
@@ -121,7 +128,7 @@ def describe_result(result: Result) -> ResultResponse:
         notes=result.warnings(),
         lesions=result.lesions(),
         scans=[describe(f"{SCAN}{name}", path) for name, path in result.scans().items()],
-        files=[describe(role, path) for role, path in result.files.items() if not role.startswith(SCAN)],
+        files=[describe(role, path) for role, path in result.files.items()],
     )
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from anofpdm.segment import outputs
+from anofpdm.util.files import file_sha256
 from anofpdm.viewer.limits import RequestError, scan_not_found
 from anofpdm.viewer.schemas import Numbers, ResultListItem, Summary
 
@@ -27,13 +28,8 @@ FILES = {
     "dicom-seg": outputs.DICOM_SEG,
     "dicom-picture": outputs.DICOM_CAPTURE,
 }  # by role
-MEDIA_TYPES = {
-    ".nii.gz": "application/gzip", ".nii": "application/octet-stream", ".csv": "text/csv; charset=utf-8",
-    ".json": "application/json", ".png": "image/png", ".html": "text/html; charset=utf-8", ".dcm": "application/dicom",
-}  # fmt: skip
 SCAN = "scan-"  # prefix of a modality: the role of a scan
 FOLDERS = re.compile(r"(?<![^\s('\"])/(?:[^\s/]+/)+")  # of a path, up to the file name
-MAX_DEPTH = 8  # of folders below the viewed one
 VOLUME = b'"volume_ml"'  # in every summary of `segment`
 MAX_TABLE_BYTES = 4 << 20  # of a summary or a table of findings
 
@@ -44,6 +40,7 @@ class Result:
     title: str
     files: dict[str, Path]  # by role
     summary: Summary
+    scan_folder: Path  # for names of scans that are relative
     unreadable: str = ""  # why; the summary is then empty
 
     def file(self, role: str) -> Path:
@@ -53,10 +50,9 @@ class Result:
         return path
 
     def scans(self) -> dict[str, Path]:
-        """By modality: scans stored with the result, and unchanged scans named in the summary."""
-        stored = {role.removeprefix(SCAN): path for role, path in self.files.items() if role.startswith(SCAN)}
+        """By modality: those named in the summary that are unchanged."""
         named = {name: self._scan(name) for name in self.summary.inputs}
-        return {**stored, **{name: path for name, path in named.items() if path is not None}}
+        return {name: path for name, path in named.items() if path is not None}
 
     def warnings(self) -> list[str]:
         """Warnings, with file names but without folders."""
@@ -84,19 +80,13 @@ class Result:
         source = self.summary.inputs.get(modality)
         if source is None:
             return None
-        path = Path(source.file)
+        path = self.scan_folder / source.file
         try:
             if not path.name.endswith((".nii", ".nii.gz")) or not path.is_file():
                 return None
-            with path.open("rb") as file:
-                same = hashlib.file_digest(file, "sha256").hexdigest() == source.sha256
+            return path if file_sha256(path) == source.sha256 else None
         except (OSError, ValueError):
             return None
-        return path if same else None
-
-
-def media_type(path: Path) -> str:
-    return next(kind for ending, kind in MEDIA_TYPES.items() if path.name.endswith(ending))
 
 
 # ---- a folder of results ---------------------------------------------------------------------------------------------
@@ -124,8 +114,6 @@ def _find_results(root: Path) -> Iterator[Result]:
     for folder, subfolders, names in os.walk(root):
         path = Path(folder)
         subfolders[:] = sorted(name for name in subfolders if not name.startswith("."))
-        if len(path.relative_to(root).parts) >= MAX_DEPTH:
-            subfolders.clear()
         for name in sorted(names):
             stem = name.removesuffix(outputs.bids_suffix(outputs.SUMMARY))  # a BIDS name starts with it
             if name == outputs.SUMMARY:
@@ -134,7 +122,9 @@ def _find_results(root: Path) -> Iterator[Result]:
                 yield result
 
 
-def read_result(root: Path, folder: Path, stem: str = "", key: str | None = None, title: str = "") -> Result | None:
+def read_result(
+    root: Path, folder: Path, stem: str = "", *, key: str | None = None, title: str = "", scan_folder: Path = Path()
+) -> Result | None:
     """None if there is no summary, or that of another program."""
     name = _name(stem, outputs.SUMMARY)
     if not os.path.lexists(folder / name):
@@ -155,7 +145,7 @@ def read_result(root: Path, folder: Path, stem: str = "", key: str | None = None
         if VOLUME not in data and data and "mask" not in files:
             return None
         unreadable = f"{_printable(name)}: {_describe(problem)}"
-    return Result(key, title, files, summary, unreadable)
+    return Result(key, title, files, summary, scan_folder, unreadable)
 
 
 def require_readable(result: Result) -> Result:

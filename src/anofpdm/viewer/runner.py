@@ -3,9 +3,8 @@
 import logging
 import shutil
 import threading
-from dataclasses import dataclass
-from multiprocessing.connection import Connection
-from multiprocessing.process import BaseProcess
+from collections.abc import Callable
+from typing import Any
 
 from anofpdm.errors import AnoFPDMError, ModelError
 from anofpdm.scans.modalities import InputModalities
@@ -15,7 +14,6 @@ from anofpdm.viewer.limits import RequestError
 from anofpdm.viewer.worker import CRASHED, Advanced, Ended, Ready, Task, WorkerConfig, run_worker
 
 LOG = logging.getLogger("anofpdm.viewer")
-SCANS_PER_WORKER = 200  # then a new process, which limits memory leaks of libraries
 START_SECONDS = 300.0  # to load a model
 SILENT_SECONDS = 3600.0  # without a message of the worker
 RETRY_SECONDS = 5.0  # before the queue continues after an error
@@ -23,32 +21,51 @@ DIED = "The process for this scan ended (code {code}), possibly for lack of memo
 NO_MODEL = "The model could not be reloaded; contact the administrator of the server."
 
 
-@dataclass
 class Worker:
-    process: BaseProcess
-    pipe: Connection
-    scans: int = 0
+    """A process, and the pipe to it. The model is loaded when `load` returns."""
+
+    def __init__(self, config: WorkerConfig):
+        context = WorkerContext()  # a fork would copy the threads and sockets of the server
+        self._pipe, theirs = context.Pipe()
+        self.process = context.Process(target=run_worker, args=(config, theirs), name="anofpdm-worker", daemon=True)
+        self.process.start()
+        theirs.close()
 
     def end(self) -> None:
         """Kill it and wait: its processor time is free when this returns."""
         self.process.kill()
         self.process.join()
-        self.pipe.close()
 
-    def run(self, task: Task, progress: dict[str, Advanced], job: Job) -> Ended | None:
-        """None: the process ended before it had finished. A worker that is silent for too long is killed."""
+    def load(self) -> Ready:
+        message: Ready | Ended | None = self._receive(START_SECONDS)
+        if message is None:
+            problem = f"ended (code {self.process.exitcode}), or took longer than five minutes"
+            raise ModelError(f"the process that loads the model {problem}; try a faster disk or device")
+        if isinstance(message, Ready):
+            return message
+        raise ModelError(message.problem)
+
+    def run(self, task: Task, on_progress: Callable[[Advanced], None]) -> Ended | None:
+        """None: the process ended before it had finished, or was silent for too long."""
         try:
-            self.pipe.send(task)
-            while True:
-                if not self.pipe.poll(SILENT_SECONDS):
-                    self.process.kill()
-                message: Advanced | Ended = self.pipe.recv()
-                if isinstance(message, Ended):
-                    return message
-                progress[job.id] = message
+            self._pipe.send(task)
+        except OSError:
+            return None
+        while True:
+            message: Advanced | Ended | None = self._receive(SILENT_SECONDS)
+            if not isinstance(message, Advanced):
+                return message
+            on_progress(message)
+
+    def _receive(self, seconds: float) -> Any:
+        """The next message; None: there is none, and the process is ended."""
+        try:
+            if self._pipe.poll(seconds):
+                return self._pipe.recv()
         except (EOFError, OSError):
             self.process.join()
-            return None
+        self.end()
+        return None
 
 
 class Runner:
@@ -65,7 +82,8 @@ class Runner:
 
     def start(self) -> None:
         """Load the model first: a server that cannot segment does not start."""
-        self.model = self._start_worker()
+        self._worker = Worker(self._config)
+        self.model = self._worker.load()
         self._thread.start()
 
     def stop(self) -> None:
@@ -73,12 +91,9 @@ class Runner:
         with self._condition:
             self._stopping = True
             self._condition.notify()
-            if self._worker is not None:
-                self._worker.process.kill()
+            self._end_worker()
         if self._thread.is_alive():
             self._thread.join()
-        if self._worker is not None:
-            self._worker.end()
 
     def notify(self) -> None:
         """To be called when a job was queued."""
@@ -98,11 +113,10 @@ class Runner:
         """When this returns, processing has ended."""
         with self._condition:
             job = self.store.get(job_id)
-            if job.state == JobState.RUNNING and self._worker is not None:
-                self._worker.process.kill()
-                self._worker.process.join()
-            elif job.is_finished:
+            if job.is_finished:
                 raise RequestError(409, "This scan is finished; it cannot be cancelled.")
+            if job.state == JobState.RUNNING:
+                self._end_worker()
             job = self.store.end(job, JobState.CANCELLED)
         LOG.info("scan %s: cancelled", job.short_id)
         return job
@@ -113,6 +127,10 @@ class Runner:
             self.cancel(job_id)
         self.store.delete(job)
         LOG.info("scan %s: deleted", job.short_id)
+
+    def _end_worker(self) -> None:
+        if self._worker is not None:
+            self._worker.end()
 
     # ---- the thread --------------------------------------------------------------------------------------------------
 
@@ -137,82 +155,53 @@ class Runner:
         return None
 
     def _process(self, job: Job) -> None:
+        """Process a job, store its outcome and remove its temporary folder."""
+        out = self.store.path(job, f"attempt-{job.attempts}")
+        task = Task(self.store.path(job, INPUT).resolve(), job.files, job.series, out.resolve(), job.title)
+        outcome = self._segment(job, task)
+        with self._condition:
+            self.progress.pop(job.id, None)
+            if self._is_running(job):
+                job = self._store_outcome(job, outcome)
+                LOG.info("scan %s: %s", job.short_id, job.state)
+            shutil.rmtree(out, ignore_errors=True)
+
+    def _segment(self, job: Job, task: Task) -> Ended | None:
         try:
             worker = self._ready_worker()
         except AnoFPDMError as error:  # the model folder was removed or damaged
             LOG.error("the model could not be reloaded: %s", error)
-            self._settle(job, Ended(NO_MODEL))
-            return
+            return Ended(NO_MODEL)
         if not self._is_running(job):  # cancelled while the worker started
-            return
+            return None
         LOG.info("scan %s: started", job.short_id)
-        out = self.store.path(job, f"attempt-{job.attempts}")
-        task = Task(self.store.path(job, INPUT).resolve(), job.files, job.series, out.resolve(), job.title)
-        self._settle(job, worker.run(task, self.progress, job))
+        return worker.run(task, lambda advanced: self.progress.update({job.id: advanced}))
 
-    def _settle(self, job: Job, outcome: Ended | None) -> None:
-        """Store the outcome of a job and remove its temporary folder. None: its worker died."""
+    def _ready_worker(self) -> Worker:
+        """The present worker, or a new one if it has ended."""
+        if self._worker is not None and self._worker.process.is_alive():
+            return self._worker
         with self._condition:
-            self.progress.pop(job.id, None)
-            out = self.store.path(job, f"attempt-{job.attempts}")
-            code = None
-            if outcome is None and self._worker is not None:
-                code = self._worker.process.exitcode
-                self._worker.end()
-                self._worker = None
-            if self._is_running(job):  # not cancelled or deleted meanwhile
-                job = self._store_outcome(job, outcome, code)
-                LOG.info("scan %s: %s", job.short_id, job.state)
-            shutil.rmtree(out, ignore_errors=True)
+            if self._stopping:
+                raise ModelError("the server is being stopped")
+            worker = self._worker = Worker(self._config)
+        worker.load()
+        return worker
 
-    def _store_outcome(self, job: Job, outcome: Ended | None, code: int | None) -> Job:
+    def _store_outcome(self, job: Job, outcome: Ended | None) -> Job:
+        """None: the worker ended before it had finished."""
         if outcome is not None and outcome.problem is None:
             return self.store.finish(job, self.store.path(job, f"attempt-{job.attempts}"))
         if self._stopping:  # does not count as an attempt
             return self.store.change(job.id, state=JobState.QUEUED, started=None, attempts=job.attempts - 1)
         if outcome is None:
+            code = self._worker.process.exitcode if self._worker is not None else None
             return self.store.retry(job, DIED.format(code=code))
         if outcome.location:
             LOG.error("scan %s: %s", job.short_id, outcome.location)
         return self.store.end(job, JobState.FAILED, outcome.problem)
 
     def _is_running(self, job: Job) -> bool:
-        try:
-            return self.store.get(job.id).state == JobState.RUNNING
-        except RequestError:
-            return False
-
-    # ---- the worker --------------------------------------------------------------------------------------------------
-
-    def _ready_worker(self) -> Worker:
-        """The present worker, or a new one if it ended or has processed enough scans."""
-        worker = self._worker
-        if worker is not None and (worker.scans >= SCANS_PER_WORKER or not worker.process.is_alive()):
-            with self._condition:
-                worker.end()
-                self._worker = None
-        if self._worker is None:
-            self._start_worker()
-        if (worker := self._worker) is None:
-            raise ModelError("the worker was ended while it started")
-        worker.scans += 1
-        return worker
-
-    def _start_worker(self) -> Ready:
-        context = WorkerContext()  # a fork would copy the threads and sockets of the server
-        ours, theirs = context.Pipe()
-        process = context.Process(target=run_worker, args=(self._config, theirs), name="anofpdm-worker", daemon=True)
-        process.start()
-        theirs.close()
-        with self._condition:
-            self._worker = Worker(process, ours)
-        try:
-            if not ours.poll(START_SECONDS):
-                raise ModelError("the model took longer than five minutes to load; try a faster disk or device")
-            message: Ready | Ended = ours.recv()
-        except (EOFError, OSError):
-            process.join()
-            raise ModelError(f"the process that loads the model ended (code {process.exitcode})") from None
-        if isinstance(message, Ready):
-            return message
-        raise ModelError(message.problem)
+        """Not cancelled or deleted meanwhile."""
+        current = self.store.find(job.id)
+        return current is not None and current.state == JobState.RUNNING

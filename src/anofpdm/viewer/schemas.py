@@ -8,55 +8,69 @@ Quantity = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=0, lt=2**53)]  # JavaScript's largest exact integer
 
 
-class ErrorResponse(BaseModel):
-    """Body of every response that is an error."""
+class Described(BaseModel):
+    """The text below a field describes it in the documentation."""
 
-    error: str = Field(description="What is wrong and what to do.")
-    field: str | None = Field(description="Form field that the error refers to.")
-
-
-class ViewerStatus(BaseModel):
-    ready: bool = Field(description="Whether the volume viewer niivue is installed; if not, pages show the report.")
-    url: str | None = Field(description="Script of the volume viewer.")
-    why_not: str = Field(description="Why it is not ready.")
+    model_config = ConfigDict(use_attribute_docstrings=True)
 
 
-class Status(BaseModel):
-    kind: str = Field(description="serve or view")
+class ViewerStatus(Described):
+    url: str | None
+    """Script of the volume viewer niivue; without it, pages show the report."""
+    why_not: str
+    """Why there is none."""
+
+
+class Status(Described):
+    kind: str
+    """serve or view"""
     version: str
     viewer: ViewerStatus
 
 
 class ServeStatus(Status):
     model: str
-    modalities: list[str] = Field(description="Modalities that the model takes; those needed first.")
-    optional: list[str] = Field(description="Those of them that a scan may lack.")
-    raw: bool = Field(description="Whether series may be on different grids, or of whole heads.")
-    dicom: bool = Field(description="Whether a zip of DICOM files is accepted.")
-    upload_bytes: int = Field(description="Largest upload.")
-    waiting: int = Field(description="Scans in the queue.")
-    most_waiting: int = Field(description="Most scans that the queue holds.")
+    modalities: list[str]
+    """Modalities that the model takes; those needed first."""
+    optional: list[str]
+    """Those of them that a scan may lack."""
+    raw: bool
+    """Whether series may be on different grids, or of whole heads."""
+    dicom: bool
+    """Whether a zip of DICOM files is accepted."""
+    upload_bytes: int
+    """Largest upload."""
+    waiting: int
+    """Scans in the queue."""
+    most_waiting: int
+    """Most scans that the queue holds."""
 
 
-class JobResponse(BaseModel):
-    id: str = Field(description="128 random bits.")
+class JobResponse(Described):
+    id: str
+    """128 random bits."""
     name: str
-    state: str = Field(description="queued, running, done, failed or cancelled")
-    ahead: int = Field(description="Number of scans that are processed before this one.")
-    done: int | float = Field(description="Progress: steps done.")
-    total: int | float = Field(description="Progress: steps in total; 0 if not known yet.")
-    accepted: float = Field(description="Time in seconds since 1970, as started and finished.")
+    state: str
+    """queued, running, done, failed or cancelled"""
+    ahead: int
+    """Number of scans that are processed before this one."""
+    done: int | float
+    """Progress: steps done."""
+    total: int | float
+    """Progress: steps in total; 0 if not known yet."""
+    accepted: float
+    """Time in seconds since 1970, as started and finished."""
     started: float | None
     finished: float | None
-    error: str | None = Field(description="Why it failed.")
-    found: dict[str, Any] = Field(
-        description="When done: volume_ml, findings, slices, slices_detected (classified as unhealthy), "
-        "missing_modalities, warnings."
-    )
+    error: str | None
+    """Why it failed."""
+    found: dict[str, Any]
+    """When done: volume_ml, findings, slices, slices_detected, missing_modalities, warnings."""
 
 
-class FileResponseItem(BaseModel):
-    role: str = Field(description="mask, map, findings, slices, summary, picture, report, dicom-seg or scan-MODALITY")
+class FileResponseItem(Described):
+    role: str
+    """mask, map, findings, slices, summary, picture, report, dicom-seg or scan-MODALITY"""
     name: str
     url: str
 
@@ -66,12 +80,16 @@ class InputFile(BaseModel):
     sha256: str = ""
 
 
-class Numbers(BaseModel):
+class Numbers(Described):
     volume_ml: Quantity | None = None
-    findings: Count | None = Field(default=None, description="Number of connected lesions.")
-    slices: Count | None = Field(default=None, description="Number of analysed slices.")
-    slices_detected: Count | None = Field(default=None, description="Number of slices classified as unhealthy.")
-    seconds: Quantity | None = Field(default=None, description="Processing time.")
+    findings: Count | None = None
+    """Number of connected lesions."""
+    slices: Count | None = None
+    """Number of analysed slices."""
+    slices_detected: Count | None = None
+    """Number of slices classified as unhealthy."""
+    seconds: Quantity | None = None
+    """Processing time."""
 
 
 class Summary(Numbers):
@@ -85,15 +103,22 @@ class Summary(Numbers):
 
 
 class ResultListItem(Numbers):
-    key: str = Field(description="Identifies the result in URLs.")
+    key: str
+    """Identifies the result in URLs."""
     title: str
-    warnings: int = Field(description="Number of warnings.")
-    unreadable: str | None = Field(description="Why the result cannot be read; its numbers are then null.")
+    warnings: int
+    """Number of warnings."""
+    unreadable: str | None
+    """Why the result cannot be read; its numbers are then null."""
 
 
 class ResultResponse(ResultListItem):
-    missing_modalities: list[str] = Field(description="Optional modalities of the model that the scan lacks.")
-    notes: list[str] = Field(description="The warnings.")
-    lesions: list[dict[str, float]] = Field(description="The findings, largest first: rows of findings.csv.")
-    scans: list[FileResponseItem] = Field(description="Scans that the result was made from, if still available.")
+    missing_modalities: list[str]
+    """Optional modalities of the model that the scan lacks."""
+    notes: list[str]
+    """The warnings."""
+    lesions: list[dict[str, float]]
+    """The findings, largest first: rows of findings.csv."""
+    scans: list[FileResponseItem]
+    """Scans that the result was made from, if still available."""
     files: list[FileResponseItem]

@@ -1,19 +1,17 @@
 """The application of `anofpdm serve`: upload a scan, follow it through the queue, see its result."""
 
-import contextlib
 import importlib.util
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import Annotated
 
 from fastapi import APIRouter, FastAPI, Query, Request, Response
-from starlette.requests import ClientDisconnect
 
 from anofpdm import __version__
 from anofpdm.viewer import pages
 from anofpdm.viewer.jobs import INPUT, RESULT, Job, JobState, JobStore
 from anofpdm.viewer.limits import Limits, RequestError, scan_not_found
 from anofpdm.viewer.niivue import Niivue
-from anofpdm.viewer.results import SCAN, Result, read_result, require_readable
+from anofpdm.viewer.results import Result, read_result, require_readable
 from anofpdm.viewer.runner import Runner
 from anofpdm.viewer.schemas import JobResponse, ServeStatus
 from anofpdm.viewer.upload_handler import UploadHandler, form_schema
@@ -72,21 +70,15 @@ def _create_jobs_router(uploads: UploadHandler, runner: Runner) -> APIRouter:
     @router.post("", status_code=202, responses=UPLOAD_ERRORS, openapi_extra=form)
     async def upload_scan(request: Request) -> JobResponse:
         """Upload a scan, one file per modality or a zip of DICOM files, and queue it."""
-        try:
-            job = await uploads.handle(request)
-        except ClientDisconnect:
-            raise RequestError(400, "The connection ended before the upload was complete.") from None
+        job = await uploads.handle(request)
         runner.notify()
         return describe_job(job, runner)
 
     @router.get("")
     def list_jobs(ids: JobIds = [], limit: Limit = 200) -> list[JobResponse]:  # noqa: B006
         """State of the scans with these ids, without unknown ones. Without ids, of all scans, newest first."""
-        jobs = [] if ids else runner.store.all()[: -limit - 1 : -1]
-        for job_id in ids:
-            with contextlib.suppress(RequestError):
-                jobs.append(runner.store.get(job_id))
-        return [describe_job(job, runner) for job in jobs]
+        jobs = list(map(runner.store.find, ids)) if ids else runner.store.all()[: -limit - 1 : -1]
+        return [describe_job(job, runner) for job in jobs if job is not None]
 
     @router.get("/{job_id}", responses=pages.NOT_FOUND)
     def get_job(job_id: str) -> JobResponse:
@@ -117,10 +109,7 @@ def find_result(store: JobStore, key: str) -> Result:
     if job.state != JobState.DONE:
         raise RequestError(409, "This scan has no result yet.")
     folder = store.path(job).resolve()
-    result = read_result(folder, folder / RESULT, key=job.id, title=job.title)
+    result = read_result(folder, folder / RESULT, key=job.id, title=job.title, scan_folder=folder / INPUT)
     if result is None:
         raise scan_not_found()
-    nifti = sorted(path for path in (folder / INPUT).iterdir() if path.name.endswith((".nii", ".nii.gz")))
-    scans = {f"{SCAN}{path.name.partition('.')[0]}": path for path in nifti}
-    summary = require_readable(result).summary.model_copy(update={"inputs": {}})
-    return replace(result, files={**result.files, **scans}, summary=summary)
+    return require_readable(result)

@@ -6,7 +6,7 @@ folder of the upload and files are given by bare names, so that no message or su
 
 import contextlib
 import os
-import time
+import re
 import traceback
 import warnings
 from dataclasses import dataclass, replace
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from anofpdm.segment.request import SegmentRequest
 
 DICOM = "dicom"  # form field with all modalities in one zip
-PROGRESS_SECONDS = 0.1  # between two progress messages
+SERIES_SEPARATOR = re.compile(r"\s*[,;]\s*|\s+(?=\w+\s*=)")  # flair=3 t2=Axial T2; descriptions may contain spaces
 NICENESS = 5  # requests are served first
 CRASHED = "Internal error; the log of the server shows where. Contact its administrator."
 
@@ -129,7 +129,6 @@ def _segment(model: "Model", request: "SegmentRequest", task: Task, pipe: Connec
     study, brains = None, dict[str, bytes]()
     if DICOM in files:
         from anofpdm.segment.inputs import read_dicom_study
-        from anofpdm.viewer.upload_check import adapt_to_web, parse_series_text
 
         try:
             series = parse_series_text(task.series)
@@ -139,28 +138,31 @@ def _segment(model: "Model", request: "SegmentRequest", task: Task, pipe: Connec
             files, brains = {**study.convert(Path())}, study.brains
         except ScanError as error:
             raise ScanError(adapt_to_web(str(error))) from None
+
+    def send_progress(task: str, done: float, total: float, note: str = "") -> None:  # noqa: ARG001
+        pipe.send(Advanced(done, total))
+
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ScanWarning)  # they are in the summary
         folder = Path(os.path.relpath(task.out / outputs.PREPARATION))  # recorded: no path of the server
         raw_run = StudyCache(folder, brains=brains)
-        result = model.segment(files, request=request, progress=PipeProgress(pipe), raw_run=raw_run)
+        result = model.segment(files, request=request, progress=send_progress, raw_run=raw_run)
     result.save(task.out, title=task.title)
     if study is not None:
         with contextlib.suppress(ScanError):  # the NIfTI mask exists; DICOM results are then not offered
             result.save_dicom(study, task.out, task.title)
 
 
-class PipeProgress:
-    """Progress that is sent to the server, a few times per second."""
+def parse_series_text(text: str) -> dict[str, str]:
+    """Modality to series, from text such as flair=3, t2=7."""
+    from anofpdm.scans.dicom.match import parse_series
 
-    def __init__(self, pipe: Connection):
-        self._pipe, self._sent = pipe, time.monotonic()
+    return parse_series([word for word in SERIES_SEPARATOR.split(text.strip()) if word])
 
-    def __call__(self, task: str, done: float, total: float, note: str = "") -> None:  # noqa: ARG002
-        now = time.monotonic()
-        if now - self._sent >= PROGRESS_SECONDS or done == total:
-            self._sent = now
-            self._pipe.send(Advanced(done, total))
+
+def adapt_to_web(message: str) -> str:
+    """Replace mentions of command-line options, which have no place on a page."""
+    return message.replace("--series ", "Series: ").replace(" (--preview shows all)", "")
 
 
 def locate_error(error: Exception) -> str:

@@ -65,7 +65,7 @@ function showReport(result, reason) {
 }
 
 async function showVolumes(result, status) {
-  if (!status.viewer.ready) {
+  if (!status.viewer.url) {
     showReport(result, status.viewer.why_not);
     return null;
   }

@@ -2,8 +2,6 @@
 
 import contextlib
 import os
-import subprocess
-from functools import cache
 from pathlib import Path
 
 HOOK = '''
@@ -26,7 +24,6 @@ def _refuse(event, args):
 
 sys.addaudithook(_refuse)
 '''
-NAMESPACES = (("unshare", "-n"), ("unshare", "-r", "-n"))
 
 
 class NoNetwork:
@@ -49,13 +46,3 @@ class NoNetwork:
         with contextlib.suppress(FileNotFoundError):
             return self.attempts_file.read_text().splitlines()
         return []
-
-
-@cache
-def network_namespace() -> tuple[str, ...]:
-    """The prefix of a command that runs it in a network namespace of its own; () where that is not allowed."""
-    for command in NAMESPACES:
-        with contextlib.suppress(FileNotFoundError):
-            if subprocess.run([*command, "true"], capture_output=True, check=False).returncode == 0:
-                return command
-    return ()

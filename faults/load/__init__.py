@@ -1,1 +1,0 @@
-"""Clients of a server under load, and measurements of that server."""

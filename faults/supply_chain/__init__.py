@@ -1,1 +1,0 @@
-"""Checks of source files and of network access."""
