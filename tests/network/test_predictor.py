@@ -84,6 +84,11 @@ def test_threads_over_slices_and_winograd_change_nothing(monkeypatch):
         ({}, {"blocks": 10**9}),  # would not end
         ({}, {"dropout": 7}),
         ({}, {"heads": 0}),
+        ({}, {"heads": 3}),
+        ({}, {"in_channels": 0}),
+        ({}, {"null_label": 3}),
+        ({}, {"multipliers": []}),
+        ({}, {"channels": 6}),
         ({}, {"multipliers": "ab"}),
         ({}, {"unknown": 1}),
     ],

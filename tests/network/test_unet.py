@@ -126,11 +126,3 @@ def test_presets(name, low, high):
 def test_an_unknown_preset():
     with pytest.raises(ConfigError, match="tiny, compact, small, paper"):
         preset("huge", 4)
-
-
-@pytest.mark.parametrize(
-    "wrong", [{"in_channels": 0}, {"null_label": 3}, {"heads": 3}, {"multipliers": ()}, {"channels": 6}]
-)
-def test_impossible_networks(wrong):
-    with pytest.raises(ConfigError):
-        UNetConfig(**{"in_channels": 1, **wrong})
