@@ -166,8 +166,9 @@ def measure_speed(config: FitConfig, channels: int, device: torch.device) -> Spe
 
     def evaluation(batch: int) -> Callable[[], object]:
         predict = NoisePredictor(UNet(network), device)
-        x = torch.zeros(batch, channels, size, size, device=device)
-        return lambda: predict.predict_pair(x, 300, (HEALTHY, NULL))
+        x = torch.zeros(2 * batch, channels, size, size, device=device)  # each slice with two labels
+        labels = torch.zeros(2 * batch, dtype=torch.long, device=device)
+        return lambda: predict(x, 300, labels)
 
     def student_training(batch: int) -> Callable[[], object]:
         trainer = StudentTrainer(StudentNet(student), StudentTrainingConfig(), device)
