@@ -127,18 +127,6 @@ def test_with_an_elementwise_denoiser_batches_and_order_change_no_bit(encoding):
             assert torch.equal(getattr(whole, name)[:, [2]], getattr(last_strength, name)), name
 
 
-def test_a_network_may_predict_the_noise_of_two_labels_at_once():
-    class WithPairs(Elementwise):
-        def predict_pair(self, x, t, labels):
-            pairs.append((len(x), t, labels))
-            return torch.stack([self(x, t, torch.full((len(x),), label)) for label in labels])
-
-    pairs: list = []
-    paired, plain = (gathered(world, levels=[0, 300]) for world in (WithPairs(), Elementwise()))
-    assert pairs == [(3, 0, (HEALTHY, NULL)), (3, 300, (HEALTHY, NULL))]
-    assert all(torch.equal(getattr(paired, name), getattr(plain, name)) for name in FIELDS)
-
-
 def test_nothing_grows_with_the_number_of_levels_but_the_curves():
     """Counts the large tensors alive at the last level."""
 

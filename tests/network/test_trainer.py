@@ -171,8 +171,8 @@ def test_two_processes_compute_the_gradient_of_one(cohort, tmp_path):
     environment = {**os.environ, **address, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=180, env=environment)
     assert done.returncode == 0, done.stderr
-    one, two, short = map(load_file, files)
-    assert sum(gradient.abs().sum() for gradient in one.values()) > 0
-    for name in one:
-        torch.testing.assert_close(one[name], two[name], rtol=1e-4, atol=1e-6, msg=name)
-        torch.testing.assert_close(one[name], short[name], rtol=1e-4, atol=1e-6, msg=name)
+    of_one, of_two, of_short = map(load_file, files)
+    assert sum(gradient.abs().sum() for gradient in of_one.values()) > 0
+    for name, gradient in of_one.items():
+        torch.testing.assert_close(gradient, of_two[name], rtol=1e-4, atol=1e-6, msg=name)
+        torch.testing.assert_close(gradient, of_short[name], rtol=1e-4, atol=1e-6, msg=name)

@@ -132,8 +132,9 @@ def measure_speed(config: FitConfig, channels: int, device: torch.device) -> Spe
     step = _seconds(lambda: trainer.update(trainer.inputs(slices, labels)), device) / batch
 
     batch = 1 if on_cpu else BATCH
-    predict, x = NoisePredictor(UNet(network), device), torch.zeros(batch, channels, size, size, device=device)
-    evaluation = _seconds(lambda: predict.predict_pair(x, 300, (HEALTHY, NULL)), device) / batch
+    predict, x = NoisePredictor(UNet(network), device), torch.zeros(2 * batch, channels, size, size, device=device)
+    labels = torch.zeros(2 * batch, dtype=torch.long, device=device)  # each slice with two labels
+    evaluation = _seconds(lambda: predict(x, 300, labels), device) / batch
 
     batch = 1 if on_cpu else student_training.batch
     student = StudentConfig(config.score or tuple(map(str, range(channels))), size, NEIGHBOURS_MM)

@@ -1,7 +1,6 @@
 """The two noise predictions that each level needs, and the guided estimate that follows from them."""
 
 from collections.abc import Callable
-from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -13,23 +12,10 @@ PredictNoise = Callable[[Tensor, int, Tensor], Tensor]  # x [N, C, H, W], t, lab
 LABELS = (HEALTHY, NULL)  # of the two predictions
 
 
-@runtime_checkable
-class PredictsPairs(Protocol):
-    """What a `PredictNoise` may have besides: a faster way to the noise of the same slices with two labels."""
-
-    def predict_pair(self, x: Tensor, t: int, labels: tuple[int, int]) -> Tensor:
-        """x [N, C, H, W] -> noise [2, N, C, H, W]."""
-        ...
-
-
 def noise_pair(predict_noise: PredictNoise, x: Tensor, t: int) -> tuple[Tensor, Tensor]:
     """e_h (label HEALTHY) and e_0 (label NULL) in one call: the only two evaluations that a level needs."""
-    if isinstance(predict_noise, PredictsPairs):
-        pair = predict_noise.predict_pair(x, t, LABELS)
-    else:
-        of_slices = torch.tensor(LABELS).repeat_interleave(len(x)).to(x.device, non_blocking=True)
-        pair = predict_noise(torch.cat([x, x]), t, of_slices).unflatten(0, (2, -1))
-    healthy, unguided = pair.to(x.dtype).contiguous()
+    labels = torch.tensor(LABELS).repeat_interleave(len(x)).to(x.device, non_blocking=True)
+    healthy, unguided = predict_noise(torch.cat([x, x]), t, labels).to(x.dtype).contiguous().chunk(2)
     return healthy, unguided
 
 

@@ -44,10 +44,7 @@ class ResidualBlock(nn.Module):
         self.shortcut = nn.Identity() if channels == out_channels else nn.Conv2d(channels, out_channels, 1, bias=False)
 
     def forward(self, x: Tensor, embedding: Tensor, skip: Tensor | None = None) -> Tensor:
-        """x [N, C, H, W] and skip, together `channels` wide; embedding [M, 4 * width] -> [M, out_channels, H, W].
-
-        M is N or a multiple, without a skip: what does not depend on the embedding is computed once.
-        """
+        """x [N, C, H, W] and skip, together `channels` wide; embedding [N, 4 * width] -> [N, out_channels, H, W]."""
         scale, shift = self.modulation(embedding).chunk(2, dim=1)
         if skip is not None and use_inference_kernels(self.norm_in, x):
             from anofpdm.network.fast.fused_norm import norm_silu_of_two
@@ -56,8 +53,8 @@ class ResidualBlock(nn.Module):
             return self._add_shortcut(self.conv_out(self.norm_out(hidden, scale, shift)), x, skip)
         if skip is not None:
             x = torch.cat([x, skip], dim=1)
-        hidden = repeat(self.conv_in(self.norm_in(x)), len(embedding))
-        return repeat(self.shortcut(x), len(embedding)) + self.conv_out(self.norm_out(hidden, scale, shift))
+        hidden = self.conv_in(self.norm_in(x))
+        return self.shortcut(x) + self.conv_out(self.norm_out(hidden, scale, shift))
 
     def _add_shortcut(self, result: Tensor, x: Tensor, skip: Tensor) -> Tensor:
         """Result plus shortcut, without concatenating x and skip, which would take a tenth of the time."""
@@ -170,11 +167,6 @@ def zero_init(module: Module) -> Module:
     for parameter in module.parameters():
         nn.init.zeros_(parameter)
     return module
-
-
-def repeat(x: Tensor, count: int) -> Tensor:
-    """[N, C, H, W] -> [count, C, H, W]."""
-    return x if len(x) == count else torch.cat([x] * (count // len(x)))  # which keeps channels last in memory
 
 
 class UpConvolution(nn.Conv2d):

@@ -3,7 +3,9 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from msgspec import Meta
 
 from anofpdm import __version__
 from anofpdm.errors import ConfigError, ModelError
@@ -13,32 +15,23 @@ from anofpdm.network.training.training_config import TrainingConfig
 from anofpdm.options import Preset, Task, parse
 from anofpdm.util.artifacts import convert
 
-MAX_VALUE = 4096  # of any setting; the largest published networks need a quarter of that
-MAX_SIZE = 4096  # pixels along a side of a slice
+MOST = 4096  # the largest published networks need a quarter of that
+Count = Annotated[int, Meta(ge=1, le=MOST)]
 
 
 @dataclass(frozen=True)
 class UNetConfig:
-    in_channels: int
-    n_labels: int = 3
-    null_label: int = NULL
-    channels: int = 128
-    multipliers: tuple[int, ...] = (1, 1, 2, 3, 4)  # of `channels`, one per resolution
-    blocks: int = 2  # residual blocks per resolution
-    attention: tuple[int, ...] = (4, 8, 16)  # downsampling factors at which there is attention
-    heads: int = 2
-    dropout: float = 0.1
+    in_channels: Count
+    n_labels: Count = 3
+    null_label: Annotated[int, Meta(ge=0)] = NULL
+    channels: Annotated[int, Meta(ge=4, le=MOST, multiple_of=4)] = 128
+    multipliers: Annotated[tuple[Count, ...], Meta(min_length=1, max_length=8)] = (1, 1, 2, 3, 4)  # of `channels`
+    blocks: Annotated[int, Meta(ge=1, le=16)] = 2  # residual blocks per resolution
+    attention: tuple[Count, ...] = (4, 8, 16)  # downsampling factors at which there is attention
+    heads: Count = 2
+    dropout: Annotated[float, Meta(ge=0, lt=1)] = 0.1
 
     def __post_init__(self) -> None:
-        counts = (self.in_channels, self.n_labels, self.null_label, self.channels, self.blocks, self.heads)
-        if not all(0 <= number <= MAX_VALUE for number in (*counts, *self.multipliers, *self.attention)):
-            raise ConfigError(f"sizes of a U-Net must be integers from 0 to {MAX_VALUE}, got {self}")
-        if not 0 <= self.dropout < 1:
-            raise ConfigError(f"dropout must be at least 0 and less than 1, got {self}")
-        if len(self.multipliers) > 8 or self.blocks > 16 or min(*self.multipliers, self.blocks, self.heads) < 1:
-            raise ConfigError(f"a U-Net needs 1 to 8 resolutions, 1 to 16 blocks, and attention heads, got {self}")
-        if self.in_channels < 1 or self.channels < 4 or self.channels % 4 or not self.multipliers:
-            raise ConfigError(f"a U-Net needs input channels and a width divisible by 4, got {self}")
         if self.null_label >= self.n_labels:
             raise ConfigError(f"null_label {self.null_label} is not one of {self.n_labels} labels")
         if any(self.channels * multiplier % self.heads for multiplier in self.multipliers):
@@ -57,7 +50,7 @@ class ModelConfig:
     task: Task
     network: UNetConfig
     modalities: tuple[str, ...]  # in the order of the network's channels
-    size: int  # slices are size x size
+    size: Count  # slices are size x size
     step: int = 0
     training: TrainingConfig = field(default_factory=TrainingConfig)
     cohort: dict[str, Any] = field(default_factory=dict)  # hashes of slices, labels and split
@@ -69,8 +62,8 @@ class ModelConfig:
         channels = self.network.in_channels
         if len(self.modalities) != channels or len(set(self.modalities)) != channels:
             raise ValueError(f"{len(self.modalities)} modalities for a network with {channels} input channels")
-        if not 0 < self.size <= MAX_SIZE or self.size % self.network.side_divisor:
-            raise ValueError(f"slice size {self.size}")
+        if self.size % self.network.side_divisor:
+            raise ValueError(f"slices of {self.size} x {self.size} cannot be halved as often as this network does")
 
     @classmethod
     def from_header(cls, header: Mapping[str, Any], file: Path, remedy: str = "train it again") -> "ModelConfig":

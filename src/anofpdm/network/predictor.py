@@ -53,25 +53,15 @@ class NoisePredictor:
 
     @torch.no_grad()
     def __call__(self, x: Tensor, t: int, labels: Tensor) -> Tensor:
-        """x [N, C, H, W], labels [N] or weights of each [N, n_labels] -> noise [N, C, H, W], float32."""
-        return self._predict_in_batches(x, t, labels[:, None])[0]
+        """x [N, C, H, W], labels [N] or weights of each [N, n_labels] -> noise [N, C, H, W], float32.
 
-    @torch.no_grad()
-    def predict_pair(self, x: Tensor, t: int, labels: tuple[int, int]) -> Tensor:
-        """x [N, C, H, W] -> noise [2, N, C, H, W], float32, of the same slices with two labels.
-
-        Layers before the first use of a label are computed once.
+        In smaller batches if memory runs out.
         """
-        by_slice = torch.tensor(labels).repeat(len(x), 1).to(x.device, non_blocking=True)
-        return self._predict_in_batches(x, t, by_slice)
-
-    def _predict_in_batches(self, x: Tensor, t: int, labels: Tensor) -> Tensor:
-        """x [N, C, H, W], labels [N, k, ...] -> [k, N, C, H, W]. In smaller batches if memory runs out."""
 
         def predict(batch: int) -> Tensor:
             with torch.cuda.device(x.device) if x.is_cuda else contextlib.nullcontext():
                 batches = zip(x.split(batch), labels.split(batch), strict=True)
-                return torch.cat([self._predict(part, t, part_labels) for part, part_labels in batches], dim=1)
+                return torch.cat([self._predict(part, t, part_labels) for part, part_labels in batches])
 
         while True:
             batch = min(self.max_batch or len(x), len(x))
@@ -81,7 +71,6 @@ class NoisePredictor:
             self._halve(batch)
 
     def _predict(self, x: Tensor, t: int, labels: Tensor) -> Tensor:
-        """x [N, C, H, W], labels [N, k, ...] -> [k, N, C, H, W]."""
         levels = torch.full((len(x),), t, device=x.device)
         if not self._uses_graphs:
             return self._forward(x, levels, labels)
@@ -91,24 +80,23 @@ class NoisePredictor:
         if size not in graphs:
             self._forward(*inputs)  # libraries choose their kernels here
             graphs[size] = CudaGraph(self._forward, inputs, self._pool)
-        return graphs[size](*inputs)[:, : len(x)].clone()
+        return graphs[size](*inputs)[: len(x)].clone()
 
     def _forward(self, x: Tensor, levels: Tensor, labels: Tensor) -> Tensor:
         with self._arithmetic():
             if self._threads:
-                return torch.cat(self._threads.map(self._run_network, x, levels, labels), dim=1)
+                return torch.cat(self._threads.map(self._run_network, x, levels, labels))
             return self._run_network(x, levels, labels)
+
+    @torch.no_grad()  # which does not hold in other threads
+    def _run_network(self, x: Tensor, levels: Tensor, labels: Tensor) -> Tensor:
+        noise: Tensor = self.network(x, levels, labels)
+        return noise
 
     def _arithmetic(self) -> contextlib.AbstractContextManager[None]:
         if self.precision == Precision.FP32:
             return _without_tf32()
         return torch.autocast(self.device.type, DTYPES[self.precision], cache_enabled=False)
-
-    @torch.no_grad()  # which does not hold in other threads
-    def _run_network(self, x: Tensor, levels: Tensor, labels: Tensor) -> Tensor:
-        flat = labels.transpose(0, 1).flatten(0, 1)
-        noise: Tensor = self.network(x, levels, flat)
-        return noise.unflatten(0, (-1, len(x)))
 
     def _halve(self, batch: int) -> None:
         self._forget_graphs()  # their memory is as large as the batch that did not fit

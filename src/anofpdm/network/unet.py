@@ -18,7 +18,6 @@ from anofpdm.network.blocks import (
     conv3,
     embed_labels,
     label_table,
-    repeat,
     use_inference_kernels,
     zero_init,
 )
@@ -50,10 +49,9 @@ class UNet(nn.Module):
     def forward(self, x: Tensor, t: Tensor, labels: Tensor) -> Tensor:
         """x [N, C, H, W], t [N] levels -> predicted noise [N, C, H, W], float32.
 
-        Labels are [N], or weights of each label [N, n_labels]. With k * N labels the noise is predicted k times: layers
-        before the first use of a label are computed once.
+        Labels are [N], or weights of each label [N, n_labels].
         """
-        embedding = self.embedding(t.repeat(len(labels) // len(t)), labels)
+        embedding = self.embedding(t, labels)
         skips = self.encoder(x.contiguous(memory_format=self.memory_format), embedding, labels)
         x = self.middle(skips[-1], embedding, labels)
         x = self.decoder(x, skips, embedding, labels)
@@ -111,10 +109,9 @@ class Encoder(nn.Module):
         self.blocks, self.out_channels = config.blocks, width
 
     def forward(self, x: Tensor, embedding: Tensor, labels: Tensor) -> list[Tensor]:
-        first = self.first(x)
-        skips = [repeat(first, len(labels)), self.stages[0](first, embedding, labels)]
-        for number, stage in enumerate(self.stages[1:], 1):
-            if number % self.blocks == 0:
+        skips = [self.first(x)]
+        for number, stage in enumerate(self.stages):
+            if number and number % self.blocks == 0:
                 skips.append(self.downs[number // self.blocks - 1](skips[-1]))
             skips.append(stage(skips[-1], embedding, labels))
         return skips

@@ -140,16 +140,16 @@ class _Run:
         with stop_requests() as requests, contextlib.closing(self._batches()) as batches:
             for slices, labels in batches:
                 loss = trainer.update(trainer.inputs(slices, labels))
-                if self._time_to_report():
-                    self._report(loss)
                 if world.count > 1 and trainer.step % CHECK_STEPS:
                     continue
-                requested = world.any(bool(requests), trainer.device)
-                finished = world.any(self._fraction_done() >= 1, trainer.device)
-                time_to_save = time.monotonic() - self.last_save >= 60 * self.limits.save_minutes
-                if requested or world.any(time_to_save, trainer.device):
+                requested, finished = self._agree(bool(requests)), self._agree(self._fraction_done() >= 1)
+                to_save = requested or self._agree(time.monotonic() - self.last_save >= 60 * self.limits.save_minutes)
+                to_report = time.monotonic() - self.last_report > REPORT_SECONDS
+                # Before a save, after which the run may be killed
+                if to_save or trainer.step % self.limits.log_steps == 0 or self._agree(to_report):
+                    self._report(loss)
+                if to_save:
                     self.last_save = time.monotonic()
-                    self._report(loss)  # before the save, after which the run may be killed
                     self.save()
                 if requested:
                     raise requests[0] if requests else KeyboardInterrupt
@@ -175,15 +175,13 @@ class _Run:
         of_steps = (self.trainer.step - self.first_step) / (limits.steps - self.first_step) if limits.steps else 0.0
         return max(of_time, of_steps)
 
-    def _time_to_report(self) -> bool:
-        """Several processes must report at the same steps; a single one also reports if the last time is long ago."""
-        if self.trainer.step % self.limits.log_steps == 0:
-            return True
-        return self.trainer.world.count == 1 and time.monotonic() - self.last_report > REPORT_SECONDS
+    def _agree(self, flag: bool) -> bool:
+        """True in every process if the flag is set in any of them."""
+        return self.trainer.world.any(flag, self.trainer.device)
 
     def _report(self, loss: Tensor) -> None:
         trainer, step, value = self.trainer, self.trainer.step, float(loss)
-        if trainer.world.any(not math.isfinite(value), trainer.device):
+        if self._agree(not math.isfinite(value)):
             raise self._not_finite()
         if self.log is None or self.reported_step == step:
             return

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from anofpdm.cohorts.store import Cohort
 from anofpdm.errors import ConfigError, EvaluationError, ModelError
-from anofpdm.method.guidance import PredictNoise, PredictsPairs
+from anofpdm.method.guidance import PredictNoise
 from anofpdm.network.checkpoint import WEIGHTS
 from anofpdm.network.predictor import TrainedModel, load_trained
 from anofpdm.options import Precision, Split
@@ -129,14 +129,12 @@ class CostMeter:
         self.count, self.world, self.start = 0, world, time.perf_counter()
         networks = {name: getattr(models, name) for name in ("guided", *MODEL_TASKS)}
         counted: dict[str, Any] = {name: self._counted(network) for name, network in networks.items() if network}
-        if isinstance(models.guided, PredictsPairs):
-            counted["guided"].predict_pair = self._counted(models.guided.predict_pair)
         self.models = replace(models, **counted)
 
     def _counted(self, network: Callable[..., Tensor]) -> Callable[..., Tensor]:
         def counted(*inputs: Any) -> Tensor:
             result = network(*inputs)
-            self.count += result.shape[:-3].numel()  # [N, C, H, W], or a pair of labels [2, N, C, H, W]
+            self.count += len(result)
             return result
 
         return counted
