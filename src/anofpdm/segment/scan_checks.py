@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from anofpdm.calibration.fit_calibration import foreground_share
 from anofpdm.cohorts.layouts import folder
+from anofpdm.cohorts.store import foreground
 from anofpdm.errors import ScanWarning
 from anofpdm.raw.mixed_up import compare_slices, same_contrast, warn_mixed_up
 from anofpdm.scans.findings import Finding
@@ -50,7 +50,7 @@ def check_kind(read: ReadScan, slices: EngineSlices, known: KnownScans) -> None:
     """Foreground, contrasts and likeness to the training scans."""
     planes = read.planes
     views_mm = planes.pixel_mm * known.size, known.expects.field_of_view_mm
-    share = foreground_share(slices.pixels)
+    share = float(foreground(slices.pixels).mean())
     explained = warn_unusual_foreground(share, known.foreground, views_mm, read.where)
     stripped = not known.expects.skull and share <= known.foreground[1] + FOREGROUND_TOLERANCE
     if read.study is None and stripped:
