@@ -25,5 +25,5 @@ def canonical(image: nib.Nifti1Image) -> np.ndarray:
 def ours(result: Segmentation) -> tuple[np.ndarray, np.ndarray]:
     """Probabilities and mask, both with axes towards right, anterior and superior."""
     volumes = (result.anomaly_map, result.mask.astype(np.uint8))
-    probability, mask = (canonical(nib.Nifti1Image(one, result.grid.affine)) for one in volumes)
+    probability, mask = (canonical(nib.Nifti1Image(volume, result.grid.affine)) for volume in volumes)
     return probability, mask

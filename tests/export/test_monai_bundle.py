@@ -40,6 +40,12 @@ def run_bundle(bundle: Path, out: Path, **files) -> None:
     scripts.run(config_file=config, bundle_root=str(bundle), output_dir=str(out), device="cpu", **words)
 
 
+@pytest.fixture
+def uncompiled(monkeypatch):
+    """Files of a bundle without its network, which takes seconds to compile."""
+    monkeypatch.setattr("anofpdm.export.monai_bundle.compile_whole_scan", lambda _: b"")
+
+
 @pytest.fixture(scope="module")
 def bundle(tmp_path_factory):
     folder = tmp_path_factory.mktemp("export") / "bundle"
@@ -99,6 +105,7 @@ def test_metadata_describe_the_network(bundle):
     scripts.verify_net_in_out(net_id="network_def", **{name: str(path) for name, path in files.items()}, **options)
 
 
+@pytest.mark.usefixtures("uncompiled")
 def test_licences_of_the_model_go_along(tmp_path):
     folder = save_model(tmp_path / "model")
     source = BundleSource(load(folder, "cpu").student, folder)
@@ -111,6 +118,7 @@ def test_licences_of_the_model_go_along(tmp_path):
     assert json.loads(files["configs/metadata.json"])["copyright"] == "Licence of the weights: see LICENSE"
 
 
+@pytest.mark.usefixtures("uncompiled")
 @pytest.mark.parametrize("licence", ["Apache-2.0", "CC-BY-NC-SA-4.0"])
 def test_terms_of_shipped_weights_become_the_licence(licence, tmp_path, monkeypatch):
     folder = save_model(tmp_path / "model")

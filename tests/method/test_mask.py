@@ -63,11 +63,11 @@ def test_quantiles_fall_from_98_to_90_percent_in_a_hundred_steps():
 
 def test_thresholds_from_healthy_slices_and_from_both():
     maps, quantiles = blobs(), np.full(4, 0.95)
-    paper, healthy, both = (
+    paper, healthy, combined = (
         thresholds(maps, quantiles, 0.2, MaskSettings(kind)) for kind in ("quantile", "healthy", "both")
     )
     assert (healthy == 0.2).all()
-    np.testing.assert_allclose(both**2, paper * 0.2)
+    np.testing.assert_allclose(combined**2, paper * 0.2)
 
 
 @settings(max_examples=40)

@@ -71,8 +71,8 @@ def literal(predict, x0, levels, strengths, seeds, channels, encoding="ddim", si
             for part in ("error", "gradient-above")
         )
         alone = (error["end_step"] <= 0.1 * max(levels))[..., None, None]  # low levels only: nothing to agree with
-        both = {name: np.cbrt(error[name] ** 2 * gradient[name]) for name in ("maps", "last_maps")}
-        return {**error, **{name: np.where(alone, error[name], both[name]) for name in both}}
+        means = {name: np.cbrt(error[name] ** 2 * gradient[name]) for name in ("maps", "last_maps")}
+        return {**error, **{name: np.where(alone, error[name], mean) for name, mean in means.items()}}
     limit = (lambda v: v.clamp(-1, 1)) if clamp else (lambda v: v)
     slices = [
         _literal_slice(predict, slice_, levels, strengths, seed, channels, encoding, signal, limit)

@@ -122,7 +122,7 @@ def test_impossible_configurations_are_refused(words, match):
 
 
 class TestNetwork:
-    @pytest.mark.parametrize("multipliers", [(1,), (1, 2), (1, 2, 4, 4)])
+    @pytest.mark.parametrize("multipliers", [(1,), (1, 2, 4, 4)])
     def test_the_forward_pass_on_a_cpu_is_that_of_the_network(self, multipliers):
         """Whatever the number of slices in a batch, which are shared by threads."""
         torch.manual_seed(3)
@@ -190,12 +190,6 @@ class TestTraining:
         assert StudentTrainingConfig(steps=100, minutes=1.0).fraction_done(5, 30.0) == 0.5
         with pytest.raises(ConfigError, match="--steps or --minutes"):
             StudentTrainingConfig(steps=None)
-
-    def test_the_same_seed_gives_the_same_weights(self):
-        data = pseudo_labels(*blobs(8, 16))
-        networks = [train_student(SMALL, data, StudentTrainingConfig(steps=3, batch=4), CPU) for _ in range(2)]
-        for parameters in zip(*(network.parameters() for network in networks), strict=True):
-            assert torch.equal(*parameters)
 
 
 class TestCalibration:

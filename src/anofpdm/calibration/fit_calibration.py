@@ -193,13 +193,10 @@ def labelled_rows(cohort: Cohort, split: str, most: int, seed: int) -> np.ndarra
             f"{cohort.path}: no slice of its split '{split}' is labelled healthy or unhealthy, and calibration needs "
             "such slices; label some, or choose another split"
         )
-    scans = np.unique(cohort.scans[rows])
-    taken: list[np.ndarray] = []
-    for scan in np.random.default_rng(seed).permutation(scans):
-        if sum(map(len, taken)) >= most:
-            break
-        taken.append(rows[cohort.scans[rows] == scan])
-    return np.sort(np.concatenate(taken))
+    scans, sizes = np.unique(cohort.scans[rows], return_counts=True)
+    order = np.random.default_rng(seed).permutation(len(scans))
+    drawn_before = sizes[order].cumsum() - sizes[order]
+    return np.asarray(rows[np.isin(cohort.scans[rows], scans[order[drawn_before < most]])])
 
 
 def compact(evidence: Evidence, *, last_maps: bool = False) -> Evidence:
@@ -220,13 +217,8 @@ def slice_positions(cohort: Cohort, rows: np.ndarray, expects: ScanExpectation |
 
 def foreground_range(cohort: Cohort, scans: np.ndarray) -> tuple[float, float]:
     """Smallest and largest foreground fraction among whole scans, to recognise a scan that is unlike them."""
-    shares = [foreground_share(cohort.pixels(np.flatnonzero(cohort.scans == scan))) for scan in scans]
+    shares = [float(foreground(cohort.pixels(np.flatnonzero(cohort.scans == scan))).mean()) for scan in scans]
     return min(shares), max(shares)
-
-
-def foreground_share(pixels: np.ndarray) -> float:
-    """Of slices [n, C, H, W]."""
-    return float(foreground(pixels).mean())
 
 
 def check_model_fits(model: TrainedModel, cohort: Cohort) -> None:

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from anofpdm.calibration.fit_calibration import foreground_share
 from anofpdm.cohorts.layouts import folder
+from anofpdm.cohorts.store import foreground
 from anofpdm.cohorts.subjects import MASK
 from anofpdm.errors import ContrastWarning, ScanWarning
 from anofpdm.raw.mixed_up import compare_slices, same_contrast, warn_mixed_up
@@ -81,7 +81,7 @@ def _check_names(files: Mapping[str, Path]) -> None:
 
 def _check_kind(scan: ReadScan, slices: EngineSlices, request: SegmentRequest) -> None:
     """Foreground, contrasts and likeness to the training scans."""
-    planes, known, share = scan.planes, request.scans, foreground_share(slices.pixels)
+    planes, known, share = scan.planes, request.scans, float(foreground(slices.pixels).mean())
     low, high = known.usual_foreground
     if unusual := not low <= share <= high:
         view_mm, expected_mm = planes.pixel_mm * known.size, known.expects.field_of_view_mm
