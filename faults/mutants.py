@@ -155,8 +155,8 @@ MUTANTS = (
     ),
     (
         "segment/join.py",
-        "if scan not in with_result and scan not in failed]",
-        "if scan not in with_result and scan in failed]",
+        "if scan not in with_result | joined.failed.keys()]",
+        "if scan not in with_result]",
         "segment/test_join.py",
     ),
     (
@@ -193,18 +193,18 @@ MUTANTS = (
         "scoring/metrics/pixels.py",
         "areas = 2 * self.tp + self.fp + self.fn",
         "areas = self.tp + self.fp + self.fn",
-        "scoring/test_metrics.py",
+        "scoring/test_slice_scores.py",
     ),
     (
         "scoring/metrics/surfaces.py",
-        "np.array([shape[1] * shape[2], shape[2], 1])",
-        "np.array([shape[1] * shape[2], shape[1], 1])",
+        "np.flatnonzero(some & ~every)",
+        "np.flatnonzero(some)",
         "scoring/test_scan_scores.py",
     ),
     (
         "scoring/metrics/surfaces.py",
-        "return max(there.percentile_95()",
-        "return min(there.percentile_95()",
+        "return max(map(_percentile_95",
+        "return min(map(_percentile_95",
         "scoring/test_scan_scores.py",
     ),
     (

@@ -15,7 +15,7 @@ AMPLE, PAGE = 1_000_000, 4  # kilobytes
 MakeDisk = Callable[[int], Disk]
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("name", NAMES)
 def test_full_disk(name: str, files: Input, make_disk: MakeDisk, extent: Extent) -> None:
     command = Command(name, files)

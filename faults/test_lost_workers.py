@@ -48,17 +48,6 @@ def test_killed_worker(
     assert refused or not extent.measured, "no worker was killed before the end"
 
 
-def test_workers_end_with_a_killed_command(undisturbed: Undisturbed, workspace: Path) -> None:
-    command, *_ = undisturbed("prepare")
-    running = RunningCommand(*command.start(workspace / "out"))
-    assert wait_until(lambda: len(worker_pids(running)) == 2)
-    orphans = worker_pids(running)
-    kill_process(running.pid)
-    running.wait()
-    assert wait_until(lambda: not any(map(is_running, orphans)), 30), "workers outlive the command that started them"
-    assert running.group_ended()
-
-
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("name", ["segment", "evaluate"])
 def test_killed_torchrun_process(name: str, undisturbed: Undisturbed, workspace: Path) -> None:

@@ -20,7 +20,7 @@ from faults.processes import Outcome, RunningCommand, wait_until
 STARTED = 0.4  # seconds; a signal that arrives before the first line of the package is handled by Python itself
 
 
-@pytest.mark.sample(2, by=lambda _name, number: number)
+@pytest.mark.sample(1, by=lambda _name, number: number)
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM], ids=lambda number: number.name)
 @pytest.mark.parametrize("name", NAMES)
 def test_stopped_and_resumed(

@@ -64,7 +64,7 @@ HARMLESS = {  # a folder without the file, an output folder that is or can be cr
     "segment into": ("missing", "a folder", "a broken link"), "prepare into": ("missing", "a folder", "a broken link"),
 }  # fmt: skip
 NOT_SCANS = {f"named {name}": lambda path, name=name: path.rename(path.with_name(name))
-             for name in ("p_flair.hdr", "p_flair.mgz", "p_flair.nii.bz2", "p_flair.nii.gz.part")}  # fmt: skip
+             for name in ("p_flair.mgz", "p_flair.nii.gz.part")}  # fmt: skip
 LONG_PATHS = {
     "a path through a file": f"{FLAIR}/x.nii", "a name too long": 250 * "x" + ".nii.gz",
     "a path too long": 3000 * "x/" + "x.nii.gz",
