@@ -56,7 +56,7 @@ def check_scan(scan: ReadScan, slices: EngineSlices, findings: Sequence[Finding]
         if shows_air(volumes):
             warn_cut_top(foreground_of(volumes), grid, scan.where)
     _check_kind(scan, slices, request)
-    _check_spacing(slices.spacing_mm, request.engine.neighbours_mm, scan.where)
+    warn_unusual_spacing(slices.spacing_mm, request.engine.neighbours_mm, scan.where)
     share = sum(finding.volume_ml for finding in findings) / min(scan.brain_ml, USUAL_BRAIN_ML)
     if share > LARGEST_LESION:
         _warn(
@@ -112,8 +112,8 @@ def _check_likeness(typical: TypicalScans, slices: EngineSlices, where: Path) ->
         )
 
 
-def _check_spacing(spacing_mm: float, neighbours_mm: Sequence[float], where: Path) -> None:
-    """Whether no slice lies near any of the offsets at which the student network was trained with neighbours."""
+def warn_unusual_spacing(spacing_mm: float, neighbours_mm: Sequence[float], where: object) -> None:
+    """Warn if no slice lies near any of the offsets at which the student network was trained with neighbours."""
     distances = [abs(mm - round(mm / spacing_mm) * spacing_mm) / abs(mm) for mm in neighbours_mm]
     if distances and min(distances) > 0.5:
         _warn(
