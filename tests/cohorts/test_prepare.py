@@ -351,10 +351,9 @@ class TestOpening:
         with pytest.raises(CohortError, match="not a prepared cohort"):
             open_cohort(tmp_path)
 
-    @pytest.mark.parametrize("name", ["slices.npy", "manifest.json"])
-    def test_a_truncated_file_is_detected(self, copied, name):
-        os.truncate(copied / name, (copied / name).stat().st_size // 2)
-        with pytest.raises(CohortError, match=r"damaged .* --overwrite"):
+    def test_truncated_slices_are_detected(self, copied):
+        os.truncate(copied / "slices.npy", (copied / "slices.npy").stat().st_size // 2)
+        with pytest.raises(CohortError, match=r"slices\.npy: damaged .* --overwrite"):
             open_cohort(copied)
 
     def test_a_flipped_bit_is_detected_when_the_scan_is_checked(self, copied):
@@ -366,24 +365,22 @@ class TestOpening:
         with pytest.raises(CohortError, match="do not match their hash"):
             check_slices(cohort, np.array([0, len(cohort) - 1]))
 
-    @pytest.mark.parametrize("content", ["[]", "null", '{"format": 1}', 100_000 * "["])
-    def test_invalid_manifests(self, copied, content):
-        (copied / "manifest.json").write_text(content)
-        with pytest.raises(CohortError, match="damaged"):
-            open_cohort(copied)
-
     @pytest.mark.parametrize(
-        ("changes", "message"),
+        ("content", "message"),
         [
+            *((content, "damaged") for content in ("[]", "null", '{"format": 1}', '{"form', 100_000 * "[")),
             ({"format": 9}, "format 9, but this version"),
             ({"tables_sha256": {}}, "does not list the tables"),
             ({"slices": "many"}, r"damaged \(Expected `int`, got `str` - at `\$.slices`\)"),
             ({"later": 1}, "unknown field `later`"),
         ],
+        ids=range(9),
     )
-    def test_changed_manifests(self, copied, changes, message):
+    def test_invalid_manifests(self, copied, content, message):
         path = copied / "manifest.json"
-        path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+        if isinstance(content, dict):
+            content = json.dumps(json.loads(path.read_text()) | content)
+        path.write_text(content)
         with pytest.raises(CohortError, match=message):
             open_cohort(copied)
 

@@ -98,7 +98,7 @@ def test_the_page_links_to_the_reports_and_shows_the_true_lesion_in_every_pictur
 
 
 def test_a_second_demo_replaces_only_the_first(demo, tmp_path, monkeypatch):
-    monkeypatch.setattr("anofpdm.demo.run_demo.TRUTH_SUFFIXES", {})  # no phantoms: only the folder is prepared
+    monkeypatch.setattr("anofpdm.demo.run_demo.PhantomKind", [])  # no phantoms: only the folder is prepared
     out, _ = demo
     (tmp_path / "results").mkdir()
     with pytest.raises(CohortError, match="not made by a demo"):

@@ -19,25 +19,15 @@ def lesion(number: int) -> np.ndarray:
     return toys.ball(toys.affine_of(shape=SHAPE), SHAPE, (2, -2, 0), 2.5 + 0.5 * (number // 2) if number % 2 else -1)
 
 
-def write_scans(folder: Path, spacing: tuple[float, ...] = toys.SPACING) -> list[str]:
-    """FLAIR of ten heads as plain NIfTI; rows of labels for every slice of patients with a lesion."""
+def write_cohort(folder: Path) -> tuple[Path, Path]:
+    """FLAIR of ten heads as plain NIfTI; labels of every slice where there is a lesion, else of the scan."""
     rows = ["subject,slice,label"]
-    affine = toys.affine_of(shape=SHAPE, spacing=spacing)
     for number in range(PATIENTS):
-        voxels = toys.head(SHAPE, number, affine)
-        mask = lesion(number)
+        voxels, mask = toys.head(SHAPE, number), lesion(number)
         voxels[mask] = 1500
-        toys.save(folder / f"p{number}_flair.nii.gz", voxels, affine)
-        if not mask.any():
-            rows.append(f"p{number},,healthy")
-            continue
-        rows += [f"p{number},{index},{int(mask[:, :, index].any())}" for index in range(SHAPE[2])]
-    return rows
-
-
-def write_cohort(folder: Path, spacing: tuple[float, ...] = toys.SPACING) -> tuple[Path, Path]:
-    """The folder of scans, and the file of labels."""
-    rows = write_scans(folder / "scans", spacing)
+        toys.save(folder / "scans" / f"p{number}_flair.nii.gz", voxels)
+        slices = [f"p{number},{index},{int(mask[:, :, index].any())}" for index in range(SHAPE[2])]
+        rows += slices if mask.any() else [f"p{number},,healthy"]
     (folder / "labels.csv").write_text("\n".join(rows))
     return folder / "scans", folder / "labels.csv"
 

@@ -12,6 +12,7 @@ import torch
 
 from anofpdm.cohorts import open_cohort
 from anofpdm.cohorts.prepare import prepare
+from anofpdm.cohorts.raw_scans import RawOptions
 from anofpdm.fit import run_fit
 from anofpdm.fit.data_plan import draw_split, plan_data
 from anofpdm.fit.estimate import Done, Speed, Work, estimate_time, measure_speed
@@ -24,7 +25,7 @@ from anofpdm.network.checkpoint import load_model
 from anofpdm.network.training.log import minutes_trained
 from anofpdm.network.training.trainer import Trainer
 from anofpdm.network.training.training_config import TrainingConfig
-from anofpdm.options import Layout, Preset, Split
+from anofpdm.options import Layout, Preset, Raw, Split
 from anofpdm.scoring.burden import detected_by_burden
 from anofpdm.student import distillation
 from tests import toys
@@ -267,17 +268,10 @@ def test_validation_has_both_kinds_of_patients(world, tmp_path):
     assert len({tuple(sorted(split.items())) for split in splits}) > 5
 
 
-def test_isolated_labels_are_left_out_unless_kept(tmp_path):
-    """Of slices as thin as 3 mm; neighbours of thicker ones may differ."""
-    scans, labels = write_cohort(tmp_path, (4.0, 4.0, 3.0))
-    text, middle = labels.read_text(), SHAPE[2] // 2
-    assert all(f"p1,{middle + step},1" in text for step in (-1, 0, 1))  # inside the lesion
-    labels.write_text(text.replace(f"p1,{middle},1", f"p1,{middle},0"))
-    for keep, expected in ((False, NULL), (True, HEALTHY)):
-        settings = FitConfig(Data(scans, Layout.NIFTI, labels, size=16, keep_isolated=keep), tmp_path / str(keep))
-        prepare(plan_data(settings), settings.cohort)
-        cohort = open_cohort(settings.cohort)
-        assert cohort.labels[(cohort.scans == "p1") & (cohort.indices == middle)].tolist() == [expected]
+def test_options_of_prepare_are_passed_on(world, tmp_path):
+    data = Data(world[0], Layout.NIFTI, world[1], size=16, raw=Raw.NEVER, keep_isolated=True, fill_labels_mm=20.0)
+    plan = plan_data(FitConfig(data, tmp_path))
+    assert (plan.size, plan.raw, plan.keep_isolated, plan.fill_labels_mm) == (16, RawOptions(Raw.NEVER), True, 20.0)
 
 
 def test_labels_of_whole_scans_and_a_scan_that_fails(run, tmp_path):

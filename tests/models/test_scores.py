@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from anofpdm.demo.run_demo import BUNDLED, MODEL_SEEDS, TRUTH_SUFFIXES
+from anofpdm.demo.run_demo import BUNDLED, MODEL_SEEDS
 from anofpdm.phantoms.phantom_cohort import write_phantoms
 from anofpdm.scoring.metrics.volumes import score_volume
 from anofpdm.segment.inputs import find_targets
@@ -21,9 +21,8 @@ def test_a_student_scores_as_its_card_states(kind, tmp_path):
     model = load(BUNDLED / f"phantom-{kind}", "cpu")
     scores = []
     for target in find_targets([str(tmp_path)], model.diffusion.network.modalities):
-        images = target.subject.images
-        result = model.segment(images, engine="student")
-        (truth,) = next(iter(images.values())).parent.glob(f"*{TRUTH_SUFFIXES[kind]}.nii.gz")
+        result = model.segment(target.subject.images, engine="student")
+        (truth,) = target.subject.masks
         detected = {int(row["slice"]): bool(row["detected"]) for row in result.slices}
         scores.append(score_volume(result.mask, result.grid, detected, truth))
     assert all(score.lesion_ml > 1 for score in scores)

@@ -13,7 +13,7 @@ import torch
 from anofpdm import __version__
 from anofpdm.errors import CohortError
 from anofpdm.models import registry
-from anofpdm.options import Engine
+from anofpdm.options import Engine, PhantomKind
 from anofpdm.phantoms.phantom_cohort import write_phantoms
 from anofpdm.report.render import render
 from anofpdm.scoring.metrics.volumes import VolumeScore, score_volume, true_slices
@@ -30,7 +30,6 @@ FOLDERS = ("scans", "results")
 SEED = 2024
 MODEL_SEEDS = (1, 2, 11, 12)  # of the phantoms that the bundled models were trained, calibrated and evaluated on
 SLICES = 60  # per phantom: 2.5 mm apart, as in training
-TRUTH_SUFFIXES = {"tumour": "seg", "stroke": "T1lesion_mask"}  # of the files with the true lesion
 
 
 @dataclass(frozen=True)
@@ -68,7 +67,7 @@ def run_demo(
             shutil.rmtree(out / name, ignore_errors=True)
         write_atomically(out / MARKER, b"Made by `anofpdm demo`; the next demo in this folder replaces it.\n")
         results: list[DemoResult] = []
-        for kind in TRUTH_SUFFIXES:
+        for kind in PhantomKind:
             scans = out / "scans" / kind
             write_phantoms(scans, kind, patients, seed, slices=slices)
             results += _segment_phantoms(load(BUNDLED / f"phantom-{kind}", device), scans, kind, out, progress)
@@ -97,8 +96,7 @@ def _segment(model: Model, target: Target, engine: Engine, kind: str, out: Path,
     folder = out / "results" / engine / name
     result.save(folder, title=f"{name}, {engine}")
     detected = {int(row["slice"]): bool(row["detected"]) for row in result.slices}
-    folder_of_scan = next(iter(images.values())).parent
-    truth = next(path for path in folder_of_scan.iterdir() if path.name.endswith(f"{TRUTH_SUFFIXES[kind]}.nii.gz"))
+    (truth,) = target.subject.masks
     score = score_volume(result.mask, result.grid, detected, truth)
     picture = result.overview(f"{name}, {engine}", true_slices(truth, result.grid, model.size, result.display.indices))
     return DemoResult(kind, name, engine, folder, result, score, picture)
