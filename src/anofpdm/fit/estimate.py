@@ -12,7 +12,7 @@ from anofpdm.cohorts.store import Cohort
 from anofpdm.errors import ConfigError
 from anofpdm.fit.fit_config import DEFAULT_STEPS, STUDENT_SHARE, Budget, FitConfig
 from anofpdm.labels import HEALTHY, NULL
-from anofpdm.method.evidence import BATCH
+from anofpdm.method.gather import batch_for
 from anofpdm.network.config import preset
 from anofpdm.network.predictor import NoisePredictor
 from anofpdm.network.training.augment import CHANCES
@@ -25,8 +25,10 @@ from anofpdm.student.student_network import StudentConfig, StudentNet
 from anofpdm.student.train_student import StudentTrainer, StudentTrainingConfig
 
 CALLS, CALLS_ON_GPU = 2, 8  # of a measurement; a GPU records its kernels in the first ones
+LONG_CALL, VERY_LONG_CALL = 0.25, 4.0  # seconds
 MARGIN = 1.25  # of the estimated time of evaluations: reading and writing come on top
 FEWEST_STEPS = 100  # of training; a useful model takes thousands
+LONG_REST = 300  # seconds
 NEIGHBOURS_MM = (-2.0, 2.0)  # of the student whose speed is measured
 
 
@@ -88,24 +90,29 @@ class Estimate:
 
 
 def estimate_time(budget: Budget, work: Work, speed: Speed, done: Done) -> Estimate:
-    """--minutes are shared by all stages: training gets what the others leave. Raises if that is too little."""
+    """--minutes are shared by all stages: training gets what the others leave. Raises if that is too little, or if long
+    stages would follow a training of a few --steps."""
     calibration = min(work.calibrated, CalibrationConfig.most) * LEVELS * speed.evaluation
     labelling = work.pseudo_labelled * LEVELS * speed.evaluation
     student = budget.student_steps * speed.student_step
+    others = 60 * done.other_stages + MARGIN * (calibration + labelling)
     if budget.minutes is None:
         steps = max(0, (budget.steps or 0) - done.steps)
-        return Estimate(steps, steps * speed.training_step, calibration, labelling + student)
-    others = 60 * done.other_stages + MARGIN * (calibration + labelling)
-    shared = max(0.0, 60 * budget.minutes - others)  # by training and student
-    student = min(student, STUDENT_SHARE * shared)
-    training = max(0.0, shared - student - 60 * done.training)
-    steps, fewest = int(training / speed.training_step), FEWEST_STEPS - done.steps
-    if steps < fewest:
+        training, rest = steps * speed.training_step, calibration + labelling + student
+        enough = rest <= max(LONG_REST, 10 * training)
+        problem = f"--steps {budget.steps}: {describe_seconds(rest)} of calibration and student would follow"
+    else:
+        shared = max(0.0, 60 * budget.minutes - others)  # by training and student
+        student = min(student, STUDENT_SHARE * shared)
+        training, enough = max(0.0, shared - student - 60 * done.training), False
+        steps = int(training / speed.training_step)
+        problem = f"--minutes {budget.minutes:g}: {steps} training steps fit into it beside calibration and student"
+    fewest = FEWEST_STEPS - done.steps
+    if steps < fewest and not enough:
         needed = others + (60 * done.training + fewest * speed.training_step) / (1 - STUDENT_SHARE)
         raise ConfigError(  # a tenth more, as measured speeds vary
-            f"--minutes {budget.minutes:g}: {steps} training steps fit into it beside calibration and student; give "
-            f"--minutes {math.ceil(1.1 * needed / 60)} or more, which is {FEWEST_STEPS} steps, or make both faster "
-            "(a GPU, or --preset tiny --size 64)"
+            f"{problem}; give --minutes {math.ceil(1.1 * needed / 60)} or more, which is {FEWEST_STEPS} steps, or make "
+            "both faster (a GPU, or --preset tiny --size 64)"
         )
     return Estimate(steps, training, calibration, labelling + student)
 
@@ -121,42 +128,56 @@ def describe_seconds(seconds: float) -> str:
 
 
 def measure_speed(config: FitConfig, channels: int, device: torch.device) -> Speed:
-    """Trains and evaluates throw-away networks for a few seconds: whole batches on a GPU, and single slices on a CPU,
-    where the time is proportional to their number."""
-    network, size, on_cpu = preset(config.preset, channels), config.data.size, device.type == "cpu"
-    training, student_training = TrainingConfig(), StudentTrainingConfig()
-
-    batch = 1 if on_cpu else training.batch
-    trainer = Trainer(network, TrainingConfig(batch=batch), device)
-    slices, labels = torch.zeros(batch, channels, size, size), torch.zeros(batch, dtype=torch.long)
-    step = _seconds(lambda: trainer.update(trainer.inputs(slices, labels)), device) / batch
-
-    batch = 1 if on_cpu else BATCH
-    predict, x = NoisePredictor(UNet(network), device), torch.zeros(2 * batch, channels, size, size, device=device)
-    labels = torch.zeros(2 * batch, dtype=torch.long, device=device)  # each slice with two labels
-    evaluation = _seconds(lambda: predict(x, 300, labels), device) / batch
-
-    batch = 1 if on_cpu else student_training.batch
+    """Trains and evaluates throw-away networks for a few seconds."""
+    network, size = preset(config.preset, channels), config.data.size
     student = StudentConfig(config.score or tuple(map(str, range(channels))), size, NEIGHBOURS_MM)
-    student_trainer = StudentTrainer(StudentNet(student), student_training, device)
-    student_batch = StudentBatch(
-        torch.zeros(batch, student.in_channels, size, size, device=device),
-        torch.zeros(batch, size, size, dtype=torch.uint8, device=device),
-        torch.zeros(batch, dtype=torch.long, device=device),
-        torch.zeros(batch, CHANCES + student.in_channels + 1, device=device),
-        torch.zeros(batch, dtype=torch.bool, device=device),
-        torch.zeros(batch, student.in_channels, dtype=torch.bool, device=device),
+
+    def training(batch: int) -> Callable[[], object]:
+        trainer = Trainer(network, TrainingConfig(batch=batch), device)
+        slices, labels = torch.zeros(batch, channels, size, size), torch.zeros(batch, dtype=torch.long)
+        return lambda: trainer.update(trainer.inputs(slices, labels))
+
+    def evaluation(batch: int) -> Callable[[], object]:
+        predict = NoisePredictor(UNet(network), device)
+        x = torch.zeros(2 * batch, channels, size, size, device=device)  # each slice with two labels
+        labels = torch.zeros(2 * batch, dtype=torch.long, device=device)
+        return lambda: predict(x, 300, labels)
+
+    def student_training(batch: int) -> Callable[[], object]:
+        trainer = StudentTrainer(StudentNet(student), StudentTrainingConfig(), device)
+        tensors = StudentBatch(
+            torch.zeros(batch, student.in_channels, size, size, device=device),
+            torch.zeros(batch, size, size, dtype=torch.uint8, device=device),
+            torch.zeros(batch, dtype=torch.long, device=device),
+            torch.zeros(batch, CHANCES + student.in_channels + 1, device=device),
+            torch.zeros(batch, dtype=torch.bool, device=device),
+            torch.zeros(batch, student.in_channels, dtype=torch.bool, device=device),
+        )
+        return lambda: trainer.update(tensors)
+
+    batch, student_batch = TrainingConfig.batch, StudentTrainingConfig.batch
+    speed = Speed(
+        batch * _seconds_per_slice(training, batch, device),
+        _seconds_per_slice(evaluation, batch_for(device), device),
+        student_batch * _seconds_per_slice(student_training, student_batch, device),
     )
-    student_step = _seconds(lambda: student_trainer.update(student_batch), device) / batch
-    if not on_cpu:
+    if device.type == "cuda":
         torch.cuda.empty_cache()
-    return Speed(training.batch * step, evaluation, student_training.batch * student_step)
+    return speed
+
+
+def _seconds_per_slice(make: Callable[[int], Callable[[], object]], batch: int, device: torch.device) -> float:
+    """In a batch; on a CPU, in a smaller one that takes long enough: the time is then proportional to the batch."""
+    size = 1 if device.type == "cpu" else batch
+    while (seconds := _seconds(make(size), device)) < LONG_CALL and size < batch:
+        size = min(4 * size, batch)
+    return seconds / size
 
 
 def _seconds(call: Callable[[], object], device: torch.device) -> float:
-    """Shortest time of some calls: other programs make calls longer, never shorter."""
-    times = []
-    for _ in range(CALLS_ON_GPU if device.type == "cuda" else CALLS):
+    """Shortest time of some calls: other programs make calls longer, never shorter. Of a very long call, one."""
+    times: list[float] = []
+    while len(times) < (CALLS_ON_GPU if device.type == "cuda" else CALLS) and max(times, default=0.0) < VERY_LONG_CALL:
         start = time.perf_counter()
         call()
         if device.type == "cuda":

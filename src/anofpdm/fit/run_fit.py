@@ -102,14 +102,15 @@ class Fit:
         config = self.config
         plan = plan_data(config)
         self._estimate_before(preview(plan))
-        is_new = not config.out.exists()
+        before = set(config.out.iterdir()) if config.out.is_dir() else None
         record_settings(config)
         try:
             with count_minutes(config):
                 prepare(plan, config.cohort, config.workers, on_progress=self._until_out_of_time())
         except CohortError:
-            if is_new and not (config.cohort / MANIFEST).is_file():
-                shutil.rmtree(config.out)
+            if not (config.cohort / MANIFEST).is_file():  # a failed start leaves nothing behind
+                for path in [config.out] if before is None else set(config.out.iterdir()) - before:
+                    shutil.rmtree(path) if path.is_dir() else path.unlink()
             raise
         return self._open_cohort()
 
