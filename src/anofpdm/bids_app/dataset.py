@@ -1,12 +1,12 @@
 """Files of a derivative data set that are not about one participant."""
 
-import json
 from pathlib import Path
 from typing import Any
 
 from anofpdm import __version__
 from anofpdm.errors import CohortError
 from anofpdm.segment import outputs
+from anofpdm.util.artifacts import decode, encode
 from anofpdm.util.files import read_regular_file, write_atomically
 
 BIDS_VERSION = "1.9.0"
@@ -23,20 +23,28 @@ tool, not a medical device.
  - `group_lesions.tsv`, `group_lesions.json`: a row per scan, and what its columns mean (`anofpdm bids ... group`).
 """
 # Names that BIDS has no place for.
-IGNORED = ("*_anomalymap.*", "*_report.html", "*_overview.png", "*_findings.csv", "*_slices.csv", "*_summary.json",
-           "*_on_*", "preparation/", "group_lesions.*", ".lock")  # fmt: skip
+IGNORED = """*_anomalymap.*
+*_report.html
+*_overview.png
+*_findings.csv
+*_slices.csv
+*_summary.json
+*_on_*
+preparation/
+group_lesions.*
+.lock
+"""
 
 
 def check_source(source: Path) -> dict[str, Any]:
     """Its dataset_description.json, which every BIDS data set has."""
     path = source / outputs.BIDS_DESCRIPTION
     try:
-        description: dict[str, Any] = json.loads(read_regular_file(path))
-        missing = [key for key in ("Name", "BIDSVersion") if not description.get(key)]
-    except (OSError, ValueError, AttributeError, RecursionError) as problem:
+        description: dict[str, Any] = decode(dict, read_regular_file(path))
+    except (OSError, ValueError) as problem:
         reason = getattr(problem, "strerror", None) or problem
         raise CohortError(f"{path}: {reason}; add it, or use --skip-bids-validation") from None
-    if missing:
+    if missing := [key for key in ("Name", "BIDSVersion") if not description.get(key)]:
         raise CohortError(f"{path}: no {' and no '.join(missing)}; add it, or use --skip-bids-validation")
     return description
 
@@ -54,12 +62,8 @@ def write_dataset(out: Path, source: Path, description: dict[str, Any]) -> None:
         "SourceDatasets": [origin],
         "DatasetLinks": {RAW: url},
     }
-    files = {
-        outputs.BIDS_DESCRIPTION: json.dumps(content, indent=2),
-        ".bidsignore": "".join(f"{pattern}\n" for pattern in IGNORED),
-        "README.md": README,
-    }
-    for name, text in files.items():
+    files = {outputs.BIDS_DESCRIPTION: encode(content), ".bidsignore": IGNORED.encode(), "README.md": README.encode()}
+    for name, data in files.items():
         path = out / name
-        if not path.is_file() or (name != "README.md" and path.read_text() != text):  # jobs of others may be running
-            write_atomically(path, text.encode())
+        if not path.is_file() or (name != "README.md" and path.read_bytes() != data):  # jobs of others may be running
+            write_atomically(path, data)

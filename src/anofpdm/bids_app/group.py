@@ -1,6 +1,5 @@
 """Group level: a table with a row per scan, and a data dictionary of its columns."""
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -8,6 +7,7 @@ from typing import Any
 from anofpdm.errors import CohortError
 from anofpdm.segment import outputs
 from anofpdm.segment.join import read_summary
+from anofpdm.util.artifacts import encode
 from anofpdm.util.files import escape_cell, folder_lock, write_atomically
 
 TABLE, DICTIONARY = "group_lesions.tsv", "group_lesions.json"
@@ -34,7 +34,7 @@ def write_group_table(out: Path) -> int:
     lines = ["\t".join(COLUMNS), *("\t".join(_cell(row[name]) for name in COLUMNS) for row in rows)]
     with folder_lock(out):
         write_atomically(out / TABLE, ("\n".join(lines) + "\n").encode())
-        write_atomically(out / DICTIONARY, json.dumps(COLUMNS, indent=2).encode())
+        write_atomically(out / DICTIONARY, encode(COLUMNS))
     return len(rows)
 
 

@@ -1,6 +1,5 @@
 """Participant level: masks, maps and reports of some or all participants."""
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,27 +13,26 @@ from anofpdm.segment.inputs import Target
 from anofpdm.segment.many import BatchSegmentation, RunReport, result_location
 from anofpdm.segment.request import SegmentRequest
 from anofpdm.segment.scan_files import select_modalities
+from anofpdm.util.artifacts import encode
 from anofpdm.util.distributed import World
 from anofpdm.util.files import write_atomically
 from anofpdm.util.progress import Progress, silent
 
 
 @dataclass(frozen=True)
-class Selection:
-    """Labels of participants and sessions, with or without `sub-` and `ses-`; empty: all."""
+class BidsRun:
+    """Of participants and sessions by their labels, with or without `sub-` and `ses-`; empty: of all."""
 
+    source: Path
+    out: Path
     participants: tuple[str, ...] = ()
     sessions: tuple[str, ...] = ()
+    validate: bool = True
 
     def __post_init__(self) -> None:
         for name, prefix in (("participants", "sub-"), ("sessions", "ses-")):
             labels = (label.removeprefix(prefix) for label in getattr(self, name))
             object.__setattr__(self, name, tuple(f"{prefix}{label}" for label in labels))
-
-    @property
-    def is_partial(self) -> bool:
-        """Jobs of other participants may then write into the same folder."""
-        return bool(self.participants or self.sessions)
 
     def includes(self, scan: str) -> bool:
         """A scan is named sub-01 or sub-01_ses-1."""
@@ -43,20 +41,12 @@ class Selection:
             not self.sessions or session in self.sessions
         )
 
-
-@dataclass(frozen=True)
-class BidsRun:
-    source: Path
-    out: Path
-    selection: Selection = Selection()
-    validate: bool = True
-
     def targets(self, modalities: InputModalities | tuple[str, ...]) -> list[Target]:
         """Scans of the selected participants; a participant without any is an error."""
         subjects = [subject for subject in find_subjects(self.source) if subject.images]
-        chosen = [subject for subject in subjects if self.selection.includes(subject.name)]
+        chosen = [subject for subject in subjects if self.includes(subject.name)]
         patients = {subject.patient for subject in chosen}
-        if missing := [name for name in self.selection.participants if name not in patients]:
+        if missing := [name for name in self.participants if name not in patients]:
             known = ", ".join(sorted({subject.patient for subject in subjects})[:5]) or "none"
             raise CohortError(f"{self.source}: no scan of {', '.join(missing)} (participants with scans: {known}, ...)")
         if not chosen:
@@ -76,7 +66,8 @@ class BidsRun:
         if world.is_main:
             self.out.mkdir(parents=True, exist_ok=True)
             write_dataset(self.out, self.source, description)
-        batch = BatchSegmentation(request, targets, self.out, shared=self.selection.is_partial, overwrite=overwrite)
+        shared = bool(self.participants or self.sessions)  # jobs of other participants may write into the same folder
+        batch = BatchSegmentation(request, targets, self.out, shared=shared, overwrite=overwrite)
         report = batch.run(world, progress)
         done = {*report.segmented, *report.skipped}
         for target in targets:
@@ -99,8 +90,10 @@ def write_sidecars(target: Target, source: Path, out: Path, request: SegmentRequ
     }
     student = request.engine.name == Engine.STUDENT
     units = "probability of lesion, from 0 to 1" if student else "arbitrary; larger is more anomalous"
-    mask = {"Type": "Lesion", "Description": "Predicted lesion mask", "Units": "1 is lesion, 0 is not"}
-    anomaly_map = {"Description": "Map that the mask was thresholded from", "Units": units}
-    for file, content in ((outputs.MASK, mask), (outputs.ANOMALY_MAP, anomaly_map)):
+    contents = {
+        outputs.MASK: {"Type": "Lesion", "Description": "Predicted lesion mask", "Units": "1 is lesion, 0 is not"},
+        outputs.ANOMALY_MAP: {"Description": "Map that the mask was thresholded from", "Units": units},
+    }
+    for file, content in contents.items():
         path = folder / name(file).replace(".nii.gz", ".json")
-        write_atomically(path, json.dumps(content | common, indent=2).encode())
+        write_atomically(path, encode(content | common))

@@ -70,12 +70,12 @@ def bids(
         return
     if model is None:
         raise typer.BadParameter("needed for participant", param_hint="--model")
-    from anofpdm.bids_app.participants import BidsRun, Selection
+    from anofpdm.bids_app.participants import BidsRun
     from anofpdm.cli.segment import print_report
     from anofpdm.segment.model import load
 
-    selection = Selection(tuple(participant_label or ()), tuple(session_label or ()))
-    run = BidsRun(bids_dir, out, selection, validate=not skip_bids_validation)
+    participants, sessions = tuple(participant_label or ()), tuple(session_label or ())
+    run = BidsRun(bids_dir, out, participants, sessions, validate=not skip_bids_validation)
     local_device = options.resolve_device(device)
     loaded = load(model, local_device, precision)
     request = loaded.request(engine=engine, raw=raw, threshold_probability=threshold_probability, smallest=smallest)

@@ -1,6 +1,5 @@
 """Masks from NIfTI files, and two of them brought onto one grid."""
 
-import functools
 from pathlib import Path
 from typing import Literal
 
@@ -41,9 +40,7 @@ def _select(voxels: np.ndarray, labels: Labels, path: Path) -> np.ndarray:
             f"{path}: has the values {named}, not 0 and 1 only; choose lesion labels, e.g. --label 1,2,3, "
             "or --label all for all above 0"
         )
-    if labels is None or labels == "all":
-        return voxels.view(bool) if labels is None and voxels.dtype.itemsize == 1 else voxels > 0
-    return functools.reduce(np.logical_or, (voxels == label for label in labels))
+    return voxels > 0 if labels is None or labels == "all" else np.isin(voxels, labels)
 
 
 def _integers(voxels: np.ndarray, path: Path) -> np.ndarray:

@@ -33,9 +33,8 @@ def score_pair(pair: Pair, labels: tuple[Labels, Labels] = (None, None)) -> Scor
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", ScanWarning)
         predicted, truth, grid = read_pair(pair.predicted, pair.truth, labels)
-    i, j, k = grid.spacing_mm.tolist()
     try:
-        scores = score_masks(predicted, truth, (i, j, k))
+        scores = score_masks(predicted, truth, tuple(grid.spacing_mm.tolist()))
     except EvaluationError as problem:
         raise EvaluationError(f"{pair.predicted}: {problem}") from None
     return ScoredScan(pair, scores, tuple(str(warning.message) for warning in caught))
@@ -50,20 +49,20 @@ def score_pairs(
     progress(TASK, 0, count)
     with worker_pool(min(workers, count // PAIRS_PER_WORKER)) as pool:
         results = map(score, pairing.pairs) if pool is None else pool.map(score, pairing.pairs)
-        for number, result in enumerate(results, start=1):
-            if isinstance(result, ScoredScan):
-                report.scans.append(result)
+        for number, (pair, result) in enumerate(zip(pairing.pairs, results, strict=True), start=1):
+            if isinstance(result, str):
+                report.failed[pair.name] = result
             else:
-                pair, reason = result
-                report.failed[pair.name] = reason
+                report.scans.append(result)
             progress(TASK, number, count)
     return report
 
 
-def _try_score(pair: Pair, labels: tuple[Labels, Labels]) -> ScoredScan | tuple[Pair, str]:
+def _try_score(pair: Pair, labels: tuple[Labels, Labels]) -> ScoredScan | str:
+    """The scores, or why there are none."""
     try:
         return score_pair(pair, labels)
     except (AnoFPDMError, OSError) as problem:
-        return pair, str(problem)
+        return str(problem)
     except MemoryError:
-        return pair, f"{pair.truth}: out of memory; try --workers 1"
+        return f"{pair.truth}: out of memory; try --workers 1"

@@ -11,7 +11,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from anofpdm.errors import AnoFPDMError, OutputError
 
@@ -136,7 +136,9 @@ def folder_lock(
     if not needed:
         yield
         return
-    with _open_lock(folder) as lock:
+    with translate_write_errors(folder):
+        lock = (folder / ".lock").open("w")
+    with lock:
         kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
         try:
             fcntl.flock(lock, kind | fcntl.LOCK_NB)
@@ -147,11 +149,6 @@ def folder_lock(
             on_wait()
             fcntl.flock(lock, kind)
         yield
-
-
-def _open_lock(folder: Path) -> IO[str]:
-    with translate_write_errors(folder):
-        return (folder / ".lock").open("w")
 
 
 def file_sha256(path: str | Path) -> str:
