@@ -19,7 +19,7 @@ import SimpleITK
 from typer.testing import CliRunner
 
 from anofpdm.cli.main import app
-from anofpdm.errors import ScanWarning
+from anofpdm.errors import CohortError, EvaluationError, ScanWarning
 from anofpdm.scoring import score_pairs as scoring
 from anofpdm.scoring.masks import read_pair
 from anofpdm.scoring.metrics.scan import score_masks
@@ -104,13 +104,15 @@ class TestGrids:
         affine[:3, 3] += 1.3, -0.3, 0.4  # voxels halfway between two others would have two nearest ones
         predicted = save(tmp_path / "predicted.nii.gz", toys.ball(affine, shape, (3, 2, 2), 6).astype(np.uint8), affine)
         truth = save(tmp_path / "truth.nii.gz", lesion())
-        text = run(predicted, truth, "--out", tmp_path / "out")
         with pytest.warns(ScanWarning, match="nearest"):
             mask, _, _ = read_pair(predicted, truth, (None, None))
-        expected = nearest_by_simpleitk(predicted, truth)
-        assert np.array_equal(mask, expected)
+        assert np.array_equal(mask, nearest_by_simpleitk(predicted, truth))
         assert mask.any()
-        assert f"{score_masks(mask, lesion() > 0, SPACING).dice:.3f}" in text
+
+    def test_resampling_is_reported(self, tmp_path):
+        affine = AFFINE + np.array([[0, 0, 0, 1.3]] * 3 + [[0] * 4])
+        predicted, truth = save(tmp_path / "a.nii.gz", lesion(), affine), save(tmp_path / "b.nii.gz", lesion())
+        text = run(predicted, truth, "--out", tmp_path / "out")
         (note,) = json.loads((tmp_path / "out" / "scores.json").read_text())["scans"][0]["warnings"]
         assert f"{predicted}: resampled (nearest neighbour)" in note
         assert f": {note}" in text
@@ -196,19 +198,19 @@ class TestPairing:
         (pair,) = find_pairs(folders[0], folders[1], table).pairs
         assert (pair.predicted.name, pair.truth.name, pair.patient) == ("p1.nii.gz", "p3.nii.gz", "q")
         table.write_text("predicted,other\na,b\n")
-        assert (
-            "no column 'truth'" in CliRunner().invoke(app, ["score", *map(str, folders), "--pairs", str(table)]).stderr
-        )
+        with pytest.raises(CohortError, match="no column 'truth'"):
+            find_pairs(*folders, table)
 
     def test_paths_that_cannot_be_paired(self, folders):
-        for words, message in (
-            ((folders[0], folders[1] / "none"), "no such file or folder"),
-            ((folders[0], folders[1] / "p1.nii.gz"), "a file and a folder"),
-            ((folders[0] / "p1.nii.gz", folders[1] / "p1.nii.gz", "--pairs", "x.csv"), "for two folders"),
+        predicted, truth = folders
+        file = predicted / "p1.nii.gz"
+        for paths, message in (
+            ((predicted, truth / "none"), "no such file or folder"),
+            ((predicted, file), "a file and a folder"),
+            ((file, file, predicted / "x.csv"), "for two folders"),
         ):
-            done = CliRunner().invoke(app, ["score", *map(str, words)])
-            assert done.exit_code == 1
-            assert message in done.stderr
+            with pytest.raises(EvaluationError, match=message):
+                find_pairs(*paths)
 
 
 def contradict(path):
