@@ -204,13 +204,13 @@ class TestPairing:
     def test_paths_that_cannot_be_paired(self, folders):
         predicted, truth = folders
         file = predicted / "p1.nii.gz"
-        for paths, message in (
-            ((predicted, truth / "none"), "no such file or folder"),
-            ((predicted, file), "a file and a folder"),
-            ((file, file, predicted / "x.csv"), "for two folders"),
+        for ours, theirs, table, message in (
+            (predicted, truth / "none", None, "no such file or folder"),
+            (predicted, file, None, "a file and a folder"),
+            (file, file, predicted / "x.csv", "for two folders"),
         ):
             with pytest.raises(EvaluationError, match=message):
-                find_pairs(*paths)
+                find_pairs(ours, theirs, table)
 
 
 def contradict(path):
