@@ -199,7 +199,7 @@ class TestPairing:
         assert (pair.predicted.name, pair.truth.name, pair.patient) == ("p1.nii.gz", "p3.nii.gz", "q")
         table.write_text("predicted,other\na,b\n")
         with pytest.raises(CohortError, match="no column 'truth'"):
-            find_pairs(*folders, table)
+            find_pairs(folders[0], folders[1], table)
 
     def test_paths_that_cannot_be_paired(self, folders):
         predicted, truth = folders
