@@ -156,7 +156,7 @@ MUTANTS = (
     (
         "segment/join.py",
         "if scan not in with_result | joined.failed.keys()]",
-        "if scan not in with_result]",
+        "if scan in with_result | joined.failed.keys()]",
         "segment/test_join.py",
     ),
     (
