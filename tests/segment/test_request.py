@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from anofpdm.errors import CalibrationError, ConfigError, ModelError
@@ -34,7 +35,7 @@ def test_defaults_are_those_of_the_calibration():
 
 
 def test_an_explanation_needs_the_modalities_of_the_diffusion_model():
-    request = model_with_student().request(explain=[9, 4, 9], seed=3)
+    request = model_with_student().request(explain=np.array([9, 4, 9]), seed=3)  # type: ignore[arg-type]
     assert request.modalities == ("flair", "t2")
     assert request.engine.modalities == ("t2",)
     assert request.explain == (4, 9)

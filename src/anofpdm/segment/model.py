@@ -233,10 +233,12 @@ class Model:
 
 def _parse_explain(explain: Explain) -> Explain:
     """Slice numbers sorted, without duplicates."""
-    if explain is None or explain == "findings":
-        return explain
+    if explain is None:
+        return None
     if isinstance(explain, str):
-        raise ConfigError(f"explain {explain!r}: give 'findings' or a list of slice numbers")
+        if explain != "findings":
+            raise ConfigError(f"explain {explain!r}: give 'findings' or a list of slice numbers")
+        return "findings"
     return tuple(sorted({int(number) for number in explain}))
 
 
