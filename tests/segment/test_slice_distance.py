@@ -15,6 +15,7 @@ from anofpdm.scans import write_nifti
 from anofpdm.scans.expects import ScanExpectation
 from anofpdm.segment.model import Model
 from anofpdm.segment.read import read
+from anofpdm.util.artifacts import convert
 from tests import toys
 from tests.commands import run
 from tests.optional_toys import CHANNELS, SHAPE, make_student
@@ -81,4 +82,4 @@ def test_a_cohort_without_known_distances_counts_slices(tmp_path):
 @pytest.mark.parametrize("wrong", [0, -2.0, "2", True, 1000.0])
 def test_a_wrong_distance_is_refused(wrong):
     with pytest.raises(ValueError, match="nominal_slice_mm"):
-        ScanExpectation(nominal_slice_mm=wrong)
+        convert(ScanExpectation, {"nominal_slice_mm": wrong})
