@@ -24,7 +24,7 @@ from tests.raw.worlds import moved_head, thick_grid
 COUNTED = ScanExpectation(nominal_slice_mm=4.0)
 
 
-def model_that(expects: ScanExpectation | None) -> Model:
+def model_that(expects: ScanExpectation) -> Model:
     return Model(None, replace(make_student(), expects=expects))
 
 
@@ -45,7 +45,7 @@ def test_slices_are_counted_where_no_distance_was_known(tmp_path):
     counted, warned = maps_and_warnings(model_that(COUNTED), tmp_path, 9.0)
     np.testing.assert_array_equal(counted, nominal)
     assert warned == []
-    measured, warned = maps_and_warnings(model_that(None), tmp_path, 9.0)  # too far apart for neighbours at 4 mm
+    measured, warned = maps_and_warnings(model_that(ScanExpectation()), tmp_path, 9.0)  # neighbours are at 4 mm
     assert np.abs(measured - nominal).max() > 1e-3
     assert len(warned) == 1
 
