@@ -29,6 +29,7 @@ from anofpdm.phantoms.phantom_cohort import PhantomConfig, make_phantom
 from anofpdm.raw.brain import BrainFinder
 from anofpdm.raw.contrast import (
     CONTRASTS,
+    SURE,
     assign_series,
     compare_contrasts,
     measure_contrast,
@@ -166,7 +167,7 @@ def print_alone(samples: list[Sample]) -> None:
 def answer_alone(measured: np.ndarray) -> str:
     likelihoods = compare_contrasts(measured)
     answers = {name: assign_series({"it": likelihoods}, (name,)) for name in CONTRASTS}
-    return next((name for name, answer in answers.items() if answer is not None and answer.sure), "refused")
+    return next((name for name, (_, probability) in answers.items() if probability >= SURE), "refused")
 
 
 def print_together(samples: list[Sample]) -> None:
@@ -178,8 +179,8 @@ def print_together(samples: list[Sample]) -> None:
             if sample.source == source and sample.contrast in given:
                 studies.setdefault(sample.patient, {})[sample.contrast] = compare_contrasts(sample.measured)
         assigned = [assign_series(study, needed) for study in studies.values() if len(study) == len(given)]
-        sure = [answer for answer in assigned if answer is not None and answer.sure]
-        right = sum(all(name == series for name, series in answer.series.items()) for answer in sure)
+        sure = [answer for answer, probability in assigned if probability >= SURE]
+        right = sum(all(name == series for name, series in answer.items()) for answer in sure)
         if assigned:
             counts = f"{right} | {len(sure) - right} | {len(assigned) - len(sure)}"
             print(f"| {source} | {', '.join(given)} | {', '.join(needed)} | {counts} |")

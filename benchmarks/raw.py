@@ -27,13 +27,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from raw_disturbed import Skull
+from raw_disturbed import Skull, read_transform
 from raw_masks import DisturbedScores, Undisturbed, dice, distances_mm, disturb_once
 
 from anofpdm.errors import ScanWarning
-from anofpdm.raw.brain import extract_brain, load_networks
+from anofpdm.raw.brain import extract_brain
 from anofpdm.raw.cache import StudyCache
-from anofpdm.raw.geometry import decode_transform
 from anofpdm.raw.register import Head, register_rigid
 from anofpdm.raw.study import Study
 from anofpdm.scans import read_volume
@@ -86,13 +85,12 @@ def series_files(folder: Path) -> dict[str, Path]:
 
 
 def measure_brains(args: argparse.Namespace) -> None:
-    networks = load_networks()
     print("| series | DICE | floor | | seconds |\n| --- | --- | --- | --- | --- |")
     for name, path in series_files(args.folder).items():
         volume = read_volume(path)
         truth = read_volume(args.folder / f"reference_brain_{name}.nii.gz").voxels > 0
         start = time.perf_counter()
-        brain = extract_brain(volume.voxels, volume.grid, networks, path)
+        brain = extract_brain(volume.voxels, volume.grid, path)
         seconds, score = time.perf_counter() - start, dice(brain, truth)
         floor = LEAST_BRAIN_DICE[name]
         print(f"| {name} | {score:.3f} | {floor} | {verdict(score >= floor)} | {seconds:.1f} |", flush=True)
@@ -112,17 +110,16 @@ def voxel_ml(grid: Grid) -> float:
 
 
 def measure_transforms(args: argparse.Namespace) -> None:
-    networks = load_networks()
 
     def head(path: Path) -> Head:
         volume = read_volume(path)
-        brain = extract_brain(volume.voxels, volume.grid, networks, path)
+        brain = extract_brain(volume.voxels, volume.grid, path)
         return Head(volume.voxels.astype(np.float32), brain, volume.grid)
 
     reference = head(next(args.folder.glob("*_FLAIR.nii.gz")))
     print("| series | distance, mm | largest | limit | | without registration |\n" + "| --- " * 6 + "|")
     for transform in sorted(args.folder.glob("*_to_FLAIR.txt")):
-        published = decode_transform(transform.read_text(), transform)
+        published = read_transform(transform)
         name = transform.name.removesuffix("_intrastudy_to_FLAIR.txt")
         registered = register_rigid(reference, head(args.folder / f"{name}.nii.gz"))
         ours, still = (distances_mm(matrix, published, reference) for matrix in (registered.matrix, np.eye(4)))
@@ -136,7 +133,7 @@ def measure_transforms(args: argparse.Namespace) -> None:
 
 def measure_disturbed(args: argparse.Namespace) -> None:
     model, rng = load(args.model, "cpu"), np.random.default_rng(args.seed)
-    skull = Skull.read_raw_ms(args.skulls, load_networks()) if args.skulls else None
+    skull = Skull.read_raw_ms(args.skulls) if args.skulls else None
     targets = find_targets([str(args.folder)], model.modalities, None, None)
     scans = [Undisturbed.of_scan(model, target.subject, skull) for target in targets[: args.count]]
     for target, scan in zip(targets, scans, strict=False):

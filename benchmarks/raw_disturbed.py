@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import SimpleITK
 from scipy import ndimage
 
-from anofpdm.raw.brain import Networks, extract_brain
-from anofpdm.raw.geometry import apply, decode_transform, resample, rigid_matrix
+from anofpdm.raw.brain import extract_brain
+from anofpdm.raw.geometry import LPS, apply, resample, rigid_matrix
 from anofpdm.raw.register import Head
 from anofpdm.raw.thick import divide_slices, resample_series
 from anofpdm.scans import read_volume, write_nifti
@@ -51,6 +52,16 @@ def draw_disturbance(names: Sequence[str], centre: np.ndarray, rng: np.random.Ge
         affine[:3, 3] = centre - affine[:3, :3] @ ((np.array([i, j, k]) - 1) / 2)
         grids[name] = Grid.from_affine((i, j, k), movements[name] @ tilt @ affine)
     return Disturbance(movements, grids)
+
+
+def read_transform(path: Path) -> np.ndarray:
+    """[4, 4] in RAS+, of a linear transform in ITK's text format, which counts in LPS+."""
+    transform = SimpleITK.ReadTransform(str(path))
+    origin, *ends = (np.array(transform.TransformPoint(point)) for point in [(0, 0, 0), *np.eye(3).tolist()])
+    lps = np.eye(4)
+    lps[:3, :3] = np.transpose(np.array(ends) - origin)
+    lps[:3, 3] = origin
+    return LPS @ lps @ LPS
 
 
 def random_rigid(rng: np.random.Generator, centre: np.ndarray, degrees: float, mm: float) -> np.ndarray:
@@ -127,14 +138,14 @@ class Skull:
     to_series: Mapping[str, np.ndarray]  # millimetres of that space to millimetres of a series
 
     @classmethod
-    def read_raw_ms(cls, folder: Path, networks: Networks) -> "Skull":
+    def read_raw_ms(cls, folder: Path) -> "Skull":
         heads, to_series = {}, {}
         for name, file in MS_SERIES.items():
             volume = read_volume(folder / f"study1_{file}.nii.gz")
-            brain = extract_brain(volume.voxels, volume.grid, networks, volume.path)
+            brain = extract_brain(volume.voxels, volume.grid, volume.path)
             heads[name] = Head(volume.voxels.astype(np.float32), brain, volume.grid)
             transform = folder / f"study1_{file}_intrastudy_to_FLAIR.txt"
-            to_series[name] = decode_transform(transform.read_text(), transform) if transform.is_file() else np.eye(4)
+            to_series[name] = read_transform(transform) if transform.is_file() else np.eye(4)
         return cls(heads, to_series)
 
     def around(self, heads: Mapping[str, Head]) -> dict[str, Head]:

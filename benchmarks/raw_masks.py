@@ -21,8 +21,9 @@ from anofpdm.raw.cache import StudyCache
 from anofpdm.raw.geometry import apply, resample
 from anofpdm.raw.register import Head, register_affine, register_rigid
 from anofpdm.raw.study import PlacedSeries, Study
-from anofpdm.raw.template import MNI152, load_template
+from anofpdm.raw.template import load_template
 from anofpdm.scans import read_volume
+from anofpdm.scans.expects import MNI152
 from anofpdm.scans.grid import Grid
 from anofpdm.segment.model import Model
 from anofpdm.segment.read import study_options
@@ -85,7 +86,7 @@ def disturb_once(model: Model, scan: Undisturbed, rng: np.random.Generator) -> D
     errors = {
         series.name: placement_error(series, disturbance, scan.stripped[reference]) for series in study.series[1:]
     }
-    if options.template:
+    if options.expects.template is not None:
         error = distances_mm(study.scan_to_reference, disturbance.movements[reference], scan.stripped[reference])
         errors[MNI152] = float(error.mean())
     truth = None if scan.reference is None else moved(scan.reference)

@@ -14,15 +14,11 @@ from anofpdm.raw.template import load_template
 from anofpdm.scans.grid import Grid
 from tests.toys import dice
 
-
-@pytest.fixture(scope="module")
-def networks():
-    if importlib.util.find_spec("deepbet") is None:  # not imported: that would need its user interface
-        pytest.skip("deepbet is not installed")
-    return brain.load_networks()
+needs_deepbet = pytest.mark.skipif(importlib.util.find_spec("deepbet") is None, reason="deepbet is not installed")
 
 
-def test_the_brain_is_found_in_any_orientation(networks):
+@needs_deepbet
+def test_the_brain_is_found_in_any_orientation():
     pytest.importorskip("nilearn")
     template = load_template(2)
     outside = ndimage.distance_transform_edt(~template.brain, 2)
@@ -32,11 +28,12 @@ def test_the_brain_is_found_in_any_orientation(networks):
     affine = template.grid.affine[:, [0, 2, 1, 3]] * [-1, 1, 1, 1]
     affine[:3, 3] += template.grid.affine[:3, 0] * (head.shape[0] - 1)
     voxels, truth = (array[flipped].transpose(0, 2, 1) for array in (head, template.brain))
-    extracted = brain.extract_brain(voxels, Grid.from_affine(voxels.shape, affine), networks, "head.nii.gz")
+    extracted = brain.extract_brain(voxels, Grid.from_affine(voxels.shape, affine), "head.nii.gz")
     assert dice(extracted, truth) > 0.95
 
 
-def test_our_network_is_that_of_the_file(networks):
+@needs_deepbet
+def test_our_network_is_that_of_the_file():
     """Same weights, computed by torch's own 3D convolutions from the program in the file."""
     import torch
 
@@ -46,18 +43,20 @@ def test_our_network_is_that_of_the_file(networks):
     )
     with torch.inference_mode():
         expected = torch.jit.load(path).eval()(x)[0, 1]
-        torch.testing.assert_close(predict_brain(networks[0], x), expected, atol=2e-3, rtol=0)
+        torch.testing.assert_close(predict_brain(brain.load_networks()[0], x), expected, atol=2e-3, rtol=0)
 
 
-def test_without_a_head_no_brain_is_found(networks):
+@needs_deepbet
+def test_without_a_head_no_brain_is_found():
     grid = Grid.from_affine((32, 32, 16), np.diag([4.0, 4.0, 8.0, 1.0]))
     flat = np.zeros(grid.shape, np.float32)
     flat[0, 0, 0] = 1
     with pytest.raises(ScanError, match="no brain found"):
-        brain.extract_brain(flat, grid, networks, "bottle.nii.gz")
+        brain.extract_brain(flat, grid, "bottle.nii.gz")
 
 
 def test_the_error_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "deepbet", None)
+    brain.load_networks.cache_clear()
     with pytest.raises(ConfigError, match=r"pip install 'anofpdm\[raw\]'"):
         brain.load_networks()

@@ -12,15 +12,14 @@ FILE, KEY = "t2_to_flair.txt", {"series": ["a" * 64], "method": "phantom"}
 
 def stage_of(folder, key=KEY, result="new"):
     """What a later run gets, and whether it is stored."""
-    with StudyCache(folder).locked(), StudyCache(folder).stage("t2", "", (0, 1)) as stage:
-        got = stage.once(
+    with StudyCache(folder).locked():
+        return StudyCache(folder).once(
             FILE,
             key,
             lambda: result,
             lambda path, text: {"length": path.write_text(text)},
             lambda path, record: path.read_text()[: record["length"]],
         )
-    return got, stage.reused
 
 
 @pytest.fixture

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from anofpdm.raw.geometry import apply, average_blocks, coverage, decode_transform, encode_transform, resample
-from anofpdm.raw.register import Metric, register_rigid
+from anofpdm.raw.geometry import apply, average_blocks, coverage, encode_transform, resample
+from anofpdm.raw.register import register_rigid
 from anofpdm.scans.grid import Grid
 from tests.raw.worlds import mean_error_mm, moved_head, random_rigid, thick_grid
 
@@ -32,13 +32,6 @@ def test_correct_headers_are_kept(reference):
     np.testing.assert_array_equal(registration.matrix, np.eye(4))
 
 
-def test_series_that_hardly_overlap_share_no_information(reference):
-    far = np.eye(4)
-    far[0, 3] = 500.0
-    metric = Metric(reference, reference, 1000)
-    assert metric(np.eye(4)) > metric(far) == 0.0
-
-
 def test_transforms_are_read_by_itk(tmp_path):
     itk = pytest.importorskip("SimpleITK")
     matrix = random_rigid(np.random.default_rng(4), 20.0, 30.0)
@@ -48,7 +41,6 @@ def test_transforms_are_read_by_itk(tmp_path):
     expected = matrix @ [x, y, z, 1]
     moved = itk.ReadTransform(str(path)).TransformPoint((-x, -y, z))  # ITK counts in LPS+
     np.testing.assert_allclose([-moved[0], -moved[1], moved[2]], expected[:3], atol=1e-9)
-    np.testing.assert_allclose(decode_transform(path.read_text(), path), matrix, atol=1e-12)
 
 
 def test_resampling_equals_that_of_itk():

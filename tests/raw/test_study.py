@@ -14,10 +14,11 @@ from anofpdm.raw.brain import BrainFinder
 from anofpdm.raw.cache import StudyCache
 from anofpdm.raw.register import Registration
 from anofpdm.raw.series_header import check_header
-from anofpdm.raw.stripped import is_stripped, on_one_grid
+from anofpdm.raw.stripped import is_stripped
 from anofpdm.raw.study import Study, StudyOptions, to_series
 from anofpdm.scans import read_volume, write_nifti
-from anofpdm.scans.grid import Grid
+from anofpdm.scans.expects import ScanExpectation
+from anofpdm.scans.grid import Grid, on_one_grid
 from tests.raw.worlds import lesion_on, mean_error_mm, moved_head, random_rigid, stripped_head, thick_grid
 from tests.toys import dice
 
@@ -82,7 +83,7 @@ def test_other_brains_and_another_reference_are_computed(files, tmp_path, monkey
     assert other.record["series"]["flair"]["reused"] == []
     assert other.record["brain_extraction"] == "given"
     back = np.linalg.inv(MOVEMENT)
-    monkeypatch.setattr(study_module, "register_rigid", lambda *_: Registration(back, 1.0, 1.0, kept=False))
+    monkeypatch.setattr(study_module, "register_rigid", lambda *_: Registration(back, 1.0, kept=False))
     turned = Study(dict(reversed(files.items())), cache=cache).prepare()
     assert turned.record["reference"] == "t2"
     assert {path.name for path in tmp_path.glob("*_to_*")} == {"flair_to_t2.txt"}
@@ -158,5 +159,7 @@ def test_a_model_with_skull_gets_the_skull(strip, files, tmp_path):
     write_nifti(tmp_path / "head.nii.gz", np.where(shell, stripped.voxels.max(), stripped.voxels + 1), stripped.grid)
     write_nifti(tmp_path / "brain.nii.gz", brain.astype(np.uint8), stripped.grid)
     finder = BrainFinder(tmp_path / "brain.nii.gz", method="mask")
-    study = Study({"flair": tmp_path / "head.nii.gz"}, StudyOptions(strip=strip), find_brain=finder).prepare()
+    study = Study(
+        {"flair": tmp_path / "head.nii.gz"}, StudyOptions(ScanExpectation(skull=not strip)), find_brain=finder
+    ).prepare()
     assert (study.scan.volumes[0][~study.brain] == 0).all() == strip

@@ -11,6 +11,7 @@ from anofpdm.raw.study import Study, StudyOptions
 from anofpdm.raw.study_checks import check_template
 from anofpdm.raw.template import in_template_space, load_template, load_tissues, measure_affine, overlap_with
 from anofpdm.scans import write_nifti
+from anofpdm.scans.expects import ScanExpectation
 from anofpdm.scans.grid import Grid
 from tests.raw.worlds import lesion_on, mean_error_mm, moved_head, random_rigid, stripped_head, thick_grid
 from tests.toys import dice
@@ -61,13 +62,13 @@ def test_a_study_comes_to_where_the_model_expects_it_and_masks_go_back(tmp_path,
     shifted = affine_matrix(np.array([0, 0, 0, 9.0, -6.0, 4.0, 0.05, 0, 0, 0, 0, 0]), CENTRE)
     there = {"template_affine": tuple(shifted[:3].ravel()), "centre_mm": (7.3, -25.0)}
     cache = StudyCache(tmp_path / "preparation")
-    plain = Study(files, StudyOptions(template=True), cache).prepare()
-    assert plain.record["seconds"] >= plain.record["template"]["seconds"] > 0
+    plain = Study(files, StudyOptions(ScanExpectation(template="mni152")), cache).prepare()
+    assert plain.record["seconds"] >= plain.record["template"]["seconds"]["mni152"] > 0
     assert plain.record["template"]["overlap"] > 0.9
     assert in_template_space(plain.brain, plain.scan.grid)
     np.testing.assert_allclose(plain.scan.grid.affine[:3, :3], np.eye(3))
     monkeypatch.setattr("anofpdm.raw.study.register_affine", None)  # what is stored is not computed again
-    moved = Study(files, StudyOptions(template=True, **there), cache).prepare()
+    moved = Study(files, StudyOptions(ScanExpectation(template="mni152", **there)), cache).prepare()
     centres = [Head(study.brain, study.brain, study.scan.grid).centre_mm for study in (plain, moved)]
     np.testing.assert_allclose(centres[1], apply(shifted, centres[0]), atol=0.3)
     grid = moved.scan.grid
@@ -85,7 +86,7 @@ def test_something_else_does_not_fit_the_template(shift_mm, information):
     matrix[0, 3] = shift_mm
     overlap = overlap_with(template, template.brain, template.grid, matrix)
     with pytest.raises(ScanError, match=r"flair\.nii: does not fit the template"):
-        check_template(Registration(matrix, information, 0.0, kept=False), overlap, "flair.nii")
+        check_template(Registration(matrix, information, kept=False), overlap, "flair.nii")
 
 
 def test_templates_are_those_of_nilearn():

@@ -14,7 +14,7 @@ from scipy.spatial.transform import Rotation
 from anofpdm.scans import read_scan, read_volume
 from anofpdm.scans.dicom.read import read_study
 from tests import dicom_toys
-from tests.dicom_toys import AXIAL, CORONAL, OBLIQUE, SAGITTAL, Series
+from tests.dicom_toys import AXIAL, CORONAL, OBLIQUE, Series
 
 FLAIR = ("flair",)
 
@@ -35,12 +35,9 @@ def check_positions_and_values(series: Series, volume, values=None):
         assert volume.voxels[tuple(place[:3].round().astype(int))] == values[number, row, column]
 
 
-@pytest.mark.parametrize("step", [2.5, -2.5], ids=["up", "down"])
-@pytest.mark.parametrize(
-    "cosines", [AXIAL, SAGITTAL, CORONAL, OBLIQUE], ids=["axial", "sagittal", "coronal", "oblique"]
-)
-def test_geometry_in_memory_and_as_nifti(cosines, step, tmp_path):
-    series = Series(cosines=cosines, step=step)
+@pytest.mark.parametrize("cosines", [CORONAL, OBLIQUE], ids=["coronal", "oblique"])
+def test_geometry_in_memory_and_as_nifti(cosines, tmp_path):
+    series = Series(cosines=cosines, step=-2.5)
     study = read_study(series.save(tmp_path), FLAIR)
     volume = dict(study.volumes())["flair"]
     check_positions_and_values(series, volume)
@@ -66,12 +63,11 @@ def test_any_orientation(tmp_path_factory, angles, origin, spacing, step):
     check_positions_and_values(series, read_flair(series.save(tmp_path_factory.mktemp("any"))))
 
 
-@pytest.mark.parametrize("cosines", [AXIAL, SAGITTAL, OBLIQUE], ids=["axial", "sagittal", "oblique"])
 @pytest.mark.filterwarnings("ignore:The DICOM readers")
-def test_nibabels_own_dicom_reader_agrees(cosines, tmp_path):
+def test_nibabels_own_dicom_reader_agrees(tmp_path):
     from nibabel.nicom.dicomwrappers import wrapper_from_file
 
-    volume = read_flair(Series(cosines=cosines).save(tmp_path))
+    volume = read_flair(Series(cosines=OBLIQUE).save(tmp_path))
     for number in (0, 7):
         wrapper = wrapper_from_file(tmp_path / f"IM{number:03d}.dcm")
         theirs = np.diag([-1, -1, 1, 1]) @ wrapper.affine @ (9, 4, 0, 1)  # row, column, in LPS
@@ -79,21 +75,15 @@ def test_nibabels_own_dicom_reader_agrees(cosines, tmp_path):
         assert volume.voxels[4, 9, number] == wrapper.get_data()[9, 4]
 
 
-def test_order_of_files_does_not_matter(tmp_path):
-    series = Series()
-    for name, number in zip("fahbclgkdije", range(12), strict=True):
-        dicom_toys.write(tmp_path / name, series.slice(number))
-    check_positions_and_values(series, read_flair(tmp_path))
-
-
 def test_rounded_positions_give_a_regular_grid(tmp_path):
     series = Series(cosines=OBLIQUE)
-    for number in range(12):
+    for name, number in zip("fahbclgkdije", range(12), strict=True):  # the order of files does not matter
         rounded = [f"{value:.2f}" for value in series.position(number)]
-        dicom_toys.write(tmp_path / f"{number}", series.slice(number, ImagePositionPatient=rounded))
-    affine = read_study(tmp_path, FLAIR).grid.affine
+        dicom_toys.write(tmp_path / name, series.slice(number, ImagePositionPatient=rounded))
+    volume = read_flair(tmp_path)
+    np.testing.assert_array_equal(volume.voxels, series.voxels.transpose(2, 1, 0))
     for number in range(12):
-        np.testing.assert_allclose((affine @ (0, 0, number, 1))[:3], series.world(0, 0, number), atol=0.01)
+        np.testing.assert_allclose((volume.grid.affine @ (0, 0, number, 1))[:3], series.world(0, 0, number), atol=0.01)
 
 
 @pytest.mark.parametrize("dtype", ["int16", "uint16", "uint8", "int32"])

@@ -207,7 +207,7 @@ def test_a_dicom_study_may_lack_a_series(model, tmp_path):
     summary = summary_of(folder)
     assert (set(summary["inputs"]), summary["missing_modalities"]) == ({"flair", "t2"}, ["t1"])
     seg = pydicom.dcmread(folder / "mask_seg.dcm")
-    assert seg.ContentDescription == "Research use only, not for diagnosis; without T1"
+    assert seg.ContentDescription == "Research use only, not for diagnosis"
     assert seg.SegmentSequence[0].SegmentDescription.endswith("Modalities that the scan lacks: t1")
     assert seg.ReferencedSeriesSequence[0].SeriesInstanceUID == summary["inputs"]["flair"]["uid"]
     assert "lacks: t1" in pydicom.dcmread(folder / "report_capture.dcm").DerivationDescription
@@ -223,7 +223,7 @@ def test_an_ambiguous_optional_series_is_left_out_unless_chosen(tmp_path):
     place = dicom_study(tmp_path / "anna", ["AX FLAIR", "AX T2", "COR T2"])
     (target,) = find_targets([str(place)], WANTED)
     assert tuple(target.study.series) == ("flair",)
-    notes = [line for line in target.study.notes if "one of 2 that could be t2" in line]
+    notes = [line for line in target.study.notes if "ignored: 't2' in its description; ambiguous with" in line]
     assert [line.split()[-1] for line in notes] == ["t2=4", "t2=5"]
     (target,) = find_targets([str(place)], WANTED, series={"t2": "5"})
     assert target.study.series["t2"].label.number == 5
@@ -234,18 +234,9 @@ def test_an_optional_series_that_cannot_be_used_is_left_out_unless_chosen(tmp_pa
     next((place / "s4").glob("*005.dcm")).unlink()
     (target,) = find_targets([str(place)], WANTED)
     assert tuple(target.study.series) == ("flair",)
-    assert any("ignored: t2, but " in line and "slices are missing" in line for line in target.study.notes)
+    assert any("; cannot be used: " in line and "slices are missing" in line for line in target.study.notes)
     with pytest.raises(ScanError, match="slices are missing"):
         find_targets([str(place)], WANTED, series={"t2": "4"})
-
-
-def test_the_description_of_a_dicom_seg_is_never_too_long():
-    pytest.importorskip("pydicom")
-    from anofpdm.scans.dicom.seg import describe_content
-
-    assert describe_content(("t1", "t1ce", "t2")).endswith("; without T1, T1CE, T2")
-    for count in range(12):
-        assert len(describe_content(("contrast",) * count)) <= 64
 
 
 def test_a_raw_study_may_lack_a_series(model, tmp_path):

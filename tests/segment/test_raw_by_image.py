@@ -41,12 +41,11 @@ def extracted(monkeypatch):
     """Names of the files whose brains are extracted, as for heads with a skull."""
     files = []
 
-    def extract(voxels, _grid, _networks, path):
+    def extract(voxels, _grid, path):
         files.append(path.name)
         return voxels > 0
 
     monkeypatch.setattr(brain, "is_stripped", lambda _volume: False)
-    monkeypatch.setattr(brain, "load_networks", object)
     monkeypatch.setattr(brain, "extract_brain", extract)
     return files
 

@@ -15,6 +15,7 @@ from anofpdm.scans import write_nifti
 from anofpdm.scans.expects import ScanExpectation
 from anofpdm.segment.model import Model
 from anofpdm.segment.read import read
+from anofpdm.util.artifacts import convert
 from tests import toys
 from tests.commands import run
 from tests.optional_toys import CHANNELS, SHAPE, make_student
@@ -23,7 +24,7 @@ from tests.raw.worlds import moved_head, thick_grid
 COUNTED = ScanExpectation(nominal_slice_mm=4.0)
 
 
-def model_that(expects: ScanExpectation | None) -> Model:
+def model_that(expects: ScanExpectation) -> Model:
     return Model(None, replace(make_student(), expects=expects))
 
 
@@ -44,7 +45,7 @@ def test_slices_are_counted_where_no_distance_was_known(tmp_path):
     counted, warned = maps_and_warnings(model_that(COUNTED), tmp_path, 9.0)
     np.testing.assert_array_equal(counted, nominal)
     assert warned == []
-    measured, warned = maps_and_warnings(model_that(None), tmp_path, 9.0)  # too far apart for neighbours at 4 mm
+    measured, warned = maps_and_warnings(model_that(ScanExpectation()), tmp_path, 9.0)  # neighbours are at 4 mm
     assert np.abs(measured - nominal).max() > 1e-3
     assert len(warned) == 1
 
@@ -81,4 +82,4 @@ def test_a_cohort_without_known_distances_counts_slices(tmp_path):
 @pytest.mark.parametrize("wrong", [0, -2.0, "2", True, 1000.0])
 def test_a_wrong_distance_is_refused(wrong):
     with pytest.raises(ValueError, match="nominal_slice_mm"):
-        ScanExpectation(nominal_slice_mm=wrong)
+        convert(ScanExpectation, {"nominal_slice_mm": wrong})

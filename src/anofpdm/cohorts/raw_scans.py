@@ -13,11 +13,12 @@ from anofpdm.options import Raw, Template
 from anofpdm.raw.cache import StudyCache
 from anofpdm.raw.geometry import apply
 from anofpdm.raw.register import Head
-from anofpdm.raw.stripped import on_one_grid, shows_skull
+from anofpdm.raw.stripped import shows_skull
 from anofpdm.raw.study import Study, StudyOptions
 from anofpdm.raw.template import in_template_space, measure_affine
 from anofpdm.scans import Scan, read_scan, read_volume
-from anofpdm.scans.grid import check_same_grid
+from anofpdm.scans.expects import MNI152, ScanExpectation
+from anofpdm.scans.grid import check_same_grid, on_one_grid
 from anofpdm.scans.nifti import Volume, read_grid
 
 
@@ -81,6 +82,7 @@ def read_subject(subject: Subject, options: RawOptions, folder: Path | None) -> 
         in_place = options.template is Template.NONE or options.raw is Raw.NEVER
         if in_place or (not skull and in_template_space(scan.volumes[0] > 0, scan.grid)):
             return SubjectScan(scan, skull)
-    study_options = StudyOptions(strip=not options.keep_skull, template=options.template is not Template.NONE)
+    template = None if options.template is Template.NONE else MNI152
+    study_options = StudyOptions(ScanExpectation(options.keep_skull, template))
     study = Study(paths, study_options, StudyCache(folder, keep_series=False)).prepare()
     return SubjectScan(study.scan, options.keep_skull, study)

@@ -10,6 +10,7 @@ import warnings
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,8 +19,8 @@ import numpy as np
 from scipy import ndimage
 
 from anofpdm.errors import ConfigError, ScanError
-from anofpdm.raw.stripped import is_stripped, on_one_grid
-from anofpdm.scans.grid import Grid
+from anofpdm.raw.stripped import is_stripped
+from anofpdm.scans.grid import Grid, on_one_grid
 from anofpdm.scans.nifti import Volume, read_volume
 
 if TYPE_CHECKING:
@@ -35,10 +36,7 @@ MARGIN = 0.1  # around the box of the brain, in sizes of the box
 LEAST_OF_PLANE = 0.02  # fraction of a plane that is brain, for the plane to be in the box
 
 
-Networks = tuple["Weights", "Weights"]  # that find the brain, and outline it
-
-
-@dataclass
+@dataclass(frozen=True)
 class BrainFinder:
     """The brain of a series: by the user's mask or command; all of it where it is stripped; else by deepbet."""
 
@@ -48,7 +46,6 @@ class BrainFinder:
     # Packed brains, some kilobytes each, by the content of the series: a DICOM series that was chosen by its image is
     # known again after its conversion to NIfTI.
     extracted: dict[str, bytes] = field(default_factory=dict)
-    networks: Networks | None = None  # loaded when needed
 
     def __call__(self, volume: Volume) -> np.ndarray:
         """bool [i, j, k]"""
@@ -64,14 +61,15 @@ class BrainFinder:
         values = np.ascontiguousarray(volume.voxels, dtype=np.float32)
         content = hashlib.sha256(layout.encode() + values.tobytes()).hexdigest()
         if content not in self.extracted:
-            self.networks = self.networks or load_networks()
-            brain = extract_brain(volume.voxels, volume.grid, self.networks, volume.path)
+            brain = extract_brain(volume.voxels, volume.grid, volume.path)
             self.extracted[content] = zlib.compress(np.packbits(brain).tobytes())
         packed = np.frombuffer(zlib.decompress(self.extracted[content]), np.uint8)
         return np.unpackbits(packed, count=volume.voxels.size).reshape(volume.voxels.shape).astype(bool)
 
 
-def load_networks() -> Networks:
+@cache
+def load_networks() -> tuple["Weights", "Weights"]:
+    """That find the brain, and outline it; 16 MiB."""
     folder = weights_folder()
     return _load(folder, FINDER), _load(folder, OUTLINER)
 
@@ -98,19 +96,19 @@ def _load(folder: Path, network: tuple[str, int, str]) -> "Weights":
         return dict(torch.jit.load(io.BytesIO(data), map_location="cpu").state_dict())
 
 
-def extract_brain(voxels: np.ndarray, grid: Grid, networks: Networks, path: Path | str) -> np.ndarray:
+def extract_brain(voxels: np.ndarray, grid: Grid, path: Path | str) -> np.ndarray:
     """bool [i, j, k]: the brain in a scan of a whole head."""
     orientation = nib.io_orientation(grid.affine)
     head = np.ascontiguousarray(nib.apply_orientation(voxels, orientation), dtype=np.float32)  # RAS+
-    brain = _extract_canonical(head, networks)
+    brain = _extract_canonical(head)
     if not brain.any():
         raise ScanError(f"{path}: no brain found; is it a scan of a head?")
     back = nib.orientations.ornt_transform(nib.orientations.axcodes2ornt("RAS"), orientation)
     return np.ascontiguousarray(nib.apply_orientation(brain, back))
 
 
-def _extract_canonical(head: np.ndarray, networks: Networks) -> np.ndarray:
-    finder, outliner = networks
+def _extract_canonical(head: np.ndarray) -> np.ndarray:
+    finder, outliner = load_networks()
     brain = np.zeros(head.shape, dtype=bool)
     coarse = _resize(head, (FINDER[1],) * 3)
     dark, bright = np.quantile(coarse, [DARK_QUANTILE, BRIGHT_QUANTILE])

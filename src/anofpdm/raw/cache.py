@@ -5,7 +5,6 @@ not match and is computed again.
 """
 
 import contextlib
-import hashlib
 import json
 import time
 from collections.abc import Callable, Iterator
@@ -16,6 +15,7 @@ from typing import Any, TypeVar
 from anofpdm import __version__
 from anofpdm.errors import AnoFPDMError, ScanError
 from anofpdm.util.files import (
+    file_sha256,
     folder_lock,
     read_regular_file,
     remove_temporary_files,
@@ -33,9 +33,14 @@ def discard(line: str) -> None:
     """Reports nothing."""
 
 
-def file_sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+@dataclass
+class Stage:
+    """The brain of a series, or its registration."""
+
+    reused: bool = False  # whether an earlier run computed it
+    summary: str = ""  # for the user
+    seconds: float = 0.0
+    picture: Callable[[], bytes] | None = None  # drawn where a check fails
 
 
 @dataclass(frozen=True)
@@ -63,11 +68,11 @@ class StudyCache:
             yield
 
     @contextlib.contextmanager
-    def stage(self, name: str, note: str, steps: tuple[int, int]) -> Iterator["Stage"]:
-        """A brain or a registration of a series; `steps`: how many stages are finished, and how many there are."""
+    def stage(self, name: str, note: str, steps: tuple[int, int]) -> Iterator[Stage]:
+        """`steps`: how many stages are finished, and how many there are."""
         done, total = steps
         self.progress("Preparing", done, total, note)
-        stage, start = Stage(self), time.perf_counter()
+        stage, start = Stage(), time.perf_counter()
         try:
             yield stage
         except ScanError as problem:
@@ -80,28 +85,6 @@ class StudyCache:
         self.progress("Preparing", done + 1, total, note)
         self.report(f"{name}: {stage.summary}{', reused' if stage.reused else ''}, {stage.seconds:.1f} s")
 
-    def update(self, **parts: Any) -> None:
-        if self.folder is not None:
-            write_atomically(self.folder / MANIFEST, json.dumps(self.manifest() | parts, indent=2).encode())
-
-    def manifest(self) -> dict[str, Any]:
-        empty = {"format": FORMAT, "anofpdm": __version__, "stages": {}}
-        try:
-            manifest = json.loads(read_regular_file(self.folder / MANIFEST)) if self.folder else empty
-        except (OSError, ValueError):
-            return empty
-        fits = isinstance(manifest, dict) and manifest.get("format") == FORMAT
-        return manifest if fits and isinstance(manifest.get("stages"), dict) else empty
-
-
-@dataclass
-class Stage:
-    cache: StudyCache
-    reused: bool = False  # whether an earlier run computed it
-    summary: str = ""  # for the user
-    seconds: float = 0.0
-    picture: Callable[[], bytes] | None = None  # drawn where a check fails
-
     def once(
         self,
         file: str,
@@ -109,17 +92,30 @@ class Stage:
         compute: Callable[[], T],
         write: Callable[[Path, T], dict[str, Any] | None],  # returns what else the manifest records
         read: Callable[[Path, dict[str, Any]], T],
-    ) -> T:
-        """The stored result, if it is intact and was computed from the same input; else a new one, which is stored."""
-        if self.cache.folder is None:
-            return compute()
-        path = self.cache.folder / file
+    ) -> tuple[T, bool]:
+        """The stored result, if it is intact and was computed from the same input; else a new one, which is stored.
+        Also whether it was stored."""
+        if self.folder is None:
+            return compute(), False
+        path = self.folder / file
         with contextlib.suppress(AnoFPDMError, OSError, ValueError, KeyError, TypeError):
-            record = self.cache.manifest()["stages"][file]
+            record = self.manifest()["stages"][file]
             if record["key"] == key and record["sha256"] == file_sha256(path):
-                result, self.reused = read(path, record), True
-                return result
+                return read(path, record), True
         result = compute()
         record = {"key": key, **(write(path, result) or {}), "sha256": file_sha256(path)}
-        self.cache.update(stages=self.cache.manifest()["stages"] | {file: record})
-        return result
+        self.update(stages=self.manifest()["stages"] | {file: record})
+        return result, False
+
+    def update(self, **parts: Any) -> None:
+        if self.folder is not None:
+            write_atomically(self.folder / MANIFEST, json.dumps(self.manifest() | parts, indent=2).encode())
+
+    def manifest(self) -> dict[str, Any]:
+        """An empty one where it is missing, damaged or of another format."""
+        if self.folder is not None:
+            with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+                manifest: dict[str, Any] = json.loads(read_regular_file(self.folder / MANIFEST))
+                if manifest["format"] == FORMAT and isinstance(manifest["stages"], dict):
+                    return manifest
+        return {"format": FORMAT, "anofpdm": __version__, "stages": {}}

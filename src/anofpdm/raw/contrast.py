@@ -9,7 +9,6 @@ decided together; what is not clear is refused. Fitted and measured by benchmark
 import itertools
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
@@ -132,28 +131,18 @@ def compare_contrasts(measured: np.ndarray) -> dict[str, float]:
     return likelihoods
 
 
-@dataclass(frozen=True)
-class Assignment:
-    series: Mapping[str, str]  # modality to series
-    probability: float  # among all assignments that include these modalities
-    plausible: bool  # no assignment without one of them is more probable
-
-    @property
-    def sure(self) -> bool:
-        return self.plausible and self.probability >= SURE
-
-
 def assign_series(
     series: Mapping[str, Likelihoods], modalities: Sequence[str], known: Sequence[str] = ()
-) -> Assignment | None:
-    """The most probable assignment of modalities to series; None where there is none.
+) -> tuple[dict[str, str], float]:
+    """The most probable series of these modalities, by modality, and how probable it is among all assignments that
+    include them; 0 where they cannot all be there, or an assignment without one of them is more probable.
 
     Every series has another contrast, or none of them; `known` are contrasts that other series of the study have. The
     user's choice of the model is evidence that its modalities are there, except for a series alone.
     """
     free = [name for name in CONTRASTS if name not in known]
     if len(series) < len(modalities) or not set(modalities) <= set(free):
-        return None
+        return {}, 0.0
     every = enumerate_assignments(series, free)
     complete = [(given, score) for given, score in every if set(modalities) <= set(given)]
     scores: dict[tuple[str, ...], float] = {}
@@ -163,7 +152,7 @@ def assign_series(
     best = max(scores, key=scores.__getitem__)
     total = np.logaddexp.reduce([score for _, score in (every if len(series) == 1 else complete)])
     plausible = max(score for _, score in complete) >= max(score for _, score in every)
-    return Assignment(dict(zip(modalities, best, strict=True)), float(np.exp(scores[best] - total)), plausible)
+    return dict(zip(modalities, best, strict=True)), float(np.exp(scores[best] - total)) if plausible else 0.0
 
 
 def enumerate_assignments(

@@ -10,8 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 from scipy import ndimage
 
-from anofpdm.errors import ScanError
-from anofpdm.scans.grid import Grid
+from anofpdm.scans.grid import Grid, bounding_box
 from anofpdm.util.workers import cpu_cores, map_in_threads
 
 LPS = np.diag([-1.0, -1.0, 1.0, 1.0])  # from RAS+ to LPS+, and back
@@ -47,10 +46,7 @@ def resample(voxels: np.ndarray, grid: Grid, onto: Grid, matrix: np.ndarray) -> 
     `matrix` maps positions of `onto` to positions of `grid`. Where voxels of `onto` are longer than those of `grid`,
     several positions within each are averaged, so that a thick slice is the mean of the thin ones that it covers.
     """
-    shift = whole_voxels(grid, onto, matrix)
-    if shift is not None:
-        return _copy_from(voxels, shift, onto.shape)
-    indices = np.linalg.inv(grid.affine) @ matrix @ onto.affine  # voxel of `onto` -> voxel of `grid`
+    indices = voxel_matrix(grid, onto, matrix)
     factors = [max(1, min(MOST_SAMPLES, round(float(np.linalg.norm(step))))) for step in indices[:3, :3].T]
     offsets = [(np.arange(factor) + 0.5) / factor - 0.5 for factor in factors]  # in voxels of `onto`
     total = np.zeros(onto.shape, np.float32)
@@ -62,22 +58,17 @@ def resample(voxels: np.ndarray, grid: Grid, onto: Grid, matrix: np.ndarray) -> 
     return total / np.float32(np.prod(factors))
 
 
-def whole_voxels(grid: Grid, onto: Grid, matrix: np.ndarray) -> np.ndarray | None:
-    """[3], number of the voxel of `grid` at the first one of `onto`, if all of them lie on voxels of `grid`."""
-    indices = np.linalg.inv(grid.affine) @ matrix @ onto.affine
-    shift = np.round(indices[:3, 3])
-    expected = np.eye(4)
-    expected[:3, 3] = shift
-    return shift.astype(int) if np.allclose(indices, expected, rtol=0, atol=1e-6) else None
+def voxel_matrix(grid: Grid, onto: Grid, matrix: np.ndarray) -> np.ndarray:
+    """[4, 4], from voxels of `onto` to voxels of `grid`; whole numbers where all of them lie on voxels of `grid`."""
+    indices: np.ndarray = np.linalg.inv(grid.affine) @ matrix @ onto.affine
+    shift = np.eye(4)
+    shift[:3, 3] = np.round(indices[:3, 3])
+    return shift if np.allclose(indices, shift, rtol=0, atol=1e-6) else indices
 
 
-def _copy_from(voxels: np.ndarray, first: np.ndarray, shape: tuple[int, int, int]) -> np.ndarray:
-    """float32 voxels from number `first` on, 0 off the grid."""
-    numbers = [np.arange(size) + start for size, start in zip(shape, first, strict=True)]
-    on_grid = [(along >= 0) & (along < size) for along, size in zip(numbers, voxels.shape, strict=True)]
-    result = np.zeros(shape, np.float32)
-    result[np.ix_(*on_grid)] = voxels[np.ix_(*(along[on] for along, on in zip(numbers, on_grid, strict=True)))]
-    return result
+def is_whole_shift(indices: np.ndarray) -> bool:
+    """Whether nothing has to be interpolated."""
+    return np.array_equal(indices[:3, :3], np.eye(3)) and np.array_equal(indices, np.round(indices))
 
 
 def _sample(source: np.ndarray, matrix: np.ndarray, offset: np.ndarray, out: np.ndarray) -> None:
@@ -104,7 +95,7 @@ def average_blocks(voxels: np.ndarray, grid: Grid, largest_mm: float) -> tuple[n
 
 def coverage(grid: Grid, onto: Grid, matrix: np.ndarray) -> np.ndarray:
     """bool on grid `onto`: positions inside the field of view of `grid`."""
-    indices = np.linalg.inv(grid.affine) @ matrix @ onto.affine
+    indices = voxel_matrix(grid, onto, matrix)
     i, j, k = np.ogrid[tuple(slice(n) for n in onto.shape)]
     inside = np.ones(onto.shape, dtype=bool)
     for row, size in zip(indices[:3], grid.shape, strict=True):
@@ -120,11 +111,12 @@ def working_grid(
     and y of `centre_mm`."""
     given = None if centre_mm is None else apply(np.linalg.inv(grid.affine), np.array([*centre_mm, 0.0]))
     shape, first = list(grid.shape), np.zeros(3)
+    box = bounding_box(brain)
     for axis in {0, 1, 2} - {grid.axial_axis}:
-        inside = np.flatnonzero(np.moveaxis(brain, axis, 0).any(axis=(1, 2)))
-        middle = (inside[0] + inside[-1]) / 2 if given is None else given[axis]
+        lowest, highest = box[axis].start, box[axis].stop - 1
+        middle = (lowest + highest) / 2 if given is None else given[axis]
         size = round(field_of_view_mm / grid.spacing_mm[axis])
-        size = max(size, math.ceil(2 * max(middle - inside[0], inside[-1] - middle) + 1))
+        size = max(size, math.ceil(2 * max(middle - lowest, highest - middle) + 1))
         first[axis] = middle - (size - 1) / 2 if given is not None else math.floor(middle) - size // 2
         shape[axis] = size
     return shifted(grid, first, shape)
@@ -146,17 +138,3 @@ def encode_transform(matrix: np.ndarray) -> bytes:
         "#Insight Transform File V1.0\n#Transform 0\nTransform: AffineTransform_double_3_3\n"
         f"Parameters: {numbers}\nFixedParameters: 0 0 0\n"
     ).encode()
-
-
-def decode_transform(text: str, where: object) -> np.ndarray:
-    """A linear 3D transform in ITK's text format."""
-    fields = dict(line.split(":", 1) for line in text.splitlines() if ":" in line and not line.startswith("#"))
-    lps = np.eye(4)
-    try:
-        *rotation, x, y, z = map(float, fields["Parameters"].split())
-        centre = np.array(fields["FixedParameters"].split(), dtype=np.float64)
-        lps[:3, :3] = np.reshape(rotation, (3, 3))
-        lps[:3, 3] = np.array([x, y, z]) + centre - lps[:3, :3] @ centre
-    except (KeyError, ValueError) as problem:
-        raise ScanError(f"{where}: not a linear transform in ITK's text format ({problem})") from None
-    return LPS @ lps @ LPS

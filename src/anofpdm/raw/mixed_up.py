@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import ndimage
 
 from anofpdm.errors import ConfigError, ContrastWarning, ScanError
 from anofpdm.raw.contrast import (
@@ -20,7 +19,7 @@ from anofpdm.raw.contrast import (
     enumerate_assignments,
     measure_stripped,
 )
-from anofpdm.scans.grid import Grid
+from anofpdm.scans.grid import Grid, bounding_box
 
 NAMES_RIGHT = 0.99  # before the images are seen
 LEAST_BRAIN_ML = 300.0  # parts of a brain may look like another contrast
@@ -47,8 +46,8 @@ def compare_slices(
     """
     named = [name for name in modalities if name in CONTRASTS]
     pixel_mm, spacing_mm = size_mm
-    box = ndimage.find_objects((pixels > -1).any(axis=(0, 1)).astype(int))[0]
-    volumes = [(pixels[:, modalities.index(name), *box].transpose(2, 1, 0) + 1) / 2 for name in named]
+    rows, columns = bounding_box(np.any(pixels > -1, axis=(0, 1)))
+    volumes = [(pixels[:, modalities.index(name), rows, columns].transpose(2, 1, 0) + 1) / 2 for name in named]
     brain_ml = (pixels > -1).any(axis=1).sum() * pixel_mm**2 * spacing_mm / 1000
     if not volumes or brain_ml < LEAST_BRAIN_ML:
         return {}

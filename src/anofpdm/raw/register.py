@@ -16,7 +16,7 @@ import numpy as np
 from scipy import ndimage, optimize
 
 from anofpdm.raw.geometry import apply, average_blocks, resample, rigid_matrix
-from anofpdm.scans.grid import Grid
+from anofpdm.scans.grid import Grid, bounding_box
 from anofpdm.util.workers import cpu_cores, map_in_threads
 
 COARSE_MM = 4.0
@@ -56,7 +56,6 @@ class Head:
 class Registration:
     matrix: np.ndarray  # [4, 4], millimetres of the reference to millimetres of the series
     best_information: float  # mutual information inside the brain at the best position found, in nats
-    information_of_headers: float  # at the position in the headers
     kept: bool  # whether the position in the headers was kept
 
 
@@ -92,7 +91,7 @@ def _better_than_headers(metric: "Metric", matrix: np.ndarray, least_movement_mm
     headers, best = metric(np.eye(4)), metric(matrix)
     movement = np.linalg.norm(metric.displacements(matrix), axis=1).mean()
     kept = bool(best - headers < LEAST_GAIN * headers or movement < least_movement_mm)
-    return Registration(np.eye(4) if kept else matrix, best, headers, kept)
+    return Registration(np.eye(4) if kept else matrix, best, kept)
 
 
 class Metric:
@@ -174,10 +173,8 @@ def search_coarse(reference: Head, series: Head) -> np.ndarray:
 
 def coarse_brain(head: Head) -> Head:
     """The brain alone, on an isotropic coarse grid with zeros around it."""
-    inside = np.argwhere(head.brain)
-    corners = apply(
-        head.grid.affine, np.array(list(itertools.product(*zip(inside.min(0), inside.max(0), strict=True))))
-    )
+    sides = [(side.start, side.stop - 1) for side in bounding_box(head.brain)]
+    corners = apply(head.grid.affine, np.array(list(itertools.product(*sides))))
     first, last = corners.min(axis=0) - 25 * COARSE_MM / 2, corners.max(axis=0) + 25 * COARSE_MM / 2
     affine = np.diag([COARSE_MM, COARSE_MM, COARSE_MM, 1.0])
     affine[:3, 3] = first

@@ -3,7 +3,7 @@
 import contextlib
 import hashlib
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -11,17 +11,9 @@ import numpy as np
 
 from anofpdm.errors import ConfigError, ScanError
 from anofpdm.raw.brain import BrainFinder
-from anofpdm.raw.cache import Stage, StudyCache, file_sha256
+from anofpdm.raw.cache import Stage, StudyCache
 from anofpdm.raw.contrast import CONTRASTS, Likelihoods, compare_contrasts, measure_contrast
-from anofpdm.raw.geometry import (
-    apply,
-    coverage,
-    decode_transform,
-    encode_transform,
-    resample,
-    rotation_degrees,
-    working_grid,
-)
+from anofpdm.raw.geometry import apply, coverage, encode_transform, resample, rotation_degrees, working_grid
 from anofpdm.raw.mixed_up import warn_mixed_up
 from anofpdm.raw.register import Head, Registration, register_affine, register_rigid
 from anofpdm.raw.series_pictures import (
@@ -32,27 +24,23 @@ from anofpdm.raw.series_pictures import (
     draw_registration,
     draw_study,
 )
-from anofpdm.raw.study_checks import check_brain, check_registration, check_series, check_template, measure_agreement
-from anofpdm.raw.template import MNI152, load_template, overlap_with, scan_position
+from anofpdm.raw.study_checks import check_brain, check_registration, check_series, check_template
+from anofpdm.raw.template import load_template, overlap_with, scan_position
 from anofpdm.raw.thick import divide_slices, resample_series
+from anofpdm.scans.expects import MNI152, ScanExpectation
 from anofpdm.scans.grid import Grid
 from anofpdm.scans.nifti import read_volume, write_nifti
 from anofpdm.scans.plausible import warn_cut_top
 from anofpdm.scans.slices import Scan
-from anofpdm.util.files import write_atomically
+from anofpdm.util.artifacts import convert, to_plain
+from anofpdm.util.files import file_sha256, write_atomically
 
-FIELD_OF_VIEW_MM = 240.0  # of the slices in BraTS; a model may record another one
 REFERENCE_WEIGHT = 1.5  # in the vote over brain masks: decides between two series
-BRAIN, REGISTRATION, TEMPLATE = "brain", "registration", "template"  # stages
 
 
 @dataclass(frozen=True)
 class StudyOptions:
-    strip: bool = True  # set voxels outside the brain to 0
-    field_of_view_mm: float = FIELD_OF_VIEW_MM
-    template: bool = False  # whether the scan is brought to MNI space
-    template_affine: tuple[float, ...] | None = None  # from the template to the space that the model expects
-    centre_mm: tuple[float, ...] | None = None  # of slices in template space; None: of the template's brain
+    expects: ScanExpectation = field(default_factory=ScanExpectation)
     slice_mm: float | None = None  # slices more than 1.5 times as thick are divided; None: none
     trust_header: bool = False  # sizes that no head has are not refused
 
@@ -60,7 +48,6 @@ class StudyOptions:
 @dataclass(frozen=True)
 class PlacedSeries:
     name: str
-    path: Path
     grid: Grid  # its own
     matrix: np.ndarray  # [4, 4], millimetres of the reference to its millimetres
 
@@ -87,12 +74,11 @@ class Study:
         self.series, self.scan_to_reference = (), np.eye(4)
         self.record = {"series": {name: {} for name in self.files}, "template": None}
         self._contrasts: dict[str, Likelihoods] = {}  # by series, where they can be measured
-        self._stages: dict[tuple[str, str], Stage] = {}  # by series and kind
+        self._stages: list[Stage] = []
         with self.cache.locked():
             for path in self.files.values():  # before anything is computed
                 check_series(read_volume(path), trust_header=self.options.trust_header)
             self._combine()
-            self.find_brain.networks = None  # their memory is needed for segmentation
             self._save()
         return self
 
@@ -143,19 +129,19 @@ class Study:
         self.pictures = draw_study(images, outline)
         for volume in volumes.values():
             np.clip(volume, 0, None, out=volume)
-            if self.options.strip:
+            if not self.options.expects.skull:
                 volume[~self.brain] = 0
         self.scan = Scan(tuple(volumes), tuple(volumes.values()), grid)
 
     def _choose_grid(self, reference: Head) -> Grid:
         """Of the reference or the template, with a square around the brain."""
-        options, own = self.options, reference.grid
-        centred_on = self._place_template(reference) if options.template else reference
-        grid = working_grid(centred_on.brain, centred_on.grid, options.field_of_view_mm, options.centre_mm)
-        if options.slice_mm is None:
+        expects, own = self.options.expects, reference.grid
+        centred_on = reference if expects.template is None else self._place_template(reference)
+        grid = working_grid(centred_on.brain, centred_on.grid, expects.field_of_view_mm, expects.centre_mm)
+        if self.options.slice_mm is None:
             return grid
-        divided = divide_slices(grid, options.slice_mm)
-        if divided.slice_mm < own.slice_mm and not options.template:
+        divided = divide_slices(grid, self.options.slice_mm)
+        if divided.slice_mm < own.slice_mm and expects.template is None:
             parts = f"slices of {own.slice_mm:.3g} mm divided into slices of {divided.slice_mm:.3g} mm"
             self.cache.report(f"{next(iter(self.files))}: {parts}")
         return divided
@@ -163,17 +149,13 @@ class Study:
     def _save(self) -> None:
         """The record and, in the folder of the cache, the registered series, the brain by vote and pictures."""
         grid, folder = self.scan.grid, self.cache.folder
-        for name, series in self.record["series"].items():
-            own = {kind: stage for (other, kind), stage in self._stages.items() if other == name}
-            series["reused"] = [kind for kind, stage in own.items() if stage.reused]
-            series["seconds"] = {kind: round(stage.seconds, 1) for kind, stage in own.items() if kind != TEMPLATE}
         self.record |= {
             "folder": None if folder is None else str(folder),
             "reference": self.reference.name,
             "brain_extraction": self.find_brain.method,
             "brain_ml": round(Head(self.brain, self.brain, grid).volume_ml, 1),
             "spacing_mm": np.round(grid.spacing_mm, 4).tolist(),  # as the network sees it
-            "seconds": round(sum(stage.seconds for stage in self._stages.values()), 1),
+            "seconds": round(sum(stage.seconds for stage in self._stages), 1),
         }
         if folder is None:
             return
@@ -192,14 +174,14 @@ class Study:
     def _extract(self, name: str) -> Head:
         """A series with its brain."""
         path, record = self.files[name], self.record["series"][name]
-        with self._stage(BRAIN, name, f"brain of {name}") as stage:
+        with self._stage(name, "brain", record) as stage:
             volume = read_volume(path)
             voxels, grid = volume.voxels.astype(np.float32), volume.grid
             record |= {"file": path.name, "sha256": file_sha256(path), "shape": list(grid.shape)}
             record["spacing_mm"] = np.round(grid.spacing_mm, 4).tolist()
             nothing = Head(voxels, np.zeros(voxels.shape, dtype=bool), grid)
             stage.picture = lambda: draw_brain(f"{name}: no brain found", nothing)
-            brain = stage.once(
+            brain, stage.reused = self.cache.once(
                 f"brain_{name}.nii.gz",
                 self._key(name),
                 compute=lambda: self.find_brain(volume),
@@ -219,32 +201,32 @@ class Study:
     def _place(self, name: str, head: Head, reference: Head) -> PlacedSeries:
         first, *_ = self.files
         if name == first:
-            return PlacedSeries(name, self.files[name], head.grid, np.eye(4))
-        with self._stage(REGISTRATION, name, f"registration of {name}") as stage:
+            return PlacedSeries(name, head.grid, np.eye(4))
+        record = self.record["series"][name]
+        with self._stage(name, "registration", record) as stage:
             registration = self._register(stage, name, lambda: register_rigid(reference, head))
             matrix = registration.matrix
-            agreement = measure_agreement(reference, head, matrix)
             title = f"{name}, registered. Orange: edges of {first}. Blue: its brain. Red: brain of {name}"
             stage.picture = lambda: draw_registration(title, reference, head, matrix)
-            check_registration(registration, agreement, self.files[name], self.files[first])
+            agreement = check_registration(registration, reference, head, (self.files[first], self.files[name]))
             moved_mm = np.linalg.norm(apply(matrix, reference.centre_mm) - reference.centre_mm)
             moved = f"moved by {moved_mm:.1f} mm and {rotation_degrees(matrix):.1f} degrees"
             position = "position in the header kept" if registration.kept else moved
-            stage.summary = f"registered to {first}, {position}, brain masks agree by {agreement.dice:.2f}"
-        self.record["series"][name]["agreement"] = asdict(agreement)
-        self.record["series"][name]["registration"] = {
+            stage.summary = f"registered to {first}, {position}, brain masks agree by {agreement['dice']:.2f}"
+        record["agreement"] = agreement
+        record["registration"] = {
+            **to_plain(registration),
             "transform": f"{name}_to_{first}.txt",
-            "matrix": matrix.tolist(),  # millimetres (RAS+) of the reference to millimetres of the series
             "moved_mm": round(float(moved_mm), 2),
             "rotated_degrees": round(rotation_degrees(matrix), 2),
-            **_numbers(registration),
         }
-        return PlacedSeries(name, self.files[name], head.grid, matrix)
+        return PlacedSeries(name, head.grid, matrix)
 
     def _place_template(self, reference: Head) -> Head:
         """The template; the space of the scan becomes the one that the model expects."""
         (name, *_), template = self.files, load_template()
-        with self._stage(TEMPLATE, name, f"registration to {MNI152}") as stage:
+        record = self.record["template"] = dict[str, Any]()
+        with self._stage(name, MNI152, record) as stage:
             registration = self._register(stage, MNI152, lambda: register_affine(template, reference))
             overlap = overlap_with(template, reference.brain, reference.grid, registration.matrix)
             title = f"{name}, registered. Orange: edges of {MNI152}. Blue: its brain. Red: brain"
@@ -252,13 +234,12 @@ class Study:
             check_template(registration, overlap, self.files[name])
             position = "already in its space" if registration.kept else "affine"
             stage.summary = f"registered to {MNI152}, {position}, brains overlap by {overlap:.2f}"
-        self.scan_to_reference = scan_position(registration, self.options.template_affine)
-        self.record["template"] = {
+        self.scan_to_reference = scan_position(registration, self.options.expects.template_affine)
+        record |= {
+            **to_plain(registration),
             "name": MNI152,
             "matrix": self.scan_to_reference.tolist(),  # millimetres (RAS+) of the scan to those of the reference
             "overlap": overlap,
-            "seconds": round(stage.seconds, 1),
-            **_numbers(registration),
         }
         return template
 
@@ -267,31 +248,32 @@ class Study:
 
         def write(file: Path, registration: Registration) -> dict[str, Any]:
             write_atomically(file, encode_transform(registration.matrix))
-            return {REGISTRATION: _numbers(registration)}
+            return {"registration": to_plain(registration)}
 
-        def read(file: Path, record: dict[str, Any]) -> Registration:
-            return Registration(decode_transform(file.read_text(), file), **record[REGISTRATION])
+        def read(_: Path, record: dict[str, Any]) -> Registration:
+            return convert(Registration, record["registration"])
 
         first, *_ = self.files
         key = self._key(first) if name == MNI152 else self._key(first, name)
-        return stage.once(f"{name}_to_{first}.txt", key, compute, write, read)
+        registration, stage.reused = self.cache.once(f"{name}_to_{first}.txt", key, compute, write, read)
+        return registration
 
     def _key(self, *names: str) -> dict[str, Any]:
         """What a result of these series depends on."""
         return {"series": [self.record["series"][name]["sha256"] for name in names], "method": self.find_brain.method}
 
     @contextlib.contextmanager
-    def _stage(self, kind: str, name: str, note: str) -> Iterator[Stage]:
-        total = 2 * len(self.files) - 1 + self.options.template
+    def _stage(self, name: str, kind: str, record: dict[str, Any]) -> Iterator[Stage]:
+        """`kind`: brain, registration, or the template. `record` gets its time, and whether it was reused."""
+        note = f"registration to {kind}" if kind == MNI152 else f"{kind} of {name}"
+        total = 2 * len(self.files) - 1 + (self.options.expects.template is not None)
         with self.cache.stage(name, note, (len(self._stages), total)) as stage:
             yield stage
-        self._stages[name, kind] = stage
+        self._stages.append(stage)
+        record.setdefault("seconds", {})[kind] = round(stage.seconds, 1)
+        record.setdefault("reused", []).extend([kind] if stage.reused else ())
 
 
 def to_series(volume: np.ndarray, reference: PlacedSeries, series: PlacedSeries) -> np.ndarray:
     """float32 on the grid of a series, of a volume on the grid of the reference; linear, 0 outside."""
     return resample(volume, reference.grid, series.grid, np.linalg.inv(series.matrix))
-
-
-def _numbers(registration: Registration) -> dict[str, Any]:
-    return {name: value for name, value in asdict(registration).items() if name != "matrix"}

@@ -1,7 +1,7 @@
 """Geometric checks of a prepared study. What fails is named, and the study is not segmented."""
 
 import warnings
-from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
@@ -21,14 +21,6 @@ LEAST_AGREEMENT = 0.85  # DICE of two series' brain masks after registration, wh
 LEAST_INFORMATION, GOOD_INFORMATION = 0.16, 0.24
 LEAST_TEMPLATE_OVERLAP = 0.85  # DICE of the brains after registration to the template
 LEAST_COVERAGE, GOOD_COVERAGE = 0.7, 0.95  # of the reference's brain by another series
-
-
-@dataclass(frozen=True)
-class Agreement:
-    """How a registered series fits the reference."""
-
-    dice: float  # of the brain masks
-    covered: float  # fraction of the reference's brain in the field of view of the series
 
 
 def check_series(volume: Volume, *, trust_header: bool = False) -> None:
@@ -80,33 +72,38 @@ def check_template(registration: Registration, overlap: float, path: object) -> 
         )
 
 
-def measure_agreement(reference: Head, series: Head, matrix: np.ndarray) -> Agreement:
+def check_registration(
+    registration: Registration, reference: Head, series: Head, paths: tuple[Path, Path]
+) -> dict[str, float]:
+    """How well the series fits the reference: DICE of the brains, and the fraction of the reference's brain that is in
+    the field of view of the series. ScanError where it cannot belong to the reference, a warning where it may not."""
+    dice, covered = _measure_agreement(reference, series, registration.matrix)
+    other, path = paths
+    information = f"mutual information {registration.best_information:.2f} after registration"
+    if covered < LEAST_COVERAGE:
+        problem = f"shows only {covered:.0%} of the brain in {other}"
+    elif registration.best_information < LEAST_INFORMATION:
+        problem = f"does not fit {other} ({information})"
+    elif dice < LEAST_AGREEMENT:
+        problem = f"its brain does not fit that of {other} after registration (DICE {dice:.2f})"
+    else:
+        if covered < GOOD_COVERAGE:
+            _warn(path, f"shows {covered:.0%} of the brain in {other}; the mask is unreliable elsewhere")
+        if registration.best_information < GOOD_INFORMATION:
+            _warn(path, f"hardly fits {other} ({information}); check that it is of the same patient")
+        return {"dice": dice, "covered": covered}
+    raise ScanError(f"{path}: {problem}; is it of the same patient, and of the whole head?")
+
+
+def _measure_agreement(reference: Head, series: Head, matrix: np.ndarray) -> tuple[float, float]:
     """Only where both see the brain: where the field of view of one ends, the other may show more."""
     ours = reference.brain & coverage(series.grid, reference.grid, matrix)
     theirs = resample(series.brain, series.grid, reference.grid, matrix) >= 0.5
     i, j, k = (np.any(reference.brain, axis=across) for across in ((1, 2), (0, 2), (0, 1)))
     theirs &= i[:, None, None] & j[:, None] & k
     overlap = 2.0 * (ours & theirs).sum() / max(1, ours.sum() + theirs.sum())
-    return Agreement(float(overlap), float(ours.sum() / reference.brain.sum()))
+    return float(overlap), float(ours.sum() / reference.brain.sum())
 
 
-def check_registration(registration: Registration, agreement: Agreement, path: object, reference: object) -> None:
-    """Raise ScanError where the series cannot belong to the reference, warn where it may not."""
-    information = f"mutual information {registration.best_information:.2f} after registration"
-    if agreement.covered < LEAST_COVERAGE:
-        problem = f"shows only {agreement.covered:.0%} of the brain in {reference}"
-    elif registration.best_information < LEAST_INFORMATION:
-        problem = f"does not fit {reference} ({information})"
-    elif agreement.dice < LEAST_AGREEMENT:
-        problem = f"its brain does not fit that of {reference} after registration (DICE {agreement.dice:.2f})"
-    else:
-        if agreement.covered < GOOD_COVERAGE:
-            _warn(path, f"shows {agreement.covered:.0%} of the brain in {reference}; the mask is unreliable elsewhere")
-        if registration.best_information < GOOD_INFORMATION:
-            _warn(path, f"hardly fits {reference} ({information}); check that it is of the same patient")
-        return
-    raise ScanError(f"{path}: {problem}; is it of the same patient, and of the whole head?")
-
-
-def _warn(path: object, doubt: str) -> None:
+def _warn(path: Path, doubt: str) -> None:
     warnings.warn(f"{path}: {doubt}", ScanWarning, stacklevel=3)

@@ -17,7 +17,6 @@ from anofpdm.raw.geometry import coverage, resample
 from anofpdm.raw.register import Head, Registration, find_affine
 from anofpdm.scans.grid import Grid
 
-MNI152 = "mni152"
 INSTALL_HINT = "pip install 'anofpdm[raw]'"
 BRAIN_ABOVE = 0.2  # of the maximum of the T1, as in nilearn
 SAME_SPACE = 0.9  # DICE with the template's brain: the scan is in its space already

@@ -9,11 +9,10 @@ import itertools
 import math
 
 import numpy as np
-from scipy import ndimage
 
-from anofpdm.raw.geometry import apply, resample, shifted, whole_voxels
+from anofpdm.raw.geometry import apply, is_whole_shift, resample, shifted, voxel_matrix
 from anofpdm.raw.register import Head
-from anofpdm.scans.grid import Grid
+from anofpdm.scans.grid import Grid, bounding_box
 
 THICK = 1.5  # times as long as the new voxels
 TOLERANCE = 1e-3  # headers are rounded
@@ -30,7 +29,7 @@ def resample_series(series: Head, onto: Grid, matrix: np.ndarray) -> np.ndarray:
     if grid.shape == series.grid.shape:
         return resample(series.voxels, grid, onto, matrix)
     thin = restore(series.voxels, axis, grid.shape[axis] // series.grid.shape[axis])
-    if whole_voxels(grid, onto, matrix) is not None:
+    if is_whole_shift(voxel_matrix(grid, onto, matrix)):
         thin = resample(thin, grid, onto, matrix)
     else:
         padded = np.pad(thin, 1, mode="edge")  # the outer half of the outermost slices is not darker
@@ -83,8 +82,7 @@ def divide(grid: Grid, axis: int, slice_mm: float) -> Grid:
 
 def crop_to_brain(series: Head) -> tuple[Box, Grid]:
     """A box around the brain, and its grid."""
-    (box,) = ndimage.find_objects(series.brain.astype(np.uint8))
-    first, end = np.array([(side.start, side.stop) for side in box]).T
+    first, end = np.array([(side.start, side.stop) for side in bounding_box(series.brain)]).T
     return _box(series.grid, first - MARGIN, end + MARGIN)
 
 

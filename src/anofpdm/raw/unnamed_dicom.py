@@ -21,8 +21,8 @@ def choose_by_image(
     given = {name: word for name, word in override.items() if name in modalities.names}
     candidates = find_candidates(series, modalities.names, given)
     missing = modalities.without([name for name, named in candidates.items() if named])
-    taken = [id(scan) for named in candidates.values() for scan in named]
-    unnamed = {scan.label.uid: scan for scan in series if _is_unnamed(scan) and id(scan) not in taken}
+    taken = [scan for named in candidates.values() for scan in named]
+    unnamed = {scan.label.uid: scan for scan in series if _is_unnamed(scan) and scan not in taken}
     if not 0 < len(missing.needed) <= len(unnamed) <= MOST_SERIES:
         return {}, {}
     known = {*given, *(name for scan in series if (name := guess(scan.label).modality) is not None)}

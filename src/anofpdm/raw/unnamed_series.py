@@ -7,7 +7,7 @@ import numpy as np
 
 from anofpdm.errors import ScanError
 from anofpdm.raw.brain import BrainFinder
-from anofpdm.raw.contrast import assign_series, compare_contrasts, describe_series, measure_contrast
+from anofpdm.raw.contrast import SURE, assign_series, compare_contrasts, describe_series, measure_contrast
 from anofpdm.raw.register import Head
 from anofpdm.raw.series_header import check_header
 from anofpdm.scans.modalities import InputModalities
@@ -31,8 +31,8 @@ def assign_volumes(
         likelihoods[name] = compare_contrasts(measure_contrast(head))
     for count in range(len(modalities.optional), -1, -1):
         for optional in itertools.combinations(modalities.optional, count):
-            assigned = assign_series(likelihoods, (*modalities.needed, *optional), known)
-            if assigned is not None and assigned.sure:
-                return dict(assigned.series), find_brain.extracted
+            assigned, probability = assign_series(likelihoods, (*modalities.needed, *optional), known)
+            if probability >= SURE:
+                return assigned, find_brain.extracted
     what = ", ".join(modalities.needed)
     raise ScanError(f"neither names nor images give {what} (by the images, {describe_series(likelihoods)}); {remedy}")

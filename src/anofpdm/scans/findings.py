@@ -3,7 +3,10 @@
 from dataclasses import dataclass
 
 import numpy as np
+from nibabel.affines import apply_affine
 from scipy import ndimage
+
+from anofpdm.scans.grid import bounding_box
 
 CONNECTIVITY = np.ones((3, 3, 3), dtype=bool)  # 26 neighbours
 
@@ -19,12 +22,12 @@ class Finding:
 
 def find_lesions(mask: np.ndarray, anomaly_map: np.ndarray, affine: np.ndarray) -> list[Finding]:
     """mask and map [i, j, k]; the affine takes voxel indices to scanner millimetres."""
-    whole = ndimage.find_objects(mask.astype(np.uint8))  # its bounding box
-    if not whole:
+    if not mask.any():
         return []
-    corner = np.array([part.start for part in whole[0]])
-    components, count = ndimage.label(mask[whole[0]], CONNECTIVITY)
-    anomaly_map = anomaly_map[whole[0]]
+    whole = bounding_box(mask)
+    corner = np.array([part.start for part in whole])
+    components, count = ndimage.label(mask[whole], CONNECTIVITY)
+    anomaly_map = anomaly_map[whole]
     voxel_ml = abs(float(np.linalg.det(affine[:3, :3]))) / 1000
     lesions = []
     for number, box in enumerate(ndimage.find_objects(components, count), start=1):
@@ -35,15 +38,10 @@ def find_lesions(mask: np.ndarray, anomaly_map: np.ndarray, affine: np.ndarray) 
         lesions.append(
             (
                 len(voxels) * voxel_ml,
-                _to_scanner_mm(voxels.mean(axis=0), affine),
+                tuple(apply_affine(affine, voxels.mean(axis=0)).tolist()),
                 float(values.max()),
-                _to_scanner_mm(voxels[values.argmax()], affine),
+                tuple(apply_affine(affine, voxels[values.argmax()]).tolist()),
             )
         )
     lesions.sort(key=lambda lesion: (-lesion[0], lesion[1]))
     return [Finding(number, *lesion) for number, lesion in enumerate(lesions, start=1)]
-
-
-def _to_scanner_mm(voxel: np.ndarray, affine: np.ndarray) -> tuple[float, float, float]:
-    x, y, z = affine[:3, :3] @ voxel + affine[:3, 3]
-    return float(x), float(y), float(z)

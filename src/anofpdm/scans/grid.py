@@ -2,11 +2,13 @@
 
 import itertools
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import nibabel as nib
 import numpy as np
+from scipy import ndimage
 
 from anofpdm.errors import NO_ORIENTATION, ScanError, ScanWarning
 
@@ -46,6 +48,10 @@ class Grid:
         return np.linalg.norm(self.affine[:3, :3], axis=0)
 
     @property
+    def voxel_ml(self) -> float:
+        return float(abs(np.linalg.det(self.affine[:3, :3])) / 1000)
+
+    @property
     def oriented(self) -> bool:
         """Whether the header states an orientation; without it, left and right are unknown."""
         return bool(int(self.header["sform_code"]) or int(self.header["qform_code"]))
@@ -73,13 +79,20 @@ def grid_of(header: nib.Nifti1Header, shape: tuple[int, int, int], path: Path) -
     return Grid(shape, affine, header)
 
 
+def on_one_grid(grids: Sequence[Grid]) -> bool:
+    first = grids[0]
+    return all(
+        grid.shape == first.shape and corner_gap_mm(first.affine, grid.affine, first.shape) <= MAX_GRID_GAP_MM
+        for grid in grids[1:]
+    )
+
+
 def check_same_grid(first: Grid, first_path: Path, other: Grid, other_path: Path) -> None:
+    if on_one_grid([first, other]):
+        return
     apart = ""
     if other.shape == first.shape:
-        gap = corner_gap_mm(first.affine, other.affine, first.shape)
-        if gap <= MAX_GRID_GAP_MM:
-            return
-        apart = f", corners {gap:.3g} mm apart"
+        apart = f", corners {corner_gap_mm(first.affine, other.affine, first.shape):.3g} mm apart"
     raise ScanError(
         f"{other_path} is not on the grid of {first_path} ({describe_grid(other)}, not {describe_grid(first)}{apart}); "
         "resample it onto that grid first"
@@ -89,6 +102,12 @@ def check_same_grid(first: Grid, first_path: Path, other: Grid, other_path: Path
 def describe_grid(grid: Grid) -> str:
     spacing = " x ".join(f"{edge:.3g}" for edge in grid.spacing_mm)
     return f"{' x '.join(map(str, grid.shape))} voxels of {spacing} mm ({''.join(nib.aff2axcodes(grid.affine))})"
+
+
+def bounding_box(mask: np.ndarray) -> tuple[slice, ...]:
+    """Of the voxels above 0; empty where there are none."""
+    boxes = ndimage.find_objects((mask > 0).astype(np.uint8))
+    return boxes[0] if boxes else (slice(0, 0),) * mask.ndim
 
 
 def corner_gap_mm(a: np.ndarray, b: np.ndarray, shape: tuple[int, int, int]) -> float:

@@ -1,22 +1,22 @@
 """Reading and writing NIfTI: strict checks of header and length, geometry preserved."""
 
 import contextlib
+import gzip
 import logging
 import math
 import stat
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
+from io import BufferedIOBase
 from pathlib import Path
-from typing import BinaryIO
 
 import nibabel as nib
 import numpy as np
-from zlib_ng import zlib_ng
+from zlib_ng import gzip_ng, zlib_ng
 
 from anofpdm.errors import ScanError
 from anofpdm.scans.grid import Grid, grid_of
-from anofpdm.scans.gzip_stream import GzipError, Stream, open_stream
 from anofpdm.util.files import write_atomically
 
 MAX_VOXELS = 512**3  # more than any head scan at 0.5 mm; checked before allocation
@@ -38,17 +38,8 @@ class Volume:
 
 def read_volume(path: Path, *, allow_constant: bool = False) -> Volume:
     """One 3D image. `allow_constant` is for masks, which may be empty; a constant scan is refused."""
-    try:
-        with _open_regular(path) as file:
-            header, shape, stored = _read_declared(open_stream(file), path)
-    except FileNotFoundError:
-        raise ScanError(f"{path}: no such file; check the path") from None
-    except IsADirectoryError:
-        raise ScanError(f"{path}: a folder; a NIfTI file is expected") from None
-    except OSError as problem:
-        raise ScanError(
-            f"{path}: cannot be read ({problem.strerror or problem}); check the disk and permissions"
-        ) from None
+    with _opened(path, path) as file:
+        header, shape, stored = _read_declared(file, path)
     grid = grid_of(header, shape, path)
     if not allow_constant:
         _check_varied(stored, path)  # before memory is allocated for scaled values
@@ -61,8 +52,8 @@ def read_volume(path: Path, *, allow_constant: bool = False) -> Volume:
 def read_grid(path: Path, display_path: Path | None = None) -> Grid:
     """From the header alone; error messages name `display_path`."""
     shown = display_path or path
-    with _open_regular(path) as file, _translate_read_errors(shown):
-        header, _ = _read_header(open_stream(file), shown)
+    with _opened(path, shown) as file:
+        header, _ = _read_header(file, shown)
     shape = _shape(header, shown)
     _stored_type(header, shown)
     return grid_of(header, shape, shown)
@@ -98,46 +89,53 @@ def _header_for_results(header: nib.Nifti1Header, dtype: np.dtype) -> nib.Nifti1
     return result
 
 
-def _open_regular(path: Path) -> BinaryIO:
-    """Not a pipe or a device, which might never end."""
-    mode = path.stat().st_mode
-    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
-        raise ScanError(f"{path}: a pipe or a device, not a file; save the scan to a file first")
-    return path.open("rb")
+@contextlib.contextmanager
+def _opened(path: Path, shown: Path) -> Iterator[BufferedIOBase]:
+    """Decompressed where the content, not the name, is that of a gzip file. Errors name the file as `shown`."""
+    try:
+        mode, size = path.stat().st_mode, path.stat().st_size
+        if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):  # it might never end
+            raise ScanError(f"{shown}: a pipe or a device, not a file; save the scan to a file first")
+        with path.open("rb") as file:
+            is_gzip = file.read(2) == b"\x1f\x8b"
+            file.seek(0)
+            if is_gzip and size > MAX_OFFSET + MAX_BYTES:  # endless zeros, for example
+                raise ScanError(f"{shown}: {size >> 20:,} MiB, more than a head scan has; give one 3D volume per file")
+            yield gzip_ng.GzipFile(fileobj=file) if is_gzip else file
+    except FileNotFoundError:
+        raise ScanError(f"{shown}: no such file; check the path") from None
+    except IsADirectoryError:
+        raise ScanError(f"{shown}: a folder; a NIfTI file is expected") from None
+    except EOFError:
+        raise ScanError(f"{shown}: truncated, the file ends too early; copy or download it again") from None
+    except (gzip.BadGzipFile, zlib_ng.error) as problem:  # type: ignore[misc]  # a class, contrary to its stub
+        raise ScanError(f"{shown}: its compressed data is corrupt ({problem}); copy or download it again") from None
+    except OSError as problem:
+        reason = problem.strerror or problem
+        raise ScanError(f"{shown}: cannot be read ({reason}); check the disk and permissions") from None
 
 
-def _read_declared(stream: Stream, path: Path) -> tuple[nib.Nifti1Header, tuple[int, int, int], np.ndarray]:
+def _read_declared(file: BufferedIOBase, path: Path) -> tuple[nib.Nifti1Header, tuple[int, int, int], np.ndarray]:
     """Header, checked shape, and voxels of exactly as many bytes as the header declares."""
-    with _translate_read_errors(path):
-        header, read_so_far = _read_header(stream, path)
-        shape, stored = _shape(header, path), _stored_type(header, path)
-        count = math.prod(shape) * stored.itemsize
-        if count > MAX_BYTES:
-            size = " x ".join(map(str, shape))
-            raise ScanError(f"{path}: {size} voxels of {stored} are {count >> 20:,} MiB; save it as float32 or smaller")
-        skip = _data_offset(header, path) - read_so_far
-        if len(stream.read(skip)) < skip:
-            raise EOFError
-        data = stream.read(count)
-        if len(data) < count:
-            raise ScanError(f"{path}: truncated, {len(data)} of {count} voxel bytes; copy or download it again")
-        if stream.read(1):
-            raise ScanError(f"{path}: contains more data than its header declares, so it is damaged; copy it again")
+    header, read_so_far = _read_header(file, path)
+    shape, stored = _shape(header, path), _stored_type(header, path)
+    count = math.prod(shape) * stored.itemsize
+    if count > MAX_BYTES:
+        size = " x ".join(map(str, shape))
+        raise ScanError(f"{path}: {size} voxels of {stored} are {count >> 20:,} MiB; save it as float32 or smaller")
+    skip = _data_offset(header, path) - read_so_far
+    if len(file.read(skip)) < skip:
+        raise EOFError
+    data = file.read(count)
+    if len(data) < count:
+        raise ScanError(f"{path}: truncated, {len(data)} of {count} voxel bytes; copy or download it again")
+    if file.read(1):  # which also verifies the checksum of compressed data
+        raise ScanError(f"{path}: contains more data than its header declares, so it is damaged; copy it again")
     return header, shape, np.frombuffer(data, stored).reshape(shape, order="F")
 
 
-@contextlib.contextmanager
-def _translate_read_errors(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except EOFError:
-        raise ScanError(f"{path}: truncated, the file ends too early; copy or download it again") from None
-    except GzipError as problem:
-        raise ScanError(f"{path}: its compressed data is corrupt ({problem}); copy or download it again") from None
-
-
-def _read_header(stream: Stream, path: Path) -> tuple[nib.Nifti1Header, int]:
-    start = bytes(stream.read(4))
+def _read_header(file: BufferedIOBase, path: Path) -> tuple[nib.Nifti1Header, int]:
+    start = file.read(4)
     if not start:
         raise ScanError(f"{path}: the file is empty; copy or download it again")
     if len(start) < 4:
@@ -148,7 +146,7 @@ def _read_header(stream: Stream, path: Path) -> tuple[nib.Nifti1Header, int]:
             f"{path}: not a NIfTI file (its first bytes are {start.hex(' ')}); convert it, e.g. with dcm2niix"
         )
     (length,) = struct.unpack(f"{order}i", start)
-    block = start + bytes(stream.read(length - 4))
+    block = start + file.read(length - 4)
     if len(block) < length:
         raise EOFError
     kind, magic = HEADERS[length]

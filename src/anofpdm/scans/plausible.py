@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from anofpdm.errors import ScanError, ScanWarning
-from anofpdm.scans.grid import Grid, describe_grid, likely_unit
+from anofpdm.scans.grid import Grid, bounding_box, describe_grid, likely_unit
 from anofpdm.scans.slices import foreground_of
 
 EXTENT_MM = (30.0, 600.0)  # of the foreground: the second largest extent at least, the largest at most
@@ -28,8 +28,8 @@ DICOM_HEADER = "PixelSpacing and ImagePositionPatient"
 def check_head(volumes: Sequence[np.ndarray], grid: Grid, where: object) -> None:
     """ScanError where the foreground has a size that no head has."""
     foreground = foreground_of(volumes)
-    extent = _extent_mm(foreground, grid)
-    millilitres = foreground.sum() * abs(np.linalg.det(grid.affine[:3, :3])) / 1000
+    extent = np.array([side.stop - side.start for side in bounding_box(foreground)]) * grid.spacing_mm
+    millilitres = foreground.sum() * grid.voxel_ml
     size = f"{' x '.join(f'{mm:.0f}' for mm in extent)} mm"
     if extent.max() > EXTENT_MM[1]:
         problem = f"shows something of {size}, larger than a head"
@@ -100,9 +100,3 @@ def shows_air(volumes: Sequence[np.ndarray]) -> bool:
 def _planes(mask: np.ndarray, axis: int) -> np.ndarray:
     """Number of voxels in each plane across an axis."""
     return np.asarray(mask.sum(axis=tuple(other for other in range(3) if other != axis)))
-
-
-def _extent_mm(mask: np.ndarray, grid: Grid) -> np.ndarray:
-    """[3], of the bounding box."""
-    sides = [np.flatnonzero(_planes(mask, axis)) for axis in range(3)]
-    return np.array([side[-1] - side[0] + 1 if len(side) else 0 for side in sides]) * grid.spacing_mm

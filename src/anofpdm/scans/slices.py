@@ -5,10 +5,10 @@ anterior and the first column is the patient's right (radiological convention). 
 derived from the scan's geometry.
 """
 
-import functools
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import nibabel as nib
@@ -67,7 +67,7 @@ class AxialPlanes:
         self.spacing_mm, dy, dx = (float(grid.spacing_mm[axis]) for axis in self._order)
         _, ny, nx = self.shape
         self.pixel_mm = max(ny * dy, nx * dx) / size
-        self._plane = (ny, dy, nx, dx, size)
+        self._sides = ((ny, dy), (nx, dx))  # of a slice: voxels and their size
 
     def axial(self, volume: np.ndarray) -> np.ndarray:
         """[i, j, k] as on disk -> [z, y, x] as in the module's docstring; a view, without a copy."""
@@ -79,13 +79,28 @@ class AxialPlanes:
 
     def to_network(self, planes: np.ndarray) -> np.ndarray:
         """[n, y, x] -> [n, size, size] float32: aspect ratio kept, centred, zeros around."""
-        return _apply(_to_network(*self._plane), planes, (self.size, self.size))
+        return _apply(self._network_matrix, planes, (self.size, self.size))
 
     def to_native(self, slices: np.ndarray, indices: Sequence[int] | np.ndarray) -> np.ndarray:
         """[n, size, size] at these axial positions -> float32 [i, j, k] on the scan's grid, 0 between slices."""
         axial = np.zeros(self.shape, dtype=np.float32)
-        axial[np.asarray(indices, dtype=int)] = _apply(_to_native(*self._plane), slices, self.shape[1:])
+        axial[np.asarray(indices, dtype=int)] = _apply(self._native_matrix, slices, self.shape[1:])
         return self.to_disk_order(axial)
+
+    @cached_property
+    def _network_matrix(self) -> sparse.csr_array:
+        """[size * size, y * x]: mean over each pixel's area; linear interpolation if pixels are smaller than voxels."""
+        rows, columns = (
+            _overlaps(count, mm, self.size, self.pixel_mm, width=max(self.pixel_mm, mm)) for count, mm in self._sides
+        )
+        return sparse.csr_array(sparse.kron(rows, columns, format="csr"))
+
+    @cached_property
+    def _native_matrix(self) -> sparse.csr_array:
+        """[y * x, size * size]: linear interpolation at each voxel's centre."""
+        sides = [_overlaps(self.size, self.pixel_mm, count, mm, width=self.pixel_mm) for count, mm in self._sides]
+        rows, columns = (side * (1 / np.asarray(side.sum(axis=1)))[:, None] for side in sides)  # equal weight at edges
+        return sparse.csr_array(sparse.kron(rows, columns, format="csr"))
 
 
 def scan_slices(scan: Scan, size: int, dtype: type = np.float32) -> ScanSlices:
@@ -111,10 +126,7 @@ def select_slices(volumes: Sequence[np.ndarray]) -> np.ndarray:
 
 def foreground_of(volumes: Sequence[np.ndarray]) -> np.ndarray:
     """bool, above 0 in any of the volumes."""
-    foreground = volumes[0] > 0
-    for volume in volumes[1:]:
-        foreground |= volume > 0
-    return np.asarray(foreground)
+    return np.asarray(np.logical_or.reduce([volume > 0 for volume in volumes]))
 
 
 def foreground_percentile(volume: np.ndarray) -> float:
@@ -142,24 +154,6 @@ def _apply(matrix: sparse.csr_array, planes: np.ndarray, shape: tuple[int, ...])
     for plane, result in zip(planes, out, strict=True):
         result[...] = (matrix @ plane.astype(np.float32, copy=False).ravel()).reshape(shape)
     return out
-
-
-@functools.lru_cache(maxsize=4)
-def _to_network(ny: int, dy: float, nx: int, dx: float, size: int) -> sparse.csr_array:
-    """[size * size, ny * nx]: mean over each pixel's area; linear interpolation if pixels are smaller than voxels."""
-    pixel = max(ny * dy, nx * dx) / size
-    rows = _overlaps(ny, dy, size, pixel, width=max(pixel, dy))
-    columns = _overlaps(nx, dx, size, pixel, width=max(pixel, dx))
-    return sparse.csr_array(sparse.kron(rows, columns, format="csr"))
-
-
-@functools.lru_cache(maxsize=4)
-def _to_native(ny: int, dy: float, nx: int, dx: float, size: int) -> sparse.csr_array:
-    """[ny * nx, size * size]: linear interpolation at each voxel's centre."""
-    pixel = max(ny * dy, nx * dx) / size
-    sides = [_overlaps(size, pixel, n, d, width=pixel) for n, d in ((ny, dy), (nx, dx))]
-    rows, columns = (side * (1 / np.asarray(side.sum(axis=1)))[:, None] for side in sides)  # of equal weight at edges
-    return sparse.csr_array(sparse.kron(rows, columns, format="csr"))
 
 
 def _overlaps(n_in: int, d_in: float, n_out: int, d_out: float, *, width: float) -> sparse.csr_array:

@@ -11,11 +11,12 @@ from anofpdm.errors import ScanError
 from anofpdm.options import Raw
 from anofpdm.raw.brain import DEEPBET, BrainFinder
 from anofpdm.raw.cache import StudyCache
-from anofpdm.raw.stripped import is_stripped, on_one_grid
+from anofpdm.raw.stripped import is_stripped
 from anofpdm.raw.study import Study, StudyOptions
 from anofpdm.raw.template import in_template_space
 from anofpdm.report.display import SliceSpace
 from anofpdm.scans import AxialPlanes, Grid, Scan, read_scan, scan_slices
+from anofpdm.scans.grid import on_one_grid
 from anofpdm.scans.nifti import Volume, read_grid
 from anofpdm.scans.plausible import check_head
 from anofpdm.scans.slices import LEAST_FOREGROUND, foreground_of
@@ -138,12 +139,4 @@ def study_options(request: SegmentRequest) -> StudyOptions:
     expects = request.scans.expects
     counted = expects.nominal_slice_mm is not None
     distances = () if counted else [abs(mm) for mm in request.engine.neighbours_mm]
-    return StudyOptions(
-        strip=not expects.skull,
-        field_of_view_mm=float(expects.field_of_view_mm),
-        template=expects.template is not None,
-        template_affine=expects.template_affine,
-        centre_mm=expects.centre_mm,
-        slice_mm=min(distances, default=None),
-        trust_header=request.trust_header,
-    )
+    return StudyOptions(expects, min(distances, default=None), request.trust_header)

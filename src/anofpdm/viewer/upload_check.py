@@ -11,8 +11,7 @@ from pathlib import Path
 
 from anofpdm.errors import AnoFPDMError, ScanError
 from anofpdm.raw.series_header import check_header
-from anofpdm.raw.stripped import on_one_grid
-from anofpdm.scans.grid import Grid, check_same_grid
+from anofpdm.scans.grid import Grid, check_same_grid, on_one_grid
 from anofpdm.scans.modalities import InputModalities
 from anofpdm.scans.nifti import read_grid
 from anofpdm.viewer.limits import Limits, RequestError

@@ -18,8 +18,8 @@ try:
     import pydicom
     from pydicom.filereader import read_dataset
     from pydicom.multival import MultiValue
-    from pydicom.pixels.decoders.base import get_decoder
     from pydicom.tag import Tag
+    from pydicom.uid import UncompressedTransferSyntaxes as UncompressedTransferSyntaxes
 except ImportError:
     raise ScanError("reading DICOM needs optional packages; run pip install 'anofpdm[dicom]'") from None
 
@@ -44,7 +44,6 @@ FRAME_GROUPS = [
                  "MRImageFrameType", "FrameContent", "MRDiffusion")
 ]  # fmt: skip
 TABLE_OF_CONTENTS = "1.2.840.10008.1.3.10"  # a DICOMDIR, whatever its name
-MAX_FRAMES = 4096  # of a file without frame positions, which is refused anyway; the count may be damaged
 Tags = Any  # a pydicom data set, or an item of a sequence
 
 
@@ -125,15 +124,6 @@ def read_tags(source: Source, name: str, *, pixels: bool) -> Tags:
         return pydicom.dcmread(file, stop_before_pixels=not pixels)
 
 
-def is_decodable(tags: Tags) -> bool:
-    """Whether the pixels are uncompressed, or an installed library can decompress them."""
-    syntax = tags.file_meta.get("TransferSyntaxUID")
-    try:
-        return syntax is None or not syntax.is_compressed or bool(get_decoder(syntax).is_available)
-    except (NotImplementedError, ValueError):  # unknown to pydicom, or not a transfer syntax
-        return False
-
-
 @contextlib.contextmanager
 def _translate_read_errors(source: Source, name: str) -> Iterator[None]:
     try:
@@ -183,9 +173,8 @@ def _frames(tags: Tags, file: str) -> list[Frame]:
         if not groups or len(groups) != count:
             raise EOFError
         return [_frame(tags, _flatten(group, shared), file, index) for index, group in enumerate(groups)]
-    if count > 1:
-        return [_frame(tags, pydicom.Dataset(), file, index) for index in range(min(count, MAX_FRAMES))]
-    return [_frame(tags, tags, file, None)]
+    own = tags if count == 1 else pydicom.Dataset()  # frames without positions are refused later
+    return [_frame(tags, own, file, None)]
 
 
 def _flatten(group: Tags, shared: Tags) -> Tags:

@@ -2,7 +2,7 @@
 
 import itertools
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from anofpdm.errors import ConfigError, ScanError
@@ -189,41 +189,27 @@ def _check_unique(candidates: Sequence[Series], modality: str, every: Sequence[S
         )
 
 
-def explain_ignored(every: Sequence[Series], chosen: Mapping[str, Series], optional: Sequence[str]) -> list[str]:
-    """A line for each series that was not chosen."""
-    others = [series for series in every if not _is_among(series, chosen.values())]
-    return [f"{series.label} ignored: {_why_ignored(series, others, chosen, optional)}" for series in others]
-
-
-def _is_among(series: Series, others: Iterable[Series]) -> bool:
-    return any(series is other for other in others)
-
-
-def _why_ignored(
-    series: Series, others: Sequence[Series], chosen: Mapping[str, Series], optional: Sequence[str]
-) -> str:
-    modality, reason = guess(series.label)
-    if modality is None:
-        return reason
-    if modality in chosen or modality not in optional:
-        return f"{modality}, not needed"
-    if series.problem is not None:
-        return f"{modality}, but {series.problem}"
-    count = sum(guess(other.label).modality == modality and other.problem is None for other in others)
-    return f"one of {count} that could be {modality}; use it with --series {modality}={_series_key(series, others)}"
-
-
 def find_candidates(
     every: Sequence[Series], modalities: Sequence[str], override: Mapping[str, str]
 ) -> dict[str, list[Series]]:
     """The candidates for each modality."""
     taken = {modality: [_select_series(every, modality, which)] for modality, which in override.items()}
-    chosen = [series for (series,) in taken.values()]
-    free = [(guess(series.label).modality, series) for series in every if not _is_among(series, chosen)]
+    free = [series for series in every if [series] not in taken.values()]
     return {
-        modality: taken.get(modality) or [series for guessed, series in free if guessed == modality]
+        modality: taken.get(modality) or [series for series in free if guess(series.label).modality == modality]
         for modality in modalities
     }
+
+
+def explain_ignored(every: Sequence[Series], chosen: Mapping[str, Series], optional: Sequence[str]) -> list[str]:
+    """A line for each series that was not chosen."""
+    others = [series for series in every if series not in chosen.values()]
+    candidates = find_candidates(others, [name for name in optional if name not in chosen], {})
+    lines = []
+    for series in others:
+        problem = _describe_problem(series) if _modality(series, candidates) else ""
+        lines.append(f"{series.label} ignored: {_note(series, others, candidates)}{problem}")
+    return lines
 
 
 def preview_lines(every: Sequence[Series], modalities: Sequence[str], override: Mapping[str, str]) -> list[str]:
@@ -232,15 +218,15 @@ def preview_lines(every: Sequence[Series], modalities: Sequence[str], override: 
     candidates = find_candidates(every, modalities, valid)
     cells = [("series", "description", "size", "mm", "used as", "")]
     for series in every:
-        label = series.label
-        modality = next((name for name, group in candidates.items() if _is_among(series, group)), None)
+        label, modality = series.label, _modality(series, candidates)
         cells.append((
             "-" if label.number is None else str(label.number),
             label.description,
             " x ".join(map(str, series.shape)),
             "" if series.affine is None else " x ".join(f"{mm:.3g}" for mm in series.grid.spacing_mm),
             modality or "-",
-            _note(series, every, modality, candidates.get(modality or "", ()), chosen=modality in override),
+            ("chosen with --series" if modality in valid else _note(series, every, candidates))
+            + _describe_problem(series),
         ))  # fmt: skip
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)][:-1]
     return [
@@ -249,17 +235,21 @@ def preview_lines(every: Sequence[Series], modalities: Sequence[str], override: 
     ]
 
 
-def _note(
-    series: Series, every: Sequence[Series], modality: str | None, candidates: Sequence[Series], *, chosen: bool
-) -> str:
-    """The reason for or against using a series as a modality; `candidates` for it may include others."""
-    guessed, note = guess(series.label)
-    others = [other for other in candidates if other is not series]
-    if chosen:
-        note = "chosen with --series"
-    elif modality is None and guessed is not None:
-        note = f"{guessed} by {note}, not needed"
+def _modality(series: Series, candidates: Mapping[str, Sequence[Series]]) -> str | None:
+    return next((name for name, group in candidates.items() if series in group), None)
+
+
+def _note(series: Series, every: Sequence[Series], candidates: Mapping[str, Sequence[Series]]) -> str:
+    """The reason for or against using a series."""
+    (guessed, note), modality = guess(series.label), _modality(series, candidates)
+    if modality is None:
+        return note if guessed is None else f"{guessed} by {note}, not needed"
+    others = [other for other in candidates[modality] if other is not series]
     if others:
         choice = f"--series {modality}={_series_key(series, every)}"
         note += f"; ambiguous with {_list_series(others)}: choose with {choice}"
-    return note if series.problem is None else f"{note}; cannot be used: {series.problem}"
+    return note
+
+
+def _describe_problem(series: Series) -> str:
+    return "" if series.problem is None else f"; cannot be used: {series.problem}"

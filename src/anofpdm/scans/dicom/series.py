@@ -22,7 +22,7 @@ MAX_UNIT_ERROR = 1e-3  # of the length of direction cosines
 TO_RAS = np.diag([-1.0, -1.0, 1.0, 1.0])  # DICOM is LPS+, NIfTI is RAS+
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # every series differs from any other
 class Series:
     label: Label
     frames: list[Frame]  # sorted along their normal, if there is no problem
@@ -100,15 +100,10 @@ def _check_equal(what: str, frames: Sequence[Frame], values: Sequence[str]) -> N
 
 
 def _directions(frames: Sequence[Frame]) -> list[str]:
-    """Each frame's orientation as text, equal for orientations that differ only by rounding."""
-    known: dict[str, np.ndarray] = {}
-    texts = []
-    for frame in frames:
-        cosines = np.array(frame.orientation)
-        alike = [text for text, other in known.items() if np.abs(other - cosines).max() <= SAME_DIRECTION]
-        texts.append(alike[0] if alike else "(" + ", ".join(f"{value:.5g}" for value in cosines) + ")")
-        known.setdefault(texts[-1], cosines)
-    return texts
+    """Each frame's orientation as text; equal to that of the first where they differ only by rounding."""
+    cosines = np.array([frame.orientation for frame in frames])
+    cosines[np.abs(cosines - cosines[0]).max(axis=1) <= SAME_DIRECTION] = cosines[0]
+    return [f"({', '.join(f'{value:.5g}' for value in row)})" for row in cosines]
 
 
 def compute_geometry(frames: Sequence[Frame]) -> tuple[list[Frame], np.ndarray]:
