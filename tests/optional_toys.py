@@ -40,4 +40,4 @@ def scan_files(folder: Path, name: str = "p", modalities=CHANNELS, shape=SHAPE) 
     affine = toys.affine_of(spacing=(5.0, 5.0, 4.0), shape=shape)
     seeds = {"t1": 1, "flair": 2, "t2": 3}
     heads = {modality: toys.head(shape, seeds[modality]) for modality in modalities}
-    return {one: toys.save(folder / f"{name}_{one}.nii.gz", head, affine) for one, head in heads.items()}
+    return {modality: toys.save(folder / f"{name}_{modality}.nii.gz", head, affine) for modality, head in heads.items()}

@@ -15,18 +15,22 @@ from griffe import Attribute, Class, Docstring, Extension, Function, Object
 
 class CommentDocs(Extension):
     def on_class_members(self, *, cls: Class, **_: Any) -> None:
-        fields = [one for one in cls.members.values() if isinstance(one, Attribute) and "property" not in one.labels]
-        lines = [f"- `{one.name}: {one.annotation}`{_dash(describe(one))}" for one in fields if one.annotation]
+        fields = [
+            field for field in cls.members.values() if isinstance(field, Attribute) and "property" not in field.labels
+        ]
+        lines = [
+            f"- `{field.name}: {field.annotation}`{_dash(describe(field))}" for field in fields if field.annotation
+        ]
         _append(cls, lines)
-        for one in fields:
-            del cls.members[one.name]
+        for field in fields:
+            del cls.members[field.name]
 
     def on_function_instance(self, *, node: Any, func: Function, **_: Any) -> None:
         if not isinstance(node, ast.FunctionDef):
             return
         comments = line_comments(func)
         arguments = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
-        described = [(one.arg, comments.get(one.end_lineno or 0, "")) for one in arguments]
+        described = [(field.arg, comments.get(field.end_lineno or 0, "")) for field in arguments]
         _append(func, [f"- `{name}`: {comment}" for name, comment in described if comment])
 
 

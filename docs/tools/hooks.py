@@ -22,8 +22,8 @@ PICTURES = (".png", ".svg")
 
 def site_paths() -> dict[str, str]:
     """File in the repository to file of the site, for all pages and pictures."""
-    found = {f"docs/{path.relative_to(ROOT / 'docs').as_posix()}" for path in (ROOT / "docs").rglob("*.*")}
-    paths = {path: path.removeprefix("docs/") for path in found}
+    files = {f"docs/{path.relative_to(ROOT / 'docs').as_posix()}" for path in (ROOT / "docs").rglob("*.*")}
+    paths = {path: path.removeprefix("docs/") for path in files}
     paths[NOTEBOOK] = "tutorial.md"
     for path in sorted((ROOT / "results").iterdir()):
         if path.suffix in (".md", *PICTURES):
@@ -80,11 +80,11 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
 def change_links(markdown: str, source: str, paths: dict[str, str]) -> str:
     here = posixpath.dirname(paths[source]) or "."
 
-    def change(found: re.Match[str]) -> str:
-        start, target, anchor, end = found.groups()
+    def change(match: re.Match[str]) -> str:
+        start, target, anchor, end = match.groups()
         there = posixpath.normpath(posixpath.join(posixpath.dirname(source), target))
         if re.match(r"[a-z]+:", target) or there not in paths:
-            return found[0]
+            return match[0]
         return f"{start}{posixpath.relpath(paths[there], here)}{anchor or ''}{end}"
 
     return LINK.sub(change, markdown)

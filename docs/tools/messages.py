@@ -30,14 +30,14 @@ def error_classes() -> set[str]:
 
 def collect_messages() -> list[Message]:
     classes = error_classes()
-    found = []
+    messages = []
     for path in sorted(SOURCE.rglob("*.py")):
         name = path.relative_to(SOURCE).as_posix()
         for node in ast.walk(ast.parse(path.read_text())):
             for kind, argument in _messages_of(node, classes):
                 if text := template(argument):
-                    found.append(Message(name, argument.lineno, kind, text))
-    return found
+                    messages.append(Message(name, argument.lineno, kind, text))
+    return messages
 
 
 def _messages_of(node: ast.AST, classes: set[str]) -> Iterator[tuple[str, ast.expr]]:

@@ -60,7 +60,7 @@ def _levels(pictures: Pictures) -> list[str]:
     for column, (t, *row) in enumerate(pictures.levels):
         x = LEFT + 14 + column * (TILE + GAP)
         parts.append(_text(x + TILE / 2, TOP - 8, f"t = {t}", "middle", colour=MUTED))
-        parts += [_image(one, x, TOP + line * (TILE + GAP), TILE) for line, one in enumerate(row)]
+        parts += [_image(tile, x, TOP + line * (TILE + GAP), TILE) for line, tile in enumerate(row)]
     for line, words in enumerate(ROW_NAMES):
         y = TOP + line * (TILE + GAP) + TILE / 2
         parts += [_text(LEFT + 6, y + 15 * number - 2, word, "end") for number, word in enumerate(words)]

@@ -320,7 +320,7 @@ class TestResults:
         assert [(group.name, group.scans) for group in summary.by_volume] == [
             ("no lesion", 1), ("0 to 1 ml", 1), ("1 to 5 ml", 1),
         ]  # fmt: skip
-        assert [(group.name, group.lesions, group.found) for group in summary.by_lesion] == [("0.5 to 5 ml", 2, 2)]
+        assert [(group.name, group.lesions, group.detected) for group in summary.by_lesion] == [("0.5 to 5 ml", 2, 2)]
         assert summary.false_components == 1
 
     def test_several_processes_give_the_same(self, folders, monkeypatch):

@@ -45,7 +45,7 @@ def test_a_finished_job_is_restored(store, tmp_path):
     job = store.start(accept_scan(store))
     job = store.finish(job, write_result(store, job))
     assert job.state == JobState.DONE
-    assert job.found == {"volume_ml": 1.5, "findings": 2}
+    assert job.result == {"volume_ml": 1.5, "findings": 2}
     assert JobStore(tmp_path).get(job.id) == job
 
 

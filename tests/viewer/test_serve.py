@@ -39,8 +39,8 @@ def cleaned_up(store_folder):
 
 
 def test_a_scan_becomes_a_result(server, scan, done_job, store_folder):
-    assert done_job["found"]["slices"] > 5
-    assert done_job["found"]["missing_modalities"] == ["t1"]
+    assert done_job["result"]["slices"] > 5
+    assert done_job["result"]["missing_modalities"] == ["t1"]
     result = server.request(f"/api/results/{done_job['id']}").json
     assert result["missing_modalities"] == ["t1"]
     assert {file["role"] for file in result["scans"]} == {"scan-flair", "scan-t2"}
@@ -50,7 +50,7 @@ def test_a_scan_becomes_a_result(server, scan, done_job, store_folder):
     np.testing.assert_array_equal(mask.affine, nib.Nifti1Image.from_filename(scan["flair"]).affine)
     assert server.request(result["scans"][0]["url"]).body == scan["flair"].read_bytes()
     assert b"<!doctype html>" in server.request(urls["report"]).body
-    assert result["volume_ml"] == done_job["found"]["volume_ml"]
+    assert result["volume_ml"] == done_job["result"]["volume_ml"]
     assert server.request(urls["summary"]).json["inputs"]["flair"]["file"] == "flair.nii.gz"
     for url in (f"/api/jobs/{done_job['id']}", f"/api/results/{done_job['id']}", "/api/status", *urls.values()):
         assert str(store_folder).encode() not in server.request(url).body

@@ -123,7 +123,9 @@ def text_blocks(report: ScoringReport, summary: Summary) -> list[Block]:
         [group.name, str(group.scans), *(format_statistic(name, group.scores[name]) for name in BY_VOLUME)]
         for group in summary.by_volume
     ]
-    lesions = [[group.name, str(group.lesions), str(group.found), f"{group.dice:.3f}"] for group in summary.by_lesion]
+    lesions = [
+        [group.name, str(group.lesions), str(group.detected), f"{group.dice:.3f}"] for group in summary.by_lesion
+    ]
     blocks: list[Block] = [
         describe(summary),
         Table(["score", "mean", "median", "scans"], summary_rows(summary)),

@@ -58,7 +58,7 @@ class LesionBin:
 
     name: str
     lesions: int
-    found: int
+    detected: int
     dice: float  # mean, 0 for missed ones
 
 

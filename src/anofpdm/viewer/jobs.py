@@ -52,7 +52,7 @@ class Job:
     series: str = ""  # which DICOM series is which modality, as typed by the user
     attempts: int = 0
     error: str | None = None
-    found: dict[str, Any] = field(default_factory=dict)  # SUMMARY_FIELDS of the result
+    result: dict[str, Any] = field(default_factory=dict)  # SUMMARY_FIELDS of the result
 
     @property
     def short_id(self) -> str:
@@ -141,8 +141,8 @@ class JobStore:
             shutil.rmtree(self.path(job, RESULT), ignore_errors=True)
             output.rename(self.path(job, RESULT))
             summary = json.loads(self.path(job, f"{RESULT}/{SUMMARY}").read_text())
-            found = {name: summary[name] for name in SUMMARY_FIELDS if name in summary}
-            return self.change(job.id, state=JobState.DONE, finished=time.time(), found=found)
+            result = {name: summary[name] for name in SUMMARY_FIELDS if name in summary}
+            return self.change(job.id, state=JobState.DONE, finished=time.time(), result=result)
 
     def end(self, job: Job, state: JobState, reason: str | None = None) -> Job:
         """End without a result; the uploaded files are deleted."""

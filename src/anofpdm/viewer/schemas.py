@@ -64,7 +64,7 @@ class JobResponse(Described):
     finished: float | None
     error: str | None
     """Why it failed."""
-    found: dict[str, Any]
+    result: dict[str, Any]
     """When done: volume_ml, findings, slices, slices_detected, missing_modalities, warnings."""
 
 

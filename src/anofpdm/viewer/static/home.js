@@ -154,7 +154,7 @@ function describeState(job) {
   if (job.state === "running") return job.total ? `Running: ${percent(job)}%${timeLeft(job)}` : "Running: starting";
   if (job.state === "cancelled") return "Cancelled; the uploaded files were deleted";
   if (job.state === "failed") return `Failed: ${job.error}`;
-  const { volume_ml: volume, findings, warnings, missing_modalities: missing } = job.found;
+  const { volume_ml: volume, findings, warnings, missing_modalities: missing } = job.result;
   const found = findings ? `${formatMillilitres(volume)} in ${findings} ${findings === 1 ? "finding" : "findings"}` : "no lesion was found";
   const without = missing?.length ? `; without ${missing.join(", ").toUpperCase()}` : "";
   return `Done: ${found}${without}${warnings?.length ? "; with warnings" : ""}`;
