@@ -24,7 +24,7 @@ from pathlib import Path
 import numpy as np
 from scipy import ndimage
 
-from anofpdm.options import PhantomKind
+from anofpdm.choices import PhantomKind
 from anofpdm.phantoms.phantom_cohort import PhantomConfig, make_phantom
 from anofpdm.raw.brain import BrainFinder
 from anofpdm.raw.contrast import (

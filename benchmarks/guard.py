@@ -22,8 +22,8 @@ import torch
 from files import ratio, read_all, synthetic_pair, time_preparing, time_scoring
 from scipy import ndimage
 
+from anofpdm.choices import Preset
 from anofpdm.method.mask import MEDIAN, median_filtered
-from anofpdm.options import Preset
 from anofpdm.study.bench import scan_speed
 from anofpdm.study.bench.forward import BenchConfig, measure
 

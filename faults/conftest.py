@@ -25,7 +25,7 @@ from faults.folders import Disk
 from faults.processes import RunningCommand, run_successfully, wait_until
 from faults.summary import Summary, skip_without
 from tests import toys
-from tests.raw.worlds import random_rigid, stripped_head, thick_grid
+from tests.raw.toy_studies import random_rigid, stripped_head, thick_grid
 
 SEED = "--fault-seed"
 RAW_GRIDS = {"flair": ((1.8, 1.8, 5.0), (112, 128, 30)), "t2": ((2.0, 2.0, 4.0), (100, 112, 38))}

@@ -49,7 +49,7 @@ MUTANTS = (
         "raw/geometry.py",
         "lps = LPS @ matrix @ LPS",
         "lps = matrix",
-        "raw/test_register.py raw/test_study.py segment/test_raw.py",
+        "raw/test_register.py raw/test_study.py segment/test_raw_scans.py",
     ),
     (
         "cohorts/plan.py",

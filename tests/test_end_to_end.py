@@ -10,9 +10,9 @@ import nibabel as nib
 import numpy as np
 import pytest
 
+from anofpdm.choices import Preset
 from anofpdm.demo.run_demo import BUNDLED
 from anofpdm.network import config
-from anofpdm.options import Preset
 from anofpdm.study.comparison.methods import METHODS, ReconstructionMethod
 from tests import toys
 from tests.commands import run

@@ -34,7 +34,7 @@ LAYERS = [
     "study",
     "cli",
 ]
-FOUNDATION = {"__init__", "errors", "labels", "options", "util"}
+FOUNDATION = {"__init__", "choices", "errors", "labels", "util"}
 FORBIDDEN = {
     "network": {"raw", "phantoms"},
     "method": {"scans", "raw", "phantoms", "cohorts"},

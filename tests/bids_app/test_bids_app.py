@@ -11,10 +11,10 @@ import pytest
 from typer.testing import CliRunner
 
 from anofpdm.bids_app.group import write_group_table
+from anofpdm.choices import Layout
 from anofpdm.cli.bids import repeat_options
 from anofpdm.cli.main import app
 from anofpdm.cohorts.plan import find_subjects
-from anofpdm.options import Layout
 from tests import toys
 
 SHAPE = (24, 26, 16)

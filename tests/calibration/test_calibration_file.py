@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from anofpdm.calibration.calibration_file import FILE, from_json, load_calibration, to_json
+from anofpdm.choices import Signal
 from anofpdm.errors import CalibrationError
 from anofpdm.method import calibrate
 from anofpdm.method.context import SlicePositions
-from anofpdm.options import Signal
 from tests.method.worlds import LEVELS, made_up
 
 

@@ -19,6 +19,7 @@ from anofpdm.calibration.fit_calibration import (
     compact,
     fit_calibration,
 )
+from anofpdm.choices import Signal
 from anofpdm.cli.main import app
 from anofpdm.cohorts import open_cohort
 from anofpdm.cohorts.plan import plan_cohort
@@ -29,7 +30,6 @@ from anofpdm.labels import HEALTHY, NULL, UNHEALTHY
 from anofpdm.method.evidence import SignalMaps
 from anofpdm.method.gather import slice_seeds
 from anofpdm.network.schedule import NoiseSchedule
-from anofpdm.options import Signal
 from anofpdm.util.files import folder_lock
 from tests import toys
 from tests.method.worlds import made_up

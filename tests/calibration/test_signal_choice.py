@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from anofpdm.calibration.signal_choice import choose_maps, contrast
+from anofpdm.choices import Signal
 from anofpdm.method import calibrate
 from anofpdm.method.evidence import SignalMaps
-from anofpdm.options import Signal
 from tests.method.worlds import LEVELS, made_up
 
 SIDE = 32

@@ -14,10 +14,10 @@ import pytest
 from typer import BadParameter
 
 from anofpdm import __version__
+from anofpdm.choices import Preset
 from anofpdm.cli.segment import parse_explain
 from anofpdm.cohorts import open_cohort
 from anofpdm.network.config import PRESETS
-from anofpdm.options import Preset
 from anofpdm.util.signals import block_signals, blocked_signals
 from faults.processes import RunningCommand, assert_refused, run_successfully, wait_until
 from tests import toys

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from anofpdm.options import AnalysisLevel, Engine, Raw
+from anofpdm.choices import AnalysisLevel, Engine, Raw
 from tests.docs.test_docs import parse, subcommands
 
 ROOT = Path(__file__).parents[2]

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from anofpdm.choices import Layout, Preset, Raw, Split
 from anofpdm.cohorts import open_cohort
 from anofpdm.cohorts.prepare import prepare
 from anofpdm.cohorts.raw_scans import RawOptions
@@ -25,7 +26,6 @@ from anofpdm.network.checkpoint import load_model
 from anofpdm.network.training.log import minutes_trained
 from anofpdm.network.training.trainer import Trainer
 from anofpdm.network.training.training_config import TrainingConfig
-from anofpdm.options import Layout, Preset, Raw, Split
 from anofpdm.scoring.burden import detected_by_burden
 from anofpdm.student import distillation
 from tests import toys

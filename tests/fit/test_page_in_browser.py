@@ -6,10 +6,10 @@ import shutil
 
 import pytest
 
+from anofpdm.choices import Preset
 from anofpdm.fit.estimate import Speed
 from anofpdm.method import mask
 from anofpdm.network import config
-from anofpdm.options import Preset
 from tests import toys
 from tests.docs.test_docs import parse
 from tests.fit.fit_toys import NARROW, QUICK, fit

@@ -9,13 +9,13 @@ from scipy.ndimage import median_filter
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_auc_score
 
+from anofpdm.choices import Signal
 from anofpdm.errors import CalibrationError, ConfigError
 from anofpdm.method import NoiseSchedule, calibrate, forward_evidence
 from anofpdm.method.calibration import Candidate, choose_strength
 from anofpdm.method.context import SlicePositions, smooth_across_slices
 from anofpdm.method.detection import auc, best_cut, fit_curve, held_out_scores
 from anofpdm.method.evidence import Evidence, EvidenceSettings, SignalMaps
-from anofpdm.options import Signal
 from tests.method.worlds import Elementwise, made_up
 
 

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 import torch
 
+from anofpdm.choices import Signal
 from anofpdm.errors import ConfigError, MethodError
 from anofpdm.labels import HEALTHY, NULL
 from anofpdm.method import NoiseSchedule, forward_evidence
 from anofpdm.method.evidence import EvidenceRequest, EvidenceSettings, concatenate, spread_levels
 from anofpdm.method.gather import evidence_batches
-from anofpdm.options import Signal
 from tests.method.worlds import FIELDS, Elementwise, TwoGaussians, alpha_bars, literal, some_slices
 
 SCHEDULE = NoiseSchedule.linear()

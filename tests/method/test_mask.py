@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import ndimage
 
+from anofpdm.choices import Signal
 from anofpdm.errors import CalibrationError, ConfigError, MethodError
 from anofpdm.method import calibrate
 from anofpdm.method.context import SlicePositions
@@ -19,7 +20,6 @@ from anofpdm.method.mask import (
     median_filtered,
     thresholds,
 )
-from anofpdm.options import Signal
 from tests.method.worlds import literal_mask, made_up
 
 

@@ -4,9 +4,9 @@ import numpy as np
 import torch
 from scipy import ndimage
 
+from anofpdm.choices import Signal
 from anofpdm.labels import HEALTHY, NULL
 from anofpdm.method.evidence import Evidence, EvidenceSettings, SignalMaps
-from anofpdm.options import Signal
 
 T = 1000
 LEVELS = (0, 100, 200, 300)  # of evidence that is made up

@@ -5,13 +5,13 @@ import copy
 import pytest
 import torch
 
+from anofpdm.choices import Task
 from anofpdm.errors import ModelError
 from anofpdm.network import checkpoint, predictor
 from anofpdm.network.config import ModelConfig, UNetConfig
 from anofpdm.network.fast.cpu import SliceThreads
 from anofpdm.network.predictor import NoisePredictor, graph_batch_size, load_trained, pad_batch
 from anofpdm.network.unet import UNet
-from anofpdm.options import Task
 from anofpdm.util.artifacts import to_plain
 from tests.network.trainers import CPU, NETWORK, without_zeros
 

@@ -11,6 +11,7 @@ import sys
 import pytest
 from PIL import Image
 
+from anofpdm.choices import Noise, Task
 from anofpdm.errors import ConfigError, ModelError, TrainingError
 from anofpdm.network import checkpoint
 from anofpdm.network.config import ModelConfig
@@ -19,7 +20,6 @@ from anofpdm.network.training import run_training
 from anofpdm.network.training.trainer import Trainer
 from anofpdm.network.training.training_config import TrainingConfig, TrainingLimits
 from anofpdm.network.unet import UNet
-from anofpdm.options import Noise, Task
 from anofpdm.scans.expects import ScanExpectation
 from anofpdm.util.distributed import World
 from tests.network.trainers import CPU, HERE, NETWORK, QUIET, UNLABELLED, assert_same, trainer_of

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
+from anofpdm.choices import WeightFormat
 from anofpdm.network import checkpoint
 from anofpdm.network.weight_format import SCALE, restore, round_to, store
-from anofpdm.options import WeightFormat
 
 
 @pytest.fixture

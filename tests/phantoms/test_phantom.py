@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from scipy import ndimage
 
+from anofpdm.choices import PhantomKind
 from anofpdm.errors import AnoFPDMError, CohortError
-from anofpdm.options import PhantomKind
 from anofpdm.phantoms.atlas import load_atlas
 from anofpdm.phantoms.phantom_cohort import Phantom, PhantomConfig, make_phantom, write_phantoms
 

@@ -8,7 +8,7 @@ import pytest
 from anofpdm.errors import ScanError
 from anofpdm.raw.contrast import CONTRASTS, SURE, assign_series, compare_contrasts, describe_series, measure_contrast
 from anofpdm.raw.register import Head
-from tests.raw.worlds import moved_head, random_rigid, thick_grid
+from tests.raw.toy_studies import moved_head, random_rigid, thick_grid
 
 SHAPE, SPACING = (100, 110, 50), (2.0, 2.0, 3.0)
 LIKELY = {name: {other: 0.0 if other == name else -6.0 for other in CONTRASTS} for name in CONTRASTS}

@@ -8,7 +8,7 @@ import pytest
 from anofpdm.errors import ContrastWarning
 from anofpdm.raw.contrast import CONTRASTS, compare_contrasts, measure_contrast
 from anofpdm.raw.mixed_up import compare_slices, find_mixed_up, warn_mixed_up
-from tests.raw.worlds import stripped_head, thick_grid
+from tests.raw.toy_studies import stripped_head, thick_grid
 
 
 @pytest.fixture(scope="module")

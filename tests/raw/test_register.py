@@ -6,7 +6,7 @@ import pytest
 from anofpdm.raw.geometry import apply, average_blocks, coverage, encode_transform, resample
 from anofpdm.raw.register import register_rigid
 from anofpdm.scans.grid import Grid
-from tests.raw.worlds import mean_error_mm, moved_head, random_rigid, thick_grid
+from tests.raw.toy_studies import mean_error_mm, moved_head, random_rigid, thick_grid
 
 SERIES = ((1.8, 1.8, 4.0), (104, 112, 36))
 

@@ -19,7 +19,7 @@ from anofpdm.raw.study import Study, StudyOptions, to_series
 from anofpdm.scans import read_volume, write_nifti
 from anofpdm.scans.expects import ScanExpectation
 from anofpdm.scans.grid import Grid, on_one_grid
-from tests.raw.worlds import lesion_on, mean_error_mm, moved_head, random_rigid, stripped_head, thick_grid
+from tests.raw.toy_studies import lesion_on, mean_error_mm, moved_head, random_rigid, stripped_head, thick_grid
 from tests.toys import dice
 
 TILT, MOVEMENT = random_rigid(np.random.default_rng(1), 8.0, 3.0), random_rigid(np.random.default_rng(8), 12.0, 15.0)

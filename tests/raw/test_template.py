@@ -13,7 +13,7 @@ from anofpdm.raw.template import in_template_space, load_template, load_tissues,
 from anofpdm.scans import write_nifti
 from anofpdm.scans.expects import ScanExpectation
 from anofpdm.scans.grid import Grid
-from tests.raw.worlds import lesion_on, mean_error_mm, moved_head, random_rigid, stripped_head, thick_grid
+from tests.raw.toy_studies import lesion_on, mean_error_mm, moved_head, random_rigid, stripped_head, thick_grid
 from tests.toys import dice
 
 datasets = pytest.importorskip("nilearn.datasets")

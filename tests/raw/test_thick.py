@@ -8,7 +8,7 @@ from anofpdm.raw.register import Head
 from anofpdm.raw.thick import divide_slices, resample_series
 from anofpdm.scans.grid import Grid
 from tests import toys
-from tests.raw.worlds import moved_head, random_rigid, thick_grid, tumour_phantom
+from tests.raw.toy_studies import moved_head, random_rigid, thick_grid, tumour_phantom
 
 MOVEMENT = random_rigid(np.random.default_rng(1), 8, 5)
 

@@ -18,7 +18,7 @@ from anofpdm.segment.model import load
 from tests import dicom_toys
 from tests.commands import run
 from tests.optional_toys import CHANNELS, SIZE, make_student, save_model, scan_files
-from tests.raw.worlds import moved_head, random_rigid, thick_grid
+from tests.raw.toy_studies import moved_head, random_rigid, thick_grid
 from tests.segment.known_model import known_model, save_dicom, segment_all, summary_of
 from tests.segment.known_model import scan_files as known_scan
 

@@ -5,16 +5,16 @@ import shutil
 import numpy as np
 import pytest
 
+from anofpdm.choices import Raw
 from anofpdm.demo.run_demo import BUNDLED
 from anofpdm.errors import AnoFPDMError
-from anofpdm.options import Raw
 from anofpdm.raw import brain
 from anofpdm.scans import read_volume, write_nifti
 from anofpdm.segment.inputs import find_targets
 from tests.commands import run
 from tests.dicom_toys import Series
 from tests.dicom_toys import head as noise
-from tests.raw.worlds import dicom_series, random_rigid, stripped_head, thick_grid
+from tests.raw.toy_studies import dicom_series, random_rigid, stripped_head, thick_grid
 
 GRIDS = {"t2": ((1.8, 1.8, 5.0), (112, 120, 32)), "t1ce": ((1.8, 1.8, 4.0), (112, 120, 38)),
          "flair": ((2.0, 2.0, 4.0), (100, 112, 38)), "t1": ((1.8, 1.8, 4.5), (112, 120, 36))}  # fmt: skip

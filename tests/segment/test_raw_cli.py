@@ -11,7 +11,7 @@ from anofpdm.demo.run_demo import BUNDLED
 from anofpdm.raw.geometry import encode_transform
 from anofpdm.scans import read_volume, write_nifti
 from tests.commands import run
-from tests.raw.worlds import mean_error_mm, moved_head, random_rigid, stripped_head, thick_grid
+from tests.raw.toy_studies import mean_error_mm, moved_head, random_rigid, stripped_head, thick_grid
 
 GRIDS = {"flair": ((1.5, 1.5, 4.0), (130, 150, 38)), "t2": ((1.8, 1.8, 5.0), (112, 120, 32))}
 MOVEMENT = random_rigid(np.random.default_rng(3), 10.0, 12.0)

@@ -11,7 +11,7 @@ from anofpdm.scans import write_nifti
 from anofpdm.scans.grid import Grid
 from tests import toys
 from tests.commands import run
-from tests.raw.worlds import stripped_head, thick_grid
+from tests.raw.toy_studies import stripped_head, thick_grid
 
 GRIDS = {"flair": ((2.0, 2.0, 5.0), (100, 110, 30)), "t2": ((1.8, 1.8, 6.0), (112, 120, 26))}
 

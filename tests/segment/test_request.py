@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from anofpdm.choices import Engine
 from anofpdm.errors import CalibrationError, ConfigError, ModelError
-from anofpdm.options import Engine
 from anofpdm.segment.engines import DiffusionEngine, StudentEngine
 from tests.optional_toys import make_student
 from tests.segment.known_model import known_model

@@ -4,8 +4,8 @@ import nibabel as nib
 import numpy as np
 import pytest
 
+from anofpdm.choices import PhantomKind
 from anofpdm.errors import ScanError, ScanWarning
-from anofpdm.options import PhantomKind
 from anofpdm.phantoms.phantom_cohort import PhantomConfig, make_phantom
 from anofpdm.scans import read_volume
 from anofpdm.segment.model import load

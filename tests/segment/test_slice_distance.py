@@ -19,7 +19,7 @@ from anofpdm.util.artifacts import convert
 from tests import toys
 from tests.commands import run
 from tests.optional_toys import CHANNELS, SHAPE, make_student
-from tests.raw.worlds import moved_head, thick_grid
+from tests.raw.toy_studies import moved_head, thick_grid
 
 COUNTED = ScanExpectation(nominal_slice_mm=4.0)
 

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 import torch
 
+from anofpdm.choices import WeightFormat
 from anofpdm.errors import ConfigError, ModelError
 from anofpdm.labels import HEALTHY, NULL, UNHEALTHY
 from anofpdm.method.context import SlicePositions
 from anofpdm.method.detection import CurveDetector
 from anofpdm.network import checkpoint
-from anofpdm.options import WeightFormat
 from anofpdm.student.decide import StudentCalibration
 from anofpdm.student.fit_detector import fit_student_calibration
 from anofpdm.student.predict import CpuStudent, predict_passes

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from anofpdm.choices import Layout, Split
 from anofpdm.cli.main import app
 from anofpdm.cohorts import open_cohort
 from anofpdm.cohorts.subjects import Subject
 from anofpdm.errors import ScanWarning
-from anofpdm.options import Layout, Split
 from anofpdm.scoring.summary import TITLES
 from anofpdm.study.native import estimates
 from anofpdm.study.native.run_native import find_truth, is_trained_on

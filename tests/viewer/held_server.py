@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
-from anofpdm.options import Raw
+from anofpdm.choices import Raw
 from anofpdm.scans.modalities import InputModalities
 
 

@@ -4,9 +4,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from anofpdm.bids_app.dataset import RAW, check_source, write_dataset
+from anofpdm.choices import Engine
 from anofpdm.cohorts.layouts.bids import find_subjects
 from anofpdm.errors import CohortError
-from anofpdm.options import Engine
 from anofpdm.scans.modalities import InputModalities
 from anofpdm.segment import outputs
 from anofpdm.segment.inputs import Target

@@ -3,8 +3,8 @@
 import numpy as np
 
 from anofpdm.calibration.fit_calibration import FittedCalibration
+from anofpdm.choices import StrengthBy
 from anofpdm.labels import UNHEALTHY
-from anofpdm.options import StrengthBy
 from anofpdm.util.drawing import BLUE, ORANGE, Line, chart, encode_png, hstack_images
 
 

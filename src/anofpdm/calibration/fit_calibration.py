@@ -10,6 +10,7 @@ import torch
 
 from anofpdm.calibration.scan_labels import estimate_labels
 from anofpdm.calibration.signal_choice import TINY, choose_maps
+from anofpdm.choices import Encoding, Signal, Split, StrengthBy
 from anofpdm.cohorts.store import Cohort, check_slices, foreground
 from anofpdm.errors import CalibrationError
 from anofpdm.labels import HEALTHY, UNHEALTHY
@@ -37,7 +38,6 @@ from anofpdm.method.evidence import (
 from anofpdm.method.gather import gather_shared, slice_seeds
 from anofpdm.method.mask import smallest_lesion_level
 from anofpdm.network.predictor import TrainedModel
-from anofpdm.options import Encoding, Signal, Split, StrengthBy
 from anofpdm.scans.expects import ScanExpectation
 from anofpdm.util.artifacts import convert
 from anofpdm.util.distributed import World

@@ -9,11 +9,11 @@ from dataclasses import replace
 import numpy as np
 import torch
 
+from anofpdm.choices import Signal
 from anofpdm.method.calibration import Calibration, refit_maps, to_numpy
 from anofpdm.method.context import SlicePositions
 from anofpdm.method.decision import OURS, decide
 from anofpdm.method.evidence import Evidence, EvidenceSettings
-from anofpdm.options import Signal
 from anofpdm.util.workers import map_in_threads
 
 SHARES = (0.0, 0.2, 1 / 3, 0.5, 2 / 3)  # of the gradient; 0: maps of errors

@@ -6,9 +6,9 @@ from typing import Annotated
 import typer
 from typer.core import TyperCommand
 
+from anofpdm.choices import AnalysisLevel, Engine, Precision, Raw
 from anofpdm.cli import options
 from anofpdm.cli.progress import processes
-from anofpdm.options import AnalysisLevel, Engine, Precision, Raw
 
 LISTS = ("--participant-label", "--session-label")
 

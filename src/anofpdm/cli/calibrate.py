@@ -5,11 +5,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from anofpdm.choices import Encoding, Precision, Signal, Split, StrengthBy
 from anofpdm.cli import options
 from anofpdm.cli.options import OwnModel
 from anofpdm.cli.output import print_lines, print_rows
 from anofpdm.cli.progress import processes
-from anofpdm.options import Encoding, Precision, Signal, Split, StrengthBy
 
 if TYPE_CHECKING:
     from anofpdm.calibration.fit_calibration import FittedCalibration

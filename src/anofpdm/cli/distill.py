@@ -6,9 +6,9 @@ from typing import Annotated
 
 import typer
 
+from anofpdm.choices import Precision, WeightFormat
 from anofpdm.cli.options import Batch, Device, OwnModel, Seed, Weights, parse_names, resolve_device
 from anofpdm.cli.progress import processes
-from anofpdm.options import Precision, WeightFormat
 
 
 def distill(

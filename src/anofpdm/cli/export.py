@@ -5,8 +5,8 @@ from typing import Annotated
 
 import typer
 
+from anofpdm.choices import ExportFormat
 from anofpdm.cli.options import Model
-from anofpdm.options import ExportFormat
 
 
 def export(

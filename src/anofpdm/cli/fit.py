@@ -6,9 +6,9 @@ from typing import Annotated
 
 import typer
 
+from anofpdm.choices import Layout, Preset, Raw
 from anofpdm.cli import options
 from anofpdm.cli.progress import progress_bars
-from anofpdm.options import Layout, Preset, Raw
 from anofpdm.util.text import printable
 
 

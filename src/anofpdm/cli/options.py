@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from anofpdm.options import Engine, Precision, Raw, WeightFormat
+from anofpdm.choices import Engine, Precision, Raw, WeightFormat
 
 if TYPE_CHECKING:
     import torch

@@ -5,9 +5,9 @@ from typing import Annotated
 
 import typer
 
+from anofpdm.choices import Layout, PhantomKind
 from anofpdm.cli.options import Seed, Workers
 from anofpdm.cli.progress import progress_bars
-from anofpdm.options import Layout, PhantomKind
 
 
 def phantom(

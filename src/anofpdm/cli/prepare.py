@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from anofpdm.choices import Layout, Raw, Split, Template
 from anofpdm.cli import options
 from anofpdm.cli.output import print_lines, print_rows, problem_lines
 from anofpdm.cli.progress import progress_bars
-from anofpdm.options import Layout, Raw, Split, Template
 
 if TYPE_CHECKING:
     from anofpdm.cohorts import Cohort

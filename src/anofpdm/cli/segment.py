@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from anofpdm.choices import Detector, Engine, Precision, Raw, Split, Threshold
 from anofpdm.cli import options
 from anofpdm.cli.output import print_lines, problem_lines
 from anofpdm.cli.progress import processes
-from anofpdm.options import Detector, Engine, Precision, Raw, Split, Threshold
 from anofpdm.util.text import printable
 
 FILES, RAW, DICOM, CLUSTERS, DIFFUSION = (

@@ -5,9 +5,9 @@ from typing import Annotated
 
 import typer
 
+from anofpdm.choices import Engine, Raw
 from anofpdm.cli import options
 from anofpdm.cli.view import Host, Name, Open, Port, SetUp, Token, announce, install_niivue, require_server_packages
-from anofpdm.options import Engine, Raw
 
 
 def serve(

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from anofpdm.choices import Noise, Preset, Task, WeightFormat
 from anofpdm.cli.options import Device, FromModel, Weights, resolve_device
 from anofpdm.cli.progress import processes, progress_bars
 from anofpdm.errors import ConfigError
-from anofpdm.options import Noise, Preset, Task, WeightFormat
 
 if TYPE_CHECKING:
     import torch

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import numpy as np
 
+from anofpdm.choices import Split
 from anofpdm.errors import CohortError
 from anofpdm.labels import HEALTHY, NULL, UNHEALTHY
-from anofpdm.options import Split
 from anofpdm.util.files import read_regular_file, unescape_cell
 
 LABELS = {"0": HEALTHY, "healthy": HEALTHY, "1": UNHEALTHY, "unhealthy": UNHEALTHY}

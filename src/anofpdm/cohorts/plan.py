@@ -7,13 +7,13 @@ from pathlib import Path
 
 import numpy as np
 
+from anofpdm.choices import Layout, Raw, Split, Template, parse
 from anofpdm.cohorts.csv_tables import GivenLabels, read_labels, read_split
 from anofpdm.cohorts.layouts import bids, brats, folder
 from anofpdm.cohorts.raw_scans import RawOptions
 from anofpdm.cohorts.subjects import Subject, all_modalities, require_one_mask, with_modalities
 from anofpdm.cohorts.writer import Preparation, Settings
 from anofpdm.errors import CohortError
-from anofpdm.options import Layout, Raw, Split, Template, parse
 from anofpdm.scans.slices import BRIGHT_PERCENTILE, LEAST_FOREGROUND
 
 PREPARATION_VERSION = 2  # incremented whenever the same scan would give other slices

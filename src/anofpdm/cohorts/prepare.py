@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from anofpdm import __version__
+from anofpdm.choices import Raw, Template
 from anofpdm.cohorts.contact_sheet import draw_contact_sheet
 from anofpdm.cohorts.plan import Plan
 from anofpdm.cohorts.raw_scans import RawOptions, read_subject
@@ -23,7 +24,6 @@ from anofpdm.cohorts.store import Cohort, read_cohort
 from anofpdm.cohorts.subjects import Subject
 from anofpdm.cohorts.writer import ALL_FILES, JOURNAL, MANIFEST, RAW_FOLDER, SHEET, Manifest, ScanEntry, StoreWriter
 from anofpdm.errors import AnoFPDMError, CohortError, ScanError, ScanWarning
-from anofpdm.options import Raw, Template
 from anofpdm.scans import AxialPlanes, mask_slices, scan_slices
 from anofpdm.scans.expects import ScanExpectation
 from anofpdm.scans.slices import LEAST_FOREGROUND

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 from scipy import ndimage
 
+from anofpdm.choices import Raw, Template
 from anofpdm.cohorts.subjects import Subject
 from anofpdm.errors import ConfigError, ScanError
-from anofpdm.options import Raw, Template
 from anofpdm.raw.cache import StudyCache
 from anofpdm.raw.geometry import apply
 from anofpdm.raw.register import Head

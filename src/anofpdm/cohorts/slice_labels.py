@@ -11,11 +11,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from anofpdm.choices import Split
 from anofpdm.cohorts.csv_tables import GivenLabels
 from anofpdm.cohorts.plan import Plan
 from anofpdm.cohorts.writer import ScanEntry
 from anofpdm.labels import LABEL_NAMES, NULL, UNHEALTHY
-from anofpdm.options import Split
 from anofpdm.util.files import encode_csv
 
 THIN_MM = 3.0  # between slices; measured with 2 mm

@@ -11,9 +11,9 @@ from pathlib import Path
 import torch
 
 from anofpdm import __version__
+from anofpdm.choices import Engine, PhantomKind
 from anofpdm.errors import CohortError
 from anofpdm.models import registry
-from anofpdm.options import Engine, PhantomKind
 from anofpdm.phantoms.phantom_cohort import write_phantoms
 from anofpdm.report.render import render
 from anofpdm.scoring.metrics.volumes import VolumeScore, score_volume, true_slices

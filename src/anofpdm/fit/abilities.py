@@ -6,10 +6,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from anofpdm.calibration.fit_calibration import slice_positions
+from anofpdm.choices import Split
 from anofpdm.cohorts.store import Cohort
 from anofpdm.labels import HEALTHY, UNHEALTHY
 from anofpdm.method.calibration import Calibration
-from anofpdm.options import Split
 from anofpdm.student.student import Student
 from anofpdm.student.student_network import cohort_pixels
 

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from anofpdm.choices import Split
 from anofpdm.cohorts.csv_tables import GivenLabels
 from anofpdm.cohorts.plan import Plan, plan_cohort
 from anofpdm.cohorts.raw_scans import RawOptions
@@ -18,7 +19,6 @@ from anofpdm.cohorts.subjects import Subject
 from anofpdm.errors import CohortError, ConfigError
 from anofpdm.fit.fit_config import FitConfig
 from anofpdm.labels import HEALTHY, LABEL_NAMES, UNHEALTHY
-from anofpdm.options import Split
 
 VAL_SHARE = 0.2
 NEEDED = ((Split.VAL, HEALTHY), (Split.VAL, UNHEALTHY), (Split.TRAIN, HEALTHY))

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from anofpdm.calibration.fit_calibration import LEVELS, CalibrationConfig
+from anofpdm.choices import Split
 from anofpdm.cohorts.store import Cohort
 from anofpdm.errors import ConfigError
 from anofpdm.fit.fit_config import DEFAULT_STEPS, STUDENT_SHARE, Budget, FitConfig
@@ -19,7 +20,6 @@ from anofpdm.network.training.augment import CHANCES
 from anofpdm.network.training.trainer import Trainer
 from anofpdm.network.training.training_config import TrainingConfig
 from anofpdm.network.unet import UNet
-from anofpdm.options import Split
 from anofpdm.student.student_batches import StudentBatch
 from anofpdm.student.student_network import StudentConfig, StudentNet
 from anofpdm.student.train_student import StudentTrainer, StudentTrainingConfig

@@ -4,10 +4,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from anofpdm.choices import Layout, Preset, Raw
 from anofpdm.cohorts.plan import labels_file
 from anofpdm.errors import ConfigError
 from anofpdm.network.checkpoint import STATE, WEIGHTS
-from anofpdm.options import Layout, Preset, Raw
 
 COHORT, PAGE = "cohort", "index.html"
 DEFAULT_STEPS = 10_000  # as in results/glioma.md

@@ -10,6 +10,7 @@ import numpy as np
 
 from anofpdm import __version__
 from anofpdm.calibration.calibration_file import FIGURE
+from anofpdm.choices import Split
 from anofpdm.cohorts.store import Cohort
 from anofpdm.cohorts.writer import SHEET
 from anofpdm.fit.abilities import count_detected, detect_validation_slices, label_warnings, rate_detectors
@@ -19,7 +20,6 @@ from anofpdm.method.calibration import Calibration
 from anofpdm.network.predictor import TrainedModel
 from anofpdm.network.training.log import loss_jump, minutes_trained, read_log
 from anofpdm.network.training.sample_pictures import SAMPLES
-from anofpdm.options import Split
 from anofpdm.report.blocks import Table
 from anofpdm.report.render import render
 from anofpdm.scoring.burden import detected_by_burden

@@ -6,13 +6,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from anofpdm.choices import Raw, Split
 from anofpdm.cohorts.plan import Plan
 from anofpdm.cohorts.slice_labels import fill_between
 from anofpdm.cohorts.subjects import Subject
 from anofpdm.errors import AnoFPDMError, ScanWarning
 from anofpdm.fit.estimate import Work
 from anofpdm.labels import HEALTHY, LABEL_NAMES, NULL, UNHEALTHY
-from anofpdm.options import Raw, Split
 from anofpdm.scans.nifti import read_grid
 
 

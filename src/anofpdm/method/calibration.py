@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from anofpdm.choices import Detector, Signal, StrengthBy, parse
 from anofpdm.errors import CalibrationError, MethodError
 from anofpdm.labels import HEALTHY, UNHEALTHY
 from anofpdm.method.context import SlicePositions, smooth_across_slices
@@ -29,7 +30,6 @@ from anofpdm.method.detection import (
 from anofpdm.method.evidence import Evidence, EvidenceSettings
 from anofpdm.method.mask import median_filtered, smallest_lesion_level
 from anofpdm.network.schedule import NoiseSchedule
-from anofpdm.options import Detector, Signal, StrengthBy, parse
 
 ACCURACY_RATIO = 0.98
 HEALTHY_PERCENTILE = 99.8  # of the filtered maps of healthy slices

@@ -4,13 +4,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from anofpdm.choices import Detector, Threshold, parse
 from anofpdm.errors import CalibrationError, MethodError
 from anofpdm.method.calibration import CONTEXT_MM, Calibration, ContextFit, to_numpy
 from anofpdm.method.context import SlicePositions, smooth_across_slices
 from anofpdm.method.detection import log_curves
 from anofpdm.method.evidence import Evidence
 from anofpdm.method.mask import MaskSettings, mask, mask_quantiles, median_filtered, thresholds
-from anofpdm.options import Detector, Threshold, parse
 
 PEAK_SHARE = 0.2  # maps spread beyond the edge of a strong lesion; values below this share of the peak are not lesion
 

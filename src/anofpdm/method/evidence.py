@@ -10,9 +10,9 @@ import msgspec
 import torch
 from torch import Tensor
 
+from anofpdm.choices import Encoding, Signal
 from anofpdm.errors import MethodError
 from anofpdm.network.schedule import NoiseSchedule
-from anofpdm.options import Encoding, Signal
 
 AUTHORS_TOP = 600  # the authors' code uses levels 0 .. 599
 BATCH = 50  # slices

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from anofpdm.choices import Encoding
 from anofpdm.method.evidence import EvidenceSettings
 from anofpdm.method.guidance import PredictNoise, noise_pair
 from anofpdm.network.schedule import NoiseSchedule
-from anofpdm.options import Encoding
 from anofpdm.util.workers import THREADS, map_in_threads
 
 Draw = Callable[[], Tensor]  # the next noise, [N, C, H, W]

@@ -11,13 +11,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from anofpdm.choices import Encoding, Signal, parse
 from anofpdm.errors import MethodError
 from anofpdm.method.evidence import BATCH, Evidence, EvidenceRequest, EvidenceSettings, concatenate
 from anofpdm.method.forward_process import Level, forward_process, slice_noise
 from anofpdm.method.guidance import PredictNoise
 from anofpdm.method.running_evidence import RunningEvidence
 from anofpdm.network.schedule import NoiseSchedule
-from anofpdm.options import Encoding, Signal, parse
 from anofpdm.util.distributed import World
 from anofpdm.util.memory import in_batches_that_fit
 from anofpdm.util.progress import Progress, silent

@@ -9,8 +9,8 @@ from numpy.lib.stride_tricks import sliding_window_view
 from scipy import ndimage
 from torch import Tensor
 
+from anofpdm.choices import Threshold, parse
 from anofpdm.errors import CalibrationError, MethodError
-from anofpdm.options import Threshold, parse
 
 QUANTILES = (0.90, 0.98)  # of a map: at the largest divergence, at none
 MEDIAN = 5  # pixels, width of the filter

@@ -7,10 +7,10 @@ So one pass serves all strengths, and nothing is kept per level but three number
 import torch
 from torch import Tensor
 
+from anofpdm.choices import Signal
 from anofpdm.method.evidence import Evidence, EvidenceRequest, SignalMaps, combine
 from anofpdm.method.forward_process import Level
 from anofpdm.method.guidance import guided_estimate
-from anofpdm.options import Signal
 
 LOW_WEIGHT = 1e-12  # of low levels in `gradient-above`; not 0, so that a slice that ends at one still has a map
 

@@ -8,11 +8,11 @@ from typing import Annotated, Any
 from msgspec import Meta
 
 from anofpdm import __version__
+from anofpdm.choices import Preset, Task, parse
 from anofpdm.errors import ConfigError, ModelError
 from anofpdm.labels import NULL
 from anofpdm.network.checkpoint import FORMAT
 from anofpdm.network.training.training_config import TrainingConfig
-from anofpdm.options import Preset, Task, parse
 from anofpdm.util.artifacts import convert
 
 MOST = 4096  # the largest published networks need a quarter of that

@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from anofpdm.choices import Noise, Precision, Task, parse
 from anofpdm.errors import ModelError
 from anofpdm.network import checkpoint
 from anofpdm.network.config import ModelConfig, UNetConfig
@@ -16,7 +17,6 @@ from anofpdm.network.fast.cpu import SliceThreads
 from anofpdm.network.fast.cuda_graph import CudaGraph
 from anofpdm.network.fast.winograd import is_faster_here, use_winograd
 from anofpdm.network.unet import UNet
-from anofpdm.options import Noise, Precision, Task, parse
 from anofpdm.scans.expects import ScanExpectation
 from anofpdm.util.artifacts import convert
 from anofpdm.util.memory import half_of, release_cached_memory, unless_out_of_memory

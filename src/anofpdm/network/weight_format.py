@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from anofpdm.options import WeightFormat
+from anofpdm.choices import WeightFormat
 
 SCALE = "::scale"  # suffix of the scales of an 8-bit tensor
 MIN_SIZE = 4096  # smaller tensors stay in half precision

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
+from anofpdm.choices import PhantomKind, parse
 from anofpdm.errors import CohortError
-from anofpdm.options import PhantomKind, parse
 from anofpdm.phantoms.anatomy import PhantomGrid, fold, make_head
 from anofpdm.phantoms.atlas import load_atlas
 from anofpdm.phantoms.painted_lesions import displace, grow_stroke, grow_tumour, stroke_foci, tumour_foci

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 import torch
 
+from anofpdm.choices import Detector, Engine
 from anofpdm.errors import NotEnoughMemoryError, ScanWarning
 from anofpdm.method.calibration import Calibration
 from anofpdm.method.context import SlicePositions
@@ -15,7 +16,6 @@ from anofpdm.method.decision import Decisions, DecisionSettings, decide, fit_for
 from anofpdm.method.evidence import EvidenceRequest, concatenate
 from anofpdm.method.gather import batch_for, evidence_batches, slice_seeds
 from anofpdm.network.predictor import TrainedModel, load_trained
-from anofpdm.options import Detector, Engine
 from anofpdm.student.student import Student
 from anofpdm.student.student_network import fill_missing
 from anofpdm.util.artifacts import to_plain

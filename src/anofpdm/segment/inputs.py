@@ -7,12 +7,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from anofpdm.choices import Layout, Raw, parse
 from anofpdm.cohorts.layouts import folder
 from anofpdm.cohorts.store import open_cohort
 from anofpdm.cohorts.subjects import Source, Subject, is_nifti_name, normalise_name
 from anofpdm.cohorts.writer import MANIFEST
 from anofpdm.errors import AnoFPDMError, CohortError, ScanError
-from anofpdm.options import Layout, Raw, parse
 from anofpdm.scans.dicom.source import holds_dicom, is_zip
 from anofpdm.scans.modalities import InputModalities, as_inputs
 from anofpdm.scans.plausible import DICOM_HEADER, NIFTI_HEADER

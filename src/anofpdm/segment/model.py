@@ -21,13 +21,13 @@ from typing import Any, Unpack
 import torch
 
 from anofpdm.calibration.calibration_file import load_calibration
+from anofpdm.choices import Engine, Precision, Raw, parse
 from anofpdm.errors import ConfigError, ModelError
 from anofpdm.method.decision import OURS
 from anofpdm.method.gather import batch_for
 from anofpdm.models.registry import model_folder
 from anofpdm.network.checkpoint import WEIGHTS
 from anofpdm.network.predictor import load_trained
-from anofpdm.options import Engine, Precision, Raw, parse
 from anofpdm.raw.cache import StudyCache
 from anofpdm.segment.brain_source import BrainSource
 from anofpdm.segment.engines import Diffusion, DiffusionEngine, StudentEngine

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
+from anofpdm.choices import Raw
 from anofpdm.errors import ScanError
-from anofpdm.options import Raw
 from anofpdm.raw.brain import DEEPBET, BrainFinder
 from anofpdm.raw.cache import StudyCache
 from anofpdm.raw.stripped import is_stripped

@@ -8,7 +8,7 @@ from typing import Any, Literal, TypedDict
 import torch
 
 from anofpdm import __version__
-from anofpdm.options import Detector, Engine, Raw, Threshold
+from anofpdm.choices import Detector, Engine, Raw, Threshold
 from anofpdm.scans.expects import ScanExpectation
 from anofpdm.scans.modalities import InputModalities
 from anofpdm.segment.brain_source import BrainSource

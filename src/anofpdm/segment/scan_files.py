@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from anofpdm.choices import Layout
 from anofpdm.cohorts.layouts import bids, brats, folder
 from anofpdm.cohorts.subjects import MASK, Source, Subject, nifti_files, normalise_name, with_modalities
 from anofpdm.errors import CohortError, ConfigError, ScanError
-from anofpdm.options import Layout
 from anofpdm.scans import read_volume
 from anofpdm.scans.modalities import InputModalities, as_inputs
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from anofpdm.options import Raw
+from anofpdm.choices import Raw
 from anofpdm.raw.cache import StudyCache
 from anofpdm.report.display import DisplayData
 from anofpdm.scans.findings import find_lesions

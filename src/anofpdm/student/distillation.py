@@ -12,6 +12,7 @@ from scipy.special import expit
 
 from anofpdm import __version__
 from anofpdm.calibration.fit_calibration import check_model_fits, slice_positions
+from anofpdm.choices import WeightFormat
 from anofpdm.cohorts.store import Cohort
 from anofpdm.errors import CalibrationError, ConfigError, TrainingError
 from anofpdm.labels import HEALTHY, UNHEALTHY, estimated_note
@@ -20,7 +21,6 @@ from anofpdm.method.context import SlicePositions
 from anofpdm.method.decision import OURS, DecisionSettings, fit_for
 from anofpdm.network.predictor import TrainedModel
 from anofpdm.network.weight_format import round_to
-from anofpdm.options import WeightFormat
 from anofpdm.student.edges import move_edges
 from anofpdm.student.fit_detector import fit_student_calibration
 from anofpdm.student.predict import predict_passes

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import torch
 
+from anofpdm.choices import WeightFormat
 from anofpdm.errors import ConfigError, MethodError, ModelError
 from anofpdm.method.context import SlicePositions
 from anofpdm.method.decision import Decisions
 from anofpdm.network.checkpoint import FORMAT, WEIGHTS, load_model, save_model
 from anofpdm.network.weight_format import store
-from anofpdm.options import WeightFormat
 from anofpdm.scans.expects import ScanExpectation
 from anofpdm.student.decide import CALIBRATED, MaskChoices, ScanDecision, StudentCalibration, StudentDecision, map_scans
 from anofpdm.student.predict import predict_passes

@@ -14,8 +14,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from anofpdm.choices import Raw
 from anofpdm.errors import AnoFPDMError, OutputError, ScanError, ScanWarning
-from anofpdm.options import Raw
 from anofpdm.scans.modalities import InputModalities
 from anofpdm.segment import outputs
 from anofpdm.util.memory import keep_freed_memory

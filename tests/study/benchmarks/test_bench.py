@@ -2,9 +2,9 @@ import time
 
 import torch
 
+from anofpdm.choices import Preset
 from anofpdm.method import NoiseSchedule, forward_evidence
 from anofpdm.network.predictor import NoisePredictor
-from anofpdm.options import Preset
 from anofpdm.scans import write_nifti
 from anofpdm.segment.outputs import MASK
 from anofpdm.study.bench import scan_speed as bench_scan

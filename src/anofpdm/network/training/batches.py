@@ -7,10 +7,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from anofpdm.choices import Task
 from anofpdm.cohorts.store import Cohort
 from anofpdm.errors import TrainingError
 from anofpdm.labels import HEALTHY, NULL, UNHEALTHY
-from anofpdm.options import Task
 from anofpdm.util.workers import map_in_threads
 
 READERS = 2  # threads; each reads up to two batches in advance

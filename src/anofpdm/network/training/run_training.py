@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from anofpdm.choices import Task
 from anofpdm.cohorts.store import Cohort
 from anofpdm.errors import ModelError, Terminated, TrainingError
 from anofpdm.labels import LABEL_NAMES
@@ -23,7 +24,6 @@ from anofpdm.network.training.sample_pictures import save_pictures
 from anofpdm.network.training.trainer import Trainer
 from anofpdm.network.training.training_config import TrainingConfig, TrainingLimits
 from anofpdm.network.weight_format import store
-from anofpdm.options import Task
 from anofpdm.util.artifacts import to_plain
 from anofpdm.util.distributed import World
 from anofpdm.util.files import folder_lock, remove_temporary_files

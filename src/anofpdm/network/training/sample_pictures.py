@@ -8,10 +8,10 @@ import torch
 from PIL import Image, ImageDraw
 from torch import Tensor
 
+from anofpdm.choices import Task
 from anofpdm.labels import LABEL_NAMES
 from anofpdm.network.schedule import NoiseSchedule
 from anofpdm.network.training.trainer import LEVEL_BINS, Trainer
-from anofpdm.options import Task
 from anofpdm.util.drawing import Line, chart, encode_png, font
 from anofpdm.util.files import write_atomically
 from anofpdm.util.memory import unless_out_of_memory

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from anofpdm.choices import Task
 from anofpdm.errors import TrainingError
 from anofpdm.network.config import UNetConfig
 from anofpdm.network.fast.cpu import fast_gradients
@@ -21,7 +22,6 @@ from anofpdm.network.training.augment import CHANCES, augment
 from anofpdm.network.training.optimiser import adamw, set_learning_rate, update_average
 from anofpdm.network.training.training_config import TrainingConfig
 from anofpdm.network.unet import UNet
-from anofpdm.options import Task
 from anofpdm.util.distributed import World
 from anofpdm.util.memory import unless_out_of_memory
 

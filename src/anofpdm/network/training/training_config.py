@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
+from anofpdm.choices import Noise, Task, WeightFormat
 from anofpdm.errors import ConfigError
-from anofpdm.options import Noise, Task, WeightFormat
 
 
 @dataclass(frozen=True)

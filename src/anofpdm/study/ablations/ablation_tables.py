@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 import torch
 
+from anofpdm.choices import Threshold
 from anofpdm.labels import UNHEALTHY
 from anofpdm.method.decision import decide
 from anofpdm.method.detection import Accuracy
 from anofpdm.method.mask import MaskSettings, mask, thresholds
-from anofpdm.options import Threshold
 from anofpdm.scoring.metrics.pixels import dice
 from anofpdm.study.ablations.evidence_passes import NO_DETECTOR, Study
 from anofpdm.study.ablations.levels import FACTORS, LevelMeasurements

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from anofpdm.calibration.fit_calibration import CalibrationConfig, FittedCalibration, labelled_rows
+from anofpdm.choices import Detector
 from anofpdm.cohorts.store import Cohort, foreground
 from anofpdm.errors import EvaluationError
 from anofpdm.labels import UNHEALTHY
@@ -15,7 +16,6 @@ from anofpdm.method.calibration import Calibration
 from anofpdm.method.decision import Decisions, DecisionSettings
 from anofpdm.method.evidence import Evidence
 from anofpdm.network.predictor import TrainedModel
-from anofpdm.options import Detector
 from anofpdm.scoring.metrics.pixels import dice
 from anofpdm.scoring.truth import Truth
 from anofpdm.util.distributed import World

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from anofpdm.choices import Precision, Preset
 from anofpdm.labels import HEALTHY, NULL
 from anofpdm.method.evidence import spread_levels
 from anofpdm.method.gather import forward_evidence
@@ -19,7 +20,6 @@ from anofpdm.network.config import UNetConfig, preset
 from anofpdm.network.predictor import NoisePredictor
 from anofpdm.network.schedule import NoiseSchedule
 from anofpdm.network.unet import UNet
-from anofpdm.options import Precision, Preset
 from anofpdm.student.student_network import StudentConfig, StudentNet, mirror_passes
 
 MODALITIES = 4

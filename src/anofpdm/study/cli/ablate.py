@@ -5,10 +5,10 @@ from typing import Annotated
 
 import typer
 
+from anofpdm.choices import Precision, Signal, Split, StrengthBy
 from anofpdm.cli import options
 from anofpdm.cli.options import Model
 from anofpdm.cli.progress import processes
-from anofpdm.options import Precision, Signal, Split, StrengthBy
 
 
 def ablate(

@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from anofpdm.choices import Precision, Preset
 from anofpdm.cli.options import Device, resolve_device
 from anofpdm.cli.output import print_table
-from anofpdm.options import Precision, Preset
 
 if TYPE_CHECKING:
     from rich.table import Table

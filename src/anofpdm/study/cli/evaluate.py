@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from anofpdm.choices import Engine, Precision, Signal, Split, StrengthBy
 from anofpdm.cli import options
 from anofpdm.cli.progress import processes
-from anofpdm.options import Engine, Precision, Signal, Split, StrengthBy
 from anofpdm.study.cli.evaluate_native import check_options, evaluate_native
 from anofpdm.study.comparison.names import DEFAULT_METHODS, MODEL_TASKS, MethodChoice
 

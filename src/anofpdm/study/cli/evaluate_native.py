@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from anofpdm.choices import Engine, Precision, Split
 from anofpdm.cli import options
 from anofpdm.cli.output import print_lines, problem_lines
 from anofpdm.cli.progress import processes
 from anofpdm.cli.score import print_scores
-from anofpdm.options import Engine, Precision, Split
 
 if TYPE_CHECKING:
     from anofpdm.segment.model import Model

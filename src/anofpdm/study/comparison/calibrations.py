@@ -5,9 +5,9 @@ from pathlib import Path
 
 from anofpdm.calibration.calibration_file import from_json, to_json
 from anofpdm.calibration.fit_calibration import CalibrationConfig, gather_labelled
+from anofpdm.choices import Signal, StrengthBy
 from anofpdm.errors import EvaluationError
 from anofpdm.method.calibration import Calibration
-from anofpdm.options import Signal, StrengthBy
 from anofpdm.study.comparison.job import EvaluationJob
 from anofpdm.study.comparison.methods import EvidenceMethod
 from anofpdm.util.files import write_atomically

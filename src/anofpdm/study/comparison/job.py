@@ -10,10 +10,10 @@ import numpy as np
 
 from anofpdm import __version__
 from anofpdm.calibration.fit_calibration import CalibrationConfig
+from anofpdm.choices import Signal
 from anofpdm.cohorts.store import Cohort, foreground
 from anofpdm.errors import ConfigError, EvaluationError
 from anofpdm.network.predictor import TrainedModel
-from anofpdm.options import Signal
 from anofpdm.scoring.truth import Truth
 from anofpdm.study.comparison.method_results import Examples, load_scores
 from anofpdm.study.comparison.methods import MethodSelection

@@ -7,12 +7,12 @@ from typing import ClassVar
 
 from torch import Tensor
 
+from anofpdm.choices import Detector, Encoding, Signal, Threshold
 from anofpdm.errors import ConfigError
 from anofpdm.method.calibration import CONTEXT_MM
 from anofpdm.method.decision import OURS, PAPER, PEAK_SHARE, DecisionSettings
 from anofpdm.method.forward_process import slice_noise
 from anofpdm.method.mask import MaskSettings
-from anofpdm.options import Detector, Encoding, Signal, Threshold
 from anofpdm.study.comparison.names import SETUPS, MethodChoice, Setup
 from anofpdm.study.comparison.rival_models import Models, how_to_get
 from anofpdm.study.missing import name_without

@@ -10,13 +10,13 @@ import numpy as np
 import torch
 
 from anofpdm.calibration.fit_calibration import slice_positions
+from anofpdm.choices import Signal
 from anofpdm.errors import EvaluationError
 from anofpdm.method.calibration import Calibration
 from anofpdm.method.decision import Decisions, decide
 from anofpdm.method.evidence import GRADIENT_SHARE, Evidence, EvidenceRequest, components
 from anofpdm.method.gather import evidence_batches, regroup, slice_seeds
 from anofpdm.method.mask import mask, median_filtered
-from anofpdm.options import Signal
 from anofpdm.student.student import Student
 from anofpdm.student.student_network import cohort_pixels
 from anofpdm.study.comparison.job import EvaluationJob

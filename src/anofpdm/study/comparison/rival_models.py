@@ -10,12 +10,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from anofpdm.choices import Precision, Split
 from anofpdm.cohorts.store import Cohort
 from anofpdm.errors import ConfigError, EvaluationError, ModelError
 from anofpdm.method.guidance import PredictNoise
 from anofpdm.network.checkpoint import WEIGHTS
 from anofpdm.network.predictor import TrainedModel, load_trained
-from anofpdm.options import Precision, Split
 from anofpdm.student.student import Student, load_student
 from anofpdm.study.comparison.names import DEFAULT_METHODS, MODEL_TASKS, MethodChoice
 from anofpdm.study.rivals.ddim import HealthyGradient, Predict, with_label

@@ -7,11 +7,11 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
+from anofpdm.choices import Layout, Split, parse
 from anofpdm.cohorts.plan import find_subjects
 from anofpdm.cohorts.store import Cohort
 from anofpdm.cohorts.subjects import Subject
 from anofpdm.errors import CohortError
-from anofpdm.options import Layout, Split, parse
 from anofpdm.scans.modalities import InputModalities, as_inputs
 from anofpdm.segment.inputs import BIDS_LAYOUTS, Target, check_names
 from anofpdm.segment.scan_files import select_modalities

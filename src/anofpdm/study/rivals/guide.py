@@ -8,12 +8,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from anofpdm.choices import Noise, Task
 from anofpdm.cohorts.store import Cohort
 from anofpdm.labels import HEALTHY, UNHEALTHY
 from anofpdm.method.detection import auc
 from anofpdm.network.fast.cpu import fast_gradients
 from anofpdm.network.predictor import load_network
-from anofpdm.options import Noise, Task
 from anofpdm.study.rivals.ddim import SCHEDULE, HealthyGradient
 from anofpdm.study.rivals.noised_classifier import NoisedClassifier
 from anofpdm.util.progress import Progress, silent

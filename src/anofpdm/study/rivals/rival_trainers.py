@@ -4,9 +4,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from anofpdm.choices import Noise, Task
 from anofpdm.network.training.trainer import Inputs, Trainer
 from anofpdm.network.training.training_config import TrainingConfig
-from anofpdm.options import Noise, Task
 from anofpdm.study.rivals.noised_classifier import NoisedClassifier
 from anofpdm.study.rivals.simplex import random_permutations, simplex_noise
 

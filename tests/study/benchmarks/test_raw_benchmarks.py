@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from anofpdm.choices import PhantomKind
 from anofpdm.demo.run_demo import BUNDLED
-from anofpdm.options import PhantomKind
 from anofpdm.phantoms.phantom_cohort import PhantomConfig, make_phantom
 from anofpdm.scans import write_nifti
 from anofpdm.scans.grid import Grid

@@ -12,7 +12,7 @@ from anofpdm.scans import write_nifti
 from anofpdm.scans.modalities import InputModalities
 from anofpdm.viewer.limits import Limits, RequestError
 from anofpdm.viewer.upload_check import check_images
-from tests.raw.worlds import dicom_series, moved_head, random_rigid, thick_grid
+from tests.raw.toy_studies import dicom_series, moved_head, random_rigid, thick_grid
 
 MOVEMENT = random_rigid(np.random.default_rng(8), 10.0, 12.0)
 

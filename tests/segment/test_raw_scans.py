@@ -10,9 +10,9 @@ import pydicom
 import pytest
 from scipy import ndimage
 
+from anofpdm.choices import Raw
 from anofpdm.demo.run_demo import BUNDLED
 from anofpdm.errors import ScanError
-from anofpdm.options import Raw
 from anofpdm.raw.cache import StudyCache
 from anofpdm.report.display import slice_space
 from anofpdm.report.result_page import render_report
@@ -25,7 +25,7 @@ from anofpdm.segment.model import load
 from anofpdm.segment.read import read
 from tests.dicom_toys import Series
 from tests.dicom_toys import head as noise
-from tests.raw.worlds import dicom_series, lesion_on, random_rigid, stripped_head, thick_grid, tumour_phantom
+from tests.raw.toy_studies import dicom_series, lesion_on, random_rigid, stripped_head, thick_grid, tumour_phantom
 from tests.scans.test_dicom_out import rebuilt
 from tests.segment.known_model import segment_all, with_network
 from tests.toys import dice

@@ -5,7 +5,7 @@ from functools import cache
 
 import numpy as np
 
-from anofpdm.options import PhantomKind
+from anofpdm.choices import PhantomKind
 from anofpdm.phantoms.phantom_cohort import Phantom, PhantomConfig, make_phantom
 from anofpdm.raw.geometry import apply, resample, rigid_matrix
 from anofpdm.raw.register import Head

@@ -8,17 +8,17 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from anofpdm.choices import Raw, Template
 from anofpdm.cohorts import open_cohort, raw_scans
 from anofpdm.cohorts.plan import plan_cohort
 from anofpdm.cohorts.prepare import prepare
 from anofpdm.cohorts.raw_scans import RawOptions
 from anofpdm.errors import CohortError
-from anofpdm.options import Raw, Template
 from anofpdm.raw.geometry import apply
 from anofpdm.scans import read_volume, write_nifti
 from anofpdm.scoring.truth import Truth
 from tests import toys
-from tests.raw.worlds import lesion_on, moved_head, random_rigid, stripped_head, thick_grid, tumour_phantom
+from tests.raw.toy_studies import lesion_on, moved_head, random_rigid, stripped_head, thick_grid, tumour_phantom
 
 MOVEMENT = random_rigid(np.random.default_rng(8), 12.0, 15.0)
 GRIDS = {
