@@ -194,7 +194,8 @@ run_training.train(trainer, cohort, Path(sys.argv[2]), TrainingLimits(steps=2, l
 class TestRefuses:
     @pytest.mark.parametrize("changed", ["preparation_sha256", "slices_sha256", "tables_sha256"])
     def test_another_cohort(self, cohort, run, changed):
-        other = dataclasses.replace(cohort, manifest=dataclasses.replace(cohort.manifest, **{changed: "other"}))
+        value = dict.fromkeys(cohort.manifest.tables_sha256, "other") if changed == "tables_sha256" else "other"
+        other = dataclasses.replace(cohort, manifest=dataclasses.replace(cohort.manifest, **{changed: value}))
         with pytest.raises(ModelError, match="another cohort"):
             resume(run / "part", other)
 

@@ -190,7 +190,8 @@ def test_an_interrupted_run_resumes_with_cached_pseudo_labels(copied, monkeypatc
 
 def test_pseudo_labels_are_cached_per_calibration_decision_labels_and_split(copied):
     network, calibration, cohort = opened(copied)
-    relabelled = replace(cohort, manifest=replace(cohort.manifest, tables_sha256={"slices.csv": "other"}))
+    tables = {**cohort.manifest.tables_sha256, "slices.csv": "other"}
+    relabelled = replace(cohort, manifest=replace(cohort.manifest, tables_sha256=tables))
     teacher = Teacher(network, calibration, LOW)
     recalibrated = replace(teacher, calibration=replace(calibration, divergence_max=1.0))
     otherwise = replace(teacher, decision=DecisionSettings(detector="cosine"))

@@ -61,7 +61,7 @@ def worker_count(workers: int) -> int:
 
 
 Workers = Annotated[int, typer.Option(min=0, callback=worker_count, help="Worker processes; 0 means one per CPU core.")]
-Seed = Annotated[int, typer.Option(min=0, help="Random seed.")]
+Seed = Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Random seed.")]
 Score = Annotated[str, typer.Option(help="Scored modalities, e.g. flair,t2. Default: all.")]
 Strengths = Annotated[str, typer.Option(help="Candidate guidance strengths, separated by commas.")]
 STRENGTHS = "0,1,2,3,4,5,8,12,20,30"

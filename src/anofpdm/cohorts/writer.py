@@ -54,7 +54,7 @@ class Settings(Preparation):
 class Manifest:
     """manifest.json of a complete cohort."""
 
-    FORMAT: ClassVar[int] = 1
+    FORMAT: ClassVar[int] = 2
 
     format: int = FORMAT
     anofpdm: str  # version
@@ -104,19 +104,19 @@ class StoreWriter:
     def __init__(self, folder: Path, settings: Settings):
         self.folder, self.settings = folder, settings
         size = settings.size
-        with translate_write_errors(folder):
+        with translate_write_errors(folder / JOURNAL):
             self.entries = self._read_journal()
-            self._append_slices(np.empty((0, len(settings.modalities), size, size), np.float16), None)
+        self._append_slices(np.empty((0, len(settings.modalities), size, size), np.float16), None)
 
     def append(self, entry: ScanEntry, pixels: np.ndarray, masks: np.ndarray | None) -> None:
         """pixels [n, C, size, size] float16; masks [n, size, size] bool. Data first, then the journal."""
-        with translate_write_errors(self.folder):
+        with translate_write_errors(self.folder / MANIFEST):
             (self.folder / MANIFEST).unlink(missing_ok=True)  # incomplete from here on
-            self._append_slices(pixels, masks)
-            with (self.folder / JOURNAL).open("ab") as file:
-                file.write(_journal_line(entry))
-                file.flush()
-                os.fsync(file.fileno())
+        self._append_slices(pixels, masks)
+        with translate_write_errors(self.folder / JOURNAL), (self.folder / JOURNAL).open("ab") as file:
+            file.write(_journal_line(entry))
+            file.flush()
+            os.fsync(file.fileno())
         self.entries.append(entry)
 
     def _append_slices(self, pixels: np.ndarray, masks: np.ndarray | None) -> None:
@@ -154,12 +154,17 @@ def append_rows(path: Path, rows: np.ndarray, n_before: int) -> None:
     shape = (n_before + len(rows), *rows.shape[1:])
     np.lib.format.write_array_header_1_0(header, {"descr": rows.dtype.str, "fortran_order": False, "shape": shape})
     start = len(header.getvalue()) + n_before * math.prod(rows.shape[1:]) * rows.itemsize
+    if n_before and (not path.is_file() or path.stat().st_size < start):
+        raise CohortError(f"{path}: shorter than its journal states, it was changed; start again with --overwrite")
+    with translate_write_errors(path):
+        _write_rows(path, header.getvalue(), start, rows)
+
+
+def _write_rows(path: Path, header: bytes, start: int, rows: np.ndarray) -> None:
     path.parent.mkdir(exist_ok=True)
     path.touch()
-    if n_before and path.stat().st_size < start:
-        raise CohortError(f"{path}: shorter than its journal states, it was changed; start again with --overwrite")
     with path.open("r+b") as file:
-        file.write(header.getvalue())
+        file.write(header)
         file.truncate(start)
         file.seek(start)
         file.write(rows.tobytes())

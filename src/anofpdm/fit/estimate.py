@@ -71,10 +71,11 @@ class Estimate:
     steps: int  # of training
     training: float
     calibration: float
-    student: float  # with its pseudo-labels
+    labelling: float
+    student: float
 
     def describe(self, budget: Budget, device: torch.device) -> list[str]:
-        stages = {"training": self.training, "calibration": self.calibration, "student": self.student}
+        stages = {"training": self.training, "calibration": self.calibration, "student": self.labelling + self.student}
         parts = ", ".join(f"{name} {describe_seconds(seconds)}" for name, seconds in stages.items())
         lines = [f"estimated time: {describe_seconds(sum(stages.values()))} ({parts}) on {device}"]
         if device.type == "cpu":
@@ -114,7 +115,7 @@ def estimate_time(budget: Budget, work: Work, speed: Speed, done: Done) -> Estim
             f"{problem}; give --minutes {math.ceil(1.1 * needed / 60)} or more, which is {FEWEST_STEPS} steps, or make "
             "both faster (a GPU, or --preset tiny --size 64)"
         )
-    return Estimate(steps, training, calibration, labelling + student)
+    return Estimate(steps, training, calibration, labelling, student)
 
 
 def describe_seconds(seconds: float) -> str:

@@ -8,6 +8,7 @@ from anofpdm.choices import Layout, Preset, Raw
 from anofpdm.cohorts.plan import labels_file
 from anofpdm.errors import ConfigError
 from anofpdm.network.checkpoint import STATE, WEIGHTS
+from anofpdm.util.files import file_sha256
 
 COHORT, PAGE = "cohort", "index.html"
 DEFAULT_STEPS = 10_000  # as in results/glioma.md
@@ -80,7 +81,7 @@ class FitConfig:
         return {
             "SRC": str(data.source.absolute()),
             "--layout": str(data.layout),
-            "--split": str(data.split.absolute()) if data.split else None,
+            "--split": file_sha256(data.split) if data.split and data.split.is_file() else None,
             "--modalities": ",".join(data.modalities),
             "--size": data.size,
             "--raw": str(data.raw),

@@ -21,6 +21,7 @@ class Record:
     labels: str | None = None  # sha256 of the file
     minutes: float = 0.0  # of all stages but training, over all runs
     trained_for: float = 0.0  # --minutes whose share training has used
+    student_minutes: float | None = None  # what is left of --minutes for training the student
 
 
 def load_record(config: FitConfig) -> Record:

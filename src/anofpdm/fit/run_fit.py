@@ -17,7 +17,7 @@ from anofpdm.cohorts.writer import MANIFEST
 from anofpdm.errors import CalibrationError, CohortError, ModelError, TrainingError
 from anofpdm.fit.data_plan import check_labels, check_score, plan_data
 from anofpdm.fit.estimate import Done, Estimate, Work, estimate_time, measure_speed
-from anofpdm.fit.fit_config import LEARNING_RATE, PAGE, STUDENT_SHARE, FitConfig
+from anofpdm.fit.fit_config import LEARNING_RATE, PAGE, FitConfig
 from anofpdm.fit.fit_page import FitResult, render_page
 from anofpdm.fit.preview import Preview, preview
 from anofpdm.fit.record import change_record, check_settings, count_minutes, load_record, record_settings
@@ -151,7 +151,8 @@ class Fit:
         limits = TrainingLimits(budget.steps, minutes)
         run_training.train(self._trainer(cohort), cohort, config.out, limits, self.progress)
         if budget.minutes is not None:
-            change_record(config, trained_for=budget.minutes)
+            left = max(estimate.student / 60, SHORTEST)
+            change_record(config, trained_for=budget.minutes, student_minutes=left)
         self.note(f"2/5 train: {self._trained_step()} steps")
 
     def _trainer(self, cohort: Cohort) -> Trainer:
@@ -180,12 +181,10 @@ class Fit:
 
     def _distil(self, model: TrainedModel, calibration: Calibration, cohort: Cohort) -> tuple[Student | None, str]:
         """The student, or why there is none."""
-        config, minutes = self.config, None
+        config = self.config
         student, state, why_none = _finished_student(model, calibration), "complete, ", ""
         if student is None:
-            state = ""
-            if config.budget.minutes is not None:  # training had the rest of what the two share
-                minutes = max(minutes_trained(config.out), SHORTEST) * STUDENT_SHARE / (1 - STUDENT_SHARE)
+            state, minutes = "", load_record(config).student_minutes
             training = StudentTrainingConfig(config.budget.student_steps, minutes, seed=config.seed)
             try:
                 with count_minutes(config):

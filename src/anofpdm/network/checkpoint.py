@@ -64,7 +64,7 @@ def weights_must_fit(folder: Path) -> Iterator[None]:
     try:
         yield
     except RuntimeError as problem:
-        if is_out_of_memory(problem):
+        if "loading state_dict" not in str(problem):  # of memory or the device
             raise
         raise ModelError(f"{folder}: the weights do not fit the network in its configuration; train it again") from None
 
@@ -96,12 +96,14 @@ def save_state(folder: Path, tensors: Tensors, config: Mapping[str, Any]) -> Non
     """The previous state is kept as a backup."""
     path = folder / STATE
     if path.is_file():
-        previous = folder / PREVIOUS
-        previous.unlink(missing_ok=True)
+        spare = folder / f".{PREVIOUS}.tmp"
+        spare.unlink(missing_ok=True)
         try:
-            os.link(path, previous)
+            os.link(path, spare)
         except OSError:  # the file system has no links
-            shutil.copyfile(path, previous)
+            shutil.copyfile(path, spare)
+        spare.replace(folder / PREVIOUS)
+        spare.unlink(missing_ok=True)  # renaming a file to another link of itself leaves both
     _write(path, tensors, config)
 
 

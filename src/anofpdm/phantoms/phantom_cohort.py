@@ -149,6 +149,8 @@ def _write_patient(out: Path, config: PhantomConfig, number: int) -> None:
     folder = _patient_folder(out, config, number)
     shutil.rmtree(folder, ignore_errors=True)
     phantom = make_phantom(config, number)
-    for name, path in _patient_files(folder, config.kind).items():
+    files = _patient_files(folder, config.kind)
+    for name in sorted(files, key="seg".__ne__):  # the mask first: without one, a patient's slices count as unlabelled
+        path = files[name]
         path.parent.mkdir(parents=True, exist_ok=True)
         write_nifti(path, phantom.mask if name == "seg" else phantom.volumes[name], phantom.affine)

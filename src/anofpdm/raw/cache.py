@@ -24,7 +24,7 @@ from anofpdm.util.files import (
 )
 from anofpdm.util.progress import Progress, silent
 
-FORMAT = 2  # incremented whenever a stage is computed in another way
+FORMAT = 3  # incremented whenever a stage is computed in another way
 MANIFEST = "manifest.json"
 T = TypeVar("T")
 

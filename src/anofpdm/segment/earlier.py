@@ -27,7 +27,7 @@ class EarlierResult:
         try:
             summary = json.loads(path.read_text())
             inputs = {key: str(image["sha256"]) for key, image in summary["inputs"].items()}
-            return cls(summary["model"], dict(summary["settings"]), inputs, float(summary["volume_ml"]))
+            return cls(summary.get("model", ""), dict(summary["settings"]), inputs, float(summary["volume_ml"]))
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
             return None
 

@@ -131,7 +131,11 @@ class BatchSegmentation:
         earlier, settings = EarlierResult.read(folder / name(outputs.SUMMARY)), request_for(target, request).settings()
         if earlier is None:
             return False
-        if conflict := earlier.conflict(request.model_name, settings, subject.images):
+        try:
+            conflict = earlier.conflict(request.model_name, settings, subject.images)
+        except OSError:  # an image that cannot be read: reading the scan fails again, with the reason
+            return False
+        if conflict:
             if self.overwrite:
                 return False
             report.refused[subject.name] = f"{folder} {conflict}; {self.remedy}"

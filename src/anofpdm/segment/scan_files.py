@@ -64,9 +64,11 @@ def _is_derived(subject: Subject, subjects: Sequence[Subject]) -> bool:
     """From another scan: for example anna_t1_brain, if there is a scan anna, or reference_brain_t1 in the folder of
     another scan."""
     name, others = subject.name, [other for other in subjects if not DERIVED.fullmatch(other.name)]
+    prefixes = tuple(f"{other.name}{separator}" for other in subjects for separator in "_-")
+    if name.lower().endswith(DERIVED_SUFFIXES) and name.startswith(prefixes):
+        return True
     if subject in others:
-        prefixes = tuple(f"{other.name}{separator}" for other in subjects for separator in "_-")
-        return name.lower().endswith(DERIVED_SUFFIXES) and name.startswith(prefixes)
+        return False
     folders = {path.parent for other in others for path in other.images.values()}
     return any(path.parent in folders for path in subject.images.values())
 

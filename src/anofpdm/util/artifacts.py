@@ -36,7 +36,7 @@ def convert(kind: type[T], payload: object) -> T:
         value = msgspec.convert(payload, kind, dec_hook=_decode_array)
     except (msgspec.ValidationError, RecursionError) as problem:
         raise ValueError(str(problem)) from None
-    _refuse_unknown_fields(payload, msgspec.to_builtins(value, enc_hook=_encode_array), "$")
+    _refuse_unknown_and_infinite(payload, msgspec.to_builtins(value, enc_hook=_encode_array), "$")
     return value
 
 
@@ -55,15 +55,17 @@ def _is_unknown(value: object) -> bool:
     return value is None or (isinstance(value, float) and math.isnan(value))
 
 
-def _refuse_unknown_fields(payload: Any, known: Any, where: str) -> None:
+def _refuse_unknown_and_infinite(payload: Any, known: Any, where: str) -> None:
     if isinstance(payload, Mapping) and isinstance(known, Mapping):
         for name, value in payload.items():
             if name not in known:
                 raise ValueError(f"unknown field `{name}` - at `{where}`")
-            _refuse_unknown_fields(value, known[name], f"{where}.{name}")
+            _refuse_unknown_and_infinite(value, known[name], f"{where}.{name}")
     elif isinstance(payload, list) and isinstance(known, list):
         for number, (value, entry) in enumerate(zip(payload, known, strict=True)):
-            _refuse_unknown_fields(value, entry, f"{where}[{number}]")
+            _refuse_unknown_and_infinite(value, entry, f"{where}[{number}]")
+    elif isinstance(payload, float) and math.isinf(payload):
+        raise ValueError(f"not a finite number - at `{where}`")
 
 
 def _encode_array(value: object) -> object:

@@ -134,12 +134,13 @@ class JobStore:
     def start(self, job: Job) -> Job:
         return self.change(job.id, state=JobState.RUNNING, started=time.time(), attempts=job.attempts + 1)
 
-    def finish(self, job: Job, output: Path) -> Job:
-        """The folder `output` becomes the result, in place of one that was left by a crash at this point."""
+    def finish(self, job: Job, output: Path | None = None) -> Job:
+        """The folder `output` becomes the result; None: it has been renamed before a crash."""
         with self._lock:
             self.get(job.id)
-            shutil.rmtree(self.path(job, RESULT), ignore_errors=True)
-            output.rename(self.path(job, RESULT))
+            if output is not None:
+                shutil.rmtree(self.path(job, RESULT), ignore_errors=True)
+                output.rename(self.path(job, RESULT))
             summary = json.loads(self.path(job, f"{RESULT}/{SUMMARY}").read_text())
             result = {name: summary[name] for name in SUMMARY_FIELDS if name in summary}
             return self.change(job.id, state=JobState.DONE, finished=time.time(), result=result)
@@ -177,5 +178,7 @@ class JobStore:
         self._jobs[job.id] = job
         for unfinished in folder.glob("attempt-*"):
             shutil.rmtree(unfinished, ignore_errors=True)
-        if job.state == JobState.RUNNING:
+        if job.state == JobState.RUNNING and (folder / RESULT / SUMMARY).is_file():
+            self.finish(job)
+        elif job.state == JobState.RUNNING:
             self.retry(job, GIVEN_UP)

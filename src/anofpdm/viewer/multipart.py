@@ -8,6 +8,7 @@ import shutil
 from collections.abc import AsyncGenerator
 from pathlib import Path
 
+from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import parse_options_header
 from starlette.datastructures import Headers, UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
@@ -29,7 +30,7 @@ async def receive_form(
         async with asyncio.timeout(limits.upload_seconds):
             form = await parser.parse()
             await form.close()
-    except MultiPartException:
+    except (MultiPartException, FormParserError):
         raise RequestError(400, INVALID_FORM) from None
     except TimeoutError:
         raise RequestError(408, "The upload timed out; try again with a faster connection.") from None

@@ -50,6 +50,7 @@ class Worker:
         try:
             self._pipe.send(task)
         except OSError:
+            self.end()
             return None
         while True:
             message: Advanced | Ended | None = self._receive(SILENT_SECONDS)

@@ -22,7 +22,8 @@ def last_layer(x: Tensor, norm: nn.GroupNorm, conv: nn.Conv2d) -> Tensor:
     x = x.contiguous(memory_format=torch.channels_last)
     n, channels, height, width = x.shape
     places, columns = height * width, 9 * len(conv.weight)
-    taps = conv.weight.flip(2, 3).transpose(0, 1).reshape(channels, columns)  # flipped: the pixel a tap adds to
+    flipped = conv.weight.flip(2, 3).transpose(0, 1)  # [C, out, 3, 3]: the pixel that a tap adds to
+    taps = flipped.reshape(channels, columns).contiguous()  # weights may be channels last
     products = taps.new_empty(n, columns, places)
     with torch.cuda.device_of(x):
         _tap_products[(n, triton.cdiv(places, ROWS))](

@@ -75,7 +75,7 @@ def use_winograd(network: nn.Module) -> None:
     """Replaces the convolutions that it makes faster."""
     for module in list(network.modules()):
         for name, child in module.named_children():
-            if isinstance(child, nn.Conv2d) and suits(child):
+            if type(child) is nn.Conv2d and suits(child):
                 setattr(module, name, WinogradConvolution(child))
 
 

@@ -183,11 +183,13 @@ class _Run:
         trainer, step, value = self.trainer, self.trainer.step, float(loss)
         if self._agree(not math.isfinite(value)):
             raise self._not_finite()
-        if self.log is None or self.reported_step == step:
+        if self.reported_step == step:
             return
         now = time.monotonic()
         speed = (step - self.reported_step) / max(now - self.last_report, 1e-9)
         self.last_report, self.reported_step = now, step
+        if self.log is None:
+            return
         note = memory_note(trainer)
         self.log.write(step, value, speed, note)
         text = f"step {step}  loss {value:.4f}  {speed:.1f}/s  {note}".rstrip()

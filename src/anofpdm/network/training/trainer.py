@@ -50,6 +50,8 @@ class Trainer:
                 f"a batch of {config.batch} cannot be split evenly over {self.world.count} processes; change --batch"
             )
         self.schedule = NoiseSchedule.linear()
+        alpha_bar = self.schedule.alpha_bar
+        self._signal, self._spread = (part.sqrt().float().to(device) for part in (alpha_bar, 1 - alpha_bar))
         self.network = self.new_network().to(memory_format=torch.channels_last).train()  # type: ignore[call-overload]
         self.average = copy.deepcopy(self.network).requires_grad_(False).eval()
         on_gpu = device.type == "cuda"
@@ -85,7 +87,8 @@ class Trainer:
         noise = self.draw_noise(x0, t, generator)
         null = self.network_config.null_label
         known = labels if config.task == Task.GUIDED else torch.full_like(labels, null)
-        return Inputs(self.schedule.add_noise(x0, t, noise), t, torch.where(withheld, null, known), noise)
+        x = self._signal[t][:, None, None, None] * x0 + self._spread[t][:, None, None, None] * noise
+        return Inputs(x, t, torch.where(withheld, null, known), noise)
 
     def draw_noise(self, x0: Tensor, _t: Tensor, generator: torch.Generator) -> Tensor:
         """Of this process's slices, as part of the noise of the whole batch."""

@@ -18,8 +18,8 @@ try:
     import pydicom
     from pydicom.filereader import read_dataset
     from pydicom.multival import MultiValue
+    from pydicom.pixels.decoders.base import get_decoder
     from pydicom.tag import Tag
-    from pydicom.uid import UncompressedTransferSyntaxes as UncompressedTransferSyntaxes
 except ImportError:
     raise ScanError("reading DICOM needs optional packages; run pip install 'anofpdm[dicom]'") from None
 
@@ -122,6 +122,15 @@ def read_tags(source: Source, name: str, *, pixels: bool) -> Tags:
     with source.open(name) as file, _translate_read_errors(source, name):
         _read_meta(file, source, name)
         return pydicom.dcmread(file, stop_before_pixels=not pixels)
+
+
+def is_decodable(tags: Tags) -> bool:
+    """Whether the pixels are uncompressed, or an installed library can decompress them."""
+    syntax = tags.file_meta.get("TransferSyntaxUID")
+    try:
+        return syntax is None or not syntax.is_compressed or bool(get_decoder(syntax).is_available)
+    except (NotImplementedError, ValueError):  # unknown to pydicom, or not a transfer syntax
+        return False
 
 
 @contextlib.contextmanager

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from anofpdm.errors import ScanError
-from anofpdm.scans.dicom.header import UncompressedTransferSyntaxes, read_tags, silence_libraries
+from anofpdm.scans.dicom.header import is_decodable, read_tags, silence_libraries
 from anofpdm.scans.dicom.match import choose, explain_ignored, preview_lines
 from anofpdm.scans.dicom.series import MAX_OFFSET_MM, Series, find_series
 from anofpdm.scans.dicom.source import Source, listed, open_source
@@ -180,15 +180,16 @@ def _pixels(source: Source, file: str, series: Series) -> np.ndarray:
     try:
         with silence_libraries():
             pixels: np.ndarray = tags.pixel_array
-    except Exception as problem:  # decoders raise many types on damaged data, and where they are not installed
-        what, remedy, syntax = "truncated or damaged", "copy it again", tags.file_meta.get("TransferSyntaxUID")
-        if syntax is not None and syntax not in UncompressedTransferSyntaxes:
-            what = f"compressed as {printable(syntax.name)}, and cannot be decoded here"
-            remedy += (
-                "; install a decoder (pip install pylibjpeg pylibjpeg-libjpeg pylibjpeg-openjpeg), "
-                "or decompress it first (gdcmconv --raw)"
-            )
-        raise ScanError(f"{where}: its pixels are {what} ({type(problem).__name__}); {remedy}") from None
+    except Exception as problem:  # decoders raise many types on damaged data
+        if not is_decodable(tags):
+            raise ScanError(
+                f"{where} is compressed as {printable(tags.file_meta.TransferSyntaxUID.name)}, which cannot be decoded "
+                "here; install a decoder (pip install pylibjpeg pylibjpeg-libjpeg pylibjpeg-openjpeg), or decompress "
+                "it first (gdcmconv --raw)"
+            ) from None
+        raise ScanError(
+            f"{where}: its pixels are truncated or damaged ({type(problem).__name__}); copy it again"
+        ) from None
     frames = max(frame.index or 0 for frame in series.frames if frame.file == file) + 1
     pixels = pixels.reshape(-1, *pixels.shape[-2:])
     if pixels.shape[1:] != series.frames[0].size or len(pixels) < frames:

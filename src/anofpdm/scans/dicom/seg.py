@@ -27,6 +27,7 @@ except ImportError:
     raise ScanError("writing DICOM needs optional packages; run pip install 'anofpdm[dicom]'") from None
 
 NOTE = "Research use only, not for diagnosis"
+LONG_STRING = 64  # characters
 SERIES_NUMBERS = (9001, 9002)  # mask and image; far from the scanner's numbers
 FIRST_NUMBER_ON_SERIES = 9003  # masks on the grids of the other series of a raw study
 # Required in every object of a study, possibly empty, and what refuses an invalid value.
@@ -62,11 +63,18 @@ def write_seg(
             series_number=series_number,
             series_description="AnoFPDM lesion mask (research use)",
             content_label="LESION",
-            content_description=NOTE,
+            content_description=describe_content(missing),
             content_creator_name="AnoFPDM",
             **_equipment(),
         )
         _save(path, result)
+
+
+def describe_content(missing: Sequence[str] = ()) -> str:
+    """At most 64 characters, the length of a DICOM long string."""
+    names = ", ".join(name.upper() for name in missing)
+    texts = (f"{NOTE}; without {names}", f"{NOTE}; {len(missing)} modalities missing") if missing else (NOTE,)
+    return next(text for text in texts if len(text) <= LONG_STRING)
 
 
 def write_capture(path: Path, png: bytes, study: DicomStudy, missing: Sequence[str] = ()) -> None:

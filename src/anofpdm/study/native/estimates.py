@@ -1,5 +1,6 @@
 """The DICE that an engine estimates for its masks, compared with the measured one."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -38,7 +39,11 @@ def check_estimates(scoring: ScoringReport, estimates: Mapping[str, float]) -> E
     if len(pairs) < FEWEST:
         return None
     estimated, measured = np.array(pairs).T
-    ranks = rankdata(estimated), rankdata(measured)
-    with np.errstate(invalid="ignore"):  # a constant has no correlation
-        pearson, spearman = (float(np.corrcoef(x, y)[0, 1]) for x, y in ((estimated, measured), ranks))
+    pearson = _correlation(estimated, measured)
+    spearman = _correlation(rankdata(estimated), rankdata(measured))
     return EstimateCheck(len(pairs), float(estimated.mean()), float(measured.mean()), pearson, spearman)
+
+
+def _correlation(x: np.ndarray, y: np.ndarray) -> float:
+    """NaN for a constant, whose mean rounding may move."""
+    return float(np.corrcoef(x, y)[0, 1]) if np.ptp(x) and np.ptp(y) else math.nan
