@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-TESTS = ("report/test_overview.py", "scoring/test_metrics.py")
+TESTS = ("report/test_overview.py", "scoring/test_slice_scores.py")
 IMPORT_EVERYTHING = """
 import importlib, pkgutil, anofpdm
 optional = {"fastapi", "pydicom", "highdicom", "onnx", "onnxscript", "triton"}

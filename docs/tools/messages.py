@@ -41,7 +41,7 @@ def collect_messages() -> list[Message]:
 
 
 def _messages_of(node: ast.AST, classes: set[str]) -> Iterator[tuple[str, ast.expr]]:
-    """Calls of an error class, and of `warnings.warn`."""
+    """Calls of an error class, of `warnings.warn`, and of a module's `_warn`, whose last argument is the text."""
     if not isinstance(node, ast.Call) or not node.args:
         return
     name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
@@ -49,6 +49,8 @@ def _messages_of(node: ast.AST, classes: set[str]) -> Iterator[tuple[str, ast.ex
         yield name, node.args[0]
     elif name == "warn":
         yield "ScanWarning", node.args[0]
+    elif name == "_warn":
+        yield "ScanWarning", node.args[-1]
 
 
 def template(node: ast.expr) -> str:

@@ -197,13 +197,18 @@ def test_other_mistakes_stop_before_preparing(run, world, tmp_path, monkeypatch)
     assert "not made by" in run(out=tmp_path, code=1)
 
 
-def test_scans_that_cannot_be_read_leave_nothing_behind(run, world, tmp_path):
-    scans = tmp_path / "scans"
+@pytest.mark.parametrize("exists", [False, True])
+def test_scans_that_cannot_be_read_leave_nothing_behind(exists, run, world, tmp_path):
+    scans, model = tmp_path / "scans", tmp_path / "model"
     scans.mkdir()
     for path in world[0].iterdir():
         (scans / path.name).write_bytes(b"")
+    if exists:
+        model.mkdir()
+        (model / "notes.txt").touch()
     assert "no scan could be prepared" in run(scans=scans, code=1)
-    assert not (tmp_path / "model").exists()
+    assert [path.name for path in tmp_path.rglob("model/*")] == (["notes.txt"] if exists else [])
+    assert model.exists() == exists
 
 
 def test_too_little_time_is_refused_with_the_minutes_needed(run, tmp_path, monkeypatch):
@@ -215,6 +220,10 @@ def test_too_little_time_is_refused_with_the_minutes_needed(run, tmp_path, monke
         assert "give --minutes 9901 or more, which is 100 steps" in output
     assert not (tmp_path / "model").exists()
     run(steps=("--minutes", 9901), code=130)
+    monkeypatch.setattr("anofpdm.fit.run_fit.measure_speed", lambda *_: Speed(20.0, 11.0, 0.1))
+    output = run(steps=("--steps", 1), out=tmp_path / "other", code=1)
+    assert "--steps 1: " in output
+    assert "of calibration and student would follow; give --minutes" in output
 
 
 def test_other_settings_are_refused(fitted, run, world, tmp_path):
@@ -307,7 +316,8 @@ def test_an_estimate_counts_what_is_left(fitted):
     left = estimate_time(Budget(100), Work.of(cohort), Speed(2.0, 0.1, 3.0), Done(steps=40))
     assert (left.steps, left.training) == (60, 120.0)
     assert left.calibration == pytest.approx(n_val * 10 * 0.1)
-    assert left.student == pytest.approx(n_unhealthy * 10 * 0.1 + 100 * 3.0)
+    assert left.labelling == pytest.approx(n_unhealthy * 10 * 0.1)
+    assert left.student == 100 * 3.0
 
 
 @pytest.mark.parametrize(("trained", "other"), [(0.0, 0.0), (4.0, 1.0)])
@@ -316,23 +326,24 @@ def test_minutes_are_shared_by_all_stages(trained, other):
     left = estimate_time(Budget(minutes=20), Work(20, 40), Speed(2.0, 0.1, 3.0), Done(10, trained, other))
     shared = 60 * (20 - other) - 75
     assert left.calibration == pytest.approx(20)
-    assert left.student == pytest.approx(40 + shared / 3)
+    assert (left.labelling, left.student) == pytest.approx((40, shared / 3))
     assert left.training == pytest.approx(2 * shared / 3 - 60 * trained)
     assert left.steps == int(left.training / 2)
 
 
 def test_speed_is_measured(world):
-    """Against the time of a few slices in a batch, within the noise of a busy machine."""
-    data, device = Data(world[0], Layout.NIFTI, world[1], size=32), torch.device("cpu")
+    """Against the time of whole training batches, within the noise of a busy machine."""
+    data, device = Data(world[0], Layout.NIFTI, world[1], size=16), torch.device("cpu")
     speed = measure_speed(FitConfig(data, world[0], preset=Preset.TINY), 1, device)
     assert all(np.isfinite(value) and value > 0 for value in (speed.evaluation, speed.student_step))
-    trainer = Trainer(config.preset(Preset.TINY, 1), TrainingConfig(batch=2), device)
-    inputs = trainer.inputs(torch.zeros(2, 1, 32, 32), torch.zeros(2, dtype=torch.long))
+    batch = TrainingConfig.batch
+    trainer = Trainer(config.preset(Preset.TINY, 1), TrainingConfig(), device)
+    inputs = trainer.inputs(torch.zeros(batch, 1, 16, 16), torch.zeros(batch, dtype=torch.long))
     trainer.update(inputs)
     start = time.perf_counter()
     for _ in range(3):
         trainer.update(inputs)
-    assert speed.training_step == pytest.approx(TrainingConfig.batch / 2 * (time.perf_counter() - start) / 3, rel=4)
+    assert speed.training_step == pytest.approx((time.perf_counter() - start) / 3, rel=4)
 
 
 def test_detection_by_burden(tmp_path):

@@ -56,6 +56,8 @@ GOOD = {"inner": {"weights": [1.0]}, "sizes": [1]}
         ({"inner": {"weights": [1], "wieghts": 2}}, "wieghts.*inner"),
         ({"colour": "blue"}, "blue"),
         ({"limit": "1"}, "limit"),
+        ({"limit": math.inf}, "finite.*limit"),
+        ({"inner": {"weights": [1, -math.inf]}}, "finite.*weights"),
     ],
 )
 def test_a_wrong_field_is_named(changes, words):

@@ -59,6 +59,14 @@ def test_a_running_job_is_queued_again_in_its_old_place(store, tmp_path):
     assert store.get(first.id).attempts == 1
 
 
+def test_a_result_without_an_updated_state_is_kept(store, tmp_path):
+    """The server ended after it had renamed the result."""
+    job = store.start(accept_scan(store))
+    write_result(store, job).rename(store.path(job, RESULT))
+    job = JobStore(tmp_path).get(job.id)
+    assert (job.state, job.result) == (JobState.DONE, {"volume_ml": 1.5, "findings": 2})
+
+
 def test_a_job_that_ends_the_server_three_times_fails(store, tmp_path):
     job = accept_scan(store)
     for _ in range(3):
