@@ -115,7 +115,7 @@ def test_the_last_layer_is_exact_to_float32(channels, out, side):
 
     torch.manual_seed(0)
     norm, conv = torch.nn.GroupNorm(8, channels).to(GPU), torch.nn.Conv2d(channels, out, 3, padding=1).to(GPU)
-    conv = conv.to(memory_format=torch.channels_last)  # as in the network
+    conv = conv.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # as in the network
     torch.nn.init.normal_(norm.weight)
     x = torch.randn(2, channels, side, side, device=GPU, dtype=torch.float16)
     with torch.no_grad():
