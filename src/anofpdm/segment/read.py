@@ -74,11 +74,7 @@ class ReadScan:
     def brain_ml(self) -> float:
         """Of a scan with its skull, of the head."""
         brain = self.study.brain if self.study else foreground_of(self.scan.volumes)
-        return float(brain.sum() * voxel_ml(self.scan.grid))
-
-
-def voxel_ml(grid: Grid) -> float:
-    return float(abs(np.linalg.det(grid.affine[:3, :3])) / 1000)
+        return float(brain.sum() * self.scan.grid.voxel_ml)
 
 
 def read(files: Mapping[str, Path], request: SegmentRequest, cache: StudyCache) -> ReadScan:
@@ -127,7 +123,7 @@ def _is_whole_head(scan: Scan, files: Mapping[str, Path], request: SegmentReques
     most = max(request.scans.usual_foreground[1], LEAST_FOREGROUND)
     for path, volume in zip(files.values(), scan.volumes, strict=True):
         foreground = volume > 0
-        if foreground.mean() <= most or foreground.sum() * voxel_ml(scan.grid) <= SMALLEST_HEAD_ML:
+        if foreground.mean() <= most or foreground.sum() * scan.grid.voxel_ml <= SMALLEST_HEAD_ML:
             return False
         if is_stripped(Volume(path, volume, scan.grid)):
             return False
