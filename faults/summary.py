@@ -1,7 +1,7 @@
 """What a run of the suite counted: how the cases of each part ended, and what they measured, as Markdown.
 
-A part is a file: `test_lost_workers.py` is the part "lost workers". Measured values are user properties of reports, so that
-they also arrive from the processes of pytest-xdist.
+A part is a file: `test_lost_workers.py` is the part "lost workers". Measured values are user properties of reports, so
+that they also arrive from the processes of pytest-xdist.
 """
 
 from collections import Counter, defaultdict
