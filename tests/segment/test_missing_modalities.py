@@ -207,7 +207,7 @@ def test_a_dicom_study_may_lack_a_series(model, tmp_path):
     summary = summary_of(folder)
     assert (set(summary["inputs"]), summary["missing_modalities"]) == ({"flair", "t2"}, ["t1"])
     seg = pydicom.dcmread(folder / "mask_seg.dcm")
-    assert seg.ContentDescription == "Research use only, not for diagnosis"
+    assert seg.ContentDescription == "Research use only, not for diagnosis; without T1"
     assert seg.SegmentSequence[0].SegmentDescription.endswith("Modalities that the scan lacks: t1")
     assert seg.ReferencedSeriesSequence[0].SeriesInstanceUID == summary["inputs"]["flair"]["uid"]
     assert "lacks: t1" in pydicom.dcmread(folder / "report_capture.dcm").DerivationDescription
