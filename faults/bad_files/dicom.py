@@ -125,8 +125,9 @@ def _set_tags(tags: dict[str, Any], pattern: str = "S1_*.dcm") -> Edit:
             data = pydicom.dcmread(path)
             with pydicom.config.disable_value_validation():
                 for name, value in tags.items():
-                    data.pop(name, None)
-                    if value is not None:
+                    if value is None:
+                        data.pop(name, None)
+                    else:
                         setattr(data, name, value)
             data.save_as(path)
 
@@ -138,12 +139,20 @@ def _claim_syntax(syntax: str) -> Edit:
 
     def edit(study: Path) -> None:
         for path in study.glob("S1_*.dcm"):
-            data = pydicom.dcmread(path)
-            implicit, little = data.original_encoding
-            data.file_meta.TransferSyntaxUID = syntax
-            pydicom.dcmwrite(path, data, implicit_vr=implicit, little_endian=little, force_encoding=True)
+            before = str(pydicom.dcmread(path).file_meta.TransferSyntaxUID).encode()
+            path.write_bytes(_replace_syntax(path.read_bytes(), before, syntax.encode()))
 
     return edit
+
+
+def _replace_syntax(data: bytes, before: bytes, after: bytes) -> bytes:
+    """In place: the element keeps an even length, and the length of its group is updated."""
+    at = data.index(before) - 8
+    length = len(before) + len(before) % 2
+    padded = after + b"\0" * (len(after) % 2)
+    group = int.from_bytes(data[140:144], "little") + len(padded) - length
+    element = data[at : at + 6] + len(padded).to_bytes(2, "little") + padded
+    return data[:140] + group.to_bytes(4, "little") + data[144:at] + element + data[at + 8 + length :]
 
 
 # ---- edits of a zip --------------------------------------------------------------------------------------------------

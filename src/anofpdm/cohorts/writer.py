@@ -131,16 +131,17 @@ class StoreWriter:
         journal = self.folder / JOURNAL
         content = journal.read_bytes() if journal.is_file() else b""
         lines = content[: content.rfind(b"\n") + 1].splitlines(keepends=True)
-        if len(lines) < 2:  # no scan yet, so nothing to contradict
+        try:
+            previous = [decode(Settings, line) for line in lines[:1]]
+            entries = [decode(ScanEntry, line) for line in lines[1:]]
+        except ValueError as problem:
+            raise CohortError(f"{journal}: damaged ({problem}); start again with --overwrite") from None
+        if not entries:  # no scan yet, so nothing to contradict
             write_atomically(journal, _journal_line(self.settings))
             return []
         os.truncate(journal, sum(map(len, lines)))
-        try:
-            previous, entries = decode(Settings, lines[0]), [decode(ScanEntry, line) for line in lines[1:]]
-        except ValueError as problem:
-            raise CohortError(f"{journal}: damaged ({problem}); start again with --overwrite") from None
-        if previous != self.settings:
-            changed = [name for name, value in vars(self.settings).items() if getattr(previous, name) != value]
+        if previous != [self.settings]:
+            changed = [name for name, value in vars(self.settings).items() if getattr(previous[0], name) != value]
             raise CohortError(
                 f"{self.folder} was started with other settings ({', '.join(changed)} differ); "
                 "choose another folder, or start again with --overwrite"
