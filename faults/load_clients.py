@@ -98,7 +98,8 @@ class Client:
             job = str(response.json["id"])
             self.accepted[job] = final
             return job
-        if response.status != 503:
+        is_refused_scan = response.status == 422 and final == "failed"
+        if response.status != 503 and not is_refused_scan:
             self.report(f"not accepted, {response.status}: {response.body[:200]!r}")
         return None
 
