@@ -225,9 +225,9 @@ def _scaled(header: nib.Nifti1Header, voxels: np.ndarray, path: Path) -> np.ndar
 
 
 def _check_finite(voxels: np.ndarray, path: Path) -> None:
-    finite = np.isfinite(voxels)
+    finite = np.isfinite(voxels).ravel(order="F")  # in the order of the file, hence without a copy
     if count := finite.size - np.count_nonzero(finite):
-        first = ", ".join(str(index) for index in np.unravel_index(finite.argmin(), finite.shape))
+        first = ", ".join(str(index) for index in np.unravel_index(finite.argmin(), voxels.shape, order="F"))
         raise ScanError(
             f"{path}: {count} voxels are NaN or infinite, the first at voxel ({first}); "
             "replace them, e.g. with 0 outside the head (fslmaths -nan)"
