@@ -93,6 +93,7 @@ def _timed(predict: NoisePredictor, x0: Tensor, count: int, strengths: int) -> T
     return Timing(f"ours, {predict.precision}", count, strengths, seconds, 2 * count * len(x0), memory)
 
 
+@torch.no_grad()
 def _timed_student(x0: Tensor, config: BenchConfig) -> Timing:
     """Each slice and its mirror image, in two modalities; the mean of ten runs."""
     torch.manual_seed(0)
