@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from faults.extent import Extent
@@ -33,8 +34,10 @@ def own_scans(extent: Extent, workspace: Path) -> list[OwnScan]:
     affine = toys.affine_of("LPS", (5, 5, 25), shape=SHAPE)
     names = [f"client{number:02d}" for number in range(len(behaviours(extent)))]
     for number, name in enumerate(names):
+        place_mm = np.random.default_rng(number).uniform(-35, 35, 3)
+        lesion = toys.ball(affine, SHAPE, tuple(place_mm), 25)
         for channel, modality in enumerate(MODALITIES):
-            voxels = toys.head(SHAPE, 10 * number + channel, affine)
+            voxels = np.where(lesion, 1400, toys.head(SHAPE, 10 * number + channel, affine)).astype(np.int16)
             toys.save(workspace / "scans" / name / f"{name}_{modality}.nii.gz", voxels, affine)
     options = ("--device", "cpu", "--no-pictures", "--no-report")
     run_successfully("segment", MODEL, workspace / "scans", "--out", workspace / "out", *options, timeout=600)

@@ -2,10 +2,11 @@ import os
 import signal
 import subprocess
 import sys
+import time
 
 import pytest
 
-from anofpdm.errors import AnoFPDMError
+from anofpdm.errors import AnoFPDMError, Terminated
 from anofpdm.util.signals import block_signals
 from anofpdm.util.workers import map_in_threads, worker_pool
 from faults.processes import is_running, wait_until
@@ -18,6 +19,28 @@ def die(_number):
 def test_a_dead_worker_is_reported():
     with pytest.raises(AnoFPDMError, match="a worker process died"), worker_pool(2) as pool:
         list(pool.map(die, range(4)))
+
+
+def write_slowly(path):
+    path.write_text(str(os.getpid()))
+    try:
+        time.sleep(60)
+    finally:
+        path.unlink()
+
+
+def stop_a_worker(path):
+    with worker_pool(2) as pool:
+        task = pool.submit(write_slowly, path)
+        assert wait_until(lambda: path.is_file() and path.read_text())
+        os.kill(int(path.read_text()), signal.SIGTERM)
+        task.result()
+
+
+def test_a_worker_cleans_up_on_sigterm(tmp_path):
+    with pytest.raises(Terminated):
+        stop_a_worker(tmp_path / "temporary")
+    assert not list(tmp_path.iterdir())
 
 
 def test_workers_never_receive_ctrl_c():

@@ -13,7 +13,7 @@ from multiprocessing.connection import wait
 from multiprocessing.context import SpawnContext, SpawnProcess
 from typing import TypeVar
 
-from anofpdm.errors import AnoFPDMError
+from anofpdm.errors import AnoFPDMError, Terminated
 from anofpdm.util.signals import block_signals, blocked_signals
 
 THREADS = 4
@@ -59,6 +59,8 @@ def worker_pool(workers: int) -> Iterator[Executor | None]:
             "a worker process died, possibly out of memory; "
             "re-run the same command to resume, with --workers 1 if it dies again"
         ) from None
+    except SystemExit:  # a worker's: SIGTERM went to all processes, and reached it first
+        raise Terminated from None
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
 
@@ -77,10 +79,19 @@ class WorkerContext(SpawnContext):
 
 
 def follow_parent() -> None:
-    """At the start of a worker process: leave Ctrl-C to its parent, and end with it, also if it is killed."""
+    """At the start of a worker process: leave Ctrl-C to its parent, and end with it, also if it is killed. On SIGTERM
+    its temporary files are removed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, _end_worker)
     block_signals(False)
     threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_worker(_number: int, _frame: object) -> None:
+    timer = threading.Timer(1.0, os._exit, [1])  # the pool passes exceptions of a task on and waits for the next task
+    timer.daemon = True
+    timer.start()
+    raise SystemExit(1)
 
 
 def _end_with_parent() -> None:
