@@ -1,14 +1,12 @@
 """The long-running commands: how to start and resume each, and what its output folder must contain."""
 
-import hashlib
 import json
 import shutil
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from torch import Tensor
 
 from anofpdm.cohorts import open_cohort
 from anofpdm.network import checkpoint
@@ -23,6 +21,8 @@ INTO_MODEL = ("calibrate", "distill")  # their output folder is the model
 LOCKED = tuple(name for name in NAMES if name not in ("calibrate", RAW))
 METHODS = ("--method", "anofpdm-ddim", "--method", "ddim-classifier-free", "--first-setting", "--seeds", "2")
 
+TRAINING = ("--steps", "12", "--save-minutes", "0", "--no-pictures", *CPU)
+
 Arguments = tuple[Argument, ...]
 Completed = frozenset[Hashable]
 
@@ -35,35 +35,10 @@ class Input:
     many_scans: Path
     study: Path
 
-
-def predicted_masks(scans: Path) -> Path:
-    """The folder of predictions for a cohort of scans, beside it."""
-    return scans.with_name("predicted")
-
-
-def start_command(name: str, files: Input, out: Path) -> Arguments:
-    model, cohort, scans = files.toy / "model", files.toy / "cohort", files.many_scans
-    native = ("--native", files.toy / "scans", "--engine", "diffusion", "--split", "train", "--workers", "1", *CPU)
-    series = (
-        f"{path.name.removesuffix('.nii.gz').rpartition('_')[2]}={path}" for path in sorted(files.study.iterdir())
-    )
-    starts: dict[str, Arguments] = {
-        "phantom": ("phantom", out, "--kind", "tumour", "--patients", "8", "--size", "32", "--slices", "16",
-                    "--seed", "1", "--workers", "2"),
-        "prepare": ("prepare", "brats21", scans, out, "--size", "16", "--workers", "2"),
-        "train": ("train", cohort, "--out", out, "--preset", "tiny", "--batch", "4", *TRAINING),
-        "calibrate": ("calibrate", out, cohort, *QUICK),
-        "distill": ("distill", out, cohort, "--steps", "3", "--width", "8", *CPU),
-        "segment": ("segment", model, cohort, "--out", out, "--engine", "diffusion", *CPU),
-        RAW: ("segment", "phantom-tumour", *series, "--out", out, "--engine", "student", *CPU),
-        "evaluate": ("evaluate", model, cohort, "--out", out, *METHODS, "--sample", "8", "--tune", "8", *QUICK),
-        NATIVE: ("evaluate", model, cohort, "--out", out, *native),
-        "score": ("score", predicted_masks(scans), scans, "--out", out, "--image", scans, "--workers", "2"),
-    }  # fmt: skip
-    return starts[name]
-
-
-TRAINING = ("--steps", "12", "--save-minutes", "0", "--no-pictures", *CPU)
+    @property
+    def predicted(self) -> Path:
+        """Masks for the many scans, in a folder beside them."""
+        return self.many_scans.with_name("predicted")
 
 
 @dataclass(frozen=True)
@@ -74,7 +49,25 @@ class Command:
     files: Input
 
     def start(self, out: Path) -> Arguments:
-        return start_command(self.name, self.files, out)
+        """The arguments of `anofpdm`."""
+        model, cohort, scans = self.files.toy / "model", self.files.toy / "cohort", self.files.many_scans
+        native = ("--native", self.files.toy / "scans", "--engine", "diffusion", "--split", "train", "--workers", "1")
+        paths = sorted(self.files.study.iterdir())
+        series = (f"{path.name.removesuffix('.nii.gz').rpartition('_')[2]}={path}" for path in paths)
+        starts: dict[str, Arguments] = {
+            "phantom": ("phantom", out, "--kind", "tumour", "--patients", "8", "--size", "32", "--slices", "16",
+                        "--seed", "1", "--workers", "2"),
+            "prepare": ("prepare", "brats21", scans, out, "--size", "16", "--workers", "2"),
+            "train": ("train", cohort, "--out", out, "--preset", "tiny", "--batch", "4", *TRAINING),
+            "calibrate": ("calibrate", out, cohort, *QUICK),
+            "distill": ("distill", out, cohort, "--steps", "3", "--width", "8", *CPU),
+            "segment": ("segment", model, cohort, "--out", out, "--engine", "diffusion", *CPU),
+            RAW: ("segment", "phantom-tumour", *series, "--out", out, "--engine", "student", *CPU),
+            "evaluate": ("evaluate", model, cohort, "--out", out, *METHODS, "--sample", "8", "--tune", "8", *QUICK),
+            NATIVE: ("evaluate", model, cohort, "--out", out, *native, *CPU),
+            "score": ("score", self.files.predicted, scans, "--out", out, "--image", scans, "--workers", "2"),
+        }  # fmt: skip
+        return starts[self.name]
 
     def resume(self, out: Path) -> Arguments:
         """The same arguments; training has an option for it, but before the first save there is nothing to resume."""
@@ -99,8 +92,21 @@ class Command:
         return COMPLETED[self.name](out) if self.name in COMPLETED else frozenset()
 
     def result(self, out: Path) -> dict[str, str]:
-        """What must be the same as after an undisturbed run."""
-        return RESULTS.get(self.name, hash_files)(out)
+        """What must be the same as after an undisturbed run: all files, byte by byte, or tensor by tensor."""
+        compared = COMPARED.get(self.name, lambda _name: True)
+        hashes = {name: digest for name, digest in hash_files(out).items() if compared(name)}
+        if self.name == "train":
+            steps = [json.loads(line)["step"] for line in (out / "log.jsonl").read_text().splitlines()]
+            assert steps == sorted(set(steps)), "a step is in the log twice"
+        return hashes
+
+
+COMPARED: dict[str, Callable[[str], bool]] = {  # files that do not vary; others: all
+    RAW: lambda name: name.endswith(".nii.gz"),  # the summary records which stages of the preparation were reused
+    "evaluate": lambda name: not name.endswith((".md", ".tex", ".html")),  # pages contain measured seconds
+    "train": lambda name: not name.startswith(("log", "state.previous")),  # speeds, and an earlier save
+    "distill": lambda name: "log" not in name,
+}
 
 
 # ---- complete pieces of work -----------------------------------------------------------------------------------------
@@ -150,43 +156,4 @@ def _saved_steps(out: Path) -> Completed:
 COMPLETED: dict[str, Callable[[Path], Completed]] = {
     "prepare": _prepared, "train": _saved_steps, "segment": _segmented, NATIVE: _segmented, "evaluate": _evaluated,
     "score": _scored,
-}  # fmt: skip
-
-
-# ---- results; all files except measured seconds, byte by byte, unless stated otherwise -------------------------------
-
-
-def _images(out: Path) -> dict[str, str]:
-    """The summary also records which stages of the preparation were reused."""
-    return {name: digest for name, digest in hash_files(out).items() if name.endswith(".nii.gz")}
-
-
-def _without_pages(out: Path) -> dict[str, str]:
-    """Tables and the page repeat results.json and contain measured seconds."""
-    return {name: digest for name, digest in hash_files(out).items() if not name.endswith((".md", ".tex", ".html"))}
-
-
-def _hash_tensors(tensors: Mapping[str, Tensor]) -> dict[str, str]:
-    return {name: hashlib.sha256(tensor.numpy().tobytes()).hexdigest() for name, tensor in tensors.items()}
-
-
-def _distilled(out: Path) -> dict[str, str]:
-    weights, payload, _ = checkpoint.load_model(out / "student")
-    return {**_hash_tensors(weights), "payload": json.dumps(payload)}
-
-
-def _trained(out: Path) -> dict[str, str]:
-    """Tensors and configuration, not files: safetensors writes the two entries of its metadata in any order."""
-    state, payload = checkpoint.load_state(out)
-    weights, _, digest = checkpoint.load_model(out)
-    log = [json.loads(line) for line in (out / "log.jsonl").read_text().splitlines()]
-    assert [line["step"] for line in log] == sorted({line["step"] for line in log}), "a step is in the log twice"
-    config = json.loads((out / checkpoint.CONFIG).read_text())
-    assert config["sha256"] == digest, "config.json does not match the weights"
-    hashes = {f"state {name}": text for name, text in _hash_tensors(state).items()} | _hash_tensors(weights)
-    return {**hashes, "payload": json.dumps([payload, config]), "loss": f"{log[-1]['step']} {log[-1]['loss']}"}
-
-
-RESULTS: dict[str, Callable[[Path], dict[str, str]]] = {
-    RAW: _images, "evaluate": _without_pages, "distill": _distilled, "train": _trained,
 }  # fmt: skip

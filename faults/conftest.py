@@ -6,7 +6,6 @@ import shutil
 import signal
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 
@@ -19,11 +18,10 @@ import numpy as np
 import pytest
 
 from anofpdm.scans import write_nifti
-from faults.commands import QUICK, Command, Input, predicted_masks
-from faults.extent import FULL, SAMPLE, Extent
+from faults.commands import QUICK, Command, Input
+from faults.extent import FULL, SAMPLE
 from faults.folders import Disk
 from faults.processes import RunningCommand, run_successfully, wait_until
-from faults.summary import Summary, skip_without
 from tests import toys
 from tests.raw.toy_studies import random_rigid, stripped_head, thick_grid
 
@@ -34,13 +32,10 @@ RAW_GRIDS = {"flair": ((1.8, 1.8, 5.0), (112, 128, 30)), "t2": ((2.0, 2.0, 4.0),
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(SEED, type=int, default=0, help="Random seed: moments of faults, and the choice of --sample.")
     parser.addoption("--sample", action="store_true", help="Run a short, seeded sample of every part.")
-    parser.addoption("--report", type=Path, default=None, help="Also write the tables to this Markdown file.")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "sample(count, by): with --sample, run `count` cases of this test for each `by`")
-    if not hasattr(config, "workerinput"):  # in the main process of pytest-xdist only
-        config.pluginmanager.register(Summary(config), "fault-summary")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -62,7 +57,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 @pytest.fixture(autouse=True)
-def end_processes() -> Iterator[None]:
+def end_processes():
     """A test that fails halfway leaves no command running."""
     yield
     while RunningCommand.started:
@@ -70,12 +65,12 @@ def end_processes() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def extent(request: pytest.FixtureRequest) -> Extent:
+def extent(request):
     return SAMPLE if request.config.getoption("--sample") else FULL
 
 
 @pytest.fixture
-def rng(request: pytest.FixtureRequest) -> random.Random:
+def rng(request):
     """Seeded by --fault-seed and the name of the test; printed, so that a failure can be reproduced."""
     seed = f"{request.config.getoption(SEED)} {request.node.name}"
     print(f"random seed {seed!r}; set by {SEED}")
@@ -83,25 +78,25 @@ def rng(request: pytest.FixtureRequest) -> random.Random:
 
 
 @pytest.fixture(scope="session")
-def files(tmp_path_factory: pytest.TempPathFactory) -> Input:
+def files(tmp_path_factory):
     """A calibrated model with a cohort, scans enough to keep `prepare` busy when a fault is injected, and FLAIR and T2
     of a phantom that moved in between."""
     toy, many, study = (tmp_path_factory.mktemp(name) for name in ("toy", "many", "study"))
     toys.untrained(toy, channels=12)  # with fewer, the teacher of `distill` finds no lesion
     run_successfully("calibrate", toy / "model", toy / "cohort", *QUICK)
-    scans = toys.brats_cohort(many / "scans", 40)
-    for path in scans.rglob("*_seg.nii.gz"):
+    files = Input(toy, toys.brats_cohort(many / "scans", 40), study)
+    for path in files.many_scans.rglob("*_seg.nii.gz"):
         mask = nib.load(path)
-        toys.save(predicted_masks(scans) / path.name, np.roll(np.asarray(mask.dataobj), 1, axis=0), mask.affine)
+        toys.save(files.predicted / path.name, np.roll(np.asarray(mask.dataobj), 1, axis=0), mask.affine)
     for seed, (name, grid) in enumerate(RAW_GRIDS.items()):
         movement = random_rigid(np.random.default_rng(seed), 8.0 * seed, 10.0 * seed)
         head = stripped_head(name, movement, thick_grid(movement, *grid))
         write_nifti(study / f"anna_{name}.nii.gz", head.voxels, head.grid)
-    return Input(toy, scans, study)
+    return files
 
 
 @pytest.fixture(scope="session")
-def undisturbed(files: Input, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Command, Path, float]]:
+def undisturbed(files, tmp_path_factory):
     """A command by its name, its complete output folder, and the seconds that it took from its lock to its end."""
 
     @cache
@@ -119,7 +114,7 @@ def undisturbed(files: Input, tmp_path_factory: pytest.TempPathFactory) -> Calla
 
 
 @pytest.fixture
-def make_disk(tmp_path: Path) -> Iterator[Callable[[int], Disk]]:
+def make_disk(tmp_path):
     """Mounts a disk of so many kilobytes; skips the test where that is not allowed."""
     disks: list[Disk] = []
 
@@ -127,7 +122,7 @@ def make_disk(tmp_path: Path) -> Iterator[Callable[[int], Disk]]:
         try:
             disks.append(Disk(tmp_path / f"disk{len(disks)}", kilobytes))
         except OSError:
-            skip_without("permission to mount a tmpfs")
+            pytest.skip("needs permission to mount a tmpfs")
         return disks[-1]
 
     yield make
@@ -136,7 +131,7 @@ def make_disk(tmp_path: Path) -> Iterator[Callable[[int], Disk]]:
 
 
 @pytest.fixture
-def workspace(tmp_path: Path) -> Iterator[Path]:
+def workspace(tmp_path):
     """A folder that is emptied after the test: models are large, and pytest keeps its folders."""
     yield tmp_path
     for path in tmp_path.iterdir():

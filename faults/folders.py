@@ -6,24 +6,19 @@ import json
 import os
 import re
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
-
-def snapshot(folder: Path) -> frozenset[tuple[str, int, int]]:
-    """Path, size and modification time of every file; files that appear or vanish meanwhile may be missing."""
-    return frozenset(_entries(str(folder)))
+from safetensors import safe_open
 
 
-def _entries(folder: str) -> Iterator[tuple[str, int, int]]:
-    with contextlib.suppress(OSError), os.scandir(folder) as entries:
-        for entry in entries:
-            with contextlib.suppress(OSError):
-                if entry.is_dir(follow_symlinks=False):
-                    yield from _entries(entry.path)
-                else:
-                    status = entry.stat()
-                    yield entry.path, status.st_size, status.st_mtime_ns
+def snapshot(folder: Path) -> frozenset[tuple[Path, int]]:
+    """Path and modification time of every file; files that appear or vanish meanwhile may be missing."""
+    entries = set()
+    for path in folder.rglob("*"):
+        with contextlib.suppress(OSError):
+            if path.is_file():
+                entries.add((path, path.stat().st_mtime_ns))
+    return frozenset(entries)
 
 
 def temporary_files(folder: Path) -> list[Path]:
@@ -43,6 +38,10 @@ def hash_files(folder: Path) -> dict[str, str]:
 
 def _without_times(path: Path) -> bytes:
     data = path.read_bytes()
+    if path.suffix == ".safetensors":  # written with the entries of its metadata in any order
+        with safe_open(path, "pt") as file:
+            tensors = {name: file.get_tensor(name).numpy().tobytes() for name in file.keys()}  # noqa: SIM118
+            return repr(sorted([*tensors.items(), *file.metadata().items()])).encode()
     if path.suffix == ".json":
         return json.dumps(_without_seconds(json.loads(data)), sort_keys=True).encode()
     if path.suffix == ".html":

@@ -33,7 +33,6 @@ class Client:
     scan: OwnScan
     rng: random.Random
     deadline: float  # of time.monotonic()
-    kind: str = ""
     accepted: dict[str, str] = field(default_factory=dict)  # job to its expected final state; "": any
     deleted: set[str] = field(default_factory=set)
     counts: Counter[str] = field(default_factory=Counter)
@@ -46,9 +45,6 @@ class Client:
     def sleep(self, seconds: float) -> None:
         time.sleep(max(0.0, min(seconds, self.deadline - time.monotonic())))
 
-    def report(self, error: str) -> None:
-        self.errors.append(f"{self.kind}: {error}")
-
     # ---- one request -------------------------------------------------------------------------------------------------
 
     def request(self, path: str, method: str = "GET") -> Response:
@@ -56,11 +52,10 @@ class Client:
 
     def check_response(self, response: Response) -> Response:
         """Whatever a client does, a refusal has a message, and there is no internal error."""
-        self.counts[f"responses {response.status}"] += 1
-        if response.status >= 400 and len(response.error) < 10:
-            self.report(f"{response.status} without a message: {response.body[:200]!r}")
-        if response.status == 500 or (response.status == 503 and not response.headers["Retry-After"]):
-            self.report(f"{response.status}: {response.body[:200]!r}")
+        status = response.status
+        assert status < 400 or len(response.error) >= 10, f"{status} without a message: {response.body[:200]!r}"
+        assert status != 500, f"an internal error: {response.body[:200]!r}"
+        assert status != 503 or response.headers["Retry-After"], "refused without a time to try again"
         return response
 
     @contextlib.contextmanager
@@ -99,8 +94,7 @@ class Client:
             self.accepted[job] = final
             return job
         is_refused_scan = response.status == 422 and final == "failed"
-        if response.status != 503 and not is_refused_scan:
-            self.report(f"not accepted, {response.status}: {response.body[:200]!r}")
+        assert response.status == 503 or is_refused_scan, f"not accepted: {response.body[:200]!r}"
         return None
 
     def wait(self, job: str) -> bool:
@@ -114,30 +108,27 @@ class Client:
     def check(self, job: str) -> None:
         """The job is ours and in its expected state; its result is right, byte by byte."""
         state, expected = self.request(f"/api/jobs/{job}").json, self.accepted[job]
-        if state["id"] != job or state["state"] not in ((expected,) if expected else FINISHED):
-            self.report(f"job {job[:6]} must be {expected}: {state}")
-        elif state["state"] == "failed" and not state["error"]:
-            self.report("failed without a message")
-        elif state["state"] == "done":
+        assert state["id"] == job
+        assert state["state"] in ((expected,) if expected else FINISHED), f"must be {expected}: {state}"
+        assert state["state"] != "failed" or state["error"], "failed without a message"
+        if state["state"] == "done":
             self._check_result(job)
 
     def _check_result(self, job: str) -> None:
         place = f"/api/results/{job}"
         inputs = self.request(f"{place}/files/summary").json["inputs"]
         hashes = {name: hashlib.sha256(self.scan.files[name]).hexdigest() for name in inputs}
-        if not inputs or {name: file["sha256"] for name, file in inputs.items()} != hashes:
-            self.report(f"the result of another scan for {job}")
+        assert {name: file["sha256"] for name, file in inputs.items()} == hashes != {}, (
+            f"the result of another scan: {job}"
+        )
         for role, content in {**self.scan.expected, "scan-flair": self.scan.files["flair"]}.items():
-            if self.request(f"{place}/files/{role}").body != content:
-                self.report(f"{role} is not the right one for this scan")
+            assert self.request(f"{place}/files/{role}").body == content, f"{role} is not the right one for this scan"
         self.counts["results compared"] += 1
 
     def delete(self, job: str) -> None:
-        if self.request(f"/api/jobs/{job}", "DELETE").status != 204:
-            self.report("could not be deleted")
+        assert self.request(f"/api/jobs/{job}", "DELETE").status == 204, "could not be deleted"
         self.deleted.add(job)
-        if self.request(f"/api/jobs/{job}").status != 404:
-            self.report("deleted, but still there")
+        assert self.request(f"/api/jobs/{job}").status == 404, "deleted, but still there"
 
 
 # ---- ordinary --------------------------------------------------------------------------------------------------------
@@ -154,9 +145,7 @@ def cancel(client: Client) -> None:
     """While the job waits, or while it runs."""
     if job := client.upload(final=""):
         client.sleep(client.rng.uniform(0, 6))
-        response = client.request(f"/api/jobs/{job}/cancel", "POST")
-        if response.status not in (200, 409):
-            client.report(f"cancel: {response.status}")
+        assert client.request(f"/api/jobs/{job}/cancel", "POST").status in (200, 409)
         client.sleep(15)  # until the worker that was ended is replaced
 
 
@@ -190,8 +179,8 @@ def download_slowly(client: Client) -> None:
         while piece := connection.recv(max(2048, len(expected) // 40)):
             received += piece
             time.sleep(0.1)
-    if received.partition(b"\r\n\r\n")[2] != expected or job[:6].encode() not in expected:
-        client.report("the report is that of another job, or incomplete")
+    assert received.partition(b"\r\n\r\n")[2] == expected, "an incomplete report"
+    assert job[:6].encode() in expected, "the report of another job"
 
 
 # ---- faulty ----------------------------------------------------------------------------------------------------------
@@ -215,8 +204,7 @@ def leave_half_open(client: Client) -> None:
         for connection in [stack.enter_context(client.connect(half)) for _ in range(HALF_OPEN)]:
             connection.settimeout(60)
             with contextlib.suppress(ConnectionError):
-                if connection.recv(100):
-                    client.report("a response to half a request")
+                assert not connection.recv(100), "a response to half a request"
     client.sleep(5)
 
 
@@ -227,8 +215,7 @@ def send_garbage(client: Client) -> None:
     with contextlib.suppress(ConnectionError), client.connect(client.rng.choice(starts) + garbage) as connection:
         connection.settimeout(5)
         with contextlib.suppress(TimeoutError):
-            if re.match(rb"HTTP\S+ (2|500)", connection.recv(65536)):
-                client.report("a wrong response to garbage")
+            assert not re.match(rb"HTTP\S+ (2|500)", connection.recv(65536)), "a wrong response to garbage"
     client.sleep(0.5)
 
 
@@ -239,9 +226,7 @@ def declare_wrong_length(client: Client) -> None:
     with client.connect(head) as connection, contextlib.suppress(ConnectionError):  # it may be closed early
         connection.sendall(body)
         connection.shutdown(socket.SHUT_WR)
-        response = client.receive(connection)
-        if response.status not in (400, 503):
-            client.report(f"{response.status} for a wrong length")
+        assert client.receive(connection).status in (400, 503)
     client.sleep(0.5)
 
 
@@ -261,11 +246,10 @@ CLIENTS: dict[Callable[[Client], None], int] = {
 
 def repeat(client: Client, behaviour: Callable[[Client], None]) -> None:
     """Until the deadline. Refusals are expected, broken connections are not."""
-    client.kind = behaviour.__name__
     while client.has_time:
         try:
             behaviour(client)
-            client.counts[client.kind] += 1
-        except (OSError, http.client.HTTPException, ValueError, KeyError) as error:
-            client.report(f"{type(error).__name__}: {error}")
+            client.counts[behaviour.__name__] += 1
+        except (AssertionError, OSError, http.client.HTTPException, ValueError, KeyError) as error:
+            client.errors.append(f"{behaviour.__name__}: {type(error).__name__}: {error}")
             client.sleep(1)

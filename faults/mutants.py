@@ -1,8 +1,7 @@
 """Hand-made bugs, one at a time in a copy of the source: are they caught by the tests that should catch them?
 
-    python -m faults.mutants                       all, in the order of the table
-    python -m faults.mutants --sample 5 --seed 1   some, drawn at random
-    python -m faults.mutants --only student/       those whose file or tests contain this text
+    python -m faults.mutants                   all, in the order of the table
+    python -m faults.mutants --only student/   those whose file or tests contain this text
 
 Each row of MUTANTS is a file of src/anofpdm, the exact old text, the new text, and the test files that should fail.
 caught: they do. survived: they pass. stale: the old text is no longer there exactly once, or a test file is gone: mend
@@ -11,7 +10,6 @@ the row. invalid: the tests could not run, which proves nothing. Exit code 1 unl
 
 import argparse
 import os
-import random
 import shutil
 import subprocess
 import sys
@@ -236,13 +234,9 @@ MUTANTS = (
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--sample", type=int, help="number of bugs; default: all")
-    parser.add_argument("--seed", type=int, default=0, help="of --sample")
     parser.add_argument("--only", default="", metavar="TEXT", help="rows whose file or tests contain it")
     args = parser.parse_args()
     rows = [row for row in MUTANTS if args.only in row[0] or args.only in row[3]]
-    if args.sample is not None:
-        rows = random.Random(args.seed).sample(rows, min(args.sample, len(rows)))
     counts: dict[str, int] = {}
     with tempfile.TemporaryDirectory() as folder:
         source = Path(shutil.copytree(ROOT / "src", Path(folder) / "src"))

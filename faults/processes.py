@@ -76,10 +76,6 @@ class RunningCommand:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.pid, number)
 
-    def kill(self) -> Outcome:
-        self.send(signal.SIGKILL)
-        return self.wait()
-
     def wait(self, timeout: float = TIMEOUT) -> Outcome:
         try:
             self.process.wait(timeout)
@@ -126,26 +122,32 @@ def assert_refused(outcome: Outcome, *parts: str, code: int = 1) -> None:
         assert part in outcome.error_line, f"{part!r} is not in the error message of\n{outcome}"
 
 
-def group_members(group: int) -> list[int]:
-    """Processes of a group that are still running."""
-    pids = []
+def running_processes() -> dict[int, tuple[int, int]]:
+    """Parent and group of every process on this machine that has not ended."""
+    processes = {}
     for folder in Path("/proc").iterdir():
-        if folder.name.isdigit():
-            with contextlib.suppress(OSError, ValueError, IndexError):
-                state, _, its_group = (folder / "stat").read_text().rpartition(")")[2].split()[:3]
-                if int(its_group) == group and state != "Z":
-                    pids.append(int(folder.name))
-    return pids
+        with contextlib.suppress(OSError, ValueError):  # no process, or one that ends just now
+            state, parent, group = (folder / "stat").read_text().rpartition(")")[2].split()[:3]
+            if state != "Z":
+                processes[int(folder.name)] = int(parent), int(group)
+    return processes
+
+
+def is_running(pid: int) -> bool:
+    return pid in running_processes()
+
+
+def group_members(group: int) -> list[int]:
+    return [pid for pid, (_, its_group) in running_processes().items() if its_group == group]
 
 
 def descendants(pid: int) -> list[int]:
     """Child processes, and their child processes."""
-    pids: list[int] = []
-    with contextlib.suppress(OSError):
-        for thread in Path(f"/proc/{pid}/task").iterdir():
-            for child in (thread / "children").read_text().split():
-                pids += [int(child), *descendants(int(child))]
-    return pids
+    parents = [pid]
+    processes = running_processes()
+    for parent in parents:
+        parents += [child for child, (its_parent, _) in processes.items() if its_parent == parent]
+    return parents[1:]
 
 
 def worker_pids(running: RunningCommand, word: str = "spawn_main") -> list[int]:
@@ -163,11 +165,13 @@ def kill_process(pid: int) -> None:
         os.kill(pid, signal.SIGKILL)
 
 
-def is_running(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
+def memory_kib(pid: int, field: str) -> int:
+    """VmRSS, the memory of a process now, or VmHWM, its peak; 0 if the process has ended."""
+    with contextlib.suppress(OSError):
+        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+            if line.startswith(field):
+                return int(line.split()[1])
+    return 0
 
 
 def wait_until(condition: Callable[[], object], timeout: float = TIMEOUT, interval: float = 0.002) -> bool:

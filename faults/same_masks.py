@@ -2,10 +2,10 @@
 
     python faults/same_masks.py COMMIT [--data FOLDER] [--diffusion]
 
-Both versions segment the same scans, each in a process of its own: phantoms by the models of phantoms with both
-engines, and, where --data names the folder of real scans, these by the models of real brains. --diffusion adds the
-diffusion engine on one real scan of each model, some minutes on a CPU. Ends with code 1 where more than one voxel in
-100,000 of any scan differs.
+Both versions segment the same scans with the same commands: phantoms by the models of phantoms with both engines, and,
+where --data names the folder of real scans, these by the models of real brains. --diffusion adds the diffusion engine
+on one real scan of each model, some minutes on a CPU. Ends with code 1 where more than one voxel in 100,000 of any scan
+differs.
 """
 
 import argparse
@@ -14,68 +14,20 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
+import nibabel as nib
 import numpy as np
 
 ROOT = Path(__file__).parents[1]
 TOLERANCE = 1e-5  # fraction of a scan's voxels
-PHANTOMS = {"tumour": ("flair", "t1", "t1ce", "t2"), "stroke": ("t1w",)}  # as in the names of their files
+KINDS = ("tumour", "stroke")  # of phantoms
 SERIES = ("flair", "t1", "t1ce", "t2")
+AS_IT_IS = ("--raw", "never")
+WITH_DIFFUSION = (*AS_IT_IS, "--engine", "diffusion")
+FAST = ("--device", "cpu", "--no-report", "--no-pictures")
 
-
-@dataclass(frozen=True)
-class Case:
-    model: str
-    name: str
-    files: dict[str, str]
-    engine: str = "student"
-    raw: str = "never"
-
-
-def phantom_cases(folder: Path) -> Iterator[Case]:
-    for kind in PHANTOMS:
-        truth = ("seg.nii.gz", "mask.nii.gz")
-        scans = sorted({path.parent for path in (folder / kind).rglob("*.nii.gz")})
-        for scan in scans:
-            images = [path for path in scan.glob("*.nii.gz") if not path.name.endswith(truth)]
-            files = {_modality(path): str(path) for path in images}
-            for engine in ("student", "diffusion"):
-                yield Case(f"phantom-{kind}", scan.name if kind == "tumour" else scan.parents[1].name, files, engine)
-
-
-def _modality(path: Path) -> str:
-    return path.name.removesuffix(".nii.gz").split("_")[-1].lower().removesuffix("w")
-
-
-def real_cases(data: Path, *, diffusion: bool) -> Iterator[Case]:
-    for scan in sorted((data / "brats_gli_raw").iterdir()):
-        files = {series: str(scan / f"{scan.name}_{series}.nii.gz") for series in SERIES}
-        flair = {"flair": files["flair"]}
-        yield from (Case("glioma", scan.name, files), Case("glioma", f"{scan.name}, FLAIR alone", flair))
-        yield Case("lgg", scan.name, flair)
-    strokes = sorted((data / "arc_raw").rglob("*_T1w.nii.gz"))
-    yield from (Case("stroke", path.name.split("_")[0], {"t1": str(path)}) for path in strokes)
-    study = {series: str(data / "raw_glioma" / f"TCGA-FG-6692_{series}.nii.gz") for series in SERIES}
-    yield Case("glioma", "raw glioma", study, raw="auto")
-    names = {"flair": "FLAIR", "t1": "T1W", "t2": "T2W"}
-    study = {series: str(data / "raw_ms" / f"study1_{name}.nii.gz") for series, name in names.items()}
-    yield Case("glioma", "raw MS", study, raw="auto")
-    if diffusion:
-        yield Case("glioma", scan.name, files, "diffusion")
-        yield Case("lgg", scan.name, flair, "diffusion")
-        yield Case("stroke", strokes[0].name.split("_")[0], {"t1": str(strokes[0])}, "diffusion")
-
-
-def segment_all(cases: list[Case], out: Path) -> None:
-    """In the process of a version: masks into numbered files."""
-    import anofpdm
-
-    models: dict[str, anofpdm.Model] = {}
-    for number, case in enumerate(cases):
-        model = models.setdefault(case.model, anofpdm.load(case.model, device="cpu"))
-        np.save(out / f"{number}.npy", model.segment(case.files, engine=case.engine, raw=case.raw).mask)
+Words = tuple[str, ...]
 
 
 def main() -> int:
@@ -83,47 +35,79 @@ def main() -> int:
     parser.add_argument("commit")
     parser.add_argument("--data", type=Path)
     parser.add_argument("--diffusion", action="store_true")
-    parser.add_argument("--masks", type=Path, help=argparse.SUPPRESS)  # given to the process of a version
-    parser.add_argument("--phantoms", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.masks:
-        segment_all(list_cases(options.phantoms, options.data, diffusion=options.diffusion), options.masks)
-        return 0
-    with tempfile.TemporaryDirectory() as folder:
-        return compare_versions(options, Path(folder))
-
-
-def list_cases(phantoms: Path, data: Path | None, *, diffusion: bool) -> list[Case]:
-    return [*phantom_cases(phantoms), *(real_cases(data, diffusion=diffusion) if data else ())]
-
-
-def compare_versions(options: argparse.Namespace, folder: Path) -> int:
-    earlier, phantoms = folder / "earlier", folder / "phantoms"
-    subprocess.run(["git", "worktree", "add", "--quiet", "--detach", earlier, options.commit], cwd=ROOT, check=True)
-    try:
-        for kind in PHANTOMS:
-            made = [phantoms / kind, "--kind", kind, "--patients", "2", "--seed", "2024", "--slices", "60"]
-            subprocess.run([sys.executable, "-m", "anofpdm", "phantom", *made], env=_source(ROOT), check=True)
-        for name, root in {"before": earlier, "after": ROOT}.items():
-            (folder / name).mkdir()
-            arguments = [sys.executable, __file__, *sys.argv[1:], "--masks", folder / name, "--phantoms", phantoms]
-            subprocess.run(arguments, env=_source(root), check=True)
-    finally:
-        subprocess.run(["git", "worktree", "remove", "--force", earlier], cwd=ROOT, check=True)
-    cases = list_cases(phantoms, options.data, diffusion=options.diffusion)
-    shares = [share_changed(folder, number) for number in range(len(cases))]
-    for case, share in zip(cases, shares, strict=True):
-        print(f"{case.model}, {case.engine}, {case.name}: {'identical' if not share else f'{share:.2e} changed'}")
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        earlier, phantoms = folder / "earlier", folder / "phantoms"
+        run("git", "worktree", "add", "--quiet", "--detach", earlier, options.commit)
+        try:
+            for kind in KINDS:
+                made = ("--kind", kind, "--patients", 2, "--seed", 2024, "--slices", 60)
+                run(sys.executable, "-m", "anofpdm", "phantom", phantoms / kind, *made)
+            commands = [*phantom_commands(phantoms), *(real_commands(options.data) if options.data else ())]
+            commands += diffusion_commands(options.data) if options.data and options.diffusion else ()
+            shares = [compare(words, earlier, folder / str(number)) for number, words in enumerate(commands)]
+        finally:
+            run("git", "worktree", "remove", "--force", earlier)
     return int(max(shares) > TOLERANCE)
 
 
-def share_changed(folder: Path, number: int) -> float:
-    before, after = (np.load(folder / name / f"{number}.npy") for name in ("before", "after"))
-    return float((before != after).mean()) if before.shape == after.shape else 1.0
+# ---- what is segmented: arguments of `anofpdm segment` ---------------------------------------------------------------
 
 
-def _source(root: Path) -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": str(root / "src")}
+def phantom_commands(phantoms: Path) -> Iterator[Words]:
+    for kind in KINDS:
+        for engine in ("student", "diffusion"):
+            yield (f"phantom-{kind}", str(phantoms / kind), *AS_IT_IS, "--engine", engine)
+
+
+def real_commands(data: Path) -> Iterator[Words]:
+    for flair, *others in tumours(data):
+        yield from (("glioma", flair, *others, *AS_IT_IS), ("glioma", flair, *AS_IT_IS), ("lgg", flair, *AS_IT_IS))
+    for stroke in strokes(data):
+        yield ("stroke", stroke, *AS_IT_IS)
+    yield ("glioma", *(f"{series}={data}/raw_glioma/TCGA-FG-6692_{series}.nii.gz" for series in SERIES))
+    names = {"flair": "FLAIR", "t1": "T1W", "t2": "T2W"}
+    yield ("glioma", *(f"{series}={data}/raw_ms/study1_{name}.nii.gz" for series, name in names.items()))
+
+
+def diffusion_commands(data: Path) -> Iterator[Words]:
+    *_, series = tumours(data)
+    yield from (("glioma", *series, *WITH_DIFFUSION), ("lgg", series[0], *WITH_DIFFUSION))
+    yield ("stroke", strokes(data)[0], *WITH_DIFFUSION)
+
+
+def tumours(data: Path) -> list[list[str]]:
+    scans = sorted((data / "brats_gli_raw").iterdir())
+    return [[f"{series}={scan}/{scan.name}_{series}.nii.gz" for series in SERIES] for scan in scans]
+
+
+def strokes(data: Path) -> list[str]:
+    return [f"t1={path}" for path in sorted((data / "arc_raw").rglob("*_T1w.nii.gz"))]
+
+
+# ---- by both versions ------------------------------------------------------------------------------------------------
+
+
+def compare(words: Words, earlier: Path, folder: Path) -> float:
+    """The largest share of a scan's voxels that differ."""
+    for version, root in {"before": earlier, "after": ROOT}.items():
+        command = (sys.executable, "-m", "anofpdm", "segment", *words, "--out", folder / version, *FAST)
+        run(*command, PYTHONPATH=str(root / "src"))
+    names = sorted(path.relative_to(folder / "after") for path in (folder / "after").rglob("mask.nii.gz"))
+    share = max(share_changed(folder / "before" / name, folder / "after" / name) for name in names)
+    print(f"{' '.join(words)}: {'identical' if not share else f'{share:.2e} changed'}", flush=True)
+    return share
+
+
+def share_changed(before: Path, after: Path) -> float:
+    first, second = (np.asarray(nib.Nifti1Image.from_filename(path).dataobj) for path in (before, after))
+    return float((first != second).mean()) if first.shape == second.shape else 1.0
+
+
+def run(*command: object, **environment: str) -> None:
+    words = [str(word) for word in command]
+    subprocess.run(words, cwd=ROOT, env={**os.environ, **environment}, stdout=sys.stderr, check=True)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ import csv
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -33,7 +33,7 @@ Arrays = dict[str, np.ndarray]
 
 
 @pytest.fixture(scope="module")
-def files() -> Iterator[Path]:
+def files():
     with _temporary_folder() as root:
         make_valid_files(root)
         cohort = ("prepare", "brats21", "patients7", "cohort7", "--size", "64", "--split", "split.csv")
@@ -42,7 +42,7 @@ def files() -> Iterator[Path]:
 
 
 @pytest.fixture(scope="module")
-def expected(files: Path) -> Callable[[Command], Arrays]:
+def expected(files):
     """The result of a command with valid files."""
 
     @cache
@@ -60,7 +60,7 @@ def expected(files: Path) -> Callable[[Command], Arrays]:
 
 @pytest.mark.sample(3, by=lambda name: CASES[name].kind)
 @pytest.mark.parametrize("name", CASES)
-def test_refused_or_right(name: str, files: Path, expected: Callable[[Command], Arrays], record_property) -> None:
+def test_refused_or_right(name, files, expected, record_property):
     case = CASES[name]
     with _temporary_folder() as folder:
         case.set_up(folder, files)
@@ -81,7 +81,7 @@ def test_refused_or_right(name: str, files: Path, expected: Callable[[Command], 
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("name", FRESH)
-def test_fresh_process_gives_the_same(name: str, files: Path) -> None:
+def test_fresh_process_gives_the_same(name, files):
     case = CASES[name]
     with _temporary_folder() as first, _temporary_folder() as second:
         for folder in (first, second):

@@ -4,11 +4,9 @@ from collections.abc import Callable
 
 import pytest
 
-from faults.commands import NAMES, Command, Input
-from faults.extent import Extent
+from faults.commands import NAMES, Command
 from faults.folders import Disk, temporary_files
 from faults.processes import RunningCommand, assert_refused, run, run_successfully
-from faults.summary import skip_without
 
 AMPLE, PAGE = 1_000_000, 4  # kilobytes
 
@@ -17,7 +15,7 @@ MakeDisk = Callable[[int], Disk]
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("name", NAMES)
-def test_full_disk(name: str, files: Input, make_disk: MakeDisk, extent: Extent) -> None:
+def test_full_disk(name, files, make_disk, extent):
     command = Command(name, files)
     large = make_disk(AMPLE)
     complete = command.create_folder(large.folder / "out")
@@ -38,7 +36,7 @@ def test_full_disk(name: str, files: Input, make_disk: MakeDisk, extent: Extent)
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("name", NAMES)
-def test_read_only_folder(name: str, files: Input, make_disk: MakeDisk) -> None:
+def test_read_only_folder(name, files, make_disk):
     command = Command(name, files)
     disk = make_disk(AMPLE)
     out = command.create_folder(disk.folder / "out")
@@ -46,13 +44,13 @@ def test_read_only_folder(name: str, files: Input, make_disk: MakeDisk) -> None:
     try:
         disk.set_writable(False)
     except OSError:
-        skip_without("permission to mount a tmpfs read-only")
+        pytest.skip("needs permission to mount a tmpfs read-only")
     assert_refused(run(*command.start(out)), str(out), "Read-only file system")
     disk.set_writable(True)
     run_successfully(*command.start(out))
 
 
-def test_disk_full_between_two_saves(files: Input, make_disk: MakeDisk) -> None:
+def test_disk_full_between_two_saves(files, make_disk):
     command = Command("train", files)
     disk = make_disk(AMPLE)
     out = disk.folder / "out"

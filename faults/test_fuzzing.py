@@ -17,9 +17,6 @@ from pathlib import Path
 
 import pytest
 
-from faults.extent import Extent
-from faults.summary import skip_without
-
 ROOT = Path(__file__).parents[1]
 MAX_SECONDS, MAX_MEMORY = 10, 1024  # MiB; for one input
 MAX_BYTES = 8192  # of one input
@@ -55,7 +52,7 @@ def import_readers() -> dict[str, Callable[[Path], object]]:
 
 
 @pytest.fixture(scope="module")
-def first_inputs() -> dict[str, list[bytes]]:
+def first_inputs():
     """By reader."""
     from faults.bad_files import base, cohorts, models, nifti_headers, nifti_scan
 
@@ -68,31 +65,16 @@ def first_inputs() -> dict[str, list[bytes]]:
             "gzip": [nifti_scan.compress(scan), nifti_scan.compress(scan[:900]) * 2],
             "dicom": [path.read_bytes() for path in sorted((root / "study").iterdir())[:2]],
             "calibration": [(root / "model7" / "calibration.json").read_bytes()],
-            "model": [models.small_model()],
+            "model": [models.small_model(root / "small")],
             "labels": [base.LABELS.encode(), base.LABELS.replace(",", "\t").encode()],
             "split": [base.SPLIT.encode()],
             "manifest": [cohorts.MANIFEST.encode()],
         }
 
 
-@pytest.fixture
-def _atheris() -> None:
-    try:
-        import atheris  # noqa: F401
-    except ImportError:
-        skip_without("atheris, which has no wheel for this machine")
-
-
 @pytest.mark.filterwarnings("ignore::anofpdm.errors.ScanWarning")
 @pytest.mark.parametrize("reader", READERS)
-def test_mutated_files(
-    reader: str,
-    first_inputs: dict[str, list[bytes]],
-    tmp_path: Path,
-    rng: random.Random,
-    extent: Extent,
-    record_property,
-) -> None:
+def test_mutated_files(reader, first_inputs, tmp_path, rng, extent, record_property):
     from anofpdm.errors import AnoFPDMError
 
     read, path = import_readers()[reader], tmp_path / NAMES.get(reader, "x.nii")
@@ -120,17 +102,10 @@ def mutate(data: bytes, rng: random.Random) -> bytes:
     return bytes(changed)
 
 
-@pytest.mark.usefixtures("_atheris")
 @pytest.mark.sample(3)
 @pytest.mark.parametrize("reader", READERS)
-def test_coverage_guided_fuzzing(
-    reader: str,
-    first_inputs: dict[str, list[bytes]],
-    pytestconfig: pytest.Config,
-    tmp_path: Path,
-    extent: Extent,
-    record_property,
-) -> None:
+def test_coverage_guided_fuzzing(reader, first_inputs, pytestconfig, tmp_path, extent, record_property):
+    pytest.importorskip("atheris", reason="needs atheris, which has no wheel for this machine")
     corpus = tmp_path / "corpus"
     corpus.mkdir()
     for number, content in enumerate(first_inputs[reader]):

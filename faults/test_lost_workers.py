@@ -1,6 +1,5 @@
 """A killed worker process: one line of error message, or the complete result. Never a hang."""
 
-import random
 import sys
 import time
 from collections.abc import Callable
@@ -9,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from faults.commands import Command
-from faults.extent import Extent
 from faults.processes import (
     RunningCommand,
     assert_refused,
@@ -26,9 +24,7 @@ Undisturbed = Callable[[str], tuple[Command, Path, float]]
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("name", ["prepare", "phantom", "score"])
-def test_killed_worker(
-    name: str, undisturbed: Undisturbed, workspace: Path, rng: random.Random, extent: Extent
-) -> None:
+def test_killed_worker(name, undisturbed, workspace, rng, extent):
     command, complete, _ = undisturbed(name)
     expected, refused = command.result(complete), 0
     for number in range(extent.worker_kills):
@@ -50,7 +46,7 @@ def test_killed_worker(
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("name", ["segment", "evaluate"])
-def test_killed_torchrun_process(name: str, undisturbed: Undisturbed, workspace: Path) -> None:
+def test_killed_torchrun_process(name, undisturbed, workspace):
     """torchrun itself reports the loss, at length. Ours to check: nothing hangs and no work is lost."""
     command, complete, _ = undisturbed(name)
     out = workspace / "out"

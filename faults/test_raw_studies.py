@@ -26,7 +26,7 @@ BAD: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 @pytest.mark.sample(2, by=lambda *_: "")
 @pytest.mark.parametrize("fault", BAD)
 @pytest.mark.parametrize("series", ["flair", "t2"])
-def test_bad_series(fault: str, series: str, files: Input, workspace: Path) -> None:
+def test_bad_series(fault, series, files, workspace):
     study = Path(shutil.copytree(files.study, workspace / "study"))
     path = study / f"anna_{series}.nii.gz"
     image = nib.nifti1.load(path)
@@ -49,7 +49,7 @@ def check_nothing_segmented(out: Path) -> None:
             assert path.name in (*STAGES, MANIFEST) or path.match("failed_*.png"), path
 
 
-def test_complete_stages_are_used_again(files: Input, workspace: Path) -> None:
+def test_complete_stages_are_used_again(files, workspace):
     command, out = Command(RAW, files), workspace / "out"
     running = RunningCommand(*command.start(out))
     manifest = out / "anna" / "preparation" / MANIFEST
@@ -60,9 +60,7 @@ def test_complete_stages_are_used_again(files: Input, workspace: Path) -> None:
     assert ", reused, " in run_successfully(*command.resume(out)).err
 
 
-def test_two_runs_share_preparations(
-    undisturbed: Callable[[str], tuple[Command, Path, float]], workspace: Path
-) -> None:
+def test_two_runs_share_preparations(undisturbed, workspace):
     """At the same time, each with an --out of its own: every stage is computed once."""
     command, complete, _ = undisturbed(RAW)
     shared = ("--preparations", workspace / "prepared")

@@ -3,14 +3,12 @@
 import os
 import shutil
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import nibabel as nib
 import numpy as np
 
-from faults.extent import Extent
-from faults.processes import RunningCommand, group_members
+from faults.processes import RunningCommand, group_members, memory_kib
 from tests import toys
 
 SHAPE, SIZE = (28, 28, 20), 48  # the large cohort takes more disk space than MAX_MEMORY allows memory to grow
@@ -33,25 +31,13 @@ def make_patients(folder: Path, count: int) -> Path:
     return folder
 
 
-def peak_memory(group: int) -> dict[int, int]:
-    """KiB, by process of a group."""
-    peaks = {}
-    for pid in group_members(group):
-        try:
-            lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-        except OSError:
-            continue
-        peaks[pid] = max((int(line.split()[1]) for line in lines if line.startswith("VmHWM")), default=0)
-    return peaks
-
-
 def measure_prepare(source: Path, folder: Path) -> dict[str, float]:
     before, start = os.times(), time.monotonic()
     running = RunningCommand("prepare", "brats21", source, folder, "--size", str(SIZE), "--workers", "2")
     peaks: dict[int, int] = {}
     while not running.ended:
-        for pid, peak in peak_memory(running.pid).items():
-            peaks[pid] = max(peak, peaks.get(pid, 0))
+        for pid in group_members(running.pid):
+            peaks[pid] = max(memory_kib(pid, "VmHWM"), peaks.get(pid, 0))
         time.sleep(0.1)
     seconds, after = time.monotonic() - start, os.times()
     outcome = running.wait()
@@ -62,7 +48,7 @@ def measure_prepare(source: Path, folder: Path) -> dict[str, float]:
             "KiB of slices": (folder / "slices.npy").stat().st_size >> 10}  # fmt: skip
 
 
-def test_prepare_many_patients(workspace: Path, extent: Extent, record_property: Callable[[str, object], None]) -> None:
+def test_prepare_many_patients(workspace, extent, record_property):
     """CPU time, which other processes disturb less, and wall-clock time, which includes the start."""
     measured = []
     for patients in extent.patients:

@@ -7,13 +7,11 @@ import random
 import shutil
 import signal
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from faults.commands import NAMES, Command, Completed
-from faults.extent import Extent
 from faults.folders import snapshot, temporary_files
 from faults.processes import Outcome, RunningCommand, wait_until
 
@@ -23,15 +21,7 @@ STARTED = 0.4  # seconds; a signal that arrives before the first line of the pac
 @pytest.mark.sample(1, by=lambda _name, number: number)
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM], ids=lambda number: number.name)
 @pytest.mark.parametrize("name", NAMES)
-def test_stopped_and_resumed(
-    name: str,
-    number: signal.Signals,
-    undisturbed: Callable[[str], tuple[Command, Path, float]],
-    workspace: Path,
-    rng: random.Random,
-    extent: Extent,
-    record_property: Callable[[str, object], None],
-) -> None:
+def test_stopped_and_resumed(name, number, undisturbed, workspace, rng, extent, record_property):
     command, complete, seconds = undisturbed(name)
     expected, all_completed = command.result(complete), command.completed(complete)
     limit, stops, before = extent.stops, 0, Completed()
@@ -74,7 +64,7 @@ def wait_for_moment(running: RunningCommand, command: Command, out: Path, rng: r
     if way != "change":
         deadline = time.monotonic() + rng.uniform(0, seconds)
         wait_until(lambda: running.ended or time.monotonic() > deadline)
-        while way == "write" and not running.ended and not any(path.endswith(".tmp") for path, *_ in snapshot(out)):
+        while way == "write" and not running.ended and not temporary_files(out):
             pass
         return
     changes, seen = rng.randint(1, 12), snapshot(out)

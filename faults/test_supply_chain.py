@@ -13,9 +13,8 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from faults.extent import Extent
 from faults.no_network import NoNetwork
-from faults.processes import Argument, RunningCommand
+from faults.processes import RunningCommand
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "anofpdm"
@@ -27,7 +26,7 @@ FROM_PYTHON = {"pip"}  # part of every virtual environment
 # ---- packages --------------------------------------------------------------------------------------------------------
 
 
-def test_all_requirements_are_pinned_to_exact_versions(record_property) -> None:
+def test_all_requirements_are_pinned_to_exact_versions(record_property):
     lines = [line for line in CONSTRAINTS.read_text().splitlines() if not line.startswith("#")]
     assert all(re.fullmatch(r"[A-Za-z0-9._-]+==[A-Za-z0-9.+!-]+", line) for line in lines)
     pins = {canonicalize_name(name): version for name, version in (line.split("==") for line in lines)}
@@ -97,19 +96,16 @@ ALLOWED = {
     # One function of the C library, which the process has loaded anyway, with two constants.
     "util/memory.py `ctypes` is banned",
 }
-UNSAFE = [
-    "import pickle", "from pickle import loads", "import torch.hub", "eval('1')", "exec(x)", "compile(a, b, 'exec')",
-    "import torch\ntorch.load('x')", "from torch import load as get\nget('x')", "import torch as t\nt.save(x, y)",
+UNSAFE = [  # of each rule, and of each way to import
+    "import pickle", "from pickle import loads", "import torch.hub", "exec(x)", "compile(a, b, 'exec')",
+    "from torch import load as get\nget('x')", "import torch as t\nt.save(x, y)", "import urllib.request",
     "import numpy as np\nnp.load(p, allow_pickle=True)", "import subprocess\nsubprocess.run('ls', shell=True)",
-    "import os\nos.system('ls')", "from os import popen\npopen('ls')", "import os\nos.execvp('ls', [])",
-    "import yaml\nyaml.load(x)", "archive.extractall()", "archive.extract('a', 'b')", "import tarfile",
-    "import shutil\nshutil.unpack_archive(x)", "__import__('os')", "import importlib\nimportlib.import_module(name)",
-    "import urllib.request", "from http import client", "import requests", "from tempfile import mktemp\nmktemp()",
+    "from os import popen\npopen('ls')", "import os\nos.execvp('ls', [])", "import yaml\nyaml.load(x)",
+    "archive.extractall()", "__import__('os')", "import importlib\nimportlib.import_module(name)",
 ]  # fmt: skip
 SAFE = [
     "import numpy as np\nnp.load(p, allow_pickle=False)", "import subprocess\nsubprocess.run(words, check=False)",
-    "network.eval()", "import re\nre.compile('x')", "from urllib.parse import urlsplit", "shell = True",
-    "from http.cookies import SimpleCookie", "import importlib\nimportlib.import_module('os')",
+    "network.eval()", "import re\nre.compile('x')", "from urllib.parse import urlsplit",
 ]  # fmt: skip
 
 
@@ -128,29 +124,23 @@ def find_unsafe(folder: Path) -> set[str]:
     return unsafe
 
 
-def test_unsafe_code_is_found_and_nothing_else(workspace: Path) -> None:
+def test_unsafe_code_is_found_and_nothing_else(workspace):
     for number, text in enumerate((*UNSAFE, *SAFE)):
         (workspace / f"{number}.py").write_text(f"{text}\n")
     assert {int(finding.partition(".py ")[0]) for finding in find_unsafe(workspace)} == set(range(len(UNSAFE)))
 
 
-def test_package_has_no_unsafe_code() -> None:
+def test_package_has_no_unsafe_code():
     assert find_unsafe(SOURCE) == ALLOWED
 
 
-def test_weights_of_another_package_are_loaded_only_if_their_hash_is_known(tmp_path: Path) -> None:
+def test_weights_of_another_package_are_loaded_only_if_their_hash_is_known(tmp_path):
     from anofpdm.errors import ConfigError
     from anofpdm.raw import brain
 
     (tmp_path / brain.FINDER[0]).write_bytes(b"something else")
     with pytest.raises(ConfigError, match="not the file of deepbet"):
         brain._load(tmp_path, brain.FINDER)
-
-
-def test_only_the_viewer_imports_socket() -> None:
-    pattern = re.compile(r"^\s*(import|from) socket\b", re.MULTILINE)
-    importing = [path for path in SOURCE.rglob("*.py") if pattern.search(path.read_text())]
-    assert {path.parent.name for path in importing} == {"viewer"}
 
 
 # ---- secrets ---------------------------------------------------------------------------------------------------------
@@ -168,7 +158,7 @@ INVENTED = [
 ]  # fmt: skip
 
 
-def test_repository_has_no_secrets() -> None:
+def test_repository_has_no_secrets():
     assert all(SECRET.search(f"x\n{secret}\ny") for secret in INVENTED)
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     files = [path for name in listed.split("\0") if (path := ROOT / name).is_file()]
@@ -181,7 +171,7 @@ def test_repository_has_no_secrets() -> None:
 
 
 @pytest.mark.parametrize("call", ["create_connection(('198.51.100.1', 80), 2)", "getaddrinfo('example.org', 80)"])
-def test_network_access_is_recorded(call: str, tmp_path: Path) -> None:
+def test_network_access_is_recorded(call, tmp_path):
     no_network = NoNetwork(tmp_path)
     program = (sys.executable, "-c", f"import socket\ntry: socket.{call}\nexcept OSError: print('refused')")
     outcome = RunningCommand(program=program, **no_network.environment).wait()
@@ -189,27 +179,16 @@ def test_network_access_is_recorded(call: str, tmp_path: Path) -> None:
     assert len(no_network.attempts) == 1
 
 
-def test_segment_needs_no_network(workspace: Path) -> None:
+def test_commands_need_no_network(workspace, extent):
+    """The demo, which contains all of it, takes too long for the sample."""
     scans, out = workspace / "scans", workspace / "out"
     small = ("--kind", "tumour", "--patients", "1", "--size", "32", "--slices", "16", "--workers", "1")
-    run_without_network(workspace, ("phantom", scans, *small), ("segment", "phantom-tumour", scans, "--out", out))
-    assert len(list(out.rglob("summary.json"))) == 1
-
-
-def test_demo_needs_no_network(workspace: Path, extent: Extent) -> None:
-    if not extent.measured:
-        pytest.skip("the demo: not in the sample")
-    out = workspace / "demo"
-    run_without_network(workspace, ("demo", "--out", out, "--patients", "1", "--device", "cpu"))
-    page = (out / "index.html").read_text()
-    assert page.count("data:image/png") == 4, "a tumour and a stroke, each by both engines"
-    assert not re.search(r"(?:src|href)=\"(?:https?:)?//", page)
-    assert len(list((out / "results").rglob("summary.json"))) == 4
-
-
-def run_without_network(folder: Path, *commands: tuple[Argument, ...]) -> None:
-    no_network = NoNetwork(folder)
+    commands = [("phantom", scans, *small), ("segment", "phantom-tumour", scans, "--out", out)]
+    if extent.measured:
+        commands.append(("demo", "--out", workspace / "demo", "--patients", "1", "--device", "cpu"))
+    no_network = NoNetwork(workspace)
     for arguments in commands:
         outcome = RunningCommand(*arguments, **no_network.environment).wait(timeout=3600)
         assert outcome.code == 0, outcome
     assert not no_network.attempts
+    assert len(list(out.rglob("summary.json"))) == 1

@@ -1,12 +1,11 @@
 """Two runs with one output folder: the second is refused, and the first is undisturbed."""
 
 import signal
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from faults.commands import LOCKED, Command
+from faults.commands import LOCKED
 from faults.folders import hash_files
 from faults.processes import RunningCommand, assert_refused, run, wait_until
 
@@ -21,13 +20,11 @@ def is_held(lock: Path) -> bool:
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("name", LOCKED)
-def test_second_run_is_refused(
-    name: str, undisturbed: Callable[[str], tuple[Command, Path, float]], workspace: Path
-) -> None:
+def test_second_run_is_refused(name, undisturbed, workspace):
     command, complete, _ = undisturbed(name)
     out = command.create_folder(workspace / "out")
     first = RunningCommand(*command.start(out))
-    assert wait_until(lambda: is_held(command.lock(out)) or first.ended), first.kill()
+    assert wait_until(lambda: is_held(command.lock(out)) or first.ended), "no lock"
     first.send(signal.SIGSTOP)
     assert not first.ended, first.wait()
     before = hash_files(out)

@@ -40,7 +40,8 @@ FORBIDDEN = {
     "method": {"scans", "raw", "phantoms", "cohorts"},
 }  # although earlier
 ONLY_IN = {
-    "typer": {"cli"}, "rich": {"cli"}, "fastapi": {"viewer"}, "pydicom": {"scans"}, "highdicom": {"scans"},
+    "typer": {"cli"}, "rich": {"cli"}, "fastapi": {"viewer"}, "socket": {"viewer"}, "pydicom": {"scans"},
+    "highdicom": {"scans"},
 }  # fmt: skip
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import nibabel as nib
 import numpy as np
 
-from faults.bad_files.base import AFFINE, UNUSUAL, Change
+from faults.bad_files.base import AFFINE, Change
 
 FIELDS = nib.Nifti1Header.template_dtype.fields
 NAN, INF = float("nan"), float("inf")
@@ -21,7 +21,6 @@ GZ = ".nii.gz"
 @dataclass(frozen=True)
 class Scan:
     name: str
-    kind: str
     content: Change  # from the bytes of the valid .nii file
     valid: bool = False
     suffix: str = ".nii"
@@ -39,10 +38,6 @@ class Scan:
         path.write_bytes(self.content(data))
         if self.sparse:
             os.truncate(path, self.sparse)
-
-
-def valid(name: str, content: Change, suffix: str = ".nii") -> Scan:
-    return Scan(name, UNUSUAL, content, True, suffix)
 
 
 def compress(data: bytes) -> bytes:
