@@ -14,10 +14,10 @@ test: $(INSTALLED)
 	$(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder --durations=20
 
 faults: $(INSTALLED) # kills, full disks, bad files, on Linux; about an hour
-	$(BIN)/python -m pytest $(FAULTS)
+	$(BIN)/python -m pytest -rs $(FAULTS)
 
 faults-sample: $(INSTALLED) # a seeded sample of each part, some minutes
-	$(BIN)/python -m pytest $(FAULTS) --sample -n 2 --dist loadfile
+	$(BIN)/python -m pytest -rs $(FAULTS) --sample -n 2 --dist loadfile
 
 guard: $(INSTALLED) # fails if something became slower; ratios within one run
 	$(BIN)/python benchmarks/guard.py

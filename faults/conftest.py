@@ -134,5 +134,4 @@ def make_disk(tmp_path):
 def workspace(tmp_path):
     """A folder that is emptied after the test: models are large, and pytest keeps its folders."""
     yield tmp_path
-    for path in tmp_path.iterdir():
-        shutil.rmtree(path, ignore_errors=True)
+    shutil.rmtree(tmp_path, ignore_errors=True)

@@ -8,9 +8,7 @@ class Extent:
     stops: int  # per command and signal
     disk_shares: tuple[float, ...]  # disk sizes, as shares of the space that a complete run needs
     worker_kills: int  # per command
-    mutations: int  # of each valid file
     fuzz_seconds: int  # per reader
-    fuzz_inputs: int  # per reader, at least
     clients: int  # per behaviour, at most
     load_seconds: int
     patients: tuple[int, int]  # of the small and of the large cohort
@@ -21,9 +19,7 @@ FULL = Extent(
     stops=12,
     disk_shares=(0.02, 0.9),
     worker_kills=5,
-    mutations=2000,
     fuzz_seconds=37,
-    fuzz_inputs=1000,
     clients=50,
     load_seconds=120,
     patients=(125, 1254),
@@ -33,9 +29,7 @@ SAMPLE = Extent(
     stops=1,
     disk_shares=(0.9,),
     worker_kills=1,
-    mutations=100,
     fuzz_seconds=3,
-    fuzz_inputs=1,
     clients=1,
     load_seconds=12,
     patients=(12, 60),

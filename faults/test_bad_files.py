@@ -3,12 +3,8 @@
 Never a traceback, a hang, a partial or wrong result, or more than 1 GiB of memory.
 """
 
-import contextlib
 import csv
 import re
-import shutil
-import tempfile
-from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -33,62 +29,61 @@ Arrays = dict[str, np.ndarray]
 
 
 @pytest.fixture(scope="module")
-def files():
-    with _temporary_folder() as root:
-        make_valid_files(root)
-        cohort = ("prepare", "brats21", "patients7", "cohort7", "--size", "64", "--split", "split.csv")
-        assert run_forked(cohort, root, TIMEOUT)[0].code == 0
-        yield root
+def files(tmp_path_factory):
+    root = tmp_path_factory.mktemp("files")
+    make_valid_files(root)
+    cohort = ("prepare", "brats21", "patients7", "cohort7", "--size", "64", "--split", "split.csv")
+    assert run_forked(cohort, root, TIMEOUT)[0].code == 0
+    return root
 
 
 @pytest.fixture(scope="module")
-def expected(files):
+def expected(files, tmp_path_factory):
     """The result of a command with valid files."""
 
     @cache
     def run_reference(command: Command) -> Arrays:
-        with _temporary_folder() as folder:
-            Case("", "", command, "nothing", lambda _path: None).set_up(folder, files)
-            outcome, _ = run_forked(command, folder, TIMEOUT)
-            assert outcome.code == 0, outcome
-            result = read_results(folder, command[0])
-            assert all(array.any() for array in result.values())
-            return result
+        folder = tmp_path_factory.mktemp("reference")
+        Case("", "", command, "nothing", lambda _path: None).set_up(folder, files)
+        outcome, _ = run_forked(command, folder, TIMEOUT)
+        assert outcome.code == 0, outcome
+        result = read_results(folder, command[0])
+        assert all(array.any() for array in result.values())
+        return result
 
     return run_reference
 
 
 @pytest.mark.sample(3, by=lambda name: CASES[name].kind)
 @pytest.mark.parametrize("name", CASES)
-def test_refused_or_right(name, files, expected, record_property):
+def test_refused_or_right(name, files, expected, workspace, record_property):
     case = CASES[name]
-    with _temporary_folder() as folder:
-        case.set_up(folder, files)
-        before = _model_files(folder)
-        outcome, peak = run_forked(case.command, folder, TIMEOUT, unprivileged=case.unprivileged)
-        record_property("peak memory, MiB", peak >> 20)
-        assert "Traceback" not in outcome.err + outcome.out, outcome
-        assert not _stray_lines(outcome.err), outcome
-        assert peak < MAX_MEMORY, f"{peak >> 20} MiB"
-        if case.valid:
-            assert outcome.code == 0, outcome
-            check_right(expected(case.reference or case.command), read_results(folder, case.command[0]))
-        else:
-            check_refused(outcome, case.mentions or Path(case.path).name)
-            check_no_partial_result(outcome, folder)
-            assert _model_files(folder) == before, "the model was changed"
+    case.set_up(workspace, files)
+    before = _model_files(workspace)
+    outcome, peak = run_forked(case.command, workspace, TIMEOUT, unprivileged=case.unprivileged)
+    record_property("peak memory, MiB", peak >> 20)
+    assert "Traceback" not in outcome.err + outcome.out, outcome
+    assert not _stray_lines(outcome.err), outcome
+    assert peak < MAX_MEMORY, f"{peak >> 20} MiB"
+    if case.valid:
+        assert outcome.code == 0, outcome
+        check_right(expected(case.reference or case.command), read_results(workspace, case.command[0]))
+    else:
+        check_refused(outcome, case.mentions or Path(case.path).name)
+        check_no_partial_result(outcome, workspace)
+        assert _model_files(workspace) == before, "the model was changed"
 
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("name", FRESH)
-def test_fresh_process_gives_the_same(name, files):
-    case = CASES[name]
-    with _temporary_folder() as first, _temporary_folder() as second:
-        for folder in (first, second):
-            case.set_up(folder, files)
-        fresh = RunningCommand(*case.command, cwd=first).wait(2 * TIMEOUT)
-        forked, _ = run_forked(case.command, second, TIMEOUT)
-    messages = [line.replace(str(first), str(second)) for line in error_lines(fresh)]
+def test_fresh_process_gives_the_same(name, files, workspace):
+    case, folders = CASES[name], [workspace / "fresh", workspace / "forked"]
+    for folder in folders:
+        folder.mkdir()
+        case.set_up(folder, files)
+    fresh = RunningCommand(*case.command, cwd=folders[0]).wait(2 * TIMEOUT)
+    forked, _ = run_forked(case.command, folders[1], TIMEOUT)
+    messages = [line.replace(str(folders[0]), str(folders[1])) for line in error_lines(fresh)]
     assert (fresh.code, messages) == (forked.code, error_lines(forked))
 
 
@@ -150,13 +145,3 @@ def _model_files(folder: Path) -> dict[str, bytes]:
     model = folder / "model7"
     paths = (path for path in model.rglob("*") if path.is_file() and not path.is_symlink() and path.name != ".lock")
     return {} if model.is_symlink() else {str(path.relative_to(model)): path.read_bytes() for path in paths}
-
-
-@contextlib.contextmanager
-def _temporary_folder() -> Iterator[Path]:
-    """Not one of pytest's, which keeps large files."""
-    folder = Path(tempfile.mkdtemp(prefix="faults-"))
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder)

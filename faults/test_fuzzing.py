@@ -1,14 +1,12 @@
-"""Fuzzing of the readers: nothing but our own errors may be raised.
+"""Coverage-guided fuzzing of the readers, by atheris: nothing but our own errors may be raised.
 
-Everywhere: some random mutations of valid files. Where atheris is installed: coverage-guided fuzzing, in a process for
-each reader. Atheris (libFuzzer) records which lines of a reader an input reaches, and mutates those inputs that reach
-new ones. It also stops a reader that exceeds MAX_SECONDS or MAX_MEMORY. The random seed is --fault-seed.
+In a process for each reader. Atheris (libFuzzer) records which lines of a reader an input reaches, and mutates those
+inputs that reach new ones. It also stops a reader that exceeds MAX_SECONDS or MAX_MEMORY. The random seed is
+--fault-seed.
 """
 
 import base64
-import contextlib
 import gzip
-import random
 import subprocess
 import sys
 import tempfile
@@ -72,36 +70,6 @@ def first_inputs():
         }
 
 
-@pytest.mark.filterwarnings("ignore::anofpdm.errors.ScanWarning")
-@pytest.mark.parametrize("reader", READERS)
-def test_mutated_files(reader, first_inputs, tmp_path, rng, extent, record_property):
-    from anofpdm.errors import AnoFPDMError
-
-    read, path = import_readers()[reader], tmp_path / NAMES.get(reader, "x.nii")
-    for data in first_inputs[reader]:
-        for _ in range(extent.mutations):
-            path.write_bytes(mutate(data, rng))
-            with contextlib.suppress(AnoFPDMError):
-                read(path)
-    record_property("mutated files", extent.mutations * len(first_inputs[reader]))
-
-
-def mutate(data: bytes, rng: random.Random) -> bytes:
-    """Overwrite some bytes, or remove or repeat a stretch."""
-    changed = bytearray(data)
-    for _ in range(rng.choice((1, 1, 2, 8))):
-        start = rng.randrange(len(changed) + 1)
-        end = min(len(changed), start + rng.choice((1, 2, 4, 64)))
-        way = rng.choice(("overwrite", "remove", "repeat"))
-        if way == "overwrite":
-            changed[start:end] = rng.randbytes(end - start)
-        elif way == "remove":
-            del changed[start:end]
-        else:
-            changed[start:start] = changed[start:end]
-    return bytes(changed)
-
-
 @pytest.mark.sample(3)
 @pytest.mark.parametrize("reader", READERS)
 def test_coverage_guided_fuzzing(reader, first_inputs, pytestconfig, tmp_path, extent, record_property):
@@ -120,7 +88,7 @@ def test_coverage_guided_fuzzing(reader, first_inputs, pytestconfig, tmp_path, e
     shown = "".join(f"\n{path.name}: {base64.b64encode(path.read_bytes())[:3000].decode()}" for path in crashes)
     assert (run.returncode, shown) == (0, ""), f"seed {seed}: {run.stderr[-3000:]}{shown}"
     inputs = int(run.stderr.rsplit("stat::number_of_executed_units:", 1)[1].split()[0])
-    assert inputs >= extent.fuzz_inputs, "too few inputs"
+    assert inputs >= seconds, "fewer than one input per second"
     record_property("inputs of atheris", inputs)
 
 

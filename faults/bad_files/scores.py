@@ -1,6 +1,5 @@
 """Damaged and unusual masks, pairs and source folders, scored by `score` and `evaluate --native`; other results."""
 
-import json
 import os
 import shutil
 from collections.abc import Callable, Iterator
@@ -21,7 +20,6 @@ from faults.bad_files.base import (
     replace,
     rows,
     segment,
-    segment_flair,
     unusual_rows,
     write,
 )
@@ -108,27 +106,19 @@ def _scale(factor: float) -> Edit:
     return edit
 
 
-def _earlier(summary: bytes | str) -> Edit:
+def _earlier(summary: bytes) -> Edit:
     def edit(path: Path) -> None:
         path.parent.mkdir(parents=True)
-        write(summary)(path)
+        path.write_bytes(summary)
 
     return edit
 
 
 def _other_results() -> Iterator[Case]:
-    twice = lambda path: shutil.copy(path.with_name("p_t2.nii.gz"), path)  # noqa: E731
-    settings = {"engine": "student", "model_sha256": "0"}
-    another = json.dumps({"volume_ml": 1.0, "model": "another", "settings": settings, "inputs": {}})
     for engine in ("diffusion", "student"):
         command = segment("scan", engine=engine)
         for factor, mentions in ((0.1, "smaller than the head"), (4.0, "for a head")):
             yield Case(f"{engine}: size x {factor}", OTHER, command, "scan", _scale(factor), mentions=mentions)
-        flair = segment_flair(engine=engine)
-        yield Case(f"{engine}: one image twice", OTHER, flair, FLAIR, twice, mentions="exactly the image of")
-        into = tuple("earlier" if word == "out" else word for word in flair)
-        yield Case(f"{engine}: into another model's result", OTHER, into, "earlier/p/summary.json", _earlier(another),
-                   mentions="was made by another")  # fmt: skip
     for name, summary in {"a nested summary": b"[" * 100_000, "a summary of another type": b"[1, 2]"}.items():
         edit = _earlier(summary)
         yield Case(f"join {name}", OTHER, ("join", "earlier"), "earlier/p/summary.json", edit, mentions="damaged")
