@@ -15,16 +15,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 from anofpdm.cohorts import open_cohort
 from anofpdm.errors import CohortError
 from anofpdm.network.checkpoint import STATE
 from anofpdm.student.student import FOLDER as STUDENT
-from anofpdm.study.comparison.methods import METHODS, EvidenceMethod
 from anofpdm.study.comparison.names import MODEL_TASKS
 
 TRAINED = {name: ("--task", task, "--noise", noise) for name, (task, noise) in MODEL_TASKS.items()}
@@ -39,7 +37,7 @@ class Task:
 
     name: str
     needs: tuple[str, ...]
-    command: Callable[[], list[str]]  # arguments, built when the task starts
+    command: list[str]  # arguments of `anofpdm`
 
 
 def main() -> None:
@@ -83,88 +81,35 @@ def arguments() -> argparse.ArgumentParser:
 
 def plan(args: argparse.Namespace) -> list[Task]:
     """Tasks in the order in which they start."""
-    write = Commands(args)
+    guided, training_cohort = str(args.out / "guided"), str(args.train_on or args.cohort)
+    score = ["--score", args.score] if args.score else []
     model: tuple[str, ...] = () if args.model else ("guided",)
-    tasks = [Task(name, (), partial(write.train, name)) for name in (*model, *TRAINED)]
+    tasks = [Task(name, (), train_command(args, name, training_cohort)) for name in (*model, *TRAINED)]
     has_student = bool(args.model) and (args.model / STUDENT).is_dir()
     if not has_student:
-        tasks += [Task("calibrate", model, write.calibrate), Task("distill", ("calibrate",), write.distill)]
-    parts = []
-    for name, (methods, needs) in groups().items():
-        waits = ("distill",) if needs == ("student",) and not has_student else ()
-        networks = tuple(need for need in needs if need in TRAINED)
-        tasks += [Task(name, (*model, *networks, *waits), partial(write.evaluate, f"parts/{name}", methods, networks))]
-        parts.append(name)
+        tasks.append(Task("calibrate", model, ["calibrate", guided, training_cohort, *score]))
+        tasks.append(Task("distill", ("calibrate",), ["distill", guided, training_cohort]))
+    evaluate = ["evaluate", guided, str(args.cohort), "--tune", "200", "--seeds", "1", *score]
+    evaluate += ["--sample", args.sample] if args.sample else []
+    networks = [word for name in TRAINED for word in ("--with", f"{name}={args.out / name}")]
+    few = [word for method in FEW for word in ("--method", method)]
     return [
         *tasks,
-        Task("ablate", model, write.ablate),
-        Task("scores", tuple(parts), partial(write.scores, parts)),
-        Task("levels-10", model, partial(write.evaluate, "levels-10", FEW, (), "10")),
+        Task("ablate", model, ["ablate", guided, str(args.cohort), "--out", str(args.out / "ablations"), *score]),
+        Task("levels-10", model, [*evaluate, *few, "--levels", "10", "--out", str(args.out / "levels-10")]),
+        Task(
+            "scores",
+            tuple(task.name for task in tasks),
+            [*evaluate, "--method", "all", *networks, "--levels", "60", "--out", str(args.out / "scores")],
+        ),
     ]
 
 
-def groups() -> dict[str, tuple[list[str], tuple[str, ...]]]:
-    """Methods evaluated in one command, and the models they need: evidence methods share a pass of the network."""
-    evidence = [name for name, method in METHODS.items() if isinstance(method, EvidenceMethod)]
-    others = {name: method for name, method in METHODS.items() if name not in evidence}
-    return {"evidence": (evidence, ()), **{f"method-{name}": ([name], method.needs) for name, method in others.items()}}
-
-
-@dataclass(frozen=True)
-class Commands:
-    """Arguments of `anofpdm`."""
-
-    args: argparse.Namespace
-
-    def train(self, name: str) -> list[str]:
-        args, folder = self.args, self.args.out / name
-        budget = ["--preset", args.preset, "--learning-rate", args.learning_rate]
-        how = ["--resume"] if (folder / STATE).is_file() else [*budget, *TRAINED.get(name, ())]
-        return ["train", self._training_cohort, "--out", str(folder), "--steps", args.steps, *how]
-
-    def calibrate(self) -> list[str]:
-        return ["calibrate", self._guided, self._training_cohort, *self._score]
-
-    def distill(self) -> list[str]:
-        return ["distill", self._guided, self._training_cohort]
-
-    def evaluate(self, out: str, methods: Sequence[str], networks: Sequence[str] = (), levels: str = "60") -> list[str]:
-        args = self.args
-        chosen = [word for method in methods for word in ("--method", method)]
-        given = [word for name in networks for word in ("--with", f"{name}={args.out / name}")]
-        how = ["--levels", levels, "--tune", "200", "--seeds", "1", *self._score]
-        how += ["--sample", args.sample] if args.sample else []
-        where = [self._guided, str(args.cohort), "--out", str(args.out / out)]
-        return ["evaluate", *where, *chosen, *given, *how]
-
-    def scores(self, parts: Sequence[str]) -> list[str]:
-        join([self.args.out / "parts" / name for name in parts], self.args.out / "scores")
-        return self.evaluate("scores", ["all"], tuple(TRAINED))
-
-    def ablate(self) -> list[str]:
-        out = self.args.out / "ablations"
-        return ["ablate", self._guided, str(self.args.cohort), "--out", str(out), *self._score]
-
-    @property
-    def _guided(self) -> str:
-        return str(self.args.out / "guided")
-
-    @property
-    def _training_cohort(self) -> str:
-        return str(self.args.train_on or self.args.cohort)
-
-    @property
-    def _score(self) -> list[str]:
-        return ["--score", self.args.score] if self.args.score else []
-
-
-def join(parts: Sequence[Path], out: Path) -> None:
-    """Copies the results of all parts into one folder, in which `anofpdm evaluate` only writes the report."""
-    (out / "methods").mkdir(parents=True, exist_ok=True)
-    for part in parts:
-        shutil.copytree(part / "methods", out / "methods", dirs_exist_ok=True)
-        for path in (*part.glob("tuned-*.json"), *part.glob("calibration-*.json"), part / "settings.json"):
-            shutil.copy2(path, out / path.name)
+def train_command(args: argparse.Namespace, name: str, cohort: str) -> list[str]:
+    folder = args.out / name
+    budget = ["--preset", args.preset, "--learning-rate", args.learning_rate, *TRAINED.get(name, ())]
+    how = ["--resume"] if (folder / STATE).is_file() else budget
+    return ["train", cohort, "--out", str(folder), "--steps", args.steps, *how]
 
 
 # ---- run -------------------------------------------------------------------------------------------------------------
@@ -211,7 +156,7 @@ def report(name: str, message: str) -> None:
 
 
 def start(task: Task, logs: Path) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-X", "faulthandler", "-m", "anofpdm", *task.command()]
+    command = [sys.executable, "-X", "faulthandler", "-m", "anofpdm", *task.command]
     with (logs / f"{task.name}.log").open("wb") as log:
         return subprocess.Popen(command, stdout=log, stderr=log)
 

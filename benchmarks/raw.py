@@ -3,7 +3,7 @@
     python benchmarks/raw.py brains RAW_GLIOMA
     python benchmarks/raw.py lesion MODEL RAW_GLIOMA
     python benchmarks/raw.py transforms RAW_MS
-    python benchmarks/raw.py disturbed MODEL SCANS [--count 20] [--skulls RAW_MS]
+    python benchmarks/raw.py disturbed MODEL SCANS [--count 20]
     python benchmarks/raw.py cost MODEL RAW_GLIOMA
 
 brains: DICE of extracted brains against `reference_brain_*`. lesion: DICE of the mask against
@@ -27,7 +27,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from raw_disturbed import Skull, read_transform
+from raw_disturbed import read_transform
 from raw_masks import DisturbedScores, Undisturbed, dice, distances_mm, disturb_once
 
 from anofpdm.errors import ScanWarning
@@ -61,7 +61,6 @@ def main() -> None:
         if name == "disturbed":
             command.add_argument("--count", type=int, default=20)
             command.add_argument("--seed", type=int, default=0)
-            command.add_argument("--skulls", type=Path, help="Folder of the raw_ms study.")
     args = parser.parse_args()
     measure = {
         "brains": measure_brains, "lesion": measure_lesion, "transforms": measure_transforms,
@@ -133,9 +132,8 @@ def measure_transforms(args: argparse.Namespace) -> None:
 
 def measure_disturbed(args: argparse.Namespace) -> None:
     model, rng = load(args.model, "cpu"), np.random.default_rng(args.seed)
-    skull = Skull.read_raw_ms(args.skulls) if args.skulls else None
     targets = find_targets([str(args.folder)], model.modalities, None, None)
-    scans = [Undisturbed.of_scan(model, target.subject, skull) for target in targets[: args.count]]
+    scans = [Undisturbed.of_scan(model, target.subject) for target in targets[: args.count]]
     for target, scan in zip(targets, scans, strict=False):
         residuals = scan.residual_mm(model.scans.expects.template, model.request().modalities)
         moved = ", ".join(f"{name} {mm:.2f}" for name, mm in residuals.items())

@@ -9,8 +9,7 @@ import numpy as np
 import SimpleITK
 from scipy import ndimage
 
-from anofpdm.raw.brain import extract_brain
-from anofpdm.raw.geometry import LPS, apply, resample, rigid_matrix
+from anofpdm.raw.geometry import LPS, resample, rigid_matrix
 from anofpdm.raw.register import Head
 from anofpdm.raw.thick import divide_slices, resample_series
 from anofpdm.scans import read_volume, write_nifti
@@ -20,9 +19,6 @@ IN_PLANE_MM, SLICE_MM = (0.8, 1.2), (3.0, 5.0)
 FIELD_OF_VIEW_MM = np.array([240.0, 240.0, 185.0])
 MOST_DEGREES, MOST_MM = 30.0, 40.0  # of a movement
 TILT_DEGREES, TILT_MM = 5.0, 5.0  # slices are not planned exactly along the head
-HEADROOM_MM = 30  # around a brain, for skull and scalp
-FLUID_SHARE = {"t2": 1.6}  # brightness of fluid around the brain, of the median of the brain; others: 0.3
-MS_SERIES = {"flair": "FLAIR", "t1": "T1W", "t1ce": "T1W", "t2": "T2W"}
 
 
 @dataclass(frozen=True)
@@ -125,67 +121,3 @@ def read_heads(files: Mapping[str, Path]) -> dict[str, Head]:
         brain = ndimage.binary_fill_holes(voxels > 0)
         heads[name] = Head(voxels * np.float32(1000 / np.percentile(voxels[brain], 99)), brain, volume.grid)
     return heads
-
-
-# ---- skulls ----------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Skull:
-    """A whole head of another patient, by modality, with its brain; all in the space of one series."""
-
-    heads: Mapping[str, Head]
-    to_series: Mapping[str, np.ndarray]  # millimetres of that space to millimetres of a series
-
-    @classmethod
-    def read_raw_ms(cls, folder: Path) -> "Skull":
-        heads, to_series = {}, {}
-        for name, file in MS_SERIES.items():
-            volume = read_volume(folder / f"study1_{file}.nii.gz")
-            brain = extract_brain(volume.voxels, volume.grid, volume.path)
-            heads[name] = Head(volume.voxels.astype(np.float32), brain, volume.grid)
-            transform = folder / f"study1_{file}_intrastudy_to_FLAIR.txt"
-            to_series[name] = read_transform(transform) if transform.is_file() else np.eye(4)
-        return cls(heads, to_series)
-
-    def around(self, heads: Mapping[str, Head]) -> dict[str, Head]:
-        """The brains inside this head, scaled to their size."""
-        first = next(iter(heads.values()))
-        grid = enlarge(first.grid)
-        fit = fit_boxes(first, self.heads["flair"])
-        return {name: self._around(name, head, grid, fit) for name, head in heads.items()}
-
-    def _around(self, name: str, head: Head, grid: Grid, fit: np.ndarray) -> Head:
-        other, matrix = self.heads[name], self.to_series[name] @ fit
-        brain = resample(head.brain, head.grid, grid, np.eye(4)) >= 0.5
-        inside = resample(head.voxels, head.grid, grid, np.eye(4))
-        around = resample(other.voxels, other.grid, grid, matrix)
-        level = float(np.median(inside[brain]))
-        around *= level / float(np.median(other.voxels[other.brain]))
-        emptied = resample(other.brain, other.grid, grid, matrix) >= 0.5
-        fluid = FLUID_SHARE.get(name, 0.3) * level
-        voxels = np.where(brain, inside, np.where(emptied | ndimage.binary_dilation(brain), fluid, around))
-        noise = np.random.default_rng(0).normal(0, 0.02 * level, voxels.shape)
-        return Head(np.abs(voxels + noise).astype(np.float32), brain, grid)
-
-
-def enlarge(grid: Grid) -> Grid:
-    """With room for a skull on every side."""
-    margin = np.ceil(HEADROOM_MM / grid.spacing_mm).astype(int)
-    affine = grid.affine.copy()
-    affine[:3, 3] = apply(grid.affine, -margin.astype(float))
-    i, j, k = (int(n) for n in np.array(grid.shape) + 2 * margin)
-    return Grid.from_affine((i, j, k), affine)
-
-
-def fit_boxes(head: Head, other: Head) -> np.ndarray:
-    """Affine from millimetres of a head to millimetres of another one: the boxes around the brains coincide."""
-    boxes = []
-    for side in (head, other):
-        points = apply(side.grid.affine, np.argwhere(side.brain)[::7])
-        boxes.append(np.percentile(points, [0.5, 99.5], axis=0))
-    (low, high), (other_low, other_high) = boxes
-    scale = (other_high - other_low) / (high - low)
-    matrix = np.diag([*scale, 1.0])
-    matrix[:3, 3] = other_low - scale * low
-    return matrix

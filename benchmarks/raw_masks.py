@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 from raw_disturbed import (
     Disturbance,
-    Skull,
     draw_disturbance,
     read_heads,
     write_aligned,
@@ -44,21 +43,19 @@ class DisturbedScores:
 
 @dataclass(frozen=True)
 class Undisturbed:
-    stripped: Mapping[str, Head]
-    whole: Mapping[str, Head]  # with a skull, where stripping is tested
+    heads: Mapping[str, Head]
     prediction: Segmentation
     reference: np.ndarray | None  # lesion mask on the grid of the prediction
 
     @classmethod
-    def of_scan(cls, model: Model, subject: Subject, skull: Skull | None) -> "Undisturbed":
+    def of_scan(cls, model: Model, subject: Subject) -> "Undisturbed":
         heads = read_heads({name: Path(path) for name, path in subject.images.items()})
-        whole = heads if skull is None else skull.around(heads)
         reference = read_volume(subject.masks[0]).voxels > 0 if subject.masks else None
-        return cls(heads, whole, model.segment(subject.images, raw="never"), reference)
+        return cls(heads, model.segment(subject.images, raw="never"), reference)
 
     def residual_mm(self, template: str | None, names: Collection[str]) -> dict[str, float]:
         """Mean distance by which registration moves series of the scan, which its publishers have registered."""
-        (_, reference), *others = self.stripped.items()
+        (_, reference), *others = self.heads.items()
         moved = {name: register_rigid(reference, head).matrix for name, head in others if name in names}
         if template is not None:
             moved[template] = register_affine(load_template(), reference).matrix
@@ -67,13 +64,13 @@ class Undisturbed:
 
 def disturb_once(model: Model, scan: Undisturbed, rng: np.random.Generator) -> DisturbedScores:
     needed = model.request().modalities
-    names = tuple(dict.fromkeys((*needed, *scan.stripped)))  # the reference first; a movement is drawn for each
+    names = tuple(dict.fromkeys((*needed, *scan.heads)))  # the reference first; a movement is drawn for each
     reference = names[0]
-    disturbance = draw_disturbance(names, scan.stripped[reference].centre_mm, rng)
+    disturbance = draw_disturbance(names, scan.heads[reference].centre_mm, rng)
     with tempfile.TemporaryDirectory() as name:
         raw = Path(name, "raw")
         raw.mkdir()
-        files = write_disturbed({series: scan.whole[series] for series in needed}, disturbance, raw)
+        files = write_disturbed({series: scan.heads[series] for series in needed}, disturbance, raw)
         options = study_options(model.request())
         study = Study(files, options, StudyCache(raw / "preparation")).prepare()
         after = model.segment(files, raw="always", raw_run=StudyCache(raw / "preparation"))
@@ -83,11 +80,9 @@ def disturb_once(model: Model, scan: Undisturbed, rng: np.random.Generator) -> D
         return np.asarray(resample(mask, scan.prediction.grid, after.grid, there) >= 0.5)
 
     before, perfect = moved(scan.prediction.mask), predict_perfect(model, scan, disturbance, reference)
-    errors = {
-        series.name: placement_error(series, disturbance, scan.stripped[reference]) for series in study.series[1:]
-    }
+    errors = {series.name: placement_error(series, disturbance, scan.heads[reference]) for series in study.series[1:]}
     if options.expects.template is not None:
-        error = distances_mm(study.scan_to_reference, disturbance.movements[reference], scan.stripped[reference])
+        error = distances_mm(study.scan_to_reference, disturbance.movements[reference], scan.heads[reference])
         errors[MNI152] = float(error.mean())
     truth = None if scan.reference is None else moved(scan.reference)
     return DisturbedScores(
@@ -106,10 +101,10 @@ def predict_perfect(model: Model, scan: Undisturbed, disturbance: Disturbance, r
     there, slice_mm = np.eye(4), study_options(model.request()).slice_mm
     with tempfile.TemporaryDirectory() as name:
         if model.scans.expects.template is None:
-            used = {series: scan.stripped[series] for series in model.request().modalities}
+            used = {series: scan.heads[series] for series in model.request().modalities}
             files = write_aligned(used, disturbance, reference, Path(name), slice_mm)
         else:
-            files = write_returned(scan.stripped, disturbance, Path(name))
+            files = write_returned(scan.heads, disturbance, Path(name))
             there = np.linalg.inv(disturbance.movements[reference])
         result = model.segment(files, raw="never")
     return np.asarray(resample(result.mask, result.grid, disturbance.grids[reference], there) >= 0.5)

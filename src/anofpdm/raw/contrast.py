@@ -3,7 +3,7 @@
 Brightness in the brain, relative to its median, is measured in white and grey matter (where an average brain has them,
 once the boxes around both brains coincide), around the ventricles, below the surface and over all. Each contrast is a
 normal distribution of these eleven numbers. Series of one study have different contrasts, so that all of them are
-decided together; what is not clear is refused. Fitted and measured by benchmarks/contrast.py.
+decided together; what is not clear is refused. Fitted by benchmarks/contrast.py.
 """
 
 import itertools

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from anofpdm.study.comparison.methods import METHODS
+from anofpdm.study.comparison.names import MODEL_TASKS
 from tests import toys
 
 
@@ -26,27 +26,16 @@ def after(words, option):
 
 def test_every_network_has_the_same_budget_and_started_training_is_resumed(comparison, tmp_path):
     (tmp_path / "healthy").mkdir()
-    for started in (False, True):
-        tasks = planned(comparison, tmp_path, "--steps", "70")
-        names = {"guided", *comparison.TRAINED} - ({"healthy"} if started else set())
-        commands = [tasks[name].command() for name in names]
-        for option in ("--steps", "--preset", "--learning-rate"):
-            assert len({tuple(after(words, option)) for words in commands}) == 1
-        (tmp_path / "healthy" / comparison.STATE).touch()
-    trained = sorted(task for words in commands for task in after(words, "--task"))
-    assert trained == ["classifier", "healthy", "unconditional"]
-    words = tasks["healthy"].command()
-    assert "--resume" in words
-    assert "--preset" not in words  # the preset it was started with
-
-
-def test_every_method_is_evaluated_once_with_the_networks_it_needs(comparison, tmp_path):
-    tasks = planned(comparison, tmp_path)
-    parts = [tasks[name].command() for name in tasks["scores"].needs]
-    assert sorted(method for words in parts for method in after(words, "--method")) == sorted(METHODS)
-    for words in parts:
-        needed = {need for method in after(words, "--method") for need in METHODS[method].needs} - {"student"}
-        assert {word.partition("=")[0] for word in after(words, "--with")} == needed
+    (tmp_path / "healthy" / comparison.STATE).touch()
+    tasks = planned(comparison, tmp_path, "--steps", "70")
+    resumed, *commands = (tasks[name].command for name in ("healthy", *({"guided", *comparison.TRAINED} - {"healthy"})))
+    for option in ("--steps", "--preset", "--learning-rate"):
+        assert len({tuple(after(words, option)) for words in commands}) == 1
+    assert sorted(task for words in commands for task in after(words, "--task")) == [
+        "classifier", "healthy", "unconditional"
+    ]  # fmt: skip
+    assert "--resume" in resumed
+    assert "--preset" not in resumed  # the preset it was started with
 
 
 @pytest.mark.parametrize("given", ["no model", "a model", "a model with a student"])
@@ -59,8 +48,9 @@ def test_tasks_follow_their_dependencies(comparison, tmp_path, given):
         assert set(task.needs) <= seen
         seen.add(task.name)
     assert ("guided" in seen) == (given == "no model")
-    assert ("distill" in seen) == ("student" not in given)
-    assert ("distill" in tasks["method-anofpdm-student"].needs) == ("student" not in given)
+    assert ("distill" in seen) == ("distill" in tasks["scores"].needs) == ("student" not in given)
+    networks = {word.partition("=")[0] for word in after(tasks["scores"].command, "--with")}
+    assert networks == {*MODEL_TASKS} == {*tasks["scores"].needs} & {*MODEL_TASKS}
 
 
 class TestRun:
@@ -71,37 +61,22 @@ class TestRun:
 
         def start(task, _out):
             started.append(task.name)
-            return subprocess.Popen([sys.executable, "-c", f"raise SystemExit({task.command()[0]!r} == 'fail')"])
+            return subprocess.Popen([sys.executable, "-c", f"raise SystemExit({task.command[0]!r} == 'fail')"])
 
         monkeypatch.setattr(comparison, "start", start)
         return started
 
     def test_failure_stops_dependent_tasks_only(self, comparison, started, tmp_path):
-        kind = {"a": "work", "b": "fail", "c": "work", "d": "work", "e": "work"}
-        needs = {"c": ("a",), "d": ("b",), "e": ("d",)}
-        tasks = [comparison.Task(name, needs.get(name, ()), lambda name=name: [kind[name]]) for name in kind]
+        needs = {"a": (), "b": (), "c": ("a",), "d": ("b",), "e": ("d",)}
+        tasks = [comparison.Task(name, before, ["fail" if name == "b" else "work"]) for name, before in needs.items()]
         assert sorted(comparison.run(tasks, tmp_path, jobs=2)) == ["b", "d", "e"]
         assert started == ["a", "b", "c"]
         started.clear()
-        kind["b"] = "work"
+        tasks[1].command[0] = "work"
         assert comparison.run(tasks, tmp_path, jobs=1) == []
         assert started == ["b", "d", "e"]  # finished tasks are not repeated
 
     def test_a_failed_task_is_reported_with_its_log(self, comparison, tmp_path, capsys):
-        assert comparison.run([comparison.Task("x", (), lambda: ["nonsense"])], tmp_path, jobs=1) == ["x"]
+        assert comparison.run([comparison.Task("x", (), ["nonsense"])], tmp_path, jobs=1) == ["x"]
         assert "x: FAILED with code 2, see logs/x.log" in capsys.readouterr().out
         assert "No such command 'nonsense'" in (tmp_path / "logs" / "x.log").read_text()
-
-
-def test_parts_are_joined_into_one_folder(comparison, tmp_path):
-    parts = {"a": "gradient", "b": "cg-cdm"}
-    joined = {"settings.json"}
-    for name, method in parts.items():
-        results = {f"methods/{method}/unhealthy-seed0.json", f"tuned-{method}.json"}
-        joined |= results
-        for file in (*results, "settings.json", "table.md"):  # the table is of this part alone
-            (tmp_path / name / file).parent.mkdir(parents=True, exist_ok=True)
-            (tmp_path / name / file).write_text("the same" if file == "settings.json" else name)
-    comparison.join([tmp_path / name for name in parts], tmp_path / "all")
-    files = (path for path in (tmp_path / "all").rglob("*") if path.is_file())
-    assert {path.relative_to(tmp_path / "all").as_posix() for path in files} == joined
