@@ -2,6 +2,7 @@
 
 import pytest
 
+from anofpdm.cohorts import open_cohort
 from anofpdm.scoring.metrics import bootstrap
 from tests.study.comparison_toys import fill
 
@@ -20,3 +21,8 @@ def made(tmp_path_factory):
     folder = tmp_path_factory.mktemp("made")
     fill(folder)
     return folder
+
+
+@pytest.fixture
+def cohort(made):
+    return open_cohort(made / "cohort")

@@ -10,25 +10,24 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from typer.testing import CliRunner
 
 from anofpdm.calibration.fit_calibration import CalibrationConfig, fit_calibration, labelled_rows
-from anofpdm.cli.main import app
 from anofpdm.cohorts import open_cohort
 from anofpdm.errors import EvaluationError, MethodError
 from anofpdm.labels import HEALTHY
 from anofpdm.method.decision import DecisionSettings, decide
-from anofpdm.method.evidence import EvidenceRequest, concatenate
+from anofpdm.method.evidence import EvidenceRequest
 from anofpdm.method.gather import evidence_batches, slice_seeds
 from anofpdm.network.predictor import load_trained
 from anofpdm.network.schedule import NoiseSchedule
 from anofpdm.scoring.metrics.pixels import average_precision
+from anofpdm.study.ablations.ablation_report import write_report
 from anofpdm.study.ablations.evidence_passes import measured_slices
 from anofpdm.study.ablations.levels import FACTORS, extend_levels
 from anofpdm.study.ablations.run_ablations import AblationConfig, ablate
 from anofpdm.study.comparison.methods import VARIANTS
-from anofpdm.util.files import folder_lock
 from tests import toys
+from tests.commands import run
 from tests.method.worlds import literal_mask_above
 
 CPU = torch.device("cpu")
@@ -45,11 +44,6 @@ NAMES = [
     "mse_curves", "sam", "lesion_size", "strength", "end_step", "threshold", "levels", "variants", "detector",
     "gallery",
 ]  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def made(tmp_path_factory):
-    return toys.untrained(tmp_path_factory.mktemp("made"))
 
 
 class Counting:
@@ -71,7 +65,7 @@ class Counting:
 
 
 def opened(made):
-    model = load_trained(made / "model", CPU)
+    model = load_trained(made / "guided", CPU)
     return replace(model, predict=Counting(model.predict))  # type: ignore[arg-type]
 
 
@@ -124,44 +118,36 @@ def test_impossible_numbers_of_levels_are_refused_before_any_work(made):
 
 @pytest.fixture(scope="module")
 def kept(made, done):
-    """Of slices with a lesion at w*: the method's own evidence, the signal at every level, and streamed maps."""
+    """Of slices with a lesion at w*: the levels of the second pass, and the signal at every one of them."""
     study = done[2]
     model, cohort, calibration = opened(made), study.cohort, study.calibrated.calibration
-    rows = study.rows[study.unhealthy]
-    signals = []
+    rows, end_steps = study.rows[study.unhealthy], study.decisions.measured.end_step[study.unhealthy]
+    levels, signals = extend_levels(calibration.settings.levels, int(end_steps.max())), []
+    settings = replace(calibration.settings, levels=levels)
+    request = EvidenceRequest(settings, [calibration.strength], CPU, len(rows))
+    seeds = slice_seeds(cohort.indices[rows], 0)
 
     def record(_level, signal_map):
         signals.append(signal_map()[:, 0].clone())
 
-    def run_levels(levels, on_level=None):
-        settings = replace(calibration.settings, levels=levels)
-        request = EvidenceRequest(settings, [calibration.strength], CPU, len(rows))
-        seeds = slice_seeds(cohort.indices[rows], 0)
-        batches = evidence_batches(
-            model.predict, lambda some: cohort.pixels(rows[some]), seeds, request, on_level=on_level
-        )
-        return concatenate(list(batches))
-
-    evidence = run_levels(calibration.settings.levels)
-    run_levels(extend_levels(calibration.settings.levels, int(evidence.end_step.max())), record)
-    return evidence, torch.stack(signals, 1)  # [U, K, H, W]
+    list(evidence_batches(model.predict, lambda some: cohort.pixels(rows[some]), seeds, request, on_level=record))
+    return levels, torch.stack(signals, 1)  # [U, K, H, W]
 
 
 def test_dice_by_end_step(kept, done):
-    evidence, signals = kept
+    levels, signals = kept
     study = done[2]
-    assert torch.equal(evidence.end_step[:, 0], torch.from_numpy(study.decisions.measured.end_step[study.unhealthy]))
-    lesions, quantiles = study.lesions[study.unhealthy], study.decisions.measured.quantile[study.unhealthy]
+    assert len(levels) > LEVELS
+    lesions, measured = study.lesions[study.unhealthy], study.decisions.measured
     rows = {factor: score for factor, score, _ in table(done, "end_step").rows}
     assert list(rows) == list(FACTORS)
-    levels = extend_levels(evidence.settings.levels, int(evidence.end_step.max()))
-    assert len(levels) > LEVELS
     for factor in FACTORS:
         maps = [
             signals[row, [n for n, t in enumerate(levels) if t <= factor * end]].mean(0).numpy()
-            for row, end in enumerate(evidence.end_step[:, 0].tolist())
+            for row, end in enumerate(measured.end_step[study.unhealthy])
         ]
-        assert rows[factor] == pytest.approx(literal_dice(literal_masks(maps, quantiles), lesions), abs=1e-3)
+        expected = literal_dice(literal_masks(maps, measured.quantile[study.unhealthy]), lesions)
+        assert rows[factor] == pytest.approx(expected, abs=1e-3)
 
 
 def test_magnitudes_inside_and_outside(kept, done):
@@ -230,38 +216,27 @@ def test_variants(done, made):
 # ---- figures, page and command ---------------------------------------------------------------------------------------
 
 
-def test_the_command(made, tmp_path):
-    out = tmp_path / "out"
-    words = [
-        "ablate", made / "model", made / "cohort", "--out", out, "--split", "train", "--levels", 3,
-        "--levels-tried", "2", "--strengths", "0,2", "--most", 20, "--device", "cpu", "--score", "flair",
-    ]  # fmt: skip
-
-    def anofpdm(*more):
-        return CliRunner().invoke(app, [*map(str, words), *more])
-
-    out.mkdir()
-    with folder_lock(out):
-        assert "another run is writing here" in anofpdm().output
-    for wrong in (("--levels-tried", "0"), ("--gallery-levels", "1.5")):
-        assert anofpdm(*wrong).exit_code == 2
-    ran = anofpdm()
-    assert ran.exit_code == 0, ran.output
-    assert f"report: {out / 'index.html'}" in ran.stdout
-    page = (out / "index.html").read_text()
+def test_the_report(done, tmp_path):
+    write_report(done[0], tmp_path)
+    page = (tmp_path / "index.html").read_text()
     assert "<script" not in page
     assert "http" not in re.sub('http-equiv|base64,[^"]+', "", page)
     for name in NAMES:
         assert f'<a href="{name}.png"><img src="data:image/png;base64,' in page.replace("\n", "")
-        assert len(np.unique(np.asarray(Image.open(out / f"{name}.png")))) > 8
-        header, *rows = csv.reader((out / f"{name}.csv").read_text().splitlines())
+        assert len(np.unique(np.asarray(Image.open(tmp_path / f"{name}.png")))) > 8
+        header, *rows = csv.reader((tmp_path / f"{name}.csv").read_text().splitlines())
         assert rows
         assert {len(row) for row in rows} == {len(header)}
-    payload = json.loads((out / "ablations.json").read_text())
+    payload = json.loads((tmp_path / "ablations.json").read_text())
     assert list(payload["ablations"]) == NAMES
-    assert payload["settings"]["scored"] == ["flair"]
-    assert payload["settings"]["options"]["levels_tried"] == [2]
+    assert payload["settings"]["scored"] == ["flair", "t2"]
+    assert payload["settings"]["options"]["levels_tried"] == [*OTHERS, LEVELS]
     assert len(payload["settings"]["model_sha256"]) == 64
+
+
+@pytest.mark.parametrize("wrong", [("--levels-tried", "0"), ("--gallery-levels", "1.5")])
+def test_wrong_options(made, tmp_path, wrong):
+    run("ablate", made / "guided", made / "cohort", "--out", tmp_path / "out", *wrong, code=2)
 
 
 # ---- refused cohorts -------------------------------------------------------------------------------------------------
@@ -270,10 +245,8 @@ def test_the_command(made, tmp_path):
 def test_a_cohort_without_masks_is_refused(made, tmp_path):
     shutil.copytree(made / "cohort", tmp_path / "cohort")
     shutil.rmtree(tmp_path / "cohort" / "truth")
-    words = ["ablate", str(made / "model"), str(tmp_path / "cohort"), "--out", str(tmp_path / "out")]
-    ran = CliRunner().invoke(app, words)
-    assert ran.exit_code == 1
-    assert "has no lesion masks" in ran.stderr
+    refused = run("ablate", made / "guided", tmp_path / "cohort", "--out", tmp_path / "out", code=1)
+    assert "has no lesion masks" in refused.stderr
     assert not (tmp_path / "out").exists()
 
 

@@ -8,10 +8,8 @@ import shutil
 import nibabel as nib
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 from anofpdm.choices import Layout, Split
-from anofpdm.cli.main import app
 from anofpdm.cohorts import open_cohort
 from anofpdm.cohorts.subjects import Subject
 from anofpdm.errors import ScanWarning
@@ -19,16 +17,14 @@ from anofpdm.scoring.summary import TITLES
 from anofpdm.study.native import estimates
 from anofpdm.study.native.run_native import find_truth, is_trained_on
 from anofpdm.study.native.split_scans import find_split_scans
+from tests.commands import run
 
 MODALITIES = ("flair", "t1", "t1ce", "t2")
 QUICK = ("--device", "cpu", "--workers", 1)
 
 
 def anofpdm(*words, code=0):
-    done = CliRunner().invoke(app, [str(word) for word in words], env={"COLUMNS": "300"})
-    assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
-    assert done.exit_code == code, done.output
-    return done.output
+    return run(*words, code=code).output
 
 
 @pytest.fixture(scope="module")

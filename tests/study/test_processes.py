@@ -3,10 +3,9 @@
 import json
 
 import pytest
-from typer.testing import CliRunner
 
-from anofpdm.cli.main import app
 from anofpdm.study.comparison.methods import METHODS
+from tests.commands import run
 from tests.study.comparison_toys import SHORT
 from tests.two_processes import run_in_two_processes
 
@@ -26,8 +25,7 @@ def test_number_of_processes_does_not_change_scores(made, tmp_path, monkeypatch)
     words += ["--levels", 3, "--strengths", "0,2", "--first-setting", "--device", "cpu", "--batch", 8]
     for name, method in SHORT.items():
         monkeypatch.setitem(METHODS, name, method)
-    done = CliRunner().invoke(app, [*map(str, words), "--out", str(tmp_path / "one")])
-    assert done.exit_code == 0, done.output
+    run(*words, "--out", tmp_path / "one")
     run_in_two_processes(*words, "--out", tmp_path / "two", before=SHORT_METHODS)
     alone, shared = (json.loads((tmp_path / name / "results.json").read_text())["methods"] for name in ("one", "two"))
     assert len(alone) == 3

@@ -8,16 +8,15 @@ import sys
 import numpy as np
 import pytest
 import torch
-from typer.testing import CliRunner
 
 from anofpdm.calibration.fit_calibration import slice_positions
-from anofpdm.cli.main import app
 from anofpdm.cohorts import open_cohort
 from anofpdm.labels import UNHEALTHY
 from anofpdm.scoring.truth import Truth
 from anofpdm.segment.model import load
 from anofpdm.student.student import load_student
 from tests import toys
+from tests.commands import run
 
 
 def calibration_error(probabilities, truth):
@@ -63,12 +62,12 @@ def test_train_models(made, tmp_path, monkeypatch):
     """Stages whose results exist are not repeated; the result is a model."""
     module, started = toys.benchmark("train_models"), []
 
-    def run(words):
+    def run_stage(words):
         started.append(words[0])
         shutil.copytree(made / "guided", tmp_path / "out" / "diffusion")  # trained, with a student
         (tmp_path / "out" / "diffusion" / "calibration.json").touch()
 
-    monkeypatch.setattr(module, "run", run)
+    monkeypatch.setattr(module, "run", run_stage)
     words = ("train_models", "lgg", made / "cohort", "--out", tmp_path / "out", "--steps", 7)
     monkeypatch.setattr(sys, "argv", list(map(str, words)))
     module.main()
@@ -85,5 +84,4 @@ def test_commands_of_shipped_models_are_parsed(name, tmp_path):
     """They fail at the cohort, which does not exist, and not at an option."""
     recipe = toys.benchmark("train_models").RECIPES[name]
     for words in recipe.commands(tmp_path / "cohort", tmp_path / "model", "cpu").values():
-        result = CliRunner().invoke(app, words)
-        assert result.exit_code == 1, result.output
+        run(*words, code=1)

@@ -23,7 +23,7 @@ def test_classifier_is_rated_on_held_out_noised_slices(cohort):
         noise = torch.randn(x0.shape, generator=torch.Generator().manual_seed(t))
         literal = by_brightness(NoiseSchedule.linear().add_noise(x0, t, noise), t)
         assert auc == pytest.approx(roc_auc_score(unhealthy, literal))
-    assert describe_rating(rate_classifier(guide, cohort, CPU, (0,), split="test")) == ""  # an empty split
+    assert describe_rating(rate_classifier(guide, cohort, CPU, (0,), split="nowhere")) == ""
 
 
 def test_weak_classifier_has_a_note():

@@ -1,11 +1,11 @@
 """The DICE that an engine estimates for its masks, compared with the measured one."""
 
-import math
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.stats import rankdata
+from scipy.stats import ConstantInputWarning, pearsonr, spearmanr
 
 from anofpdm.scoring.score_pairs import ScoringReport
 
@@ -39,11 +39,7 @@ def check_estimates(scoring: ScoringReport, estimates: Mapping[str, float]) -> E
     if len(pairs) < FEWEST:
         return None
     estimated, measured = np.array(pairs).T
-    pearson = _correlation(estimated, measured)
-    spearman = _correlation(rankdata(estimated), rankdata(measured))
-    return EstimateCheck(len(pairs), float(estimated.mean()), float(measured.mean()), pearson, spearman)
-
-
-def _correlation(x: np.ndarray, y: np.ndarray) -> float:
-    """NaN for a constant, whose mean rounding may move."""
-    return float(np.corrcoef(x, y)[0, 1]) if np.ptp(x) and np.ptp(y) else math.nan
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConstantInputWarning)  # NaN
+        pearson, spearman = (of(estimated, measured).statistic for of in (pearsonr, spearmanr))
+    return EstimateCheck(len(pairs), float(estimated.mean()), float(measured.mean()), float(pearson), float(spearman))
