@@ -11,7 +11,7 @@ import pytest
 import torch
 from sklearn.metrics import average_precision_score
 
-from anofpdm.errors import ConfigError, EvaluationError, MethodError
+from anofpdm.errors import ConfigError, MethodError
 from anofpdm.network.predictor import load_trained
 from anofpdm.study.comparison import method_scoring
 from anofpdm.study.comparison.comparison_page import write_report
@@ -218,7 +218,7 @@ def test_the_command_line_lists_every_method_and_what_it_needs(made, monkeypatch
     assert all(name in shown for name in MethodChoice)
 
 
-@pytest.mark.parametrize("wrong", [("--method", "unet"), ("--with", "x=y"), ("--strengths", "a")])
+@pytest.mark.parametrize("wrong", [("--with", "x=y"), ("--strengths", "a")])
 def test_wrong_options_are_usage_errors_before_anything_is_loaded(tmp_path, wrong):
     commands.run("evaluate", tmp_path / "no-model", tmp_path / "no-cohort", "--out", tmp_path / "out", *wrong, code=2)
     assert not (tmp_path / "out").exists()
@@ -255,8 +255,13 @@ def test_set_without_lesions_has_no_unhealthy_setup(made, tmp_path):
     assert "no slice of this set has a lesion" in (tmp_path / "index.html").read_text()
 
 
-def test_wrong_split_creates_no_folder(made, tmp_path):
+def test_slices_without_a_lesion_mask_are_left_out(made, tmp_path):
+    """Without any, nothing is written."""
     run = new_job(made, tmp_path / "out")
-    with pytest.raises(EvaluationError, match="no slice of the 'nowhere' split"):
-        evaluate(replace(run, config=replace(run.config, split="nowhere")))
+    cohort, config = run.cohort, replace(run.config, sample=None)
+    without = cohort.scans == cohort.scans[cohort.rows("test")[0]]
+    kept = replace(run, cohort=replace(cohort, has_mask=~without), config=config).evaluation_set.rows
+    assert set(cohort.rows("test")) - set(kept) == set(np.flatnonzero(without))
+    with pytest.raises(EvaluationError, match="no slice of the 'test' split has a lesion mask"):
+        evaluate(replace(run, cohort=replace(cohort, has_mask=np.zeros_like(without))))
     assert not (tmp_path / "out").exists()
