@@ -22,6 +22,11 @@ MODALITIES = ("flair", "t1", "t1ce", "t2")
 QUICK = ("--device", "cpu", "--workers", 1)
 
 
+@pytest.fixture(autouse=True)
+def _wide_terminal(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "300")
+
+
 def anofpdm(*words, code=0):
     return run(*words, code=code).output
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 from sklearn.metrics import average_precision_score
 
-from anofpdm.errors import ConfigError, MethodError
+from anofpdm.errors import ConfigError, EvaluationError, MethodError
 from anofpdm.network.predictor import load_trained
 from anofpdm.study.comparison import method_scoring
 from anofpdm.study.comparison.comparison_page import write_report
