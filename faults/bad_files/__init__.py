@@ -6,14 +6,11 @@ All of it is generated from a few small valid files (`base.make_valid_files`).
 from collections.abc import Iterator
 
 from faults.bad_files import cohorts, dicom, models, paths, scores
-from faults.bad_files.base import FLAIR, UNUSUAL, Case, prepare, segment_flair
+from faults.bad_files.base import FLAIR, Case, prepare, segment_flair
 from faults.bad_files.nifti_bytes import bombs, damaged, gzips, wrong_types
 from faults.bad_files.nifti_headers import affines, headers, voxels
 
-SCANS = {  # each with its kind
-    damaged: "damaged NIfTI file", headers: "NIfTI header", affines: "NIfTI header", voxels: "NIfTI header",
-    wrong_types: "damaged NIfTI file", gzips: "damaged NIfTI file", bombs: "decompression bomb",
-}  # fmt: skip
+SCANS = (damaged, headers, affines, voxels, wrong_types, gzips)
 
 
 def all_cases() -> dict[str, Case]:
@@ -26,16 +23,15 @@ def all_cases() -> dict[str, Case]:
 
 
 def nifti() -> Iterator[Case]:
-    """Every scan is prepared, and some are segmented by either engine: all commands share one reader."""
-    scans = [(kind, scan) for source, kind in SCANS.items() for scan in source()]
-    for number, (kind, scan) in enumerate(scans):
+    """Every scan is prepared, and bombs and some others are segmented: all commands share one reader."""
+    scans = [scan for source in SCANS for scan in source()]
+    for number, scan in enumerate([*scans, *bombs()]):
         mentions = "flair" if "faint" in scan.name else scan.path
         turn = number % (3 if scan.valid else 8)
         commands = {"prepare": (prepare("scan"), prepare("scan"))}
-        if turn == 0 or "bomb" in kind:
+        if turn == 0 or number >= len(scans):
             commands["segment"] = (segment_flair(scan.path), segment_flair())
         if turn == 1:
             commands["student"] = (segment_flair(scan.path, "student"), segment_flair(engine="student"))
         for use, (command, reference) in commands.items():
-            kind_of_case = UNUSUAL if scan.valid else kind
-            yield Case(f"{use} {scan.name}", kind_of_case, command, FLAIR, scan.edit, scan.valid, mentions, reference)
+            yield Case(f"{use} {scan.name}", command, FLAIR, scan.edit, scan.valid, mentions, reference)

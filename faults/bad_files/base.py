@@ -19,7 +19,6 @@ ENGINES = {  # a mask in every slice, to compare with
     "diffusion": ("--engine", "diffusion", "--detector", "none", "--smallest", "0"),
     "student": ("--engine", "student"),
 }
-UNUSUAL = "unusual but valid"  # a kind of its own, next to the kinds of faults
 LABELS = "subject,slice,label\nq0,,healthy\nq1,2,unhealthy\nq2,,0\nq3,,unhealthy\n"
 SPLIT = "patient,split\nq0,val\nq1,val\nq2,test\nq3,test\n"
 FLAIR = "scan/p_flair.nii.gz"
@@ -54,7 +53,6 @@ class Case:
     """A command run in a folder that holds the valid files, with an edit at one path."""
 
     name: str
-    kind: str  # what the sample has some of
     command: Command
     path: str
     edit: Edit
@@ -78,17 +76,11 @@ class Case:
 
 
 def rows(
-    prefix: str, kind: str, command: Command, path: str, edits: Mapping[str, Edit], *, mentions: str = ""
+    prefix: str, command: Command, path: str, edits: Mapping[str, Edit], *, mentions: str = "", valid: bool = False
 ) -> Iterator[Case]:
-    """Cases that must be refused, one for each edit."""
+    """One case for each edit: refused, or, where it is valid, with the result of the valid files."""
     for name, edit in edits.items():
-        yield Case(f"{prefix} {name}", kind, command, path, edit, mentions=mentions)
-
-
-def unusual_rows(prefix: str, command: Command, path: str, edits: Mapping[str, Edit]) -> Iterator[Case]:
-    """Cases whose result must be that of the valid files."""
-    for name, edit in edits.items():
-        yield Case(f"{prefix} {name}", UNUSUAL, command, path, edit, valid=True)
+        yield Case(f"{prefix} {name}", command, path, edit, valid, mentions)
 
 
 # ---- edits -----------------------------------------------------------------------------------------------------------

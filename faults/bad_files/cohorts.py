@@ -24,7 +24,6 @@ from faults.bad_files.base import (
     prepare,
     replace,
     rows,
-    unusual_rows,
     write,
 )
 from faults.bad_files.models import DEEP, NOT_JSON, set_entry
@@ -81,22 +80,22 @@ VALID_LABELS = {
 
 def cases() -> Iterator[Case]:
     manifests = contents(NOT_JSON) | BAD_MANIFEST
-    yield from rows("cohort manifest", "cohort", CALIBRATE, "cohort7/manifest.json", manifests, mentions="cohort7")
+    yield from rows("cohort manifest", CALIBRATE, "cohort7/manifest.json", manifests, mentions="cohort7")
     edits = changes({"changed": lambda data: data.replace(b"q1", b"q2")}) | {"empty": write(b"")} | NO_FILE
     for table in TABLES:
-        yield from rows(f"cohort {table}", "cohort", CALIBRATE, f"cohort7/{table}", edits, mentions="cohort7")
+        yield from rows(f"cohort {table}", CALIBRATE, f"cohort7/{table}", edits, mentions="cohort7")
     arrays = changes(BAD_ARRAYS)
     slices = arrays | NO_FILE | changes(damages((), (5000,)))  # masks have no hash: they are used for evaluation only
-    yield from rows("calibrate slices", "cohort", CALIBRATE, "cohort7/slices.npy", slices, mentions="cohort7")
-    yield from rows("evaluate slices", "cohort", EVALUATE, "cohort7/slices.npy", arrays, mentions="cohort7")
-    yield from rows("evaluate masks", "cohort", EVALUATE, "cohort7/truth/masks.npy", arrays, mentions="cohort7")
+    yield from rows("calibrate slices", CALIBRATE, "cohort7/slices.npy", slices, mentions="cohort7")
+    yield from rows("evaluate slices", EVALUATE, "cohort7/slices.npy", arrays, mentions="cohort7")
+    yield from rows("evaluate masks", EVALUATE, "cohort7/truth/masks.npy", arrays, mentions="cohort7")
     for name, content in {**JOURNALS, "empty": b""}.items():
         edit = _in_new_folder(content)
         command = prepare("patients7")
-        yield Case(f"journal {name}", "cohort", command, "out/journal.jsonl", edit, name == "empty", "journal")
-    yield from rows("labels", "CSV table", WITH_LABELS, "labels.csv", contents(NO_TABLES | BAD_LABELS))
-    yield from rows("split", "CSV table", WITH_SPLIT, "split.csv", contents(NO_TABLES | BAD_SPLITS))
-    yield from unusual_rows("labels", WITH_LABELS, "labels.csv", contents(VALID_LABELS))
+        yield Case(f"journal {name}", command, "out/journal.jsonl", edit, name == "empty", "journal")
+    yield from rows("labels", WITH_LABELS, "labels.csv", contents(NO_TABLES | BAD_LABELS))
+    yield from rows("split", WITH_SPLIT, "split.csv", contents(NO_TABLES | BAD_SPLITS))
+    yield from rows("labels", WITH_LABELS, "labels.csv", contents(VALID_LABELS), valid=True)
 
 
 def _in_new_folder(content: bytes) -> Edit:

@@ -8,7 +8,7 @@ from typing import Any
 import pydicom
 from pydicom.uid import ExplicitVRBigEndian, ImplicitVRLittleEndian
 
-from faults.bad_files.base import Case, Edit, changes, contents, damages, rows, segment, unusual_rows
+from faults.bad_files.base import Case, Edit, changes, contents, damages, rows, segment
 from faults.bad_files.paths import IRREGULAR
 
 NAN = "nan"
@@ -32,18 +32,18 @@ BAD_ZIPS = changes(damages((0, 3, 5000, -1, -22, -100), (300, -8))) | contents({
 
 def cases() -> Iterator[Case]:
     command = segment("study")
-    yield from rows("DICOM slice", "DICOM", command, "study/S1_003.dcm", BAD_SLICES)
+    yield from rows("DICOM slice", command, "study/S1_003.dcm", BAD_SLICES)
     tags = {f"{name} {value!s:.12}": _set_tags({name: value}) for name, some in BAD_TAGS.items() for value in some}
     tags["one slice's echo time"] = _set_tags({"EchoTime": 7}, "S1_003.dcm")
-    yield from rows("DICOM", "DICOM", command, "study", tags | INCOMPLETE)
+    yield from rows("DICOM", command, "study", tags | INCOMPLETE)
     beside = {f"beside {name}": _beside(put) for name, put in IRREGULAR.items() if name not in ("missing", "empty")}
     unusual = {name: _set_tags(tags) for name, tags in UNUSUAL_TAGS.items()}
-    yield from unusual_rows("DICOM", command, "study", UNUSUAL_STUDIES | beside | unusual)
+    yield from rows("DICOM", command, "study", UNUSUAL_STUDIES | beside | unusual, valid=True)
     zipped = segment("study.zip")
-    yield from rows("zip", "zip", zipped, "study.zip", BAD_ZIPS)
+    yield from rows("zip", zipped, "study.zip", BAD_ZIPS)
     bomb = {"a.dcm": bytes(128) + b"DICM" + bytes(300 << 20)}
     for name, members in {"empty": {}, "of text": {"a.txt": b"x"}, "bomb": bomb, "of zips": {"a.zip": b"PK"}}.items():
-        yield Case(f"zip {name}", "zip", zipped, "study.zip", _zip_members(members))
+        yield Case(f"zip {name}", zipped, "study.zip", _zip_members(members))
 
 
 # ---- edits of a study ------------------------------------------------------------------------------------------------

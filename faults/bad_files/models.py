@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from faults.bad_files.base import (
-    UNUSUAL,
     Case,
     Edit,
     changes,
@@ -66,23 +65,23 @@ BAD_CALIBRATION: dict[str, tuple[Any, ...]] = {
 def cases() -> Iterator[Case]:
     command, student = segment_flair(), segment_flair(engine="student")
     files = contents(BAD_WEIGHTS) | changes(damages((0, 7, 8, 500, 20_000, -1), (0, 7, 8, 400, 200_000, -1)))
-    yield from rows("model weights", "model", command, WEIGHTS, files)
-    yield from rows("student weights", "model", student, STUDENT, files)
+    yield from rows("model weights", command, WEIGHTS, files)
+    yield from rows("student weights", student, STUDENT, files)
     metadata = _settings(BAD_METADATA, _with_metadata)
-    yield from rows("model with a valid hash,", "model", command, WEIGHTS, metadata, mentions="model7")
+    yield from rows("model with a valid hash,", command, WEIGHTS, metadata, mentions="model7")
     metadata = _settings(BAD_STUDENT, _with_metadata)
-    yield from rows("student with a valid hash,", "model", student, STUDENT, metadata, mentions="student")
+    yield from rows("student with a valid hash,", student, STUDENT, metadata, mentions="student")
     unknown = {"modality": _with_metadata("network.modalities", ["flair", "t9"])}
-    yield from rows("student with an unknown", "model", student, STUDENT, unknown, mentions="t9")
+    yield from rows("student with an unknown", student, STUDENT, unknown, mentions="t9")
     texts = {"config empty": write(b""), "config invalid": write(b"{]"), "config of others": write(b'{"sha256": "0"}')}
-    yield from rows("model", "model", command, "model7/config.json", texts)
-    yield from rows("student", "model", student, "model7/student/config.json", texts)
-    yield Case("segment without a student", "model", student, "model7/student", shutil.rmtree, mentions="no student")
+    yield from rows("model", command, "model7/config.json", texts)
+    yield from rows("student", student, "model7/student/config.json", texts)
+    yield Case("segment without a student", student, "model7/student", shutil.rmtree, mentions="no student")
     automatic = tuple("auto" if word == "diffusion" else word for word in command)
-    yield Case("segment automatically", UNUSUAL, automatic, "model7/student", shutil.rmtree, True, reference=command)
-    yield Case("student damaged, not used", UNUSUAL, command, STUDENT, write(b"x"), True)
+    yield Case("segment automatically", automatic, "model7/student", shutil.rmtree, True, reference=command)
+    yield Case("student damaged, not used", command, STUDENT, write(b"x"), True)
     calibrations = contents(NOT_JSON) | _settings(BAD_CALIBRATION, set_entry)
-    yield from rows("calibration", "model", command, "model7/calibration.json", calibrations)
+    yield from rows("calibration", command, "model7/calibration.json", calibrations)
 
 
 def _settings(table: Mapping[str, tuple[Any, ...]], edit: Any) -> dict[str, Edit]:

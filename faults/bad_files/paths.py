@@ -9,7 +9,6 @@ from pathlib import Path
 from faults.bad_files.base import (
     CALIBRATE,
     FLAIR,
-    UNUSUAL,
     WITH_LABELS,
     WITH_SPLIT,
     Case,
@@ -21,8 +20,6 @@ from faults.bad_files.base import (
     segment,
     segment_flair,
 )
-
-KIND = "path"
 
 
 def _bind_socket(path: Path) -> None:
@@ -79,40 +76,40 @@ def cases() -> Iterator[Case]:
     for use, (path, command) in USES.items():
         edits = {name: replace(put) for name, put in IRREGULAR.items() if name not in HARMLESS.get(use, ())}
         mentions = path.split("/")[0]
-        yield from rows(use, KIND, command, path, edits, mentions=mentions)
+        yield from rows(use, command, path, edits, mentions=mentions)
     for use in ("segment modality=", "prepare folder with", "prepare labels"):
         path, command = USES[use]
         yield _unreadable(use, command, path)
     yield _unreadable("segment model", segment_flair(), "model7/weights.safetensors")
     locked = lambda path: path.mkdir(mode=0o555)  # noqa: E731
-    yield Case("segment into a locked folder", KIND, segment_flair(), "out", locked, unprivileged=True)
+    yield Case("segment into a locked folder", segment_flair(), "out", locked, unprivileged=True)
     for name, path in LONG_PATHS.items():
         mentions = "x" if "long" in name else "p_flair"
-        yield Case(f"segment {name}", KIND, segment_flair(path), FLAIR, _nothing, mentions=mentions)
-    yield Case("segment a link", UNUSUAL, segment_flair(), FLAIR, _link, True)
-    yield from _names("file name")
+        yield Case(f"segment {name}", segment_flair(path), FLAIR, _nothing, mentions=mentions)
+    yield Case("segment a link", segment_flair(), FLAIR, _link, True)
+    yield from _names()
 
 
-def _names(kind: str) -> Iterator[Case]:
+def _names() -> Iterator[Case]:
     for name, edit in NOT_SCANS.items():
-        yield Case(f"segment a file {name}", kind, segment(f"scan/{name[6:]}"), FLAIR, edit, mentions="p_flair")
+        yield Case(f"segment a file {name}", segment(f"scan/{name[6:]}"), FLAIR, edit, mentions="p_flair")
     for number, name in enumerate(NAMES):
         utf8, file = "\udcff" not in name, f"{name}.nii.gz"
         shown = "".join(letter if letter.isprintable() else "?" for letter in name)
         bad = replace(lambda path, file=file: path.with_name(file).write_bytes(b"no scan"))
         command = segment_flair(f"scan/{file}")
-        yield Case(f"segment a bad file named {name!a:.20}", kind, command, FLAIR, bad, mentions=shown)
+        yield Case(f"segment a bad file named {name!a:.20}", command, FLAIR, bad, mentions=shown)
         if number % 4 == 1 or not utf8:
             move = lambda path, file=file: path.rename(path.with_name(file))  # noqa: E731
-            yield Case(f"segment a name {name!a:.20}", kind, command, FLAIR, move, True, reference=segment_flair())
+            yield Case(f"segment a name {name!a:.20}", command, FLAIR, move, True, reference=segment_flair())
         mentions = "" if utf8 else "UTF-8"
         named = _name_subject(name)
-        yield Case(f"prepare a name {name!a:.20}", kind, prepare("scan"), "scan", named, utf8, mentions)
+        yield Case(f"prepare a name {name!a:.20}", prepare("scan"), "scan", named, utf8, mentions)
     odd = "o\nu\udcfft '\"[b]"
     for use, command in {"segment": segment_flair(), "prepare": prepare("scan")}.items():
         into = tuple(odd if word == "out" else word for word in command)
         link = lambda path: path.with_name("out").symlink_to(path.name)  # noqa: E731
-        yield Case(f"{use} into an odd name", kind, into, odd, link, True, reference=command)
+        yield Case(f"{use} into an odd name", into, odd, link, True, reference=command)
 
 
 # ---- edits -----------------------------------------------------------------------------------------------------------
@@ -123,7 +120,7 @@ def _nothing(_path: Path) -> None:
 
 
 def _unreadable(use: str, command: Command, path: str) -> Case:
-    return Case(f"{use} unreadable", KIND, command, path, lambda file: file.chmod(0), unprivileged=True)
+    return Case(f"{use} unreadable", command, path, lambda file: file.chmod(0), unprivileged=True)
 
 
 def _link(path: Path) -> None:

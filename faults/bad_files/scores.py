@@ -12,7 +12,6 @@ from faults.bad_files.base import (
     AFFINE,
     FLAIR,
     MODALITIES,
-    UNUSUAL,
     Case,
     Edit,
     contents,
@@ -20,14 +19,12 @@ from faults.bad_files.base import (
     replace,
     rows,
     segment,
-    unusual_rows,
     write,
 )
 from faults.bad_files.cohorts import NO_TABLES
 from faults.bad_files.nifti_bytes import gzips, wrong_types
 from tests import toys
 
-KIND, OTHER = "scoring", "implausible scan, other result"
 TRUTH, PREDICTED = "patients7/q3_seg.nii.gz", "p_mask.nii"
 SCORE = ("score", PREDICTED, TRUTH, "--out", "out")
 SCORE_FOLDER = ("score", "patients7", "patients7", "--out", "out")
@@ -73,24 +70,23 @@ def cases() -> Iterator[Case]:
     image = ("score", FLAIR, TRUTH, "--out", "out", "--label", "all")  # all above 0 is lesion
     for scan in (*wrong_types(), *gzips()):
         command = tuple(scan.path if word == FLAIR else word for word in image)
-        kind = UNUSUAL if scan.valid else KIND
-        yield Case(f"score {scan.name}", kind, command, FLAIR, scan.edit, scan.valid, scan.path, image)
-    yield from rows("score mask", KIND, SCORE, PREDICTED, BAD_VOXELS)
-    yield from unusual_rows("score mask", SCORE, PREDICTED, VALID_VOXELS)
-    yield from rows("score pairs", KIND, SCORE_PAIRS, "split.csv", contents(NO_TABLES | BAD_PAIRS))
+        yield Case(f"score {scan.name}", command, FLAIR, scan.edit, scan.valid, scan.path, image)
+    yield from rows("score mask", SCORE, PREDICTED, BAD_VOXELS)
+    yield from rows("score mask", SCORE, PREDICTED, VALID_VOXELS, valid=True)
+    yield from rows("score pairs", SCORE_PAIRS, "split.csv", contents(NO_TABLES | BAD_PAIRS))
     broken = {name: replace(put) for name, put in BROKEN_MASKS.items()}
     unseen = {name: replace(put) for name, put in UNSEEN_MASKS.items()}
     unreadable = {name: edit for name, edit in broken.items() if name != "in another space"}  # as both masks are then
-    yield from rows("score a folder, true mask", KIND, SCORE_FOLDER, TRUTH, unreadable | unseen)
-    yield from rows("evaluate --native, true mask", KIND, NATIVE, TRUTH, broken)
-    yield from rows("evaluate --native, true mask", KIND, NATIVE, TRUTH, unseen, mentions="q3")
+    yield from rows("score a folder, true mask", SCORE_FOLDER, TRUTH, unreadable | unseen)
+    yield from rows("evaluate --native, true mask", NATIVE, TRUTH, broken)
+    yield from rows("evaluate --native, true mask", NATIVE, TRUTH, unseen, mentions="q3")
     truncated = {"truncated": write(b"\x1f\x8b\x08\0")}
-    yield from rows("evaluate --native, image", KIND, NATIVE, "patients7/q3_flair.nii.gz", truncated)
+    yield from rows("evaluate --native, image", NATIVE, "patients7/q3_flair.nii.gz", truncated)
     folders = {"empty": replace(Path.mkdir), "missing": shutil.rmtree}
     for command in (SCORE_FOLDER, NATIVE):
-        yield from rows(f"{command[0]} a folder", KIND, command, "patients7", folders)
+        yield from rows(f"{command[0]} a folder", command, "patients7", folders)
     mixed = ("score", TRUTH, "patients7")
-    yield Case("score a file and a folder", KIND, mixed, TRUTH, Path.touch, mentions="a file and a folder")
+    yield Case("score a file and a folder", mixed, TRUTH, Path.touch, mentions="a file and a folder")
     yield from _other_results()
 
 
@@ -118,7 +114,7 @@ def _other_results() -> Iterator[Case]:
     for engine in ("diffusion", "student"):
         command = segment("scan", engine=engine)
         for factor, mentions in ((0.1, "smaller than the head"), (4.0, "for a head")):
-            yield Case(f"{engine}: size x {factor}", OTHER, command, "scan", _scale(factor), mentions=mentions)
+            yield Case(f"{engine}: size x {factor}", command, "scan", _scale(factor), mentions=mentions)
     for name, summary in {"a nested summary": b"[" * 100_000, "a summary of another type": b"[1, 2]"}.items():
         edit = _earlier(summary)
-        yield Case(f"join {name}", OTHER, ("join", "earlier"), "earlier/p/summary.json", edit, mentions="damaged")
+        yield Case(f"join {name}", ("join", "earlier"), "earlier/p/summary.json", edit, mentions="damaged")
