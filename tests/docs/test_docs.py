@@ -190,6 +190,16 @@ def test_commands(block, shelf, run_anofpdm, tmp_path, monkeypatch):
         check_command(command, run_anofpdm, tmp_path, monkeypatch)
 
 
+CARDS = [block for card in ROOT.glob("src/anofpdm/models/*/README.md") for block in blocks_of(card)]
+
+
+@pytest.mark.parametrize("block", CARDS, ids=str)
+def test_commands_of_the_cards_of_models_are_parsed(block):
+    for command in block.commands:
+        if command.kind == "anofpdm":
+            parse(command.words)
+
+
 def test_a_story_can_be_followed(shelf, run_anofpdm, tmp_path, monkeypatch):  # noqa: ARG001  the shelf makes networks small
     """And leaves the files that it tells its reader to look at."""
     for block in blocks_of(STORY):

@@ -1,9 +1,6 @@
-"""Benchmarks of the confidence of a student, and of the models that ship, on a toy cohort."""
+"""benchmarks/confidence.py on a toy cohort."""
 
-import json
 import re
-import shutil
-import sys
 
 import numpy as np
 import pytest
@@ -13,10 +10,8 @@ from anofpdm.calibration.fit_calibration import slice_positions
 from anofpdm.cohorts import open_cohort
 from anofpdm.labels import UNHEALTHY
 from anofpdm.scoring.truth import Truth
-from anofpdm.segment.model import load
 from anofpdm.student.student import load_student
 from tests import toys
-from tests.commands import run
 
 
 def calibration_error(probabilities, truth):
@@ -56,32 +51,3 @@ def test_confidence(made, run_benchmark):
     row = next(line for line in printed.splitlines() if line.startswith("| product of the first two"))
     stated = [float(cell) for cell in row.split("|")[4:6]]
     assert stated == pytest.approx([np.mean(gaps), np.mean(np.abs(gaps))], abs=2e-3)
-
-
-def test_train_models(made, tmp_path, monkeypatch):
-    """Stages whose results exist are not repeated; the result is a model."""
-    module, started = toys.benchmark("train_models"), []
-
-    def run_stage(words):
-        started.append(words[0])
-        shutil.copytree(made / "guided", tmp_path / "out" / "diffusion")  # trained, with a student
-        (tmp_path / "out" / "diffusion" / "calibration.json").touch()
-
-    monkeypatch.setattr(module, "run", run_stage)
-    words = ("train_models", "lgg", made / "cohort", "--out", tmp_path / "out", "--steps", 7)
-    monkeypatch.setattr(sys, "argv", list(map(str, words)))
-    module.main()
-    module.main()
-    assert started == ["train"]
-    record = json.loads((tmp_path / "out" / "recipe.json").read_text())
-    assert record["recipe"]["steps"] == 7
-    assert "--steps 7" in record["commands"][0]
-    assert load(tmp_path / "out", "cpu").student is not None
-
-
-@pytest.mark.parametrize("name", ["glioma", "stroke", "lgg"])
-def test_commands_of_shipped_models_are_parsed(name, tmp_path):
-    """They fail at the cohort, which does not exist, and not at an option."""
-    recipe = toys.benchmark("train_models").RECIPES[name]
-    for words in recipe.commands(tmp_path / "cohort", tmp_path / "model", "cpu").values():
-        run(*words, code=1)
