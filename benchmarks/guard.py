@@ -12,18 +12,23 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import nibabel as nib
 import numpy as np
 import torch
-from files import ratio, read_all, synthetic_pair, time_preparing, time_scoring
 from scipy import ndimage
 
 from anofpdm.choices import Preset
+from anofpdm.cohorts.plan import plan_cohort
+from anofpdm.cohorts.prepare import prepare
 from anofpdm.method.mask import MEDIAN, median_filtered
+from anofpdm.phantoms.phantom_cohort import write_phantoms
+from anofpdm.scoring.pairs import Pair
+from anofpdm.scoring.score_pairs import score_pair
 from anofpdm.study.bench import scan_speed
 from anofpdm.study.bench.forward import BenchConfig, measure
 
@@ -36,7 +41,8 @@ class Limit:
 
 
 CPU = torch.device("cpu")
-SCAN = (240, 240, 24)  # a part of a head: fewer seconds
+SHAPE = (240, 240, 155)  # of a scan
+PART = (240, 240, 24)  # of a head: fewer seconds
 
 
 def main() -> None:
@@ -76,23 +82,58 @@ def scan_ratio() -> float:
     with tempfile.TemporaryDirectory() as folder:
         paths = [Path(folder, f"{seed}.nii.gz") for seed in range(len(scan_speed.MODALITIES))]
         for seed, path in enumerate(paths):
-            voxels, affine = scan_speed.random_head(seed, SCAN)
+            voxels, affine = scan_speed.random_head(seed, PART)
             nib.save(nib.Nifti1Image(voxels, affine), path)
         before = median_seconds(lambda: read_all(paths))
-        segmenting = scan_speed.scan_seconds(CPU, SCAN)
+        segmenting = scan_speed.scan_seconds(CPU, PART)
         return segmenting / statistics.mean([before, median_seconds(lambda: read_all(paths))])
 
 
 def prepare_ratio() -> float:
-    with tempfile.TemporaryDirectory() as folder:
-        reading, preparing = time_preparing(Path(folder), 4, repeats=5, workers=1)
-        return statistics.median(p / r for p, r in zip(preparing, reading, strict=True))
+    with tempfile.TemporaryDirectory() as name:
+        scans, cohort = Path(name, "scans"), Path(name, "cohort")
+        write_phantoms(scans, "tumour", 4, 0, workers=2)
+        paths, plan = sorted(scans.rglob("*.nii.gz")), plan_cohort("brats21", scans)
+        return ratio_of(lambda: prepare(plan, cohort, 1, overwrite=True), lambda: read_all(paths), repeats=5)
 
 
 def score_ratio() -> float:
+    """Of synthetic glioma masks: an irregular lesion of about 60 ml with two satellites, and a prediction with other
+    borders, one satellite missing and three false components."""
     with tempfile.TemporaryDirectory() as folder:
         pair = synthetic_pair(Path(folder))
-        return statistics.median(ratio(time_scoring(pair, repeats=7)) for _ in range(3))
+        files = [pair.predicted, pair.truth]
+        score = partial(ratio_of, lambda: score_pair(pair, (None, None)), lambda: read_all(files), repeats=7)
+        return statistics.median(score() for _ in range(3))
+
+
+def synthetic_pair(folder: Path) -> Pair:
+    masks = {
+        "predicted.nii.gz": [(100, 130, 80, 23), (150, 60, 60, 5)],
+        "truth.nii.gz": [(99, 131, 80, 24), (150, 61, 60, 5), (70, 90, 120, 4)],
+    }
+    for name, balls in masks.items():
+        mask = np.zeros(SHAPE, dtype=np.uint8)
+        for x, y, z, radius in balls:
+            add_lesion(mask, (x, y, z), radius)
+        if name.startswith("predicted"):
+            mask[[60, 180, 120], [170, 100, 200], [30, 100, 60]] = 1
+        nib.save(nib.Nifti1Image(mask, np.diag([-1.0, -1.0, 1.0, 1.0])), folder / name)
+    return Pair("scan", "scan", *(folder / name for name in masks))
+
+
+def add_lesion(mask: np.ndarray, centre: tuple[int, int, int], radius: float) -> None:
+    """A ball with waves on its surface."""
+    reach = int(1.4 * radius) + 1
+    i, j, k = np.ogrid[-reach : reach + 1, -reach : reach + 1, -reach : reach + 1]
+    waves = np.sin((i + centre[0]) / 2.7) + np.sin((j + centre[1]) / 3.1) + np.sin((k + centre[2]) / 2.3)
+    inside = np.sqrt(i**2 + j**2 + k**2) < radius * (1 + 0.1 * waves)
+    mask[tuple(slice(at - reach, at + reach + 1) for at in centre)] |= inside
+
+
+def read_all(paths: Sequence[Path]) -> None:
+    for path in paths:
+        np.asanyarray(nib.Nifti1Image.from_filename(path).dataobj)
 
 
 def median_filter_ratio() -> float:

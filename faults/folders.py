@@ -14,9 +14,9 @@ from safetensors import safe_open
 def snapshot(folder: Path) -> frozenset[tuple[Path, int]]:
     """Path and modification time of every file; files that appear or vanish meanwhile may be missing."""
     entries = set()
-    for path in folder.rglob("*"):
-        with contextlib.suppress(OSError):
-            if path.is_file():
+    for place, _, names in os.walk(folder):  # which ignores folders that vanish
+        for path in (Path(place, name) for name in names):
+            with contextlib.suppress(OSError):
                 entries.add((path, path.stat().st_mtime_ns))
     return frozenset(entries)
 

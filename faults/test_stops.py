@@ -64,7 +64,7 @@ def wait_for_moment(running: RunningCommand, command: Command, out: Path, rng: r
     if way != "change":
         deadline = time.monotonic() + rng.uniform(0, seconds)
         wait_until(lambda: running.ended or time.monotonic() > deadline)
-        while way == "write" and not running.ended and not temporary_files(out):
+        while way == "write" and not running.ended and not any(path.suffix == ".tmp" for path, _ in snapshot(out)):
             pass
         return
     changes, seen = rng.randint(1, 12), snapshot(out)

@@ -56,7 +56,7 @@ CHEAPER: dict[str, dict[str, str | None]] = {  # options that are given ("": a f
     "view": {"--host": "127.0.0.1", "--port": "0", "--open": None},
     "serve": {"--host": "127.0.0.1", "--port": "0", "--open": None, "--device": "cpu"},
 }  # fmt: skip
-ONLY_HELP = ("training", "contrast", "raw", "files")  # benchmarks that need a GPU, minutes, or real scans
+ONLY_HELP = ("training", "contrast", "raw")  # benchmarks that need a GPU, minutes, or real scans
 QUICK_BENCHMARKS = {"benchmarks/guard.py": ["--only", "median", "--margin", "1000"]}
 PLACEHOLDERS = {"INPUT...": ["SCAN"], "N": ["4"], "S": ["7"], "M": ["60"], "NAME": ["all"]}
 OUTPUTS = {"phantom": 1, "prepare": 3}  # which word names the output; otherwise the word after --out
