@@ -5,6 +5,7 @@ import json
 import re
 import shutil
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -71,14 +72,24 @@ def opened(made):
 
 @pytest.fixture(scope="module")
 def done(made):
-    """All ablations once, the calls of the network, and the slices and evidence that the tables were made from."""
+    """All ablations once, the calls of the network, and what the tables were made from, of slices with a lesion."""
     model = opened(made)
     ablations = ablate(model, open_cohort(made / "cohort"), CONFIG)
-    return ablations, model.predict.calls, ablations.study
-
-
-def table(done, name):
-    return next(ablation for ablation in done[0].tables if ablation.name == name)
+    study, some = ablations.study, ablations.study.unhealthy
+    calibration, measured = study.calibrated.calibration, study.decisions.measured
+    return SimpleNamespace(
+        ablations=ablations,
+        tables={table.name: table for table in ablations.tables},
+        calls=model.predict.calls,
+        study=study,
+        calibration=calibration,
+        evidence=study.calibrated.evidence.at(calibration.strength)[torch.from_numpy(some)],
+        lesions=study.lesions[some],
+        foreground=study.cohort.pixels(study.rows[some]).mean(1) > -0.95,
+        quantiles=measured.quantile[some],
+        end_steps=measured.end_step[some],
+        levels=extend_levels(calibration.settings.levels, int(measured.end_step[some].max())),  # of the second pass
+    )
 
 
 def literal_masks(maps, quantiles):
@@ -96,14 +107,10 @@ def literal_dice(masks, lesions):
 def test_number_of_network_evaluations(done):
     """Two evaluations per slice and level: for all slices once, once for each K and once for the other encoding; for
     slices with a lesion once more beyond the range and once for gradients."""
-    _, calls, study = done
-    n, n_unhealthy = len(study.rows), len(study.unhealthy)
+    n, n_unhealthy = len(done.study.rows), len(done.lesions)
     assert 0 < n_unhealthy < n
-    levels = extend_levels(
-        study.calibrated.calibration.settings.levels, int(study.decisions.measured.end_step[study.unhealthy].max())
-    )
-    of_all, of_unhealthy = 2 * LEVELS + sum(OTHERS), len(levels) + LEVELS
-    assert sum(slices for _, slices in calls) == 2 * (n * of_all + n_unhealthy * of_unhealthy)
+    of_all, of_unhealthy = 2 * LEVELS + sum(OTHERS), len(done.levels) + LEVELS
+    assert sum(slices for _, slices in done.calls) == 2 * (n * of_all + n_unhealthy * of_unhealthy)
 
 
 def test_impossible_numbers_of_levels_are_refused_before_any_work(made):
@@ -117,99 +124,78 @@ def test_impossible_numbers_of_levels_are_refused_before_any_work(made):
 
 
 @pytest.fixture(scope="module")
-def kept(made, done):
-    """Of slices with a lesion at w*: the levels of the second pass, and the signal at every one of them."""
-    study = done[2]
-    model, cohort, calibration = opened(made), study.cohort, study.calibrated.calibration
-    rows, end_steps = study.rows[study.unhealthy], study.decisions.measured.end_step[study.unhealthy]
-    levels, signals = extend_levels(calibration.settings.levels, int(end_steps.max())), []
-    settings = replace(calibration.settings, levels=levels)
-    request = EvidenceRequest(settings, [calibration.strength], CPU, len(rows))
+def signals(made, done):
+    """[U, K, H, W]: of slices with a lesion at w*, at every level of the second pass."""
+    cohort, rows, kept = done.study.cohort, done.study.rows[done.study.unhealthy], []
+    settings = replace(done.calibration.settings, levels=done.levels)
+    request = EvidenceRequest(settings, [done.calibration.strength], CPU, len(rows))
     seeds = slice_seeds(cohort.indices[rows], 0)
 
     def record(_level, signal_map):
-        signals.append(signal_map()[:, 0].clone())
+        kept.append(signal_map()[:, 0].clone())
 
-    list(evidence_batches(model.predict, lambda some: cohort.pixels(rows[some]), seeds, request, on_level=record))
-    return levels, torch.stack(signals, 1)  # [U, K, H, W]
+    predict = opened(made).predict
+    list(evidence_batches(predict, lambda some: cohort.pixels(rows[some]), seeds, request, on_level=record))
+    return torch.stack(kept, 1)
 
 
-def test_dice_by_end_step(kept, done):
-    levels, signals = kept
-    study = done[2]
-    assert len(levels) > LEVELS
-    lesions, measured = study.lesions[study.unhealthy], study.decisions.measured
-    rows = {factor: score for factor, score, _ in table(done, "end_step").rows}
+def test_dice_by_end_step(signals, done):
+    assert len(done.levels) > LEVELS
+    rows = {factor: score for factor, score, _ in done.tables["end_step"].rows}
     assert list(rows) == list(FACTORS)
     for factor in FACTORS:
         maps = [
-            signals[row, [n for n, t in enumerate(levels) if t <= factor * end]].mean(0).numpy()
-            for row, end in enumerate(measured.end_step[study.unhealthy])
+            signals[row, [n for n, t in enumerate(done.levels) if t <= factor * end]].mean(0).numpy()
+            for row, end in enumerate(done.end_steps)
         ]
-        expected = literal_dice(literal_masks(maps, measured.quantile[study.unhealthy]), lesions)
+        expected = literal_dice(literal_masks(maps, done.quantiles), done.lesions)
         assert rows[factor] == pytest.approx(expected, abs=1e-3)
 
 
-def test_magnitudes_inside_and_outside(kept, done):
-    _, signals = kept
-    study = done[2]
-    lesions = study.lesions[study.unhealthy]
-    around = (study.cohort.pixels(study.rows[study.unhealthy]).mean(1) > -0.95) & ~lesions
-    sam = table(done, "sam")
-    for name, region in (("inside", lesions), ("outside", around)):
-        literal = np.mean(
-            [[image[part].mean() for image in images] for images, part in zip(signals.numpy(), region, strict=True)],
-            axis=0,
-        )
-        np.testing.assert_allclose(sam.column(name), literal[:LEVELS], rtol=1e-3)
+def test_magnitudes_inside_and_outside(signals, done):
+    sam = done.tables["sam"]
+    for name, region in (("inside", done.lesions), ("outside", done.foreground & ~done.lesions)):
+        literal = [
+            [image[part].mean() for image in images] for images, part in zip(signals.numpy(), region, strict=True)
+        ]
+        np.testing.assert_allclose(sam.column(name), np.mean(literal, axis=0)[:LEVELS], rtol=1e-3)
     np.testing.assert_allclose(sam.column("ratio"), np.divide(sam.column("inside"), sam.column("outside")), rtol=1e-5)
 
 
 # ---- tables, recomputed ----------------------------------------------------------------------------------------------
 
 
-def test_fixed_thresholds(done):
-    study = done[2]
-    strength = study.calibrated.calibration.strength
-    maps = study.calibrated.evidence.at(strength).maps[study.unhealthy, 0].float().numpy()
-    fixed = {row[1]: row[2] for row in table(done, "threshold").rows if row[0] == "fixed"}
+def test_thresholds(done):
+    (_, _, dynamic), *rows = done.tables["threshold"].rows
+    fixed = {quantile: score for name, quantile, score in rows if name == "fixed"}
     assert list(fixed) == [0.9, 0.91, 0.92, 0.93, 0.94, 0.95, 0.96, 0.97, 0.98]
-    for quantile, score in fixed.items():
-        literal = literal_dice(literal_masks(maps, [quantile] * len(maps)), study.lesions[study.unhealthy])
-        assert score == pytest.approx(literal, abs=1e-12)
-    dynamic = literal_dice(
-        literal_masks(maps, study.decisions.measured.quantile[study.unhealthy]), study.lesions[study.unhealthy]
-    )
-    assert table(done, "threshold").rows[0] == ("dynamic", "", pytest.approx(dynamic, abs=1e-12))
+    maps = done.evidence.maps[:, 0].float().numpy()
+    for quantiles, score in [(done.quantiles, dynamic), *(([at] * len(maps), score) for at, score in fixed.items())]:
+        assert score == pytest.approx(literal_dice(literal_masks(maps, quantiles), done.lesions), abs=1e-12)
 
 
 def test_levels_and_detectors(done):
-    study = done[2]
-    by_levels = {row[0]: row[1:] for row in table(done, "levels").rows}
+    study, unhealthy = done.study, done.study.unhealthy
+    by_levels = {row[0]: row[1:] for row in done.tables["levels"].rows}
     assert list(by_levels) == [*OTHERS, LEVELS]
-    inside = study.cohort.pixels(study.rows[study.unhealthy]).mean(1) > -0.95
-    ranked = average_precision(study.decisions.maps[study.unhealthy][inside], study.lesions[study.unhealthy][inside])
-    assert by_levels[LEVELS] == pytest.approx((table(done, "threshold").rows[0][2], ranked))
-    rows = {row[0]: row[1:] for row in table(done, "detector").rows}
-    assert rows["all-empty"][2] == pytest.approx(1 - len(study.unhealthy) / len(study.rows))
+    ranked = average_precision(study.decisions.maps[unhealthy][done.foreground], done.lesions[done.foreground])
+    assert by_levels[LEVELS] == pytest.approx((done.tables["threshold"].rows[0][2], ranked))
+    rows = {row[0]: row[1:] for row in done.tables["detector"].rows}
+    assert rows["all-empty"][2] == pytest.approx(1 - len(unhealthy) / len(study.rows))
     assert rows["none"][2] == pytest.approx(literal_dice(study.decisions.drawn, study.lesions))
-    assert rows["cosine"][0] == study.calibrated.calibration.cosine_accuracy.accuracy
+    assert rows["cosine"][0] == done.calibration.cosine_accuracy.accuracy
 
 
 def test_variants(done, made):
     """Two of them from the first pass, another from a separate calibration."""
-    study = done[2]
-    rows = {row[0]: row[1] for row in table(done, "variants").rows}
+    rows = {row[0]: row[1] for row in done.tables["variants"].rows}
     assert list(rows) == [*VARIANTS]
-    assert rows["anofpdm-ddim"] == pytest.approx(table(done, "threshold").rows[0][2], abs=1e-12)
-    evidence = study.calibrated.evidence.at(study.calibrated.calibration.strength)
-    quantiles, lesions = study.decisions.measured.quantile[study.unhealthy], study.lesions[study.unhealthy]
-    last = literal_masks(evidence.last_maps[study.unhealthy, 0].float().numpy(), quantiles)
-    assert rows["anofpdm-ddim-last"] == pytest.approx(literal_dice(last, lesions), abs=1e-12)
-    options = replace(CONFIG.calibration, encoding="ddpm")
-    again = fit_calibration(opened(made), study.cohort, options)
-    masks = decide(again.evidence, again.calibration, DecisionSettings(detector="none")).drawn[study.unhealthy]
-    assert rows["anofpdm-ddpm"] == pytest.approx(literal_dice(masks, lesions), abs=1e-12)
+    assert rows["anofpdm-ddim"] == pytest.approx(done.tables["threshold"].rows[0][2], abs=1e-12)
+    last = literal_masks(done.evidence.last_maps[:, 0].float().numpy(), done.quantiles)
+    assert rows["anofpdm-ddim-last"] == pytest.approx(literal_dice(last, done.lesions), abs=1e-12)
+    again = fit_calibration(opened(made), done.study.cohort, replace(CONFIG.calibration, encoding="ddpm"))
+    masks = decide(again.evidence, again.calibration, DecisionSettings(detector="none")).drawn[done.study.unhealthy]
+    assert rows["anofpdm-ddpm"] == pytest.approx(literal_dice(masks, done.lesions), abs=1e-12)
     assert len(set(rows.values())) > 4
 
 
@@ -217,7 +203,7 @@ def test_variants(done, made):
 
 
 def test_the_report(done, tmp_path):
-    write_report(done[0], tmp_path)
+    write_report(done.ablations, tmp_path)
     page = (tmp_path / "index.html").read_text()
     assert "<script" not in page
     assert "http" not in re.sub('http-equiv|base64,[^"]+', "", page)
