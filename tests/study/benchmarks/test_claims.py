@@ -42,27 +42,25 @@ def test_claims_are_paired_by_slice(run_benchmark, tmp_path):
     assert 2 < low < mean < high < 6  # far narrower than patients differ
 
 
+def table(columns, *rows):
+    return {"rows": [dict(zip(columns, row, strict=True)) for row in rows]}
+
+
 def test_verdicts_from_ablations(run_benchmark, tmp_path):
+    thresholds = [("dynamic", "", 0.5), ("fixed", 0.9, 0.4), ("fixed", 0.95, 0.45)]
+    variants = {
+        "anofpdm-ddim": 0.5,
+        "anofpdm-ddpm": 0.6,
+        "anofpdm-ddim-last": 0.4,
+        "gradient": 0.1,
+        "gradient-last": 0.2,
+    }
     ablations = {
         "lesion_size": {"pearson_r": 0.74},
-        "end_step": {"rows": [{"factor": f, "unhealthy_dice": d} for f, d in ((0.5, 0.3), (1.0, 0.5), (1.25, 0.6))]},
-        "threshold": {
-            "rows": [
-                {"threshold": "dynamic", "quantile": "", "unhealthy_dice": 0.5},
-                {"threshold": "fixed", "quantile": 0.9, "unhealthy_dice": 0.4},
-                {"threshold": "fixed", "quantile": 0.95, "unhealthy_dice": 0.45},
-            ]
-        },
-        "variants": {
-            "rows": [
-                {"variant": name, "unhealthy_dice": score, "auprc": score}
-                for name, score in (
-                    ("anofpdm-ddim", 0.5), ("anofpdm-ddpm", 0.6), ("anofpdm-ddim-last", 0.4), ("gradient", 0.1),
-                    ("gradient-last", 0.2), ("gradient-weighted", 0.45),
-                )
-            ]
-        },
-    }  # fmt: skip
+        "end_step": table(("factor", "unhealthy_dice"), (0.5, 0.3), (1.0, 0.5), (1.25, 0.6)),
+        "threshold": table(("threshold", "quantile", "unhealthy_dice"), *thresholds),
+        "variants": table(("variant", "unhealthy_dice", "auprc"), *((name, at, at) for name, at in variants.items())),
+    }
     (tmp_path / "ablations.json").write_text(json.dumps({"ablations": ablations}))
     printed = run_benchmark("claims", "claims", write_slices(tmp_path, {}), tmp_path)
     verdicts = [line.rsplit("|", 2)[1].strip() for line in printed.splitlines() if line.count("|") == 4]

@@ -3,7 +3,7 @@ import pytest
 import torch
 from opensimplex.internals import _noise3
 
-from anofpdm.study.rivals.simplex import random_permutations, simplex_noise, simplex_values
+from anofpdm.study.rivals.simplex import random_permutations, simplex_noise
 
 
 def permutations(count, seed=0):
@@ -16,27 +16,19 @@ def by_opensimplex(permutation, x, y, z):
     return _noise3(x, y, z, perm, perm % 24 * 3)
 
 
-def test_one_octave_is_opensimplex():
-    """That package omits some terms close to 0; all others agree up to rounding."""
-    places = np.random.default_rng(0).uniform(-300, 300, (2000, 3))
-    fields = permutations(2)
-    ours = simplex_values(fields, *(torch.from_numpy(axis.copy()) for axis in places.T)).numpy()
-    theirs = np.array([[by_opensimplex(field, *place) for place in places] for field in fields])
-    errors = np.abs(ours - theirs)
-    assert theirs.std() > 0.2  # not constant
-    assert errors.max() < 1e-4
-    assert np.quantile(errors, 0.97) < 2e-6
-
-
 @pytest.mark.parametrize("t", [0, 137, 999])
 def test_six_octaves_each_of_half_the_wavelength_and_four_fifths_of_the_amplitude(t):
-    height, width, fields = 5, 7, permutations(2)
+    """That package omits some terms close to 0; all others agree up to rounding."""
+    height, width, fields = 11, 13, permutations(2)
     expected = np.zeros((2, height, width))
     for (number, row, column), _ in np.ndenumerate(expected):
         for octave in range(6):
             place = (axis * 2**octave / 64 for axis in (column, row, t))
             expected[number, row, column] += 0.8**octave * by_opensimplex(fields[number], *place)
-    np.testing.assert_allclose(simplex_noise(fields, t, height, width).numpy(), expected, rtol=0, atol=2e-4)
+    errors = np.abs(simplex_noise(fields, t, height, width).numpy() - expected)
+    assert expected.std() > 0.2  # not constant
+    assert errors.max() < 2e-4
+    assert np.quantile(errors, 0.8) < 5e-6
 
 
 def test_a_field_is_bitwise_the_same_in_any_batch_and_by_one_level_for_all_or_one_for_each():
