@@ -37,13 +37,13 @@ def evaluate_native(
     source: Path,
     out: Path,
     *,
-    engines: Sequence[Engine] = (),  # none: all of the model
-    split: Split = Split.TEST,
-    batch: int | None = None,
-    precision: Precision = Precision.AUTO,
-    device: str = "auto",
-    workers: int = 0,
-    without: Sequence[str] = (),  # sets of optional modalities, separated by commas
+    engines: Sequence[Engine],  # none: all of the model
+    split: Split,
+    batch: int | None,
+    precision: Precision,
+    device: str,
+    workers: int,
+    without: Sequence[str],  # sets of optional modalities, separated by commas
 ) -> None:
     from anofpdm.cohorts import open_cohort
     from anofpdm.segment.model import load

@@ -54,39 +54,36 @@ class PredictionStore:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-@dataclass(frozen=True)
-class ScoringTask:
-    """Of one method and seed."""
+def score_method(
+    truth: Path,
+    predictions: Mapping[Setup, PredictionStore | None],  # None: nothing is predicted
+    results: Mapping[Setup, Path],  # where the scores are saved
+    provenance: Mapping[str, str],
+    examples: np.ndarray | None,  # positions of slices whose maps and masks are saved as well
+    gated: bool,  # in the mixed setup a detector empties the masks of slices that it calls healthy
+) -> None:
+    """Of one method and seed. The predictions are removed from the disk afterwards."""
+    for setup, store in predictions.items():
+        shown = {}
+        if store is not None and examples is not None:
+            shown = {name: np.array(store[name][examples]) for name in ("maps", "masks")}
+        save_scores(_score(truth, setup, store, gated), results[setup], provenance, shown)
+    for store in predictions.values():
+        if store is not None:
+            store.remove()
 
-    truth: Path
-    predictions: Mapping[Setup, PredictionStore | None]  # None: nothing is predicted
-    results: Mapping[Setup, Path]  # where the scores are saved
-    provenance: Mapping[str, str]
-    examples: np.ndarray | None  # positions of slices whose maps and masks are saved as well
-    gated: bool  # in the mixed setup a detector empties the masks of slices that it calls healthy
 
-    def run(self) -> None:
-        """The predictions are removed from the disk afterwards."""
-        for setup, store in self.predictions.items():
-            examples = {}
-            if store is not None and self.examples is not None:
-                examples = {name: np.array(store[name][self.examples]) for name in ("maps", "masks")}
-            save_scores(self._score(setup, store), self.results[setup], self.provenance, examples)
-        for store in self.predictions.values():
-            if store is not None:
-                store.remove()
-
-    def _score(self, setup: Setup, store: PredictionStore | None) -> Scores:
-        every_slice = GroundTruth.open(self.truth)
-        positions = every_slice.positions(setup)
-        truth = every_slice.take(positions)
-        if store is None:
-            scores = score_empty(truth)
-        else:
-            predicted = store.predictions(positions)
-            scores = score_predictions(predicted.gated() if self.gated and setup == Setup.MIXED else predicted, truth)
-            scores.numbers.update(store.cost)
-        return without_detector(scores) if setup == Setup.UNHEALTHY else scores
+def _score(folder: Path, setup: Setup, store: PredictionStore | None, gated: bool) -> Scores:
+    every_slice = GroundTruth.open(folder)
+    positions = every_slice.positions(setup)
+    truth = every_slice.take(positions)
+    if store is None:
+        scores = score_empty(truth)
+    else:
+        predicted = store.predictions(positions)
+        scores = score_predictions(predicted.gated() if gated and setup == Setup.MIXED else predicted, truth)
+        scores.numbers.update(store.cost)
+    return without_detector(scores) if setup == Setup.UNHEALTHY else scores
 
 
 def save_scores(scores: Scores, path: Path, provenance: Mapping[str, str], examples: Examples) -> None:

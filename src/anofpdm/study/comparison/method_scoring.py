@@ -9,7 +9,7 @@ from pathlib import Path
 
 from anofpdm.errors import EvaluationError
 from anofpdm.study.comparison.job import EvaluationJob
-from anofpdm.study.comparison.method_results import WORK, PredictionStore, ScoringTask
+from anofpdm.study.comparison.method_results import WORK, PredictionStore, score_method
 from anofpdm.study.comparison.names import EMPTY, Setup
 from anofpdm.util.files import translate_write_errors
 from anofpdm.util.workers import cpu_cores, worker_pool
@@ -58,8 +58,8 @@ class Scorer:
             return
         results = {setup: job.scores_path(name, setup, seed) for setup in stores}
         examples = job.example_positions if seed == job.config.seeds[0] else None
-        task = ScoringTask(self.truth, stores, results, job.provenance(name), examples, gated)
-        self.pending.append((name, self.pool.submit(task.run)))
+        future = self.pool.submit(score_method, self.truth, stores, results, job.provenance(name), examples, gated)
+        self.pending.append((name, future))
 
     def _wait(self) -> None:
         for number, (name, scored) in enumerate(self.pending, start=1):
