@@ -26,19 +26,19 @@ ENOUGH = 2  # validation patients of a kind, where a third of the kind is not fe
 
 
 def plan_data(config: FitConfig) -> Plan:
-    data = config.data
     plan = plan_cohort(
-        data.layout,
-        data.source,
-        size=data.size,
-        modalities=data.modalities,
-        labels=data.labels,
-        split=data.split,
+        config.layout,
+        config.source,
+        size=config.size,
+        modalities=config.modalities,
+        labels=config.labels,
+        split=config.split,
         seed=config.seed,
     )
-    raw = RawOptions(data.raw)
-    plan = replace(plan, raw=raw, keep_isolated=data.keep_isolated, fill_labels_mm=data.fill_labels_mm)
-    if data.split is None:
+    plan = replace(
+        plan, raw=RawOptions(config.raw), keep_isolated=config.keep_isolated, fill_labels_mm=config.fill_labels_mm
+    )
+    if config.split is None:
         plan = replace(plan, split=draw_split(plan, config.seed), split_from=f"fit, seed {config.seed}")
     check_score(config, plan.modalities)
     check_kinds(plan)
@@ -99,6 +99,5 @@ def _kind(scans: Sequence[Subject], labels: GivenLabels | None) -> tuple[object,
     if labels is None:
         return ("mask",) if any(scan.masks for scan in scans) else ()
     names = {name for scan in scans for name in (scan.name, scan.patient)}
-    known: set[int | None] = {label for name in names for label in labels.slices.get(name, {}).values()}
-    known |= {labels.scans.get(name) for name in names}
+    known = {row.label for name in names for row in labels.rows.get(name, {}).values()}
     return tuple(label for label in (HEALTHY, UNHEALTHY) if label in known)

@@ -18,21 +18,6 @@ STUDENT_SHARE = 1 / 3  # of what calibration and pseudo-labelling leave of --min
 
 
 @dataclass(frozen=True)
-class Data:
-    """What is prepared, and how."""
-
-    source: Path
-    layout: Layout
-    labels: Path | None = None  # None: as `prepare` finds them
-    split: Path | None = None  # None: drawn
-    modalities: tuple[str, ...] = ()
-    size: int = 128
-    raw: Raw = Raw.AUTO
-    keep_isolated: bool = False
-    fill_labels_mm: float = 0.0
-
-
-@dataclass(frozen=True)
 class Budget:
     """Counted over all runs of the command."""
 
@@ -53,10 +38,18 @@ class Budget:
         return STUDENT_STEPS if self.steps is None else min(STUDENT_STEPS, self.steps)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class FitConfig:
-    data: Data
+    source: Path
+    layout: Layout
     out: Path  # folder of the model
+    labels: Path | None = None  # None: as `prepare` finds them
+    split: Path | None = None  # None: drawn
+    modalities: tuple[str, ...] = ()
+    size: int = 128
+    raw: Raw = Raw.AUTO
+    keep_isolated: bool = False
+    fill_labels_mm: float = 0.0
     budget: Budget = field(default_factory=Budget)
     preset: Preset = Preset.SMALL
     score: tuple[str, ...] = ()  # scored modalities; default: all
@@ -69,7 +62,7 @@ class FitConfig:
 
     @property
     def labels_file(self) -> Path | None:
-        return labels_file(self.data.layout, self.data.source, self.data.labels)
+        return labels_file(self.layout, self.source, self.labels)
 
     @property
     def has_begun_training(self) -> bool:
@@ -77,16 +70,15 @@ class FitConfig:
 
     def settings(self) -> dict[str, Any]:
         """By option: what cannot change between runs."""
-        data = self.data
         return {
-            "SRC": str(data.source.absolute()),
-            "--layout": str(data.layout),
-            "--split": file_sha256(data.split) if data.split and data.split.is_file() else None,
-            "--modalities": ",".join(data.modalities),
-            "--size": data.size,
-            "--raw": str(data.raw),
-            "--keep-isolated": data.keep_isolated,
-            "--fill-labels": data.fill_labels_mm,
+            "SRC": str(self.source.absolute()),
+            "--layout": str(self.layout),
+            "--split": file_sha256(self.split) if self.split and self.split.is_file() else None,
+            "--modalities": ",".join(self.modalities),
+            "--size": self.size,
+            "--raw": str(self.raw),
+            "--keep-isolated": self.keep_isolated,
+            "--fill-labels": self.fill_labels_mm,
             "--preset": str(self.preset),
             "--seed": self.seed,
         }

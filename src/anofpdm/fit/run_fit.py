@@ -16,10 +16,10 @@ from anofpdm.cohorts.store import Cohort, open_cohort
 from anofpdm.cohorts.writer import MANIFEST
 from anofpdm.errors import CalibrationError, CohortError, ModelError, TrainingError
 from anofpdm.fit.data_plan import check_labels, check_score, plan_data
-from anofpdm.fit.estimate import Done, Estimate, Work, estimate_time, measure_speed
+from anofpdm.fit.estimate import Estimate, count_evaluated, estimate_time, measure_step
 from anofpdm.fit.fit_config import LEARNING_RATE, PAGE, FitConfig
 from anofpdm.fit.fit_page import FitResult, render_page
-from anofpdm.fit.preview import Preview, preview
+from anofpdm.fit.preview import preview
 from anofpdm.fit.record import change_record, check_settings, count_minutes, load_record, record_settings
 from anofpdm.method.calibration import Calibration
 from anofpdm.method.gather import batch_for
@@ -27,7 +27,6 @@ from anofpdm.network.checkpoint import STATE, holds_model, load_model, load_stat
 from anofpdm.network.config import preset
 from anofpdm.network.predictor import TrainedModel, load_trained
 from anofpdm.network.training import run_training
-from anofpdm.network.training.log import minutes_trained
 from anofpdm.network.training.trainer import Trainer
 from anofpdm.network.training.training_config import TrainingConfig, TrainingLimits
 from anofpdm.student.distillation import DistillConfig, distill
@@ -67,7 +66,8 @@ class Fit:
         check_settings(self.config)
         seen = preview(plan_data(self.config))
         self._note_all(seen.describe())
-        self._note_all(self._estimate_before(seen).describe(self.config.budget, self.device))
+        estimate = self._estimate(seen.evaluated, len(seen.plan.modalities))
+        self._note_all(estimate.describe(self.config.budget, self.device))
         self.note("note: preparing the scans takes time in addition; nothing was written")
         return not seen.failed
 
@@ -87,21 +87,17 @@ class Fit:
         for line in lines:
             self.note(line)
 
-    def _estimate(self, work: Work, channels: int) -> Estimate:
+    def _estimate(self, evaluated: int, channels: int) -> Estimate:
         """Raises if the time is too short."""
-        done = Done(self._trained_step(), minutes_trained(self.config.out), load_record(self.config).minutes)
-        return estimate_time(self.config.budget, work, measure_speed(self.config, channels, self.device), done)
-
-    def _estimate_before(self, seen: Preview) -> Estimate:
-        """From file headers."""
-        return self._estimate(seen.work, len(seen.plan.modalities))
+        step_seconds, spent = measure_step(self.config, channels, self.device), load_record(self.config).minutes
+        return estimate_time(self.config.budget, evaluated, step_seconds, self._trained_step(), spent)
 
     # ---- stages ------------------------------------------------------------------------------------------------------
 
     def _prepare(self) -> Cohort:
         config = self.config
         plan = plan_data(config)
-        self._estimate_before(preview(plan))
+        self._estimate(preview(plan).evaluated, len(plan.modalities))
         before = set(config.out.iterdir()) if config.out.is_dir() else None
         record_settings(config)
         try:
@@ -144,12 +140,13 @@ class Fit:
         if self.is_trained():
             self.note(f"2/5 train: complete, {self._trained_step()} steps")
             return
-        estimate = self._estimate(Work.of(cohort), len(cohort.modalities))
+        estimate = self._estimate(count_evaluated(cohort), len(cohort.modalities))
         self._note_all(estimate.describe(budget, self.device))
         minutes = None if budget.minutes is None else max(estimate.training / 60, SHORTEST)
         self.progress("Training", 0.0, 1.0)
         limits = TrainingLimits(budget.steps, minutes)
-        run_training.train(self._trainer(cohort), cohort, config.out, limits, self.progress)
+        with count_minutes(config):
+            run_training.train(self._trainer(cohort), cohort, config.out, limits, self.progress)
         if budget.minutes is not None:
             left = max(estimate.student / 60, SHORTEST)
             change_record(config, trained_for=budget.minutes, student_minutes=left)
