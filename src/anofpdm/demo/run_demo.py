@@ -34,7 +34,6 @@ SLICES = 60  # per phantom: 2.5 mm apart, as in training
 
 @dataclass(frozen=True)
 class DemoResult:
-    kind: str
     name: str
     engine: Engine
     result: Segmentation
@@ -74,7 +73,7 @@ def run_demo(
         for kind in PhantomKind:
             scans = out / "scans" / kind
             write_phantoms(scans, kind, patients, seed, slices=slices)
-            results += _segment_phantoms(load(BUNDLED / f"phantom-{kind}", device), scans, kind, out, progress)
+            results += _segment_phantoms(load(BUNDLED / f"phantom-{kind}", device), scans, out, progress)
         page = render(
             "demo.html",
             runs=results,
@@ -88,7 +87,7 @@ def run_demo(
     return results
 
 
-def _segment_phantoms(model: Model, scans: Path, kind: str, out: Path, progress: Progress) -> Iterator[DemoResult]:
+def _segment_phantoms(model: Model, scans: Path, out: Path, progress: Progress) -> Iterator[DemoResult]:
     """All scans by the default engine; the first one by the diffusion engine, too, which takes longer."""
     targets = find_targets([str(scans)], model.modalities)
     default = model.request().engine.name
@@ -96,10 +95,10 @@ def _segment_phantoms(model: Model, scans: Path, kind: str, out: Path, progress:
     if default != Engine.DIFFUSION:
         runs.insert(1, (targets[0], Engine.DIFFUSION))
     for target, engine in runs:
-        yield _segment(model, target, engine, kind, out, progress)
+        yield _segment(model, target, engine, out, progress)
 
 
-def _segment(model: Model, target: Target, engine: Engine, kind: str, out: Path, progress: Progress) -> DemoResult:
+def _segment(model: Model, target: Target, engine: Engine, out: Path, progress: Progress) -> DemoResult:
     title = f"{target.subject.name}, {engine}"
 
     def update(task: str, done: float, total: float, note: str = "") -> None:  # noqa: ARG001
@@ -110,6 +109,6 @@ def _segment(model: Model, target: Target, engine: Engine, kind: str, out: Path,
     (truth,) = target.subject.masks
     score = score_volume(result.mask, result.grid, detected, truth)
     picture = result.overview(title, true_slices(truth, result.grid, model.size, result.display.indices))
-    run = DemoResult(kind, target.subject.name, engine, result, score, picture)
+    run = DemoResult(target.subject.name, engine, result, score, picture)
     result.save(out / run.folder, title=title)
     return run

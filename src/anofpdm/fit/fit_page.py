@@ -92,8 +92,8 @@ def draw_losses(steps: Sequence[int], losses: Sequence[float]) -> bytes:
     smooth = [float(np.median(losses[max(0, n - SMOOTHED) : n + 1])) for n in range(len(losses))]
     highest = float(np.quantile(losses, 0.98)) * 1.1
     lines = [
-        Line(steps, np.minimum(losses, highest), MUTED, "loss", dots=len(losses) < SMOOTHED, width=1),
-        Line(steps, np.minimum(smooth, highest), BLUE, "running median"),
+        Line(steps, losses, MUTED, "loss", dots=len(losses) < SMOOTHED, width=1),
+        Line(steps, smooth, BLUE, "running median"),
     ]
     return encode_png(chart(lines, "Training loss", size=(720, 280), xlabel="step", ylim=(0.0, highest or 1.0)))
 

@@ -15,13 +15,15 @@ from anofpdm.errors import AnoFPDMError, ScanWarning
 from anofpdm.labels import HEALTHY, LABEL_NAMES, NULL, UNHEALTHY
 from anofpdm.scans.nifti import read_grid
 
+DERIVED = "whose labels are derived from masks when they are prepared"
+
 
 @dataclass
 class Preview:
     plan: Plan
     failed: dict[str, str] = field(default_factory=dict)  # scan to reason
     patients: dict[Split, set[str]] = field(default_factory=lambda: {split: set() for split in Split})
-    labels: Counter[tuple[Split, int]] = field(default_factory=Counter)  # slices
+    slices: Counter[tuple[Split, str]] = field(default_factory=Counter)  # by what is known of their label
     calibrated: int = 0  # slices at most, as slices without brain are counted too
     pseudo_labelled: int = 0  # likewise
 
@@ -33,14 +35,10 @@ class Preview:
         n_failed, modalities = len(self.failed), ", ".join(self.plan.modalities)
         lines = [f"{len(self.plan.subjects) - n_failed} scans of {modalities} can be read, {n_failed} cannot"]
         for split, patients in self.patients.items():
+            counts = [f"{count} {label}" for (of, label), count in self.slices.items() if of is split]
             if patients:
-                lines.append(f"{split}: {len(patients)} patients; slices: {self._describe_slices(split)}")
+                lines.append(f"{split}: {len(patients)} patients; slices: {', '.join(counts)}")
         return lines + [f"failed: {scan}: {reason}" for scan, reason in self.failed.items()]
-
-    def _describe_slices(self, split: Split) -> str:
-        if self.plan.labels is None:
-            return f"{self.labels[split, NULL]}, whose labels are derived from masks when they are prepared"
-        return ", ".join(f"{self.labels[split, label]} {name}" for label, name in enumerate(LABEL_NAMES))
 
 
 def preview(plan: Plan) -> Preview:
@@ -55,7 +53,7 @@ def preview(plan: Plan) -> Preview:
             continue
         split, given = plan.split[subject.patient], plan.labels
         seen.patients[split].add(subject.patient)
-        seen.labels.update((split, label) for label in labels.tolist())
+        seen.slices.update((split, DERIVED if given is None else LABEL_NAMES[label]) for label in labels)
         if split is Split.TRAIN:
             seen.pseudo_labelled += int((labels != HEALTHY).sum())
         elif split is Split.VAL:
