@@ -313,9 +313,6 @@ class TestResume:
         with pytest.raises(CohortError, match=r"puts p\d into test, but it was prepared for train"):
             prepared(source, tmp_path / "out", plan_options={"split": given})
 
-    def test_overwrite_starts_from_scratch(self, source, copied):
-        assert prepared(source, copied, changes={"size": 32}, overwrite=True).slices.shape[-1] == 32
-
     def test_a_changed_scan_is_refused(self, tmp_path):
         source = toys.brats_cohort(tmp_path / "scans", 2)
         prepared(source, tmp_path / "out")

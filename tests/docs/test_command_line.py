@@ -55,8 +55,3 @@ def test_completion(typed, offered):
     words = ["anofpdm", *typed.split()]
     env = {"COMP_WORDS": " ".join(words), "COMP_CWORD": str(len(words) - 1)}
     assert output(_ANOFPDM_COMPLETE="complete_bash", **env).split() == offered
-
-
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_completion_has_a_script_for_every_shell(shell):
-    assert "_ANOFPDM_COMPLETE" in output(_ANOFPDM_COMPLETE=f"source_{shell}")
