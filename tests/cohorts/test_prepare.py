@@ -328,10 +328,6 @@ class TestResume:
 
 
 class TestOpening:
-    def test_not_a_cohort(self, tmp_path):
-        with pytest.raises(CohortError, match="not a prepared cohort"):
-            open_cohort(tmp_path)
-
     def test_truncated_slices_are_detected(self, copied):
         os.truncate(copied / "slices.npy", (copied / "slices.npy").stat().st_size // 2)
         with pytest.raises(CohortError, match=r"slices\.npy: damaged .* --overwrite"):

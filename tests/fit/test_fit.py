@@ -164,8 +164,8 @@ def test_mistakes_stop_before_preparing(run, world, tmp_path, monkeypatch):
     own.mkdir()
     for rows, message in (
         (["p0,,0", "p1,2,1", "p1,3,maybe"], "labels.csv, line 4: invalid label 'maybe'"),
-        ([f"p{number},,0" for number in range(PATIENTS)], "no unhealthy slice or scan in labels.csv"),
-        ([f"p{number},5,1" for number in range(PATIENTS)], "no healthy slice or scan in labels.csv"),
+        ([f"p{number},,0" for number in range(PATIENTS)], "no unhealthy slice or scan of the val split in labels.csv"),
+        ([f"p{number},5,1" for number in range(PATIENTS)], "no healthy slice or scan of the val split in labels.csv"),
     ):
         assert message in run(labels=write_labels(own, *rows), code=1)
     rows = [f"p{number},{'val' if number in (0, 2) else 'train'}" for number in range(PATIENTS)]

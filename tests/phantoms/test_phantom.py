@@ -186,7 +186,6 @@ def test_resuming_skips_complete_patients_and_replaces_others(written, tmp_path)
         ({"kind": "stroke"}, "kind tumour, not stroke.*another folder"),
         ({"seed": 1}, "seed 0, not 1"),
         ({"size": 16}, "size 32, not 16"),
-        ({"slices": 4}, "slices 12, not 4"),
         ({"patients": 0}, "use at least 1"),
         ({"kind": "cat"}, "cat"),
         ({"size": 15}, "size 15"),

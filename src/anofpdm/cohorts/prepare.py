@@ -124,7 +124,7 @@ def _prepare_scan(
             sources=_fingerprints(subject, source),
             n_native=planes.shape[0],
             indices=slices.indices.tolist(),
-            lesion=None if masks is None else masks.any(axis=(1, 2)).tolist(),
+            lesion=None if masks is None else [bool(mask.any()) for mask in masks],
             pixel_mm=planes.pixel_mm,
             spacing_mm=planes.spacing_mm,
             sha256=hashlib.sha256(slices.pixels.data).hexdigest(),

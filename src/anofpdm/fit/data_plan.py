@@ -79,13 +79,13 @@ def check_kinds(plan: Plan) -> None:
     """Refuse labels of one kind only, before the scans are prepared. Labels from masks are not known yet."""
     if plan.labels is None:
         return
-    path, usable = plan.labels.path, [scan for scan in plan.subjects if not scan.problem]
+    path = plan.labels.path
     for split, label in NEEDED:
-        if label not in _kind([scan for scan in usable if plan.split[scan.patient] == split], plan.labels):
-            of_split = f"of the {split} split " if label in _kind(usable, plan.labels) else ""
+        scans = [scan for scan in plan.subjects if not scan.problem and plan.split[scan.patient] == split]
+        if label not in _kind(scans, plan.labels):
             raise CohortError(
-                f"{path}: no {LABEL_NAMES[label]} slice or scan {of_split}in {path.name}; both kinds are needed, so "
-                "label more patients, or choose the split with --split"
+                f"{path}: no {LABEL_NAMES[label]} slice or scan of the {split} split in {path.name}; both kinds are "
+                "needed, so label more patients, or choose the split with --split"
             )
 
 
