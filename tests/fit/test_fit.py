@@ -20,7 +20,7 @@ from anofpdm.cohorts.raw_scans import RawOptions
 from anofpdm.fit import run_fit
 from anofpdm.fit.data_plan import draw_split, plan_data
 from anofpdm.fit.estimate import count_evaluated, estimate_time, measure_step
-from anofpdm.fit.fit_config import Budget, FitConfig, detect_layout
+from anofpdm.fit.fit_config import FitConfig, detect_layout
 from anofpdm.fit.run_fit import Fit
 from anofpdm.labels import HEALTHY, NULL
 from anofpdm.network import config
@@ -122,7 +122,7 @@ def test_an_interrupted_fit_resumes(fitted, run, configured, tmp_path, monkeypat
             output = run(code=130)
         assert "resume" in output
         assert output.count(": complete") == complete
-        assert Fit(configured(budget=Budget(4)), None, print).is_trained() == (place is not Trainer)
+        assert Fit(configured(steps=4), None, print).is_trained() == (place is not Trainer)
     assert not (tmp_path / "model" / "index.html").exists()
     assert run().count(": complete") == 2
     assert contents(tmp_path / "model") == contents(fitted[1])  # bit-identical to a run without interruption
@@ -290,20 +290,20 @@ def test_layout_is_detected(world, tmp_path):
 # ---- the estimate ----------------------------------------------------------------------------------------------------
 
 
-def test_an_estimate_counts_what_is_left(fitted):
+def test_an_estimate_counts_what_is_left(fitted, configured):
     """By hand: ten levels for each slice that is evaluated, each in 5/8 of a step of 64 slices."""
     cohort = open_cohort(fitted[1] / "cohort")
     evaluated = len(cohort.rows("val")) + int((cohort.labels[cohort.rows("train")] == 1).sum())
-    left = estimate_time(Budget(100), count_evaluated(cohort), 2.0, steps_done=40)
+    left = estimate_time(configured(steps=100), count_evaluated(cohort), 2.0, steps_done=40)
     assert (left.steps, left.training, left.student) == (60, 120.0, 50.0)
     assert left.evaluations == pytest.approx(evaluated * 10 * 2.0 * 5 / 8 / 64)
 
 
 @pytest.mark.parametrize(("spent", "student_steps_fit"), [(0.0, False), (5.0, False), (0.0, True)])
-def test_minutes_are_shared_by_all_stages(spent, student_steps_fit):
+def test_minutes_are_shared_by_all_stages(configured, spent, student_steps_fit):
     """By hand: evaluations take 60 s; a third of the rest is for the student, unless it needs less, 0.1 s a step."""
     minutes = 600 if student_steps_fit else 15
-    left = estimate_time(Budget(minutes=minutes), 1536, 0.4, 10, spent)
+    left = estimate_time(configured(minutes=minutes), 1536, 0.4, 10, spent)
     shared = 60 * (minutes - spent) - 60
     assert left.evaluations == pytest.approx(60)
     assert left.student == pytest.approx(3000 * 0.1 if student_steps_fit else shared / 3)

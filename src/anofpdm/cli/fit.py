@@ -51,9 +51,12 @@ def fit(
 
     Re-run the same command to resume: finished stages are skipped. With more --steps or --minutes, training continues.
     """
-    from anofpdm.fit.fit_config import Budget, FitConfig, detect_layout
+    from anofpdm.errors import ConfigError
+    from anofpdm.fit.fit_config import DEFAULT_STEPS, FitConfig, detect_layout
     from anofpdm.fit.run_fit import Fit
 
+    if steps is not None and minutes is not None:
+        raise ConfigError("--steps and --minutes: give one of them")
     config = FitConfig(
         source=src,
         layout=layout or detect_layout(src),
@@ -65,7 +68,8 @@ def fit(
         raw=raw,
         keep_isolated=keep_isolated,
         fill_labels_mm=fill_labels,
-        budget=Budget(steps, minutes),
+        steps=steps or DEFAULT_STEPS,
+        minutes=minutes,
         preset=preset,
         score=options.parse_names(score),
         seed=seed,

@@ -10,7 +10,7 @@ from anofpdm.calibration.fit_calibration import LEVELS, CalibrationConfig
 from anofpdm.choices import Split
 from anofpdm.cohorts.store import Cohort
 from anofpdm.errors import ConfigError
-from anofpdm.fit.fit_config import DEFAULT_STEPS, STUDENT_SHARE, Budget, FitConfig
+from anofpdm.fit.fit_config import DEFAULT_STEPS, STUDENT_SHARE, FitConfig
 from anofpdm.labels import HEALTHY, NULL
 from anofpdm.network.config import preset
 from anofpdm.network.training.trainer import Trainer
@@ -33,7 +33,7 @@ class Estimate:
     evaluations: float  # in calibration and for pseudo-labels
     student: float
 
-    def describe(self, budget: Budget, device: torch.device) -> list[str]:
+    def describe(self, config: FitConfig, device: torch.device) -> list[str]:
         training, evaluations, student = map(describe_seconds, (self.training, self.evaluations, self.student))
         total = describe_seconds(self.training + self.evaluations + self.student)
         lines = [
@@ -45,7 +45,7 @@ class Estimate:
                 f"warning: no GPU is used. {self.steps:,} training steps take {self.training / 3600:.2g} hours on "
                 "this CPU. Use a machine with a GPU, or a smaller network and slices (--preset tiny --size 64)"
             )
-        if budget.minutes is not None and self.steps < DEFAULT_STEPS / 2:
+        if config.minutes is not None and self.steps < DEFAULT_STEPS / 2:
             lines.append(
                 f"note: about {self.steps} steps fit into the time; a useful model took 3,500 to 10,000 on real scans"
             )
@@ -60,7 +60,7 @@ def count_evaluated(cohort: Cohort) -> int:
 
 
 def estimate_time(
-    budget: Budget,
+    config: FitConfig,
     evaluated: int,  # slices
     step_seconds: float,  # of training
     steps_done: int = 0,  # by all runs so far
@@ -68,18 +68,18 @@ def estimate_time(
 ) -> Estimate:
     """--minutes are shared by all stages: training gets what the others leave. Raises if that is too little."""
     evaluations = evaluated * LEVELS * EVALUATION * step_seconds / TrainingConfig.batch
-    student = budget.student_steps * STUDENT_STEP * step_seconds
-    if budget.minutes is None:
-        steps = max(0, (budget.steps or 0) - steps_done)
+    student = config.student_steps * STUDENT_STEP * step_seconds
+    if config.minutes is None:
+        steps = max(0, config.steps - steps_done)
         return Estimate(steps, steps * step_seconds, evaluations, student)
     others = 60 * minutes_spent + evaluations
-    shared = max(0.0, 60 * budget.minutes - others)  # by training and student
+    shared = max(0.0, 60 * config.minutes - others)  # by training and student
     student = min(student, STUDENT_SHARE * shared)
     steps, fewest = int((shared - student) / step_seconds), FEWEST_STEPS - steps_done
     if steps < fewest:
         needed = others + fewest * step_seconds / (1 - STUDENT_SHARE)
         raise ConfigError(  # a tenth more, as the measured time varies
-            f"--minutes {budget.minutes:g}: {steps} training steps fit into it beside calibration and student; "
+            f"--minutes {config.minutes:g}: {steps} training steps fit into it beside calibration and student; "
             f"give --minutes {math.ceil(1.1 * needed / 60)} or more, which is {FEWEST_STEPS} steps, or make "
             "both faster (a GPU, or --preset tiny --size 64)"
         )

@@ -1,6 +1,6 @@
 """Settings of a fit."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,27 +17,6 @@ STUDENT_STEPS = 3000
 STUDENT_SHARE = 1 / 3  # of what calibration and pseudo-labelling leave of --minutes
 
 
-@dataclass(frozen=True)
-class Budget:
-    """Counted over all runs of the command."""
-
-    steps: int | None = None  # of training
-    minutes: float | None = None  # of all stages
-
-    def __post_init__(self) -> None:
-        if self.steps is not None and self.minutes is not None:
-            raise ConfigError("--steps and --minutes: give one of them")
-        if self.minutes is not None and not self.minutes > 0:
-            raise ConfigError(f"--minutes {self.minutes:g}: must be more than 0")
-        if self.steps is None and self.minutes is None:
-            object.__setattr__(self, "steps", DEFAULT_STEPS)
-
-    @property
-    def student_steps(self) -> int:
-        """At most as many as the diffusion model has: a trial run stays short."""
-        return STUDENT_STEPS if self.steps is None else min(STUDENT_STEPS, self.steps)
-
-
 @dataclass(frozen=True, kw_only=True)
 class FitConfig:
     source: Path
@@ -50,11 +29,21 @@ class FitConfig:
     raw: Raw = Raw.AUTO
     keep_isolated: bool = False
     fill_labels_mm: float = 0.0
-    budget: Budget = field(default_factory=Budget)
+    steps: int = DEFAULT_STEPS  # of training, over all runs
+    minutes: float | None = None  # of all stages, over all runs; if given, instead of the steps
     preset: Preset = Preset.SMALL
     score: tuple[str, ...] = ()  # scored modalities; default: all
     seed: int = 0
     workers: int = 1
+
+    def __post_init__(self) -> None:
+        if self.minutes is not None and not self.minutes > 0:
+            raise ConfigError(f"--minutes {self.minutes:g}: must be more than 0")
+
+    @property
+    def student_steps(self) -> int:
+        """At most as many as the diffusion model has: a trial run stays short."""
+        return min(STUDENT_STEPS, self.steps) if self.minutes is None else STUDENT_STEPS
 
     @property
     def cohort(self) -> Path:

@@ -22,7 +22,6 @@ DERIVED = "whose labels are derived from masks when they are prepared"
 class Preview:
     plan: Plan
     failed: dict[str, str] = field(default_factory=dict)  # scan to reason
-    patients: dict[Split, set[str]] = field(default_factory=lambda: {split: set() for split in Split})
     slices: Counter[tuple[Split, str]] = field(default_factory=Counter)  # by what is known of their label
     calibrated: int = 0  # slices at most, as slices without brain are counted too
     pseudo_labelled: int = 0  # likewise
@@ -34,8 +33,10 @@ class Preview:
     def describe(self) -> list[str]:
         n_failed, modalities = len(self.failed), ", ".join(self.plan.modalities)
         lines = [f"{len(self.plan.subjects) - n_failed} scans of {modalities} can be read, {n_failed} cannot"]
-        for split, patients in self.patients.items():
-            counts = [f"{count} {label}" for (of, label), count in self.slices.items() if of is split]
+        usable = {subject.patient for subject in self.plan.subjects if subject.name not in self.failed}
+        for split in Split:
+            patients = [patient for patient in usable if self.plan.split[patient] == split]
+            counts = [f"{count} {label}" for (of, label), count in self.slices.items() if of == split]
             if patients:
                 lines.append(f"{split}: {len(patients)} patients; slices: {', '.join(counts)}")
         return lines + [f"failed: {scan}: {reason}" for scan, reason in self.failed.items()]
@@ -52,7 +53,6 @@ def preview(plan: Plan) -> Preview:
             seen.failed[subject.name] = str(problem)
             continue
         split, given = plan.split[subject.patient], plan.labels
-        seen.patients[split].add(subject.patient)
         seen.slices.update((split, DERIVED if given is None else LABEL_NAMES[label]) for label in labels)
         if split is Split.TRAIN:
             seen.pseudo_labelled += int((labels != HEALTHY).sum())
