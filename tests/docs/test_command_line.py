@@ -33,10 +33,8 @@ def test_help_of_a_command_and_suggestions_for_mistyped_words(name):
 @pytest.mark.parametrize(
     ("typed", "offered"),
     [
-        ("seg", ["segment"]),
         ("s", ["segment", "score", "serve"]),
         ("train --min", ["--minutes"]),
-        ("bench --j", ["--json"]),
     ],
 )
 def test_completion(typed, offered):

@@ -89,20 +89,3 @@ def test_generated_pages_of_the_site(site):
     notebook = article(site, "tutorial.md")
     assert notebook.count("data:image/png;base64,") == 2
     assert 'href="first-hour.html"' in notebook
-
-
-@pytest.mark.parametrize(
-    ("link", "page", "expected"),
-    [
-        ("[r](../results/README.md#x)", "docs/a.md", "[r](results/README.md#x)"),
-        ("[r](../../results/README.md)", "docs/deep/b.md", "[r](../results/README.md)"),
-        ("[a](../docs/a.md)", "results/README.md", "[a](../a.md)"),
-        *[
-            (link, "docs/a.md", link)
-            for link in ("[x](https://example.org/a.md)", "[x](#here)", "[x](../pyproject.toml)")
-        ],
-    ],
-)
-def test_links_lead_to_the_page_of_the_site(hooks, link, page, expected):
-    paths = {"docs/a.md": "a.md", "docs/deep/b.md": "deep/b.md", "results/README.md": "results/README.md"}
-    assert hooks.change_links(link, page, paths) == expected
