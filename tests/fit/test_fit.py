@@ -128,9 +128,12 @@ def test_an_interrupted_fit_resumes(fitted, run, configured, tmp_path, monkeypat
     assert contents(tmp_path / "model") == contents(fitted[1])  # bit-identical to a run without interruption
 
 
-def test_more_steps_train_further_and_calibrate_again(fitted, run, tmp_path):
+def test_what_belongs_to_another_model_or_calibration_is_made_again(fitted, run, tmp_path):
     model = tmp_path / "model"
     shutil.copytree(fitted[1], model)
+    calibration = json.loads((model / "calibration.json").read_text())
+    (model / "calibration.json").write_text(json.dumps(calibration | {"n_patients": 7}))
+    assert re.findall(r"(\w+): complete", run()) == ["train", "calibrate"]
     assert "complete" not in run(steps=("--steps", 6))
     assert json.loads((model / "config.json").read_text())["step"] == 6
     assert all(now != before for now, before in zip(contents(model), contents(fitted[1]), strict=True))
