@@ -42,7 +42,7 @@ def import_readers() -> dict[str, Callable[[Path], object]]:
         lambda path: preview(path, ("flair",)),
         lambda path: to_json(from_json(path.read_bytes().decode(errors="replace"), str(path))),
         lambda path: load_trained(path.parent, torch.device("cpu")),
-        lambda path: read_labels(path).slice_labels("q0", 5),
+        lambda path: read_labels(path).slice_labels("q0", "q0", 5),
         read_split,
         lambda path: open_cohort(path.parent),
     )

@@ -4,26 +4,22 @@ import numpy as np
 import pytest
 from PIL import Image, ImageDraw
 
-from anofpdm.cohorts import contact_sheet, open_cohort
+from anofpdm.cohorts import contact_sheet
 from anofpdm.cohorts.plan import plan_cohort
 from anofpdm.cohorts.prepare import prepare
 from tests import toys
 
-SHAPE = (24, 24, 20)
-
 
 @pytest.mark.parametrize("oriented", [True, False])
 def test_slices_are_counted_from_1_and_sides_marked_where_they_are_known(tmp_path, monkeypatch, oriented):
-    lesion = toys.ball(toys.affine_of(shape=SHAPE), SHAPE, (3, -2, 1), 4)
+    lesion = toys.ball(toys.affine_of(shape=(24, 24, 20)), (24, 24, 20), (3, -2, 1), 4).astype(np.uint8)
+    codes = (1, 1) if oriented else (0, 0)
     for number in range(2):
-        for role, voxels in (("flair", toys.head(SHAPE, number)), ("seg", lesion.astype(np.uint8))):
-            codes = (1, 1) if oriented else (0, 0)
-            toys.save(tmp_path / "scans" / f"p{number}" / f"p{number}_{role}.nii.gz", voxels, codes=codes)
+        toys.save(tmp_path / "scans" / f"p{number}_flair.nii.gz", toys.head(seed=number), codes=codes)
+        toys.save(tmp_path / "scans" / f"p{number}_seg.nii.gz", lesion, codes=codes)
     texts: list[str] = []
     monkeypatch.setattr(ImageDraw.ImageDraw, "text", lambda _pen, _at, text, *_args, **_options: texts.append(text))
-    plan = plan_cohort("brats21", tmp_path / "scans", size=16, modalities=("flair",))
-    prepare(plan, tmp_path / "cohort")
-    cohort = open_cohort(tmp_path / "cohort")
+    cohort = prepare(plan_cohort("brats21", tmp_path / "scans", size=16), tmp_path / "cohort")
     sheet = np.array(Image.open(tmp_path / "cohort" / "contact_sheet.png").convert("RGB")).astype(int)
     assert (sheet[..., 0] - sheet[..., 2] > 100).sum() > 100  # red outlines
     shown = [int(text.split(",")[0].removeprefix("slice ")) for text in texts if text.startswith("slice ")]
@@ -31,3 +27,4 @@ def test_slices_are_counted_from_1_and_sides_marked_where_they_are_known(tmp_pat
     assert shown == (cohort.indices[rows] + 1).tolist()
     assert texts.count("R") == texts.count("L") == (len(shown) if oriented else 0)
     assert [cohort.oriented(row) for row in range(len(cohort))] == [oriented] * len(cohort)
+    assert any("no orientation" in note for note in cohort.notes) != oriented

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import sys
 from dataclasses import replace
 
 import numpy as np
@@ -18,7 +17,7 @@ from anofpdm.raw.geometry import apply
 from anofpdm.scans import read_volume, write_nifti
 from anofpdm.scoring.truth import Truth
 from tests import toys
-from tests.raw.toy_studies import lesion_on, moved_head, random_rigid, stripped_head, thick_grid, tumour_phantom
+from tests.raw.toy_studies import lesion_on, random_rigid, stripped_head, thick_grid, tumour_phantom
 
 MOVEMENT = random_rigid(np.random.default_rng(8), 12.0, 15.0)
 GRIDS = {
@@ -82,17 +81,6 @@ def test_never_refuses_raw_scans_and_auto_leaves_others_as_they_are(tmp_path):
         prepare(replace(plan, raw=RawOptions(name)), tmp_path / name)
     slices = [(tmp_path / name / "slices.npy").read_bytes() for name in (Raw.AUTO, Raw.NEVER)]
     assert slices[0] == slices[1]
-
-
-def test_without_the_extra_the_error_names_it(tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "deepbet", None)
-    source = raw_cohort(tmp_path / "in", "flair")
-    grid = GRIDS["t2"]
-    head = moved_head("t2", MOVEMENT, grid)
-    noisy = head.voxels + np.random.default_rng(0).rayleigh(10, grid.shape)  # the air around it is not 0
-    write_nifti(source / "p" / "p_t2.nii.gz", noisy.astype(np.float32), grid)
-    with pytest.raises(CohortError, match=r"pip install 'anofpdm\[raw\]'"):
-        prepare(plan_cohort("brats21", source, size=64), tmp_path / "out")
 
 
 def test_labels_of_slices_do_not_fit_a_template(tmp_path):

@@ -1,8 +1,8 @@
-"""The bundled models and the demo."""
+"""The demo: bundled models on phantoms, compared with the true lesions."""
 
 import base64
 import io
-import json
+import re
 import shutil
 from html.parser import HTMLParser
 
@@ -11,20 +11,20 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from anofpdm.demo.run_demo import BUNDLED, PAGE, run_demo
-from anofpdm.errors import AnoFPDMError, CohortError, EvaluationError, ScanWarning
+from anofpdm.demo.run_demo import PAGE, run_demo
+from anofpdm.errors import AnoFPDMError, CohortError, ScanWarning
 from anofpdm.report.overview import CAPTION, HEADING, TILE
-from anofpdm.scans import Grid, read_volume
+from anofpdm.scans import Grid
 from anofpdm.scoring.metrics.volumes import score_volume
 from anofpdm.segment.outputs import MASK
 from anofpdm.util.drawing import BLUE, OUTLINE
 from anofpdm.util.files import folder_lock
 from tests import toys
-from tests.models.cards import lower_bound
 
-KINDS = ("tumour", "stroke")
-MOST_BYTES = 6e6
-CALIBRATED_AS = {"tumour": "anofpdm-ours", "stroke": "anofpdm-agreement"}  # rows of the cards
+FLOORS = {  # of the volume DICE: the lower end of its interval in the model's card, less 0.1 for few slices
+    ("PhantomTumour", "student"): 0.598, ("PhantomTumour", "diffusion"): 0.616,
+    ("sub-phantom", "student"): 0.534, ("sub-phantom", "diffusion"): 0.368,
+}  # fmt: skip
 
 
 class Links(HTMLParser):
@@ -36,22 +36,6 @@ class Links(HTMLParser):
         self.targets += [value for name, value in attrs if name in ("href", "src")]
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_bundled_model_is_small_and_has_a_card(kind):
-    files = [path for path in (BUNDLED / f"phantom-{kind}").rglob("*") if path.is_file()]
-    own = {"weights.safetensors", "config.json", "README.md"}
-    student = {f"student/{name}" for name in own}
-    assert {path.relative_to(BUNDLED / f"phantom-{kind}").as_posix() for path in files} == own | student | {
-        "calibration.json",
-        "facts.json",
-    }
-    assert sum(path.stat().st_size for path in files) < MOST_BYTES
-    card = (BUNDLED / f"phantom-{kind}" / "README.md").read_text()
-    assert json.loads((BUNDLED / f"phantom-{kind}" / "config.json").read_text())["sha256"] in card
-    for word in ("anofpdm phantom", "anofpdm prepare", "anofpdm train", "anofpdm calibrate", "distill", "Limits"):
-        assert word in card
-
-
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory):
     out = tmp_path_factory.mktemp("demo")
@@ -60,33 +44,26 @@ def demo(tmp_path_factory):
 
 
 def test_the_demo_finds_the_lesions(demo):
-    _, results = demo
-    assert {(made.kind, made.engine) for made in results} == {
-        (kind, engine) for kind in KINDS for engine in ("student", "diffusion")
-    }
-    for made in results:
-        method = "anofpdm-student" if made.engine == "student" else CALIBRATED_AS[made.kind]
-        assert made.score.lesion_ml > 1
-        assert made.score.dice > lower_bound(made.kind, method, "volume DICE") - 0.1, (made.kind, made.engine)
-    tumour = next(made for made in results if made.engine == "diffusion").score
-    assert tumour.slices_correct >= 0.7 * tumour.slices
-
-
-def test_scores_agree_with_the_written_masks(demo):
+    """As well as the cards state; and scores are those of the written masks."""
     out, results = demo
+    scores = {(re.match("[A-Za-z-]+", made.name)[0], str(made.engine)): made.score for made in results}
+    assert set(scores) == set(FLOORS)
+    assert all(scores[key].dice > floor for key, floor in FLOORS.items()), scores
     for made in results:
         stem, ends = made.name.split("_ses")[0], ("seg.nii.gz", "lesion_mask.nii.gz")
         (truth,) = (path for path in (out / "scans").rglob(f"{stem}*") if path.name.endswith(ends))
         mask, lesion = (
-            np.asarray(nib.Nifti1Image.from_filename(path).dataobj) > 0 for path in (made.folder / MASK, truth)
+            np.asarray(nib.Nifti1Image.from_filename(path).dataobj) > 0 for path in (out / made.folder / MASK, truth)
         )
         assert made.score.dice == pytest.approx(toys.dice(mask, lesion))
+    tumour = scores["PhantomTumour", "diffusion"]
+    assert tumour.slices_correct >= 0.7 * tumour.slices
 
 
 def test_the_page_links_to_the_reports_and_shows_the_true_lesion_in_every_picture(demo):
     out, results = demo
-    links = Links()
-    links.feed((out / PAGE).read_text())
+    page, links = (out / PAGE).read_text(), Links()
+    links.feed(page)
     pictures = [link.removeprefix("data:image/png;base64,") for link in links.targets if link.startswith("data:")]
     local = [link for link in links.targets if not link.startswith("data:")]
     assert (len(local), len(pictures)) == (2 * len(results), len(results))
@@ -94,7 +71,9 @@ def test_the_page_links_to_the_reports_and_shows_the_true_lesion_in_every_pictur
     for picture in pictures:
         sheet = Image.open(io.BytesIO(base64.b64decode(picture))).crop((0, 0, 10_000, HEADING + CAPTION + TILE))
         assert {BLUE, OUTLINE} <= {colour for _, colour in sheet.getcolors(2**24)}
-    assert "true lesion</b>. Slices are" in (out / PAGE).read_text()
+    for made in results:
+        assert f"<td>{made.score.predicted_ml:.1f} ml</td>\n<td>{made.score.lesion_ml:.1f} ml</td>" in page
+        assert f"The true lesion has {made.score.lesion_ml:.1f} ml, DICE {made.score.dice:.2f}." in page
 
 
 def test_a_second_demo_replaces_only_the_first(demo, tmp_path, monkeypatch):
@@ -112,54 +91,17 @@ def test_a_second_demo_replaces_only_the_first(demo, tmp_path, monkeypatch):
     assert not (tmp_path / "again" / "results").exists()
 
 
-class TestVolumeScore:
-    SHAPE = (4, 5, 6)
-
-    def grid(self, flip=False):
-        return Grid.from_affine(self.SHAPE, np.diag([2.0, 2.0, -3.0 if flip else 3.0, 1.0]))
-
-    @pytest.fixture
-    def lesion(self):
-        lesion = np.zeros(self.SHAPE, bool)
-        lesion[1:3, 1:3, 4] = True
-        return lesion
-
-    def save(self, folder, lesion, affine):
-        nib.save(nib.Nifti1Image(lesion.astype(np.uint8), affine), folder / "truth.nii.gz")
-        return folder / "truth.nii.gz"
-
-    def test_counts_by_hand(self, lesion, tmp_path):
-        grid = self.grid()
-        mask = lesion.copy()
-        mask[1, 1, 4], mask[0, 0, 0] = False, True
-        truth = self.save(tmp_path, lesion, grid.affine)
-        score = score_volume(mask, grid, {0: False, 4: True, 5: True}, truth)
-        assert score.dice == pytest.approx(2 * 3 / 8)
-        assert score.lesion_ml == pytest.approx(4 * 12 / 1000)
-        assert (score.slices, score.slices_correct) == (3, 2)
-
-    def test_slices_are_counted_from_the_inferior_end(self, lesion, tmp_path):
-        grid = self.grid(flip=True)
-        path = self.save(tmp_path, lesion, grid.affine)
-        assert read_volume(path).grid.affine[2, 2] < 0
-        score = score_volume(lesion, grid, {1: True, 4: False}, path)  # the fourth from above is the second from below
-        assert (score.slices_correct, score.dice) == (2, 1)
-
-    def test_a_truth_with_flipped_axes_is_turned_to_the_scan(self, lesion, tmp_path):
-        """Equal shapes: compared voxel by voxel, left and right would be exchanged without a word."""
-        grid = self.grid()
-        lesion[3, 4, 4] = True
-        image = nib.Nifti1Image(lesion.astype(np.uint8), grid.affine)
-        nib.save(image.as_reoriented(np.array([[0, -1], [1, -1], [2, 1]])), tmp_path / "truth.nii.gz")
-        with pytest.warns(ScanWarning, match="axes reordered from LPS to RAS"):
-            assert score_volume(lesion, grid, {4: True}, tmp_path / "truth.nii.gz").dice == 1
-
-    def test_a_truth_elsewhere_is_refused(self, lesion, tmp_path):
-        grid = self.grid()
-        moved = nib.affines.from_matvec(grid.affine[:3, :3], [500, 0, 0])
-        with pytest.raises(EvaluationError, match="overlap by 0%"):
-            score_volume(lesion, grid, {4: True}, self.save(tmp_path, lesion, moved))
-
-    def test_an_empty_mask_of_a_healthy_scan_scores_1(self, tmp_path):
-        grid, empty = self.grid(), np.zeros(self.SHAPE, bool)
-        assert score_volume(empty, grid, {0: False}, self.save(tmp_path, empty, grid.affine)).dice == 1
+@pytest.mark.parametrize(("z_mm", "from_below"), [(3.0, 4), (-3.0, 1)])
+def test_volume_scores_by_hand(z_mm, from_below, tmp_path):
+    """Slices are counted from the inferior end."""
+    shape = (4, 5, 6)
+    grid = Grid.from_affine(shape, np.diag([2.0, 2.0, z_mm, 1.0]))
+    lesion = np.zeros(shape, np.uint8)
+    lesion[1:3, 1:3, 4] = 1
+    mask = lesion > 0
+    mask[1, 1, 4], mask[0, 0, 0] = False, True
+    truth = toys.save(tmp_path / "truth.nii.gz", lesion, grid.affine)
+    score = score_volume(mask, grid, {0: False, from_below: True, 3: True}, truth)
+    assert score.dice == pytest.approx(2 * 3 / 8)
+    assert score.lesion_ml == pytest.approx(4 * 12 / 1000)
+    assert (score.slices, score.slices_correct) == (3, 2)

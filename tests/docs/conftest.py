@@ -1,6 +1,5 @@
 """Small things that stand for what the pages name: scans, cohorts, models, results. All of it is made in a moment."""
 
-import contextlib
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -8,36 +7,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 from torch import nn
-from typer.testing import CliRunner
 
-from anofpdm.cli.main import app
-from anofpdm.cohorts import prepare
 from anofpdm.demo import run_demo as demo
 from anofpdm.method import mask
 from anofpdm.network import blocks, config, unet
 from anofpdm.phantoms import phantom_cohort as phantoms
 from anofpdm.study.comparison.methods import METHODS, ReconstructionMethod
 from tests import dicom_toys, toys
+from tests.commands import run
 
 TOY_NETWORK = {"channels": 8, "multipliers": (1, 2), "blocks": 1, "attention": (2,)}
 TOY_SETTING = {"level": 20, "scale": 1.0, "invert": 1, "strength": 1.0, "steps": 3}  # of every comparison method
 TOY_PHANTOMS = ("--size", "32", "--slices", "8", "--workers", "1")
 MODALITIES = ("flair", "t1", "t1ce", "t2")
-
-
-def anofpdm(*words) -> str:
-    """In this process, since starting one takes seconds."""
-    done = CliRunner().invoke(app, [str(word) for word in words])
-    if done.exception is not None and not isinstance(done.exception, SystemExit):
-        raise done.exception
-    assert done.exit_code == 0, done.output
-    assert "Traceback" not in done.output
-    return done.output
-
-
-@pytest.fixture(scope="session")
-def run_anofpdm():
-    return anofpdm
 
 
 @pytest.fixture(scope="module")
@@ -47,13 +29,11 @@ def shelf(tmp_path_factory):
         for preset in config.PRESETS:
             patch.setitem(config.PRESETS, preset, TOY_NETWORK)
         for module in (blocks, unet):
-            patch.setattr(module, "zero_init", talkative)
+            patch.setattr(module, "zero_init", random_init)
         patch.setattr(mask, "MEDIAN", 1)  # slices are so small that a median would leave nothing of a lesion
         for name, method in METHODS.items():
             if isinstance(method, ReconstructionMethod):
                 patch.setitem(METHODS, name, replace(method, grid=(TOY_SETTING,)))
-        for module in (phantoms, prepare):  # a process of its own takes seconds to start
-            patch.setattr(module, "worker_pool", lambda _workers: contextlib.nullcontext())
         for module in (phantoms, demo):
             patch.setattr(module, "write_phantoms", write_small_phantoms)
         folder = tmp_path_factory.mktemp("shelf")
@@ -68,8 +48,8 @@ def write_small_phantoms(*args, write=phantoms.write_phantoms, **options) -> Non
     write(*args, **{**options, "size": 32, "slices": 8})
 
 
-def talkative(module: nn.Module) -> nn.Module:
-    """Layers that start at nothing would have a network of two steps say nothing."""
+def random_init(module: nn.Module) -> nn.Module:
+    """With layers that start at zero, the output of a network after two steps would be constant."""
     for parameter in module.parameters():
         nn.init.normal_(parameter, std=0.05)
     return module
@@ -77,14 +57,14 @@ def talkative(module: nn.Module) -> nn.Module:
 
 def fill() -> None:
     """The folder we are in."""
-    anofpdm("phantom", "BraTS2021_Training_Data", "--kind", "tumour", "--patients", 8, "--seed", 1, *TOY_PHANTOMS)
+    run("phantom", "BraTS2021_Training_Data", "--kind", "tumour", "--patients", 8, "--seed", 1, *TOY_PHANTOMS)
     shutil.copytree("BraTS2021_Training_Data", "SCANS")
-    anofpdm("phantom", "ATLAS_2", "--kind", "stroke", "--patients", 8, "--seed", 1, *TOY_PHANTOMS)
+    run("phantom", "ATLAS_2", "--kind", "stroke", "--patients", 8, "--seed", 1, *TOY_PHANTOMS)
     scans = sorted(path for path in Path("BraTS2021_Training_Data").iterdir() if path.is_dir())
     Path("parts.csv").write_text("\n".join(["patient,split", *parts(scans)]))
     prepare = ("prepare", "brats21", "BraTS2021_Training_Data", "COHORT", "--split", "parts.csv")
-    anofpdm(*prepare, "--size", 16, "--workers", 1)
-    anofpdm("prepare", "atlas2", "ATLAS_2/Training", "strokes", "--size", 16, "--workers", 1)
+    run(*prepare, "--size", 16, "--workers", 1)
+    run("prepare", "atlas2", "ATLAS_2/Training", "strokes", "--size", 16, "--workers", 1)
     shutil.copytree("COHORT", "cohort")
     shutil.copytree(scans[0], "SCAN")
     fill_files(scans[0])
@@ -92,9 +72,9 @@ def fill() -> None:
     fill_study()
     fill_masks()
     fill_models()
-    anofpdm("segment", "MODEL", "SCAN", "--out", "DIR", "--device", "cpu")
+    run("segment", "MODEL", "SCAN", "--out", "DIR", "--device", "cpu")
     shutil.copytree("MODEL", "with_student")
-    anofpdm("distill", "with_student", "COHORT", "--steps", 1, "--width", 8, "--device", "cpu")
+    run("distill", "with_student", "COHORT", "--steps", 1, "--width", 8, "--device", "cpu")
 
 
 def parts(scans: list[Path]) -> list[str]:
@@ -169,9 +149,9 @@ def fill_models() -> None:
         ("bundled/phantom-stroke", "strokes", ()),
     ):
         train = ("train", cohort, "--out", name, "--preset", "tiny", "--batch", 4, "--steps", 2, "--no-pictures")
-        anofpdm(*train, "--device", "cpu", *words)
+        run(*train, "--device", "cpu", *words)
     quick = ("--levels", 3, "--strengths", "0,2", "--split", "train", "--device", "cpu")
-    anofpdm("calibrate", "MODEL", "COHORT", *quick)
-    anofpdm("calibrate", "bundled/phantom-stroke", "strokes", *quick)
+    run("calibrate", "MODEL", "COHORT", *quick)
+    run("calibrate", "bundled/phantom-stroke", "strokes", *quick)
     shutil.copytree("MODEL", "bundled/phantom-tumour")
     shutil.copytree("MODEL", "OTHER")

@@ -30,33 +30,14 @@ def test_help_of_a_command_and_suggestions_for_mistyped_words(name):
             assert option in output(name, f"{option[:-2]}{option[-1]}"), option
 
 
-def test_options_of_segment_are_in_panels():
-    help_text = output("segment", "--help", COLUMNS="80")
-    titles = ("Options", "Files", "Raw studies", "DICOM", "Clusters", "Diffusion engine only")
-    places = [help_text.index(f" {title} ") for title in titles]
-    assert places == sorted(places)
-    assert all(name in help_text for option in COMMANDS["segment"].params for name in option.opts)  # none is cut off
-    refused = {"detector", "threshold", "context", "peak", "seed"}  # by the default engine, so they show no default
-    for option in (option for option in COMMANDS["segment"].params if option.name in refused):
-        assert (option.rich_help_panel, option.default) == (titles[-1], None)
-        assert "efault" not in option.help
-
-
 @pytest.mark.parametrize(
     ("typed", "offered"),
     [
-        ("seg", ["segment"]),
         ("s", ["segment", "score", "serve"]),
         ("train --min", ["--minutes"]),
-        ("bench --j", ["--json"]),
     ],
 )
 def test_completion(typed, offered):
     words = ["anofpdm", *typed.split()]
     env = {"COMP_WORDS": " ".join(words), "COMP_CWORD": str(len(words) - 1)}
     assert output(_ANOFPDM_COMPLETE="complete_bash", **env).split() == offered
-
-
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_completion_has_a_script_for_every_shell(shell):
-    assert "_ANOFPDM_COMPLETE" in output(_ANOFPDM_COMPLETE=f"source_{shell}")

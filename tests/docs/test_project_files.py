@@ -29,7 +29,7 @@ def test_the_version_has_one_place_and_files_that_repeat_it_agree():
     assert all(name in page for name in listed)
 
 
-def test_the_workflow_the_hooks_and_the_forms_of_issues():
+def test_the_workflow_and_the_hooks():
     yaml = pytest.importorskip("yaml")
     (job,) = yaml.safe_load((ROOT / ".github/workflows/ci.yml").read_text())["jobs"].values()
     assert {"ubuntu-latest", "macos-latest"} <= set(job["strategy"]["matrix"]["os"])
@@ -39,11 +39,6 @@ def test_the_workflow_the_hooks_and_the_forms_of_issues():
     assert [hook["id"] for hook in hooks] == ["ruff-format", "ruff", "mypy"]
     check = re.search(r"^check:.*\n((?:\t.*\n)+)", (ROOT / "Makefile").read_text(), re.M)[1]
     assert all(tool in check for tool in ("ruff format", "ruff check", "mypy"))
-    for path in (ROOT / ".github/ISSUE_TEMPLATE").glob("*.yml"):
-        form = yaml.safe_load(path.read_text())
-        if path.name != "config.yml":
-            assert {"name", "description", "body"} <= set(form)
-            assert all({"type", "attributes"} <= set(part) for part in form["body"])
 
 
 @pytest.fixture(scope="module")
@@ -94,20 +89,3 @@ def test_generated_pages_of_the_site(site):
     notebook = article(site, "tutorial.md")
     assert notebook.count("data:image/png;base64,") == 2
     assert 'href="first-hour.html"' in notebook
-
-
-@pytest.mark.parametrize(
-    ("link", "page", "expected"),
-    [
-        ("[r](../results/README.md#x)", "docs/a.md", "[r](results/README.md#x)"),
-        ("[r](../../results/README.md)", "docs/deep/b.md", "[r](../results/README.md)"),
-        ("[a](../docs/a.md)", "results/README.md", "[a](../a.md)"),
-        *[
-            (link, "docs/a.md", link)
-            for link in ("[x](https://example.org/a.md)", "[x](#here)", "[x](../pyproject.toml)")
-        ],
-    ],
-)
-def test_links_lead_to_the_page_of_the_site(hooks, link, page, expected):
-    paths = {"docs/a.md": "a.md", "docs/deep/b.md": "deep/b.md", "results/README.md": "results/README.md"}
-    assert hooks.change_links(link, page, paths) == expected

@@ -124,7 +124,7 @@ def test_terms_of_shipped_weights_become_the_licence(licence, tmp_path, monkeypa
     folder = save_model(tmp_path / "model")
     terms = f"SPDX-License-Identifier: {licence}\nof the scans\n"
     (folder / "DATA_LICENSE").write_text(terms)
-    model = ShippedModel("model", folder, "scans", ("flair",), licence)
+    model = ShippedModel("model", "scans", ("flair",), licence)
     monkeypatch.setattr(BundleSource, "shipped", model)
     files = bundle_files(BundleSource(load(folder, "cpu").student, folder))
     assert files["docs/data_license.txt"].decode() == terms

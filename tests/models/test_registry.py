@@ -7,49 +7,46 @@ from pathlib import Path
 
 import pytest
 import torch
-from typer.testing import CliRunner
 
 import anofpdm
-from anofpdm.cli.main import app
 from anofpdm.errors import ModelError
 from anofpdm.models import registry
 from anofpdm.models.registry import FOLDER, model_folder, shipped_models
 from anofpdm.network.checkpoint import load_model
 from anofpdm.student.student import load_student
+from tests.commands import run
+
+NUMBERS_AND_OPTIONS = r"[0-9a-f]{64}|--\w[\w-]+|\d[\d.,]*"
 
 
-def run(*words):
-    return CliRunner().invoke(app, list(map(str, words)))
-
-
-@pytest.mark.parametrize("name", shipped_models())
+@pytest.mark.parametrize("model", shipped_models().values(), ids=shipped_models())
 class TestEveryModel:
-    def test_facts_agree_with_the_card(self, name):
-        model = shipped_models()[name]
+    def test_facts_and_hashes_agree_with_the_card(self, model):
         assert model.scores
         assert all(str(score) in model.card for score in model.scores)
         assert model.licence in model.card
-        needs_licence = "phantom" not in name
-        assert (model.folder / "DATA_LICENSE").is_file() == needs_licence
+        configs = [*model.folder.rglob("config.json")]
+        hashes = {json.loads(path.read_text())["sha256"] for path in configs}
+        assert (
+            set(re.findall(r"[0-9a-f]{64}", model.card)) <= hashes == {load_model(path.parent)[2] for path in configs}
+        )
 
-    def test_needs_are_modalities_of_its_student(self, name):
-        _, config, _ = load_model(shipped_models()[name].folder / "student")
-        model = shipped_models()[name]
+    def test_the_student(self, model):
+        """Its modalities are those of the facts; if made from real scans, it has a check for unlike scans."""
+        network = load_model(model.folder / "student")[1]["network"]
         wanted = {*model.needs, *model.uses}
-        assert wanted == set(config["network"]["modalities"])
-        assert set(model.uses) == set(config["network"].get("optional", ()))
+        assert (wanted, set(model.uses)) == (set(network["modalities"]), set(network.get("optional", ())))
         assert all(modality in model.card.lower() for modality in wanted)
+        is_real = "phantom" not in model.name
+        assert (load_student(model.folder, None, torch.device("cpu")).typical is not None) == is_real
+        assert (model.folder / "DATA_LICENSE").is_file() == is_real
 
-    def test_a_model_of_real_scans_has_a_check_for_unlike_scans(self, name):
-        student = load_student(shipped_models()[name].folder, None, torch.device("cpu"))
-        assert (student.typical is not None) == ("phantom" not in name)
-
-    def test_hashes_in_the_card_are_those_of_the_files(self, name):
-        model = shipped_models()[name]
-        hashes = {json.loads(path.read_text())["sha256"] for path in model.folder.rglob("config.json")}
-        assert set(re.findall(r"[0-9a-f]{64}", model.card)) <= hashes
-        for path in model.folder.rglob("config.json"):
-            assert load_model(path.parent)[2] == json.loads(path.read_text())["sha256"]
+    def test_the_printed_card_has_all_words_and_no_links_into_the_repository(self, model):
+        card = run("models", model.name).output
+        assert "](" not in card
+        assert "../" not in card
+        words = re.findall(NUMBERS_AND_OPTIONS, re.sub(r"\]\([^)]*\)", "]", model.card))
+        assert set(words) <= set(re.findall(NUMBERS_AND_OPTIONS, card))
 
 
 def test_sizes_allow_shipping():
@@ -59,30 +56,13 @@ def test_sizes_allow_shipping():
     assert sum(model.megabytes for model in shipped_models().values()) < 40
 
 
-def test_list_and_card():
-    listed = run("models")
-    assert listed.exit_code == 0
-    assert all(name in listed.output for name in shipped_models())
+def test_list(monkeypatch):
+    listed = run("models").output
+    assert all(name in listed for name in shipped_models())
     assert [model["name"] for model in json.loads(run("models", "--json").output)] == list(shipped_models())
-    unknown = run("models", "phantom-tumuor")
-    assert unknown.exit_code == 1
-    assert "did you mean phantom-tumour?" in unknown.output
-
-
-@pytest.mark.parametrize("name", shipped_models())
-def test_the_card_has_all_words_and_no_links_into_the_repository(name):
-    card = run("models", name).output
-    assert "](" not in card
-    assert "../" not in card
-    words = re.findall(r"[0-9a-f]{64}|--\w[\w-]+|\d[\d.,]*", re.sub(r"\]\([^)]*\)", "]", shipped_models()[name].card))
-    assert set(words) <= set(re.findall(r"[0-9a-f]{64}|--\w[\w-]+|\d[\d.,]*", card))
-
-
-def test_optional_modalities_are_listed(monkeypatch):
-    known = shipped_models()["phantom-tumour"]
-    monkeypatch.setattr(
-        registry, "shipped_models", lambda: {"toy": replace(known, needs=("flair",), uses=("t1", "t2"))}
-    )
+    assert "did you mean phantom-tumour?" in run("models", "phantom-tumuor", code=1).output
+    toy = replace(shipped_models()["phantom-tumour"], needs=("flair",), uses=("t1", "t2"))
+    monkeypatch.setattr(registry, "shipped_models", lambda: {"toy": toy})
     assert "needs     flair (optional: t1, t2)" in run("models").output
     (listed,) = json.loads(run("models", "--json").output)
     assert (listed["needs"], listed["uses"]) == (["flair"], ["t1", "t2"])
@@ -100,9 +80,8 @@ def test_a_folder_of_that_name_comes_first(tmp_path, monkeypatch):
 
 def test_a_misspelt_name(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    refused = run("segment", "phantom-tumuor", tmp_path, "--out", tmp_path / "out")
-    assert refused.exit_code == 2
-    assert "did you mean phantom-tumour?" in " ".join(refused.output.replace("│", " ").split())
+    refused = run("segment", "phantom-tumuor", tmp_path, "--out", tmp_path / "out", code=2).output
+    assert "did you mean phantom-tumour?" in " ".join(refused.replace("│", " ").split())
     with pytest.raises(ModelError, match=r"no such folder.*did you mean phantom-tumour\?"):
         anofpdm.load("phantom-tumuor", "cpu")
     (tmp_path / "phantom-tumuor").mkdir()
@@ -111,10 +90,7 @@ def test_a_misspelt_name(tmp_path, monkeypatch):
 
 def test_nothing_is_written_into_the_package(tmp_path):
     for command in ("calibrate", "distill"):
-        refused = run(command, "phantom-stroke", tmp_path)
-        assert refused.exit_code == 2
-        assert "--copy" in " ".join(refused.output.split())
-    copied = run("models", "phantom-stroke", "--copy", tmp_path / "own")
-    assert copied.exit_code == 0
+        assert "--copy" in run(command, "phantom-stroke", tmp_path, code=2).output
+    run("models", "phantom-stroke", "--copy", tmp_path / "own")
     assert load_model(tmp_path / "own")[2] == load_model(FOLDER / "phantom-stroke")[2]
-    assert run("models", "phantom-stroke", "--copy", tmp_path / "own").exit_code == 1
+    run("models", "phantom-stroke", "--copy", tmp_path / "own", code=1)

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -62,13 +63,20 @@ def best_threshold_dice(patients: list[Phantom], modality: str, *, bright: bool)
     return float(np.mean(scores, axis=0).max())
 
 
+@pytest.fixture(scope="module")
+def written(tmp_path_factory) -> Path:
+    """Two small patients of each kind."""
+    folder = tmp_path_factory.mktemp("written")
+    for kind in PhantomKind:
+        workers = 2 if kind is PhantomKind.STROKE else 1  # which take long to start
+        write_phantoms(folder / kind, kind, 2, 5, workers=workers, **SMALL)
+    return folder
+
+
 @pytest.mark.parametrize("kind", PhantomKind)
-def test_equal_seeds_give_equal_bytes_and_other_patients_differ(kind, tmp_path):
-    workers = 2 if kind is PhantomKind.STROKE else 1  # which take long to start
-    write_phantoms(tmp_path / "a", kind, 2, 5, workers=workers, **SMALL)
-    write_phantoms(tmp_path / "b", kind, 1, 5, **SMALL)
-    many, few = digests(tmp_path / "a"), digests(tmp_path / "b")
-    assert few.items() < many.items()
+def test_equal_seeds_give_equal_bytes_and_other_patients_differ(kind, written, tmp_path):
+    write_phantoms(tmp_path, kind, 1, 5, **SMALL)
+    assert digests(tmp_path).items() < digests(written / kind).items()
     first, second, other_seed = (
         make_phantom(PhantomConfig(kind, seed, **SMALL), number).volumes["t1"]
         for seed, number in ((5, 0), (5, 1), (6, 0))
@@ -77,21 +85,17 @@ def test_equal_seeds_give_equal_bytes_and_other_patients_differ(kind, tmp_path):
     assert not np.array_equal(first, second)
 
 
-def test_layouts_are_those_of_brats_and_atlas(tmp_path):
-    write_phantoms(tmp_path / "t", "tumour", 1, 3, **SMALL)
-    write_phantoms(tmp_path / "s", "stroke", 1, 3, **SMALL)
-    name = "PhantomTumour_0003_00000"
-    assert set(digests(tmp_path / "t")) == {
-        "phantom.json",
-        *(f"{name}/{name}_{part}.nii.gz" for part in ("flair", "t1", "t1ce", "t2", "seg")),
+def test_layouts_are_those_of_brats_and_atlas(written):
+    tumour = "PhantomTumour_0005_00000"
+    stroke = "Training/R001/sub-phantom0005s00000/ses-1/anat/sub-phantom0005s00000_ses-1_space-MNI152NLin2009aSym"
+    names = {
+        "tumour": [f"{tumour}/{tumour}_{part}" for part in ("flair", "t1", "t1ce", "t2", "seg")],
+        "stroke": [f"{stroke}_T1w", f"{stroke}_label-L_desc-T1lesion_mask"],
     }
-    stem = "Training/R001/sub-phantom0003s00000/ses-1/anat/sub-phantom0003s00000_ses-1_space-MNI152NLin2009aSym"
-    assert set(digests(tmp_path / "s")) == {
-        "phantom.json",
-        f"{stem}_T1w.nii.gz",
-        f"{stem}_label-L_desc-T1lesion_mask.nii.gz",
-    }
-    for path in tmp_path.rglob("*.nii.gz"):
+    for kind, stems in names.items():
+        files = {name for name in digests(written / kind) if "00001" not in name}
+        assert files == {"phantom.json", *(f"{stem}.nii.gz" for stem in stems)}
+    for path in written.rglob("*.nii.gz"):
         header = nib.Nifti1Image.from_filename(path).header
         assert (int(header["qform_code"]), int(header["sform_code"])) in {(1, 1), (2, 2)}
         assert header.get_xyzt_units()[0] == "mm"
@@ -163,27 +167,24 @@ def test_strokes_are_darker_than_the_white_matter_around_them(strokes):
         assert not lesion.any() or scan[lesion].mean() < 0.9 * scan[white].mean()
 
 
-def test_resuming_skips_complete_patients_and_replaces_others(tmp_path):
-    reports = []
-    write_phantoms(tmp_path, "stroke", 2, 0, **SMALL)
-    before = digests(tmp_path)
-    complete, partial = (sorted(folder.rglob("*.nii.gz")) for folder in sorted(tmp_path.glob("Training/R001/*")))
+def test_resuming_skips_complete_patients_and_replaces_others(written, tmp_path):
+    reports, out = [], tmp_path / "out"
+    shutil.copytree(written / "stroke", out)
+    complete, partial = (sorted(folder.rglob("*.nii.gz")) for folder in sorted(out.glob("Training/R001/*")))
     times = [path.stat().st_mtime_ns for path in complete]
     partial[1].unlink()
     (partial[0].parent / ".half a file.tmp").touch()
-    write_phantoms(tmp_path, "stroke", 2, 0, **SMALL, on_progress=lambda *report: reports.append(report[1:]))
+    write_phantoms(out, "stroke", 2, 5, **SMALL, on_progress=lambda *report: reports.append(report[1:]))
     assert reports == [(1, 2), (2, 2)]
     assert times == [path.stat().st_mtime_ns for path in complete]
-    assert digests(tmp_path) == before
+    assert digests(out) == digests(written / "stroke")
 
 
 @pytest.mark.parametrize(
     ("change", "match"),
     [
         ({"kind": "stroke"}, "kind tumour, not stroke.*another folder"),
-        ({"seed": 1}, "seed 0, not 1"),
         ({"size": 16}, "size 32, not 16"),
-        ({"slices": 4}, "slices 12, not 4"),
         ({"patients": 0}, "use at least 1"),
         ({"kind": "cat"}, "cat"),
         ({"size": 15}, "size 15"),

@@ -51,13 +51,30 @@ def fit(
 
     Re-run the same command to resume: finished stages are skipped. With more --steps or --minutes, training continues.
     """
-    from anofpdm.fit.fit_config import Budget, Data, FitConfig, detect_layout
+    from anofpdm.errors import ConfigError
+    from anofpdm.fit.fit_config import DEFAULT_STEPS, FitConfig, detect_layout
     from anofpdm.fit.run_fit import Fit
 
-    names = options.parse_names(modalities)
-    data = Data(src, layout or detect_layout(src), labels, split, names, size, raw, keep_isolated, fill_labels)
-    scored = options.parse_names(score)
-    config = FitConfig(data, out, Budget(steps, minutes), preset, scored, seed, workers)
+    if steps is not None and minutes is not None:
+        raise ConfigError("--steps and --minutes: give one of them")
+    config = FitConfig(
+        source=src,
+        layout=layout or detect_layout(src),
+        out=out,
+        labels=labels,
+        split=split,
+        modalities=options.parse_names(modalities),
+        size=size,
+        raw=raw,
+        keep_isolated=keep_isolated,
+        fill_labels_mm=fill_labels,
+        steps=steps or DEFAULT_STEPS,
+        minutes=minutes,
+        preset=preset,
+        score=options.parse_names(score),
+        seed=seed,
+        workers=workers,
+    )
     local_device = options.resolve_device(device)
     run = Fit(config, local_device, lambda note: print(printable(note), flush=True))
     if dry_run:

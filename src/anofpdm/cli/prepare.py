@@ -97,16 +97,10 @@ def _parse_entities(pairs: list[str]) -> dict[str, str]:
 
 
 def _print_summary(cohort: "Cohort") -> None:
-    import numpy as np
-
     from anofpdm.labels import LABEL_NAMES
 
-    table = []
-    for split in Split:
-        rows = cohort.rows(split)
-        counts = [str(np.count_nonzero(cohort.labels[rows] == label)) for label in range(len(LABEL_NAMES))]
-        table.append((split, str(len(np.unique(cohort.patients[rows]))), *counts))
-    print_rows(("", "patients", *LABEL_NAMES), table)
+    counts = cohort.split_counts().items()
+    print_rows(("", "patients", *LABEL_NAMES), [(split, *map(str, numbers)) for split, numbers in counts])
     problems = cohort.manifest.failed
     failed = f"; {len(problems)} scans failed: fix them and re-run the same command" if problems else ""
     print_lines(

@@ -7,6 +7,7 @@ import unicodedata
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -21,53 +22,52 @@ SPLITS = {str(split): split for split in Split}
 SPLITS |= {"training": Split.TRAIN, "valid": Split.VAL, "validation": Split.VAL}
 
 
+class LabelRow(NamedTuple):
+    label: int
+    line: int  # of the file
+
+
 @dataclass(frozen=True)
 class GivenLabels:
     """Image-level labels from a CSV file with the columns subject, slice, label."""
 
     path: Path
-    scans: dict[str, int] = field(default_factory=dict)  # rows without a slice
-    slices: dict[str, dict[int, int]] = field(default_factory=dict)
-    lines: dict[tuple[str, int | None], int] = field(default_factory=dict)  # by subject and slice; None: the scan
+    rows: dict[str, dict[int | None, LabelRow]] = field(default_factory=dict)  # by subject and slice; None: the scan
 
-    @property
-    def subjects(self) -> set[str]:
-        return {*self.scans, *self.slices}
+    def rows_of(self, scan: str, patient: str) -> dict[int | None, LabelRow]:
+        """A scan is listed under its own name, or that of its patient."""
+        return self.rows.get(scan) or self.rows.get(patient, {})
 
-    def slice_labels(self, subject: str, n_slices: int) -> np.ndarray:
+    def slices_of(self, scan: str, patient: str) -> dict[int, LabelRow]:
+        """Of the slices that have rows of their own."""
+        return {index: row for index, row in self.rows_of(scan, patient).items() if index is not None}
+
+    def scan_label(self, scan: str, patient: str) -> int:
+        """Of the whole scan."""
+        return self.rows_of(scan, patient).get(None, LabelRow(NULL, 0)).label
+
+    def slice_labels(self, scan: str, patient: str, n_slices: int) -> np.ndarray:
         """[n_slices]: slices of a healthy scan are healthy; slices of an unhealthy scan need rows of their own."""
-        labels = np.full(n_slices, HEALTHY if self.scans.get(subject) == HEALTHY else NULL)
-        for index, label in self.slices.get(subject, {}).items():
+        labels = np.full(n_slices, HEALTHY if self.scan_label(scan, patient) == HEALTHY else NULL)
+        for index, (label, line) in self.slices_of(scan, patient).items():
             if index >= n_slices:
                 raise CohortError(
-                    f"{self.where(subject, index)}: slice {index} of {subject} does not exist, "
+                    f"{self.path}, line {line}: slice {index} of {scan} does not exist, "
                     f"it has slices 0 to {n_slices - 1} (counted from the inferior end); correct the row"
                 )
             labels[index] = label
         return labels
 
-    def subject_of(self, scan: str, patient: str) -> str:
-        """The name under which a scan is listed: its own, or that of its patient."""
-        return scan if scan in self.subjects else patient
-
-    def is_unhealthy(self, scan: str, patient: str) -> bool:
-        """Whether the whole scan is labelled unhealthy."""
-        return self.scans.get(self.subject_of(scan, patient)) == UNHEALTHY
-
-    def where(self, subject: str, index: int | None = None) -> str:
-        """File and line of a slice's row; without a slice, of the subject's first row."""
-        rows = [line for (name, number), line in self.lines.items() if name == subject and index in (None, number)]
-        return f"{self.path}, line {min(rows)}"
-
     def check_known(self, scans: Collection[str]) -> None:
         """Refuse rows of scans that do not exist, and suggest the nearest name."""
-        unknown = sorted(self.subjects - set(scans))
+        unknown = sorted(self.rows.keys() - set(scans))
         if unknown:
+            first = next(iter(self.rows[unknown[0]].values()))
             near = difflib.get_close_matches(unknown[0], list(scans), n=1, cutoff=0)
             others = f" and {len(unknown) - 1} more" if len(unknown) > 1 else ""
             raise CohortError(
-                f"{self.where(unknown[0])}: no scan is named {unknown[0]}{others} (nearest: {near[0]}); correct the "
-                "name or remove the row"
+                f"{self.path}, line {first.line}: no scan is named {unknown[0]}{others} (nearest: {near[0]}); correct "
+                "the name or remove the row"
             )
 
 
@@ -87,12 +87,8 @@ def read_labels(path: Path) -> GivenLabels:
             raise CohortError(
                 f"{where}: invalid slice {index!r}; use an integer from 0, or leave it empty for the whole scan"
             )
-        if index:
-            earlier = given.slices.setdefault(subject, {}).setdefault(int(index), label)
-        else:
-            earlier = given.scans.setdefault(subject, label)
-        given.lines.setdefault((subject, int(index) if index else None), line)
-        if earlier != label:
+        rows = given.rows.setdefault(subject, {})
+        if rows.setdefault(int(index) if index else None, LabelRow(label, line)).label != label:
             raise CohortError(f"{where}: contradicts an earlier row of {subject}; keep one of them")
     return given
 

@@ -143,7 +143,7 @@ def _split(subjects: list[Subject], given: GivenLabels | None, path: Path | None
     known = {
         subject.patient
         for subject in subjects
-        if ({subject.name, subject.patient} & given.subjects if given is not None else subject.masks)
+        if (subject.masks if given is None else given.rows_of(subject.name, subject.patient))
     }
     others = {subject.patient for subject in subjects} - known
     return {**dict.fromkeys(others, Split.TRAIN), **split_at_random(sorted(known), seed)}

@@ -3,12 +3,8 @@
 import hashlib
 import json
 import warnings
-from collections import deque
-from collections.abc import Callable, Iterator
-from concurrent.futures import Executor
 from dataclasses import replace
 from functools import partial
-from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
@@ -30,7 +26,7 @@ from anofpdm.scans.slices import LEAST_FOREGROUND
 from anofpdm.util.artifacts import encode, to_plain
 from anofpdm.util.files import folder_lock, remove_temporary_files, translate_write_errors, write_atomically
 from anofpdm.util.progress import Progress, silent
-from anofpdm.util.workers import worker_pool
+from anofpdm.util.workers import map_in_pool, worker_pool
 
 TASK = "Preparing scans"
 LEAST_MEASURED = 4  # scans; the mean of fewer is less exact than the template itself
@@ -64,8 +60,7 @@ def prepare(
             (out / name).unlink(missing_ok=True)
         writer = StoreWriter(out, plan.settings)
         _check_unchanged(plan, writer.entries)
-        with worker_pool(workers) as pool:
-            failed = _prepare_missing(plan, writer, pool, workers, strict, on_progress)
+        failed = _prepare_missing(plan, writer, workers, strict, on_progress)
         if not writer.entries:
             reason = next(iter(failed.values()))
             raise CohortError(f"{plan.source}: no scan could be prepared; first reason: {reason}")
@@ -73,33 +68,10 @@ def prepare(
 
 
 def _prepare_missing(
-    plan: Plan, writer: StoreWriter, pool: Executor | None, workers: int, strict: bool, on_progress: Progress
+    plan: Plan, writer: StoreWriter, workers: int, strict: bool, on_progress: Progress
 ) -> dict[str, str]:
     """Returns the reasons of scans that failed."""
-    failed: dict[str, str] = {}
-    on_progress(TASK, len(writer.entries), len(plan.subjects))
-    for subject, result in _results(plan, writer, pool, workers):
-        try:
-            scan = result()
-            slice_labels(plan, scan.entry)
-            # A patient stays in its split when scans are added to the folder: a model may have been trained on it.
-            earlier = (entry.split for entry in writer.entries if entry.patient == subject.patient)
-            entry = replace(scan.entry, split=str(next(earlier, plan.split[subject.patient])))
-        except AnoFPDMError as problem:
-            failed[subject.name] = str(problem)
-            if strict:
-                raise
-        else:
-            writer.append(entry, scan.pixels, scan.masks)
-        on_progress(TASK, len(writer.entries) + len(failed), len(plan.subjects))
-    return failed
-
-
-def _results(
-    plan: Plan, writer: StoreWriter, pool: Executor | None, workers: int
-) -> Iterator[tuple[Subject, Callable[[], PreparedScan]]]:
-    """Scans not prepared yet, in their order, whatever the number of workers; few are in memory at a time."""
-    run = partial(
+    prepare_scan = partial(
         _prepare_scan,
         source=plan.source,
         size=plan.size,
@@ -108,59 +80,64 @@ def _results(
         measured=plan.measured,
     )
     done = {entry.scan for entry in writer.entries}
-    missing = (subject for subject in plan.subjects if subject.name not in done)
-    if pool is None:
-        yield from ((subject, partial(run, subject)) for subject in missing)
-        return
-    pending = deque((subject, pool.submit(run, subject)) for subject in islice(missing, 2 * workers))
-    while pending:
-        subject, future = pending.popleft()
-        yield subject, future.result
-        pending.extend((subject, pool.submit(run, subject)) for subject in islice(missing, 1))
+    missing = [subject for subject in plan.subjects if subject.name not in done]
+    failed: dict[str, str] = {}
+    on_progress(TASK, len(writer.entries), len(plan.subjects))
+    with worker_pool(workers) as pool:
+        for subject, scan in zip(missing, map_in_pool(pool, prepare_scan, missing, workers), strict=True):
+            try:
+                if isinstance(scan, AnoFPDMError):
+                    raise scan
+                slice_labels(plan, scan.entry)  # raises if a row is of a slice that does not exist
+            except AnoFPDMError as problem:
+                if strict:
+                    raise
+                failed[subject.name] = str(problem)
+            else:
+                # A patient stays in its split when scans are added to the folder: a model may have been trained on it.
+                earlier = (entry.split for entry in writer.entries if entry.patient == subject.patient)
+                split = str(next(earlier, plan.split[subject.patient]))
+                writer.append(replace(scan.entry, split=split), scan.pixels, scan.masks)
+            on_progress(TASK, len(writer.entries) + len(failed), len(plan.subjects))
+    return failed
 
 
 def _prepare_scan(
     subject: Subject, *, source: Path, size: int, raw: RawOptions, raw_folder: Path, measured: frozenset[str]
-) -> PreparedScan:
+) -> PreparedScan | AnoFPDMError:
     """`raw_folder` keeps the preparation of raw studies; `measured` are scans to find in template space."""
     try:
         if subject.problem:
             raise ScanError(f"{subject.name}: {subject.problem}")
-        return _cut_scan(subject, source, size, raw, raw_folder / subject.name, subject.name in measured)
-    except MemoryError:
-        raise ScanError(f"{subject.name}: out of memory; try --workers 1") from None
-    except OSError as problem:
-        raise ScanError(f"{subject.name}: {problem}") from None
-
-
-def _cut_scan(
-    subject: Subject, source: Path, size: int, raw: RawOptions, raw_folder: Path, is_measured: bool
-) -> PreparedScan:
-    """Read one scan and cut it into network slices."""
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always", ScanWarning)
-        subject_scan = read_subject(subject, raw, raw_folder)
-        slices = scan_slices(subject_scan.scan, size, np.float16)
-        planes = AxialPlanes(subject_scan.scan.grid, size)
-        masks = mask_slices(subject_scan.lesions(subject), planes, slices.indices) if subject.masks else None
-    if not len(slices.indices):
-        raise ScanError(
-            f"{subject.name}: no axial slice has {LEAST_FOREGROUND:.1%} of its area above 0; check the scan"
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always", ScanWarning)
+            read = read_subject(subject, raw, raw_folder / subject.name)
+            slices, planes = scan_slices(read.scan, size, np.float16), AxialPlanes(read.scan.grid, size)
+            masks = mask_slices(read.lesions(subject), planes, slices.indices) if subject.masks else None
+        if not len(slices.indices):
+            raise ScanError(
+                f"{subject.name}: no axial slice has {LEAST_FOREGROUND:.1%} of its area above 0; check the scan"
+            )
+        entry = ScanEntry(
+            scan=subject.name,
+            patient=subject.patient,
+            sources=_fingerprints(subject, source),
+            n_native=planes.shape[0],
+            indices=slices.indices.tolist(),
+            lesion=None if masks is None else [bool(mask.any()) for mask in masks],
+            pixel_mm=planes.pixel_mm,
+            spacing_mm=planes.spacing_mm,
+            sha256=hashlib.sha256(slices.pixels.data).hexdigest(),
+            warnings=[str(warning.message) for warning in caught],
+            skull=read.skull,
+            position=read.position() if subject.name in measured else None,
         )
-    entry = ScanEntry(
-        scan=subject.name,
-        patient=subject.patient,
-        sources=_fingerprints(subject, source),
-        n_native=planes.shape[0],
-        indices=slices.indices.tolist(),
-        lesion=None if masks is None else [bool(mask.any()) for mask in masks],
-        pixel_mm=planes.pixel_mm,
-        spacing_mm=planes.spacing_mm,
-        sha256=hashlib.sha256(slices.pixels.data).hexdigest(),
-        warnings=[str(warning.message) for warning in caught],
-        skull=subject_scan.skull,
-        position=subject_scan.position() if is_measured else None,
-    )
+    except AnoFPDMError as problem:
+        return problem
+    except MemoryError:
+        return ScanError(f"{subject.name}: out of memory; try --workers 1")
+    except OSError as problem:
+        return ScanError(f"{subject.name}: {problem}")
     return PreparedScan(entry, slices.pixels, masks)
 
 

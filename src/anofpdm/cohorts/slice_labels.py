@@ -12,7 +12,6 @@ from collections.abc import Sequence
 import numpy as np
 
 from anofpdm.choices import Split
-from anofpdm.cohorts.csv_tables import GivenLabels
 from anofpdm.cohorts.plan import Plan
 from anofpdm.cohorts.writer import ScanEntry
 from anofpdm.labels import LABEL_NAMES, NULL, UNHEALTHY
@@ -25,7 +24,7 @@ TOLERANCE_MM = 1e-3  # headers are rounded
 def slice_labels(plan: Plan, entry: ScanEntry) -> np.ndarray:
     """[n kept slices]: from the label file if there is one, else from the mask, else NULL."""
     if plan.labels is not None:
-        labels = _given_labels(plan.labels, entry)
+        labels = plan.labels.slice_labels(entry.scan, entry.patient, entry.n_native)
         if _leaves_out_isolated(plan, entry):
             labels[isolated_labels(labels)] = NULL
         if plan.fill_labels_mm and entry.split != Split.TEST:
@@ -40,13 +39,12 @@ def label_notes(plan: Plan, entry: ScanEntry) -> list[str]:
     """On labelled slices that were dropped because they show too little brain, and on labels that may be wrong."""
     if plan.labels is None:
         return []
-    given = plan.labels.slices.get(plan.labels.subject_of(entry.scan, entry.patient), {})
     what = "left out" if _leaves_out_isolated(plan, entry) else "kept"
+    labels = plan.labels.slice_labels(entry.scan, entry.patient, entry.n_native)
+    labelled = plan.labels.slices_of(entry.scan, entry.patient)
     notes = {
-        "labelled slices with too little brain were skipped": sorted(set(given) - set(entry.indices)),
-        f"labelled unlike both adjacent slices, check these labels ({what})": isolated_labels(
-            _given_labels(plan.labels, entry)
-        ),
+        "labelled slices with too little brain were skipped": sorted(labelled.keys() - set(entry.indices)),
+        f"labelled unlike both adjacent slices, check these labels ({what})": isolated_labels(labels),
     }
     return [f"{note}: {', '.join(map(str, indices))}" for note, indices in notes.items() if indices]
 
@@ -57,7 +55,7 @@ def cohort_tables(plan: Plan, entries: Sequence[ScanEntry]) -> dict[str, bytes]:
     for entry in entries:
         labels = slice_labels(plan, entry)
         slices += [(entry.scan, index, LABEL_NAMES[label]) for index, label in zip(entry.indices, labels, strict=True)]
-        is_unhealthy = plan.labels is not None and plan.labels.is_unhealthy(entry.scan, entry.patient)
+        is_unhealthy = plan.labels is not None and plan.labels.scan_label(entry.scan, entry.patient) == UNHEALTHY
         scans.append(
             (entry.scan, entry.patient, len(entry.indices), entry.n_native, entry.pixel_mm, entry.spacing_mm,
              int(entry.lesion is not None), LABEL_NAMES[UNHEALTHY] if is_unhealthy else "", entry.sha256)
@@ -90,8 +88,3 @@ def fill_between(labels: np.ndarray, most: float) -> np.ndarray:
 def _leaves_out_isolated(plan: Plan, entry: ScanEntry) -> bool:
     thin = not plan.unknown_spacing and entry.spacing_mm <= THIN_MM + TOLERANCE_MM
     return thin and not plan.keep_isolated and entry.split != Split.TEST
-
-
-def _given_labels(labels: GivenLabels, entry: ScanEntry) -> np.ndarray:
-    """[n native slices], as they are in the file."""
-    return labels.slice_labels(labels.subject_of(entry.scan, entry.patient), entry.n_native)

@@ -16,11 +16,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tokenize import TokenError
-from typing import Any
 
 import numpy as np
 
-from anofpdm.cohorts.writer import JOURNAL, MANIFEST, SLICES, Manifest
+from anofpdm.choices import Split
+from anofpdm.cohorts.writer import JOURNAL, MANIFEST, SLICES, TABLES, Manifest
 from anofpdm.errors import NO_ORIENTATION, CohortError
 from anofpdm.labels import LABEL_NAMES, NULL, UNHEALTHY
 from anofpdm.util.artifacts import decode
@@ -72,15 +72,21 @@ class Cohort:
         notes = self.manifest.warnings.get(self.scans[row], [])
         return not any(NO_ORIENTATION in note for note in notes)
 
+    def split_counts(self) -> dict[Split, list[int]]:
+        """Of each split: number of patients, and of slices by label."""
+        counts = {}
+        for split in Split:
+            rows = self.rows(split)
+            of_labels = np.bincount(self.labels[rows], minlength=len(LABEL_NAMES))
+            counts[split] = [len(np.unique(self.patients[rows])), *of_labels.tolist()]
+        return counts
+
     def rows(self, split: str) -> np.ndarray:
         return np.flatnonzero(self.splits == split)
 
     def pixels(self, rows: np.ndarray | Sequence[int]) -> np.ndarray:
         """[B, C, size, size] float32."""
         return self.slices[rows].astype(np.float32)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return open_cohort, (self.path,)  # a worker process opens the file instead of receiving gigabytes
 
 
 def foreground(pixels: np.ndarray) -> np.ndarray:
@@ -94,32 +100,32 @@ def open_cohort(path: Path | str) -> Cohort:
 
 def read_cohort(path: Path, manifest: Manifest) -> Cohort:
     """Open the cohort of this manifest."""
-    tables = {name: _read_table(path / name, digest) for name, digest in manifest.tables_sha256.items()}
-    rows, scans = tables["slices.csv"], {scan["scan"]: scan for scan in tables["scans.csv"]}
-    split = {row["patient"]: row["split"] for row in tables["split.csv"]}
-    if len(rows) != manifest.slices:
+    slices, scans, split = (_read_table(path / name, manifest.tables_sha256[name]) for name in TABLES)
+    names = slices["scan"].tolist()
+    if len(names) != manifest.slices:
         raise CohortError(
-            f"{path}: damaged ({len(rows)} labels, {manifest.slices} slices in the manifest); "
+            f"{path}: damaged ({len(names)} labels, {manifest.slices} slices in the manifest); "
             "prepare it again with --overwrite"
         )
-    its_scan = [scans[row["scan"]] for row in rows]
-    labels = np.array([LABEL_NAMES.index(row["label"]) for row in rows])
-    in_unhealthy = np.array([scan["label"] == LABEL_NAMES[UNHEALTHY] for scan in its_scan], dtype=bool)
+    place = {name: number for number, name in enumerate(scans["scan"].tolist())}
+    of_scan = np.array([place[name] for name in names])  # [N], rows of scans.csv
+    labels, patients = np.array([LABEL_NAMES.index(name) for name in slices["label"]]), scans["patient"][of_scan]
+    split_of = dict(zip(split["patient"], split["split"], strict=True))
     size, channels = manifest.preparation.size, len(manifest.preparation.modalities)
     return Cohort(
         path=path,
         manifest=manifest,
-        slices=open_array(path / SLICES, (len(rows), channels, size, size), np.float16),
+        slices=open_array(path / SLICES, (len(names), channels, size, size), np.float16),
         labels=labels,
-        scans=np.array([row["scan"] for row in rows]),
-        patients=np.array([scan["patient"] for scan in its_scan]),
-        splits=np.array([split[scan["patient"]] for scan in its_scan]),
-        indices=np.array([int(row["slice"]) for row in rows]),
-        pixel_mm=np.array([float(scan["pixel_mm"]) for scan in its_scan]),
-        spacing_mm=np.array([float(scan["spacing_mm"]) for scan in its_scan]),
-        has_mask=np.array([scan["mask"] == "1" for scan in its_scan]),
-        scan_sha256={name: scan["sha256"] for name, scan in scans.items()},
-        suspected=in_unhealthy & (labels == NULL),
+        scans=slices["scan"],
+        patients=patients,
+        splits=np.array([split_of[patient] for patient in patients]),
+        indices=slices["slice"].astype(int),
+        pixel_mm=scans["pixel_mm"].astype(float)[of_scan],
+        spacing_mm=scans["spacing_mm"].astype(float)[of_scan],
+        has_mask=(scans["mask"] == "1")[of_scan],
+        scan_sha256=dict(zip(scans["scan"].tolist(), scans["sha256"].tolist(), strict=True)),
+        suspected=(scans["label"] == LABEL_NAMES[UNHEALTHY])[of_scan] & (labels == NULL),
     )
 
 
@@ -163,20 +169,17 @@ def open_array(path: Path, shape: tuple[int, ...], dtype: type) -> np.ndarray:
     return array
 
 
-def _read_table(path: Path, digest: str) -> list[dict[str, str]]:
-    data = _read(path)
+def _read_table(path: Path, digest: str) -> dict[str, np.ndarray]:
+    """Column to cells, as text."""
+    try:
+        data = read_regular_file(path)
+    except OSError as problem:
+        raise CohortError(f"{path}: {problem.strerror}; prepare the cohort again with --overwrite") from None
     if hashlib.sha256(data).hexdigest() != digest:
         raise CohortError(
             f"{path} was changed after preparation; to use other labels or another split, run `anofpdm prepare` with "
             "--labels or --split and --overwrite"
         )
-    rows = csv.reader(io.StringIO(data.decode(), newline=""))
-    columns = next(rows)
-    return [dict(zip(columns, map(unescape_cell, row), strict=True)) for row in rows]
-
-
-def _read(path: Path) -> bytes:
-    try:
-        return read_regular_file(path)
-    except OSError as problem:
-        raise CohortError(f"{path}: {problem.strerror}; prepare the cohort again with --overwrite") from None
+    columns, *rows = csv.reader(io.StringIO(data.decode(), newline=""))
+    cells = ([unescape_cell(cell) for cell in column] for column in zip(*rows, strict=True))
+    return {name: np.array(column) for name, column in zip(columns, cells, strict=True)}

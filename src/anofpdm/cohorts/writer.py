@@ -151,26 +151,23 @@ class StoreWriter:
 
 def append_rows(path: Path, rows: np.ndarray, n_before: int) -> None:
     """Write rows to an .npy file after its first `n_before` ones. What an interrupted run left there is removed."""
-    header = io.BytesIO()  # numpy pads it for a growing first axis, so that its length does not change
+    buffer = io.BytesIO()
     shape = (n_before + len(rows), *rows.shape[1:])
-    np.lib.format.write_array_header_1_0(header, {"descr": rows.dtype.str, "fortran_order": False, "shape": shape})
-    start = len(header.getvalue()) + n_before * math.prod(rows.shape[1:]) * rows.itemsize
+    np.lib.format.write_array_header_1_0(buffer, {"descr": rows.dtype.str, "fortran_order": False, "shape": shape})
+    header = buffer.getvalue()  # numpy pads it for a growing first axis, so that its length does not change
+    start = len(header) + n_before * math.prod(rows.shape[1:]) * rows.itemsize
     if n_before and (not path.is_file() or path.stat().st_size < start):
         raise CohortError(f"{path}: shorter than its journal states, it was changed; start again with --overwrite")
     with translate_write_errors(path):
-        _write_rows(path, header.getvalue(), start, rows)
-
-
-def _write_rows(path: Path, header: bytes, start: int, rows: np.ndarray) -> None:
-    path.parent.mkdir(exist_ok=True)
-    path.touch()
-    with path.open("r+b") as file:
-        file.write(header)
-        file.truncate(start)
-        file.seek(start)
-        file.write(rows.tobytes())
-        file.flush()
-        os.fsync(file.fileno())
+        path.parent.mkdir(exist_ok=True)
+        path.touch()
+        with path.open("r+b") as file:
+            file.write(header)
+            file.truncate(start)
+            file.seek(start)
+            file.write(rows.tobytes())
+            file.flush()
+            os.fsync(file.fileno())
 
 
 def _journal_line(content: Settings | ScanEntry) -> bytes:

@@ -4,7 +4,7 @@ Output: out/scans (the phantoms), out/results (masks and reports), out/index.htm
 """
 
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,10 +34,8 @@ SLICES = 60  # per phantom: 2.5 mm apart, as in training
 
 @dataclass(frozen=True)
 class DemoResult:
-    kind: str
     name: str
     engine: Engine
-    folder: Path
     result: Segmentation
     score: VolumeScore
     picture: bytes  # PNG: the overview with the true lesion
@@ -45,6 +43,11 @@ class DemoResult:
     @property
     def title(self) -> str:
         return f"{self.name}, {self.engine}"
+
+    @property
+    def folder(self) -> Path:
+        """In the demo's folder."""
+        return Path("results", self.engine, self.name)
 
 
 def run_demo(
@@ -70,12 +73,21 @@ def run_demo(
         for kind in PhantomKind:
             scans = out / "scans" / kind
             write_phantoms(scans, kind, patients, seed, slices=slices)
-            results += _segment_phantoms(load(BUNDLED / f"phantom-{kind}", device), scans, kind, out, progress)
-        write_atomically(out / PAGE, render_page(results, out, new_brains=seed not in MODEL_SEEDS).encode())
+            results += _segment_phantoms(load(BUNDLED / f"phantom-{kind}", device), scans, out, progress)
+        page = render(
+            "demo.html",
+            runs=results,
+            brains=len({run.name for run in results}),
+            new_brains=seed not in MODEL_SEEDS,
+            engines=any(run.engine != Engine.DIFFUSION for run in results),
+            report=REPORT,
+            version=__version__,
+        )
+        write_atomically(out / PAGE, page.encode())
     return results
 
 
-def _segment_phantoms(model: Model, scans: Path, kind: str, out: Path, progress: Progress) -> Iterator[DemoResult]:
+def _segment_phantoms(model: Model, scans: Path, out: Path, progress: Progress) -> Iterator[DemoResult]:
     """All scans by the default engine; the first one by the diffusion engine, too, which takes longer."""
     targets = find_targets([str(scans)], model.modalities)
     default = model.request().engine.name
@@ -83,67 +95,20 @@ def _segment_phantoms(model: Model, scans: Path, kind: str, out: Path, progress:
     if default != Engine.DIFFUSION:
         runs.insert(1, (targets[0], Engine.DIFFUSION))
     for target, engine in runs:
-        yield _segment(model, target, engine, kind, out, progress)
+        yield _segment(model, target, engine, out, progress)
 
 
-def _segment(model: Model, target: Target, engine: Engine, kind: str, out: Path, progress: Progress) -> DemoResult:
-    name, images = target.subject.name, target.subject.images
+def _segment(model: Model, target: Target, engine: Engine, out: Path, progress: Progress) -> DemoResult:
+    title = f"{target.subject.name}, {engine}"
 
     def update(task: str, done: float, total: float, note: str = "") -> None:  # noqa: ARG001
-        progress(f"{name}, {engine}", done, total)
+        progress(title, done, total)
 
-    result = model.segment(images, engine=engine, progress=update)
-    folder = out / "results" / engine / name
-    result.save(folder, title=f"{name}, {engine}")
+    result = model.segment(target.subject.images, engine=engine, progress=update)
     detected = {int(row["slice"]): bool(row["detected"]) for row in result.slices}
     (truth,) = target.subject.masks
     score = score_volume(result.mask, result.grid, detected, truth)
-    picture = result.overview(f"{name}, {engine}", true_slices(truth, result.grid, model.size, result.display.indices))
-    return DemoResult(kind, name, engine, folder, result, score, picture)
-
-
-def render_page(results: Sequence[DemoResult], out: Path, *, new_brains: bool) -> str:
-    """`new_brains`: the models were not trained, calibrated or evaluated on these phantoms."""
-    return render(
-        "demo.html",
-        brains=len({run.name for run in results}),
-        new_brains=new_brains,
-        engines=any(run.engine != Engine.DIFFUSION for run in results),
-        runs=[
-            {
-                "title": run.title,
-                "cells": _cells(run),
-                "description": describe(run),
-                "picture": run.picture,
-                "report": (run.folder / REPORT).relative_to(out).as_posix(),
-                "curves": run.engine == Engine.DIFFUSION,
-            }
-            for run in results
-        ],
-        version=__version__,
-    )
-
-
-def _cells(run: DemoResult) -> list[str]:
-    score, called = run.score, sum(int(row["detected"]) for row in run.result.slices)
-    return [
-        run.name,
-        run.engine,
-        f"{run.result.summary['seconds']:.1f}",
-        f"{called} of {score.slices} slices",
-        f"{score.slices_correct} of {score.slices}",
-        f"{score.predicted_ml:.1f} ml",
-        f"{score.lesion_ml:.1f} ml" if score.lesion_ml else "none",
-        f"{score.dice:.2f}",
-    ]
-
-
-def describe(run: DemoResult) -> str:
-    score, findings = run.score, run.result.findings
-    dice = f", DICE {score.dice:.2f}" if findings else ""
-    truth = f"The true lesion has {score.lesion_ml:.1f} ml{dice}." if score.lesion_ml else "The brain is healthy."
-    if not findings:
-        return f"No lesion was found. {truth}"
-    centre = ", ".join(f"{mm:.0f}" for mm in findings[0].centre_mm)
-    lead = "1 finding of" if len(findings) == 1 else f"{len(findings)} findings; the largest has"
-    return f"{lead} {findings[0].volume_ml:.1f} ml, centre at ({centre}) mm. {truth}"
+    picture = result.overview(title, true_slices(truth, result.grid, model.size, result.display.indices))
+    run = DemoResult(target.subject.name, engine, result, score, picture)
+    result.save(out / run.folder, title=title)
+    return run

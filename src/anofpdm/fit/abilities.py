@@ -1,7 +1,6 @@
 """How well a model separates healthy from unhealthy slices of its validation patients."""
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -10,6 +9,8 @@ from anofpdm.choices import Split
 from anofpdm.cohorts.store import Cohort
 from anofpdm.labels import HEALTHY, UNHEALTHY
 from anofpdm.method.calibration import Calibration
+from anofpdm.method.detection import Accuracy
+from anofpdm.student.decide import StudentCalibration
 from anofpdm.student.student import Student
 from anofpdm.student.student_network import cohort_pixels
 
@@ -17,36 +18,27 @@ WEAK, GOOD = 0.7, 0.9  # AUC
 FEW_PATIENTS = 10
 
 
-@dataclass(frozen=True)
-class DetectorRating:
-    """On held-out validation patients; NaN where there is only one."""
-
-    name: str
-    accuracy: float
-    auc: float
-
-    @property
-    def verdict(self) -> str:
-        if math.isnan(self.auc):
-            return "Not known: all validation slices are of one patient."
-        start = f"The {self.name} separates the labels with an AUC of {self.auc:.3f}"
-        if self.auc < WEAK:
-            return f"{start}; 0.5 is chance. Do not use the masks: train longer, or check the labels."
-        if self.auc < GOOD:
-            return f"{start}. It misses many unhealthy slices or marks many healthy ones; check each mask."
-        return f"{start}. That is a good detector; whether the masks are accurate is not known from labels."
-
-
-def rate_detectors(calibration: Calibration, student: Student | None) -> list[DetectorRating]:
-    """The one in use is the last."""
-    cosine = calibration.cosine_accuracy
-    ratings = [DetectorRating("cosine detector (the paper's)", cosine.accuracy, cosine.auc)]
+def rate_detectors(calibration: Calibration, student: Student | None) -> dict[str, Accuracy | StudentCalibration]:
+    """Accuracy and AUC on held-out validation patients, by name of the detector; the last one is in use."""
+    ratings: dict[str, Accuracy | StudentCalibration] = {"cosine detector (the paper's)": calibration.cosine_accuracy}
     for fit in calibration.fitted:
         name = "curve detector" + (f", smoothed over {fit.context_mm:g} mm" if fit.context_mm else "")
-        ratings.append(DetectorRating(name, fit.curve_accuracy.accuracy, fit.curve_accuracy.auc))
+        ratings[name] = fit.curve_accuracy
     if student is not None:
-        ratings.append(DetectorRating("student", student.calibration.accuracy, student.calibration.auc))
+        ratings["student"] = student.calibration
     return ratings
+
+
+def judge(name: str, auc: float) -> str:
+    """What the AUC of a detector means for its masks; NaN where there is only one validation patient."""
+    if math.isnan(auc):
+        return "Not known: all validation slices are of one patient."
+    start = f"The {name} separates the labels with an AUC of {auc:.3f}"
+    if auc < WEAK:
+        return f"{start}; 0.5 is chance. Do not use the masks: train longer, or check the labels."
+    if auc < GOOD:
+        return f"{start}. It misses many unhealthy slices or marks many healthy ones; check each mask."
+    return f"{start}. That is a good detector; whether the masks are accurate is not known from labels."
 
 
 def detect_validation_slices(cohort: Cohort, student: Student) -> np.ndarray:

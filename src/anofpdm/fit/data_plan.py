@@ -26,19 +26,19 @@ ENOUGH = 2  # validation patients of a kind, where a third of the kind is not fe
 
 
 def plan_data(config: FitConfig) -> Plan:
-    data = config.data
     plan = plan_cohort(
-        data.layout,
-        data.source,
-        size=data.size,
-        modalities=data.modalities,
-        labels=data.labels,
-        split=data.split,
+        config.layout,
+        config.source,
+        size=config.size,
+        modalities=config.modalities,
+        labels=config.labels,
+        split=config.split,
         seed=config.seed,
     )
-    raw = RawOptions(data.raw)
-    plan = replace(plan, raw=raw, keep_isolated=data.keep_isolated, fill_labels_mm=data.fill_labels_mm)
-    if data.split is None:
+    plan = replace(
+        plan, raw=RawOptions(config.raw), keep_isolated=config.keep_isolated, fill_labels_mm=config.fill_labels_mm
+    )
+    if config.split is None:
         plan = replace(plan, split=draw_split(plan, config.seed), split_from=f"fit, seed {config.seed}")
     check_score(config, plan.modalities)
     check_kinds(plan)
@@ -79,13 +79,13 @@ def check_kinds(plan: Plan) -> None:
     """Refuse labels of one kind only, before the scans are prepared. Labels from masks are not known yet."""
     if plan.labels is None:
         return
-    path, usable = plan.labels.path, [scan for scan in plan.subjects if not scan.problem]
+    path = plan.labels.path
     for split, label in NEEDED:
-        if label not in _kind([scan for scan in usable if plan.split[scan.patient] == split], plan.labels):
-            of_split = f"of the {split} split " if label in _kind(usable, plan.labels) else ""
+        scans = [scan for scan in plan.subjects if not scan.problem and plan.split[scan.patient] == split]
+        if label not in _kind(scans, plan.labels):
             raise CohortError(
-                f"{path}: no {LABEL_NAMES[label]} slice or scan {of_split}in {path.name}; both kinds are needed, so "
-                "label more patients, or choose the split with --split"
+                f"{path}: no {LABEL_NAMES[label]} slice or scan of the {split} split in {path.name}; both kinds are "
+                "needed, so label more patients, or choose the split with --split"
             )
 
 
@@ -99,6 +99,5 @@ def _kind(scans: Sequence[Subject], labels: GivenLabels | None) -> tuple[object,
     if labels is None:
         return ("mask",) if any(scan.masks for scan in scans) else ()
     names = {name for scan in scans for name in (scan.name, scan.patient)}
-    known: set[int | None] = {label for name in names for label in labels.slices.get(name, {}).values()}
-    known |= {labels.scans.get(name) for name in names}
+    known = {row.label for name in names for row in labels.rows.get(name, {}).values()}
     return tuple(label for label in (HEALTHY, UNHEALTHY) if label in known)

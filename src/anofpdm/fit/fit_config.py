@@ -1,6 +1,6 @@
 """Settings of a fit."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +17,11 @@ STUDENT_STEPS = 3000
 STUDENT_SHARE = 1 / 3  # of what calibration and pseudo-labelling leave of --minutes
 
 
-@dataclass(frozen=True)
-class Data:
-    """What is prepared, and how."""
-
+@dataclass(frozen=True, kw_only=True)
+class FitConfig:
     source: Path
     layout: Layout
+    out: Path  # folder of the model
     labels: Path | None = None  # None: as `prepare` finds them
     split: Path | None = None  # None: drawn
     modalities: tuple[str, ...] = ()
@@ -30,38 +29,21 @@ class Data:
     raw: Raw = Raw.AUTO
     keep_isolated: bool = False
     fill_labels_mm: float = 0.0
-
-
-@dataclass(frozen=True)
-class Budget:
-    """Counted over all runs of the command."""
-
-    steps: int | None = None  # of training
-    minutes: float | None = None  # of all stages
-
-    def __post_init__(self) -> None:
-        if self.steps is not None and self.minutes is not None:
-            raise ConfigError("--steps and --minutes: give one of them")
-        if self.minutes is not None and not self.minutes > 0:
-            raise ConfigError(f"--minutes {self.minutes:g}: must be more than 0")
-        if self.steps is None and self.minutes is None:
-            object.__setattr__(self, "steps", DEFAULT_STEPS)
-
-    @property
-    def student_steps(self) -> int:
-        """At most as many as the diffusion model has: a trial run stays short."""
-        return STUDENT_STEPS if self.steps is None else min(STUDENT_STEPS, self.steps)
-
-
-@dataclass(frozen=True)
-class FitConfig:
-    data: Data
-    out: Path  # folder of the model
-    budget: Budget = field(default_factory=Budget)
+    steps: int = DEFAULT_STEPS  # of training, over all runs
+    minutes: float | None = None  # of all stages, over all runs; if given, instead of the steps
     preset: Preset = Preset.SMALL
     score: tuple[str, ...] = ()  # scored modalities; default: all
     seed: int = 0
     workers: int = 1
+
+    def __post_init__(self) -> None:
+        if self.minutes is not None and not self.minutes > 0:
+            raise ConfigError(f"--minutes {self.minutes:g}: must be more than 0")
+
+    @property
+    def student_steps(self) -> int:
+        """At most as many as the diffusion model has: a trial run stays short."""
+        return min(STUDENT_STEPS, self.steps) if self.minutes is None else STUDENT_STEPS
 
     @property
     def cohort(self) -> Path:
@@ -69,7 +51,7 @@ class FitConfig:
 
     @property
     def labels_file(self) -> Path | None:
-        return labels_file(self.data.layout, self.data.source, self.data.labels)
+        return labels_file(self.layout, self.source, self.labels)
 
     @property
     def has_begun_training(self) -> bool:
@@ -77,16 +59,15 @@ class FitConfig:
 
     def settings(self) -> dict[str, Any]:
         """By option: what cannot change between runs."""
-        data = self.data
         return {
-            "SRC": str(data.source.absolute()),
-            "--layout": str(data.layout),
-            "--split": file_sha256(data.split) if data.split and data.split.is_file() else None,
-            "--modalities": ",".join(data.modalities),
-            "--size": data.size,
-            "--raw": str(data.raw),
-            "--keep-isolated": data.keep_isolated,
-            "--fill-labels": data.fill_labels_mm,
+            "SRC": str(self.source.absolute()),
+            "--layout": str(self.layout),
+            "--split": file_sha256(self.split) if self.split and self.split.is_file() else None,
+            "--modalities": ",".join(self.modalities),
+            "--size": self.size,
+            "--raw": str(self.raw),
+            "--keep-isolated": self.keep_isolated,
+            "--fill-labels": self.fill_labels_mm,
             "--preset": str(self.preset),
             "--seed": self.seed,
         }

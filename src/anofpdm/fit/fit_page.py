@@ -13,14 +13,13 @@ from anofpdm.calibration.calibration_file import FIGURE
 from anofpdm.choices import Split
 from anofpdm.cohorts.store import Cohort
 from anofpdm.cohorts.writer import SHEET
-from anofpdm.fit.abilities import count_detected, detect_validation_slices, label_warnings, rate_detectors
+from anofpdm.fit.abilities import count_detected, detect_validation_slices, judge, label_warnings, rate_detectors
 from anofpdm.fit.fit_config import FitConfig
 from anofpdm.labels import LABEL_NAMES, estimated_note
 from anofpdm.method.calibration import Calibration
 from anofpdm.network.predictor import TrainedModel
 from anofpdm.network.training.log import loss_jump, minutes_trained, read_log
 from anofpdm.network.training.sample_pictures import SAMPLES
-from anofpdm.report.blocks import Table
 from anofpdm.report.render import render
 from anofpdm.scoring.burden import detected_by_burden
 from anofpdm.student.student import Student
@@ -45,16 +44,18 @@ class FitResult:
 def render_page(config: FitConfig, result: FitResult) -> str:
     cohort, calibration, student = result.cohort, result.calibration, result.student
     ratings, log = rate_detectors(calibration, student), read_log(config.out)
+    in_use = list(ratings)[-1]
     detected = None if student is None else detect_validation_slices(cohort, student)
     counts = [] if detected is None else count_detected(cohort, detected)
     burden = [] if detected is None else detected_by_burden(cohort, cohort.rows(Split.VAL), detected)
-    no_student = [f"There is no student: {result.student_problem}."] if result.student_problem else []
+    no_student = [f"There is no student: {result.student_problem}."] if student is None else []
     return render(
         "fit.html",
         config=config,
         cohort=cohort,
         patients=len(np.unique(cohort.patients)),
-        splits=_count_splits(cohort),
+        splits=[(split, *numbers) for split, numbers in cohort.split_counts().items() if any(numbers)],
+        label_names=LABEL_NAMES,
         sheet=_read(cohort.path / SHEET),
         steps=log[-1]["step"] if log else 0,
         minutes=minutes_trained(config.out),
@@ -65,28 +66,20 @@ def render_page(config: FitConfig, result: FitResult) -> str:
         scored=", ".join(calibration.modalities[channel] for channel in calibration.settings.channels),
         estimated=estimated_note(calibration.n_estimated),
         figure=_read(config.out / FIGURE),
-        verdict=ratings[-1].verdict,
+        verdict=judge(in_use, ratings[in_use].auc),
         warnings=[*label_warnings(cohort, calibration), *no_student],
-        detectors=[(rating.name, _number(rating.accuracy), _number(rating.auc)) for rating in ratings],
+        detectors=[(name, _number(rating.accuracy), _number(rating.auc)) for name, rating in ratings.items()],
         called=[(name, total, _share(part, total)) for name, total, part in counts],
         burden=[
             (f"{group.smallest_mm2:.0f} to {group.largest_mm2:.0f}", group.slices, _share(group.detected, group.slices))
             for group in burden
         ],
-        next_steps=_next_steps(config, result),
+        out=shlex.quote(str(config.out)),
+        data=shlex.quote(str(config.cohort)),
+        last_split=Split.TEST if len(cohort.rows(Split.TEST)) else Split.VAL,
         version=__version__,
         model=result.model,
     )
-
-
-def _count_splits(cohort: Cohort) -> Table:
-    rows = []
-    for split in Split:
-        labels, patients = cohort.labels[cohort.rows(split)], np.unique(cohort.patients[cohort.rows(split)])
-        if len(labels):
-            counts = [int((labels == label).sum()) for label in range(len(LABEL_NAMES))]
-            rows.append([split, *map(str, (len(patients), *counts))])
-    return Table(["split", "patients", *LABEL_NAMES], rows)
 
 
 def _read(path: Path) -> bytes | None:
@@ -99,25 +92,10 @@ def draw_losses(steps: Sequence[int], losses: Sequence[float]) -> bytes:
     smooth = [float(np.median(losses[max(0, n - SMOOTHED) : n + 1])) for n in range(len(losses))]
     highest = float(np.quantile(losses, 0.98)) * 1.1
     lines = [
-        Line(steps, np.minimum(losses, highest), MUTED, "loss", dots=len(losses) < SMOOTHED, width=1),
-        Line(steps, np.minimum(smooth, highest), BLUE, "running median"),
+        Line(steps, losses, MUTED, "loss", dots=len(losses) < SMOOTHED, width=1),
+        Line(steps, smooth, BLUE, "running median"),
     ]
     return encode_png(chart(lines, "Training loss", size=(720, 280), xlabel="step", ylim=(0.0, highest or 1.0)))
-
-
-def _next_steps(config: FitConfig, result: FitResult) -> dict[str, str]:
-    """Commands, by what each is for."""
-    out, cohort = shlex.quote(str(config.out)), shlex.quote(str(config.cohort))
-    part = Split.TEST if len(result.cohort.rows(Split.TEST)) else Split.VAL
-    commands = {
-        "Segment new scans, and look at the masks:": f"anofpdm segment {out} SCANS --out masks\nanofpdm view masks",
-        f"Segment scans of the {part} split:": (f"anofpdm segment {out} {cohort} --split {part} --out masks_{part}"),
-    }
-    if result.cohort.has_mask.any():
-        commands[f"Compare with lesion masks of the {part} split:"] = (
-            f"anofpdm evaluate {out} {cohort} --split {part} --out scores"
-        )
-    return commands
 
 
 def _number(value: float) -> str:

@@ -19,7 +19,7 @@ FILE = "fit.json"
 class Record:
     settings: dict[str, Any] = field(default_factory=dict)  # by option
     labels: str | None = None  # sha256 of the file
-    minutes: float = 0.0  # of all stages but training, over all runs
+    minutes: float = 0.0  # of all stages, over all runs
     trained_for: float = 0.0  # --minutes whose share training has used
     student_minutes: float | None = None  # what is left of --minutes for training the student
 

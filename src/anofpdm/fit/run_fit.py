@@ -16,10 +16,10 @@ from anofpdm.cohorts.store import Cohort, open_cohort
 from anofpdm.cohorts.writer import MANIFEST
 from anofpdm.errors import CalibrationError, CohortError, ModelError, TrainingError
 from anofpdm.fit.data_plan import check_labels, check_score, plan_data
-from anofpdm.fit.estimate import Done, Estimate, Work, estimate_time, measure_speed
+from anofpdm.fit.estimate import Estimate, count_evaluated, estimate_time, measure_step
 from anofpdm.fit.fit_config import LEARNING_RATE, PAGE, FitConfig
 from anofpdm.fit.fit_page import FitResult, render_page
-from anofpdm.fit.preview import Preview, preview
+from anofpdm.fit.preview import preview
 from anofpdm.fit.record import change_record, check_settings, count_minutes, load_record, record_settings
 from anofpdm.method.calibration import Calibration
 from anofpdm.method.gather import batch_for
@@ -27,7 +27,6 @@ from anofpdm.network.checkpoint import STATE, holds_model, load_model, load_stat
 from anofpdm.network.config import preset
 from anofpdm.network.predictor import TrainedModel, load_trained
 from anofpdm.network.training import run_training
-from anofpdm.network.training.log import minutes_trained
 from anofpdm.network.training.trainer import Trainer
 from anofpdm.network.training.training_config import TrainingConfig, TrainingLimits
 from anofpdm.student.distillation import DistillConfig, distill
@@ -67,16 +66,14 @@ class Fit:
         check_settings(self.config)
         seen = preview(plan_data(self.config))
         self._note_all(seen.describe())
-        self._note_all(self._estimate_before(seen).describe(self.config.budget, self.device))
+        estimate = self._estimate(seen.evaluated, len(seen.plan.modalities))
+        self._note_all(estimate.describe(self.config, self.device))
         self.note("note: preparing the scans takes time in addition; nothing was written")
         return not seen.failed
 
     def is_trained(self) -> bool:
-        step, budget = self._trained_step(), self.config.budget
-        if budget.minutes is None:
-            complete = 0 < (budget.steps or 0) <= step
-        else:
-            complete = load_record(self.config).trained_for >= budget.minutes
+        step, minutes = self._trained_step(), self.config.minutes
+        complete = step >= self.config.steps if minutes is None else load_record(self.config).trained_for >= minutes
         return complete and holds_model(self.config.out, step)
 
     def _trained_step(self) -> int:
@@ -87,21 +84,17 @@ class Fit:
         for line in lines:
             self.note(line)
 
-    def _estimate(self, work: Work, channels: int) -> Estimate:
+    def _estimate(self, evaluated: int, channels: int) -> Estimate:
         """Raises if the time is too short."""
-        done = Done(self._trained_step(), minutes_trained(self.config.out), load_record(self.config).minutes)
-        return estimate_time(self.config.budget, work, measure_speed(self.config, channels, self.device), done)
-
-    def _estimate_before(self, seen: Preview) -> Estimate:
-        """From file headers."""
-        return self._estimate(seen.work, len(seen.plan.modalities))
+        step_seconds, spent = measure_step(self.config, channels, self.device), load_record(self.config).minutes
+        return estimate_time(self.config, evaluated, step_seconds, self._trained_step(), spent)
 
     # ---- stages ------------------------------------------------------------------------------------------------------
 
     def _prepare(self) -> Cohort:
         config = self.config
         plan = plan_data(config)
-        self._estimate_before(preview(plan))
+        self._estimate(preview(plan).evaluated, len(plan.modalities))
         before = set(config.out.iterdir()) if config.out.is_dir() else None
         record_settings(config)
         try:
@@ -116,14 +109,14 @@ class Fit:
 
     def _until_out_of_time(self) -> Progress:
         """Stops preparing when all of --minutes is used up."""
-        budget, start, before = self.config.budget, time.monotonic(), load_record(self.config).minutes
+        minutes, start, before = self.config.minutes, time.monotonic(), load_record(self.config).minutes
 
         def update(task: str, done: float, total: float, note: str = "") -> None:
             self.progress(task, done, total, note)
             spent = before + (time.monotonic() - start) / 60
-            if budget.minutes is not None and spent > budget.minutes and done < total:
+            if minutes is not None and spent > minutes and done < total:
                 raise TrainingError(
-                    f"--minutes {budget.minutes:g}: used up by preparing {done:g} of {total:g} scans; re-run with more"
+                    f"--minutes {minutes:g}: used up by preparing {done:g} of {total:g} scans; re-run with more"
                 )
 
         return update
@@ -140,19 +133,22 @@ class Fit:
         return cohort
 
     def _train(self, cohort: Cohort) -> None:
-        config, budget = self.config, self.config.budget
+        config = self.config
         if self.is_trained():
             self.note(f"2/5 train: complete, {self._trained_step()} steps")
             return
-        estimate = self._estimate(Work.of(cohort), len(cohort.modalities))
-        self._note_all(estimate.describe(budget, self.device))
-        minutes = None if budget.minutes is None else max(estimate.training / 60, SHORTEST)
+        estimate = self._estimate(count_evaluated(cohort), len(cohort.modalities))
+        self._note_all(estimate.describe(config, self.device))
+        if config.minutes is None:
+            limits = TrainingLimits(steps=config.steps)
+        else:
+            limits = TrainingLimits(minutes=max(estimate.training / 60, SHORTEST))
         self.progress("Training", 0.0, 1.0)
-        limits = TrainingLimits(budget.steps, minutes)
-        run_training.train(self._trainer(cohort), cohort, config.out, limits, self.progress)
-        if budget.minutes is not None:
+        with count_minutes(config):
+            run_training.train(self._trainer(cohort), cohort, config.out, limits, self.progress)
+        if config.minutes is not None:
             left = max(estimate.student / 60, SHORTEST)
-            change_record(config, trained_for=budget.minutes, student_minutes=left)
+            change_record(config, trained_for=config.minutes, student_minutes=left)
         self.note(f"2/5 train: {self._trained_step()} steps")
 
     def _trainer(self, cohort: Cohort) -> Trainer:
@@ -185,7 +181,7 @@ class Fit:
         student, state, why_none = _finished_student(model, calibration), "complete, ", ""
         if student is None:
             state, minutes = "", load_record(config).student_minutes
-            training = StudentTrainingConfig(config.budget.student_steps, minutes, seed=config.seed)
+            training = StudentTrainingConfig(config.student_steps, minutes, seed=config.seed)
             try:
                 with count_minutes(config):
                     student = distill(model, calibration, cohort, DistillConfig(training), progress=self.progress)

@@ -32,22 +32,18 @@ class Score:
 
 @dataclass(frozen=True)
 class ShippedModel:
-    """What ships under a name. Everything here is also in the model's card."""
+    """What ships under a name: the facts of its folder, which are also in the model's card."""
 
     name: str
-    folder: Path
     scans: str  # what scans it is for
     needs: tuple[str, ...]  # modalities
     licence: str  # of the weights
     uses: tuple[str, ...] = ()  # modalities that it uses if they are given
     scores: tuple[Score, ...] = ()
 
-    @classmethod
-    def from_folder(cls, folder: Path) -> "ShippedModel":
-        facts = json.loads((folder / FACTS).read_text())
-        scores = tuple(convert(Score, score) for score in facts["scores"])
-        needs, uses = tuple(facts["needs"]), tuple(facts["uses"])
-        return cls(folder.name, folder, facts["scans"], needs, facts["licence"], uses, scores)
+    @property
+    def folder(self) -> Path:
+        return FOLDER / self.name
 
     @property
     def megabytes(self) -> float:
@@ -67,8 +63,8 @@ class ShippedModel:
 @cache
 def shipped_models() -> dict[str, ShippedModel]:
     """By name. An install may leave some out."""
-    folders = sorted(path.parent for path in FOLDER.glob(f"*/{FACTS}"))
-    return {folder.name: ShippedModel.from_folder(folder) for folder in folders}
+    facts = {path.parent.name: json.loads(path.read_text()) for path in sorted(FOLDER.glob(f"*/{FACTS}"))}
+    return {name: convert(ShippedModel, {"name": name, **values}) for name, values in facts.items()}
 
 
 def shipped_model(name: str) -> ShippedModel:

@@ -17,7 +17,7 @@ from anofpdm.scans.nifti import write_nifti
 from anofpdm.util.artifacts import decode, encode
 from anofpdm.util.files import folder_lock, remove_temporary_files, translate_write_errors, write_atomically
 from anofpdm.util.progress import Progress, silent
-from anofpdm.util.workers import worker_pool
+from anofpdm.util.workers import map_in_pool, worker_pool
 
 TASK = "Generating phantoms"
 MODALITIES = {PhantomKind.TUMOUR: ("flair", "t1", "t1ce", "t2"), PhantomKind.STROKE: ("t1",)}
@@ -74,8 +74,7 @@ def write_phantoms(
         write, done = partial(_write_patient, out, config), patients - len(missing)
         on_progress(TASK, done, patients)
         with worker_pool(min(workers, len(missing))) as pool:
-            written = map(write, missing) if pool is None else pool.map(write, missing)
-            for count, _ in enumerate(written, start=done + 1):
+            for count, _ in enumerate(map_in_pool(pool, write, missing, workers), start=done + 1):
                 on_progress(TASK, count, patients)
 
 
@@ -94,17 +93,13 @@ def make_phantom(config: PhantomConfig, number: int) -> Phantom:
     if foci:
         lesion_overlays, labels = (grow_tumour if tumour else grow_stroke)(head, tissues, foci)
         overlays += lesion_overlays
-    volumes = render(head, tissues, overlays, MODALITIES[config.kind])
-    phantom = Phantom(volumes, head.spread(labels), grid.affine())
-    return _flip_to_lps(phantom) if tumour else phantom
-
-
-def _flip_to_lps(ras: Phantom) -> Phantom:
-    """The same volume with its first two axes reversed, as in BraTS."""
-    flip = np.diag([-1.0, -1.0, 1.0, 1.0])
-    flip[:2, 3] = np.array(ras.mask.shape[:2]) - 1
-    volumes = {name: np.ascontiguousarray(volume[::-1, ::-1]) for name, volume in ras.volumes.items()}
-    return Phantom(volumes, np.ascontiguousarray(ras.mask[::-1, ::-1]), ras.affine @ flip)
+    volumes, mask = render(head, tissues, overlays, MODALITIES[config.kind]), head.spread(labels)
+    if not tumour:
+        return Phantom(volumes, mask, grid.affine())
+    flip = np.diag([-1.0, -1.0, 1.0, 1.0])  # the first two axes are reversed in BraTS
+    flip[:2, 3] = config.size - 1
+    flipped = {name: np.ascontiguousarray(volume[::-1, ::-1]) for name, volume in volumes.items()}
+    return Phantom(flipped, np.ascontiguousarray(mask[::-1, ::-1]), grid.affine() @ flip)
 
 
 def _check_record(out: Path, config: PhantomConfig) -> None:
@@ -124,33 +119,25 @@ def _check_record(out: Path, config: PhantomConfig) -> None:
             )
 
 
-def _patient_folder(out: Path, config: PhantomConfig, number: int) -> Path:
+def _patient_files(out: Path, config: PhantomConfig, number: int) -> dict[str, Path]:
+    """Of each scan and of the mask (`seg`), in a folder of their own."""
     if config.kind is PhantomKind.TUMOUR:
-        return out / f"PhantomTumour_{config.seed:04d}_{number:05d}"
-    return out / "Training" / "R001" / f"sub-phantom{config.seed:04d}s{number:05d}"
-
-
-def _patient_files(folder: Path, kind: PhantomKind) -> dict[str, Path]:
-    """Of each scan and of the mask (`seg`)."""
-    if kind is PhantomKind.TUMOUR:
-        return {name: folder / f"{folder.name}_{name}.nii.gz" for name in (*MODALITIES[kind], "seg")}
-    stem = f"{folder.name}_ses-1_space-MNI152NLin2009aSym"
-    suffixes = {"t1": "T1w", "seg": "label-L_desc-T1lesion_mask"}
-    return {name: folder / "ses-1" / "anat" / f"{stem}_{suffix}.nii.gz" for name, suffix in suffixes.items()}
+        name = f"PhantomTumour_{config.seed:04d}_{number:05d}"
+        return {role: out / name / f"{name}_{role}.nii.gz" for role in (*MODALITIES[config.kind], "seg")}
+    name = f"sub-phantom{config.seed:04d}s{number:05d}"
+    start = f"Training/R001/{name}/ses-1/anat/{name}_ses-1_space-MNI152NLin2009aSym"
+    return {"t1": out / f"{start}_T1w.nii.gz", "seg": out / f"{start}_label-L_desc-T1lesion_mask.nii.gz"}
 
 
 def _is_complete(out: Path, config: PhantomConfig, number: int) -> bool:
-    files = _patient_files(_patient_folder(out, config, number), config.kind)
-    return all(path.is_file() for path in files.values())
+    return all(path.is_file() for path in _patient_files(out, config, number).values())
 
 
 def _write_patient(out: Path, config: PhantomConfig, number: int) -> None:
     """Replaces what an interrupted run left of the patient."""
-    folder = _patient_folder(out, config, number)
-    shutil.rmtree(folder, ignore_errors=True)
-    phantom = make_phantom(config, number)
-    files = _patient_files(folder, config.kind)
-    for name in sorted(files, key="seg".__ne__):  # the mask first: without one, a patient's slices count as unlabelled
-        path = files[name]
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_nifti(path, phantom.mask if name == "seg" else phantom.volumes[name], phantom.affine)
+    phantom, files = make_phantom(config, number), _patient_files(out, config, number)
+    shutil.rmtree(files["seg"].parent, ignore_errors=True)
+    files["seg"].parent.mkdir(parents=True)
+    # The mask first: without one, a patient's slices count as unlabelled.
+    for name, voxels in {"seg": phantom.mask, **phantom.volumes}.items():
+        write_nifti(files[name], voxels, phantom.affine)

@@ -29,20 +29,30 @@ def cpu_cores() -> int:
 def map_in_threads(
     function: Callable[[Item], Result], items: Iterable[Item], threads: int = THREADS
 ) -> Iterator[Result]:
-    """Results in the order of the items. The next item is taken while threads work on the previous ones; at most twice
-    as many items as threads are held."""
-    pending: deque[Future[Result]] = deque()
+    """Results in the order of the items."""
     with ThreadPoolExecutor(threads) as pool:
-        try:
-            for item in items:
-                pending.append(pool.submit(function, item))
-                if len(pending) >= 2 * threads:
-                    yield pending.popleft().result()
-            while pending:
+        yield from map_in_pool(pool, function, items, threads)
+
+
+def map_in_pool(
+    pool: Executor | None, function: Callable[[Item], Result], items: Iterable[Item], workers: int
+) -> Iterator[Result]:
+    """Results in the order of the items. The next item is taken while workers are busy with the previous ones; at most
+    twice as many items as workers are held. Without a pool, in this process."""
+    if pool is None:
+        yield from map(function, items)
+        return
+    pending: deque[Future[Result]] = deque()
+    try:
+        for item in items:
+            pending.append(pool.submit(function, item))
+            if len(pending) >= 2 * workers:
                 yield pending.popleft().result()
-        finally:
-            for future in pending:
-                future.cancel()
+        while pending:
+            yield pending.popleft().result()
+    finally:
+        for future in pending:
+            future.cancel()
 
 
 @contextlib.contextmanager

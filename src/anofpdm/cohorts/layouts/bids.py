@@ -43,10 +43,7 @@ def find_subjects(source: Source, entities: Entities | None = None, *, remedy: s
         candidates.setdefault((file.name, file.role), []).append((file, its_entities))
     chosen = [file for group in candidates.values() for file in _pick(group, entities or {})]
     subjects = group_files(chosen, remedy=remedy)
-    return [
-        subject if subject.images else replace(subject, problem=subject.problem or _missing_image(subject, subjects))
-        for subject in subjects
-    ]
+    return [subject if subject.images else _without_image(subject, subjects) for subject in subjects]
 
 
 def find_atlas_subjects(source: Path) -> list[Subject]:
@@ -83,13 +80,13 @@ def _match_sessions(files: Sequence[tuple[SourceFile, Entities]]) -> Iterator[tu
         yield file, entities
 
 
-def _missing_image(subject: Subject, subjects: Sequence[Subject]) -> str:
-    """Of a subject that has a mask only."""
-    mask = subject.masks[0]
+def _without_image(subject: Subject, subjects: Sequence[Subject]) -> Subject:
     others = [other.name for other in subjects if other.patient == subject.patient and other.images]
-    if subject.name == subject.patient and others:
-        return f"{mask} names no session, and there are {' and '.join(others)}; add the session to its name"
-    return f"no image for its mask {mask}; add the image, or remove the mask"
+    problem = (
+        f"no image for its mask {subject.masks[0]} (scans with images: {' and '.join(others) or 'none'}); add the "
+        "image, correct the session in the mask's name, or remove the mask"
+    )
+    return replace(subject, problem=subject.problem or problem)
 
 
 def _pick(candidates: list[tuple[SourceFile, Entities]], wanted: Entities) -> list[SourceFile]:
