@@ -70,10 +70,10 @@ MUTANTS = (
         "network/test_schedule.py",
     ),
     (
-        "network/schedule.py",
+        "study/rivals/anoddpm.py",
         "if t else 1.0",
         "if t else 0.0",
-        "network/test_schedule.py",
+        "study/rivals/test_anoddpm.py",
     ),
     (
         "network/checkpoint.py",

@@ -31,16 +31,14 @@ class TestLossJump:
         losses[80] = 1.0
         assert self.logged(tmp_path, losses) is None
 
-    def test_a_jump_is_located(self, losses, tmp_path):
-        losses[80:] += 0.07 * np.exp(-np.arange(20) / 20)
+    @pytest.mark.parametrize("place", [80, 97])
+    def test_a_jump_is_located(self, losses, tmp_path, place):
+        """Also near the end."""
+        losses[place:] += 0.07 * np.exp(-np.arange(100 - place) / 20)
         jump = self.logged(tmp_path, losses)
-        assert jump.step == 50 * 81
+        assert jump.step == 50 * (place + 1)
         assert 0.004 < jump.before < 0.006
         assert jump.after > 0.04
-
-    def test_a_jump_near_the_end_is_located_too(self, losses, tmp_path):
-        losses[97:] += 0.07
-        assert self.logged(tmp_path, losses).step == 50 * 98
 
     def test_a_short_log_or_an_incomplete_line_gives_no_jump(self, losses, tmp_path):
         assert loss_jump(tmp_path) is None
