@@ -40,14 +40,15 @@ class TestStep:
 
     def test_the_average_follows_its_formula(self, cohort):
         trainer = trainer_of(cohort, average=0.5)
-        expected = {name: p.detach().clone() for name, p in trainer.network.named_parameters()}
+        expected = [parameter.detach().clone() for parameter in trainer.network.parameters()]
         for step in range(6):
             trainer.update(inputs_of(trainer, cohort))
             decay = min(0.5, (1 + step) / (10 + step))
-            for name, now in trainer.network.named_parameters():
-                expected[name] = decay * expected[name] + (1 - decay) * now.detach()
-        for name, average in trainer.average.named_parameters():
-            torch.testing.assert_close(average, expected[name], rtol=1e-5, atol=1e-7)
+            expected = [
+                decay * e + (1 - decay) * p.detach()
+                for e, p in zip(expected, trainer.network.parameters(), strict=True)
+            ]
+        torch.testing.assert_close([*trainer.average.parameters()], expected, rtol=1e-5, atol=1e-7)
 
     def test_the_learning_rate_warms_up(self, cohort):
         trainer, rates = trainer_of(cohort, warm_up=4, learning_rate=1e-3), []
