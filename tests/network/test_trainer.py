@@ -44,10 +44,8 @@ class TestStep:
         for step in range(6):
             trainer.update(inputs_of(trainer, cohort))
             decay = min(0.5, (1 + step) / (10 + step))
-            expected = [
-                decay * e + (1 - decay) * p.detach()
-                for e, p in zip(expected, trainer.network.parameters(), strict=True)
-            ]
+            for average, now in zip(expected, trainer.network.parameters(), strict=True):
+                average.mul_(decay).add_(now.detach(), alpha=1 - decay)
         torch.testing.assert_close([*trainer.average.parameters()], expected, rtol=1e-5, atol=1e-7)
 
     def test_the_learning_rate_warms_up(self, cohort):
