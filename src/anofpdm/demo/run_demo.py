@@ -16,7 +16,9 @@ from anofpdm.errors import CohortError
 from anofpdm.models import registry
 from anofpdm.phantoms.phantom_cohort import write_phantoms
 from anofpdm.report.render import render
-from anofpdm.scoring.metrics.volumes import VolumeScore, score_volume, true_slices
+from anofpdm.scans import AxialPlanes, mask_slices
+from anofpdm.scoring.masks import count_correct_slices, read_mask_on
+from anofpdm.scoring.metrics.scan import ScanScores, score_masks
 from anofpdm.segment.inputs import Target, find_targets
 from anofpdm.segment.model import Model, load
 from anofpdm.segment.outputs import REPORT
@@ -39,7 +41,8 @@ class DemoResult:
     engine: Engine
     folder: Path
     result: Segmentation
-    score: VolumeScore
+    score: ScanScores
+    slices_correct: int  # correctly detected as healthy or unhealthy
     picture: bytes  # PNG: the overview with the true lesion
 
     @property
@@ -96,10 +99,13 @@ def _segment(model: Model, target: Target, engine: Engine, kind: str, out: Path,
     folder = out / "results" / engine / name
     result.save(folder, title=f"{name}, {engine}")
     detected = {int(row["slice"]): bool(row["detected"]) for row in result.slices}
-    (truth,) = target.subject.masks
-    score = score_volume(result.mask, result.grid, detected, truth)
-    picture = result.overview(f"{name}, {engine}", true_slices(truth, result.grid, model.size, result.display.indices))
-    return DemoResult(kind, name, engine, folder, result, score, picture)
+    (mask_file,) = target.subject.masks
+    truth = read_mask_on(result.grid, mask_file, "all", "the scan")
+    score = score_masks(result.mask, truth, tuple(result.grid.spacing_mm.tolist()))
+    shown = mask_slices(truth, AxialPlanes(result.grid, model.size), result.display.indices)
+    picture = result.overview(f"{name}, {engine}", shown)
+    correct = count_correct_slices(truth, result.grid, detected)
+    return DemoResult(kind, name, engine, folder, result, score, correct, picture)
 
 
 def render_page(results: Sequence[DemoResult], out: Path, *, new_brains: bool) -> str:
@@ -125,15 +131,16 @@ def render_page(results: Sequence[DemoResult], out: Path, *, new_brains: bool) -
 
 
 def _cells(run: DemoResult) -> list[str]:
-    score, called = run.score, sum(int(row["detected"]) for row in run.result.slices)
+    score, slices = run.score, len(run.result.slices)
+    called = sum(int(row["detected"]) for row in run.result.slices)
     return [
         run.name,
         run.engine,
         f"{run.result.summary['seconds']:.1f}",
-        f"{called} of {score.slices} slices",
-        f"{score.slices_correct} of {score.slices}",
+        f"{called} of {slices} slices",
+        f"{run.slices_correct} of {slices}",
         f"{score.predicted_ml:.1f} ml",
-        f"{score.lesion_ml:.1f} ml" if score.lesion_ml else "none",
+        f"{score.truth_ml:.1f} ml" if score.truth_ml else "none",
         f"{score.dice:.2f}",
     ]
 
@@ -141,7 +148,7 @@ def _cells(run: DemoResult) -> list[str]:
 def describe(run: DemoResult) -> str:
     score, findings = run.score, run.result.findings
     dice = f", DICE {score.dice:.2f}" if findings else ""
-    truth = f"The true lesion has {score.lesion_ml:.1f} ml{dice}." if score.lesion_ml else "The brain is healthy."
+    truth = f"The true lesion has {score.truth_ml:.1f} ml{dice}." if score.truth_ml else "The brain is healthy."
     if not findings:
         return f"No lesion was found. {truth}"
     centre = ", ".join(f"{mm:.0f}" for mm in findings[0].centre_mm)
