@@ -1,7 +1,8 @@
 """The training log."""
 
 import sys
-import types
+from types import SimpleNamespace
+from unittest.mock import Mock, call
 
 import numpy as np
 import pytest
@@ -49,20 +50,10 @@ class TestLossJump:
 
 
 def test_tensorboard_is_written_if_installed(cohort, tmp_path, monkeypatch):
-    calls: list[tuple] = []
-
-    class Board:
-        def __init__(self, folder, purge_step):
-            calls.append((folder, purge_step))
-
-        def add_scalar(self, name, value, step):
-            calls.append((name, step, value))
-
-        def flush(self):
-            calls.append(("flushed",))
-
-    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", types.SimpleNamespace(SummaryWriter=Board))
+    writer = Mock()
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", SimpleNamespace(SummaryWriter=writer))
     run_training.train(trainer_of(cohort), cohort, tmp_path, TrainingLimits(steps=2, **QUIET))
-    assert calls[0] == (tmp_path / "tensorboard", 1)
-    assert [call[1] for call in calls if call[0] == "loss"] == [1, 2]
-    assert calls[-1] == ("flushed",)
+    writer.assert_called_once_with(tmp_path / "tensorboard", purge_step=1)
+    *_, last = calls = writer.return_value.mock_calls
+    assert [made.args[2] for made in calls if made.args[:1] == ("loss",)] == [1, 2]
+    assert last == call.flush()

@@ -3,8 +3,6 @@
 import csv
 import json
 import os
-import re
-import shutil
 import struct
 import subprocess
 import sys
@@ -30,7 +28,6 @@ from tests import toys
 SHAPE, SPACING = (22, 26, 18), (1.0, 0.8, 2.5)
 AFFINE = toys.affine_of("RAS", SPACING, shape=SHAPE)
 MOVED = nib.affines.from_matvec(AFFINE[:3, :3], AFFINE[:3, 3] + [15, 0, 0])
-NASTY = "a<img src=x onerror=alert(2)>&\"'"
 
 
 def lesion(centre=(0, 0, 0), radius=6.0, affine=AFFINE):
@@ -89,16 +86,18 @@ class TestFiles:
 class TestGrids:
     """Masks of one space on different grids; the expected voxels are SimpleITK's."""
 
-    @pytest.mark.parametrize("kind", ["shifted", "finer", "coarser", "cut", "turned and finer", "tilted"])
-    def test_resampled_as_simpleitk_does(self, tmp_path, kind):
-        codes, spacing, shape, tilt = {
-            "shifted": ("RAS", SPACING, (23, 26, 18), (0, 0, 0)),
-            "finer": ("RAS", (0.7, 0.65, 0.93), (35, 38, 52), (0, 0, 0)),
-            "coarser": ("RAS", (2.1, 1.7, 3.1), (11, 13, 15), (0, 0, 0)),
-            "cut": ("RAS", SPACING, (17, 20, 11), (0, 0, 0)),
-            "turned and finer": ("ILP", (0.9, 0.77, 0.7), (52, 31, 33), (0, 0, 0)),
-            "tilted": ("LPS", SPACING, SHAPE, (0, 0, 9)),
-        }[kind]
+    @pytest.mark.parametrize(
+        ("codes", "spacing", "shape", "tilt"),
+        [
+            ("RAS", SPACING, (23, 26, 18), (0, 0, 0)),
+            ("RAS", (0.7, 0.65, 0.93), (35, 38, 52), (0, 0, 0)),  # finer
+            ("RAS", (2.1, 1.7, 3.1), (11, 13, 15), (0, 0, 0)),  # coarser
+            ("RAS", SPACING, (17, 20, 11), (0, 0, 0)),  # cut
+            ("ILP", (0.9, 0.77, 0.7), (52, 31, 33), (0, 0, 0)),
+            ("LPS", SPACING, SHAPE, (0, 0, 9)),
+        ],
+    )
+    def test_resampled_as_simpleitk_does(self, tmp_path, codes, spacing, shape, tilt):
         affine = toys.affine_of(codes, spacing, tilt, shape)
         affine[:3, 3] += 1.3, -0.3, 0.4  # voxels halfway between two others would have two nearest ones
         predicted = save(tmp_path / "predicted.nii.gz", toys.ball(affine, shape, (3, 2, 2), 6).astype(np.uint8), affine)
@@ -298,14 +297,3 @@ class TestResults:
         noise[:, ::2, ::2, ::2] = np.random.default_rng(0).random((2, 30, 30, 30)) < 0.2
         paths = [save(tmp_path / f"{name}.nii", mask, np.eye(4)) for name, mask in zip("ab", noise, strict=True)]
         assert f"{paths[0]}: " in run(*paths, code=3)
-
-    def test_page(self, folders, tmp_path):
-        """Self-contained; best, median and worst; names are escaped."""
-        for folder in folders:
-            shutil.copyfile(folder / "p1.nii.gz", folder / f"{NASTY}.nii.gz")
-        save(tmp_path / "images" / "p3_t1.nii.gz", toys.head(SHAPE, affine=AFFINE), AFFINE)
-        run(*folders, "--out", tmp_path / "out", "--image", tmp_path / "images")
-        text = (tmp_path / "out" / "index.html").read_text()
-        assert len(re.findall('<img [^>]*src="data:image/png;base64,', text)) == text.count("<img ") == 2 + 3
-        assert not re.search("<script|<link|href=", text)
-        assert "<h3>Worst: p3, DICE " in text
