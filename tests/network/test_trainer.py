@@ -7,12 +7,8 @@ from safetensors.torch import load_file
 
 from anofpdm.errors import TrainingError
 from anofpdm.network.training import run_training
-from anofpdm.network.training import trainer as trainer_module
 from anofpdm.network.training.batches import SliceOrder
-from anofpdm.network.training.trainer import Trainer
-from anofpdm.network.training.training_config import TrainingConfig
-from anofpdm.util.distributed import World
-from tests.network.trainers import CPU, NETWORK, UNLABELLED, WITHOUT_DROPOUT, inputs_of, limit_memory, trainer_of
+from tests.network.trainers import NETWORK, UNLABELLED, WITHOUT_DROPOUT, inputs_of, limit_memory, trainer_of
 from tests.two_processes import run_in_two_processes
 
 
@@ -21,7 +17,7 @@ class TestStep:
         trainer = trainer_of(cohort, augment=False)
         inputs = inputs_of(trainer, cohort)
         clean = trainer.schedule.clean(inputs.x, inputs.target, inputs.t)
-        rows = SliceOrder.from_cohort(cohort, "guided", batch=8, balanced=False, seed=0).rows(0)
+        rows = SliceOrder.from_cohort(cohort, trainer.config).rows(0)
         near = inputs.t < 500  # at higher levels, float32 has lost the slice
         np.testing.assert_allclose(clean[near].numpy(), cohort.pixels(rows)[near.numpy()], atol=1e-3)
 
@@ -61,15 +57,6 @@ class TestStep:
         trainer = trainer_of(cohort, network, task=task, learning_rate=4e-3, augment=False)
         losses = [trainer.update(inputs_of(trainer, cohort)).item() for _ in range(30)]
         assert np.mean(losses[-7:]) < 0.5 * np.mean(losses[:5])
-
-    def test_noise_does_not_depend_on_the_number_of_processes(self, cohort, monkeypatch):
-        monkeypatch.setattr(trainer_module, "DistributedDataParallel", lambda network, **_: network)  # no exchange here
-        config = TrainingConfig(batch=8)
-        whole, *parts = (
-            inputs_of(Trainer(NETWORK, config, CPU, world), cohort) for world in (World(), World(0, 2), World(1, 2))
-        )
-        for tensor, *halves in zip(whole, *parts, strict=True):
-            assert torch.equal(tensor, torch.cat(halves))
 
     def test_out_of_memory_halves_the_micro_batch_and_keeps_the_batch(self, cohort):
         calm, pressed = trainer_of(cohort, WITHOUT_DROPOUT), trainer_of(cohort, WITHOUT_DROPOUT)
@@ -125,7 +112,7 @@ def main():
 
 def test_two_processes_compute_the_gradient_of_one(cohort, tmp_path):
     """DDP over gloo on a split batch, with the environment that torchrun sets; and one process on the joined batch, two
-    steps in. Also when one of the two runs out of memory: both must then work in smaller portions."""
+    steps in, with the same noise. Also when one of them runs out of memory: both must then work in smaller portions."""
     files = [tmp_path / name for name in ("alone", "shared", "short")]
     run_in_two_processes(cohort.path, *files, code=TRAIN_IN_BOTH)
     alone, *others = map(load_file, files)

@@ -28,7 +28,7 @@ def trainer_of(cohort: Cohort, network: UNetConfig = NETWORK, **options) -> Trai
 
 
 def inputs_of(trainer: Trainer, cohort: Cohort):
-    order = SliceOrder.from_cohort(cohort, trainer.config.task, batch=8, balanced=False, seed=0)
+    order = SliceOrder.from_cohort(cohort, trainer.config)
     rows = order.rows(trainer.step)[trainer.world.batch_slice(8)]
     return trainer.inputs(torch.from_numpy(cohort.slices[rows]), torch.from_numpy(cohort.labels[rows]))
 

@@ -139,9 +139,7 @@ class _Run:
 
     def _batches(self) -> Any:
         trainer, config = self.trainer, self.trainer.config
-        order = SliceOrder.from_cohort(
-            self.cohort, config.task, batch=config.batch, balanced=config.balanced, seed=config.seed
-        )
+        order = SliceOrder.from_cohort(self.cohort, config)
         steps = range(trainer.step, NO_LIMIT if self.limits.steps is None else self.limits.steps)
         part = trainer.world.batch_slice(config.batch)
         return read_ahead(self.cohort, order, steps, part=part, pin=trainer.device.type == "cuda")
