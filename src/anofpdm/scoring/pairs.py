@@ -72,10 +72,11 @@ def find_image(images: Path, pair: Pair) -> Path | None:
 def _pair_folders(predicted: Path, truth: Path) -> Pairing:
     """Files of equal names first, then files of one scan."""
     pairing, left = Pairing(), [_masks_in(folder) for folder in (predicted, truth)]
-    empty = [folder for folder, files in zip((predicted, truth), left, strict=True) if not files]
-    if empty:
-        reason = "no NIfTI file (.nii, .nii.gz) in this folder; check the path"
-        return Pairing(failed={str(folder): reason for folder in empty})
+    for folder, files in zip((predicted, truth), left, strict=True):
+        if not files:
+            pairing.failed[str(folder)] = "no NIfTI file (.nii, .nii.gz) in this folder; check the path"
+    if pairing.failed:
+        return pairing
     for key in (operator.attrgetter("name"), operator.attrgetter("scan")):
         groups = _group(left, key)
         paired = {name: group for name, group in groups.items() if len(group[0]) == len(group[1]) == 1}
