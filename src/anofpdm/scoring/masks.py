@@ -39,7 +39,7 @@ def read_mask_on(grid: Grid, path: Path, labels: Labels, target: Path | str) -> 
 def count_correct_slices(truth: np.ndarray, grid: Grid, detected: Mapping[int, bool]) -> int:
     """Slices that were called unhealthy and have a lesion, or neither; `detected` is by axial position, from the
     inferior end."""
-    lesion = AxialPlanes(grid, max(grid.shape)).axial(truth).any(axis=(1, 2))
+    lesion = np.asarray(AxialPlanes(grid, max(grid.shape)).axial(truth).any(axis=(1, 2)))
     return sum(bool(lesion[position]) == called for position, called in detected.items())
 
 

@@ -150,7 +150,7 @@ def _spread_slices(areas: np.ndarray) -> np.ndarray:
 
 def _square(masks: np.ndarray) -> tuple[slice, slice]:
     """Rows and columns around the masks [n, SIZE, SIZE], with a margin; the whole slice if they are empty."""
-    parts = bounding_box(masks.any(axis=0))
+    parts = bounding_box(np.asarray(masks.any(axis=0)))
     longest = max(part.stop - part.start for part in parts)
     side = int(np.clip(1.4 * longest, SMALLEST_PART, SIZE)) if longest else SIZE
     starts = [int(np.clip((part.start + part.stop - 1 - side) // 2, 0, SIZE - side)) for part in parts]
