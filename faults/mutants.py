@@ -197,8 +197,8 @@ MUTANTS = (
     ),
     (
         "scoring/metrics/surfaces.py",
-        "np.flatnonzero(some & ~every)",
-        "np.flatnonzero(some)",
+        "np.argwhere(some & ~every)",
+        "np.argwhere(some)",
         "scoring/test_scan_scores.py",
     ),
     (

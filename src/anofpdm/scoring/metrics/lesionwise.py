@@ -11,7 +11,7 @@ import numpy as np
 from scipy import ndimage
 
 from anofpdm.errors import EvaluationError
-from anofpdm.scoring.metrics.surfaces import Distances, Spacing, Surface, find_surface
+from anofpdm.scoring.metrics.surfaces import Distances, Spacing, Surface, find_surface, neighbours
 
 PENALTY_MM = 374.0  # HD95 of what has no counterpart, as in BraTS: the diagonal of its images, rounded up
 DILATIONS = 3  # parts of the true mask whose dilations touch are one lesion, as in BraTS 2023 on gliomas
@@ -41,9 +41,14 @@ class LabelledMask:
     start: np.ndarray  # [3], index of the first voxel in the whole scan
 
     @functools.cached_property
+    def voxels(self) -> np.ndarray:
+        """[n], flat indices."""
+        return np.flatnonzero(self.labels > 0)
+
+    @functools.cached_property
     def sizes(self) -> np.ndarray:
         """[parts], voxels."""
-        return np.bincount(self.labels[self.labels > 0])[1:]
+        return np.bincount(self.labels.ravel()[self.voxels])[1:]
 
     @functools.cached_property
     def surface(self) -> Surface:
@@ -67,15 +72,14 @@ def find_components(mask: np.ndarray) -> np.ndarray:
     return labels
 
 
-def count_overlaps(ours: np.ndarray, theirs: np.ndarray) -> np.ndarray:
-    """[our parts, their parts], voxels in both."""
-    rows, columns = int(ours.max()) + 1, int(theirs.max()) + 1
+def count_overlaps(ours: LabelledMask, theirs: np.ndarray) -> np.ndarray:
+    """[our parts, their parts], voxels in both; `theirs` are labels."""
+    rows, columns = len(ours.sizes) + 1, int(theirs.max()) + 1
     if rows * columns > MAX_PAIRS:
         raise EvaluationError(
             f"{rows - 1} predicted and {columns - 1} true components are too many to match; remove the smallest first"
         )
-    common = (ours > 0) & (theirs > 0)
-    pairs = ours[common] * columns + theirs[common]
+    pairs = ours.labels.ravel()[ours.voxels] * columns + theirs.ravel()[ours.voxels]
     return np.bincount(pairs, minlength=rows * columns).reshape(rows, columns)[1:, 1:]
 
 
@@ -114,7 +118,12 @@ def _dilate(mask: np.ndarray) -> np.ndarray:
 
 
 def _spread(mask: np.ndarray, axis: int) -> np.ndarray:
-    return mask | np.roll(mask, 1, axis) | np.roll(mask, -1, axis)
+    """With the voxels before and after."""
+    wide = mask.copy()
+    (before, after), (wide_before, wide_after) = neighbours(mask, axis), neighbours(wide, axis)
+    wide_before |= after
+    wide_after |= before
+    return wide
 
 
 def measure_lesions(
@@ -122,8 +131,8 @@ def measure_lesions(
 ) -> list[Lesion]:
     """True lesions, then false components. `dilated` has the labels of the lesions; `distances` are between the two
     surfaces, None without both."""
-    matches = count_overlaps(predicted.labels, dilated) > 0  # [component, lesion]
-    common = count_overlaps(predicted.labels, lesions.labels).sum(axis=0)
+    matches = count_overlaps(predicted, dilated) > 0  # [component, lesion]
+    common = count_overlaps(predicted, lesions.labels).sum(axis=0)
     sizes = np.stack([lesions.sizes, matches.T @ predicted.sizes, common], axis=1)  # [lesion, 3]
     measured = []
     for label, (size, predicted_size, shared) in enumerate(sizes.tolist(), start=1):

@@ -77,7 +77,7 @@ def score_masks(predicted: np.ndarray, truth: np.ndarray, spacing_mm: Spacing) -
 
 def _score(ours: LabelledMask, theirs: LabelledMask) -> ScanScores:
     """Of components of the predicted and of the true mask."""
-    overlaps, dilated = count_overlaps(ours.labels, theirs.labels), merge_lesions(theirs.labels)
+    overlaps, dilated = count_overlaps(ours, theirs.labels), merge_lesions(theirs.labels)
     merged = dataclasses.replace(theirs, labels=np.where(theirs.labels, dilated, 0))
     distances = None
     if len(ours.sizes) and len(theirs.sizes):
