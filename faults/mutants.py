@@ -68,10 +68,10 @@ MUTANTS = (
         "network/test_schedule.py",
     ),
     (
-        "network/schedule.py",
+        "study/rivals/anoddpm.py",
         "if t else 1.0",
         "if t else 0.0",
-        "network/test_schedule.py",
+        "study/rivals/test_anoddpm.py",
     ),
     (
         "network/checkpoint.py",
@@ -195,8 +195,8 @@ MUTANTS = (
     ),
     (
         "scoring/metrics/surfaces.py",
-        "np.flatnonzero(some & ~every)",
-        "np.flatnonzero(some)",
+        "np.argwhere(some & ~every)",
+        "np.argwhere(some)",
         "scoring/test_scan_scores.py",
     ),
     (

@@ -191,9 +191,10 @@ def test_no_state_at_module_level():
     assert not names
 
 
-def test_a_prepared_cohort_opens_with_numpy_alone():
+def test_a_model_trains_on_a_prepared_cohort_with_numpy_torch_and_safetensors_alone():
     """Training machines may have no nibabel, no terminal library and no atlas."""
-    absent = ["nibabel", "nilearn", "typer", "rich", "pydantic"]
-    code = f"import sys; sys.modules.update(dict.fromkeys({absent}));import anofpdm.cohorts, anofpdm.scoring.truth"
+    absent = ["nibabel", "nilearn", "typer", "rich", "pydantic", "zlib_ng"]
+    modules = "anofpdm.cohorts, anofpdm.scoring.truth, anofpdm.network.training.run_training"
+    code = f"import sys; sys.modules.update(dict.fromkeys({absent})); import {modules}"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

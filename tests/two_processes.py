@@ -6,11 +6,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+COMMAND = """
+import anofpdm.study.comparison.protocol
+from anofpdm.cli.main import main
+"""
 # Forked after the imports, which take most of the time.
 FORKED = """
 import os, sys
-import anofpdm.study.comparison.protocol
-from anofpdm.cli.main import main
 
 children = []
 for rank in range(2):
@@ -23,13 +25,13 @@ sys.exit(max(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) != 0 for child i
 """
 
 
-def run_in_two_processes(*words: object, before: str = "") -> str:
-    """The output of `anofpdm WORDS`; `before` is Python code that both processes run first."""
+def run_in_two_processes(*words: object, before: str = "", code: str = COMMAND) -> str:
+    """The output of `anofpdm WORDS`, or of another main() that `code` defines. `before` is run first."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1])}
     done = subprocess.run(
-        [sys.executable, "-c", before + FORKED, *map(str, words)],
+        [sys.executable, "-c", before + code + FORKED, *map(str, words)],
         capture_output=True,
         text=True,
         check=False,

@@ -9,6 +9,7 @@ from anofpdm.errors import TrainingError
 from anofpdm.labels import HEALTHY, NULL, UNHEALTHY
 from anofpdm.network.training.augment import CHANCES, augment
 from anofpdm.network.training.batches import SliceOrder, read_ahead, training_rows
+from anofpdm.network.training.training_config import TrainingConfig
 
 
 def relabelled(cohort, labels):
@@ -16,7 +17,7 @@ def relabelled(cohort, labels):
 
 
 def order_of(cohort, task="guided", **options):
-    return SliceOrder.from_cohort(cohort, task, **{"batch": 8, "balanced": False, "seed": 0, **options})
+    return SliceOrder.from_cohort(cohort, TrainingConfig(**{"task": task, "batch": 8, **options}))
 
 
 def test_every_slice_once_per_epoch_reshuffled(cohort):

@@ -1,7 +1,8 @@
 """The training log."""
 
 import sys
-import types
+from types import SimpleNamespace
+from unittest.mock import Mock, call
 
 import numpy as np
 import pytest
@@ -31,16 +32,14 @@ class TestLossJump:
         losses[80] = 1.0
         assert self.logged(tmp_path, losses) is None
 
-    def test_a_jump_is_located(self, losses, tmp_path):
-        losses[80:] += 0.07 * np.exp(-np.arange(20) / 20)
+    @pytest.mark.parametrize("place", [80, 97])
+    def test_a_jump_is_located(self, losses, tmp_path, place):
+        """Also near the end."""
+        losses[place:] += 0.07 * np.exp(-np.arange(100 - place) / 20)
         jump = self.logged(tmp_path, losses)
-        assert jump.step == 50 * 81
+        assert jump.step == 50 * (place + 1)
         assert 0.004 < jump.before < 0.006
         assert jump.after > 0.04
-
-    def test_a_jump_near_the_end_is_located_too(self, losses, tmp_path):
-        losses[97:] += 0.07
-        assert self.logged(tmp_path, losses).step == 50 * 98
 
     def test_a_short_log_or_an_incomplete_line_gives_no_jump(self, losses, tmp_path):
         assert loss_jump(tmp_path) is None
@@ -51,20 +50,10 @@ class TestLossJump:
 
 
 def test_tensorboard_is_written_if_installed(cohort, tmp_path, monkeypatch):
-    calls: list[tuple] = []
-
-    class Board:
-        def __init__(self, folder, purge_step):
-            calls.append((folder, purge_step))
-
-        def add_scalar(self, name, value, step):
-            calls.append((name, step, value))
-
-        def flush(self):
-            calls.append(("flushed",))
-
-    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", types.SimpleNamespace(SummaryWriter=Board))
+    writer = Mock()
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", SimpleNamespace(SummaryWriter=writer))
     run_training.train(trainer_of(cohort), cohort, tmp_path, TrainingLimits(steps=2, **QUIET))
-    assert calls[0] == (tmp_path / "tensorboard", 1)
-    assert [call[1] for call in calls if call[0] == "loss"] == [1, 2]
-    assert calls[-1] == ("flushed",)
+    writer.assert_called_once_with(tmp_path / "tensorboard", purge_step=1)
+    *_, last = calls = writer.return_value.mock_calls
+    assert [made.args[2] for made in calls if made.args[:1] == ("loss",)] == [1, 2]
+    assert last == call.flush()

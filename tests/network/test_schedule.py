@@ -42,26 +42,6 @@ def test_a_ddim_step_keeps_slice_and_noise():
         torch.testing.assert_close(SCHEDULE.ddim_step(x, x0, 500, t_next), SCHEDULE.add_noise(x0, t_next, noise))
 
 
-@pytest.mark.parametrize("t", [1, 2, 300, 999])
-def test_the_posterior_follows_from_bayes(t):
-    """x_{t-1} is determined by the clean slice and by x_t, each with its own precision."""
-    below, beta = BARS[t - 1], 1e-4 + (0.02 - 1e-4) * t / 999
-    generator = torch.Generator().manual_seed(0)
-    x, clean = (torch.randn(2, 1, 4, 4, generator=generator, dtype=torch.float64) for _ in range(2))
-    precision = (1 - beta) / beta + 1 / (1 - below)
-    expected = (math.sqrt(1 - beta) / beta * x + math.sqrt(below) / (1 - below) * clean) / precision
-    mean, deviation = SCHEDULE.posterior(x, clean, t)
-    torch.testing.assert_close(mean, expected, rtol=1e-9, atol=1e-9)
-    assert deviation == pytest.approx(precision**-0.5, rel=1e-9)
-
-
-def test_the_posterior_at_level_0_is_the_slice():
-    x, clean = torch.randn(2, 1, 4, 4), torch.randn(2, 1, 4, 4)
-    mean, deviation = SCHEDULE.posterior(x, clean, 0)
-    torch.testing.assert_close(mean, clean)
-    assert deviation == 0
-
-
 def test_sampling_a_gaussian_gives_that_gaussian():
     """The exact denoiser of N(mean, deviation^2) maps pure noise to that distribution."""
     mean, deviation = 0.3, 0.2

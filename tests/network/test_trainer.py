@@ -1,23 +1,15 @@
 """Training steps."""
 
-import dataclasses
-import os
-import socket
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from anofpdm.errors import TrainingError
 from anofpdm.network.training import run_training
-from anofpdm.network.training import trainer as trainer_module
 from anofpdm.network.training.batches import SliceOrder
-from anofpdm.network.training.trainer import Trainer
-from anofpdm.network.training.training_config import TrainingConfig
-from anofpdm.util.distributed import World
-from tests.network.trainers import CPU, NETWORK, UNLABELLED, inputs_of, trainer_of
+from tests.network.trainers import NETWORK, UNLABELLED, WITHOUT_DROPOUT, inputs_of, limit_memory, trainer_of
+from tests.two_processes import run_in_two_processes
 
 
 class TestStep:
@@ -25,7 +17,7 @@ class TestStep:
         trainer = trainer_of(cohort, augment=False)
         inputs = inputs_of(trainer, cohort)
         clean = trainer.schedule.clean(inputs.x, inputs.target, inputs.t)
-        rows = SliceOrder.from_cohort(cohort, "guided", batch=8, balanced=False, seed=0).rows(0)
+        rows = SliceOrder.from_cohort(cohort, trainer.config).rows(0)
         near = inputs.t < 500  # at higher levels, float32 has lost the slice
         np.testing.assert_allclose(clean[near].numpy(), cohort.pixels(rows)[near.numpy()], atol=1e-3)
 
@@ -44,14 +36,13 @@ class TestStep:
 
     def test_the_average_follows_its_formula(self, cohort):
         trainer = trainer_of(cohort, average=0.5)
-        expected = {name: p.detach().clone() for name, p in trainer.network.named_parameters()}
+        expected = [parameter.detach().clone() for parameter in trainer.network.parameters()]
         for step in range(6):
             trainer.update(inputs_of(trainer, cohort))
             decay = min(0.5, (1 + step) / (10 + step))
-            for name, now in trainer.network.named_parameters():
-                expected[name] = decay * expected[name] + (1 - decay) * now.detach()
-        for name, average in trainer.average.named_parameters():
-            torch.testing.assert_close(average, expected[name], rtol=1e-5, atol=1e-7)
+            for average, now in zip(expected, trainer.network.parameters(), strict=True):
+                average.mul_(decay).add_(now.detach(), alpha=1 - decay)
+        torch.testing.assert_close([*trainer.average.parameters()], expected, rtol=1e-5, atol=1e-7)
 
     def test_the_learning_rate_warms_up(self, cohort):
         trainer, rates = trainer_of(cohort, warm_up=4, learning_rate=1e-3), []
@@ -67,26 +58,9 @@ class TestStep:
         losses = [trainer.update(inputs_of(trainer, cohort)).item() for _ in range(30)]
         assert np.mean(losses[-7:]) < 0.5 * np.mean(losses[:5])
 
-    def test_noise_does_not_depend_on_the_number_of_processes(self, cohort, monkeypatch):
-        monkeypatch.setattr(trainer_module, "DistributedDataParallel", lambda network, **_: network)  # no exchange here
-        config = TrainingConfig(batch=8)
-        whole, *parts = (
-            inputs_of(Trainer(NETWORK, config, CPU, world), cohort) for world in (World(), World(0, 2), World(1, 2))
-        )
-        for tensor, *halves in zip(whole, *parts, strict=True):
-            assert torch.equal(tensor, torch.cat(halves))
-
-    def test_out_of_memory_halves_the_micro_batch_and_keeps_the_batch(self, cohort, monkeypatch):
-        network = dataclasses.replace(NETWORK, dropout=0.0)
-        calm, pressed = trainer_of(cohort, network), trainer_of(cohort, network)
-        losses = pressed.losses
-
-        def with_little_memory(inputs):
-            if len(inputs.x) > 2:
-                raise torch.OutOfMemoryError
-            return losses(inputs)
-
-        monkeypatch.setattr(pressed, "losses", with_little_memory)
+    def test_out_of_memory_halves_the_micro_batch_and_keeps_the_batch(self, cohort):
+        calm, pressed = trainer_of(cohort, WITHOUT_DROPOUT), trainer_of(cohort, WITHOUT_DROPOUT)
+        limit_memory(pressed, 2)
         for _ in range(3):
             for trainer in (calm, pressed):
                 trainer.update(inputs_of(trainer, cohort))
@@ -96,83 +70,53 @@ class TestStep:
         averages = [list(trainer.average.parameters()) for trainer in (calm, pressed)]
         torch.testing.assert_close(*averages, rtol=1e-3, atol=1e-5)
 
-    def test_too_little_memory_for_one_slice_is_an_error(self, cohort, monkeypatch):
+    def test_too_little_memory_for_one_slice_is_an_error(self, cohort):
         trainer = trainer_of(cohort)
-        monkeypatch.setattr(trainer, "losses", lambda _inputs: (_ for _ in ()).throw(torch.OutOfMemoryError()))
+        limit_memory(trainer, 0)
         with pytest.raises(TrainingError, match="smaller --preset"):
             trainer.update(inputs_of(trainer, cohort))
 
 
-TWO_PROCESSES = """
-import gc, os, sys
+TRAIN_IN_BOTH = """
+import gc, sys
 import torch
 from safetensors.torch import save_file
 from anofpdm.cohorts import open_cohort
-from anofpdm.network.training import run_training
-from anofpdm.network.training.batches import SliceOrder
-from anofpdm.network.training.training_config import TrainingConfig, TrainingLimits
-from anofpdm.network.config import UNetConfig
+from anofpdm.network.training.trainer import Trainer
+from anofpdm.network.training.training_config import TrainingConfig
 from anofpdm.util.distributed import World
+from tests.network.trainers import CPU, WITHOUT_DROPOUT, inputs_of, limit_memory
 
 def train(world, out, short_of_memory=False):
-    cohort, device = open_cohort(sys.argv[1]), torch.device("cpu")
-    network = UNetConfig(2, channels=8, multipliers=(1, 2), blocks=1, attention=(2,), dropout=0.0)
-    trainer = run_training.start(cohort, network, TrainingConfig(batch=8, warm_up=1), device=device, world=world)
-    if short_of_memory and world.rank == world.count - 1:
-        plenty = trainer.losses
-        def short(inputs):
-            if len(inputs.x) > 2:
-                raise torch.OutOfMemoryError
-            return plenty(inputs)
-        trainer.losses = short
-    order = SliceOrder.from_cohort(cohort, "guided", batch=8, balanced=False, seed=0)
-    for step in range(3):
-        rows = order.rows(step)[world.batch_slice(8)]
-        inputs = trainer.inputs(torch.from_numpy(cohort.slices[rows]), torch.from_numpy(cohort.labels[rows]))
-        if step == 2:
-            trainer._backward(inputs)
-            break
-        trainer.update(inputs)
+    cohort = open_cohort(sys.argv[1])
+    torch.manual_seed(0)
+    trainer = Trainer(WITHOUT_DROPOUT, TrainingConfig(batch=8, warm_up=1), CPU, world)
+    if short_of_memory and not world.is_main:
+        limit_memory(trainer, 2)
+    for _ in range(2):
+        trainer.update(inputs_of(trainer, cohort))
+    trainer._backward(inputs_of(trainer, cohort))
     if world.is_main:
         save_file({name: p.grad.contiguous() for name, p in trainer.network.named_parameters()}, out)
 
-def share(rank, one, two, short):
-    os.environ.update(RANK=str(rank), WORLD_SIZE="2")
-    world = World.from_environment(torch.device("cpu"))
-    train(world, two)
+def main():
+    world, (alone, shared, short) = World.from_environment(CPU), sys.argv[2:]
+    train(world, shared)
     train(world, short, short_of_memory=True)
     if world.is_main:
-        train(World(), one)
+        train(World(), alone)
     gc.collect()  # whatever still holds gloo's threads when Python ends may bring the process down
     world.close()
-
-children = []
-for rank in range(2):  # forked after the imports, which take most of the time
-    children += [os.fork()]
-    if not children[-1]:
-        share(rank, *sys.argv[2:])
-        sys.exit(0)
-sys.exit(max(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) != 0 for child in children))
 """
 
 
 def test_two_processes_compute_the_gradient_of_one(cohort, tmp_path):
     """DDP over gloo on a split batch, with the environment that torchrun sets; and one process on the joined batch, two
-    steps in. Also when one of the two runs out of memory: both must then work in smaller portions."""
-    from safetensors.torch import load_file
-
-    script = tmp_path / "script.py"
-    script.write_text(TWO_PROCESSES)
-    files = [tmp_path / name for name in ("one", "two", "short")]
-    command = [sys.executable, str(script), str(cohort.path), *map(str, files)]
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1])}
-    environment = {**os.environ, **address, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=180, env=environment)
-    assert done.returncode == 0, done.stderr
-    of_one, of_two, of_short = map(load_file, files)
-    assert sum(gradient.abs().sum() for gradient in of_one.values()) > 0
-    for name, gradient in of_one.items():
-        torch.testing.assert_close(gradient, of_two[name], rtol=1e-4, atol=1e-6, msg=name)
-        torch.testing.assert_close(gradient, of_short[name], rtol=1e-4, atol=1e-6, msg=name)
+    steps in, with the same noise. Also when one of them runs out of memory: both must then work in smaller portions."""
+    files = [tmp_path / name for name in ("alone", "shared", "short")]
+    run_in_two_processes(cohort.path, *files, code=TRAIN_IN_BOTH)
+    alone, *others = map(load_file, files)
+    assert sum(gradient.abs().sum() for gradient in alone.values()) > 0
+    for name, gradient in alone.items():
+        for other in others:
+            torch.testing.assert_close(gradient, other[name], rtol=1e-4, atol=1e-6, msg=name)

@@ -11,23 +11,38 @@ from anofpdm.network.training import run_training
 from anofpdm.network.training.batches import SliceOrder
 from anofpdm.network.training.trainer import Trainer
 from anofpdm.network.training.training_config import TrainingConfig
-from anofpdm.util.distributed import World
 
 CPU = torch.device("cpu")
 NETWORK = UNetConfig(2, channels=8, multipliers=(1, 2), blocks=1, attention=(2,))
 UNLABELLED = dataclasses.replace(NETWORK, n_labels=1, null_label=0)
+WITHOUT_DROPOUT = dataclasses.replace(NETWORK, dropout=0.0)
 QUIET: dict[str, Any] = {"log_steps": 1, "sample_steps": 0}
-HERE: dict[str, Any] = {"device": CPU, "world": World()}
+
+
+def new_trainer(network: UNetConfig, config: TrainingConfig) -> Trainer:
+    return Trainer(network, config, CPU)
 
 
 def trainer_of(cohort: Cohort, network: UNetConfig = NETWORK, **options) -> Trainer:
-    return run_training.start(cohort, network, TrainingConfig(**{"batch": 8, "warm_up": 3, **options}), **HERE)
+    return run_training.start(cohort, network, TrainingConfig(**{"batch": 8, "warm_up": 3, **options}), new_trainer)
 
 
 def inputs_of(trainer: Trainer, cohort: Cohort):
-    order = SliceOrder.from_cohort(cohort, trainer.config.task, batch=8, balanced=False, seed=0)
+    order = SliceOrder.from_cohort(cohort, trainer.config)
     rows = order.rows(trainer.step)[trainer.world.batch_slice(8)]
     return trainer.inputs(torch.from_numpy(cohort.slices[rows]), torch.from_numpy(cohort.labels[rows]))
+
+
+def limit_memory(trainer: Trainer, slices: int):
+    """To micro-batches of so many slices."""
+    losses = trainer.losses
+
+    def with_little_memory(inputs):
+        if len(inputs.x) > slices:
+            raise torch.OutOfMemoryError
+        return losses(inputs)
+
+    trainer.losses = with_little_memory  # type: ignore[method-assign]
 
 
 def assert_same(tensors: dict, others: dict):

@@ -1,5 +1,7 @@
 """The page of `anofpdm score`, opened from disk in a real browser."""
 
+import re
+
 import numpy as np
 import pytest
 from typer.testing import CliRunner
@@ -9,6 +11,7 @@ from tests import toys
 
 SHAPE, SPACING = (44, 52, 30), (1.0, 0.8, 2.5)
 AFFINE = toys.affine_of("LPS", SPACING, shape=SHAPE)
+NASTY = "a<img src=x onerror=alert(2)>&\"'"
 LONG = "sub-" + "a" * 70
 IS_CUT_OFF = """(table) => {
     for (let part = table; part; part = part.parentElement) {
@@ -22,7 +25,7 @@ IS_CUT_OFF = """(table) => {
 def pages(tmp_path_factory):
     """Of one pair, and of six with images, long names, an empty mask and a failure."""
     folder = tmp_path_factory.mktemp("scored")
-    for number, name in enumerate(("p1", "p2", "p3", "p4", "healthy", LONG)):
+    for number, name in enumerate(("p1", "p2", "p3", NASTY, "healthy", LONG)):
         radius = -1 if name == "healthy" else 4 + number
         mask = toys.ball(AFFINE, SHAPE, (2, 3, 0), radius).astype(np.uint8)
         toys.save(folder / "truth" / f"{name}_seg.nii.gz", mask, AFFINE)
@@ -40,14 +43,16 @@ def score(code, *words):
 
 
 @pytest.mark.parametrize(
-    ("name", "pictures", "words"), [("many", 5, ("DICE", "p1", LONG, "p9_pred.nii.gz")), ("single", 1, ("DICE",))]
+    ("name", "pictures", "words"),
+    [("many", 5, ("p1", NASTY, LONG, "p9_pred.nii.gz")), ("single", 1, ())],
 )
 def test_pictures_are_visible_and_tables_can_be_read(open_file, pages, name, pictures, words):
     """Two plots, and the best, median and worst scan; of one pair, only the scan. Tables wider than the screen scroll
     in their own boxes; text is not cut off."""
     page = open_file(pages[name])
+    assert not re.search("<script|<link|href=", pages[name].read_text())  # self-contained
     text = page.inner_text("body")
-    assert all(word in text for word in words)
+    assert all(word in text for word in ("DICE", *words))
     assert "nan" not in text
     for width in (1100, 420):
         page.set_viewport_size({"width": width, "height": 800})

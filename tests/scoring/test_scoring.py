@@ -1,11 +1,8 @@
 """anofpdm score: pairs of files, orientations, labels, bad input, tables and the page."""
 
 import csv
-import gzip
 import json
 import os
-import re
-import shutil
 import struct
 import subprocess
 import sys
@@ -31,7 +28,6 @@ from tests import toys
 SHAPE, SPACING = (22, 26, 18), (1.0, 0.8, 2.5)
 AFFINE = toys.affine_of("RAS", SPACING, shape=SHAPE)
 MOVED = nib.affines.from_matvec(AFFINE[:3, :3], AFFINE[:3, 3] + [15, 0, 0])
-NASTY = "a<img src=x onerror=alert(2)>&\"'"
 
 
 def lesion(centre=(0, 0, 0), radius=6.0, affine=AFFINE):
@@ -90,16 +86,18 @@ class TestFiles:
 class TestGrids:
     """Masks of one space on different grids; the expected voxels are SimpleITK's."""
 
-    @pytest.mark.parametrize("kind", ["shifted", "finer", "coarser", "cut", "turned and finer", "tilted"])
-    def test_resampled_as_simpleitk_does(self, tmp_path, kind):
-        codes, spacing, shape, tilt = {
-            "shifted": ("RAS", SPACING, (23, 26, 18), (0, 0, 0)),
-            "finer": ("RAS", (0.7, 0.65, 0.93), (35, 38, 52), (0, 0, 0)),
-            "coarser": ("RAS", (2.1, 1.7, 3.1), (11, 13, 15), (0, 0, 0)),
-            "cut": ("RAS", SPACING, (17, 20, 11), (0, 0, 0)),
-            "turned and finer": ("ILP", (0.9, 0.77, 0.7), (52, 31, 33), (0, 0, 0)),
-            "tilted": ("LPS", SPACING, SHAPE, (0, 0, 9)),
-        }[kind]
+    @pytest.mark.parametrize(
+        ("codes", "spacing", "shape", "tilt"),
+        [
+            ("RAS", SPACING, (23, 26, 18), (0, 0, 0)),
+            ("RAS", (0.7, 0.65, 0.93), (35, 38, 52), (0, 0, 0)),  # finer
+            ("RAS", (2.1, 1.7, 3.1), (11, 13, 15), (0, 0, 0)),  # coarser
+            ("RAS", SPACING, (17, 20, 11), (0, 0, 0)),  # cut
+            ("ILP", (0.9, 0.77, 0.7), (52, 31, 33), (0, 0, 0)),
+            ("LPS", SPACING, SHAPE, (0, 0, 9)),
+        ],
+    )
+    def test_resampled_as_simpleitk_does(self, tmp_path, codes, spacing, shape, tilt):
         affine = toys.affine_of(codes, spacing, tilt, shape)
         affine[:3, 3] += 1.3, -0.3, 0.4  # voxels halfway between two others would have two nearest ones
         predicted = save(tmp_path / "predicted.nii.gz", toys.ball(affine, shape, (3, 2, 2), 6).astype(np.uint8), affine)
@@ -213,13 +211,6 @@ class TestPairing:
                 find_pairs(ours, theirs, table)
 
 
-def contradict(path):
-    """qform and sform differ."""
-    image = nib.Nifti1Image.from_filename(save(path, lesion()))
-    image.set_qform(toys.affine_of("LAS", SPACING, shape=SHAPE), code=1)
-    nib.save(nib.Nifti1Image(lesion(), None, image.header), path)
-
-
 class TestBadInput:
     """The file is named, the other scans are scored, the exit code is 3."""
 
@@ -227,13 +218,10 @@ class TestBadInput:
         "missing": lambda path: path.unlink(),
         "elsewhere": lambda path: save(path, lesion(), MOVED),
         "unoriented": lambda path: toys.save(path, lesion(), AFFINE, codes=(0, 0)),
-        "contradiction": contradict,
         "labels": lambda path: save(path, 3 * lesion()),
         "map": lambda path: save(path, lesion() * np.float32(0.3)),
-        "nan": lambda path: save(path, np.where(lesion(), np.nan, 0).astype(np.float32)),
         "truncated": lambda path: path.write_bytes(path.read_bytes()[:-20]),
-        "damaged": lambda path: path.write_bytes(gzip.compress(b"no NIfTI")),
-        "empty": lambda path: path.write_bytes(b""),
+        "pipe": lambda path: (path.unlink(), os.mkfifo(path)),  # named, and never opened, which would block
     }
 
     @pytest.mark.parametrize(
@@ -242,13 +230,10 @@ class TestBadInput:
             ("predicted", "missing", "no mask of this scan in"),
             ("truth", "elsewhere", "fields of view overlap by 33% of the smaller"),
             ("predicted", "unoriented", "no orientation in its header"),
-            ("truth", "contradiction", "qform and sform disagree"),
             ("predicted", "labels", "has the values 0, 3"),
             ("truth", "map", "not a mask but a map"),
-            ("predicted", "nan", "NaN or infinite"),
             ("truth", "truncated", "truncated"),
-            ("predicted", "damaged", "not a NIfTI file"),
-            ("truth", "empty", "the file is empty"),
+            ("predicted", "pipe", "a pipe or a device, not a file"),
         ],
     )
     def test_one_of_three(self, folders, tmp_path, side, kind, message):
@@ -263,28 +248,6 @@ class TestBadInput:
         assert [scan["scan"] for scan in payload["scans"]] == ["p1", "p3"]
         assert len(payload["failed"]) == 1
         assert message.split(" (")[0] in (tmp_path / "out" / "scores.md").read_text()
-
-
-class TestSpecialFiles:
-    """They are named, and never opened: reading a pipe would block for ever."""
-
-    def test_in_folders(self, folders):
-        os.mkfifo(folders[0] / "p4.nii.gz")
-        (folders[0] / "p5.nii.gz").mkdir()
-        (folders[1] / "p6.nii").symlink_to("/dev/zero")
-        save(folders[1] / "p4.nii.gz", lesion())
-        done = in_a_process(*folders)
-        assert done.returncode == 3
-        assert f"failed: p4: {folders[0] / 'p4.nii.gz'}: a pipe or a device, not a file" in done.stdout
-        for path in (folders[0] / "p5.nii.gz", folders[1] / "p6.nii"):
-            assert f"failed: {path}: no mask of this scan" in done.stdout
-        assert "3 scans of 3 patients" in done.stdout
-
-
-def in_a_process(*words):
-    """Such a read cannot be interrupted in this one."""
-    command = [sys.executable, "-m", "anofpdm", "score", *map(str, words)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, env={**os.environ, "COLUMNS": "200"})
 
 
 def test_torch_is_not_needed():
@@ -334,14 +297,3 @@ class TestResults:
         noise[:, ::2, ::2, ::2] = np.random.default_rng(0).random((2, 30, 30, 30)) < 0.2
         paths = [save(tmp_path / f"{name}.nii", mask, np.eye(4)) for name, mask in zip("ab", noise, strict=True)]
         assert f"{paths[0]}: " in run(*paths, code=3)
-
-    def test_page(self, folders, tmp_path):
-        """Self-contained; best, median and worst; names are escaped."""
-        for folder in folders:
-            shutil.copyfile(folder / "p1.nii.gz", folder / f"{NASTY}.nii.gz")
-        save(tmp_path / "images" / "p3_t1.nii.gz", toys.head(SHAPE, affine=AFFINE), AFFINE)
-        run(*folders, "--out", tmp_path / "out", "--image", tmp_path / "images")
-        text = (tmp_path / "out" / "index.html").read_text()
-        assert len(re.findall('<img [^>]*src="data:image/png;base64,', text)) == text.count("<img ") == 2 + 3
-        assert not re.search("<script|<link|href=", text)
-        assert "<h3>Worst: p3, DICE " in text

@@ -3,7 +3,7 @@
 import pytest
 
 from anofpdm.cohorts import open_cohort
-from anofpdm.scoring.metrics import bootstrap
+from anofpdm.study.comparison import rankings
 from tests.study.comparison_toys import fill
 
 
@@ -11,7 +11,7 @@ from tests.study.comparison_toys import fill
 def few_bins():
     """For tests in which intervals do not matter."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(bootstrap, "BINS", 64)
+        patch.setattr(rankings, "BINS", 64)
         yield
 
 

@@ -21,12 +21,12 @@ from anofpdm.method.evidence import EvidenceRequest
 from anofpdm.method.gather import evidence_batches, slice_seeds
 from anofpdm.network.predictor import load_trained
 from anofpdm.network.schedule import NoiseSchedule
-from anofpdm.scoring.metrics.pixels import average_precision
 from anofpdm.study.ablations.ablation_report import write_report
 from anofpdm.study.ablations.evidence_passes import measured_slices
 from anofpdm.study.ablations.levels import FACTORS, extend_levels
 from anofpdm.study.ablations.run_ablations import AblationConfig, ablate
 from anofpdm.study.comparison.methods import VARIANTS
+from anofpdm.study.comparison.rankings import average_precision
 from tests import toys
 from tests.commands import run
 from tests.method.worlds import literal_mask_above

@@ -22,7 +22,7 @@ def demo(
     with progress_bars() as progress:
         results = run_demo(out, device=resolve_device(device), patients=patients, seed=seed, progress=progress)
     for scan in results:
-        truth = f"{scan.score.lesion_ml:.1f} ml" if scan.score.lesion_ml else "none"
+        truth = f"{scan.score.truth_ml:.1f} ml" if scan.score.truth_ml else "none"
         print(
             f"{scan.title}: true lesion {truth}, segmented {scan.score.predicted_ml:.1f} ml, DICE {scan.score.dice:.2f}"
         )

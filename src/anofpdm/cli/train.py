@@ -1,6 +1,7 @@
 """anofpdm train: a diffusion model from image-level labels."""
 
 import importlib.util
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
     import torch
 
     from anofpdm.cohorts import Cohort
+    from anofpdm.network.config import UNetConfig
+    from anofpdm.network.training.run_training import MakeTrainer
     from anofpdm.network.training.trainer import Trainer
     from anofpdm.network.training.training_config import TrainingConfig
     from anofpdm.util.distributed import World
@@ -64,11 +67,12 @@ def train(
     options |= {"balanced": balanced, "noise": noise, "seed": seed}
     given = {name: value for name, value in options.items() if value is not None}
     with processes(local_device) as (world, progress):
+        make = partial(_new_trainer, device=local_device, world=world)
         if resume:
-            trainer = run_training.resume(out, slices, device=local_device, world=world, choose=_choose_trainer)
+            trainer = run_training.resume(out, slices, make)
             _refuse_changes(trainer, {**given, "preset": preset, "from": from_model})
         else:
-            trainer = _start(slices, out, TrainingConfig(**given), preset, from_model, device=local_device, world=world)
+            trainer = _start(slices, out, TrainingConfig(**given), preset, from_model, make)
         progress("Training", 0.0, 1.0)
         run_training.train(trainer, slices, out, limits, progress)
     if world.is_main:
@@ -97,9 +101,7 @@ def _start(
     config: "TrainingConfig",
     preset: Preset | None,
     from_model: Path | None,
-    *,
-    device: "torch.device",
-    world: "World",
+    make: "MakeTrainer",
 ) -> "Trainer":
     from anofpdm.network import config as network_config
     from anofpdm.network.checkpoint import STATE, WEIGHTS
@@ -110,23 +112,23 @@ def _start(
     if from_model:
         if preset:
             raise ConfigError("--preset cannot be combined with --from, which determines the network; leave one out")
-        return run_training.start_from(from_model, cohort, config, device=device, world=world, choose=_choose_trainer)
+        return run_training.start_from(from_model, cohort, config, make)
     labels = {} if config.task == Task.GUIDED else {"n_labels": 1, "null_label": 0}
     size = network_config.preset(preset or Preset.SMALL, len(cohort.modalities), **labels)
-    return run_training.start(cohort, size, config, device=device, world=world, choose=_choose_trainer)
+    return run_training.start(cohort, size, config, make)
 
 
-def _choose_trainer(config: "TrainingConfig") -> "type[Trainer]":
+def _new_trainer(network: "UNetConfig", config: "TrainingConfig", device: "torch.device", world: "World") -> "Trainer":
     """Comparison methods have trainers of their own, in a folder that may be absent."""
     from anofpdm.network.training.trainer import Trainer
 
     if config.task != Task.CLASSIFIER and config.noise == Noise.GAUSSIAN:
-        return Trainer
+        return Trainer(network, config, device, world)
     if importlib.util.find_spec("anofpdm.study") is None:
         raise ConfigError("--task classifier and --noise simplex need the folder `study` of this package; restore it")
     from anofpdm.study.rivals.rival_trainers import choose_trainer
 
-    return choose_trainer(config)
+    return choose_trainer(config)(network, config, device, world)
 
 
 def _rate_classifier(model: Path, cohort: "Cohort", device: "torch.device") -> None:

@@ -16,7 +16,9 @@ from anofpdm.errors import CohortError
 from anofpdm.models import registry
 from anofpdm.phantoms.phantom_cohort import write_phantoms
 from anofpdm.report.render import render
-from anofpdm.scoring.metrics.volumes import VolumeScore, score_volume, true_slices
+from anofpdm.scans import AxialPlanes, mask_slices
+from anofpdm.scoring.masks import count_correct_slices, read_mask_on
+from anofpdm.scoring.metrics.scan import ScanScores, score_masks
 from anofpdm.segment.inputs import Target, find_targets
 from anofpdm.segment.model import Model, load
 from anofpdm.segment.outputs import REPORT
@@ -37,7 +39,8 @@ class DemoResult:
     name: str
     engine: Engine
     result: Segmentation
-    score: VolumeScore
+    score: ScanScores
+    slices_correct: int  # correctly detected as healthy or unhealthy
     picture: bytes  # PNG: the overview with the true lesion
 
     @property
@@ -106,9 +109,11 @@ def _segment(model: Model, target: Target, engine: Engine, out: Path, progress: 
 
     result = model.segment(target.subject.images, engine=engine, progress=update)
     detected = {int(row["slice"]): bool(row["detected"]) for row in result.slices}
-    (truth,) = target.subject.masks
-    score = score_volume(result.mask, result.grid, detected, truth)
-    picture = result.overview(title, true_slices(truth, result.grid, model.size, result.display.indices))
-    run = DemoResult(target.subject.name, engine, result, score, picture)
+    (mask_file,) = target.subject.masks
+    truth = read_mask_on(result.grid, mask_file, "all", "the scan")
+    score = score_masks(result.mask, truth, tuple(result.grid.spacing_mm.tolist()))
+    shown = mask_slices(truth, AxialPlanes(result.grid, model.size), result.display.indices)
+    correct = count_correct_slices(truth, result.grid, detected)
+    run = DemoResult(target.subject.name, engine, result, score, correct, result.overview(title, shown))
     result.save(out / run.folder, title=title)
     return run

@@ -24,7 +24,7 @@ from anofpdm.fit.record import change_record, check_settings, count_minutes, loa
 from anofpdm.method.calibration import Calibration
 from anofpdm.method.gather import batch_for
 from anofpdm.network.checkpoint import STATE, holds_model, load_model, load_state
-from anofpdm.network.config import preset
+from anofpdm.network.config import UNetConfig, preset
 from anofpdm.network.predictor import TrainedModel, load_trained
 from anofpdm.network.training import run_training
 from anofpdm.network.training.trainer import Trainer
@@ -33,7 +33,6 @@ from anofpdm.student.distillation import DistillConfig, distill
 from anofpdm.student.student import FOLDER, Student, load_student
 from anofpdm.student.targets import fingerprint
 from anofpdm.student.train_student import StudentTrainingConfig
-from anofpdm.util.distributed import World
 from anofpdm.util.files import folder_lock, write_atomically
 from anofpdm.util.progress import Progress, silent
 
@@ -153,10 +152,13 @@ class Fit:
 
     def _trainer(self, cohort: Cohort) -> Trainer:
         if (self.config.out / STATE).is_file():
-            return run_training.resume(self.config.out, cohort, device=self.device, world=World())
+            return run_training.resume(self.config.out, cohort, self._new_trainer)
         training = TrainingConfig(seed=self.config.seed, learning_rate=LEARNING_RATE)
         network = preset(self.config.preset, len(cohort.modalities))
-        return run_training.start(cohort, network, training, device=self.device, world=World())
+        return run_training.start(cohort, network, training, self._new_trainer)
+
+    def _new_trainer(self, network: UNetConfig, training: TrainingConfig) -> Trainer:
+        return Trainer(network, training, self.device)
 
     def _calibrate(self, model: TrainedModel, cohort: Cohort) -> Calibration:
         config = self.config

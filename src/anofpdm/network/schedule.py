@@ -57,10 +57,3 @@ class NoiseSchedule:
     def ddim_step(self, x: Tensor, clean: Tensor, t: int, t_next: int) -> Tensor:
         """From level t to level t_next, up or down, with the same noise."""
         return self.add_noise(clean, t_next, self.noise_in(x, clean, t))
-
-    def posterior(self, x: Tensor, clean: Tensor, t: int) -> tuple[Tensor, float]:
-        """Mean and standard deviation at level t - 1, given x at level t and the clean slice: a DDPM step."""
-        beta, bar = float(self.betas[t]), float(self.alpha_bar[t])
-        below = float(self.alpha_bar[t - 1]) if t else 1.0
-        mean = (math.sqrt(below) * beta * clean + math.sqrt(1 - beta) * (1 - below) * x) / (1 - bar)
-        return mean, math.sqrt(beta * (1 - below) / (1 - bar))

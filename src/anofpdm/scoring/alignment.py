@@ -46,7 +46,7 @@ def _is_same(shape: tuple[int, ...], affine: np.ndarray, target: Grid) -> bool:
 
 def _check_orientation(grid: Grid, target: Grid, paths: Paths) -> None:
     for space, path, other in ((grid, paths[0], paths[1]), (target, paths[1], paths[0])):
-        if not (space.header["qform_code"] or space.header["sform_code"]):
+        if not space.oriented:
             raise EvaluationError(
                 f"{path}: no orientation in its header (qform and sform codes are 0), and it does not have the grid of "
                 f"{other}; set the orientation again from the source"

@@ -1,12 +1,13 @@
 """Masks from NIfTI files, and two of them brought onto one grid."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
 
 from anofpdm.errors import EvaluationError
-from anofpdm.scans import Grid, read_volume
+from anofpdm.scans import AxialPlanes, Grid, read_volume
 from anofpdm.scoring.alignment import align
 
 MAX_ROUNDING = 1e-3  # of a label that a header scales, e.g. 255 by 1 / 255
@@ -26,8 +27,20 @@ def read_mask(path: Path, labels: Labels) -> tuple[np.ndarray, Grid]:
 def read_pair(predicted: Path, truth: Path, labels: tuple[Labels, Labels]) -> tuple[np.ndarray, np.ndarray, Grid]:
     """Predicted and true mask, bool [i, j, k], on the grid of the true one, and that grid."""
     true_mask, grid = read_mask(truth, labels[1])
-    mask, own_grid = read_mask(predicted, labels[0])
-    return align(mask, own_grid, grid, (predicted, truth)), true_mask, grid
+    return read_mask_on(grid, predicted, labels[0], truth), true_mask, grid
+
+
+def read_mask_on(grid: Grid, path: Path, labels: Labels, target: Path | str) -> np.ndarray:
+    """bool [i, j, k], brought onto the grid of `target`."""
+    mask, own_grid = read_mask(path, labels)
+    return align(mask, own_grid, grid, (path, target))
+
+
+def count_correct_slices(truth: np.ndarray, grid: Grid, detected: Mapping[int, bool]) -> int:
+    """Slices that were called unhealthy and have a lesion, or neither; `detected` is by axial position, from the
+    inferior end."""
+    lesion = np.asarray(AxialPlanes(grid, max(grid.shape)).axial(truth).any(axis=(1, 2)))
+    return sum(bool(lesion[position]) == called for position, called in detected.items())
 
 
 def _select(voxels: np.ndarray, labels: Labels, path: Path) -> np.ndarray:

@@ -12,7 +12,8 @@ from anofpdm import __version__
 from anofpdm.errors import AnoFPDMError, ScanWarning
 from anofpdm.report.blocks import to_markdown
 from anofpdm.report.render import render
-from anofpdm.scans import AxialPlanes, Grid, read_volume
+from anofpdm.scans import AxialPlanes, Grid, mask_slices, read_volume
+from anofpdm.scans.grid import bounding_box
 from anofpdm.scans.slices import foreground_percentile
 from anofpdm.scoring.alignment import align
 from anofpdm.scoring.masks import Labels, read_pair
@@ -65,14 +66,12 @@ def write_report(
 
 def choose_examples(scans: Sequence[ScoredScan]) -> dict[str, ScoredScan]:
     """Best, median and worst by DICE, of the scans with a lesion if there are any."""
-    shown = [scan for scan in scans if scan.scores.truth_ml] or list(scans)
+    shown = [scan for scan in scans if scan.scores.truth_ml] or scans
     ordered = sorted(shown, key=lambda scan: -scan.scores.dice)
-    if not ordered:
-        return {}
-    if len(ordered) == 1:
-        return {"": ordered[0]}
-    median = {"Median: ": ordered[len(ordered) // 2]} if len(ordered) > 2 else {}
-    return {"Best: ": ordered[0], **median, "Worst: ": ordered[-1]}
+    if len(ordered) < 2:
+        return dict(zip([""], ordered, strict=False))
+    titles = {0: "Best: ", len(ordered) // 2: "Median: ", len(ordered) - 1: "Worst: "}  # of two: the best and the worst
+    return {title: ordered[place] for place, title in titles.items()}
 
 
 # ---- charts ----------------------------------------------------------------------------------------------------------
@@ -113,7 +112,7 @@ def draw_scan(pair: Pair, labels: tuple[Labels, Labels], images: Path | None) ->
     planes = AxialPlanes(grid, SIZE)
     areas = [np.count_nonzero(planes.axial(mask), axis=(1, 2)) for mask in (predicted, truth)]
     shown = _spread_slices(sum(area / max(area.sum(), 1) for area in areas))
-    masks = [planes.to_network(planes.axial(mask)[shown]) >= 0.5 for mask in (predicted, truth)]
+    masks = [mask_slices(mask, planes, shown) for mask in (predicted, truth)]
     pixels = np.zeros(masks[0].shape) if image is None else planes.to_network(planes.axial(image)[shown])
     part = _square(masks[0] | masks[1])
     sheet = Image.new("RGB", (len(shown) * (TILE + GAP), TILE + CAPTION), drawing.BACKGROUND)
@@ -151,9 +150,9 @@ def _spread_slices(areas: np.ndarray) -> np.ndarray:
 
 def _square(masks: np.ndarray) -> tuple[slice, slice]:
     """Rows and columns around the masks [n, SIZE, SIZE], with a margin; the whole slice if they are empty."""
-    if not masks.any():
-        return slice(0, SIZE), slice(0, SIZE)
-    rows, columns = (np.flatnonzero(masks.any(axis=axes)) for axes in ((0, 2), (0, 1)))
-    side = int(np.clip(1.4 * (max(np.ptp(rows), np.ptp(columns)) + 1), SMALLEST_PART, SIZE))
-    top, left = (int(np.clip((line[0] + line[-1] - side) // 2, 0, SIZE - side)) for line in (rows, columns))
-    return slice(top, top + side), slice(left, left + side)
+    parts = bounding_box(np.asarray(masks.any(axis=0)))
+    longest = max(part.stop - part.start for part in parts)
+    side = int(np.clip(1.4 * longest, SMALLEST_PART, SIZE)) if longest else SIZE
+    starts = [int(np.clip((part.start + part.stop - 1 - side) // 2, 0, SIZE - side)) for part in parts]
+    top, left = (slice(start, start + side) for start in starts)
+    return top, left

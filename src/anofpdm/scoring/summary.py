@@ -1,8 +1,10 @@
 """Scores over many scans: means, medians, intervals over patients, and by lesion volume."""
 
 import itertools
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 
@@ -33,6 +35,8 @@ TITLES = {
 }
 BY_VOLUME = ("dice", "hd95_mm", "lesion_dice", "lesion_f1")
 SCAN_ML, LESION_ML = (0.0, 1.0, 5.0, 20.0, 50.0), (0.0, 0.05, 0.5, 5.0, 50.0)  # each bin is above this; no upper end
+
+Item = TypeVar("Item")
 
 
 @dataclass(frozen=True)
@@ -74,13 +78,18 @@ class Summary:
 
 def summarise(scans: Sequence[ScoredScan]) -> Summary:
     lesions = [lesion for scan in scans for lesion in scan.scores.lesions]
+    true_lesions = [lesion for lesion in lesions if lesion.kind != "false"]
+    by_volume = _by_volume(scans, lambda scan: scan.scores.truth_ml, SCAN_ML)
     return Summary(
         scans=len(scans),
         patients=len({scan.pair.patient for scan in scans}),
         scores=_statistics(scans, TITLES),
-        by_volume=_scan_bins(scans),
-        by_lesion=_lesion_bins([lesion for lesion in lesions if lesion.kind != "false"]),
-        false_components=sum(lesion.kind == "false" for lesion in lesions),
+        by_volume=[VolumeBin(name, len(some), _statistics(some, BY_VOLUME)) for name, some in by_volume.items()],
+        by_lesion=[
+            LesionBin(name, len(some), sum(lesion.kind == "found" for lesion in some), _mean_dice(some))
+            for name, some in _by_volume(true_lesions, lambda lesion: lesion.volume_ml, LESION_ML).items()
+        ],
+        false_components=len(lesions) - len(true_lesions),
     )
 
 
@@ -98,24 +107,16 @@ def _statistic(values: np.ndarray, patients: np.ndarray) -> Statistic:
     return Statistic(mean.value, median, mean.interval, len(defined))
 
 
-def _scan_bins(scans: Sequence[ScoredScan]) -> list[VolumeBin]:
-    bins = {"no lesion": [scan for scan in scans if not scan.scores.truth_ml]}
-    for name, low, high in _limits(SCAN_ML):
-        bins[name] = [scan for scan in scans if low < scan.scores.truth_ml <= high]
-    return [VolumeBin(name, len(some), _statistics(some, BY_VOLUME)) for name, some in bins.items() if some]
+def _mean_dice(lesions: Sequence[Lesion]) -> float:
+    return float(np.mean([lesion.dice for lesion in lesions]))
 
 
-def _lesion_bins(lesions: Sequence[Lesion]) -> list[LesionBin]:
-    bins = []
-    for name, low, high in _limits(LESION_ML):
-        kinds = [lesion.kind for lesion in lesions if low < lesion.volume_ml <= high]
-        dices = [lesion.dice for lesion in lesions if low < lesion.volume_ml <= high]
-        if kinds:
-            bins.append(LesionBin(name, len(kinds), kinds.count("found"), float(np.mean(dices))))
-    return bins
-
-
-def _limits(starts: Sequence[float]) -> list[tuple[str, float, float]]:
-    """Name, lower and upper end of each bin, in ml."""
-    bins = [(f"{low:g} to {high:g} ml", low, high) for low, high in itertools.pairwise(starts)]
-    return [*bins, (f"over {starts[-1]:g} ml", starts[-1], float("inf"))]
+def _by_volume(
+    items: Sequence[Item], volume_ml: Callable[[Item], float], starts: Sequence[float]
+) -> dict[str, list[Item]]:
+    """By name of the bin; bins without any are left out."""
+    bins = {"no lesion": [item for item in items if not volume_ml(item)]}
+    for low, high in itertools.pairwise([*starts, math.inf]):
+        name = f"over {low:g} ml" if math.isinf(high) else f"{low:g} to {high:g} ml"
+        bins[name] = [item for item in items if low < volume_ml(item) <= high]
+    return {name: some for name, some in bins.items() if some}

@@ -1,6 +1,7 @@
 """Training steps of the networks that only comparison methods need."""
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import torch
@@ -12,12 +13,12 @@ from anofpdm.network.training.training_config import TrainingConfig
 from anofpdm.study.rivals.noised_classifier import NoisedClassifier
 from anofpdm.study.rivals.rival_trainers import SimplexTrainer, choose_trainer
 from anofpdm.util.distributed import World
-from tests.network.trainers import CPU, HERE, UNLABELLED, inputs_of, without_zeros
+from tests.network.trainers import CPU, UNLABELLED, inputs_of, without_zeros
 
 
 def trainer_of(cohort, **options):
     config = TrainingConfig(batch=8, warm_up=3, **options)
-    return run_training.start(cohort, UNLABELLED, config, choose=choose_trainer, **HERE)
+    return run_training.start(cohort, UNLABELLED, config, partial(choose_trainer(config), device=CPU))
 
 
 def test_the_loss_of_a_classifier_falls(cohort):

@@ -11,6 +11,7 @@ from anofpdm.choices import Task
 from anofpdm.cohorts.store import Cohort
 from anofpdm.errors import TrainingError
 from anofpdm.labels import HEALTHY, NULL, UNHEALTHY
+from anofpdm.network.training.training_config import TrainingConfig
 from anofpdm.util.workers import map_in_threads
 
 READERS = 2  # threads; each reads up to two batches in advance
@@ -24,11 +25,11 @@ class SliceOrder:
         self._orders: dict[int, tuple[int, np.ndarray]] = {}  # by group: epoch and order
 
     @classmethod
-    def from_cohort(cls, cohort: Cohort, task: str, *, batch: int, balanced: bool, seed: int) -> "SliceOrder":
-        rows = training_rows(cohort, task)
+    def from_cohort(cls, cohort: Cohort, config: TrainingConfig) -> "SliceOrder":
+        rows, batch, seed = training_rows(cohort, config.task), config.batch, config.seed
         labels = cohort.labels[rows]
         kinds = [kind for kind in (HEALTHY, UNHEALTHY) if kind in labels]
-        if not balanced or not kinds:
+        if not config.balanced or not kinds:
             return cls([rows], [batch], seed)
         unlabelled = round(batch * float((labels == NULL).mean()))
         shares = [len(part) for part in np.array_split(np.arange(batch - unlabelled), len(kinds))]

@@ -25,32 +25,19 @@ from anofpdm.network.training.trainer import Trainer
 from anofpdm.network.training.training_config import TrainingConfig, TrainingLimits
 from anofpdm.network.weight_format import store
 from anofpdm.util.artifacts import to_plain
-from anofpdm.util.distributed import World
 from anofpdm.util.files import folder_lock, remove_temporary_files
 from anofpdm.util.progress import Progress, silent
 
 NO_LIMIT = 10**12  # steps
 REPORT_SECONDS = 5.0
 CHECK_STEPS = 10  # how often several processes agree on time limits and stop requests
-ChooseTrainer = Callable[[TrainingConfig], type[Trainer]]  # by what is trained, and with which noise
+MakeTrainer = Callable[[UNetConfig, TrainingConfig], Trainer]  # on this process's device
 
 
 # ---- starting --------------------------------------------------------------------------------------------------------
 
 
-def train_unet(_config: TrainingConfig) -> type[Trainer]:
-    return Trainer
-
-
-def start(
-    cohort: Cohort,
-    network: UNetConfig,
-    config: TrainingConfig,
-    *,
-    device: torch.device,
-    world: World,
-    choose: ChooseTrainer = train_unet,
-) -> Trainer:
+def start(cohort: Cohort, network: UNetConfig, config: TrainingConfig, make: MakeTrainer) -> Trainer:
     """A trainer at step 0, with the same weights in every process."""
     size = cohort.slices.shape[-1]
     if size % network.side_divisor:
@@ -59,18 +46,10 @@ def start(
             "prepare the cohort with another --size"
         )
     torch.manual_seed(config.seed)
-    return choose(config)(network, config, device, world)
+    return make(network, config)
 
 
-def start_from(
-    model: Path,
-    cohort: Cohort,
-    config: TrainingConfig,
-    *,
-    device: torch.device,
-    world: World,
-    choose: ChooseTrainer = train_unet,
-) -> Trainer:
+def start_from(model: Path, cohort: Cohort, config: TrainingConfig, make: MakeTrainer) -> Trainer:
     """A trainer at step 0 with the weights of a model, for fine-tuning."""
     weights, payload, _ = checkpoint.load_model(model)
     task = payload.get("task")
@@ -87,15 +66,13 @@ def start_from(
         raise ModelError(f"{model} was trained for task '{task}' and cannot be fine-tuned for task '{config.task}'")
     if config.task == Task.GUIDED and trained.network.n_labels < len(LABEL_NAMES):
         raise ModelError(f"{model} was trained without labels (task '{task}') and cannot be guided; set --task")
-    trainer = start(cohort, trained.network, config, device=device, world=world, choose=choose)
+    trainer = start(cohort, trained.network, config, make)
     with checkpoint.weights_must_fit(model):
         trainer.load_weights(weights)
     return trainer
 
 
-def resume(
-    model: Path, cohort: Cohort, *, device: torch.device, world: World, choose: ChooseTrainer = train_unet
-) -> Trainer:
+def resume(model: Path, cohort: Cohort, make: MakeTrainer) -> Trainer:
     """A trainer as it was at its last save."""
     tensors, payload = checkpoint.load_state(model)
     saved = ModelConfig.from_header(payload, model, "resume with that version, or fine-tune with --from")
@@ -104,7 +81,7 @@ def resume(
             f"{model} was trained on another cohort than {cohort.path} (or its labels or split have changed since); "
             "use the same cohort, or fine-tune with --from"
         )
-    trainer = start(cohort, saved.network, saved.training, device=device, world=world, choose=choose)
+    trainer = start(cohort, saved.network, saved.training, make)
     with checkpoint.weights_must_fit(model):
         trainer.restore(tensors, saved.step)
     return trainer
@@ -162,9 +139,7 @@ class _Run:
 
     def _batches(self) -> Any:
         trainer, config = self.trainer, self.trainer.config
-        order = SliceOrder.from_cohort(
-            self.cohort, config.task, batch=config.batch, balanced=config.balanced, seed=config.seed
-        )
+        order = SliceOrder.from_cohort(self.cohort, config)
         steps = range(trainer.step, NO_LIMIT if self.limits.steps is None else self.limits.steps)
         part = trainer.world.batch_slice(config.batch)
         return read_ahead(self.cohort, order, steps, part=part, pin=trainer.device.type == "cuda")

@@ -11,7 +11,7 @@ import numpy as np
 from scipy import ndimage
 
 from anofpdm.errors import EvaluationError
-from anofpdm.scoring.metrics.surfaces import Spacing, Surface, find_surface, measure_distances
+from anofpdm.scoring.metrics.surfaces import Distances, Spacing, Surface, find_surface, neighbours
 
 PENALTY_MM = 374.0  # HD95 of what has no counterpart, as in BraTS: the diagonal of its images, rounded up
 DILATIONS = 3  # parts of the true mask whose dilations touch are one lesion, as in BraTS 2023 on gliomas
@@ -38,11 +38,17 @@ class Lesion:
 class LabelledMask:
     labels: np.ndarray
     spacing: Spacing
+    start: np.ndarray  # [3], index of the first voxel in the whole scan
+
+    @functools.cached_property
+    def voxels(self) -> np.ndarray:
+        """[n], flat indices."""
+        return np.flatnonzero(self.labels > 0)
 
     @functools.cached_property
     def sizes(self) -> np.ndarray:
         """[parts], voxels."""
-        return np.bincount(self.labels[self.labels > 0])[1:]
+        return np.bincount(self.labels.ravel()[self.voxels])[1:]
 
     @functools.cached_property
     def surface(self) -> Surface:
@@ -54,10 +60,10 @@ class LabelledMask:
 
     @functools.cached_property
     def centres(self) -> np.ndarray:
-        """[parts, 3]: mean position of the surface of each part."""
-        labels, cells = self.surface.labels, self.surface.cells
-        sums = np.stack([np.bincount(labels, place) for place in cells.T], axis=1)
-        return (sums / np.maximum(np.bincount(labels), 1)[:, None] + 0.5)[1:]
+        """[parts, 3]: mean position of the surface of each part, voxel index in the whole scan."""
+        labels, points = self.surface.labels, self.surface.points
+        sums = np.stack([np.bincount(labels, place) for place in points.T], axis=1)
+        return (sums / np.maximum(np.bincount(labels), 1)[:, None] / self.spacing + 0.5 + self.start)[1:]
 
 
 def find_components(mask: np.ndarray) -> np.ndarray:
@@ -66,15 +72,14 @@ def find_components(mask: np.ndarray) -> np.ndarray:
     return labels
 
 
-def count_overlaps(ours: np.ndarray, theirs: np.ndarray) -> np.ndarray:
-    """[our parts, their parts], voxels in both."""
-    rows, columns = int(ours.max()) + 1, int(theirs.max()) + 1
+def count_overlaps(ours: LabelledMask, theirs: np.ndarray) -> np.ndarray:
+    """[our parts, their parts], voxels in both; `theirs` are labels."""
+    rows, columns = len(ours.sizes) + 1, int(theirs.max()) + 1
     if rows * columns > MAX_PAIRS:
         raise EvaluationError(
             f"{rows - 1} predicted and {columns - 1} true components are too many to match; remove the smallest first"
         )
-    common = (ours > 0) & (theirs > 0)
-    pairs = ours[common] * columns + theirs[common]
+    pairs = ours.labels.ravel()[ours.voxels] * columns + theirs.ravel()[ours.voxels]
     return np.bincount(pairs, minlength=rows * columns).reshape(rows, columns)[1:, 1:]
 
 
@@ -98,22 +103,12 @@ def panoptic_quality(overlaps: np.ndarray, predicted_sizes: np.ndarray, truth_si
 # ---- BraTS -----------------------------------------------------------------------------------------------------------
 
 
-def find_lesions(predicted: LabelledMask, truth: LabelledMask) -> list[Lesion]:
-    """True lesions, then false components: of predicted components, and of true components by any labels."""
-    dilated = truth.labels > 0
+def merge_lesions(truth: np.ndarray) -> np.ndarray:
+    """Labels of a dilated mask, whose components are the lesions."""
+    dilated = truth > 0
     for _ in range(DILATIONS):
         dilated = _dilate(dilated)
-    dilated = find_components(dilated)
-    lesions = LabelledMask(np.where(truth.labels, dilated, 0), truth.spacing)
-    matches = count_overlaps(predicted.labels, dilated) > 0  # [component, lesion]
-    overlaps = count_overlaps(predicted.labels, lesions.labels)
-    return [
-        *(
-            _measure_lesion(predicted, lesions, label, np.flatnonzero(column) + 1, int(common[column].sum()))
-            for label, (column, common) in enumerate(zip(matches.T, overlaps.T, strict=True), start=1)
-        ),
-        *(_false_component(predicted, int(row) + 1) for row in np.flatnonzero(~matches.any(axis=1))),
-    ]
+    return find_components(dilated)
 
 
 def _dilate(mask: np.ndarray) -> np.ndarray:
@@ -123,32 +118,43 @@ def _dilate(mask: np.ndarray) -> np.ndarray:
 
 
 def _spread(mask: np.ndarray, axis: int) -> np.ndarray:
-    return mask | np.roll(mask, 1, axis) | np.roll(mask, -1, axis)
+    """With the voxels before and after."""
+    wide = mask.copy()
+    (before, after), (wide_before, wide_after) = neighbours(mask, axis), neighbours(wide, axis)
+    wide_before |= after
+    wide_after |= before
+    return wide
 
 
-def _measure_lesion(
-    predicted: LabelledMask, lesions: LabelledMask, label: int, matched: np.ndarray, common: int
-) -> Lesion:
-    """`matched`: labels of predicted components that touch the dilated lesion; `common`: their voxels in the lesion."""
-    size, predicted_size = int(lesions.sizes[label - 1]), int(predicted.sizes[matched - 1].sum())
-    hd95_mm = PENALTY_MM
-    if len(matched):
-        surfaces = predicted.surface.of_parts(matched), lesions.surface.of_parts(label)
-        hd95_mm = measure_distances(*surfaces, lesions.spacing).hd95()
-    return Lesion(
-        kind="found" if len(matched) else "missed",
-        volume_ml=size * lesions.voxel_ml,
-        predicted_ml=predicted_size * lesions.voxel_ml,
-        dice=2 * common / (size + predicted_size),
-        hd95_mm=hd95_mm,
-        counted=size * lesions.voxel_ml * 1000 > IGNORED_MM3,
-        centre=tuple(lesions.centres[label - 1].tolist()),
-    )
-
-
-def _false_component(predicted: LabelledMask, label: int) -> Lesion:
-    volume_ml = float(predicted.sizes[label - 1]) * predicted.voxel_ml
-    return Lesion("false", volume_ml, volume_ml, 0.0, PENALTY_MM, True, tuple(predicted.centres[label - 1].tolist()))
+def measure_lesions(
+    predicted: LabelledMask, lesions: LabelledMask, dilated: np.ndarray, distances: Distances | None
+) -> list[Lesion]:
+    """True lesions, then false components. `dilated` has the labels of the lesions; `distances` are between the two
+    surfaces, None without both."""
+    matches = count_overlaps(predicted, dilated) > 0  # [component, lesion]
+    common = count_overlaps(predicted, lesions.labels).sum(axis=0)
+    sizes = np.stack([lesions.sizes, matches.T @ predicted.sizes, common], axis=1)  # [lesion, 3]
+    measured = []
+    for label, (size, predicted_size, shared) in enumerate(sizes.tolist(), start=1):
+        matched = np.flatnonzero(matches[:, label - 1]) + 1
+        hd95_mm = PENALTY_MM
+        if distances is not None and len(matched):
+            hd95_mm = distances.of_parts(matched, label).hd95()
+        lesion = Lesion(
+            kind="found" if len(matched) else "missed",
+            volume_ml=size * lesions.voxel_ml,
+            predicted_ml=predicted_size * lesions.voxel_ml,
+            dice=2 * shared / (size + predicted_size),
+            hd95_mm=hd95_mm,
+            counted=size * lesions.voxel_ml * 1000 > IGNORED_MM3,
+            centre=tuple(lesions.centres[label - 1].tolist()),
+        )
+        measured.append(lesion)
+    for part in np.flatnonzero(~matches.any(axis=1)):
+        volume_ml = float(predicted.sizes[part]) * predicted.voxel_ml
+        centre = tuple(predicted.centres[part].tolist())
+        measured.append(Lesion("false", volume_ml, volume_ml, 0.0, PENALTY_MM, True, centre))
+    return measured
 
 
 def lesion_wise(lesions: list[Lesion]) -> tuple[float, float]:

@@ -1,19 +1,10 @@
-"""Pixel metrics of masks and maps against the ground truth. Undefined values are NaN."""
+"""Pixel metrics of masks against the ground truth. Undefined values are NaN."""
 
 from dataclasses import dataclass
 
 import numpy as np
 
 from anofpdm.errors import EvaluationError
-
-
-def mean_defined(values: np.ndarray) -> float:
-    """Mean of the values that are not NaN; NaN if there are none."""
-    defined = values[~np.isnan(values)]
-    return float(defined.mean()) if len(defined) else float("nan")
-
-
-# ---- masks -----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -70,55 +61,3 @@ def check_patients(patients: np.ndarray, n_slices: int) -> None:
 
 def _per_slice(mask: np.ndarray) -> np.ndarray:
     return np.count_nonzero(mask, axis=tuple(range(1, mask.ndim)))
-
-
-# ---- maps ------------------------------------------------------------------------------------------------------------
-
-
-def average_precision(scores: np.ndarray, truth: np.ndarray) -> float:
-    """The exact area below precision and recall, one step for every distinct score. Both flat, [n]."""
-    return float(precision_recall_area(*count_by_score(scores, truth)))
-
-
-def roc_auc(scores: np.ndarray, truth: np.ndarray) -> float:
-    """The chance that a lesion pixel scores above another; ties count half. Both flat, [n]."""
-    return float(roc_area(*count_by_score(scores, truth)))
-
-
-def precision_recall_area(true: np.ndarray, false: np.ndarray) -> np.ndarray:
-    """Counts [..., B] in groups of equal score, highest first -> [...]; NaN where nothing is true."""
-    hits = true.cumsum(axis=-1)
-    taken = hits + false.cumsum(axis=-1)
-    total = true.sum(axis=-1)
-    area = (true * (hits / np.maximum(taken, 1))).sum(axis=-1) / np.maximum(total, 1)
-    return np.where(total > 0, area, np.nan)
-
-
-def roc_area(true: np.ndarray, false: np.ndarray) -> np.ndarray:
-    """Counts [..., B] in groups of equal score, highest first -> [...]; NaN where all or nothing is true."""
-    above = true.cumsum(axis=-1) - true / 2
-    pairs = true.sum(axis=-1) * false.sum(axis=-1, dtype=float)
-    area = (false * above).sum(axis=-1) / np.maximum(pairs, 1)
-    return np.where(pairs > 0, area, np.nan)
-
-
-def check_scores(scores: np.ndarray, truth: np.ndarray) -> None:
-    check_masks(np.empty(scores.shape, dtype=bool), truth)
-    n_broken = np.count_nonzero(np.isnan(scores))
-    if n_broken:
-        raise EvaluationError(f"{n_broken} of {scores.size} scores are not numbers (NaN), so they cannot be ranked")
-
-
-def count_by_score(scores: np.ndarray, truth: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """How many are true and how many false, by falling score; falses between two true scores are one group.
-
-    Neither area depends on the order within a run of falses. Two plain sorts are far quicker than one argsort.
-    """
-    check_scores(scores, truth)
-    values, counts = np.unique(scores[truth], return_counts=True)
-    rest = np.sort(scores[~truth])
-    ends = np.stack([np.searchsorted(rest, values, side) for side in ("left", "right")], axis=-1)  # [values, 2]
-    false = np.diff(ends.ravel(), prepend=0, append=len(rest))  # below the first value, at it, below the next, ...
-    true = np.zeros_like(false)
-    true[1::2] = counts
-    return true[::-1], false[::-1]

@@ -5,7 +5,6 @@ voxels share. Its area is that of the marching-cubes surface in the cell. Beyond
 """
 
 import functools
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,42 +12,63 @@ from scipy import ndimage
 from scipy.spatial import KDTree
 
 Spacing = tuple[float, float, float]  # voxel size along each array axis, mm
+Labels = int | np.ndarray
 
 SLACK_MM = 1e-3  # of tolerances: voxel sizes in a header are rounded
 
 
 @dataclass(frozen=True)
 class Surface:
-    cells: np.ndarray  # [n, 3], integer; cell c has the voxels c and c + 1 along each axis
+    points: np.ndarray  # [n, 3], mm, of cells; cell c has the voxels c and c + 1 along each axis
     areas: np.ndarray  # [n], mm2
     labels: np.ndarray  # [n], of the part of the mask in each cell
 
-    def of_parts(self, labels: int | Sequence[int] | np.ndarray) -> "Surface":
-        chosen = np.isin(self.labels, labels)
-        return Surface(self.cells[chosen], self.areas[chosen], self.labels[chosen])
+    def take(self, chosen: np.ndarray) -> "Surface":
+        return Surface(self.points[chosen], self.areas[chosen], self.labels[chosen])
 
 
 def find_surface(labels: np.ndarray, spacing: Spacing) -> Surface:
     """Parts of a mask [i, j, k] that do not touch, with background (0) at each side of the array."""
     some = every = labels > 0  # of the voxels of each cell
     for axis in range(3):
-        some, every = some | np.roll(some, -1, axis), every & np.roll(every, -1, axis)
-    cells = np.stack(np.unravel_index(np.flatnonzero(some & ~every), labels.shape), axis=-1)
+        (some, after), (every, every_after) = neighbours(some, axis), neighbours(every, axis)
+        some, every = some | after, every & every_after
+    cells = np.argwhere(some & ~every)
     voxels = np.stack([labels[tuple((cells + corner).T)] for corner in np.ndindex(2, 2, 2)])  # [8, n]
     codes = np.packbits(voxels > 0, axis=0, bitorder="little")[0]
-    return Surface(cells, element_areas(spacing)[codes], voxels.max(axis=0))
+    return Surface(cells * spacing, element_areas(spacing)[codes], voxels.max(axis=0))
+
+
+def neighbours(array: np.ndarray, axis: int) -> tuple[np.ndarray, np.ndarray]:
+    """Views without the last plane across an axis, and without the first."""
+    planes = np.moveaxis(array, axis, 0)
+    return np.moveaxis(planes[:-1], 0, axis), np.moveaxis(planes[1:], 0, axis)
 
 
 @dataclass(frozen=True)
 class Distances:
     """From each element of one surface to the nearest element of the other, and back."""
 
+    surfaces: tuple[Surface, Surface]
     mm: tuple[np.ndarray, np.ndarray]
-    areas: tuple[np.ndarray, np.ndarray]  # of the same elements, mm2
+    nearest: tuple[np.ndarray, np.ndarray]  # labels of the parts to which the nearest elements belong
+
+    @property
+    def areas(self) -> tuple[np.ndarray, np.ndarray]:
+        return self.surfaces[0].areas, self.surfaces[1].areas
 
     @property
     def total_area(self) -> float:
         return float(self.areas[0].sum() + self.areas[1].sum())
+
+    def of_parts(self, labels: Labels, other_labels: Labels) -> "Distances":
+        """Between these parts of the two surfaces."""
+        here, there = np.isin(self.surfaces[0].labels, labels), np.isin(self.surfaces[1].labels, other_labels)
+        parts = self.surfaces[0].take(here), self.surfaces[1].take(there)
+        nearest = self.nearest[0][here], self.nearest[1][there]
+        if np.isin(nearest[0], other_labels).all() and np.isin(nearest[1], labels).all():
+            return Distances(parts, (self.mm[0][here], self.mm[1][there]), nearest)
+        return measure_distances(*parts)  # other parts are nearer
 
     def hd95(self) -> float:
         """The larger of the 95th percentiles of both directions."""
@@ -72,16 +92,17 @@ def _percentile_95(mm: np.ndarray, areas: np.ndarray) -> float:
     return float(mm[order[place]])
 
 
-def measure_distances(surface: Surface, other: Surface, spacing: Spacing) -> Distances:
+def measure_distances(surface: Surface, other: Surface) -> Distances:
     """Neither surface may be empty."""
-    there, back = _find_nearest(surface, other, spacing), _find_nearest(other, surface, spacing)
-    return Distances((there, back), (surface.areas, other.areas))
+    (there, other_rows), (back, rows) = _find_nearest(surface, other), _find_nearest(other, surface)
+    return Distances((surface, other), (there, back), (other.labels[other_rows], surface.labels[rows]))
 
 
-def _find_nearest(surface: Surface, other: Surface, spacing: Spacing) -> np.ndarray:
-    """[n], mm, from each element of a surface to the nearest of another."""
-    _, nearest = KDTree(other.cells * spacing).query(surface.cells * spacing)
-    return np.linalg.norm((surface.cells - other.cells[nearest]) * spacing, axis=1)
+def _find_nearest(surface: Surface, other: Surface) -> tuple[np.ndarray, np.ndarray]:
+    """Distance from each element to the nearest of the other surface, and its row."""
+    tree = KDTree(other.points, leafsize=32, compact_nodes=False, balanced_tree=False)  # quick to build
+    distances, rows = tree.query(surface.points)
+    return distances, rows
 
 
 # ---- areas of surface elements ---------------------------------------------------------------------------------------

@@ -21,12 +21,12 @@ from anofpdm.method.decision import decide
 from anofpdm.method.evidence import Evidence, EvidenceRequest
 from anofpdm.method.gather import gather_shared, slice_seeds
 from anofpdm.network.predictor import TrainedModel
-from anofpdm.scoring.metrics.pixels import average_precision
 from anofpdm.study.ablations import ablation_tables
 from anofpdm.study.ablations.ablation_tables import Ablation
 from anofpdm.study.ablations.evidence_passes import NO_DETECTOR, Study, choose_levels, measured_slices
 from anofpdm.study.ablations.levels import LevelMeasurements, second_pass
 from anofpdm.study.comparison.methods import VARIANTS, EvidenceMethod
+from anofpdm.study.comparison.rankings import average_precision
 from anofpdm.util.distributed import World
 from anofpdm.util.progress import Progress, silent
 

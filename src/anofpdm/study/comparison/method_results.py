@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from anofpdm.scoring.metrics.lesions import SizeBin
 from anofpdm.study.comparison.names import Setup
 from anofpdm.study.comparison.scores import (
     GroundTruth,
@@ -22,6 +21,7 @@ from anofpdm.study.comparison.scores import (
     score_predictions,
     without_detector,
 )
+from anofpdm.study.comparison.slice_lesions import SizeBin
 from anofpdm.util.files import write_atomically
 
 WORK = "work"  # scratch space, removed afterwards

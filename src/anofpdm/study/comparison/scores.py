@@ -6,16 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from anofpdm.scoring.metrics.bootstrap import (
-    Estimate,
-    Interval,
-    mean_estimate,
-    ranking_estimates,
-    ratio_estimate,
-)
-from anofpdm.scoring.metrics.lesions import SizeBin, dice_by_size, hd95, lesion_area, lesion_counts
+from anofpdm.scoring.metrics.bootstrap import Estimate, Interval, mean_estimate, ratio_estimate
 from anofpdm.scoring.metrics.pixels import Confusion, confusion, dice
 from anofpdm.study.comparison.names import Setup
+from anofpdm.study.comparison.rankings import ranking_estimates
+from anofpdm.study.comparison.slice_lesions import SizeBin, dice_by_size, hd95, lesion_area, lesion_counts
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,7 @@ from anofpdm.cohorts.subjects import Subject
 from anofpdm.errors import AnoFPDMError, ConfigError, ScanWarning
 from anofpdm.network.checkpoint import CONFIG
 from anofpdm.scans import write_nifti
-from anofpdm.scoring.alignment import align
-from anofpdm.scoring.masks import Labels, read_mask
+from anofpdm.scoring.masks import Labels, read_mask, read_mask_on
 from anofpdm.scoring.pairs import Pair, Pairing
 from anofpdm.scoring.score_pairs import ScoringReport, score_pairs
 from anofpdm.segment import outputs
@@ -131,8 +130,7 @@ def find_truth(subject: Subject, folder: Path) -> Path:
         return first
     union, grid = read_mask(first, "all")
     for path in others:
-        mask, own_grid = read_mask(path, "all")
-        union = union | align(mask, own_grid, grid, (path, first))
+        union = union | read_mask_on(grid, path, "all", first)
     folder.mkdir(parents=True, exist_ok=True)
     written = folder / f"{subject.name}_mask.nii.gz"
     write_nifti(written, union.astype(np.uint8), grid)

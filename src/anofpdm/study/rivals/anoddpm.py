@@ -3,6 +3,7 @@
 Lesions, which the model has not been trained on, are not reconstructed. Simplex noise has the scale of lesions.
 """
 
+import math
 from collections.abc import Callable, Sequence
 
 import torch
@@ -19,9 +20,17 @@ def reconstruct(predict: Predict, x0: Tensor, level: int, draw: SampleNoise, *, 
     """Noise to `level`, then DDPM sampling down to 0, one level at a time."""
     x = SCHEDULE.add_noise(x0, level, draw(level))
     for t in range(level, -1, -1):
-        mean, deviation = SCHEDULE.posterior(x, estimate_clean(predict, x, t, clamp), t)
+        mean, deviation = posterior(x, estimate_clean(predict, x, t, clamp), t)
         x = mean + deviation * draw(t) if t else mean
     return x
+
+
+def posterior(x: Tensor, clean: Tensor, t: int) -> tuple[Tensor, float]:
+    """Mean and standard deviation at level t - 1, given x at level t and the clean slice: a DDPM step."""
+    beta, bar = float(SCHEDULE.betas[t]), float(SCHEDULE.alpha_bar[t])
+    below = float(SCHEDULE.alpha_bar[t - 1]) if t else 1.0
+    mean = (math.sqrt(below) * beta * clean + math.sqrt(1 - beta) * (1 - below) * x) / (1 - bar)
+    return mean, math.sqrt(beta * (1 - below) / (1 - bar))
 
 
 def gaussian_draws(x0: Tensor, seeds: Sequence[int]) -> SampleNoise:

@@ -1,4 +1,4 @@
-"""Lesion-wise metrics: distance of borders, detected lesions, and DICE by lesion size."""
+"""Lesion-wise metrics of slices: distance of borders, detected lesions, and DICE by lesion size."""
 
 from dataclasses import dataclass
 
@@ -18,7 +18,7 @@ EIGHT_NEIGHBOURS = ((1, 1, 1), (1, 1, 1), (1, 1, 1))
 def hd95(predicted: np.ndarray, truth: np.ndarray, pixel_mm: float = 1.0) -> np.ndarray:
     """bool [N, H, W] each -> [N] in mm, the 95th percentile of the distances from each border to the other, pooled.
 
-    NaN where either mask is empty: there is no border. Average with `mean_defined`, and report the number of slices.
+    NaN where either mask is empty: there is no border. Report the number of the other slices beside their mean.
     """
     check_masks(predicted, truth)
     distances = np.full(len(truth), np.nan)
