@@ -56,7 +56,7 @@ def test_a_scan_becomes_a_result(server, scan, done_job, store_folder):
         assert str(store_folder).encode() not in server.request(url).body
 
 
-def test_all_scans_are_listed_newest_first(server, make_scan, done_job, store_folder):
+def test_all_scans_are_listed_newest_first(server, make_scan, done_job):
     """For whoever can reach the server: an id that another browser stores is not needed."""
     newer = server.upload(make_scan(11)).json
     listed = server.request("/api/jobs").json
@@ -70,9 +70,6 @@ def test_all_scans_are_listed_newest_first(server, make_scan, done_job, store_fo
         assert server.request(f"/api/jobs?limit={limit}").status == 422
     server.wait(newer["id"])
     server.delete(newer)
-    for path in ("/api/jobs/", "/api/results/"):
-        assert server.request(path + newer["id"]).status == 404
-    assert not (store_folder / "jobs" / newer["id"]).exists()
 
 
 def test_the_api_is_documented(server):
@@ -144,14 +141,6 @@ def test_errors_in_the_data_are_found_in_the_queue(server, scan, store_folder):
 
 
 # ---- attacks ---------------------------------------------------------------------------------------------------------
-
-
-def test_file_names_with_paths(server, scan, store_folder):
-    response = server.upload(scan, dict.fromkeys(scan, "../../../../etc/passwd"))
-    place = store_folder / "jobs" / response.json["id"]
-    assert {path.name for path in (place / "input").iterdir()} == {"flair.nii.gz", "t2.nii.gz"}
-    server.wait(response.json["id"])
-    server.delete(response.json)
 
 
 @pytest.mark.parametrize(
@@ -264,17 +253,19 @@ def test_a_dicom_study_gives_a_dicom_seg(server, store_folder, tmp_path):
     assert {path.name for path in (store_folder / "jobs" / job["id"]).iterdir()} == {"job.json", "input", "result"}
 
 
-def test_the_log_contains_no_personal_data(server, scan, store_folder):
+def test_no_file_name_of_the_client_is_used_stored_or_logged(server, scan, store_folder):
     image = nib.Nifti1Image.from_filename(scan["flair"])
     image.header["descrip"] = SECRET.encode()
     named = {"flair": gzip.compress(image.to_bytes()), "t2": scan["t2"]}
-    job, _ = server.finish(named, {"flair": f"{SECRET}.nii.gz", "t2": f"{SECRET}_t2.nii.gz"})
+    job, _ = server.finish(named, {"flair": f"../../../../{SECRET}.nii.gz", "t2": f"{SECRET}_t2.nii.gz"})
     server.request(f"/api/results/{SECRET}/files/{SECRET}?name={SECRET}")
     server.upload({"flair": SECRET.encode(), "t2": SECRET.encode()}, {"flair": f"{SECRET}.nii"})
     log = server.log.read_text()
     assert SECRET not in log
     assert job["id"] not in log  # the id gives access to the scan
-    for path in (store_folder / "jobs" / job["id"]).rglob("*"):
+    folder = store_folder / "jobs" / job["id"]
+    assert {path.name for path in (folder / "input").iterdir()} == {"flair.nii.gz", "t2.nii.gz"}
+    for path in folder.rglob("*"):
         assert SECRET not in path.name
         if path.is_file() and path.parent.name != "input":
             data = path.read_bytes()

@@ -194,9 +194,9 @@ def _documents(source: BundleSource) -> dict[str, bytes]:
     documents = {name: path.read_bytes() for name, path in paths.items() if path.is_file()}
     if "LICENSE" not in documents and source.shipped:
         terms = documents.get("docs/data_license.txt", f"SPDX-License-Identifier: {source.licence}\n".encode())
-        files = (importlib.metadata.files("anofpdm") or ()) if source.licence == CODE_LICENCE else ()
-        texts = [path.read_text() for path in files if path.name == "LICENSE"]
-        documents["LICENSE"] = terms + "\n".join(["", *texts[:1]]).encode()
+        text = importlib.metadata.distribution("anofpdm").read_text("licenses/LICENSE")
+        own = f"\n{text}" if text and source.licence == CODE_LICENCE else ""
+        documents["LICENSE"] = terms + own.encode()
     return documents
 
 

@@ -31,16 +31,24 @@ def encode_png(image: Image.Image) -> bytes:
     return buffer.getvalue()
 
 
+def grey_levels(pixels: np.ndarray) -> np.ndarray:
+    """From -1 to 1 -> uint8."""
+    return np.round((np.clip(pixels, -1, 1) + 1) * 127.5).astype(np.uint8)
+
+
+def heat_levels(values: np.ndarray, highest: float) -> np.ndarray:
+    """From 0 to `highest` -> uint8, indices of HEAT_COLOURS."""
+    return np.round(np.clip(values / max(highest, 1e-12), 0, 1) * 255).astype(np.uint8)
+
+
 def grey_tile(pixels: np.ndarray, side: int) -> Image.Image:
     """[H, W] in [-1, 1] -> grey, side x side."""
-    grey = Image.fromarray(np.round((np.clip(pixels, -1, 1) + 1) * 127.5).astype(np.uint8))
-    return grey.resize((side, side), Image.Resampling.BICUBIC).convert("RGB")
+    return Image.fromarray(grey_levels(pixels)).resize((side, side), Image.Resampling.BICUBIC).convert("RGB")
 
 
 def heat_tile(values: np.ndarray, highest: float, side: int) -> Image.Image:
     """[H, W] from 0 to `highest` -> colours from black through red to white."""
-    shades = np.round(np.clip(values / max(highest, 1e-12), 0, 1) * 255).astype(int)
-    return Image.fromarray(HEAT_COLOURS[shades]).resize((side, side), Image.Resampling.BILINEAR)
+    return Image.fromarray(HEAT_COLOURS[heat_levels(values, highest)]).resize((side, side), Image.Resampling.BILINEAR)
 
 
 def draw_outline(tile: Image.Image, mask: np.ndarray, colour: Colour = OUTLINE, width: int = 1) -> Image.Image:
