@@ -52,6 +52,7 @@ def bundle(tmp_path_factory):
     return folder
 
 
+@pytest.mark.filterwarnings("ignore::anofpdm.errors.ScanWarning")
 def test_probabilities_and_mask_are_ours(bundle, tmp_path):
     files = scan_with_lesions(tmp_path, ("flair", "t2"), codes="PIR")
     result = load("phantom-tumour", "cpu").segment(files, engine="student")

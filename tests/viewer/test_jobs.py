@@ -32,22 +32,16 @@ def test_ids_are_random_and_the_order_is_kept(store):
     assert store.all(JobState.QUEUED) == jobs
 
 
-def test_a_finished_job_is_restored(store, tmp_path):
+def test_a_finished_job_is_restored_and_an_unreadable_state_file_deletes_nothing(store, tmp_path):
     job = store.start(accept_scan(store))
     write_result(store, job)
     job = store.finish(job)
     assert (job.state, job.result) == (JobState.DONE, {"volume_ml": 1.5, "findings": 2})
     assert JobStore(tmp_path).get(job.id) == job
-
-
-def test_a_running_job_is_queued_again_in_its_old_place(store, tmp_path):
-    first, second = accept_scan(store), accept_scan(store)
-    store.start(first)
-    write_result(store, first)
-    store = JobStore(tmp_path)
-    assert [job.id for job in store.all(JobState.QUEUED)] == [first.id, second.id]
-    assert not store.path(first, UNFINISHED).exists()
-    assert store.get(first.id).attempts == 1
+    for text in ("", "{", "[]", '{"id": "other", "number": 1}', '{"unknown": 1}'):
+        store.path(job, "job.json").write_text(text)
+        assert JobStore(tmp_path).all() == []
+        assert store.path(job, f"{RESULT}/summary.json").is_file()
 
 
 def test_a_result_without_an_updated_state_is_kept(store, tmp_path):
@@ -58,25 +52,17 @@ def test_a_result_without_an_updated_state_is_kept(store, tmp_path):
     assert (job.state, job.result) == (JobState.DONE, {"volume_ml": 1.5, "findings": 2})
 
 
-def test_a_job_that_ends_the_server_three_times_fails(store, tmp_path):
-    job = accept_scan(store)
-    for _ in range(3):
-        assert store.get(job.id).state == JobState.QUEUED
-        store.start(store.get(job.id))
+def test_a_job_that_ends_the_server_is_queued_in_its_old_place_and_fails_the_third_time(store, tmp_path):
+    job, other = accept_scan(store), accept_scan(store)
+    for attempts in range(3):
+        assert [queued.id for queued in store.all(JobState.QUEUED)] == [job.id, other.id]
+        assert store.get(job.id).attempts == attempts
+        write_result(store, store.start(store.get(job.id)))
         store = JobStore(tmp_path)
+        assert not store.path(job, UNFINISHED).exists()
     assert store.get(job.id).state == JobState.FAILED
     assert "will not be tried again" in store.get(job.id).error
     assert not store.path(job, INPUT).exists()
-
-
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"id": "other", "number": 1}', '{"unknown": 1}'])
-def test_an_unreadable_state_file_deletes_nothing(store, tmp_path, text):
-    job = store.start(accept_scan(store))
-    write_result(store, job)
-    store.finish(job)
-    store.path(job, "job.json").write_text(text)
-    assert JobStore(tmp_path).all() == []
-    assert store.path(job, f"{RESULT}/summary.json").is_file()
 
 
 def test_a_deleted_job_cannot_be_used(store, tmp_path):

