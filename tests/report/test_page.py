@@ -16,7 +16,7 @@ from anofpdm.report.display import SliceSpace
 from anofpdm.report.page_data import column_count, overview_rows
 from anofpdm.report.result_page import render_report
 from anofpdm.scans import AxialPlanes, Grid
-from anofpdm.scans.findings import Finding
+from anofpdm.scans.findings import Finding, find_lesions
 from anofpdm.util.drawing import HEAT_COLOURS
 from tests import toys
 from tests.report.conftest import NASTY, STUDY, segmented
@@ -186,6 +186,13 @@ def test_a_scan_without_findings():
     assert "Findings None." in text
     empty = segmented(changes={"masks": np.zeros((9, 32, 32), bool)})
     assert "However, no region above the threshold was large enough" in read_page(empty).visible
+
+
+def test_the_largest_finding_is_the_first():
+    mask = np.zeros((8, 8, 8), bool)
+    mask[1, 1, 1] = mask[3:6, 3:6, 3:6] = True
+    findings = find_lesions(mask, mask.astype(np.float32), np.eye(4))
+    assert [(finding.number, round(1000 * finding.volume_ml)) for finding in findings] == [(1, 27), (2, 1)]
 
 
 def test_left_and_right_are_not_stated_without_an_orientation():
